@@ -1,13 +1,13 @@
 //! Interning: every string, and every set of labels, is stored once and named by a small number.
 //!
-//! Input: strings of the API objects. Output: `Str` and `LabelsId`, equal if and only if the text is.
-//! Owner: the writer of the cluster. Bounds: 2^32 strings at a time. A number is not given twice within
-//! the first 2^30, and later not before `QUARANTINE` sweeps, so that a copy of one never means another
-//! text: no copy without a lease lives as long. `sweep` frees unreferenced entries. Its caller
-//! marks those in the tables; code that holds numbers outside of them (programs, parsed pods,
-//! budgets) holds a `Lease` of an era, which protects every entry that was created in or before
-//! that era and last requested in or after it. Why: comparisons and hashes of constraints become
-//! those of integers.
+//! Input: strings of the API objects. Output: `Str` and `LabelsId`, equal if and only if the text
+//! is. Owner: the writer of the cluster. Bounds: 2^32 strings at a time. A number is not given
+//! twice within the first 2^30, and later not before `QUARANTINE` sweeps, so that a copy of one
+//! never means another text: no copy without a lease lives as long. `sweep` frees unreferenced
+//! entries. Its caller marks those in the tables; code that holds numbers outside of them
+//! (programs, parsed pods, budgets) holds a `Lease` of an era, which protects every entry that was
+//! created in or before that era and last requested in or after it. Why: comparisons and hashes of
+//! constraints become those of integers.
 //! Tenants choose these texts, so that the maps by text have keyed hashes.
 
 use std::collections::{HashMap, HashSet, VecDeque};

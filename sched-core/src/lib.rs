@@ -1,7 +1,7 @@
 //! Filters and scores every node of a cluster for a pod, with upstream's results to the bit.
 //!
-//! API objects enter through [`snapshot::Cluster`], which keeps columns, bitsets and counters current
-//! by deltas. [`Cluster::compile`](snapshot::Cluster::compile) turns a pod into a
+//! API objects enter through [`snapshot::Cluster`], which keeps columns, bitsets and counters
+//! current by deltas. [`Cluster::compile`](snapshot::Cluster::compile) turns a pod into a
 //! [`program::Program`]; [`select::decide`] runs it over a [`snapshot::View`], an immutable epoch
 //! that costs nothing to copy. [`filter`] and [`score`] hold one file a family of plugins, [`simd`]
 //! the loops, [`explain`] the words.

@@ -1,7 +1,7 @@
 //! Preemption dry run: victims on each node, and the best node.
 //!
-//! Input: a cluster, the compiled pod that found no place, disruption budgets. Output: candidates with
-//! their victims, the statuses of nodes where nothing helps, the choice.
+//! Input: a cluster, the compiled pod that found no place, disruption budgets. Output: candidates
+//! with their victims, the statuses of nodes where nothing helps, the choice.
 //! Owner: pure functions. Bounds: the constraints of the pod, then potential nodes and the pods on
 //! them, no more candidates than the profile asks for, and what the attempt may spend; nothing is
 //! evicted.

@@ -1,7 +1,7 @@
 //! The smallest change that would make an unschedulable pod fit.
 //!
-//! Input: a cluster, a program, the details of a failed decision. Output: a node and what to change.
-//! Owner: pure functions. Bounds: one check of each node; scratch of one decision.
+//! Input: a cluster, a program, the details of a failed decision. Output: a node and what to
+//! change. Owner: pure functions. Bounds: one check of each node; scratch of one decision.
 //! The column filters are independent of each other, so that removing every obstacle of one node
 //! makes the pod fit there: the advice is sufficient by construction, and a test applies it.
 //! "Smallest" means fewest obstacles, then the cheapest kind, then the least relative shortage.

@@ -106,8 +106,8 @@ pub(crate) fn of(
     }
 }
 
-/// Evaluates the resource filter. Extended resources are named with their place in the program: `scalars`
-/// first, then `delegated`.
+/// Evaluates the resource filter. Extended resources are named with their place in the program:
+/// `scalars` first, then `delegated`.
 // k8s: noderesources/fit.go fitsRequest
 pub(crate) fn resources(
     program: &Program,

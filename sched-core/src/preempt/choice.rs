@@ -21,8 +21,8 @@ pub enum Rule {
     Budgets,
     /// A lower priority of the most important victim.
     HighestPriority,
-    /// A smaller sum of priorities, to each of which 2^31 is added: of victims of about the same priority
-    /// fewer have the smaller sum.
+    /// A smaller sum of priorities, to each of which 2^31 is added: of victims of about the same
+    /// priority fewer have the smaller sum.
     SumOfPriorities,
     /// Fewer victims: the additional ones have the lowest possible priority.
     NumberOfVictims,

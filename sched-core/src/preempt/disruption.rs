@@ -1,8 +1,8 @@
 //! Disruption budgets as preemption reads them, by namespace and then by class of pods.
 //!
-//! Input: budgets in the order of their namespaces, pods. Output: the budgets that guard a pod. Owner:
-//! pure functions, and one search for victims. Bounds: the budgets of the pods' own namespaces, each
-//! compared once with each class of pods that the search meets.
+//! Input: budgets in the order of their namespaces, pods. Output: the budgets that guard a pod.
+//! Owner: pure functions, and one search for victims. Bounds: the budgets of the pods' own
+//! namespaces, each compared once with each class of pods that the search meets.
 //! Why by class: a user may create very many budgets, and each node has many pods.
 
 use std::collections::HashMap;

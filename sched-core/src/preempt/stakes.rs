@@ -4,8 +4,9 @@
 //! share in these sums. Owner: one search for victims. Bounds: the counters of the program and
 //! their domains once a search, those of a class of pods or a list of terms once each; then a node
 //! costs its topology keys, and a pod the keys that it touches.
-//! Why sums: a rule such as "no pod of any of these terms is in the domain" holds exactly when the sum of
-//! the pods over all terms is zero, however many terms there are, and a sum is changed by a difference.
+//! Why sums: a rule such as "no pod of any of these terms is in the domain" holds exactly when the
+//! sum of the pods over all terms is zero, however many terms there are, and a sum is changed by a
+//! difference.
 
 use std::rc::Rc;
 

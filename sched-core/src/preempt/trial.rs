@@ -215,8 +215,8 @@ impl<'a, 's> Trial<'a, 's> {
             let freed = &mut left.scalars[*at];
             *freed = freed.wrapping_sub(delta.wrapping_mul(*amount));
         }
-        // Upstream adjusts the counts for every pod of the namespace that the selector matches, also for
-        // one being deleted, which it never counted, and for a selector of everything.
+        // Upstream adjusts the counts for every pod of the namespace that the selector matches,
+        // also for one being deleted, which it never counted, and for a selector of everything.
         // k8s: podtopologyspread/filtering.go updateWithPod
         for at in class.spread.iter() {
             if self.search.spread.counted[*at].get(self.row) {

@@ -296,7 +296,8 @@ impl<'a> Compiler<'a> {
         (Some(terms.into()), error)
     }
 
-    // ---- resources, images, features --------------------------------------------------------------
+    // ---- resources, images, features
+    // --------------------------------------------------------------
 
     fn names(&mut self, requests: &PodRequests) -> Box<[Str]> {
         let names = requests.plain.scalars.iter();

@@ -1,8 +1,8 @@
 //! Cost of compiling and deciding a pod, estimated from its spec.
 //!
-//! Input: a pod. Output: numbers of its parts, and from these work and memory. Owner: pure functions.
-//! Bounds: one walk over the pod. Why before anything is compiled: a charge is made before the work, and
-//! in bulk, so that the loops over columns count nothing.
+//! Input: a pod. Output: numbers of its parts, and from these work and memory. Owner: pure
+//! functions. Bounds: one walk over the pod. Why before anything is compiled: a charge is made
+//! before the work, and in bulk, so that the loops over columns count nothing.
 
 use std::collections::BTreeMap;
 

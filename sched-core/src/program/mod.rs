@@ -3,8 +3,8 @@
 //! Input: an API pod and the cluster it asks to enter. Output: a `Program`, shared by all pods that
 //! are equal to the scheduler (same signature). Owner: `Cluster::compile`; programs are immutable.
 //! Bounds: as large as the pod's constraints. A program stays valid while nodes and pods come and
-//! go, but for what `View::is_current` says; it does not follow changes of namespaces and workloads.
-//! Why: names are looked up once, and a decision is arithmetic on columns only.
+//! go, but for what `View::is_current` says; it does not follow changes of namespaces and
+//! workloads. Why: names are looked up once, and a decision is arithmetic on columns only.
 
 mod compile;
 mod cost;

@@ -1,13 +1,13 @@
 //! Templates: what pods of one workload have in common, read and compiled once.
 //!
-//! Input: a pod. Output: the program and the row of the pod before it that was equal in everything they
-//! are made of. Owner: the writer of the cluster. Bounds: `TEMPLATES_MAX`, then all are dropped; a
-//! lookup is a hash of some fields and a comparison of all, without allocating. A template is valid
-//! while no other input of compiling changes: a change drops all of them (labels of namespaces,
-//! device classes, label keys of selectors, a sweep), except events of workloads, which count for
-//! their namespace alone.
-//! Why fields are compared and not only hashed: two pods that share a hash must not share a program.
-//! Pods whose status has the allocated resources of containers have no template.
+//! Input: a pod. Output: the program and the row of the pod before it that was equal in everything
+//! they are made of. Owner: the writer of the cluster. Bounds: `TEMPLATES_MAX`, then all are
+//! dropped; a lookup is a hash of some fields and a comparison of all, without allocating. A
+//! template is valid while no other input of compiling changes: a change drops all of them (labels
+//! of namespaces, device classes, label keys of selectors, a sweep), except events of workloads,
+//! which count for their namespace alone.
+//! Why fields are compared and not only hashed: two pods that share a hash must not share a
+//! program. Pods whose status has the allocated resources of containers have no template.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher;

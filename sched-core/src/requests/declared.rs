@@ -1,7 +1,7 @@
 //! Declared resources of a pod: requests and limits from its spec alone.
 //!
-//! Input: a pod. Output: amounts by resource, of all resources. Owner: a pure function. Bounds: none
-//! beyond the pod's own size. Unlike what the filters count, no status raises anything.
+//! Input: a pod. Output: amounts by resource, of all resources. Owner: a pure function. Bounds:
+//! none beyond the pod's own size. Unlike what the filters count, no status raises anything.
 // k8s: staging/src/k8s.io/component-helpers/resource/helpers.go PodRequests, PodLimits
 
 use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};

@@ -2,8 +2,8 @@
 //!
 //! Input: view, program, the feasible rows, the scores of the program's request shape.
 //! Output: the greatest total, and the rows that reach it.
-//! Owner: scratch of one decider. Bounds: `PARTS_MAX` layers a plugin, and for one that counts pods by
-//! node a table; a plugin that needs more (a topology key with many values) uses
+//! Owner: scratch of one decider. Bounds: `PARTS_MAX` layers a plugin, and for one that counts pods
+//! by node a table; a plugin that needs more (a topology key with many values) uses
 //! `select::column` instead, whose numbers are added to the shape's.
 //! Totals are 16 bits wide here: profiles with larger weights use columns.
 

@@ -3,8 +3,8 @@
 //! Input: the rows that take part, then sets of rows with what each adds. Output: for each distinct
 //! sum the rows that have it; where a score also depends on how many pods a node has, a table of
 //! scores by part and count.
-//! Owner: scratch of one decider; sets are reused. Bounds: `PARTS_MAX` sets; a plugin that needs more
-//! fills a column instead.
+//! Owner: scratch of one decider; sets are reused. Bounds: `PARTS_MAX` sets; a plugin that needs
+//! more fills a column instead.
 //! Why: a soft taint, a preferred label, an image or a zone splits the nodes in two. Adding a
 //! constant under a mask costs a sixteenth of filling, normalising and adding a column of numbers,
 //! and extremes are those of a few sets, not of all rows.

@@ -345,8 +345,8 @@ mod tests {
         }
     }
 
-    // From balanced_allocation.go. With the pod the fractions are 0.5, 0.7, 0.5: deviation 0.0943 of
-    // three, 0.1 of the first two; without it 0.25, 0.2, 0.25: 0.0236 and 0.025.
+    // From balanced_allocation.go. With the pod the fractions are 0.5, 0.7, 0.5: deviation 0.0943
+    // of three, 0.1 of the first two; without it 0.25, 0.2, 0.25: 0.0236 and 0.025.
     #[test]
     fn the_balance_of_any_number_of_resources_is_upstreams() {
         let asked = || json!({"cpu": "1", "memory": "5k", "example.com/gpu": "2"});

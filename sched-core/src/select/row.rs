@@ -1,8 +1,8 @@
 //! Filters a single node: which plugin rejects it?
 //!
 //! Input: a view, a program, a row. Output: the first filter that rejects it, in the order of the
-//! profile. Owner: pure functions over scratch memory. Bounds: the filters over all columns; nothing
-//! is scored and no words are made.
+//! profile. Owner: pure functions over scratch memory. Bounds: the filters over all columns;
+//! nothing is scored and no words are made.
 
 use super::{RowPlugin, Scratch, refusal};
 use crate::bits::Bits;

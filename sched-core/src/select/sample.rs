@@ -1,9 +1,9 @@
 //! Samples the feasible nodes, for profiles that limit how many are scored.
 //!
-//! Input: the rows that pass all filters, where to begin, how many are enough. Output: those of them
-//! to be scored, and the start of the next decision. Owner: the decider keeps the sample. Why after
-//! the filters: they process all columns at once, so that filtering fewer nodes saves nothing. The
-//! order is that of rows; upstream's alternates between zones.
+//! Input: the rows that pass all filters, where to begin, how many are enough. Output: those of
+//! them to be scored, and the start of the next decision. Owner: the decider keeps the sample. Why
+//! after the filters: they process all columns at once, so that filtering fewer nodes saves
+//! nothing. The order is that of rows; upstream's alternates between zones.
 // k8s: pkg/scheduler/schedule_one.go findNodesThatPassFilters, numFeasibleNodesToFind
 
 use crate::bits::Bits;

@@ -1,10 +1,11 @@
 //! The epochs that deciders read: each follows the writer's view in place, while it has no reader.
 //!
-//! Input: the writer's view and the changes since the last publication. Output: the next epoch. Owner:
-//! the holder of the writer's seat. Bounds: `EPOCHS_MAX` copies of what pods change, and
+//! Input: the writer's view and the changes since the last publication. Output: the next epoch.
+//! Owner: the holder of the writer's seat. Bounds: `EPOCHS_MAX` copies of what pods change, and
 //! `CHANGES_MAX` changes that one of them lacks.
-//! Why several copies: publishing one that shares everything makes the next change of each chunk and
-//! counter copy it. A copy without readers catches up by the few changes it lacks. See adr/0107.
+//! Why several copies: publishing one that shares everything makes the next change of each chunk
+//! and counter copy it. A copy without readers catches up by the few changes it lacks. See
+//! adr/0107.
 
 use std::collections::VecDeque;
 

@@ -2,8 +2,8 @@
 //!
 //! Input: exact numbers of a node. Output: narrow columns that a kernel can stream.
 //! Owner: the writer of the cluster; readers hold chunks of a published epoch.
-//! Bounds: `CHUNK_ROWS` rows; CPU below 2^31 thousandths, memory and storage below 2^46 bytes. A row
-//! that does not fit is marked wide and its exact numbers live beside (`View::wide`).
+//! Bounds: `CHUNK_ROWS` rows; CPU below 2^31 thousandths, memory and storage below 2^46 bytes. A
+//! row that does not fit is marked wide and its exact numbers live beside (`View::wide`).
 //! Why doubles for bytes: they are exact for every integer below 2^53, need no conversion before
 //! a division, and 100 times 2^46 still is below 2^53, so that scores are exact (see docs/adr).
 

@@ -2,10 +2,10 @@
 //!
 //! Input: the namespace and the size of a pod that is compiled, counters created for it. Output:
 //! are they kept, and which are freed? Owner: the writer of the cluster. Bounds: the limits of
-//! [`CounterLimits`]; beyond them a counter lives as long as its program is held, which is an attempt.
-//! Why: each added or deleted pod updates all counters that count it, and one pod may have tens of
-//! thousands of terms, each with a selector of its own. A counter that is created for each attempt counts
-//! the same; it costs the attempts of that pod more, and other pods nothing.
+//! [`CounterLimits`]; beyond them a counter lives as long as its program is held, which is an
+//! attempt. Why: each added or deleted pod updates all counters that count it, and one pod may have
+//! tens of thousands of terms, each with a selector of its own. A counter that is created for each
+//! attempt counts the same; it costs the attempts of that pod more, and other pods nothing.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ pub struct CounterLimits {
     pub namespace: usize,
     /// Bytes that these may grow to.
     pub namespace_bytes: usize,
-    /// Pairs of a class of pods and a term of a pod on a node that selects it, by the namespace of the
-    /// terms: four bytes each.
+    /// Pairs of a class of pods and a term of a pod on a node that selects it, by the namespace of
+    /// the terms: four bytes each.
     pub selected: usize,
 }
 

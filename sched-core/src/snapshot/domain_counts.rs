@@ -3,9 +3,9 @@
 //! Input: a pod added or removed in a domain. Output: the count of a domain, and sums over all of
 //! them. Owner: a counter or a term. Bounds: an entry a domain with pods, or four bytes a domain
 //! once that is not more than twice as much.
-//! Why both forms: a pod may name tens of thousands of selectors, of which most select no pod or few;
-//! a list of all hostnames for each of them would be gigabytes. Decisions read the list, where it
-//! exists, with kernels.
+//! Why both forms: a pod may name tens of thousands of selectors, of which most select no pod or
+//! few; a list of all hostnames for each of them would be gigabytes. Decisions read the list, where
+//! it exists, with kernels.
 
 use super::keys::NARROW_VALUES;
 use crate::intern::FastMap;

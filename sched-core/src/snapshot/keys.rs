@@ -4,9 +4,9 @@
 //! the topology domain of a node, which is just the value id of the topology key.
 //! Owner: the writer of the cluster. Bounds: a bitset a value up to `NARROW_VALUES` values a key;
 //! a key with more (hostname) keeps the column alone. A value costs a byte a node, four then. A key
-//! that few nodes carry (`RARE_ROWS`, or one node of 64) is a list of these, unless pods ask for it:
-//! a node may have very many keys of its own. So is any key that no pod asks for once `COLUMNS_MAX` of
-//! them have columns: a few nodes may have very many keys in common.
+//! that few nodes carry (`RARE_ROWS`, or one node of 64) is a list of these, unless pods ask for
+//! it: a node may have very many keys of its own. So is any key that no pod asks for once
+//! `COLUMNS_MAX` of them have columns: a few nodes may have very many keys in common.
 //! Why inverted: a requirement over 5,000 nodes is then 79 ORs instead of 5,000 map lookups.
 
 use std::sync::Arc;

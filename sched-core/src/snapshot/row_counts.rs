@@ -2,8 +2,8 @@
 //!
 //! Input: a pod added or removed on a row. Output: the count of a row, the rows with a count, and
 //! planes that kernels read: bit `k` of each row's count, 64 rows a word.
-//! Owner: a counter or a term. Bounds: an entry a row with pods, or a bit a row and plane; planes begin
-//! when that is not more than eight bytes a row with pods, as row sets do (`bits::RowSet`).
+//! Owner: a counter or a term. Bounds: an entry a row with pods, or a bit a row and plane; planes
+//! begin when that is not more than eight bytes a row with pods, as row sets do (`bits::RowSet`).
 //! Why planes: a decision reads them beside its masks, at a cost that does not depend on the pods.
 
 use crate::bits::{Bits, WORD_ROWS};

@@ -1,7 +1,7 @@
 //! Data that only some nodes have: extended resources, host ports, images, features.
 //!
-//! Input: a name, a row, a number. Output: rows and numbers by name. Owner: the writer of the cluster;
-//! readers hold the maps of a published epoch.
+//! Input: a name, a row, a number. Output: rows and numbers by name. Owner: the writer of the
+//! cluster; readers hold the maps of a published epoch.
 //! Bounds: a copy of a map is one pointer. A change copies one of `SHARDS` lists of pointers and
 //! the one value it touches, and of an extended resource one chunk of 512 rows, which takes up 16
 //! bytes a row, or 32 bytes a row that has anything while these are few.

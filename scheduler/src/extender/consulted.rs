@@ -1,6 +1,7 @@
 //! Results of extenders, as a plugin of rows.
 //!
-//! Input: names, reasons and scores. Output: statuses and scores by row. Owner: one attempt of one pod.
+//! Input: names, reasons and scores. Output: statuses and scores by row. Owner: one attempt of one
+//! pod.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,6 +1,7 @@
 //! Setup before watches start: credentials, and out-of-tree plugins.
 //!
-//! Input: settings. Output: an [`Access`], the plugins of each profile. Owner: the start of the process.
+//! Input: settings. Output: an [`Access`], the plugins of each profile. Owner: the start of the
+//! process.
 
 use std::rc::Rc;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Reading dumps of a cluster: lists, single objects, arrays, watch events, streams of any of them, as
-//! JSON or YAML.
+//! Reading dumps of a cluster: lists, single objects, arrays, watch events, streams of any of them,
+//! as JSON or YAML.
 //!
 //! Input: bytes. Output: typed objects with the defaults of the API server and their places in the
 //! file. Owner: pure functions over bytes; the caller reads files. Bounds: the input's size; at

@@ -1,7 +1,7 @@
 //! `simulate`: what a scheduler would do with a dump of a cluster, with no cluster at all.
 //!
-//! Input: files of `kubectl get .. -o json` or `-o yaml`, and manifests. Output: a report on standard
-//! output, progress on standard error. Owner: the command line; this file alone writes.
+//! Input: files of `kubectl get .. -o json` or `-o yaml`, and manifests. Output: a report on
+//! standard output, progress on standard error. Owner: the command line; this file alone writes.
 //! Bounds: the dump in memory once. Nothing is ever sent anywhere.
 
 mod defaults;
@@ -73,7 +73,8 @@ pub struct NodeChanges {
 /// Arguments of `simulate`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Nodes: kubectl get nodes -o json (JSON or YAML, lists or single objects; "-" is standard input).
+    /// Nodes: kubectl get nodes -o json (JSON or YAML, lists or single objects; "-" is standard
+    /// input).
     #[arg(long, value_name = "FILE")]
     nodes: Vec<PathBuf>,
     /// Pods, bound and pending: kubectl get pods -A -o json, or manifests.
@@ -82,8 +83,8 @@ pub struct Options {
     /// Namespaces, for affinity terms that select them.
     #[arg(long, value_name = "FILE")]
     namespaces: Vec<PathBuf>,
-    /// Anything: nodes, pods, namespaces, services, replica sets, disruption budgets, priority classes, limit
-    /// ranges, runtime classes, in one file.
+    /// Anything: nodes, pods, namespaces, services, replica sets, disruption budgets, priority
+    /// classes, limit ranges, runtime classes, in one file.
     #[arg(long, value_name = "FILE")]
     cluster: Vec<PathBuf>,
     /// KubeSchedulerConfiguration; the defaults of Kubernetes 1.36 without it.

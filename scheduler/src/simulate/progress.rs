@@ -1,7 +1,8 @@
 //! A progress bar on standard error.
 //!
 //! Input: a stage, how far, out of how many. Output: one line that rewrites itself.
-//! Owner: the command line. Bounds: at most `REDRAWS` redraws a stage, so that drawing costs nothing.
+//! Owner: the command line. Bounds: at most `REDRAWS` redraws a stage, so that drawing costs
+//! nothing.
 
 use std::io::Write;
 

@@ -4,8 +4,8 @@
 //! continue? Owner: one evaluation. Bounds: `COST_MAX` of upstream's units, [`BYTES_MAX`] bytes,
 //! `TEXT_BYTES` of one text, [`DEPTH_MAX`] calls within each other, and what the attempt has left.
 //! Two accounts, because upstream's units count what an expression is written to do and not what it
-//! takes here: they decide which answers there are, the attempt's budget decides how long it may take.
-//! Once a limit is exceeded every later charge fails too.
+//! takes here: they decide which answers there are, the attempt's budget decides how long it may
+//! take. Once a limit is exceeded every later charge fails too.
 // k8s: vendor/github.com/google/cel-go/interpreter/runtimecost.go
 
 use std::cell::Cell;

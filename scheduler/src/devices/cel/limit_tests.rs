@@ -1,6 +1,7 @@
 //! Limits of an expression on the evaluating thread: no crash, no long stall, no exhausted memory.
 //!
-//! Each of these was admitted by upstream's compiler: a user with the right to create claims can write it.
+//! Each of these was admitted by upstream's compiler: a user with the right to create claims can
+//! write it.
 
 use std::cell::Cell;
 

@@ -1,4 +1,5 @@
-//! `matchLabelKeys` and `mismatchLabelKeys`, which the API server merges into selectors at creation.
+//! `matchLabelKeys` and `mismatchLabelKeys`, which the API server merges into selectors at
+//! creation.
 //!
 //! Input: a pod that no API server has stored. Output: its selectors with a requirement for each
 //! key whose label the pod has. Pure. A requirement that exists already, as in a dump without times

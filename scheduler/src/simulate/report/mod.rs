@@ -1,7 +1,7 @@
 //! The report as tables.
 //!
-//! Input: a `Simulation`. Output: text. Owner: pure but for the writer. Bounds: `limit` rows a table.
-//! A dump may come from a stranger: none of its control characters reach the terminal.
+//! Input: a `Simulation`. Output: text. Owner: pure but for the writer. Bounds: `limit` rows a
+//! table. A dump may come from a stranger: none of its control characters reach the terminal.
 
 pub mod capacity;
 

@@ -1,6 +1,7 @@
 //! Validation of affinity, topology spread, and their selectors.
 //!
-//! Input: parts of a pod, with the keys of `matchLabelKeys` merged into selectors. Output: flaws. Pure.
+//! Input: parts of a pod, with the keys of `matchLabelKeys` merged into selectors. Output: flaws.
+//! Pure.
 // k8s: pkg/apis/core/validation/validation.go validateAffinity, validateTopologySpreadConstraints
 
 use k8s_openapi::api::core::v1::{
