@@ -1,4 +1,4 @@
-//! Certificates that are wrong, late or new: who the agent is, and whom it believes.
+//! Certificates that are wrong, late or new: the agent's own, and those of servers and clients.
 
 use std::fs;
 use std::path::PathBuf;

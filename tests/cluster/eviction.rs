@@ -1,4 +1,4 @@
-//! Who has to go when the node runs out of something, and who stays.
+//! Node-pressure eviction: which pods are evicted and which stay.
 
 use anyhow::ensure;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -38,7 +38,7 @@ pub fn under(node: &Node, pressure: &str) -> bool {
     conditions.is_some_and(|all| all.iter().any(|c| c.type_ == pressure && c.status == "True"))
 }
 
-/// Was told to go by the node, and says so to whoever replaces it.
+/// The node evicted the pod, and its `DisruptionTarget` condition says so to its controller.
 fn assert_disrupted(pod: &Pod) {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.clone());
     let conditions = conditions.unwrap_or_default();
@@ -47,7 +47,7 @@ fn assert_disrupted(pod: &Pod) {
     assert_eq!(reason, Some("TerminationByKubelet"), "{conditions:?}");
 }
 
-/// Configuration of a node whose pods have `POD_MEMORY_MIB`, and which forgets pressure soon.
+/// Configuration of a node with `POD_MEMORY_MIB` for pods and a short pressure transition period.
 pub fn little_memory(test: &TestCluster) -> Value {
     let node = test.node_until("is there", |_| true);
     let capacity = node.status.and_then(|status| status.capacity).unwrap_or_default();
@@ -133,7 +133,7 @@ fn a_pod_that_eats_the_memory_of_all_goes_before_the_kernel_kills_and_nobody_els
     let end = ", request is 0, has larger consumption of memory. ";
     assert!(message(&hog).ends_with(end), "{}", message(&hog));
     assert_disrupted(&hog);
-    // Nobody killed it before the agent did.
+    // The kernel did not kill it before the agent did.
     let ends = test.kubectl(&["get", "pod", "hog", "-o", "json"]).expect("the pod");
     assert!(!ends.contains("OOMKilled"), "{ends}");
     test.node_until("is under pressure", |node| under(node, "MemoryPressure"));
@@ -160,7 +160,7 @@ fn of_two_that_eat_memory_one_goes_when_one_is_enough() {
         test.apply(&bound(name, &[container("c", &["/box", "hog", "100"])]));
         test.pod_until(name, "is ready", |p| condition(p, "Ready"));
     }
-    // Too much with both of them, whenever it is looked; and the largest by then.
+    // Together with either of the others it is too much; it is the largest when usage is read.
     test.apply(&bound("third", &[container("c", &["/box", "hog", "250"])]));
     let evicted = until(LONG, "one is evicted", || {
         let pods = test.pods()?;

@@ -1,8 +1,8 @@
-//! Evictions on a node of the kubelet and on one of ours: the same victims, told in the same words.
+//! Evictions on a kubelet's node and on one of ours: the same victims with the same messages.
 //!
-//! Each scenario runs on one node after the other. What is compared: phase, reason, message,
-//! conditions and ends of its pods, their events, what is told of the node, the images that are left.
-//! Amounts are placeholders.
+//! Each scenario runs on one node after the other. It compares phase, reason, message, conditions
+//! and container states of its pods, their events, the node's events, and the images that are left.
+//! Amounts are replaced by placeholders.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,10 +20,10 @@ use crate::eviction_ground::{Ground, LASTS};
 /// The kubelet may remove a container for its disk before it has read how it ended
 /// (docs/COMPAT.md).
 const FORGOTTEN: &str = "ended Some((137, \"ContainerStatusUnknown\"))";
-/// What is told of a node when it gets short, and when it is well.
+/// Events of a node when the pressure begins and when it ends.
 const DISK: [&str; 2] = ["NodeHasDiskPressure", "NodeHasNoDiskPressure"];
 const MEMORY: [&str; 2] = ["NodeHasInsufficientMemory", "NodeHasSufficientMemory"];
-/// Told beside these when something is done about it.
+/// Events of the node about its actions against the pressure.
 const DONE: [&str; 4] =
     ["EvictionThresholdMet", "FreeDiskSpaceFailed", "ImageGCFailed", "InvalidDiskCapacity"];
 
@@ -31,7 +31,7 @@ const DONE: [&str; 4] =
 struct Scenario {
     name: &'static str,
     run: fn(&Ground<'_>) -> Vec<String>,
-    /// What is told of the node because of it.
+    /// Events of the node that it causes.
     told: &'static [&'static str],
 }
 
@@ -50,7 +50,7 @@ const SLOW: [Scenario; 2] = [
 ];
 
 impl Scenario {
-    /// What was seen of its pods and told of the node.
+    /// The statuses and events of its pods, and the events of the node.
     fn seen(&self, ground: &Ground<'_>) -> Vec<String> {
         let begin = Instant::now();
         let before = ground.told_of_node().expect("events");
@@ -71,7 +71,7 @@ impl Scenario {
 }
 
 impl Ground<'_> {
-    /// What was told of the node for a shortage, and how many times.
+    /// Events of the node about pressure, with their counts.
     fn told_of_node(&self) -> Result<BTreeMap<String, i64>> {
         let of = format!("involvedObject.kind=Node,involvedObject.name={}", self.node);
         let args = ["get", "events", "-A", "--field-selector", &of, "-o", "json"];
@@ -106,7 +106,7 @@ impl Ground<'_> {
         self.end(&["volume", "layer", "sum", "within"], &["within"], "DiskPressure")
     }
 
-    /// Images fill a disk: those that nobody uses go.
+    /// Images fill a disk: the unused ones are removed.
     fn images(&self) -> Vec<String> {
         let mut seen = self.unused_images();
         let left = self.disks.images().expect("told");
@@ -114,9 +114,9 @@ impl Ground<'_> {
         seen
     }
 
-    /// Somebody takes much more memory than it asked for, among those that keep to what they did. It
-    /// does so in two steps: the kubelet weighs pods by figures of some seconds ago, and has to know
-    /// who takes most when there is too little.
+    /// One pod takes much more memory than its request, among others that keep within theirs. It
+    /// does so in two steps: the kubelet ranks pods by figures some seconds old, which must show
+    /// the largest pod when the threshold is met.
     fn memory(&self) -> Vec<String> {
         self.configure(little_memory(self.test));
         let holds = |mib: u64, then: &str| {
@@ -139,7 +139,7 @@ impl Ground<'_> {
         self.end(&["hog", "modest", "steady"], &["modest", "steady"], "MemoryPressure")
     }
 
-    /// Waits until the node's agent tells that the pod's working set is at least so large.
+    /// Waits until the node's agent reports that the pod's working set is at least so large.
     fn until_told_to_hold(&self, name: &str, bytes: u64) {
         let path = format!("/api/v1/nodes/{}/proxy/stats/summary", self.node);
         let name = self.name(name);

@@ -1,5 +1,5 @@
-//! A pod that reads much more than its node has memory: with `--pintle-psi-eviction` nobody goes for
-//! page cache, and whoever takes the memory itself still does.
+//! A pod that reads much more than its node has memory: with `--pintle-psi-eviction` no pod is
+//! evicted for page cache, and a pod that takes the memory itself still is.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,9 +19,10 @@ use crate::explain::ask;
 
 /// What is read again and again; all pods together have a fifth of it.
 const FILE_MIB: u64 = 4096;
-/// A part is read three times before the next, as who works on a file does: it then counts as used.
+/// A part is read three times before the next, as by a program that works on a file: its page cache
+/// then counts as used.
 const PARTS: Parts = Parts { mib: FILE_MIB, part_mib: 128, times: 3 };
-/// Looks of the agent at less than its threshold that have to make nobody go.
+/// Checks of the agent below its threshold that must not evict a pod.
 const LOOKS: usize = 5;
 pub const SIGNAL: &str = "allocatableMemory.available";
 

@@ -1,4 +1,5 @@
-//! Nodes whose disks are small and fill up: who has to go, in which words, and who stays.
+//! Nodes with small disks that fill up: which pods are evicted, with which messages, and which
+//! stay.
 //!
 //! Each scenario fills a disk in its own way, waits for what the node does, and gives everything
 //! back. `eviction_beside.rs` runs some of them on a node of the kubelet as well and compares.
@@ -23,7 +24,7 @@ const BOMB_PROCESSES: u64 = 2500;
 const GRACE: Duration = Duration::from_secs(4);
 
 impl Ground<'_> {
-    /// Somebody makes very many files, somebody else a few.
+    /// One pod makes very many files, another one a few.
     pub fn inodes(&self) -> Vec<String> {
         let files = |count: u64| {
             let text = format!(
@@ -41,7 +42,7 @@ impl Ground<'_> {
         self.end(&["many", "few"], &["few"], "DiskPressure")
     }
 
-    /// Somebody's log fills the disk; somebody else has asked for more than it uses.
+    /// The log of one pod fills the disk; the other pod requests more than it uses.
     pub fn log_flood(&self) -> Vec<String> {
         let holds = "head -c 20971520 /dev/zero > /v/file; exec /box pause";
         self.create("holder", script("c", holds), json!({"ephemeral-storage": "32Mi"}));
@@ -59,7 +60,7 @@ impl Ground<'_> {
         self.end(&["flood", "holder"], &["holder"], "DiskPressure")
     }
 
-    /// Who uses more than it asked for goes before who uses more, of what it asked for.
+    /// A pod over its request is evicted before a larger pod within its request.
     pub fn over_its_request(&self) -> Vec<String> {
         let holds = |mib: u64| {
             let bytes = mib << 20;
@@ -76,7 +77,7 @@ impl Ground<'_> {
         seen
     }
 
-    /// Images that nobody uses fill the runtime's disk: they go, and no pod does.
+    /// Unused images fill the runtime's disk: they are removed, and no pod is evicted.
     pub fn unused_images(&self) -> Vec<String> {
         let pods = self.test.pods().expect("pods").len();
         self.disks.leave(IMAGE_FS, IMAGE_LEFT_MIB - 20);
@@ -93,7 +94,8 @@ impl Ground<'_> {
         seen
     }
 
-    /// A disk is short for longer than it may be: who goes is given time, though less than it wants.
+    /// A soft threshold is met for longer than its grace period: the victim gets the configured
+    /// grace period, though its own is longer.
     pub fn soft(&self) -> Vec<String> {
         self.configure(json!({
             "evictionSoft": {"nodefs.available": format!("{}Mi", NODE_LEFT_MIB + 40)},
@@ -114,7 +116,7 @@ impl Ground<'_> {
         seen
     }
 
-    /// Somebody starts processes without end.
+    /// A pod starts processes without end.
     fn fork_bomb(&self) -> Vec<String> {
         let (most, used) = pids().expect("/proc tells");
         let least = most - used - PROCESSES_LEFT;

@@ -20,8 +20,8 @@ use crate::eviction::{is_evicted, message, under};
 pub const NODE_LEFT_MIB: u64 = 60;
 pub const IMAGE_LEFT_MIB: u64 = 100;
 pub const INODES_LEFT: u64 = NODE_INODES / 2;
-/// Runs until it is told to end, and not with success then: the kubelet forgets why it ended those
-/// that do (docs/COMPAT.md).
+/// Runs until SIGTERM, and then fails: the kubelet drops the reason of a pod that it ends and that
+/// succeeds (docs/COMPAT.md).
 pub const LASTS: &str = "trap 'exit 3' TERM; while :; do sleep 0.1; done";
 /// A pod that is there before everything else and must never notice.
 pub const BYSTANDER: &str = "bystander";
@@ -129,8 +129,8 @@ impl<'a> Ground<'a> {
         });
     }
 
-    /// The scenario is over: who was meant to stay stayed, its pods go, the node is well again.
-    /// Returns what was seen of the pods and told of them.
+    /// Ends the scenario: checks that the pods of `stay` stayed, removes its pods, waits until the
+    /// node is well again. Returns the statuses and events of the pods.
     pub fn end(&self, pods: &[&str], stay: &[&str], pressure: &str) -> Vec<String> {
         self.node_until("is well", |node| !under(node, pressure));
         for name in stay.iter().chain(&[BYSTANDER]) {

@@ -1,5 +1,5 @@
-//! A node whose page cache is needed: with `--pintle-psi-eviction` somebody goes once its processes wait
-//! for memory, though the cache alone would be no reason.
+//! A node that needs its page cache: with `--pintle-psi-eviction` a pod is evicted when processes
+//! wait for memory, though the cache alone would be no reason.
 
 use std::path::Path;
 
@@ -14,8 +14,8 @@ use crate::eviction::{bound, is_evicted, little_memory, message};
 use crate::eviction_cache::{SIGNAL, pressure};
 use crate::explain::ask;
 
-/// What is read again and again: a little more than is left beside `OWN_MIB` of what all pods have, so
-/// that the kernel sees what it dropped come back soon, and counts who waits for it.
+/// The file that is read again and again: a little larger than the pods' memory without `OWN_MIB`,
+/// so that dropped pages are read again soon, and the kernel counts the wait for them.
 const FILE_MIB: u64 = 560;
 /// A part is read three times before the next, so that it counts as used.
 const PARTS: Parts = Parts { mib: FILE_MIB, part_mib: 64, times: 3 };

@@ -1,4 +1,5 @@
-//! `pintle-agent explain`, `pods` and `timeline` for pods of the API, as somebody on call asks them.
+//! `pintle-agent explain`, `pods` and `timeline` for pods of the API, as used by an engineer on
+//! call.
 
 use std::path::Path;
 
@@ -107,7 +108,7 @@ fn a_pod_whose_end_is_not_finished_elsewhere_is_explained() {
     test.pod_gone("kept");
     test.kubectl(&["delete", "pod", "stubborn", "--force", "--grace-period=0"]).expect("forced");
 
-    // Without an API server everything that is known is still told, and since when it is away.
+    // Without an API server the answers have all that the agent knows, and the time of the outage.
     let before = test.pod("steady").expect("an answer").expect("a pod");
     let text = ask(&test, &["timeline", "steady"]).expect("a timeline");
     for what in ["Seen", "StatusWritten", "Started", "generation 1"] {

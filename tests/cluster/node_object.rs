@@ -13,7 +13,7 @@ fn a_deleted_node_registers_again_when_the_agent_starts_and_its_pods_never_notic
     let old = test.node_until("is ready", is_ready);
 
     test.kubectl(&["delete", "node", NODE]).expect("deleted");
-    // Whoever deleted it means it: like the kubelet, the agent registers when it starts only.
+    // The deletion is respected: like the kubelet, the agent registers only when it starts.
     test.restart_agent();
     test.node_until("is there anew and ready", |node| {
         node.metadata.uid != old.metadata.uid && is_ready(node)

@@ -18,7 +18,7 @@ use crate::work::Bystander;
 /// Seconds of the long outage; `PINTLE_OUTAGE` names others.
 const OUTAGE_SECONDS: u64 = 40;
 
-/// A folder of the host for what pods are told and tell: it outlives their volumes.
+/// A folder of the host for messages to and from pods: it outlives their volumes.
 fn notes() -> TempDir {
     tempfile::tempdir().expect("a folder that the node sees too")
 }
@@ -128,7 +128,7 @@ impl<'a> Case<'a> {
         self.ended_by = now();
     }
 
-    /// SIGKILL for the container's processes, as by somebody on the node.
+    /// SIGKILL for the container's processes, as from a user of the node.
     fn kill(&mut self, test: &TestCluster) {
         self.ended_after = now();
         let id = container_id(&self.pod, "c");

@@ -1,4 +1,4 @@
-//! Port 10250 and the cluster's rules: who may ask for what.
+//! Port 10250 and the cluster's RBAC rules: authorization of each route.
 
 use std::collections::BTreeSet;
 

@@ -135,7 +135,7 @@ fn connections_of_one_request_each_that_lose_packets_are_replaced() {
     connections_that_lose_packets_are_replaced(Protocol::Http1);
 }
 
-/// Everything at once, by chance.
+/// A random fault of all kinds.
 fn any_fault(rng: &mut Rng, seen: &Seen) -> Fault {
     if seen.is_watch() {
         return match rng.range(0, 8) {

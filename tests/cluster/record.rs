@@ -5,7 +5,7 @@ use pintle_tests::manifest::{With, condition, container, pod};
 use pintle_tests::record::contents;
 use serde_json::json;
 
-/// In every place of the API where people put what nobody else may read.
+/// Stands in every field of the API that users fill with secrets.
 const MARK: &str = "s3cr3t-of-the-cluster";
 
 #[test]

@@ -1,4 +1,4 @@
-//! Streams that nobody reads: logs and commands whose client has stopped.
+//! Streams without a reader: logs and commands with a stopped client.
 
 use std::fs;
 use std::process::{Child, Stdio};
@@ -16,7 +16,7 @@ use serde_json::json;
 const STREAMS: usize = 5;
 /// What so many streams may add to the agent's memory, in KiB: a few buffers each.
 const GROWTH_KIB_MAX: u64 = 48 << 10;
-/// Connections that the API server keeps for a while though nobody uses them.
+/// Idle connections that the API server keeps for a while.
 const IDLE_MAX: usize = 2;
 /// Longer than any writer pauses that is not held up.
 const STILL: Duration = Duration::from_secs(2);

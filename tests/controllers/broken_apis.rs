@@ -1,7 +1,8 @@
-//! Kinds that cannot be read: they hold up nothing but themselves.
+//! Kinds that cannot be read: they delay only themselves.
 //!
-//! Input: an API service without a server behind it, and a kind whose conversion fails. Output: the
-//! collector and quotas go on, a namespace says why it waits, and it ends when the cause is gone. On a
+//! Input: an API service without a server behind it, and a kind with a failing conversion. Output:
+//! the collector and quotas continue, a namespace says why it waits, and it ends when the cause is
+//! gone. On a
 //! server of its own, because every namespace waits. k#72244, k#75788, k#101078, k#110720.
 
 use anyhow::{Result, ensure};
@@ -36,7 +37,8 @@ fn broken_kinds_hold_up_nothing_else() {
     assert!(manager.ended().is_none(), "{}", manager.log_end());
 }
 
-/// A kind of two versions, with an object of the old one, whose conversion has no server.
+/// A kind of two versions, with an object of the old one, and a conversion webhook without a
+/// server.
 async fn break_conversion(t: &Case) -> Result<()> {
     let schema = json!({"openAPIV3Schema": {"type": "object",
         "x-kubernetes-preserve-unknown-fields": true}});

@@ -1,10 +1,10 @@
 //! Take-over from the real kube-controller-manager and back, again and again, while work goes on.
 //!
 //! Input: two managers, ours and upstream's, of the same controllers and the same lease; every
-//! `PERIOD` the one that leads ends and the other one takes over. Output: what the API server has at
-//! the end. Bounds: `PINTLE_TAKEOVER_MINUTES`, 2 by default. Checked: a ReplicaSet for each template
-//! and no other; each Job counts its completions exactly, by as many pods; a CronJob starts each
-//! minute once; what nobody changes is not written; all settles.
+//! `PERIOD` the one that leads ends and the other one takes over. Output: what the API server has
+//! at the end. Bounds: `PINTLE_TAKEOVER_MINUTES`, 2 by default. Checked: a ReplicaSet for each
+//! template and no other; each Job counts its completions exactly, by as many pods; a CronJob
+//! starts each minute once; unchanged objects are not written; all objects settle.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -153,7 +153,7 @@ async fn pods(t: &Requests) -> Result<Vec<String>> {
     Ok(t.list("Pod").await?.iter().map(uid).collect())
 }
 
-/// A kubelet whose pods of jobs succeed after they have run for a moment.
+/// A kubelet that lets pods of jobs succeed after a short run.
 async fn run_or_finish(t: Requests, node: String) {
     loop {
         let _ = step(&t, &node).await;

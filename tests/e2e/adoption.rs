@@ -1,5 +1,5 @@
-//! Pods that ran before the agent and live where it would not have put them: they stay, and all that
-//! is said and done of them is of where they are.
+//! Pods that ran before the agent and live where it would not have put them: they stay, and all
+//! that is said and done of them is of where they are.
 
 use std::fs;
 use std::path::PathBuf;
@@ -98,7 +98,7 @@ fn pods_of_another_cgroup_root_run_on_are_measured_seen_dying_and_taken_away_whe
         cgroups_of_pods(&node).into_iter().filter(|p| p.contains("moved")).collect();
     assert!(unused.is_empty(), "nothing is made that nothing is in: {unused:?}");
 
-    // Only who follows the container's own cgroup knows that a child of it was taken.
+    // Only an agent that follows the container's own cgroup learns of the kill of its child.
     fs::write(shared(&node).join("go"), "").expect("written");
     explained(&node, "hog", &["OOM killer took", "c"]);
 

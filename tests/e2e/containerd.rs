@@ -90,7 +90,7 @@ fn task_events_become_hints(version: Version) {
     assert!(exited.at >= started.at, "{exited:?} {started:?}");
 
     let id = hog(&cri, &pod);
-    // The shim loses its OOM event at times when the container ends with it: then its end tells.
+    // The shim sometimes loses its OOM event when the container exits: then the exit code shows it.
     let told =
         |kind: &HintKind| matches!(kind, HintKind::OomKilled | HintKind::Exited { code: 137, .. });
     hint(&cri, &mut hints, &id, told);

@@ -1,4 +1,4 @@
-//! Credentials of images: plugins that know them, and who may use what is there.
+//! Credentials of images: plugins that provide them, and which pods may use a present image.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

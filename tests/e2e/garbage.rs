@@ -1,5 +1,5 @@
-//! What nobody needs goes: images from a disk that is too full, dead containers and sandboxes beyond
-//! the limits, whatever is left of pods that are gone.
+//! Garbage collection: images on a disk that is too full, dead containers and sandboxes beyond the
+//! limits, remains of deleted pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -149,7 +149,7 @@ fn a_crash_loop_keeps_as_many_dead_containers_as_it_may_and_no_sandbox_that_was_
     assert_eq!(container_id(&now, "c"), container_id(&stays, "c"));
     assert_eq!((restarts(&now, "c"), logs(&node, &now)), (count, vec![format!("{count}.log")]));
 
-    // Somebody stops its sandbox: the one in its place is enough.
+    // Its sandbox is stopped from outside: only one replacement is created.
     let sandboxes = cri.block(cri.client.list_pod_sandbox(ListPodSandboxRequest::default()));
     let old = sandboxes.expect("a list").items.remove(0).id;
     let stop = StopPodSandboxRequest { pod_sandbox_id: old.clone() };

@@ -131,7 +131,7 @@ fn a_crash_loop_whose_cause_is_mended_is_ended_by_a_person() {
     let node = TestNode::usual();
     let main = "[ -e /shared/mended ] && exec /box pause; exit 7";
     node.put("mended.json", &sharing(pod("mended", &[script("c", main)]), &node));
-    // It takes 10 and 20 s to come to a wait that is long enough to be told from its end.
+    // It takes 10 and 20 s to reach a wait that is long enough to be cut short noticeably.
     let wait = Duration::from_secs(40);
     let third = |p: &Pod| waiting_message(p, "c").is_some_and(|m| m.starts_with("back-off 40s"));
     node.pod_until("mended", "waits for long", third);

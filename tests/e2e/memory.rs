@@ -1,4 +1,4 @@
-//! Who ran out of memory, and who was merely killed.
+//! Containers that the OOM killer killed, and containers that were merely killed.
 
 use pintle_tests::TestNode;
 use pintle_tests::manifest::{With, condition, container, last_end, pod, restarts};
@@ -32,7 +32,7 @@ fn the_oom_kill_of_a_child_is_told_apart_from_that_of_the_container_and_from_a_p
     assert_eq!((end.exit_code, end.reason.as_deref()), (137, Some("Error")));
     assert!(!end.message.as_deref().unwrap_or_default().contains("OOM"), "{end:?}");
 
-    // The kill of a container whose child was once taken names the child beside it.
+    // After an OOM kill of its child the message of a killed container names the child as well.
     kill(&node, &child, "hog");
     let child = node.pod_until("child", "was restarted", |p| restarts(p, "hog") >= 1);
     let end = ended_before(&child, "hog").expect("the first instance is remembered");

@@ -151,7 +151,7 @@ impl Drop for Namespace {
 fn chains_of_the_node_are_made_and_made_again_when_the_tables_are_flushed() {
     let namespace = Namespace::new();
     let enter = namespace.enter();
-    // Whoever keeps them ends with the test.
+    // The thread that keeps them ends with the test.
     let (_ends, ended) = tokio::sync::oneshot::channel::<()>();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -80,7 +80,7 @@ fn of_those_that_have_one_lock_file_one_runs_and_makes_way_when_asked_to() {
         ensure!(node.get(10248, "/healthz")?.status == 200, "{}", node.agent_log());
         Ok(())
     });
-    // Whoever opens the file wants it: the agent ends, and its lock with it.
+    // Opening the file requests the lock: the agent exits and releases it.
     drop(lock(&path).map_err(|(_, error)| error).expect("the agent makes way"));
     let status = node.wait_agent();
     assert!(status.success(), "{status}: {}", node.agent_log());

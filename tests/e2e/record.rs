@@ -6,7 +6,7 @@ use pintle_tests::record::contents;
 use pintle_tests::{Options, TestNode};
 use serde_json::json;
 
-/// Stands wherever people put what nobody else may read.
+/// Stands in every field that users fill with secrets.
 const SECRET: &str = "s3cr3t-of-the-test";
 
 #[test]

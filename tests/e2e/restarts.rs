@@ -65,7 +65,7 @@ fn sigterm_leaves_pods_running_and_the_next_agent_finds_them_ready() {
         let now = node.pod_until("done", "is still done", is_done);
         assert_eq!(of(&now), of(&done), "a pod that has ended is not run again");
     }
-    // While nobody looks, one ends and a manifest goes: the next agent makes up for both.
+    // Without an agent a container exits and a manifest is removed: the next agent handles both.
     node.stop_agent();
     kill(&node, &web, "c");
     node.remove("inits.json");

@@ -132,7 +132,7 @@ fn pods_end_in_order_nobody_comes_and_the_machine_waits_until_the_last_has_ended
     assert_eq!(world.logind.held(), 1);
 
     world.prepare(true);
-    // While the first group ends the others run and nobody is let in.
+    // While the first group ends the others run and no pod is admitted.
     lines_until(node, "order", 1);
     world.put("late", CRITICAL, says("late", 0));
     let late = node.pod_until("late", "is refused", |p| phase(p) == "Failed");
@@ -215,7 +215,7 @@ fn an_agent_that_is_killed_in_the_middle_goes_on_and_starts_nothing_again() {
         Ok(())
     });
     let before = world.state();
-    // logind gives no lock in the middle, and who dies loses his.
+    // logind grants no lock during a shutdown, and a killed agent loses its lock.
     world.logind.refuse(true);
     world.node.kill_agent();
     world.held(0);

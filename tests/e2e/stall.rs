@@ -1,7 +1,8 @@
-//! Page cache and the stall of all pods, as cgroup v2 counts it: with `--pintle-psi-eviction` who only
-//! reads stays, and who has the pods wait for memory goes, alone. Skipped on v1, where only the whole
-//! machine's stall is known; `cargo xtask vm` boots a guest with v2 (docs/TESTING.md). The pods come from
-//! an API server in this process, on the node's loopback: static pods are never evicted.
+//! Page cache and the stall of all pods, as cgroup v2 counts it: with `--pintle-psi-eviction` a pod
+//! that only reads stays, and only the pod that stalls the others is evicted. Skipped on v1, which
+//! has only the whole machine's stall; `cargo xtask vm` boots a guest with v2 (docs/TESTING.md).
+//! The pods come from an API server in this process, on the node's loopback: static pods are never
+//! evicted.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,17 +24,17 @@ const PODS_MIB: u64 = 800;
 const LEFT_MIB: u64 = 400;
 /// What a pod reads that only reads: more than all pods may have.
 const LARGE_MIB: u64 = 1024;
-/// What a pod reads that needs what it has read: a little more than is left beside `OWN_MIB`, so that
-/// the kernel sees what it dropped come back soon, and counts who waits for it.
+/// The file of a pod that needs its page cache: a little larger than the memory without `OWN_MIB`,
+/// so that dropped pages are read again soon, and the kernel counts the wait for them.
 const NEEDED_MIB: u64 = 560;
 /// What that pod has of its own; with the cache counted as left, the threshold is not met.
 const OWN_MIB: u64 = 280;
-/// What is read so many times before the next, so that it counts as used. Who only reads does so more
-/// often: what it drops is dropped by itself, for which it counts as waiting, and an emulated machine is
-/// slow at that.
+/// A part is read so many times before the next, so that it counts as used. The pod that only reads
+/// reads it more often: it reclaims its own cache, which counts as waiting, and an emulated machine
+/// is slow at that.
 const PART_MIB: u64 = 64;
 const TIMES: (u32, u32) = (4, 3);
-/// Looks of the agent at less than its threshold that have to make nobody go.
+/// Checks of the agent below its threshold that must not evict a pod.
 const LOOKS: usize = 5;
 const SIGNAL: &str = "allocatableMemory.available";
 
@@ -44,7 +45,7 @@ fn counts_stall() -> bool {
     has_memory && root.join("memory.pressure").exists()
 }
 
-/// A node whose pods have `PODS_MIB`, of which `LEFT_MIB` have to be left.
+/// A node with `PODS_MIB` for its pods and an eviction threshold of `LEFT_MIB`.
 fn little_memory() -> Options {
     let meminfo = fs::read_to_string("/proc/meminfo").expect("readable");
     let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")).expect("there");

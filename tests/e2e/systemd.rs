@@ -110,7 +110,7 @@ fn pods_live_in_slices_of_systemd_through_limits_kills_reloads_and_restarts_of_t
     }
     kill(&node, &before, "c");
     node.pod_until("none", "was restarted", |p| restarts(p, "c") == 1 && condition(p, "Ready"));
-    // The sum of what Burstable pods request, counted anew by the second agent: 100m.
+    // The sum of the Burstable pods' requests, computed again by the second agent: 100m.
     until(LONG, "the class has its weight", || {
         let weight = read(&Path::new(ROOT).join("kubepods-burstable.slice"), "cpu.weight");
         ensure!(weight == "4", "{weight}");
@@ -127,7 +127,7 @@ fn pods_live_in_slices_of_systemd_through_limits_kills_reloads_and_restarts_of_t
     assert_eq!(property(&unit, "ActiveState"), "inactive");
 }
 
-/// A child that the OOM killer took is told from the container itself: the scope was found.
+/// The OOM kill of a child is reported apart from the container's exit: the agent found the scope.
 fn the_kernels_events_are_the_containers(node: &TestNode) {
     log_until(node, "some", "c", "child ended");
     explained(node, "some", &["OOM killer took", "c"]);

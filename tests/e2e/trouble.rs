@@ -1,4 +1,4 @@
-//! The runtime hangs, ends, comes back, is old, or tells nothing by itself.
+//! The runtime hangs, exits, comes back, is old, or sends no events.
 
 use nix::sys::signal::Signal;
 use pintle_tests::manifest::{

@@ -50,8 +50,8 @@ fn kernel_event(bytes: &[u8]) {
 }
 
 /// Any bytes as a segment of the flight recorder, and as a frame of one that is whole. A frame that
-/// is read is written, and read again the same. Replaying it is not for here: a decision may hold
-/// that what was never decided cannot come, and whoever replays a record catches that.
+/// is read is written, and read again the same. It is not replayed here: a decision may assert that
+/// impossible inputs do not occur, and `replay` catches that panic.
 fn a_flight(bytes: &[u8]) {
     use flight::segment::{Encoder, Header};
     let _ = flight::read(bytes); // any answer is fine

@@ -1,11 +1,12 @@
-//! Hashes, revisions and equality of pod templates, and strategic merge patches: upstream's and ours.
+//! Hashes, revisions and equality of pod templates, and strategic merge patches: upstream's and
+//! ours.
 //!
 //! Upstream's controllers and its strategic merge patch run in a program of their own
 //! (`tests/upstream/vectors/golang`), which generates a template or a patch for each seed. Hashes,
 //! revision bytes, equality and merged objects must be the same. The same program generates the
 //! tables of types and of merge keys; they must be current.
 //! `PINTLE_GOLANG_CASES` sets how many seeds are asked about, `PINTLE_SEED` where they begin;
-//! `PINTLE_WRITE=1` writes the tables anew.
+//! `PINTLE_WRITE=1` regenerates the tables.
 
 mod patches;
 mod tables;

@@ -1,7 +1,7 @@
 //! A pod that has nothing to do with the attack, and how long each part of its life takes.
 //!
 //! Its container serves health, has a readiness probe each second, an emptyDir and a downwardAPI
-//! volume. It asks for a quarter of a CPU, as a user does who wants to be heard on a full machine.
+//! volume. It requests a quarter of a CPU, as pods do that must run on a full machine.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -22,8 +22,8 @@ use crate::port::Port;
 pub(crate) const LIMIT_FACTOR: u32 = 3;
 /// What a part may take beside. The two cores of a test host are shared by the agent, the runtime,
 /// the attacker and this program, and a probe falls anywhere within its period of one second, so
-/// that a fast part is easily a second or two late without anybody having been held up. What holds
-/// somebody up, a full pool, a lock, a hanging call, lasts many times that.
+/// that a fast part is easily a second or two late without any interference. Real interference,
+/// such as a full pool, a lock or a hanging call, lasts many times that.
 const FLOOR: Duration = Duration::from_secs(2);
 
 /// What each part of a life took.

@@ -80,7 +80,7 @@ fn seven_hundred_idle_with_h2(ground: &mut Ground) {
     ground.bystander("beside idle connections");
 }
 
-/// Requests whose heads come a byte at a time.
+/// Requests with heads that arrive a byte at a time.
 fn heads_that_drip(ground: &mut Ground) {
     let mut streams: Vec<Stream> = crowd(ground, 304, |node, port| {
         let mut stream = port.connect(node, Who::Nobody).ok()?;
@@ -127,7 +127,7 @@ fn idle_at_the_plain_ports(ground: &mut Ground) {
     drop((silent, half));
 }
 
-/// Requests with tokens that nobody gave out, each another one, as fast as they are refused.
+/// Requests with random tokens, each another one, as fast as they are refused.
 fn tokens_without_number(ground: &mut Ground) {
     let streams = crowd(ground, 16, |node, port| port.connect(node, Who::Nobody).ok());
     let streams = std::sync::Mutex::new(streams);
@@ -187,7 +187,7 @@ fn scrapes_all_at_once(ground: &mut Ground) {
     });
 }
 
-/// Two hundred followers of one loud log who never read a byte.
+/// Two hundred followers of one loud log that never read a byte.
 fn followers_that_never_read(ground: &mut Ground) {
     ground.node.put("loud.json", &pod("loud", &[container("c", &["/box", "log", "1000000"])]));
     running(&ground.node, "loud", &["c"]);

@@ -106,7 +106,7 @@ fn last_words_that_are_something_else(ground: &mut Ground) {
 }
 
 /// The container's own /etc/hosts, grown to a gigabyte in pieces of one block; its restart makes
-/// the agent write that file anew.
+/// the agent rewrite that file.
 fn a_huge_fragmented_hosts_file(ground: &mut Ground) {
     let text = "i=0; while [ $i -lt 4000 ]; do \
                 dd if=/dev/zero of=/etc/hosts bs=4k count=1 seek=$((i * 64)) conv=notrunc 2>/dev/null; \
@@ -215,7 +215,7 @@ fn links_where_the_agent_writes(ground: &mut Ground) {
     assert_eq!(fs::read_to_string(&target).expect("it is there"), "untouched");
 }
 
-/// hostPath volumes whose path is a FIFO, a socket, a link to itself or a device.
+/// hostPath volumes of a FIFO, a socket, a link to itself or a device.
 fn host_paths_that_are_something_else(ground: &mut Ground) {
     let dir = ground.node.dir().join("odd");
     fs::create_dir_all(&dir).expect("made");

@@ -1,9 +1,9 @@
 //! The node that is attacked, what it was like before, and what it may become.
 //!
-//! A node with an agent whose HTTPS port knows one authority of clients. It is guarded: an attack
-//! that succeeds must harm the node, never the machine that the tests run on. Before the first attack
-//! a bystander lives twice on it: the first warms everything up, the second is what later ones are
-//! compared with. From then on a thread watches the agent's memory and threads.
+//! A node with an agent that trusts one client authority on its HTTPS port. It is guarded: an
+//! attack that succeeds must harm the node, never the machine that the tests run on. Before the
+//! first attack a bystander lives twice on it: the first warms everything up, the second is what
+//! later ones are compared with. From then on a thread watches the agent's memory and threads.
 
 use std::cell::Cell;
 use std::fs;
@@ -108,7 +108,7 @@ impl Ground {
         assert!(late.is_empty(), "{what}: the bystander waited\n{}", late.join("\n"));
     }
 
-    /// The HTTPS port answers its known client, and the health port anybody, now.
+    /// The HTTPS port answers its known client, and the health port any client, now.
     pub(crate) fn answers(&self, what: &str) {
         for part in ["is listed", "finds the node healthy"] {
             until(self.limit(part), &format!("{what}: {part}"), || match part {
@@ -171,7 +171,7 @@ pub(crate) struct Stalls {
     turns: f64,
     busy_long: f64,
     away_long: f64,
-    /// Away for longer than it may be busy: told, not judged.
+    /// Blocked for longer than it may be busy: reported, not judged.
     away_short: f64,
 }
 
@@ -217,7 +217,7 @@ impl Stalls {
     }
 }
 
-/// How many times a histogram was told something, and how many of them more than `limit`.
+/// Returns how many values a histogram has, and how many of them are greater than `limit`.
 fn longer_than(limit: f64, histogram: &str, metrics: &str) -> (f64, f64) {
     let value = |line: &str| line.rsplit(' ').next().and_then(|v| v.parse::<f64>().ok());
     let bucket = |line: &str| {

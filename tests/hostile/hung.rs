@@ -1,5 +1,5 @@
-//! File systems that answer nothing, as one whose server is dead, or late, or with errors: whatever
-//! looks at a file of the first waits until somebody gives up the mount.
+//! File systems that never answer, as with a dead server, or answer late or with errors. An access
+//! to the first kind waits until the mount is aborted.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd as _;
@@ -26,11 +26,11 @@ attacks!(Ground, "hung":
     a_disk_of_messages_and_volumes_that_is_late_fails_and_hangs,
 );
 
-/// Pods of the dead file server, whose volumes are given up one after the other.
+/// Pods of the dead file server; their volumes are abandoned one after the other.
 const DEAD_PODS: usize = 6;
 
-/// A mount in the node behind which nobody answers. It fails at once when this is dropped, and is
-/// taken away.
+/// A mount in the node without a server that answers. When this is dropped, its operations fail at
+/// once and it is unmounted.
 struct Hung<'a> {
     ground: &'a Ground,
     at: PathBuf,
@@ -66,7 +66,7 @@ fn umount_in_node(ground: &Ground, at: &Path) {
     let _ = shell::capture(umount.arg("-l").arg(at));
 }
 
-/// A mount in the node whose operations go wrong as they are told to.
+/// A mount in the node with operations that fail as the test says.
 struct Sick<'a> {
     ground: &'a Ground,
     at: PathBuf,
@@ -170,8 +170,8 @@ fn volumes_of_a_dead_file_server(ground: &mut Ground) {
     }
 }
 
-/// Where a pod's volume and its containers' messages lie, a disk is late, then fails, then hangs, while
-/// the container dies and is started again, is measured, and the pod is removed.
+/// Where a pod's volume and its containers' messages lie, a disk is late, then fails, then hangs,
+/// while the container dies and is started again, is measured, and the pod is removed.
 fn a_disk_of_messages_and_volumes_that_is_late_fails_and_hangs(ground: &mut Ground) {
     let c = container("c", &["/box", "pause"])
         .with("volumeMounts", json!([{"name": "v", "mountPath": "/v"}]));

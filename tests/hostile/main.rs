@@ -1,5 +1,5 @@
-//! Attacks: what a tenant, a client, a disk or a runtime may do to a node, and what the node owes
-//! everybody else meanwhile.
+//! Attacks on a node by a tenant, a client, a disk or a runtime, and the service that the node owes
+//! all others meanwhile.
 //!
 //! Each attack is a small function. It does its worst to a real node and lets a *bystander* live
 //! through it: a pod with volumes that starts, is probed, dies, is restarted, is read and goes. All
@@ -13,7 +13,8 @@
 //! `--exact`, `--list`. Run all with `cargo xtask test hostile`, some with
 //! `cargo test -p pintle-tests --test hostile NAME`.
 //!
-//! Steps of the clock are not here: the host's clock is everybody's. The simulator has them.
+//! Steps of the clock are not here, because all processes share the host's clock. The simulator has
+//! them.
 
 mod bystander;
 mod clients;

@@ -1,4 +1,4 @@
-//! What a user, or whoever may write there, puts into the folder of manifests.
+//! Attacks by users with write access to the folder of manifests.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -69,7 +69,7 @@ fn text_that_grows_when_it_is_read(ground: &mut Ground) {
     ground.bystander("among them");
 }
 
-/// A manifest is written anew a hundred times a second, each time with another label.
+/// A manifest is rewritten a hundred times a second, each time with another label.
 fn a_manifest_that_changes_all_the_time(ground: &mut Ground) {
     let path = ground.node.manifests();
     let number = std::sync::atomic::AtomicU64::new(0);

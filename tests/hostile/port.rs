@@ -32,14 +32,14 @@ pub(crate) const H2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x0
 /// A connection with TLS.
 pub(crate) type Stream = StreamOwned<ClientConnection, TcpStream>;
 
-/// Whose client it is.
+/// The kind of client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Who {
-    /// The one that the agent knows.
+    /// A client with a valid certificate.
     Known,
-    /// Somebody without a certificate.
+    /// A client without a certificate.
     Nobody,
-    /// The same, who wants h2.
+    /// The same, over h2.
     NobodyWithH2,
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// For a node whose agent knows the keys' authority.
+    /// For a node with an agent that trusts the keys' authority.
     pub(crate) fn of(_: &TestNode, keys: Keys) -> Self {
         let provider = Arc::new(ring::default_provider());
         let builder = || {
@@ -103,7 +103,7 @@ impl Port {
         Self { known, nobody, nobody_h2: Arc::new(nobody_h2), _keys: keys }
     }
 
-    /// A connection whose handshake is over.
+    /// A connection after its handshake.
     pub(crate) fn connect(&self, node: &TestNode, who: Who) -> Result<Stream> {
         self.on(self.socket(node)?, who)
     }

@@ -37,7 +37,7 @@ fn failed(page: &str) -> usize {
     lines.filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok()).sum()
 }
 
-/// A crowd whose containers have this probe twice.
+/// A crowd of containers with this probe twice.
 fn crowd(ground: &Ground, probe: &Value) {
     let each = |n: usize| {
         let pause = container(&format!("c{n}"), &["/box", "pause"]);
@@ -138,7 +138,7 @@ fn answered_without_end(ground: &mut Ground) {
     ground.bystander("while they answer");
 }
 
-/// Probes whose command prints a gigabyte.
+/// Probes with a command that prints a gigabyte.
 fn by_commands_that_print_without_end(ground: &mut Ground) {
     let probe = json!({"exec": {"command": ["sh", "-c", "yes | head -c 1000000000"]},
         "periodSeconds": 1, "timeoutSeconds": 30, "failureThreshold": 1000});
@@ -149,7 +149,7 @@ fn by_commands_that_print_without_end(ground: &mut Ground) {
     ground.bystander("while they print");
 }
 
-/// Probes whose command goes on and ignores every request to end.
+/// Probes with a command that runs for ever and ignores signals.
 fn by_commands_that_never_end(ground: &mut Ground) {
     let probe = json!({"exec": {"command": ["sh", "-c", "trap '' TERM INT; while :; do sleep 9; done"]},
         "periodSeconds": 1, "timeoutSeconds": i32::MAX, "failureThreshold": 1000});

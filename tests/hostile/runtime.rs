@@ -154,8 +154,8 @@ fn registries_that_hang(ground: &mut Ground) {
     ground.bystander("while they pull");
 }
 
-/// One container of a pod has an image that nobody has, and has waited for a while; its neighbour
-/// in the same pod dies.
+/// One container of a pod has an image that does not exist, and has waited for a while; its
+/// neighbour in the same pod exits.
 fn an_image_that_cannot_be_had(ground: &mut Ground) {
     let missing = container("missing", &["/box", "pause"])
         .with("image", json!("127.0.0.1:1/none:1"))

@@ -175,7 +175,7 @@ fn hooks_that_never_end(ground: &mut Ground) {
     ground.bystander("while hooks hang");
 }
 
-/// Thirty-two pods whose processes end on no SIGTERM are removed at the same time.
+/// Thirty-two pods with processes that ignore SIGTERM are removed at the same time.
 fn dozens_that_ignore_sigterm(ground: &mut Ground) {
     let names: Vec<String> = (0..4).map(|n| format!("stubborn{n}")).collect();
     let containers: Vec<Value> = (0..8).map(|n| stubborn(&format!("c{n}"))).collect();

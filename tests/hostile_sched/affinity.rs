@@ -1,4 +1,4 @@
-//! Pods with more terms of affinity, spreading and selectors than anybody needs.
+//! Pods with very many terms of affinity, spread constraints and selectors.
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;

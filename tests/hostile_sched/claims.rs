@@ -42,7 +42,7 @@ fn user(name: &str, claims: &[&str]) -> Value {
     pod(name, json!({"resourceClaims": named.collect::<Vec<Value>>()}))
 }
 
-/// Pods whose claims have this expression, each answered in the end.
+/// Pods that claim devices by this expression; each gets an answer in the end.
 fn evaluate(ground: &mut Ground, expression: &str, pods: usize) {
     let names: Vec<String> = (0..pods).map(|at| format!("p{at}")).collect();
     ground.create::<ResourceClaim>(names.iter().map(|name| chosen(name, expression)).collect());
@@ -52,7 +52,8 @@ fn evaluate(ground: &mut Ground, expression: &str, pods: usize) {
     eprintln!("    {answers:?}");
 }
 
-/// `cel.bind(n0, FIRST, cel.bind(n1, [n0, n0], .. LAST))`: a value of 2^levels parts in so many lists.
+/// `cel.bind(n0, FIRST, cel.bind(n1, [n0, n0], .. LAST))`: a value of 2^levels parts in so many
+/// lists.
 fn doubled(levels: usize, last: impl Fn(&str) -> String) -> String {
     let mut text = String::new();
     for at in 0..levels {

@@ -1,8 +1,9 @@
-//! The cluster whose scheduler is attacked, what it was like before, and what it may become.
+//! The cluster with the attacked scheduler, its state before the attacks, and the limits for it.
 //!
-//! A real API server with nodes that exist in it alone, each with a few devices, and our scheduler with
-//! leader election and its HTTPS port. Before the first attack several bystanders are bound; the slowest
-//! but the first is what later ones are compared with. A thread watches the scheduler's memory.
+//! A real API server with nodes that exist in it alone, each with a few devices, and our scheduler
+//! with leader election and its HTTPS port. Before the first attack several bystanders are bound;
+//! the slowest but the first is what later ones are compared with. A thread watches the scheduler's
+//! memory.
 
 use std::fs;
 use std::sync::Arc;
@@ -32,23 +33,23 @@ use crate::stand::{Ours, Stand};
 /// Where attackers and bystanders live.
 pub const ATTACKER: &str = "attacker";
 pub const BYSTANDER: &str = "bystander";
-/// The storage class whose claims wait for a pod.
+/// The storage class with binding mode WaitForFirstConsumer.
 pub const LATE_CLASS: &str = "late";
 /// Nodes, and devices of each.
 pub const NODES: usize = 40;
 const DEVICES: usize = 16;
-/// Where an extender listens in the attacks with one, and the resource that it looks after.
+/// The extender's address in the attacks with one, and the resource that it manages.
 pub const EXTENDER: &str = "127.0.0.1:8199";
 pub const EXTENDED: &str = "extended.example/r";
-/// What groups of pods need, of the API server and the scheduler.
+/// Gates of the API server and the scheduler for pod groups.
 const GATES: &str = "GenericWorkload=true,GangScheduling=true,\
                      TopologyAwareWorkloadScheduling=true,WorkloadAwarePreemption=true";
-/// How many times as long as on the quiet cluster a bystander may take, and what beside: the test host
-/// has two cores for the API server, its store, the attacker and the scheduler.
+/// How many times as long as on the quiet cluster a bystander may take, and what beside: the test
+/// host has two cores for the API server, its store, the attacker and the scheduler.
 const LIMIT_FACTOR: u32 = 3;
 const LIMIT_FLOOR: Duration = Duration::from_secs(2);
-/// What the scheduler may take beside its quiet memory. The API server lets a user store a few megabytes of
-/// pods without a quota, which the scheduler has to know.
+/// What the scheduler may take beside its quiet memory. The API server lets a user store a few
+/// megabytes of pods without a quota, which the scheduler has to know.
 const MEMORY_FLOOR_KIB: u64 = 192 << 10;
 /// Bystanders on the quiet cluster.
 const QUIET: usize = 6;
@@ -303,7 +304,7 @@ async fn clean(client: &kube::Client) -> Result<()> {
     delete_all(&Api::<Node>::all(client.clone()), is_own).await
 }
 
-/// Deletes all whose names fit, with their finalizers: no controllers run.
+/// Deletes all objects with matching names, with their finalizers: no controllers run.
 async fn delete_all<K>(api: &Api<K>, fits: impl Fn(&str) -> bool) -> Result<()>
 where
     K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,

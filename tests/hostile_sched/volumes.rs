@@ -1,4 +1,4 @@
-//! Pods whose claims of volumes are many, or one many times.
+//! Pods with many volume claims, or with one claim many times.
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use pintle_tests::attacks;
@@ -34,7 +34,7 @@ fn claims(ground: &Ground, count: usize) {
     ground.create::<PersistentVolumeClaim>((0..count).map(claim).collect());
 }
 
-/// A pod whose volumes are these claims, in this order.
+/// A pod with volumes of these claims, in this order.
 fn user(name: &str, claims: impl Iterator<Item = String>) -> Value {
     let volume = |(at, claim): (usize, String)| {
         let source = json!({"claimName": claim});

@@ -1,6 +1,6 @@
 //! Files that people and templates might write, from a seed.
 //!
-//! Input: a seed, and the shape of a file's type as the Go program tells it. Output: bytes. A file is
+//! Input: a seed, and the shape of a file's type from the Go program. Output: bytes. A file is
 //! a good one with fields put in, taken out and changed, written in any of YAML's styles, and now
 //! and then damaged.
 

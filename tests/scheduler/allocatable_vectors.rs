@@ -1,10 +1,11 @@
-//! Upstream's plugin of devices and ours, asked about devices that take of the allocatable resources of
-//! their node.
+//! Upstream's plugin of devices and ours, asked about devices that take of the allocatable
+//! resources of their node.
 //!
-//! Upstream's runs in a program of its own (`tests/upstream/vectors/allocatable.go`), behind the gate
-//! DRANodeAllocatableResources, fed a node with its pods, drivers and claims a line; what the plugin says of
-//! each pod there, what the pod's status is to say, and what it counts for on the node have to be equal.
-//! `PINTLE_VECTOR_CASES` sets how many pods are asked about, `PINTLE_SEED` where it begins.
+//! Upstream's runs in a program of its own (`tests/upstream/vectors/allocatable.go`), behind the
+//! gate DRANodeAllocatableResources, fed a node with its pods, drivers and claims a line; what the
+//! plugin says of each pod there, what the pod's status is to say, and what it counts for on the
+//! node have to be equal. `PINTLE_VECTOR_CASES` sets how many pods are asked about, `PINTLE_SEED`
+//! where it begins.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -239,7 +240,7 @@ fn all<T: DeserializeOwned>(value: &Value) -> Vec<T> {
     value.as_array().into_iter().flatten().map(read).collect()
 }
 
-/// The objects of a world as they are told.
+/// The objects of a world as watches deliver them.
 fn things(world: &Value) -> Vec<Thing> {
     let boxed = |thing: &Value| Thing::Pod(Box::new(read(thing)));
     let pods = world["pods"].as_array().into_iter().flatten().map(boxed);
@@ -314,7 +315,7 @@ fn every_pod_shares_its_node_with_its_devices_as_upstream_has_it() {
             let theirs = short(case.clone());
             let ours = short(ours(&mut shared, &read(&case["pod"])));
             let reason = theirs["reasons"][0].as_str().unwrap_or("none");
-            // Whose claim it is does not matter here.
+            // The claim's name does not matter here.
             let is_name = |word: &&str| !word.starts_with("pod-") && !word.starts_with("old-");
             let reason = reason.split(' ').filter(is_name).collect::<Vec<_>>().join(" ");
             *kinds.entry(format!("{} {reason}", theirs["code"])).or_default() += 1;

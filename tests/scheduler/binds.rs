@@ -1,8 +1,8 @@
 //! Our scheduler in the place of kube-scheduler: what it does to a real API server.
 //!
 //! Pods of all kinds come in waves; in between some are deleted, gates opened, nodes cordoned and
-//! given back. Our shadow follows it as it follows kube-scheduler: what one process decides, another
-//! that only watches has to decide as well.
+//! given back. Our shadow follows it as it follows kube-scheduler: what one process decides,
+//! another that only watches has to decide as well.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -54,7 +54,7 @@ fn every_pod_that_fits_gets_a_node_and_no_node_is_given_away_twice() {
     assert!(ours.end(Signal::SIGTERM), "{}", stand.ours_log_end());
 }
 
-/// Two of ours agree on who works, and whoever works is killed again and again.
+/// Two of our schedulers elect a leader, and the leader is killed again and again.
 #[test]
 fn schedulers_that_are_killed_leave_nobody_behind_and_bind_nobody_twice() {
     let mut configuration = configuration();
@@ -89,8 +89,8 @@ impl Drop for Sets<'_> {
     }
 }
 
-/// Kills one of two and lets it begin anew; then the other, until all is over, but each once and one of
-/// them twice at least. How often.
+/// Kills and restarts one of the two, then the other, until all pods are decided, but each at least
+/// once and one of them twice. Returns the number of kills.
 fn kill_again_and_again(stand: &Stand, ended: &AtomicBool) -> usize {
     let mut both = [stand.start_ours(&NO_PORT), stand.start_ours(&NO_PORT)];
     let mut kills = 0;
@@ -104,10 +104,10 @@ fn kill_again_and_again(stand: &Stand, ended: &AtomicBool) -> usize {
     kills
 }
 
-/// What another process that only watches makes of it. Bindings are written in another order than they
-/// are decided, many at once, so that on a busy machine it cannot find the state of each decision;
-/// then scores differ a little. No node is ever chosen that a filter rejects, and no pod refused
-/// that has a place.
+/// What another process that only watches makes of it. Bindings are written in another order than
+/// they are decided, many at once, so that on a busy machine it cannot find the state of each
+/// decision; then scores differ a little. No node is ever chosen that a filter rejects, and no pod
+/// refused that has a place.
 fn decided_alike(report: &Value, stand: &Stand) {
     let log = stand.ours_log_end();
     assert_eq!(report["refusals"]["other"], 0, "{report}\n{log}");
@@ -119,7 +119,7 @@ fn decided_alike(report: &Value, stand: &Stand) {
     assert!(by_filter.is_none(), "{by_filter:?}\n{log}");
 }
 
-/// Anybody may ask whether it is well; only who has the right, for more.
+/// Health checks answer any client; other paths need authorization.
 fn port(stand: &Stand, outcome: &Outcome) {
     for path in ["/healthz", "/livez", "/readyz"] {
         let answer = stand.get(path, None);
@@ -221,7 +221,7 @@ fn bound_once(audit: &str) -> Vec<String> {
     refused
 }
 
-/// Somebody who looks at the cluster anew finds no place for those that have none.
+/// `explain`, which lists the cluster again, finds no node for pods without one.
 fn nobody_is_forgotten(stand: &Stand, all: &[Pod]) {
     for pod in all.iter().filter(|pod| is_refused(pod)) {
         let pod = format!("{}/{}", pod.metadata.namespace.as_deref().unwrap_or(""), name(pod));
@@ -231,7 +231,7 @@ fn nobody_is_forgotten(stand: &Stand, all: &[Pod]) {
     }
 }
 
-/// Everybody is told what became of them.
+/// Each pod has the event of its outcome.
 fn told(all: &[Pod], events: &[Event]) {
     let of = |pod: &Pod, reason: &str| {
         let is = |event: &&Event| {

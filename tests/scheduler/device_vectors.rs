@@ -1,8 +1,10 @@
-//! Upstream's allocator of devices and ours, asked about the same made-up nodes, drivers and claims.
+//! Upstream's allocator of devices and ours, asked about the same made-up nodes, drivers and
+//! claims.
 //!
-//! Upstream's runs in a program of its own (`tests/upstream/vectors/devices.go`), fed a world a line;
-//! devices, their order, configuration, node selectors, and what is said where there are none, have to
-//! be equal. `PINTLE_VECTOR_CASES` sets how many pods are asked about, `PINTLE_SEED` where it begins.
+//! Upstream's runs in a program of its own (`tests/upstream/vectors/devices.go`), fed a world a
+//! line; devices, their order, configuration, node selectors, and what is said where there are
+//! none, have to be equal. `PINTLE_VECTOR_CASES` sets how many pods are asked about, `PINTLE_SEED`
+//! where it begins.
 
 use std::ops::Range;
 
@@ -383,7 +385,7 @@ fn read<T: serde::de::DeserializeOwned>(value: &Value) -> T {
     T::deserialize(value).expect("an object")
 }
 
-/// The shares of devices, whose names are made up each time, under one name.
+/// Gives the shares of devices one name: theirs are generated each time.
 fn same_shares(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -413,7 +415,7 @@ pub(crate) struct Asked<'a> {
     pub(crate) theirs: &'a Value,
 }
 
-/// Asks both about the worlds of these seeds, and tells each pod's answers.
+/// Asks both about the worlds of these seeds, and passes each pod's answers to `tell`.
 pub(crate) fn ask(seeds: Range<u64>, world: fn(u64) -> Value, mut tell: impl FnMut(Asked)) {
     vectors::ask("device-vectors", seeds, world, |line| answers(line, &mut tell));
 }

@@ -1,5 +1,5 @@
-//! Pods with claims of devices beside kube-scheduler: each has nodes of its own with the same devices,
-//! and the claims get the same of them, in the same words.
+//! Pods with claims of devices beside kube-scheduler: each has nodes of its own with the same
+//! devices, and the claims get the same of them, in the same words.
 
 use anyhow::{Context as _, Result};
 use futures_util::{StreamExt as _, TryStreamExt as _};
@@ -16,7 +16,7 @@ use crate::stand::Stand;
 
 /// Where ours serves beside kube-scheduler.
 const OURS: u16 = 10261;
-/// Who decides, which is also the namespace and what the names of its nodes begin with.
+/// The two schedulers; the name is also that of the namespace and the prefix of its nodes.
 const SIDES: [&str; 2] = ["theirs", "ours"];
 
 /// A node's devices, claims, and the pods that want these, one after the other.
@@ -246,7 +246,7 @@ async fn set_up(client: &kube::Client) -> Result<()> {
         "spec": {"selectors": selectors, "extendedResourceName": "d.example/gpu"}});
     create(&classes, offers).await?;
     for side in SIDES {
-        // Else nobody may watch over the devices of others.
+        // Without it no claim of the namespace may have admin access.
         let labels = json!({"resource.kubernetes.io/admin-access": "true"});
         let namespace = json!({"metadata": {"name": side, "labels": labels}});
         create(&Api::<Namespace>::all(client.clone()), namespace).await?;
@@ -399,7 +399,7 @@ fn claims_get_the_devices_that_kube_scheduler_gives_them() {
             "profiles": [{"schedulerName": "ours"}]}),
     );
     let mut args = stand.serving();
-    // Who may ask it learns from the cluster, as kube-scheduler does.
+    // It reads the client authorities from the cluster, as kube-scheduler does.
     args.retain(|arg| !arg.starts_with("--client-ca-file"));
     args.push(format!("--config={}", config.display()));
     args.push(format!("--secure-port={OURS}"));

@@ -1,8 +1,8 @@
 //! What generated clusters do not have: everything else that filters and scores read.
 //!
 //! Input: dice, and objects that the generator made. Output: the same objects, some of them with
-//! overhead, sidecars, requests of the pod, resizes under way, owners, image volumes, names of nodes,
-//! label keys to spread by, features that nodes declare.
+//! overhead, sidecars, requests of the pod, resizes under way, owners, image volumes, names of
+//! nodes, label keys to spread by, features that nodes declare.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, 
 use crate::generate::{APPS, Dice, NAMESPACES};
 use crate::reference::World;
 
-/// Those who own pods.
+/// Owners of pods.
 #[derive(Default)]
 pub struct Owners {
     /// Their uid is their name, as of the other kinds.
@@ -198,7 +198,7 @@ fn images(dice: &mut Dice, spec: &mut PodSpec) {
         Some(vec![Volume { name: "i".into(), image: Some(source), ..Volume::default() }]);
 }
 
-/// Its node has to know how to start all containers anew.
+/// Its node must support restarts of all containers.
 fn restart_rules(spec: &mut PodSpec) {
     let on = ContainerRestartRuleOnExitCodes { operator: "In".into(), values: Some(vec![42]) };
     let rule = ContainerRestartRule { action: "RestartAllContainers".into(), exit_codes: Some(on) };

@@ -128,7 +128,7 @@ async fn request(peer: &mut TcpStream) -> Option<(String, Value)> {
     }
 }
 
-/// Waits until these pods have nodes; where each is, and who bound it.
+/// Waits until these pods have nodes; returns each pod's node and the scheduler that bound it.
 async fn bound(
     client: &kube::Client,
     mut wanted: HashSet<String>,

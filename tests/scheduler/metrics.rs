@@ -54,7 +54,7 @@ pub async fn declaring(client: &kube::Client, namespace: &str) -> Result<()> {
     Ok(())
 }
 
-/// Both say the same of all pods, to whoever may ask, byte by byte.
+/// Both give authorized clients the same figures of all pods, byte by byte.
 pub fn resources_alike(stand: &Stand, port: u16) {
     let path = "/metrics/resources";
     for port in [PORT, port] {
@@ -156,7 +156,7 @@ const NOT_OURS: [&str; 22] = [
     "disabled_metrics_",
     "hidden_metrics_",
     "registered_metrics_",
-    // Of other components, whose code is linked into upstream's programs.
+    // Of other components, which are linked into upstream's programs.
     "aggregator_",
     "apiextensions_",
     "apiserver_",
@@ -218,7 +218,7 @@ pub fn metrics_alike(stand: &Stand, port: u16) {
     }
 }
 
-/// Both believe a front proxy whom it names, and nobody else.
+/// Both accept the user that a front proxy names, and no other client's headers.
 pub fn proxies_are_believed_alike(stand: &Stand, port: u16) {
     let jane = "X-Remote-User: jane\r\n";
     let master = "X-Remote-User: jane\r\nX-Remote-Group: system:masters\r\n";
@@ -226,7 +226,7 @@ pub fn proxies_are_believed_alike(stand: &Stand, port: u16) {
         (Some("front-client"), master, "200", "# HELP"),
         (Some("front-client"), jane, "403", "jane"),
         (Some("front-client"), "", "401", "Unauthorized"),
-        // Whoever is no proxy speaks for itself alone.
+        // The headers of a client that is no proxy are ignored.
         (Some("admin"), jane, "200", "# HELP"),
         (Some("scheduler"), master, "403", "system:kube-scheduler"),
         (None, master, "403", "system:anonymous"),

@@ -108,13 +108,13 @@ async fn half_a_gang(pods: &Api<Pod>) -> Result<()> {
     Ok(())
 }
 
-/// A pod that needs a licence goes where most are, and is told where it is from.
+/// A pod that needs a licence gets the node with most, and an event with the licence's node.
 async fn a_licence(pods: &Api<Pod>) -> Result<()> {
     let needs = json!({"example.pintle.dev/needs-licence": "compiler"});
     create::<Pod>(pods, pod("licensed", needs, json!({}))).await?;
     let needs = json!({"example.pintle.dev/needs-licence": "debugger"});
     let mut without = pod("without", needs, json!({}));
-    // Nobody else ends it once it is deleted.
+    // No kubelet ends it after its deletion.
     without["spec"]["terminationGracePeriodSeconds"] = json!(0);
     create::<Pod>(pods, without).await?;
     let found = all_are(pods, 1, |pod| name(pod) == "licensed" && node_of(pod).is_some()).await?;
@@ -132,7 +132,8 @@ async fn a_licence(pods: &Api<Pod>) -> Result<()> {
     Ok(())
 }
 
-/// Whoever waits is tried again when a node gets what the pod needs, of which no column knows.
+/// A waiting pod is requeued when a node gets the licence that it needs, which only the plugin
+/// knows.
 async fn a_licence_that_comes_later(client: &kube::Client, pods: &Api<Pod>) -> Result<()> {
     let nodes: Api<Node> = Api::all(client.clone());
     let now = json!({"metadata": {"annotations": {"licence.example.pintle.dev/debugger": "1"}}});
@@ -142,7 +143,7 @@ async fn a_licence_that_comes_later(client: &kube::Client, pods: &Api<Pod>) -> R
     Ok(())
 }
 
-/// The last licence goes to whoever is more important: who has it goes, and nobody else.
+/// The last licence goes to the more important pod: only its present holder is preempted.
 async fn a_licence_that_somebody_has(client: &kube::Client, pods: &Api<Pod>) -> Result<()> {
     let classes: Api<PriorityClass> = Api::all(client.clone());
     create(&classes, json!({"metadata": {"name": "high"}, "value": 1000})).await?;

@@ -1,9 +1,9 @@
 //! Upstream's preemption and ours, asked about the same generated clusters.
 //!
 //! Nodes are full of pods of many priorities, some of them behind budgets, and pods come that fit
-//! nowhere. Who would have to go from which node, in which order, how many budgets that violates, why
-//! nothing helps elsewhere, and the choice have to be equal. `PINTLE_VECTOR_CASES` sets how many pods
-//! come, `PINTLE_SEED` where it begins.
+//! nowhere. The victims on each node and their order, the number of violated budgets, the reasons
+//! why preemption does not help on other nodes, and the choice must be equal. `PINTLE_VECTOR_CASES`
+//! sets how many pods come, `PINTLE_SEED` where it begins.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -106,8 +106,8 @@ fn bound(dice: &mut Dice, node: usize, at: usize) -> Pod {
     pod
 }
 
-/// Drops host ports that another pod of the node has: when one of two goes, upstream counts the port
-/// as free, and we do not.
+/// Drops host ports that another pod of the node has: when one of two goes, upstream counts the
+/// port as free, and we do not.
 fn keep_free_ports(pod: &mut Pod, taken: &mut BTreeSet<String>) {
     let spec = pod.spec.as_mut().expect("generated pods have one");
     let init = spec.init_containers.iter_mut().flatten();

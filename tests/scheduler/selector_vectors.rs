@@ -1,9 +1,9 @@
 //! Made-up selectors of devices, evaluated by upstream's CEL and by ours.
 //!
-//! Upstream's allocator (`device_vectors`) is asked for one device whose selector is an expression that
-//! was put together by its types; whether the device fits, or what is wrong with the expression, has to
-//! be equal. What upstream's compiler refuses nobody can store: such expressions are counted, few, and
-//! not compared. `PINTLE_VECTOR_CASES` sets how many expressions, `PINTLE_SEED` where they begin.
+//! Upstream's allocator (`device_vectors`) is asked for one device by a well-typed random
+//! expression; whether the device fits, or the error of the expression, must be equal. Expressions
+//! that upstream's compiler refuses cannot be stored: they are few, counted and not compared.
+//! `PINTLE_VECTOR_CASES` sets how many expressions, `PINTLE_SEED` where they begin.
 
 use k8s_openapi::api::resource::v1::Device;
 use pintle_scheduler::alone;
@@ -21,8 +21,8 @@ const OF_WORLD: u64 = 100;
 const SHOWN: usize = 20;
 /// How deep expressions are.
 const DEPTH: usize = 4;
-/// How many in a thousand may have another price: the types of some lists are not known here, and with
-/// them the overload of `sort`, which has prices of its own.
+/// How many in a thousand may have another price: the types of some lists are not known here, and
+/// with them the overload of `sort`, which has prices of its own.
 const DEARER_MAX: usize = 5;
 /// How many in a hundred upstream's compiler may refuse.
 const REFUSED_MAX: usize = 15;
@@ -33,10 +33,10 @@ struct Writer<'a> {
     names: usize,
 }
 
-/// An expression whose parts `$b`, `$i`, `$s`, `$d`, `$l` (of numbers), `$t` (of texts), `$q`, `$v` are
-/// others of that type, as are `$T` (times), `$D` (durations), `$a` (addresses), `$c` (networks), `$u`
-/// (URLs), `$f` (formats), `$z` (time zones); `$n` is a new name, `$B`, `$I`, `$S` are parts that may
-/// use it.
+/// An expression with the parts `$b`, `$i`, `$s`, `$d`, `$l` (of numbers), `$t` (of texts), `$q`,
+/// `$v`, other expressions of that type, as are `$T` (times), `$D` (durations), `$a` (addresses),
+/// `$c` (networks), `$u` (URLs), `$f` (formats), `$z` (time zones); `$n` is a new name, `$B`, `$I`,
+/// `$S` are parts that may use it.
 type Shape = &'static str;
 
 const BOOLS: [Shape; 78] = [
@@ -560,7 +560,7 @@ fn every_selector_says_what_upstreams_cel_says() {
     ask(first..first + count.div_ceil(OF_WORLD), world, |Asked { claims, ours, theirs }| {
         all += 1;
         let error = theirs["error"].as_str().unwrap_or_default();
-        // Nor does anybody have to stumble where upstream does.
+        // Upstream's own failures need not be equal either.
         if error.contains("CEL compile error") || error.contains("internal error") {
             refused += 1;
             return;
@@ -601,8 +601,8 @@ fn priced_world(seed: u64) -> Value {
         "answers": null})
 }
 
-/// Upstream's price decides which expressions have an answer at all, and so has to be the same. What
-/// the API server's estimate refuses is not stored; it is compared all the same.
+/// Upstream's price decides which expressions have an answer at all, and so has to be the same.
+/// What the API server's estimate refuses is not stored; it is compared all the same.
 #[test]
 fn every_selector_costs_what_upstream_counts() {
     let (count, first) = number_of_cases(EXPRESSIONS);
@@ -625,7 +625,7 @@ fn every_selector_costs_what_upstream_counts() {
             let ours = alone::selected(text, "d.example", &device).expect(text);
             let fits = if error.is_empty() { theirs["matches"].as_bool() } else { None };
             assert_eq!(ours.fits.clone().ok(), fits, "{text}");
-            // A call whose arguments fail may cost a few units more or less.
+            // A call with failing arguments may cost a few units more or less.
             let same = theirs["cost"] == ours.cost || fits.is_none();
             if !same {
                 found.push(format!("{text}\n  ours   {ours:?}\n  theirs {theirs}"));

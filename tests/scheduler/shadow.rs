@@ -194,7 +194,7 @@ pub(crate) async fn quiet(client: &kube::Client) -> Result<Outcome> {
             all.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some()).collect();
         for pod in &leaving {
             let now = DeleteParams::default().grace_period(0);
-            // Somebody else may have been faster.
+            // The pod may be gone already.
             let _ = of(client, pod).delete(name(pod), &now).await;
         }
         let state: BTreeMap<_, _> = all

@@ -1,7 +1,7 @@
 //! An API server, its store, a kube-scheduler and our program beside them.
 //!
 //! Input: the scheduler's configuration. Output: clients in the cluster's network, and what our
-//! program reported when it was told to end. All of it ends with the stand.
+//! program reported at SIGTERM. All of it ends with the stand.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -146,12 +146,12 @@ impl Stand {
         ]
     }
 
-    /// What our scheduler answers on its port, to the owner of this certificate or to nobody known.
+    /// The answer of our scheduler's port to a client with this user's certificate, or without one.
     pub fn get(&self, path: &str, user: Option<&str>) -> String {
         self.get_from(PORT, path, user)
     }
 
-    /// What whoever serves on a port answers.
+    /// The answer of the server on a port.
     pub fn get_from(&self, port: u16, path: &str, user: Option<&str>) -> String {
         self.get_with(port, path, user, "")
     }

@@ -107,8 +107,8 @@ fn ours(mirror: &mut Mirror, pod: &Pod) -> Value {
     json!({"prefilter": before, "filter": filter, "chosen": volumes, "scored": false})
 }
 
-/// Upstream keeps volumes also of nodes that a later plugin takes out, keeps none as empty, and provisions
-/// a claim as often as the pod names it; ours does once (docs/COMPAT.md).
+/// Upstream keeps volumes also of nodes that a later plugin takes out, keeps none as empty, and
+/// provisions a claim as often as the pod names it; ours does once (docs/COMPAT.md).
 fn theirs(case: &Value) -> Value {
     let mut said = case.clone();
     let said = said.as_object_mut().expect("a case");
@@ -134,7 +134,7 @@ struct Asked<'a> {
     theirs: Value,
 }
 
-/// Asks both about the worlds of these seeds, and tells of each pod.
+/// Asks both about the worlds of these seeds, and passes each pod's answers to `tell`.
 fn ask(seeds: Range<u64>, mut tell: impl FnMut(Asked)) {
     vectors::ask("volume-vectors", seeds, world, |line| {
         let world: Value = serde_json::from_str(line).expect("an answer");

@@ -192,7 +192,7 @@ fn classes(dice: &mut Dice) -> Vec<Value> {
                     let disk = json!({"key": "disk", "values": ["ssd", "7"]});
                     let all = [zone, disk];
                     let some = if dice.chance(25) { &all[..] } else { &all[..1] };
-                    // An empty term is met by nobody.
+                    // No node matches an empty term.
                     let some = if dice.chance(6) { &all[..0] } else { some };
                     json!({"matchLabelExpressions": some})
                 })
@@ -344,7 +344,7 @@ fn volumes(dice: &mut Dice, (size, binds): (Size, bool), claims: &[Value]) -> Ve
         .collect()
 }
 
-/// What a volume is, who may use it how, and where.
+/// Sets a volume's source, access modes and node affinity.
 fn set_source(dice: &mut Dice, volume: &mut Value, binds: bool) {
     let mut all = modes(dice);
     all.extend(dice.chance(70).then(|| MODES[0].to_owned()));

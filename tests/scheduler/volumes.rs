@@ -1,4 +1,5 @@
-//! Pods with claims on a real API server. The test is the controller of volumes and the provisioner.
+//! Pods with claims on a real API server. The test is the controller of volumes and the
+//! provisioner.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +21,7 @@ const SELECTED: &str = "volume.kubernetes.io/selected-node";
 /// Volumes that exist, and claims for each way to get one.
 const EACH: usize = 3;
 
-/// Nodes n0 to n2 with a volume each, a class for these and one whose volumes are made.
+/// Nodes n0 to n2 with a volume each, a class for these and one with provisioned volumes.
 async fn set_up(client: &kube::Client) -> Result<()> {
     let account = json!({"metadata": {"name": "default"}});
     create::<ServiceAccount>(&Api::namespaced(client.clone(), "default"), account).await?;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 /// Namespaces, with their labels' value of `team`.
 pub const NAMESPACES: [(&str, &str); 3] = [("default", "none"), ("shop", "a"), ("bank", "b")];
 
-/// Numbers by chance: xorshift, as good as needed.
+/// Random numbers: xorshift, as good as needed.
 pub struct Chance(u64);
 
 impl Chance {

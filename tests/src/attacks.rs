@@ -1,8 +1,9 @@
 //! Runs attacks one after another on one ground, as a test program with its own order of things.
 //!
-//! Input: the program's arguments (parts of names, `--exact`, `--list`) and the themes. Output: lines as
-//! libtest prints them, and the exit code. What one attack leaves behind meets the next one; after a
-//! failure there is a new ground, because a ground that an attack has harmed proves nothing.
+//! Input: the program's arguments (parts of names, `--exact`, `--list`) and the themes. Output:
+//! lines as libtest prints them, and the exit code. What one attack leaves behind meets the next
+//! one; after a failure there is a new ground, because a ground that an attack has harmed proves
+//! nothing.
 
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +16,7 @@ use anyhow::Result;
 pub struct Attack<G> {
     /// Its theme and function.
     pub name: &'static str,
-    /// Does its worst, and checks what the ground owes everybody else meanwhile.
+    /// Runs the attack, and checks the service for all others meanwhile.
     pub run: fn(&mut G),
 }
 

@@ -51,7 +51,7 @@ pub struct TestCluster {
     configured: Cell<bool>,
     /// Whether the cluster's own pods were taken off the nodes.
     emptied: Cell<bool>,
-    /// Shims that an earlier test left: containerd loses some whose caller was killed.
+    /// Shims that an earlier test left: containerd loses some if their caller is killed.
     stale_shims: RefCell<Vec<String>>,
     _turn: MutexGuard<'static, ()>,
 }
@@ -117,7 +117,7 @@ impl TestCluster {
         self.cluster.start(AGENT).expect("the agent starts");
     }
 
-    /// Starts the agent anew with these fields in its configuration, until the end of the test.
+    /// Restarts the agent with these fields in its configuration, until the end of the test.
     pub fn configure_agent(&self, fields: &Value) {
         self.configured.set(true);
         self.cluster.configure_agent(NODE, fields).expect("written");
@@ -135,13 +135,13 @@ impl TestCluster {
         serde_json::from_str(&self.kubeconfig).expect("the harness wrote it")
     }
 
-    /// Starts the agent anew with this kubeconfig, until the test ends.
+    /// Restarts the agent with this kubeconfig, until the test ends.
     pub fn use_kubeconfig(&self, kubeconfig: &Value) {
         self.write_kubeconfig(&kubeconfig.to_string()).expect("written");
         self.restart_agent();
     }
 
-    /// Starts the agent anew with its own kubeconfig, if it has not got it or does not run.
+    /// Restarts the agent with its own kubeconfig, if it has another one or does not run.
     pub fn use_own_kubeconfig(&self) {
         self.restore_agent().expect("the agent has its own kubeconfig");
     }
@@ -167,7 +167,7 @@ impl TestCluster {
         Ok(fs::write(self.cluster.layout().kubeconfig(NODE), text)?)
     }
 
-    /// Starts the agent anew with a proxy between it and the API server, and waits until the API
+    /// Restarts the agent with a proxy between it and the API server, and waits until the API
     /// server hears of it.
     pub fn use_proxy(&self, protocol: Protocol) -> Proxy {
         let proxy = Proxy::start(&self.cluster, protocol).expect("the proxy starts");

@@ -75,7 +75,7 @@ impl<'a> SmallDisks<'a> {
         self.import(&set::archive()?.path)
     }
 
-    /// Images that nobody uses, on the runtime's disk.
+    /// Adds unused images to the runtime's disk.
     pub fn add_unused_images(&self) -> Result<()> {
         let images = UNUSED.iter().map(|name| set::fat(name, UNUSED_BYTES));
         let archive = self.dir().join("unused.tar");

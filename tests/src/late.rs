@@ -1,8 +1,8 @@
-//! A disk of a node that lets its readers wait, so that whoever misses what it had cached is seen to.
+//! A slow disk of a node, so that a process that lost its page cache stalls visibly.
 //!
 //! Input: how to run a program in the node's namespaces. Output: a mount there with files of zeros,
-//! served by this process and cached by the kernel as those of any disk. Bounds: a file takes no memory
-//! here, whatever its size. Unmounted when it is dropped; whoever waits for it gets an error then.
+//! served by this process and cached by the kernel as those of any disk. Bounds: a file takes no
+//! memory here, whatever its size. Unmounted when it is dropped; waiting readers get an error then.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ impl<C: Fn(&str) -> Result<Command>> Late<C> {
         late
     }
 
-    /// From now on whoever reads what is not cached waits.
+    /// From now on reads of uncached parts wait.
     pub fn slow(&self) {
         let disk = self.disk.as_ref().expect("until it is dropped");
         disk.set(Operation::Read, Fault::Slow(READ));

@@ -1,6 +1,6 @@
 //! What the end-to-end tests stand on: real containerd, real kernel, real agent.
 //!
-//! - `attacks`: the order of things of a program whose tests are attacks
+//! - `attacks`: runs the attacks of a test program in order
 //! - `manifest`: building pods, and reading what became of them
 //! - `node`: a private containerd and the agent inside its namespaces; manifests in, pods out
 //! - `cluster`: a real control plane and one node with the agent; objects in, objects out

@@ -27,7 +27,7 @@ pub fn until<T>(limit: Duration, what: &str, mut ask: impl FnMut() -> Result<T>)
             Err(error) if Instant::now() > deadline => {
                 panic!("not within {limit:?}: {what}\nlast seen: {error:#}")
             }
-            // Whoever asks leaves the machine to those who are asked.
+            // The pause grows with the check's cost, to leave the machine to the tested programs.
             Err(_) => thread::sleep(PERIOD.max(begin.elapsed() * 2)),
         }
     }

@@ -82,7 +82,7 @@ fn what_others_do_not_do_is_told_with_their_words() {
     told(&stand, &second, "Running", &["Runs and is ready."], "");
     hang.lift();
 
-    // An object that somebody keeps.
+    // An object that cannot be deleted.
     stand.api.refuse("DELETE", "/pods/unheard", 500, "the store is full");
     stand.api.delete_pod("ns", "unheard");
     let full = ["has not taken its deletion", "the store is full"];

@@ -1,8 +1,8 @@
-//! Refusals against what the Go kubelet said.
+//! Rejections of pods compared with the Go kubelet's.
 //!
-//! A recording in which the kubelet refused a pod tells in its message what was asked, used and
-//! there. The same pod on a node like that must be refused with the same reason and the same
-//! words, and a pod that was let in must be let in here, too. `PINTLE_RECORDED=DIR` replays another
+//! If the kubelet rejected a pod, the recorded message has the requested, used and allocatable
+//! amounts. The same pod on such a node must be rejected with the same reason and message, and an
+//! admitted pod must be admitted here, too. `PINTLE_RECORDED=DIR` replays another
 //! folder of recordings.
 
 use std::sync::Arc;
@@ -33,8 +33,9 @@ fn recorded_pods_are_let_in_or_refused_as_they_were() {
     assert!(refused + admitted > 0, "recordings without a single pod");
 }
 
-/// Compares; tells whether it was refused. A pod that was gone before it was seen again is the one
-/// of its manifest, let in if the runtime was asked for a sandbox.
+/// Compares, and returns whether the pod was rejected. If the pod was gone before its status was
+/// recorded, its manifest is used, and it counts as admitted if the runtime was asked for a
+/// sandbox.
 fn replay(name: &str, recording: &Value) -> bool {
     let seen = match &recording["pod_when_seen"] {
         Value::Object(_) => &recording["pod_when_seen"],
@@ -90,7 +91,7 @@ fn admit(node: &Node, pod: &Pod, short: Option<&Shortage>) -> Result<(), Refusal
     admit::admit(node, &others.all(), &Candidate { pod, requests: &requests }).map(drop)
 }
 
-/// What the message tells.
+/// The amounts of the message.
 struct Shortage {
     resource: String,
     used: i64,

@@ -4,7 +4,7 @@
 //! are rebuilt from the registration and every write is made again from them:
 //!   create           the object for registration, with the conditions' errors of that moment
 //!   patch            the change from the object before it to the one after it
-//!   create, refused  a restart; the object that is there has conditions that somebody else set
+//!   create, refused  a restart; the existing object has conditions that another client set
 //! `PINTLE_RECORDED=DIR` replays another folder of recordings. A missing file fails
 //! unless the folder says that it was not recorded.
 //! An empty patch is what the kubelet sends when nothing changed but the period is over within one
@@ -70,7 +70,7 @@ fn registration(body: &Value) -> Node {
     status::initial(&facts(&recorded, error), at(now)).0
 }
 
-/// A node whose agent was away: the node controller has set all conditions to Unknown.
+/// A node after an outage of its agent: the node controller has set all conditions to Unknown.
 fn unheard(mut node: Node) -> Node {
     let conditions = node.status.as_mut().and_then(|status| status.conditions.as_mut());
     for condition in conditions.expect("conditions") {

@@ -1,13 +1,13 @@
 //! Pod statuses against what the Go kubelet wrote.
 //!
 //! Each recording holds the status patches of one pod's life. They are replayed in order: the
-//! runtime's state at a step is rebuilt from the recorded CRI calls and events (`replay::lives`), the
-//! last recorded status is the previous one, and the derived status must equal the recorded one
-//! field by field. Also the object that was read back must occur in the replay, or the replay itself
-//! would be wrong.
+//! runtime's state at a step is rebuilt from the recorded CRI calls and events (`replay::lives`),
+//! the last recorded status is the previous one, and the derived status must equal the recorded one
+//! field by field. Also the object that was read back must occur in the replay, or the replay
+//! itself would be wrong.
 //!
-//! `PINTLE_RECORDED=DIR` replays another folder of recordings. A missing folder fails, unless it says
-//! that nothing was recorded.
+//! `PINTLE_RECORDED=DIR` replays another folder of recordings. A missing folder fails, unless it
+//! says that nothing was recorded.
 
 mod replay;
 
@@ -60,7 +60,7 @@ fn a_recording_whose_calls_and_events_tell_something_else_is_not_derived() {
     }
 }
 
-/// Replays one recording; tells how many statuses were compared.
+/// Replays one recording; returns how many statuses were compared.
 fn play(file: &str, recording: &Value, differences: &mut Vec<String>) -> usize {
     let seen = &recording["pod_when_seen"];
     let Some(name) = seen["metadata"]["name"].as_str() else {

@@ -1,7 +1,7 @@
 //! What is written to the API server about a pod, against what the Go kubelet wrote.
 //!
-//! Each recording is played again step by step: the derived status goes through the product's
-//! status queue, whose requests are answered by an API server that applies them. Every PATCH must be the
+//! Each recording is replayed step by step: the derived status goes through the agent's status
+//! queue, and an API server applies and answers its requests. Every PATCH must be the
 //! recorded one, field by field, in the recorded order; in the end the pod is deleted with its uid
 //! and no grace. There may be fewer writes than recorded, never more.
 
@@ -85,7 +85,7 @@ impl<'a> Desk<'a> {
                 Input::Derived { pod: Arc::new(world.pod), status: Arc::new(derived), stage };
             let asked = self.after(derived);
             self.expect(&at, asked, recorded[step - 1], differences);
-            // From here on as recorded, so that one difference is told once.
+            // From here on as recorded, so that one difference is reported once.
             self.object["status"] = normal(&statuses[step]);
             self.see();
         }
@@ -98,7 +98,7 @@ impl<'a> Desk<'a> {
         self.object["metadata"].get("deletionTimestamp").is_some()
     }
 
-    /// The request that follows, when nobody waits any longer.
+    /// The requests that follow, after all waits of the queue are over.
     fn after(&mut self, input: Input) -> Vec<Request> {
         let mut requests = self.queue.handle(self.now, input);
         self.now = self.now.plus(Duration::from_secs(60));

@@ -1,5 +1,5 @@
-//! The columns against the slow, obvious scheduler, on generated clusters; and deltas against a
-//! cluster built anew.
+//! The columns compared with the slow, obvious scheduler, on generated clusters; and deltas
+//! compared with a cluster rebuilt from its objects.
 //!
 //! `PINTLE_SCHED_CASES` sets the number of cluster x pod cases (100,000 by default).
 

@@ -1,4 +1,5 @@
-//! Several deciders on one cluster never fill a node beyond what it has, nor place what others forbid.
+//! Several deciders on one cluster never fill a node beyond what it has, nor place what others
+//! forbid.
 
 #[allow(dead_code)]
 #[path = "sched/generate.rs"]
@@ -63,7 +64,7 @@ fn deciders_at_once_never_over_commit() {
                             let Some(row) = decide(&view, program, &mut scratch).first else {
                                 break;
                             };
-                            // Everybody goes for the same node: conflicts are the rule.
+                            // All deciders choose the same node: conflicts are the rule.
                             if shared.reserve(&view, program, pod, row).is_ok() {
                                 placed += 1;
                                 break;

@@ -27,7 +27,7 @@ fn jobs_of_schedules_are_upstreams() {
     ]);
 }
 
-/// A daily schedule whose last time was so many hours ago, and that time.
+/// A daily schedule with its last time so many hours ago, and that time.
 fn daily(hours_ago: i64) -> Result<(String, Zoned)> {
     let offset = Offset::from_seconds(AHEAD_SECONDS).context("less than a day")?;
     let now = Zoned::now().with_time_zone(TimeZone::fixed(offset));

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{DeleteHow, Requests, annotation, controller, image, name, uid};
 
-/// A pod template with the label `app`, whose pods end at once; fields of the spec on top.
+/// A pod template with the label `app`, for pods that end at once; fields of the spec on top.
 pub fn template(app: &str, image: &str, spec: Value) -> Value {
     let container = json!({"name": "c", "image": image});
     let usual = json!({"terminationGracePeriodSeconds": 0, "automountServiceAccountToken": false,
@@ -51,7 +51,7 @@ impl Requests {
         self.create("DaemonSet", name, json!({"spec": merged(usual, spec)})).await
     }
 
-    /// A Job whose pods are not restarted.
+    /// A Job with pods that are not restarted.
     pub async fn job(&self, name: &str, spec: Value) -> Result<Value> {
         let pod = template(name, "good", json!({"restartPolicy": "Never"}));
         let usual = json!({"template": {"spec": pod["spec"]}});

@@ -136,7 +136,7 @@ impl ApiServer {
         self.shared.change(|world| world.begin_deletion(key));
     }
 
-    /// The events about an object, in the order in which they were first told.
+    /// The events about an object, in the order of their first emission.
     pub fn events(&self, namespace: &str, name: &str) -> Vec<Value> {
         let world = self.shared.world();
         let about = |event: &&Value| event["involvedObject"]["name"] == name;

@@ -12,7 +12,7 @@ use super::TestCluster;
 /// A container, running or not.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Held {
-    /// The node whose runtime has it.
+    /// The node with it in its runtime.
     pub node: String,
     /// Its pod's name.
     pub pod: String,

@@ -1,4 +1,4 @@
-//! The agent's HTTPS port, asked by whoever a test wants to be.
+//! Requests to the agent's HTTPS port as any kind of client.
 
 use std::fs;
 
@@ -18,12 +18,12 @@ const PORT: u16 = 10250;
 /// Most of an answer that is read, in bytes.
 const BODY_BYTES_MAX: usize = 16 << 20;
 
-/// Who asks.
+/// The client's credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Who {
-    /// Somebody who does not say.
+    /// No credentials.
     Nobody,
-    /// Somebody with this token.
+    /// This bearer token.
     Token(String),
     /// A user of the cluster, by the certificate.
     User(&'static str),

@@ -135,7 +135,8 @@ fn hog(mib: usize) -> Outcome {
     pause()
 }
 
-/// In ten steps a second. SIGTERM does not end it: whoever has no memory has no time for it either.
+/// Grows in ten steps a second. SIGTERM does not end it, as a process short of memory does not
+/// react.
 fn grow(mib_per_second: usize) -> Outcome {
     const STEPS: usize = 10;
     let mut held = Vec::new();

@@ -1,8 +1,8 @@
-//! A server whose health can be switched, for probes: HTTP, TCP and gRPC share one state.
+//! A server with switchable health, for probes: HTTP, TCP and gRPC share one state.
 //!
 //! HTTP answers any path: 200 when healthy, 503 when not, never while it hangs. These paths switch:
-//! `/set/healthy`, `/set/unhealthy`, `/set/hang`; `/exit/CODE` ends the program; `/count` tells how
-//! many health requests came. When unhealthy the TCP port is closed and gRPC says NOT_SERVING.
+//! `/set/healthy`, `/set/unhealthy`, `/set/hang`; `/exit/CODE` ends the program; `/count` returns
+//! the number of health requests. When unhealthy the TCP port is closed and gRPC says NOT_SERVING.
 //! The server starts healthy, after `delay` milliseconds.
 
 use std::io::{BufRead, BufReader, Write};

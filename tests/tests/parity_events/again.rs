@@ -1,5 +1,5 @@
-//! A static pod whose manifest goes and comes back before the pod has ended, as people do it to
-//! restart one: what it tells from then on.
+//! Events of a static pod after its manifest is removed and put back before the pod has ended,
+//! which is how users restart one.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use serde_json::json;
 
 const NAME: &str = "web-node";
 
-/// Its container was told to have started so often.
+/// Checks that the `Started` event of its container was emitted so often.
 fn started(stand: &Stand, times: u64) -> Result<()> {
     let events = stand.api.events("ns", NAME);
     let starts = events.iter().filter(|event| event["reason"] == "Started");

@@ -71,7 +71,7 @@ pub(crate) fn address(index: usize) -> Ipv4Addr {
     Ipv4Addr::new(127, 77, high, low)
 }
 
-/// The containers whose probes connect somewhere, each with the ports.
+/// The containers with probes that connect to ports, each with the ports.
 pub(crate) fn probed(pod: &Pod) -> Vec<(String, Vec<u16>)> {
     let Some(spec) = &pod.spec else { return Vec::new() };
     let containers = spec.init_containers.iter().flatten().chain(&spec.containers);

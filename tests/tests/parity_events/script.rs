@@ -13,7 +13,7 @@ use crate::replay::statuses;
 
 /// How long a container takes to end that ended within the second in which it was started.
 const AT_ONCE: Duration = Duration::from_millis(50);
-/// How long one takes that is told to.
+/// How long one takes to end after a signal.
 const STOPS: Duration = Duration::from_millis(20);
 
 /// A pod status' lists of containers.
@@ -204,7 +204,7 @@ fn lives(recording: &Value) -> Vec<Life> {
     created(recording).into_iter().map(of).collect()
 }
 
-/// The ends of containers that were ever told.
+/// All container exits in the recorded statuses.
 fn ends(recording: &Value) -> Vec<Value> {
     let statuses = statuses(recording);
     let containers =

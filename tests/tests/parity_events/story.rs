@@ -1,5 +1,4 @@
-//! One recorded pod: what is to be told of it, how it is brought to live and to end again, and the
-//! comparison.
+//! One recorded pod: its expected events, the replay of its start and end, and the comparison.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -204,7 +203,7 @@ impl Story {
         events.iter().map(|event| Told::of(event, &path(event), &ips)).collect()
     }
 
-    /// True for events whose number follows from what happened.
+    /// True for events with a count that follows from what happened.
     fn is_counted(&self, told: &Told) -> bool {
         let of = |reason: &str| {
             let mut same = self.wanted.iter();
@@ -244,7 +243,7 @@ impl Story {
         self.is_ready(stand)
     }
 
-    /// Whether the agent has told the API server of a container, now or in its last state.
+    /// Whether the pod's status at the API server has a container, as its current or last state.
     fn is_told(&self, stand: &Stand, name: &str, id: &str, state: &str) -> bool {
         let pod = stand.api.get(&self.path()).unwrap_or_default();
         statuses_of_containers(&pod["status"]).any(|status| {
@@ -343,7 +342,7 @@ impl Story {
     }
 }
 
-/// Containers of a pod are stopped at once: the order in which that is told means nothing.
+/// Sorts events of stops: containers of a pod are stopped at once, in any order.
 fn in_order(events: &[Told]) -> Vec<Told> {
     let mut events = events.to_vec();
     for run in events.chunk_by_mut(|a, b| a.reason == "Killing" && b.reason == "Killing") {

@@ -1,9 +1,9 @@
-//! CRI requests against what the Go kubelet sent.
+//! CRI requests compared with the Go kubelet's.
 //!
-//! For each recording the pod's RunPodSandbox and CreateContainer requests are built anew from the
+//! For each recording the pod's RunPodSandbox and CreateContainer requests are built from the
 //! recorded object and node and compared field by field; also the timeouts of StopContainer, the
 //! errors that kept a container waiting, the text of `/etc/hosts` and the limits of the pod's
-//! cgroup. Left out of the comparison is only what nobody can foretell: times, random file names,
+//! cgroup. Only unpredictable values are left out of the comparison: times, random file names,
 //! the order of variables (a Go map's), the address of the host's resolver.
 //!
 //! `PINTLE_RECORDED=DIR` reads another folder of the same layout; what is absent there fails

@@ -1,9 +1,9 @@
-//! What containers did, as the recorded calls and events tell it.
+//! The history of containers, from the recorded calls and events.
 //!
-//! A call tells that a container was made, of which image, with which mounts and resources, and
-//! whether it could be started; a command of a probe tells its result, an event that a probe failed
-//! or why a container waits. Reads are not recorded: when a container began, how it ended, as whom
-//! it ran and the digest of a pulled image stand in statuses only. They are gathered once for each
+//! Calls show that a container was created, its image, mounts and resources, and
+//! whether it could be started; a probe's command shows its result; events show that a probe failed
+//! or why a container waits. Reads are not recorded: only statuses have a container's start time,
+//! its exit, its user and the digest of a pulled image. They are gathered once for each
 //! container, from all of them, and may not contradict each other.
 //!
 //! A `Moment` is a point of one container's life. Its life goes on: from none to an attempt, from
@@ -52,7 +52,7 @@ struct Attempt {
     call: Value,
     /// Why the runtime did not start it.
     refused: Option<String>,
-    /// The runtime was told to remove it.
+    /// A RemoveContainer call was recorded.
     is_removed: bool,
     /// When it was started, and when it was stopped or removed, in milliseconds.
     lived_ms: (Option<i64>, Option<i64>),
@@ -71,12 +71,12 @@ struct Life {
     probes: Probes,
 }
 
-/// What probes may have told.
+/// Possible results of probes.
 #[derive(Default)]
 struct Probes {
     readiness: Option<Probe>,
     startup: Option<Probe>,
-    /// Failures that were told, by kind.
+    /// Failures with an event, by kind.
     failures: BTreeMap<&'static str, i64>,
 }
 
@@ -167,8 +167,8 @@ impl Lives {
         all
     }
 
-    /// Whether this probe of this attempt may ever have succeeded: a command that it is did, or it
-    /// had time for more tries than were told to have failed.
+    /// Whether this probe of this attempt may ever have succeeded: its command did, or it had time
+    /// for more tries than events of failures.
     fn succeeded(&self, probes: &Probes, attempt: &Attempt, kind: &str, probe: &Probe) -> bool {
         if let Some(exec) = &probe.exec {
             let words = exec.command.as_deref().unwrap_or_default();
@@ -308,7 +308,7 @@ fn attempt(
 }
 
 impl Attempt {
-    /// Takes what a status tells of it. Two of them must not tell different things.
+    /// Takes its facts from a status. Two statuses must not contradict each other.
     fn hear(&mut self, status: &Value) {
         let own = self.id.clone();
         let is_its = |id: &Value| id.as_str().is_some_and(|text| text.ends_with(&own));
@@ -341,7 +341,7 @@ impl Attempt {
 }
 
 impl Attempt {
-    /// As whom it runs, and of which image, as the runtime had told.
+    /// Takes its user and image, as the runtime had reported them.
     fn hear_what_runs(&mut self, status: &Value) {
         let linux = &status["user"]["linux"];
         if linux.is_object() {
@@ -432,7 +432,7 @@ fn waits(recording: &Value, container: &str) -> Vec<Waiting> {
     waits
 }
 
-/// What is said of a hook whose command failed, from the call that ran it.
+/// Messages of hooks with failed commands, from the calls that ran them.
 // k8s: pkg/kubelet/lifecycle/handlers.go Run
 fn failed_hooks(recording: &Value, container: &str) -> Vec<String> {
     let seen = &recording["pod_when_seen"];

@@ -104,7 +104,7 @@ impl World {
     /// What containers do is taken from the calls and events (`lives`); of a status only the moment
     /// is looked for at which it was written: no earlier than that of the status before it, and the
     /// first at which the container's status is the recorded one. Where there is none, the earliest
-    /// moment stands, and the comparison tells the difference.
+    /// moment is taken, and the comparison reports the difference.
     pub fn all(recording: &Value, statuses: &[Value]) -> Vec<Self> {
         let lives = Lives::of(recording, statuses);
         let mut moments: Vec<(String, Moment)> =
@@ -226,7 +226,7 @@ fn node(status: &PodStatus) -> NodeFacts {
     }
 }
 
-/// What the runtime's default handler can do, as the node told the API server.
+/// The features of the runtime's default handler, from the node's recorded status.
 fn default_handler_makes_read_only_mounts_recursive() -> bool {
     let writes = recorded::json_or_own("node-writes.json");
     let handlers = writes.as_array().into_iter().flatten().flat_map(|write| {

@@ -103,7 +103,7 @@ pub(crate) fn compare_preemption(
             let theirs = theirs.as_str().filter(|c| !c.is_empty());
             report("chosen", json!(chosen), json!(theirs));
         }
-        // Of nodes that are equally good upstream takes one by chance.
+        // Of equally good nodes upstream takes one at random.
         None => {
             let tied = case["tied"].as_array().map_or(&[][..], Vec::as_slice);
             let is_one = chosen.as_ref().map_or(tied.is_empty(), |c| tied.contains(&json!(c)));

@@ -1,4 +1,4 @@
-//! Who the proxy is to both sides: the API server to the agent, the node to the API server.
+//! The proxy's identities: the API server's towards the agent, the node's towards the API server.
 
 use std::sync::Arc;
 
