@@ -1,14 +1,14 @@
-//! Our controller manager beside kube-controller-manager on a real API server: memory, what it costs
-//! to be idle, how soon a new one acts, and what rollouts and deletions take.
+//! Our controller manager beside kube-controller-manager on a real API server: memory, what it
+//! costs to be idle, how soon a new one acts, and what rollouts and deletions take.
 //!
 //! Each side has a cluster of its own with the same objects, runs alone, and has the same loops and
 //! flags; kube-controller-manager is built alone. Processor time and memory are those of its
-//! process, writes those of the audit log, times those of a client that looks every 20 ms. A kubelet
-//! is played. It prints what it found after each part, so that a run that is ended early says
-//! something. Sizes: `PINTLE_BENCH_PODS`, `_DEPLOYMENTS`, `_SERVICES`, `_SECONDS` (idle), `_ROLLOUT`
-//! (Deployments) and `_REPLICAS`, `_BURST`, `_OBJECTS` (of the namespace), `_CONFIG_MAPS` and
-//! `_CONFIG_MAP_KIB`; `PINTLE_CONTROLLERS` names another program, `PINTLE_BENCH_SIDE` measures
-//! `ours` or `theirs` alone.
+//! process, writes those of the audit log, times those of a client that looks every 20 ms. A
+//! kubelet is played. It prints what it found after each part, so that a run that is ended early
+//! says something. Sizes: `PINTLE_BENCH_PODS`, `_DEPLOYMENTS`, `_SERVICES`, `_SECONDS` (idle),
+//! `_ROLLOUT` (Deployments) and `_REPLICAS`, `_BURST`, `_OBJECTS` (of the namespace),
+//! `_CONFIG_MAPS` and `_CONFIG_MAP_KIB`; `PINTLE_CONTROLLERS` names another program,
+//! `PINTLE_BENCH_SIDE` measures `ours` or `theirs` alone.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -206,7 +206,7 @@ fn measure(side: &Side) -> Result<Found> {
     Ok(found)
 }
 
-/// Starts a manager after a namespace and a Deployment were made that nobody has seen.
+/// Starts a manager after a namespace and a Deployment were created without one.
 fn start(own: &Own, side: &Side, took: &mut Took) -> Result<ManagerProcess> {
     let path = "/apis/apps/v1/namespaces/start/deployments";
     own.run(async |client| {

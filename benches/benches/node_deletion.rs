@@ -1,11 +1,11 @@
-//! What the agent adds to the end of many pods at once, from their manifests' removal on, beside raw
-//! CRI calls that do the same as fast as the runtime takes them.
+//! What the agent adds to the end of many pods at once, from their manifests' removal on, beside
+//! raw CRI calls that do the same as fast as the runtime takes them.
 //!
-//! Two ends, both as the runtime lists them: when the last sandbox is no longer ready, which is when
-//! a cluster would see the last pod go, and when the last is removed, for which the agent waits until
-//! nobody is in a hurry any more. The bounds are StopPodSandbox, which kills without grace, and
-//! RemovePodSandbox: all stops before the removals, or one pod after the other, with several numbers
-//! of calls at a time; the fastest is the bound. Goal: <= 1.05 of it.
+//! Two ends, both as the runtime lists them: when the last sandbox is no longer ready, which is
+//! when a cluster would see the last pod go, and when the last is removed, for which the agent
+//! waits until no start or stop is under way. The bounds are StopPodSandbox, which kills without
+//! grace, and RemovePodSandbox: all stops before the removals, or one pod after the other, with
+//! several numbers of calls at a time; the fastest is the bound. Goal: <= 1.05 of it.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -1,10 +1,11 @@
-//! Who is quicker when a pod takes all memory: the agent, the kubelet, or the kernel's OOM killer.
+//! A pod takes all memory: is the agent, the kubelet, or the kernel's OOM killer faster?
 //!
-//! A real cluster with our agent on one node and the kubelet on the other, configured alike: the pods
-//! of a node have 1600 MiB, of which 800 have to be left: four seconds for a pod that takes 200 MiB each
-//! second and does not end by itself, two of which both agents give it (`minimumGracePeriodInSeconds`).
-//! It does so on one node and then on the other, 20 times each (`PINTLE_BENCH_ROUNDS`). A round is won
-//! when the pod was evicted and the kernel killed nothing of it. Goal: 20 of 20.
+//! A real cluster with our agent on one node and the kubelet on the other, configured alike: the
+//! pods of a node have 1600 MiB, of which 800 have to be left: four seconds for a pod that takes
+//! 200 MiB each second and does not end by itself, two of which both agents give it
+//! (`minimumGracePeriodInSeconds`). It does so on one node and then on the other, 20 times each
+//! (`PINTLE_BENCH_ROUNDS`). A round is won when the pod was evicted and the kernel killed nothing
+//! of it. Goal: 20 of 20.
 
 use std::time::Instant;
 
@@ -30,7 +31,7 @@ const ROUNDS: usize = 20;
 /// How a round ended.
 struct Round {
     is_won: bool,
-    /// What was left when the pod was told to go, in MiB; of those that were.
+    /// Memory left when the pod was evicted, in MiB; none if it was not.
     left: Option<f64>,
     /// From the order to create the pod until it had ended.
     seconds: f64,
@@ -85,7 +86,7 @@ fn node_object(test: &TestCluster, node: &str) -> Result<Node> {
     Ok(serde_json::from_str(&test.kubectl(&["get", "node", node, "-o", "json"])?)?)
 }
 
-/// Lets a pod take all memory of a node, and says who ended it.
+/// Lets a pod take all memory of a node, and returns whether the agent or the kernel ended it.
 fn round(test: &TestCluster, node: &str, number: usize) -> Result<Round> {
     until(LONG, "the node is well", || {
         let status = node_object(test, node)?.status.unwrap_or_default();
@@ -115,7 +116,7 @@ fn is_short(condition: &&k8s_openapi::api::core::v1::NodeCondition) -> bool {
     condition.type_ == "MemoryPressure" && condition.status != "False"
 }
 
-/// What all pods of a node use of their memory, as its agent tells.
+/// The memory that all pods of a node use, as its agent reports it.
 fn used_mib(test: &TestCluster, node: &str) -> Result<u64> {
     let path = format!("/api/v1/nodes/{node}/proxy/stats/summary");
     let told: serde_json::Value = serde_json::from_str(&test.kubectl(&["get", "--raw", &path])?)?;

@@ -1,9 +1,9 @@
 //! What pods that are there already add to a start, and what the agent costs beside many of them.
 //!
 //! The agent's own CPU, user and system, for the start of ten pods one after the other: with fifty
-//! there and with five hundred (`PINTLE_BENCH_PODS`), each less what it takes in the same time while
-//! nothing happens. Then a minute with all of them idle. The agent is not asked meanwhile; the
-//! runtime's list tells what runs. The pods have the node's network, so that no plug-in is the
+//! there and with five hundred (`PINTLE_BENCH_PODS`), each less what it takes in the same time
+//! while nothing happens. Then a minute with all of them idle. The agent is not asked meanwhile;
+//! the runtime's list shows what runs. The pods have the node's network, so that no plug-in is the
 //! bottleneck. Goals: the same within 10 %; <= 0.5 % of a core and <= 64 MiB beside five hundred.
 
 use std::thread;

@@ -4,12 +4,13 @@
 //! Nodes exist in the API alone. For each side and workload the cluster is new, all pods are there
 //! before the scheduler starts, and it may ask as often as it likes. Times are those of the API
 //! server's audit log, from the first binding to the last; memory is that of the process until the
-//! last binding, CPU too, less what a start takes with these nodes and no pods that wait, which is a
-//! row of its own. Then pods come at a steady rate, half of what kube-scheduler bound a
-//! second, and each one's wait is from its creation to its binding; so it is for a client that binds
-//! whatever comes and tells of it without deciding anything, which is what the API server needs. kube-scheduler is
-//! built alone and has its default configuration, so that it samples nodes; ours looks at all of them. At last
-//! leaders are killed, and what is measured is how soon the standby binds once it has the lease.
+//! last binding, CPU too, less what a start takes with these nodes and no pods that wait, which is
+//! a row of its own. Then pods come at a steady rate, half of what kube-scheduler bound a
+//! second, and each one's wait is from its creation to its binding. The same is measured for a
+//! client that binds every pod and emits its event without deciding anything: that is the time of
+//! the API server. kube-scheduler is built alone and has its default configuration, so that it
+//! samples nodes; our scheduler evaluates all of them. At last leaders are killed, to measure the
+//! time from the standby's lease to its first binding.
 //! `PINTLE_BENCH_NODES`, `PINTLE_BENCH_PODS`, `PINTLE_BENCH_WORKLOAD` (a part of a name).
 
 use std::collections::HashMap;
@@ -51,7 +52,7 @@ const BOUND_MAX: Duration = Duration::from_secs(300);
 const STEADY_PODS: usize = 2000;
 /// Pods that preempt others, on nodes that are all full.
 const PREEMPTIONS: usize = 150;
-/// Whoever takes no more than so many seconds of the processor in this time has nothing to do.
+/// A process that takes at most so many seconds of CPU in this time is idle.
 const IDLE_FOR: Duration = Duration::from_secs(2);
 const IDLE_SECONDS: f64 = 0.05;
 
@@ -295,7 +296,7 @@ fn measure(
     let pods = (0..pods).filter(|at| fits(workload, *at)).count();
     ensure!(bound.len() >= pods, "{} of {pods} bindings are in the audit log", bound.len());
     let spread = Spread::of(bound.iter().copied());
-    // The first victim is told before anything is bound.
+    // The first victim is evicted before any pod is bound.
     let begun = log.first_told.filter(|_| workload == Workload::Preemption);
     let took = spread.max() - begun.unwrap_or(spread.min());
     let mut found = Found {
@@ -319,7 +320,7 @@ fn start_alone(cluster: &Cluster, side: &Side) -> Result<f64> {
     Ok(running.used()?.0)
 }
 
-/// Pods come at a steady rate, and somebody binds them.
+/// Creates pods at a steady rate, which a scheduler or the binder binds.
 fn steady(cluster: &Cluster, rate: usize) -> Result<Steady> {
     with_client(cluster, async |client| {
         create_pods(&client, Workload::Basic, "s", STEADY_PODS, Some(rate)).await?;
@@ -332,8 +333,8 @@ fn steady(cluster: &Cluster, rate: usize) -> Result<Steady> {
     Ok(Steady { rate, p50_ms: waits.p50(), p99_ms: waits.at(0.99) })
 }
 
-/// The same by a client that binds what comes to one node after the other, on a cluster without the pods
-/// that the schedulers have bound before.
+/// The same by a client that binds what comes to one node after the other, on a cluster without the
+/// pods that the schedulers have bound before.
 fn undecided(nodes: usize, rate: usize) -> Result<Steady> {
     let own = new_cluster(&alone())?;
     let cluster = &own.0;
@@ -355,7 +356,7 @@ fn undecided(nodes: usize, rate: usize) -> Result<Steady> {
 struct Audit {
     created: HashMap<String, f64>,
     bound: HashMap<String, f64>,
-    /// When the first pod was told to go, or why.
+    /// Time of the first patch or deletion of a pod.
     first_told: Option<f64>,
 }
 
@@ -476,7 +477,7 @@ fn pod(workload: Workload, name: &str, at: usize) -> Value {
         Workload::Preemption => {
             spec["containers"][0]["resources"]["requests"]["cpu"] = "3".into();
             spec["priorityClassName"] = "high".into();
-            // Nobody runs it: it goes at once.
+            // No kubelet runs it: it is deleted at once.
             spec["terminationGracePeriodSeconds"] = 0.into();
         }
         Workload::Spread => {

@@ -1,8 +1,9 @@
 //! What a placed pod costs from end to end: compile, decide, reserve, publish, confirm.
 //!
-//! Input: clusters of `sched/cluster.rs`, kinds of pods. Output: one table, microseconds of CPU a pod.
-//! Each pod is new: nothing is decided twice. A stage is timed over `BATCH` pods, so that reading the
-//! clock does not count. Slopes say what five times the bound pods and ten times the selectors cost.
+//! Input: clusters of `sched/cluster.rs`, kinds of pods. Output: one table, microseconds of CPU a
+//! pod. Each pod is new: nothing is decided twice. A stage is timed over `BATCH` pods, so that
+//! reading the clock does not count. Slopes say what five times the bound pods and ten times the
+//! selectors cost.
 #![allow(missing_docs)]
 
 #[allow(dead_code)]
@@ -24,7 +25,7 @@ const BATCH: usize = 128;
 /// Batches of a kind; the quickest counts.
 const BATCHES: usize = 12;
 
-/// CPU time of this thread in nanoseconds; what the kernel tells in files goes by its ticks.
+/// CPU time of this thread in nanoseconds; the kernel's files have only ticks.
 fn cpu_ns() -> f64 {
     let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("Linux");
     time.tv_sec() as f64 * 1e9 + time.tv_nsec() as f64
@@ -69,7 +70,7 @@ fn ordinal(at: usize) -> Pod {
     })
 }
 
-/// A cluster of whose nodes half have eight GPUs, with disks of both kinds.
+/// A cluster with eight GPUs on half of its nodes, with disks of both kinds.
 fn world(pods: usize) -> Cluster {
     let (nodes, bound, services) = cluster::objects(NODES, pods);
     let mut cluster = Cluster::new(pintle_sched_core::Profile::default());

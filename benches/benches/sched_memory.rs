@@ -1,14 +1,15 @@
 //! Our scheduler beside kube-scheduler on an API server that lives in memory: what they can do when
 //! nothing behind them is slow.
 //!
-//! The server is a thread of this program (`memory_api`), over TLS and HTTP/2, and shares the two cores
-//! with the scheduler. Workloads: *capacity*, pods that wait when the scheduler starts; *full*, the
-//! same beside 150,000 pods that have nodes; *storm*, 10,000 pods that fit nowhere while nodes change;
-//! *steady*, pods that come at a steady rate; *churn* (asked for by its whole name, for
-//! `PINTLE_BENCH_MINUTES`), nodes and pods that come and go under names that were never there before.
-//! Times are the server's, from the first binding to the last; processor time and memory are the
-//! scheduler's. `PINTLE_BENCH_WORKLOAD` (a part of a name); `PINTLE_BENCH_ALONE` leaves kube-scheduler
-//! out of all, as it is left out of *full*, for which it would need gigabytes.
+//! The server is a thread of this program (`memory_api`), over TLS and HTTP/2, and shares the two
+//! cores with the scheduler. Workloads: *capacity*, pods that wait when the scheduler starts;
+//! *full*, the same beside 150,000 pods that have nodes; *storm*, 10,000 pods that fit nowhere
+//! while nodes change; *steady*, pods that come at a steady rate; *churn* (asked for by its whole
+//! name, for `PINTLE_BENCH_MINUTES`), nodes and pods that come and go under names that were never
+//! there before. Times are the server's, from the first binding to the last; processor time and
+//! memory are the scheduler's. `PINTLE_BENCH_WORKLOAD` (a part of a name); `PINTLE_BENCH_ALONE`
+//! leaves kube-scheduler out of all, as it is left out of *full*, for which it would need
+//! gigabytes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,7 +32,7 @@ const BOUND: usize = 150_000;
 /// Pods without a place in *storm*, and changes of nodes.
 const HOPELESS: usize = 10_000;
 const CHANGES: usize = 500;
-/// For all bindings of a workload, and for all to be told.
+/// The longest wait for all bindings of a workload, and for all events.
 const MOST: Duration = Duration::from_secs(300);
 /// Pods a second when they come one after the other in *steady*, and how many.
 const STEADY_RATE: usize = 100;
@@ -43,7 +44,7 @@ const CHURN_PODS: usize = 3000;
 const CHURN_NODES: usize = 200;
 const CHURN_BATCH: usize = 50;
 const CHURN_LOOK: Duration = Duration::from_secs(5);
-/// Whoever takes no more than so many seconds of the processor in this time has nothing to do.
+/// A process that takes at most so many seconds of CPU in this time is idle.
 const IDLE_FOR: Duration = Duration::from_secs(2);
 const IDLE_SECONDS: f64 = 0.05;
 

@@ -1,8 +1,8 @@
-//! A list of all pods and nodes read three ways: into generic values, into the API's whole types, and
-//! into a scheduler's, which is how informers read; and what of it stays in memory.
+//! A list of all pods and nodes read three ways: into generic values, into the API's whole types,
+//! and into a scheduler's, which is how informers read; and what of it stays in memory.
 //!
-//! Criterion measures a tenth of the list; afterwards one table of ratios of the whole, all parts of
-//! a ratio measured in this run. Memory is measured in a process of its own for each way, by the
+//! Criterion measures a tenth of the list; afterwards one table of ratios of the whole, all parts
+//! of a ratio measured in this run. Memory is measured in a process of its own for each way, by the
 //! pages that it has more of: allocator and all.
 #![allow(missing_docs)]
 
@@ -23,7 +23,7 @@ use serde_json::Value;
 const COUNT: usize = 5_000;
 /// Of which so many are read by criterion.
 const SAMPLE: usize = 500;
-/// Names the way whose memory a process of its own measures.
+/// Names the way of which a separate process measures the memory.
 const KEEP: &str = "WATCH_DECODE_KEEP";
 const WAYS: [&str; 3] = ["values", "whole types", "scheduler's types"];
 

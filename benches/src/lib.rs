@@ -2,7 +2,7 @@
 //!
 //! - `table`: xtask's; a row per goal: ours beside the lower bound of the same run
 //! - `load`: what a process costs
-//! - `memory_api`: an API server whose objects live in memory
+//! - `memory_api`: an API server that keeps its objects in memory
 //! - `raw`: the CRI calls that the agent made, made again without it
 //! - `seen`: what `/pods` shows, asked quickly
 //!

@@ -1,10 +1,10 @@
 //! An API server of pods and nodes that live in memory, for what a scheduler can do when nothing
 //! behind it is slow.
 //!
-//! Input: how many nodes and pods. Output: lists, watches, bindings, statuses and events over HTTP/2
-//! and TLS, as JSON, to whoever asks; when each pod was bound. Owner: a thread of its own. Bounds: what
-//! the benchmark asks for. It knows what the two schedulers ask for and nothing else: no rights, no
-//! validation, no other kinds' objects.
+//! Input: how many nodes and pods. Output: lists, watches, bindings, statuses and events over
+//! HTTP/2 and TLS, as JSON, to any client; when each pod was bound. Owner: a thread of its own.
+//! Bounds: what the benchmark asks for. It knows what the two schedulers ask for and nothing else:
+//! no rights, no validation, no other kinds' objects.
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
@@ -58,7 +58,7 @@ const EMPTY: [(&str, &str); 19] = [
 /// Events that are remembered.
 const LOG_MAX: usize = 4096;
 
-/// By which nodes are told apart that pods spread over.
+/// The topology key of spread constraints.
 const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// What there is at the beginning.
@@ -186,8 +186,8 @@ impl MemoryApi {
         self.held().replace_node(at);
     }
 
-    /// How long pods that were created waited for their binding, in milliseconds, in order of creation;
-    /// those that were bound.
+    /// How long pods that were created waited for their binding, in milliseconds, in order of
+    /// creation; those that were bound.
     #[must_use]
     pub fn waits(&self) -> Vec<f64> {
         let state = self.held();

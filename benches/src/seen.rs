@@ -85,7 +85,7 @@ pub fn watch(
     let deadline = Instant::now() + limit;
     let work = move || {
         while Instant::now() < deadline {
-            // Nobody listens yet while the agent starts.
+            // The port is closed while the agent starts.
             if let Ok(pods) = ask()
                 && is_done(&pods, now())
             {

@@ -77,7 +77,7 @@ fn log_bytes(test: &TestCluster) -> usize {
 fn a_client_certificate_that_is_no_good_stops_no_pod_and_is_replaced_without_a_restart() {
     let test = TestCluster::take();
     let bystander = Bystander::start(&test, "bystander");
-    // What upstream does: it goes on and asks again. Nobody else could bring a better one.
+    // As upstream it continues and tries again: only the test could issue a better certificate.
     for (authority, until_year) in [("ca", 2021), ("front", 2090)] {
         let (pair, from) = (Pair::new(), log_bytes(&test));
         pair.issue(&test, authority, until_year);

@@ -3,8 +3,8 @@
 //! `$PINTLE_CACHE`, else `$XDG_CACHE_HOME/pintle`, else `~/.cache/pintle`. It is outside the
 //! repository because the runtime's programs are patched to their final path and a clean clone
 //! should not fetch them again. An entry is a folder that appears by rename with its stamp inside,
-//! so that a half-made one is never used; a stamp that differs from the wanted one is made anew.
-//! A lock file serialises makers: several test processes may start at once.
+//! so that a half-made one is never used; an entry with another stamp than the wanted one is
+//! rebuilt. A lock file serialises makers: several test processes may start at once.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -30,8 +30,8 @@ pub fn dir() -> Result<PathBuf> {
 
 /// The entry `name`, made by `make` when it is missing or its stamp is another one.
 ///
-/// `make` gets an empty folder (same file system) and the entry's final path, for those who must
-/// know where they will live.
+/// `make` gets an empty folder (same file system) and the entry's final path, for programs that
+/// contain it.
 pub fn entry(
     name: &str,
     stamp: &str,
@@ -44,7 +44,7 @@ pub fn entry(
     }
     let _lock = lock(&root, name)?;
     if is_fresh(&done, stamp) {
-        return Ok(done); // made by somebody else while we waited
+        return Ok(done); // made by another process meanwhile
     }
     let parent = done.parent().expect("an entry lies inside the cache folder");
     let staging = parent.join(format!(".making-{}", name.replace('/', "-")));
@@ -75,7 +75,7 @@ pub fn content_entry(
     Ok(path)
 }
 
-/// Keeps the newest entries whose path starts with `prefix`.
+/// Keeps the newest entries with a path that starts with `prefix`.
 fn prune(newest: &Path, prefix: &str) -> Result<()> {
     let parent = newest.parent().expect("an entry lies inside the cache folder");
     let mut same: Vec<_> = fs::read_dir(parent)?

@@ -1,5 +1,5 @@
-//! Disks for tests: mounts that nobody else sees, small file systems, what can stand in for a file,
-//! and servers that never answer or do so badly.
+//! Disks for tests: private mounts, small file systems, special files in place of a regular one,
+//! and file servers that never answer or fail.
 
 mod faulty;
 mod wire;
@@ -39,9 +39,9 @@ pub const STRANGE: [(&str, Put); 7] = [
     }),
 ];
 
-/// Runs `test` on a thread whose mounts nobody else sees and which end with it.
+/// Runs `test` on a thread with private mounts, which end with it.
 pub fn with_private_mounts(test: impl FnOnce() + Send + 'static) {
-    // Under the test's own name, so that a skipped one is told by it.
+    // Under the test's own name, so that a skipped test is reported under it.
     let name = std::thread::current().name().unwrap_or_default().to_owned();
     let thread = std::thread::Builder::new().name(name).spawn(|| {
         if let Err(errno) = unshare(CloneFlags::CLONE_NEWNS) {
@@ -57,13 +57,14 @@ pub fn with_private_mounts(test: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Mounts what `server` answers for by a program that mounts somewhere else, as in a node's namespace.
+/// Mounts what `server` answers for by a program that mounts somewhere else, as in a node's
+/// namespace.
 pub fn mount_fuse(mut mount: Command, server: &File, options: &str, at: &Path) {
     // The program names the descriptor, so it must get it.
     fcntl(server, FcntlArg::F_SETFD(FdFlag::empty())).expect("kept for the mount");
     mount.args(["-i", "-t", "fuse", "-o", options, "test"]).arg(at);
     crate::shell::run(&mut mount).expect("mounted");
-    // Nobody else may hold what keeps the mount alive.
+    // No other process may inherit the descriptor that keeps the mount alive.
     fcntl(server, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).expect("for itself again");
 }
 
@@ -72,9 +73,9 @@ const FUSE_INIT: u32 = 26;
 /// Length of a question's header, and of an answer's.
 const HEADS: (usize, usize) = (40, 16);
 
-/// A mount whose server says that it is there and never says anything again.
+/// A mount with a server that answers the first request and no other.
 pub struct Hung {
-    /// Closing it gives up everybody who waits.
+    /// Closing it fails all waiting calls.
     device: Option<File>,
     path: PathBuf,
 }

@@ -17,7 +17,7 @@ use crate::apt::Index;
 use crate::cache;
 use crate::shell::{capture, say, timed};
 
-/// Changes whenever the recipe below does, so that an older cache is made anew.
+/// Changes with the recipe below, so that an older cache is rebuilt.
 const RECIPE: &str = "2";
 
 /// A containerd release the agent is tested with.
@@ -212,7 +212,7 @@ fn library_dir(package: &Path) -> Result<PathBuf> {
         .ok_or_else(|| anyhow!("no library folder in {}", package.display()))
 }
 
-/// The first file below `dir` whose name passes.
+/// The first file below `dir` with a matching name.
 fn find(dir: &Path, wanted: impl Fn(&str) -> bool + Copy) -> Result<PathBuf> {
     fn walk(dir: &Path, wanted: &dyn Fn(&str) -> bool) -> Option<PathBuf> {
         let mut below = Vec::new();

@@ -2,7 +2,7 @@
 //! made of, and upstream's own test suite.
 //!
 //! Input: that Go module and a Go compiler. Output: static programs under `upstream/` in the cache,
-//! each made anew when the module or the recipe changes. The first build takes some minutes on two
+//! each rebuilt when the module or the recipe changes. The first build takes some minutes on two
 //! cores; Go's own build cache makes the later ones short. Modules come from the Go proxy, so the
 //! network is needed once. Where upstream's tests need another line here and there, a patch of the
 //! repository has it, which is part of what they are made from.
@@ -26,7 +26,7 @@ use crate::{cache, repository};
 
 /// The release that `tests/upstream/go.mod` requires; the programs call themselves so.
 pub const VERSION: &str = "v1.36.3";
-/// Changes whenever the way of building does, so that an older cache is made anew.
+/// Changes with the way of building, so that an older cache is rebuilt.
 const RECIPE: &str = "1";
 /// The oldest Go that fetches by itself the compiler which go.mod asks for.
 const GO_MIN: u32 = 21;
@@ -137,7 +137,8 @@ pub enum Program {
     ReplicaVectors,
     /// The same for quotas and namespaces.
     MetadataVectors,
-    /// The same for Jobs, CronJobs, schedules and the garbage collector, which have private functions.
+    /// The same for Jobs, CronJobs, schedules and the garbage collector, which have private
+    /// functions.
     JobVectors,
     /// The server and client of many behaviours that the suites run in pods.
     Agnhost,
@@ -321,7 +322,7 @@ pub(crate) fn go() -> Result<Command> {
     };
     let mut go = Command::new("nice");
     go.arg(program).current_dir(module_dir()).env("CGO_ENABLED", "0");
-    // What is linked has no symbols, so that nobody needs those of its parts; and memory is cheaper
+    // The linked programs have no symbols, so their parts need none either; and memory is cheaper
     // here than a compiler that collects garbage all the time.
     go.env("GOFLAGS", "-gcflags=all=-dwarf=false").env("GOGC", "400");
     Ok(go)

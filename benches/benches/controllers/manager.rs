@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use pintle_benches::load::memory_mib;
 use xtask::cluster::Cluster;
 
-/// Whoever takes no more than so many seconds of the processor in this time is at rest.
+/// A process that takes at most so many seconds of CPU in this time is at rest.
 const REST_FOR: Duration = Duration::from_secs(3);
 const REST_SECONDS: f64 = 0.15;
 /// How long it may take to come to rest.

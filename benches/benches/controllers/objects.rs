@@ -148,7 +148,7 @@ fn ready() -> Value {
         "conditions": conditions}})
 }
 
-/// A Deployment whose pods have a node from the beginning.
+/// A Deployment with pods that have a node from the beginning.
 pub(crate) fn deployment(name: &str, replicas: usize) -> Value {
     json!({"metadata": {"name": name}, "spec": {
         "replicas": replicas,
@@ -186,8 +186,8 @@ pub(crate) async fn all_rolled_out(client: &Client, namespace: &str) -> Result<(
     wait_for(client, &path, all).await.map(drop)
 }
 
-/// Plays the kubelet of a namespace's pods: each is ready at once, and gone when it is told to go.
-/// A watch that ends is started again with all pods, so no event is lost for good.
+/// Plays the kubelet of a namespace's pods: each is ready at once, and gone as soon as it is
+/// deleted. A watch that ends is started again with all pods, so no event is lost for good.
 pub(crate) async fn play_kubelet(client: &Client, namespace: &str) -> Result<()> {
     loop {
         play_until_watch_ends(client, namespace).await?;
@@ -217,7 +217,7 @@ async fn play_until_watch_ends(client: &Client, namespace: &str) -> Result<()> {
             }
             None => call(client, Method::PATCH, &format!("{path}/status"), ready()).await,
         };
-        // A pod may be gone before it is ready, and be told to go twice.
+        // A pod may be gone before it is ready, and be deleted twice.
         if let Err(error) = done
             && !is_not_found(&error)
         {

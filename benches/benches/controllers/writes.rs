@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-/// Who the manager is to the API server.
+/// The manager's user at the API server.
 const MANAGER: &str = "system:kube-controller-manager";
 const ACCOUNTS: &str = "system:serviceaccount:kube-system:";
 /// What is not counted.

@@ -1,5 +1,5 @@
-//! Who binds each pod as soon as a watch tells it, tells of it, and decides nothing: what no scheduler
-//! beats that writes what kube-scheduler writes.
+//! A client that binds each pod on its watch event, emits the event and decides nothing: a lower
+//! bound for every scheduler that writes what kube-scheduler writes.
 
 use anyhow::Result;
 use futures_util::{StreamExt as _, TryStreamExt as _};
@@ -53,7 +53,7 @@ async fn one(
     events.create(&params, &scheduled(pod, &name, &node)).await.map(drop)
 }
 
-/// What kube-scheduler tells of a pod that is bound.
+/// The event of kube-scheduler for a bound pod.
 fn scheduled(pod: ObjectMeta, name: &str, node: &str) -> Event {
     let namespace = pod.namespace.clone().unwrap_or_default();
     Event {

@@ -1,8 +1,8 @@
 //! Decisions that the plain case does not show: other kinds of pods, slopes, a million nodes.
 //!
-//! Input: clusters of `cluster.rs`. Output: lines of the table, microseconds of CPU a pod. The million
-//! nodes are decided when `PINTLE_MILLION_PODS` says for how many pods, each of which is compiled and
-//! placed. A million pods are four minutes.
+//! Input: clusters of `cluster.rs`. Output: lines of the table, microseconds of CPU a pod. The
+//! million nodes are decided when `PINTLE_MILLION_PODS` says for how many pods, each of which is
+//! compiled and placed. A million pods are four minutes.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -43,7 +43,8 @@ fn decided(cluster: &Cluster, programs: &[Arc<Program>]) -> f64 {
     })
 }
 
-/// Nanoseconds of a decision, a placement and its undoing: what a decision kept has changed by then.
+/// Nanoseconds of a decision, a placement and its undoing, which invalidate what the decision
+/// cached.
 fn placed(cluster: &mut Cluster, kind: impl Fn(usize) -> Pod) -> f64 {
     let pods = (0..DISTINCT).map(|at| kind(1_000_000 + at));
     let mut read =

@@ -1,4 +1,5 @@
-//! How soon a standby binds once it has the lease: its leader is killed, pods come, the lease runs out.
+//! How soon a standby binds once it has the lease: its leader is killed, pods come, the lease runs
+//! out.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ use super::{all_bound, create_pods, new_cluster, set_up, with_client};
 const ROUNDS: usize = 5;
 /// Pods that come after each.
 const PODS: usize = 10;
-/// For a lease to be somebody's.
+/// The longest wait for a lease to be taken.
 const TAKEN_MAX: Duration = Duration::from_secs(60);
 /// Where the first of the schedulers is asked; each has a port of its own.
 const FIRST_PORT: usize = 10259;
@@ -61,13 +62,13 @@ fn longest(side: &Side, nodes: usize) -> Result<f64> {
     Ok(Spread::of(took).max())
 }
 
-/// Who has the lease, since when in seconds.
+/// The holder of the lease, and the time since which it has it, in seconds.
 struct Held {
     by: String,
     at: f64,
 }
 
-/// Waits until somebody has the lease, another one than before.
+/// Waits until the lease has a holder, another one than before.
 fn taken(cluster: &Cluster, before: Option<&Held>) -> Result<Held> {
     with_client(cluster, async |client| {
         let leases: Api<Lease> = Api::namespaced(client, "kube-system");

@@ -17,7 +17,7 @@ const RESERVED: &str = "4Gi";
 /// Port of the cluster's registry, on the control plane's machine.
 const REGISTRY_PORT: u16 = 5000;
 
-/// The registry's own configuration: plain HTTP, nobody is asked who they are.
+/// The registry's own configuration: plain HTTP, without authentication.
 pub(crate) fn registry(dir: &Path) -> String {
     format!(
         "version: 0.1\nlog: {{level: error, accesslog: {{disabled: true}}}}\n\
@@ -102,7 +102,7 @@ pub(super) fn kubelet(layout: &Layout, node: &str) -> Value {
     })
 }
 
-/// The API server writes down who changed what, without the objects.
+/// The API server logs the user and the request of each change, without the objects.
 pub(super) fn audit_policy() -> String {
     json!({
         "apiVersion": "audit.k8s.io/v1",

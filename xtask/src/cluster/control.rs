@@ -165,7 +165,7 @@ pub(super) fn configure_scheduler(cluster: &Cluster, fields: &Value) -> Result<(
     fs::write(&path, config.to_string()).with_context(|| format!("write {}", path.display()))
 }
 
-/// Who the part is to the API server, and whom it believes.
+/// The flags with the part's own credentials and its authorities for clients.
 pub(super) fn identity(cluster: &Cluster, user: &str) -> Vec<String> {
     let config = cluster.layout.kubeconfig(user);
     let config = config.display();

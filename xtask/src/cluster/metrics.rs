@@ -2,8 +2,8 @@
 //!
 //! Input: a running cluster. Output: a process on the control plane's machine that asks every
 //! node's agent for `/metrics/resource`, and the objects by which the API server finds it: a
-//! service without pods, whose end point is that machine. Not among the usual parts: it starts when
-//! somebody names it, and its program is built then.
+//! service without pods, with that machine as its endpoint. Not among the usual parts: it is built
+//! and started only when a command names it.
 
 use std::fs;
 use std::time::Duration;

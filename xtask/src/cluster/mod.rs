@@ -1,4 +1,4 @@
-//! A real cluster on this machine: upstream's control plane, and nodes whose agent is ours or the
+//! A real cluster on this machine: upstream's control plane, and nodes with our agent or the
 //! kubelet.
 //!
 //! Input: a name, the number of nodes, the agents. Output: a running cluster in namespaces of its
@@ -10,7 +10,7 @@
 //! - `processes`: what runs in the background. `network`: the machines
 //! - `control`, `node`: the two kinds of machines. `controllers`: upstream's and ours beside it
 //! - `disk`: a node's folder on a file system of its own
-//! - `metrics`: metrics-server, for those who want it
+//! - `metrics`: metrics-server, started on request
 
 pub mod config;
 pub mod control;
@@ -166,9 +166,9 @@ impl Cluster {
         })
     }
 
-    /// Starts nothing but the registry and one node with its runtime, whose cgroup is the root to
-    /// it: for a suite that brings an API server and starts the agent. With a size, the node has a
-    /// disk of its own, to be filled.
+    /// Starts nothing but the registry and one node with its runtime, which sees its own cgroup as
+    /// the root: for a suite that brings an API server and starts the agent. With a size, the node
+    /// has a disk of its own, to be filled.
     pub fn up_for_node_suite(&self, node: &str, disk_bytes: Option<u64>) -> Result<()> {
         self.check_node(node)?;
         apt::require_root("there is no way around it: namespaces and containers are made")?;
@@ -192,7 +192,7 @@ impl Cluster {
     }
 
     /// Starts nothing but an API server with its store, and writes a scheduler's configuration, for
-    /// nodes that exist in the API alone. Whatever else a cluster has, whoever needs it writes.
+    /// nodes that exist in the API alone. Callers write all other objects that they need.
     pub fn up_for_scheduler(&self, scheduler: &Value) -> Result<()> {
         control::configure_scheduler(self, scheduler)?;
         self.up_without_nodes("scheduler")
@@ -358,7 +358,7 @@ impl Cluster {
         node::command(self, node, program)
     }
 
-    /// The command line of a node's agent, with its configuration written anew.
+    /// Rewrites the configuration of a node's agent, and returns its command line.
     pub fn agent_command(&self, node: &str) -> Result<Command> {
         self.check_node(node)?;
         node::chosen_agent_command(self, node)

@@ -1,4 +1,4 @@
-//! The machines of a cluster as namespaces: who holds them, and the wires between them.
+//! The machines of a cluster as namespaces: the processes that hold them, and their links.
 //!
 //! Each machine is a sleeping process with namespaces of its own; other processes enter them
 //! through its pid, and all is gone when the last of them ends, without a name left on the host.

@@ -175,7 +175,7 @@ pub(super) fn chosen_agent_command(cluster: &Cluster, node: &str) -> Result<Comm
     agent_command(cluster, node, &program)
 }
 
-/// The agent's command line, with its configuration written anew.
+/// Rewrites the agent's configuration, and returns its command line.
 fn agent_command(cluster: &Cluster, node: &str, program: &Path) -> Result<Command> {
     let file = cluster.layout.node(node).join("kubelet.json");
     let mut fields = config::kubelet(&cluster.layout, node);

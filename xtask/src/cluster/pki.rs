@@ -16,7 +16,7 @@ use crate::shell::capture;
 
 /// How long certificates are valid; no test cluster lives as long.
 const DAYS: &str = "30";
-/// Users of the API besides the nodes: who, and the subject that its rights come from.
+/// Users of the API besides the nodes: name, and the certificate's subject, which gives the rights.
 const USERS: [(&str, &str); 6] = [
     ("admin", "/O=system:masters/CN=admin"),
     ("controllers", "/CN=system:kube-controller-manager"),

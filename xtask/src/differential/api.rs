@@ -1,6 +1,6 @@
 //! The API server, over `kubectl proxy` on a socket: changes, and objects as they change.
 //!
-//! Two watches, of pods and of events, fill a store that everybody waits on: a case never polls.
+//! Two watches, of pods and of events, fill a store that all cases wait on: a case never polls.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -20,7 +20,7 @@ use crate::shell::say;
 
 /// How long `kubectl proxy` may take to listen.
 const READY_WAIT: Duration = Duration::from_secs(20);
-/// How long a watch that broke waits before it begins anew.
+/// Pause before a broken watch is opened again.
 const RETRY: Duration = Duration::from_millis(100);
 
 /// A connection; the proxy ends with it.

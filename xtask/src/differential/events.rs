@@ -1,7 +1,7 @@
-//! Events about a pod, in the order in which they were first told.
+//! Events about a pod, in the order of their first emission.
 //!
-//! The name of an event ends with the nanosecond of its making, which gives the order. How often
-//! one was told depends on time for those that repeat: once, or more often, is compared.
+//! The name of an event ends with the nanosecond of its creation, which gives the order. The count
+//! of repeated events depends on time: only "once" or "more often" is compared.
 
 use serde_json::{Value, json};
 
@@ -35,7 +35,7 @@ pub(super) fn of(kept: &Kept, subject: &Subject, normal: &Normal) -> Value {
     let events = kept.events.values().map(|e| &e.object).filter(|e| is_about(e) && !is_chance(e));
     let mut events: Vec<(u64, Value)> = events.map(|e| (made_at(e), shown(e, normal))).collect();
     events.sort_by_key(|(at, _)| *at);
-    // What differs in nothing but a placeholder is one event that was told again.
+    // Events that differ only in a placeholder are one repeated event.
     let mut told: Vec<Value> = Vec::new();
     for (_, event) in events {
         match told.iter_mut().find(|t| t["name"] == event["name"]) {
@@ -43,7 +43,7 @@ pub(super) fn of(kept: &Kept, subject: &Subject, normal: &Normal) -> Value {
             None => told.push(event),
         }
     }
-    // It is told of all containers at the same time that they will be stopped.
+    // `Killing` is emitted for all containers at the same time.
     let is_end = |e: &Value| e["name"].as_str().is_some_and(|n| n.starts_with("Killing spec."));
     for ends in told.chunk_by_mut(|a, b| is_end(a) && is_end(b)) {
         ends.sort_by_key(|e| super::flat::show(&e["name"]));

@@ -83,7 +83,7 @@ fn is_words(elements: &[Value]) -> bool {
     !elements.is_empty() && elements.iter().all(Value::is_string)
 }
 
-/// What the elements are called; two of one name are told apart by a number.
+/// The names of the elements; a number distinguishes two of one name.
 fn names(elements: &[Value]) -> Vec<String> {
     let key = KEYS.iter().find(|k| elements.iter().all(|e| e[**k].is_string()));
     let mut taken = BTreeSet::new();

@@ -13,7 +13,7 @@ use super::normal::Normal;
 use super::{calls, cgroups, events, files, runtime};
 use crate::cluster::Cluster;
 
-/// Annotations that mirror pods carry, whose values are hashes and times.
+/// Annotations of mirror pods with hashes and times.
 const HASHES: [&str; 3] =
     ["kubernetes.io/config.hash", "kubernetes.io/config.mirror", "kubernetes.io/config.seen"];
 

@@ -10,8 +10,8 @@
 //!   runtime was asked
 //! - `normal`: what differs in any two runs; `flat`: objects as lines; `expected`, `report`
 //!
-//! A case that differs runs once more, alone: what comes of a busy machine does not come again. The
-//! second run counts, the first one is told of and its files stay as `CASE.first.NODE.txt`.
+//! A case that differs runs once more, alone, because a busy machine can cause differences. The
+//! second run counts; the first one is reported and its files stay as `CASE.first.NODE.txt`.
 //!
 //! What is compared is text: paths and values. A time, an id, an address become placeholders.
 
@@ -60,7 +60,7 @@ const CONTAINERD: &str = "[debug]\nlevel = \"debug\"\n";
 /// What a run says in the end.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
-    /// Differences that nobody expects.
+    /// Differences without an expected reason.
     pub unexplained: usize,
 }
 
@@ -70,11 +70,11 @@ struct Compared {
     seconds: f64,
     aspects: usize,
     differences: Vec<flat::Difference>,
-    /// Differences that nobody expects, of an earlier run of the case.
+    /// Differences without an expected reason, of an earlier run of the case.
     earlier: Vec<flat::Difference>,
 }
 
-/// The cases whose names match.
+/// The cases with matching names.
 pub fn cases(focus: &Regex) -> Result<Vec<Case>> {
     let mut cases = case::read_all(&repository().join(FOLDER))?;
     cases.retain(|c| focus.is_match(&c.name));
@@ -95,7 +95,7 @@ pub fn prepare(cluster: &Cluster, agent: Option<Agent>) -> Result<()> {
         if let Some(agent) = agent {
             cluster.choose_agent(ours, &agent)?;
         }
-        // An agent remembers which events it has told, and static pods have the same ids again.
+        // An agent remembers its emitted events, and static pods have the same ids again.
         for node in NODES {
             cluster.stop(&crate::cluster::node::agent_process(node))?;
         }
@@ -199,8 +199,8 @@ fn compare(at: (&Cluster, &Api), case: Case, round: &str, kept: &std::path::Path
     Compared { case, seconds, aspects, differences, earlier: Vec::new() }
 }
 
-/// Waits for what came on neither side: such a case compares two pods of which nobody knows what
-/// they are, so it fails although both are alike.
+/// Returns the conditions that were met on neither side: such a case compares two pods in an
+/// unknown state, so it fails although both are alike.
 fn never_came(theirs: &Lines, ours: &Lines) -> Vec<flat::Difference> {
     let missed = theirs.iter().filter(|((aspect, path), value)| {
         aspect.starts_with("wait") && path == "missing" && *value != drive::CAME

@@ -1,4 +1,5 @@
-//! What a run prints: a line for each case that ends, and at the end the table and every difference.
+//! What a run prints: a line for each case that ends, and at the end the table and every
+//! difference.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +20,7 @@ pub(super) fn progress(case: &Compared) -> String {
     format!("{:<28} {aspects} aspects, {word}, {seconds:.1} s", case.name)
 }
 
-/// Prints everything; returns how many differences nobody expects.
+/// Prints everything; returns the number of differences without an expected reason.
 pub(super) fn print(cases: &[Compared], expected: &Expected) -> usize {
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
     let (mut unexplained, mut equal) = (0, 0);

@@ -1,8 +1,8 @@
-//! A file system in memory whose operations can be made slow, fail, or hang.
+//! A file system in memory with operations that can be made slow, fail, or hang.
 //!
-//! A server of FUSE on a thread of its own, for tests and attacks: files, folders and links; whoever
-//! asks for more gets `ENOSYS`. Nothing is cached by the kernel, so that each call comes here, unless
-//! that is asked for. An operation that is slow or hangs holds up nobody but its caller. Bounds:
+//! A FUSE server on a thread of its own, for tests and attacks: files, folders and links; all other
+//! operations fail with `ENOSYS`. The kernel caches nothing, so that each call comes here, unless
+//! caching is switched on. An operation that is slow or hangs blocks only its caller. Bounds:
 //! none, but it is a test's.
 
 use std::collections::{BTreeMap, HashMap};
@@ -110,7 +110,7 @@ impl Faulty {
         })
     }
 
-    /// The same where somebody else mounts it, who is given the device and the mount's options.
+    /// The same, but `mount` mounts it, from the device and the mount's options.
     pub fn mount_by(path: &Path, mount: impl FnOnce(&File, &str)) -> Self {
         let device = File::options().read(true).write(true).open("/dev/fuse").expect("/dev/fuse");
         let fd = device.as_raw_fd();
@@ -155,7 +155,7 @@ impl Faulty {
 }
 
 impl Drop for Faulty {
-    /// Whoever waits is told that the connection is gone.
+    /// Waiting calls fail because the connection is gone.
     fn drop(&mut self) {
         let _ = self.stop.write(1);
         drop(self.thread.take().map(JoinHandle::join));
@@ -219,7 +219,7 @@ impl Server {
     }
 }
 
-/// Whoever asked may be gone.
+/// Writes an answer; errors are ignored because the caller may be gone.
 fn reply(mut device: &File, id: u64, answer: Result<Answer, Errno>) {
     let (error, body) = match answer {
         Ok(answer) => (0, answer.bytes),

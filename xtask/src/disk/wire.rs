@@ -123,7 +123,7 @@ impl<'a> Body<'a> {
     }
 }
 
-/// What is told of a file.
+/// The attributes of a file.
 pub(super) struct Attr {
     pub(super) number: u64,
     pub(super) mode: u32,

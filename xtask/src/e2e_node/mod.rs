@@ -396,7 +396,7 @@ impl Suite {
 fn configuration(set: Set) -> String {
     let mut eviction = json!({"memory.available": "250Mi", "nodefs.available": "1%"});
     if set == Set::Guest {
-        // Its disk is nobody else's.
+        // The guest has a disk of its own.
         eviction["nodefs.available"] = json!("10%");
         eviction["nodefs.inodesFree"] = json!("5%");
     }

@@ -1,4 +1,4 @@
-//! The sets of tests whose results with the kubelet are written down. Pure.
+//! The sets of tests with recorded results of the kubelet. Pure.
 //!
 //! A set is what ginkgo chooses by labels and, of those that run alone, by what they are about:
 //! much of the suite is about devices, NUMA, huge pages or swap, which no test host has.
@@ -85,7 +85,7 @@ impl Set {
         }
     }
 
-    /// Tells the folders of its reports from those of another set.
+    /// The suffix that distinguishes its report folders from those of another set.
     pub(super) fn suffix(self) -> &'static str {
         match self {
             Self::Usual => "",

@@ -2,7 +2,7 @@
 //!
 //! Upstream's suites name images of a registry that a test host does not reach, so each is made
 //! here, with what the suites use of it: agnhost and nginx on a small Debian, busybox with every
-//! applet, and so on. One OCI layout in the cache with shared layers, made anew when the programs
+//! applet, and so on. One OCI layout in the cache with shared layers, rebuilt when the programs
 //! inside change.
 
 use std::fs::{self, Permissions};

@@ -1,4 +1,4 @@
-//! Writes an OCI layout folder: images whose layers are too large to hold in memory.
+//! Writes an OCI layout folder: images with layers too large to hold in memory.
 //!
 //! Input: folders that become layers. Output: a folder as the OCI image specification lays it out,
 //! which the runtime imports as a tar stream. Files are owned by root unless they say otherwise and

@@ -52,7 +52,7 @@ pub(crate) struct Places<'a> {
     pub(crate) logs: PathBuf,
 }
 
-/// Looks at the node whose namespaces the process `holder` keeps.
+/// Counts in the node of which the process `holder` keeps the namespaces.
 pub(crate) fn count(holder: u32, places: &Places<'_>) -> Result<Leftovers> {
     let standing = |path: &String| STANDING_CGROUPS.contains(&path.as_str());
     let cgroups = cgroups::below(places.cgroup)?.into_iter().filter(|p| !standing(p)).collect();

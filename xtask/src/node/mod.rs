@@ -1,6 +1,6 @@
 //! A node of our own: one containerd in its own mount and network namespaces and cgroup.
 //!
-//! Input: a version and the images to hold. Output: a running containerd whose socket lies in the
+//! Input: a version and the images to hold. Output: a running containerd with its socket in the
 //! node's folder, and ways to run programs beside it. A holder process keeps the namespaces, so
 //! that containerd may be killed and started again inside them. `/run` is private, and so are
 //! `/var/lib/cni` and everything mounted later: nothing is left on the host but the folder and the
@@ -302,7 +302,7 @@ fn hold(name: &str, dir: &Path, is_guarded: bool) -> Result<Child> {
 fn end_processes(name: &str, dir: &Path) {
     for (id, pid) in process::containers(&dir.join("state")) {
         let group = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-        // A bundle may outlive its process, and the pid may be somebody else's by now.
+        // A bundle may outlive its process, and another process may have the pid now.
         if group.contains(name) || group.contains("/k8s.io/") || group.contains(&id) {
             process::signal(pid, Signal::SIGKILL);
         }
@@ -315,7 +315,7 @@ fn end_processes(name: &str, dir: &Path) {
     }
 }
 
-/// Removes nodes whose maker is gone: a killed test run cleans nothing itself.
+/// Removes nodes of test programs that are gone: a killed test run cleans nothing itself.
 pub fn sweep() {
     let entries = fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
     for entry in entries {
@@ -347,7 +347,7 @@ pub(crate) struct Template<'a> {
     pub(crate) kind: &'a str,
     /// The sum of the images.
     pub(crate) digest: &'a str,
-    /// Whose root folder it is.
+    /// The version of containerd with this root folder.
     pub(crate) version: Version,
 }
 

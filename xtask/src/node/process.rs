@@ -56,8 +56,8 @@ pub fn shims(name: &str) -> Vec<Shim> {
     marked(name).into_iter().filter_map(shim).collect()
 }
 
-/// When a living process began, in the kernel's ticks; none for one that is gone or a zombie, all
-/// of whose threads have ended: while one has not, ports and files are still open.
+/// When a living process began, in the kernel's ticks; none for one that is gone or a zombie with
+/// all threads ended: while one thread runs, ports and files are still open.
 pub fn began(pid: i32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may contain anything, so the fields are counted from its end.

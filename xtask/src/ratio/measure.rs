@@ -19,7 +19,7 @@ pub(super) enum Measure {
     Writes,
     /// Those that change a pod's status.
     StatusWrites,
-    /// From the first pod that has to go to each pod's end.
+    /// From the first deletion to each pod's end.
     Gone,
     /// Attempts of exec probes per second.
     ProbeRate,

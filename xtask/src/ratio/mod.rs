@@ -2,14 +2,15 @@
 //!
 //! Input: a release build of ours, upstream's kubelet, built alone as users install it. Both run on
 //! the same node, one after the other, with the same runtime, API server and pods; all pods go in
-//! between. A round before the first, which counts for neither, warms what both share; who
-//! begins alternates from round to round. Output: one table of ratios, a JSON file with its
+//! between. An uncounted round before the first warms what both share; the two alternate in
+//! going first. Output: one table of ratios, a JSON file with its
 //! circumstances, and a chart. Here and not in `pintle-benches`, because nothing of it needs the
 //! agent's code: it watches the API server, reads `/proc` and the audit log.
 //!
 //! - `pods`, `watch`: what is made, and when the API server says what of it
 //! - `load`, `writes`: CPU and memory of the agent, what it asked to change
-//! - `side`: the phases. `phases`: which of them are asked for. `measure`: the numbers and their goals
+//! - `side`: the phases. `phases`: which of them are asked for. `measure`: the numbers and their
+//! goals
 
 mod load;
 mod measure;

@@ -1,5 +1,5 @@
 //! The pods of the comparison: made by `kubectl`, on the one node, with what every pod has by
-//! default (a token volume, 30 s of grace) and a process that waits and ends when it is told to.
+//! default (a token volume, 30 s of grace) and a process that waits and ends at SIGTERM.
 
 use std::io::Write as _;
 use std::process::Stdio;

@@ -1,4 +1,5 @@
-//! What a run of upstream's tests of a component came to, compared with what its own component came to.
+//! What a run of upstream's tests of a component came to, compared with what its own component came
+//! to.
 //!
 //! Pure: what a Go test program prints in, results, a table and faults out. Names are `PACKAGE
 //! TEST/CASE`. A test that was chosen and did not end did not pass; neither did a case that
@@ -165,11 +166,11 @@ pub(super) fn list(ends: &Ends) -> String {
 /// What is known beforehand, by name, with why.
 #[derive(Debug, Default)]
 pub(super) struct Exceptions {
-    /// Tests, and cases whose names begin so, that look into the component's process or call into
-    /// it: no other can be put there.
+    /// Tests, and cases by the prefix of their names, that read or call into the component's
+    /// process: it cannot be another program.
     pub(super) inside: BTreeMap<String, String>,
-    /// Tests, and cases whose names begin so, of features that ours does not have: whether they fail
-    /// with it is chance, and how long they wait for them is not.
+    /// Tests, and cases by the prefix of their names, of features that ours does not have: they may
+    /// fail or not, and wait long in either case.
     pub(super) unbuilt: BTreeMap<String, String>,
     /// Tests and cases that fail with ours.
     fails: BTreeMap<String, String>,
@@ -219,7 +220,7 @@ impl Exceptions {
         self.left_out(is_ours).any(|left| test_of(left) != left && name.starts_with(left))
     }
 
-    /// What tells a Go program to leave out such cases of these tests; empty for none.
+    /// The argument with which a Go program skips such cases of these tests; empty for none.
     // Go: testing/match.go splitRegexp; between `|` and `/` are patterns of names.
     pub(super) fn skipped(&self, package: &str, tests: &[String], is_ours: bool) -> String {
         let case = |name: &str| {

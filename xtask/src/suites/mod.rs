@@ -32,7 +32,7 @@ pub struct Plan {
     pub suite: &'static Suite,
     /// The program that does the work; none for upstream's own component, in the tests' process.
     pub program: Option<PathBuf>,
-    /// Tests whose name (`PACKAGE TEST`) has this in it; empty for all.
+    /// Tests with this in their names (`PACKAGE TEST`); empty for all.
     pub focus: String,
     /// Tests of these packages; empty for all.
     pub packages: Vec<String>,

@@ -2,8 +2,8 @@
 //!
 //! Input: the chosen tests, by package. Output: how each test and case ended, and why it failed.
 //! Effects. Each program is the first process of a PID namespace, so that etcd and our programs
-//! end with it, and it ends with us, however we end; what it leaves on disk is in a folder of this run.
-//! Bounds: `Plan::jobs` programs at once, one build at a time, `PACKAGE_MAX` for a package.
+//! end with it, and it ends with us, however we end; what it leaves on disk is in a folder of this
+//! run. Bounds: `Plan::jobs` programs at once, one build at a time, `PACKAGE_MAX` for a package.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{self, File};
@@ -22,7 +22,7 @@ use crate::upstream::{Patched, Program};
 
 /// The longest that the tests of one package may take.
 const PACKAGE_MAX: &str = "30m";
-/// Nobody listens there: each test program starts an etcd of its own.
+/// A closed port: each test program starts an etcd of its own.
 const NO_ETCD: &str = "http://127.0.0.1:1";
 /// How often a program is looked at, and how often it is said how far it is.
 const LOOK: Duration = Duration::from_millis(200);
@@ -30,7 +30,7 @@ const TELL: Duration = Duration::from_secs(60);
 /// Folders of runs begin so, before the id of the process.
 const FOLDER: &str = "pintle-suites-";
 
-/// Seconds by package, those that take longest first: nobody waits for one that began last.
+/// Seconds by package, the longest first, so that the run does not end with a long one.
 pub(super) fn queue(chosen: &BTreeSet<String>, upstream: &Ends) -> VecDeque<Package> {
     let mut packages = BTreeMap::<&str, Package>::new();
     for (package, test) in chosen.iter().filter_map(|name| name.split_once(' ')) {
@@ -189,7 +189,7 @@ impl Run<'_> {
     }
 }
 
-/// Waits for its end; tells of failures when they come, and how far it is.
+/// Waits for its end; prints failures as they happen, and the progress.
 fn watch(child: &mut Child, name: &str, log: &Path) -> Result<ExitStatus> {
     let (mut told, mut failed) = (Instant::now(), BTreeSet::new());
     let mut size = 0;

@@ -31,7 +31,7 @@ const WORKLOADS: [(&str, &str); 8] = [
     ("topology_spreading", "PreferredTopologySpreading/500Nodes"),
 ];
 
-/// Runs the workloads whose name has the plan's focus in it; fails if one did not run to its end.
+/// Runs the workloads with the plan's focus in their names; fails if one did not run to its end.
 pub fn run(plan: &Plan) -> Result<bool> {
     let patched = Patched::ensure(SCHEDULER.name)?;
     let chosen = WORKLOADS.iter().filter(|(_, name)| name.contains(&plan.focus));

@@ -1,7 +1,7 @@
-//! The components whose upstream tests can be pointed at another program, and where their tests are.
+//! The components with upstream tests that can run another program, and where their tests are.
 //!
-//! A table. A package is called by its folder below that of its tests, behind the name that the table
-//! gives these.
+//! A table. A package is called by its folder below that of its tests, behind the name that the
+//! table gives these.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,7 +20,7 @@ pub struct Suite {
     pub ours: &'static str,
     /// Features of ours that tests need.
     pub features: &'static [&'static str],
-    /// Tells the tests which program to start.
+    /// The variable that names the program to start to the tests.
     variable: &'static str,
     pub(super) tests: &'static [Tests],
 }

@@ -134,7 +134,7 @@ fn parse_controllers(text: &str) -> Result<Option<Controllers>> {
     Controllers::new(program, loops).map(Some)
 }
 
-/// Who schedules.
+/// The cluster's scheduler.
 #[derive(Clone, Debug)]
 enum Scheduler {
     Upstream,

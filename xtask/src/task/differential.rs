@@ -17,7 +17,7 @@ usage: cargo xtask differential [--name NAME] [OPTION]...
   --keep         leave the cluster running
 Uses the cluster of that name if it is up: n1 must have the kubelet, n2 our agent.";
 
-/// Runs the cases as the arguments ask for; fails on a difference that nobody expects.
+/// Runs the selected cases; fails on a difference without an expected reason.
 pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
     let (name, mut args) = name(args)?;
     let (mut focus, mut procs) = (Regex::new("")?, differential::PROCS);

@@ -27,8 +27,8 @@ pub(super) struct Patch {
 }
 
 impl Patch {
-    /// Reads a patch: `add PATH FILE`, `file PATH` or `each FOLDER`, and below those blocks of lines
-    /// with `-` and `+`.
+    /// Reads a patch: `add PATH FILE`, `file PATH` or `each FOLDER`, and below those blocks of
+    /// lines with `-` and `+`.
     pub(super) fn parse(text: &str) -> Result<Self> {
         let mut patch = Self::default();
         let (mut file, mut is_each) = (String::new(), false);
@@ -68,7 +68,7 @@ impl Patch {
         self.changes.keys().map(String::as_str)
     }
 
-    /// Folders in all of whose files something is changed.
+    /// Folders with a change in every file.
     pub(super) fn folders(&self) -> impl Iterator<Item = &str> {
         self.each.keys().map(String::as_str)
     }

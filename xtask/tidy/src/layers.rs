@@ -16,8 +16,8 @@ use crate::shell::{capture, cargo};
 
 /// Where the source of the decisions is.
 const CORE_SOURCE: &str = "agent/core/src";
-/// The crates that must not be able to act: the core, and what stands below it. Each is looked at
-/// for itself, so that the one that is told is the one to change.
+/// The crates that must not be able to act: the core, and those below it. Each is checked for
+/// itself, so that the reported crate is the one to change.
 const PURE: [&str; 7] = [
     "pintle-api-types",
     "pintle-memory-api",

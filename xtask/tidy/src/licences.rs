@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::shell::{capture, cargo};
 
-/// Licences that ask for a notice, and nothing of those who use the product.
+/// Licences that require a notice, and nothing of the product's users.
 const ALLOWED: [&str; 7] = [
     "Apache-2.0",
     "Apache-2.0 WITH LLVM-exception",

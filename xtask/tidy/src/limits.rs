@@ -25,7 +25,7 @@ const HEADER_LINES: Limit = Limit { what: "lines of header", soft: 25, hard: usi
 /// Endings of type names that say nothing.
 const EMPTY_NAMES: [&str; 4] = ["Manager", "Helper", "Util", "Utils"];
 
-/// Files with a function that is a list of all there is, a line each: splitting it helps nobody.
+/// Files with a function that is one long list, a line each: splitting it would not help.
 const LISTS: [&str; 1] = ["agent/config/src/defaults.rs"];
 
 /// One thing that is over a limit.

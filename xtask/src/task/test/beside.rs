@@ -47,7 +47,7 @@ impl Lane {
     pub(super) fn start(&'static self, option: &str) -> Result<Running> {
         let log = repository().join(format!("target/beside-{}.log", self.name));
         let mut cmd = Command::new("nice");
-        // As it runs: an earlier stage has built its file anew.
+        // The running program: an earlier stage has replaced its file.
         let program = format!("/proc/{}/exe", std::process::id());
         cmd.args(["-n", &self.niceness.to_string(), &program, "test"]);
         cmd.arg(option).args(self.stages);

@@ -1,4 +1,4 @@
-//! A process whose output goes to a file, to be read when it has ended.
+//! A process with its output in a file, to be read when it has ended.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -90,7 +90,7 @@ const DECIDING: [&str; 6] = [
     "pintle-sched-core",
     "pintle-scheduler",
 ];
-/// How the simulator is told where its fresh worlds begin.
+/// The variable with the first seed of the simulator's fresh worlds.
 const FRESH_WORLDS: &str = "PINTLE_FRESH";
 /// How many worlds of each sort it runs, and how many for a sample.
 const WORLDS: &str = "PINTLE_SEEDS";
@@ -155,7 +155,7 @@ enum Chosen<'a> {
     /// All but those of `BY_NAME`.
     Everything,
     Stages(Vec<&'a str>),
-    /// The tests whose name contains the word.
+    /// The tests with the word in their names.
     Tests(&'a str),
 }
 
@@ -280,8 +280,8 @@ fn parity(run: &Run) -> Result<Counts> {
     each(Choice::Stage("parity"), run)
 }
 
-/// Thousands of worlds. The fresh ones are others for each version of the agent and the same for all
-/// who test that one: what is found once is found again. A sample has others, and fewer.
+/// Thousands of worlds. Each version of the agent has fresh ones of its own, the same on every
+/// machine: a failure can be reproduced. A sample has others, and fewer.
 fn sim(run: &Run) -> Result<Counts> {
     let extent = sample::SIM.extent(run);
     let first = first_fresh_world(extent.drawn_by()).to_string();

@@ -1,4 +1,4 @@
-//! The stages whose tests race with a real kernel, a real runtime and a real API server.
+//! The stages with tests that race with a real kernel, a real runtime and a real API server.
 //!
 //! A few failed tests of a program run once more, alone: one that is seen to pass then is flaky,
 //! which is a bug to be looked at.
@@ -121,7 +121,7 @@ fn fast(cluster: &Cluster, names: &[String], marked: &mut BTreeSet<String>) -> R
     Ok(counts)
 }
 
-/// A stage whose failed tests are tried again.
+/// A stage that runs failed tests again.
 fn twice(stage: &'static str, run: &Run) -> Result<Counts> {
     let filter: Vec<&str> = run.filter.as_deref().into_iter().collect();
     tried_again(stage, run, (&filter, &[]), &run.skips)

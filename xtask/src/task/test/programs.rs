@@ -40,12 +40,12 @@ pub(super) enum Choice {
     All,
     /// Those that are of no stage of their own.
     Unit,
-    /// Those of a stage, of whose name each has a word.
+    /// Those of a stage: targets with its name as a word.
     Stage(&'static str),
 }
 
 impl Choice {
-    /// What cargo is told to choose the same; there must be something.
+    /// The arguments with which cargo selects the same; there must be at least one target.
     pub(super) fn args(self) -> Result<Vec<String>> {
         let targets = crate::task::targets("test")?;
         let chosen = targets.into_iter().filter(|target| self.has_target(target));
@@ -147,7 +147,7 @@ impl Program {
     }
 }
 
-/// Runs a command whose output has that of test programs in it.
+/// Runs a command and reads the output of test programs from its output.
 pub(super) fn watch(cmd: &mut Command, skips: &Skips) -> Result<Outcome> {
     let _ = fs::remove_file(skips.file());
     cmd.env(SKIPPED_FILE, skips.file()).stdin(Stdio::null()).stdout(Stdio::piped());

@@ -1,9 +1,9 @@
 //! Suites that run as a sample where all of them passed already on this machine with the same
 //! inputs.
 //!
-//! Input: what a suite is made from, as git knows it, and what earlier runs wrote down in the cache.
-//! A suite whose inputs changed, are not committed or were never tested whole here runs whole, and
-//! so does a suite whose sample failed before. The sample is drawn by the tree of the commit, so that
+//! Input: what a suite is made from, as git knows it, and what earlier runs wrote down in the
+//! cache. A suite runs whole if its inputs changed, are not committed or were never tested whole
+//! here, or if its last sample failed. The hash of the commit's tree selects the sample, so that
 //! another commit tries another part; tests that failed or were flaky the last time are always in.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -190,7 +190,8 @@ impl Past {
     }
 }
 
-/// What git prints in the repository, whoever owns the folder; an archive of the sources has none.
+/// The output of git in the repository, with any owner of the folder; none in an archive of the
+/// sources.
 pub(super) fn git(args: &[&str]) -> Option<String> {
     let mut git = Command::new("git");
     git.args(["-c", "safe.directory=*"]).args(args).current_dir(repository());

@@ -2,7 +2,7 @@
 //!
 //! A test that lacks something names itself in the file of `PINTLE_SKIPPED` (`xtask::skip`) and
 //! returns; it must not count as passed. Where `CI` is set nothing may be lacking but what the list
-//! here says with its reason: elsewhere a skipped test is told and that is all.
+//! here says with its reason: elsewhere a skipped test is only reported.
 
 use std::fs;
 use std::path::{Path, PathBuf};

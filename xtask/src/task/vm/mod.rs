@@ -9,8 +9,8 @@
 //! through; `--memory MIB` (2048); `--cpus N` (1); `--systemd`, which makes systemd process 1;
 //! `--disk FILE`, which the guest sees as `/dev/vdb`.
 //!
-//! What tests take from the environment (`PINTLE_AGENT`, `PINTLE_TESTBOX`, `PINTLE_CACHE`, `PINTLE_PATIENCE`) is
-//! handed on: build on the host, run in the guest.
+//! What tests take from the environment (`PINTLE_AGENT`, `PINTLE_TESTBOX`, `PINTLE_CACHE`,
+//! `PINTLE_PATIENCE`) is handed on: build on the host, run in the guest.
 
 mod prepare;
 
@@ -164,7 +164,7 @@ impl Run {
     }
 
     fn qemu(&self, guest: &prepare::Guest, options: &Options) -> Command {
-        // Whoever is killed leaves no machine behind.
+        // The machine ends with this process, even if it is killed.
         let mut cmd = Command::new("setpriv");
         cmd.args(["--pdeathsig", "KILL", "qemu-system-x86_64"]);
         cmd.args(["-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max"]);
@@ -186,7 +186,7 @@ impl Run {
         cmd.arg("-kernel").arg(&guest.kernel).arg("-initrd").arg(&guest.initrd);
         let share = options.share.display();
         let kernel = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr psi=1";
-        // A host without /etc/machine-id looks like a first boot, whose questions nobody answers.
+        // A host without /etc/machine-id looks like a first boot, with unanswered questions.
         let append = format!("{kernel} systemd.firstboot=off vm.share={share} vm.run={at}");
         cmd.args(["-append", &append]).stdin(Stdio::null());
         if let Ok(log) = File::create(self.dir.join("qemu.log")) {
