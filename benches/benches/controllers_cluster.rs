@@ -35,7 +35,7 @@ use manager::{ManagerProcess, Memory, Side};
 use objects::{Amounts, call, call_all, wait_for};
 use writes::{Mark, Writes};
 
-/// What something took.
+/// Time and writes of one measure.
 #[derive(Clone, Debug, Default)]
 struct Took {
     cpu: f64,
@@ -43,7 +43,7 @@ struct Took {
     writes: Writes,
 }
 
-/// What came of one side.
+/// The results of one side.
 #[derive(Clone, Debug, Default)]
 struct Found {
     settled: Memory,

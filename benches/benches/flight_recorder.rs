@@ -1,12 +1,12 @@
-//! What the flight recorder costs the agent: pods start, stay and go, with it and without it.
+//! The cost of the flight recorder: pods start, stay and end, with it and without it.
 //!
 //! Each round runs both sides one after the other, on a node of its own, so that the means of all
 //! rounds compare where the machine's speed changes. CPU is user and system time
 //! of the agent's process over the whole life of its pods, memory what it has resident at the end.
 //! Then the inputs of one round are taken from its record, and three things are timed for each of
-//! them: the copy that the deciding thread makes, the encoding elsewhere, the decision itself. Their
-//! batches are then appended and synced, by the ring as the recorder does it and by a thread of the
-//! pool with plain calls; the folder is below `TMPDIR`, which should be on a disk.
+//! them: the copy that the deciding thread makes, the encoding elsewhere, the decision itself.
+//! Their batches are then appended and synced, by the ring as the recorder does it and by a thread
+//! of the pool with plain calls; the folder is below `TMPDIR`, which should be on a disk.
 //! Goals: <= 3 % of the agent's CPU, <= 2 MiB.
 
 use std::fs::{self, File};
@@ -35,7 +35,7 @@ const GOAL_MIB: f64 = 2.0;
 /// Key of the redactor that is timed; any is as good.
 const KEY: [u8; 32] = [7; 32];
 
-/// What one side took.
+/// CPU time and memory of one side.
 #[derive(Clone, Copy, Default)]
 struct Took {
     cpu: f64,
@@ -104,7 +104,7 @@ fn side(room: &str) -> Result<(Took, Option<Run>)> {
     Ok((took, recorded))
 }
 
-/// What the folder has of the only run in it.
+/// The record in a folder with a single run.
 fn recorded(root: &Path) -> Result<Run> {
     let path = root.join("flight/0000000000.segment");
     let segment = read(&fs::read(path)?)?;

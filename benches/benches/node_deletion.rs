@@ -1,5 +1,5 @@
-//! What the agent adds to the end of many pods at once, from their manifests' removal on, beside
-//! raw CRI calls that do the same as fast as the runtime takes them.
+//! The agent's share in the end of many pods at once, from their manifests' removal on, compared
+//! with raw CRI calls that do the same as fast as the runtime accepts them.
 //!
 //! Two ends, both as the runtime lists them: when the last sandbox is no longer ready, which is
 //! when a cluster would see the last pod go, and when the last is removed, for which the agent

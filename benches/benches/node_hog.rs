@@ -22,7 +22,7 @@ use xtask::cluster::node::agent_process;
 /// Memory that all pods of a node may have together, and what has to be left of it.
 const POD_MEMORY_MIB: u64 = 1600;
 const LEFT_MIB: u64 = 800;
-/// What the pod takes in a second.
+/// The growth of the pod per second.
 const MIB_PER_SECOND: &str = "200";
 /// Taken before a round begins: more would be left of the one before.
 const CALM_MIB: u64 = 100;
@@ -138,7 +138,7 @@ fn is_killed(pod: &Pod) -> bool {
     })
 }
 
-/// What was left by the words of its eviction.
+/// The available memory in the message of its eviction.
 fn left_mib(pod: &Pod) -> Option<f64> {
     let message = pod.status.as_ref()?.message.as_deref()?;
     let left = message.split_once("available: ")?.1.split_once("Ki.")?.0;

@@ -1,9 +1,9 @@
-//! What the agent costs while nothing happens, and how fast it comes and goes: fifty pods.
+//! The cost of the idle agent, and the times of its start and exit: fifty pods.
 //!
 //! CPU is user and system time of its process over a minute. A restart is timed from the start of
 //! the process until `/pods` shows every pod running with its container; its lower bound is one
-//! client that connects, lists, and reads every pod. Goals: <= 0.15 % of a core, <= 32 MiB resident,
-//! restart <= 500 ms, end after SIGTERM <= 1 s, program <= 20 MB.
+//! client that connects, lists, and reads every pod. Goals: <= 0.15 % of a core, <= 32 MiB
+//! resident, restart <= 500 ms, end after SIGTERM <= 1 s, program <= 20 MB.
 
 use std::fs;
 use std::thread;
@@ -21,7 +21,7 @@ use tokio::runtime::Builder;
 
 const PODS: usize = 50;
 const IDLE: Duration = Duration::from_secs(60);
-/// What follows a start (late events, first relist) has passed.
+/// The work that follows a start (late events, first relist) has ended after this time.
 const SETTLE: Duration = Duration::from_secs(15);
 const CPU_GOAL_PERCENT: f64 = 0.15;
 const RSS_GOAL_MIB: f64 = 32.0;

@@ -93,7 +93,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// What `/pods` showed of a round.
+/// The times at which `/pods` showed the ends of a round.
 struct Round {
     begin: Stamp,
     shown: HashMap<String, Stamp>,

@@ -1,4 +1,4 @@
-//! What pods that are there already add to a start, and what the agent costs beside many of them.
+//! The influence of existing pods on a start, and the agent's cost with many of them.
 //!
 //! The agent's own CPU, user and system, for the start of ten pods one after the other: with fifty
 //! there and with five hundred (`PINTLE_BENCH_PODS`), each less what it takes in the same time
@@ -28,7 +28,7 @@ const RSS_GOAL_MIB: f64 = 64.0;
 const ASK_EVERY: Duration = Duration::from_millis(100);
 /// For each pod; two busy cores.
 const START_LIMIT: Duration = Duration::from_secs(5);
-/// What follows a start (late events, owed reads) has passed.
+/// The work that follows a start (late events, owed reads) has ended after this time.
 const SETTLE: Duration = Duration::from_secs(15);
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -65,7 +65,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// What the agent took beside so many pods.
+/// The agent's cost with so many pods.
 struct Beside {
     start: Cpu,
     /// Share of a core while nothing happens.

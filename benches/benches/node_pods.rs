@@ -1,9 +1,9 @@
-//! What it costs to ask for `/pods` all the time: beside fifty pods that stay as they are, and while
+//! The cost of frequent requests for `/pods`: with fifty pods that stay as they are, and while
 //! fifty start at once.
 //!
 //! CPU is user and system time of the agent's process. Of an answer it is what the process takes
-//! while it is asked `ASKS_A_SECOND` times, less what it takes in the same time unasked, by the number
-//! of answers; a busy machine does not change it much. Goal: <= 1 ms an answer.
+//! while it is asked `ASKS_A_SECOND` times, less what it takes in the same time unasked, by the
+//! number of answers; a busy machine does not change it much. Goal: <= 1 ms an answer.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ const ASKS_A_SECOND: u32 = 20;
 const ANSWER_GOAL_MS: f64 = 1.0;
 /// Of each half of a round; `PINTLE_BENCH_SECONDS` sets another time.
 const SECONDS: usize = 20;
-/// What follows a start (late events, first relist) has passed.
+/// The work that follows a start (late events, first relist) has ended after this time.
 const SETTLE: Duration = Duration::from_secs(10);
 
 fn main() -> Result<()> {

@@ -1,8 +1,8 @@
-//! What the agent adds to the start of a pod: from the manifest in its folder to the running
+//! The agent's share in the start of a pod: from the manifest in its folder to the running
 //! container, beside the same CRI calls with equal requests made raw.
 //!
-//! One pod: rounds of both sides in turn. Fifty at once: both sides with the same number of calls at
-//! once. The end is the runtime's own stamp of the container's start on both sides; when the pod
+//! One pod: rounds of both sides in turn. Fifty at once: both sides with the same number of calls
+//! at once. The end is the runtime's own stamp of the container's start on both sides; when the pod
 //! shows as running on `/pods` is reported beside it. Goal: p50 of the ratio <= 1.10.
 
 use std::collections::HashMap;
@@ -76,7 +76,7 @@ fn one_at_a_time(node: &TestNode, cri: &RawCri, template: &Template) -> Result<V
     ])
 }
 
-/// What one side showed in all rounds of a burst.
+/// The results of one side in all rounds of a burst.
 #[derive(Default)]
 struct Bursts {
     first: Vec<f64>,

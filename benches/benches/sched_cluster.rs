@@ -56,7 +56,7 @@ const PREEMPTIONS: usize = 150;
 const IDLE_FOR: Duration = Duration::from_secs(2);
 const IDLE_SECONDS: f64 = 0.05;
 
-/// What pods ask for.
+/// The requests and constraints of the pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Workload {
     Basic,
@@ -88,7 +88,7 @@ struct Side {
     program: PathBuf,
 }
 
-/// What came of one workload.
+/// The results of one workload.
 #[derive(Clone, Copy, Debug, Default)]
 struct Found {
     start_ms: f64,
@@ -313,7 +313,7 @@ fn measure(
     Ok(found)
 }
 
-/// What a start takes of the processor where no pod waits, in seconds.
+/// The CPU time of a start without pending pods, in seconds.
 fn start_alone(cluster: &Cluster, side: &Side) -> Result<f64> {
     let running = Running::start(cluster, side)?;
     running.wait_until_idle()?;
@@ -455,7 +455,7 @@ async fn fill(client: &kube::Client, nodes: usize) -> Result<()> {
     made.buffer_unordered(AT_ONCE).try_collect().await
 }
 
-/// Whether there is a node for this one.
+/// Returns whether there is a node for this one.
 fn fits(workload: Workload, at: usize) -> bool {
     workload != Workload::Misfits || at.is_multiple_of(3)
 }

@@ -1,4 +1,4 @@
-//! What a placed pod costs from end to end: compile, decide, reserve, publish, confirm.
+//! The cost of a placed pod from end to end: compile, decide, reserve, publish, confirm.
 //!
 //! Input: clusters of `sched/cluster.rs`, kinds of pods. Output: one table, microseconds of CPU a
 //! pod. Each pod is new: nothing is decided twice. A stage is timed over `BATCH` pods, so that

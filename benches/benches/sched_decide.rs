@@ -174,8 +174,8 @@ fn ratios() {
     threads();
 }
 
-/// What no decision can be faster than, by two measures: reading the number columns once, and
-/// the three loops that also do the arithmetic which the scores are defined by.
+/// Lower bounds of a decision by two measures: reading the number columns once, and
+/// the three loops that also do the arithmetic of the scores.
 fn bounds(cluster: &Cluster, decision: f64) {
     let scan = time(200, |_| {
         black_box(scan(cluster));
@@ -316,7 +316,7 @@ fn threads() {
 /// Pods that are reserved.
 const RESERVED: usize = 4_000;
 
-/// What deciders spent: in all, and a pod.
+/// The CPU time of deciders: in all, and a pod.
 #[derive(Default)]
 struct Reserved {
     busiest_ns: f64,

@@ -54,7 +54,7 @@ struct Side {
     program: PathBuf,
 }
 
-/// What came of one workload.
+/// The results of one workload.
 #[derive(Clone, Copy, Debug, Default)]
 struct Found {
     /// A pod, or a change of a node.

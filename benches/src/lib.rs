@@ -1,4 +1,4 @@
-//! What the benchmarks on a real containerd have in common: one table, and fair opponents.
+//! The common parts of the benchmarks on a real containerd: one table, and fair opponents.
 //!
 //! - `table`: xtask's; a row per goal: ours beside the lower bound of the same run
 //! - `load`: what a process costs

@@ -1,4 +1,4 @@
-//! What a process costs, as the kernel counts it: time on a CPU, memory, switches of context.
+//! The cost of a process, as the kernel counts it: time on a CPU, memory, context switches.
 
 use std::collections::HashMap;
 use std::fs;

@@ -61,7 +61,7 @@ const LOG_MAX: usize = 4096;
 /// The topology key of spread constraints.
 const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// What there is at the beginning.
+/// The objects at the beginning.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
     /// Nodes with 64 CPUs and room for 250 pods.
@@ -70,7 +70,7 @@ pub struct Size {
     pub bound: usize,
     /// Pods without a node.
     pub waiting: usize,
-    /// Whether these fit anywhere.
+    /// True if these fit anywhere.
     pub fits: bool,
     /// So many pods share a label that they spread by, the next ones have another one.
     pub batch: Option<usize>,
@@ -93,7 +93,7 @@ struct State {
     /// Versions of nodes, 0 for one that is gone; each change is a label.
     nodes: Vec<u64>,
     watchers: HashMap<&'static str, Vec<UnboundedSender<Bytes>>>,
-    /// What happened last, for watches that begin where another one or a list ended.
+    /// The last events, for watches that begin where another one or a list ended.
     log: VecDeque<(u64, &'static str, Bytes)>,
     created: Vec<Instant>,
     bound: Vec<Instant>,

@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 
 use crate::Stamp;
 
-/// What is in turn: a call, or a whole pod.
+/// The unit of a turn: a call, or a whole pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// Each call waits for its turn: all sandboxes come before the first container.

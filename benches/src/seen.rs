@@ -1,4 +1,4 @@
-//! What `/pods` shows, asked again and again on one thread of the node's network.
+//! Polls `/pods` on one thread of the node's network, and keeps what it shows.
 //!
 //! Only the few fields that a benchmark needs are decoded, so that asking costs little beside what
 //! is measured. The stamp of an answer is taken when all of it has arrived.

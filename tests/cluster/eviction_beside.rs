@@ -43,7 +43,7 @@ const SCENARIOS: [Scenario; 5] = [
     Scenario { name: "memory", run: |ground| ground.memory(), told: &MEMORY },
 ];
 
-/// What takes its time: grace periods, and what grows until it is too much.
+/// Slow scenarios: grace periods, and resources that fill up slowly.
 const SLOW: [Scenario; 2] = [
     Scenario { name: "a flood of logs", run: |ground| ground.log_flood(), told: &DISK },
     Scenario { name: "a soft threshold", run: |ground| ground.soft(), told: &DISK },

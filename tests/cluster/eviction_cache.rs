@@ -17,7 +17,7 @@ use xtask::shell;
 use crate::eviction::{bound, is_evicted, little_memory, message, under};
 use crate::explain::ask;
 
-/// What is read again and again; all pods together have a fifth of it.
+/// The file that is read again and again; all pods together have a fifth of it.
 const FILE_MIB: u64 = 4096;
 /// A part is read three times before the next, as by a program that works on a file: its page cache
 /// then counts as used.
@@ -34,7 +34,7 @@ fn write_file(at: &Path) {
     shell::capture(&mut dd).expect("the disk has room for the file");
 }
 
-/// What is cached of the file is no longer.
+/// Drops the file from the page cache.
 fn forget(at: &Path) {
     let mut dd = Command::new("dd");
     dd.args(["if=/dev/null", "count=0", "oflag=nocache", "conv=notrunc,fdatasync"]);
@@ -50,7 +50,7 @@ fn reader(name: &str, dir: &Path) -> Value {
     bound(name, &[script("c", &text).with("volumeMounts", mounts)]).with_spec("volumes", volumes)
 }
 
-/// What `pintle-agent pressure` says of the memory of all pods.
+/// The figures of `pintle-agent pressure` for the memory of all pods.
 pub fn pressure(test: &TestCluster) -> Result<Value> {
     let told: Value = serde_json::from_str(&ask(test, &["pressure", "-o", "json"])?)?;
     let signals = told["signals"].as_array().context("a list")?;

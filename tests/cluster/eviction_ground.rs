@@ -16,7 +16,7 @@ use xtask::cluster::node::agent_process;
 
 use crate::eviction::{is_evicted, message, under};
 
-/// What has to be left of each disk.
+/// The eviction threshold of each disk.
 pub const NODE_LEFT_MIB: u64 = 60;
 pub const IMAGE_LEFT_MIB: u64 = 100;
 pub const INODES_LEFT: u64 = NODE_INODES / 2;

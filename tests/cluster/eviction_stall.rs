@@ -19,7 +19,7 @@ use crate::explain::ask;
 const FILE_MIB: u64 = 560;
 /// A part is read three times before the next, so that it counts as used.
 const PARTS: Parts = Parts { mib: FILE_MIB, part_mib: 64, times: 3 };
-/// What the reader has of its own; with the cache counted as left, the threshold is not met.
+/// The reader's own memory; with the cache counted as available, the threshold is not met.
 const OWN_MIB: u64 = 280;
 
 #[test]

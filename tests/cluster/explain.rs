@@ -11,7 +11,7 @@ use pintle_tests::{LONG, until};
 use serde_json::{Value, json};
 use xtask::shell;
 
-/// What the agent's own command prints on the node.
+/// Runs a command of the agent on the node and returns its output.
 pub fn ask(test: &TestCluster, args: &[&str]) -> Result<String> {
     let mut command = test.cluster().node_command(NODE, Path::new(agent_binary()))?;
     shell::capture(command.args(args))

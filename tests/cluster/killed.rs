@@ -10,7 +10,7 @@ use crate::work::{Bystander, Work, given_seed};
 
 /// How often agents are killed: one, the other, or both.
 const ROUNDS: u64 = 8;
-/// What happens is always the same; when, is up to the machine.
+/// The events are always the same; their times depend on the machine.
 const SEED: u64 = 36;
 
 #[test]

@@ -1,13 +1,14 @@
-//! metrics-server asks the agent: what `kubectl top` shows, and the pod autoscaler that lives on it.
+//! metrics-server asks the agent: what `kubectl top` shows, and the pod autoscaler that lives on
+//! it.
 
 use anyhow::{Context as _, Result, ensure};
 use pintle_tests::cluster::{NODE, TestCluster};
 use pintle_tests::{LONG, until};
 use serde_json::{Value, json};
 
-/// What the burning container may use, in thousandths of a CPU; it uses all of it.
+/// The CPU limit of the burning container, in thousandths of a CPU; it uses all of it.
 const LIMIT_MILLIS: u64 = 100;
-/// What it asks for: its use is twice that.
+/// Its CPU request: half of its use.
 const REQUEST_MILLIS: u64 = 50;
 
 /// Pods that turn in a circle, as fast as they are let.

@@ -1,4 +1,4 @@
-//! What the flight recorder keeps of pods of the API server.
+//! The flight recorder's records of pods of the API server.
 
 use pintle_tests::cluster::{NODE, TestCluster};
 use pintle_tests::manifest::{With, condition, container, pod};

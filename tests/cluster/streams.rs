@@ -14,7 +14,7 @@ use serde_json::json;
 
 /// Streams of each kind.
 const STREAMS: usize = 5;
-/// What so many streams may add to the agent's memory, in KiB: a few buffers each.
+/// Growth of the agent's memory allowed for so many streams, in KiB: a few buffers each.
 const GROWTH_KIB_MAX: u64 = 48 << 10;
 /// Idle connections that the API server keeps for a while.
 const IDLE_MAX: usize = 2;

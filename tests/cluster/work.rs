@@ -27,7 +27,7 @@ const FLEET: &str = "fleet";
 /// Its greatest size.
 const FLEET_MAX: u64 = 6;
 
-/// What a pod does.
+/// The behaviour of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Runs until it is deleted.
@@ -281,7 +281,8 @@ fn check_runtime(pod: &Pod, kind: Kind, held: &[Held]) -> Result<()> {
     Ok(())
 }
 
-/// Whether the runtime gave a start up because its caller went away, when something may have run.
+/// Returns whether the runtime gave a start up because its caller went away, when something may
+/// have run.
 fn was_given_up(pod: &Pod) -> bool {
     let ended = |name: &str| {
         let status = status_of(pod, name)?;
@@ -292,12 +293,12 @@ fn was_given_up(pod: &Pod) -> bool {
     ["i", "c"].into_iter().any(|name| ended(name).is_some_and(is_it))
 }
 
-/// Whether the pod of this name is of a [`Work`]: other pods are not its business.
+/// Returns whether the pod of this name is of a [`Work`]: other pods are not its business.
 fn is_own(name: &str) -> bool {
     name.strip_prefix('w').is_some_and(|n| n.parse::<u64>().is_ok())
 }
 
-/// Whether the pod of this name is of the deployment.
+/// Returns whether the pod of this name is of the deployment.
 fn is_of_fleet(name: &str) -> bool {
     name.strip_prefix(FLEET).is_some_and(|rest| rest.starts_with('-'))
 }

@@ -1,8 +1,9 @@
 //! An API server with its store, and controller managers beside it, ours and upstream's.
 //!
 //! Input: arguments of managers. Output: clients in the cluster's network, answers of a manager's
-//! port, logs and exit codes. Bounds: what a test starts ends with the server. One server at most is
-//! shared by the cases, which have namespaces of their own; it lives as long as some test uses it.
+//! port, logs and exit codes. Bounds: what a test starts ends with the server. One server at most
+//! is shared by the cases, which have namespaces of their own; it lives as long as some test uses
+//! it.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -61,7 +62,7 @@ impl ManagerProcess {
         self.child.wait().expect("a child can be waited for")
     }
 
-    /// What it logged.
+    /// The process' log.
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -142,7 +143,7 @@ impl Server {
         ManagerProcess { child: cmd.spawn().expect("it starts"), log }
     }
 
-    /// What a manager with wrong arguments says, and how it ends.
+    /// The exit status and the output of a manager with wrong arguments.
     pub fn refusal(&self, args: &[String]) -> (ExitStatus, String) {
         let mut cmd = self.cluster.control_command(&program()).expect("a command");
         cmd.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -197,7 +198,8 @@ impl Server {
         self.cluster.in_control_network(run).expect("a thread").expect("the API server answers")
     }
 
-    /// What a manager answers on its port, to the owner of this certificate or to an unknown client.
+    /// The answer of a manager's port to a client with this user's certificate, or to an unknown
+    /// client.
     pub fn answer(&self, port: u16, path: &str, user: Option<&str>) -> String {
         let openssl = shell::which(&["openssl"]).expect("openssl");
         let mut cmd = self.cluster.control_command(&openssl).expect("a command");
@@ -236,7 +238,8 @@ impl Drop for Server {
     }
 }
 
-/// The program under test: `PINTLE_CONTROLLERS`, else this workspace's, built if it is not up to date.
+/// The program under test: `PINTLE_CONTROLLERS`, else this workspace's, built if it is not up to
+/// date.
 fn program() -> PathBuf {
     if let Some(path) = std::env::var_os("PINTLE_CONTROLLERS") {
         return path.into();

@@ -1,8 +1,8 @@
 //! `--shadow-first` on a real API server: what deletes waits, everything else acts at once.
 //!
-//! Input: a manager with a short wait, an object to collect, a namespace to delete. Output: both are
-//! there as long as the log does not say that the wait is over, and then gone. How long that takes is
-//! not looked at.
+//! Input: a manager with a short wait, an object to collect, a namespace to delete. Output: both
+//! are there as long as the log does not say that the wait is over, and then gone. How long that
+//! takes is not looked at.
 
 use std::cell::Cell;
 
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::kit::{Case, DeleteHow};
 use crate::server::{ManagerProcess, PORT, Server};
 
-/// What the manager logs when the held back controllers begin to act.
+/// The log line of the manager when the held back controllers begin to act.
 const ACTING: &str = "acting after";
 
 #[test]

@@ -24,11 +24,11 @@ const PERIOD: Duration = Duration::from_secs(20);
 /// Where the standby serves.
 const OTHER_PORT: u16 = 10261;
 const ROLLOUTS: [&str; 2] = ["first", "second"];
-/// What is created once and never changed.
+/// Kinds that are created once and never changed.
 const QUIET: [&str; 5] =
     ["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "ControllerRevision"];
 const COMPLETIONS: usize = 6;
-/// What ours and upstream's log when they end without their lease.
+/// Log lines of our manager and upstream's when they exit without their lease.
 const LOST: [&str; 2] = ["the lease was lost", "leaderelection lost"];
 
 #[test]

@@ -170,7 +170,7 @@ fn an_archive_that_is_none_is_refused() {
     assert!(matches!(refused, Err(ImportError::Containerd(_))), "{refused:?}");
 }
 
-/// Whether a call with an empty request is refused as unimplemented.
+/// Returns whether a call with an empty request is refused as unimplemented.
 fn lacks<R: Call>(cri: &RawCri) -> (Method, bool) {
     let answer = cri.block(cri.client.call(R::default()));
     (R::METHOD, answer.is_err_and(|error| error.is_unimplemented()))

@@ -52,7 +52,7 @@ fn holds_a_node_until_it_is_ended() {
     std::thread::sleep(LONG * 100);
 }
 
-/// What the inner test says of its node.
+/// The inner test's report about its node.
 struct NodeOfRun {
     name: String,
     dir: PathBuf,

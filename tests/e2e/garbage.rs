@@ -64,7 +64,7 @@ fn a_disk_that_is_too_full_loses_what_nobody_uses_and_keeps_what_somebody_does()
     node.pod_until("next", "is ready", |p| condition(p, "Ready"));
 }
 
-/// What the runtime has of a pod: its sandboxes, and its containers that have ended.
+/// The runtime's records of a pod: the number of sandboxes, and its dead containers.
 fn records(cri: &RawCri, name: &str) -> anyhow::Result<(usize, Vec<Container>)> {
     let full = format!("{name}-{NODE_NAME}");
     let of_pod = BTreeMap::from([("io.kubernetes.pod.name".to_owned(), full)]);

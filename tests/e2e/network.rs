@@ -121,7 +121,7 @@ impl Namespace {
         Self(holder)
     }
 
-    /// What runs a program in it, with the programs of the runtime.
+    /// The command prefix that runs a program in it, with the programs of the runtime.
     fn enter(&self) -> Vec<String> {
         let runtime = Runtime::ensure(Version::V2_1).expect("a runtime with its tools");
         let net = format!("--net=/proc/{}/ns/net", self.0.id());

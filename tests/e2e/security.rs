@@ -1,4 +1,4 @@
-//! What a container may do, and what containers of a pod share.
+//! Privileges of containers, and namespaces that containers of a pod share.
 
 use pintle_tests::TestNode;
 use pintle_tests::manifest::{With, condition, container, pod, script, waiting_reason};

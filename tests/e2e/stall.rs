@@ -22,12 +22,12 @@ use crate::support::{lines, remove_all, sharing};
 /// Memory that all pods may have together, and what has to be left of it.
 const PODS_MIB: u64 = 800;
 const LEFT_MIB: u64 = 400;
-/// What a pod reads that only reads: more than all pods may have.
+/// The file of the pod that only reads: larger than the memory of all pods.
 const LARGE_MIB: u64 = 1024;
 /// The file of a pod that needs its page cache: a little larger than the memory without `OWN_MIB`,
 /// so that dropped pages are read again soon, and the kernel counts the wait for them.
 const NEEDED_MIB: u64 = 560;
-/// What that pod has of its own; with the cache counted as left, the threshold is not met.
+/// The own memory of that pod; with the cache counted as available, the threshold is not met.
 const OWN_MIB: u64 = 280;
 /// A part is read so many times before the next, so that it counts as used. The pod that only reads
 /// reads it more often: it reclaims its own cache, which counts as waiting, and an emulated machine

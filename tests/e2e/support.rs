@@ -1,4 +1,4 @@
-//! What several scenarios need: a folder that containers write into, logs, explanations.
+//! Helpers of several scenarios: a folder that containers write into, logs, explanations.
 //!
 //! Order and gaps are read from what the containers themselves wrote down, never from how long a
 //! wait of the test took.
@@ -24,9 +24,9 @@ pub(crate) fn shared(node: &TestNode) -> PathBuf {
 }
 
 /// Waits until nothing of any pod is left but what containerd itself has forgotten and no call of
-/// CRI ends: a caller that went away while it made a sandbox leaves a shim with what it has mounted,
-/// or a record that CRI does not list. Processes in a pod's cgroup the agent ends when two of its
-/// sweeps have found them.
+/// CRI ends: a caller that went away while it made a sandbox leaves a shim with what it has
+/// mounted, or a record that CRI does not list. Processes in a pod's cgroup the agent ends when two
+/// of its sweeps have found them.
 pub(crate) fn clean_of_what_the_runtime_knows(node: &TestNode) {
     let cri = RawCri::connect(node).expect("connected");
     until(LONG * 2, "nothing of the pods is left", || {

@@ -185,7 +185,7 @@ fn statistics_are_there(node: &TestNode, pod: &Pod) {
     }
 }
 
-/// What an agent that died between making the cgroup and making the sandbox leaves.
+/// The slice that an agent leaves if it is killed between creating the cgroup and the sandbox.
 fn a_left_over_slice_goes() {
     let name = "kubepods-besteffort-poddead_beef.slice";
     let made = Command::new("busctl")

@@ -89,7 +89,7 @@ fn checkpoint(bytes: &[u8]) {
     }
 }
 
-/// What is read of a record or an intent is written, and read again.
+/// A record or an intent that can be read is written, and read again.
 fn a_pull_record(bytes: &[u8]) {
     use pull_record::{Intent, Record};
     if let Some((record, _)) = Record::read(bytes) {

@@ -20,13 +20,13 @@ use crate::port::Port;
 
 /// How many times as long as on the quiet node a part of a life may take.
 pub(crate) const LIMIT_FACTOR: u32 = 3;
-/// What a part may take beside. The two cores of a test host are shared by the agent, the runtime,
-/// the attacker and this program, and a probe falls anywhere within its period of one second, so
-/// that a fast part is easily a second or two late without any interference. Real interference,
-/// such as a full pool, a lock or a hanging call, lasts many times that.
+/// Extra time allowed for a step. The two cores of a test host are shared by the agent, the
+/// runtime, the attacker and this program, and a probe falls anywhere within its period of one
+/// second, so that a fast part is easily a second or two late without any interference. Real
+/// interference, such as a full pool, a lock or a hanging call, lasts many times that.
 const FLOOR: Duration = Duration::from_secs(2);
 
-/// What each part of a life took.
+/// The duration of each step of a life.
 pub(crate) type Times = Vec<(&'static str, Duration)>;
 
 /// The longest that a part may take which took `quiet` on the quiet node.

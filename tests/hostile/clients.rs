@@ -1,4 +1,4 @@
-//! What clients do to the agent's ports, those that it does not know and those that it does.
+//! Attacks by clients on the agent's ports, with and without a valid certificate.
 //!
 //! All of them come from the bystander's own address: a limit by address must not hit it.
 

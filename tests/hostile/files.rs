@@ -1,4 +1,4 @@
-//! What a tenant does to the files that the agent reads, writes or removes for it.
+//! Attacks by a tenant on files that the agent reads, writes or removes for it.
 
 use std::fs;
 use std::os::unix::fs::symlink;

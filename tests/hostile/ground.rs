@@ -23,7 +23,7 @@ use crate::port::Port;
 const THREADS_MAX: u64 = 40;
 /// How many times its quiet memory the agent may take.
 const MEMORY_FACTOR: f64 = 1.5;
-/// What it may take beside: pages of its program that an attack touches for the first time, and
+/// Extra memory allowed: pages of its program that an attack touches for the first time, and
 /// the records of the attack's own pods, which are hundreds.
 const MEMORY_FLOOR_KIB: u64 = 8 << 10;
 /// How long the deciding thread may be busy with its own, with one exception in so many turns

@@ -26,7 +26,7 @@ use xtask::node::http::{self, Answer, Request};
 const PORT: u16 = 10250;
 /// How long a connection or an answer may take; limits of tests are shorter.
 const WAIT: Duration = Duration::from_secs(20);
-/// What a client of h2 sends first: the preface and empty settings.
+/// The first bytes of an h2 client: the preface and empty settings.
 pub(crate) const H2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 /// A connection with TLS.

@@ -1,4 +1,4 @@
-//! What a tenant's probes ask for, and what its servers answer.
+//! Attacks by a tenant's probes and by the servers that they probe.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};

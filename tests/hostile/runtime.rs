@@ -1,4 +1,4 @@
-//! What the runtime does: it hangs for one pod, for all, it ends, its registry answers nothing.
+//! Faults of the runtime: it hangs for one pod, for all, it exits, its registry does not answer.
 
 use std::path::Path;
 use std::thread;

@@ -1,4 +1,4 @@
-//! What several attacks need.
+//! Helpers of several attacks.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! What a tenant writes into its own pod, and what its own processes do.
+//! Attacks by a tenant's pod spec and by its processes.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! What clients without credentials do to the scheduler's HTTPS port.
+//! Attacks by clients without credentials on the scheduler's HTTPS port.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -34,7 +34,8 @@ const WAIT: Duration = Duration::from_secs(2);
 /// A connection with TLS.
 type Stream = StreamOwned<ClientConnection, TcpStream>;
 
-/// The preface of a client of HTTP/2, with a window of no bytes for each answer, and a request of `/healthz`.
+/// The preface of a client of HTTP/2, with a window of no bytes for each answer, and a request of
+/// `/healthz`.
 fn request_without_window() -> Vec<u8> {
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     // SETTINGS of 6 bytes: INITIAL_WINDOW_SIZE is 0.

@@ -48,7 +48,7 @@ const GATES: &str = "GenericWorkload=true,GangScheduling=true,\
 /// host has two cores for the API server, its store, the attacker and the scheduler.
 const LIMIT_FACTOR: u32 = 3;
 const LIMIT_FLOOR: Duration = Duration::from_secs(2);
-/// What the scheduler may take beside its quiet memory. The API server lets a user store a few
+/// Memory allowed to the scheduler beyond its quiet memory. The API server lets a user store a few
 /// megabytes of pods without a quota, which the scheduler has to know.
 const MEMORY_FLOOR_KIB: u64 = 192 << 10;
 /// Bystanders on the quiet cluster.

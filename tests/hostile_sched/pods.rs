@@ -127,7 +127,7 @@ fn gates_by_the_hundred(ground: &mut Ground) {
     ground.are_answered(&["p0", "p49"]);
 }
 
-/// What an administrator of classes may do; pods of each wait for room.
+/// Very many priority classes, as an administrator may create; pods of each wait for room.
 fn classes_of_priority_without_number(ground: &mut Ground) {
     let class = |at: usize| {
         json!({"metadata": {"name": format!("{ATTACKER}-{at}")}, "value": at,

@@ -38,7 +38,7 @@ pub struct Edit {
     pub value: Value,
 }
 
-/// What a step does to its object.
+/// The action of a step on its object.
 #[derive(Clone, Debug)]
 pub enum Act {
     Create { body: Value },

@@ -5,9 +5,9 @@
 //! tenth sequence the events of watches, too. A second test asks both servers what every controller
 //! may do. `PINTLE_MEMORY_CASES` asks more sequences, `PINTLE_SEED` begins elsewhere.
 //!
-//! What is not compared: UIDs, versions and generated names (by the order in which they appear),
+//! Not compared: UIDs, versions and generated names (by the order in which they appear),
 //! times, field managers and the versions that only they make (but for `scale`), causes that say
-//! the same twice, versions of lists. What is not asked: apply patches, objects that upstream's
+//! the same twice, versions of lists. Not sent: apply patches, objects that upstream's
 //! validation refuses, and kinds that need allocators (services), and
 //! pods without their service account.
 //! It is part of the test program `scheduler`, because it needs the same: an API server alone.

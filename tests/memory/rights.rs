@@ -1,4 +1,4 @@
-//! What every controller may do, asked of both servers.
+//! The rights of every controller, checked on both servers.
 //!
 //! Input: the identities of the table in `api/memory`. Output: the requests that one server allows
 //! and the other refuses. The real server is asked by SubjectAccessReview, nothing is changed.

@@ -16,7 +16,7 @@ use super::generate::{Act, Edit, Stated, Step};
 const WRONG_UID: &str = "99999999-9999-4999-8999-999999999999";
 const WRONG_VERSION: &str = "999999999";
 
-/// What a server answered, of one sequence.
+/// The answers of a server to one sequence.
 #[derive(Default)]
 pub struct Side {
     /// States of objects, oldest first.

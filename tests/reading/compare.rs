@@ -1,8 +1,8 @@
-//! What two readers make of one file, and whether it is the same.
+//! Results of two readers for one file, and their comparison.
 
 use serde_json::{Map, Value};
 
-/// What a reader makes of a file.
+/// The result of a reader for a file.
 #[derive(Debug)]
 pub(crate) enum Verdict {
     /// The object, without what is nothing.
@@ -27,8 +27,8 @@ const VALUES: [&str; 12] = [
     "strategy",
 ];
 
-/// The same without nulls, empty texts and lists, zeros and `false`: Go leaves them out where they are
-/// no pointers.
+/// The same without nulls, empty texts and lists, zeros and `false`: Go leaves them out where they
+/// are no pointers.
 pub(crate) fn meagre(value: Value) -> Value {
     match value {
         Value::Object(entries) => Value::Object(entries.into_iter().filter_map(kept).collect()),

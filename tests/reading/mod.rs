@@ -1,10 +1,10 @@
 //! The kubelet's readers of files and ours, asked about the same generated files.
 //!
-//! Input: manifests, kubelet configurations, kubeconfigs, Docker's configurations and configurations
-//! of credential providers. Upstream's readers run in a program of their own
-//! (`tests/upstream/vectors/reading.go`): the kubelet's own decoding, defaulting and validation, fed
-//! a file a line; of a kubeconfig, what a client made of it knows. Both must make equal objects of a
-//! file, or both refuse it; what may differ has a row in `EXCEPTIONS` and in docs/COMPAT.md.
+//! Input: manifests, kubelet configurations, kubeconfigs, Docker's configurations and
+//! configurations of credential providers. Upstream's readers run in a program of their own
+//! (`tests/upstream/vectors/reading.go`): the kubelet's own decoding, defaulting and validation,
+//! fed a file a line; of a kubeconfig, what a client made of it knows. Both must make equal objects
+//! of a file, or both refuse it; what may differ has a row in `EXCEPTIONS` and in docs/COMPAT.md.
 //! `PINTLE_READING_CASES` sets how many files are asked about, `PINTLE_SEED` where they begin.
 
 mod compare;
@@ -59,7 +59,7 @@ const KINDS: [&str; 16] = [
 /// Kinds with fields that come from upstream's types.
 const SHAPED: [&str; 4] = ["pod", "kubelet", "kubeconfig", "providers"];
 
-/// What differs on purpose: the row of docs/COMPAT.md, and a part of what either reader says then.
+/// Intended differences: the row of docs/COMPAT.md, and a part of either reader's message then.
 const EXCEPTIONS: &[(&str, &[&str])] = &[
     ("A manifest whose `uid` is no plain name", &["metadata.uid: Invalid value"]),
     (
@@ -196,7 +196,7 @@ fn ours(kind: &str, bytes: &[u8]) -> Verdict {
     }
 }
 
-/// What a client knows from a kubeconfig in the folder of the test's keys.
+/// The client configuration from a kubeconfig in the folder of the test's keys.
 fn kubeconfig(bytes: &[u8]) -> Result<Value, String> {
     let path = Path::new(material::folder()).join("kubeconfig");
     std::fs::write(&path, bytes).expect("written");
@@ -225,7 +225,7 @@ fn theirs(kind: &str, line: &str) -> Verdict {
     }
 }
 
-/// What is not the same, but for what may differ.
+/// The difference between two results, unless it is an intended one.
 fn difference(kind: &str, theirs: &Verdict, ours: &Verdict) -> Option<String> {
     let found = match (theirs, ours) {
         (Verdict::Refused(_), Verdict::Refused(_)) => return None,

@@ -150,7 +150,7 @@ impl Writer<'_> {
         }
     }
 
-    /// What stands behind `-` or a key.
+    /// Writes the value behind `-` or a key.
     fn child(&mut self, value: &Value, indent: usize, is_item: bool) {
         self.text.push(' ');
         // A list may stand under its key without indentation.

@@ -29,7 +29,7 @@ const SHOWN: usize = 5;
 /// Claims that have devices already.
 const OLD: usize = 3;
 
-/// What a device takes of a resource of its node: so much, or so many times what is consumed of it.
+/// A device's use of a resource of its node: an amount, or a multiple of the consumed capacity.
 fn mapping(dice: &mut Dice, resource: &str, is_shared: bool) -> Value {
     let mut mapping = json!({});
     // Where nothing can be consumed a capacity is a mistake, which ends everything.
@@ -263,7 +263,7 @@ fn any_of_them(reason: &str) -> String {
     reason.to_owned()
 }
 
-/// What becomes of a pod, as upstream's program says it.
+/// The outcome of a pod, in the form of upstream's program.
 fn ours(shared: &mut Shared, pod: &Pod) -> Value {
     let found = match shared.ask(pod) {
         Ok(found) => found,
@@ -286,7 +286,7 @@ fn ours(shared: &mut Shared, pod: &Pod) -> Value {
         "nonzeroCpu": requests.nonzero_cpu_milli, "nonzeroMemory": requests.nonzero_mem_bytes}})
 }
 
-/// What is compared of an answer.
+/// The compared part of an answer.
 fn short(mut answer: Value) -> Value {
     let reasons = answer["reasons"].as_array().into_iter().flatten();
     let reasons: Vec<String> = reasons.filter_map(Value::as_str).map(any_of_them).collect();

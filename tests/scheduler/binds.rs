@@ -104,10 +104,10 @@ fn kill_again_and_again(stand: &Stand, ended: &AtomicBool) -> usize {
     kills
 }
 
-/// What another process that only watches makes of it. Bindings are written in another order than
+/// Compares with another process that only watches. Bindings are written in another order than
 /// they are decided, many at once, so that on a busy machine it cannot find the state of each
-/// decision; then scores differ a little. No node is ever chosen that a filter rejects, and no pod
-/// refused that has a place.
+/// decision; then scores differ a little. No chosen node is rejected by a filter, and no rejected
+/// pod fits a node.
 fn decided_alike(report: &Value, stand: &Stand) {
     let log = stand.ours_log_end();
     assert_eq!(report["refusals"]["other"], 0, "{report}\n{log}");
@@ -169,7 +169,7 @@ async fn look(client: &kube::Client) -> Result<(Vec<Pod>, Vec<Node>, Vec<Event>)
     Ok((pods(client).await?, nodes, events))
 }
 
-/// What pods on a node ask for is there.
+/// Checks that the requests of pods on a node fit it.
 fn not_over_committed(all: &[Pod], nodes: &[Node]) {
     let mut asked: HashMap<&str, BTreeMap<String, i64>> = HashMap::new();
     for pod in all.iter().filter(|pod| is_bound(pod)) {

@@ -27,7 +27,7 @@ const DRIVERS: [&str; 2] = ["d.example", "e.example"];
 const MODELS: [&str; 3] = ["a100", "h100", "l4"];
 const AMOUNTS: [&str; 6] = ["1Gi", "2Gi", "3Gi", "1500Mi", "4Gi", "8Gi"];
 
-/// What claims and classes ask of devices; the last ones have no answer for some or all of them.
+/// Selectors of claims and classes; the last ones have no result for some or all devices.
 const SELECTORS: [&str; 12] = [
     "device.driver == 'd.example'",
     "device.attributes['d.example'].?model.orValue('l4') == 'a100'",
@@ -45,7 +45,7 @@ const SELECTORS: [&str; 12] = [
     "device.capacity['e.example'].memory.isLessThan(quantity('3Gi'))",
 ];
 
-/// What claims ask of attributes that may be lists; the last ones have no answer for some of them.
+/// Selectors over attributes that may be lists; the last ones have no result for some devices.
 const OF_LISTS: [&str; 16] = [
     "device.attributes['d.example'].?model.orValue('l4').includes('a100')",
     "device.attributes[device.driver].?numa.orValue([0]).includes(0)",
@@ -217,7 +217,7 @@ fn pool(dice: &mut Dice, at: usize) -> Vec<Value> {
     specs.into_iter().enumerate().map(named).collect()
 }
 
-/// What a request and an alternative of one have in common.
+/// The common part of a request and of its alternatives.
 fn wish(dice: &mut Dice) -> Value {
     let class = dice.pick(&["any", "any", "typed", "configured"]);
     let mut wish = json!({"deviceClassName": class, "selectors": selectors(dice, 40)});

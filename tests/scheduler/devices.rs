@@ -293,7 +293,7 @@ async fn add_node(client: &kube::Client, side: &str, case: &Case) -> Result<()> 
     Ok(())
 }
 
-/// What became of a pod: its node, or why it has none.
+/// The outcome of a pod: its node, or the reason why it has none.
 async fn settled(pods: &Api<Pod>, name: &str) -> Result<Value> {
     let params = WatchParams::default().fields(&format!("metadata.name={name}"));
     let mut events = pods.watch(&params, "0").await?.boxed();

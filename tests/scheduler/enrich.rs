@@ -1,4 +1,4 @@
-//! What generated clusters do not have: everything else that filters and scores read.
+//! Adds to generated clusters all other fields that filters and scores read.
 //!
 //! Input: dice, and objects that the generator made. Output: the same objects, some of them with
 //! overhead, sidecars, requests of the pod, resizes under way, owners, image volumes, names of

@@ -18,7 +18,7 @@ use crate::stand::Stand;
 
 /// Where the extender listens, in the cluster's network.
 const ADDRESS: &str = "127.0.0.1:8199";
-/// What it looks after.
+/// The resource that it manages.
 const LICENCE: &str = "example.com/licence";
 /// Pods of each kind.
 const EACH: usize = 6;
@@ -53,7 +53,7 @@ fn pod(name: &str, scheduler: &str, cpu: &str, licence: Option<&str>) -> Value {
     })
 }
 
-/// What it was asked, by verb.
+/// The number of its requests, by verb.
 type Asked = Rc<std::cell::RefCell<BTreeMap<String, usize>>>;
 
 /// Takes n2 and n3 alone, likes n3 best, and binds.

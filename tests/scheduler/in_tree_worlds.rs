@@ -1,8 +1,8 @@
 //! Made-up volumes of plugins that were once part of Kubernetes, for the worlds of volumes.
 //!
-//! Input: dice. Output: sources of volumes, what nodes say of drivers and zones. Left out is what ends
-//! a decision of upstream's with an error: in a pod a volume that its driver cannot have, and such a
-//! volume of a claim where VolumeBinding is asked.
+//! Input: dice. Output: sources of volumes, what nodes say of drivers and zones. Left out is what
+//! ends a decision of upstream's with an error: in a pod a volume that its driver cannot have, and
+//! such a volume of a claim where VolumeBinding is asked.
 
 use serde_json::{Value, json};
 
@@ -26,7 +26,7 @@ const TOPOLOGIES: [&str; 4] = [
     "topology.csi.vmware.com/zone",
 ];
 const DISKS: [&str; 3] = ["vol-1", "vol-2", "vol-3"];
-/// What a volume of Google's may say of its zones, where its driver has to have it.
+/// Zone labels of a GCE volume, which its driver must translate.
 const ZONES_OF_DISK: [&str; 3] = ["e-w-1", "e-s-1", "e-w-1__e-w-2"];
 
 /// A plugin, as a class names it.

@@ -1,4 +1,4 @@
-//! What kube-scheduler's port says of a cluster, and ours beside it.
+//! Answers of kube-scheduler's port about a cluster, compared with ours.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -113,7 +113,7 @@ struct Family {
     bounds: Vec<String>,
 }
 
-/// What a scraper reads, by name.
+/// The families in an exposition, by name.
 fn families(text: &[String]) -> BTreeMap<String, Family> {
     let mut all: BTreeMap<String, Family> = BTreeMap::new();
     for line in text {

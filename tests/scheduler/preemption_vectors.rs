@@ -165,7 +165,7 @@ fn budget(dice: &mut Dice, at: usize, pods: &[Pod]) -> PodDisruptionBudget {
     }
 }
 
-/// What differs in an answer, a line each, and how many of its pods could preempt.
+/// The differences in an answer, a line each, and how many of its pods could preempt.
 fn differences(line: &str) -> (Vec<String>, usize) {
     let text: Value = serde_json::from_str(line).expect("an answer");
     let config = text["config"].as_str().unwrap_or_default().to_owned();

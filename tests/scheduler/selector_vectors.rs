@@ -445,7 +445,7 @@ const FORMATS: [Shape; 14] = [
     "format.datetime()",
     "format.named('uri').value()",
 ];
-/// What formats may be about.
+/// Kinds of names that formats check.
 const NAMES: [Shape; 20] = [
     "'my-name'",
     "'my.name'",
@@ -602,7 +602,7 @@ fn priced_world(seed: u64) -> Value {
 }
 
 /// Upstream's price decides which expressions have an answer at all, and so has to be the same.
-/// What the API server's estimate refuses is not stored; it is compared all the same.
+/// Expressions that the API server's estimate refuses are not stored, but compared nevertheless.
 #[test]
 fn every_selector_costs_what_upstream_counts() {
     let (count, first) = number_of_cases(EXPRESSIONS);

@@ -92,7 +92,7 @@ fn commands(stand: &Stand, outcome: &Outcome) {
     assert_eq!(answer["placed"].as_array().map(Vec::len), Some(3), "{answer}");
 }
 
-/// What the API server has at the end.
+/// The objects at the API server at the end.
 #[derive(Debug, PartialEq, Eq, Clone, Default)]
 pub(crate) struct Outcome {
     pub(crate) bound: usize,

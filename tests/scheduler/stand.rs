@@ -36,7 +36,7 @@ impl Ours {
         self.0.id()
     }
 
-    /// Whether it has not ended.
+    /// Returns whether it has not ended.
     pub fn runs(&self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap_or_default();
         // A process that ended is there as a zombie until it is waited for.
@@ -177,7 +177,7 @@ impl Stand {
         String::from_utf8_lossy(&answer.stdout).into_owned()
     }
 
-    /// What the API server was asked, a line each.
+    /// The API server's audit log, a line a request.
     pub fn audit(&self) -> String {
         fs::read_to_string(self.cluster.layout().audit_log()).expect("an audit log")
     }
@@ -238,7 +238,7 @@ impl Stand {
         });
     }
 
-    /// What a command of our program prints, with credentials that may only read.
+    /// The output of a command of our program, with read-only credentials.
     pub fn ask(&self, args: &[&str]) -> String {
         let mut cmd = self.cluster.control_command(&program()).expect("a command");
         cmd.args(args).arg("--kubeconfig").arg(self.cluster.layout().kubeconfig("shadow"));

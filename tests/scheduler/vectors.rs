@@ -1,8 +1,9 @@
 //! The real scheduling framework and ours, asked about the same generated clusters.
 //!
-//! Upstream's plugins run in a program of their own (`tests/upstream/vectors`), fed a cluster a line,
-//! each with a configuration of its own; what every plugin said of every node has to be equal, to
-//! the bit. `PINTLE_VECTOR_CASES` sets how many pods are asked about, `PINTLE_SEED` where it begins.
+//! Upstream's plugins run in a program of their own (`tests/upstream/vectors`), fed a cluster a
+//! line, each with a configuration of its own; what every plugin said of every node has to be
+//! equal, to the bit. `PINTLE_VECTOR_CASES` sets how many pods are asked about, `PINTLE_SEED` where
+//! it begins.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::ops::Range;
@@ -85,7 +86,7 @@ pub(crate) fn pruned(mut whole: Recording) -> Recording {
     whole
 }
 
-/// What differs in an answer, a line each.
+/// The differences in an answer, a line each.
 fn differences(line: &str) -> Vec<String> {
     let text: Value = serde_json::from_str(line).expect("an answer");
     let config = text["config"].as_str().expect("a configuration").to_owned();

@@ -75,8 +75,7 @@ fn claim_name(key: &pintle_api::informer::ObjectKey) -> &str {
     key.as_str()
 }
 
-/// What ours says of a pod: before nodes are looked at, of each node, and the volumes it would have
-/// where it fits.
+/// Our results for a pod: PreFilter, Filter of each node, and its volumes on nodes where it fits.
 fn ours(mirror: &mut Mirror, pod: &Pod) -> Value {
     let asking = Asking::new(pod, mirror).expect("a pod that can be read");
     let mut thinker = Thinker::default();

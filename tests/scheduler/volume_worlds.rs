@@ -246,7 +246,7 @@ fn capacities(dice: &mut Dice, nodes: usize) -> Vec<Value> {
         .collect()
 }
 
-/// What drivers of a node attach; seldom nothing is known of it.
+/// The volume limits of a node's drivers; rarely unknown.
 fn csi_node(dice: &mut Dice, at: usize) -> Option<Value> {
     if dice.chance(15) {
         return None;
@@ -304,7 +304,7 @@ fn set_class(dice: &mut Dice, object: &mut Value, class: &str) {
     }
 }
 
-/// What the spec of a volume and a claim may both say.
+/// Sets the common fields of volumes and claims.
 fn set_common(dice: &mut Dice, object: &mut Value) {
     if dice.chance(30) {
         let mode = if dice.chance(70) { "Filesystem" } else { "Block" };

@@ -33,9 +33,9 @@ macro_rules! attacks {
     };
 }
 
-/// What is attacked.
+/// The target of the attacks.
 pub trait Ground: Sized {
-    /// What is counted through all attacks.
+    /// The counts over all attacks.
     type Tally: Default + Debug;
     /// The name of the test that checks the tally, when all attacks ran.
     const OVERALL: &'static str;
@@ -51,7 +51,7 @@ pub trait Ground: Sized {
     /// Checks the tally of all attacks.
     ///
     /// # Errors
-    /// What was too much.
+    /// Fails if a count is too high.
     fn check(tally: &Self::Tally) -> Result<()>;
 }
 

@@ -32,7 +32,7 @@ use crate::wait::{LONG, until};
 
 /// Names a running cluster.
 const NAMED: &str = "PINTLE_TEST_CLUSTER";
-/// What a cluster is for that is started for one test, beside the one that other tests are given.
+/// The purpose of a cluster that is started for one test, beside the shared one.
 const OWN: &str = "own";
 /// The node; the only one for most tests.
 pub const NODE: &str = "n1";
@@ -47,9 +47,9 @@ pub struct TestCluster {
     is_own: bool,
     /// The agent's kubeconfig, as it was.
     kubeconfig: String,
-    /// Whether the agent's configuration is not as it was.
+    /// True if the agent's configuration is not as it was.
     configured: Cell<bool>,
-    /// Whether the cluster's own pods were taken off the nodes.
+    /// True if the cluster's own pods were taken off the nodes.
     emptied: Cell<bool>,
     /// Shims that an earlier test left: containerd loses some if their caller is killed.
     stale_shims: RefCell<Vec<String>>,
@@ -296,7 +296,7 @@ impl TestCluster {
         }
     }
 
-    /// What pods left behind on a node since it was empty.
+    /// The leftovers of pods on a node since it was empty.
     pub fn leftovers(&self, node: &str) -> Result<Leftovers> {
         let mut left = self.cluster.leftovers(node)?;
         left.shims.retain(|shim| !self.stale_shims.borrow().contains(shim));
@@ -353,7 +353,7 @@ impl Drop for TestCluster {
     }
 }
 
-/// Whether the node can take pods.
+/// Returns whether the node can take pods.
 pub fn is_ready(node: &Node) -> bool {
     let conditions = node.status.as_ref().and_then(|s| s.conditions.as_ref());
     conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"))

@@ -36,7 +36,7 @@ pub struct RawCri {
 pub struct RawPod {
     /// The sandbox's id.
     pub id: String,
-    /// What it was made of; containers repeat it.
+    /// The configuration of its creation; containers repeat it.
     pub config: PodSandboxConfig,
 }
 

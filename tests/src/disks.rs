@@ -96,7 +96,7 @@ impl<'a> SmallDisks<'a> {
         shell::capture(ctr.args(["-n", "k8s.io", "images", "import"]).arg(archive)).map(drop)
     }
 
-    /// What is left there: bytes, inodes.
+    /// The free bytes and inodes there.
     pub fn free(&self, at: &str) -> (u64, u64) {
         let root = self.test.cluster().node_root(&self.node).expect("the node's machine runs");
         let found = statvfs(&root.join(at.trim_start_matches('/'))).expect("a file system");

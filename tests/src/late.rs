@@ -56,12 +56,12 @@ impl<C: Fn(&str) -> Result<Command>> Drop for Late<C> {
     }
 }
 
-/// What of a file is read, and how.
+/// The parts of a file that are read, and their order.
 #[derive(Clone, Copy, Debug)]
 pub struct Parts {
     /// All that is read.
     pub mib: u64,
-    /// What is read before the next.
+    /// The size of a part.
     pub part_mib: u64,
     /// How many times; from twice on it counts as used.
     pub times: u32,

@@ -1,4 +1,4 @@
-//! What the end-to-end tests stand on: real containerd, real kernel, real agent.
+//! The base of the end-to-end tests: real containerd, real kernel, real agent.
 //!
 //! - `attacks`: runs the attacks of a test program in order
 //! - `manifest`: building pods, and reading what became of them

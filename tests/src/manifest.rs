@@ -73,7 +73,7 @@ pub fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default()
 }
 
-/// Whether the condition is there and `True`.
+/// Returns whether the condition is there and `True`.
 pub fn condition(pod: &Pod, kind: &str) -> bool {
     let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
     conditions.is_some_and(|all| all.iter().any(|c| c.type_ == kind && c.status == "True"))
@@ -84,7 +84,7 @@ pub fn restarts(pod: &Pod, container: &str) -> i32 {
     status_of(pod, container).map_or(0, |c| c.restart_count)
 }
 
-/// Whether the container runs now.
+/// Returns whether the container runs now.
 pub fn is_running(pod: &Pod, container: &str) -> bool {
     let state = status_of(pod, container).and_then(|c| c.state.as_ref());
     state.is_some_and(|s| s.running.is_some())
@@ -96,7 +96,7 @@ pub fn waiting_reason<'a>(pod: &'a Pod, container: &str) -> Option<&'a str> {
     state.waiting.as_ref()?.reason.as_deref()
 }
 
-/// What the container's wait says of itself, if it waits.
+/// The message of the container's waiting state, if it waits.
 pub fn waiting_message<'a>(pod: &'a Pod, container: &str) -> Option<&'a str> {
     let state = status_of(pod, container)?.state.as_ref()?;
     state.waiting.as_ref()?.message.as_deref()

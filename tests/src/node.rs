@@ -44,15 +44,15 @@ pub struct Options {
     pub flags: Vec<String>,
     /// Environment of the agent.
     pub env: Vec<(String, String)>,
-    /// Whether the agent starts with the node.
+    /// True if the agent starts with the node.
     pub agent: bool,
     /// A name to invoke the agent by, instead of its own.
     pub name: Option<String>,
-    /// Whether the runtime has systemd make cgroups.
+    /// True if the runtime has systemd make cgroups.
     pub systemd: bool,
-    /// Whether the kernel lets the agent make a ring.
+    /// True if the kernel lets the agent make a ring.
     pub ring: bool,
-    /// Whether nothing of the machine's disk can be written but the node's folder.
+    /// True if nothing of the machine's disk can be written but the node's folder.
     pub is_guarded: bool,
 }
 
@@ -289,7 +289,7 @@ impl TestNode {
         self.node.container_pid(container_id.trim_start_matches("containerd://"))
     }
 
-    /// What pods left behind.
+    /// The leftovers of pods.
     pub fn leftovers(&self) -> Leftovers {
         let found = self.node.leftovers(&self.root(), &self.pod_logs());
         found.expect("the node can be looked at")

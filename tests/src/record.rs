@@ -1,4 +1,4 @@
-//! What an agent decided is decided again from its record, at the end of every test.
+//! Replays an agent's record at the end of every test, and compares the decisions.
 //!
 //! That proves on real runs that the decisions are a function of their recorded inputs.
 
@@ -30,8 +30,8 @@ pub fn contents(root: &Path) -> String {
     text
 }
 
-/// What is in each file of a folder. An agent that begins a segment removes its oldest one: then all
-/// is read again.
+/// The contents of a folder's files. An agent that begins a segment removes its oldest one: then
+/// all is read again.
 fn files(folder: &Path) -> Vec<Vec<u8>> {
     loop {
         let entries = fs::read_dir(folder).expect("a folder");

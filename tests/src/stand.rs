@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 
 use crate::apiserver::ApiServer;
 
-/// What the first thread of a program has, on which the agent runs otherwise.
+/// The stack of a program's first thread, on which the agent usually runs.
 const STACK_BYTES: usize = 8 << 20;
 
 /// How a stand differs from the usual one.
@@ -33,7 +33,7 @@ pub struct Setup {
     pub node: String,
     /// Fields of KubeletConfiguration on top of the stand's own.
     pub config: Value,
-    /// What the API server refuses from the beginning: method, part of a path, words.
+    /// The API server's refusals from the beginning: method, part of a path, message.
     pub refused: Vec<(&'static str, &'static str, &'static str)>,
 }
 
@@ -97,7 +97,7 @@ impl Stand {
         }
     }
 
-    /// What the agent answers its own commands.
+    /// The agent's answer to its own commands.
     pub fn ask(&self, path: &str) -> Result<Value> {
         let mut stream = UnixStream::connect(self.dir.path().join("agent.sock"))?;
         write!(stream, "GET {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n")?;

@@ -1,4 +1,4 @@
-//! What `explain` answers when the runtime or the API server does not do its part: the whole agent
+//! Answers of `explain` when the runtime or the API server fails: the whole agent
 //! between fakes that refuse, hang and forget. Needs root, as volumes are mounted.
 
 use anyhow::ensure;

@@ -203,7 +203,7 @@ fn texts(object: &Value) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// What admission adds on the server, beyond defaulting.
+/// Fields that admission adds on the server, beyond defaulting.
 const ADMISSION_FIELDS: [&str; 5] =
     ["serviceAccount", "serviceAccountName", "preemptionPolicy", "priority", "tolerations"];
 

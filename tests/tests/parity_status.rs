@@ -28,7 +28,7 @@ fn every_recorded_status_is_derived_again() {
     assert!(recordings.is_empty() || steps > 0, "recordings without a single status");
 }
 
-/// What a container did is not taken from the status that is to be derived.
+/// Facts of a container are not taken from the status that is to be derived.
 #[test]
 fn a_recording_whose_calls_and_events_tell_something_else_is_not_derived() {
     let recordings = [

@@ -1,4 +1,4 @@
-//! What is written to the API server about a pod, against what the Go kubelet wrote.
+//! Writes to the API server about a pod, compared with those of the Go kubelet.
 //!
 //! Each recording is replayed step by step: the derived status goes through the agent's status
 //! queue, and an API server applies and answers its requests. Every PATCH must be the
@@ -194,7 +194,7 @@ fn stage(lifecycle: Lifecycle) -> Stage {
     }
 }
 
-/// What a patch says: without empty fields that mean nothing, but with those that it takes away.
+/// The meaning of a patch: without empty fields that mean nothing, but with removed ones.
 fn said(body: &Value) -> Value {
     fn mark(value: &Value, key: &str) -> Value {
         match value {

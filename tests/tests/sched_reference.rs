@@ -36,7 +36,7 @@ fn build(world: &World) -> Cluster {
     cluster
 }
 
-/// What the columns say about a pod: per node name, statuses and scores as text.
+/// The columns' result for a pod: per node name, statuses and scores as text.
 fn answer(cluster: &mut Cluster, pod: &Pod, scratch: &mut Scratch) -> Vec<(String, String)> {
     let program = cluster.compile(pod).expect("generated pod");
     // The way without details takes other loops: it must end with the same totals and ties.

@@ -1,4 +1,4 @@
-//! What a benchmark found, as JSON with the circumstances that its numbers depend on.
+//! The results of a benchmark, as JSON with the circumstances that its numbers depend on.
 //!
 //! Input: the table's rows. Output: `target/bench/NAME.json`, replaced by the next run. A number
 //! without its machine, commit and load means nothing, so they are in the same file.
@@ -16,7 +16,8 @@ use crate::{repository, shell, upstream};
 /// Form of the file: fields are only added within one version.
 const FORMAT_VERSION: u32 = 1;
 
-/// Prints the rows of the benchmark `name`, compared with `bound`, keeps them, and returns the file.
+/// Prints the rows of the benchmark `name`, compared with `bound`, keeps them, and returns the
+/// file.
 pub fn show(name: &str, bound: &str, rows: &[Row]) -> Result<PathBuf> {
     table::print(bound, rows);
     keep(name, bound, rows)

@@ -109,7 +109,7 @@ fn sweep_in(root: &Path, prefix: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether the entry exists and was made by this recipe.
+/// Returns whether the entry exists and was made by this recipe.
 fn is_fresh(dir: &Path, stamp: &str) -> bool {
     fs::read_to_string(dir.join(STAMP)).is_ok_and(|found| found == stamp)
 }

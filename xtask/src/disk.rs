@@ -24,7 +24,7 @@ pub use self::faulty::{Fault, Faulty, Operation};
 /// Puts something at a path that is no regular file.
 pub type Put = fn(&Path);
 
-/// What a pod could put in place of a file, with its name.
+/// Special files that a pod could put in place of a regular one, with their names.
 pub const STRANGE: [(&str, Put); 7] = [
     ("a FIFO", |path| mkfifo(path, Mode::S_IRWXU).expect("a FIFO")),
     ("a socket", |path| drop(UnixListener::bind(path).expect("a socket"))),

@@ -1,4 +1,4 @@
-//! What the repository's tasks are made of.
+//! The library of the repository's tasks.
 //!
 //! The binary chooses a task; the test harness uses the same private containerd, images and cache.
 //!

@@ -96,7 +96,7 @@ impl Runtime {
     }
 }
 
-/// What all versions share.
+/// The programs that all versions share.
 fn tools() -> Result<PathBuf> {
     cache::entry("runtime/tools", RECIPE, |staging, done| {
         timed("fetch", "CNI plugins, iptables, busybox, registry from the Debian archive", || {
@@ -181,7 +181,7 @@ fn fetch_runtime(version: Version, tools: &Path, staging: &Path, done: &Path) ->
     Ok(())
 }
 
-/// Whether `containerd --version` printed a version of this release.
+/// Returns whether `containerd --version` printed a version of this release.
 fn is_release(printed: &str, version: Version) -> bool {
     let number = printed.split_whitespace().nth(2).unwrap_or_default().trim_start_matches('v');
     number.strip_prefix(version.name()).is_some_and(|patch| patch.starts_with('.'))

@@ -33,7 +33,7 @@ const ROUNDS_MAX: usize = 50;
 /// Added to a signal's number in the exit code, as shells do.
 const SIGNALLED: i32 = 128;
 
-/// Whether this process belongs to a supervised run already.
+/// Returns whether this process belongs to a supervised run already.
 pub fn is_supervised() -> bool {
     std::env::var_os(MARK).is_some()
 }
@@ -87,8 +87,8 @@ fn follow(child: &mut Child, signals: &SigSet) -> Result<std::result::Result<Exi
     }
 }
 
-/// Ends the processes of runs that lost their supervisor, then removes abandoned nodes, clusters and
-/// cgroups.
+/// Ends the processes of runs that lost their supervisor, then removes abandoned nodes, clusters
+/// and cgroups.
 fn remove_abandoned() {
     let mut runs: Vec<String> = process::all().into_iter().filter_map(run_of).collect();
     runs.sort();
@@ -137,7 +137,7 @@ fn run_of(pid: i32) -> Option<String> {
     String::from_utf8(value.to_vec()).ok()
 }
 
-/// Whether the supervisor that a mark names still runs.
+/// Returns whether the supervisor that a mark names still runs.
 fn is_running(run: &str) -> bool {
     let Some((pid, began)) = run.split_once('-') else { return false };
     pid.parse().ok().and_then(process::began).is_some_and(|found| found == began)

@@ -37,7 +37,7 @@ impl Spread {
     }
 }
 
-/// What a goal is about.
+/// The kind of a goal.
 #[derive(Clone, Copy, Debug)]
 pub enum Goal {
     /// Ours is at most so many times the other.
@@ -51,13 +51,13 @@ pub enum Goal {
 /// A line of the table.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// What was measured.
+    /// The measure.
     pub measure: String,
     /// Unit of `ours` and `bound`.
     pub unit: &'static str,
     /// The goal.
     pub goal: Goal,
-    /// What we measured of the agent.
+    /// The agent's figure.
     pub ours: f64,
     /// The same without the agent, where that can be measured.
     pub bound: Option<f64>,
@@ -69,7 +69,7 @@ impl Row {
         self.bound.filter(|bound| *bound > 0.0).map(|bound| self.ours / bound)
     }
 
-    /// Whether the goal is met; `None` when there is no goal.
+    /// Returns whether the goal is met; `None` when there is no goal.
     pub fn met(&self) -> Option<bool> {
         match self.goal {
             Goal::Ratio(most) => self.ratio().map(|ratio| ratio <= most),

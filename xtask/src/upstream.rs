@@ -30,7 +30,7 @@ pub const VERSION: &str = "v1.36.3";
 const RECIPE: &str = "1";
 /// The oldest Go that fetches by itself the compiler which go.mod asks for.
 const GO_MIN: u32 = 21;
-/// What every program of the module is made from; for upstream's own programs, that is all.
+/// The inputs of every program of the module; for upstream's own programs, that is all.
 const MODULE_FILES: [&str; 2] = ["go.mod", "go.sum"];
 /// The same for the components and what asks some of them alone.
 const COMPONENT_FILES: [&str; 13] = [
@@ -48,7 +48,7 @@ const COMPONENT_FILES: [&str; 13] = [
     "vectors/reading_shape.go",
     "vectors/linkname.s",
 ];
-/// What the program that knows the types of Go is made from.
+/// The inputs of the program that knows the types of Go.
 const GOLANG_FILES: [&str; 8] = [
     "go.mod",
     "go.sum",
@@ -59,7 +59,7 @@ const GOLANG_FILES: [&str; 8] = [
     "vectors/golang/patches.go",
     "vectors/golang/types.go",
 ];
-/// What the program is made from that syncs StatefulSets and DaemonSets.
+/// The inputs of the program that syncs StatefulSets and DaemonSets.
 const SET_FILES: [&str; 8] = [
     "go.mod",
     "go.sum",
@@ -70,7 +70,7 @@ const SET_FILES: [&str; 8] = [
     "vectors/sets/statefulset.go",
     "vectors/sets/world.go",
 ];
-/// What the program is made from that syncs Deployments and ReplicaSets.
+/// The inputs of the program that syncs Deployments and ReplicaSets.
 const REPLICA_FILES: [&str; 6] = [
     "go.mod",
     "go.sum",
@@ -79,7 +79,7 @@ const REPLICA_FILES: [&str; 6] = [
     "vectors/replicas/main.go",
     "vectors/replicas/sets.go",
 ];
-/// What the program is made from that syncs quotas and namespaces.
+/// The inputs of the program that syncs quotas and namespaces.
 const METADATA_FILES: [&str; 8] = [
     "go.mod",
     "go.sum",
@@ -90,7 +90,7 @@ const METADATA_FILES: [&str; 8] = [
     "vectors/metadata/pods.go",
     "vectors/metadata/quota.go",
 ];
-/// What the program is made from that syncs Jobs and CronJobs and collects garbage.
+/// The inputs of the program that syncs Jobs and CronJobs and collects garbage.
 const JOB_FILES: [&str; 6] = [
     "go.mod",
     "go.sum",
@@ -129,7 +129,7 @@ pub enum Program {
     ControllerManager,
     /// The cluster's DNS.
     CoreDns,
-    /// What follows from the Go types of the API's objects, asked a line at a time.
+    /// Answers questions about the Go types of the API's objects, a line at a time.
     GolangVectors,
     /// Syncs of random StatefulSets and DaemonSets by upstream's controllers.
     SetVectors,
@@ -146,7 +146,7 @@ pub enum Program {
     NoNewPrivs,
     /// An API server of a group of its own, for the aggregation test.
     SampleApiServer,
-    /// What asks the nodes' agents for the use of pods, of a module of its own.
+    /// metrics-server, which reads the use of pods from the nodes' agents, of a module of its own.
     MetricsServer,
     /// The suite for CSI drivers, of a module of its own.
     CsiSanity,
@@ -159,7 +159,7 @@ pub enum Program {
 }
 
 impl Program {
-    /// What clusters are made of, what is needed first first.
+    /// The programs of clusters, in the order in which they are needed.
     pub const FOR_CLUSTERS: [Self; 6] = [
         Self::Components,
         Self::Agnhost,
@@ -168,7 +168,7 @@ impl Program {
         Self::NoNewPrivs,
         Self::MetricsServer,
     ];
-    /// What the suite of such clusters is made of.
+    /// The programs of the suite that runs on such clusters.
     pub const FOR_SUITES: [Self; 2] = [Self::E2e, Self::Ginkgo];
 
     fn name(self) -> &'static str {
@@ -282,7 +282,7 @@ impl Program {
         shell::capture_retried(&mut go).map(drop)
     }
 
-    /// What the program is made from, as one sum.
+    /// The sum of the program's inputs.
     fn stamp(self) -> Result<String> {
         let mut all = format!("{RECIPE} {VERSION}\n").into_bytes();
         let (dir, files) = self.module();
@@ -345,7 +345,7 @@ pub(crate) fn linker_flags() -> String {
     flags
 }
 
-/// What the components and the suites are made from, as one sum.
+/// The sum of the inputs of the components and the suites.
 pub fn stamp() -> Result<String> {
     Program::Components.stamp()
 }

@@ -1,4 +1,4 @@
-//! What is in the API server: many objects made at once, and a kubelet that is played.
+//! Objects at the API server: many created at once, and a kubelet that is played.
 //!
 //! Input: a client, and how many there are to be. Bounds: `AT_ONCE` requests at the same time.
 

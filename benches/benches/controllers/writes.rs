@@ -1,4 +1,4 @@
-//! What a manager wrote, by verb, as the API server's audit log has it.
+//! The writes of a manager, by verb, from the API server's audit log.
 //!
 //! Input: the log, from a place on. Output: counts. Events, leases and requests for tokens are no
 //! part of it: they are no decisions.
@@ -14,7 +14,7 @@ use serde_json::Value;
 /// The manager's user at the API server.
 const MANAGER: &str = "system:kube-controller-manager";
 const ACCOUNTS: &str = "system:serviceaccount:kube-system:";
-/// What is not counted.
+/// Resources that are not counted.
 const OTHERS: [&str; 2] = ["events", "leases"];
 
 /// Writes that succeeded, by verb.
@@ -32,7 +32,7 @@ impl Mark {
         Ok(Self { path: path.to_owned(), at: fs::metadata(path)?.len() })
     }
 
-    /// What was written since.
+    /// The writes since then.
     pub(crate) fn writes(&self) -> Result<Writes> {
         let mut file = File::open(&self.path)?;
         file.seek(SeekFrom::Start(self.at))?;

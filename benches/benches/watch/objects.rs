@@ -275,7 +275,7 @@ pub(crate) fn node(at: usize) -> Value {
     })
 }
 
-/// What a scheduler reads of a pod.
+/// The fields of a pod that a scheduler reads.
 #[derive(Debug, PartialEq, Deserialize)]
 pub(crate) struct SchedPod {
     pub(crate) metadata: SchedMeta,
@@ -364,7 +364,7 @@ pub(crate) struct SchedPodStatus {
     pub(crate) nominated_node_name: Symbol,
 }
 
-/// What a scheduler reads of a node.
+/// The fields of a node that a scheduler reads.
 #[derive(Debug, PartialEq, Deserialize)]
 pub(crate) struct SchedNode {
     pub(crate) metadata: SchedMeta,

@@ -11,7 +11,7 @@ use crate::cases;
 use crate::kit::{Case, controller, name, run, template};
 
 const ZONE: &str = "Asia/Kolkata";
-/// What it is ahead of UTC, all year: the host may have no database of zones.
+/// Its offset ahead of UTC, all year: the host may have no database of zones.
 const AHEAD_SECONDS: i32 = 19_800;
 
 #[test]

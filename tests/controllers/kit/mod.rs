@@ -1,5 +1,5 @@
-//! What a case needs: requests in a namespace of its own, checks that wait, a kubelet and a scheduler
-//! that are played through the API.
+//! Tools of the cases: requests in a namespace of its own, checks that wait, a kubelet and a
+//! scheduler that write through the API.
 //!
 //! A case is an async function of one [`Case`]; cases run side by side on one thread. A check asks
 //! again until it holds and fails with what was seen when its limit has passed; [`Case::stays`] and
@@ -114,7 +114,7 @@ pub fn run(cases: &[Named]) {
     assert!(failed.is_empty(), "{}\n{}", failed.join("\n"), server.manager_log_end());
 }
 
-/// What went wrong, if something did.
+/// Runs a case; returns the error, if there is one.
 async fn run_one(client: kube::Client, case: &Named) -> Option<String> {
     let began = Instant::now();
     // Nodes and their labels are named after it, which have 63 characters.

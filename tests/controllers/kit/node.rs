@@ -1,7 +1,7 @@
 //! A kubelet and a scheduler, played through the API.
 //!
-//! Input: which pods to run. Output: bindings and statuses as a kubelet writes them. A node is Ready
-//! and has the taints of the case only. A terminating pod stays until the case removes it.
+//! Input: which pods to run. Output: bindings and statuses as a kubelet writes them. A node is
+//! Ready and has the taints of the case only. A terminating pod stays until the case removes it.
 
 use std::time::Duration;
 
@@ -48,7 +48,8 @@ impl Case {
         Ok(node)
     }
 
-    /// From now on binds pods to the node, if there is one, and makes them Ready, if `runs` says yes.
+    /// From now on binds pods to the node, if there is one, and makes them Ready, if `runs` says
+    /// yes.
     pub fn kubelet(&self, node: Option<&str>, runs: impl Fn(&Value) -> bool + 'static) {
         let (requests, node) = (self.requests.clone(), node.map(str::to_owned));
         let work = async move {
@@ -153,7 +154,7 @@ impl Requests {
 /// How a pod runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Running {
-    /// Whether it is Ready.
+    /// True if it is Ready.
     pub is_ready: bool,
     /// Restarts of its container.
     pub restarts: u32,

@@ -12,7 +12,7 @@ pub fn uid(object: &Value) -> String {
     object["metadata"]["uid"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Whether it is being deleted.
+/// Returns whether it is being deleted.
 pub fn is_terminating(object: &Value) -> bool {
     !object["metadata"]["deletionTimestamp"].is_null()
 }

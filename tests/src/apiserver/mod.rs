@@ -60,7 +60,7 @@ pub struct ApiServer {
     thread: Option<(oneshot::Sender<()>, thread::JoinHandle<()>)>,
 }
 
-/// What the server's thread shares with the test.
+/// The state that the server's thread shares with the test.
 #[derive(Clone, Debug)]
 struct Shared {
     world: Arc<Mutex<World>>,
@@ -186,7 +186,7 @@ impl Shared {
 }
 
 impl Key {
-    /// What a path names, and the subresource. The name is empty for a collection.
+    /// The object that a path names, and the subresource. The name is empty for a collection.
     fn parse(path: &str) -> Option<(Self, String)> {
         let mut parts = path.trim_matches('/').split('/');
         let group = match parts.next()? {

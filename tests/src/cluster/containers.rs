@@ -1,4 +1,4 @@
-//! What the nodes' runtimes have of pods.
+//! Records of pods in the nodes' runtimes.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub struct Held {
     pub attempt: u32,
     /// The runtime's name for it.
     pub id: String,
-    /// Whether it runs.
+    /// True if it runs.
     pub runs: bool,
 }
 

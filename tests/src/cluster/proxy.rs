@@ -41,7 +41,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// The packet filter's instruction that says how many bytes of a packet to keep.
 const RETURN: u16 = 6;
 
-/// What happens to one request.
+/// The fate of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Nothing.
@@ -87,12 +87,12 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Whether it follows changes.
+    /// Returns whether it follows changes.
     pub fn is_watch(&self) -> bool {
         self.path.contains("watch=true") || self.path.contains("watch=1")
     }
 
-    /// Whether it changes the status of the pod of this name.
+    /// Returns whether it changes the status of the pod of this name.
     pub fn is_status_of(&self, pod: &str) -> bool {
         self.method == Method::PATCH && self.path.contains(&format!("/pods/{pod}/status"))
     }
@@ -122,7 +122,7 @@ struct Shared {
     lines: Mutex<Vec<watch::Sender<Line>>>,
 }
 
-/// What a connection does with bytes.
+/// The treatment of a connection's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line {
     Open,
@@ -221,7 +221,7 @@ impl Drop for Proxy {
     }
 }
 
-/// What every connection is made of.
+/// The parts of every connection.
 struct Side {
     shared: Arc<Shared>,
     acceptor: TlsAcceptor,

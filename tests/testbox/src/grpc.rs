@@ -10,7 +10,7 @@ use std::net::TcpStream;
 
 use crate::serve::Health;
 
-/// What a client sends first.
+/// The first bytes of a client.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Largest frame a client may send without asking, in bytes.
 const FRAME_BYTES_MAX: usize = 16 << 10;

@@ -1,4 +1,4 @@
-//! What the fake runtime does, as recorded: images, ends of containers, commands, failing calls.
+//! The recorded behaviour of the fake runtime: images, exits, commands, failing calls.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

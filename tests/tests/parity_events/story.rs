@@ -19,7 +19,7 @@ use crate::script::{self, CONTAINERS, items};
 const LAST: Duration = LONG;
 /// How often a condition is asked.
 const PERIOD: Duration = Duration::from_millis(10);
-/// What follows from what happened to containers: as often as it happened. Everything else repeats
+/// Events with a count that follows from what happened to containers. All others repeat
 /// with retries.
 const COUNTED: [&str; 7] = [
     "Created",
@@ -213,7 +213,7 @@ impl Story {
             || (told.reason == "Pulled" && told.count == of("Created"))
     }
 
-    /// Whether everything has happened that did before the deletion.
+    /// Returns whether everything has happened that did before the deletion.
     fn lived(&self, stand: &Stand, ports: &BTreeMap<String, Vec<Port>>) -> Result<()> {
         let told = self.told(stand);
         for wanted in self.wanted.iter().filter(|wanted| !wanted.is_end()) {
@@ -243,7 +243,8 @@ impl Story {
         self.is_ready(stand)
     }
 
-    /// Whether the pod's status at the API server has a container, as its current or last state.
+    /// Returns whether the pod's status at the API server has a container, as its current or last
+    /// state.
     fn is_told(&self, stand: &Stand, name: &str, id: &str, state: &str) -> bool {
         let pod = stand.api.get(&self.path()).unwrap_or_default();
         statuses_of_containers(&pod["status"]).any(|status| {
@@ -256,7 +257,7 @@ impl Story {
         })
     }
 
-    /// What was ready when it was seen is so again.
+    /// Checks that the recorded ready containers are ready again.
     fn is_ready(&self, stand: &Stand) -> Result<()> {
         let ready = |pod: &Value| {
             let mut conditions = items(&pod["status"]["conditions"]);
@@ -313,7 +314,7 @@ impl Story {
         differences
     }
 
-    /// What else an event has to say.
+    /// The differences in all other fields of the events.
     fn broken(&self, stand: &Stand) -> Vec<String> {
         let uid = &self.recording["pod_when_seen"]["metadata"]["uid"];
         let node = json!(stand.node());

@@ -196,7 +196,7 @@ impl Recording {
         Self { name: name.to_owned(), pod, calls, ips, file: file.clone() }
     }
 
-    /// What the builders get of the pod.
+    /// The builders' view of the pod.
     pub(crate) fn context<'a>(&'a self, node: &'a Node, attempt: u32) -> PodContext<'a> {
         PodContext {
             node: &node.context,

@@ -167,8 +167,8 @@ impl Lives {
         all
     }
 
-    /// Whether this probe of this attempt may ever have succeeded: its command did, or it had time
-    /// for more tries than events of failures.
+    /// Returns whether this probe of this attempt may ever have succeeded: its command did, or it
+    /// had time for more tries than events of failures.
     fn succeeded(&self, probes: &Probes, attempt: &Attempt, kind: &str, probe: &Probe) -> bool {
         if let Some(exec) = &probe.exec {
             let words = exec.command.as_deref().unwrap_or_default();
@@ -197,7 +197,7 @@ impl Lives {
 }
 
 impl Attempt {
-    /// Whether the attempt ever stood there.
+    /// Returns whether the attempt ever stood there.
     fn has(&self, stage: Stage) -> bool {
         match stage {
             Stage::Created => true,

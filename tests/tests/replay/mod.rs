@@ -74,8 +74,8 @@ pub fn compare(at: &str, want: &Value, got: &Value, differences: &mut Vec<String
     }
 }
 
-/// Whether the cgroup of a pod that has ended is still there when the kubelet makes a status is
-/// chance: the derived status has then what the recorded one has.
+/// Returns whether the cgroup of a pod that has ended is still there when the kubelet makes a
+/// status is chance: the derived status has then what the recorded one has.
 pub fn keep_cgroup(derived: &mut PodStatus, before: &Value, recorded: &Value) {
     let had_ended = status::is_terminal(before["phase"].as_str());
     if had_ended && before["resources"] == recorded["resources"] {
@@ -83,7 +83,7 @@ pub fn keep_cgroup(derived: &mut PodStatus, before: &Value, recorded: &Value) {
     }
 }
 
-/// What `derive` is given at one step.
+/// The input of `derive` at one step.
 pub struct World {
     pub pod: Pod,
     observed: Option<ObservedPod>,
@@ -101,10 +101,10 @@ pub struct World {
 impl World {
     /// The worlds of all steps, the first one's after the first patch.
     ///
-    /// What containers do is taken from the calls and events (`lives`); of a status only the moment
-    /// is looked for at which it was written: no earlier than that of the status before it, and the
-    /// first at which the container's status is the recorded one. Where there is none, the earliest
-    /// moment is taken, and the comparison reports the difference.
+    /// Facts of containers are taken from the calls and events (`lives`); of a status only the
+    /// moment is looked for at which it was written: no earlier than that of the status before it,
+    /// and the first at which the container's status is the recorded one. Where there is none, the
+    /// earliest moment is taken, and the comparison reports the difference.
     pub fn all(recording: &Value, statuses: &[Value]) -> Vec<Self> {
         let lives = Lives::of(recording, statuses);
         let mut moments: Vec<(String, Moment)> =
@@ -270,7 +270,7 @@ fn calls<'a>(recording: &'a Value, method: &'a str) -> impl Iterator<Item = &'a 
     calls.filter(move |call| call["method"] == method)
 }
 
-/// What the runtime had of the pod at a step, without its containers.
+/// The runtime's record of the pod at a step, without its containers.
 fn sandbox(recording: &Value, statuses: &[Value], step: usize) -> Option<ObservedPod> {
     let serves = |status: &Value| {
         let conditions = status["conditions"].as_array().into_iter().flatten();

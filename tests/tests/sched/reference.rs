@@ -22,7 +22,7 @@ pub(crate) type Rejection = (&'static str, bool, Vec<String>);
 /// Raw and normalised scores of one plugin by node.
 pub(crate) type Scores = BTreeMap<&'static str, Option<Vec<(i64, i64)>>>;
 
-/// What the reference found: per node a rejection, and scores of the feasible nodes in order.
+/// The reference's result: per node a rejection, and scores of the feasible nodes in order.
 pub(crate) struct Answer {
     pub(crate) rejections: Vec<Option<Rejection>>,
     pub(crate) scores: Scores,
@@ -208,7 +208,8 @@ impl World {
         found.and_then(|n| n.metadata.labels.clone()).unwrap_or_default()
     }
 
-    /// Whether a term of `owner` selects `other`; `resolved` terms are those of the incoming pod.
+    /// Returns whether a term of `owner` selects `other`; `resolved` terms are those of the
+    /// incoming pod.
     fn term_selects(
         &self,
         term: &PodAffinityTerm,

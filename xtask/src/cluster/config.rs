@@ -11,7 +11,7 @@ use crate::runtime::Runtime;
 pub const PAUSE: &str = "registry.k8s.io/pause:3.10.2";
 /// The image of the cluster's DNS server, preloaded too.
 pub const COREDNS: &str = "pintle.test/coredns:1";
-/// What a node promises to no pod: two nodes share one machine's memory.
+/// Memory that a node reserves: two nodes share one machine's memory.
 const RESERVED: &str = "4Gi";
 
 /// Port of the cluster's registry, on the control plane's machine.
@@ -116,7 +116,7 @@ pub(super) fn audit_policy() -> String {
     .to_string()
 }
 
-/// What kube-proxy may do; other components find their rights in the API server's own roles.
+/// The rights of kube-proxy; other components find theirs in the API server's own roles.
 pub(super) fn proxy_rights() -> Value {
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",

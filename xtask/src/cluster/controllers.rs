@@ -123,8 +123,8 @@ pub(super) fn ours(cluster: &Cluster, ours: &Controllers) -> Vec<String> {
     args
 }
 
-/// Managers side by side, and the scheduler with them, get time on a busy host: a process that loses its
-/// lease ends, and nothing here restarts it.
+/// Managers side by side, and the scheduler with them, get time on a busy host: a process that
+/// loses its lease ends, and nothing here restarts it.
 pub(super) fn patience() -> [String; 2] {
     [("lease-duration", 90), ("renew-deadline", 60)]
         .map(|(flag, seconds)| format!("--leader-elect-{flag}={seconds}s"))
@@ -148,7 +148,7 @@ pub(super) fn usual(cluster: &Cluster, signs: bool) -> Vec<String> {
     args
 }
 
-/// What a manager needs for a lease of another name: its role names upstream's lease only.
+/// The rights of a manager to a lease of another name: its role names upstream's lease only.
 pub(super) fn lease_rights() -> [Value; 2] {
     let group = "rbac.authorization.k8s.io";
     let meta = json!({"name": OURS, "namespace": "kube-system"});

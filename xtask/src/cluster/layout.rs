@@ -103,7 +103,7 @@ impl Layout {
         self.dir().join("api-server-flags")
     }
 
-    /// What the API server wrote down about changes.
+    /// The API server's audit log of changes.
     pub fn audit_log(&self) -> PathBuf {
         self.dir.join("log/audit.log")
     }

@@ -100,7 +100,7 @@ impl Cluster {
         &self.nodes
     }
 
-    /// Whether its control plane runs.
+    /// Returns whether its control plane runs.
     pub fn is_up(&self) -> bool {
         self.processes.pid("apiserver").is_some()
     }
@@ -375,7 +375,7 @@ impl Cluster {
         Ok(PathBuf::from(format!("/proc/{pid}/root")))
     }
 
-    /// What pods left behind on a node.
+    /// The leftovers of pods on a node.
     pub fn leftovers(&self, node: &str) -> Result<Leftovers> {
         let (cgroup, mark) = (self.layout.cgroup(node), self.layout.mark());
         let places = Places {

@@ -106,7 +106,7 @@ pub(super) fn start_node(
     Ok(())
 }
 
-/// What a node's holder does: `$1` node, `$2` its folder, `$3` the file that says it is ready,
+/// The script of a node's holder: `$1` node, `$2` its folder, `$3` the file that says it is ready,
 /// `$4` the folders to bind, `$5` the cgroup that the node takes for the root, or nothing.
 const MACHINE: &str = r#"
 hostname "$1"

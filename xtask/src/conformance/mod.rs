@@ -31,7 +31,7 @@ const POLL: Duration = Duration::from_millis(200);
 const BASE: &str = "tests/upstream/base.txt";
 /// Groups of tests that concern a node.
 const FAST_GROUPS: [&str; 3] = ["[sig-node]", "[sig-storage]", "[sig-network]"];
-/// What takes longer than this with the kubelet is left out of the fast subset.
+/// Tests that take longer than this with the kubelet are left out of the fast subset.
 const FAST_SECONDS_MAX: f64 = 40.0;
 
 /// Which tests.
@@ -118,7 +118,7 @@ pub fn run(cluster: &Cluster, selection: &Selection) -> Result<Summary> {
     Ok(summary)
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Names of the tests that passed.

@@ -1,4 +1,4 @@
-//! What a run of the suite said: read, compared with the list of what ought to pass, shown.
+//! The report of a run of the suite: read, compared with the list of expected passes, shown.
 //!
 //! Pure: ginkgo's JSON report in, results and text out.
 
@@ -20,13 +20,13 @@ const PASSED_OVER: &str = "Spec skipped because an earlier spec in an ordered co
 pub struct Outcome {
     /// Its full name, as upstream's lists have it.
     pub name: String,
-    /// Whether it passed.
+    /// True if it passed.
     pub passed: bool,
     /// How long it took.
     pub took: Duration,
     /// Where and why it failed; empty when it passed.
     pub failure: String,
-    /// Whether it is a test, and not a set-up or an end of the whole suite that failed.
+    /// True if it is a test, and not a set-up or an end of the whole suite that failed.
     pub is_test: bool,
 }
 
@@ -117,7 +117,7 @@ pub fn failures(all: &[Outcome]) -> String {
     text
 }
 
-/// What the original passes: name to the seconds that it took.
+/// The tests that pass with the original: name to seconds.
 pub type Base<'a> = BTreeMap<&'a str, f64>;
 
 /// Reads the list of tests that the original passes, a line each: seconds, tab, name.
@@ -126,13 +126,13 @@ pub fn parse_base(text: &str) -> Base<'_> {
     fields.filter_map(|(seconds, name)| Some((name, seconds.parse().ok()?))).collect()
 }
 
-/// What failed and the original passes.
+/// The failed tests that pass with the original.
 pub fn regressions<'a>(all: &'a [Outcome], base: &Base) -> Vec<&'a str> {
     let ought = |o: &&Outcome| !o.passed && base.contains_key(o.name.as_str());
     all.iter().filter(ought).map(|o| o.name.as_str()).collect()
 }
 
-/// What tests of one group came to, here and with the original.
+/// The results of one group's tests, here and with the original.
 #[derive(Default)]
 struct Total {
     passed: usize,

@@ -1,9 +1,9 @@
-//! What the runtime was asked to do for a pod, from containerd's own log.
+//! The calls to the runtime for a pod, from containerd's own log.
 //!
 //! Calls in their order: sandboxes run and stopped, containers created, started, stopped with which
-//! grace, changed. Commands and pulls depend on time; they are a set. What repeats at once counts as
-//! once, because stopping is asked for until it is done. Removals are left out: both agents collect
-//! garbage when they find time.
+//! grace, changed. Commands and pulls depend on time; they are a set. What repeats at once counts
+//! as once, because stopping is asked for until it is done. Removals are left out: both agents
+//! collect garbage when they find time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -26,8 +26,8 @@ pub(super) fn of(log: &Path, subject: &Subject, normal: &Normal, pod: &Value) ->
     Ok(calls)
 }
 
-/// Containers that may be stopped in any order, and whether the time for that is known: a hook takes
-/// of it what it needs.
+/// Containers that may be stopped in any order, and whether the time for that is known: a hook
+/// takes of it what it needs.
 fn main_containers(pod: &Value) -> BTreeMap<String, bool> {
     let all = pod["spec"]["containers"].as_array().into_iter().flatten();
     let known = |container: &Value| {

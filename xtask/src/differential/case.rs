@@ -34,7 +34,7 @@ use serde_json::Value;
 pub struct Case {
     /// The file's name.
     pub name: String,
-    /// What it is about, in a sentence.
+    /// Its subject, in a sentence.
     pub covers: String,
     /// Without the scheduler.
     pub(super) is_direct: bool,
@@ -42,13 +42,13 @@ pub struct Case {
     pub(super) is_static: bool,
     /// When all others have ended.
     pub(super) is_alone: bool,
-    /// What happens; the first has no patch.
+    /// Its steps; the first has no patch.
     pub(super) steps: Vec<Step>,
     /// Grace period of the deletion.
     pub(super) grace_seconds: Option<u64>,
-    /// What is made before the pod.
+    /// Objects that are created before the pod.
     pub(super) objects: Vec<Value>,
-    /// What is compared.
+    /// The pod that is compared.
     pub(super) pod: Value,
 }
 

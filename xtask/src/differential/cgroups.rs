@@ -76,7 +76,7 @@ pub(super) fn of(root: &str, subject: &Subject, containers: &Containers) -> Valu
     json!({"groups": groups, "processes": processes})
 }
 
-/// Whether the pod has a cgroup in any hierarchy.
+/// Returns whether the pod has a cgroup in any hierarchy.
 pub(super) fn is_there(root: &str, subject: &Subject) -> bool {
     let mounts = hierarchies().unwrap_or_default();
     let pod = format!("pod{}", subject.uid);

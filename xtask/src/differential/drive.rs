@@ -23,7 +23,7 @@ const STEP_MAX: Duration = Duration::from_secs(90);
 const GONE_MAX: Duration = Duration::from_secs(60);
 /// How long a pod has to be unchanged before it is looked at, and how long that may take.
 const QUIET: (Duration, Duration) = (Duration::from_millis(1200), Duration::from_secs(6));
-/// What a patch is of when it is of the node.
+/// The `of` of a patch that applies to the node.
 const NODE: &str = "node";
 /// How often a pod is nudged.
 const NUDGE: Duration = Duration::from_secs(1);
@@ -41,8 +41,8 @@ pub(super) struct Side<'a> {
 }
 
 impl<'a> Side<'a> {
-    /// `round` and a number of this run are in the namespace's name: the pod of another round or run
-    /// is not taken for this one's.
+    /// `round` and a number of this run are in the namespace's name: the pod of another round or
+    /// run is not taken for this one's.
     pub(super) fn new(
         (cluster, api): (&'a Cluster, &'a Api),
         case: &'a Case,
@@ -232,7 +232,7 @@ impl<'a> Side<'a> {
         kept.pods.get(&(self.namespace.clone(), self.name.clone()))
     }
 
-    /// What is not as the step wants it.
+    /// The conditions of the step that are not met.
     fn missing(&self, kept: &Kept, step: &Step) -> Vec<String> {
         let Some(pod) = self.seen(kept) else { return vec!["the pod".to_owned()] };
         if step.is_gone && !pod.is_gone {
@@ -278,7 +278,7 @@ impl<'a> Side<'a> {
     }
 }
 
-/// Whether the pod is over and its sandbox not yet.
+/// Returns whether the pod is over and its sandbox not yet.
 fn is_ending(status: &Value) -> bool {
     let paths = flat::paths(status);
     let ready = paths.get("conditions[PodReadyToStartContainers].status");

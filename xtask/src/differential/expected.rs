@@ -83,7 +83,7 @@ impl Expected {
     }
 }
 
-/// Whether the text is the pattern, with `*` for anything.
+/// Returns whether the text is the pattern, with `*` for anything.
 fn matches(pattern: &str, text: &str) -> bool {
     let Some((first, rest)) = pattern.split_once('*') else { return pattern == text };
     let Some(mut text) = text.strip_prefix(first) else { return false };

@@ -21,7 +21,7 @@ const THEN: &str = " → ";
 /// How the path of an order ends.
 const ORDER: &str = "[order]";
 
-/// What one side has and the other has not, or has otherwise.
+/// A value that only one side has, or that differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Difference {
     pub(super) aspect: String,
@@ -100,7 +100,7 @@ fn names(elements: &[Value]) -> Vec<String> {
     elements.iter().enumerate().map(name).collect()
 }
 
-/// What differs, in order. An element of which the other side has nothing is one difference.
+/// The differences, in order. An element that only one side has is one difference.
 pub(super) fn differences(theirs: &Lines, ours: &Lines) -> Vec<Difference> {
     let (their_groups, our_groups) = (groups(theirs), groups(ours));
     let keys: BTreeSet<_> = theirs.keys().chain(ours.keys()).collect();
@@ -123,7 +123,7 @@ pub(super) fn differences(theirs: &Lines, ours: &Lines) -> Vec<Difference> {
     found
 }
 
-/// Whether both sides have the same there; an order is that of what both have.
+/// Returns whether both sides have the same there; an order is that of what both have.
 fn is_same(key: &(String, String), theirs: Option<&String>, ours: Option<&String>) -> bool {
     if !key.1.ends_with(ORDER) {
         return theirs == ours;

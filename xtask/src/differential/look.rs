@@ -1,4 +1,4 @@
-//! What there is of a pod, from every side, as lines.
+//! All observations of a pod, as lines.
 
 use std::path::PathBuf;
 use std::thread;
@@ -32,7 +32,7 @@ pub(super) struct Look<'a> {
     pub(super) suffix: &'a str,
 }
 
-/// What identifies a pod on its node.
+/// The identity of a pod on its node.
 pub(super) struct Subject {
     /// As the runtime and the folders have it: a static pod's is not its mirror's.
     pub(super) uid: String,

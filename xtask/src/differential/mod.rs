@@ -13,7 +13,7 @@
 //! A case that differs runs once more, alone, because a busy machine can cause differences. The
 //! second run counts; the first one is reported and its files stay as `CASE.first.NODE.txt`.
 //!
-//! What is compared is text: paths and values. A time, an id, an address become placeholders.
+//! Texts are compared: paths and values. A time, an id, an address become placeholders.
 
 mod api;
 mod calls;
@@ -57,7 +57,7 @@ const FOLDER: &str = "tests/differential";
 /// containerd logs commands inside containers at this level only.
 const CONTAINERD: &str = "[debug]\nlevel = \"debug\"\n";
 
-/// What a run says in the end.
+/// The result of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
     /// Differences without an expected reason.

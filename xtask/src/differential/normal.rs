@@ -1,4 +1,4 @@
-//! What differs in any two runs, as placeholders: ids, times, addresses, names made up on the spot.
+//! Placeholders for values that differ in any two runs: ids, times, addresses, generated names.
 //!
 //! Pure. First come the words that are known of this pod, then patterns that fit any. A duration in
 //! whole seconds stays: it is a setting. One in fractions was measured.

@@ -1,4 +1,4 @@
-//! What a run prints: a line for each case that ends, and at the end the table and every
+//! The output of a run: a line for each case that ends, and at the end the table and every
 //! difference.
 
 use std::collections::BTreeMap;

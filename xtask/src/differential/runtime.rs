@@ -1,4 +1,4 @@
-//! What the runtime keeps of a pod: the configurations that the agent sent with its requests.
+//! The runtime's records of a pod: the configurations that the agent sent with its requests.
 //!
 //! containerd stores each sandbox's and container's CRI configuration as it came, so that no proxy
 //! has to listen between agent and runtime.
@@ -42,7 +42,7 @@ pub(super) fn containers(cluster: &Cluster, node: &str, subject: &Subject) -> Re
     Ok(Containers { configs, names })
 }
 
-/// Whether it is the name, or the name with the number of a further one.
+/// Returns whether it is the name, or the name with the number of a further one.
 fn is_of(known: &str, name: &str) -> bool {
     known.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(" ("))
 }

@@ -25,7 +25,7 @@ use super::wire::{Answer, Attr, HEAD_BYTES, KIND_DIR, KIND_FILE, KIND_LINK, ROOT
 /// Longest question: a write of the most that the kernel sends, and its head.
 const QUESTION_BYTES_MAX: usize = (128 << 10) + 4096;
 
-/// What can go wrong.
+/// The operations that can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// A name is looked up.

@@ -17,11 +17,11 @@ pub(super) const KIND_LINK: u32 = 0o120_000;
 const DIRECT: u32 = 1;
 /// Reads of a file that is cached are not waited for one by one.
 const ASYNC_READ: u32 = 1;
-/// What was cached before the file was opened stays.
+/// Pages that were cached before the file was opened stay.
 const KEEP: u32 = 2;
 const BLOCK_BYTES: u32 = 4096;
 
-/// What is asked.
+/// The codes of requests.
 pub(super) mod code {
     pub(crate) const LOOKUP: u32 = 1;
     pub(crate) const FORGET: u32 = 2;
@@ -88,7 +88,7 @@ impl Request {
     }
 }
 
-/// What of a question has not been read.
+/// The unread part of a request.
 pub(super) struct Body<'a>(&'a [u8]);
 
 impl<'a> Body<'a> {

@@ -1,4 +1,4 @@
-//! What a run of the node suite came to, beside what the kubelet came to, and what is wrong with
+//! The results of a run of the node suite, compared with the kubelet's, and what is wrong with
 //! it.
 //!
 //! Pure. A test that was chosen and neither passed nor failed nor declined for a reason did not
@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::conformance::report::{self, Outcome};
 
-/// What became of a test.
+/// The result of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Passed,
@@ -33,14 +33,14 @@ impl End {
     }
 }
 
-/// What became of a test with the kubelet, and in how many seconds.
+/// The result of a test with the kubelet, and its seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Kubelet {
     pub(super) end: End,
     pub(super) seconds: f64,
 }
 
-/// What the tests came to with the kubelet, by name.
+/// The results of the tests with the kubelet, by name.
 pub(super) type Known<'a> = BTreeMap<&'a str, Kubelet>;
 
 /// Reads the list, a line each: what became of it, seconds, name.
@@ -116,7 +116,7 @@ pub(super) fn check_exceptions(text: &str, lists: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// What a run came to.
+/// The result of a run.
 pub(super) struct Came {
     /// Tests that ran to an end.
     pub(super) ran: Vec<Outcome>,
@@ -195,7 +195,7 @@ impl Came {
         text
     }
 
-    /// What is wrong with the run. `is_whole` if the tests ought to be those of the kubelet's list.
+    /// The faults of the run. `is_whole` if the tests ought to be those of the kubelet's list.
     pub(super) fn faults(
         &self,
         chosen: &BTreeSet<String>,

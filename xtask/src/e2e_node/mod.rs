@@ -43,14 +43,14 @@ const NODE: &str = "n1";
 /// The cgroup of the suite itself.
 const SUITE_CGROUP: &str = "user.slice/suite";
 const SOCKET: &str = "unix:///run/containerd/containerd.sock";
-/// What the suite finds in place of systemd's own.
+/// The programs that the suite finds in place of systemd's own.
 const STAND_INS: [(&str, &str); 3] = [
     ("systemd-run", include_str!("stand_ins/systemd-run")),
     ("systemctl", include_str!("stand_ins/systemctl")),
     ("sudo", include_str!("stand_ins/sudo")),
 ];
 
-/// What to run.
+/// The selection of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The agent.
@@ -65,7 +65,7 @@ pub struct Plan {
     pub label: String,
     /// How many run at once.
     pub procs: usize,
-    /// Whether what comes out is written down as the kubelet's.
+    /// True if what comes out is written down as the kubelet's.
     pub record: bool,
     /// Where reports and logs are kept instead of in the usual place.
     pub reports: Option<PathBuf>,
@@ -87,7 +87,7 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// Whether these are the tests that the kubelet's list has.
+    /// Returns whether these are the tests that the kubelet's list has.
     fn is_whole(&self) -> bool {
         self.focus.is_empty() && self.skip.is_empty() && self.label.is_empty()
     }
@@ -107,14 +107,14 @@ impl Plan {
         repository().join(format!("target/e2e-node/{agent}{set}{tests}"))
     }
 
-    /// What is asked for beside labels.
+    /// The selection besides labels.
     fn asked(&self) -> Vec<String> {
         let all = [("focus", &self.focus), ("skip", &self.skip)];
         let given = all.into_iter().filter(|(_, value)| !value.is_empty());
         given.map(|(name, value)| format!("--{name}={value}")).collect()
     }
 
-    /// What has ginkgo choose from.
+    /// The arguments with which ginkgo lists the tests to select from.
     fn base(&self) -> Vec<String> {
         if self.label.is_empty() {
             self.set.filters()
@@ -123,8 +123,8 @@ impl Plan {
         }
     }
 
-    /// What has ginkgo run the tests that were chosen. All names of the usual set are more than an
-    /// argument may hold; of the other one, some that labels and words choose are left out.
+    /// The arguments with which ginkgo runs the selected tests. All names of the usual set are more
+    /// than an argument may hold; of the other one, some that labels and words choose are left out.
     fn filters(&self, chosen: &BTreeSet<String>) -> Vec<String> {
         match self.set {
             Set::Usual => self.base().into_iter().chain(self.asked()).collect(),
@@ -171,12 +171,12 @@ fn up(cluster: &Cluster, set: Set) -> Result<()> {
     Ok(())
 }
 
-/// What the repository says about the tests of a run.
+/// The repository's files about the tests of a run.
 struct Files {
-    /// What each came to with the kubelet.
+    /// The results with the kubelet.
     kubelet: String,
     exceptions: String,
-    /// What the test host cannot run; of a set that is run elsewhere.
+    /// Tests that the test host cannot run; only for a set that is run elsewhere.
     left_out_of_host: Option<String>,
 }
 

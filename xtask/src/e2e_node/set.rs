@@ -5,11 +5,11 @@
 
 use std::collections::BTreeSet;
 
-/// What every node ought to pass, without what runs alone.
+/// The tests that every node should pass, without those that run alone.
 const USUAL: &str = "NodeConformance && !Serial && !Slow && !Flaky";
-/// What runs alone.
+/// The tests that run alone.
 const SERIAL: &str = "(Serial || Slow) && !Flaky";
-/// What the tests that run alone have to be about.
+/// The subjects of the tests that run alone.
 const AREAS: [&str; 32] = [
     "InodeEviction",
     "ImageGCNoEviction",
@@ -60,7 +60,7 @@ impl Set {
     /// Those that the test host runs.
     pub(super) const OF_THE_HOST: [Self; 2] = [Self::Usual, Self::Serial];
 
-    /// What the tests came to with the kubelet.
+    /// The file with the results of the kubelet.
     pub(super) fn list(self) -> &'static str {
         match self {
             Self::Usual => "tests/upstream/node.txt",
@@ -69,7 +69,7 @@ impl Set {
         }
     }
 
-    /// What is known to fail, or cannot be tried, with why.
+    /// The file with known failures and tests that cannot run, each with the reason.
     pub(super) fn exceptions(self) -> &'static str {
         match self {
             Self::Usual | Self::Serial => "tests/upstream/node-exceptions.txt",
@@ -94,7 +94,7 @@ impl Set {
         }
     }
 
-    /// What has ginkgo choose it.
+    /// The arguments with which ginkgo selects it.
     pub(super) fn filters(self) -> Vec<String> {
         match self {
             Self::Usual => vec![format!("--label-filter={USUAL}")],

@@ -48,7 +48,7 @@ pub(crate) fn fetch_parts() -> Result<()> {
     parts::busybox().map(drop)
 }
 
-/// What the images are made of, while they are.
+/// The state of building the images.
 struct Writer {
     layout: Layout,
     work: PathBuf,
@@ -84,7 +84,7 @@ impl Writer {
         self.layout.finish()
     }
 
-    /// What the cluster itself runs.
+    /// The images of the cluster itself.
     fn cluster(&mut self) -> Result<()> {
         let pause = self.program("pause", &set::testbox()?, 0o755)?;
         let config =
@@ -96,7 +96,7 @@ impl Writer {
         self.layout.image(COREDNS, entry(&["/coredns"], &[])?, &[coredns])
     }
 
-    /// What tests run commands in.
+    /// The images in which tests run commands.
     fn suites(&mut self) -> Result<()> {
         let (system, busybox) = ([self.debian.clone()], self.busybox.clone());
         let gainer = Program::NoNewPrivs.ensure()?;
@@ -119,7 +119,7 @@ impl Writer {
         self.layout.image("registry.k8s.io/etcd:3.6.8-0", command(&["etcd"])?, &[busybox, etcd])
     }
 
-    /// What tests call over the network.
+    /// The images that tests call over the network.
     fn web(&mut self) -> Result<()> {
         let server = [self.debian.clone(), self.agnhost.clone()];
         // Tests of credentials run a registry of it, of which they pull.

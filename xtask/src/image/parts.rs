@@ -1,4 +1,4 @@
-//! What the suites' images are made of and the runtime's tools do not have: a small Debian, and a
+//! Parts of the suites' images that the runtime's tools do not have: a small Debian, and a
 //! busybox with every applet. Both come from Debian's archive and stay in the cache.
 
 use std::fs;
@@ -13,7 +13,7 @@ use crate::shell::{capture, timed};
 
 /// Changes whenever a recipe below does.
 pub(super) const RECIPE: &str = "1";
-/// What the suites call in agnhost's and nginx's images.
+/// The packages that the suites use in agnhost's and nginx's images.
 const PACKAGES: &str = "bind9-dnsutils,curl,iproute2,netcat-openbsd,nginx-light";
 /// How busybox's own configuration says that it will not be static.
 const NOT_STATIC: &str = "# CONFIG_STATIC is not set";

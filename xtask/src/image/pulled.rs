@@ -20,7 +20,8 @@ use crate::shell::timed;
 
 /// Changes whenever the recipe below does.
 const RECIPE: &str = "1";
-/// What nothing starts: performance tests, cadvisor, volumes over NFS, and plugins of devices.
+/// Images that no test starts: performance tests, cadvisor, volumes over NFS, and plugins of
+/// devices.
 const UNSTARTED: [&str; 8] = [
     "gcr.io/cadvisor/cadvisor:v0.47.2",
     "registry.k8s.io/e2e-test-images/node-perf/npb-ep:1.6.0",

@@ -1,6 +1,6 @@
 //! The agent beside a private containerd: its folders, its configuration, its command line.
 //!
-//! What demo and tests have in common. The agent runs with its default ports, because every node
+//! The common part of demo and tests. The agent runs with its default ports, because every node
 //! has a network of its own, and with all its paths below the node's folder. The settings that a
 //! user's node would not have are those that this host needs: swap and cgroup v1 allowed, a cgroup
 //! root of our own, nothing reserved.
@@ -84,8 +84,8 @@ impl Layout {
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": format!("/{}", node.name()),
             "enforceNodeAllocatable": [],
-            // The disk is the host's, which may be nearly full; what is removed from it could not be
-            // pulled again.
+            // The disk is the host's, which may be nearly full; what is removed from it could not
+            // be pulled again.
             "evictionHard": {"memory.available": "100Mi"},
             "imageGCHighThresholdPercent": 100,
             "imageGCLowThresholdPercent": 99,

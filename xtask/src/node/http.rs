@@ -23,7 +23,7 @@ pub struct Answer {
     pub body: String,
 }
 
-/// What to ask for beside the path.
+/// A request.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// GET, POST and so on.

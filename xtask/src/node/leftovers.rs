@@ -1,4 +1,4 @@
-//! What pods left behind on a node: the things that must be gone once their pods are.
+//! Leftovers of pods on a node: the things that must be gone once their pods are.
 //!
 //! Read from the kernel and the file system, never from the agent: a leak is what the agent does
 //! not know of. Each list names what was found, so that a failed test says what leaked.
@@ -42,7 +42,7 @@ impl Leftovers {
 pub(crate) struct Places<'a> {
     /// The node's own cgroup.
     pub(crate) cgroup: &'a str,
-    /// What the node's processes carry, see `process`.
+    /// The mark of the node's processes, see `process`.
     pub(crate) mark: &'a str,
     /// The agent's folder of pods.
     pub(crate) pods: PathBuf,

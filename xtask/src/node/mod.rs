@@ -41,7 +41,7 @@ const PREFIX: &str = "pintle-node-";
 /// How long containerd may take until it answers on its socket.
 const START_WAIT: Duration = Duration::from_secs(60);
 
-/// What makes a node another one than the usual.
+/// The differences of a node from the usual one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Kind {
     /// systemd makes the containers' cgroups.
@@ -237,7 +237,7 @@ impl Node {
         all.into_iter().find(|(found, _)| found == id).map(|(_, pid)| pid)
     }
 
-    /// What pods left behind, given the agent's root folder.
+    /// The leftovers of pods, given the agent's root folder.
     pub fn leftovers(&self, agent_root: &Path, pod_logs: &Path) -> Result<Leftovers> {
         let (pods, state, logs) = (agent_root.join("pods"), self.state(), pod_logs.to_owned());
         let places = Places { cgroup: &self.name, mark: &self.name, pods, state, logs };

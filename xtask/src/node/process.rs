@@ -68,7 +68,7 @@ pub fn began(pid: i32) -> Option<String> {
     (threads > 1 || !matches!(state, "Z" | "X")).then(|| began.to_owned())
 }
 
-/// Whether the process is there and has not ended.
+/// Returns whether the process is there and has not ended.
 pub fn is_running(pid: i32) -> bool {
     began(pid).is_some()
 }

@@ -1,4 +1,4 @@
-//! What a process costs: its time on a CPU and its memory, as the kernel counts them.
+//! The cost of a process: its time on a CPU and its memory, as the kernel counts them.
 
 use std::fs;
 

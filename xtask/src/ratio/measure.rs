@@ -1,4 +1,4 @@
-//! What is compared, and the goal of each comparison.
+//! The compared measures, and the goal of each.
 
 use std::collections::BTreeMap;
 
@@ -87,7 +87,7 @@ impl Figures {
     }
 }
 
-/// What one side has, for the log: a run that fails later has not been for nothing.
+/// The figures of one side, for the log: they are kept if the run fails later.
 pub(super) fn summary(figures: &Figures) -> String {
     let text = |(measure, point, text, unit, _): Line| {
         Some(format!("{text} {:.3} {unit}", figures.at(measure, point)?))

@@ -53,7 +53,7 @@ const ASK_EVERY: Duration = Duration::from_millis(200);
 pub struct Size {
     /// Pods on the node, `PINTLE_BENCH_PODS`; more than usual ones have the node's network.
     pub pods: usize,
-    /// What is measured, `PINTLE_BENCH_PHASES`: all of it unless some phases are named.
+    /// The measured phases, `PINTLE_BENCH_PHASES`: all of them unless some are named.
     pub phases: Phases,
     /// Repetitions, `PINTLE_BENCH_ROUNDS`.
     pub rounds: usize,
@@ -62,7 +62,7 @@ pub struct Size {
 }
 
 impl Size {
-    /// What the environment asks for, else that of the goals.
+    /// The settings of the environment, else those of the goals.
     pub fn asked() -> Result<Self> {
         let pods = number("PINTLE_BENCH_PODS", 100)?;
         ensure!((5..=PODS_MAX).contains(&pods), "PINTLE_BENCH_PODS is 5 to {PODS_MAX}, not {pods}");

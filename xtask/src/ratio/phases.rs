@@ -27,7 +27,7 @@ const NAMES: [(&str, Phase); 4] = [
 pub struct Phases([bool; NAMES.len()]);
 
 impl Phases {
-    /// What the environment asks for.
+    /// The phases that the environment names.
     pub(super) fn asked() -> Result<Self> {
         match std::env::var("PINTLE_BENCH_PHASES") {
             Ok(text) => Self::named(&text),
@@ -49,7 +49,7 @@ impl Phases {
         Ok(phases)
     }
 
-    /// Whether this one is asked for.
+    /// Returns whether this one is asked for.
     pub(super) fn has(self, phase: Phase) -> bool {
         NAMES.iter().zip(self.0).any(|((_, named), asked)| asked && *named == phase)
     }

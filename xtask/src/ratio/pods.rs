@@ -15,7 +15,7 @@ pub(super) const NAMESPACE: &str = "bench";
 /// The node.
 pub(super) const NODE: &str = "n1";
 
-/// What a pod of the comparison does besides waiting.
+/// The activity of a pod of the comparison besides waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Nothing.

@@ -1,4 +1,4 @@
-//! What is measured of one agent, from its start on: one phase after the other, all on one node.
+//! The measurement of one agent, from its start on: one phase after the other, all on one node.
 //!
 //! Output: numbers by measure. Phases clean up after themselves, so that the next agent finds the
 //! node as this one did. A phase waits for what the API server says, and for fixed times only where
@@ -21,14 +21,15 @@ use crate::cluster::Cluster;
 use crate::node::process;
 use crate::shell::say;
 
-/// What follows a start (first reads, writes that wait, collected garbage) has passed.
+/// The work that follows a start (first reads, writes that wait, collected garbage) has ended then.
 const SETTLE: Duration = Duration::from_secs(12);
-/// What is left of a pod that is gone goes later: 30 s with ours, and it is not the probes' work.
+/// Remains of a deleted pod are removed later, by ours after 30 s; that is not the probes' work.
 const CLEANUP: Duration = Duration::from_secs(40);
 /// How long the pods may take to start or to go.
 const LIMIT: Duration = Duration::from_secs(300);
 const LIMIT_PER_POD: Duration = Duration::from_secs(2);
-/// Distance of two kills: no multiple of a second, so that they meet a periodic list in every phase.
+/// Distance of two kills: no multiple of a second, so that they meet a periodic list in every
+/// phase.
 const KILL_EVERY: Duration = Duration::from_millis(290);
 
 /// One agent on the node.

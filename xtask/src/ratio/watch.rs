@@ -1,4 +1,4 @@
-//! What the API server says of the pods of one namespace, with the time at which it was said.
+//! Watch events of the pods of one namespace, with the times of their arrival.
 //!
 //! Input: one watch, as `kubectl get --raw` hands it through: a line of JSON for each change. A
 //! thread stamps each line as it arrives and does nothing else, so that a stamp is late by the

@@ -1,4 +1,4 @@
-//! What a node asked the API server to change, counted from the API server's own audit log.
+//! The writes of a node to the API server, counted from the API server's own audit log.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

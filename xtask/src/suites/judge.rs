@@ -1,5 +1,5 @@
-//! What a run of upstream's tests of a component came to, compared with what its own component came
-//! to.
+//! The results of a run of upstream's tests with a component of ours, compared with those of
+//! upstream's component.
 //!
 //! Pure: what a Go test program prints in, results, a table and faults out. Names are `PACKAGE
 //! TEST/CASE`. A test that was chosen and did not end did not pass; neither did a case that
@@ -37,7 +37,7 @@ impl End {
     }
 }
 
-/// What became of each test and case, with seconds.
+/// The result of each test and case, with seconds.
 pub(super) type Ends = BTreeMap<String, (End, f64)>;
 
 /// Why tests failed, by name.
@@ -78,7 +78,7 @@ pub(super) fn parse(package: &str, text: &str) -> (Ends, Reasons) {
     (ends, reasons)
 }
 
-/// What a program said that ended before its tests did, from its stderr.
+/// The last message of a program that ended before its tests did, from its stderr.
 pub(super) fn death(text: &str) -> Option<String> {
     let words = ["panic: ", "fatal error: ", "SIG"];
     // A server that gave up, `F1125 09:13:31.5`.
@@ -128,13 +128,13 @@ fn ended(line: &str) -> Option<(&str, (End, f64))> {
     Some((name, (end, seconds.strip_suffix("s)")?.parse().ok()?)))
 }
 
-/// Whether this is `file_test.go:12`.
+/// Returns whether this is `file_test.go:12`.
 fn is_place(text: &str) -> bool {
     let Some((file, line)) = text.rsplit_once(':') else { return false };
     file.ends_with(".go") && !file.contains(' ') && line.parse::<u32>().is_ok()
 }
 
-/// Whether this is a line of a server's log, `I1125 08:01:10.8`, which tests carry as their own.
+/// Returns whether this is a line of a server's log, `I1125 08:01:10.8`, in a test's output.
 fn is_log(text: &str) -> bool {
     let mut bytes = text.bytes();
     bytes.next().is_some_and(|level| b"IWEF".contains(&level))
@@ -163,7 +163,7 @@ pub(super) fn list(ends: &Ends) -> String {
     ends.iter().map(line).collect()
 }
 
-/// What is known beforehand, by name, with why.
+/// The exceptions by name, with reasons.
 #[derive(Debug, Default)]
 pub(super) struct Exceptions {
     /// Tests, and cases by the prefix of their names, that read or call into the component's
@@ -209,13 +209,14 @@ impl Exceptions {
         Ok(())
     }
 
-    /// What is left out: what calls into the component's process, and with ours what it has not.
+    /// Excluded tests: those that call into the component's process, and with ours unbuilt
+    /// features.
     fn left_out(&self, is_ours: bool) -> impl Iterator<Item = &String> {
         let unbuilt = self.unbuilt.keys().filter(move |_| is_ours);
         self.inside.keys().chain(unbuilt)
     }
 
-    /// Whether this is a case that is left out.
+    /// Returns whether this is a case that is left out.
     pub(super) fn leaves_out(&self, name: &str, is_ours: bool) -> bool {
         self.left_out(is_ours).any(|left| test_of(left) != left && name.starts_with(left))
     }
@@ -241,7 +242,7 @@ impl Exceptions {
     }
 }
 
-/// What is wrong with a run of these tests.
+/// The faults of a run of these tests.
 pub(super) fn faults(
     tests: &BTreeSet<String>,
     came: &Ends,

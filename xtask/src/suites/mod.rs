@@ -25,7 +25,7 @@ pub use self::suite::{CONTROLLERS, SCHEDULER, SUITES, Suite};
 use crate::shell::say;
 use crate::upstream::Patched;
 
-/// What to run.
+/// The selection of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Of which component.
@@ -36,7 +36,7 @@ pub struct Plan {
     pub focus: String,
     /// Tests of these packages; empty for all.
     pub packages: Vec<String>,
-    /// Whether what comes out is written down as upstream's.
+    /// True if what comes out is written down as upstream's.
     pub record: bool,
     /// Packages at once.
     pub jobs: usize,

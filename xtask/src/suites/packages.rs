@@ -52,7 +52,7 @@ pub(super) fn queue(chosen: &BTreeSet<String>, upstream: &Ends) -> VecDeque<Pack
 pub(super) struct Package {
     name: String,
     tests: Vec<String>,
-    /// What they took with upstream's own component.
+    /// Their seconds with upstream's own component.
     seconds: f64,
 }
 
@@ -97,7 +97,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the workers share.
+/// The state that the workers share.
 struct Run<'a> {
     queue: Mutex<VecDeque<Package>>,
     came: Mutex<(Ends, Reasons)>,

@@ -29,7 +29,7 @@ pub struct Suite {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Tests {
     pub(super) path: &'static str,
-    /// What names of packages begin with; nothing for those that are named by their folder alone.
+    /// The prefix of package names; empty for packages that are named by their folder alone.
     pub(super) name: &'static str,
     pub(super) packages: Packages,
     /// They are long: they run when the focus begins with their name.
@@ -110,12 +110,13 @@ impl Suite {
         SUITES.into_iter().find(|suite| suite.name == name)
     }
 
-    /// What the tests come to with upstream's own component.
+    /// The file with the results of upstream's own component.
     pub(super) fn list(&self) -> PathBuf {
         repository().join(format!("tests/upstream/{}.txt", self.name))
     }
 
-    /// What cannot be pointed at another program, and what is known to fail, with why.
+    /// The file with tests that cannot run another program and with known failures, each with the
+    /// reason.
     pub(super) fn exceptions(&self) -> PathBuf {
         repository().join(format!("tests/upstream/{}-exceptions.txt", self.name))
     }
@@ -146,7 +147,7 @@ impl Suite {
         }
     }
 
-    /// Whether a test runs without being asked for by the plan's focus.
+    /// Returns whether a test runs without being asked for by the plan's focus.
     pub(super) fn is_asked(&self, test: &str, plan: &Plan) -> bool {
         let is_long = |tests: &&Tests| tests.is_on_request && test.starts_with(tests.name);
         self.tests.iter().find(is_long).is_none_or(|tests| plan.focus.starts_with(tests.name))
@@ -164,7 +165,7 @@ impl Suite {
 }
 
 impl Tests {
-    /// Whether a test, `PACKAGE TEST`, is one of them.
+    /// Returns whether a test, `PACKAGE TEST`, is one of them.
     pub(super) fn has(&self, test: &str) -> bool {
         let package = test.split(' ').next().unwrap_or(test);
         match self.packages {

@@ -1,6 +1,6 @@
 //! `cargo xtask bench [NAME...]`: the benchmarks, each a comparison made in one run on one machine.
 //!
-//! What is run are the bench targets of the crate `pintle-benches` in the release profile, found by
+//! It runs the bench targets of the crate `pintle-benches` in the release profile, found by
 //! asking cargo, so that a new file needs no entry here. Targets named `node_*` start
 //! a private containerd and need root; the agent inside is a release build, or what `PINTLE_AGENT`
 //! names. Without names all run, one after the other: two cores cannot measure two things.

@@ -12,7 +12,7 @@ use crate::cluster::{Agent, Cluster, Controllers};
 use crate::conformance::{self, Selection};
 use crate::node::agent;
 
-/// What is run when nothing else is asked for.
+/// The default selection.
 const CONFORMANCE: &str = r"\[Conformance\]";
 /// Tests at once: they wait for most of their time.
 const PROCS: usize = 6;

@@ -1,4 +1,4 @@
-//! What the build needs on the host and cargo does not bring.
+//! Programs of the host that the build needs and cargo does not install.
 
 use anyhow::Result;
 

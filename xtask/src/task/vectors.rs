@@ -1,11 +1,11 @@
-//! `cargo xtask vectors`: syncs of random objects by upstream's controllers, and whether ours ask for
-//! the same.
+//! `cargo xtask vectors`: syncs of random objects by upstream's controllers, and whether ours ask
+//! for the same.
 //!
-//! Input: how many of each kind. Upstream's sync functions run in Go programs (`tests/upstream`) and
-//! write what they read and did as lines; the tests of `pintle-controllers-loops` compare. Files are
-//! made in parts of 5,000 lines, because a line has up to 10 KB, and are removed afterwards. The
-//! stage `vectors` of `cargo xtask test` makes lines here, too, and runs test programs that are
-//! built already.
+//! Input: how many of each kind. Upstream's sync functions run in Go programs (`tests/upstream`)
+//! and write what they read and did as lines; the tests of `pintle-controllers-loops` compare.
+//! Files are made in parts of 5,000 lines, because a line has up to 10 KB, and are removed
+//! afterwards. The stage `vectors` of `cargo xtask test` makes lines here, too, and runs test
+//! programs that are built already.
 
 use std::fs::{self, File};
 use std::ops::Range;
@@ -117,7 +117,7 @@ pub(super) const KINDS: [VectorKind; 10] = [
     },
 ];
 
-/// What the arguments ask for.
+/// The options in the arguments.
 struct Asked<'a> {
     count: u64,
     only: Option<&'a str>,

@@ -16,7 +16,7 @@ struct Change {
     new: String,
 }
 
-/// What is changed and added.
+/// The changed and added files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Patch {
     changes: BTreeMap<String, Vec<Change>>,
@@ -73,7 +73,7 @@ impl Patch {
         self.each.keys().map(String::as_str)
     }
 
-    /// What becomes of the text of a file in such a folder; none if nothing does.
+    /// Returns the changed text of a file in such a folder; none if it does not change.
     pub(super) fn apply_each(&self, folder: &str, text: &str) -> Option<String> {
         let mut changed = text.to_owned();
         for Change { old, new } in self.each.get(folder).into_iter().flatten() {
@@ -82,7 +82,7 @@ impl Patch {
         (changed != text).then_some(changed)
     }
 
-    /// What becomes of the text of a file.
+    /// Returns the changed text of a file.
     pub(super) fn apply(&self, file: &str, text: &str) -> Result<String> {
         // With a line's end before it, a block is found as whole lines only.
         let mut text = format!("\n{text}");

@@ -50,7 +50,7 @@ impl ModulePatch {
         Ok(Self { name, dir, patch, stamp: sha256(&all) })
     }
 
-    /// What the patched module is made from, as one sum.
+    /// The sum of the patched module's inputs.
     pub(super) fn stamp(&self) -> &str {
         &self.stamp
     }

@@ -1,4 +1,4 @@
-//! What keeps the decisions apart from the effects, checked: the dependencies of the agent's core
+//! Checks that decisions are separate from effects: the dependencies of the agent's core
 //! and of the crates below it, and the arrows between the core's folders.
 //!
 //! A crate that cannot name an async runtime, a network library or a system call cannot act. Within
@@ -27,7 +27,7 @@ const PURE: [&str; 7] = [
     "pintle-controllers-core",
     "pintle-controllers-loops",
 ];
-/// What they must not depend on, not even by another crate.
+/// Crates that they must not depend on, not even indirectly.
 const FORBIDDEN: [&str; 6] = ["tokio", "nix", "kube", "kube-client", "hyper", "tonic"];
 
 /// Which folder uses which.
@@ -46,7 +46,7 @@ pub(super) fn check() -> Result<()> {
     Ok(())
 }
 
-/// What a tree of dependencies, a line each, has and must not have.
+/// The forbidden crates in a tree of dependencies, a line each.
 fn forbidden(tree: &str) -> BTreeSet<&str> {
     let names = tree.lines().filter_map(|line| line.split_whitespace().next());
     names.filter(|name| FORBIDDEN.contains(name)).collect()

@@ -1,4 +1,4 @@
-//! What of the repository's tasks compiles in seconds: `cargo tidy`, and running programs.
+//! The repository's tasks that compile in seconds: `cargo tidy`, and running programs.
 //!
 //! A crate of its own, so that the first thing a change is checked with does not compile clusters,
 //! images and nodes. The other tasks use it as a library.

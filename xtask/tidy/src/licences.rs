@@ -1,4 +1,4 @@
-//! What the product is built of may be given on: every crate in `Cargo.lock` has a licence of the
+//! Checks that the product may be distributed: every crate in `Cargo.lock` has a licence of the
 //! list below, or offers one.
 //!
 //! Input: the `license` fields that cargo reads, expressions of SPDX with `/` for OR as old crates
@@ -38,7 +38,7 @@ fn refused(package: &Value) -> Option<String> {
     (!is_allowed(licence)).then(|| format!("{name} ({licence:?})"))
 }
 
-/// Whether what the expression asks for is allowed.
+/// Returns whether the licences that the expression requires are allowed.
 fn is_allowed(expression: &str) -> bool {
     let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let words: Vec<&str> = spaced.split_whitespace().collect();

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 
 /// Waits between the tries of a command that failed for a passing reason, in seconds.
 const RETRY_WAITS_S: [u64; 5] = [2, 5, 10, 30, 60];
-/// What programs print when the network or a lock fails them, in small letters.
+/// Messages of programs when the network or a lock fails them, in small letters.
 const TRANSIENT: [&str; 13] = [
     "timed out",
     "timeout",
@@ -93,7 +93,7 @@ fn retried_after<T>(waits_s: &[u64], mut work: impl FnMut() -> Result<T>) -> Res
     work()
 }
 
-/// Whether another try may go better: by the words of curl, apt, Go and the C library.
+/// Returns whether another try may go better: by the words of curl, apt, Go and the C library.
 fn is_transient(error: &anyhow::Error) -> bool {
     let text = format!("{error:#}").to_lowercase();
     TRANSIENT.iter().any(|words| text.contains(words))
@@ -135,7 +135,7 @@ fn in_repository(mut cmd: Command, args: &[&str]) -> Command {
     cmd
 }
 
-/// What `cargo run` and `cargo test` tell the program about its package. Build scripts that watch
+/// Variables with which `cargo run` and `cargo test` describe the package. Build scripts that watch
 /// these variables (ring's does) would run again, and everything above them be compiled again.
 fn is_of_running_package(name: &str) -> bool {
     name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")

@@ -25,7 +25,7 @@ enum From {
     Own(Option<Bytes>),
 }
 
-/// What happens when `left` bytes have passed.
+/// The fault after `left` bytes have passed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Then {
     /// There is no limit.
@@ -53,7 +53,7 @@ impl Broken {
         Self { from: From::ApiServer(body), left, then }
     }
 
-    /// What becomes of some bytes; `None` ends the body.
+    /// Passes, changes or drops some bytes; `None` ends the body.
     fn pass(&mut self, mut bytes: Bytes) -> Option<Result<Bytes, Failure>> {
         if self.then == Then::Pass {
             return Some(Ok(bytes));

@@ -1,4 +1,4 @@
-//! What later stages need and earlier ones leave time for, made beside those: upstream's programs,
+//! Builds inputs of later stages beside earlier ones: upstream's programs,
 //! the runtimes, the suites' images, and the agent as it is shipped.
 //!
 //! A stage that needs one of them before it is there waits for it: each has a lock. What fails here

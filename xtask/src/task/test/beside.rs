@@ -37,7 +37,7 @@ pub(super) const LANES: [Lane; 2] = [
     },
 ];
 
-/// Whether a run of everything leaves the stage to a lane.
+/// Returns whether a run of everything leaves the stage to a lane.
 pub(super) fn has(stage: &str) -> bool {
     LANES.iter().any(|lane| lane.stages.contains(&stage))
 }

@@ -30,9 +30,9 @@ const CHOICE: &str = "PINTLE_FUZZ";
 const SECONDS: &str = "10";
 /// The same for a sample.
 const SAMPLED_SECONDS: &str = "3";
-/// What is too long for one input, in seconds, on a machine that does other things, too.
+/// The time limit for one input, in seconds, on a machine that does other things, too.
 const INPUT_SECONDS_MAX: &str = "20";
-/// What is too much memory, in MiB.
+/// The memory limit, in MiB.
 const MEMORY_MIB_MAX: &str = "1024";
 /// Coverage as libFuzzer reads it; all of this is in the stable compiler.
 const COVERAGE: [&str; 5] = [

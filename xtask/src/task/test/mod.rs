@@ -104,10 +104,10 @@ struct Stage {
     run: fn(&Run) -> Result<Counts>,
 }
 
-/// What one invocation was asked for.
+/// The options of one invocation.
 struct Run {
     filter: Option<String>,
-    /// Whether suites that passed with the same inputs may run as samples.
+    /// True if suites that passed with the same inputs may run as samples.
     may_sample: bool,
     skips: Skips,
     /// The agent as it is shipped, once it was needed; locked while it is built.
@@ -271,7 +271,7 @@ fn unit(run: &Run) -> Result<Counts> {
     Ok(counts)
 }
 
-/// What decides, with the simulator's worlds.
+/// Runs the tests of the deciding crates, with the simulator's worlds.
 fn pure(run: &Run) -> Result<Counts> {
     running(&programs::build_packages(&DECIDING)?, run, &[])
 }

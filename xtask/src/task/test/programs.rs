@@ -59,7 +59,7 @@ impl Choice {
         program.target.as_ref().map_or_else(|| self.has_inside(), |target| self.has_target(target))
     }
 
-    /// Whether it has the tests inside of libraries and programs.
+    /// Returns whether it has the tests inside of libraries and programs.
     fn has_inside(self) -> bool {
         matches!(self, Self::All | Self::Unit)
     }
@@ -73,18 +73,18 @@ impl Choice {
     }
 }
 
-/// Whether a target such as `sched_parity` belongs to a stage such as `parity`.
+/// Returns whether a target such as `sched_parity` belongs to a stage such as `parity`.
 fn is_of(target: &str, stage: &str) -> bool {
     target.split('_').any(|word| word == stage)
 }
 
-/// What one run of a program came to.
+/// The result of one run of a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub(super) counts: Counts,
     pub(super) passed: Vec<String>,
     pub(super) failed: Vec<String>,
-    /// Whether it ended as a test program does.
+    /// True if it ended as a test program does.
     pub(super) is_whole: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What stages come to: counts of tests, what they took, and the table and the line at the end of a
+//! The results of stages: counts of tests, their cost, and the table and the line at the end of a
 //! run.
 
 use std::fs;

@@ -27,7 +27,7 @@ pub(super) struct Suite {
     inputs: &'static [&'static str],
 }
 
-/// What is part of every program, and how suites are run.
+/// The inputs of every program, and the way suites are run.
 const COMMON: [&str; 5] = ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml", "api", "xtask"];
 pub(super) const CONFORMANCE: Suite =
     Suite { name: "conformance", inputs: &["agent", "cri", "ebpf", "tests/upstream"] };
@@ -47,7 +47,7 @@ pub(super) struct Extent {
     suite: &'static str,
     /// The sum of its inputs; none where git does not know them.
     inputs: Option<String>,
-    /// What the sample is drawn by; none for the whole suite.
+    /// The seed of the sample; none for the whole suite.
     drawn_by: Option<String>,
     marked: BTreeSet<String>,
 }
@@ -82,7 +82,7 @@ impl Suite {
 }
 
 impl Extent {
-    /// What the sample is drawn by, if it is one.
+    /// The seed of the sample, if it is one.
     pub(super) fn drawn_by(&self) -> Option<&str> {
         self.drawn_by.as_deref()
     }
@@ -116,7 +116,7 @@ impl Extent {
     }
 }
 
-/// Whether a variable of the environment changes what is tested, or how.
+/// Returns whether a variable of the environment changes what is tested, or how.
 fn changes(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     name.starts_with("PINTLE_") && ![supervisor::MARK, "PINTLE_CACHE"].contains(&&*name)
@@ -143,13 +143,13 @@ fn draw(tree: &str, names: Vec<String>, marked: &BTreeSet<String>) -> Vec<String
     names.into_iter().filter(is_in).collect()
 }
 
-/// What a test is about: `[sig-node] Probing container` of a longer name.
+/// The subject of a test: `[sig-node] Probing container` of a longer name.
 fn kind(name: &str) -> &str {
     let end = name.match_indices(' ').nth(2).map_or(name.len(), |(at, _)| at);
     &name[..end]
 }
 
-/// What earlier runs on this machine wrote down of a suite.
+/// The recorded results of earlier runs of a suite on this machine.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Past {
     /// Sums of inputs with which all of it passed, newest last.

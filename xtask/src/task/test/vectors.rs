@@ -1,5 +1,5 @@
-//! The stage `vectors`: syncs of random objects by upstream's controllers, and whether ours ask for the
-//! same.
+//! The stage `vectors`: syncs of random objects by upstream's controllers, and whether ours ask for
+//! the same.
 //!
 //! Input: the test programs of the controllers, which are built already, and upstream's sync
 //! functions as programs of Go. Output: a count for each kind. All of them are 10,000 of each kind,
@@ -48,7 +48,7 @@ fn seeds(may_sample: bool) -> Range<u64> {
     first..first + if may_sample { SAMPLED } else { vectors::COUNT }
 }
 
-/// What every kind is compared with.
+/// The settings of the comparison of every kind.
 #[derive(Clone, Copy)]
 struct Given<'a> {
     programs: &'a [Program],

@@ -9,8 +9,8 @@
 //! through; `--memory MIB` (2048); `--cpus N` (1); `--systemd`, which makes systemd process 1;
 //! `--disk FILE`, which the guest sees as `/dev/vdb`.
 //!
-//! What tests take from the environment (`PINTLE_AGENT`, `PINTLE_TESTBOX`, `PINTLE_CACHE`,
-//! `PINTLE_PATIENCE`) is handed on: build on the host, run in the guest.
+//! The variables of tests (`PINTLE_AGENT`, `PINTLE_TESTBOX`, `PINTLE_CACHE`,
+//! `PINTLE_PATIENCE`) are passed on: build on the host, run in the guest.
 
 mod prepare;
 
@@ -208,7 +208,7 @@ impl Run {
         Ok(ExitCode::from(code))
     }
 
-    /// What the guest's console and the programs around it said last.
+    /// The last output of the guest's console and of the programs around it.
     fn said(&self) -> String {
         let mut all = format!("see {}", self.dir.display());
         for name in ["console", "qemu.log", "virtiofsd.log"] {

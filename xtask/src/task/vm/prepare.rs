@@ -1,4 +1,4 @@
-//! What a guest boots from: a kernel, its modules as a small disk, a first program. Made once.
+//! The boot files of a guest: a kernel, its modules as a small disk, a first program. Made once.
 //!
 //! The kernel is Debian's cloud kernel from the package archive; nothing but QEMU is installed on
 //! the host. The modules that reach the host's files go into the initial RAM disk in the order in
