@@ -18,7 +18,7 @@ attacks!(Ground, "groups":
     a_gang_whose_extender_hangs,
 );
 
-/// A group whose pods are bound together or not at all.
+/// A group of pods that are bound together or not at all.
 fn gang(name: &str, min_count: usize) -> Value {
     json!({"metadata": {"name": name},
         "spec": {"schedulingPolicy": {"gang": {"minCount": min_count}}}})
