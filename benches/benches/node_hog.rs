@@ -1,7 +1,7 @@
 //! A pod takes all memory: is the agent, the kubelet, or the kernel's OOM killer faster?
 //!
 //! A real cluster with our agent on one node and the kubelet on the other, configured alike: the
-//! pods of a node have 1600 MiB, of which 800 have to be left: four seconds for a pod that takes
+//! pods of a node have 1600 MiB, with a threshold of 800: four seconds for a pod that takes
 //! 200 MiB each second and does not end by itself, two of which both agents give it
 //! (`minimumGracePeriodInSeconds`). It does so on one node and then on the other, 20 times each
 //! (`PINTLE_BENCH_ROUNDS`). A round is won when the pod was evicted and the kernel killed nothing
@@ -19,7 +19,7 @@ use pintle_tests::{LONG, until};
 use serde_json::json;
 use xtask::cluster::node::agent_process;
 
-/// Memory that all pods of a node may have together, and what has to be left of it.
+/// Memory of all pods of a node together, and the eviction threshold for it.
 const POD_MEMORY_MIB: u64 = 1600;
 const LEFT_MIB: u64 = 800;
 /// The growth of the pod per second.

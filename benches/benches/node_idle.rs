@@ -33,7 +33,7 @@ const START_EVERY: Duration = Duration::from_millis(200);
 const START_LIMIT: Duration = Duration::from_secs(180);
 
 fn main() -> Result<()> {
-    // As users have it: tests look at the folder of manifests each second.
+    // The default: tests scan the folder of manifests each second.
     let config = json!({"fileCheckFrequency": "20s"});
     let mut node = TestNode::start(Options { config, ..Options::default() });
     names("idle", PODS).iter().for_each(|name| put_pod(&node, name));

@@ -25,7 +25,7 @@ const SECONDS: usize = 20;
 const SETTLE: Duration = Duration::from_secs(10);
 
 fn main() -> Result<()> {
-    // As users have it: tests look at the folder of manifests each second.
+    // The default: tests scan the folder of manifests each second.
     let config = json!({"fileCheckFrequency": "20s"});
     let node = TestNode::start(Options { config, ..Options::default() });
     let period = Duration::from_secs(1) / ASKS_A_SECOND;

@@ -44,7 +44,7 @@ mod hand_over;
 
 /// Requests at the same time.
 const AT_ONCE: usize = 32;
-/// How often the API server is asked whether pods are left.
+/// Period of reads of the pending pods.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// For all pods of a workload.
 const BOUND_MAX: Duration = Duration::from_secs(300);
@@ -455,7 +455,7 @@ async fn fill(client: &kube::Client, nodes: usize) -> Result<()> {
     made.buffer_unordered(AT_ONCE).try_collect().await
 }
 
-/// Returns whether there is a node for this one.
+/// Returns whether a node has room for this pod.
 fn fits(workload: Workload, at: usize) -> bool {
     workload != Workload::Misfits || at.is_multiple_of(3)
 }

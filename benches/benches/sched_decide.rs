@@ -84,7 +84,7 @@ fn identical_and_deltas(c: &mut Criterion) {
     let spec = cluster.read_pod(&pod).expect("pod");
     let mut scratch = Scratch::default();
     let mut repeat = Repeat::new(cluster.view(), &program, &mut scratch).expect("no affinity");
-    // The same pod is placed, taken away and decided again: a placement and its undoing a decision.
+    // The same pod is placed, removed and decided again: a placement and its undoing a decision.
     c.bench_function("identical pods: decide, place, take back", |b| {
         b.iter(|| {
             let row = repeat.decide(cluster.view()).first.expect("room");

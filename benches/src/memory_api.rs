@@ -32,7 +32,7 @@ use tokio_rustls::rustls::pki_types::PrivatePkcs8KeyDer;
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// Kinds that are asked for and of which there are none.
+/// Requested kinds without objects.
 const EMPTY: [(&str, &str); 19] = [
     ("services", "Service"),
     ("replicationcontrollers", "ReplicationController"),

@@ -7,7 +7,7 @@ use pintle_tests::manifest::{With, condition, container, phase, pod, restarts, s
 use pintle_tests::{LONG, until};
 use serde_json::{Value, json};
 
-/// Memory that all pods may have together, and what has to be left of it.
+/// Memory of all pods together, and the eviction threshold for it.
 const POD_MEMORY_MIB: u64 = 800;
 const LEFT_MIB: u64 = 400;
 
@@ -137,7 +137,7 @@ fn a_pod_that_eats_the_memory_of_all_goes_before_the_kernel_kills_and_nobody_els
     let ends = test.kubectl(&["get", "pod", "hog", "-o", "json"]).expect("the pod");
     assert!(!ends.contains("OOMKilled"), "{ends}");
     test.node_until("is under pressure", |node| under(node, "MemoryPressure"));
-    // Refused for as long as it lasts: it asked for nothing.
+    // Rejected while the pressure lasts: it has no requests.
     test.apply(&pausing("late"));
     let late = test.pod_until("late", "is refused", |p| phase(p) == "Failed");
     let refused = "Pod was rejected: The node had condition: [MemoryPressure]. ";

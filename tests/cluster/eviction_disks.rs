@@ -20,7 +20,7 @@ use crate::eviction_ground::{Ground, IMAGE_LEFT_MIB, INODES_LEFT, LASTS, NODE_LE
 /// Processes that the node may still start; more come and go with whatever else the machine does.
 const PROCESSES_LEFT: u64 = 1500;
 const BOMB_PROCESSES: u64 = 2500;
-/// How long a disk has to be short where a pod is given time.
+/// Grace period of the soft threshold.
 const GRACE: Duration = Duration::from_secs(4);
 
 impl Ground<'_> {

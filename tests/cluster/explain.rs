@@ -76,7 +76,7 @@ fn on_call_people_are_told_what_holds_a_pod_up() {
     let (hook, _) = explained(&test, "hooked", "PostStartHookRuns");
     assert!(hook.contains("(pid "), "{hook}");
 
-    // Another agent knows nothing but what the API server and the runtime tell it.
+    // A restarted agent knows only the API server's and the runtime's state.
     test.cluster().kill("n1-agent").expect("the agent dies");
     test.cluster().start("n1-agent").expect("the agent starts");
     told(&test, "too-big", "OutOfcpu", "Was refused by this node (OutOfcpu)", "request less");

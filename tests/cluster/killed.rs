@@ -1,4 +1,4 @@
-//! The agents of two nodes killed at random moments while pods come and go on both.
+//! The agents of two nodes killed at random moments while pods are created and deleted on both.
 
 use std::thread;
 use std::time::Duration;

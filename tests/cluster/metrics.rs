@@ -30,7 +30,7 @@ fn burner() -> Value {
     }})
 }
 
-/// More pods when they use more than they asked for.
+/// An autoscaler that adds pods when their usage exceeds their requests.
 fn autoscaler() -> Value {
     let target = json!({"type": "Utilization", "averageUtilization": 100});
     json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",

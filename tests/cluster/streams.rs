@@ -21,7 +21,7 @@ const IDLE_MAX: usize = 2;
 /// Longer than any writer pauses that is not held up.
 const STILL: Duration = Duration::from_secs(2);
 
-/// A client that never reads what it asked for; killed with the value.
+/// A client that never reads its answer; killed with the value.
 struct Unread(Child);
 
 impl Unread {

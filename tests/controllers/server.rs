@@ -220,7 +220,7 @@ impl Server {
         String::from_utf8_lossy(&answer.stdout).into_owned()
     }
 
-    /// Changes that the API server was asked for, a line each.
+    /// The API server's audit log of changes, a line each.
     pub fn audit(&self) -> String {
         fs::read_to_string(self.cluster.layout().audit_log()).unwrap_or_default()
     }

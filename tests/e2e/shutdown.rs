@@ -174,7 +174,7 @@ fn a_shutdown_that_is_given_up_lets_pods_in_again_and_the_next_one_is_waited_for
     world.put("critical", CRITICAL, says("critical", 0));
     world.ready("least");
     let before = world.ready("critical");
-    // Half a second of the first group: it is given up before the others' turn.
+    // Half a second of the first group: the shutdown is cancelled before the others' turn.
     world.prepare(true);
     lines_until(node, "order", 1);
     world.prepare(false);

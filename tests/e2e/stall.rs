@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::support::{lines, remove_all, sharing};
 
-/// Memory that all pods may have together, and what has to be left of it.
+/// Memory of all pods together, and the eviction threshold for it.
 const PODS_MIB: u64 = 800;
 const LEFT_MIB: u64 = 400;
 /// The file of the pod that only reads: larger than the memory of all pods.

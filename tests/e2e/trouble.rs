@@ -91,7 +91,7 @@ fn what_still_runs_of_an_ended_container_goes_with_its_pod() {
         let state = status_of(p, "c").and_then(|status| status.state.as_ref());
         state.is_some_and(|state| state.terminated.is_some())
     });
-    // As after a StartContainer that was given up at the wrong instant: CRI calls it ended.
+    // As after a StartContainer that was cancelled at the wrong instant: CRI reports it as exited.
     let id = container_id(&ended, "c");
     // Its first process is gone before the runtime has forgotten it.
     until(LONG, "it runs behind CRI's back", || {

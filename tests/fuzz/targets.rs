@@ -134,7 +134,7 @@ fn cri_answer(bytes: &[u8]) {
     let _ = sandbox.and_then(|status| read_back::sandbox(&status)); // any answer is fine
 }
 
-/// The JSON of a verbose status. A path that is taken from it is plain, whatever it was.
+/// The JSON of a verbose status. Paths from it are always plain.
 fn runtime_spec(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let info = [("info".to_owned(), text.to_owned())].into();

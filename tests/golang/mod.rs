@@ -5,7 +5,7 @@
 //! (`tests/upstream/vectors/golang`), which generates a template or a patch for each seed. Hashes,
 //! revision bytes, equality and merged objects must be the same. The same program generates the
 //! tables of types and of merge keys; they must be current.
-//! `PINTLE_GOLANG_CASES` sets how many seeds are asked about, `PINTLE_SEED` where they begin;
+//! `PINTLE_GOLANG_CASES` sets the number of seeds, `PINTLE_SEED` the first one;
 //! `PINTLE_WRITE=1` regenerates the tables.
 
 mod patches;

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::bystander::{self, Times};
 use crate::port::Port;
 
-/// Threads that the agent may have, whatever is done to it.
+/// Threads that the agent may have under any attack.
 const THREADS_MAX: u64 = 40;
 /// How many times its quiet memory the agent may take.
 const MEMORY_FACTOR: f64 = 1.5;
@@ -38,7 +38,7 @@ const AWAY_TURNS: f64 = 100.0;
 const LONG_FEW: f64 = 3.0;
 const BUSY: &str = "pintle_main_loop_busy_seconds";
 const AWAY: &str = "pintle_main_loop_stall_seconds";
-/// How often the agent is looked at.
+/// Period of checks of the agent.
 const WATCH_PERIOD: Duration = Duration::from_millis(50);
 
 /// A node under attack.

@@ -74,8 +74,8 @@ impl Drop for Thaw {
     }
 }
 
-/// containerd answers nothing for ten seconds. What needs no runtime goes on; what happened
-/// meanwhile is made up for.
+/// containerd answers nothing for ten seconds. Work without the runtime continues; what happened
+/// meanwhile is caught up with.
 fn a_frozen_containerd(ground: &mut Ground) {
     let node = &ground.node;
     node.put("dies.json", &paused("dies"));

@@ -146,7 +146,7 @@ fn heads_without_an_end(ground: &mut Ground) {
     drop(open);
 }
 
-/// Each request has another token, which the API server would have to be asked about.
+/// Each request has another token, which needs a review by the API server.
 fn tokens_without_number(ground: &mut Ground) {
     let http1 = config(b"http/1.1");
     let stand = Arc::clone(&ground.stand);

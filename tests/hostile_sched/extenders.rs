@@ -1,7 +1,7 @@
-//! Extenders that hang, trickle or answer nonsense, and pods that they are asked about.
+//! Extenders that hang, trickle or answer nonsense, and pods that need them.
 //!
-//! The administrator has configured one for a resource; any user may ask for that resource. A thread
-//! in the cluster's network stands in for it.
+//! The administrator has configured one for a resource; any user may ask for that resource. A
+//! thread in the cluster's network stands in for it.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -24,7 +24,7 @@ attacks!(Ground, "extenders":
     one_that_answers_nonsense,
 );
 
-/// Pods that the extender is asked about.
+/// Pods that need the extender.
 const PODS: usize = 200;
 /// How often a listener looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(20);
@@ -125,7 +125,7 @@ fn answer(mut peer: TcpStream, manner: Manner, is_over: &AtomicBool, number: usi
     }
 }
 
-/// Pods that the extender has to be asked about.
+/// Pods that need the extender.
 fn extended(count: usize) -> Vec<Value> {
     let one = |at: usize| {
         let mut pod = pod(&format!("p{at}"), json!({}));

@@ -290,7 +290,7 @@ where
     Ok(())
 }
 
-/// Removes whatever attackers made.
+/// Removes all objects of attackers.
 async fn clean(client: &kube::Client) -> Result<()> {
     delete_all(&Api::<Pod>::namespaced(client.clone(), ATTACKER), |_| true).await?;
     delete_all(&Api::<ResourceClaim>::namespaced(client.clone(), ATTACKER), |_| true).await?;

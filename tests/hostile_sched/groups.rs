@@ -131,7 +131,7 @@ fn groups_that_come_and_go(ground: &mut Ground) {
     ground.are_answered(&["alone"]);
 }
 
-/// While one of its pods is asked about, the others are placed on trial.
+/// While an extender is asked about one of its pods, the others are placed on trial.
 fn a_gang_whose_extender_hangs(ground: &mut Ground) {
     let _extender = crate::extenders::listen(ground, crate::extenders::Manner::Silent);
     for at in 0..20 {

@@ -21,7 +21,7 @@ attacks!(Ground, "pods":
     labels_that_change_all_the_time,
 );
 
-/// How long an attack that goes on goes on.
+/// Duration of a continuous attack.
 const ROUNDS: usize = 400;
 
 /// A pod that asks for these amounts as well.
@@ -144,7 +144,7 @@ fn classes_of_priority_without_number(ground: &mut Ground) {
     ground.are_answered(&["p0", "p499"]);
 }
 
-/// Rounds of an attack that goes on while bystanders are bound.
+/// Repeats an attack while bystanders are bound.
 fn goes_on(
     ground: &mut Ground,
     when: &str,

@@ -32,7 +32,7 @@ use crate::stand::Stand;
 
 /// Sequences in CI.
 const SEQUENCES: u64 = 2_000;
-/// Sequences that are asked at the same time.
+/// Sequences that are sent at the same time.
 const AT_ONCE: usize = 4;
 /// Differences that are worth printing.
 const SHOWN: usize = 10;

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::generate::budgets;
 use super::real;
 
-/// Reviews that are asked for at the same time.
+/// Concurrent reviews.
 const AT_ONCE: usize = 8;
 const NAMESPACE: &str = "default";
 const NAME: &str = "x";

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::{material, render};
 
-/// Levels of a value that is made up.
+/// Levels of a generated value.
 const DEPTH_MAX: usize = 6;
 
 /// Scalars that one reader or another takes for something else; as text they are text.
@@ -149,7 +149,7 @@ const WORDS: &[(&str, &[&str])] = &[
     ("type", &["", "Directory", "File", "RuntimeDefault", "Unconfined", "Localhost"]),
 ];
 
-/// A file that a test made up.
+/// A generated file.
 pub(crate) struct File {
     pub(crate) bytes: Vec<u8>,
 }

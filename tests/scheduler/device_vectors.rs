@@ -327,7 +327,7 @@ fn world(seed: u64) -> Value {
         "taken": taken(dice, &slices), "slices": slices, "pods": pods, "answers": null})
 }
 
-/// The same world with some lists for attributes, and claims that look at them.
+/// The same world with some lists for attributes, and claims that select by them.
 fn world_of_lists(seed: u64) -> Value {
     let mut world = world(seed);
     let dice = &mut Dice::new(seed.wrapping_add(1 << 40));
@@ -437,7 +437,7 @@ fn answers(line: &str, tell: &mut impl FnMut(Asked)) {
     }
 }
 
-/// How many cases are asked about, and the first seed.
+/// The number of cases, and the first seed.
 pub(crate) fn number_of_cases(default: u64) -> (u64, u64) {
     (number("PINTLE_VECTOR_CASES", default), number("PINTLE_SEED", 1))
 }

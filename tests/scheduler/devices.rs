@@ -310,7 +310,7 @@ async fn settled(pods: &Api<Pod>, name: &str) -> Result<Value> {
     }
 }
 
-/// Runs a case on one side; what became of its pods and claims.
+/// Runs a case on one side; returns the outcome of its pods and claims.
 async fn run(client: &kube::Client, side: &str, case: &Case) -> Result<Value> {
     let claims: Api<ResourceClaim> = Api::namespaced(client.clone(), side);
     let claim_name = |at: usize| format!("{}-{at}", case.name);
@@ -373,7 +373,7 @@ fn seen_of(claim: &ResourceClaim) -> Value {
     seen
 }
 
-/// Takes out times and what is made up.
+/// Removes times and generated names.
 fn forget(value: &mut Value) {
     match value {
         Value::Object(fields) => {

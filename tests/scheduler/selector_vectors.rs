@@ -601,7 +601,7 @@ fn priced_world(seed: u64) -> Value {
         "answers": null})
 }
 
-/// Upstream's price decides which expressions have an answer at all, and so has to be the same.
+/// Upstream's cost decides which expressions have a result at all, and so must be equal.
 /// Expressions that the API server's estimate refuses are not stored, but compared nevertheless.
 #[test]
 fn every_selector_costs_what_upstream_counts() {

@@ -19,7 +19,7 @@ use crate::world::{self, Chance, NAMESPACES};
 
 /// Requests at the same time.
 const AT_ONCE: usize = 16;
-/// How often the API server is asked how far it is.
+/// Period of reads of the API server's progress.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// So many looks without a change are the end.
 const QUIET_LOOKS: usize = 16;

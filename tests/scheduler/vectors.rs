@@ -25,7 +25,7 @@ use crate::{enrich, profiles};
 
 /// Cases in CI.
 const CASES: u64 = 10_000;
-/// Pods that each cluster is asked about.
+/// Pods for each cluster.
 const PODS: u64 = 20;
 /// Differences that are worth printing.
 const DIFFERENCES_SHOWN: usize = 10;

@@ -45,9 +45,9 @@ static TURN: Mutex<()> = Mutex::new(());
 pub struct TestCluster {
     cluster: Cluster,
     is_own: bool,
-    /// The agent's kubeconfig, as it was.
+    /// The agent's original kubeconfig.
     kubeconfig: String,
-    /// True if the agent's configuration is not as it was.
+    /// True if the agent's configuration was changed.
     configured: Cell<bool>,
     /// True if the cluster's own pods were taken off the nodes.
     emptied: Cell<bool>,
@@ -111,7 +111,7 @@ impl TestCluster {
         self.cluster.pid(AGENT).expect("the agent runs")
     }
 
-    /// Kills the agent and starts it again; pods go on.
+    /// Kills the agent and starts it again; pods keep running.
     pub fn restart_agent(&self) {
         self.cluster.kill(AGENT).expect("the agent dies");
         self.cluster.start(AGENT).expect("the agent starts");
@@ -168,7 +168,7 @@ impl TestCluster {
     }
 
     /// Restarts the agent with a proxy between it and the API server, and waits until the API
-    /// server hears of it.
+    /// server gets a request of the agent.
     pub fn use_proxy(&self, protocol: Protocol) -> Proxy {
         let proxy = Proxy::start(&self.cluster, protocol).expect("the proxy starts");
         let mut kubeconfig = self.kubeconfig();

@@ -1,7 +1,7 @@
 //! The base of the end-to-end tests: real containerd, real kernel, real agent.
 //!
 //! - `attacks`: runs the attacks of a test program in order
-//! - `manifest`: building pods, and reading what became of them
+//! - `manifest`: building pods, and reading their statuses
 //! - `node`: a private containerd and the agent inside its namespaces; manifests in, pods out
 //! - `cluster`: a real control plane and one node with the agent; objects in, objects out
 //! - `cri`: raw calls to the runtime, beside or without the agent

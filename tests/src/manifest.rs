@@ -1,4 +1,4 @@
-//! Manifests for tests, and readers of what became of them.
+//! Manifests for tests, and readers of statuses.
 //!
 //! Builders return plain JSON, so that a test adds any field in its own words:
 //! `container("web", &["/box", "serve", "http=8080"]).with("ports", json!([...]))`. Readers take a

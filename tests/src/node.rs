@@ -84,7 +84,7 @@ impl TestNode {
         Self::start(Options::default())
     }
 
-    /// Starts a node; panics with the reason when it cannot, because no test can go on.
+    /// Starts a node; panics with the reason when it cannot, because no test can continue.
     pub fn start(options: Options) -> Self {
         let turn = Turn::take();
         let kind = Kind { by_systemd: options.systemd, is_guarded: options.is_guarded };

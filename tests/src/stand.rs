@@ -86,7 +86,7 @@ impl Stand {
         self.agent = Some((stop, thread.expect("a thread")));
     }
 
-    /// Ends the agent in the middle of whatever it does.
+    /// Ends the agent at once, in the middle of its work.
     pub fn stop_agent(&mut self) {
         let Some((stop, thread)) = self.agent.take() else { return };
         drop(stop);

@@ -11,7 +11,7 @@ use anyhow::Result;
 
 /// Enough for anything a pod does on a busy host with two cores.
 pub const LONG: Duration = Duration::from_secs(90);
-/// How often a condition is asked, unless asking takes long.
+/// Period of checks of a condition, unless a check takes long.
 const PERIOD: Duration = Duration::from_millis(20);
 
 /// Asks until the answer is `Ok`; panics with the last error when `limit` has passed.

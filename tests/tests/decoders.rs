@@ -24,7 +24,7 @@ mod server {
 
 /// Damaged inputs of each seed file.
 const DAMAGED: u32 = 1_500;
-/// Inputs of nothing but random bytes for each decoder.
+/// Inputs of only random bytes for each decoder.
 const RANDOM: u32 = 1_500;
 /// Longest random input in bytes.
 const RANDOM_BYTES_MAX: u64 = 300;

@@ -307,7 +307,7 @@ pub fn module_file(module: &str, path: &str) -> Result<PathBuf> {
     Ok(Path::new(dir.trim()).join(path))
 }
 
-/// `go`, at work in the module, whatever the environment says about flags.
+/// `go` in the module's folder, without flags of the environment.
 pub(crate) fn go() -> Result<Command> {
     let program = shell::which(&["go"]).or_else(|| {
         let usual = PathBuf::from("/usr/local/go/bin/go");

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 /// Requests at the same time.
 const AT_ONCE: usize = 32;
-/// How often something is looked at, and for how long.
+/// Period and time limit of a check.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 const LOOK_MAX: Duration = Duration::from_secs(600);
 /// How long a watch of the kubelet that is played lasts.

@@ -20,7 +20,7 @@ const ROUNDS: usize = 5;
 const PODS: usize = 10;
 /// The longest wait for a lease to be taken.
 const TAKEN_MAX: Duration = Duration::from_secs(60);
-/// Where the first of the schedulers is asked; each has a port of its own.
+/// Port of the first scheduler; each has a port of its own.
 const FIRST_PORT: usize = 10259;
 
 /// From the moment at which a standby says that it took the lease to its first binding, in

@@ -1,4 +1,4 @@
-//! Ports of recorded containers that probes look at, on an address of the loopback for each pod.
+//! Ports of recorded containers that probes connect to, on an address of the loopback for each pod.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};

@@ -17,7 +17,7 @@ use crate::script::{self, CONTAINERS, items};
 
 /// How long the last events may be under way.
 const LAST: Duration = LONG;
-/// How often a condition is asked.
+/// Period of checks of a condition.
 const PERIOD: Duration = Duration::from_millis(10);
 /// Events with a count that follows from what happened to containers. All others repeat
 /// with retries.

@@ -26,7 +26,7 @@ pub(crate) fn registry(dir: &Path) -> String {
     )
 }
 
-/// containerd's rule for every registry: the cluster's is asked first.
+/// containerd's rule for every registry: the cluster's is tried first.
 pub(crate) fn registry_hosts() -> String {
     format!("[host.\"http://{CONTROL}:{REGISTRY_PORT}\"]\ncapabilities = [\"pull\", \"resolve\"]\n")
 }

@@ -37,7 +37,7 @@ pub const LOOPS: [&str; 14] = [
     "ttl-after-finished-controller",
     "root-ca-certificate-publisher-controller",
 ];
-/// This controller starts whatever the list says, unless there is no key to sign with.
+/// This controller starts regardless of the list, unless it has no signing key.
 const TOKENS: &str = "serviceaccount-token-controller";
 /// Controllers that bootstrap tokens need; they are off unless they are named.
 const NAMED: &str = "bootstrap-signer-controller,token-cleaner-controller";

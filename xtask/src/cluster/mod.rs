@@ -147,7 +147,7 @@ impl Cluster {
         node::flag_agent(self, node, flags)
     }
 
-    /// Starts whatever does not run and waits until every node is ready.
+    /// Starts all parts that do not run and waits until every node is ready.
     pub fn up(&self) -> Result<()> {
         apt::require_root("there is no way around it: namespaces and containers are made")?;
         apt::install_missing(&TOOLS)?;
@@ -312,7 +312,7 @@ impl Cluster {
         }
     }
 
-    /// Stops a part of the control plane or of a node; pods go on.
+    /// Stops a part of the control plane or of a node; pods keep running.
     pub fn stop(&self, process: &str) -> Result<()> {
         self.processes.stop(process)
     }

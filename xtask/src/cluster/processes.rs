@@ -21,7 +21,7 @@ use crate::shell;
 
 /// How long a process may take to end before it is killed.
 const END_WAIT: Duration = Duration::from_secs(10);
-/// How often the state of a process is looked at.
+/// Period of checks of a process.
 const PERIOD: Duration = Duration::from_millis(20);
 /// Lines of a log that an error shows from its start: a program that refuses its options names the
 /// error first and prints some hundred lines of usage after it.

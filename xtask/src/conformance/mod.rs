@@ -23,7 +23,7 @@ use crate::upstream::Program;
 
 /// The longest that a whole run may take.
 const RUN_MAX: &str = "3h";
-/// How often a run says how far it is.
+/// Period of progress lines of a run.
 const PROGRESS_EVERY: Duration = Duration::from_secs(60);
 /// How often is looked whether a run has ended.
 const POLL: Duration = Duration::from_millis(200);
@@ -176,7 +176,7 @@ fn suite(cluster: &Cluster, selection: &Selection) -> Result<Command> {
     Ok(cmd)
 }
 
-/// Runs the suite into its log, says now and then how far it is, and returns how it ended.
+/// Runs the suite into its log, prints its progress, and returns its exit status.
 pub(crate) fn follow(cmd: &mut Command, log: &Path) -> Result<ExitStatus> {
     let out = File::create(log).with_context(|| format!("create {}", log.display()))?;
     cmd.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);

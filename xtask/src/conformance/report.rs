@@ -104,7 +104,7 @@ pub fn table(all: &[Outcome], base: &Base) -> String {
     all.iter().map(line).collect()
 }
 
-/// Everything that failed, with why.
+/// All failures, with their reasons.
 pub fn failures(all: &[Outcome]) -> String {
     let mut text = String::new();
     for outcome in all.iter().filter(|o| !o.passed) {

@@ -1,4 +1,4 @@
-//! One case on one node: made, changed, looked at, deleted.
+//! One case on one node: created, changed, observed, deleted.
 //!
 //! A wait that does not come to its end is not a failure of the run: what is there is looked at all
 //! the same, because the difference to the other node is what a reader wants to see.
@@ -21,7 +21,7 @@ pub(super) const CAME: &str = "came";
 const STEP_MAX: Duration = Duration::from_secs(90);
 /// The longest that a pod may take to go.
 const GONE_MAX: Duration = Duration::from_secs(60);
-/// How long a pod has to be unchanged before it is looked at, and how long that may take.
+/// How long a pod must be unchanged before it is observed, and the limit of that wait.
 const QUIET: (Duration, Duration) = (Duration::from_millis(1200), Duration::from_secs(6));
 /// The `of` of a patch that applies to the node.
 const NODE: &str = "node";

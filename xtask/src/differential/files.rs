@@ -19,7 +19,7 @@ const PODS: &str = "/var/lib/kubelet/pods";
 const LOGS: [&str; 2] = ["/var/log/pods", "/var/log/containers"];
 /// Contents beyond this are compared by their size.
 const CONTENT_BYTES_MAX: u64 = 4096;
-/// Files of one pod that are looked at.
+/// Files of one pod that are read.
 const FILES_MAX: usize = 2000;
 
 /// The pod's folder on its node.

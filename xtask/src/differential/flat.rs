@@ -159,7 +159,7 @@ fn groups(lines: &Lines) -> BTreeMap<(&str, &str), usize> {
     groups
 }
 
-/// Every aspect that was looked at.
+/// All compared aspects.
 pub(super) fn aspects<'a>(theirs: &'a Lines, ours: &'a Lines) -> BTreeSet<&'a str> {
     theirs.keys().chain(ours.keys()).map(|(aspect, _)| aspect.as_str()).collect()
 }

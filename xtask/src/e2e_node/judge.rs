@@ -43,7 +43,7 @@ pub(super) struct Kubelet {
 /// The results of the tests with the kubelet, by name.
 pub(super) type Known<'a> = BTreeMap<&'a str, Kubelet>;
 
-/// Reads the list, a line each: what became of it, seconds, name.
+/// Reads the list, a line each: result, seconds, name.
 pub(super) fn parse_kubelet(text: &str) -> Result<Known<'_>> {
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines.map(|line| kubelet_line(line).with_context(|| format!("read {line:?}"))).collect()
@@ -96,7 +96,7 @@ pub(super) fn parse_exceptions(text: &str, is_kubelet: bool) -> Result<BTreeMap<
     Ok(all.map(|e| (e.name, e.why)).collect())
 }
 
-/// Reads what the test host cannot run, whatever the agent: the lines of `neither`.
+/// Reads the tests that the test host cannot run with any agent: the lines of `neither`.
 pub(super) fn parse_left_out(text: &str) -> Result<BTreeMap<&str, &str>> {
     let all = exceptions(text)?.into_iter().filter(|e| e.agent == "neither");
     Ok(all.map(|e| (e.name, e.why)).collect())
@@ -120,7 +120,7 @@ pub(super) fn check_exceptions(text: &str, lists: &[String]) -> Result<()> {
 pub(super) struct Came {
     /// Tests that ran to an end.
     pub(super) ran: Vec<Outcome>,
-    /// Tests that declined, with why.
+    /// Skipped tests, with reasons.
     declined: BTreeMap<String, String>,
 }
 
@@ -159,7 +159,7 @@ impl Came {
         all.into_iter().map(line).collect()
     }
 
-    /// A line for each test: what became of it with the kubelet and now, with seconds.
+    /// A line for each test: its results with the kubelet and now, with seconds.
     pub(super) fn table(&self, chosen: &BTreeSet<String>, known: &Known<'_>) -> String {
         let mut text = format!("{:<16}  {:<16}  name\n", "kubelet", "this run");
         let cell = |end: End, seconds: f64| format!("{:<8}{seconds:>6.1} s", end.word());

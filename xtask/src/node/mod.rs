@@ -132,7 +132,7 @@ impl Node {
         log.matches("containerd successfully booted").count()
     }
 
-    /// Ends containerd at once; shims and containers go on.
+    /// Kills containerd; shims and containers keep running.
     pub fn kill_containerd(&mut self) {
         if let Some(mut child) = self.containerd.take() {
             let _ = child.kill();
@@ -298,7 +298,7 @@ fn hold(name: &str, dir: &Path, is_guarded: bool) -> Result<Child> {
     Ok(child)
 }
 
-/// Ends containers, shims and whatever else carries the node's mark.
+/// Ends containers, shims and all other processes with the node's mark.
 fn end_processes(name: &str, dir: &Path) {
     for (id, pid) in process::containers(&dir.join("state")) {
         let group = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();

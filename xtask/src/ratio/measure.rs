@@ -23,7 +23,7 @@ pub(super) enum Measure {
     Gone,
     /// Attempts of exec probes per second.
     ProbeRate,
-    /// Share of a core while they go on.
+    /// Share of a core during the probes.
     ProbeCpu,
     /// The same for one attempt.
     CpuPerProbe,

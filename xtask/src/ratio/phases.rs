@@ -1,4 +1,4 @@
-//! Which phases of the comparison are asked for: all, or those that `PINTLE_BENCH_PHASES` names.
+//! The selected phases of the comparison: all, or those that `PINTLE_BENCH_PHASES` names.
 
 use anyhow::{Result, bail, ensure};
 
@@ -49,7 +49,7 @@ impl Phases {
         Ok(phases)
     }
 
-    /// Returns whether this one is asked for.
+    /// Returns whether this phase is selected.
     pub(super) fn has(self, phase: Phase) -> bool {
         NAMES.iter().zip(self.0).any(|((_, named), asked)| asked && *named == phase)
     }

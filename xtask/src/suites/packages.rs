@@ -24,7 +24,7 @@ use crate::upstream::{Patched, Program};
 const PACKAGE_MAX: &str = "30m";
 /// A closed port: each test program starts an etcd of its own.
 const NO_ETCD: &str = "http://127.0.0.1:1";
-/// How often a program is looked at, and how often it is said how far it is.
+/// Period of checks of a program, and of progress lines.
 const LOOK: Duration = Duration::from_millis(200);
 const TELL: Duration = Duration::from_secs(60);
 /// Folders of runs begin so, before the id of the process.

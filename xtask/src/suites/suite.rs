@@ -147,7 +147,7 @@ impl Suite {
         }
     }
 
-    /// Returns whether a test runs without being asked for by the plan's focus.
+    /// Returns whether a test runs without being named by the plan's focus.
     pub(super) fn is_asked(&self, test: &str, plan: &Plan) -> bool {
         let is_long = |tests: &&Tests| tests.is_on_request && test.starts_with(tests.name);
         self.tests.iter().find(is_long).is_none_or(|tests| plan.focus.starts_with(tests.name))

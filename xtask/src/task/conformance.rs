@@ -84,7 +84,7 @@ pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
     on_cluster(&name, &programs, keep, &selection)
 }
 
-/// Programs that were asked for; without one the cluster keeps its own.
+/// The programs of the arguments; without one the cluster keeps its own.
 #[derive(Default)]
 struct Programs {
     agent: Option<Agent>,

@@ -29,7 +29,7 @@ use crate::{apt, repository};
 const SETTLE_WAIT: Duration = Duration::from_secs(90);
 /// How long the agent may take to start, and the pods to go.
 const CHANGE_WAIT: Duration = Duration::from_secs(60);
-/// How often the agent is asked.
+/// Period of requests to the agent.
 const PERIOD: Duration = Duration::from_millis(100);
 
 /// An example: the pod's name, what to wait for, and how to tell.

@@ -23,7 +23,7 @@ usage: cargo xtask vectors [COUNT] [--only NAME]
   --only NAME  deployment, replicaset, statefulset, daemonset, job, cron, schedule, quota,
                namespace or collector";
 
-/// Syncs of each kind, unless another number is asked for.
+/// Syncs of each kind, unless the arguments give another number.
 pub(super) const COUNT: u64 = 10_000;
 /// Lines of one file.
 pub(super) const PART: u64 = 5_000;

@@ -2,8 +2,8 @@
 //! program, or names images that can be had. Pure.
 //!
 //! Input: the text of a `patch.txt`, as `tests/upstream/_scheduler` has one, and upstream's files.
-//! Output: what becomes of each file. Lines that are to be replaced must stand in their file once:
-//! a release that has changed them is refused.
+//! Output: the changed text of each file. Lines that are to be replaced must stand in their file
+//! once: a release that has changed them is refused.
 
 use std::collections::BTreeMap;
 

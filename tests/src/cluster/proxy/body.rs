@@ -68,7 +68,7 @@ impl Broken {
     }
 }
 
-/// The event by which a watch says that it cannot go on from where it was asked to.
+/// The event of a watch that cannot resume from its version.
 fn gone() -> String {
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",

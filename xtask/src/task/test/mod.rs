@@ -81,7 +81,7 @@ const SAMPLED: &str = "--sampled";
 /// The name of the stages that need no root, no Go and no compiler but Rust's and a linker.
 const QUICK: &str = "quick";
 const QUICK_STAGES: [&str; 3] = ["fmt", "tidy", "pure"];
-/// The crates that decide: their tests need nothing but the processor.
+/// The deciding crates: their tests need only the CPU.
 const DECIDING: [&str; 6] = [
     "pintle-api-types",
     "pintle-config",

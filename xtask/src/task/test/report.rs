@@ -39,7 +39,7 @@ pub(super) struct Row {
     took: Duration,
     /// Processor time of the programs that ended meanwhile, with that of their own children.
     cpu: Duration,
-    /// Percent of the machine's processors that were busy, whatever kept them so.
+    /// Share of the machine's CPUs that was busy, in percent, with any work.
     busy: Option<u64>,
 }
 

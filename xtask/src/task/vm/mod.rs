@@ -28,7 +28,7 @@ use crate::{apt, cache};
 
 /// Where Debian's QEMU has its file server.
 const VIRTIOFSD: [&str; 2] = ["/usr/lib/qemu/virtiofsd", "/usr/libexec/virtiofsd"];
-/// How often the output is looked at.
+/// Period of reads of the output.
 const PERIOD: Duration = Duration::from_millis(100);
 /// How long the file server may take to listen.
 const SERVER_WAIT: Duration = Duration::from_secs(10);
