@@ -1,14 +1,14 @@
-//! Our controller manager beside kube-controller-manager on a real API server: memory, what it
-//! costs to be idle, how soon a new one acts, and what rollouts and deletions take.
+//! Our controller manager compared with kube-controller-manager on a real API server: memory, idle
+//! cost, time until a new leader acts, and cost of rollouts and deletions.
 //!
 //! Each side has a cluster of its own with the same objects, runs alone, and has the same loops and
-//! flags; kube-controller-manager is built alone. Processor time and memory are those of its
-//! process, writes those of the audit log, times those of a client that looks every 20 ms. A
-//! kubelet is played. It prints what it found after each part, so that a run that is ended early
-//! says something. Sizes: `PINTLE_BENCH_PODS`, `_DEPLOYMENTS`, `_SERVICES`, `_SECONDS` (idle),
-//! `_ROLLOUT` (Deployments) and `_REPLICAS`, `_BURST`, `_OBJECTS` (of the namespace),
-//! `_CONFIG_MAPS` and `_CONFIG_MAP_KIB`; `PINTLE_CONTROLLERS` names another program,
-//! `PINTLE_BENCH_SIDE` measures `ours` or `theirs` alone.
+//! flags; kube-controller-manager is built alone. CPU time and memory are those of its process,
+//! writes those of the audit log, times those of a client that polls every 20 ms. A kubelet is
+//! simulated. It prints the results of each part at once, so that a run that is ended early shows
+//! them. Sizes: `PINTLE_BENCH_PODS`, `_DEPLOYMENTS`, `_SERVICES`, `_SECONDS` (idle), `_ROLLOUT`
+//! (Deployments) and `_REPLICAS`, `_BURST`, `_OBJECTS` (of the namespace), `_CONFIG_MAPS` and
+//! `_CONFIG_MAP_KIB`; `PINTLE_CONTROLLERS` names another program, `PINTLE_BENCH_SIDE` measures
+//! `ours` or `theirs` alone.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -35,7 +35,7 @@ use manager::{ManagerProcess, Memory, Side};
 use objects::{Amounts, call, call_all, wait_for};
 use writes::{Mark, Writes};
 
-/// Time and writes of one measure.
+/// Duration, CPU and memory of a step.
 #[derive(Clone, Debug, Default)]
 struct Took {
     cpu: f64,
@@ -43,7 +43,7 @@ struct Took {
     writes: Writes,
 }
 
-/// The results of one side.
+/// Results of one side.
 #[derive(Clone, Debug, Default)]
 struct Found {
     settled: Memory,
@@ -75,7 +75,7 @@ fn side(name: &str) -> Result<Side> {
     }
 }
 
-/// Our program as it is shipped.
+/// Our program in the release profile.
 fn release() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("PINTLE_CONTROLLERS") {
         return Ok(path.into());
@@ -184,7 +184,7 @@ fn measure(side: &Side) -> Result<Found> {
         services: count("PINTLE_BENCH_SERVICES", 1000),
     };
     own.run(async |client| objects::fill(client, amounts).await)?;
-    // What is left to do for these objects is no part of a start.
+    // The first sync of these objects is not part of a start.
     ManagerProcess::start(&own.0, side)?.rest()?;
     let manager = start(&own, side, &mut found.start)?;
     found.settled = manager.memory()?;
@@ -206,7 +206,7 @@ fn measure(side: &Side) -> Result<Found> {
     Ok(found)
 }
 
-/// Starts a manager after a namespace and a Deployment were created without one.
+/// Starts a manager after a namespace and a Deployment were created that no manager has seen.
 fn start(own: &Own, side: &Side, took: &mut Took) -> Result<ManagerProcess> {
     let path = "/apis/apps/v1/namespaces/start/deployments";
     own.run(async |client| {
@@ -253,7 +253,7 @@ fn rollout(own: &Own, manager: &ManagerProcess) -> Result<Took> {
     })
 }
 
-/// Deployments of one namespace change at once; how much more memory that takes, too.
+/// Changes all Deployments of one namespace at once; returns the cost and the additional memory.
 fn burst(own: &Own, manager: &ManagerProcess) -> Result<(Took, f64)> {
     let sets = count("PINTLE_BENCH_BURST", 1000);
     let path = "/apis/apps/v1/namespaces/burst/deployments";

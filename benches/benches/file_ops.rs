@@ -1,7 +1,7 @@
-//! Small files read (on a disk, of procfs, of a cgroup), replaced durably, synced many at a time,
-//! and the 20 files of a volume's content made beside the old ones: by a ring that tries inline, by
-//! a ring that leaves it all to the kernel's workers, by the agent's pool, by tokio's, and by
-//! direct calls on the thread that asks (which the deciding thread must not make).
+//! Small files read (on a disk, from procfs, from a cgroup), replaced durably, synced many at a
+//! time, and the 20 files of a volume's content written beside the old ones. Five ways: an io_uring
+//! that tries inline, an io_uring that leaves everything to the kernel's workers, the agent's pool,
+//! tokio's pool, and direct calls on the calling thread (which the deciding thread must not make).
 //!
 //! Criterion measures each; afterwards one table of ratios of one run, with the CPU time of the
 //! process for each way. The files lie below `TMPDIR`, which should be on a disk.
@@ -30,7 +30,7 @@ const SMALL: usize = 1024;
 const SYNCED: usize = 64;
 /// Files of a volume's content.
 const CONTENT: usize = 20;
-/// The files of procfs and of cgroups that are read, if this host has them.
+/// Files read from procfs and cgroupfs, where this host has them.
 const PROC: &str = "/proc/self/stat";
 const CGROUPS: [&str; 2] =
     ["/sys/fs/cgroup/cpu.stat", "/sys/fs/cgroup/memory/memory.usage_in_bytes"];
@@ -278,7 +278,7 @@ fn report() {
     for work in Work::ALL {
         println!("\n{}: median, CPU time of the process, each beside our pool's", work.name());
         for way in Way::ALL {
-            // Threads and caches are there.
+            // Warms up threads and caches.
             ground.once(way, work);
         }
         let pool = measure(&ground, Way::Pool, work);

@@ -1,13 +1,12 @@
-//! The cost of the flight recorder: pods start, stay and end, with it and without it.
+//! Cost of the flight recorder for the agent: pods start, run and end, with it and without it.
 //!
 //! Each round runs both sides one after the other, on a node of its own, so that the means of all
-//! rounds compare where the machine's speed changes. CPU is user and system time
-//! of the agent's process over the whole life of its pods, memory what it has resident at the end.
-//! Then the inputs of one round are taken from its record, and three things are timed for each of
-//! them: the copy that the deciding thread makes, the encoding elsewhere, the decision itself.
-//! Their batches are then appended and synced, by the ring as the recorder does it and by a thread
-//! of the pool with plain calls; the folder is below `TMPDIR`, which should be on a disk.
-//! Goals: <= 3 % of the agent's CPU, <= 2 MiB.
+//! rounds compare when the machine's speed changes. CPU is user and system time of the agent's
+//! process over the whole life of its pods, memory its resident memory at the end. Then three steps
+//! are timed for each input in the record of one round: the copy that the deciding thread makes,
+//! the encoding elsewhere, the decision itself. Their batches are then appended and synced, by
+//! io_uring as in the recorder and by a thread of the pool with plain calls; the folder is below
+//! `TMPDIR`, which should be on a disk. Goals: <= 3 % of the agent's CPU, <= 2 MiB.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -35,7 +34,7 @@ const GOAL_MIB: f64 = 2.0;
 /// Key of the redactor that is timed; any is as good.
 const KEY: [u8; 32] = [7; 32];
 
-/// CPU time and memory of one side.
+/// Cost of one side.
 #[derive(Clone, Copy, Default)]
 struct Took {
     cpu: f64,
@@ -79,7 +78,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// One node, from the first pod to the end of the last one.
+/// Runs one node, from the first pod to the end of the last one.
 fn side(room: &str) -> Result<(Took, Option<Run>)> {
     let flags = vec![format!("--pintle-flight-recorder={room}")];
     let mut node = TestNode::start(Options { flags, ..Options::default() });
@@ -104,7 +103,7 @@ fn side(room: &str) -> Result<(Took, Option<Run>)> {
     Ok((took, recorded))
 }
 
-/// The record in a folder with a single run.
+/// The only run in the folder.
 fn recorded(root: &Path) -> Result<Run> {
     let path = root.join("flight/0000000000.segment");
     let segment = read(&fs::read(path)?)?;
@@ -148,7 +147,7 @@ fn timed(start: &Start, inputs: &[(Now, Input)]) -> [f64; 3] {
 
 /// Microseconds until a batch is on the disk, the median: by the ring, by a thread of the pool.
 fn durable(start: &Start, inputs: &[(Now, Input)]) -> Result<(f64, f64)> {
-    /// As few inputs as what a busy agent writes at a time has.
+    /// Inputs a batch, as few as a busy agent writes at a time.
     const PER_BATCH: usize = 8;
     let mut flight = Flight::new(Redactor::new(&KEY), 0, start, UnixNanos(1));
     let batches = inputs.chunks(PER_BATCH).filter_map(|inputs| {

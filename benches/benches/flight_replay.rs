@@ -1,8 +1,8 @@
-//! How long a full record takes to be replayed: `pintle-agent replay` reads and decides all of it.
+//! Duration of the replay of a full record: `pintle-agent replay` reads and decides all of it.
 //!
-//! A record of 64 MiB is made of pods that come, are read and go, as an agent of a busy node writes
-//! it, and is replayed by the function that the command calls. Goal: <= 10 s. The lower bound is
-//! reading the segments' bytes.
+//! A record of 64 MiB consists of pods that are created, read and deleted, as an agent of a busy
+//! node writes it, and is replayed by the function that the command calls. Goal: <= 10 s. The lower
+//! bound is reading the segments' bytes.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -23,7 +23,7 @@ use serde_json::json;
 const GOAL_SECONDS: f64 = 10.0;
 /// Key of the redactor; any is as good.
 const KEY: [u8; 32] = [7; 32];
-/// Pods that are there at a time.
+/// Pods at a time.
 const PODS: usize = 50;
 /// Between two inputs.
 const STEP_NANOS: i64 = 1_000_000;
@@ -82,7 +82,7 @@ fn desired(number: usize, change: usize) -> Input {
     Input::Desired { uid, pod: Arc::new(pod) }
 }
 
-/// Writes so many segments; their bytes, and how many inputs are in them.
+/// Writes segments; returns their bytes, and the number of their inputs.
 fn record(folder: &Path, segments: usize) -> Result<(u64, usize)> {
     fs::create_dir(folder)?;
     let start = Start {

@@ -1,10 +1,9 @@
-//! How long after a process has ended does the agent hold the event: eBPF, pidfd, and a relist
-//! every second.
+//! Delay from the end of a process to the agent's event: eBPF, pidfd, and a relist every second.
 //!
-//! The moment of the end is the kernel's own stamp in the eBPF event, for both sides: a second
-//! source on a runtime that sleeps meanwhile delivers it for the pidfd side. The relist is not run:
-//! an end falls anywhere between two lists, so its delay is uniform over the period.
-//! Goal: eBPF p50 <= 200 us. Needs root; says so and measures nothing otherwise.
+//! The moment of the end is the kernel's own stamp in the eBPF event, for both sides: on the pidfd
+//! side a second source delivers it, on a runtime that sleeps meanwhile. The relist is not run: an
+//! end falls anywhere between two lists, so its delay is uniform over the period. Goal: eBPF p50 <=
+//! 200 us. Needs root; without it the benchmark says so and measures nothing.
 
 #[path = "../../ebpf/tests/common/mod.rs"]
 mod common;
@@ -51,7 +50,7 @@ fn is_end_of(event: &KernelEvent, pid: u32) -> bool {
     event.pid == pid && matches!(event.kind, EventKind::Exit(_))
 }
 
-/// One process' end seen through eBPF.
+/// Ends one process, and measures the delay of its eBPF event.
 fn ebpf_delay(ebpf: &mut Side, cgroup: &Cgroup) -> Duration {
     let mut process = Gated::new(cgroup.path(), "exit 3");
     ebpf.watch(cgroup, process.pid());
@@ -60,7 +59,7 @@ fn ebpf_delay(ebpf: &mut Side, cgroup: &Cgroup) -> Duration {
     Duration::from_nanos(seen.0 - event.time.0)
 }
 
-/// One process' end seen through a pidfd, timed from the stamp that eBPF gives afterwards.
+/// Ends one process, and measures the delay of its pidfd from the stamp that eBPF gives afterwards.
 fn pidfd_delay(pidfd: &mut Side, clock: &mut Side, cgroup: &Cgroup) -> Duration {
     let mut process = Gated::new(cgroup.path(), "exit 3");
     clock.watch(cgroup, process.pid());

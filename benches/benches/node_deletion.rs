@@ -1,9 +1,9 @@
-//! The agent's share in the end of many pods at once, from their manifests' removal on, compared
-//! with raw CRI calls that do the same as fast as the runtime accepts them.
+//! Time that the agent adds to the end of many pods at once, from the removal of their manifests
+//! on, compared with raw CRI calls that do the same as fast as the runtime allows.
 //!
 //! Two ends, both as the runtime lists them: when the last sandbox is no longer ready, which is
-//! when a cluster would see the last pod go, and when the last is removed, for which the agent
-//! waits until no start or stop is under way. The bounds are StopPodSandbox, which kills without
+//! when a cluster would see the last pod go, and when the last is removed, which the agent delays
+//! until no pod is being stopped or started. The bounds are StopPodSandbox, which kills without
 //! grace, and RemovePodSandbox: all stops before the removals, or one pod after the other, with
 //! several numbers of calls at a time; the fastest is the bound. Goal: <= 1.05 of it.
 
@@ -24,7 +24,7 @@ const PARALLEL: [usize; 2] = [8, 32];
 const ASK_EVERY: Duration = Duration::from_millis(10);
 const START: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(180));
 const LIMIT: Duration = Duration::from_secs(120);
-/// Between sides, so that one does not pay for the other's aftermath.
+/// Pause between sides, so that one does not pay for the other's cleanup.
 const PAUSE: Duration = Duration::from_secs(3);
 /// Of the pod that all raw ones are copies of.
 const TEMPLATE: &str = "template";

@@ -1,11 +1,11 @@
-//! A pod takes all memory: is the agent, the kubelet, or the kernel's OOM killer faster?
+//! A pod takes all memory: does the agent or the kubelet evict it before the OOM killer acts?
 //!
-//! A real cluster with our agent on one node and the kubelet on the other, configured alike: the
-//! pods of a node have 1600 MiB, with a threshold of 800: four seconds for a pod that takes
-//! 200 MiB each second and does not end by itself, two of which both agents give it
-//! (`minimumGracePeriodInSeconds`). It does so on one node and then on the other, 20 times each
-//! (`PINTLE_BENCH_ROUNDS`). A round is won when the pod was evicted and the kernel killed nothing
-//! of it. Goal: 20 of 20.
+//! A real cluster with our agent on one node and the kubelet on the other, configured alike. The
+//! pods of a node have 1600 MiB, and the eviction threshold is 800 MiB. A pod takes 200 MiB each
+//! second and ignores SIGTERM, so it needs four seconds from the threshold to the limit, two of
+//! which are the grace period of both agents (`minimumGracePeriodInSeconds`). It runs on one node
+//! and then on the other, 20 times each (`PINTLE_BENCH_ROUNDS`). A round is won if the pod was
+//! evicted and the kernel killed none of its processes. Goal: 20 of 20.
 
 use std::time::Instant;
 
@@ -19,19 +19,19 @@ use pintle_tests::{LONG, until};
 use serde_json::json;
 use xtask::cluster::node::agent_process;
 
-/// Memory of all pods of a node together, and the eviction threshold for it.
+/// Memory of all pods of a node together, and the eviction threshold.
 const POD_MEMORY_MIB: u64 = 1600;
 const LEFT_MIB: u64 = 800;
-/// The growth of the pod per second.
+/// MiB that the pod allocates in a second.
 const MIB_PER_SECOND: &str = "200";
-/// Taken before a round begins: more would be left of the one before.
+/// Use before a round begins; more would be left over from the last one.
 const CALM_MIB: u64 = 100;
 const ROUNDS: usize = 20;
 
 /// How a round ended.
 struct Round {
     is_won: bool,
-    /// Memory left when the pod was evicted, in MiB; none if it was not.
+    /// MiB left, from the eviction message; none without an eviction.
     left: Option<f64>,
     /// From the order to create the pod until it had ended.
     seconds: f64,
@@ -86,7 +86,7 @@ fn node_object(test: &TestCluster, node: &str) -> Result<Node> {
     Ok(serde_json::from_str(&test.kubectl(&["get", "node", node, "-o", "json"])?)?)
 }
 
-/// Lets a pod take all memory of a node, and returns whether the agent or the kernel ended it.
+/// Lets a pod take all memory of a node, and returns whether eviction came before an OOM kill.
 fn round(test: &TestCluster, node: &str, number: usize) -> Result<Round> {
     until(LONG, "the node is well", || {
         let status = node_object(test, node)?.status.unwrap_or_default();
@@ -116,7 +116,7 @@ fn is_short(condition: &&k8s_openapi::api::core::v1::NodeCondition) -> bool {
     condition.type_ == "MemoryPressure" && condition.status != "False"
 }
 
-/// The memory that all pods of a node use, as its agent reports it.
+/// Working set of all pods of a node, from its agent.
 fn used_mib(test: &TestCluster, node: &str) -> Result<u64> {
     let path = format!("/api/v1/nodes/{node}/proxy/stats/summary");
     let told: serde_json::Value = serde_json::from_str(&test.kubectl(&["get", "--raw", &path])?)?;
@@ -138,7 +138,7 @@ fn is_killed(pod: &Pod) -> bool {
     })
 }
 
-/// The available memory in the message of its eviction.
+/// MiB left, from the eviction's message.
 fn left_mib(pod: &Pod) -> Option<f64> {
     let message = pod.status.as_ref()?.message.as_deref()?;
     let left = message.split_once("available: ")?.1.split_once("Ki.")?.0;

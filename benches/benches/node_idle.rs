@@ -1,4 +1,4 @@
-//! The cost of the idle agent, and the times of its start and exit: fifty pods.
+//! Cost of the agent while nothing happens, and its start and stop times: fifty pods.
 //!
 //! CPU is user and system time of its process over a minute. A restart is timed from the start of
 //! the process until `/pods` shows every pod running with its container; its lower bound is one
@@ -21,7 +21,7 @@ use tokio::runtime::Builder;
 
 const PODS: usize = 50;
 const IDLE: Duration = Duration::from_secs(60);
-/// The work that follows a start (late events, first relist) has ended after this time.
+/// Time until work after a start (late events, first relist) is over.
 const SETTLE: Duration = Duration::from_secs(15);
 const CPU_GOAL_PERCENT: f64 = 0.15;
 const RSS_GOAL_MIB: f64 = 32.0;
@@ -33,7 +33,7 @@ const START_EVERY: Duration = Duration::from_millis(200);
 const START_LIMIT: Duration = Duration::from_secs(180);
 
 fn main() -> Result<()> {
-    // The default: tests scan the folder of manifests each second.
+    // The users' default: tests read the folder of manifests each second.
     let config = json!({"fileCheckFrequency": "20s"});
     let mut node = TestNode::start(Options { config, ..Options::default() });
     names("idle", PODS).iter().for_each(|name| put_pod(&node, name));

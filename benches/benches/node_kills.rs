@@ -1,10 +1,10 @@
-//! Thirty of a hundred containers killed at once: how long after the runtime itself reports an end
-//! does `/pods` show it?
+//! Thirty of a hundred containers are killed at once: delay from the runtime's own report of an end
+//! to `/pods`.
 //!
 //! The runtime's report is the stamp in its own container event, taken from a second stream beside
-//! the agent's. `/pods` is asked in a tight loop; the stamp of an answer is taken when it has
-//! arrived. The pods restart meanwhile, as they would on any node. Every round kills others, so
-//! that none waits out a crash loop. Goals: p50 <= 50 ms, max <= 150 ms.
+//! the agent's. `/pods` is polled in a tight loop; the stamp of an answer is taken when it has
+//! arrived. The pods restart meanwhile, as they would on any node. Every round kills other
+//! containers, so that none waits in a crash loop back-off. Goals: p50 <= 50 ms, max <= 150 ms.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{self, Receiver};
@@ -93,7 +93,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The times at which `/pods` showed the ends of a round.
+/// Observations of a round in `/pods`.
 struct Round {
     begin: Stamp,
     shown: HashMap<String, Stamp>,
@@ -121,7 +121,7 @@ fn kill_at_once(node: &TestNode, ids: &[String]) -> Result<Round> {
     Ok(Round { begin, shown, all_back: all_back.unwrap_or(begin) })
 }
 
-/// Follows the runtime's events on a thread of its own: (container, when it says that it ended).
+/// Reads the runtime's events on a thread of its own: (container, its end's stamp).
 fn follow_ends(node: &TestNode) -> Receiver<(String, Stamp)> {
     let endpoint = format!("unix://{}", node.runtime_node().socket().display());
     let (ends, received) = mpsc::channel();

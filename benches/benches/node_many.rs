@@ -1,10 +1,11 @@
-//! The influence of existing pods on a start, and the agent's cost with many of them.
+//! Cost of existing pods for a start, and of the agent beside many of them.
 //!
-//! The agent's own CPU, user and system, for the start of ten pods one after the other: with fifty
-//! there and with five hundred (`PINTLE_BENCH_PODS`), each less what it takes in the same time
-//! while nothing happens. Then a minute with all of them idle. The agent is not asked meanwhile;
-//! the runtime's list shows what runs. The pods have the node's network, so that no plug-in is the
-//! bottleneck. Goals: the same within 10 %; <= 0.5 % of a core and <= 64 MiB beside five hundred.
+//! The agent's own CPU, user and system, for the start of ten pods one after the other: beside
+//! fifty pods and beside five hundred (`PINTLE_BENCH_PODS`), each less its use in the same time
+//! while nothing happens. Then a minute with all of them idle. No request reaches the agent
+//! meanwhile; the runtime's list shows the running pods. The pods have the node's network, so that
+//! no plug-in is the bottleneck. Goals: the same within 10 %; <= 0.5 % of a core and <= 64 MiB
+//! beside five hundred.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -28,7 +29,7 @@ const RSS_GOAL_MIB: f64 = 64.0;
 const ASK_EVERY: Duration = Duration::from_millis(100);
 /// For each pod; two busy cores.
 const START_LIMIT: Duration = Duration::from_secs(5);
-/// The work that follows a start (late events, owed reads) has ended after this time.
+/// Time until work after a start (late events, owed reads) is over.
 const SETTLE: Duration = Duration::from_secs(15);
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -65,7 +66,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The agent's cost with so many pods.
+/// CPU and memory of the agent beside so many pods.
 struct Beside {
     start: Cpu,
     /// Share of a core while nothing happens.
@@ -74,7 +75,7 @@ struct Beside {
     anon: f64,
 }
 
-/// Starts all but the last pods, waits, and then those one after the other.
+/// Starts all but the last pods, waits, and then starts those one after the other.
 fn starts_beside(node: &TestNode, cri: &RawCri, names: &[String]) -> Result<Beside> {
     let (there, new) = names.split_at(names.len() - STARTS);
     put_all(node, cri, there)?;

@@ -1,9 +1,9 @@
-//! The cost of frequent requests for `/pods`: with fifty pods that stay as they are, and while
-//! fifty start at once.
+//! Cost of continuous requests for `/pods`: beside fifty unchanged pods, and while fifty start at
+//! once.
 //!
-//! CPU is user and system time of the agent's process. Of an answer it is what the process takes
-//! while it is asked `ASKS_A_SECOND` times, less what it takes in the same time unasked, by the
-//! number of answers; a busy machine does not change it much. Goal: <= 1 ms an answer.
+//! CPU is user and system time of the agent's process. The cost of an answer is the CPU of a time
+//! with `ASKS_A_SECOND` requests, less that of the same time without, divided by the number of
+//! answers; a busy machine does not change it much. Goal: <= 1 ms an answer.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,11 +21,11 @@ const ASKS_A_SECOND: u32 = 20;
 const ANSWER_GOAL_MS: f64 = 1.0;
 /// Of each half of a round; `PINTLE_BENCH_SECONDS` sets another time.
 const SECONDS: usize = 20;
-/// The work that follows a start (late events, first relist) has ended after this time.
+/// Time until work after a start (late events, first relist) is over.
 const SETTLE: Duration = Duration::from_secs(10);
 
 fn main() -> Result<()> {
-    // The default: tests scan the folder of manifests each second.
+    // The users' default: tests read the folder of manifests each second.
     let config = json!({"fileCheckFrequency": "20s"});
     let node = TestNode::start(Options { config, ..Options::default() });
     let period = Duration::from_secs(1) / ASKS_A_SECOND;
@@ -63,7 +63,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Milliseconds of CPU that one answer takes.
+/// Milliseconds of CPU of one answer.
 fn answer(node: &TestNode, period: Duration) -> Result<f64> {
     let seconds = count("PINTLE_BENCH_SECONDS", SECONDS) as u64;
     let unasked = spent(node, || {

@@ -1,9 +1,9 @@
-//! The cost of an exec probe for the agent: fifty pods with one each second.
+//! Cost of an exec probe for the agent: fifty pods with one each second.
 //!
 //! CPU is user and system time of the agent's process per attempt, by the agent's own count of
 //! attempts. The lower bound is one client on one thread that makes the same calls at the same rate
-//! and does nothing else: it learns of no event, keeps no schedule, counts nothing. Goal: <= 0.3
-//! ms, and no more than twice the bare client.
+//! and does nothing else: it reads no events, keeps no schedule, counts nothing. Goal: <= 0.3 ms,
+//! and no more than twice the bare client.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval_at};
 
 const COMMAND: [&str; 3] = ["/box", "exit", "0"];
-/// The work that follows a start has ended after this time.
+/// Time until work after a start is over.
 const SETTLE: Duration = Duration::from_secs(15);
 const START: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(180));
 const GOAL_MS: f64 = 0.3;
@@ -67,7 +67,7 @@ fn window() -> Duration {
 }
 
 fn put_probed(node: &TestNode, name: &str) {
-    // However slow the machine is: a probe that fails would restart what is measured.
+    // Generous for slow machines: a failed probe would restart the measured container.
     let probe = json!({
         "exec": {"command": COMMAND},
         "periodSeconds": 1, "timeoutSeconds": 10, "failureThreshold": 1000,

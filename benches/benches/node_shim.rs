@@ -1,9 +1,9 @@
-//! How long a frozen shim of one pod keeps the container of another from being started again.
+//! Delay that a frozen shim of one pod causes for the restart of another pod's container.
 //!
-//! The frozen pod's container is killed, too, so that the agent wants something of that shim and
-//! hangs on it. Then a container of a healthy pod is killed: from its kill to the runtime's own
-//! stamp of the next one's start. The same without a frozen shim is the comparison. Each container
-//! is killed once, so that none waits out a crash loop. Goal: <= 2 s.
+//! The frozen pod's container is killed, too, so that the agent calls that shim and hangs on it.
+//! Then a container of a healthy pod is killed: the delay is from its kill to the runtime's own
+//! stamp of the next start. The same without a frozen shim is the comparison. Each container is
+//! killed once, so that none waits in a crash loop back-off. Goal: <= 2 s.
 
 use std::collections::BTreeMap;
 use std::thread;

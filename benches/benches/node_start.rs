@@ -1,9 +1,9 @@
-//! The agent's share in the start of a pod: from the manifest in its folder to the running
-//! container, beside the same CRI calls with equal requests made raw.
+//! Time that the agent adds to the start of a pod: from the manifest in its folder to the running
+//! container, compared with raw CRI calls with equal requests.
 //!
 //! One pod: rounds of both sides in turn. Fifty at once: both sides with the same number of calls
-//! at once. The end is the runtime's own stamp of the container's start on both sides; when the pod
-//! shows as running on `/pods` is reported beside it. Goal: p50 of the ratio <= 1.10.
+//! at once. The end is the runtime's own stamp of the container's start on both sides; the time at
+//! which `/pods` shows the pod as running is reported beside it. Goal: p50 of the ratio <= 1.10.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use pintle_tests::{LONG, RawCri, TestNode, until};
 
 const RATIO_GOAL: f64 = 1.10;
 const BURST_PODS: usize = 50;
-/// Rare enough to cost nothing beside a start.
+/// Rare enough to cost nothing during a start.
 const ASK_EVERY: Duration = Duration::from_millis(10);
 const ASK_BURST_EVERY: Duration = Duration::from_millis(50);
-/// Between rounds, so that one does not pay for the other's aftermath.
+/// Pause between rounds, so that one does not pay for the other's cleanup.
 const PAUSE: Duration = Duration::from_millis(500);
 
 fn main() -> Result<()> {
@@ -76,7 +76,7 @@ fn one_at_a_time(node: &TestNode, cri: &RawCri, template: &Template) -> Result<V
     ])
 }
 
-/// The results of one side in all rounds of a burst.
+/// Measurements of one side in all rounds of a burst.
 #[derive(Default)]
 struct Bursts {
     first: Vec<f64>,
@@ -180,7 +180,7 @@ fn agent_starts(
     Ok(Delays { started, visible })
 }
 
-/// Takes the manifests away and waits until the runtime has nothing of the pods.
+/// Removes the manifests and waits until the runtime has nothing of the pods.
 fn remove(node: &TestNode, cri: &RawCri, names: &[String]) -> Result<()> {
     names.iter().for_each(|name| node.remove(&format!("{name}.json")));
     seen::watch(node, (ASK_BURST_EVERY, LONG), |pods, _| {

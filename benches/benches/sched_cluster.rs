@@ -1,16 +1,15 @@
-//! Our scheduler beside kube-scheduler on a real API server: what a bound pod costs, how many are
-//! bound a second, how long one waits, what stays in memory.
+//! Our scheduler compared with kube-scheduler on a real API server: cost of a bound pod, pods bound
+//! a second, waits of pods, memory.
 //!
-//! Nodes exist in the API alone. For each side and workload the cluster is new, all pods are there
-//! before the scheduler starts, and it may ask as often as it likes. Times are those of the API
+//! Nodes exist in the API alone. For each side and workload the cluster is new, all pods exist
+//! before the scheduler starts, and its request rate is not limited. Times are those of the API
 //! server's audit log, from the first binding to the last; memory is that of the process until the
-//! last binding, CPU too, less what a start takes with these nodes and no pods that wait, which is
-//! a row of its own. Then pods come at a steady rate, half of what kube-scheduler bound a
-//! second, and each one's wait is from its creation to its binding. The same is measured for a
-//! client that binds every pod and emits its event without deciding anything: that is the time of
-//! the API server. kube-scheduler is built alone and has its default configuration, so that it
-//! samples nodes; our scheduler evaluates all of them. At last leaders are killed, to measure the
-//! time from the standby's lease to its first binding.
+//! last binding. CPU too, less that of a start with these nodes and no pending pods, which is a row
+//! of its own. Then pods come at a steady rate, half of kube-scheduler's bindings a second, and
+//! each one's wait is from its creation to its binding. A client that binds each pod and emits its
+//! Event without a decision shows the API server's own share. kube-scheduler is built alone and has
+//! its default configuration, so it samples nodes; ours filters all of them. At last leaders are
+//! killed, and the time from the standby's lease to its first binding is measured.
 //! `PINTLE_BENCH_NODES`, `PINTLE_BENCH_PODS`, `PINTLE_BENCH_WORKLOAD` (a part of a name).
 
 use std::collections::HashMap;
@@ -44,19 +43,19 @@ mod hand_over;
 
 /// Requests at the same time.
 const AT_ONCE: usize = 32;
-/// Period of reads of the pending pods.
+/// How often the API server is polled for pending pods.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// For all pods of a workload.
 const BOUND_MAX: Duration = Duration::from_secs(300);
-/// How many come one after the other.
+/// Pods of the steady phase.
 const STEADY_PODS: usize = 2000;
 /// Pods that preempt others, on nodes that are all full.
 const PREEMPTIONS: usize = 150;
-/// A process that takes at most so many seconds of CPU in this time is idle.
+/// A scheduler that uses no more CPU seconds than this in that time has nothing to do.
 const IDLE_FOR: Duration = Duration::from_secs(2);
 const IDLE_SECONDS: f64 = 0.05;
 
-/// The requests and constraints of the pods.
+/// Requests of the pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Workload {
     Basic,
@@ -65,7 +64,7 @@ enum Workload {
     Affinity,
     /// Two of three fit nowhere.
     Misfits,
-    /// Each has to take the place of another.
+    /// Each has to preempt another pod.
     Preemption,
 }
 
@@ -88,7 +87,7 @@ struct Side {
     program: PathBuf,
 }
 
-/// The results of one workload.
+/// Results of one workload.
 #[derive(Clone, Copy, Debug, Default)]
 struct Found {
     start_ms: f64,
@@ -141,7 +140,7 @@ fn number(name: &str, usual: usize) -> Result<usize> {
     }
 }
 
-/// Our program as it is shipped.
+/// Our program in the release profile.
 fn release() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("PINTLE_SCHEDULER") {
         return Ok(path.into());
@@ -264,12 +263,12 @@ fn new_cluster(election: &Value) -> Result<Own> {
     Ok(own)
 }
 
-/// No other scheduler is there.
+/// Configuration without other schedulers.
 fn alone() -> Value {
     json!({"leaderElect": false})
 }
 
-/// One side; `rate` is that of the pods that come later, by default half of what it can do.
+/// Measures one side; `rate` is that of the later pods, by default half of its own throughput.
 fn measure(
     side: &Side,
     workload: Workload,
@@ -296,7 +295,7 @@ fn measure(
     let pods = (0..pods).filter(|at| fits(workload, *at)).count();
     ensure!(bound.len() >= pods, "{} of {pods} bindings are in the audit log", bound.len());
     let spread = Spread::of(bound.iter().copied());
-    // The first victim is evicted before any pod is bound.
+    // The first victim is patched or deleted before anything is bound.
     let begun = log.first_told.filter(|_| workload == Workload::Preemption);
     let took = spread.max() - begun.unwrap_or(spread.min());
     let mut found = Found {
@@ -313,14 +312,14 @@ fn measure(
     Ok(found)
 }
 
-/// The CPU time of a start without pending pods, in seconds.
+/// CPU seconds of a start where no pod waits.
 fn start_alone(cluster: &Cluster, side: &Side) -> Result<f64> {
     let running = Running::start(cluster, side)?;
     running.wait_until_idle()?;
     Ok(running.used()?.0)
 }
 
-/// Creates pods at a steady rate, which a scheduler or the binder binds.
+/// Pods come at a steady rate, and a side binds them.
 fn steady(cluster: &Cluster, rate: usize) -> Result<Steady> {
     with_client(cluster, async |client| {
         create_pods(&client, Workload::Basic, "s", STEADY_PODS, Some(rate)).await?;
@@ -333,8 +332,8 @@ fn steady(cluster: &Cluster, rate: usize) -> Result<Steady> {
     Ok(Steady { rate, p50_ms: waits.p50(), p99_ms: waits.at(0.99) })
 }
 
-/// The same by a client that binds what comes to one node after the other, on a cluster without the
-/// pods that the schedulers have bound before.
+/// The same with a client that binds pods to the nodes in turn, on a cluster without the pods that
+/// the schedulers have bound before.
 fn undecided(nodes: usize, rate: usize) -> Result<Steady> {
     let own = new_cluster(&alone())?;
     let cluster = &own.0;
@@ -436,7 +435,7 @@ async fn set_up(client: &kube::Client, nodes: usize) -> Result<()> {
     made.buffer_unordered(AT_ONCE).try_collect().await
 }
 
-/// A pod of no importance on each node, where nothing else fits beside it.
+/// A pod of low priority on each node, which fills it.
 async fn fill(client: &kube::Client, nodes: usize) -> Result<()> {
     let classes: Api<PriorityClass> = Api::all(client.clone());
     create(&classes, json!({"metadata": {"name": "high"}, "value": 1000})).await?;
@@ -455,7 +454,7 @@ async fn fill(client: &kube::Client, nodes: usize) -> Result<()> {
     made.buffer_unordered(AT_ONCE).try_collect().await
 }
 
-/// Returns whether a node has room for this pod.
+/// Returns whether a node fits this pod.
 fn fits(workload: Workload, at: usize) -> bool {
     workload != Workload::Misfits || at.is_multiple_of(3)
 }
@@ -477,7 +476,7 @@ fn pod(workload: Workload, name: &str, at: usize) -> Value {
         Workload::Preemption => {
             spec["containers"][0]["resources"]["requests"]["cpu"] = "3".into();
             spec["priorityClassName"] = "high".into();
-            // No kubelet runs it: it is deleted at once.
+            // No kubelet runs it, so it must go at once.
             spec["terminationGracePeriodSeconds"] = 0.into();
         }
         Workload::Spread => {
@@ -502,7 +501,7 @@ fn pod(workload: Workload, name: &str, at: usize) -> Value {
         "spec": spec})
 }
 
-/// Creates pods as fast as it can, or so many a second.
+/// Creates pods as fast as possible, or at a rate a second.
 async fn create_pods(
     client: &kube::Client,
     workload: Workload,

@@ -1,9 +1,9 @@
-//! The cost of a placed pod from end to end: compile, decide, reserve, publish, confirm.
+//! Cost of a placed pod from end to end: compile, decide, reserve, publish, confirm.
 //!
 //! Input: clusters of `sched/cluster.rs`, kinds of pods. Output: one table, microseconds of CPU a
-//! pod. Each pod is new: nothing is decided twice. A stage is timed over `BATCH` pods, so that
-//! reading the clock does not count. Slopes say what five times the bound pods and ten times the
-//! selectors cost.
+//! pod. Each pod is new: no result is cached. A stage is timed over `BATCH` pods, so that reading
+//! the clock does not count. Slopes are the cost of five times the bound pods and ten times the
+//! selectors.
 #![allow(missing_docs)]
 
 #[allow(dead_code)]
@@ -25,7 +25,7 @@ const BATCH: usize = 128;
 /// Batches of a kind; the quickest counts.
 const BATCHES: usize = 12;
 
-/// CPU time of this thread in nanoseconds; the kernel's files have only ticks.
+/// CPU time of this thread in nanoseconds; the kernel's files count in ticks.
 fn cpu_ns() -> f64 {
     let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("Linux");
     time.tv_sec() as f64 * 1e9 + time.tv_nsec() as f64

@@ -118,14 +118,13 @@ criterion_group! {
     targets = distinct, compile, identical_and_deltas
 }
 
-/// CPU time of this thread, in nanoseconds: what others do on the machine does not count.
+/// CPU time of this thread, in nanoseconds: other programs on the machine do not count.
 fn cpu_ns() -> f64 {
     let now = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("a thread has a clock");
     now.tv_sec() as f64 * 1e9 + now.tv_nsec() as f64
 }
 
-/// Best of several timings of `runs` calls, a call, in nanoseconds of CPU: caches that others
-/// emptied only ever add.
+/// Best of several timings of `runs` calls, per call, in nanoseconds of CPU: cold caches only add.
 fn time(runs: usize, mut call: impl FnMut(usize)) -> f64 {
     let sample = |_| {
         let start = cpu_ns();
@@ -174,8 +173,8 @@ fn ratios() {
     threads();
 }
 
-/// Lower bounds of a decision by two measures: reading the number columns once, and
-/// the three loops that also do the arithmetic of the scores.
+/// Lower bounds of a decision, by two measures: reading the number columns once, and the three
+/// loops that also do the arithmetic which the scores are defined by.
 fn bounds(cluster: &Cluster, decision: f64) {
     let scan = time(200, |_| {
         black_box(scan(cluster));
@@ -288,10 +287,10 @@ fn memory() {
     println!("memory beyond strings: {node:.0} bytes a node, {pod:.0} bytes a pod");
 }
 
-/// Pods that are decided and reserved, by one decider and by two.
+/// Decides and reserves pods with one decider and with two.
 ///
-/// The CPU time of the busiest decider says what a machine with a core for each would do; the wall
-/// says what this one did, other load included.
+/// The CPU time of the busiest decider shows a machine with a core for each; the wall time shows
+/// this one, with its other load.
 fn threads() {
     let one = reserved(1);
     let two = reserved(2);
@@ -316,7 +315,7 @@ fn threads() {
 /// Pods that are reserved.
 const RESERVED: usize = 4_000;
 
-/// The CPU time of deciders: in all, and a pod.
+/// CPU and wall time of deciders, and their conflicts.
 #[derive(Default)]
 struct Reserved {
     busiest_ns: f64,

@@ -1,15 +1,14 @@
-//! Our scheduler beside kube-scheduler on an API server that lives in memory: what they can do when
-//! nothing behind them is slow.
+//! Our scheduler compared with kube-scheduler on an API server in memory: their limits when nothing
+//! behind them is slow.
 //!
 //! The server is a thread of this program (`memory_api`), over TLS and HTTP/2, and shares the two
 //! cores with the scheduler. Workloads: *capacity*, pods that wait when the scheduler starts;
-//! *full*, the same beside 150,000 pods that have nodes; *storm*, 10,000 pods that fit nowhere
-//! while nodes change; *steady*, pods that come at a steady rate; *churn* (asked for by its whole
-//! name, for `PINTLE_BENCH_MINUTES`), nodes and pods that come and go under names that were never
-//! there before. Times are the server's, from the first binding to the last; processor time and
-//! memory are the scheduler's. `PINTLE_BENCH_WORKLOAD` (a part of a name); `PINTLE_BENCH_ALONE`
-//! leaves kube-scheduler out of all, as it is left out of *full*, for which it would need
-//! gigabytes.
+//! *full*, the same beside 150,000 pods that have nodes; *storm*, 10,000 unschedulable pods while
+//! nodes change; *steady*, pods that come at a steady rate; *churn* (only by its whole name, for
+//! `PINTLE_BENCH_MINUTES`), nodes and pods that are created and deleted under new names. Times are
+//! the server's, from the first binding to the last; CPU time and memory are the scheduler's.
+//! `PINTLE_BENCH_WORKLOAD` (a part of a name); `PINTLE_BENCH_ALONE` leaves out kube-scheduler,
+//! which is always left out of *full*, because it would need gigabytes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,19 +31,19 @@ const BOUND: usize = 150_000;
 /// Pods without a place in *storm*, and changes of nodes.
 const HOPELESS: usize = 10_000;
 const CHANGES: usize = 500;
-/// The longest wait for all bindings of a workload, and for all events.
+/// Limit for all bindings of a workload, and for all of its events.
 const MOST: Duration = Duration::from_secs(300);
-/// Pods a second when they come one after the other in *steady*, and how many.
+/// Pods a second in *steady*, and their number.
 const STEADY_RATE: usize = 100;
 const STEADY_PODS: usize = 2000;
-/// In *churn*: pods that come and go in a second, how many there are, for how many seconds a node
-/// lives of all that there are, pods of one batch, how often memory is looked at.
+/// In *churn*: pods created and deleted in a second, pods at a time, life of a node in seconds,
+/// pods of one batch, period of memory readings.
 const CHURN_RATE: usize = 100;
 const CHURN_PODS: usize = 3000;
 const CHURN_NODES: usize = 200;
 const CHURN_BATCH: usize = 50;
 const CHURN_LOOK: Duration = Duration::from_secs(5);
-/// A process that takes at most so many seconds of CPU in this time is idle.
+/// A scheduler that uses no more CPU seconds than this in that time has nothing to do.
 const IDLE_FOR: Duration = Duration::from_secs(2);
 const IDLE_SECONDS: f64 = 0.05;
 
@@ -54,7 +53,7 @@ struct Side {
     program: PathBuf,
 }
 
-/// The results of one workload.
+/// Results of one workload.
 #[derive(Clone, Copy, Debug, Default)]
 struct Found {
     /// A pod, or a change of a node.
@@ -147,7 +146,7 @@ fn capacity(a: Found, b: Option<Found>) -> [Row; 3] {
     ]
 }
 
-/// Our program as it is shipped.
+/// Our program in the release profile.
 fn release() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("PINTLE_SCHEDULER") {
         return Ok(path.into());
@@ -267,8 +266,8 @@ fn steady(side: &Side) -> Result<Found> {
     Ok(Found { resident_mib, wait_p50_ms, wait_p99_ms, ..cost })
 }
 
-/// Nodes and pods come and go under new names, pods in batches with selectors of their own. What
-/// stays in memory in the second quarter of the time, and in the last, in MiB.
+/// Creates and deletes nodes and pods under new names, pods in batches with selectors of their own.
+/// Returns the resident memory in the second quarter of the time, and in the last, in MiB.
 fn churn(side: &Side, lasts: Duration) -> Result<(f64, f64)> {
     let dir = tempfile::tempdir()?;
     let batch = Some(CHURN_BATCH);

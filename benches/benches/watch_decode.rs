@@ -1,9 +1,9 @@
-//! A list of all pods and nodes read three ways: into generic values, into the API's whole types,
-//! and into a scheduler's, which is how informers read; and what of it stays in memory.
+//! A list of all pods and nodes decoded three ways: into generic values, into the API's whole
+//! types, and into a scheduler's types, as informers do; and the memory that stays in use.
 //!
 //! Criterion measures a tenth of the list; afterwards one table of ratios of the whole, all parts
-//! of a ratio measured in this run. Memory is measured in a process of its own for each way, by the
-//! pages that it has more of: allocator and all.
+//! of a ratio measured in this run. Memory is measured in a process of its own for each way, by its
+//! additional pages: allocator and all.
 #![allow(missing_docs)]
 
 #[path = "watch/objects.rs"]
@@ -21,9 +21,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 const COUNT: usize = 5_000;
-/// Of which so many are read by criterion.
+/// Texts that criterion reads of them.
 const SAMPLE: usize = 500;
-/// Names the way of which a separate process measures the memory.
+/// Variable with the way whose memory a process of its own measures.
 const KEEP: &str = "WATCH_DECODE_KEEP";
 const WAYS: [&str; 3] = ["values", "whole types", "scheduler's types"];
 
@@ -38,7 +38,7 @@ fn read<T: DeserializeOwned>(texts: &[String]) -> Vec<T> {
     each.collect()
 }
 
-/// Reads and drops all of them, one after the other, as the events of a watch are.
+/// Decodes and drops all of them, one after the other, like events of a watch.
 fn pass<T: DeserializeOwned>(texts: &[String]) {
     for text in texts {
         drop(black_box(serde_json::from_str::<T>(black_box(text)).expect("an object")));
@@ -75,7 +75,7 @@ fn resident() -> usize {
     pages.parse::<usize>().expect("a number") * 4096
 }
 
-/// Bytes that are kept of all objects, in a process that has done nothing else.
+/// Bytes that all objects keep in use, measured in a process that does nothing else.
 fn kept(kind: &str, way: &str) -> usize {
     let program = std::env::current_exe().expect("this program");
     let said = Command::new(program).env(KEEP, format!("{kind}/{way}")).output().expect("started");
@@ -85,7 +85,7 @@ fn kept(kind: &str, way: &str) -> usize {
 
 fn keep(what: &str) {
     fn grown<T: DeserializeOwned>(texts: &[String]) -> usize {
-        // What reading needs for a moment is there already.
+        // Warms up the memory that reading needs for a moment.
         pass::<T>(&texts[..10]);
         let before = resident();
         let kept = read::<T>(texts);

@@ -1,10 +1,10 @@
-//! The common parts of the benchmarks on a real containerd: one table, and fair opponents.
+//! Shared parts of the benchmarks on a real containerd: one table, and fair opponents.
 //!
 //! - `table`: xtask's; a row per goal: ours beside the lower bound of the same run
-//! - `load`: what a process costs
-//! - `memory_api`: an API server that keeps its objects in memory
-//! - `raw`: the CRI calls that the agent made, made again without it
-//! - `seen`: what `/pods` shows, asked quickly
+//! - `load`: CPU and memory of a process
+//! - `memory_api`: an API server in memory
+//! - `raw`: the agent's CRI calls, made again without the agent
+//! - `seen`: fast polling of `/pods`
 //!
 //! Every goal is a ratio or a distance between two things measured in one run on one machine. All
 //! stamps are of the wall clock, because the runtime's own stamps are.
@@ -52,7 +52,7 @@ pub fn parallel() -> usize {
     4 * std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// Writes the manifest of a pod with one container that waits for ever.
+/// Writes the manifest of a pod with one container that waits until it is deleted.
 pub fn put_pod(node: &TestNode, name: &str) {
     let waits = container("main", &["/box", "pause"]);
     node.put(&format!("{name}.json"), &pod(name, &[waits]));

@@ -1,4 +1,4 @@
-//! The cost of a process, as the kernel counts it: time on a CPU, memory, context switches.
+//! Cost of a process, as the kernel counts it: CPU time, memory, context switches.
 
 use std::collections::HashMap;
 use std::fs;

@@ -2,9 +2,9 @@
 //! behind it is slow.
 //!
 //! Input: how many nodes and pods. Output: lists, watches, bindings, statuses and events over
-//! HTTP/2 and TLS, as JSON, to any client; when each pod was bound. Owner: a thread of its own.
-//! Bounds: what the benchmark asks for. It knows what the two schedulers ask for and nothing else:
-//! no rights, no validation, no other kinds' objects.
+//! HTTP/2 and TLS, as JSON, to any client; the time at which each pod was bound. Owner: a thread of
+//! its own. Bounds: those of the benchmark. It serves the requests of the two schedulers and
+//! nothing else: no authorization, no validation, no other kinds' objects.
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
@@ -58,10 +58,10 @@ const EMPTY: [(&str, &str); 19] = [
 /// Events that are remembered.
 const LOG_MAX: usize = 4096;
 
-/// The topology key of spread constraints.
+/// Topology key over which pods spread.
 const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// The objects at the beginning.
+/// The initial objects.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
     /// Nodes with 64 CPUs and room for 250 pods.
@@ -72,11 +72,11 @@ pub struct Size {
     pub waiting: usize,
     /// True if these fit anywhere.
     pub fits: bool,
-    /// So many pods share a label that they spread by, the next ones have another one.
+    /// Number of pods that share a label to spread by; the next ones have another label.
     pub batch: Option<usize>,
 }
 
-/// A pod: where it is, and what its status says.
+/// A pod: its node, and its status.
 #[derive(Default)]
 struct PodState {
     node: Option<String>,
@@ -90,7 +90,7 @@ struct State {
     version: u64,
     size: Size,
     pods: Vec<PodState>,
-    /// Versions of nodes, 0 for one that is gone; each change is a label.
+    /// Versions of nodes, 0 for a deleted one; each change is a label.
     nodes: Vec<u64>,
     watchers: HashMap<&'static str, Vec<UnboundedSender<Bytes>>>,
     /// The last events, for watches that begin where another one or a list ended.
@@ -181,7 +181,7 @@ impl MemoryApi {
         self.held().remove_pod(at);
     }
 
-    /// A node goes with its pods, and one of another name comes.
+    /// Deletes a node and its pods, and creates one of another name.
     pub fn replace_node(&self, at: usize) {
         self.held().replace_node(at);
     }
@@ -442,7 +442,7 @@ impl State {
         self.pod_changed(at);
     }
 
-    /// Writes what a status says; the pod as it is then.
+    /// Writes a status; returns the pod's new state.
     fn say(&mut self, name: &str, said: &Value) -> Option<String> {
         let at = self.pod_at(name)?;
         self.statuses += 1;
@@ -473,7 +473,7 @@ impl State {
         self.version += 1;
         self.pods[at].version = self.version;
         let pod = self.pod(at);
-        // Of what is gone only that is kept.
+        // A deleted pod keeps only its name and version.
         (self.pods[at].node, self.pods[at].status) = (None, Value::Null);
         self.tell("pods", &line("DELETED", &pod));
     }

@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 
 use crate::Stamp;
 
-/// The unit of a turn: a call, or a whole pod.
+/// The unit that takes turns: a call, or a whole pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// Each call waits for its turn: all sandboxes come before the first container.
@@ -26,7 +26,7 @@ pub enum Turn {
     Pod,
 }
 
-/// Requests that make a pod like the one they were read from.
+/// Requests that create a pod like their template.
 #[derive(Clone, Debug)]
 pub struct Template {
     sandbox: v1::PodSandboxConfig,
@@ -179,7 +179,7 @@ async fn sandbox_of(client: &Client, container_id: &str) -> Result<String> {
     found.map(|c| c.pod_sandbox_id).ok_or_else(|| anyhow!("no container {container_id}"))
 }
 
-/// `config` of what a verbose status says under `info`.
+/// `config` in the `info` of a verbose status.
 fn config_in(info: impl IntoIterator<Item = (String, String)>) -> Result<Value> {
     let info: HashMap<String, String> = info.into_iter().collect();
     let text = info.get("info").context("a verbose status has `info`")?;

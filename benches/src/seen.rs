@@ -1,7 +1,7 @@
-//! Polls `/pods` on one thread of the node's network, and keeps what it shows.
+//! Polls `/pods` on one thread in the node's network.
 //!
-//! Only the few fields that a benchmark needs are decoded, so that asking costs little beside what
-//! is measured. The stamp of an answer is taken when all of it has arrived.
+//! Only the fields that a benchmark needs are decoded, so that polling costs little beside what is
+//! measured. The stamp of an answer is taken when all of it has arrived.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::thread;
@@ -76,7 +76,7 @@ struct Terminated {
     container_id: String,
 }
 
-/// Asks every `period` until `is_done` says so of an answer and its stamp.
+/// Polls every `period` until `is_done` accepts an answer and its stamp.
 pub fn watch(
     node: &TestNode,
     (period, limit): (Duration, Duration),

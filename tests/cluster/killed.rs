@@ -53,6 +53,6 @@ fn agents_of_two_nodes_that_are_killed_again_and_again_lose_and_double_nothing()
     for bystander in &bystanders {
         bystander.check(&test);
     }
-    // containerd may leave shims running if the caller of a stop dies; the agent cannot find those.
+    // Shims that containerd leaves running after the caller of a stop died are not the agent's.
     work.finish_but(|left| left.shims.clear());
 }

@@ -1,9 +1,9 @@
-//! Kinds that cannot be read: they delay only themselves.
+//! Kinds that cannot be read: they must not block controllers of other kinds.
 //!
-//! Input: an API service without a server behind it, and a kind with a failing conversion. Output:
-//! the collector and quotas continue, a namespace says why it waits, and it ends when the cause is
-//! gone. On a
-//! server of its own, because every namespace waits. k#72244, k#75788, k#101078, k#110720.
+//! Input: an API service without a server behind it, and a kind whose conversion fails. Output: the
+//! garbage collector and quotas keep working, a namespace's status says why its deletion waits, and
+//! it ends when the cause is gone. On a server of its own, because every namespace waits. k#72244,
+//! k#75788, k#101078, k#110720.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ fn broken_kinds_hold_up_nothing_else() {
         break_conversion(&case).await?;
         break_service(&case).await
     });
-    // What starts now cannot read them from the beginning.
+    // A manager that starts now cannot list these kinds at all.
     assert!(manager.end(nix::sys::signal::Signal::SIGTERM).success());
     manager = server.start_tested("second", &args);
     server.wait_healthy(PORT);
@@ -37,8 +37,7 @@ fn broken_kinds_hold_up_nothing_else() {
     assert!(manager.ended().is_none(), "{}", manager.log_end());
 }
 
-/// A kind of two versions, with an object of the old one, and a conversion webhook without a
-/// server.
+/// A kind of two versions, with an object of the old one, without a server for its conversion.
 async fn break_conversion(t: &Case) -> Result<()> {
     let schema = json!({"openAPIV3Schema": {"type": "object",
         "x-kubernetes-preserve-unknown-fields": true}});

@@ -1,7 +1,8 @@
-//! The process beside a real API server: mistakes, its port, its lease, its identities, its restart.
+//! The process beside a real API server: wrong arguments, its port, its lease, its identities, its
+//! restart.
 //!
-//! Input: two managers on one server, and workloads that have settled. Output: what the API server
-//! recorded of writes, by user. A restart and a hand-over must not write anything that is so already.
+//! Input: two managers on one server, and workloads that have settled. Output: the writes in the
+//! API server's audit log, by user. A restart and a hand-over must not write an unchanged value.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use xtask::cluster::controllers::LOOPS;
 use crate::kit::{Case, image};
 use crate::server::{ManagerProcess, PORT, Server};
 
-/// Where the second manager serves.
+/// Port of the second manager.
 const SECOND_PORT: u16 = 10261;
 /// A released lease has another holder after this; without a release it would last 15 s.
 const HAND_OVER_MAX: Duration = Duration::from_secs(5);

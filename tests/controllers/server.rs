@@ -1,9 +1,8 @@
 //! An API server with its store, and controller managers beside it, ours and upstream's.
 //!
 //! Input: arguments of managers. Output: clients in the cluster's network, answers of a manager's
-//! port, logs and exit codes. Bounds: what a test starts ends with the server. One server at most
-//! is shared by the cases, which have namespaces of their own; it lives as long as some test uses
-//! it.
+//! port, logs and exit codes. Bounds: all processes of a test end with the server. The cases share
+//! at most one server and have namespaces of their own; it lives as long as a test uses it.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -25,7 +24,7 @@ use xtask::upstream::Program;
 
 use crate::kit::Requests;
 
-/// Where a controller manager serves.
+/// Port of a controller manager.
 pub const PORT: u16 = 10257;
 
 /// A cluster without nodes and controllers of its own.
@@ -62,7 +61,7 @@ impl ManagerProcess {
         self.child.wait().expect("a child can be waited for")
     }
 
-    /// The process' log.
+    /// Its log.
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -143,7 +142,7 @@ impl Server {
         ManagerProcess { child: cmd.spawn().expect("it starts"), log }
     }
 
-    /// The exit status and the output of a manager with wrong arguments.
+    /// Exit status and output of a manager with wrong arguments.
     pub fn refusal(&self, args: &[String]) -> (ExitStatus, String) {
         let mut cmd = self.cluster.control_command(&program()).expect("a command");
         cmd.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -198,8 +197,7 @@ impl Server {
         self.cluster.in_control_network(run).expect("a thread").expect("the API server answers")
     }
 
-    /// The answer of a manager's port to a client with this user's certificate, or to an unknown
-    /// client.
+    /// A manager's answer on its port, to the owner of this certificate or to an anonymous client.
     pub fn answer(&self, port: u16, path: &str, user: Option<&str>) -> String {
         let openssl = shell::which(&["openssl"]).expect("openssl");
         let mut cmd = self.cluster.control_command(&openssl).expect("a command");
@@ -220,7 +218,7 @@ impl Server {
         String::from_utf8_lossy(&answer.stdout).into_owned()
     }
 
-    /// The API server's audit log of changes, a line each.
+    /// Write requests to the API server, a line each.
     pub fn audit(&self) -> String {
         fs::read_to_string(self.cluster.layout().audit_log()).unwrap_or_default()
     }

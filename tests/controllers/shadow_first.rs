@@ -1,8 +1,8 @@
-//! `--shadow-first` on a real API server: what deletes waits, everything else acts at once.
+//! `--shadow-first` on a real API server: controllers that delete wait, all others act at once.
 //!
 //! Input: a manager with a short wait, an object to collect, a namespace to delete. Output: both
-//! are there as long as the log does not say that the wait is over, and then gone. How long that
-//! takes is not looked at.
+//! exist until the log says that the wait is over, and are deleted then. The duration is not
+//! checked.
 
 use std::cell::Cell;
 
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::kit::{Case, DeleteHow};
 use crate::server::{ManagerProcess, PORT, Server};
 
-/// The log line of the manager when the held back controllers begin to act.
+/// Log line of the manager when the held back controllers begin to act.
 const ACTING: &str = "acting after";
 
 #[test]
@@ -40,7 +40,7 @@ async fn waits_and_acts(t: &Case, manager: &ManagerProcess) -> Result<()> {
     let other = t.in_namespace("goes");
     t.create("Namespace", "goes", json!({})).await?;
     other.config_map("content", &[], false).await?;
-    // Others act, or this would wait for ever.
+    // The other controllers act, or this would wait for ever.
     t.eq("its account", json!("default"), async || {
         Ok(other.get("ServiceAccount", "default").await?["metadata"]["name"].clone())
     })
@@ -49,7 +49,7 @@ async fn waits_and_acts(t: &Case, manager: &ManagerProcess) -> Result<()> {
     let early = Cell::new(false);
     t.until("both are gone", "gone", async || {
         let left = [t.get("ConfigMap", "dependent").await?, t.get("Namespace", "goes").await?];
-        // What is gone by now was deleted after the line.
+        // An object that is gone by now was deleted after that log line.
         let is_acting = manager.log().contains(ACTING);
         early.set(early.get() || !is_acting && left.iter().any(Value::is_null));
         Ok((left.iter().all(Value::is_null), json!([is_acting, left])))

@@ -1,10 +1,10 @@
 //! Take-over from the real kube-controller-manager and back, again and again, while work goes on.
 //!
 //! Input: two managers, ours and upstream's, of the same controllers and the same lease; every
-//! `PERIOD` the one that leads ends and the other one takes over. Output: what the API server has
-//! at the end. Bounds: `PINTLE_TAKEOVER_MINUTES`, 2 by default. Checked: a ReplicaSet for each
-//! template and no other; each Job counts its completions exactly, by as many pods; a CronJob
-//! starts each minute once; unchanged objects are not written; all objects settle.
+//! `PERIOD` the leader ends and the other one takes over. Output: the API server's final state.
+//! Bounds: `PINTLE_TAKEOVER_MINUTES`, 2 by default. Checked: a ReplicaSet for each template and no
+//! other; each Job counts its completions exactly, by as many pods; a CronJob starts each minute
+//! once; unchanged objects are not written; every object settles.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,14 +21,14 @@ use crate::server::{ManagerProcess, PORT, Server};
 
 /// How long each one leads.
 const PERIOD: Duration = Duration::from_secs(20);
-/// Where the standby serves.
+/// Port of the standby.
 const OTHER_PORT: u16 = 10261;
 const ROLLOUTS: [&str; 2] = ["first", "second"];
-/// Kinds that are created once and never changed.
+/// Kinds with objects that are created once and never changed.
 const QUIET: [&str; 5] =
     ["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "ControllerRevision"];
 const COMPLETIONS: usize = 6;
-/// Log lines of our manager and upstream's when they exit without their lease.
+/// Log lines of ours and upstream's when they end without their lease.
 const LOST: [&str; 2] = ["the lease was lost", "leaderelection lost"];
 
 #[test]
@@ -50,7 +50,7 @@ fn work_goes_on_while_ours_and_upstreams_take_turns() {
     assert!(turns >= 2, "{turns}");
 }
 
-/// Says so also when the test fails.
+/// Sets the flag when it is dropped, also when the test fails.
 struct Sets<'a>(&'a AtomicBool);
 
 impl Drop for Sets<'_> {
@@ -83,7 +83,7 @@ fn start(server: &Server, side: Side, port: u16) -> ManagerProcess {
     }
 }
 
-/// Has one end and the other one take over until it is over; how often.
+/// Ends the leader, and the other manager takes over, until `ended`; returns the number of times.
 fn alternate(server: &Server, first: ManagerProcess, ended: &AtomicBool) -> usize {
     let (mut leader, mut side, mut port, mut turns) = (first, Side::Upstream, PORT, 0);
     loop {
@@ -94,7 +94,7 @@ fn alternate(server: &Server, first: ManagerProcess, ended: &AtomicBool) -> usiz
             }
             std::thread::sleep(Duration::from_millis(200));
             if leader.ended().is_some() {
-                // A busy machine may keep any of them from its lease: one more hand-over.
+                // On a busy machine a manager may lose its lease: one more hand-over.
                 let end = leader.log_end();
                 assert!(LOST.iter().any(|line| end.contains(line)), "{side:?} ended:\n{end}");
                 println!("{side:?} lost its lease");
@@ -153,7 +153,7 @@ async fn pods(t: &Requests) -> Result<Vec<String>> {
     Ok(t.list("Pod").await?.iter().map(uid).collect())
 }
 
-/// A kubelet that lets pods of jobs succeed after a short run.
+/// A kubelet that lets pods of Jobs succeed after they have run for a moment.
 async fn run_or_finish(t: Requests, node: String) {
     loop {
         let _ = step(&t, &node).await;
@@ -210,7 +210,7 @@ async fn rollouts(t: &Case, deployment: &str, end: Instant) -> Result<usize> {
     }
 }
 
-/// Runs one Job after another; how many.
+/// Runs one Job after another; returns their number.
 async fn jobs(t: &Case, end: Instant) -> Result<usize> {
     let mut count = 0;
     while Instant::now() < end {

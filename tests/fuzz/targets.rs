@@ -49,9 +49,9 @@ fn kernel_event(bytes: &[u8]) {
     }
 }
 
-/// Any bytes as a segment of the flight recorder, and as a frame of one that is whole. A frame that
-/// is read is written, and read again the same. It is not replayed here: a decision may assert that
-/// impossible inputs do not occur, and `replay` catches that panic.
+/// Any bytes as a segment of the flight recorder, and as a frame of a valid one. A frame that is
+/// read is written, and read again the same. It is not replayed: decisions may panic on an input
+/// that was never possible, and a replay catches such panics.
 fn a_flight(bytes: &[u8]) {
     use flight::segment::{Encoder, Header};
     let _ = flight::read(bytes); // any answer is fine
@@ -73,8 +73,8 @@ fn a_flight(bytes: &[u8]) {
     }
 }
 
-/// Any bytes as the file, and as what the file says under a good checksum. What is read is written,
-/// and read again the same.
+/// Any bytes as the file, and as the file's content under a valid checksum. Everything read is
+/// written, and read again the same.
 fn checkpoint(bytes: &[u8]) {
     use ledger::{CheckpointError, decode, encode};
     let _ = decode(bytes); // any answer is fine
@@ -89,7 +89,7 @@ fn checkpoint(bytes: &[u8]) {
     }
 }
 
-/// A record or an intent that can be read is written, and read again.
+/// Everything read from a record or an intent is written, and read again.
 fn a_pull_record(bytes: &[u8]) {
     use pull_record::{Intent, Record};
     if let Some((record, _)) = Record::read(bytes) {
@@ -100,7 +100,7 @@ fn a_pull_record(bytes: &[u8]) {
     }
 }
 
-/// The first line is the name that is looked for, the rest is the file.
+/// The first line is the requested name, the rest is the file.
 fn env_file(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let (key, file) = text.split_once('\n').unwrap_or(("", text));

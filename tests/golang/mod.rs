@@ -5,8 +5,8 @@
 //! (`tests/upstream/vectors/golang`), which generates a template or a patch for each seed. Hashes,
 //! revision bytes, equality and merged objects must be the same. The same program generates the
 //! tables of types and of merge keys; they must be current.
-//! `PINTLE_GOLANG_CASES` sets the number of seeds, `PINTLE_SEED` the first one;
-//! `PINTLE_WRITE=1` regenerates the tables.
+//! `PINTLE_GOLANG_CASES` sets how many seeds are asked about, `PINTLE_SEED` where they begin;
+//! `PINTLE_WRITE=1` rewrites the tables.
 
 mod patches;
 mod tables;
@@ -24,8 +24,8 @@ const SHOWN: usize = 10;
 /// Characters of a difference that are worth printing.
 const PART_SHOWN: usize = 160;
 
-/// Asks about each seed and checks that no answer differs. `differences` returns the count of what
-/// it compared.
+/// Asks about each seed and checks that no answer differs. `differences` returns the number of
+/// values that it compared.
 fn check(
     question: fn(u64) -> Value,
     mut differences: impl FnMut(&Value, &mut Vec<String>) -> u64,

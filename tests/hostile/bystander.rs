@@ -1,7 +1,8 @@
-//! A pod that has nothing to do with the attack, and how long each part of its life takes.
+//! A pod that has nothing to do with the attack, and the duration of each part of its life.
 //!
 //! Its container serves health, has a readiness probe each second, an emptyDir and a downwardAPI
-//! volume. It requests a quarter of a CPU, as pods do that must run on a full machine.
+//! volume. It requests a quarter of a CPU, as a user does for a pod that must respond on a full
+//! machine.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -20,16 +21,16 @@ use crate::port::Port;
 
 /// How many times as long as on the quiet node a part of a life may take.
 pub(crate) const LIMIT_FACTOR: u32 = 3;
-/// Extra time allowed for a step. The two cores of a test host are shared by the agent, the
+/// Extra time that a part may take. The two cores of a test host are shared by the agent, the
 /// runtime, the attacker and this program, and a probe falls anywhere within its period of one
-/// second, so that a fast part is easily a second or two late without any interference. Real
-/// interference, such as a full pool, a lock or a hanging call, lasts many times that.
+/// second, so a fast part is easily a second or two late although nothing blocks it. A real
+/// blockage (a full pool, a lock, a hanging call) lasts many times that.
 const FLOOR: Duration = Duration::from_secs(2);
 
-/// The duration of each step of a life.
+/// Duration of each part of a life.
 pub(crate) type Times = Vec<(&'static str, Duration)>;
 
-/// The longest that a part may take which took `quiet` on the quiet node.
+/// Limit of a part that took `quiet` on the quiet node.
 pub(crate) fn limit(quiet: Duration) -> Duration {
     quiet * LIMIT_FACTOR + FLOOR
 }
@@ -53,7 +54,7 @@ fn manifest(name: &str) -> Value {
     )
 }
 
-/// Lives once and says what each part took. A part that takes longer than `longest` fails.
+/// Lives once and returns the duration of each part. A part longer than `longest` fails.
 pub(crate) fn live(
     node: &TestNode,
     port: &Port,
@@ -113,7 +114,7 @@ pub(crate) fn live(
     });
 }
 
-/// The node's health port says that all is well.
+/// Checks that the node's health port answers ok.
 pub(crate) fn healthy(node: &TestNode) -> Result<()> {
     let health = node.get(xtask::node::agent::HEALTH_PORT, "/healthz")?;
     ensure!(health.status == 200, "{health:?}");

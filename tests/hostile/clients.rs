@@ -1,4 +1,4 @@
-//! Attacks by clients on the agent's ports, with and without a valid certificate.
+//! Attacks of clients, known and unknown, on the agent's ports.
 //!
 //! All of them come from the bystander's own address: a limit by address must not hit it.
 
@@ -34,7 +34,7 @@ attacks!(Ground, "clients":
 /// Connections of an attack: more than any listener takes at once.
 const CROWD: usize = 700;
 
-/// How long a crowd may take to gather: what is kept waiting longer is not worth waiting for.
+/// How long new clients of a crowd are started: slower ones are not worth the wait.
 const GATHER_MAX: Duration = Duration::from_secs(8);
 
 /// Runs `one` in the node's network from several threads until there are so many results; those
@@ -56,7 +56,7 @@ fn crowd<T: Send>(
     })
 }
 
-/// Connections to the port on which nothing is ever said.
+/// Connections to the port without a single byte.
 fn seven_hundred_that_say_nothing(ground: &mut Ground) {
     let silent = crowd(ground, CROWD, |node, port| port.socket(node).ok());
     assert!(silent.len() > CROWD / 2, "{} of them were taken", silent.len());
@@ -64,11 +64,11 @@ fn seven_hundred_that_say_nothing(ground: &mut Ground) {
     ground.bystander("beside silent connections");
 }
 
-/// Connections that end their handshake and say what a client of h2 says first, and no more.
+/// Connections that finish their handshake and send the preface of an h2 client, and no more.
 fn seven_hundred_idle_with_h2(ground: &mut Ground) {
     let idle = crowd(ground, CROWD, |node, port| {
         let socket = port.socket(node).ok()?;
-        // One that is kept waiting goes on to the next one.
+        // A handshake without an answer is given up, and the next one begins.
         socket.set_read_timeout(Some(Duration::from_millis(500))).ok()?;
         let mut stream = port.on(socket, Who::NobodyWithH2).ok()?;
         stream.write_all(H2_PREFACE).ok()?;
@@ -80,7 +80,7 @@ fn seven_hundred_idle_with_h2(ground: &mut Ground) {
     ground.bystander("beside idle connections");
 }
 
-/// Requests with heads that arrive a byte at a time.
+/// Requests that send their heads a byte at a time.
 fn heads_that_drip(ground: &mut Ground) {
     let mut streams: Vec<Stream> = crowd(ground, 304, |node, port| {
         let mut stream = port.connect(node, Who::Nobody).ok()?;
@@ -111,7 +111,7 @@ fn heads_that_drip(ground: &mut Ground) {
     });
 }
 
-/// More connections than the plain ports take, on which nothing or half a request is said.
+/// More connections than the plain ports take, idle or with half a request.
 fn idle_at_the_plain_ports(ground: &mut Ground) {
     let at = |node: &TestNode, port: u16| -> Option<TcpStream> {
         node.connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).ok()
@@ -127,7 +127,7 @@ fn idle_at_the_plain_ports(ground: &mut Ground) {
     drop((silent, half));
 }
 
-/// Requests with random tokens, each another one, as fast as they are refused.
+/// Requests with invalid tokens, a new one each time, as fast as they are refused.
 fn tokens_without_number(ground: &mut Ground) {
     let streams = crowd(ground, 16, |node, port| port.connect(node, Who::Nobody).ok());
     let streams = std::sync::Mutex::new(streams);
@@ -187,7 +187,7 @@ fn scrapes_all_at_once(ground: &mut Ground) {
     });
 }
 
-/// Two hundred followers of one loud log that never read a byte.
+/// Two hundred clients that follow one loud log and never read a byte.
 fn followers_that_never_read(ground: &mut Ground) {
     ground.node.put("loud.json", &pod("loud", &[container("c", &["/box", "log", "1000000"])]));
     running(&ground.node, "loud", &["c"]);
@@ -202,8 +202,7 @@ fn followers_that_never_read(ground: &mut Ground) {
     ground.bystander("beside followers");
 }
 
-/// Commands that print without end, and forwarded ports that are answered without end, all
-/// unread.
+/// Commands that print without end, and forwarded ports that answer without end, all unread.
 fn commands_and_ports_that_nobody_reads(ground: &mut Ground) {
     let loud = pod(
         "loud",

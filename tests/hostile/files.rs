@@ -1,4 +1,4 @@
-//! Attacks by a tenant on files that the agent reads, writes or removes for it.
+//! Attacks of a tenant on the files that the agent reads, writes or removes for it.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -73,7 +73,7 @@ fn logs_that_are_something_else(ground: &mut Ground) {
     }
 }
 
-/// A container's last message is a FIFO, a gigabyte, a device, or a link to what it may not read.
+/// The termination message is a FIFO, a gigabyte, a device, or a link to a forbidden file.
 fn last_words_that_are_something_else(ground: &mut Ground) {
     let node = &ground.node;
     let ends = |name: &str, text: &str| {
@@ -131,7 +131,7 @@ fn a_huge_fragmented_hosts_file(ground: &mut Ground) {
     }
 }
 
-/// 200,000 files in one emptyDir, 2,000 folders in each other in another; both are removed.
+/// 200,000 files in one emptyDir, 2,000 nested folders in another; both are removed.
 fn a_volume_of_many_files_and_one_of_great_depth(ground: &mut Ground) {
     let many =
         "mkdir /v/d; cd /v/d; seq 1 200000 | xargs -n 2000 touch; echo made; exec /box pause";
@@ -160,7 +160,7 @@ fn a_volume_of_many_files_and_one_of_great_depth(ground: &mut Ground) {
 }
 
 /// A privileged container mounts into its volume, the mounts propagate to the node, and the
-/// container ends without taking them away. What lies behind them is the node's.
+/// container ends without unmounting them. The files behind them belong to the node.
 fn mounts_left_in_a_volume(ground: &mut Ground) {
     let precious = ground.node.dir().join("precious");
     fs::create_dir_all(&precious).expect("made");
@@ -215,7 +215,7 @@ fn links_where_the_agent_writes(ground: &mut Ground) {
     assert_eq!(fs::read_to_string(&target).expect("it is there"), "untouched");
 }
 
-/// hostPath volumes of a FIFO, a socket, a link to itself or a device.
+/// hostPath volumes on a FIFO, a socket, a link to itself and a device.
 fn host_paths_that_are_something_else(ground: &mut Ground) {
     let dir = ground.node.dir().join("odd");
     fs::create_dir_all(&dir).expect("made");
@@ -248,8 +248,8 @@ fn inside(ground: &Ground, program: &str, args: &[&Path]) {
     shell::run(cmd.args(args)).expect("it runs");
 }
 
-/// The disk of the agent's folder and of the logs fills up, while pods come and go; then there is
-/// room again.
+/// The disk of the agent's folder and of the logs fills up, while pods start and end; then space is
+/// freed.
 fn a_disk_that_is_full(_: &mut Ground) {
     // The folders must be on a disk of their own before the agent starts.
     let ground = Ground::prepare_with(json!({}), |node| {
@@ -292,11 +292,11 @@ mkdir "$0/blocks/root" "$0/blocks/logs"
 mount --bind "$0/blocks/root" "$1"
 mount --bind "$0/blocks/logs" "$2"
 "#;
-/// Takes what is left there, to the last byte.
+/// Fills the disk to the last byte.
 const FILL: &str = "cat /dev/zero >> \"$0\"/ballast; true";
 
-/// The disk has not a byte left while pods start, die and go, and while the agent is killed; then
-/// there is room again, and everything is as if there always had been.
+/// The disk is completely full while pods start, die and are deleted, and while the agent is
+/// killed; then space is freed, and everything recovers.
 fn a_disk_without_a_byte_while_the_agent_dies(_: &mut Ground) {
     let mut ground = Ground::prepare_with(json!({}), |node| {
         let mut mount = node.runtime_node().command(Path::new("sh"));
@@ -345,7 +345,7 @@ fn a_disk_without_a_byte_while_the_agent_dies(_: &mut Ground) {
         inside(ground, "grep", &["-qx".as_ref(), "once".as_ref(), &kept]);
     };
     check(&ground);
-    // What was written down is read by the next agent.
+    // The next agent reads the checkpoints.
     ground.node.kill_agent();
     ground.node.start_agent();
     check(&ground);

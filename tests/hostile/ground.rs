@@ -1,9 +1,9 @@
-//! The node that is attacked, what it was like before, and what it may become.
+//! The node under attack, its quiet state, and its limits.
 //!
-//! A node with an agent that trusts one client authority on its HTTPS port. It is guarded: an
-//! attack that succeeds must harm the node, never the machine that the tests run on. Before the
-//! first attack a bystander lives twice on it: the first warms everything up, the second is what
-//! later ones are compared with. From then on a thread watches the agent's memory and threads.
+//! A node with an agent that trusts one client CA on its HTTPS port. It is guarded: an attack that
+//! succeeds must harm the node, never the machine that the tests run on. Before the first attack a
+//! bystander lives twice on it: the first warms everything up, the second is the baseline of later
+//! ones. From then on a thread watches the agent's memory and threads.
 
 use std::cell::Cell;
 use std::fs;
@@ -23,22 +23,23 @@ use crate::port::Port;
 const THREADS_MAX: u64 = 40;
 /// How many times its quiet memory the agent may take.
 const MEMORY_FACTOR: f64 = 1.5;
-/// Extra memory allowed: pages of its program that an attack touches for the first time, and
-/// the records of the attack's own pods, which are hundreds.
+/// Extra memory that it may take: pages of its program that an attack touches for the first time,
+/// and the records of the attack's own pods, which are hundreds.
 const MEMORY_FLOOR_KIB: u64 = 8 << 10;
-/// How long the deciding thread may be busy with its own, with one exception in so many turns
+/// How long the deciding thread may be busy in one turn, with one exception in so many turns
 /// through all attacks.
 const BUSY_SECONDS_MAX: f64 = 0.010;
 const BUSY_TURNS: f64 = 1000.0;
-/// How long it may be away, with one exception in so many turns of an attack. That counts the time
-/// for which others had the processors as well, and attacks keep both of a test host's busy.
+/// How long the deciding thread may stall, with one exception in so many turns of an attack. A
+/// stall includes time when other processes have the processors, and attacks keep both of a test
+/// host's busy.
 const AWAY_SECONDS_MAX: f64 = 0.050;
 const AWAY_TURNS: f64 = 100.0;
 /// Exceptions before there were enough turns to have a share of them.
 const LONG_FEW: f64 = 3.0;
 const BUSY: &str = "pintle_main_loop_busy_seconds";
 const AWAY: &str = "pintle_main_loop_stall_seconds";
-/// Period of checks of the agent.
+/// Sampling period of the agent.
 const WATCH_PERIOD: Duration = Duration::from_millis(50);
 
 /// A node under attack.
@@ -124,7 +125,8 @@ impl Ground {
         bystander::limit(quiet.expect("each part was measured").1)
     }
 
-    /// The attack is over: its pods go, nothing is left of them, and the agent is what it was.
+    /// Removes the attack's pods, and checks that nothing is left of them and that the agent is as
+    /// before.
     pub(crate) fn recover(&self) {
         for entry in fs::read_dir(self.node.manifests()).into_iter().flatten().flatten() {
             let path = entry.path();
@@ -171,7 +173,7 @@ pub(crate) struct Stalls {
     turns: f64,
     busy_long: f64,
     away_long: f64,
-    /// Blocked for longer than it may be busy: reported, not judged.
+    /// Stalls longer than the limit of busy turns: printed, not checked.
     away_short: f64,
 }
 
@@ -217,7 +219,7 @@ impl Stalls {
     }
 }
 
-/// Returns how many values a histogram has, and how many of them are greater than `limit`.
+/// Observations in a histogram, and how many of them are longer than `limit`.
 fn longer_than(limit: f64, histogram: &str, metrics: &str) -> (f64, f64) {
     let value = |line: &str| line.rsplit(' ').next().and_then(|v| v.parse::<f64>().ok());
     let bucket = |line: &str| {
@@ -244,7 +246,7 @@ fn memory(pid: i32) -> Option<(u64, u64)> {
     Some((number("VmRSS:")?, number("Threads:")?))
 }
 
-/// Looks at the agent all the time and keeps the most that it saw.
+/// Samples the agent all the time and keeps the maxima.
 struct Watch {
     most: Arc<[AtomicU64; 2]>,
     is_over: Arc<AtomicBool>,

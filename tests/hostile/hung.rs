@@ -1,5 +1,5 @@
-//! File systems that never answer, as with a dead server, or answer late or with errors. An access
-//! to the first kind waits until the mount is aborted.
+//! File systems of a dead server, of a slow one, and of one that returns errors. A read or stat of
+//! a file on the first kind blocks until the mount is aborted.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd as _;
@@ -26,11 +26,10 @@ attacks!(Ground, "hung":
     a_disk_of_messages_and_volumes_that_is_late_fails_and_hangs,
 );
 
-/// Pods of the dead file server; their volumes are abandoned one after the other.
+/// Pods on the dead file server; the test aborts their mounts one after the other.
 const DEAD_PODS: usize = 6;
 
-/// A mount in the node without a server that answers. When this is dropped, its operations fail at
-/// once and it is unmounted.
+/// A mount in the node without answers from its server. Dropping this aborts and unmounts it.
 struct Hung<'a> {
     ground: &'a Ground,
     at: PathBuf,
@@ -51,7 +50,7 @@ impl<'a> Hung<'a> {
 
 impl Drop for Hung<'_> {
     fn drop(&mut self) {
-        // What waits gets an error now.
+        // Waiting calls get an error now.
         drop(self.server.take());
         umount_in_node(self.ground, &self.at);
     }
@@ -66,7 +65,7 @@ fn umount_in_node(ground: &Ground, at: &Path) {
     let _ = shell::capture(umount.arg("-l").arg(at));
 }
 
-/// A mount in the node with operations that fail as the test says.
+/// A mount in the node with operations that fail as the test sets.
 struct Sick<'a> {
     ground: &'a Ground,
     at: PathBuf,
@@ -80,7 +79,7 @@ impl<'a> Sick<'a> {
         Self { ground, at: at.to_owned(), disk }
     }
 
-    /// Every operation goes wrong from now on.
+    /// Sets this fault for every operation.
     fn all(&self, fault: Fault) {
         let disk = self.disk.as_ref().expect("until it is dropped");
         Operation::ALL.into_iter().for_each(|operation| disk.set(operation, fault));
@@ -98,8 +97,8 @@ impl Drop for Sick<'_> {
     }
 }
 
-/// Twelve pods mount a folder there. The agent has to look at it for half of them, the runtime for
-/// all that come so far.
+/// Twelve pods mount a folder there. The agent must stat it for half of them, the runtime for all
+/// that get so far.
 fn host_paths_on_a_dead_server(ground: &mut Ground) {
     let dir = ground.node.dir().join("dead");
     let hung = Hung::mount(ground, &dir);
@@ -119,8 +118,8 @@ fn host_paths_on_a_dead_server(ground: &mut Ground) {
     drop(hung);
 }
 
-/// The server of something that was mounted inside of a pod's volume dies: the pod's container dies
-/// and is started again, the volume is measured, and the pod is removed.
+/// The server of a mount inside of a pod's volume dies: the pod's container dies and restarts, the
+/// volume is measured, and the pod is removed.
 fn a_dead_server_inside_of_a_volume(ground: &mut Ground) {
     let c = container("c", &["/box", "pause"])
         .with("volumeMounts", json!([{"name": "v", "mountPath": "/v"}]));
@@ -170,8 +169,8 @@ fn volumes_of_a_dead_file_server(ground: &mut Ground) {
     }
 }
 
-/// Where a pod's volume and its containers' messages lie, a disk is late, then fails, then hangs,
-/// while the container dies and is started again, is measured, and the pod is removed.
+/// The disk of a pod's volume and its containers' messages is slow, then fails, then hangs, while
+/// the container dies and restarts, is measured, and the pod is removed.
 fn a_disk_of_messages_and_volumes_that_is_late_fails_and_hangs(ground: &mut Ground) {
     let c = container("c", &["/box", "pause"])
         .with("volumeMounts", json!([{"name": "v", "mountPath": "/v"}]));

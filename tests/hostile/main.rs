@@ -1,20 +1,18 @@
-//! Attacks on a node by a tenant, a client, a disk or a runtime, and the service that the node owes
-//! all others meanwhile.
+//! Attacks of a tenant, a client, a disk or a runtime on a node, which must keep serving all other
+//! users meanwhile.
 //!
-//! Each attack is a small function. It does its worst to a real node and lets a *bystander* live
-//! through it: a pod with volumes that starts, is probed, dies, is restarted, is read and goes. All
-//! of it within three times of what it takes on the quiet node (`bystander::LIMIT_FACTOR`). What
-//! the agent itself may grow to meanwhile, see `ground::Vitals`. After each attack its pods go
-//! without a trace.
+//! Each attack is a small function. It attacks a real node while a *bystander* lives there: a pod
+//! with volumes that starts, is probed, dies, restarts, is read and is deleted. Each part may take
+//! at most three times as long as on the quiet node (`bystander::LIMIT_FACTOR`). For the limits of
+//! the agent itself see `ground::Vitals`. After each attack its pods must be gone without a trace.
 //!
-//! One node serves one attack after another, so that what one leaves behind meets the next; after
-//! a failure there is a new one. Therefore this target has its own order of things instead of the
-//! usual test threads. It takes the arguments of a test program that are needed: parts of names,
-//! `--exact`, `--list`. Run all with `cargo xtask test hostile`, some with
-//! `cargo test -p pintle-tests --test hostile NAME`.
+//! One node serves one attack after another, so that the next attack meets the leftovers of the
+//! last; after a failure there is a new node. Therefore this target runs its tests in order instead
+//! of on the usual test threads. It takes the necessary arguments of a test program: parts of
+//! names, `--exact`, `--list`. Run all with `cargo xtask test hostile`, some with `cargo test -p
+//! pintle-tests --test hostile NAME`.
 //!
-//! Steps of the clock are not here, because all processes share the host's clock. The simulator has
-//! them.
+//! No attack steps the clock, because the host shares it. The simulator does.
 
 mod bystander;
 mod clients;

@@ -1,4 +1,4 @@
-//! Attacks by users with write access to the folder of manifests.
+//! Attacks of users and programs that write to the folder of manifests.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -31,7 +31,7 @@ fn five_thousand_files(ground: &mut Ground) {
     ground.bystander("among them");
 }
 
-/// A FIFO, a device, a folder, links to itself, to nothing, to a file without end; a huge file.
+/// A FIFO, a device, a folder, links to itself, to nothing, to an endless file; a huge file.
 fn files_that_are_something_else(ground: &mut Ground) {
     let dir = ground.node.manifests();
     mkfifo(&dir.join("fifo.yaml"), Mode::S_IRWXU).expect("made");

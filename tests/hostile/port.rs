@@ -1,6 +1,6 @@
-//! The agent's HTTPS port, by blocking sockets: a client that it knows, and any that it does not.
+//! The agent's HTTPS port, by blocking sockets: a client that the agent trusts, and any other.
 //!
-//! An authority of our own signs the one client; the server's certificate is its own word.
+//! A CA of our own signs the one client; the server's certificate is self-signed.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -26,20 +26,20 @@ use xtask::node::http::{self, Answer, Request};
 const PORT: u16 = 10250;
 /// How long a connection or an answer may take; limits of tests are shorter.
 const WAIT: Duration = Duration::from_secs(20);
-/// The first bytes of an h2 client: the preface and empty settings.
+/// Connection preface and empty settings of an h2 client.
 pub(crate) const H2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 /// A connection with TLS.
 pub(crate) type Stream = StreamOwned<ClientConnection, TcpStream>;
 
-/// The kind of client.
+/// Certificate of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Who {
-    /// A client with a valid certificate.
+    /// Signed by the authority that the agent trusts.
     Known,
-    /// A client without a certificate.
+    /// None.
     Nobody,
-    /// The same, over h2.
+    /// None, and the client asks for h2.
     NobodyWithH2,
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// For a node with an agent that trusts the keys' authority.
+    /// For a node with an agent that trusts the CA of the keys.
     pub(crate) fn of(_: &TestNode, keys: Keys) -> Self {
         let provider = Arc::new(ring::default_provider());
         let builder = || {
@@ -108,7 +108,7 @@ impl Port {
         self.on(self.socket(node)?, who)
     }
 
-    /// A connection to the port on which nothing was said.
+    /// A new connection to the port, before any data.
     pub(crate) fn socket(&self, node: &TestNode) -> Result<TcpStream> {
         let socket = node.connect(SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)))?;
         socket.set_read_timeout(Some(WAIT))?;
@@ -154,7 +154,7 @@ impl Port {
         let mut stream = self.upgraded(node, &query)?;
         let mut seen = Vec::new();
         let mut buffer = [0; 4096];
-        // Frames of a server carry their payload as it is: the word stands in one of them.
+        // Frames of a server carry their payload unmasked: one of them contains the word.
         while !contains(&seen, word.as_bytes()) {
             let read = stream.read(&mut buffer).context("read the command's output")?;
             ensure!(read > 0, "it ended without the word: {}", String::from_utf8_lossy(&seen));

@@ -1,4 +1,4 @@
-//! Attacks by a tenant's probes and by the servers that they probe.
+//! Attacks by a tenant's probes and by the servers that answer them.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -37,7 +37,7 @@ fn failed(page: &str) -> usize {
     lines.filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok()).sum()
 }
 
-/// A crowd of containers with this probe twice.
+/// A crowd of containers, each with this probe as readiness and liveness probe.
 fn crowd(ground: &Ground, probe: &Value) {
     let each = |n: usize| {
         let pause = container(&format!("c{n}"), &["/box", "pause"]);
@@ -53,8 +53,7 @@ fn crowd(ground: &Ground, probe: &Value) {
     }
 }
 
-/// A server that takes connections and says nothing, and probes of it that have all the time in
-/// the world.
+/// A server that takes connections and never answers, and probes of it with endless timeouts.
 fn never_answered_and_never_given_up(ground: &mut Ground) {
     let rude = pod("rude", &[container("c", &["/box", "rude", "silent=9001"])])
         .with_spec("hostNetwork", json!(true));
@@ -138,7 +137,7 @@ fn answered_without_end(ground: &mut Ground) {
     ground.bystander("while they answer");
 }
 
-/// Probes with a command that prints a gigabyte.
+/// Exec probes that print a gigabyte.
 fn by_commands_that_print_without_end(ground: &mut Ground) {
     let probe = json!({"exec": {"command": ["sh", "-c", "yes | head -c 1000000000"]},
         "periodSeconds": 1, "timeoutSeconds": 30, "failureThreshold": 1000});
@@ -149,7 +148,7 @@ fn by_commands_that_print_without_end(ground: &mut Ground) {
     ground.bystander("while they print");
 }
 
-/// Probes with a command that runs for ever and ignores signals.
+/// Exec probes that never end and ignore SIGTERM.
 fn by_commands_that_never_end(ground: &mut Ground) {
     let probe = json!({"exec": {"command": ["sh", "-c", "trap '' TERM INT; while :; do sleep 9; done"]},
         "periodSeconds": 1, "timeoutSeconds": i32::MAX, "failureThreshold": 1000});

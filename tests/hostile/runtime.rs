@@ -1,4 +1,4 @@
-//! Faults of the runtime: it hangs for one pod, for all, it exits, its registry does not answer.
+//! Failures of the runtime: it hangs for one pod or for all, it ends, its registry never answers.
 
 use std::path::Path;
 use std::thread;
@@ -74,8 +74,8 @@ impl Drop for Thaw {
     }
 }
 
-/// containerd answers nothing for ten seconds. Work without the runtime continues; what happened
-/// meanwhile is caught up with.
+/// containerd answers nothing for ten seconds. Work without the runtime continues; missed events
+/// are caught up.
 fn a_frozen_containerd(ground: &mut Ground) {
     let node = &ground.node;
     node.put("dies.json", &paused("dies"));
@@ -123,7 +123,7 @@ fn containerd_killed_while_pods_start(ground: &mut Ground) {
     for name in &names {
         ground.node.gone(name);
     }
-    // A caller that went away while a sandbox was made leaves a shim that containerd has
+    // A caller that went away while a sandbox was created leaves a shim that containerd has
     // forgotten; no call ends it.
     let known = ground.node.runtime_node().ctr(&["containers", "ls", "-q"]).expect("listed");
     assert_eq!(known.trim(), "");
@@ -132,7 +132,7 @@ fn containerd_killed_while_pods_start(ground: &mut Ground) {
     }
 }
 
-/// Sixteen pods want images of registries that take connections and say nothing, or a byte now
+/// Sixteen pods pull images from registries that take connections and send nothing, or a byte now
 /// and then.
 fn registries_that_hang(ground: &mut Ground) {
     let rude = container("c", &["/box", "rude", "silent=9001", "drip=9002"]);
@@ -147,15 +147,15 @@ fn registries_that_hang(ground: &mut Ground) {
         let beside = container("beside", &["/box", "pause"]);
         ground.node.put(&format!("{name}.json"), &pod(&name, &[beside, pulls]));
     }
-    // Sixteen starts at once are no attack; what they leave under way is.
+    // The sixteen starts are no attack; the pulls that they leave running are.
     for n in 0..16 {
         running(&ground.node, &format!("pulls{n}"), &["beside"]);
     }
     ground.bystander("while they pull");
 }
 
-/// One container of a pod has an image that does not exist, and has waited for a while; its
-/// neighbour in the same pod exits.
+/// One container of a pod has an image that no registry has, and has waited for a while; its
+/// neighbour in the same pod dies.
 fn an_image_that_cannot_be_had(ground: &mut Ground) {
     let missing = container("missing", &["/box", "pause"])
         .with("image", json!("127.0.0.1:1/none:1"))
@@ -182,7 +182,7 @@ fn an_image_that_cannot_be_had(ground: &mut Ground) {
     goes(ground, "half");
 }
 
-/// The agent may open few files, and clients take them all; when they are gone, all is well.
+/// The agent may open few files, and clients use them all; when they leave, it recovers.
 fn few_descriptors(ground: &mut Ground) {
     let node = &ground.node;
     let limit = |files: &str| {

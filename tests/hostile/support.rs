@@ -1,4 +1,4 @@
-//! Helpers of several attacks.
+//! Shared parts of several attacks.
 
 use std::fs;
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ pub(crate) fn running(node: &TestNode, pod: &str, containers: &[&str]) -> Pod {
     node.pod_until(pod, "runs", |p| containers.iter().all(|c| is_running(p, c)))
 }
 
-/// Waits until the pod is gone, no longer than a bystander may take.
+/// Waits until the pod is deleted, no longer than a bystander may take.
 pub(crate) fn goes(ground: &Ground, pod: &str) {
     let full = format!("{pod}-{NODE_NAME}");
     until(ground.limit("goes"), &format!("{pod} goes"), || {
@@ -67,15 +67,15 @@ pub(crate) fn log_file(node: &TestNode, pod: &str, container: &str) -> PathBuf {
     })
 }
 
-/// Work that goes on in threads until it is dropped. What fails in one round is the attacked
-/// node's good right; the next round comes at once.
+/// Work that runs in threads until it is dropped. The attacked node may refuse a round; the next
+/// one follows at once.
 pub(crate) struct Flood {
     is_over: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Flood {
-    /// `round` again and again in so many threads.
+    /// Repeats `round` in this number of threads.
     pub(crate) fn start(threads: usize, round: impl Fn() + Send + Sync + 'static) -> Self {
         let (is_over, round) = (Arc::new(AtomicBool::new(false)), Arc::new(round));
         let one = |_| {

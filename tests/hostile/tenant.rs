@@ -1,4 +1,4 @@
-//! Attacks by a tenant's pod spec and by its processes.
+//! Attacks of a tenant by its pod's content and its processes.
 
 use std::fs;
 
@@ -28,7 +28,7 @@ attacks!(Ground, "tenant":
     one_name_for_two_and_a_uid_that_climbs,
 );
 
-/// The grace period is longer than any clock counts; the process ends at once when asked.
+/// The grace period is longer than any clock counts; the process ends at once on SIGTERM.
 fn a_grace_of_twelve_thousand_years(ground: &mut Ground) {
     let patient = pod("patient", &[container("c", &["/box", "pause"])])
         .with_spec("terminationGracePeriodSeconds", json!(400_000_000_000_i64));
@@ -85,7 +85,7 @@ fn numbers_at_their_limits(ground: &mut Ground) {
     }
 }
 
-/// Numbers that no pod may have: none of them is an end of the agent, or of another pod.
+/// Numbers beyond every limit: none of them ends the agent, or another pod.
 fn numbers_beyond_their_limits(ground: &mut Ground) {
     let pause = || container("c", &["/box", "pause"]);
     let probe = |field: &str, value: Value| {
@@ -130,7 +130,7 @@ fn numbers_beyond_their_limits(ground: &mut Ground) {
     ground.bystander("while each is refused or held");
 }
 
-/// Hooks that sleep, hang, are answered for ever, or are asked of a server that never answers.
+/// Hooks that sleep, hang, get an endless answer, or call a server that never answers.
 fn hooks_that_never_end(ground: &mut Ground) {
     let rude = container(
         "rude",
@@ -175,7 +175,7 @@ fn hooks_that_never_end(ground: &mut Ground) {
     ground.bystander("while hooks hang");
 }
 
-/// Thirty-two pods with processes that ignore SIGTERM are removed at the same time.
+/// Thirty-two pods that ignore SIGTERM are removed at the same time.
 fn dozens_that_ignore_sigterm(ground: &mut Ground) {
     let names: Vec<String> = (0..4).map(|n| format!("stubborn{n}")).collect();
     let containers: Vec<Value> = (0..8).map(|n| stubborn(&format!("c{n}"))).collect();
@@ -192,7 +192,7 @@ fn dozens_that_ignore_sigterm(ground: &mut Ground) {
     ground.bystander("while they are waited for");
 }
 
-/// Processes of one container that start and end as fast as the kernel makes them.
+/// Processes of one container that start and end as fast as the kernel can create them.
 fn ten_thousand_ends_a_second(ground: &mut Ground) {
     let text = "n=0; while [ $n -lt 4 ]; do (while :; do (:); (:); (:); (:); done) & \
                 n=$((n+1)); done; wait";
@@ -242,7 +242,7 @@ fn a_flood_of_log(ground: &mut Ground) {
     ground.bystander("while it writes");
 }
 
-/// A line of the log that does not end, and a container that fails on it and shows its log's end.
+/// An endless line of the log, and a container that fails on it and shows its log's end.
 fn a_line_of_a_hundred_megabytes(ground: &mut Ground) {
     let text = "head -c 100000000 /dev/zero | tr '\\0' x; exit 1";
     let wordy = script("c", text).with("terminationMessagePolicy", json!("FallbackToLogsOnError"));
@@ -257,8 +257,8 @@ fn a_line_of_a_hundred_megabytes(ground: &mut Ground) {
     drop(asked);
 }
 
-/// A privileged container makes cgroups below its own, moves its processes there, and goes on
-/// while it is being removed.
+/// A privileged container creates cgroups below its own, moves its processes there, and keeps doing
+/// so while it is removed.
 fn cgroups_of_its_own(ground: &mut Ground) {
     let name = ground.node.runtime_node().name();
     let text = format!(

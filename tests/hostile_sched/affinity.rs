@@ -1,4 +1,4 @@
-//! Pods with very many terms of affinity, spread constraints and selectors.
+//! Pods with far more terms of affinity, spreading and selectors than any real pod.
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;

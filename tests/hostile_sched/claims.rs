@@ -42,7 +42,7 @@ fn user(name: &str, claims: &[&str]) -> Value {
     pod(name, json!({"resourceClaims": named.collect::<Vec<Value>>()}))
 }
 
-/// Pods that claim devices by this expression; each gets an answer in the end.
+/// Pods with claims that have this expression, each answered in the end.
 fn evaluate(ground: &mut Ground, expression: &str, pods: usize) {
     let names: Vec<String> = (0..pods).map(|at| format!("p{at}")).collect();
     ground.create::<ResourceClaim>(names.iter().map(|name| chosen(name, expression)).collect());
@@ -131,7 +131,7 @@ fn loops_within_loops(ground: &mut Ground) {
     evaluate(ground, &format!("!({within})"), 20);
 }
 
-/// All of a node's devices but one, in any order, and that one twice.
+/// All but one of a node's devices, in any order, and that one twice.
 fn endless(name: &str) -> Value {
     let request = |name: &str, count: usize, selector: &str| {
         json!({"name": name, "exactly": {"deviceClassName": "gpu", "count": count,

@@ -1,4 +1,4 @@
-//! Attacks by clients without credentials on the scheduler's HTTPS port.
+//! Attacks of clients without credentials on the scheduler's HTTPS port.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -93,7 +93,7 @@ fn crowd<T: Send>(ground: &Ground, one: impl Fn(u8) -> Result<T> + Sync) -> Vec<
     let all = ground.stand.in_network(|| {
         thread::scope(|scope| {
             let one = |_| {
-                // A new thread is in the network of the one that makes it.
+                // A new thread is in the network namespace of its creator.
                 scope.spawn(some)
             };
             let threads: Vec<_> = (0..THREADS).map(one).collect();
@@ -146,7 +146,7 @@ fn heads_without_an_end(ground: &mut Ground) {
     drop(open);
 }
 
-/// Each request has another token, which needs a review by the API server.
+/// Each request has another token, which the scheduler would have to send to the API server.
 fn tokens_without_number(ground: &mut Ground) {
     let http1 = config(b"http/1.1");
     let stand = Arc::clone(&ground.stand);

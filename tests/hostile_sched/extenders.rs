@@ -26,15 +26,15 @@ attacks!(Ground, "extenders":
 
 /// Pods that need the extender.
 const PODS: usize = 200;
-/// How often a listener looks whether it is to end.
+/// How often a listener checks for its end.
 const LOOK: Duration = Duration::from_millis(20);
-/// What no connection reads to its end.
+/// A piece of a body that never ends.
 const PIECE: &[u8] = &[b' '; 64 << 10];
 
 /// How an extender behaves.
 #[derive(Clone, Copy, Debug)]
 pub enum Manner {
-    /// It takes the question and says nothing.
+    /// It reads the request and never answers.
     Silent,
     /// A byte of its answer now and then.
     Trickling,
@@ -87,7 +87,7 @@ fn serve(listener: &TcpListener, manner: Manner, is_over: &Arc<AtomicBool>) {
     }
 }
 
-/// Answers what comes on one connection, until it is closed or the attack is over.
+/// Answers requests on one connection, until it is closed or the attack is over.
 fn answer(mut peer: TcpStream, manner: Manner, is_over: &AtomicBool, number: usize) {
     let _ = peer.set_nonblocking(false);
     let _ = peer.set_read_timeout(Some(LOOK));
@@ -118,14 +118,14 @@ fn answer(mut peer: TcpStream, manner: Manner, is_over: &AtomicBool, number: usi
             Manner::Trickling => b" ",
             Manner::Endless => PIECE,
         };
-        let _ = peer.write(said); // what the client has not taken is no matter
+        let _ = peer.write(said); // unsent bytes do not matter
         if matches!(manner, Manner::Nonsense) {
             return;
         }
     }
 }
 
-/// Pods that need the extender.
+/// Pods that request the extender's resource.
 fn extended(count: usize) -> Vec<Value> {
     let one = |at: usize| {
         let mut pod = pod(&format!("p{at}"), json!({}));

@@ -1,8 +1,8 @@
-//! The cluster with the attacked scheduler, its state before the attacks, and the limits for it.
+//! The cluster with the scheduler under attack, its quiet state, and its limits.
 //!
 //! A real API server with nodes that exist in it alone, each with a few devices, and our scheduler
 //! with leader election and its HTTPS port. Before the first attack several bystanders are bound;
-//! the slowest but the first is what later ones are compared with. A thread watches the scheduler's
+//! the slowest but the first is the baseline of later ones. A thread watches the scheduler's
 //! memory.
 
 use std::fs;
@@ -30,26 +30,26 @@ use serde_json::{Value, json};
 
 use crate::stand::{Ours, Stand};
 
-/// Where attackers and bystanders live.
+/// Namespaces of attackers and bystanders.
 pub const ATTACKER: &str = "attacker";
 pub const BYSTANDER: &str = "bystander";
-/// The storage class with binding mode WaitForFirstConsumer.
+/// A storage class with `WaitForFirstConsumer`.
 pub const LATE_CLASS: &str = "late";
 /// Nodes, and devices of each.
 pub const NODES: usize = 40;
 const DEVICES: usize = 16;
-/// The extender's address in the attacks with one, and the resource that it manages.
+/// Address of the extender in the attacks that use one, and the resource that it manages.
 pub const EXTENDER: &str = "127.0.0.1:8199";
 pub const EXTENDED: &str = "extended.example/r";
-/// Gates of the API server and the scheduler for pod groups.
+/// Feature gates that pod groups need in the API server and the scheduler.
 const GATES: &str = "GenericWorkload=true,GangScheduling=true,\
                      TopologyAwareWorkloadScheduling=true,WorkloadAwarePreemption=true";
-/// How many times as long as on the quiet cluster a bystander may take, and what beside: the test
-/// host has two cores for the API server, its store, the attacker and the scheduler.
+/// Factor and extra time of a bystander compared with the quiet cluster: the test host has two
+/// cores for the API server, its store, the attacker and the scheduler.
 const LIMIT_FACTOR: u32 = 3;
 const LIMIT_FLOOR: Duration = Duration::from_secs(2);
-/// Memory allowed to the scheduler beyond its quiet memory. The API server lets a user store a few
-/// megabytes of pods without a quota, which the scheduler has to know.
+/// Extra memory of the scheduler: the API server lets a user store a few megabytes of pods without
+/// a quota, and the scheduler has to cache them.
 const MEMORY_FLOOR_KIB: u64 = 192 << 10;
 /// Bystanders on the quiet cluster.
 const QUIET: usize = 6;
@@ -157,7 +157,7 @@ impl Ground {
         self.stand.with_client(async |client| create_all(&Api::<K>::all(client), objects).await);
     }
 
-    /// Lets bystanders be bound now, one after another, each within its limit.
+    /// Binds bystanders, one after another, each within its limit.
     pub fn bystander(&mut self, when: &str) {
         let limit = (self.quiet * LIMIT_FACTOR + LIMIT_FLOOR) * patience();
         for _ in 0..3 {
@@ -185,7 +185,7 @@ impl Ground {
         message.filter(|text| !text.is_empty()).context("neither a node nor a sentence")
     }
 
-    /// Binds one bystander; how long that took.
+    /// Binds one bystander; returns the duration.
     fn live(&mut self, longest: Duration) -> Duration {
         self.bystanders += 1;
         let name = format!("b{}", self.bystanders);
@@ -215,7 +215,7 @@ impl Ground {
         lease.spec.and_then(|spec| spec.holder_identity).expect("somebody leads")
     }
 
-    /// Asserts that the port says that the scheduler is healthy.
+    /// Asserts that the port reports a healthy scheduler.
     pub fn assert_healthy(&self) {
         for path in ["/livez", "/readyz", "/healthz"] {
             let answer = self.stand.get(path, None);
@@ -304,7 +304,7 @@ async fn clean(client: &kube::Client) -> Result<()> {
     delete_all(&Api::<Node>::all(client.clone()), is_own).await
 }
 
-/// Deletes all objects with matching names, with their finalizers: no controllers run.
+/// Deletes the objects that `fits` accepts, and their finalizers: no controllers run.
 async fn delete_all<K>(api: &Api<K>, fits: impl Fn(&str) -> bool) -> Result<()>
 where
     K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,

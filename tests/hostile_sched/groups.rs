@@ -24,7 +24,7 @@ fn gang(name: &str, min_count: usize) -> Value {
         "spec": {"schedulingPolicy": {"gang": {"minCount": min_count}}}})
 }
 
-/// A pod of a group that wants so many CPUs.
+/// A pod of a group that requests these CPUs.
 fn member(name: &str, group: &str, cpus: usize) -> Value {
     let mut pod = pod(name, json!({"schedulingGroup": {"podGroupName": group}}));
     pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = cpus.to_string().into();
@@ -82,7 +82,7 @@ fn a_gang_with_dear_terms(ground: &mut Ground) {
     ground.are_answered(&["g0-0"]);
 }
 
-/// Pods of no priority fill the nodes; gangs of a higher one want more than all nodes have.
+/// Pods of no priority fill the nodes; gangs of a higher one need more than all nodes have.
 fn gangs_that_preempt_in_vain(ground: &mut Ground) {
     let class = json!({"metadata": {"name": format!("{ATTACKER}-high")}, "value": 1000});
     ground.create_global::<k8s_openapi::api::scheduling::v1::PriorityClass>(vec![class]);
@@ -131,7 +131,7 @@ fn groups_that_come_and_go(ground: &mut Ground) {
     ground.are_answered(&["alone"]);
 }
 
-/// While an extender is asked about one of its pods, the others are placed on trial.
+/// While the extender handles one of its pods, the others are placed on trial.
 fn a_gang_whose_extender_hangs(ground: &mut Ground) {
     let _extender = crate::extenders::listen(ground, crate::extenders::Manner::Silent);
     for at in 0..20 {

@@ -1,13 +1,12 @@
-//! Attacks on the scheduler: what a user with the rights to write pods, claims and budgets in one
-//! namespace, or a client without any rights, may do to it, and the service that it owes all others
-//! meanwhile.
+//! Attacks on the scheduler by a user with the rights to write pods, claims and budgets in one
+//! namespace, or by a client without any rights.
 //!
-//! Each attack is a small function. It writes its worst into a real API server and lets a
-//! *bystander* live beside it: a pod of another namespace that must be bound within three times of
-//! what that takes on the quiet cluster and two seconds (`ground::limit`). The scheduler must stay
-//! one process, below a limit of memory, healthy, and the holder of its lease; the attacker's own
-//! pods must be answered, by a node or by a sentence. Run all with `cargo xtask test hostile`, some
-//! with `cargo test -p pintle-tests --test hostile_sched NAME`.
+//! Each attack is a small function. It writes hostile objects into a real API server while a
+//! *bystander* lives there: a pod of another namespace that must be bound within three times its
+//! time on the quiet cluster plus two seconds (`ground::limit`). The scheduler must stay one
+//! process, below a limit of memory, healthy, and the holder of its lease; the attacker's own pods
+//! must get a node or a message. Run all with `cargo xtask test hostile`, some with `cargo test -p
+//! pintle-tests --test hostile_sched NAME`.
 
 #![allow(unreachable_pub, reason = "modules of one test program")]
 

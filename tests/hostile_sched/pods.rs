@@ -21,7 +21,7 @@ attacks!(Ground, "pods":
     labels_that_change_all_the_time,
 );
 
-/// Duration of a continuous attack.
+/// Rounds of a continuous attack.
 const ROUNDS: usize = 400;
 
 /// A pod that asks for these amounts as well.
@@ -81,7 +81,7 @@ fn quantities_at_their_limits(ground: &mut Ground) {
     ];
     let odd = amounts.iter().enumerate().map(|(at, all)| asking(&format!("p{at}"), all));
     ground.create::<Pod>(odd.collect());
-    // Sums of what containers ask for overflow as well.
+    // Sums of containers' requests overflow as well.
     let many = (0..4).map(|at| {
         let mut pod = asking(&format!("sum{at}"), &amounts[0]);
         let container = pod["spec"]["containers"][0].clone();
@@ -127,7 +127,7 @@ fn gates_by_the_hundred(ground: &mut Ground) {
     ground.are_answered(&["p0", "p49"]);
 }
 
-/// Very many priority classes, as an administrator may create; pods of each wait for room.
+/// An administrator creates many priority classes; pods of each wait for room.
 fn classes_of_priority_without_number(ground: &mut Ground) {
     let class = |at: usize| {
         json!({"metadata": {"name": format!("{ATTACKER}-{at}")}, "value": at,
@@ -144,7 +144,7 @@ fn classes_of_priority_without_number(ground: &mut Ground) {
     ground.are_answered(&["p0", "p499"]);
 }
 
-/// Repeats an attack while bystanders are bound.
+/// Rounds of an attack that continues while bystanders are bound.
 fn goes_on(
     ground: &mut Ground,
     when: &str,

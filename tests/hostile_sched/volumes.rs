@@ -34,7 +34,7 @@ fn claims(ground: &Ground, count: usize) {
     ground.create::<PersistentVolumeClaim>((0..count).map(claim).collect());
 }
 
-/// A pod with volumes of these claims, in this order.
+/// A pod with these claims as volumes, in this order.
 fn user(name: &str, claims: impl Iterator<Item = String>) -> Value {
     let volume = |(at, claim): (usize, String)| {
         let source = json!({"claimName": claim});

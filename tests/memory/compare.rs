@@ -1,6 +1,6 @@
 //! One sequence, asked of both servers.
 //!
-//! Input: a seed and a client of the real server. Output: the first step that is answered
+//! Input: a seed and a client of the real server. Output: the first step that the servers answer
 //! differently.
 
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ use super::side::{Side, set_up};
 /// Requests of a sequence.
 const STEPS: usize = 20;
 
-/// Of one in so many sequences the events are compared, too: a watch takes a second.
+/// One in so many sequences also compares events, because a watch takes a second.
 const WATCHED: u64 = 10;
 
 /// Answers that differ.
@@ -32,7 +32,7 @@ pub struct Difference {
     pub model: Value,
 }
 
-/// The two servers and what they answered.
+/// The two servers and their answers.
 struct Pair<'a> {
     client: &'a kube::Client,
     server: Server,
@@ -40,8 +40,8 @@ struct Pair<'a> {
     model: Side,
 }
 
-/// Asks both servers the steps of a seed until their answers differ; the real one in a namespace
-/// that it does not have. Then compares what watches report.
+/// Sends the steps of a seed to both servers until their answers differ; the real one uses the new
+/// namespace. Then compares the events of watches.
 pub async fn run(client: &kube::Client, seed: u64, namespace: &str) -> Result<Option<Difference>> {
     let (real, model) = (Side::default(), Side::default());
     let mut pair = Pair { client, server: Server::new(seed), real, model };

@@ -1,8 +1,8 @@
-//! Random sequences of requests that can be made of two servers.
+//! Random sequences of requests for two servers.
 //!
-//! Input: a seed. Output: [`Step`]s that name objects, versions and UIDs by what a server answered
-//! earlier, because the numbers of two servers differ. Bounds: few kinds and names a sequence, so
-//! that steps meet. Pure.
+//! Input: a seed. Output: [`Step`]s that name objects, versions and UIDs by earlier answers,
+//! because the numbers of two servers differ. Bounds: few kinds and names a sequence, so that steps
+//! affect each other. Pure.
 
 use pintle_api_types::kind::{self, Kind};
 use pintle_api_types::request::{PatchForm, Propagation};
@@ -38,7 +38,7 @@ pub struct Edit {
     pub value: Value,
 }
 
-/// The action of a step on its object.
+/// Change of a step to its object.
 #[derive(Clone, Debug)]
 pub enum Act {
     Create { body: Value },

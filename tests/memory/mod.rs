@@ -2,15 +2,15 @@
 //!
 //! Input: seeds. Output: the steps that the servers answer differently. 2,000 sequences of 20
 //! requests about a few kinds, names, old versions, UIDs, finalizers, graces and patches; of every
-//! tenth sequence the events of watches, too. A second test asks both servers what every controller
-//! may do. `PINTLE_MEMORY_CASES` asks more sequences, `PINTLE_SEED` begins elsewhere.
+//! tenth sequence the events of watches, too. A second test asks both servers for the rights of
+//! every controller. `PINTLE_MEMORY_CASES` sets the number of sequences, `PINTLE_SEED` the first
+//! seed.
 //!
-//! Not compared: UIDs, versions and generated names (by the order in which they appear),
-//! times, field managers and the versions that only they make (but for `scale`), causes that say
-//! the same twice, versions of lists. Not sent: apply patches, objects that upstream's
-//! validation refuses, and kinds that need allocators (services), and
-//! pods without their service account.
-//! It is part of the test program `scheduler`, because it needs the same: an API server alone.
+//! Not compared: UIDs, versions and generated names (by the order in which they appear), times,
+//! field managers and the versions that only they create (but for `scale`), repeated causes,
+//! versions of lists. Not requested: apply patches, objects that upstream's validation refuses,
+//! kinds that need allocators (services), and pods without their service account. It is part of the
+//! test program `scheduler`, because it needs the same: an API server alone.
 
 mod bodies;
 mod compare;
@@ -32,7 +32,7 @@ use crate::stand::Stand;
 
 /// Sequences in CI.
 const SEQUENCES: u64 = 2_000;
-/// Sequences that are sent at the same time.
+/// Sequences that run at the same time.
 const AT_ONCE: usize = 4;
 /// Differences that are worth printing.
 const SHOWN: usize = 10;

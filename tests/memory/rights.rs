@@ -1,4 +1,4 @@
-//! The rights of every controller, checked on both servers.
+//! Rights of every controller, asked of both servers.
 //!
 //! Input: the identities of the table in `api/memory`. Output: the requests that one server allows
 //! and the other refuses. The real server is asked by SubjectAccessReview, nothing is changed.
@@ -15,14 +15,14 @@ use serde_json::{Value, json};
 use super::generate::budgets;
 use super::real;
 
-/// Concurrent reviews.
+/// Reviews at the same time.
 const AT_ONCE: usize = 8;
 const NAMESPACE: &str = "default";
 const NAME: &str = "x";
 const VERBS: [&str; 7] = ["get", "list", "create", "update", "patch", "delete", "deletecollection"];
 const SUBRESOURCES: [&str; 5] = ["", "status", "scale", "finalize", "token"];
 
-/// One thing that an identity may or may not do.
+/// A request that an identity may be allowed to make.
 #[derive(Clone, Debug)]
 struct Question {
     identity: Identity,
@@ -124,7 +124,7 @@ async fn ask_real(client: &kube::Client, question: &Question) -> Result<bool> {
     Ok(answer["status"]["allowed"] == true)
 }
 
-/// A new server a question, because what is allowed is done.
+/// A new server a question, because it performs an allowed request.
 fn ask_model(question: &Question) -> bool {
     let request = request(question);
     let answer = Server::empty(1).handle(&question.identity, &request, Timestamp::UNIX_EPOCH);

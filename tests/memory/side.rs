@@ -1,4 +1,4 @@
-//! One of the two servers, and what it answered so far.
+//! One of the two servers, and its answers so far.
 //!
 //! Input: steps. Output: requests with the versions and UIDs of this server, and its answers in a
 //! form in which those of two servers can be compared. Pure.
@@ -16,7 +16,7 @@ use super::generate::{Act, Edit, Stated, Step};
 const WRONG_UID: &str = "99999999-9999-4999-8999-999999999999";
 const WRONG_VERSION: &str = "999999999";
 
-/// The answers of a server to one sequence.
+/// A server's answers to one sequence.
 #[derive(Default)]
 pub struct Side {
     /// States of objects, oldest first.
@@ -145,7 +145,7 @@ impl Side {
                 value
             }
             Err(error) => {
-                // What follows is a diff for people.
+                // The following lines are a diff for people.
                 let message = error.message.lines().next().unwrap_or_default();
                 let message = self.words(message);
                 // Metadata is validated twice for most kinds, which says everything twice.

@@ -2,10 +2,10 @@
 
 use serde_json::{Map, Value};
 
-/// The result of a reader for a file.
+/// Result of a reader for a file.
 #[derive(Debug)]
 pub(crate) enum Verdict {
-    /// The object, without what is nothing.
+    /// The object, without empty values.
     Read(Value),
     /// Why it is refused.
     Refused(String),
@@ -50,7 +50,7 @@ fn kept((key, value): (String, Value)) -> Option<(String, Value)> {
     (!is_nothing).then_some((key, value))
 }
 
-/// A configuration without what says that it is one.
+/// Drops `apiVersion` and `kind` of a configuration.
 pub(crate) fn bare_configuration(configuration: Value) -> Value {
     let mut configuration = meagre(configuration);
     if let Value::Object(fields) = &mut configuration {
@@ -93,7 +93,7 @@ pub(crate) fn bare_providers(providers: Value) -> Value {
     providers
 }
 
-/// A pod without what each agent makes up by itself.
+/// Drops the fields of a pod that each agent generates.
 pub(crate) fn bare_pod(pod: Value) -> Value {
     let mut pod = meagre(pod);
     if let Value::Object(fields) = &mut pod {

@@ -1,7 +1,7 @@
 //! Files that people and templates might write, from a seed.
 //!
-//! Input: a seed, and the shape of a file's type from the Go program. Output: bytes. A file is
-//! a good one with fields put in, taken out and changed, written in any of YAML's styles, and now
+//! Input: a seed, and the shape of a file's type as the Go program prints it. Output: bytes. A file
+//! is a valid one with fields added, removed and changed, written in any of YAML's styles, and now
 //! and then damaged.
 
 use pintle_api_types::rng::Rng;
@@ -12,7 +12,7 @@ use super::{material, render};
 /// Levels of a generated value.
 const DEPTH_MAX: usize = 6;
 
-/// Scalars that one reader or another takes for something else; as text they are text.
+/// Scalars that some readers parse as another type; as strings they stay strings.
 pub(crate) const ODD: [&str; 56] = [
     "",
     " ",
@@ -158,7 +158,7 @@ pub(crate) struct File {
 pub(crate) fn file(seed: u64, kind: &str, shape: &Value) -> File {
     let mut rng = Rng::new(seed);
     let mut value = base(kind, &mut rng);
-    // What is quite good shows more than what is refused for three reasons.
+    // A file with few mistakes shows more than one that is refused for three reasons.
     for _ in 0..*rng.pick(&[0_u64, 1, 1, 2, 3]) {
         change(&mut value, shape, &mut rng);
     }
@@ -315,7 +315,7 @@ fn change(value: &mut Value, shape: &Value, rng: &mut Rng) {
 
 fn change_map(entries: &mut Map<String, Value>, shape: &Value, rng: &mut Rng) {
     let mut keys: Vec<String> = entries.keys().cloned().collect();
-    // A file of another kind, or of a pod without a name, shows one thing alone.
+    // Such a change hides all others, because the whole file is refused, so it is rare.
     if !rng.chance(5) {
         keys.retain(|key| !["apiVersion", "kind", "name", "image"].contains(&key.as_str()));
     }

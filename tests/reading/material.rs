@@ -1,7 +1,7 @@
-//! Keys and certificates that kubeconfigs name, and the folder that they are in.
+//! Keys and certificates that kubeconfigs name, and their folder.
 //!
-//! Output: files with the names that `generate` uses, made once a run; the same in base64. What is
-//! in them differs from run to run, but not whether it can be used.
+//! Output: files with the names that `generate` uses, made once a run; the same in base64. Their
+//! content differs from run to run; their validity does not.
 
 use std::fs;
 use std::sync::LazyLock;
@@ -10,7 +10,7 @@ use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 
 struct Material {
-    /// In cargo's folder, since what is static is never dropped; each run has its own.
+    /// In cargo's folder, since a static is never dropped; each run has its own.
     folder: tempfile::TempDir,
     certificate: Value,
     key: Value,

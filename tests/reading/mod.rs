@@ -3,9 +3,9 @@
 //! Input: manifests, kubelet configurations, kubeconfigs, Docker's configurations and
 //! configurations of credential providers. Upstream's readers run in a program of their own
 //! (`tests/upstream/vectors/reading.go`): the kubelet's own decoding, defaulting and validation,
-//! fed a file a line; of a kubeconfig, what a client made of it knows. Both must make equal objects
-//! of a file, or both refuse it; what may differ has a row in `EXCEPTIONS` and in docs/COMPAT.md.
-//! `PINTLE_READING_CASES` sets how many files are asked about, `PINTLE_SEED` where they begin.
+//! fed a file a line; for a kubeconfig it prints the client's configuration. Both must decode equal
+//! objects, or both refuse the file; each intended difference has a row in `EXCEPTIONS` and in
+//! docs/COMPAT.md. `PINTLE_READING_CASES` sets the number of files, `PINTLE_SEED` the first seed.
 
 mod compare;
 mod generate;
@@ -59,7 +59,7 @@ const KINDS: [&str; 16] = [
 /// Kinds with fields that come from upstream's types.
 const SHAPED: [&str; 4] = ["pod", "kubelet", "kubeconfig", "providers"];
 
-/// Intended differences: the row of docs/COMPAT.md, and a part of either reader's message then.
+/// Intended differences: the row of docs/COMPAT.md, and parts of the readers' messages.
 const EXCEPTIONS: &[(&str, &[&str])] = &[
     ("A manifest whose `uid` is no plain name", &["metadata.uid: Invalid value"]),
     (
@@ -196,7 +196,7 @@ fn ours(kind: &str, bytes: &[u8]) -> Verdict {
     }
 }
 
-/// The client configuration from a kubeconfig in the folder of the test's keys.
+/// Contents of a kubeconfig, which lies in the folder of the test's keys, as a client reads it.
 fn kubeconfig(bytes: &[u8]) -> Result<Value, String> {
     let path = Path::new(material::folder()).join("kubeconfig");
     std::fs::write(&path, bytes).expect("written");
@@ -225,7 +225,7 @@ fn theirs(kind: &str, line: &str) -> Verdict {
     }
 }
 
-/// The difference between two results, unless it is an intended one.
+/// The difference, unless it is an intended one.
 fn difference(kind: &str, theirs: &Verdict, ours: &Verdict) -> Option<String> {
     let found = match (theirs, ours) {
         (Verdict::Refused(_), Verdict::Refused(_)) => return None,

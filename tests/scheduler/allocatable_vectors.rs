@@ -1,11 +1,10 @@
-//! Upstream's plugin of devices and ours, asked about devices that take of the allocatable
-//! resources of their node.
+//! Upstream's DRA plugin and ours, compared on devices that use allocatable resources of their
+//! node.
 //!
-//! Upstream's runs in a program of its own (`tests/upstream/vectors/allocatable.go`), behind the
-//! gate DRANodeAllocatableResources, fed a node with its pods, drivers and claims a line; what the
-//! plugin says of each pod there, what the pod's status is to say, and what it counts for on the
-//! node have to be equal. `PINTLE_VECTOR_CASES` sets how many pods are asked about, `PINTLE_SEED`
-//! where it begins.
+//! Upstream's runs in a program of its own (`tests/upstream/vectors/allocatable.go`), with the gate
+//! DRANodeAllocatableResources, fed a node with its pods, drivers and claims a line. The plugin's
+//! result for each pod, the status written to the pod, and the pod's requests on the node must be
+//! equal. `PINTLE_VECTOR_CASES` sets the number of pods, `PINTLE_SEED` the first seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,10 +28,10 @@ const SHOWN: usize = 5;
 /// Claims that have devices already.
 const OLD: usize = 3;
 
-/// A device's use of a resource of its node: an amount, or a multiple of the consumed capacity.
+/// Node-allocatable mapping of a device: a fixed quantity, or a multiple of the consumed capacity.
 fn mapping(dice: &mut Dice, resource: &str, is_shared: bool) -> Value {
     let mut mapping = json!({});
-    // Where nothing can be consumed a capacity is a mistake, which ends everything.
+    // A capacity that cannot be consumed is an error, which ends the decision.
     let by_capacity = dice.chance(if is_shared { 60 } else { 2 });
     if by_capacity {
         mapping["capacityKey"] = json!(dice.pick(&["cores", "memory", "memory", "none"]));
@@ -120,7 +119,7 @@ fn claim(dice: &mut Dice, name: &str) -> Value {
         "resourceVersion": "1"}, "spec": {"devices": {"requests": requests}}})
 }
 
-/// A claim that has a device of the first pool, on this node or on another one.
+/// A claim with an allocated device of the first pool, on this node or on another one.
 fn old_claim(dice: &mut Dice, at: usize) -> Value {
     let mut claim = claim(dice, &format!("old-{at}"));
     let node = if dice.chance(85) { "n" } else { "other" };
@@ -135,7 +134,7 @@ fn old_claim(dice: &mut Dice, at: usize) -> Value {
     claim
 }
 
-/// A pod on the node; its status says what devices of some claims take there.
+/// A pod on the node; its status has the node resources that devices of some claims use.
 fn placed(dice: &mut Dice, at: usize) -> Value {
     let name = format!("on-{at}");
     let container =
@@ -202,7 +201,7 @@ fn asking(dice: &mut Dice, at: usize) -> (Value, Vec<Value>) {
     }
     let mut pod = json!({"metadata": {"name": name, "namespace": "ns", "uid": name}, "spec": spec});
     if dice.chance(15) {
-        // What is left of an earlier attempt.
+        // Status left by an earlier attempt.
         pod["status"] = json!({"nodeAllocatableResourceClaimStatuses":
             [{"resourceClaimName": "old", "containers": ["main"], "resources": {"cpu": "1"}}]});
     }
@@ -240,7 +239,7 @@ fn all<T: DeserializeOwned>(value: &Value) -> Vec<T> {
     value.as_array().into_iter().flatten().map(read).collect()
 }
 
-/// The objects of a world as watches deliver them.
+/// The objects of a world as watch objects.
 fn things(world: &Value) -> Vec<Thing> {
     let boxed = |thing: &Value| Thing::Pod(Box::new(read(thing)));
     let pods = world["pods"].as_array().into_iter().flatten().map(boxed);
@@ -263,7 +262,7 @@ fn any_of_them(reason: &str) -> String {
     reason.to_owned()
 }
 
-/// The outcome of a pod, in the form of upstream's program.
+/// Result for a pod, in the format of upstream's program.
 fn ours(shared: &mut Shared, pod: &Pod) -> Value {
     let found = match shared.ask(pod) {
         Ok(found) => found,
@@ -315,7 +314,7 @@ fn every_pod_shares_its_node_with_its_devices_as_upstream_has_it() {
             let theirs = short(case.clone());
             let ours = short(ours(&mut shared, &read(&case["pod"])));
             let reason = theirs["reasons"][0].as_str().unwrap_or("none");
-            // The claim's name does not matter here.
+            // The owner of a claim does not matter here.
             let is_name = |word: &&str| !word.starts_with("pod-") && !word.starts_with("old-");
             let reason = reason.split(' ').filter(is_name).collect::<Vec<_>>().join(" ");
             *kinds.entry(format!("{} {reason}", theirs["code"])).or_default() += 1;

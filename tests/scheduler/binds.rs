@@ -1,8 +1,8 @@
-//! Our scheduler in the place of kube-scheduler: what it does to a real API server.
+//! Our scheduler in place of kube-scheduler on a real API server.
 //!
-//! Pods of all kinds come in waves; in between some are deleted, gates opened, nodes cordoned and
-//! given back. Our shadow follows it as it follows kube-scheduler: what one process decides,
-//! another that only watches has to decide as well.
+//! Pods of all kinds are created in waves; in between some are deleted, gates are removed, nodes
+//! are cordoned and uncordoned. Our shadow follows it as it follows kube-scheduler: a process that
+//! only watches must make the same decisions as the one that binds.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::shadow::{Outcome, is_bound, is_refused, name, pods, set_up, waves};
 use crate::stand::Stand;
 
-/// Two on one machine cannot have one port.
+/// Two on one machine cannot share a port.
 const NO_PORT: [&str; 1] = ["--secure-port=0"];
 
 fn configuration() -> Value {
@@ -54,7 +54,7 @@ fn every_pod_that_fits_gets_a_node_and_no_node_is_given_away_twice() {
     assert!(ours.end(Signal::SIGTERM), "{}", stand.ours_log_end());
 }
 
-/// Two of our schedulers elect a leader, and the leader is killed again and again.
+/// Two of our schedulers elect a leader, and one of the two is killed again and again.
 #[test]
 fn schedulers_that_are_killed_leave_nobody_behind_and_bind_nobody_twice() {
     let mut configuration = configuration();
@@ -80,7 +80,7 @@ fn schedulers_that_are_killed_leave_nobody_behind_and_bind_nobody_twice() {
     check_outcome(&outcome, &all);
 }
 
-/// Says so also when the test fails.
+/// Sets the flag when it is dropped, also when the test fails.
 struct Sets<'a>(&'a AtomicBool);
 
 impl Drop for Sets<'_> {
@@ -89,13 +89,13 @@ impl Drop for Sets<'_> {
     }
 }
 
-/// Kills and restarts one of the two, then the other, until all pods are decided, but each at least
-/// once and one of them twice. Returns the number of kills.
+/// Kills one of the two and starts it again; then the other, until all is over, but each once and
+/// one of them twice at least. Returns the number of kills.
 fn kill_again_and_again(stand: &Stand, ended: &AtomicBool) -> usize {
     let mut both = [stand.start_ours(&NO_PORT), stand.start_ours(&NO_PORT)];
     let mut kills = 0;
     while !ended.load(Ordering::SeqCst) || kills < 3 {
-        // At no moment in particular: what they do takes milliseconds.
+        // At arbitrary moments: their work takes milliseconds.
         std::thread::sleep(Duration::from_millis(1500 + 377 * (kills as u64 % 5)));
         let killed = std::mem::replace(&mut both[kills % 2], stand.start_ours(&NO_PORT));
         assert!(!killed.end(Signal::SIGKILL));
@@ -104,10 +104,10 @@ fn kill_again_and_again(stand: &Stand, ended: &AtomicBool) -> usize {
     kills
 }
 
-/// Compares with another process that only watches. Bindings are written in another order than
+/// Compares with a second process that only watches. Bindings are written in another order than
 /// they are decided, many at once, so that on a busy machine it cannot find the state of each
-/// decision; then scores differ a little. No chosen node is rejected by a filter, and no rejected
-/// pod fits a node.
+/// decision; then scores differ a little. No chosen node may be one that a filter rejects, and no
+/// refused pod may have a feasible node.
 fn decided_alike(report: &Value, stand: &Stand) {
     let log = stand.ours_log_end();
     assert_eq!(report["refusals"]["other"], 0, "{report}\n{log}");
@@ -119,7 +119,7 @@ fn decided_alike(report: &Value, stand: &Stand) {
     assert!(by_filter.is_none(), "{by_filter:?}\n{log}");
 }
 
-/// Health checks answer any client; other paths need authorization.
+/// The health paths need no authentication; the others need authorization.
 fn port(stand: &Stand, outcome: &Outcome) {
     for path in ["/healthz", "/livez", "/readyz"] {
         let answer = stand.get(path, None);
@@ -169,7 +169,7 @@ async fn look(client: &kube::Client) -> Result<(Vec<Pod>, Vec<Node>, Vec<Event>)
     Ok((pods(client).await?, nodes, events))
 }
 
-/// Checks that the requests of pods on a node fit it.
+/// Checks that no node is over-committed.
 fn not_over_committed(all: &[Pod], nodes: &[Node]) {
     let mut asked: HashMap<&str, BTreeMap<String, i64>> = HashMap::new();
     for pod in all.iter().filter(|pod| is_bound(pod)) {
@@ -206,7 +206,7 @@ fn bound_once(audit: &str) -> Vec<String> {
         if entry["verb"] != "create" || of["subresource"] != "binding" {
             continue;
         }
-        // Two of a name are two pods; what is bound is never bound again.
+        // Two of a name are two pods; a bound pod is never bound again.
         match entry["responseStatus"]["code"].as_u64() {
             Some(201) => {
                 let pod = format!("{} {}", entry["requestURI"], of["uid"]);
@@ -221,7 +221,7 @@ fn bound_once(audit: &str) -> Vec<String> {
     refused
 }
 
-/// `explain`, which lists the cluster again, finds no node for pods without one.
+/// A scheduler that reads the cluster afresh finds no node for the pods that have none.
 fn nobody_is_forgotten(stand: &Stand, all: &[Pod]) {
     for pod in all.iter().filter(|pod| is_refused(pod)) {
         let pod = format!("{}/{}", pod.metadata.namespace.as_deref().unwrap_or(""), name(pod));
@@ -231,7 +231,7 @@ fn nobody_is_forgotten(stand: &Stand, all: &[Pod]) {
     }
 }
 
-/// Each pod has the event of its outcome.
+/// Every pod has an event with its outcome.
 fn told(all: &[Pod], events: &[Event]) {
     let of = |pod: &Pod, reason: &str| {
         let is = |event: &&Event| {

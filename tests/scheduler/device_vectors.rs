@@ -1,10 +1,8 @@
-//! Upstream's allocator of devices and ours, asked about the same made-up nodes, drivers and
-//! claims.
+//! Upstream's allocator of devices and ours, compared on random nodes, drivers and claims.
 //!
 //! Upstream's runs in a program of its own (`tests/upstream/vectors/devices.go`), fed a world a
-//! line; devices, their order, configuration, node selectors, and what is said where there are
-//! none, have to be equal. `PINTLE_VECTOR_CASES` sets how many pods are asked about, `PINTLE_SEED`
-//! where it begins.
+//! line. Devices, their order, configuration, node selectors, and the messages without devices must
+//! be equal. `PINTLE_VECTOR_CASES` sets the number of pods, `PINTLE_SEED` the first seed.
 
 use std::ops::Range;
 
@@ -27,7 +25,7 @@ const DRIVERS: [&str; 2] = ["d.example", "e.example"];
 const MODELS: [&str; 3] = ["a100", "h100", "l4"];
 const AMOUNTS: [&str; 6] = ["1Gi", "2Gi", "3Gi", "1500Mi", "4Gi", "8Gi"];
 
-/// Selectors of claims and classes; the last ones have no result for some or all devices.
+/// Device selectors of claims and classes; the last ones fail for some or all devices.
 const SELECTORS: [&str; 12] = [
     "device.driver == 'd.example'",
     "device.attributes['d.example'].?model.orValue('l4') == 'a100'",
@@ -45,7 +43,7 @@ const SELECTORS: [&str; 12] = [
     "device.capacity['e.example'].memory.isLessThan(quantity('3Gi'))",
 ];
 
-/// Selectors over attributes that may be lists; the last ones have no result for some devices.
+/// Selectors over attributes that may be lists; the last ones fail for some of them.
 const OF_LISTS: [&str; 16] = [
     "device.attributes['d.example'].?model.orValue('l4').includes('a100')",
     "device.attributes[device.driver].?numa.orValue([0]).includes(0)",
@@ -66,7 +64,7 @@ const OF_LISTS: [&str; 16] = [
     "device.attributes['x.example'].rack && true",
 ];
 
-/// Some of a list's numbers, in order, each with this chance.
+/// Some of a list's numbers, in order, each with this probability.
 fn some(dice: &mut Dice, count: usize, percent: usize) -> Vec<usize> {
     (0..count).filter(|_| dice.chance(percent)).collect()
 }
@@ -79,7 +77,7 @@ fn selectors(dice: &mut Dice, percent: usize) -> Value {
     (0..count).map(|_| cel(dice.below(known))).collect()
 }
 
-/// Where a slice, or a device, can be used.
+/// Nodes on which a slice, or a device, can be used.
 fn reach(dice: &mut Dice) -> (&'static str, Value) {
     match dice.below(8) {
         0 => ("nodeName", json!("other")),
@@ -205,7 +203,7 @@ fn pool(dice: &mut Dice, at: usize) -> Vec<Value> {
         specs.push(spec);
     }
     if dice.chance(10) {
-        // What is left of an older state.
+        // A slice of an older generation.
         let mut spec = spec(1);
         spec["devices"] = json!([device(dice, "old", (false, per_device))]);
         specs.push(spec);
@@ -217,7 +215,7 @@ fn pool(dice: &mut Dice, at: usize) -> Vec<Value> {
     specs.into_iter().enumerate().map(named).collect()
 }
 
-/// The common part of a request and of its alternatives.
+/// Fields that a request and its alternatives share.
 fn wish(dice: &mut Dice) -> Value {
     let class = dice.pick(&["any", "any", "typed", "configured"]);
     let mut wish = json!({"deviceClassName": class, "selectors": selectors(dice, 40)});
@@ -284,7 +282,7 @@ fn claim(dice: &mut Dice, name: &str) -> Value {
         "spec": {"devices": devices}})
 }
 
-/// Devices that others have, and parts of those that several may have.
+/// Devices allocated to other claims, and parts of shareable devices.
 fn taken(dice: &mut Dice, slices: &[Value]) -> Vec<Value> {
     let mut results = Vec::new();
     for slice in slices {
@@ -385,7 +383,7 @@ fn read<T: serde::de::DeserializeOwned>(value: &Value) -> T {
     T::deserialize(value).expect("an object")
 }
 
-/// Gives the shares of devices one name: theirs are generated each time.
+/// Replaces the random names of device shares by one name.
 fn same_shares(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -408,14 +406,14 @@ fn answer(found: Result<Vec<AllocationResult>, NoDevices>) -> Value {
     }
 }
 
-/// A pod's claims, what they get of ours, and of upstream's.
+/// A pod's claims, and the allocations of ours and of upstream's.
 pub(crate) struct Asked<'a> {
     pub(crate) claims: &'a Value,
     pub(crate) ours: &'a Value,
     pub(crate) theirs: &'a Value,
 }
 
-/// Asks both about the worlds of these seeds, and passes each pod's answers to `tell`.
+/// Asks both about the worlds of these seeds, and passes on each pod's answers.
 pub(crate) fn ask(seeds: Range<u64>, world: fn(u64) -> Value, mut tell: impl FnMut(Asked)) {
     vectors::ask("device-vectors", seeds, world, |line| answers(line, &mut tell));
 }
@@ -437,7 +435,7 @@ fn answers(line: &str, tell: &mut impl FnMut(Asked)) {
     }
 }
 
-/// The number of cases, and the first seed.
+/// Number of cases, and the first seed.
 pub(crate) fn number_of_cases(default: u64) -> (u64, u64) {
     (number("PINTLE_VECTOR_CASES", default), number("PINTLE_SEED", 1))
 }

@@ -14,12 +14,12 @@ use crate::metrics;
 use crate::shadow::{create, is_bound, patch};
 use crate::stand::Stand;
 
-/// Where ours serves beside kube-scheduler.
+/// Port of ours beside kube-scheduler.
 const OURS: u16 = 10261;
-/// The two schedulers; the name is also that of the namespace and the prefix of its nodes.
+/// The two schedulers; each name is also a namespace and the prefix of its nodes.
 const SIDES: [&str; 2] = ["theirs", "ours"];
 
-/// A node's devices, claims, and the pods that want these, one after the other.
+/// A node's devices, claims, and the pods that use these, one after the other.
 struct Case {
     name: &'static str,
     /// Fields of the slice beside its pool, and sets of counters in a slice of their own.
@@ -200,7 +200,7 @@ fn parts() -> Vec<Case> {
     ]
 }
 
-/// Pods that ask for what classes offer by the name of an extended resource.
+/// Pods that request devices of classes by the name of an extended resource.
 fn extended() -> Vec<Case> {
     let container = |name: &str, amount: i64, more: Value| {
         let amounts = json!({"cpu": "1", "d.example/gpu": amount.to_string()});
@@ -246,7 +246,7 @@ async fn set_up(client: &kube::Client) -> Result<()> {
         "spec": {"selectors": selectors, "extendedResourceName": "d.example/gpu"}});
     create(&classes, offers).await?;
     for side in SIDES {
-        // Without it no claim of the namespace may have admin access.
+        // Admin access to devices in use needs this label.
         let labels = json!({"resource.kubernetes.io/admin-access": "true"});
         let namespace = json!({"metadata": {"name": side, "labels": labels}});
         create(&Api::<Namespace>::all(client.clone()), namespace).await?;
@@ -293,7 +293,7 @@ async fn add_node(client: &kube::Client, side: &str, case: &Case) -> Result<()> 
     Ok(())
 }
 
-/// The outcome of a pod: its node, or the reason why it has none.
+/// Outcome of a pod: its node, or why it has none.
 async fn settled(pods: &Api<Pod>, name: &str) -> Result<Value> {
     let params = WatchParams::default().fields(&format!("metadata.name={name}"));
     let mut events = pods.watch(&params, "0").await?.boxed();
@@ -373,7 +373,7 @@ fn seen_of(claim: &ResourceClaim) -> Value {
     seen
 }
 
-/// Removes times and generated names.
+/// Removes times and random values.
 fn forget(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -399,7 +399,7 @@ fn claims_get_the_devices_that_kube_scheduler_gives_them() {
             "profiles": [{"schedulerName": "ours"}]}),
     );
     let mut args = stand.serving();
-    // It reads the client authorities from the cluster, as kube-scheduler does.
+    // It reads the CA of its clients from the cluster, as kube-scheduler does.
     args.retain(|arg| !arg.starts_with("--client-ca-file"));
     args.push(format!("--config={}", config.display()));
     args.push(format!("--secure-port={OURS}"));

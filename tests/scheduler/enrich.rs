@@ -1,4 +1,4 @@
-//! Adds to generated clusters all other fields that filters and scores read.
+//! Fields that filters and scores read and that generated clusters lack.
 //!
 //! Input: dice, and objects that the generator made. Output: the same objects, some of them with
 //! overhead, sidecars, requests of the pod, resizes under way, owners, image volumes, names of
@@ -198,7 +198,7 @@ fn images(dice: &mut Dice, spec: &mut PodSpec) {
         Some(vec![Volume { name: "i".into(), image: Some(source), ..Volume::default() }]);
 }
 
-/// Its node must support restarts of all containers.
+/// The node must support restarting all containers.
 fn restart_rules(spec: &mut PodSpec) {
     let on = ContainerRestartRuleOnExitCodes { operator: "In".into(), values: Some(vec![42]) };
     let rule = ContainerRestartRule { action: "RestartAllContainers".into(), exit_codes: Some(on) };

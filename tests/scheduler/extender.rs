@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::shadow::{create, name, patch};
 use crate::stand::Stand;
 
-/// Where the extender listens, in the cluster's network.
+/// The extender's address, in the cluster's network.
 const ADDRESS: &str = "127.0.0.1:8199";
 /// The resource that it manages.
 const LICENCE: &str = "example.com/licence";
@@ -53,10 +53,10 @@ fn pod(name: &str, scheduler: &str, cpu: &str, licence: Option<&str>) -> Value {
     })
 }
 
-/// The number of its requests, by verb.
+/// Calls to the extender, by verb.
 type Asked = Rc<std::cell::RefCell<BTreeMap<String, usize>>>;
 
-/// Takes n2 and n3 alone, likes n3 best, and binds.
+/// Accepts only n2 and n3, prefers n3, and binds.
 async fn extend(listener: TcpListener, client: kube::Client, asked: Asked) -> Result<()> {
     loop {
         let (mut peer, _) = listener.accept().await?;
@@ -128,7 +128,7 @@ async fn request(peer: &mut TcpStream) -> Option<(String, Value)> {
     }
 }
 
-/// Waits until these pods have nodes; returns each pod's node and the scheduler that bound it.
+/// Waits until these pods have nodes; returns the node and the binder of each.
 async fn bound(
     client: &kube::Client,
     mut wanted: HashSet<String>,

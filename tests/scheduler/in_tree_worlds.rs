@@ -1,8 +1,8 @@
-//! Made-up volumes of plugins that were once part of Kubernetes, for the worlds of volumes.
+//! Random volumes of the former in-tree plugins, for the worlds of volumes.
 //!
-//! Input: dice. Output: sources of volumes, what nodes say of drivers and zones. Left out is what
-//! ends a decision of upstream's with an error: in a pod a volume that its driver cannot have, and
-//! such a volume of a claim where VolumeBinding is asked.
+//! Input: dice. Output: sources of volumes, and the drivers and zones of nodes. Left out are inputs
+//! that end a decision of upstream's with an error: in a pod a volume that its driver cannot
+//! support, and such a volume of a claim where VolumeBinding is enabled.
 
 use serde_json::{Value, json};
 
@@ -26,7 +26,7 @@ const TOPOLOGIES: [&str; 4] = [
     "topology.csi.vmware.com/zone",
 ];
 const DISKS: [&str; 3] = ["vol-1", "vol-2", "vol-3"];
-/// Zone labels of a GCE volume, which its driver must translate.
+/// Zone labels of Google's volumes, for which the driver must be installed.
 const ZONES_OF_DISK: [&str; 3] = ["e-w-1", "e-s-1", "e-w-1__e-w-2"];
 
 /// A plugin, as a class names it.
@@ -62,7 +62,7 @@ pub(crate) fn move_plugins(dice: &mut Dice, node: &mut Value) {
     }
 }
 
-/// A disk of one of the drivers as the API has it today: it may be one of the others.
+/// A disk of one of the drivers as a CSI volume: it may be the same disk as an in-tree volume.
 pub(crate) fn csi(dice: &mut Dice) -> Value {
     let (_, driver) = PLUGINS[dice.below(PLUGINS.len())];
     let handle = match dice.below(4) {

@@ -1,8 +1,8 @@
-//! The scheduler beside a real API server, the real kube-scheduler and its framework. Nodes exist in
-//! the API alone. The API server in memory is compared with the real one here, too.
+//! The scheduler beside a real API server, the real kube-scheduler and its framework. Nodes exist
+//! in the API alone. The API server in memory is compared with the real one here, too.
 //!
-//! Needs root, Go and the network once (see docs/TESTING.md). Run it with `cargo xtask test scheduler`
-//! or `cargo test -p pintle-tests --test scheduler NAME`.
+//! Needs root, Go and the network once (see docs/TESTING.md). Run it with `cargo xtask test
+//! scheduler` or `cargo test -p pintle-tests --test scheduler NAME`.
 
 #![allow(unreachable_pub, reason = "modules of one test program")]
 

@@ -1,4 +1,4 @@
-//! Answers of kube-scheduler's port about a cluster, compared with ours.
+//! Metrics of kube-scheduler's port, compared with ours.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,7 +54,7 @@ pub async fn declaring(client: &kube::Client, namespace: &str) -> Result<()> {
     Ok(())
 }
 
-/// Both give authorized clients the same figures of all pods, byte by byte.
+/// Both return the same resource metrics of all pods, byte by byte, to authorized users only.
 pub fn resources_alike(stand: &Stand, port: u16) {
     let path = "/metrics/resources";
     for port in [PORT, port] {
@@ -86,7 +86,7 @@ pub fn resources_alike(stand: &Stand, port: u16) {
     });
 }
 
-/// The lines of an answer that has a body, also of one that comes in pieces.
+/// The lines of an answer's body, also of a chunked one.
 fn samples(answer: &str) -> Vec<String> {
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_default();
     if !head.to_lowercase().contains("transfer-encoding: chunked") {
@@ -113,7 +113,7 @@ struct Family {
     bounds: Vec<String>,
 }
 
-/// The families in an exposition, by name.
+/// Metric families as a scraper reads them, by name.
 fn families(text: &[String]) -> BTreeMap<String, Family> {
     let mut all: BTreeMap<String, Family> = BTreeMap::new();
     for line in text {
@@ -148,21 +148,21 @@ fn families(text: &[String]) -> BTreeMap<String, Family> {
     all
 }
 
-/// Families that are not here, by how their names begin: docs/COMPAT.md says why.
+/// Prefixes of families that ours does not have; docs/COMPAT.md gives the reasons.
 const NOT_OURS: [&str; 22] = [
-    // Of Go's runtime, and of the library that keeps upstream's metrics.
+    // Of Go's runtime, and of upstream's metrics library.
     "go_",
     "cardinality_enforcement_",
     "disabled_metrics_",
     "hidden_metrics_",
     "registered_metrics_",
-    // Of other components, which are linked into upstream's programs.
+    // Metrics of other components, whose code is linked into upstream's programs.
     "aggregator_",
     "apiextensions_",
     "apiserver_",
     "kubelet_",
     "node_",
-    // Of libraries that ours has not: the port's filters, caches of transports, work queues.
+    // Of libraries that ours does not use: the port's filters, transport caches, work queues.
     "authenticated_user_requests",
     "authentication_",
     "authorization_",
@@ -170,11 +170,12 @@ const NOT_OURS: [&str; 22] = [
     "rest_client_exec_plugin_ttl_seconds",
     "rest_client_transport_",
     "workqueue_",
-    // What a pod takes over from others is no step that has a time, and seldom thrown away.
+    // Reusing the result of an equal pod is no timed step, and its cache is seldom flushed.
     "scheduler_batch_cache_flushed_total",
     "scheduler_get_node_hint_duration_seconds",
     "scheduler_store_schedule_results_duration_seconds",
-    // Upstream's own plugins are one pass over columns, all hints one over those that wait.
+    // Ours evaluates upstream's plugins in one pass over columns, and all hints in one over waiting
+    // pods.
     "scheduler_plugin_evaluation_total",
     "scheduler_queueing_hint_execution_duration_seconds",
 ];
@@ -192,7 +193,7 @@ pub fn metrics_alike(stand: &Stand, port: u16) {
             checks.collect::<Vec<_>>()
         });
         assert!(!theirs.is_empty(), "{path}: kube-scheduler checks nothing");
-        // The health of the one thread that decides is a check of this scheduler alone.
+        // The health of the deciding thread is a check of this scheduler alone.
         let checks_thread = ours.extract_if(.., |check| check.contains("deciding-thread")).count();
         assert_eq!(checks_thread, usize::from(path != "/readyz"), "{path}");
         assert_eq!(theirs, ours, "{path}");
@@ -218,7 +219,7 @@ pub fn metrics_alike(stand: &Stand, port: u16) {
     }
 }
 
-/// Both accept the user that a front proxy names, and no other client's headers.
+/// Both accept the user headers of a configured front proxy only.
 pub fn proxies_are_believed_alike(stand: &Stand, port: u16) {
     let jane = "X-Remote-User: jane\r\n";
     let master = "X-Remote-User: jane\r\nX-Remote-Group: system:masters\r\n";
@@ -226,7 +227,7 @@ pub fn proxies_are_believed_alike(stand: &Stand, port: u16) {
         (Some("front-client"), master, "200", "# HELP"),
         (Some("front-client"), jane, "403", "jane"),
         (Some("front-client"), "", "401", "Unauthorized"),
-        // The headers of a client that is no proxy are ignored.
+        // The headers of other clients are ignored.
         (Some("admin"), jane, "200", "# HELP"),
         (Some("scheduler"), master, "403", "system:kube-scheduler"),
         (None, master, "403", "system:anonymous"),

@@ -83,7 +83,7 @@ fn why(pod: &Pod) -> Option<&str> {
     all.iter().find(|condition| condition.type_ == "PodScheduled")?.message.as_deref()
 }
 
-/// A gang of three: two wait with a node kept for them until the third comes.
+/// A gang of three: two wait, each with a reserved node, until the third is created.
 async fn a_whole_gang(pods: &Api<Pod>) -> Result<()> {
     create::<Pod>(pods, member("whole", 0, "3")).await?;
     create::<Pod>(pods, member("whole", 1, "3")).await?;
@@ -97,7 +97,7 @@ async fn a_whole_gang(pods: &Api<Pod>) -> Result<()> {
     Ok(())
 }
 
-/// A gang of two of which one never comes.
+/// A gang of two; the second pod is never created.
 async fn half_a_gang(pods: &Api<Pod>) -> Result<()> {
     create::<Pod>(pods, member("half", 0, "2")).await?;
     let says = format!(
@@ -108,13 +108,13 @@ async fn half_a_gang(pods: &Api<Pod>) -> Result<()> {
     Ok(())
 }
 
-/// A pod that needs a licence gets the node with most, and an event with the licence's node.
+/// A pod that needs a licence gets the node with the most, and its annotation names the node.
 async fn a_licence(pods: &Api<Pod>) -> Result<()> {
     let needs = json!({"example.pintle.dev/needs-licence": "compiler"});
     create::<Pod>(pods, pod("licensed", needs, json!({}))).await?;
     let needs = json!({"example.pintle.dev/needs-licence": "debugger"});
     let mut without = pod("without", needs, json!({}));
-    // No kubelet ends it after its deletion.
+    // No kubelet would end it once it is deleted.
     without["spec"]["terminationGracePeriodSeconds"] = json!(0);
     create::<Pod>(pods, without).await?;
     let found = all_are(pods, 1, |pod| name(pod) == "licensed" && node_of(pod).is_some()).await?;
@@ -132,8 +132,7 @@ async fn a_licence(pods: &Api<Pod>) -> Result<()> {
     Ok(())
 }
 
-/// A waiting pod is requeued when a node gets the licence that it needs, which only the plugin
-/// knows.
+/// A waiting pod is retried when a node gains the licence, which no column represents.
 async fn a_licence_that_comes_later(client: &kube::Client, pods: &Api<Pod>) -> Result<()> {
     let nodes: Api<Node> = Api::all(client.clone());
     let now = json!({"metadata": {"annotations": {"licence.example.pintle.dev/debugger": "1"}}});
@@ -143,7 +142,7 @@ async fn a_licence_that_comes_later(client: &kube::Client, pods: &Api<Pod>) -> R
     Ok(())
 }
 
-/// The last licence goes to the more important pod: only its present holder is preempted.
+/// A pod of higher priority preempts the holder of the last licence, and no other pod.
 async fn a_licence_that_somebody_has(client: &kube::Client, pods: &Api<Pod>) -> Result<()> {
     let classes: Api<PriorityClass> = Api::all(client.clone());
     create(&classes, json!({"metadata": {"name": "high"}, "value": 1000})).await?;

@@ -1,9 +1,9 @@
 //! Upstream's preemption and ours, asked about the same generated clusters.
 //!
-//! Nodes are full of pods of many priorities, some of them behind budgets, and pods come that fit
-//! nowhere. The victims on each node and their order, the number of violated budgets, the reasons
-//! why preemption does not help on other nodes, and the choice must be equal. `PINTLE_VECTOR_CASES`
-//! sets how many pods come, `PINTLE_SEED` where it begins.
+//! Nodes are full of pods of many priorities, some of them behind budgets, and the pods that come
+//! fit nowhere. The victims of each node, their order, the number of violated budgets, the reason
+//! why preemption does not help elsewhere, and the choice must be equal. `PINTLE_VECTOR_CASES` sets
+//! the number of pods, `PINTLE_SEED` the first seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +27,7 @@ use crate::{enrich, profiles};
 
 /// Cases in CI, not all of which have to preempt.
 const CASES: u64 = 3_000;
-/// Pods that come to each cluster.
+/// Pods for each cluster.
 const PODS: u64 = 20;
 /// Upstream's sort keeps the order of equals only in lists that are no longer.
 const PODS_A_NODE_MAX: usize = 11;
@@ -77,7 +77,7 @@ fn question(seed: u64) -> Value {
     })
 }
 
-/// The pod's first container asks for so many CPUs, most of the time.
+/// The pod's first container requests these CPUs, most of the time.
 fn wants(dice: &mut Dice, pod: &mut Pod, cpu: &str) {
     let spec = pod.spec.as_mut().expect("generated pods have one");
     let resources = spec.containers[0].resources.get_or_insert_default();
@@ -98,7 +98,7 @@ fn bound(dice: &mut Dice, node: usize, at: usize) -> Pod {
     let spec = pod.spec.as_mut().expect("generated pods have one");
     spec.node_name = Some(format!("n{node}"));
     spec.priority = Some(PRIORITIES[dice.below(PRIORITIES.len())]);
-    // Some started in the same second, and one that comes last may not have started.
+    // Some started in the same second, and the last pods may not have started.
     let since = if dice.chance(50) { dice.below(3) } else { dice.below(100_000) };
     let has_started = at > 0 || dice.chance(90);
     let start_time = has_started.then(|| time(STARTED + since as i64));
@@ -106,8 +106,8 @@ fn bound(dice: &mut Dice, node: usize, at: usize) -> Pod {
     pod
 }
 
-/// Drops host ports that another pod of the node has: when one of two goes, upstream counts the
-/// port as free, and we do not.
+/// Drops host ports that another pod of the node has: when one of the two is removed, upstream
+/// counts the port as free, and ours does not.
 fn keep_free_ports(pod: &mut Pod, taken: &mut BTreeSet<String>) {
     let spec = pod.spec.as_mut().expect("generated pods have one");
     let init = spec.init_containers.iter_mut().flatten();
@@ -165,7 +165,7 @@ fn budget(dice: &mut Dice, at: usize, pods: &[Pod]) -> PodDisruptionBudget {
     }
 }
 
-/// The differences in an answer, a line each, and how many of its pods could preempt.
+/// Differences in an answer, a line each, and the number of its pods that could preempt.
 fn differences(line: &str) -> (Vec<String>, usize) {
     let text: Value = serde_json::from_str(line).expect("an answer");
     let config = text["config"].as_str().unwrap_or_default().to_owned();

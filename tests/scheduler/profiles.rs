@@ -1,7 +1,7 @@
-//! Generated configurations of the scheduler: every argument of the plugins that filter and score, and
-//! filters in any order.
+//! Generated configurations of the scheduler: every argument of the plugins that filter and score,
+//! and filters in any order.
 //!
-//! Input: dice. Output: a KubeSchedulerConfiguration that upstream takes, the default one often.
+//! Input: dice. Output: a KubeSchedulerConfiguration that upstream accepts, often the default one.
 
 use serde_json::{Map, Value, json};
 
@@ -46,7 +46,7 @@ const FILTERING: [&str; 14] = [
     "DynamicResources",
     "NodeDeclaredFeatures",
 ];
-/// Plugins that do not, and are there by default.
+/// Default plugins that do not filter.
 const OTHER: [&str; 6] = [
     "SchedulingGates",
     "PrioritySort",
@@ -79,7 +79,7 @@ fn plugins(dice: &mut Dice) -> Value {
         points.insert("multiPoint".to_owned(), json!({"disabled": [{"name": name}]}));
     }
     let name = SCORING[dice.below(SCORING.len())];
-    // A plugin that scores and is asked nothing before fails upstream.
+    // Upstream fails on a plugin that scores but is disabled at PreScore.
     if dice.chance(50) && name != without {
         let weight = 1 + dice.below(9);
         let enabled = json!([{"name": name, "weight": weight}]);
@@ -95,7 +95,7 @@ fn plugins(dice: &mut Dice) -> Value {
     Value::Object(points)
 }
 
-/// Has filters run in another order than by default, by each of the ways to say so.
+/// Puts filters in another order than the default, by each way that the configuration has.
 fn reorder(dice: &mut Dice, points: &mut Map<String, Value>, without: &str) {
     let there = |name: &&&str| **name != without;
     let filtering: Vec<&str> = FILTERING.iter().filter(there).copied().collect();

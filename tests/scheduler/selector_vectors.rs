@@ -1,9 +1,9 @@
-//! Made-up selectors of devices, evaluated by upstream's CEL and by ours.
+//! Random selectors of devices, evaluated by upstream's CEL and by ours.
 //!
-//! Upstream's allocator (`device_vectors`) is asked for one device by a well-typed random
-//! expression; whether the device fits, or the error of the expression, must be equal. Expressions
-//! that upstream's compiler refuses cannot be stored: they are few, counted and not compared.
-//! `PINTLE_VECTOR_CASES` sets how many expressions, `PINTLE_SEED` where they begin.
+//! Upstream's allocator (`device_vectors`) is asked for one device whose selector is a random
+//! well-typed expression. The match, or the error of the expression, must be equal. An expression
+//! that upstream's compiler refuses cannot be stored: such expressions are counted, few, and not
+//! compared. `PINTLE_VECTOR_CASES` sets the number of expressions, `PINTLE_SEED` the first seed.
 
 use k8s_openapi::api::resource::v1::Device;
 use pintle_scheduler::alone;
@@ -21,8 +21,8 @@ const OF_WORLD: u64 = 100;
 const SHOWN: usize = 20;
 /// How deep expressions are.
 const DEPTH: usize = 4;
-/// How many in a thousand may have another price: the types of some lists are not known here, and
-/// with them the overload of `sort`, which has prices of its own.
+/// How many in a thousand may have another cost: ours does not know the types of some lists, and
+/// with them the overload of `sort`, which has costs of its own.
 const DEARER_MAX: usize = 5;
 /// How many in a hundred upstream's compiler may refuse.
 const REFUSED_MAX: usize = 15;
@@ -33,10 +33,10 @@ struct Writer<'a> {
     names: usize,
 }
 
-/// An expression with the parts `$b`, `$i`, `$s`, `$d`, `$l` (of numbers), `$t` (of texts), `$q`,
-/// `$v`, other expressions of that type, as are `$T` (times), `$D` (durations), `$a` (addresses),
-/// `$c` (networks), `$u` (URLs), `$f` (formats), `$z` (time zones); `$n` is a new name, `$B`, `$I`,
-/// `$S` are parts that may use it.
+/// An expression whose parts `$b`, `$i`, `$s`, `$d`, `$l` (of numbers), `$t` (of texts), `$q`, `$v`
+/// are others of that type, as are `$T` (times), `$D` (durations), `$a` (addresses), `$c`
+/// (networks), `$u` (URLs), `$f` (formats), `$z` (time zones); `$n` is a new name, `$B`, `$I`, `$S`
+/// are parts that may use it.
 type Shape = &'static str;
 
 const BOOLS: [Shape; 78] = [
@@ -342,7 +342,7 @@ const DURATIONS: [Shape; 12] = [
     "duration('2562047h')",
     "duration($D)",
 ];
-/// Names of zones, and what is none.
+/// Names of time zones, and invalid ones.
 const ZONES: [Shape; 9] = [
     "'UTC'",
     "''",
@@ -445,7 +445,7 @@ const FORMATS: [Shape; 14] = [
     "format.datetime()",
     "format.named('uri').value()",
 ];
-/// Kinds of names that formats check.
+/// Names of formats.
 const NAMES: [Shape; 20] = [
     "'my-name'",
     "'my.name'",
@@ -496,7 +496,7 @@ impl Writer<'_> {
             return format!("x{}", self.dice.below(self.names));
         }
         let mut shape = shapes[self.dice.below(shapes.len())];
-        // At the end only what has no parts.
+        // At the last level only shapes without parts.
         while deep == 0 && shape.contains('$') {
             shape = shapes[self.dice.below(shapes.len())];
         }
@@ -560,7 +560,7 @@ fn every_selector_says_what_upstreams_cel_says() {
     ask(first..first + count.div_ceil(OF_WORLD), world, |Asked { claims, ours, theirs }| {
         all += 1;
         let error = theirs["error"].as_str().unwrap_or_default();
-        // Upstream's own failures need not be equal either.
+        // Ours need not fail where upstream's compiler has an internal error.
         if error.contains("CEL compile error") || error.contains("internal error") {
             refused += 1;
             return;
@@ -601,8 +601,8 @@ fn priced_world(seed: u64) -> Value {
         "answers": null})
 }
 
-/// Upstream's cost decides which expressions have a result at all, and so must be equal.
-/// Expressions that the API server's estimate refuses are not stored, but compared nevertheless.
+/// Upstream's price decides which expressions have an answer at all, and so has to be the same.
+/// What the API server's estimate refuses is not stored; it is compared all the same.
 #[test]
 fn every_selector_costs_what_upstream_counts() {
     let (count, first) = number_of_cases(EXPRESSIONS);

@@ -1,7 +1,8 @@
-//! The shadow beside the real kube-scheduler: no decision of the one is unexplained by the other.
+//! The shadow beside the real kube-scheduler: the shadow must explain every decision of
+//! kube-scheduler.
 //!
-//! Pods of all kinds come in waves; in between some are deleted, gates opened, nodes cordoned and
-//! given back. kube-scheduler looks at every node, so that nothing is left to its samples.
+//! Pods of all kinds are created in waves; in between some are deleted, gates are removed, nodes
+//! are cordoned and uncordoned. kube-scheduler filters every node, so that it does not sample.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,11 +20,11 @@ use crate::world::{self, Chance, NAMESPACES};
 
 /// Requests at the same time.
 const AT_ONCE: usize = 16;
-/// Period of reads of the API server's progress.
+/// How often the API server's state is read.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// So many looks without a change are the end.
+/// So many reads without a change mean the end.
 const QUIET_LOOKS: usize = 16;
-/// Looks at most.
+/// Reads at most.
 const LOOKS_MAX: usize = 1200;
 
 #[test]
@@ -92,7 +93,7 @@ fn commands(stand: &Stand, outcome: &Outcome) {
     assert_eq!(answer["placed"].as_array().map(Vec::len), Some(3), "{answer}");
 }
 
-/// The objects at the API server at the end.
+/// The API server's final state.
 #[derive(Debug, PartialEq, Eq, Clone, Default)]
 pub(crate) struct Outcome {
     pub(crate) bound: usize,
@@ -183,8 +184,8 @@ async fn disturb(client: &kube::Client, nodes: usize, chance: &mut Chance) -> Re
     Ok(())
 }
 
-/// Waits until kube-scheduler has nothing left to do; takes deleted pods off their nodes meanwhile,
-/// as a kubelet would.
+/// Waits until kube-scheduler has nothing left to do; meanwhile removes deleted pods from their
+/// nodes, as a kubelet would.
 pub(crate) async fn quiet(client: &kube::Client) -> Result<Outcome> {
     let (mut last, mut same) = (BTreeMap::new(), 0);
     let mut last_outcome = None;
@@ -194,7 +195,7 @@ pub(crate) async fn quiet(client: &kube::Client) -> Result<Outcome> {
             all.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some()).collect();
         for pod in &leaving {
             let now = DeleteParams::default().grace_period(0);
-            // The pod may be gone already.
+            // Another client may have deleted it already.
             let _ = of(client, pod).delete(name(pod), &now).await;
         }
         let state: BTreeMap<_, _> = all

@@ -1,7 +1,7 @@
 //! An API server, its store, a kube-scheduler and our program beside them.
 //!
-//! Input: the scheduler's configuration. Output: clients in the cluster's network, and what our
-//! program reported at SIGTERM. All of it ends with the stand.
+//! Input: the scheduler's configuration. Output: clients in the cluster's network, and the report
+//! that our program prints when it is stopped. All of it ends with the stand.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -18,7 +18,7 @@ use xtask::cluster::Cluster;
 use xtask::node::agent::build;
 use xtask::shell;
 
-/// Where kube-scheduler serves, and ours in its place.
+/// Port of kube-scheduler, and of ours in its place.
 pub const PORT: u16 = 10259;
 
 /// A cluster without nodes of its own.
@@ -27,7 +27,7 @@ pub struct Stand {
     shadow: Option<Child>,
 }
 
-/// A scheduler of ours; it ends with this.
+/// A process of our scheduler; it ends when this is dropped.
 pub struct Ours(Child);
 
 impl Ours {
@@ -36,10 +36,10 @@ impl Ours {
         self.0.id()
     }
 
-    /// Returns whether it has not ended.
+    /// Returns whether it still runs.
     pub fn runs(&self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap_or_default();
-        // A process that ended is there as a zombie until it is waited for.
+        // A process that has ended stays as a zombie until it is waited for.
         stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
     }
 
@@ -66,7 +66,7 @@ impl Stand {
         stand
     }
 
-    /// Starts it without a scheduler; what is written is the configuration of one.
+    /// Starts it without a scheduler, but writes the configuration of one.
     pub fn without_scheduler(purpose: &str, scheduler: &Value) -> Self {
         Self::with_api_server(purpose, scheduler, &[])
     }
@@ -146,12 +146,13 @@ impl Stand {
         ]
     }
 
-    /// The answer of our scheduler's port to a client with this user's certificate, or without one.
+    /// Our scheduler's answer on its port, to the owner of this certificate or to an anonymous
+    /// client.
     pub fn get(&self, path: &str, user: Option<&str>) -> String {
         self.get_from(PORT, path, user)
     }
 
-    /// The answer of the server on a port.
+    /// Answer of the server on a port.
     pub fn get_from(&self, port: u16, path: &str, user: Option<&str>) -> String {
         self.get_with(port, path, user, "")
     }
@@ -169,7 +170,7 @@ impl Stand {
         let head = format!("GET {path} HTTP/1.1\r\nHost: s\r\nConnection: close\r\n{head}\r\n");
         cmd.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = cmd.spawn().expect("it starts");
-        // Kept open: a client that has said all it has to say would be cut off.
+        // Kept open: openssl would close the connection at the end of its input.
         let mut input = child.stdin.take().expect("piped");
         input.write_all(head.as_bytes()).expect("it reads");
         let answer = child.wait_with_output().expect("an answer");
@@ -177,12 +178,12 @@ impl Stand {
         String::from_utf8_lossy(&answer.stdout).into_owned()
     }
 
-    /// The API server's audit log, a line a request.
+    /// Requests to the API server, a line each.
     pub fn audit(&self) -> String {
         fs::read_to_string(self.cluster.layout().audit_log()).expect("an audit log")
     }
 
-    /// Lets `shadow` and `ask` read what they need.
+    /// Grants `shadow` and `ask` the read rights that they need.
     pub fn give_shadow_rights(&self) {
         let rules = json!([
             {"apiGroups": [""], "verbs": ["list", "watch"], "resources": ["pods", "nodes",
@@ -238,7 +239,7 @@ impl Stand {
         });
     }
 
-    /// The output of a command of our program, with read-only credentials.
+    /// Output of a command of our program, with read-only credentials.
     pub fn ask(&self, args: &[&str]) -> String {
         let mut cmd = self.cluster.control_command(&program()).expect("a command");
         cmd.args(args).arg("--kubeconfig").arg(self.cluster.layout().kubeconfig("shadow"));
@@ -252,7 +253,7 @@ impl Stand {
         path
     }
 
-    /// Ends our program; what it reported.
+    /// Ends our program; returns its report.
     pub fn end_shadow(&mut self) -> Value {
         let mut child = self.shadow.take().expect("it runs");
         let pid = i32::try_from(child.id()).expect("a pid");

@@ -1,9 +1,8 @@
-//! The real scheduling framework and ours, asked about the same generated clusters.
+//! The real scheduling framework and ours, compared on generated clusters.
 //!
 //! Upstream's plugins run in a program of their own (`tests/upstream/vectors`), fed a cluster a
-//! line, each with a configuration of its own; what every plugin said of every node has to be
-//! equal, to the bit. `PINTLE_VECTOR_CASES` sets how many pods are asked about, `PINTLE_SEED` where
-//! it begins.
+//! line, each with a configuration of its own. The result of every plugin for every node must be
+//! equal, to the bit. `PINTLE_VECTOR_CASES` sets the number of pods, `PINTLE_SEED` the first seed.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::ops::Range;
@@ -52,7 +51,7 @@ fn question(seed: u64) -> Value {
         .collect();
     let mut pods = world.pods;
     for pod in &mut pods {
-        // The cache of the real one wants a uid of each.
+        // The real cache needs a uid of each pod.
         let name = pod.metadata.name.clone();
         pod.metadata.uid = name;
     }
@@ -86,7 +85,7 @@ pub(crate) fn pruned(mut whole: Recording) -> Recording {
     whole
 }
 
-/// The differences in an answer, a line each.
+/// Differences in an answer, a line each.
 fn differences(line: &str) -> Vec<String> {
     let text: Value = serde_json::from_str(line).expect("an answer");
     let config = text["config"].as_str().expect("a configuration").to_owned();
@@ -110,7 +109,7 @@ fn differences(line: &str) -> Vec<String> {
     found
 }
 
-/// Asks one of upstream's programs about the worlds of these seeds, and hands each answer on.
+/// Asks one of upstream's programs about the worlds of these seeds, and passes on each answer.
 pub(crate) fn ask(
     program: &str,
     seeds: Range<u64>,

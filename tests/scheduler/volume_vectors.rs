@@ -1,9 +1,8 @@
-//! Upstream's plugins of volumes and ours, asked about the same made-up nodes, claims and volumes.
+//! Upstream's volume plugins and ours, compared on random nodes, claims and volumes.
 //!
 //! Upstream's run in a program of their own (`tests/upstream/vectors/volumes.go`), fed a world a
-//! line; why no node is looked at, what is said of each node, and the volumes that the pod would
-//! have there have to be equal. `PINTLE_VECTOR_CASES` sets how many pods are asked about,
-//! `PINTLE_SEED` where it begins.
+//! line. PreFilter rejections, the result for each node, and the volumes chosen there must be
+//! equal. `PINTLE_VECTOR_CASES` sets the number of pods, `PINTLE_SEED` the first seed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -75,7 +74,7 @@ fn claim_name(key: &pintle_api::informer::ObjectKey) -> &str {
     key.as_str()
 }
 
-/// Our results for a pod: PreFilter, Filter of each node, and its volumes on nodes where it fits.
+/// Our result for a pod: PreFilter, each node's filter, and the volumes chosen where it fits.
 fn ours(mirror: &mut Mirror, pod: &Pod) -> Value {
     let asking = Asking::new(pod, mirror).expect("a pod that can be read");
     let mut thinker = Thinker::default();
@@ -106,7 +105,7 @@ fn ours(mirror: &mut Mirror, pod: &Pod) -> Value {
     json!({"prefilter": before, "filter": filter, "chosen": volumes, "scored": false})
 }
 
-/// Upstream keeps volumes also of nodes that a later plugin takes out, keeps none as empty, and
+/// Upstream also keeps the volumes of nodes that a later plugin rejects, keeps empty choices, and
 /// provisions a claim as often as the pod names it; ours does once (docs/COMPAT.md).
 fn theirs(case: &Value) -> Value {
     let mut said = case.clone();
@@ -125,7 +124,7 @@ fn theirs(case: &Value) -> Value {
     json!(said)
 }
 
-/// A pod, what ours says of it, and what upstream says.
+/// A pod, our result for it, and upstream's.
 struct Asked<'a> {
     world: &'a Value,
     pod: &'a Value,
@@ -133,7 +132,7 @@ struct Asked<'a> {
     theirs: Value,
 }
 
-/// Asks both about the worlds of these seeds, and passes each pod's answers to `tell`.
+/// Asks both about the worlds of these seeds, and passes on each pod's answers.
 fn ask(seeds: Range<u64>, mut tell: impl FnMut(Asked)) {
     vectors::ask("volume-vectors", seeds, world, |line| {
         let world: Value = serde_json::from_str(line).expect("an answer");
@@ -145,7 +144,7 @@ fn ask(seeds: Range<u64>, mut tell: impl FnMut(Asked)) {
     });
 }
 
-/// All that the plugins have to say, and what they choose.
+/// All messages of the plugins, and their choices.
 const WORDS: [&str; 18] = [
     "node(s) had no available disk",
     "access mode already in-use by another pod",

@@ -1,8 +1,8 @@
-//! Made-up clusters for the plugins of volumes: small alphabets, so that claims and volumes meet.
+//! Random clusters for the volume plugins: small alphabets, so that claims and volumes match.
 //!
-//! Input: a seed. Output: nodes, pods on them, everything of volumes, and pods without a node, in
-//! the form that `tests/upstream/vectors/volumes.go` reads. Left out is what upstream answers by
-//! chance: volumes of equal capacity, and two volumes that are given to one claim.
+//! Input: a seed. Output: nodes, pods on them, volume objects, and pods without a node, in the form
+//! that `tests/upstream/vectors/volumes.go` reads. Left out are inputs for which upstream's answer
+//! is random: volumes of equal capacity, and two volumes bound to one claim.
 
 use serde_json::{Map, Value, json};
 
@@ -24,7 +24,8 @@ const HOST: &str = "kubernetes.io/hostname";
 const OLD_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 const ZONES: [&str; 3] = ["e-w-1", "e-w-2", "e-s-1"];
 const REGIONS: [&str; 2] = ["r1", "r2"];
-/// Of a volume: several, one twice, a part that is no value of a label, and one that is no zone.
+/// Zone labels of volumes: several zones, a repeated one, an invalid label value, and an empty
+/// zone.
 const ZONES_OF_VOLUME: [&str; 7] =
     ["e-w-1", "e-w-2", "e-s-1", "e-w-1__e-w-2", "e-w-2__e-w-2__e-s-1", "e-w-1___e-w-2", "__e-w-1"];
 /// The last but one is empty, and the last is no class.
@@ -68,8 +69,8 @@ pub(crate) fn world(seed: u64) -> Value {
     let waiting = cases.iter().map(|case| (&case["pod"], true));
     let config = config(dice);
     for (pod, waits) in pods.iter().map(|pod| (pod, false)).chain(waiting) {
-        // Another's claim of that name ends a decision of NodeVolumeLimits with an error upstream,
-        // where VolumeBinding did not refuse the pod before.
+        // Upstream's NodeVolumeLimits fails with an error on a claim of that name with another
+        // owner, unless VolumeBinding has refused the pod before.
         let any = waits && config.contains("VolumeBinding");
         claims.extend(claim_for(dice, pod, size, any));
     }
@@ -246,7 +247,7 @@ fn capacities(dice: &mut Dice, nodes: usize) -> Vec<Value> {
         .collect()
 }
 
-/// The volume limits of a node's drivers; rarely unknown.
+/// CSI drivers of a node and their limits; seldom none.
 fn csi_node(dice: &mut Dice, at: usize) -> Option<Value> {
     if dice.chance(15) {
         return None;
@@ -294,7 +295,7 @@ fn modes(dice: &mut Dice) -> Vec<String> {
     modes
 }
 
-/// The class of a claim or a volume, in one place or the other.
+/// Sets the class of a claim or a volume, in the spec or in the old annotation.
 fn set_class(dice: &mut Dice, object: &mut Value, class: &str) {
     if dice.chance(5) {
         object["metadata"]["annotations"][OLD_CLASS] = json!(class);
@@ -304,7 +305,7 @@ fn set_class(dice: &mut Dice, object: &mut Value, class: &str) {
     }
 }
 
-/// Sets the common fields of volumes and claims.
+/// Fields that the specs of volumes and of claims share.
 fn set_common(dice: &mut Dice, object: &mut Value) {
     if dice.chance(30) {
         let mode = if dice.chance(70) { "Filesystem" } else { "Block" };
@@ -344,7 +345,7 @@ fn volumes(dice: &mut Dice, (size, binds): (Size, bool), claims: &[Value]) -> Ve
         .collect()
 }
 
-/// Sets a volume's source, access modes and node affinity.
+/// Sets the access modes, phase, source and node affinity of a volume.
 fn set_source(dice: &mut Dice, volume: &mut Value, binds: bool) {
     let mut all = modes(dice);
     all.extend(dice.chance(70).then(|| MODES[0].to_owned()));
@@ -384,7 +385,7 @@ fn set_source(dice: &mut Dice, volume: &mut Value, binds: bool) {
     }
 }
 
-/// Gives a volume to a claim that no other one has, or to one that was.
+/// Pre-binds a volume to a claim without another volume, or to a stale one.
 fn set_claim(dice: &mut Dice, volume: &mut Value, free: &mut Vec<&Value>) {
     let claim = free.swap_remove(dice.below(free.len()));
     let metadata = &claim["metadata"];
@@ -454,7 +455,7 @@ fn claim_named(dice: &mut Dice, space: &str, name: &str, size: Size) -> Value {
     claim
 }
 
-/// The claim that is made for a pod with a volume `e`, if it is there; `any`: it may be another's.
+/// The claim of a pod's ephemeral volume `e`, unless it is missing; `any`: another pod may own it.
 fn claim_for(dice: &mut Dice, pod: &Value, size: Size, any: bool) -> Option<Value> {
     let mut volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
     volumes.find(|volume| volume["name"] == "e" && !dice.chance(10))?;
@@ -504,7 +505,7 @@ fn volume(dice: &mut Dice, space: &str, at: usize) -> Value {
             json!({"name": name, "rbd": rbd})
         }
         _ => {
-            // Those of the pod's namespace, and seldom one of the other, which is not there.
+            // Claims of the pod's namespace, and seldom a missing one.
             let all: Vec<usize> =
                 (0..CLAIMS).filter(|n| n.is_multiple_of(4) == (space == "b")).collect();
             let number = match dice.chance(3) {

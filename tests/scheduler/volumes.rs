@@ -21,7 +21,7 @@ const SELECTED: &str = "volume.kubernetes.io/selected-node";
 /// Volumes that exist, and claims for each way to get one.
 const EACH: usize = 3;
 
-/// Nodes n0 to n2 with a volume each, a class for these and one with provisioned volumes.
+/// Nodes n0 to n2 with a volume each, a class for these and one with dynamic provisioning.
 async fn set_up(client: &kube::Client) -> Result<()> {
     let account = json!({"metadata": {"name": "default"}});
     create::<ServiceAccount>(&Api::namespaced(client.clone(), "default"), account).await?;
@@ -52,7 +52,7 @@ async fn set_up(client: &kube::Client) -> Result<()> {
     Ok(())
 }
 
-/// A volume that one node alone has.
+/// A volume that is local to one node.
 async fn add_volume(
     client: &kube::Client,
     name: &str,
@@ -109,7 +109,7 @@ async fn finish(claims: &Api<PersistentVolumeClaim>, claim: &str, volume: &str) 
     patch(claims, claim, bound).await
 }
 
-/// Where each of so many pods is.
+/// Waits until this number of pods has nodes; returns the nodes by pod.
 async fn bound(client: &kube::Client, count: usize) -> Result<BTreeMap<String, String>> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), "default");
     let mut events = pods.watch(&WatchParams::default(), "0").await?.boxed();

@@ -1,8 +1,8 @@
-//! Runs attacks one after another on one ground, as a test program with its own order of things.
+//! Runs attacks one after another on one ground, as a test program without libtest's harness.
 //!
 //! Input: the program's arguments (parts of names, `--exact`, `--list`) and the themes. Output:
-//! lines as libtest prints them, and the exit code. What one attack leaves behind meets the next
-//! one; after a failure there is a new ground, because a ground that an attack has harmed proves
+//! lines as libtest prints them, and the exit code. The next attack meets the leftovers of the
+//! last; after a failure there is a new ground, because a ground that an attack has harmed proves
 //! nothing.
 
 use std::fmt::Debug;
@@ -16,7 +16,7 @@ use anyhow::Result;
 pub struct Attack<G> {
     /// Its theme and function.
     pub name: &'static str,
-    /// Runs the attack, and checks the service for all others meanwhile.
+    /// Attacks the ground, and checks that the ground still serves all other users meanwhile.
     pub run: fn(&mut G),
 }
 
@@ -33,25 +33,25 @@ macro_rules! attacks {
     };
 }
 
-/// The target of the attacks.
+/// The target of attacks.
 pub trait Ground: Sized {
-    /// The counts over all attacks.
+    /// Counts through all attacks.
     type Tally: Default + Debug;
     /// The name of the test that checks the tally, when all attacks ran.
     const OVERALL: &'static str;
 
     /// Starts a ground and measures it while it is quiet.
     fn prepare() -> Self;
-    /// Removes what the attack made, and checks that the ground is as before.
+    /// Removes the attack's objects, and checks that the ground is as before.
     fn recover(&mut self);
-    /// Prints the end of the log of what is attacked.
+    /// Prints the end of the attacked program's log.
     fn show_log(&self);
     /// Adds what this ground has counted.
     fn tally(&self, before: Self::Tally) -> Self::Tally;
     /// Checks the tally of all attacks.
     ///
     /// # Errors
-    /// Fails if a count is too high.
+    /// The counts that are too high.
     fn check(tally: &Self::Tally) -> Result<()>;
 }
 

@@ -1,10 +1,10 @@
 //! A cluster under test: a real control plane, and one node with the agent, or more.
 //!
-//! Input: objects for the API server. Output: what the API server has, and what is on the node. A
-//! test takes the cluster, alone; when it ends, its pods go, what it stopped runs again, and the
-//! agent has its own kubeconfig. The cluster is the one that `PINTLE_TEST_CLUSTER` names, which
-//! must be up, or one that is started for this test only; the latter, too, when a test wants more
-//! nodes than that one has. `PINTLE_AGENT` names another binary to test.
+//! Input: objects for the API server. Output: the API server's objects, and the node's state. A
+//! test has the cluster for itself; at its end its pods are removed, stopped processes run again,
+//! and the agent has its own kubeconfig. The cluster is the running one that `PINTLE_TEST_CLUSTER`
+//! names, or one that is started for this test only; the latter, too, when a test needs more nodes
+//! than the running one has. `PINTLE_AGENT` names another binary to test.
 
 pub mod containers;
 pub mod port;
@@ -32,7 +32,7 @@ use crate::wait::{LONG, until};
 
 /// Names a running cluster.
 const NAMED: &str = "PINTLE_TEST_CLUSTER";
-/// The purpose of a cluster that is started for one test, beside the shared one.
+/// Name of a cluster that is started for one test, beside the cluster that other tests share.
 const OWN: &str = "own";
 /// The node; the only one for most tests.
 pub const NODE: &str = "n1";
@@ -47,9 +47,9 @@ pub struct TestCluster {
     is_own: bool,
     /// The agent's original kubeconfig.
     kubeconfig: String,
-    /// True if the agent's configuration was changed.
+    /// True if the agent's configuration has been changed.
     configured: Cell<bool>,
-    /// True if the cluster's own pods were taken off the nodes.
+    /// True if the cluster's own pods have been removed from the nodes.
     emptied: Cell<bool>,
     /// Shims that an earlier test left: containerd loses some if their caller is killed.
     stale_shims: RefCell<Vec<String>>,
@@ -63,7 +63,7 @@ impl TestCluster {
         Self::with_nodes(1)
     }
 
-    /// The same with so many nodes at least.
+    /// The same with at least this number of nodes.
     pub fn with_nodes(count: usize) -> Self {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let named = |name: &str| Cluster::named(name).expect("a cluster's name");
@@ -95,7 +95,7 @@ impl TestCluster {
             _turn: turn,
         };
         test.node_until("is ready", is_ready);
-        // The API server takes no pod before the controllers have made the account it runs as.
+        // The API server accepts no pod before the controllers have created its service account.
         let account = ["get", "serviceaccount", "default"];
         until(LONG, "the default account is there", || test.kubectl(&account));
         test
@@ -130,7 +130,7 @@ impl TestCluster {
         self.configure_agent(fields);
     }
 
-    /// The agent's kubeconfig as it is outside of this test.
+    /// The agent's original kubeconfig.
     pub fn kubeconfig(&self) -> Value {
         serde_json::from_str(&self.kubeconfig).expect("the harness wrote it")
     }
@@ -141,7 +141,7 @@ impl TestCluster {
         self.restart_agent();
     }
 
-    /// Restarts the agent with its own kubeconfig, if it has another one or does not run.
+    /// Restarts the agent with its own kubeconfig, if it uses another one or does not run.
     pub fn use_own_kubeconfig(&self) {
         self.restore_agent().expect("the agent has its own kubeconfig");
     }
@@ -282,7 +282,7 @@ impl TestCluster {
         self.on_node(&path)
     }
 
-    /// Takes the cluster's own pods off the nodes, so that what is left later is a test's.
+    /// Removes the cluster's own pods from the nodes, so that later leftovers are a test's.
     pub fn empty_nodes(&self) {
         self.emptied.set(true);
         self.scale_dns("0").expect("scaled");
@@ -296,7 +296,7 @@ impl TestCluster {
         }
     }
 
-    /// The leftovers of pods on a node since it was empty.
+    /// Resources that pods left behind on a node since it was empty.
     pub fn leftovers(&self, node: &str) -> Result<Leftovers> {
         let mut left = self.cluster.leftovers(node)?;
         left.shims.retain(|shim| !self.stale_shims.borrow().contains(shim));
@@ -353,7 +353,7 @@ impl Drop for TestCluster {
     }
 }
 
-/// Returns whether the node can take pods.
+/// Returns whether the node is ready.
 pub fn is_ready(node: &Node) -> bool {
     let conditions = node.status.as_ref().and_then(|s| s.conditions.as_ref());
     conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
@@ -363,7 +363,7 @@ fn ours() -> Agent {
     Agent::Pintle(Some(agent_binary().to_owned()))
 }
 
-/// A cluster with a node for each of these agents; what a killed run left is removed first.
+/// Starts a cluster with a node for each of these agents, after removing leftovers of a killed run.
 fn start(agents: &[Agent]) -> Cluster {
     let cluster = Cluster::of_this_run(OWN).expect("a cluster's name");
     cluster.down().expect("an old cluster can be removed");

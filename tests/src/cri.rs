@@ -1,9 +1,9 @@
-//! Raw CRI calls on a node's containerd, without the agent: what a pod costs at least, and what the
-//! runtime says beside the agent.
+//! Raw CRI calls on a node's containerd, without the agent: the minimal cost of a pod, and the
+//! runtime's state.
 //!
 //! Blocking, because tests read as a sequence: one current-thread runtime drives the connection.
-//! The requests are the smallest that make a pod in the node's own cgroup and log folder, so that
-//! everything is gone with the node.
+//! The requests are the smallest that create a pod in the node's own cgroup and log folder, so that
+//! everything is removed with the node.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -36,12 +36,12 @@ pub struct RawCri {
 pub struct RawPod {
     /// The sandbox's id.
     pub id: String,
-    /// The configuration of its creation; containers repeat it.
+    /// Its configuration; containers repeat it.
     pub config: PodSandboxConfig,
 }
 
 impl RawCri {
-    /// Connects and waits until runtime and network say that they are ready.
+    /// Connects and waits until runtime and network are ready.
     pub fn connect(node: &TestNode) -> Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let endpoint = format!("unix://{}", node.runtime_node().socket().display());

@@ -25,7 +25,7 @@ pub const NODE_INODES: u64 = 12_000;
 pub const UNUSED: [&str; 2] = ["pintle.test/unused:1", "pintle.test/unused:2"];
 const UNUSED_BYTES: usize = 40 << 20;
 
-/// Where the disk of the agent's folder and the logs is, as the node sees it.
+/// Mount point, in the node, of the disk with the agent's folder and the logs.
 pub const NODE_FS: &str = "/var/lib/kubelet";
 /// The same for containerd.
 pub const IMAGE_FS: &str = "/var/lib/containerd";
@@ -75,7 +75,7 @@ impl<'a> SmallDisks<'a> {
         self.import(&set::archive()?.path)
     }
 
-    /// Adds unused images to the runtime's disk.
+    /// Adds images that no container uses, on the runtime's disk.
     pub fn add_unused_images(&self) -> Result<()> {
         let images = UNUSED.iter().map(|name| set::fat(name, UNUSED_BYTES));
         let archive = self.dir().join("unused.tar");
@@ -96,7 +96,7 @@ impl<'a> SmallDisks<'a> {
         shell::capture(ctr.args(["-n", "k8s.io", "images", "import"]).arg(archive)).map(drop)
     }
 
-    /// The free bytes and inodes there.
+    /// Free space there: bytes, inodes.
     pub fn free(&self, at: &str) -> (u64, u64) {
         let root = self.test.cluster().node_root(&self.node).expect("the node's machine runs");
         let found = statvfs(&root.join(at.trim_start_matches('/'))).expect("a file system");
@@ -144,7 +144,7 @@ impl<'a> SmallDisks<'a> {
 
 impl Drop for SmallDisks<'_> {
     fn drop(&mut self) {
-        // What was decided on them is decided again before they are gone.
+        // Replays the recorded decisions about the disks before they are gone.
         let is_fine = !thread::panicking();
         let replayed = if is_fine { self.test.cluster().replay_agents() } else { Ok(()) };
         if let Err(error) = self.test.cluster().start(&agent_process(&self.node)) {

@@ -1,7 +1,8 @@
-//! A slow disk of a node, so that a process that lost its page cache stalls visibly.
+//! A disk of a node that delays reads of uncached data, so that a reader with a cold cache is
+//! visible.
 //!
 //! Input: how to run a program in the node's namespaces. Output: a mount there with files of zeros,
-//! served by this process and cached by the kernel as those of any disk. Bounds: a file takes no
+//! served by this process and cached by the kernel like those of any disk. Bounds: a file takes no
 //! memory here, whatever its size. Unmounted when it is dropped; waiting readers get an error then.
 
 use std::fs::File;
@@ -39,7 +40,7 @@ impl<C: Fn(&str) -> Result<Command>> Late<C> {
         late
     }
 
-    /// From now on reads of uncached parts wait.
+    /// Delays all later reads of uncached data.
     pub fn slow(&self) {
         let disk = self.disk.as_ref().expect("until it is dropped");
         disk.set(Operation::Read, Fault::Slow(READ));
@@ -56,12 +57,12 @@ impl<C: Fn(&str) -> Result<Command>> Drop for Late<C> {
     }
 }
 
-/// The parts of a file that are read, and their order.
+/// The parts of a file that are read, and how.
 #[derive(Clone, Copy, Debug)]
 pub struct Parts {
     /// All that is read.
     pub mib: u64,
-    /// The size of a part.
+    /// Size of one read.
     pub part_mib: u64,
     /// How many times; from twice on it counts as used.
     pub times: u32,

@@ -1,18 +1,19 @@
-//! The base of the end-to-end tests: real containerd, real kernel, real agent.
+//! Harness of the end-to-end tests: real containerd, real kernel, real agent.
 //!
 //! - `attacks`: runs the attacks of a test program in order
-//! - `manifest`: building pods, and reading their statuses
+//! - `manifest`: building pods, and reading their status
 //! - `node`: a private containerd and the agent inside its namespaces; manifests in, pods out
 //! - `cluster`: a real control plane and one node with the agent; objects in, objects out
 //! - `cri`: raw calls to the runtime, beside or without the agent
 //! - `stand`: the agent in this process, on a fake runtime and the API server of `apiserver`
-//! - `late`: a disk that lets its readers wait
+//! - `late`: a disk with slow reads
 //! - `recorded`: the folder of recordings of the originals
 //! - `registry`: a docker-registry beside the node, and a slow way to it
-//! - `wait`: waiting for a condition, and what to say when it does not come
+//! - `wait`: waiting for a condition, and the message when it does not hold in time
 //!
-//! A test makes a `TestNode`, writes manifests, waits for what its name promises, and drops it. At
-//! most `NODES_MAX` nodes run at once in one process, whatever the number of test threads.
+//! A test creates a `TestNode`, writes manifests, waits for the state that its name promises, and
+//! drops it. At most `NODES_MAX` nodes run at once in one process, whatever the number of test
+//! threads.
 
 #![deny(unsafe_code)]
 
@@ -37,8 +38,8 @@ pub use node::{Options, TestNode};
 pub use wait::{LONG, patience, until};
 pub use xtask::skip;
 
-/// A recording or a part of one is not there: nothing can be compared. In another folder than our
-/// own that may be; our own is complete.
+/// A recording or a part of one is missing: nothing can be compared. That is allowed in another
+/// folder than our own, which is complete.
 pub fn lacks(what: &str) {
     assert!(std::env::var_os("PINTLE_RECORDED").is_some(), "not there to compare with: {what}");
     println!("not compared: {what}");

@@ -1,4 +1,4 @@
-//! Manifests for tests, and readers of statuses.
+//! Manifests for tests, and readers of pods' states.
 //!
 //! Builders return plain JSON, so that a test adds any field in its own words:
 //! `container("web", &["/box", "serve", "http=8080"]).with("ports", json!([...]))`. Readers take a
@@ -73,7 +73,7 @@ pub fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default()
 }
 
-/// Returns whether the condition is there and `True`.
+/// Returns whether the condition exists and is `True`.
 pub fn condition(pod: &Pod, kind: &str) -> bool {
     let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
     conditions.is_some_and(|all| all.iter().any(|c| c.type_ == kind && c.status == "True"))
@@ -96,7 +96,7 @@ pub fn waiting_reason<'a>(pod: &'a Pod, container: &str) -> Option<&'a str> {
     state.waiting.as_ref()?.reason.as_deref()
 }
 
-/// The message of the container's waiting state, if it waits.
+/// Message of the container's waiting state, if it waits.
 pub fn waiting_message<'a>(pod: &'a Pod, container: &str) -> Option<&'a str> {
     let state = status_of(pod, container)?.state.as_ref()?;
     state.waiting.as_ref()?.message.as_deref()

@@ -1,10 +1,10 @@
 //! A node under test: a private containerd with the agent inside its namespaces.
 //!
-//! Input: manifests written into the node's folder. Output: what the agent serves on its read-only
-//! port and prints from its command line, and what the kernel says is there. The agent runs with
-//! its default ports: every node has a network of its own. The agent is a child of the test, its
-//! log is in the node's folder, and `PINTLE_KEEP=1` keeps that folder for a look.
-//! `PINTLE_AGENT` names another binary to test, for example a release build or the real kubelet.
+//! Input: manifests written into the node's folder. Output: the agent's answers on its read-only
+//! port, the output of its commands, and the kernel's state. The agent runs with its default ports:
+//! every node has a network of its own. The agent is a child of the test, its log is in the node's
+//! folder, and `PINTLE_KEEP=1` keeps that folder. `PINTLE_AGENT` names another binary to test, for
+//! example a release build or the real kubelet.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -48,11 +48,11 @@ pub struct Options {
     pub agent: bool,
     /// A name to invoke the agent by, instead of its own.
     pub name: Option<String>,
-    /// True if the runtime has systemd make cgroups.
+    /// True if the runtime uses systemd as its cgroup driver.
     pub systemd: bool,
-    /// True if the kernel lets the agent make a ring.
+    /// True if the kernel lets the agent create an io_uring.
     pub ring: bool,
-    /// True if nothing of the machine's disk can be written but the node's folder.
+    /// True if only the node's folder of the machine's disk can be written.
     pub is_guarded: bool,
 }
 
@@ -168,7 +168,7 @@ impl TestNode {
         i32::try_from(child.id()).expect("a pid fits")
     }
 
-    /// SIGTERM, and how long the agent took to end.
+    /// Sends SIGTERM; returns the agent's exit status and the time that it took to end.
     pub fn stop_agent(&mut self) -> (ExitStatus, Duration) {
         let begin = Instant::now();
         process::signal(self.agent_pid(), Signal::SIGTERM);
@@ -289,7 +289,7 @@ impl TestNode {
         self.node.container_pid(container_id.trim_start_matches("containerd://"))
     }
 
-    /// The leftovers of pods.
+    /// Resources that pods left behind.
     pub fn leftovers(&self) -> Leftovers {
         let found = self.node.leftovers(&self.root(), &self.pod_logs());
         found.expect("the node can be looked at")

@@ -1,4 +1,4 @@
-//! Replays an agent's record at the end of every test, and compares the decisions.
+//! Replays an agent's recorded decisions at the end of every test.
 //!
 //! That proves on real runs that the decisions are a function of their recorded inputs.
 
@@ -17,7 +17,7 @@ pub fn is_replayed(root: &Path) {
     assert!(report.is_equal(), "{}", report.text(env!("CARGO_PKG_VERSION")));
 }
 
-/// All that the segments below an agent's root folder say: their bytes, and what is packed in them.
+/// Contents of the segments below an agent's root folder: their bytes, and their unpacked data.
 pub fn contents(root: &Path) -> String {
     let mut text = String::new();
     for bytes in files(&root.join("flight")) {
@@ -30,8 +30,8 @@ pub fn contents(root: &Path) -> String {
     text
 }
 
-/// The contents of a folder's files. An agent that begins a segment removes its oldest one: then
-/// all is read again.
+/// Contents of each file of a folder. An agent that begins a segment removes its oldest one: then
+/// all files are read again.
 fn files(folder: &Path) -> Vec<Vec<u8>> {
     loop {
         let entries = fs::read_dir(folder).expect("a folder");

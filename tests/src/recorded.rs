@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-/// Names what a folder does not have.
+/// File with the names that a folder does not have.
 const NOT_RECORDED: &str = "not-recorded.txt";
 
 /// The folder.
@@ -48,14 +48,14 @@ pub fn json(name: &str) -> Option<Value> {
     path(name).map(|path| parsed(&path))
 }
 
-/// A file about the node; where it was not recorded, this repository's stands in, as recordings
+/// A file about the node; if it was not recorded, this repository's file replaces it, as recordings
 /// are made on nodes of one kind.
 pub fn json_or_own(name: &str) -> Value {
     json(name).unwrap_or_else(|| parsed(&own().join(name)))
 }
 
 /// The recorded pods by name of their files, in order; `None` when pods were not recorded. Every
-/// file that is there is one, so a broken one fails.
+/// file there is one, so a broken one fails.
 pub fn pods() -> Option<Vec<(String, Value)>> {
     let folder = path("pods")?;
     let entries = fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));

@@ -62,7 +62,7 @@ impl Registry {
         Ok(image)
     }
 
-    /// A second address of the same registry that sends so many bytes a second.
+    /// A second address of the same registry, limited to this number of bytes a second.
     pub fn slow_address(
         &self,
         node: &TestNode,

@@ -10,9 +10,9 @@ use nix::libc::{
     sock_filter, sock_fprog,
 };
 
-/// Starts a program that gets EPERM for every ring it wants to make.
+/// Starts a program that gets EPERM for every io_uring that it creates.
 pub fn spawn_without_io_uring(cmd: &mut Command) -> io::Result<Child> {
-    // The filter is of a thread and of what it starts.
+    // The filter applies to a thread and its children.
     let spawn = || {
         refuse_io_uring()?;
         cmd.spawn()
@@ -31,14 +31,14 @@ fn refuse_io_uring() -> io::Result<()> {
     let len = u16::try_from(filter.len()).expect("four statements");
     let program = sock_fprog { len, filter: filter.as_mut_ptr() };
     // SAFETY: `program` names `filter` and its length; both live until the call returns, and the
-    // kernel copies them. The call changes nothing but what this thread may ask of the kernel.
+    // kernel copies them. The call changes nothing but the system calls that this thread may make.
     let set =
         unsafe { prctl(PR_SET_SECCOMP, c_ulong::from(SECCOMP_MODE_FILTER), &raw const program) };
     if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// One statement; of a comparison that fails the next `skip` statements are passed over. A word at
-/// offset 0 of what is filtered is the call's number.
+/// One statement; a comparison that fails skips the next `skip` statements. The word at offset 0 of
+/// the filter's input is the system call's number.
 fn statement(code: u32, skip: u8, value: u32) -> sock_filter {
     let code = u16::try_from(code).expect("a code of two bytes");
     sock_filter { code, jt: 0, jf: skip, k: value }

@@ -1,10 +1,10 @@
 //! The agent in this process, as a node of a cluster that does not exist: a fake runtime below it,
 //! a fake API server above it.
 //!
-//! Input: objects of the API server, scripts of the runtime. Output: what the agent wrote, what it
-//! asked of the runtime, what it answers on its socket. Everything of the agent is real, in real
-//! time, but no process of a pod is. It runs on a thread with a mount namespace of its own, which
-//! needs root; volumes are mounted there for real, below a folder that goes with the stand.
+//! Input: objects of the API server, scripts of the runtime. Output: the agent's writes, its calls
+//! to the runtime, its answers on its socket. The whole agent is real, in real time, but pods have
+//! no processes. It runs on a thread with a mount namespace of its own, which needs root; volumes
+//! are really mounted there, below a folder that is removed with the stand.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -24,16 +24,16 @@ use tokio::sync::oneshot;
 
 use crate::apiserver::ApiServer;
 
-/// The stack of a program's first thread, on which the agent usually runs.
+/// Stack of a program's first thread, on which the agent usually runs.
 const STACK_BYTES: usize = 8 << 20;
 
-/// How a stand differs from the usual one.
+/// Options that make a stand differ from the usual one.
 pub struct Setup {
     /// Name of the node.
     pub node: String,
     /// Fields of KubeletConfiguration on top of the stand's own.
     pub config: Value,
-    /// The API server's refusals from the beginning: method, part of a path, message.
+    /// Requests that the API server refuses from the beginning: method, part of a path, message.
     pub refused: Vec<(&'static str, &'static str, &'static str)>,
 }
 
@@ -55,7 +55,7 @@ pub struct Stand {
 }
 
 impl Stand {
-    /// Starts everything; `None`, said and counted as skipped, where this user may not mount.
+    /// Starts everything; `None`, printed and counted as skipped, where this user may not mount.
     pub fn start(setup: &Setup) -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
             crate::skip("volumes can be mounted by root only");
@@ -97,7 +97,7 @@ impl Stand {
         }
     }
 
-    /// The agent's answer to its own commands.
+    /// The agent's answer to one of its own commands.
     pub fn ask(&self, path: &str) -> Result<Value> {
         let mut stream = UnixStream::connect(self.dir.path().join("agent.sock"))?;
         write!(stream, "GET {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n")?;
@@ -148,7 +148,7 @@ fn write_files(dir: &Path, api: &ApiServer, fake: &FakeRuntime, over: &Value) ->
         "cgroupsPerQOS": false, "enforceNodeAllocatable": [], "cgroupDriver": "cgroupfs",
         "failSwapOn": false, "failCgroupV1": false, "maxPods": 1000, "kubeAPIQPS": 1000,
         "kubeAPIBurst": 1000, "eventRecordQPS": 0, "serializeImagePulls": false,
-        // What the machine is short of is no matter of the stand's.
+        // The machine's memory and disk pressure must not affect the stand.
         "evictionHard": {"memory.available": "1Mi"},
         "imageGCHighThresholdPercent": 100, "imageGCLowThresholdPercent": 99,
         "registryPullQPS": 0, "clusterDNS": ["10.96.0.10"], "clusterDomain": "cluster.local",

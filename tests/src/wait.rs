@@ -1,8 +1,8 @@
-//! Waiting for a condition with a generous limit, and saying at the end what was seen instead.
+//! Waits for a condition with a generous limit, and panics with the last state seen.
 //!
-//! Tests never sleep for a fixed time: they ask again and again, quickly, until the answer is the
-//! wanted one. Limits are for machines under load; no test asserts that something took long.
-//! `PINTLE_PATIENCE=5` makes every limit five times as long, for a guest that is emulated.
+//! Tests never sleep for a fixed time: they poll quickly until the condition holds. Limits are for
+//! machines under load; no test asserts that something took long. `PINTLE_PATIENCE=5` makes every
+//! limit five times as long, for a guest that is emulated.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,12 +11,12 @@ use anyhow::Result;
 
 /// Enough for anything a pod does on a busy host with two cores.
 pub const LONG: Duration = Duration::from_secs(90);
-/// Period of checks of a condition, unless a check takes long.
+/// Polling period, unless a poll takes long.
 const PERIOD: Duration = Duration::from_millis(20);
 
-/// Asks until the answer is `Ok`; panics with the last error when `limit` has passed.
+/// Polls until the answer is `Ok`; panics with the last error when `limit` has passed.
 ///
-/// The closure's error should say what was seen, because it becomes the test's message.
+/// The closure's error should describe the state, because it becomes the test's message.
 pub fn until<T>(limit: Duration, what: &str, mut ask: impl FnMut() -> Result<T>) -> T {
     let limit = limit * patience();
     let deadline = Instant::now() + limit;
@@ -27,7 +27,8 @@ pub fn until<T>(limit: Duration, what: &str, mut ask: impl FnMut() -> Result<T>)
             Err(error) if Instant::now() > deadline => {
                 panic!("not within {limit:?}: {what}\nlast seen: {error:#}")
             }
-            // The pause grows with the check's cost, to leave the machine to the tested programs.
+            // The longer it takes, the rarer the polls, so that they do not slow the observed
+            // program.
             Err(_) => thread::sleep(PERIOD.max(begin.elapsed() * 2)),
         }
     }

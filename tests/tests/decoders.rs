@@ -10,12 +10,12 @@ mod targets;
 use std::fs;
 use std::path::Path;
 
-/// Where they find the evaluator of selectors.
+/// Path under which the targets find the evaluator of selectors.
 mod scheduler {
     pub(crate) use pintle_scheduler::fuzz_cel;
 }
 
-/// Where the targets' programs find the decoders of servers.
+/// Path under which the targets find the decoders of servers.
 mod server {
     pub(crate) use pintle_agent_server::{fuzz_spdy, fuzz_websocket};
     pub(crate) use pintle_cri::fuzz_exec_answer;

@@ -1,5 +1,5 @@
-//! Answers of `explain` when the runtime or the API server fails: the whole agent
-//! between fakes that refuse, hang and forget. Needs root, as volumes are mounted.
+//! Answers of `explain` when the runtime or the API server fails: the whole agent between fakes
+//! that refuse, hang and forget. Needs root, as volumes are mounted.
 
 use anyhow::ensure;
 use pintle_cri::Method;
@@ -71,7 +71,7 @@ fn what_others_do_not_do_is_told_with_their_words() {
     put(&stand, "locked", json!({"image": "private"}));
     told(&stand, "locked", "ImagePullBackOff", &[refused, "tried again"], "imagePullSecrets");
 
-    // The runtime does not come back from a stop; the next pod of that name runs all the same.
+    // StopContainer hangs; the next pod of that name runs all the same.
     put(&stand, "frozen", json!({}));
     running(&stand, "frozen");
     let hang = stand.runtime.on(Method::StopContainer).matching("ns/frozen").hang();
@@ -82,7 +82,7 @@ fn what_others_do_not_do_is_told_with_their_words() {
     told(&stand, &second, "Running", &["Runs and is ready."], "");
     hang.lift();
 
-    // An object that cannot be deleted.
+    // The API server refuses to delete an object.
     stand.api.refuse("DELETE", "/pods/unheard", 500, "the store is full");
     stand.api.delete_pod("ns", "unheard");
     let full = ["has not taken its deletion", "the store is full"];

@@ -1,9 +1,8 @@
-//! Rejections of pods compared with the Go kubelet's.
+//! Refusals against those of the Go kubelet.
 //!
-//! If the kubelet rejected a pod, the recorded message has the requested, used and allocatable
-//! amounts. The same pod on such a node must be rejected with the same reason and message, and an
-//! admitted pod must be admitted here, too. `PINTLE_RECORDED=DIR` replays another
-//! folder of recordings.
+//! The message of a recorded refusal names the requested, used and allocatable amounts. The same
+//! pod on such a node must be refused with the same reason and message, and an admitted pod must be
+//! admitted here, too. `PINTLE_RECORDED=DIR` replays another folder of recordings.
 
 use std::sync::Arc;
 
@@ -33,9 +32,8 @@ fn recorded_pods_are_let_in_or_refused_as_they_were() {
     assert!(refused + admitted > 0, "recordings without a single pod");
 }
 
-/// Compares, and returns whether the pod was rejected. If the pod was gone before its status was
-/// recorded, its manifest is used, and it counts as admitted if the runtime was asked for a
-/// sandbox.
+/// Compares; returns whether the pod was refused. A pod that was gone before it was read again is
+/// the one of its manifest, admitted if the runtime was asked for a sandbox.
 fn replay(name: &str, recording: &Value) -> bool {
     let seen = match &recording["pod_when_seen"] {
         Value::Object(_) => &recording["pod_when_seen"],
@@ -91,7 +89,7 @@ fn admit(node: &Node, pod: &Pod, short: Option<&Shortage>) -> Result<(), Refusal
     admit::admit(node, &others.all(), &Candidate { pod, requests: &requests }).map(drop)
 }
 
-/// The amounts of the message.
+/// Figures in the message.
 struct Shortage {
     resource: String,
     used: i64,
@@ -108,7 +106,7 @@ impl Shortage {
         Some(Self { resource, used: number("used: ")?, capacity: number("capacity: ")? })
     }
 
-    /// A pod that uses what was used.
+    /// A pod that requests the used amount.
     fn user(&self) -> (Arc<Pod>, Amounts) {
         let amount = match self.resource.as_str() {
             "cpu" => format!("{}m", self.used),

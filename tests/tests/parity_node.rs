@@ -86,7 +86,7 @@ fn unheard(mut node: Node) -> Node {
     node
 }
 
-/// The facts from which a recorded node was made.
+/// Facts from which a recorded node was built.
 fn facts(node: &Node, error: Option<&str>) -> Facts {
     let status = node.status.clone().expect("a status");
     let info = status.node_info.expect("info");

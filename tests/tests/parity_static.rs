@@ -1,10 +1,10 @@
 //! Static pods against those of the Go kubelet.
 //!
-//! The recording says which two manifests the kubelet was given and holds its /pods answer, the
-//! mirror pods and its CRI calls. Read by our source, the same manifests must give the same names,
-//! annotations and defaulted specs, the same container hashes, and, since the pods run, the same
-//! uids. `PINTLE_RECORDED=DIR` takes another folder; a folder
-//! without a file has to say so (`pintle_tests::recorded`).
+//! The recording holds the kubelet's two manifests, its /pods answer, the mirror pods and its CRI
+//! calls. Read by our source, the same manifests must give the same names, annotations and
+//! defaulted specs, the same container hashes, and, since the pods run, the same uids.
+//! `PINTLE_RECORDED=DIR` takes another folder; a folder without a file has to say so
+//! (`pintle_tests::recorded`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -85,7 +85,7 @@ fn names_annotations_and_defaulted_specs_are_the_recorded_ones() {
         let metadata = serde_json::to_value(&pod.metadata).expect("metadata is JSON");
         assert_eq!(metadata["namespace"], recorded["metadata"]["namespace"]);
         assert_eq!(metadata["labels"], recorded["metadata"]["labels"]);
-        // As soon as it is merged a pod has the third annotation too.
+        // A merged pod has the third annotation, too.
         let mut keys: Vec<_> = keys(&metadata["annotations"]);
         keys.push(pod::ANNOTATION_SEEN.to_owned());
         keys.sort();

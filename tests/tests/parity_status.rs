@@ -28,7 +28,7 @@ fn every_recorded_status_is_derived_again() {
     assert!(recordings.is_empty() || steps > 0, "recordings without a single status");
 }
 
-/// Facts of a container are not taken from the status that is to be derived.
+/// A container's history is not taken from the status that is to be derived.
 #[test]
 fn a_recording_whose_calls_and_events_tell_something_else_is_not_derived() {
     let recordings = [
@@ -60,7 +60,7 @@ fn a_recording_whose_calls_and_events_tell_something_else_is_not_derived() {
     }
 }
 
-/// Replays one recording; returns how many statuses were compared.
+/// Replays one recording; returns the number of statuses compared.
 fn play(file: &str, recording: &Value, differences: &mut Vec<String>) -> usize {
     let seen = &recording["pod_when_seen"];
     let Some(name) = seen["metadata"]["name"].as_str() else {

@@ -1,9 +1,9 @@
-//! Writes to the API server about a pod, compared with those of the Go kubelet.
+//! Writes to the API server about a pod, against those of the Go kubelet.
 //!
-//! Each recording is replayed step by step: the derived status goes through the agent's status
-//! queue, and an API server applies and answers its requests. Every PATCH must be the
-//! recorded one, field by field, in the recorded order; in the end the pod is deleted with its uid
-//! and no grace. There may be fewer writes than recorded, never more.
+//! Each recording is played again step by step: the derived status goes through the product's
+//! status queue, whose requests are answered by an API server that applies them. Every PATCH must
+//! be the recorded one, field by field, in the recorded order; in the end the pod is deleted with
+//! its uid and no grace. There may be fewer writes than recorded, never more.
 
 mod replay;
 
@@ -85,7 +85,7 @@ impl<'a> Desk<'a> {
                 Input::Derived { pod: Arc::new(world.pod), status: Arc::new(derived), stage };
             let asked = self.after(derived);
             self.expect(&at, asked, recorded[step - 1], differences);
-            // From here on as recorded, so that one difference is reported once.
+            // Continues with the recorded status, so that one difference is reported once.
             self.object["status"] = normal(&statuses[step]);
             self.see();
         }
@@ -98,7 +98,7 @@ impl<'a> Desk<'a> {
         self.object["metadata"].get("deletionTimestamp").is_some()
     }
 
-    /// The requests that follow, after all waits of the queue are over.
+    /// The requests that follow, once all delays have passed.
     fn after(&mut self, input: Input) -> Vec<Request> {
         let mut requests = self.queue.handle(self.now, input);
         self.now = self.now.plus(Duration::from_secs(60));
@@ -194,7 +194,7 @@ fn stage(lifecycle: Lifecycle) -> Stage {
     }
 }
 
-/// The meaning of a patch: without empty fields that mean nothing, but with removed ones.
+/// Contents of a patch: without empty fields that mean nothing, but with those that it removes.
 fn said(body: &Value) -> Value {
     fn mark(value: &Value, key: &str) -> Value {
         match value {

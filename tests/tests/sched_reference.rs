@@ -1,5 +1,5 @@
-//! The columns compared with the slow, obvious scheduler, on generated clusters; and deltas
-//! compared with a cluster rebuilt from its objects.
+//! The columns against the slow, obvious scheduler, on generated clusters; and deltas against a
+//! rebuilt cluster.
 //!
 //! `PINTLE_SCHED_CASES` sets the number of cluster x pod cases (100,000 by default).
 
@@ -39,7 +39,7 @@ fn build(world: &World) -> Cluster {
 /// The columns' result for a pod: per node name, statuses and scores as text.
 fn answer(cluster: &mut Cluster, pod: &Pod, scratch: &mut Scratch) -> Vec<(String, String)> {
     let program = cluster.compile(pod).expect("generated pod");
-    // The way without details takes other loops: it must end with the same totals and ties.
+    // The path without details has other loops: it must give the same totals and ties.
     let short = select::decide(cluster.view(), &program, scratch);
     let (feasible, ties) = (scratch.feasible.clone(), scratch.ties.clone());
     let totals = scratch.totals(cluster.view(), &program);

@@ -1,5 +1,4 @@
-//! Several deciders on one cluster never fill a node beyond what it has, nor place what others
-//! forbid.
+//! Several deciders on one cluster never over-commit a node, nor violate other pods' constraints.
 
 #[allow(dead_code)]
 #[path = "sched/generate.rs"]
@@ -64,7 +63,7 @@ fn deciders_at_once_never_over_commit() {
                             let Some(row) = decide(&view, program, &mut scratch).first else {
                                 break;
                             };
-                            // All deciders choose the same node: conflicts are the rule.
+                            // All threads try the same node: conflicts are the rule.
                             if shared.reserve(&view, program, pod, row).is_ok() {
                                 placed += 1;
                                 break;
@@ -92,7 +91,7 @@ fn deciders_at_once_never_over_commit() {
     assert!(placed >= 2 * NODES, "{placed} of 160 placed on {NODES} nodes with room for two each");
 }
 
-/// Does what a remedy says, where that is a change of the pod or of the node's numbers.
+/// Applies a remedy, if it changes the pod or the node's numbers.
 fn apply(change: &Change, pod: &mut Pod) -> bool {
     let spec = pod.spec.as_mut().expect("spec");
     match change {

@@ -141,7 +141,7 @@ impl Index {
         apt
     }
 
-    /// One of apt's programs, looking at our lists and nothing else.
+    /// One of apt's programs, limited to our package lists.
     fn tool(&self, program: &str) -> Command {
         let at = |option: &str, file: &str| format!("{option}={}/{file}", self.dir.display());
         let mut apt = Command::new(program);

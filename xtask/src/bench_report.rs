@@ -1,4 +1,4 @@
-//! The results of a benchmark, as JSON with the circumstances that its numbers depend on.
+//! Benchmark results as JSON, with the circumstances that the numbers depend on.
 //!
 //! Input: the table's rows. Output: `target/bench/NAME.json`, replaced by the next run. A number
 //! without its machine, commit and load means nothing, so they are in the same file.

@@ -3,7 +3,7 @@
 //! `$PINTLE_CACHE`, else `$XDG_CACHE_HOME/pintle`, else `~/.cache/pintle`. It is outside the
 //! repository because the runtime's programs are patched to their final path and a clean clone
 //! should not fetch them again. An entry is a folder that appears by rename with its stamp inside,
-//! so that a half-made one is never used; an entry with another stamp than the wanted one is
+//! so that a half-made one is never used; an entry whose stamp differs from the wanted one is
 //! rebuilt. A lock file serialises makers: several test processes may start at once.
 
 use std::fs::{self, File};
@@ -28,10 +28,10 @@ pub fn dir() -> Result<PathBuf> {
     fs::canonicalize(&dir).with_context(|| format!("resolve {}", dir.display()))
 }
 
-/// The entry `name`, made by `make` when it is missing or its stamp is another one.
+/// The entry `name`; `make` builds it if it is missing or its stamp differs.
 ///
 /// `make` gets an empty folder (same file system) and the entry's final path, for programs that
-/// contain it.
+/// must know where they will live.
 pub fn entry(
     name: &str,
     stamp: &str,
@@ -44,7 +44,7 @@ pub fn entry(
     }
     let _lock = lock(&root, name)?;
     if is_fresh(&done, stamp) {
-        return Ok(done); // made by another process meanwhile
+        return Ok(done); // another process made it while we waited
     }
     let parent = done.parent().expect("an entry lies inside the cache folder");
     let staging = parent.join(format!(".making-{}", name.replace('/', "-")));
@@ -88,7 +88,7 @@ fn prune(newest: &Path, prefix: &str) -> Result<()> {
     same[..surplus].iter().try_for_each(|(_, path)| remove(path))
 }
 
-/// Removes what processes that have ended left: files and folders `prefix` and the process' number.
+/// Removes files and folders of processes that have ended, named `prefix` and the process' number.
 pub fn sweep(prefix: &str) -> Result<()> {
     sweep_in(&dir()?, prefix)
 }

@@ -1,8 +1,8 @@
 //! A bar chart of ratios as SVG. Pure.
 //!
-//! Input: a benchmark's rows. Output: one bar for each row that has a ratio, as long as our share of
-//! what it is compared with, which is a line; a mark where the goal is. Colours are readable on
-//! white and on black, because pages show it on both.
+//! Input: a benchmark's rows. Output: one bar for each row that has a ratio. A bar's length is our
+//! value divided by the value it is compared with; a line marks 1, a mark the goal. Colours are
+//! readable on white and on black, because pages show it on both.
 
 use std::fmt::Write as _;
 
@@ -21,7 +21,7 @@ const TEXT: &str = "#808890";
 const GOOD: &str = "#2f9e6e";
 const BAD: &str = "#d9683c";
 
-/// The chart of the rows with a ratio; `other` is what they are compared with.
+/// The chart of the rows with a ratio; `other` names the side compared with.
 pub fn bars(other: &str, rows: &[Row]) -> String {
     let shown: Vec<(&Row, f64)> = rows.iter().filter_map(|row| Some((row, row.ratio()?))).collect();
     let (width, height) = (LABELS + WHOLE + MARGIN, ROW * (shown.len() as f64 + 1.5));

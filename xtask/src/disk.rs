@@ -1,5 +1,5 @@
-//! Disks for tests: private mounts, small file systems, special files in place of a regular one,
-//! and file servers that never answer or fail.
+//! Disks for tests: private mounts, small file systems, stand-ins for a file, and servers that
+//! never answer or answer wrongly.
 
 mod faulty;
 mod wire;
@@ -24,7 +24,7 @@ pub use self::faulty::{Fault, Faulty, Operation};
 /// Puts something at a path that is no regular file.
 pub type Put = fn(&Path);
 
-/// Special files that a pod could put in place of a regular one, with their names.
+/// File types that a pod could put in place of a file, with their names.
 pub const STRANGE: [(&str, Put); 7] = [
     ("a FIFO", |path| mkfifo(path, Mode::S_IRWXU).expect("a FIFO")),
     ("a socket", |path| drop(UnixListener::bind(path).expect("a socket"))),
@@ -32,16 +32,16 @@ pub const STRANGE: [(&str, Put); 7] = [
     ("a link to a device", |path| symlink("/dev/zero", path).expect("a link")),
     ("a link to a file", |path| symlink("/etc/passwd", path).expect("a link")),
     ("a link to itself", |path| symlink(path, path).expect("a link")),
-    // One that never ends, as a container with the default rights can make.
+    // An endless device, as a container with the default rights can make.
     ("a device", |path| {
         let zero = makedev(1, 5);
         mknod(path, SFlag::S_IFCHR, Mode::S_IRUSR, zero).expect("a device (the test needs root)");
     }),
 ];
 
-/// Runs `test` on a thread with private mounts, which end with it.
+/// Runs `test` on a thread with private mounts, which end with the thread.
 pub fn with_private_mounts(test: impl FnOnce() + Send + 'static) {
-    // Under the test's own name, so that a skipped test is reported under it.
+    // Under the test's own name, so that the report of a skipped test names it.
     let name = std::thread::current().name().unwrap_or_default().to_owned();
     let thread = std::thread::Builder::new().name(name).spawn(|| {
         if let Err(errno) = unshare(CloneFlags::CLONE_NEWNS) {
@@ -64,7 +64,7 @@ pub fn mount_fuse(mut mount: Command, server: &File, options: &str, at: &Path) {
     fcntl(server, FcntlArg::F_SETFD(FdFlag::empty())).expect("kept for the mount");
     mount.args(["-i", "-t", "fuse", "-o", options, "test"]).arg(at);
     crate::shell::run(&mut mount).expect("mounted");
-    // No other process may inherit the descriptor that keeps the mount alive.
+    // No child process may hold the descriptor that keeps the mount alive.
     fcntl(server, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).expect("for itself again");
 }
 
@@ -73,9 +73,9 @@ const FUSE_INIT: u32 = 26;
 /// Length of a question's header, and of an answer's.
 const HEADS: (usize, usize) = (40, 16);
 
-/// A mount with a server that answers the first request and no other.
+/// A mount whose server answers the first request and never another one.
 pub struct Hung {
-    /// Closing it fails all waiting calls.
+    /// Dropping it closes the connection, which fails all requests that wait.
     device: Option<File>,
     path: PathBuf,
 }
@@ -113,7 +113,7 @@ impl Drop for Hung {
     }
 }
 
-/// A file system in memory of so many bytes; for use within `with_private_mounts`.
+/// A file system in memory of this size; for use within `with_private_mounts`.
 pub fn small(at: &Path, bytes: u64) {
     let options = format!("size={bytes}");
     let flags = MsFlags::empty();

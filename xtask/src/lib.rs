@@ -1,4 +1,4 @@
-//! The library of the repository's tasks.
+//! Parts of the repository's tasks.
 //!
 //! The binary chooses a task; the test harness uses the same private containerd, images and cache.
 //!

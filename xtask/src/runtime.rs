@@ -1,10 +1,11 @@
 //! Container runtimes in the cache folder: nothing is installed on the host.
 //!
-//! Three containerd versions, because the agent must serve them all: 2.1 (what users run), 1.7
-//! (events, but no RuntimeConfig) and 1.6 (no events at all). Beside them, in `tools`, what every
-//! version shares: CNI plugins, iptables, busybox, a registry. All come from Debian's archive, each
-//! from the release that has it; apt's own mirror and keys are used. A program that wants a newer
-//! libc than the host's gets a private one with patchelf, which is why the path must be final.
+//! Three containerd versions, because the agent must support them all: 2.1 (the version of most
+//! users), 1.7 (events, but no RuntimeConfig) and 1.6 (no events at all). The folder `tools` has
+//! the programs that every version shares: CNI plugins, iptables, busybox, a registry. All come
+//! from Debian's archive, each from the release that has it; apt's own mirror and keys are used. A
+//! program that needs a newer libc than the host's gets a private one with patchelf, which is why
+//! the path must be final.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -17,7 +18,7 @@ use crate::apt::Index;
 use crate::cache;
 use crate::shell::{capture, say, timed};
 
-/// Changes with the recipe below, so that an older cache is rebuilt.
+/// Changes whenever the recipe below does, so that an older cache is rebuilt.
 const RECIPE: &str = "2";
 
 /// A containerd release the agent is tested with.
@@ -56,7 +57,7 @@ impl Version {
 /// A runtime ready to start.
 #[derive(Clone, Debug)]
 pub struct Runtime {
-    /// Which release it is.
+    /// The release.
     pub version: Version,
     dir: PathBuf,
     tools: PathBuf,
@@ -96,7 +97,7 @@ impl Runtime {
     }
 }
 
-/// The programs that all versions share.
+/// Tools that all versions share.
 fn tools() -> Result<PathBuf> {
     cache::entry("runtime/tools", RECIPE, |staging, done| {
         timed("fetch", "CNI plugins, iptables, busybox, registry from the Debian archive", || {
@@ -176,7 +177,7 @@ fn fetch_runtime(version: Version, tools: &Path, staging: &Path, done: &Path) ->
     cache::remove(&unpacked)?;
     let found = capture(Command::new(bin.join("containerd")).arg("--version"))?;
     say("", found.trim());
-    // What is tested as 2.1 must not become something else when an archive goes on.
+    // A moving archive must not replace the version that is tested as 2.1.
     ensure!(is_release(&found, version), "this is not containerd {}: {found}", version.name());
     Ok(())
 }

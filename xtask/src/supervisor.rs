@@ -1,12 +1,12 @@
-//! A run of xtask that ends what it started, however it ends itself.
+//! Supervision of a run of xtask: it ends every process of the run, whatever ends the run.
 //!
-//! The command is a child of this process and carries the run's mark in its environment, which
-//! every program that it starts inherits: compilers, test programs, API servers, containerd, shims,
-//! agents. On SIGTERM, SIGINT or SIGHUP all of them are asked to end and then killed, and what they
-//! had made is removed: nodes and clusters with their containers, namespaces, mounts and cgroups.
-//! A supervisor that is killed itself takes the command along (`die_with_supervisor`); the rest of
-//! that run is found by the mark and removed by the next supervised run. The mark names the
-//! supervisor by process number and start, so that a number that is used again protects nothing.
+//! The command is a child of this process and carries the run's mark in its environment, which all
+//! its descendants inherit: compilers, test programs, API servers, containerd, shims, agents. On
+//! SIGTERM, SIGINT or SIGHUP all of them get SIGTERM, then SIGKILL, and their leftovers are
+//! removed: nodes and clusters with their containers, namespaces, mounts and cgroups. If the
+//! supervisor itself is killed, so is the command (`die_with_supervisor`); the next supervised run
+//! finds the rest of that run by the mark and removes it. The mark names the supervisor by process
+//! number and start time, so that a reused number protects nothing.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
@@ -26,14 +26,14 @@ use crate::shell::{self, say};
 pub const MARK: &str = "PINTLE_RUN";
 /// How long the processes of a run may take to end before they are killed.
 const END_WAIT: Duration = Duration::from_secs(5);
-/// How often is looked whether they have ended.
+/// Polling period of their end.
 const PERIOD: Duration = Duration::from_millis(20);
 /// Rounds of killing: a process may start another one while the list of them is made.
 const ROUNDS_MAX: usize = 50;
 /// Added to a signal's number in the exit code, as shells do.
 const SIGNALLED: i32 = 128;
 
-/// Returns whether this process belongs to a supervised run already.
+/// Returns whether this process already belongs to a supervised run.
 pub fn is_supervised() -> bool {
     std::env::var_os(MARK).is_some()
 }
@@ -47,8 +47,8 @@ pub fn die_with_supervisor() -> Result<()> {
     Ok(())
 }
 
-/// Runs the command under supervision, and returns its exit code once nothing of the run is left.
-/// First it cleans up after runs that were killed.
+/// Runs the command under supervision, and returns its exit code once no process of the run is
+/// left. First it cleans up after runs that were killed.
 pub fn run(cmd: &mut Command) -> Result<ExitCode> {
     remove_abandoned();
     let signals = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGCHLD];
@@ -58,7 +58,7 @@ pub fn run(cmd: &mut Command) -> Result<ExitCode> {
     let run = format!("{pid}-{began}");
     cmd.env(MARK, &run);
     let mut child = cmd.spawn().with_context(|| format!("start {}", shell::line(cmd)))?;
-    // A child inherits what is blocked, and its children do: SIGTERM would end none of them.
+    // After the spawn, because children inherit blocked signals: SIGTERM would end none of them.
     signals.thread_block().context("block signals")?;
     let ended = follow(&mut child, &signals)?;
     end(&run);
@@ -73,7 +73,7 @@ pub fn run(cmd: &mut Command) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)))
 }
 
-/// Waits until the child has ended, or a signal asks for the end.
+/// Waits until the child has ended, or until a signal arrives.
 fn follow(child: &mut Child, signals: &SigSet) -> Result<std::result::Result<ExitStatus, Signal>> {
     loop {
         // It may have ended before its signal was blocked.
@@ -109,7 +109,7 @@ fn sweep() {
     }
 }
 
-/// Ends all processes of a run, asking first, and removes what they had made.
+/// Ends all processes of a run, first with SIGTERM, and removes their leftovers.
 fn end(run: &str) {
     let own = i32::try_from(std::process::id()).unwrap_or(0);
     let left = || process::with_variable(MARK, run).into_iter().filter(move |pid| *pid != own);

@@ -1,7 +1,7 @@
-//! Percentiles, and the table that a benchmark prints: goal, ours, what it is
-//! compared with, ratio, verdict.
+//! Percentiles, and the table that a benchmark prints: goal, our value, the value it is compared
+//! with, ratio, verdict.
 //!
-//! Pure but for `print`. The table is Markdown, so that a report can take it as it is.
+//! Pure but for `print`. The table is Markdown, so that a report can include it unchanged.
 
 /// Numbers in order.
 #[derive(Clone, Debug)]
@@ -37,12 +37,12 @@ impl Spread {
     }
 }
 
-/// The kind of a goal.
+/// Kind of a goal.
 #[derive(Clone, Copy, Debug)]
 pub enum Goal {
-    /// Ours is at most so many times the other.
+    /// Our value is at most this multiple of the other.
     Ratio(f64),
-    /// Ours is at most so much.
+    /// Our value is at most this.
     Limit(f64),
     /// Shown for comparison.
     None,
@@ -51,20 +51,20 @@ pub enum Goal {
 /// A line of the table.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The measure.
+    /// The measure's name.
     pub measure: String,
     /// Unit of `ours` and `bound`.
     pub unit: &'static str,
     /// The goal.
     pub goal: Goal,
-    /// The agent's figure.
+    /// Our value.
     pub ours: f64,
     /// The same without the agent, where that can be measured.
     pub bound: Option<f64>,
 }
 
 impl Row {
-    /// Ours as a share of what it is compared with.
+    /// Our value divided by the value it is compared with.
     pub fn ratio(&self) -> Option<f64> {
         self.bound.filter(|bound| *bound > 0.0).map(|bound| self.ours / bound)
     }
@@ -103,7 +103,7 @@ fn digits(number: f64) -> String {
     }
 }
 
-/// Prints the rows; `bound` is what they are compared with.
+/// Prints the rows; `bound` names the side compared with.
 pub fn print(bound: &str, rows: &[Row]) {
     println!("| measure | goal | ours | {bound} | ratio | verdict |");
     println!("|---|---|---|---|---|---|");

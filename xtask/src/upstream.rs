@@ -1,11 +1,11 @@
-//! Kubernetes itself, built from `tests/upstream` into the cache: what the cluster of our tests is
-//! made of, and upstream's own test suite.
+//! Kubernetes itself, built from `tests/upstream` into the cache: the programs of the test
+//! clusters, and upstream's own test suite.
 //!
 //! Input: that Go module and a Go compiler. Output: static programs under `upstream/` in the cache,
 //! each rebuilt when the module or the recipe changes. The first build takes some minutes on two
 //! cores; Go's own build cache makes the later ones short. Modules come from the Go proxy, so the
-//! network is needed once. Where upstream's tests need another line here and there, a patch of the
-//! repository has it, which is part of what they are made from.
+//! network is needed once. Where upstream's tests need another line here and there, a patch in the
+//! repository adds it; the patch is one of their sources.
 
 mod overlay;
 mod patch;
@@ -26,13 +26,13 @@ use crate::{cache, repository};
 
 /// The release that `tests/upstream/go.mod` requires; the programs call themselves so.
 pub const VERSION: &str = "v1.36.3";
-/// Changes with the way of building, so that an older cache is rebuilt.
+/// Changes whenever the way of building does, so that an older cache is rebuilt.
 const RECIPE: &str = "1";
 /// The oldest Go that fetches by itself the compiler which go.mod asks for.
 const GO_MIN: u32 = 21;
-/// The inputs of every program of the module; for upstream's own programs, that is all.
+/// Sources of every program of the module; upstream's own programs have no others.
 const MODULE_FILES: [&str; 2] = ["go.mod", "go.sum"];
-/// The same for the components and what asks some of them alone.
+/// Sources of the components and of programs that call a part of them.
 const COMPONENT_FILES: [&str; 13] = [
     "go.mod",
     "go.sum",
@@ -48,7 +48,7 @@ const COMPONENT_FILES: [&str; 13] = [
     "vectors/reading_shape.go",
     "vectors/linkname.s",
 ];
-/// The inputs of the program that knows the types of Go.
+/// Sources of the program that knows the types of Go.
 const GOLANG_FILES: [&str; 8] = [
     "go.mod",
     "go.sum",
@@ -59,7 +59,7 @@ const GOLANG_FILES: [&str; 8] = [
     "vectors/golang/patches.go",
     "vectors/golang/types.go",
 ];
-/// The inputs of the program that syncs StatefulSets and DaemonSets.
+/// Sources of the program that syncs StatefulSets and DaemonSets.
 const SET_FILES: [&str; 8] = [
     "go.mod",
     "go.sum",
@@ -70,7 +70,7 @@ const SET_FILES: [&str; 8] = [
     "vectors/sets/statefulset.go",
     "vectors/sets/world.go",
 ];
-/// The inputs of the program that syncs Deployments and ReplicaSets.
+/// Sources of the program that syncs Deployments and ReplicaSets.
 const REPLICA_FILES: [&str; 6] = [
     "go.mod",
     "go.sum",
@@ -79,7 +79,7 @@ const REPLICA_FILES: [&str; 6] = [
     "vectors/replicas/main.go",
     "vectors/replicas/sets.go",
 ];
-/// The inputs of the program that syncs quotas and namespaces.
+/// Sources of the program that syncs quotas and namespaces.
 const METADATA_FILES: [&str; 8] = [
     "go.mod",
     "go.sum",
@@ -90,7 +90,7 @@ const METADATA_FILES: [&str; 8] = [
     "vectors/metadata/pods.go",
     "vectors/metadata/quota.go",
 ];
-/// The inputs of the program that syncs Jobs and CronJobs and collects garbage.
+/// Sources of the program that syncs Jobs and CronJobs and collects garbage.
 const JOB_FILES: [&str; 6] = [
     "go.mod",
     "go.sum",
@@ -121,7 +121,7 @@ const COMPONENTS: [&str; 13] = [
 pub enum Program {
     /// All components in one, linked under each one's name.
     Components,
-    /// The kubelet alone: what all components in one take of memory is not the kubelet's.
+    /// The kubelet alone: the memory of the combined program is not the kubelet's.
     Kubelet,
     /// The scheduler alone, for the same reason.
     Scheduler,
@@ -129,7 +129,7 @@ pub enum Program {
     ControllerManager,
     /// The cluster's DNS.
     CoreDns,
-    /// Answers questions about the Go types of the API's objects, a line at a time.
+    /// Answers, a line at a time, questions about the Go types of the API's objects.
     GolangVectors,
     /// Syncs of random StatefulSets and DaemonSets by upstream's controllers.
     SetVectors,
@@ -146,7 +146,7 @@ pub enum Program {
     NoNewPrivs,
     /// An API server of a group of its own, for the aggregation test.
     SampleApiServer,
-    /// metrics-server, which reads the use of pods from the nodes' agents, of a module of its own.
+    /// metrics-server, which reads the use of pods from the nodes' agents; a module of its own.
     MetricsServer,
     /// The suite for CSI drivers, of a module of its own.
     CsiSanity,
@@ -159,7 +159,7 @@ pub enum Program {
 }
 
 impl Program {
-    /// The programs of clusters, in the order in which they are needed.
+    /// Programs of clusters, in the order in which they are needed.
     pub const FOR_CLUSTERS: [Self; 6] = [
         Self::Components,
         Self::Agnhost,
@@ -168,7 +168,7 @@ impl Program {
         Self::NoNewPrivs,
         Self::MetricsServer,
     ];
-    /// The programs of the suite that runs on such clusters.
+    /// Programs of the suite of such clusters.
     pub const FOR_SUITES: [Self; 2] = [Self::E2e, Self::Ginkgo];
 
     fn name(self) -> &'static str {
@@ -218,7 +218,7 @@ impl Program {
         }
     }
 
-    /// The folder of the module, and what in it is compiled or says what is.
+    /// The folder of the module, and its sources and build files.
     fn module(self) -> (PathBuf, &'static [&'static str]) {
         match self {
             Self::MetricsServer => {
@@ -282,7 +282,7 @@ impl Program {
         shell::capture_retried(&mut go).map(drop)
     }
 
-    /// The sum of the program's inputs.
+    /// Digest of the program's sources.
     fn stamp(self) -> Result<String> {
         let mut all = format!("{RECIPE} {VERSION}\n").into_bytes();
         let (dir, files) = self.module();
@@ -300,14 +300,14 @@ impl Program {
 /// A file of one of the modules that ours requires, such as the suites' certificates.
 pub fn module_file(module: &str, path: &str) -> Result<PathBuf> {
     let mut go = go()?;
-    // Downloading it is a no-op once it is there.
+    // Downloading it again is a no-op.
     shell::capture_retried(go.args(["mod", "download", module]))?;
     let mut list = self::go()?;
     let dir = shell::capture(list.args(["list", "-m", "-f", "{{.Dir}}", module]))?;
     Ok(Path::new(dir.trim()).join(path))
 }
 
-/// `go` in the module's folder, without flags of the environment.
+/// `go` in the module's folder; the environment's flags are ignored.
 pub(crate) fn go() -> Result<Command> {
     let program = shell::which(&["go"]).or_else(|| {
         let usual = PathBuf::from("/usr/local/go/bin/go");
@@ -322,8 +322,8 @@ pub(crate) fn go() -> Result<Command> {
     };
     let mut go = Command::new("nice");
     go.arg(program).current_dir(module_dir()).env("CGO_ENABLED", "0");
-    // The linked programs have no symbols, so their parts need none either; and memory is cheaper
-    // here than a compiler that collects garbage all the time.
+    // The programs have no symbols, so their parts need none; and memory is cheaper here than a
+    // compiler that collects garbage all the time.
     go.env("GOFLAGS", "-gcflags=all=-dwarf=false").env("GOGC", "400");
     Ok(go)
 }
@@ -345,7 +345,7 @@ pub(crate) fn linker_flags() -> String {
     flags
 }
 
-/// The sum of the inputs of the components and the suites.
+/// Digest of the sources of the components and the suites.
 pub fn stamp() -> Result<String> {
     Program::Components.stamp()
 }

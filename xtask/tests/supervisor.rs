@@ -1,5 +1,5 @@
 //! A run of xtask that is ended, or killed and followed by another one, leaves no process behind,
-//! in whatever session its processes are.
+//! in any session.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
@@ -16,11 +16,12 @@ use xtask::supervisor::MARK;
 
 /// How long anything here may take.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Starts what lives on without a parent, in a session and with a name of its own, then waits.
+/// Starts a process that outlives its parent, in a session and with a name of its own, then waits.
 const SCRIPT: &str = "setsid sh -c 'trap \"\" TERM; sleep 1000 & wait' & sleep 1000 & \
                       echo up > \"$1\"; wait";
 
-/// Held by each test: every run that starts ends what killed ones left, also that of another test.
+/// Held by each test: every starting run ends the processes of killed ones, also those of another
+/// test.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {

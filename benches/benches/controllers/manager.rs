@@ -14,10 +14,10 @@ use nix::unistd::Pid;
 use pintle_benches::load::memory_mib;
 use xtask::cluster::Cluster;
 
-/// A process that takes at most so many seconds of CPU in this time is at rest.
+/// A manager that uses no more CPU seconds than this in that time is at rest.
 const REST_FOR: Duration = Duration::from_secs(3);
 const REST_SECONDS: f64 = 0.15;
-/// How long it may take to come to rest.
+/// Limit until it is at rest.
 const REST_MAX: Duration = Duration::from_secs(300);
 /// The loops that both have.
 const LOOPS: &str = "replicationcontroller,resourcequota,namespace,serviceaccount,\
@@ -68,7 +68,7 @@ impl ManagerProcess {
             cmd.arg(format!("--{flag}={}", layout.pki(file).display()));
         }
         cmd.args(["--use-service-account-credentials=true", "--leader-elect=false"]);
-        // The limit of requests is not what is measured.
+        // The client's rate limit is not part of the measurement.
         cmd.args(["--kube-api-qps=500", "--kube-api-burst=1000"]);
         cmd.arg(format!("--controllers={LOOPS}"));
         let log = layout.dir().join(format!("{}.log", side.name));
@@ -102,7 +102,7 @@ impl ManagerProcess {
         Ok(fs::write(format!("/proc/{}/clear_refs", self.pid()), "5")?)
     }
 
-    /// Waits until it has nothing left to do; returns its processor time until then.
+    /// Waits until it has nothing left to do; returns its CPU time until then.
     pub(crate) fn rest(&self) -> Result<f64> {
         let begun = Instant::now();
         let mut before = self.cpu()?;

@@ -1,4 +1,4 @@
-//! Objects at the API server: many created at once, and a kubelet that is played.
+//! Objects in the API server: creates many at once, and simulates a kubelet.
 //!
 //! Input: a client, and how many there are to be. Bounds: `AT_ONCE` requests at the same time.
 
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 /// Requests at the same time.
 const AT_ONCE: usize = 32;
-/// Period and time limit of a check.
+/// Polling period, and limit.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 const LOOK_MAX: Duration = Duration::from_secs(600);
 /// How long a watch of the kubelet that is played lasts.
@@ -46,7 +46,7 @@ pub(crate) async fn call(
     client.request(request.body(text)?).await.with_context(|| path.to_owned())
 }
 
-/// Calls many: `each` says what is sent for a number.
+/// Sends many requests: `each` makes the one of a number.
 pub(crate) async fn call_all(
     client: &Client,
     method: Method,
@@ -61,7 +61,7 @@ pub(crate) async fn call_all(
     stream::iter(calls).buffer_unordered(AT_ONCE).try_collect().await
 }
 
-/// Asks for an object until it is as it should be; how long that took.
+/// Polls an object until it is as it should be; returns the duration.
 pub(crate) async fn wait_for(
     client: &Client,
     path: &str,
@@ -94,7 +94,7 @@ fn has_code(error: &anyhow::Error, code: u16) -> bool {
 pub(crate) async fn namespace(client: &Client, name: &str) -> Result<()> {
     let body = json!({"metadata": {"name": name}});
     call(client, Method::POST, "/api/v1/namespaces", body).await?;
-    // Pods are refused before their account is there.
+    // Pods are refused until their service account exists.
     let body = json!({"metadata": {"name": "default"}});
     let path = format!("/api/v1/namespaces/{name}/serviceaccounts");
     match call(client, Method::POST, &path, body).await {
@@ -186,8 +186,8 @@ pub(crate) async fn all_rolled_out(client: &Client, namespace: &str) -> Result<(
     wait_for(client, &path, all).await.map(drop)
 }
 
-/// Plays the kubelet of a namespace's pods: each is ready at once, and gone as soon as it is
-/// deleted. A watch that ends is started again with all pods, so no event is lost for good.
+/// Simulates the kubelet of a namespace's pods: each is ready at once, and removed when it is
+/// deleted. A watch that ends is restarted with all pods, so no event is lost for good.
 pub(crate) async fn play_kubelet(client: &Client, namespace: &str) -> Result<()> {
     loop {
         play_until_watch_ends(client, namespace).await?;
@@ -217,7 +217,7 @@ async fn play_until_watch_ends(client: &Client, namespace: &str) -> Result<()> {
             }
             None => call(client, Method::PATCH, &format!("{path}/status"), ready()).await,
         };
-        // A pod may be gone before it is ready, and be deleted twice.
+        // A pod may be gone before it is ready, and may be deleted twice.
         if let Err(error) = done
             && !is_not_found(&error)
         {

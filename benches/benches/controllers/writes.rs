@@ -1,4 +1,4 @@
-//! The writes of a manager, by verb, from the API server's audit log.
+//! Writes of a manager, by verb, from the API server's audit log.
 //!
 //! Input: the log, from a place on. Output: counts. Events, leases and requests for tokens are no
 //! part of it: they are no decisions.
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-/// The manager's user at the API server.
+/// Users of the manager's requests.
 const MANAGER: &str = "system:kube-controller-manager";
 const ACCOUNTS: &str = "system:serviceaccount:kube-system:";
 /// Resources that are not counted.
@@ -27,12 +27,12 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// The log's end as it is now.
+    /// The current end of the log.
     pub(crate) fn at_end(path: &Path) -> Result<Self> {
         Ok(Self { path: path.to_owned(), at: fs::metadata(path)?.len() })
     }
 
-    /// The writes since then.
+    /// Writes since the mark.
     pub(crate) fn writes(&self) -> Result<Writes> {
         let mut file = File::open(&self.path)?;
         file.seek(SeekFrom::Start(self.at))?;

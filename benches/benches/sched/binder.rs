@@ -1,5 +1,5 @@
-//! A client that binds each pod on its watch event, emits the event and decides nothing: a lower
-//! bound for every scheduler that writes what kube-scheduler writes.
+//! A client that binds each pod as soon as its watch event arrives, emits an Event, and decides
+//! nothing: a lower bound for every scheduler with kube-scheduler's writes.
 
 use anyhow::Result;
 use futures_util::{StreamExt as _, TryStreamExt as _};
@@ -14,7 +14,7 @@ use serde_json::Value;
 /// Bindings under way.
 const AT_ONCE: usize = 64;
 
-/// Binds pods that come to a namespace to its nodes in turn, until so many are bound.
+/// Binds new pods of a namespace to the nodes in turn, until this number is bound.
 pub(crate) async fn bind(
     client: &kube::Client,
     namespace: &str,
@@ -53,7 +53,7 @@ async fn one(
     events.create(&params, &scheduled(pod, &name, &node)).await.map(drop)
 }
 
-/// The event of kube-scheduler for a bound pod.
+/// The Event that kube-scheduler emits for a bound pod.
 fn scheduled(pod: ObjectMeta, name: &str, node: &str) -> Event {
     let namespace = pod.namespace.clone().unwrap_or_default();
     Event {

@@ -1,8 +1,8 @@
-//! Decisions that the plain case does not show: other kinds of pods, slopes, a million nodes.
+//! Decisions that the plain case does not cover: other kinds of pods, slopes, a million nodes.
 //!
 //! Input: clusters of `cluster.rs`. Output: lines of the table, microseconds of CPU a pod. The
-//! million nodes are decided when `PINTLE_MILLION_PODS` says for how many pods, each of which is
-//! compiled and placed. A million pods are four minutes.
+//! million nodes are decided only if `PINTLE_MILLION_PODS` sets the number of pods, each of which
+//! is compiled and placed. A million pods take four minutes.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ fn asking(at: usize, resource: &str, amount: &str) -> Pod {
     })
 }
 
-/// Every pod asks for an amount that no other asks for.
+/// Every pod requests an amount that no other pod requests.
 fn unlike_any(at: usize) -> Pod {
     asking(at, "cpu", &format!("{}m", 100 + at % DISTINCT))
 }
@@ -43,8 +43,7 @@ fn decided(cluster: &Cluster, programs: &[Arc<Program>]) -> f64 {
     })
 }
 
-/// Nanoseconds of a decision, a placement and its undoing, which invalidate what the decision
-/// cached.
+/// Nanoseconds of a decision, a placement and its removal, which invalidate cached results.
 fn placed(cluster: &mut Cluster, kind: impl Fn(usize) -> Pod) -> f64 {
     let pods = (0..DISTINCT).map(|at| kind(1_000_000 + at));
     let mut read =
@@ -71,7 +70,7 @@ fn with_gpu(at: usize, mut node: Node) -> Node {
     node
 }
 
-/// Other kinds of pods, and what more selectors cost.
+/// Other kinds of pods, and the cost of more selectors.
 pub(crate) fn kinds() {
     let mut world = cluster::cluster(NODES, PODS);
     for at in 0..NODES {
@@ -118,7 +117,7 @@ fn selectors() {
     println!("ten times the selectors: {:.2} us with placement, {:.2}x", many / 1e3, many / few);
 }
 
-/// A million nodes, and as many pods as asked for.
+/// A million nodes, and `PINTLE_MILLION_PODS` pods.
 pub(crate) fn million() {
     let asked = std::env::var("PINTLE_MILLION_PODS").ok().and_then(|n| n.parse::<usize>().ok());
     let Some(pods) = asked else {

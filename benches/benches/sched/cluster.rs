@@ -126,7 +126,7 @@ pub(crate) fn change(pod: Pod, with: impl FnOnce(&mut serde_json::Value)) -> Pod
     serde_json::from_value(value).expect("pod")
 }
 
-/// One that keeps away from its like.
+/// A pod with anti-affinity to pods like it.
 pub(crate) fn lonely(at: usize) -> Pod {
     change(pod(at, false), |p| {
         let labels = p["metadata"]["labels"].clone();

@@ -18,13 +18,13 @@ use super::{all_bound, create_pods, new_cluster, set_up, with_client};
 const ROUNDS: usize = 5;
 /// Pods that come after each.
 const PODS: usize = 10;
-/// The longest wait for a lease to be taken.
+/// Limit until a scheduler holds the lease.
 const TAKEN_MAX: Duration = Duration::from_secs(60);
-/// Port of the first scheduler; each has a port of its own.
+/// Port of the first of the schedulers; each has a port of its own.
 const FIRST_PORT: usize = 10259;
 
-/// From the moment at which a standby says that it took the lease to its first binding, in
-/// milliseconds, the longest of some times; both schedulers.
+/// Milliseconds from the moment at which a standby logs that it took the lease to its first
+/// binding, the longest of some times; both schedulers.
 pub(crate) fn rows(ours: &Side, theirs: &Side, nodes: usize) -> Result<[Row; 1]> {
     let (theirs, ours) = (longest(theirs, nodes)?, longest(ours, nodes)?);
     let measure = format!("hand-over: from the lease to the first binding, longest of {ROUNDS}");
@@ -62,13 +62,13 @@ fn longest(side: &Side, nodes: usize) -> Result<f64> {
     Ok(Spread::of(took).max())
 }
 
-/// The holder of the lease, and the time since which it has it, in seconds.
+/// Holder of the lease, and the time since it took it, in seconds.
 struct Held {
     by: String,
     at: f64,
 }
 
-/// Waits until the lease has a holder, another one than before.
+/// Waits until a scheduler, another one than before, holds the lease.
 fn taken(cluster: &Cluster, before: Option<&Held>) -> Result<Held> {
     with_client(cluster, async |client| {
         let leases: Api<Lease> = Api::namespaced(client, "kube-system");

@@ -275,7 +275,7 @@ pub(crate) fn node(at: usize) -> Value {
     })
 }
 
-/// The fields of a pod that a scheduler reads.
+/// Fields of a pod that a scheduler reads.
 #[derive(Debug, PartialEq, Deserialize)]
 pub(crate) struct SchedPod {
     pub(crate) metadata: SchedMeta,
@@ -347,7 +347,7 @@ pub(crate) struct SchedSelector {
     pub(crate) match_labels: SymbolMap,
 }
 
-/// A taint, or what is tolerated.
+/// A taint, or a toleration.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct SchedTaint {
@@ -364,7 +364,7 @@ pub(crate) struct SchedPodStatus {
     pub(crate) nominated_node_name: Symbol,
 }
 
-/// The fields of a node that a scheduler reads.
+/// Fields of a node that a scheduler reads.
 #[derive(Debug, PartialEq, Deserialize)]
 pub(crate) struct SchedNode {
     pub(crate) metadata: SchedMeta,

@@ -11,7 +11,7 @@ use crate::cases;
 use crate::kit::{Case, controller, name, run, template};
 
 const ZONE: &str = "Asia/Kolkata";
-/// Its offset ahead of UTC, all year: the host may have no database of zones.
+/// Its offset from UTC, all year: the host may have no time zone database.
 const AHEAD_SECONDS: i32 = 19_800;
 
 #[test]
@@ -27,7 +27,7 @@ fn jobs_of_schedules_are_upstreams() {
     ]);
 }
 
-/// A daily schedule with its last time so many hours ago, and that time.
+/// A daily schedule that was last due so many hours ago, and that time.
 fn daily(hours_ago: i64) -> Result<(String, Zoned)> {
     let offset = Offset::from_seconds(AHEAD_SECONDS).context("less than a day")?;
     let now = Zoned::now().with_time_zone(TimeZone::fixed(offset));
@@ -113,7 +113,7 @@ async fn a_changed_schedule_makes_up_for_nothing(t: &Case) -> Result<()> {
     t.stays("no second job", json!([job_name(&at)]), async || jobs(t).await).await
 }
 
-/// A job runs, and a later start has been missed; the names of the one and of the other.
+/// Starts a CronJob with a running job and a missed later start; returns the names of both.
 async fn one_runs(t: &Case, policy: &str) -> Result<(String, String)> {
     let ((first, at), (second, later)) = (daily(6)?, daily(3)?);
     create(t, &first, json!({"concurrencyPolicy": policy, "successfulJobsHistoryLimit": 1}))
@@ -125,7 +125,7 @@ async fn one_runs(t: &Case, policy: &str) -> Result<(String, String)> {
     t.eq("it is active", json!([job]), async || active(t).await).await?;
     t.settles(&["CronJob", "Job"]).await?;
     t.patch("CronJob", "c", json!({"spec": {"schedule": second}})).await?;
-    // A schedule that changed makes up for nothing; another change does.
+    // A changed schedule starts no missed job; another change does.
     t.patch("CronJob", "c", json!({"metadata": {"annotations": {"wake": "up"}}})).await?;
     Ok((job, job_name(&later)))
 }

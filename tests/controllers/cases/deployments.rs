@@ -226,7 +226,7 @@ async fn a_stuck_rollout_says_so_and_recovers(t: &Case) -> Result<()> {
     t.settles(&["Deployment", "ReplicaSet", "Pod"]).await
 }
 
-/// k#21810, k#19299: an unready set makes room, and no old one is scaled up.
+/// k#21810, k#19299: an unready set is scaled down, and no old one is scaled up.
 async fn a_third_template_scales_the_second_down_first(t: &Case) -> Result<()> {
     t.deployment("d", 6, json!({"strategy": surge(2, 1)})).await?;
     t.kubelet(None, |pod| image(pod) == "good");

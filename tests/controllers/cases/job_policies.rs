@@ -18,7 +18,7 @@ fn ends_of_jobs_are_upstreams() {
     ]);
 }
 
-/// Waits for so many active pods, binds and runs them; their names.
+/// Waits for this number of active pods, binds and runs them; returns their names.
 async fn run_pods(t: &Case, count: usize) -> Result<Vec<String>> {
     let node = t.node("n", Value::Null).await?;
     t.eq("active", json!([count]), async || status(t, &["active"]).await).await?;

@@ -1,7 +1,7 @@
 //! Behaviour that users reported as bugs or surprises, by controller: what upstream 1.36 does.
 //!
 //! Each case names its reports (`k#`: of kubernetes/kubernetes). All run on one server, with one
-//! manager for all controllers that pintle has; `PINTLE_CONTROLLERS` runs them against another one.
+//! manager for all of pintle's controllers; `PINTLE_CONTROLLERS` runs them against another manager.
 
 mod accounts;
 mod collector;

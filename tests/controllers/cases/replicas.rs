@@ -20,7 +20,7 @@ fn replicas_are_upstreams() {
     ]);
 }
 
-/// Creates a controller of so many pods and returns their names, the oldest first.
+/// Creates a controller and its pods, and returns their names, the oldest first.
 async fn create(t: &Case, kind: &str, replicas: usize) -> Result<Vec<String>> {
     let labels = json!({"app": "r"});
     let selector =
@@ -41,7 +41,8 @@ fn sorted(mut names: Vec<String>) -> Value {
     names.into()
 }
 
-/// k#111443: without a node, pending, not Ready, a lower cost, more pods on the node, more restarts.
+/// k#111443: without a node, pending, not Ready, a lower cost, more pods on the node, more
+/// restarts.
 async fn scaling_down_deletes_pods_by_rank(t: &Case) -> Result<()> {
     let (a, b) = (t.node("a", Value::Null).await?, t.node("b", Value::Null).await?);
     let mut pods = create(t, "ReplicaSet", 7).await?;
@@ -60,7 +61,7 @@ async fn scaling_down_deletes_pods_by_rank(t: &Case) -> Result<()> {
     let ready = async || t.counted("ReplicaSet", "r", "readyReplicas").await;
     t.eq("four are Ready", json!(4), ready).await?;
     t.settles(&["ReplicaSet", "Pod"]).await?;
-    // The first of the list is always the next to go: node a is the fuller one when b has one pod.
+    // The first of the list is always the next victim: node a has more pods when b has one.
     for left in (2..7).rev() {
         t.patch("ReplicaSet", "r", json!({"spec": {"replicas": left}})).await?;
         pods.remove(0);

@@ -64,7 +64,7 @@ async fn a_held_namespace_says_what_holds_it(t: &Case) -> Result<()> {
     t.gone("Namespace", &other.namespace).await
 }
 
-/// While a pod is left, nothing else is deleted, and the conditions count nothing.
+/// While a pod is left, nothing else is deleted, and the conditions report no other kinds.
 async fn pods_go_before_everything_else_of_a_namespace(t: &Case) -> Result<()> {
     let (other, node) = (begin_other(t).await?, t.node("n", Value::Null).await?);
     let _ = other.create("ServiceAccount", "default", json!({})).await;
@@ -189,7 +189,7 @@ async fn counts_of_objects_follow_deletions(t: &Case) -> Result<()> {
     t.settles(&["ResourceQuota"]).await
 }
 
-/// k#65107, k#71450: what is created before its quota, and a quota that changes.
+/// k#65107, k#71450: objects created before their quota, and a quota that changes.
 async fn custom_and_changed_quotas_are_counted_again(t: &Case) -> Result<()> {
     t.create("Secret", "a", json!({})).await?;
     t.create("Secret", "b", json!({})).await?;

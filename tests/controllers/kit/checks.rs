@@ -15,7 +15,7 @@ use super::{Case, Requests, name};
 
 /// Enough for anything that a controller does here.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How long something has to stay as it is.
+/// How long a state must stay unchanged.
 const STAYS: Duration = Duration::from_secs(3);
 /// How long a namespace may need until nothing is written.
 const SETTLES: Duration = Duration::from_secs(30);
@@ -37,7 +37,7 @@ impl Case {
         .map(drop)
     }
 
-    /// Waits until the answer says yes, and returns what came with it.
+    /// Waits until the answer is true, and returns the value beside it.
     pub async fn until(
         &self,
         what: &str,

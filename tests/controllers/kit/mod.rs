@@ -1,10 +1,10 @@
-//! Tools of the cases: requests in a namespace of its own, checks that wait, a kubelet and a
-//! scheduler that write through the API.
+//! Kit of a case: requests in a namespace of its own, checks that wait, and a kubelet and a
+//! scheduler that are simulated through the API.
 //!
-//! A case is an async function of one [`Case`]; cases run side by side on one thread. A check asks
-//! again until it holds and fails with what was seen when its limit has passed; [`Case::stays`] and
-//! [`Case::settles`] fail for what changes later. Nodes and background tasks end with the case, its
-//! namespace is deleted, and the next run begins on a new server.
+//! A case is an async function of one [`Case`]; cases run side by side on one thread. A check polls
+//! until it holds and fails at its limit with the last state; [`Case::stays`] and [`Case::settles`]
+//! fail on later changes. Nodes and background tasks end with the case, its namespace is deleted,
+//! and the next run begins on a new server.
 //!
 //! - `requests`: objects in and out. `read`: fields of objects
 //! - `checks`: waiting. `node`: kubelet and scheduler. `workloads`: objects that cases create
@@ -56,7 +56,7 @@ macro_rules! cases {
     };
 }
 
-/// A namespace for one case, and what has to end with it.
+/// A namespace for one case, and everything that ends with it.
 pub struct Case {
     requests: Requests,
     nodes: RefCell<Vec<String>>,
@@ -114,7 +114,7 @@ pub fn run(cases: &[Named]) {
     assert!(failed.is_empty(), "{}\n{}", failed.join("\n"), server.manager_log_end());
 }
 
-/// Runs a case; returns the error, if there is one.
+/// The failure of a case, if it failed.
 async fn run_one(client: kube::Client, case: &Named) -> Option<String> {
     let began = Instant::now();
     // Nodes and their labels are named after it, which have 63 characters.

@@ -15,12 +15,12 @@ use super::{Case, DeleteHow, Requests, condition, count, is_terminating, name};
 /// How often the played kubelet looks.
 const PERIOD: Duration = Duration::from_millis(250);
 
-/// A time so many seconds ago, as the API has it.
+/// A time this many seconds ago, in the API's form.
 pub fn ago(seconds: i64) -> String {
     text_of(before_now(seconds))
 }
 
-/// So many seconds ago.
+/// A time this many seconds ago.
 pub fn before_now(seconds: i64) -> Timestamp {
     Timestamp::now() - SignedDuration::from_secs(seconds)
 }
@@ -48,8 +48,8 @@ impl Case {
         Ok(node)
     }
 
-    /// From now on binds pods to the node, if there is one, and makes them Ready, if `runs` says
-    /// yes.
+    /// Starts a kubelet that binds pods to the node, if there is one, and makes those Ready that
+    /// `runs` accepts.
     pub fn kubelet(&self, node: Option<&str>, runs: impl Fn(&Value) -> bool + 'static) {
         let (requests, node) = (self.requests.clone(), node.map(str::to_owned));
         let work = async move {

@@ -1,7 +1,7 @@
 //! Requests of one namespace: JSON objects in, JSON objects out.
 //!
-//! Input: a kind's name and an object's name. Output: the object, or `null` where there is none; any
-//! other refusal is an error with the server's message. Kinds without a namespace ignore it.
+//! Input: a kind's name and an object's name. Output: the object, or `null` where there is none;
+//! any other refusal is an error with the server's message. Kinds without a namespace ignore it.
 
 use anyhow::{Context, Result, bail};
 use http_body_util::BodyExt as _;
@@ -127,7 +127,7 @@ impl Requests {
         self.send("POST", &path, body).await.map(drop)
     }
 
-    /// Deletes an object; one that is gone is fine.
+    /// Deletes an object; a missing object is no error.
     pub async fn delete(&self, kind: &str, name: &str, how: DeleteHow) -> Result<()> {
         let mut options = json!({"kind": "DeleteOptions", "apiVersion": "v1"});
         if let Some(policy) = how.propagation {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{DeleteHow, Requests, annotation, controller, image, name, uid};
 
-/// A pod template with the label `app`, for pods that end at once; fields of the spec on top.
+/// A pod template with the label `app` and a grace period of 0; fields of the spec on top.
 pub fn template(app: &str, image: &str, spec: Value) -> Value {
     let container = json!({"name": "c", "image": image});
     let usual = json!({"terminationGracePeriodSeconds": 0, "automountServiceAccountToken": false,
@@ -28,14 +28,14 @@ fn image_patch(image: &str) -> Value {
 }
 
 impl Requests {
-    /// A Deployment of so many replicas.
+    /// A Deployment with these replicas.
     pub async fn deployment(&self, name: &str, replicas: u32, spec: Value) -> Result<Value> {
         let usual = json!({"replicas": replicas, "selector": {"matchLabels": {"app": name}},
             "template": template(name, "good", json!({}))});
         self.create("Deployment", name, json!({"spec": merged(usual, spec)})).await
     }
 
-    /// A StatefulSet of so many replicas.
+    /// A StatefulSet with these replicas.
     pub async fn stateful_set(&self, name: &str, replicas: u32, spec: Value) -> Result<Value> {
         let usual = json!({"replicas": replicas, "serviceName": name,
             "selector": {"matchLabels": {"app": name}},
@@ -51,7 +51,7 @@ impl Requests {
         self.create("DaemonSet", name, json!({"spec": merged(usual, spec)})).await
     }
 
-    /// A Job with pods that are not restarted.
+    /// A Job with `restartPolicy: Never`.
     pub async fn job(&self, name: &str, spec: Value) -> Result<Value> {
         let pod = template(name, "good", json!({"restartPolicy": "Never"}));
         let usual = json!({"template": {"spec": pod["spec"]}});

@@ -1,4 +1,4 @@
-//! All fuzz targets in one program: `PINTLE_FUZZ` names the one that is run.
+//! All fuzz targets in one program: `PINTLE_FUZZ` names the target to run.
 #![no_main]
 
 mod scheduler;

@@ -1,6 +1,6 @@
-//! Decoders of the agent's server, and of what commands of probes print. Their files use nothing
-//! else of the agent, and are compiled here once more: with all that the agent links, the program
-//! would take minutes longer to build.
+//! Decoders of the agent's server, and of the output of probe commands. Their files use nothing
+//! else of the agent and are compiled here once more, because the program would take minutes longer
+//! to build with everything that the agent links.
 
 #![allow(dead_code, unreachable_pub, reason = "most of these files is for the agent")]
 

@@ -1,10 +1,9 @@
 //! An API server in memory, on the loopback: objects with versions, lists, watches, patches,
 //! tokens, faults.
 //!
-//! Input: objects of the test, requests of the agent over plain HTTP. Output: answers as the real
-//! one gives them, as far as a node agent looks at them, and what was written. A pod that is
-//! deleted stays until the agent says that it is over. Nothing is validated or defaulted. `serve`
-//! is its HTTP side.
+//! Input: objects of the test, requests of the agent over plain HTTP. Output: the real server's
+//! answers, as far as a node agent reads them, and the recorded writes. A deleted pod stays until
+//! the agent reports its end. Nothing is validated or defaulted. `serve` is its HTTP side.
 
 mod serve;
 
@@ -17,7 +16,7 @@ use tokio::sync::{oneshot, watch};
 
 use pintle_api_types::strategic;
 
-/// Where an object is: path of its group, namespace, plural, name.
+/// Key of an object: path of its group, namespace, plural, name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     group: String,
@@ -60,7 +59,7 @@ pub struct ApiServer {
     thread: Option<(oneshot::Sender<()>, thread::JoinHandle<()>)>,
 }
 
-/// The state that the server's thread shares with the test.
+/// State that the server's thread shares with the test.
 #[derive(Clone, Debug)]
 struct Shared {
     world: Arc<Mutex<World>>,
@@ -136,14 +135,14 @@ impl ApiServer {
         self.shared.change(|world| world.begin_deletion(key));
     }
 
-    /// The events about an object, in the order of their first emission.
+    /// The events about an object, in the order in which they were first emitted.
     pub fn events(&self, namespace: &str, name: &str) -> Vec<Value> {
         let world = self.shared.world();
         let about = |event: &&Value| event["involvedObject"]["name"] == name;
         let of = world.objects.iter();
         let of = of.filter(|(key, _)| key.plural == "events" && key.namespace == namespace);
         let mut events: Vec<Value> = of.map(|(_, event)| event).filter(about).cloned().collect();
-        // Names end with the time of the first one.
+        // Names end with the time of the first emission.
         events.sort_by_key(|event| {
             let name = event["metadata"]["name"].as_str().unwrap_or_default();
             let stamp = name.rsplit('.').next().unwrap_or_default();
@@ -186,7 +185,7 @@ impl Shared {
 }
 
 impl Key {
-    /// The object that a path names, and the subresource. The name is empty for a collection.
+    /// The key of a path, and the subresource. The name is empty for a collection.
     fn parse(path: &str) -> Option<(Self, String)> {
         let mut parts = path.trim_matches('/').split('/');
         let group = match parts.next()? {
@@ -252,7 +251,7 @@ impl World {
         Some(object)
     }
 
-    /// A pod that is over goes at once, another one when the agent says so.
+    /// A pod that has ended is removed at once, another one when the agent deletes it.
     fn begin_deletion(&mut self, key: Key) {
         let Some(mut pod) = self.objects.get(&key).cloned() else { return };
         let over = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));

@@ -1,4 +1,4 @@
-//! Records of pods in the nodes' runtimes.
+//! Sandboxes and containers in the nodes' runtimes.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Requests to the agent's HTTPS port as any kind of client.
+//! Requests to the agent's HTTPS port, with the credentials that a test chooses.
 
 use std::fs;
 
@@ -18,12 +18,12 @@ const PORT: u16 = 10250;
 /// Most of an answer that is read, in bytes.
 const BODY_BYTES_MAX: usize = 16 << 20;
 
-/// The client's credentials.
+/// Credentials of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Who {
-    /// No credentials.
+    /// None.
     Nobody,
-    /// This bearer token.
+    /// A bearer token.
     Token(String),
     /// A user of the cluster, by the certificate.
     User(&'static str),
@@ -39,7 +39,7 @@ pub struct Answer {
 }
 
 impl TestCluster {
-    /// Asks for one path after the other; the answers are in the same order.
+    /// Requests one path after the other; the answers are in the same order.
     pub fn ask_port(&self, who: &Who, paths: &[(Method, String)]) -> Result<Vec<Answer>> {
         let file = tempfile::NamedTempFile::new()?;
         fs::write(&file, self.port_kubeconfig(who).to_string())?;

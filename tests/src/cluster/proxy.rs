@@ -1,10 +1,10 @@
-//! Between the agent and the API server: a proxy that breaks what passes, as a test says.
+//! A proxy between the agent and the API server that injects a test's faults.
 //!
-//! It listens beside the API server, with the API server's own certificate, and asks it in the
-//! node's name: the agent needs nothing but another address. Each connection of the agent has one
-//! of its own to the API server. What happens to a request is a [`Fault`] that the test's rule
-//! chooses; `cut` and `lose_packets` are for whole connections. What was broken is counted, so that
-//! a test can tell that it has broken something.
+//! It listens beside the API server, with the API server's own certificate, and forwards requests
+//! with the node's credentials: the agent needs only another address. Each connection of the agent
+//! has one of its own to the API server. A test's rule chooses a [`Fault`] for each request; `cut`
+//! and `lose_packets` affect whole connections. Injected faults are counted, so that a test can
+//! check that it has broken something.
 
 mod body;
 mod tls;
@@ -38,27 +38,27 @@ use self::body::Broken;
 const PORT: u16 = 7443;
 /// Bytes of one connection that may be on their way through the proxy, in each direction.
 const BUFFER_BYTES: usize = 64 << 10;
-/// The packet filter's instruction that says how many bytes of a packet to keep.
+/// The packet filter's instruction that returns how many bytes of a packet to keep.
 const RETURN: u16 = 6;
 
-/// The fate of one request.
+/// Fault of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing.
+    /// No fault.
     None,
-    /// The API server does not see it; the answer is this status, and when to try again, in s.
+    /// The API server does not see it; the answer is this status, with Retry-After in seconds.
     Refuse(u16, Option<u32>),
-    /// The API server does it, and the answer is lost.
+    /// The API server handles it, and the answer is lost.
     Lose,
-    /// It waits before it reaches the API server.
+    /// It is delayed before it reaches the API server.
     Slow(Duration),
-    /// The answer breaks off after so many bytes, with an error.
+    /// The answer breaks off after this number of bytes, with an error.
     Truncate(usize),
-    /// The answer ends after so many bytes, as if it were whole.
+    /// The answer ends after this number of bytes, as if it were complete.
     End(usize),
-    /// A watch ends in order instead of telling an event.
+    /// A watch ends in order instead of sending an event.
     Swallow,
-    /// A watch says 410 Gone in an event of type ERROR, and ends.
+    /// A watch sends 410 Gone in an event of type ERROR, and ends.
     Gone,
 }
 
@@ -87,7 +87,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Returns whether it follows changes.
+    /// Returns whether it is a watch.
     pub fn is_watch(&self) -> bool {
         self.path.contains("watch=true") || self.path.contains("watch=1")
     }
@@ -122,7 +122,7 @@ struct Shared {
     lines: Mutex<Vec<watch::Sender<Line>>>,
 }
 
-/// The treatment of a connection's bytes.
+/// Treatment of a connection's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line {
     Open,
@@ -167,7 +167,7 @@ impl Proxy {
         Ok(Self { shared, end: Some(end), thread: Some(thread) })
     }
 
-    /// Where the agent finds it.
+    /// Address at which the agent finds it.
     pub fn server(&self) -> String {
         format!("https://{CONTROL}:{PORT}")
     }
@@ -221,7 +221,7 @@ impl Drop for Proxy {
     }
 }
 
-/// The parts of every connection.
+/// State that every connection uses.
 struct Side {
     shared: Arc<Shared>,
     acceptor: TlsAcceptor,
@@ -242,7 +242,7 @@ async fn accept(listener: TcpListener, side: Arc<Side>) {
         let pumped = tokio::spawn(pump(stream, outer, state));
         let side = Arc::clone(&side);
         tokio::spawn(async move {
-            // An agent that goes away, or an API server that is not there, is no fault of ours.
+            // A closed connection of the agent, or a missing API server, is no error of the proxy.
             let _ = connection(inner, side).await;
             pumped.abort();
         });

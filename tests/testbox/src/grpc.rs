@@ -1,8 +1,8 @@
 //! Just enough HTTP/2 to answer `grpc.health.v1.Health/Check`.
 //!
-//! Every request on a connection is taken for a health check; its headers are not decoded, so no
-//! compression state is needed, and ours are sent as literals. The asked service name is read from
-//! the message: `unknown` is answered with NOT_FOUND, every other one with the shared health.
+//! Every request on a connection is treated as a health check; its headers are not decoded, so no
+//! compression state is needed, and ours are sent as literals. The requested service name is read
+//! from the message: `unknown` is answered with NOT_FOUND, every other one with the shared health.
 //! Our own because a full HTTP/2 stack would be larger than everything else in the image.
 
 use std::io::{Error, Read, Write};
@@ -10,11 +10,11 @@ use std::net::TcpStream;
 
 use crate::serve::Health;
 
-/// The first bytes of a client.
+/// Connection preface of a client.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Largest frame a client may send without asking, in bytes.
 const FRAME_BYTES_MAX: usize = 16 << 10;
-/// The service name that this server says it does not know.
+/// The service name that this server answers with NOT_FOUND.
 const UNKNOWN_SERVICE: &[u8] = b"unknown";
 
 const DATA: u8 = 0;

@@ -135,8 +135,7 @@ fn hog(mib: usize) -> Outcome {
     pause()
 }
 
-/// Grows in ten steps a second. SIGTERM does not end it, as a process short of memory does not
-/// react.
+/// Grows in ten steps a second. SIGTERM does not end it, as a program out of memory may not react.
 fn grow(mib_per_second: usize) -> Outcome {
     const STEPS: usize = 10;
     let mut held = Vec::new();

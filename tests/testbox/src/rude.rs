@@ -43,7 +43,7 @@ pub(crate) fn run(options: &[&str]) -> Outcome {
     crate::pause()
 }
 
-/// Reads what comes, so that the client's end is noticed.
+/// Reads incoming bytes, so that the client's end is noticed.
 fn silent(mut stream: TcpStream) -> std::io::Result<()> {
     let mut buffer = [0; 1024];
     while stream.read(&mut buffer)? > 0 {}
@@ -86,7 +86,7 @@ fn redirect(mut stream: TcpStream) -> std::io::Result<()> {
     stream.write_all(answer.as_bytes())
 }
 
-/// The host that the client asked for, so that the redirect leads back here.
+/// The requested host, so that the redirect leads back here.
 fn host_of(head: &[u8]) -> String {
     let text = String::from_utf8_lossy(head);
     let host =

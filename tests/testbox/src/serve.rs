@@ -19,7 +19,7 @@ const HANG: Duration = Duration::from_secs(3600);
 /// How often the TCP port follows the state.
 const TCP_POLL: Duration = Duration::from_millis(20);
 
-/// The server's current answer.
+/// The server's current state.
 #[derive(Default)]
 pub(crate) struct Health {
     mode: AtomicU8,

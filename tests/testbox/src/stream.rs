@@ -27,7 +27,7 @@ pub(crate) fn get(url: &str) -> Outcome {
     Ok(u8::from(!status.starts_with('2')))
 }
 
-/// Lines `0000000042 xxxx...` so that a reader can tell what is lost or repeated.
+/// Lines `0000000042 xxxx...` so that a reader notices lost or repeated ones.
 pub(crate) fn log(bytes_per_second: usize, line_bytes: usize) -> Outcome {
     let pad = "x".repeat(line_bytes.saturating_sub(12));
     let per_slice = (bytes_per_second as f64 * SLICE.as_secs_f64() / line_bytes as f64).ceil();

@@ -1,5 +1,5 @@
-//! Events of a static pod after its manifest is removed and put back before the pod has ended,
-//! which is how users restart one.
+//! A static pod whose manifest is removed and put back before the pod has ended, as users do to
+//! restart one: its events from then on.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use serde_json::json;
 
 const NAME: &str = "web-node";
 
-/// Checks that the `Started` event of its container was emitted so often.
+/// Its Started event has this count.
 fn started(stand: &Stand, times: u64) -> Result<()> {
     let events = stand.api.events("ns", NAME);
     let starts = events.iter().filter(|event| event["reason"] == "Started");

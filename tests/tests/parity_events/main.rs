@@ -1,11 +1,11 @@
 //! Events about pods, against those of the Go kubelet.
 //!
-//! Each recorded pod runs again, in real time, on an agent with a fake runtime and a fake API
-//! server: the runtime's containers exit when and how the recorded ones did, its calls fail with
-//! the recorded errors, probes meet ports that answer as recorded. The agent must emit the recorded
-//! events: type, reason, message, container, order, and all other fields. Counts are compared if
-//! they follow from what happened to containers; an event that only repeats with the kubelet's
-//! retries and syncs must be emitted at least once, and as one event.
+//! Each recorded pod is run again, in real time, on an agent whose runtime and API server are
+//! fakes: the runtime's containers end when and how the recorded ones did, its calls fail with the
+//! recorded messages, probes meet ports that answer as recorded. The agent must emit the recorded
+//! events: type, reason, message, container, order, and all other fields. Counts that follow from
+//! container state changes are compared. An event that only repeats with the kubelet's retries and
+//! syncs must be emitted at least once, and as one event.
 //!
 //! `PINTLE_RECORDED=DIR` plays another folder of recordings. Needs root: volumes are mounted.
 

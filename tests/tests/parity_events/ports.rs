@@ -1,4 +1,4 @@
-//! Ports of recorded containers that probes connect to, on an address of the loopback for each pod.
+//! Probed ports of recorded containers, on a loopback address for each pod.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, Probe};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-/// How often a listener looks whether it is still wanted.
+/// How often a listener checks whether it is still needed.
 const PERIOD: Duration = Duration::from_millis(5);
 
 /// How a port answers: an HTTP status, or nothing at all.
@@ -71,7 +71,7 @@ pub(crate) fn address(index: usize) -> Ipv4Addr {
     Ipv4Addr::new(127, 77, high, low)
 }
 
-/// The containers with probes that connect to ports, each with the ports.
+/// Containers with probes that open connections, and the ports of each.
 pub(crate) fn probed(pod: &Pod) -> Vec<(String, Vec<u16>)> {
     let Some(spec) = &pod.spec else { return Vec::new() };
     let containers = spec.init_containers.iter().flatten().chain(&spec.containers);

@@ -1,4 +1,4 @@
-//! The recorded behaviour of the fake runtime: images, exits, commands, failing calls.
+//! Behaviour of the fake runtime, as recorded: images, ends of containers, commands, failing calls.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use tonic::Code;
 
 use crate::replay::statuses;
 
-/// How long a container takes to end that ended within the second in which it was started.
+/// Run time of a container that ended within the second in which it was started.
 const AT_ONCE: Duration = Duration::from_millis(50);
-/// How long one takes to end after a signal.
+/// Time that a container takes to end when it is stopped.
 const STOPS: Duration = Duration::from_millis(20);
 
 /// A pod status' lists of containers.
@@ -60,7 +60,7 @@ pub(crate) fn play(stand: &Stand, pod: &str, recording: &Value) {
     commands(stand, pod, recording);
     let lives = lives(recording);
     for life in &lives {
-        // The last one that was recorded stands for those that follow it.
+        // Later attempts behave like the last recorded one.
         let is_last = !lives.iter().any(|l| l.name == life.name && l.attempt > life.attempt);
         if is_last {
             stand.runtime.script(&format!("{pod}/{}#", life.name), life.behaviour.clone());
@@ -204,7 +204,7 @@ fn lives(recording: &Value) -> Vec<Life> {
     created(recording).into_iter().map(of).collect()
 }
 
-/// All container exits in the recorded statuses.
+/// The ends of containers that any status reported.
 fn ends(recording: &Value) -> Vec<Value> {
     let statuses = statuses(recording);
     let containers =

@@ -1,4 +1,4 @@
-//! One recorded pod: its expected events, the replay of its start and end, and the comparison.
+//! One recorded pod: its expected events, how it is started and ended again, and the comparison.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,10 +17,9 @@ use crate::script::{self, CONTAINERS, items};
 
 /// How long the last events may be under way.
 const LAST: Duration = LONG;
-/// Period of checks of a condition.
+/// Polling period of a condition.
 const PERIOD: Duration = Duration::from_millis(10);
-/// Events with a count that follows from what happened to containers. All others repeat
-/// with retries.
+/// Events whose count follows from container state changes. Everything else repeats with retries.
 const COUNTED: [&str; 7] = [
     "Created",
     "Started",
@@ -68,7 +67,7 @@ impl Told {
     }
 }
 
-/// Without addresses, times and sizes, and what a refusal says of the rest of the node.
+/// Drops addresses, times and sizes, and the rest of the node in a refusal.
 fn normal(message: &str, pod_ips: &[String]) -> String {
     let mut text = message.to_owned();
     for ip in pod_ips {
@@ -131,7 +130,7 @@ impl Story {
         node.unwrap_or_else(|| "node".to_owned())
     }
 
-    /// True for one that wants something of the node which others may have.
+    /// True for a pod that uses a shared resource of the node.
     pub(crate) fn is_alone(&self) -> bool {
         let Some(spec) = &self.pod.spec else { return false };
         let containers = || spec.init_containers.iter().flatten().chain(&spec.containers);
@@ -156,7 +155,7 @@ impl Story {
         format!("/api/v1/namespaces/{}/pods/{}", self.namespace, self.name)
     }
 
-    /// Lets it live and end, and compares.
+    /// Runs the pod, deletes it, and compares.
     pub(crate) fn play(&self, stand: &Stand) -> Vec<String> {
         let filler = self.wanted.iter().find_map(|told| told.reason.strip_prefix("OutOf"));
         let filler = filler.map(|resource| fill(stand, resource));
@@ -177,7 +176,7 @@ impl Story {
             ensure!(stand.api.get(&self.path()).is_none(), "the pod is not deleted");
             Ok(())
         });
-        // Events come behind what they tell.
+        // Events are written after the states that they report.
         let compared = wait(LAST, || {
             let differences = self.compare(&self.told(stand));
             ensure!(differences.is_empty(), "{}", differences.join("\n"));
@@ -203,7 +202,7 @@ impl Story {
         events.iter().map(|event| Told::of(event, &path(event), &ips)).collect()
     }
 
-    /// True for events with a count that follows from what happened.
+    /// True for events whose count follows from container state changes.
     fn is_counted(&self, told: &Told) -> bool {
         let of = |reason: &str| {
             let mut same = self.wanted.iter();
@@ -213,7 +212,7 @@ impl Story {
             || (told.reason == "Pulled" && told.count == of("Created"))
     }
 
-    /// Returns whether everything has happened that did before the deletion.
+    /// Fails until everything that happened before the deletion has happened.
     fn lived(&self, stand: &Stand, ports: &BTreeMap<String, Vec<Port>>) -> Result<()> {
         let told = self.told(stand);
         for wanted in self.wanted.iter().filter(|wanted| !wanted.is_end()) {
@@ -234,8 +233,8 @@ impl Story {
             let Some(found) = found else { continue };
             let runs = found.state() == ContainerState::ContainerRunning;
             ensure!(runs == stops, "{name} runs: {runs}");
-            // What the agent learns while the pod is being deleted it would tell otherwise, as the
-            // kubelet would.
+            // The agent, like the kubelet, would report differently a state that it learns during
+            // deletion.
             let told =
                 self.is_told(stand, name, &found.id, if runs { "running" } else { "terminated" });
             ensure!(told, "it is not told that {name} runs: {runs}");
@@ -243,8 +242,7 @@ impl Story {
         self.is_ready(stand)
     }
 
-    /// Returns whether the pod's status at the API server has a container, as its current or last
-    /// state.
+    /// Returns whether a status has reported the container, as its current or its last state.
     fn is_told(&self, stand: &Stand, name: &str, id: &str, state: &str) -> bool {
         let pod = stand.api.get(&self.path()).unwrap_or_default();
         statuses_of_containers(&pod["status"]).any(|status| {
@@ -257,7 +255,7 @@ impl Story {
         })
     }
 
-    /// Checks that the recorded ready containers are ready again.
+    /// Fails until all containers are ready that were ready when the pod was seen.
     fn is_ready(&self, stand: &Stand) -> Result<()> {
         let ready = |pod: &Value| {
             let mut conditions = items(&pod["status"]["conditions"]);
@@ -314,7 +312,7 @@ impl Story {
         differences
     }
 
-    /// The differences in all other fields of the events.
+    /// Differences in the other fields of events.
     fn broken(&self, stand: &Stand) -> Vec<String> {
         let uid = &self.recording["pod_when_seen"]["metadata"]["uid"];
         let node = json!(stand.node());
@@ -343,7 +341,7 @@ impl Story {
     }
 }
 
-/// Sorts events of stops: containers of a pod are stopped at once, in any order.
+/// Containers of a pod are stopped at once: the order of their events means nothing.
 fn in_order(events: &[Told]) -> Vec<Told> {
     let mut events = events.to_vec();
     for run in events.chunk_by_mut(|a, b| a.reason == "Killing" && b.reason == "Killing") {
@@ -361,13 +359,13 @@ fn container_of(path: &str) -> &str {
     path.split(['{', '}']).nth(1).unwrap_or_default()
 }
 
-/// It failed as often as recorded: from now on it is well, if it ever was.
+/// The probe failed as often as recorded: from now on it succeeds.
 fn recover(ports: &BTreeMap<String, Vec<Port>>, path: &str) {
     let of = ports.get(container_of(path));
     of.into_iter().flatten().for_each(|port| port.answer(200));
 }
 
-/// A pod that takes all that is left of a resource; its name.
+/// Creates a pod that uses up a resource; returns its name.
 fn fill(stand: &Stand, resource: &str) -> String {
     let node = format!("/api/v1/nodes/{}", stand.node());
     let allocatable = wait(LONG, || {
@@ -394,7 +392,7 @@ fn fill(stand: &Stand, resource: &str) -> String {
     name
 }
 
-/// Asks until the answer is `Ok`; in the end the last error.
+/// Polls until the answer is `Ok`; returns the last error at the limit.
 fn wait<T>(limit: Duration, mut ask: impl FnMut() -> Result<T>) -> Result<T> {
     let deadline = std::time::Instant::now() + limit;
     loop {

@@ -1,10 +1,10 @@
 //! CRI requests compared with the Go kubelet's.
 //!
-//! For each recording the pod's RunPodSandbox and CreateContainer requests are built from the
+//! For each recording the pod's RunPodSandbox and CreateContainer requests are rebuilt from the
 //! recorded object and node and compared field by field; also the timeouts of StopContainer, the
 //! errors that kept a container waiting, the text of `/etc/hosts` and the limits of the pod's
-//! cgroup. Only unpredictable values are left out of the comparison: times, random file names,
-//! the order of variables (a Go map's), the address of the host's resolver.
+//! cgroup. The comparison leaves out only unpredictable values: times, random file names, the order
+//! of variables (a Go map's), the address of the host's resolver.
 //!
 //! `PINTLE_RECORDED=DIR` reads another folder of the same layout; what is absent there fails
 //! unless the folder says so. A table of pods and requests is printed in the end.
@@ -152,7 +152,7 @@ fn containers_are_given_the_recorded_time_to_stop() {
             });
             let grace =
                 stops.each_ref().map(|s| s.grace_seconds.max(stop_order::GRACE_SECONDS_MIN));
-            // What a hook takes, or a sidecar waits, is deducted.
+            // The duration of a hook, or of a sidecar's wait, is deducted.
             let spends = stops[0].pre_stop.is_some() || recording.is_sidecar(&name);
             let fits =
                 |seconds: &i64| if spends { timeout <= *seconds } else { timeout == *seconds };

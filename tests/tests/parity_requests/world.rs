@@ -178,14 +178,14 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Reads a recording. Of a pod that was gone before it was seen again the manifest is known.
+    /// Reads a recording. For a pod that was gone before it was read again it uses the manifest.
     pub(crate) fn of_pod(name: &str, file: &Value) -> Self {
         let seen = match &file["pod_when_seen"] {
             Value::Object(_) => &file["pod_when_seen"],
             _ => &file["manifest"],
         };
         let mut pod: Pod = serde_json::from_value(seen.clone()).expect("a pod");
-        // Its class must follow from the spec; what was written into the status is no input.
+        // Its class must follow from the spec; the written status is no input.
         pod.status = None;
         let notes = pod.metadata.annotations.get_or_insert_default();
         notes.entry(pod::ANNOTATION_SOURCE.to_owned()).or_insert_with(|| "api".to_owned());
@@ -196,7 +196,7 @@ impl Recording {
         Self { name: name.to_owned(), pod, calls, ips, file: file.clone() }
     }
 
-    /// The builders' view of the pod.
+    /// The builders' context of the pod.
     pub(crate) fn context<'a>(&'a self, node: &'a Node, attempt: u32) -> PodContext<'a> {
         PodContext {
             node: &node.context,
@@ -245,8 +245,8 @@ impl Recording {
         read.expect("labels of a container").1
     }
 
-    /// Builds a container's configuration. `want` gives what only the runtime knows: the image's
-    /// id and, where the spec does not name it, the image's user.
+    /// Builds a container's configuration. `want` has values that only the runtime knows: the
+    /// image's id and, where the spec does not name it, the image's user.
     pub(crate) fn container_config(
         &self,
         node: &Node,

@@ -1,10 +1,10 @@
-//! The history of containers, from the recorded calls and events.
+//! Histories of containers, from the recorded calls and events.
 //!
-//! Calls show that a container was created, its image, mounts and resources, and
-//! whether it could be started; a probe's command shows its result; events show that a probe failed
-//! or why a container waits. Reads are not recorded: only statuses have a container's start time,
-//! its exit, its user and the digest of a pulled image. They are gathered once for each
-//! container, from all of them, and may not contradict each other.
+//! A call shows that a container was created, with its image, mounts and resources, and whether it
+//! could be started; a command of a probe shows its result; an event shows that a probe failed or
+//! why a container waits. Reads are not recorded: the start and end of a container, its user and
+//! the digest of a pulled image stand in statuses only. They are gathered once for each container,
+//! from all of its statuses, and may not contradict each other.
 //!
 //! A `Moment` is a point of one container's life. Its life goes on: from none to an attempt, from
 //! made to running to ended, to the next attempt.
@@ -22,7 +22,7 @@ use super::{calls, mounts, number, resources, text};
 /// Waits of a crash loop, in the kubelet's words.
 const CRASH_WAITS: [&str; 6] = ["10s", "20s", "40s", "1m20s", "2m40s", "5m0s"];
 
-/// Where one attempt stands.
+/// Stage of one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     Created,
@@ -33,7 +33,7 @@ enum Stage {
 /// A point of a container's life.
 #[derive(Clone, Debug, Default)]
 pub struct Moment {
-    /// Which attempt, and where it stands.
+    /// The attempt's number, and its stage.
     at: Option<(usize, Stage)>,
     /// The attempt before is removed already.
     is_alone: bool,
@@ -52,7 +52,7 @@ struct Attempt {
     call: Value,
     /// Why the runtime did not start it.
     refused: Option<String>,
-    /// A RemoveContainer call was recorded.
+    /// A call asked the runtime to remove it.
     is_removed: bool,
     /// When it was started, and when it was stopped or removed, in milliseconds.
     lived_ms: (Option<i64>, Option<i64>),
@@ -71,12 +71,12 @@ struct Life {
     probes: Probes,
 }
 
-/// Possible results of probes.
+/// Recorded results of probes.
 #[derive(Default)]
 struct Probes {
     readiness: Option<Probe>,
     startup: Option<Probe>,
-    /// Failures with an event, by kind.
+    /// Reported failures, by kind.
     failures: BTreeMap<&'static str, i64>,
 }
 
@@ -168,7 +168,7 @@ impl Lives {
     }
 
     /// Returns whether this probe of this attempt may ever have succeeded: its command did, or it
-    /// had time for more tries than events of failures.
+    /// had time for more tries than were reported as failures.
     fn succeeded(&self, probes: &Probes, attempt: &Attempt, kind: &str, probe: &Probe) -> bool {
         if let Some(exec) = &probe.exec {
             let words = exec.command.as_deref().unwrap_or_default();
@@ -197,7 +197,7 @@ impl Lives {
 }
 
 impl Attempt {
-    /// Returns whether the attempt ever stood there.
+    /// Returns whether the attempt ever reached the stage.
     fn has(&self, stage: Stage) -> bool {
         match stage {
             Stage::Created => true,
@@ -206,7 +206,7 @@ impl Attempt {
         }
     }
 
-    /// Why it may be said to wait then: of what is refused the runtime's words.
+    /// Its possible waiting states at that stage: for a refused start the runtime's message.
     fn waits(&self, stage: Stage, told: Vec<Option<Waiting>>) -> Vec<Option<Waiting>> {
         match (stage, &self.refused) {
             (Stage::Ended, Some(words)) => {
@@ -308,7 +308,7 @@ fn attempt(
 }
 
 impl Attempt {
-    /// Takes its facts from a status. Two statuses must not contradict each other.
+    /// Merges the facts of a status. Two statuses must not contradict each other.
     fn hear(&mut self, status: &Value) {
         let own = self.id.clone();
         let is_its = |id: &Value| id.as_str().is_some_and(|text| text.ends_with(&own));
@@ -341,7 +341,7 @@ impl Attempt {
 }
 
 impl Attempt {
-    /// Takes its user and image, as the runtime had reported them.
+    /// Merges its user and its image, as the runtime reported them.
     fn hear_what_runs(&mut self, status: &Value) {
         let linux = &status["user"]["linux"];
         if linux.is_object() {
@@ -355,7 +355,7 @@ impl Attempt {
             assert!(same, "{} ran as two users", self.id);
             self.user = Some(user);
         }
-        // What is no digest is what the call said, or a difference.
+        // A value without a digest is the call's, or a difference.
         let digest = status["imageID"].as_str().filter(|id| id.contains("@sha256:"));
         if let Some(digest) = digest {
             let same = self.image_digest.as_ref().is_none_or(|known| known == digest);
@@ -376,7 +376,7 @@ fn events<'a>(recording: &'a Value, container: &str) -> impl Iterator<Item = &'a
     events.filter(move |event| event["fieldPath"].as_str().is_some_and(|at| at.ends_with(&name)))
 }
 
-/// Why a container was said to wait, from the events about it.
+/// Waiting states of a container, from the events about it.
 // k8s: pkg/kubelet/images/image_manager.go, pkg/kubelet/kuberuntime/kuberuntime_container.go
 fn waits(recording: &Value, container: &str) -> Vec<Waiting> {
     let told: Vec<(String, String)> =
@@ -432,7 +432,7 @@ fn waits(recording: &Value, container: &str) -> Vec<Waiting> {
     waits
 }
 
-/// Messages of hooks with failed commands, from the calls that ran them.
+/// Error of a hook whose command failed, from the call that ran it.
 // k8s: pkg/kubelet/lifecycle/handlers.go Run
 fn failed_hooks(recording: &Value, container: &str) -> Vec<String> {
     let seen = &recording["pod_when_seen"];

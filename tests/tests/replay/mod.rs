@@ -22,7 +22,7 @@ use serde_json::{Map, Value, json};
 
 use lives::{Lives, Moment};
 
-/// The recordings, by file name; empty only when the folder says that there are none.
+/// The recordings, by file name; empty only if the folder says that nothing was recorded.
 pub fn recordings() -> Vec<(String, Value)> {
     recorded::pods().unwrap_or_default()
 }
@@ -74,8 +74,8 @@ pub fn compare(at: &str, want: &Value, got: &Value, differences: &mut Vec<String
     }
 }
 
-/// Returns whether the cgroup of a pod that has ended is still there when the kubelet makes a
-/// status is chance: the derived status has then what the recorded one has.
+/// The cgroup of a pod that has ended may or may not exist when the kubelet derives a status, so
+/// the derived status takes the recorded value.
 pub fn keep_cgroup(derived: &mut PodStatus, before: &Value, recorded: &Value) {
     let had_ended = status::is_terminal(before["phase"].as_str());
     if had_ended && before["resources"] == recorded["resources"] {
@@ -83,7 +83,7 @@ pub fn keep_cgroup(derived: &mut PodStatus, before: &Value, recorded: &Value) {
     }
 }
 
-/// The input of `derive` at one step.
+/// Input of `derive` at one step.
 pub struct World {
     pub pod: Pod,
     observed: Option<ObservedPod>,
@@ -101,10 +101,10 @@ pub struct World {
 impl World {
     /// The worlds of all steps, the first one's after the first patch.
     ///
-    /// Facts of containers are taken from the calls and events (`lives`); of a status only the
-    /// moment is looked for at which it was written: no earlier than that of the status before it,
-    /// and the first at which the container's status is the recorded one. Where there is none, the
-    /// earliest moment is taken, and the comparison reports the difference.
+    /// The state of containers comes from the calls and events (`lives`). A status gives only its
+    /// moment: no earlier than that of the status before it, and the first at which the container's
+    /// status is the recorded one. Without such a moment the earliest one is used, and the
+    /// comparison shows the difference.
     pub fn all(recording: &Value, statuses: &[Value]) -> Vec<Self> {
         let lives = Lives::of(recording, statuses);
         let mut moments: Vec<(String, Moment)> =
@@ -226,7 +226,8 @@ fn node(status: &PodStatus) -> NodeFacts {
     }
 }
 
-/// The features of the runtime's default handler, from the node's recorded status.
+/// Returns whether the runtime's default handler supports recursive read-only mounts, as the node
+/// reported.
 fn default_handler_makes_read_only_mounts_recursive() -> bool {
     let writes = recorded::json_or_own("node-writes.json");
     let handlers = writes.as_array().into_iter().flatten().flat_map(|write| {
@@ -270,7 +271,7 @@ fn calls<'a>(recording: &'a Value, method: &'a str) -> impl Iterator<Item = &'a 
     calls.filter(move |call| call["method"] == method)
 }
 
-/// The runtime's record of the pod at a step, without its containers.
+/// The runtime's state of the pod at a step, without its containers.
 fn sandbox(recording: &Value, statuses: &[Value], step: usize) -> Option<ObservedPod> {
     let serves = |status: &Value| {
         let conditions = status["conditions"].as_array().into_iter().flatten();

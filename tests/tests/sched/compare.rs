@@ -1,7 +1,7 @@
-//! Every observable of a decision beside what the real scheduler said of it.
+//! Every observable of a decision compared with the real scheduler's.
 //!
-//! Input: a cluster and a case in the form of tests/recorded/SCHEDULER-VECTORS.md. Output: what is
-//! not the same.
+//! Input: a cluster and a case in the form of tests/recorded/SCHEDULER-VECTORS.md. Output: the
+//! differences.
 
 use std::collections::BTreeMap;
 
@@ -103,7 +103,7 @@ pub(crate) fn compare_preemption(
             let theirs = theirs.as_str().filter(|c| !c.is_empty());
             report("chosen", json!(chosen), json!(theirs));
         }
-        // Of equally good nodes upstream takes one at random.
+        // Upstream chooses at random among nodes of equal score.
         None => {
             let tied = case["tied"].as_array().map_or(&[][..], Vec::as_slice);
             let is_one = chosen.as_ref().map_or(tied.is_empty(), |c| tied.contains(&json!(c)));

@@ -103,7 +103,7 @@ fn quantity(q: &Quantity, cpu: bool) -> i64 {
     }
 }
 
-/// Requests by resource, with defaults for containers that name no CPU or memory when asked for.
+/// Requests by resource; with `defaults` for containers without CPU or memory requests.
 fn requests(pod: &Pod, defaults: bool) -> BTreeMap<String, i64> {
     let spec = pod.spec.as_ref().expect("spec");
     let of = |c: &k8s_openapi::api::core::v1::Container| {
@@ -208,8 +208,7 @@ impl World {
         found.and_then(|n| n.metadata.labels.clone()).unwrap_or_default()
     }
 
-    /// Returns whether a term of `owner` selects `other`; `resolved` terms are those of the
-    /// incoming pod.
+    /// Returns whether a term of `owner` selects `other`; `resolved` terms are the incoming pod's.
     fn term_selects(
         &self,
         term: &PodAffinityTerm,

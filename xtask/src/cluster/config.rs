@@ -11,13 +11,13 @@ use crate::runtime::Runtime;
 pub const PAUSE: &str = "registry.k8s.io/pause:3.10.2";
 /// The image of the cluster's DNS server, preloaded too.
 pub const COREDNS: &str = "pintle.test/coredns:1";
-/// Memory that a node reserves: two nodes share one machine's memory.
+/// Memory that a node reserves and promises to no pod: two nodes share one machine's memory.
 const RESERVED: &str = "4Gi";
 
 /// Port of the cluster's registry, on the control plane's machine.
 const REGISTRY_PORT: u16 = 5000;
 
-/// The registry's own configuration: plain HTTP, without authentication.
+/// The registry's own configuration: plain HTTP, no authentication.
 pub(crate) fn registry(dir: &Path) -> String {
     format!(
         "version: 0.1\nlog: {{level: error, accesslog: {{disabled: true}}}}\n\
@@ -26,7 +26,7 @@ pub(crate) fn registry(dir: &Path) -> String {
     )
 }
 
-/// containerd's rule for every registry: the cluster's is tried first.
+/// containerd's rule for every registry: it tries the cluster's registry first.
 pub(crate) fn registry_hosts() -> String {
     format!("[host.\"http://{CONTROL}:{REGISTRY_PORT}\"]\ncapabilities = [\"pull\", \"resolve\"]\n")
 }
@@ -83,7 +83,7 @@ pub(super) fn kubelet(layout: &Layout, node: &str) -> Value {
         "enforceNodeAllocatable": [],
         "systemReserved": {"memory": RESERVED},
         "evictionHard": {"memory.available": "100Mi"},
-        // What is removed from a full disk could not be pulled again.
+        // An image removed from a full disk could not be pulled again.
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
         "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
@@ -102,7 +102,7 @@ pub(super) fn kubelet(layout: &Layout, node: &str) -> Value {
     })
 }
 
-/// The API server logs the user and the request of each change, without the objects.
+/// Audit policy: the API server records the user and the request of each change, not the objects.
 pub(super) fn audit_policy() -> String {
     json!({
         "apiVersion": "audit.k8s.io/v1",
@@ -116,7 +116,7 @@ pub(super) fn audit_policy() -> String {
     .to_string()
 }
 
-/// The rights of kube-proxy; other components find theirs in the API server's own roles.
+/// RBAC rules of kube-proxy; other components find theirs in the API server's built-in roles.
 pub(super) fn proxy_rights() -> Value {
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",

@@ -3,7 +3,7 @@
 //!
 //! All are upstream's own unless others are chosen, with the settings of a usual cluster: Node and
 //! RBAC authorisation, NodeRestriction, bootstrap tokens, aggregation, an audit log. etcd does not
-//! sync to disk: what it holds ends with the cluster.
+//! sync to disk, because its data is removed with the cluster.
 
 use std::fs;
 use std::path::Path;
@@ -165,7 +165,7 @@ pub(super) fn configure_scheduler(cluster: &Cluster, fields: &Value) -> Result<(
     fs::write(&path, config.to_string()).with_context(|| format!("write {}", path.display()))
 }
 
-/// The flags with the part's own credentials and its authorities for clients.
+/// The part's client certificate and the CA that it trusts, as flags.
 pub(super) fn identity(cluster: &Cluster, user: &str) -> Vec<String> {
     let config = cluster.layout.kubeconfig(user);
     let config = config.display();

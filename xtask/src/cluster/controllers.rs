@@ -1,10 +1,9 @@
 //! The controller managers of a cluster: upstream's, and beside it ours for chosen controllers.
 //!
 //! Input: a choice, kept in two files of the cluster's folder, so that later runs find it. Output:
-//! two command lines. The two managers never run the same controller: upstream's is given a list
-//! that leaves out those of ours, ours a list of exactly these. Each has a lease of its own, and a
-//! port of its own, because both are on the control plane's machine. Without a choice there is
-//! upstream's alone.
+//! two command lines. The two managers never run the same controller: upstream's gets a list that
+//! leaves out ours, ours gets a list of exactly these. Each has its own lease and its own port,
+//! because both are on the control plane's machine. Without a choice only upstream's runs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +17,7 @@ use super::Cluster;
 pub const UPSTREAM: &str = "controllers";
 /// The process of ours, and the lease that it holds.
 pub const OURS: &str = "pintle-controllers";
-/// Where ours serves; upstream's has the usual port.
+/// Port of ours; upstream's has the usual one.
 pub const OURS_PORT: u16 = 10260;
 /// Controllers that pintle has, by their canonical names.
 pub const LOOPS: [&str; 14] = [
@@ -123,14 +122,14 @@ pub(super) fn ours(cluster: &Cluster, ours: &Controllers) -> Vec<String> {
     args
 }
 
-/// Managers side by side, and the scheduler with them, get time on a busy host: a process that
-/// loses its lease ends, and nothing here restarts it.
+/// Long lease timings for several managers and the scheduler on a busy host: a process that loses
+/// its lease exits, and nothing here restarts it.
 pub(super) fn patience() -> [String; 2] {
     [("lease-duration", 90), ("renew-deadline", 60)]
         .map(|(flag, seconds)| format!("--leader-elect-{flag}={seconds}s"))
 }
 
-/// Arguments that any manager of the cluster has; `signs` says whether it makes tokens.
+/// Arguments of every manager of the cluster; `signs` adds the keys that sign tokens.
 pub(super) fn usual(cluster: &Cluster, signs: bool) -> Vec<String> {
     let mut args = super::control::identity(cluster, "controllers");
     args.push("--use-service-account-credentials=true".to_owned());
@@ -148,7 +147,7 @@ pub(super) fn usual(cluster: &Cluster, signs: bool) -> Vec<String> {
     args
 }
 
-/// The rights of a manager to a lease of another name: its role names upstream's lease only.
+/// RBAC rules for a lease of another name: the manager's role names upstream's lease only.
 pub(super) fn lease_rights() -> [Value; 2] {
     let group = "rbac.authorization.k8s.io";
     let meta = json!({"name": OURS, "namespace": "kube-system"});

@@ -1,8 +1,7 @@
 //! A node's folder on a file system of its own, which a test may fill without filling the host's.
 //!
-//! Effects. A file of the wanted size, of which the host stores what is written, holds the file
-//! system; what is deleted there is given back to the host. It is mounted where the node's folder
-//! is, so that the host's side and the node's see the same.
+//! Effects. A sparse file of the wanted size holds the file system; deleted blocks are given back
+//! to the host. It is mounted on the node's folder, so that host and node see the same files.
 
 use std::fs::{self, File};
 use std::process::Command;
@@ -15,7 +14,7 @@ use nix::sys::statvfs::statvfs;
 use super::layout::Layout;
 use crate::shell::capture;
 
-/// Makes the file system and mounts it; one that is mounted stays.
+/// Makes the file system and mounts it; an existing mount stays.
 pub(super) fn mount(layout: &Layout, node: &str, bytes: u64) -> Result<()> {
     let (file, at) = (layout.disk(node), layout.node(node));
     if file.exists() {
@@ -35,7 +34,7 @@ pub(super) fn mount(layout: &Layout, node: &str, bytes: u64) -> Result<()> {
     fs::remove_dir(at.join("lost+found")).context("empty the new file system")
 }
 
-/// Unmounts it, if the node has one; the file goes with the cluster's folder.
+/// Unmounts it, if the node has one; `down` removes the file with the cluster's folder.
 pub(super) fn unmount(layout: &Layout, node: &str) -> Result<()> {
     if !layout.disk(node).exists() {
         return Ok(());

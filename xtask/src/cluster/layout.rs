@@ -1,4 +1,4 @@
-//! Where everything of a cluster is: its folder and its addresses.
+//! Folders and addresses of a cluster.
 //!
 //! Pure. Clusters differ by name and folder only: each has networks of its own, in which the same
 //! addresses mean its own machines. Nodes are called `n1`, `n2` and so on.
@@ -103,7 +103,7 @@ impl Layout {
         self.dir().join("api-server-flags")
     }
 
-    /// The API server's audit log of changes.
+    /// The API server's audit log.
     pub fn audit_log(&self) -> PathBuf {
         self.dir.join("log/audit.log")
     }
@@ -118,7 +118,7 @@ impl Layout {
         format!("{PREFIX}{}-{node}", self.name)
     }
 
-    /// That a node takes its cgroup for the root of the hierarchies is a file in its folder.
+    /// The file whose existence makes a node use its own cgroup as the root of the hierarchies.
     pub(super) fn own_cgroups_file(&self, node: &str) -> PathBuf {
         self.node(node).join("own-cgroups")
     }

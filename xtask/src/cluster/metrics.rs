@@ -1,9 +1,9 @@
-//! metrics-server beside the control plane: what `kubectl top` and the pod autoscaler ask.
+//! metrics-server beside the control plane, for `kubectl top` and the pod autoscaler.
 //!
 //! Input: a running cluster. Output: a process on the control plane's machine that asks every
 //! node's agent for `/metrics/resource`, and the objects by which the API server finds it: a
-//! service without pods, with that machine as its endpoint. Not among the usual parts: it is built
-//! and started only when a command names it.
+//! service without pods, whose endpoint is that machine. It is not among the usual parts: its
+//! program is built and started only when a command names it.
 
 use std::fs;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::upstream::Program;
 
 /// The part's name.
 pub(super) const PART: &str = "metrics";
-/// Where it listens, on the control plane's machine.
+/// Its port on the control plane's machine.
 const PORT: u16 = 4443;
 /// How long it may take until the API server reaches it: it waits for two readings of a node.
 const READY_WAIT: Duration = Duration::from_secs(90);
@@ -51,7 +51,7 @@ fn arguments(cluster: &Cluster) -> Vec<String> {
         "--kubelet-use-node-status-port".to_owned(),
         // Certificates of the nodes' ports are signed by themselves here.
         "--kubelet-insecure-tls".to_owned(),
-        // The shortest that it takes, and an answer must come within less.
+        // The shortest resolution allowed; the request timeout must be shorter.
         "--metric-resolution=10s".to_owned(),
         "--kubelet-request-timeout=9s".to_owned(),
     ]

@@ -7,10 +7,10 @@
 //! `down` removes all of it. Nothing is installed and, once the cache is filled, nothing fetched.
 //!
 //! - `layout`: folders and addresses. `pki`: keys. `config`: files
-//! - `processes`: what runs in the background. `network`: the machines
+//! - `processes`: background processes. `network`: the machines
 //! - `control`, `node`: the two kinds of machines. `controllers`: upstream's and ours beside it
 //! - `disk`: a node's folder on a file system of its own
-//! - `metrics`: metrics-server, started on request
+//! - `metrics`: metrics-server, on request
 
 pub mod config;
 pub mod control;
@@ -75,8 +75,8 @@ impl Cluster {
         Ok(Self { layout, processes, nodes: layout::nodes(count) })
     }
 
-    /// A cluster that only this process has, named after `purpose` and our pid: runs at the same
-    /// time do not meet. What killed runs left behind is removed first.
+    /// A cluster for this process only, named after `purpose` and our pid, so that concurrent runs
+    /// do not collide. Leftovers of killed runs are removed first.
     pub fn of_this_run(purpose: &str) -> Result<Self> {
         sweep();
         Self::named(&format!("{purpose}x{}", std::process::id()))
@@ -192,7 +192,7 @@ impl Cluster {
     }
 
     /// Starts nothing but an API server with its store, and writes a scheduler's configuration, for
-    /// nodes that exist in the API alone. Callers write all other objects that they need.
+    /// nodes that exist in the API alone. The caller creates all other objects.
     pub fn up_for_scheduler(&self, scheduler: &Value) -> Result<()> {
         control::configure_scheduler(self, scheduler)?;
         self.up_without_nodes("scheduler")
@@ -204,7 +204,7 @@ impl Cluster {
         fs::write(self.layout.api_server_flags(), flags.join("\n")).context("write its flags")
     }
 
-    /// Starts nothing but an API server with its store; the text says what for.
+    /// Starts nothing but an API server with its store; the text names the purpose.
     pub fn up_without_nodes(&self, purpose: &str) -> Result<()> {
         apt::require_root("there is no way around it: namespaces are made")?;
         apt::install_missing(&TOOLS)?;
@@ -276,9 +276,9 @@ impl Cluster {
         Ok(())
     }
 
-    /// Ends and removes everything; a cluster that is not there is fine.
+    /// Ends and removes everything; a missing cluster is no error.
     pub fn down(&self) -> Result<()> {
-        // The agents first: they would start again what is killed.
+        // The agents first: they would restart killed containers.
         for node in &self.nodes {
             self.processes.kill(&node::agent_process(node))?;
         }
@@ -317,8 +317,7 @@ impl Cluster {
         self.processes.stop(process)
     }
 
-    /// Stops the agents and has each of ours decide again what it recorded; fails where something
-    /// else comes of it.
+    /// Stops the agents and replays the recording of each of ours; fails on a different decision.
     pub fn replay_agents(&self) -> Result<()> {
         self.nodes.iter().try_for_each(|node| node::replay_agent(self, node))
     }
@@ -358,7 +357,7 @@ impl Cluster {
         node::command(self, node, program)
     }
 
-    /// Rewrites the configuration of a node's agent, and returns its command line.
+    /// Returns the command line of a node's agent, after rewriting its configuration.
     pub fn agent_command(&self, node: &str) -> Result<Command> {
         self.check_node(node)?;
         node::chosen_agent_command(self, node)
@@ -375,7 +374,7 @@ impl Cluster {
         Ok(PathBuf::from(format!("/proc/{pid}/root")))
     }
 
-    /// The leftovers of pods on a node.
+    /// Resources that pods left behind on a node.
     pub fn leftovers(&self, node: &str) -> Result<Leftovers> {
         let (cgroup, mark) = (self.layout.cgroup(node), self.layout.mark());
         let places = Places {
@@ -393,7 +392,7 @@ impl Cluster {
         Ok(u32::try_from(pid)?)
     }
 
-    /// One line for each part: what it is, whether it runs.
+    /// One line for each part: its name, and whether it runs.
     pub fn status(&self) -> Vec<String> {
         let nodes = self.nodes.iter();
         let parts = ["containerd", "agent", "proxy"];
@@ -434,7 +433,7 @@ pub fn sweep() {
     }
 }
 
-/// The process that made the cluster of this name, if it was made for one process only.
+/// The process that created the cluster of this name, if the cluster is for one process only.
 fn maker_of(name: &str) -> Option<u32> {
     let (purpose, pid) = name.split_once('x')?;
     let is_purpose = !purpose.is_empty() && purpose.chars().all(|c| c.is_ascii_lowercase());

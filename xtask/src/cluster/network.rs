@@ -1,15 +1,16 @@
-//! The machines of a cluster as namespaces: the processes that hold them, and their links.
+//! The machines of a cluster as namespaces: the processes that hold them, and the wires between
+//! them.
 //!
 //! Each machine is a sleeping process with namespaces of its own; other processes enter them
-//! through its pid, and all is gone when the last of them ends, without a name left on the host.
-//! The control plane's machine holds the bridge to which the nodes are wired, so that two clusters
-//! have nothing in common and each may use the same addresses.
+//! through its pid, and the kernel removes them when the last process ends, without a name left on
+//! the host. The control plane's machine holds the bridge to which the nodes are wired, so that two
+//! clusters share nothing and each may use the same addresses.
 //!
-//! A node has its own mounts and host name besides. `/etc` and `/var` are overlays, so that what is
-//! written there stays in the cluster's folder and the usual paths hold: what the agent, the
-//! runtime and the suites expect of a node. `/tmp` is the host's. A node with cgroups of its own
-//! takes its cgroup for the root of every hierarchy, as a machine would that has the host for
-//! itself: a suite that puts pods at the root leaves nothing on the host.
+//! A node has its own mounts and host name besides. `/etc` and `/var` are overlays: writes stay in
+//! the cluster's folder, and the paths are those that the agent, the runtime and the suites expect.
+//! `/tmp` is the host's. A node with cgroups of its own takes its cgroup for the root of every
+//! hierarchy, as on a machine of its own: a suite that puts pods at the root leaves nothing on the
+//! host.
 
 use std::fs;
 use std::io::Write as _;
@@ -34,8 +35,8 @@ pub(super) fn holder(node: &str) -> String {
     format!("{node}-machine")
 }
 
-/// A node's folders, and where the node sees them. They are not left to the overlay because a
-/// runtime cannot have its own overlays on one, and to be read from outside.
+/// A node's folders, and their paths in the node. They are bind mounts, because a runtime cannot
+/// have its own overlays on an overlay, and because the host reads them.
 const FOLDERS: [(&str, &str); 6] = [
     ("kubelet", "/var/lib/kubelet"),
     ("containerd", "/var/lib/containerd"),
@@ -45,7 +46,7 @@ const FOLDERS: [(&str, &str); 6] = [
     ("manifests", "/etc/kubernetes/manifests"),
 ];
 
-/// Parts of a node's folder that hold what is written to its overlays.
+/// Parts of a node's folder that hold the writes to its overlays.
 const OVERLAYS: [&str; 3] = ["etc", "var", "libexec"];
 
 /// Puts a file below a node's `/etc`.
@@ -106,8 +107,8 @@ pub(super) fn start_node(
     Ok(())
 }
 
-/// The script of a node's holder: `$1` node, `$2` its folder, `$3` the file that says it is ready,
-/// `$4` the folders to bind, `$5` the cgroup that the node takes for the root, or nothing.
+/// Script of a node's holder: `$1` node, `$2` its folder, `$3` the file that says it is ready, `$4`
+/// the folders to bind, `$5` the cgroup that the node takes for the root, or nothing.
 const MACHINE: &str = r#"
 hostname "$1"
 mount --make-rshared /
@@ -130,8 +131,8 @@ touch "$3"
 exec sleep infinity
 "#;
 
-/// Moves itself to the cgroup `$1` of every hierarchy, made if missing, and becomes the rest of its
-/// arguments. A v1 cpuset takes no process until it has CPUs and memory.
+/// Moves itself to the cgroup `$1` of every hierarchy, made if missing, and executes the rest of
+/// its arguments. A v1 cpuset takes no process until it has CPUs and memory.
 const JOIN: &str = r#"
 path=$1
 shift

@@ -1,8 +1,8 @@
 //! A node of a cluster: a machine with containerd, an agent and kube-proxy.
 //!
 //! The agent is ours or upstream's kubelet; both get the same arguments and read the same
-//! configuration. Which one is written down in the node's folder, so that a restart by another run
-//! of xtask means the same program.
+//! configuration. The node's folder records which, so that a restart by another run of xtask starts
+//! the same program.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,10 +27,10 @@ pub const RUNTIME_CGROUP: &str = "system.slice/containerd.service";
 /// The agent's state folder, as the node sees it.
 const AGENT_ROOT: &str = "/var/lib/kubelet";
 
-/// Where a node's folder has more flags of its agent, a line each.
+/// File in a node's folder with more flags of its agent, one a line.
 const FLAGS: &str = "agent-flags";
 
-/// Which program is a node's agent.
+/// The program that is a node's agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Agent {
     /// Ours: this file, or the repository's development build.
@@ -92,7 +92,7 @@ pub(super) fn start_runtime(cluster: &Cluster, node: &str, template: &Path) -> R
         network::write_etc(layout, node, "cni/net.d/00-pods.conflist", &config::pod_network(node))?;
         let root = layout.node(node).join("containerd");
         if !root.exists() {
-            // Another file system takes no links.
+            // Hard links do not cross file systems.
             fill_root(template, &root, !layout.disk(node).exists())?;
         }
         network::start_node(layout, processes, node, &cluster.nodes)?;
@@ -154,7 +154,7 @@ pub(super) fn start_agent(cluster: &Cluster, node: &str) -> Result<()> {
     Ok(())
 }
 
-/// Stops the agent; if it is ours, it decides again what it recorded.
+/// Stops the agent; replays the recording if it is ours.
 pub(super) fn replay_agent(cluster: &Cluster, node: &str) -> Result<()> {
     let agent = agent_of(cluster, node)?;
     if !matches!(agent, Agent::Pintle(_)) {
@@ -169,13 +169,13 @@ pub(super) fn replay_agent(cluster: &Cluster, node: &str) -> Result<()> {
     Ok(())
 }
 
-/// The command line of the node's agent as it was chosen.
+/// The command line of the node's chosen agent.
 pub(super) fn chosen_agent_command(cluster: &Cluster, node: &str) -> Result<Command> {
     let program = agent_of(cluster, node)?.program(cluster)?;
     agent_command(cluster, node, &program)
 }
 
-/// Rewrites the agent's configuration, and returns its command line.
+/// Returns the agent's command line, after rewriting its configuration.
 fn agent_command(cluster: &Cluster, node: &str, program: &Path) -> Result<Command> {
     let file = cluster.layout.node(node).join("kubelet.json");
     let mut fields = config::kubelet(&cluster.layout, node);
@@ -252,7 +252,7 @@ pub(super) fn choose_agent(cluster: &Cluster, node: &str, agent: &Agent) -> Resu
     Ok(fs::write(dir.join("agent"), text)?)
 }
 
-/// The node's agent as it was chosen.
+/// The node's chosen agent.
 pub(super) fn agent_of(cluster: &Cluster, node: &str) -> Result<Agent> {
     let path = cluster.layout.node(node).join("agent");
     let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;

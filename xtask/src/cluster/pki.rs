@@ -1,8 +1,8 @@
 //! The keys and certificates of a cluster, and a kubeconfig for each user of its API.
 //!
-//! Made by `openssl`, once per cluster: an authority for the API, another for the front proxy (what
+//! Made by `openssl`, once per cluster: a CA for the API, another for the front proxy (which
 //! aggregated API servers trust), the key that signs service account tokens, and a certificate per
-//! component. Elliptic keys, because two dozen RSA ones would take seconds.
+//! component. Elliptic keys, because two dozen RSA keys would take seconds.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::shell::capture;
 
 /// How long certificates are valid; no test cluster lives as long.
 const DAYS: &str = "30";
-/// Users of the API besides the nodes: name, and the certificate's subject, which gives the rights.
+/// Users of the API besides the nodes: name, and the certificate subject that gives their rights.
 const USERS: [(&str, &str); 6] = [
     ("admin", "/O=system:masters/CN=admin"),
     ("controllers", "/CN=system:kube-controller-manager"),
@@ -37,7 +37,7 @@ pub(super) fn ensure(layout: &Layout, nodes: &[String]) -> Result<()> {
     authority(&dir, "ca")?;
     authority(&dir, "front")?;
     let mut key = openssl(&dir);
-    // Not `genpkey`: the API server wants a key in the older form, which says that it is elliptic.
+    // Not `genpkey`: the API server wants a key in the older form, with an EC header.
     key.args(["ecparam", "-name", "prime256v1", "-genkey", "-noout"]);
     capture(key.args(["-out", "accounts.key"]))?;
     certificate(&dir, "apiserver", "ca", "/CN=kube-apiserver", &api_names())?;

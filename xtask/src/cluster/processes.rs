@@ -1,9 +1,9 @@
 //! The long-lived processes of a cluster: started by one run of xtask, ended by another.
 //!
-//! Each has a name, a log and a file with its pid, the time at which it began and the length that
-//! its log had then; a pid that means another process by now is not ours. They are in sessions of
-//! their own, so that they outlive the terminal, and carry the cluster's mark, by which children of
-//! theirs are found at the end.
+//! Each has a name, a log and a file with its pid, its start time and the length of its log at the
+//! start; a pid that another process has by now is ignored. They are in sessions of their own, so
+//! that they outlive the terminal, and carry the cluster's mark, by which their children are found
+//! at the end.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -21,7 +21,7 @@ use crate::shell;
 
 /// How long a process may take to end before it is killed.
 const END_WAIT: Duration = Duration::from_secs(10);
-/// Period of checks of a process.
+/// Polling period of a process' state.
 const PERIOD: Duration = Duration::from_millis(20);
 /// Lines of a log that an error shows from its start: a program that refuses its options names the
 /// error first and prints some hundred lines of usage after it.
@@ -69,7 +69,7 @@ impl Processes {
         (process::began(pid)? == words.next()?).then_some(pid)
     }
 
-    /// Asks the process to end, and kills it when it does not; one that is gone is fine.
+    /// Asks the process to end, and kills it if it does not; a missing process is no error.
     pub(super) fn stop(&self, name: &str) -> Result<()> {
         let begin = Instant::now();
         let mut signal = Signal::SIGTERM;
@@ -123,8 +123,8 @@ impl Processes {
         }
     }
 
-    /// Every process that carries the cluster's mark, killed; twice, because one may have started
-    /// another while the first list was made.
+    /// Kills every process that carries the cluster's mark; twice, because one may have started
+    /// another while the first list was read.
     pub(super) fn kill_all(&self) {
         for _ in 0..2 {
             for pid in process::marked(&self.layout.mark()) {

@@ -1,9 +1,9 @@
 //! Upstream's end-to-end suite on a cluster of ours.
 //!
 //! Input: which tests, on which cluster. Output: a table of them in `target/conformance`, the names
-//! of those that passed and failed, and whether the suite itself got through. Those that pass with
-//! upstream's kubelet on such a cluster are in `tests/upstream/base.txt`: only what is not there
-//! may fail. The suite's own serial tests run alone, after the others.
+//! of those that passed and failed, and whether the suite itself ran to its end.
+//! `tests/upstream/base.txt` lists the tests that pass with upstream's kubelet on such a cluster:
+//! only other tests may fail. The suite's own serial tests run alone, after the others.
 
 pub mod report;
 
@@ -25,7 +25,7 @@ use crate::upstream::Program;
 const RUN_MAX: &str = "3h";
 /// Period of progress lines of a run.
 const PROGRESS_EVERY: Duration = Duration::from_secs(60);
-/// How often is looked whether a run has ended.
+/// Polling period of a run's end.
 const POLL: Duration = Duration::from_millis(200);
 /// Tests that pass with upstream's kubelet, a line each: seconds that it took, name.
 const BASE: &str = "tests/upstream/base.txt";
@@ -34,12 +34,12 @@ const FAST_GROUPS: [&str; 3] = ["[sig-node]", "[sig-storage]", "[sig-network]"];
 /// Tests that take longer than this with the kubelet are left out of the fast subset.
 const FAST_SECONDS_MAX: f64 = 40.0;
 
-/// Which tests.
+/// The tests to run.
 #[derive(Clone, Debug)]
 pub struct Selection {
     /// Names that match are chosen.
     pub focus: String,
-    /// Of those, names that match are left out; empty for none.
+    /// Pattern of names to leave out; empty for none.
     pub skip: String,
     /// How many run at once.
     pub procs: usize,
@@ -60,7 +60,7 @@ impl Selection {
     }
 }
 
-/// The tests that CI runs: what concerns a node, without what takes long or runs alone.
+/// The tests that CI runs: those that concern a node, without slow and serial ones.
 pub fn fast_names() -> Result<Vec<String>> {
     let text = base()?;
     let base = report::parse_base(&text);
@@ -77,13 +77,13 @@ fn base() -> Result<String> {
     fs::read_to_string(repository().join(BASE)).context("read base.txt")
 }
 
-/// Builds what a run needs.
+/// Builds the programs of a run.
 pub fn prepare() -> Result<()> {
     Program::Ginkgo.ensure()?;
     Program::E2e.ensure().map(drop)
 }
 
-/// Runs the tests on a cluster that is up, prints what came out and returns it.
+/// Runs the tests on a running cluster, prints and returns the results.
 pub fn run(cluster: &Cluster, selection: &Selection) -> Result<Summary> {
     cluster
         .kubectl(&[
@@ -118,7 +118,7 @@ pub fn run(cluster: &Cluster, selection: &Selection) -> Result<Summary> {
     Ok(summary)
 }
 
-/// The result of a run.
+/// Result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Names of the tests that passed.

@@ -1,4 +1,4 @@
-//! The report of a run of the suite: read, compared with the list of expected passes, shown.
+//! Results of a run of the suite: read, compared with the list of tests that ought to pass, shown.
 //!
 //! Pure: ginkgo's JSON report in, results and text out.
 
@@ -24,9 +24,9 @@ pub struct Outcome {
     pub passed: bool,
     /// How long it took.
     pub took: Duration,
-    /// Where and why it failed; empty when it passed.
+    /// Place and reason of the failure; empty when it passed.
     pub failure: String,
-    /// True if it is a test, and not a set-up or an end of the whole suite that failed.
+    /// True for a test, false for a set-up or an end of the whole suite that failed.
     pub is_test: bool,
 }
 
@@ -117,7 +117,7 @@ pub fn failures(all: &[Outcome]) -> String {
     text
 }
 
-/// The tests that pass with the original: name to seconds.
+/// Tests that the original passes: name to the seconds that it took.
 pub type Base<'a> = BTreeMap<&'a str, f64>;
 
 /// Reads the list of tests that the original passes, a line each: seconds, tab, name.
@@ -126,13 +126,13 @@ pub fn parse_base(text: &str) -> Base<'_> {
     fields.filter_map(|(seconds, name)| Some((name, seconds.parse().ok()?))).collect()
 }
 
-/// The failed tests that pass with the original.
+/// Tests that failed here and that the original passes.
 pub fn regressions<'a>(all: &'a [Outcome], base: &Base) -> Vec<&'a str> {
     let ought = |o: &&Outcome| !o.passed && base.contains_key(o.name.as_str());
     all.iter().filter(ought).map(|o| o.name.as_str()).collect()
 }
 
-/// The results of one group's tests, here and with the original.
+/// Results of the tests of one group, here and with the original.
 #[derive(Default)]
 struct Total {
     passed: usize,

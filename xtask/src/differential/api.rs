@@ -1,6 +1,6 @@
 //! The API server, over `kubectl proxy` on a socket: changes, and objects as they change.
 //!
-//! Two watches, of pods and of events, fill a store that all cases wait on: a case never polls.
+//! Two watches, of pods and of events, fill a store that all threads wait on: a case never polls.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -20,7 +20,7 @@ use crate::shell::say;
 
 /// How long `kubectl proxy` may take to listen.
 const READY_WAIT: Duration = Duration::from_secs(20);
-/// Pause before a broken watch is opened again.
+/// Delay before a broken watch is opened again.
 const RETRY: Duration = Duration::from_millis(100);
 
 /// A connection; the proxy ends with it.
@@ -109,7 +109,7 @@ impl Api {
         }
     }
 
-    /// Watches a resource for ever, in the background; the thread ends with the process.
+    /// Watches a resource until the process ends, on a thread of its own.
     fn follow(&self, resource: &'static str, of: fn(&mut Kept) -> &mut Objects) {
         let (socket, store) = (self.socket.clone(), self.store.clone());
         thread::spawn(move || {

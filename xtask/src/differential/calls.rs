@@ -1,9 +1,9 @@
-//! The calls to the runtime for a pod, from containerd's own log.
+//! CRI calls that the runtime received for a pod, from containerd's own log.
 //!
 //! Calls in their order: sandboxes run and stopped, containers created, started, stopped with which
-//! grace, changed. Commands and pulls depend on time; they are a set. What repeats at once counts
-//! as once, because stopping is asked for until it is done. Removals are left out: both agents
-//! collect garbage when they find time.
+//! grace, changed. Commands and pulls depend on time, so they are a set. Immediate repetitions
+//! count once, because both agents repeat a stop until it is done. Removals are left out: both
+//! agents collect garbage at their own time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -26,8 +26,8 @@ pub(super) fn of(log: &Path, subject: &Subject, normal: &Normal, pod: &Value) ->
     Ok(calls)
 }
 
-/// Containers that may be stopped in any order, and whether the time for that is known: a hook
-/// takes of it what it needs.
+/// Containers that may be stopped in any order, and whether their grace period is known: a hook
+/// uses up a part of it.
 fn main_containers(pod: &Value) -> BTreeMap<String, bool> {
     let all = pod["spec"]["containers"].as_array().into_iter().flatten();
     let known = |container: &Value| {
@@ -102,8 +102,8 @@ fn parse(log: &str, uid: &str, normal: &Normal) -> Value {
     json!({"order": order, "commands": others})
 }
 
-/// Main containers are stopped at the same time: of stops that follow each other the order is
-/// chance. Sidecars are stopped afterwards, with the time that was left.
+/// Main containers are stopped at the same time, so the order of their stops is random. Sidecars
+/// are stopped afterwards, with the rest of the grace period.
 fn sort_stops(order: &mut [Value], main: &BTreeMap<String, bool>) {
     let name = |call: &str| {
         let name = call.strip_prefix("StopContainer ").and_then(|c| c.split('#').next());
@@ -127,7 +127,7 @@ fn sort_stops(order: &mut [Value], main: &BTreeMap<String, bool>) {
 /// Calls that make something: each of them counts.
 const MAKING: [&str; 3] = ["RunPodSandbox", "CreateContainer", "StartContainer"];
 
-/// Later repetitions of the same call are left out, but of those that make something twice.
+/// Later repetitions of the same call are left out, except calls that create something twice.
 fn once(calls: &mut Vec<String>) {
     let mut seen = BTreeSet::new();
     calls.retain(|call| {

@@ -42,11 +42,11 @@ pub struct Case {
     pub(super) is_static: bool,
     /// When all others have ended.
     pub(super) is_alone: bool,
-    /// Its steps; the first has no patch.
+    /// The steps; the first has no patch.
     pub(super) steps: Vec<Step>,
     /// Grace period of the deletion.
     pub(super) grace_seconds: Option<u64>,
-    /// Objects that are created before the pod.
+    /// Objects created before the pod.
     pub(super) objects: Vec<Value>,
     /// The pod that is compared.
     pub(super) pod: Value,

@@ -1,6 +1,6 @@
-//! Cgroups of a pod and its containers, and what their first processes were given.
+//! Cgroups of a pod and its containers, and settings of their first processes.
 //!
-//! Settings only, no measurements; v1 and v2 alike: every hierarchy of the host is looked at.
+//! Settings only, no measurements; v1 and v2 alike: every hierarchy of the host is read.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -93,7 +93,7 @@ fn merge(into: &mut Value, settings: BTreeMap<String, String>) {
 fn settings(dir: &Path) -> BTreeMap<String, String> {
     let read = |file: &&str| {
         let text = fs::read_to_string(dir.join(file)).ok()?;
-        // Whether the group is under OOM is no setting.
+        // `under_oom` is a state, not a setting.
         let lines =
             text.lines().filter(|l| !l.starts_with("under_oom") && !l.starts_with("oom_kill "));
         Some(((*file).to_owned(), lines.collect::<Vec<_>>().join(" ")))

@@ -1,7 +1,7 @@
 //! One case on one node: created, changed, observed, deleted.
 //!
-//! A wait that does not come to its end is not a failure of the run: what is there is looked at all
-//! the same, because the difference to the other node is what a reader wants to see.
+//! A wait that times out does not fail the run: the current state is recorded all the same, because
+//! the reader wants to see how it differs from the other node's.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -15,19 +15,19 @@ use super::flat::{self, Lines};
 use super::look::Look;
 use crate::cluster::Cluster;
 
-/// All that a step waits for came.
+/// The pod met all expectations of a step.
 pub(super) const CAME: &str = "came";
-/// The longest wait for what a case names.
+/// Limit of a step's wait.
 const STEP_MAX: Duration = Duration::from_secs(90);
-/// The longest that a pod may take to go.
+/// Limit for a pod's deletion.
 const GONE_MAX: Duration = Duration::from_secs(60);
-/// How long a pod must be unchanged before it is observed, and the limit of that wait.
+/// How long a pod must be unchanged before it is observed, and the limit for that.
 const QUIET: (Duration, Duration) = (Duration::from_millis(1200), Duration::from_secs(6));
-/// The `of` of a patch that applies to the node.
+/// Subject of a patch of the node.
 const NODE: &str = "node";
 /// How often a pod is nudged.
 const NUDGE: Duration = Duration::from_secs(1);
-/// How often an account or a namespace is looked for that a controller makes.
+/// How often to check for an account or a namespace that a controller creates.
 const PERIOD: Duration = Duration::from_millis(100);
 
 /// A case on a node.
@@ -41,8 +41,8 @@ pub(super) struct Side<'a> {
 }
 
 impl<'a> Side<'a> {
-    /// `round` and a number of this run are in the namespace's name: the pod of another round or
-    /// run is not taken for this one's.
+    /// The namespace's name contains `round` and a number of this run, so that the pod of another
+    /// round or run is not mistaken for this one's.
     pub(super) fn new(
         (cluster, api): (&'a Cluster, &'a Api),
         case: &'a Case,
@@ -56,7 +56,7 @@ impl<'a> Side<'a> {
         Self { cluster, api, case, node, namespace, name }
     }
 
-    /// The whole life; returns what was seen in it.
+    /// Runs the whole case; returns its observations.
     pub(super) fn run(&self) -> Result<Lines> {
         let seen = self.live();
         if self.case.steps.iter().any(|step| step.patch.as_ref().is_some_and(|p| p.of == NODE)) {
@@ -85,7 +85,7 @@ impl<'a> Side<'a> {
             let look =
                 Look { cluster: self.cluster, api: self.api, node: self.node, suffix: &suffix };
             look.at(&seen, &mut lines).context("look at the pod")?;
-            // What is gone by now is asked about as it was.
+            // An object that is gone by now is described by its last state.
             last = if seen.object.is_null() { last } else { seen };
         }
         if !last.is_gone {
@@ -97,7 +97,8 @@ impl<'a> Side<'a> {
         Ok(lines)
     }
 
-    /// The namespace with what controllers put into it, and the case's other objects.
+    /// Creates the namespace, waits for the objects that controllers add, and creates the case's
+    /// others.
     fn prepare(&self) -> Result<()> {
         let meta = json!({"name": self.namespace, "labels": {"pintle.test/differential": "yes"}});
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": meta});
@@ -105,7 +106,7 @@ impl<'a> Side<'a> {
         for object in &self.case.objects {
             let path = self.collection(object)?;
             self.retry(|| match self.api.send("POST", &path, Some(object)) {
-                // An object of the whole cluster was made by the other side.
+                // The other side has created this cluster-scoped object.
                 Err(error) if format!("{error:#}").contains("AlreadyExists") => Ok(Value::Null),
                 other => other,
             })?;
@@ -129,7 +130,7 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// Where objects of this kind are made.
+    /// Path of the collection in which objects of this kind are created.
     fn collection(&self, object: &Value) -> Result<String> {
         let kind = object["kind"].as_str().context("an object has a kind")?.to_lowercase();
         let plural = if kind.ends_with('s') { format!("{kind}es") } else { format!("{kind}s") };
@@ -180,7 +181,7 @@ impl<'a> Side<'a> {
         };
         let answer = self.api.send("PATCH", &path, Some(&patch.body))?;
         if answer["kind"] == "Pod" {
-            // What was before must not pass for what the step waits for.
+            // The state before the patch must not count as the one that the step waits for.
             let is_seen = |kept: &Kept| {
                 let version_seen = version(&self.seen(kept)?.object);
                 (version_seen >= version(&answer)).then_some(())
@@ -190,7 +191,7 @@ impl<'a> Side<'a> {
         Ok(())
     }
 
-    /// The pod when it is as wanted and at rest, and what was still missing.
+    /// Waits for the step's state at rest; returns the pod, and what was still missing.
     fn wait(&self, step: &Step) -> (Seen, Option<Vec<String>>) {
         let came = self.come(step);
         let rest = |kept: &Kept| {
@@ -209,7 +210,7 @@ impl<'a> Side<'a> {
         (seen, missing.filter(|m| !m.is_empty()))
     }
 
-    /// Waits until everything that the step names is there.
+    /// Waits until the pod meets all expectations of the step.
     fn come(&self, step: &Step) -> Option<()> {
         let check = |kept: &Kept| self.missing(kept, step).is_empty().then_some(());
         if !step.is_nudged {
@@ -232,7 +233,7 @@ impl<'a> Side<'a> {
         kept.pods.get(&(self.namespace.clone(), self.name.clone()))
     }
 
-    /// The conditions of the step that are not met.
+    /// Expectations of the step that the pod does not meet.
     fn missing(&self, kept: &Kept, step: &Step) -> Vec<String> {
         let Some(pod) = self.seen(kept) else { return vec!["the pod".to_owned()] };
         if step.is_gone && !pod.is_gone {
@@ -278,7 +279,7 @@ impl<'a> Side<'a> {
     }
 }
 
-/// Returns whether the pod is over and its sandbox not yet.
+/// Returns whether the pod has ended and its sandbox has not.
 fn is_ending(status: &Value) -> bool {
     let paths = flat::paths(status);
     let ready = paths.get("conditions[PodReadyToStartContainers].status");

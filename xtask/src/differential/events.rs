@@ -1,7 +1,7 @@
-//! Events about a pod, in the order of their first emission.
+//! Events about a pod, in the order in which they were first emitted.
 //!
-//! The name of an event ends with the nanosecond of its creation, which gives the order. The count
-//! of repeated events depends on time: only "once" or "more often" is compared.
+//! The name of an event ends with the nanosecond at which it was made, which gives the order. The
+//! count of an event that repeats depends on time, so only "once" and "more than once" differ.
 
 use serde_json::{Value, json};
 
@@ -9,9 +9,9 @@ use super::api::Kept;
 use super::look::Subject;
 use super::normal::Normal;
 
-/// Messages of events that may come in any run of the kubelet: a token is asked for before the API
-/// server knows that the pod is on the node, an object is asked for before its watch has begun or
-/// after it has ended.
+/// Messages of events that may come in any run of the kubelet: it requests a token before the API
+/// server knows that the pod is on the node, or an object before its watch has begun or after it
+/// has ended.
 const CHANCE: [&str; 4] = [
     "no relationship found between node",
     "failed to sync configmap cache",
@@ -35,7 +35,7 @@ pub(super) fn of(kept: &Kept, subject: &Subject, normal: &Normal) -> Value {
     let events = kept.events.values().map(|e| &e.object).filter(|e| is_about(e) && !is_chance(e));
     let mut events: Vec<(u64, Value)> = events.map(|e| (made_at(e), shown(e, normal))).collect();
     events.sort_by_key(|(at, _)| *at);
-    // Events that differ only in a placeholder are one repeated event.
+    // Events that differ in nothing but a placeholder are one event that was emitted again.
     let mut told: Vec<Value> = Vec::new();
     for (_, event) in events {
         match told.iter_mut().find(|t| t["name"] == event["name"]) {
@@ -43,7 +43,7 @@ pub(super) fn of(kept: &Kept, subject: &Subject, normal: &Normal) -> Value {
             None => told.push(event),
         }
     }
-    // `Killing` is emitted for all containers at the same time.
+    // All containers get their Killing events at the same time, in any order.
     let is_end = |e: &Value| e["name"].as_str().is_some_and(|n| n.starts_with("Killing spec."));
     for ends in told.chunk_by_mut(|a, b| is_end(a) && is_end(b)) {
         ends.sort_by_key(|e| super::flat::show(&e["name"]));

@@ -1,10 +1,10 @@
-//! Differences that are meant: `tests/differential/expected.txt`.
+//! Intended differences: `tests/differential/expected.txt`.
 //!
 //! A line is `case | aspect | path | reason`; in the first three `*` stands for anything. The path
-//! may go on with the values, `path: with the kubelet => with us`, for what may differ one way
-//! only; `-` stands for nothing. The reason is the beginning of a row of the table "Differences on
-//! purpose" in `docs/COMPAT.md`, or `chance: ...` for what differs between two runs of the kubelet
-//! itself.
+//! may be followed by the values, `path: with the kubelet => with us`, for a difference in one
+//! direction only; `-` stands for nothing. The reason is the beginning of a row of the table
+//! "Differences on purpose" in `docs/COMPAT.md`, or `chance: ...` for differences between two runs
+//! of the kubelet itself.
 
 use std::fs;
 use std::path::Path;
@@ -29,7 +29,7 @@ struct Rule {
 }
 
 impl Expected {
-    /// Reads the file; one that is absent expects nothing.
+    /// Reads the file; a missing file lists nothing.
     pub(super) fn read(path: &Path) -> Result<Self> {
         match fs::read_to_string(path) {
             Ok(text) => Self::parse(&text).with_context(|| format!("read {}", path.display())),
@@ -83,7 +83,7 @@ impl Expected {
     }
 }
 
-/// Returns whether the text is the pattern, with `*` for anything.
+/// Returns whether the text matches the pattern, in which `*` stands for anything.
 fn matches(pattern: &str, text: &str) -> bool {
     let Some((first, rest)) = pattern.split_once('*') else { return pattern == text };
     let Some(mut text) = text.strip_prefix(first) else { return false };

@@ -1,7 +1,7 @@
-//! Files of a pod on its node: its folder below the agent's root, its logs, what is mounted there.
+//! Files of a pod on its node: its folder below the agent's root, its logs, its mounts.
 //!
-//! Each is a line of type, mode, owner, and its content or target. Seen through the root of a
-//! process of the node, so that what is mounted there is seen, too.
+//! Each is a line of type, mode, owner, and its content or target. Read through the root of a
+//! process of the node, so that its mounts are visible.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,13 +13,13 @@ use serde_json::{Value, json};
 use super::look::Subject;
 use super::normal::Normal;
 
-/// Where pods' folders are.
+/// Folder of the pods' folders.
 const PODS: &str = "/var/lib/kubelet/pods";
-/// Where their logs are, and the links to them.
+/// Folders of their logs, and of the links to them.
 const LOGS: [&str; 2] = ["/var/log/pods", "/var/log/containers"];
 /// Contents beyond this are compared by their size.
 const CONTENT_BYTES_MAX: u64 = 4096;
-/// Files of one pod that are read.
+/// Limit of files of one pod.
 const FILES_MAX: usize = 2000;
 
 /// The pod's folder on its node.
@@ -111,7 +111,7 @@ fn shown(content: &[u8]) -> String {
     format!("[{shown}]")
 }
 
-/// Type and options of what is mounted below the folder.
+/// Types and options of mounts below the folder.
 fn mounts(root: &Path, dir: &str) -> BTreeMap<String, String> {
     let table = root.parent().map(|process| process.join("mountinfo")).unwrap_or_default();
     let text = fs::read_to_string(table).unwrap_or_default();

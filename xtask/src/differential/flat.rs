@@ -12,7 +12,7 @@ use serde_json::Value;
 /// Values by aspect and path.
 pub(super) type Lines = BTreeMap<(String, String), String>;
 
-/// Fields that identify an element of a list, the first that is there.
+/// Fields that identify an element of a list; the first present one counts.
 const KEYS: [&str; 8] =
     ["name", "type", "key", "container_path", "mountPath", "hostname", "resource", "topologyKey"];
 
@@ -21,7 +21,7 @@ const THEN: &str = " → ";
 /// How the path of an order ends.
 const ORDER: &str = "[order]";
 
-/// A value that only one side has, or that differs.
+/// A line that one side lacks or has with another value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Difference {
     pub(super) aspect: String,
@@ -83,7 +83,7 @@ fn is_words(elements: &[Value]) -> bool {
     !elements.is_empty() && elements.iter().all(Value::is_string)
 }
 
-/// The names of the elements; a number distinguishes two of one name.
+/// Names of the elements; a number tells two of one name apart.
 fn names(elements: &[Value]) -> Vec<String> {
     let key = KEYS.iter().find(|k| elements.iter().all(|e| e[**k].is_string()));
     let mut taken = BTreeSet::new();
@@ -100,7 +100,7 @@ fn names(elements: &[Value]) -> Vec<String> {
     elements.iter().enumerate().map(name).collect()
 }
 
-/// The differences, in order. An element that only one side has is one difference.
+/// Differences, in order. An element that one side lacks as a whole is one difference.
 pub(super) fn differences(theirs: &Lines, ours: &Lines) -> Vec<Difference> {
     let (their_groups, our_groups) = (groups(theirs), groups(ours));
     let keys: BTreeSet<_> = theirs.keys().chain(ours.keys()).collect();
@@ -123,7 +123,7 @@ pub(super) fn differences(theirs: &Lines, ours: &Lines) -> Vec<Difference> {
     found
 }
 
-/// Returns whether both sides have the same there; an order is that of what both have.
+/// Returns whether both sides have the same value; an order is compared for the elements of both.
 fn is_same(key: &(String, String), theirs: Option<&String>, ours: Option<&String>) -> bool {
     if !key.1.ends_with(ORDER) {
         return theirs == ours;
@@ -159,7 +159,7 @@ fn groups(lines: &Lines) -> BTreeMap<(&str, &str), usize> {
     groups
 }
 
-/// All compared aspects.
+/// Every compared aspect.
 pub(super) fn aspects<'a>(theirs: &'a Lines, ours: &'a Lines) -> BTreeSet<&'a str> {
     theirs.keys().chain(ours.keys()).map(|(aspect, _)| aspect.as_str()).collect()
 }

@@ -1,4 +1,4 @@
-//! All observations of a pod, as lines.
+//! State of a pod, from every side, as lines.
 
 use std::path::PathBuf;
 use std::thread;
@@ -20,11 +20,11 @@ const HASHES: [&str; 3] =
 /// An annotation without a meaning, for a change of a pod.
 pub(super) const NUDGE: &str = "pintle.test/nudge";
 
-/// How long a node may take to clean up after a pod that is over, and how often is looked.
+/// Limit for a node's cleanup after a pod that has ended, and the polling period.
 const SETTLE_MAX: Duration = Duration::from_secs(10);
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// Where to look, and what the aspects' names end with.
+/// Places to read, and the suffix of the aspects' names.
 pub(super) struct Look<'a> {
     pub(super) cluster: &'a Cluster,
     pub(super) api: &'a Api,
@@ -32,9 +32,9 @@ pub(super) struct Look<'a> {
     pub(super) suffix: &'a str,
 }
 
-/// The identity of a pod on its node.
+/// Identity of a pod on its node.
 pub(super) struct Subject {
-    /// As the runtime and the folders have it: a static pod's is not its mirror's.
+    /// The UID that the runtime and the folders use: a static pod's differs from its mirror pod's.
     pub(super) uid: String,
     pub(super) namespace: String,
     pub(super) name: String,
@@ -62,7 +62,7 @@ impl Subject {
 }
 
 impl Look<'_> {
-    /// The pod while it is there.
+    /// Records the pod while it exists.
     pub(super) fn at(&self, seen: &Seen, lines: &mut Lines) -> Result<()> {
         let subject = Subject::of(&seen.object);
         let normal = subject.normal(&seen.object, self.cluster, self.node);
@@ -73,7 +73,7 @@ impl Look<'_> {
         if seen.is_gone && seen.object.is_null() {
             return Ok(());
         }
-        // What a pod that is over, or gone, needs no more is cleaned up.
+        // Resources that a pod no longer needs once it has ended or is gone are cleaned up.
         let is_over = matches!(phase(&seen.object), Some("Failed" | "Succeeded"));
         let cgroup = self.cluster.layout().cgroup(self.node);
         let folder = files::folder(&self.root()?, &subject);
@@ -88,7 +88,7 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// The pod's last object, everything that was said about it and done for it.
+    /// Records the pod's last object, the events about it and the CRI calls for it.
     pub(super) fn at_end(&self, last: &Seen, ended: &Seen, lines: &mut Lines) -> Result<()> {
         let subject = Subject::of(&last.object);
         let normal = subject.normal(&last.object, self.cluster, self.node);
@@ -107,7 +107,7 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// The node's root folder, with what is mounted in it.
+    /// The node's root folder, with its mounts.
     fn root(&self) -> Result<PathBuf> {
         let pid = self.cluster.pid(&format!("{}-machine", self.node));
         let pid = pid.context("the node's machine runs")?;
@@ -119,7 +119,7 @@ fn phase(pod: &Value) -> Option<&str> {
     pod["status"]["phase"].as_str()
 }
 
-/// Waits while there is something that the node will still clean up.
+/// Waits while the node still has something to clean up.
 fn settle(has_rest: impl Fn() -> bool) {
     let deadline = Instant::now() + SETTLE_MAX;
     while has_rest() && Instant::now() < deadline {
@@ -127,7 +127,7 @@ fn settle(has_rest: impl Fn() -> bool) {
     }
 }
 
-/// The object without what the API server or chance put in.
+/// The object without random fields and those that the API server sets.
 fn object(pod: &Value) -> Value {
     let mut pod = pod.clone();
     let Some(meta) = pod["metadata"].as_object_mut() else { return pod };

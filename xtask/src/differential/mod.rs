@@ -1,19 +1,20 @@
 //! The same pods on a node of the kubelet and on one of ours, and everything about them compared.
 //!
-//! Input: the cases in `tests/differential`, each a file of objects with what to wait for and what
-//! to do then. Every case runs twice at the same time, on both nodes of one cluster, in a namespace
-//! of its own. Output: a table of cases, and a line for each difference that
-//! `tests/differential/expected.txt` does not list. What was seen is kept in `target/differential`.
+//! Input: the cases in `tests/differential`, each a file of objects with states to wait for and
+//! actions that follow. Every case runs twice at the same time, on both nodes of one cluster, in a
+//! namespace of its own. Output: a table of cases, and a line for each difference that
+//! `tests/differential/expected.txt` does not list. Observations are kept in `target/differential`.
 //!
 //! - `case`: files; `api`: the API server's objects as they change; `drive`: one pod's life
-//! - `look`: what is there now, with `runtime`, `files`, `cgroups`, `events`; `calls`: what the
-//!   runtime was asked
-//! - `normal`: what differs in any two runs; `flat`: objects as lines; `expected`, `report`
+//! - `look`: the current state, with `runtime`, `files`, `cgroups`, `events`; `calls`: the CRI
+//!   calls that the runtime received
+//! - `normal`: values that differ in any two runs; `flat`: objects as lines; `expected`, `report`
 //!
-//! A case that differs runs once more, alone, because a busy machine can cause differences. The
-//! second run counts; the first one is reported and its files stay as `CASE.first.NODE.txt`.
+//! A case that differs runs once more, alone, because a busy machine can cause a difference that
+//! does not repeat. The second run counts; the first one is printed and its files stay as
+//! `CASE.first.NODE.txt`.
 //!
-//! Texts are compared: paths and values. A time, an id, an address become placeholders.
+//! Text is compared: paths and values. A time, an id, an address become placeholders.
 
 mod api;
 mod calls;
@@ -52,15 +53,15 @@ use crate::shell::say;
 pub const PROCS: usize = 8;
 /// The nodes: the kubelet's and ours.
 const NODES: [&str; 2] = ["n1", "n2"];
-/// Where cases and expected differences are.
+/// Folder of cases and expected differences.
 const FOLDER: &str = "tests/differential";
 /// containerd logs commands inside containers at this level only.
 const CONTAINERD: &str = "[debug]\nlevel = \"debug\"\n";
 
-/// The result of a run.
+/// Result of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
-    /// Differences without an expected reason.
+    /// Differences that `expected.txt` does not list.
     pub unexplained: usize,
 }
 
@@ -70,7 +71,7 @@ struct Compared {
     seconds: f64,
     aspects: usize,
     differences: Vec<flat::Difference>,
-    /// Differences without an expected reason, of an earlier run of the case.
+    /// Differences of an earlier run of the case that `expected.txt` does not list.
     earlier: Vec<flat::Difference>,
 }
 
@@ -95,7 +96,7 @@ pub fn prepare(cluster: &Cluster, agent: Option<Agent>) -> Result<()> {
         if let Some(agent) = agent {
             cluster.choose_agent(ours, &agent)?;
         }
-        // An agent remembers its emitted events, and static pods have the same ids again.
+        // An agent remembers which events it has emitted, and static pods have the same ids again.
         for node in NODES {
             cluster.stop(&crate::cluster::node::agent_process(node))?;
         }
@@ -103,7 +104,7 @@ pub fn prepare(cluster: &Cluster, agent: Option<Agent>) -> Result<()> {
     Ok(())
 }
 
-/// Runs the cases on a cluster that is up and prints what came out.
+/// Runs the cases on a running cluster and prints the results.
 pub fn run(cluster: &Cluster, cases: Vec<Case>, procs: usize) -> Result<Outcome> {
     let expected = Expected::read(&repository().join(FOLDER).join("expected.txt"))?;
     let kept = kept()?;
@@ -137,7 +138,7 @@ pub fn run(cluster: &Cluster, cases: Vec<Case>, procs: usize) -> Result<Outcome>
     Ok(Outcome { unexplained })
 }
 
-/// Runs a case that differs once more, alone; if nothing differs then, a third run decides.
+/// Runs a differing case once more, alone; if it no longer differs, a third run decides.
 fn again(
     (cluster, api): (&Cluster, &Api),
     compared: &mut Compared,
@@ -168,7 +169,7 @@ fn pop(waiting: &Mutex<VecDeque<Case>>) -> Option<Case> {
     waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
 }
 
-/// The folder for what was seen, emptied.
+/// The folder of observations, emptied.
 fn kept() -> Result<PathBuf> {
     let dir = repository().join("target/differential");
     let _ = fs::remove_dir_all(&dir);
@@ -199,8 +200,8 @@ fn compare(at: (&Cluster, &Api), case: Case, round: &str, kept: &std::path::Path
     Compared { case, seconds, aspects, differences, earlier: Vec::new() }
 }
 
-/// Returns the conditions that were met on neither side: such a case compares two pods in an
-/// unknown state, so it fails although both are alike.
+/// Waits for a state that neither side reached: such a case compares two pods in an unknown state,
+/// so it fails although both are alike.
 fn never_came(theirs: &Lines, ours: &Lines) -> Vec<flat::Difference> {
     let missed = theirs.iter().filter(|((aspect, path), value)| {
         aspect.starts_with("wait") && path == "missing" && *value != drive::CAME

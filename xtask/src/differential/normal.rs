@@ -1,7 +1,7 @@
-//! Placeholders for values that differ in any two runs: ids, times, addresses, generated names.
+//! Values that differ in any two runs, as placeholders: ids, times, addresses, generated names.
 //!
-//! Pure. First come the words that are known of this pod, then patterns that fit any. A duration in
-//! whole seconds stays: it is a setting. One in fractions was measured.
+//! Pure. First come the known words of this pod, then general patterns. A duration in whole seconds
+//! stays, because it is a setting; a duration in fractions was measured.
 
 use regex::Regex;
 use serde_json::Value;

@@ -1,5 +1,4 @@
-//! The output of a run: a line for each case that ends, and at the end the table and every
-//! difference.
+//! Output of a run: a line for each case that ends, and at the end the table and every difference.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +19,7 @@ pub(super) fn progress(case: &Compared) -> String {
     format!("{:<28} {aspects} aspects, {word}, {seconds:.1} s", case.name)
 }
 
-/// Prints everything; returns the number of differences without an expected reason.
+/// Prints everything; returns the number of differences that `expected.txt` does not list.
 pub(super) fn print(cases: &[Compared], expected: &Expected) -> usize {
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
     let (mut unexplained, mut equal) = (0, 0);

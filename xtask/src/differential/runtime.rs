@@ -29,11 +29,11 @@ pub(super) fn containers(cluster: &Cluster, node: &str, subject: &Subject) -> Re
     let of_pod = format!("labels.\"io.kubernetes.pod.uid\"=={}", subject.uid);
     let (mut configs, mut names) = (json!({}), Vec::<(String, String)>::new());
     for id in ctr(&["ls", "-q", &of_pod])?.lines().map(str::trim) {
-        // One that goes meanwhile is not there to be compared.
+        // A container that is removed meanwhile is not compared.
         let Ok(text) = ctr(&["info", id]) else { continue };
         let info: Value = serde_json::from_str(&text).context("read what ctr prints")?;
         let (name, config) = config(&info)?;
-        // Two of one name and attempt are one too many, and both are shown.
+        // A second one of the same name and attempt is an error, so both are shown.
         let same = names.iter().filter(|(_, known)| is_of(known, &name)).count();
         let name = if same == 0 { name } else { format!("{name} ({})", same + 1) };
         names.push((id.to_owned(), name.clone()));

@@ -1,9 +1,9 @@
 //! A file system in memory with operations that can be made slow, fail, or hang.
 //!
-//! A FUSE server on a thread of its own, for tests and attacks: files, folders and links; all other
-//! operations fail with `ENOSYS`. The kernel caches nothing, so that each call comes here, unless
-//! caching is switched on. An operation that is slow or hangs blocks only its caller. Bounds:
-//! none, but it is a test's.
+//! A FUSE server on a thread of its own, for tests and attacks: files, folders and links; any other
+//! request gets `ENOSYS`. The kernel caches nothing unless a test asks for it, so each call comes
+//! here. An operation that is slow or hangs delays its own caller only. Bounds: none, because only
+//! tests use it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -25,24 +25,24 @@ use super::wire::{Answer, Attr, HEAD_BYTES, KIND_DIR, KIND_FILE, KIND_LINK, ROOT
 /// Longest question: a write of the most that the kernel sends, and its head.
 const QUESTION_BYTES_MAX: usize = (128 << 10) + 4096;
 
-/// The operations that can fail.
+/// Operations that can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// A name is looked up.
+    /// Look up a name.
     Lookup,
-    /// A file is opened.
+    /// Open a file.
     Open,
-    /// A file is made and opened.
+    /// Create and open a file.
     Create,
-    /// A file is read.
+    /// Read a file.
     Read,
-    /// A file is written.
+    /// Write a file.
     Write,
-    /// A file or folder is made durable.
+    /// Sync a file or folder.
     Sync,
-    /// A name is removed.
+    /// Remove a name.
     Unlink,
-    /// A name is changed.
+    /// Rename.
     Rename,
 }
 
@@ -60,7 +60,7 @@ impl Operation {
     ];
 }
 
-/// How it goes wrong.
+/// Kind of a fault.
 #[derive(Clone, Copy, Debug)]
 pub enum Fault {
     /// With this error.
@@ -77,7 +77,7 @@ struct Node {
     mode: u32,
     owner: (u32, u32),
     bytes: Vec<u8>,
-    /// Bytes that it has; those behind what was written are zeros, and take no memory.
+    /// Size in bytes; bytes after the written ones are zeros, and take no memory.
     size: usize,
     names: BTreeMap<Vec<u8>, u64>,
 }
@@ -102,7 +102,7 @@ pub struct Faulty {
 }
 
 impl Faulty {
-    /// Mounts it, for use within `with_private_mounts`; nothing goes wrong yet.
+    /// Mounts it without faults, for use within `with_private_mounts`.
     pub fn mount(path: &Path) -> Self {
         Self::mount_by(path, |_, options| {
             let flags = MsFlags::empty();
@@ -110,7 +110,7 @@ impl Faulty {
         })
     }
 
-    /// The same, but `mount` mounts it, from the device and the mount's options.
+    /// The same, but `mount` mounts it: it gets the device and the mount's options.
     pub fn mount_by(path: &Path, mount: impl FnOnce(&File, &str)) -> Self {
         let device = File::options().read(true).write(true).open("/dev/fuse").expect("/dev/fuse");
         let fd = device.as_raw_fd();
@@ -124,7 +124,7 @@ impl Faulty {
         Self { server, stop, thread: Some(thread), path: path.to_owned() }
     }
 
-    /// From now on this operation goes wrong in this way, or well.
+    /// Sets the fault of an operation, or removes it.
     pub fn set(&self, operation: Operation, fault: impl Into<Option<Fault>>) {
         let mut state = lock(&self.server.state);
         match fault.into() {
@@ -133,7 +133,7 @@ impl Faulty {
         }
     }
 
-    /// The kernel keeps what it has read of files that are opened from now on, as of any disk.
+    /// Lets the kernel cache files that are opened from now on, as on any disk.
     pub fn let_cache(&self) {
         lock(&self.server.state).is_cached = true;
     }
@@ -143,7 +143,7 @@ impl Faulty {
         lock(&self.server.state).hung.len()
     }
 
-    /// Nothing goes wrong any more, and what hangs is done.
+    /// Removes all faults; operations that hang continue.
     pub fn lift(&self) {
         let questions = {
             let mut state = lock(&self.server.state);
@@ -155,7 +155,7 @@ impl Faulty {
 }
 
 impl Drop for Faulty {
-    /// Waiting calls fail because the connection is gone.
+    /// Closes the connection, so that requests that wait get an error.
     fn drop(&mut self) {
         let _ = self.stop.write(1);
         drop(self.thread.take().map(JoinHandle::join));
@@ -219,7 +219,7 @@ impl Server {
     }
 }
 
-/// Writes an answer; errors are ignored because the caller may be gone.
+/// Sends the answer; the caller of the operation may be gone.
 fn reply(mut device: &File, id: u64, answer: Result<Answer, Errno>) {
     let (error, body) = match answer {
         Ok(answer) => (0, answer.bytes),

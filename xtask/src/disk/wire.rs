@@ -15,13 +15,13 @@ pub(super) const KIND_FILE: u32 = 0o100_000;
 pub(super) const KIND_LINK: u32 = 0o120_000;
 /// Reads and writes come here, whatever was read before.
 const DIRECT: u32 = 1;
-/// Reads of a file that is cached are not waited for one by one.
+/// The kernel may send several reads of a cached file without waiting.
 const ASYNC_READ: u32 = 1;
-/// Pages that were cached before the file was opened stay.
+/// Pages cached before the file was opened stay.
 const KEEP: u32 = 2;
 const BLOCK_BYTES: u32 = 4096;
 
-/// The codes of requests.
+/// Operation codes of requests.
 pub(super) mod code {
     pub(crate) const LOOKUP: u32 = 1;
     pub(crate) const FORGET: u32 = 2;
@@ -88,7 +88,7 @@ impl Request {
     }
 }
 
-/// The unread part of a request.
+/// The part of a request that has not been read.
 pub(super) struct Body<'a>(&'a [u8]);
 
 impl<'a> Body<'a> {
@@ -123,7 +123,7 @@ impl<'a> Body<'a> {
     }
 }
 
-/// The attributes of a file.
+/// Attributes of a file.
 pub(super) struct Attr {
     pub(super) number: u64,
     pub(super) mode: u32,
@@ -170,7 +170,7 @@ impl Answer {
         all.word32(attr.owner.0).word32(attr.owner.1).word32(0).word32(BLOCK_BYTES).word32(0)
     }
 
-    /// A file that was looked up or made; nothing of it may be remembered.
+    /// The result of a lookup or a create; the kernel must not cache it.
     pub(super) fn entry(attr: &Attr) -> Self {
         Self::empty().word64(attr.number).zeros(4 * 8).with_attr(attr)
     }

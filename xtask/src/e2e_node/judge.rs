@@ -1,5 +1,4 @@
-//! The results of a run of the node suite, compared with the kubelet's, and what is wrong with
-//! it.
+//! Results of a run of the node suite compared with the kubelet's results, and the run's faults.
 //!
 //! Pure. A test that was chosen and neither passed nor failed nor declined for a reason did not
 //! run, and that is a fault. So is one that declines where the kubelet does not, and an exception
@@ -12,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::conformance::report::{self, Outcome};
 
-/// The result of a test.
+/// Result of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Passed,
@@ -33,14 +32,14 @@ impl End {
     }
 }
 
-/// The result of a test with the kubelet, and its seconds.
+/// Result of a test with the kubelet, and its duration in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Kubelet {
     pub(super) end: End,
     pub(super) seconds: f64,
 }
 
-/// The results of the tests with the kubelet, by name.
+/// Results of the tests with the kubelet, by name.
 pub(super) type Known<'a> = BTreeMap<&'a str, Kubelet>;
 
 /// Reads the list, a line each: result, seconds, name.
@@ -79,7 +78,8 @@ fn exceptions(text: &str) -> Result<Vec<Exception<'_>>> {
     let all = lines.map(one).collect::<Result<Vec<_>>>()?;
     let mut names = BTreeMap::new();
     for exception in &all {
-        // One for each agent is two; any other pair says something twice, or both yes and no.
+        // Two exceptions may be one for each agent; any other pair is a repetition or a
+        // contradiction.
         let before = names.insert(exception.name, exception.agent);
         let is_pair =
             |a: &str| matches!((a, exception.agent), ("kubelet", "pintle") | ("pintle", "kubelet"));
@@ -88,8 +88,8 @@ fn exceptions(text: &str) -> Result<Vec<Exception<'_>>> {
     Ok(all)
 }
 
-/// Reads the list of what is known to fail, a line each: with which agent (`kubelet`, `pintle` or
-/// `both`), name, why. Returns those of this agent.
+/// Reads the list of tests that are known to fail, a line each: agent (`kubelet`, `pintle` or
+/// `both`), name, reason. Returns those of this agent.
 pub(super) fn parse_exceptions(text: &str, is_kubelet: bool) -> Result<BTreeMap<&str, &str>> {
     let own = if is_kubelet { "kubelet" } else { "pintle" };
     let all = exceptions(text)?.into_iter().filter(|e| e.agent == own || e.agent == "both");
@@ -102,7 +102,7 @@ pub(super) fn parse_left_out(text: &str) -> Result<BTreeMap<&str, &str>> {
     Ok(all.map(|e| (e.name, e.why)).collect())
 }
 
-/// Fails if an exception is for a test that no list has, or one is left out that a list has.
+/// Fails on an exception for a test that is in no list, and on a left-out test that is in one.
 pub(super) fn check_exceptions(text: &str, lists: &[String]) -> Result<()> {
     let lists = lists.iter().map(|list| parse_kubelet(list)).collect::<Result<Vec<_>>>()?;
     for Exception { agent, name, .. } in exceptions(text)? {
@@ -116,7 +116,7 @@ pub(super) fn check_exceptions(text: &str, lists: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The result of a run.
+/// Results of a run.
 pub(super) struct Came {
     /// Tests that ran to an end.
     pub(super) ran: Vec<Outcome>,
@@ -141,7 +141,7 @@ impl Came {
         }
     }
 
-    /// The kubelet's list with what this run came to; of `is_whole` it is all there is.
+    /// The kubelet's list updated with this run's results; a run of `is_whole` replaces it.
     pub(super) fn recorded(
         &self,
         chosen: &BTreeSet<String>,
@@ -172,7 +172,7 @@ impl Came {
         text
     }
 
-    /// How many came to what, and where the two differ.
+    /// Counts of each result, and of the differences between the two.
     pub(super) fn totals(&self, chosen: &BTreeSet<String>, known: &Known<'_>) -> String {
         let count = |of: &dyn Fn(&str) -> Option<End>| {
             let count = |end| chosen.iter().filter(|name| of(name) == Some(end)).count();
@@ -195,7 +195,7 @@ impl Came {
         text
     }
 
-    /// The faults of the run. `is_whole` if the tests ought to be those of the kubelet's list.
+    /// Faults of the run. `is_whole` if the tests ought to be those of the kubelet's list.
     pub(super) fn faults(
         &self,
         chosen: &BTreeSet<String>,

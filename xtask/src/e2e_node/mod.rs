@@ -1,11 +1,12 @@
 //! Upstream's suite for one node, `test/e2e_node`, with our agent or with the kubelet.
 //!
-//! Input: which tests, which agent. Output: a table of what each came to beside what it came to
+//! Input: which tests, which agent. Output: a table of each test's result compared with its result
 //! with the kubelet, and whether that is good. The suite brings etcd, an API server and the
-//! controller of namespaces, and starts the agent itself, as it starts the kubelet: with a
+//! namespace controller, and starts the agent itself, as it starts the kubelet: with a
 //! configuration and flags of its own, through systemd. It finds ours under the kubelet's name, and
-//! stand-ins for systemd's commands; both agents take the same way. The machine is a cluster's node
-//! that takes its own cgroup for the root, with the images and the registry that clusters have.
+//! stand-ins for systemd's commands; both agents are started the same way. The machine is a
+//! cluster's node that takes its own cgroup for the root, with the images and the registry that
+//! clusters have.
 
 mod guest;
 mod judge;
@@ -36,21 +37,21 @@ use crate::upstream::Program;
 const PROCS: usize = 4;
 /// The longest that a whole run may take.
 const RUN_MAX: &str = "3h";
-/// The node's disk where tests fill it: one writes 4 GiB, beside a runtime's gigabyte of images.
+/// Size of the node's disk where tests fill it: one writes 4 GiB, and images take a gigabyte.
 const DISK_BYTES: u64 = 8 << 30;
 /// Name of the only node.
 const NODE: &str = "n1";
 /// The cgroup of the suite itself.
 const SUITE_CGROUP: &str = "user.slice/suite";
 const SOCKET: &str = "unix:///run/containerd/containerd.sock";
-/// The programs that the suite finds in place of systemd's own.
+/// Stand-ins for systemd's own commands.
 const STAND_INS: [(&str, &str); 3] = [
     ("systemd-run", include_str!("stand_ins/systemd-run")),
     ("systemctl", include_str!("stand_ins/systemctl")),
     ("sudo", include_str!("stand_ins/sudo")),
 ];
 
-/// The selection of a run.
+/// The tests to run, the agent, and the output.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The agent.
@@ -59,15 +60,15 @@ pub struct Plan {
     pub set: Set,
     /// Names that match are chosen; empty for all.
     pub focus: String,
-    /// Of those, names that match are left out; empty for none.
+    /// Pattern of names to leave out; empty for none.
     pub skip: String,
     /// Tests with these labels instead of those of the set; empty for none.
     pub label: String,
     /// How many run at once.
     pub procs: usize,
-    /// True if what comes out is written down as the kubelet's.
+    /// True if the results are recorded as the kubelet's.
     pub record: bool,
-    /// Where reports and logs are kept instead of in the usual place.
+    /// Folder of reports and logs instead of the usual one.
     pub reports: Option<PathBuf>,
 }
 
@@ -87,7 +88,7 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// Returns whether these are the tests that the kubelet's list has.
+    /// Returns whether these are all tests of the kubelet's list.
     fn is_whole(&self) -> bool {
         self.focus.is_empty() && self.skip.is_empty() && self.label.is_empty()
     }
@@ -96,7 +97,7 @@ impl Plan {
         !matches!(self.agent, Agent::Pintle(_))
     }
 
-    /// Where reports and logs are kept: a look at a few tests leaves those of a whole run alone.
+    /// Folder of reports and logs: a run of a few tests does not overwrite those of a whole run.
     fn reports(&self) -> PathBuf {
         if let Some(dir) = &self.reports {
             return dir.clone();
@@ -107,14 +108,14 @@ impl Plan {
         repository().join(format!("target/e2e-node/{agent}{set}{tests}"))
     }
 
-    /// The selection besides labels.
+    /// The filters of the request besides labels.
     fn asked(&self) -> Vec<String> {
         let all = [("focus", &self.focus), ("skip", &self.skip)];
         let given = all.into_iter().filter(|(_, value)| !value.is_empty());
         given.map(|(name, value)| format!("--{name}={value}")).collect()
     }
 
-    /// The arguments with which ginkgo lists the tests to select from.
+    /// Ginkgo arguments for the set, before names are chosen.
     fn base(&self) -> Vec<String> {
         if self.label.is_empty() {
             self.set.filters()
@@ -123,8 +124,8 @@ impl Plan {
         }
     }
 
-    /// The arguments with which ginkgo runs the selected tests. All names of the usual set are more
-    /// than an argument may hold; of the other one, some that labels and words choose are left out.
+    /// Ginkgo arguments that run the chosen tests. All names of the usual set are longer than an
+    /// argument may be; of the other set, some tests that labels and words choose are left out.
     fn filters(&self, chosen: &BTreeSet<String>) -> Vec<String> {
         match self.set {
             Set::Usual => self.base().into_iter().chain(self.asked()).collect(),
@@ -161,7 +162,7 @@ pub fn run(plan: &Plan) -> Result<bool> {
     Ok(conclude(plan, &files, &chosen, &json)? && is_complete)
 }
 
-/// Starts the node. What runs alone also fills disks, and pulls all that the suite has a name for.
+/// Starts the node. The serial set also fills disks, and pulls every image that the suite names.
 fn up(cluster: &Cluster, set: Set) -> Result<()> {
     let disk = (set == Set::Serial).then_some(DISK_BYTES);
     cluster.up_for_node_suite(NODE, disk)?;
@@ -173,10 +174,10 @@ fn up(cluster: &Cluster, set: Set) -> Result<()> {
 
 /// The repository's files about the tests of a run.
 struct Files {
-    /// The results with the kubelet.
+    /// Results of the tests with the kubelet.
     kubelet: String,
     exceptions: String,
-    /// Tests that the test host cannot run; only for a set that is run elsewhere.
+    /// Tests that the test host cannot run, for a set that another machine runs.
     left_out_of_host: Option<String>,
 }
 
@@ -252,7 +253,7 @@ impl Suite {
         // Both as files of their own: the emulated machine does not see every folder of the host.
         let program = Program::E2eNode.ensure()?;
         for (from, to) in [(&*program, suite.program()), (agent, dir.join("bin/kubelet"))] {
-            // What a link means, for the original is one.
+            // Resolves a link, because the original is one.
             let from = from.canonicalize().with_context(|| format!("find {}", from.display()))?;
             fs::hard_link(&from, &to)
                 .or_else(|_| fs::copy(&from, &to).map(drop))
@@ -264,7 +265,7 @@ impl Suite {
             fs::set_permissions(&path, Permissions::from_mode(0o755))?;
         }
         fs::write(dir.join("kubelet.json"), configuration(set))?;
-        // What the suite would check of the kernel, it looks up in files that this one lacks.
+        // The suite takes the kernel checks from this file, which lists none.
         fs::write(dir.join("system.yaml"), "os: Linux\n")?;
         Ok(suite)
     }
@@ -273,8 +274,8 @@ impl Suite {
         self.dir.join("e2e_node.test")
     }
 
-    /// Names of the tests that the plan chooses: those of its set that this host can run, and of
-    /// them what is asked for.
+    /// Names of the tests that the plan chooses: the tests of its set that this host can run,
+    /// filtered by the plan.
     fn chosen(&self, plan: &Plan, files: &Files) -> Result<BTreeSet<String>> {
         let mut chosen = self.listed(&plan.base())?;
         if let Some(text) = &files.left_out_of_host {
@@ -373,7 +374,7 @@ impl Suite {
             format!("--container-runtime-endpoint={SOCKET}"),
             format!("--node-name={NODE}"),
             format!("--kubelet-flags=--runtime-cgroups=/{RUNTIME_CGROUP}"),
-            // They are there; what is not there belongs to tests that are not run.
+            // The node has them; missing ones belong to tests that do not run.
             "--prepull-images=false".to_owned(),
         ]
     }
@@ -390,13 +391,13 @@ impl Suite {
     }
 }
 
-/// The configuration that the suite starts from, which adds its own fields: upstream's
-/// jenkins/default-kubelet-config.yaml, but for what this host cannot do (swap and cgroup v1
-/// allowed) and for a disk that others fill.
+/// The suite's base configuration, to which it adds fields: upstream's
+/// jenkins/default-kubelet-config.yaml, adapted to this host (swap and cgroup v1 allowed) and to a
+/// disk that other programs fill.
 fn configuration(set: Set) -> String {
     let mut eviction = json!({"memory.available": "250Mi", "nodefs.available": "1%"});
     if set == Set::Guest {
-        // The guest has a disk of its own.
+        // The guest's disk belongs to it alone.
         eviction["nodefs.available"] = json!("10%");
         eviction["nodefs.inodesFree"] = json!("5%");
     }

@@ -1,15 +1,15 @@
-//! The sets of tests with recorded results of the kubelet. Pure.
+//! The sets of tests whose results with the kubelet are recorded. Pure.
 //!
-//! A set is what ginkgo chooses by labels and, of those that run alone, by what they are about:
+//! Ginkgo chooses a set by labels and, for tests that run alone, by their subjects:
 //! much of the suite is about devices, NUMA, huge pages or swap, which no test host has.
 
 use std::collections::BTreeSet;
 
-/// The tests that every node should pass, without those that run alone.
+/// Tests that every node ought to pass, without the serial ones.
 const USUAL: &str = "NodeConformance && !Serial && !Slow && !Flaky";
-/// The tests that run alone.
+/// Tests that run alone.
 const SERIAL: &str = "(Serial || Slow) && !Flaky";
-/// The subjects of the tests that run alone.
+/// Subjects that the tests that run alone are limited to.
 const AREAS: [&str; 32] = [
     "InodeEviction",
     "ImageGCNoEviction",
@@ -52,7 +52,7 @@ pub enum Set {
     Usual,
     /// One by one, on a node with a disk of its own, which some of them fill.
     Serial,
-    /// One by one, in an emulated machine: what the exceptions say the test host cannot run.
+    /// One by one, in an emulated machine: the tests that the exceptions exclude on the test host.
     Guest,
 }
 
@@ -60,7 +60,7 @@ impl Set {
     /// Those that the test host runs.
     pub(super) const OF_THE_HOST: [Self; 2] = [Self::Usual, Self::Serial];
 
-    /// The file with the results of the kubelet.
+    /// Results of the tests with the kubelet.
     pub(super) fn list(self) -> &'static str {
         match self {
             Self::Usual => "tests/upstream/node.txt",
@@ -69,7 +69,7 @@ impl Set {
         }
     }
 
-    /// The file with known failures and tests that cannot run, each with the reason.
+    /// Tests that are known to fail or cannot be tried, each with the reason.
     pub(super) fn exceptions(self) -> &'static str {
         match self {
             Self::Usual | Self::Serial => "tests/upstream/node-exceptions.txt",
@@ -85,7 +85,7 @@ impl Set {
         }
     }
 
-    /// The suffix that distinguishes its report folders from those of another set.
+    /// Suffix of its report folders, which differ by set.
     pub(super) fn suffix(self) -> &'static str {
         match self {
             Self::Usual => "",
@@ -94,7 +94,7 @@ impl Set {
         }
     }
 
-    /// The arguments with which ginkgo selects it.
+    /// Ginkgo arguments that choose it.
     pub(super) fn filters(self) -> Vec<String> {
         match self {
             Self::Usual => vec![format!("--label-filter={USUAL}")],
@@ -106,8 +106,8 @@ impl Set {
     }
 }
 
-/// An expression that matches these tests and no other. Between the parts of a name is one space
-/// for ginkgo, also around a part without a text, for which names in reports have two.
+/// A pattern that matches these tests and no other. Ginkgo puts one space between the parts of a
+/// name, also around an empty part, where names in reports have two.
 pub(super) fn pattern(names: &BTreeSet<String>) -> String {
     let words = |name: &String| {
         let words = name.split(' ').filter(|word| !word.is_empty());

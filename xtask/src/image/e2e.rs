@@ -1,9 +1,9 @@
 //! The images that the nodes of a cluster have from the start, and that its registry serves.
 //!
 //! Upstream's suites name images of a registry that a test host does not reach, so each is made
-//! here, with what the suites use of it: agnhost and nginx on a small Debian, busybox with every
-//! applet, and so on. One OCI layout in the cache with shared layers, rebuilt when the programs
-//! inside change.
+//! here, with the programs that the suites use of it: agnhost and nginx on a small Debian, busybox
+//! with every applet, and so on. One OCI layout in the cache with shared layers, rebuilt when the
+//! programs inside change.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -22,7 +22,7 @@ use crate::upstream::{self, Program};
 
 /// Changes whenever the recipe below does.
 const RECIPE: &str = "4";
-/// Where the suites' own images are.
+/// Registry folder of the suites' own images.
 const REGISTRY: &str = "registry.k8s.io/e2e-test-images";
 /// PATH inside the images.
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -42,13 +42,13 @@ pub fn layout() -> Result<(PathBuf, String)> {
     Ok((dir, digest))
 }
 
-/// Fetches what the images are made of beside upstream's programs.
+/// Fetches the parts of the images that are not upstream's programs.
 pub(crate) fn fetch_parts() -> Result<()> {
     parts::debian()?;
     parts::busybox().map(drop)
 }
 
-/// The state of building the images.
+/// Parts of the images while they are built.
 struct Writer {
     layout: Layout,
     work: PathBuf,
@@ -84,7 +84,7 @@ impl Writer {
         self.layout.finish()
     }
 
-    /// The images of the cluster itself.
+    /// Images of the cluster's own pods.
     fn cluster(&mut self) -> Result<()> {
         let pause = self.program("pause", &set::testbox()?, 0o755)?;
         let config =
@@ -96,7 +96,7 @@ impl Writer {
         self.layout.image(COREDNS, entry(&["/coredns"], &[])?, &[coredns])
     }
 
-    /// The images in which tests run commands.
+    /// Images that tests run commands in.
     fn suites(&mut self) -> Result<()> {
         let (system, busybox) = ([self.debian.clone()], self.busybox.clone());
         let gainer = Program::NoNewPrivs.ensure()?;
@@ -119,7 +119,7 @@ impl Writer {
         self.layout.image("registry.k8s.io/etcd:3.6.8-0", command(&["etcd"])?, &[busybox, etcd])
     }
 
-    /// The images that tests call over the network.
+    /// Images that tests call over the network.
     fn web(&mut self) -> Result<()> {
         let server = [self.debian.clone(), self.agnhost.clone()];
         // Tests of credentials run a registry of it, of which they pull.
@@ -133,7 +133,7 @@ impl Writer {
         }
         for pet in ["nautilus", "kitten"] {
             let picture = layer(&self.layout, &self.work, |root| {
-                // The originals are made on that system, and a test looks for its name.
+                // The original images are Alpine, and a test looks for that name.
                 put(root, "etc/os-release", "NAME=\"Alpine Linux\"\nID=alpine\n")?;
                 put(root, "data.json", format!("{{ \"image\": \"{pet}.jpg\" }}\n"))?;
                 put(root, &format!("{pet}.jpg"), "jpg")
@@ -164,7 +164,7 @@ impl Writer {
     }
 }
 
-/// etcd is one of the components in one; the links beside it are relative.
+/// etcd is a part of the combined binary; the links beside it are relative.
 fn etcd() -> Result<PathBuf> {
     Ok(fs::canonicalize(Program::Components.ensure()?.join("etcd"))?)
 }
@@ -195,7 +195,7 @@ fn fill_busybox(root: &Path, program: &Path) -> Result<()> {
     put(root, "etc/group", "root:x:0:\nnobody:x:65534:\n")
 }
 
-/// agnhost, what it serves over TLS, and the users that tests of groups ask for.
+/// Writes agnhost, the files that it serves over TLS, and the users that tests of groups need.
 fn fill_agnhost(root: &Path, debian: &Path, program: &Path) -> Result<()> {
     copy(root, "agnhost", program, 0o755)?;
     symlink("agnhost", root.join("agnhost-2"))?;

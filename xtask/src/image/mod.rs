@@ -47,7 +47,7 @@ impl Image {
         Ok(Self { reference: reference.to_owned(), manifest, config, layers })
     }
 
-    /// The manifest's digest, `sha256:...`: what a pull by digest names.
+    /// The manifest's digest, `sha256:...`, for a pull by digest.
     pub fn digest(&self) -> String {
         format!("sha256:{}", sha256(&self.manifest))
     }

@@ -1,5 +1,5 @@
-//! Parts of the suites' images that the runtime's tools do not have: a small Debian, and a
-//! busybox with every applet. Both come from Debian's archive and stay in the cache.
+//! Parts of the suites' images that the runtime's tools do not have: a small Debian, and a busybox
+//! with every applet. Both come from Debian's archive and stay in the cache.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,9 +13,9 @@ use crate::shell::{capture, timed};
 
 /// Changes whenever a recipe below does.
 pub(super) const RECIPE: &str = "1";
-/// The packages that the suites use in agnhost's and nginx's images.
+/// Packages whose programs the suites call in agnhost's and nginx's images.
 const PACKAGES: &str = "bind9-dnsutils,curl,iproute2,netcat-openbsd,nginx-light";
-/// How busybox's own configuration says that it will not be static.
+/// Line of busybox's own configuration for a dynamic build.
 const NOT_STATIC: &str = "# CONFIG_STATIC is not set";
 /// Folders of the small Debian that no program reads.
 const UNREAD: [&str; 6] = [

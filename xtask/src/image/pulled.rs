@@ -1,10 +1,10 @@
-//! Images that upstream's suite of one node pulls beside those of the other suites: it pulls all
-//! the images of its list, also those that no test of ours starts.
+//! Images that upstream's node suite pulls besides those of the other suites: it pulls every image
+//! of its list, also those that no test of ours starts.
 //!
-//! Input: a registry's storage. Output: the images in it, and on no node. Those that nothing starts
-//! share one layer of many small files: tests of image collection wait until the removal of unused
-//! images has freed more than ten thousand inodes, and all the other images together, which are on
-//! one small Debian, have half of that.
+//! Input: a registry's storage. Output: the images in it, and on no node. Images that no test
+//! starts share one layer of many small files: tests of image garbage collection wait until the
+//! removal of unused images has freed more than ten thousand inodes, and all other images together,
+//! which are on one small Debian, have half of that.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -20,8 +20,7 @@ use crate::shell::timed;
 
 /// Changes whenever the recipe below does.
 const RECIPE: &str = "1";
-/// Images that no test starts: performance tests, cadvisor, volumes over NFS, and plugins of
-/// devices.
+/// Images that no test starts: performance tests, cadvisor, NFS volumes, device plugins.
 const UNSTARTED: [&str; 8] = [
     "gcr.io/cadvisor/cadvisor:v0.47.2",
     "registry.k8s.io/e2e-test-images/node-perf/npb-ep:1.6.0",

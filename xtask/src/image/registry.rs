@@ -16,7 +16,7 @@ pub struct Storage {
     root: PathBuf,
 }
 
-/// How a blob comes to the storage.
+/// Source of a blob.
 pub enum Source<'a> {
     /// Its bytes.
     Bytes(&'a [u8]),
@@ -46,7 +46,7 @@ impl Storage {
         self.link(repository, &format!("_layers/sha256/{sha}"), sha)
     }
 
-    /// Names a manifest that is there.
+    /// Tags a stored manifest.
     pub fn tag(&self, repository: &str, tag: &str, sha: &str) -> Result<()> {
         self.link(repository, &format!("_manifests/revisions/sha256/{sha}"), sha)?;
         self.link(repository, &format!("_manifests/tags/{tag}/index/sha256/{sha}"), sha)?;
@@ -68,7 +68,7 @@ impl Storage {
         Ok(())
     }
 
-    /// Puts the first image of this repository in an OCI layout there once more, under another name.
+    /// Stores the first image of this repository in an OCI layout again, under another name.
     pub fn add_as(&self, dir: &Path, of: &str, repository: &str, tag: &str) -> Result<()> {
         let is_it = |name: &str| split(name).is_some_and(|(repository, _)| repository == of);
         let found = images(dir)?.into_iter().find(|(name, _)| is_it(name));

@@ -1,6 +1,6 @@
 //! The agent beside a private containerd: its folders, its configuration, its command line.
 //!
-//! The common part of demo and tests. The agent runs with its default ports, because every node
+//! Shared by demo and tests. The agent runs with its default ports, because every node
 //! has a network of its own, and with all its paths below the node's folder. The settings that a
 //! user's node would not have are those that this host needs: swap and cgroup v1 allowed, a cgroup
 //! root of our own, nothing reserved.
@@ -22,7 +22,7 @@ pub const READ_ONLY_PORT: u16 = 10255;
 /// The agent's health port.
 pub const HEALTH_PORT: u16 = 10248;
 
-/// Where the agent of a node keeps its things.
+/// Folders and files of a node's agent.
 #[derive(Clone, Debug)]
 pub struct Layout {
     dir: PathBuf,
@@ -128,7 +128,7 @@ pub fn build_with_features(program: &str, features: &[&str]) -> Result<PathBuf> 
     build_with(cargo)
 }
 
-/// Builds the agent as it is shipped and returns its path.
+/// Builds the agent in the release profile and returns its path.
 pub fn build_release() -> Result<PathBuf> {
     let args = ["build", "--release", "--package", "pintle-agent", "--bin", "pintle-agent"];
     build_with(gentle_cargo(&args))

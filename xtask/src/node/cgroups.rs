@@ -2,7 +2,7 @@
 //!
 //! Works on cgroup v1, v2 and the mix of both. Only folders of our own name are touched; the host's
 //! hierarchies are never mounted, unmounted or reconfigured, except that on v2 the controllers are
-//! handed down to our folder, without which no limit would hold.
+//! enabled down to our folder, because otherwise no limit would work.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -73,8 +73,8 @@ pub fn remove(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Removes the cgroups that test programs made for themselves and that outlived them: those at the
-/// top of a hierarchy called `pintle-`, a word, the number of a process that is gone, and more.
+/// Removes the cgroups that test programs created and left behind: those at the top of a hierarchy
+/// named `pintle-`, a word, the number of a process that has ended, and more.
 pub fn sweep() -> Result<()> {
     for (mount, _) in hierarchies()? {
         for entry in fs::read_dir(&mount).into_iter().flatten().flatten() {

@@ -12,7 +12,7 @@ use crate::runtime::{Runtime, Version};
 /// Image of the sandbox container, preloaded in every node.
 pub const PAUSE: &str = "pintle.test/pause:1";
 
-/// Unused plugins; each probes the host when containerd starts.
+/// Plugins that no test uses; each probes the host when containerd starts.
 const DISABLED: &str = r#"["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs",
   "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.blockfile",
   "io.containerd.snapshotter.v1.erofs", "io.containerd.nri.v1.nri",

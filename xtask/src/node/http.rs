@@ -23,7 +23,7 @@ pub struct Answer {
     pub body: String,
 }
 
-/// A request.
+/// The rest of a request besides the path.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// GET, POST and so on.

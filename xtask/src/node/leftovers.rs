@@ -1,7 +1,7 @@
-//! Leftovers of pods on a node: the things that must be gone once their pods are.
+//! Leftovers of pods on a node: resources that must be gone once their pods are.
 //!
-//! Read from the kernel and the file system, never from the agent: a leak is what the agent does
-//! not know of. Each list names what was found, so that a failed test says what leaked.
+//! Read from the kernel and the file system, never from the agent: an agent does not know its
+//! leaks. Each list names the leftovers, so that a failed test shows what leaked.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use anyhow::{Context, Result};
 use super::cgroups;
 use super::process::{self, Shim};
 
-/// Cgroups that stay when no pod is there: the quality-of-service tree.
+/// Cgroups that stay without pods: the quality-of-service tree.
 const STANDING_CGROUPS: [&str; 3] = ["kubepods", "kubepods/besteffort", "kubepods/burstable"];
 
-/// Lists of what is still there; all empty on a clean node.
+/// Lists of leftovers; all empty on a clean node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Leftovers {
     /// Pod and container cgroups, as paths below the node's own.
@@ -38,11 +38,11 @@ impl Leftovers {
     }
 }
 
-/// Where a node's pods leave traces; folders are named as the node sees them.
+/// Places where a node's pods leave traces; folders are named as the node sees them.
 pub(crate) struct Places<'a> {
     /// The node's own cgroup.
     pub(crate) cgroup: &'a str,
-    /// The mark of the node's processes, see `process`.
+    /// Mark that the node's processes carry, see `process`.
     pub(crate) mark: &'a str,
     /// The agent's folder of pods.
     pub(crate) pods: PathBuf,
@@ -52,7 +52,7 @@ pub(crate) struct Places<'a> {
     pub(crate) logs: PathBuf,
 }
 
-/// Counts in the node of which the process `holder` keeps the namespaces.
+/// Counts leftovers on the node that has the namespaces of the process `holder`.
 pub(crate) fn count(holder: u32, places: &Places<'_>) -> Result<Leftovers> {
     let standing = |path: &String| STANDING_CGROUPS.contains(&path.as_str());
     let cgroups = cgroups::below(places.cgroup)?.into_iter().filter(|p| !standing(p)).collect();

@@ -41,7 +41,7 @@ const PREFIX: &str = "pintle-node-";
 /// How long containerd may take until it answers on its socket.
 const START_WAIT: Duration = Duration::from_secs(60);
 
-/// The differences of a node from the usual one.
+/// Options that make a node differ from the usual one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Kind {
     /// systemd makes the containers' cgroups.
@@ -61,12 +61,12 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts a node with the standard images; fetches and builds what is missing.
+    /// Starts a node with the standard images; fetches and builds missing parts.
     pub fn start(version: Version) -> Result<Self> {
         Self::start_with(version, Kind::default())
     }
 
-    /// The same with what makes it another one than the usual.
+    /// The same for a node with these options.
     pub fn start_with(version: Version, kind: Kind) -> Result<Self> {
         let template = template(version)?;
         let node = Self::prepare(version, kind)?;
@@ -126,7 +126,7 @@ impl Node {
         Ok(())
     }
 
-    /// How often containerd said that it is up.
+    /// Number of containerd's starts in its log.
     fn boots(&self) -> usize {
         let log = fs::read_to_string(self.dir.join("containerd.log")).unwrap_or_default();
         log.matches("containerd successfully booted").count()
@@ -237,7 +237,7 @@ impl Node {
         all.into_iter().find(|(found, _)| found == id).map(|(_, pid)| pid)
     }
 
-    /// The leftovers of pods, given the agent's root folder.
+    /// Resources that pods left behind, given the agent's root folder.
     pub fn leftovers(&self, agent_root: &Path, pod_logs: &Path) -> Result<Leftovers> {
         let (pods, state, logs) = (agent_root.join("pods"), self.state(), pod_logs.to_owned());
         let places = Places { cgroup: &self.name, mark: &self.name, pods, state, logs };
@@ -247,7 +247,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // Kept for a look at the logs when asked, but never running.
+        // `PINTLE_KEEP` keeps the folder for its logs, but nothing keeps running.
         self.kill_containerd();
         end_processes(&self.name, &self.dir);
         let _ = self.holder.kill();
@@ -266,9 +266,10 @@ impl Drop for Node {
     }
 }
 
-/// A process that keeps the namespaces: private mounts with propagation inside, loopback up. Of the
-/// host's `/run` it shows what speaks with systemd, where systemd runs. Guarded, the root file
-/// system takes no writes but in the node's folder, which is a mount of its own then.
+/// Starts the process that holds the namespaces: private mounts with propagation inside, loopback
+/// up. Of the host's `/run` it shows the sockets of systemd and D-Bus, where systemd runs. With
+/// `is_guarded`, the root file system is read-only but for the node's folder, which is a mount of
+/// its own.
 fn hold(name: &str, dir: &Path, is_guarded: bool) -> Result<Child> {
     let script = "mount --make-rshared / && mkdir -p /var/lib/cni && shown= && \
                   if [ -d /run/systemd/system ]; then shown='systemd dbus'; fi && \
@@ -302,12 +303,12 @@ fn hold(name: &str, dir: &Path, is_guarded: bool) -> Result<Child> {
 fn end_processes(name: &str, dir: &Path) {
     for (id, pid) in process::containers(&dir.join("state")) {
         let group = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-        // A bundle may outlive its process, and another process may have the pid now.
+        // A bundle may outlive its process, and another process may have its pid by now.
         if group.contains(name) || group.contains("/k8s.io/") || group.contains(&id) {
             process::signal(pid, Signal::SIGKILL);
         }
     }
-    // Twice: a process may have started another one while the first list was made.
+    // Twice: a process may have started another while the first list was read.
     for _ in 0..2 {
         for pid in process::marked(name) {
             process::signal(pid, Signal::SIGKILL);
@@ -315,7 +316,7 @@ fn end_processes(name: &str, dir: &Path) {
     }
 }
 
-/// Removes nodes of test programs that are gone: a killed test run cleans nothing itself.
+/// Removes nodes of processes that have ended: a killed test run cannot clean up.
 pub fn sweep() {
     let entries = fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
     for entry in entries {
@@ -347,12 +348,12 @@ pub(crate) struct Template<'a> {
     pub(crate) kind: &'a str,
     /// The sum of the images.
     pub(crate) digest: &'a str,
-    /// The version of containerd with this root folder.
+    /// The containerd release that uses the root folder.
     pub(crate) version: Version,
 }
 
 impl Template<'_> {
-    /// Finds it, or makes it by an import on a node that lives only for that.
+    /// Returns the template, or builds it by an import on a temporary node.
     pub(crate) fn ensure(&self, import: impl FnOnce(&Node) -> Result<()>) -> Result<PathBuf> {
         let dir = cache::content_entry(self.kind, self.digest, |staging, _| {
             let mut node = Node::prepare(self.version, Kind::default())?.boot()?;

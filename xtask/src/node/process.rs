@@ -49,15 +49,15 @@ pub fn shims(name: &str) -> Vec<Shim> {
         let args = arguments(pid);
         let program = Path::new(args.first()?).file_name()?.to_str()?;
         let at = args.iter().position(|a| a == "-id")?;
-        // `containerd-shim-runc-v2 delete` lives for a moment beside the real one.
+        // A short-lived `containerd-shim-runc-v2 delete` may run beside the real one.
         let is_shim = program.starts_with("containerd-shim") && !args.iter().any(|a| a == "delete");
         is_shim.then(|| Shim { pid, sandbox_id: args.get(at + 1).cloned().unwrap_or_default() })
     };
     marked(name).into_iter().filter_map(shim).collect()
 }
 
-/// When a living process began, in the kernel's ticks; none for one that is gone or a zombie with
-/// all threads ended: while one thread runs, ports and files are still open.
+/// Start time of a living process, in clock ticks; none for a process that does not exist or is a
+/// zombie without other threads: as long as one thread runs, ports and files are open.
 pub fn began(pid: i32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may contain anything, so the fields are counted from its end.
@@ -68,7 +68,7 @@ pub fn began(pid: i32) -> Option<String> {
     (threads > 1 || !matches!(state, "Z" | "X")).then(|| began.to_owned())
 }
 
-/// Returns whether the process is there and has not ended.
+/// Returns whether the process exists and has not ended.
 pub fn is_running(pid: i32) -> bool {
     began(pid).is_some()
 }

@@ -1,4 +1,4 @@
-//! The cost of a process: its time on a CPU and its memory, as the kernel counts them.
+//! CPU time and memory of a process, as the kernel counts them.
 
 use std::fs;
 

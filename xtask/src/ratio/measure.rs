@@ -1,4 +1,4 @@
-//! The compared measures, and the goal of each.
+//! The measures compared, and the goal of each comparison.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,9 @@ use crate::table::{Goal, Row, Spread};
 /// A thing that is measured of both agents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Measure {
-    /// Share of a core while nothing happens.
+    /// Share of a core in the idle window.
     IdleCpu,
-    /// Resident memory at the end of that.
+    /// Resident memory at the end of the idle window.
     Memory,
     /// From the kill of a container's first process to its terminated status.
     Death,
@@ -19,17 +19,17 @@ pub(super) enum Measure {
     Writes,
     /// Those that change a pod's status.
     StatusWrites,
-    /// From the first deletion to each pod's end.
+    /// From the first pod's deletion to each pod's end.
     Gone,
     /// Attempts of exec probes per second.
     ProbeRate,
-    /// Share of a core during the probes.
+    /// Share of a core while probes run.
     ProbeCpu,
     /// The same for one attempt.
     CpuPerProbe,
 }
 
-/// Which number of a spread is shown.
+/// The point of a spread that is shown.
 #[derive(Clone, Copy, Debug)]
 enum Point {
     First,
@@ -38,7 +38,7 @@ enum Point {
     Last,
 }
 
-/// A line of the table: measure, which number of it, what it is called, unit, goal.
+/// A line of the table: measure, point of its spread, name, unit, goal.
 type Line = (Measure, Point, &'static str, &'static str, Goal);
 
 /// The table; goals are shares of what the kubelet needs.
@@ -87,7 +87,7 @@ impl Figures {
     }
 }
 
-/// The figures of one side, for the log: they are kept if the run fails later.
+/// Figures of one side, for the log: they survive when the run fails later.
 pub(super) fn summary(figures: &Figures) -> String {
     let text = |(measure, point, text, unit, _): Line| {
         Some(format!("{text} {:.3} {unit}", figures.at(measure, point)?))

@@ -2,15 +2,15 @@
 //!
 //! Input: a release build of ours, upstream's kubelet, built alone as users install it. Both run on
 //! the same node, one after the other, with the same runtime, API server and pods; all pods go in
-//! between. An uncounted round before the first warms what both share; the two alternate in
-//! going first. Output: one table of ratios, a JSON file with its
+//! between. A warm-up round, which counts for neither, comes before the first; the agent that
+//! begins alternates from round to round. Output: one table of ratios, a JSON file with its
 //! circumstances, and a chart. Here and not in `pintle-benches`, because nothing of it needs the
 //! agent's code: it watches the API server, reads `/proc` and the audit log.
 //!
-//! - `pods`, `watch`: what is made, and when the API server says what of it
-//! - `load`, `writes`: CPU and memory of the agent, what it asked to change
+//! - `pods`, `watch`: the pods, and the times at which the API server reports their states
+//! - `load`, `writes`: CPU and memory of the agent, and its write requests
 //! - `side`: the phases. `phases`: which of them are asked for. `measure`: the numbers and their
-//! goals
+//!   goals
 
 mod load;
 mod measure;
@@ -53,7 +53,7 @@ const ASK_EVERY: Duration = Duration::from_millis(200);
 pub struct Size {
     /// Pods on the node, `PINTLE_BENCH_PODS`; more than usual ones have the node's network.
     pub pods: usize,
-    /// The measured phases, `PINTLE_BENCH_PHASES`: all of them unless some are named.
+    /// The phases to measure, `PINTLE_BENCH_PHASES`: all of them unless some are named.
     pub phases: Phases,
     /// Repetitions, `PINTLE_BENCH_ROUNDS`.
     pub rounds: usize,
@@ -62,7 +62,7 @@ pub struct Size {
 }
 
 impl Size {
-    /// The settings of the environment, else those of the goals.
+    /// The size in the environment, else that of the goals.
     pub fn asked() -> Result<Self> {
         let pods = number("PINTLE_BENCH_PODS", 100)?;
         ensure!((5..=PODS_MAX).contains(&pods), "PINTLE_BENCH_PODS is 5 to {PODS_MAX}, not {pods}");
@@ -99,7 +99,7 @@ impl Drop for Own {
 pub fn run(ours: &Agent, size: Size) -> Result<()> {
     let own = Own(Cluster::of_this_run(CLUSTER)?.with_nodes(1)?);
     let cluster = &own.0;
-    // What a killed run left behind.
+    // Removes leftovers of a killed run.
     cluster.down()?;
     cluster.choose_agent(pods::NODE, &Agent::KubeletAlone)?;
     if !size.is_usual() {

@@ -1,4 +1,4 @@
-//! The selected phases of the comparison: all, or those that `PINTLE_BENCH_PHASES` names.
+//! The phases of the comparison to run: all, or those that `PINTLE_BENCH_PHASES` names.
 
 use anyhow::{Result, bail, ensure};
 
@@ -49,7 +49,7 @@ impl Phases {
         Ok(phases)
     }
 
-    /// Returns whether this phase is selected.
+    /// Returns whether the phase is to run.
     pub(super) fn has(self, phase: Phase) -> bool {
         NAMES.iter().zip(self.0).any(|((_, named), asked)| asked && *named == phase)
     }

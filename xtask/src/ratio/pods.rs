@@ -1,5 +1,5 @@
-//! The pods of the comparison: made by `kubectl`, on the one node, with what every pod has by
-//! default (a token volume, 30 s of grace) and a process that waits and ends at SIGTERM.
+//! The pods of the comparison: created by `kubectl`, on the one node, with the defaults of every
+//! pod (a token volume, 30 s of grace) and a process that waits and ends on SIGTERM.
 
 use std::io::Write as _;
 use std::process::Stdio;
@@ -15,7 +15,7 @@ pub(super) const NAMESPACE: &str = "bench";
 /// The node.
 pub(super) const NODE: &str = "n1";
 
-/// The activity of a pod of the comparison besides waiting.
+/// Workload of a pod of the comparison besides waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Nothing.
@@ -29,14 +29,14 @@ pub(super) fn names(prefix: &str, count: usize) -> Vec<String> {
     (0..count).map(|number| format!("{prefix}-{number:03}")).collect()
 }
 
-/// A pod that stays as it ends, so that an end is not overlaid by what comes after it.
+/// A pod that is not restarted, so that its terminated status stays.
 fn pod(name: &str, kind: Kind, node_network: bool) -> Value {
     let mut container = json!({
         "name": "main", "image": BOX, "command": ["/box", "pause"],
         "imagePullPolicy": "IfNotPresent",
     });
     if kind == Kind::Probed {
-        // However slow the machine is: a probe that fails would restart what is measured.
+        // Generous for slow machines: a failed probe would restart the measured container.
         container["livenessProbe"] = json!({
             "exec": {"command": ["/box", "exit", "0"]},
             "periodSeconds": 1, "timeoutSeconds": 10, "failureThreshold": 1000,
@@ -52,7 +52,8 @@ fn pod(name: &str, kind: Kind, node_network: bool) -> Value {
     })
 }
 
-/// Creates pods, one request after the other; on the node's network where theirs has no room.
+/// Creates pods, one request after the other; on the node's network if the pod network is too
+/// small.
 pub(super) fn create(
     cluster: &Cluster,
     names: &[String],
@@ -70,7 +71,7 @@ pub(super) fn create(
     Ok(())
 }
 
-/// Asks for the end of every pod, in one request.
+/// Deletes every pod, in one request.
 pub(super) fn delete_all(cluster: &Cluster) -> Result<()> {
     let path = format!("/api/v1/namespaces/{NAMESPACE}/pods");
     cluster.kubectl(&["delete", "--raw", &path]).context("delete the pods").map(drop)

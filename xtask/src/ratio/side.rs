@@ -1,4 +1,4 @@
-//! The measurement of one agent, from its start on: one phase after the other, all on one node.
+//! Measurements of one agent from its start on: one phase after the other, all on one node.
 //!
 //! Output: numbers by measure. Phases clean up after themselves, so that the next agent finds the
 //! node as this one did. A phase waits for what the API server says, and for fixed times only where
@@ -21,11 +21,11 @@ use crate::cluster::Cluster;
 use crate::node::process;
 use crate::shell::say;
 
-/// The work that follows a start (first reads, writes that wait, collected garbage) has ended then.
+/// Time until work after a start (first reads, delayed writes, garbage collection) is over.
 const SETTLE: Duration = Duration::from_secs(12);
-/// Remains of a deleted pod are removed later, by ours after 30 s; that is not the probes' work.
+/// Time until the rest of a deleted pod is cleaned up (30 s with ours), which is not probe work.
 const CLEANUP: Duration = Duration::from_secs(40);
-/// How long the pods may take to start or to go.
+/// Limit for the start or the deletion of the pods.
 const LIMIT: Duration = Duration::from_secs(300);
 const LIMIT_PER_POD: Duration = Duration::from_secs(2);
 /// Distance of two kills: no multiple of a second, so that they meet a periodic list in every
@@ -89,7 +89,7 @@ impl<'a> Side<'a> {
         Ok(())
     }
 
-    /// CPU over a window in which nothing happens, and memory at its end.
+    /// CPU over a window without events, and memory at its end.
     fn idle(&mut self) -> Result<()> {
         say("idle", &format!("{} s", self.size.window.as_secs()));
         let (share, pid) = self.cpu_share()?;
@@ -127,7 +127,7 @@ impl<'a> Side<'a> {
         self.gone(victims)
     }
 
-    /// Deletes all pods, so that the next agent finds none, and notes how long it took if asked to.
+    /// Deletes all pods, so that the next agent finds none, and records the duration if `is_asked`.
     fn deletion(&mut self, names: &[String], is_asked: bool) -> Result<()> {
         say("delete", &format!("{} pods", names.len()));
         pods::delete_all(self.cluster)?;
@@ -142,7 +142,7 @@ impl<'a> Side<'a> {
         Ok(())
     }
 
-    /// CPU per attempt, because a busy machine lets one agent make fewer of them than the other.
+    /// CPU per attempt, because on a busy machine one agent may make fewer attempts than the other.
     fn probes(&mut self) -> Result<()> {
         let names = pods::names("probed", self.size.pods / 2);
         say("probes", &format!("{} a second", names.len()));

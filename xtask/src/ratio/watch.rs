@@ -1,9 +1,9 @@
-//! Watch events of the pods of one namespace, with the times of their arrival.
+//! Watch events for the pods of one namespace, each with the time at which it arrived.
 //!
-//! Input: one watch, as `kubectl get --raw` hands it through: a line of JSON for each change. A
-//! thread stamps each line as it arrives and does nothing else, so that a stamp is late by the
-//! wire only; what a line means is found out afterwards. It holds what one run of pods makes, a few
-//! thousand lines of some kilobytes.
+//! Input: one watch, as `kubectl get --raw` prints it: a line of JSON for each change. A thread
+//! stamps each line as it arrives and does nothing else, so that a stamp is late by the wire only;
+//! lines are decoded afterwards. It holds the events of one run of pods, a few thousand lines of
+//! some kilobytes.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
@@ -17,16 +17,16 @@ use serde_json::Value;
 
 use crate::cluster::Cluster;
 
-/// When a pod was first seen in each state; a pod that is made again needs another name.
+/// Time at which a pod was first seen in each state; a recreated pod needs another name.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     /// It was there.
     pub added: Option<Instant>,
     /// Its phase was Running.
     pub running: Option<Instant>,
-    /// It had to go.
+    /// Its deletion timestamp was set.
     pub deleting: Option<Instant>,
-    /// It was gone.
+    /// It was deleted.
     pub gone: Option<Instant>,
     /// Its container that runs, without the runtime's name.
     pub container: Option<String>,
@@ -37,8 +37,8 @@ pub(super) struct Seen {
 /// All pods that were seen, by name.
 pub(super) type Pods = BTreeMap<String, Seen>;
 
-/// A watch under way; ends when it is dropped. An API server without a processor to spare ends
-/// watches by itself: it goes on then where it was, and is late by that.
+/// A running watch; dropping it ends it. An overloaded API server closes watches by itself: the
+/// watch then resumes at its last version, and its stamps are late by that.
 pub(super) struct Watch<'a> {
     cluster: &'a Cluster,
     path: String,
@@ -55,7 +55,7 @@ impl<'a> Watch<'a> {
         Ok(Self { cluster, path, version: String::new(), stream, pods: Pods::new() })
     }
 
-    /// Takes what arrives until no pod is missing, and returns all that is known of them.
+    /// Reads events until no pod is missing, and returns the state of all pods.
     pub(super) fn until(
         &mut self,
         what: &str,
@@ -116,7 +116,7 @@ impl Drop for Stream {
     }
 }
 
-/// Notes what a line of the watch says, and returns its version.
+/// Applies a line of the watch, and returns its resource version.
 fn take(pods: &mut Pods, at: Instant, line: &str) -> Result<String> {
     let event: Value = serde_json::from_str(line).context("read a line of the watch")?;
     let object = &event["object"];

@@ -1,4 +1,4 @@
-//! The writes of a node to the API server, counted from the API server's own audit log.
+//! A node's write requests, counted from the API server's own audit log.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-/// Writes by what they were, such as `patch pods/status`.
+/// Writes by verb and resource, such as `patch pods/status`.
 pub(super) type Writes = BTreeMap<String, usize>;
 
 /// A place in the audit log from which writes are counted.

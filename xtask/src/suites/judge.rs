@@ -1,9 +1,8 @@
-//! The results of a run of upstream's tests with a component of ours, compared with those of
-//! upstream's component.
+//! Results of upstream's tests of a component compared with those of its own component.
 //!
-//! Pure: what a Go test program prints in, results, a table and faults out. Names are `PACKAGE
-//! TEST/CASE`. A test that was chosen and did not end did not pass; neither did a case that
-//! upstream's component runs and this run did not. So is an exception for a test that passes.
+//! Pure: output of a Go test program in, results, a table and faults out. Names are `PACKAGE
+//! TEST/CASE`. Faults are a chosen test, or a case that upstream's component runs, that failed, was
+//! skipped or did not end, and an exception for a test that passes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -37,7 +36,7 @@ impl End {
     }
 }
 
-/// The result of each test and case, with seconds.
+/// Result of each test and case, with seconds.
 pub(super) type Ends = BTreeMap<String, (End, f64)>;
 
 /// Why tests failed, by name.
@@ -78,7 +77,7 @@ pub(super) fn parse(package: &str, text: &str) -> (Ends, Reasons) {
     (ends, reasons)
 }
 
-/// The last message of a program that ended before its tests did, from its stderr.
+/// The reason, from its stderr, why a program ended before its tests did.
 pub(super) fn death(text: &str) -> Option<String> {
     let words = ["panic: ", "fatal error: ", "SIG"];
     // A server that gave up, `F1125 09:13:31.5`.
@@ -128,13 +127,14 @@ fn ended(line: &str) -> Option<(&str, (End, f64))> {
     Some((name, (end, seconds.strip_suffix("s)")?.parse().ok()?)))
 }
 
-/// Returns whether this is `file_test.go:12`.
+/// Returns whether this is a place such as `file_test.go:12`.
 fn is_place(text: &str) -> bool {
     let Some((file, line)) = text.rsplit_once(':') else { return false };
     file.ends_with(".go") && !file.contains(' ') && line.parse::<u32>().is_ok()
 }
 
-/// Returns whether this is a line of a server's log, `I1125 08:01:10.8`, in a test's output.
+/// Returns whether this is a line of a server's log, `I1125 08:01:10.8`, which tests print among
+/// their own.
 fn is_log(text: &str) -> bool {
     let mut bytes = text.bytes();
     bytes.next().is_some_and(|level| b"IWEF".contains(&level))
@@ -142,7 +142,7 @@ fn is_log(text: &str) -> bool {
         && bytes.next() == Some(b' ')
 }
 
-/// Reads what upstream's own component came to, a line each: end, seconds, name.
+/// Reads the results of upstream's own component, a line each: end, seconds, name.
 pub(super) fn parse_list(text: &str) -> Result<Ends> {
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     let one = |line: &str| -> Result<_> {
@@ -155,7 +155,7 @@ pub(super) fn parse_list(text: &str) -> Result<Ends> {
     lines.map(|line| one(line).with_context(|| format!("read {line:?}"))).collect()
 }
 
-/// The list as it is written down.
+/// The list in the form of its file.
 pub(super) fn list(ends: &Ends) -> String {
     let line = |(name, (end, seconds)): (&String, &(End, f64))| {
         format!("{}\t{seconds:.1}\t{name}\n", end.word())
@@ -163,14 +163,14 @@ pub(super) fn list(ends: &Ends) -> String {
     ends.iter().map(line).collect()
 }
 
-/// The exceptions by name, with reasons.
+/// Exceptions known beforehand, by name, with the reason.
 #[derive(Debug, Default)]
 pub(super) struct Exceptions {
-    /// Tests, and cases by the prefix of their names, that read or call into the component's
-    /// process: it cannot be another program.
+    /// Tests, and cases whose names begin so, that read the component's process or call into it:
+    /// they cannot run with another program.
     pub(super) inside: BTreeMap<String, String>,
-    /// Tests, and cases by the prefix of their names, of features that ours does not have: they may
-    /// fail or not, and wait long in either case.
+    /// Tests, and cases whose names begin so, of features that ours does not have: with ours they
+    /// may pass or fail, and wait long for the feature.
     pub(super) unbuilt: BTreeMap<String, String>,
     /// Tests and cases that fail with ours.
     fails: BTreeMap<String, String>,
@@ -209,8 +209,8 @@ impl Exceptions {
         Ok(())
     }
 
-    /// Excluded tests: those that call into the component's process, and with ours unbuilt
-    /// features.
+    /// Tests left out: those that call into the component's process, and with ours those of
+    /// features it lacks.
     fn left_out(&self, is_ours: bool) -> impl Iterator<Item = &String> {
         let unbuilt = self.unbuilt.keys().filter(move |_| is_ours);
         self.inside.keys().chain(unbuilt)
@@ -221,7 +221,7 @@ impl Exceptions {
         self.left_out(is_ours).any(|left| test_of(left) != left && name.starts_with(left))
     }
 
-    /// The argument with which a Go program skips such cases of these tests; empty for none.
+    /// Pattern for `-test.skip` that leaves out such cases of these tests; empty for none.
     // Go: testing/match.go splitRegexp; between `|` and `/` are patterns of names.
     pub(super) fn skipped(&self, package: &str, tests: &[String], is_ours: bool) -> String {
         let case = |name: &str| {
@@ -242,7 +242,7 @@ impl Exceptions {
     }
 }
 
-/// The faults of a run of these tests.
+/// Faults of a run of these tests.
 pub(super) fn faults(
     tests: &BTreeSet<String>,
     came: &Ends,
@@ -308,7 +308,7 @@ pub(super) fn table(tests: &BTreeSet<String>, came: &Ends, upstream: &Ends) -> S
     text
 }
 
-/// The same, a line a package: how many of those without cases of their own passed, in how long.
+/// The same, a line a package: passed tests and cases without cases of their own, and seconds.
 pub(super) fn by_package(tests: &BTreeSet<String>, came: &Ends, upstream: &Ends) -> String {
     let packages: BTreeSet<&str> = tests.iter().filter_map(|test| test.split(' ').next()).collect();
     let mut text = format!("{:<36}  {:>22}  {:>22}\n", "package", "upstream", "this run");
@@ -335,7 +335,7 @@ pub(super) fn by_package(tests: &BTreeSet<String>, came: &Ends, upstream: &Ends)
     text
 }
 
-/// Why tests failed, as far as they say so.
+/// Reasons of failures, as far as the tests print them.
 pub(super) fn reasons(all: &Reasons) -> String {
     let mut text = String::new();
     for (name, lines) in all {

@@ -25,18 +25,18 @@ pub use self::suite::{CONTROLLERS, SCHEDULER, SUITES, Suite};
 use crate::shell::say;
 use crate::upstream::Patched;
 
-/// The selection of a run.
+/// The tests to run, the program, and the output.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Of which component.
     pub suite: &'static Suite,
     /// The program that does the work; none for upstream's own component, in the tests' process.
     pub program: Option<PathBuf>,
-    /// Tests with this in their names (`PACKAGE TEST`); empty for all.
+    /// Tests whose name (`PACKAGE TEST`) contains this; empty for all.
     pub focus: String,
     /// Tests of these packages; empty for all.
     pub packages: Vec<String>,
-    /// True if what comes out is written down as upstream's.
+    /// True if the results are recorded as upstream's.
     pub record: bool,
     /// Packages at once.
     pub jobs: usize,
@@ -50,7 +50,7 @@ impl Plan {
     }
 }
 
-/// Runs the tests, prints what came out and returns whether it is good.
+/// Runs the tests, prints the results and returns whether they are good.
 pub fn run(plan: &Plan) -> Result<bool> {
     ensure!(!plan.record || plan.program.is_none(), "only upstream's own results are written down");
     let suite = plan.suite;
@@ -91,7 +91,7 @@ pub fn run(plan: &Plan) -> Result<bool> {
     say("", &format!("all done in {:.0} s", begun.elapsed().as_secs_f64()));
     if plan.record {
         let mut ends = upstream;
-        // What is written down of a test is replaced as a whole.
+        // The recorded results of a test are replaced as a whole.
         let is_of_run = |name: &str| chosen.contains(name.split('/').next().unwrap_or(name));
         ends.retain(|name, _| {
             all.contains(judge::test_of(name)) && !is_of_run(judge::test_of(name))

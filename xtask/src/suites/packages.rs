@@ -1,9 +1,10 @@
 //! Test programs of packages, run several at once.
 //!
-//! Input: the chosen tests, by package. Output: how each test and case ended, and why it failed.
-//! Effects. Each program is the first process of a PID namespace, so that etcd and our programs
-//! end with it, and it ends with us, however we end; what it leaves on disk is in a folder of this
-//! run. Bounds: `Plan::jobs` programs at once, one build at a time, `PACKAGE_MAX` for a package.
+//! Input: the chosen tests, by package. Output: the result of each test and case, and the reason of
+//! failures. Effects. Each program is the first process of a PID namespace, so that etcd and our
+//! programs end with it, and it ends with this process in any case; its files are in a folder of
+//! this run. Bounds: `Plan::jobs` programs at once, one build at a time, `PACKAGE_MAX` for a
+//! package.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{self, File};
@@ -22,15 +23,15 @@ use crate::upstream::{Patched, Program};
 
 /// The longest that the tests of one package may take.
 const PACKAGE_MAX: &str = "30m";
-/// A closed port: each test program starts an etcd of its own.
+/// No server listens there: each test program starts an etcd of its own.
 const NO_ETCD: &str = "http://127.0.0.1:1";
-/// Period of checks of a program, and of progress lines.
+/// Polling period of a program, and period of progress messages.
 const LOOK: Duration = Duration::from_millis(200);
 const TELL: Duration = Duration::from_secs(60);
 /// Folders of runs begin so, before the id of the process.
 const FOLDER: &str = "pintle-suites-";
 
-/// Seconds by package, the longest first, so that the run does not end with a long one.
+/// Packages with their tests, the slowest first, so that a slow one does not start last.
 pub(super) fn queue(chosen: &BTreeSet<String>, upstream: &Ends) -> VecDeque<Package> {
     let mut packages = BTreeMap::<&str, Package>::new();
     for (package, test) in chosen.iter().filter_map(|name| name.split_once(' ')) {
@@ -52,7 +53,7 @@ pub(super) fn queue(chosen: &BTreeSet<String>, upstream: &Ends) -> VecDeque<Pack
 pub(super) struct Package {
     name: String,
     tests: Vec<String>,
-    /// Their seconds with upstream's own component.
+    /// Their duration with upstream's own component.
     seconds: f64,
 }
 
@@ -83,7 +84,7 @@ pub(super) fn run(
     thread::scope(|scope| {
         let worker = || {
             let done = run.work();
-            // Others do not begin what will not be judged.
+            // The results would not be used, so the other workers start nothing more.
             done.inspect_err(|_| locked(&run.queue).clear())
         };
         let workers: Vec<_> = (0..plan.jobs.max(1)).map(|_| scope.spawn(worker)).collect();
@@ -97,7 +98,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The state that the workers share.
+/// State that the workers share.
 struct Run<'a> {
     queue: Mutex<VecDeque<Package>>,
     came: Mutex<(Ends, Reasons)>,
@@ -181,7 +182,7 @@ impl Run<'_> {
         let mut child = start(&mut cmd, log)?;
         let status = watch(&mut child, name, log)?;
         let (ends, mut why) = judge::parse(name, &read(log)?);
-        // How the program ends says less than what it printed of each test, but where it died.
+        // The output of each test says more than the exit status, but for the reason of a crash.
         if let Some(last) = judge::death(&read(&log.with_extension("err"))?) {
             why.entry(format!("{name} (the program)")).or_default().push(last);
         }
@@ -189,7 +190,7 @@ impl Run<'_> {
     }
 }
 
-/// Waits for its end; prints failures as they happen, and the progress.
+/// Waits until it ends; prints failures as they occur, and progress.
 fn watch(child: &mut Child, name: &str, log: &Path) -> Result<ExitStatus> {
     let (mut told, mut failed) = (Instant::now(), BTreeSet::new());
     let mut size = 0;
@@ -226,7 +227,7 @@ fn read(path: &Path) -> Result<String> {
 pub(super) fn test_command(patched: &Patched, program: &Path, dir: &Path) -> Result<Command> {
     let path = std::env::var("PATH").unwrap_or_default();
     let components = Program::Components.ensure()?;
-    // The kernel ends it when we end, and all that it started with it.
+    // The kernel ends it and all its children when this process ends.
     let mut cmd = Command::new("setpriv");
     cmd.args(["--pdeathsig", "KILL"]);
     if nix::unistd::geteuid().is_root() {
@@ -235,7 +236,7 @@ pub(super) fn test_command(patched: &Patched, program: &Path, dir: &Path) -> Res
     cmd.arg(program);
     cmd.current_dir(dir).env("PATH", format!("{}:{path}", components.display()));
     cmd.env("KUBE_INTEGRATION_ETCD_URL", NO_ETCD);
-    // What upstream reads of paths that the build has shortened.
+    // Upstream finds its sources by these, because the build has shortened paths.
     cmd.env("TEST_SRCDIR", patched.modules()).env("TEST_WORKSPACE", ".");
     Ok(cmd)
 }

@@ -17,7 +17,7 @@ use crate::upstream::Patched;
 
 /// The longest that a workload may take.
 const WORKLOAD_MAX: &str = "15m";
-/// How the suite's runner names what it measured, before the name of the number.
+/// Prefix of the runner's metric names.
 const THROUGHPUT: &str = "SchedulingThroughput/";
 /// Package and workload: those that take a minute or two on two cores.
 const WORKLOADS: [(&str, &str); 8] = [
@@ -31,7 +31,7 @@ const WORKLOADS: [(&str, &str); 8] = [
     ("topology_spreading", "PreferredTopologySpreading/500Nodes"),
 ];
 
-/// Runs the workloads with the plan's focus in their names; fails if one did not run to its end.
+/// Runs the workloads whose name contains the plan's focus; fails if one did not run to its end.
 pub fn run(plan: &Plan) -> Result<bool> {
     let patched = Patched::ensure(SCHEDULER.name)?;
     let chosen = WORKLOADS.iter().filter(|(_, name)| name.contains(&plan.focus));
@@ -79,7 +79,7 @@ fn workload(
     Ok(throughput(&text).filter(|_| status.success()))
 }
 
-/// Reads the average of what a benchmark printed.
+/// Reads the average throughput from a benchmark's output.
 fn throughput(text: &str) -> Option<f64> {
     let line = text.lines().find(|line| line.contains(&format!("{THROUGHPUT}Average")))?;
     let words: Vec<&str> = line.split_whitespace().collect();

@@ -1,4 +1,4 @@
-//! The components with upstream tests that can run another program, and where their tests are.
+//! The components whose upstream tests can use another program, and the folders of the tests.
 //!
 //! A table. A package is called by its folder below that of its tests, behind the name that the
 //! table gives these.
@@ -20,7 +20,7 @@ pub struct Suite {
     pub ours: &'static str,
     /// Features of ours that tests need.
     pub features: &'static [&'static str],
-    /// The variable that names the program to start to the tests.
+    /// Environment variable with the program that the tests start.
     variable: &'static str,
     pub(super) tests: &'static [Tests],
 }
@@ -29,14 +29,14 @@ pub struct Suite {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Tests {
     pub(super) path: &'static str,
-    /// The prefix of package names; empty for packages that are named by their folder alone.
+    /// Prefix of the packages' names; empty for those that are named by their folder alone.
     pub(super) name: &'static str,
     pub(super) packages: Packages,
     /// They are long: they run when the focus begins with their name.
     pub(super) is_on_request: bool,
 }
 
-/// Which packages of a folder belong to a suite.
+/// The packages of a folder that belong to a suite.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Packages {
     All,
@@ -110,13 +110,12 @@ impl Suite {
         SUITES.into_iter().find(|suite| suite.name == name)
     }
 
-    /// The file with the results of upstream's own component.
+    /// Results of the tests with upstream's own component.
     pub(super) fn list(&self) -> PathBuf {
         repository().join(format!("tests/upstream/{}.txt", self.name))
     }
 
-    /// The file with tests that cannot run another program and with known failures, each with the
-    /// reason.
+    /// Tests that cannot use another program or are known to fail, each with the reason.
     pub(super) fn exceptions(&self) -> PathBuf {
         repository().join(format!("tests/upstream/{}-exceptions.txt", self.name))
     }
@@ -147,7 +146,7 @@ impl Suite {
         }
     }
 
-    /// Returns whether a test runs without being named by the plan's focus.
+    /// Returns whether a test runs: those on request run only if the plan's focus names them.
     pub(super) fn is_asked(&self, test: &str, plan: &Plan) -> bool {
         let is_long = |tests: &&Tests| tests.is_on_request && test.starts_with(tests.name);
         self.tests.iter().find(is_long).is_none_or(|tests| plan.focus.starts_with(tests.name))

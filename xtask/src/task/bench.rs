@@ -1,9 +1,10 @@
 //! `cargo xtask bench [NAME...]`: the benchmarks, each a comparison made in one run on one machine.
 //!
-//! It runs the bench targets of the crate `pintle-benches` in the release profile, found by
-//! asking cargo, so that a new file needs no entry here. Targets named `node_*` start
-//! a private containerd and need root; the agent inside is a release build, or what `PINTLE_AGENT`
-//! names. Without names all run, one after the other: two cores cannot measure two things.
+//! It runs the bench targets of the crate `pintle-benches` in the release profile and asks cargo
+//! for them, so that a new file needs no entry here. Those whose name starts with `node_` start a
+//! private containerd and need root; the agent inside is a release build, or the program that
+//! `PINTLE_AGENT` names. Without names all run, one after the other: two cores cannot measure two
+//! things.
 //! `node_cluster` is xtask's own, see `ratio`: it needs a cluster and nothing of the agent's code.
 
 use std::process::ExitCode;

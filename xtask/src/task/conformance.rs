@@ -12,7 +12,7 @@ use crate::cluster::{Agent, Cluster, Controllers};
 use crate::conformance::{self, Selection};
 use crate::node::agent;
 
-/// The default selection.
+/// The tests that run when the arguments name none.
 const CONFORMANCE: &str = r"\[Conformance\]";
 /// Tests at once: they wait for most of their time.
 const PROCS: usize = 6;
@@ -84,7 +84,7 @@ pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
     on_cluster(&name, &programs, keep, &selection)
 }
 
-/// The programs of the arguments; without one the cluster keeps its own.
+/// Programs that the arguments name; without one the cluster keeps its own.
 #[derive(Default)]
 struct Programs {
     agent: Option<Agent>,
@@ -94,7 +94,7 @@ struct Programs {
 }
 
 impl Programs {
-    /// Writes the choices down and stops what runs with others.
+    /// Records the choices and stops processes of other programs.
     fn choose(&self, cluster: &Cluster) -> Result<()> {
         let wanted =
             self.agent.clone().or_else(|| (!cluster.is_up()).then_some(Agent::Pintle(None)));
@@ -134,7 +134,7 @@ fn parse_controllers(text: &str) -> Result<Option<Controllers>> {
     Controllers::new(program, loops).map(Some)
 }
 
-/// The cluster's scheduler.
+/// The scheduler of the cluster.
 #[derive(Clone, Debug)]
 enum Scheduler {
     Upstream,

@@ -1,11 +1,11 @@
 //! `cargo xtask demo`: the agent's first impression, from a clean clone to running pods and back.
 //!
-//! Installs and fetches what is missing, builds the agent (development profile: it is ready in a
+//! Installs and fetches missing tools, builds the agent (development profile: it is ready in a
 //! fraction of a release build's time, and the waiting here is the runtime's), starts a private
 //! containerd, puts the manifests of deploy/examples into the agent's folder, waits until each pod
-//! shows what it is an example of, and prints what the agent says about them. Then everything is
-//! stopped and removed; nothing is left on the host but the cache. A pod that does not get there
-//! fails the demo, after everything was shown.
+//! is in the state that it is an example of, and prints the agent's output about them. Then
+//! everything is stopped and removed; nothing is left on the host but the cache. A pod that does
+//! not reach its state fails the demo, after everything was shown.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -25,14 +25,14 @@ use crate::runtime::Version;
 use crate::shell::{capture, say, tail};
 use crate::{apt, repository};
 
-/// How long the pods may take to show what they are examples of.
+/// Limit until the pods are in the states that they are examples of.
 const SETTLE_WAIT: Duration = Duration::from_secs(90);
-/// How long the agent may take to start, and the pods to go.
+/// Limit for the start of the agent, and for the removal of the pods.
 const CHANGE_WAIT: Duration = Duration::from_secs(60);
-/// Period of requests to the agent.
+/// Polling period.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// An example: the pod's name, what to wait for, and how to tell.
+/// An example: the pod's name, the state to wait for, and its test.
 struct Example {
     pod: &'static str,
     wanted: &'static str,
@@ -47,7 +47,7 @@ const EXAMPLES: [Example; 5] = [
     Example { pod: "memory-hog", wanted: "killed for memory", is_there: was_oom_killed },
 ];
 
-/// The agent of the demo, and what is needed to ask it.
+/// The agent of the demo, with everything needed to query it.
 struct Demo {
     layout: Layout,
     binary: PathBuf,
@@ -122,7 +122,7 @@ impl Demo {
         Ok(())
     }
 
-    /// Removes the manifests, waits for the pods to go, ends the agent and everything else.
+    /// Removes the manifests, waits for the pods to be removed, ends the agent and everything else.
     fn stop(mut self) -> Result<()> {
         say("remove", "the manifests");
         let begin = Instant::now();

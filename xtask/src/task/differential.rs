@@ -17,7 +17,7 @@ usage: cargo xtask differential [--name NAME] [OPTION]...
   --keep         leave the cluster running
 Uses the cluster of that name if it is up: n1 must have the kubelet, n2 our agent.";
 
-/// Runs the selected cases; fails on a difference without an expected reason.
+/// Runs the cases that the arguments name; fails on a difference that `expected.txt` does not list.
 pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
     let (name, mut args) = name(args)?;
     let (mut focus, mut procs) = (Regex::new("")?, differential::PROCS);

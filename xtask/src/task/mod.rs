@@ -22,7 +22,7 @@ use crate::runtime::{Runtime, Version};
 use crate::shell::{capture, cargo, say};
 use crate::supervisor;
 
-/// The variable with the file in which test programs list their skipped tests.
+/// Variable with the file in which test programs list their skipped tests.
 pub(crate) const SKIPPED_FILE: &str = "PINTLE_SKIPPED";
 
 const USAGE: &str = "\

@@ -1,4 +1,4 @@
-//! Programs of the host that the build needs and cargo does not install.
+//! Requirements of the build on the host that cargo does not install.
 
 use anyhow::Result;
 

@@ -1,8 +1,8 @@
-//! `cargo xtask vectors`: syncs of random objects by upstream's controllers, and whether ours ask
-//! for the same.
+//! `cargo xtask vectors`: compares the requests of upstream's controllers and ours for random
+//! objects.
 //!
 //! Input: how many of each kind. Upstream's sync functions run in Go programs (`tests/upstream`)
-//! and write what they read and did as lines; the tests of `pintle-controllers-loops` compare.
+//! and write their inputs and requests as lines; the tests of `pintle-controllers-loops` compare.
 //! Files are made in parts of 5,000 lines, because a line has up to 10 KB, and are removed
 //! afterwards. The stage `vectors` of `cargo xtask test` makes lines here, too, and runs test
 //! programs that are built already.
@@ -23,11 +23,11 @@ usage: cargo xtask vectors [COUNT] [--only NAME]
   --only NAME  deployment, replicaset, statefulset, daemonset, job, cron, schedule, quota,
                namespace or collector";
 
-/// Syncs of each kind, unless the arguments give another number.
+/// Syncs of each kind, unless the arguments set another number.
 pub(super) const COUNT: u64 = 10_000;
 /// Lines of one file.
 pub(super) const PART: u64 = 5_000;
-/// Where seeds begin: those of the lines in the repository are below.
+/// The first seed; those of the lines in the repository are below.
 pub(super) const FIRST_SEED: u64 = 1_000_000;
 
 /// A kind of vectors.
@@ -117,7 +117,7 @@ pub(super) const KINDS: [VectorKind; 10] = [
     },
 ];
 
-/// The options in the arguments.
+/// Options from the arguments.
 struct Asked<'a> {
     count: u64,
     only: Option<&'a str>,
@@ -165,7 +165,7 @@ pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
     bail!("vectors that differ: {}", failed.join(", "))
 }
 
-/// A folder for lines, which goes with its value.
+/// A folder for lines, removed when it is dropped.
 pub(super) struct Folder(PathBuf);
 
 impl Folder {
@@ -183,8 +183,8 @@ impl Drop for Folder {
 }
 
 impl VectorKind {
-    /// Makes the lines of some seeds in parts, and has each compared; what is compared is given as
-    /// the test's variable wants it.
+    /// Makes the lines of some seeds in parts, and passes each part to `compare`, for the test's
+    /// variable.
     pub(super) fn compare(
         &self,
         seeds: Range<u64>,
@@ -235,7 +235,7 @@ impl VectorKind {
     }
 }
 
-/// Runs the test that compares what is given.
+/// Runs the test that compares the lines.
 fn test(kind: &VectorKind, given: &Path) -> Result<()> {
     let target = if kind.target == INSIDE { "--lib" } else { &format!("--test={}", kind.target) };
     let mut command = cargo(&["test", "-q", "-p", "pintle-controllers-loops", target, kind.test]);

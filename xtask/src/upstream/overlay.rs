@@ -1,9 +1,9 @@
 //! Files that Go sees in our module and that lie elsewhere.
 //!
-//! The vectors of Jobs, CronJobs and the garbage collector call what upstream's packages keep to
-//! themselves, so our files are compiled as a part of copies of these packages. An overlay makes the
-//! copies without writing any: `controllers/job` is upstream's files and one of ours, and so are the
-//! other two.
+//! The vectors of Jobs, CronJobs and the garbage collector call private functions of upstream's
+//! packages, so our files are compiled as a part of copies of these packages. An overlay makes the
+//! copies without writing any: `controllers/job` is upstream's files and one of ours, and so are
+//! the other two.
 
 use std::fs;
 use std::path::Path;

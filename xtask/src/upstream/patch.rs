@@ -1,26 +1,26 @@
-//! A patch of upstream's files, read and applied: what points tests of a component at another
-//! program, or names images that can be had. Pure.
+//! Reads and applies a patch of upstream's files: it points tests of a component at another
+//! program, or names images that are available. Pure.
 //!
-//! Input: the text of a `patch.txt`, as `tests/upstream/_scheduler` has one, and upstream's files.
-//! Output: the changed text of each file. Lines that are to be replaced must stand in their file
-//! once: a release that has changed them is refused.
+//! Input: the text of a `patch.txt`, such as that of `tests/upstream/_scheduler`, and upstream's
+//! files. Output: the changed files. Lines to be replaced must occur once in their file: a release
+//! that has changed them is refused.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Lines of a file, and what they become.
+/// Lines of a file, and their replacement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Change {
     old: String,
     new: String,
 }
 
-/// The changed and added files.
+/// Changes and added files of a patch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Patch {
     changes: BTreeMap<String, Vec<Change>>,
-    /// Parts of lines that become others wherever they stand, by folder.
+    /// Replacements of parts of lines wherever they occur, by folder.
     each: BTreeMap<String, Vec<Change>>,
     /// Path in upstream's module, and the file of ours that is laid there.
     pub(super) added: Vec<(String, String)>,
@@ -68,12 +68,12 @@ impl Patch {
         self.changes.keys().map(String::as_str)
     }
 
-    /// Folders with a change in every file.
+    /// Folders in which every file is changed.
     pub(super) fn folders(&self) -> impl Iterator<Item = &str> {
         self.each.keys().map(String::as_str)
     }
 
-    /// Returns the changed text of a file in such a folder; none if it does not change.
+    /// The changed text of a file in such a folder; none if nothing changes.
     pub(super) fn apply_each(&self, folder: &str, text: &str) -> Option<String> {
         let mut changed = text.to_owned();
         for Change { old, new } in self.each.get(folder).into_iter().flatten() {
@@ -82,7 +82,7 @@ impl Patch {
         (changed != text).then_some(changed)
     }
 
-    /// Returns the changed text of a file.
+    /// The changed text of a file.
     pub(super) fn apply(&self, file: &str, text: &str) -> Result<String> {
         // With a line's end before it, a block is found as whole lines only.
         let mut text = format!("\n{text}");

@@ -33,8 +33,8 @@ pub(super) struct ModulePatch {
 }
 
 impl ModulePatch {
-    /// Reads the patch of the folder that is called so, with an underscore before it: Go looks into
-    /// no such folder.
+    /// Reads the patch of the folder of this name, with an underscore before it: Go ignores such
+    /// folders.
     pub(super) fn read(name: &'static str) -> Result<Self> {
         let dir = module_dir().join(format!("_{name}"));
         let path = dir.join("patch.txt");
@@ -50,7 +50,7 @@ impl ModulePatch {
         Ok(Self { name, dir, patch, stamp: sha256(&all) })
     }
 
-    /// The sum of the patched module's inputs.
+    /// Digest of the patched module's sources.
     pub(super) fn stamp(&self) -> &str {
         &self.stamp
     }
@@ -104,7 +104,7 @@ impl Patched {
         Ok(done.join(name))
     }
 
-    /// `go`, at work in the module, that takes upstream's from here.
+    /// `go` in the module's folder, with upstream's module from here.
     pub(super) fn go(&self) -> Result<Command> {
         let mut go = go()?;
         go.env("GOMODCACHE", &self.cache);

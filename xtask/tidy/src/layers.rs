@@ -1,5 +1,5 @@
-//! Checks that decisions are separate from effects: the dependencies of the agent's core
-//! and of the crates below it, and the arrows between the core's folders.
+//! Checks that decisions stay apart from effects: the dependencies of the agent's core and of the
+//! crates below it, and the arrows between the core's folders.
 //!
 //! A crate that cannot name an async runtime, a network library or a system call cannot act. Within
 //! the crate no compiler sees to the direction, so the folders below `src` are read here: `use
@@ -14,10 +14,10 @@ use anyhow::{Result, ensure};
 use crate::repository;
 use crate::shell::{capture, cargo};
 
-/// Where the source of the decisions is.
+/// Source folder of the decisions.
 const CORE_SOURCE: &str = "agent/core/src";
-/// The crates that must not be able to act: the core, and those below it. Each is checked for
-/// itself, so that the reported crate is the one to change.
+/// The crates that must not be able to act: the core, and the crates below it. Each is checked by
+/// itself, so that the report names the crate to change.
 const PURE: [&str; 7] = [
     "pintle-api-types",
     "pintle-memory-api",
@@ -30,7 +30,7 @@ const PURE: [&str; 7] = [
 /// Crates that they must not depend on, not even indirectly.
 const FORBIDDEN: [&str; 6] = ["tokio", "nix", "kube", "kube-client", "hyper", "tonic"];
 
-/// Which folder uses which.
+/// The folders that each folder uses.
 type Arrows = BTreeMap<String, BTreeSet<String>>;
 
 /// Fails when a decision could act, or when folders of the core use each other in a circle.
@@ -46,7 +46,7 @@ pub(super) fn check() -> Result<()> {
     Ok(())
 }
 
-/// The forbidden crates in a tree of dependencies, a line each.
+/// The forbidden crates in a tree of dependencies, which has one a line.
 fn forbidden(tree: &str) -> BTreeSet<&str> {
     let names = tree.lines().filter_map(|line| line.split_whitespace().next());
     names.filter(|name| FORBIDDEN.contains(name)).collect()
@@ -101,7 +101,7 @@ fn used(text: &str) -> BTreeSet<String> {
 /// Some circle; empty when there is none.
 fn circle(arrows: &Arrows) -> Vec<String> {
     let mut left = arrows.clone();
-    // What uses nothing that is left cannot be part of one.
+    // A folder that uses none of the rest cannot be part of a circle.
     loop {
         let leaf = left.iter().find(|(_, to)| to.iter().all(|other| !left.contains_key(other)));
         let Some(leaf) = leaf.map(|(name, _)| name.clone()) else { break };

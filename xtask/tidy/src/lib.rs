@@ -1,10 +1,10 @@
-//! The repository's tasks that compile in seconds: `cargo tidy`, and running programs.
+//! The part of the repository's tasks that compiles in seconds: `cargo tidy`, and running programs.
 //!
 //! A crate of its own, so that the first thing a change is checked with does not compile clusters,
 //! images and nodes. The other tasks use it as a library.
 //!
 //! - `limits`: files, functions and words against the style's limits
-//! - `layers`: what decides cannot act, and folders use each other in one direction
+//! - `layers`: deciding crates cannot act, and folders use each other in one direction
 //! - `licences`: of all dependencies
 //! - `shell`: running programs, one shape of error
 
@@ -20,7 +20,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-/// Checks dependencies and every Rust file that git knows; prints what is over a limit.
+/// Checks dependencies and every Rust file that git knows; prints files over a limit.
 pub fn run() -> Result<ExitCode> {
     layers::check()?;
     licences::check()?;

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::shell::{capture, cargo};
 
-/// Licences that require a notice, and nothing of the product's users.
+/// Licences that ask for a notice, and for nothing from users of the product.
 const ALLOWED: [&str; 7] = [
     "Apache-2.0",
     "Apache-2.0 WITH LLVM-exception",
@@ -38,16 +38,16 @@ fn refused(package: &Value) -> Option<String> {
     (!is_allowed(licence)).then(|| format!("{name} ({licence:?})"))
 }
 
-/// Returns whether the licences that the expression requires are allowed.
+/// Returns whether the expression allows a licence of the list.
 fn is_allowed(expression: &str) -> bool {
     let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let words: Vec<&str> = spaced.split_whitespace().collect();
     let mut rest = words.as_slice();
-    // What is left over was not understood.
+    // A rest was not understood.
     any(&mut rest) == Some(true) && rest.is_empty()
 }
 
-/// Terms between OR; `None` for what is no expression.
+/// Terms between OR; `None` if it is no expression.
 fn any(rest: &mut &[&str]) -> Option<bool> {
     let mut allowed = all(rest)?;
     while take(rest, "OR") {

@@ -1,9 +1,9 @@
 //! The measurable part of the style, printed where a file is over it.
 //!
 //! Production lines of a file (its inline tests do not count) and of a function, number of
-//! parameters, a header in each file, folder depth, words that are not wanted. Soft limits are
-//! printed, hard ones fail. It reads formatted source by lines, not by grammar: rustfmt puts a
-//! function's end on a line of its own with the indent of its beginning, and that is enough.
+//! parameters, a header in each file, folder depth, unwanted words. Soft limits are printed, hard
+//! ones fail. It reads formatted source by lines, not by grammar: rustfmt puts a function's end on
+//! a line of its own with the indent of its beginning, and that is enough.
 
 use std::fs;
 use std::path::Path;
@@ -20,15 +20,15 @@ const PARAMETERS: Limit = Limit { what: "parameters", soft: 5, hard: usize::MAX 
 const COLUMNS: Limit = Limit { what: "columns", soft: 100, hard: 120 };
 /// Folders below a crate's `src`.
 const DEPTH: Limit = Limit { what: "levels of modules", soft: 3, hard: 3 };
-/// The header says in so many lines what the file is; a longer one belongs into docs/.
+/// The header says in this many lines what the file is; a longer one belongs into docs/.
 const HEADER_LINES: Limit = Limit { what: "lines of header", soft: 25, hard: usize::MAX };
-/// Endings of type names that say nothing.
+/// Endings of type names that carry no meaning.
 const EMPTY_NAMES: [&str; 4] = ["Manager", "Helper", "Util", "Utils"];
 
-/// Files with a function that is one long list, a line each: splitting it would not help.
+/// Files with a function that is one list, an entry a line, which no split would make clearer.
 const LISTS: [&str; 1] = ["agent/config/src/defaults.rs"];
 
-/// One thing that is over a limit.
+/// One excess over a limit.
 #[derive(Debug, PartialEq, Eq)]
 struct Finding {
     is_hard: bool,
@@ -86,7 +86,7 @@ fn production_lines(path: &Path, lines: &[&str]) -> usize {
     if is_test { 0 } else { inline.unwrap_or(lines.len()) }
 }
 
-/// Tests in files of their own, beside what they test.
+/// Tests in files of their own, beside the code that they test.
 fn is_test_file(stem: &str) -> bool {
     stem == "tests" || stem.ends_with("_tests")
 }
@@ -229,7 +229,7 @@ fn justified(found: &mut Vec<Finding>, lines: &[&str]) {
     }
 }
 
-/// Where the report of one file would be; used by the tests.
+/// The messages of one file's report; used by the tests.
 #[cfg(test)]
 fn texts(path: &str, text: &str) -> Vec<String> {
     findings(Path::new(path), text).into_iter().map(|f| f.text).collect()

@@ -1,4 +1,4 @@
-//! `cargo tidy`: prints what is over the style's limits, or the error as one readable chain.
+//! `cargo tidy`: prints files over the style's limits, or the error as one readable chain.
 
 #![forbid(unsafe_code)]
 

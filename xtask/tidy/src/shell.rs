@@ -1,8 +1,8 @@
 //! Running other programs: one way to start them, one shape of error.
 //!
 //! Input: a `std::process::Command`. Output: its exit checked, its text returned where asked. Every
-//! error names the whole command line, because the reader of a failed task wants to repeat it.
-//! Nothing here waits longer than the program itself does but `capture_retried`.
+//! error names the whole command line, because the reader of a failed task wants to repeat it. No
+//! function waits longer than the program itself but `capture_retried`.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 
 /// Waits between the tries of a command that failed for a passing reason, in seconds.
 const RETRY_WAITS_S: [u64; 5] = [2, 5, 10, 30, 60];
-/// Messages of programs when the network or a lock fails them, in small letters.
+/// Output of programs that the network or a lock made fail, in small letters.
 const TRANSIENT: [&str; 13] = [
     "timed out",
     "timeout",
@@ -37,7 +37,7 @@ pub fn say(verb: &str, text: &str) {
     eprintln!("{verb:>12}  {text}");
 }
 
-/// Says what starts, runs it, says how long it took.
+/// Prints the start of a task, runs it, and prints its duration.
 pub fn timed<T>(verb: &str, text: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     say(verb, text);
     let begin = Instant::now();
@@ -68,8 +68,8 @@ pub fn capture(cmd: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// Like `capture`, for what reads from the network or needs the lock of a package manager: it runs
-/// again while that is what it failed for, a few times.
+/// Like `capture`, for programs that read from the network or need a package manager's lock: it
+/// retries a few times while that is the reason of the failure.
 pub fn capture_retried(cmd: &mut Command) -> Result<String> {
     retried(|| capture(cmd))
 }
@@ -93,7 +93,7 @@ fn retried_after<T>(waits_s: &[u64], mut work: impl FnMut() -> Result<T>) -> Res
     work()
 }
 
-/// Returns whether another try may go better: by the words of curl, apt, Go and the C library.
+/// Returns whether a retry may succeed: by the messages of curl, apt, Go and the C library.
 fn is_transient(error: &anyhow::Error) -> bool {
     let text = format!("{error:#}").to_lowercase();
     TRANSIENT.iter().any(|words| text.contains(words))
@@ -114,7 +114,7 @@ pub fn cargo(args: &[&str]) -> Command {
     in_repository(Command::new(cargo_program()), args)
 }
 
-/// The same, for what is compiled beside tests that run.
+/// The same, for compiling beside tests that run.
 pub fn gentle_cargo(args: &[&str]) -> Command {
     let mut cmd = Command::new("nice");
     cmd.args(["-n", "5"]).arg(cargo_program());
@@ -135,8 +135,9 @@ fn in_repository(mut cmd: Command, args: &[&str]) -> Command {
     cmd
 }
 
-/// Variables with which `cargo run` and `cargo test` describe the package. Build scripts that watch
-/// these variables (ring's does) would run again, and everything above them be compiled again.
+/// Returns whether `cargo run` and `cargo test` set the variable to describe the package. Build
+/// scripts that watch such variables (ring's does) would run again, and everything above them be
+/// compiled again.
 fn is_of_running_package(name: &str) -> bool {
     name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
 }

@@ -11,7 +11,7 @@ use super::Fault;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// A body that ends as its fault says.
+/// A body that breaks as its fault says.
 pub(super) struct Broken {
     from: From,
     /// Bytes that pass; beyond them the fault has its way.
@@ -25,7 +25,7 @@ enum From {
     Own(Option<Bytes>),
 }
 
-/// The fault after `left` bytes have passed.
+/// Action when `left` bytes have passed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Then {
     /// There is no limit.
@@ -68,7 +68,7 @@ impl Broken {
     }
 }
 
-/// The event of a watch that cannot resume from its version.
+/// The event with which a watch reports that its resource version is too old.
 fn gone() -> String {
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",

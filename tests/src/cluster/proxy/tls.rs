@@ -1,4 +1,4 @@
-//! The proxy's identities: the API server's towards the agent, the node's towards the API server.
+//! TLS of the proxy: it serves the agent as the API server, and calls the API server as the node.
 
 use std::sync::Arc;
 

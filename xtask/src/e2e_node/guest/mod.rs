@@ -1,11 +1,12 @@
-//! The suite in an emulated machine of its own, for tests that want systemd, all processes or all
-//! memory of a machine, or a disk with project quotas.
+//! The suite in an emulated machine, for tests that need systemd, all processes or all memory of a
+//! machine, or a disk with project quotas.
 //!
 //! Input: the suite's folder. Output: the command that boots the machine, runs the suite and powers
-//! off. systemd is process 1, with its bus and logind; containerd and the registry are units, and so
-//! is the agent, as the suite starts it. The machine sees the host's files; the reports' folder is the
-//! only one it writes to. Its disk is made on the host, with the images in it: copying them there
-//! takes minutes. The clock of the emulated machine is the host's, so what tests wait for is not slowed.
+//! off. systemd is process 1, with its bus and logind; containerd and the registry are units, and
+//! so is the agent, as the suite starts it. The machine sees the host's files; the reports' folder
+//! is the only one it writes to. Its disk is made on the host, with the images in it: copying them
+//! there takes minutes. The clock of the emulated machine is the host's, so what tests wait for is
+//! not slowed.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
@@ -28,7 +29,7 @@ use crate::{apt, cache};
 const MEMORY_MIB: &str = "6144";
 /// The longest that the machine may run.
 const SECONDS_MAX: &str = "10800";
-/// Size of its disk, of which the host stores what is written.
+/// Size of its disk, which is a sparse file of the host.
 const DISK_BYTES: u64 = 12 << 30;
 /// How long etcd, the API server and the agent may each take to start, which are emulated.
 pub(super) const START_MAX: &str = "15m";
@@ -100,7 +101,7 @@ impl Machine {
             format!("[Service]\nEnvironment=PATH={path}\nExecStart={program} {args}\n{more}")
                 .replace("@", &dir.to_string())
         };
-        // As containerd's own unit has it.
+        // The same settings as containerd's own unit.
         let more = "Type=notify\nDelegate=yes\nKillMode=process\nRestart=always\nRestartSec=5\n\
                     LimitNPROC=infinity\nLimitCORE=infinity\nTasksMax=infinity\n\
                     OOMScoreAdjust=-999\n";

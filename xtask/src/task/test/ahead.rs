@@ -1,8 +1,8 @@
-//! Builds inputs of later stages beside earlier ones: upstream's programs,
-//! the runtimes, the suites' images, and the agent as it is shipped.
+//! Artefacts of later stages, built while earlier stages leave time: upstream's programs, the
+//! runtimes, the suites' images, and the agent as it is shipped.
 //!
-//! A stage that needs one of them before it is there waits for it: each has a lock. What fails here
-//! is tried again where it is needed, and counts there.
+//! A stage that needs one of them earlier waits for its lock. A failure here does not count: the
+//! stage that needs the artefact tries again.
 
 use std::sync::Arc;
 use std::thread;
@@ -15,7 +15,7 @@ use crate::runtime::{Runtime, Version};
 use crate::upstream::Program;
 use crate::{cluster, shell};
 
-/// Begins with what needs no cargo: Go compiles, the network is waited for.
+/// Starts the work that needs no cargo: compiling Go, downloading.
 pub(super) fn start() {
     in_background("upstream's programs", || {
         Program::FOR_CLUSTERS.iter().try_for_each(|program| program.ensure().map(drop))?;
@@ -30,7 +30,7 @@ pub(super) fn start() {
     });
 }
 
-/// Compiles the agent that end-to-end tests are about, while other stages run what is compiled.
+/// Compiles the agent of the end-to-end tests, while other stages run programs that are ready.
 pub(super) fn build_agent(run: &Arc<Run>) {
     let run = Arc::clone(run);
     in_background("the agent", move || run.agent().map(drop));

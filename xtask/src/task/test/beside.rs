@@ -1,8 +1,7 @@
-//! Stages beside those of the main line: what only computes beside what mostly waits, and the other
-//! way round.
+//! Stages that run beside the main line: computing stages beside waiting ones, and the reverse.
 //!
-//! A lane is one more process of this program. What it prints goes to a file, because two runs that
-//! print in turns cannot be read, and is shown when it has ended.
+//! A lane is one more process of this program. Its output goes to a file and is shown at its end,
+//! because the mixed output of two runs cannot be read.
 
 use std::process::Command;
 
@@ -13,11 +12,11 @@ use super::report::{Counts, parse_summary};
 use crate::repository;
 use crate::shell;
 
-/// Which stages, from when on, and how many processors they leave to others.
+/// Stages, the time at which they start, and the processors that they leave to others.
 pub(super) struct Lane {
     pub(super) name: &'static str,
     pub(super) stages: &'static [&'static str],
-    /// The stage behind which it begins.
+    /// The stage after which it starts.
     pub(super) after: &'static str,
     niceness: u8,
 }
@@ -27,8 +26,8 @@ pub(super) const LANES: [Lane; 2] = [
     // API servers, schedulers and controllers wait for most of their time, and need no agent: they
     // run while the agent is compiled as it is shipped.
     Lane { name: "waits", stages: &["scheduler"], after: "build", niceness: 0 },
-    // Nothing in these is measured in time. Behind the last stage that compiles, because cargo
-    // does one thing at a time.
+    // No stage here measures time. After the last stage that compiles, because cargo locks its
+    // folder.
     Lane {
         name: "computes",
         stages: &["clippy", "doc", "sim", "loom", "fuzz"],
@@ -47,7 +46,7 @@ impl Lane {
     pub(super) fn start(&'static self, option: &str) -> Result<Running> {
         let log = repository().join(format!("target/beside-{}.log", self.name));
         let mut cmd = Command::new("nice");
-        // The running program: an earlier stage has replaced its file.
+        // The running program: an earlier stage has rebuilt its file.
         let program = format!("/proc/{}/exe", std::process::id());
         cmd.args(["-n", &self.niceness.to_string(), &program, "test"]);
         cmd.arg(option).args(self.stages);
@@ -61,7 +60,7 @@ impl Lane {
 pub(super) struct Running(Logged);
 
 impl Running {
-    /// Waits for its end, shows what it printed, and returns what its last line counts.
+    /// Waits for its end, prints its output, and returns the counts in the last line.
     pub(super) fn end(mut self) -> Result<Counts> {
         let (status, text) = self.0.end()?;
         print!("{text}");

@@ -71,7 +71,7 @@ fn check(mut cmd: Command) -> Result<Counts> {
     Ok(Counts::PASSED)
 }
 
-/// The same of another task of ours.
+/// The same for another task of xtask.
 pub(super) fn ended_well(code: ExitCode, otherwise: &str) -> Result<Counts> {
     ensure!(code == ExitCode::SUCCESS, "{otherwise}");
     Ok(Counts::PASSED)

@@ -22,7 +22,7 @@ use super::{Run, prepare, sample};
 use crate::repository;
 use crate::shell::{self, capture, capture_shown, cargo, tail};
 
-/// Where they are.
+/// Folder of the fuzz targets.
 const DIR: &str = "tests/fuzz";
 /// Names the target that the program is to run.
 const CHOICE: &str = "PINTLE_FUZZ";
@@ -30,9 +30,9 @@ const CHOICE: &str = "PINTLE_FUZZ";
 const SECONDS: &str = "10";
 /// The same for a sample.
 const SAMPLED_SECONDS: &str = "3";
-/// The time limit for one input, in seconds, on a machine that does other things, too.
+/// Limit for one input, in seconds, on a machine that runs other things, too.
 const INPUT_SECONDS_MAX: &str = "20";
-/// The memory limit, in MiB.
+/// Memory limit, in MiB.
 const MEMORY_MIB_MAX: &str = "1024";
 /// Coverage as libFuzzer reads it; all of this is in the stable compiler.
 const COVERAGE: [&str; 5] = [
@@ -117,8 +117,7 @@ impl Running {
         Ok(Self { name: name.to_owned(), process })
     }
 
-    /// Waits for its end and says how many inputs it has tried; none is as bad as one that broke
-    /// something.
+    /// Waits for its end and returns the number of inputs it tried; none is an error.
     fn end(&mut self) -> Result<u64> {
         let (status, text) = self.process.end()?;
         ensure!(status.success(), "{status}\n{}", tail(&text, 30));

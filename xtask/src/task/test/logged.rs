@@ -22,7 +22,7 @@ impl Logged {
         Ok(Self { child, log: log.to_owned() })
     }
 
-    /// Waits for its end; how it ended and what it printed.
+    /// Waits for its end; returns its exit status and its output.
     pub(super) fn end(&mut self) -> Result<(ExitStatus, String)> {
         let status = self.child.wait()?;
         Ok((status, fs::read_to_string(&self.log).unwrap_or_default()))

@@ -1,13 +1,13 @@
-//! `cargo xtask test`: everything that CI runs, in the order in which failures are cheapest. What
-//! only computes runs beside the stages that mostly wait, see `beside`; what later stages need is
-//! made beside the earlier ones, see `ahead`.
+//! `cargo xtask test`: everything that CI runs, in the order in which failures are cheapest.
+//! Computing stages run beside the stages that mostly wait, see `beside`; artefacts of later stages
+//! are built beside the earlier ones, see `ahead`.
 //!
-//! A failed stage does not stop the next: one run shows all that is wrong. What counts is what
-//! ran: a program that crashed, a test that was chosen and did not run, a test that was skipped
-//! where nothing may be, are failures like any other. Where tests race with a real kernel and a
-//! real runtime, a failed one is run once more, alone; if it is among those that pass then, it is
-//! counted as flaky, which is a bug to be looked at. The last line is the summary, with the exit
-//! code to match. The run is supervised: whatever ends it ends what it started.
+//! A failed stage does not stop the next: one run shows all failures. A program that crashed, a
+//! chosen test that did not run, and a test that was skipped where none may be, are failures like
+//! any other. Where tests race with a real kernel and a real runtime, a failed test runs once more,
+//! alone; if it passes then, it is counted as flaky, which is a bug to be fixed. The last line is
+//! the summary, with the exit code to match. The run is supervised: whatever ends it ends its
+//! processes.
 
 mod ahead;
 mod beside;
@@ -61,8 +61,8 @@ const STAGES: [Stage; 17] = [
     Stage { name: "scheduler", needs_tools: true, run: nodes::scheduler },
     Stage { name: "conformance", needs_tools: true, run: nodes::conformance },
 ];
-/// Stages that run when they are named: what they show is in other stages as well, or, of
-/// `csi-sanity`, is about a program of the tests alone.
+/// Stages that run only when they are named: other stages cover them, or, for `csi-sanity`, they
+/// check a program of the tests alone.
 const BY_NAME: [Stage; 6] = [
     Stage { name: "vectors", needs_tools: true, run: vectors::run },
     Stage { name: "controllers", needs_tools: true, run: nodes::controllers },
@@ -90,7 +90,7 @@ const DECIDING: [&str; 6] = [
     "pintle-sched-core",
     "pintle-scheduler",
 ];
-/// The variable with the first seed of the simulator's fresh worlds.
+/// Variable with the first seed of the simulator's fresh worlds.
 const FRESH_WORLDS: &str = "PINTLE_FRESH";
 /// How many worlds of each sort it runs, and how many for a sample.
 const WORLDS: &str = "PINTLE_SEEDS";
@@ -104,13 +104,13 @@ struct Stage {
     run: fn(&Run) -> Result<Counts>,
 }
 
-/// The options of one invocation.
+/// Options of one invocation.
 struct Run {
     filter: Option<String>,
     /// True if suites that passed with the same inputs may run as samples.
     may_sample: bool,
     skips: Skips,
-    /// The agent as it is shipped, once it was needed; locked while it is built.
+    /// The release build of the agent, once it was needed; locked while it is built.
     agent: Mutex<Option<PathBuf>>,
     /// The test programs, once all of them were built.
     built: OnceLock<Vec<Program>>,
@@ -122,7 +122,7 @@ impl Run {
         Self { filter, may_sample, skips, agent: Mutex::default(), built: OnceLock::new() }
     }
 
-    /// The agent that end-to-end tests are about: `PINTLE_AGENT`, else the release build.
+    /// The agent of the end-to-end tests: `PINTLE_AGENT`, else the release build.
     fn agent(&self) -> Result<PathBuf> {
         let mut agent = self.agent.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(path) = &*agent {
@@ -148,7 +148,7 @@ fn all() -> impl Iterator<Item = &'static Stage> {
     STAGES.iter().chain(&BY_NAME)
 }
 
-/// Which stages, and which of their tests.
+/// The stages, or the tests, that the arguments choose.
 #[derive(Debug, PartialEq, Eq)]
 enum Chosen<'a> {
     Help,
@@ -217,7 +217,7 @@ pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
     Ok(if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Runs the stages one after the other, of everything with the lanes beside them.
+/// Runs the stages one after the other; a run of everything has the lanes beside them.
 fn run_stages(stages: &[&'static Stage], run: &Arc<Run>, is_everything: bool) -> Counts {
     if is_everything {
         ahead::start();
@@ -271,7 +271,7 @@ fn unit(run: &Run) -> Result<Counts> {
     Ok(counts)
 }
 
-/// Runs the tests of the deciding crates, with the simulator's worlds.
+/// Tests of the pure crates, with the simulator's worlds.
 fn pure(run: &Run) -> Result<Counts> {
     running(&programs::build_packages(&DECIDING)?, run, &[])
 }
@@ -280,8 +280,8 @@ fn parity(run: &Run) -> Result<Counts> {
     each(Choice::Stage("parity"), run)
 }
 
-/// Thousands of worlds. Each version of the agent has fresh ones of its own, the same on every
-/// machine: a failure can be reproduced. A sample has others, and fewer.
+/// Thousands of worlds. The fresh ones differ for each version of the agent and are the same in all
+/// runs of that version, so that a failure can be reproduced. A sample has others, and fewer.
 fn sim(run: &Run) -> Result<Counts> {
     let extent = sample::SIM.extent(run);
     let first = first_fresh_world(extent.drawn_by()).to_string();
@@ -292,7 +292,7 @@ fn sim(run: &Run) -> Result<Counts> {
     extent.conclude(counts, BTreeSet::new())
 }
 
-/// Where the fresh worlds begin: where the caller says, else where the tree does, else anywhere.
+/// The first seed of the fresh worlds: from the variable, else from the tree, else random.
 fn first_fresh_world(drawn_by: Option<&str>) -> u64 {
     let asked = std::env::var(FRESH_WORLDS).ok().and_then(|first| first.parse().ok());
     let tree = || drawn_by.map(str::to_owned).or_else(|| sample::git(&["rev-parse", "HEAD:agent"]));
@@ -302,12 +302,12 @@ fn first_fresh_world(drawn_by: Option<&str>) -> u64 {
     })
 }
 
-/// Where the fresh worlds of a tree begin.
+/// The first seed of the fresh worlds of a tree.
 fn fresh_worlds_of(tree: &str) -> Option<u64> {
     u64::from_str_radix(tree.get(..FRESH_DIGITS)?, 16).ok()
 }
 
-/// The agent as it is shipped: what all later stages are about.
+/// Builds the release build of the agent, for all later stages.
 fn release(run: &Run) -> Result<Counts> {
     run.agent().map(|_| Counts::PASSED)
 }

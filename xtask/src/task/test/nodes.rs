@@ -1,7 +1,7 @@
 //! The stages with tests that race with a real kernel, a real runtime and a real API server.
 //!
-//! A few failed tests of a program run once more, alone: one that is seen to pass then is flaky,
-//! which is a bug to be looked at.
+//! A few failed tests of a program run once more, alone: a test that passes then is flaky, which is
+//! a bug to be fixed.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -100,7 +100,7 @@ fn on(cluster: &Cluster, run: &Run, work: impl FnOnce() -> Result<Counts>) -> Re
     result
 }
 
-/// The first run must run all that was chosen. What fails runs once more: these tests share a
+/// The first run must run all chosen tests. Failed tests run once more, because these tests share a
 /// small machine with five others and have limits of their own.
 fn fast(cluster: &Cluster, names: &[String], marked: &mut BTreeSet<String>) -> Result<Counts> {
     let first = conformance::run(cluster, &Selection::exactly(names, SUITE_PROCS))?;
@@ -121,7 +121,7 @@ fn fast(cluster: &Cluster, names: &[String], marked: &mut BTreeSet<String>) -> R
     Ok(counts)
 }
 
-/// A stage that runs failed tests again.
+/// Runs a stage and repeats its failed tests.
 fn twice(stage: &'static str, run: &Run) -> Result<Counts> {
     let filter: Vec<&str> = run.filter.as_deref().into_iter().collect();
     tried_again(stage, run, (&filter, &[]), &run.skips)
@@ -158,7 +158,7 @@ fn tried_again(
     Ok(total)
 }
 
-/// Of what failed, what is named among those that passed at the second try is flaky.
+/// Counts failed tests as flaky if the second run names them among the passed ones.
 fn forgive(counts: &mut Counts, failed: &[String], passed: &[String]) {
     for name in failed.iter().filter(|name| passed.contains(name)) {
         shell::say("flaky", name);
@@ -181,7 +181,7 @@ mod tests {
         let mut counts = first;
         forgive(&mut counts, &failed, &names(&["a", "x"]));
         assert_eq!(counts, Counts { passed: 6, failed: 2, skipped: 0, flaky: 1 });
-        // A second run that did not come to its tests forgives nothing.
+        // A second run that did not reach its tests forgives nothing.
         let mut counts = first;
         forgive(&mut counts, &failed, &[]);
         assert_eq!(counts, first);

@@ -1,9 +1,9 @@
 //! Building test programs and running them one by one.
 //!
-//! Input: a selection of targets. Output: what each program's tests came to. Cargo builds and names
-//! the programs; they are run from here, because `cargo test` folds all of them into one exit code:
-//! a program that crashed would hide behind another one's failed test. A program that ends without
-//! the line of its result, or that failed without naming a test, is a failure by itself.
+//! Input: a selection of targets. Output: the results of each program's tests. Cargo builds and
+//! names the programs; they are run from here, because `cargo test` folds all of them into one exit
+//! code: a crashed program would hide behind another one's failed test. A program that ends without
+//! its result line, or that failed without naming a test, is a failure by itself.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -34,18 +34,18 @@ pub(super) struct Program {
     dir: PathBuf,
 }
 
-/// Which test programs.
+/// The test programs to build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
     All,
     /// Those that are of no stage of their own.
     Unit,
-    /// Those of a stage: targets with its name as a word.
+    /// Those of a stage, whose names have the stage's name as a word.
     Stage(&'static str),
 }
 
 impl Choice {
-    /// The arguments with which cargo selects the same; there must be at least one target.
+    /// Arguments with which cargo builds the same targets; fails if there are none.
     pub(super) fn args(self) -> Result<Vec<String>> {
         let targets = crate::task::targets("test")?;
         let chosen = targets.into_iter().filter(|target| self.has_target(target));
@@ -78,13 +78,13 @@ fn is_of(target: &str, stage: &str) -> bool {
     target.split('_').any(|word| word == stage)
 }
 
-/// The result of one run of a program.
+/// Result of one run of a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub(super) counts: Counts,
     pub(super) passed: Vec<String>,
     pub(super) failed: Vec<String>,
-    /// True if it ended as a test program does.
+    /// True if its output ends as a test program's does.
     pub(super) is_whole: bool,
 }
 
@@ -147,7 +147,7 @@ impl Program {
     }
 }
 
-/// Runs a command and reads the output of test programs from its output.
+/// Runs a command whose output contains that of test programs.
 pub(super) fn watch(cmd: &mut Command, skips: &Skips) -> Result<Outcome> {
     let _ = fs::remove_file(skips.file());
     cmd.env(SKIPPED_FILE, skips.file()).stdin(Stdio::null()).stdout(Stdio::piped());

@@ -1,5 +1,4 @@
-//! The results of stages: counts of tests, their cost, and the table and the line at the end of a
-//! run.
+//! Results of stages: counts of tests, durations, and the table and the line at the end of a run.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -15,7 +14,7 @@ pub(super) struct Counts {
     pub(super) passed: usize,
     pub(super) failed: usize,
     pub(super) skipped: usize,
-    /// Of those that passed: at the second try.
+    /// Those of the passed ones that passed at the second try.
     pub(super) flaky: usize,
 }
 

@@ -1,10 +1,9 @@
-//! Suites that run as a sample where all of them passed already on this machine with the same
-//! inputs.
+//! Suites that run as a sample if all their tests have passed on this machine with the same inputs.
 //!
-//! Input: what a suite is made from, as git knows it, and what earlier runs wrote down in the
+//! Input: a suite's source folders, as git knows them, and the records of earlier runs in the
 //! cache. A suite runs whole if its inputs changed, are not committed or were never tested whole
-//! here, or if its last sample failed. The hash of the commit's tree selects the sample, so that
-//! another commit tries another part; tests that failed or were flaky the last time are always in.
+//! here, or if its last sample failed. The tree of the commit selects the sample, so that another
+//! commit tries another part; tests that failed or were flaky the last time are always in.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -27,7 +26,7 @@ pub(super) struct Suite {
     inputs: &'static [&'static str],
 }
 
-/// The inputs of every program, and the way suites are run.
+/// Inputs of every program, and the code that runs suites.
 const COMMON: [&str; 5] = ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml", "api", "xtask"];
 pub(super) const CONFORMANCE: Suite =
     Suite { name: "conformance", inputs: &["agent", "cri", "ebpf", "tests/upstream"] };
@@ -37,17 +36,17 @@ pub(super) const FUZZ: Suite = Suite {
     inputs: &["agent", "cri", "ebpf", "sched-core", "scheduler", "tests/fuzz"],
 };
 
-/// One test of so many is in a sample, besides one of each kind and those that are marked.
+/// A sample has one test of so many, besides one of each kind and the marked ones.
 const ONE_OF: u64 = 4;
-/// Sums of inputs that are remembered for a suite: several branches may be at work.
+/// Remembered sums of inputs of a suite: several branches may be in use.
 const REMEMBERED_MAX: usize = 16;
 
-/// How much of a suite runs, and what is written down of it afterwards.
+/// The part of a suite that runs, and the record of its result.
 pub(super) struct Extent {
     suite: &'static str,
     /// The sum of its inputs; none where git does not know them.
     inputs: Option<String>,
-    /// The seed of the sample; none for the whole suite.
+    /// The tree from which the sample is drawn; none for the whole suite.
     drawn_by: Option<String>,
     marked: BTreeSet<String>,
 }
@@ -55,7 +54,7 @@ pub(super) struct Extent {
 impl Suite {
     /// How much of it runs in this run.
     pub(super) fn extent(&self, run: &Run) -> Extent {
-        // What a filter or a variable changes proves nothing of the suite.
+        // A run with a filter or such a variable proves nothing about the suite.
         let is_usual = run.filter.is_none() && !std::env::vars_os().any(|(name, _)| changes(&name));
         let inputs = if is_usual { self.sum() } else { None };
         let past = Past::read(self.name).unwrap_or_default();
@@ -82,7 +81,7 @@ impl Suite {
 }
 
 impl Extent {
-    /// The seed of the sample, if it is one.
+    /// The tree from which the sample is drawn, if it is one.
     pub(super) fn drawn_by(&self) -> Option<&str> {
         self.drawn_by.as_deref()
     }
@@ -97,8 +96,8 @@ impl Extent {
         chosen
     }
 
-    /// Writes down what came of it: `marked` are the tests that failed or were flaky. A suite that
-    /// did not run to its end has failed.
+    /// Records the result: `marked` are the tests that failed or were flaky. A suite that did not
+    /// run to its end has failed.
     pub(super) fn conclude(
         self,
         result: Result<Counts>,
@@ -116,7 +115,7 @@ impl Extent {
     }
 }
 
-/// Returns whether a variable of the environment changes what is tested, or how.
+/// Returns whether an environment variable changes which tests run, or how.
 fn changes(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     name.starts_with("PINTLE_") && ![supervisor::MARK, "PINTLE_CACHE"].contains(&&*name)
@@ -149,7 +148,7 @@ fn kind(name: &str) -> &str {
     &name[..end]
 }
 
-/// The recorded results of earlier runs of a suite on this machine.
+/// Records of earlier runs of a suite on this machine.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Past {
     /// Sums of inputs with which all of it passed, newest last.
@@ -190,7 +189,7 @@ impl Past {
     }
 }
 
-/// The output of git in the repository, with any owner of the folder; none in an archive of the
+/// Output of git in the repository, whichever user owns the folder; none in an archive of the
 /// sources.
 pub(super) fn git(args: &[&str]) -> Option<String> {
     let mut git = Command::new("git");

@@ -24,7 +24,7 @@ use crate::upstream::Program;
 const SIZES: [&str; 2] = ["--csi.testvolumesize=16777216", "--csi.testvolumeexpandsize=33554432"];
 /// How long the driver may take to listen.
 const LISTEN_MAX: Duration = Duration::from_secs(60);
-/// How long one run may take, in seconds.
+/// Limit of one run, in seconds.
 const RUN_MAX: &str = "600";
 
 /// One run: flags of the driver, flags of the suite.

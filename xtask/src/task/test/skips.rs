@@ -1,8 +1,8 @@
 //! Tests that could not run on this host.
 //!
 //! A test that lacks something names itself in the file of `PINTLE_SKIPPED` (`xtask::skip`) and
-//! returns; it must not count as passed. Where `CI` is set nothing may be lacking but what the list
-//! here says with its reason: elsewhere a skipped test is only reported.
+//! returns; it must not count as passed. Where `CI` is set, only the tests of the list below may be
+//! skipped, each for the reason given; elsewhere a skipped test is only reported.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ const ALLOWED: [(&str, &str); 6] = [
     ("volume::project::tests::on_ext4_", "CI's kernel has no CONFIG_QFMT_V2; the guest's has"),
 ];
 
-/// Where skipped tests are written, and whether any may be.
+/// The file that lists skipped tests, and whether any may be skipped.
 pub(super) struct Skips {
     file: PathBuf,
     is_ci: bool,
@@ -31,14 +31,14 @@ pub(super) struct Skips {
 /// How many were skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Skipped {
-    /// As the host may.
+    /// Skipped tests that the list allows.
     pub(super) allowed: usize,
     /// Against the rule, which makes them failures.
     pub(super) failed: usize,
 }
 
 impl Skips {
-    /// Those of some tests of this run, beside which others may run.
+    /// Skipped tests of some tests of this run; other tests may run beside them.
     pub(super) fn of(tests: &str) -> Self {
         let file = repository().join(format!("target/skipped-{tests}-{}", std::process::id()));
         let is_ci = std::env::var_os("CI").is_some_and(|v| !v.is_empty());

@@ -1,7 +1,7 @@
 //! The stage `suites`: upstream's own tests of controllers, pointed at ours.
 //!
-//! Output: whether they come to what upstream's controllers come to. A run that may sample has
-//! [`SAMPLED`] of the packages that end soon, drawn by the tree of the commit. All of them take half an
+//! Output: whether their results are those of upstream's controllers. A run that may sample has
+//! [`SAMPLED`] of the short packages, chosen by the tree of the commit. All of them take half an
 //! hour, because the tests wait for what they would see.
 
 use anyhow::{Result, ensure};

@@ -1,10 +1,10 @@
-//! The stage `vectors`: syncs of random objects by upstream's controllers, and whether ours ask for
-//! the same.
+//! The stage `vectors`: random objects are synced by upstream's controllers and by ours, whose
+//! requests must be the same.
 //!
 //! Input: the test programs of the controllers, which are built already, and upstream's sync
-//! functions as programs of Go. Output: a count for each kind. All of them are 10,000 of each kind,
-//! as `cargo xtask vectors` runs them; a run that may sample has fewer, which begin where the name
-//! that git gives the folder `controllers` says, so that each version of it has others.
+//! functions as programs of Go. Output: a count for each kind. A whole run has 10,000 of each kind,
+//! like `cargo xtask vectors`; a sample has fewer, and its first seed is derived from git's hash of
+//! the folder `controllers`, so that each version of it has others.
 
 use std::ops::Range;
 
@@ -48,7 +48,7 @@ fn seeds(may_sample: bool) -> Range<u64> {
     first..first + if may_sample { SAMPLED } else { vectors::COUNT }
 }
 
-/// The settings of the comparison of every kind.
+/// Inputs that every kind is compared with.
 #[derive(Clone, Copy)]
 struct Given<'a> {
     programs: &'a [Program],

@@ -9,8 +9,8 @@
 //! through; `--memory MIB` (2048); `--cpus N` (1); `--systemd`, which makes systemd process 1;
 //! `--disk FILE`, which the guest sees as `/dev/vdb`.
 //!
-//! The variables of tests (`PINTLE_AGENT`, `PINTLE_TESTBOX`, `PINTLE_CACHE`,
-//! `PINTLE_PATIENCE`) are passed on: build on the host, run in the guest.
+//! The variables that tests read (`PINTLE_AGENT`, `PINTLE_TESTBOX`, `PINTLE_CACHE`,
+//! `PINTLE_PATIENCE`) are handed on: build on the host, run in the guest.
 
 mod prepare;
 
@@ -26,9 +26,9 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::shell::{say, tail};
 use crate::{apt, cache};
 
-/// Where Debian's QEMU has its file server.
+/// Paths of QEMU's file server in Debian.
 const VIRTIOFSD: [&str; 2] = ["/usr/lib/qemu/virtiofsd", "/usr/libexec/virtiofsd"];
-/// Period of reads of the output.
+/// Polling period of the output.
 const PERIOD: Duration = Duration::from_millis(100);
 /// How long the file server may take to listen.
 const SERVER_WAIT: Duration = Duration::from_secs(10);
@@ -164,7 +164,7 @@ impl Run {
     }
 
     fn qemu(&self, guest: &prepare::Guest, options: &Options) -> Command {
-        // The machine ends with this process, even if it is killed.
+        // QEMU ends with its parent, so that a killed run leaves no machine behind.
         let mut cmd = Command::new("setpriv");
         cmd.args(["--pdeathsig", "KILL", "qemu-system-x86_64"]);
         cmd.args(["-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max"]);
@@ -186,7 +186,8 @@ impl Run {
         cmd.arg("-kernel").arg(&guest.kernel).arg("-initrd").arg(&guest.initrd);
         let share = options.share.display();
         let kernel = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr psi=1";
-        // A host without /etc/machine-id looks like a first boot, with unanswered questions.
+        // A host without /etc/machine-id looks like a first boot, which asks questions on the
+        // console.
         let append = format!("{kernel} systemd.firstboot=off vm.share={share} vm.run={at}");
         cmd.args(["-append", &append]).stdin(Stdio::null());
         if let Ok(log) = File::create(self.dir.join("qemu.log")) {
@@ -219,7 +220,7 @@ impl Run {
     }
 }
 
-/// Copies what is new in the output file to our own.
+/// Copies new bytes of the output file to our own output.
 fn pass_on(out: &mut File) -> Result<()> {
     let mut text = Vec::new();
     out.read_to_end(&mut text)?;

@@ -1,4 +1,4 @@
-//! The boot files of a guest: a kernel, its modules as a small disk, a first program. Made once.
+//! The guest's boot files: a kernel, its modules as a small disk, a first program. Made once.
 //!
 //! The kernel is Debian's cloud kernel from the package archive; nothing but QEMU is installed on
 //! the host. The modules that reach the host's files go into the initial RAM disk in the order in
@@ -20,7 +20,7 @@ use crate::shell::{capture, timed};
 const RECIPE: &str = "1";
 /// Modules without which the guest sees no disk and no shared root.
 const BOOT_MODULES: [&str; 4] = ["virtio_pci", "virtio_blk", "virtiofs", "overlay"];
-/// Size of the modules' disk: sparse, so that only what is used is stored.
+/// Size of the modules' disk, a sparse file.
 const DISK: &str = "400M";
 
 /// Files of a guest.
