@@ -145,6 +145,8 @@ fn touched() -> Metrics {
     metrics.counted(&Count::Asked(asked));
     drop(metrics.http_request("readwrite", "GET", "/pods"));
     metrics.volume_counted(CountedFrom::Walk, second);
+    metrics.driver_called("d", "NodePublishVolume", "OK", second);
+    metrics.volume_operated("d", "volume_mount", true, second);
     metrics.settings(1, &pintle_agent_config::FeatureGates::default());
     metrics.cgroup("create", second);
     metrics.sandbox("", second, false);
