@@ -1,10 +1,10 @@
 //! Writes the CSI drivers of this node into the API: CSINode, the Node's annotation and labels.
 //!
-//! Input: what is registered, the own Node. Output: requests, a driver at a time: first the Node,
-//! then CSINode, which is what the scheduler waits for; a driver that is gone the other way round.
-//! A driver can be used here before, and whether or not, this succeeds: the API server may be away.
-//! A Node object that was created again is written again. Owner: one task. Bounds: one request at a
-//! time, waits of `RETRY`.
+//! Input: the registered drivers, the node's own Node object. Output: requests, one driver at a
+//! time. A new driver is written to the Node, then to CSINode, because the scheduler waits for
+//! CSINode; a removed driver is deleted in the reverse order. Pods can use a driver before it is
+//! written, also when the API server is unreachable. A recreated Node object is written again.
+//! Owner: one task. Bounds: one request at a time, waits of `RETRY`.
 // k8s: pkg/volume/csi/nodeinfomanager/nodeinfomanager.go InstallCSIDriver, UninstallCSIDriver
 
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ use super::{csi_node, patch};
 /// First and longest wait after a failure.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(60));
 
-/// Why a driver is not in the API.
+/// The reason for which a driver is not in the API.
 #[derive(Debug, thiserror::Error)]
 enum WriteError {
     #[error("{}", crate::words(.0))]
@@ -47,7 +47,7 @@ pub async fn follow(
         let uid = own.borrow_and_update().uid().map(str::to_owned);
         let is_done = match uid {
             Some(uid) => writer.write(&uid, &wanted(&drivers.snapshot())).await,
-            None => true, // its own change says when it is there
+            None => true, // the watch of the Node reports when it exists
         };
         let retry = async {
             match is_done {
@@ -80,15 +80,15 @@ fn wanted(plugins: &Plugins) -> BTreeMap<String, DriverOnNode> {
     plugins.drivers.values().map(driver).collect()
 }
 
-/// What was written, and about which Node object.
+/// The drivers that were written, and the Node object that they were written for.
 struct Writer {
     nodes: Api<Node>,
     csi_nodes: Api<CSINode>,
     name: Arc<str>,
-    /// The Node object that the rest is about.
+    /// UID of the Node object that `written` applies to.
     uid: String,
     written: BTreeMap<String, DriverOnNode>,
-    /// What failed last, by driver: logged once.
+    /// The last failure of each driver; a repeated one is not logged again.
     failures: BTreeMap<String, String>,
 }
 
@@ -104,7 +104,7 @@ impl Writer {
         }
     }
 
-    /// Writes what differs; returns whether everything is as wanted.
+    /// Writes the differences; returns whether all drivers are written as wanted.
     async fn write(&mut self, uid: &str, wanted: &BTreeMap<String, DriverOnNode>) -> bool {
         if self.uid != uid {
             uid.clone_into(&mut self.uid);
@@ -161,7 +161,7 @@ impl Writer {
         self.csi_nodes.replace(&self.name, &PostParams::default(), object).await
     }
 
-    /// Patches labels and annotations, which a node may do through its status.
+    /// Patches labels and annotations, which a node may change through its status.
     async fn change_node(
         &self,
         change: impl FnOnce(&mut Node) -> Result<bool, NodeInfoError>,

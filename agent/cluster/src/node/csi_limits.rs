@@ -1,10 +1,9 @@
-//! Has CSI drivers asked again how many volumes the node can have, as often as their CSIDriver
-//! says.
+//! Refreshes the volume limits of CSI drivers at the period that each CSIDriver sets.
 //!
-//! Input: what is registered, the CSIDriver of each. Output: wishes to the registry, which asks the
-//! driver; `csi_drivers` writes what it says. An object is read when its driver registers, before
-//! each refresh, and every `READ_EVERY` while it has no period. Owner: one task. Bounds: one read
-//! at a time, `PERIOD_MIN`.
+//! Input: the registered drivers, the CSIDriver of each. Output: refresh requests to the registry,
+//! which calls the driver; `csi_drivers` writes the limits. A CSIDriver is read when its driver
+//! registers, before each refresh, and every `READ_EVERY` while it has no period. Owner: one task.
+//! Bounds: one read at a time, `PERIOD_MIN`.
 // k8s: pkg/volume/csi/csi_node_updater.go
 
 use std::collections::BTreeMap;
@@ -15,12 +14,12 @@ use tokio::time::Instant;
 
 use crate::objects::Objects;
 
-/// Shortest period, which the API's validation has as well.
+/// Shortest period; the API's validation has the same minimum.
 const PERIOD_MIN: Duration = Duration::from_secs(10);
 /// How often an object without a period is read again.
 const READ_EVERY: Duration = Duration::from_secs(5 * 60);
 
-/// When each driver has its turn.
+/// The next turn of each driver.
 #[derive(Debug, Default)]
 struct Turns(BTreeMap<String, Turn>);
 
@@ -28,25 +27,25 @@ struct Turns(BTreeMap<String, Turn>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Turn {
     at: Instant,
-    /// The driver is asked then, if its object still says so.
+    /// The driver is refreshed in this turn, if its CSIDriver still has a period.
     is_refresh: bool,
 }
 
 impl Turns {
-    /// Drivers that are new have their first turn now; those that are gone have none.
+    /// Schedules new drivers now and drops drivers that are no longer registered.
     fn follow<'a>(&mut self, now: Instant, names: impl Iterator<Item = &'a String>) {
         let mut known = std::mem::take(&mut self.0);
         let first = Turn { at: now, is_refresh: false };
         self.0 = names.map(|name| (name.clone(), known.remove(name).unwrap_or(first))).collect();
     }
 
-    /// The first turn.
+    /// The driver with the earliest turn.
     fn next(&self) -> Option<(String, Turn)> {
         let first = self.0.iter().min_by_key(|(_, turn)| turn.at)?;
         Some((first.0.clone(), *first.1))
     }
 
-    /// Sets the turn after this one, by what the object says.
+    /// Sets the driver's next turn from the period in its CSIDriver.
     fn schedule(&mut self, now: Instant, name: &str, period: Option<Duration>) {
         let turn = match period {
             Some(period) => Turn { at: now + period.max(PERIOD_MIN), is_refresh: true },
@@ -58,7 +57,7 @@ impl Turns {
     }
 }
 
-/// Runs while drivers can be registered.
+/// Refreshes drivers until the registry ends.
 pub async fn refresh(objects: Objects, mut drivers: Drivers, refresher: Refresher) {
     let mut turns = Turns::default();
     loop {

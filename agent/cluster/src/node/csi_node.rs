@@ -1,6 +1,6 @@
-//! The CSINode object: which CSI drivers the node has, and which old plugins CSI stands in for.
+//! The CSINode object: the node's CSI drivers and the in-tree plugins that are migrated to CSI.
 //!
-//! Made once after registration; until then the node is not ready, as with the kubelet.
+//! Created once after registration; until then the node is not ready, as with the kubelet.
 //! `csi_drivers` writes the drivers into it. Bounds: one request at a time, waits of `RETRY`.
 // k8s: pkg/volume/csi/csi_plugin.go initializeCSINode, nodeinfomanager.go CreateCSINode
 
@@ -17,16 +17,16 @@ use super::own::OwnNode;
 /// First and longest wait after a failure.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(7));
 
-/// Why the node is not ready before this is done.
+/// The reason for which the node is not ready before the CSINode exists.
 pub const NOT_YET: &str = "CSINode is not yet initialized";
 const MIGRATED: &str = "storage.alpha.kubernetes.io/migrated-plugins";
-/// Plugins that are gone from the kubelet; CSI drivers have taken over.
+/// In-tree plugins that the kubelet no longer has; CSI drivers replace them.
 const PLUGINS: &str = "kubernetes.io/aws-ebs,kubernetes.io/azure-disk,kubernetes.io/azure-file,\
                        kubernetes.io/cinder,kubernetes.io/gce-pd,kubernetes.io/portworx-volume,\
                        kubernetes.io/vsphere-volume";
 
-/// Tries until the object is there. `uid` is that of the Node object, if it is known already;
-/// `failed` takes why the node is not ready yet.
+/// Retries until the CSINode exists. `uid` is the UID of the Node object, if it is known already;
+/// `failed` receives the reason for which the node is not ready yet.
 pub async fn prepare(
     client: kube::Client,
     name: &str,
@@ -47,15 +47,15 @@ pub async fn prepare(
         failed(format!("failed to initialize CSINode: {}", crate::words(&error)));
         tokio::time::sleep(wait).await;
         wait = pace::doubled(wait, RETRY.1);
-        // The node may have been made anew meanwhile.
+        // The Node object may have been recreated meanwhile.
         if let Some(now) = own.borrow().uid() {
             now.clone_into(&mut uid);
         }
     }
 }
 
-/// Makes the object, or brings the annotation of an existing one up to date. That of an earlier
-/// node of this name is replaced: the garbage collector would delete it.
+/// Creates the CSINode or updates the annotation of an existing one. The CSINode of an earlier node
+/// of this name is replaced, because the garbage collector would delete it.
 // k8s: pkg/volume/csi/nodeinfomanager/nodeinfomanager.go tryInitializeCSINodeWithAnnotation,
 //      ensureNodeOwnsCSINode
 pub(super) async fn ensure(api: &Api<CSINode>, name: &str, uid: &str) -> Result<(), kube::Error> {
@@ -79,7 +79,7 @@ pub(super) async fn ensure(api: &Api<CSINode>, name: &str, uid: &str) -> Result<
     }
 }
 
-/// Whether the object belongs to the node with this uid.
+/// True when the CSINode is owned by the Node with this UID.
 fn is_of(node: &CSINode, name: &str, uid: &str) -> bool {
     let mut owners = node.metadata.owner_references.iter().flatten();
     owners.any(|owner| owner.kind == "Node" && owner.name == name && owner.uid == uid)
@@ -94,7 +94,7 @@ fn fresh(name: &str, uid: &str) -> CSINode {
     node
 }
 
-/// Sets the annotation; tells whether it was different.
+/// Sets the annotation; returns whether it was different.
 fn annotate(node: &mut CSINode) -> bool {
     let annotations = node.metadata.annotations.get_or_insert_default();
     annotations.insert(MIGRATED.to_owned(), PLUGINS.to_owned()).as_deref() != Some(PLUGINS)
@@ -108,7 +108,7 @@ mod tests {
     use axum::response::{IntoResponse as _, Response};
     use std::sync::{Arc, Mutex};
 
-    /// An API server with one CSINode or none, that refuses the first object that is to be made.
+    /// An API server with at most one CSINode; it rejects the first create request.
     #[derive(Default)]
     struct Server {
         object: Option<CSINode>,

@@ -1,6 +1,6 @@
-//! The node's lease: the heartbeat by which the control plane knows that the node is alive.
+//! The node's Lease: the heartbeat that shows the control plane that the node is alive.
 //!
-//! Owner: one task with a connection of its own, so that nothing else can delay it. Bounds: one
+//! Owner: one task with its own connection, so that no other request can delay it. Bounds: one
 //! request at a time, `UPDATES_MAX` attempts in one round, waits up to `BACKOFF_MAX`.
 // k8s: staging/src/k8s.io/component-helpers/apimachinery/lease/controller.go
 
@@ -15,15 +15,15 @@ use tokio::sync::watch;
 
 use super::own::OwnNode;
 
-/// Where the leases of nodes are.
+/// Namespace of the nodes' Leases.
 const NAMESPACE: &str = "kube-node-lease";
 /// Attempts to renew in one round.
 const UPDATES_MAX: usize = 5;
-/// The lease is renewed after this part of its life.
+/// The lease is renewed after this fraction of its duration.
 const RENEW_PART: f64 = 0.25;
-/// Spread of the renewals.
+/// Jitter of the renewals.
 const JITTER: f64 = 0.04;
-/// First and longest wait while the lease cannot be made.
+/// First and longest wait while the lease cannot be created.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), BACKOFF_MAX);
 const BACKOFF_MAX: Duration = Duration::from_secs(7);
 
@@ -37,7 +37,7 @@ pub struct LeaseKeeper {
 }
 
 impl LeaseKeeper {
-    /// A keeper for a node; nothing is sent yet.
+    /// A keeper for a node; it sends nothing until it runs.
     pub fn new(
         heartbeat: kube::Client,
         name: Arc<str>,
@@ -74,7 +74,7 @@ impl LeaseKeeper {
         }
     }
 
-    /// Renews this lease; it is the latest afterwards if that worked.
+    /// Renews this lease; if that succeeds, it becomes `latest`.
     async fn renew(&mut self, mut base: Lease) -> bool {
         for _ in 0..UPDATES_MAX {
             let wanted = self.renewed(Some(&base));
@@ -93,7 +93,7 @@ impl LeaseKeeper {
         false
     }
 
-    /// The lease that there is, or a new one; tells whether it is new.
+    /// Reads or creates the lease; returns it and whether it is new.
     async fn ensure(&mut self) -> (Lease, bool) {
         let mut wait = BACKOFF.0;
         let mut said = false;
@@ -119,7 +119,7 @@ impl LeaseKeeper {
         if let Some(lease) = self.api.get_opt(&self.name).await? {
             return Ok((lease, false));
         }
-        // Without its owner the lease would outlive the node.
+        // Without an owner reference the lease would outlive the node.
         if self.own.wait_for(|own| own.uid().is_some()).await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -133,7 +133,7 @@ impl LeaseKeeper {
     }
 }
 
-/// A lease that is good from `now` on.
+/// The lease with `now` as its renew time.
 fn renewed(
     base: Option<&Lease>,
     (name, duration_seconds): (&str, i32),
@@ -158,7 +158,7 @@ fn renewed(
     lease
 }
 
-/// The reference that lets an object go when its node goes.
+/// The owner reference with which an object is garbage collected after its Node is deleted.
 pub(super) fn owner(name: &str, uid: &str) -> OwnerReference {
     OwnerReference {
         api_version: "v1".to_owned(),

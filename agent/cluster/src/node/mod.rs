@@ -1,12 +1,12 @@
-//! The Node object: how the cluster is told of the node.
+//! The Node object and the objects beside it: what the node reports to the cluster.
 //!
 //! ```text
 //!   machine, runtime_state, addresses, images ─> status::Facts ─> status::update ─> patch ─> API server
 //!                                       own (watch of the Node object) ──┘
 //! ```
-//! `own` watches the Node object, `report` and `lease` write, `task` polls what they tell, `pleg`
-//! remembers when the runtime last listed its pods, `csi_node`, `csi_drivers` and `csi_limits` keep
-//! the CSINode object. The core decides what is written.
+//! `own` watches the Node object, `report` and `lease` write, `task` polls the facts that they
+//! write, `pleg` records when the runtime last listed its pods, `csi_node`, `csi_drivers` and
+//! `csi_limits` keep the CSINode object. The core decides what is written.
 
 pub mod csi_drivers;
 pub mod csi_limits;

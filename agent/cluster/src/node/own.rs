@@ -1,6 +1,6 @@
 //! The Node object as the API server has it: a watch of this one object.
 //!
-//! Owner: one task. Output: a `tokio::sync::watch` cell that everybody may read; it holds one
+//! Owner: one task. Output: a `tokio::sync::watch` cell that any task may read; it holds one
 //! object, without its managed fields. Bounds: one object, waits between attempts of `RETRY`.
 
 use std::future::{Future, ready};
@@ -14,23 +14,23 @@ use tokio::sync::watch;
 /// First and longest wait after a failed watch.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
-/// What is known of the own Node object.
+/// The state of the node's own Node object.
 #[derive(Clone, Debug, Default)]
 pub enum OwnNode {
     /// Nothing yet.
     #[default]
     Unknown,
-    /// The API server has none.
+    /// The API server has no such Node.
     Absent {
-        /// How often it has gone after it was there.
+        /// How many times it was deleted after it existed.
         gone: u32,
     },
-    /// The API server has this one.
+    /// The API server has this Node.
     Present(Arc<Node>),
 }
 
 impl OwnNode {
-    /// The object, if there is one.
+    /// The Node, if it exists.
     pub fn object(&self) -> Option<&Arc<Node>> {
         match self {
             Self::Present(node) => Some(node),
@@ -38,13 +38,13 @@ impl OwnNode {
         }
     }
 
-    /// Its uid.
+    /// UID of the Node, if it exists.
     pub fn uid(&self) -> Option<&str> {
         self.object()?.metadata.uid.as_deref()
     }
 }
 
-/// Starts to follow the object; the cell has what is known of it.
+/// Starts the watch of the Node; the returned cell holds its state.
 pub fn start(client: kube::Client, name: Arc<str>) -> watch::Receiver<OwnNode> {
     let (own, known) = watch::channel(OwnNode::default());
     let mut spec = FollowSpec::new("the own node", "/api/v1/nodes");
@@ -56,11 +56,11 @@ pub fn start(client: kube::Client, name: Arc<str>) -> watch::Receiver<OwnNode> {
     known
 }
 
-/// What the watch has told so far.
+/// The state that the watch has reported so far.
 #[derive(Debug)]
 struct Story {
     own: watch::Sender<OwnNode>,
-    /// The list has the object.
+    /// The list under way contains the Node.
     listed: bool,
     there: bool,
     gone: u32,
@@ -89,7 +89,7 @@ impl ObjectSink<Node> for Story {
     }
 
     fn listed_unreadable(&mut self, _: Option<UnreadableObject>) {
-        // It is there, whatever it says.
+        // The Node exists, although it cannot be decoded.
         self.listed = true;
     }
 
@@ -130,7 +130,7 @@ mod tests {
         Deleted,
     }
 
-    /// How often the object has gone by then; `None` while it is there.
+    /// How many times the Node was deleted after these events; `None` while it exists.
     async fn gone(all: &[Told]) -> Option<u32> {
         let (own, known) = watch::channel(OwnNode::default());
         let mut story = Story { own, listed: false, there: false, gone: 0 };

@@ -1,8 +1,8 @@
-//! When the runtime last listed all its pods, and what it means for the node when it does not.
+//! The time of the runtime's last full list of pods, and the NotReady reason when it is too old.
 //!
-//! A runtime whose Status answers and whose lists hang cannot run pods; repair systems take the
-//! node away by the kubelet's own words for it. Written by the driver, read by the node's reporter,
-//! both on the main thread. Times are monotonic.
+//! A runtime that answers Status while its lists hang cannot run pods. The message is the
+//! kubelet's, because repair systems match it to remove the node. Written by the driver, read by
+//! the node's reporter, both on the main thread. Times are monotonic.
 // k8s: pkg/kubelet/pleg/generic.go Healthy, pkg/kubelet/runtime.go runtimeErrors
 
 use std::cell::Cell;
@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use pintle_api_types::duration::GoDuration;
 
-/// Without a list for so long the node is not ready.
+/// The node is not ready when the last list is older than this.
 // k8s: pkg/kubelet/kubelet.go genericPlegRelistThreshold
 const THRESHOLD: Duration = Duration::from_secs(180);
 
-/// When the last list of the runtime was seen; clones share it.
+/// The time of the runtime's last list; clones share it.
 #[derive(Clone, Debug)]
 pub struct ListsSeen(Rc<Cell<Instant>>);
 
@@ -26,19 +26,19 @@ impl Default for ListsSeen {
 }
 
 impl ListsSeen {
-    /// The runtime has listed its pods now.
+    /// Records that the runtime has listed its pods now.
     pub fn seen(&self) {
         self.0.set(Instant::now());
     }
 
-    /// Why the node is not ready because of this.
+    /// The NotReady reason, if the last list is too old.
     pub fn error(&self) -> Option<String> {
         problem(self.0.get().elapsed())
     }
 }
 
 fn problem(silence: Duration) -> Option<String> {
-    // Whole minutes: each change of the sentence is a write of the node's status.
+    // Whole minutes, because each change of the message is a write of the node's status.
     let silence = Duration::from_secs(silence.as_secs() / 60 * 60);
     (silence >= THRESHOLD).then(|| {
         let (ago, threshold) = (GoDuration::from_std(silence), GoDuration::from_std(THRESHOLD));

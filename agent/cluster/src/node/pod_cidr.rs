@@ -1,8 +1,8 @@
-//! Tells the runtime from which network its pods get addresses.
+//! Configures the runtime with the node's pod CIDR.
 //!
-//! Input: the `podCIDR` setting and, in a cluster, what the Node object says. Output:
-//! `UpdateRuntimeConfig`, whenever that is something new; a failed call is repeated after `every`.
-//! A runtime that makes its CNI configuration from a template waits for just this.
+//! Input: the `podCIDR` setting and, in a cluster, the CIDRs in the Node object. Output:
+//! `UpdateRuntimeConfig`, whenever the CIDRs change; a failed call is retried after `every`.
+//! A runtime that renders its CNI configuration from a template waits for this call.
 // k8s: pkg/kubelet/kubelet_network.go updatePodCIDR, kubelet_node_status.go updateNode
 
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use super::own::OwnNode;
 
-/// Follows the setting and the Node object for ever.
+/// Applies the setting and each change of the Node object; runs until the watch ends.
 pub async fn follow(
     client: Client,
     set: String,
@@ -39,7 +39,7 @@ pub async fn follow(
     }
 }
 
-/// What the runtime is to know and what it was told.
+/// The CIDRs that the runtime should have, and those of the last successful call.
 #[derive(Debug, Default)]
 struct News {
     wanted: String,
@@ -55,7 +55,7 @@ impl News {
     }
 }
 
-/// True when the runtime knows.
+/// Calls the runtime if the CIDRs changed; true when it has the wanted ones.
 async fn tell(client: &Client, news: &mut News) -> bool {
     let Some(call) = news.call() else { return true };
     match client.update_runtime_config(call).await {
@@ -71,7 +71,7 @@ async fn tell(client: &Client, news: &mut News) -> bool {
     }
 }
 
-/// Every family's, as one text; `None` while nobody has given the node any.
+/// The CIDRs of all families, comma-separated; `None` while the node has none.
 fn cidrs(node: &Node) -> Option<String> {
     let cidrs = node.spec.as_ref()?.pod_cidrs.as_ref()?;
     (!cidrs.is_empty()).then(|| cidrs.join(","))

@@ -1,8 +1,8 @@
-//! Writes the Node object: creates it, brings an old one up to date, keeps its status true.
+//! Writes the Node object: registers it, updates an existing one, keeps its status up to date.
 //!
-//! Input: the facts that the polls of `task.rs` keep, and a word that they changed. Output: writes
-//! through the heartbeat's connection, only when something changed or the report period is over.
-//! Owner: one task. Bounds: one request at a time, `UPDATES_MAX` attempts in one round.
+//! Input: the facts that the polls of `task.rs` keep, and a notification when they change. Output:
+//! writes through the heartbeat's connection, only after a change or when the report period is
+//! over. Owner: one task. Bounds: one request at a time, `UPDATES_MAX` attempts in one round.
 // k8s: pkg/kubelet/kubelet_node_status.go syncNodeStatus, registerWithAPIServer
 
 use std::cell::RefCell;
@@ -28,14 +28,14 @@ use crate::Cluster;
 
 /// Attempts to write the status in one round.
 const UPDATES_MAX: usize = 5;
-/// Spread of the rounds.
+/// Jitter of the rounds.
 const JITTER: f64 = 0.04;
 /// First and longest wait between attempts to register.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), BACKOFF_MAX);
 const BACKOFF_MAX: Duration = Duration::from_secs(7);
 
-/// How long the watch may be behind an answer before the API server is asked: it may have gone back
-/// to an earlier state.
+/// How long the watch may lag behind an answer before the Node is read again: the API server may
+/// have been restored to an earlier state.
 const BEHIND_MAX: Duration = Duration::from_secs(5);
 /// How long the first status waits for the CSINode object.
 const VOLUMES_MAX: Duration = Duration::from_secs(5);
@@ -43,13 +43,13 @@ const VOLUMES_MAX: Duration = Duration::from_secs(5);
 /// A report of volumes in use that is in the Node's status.
 #[derive(Clone, Debug)]
 pub struct WrittenInUse {
-    /// Its number.
+    /// The report's number.
     pub number: u64,
-    /// The Node as it was then.
+    /// The Node with this report in its status.
     pub node: Arc<Node>,
 }
 
-/// Keeps the Node object.
+/// Registers the Node object and keeps its status up to date.
 pub struct Reporter {
     cluster: Cluster,
     nodes: Api<Node>,
@@ -58,7 +58,7 @@ pub struct Reporter {
     changed: Rc<Notify>,
     own: watch::Receiver<OwnNode>,
     events: NodeEvents,
-    /// The newest object that is known: of the watch or of an answer.
+    /// The newest known Node, from the watch or from an answer.
     latest: Option<Arc<Node>>,
     answered_at: Instant,
     reported_at: Option<Instant>,
@@ -66,14 +66,14 @@ pub struct Reporter {
     report_after: Duration,
     told_reboot: bool,
     unschedulable: bool,
-    /// How often the object has gone, as far as it was taken care of.
+    /// How many deletions of the Node were handled.
     gone: u32,
     steps: Option<Arc<Metrics>>,
     in_use_written: watch::Sender<Option<WrittenInUse>>,
 }
 
 impl Reporter {
-    /// A reporter; nothing is sent yet.
+    /// A reporter; it sends nothing until it runs.
     pub fn new(
         cluster: Cluster,
         facts: Rc<RefCell<Facts>>,
@@ -102,14 +102,14 @@ impl Reporter {
         }
     }
 
-    /// The same, which reports when the status names volumes as in use.
+    /// Sets the channel for reports of volumes in use that were written.
     #[must_use]
     pub fn telling(mut self, in_use_written: watch::Sender<Option<WrittenInUse>>) -> Self {
         self.in_use_written = in_use_written;
         self
     }
 
-    /// The same, whose steps are timed.
+    /// Sets the metrics in which the steps of the start are timed.
     #[must_use]
     pub fn timed_in(mut self, metrics: Arc<Metrics>) -> Self {
         self.steps = Some(metrics);
@@ -133,7 +133,8 @@ impl Reporter {
         loop {
             if self.was_deleted() {
                 self.latest = None;
-                // As the kubelet, which registers when it starts: who deletes a node means it.
+                // Off by default, as the kubelet, which registers only when it starts: a deletion
+                // of the Node is taken as intended.
                 if settings.recreate {
                     tracing::warn!(
                         "the Node object was deleted; the node registers again, cordoned"
@@ -150,7 +151,7 @@ impl Reporter {
             self.round().await;
             let pause = tokio::time::sleep(pace::jitter(settings.update_every, JITTER));
             tokio::pin!(pause);
-            // What the wait returns is a lock on the node: held over the pause, it would stop its
+            // The wait returns a read lock on the cell: held over the pause, it would block the
             // watch, and with it this thread.
             let deleted = async {
                 let before = self.gone;
@@ -161,13 +162,13 @@ impl Reporter {
             tokio::select! {
                 () = &mut pause => {}
                 () = self.changed.notified() => {}
-                // Whoever deleted it may be about to make it anew.
+                // The client that deleted the Node may be about to recreate it.
                 () = deleted => pause.await,
             }
         }
     }
 
-    /// Whether the object was there and is not any more, which is told once.
+    /// True once after each deletion of the Node.
     fn was_deleted(&mut self) -> bool {
         match *self.own.borrow_and_update() {
             OwnNode::Unknown | OwnNode::Present(_) => false,
@@ -175,7 +176,7 @@ impl Reporter {
         }
     }
 
-    /// Until the Node object exists and is ours; returns what is to be told of it.
+    /// Retries until the Node object exists and is ours; returns the events to emit.
     async fn register(&mut self, again: bool) -> Vec<NodeEvent> {
         let mut wait = BACKOFF.0;
         let mut said = false;
@@ -213,7 +214,7 @@ impl Reporter {
                 self.answered(Some(node));
                 return Ok(());
             }
-            // Whoever may not create nodes may have one.
+            // Forbidden: a kubelet without the right to create nodes may have an existing one.
             Err(kube::Error::Api(status))
                 if status.is_already_exists() || status.is_forbidden() =>
             {
@@ -239,8 +240,8 @@ impl Reporter {
         self.answered_at = Instant::now();
     }
 
-    /// The node is not ready before its CSINode object exists. Waited for a moment, so that a
-    /// node that was ready does not look otherwise when the agent starts again.
+    /// Creates the CSINode object; the node is not ready before it exists. Waits up to
+    /// `VOLUMES_MAX`, so that a restart of the agent does not report a ready node as not ready.
     async fn prepare_volumes(&self) {
         let uid = self.latest.as_ref().and_then(|node| node.metadata.uid.clone());
         let (client, name) = (self.cluster.client.clone(), Arc::clone(&self.cluster.node_name));
@@ -280,7 +281,7 @@ impl Reporter {
         tracing::warn!("the node's status cannot be written; trying again in the next round");
     }
 
-    /// Reports once that this report is in the status of that Node.
+    /// Sends once that this report of volumes in use is in the status of that Node.
     fn tell_in_use(&self, number: Option<u64>, node: &Arc<Node>) {
         let Some(number) = number else { return };
         self.in_use_written.send_if_modified(|written| {
@@ -292,7 +293,8 @@ impl Reporter {
         });
     }
 
-    /// Writes what changed. The first attempt trusts the watch, later ones ask.
+    /// Writes the changed status. The first attempt trusts the watch; later ones read the Node
+    /// first.
     async fn sync(&mut self, ask: bool) -> Result<(), kube::Error> {
         let Some(old) = self.object(ask).await? else { return Ok(()) };
         let mut new = (*old).clone();
@@ -324,7 +326,7 @@ impl Reporter {
         Ok(())
     }
 
-    /// The newest object that is known; `None` when there is none.
+    /// The newest known Node, read from the API server if `ask`; `None` when there is none.
     async fn object(&mut self, ask: bool) -> Result<Option<Arc<Node>>, kube::Error> {
         let watched = self.own.borrow().object().cloned();
         self.latest = newest(self.latest.take(), self.answered_at.elapsed(), watched);
@@ -352,7 +354,8 @@ impl Reporter {
     }
 }
 
-/// Not uncordoned by chance: whoever deleted it had drained it, perhaps with taints that are gone.
+/// The Node marked unschedulable: it may have been drained before it was deleted, and its taints
+/// are lost with the object.
 fn cordoned(mut node: Node) -> Node {
     node.spec.get_or_insert_default().unschedulable = Some(true);
     node
@@ -363,8 +366,8 @@ fn is_ready(node: &Node) -> bool {
     conditions.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True")
 }
 
-/// The newer one of the last answer, which is so old, and what the watch has. `None` when only the
-/// API server can tell: the watch ought to have come to that answer.
+/// The newer of the last answer, received `age` ago, and the watched Node. `None` when the Node has
+/// to be read again: after `BEHIND_MAX` the watch should have caught up with that answer.
 fn newest(
     latest: Option<Arc<Node>>,
     age: Duration,
@@ -378,7 +381,8 @@ fn newest(
     }
 }
 
-/// Versions of one object in one cluster grow; what cannot be read counts as oldest.
+/// The resourceVersion as a number, which grows with each write; an unreadable one counts as
+/// oldest.
 fn version(node: &Node) -> u64 {
     let text = node.metadata.resource_version.as_deref();
     text.and_then(|text| text.parse().ok()).unwrap_or(0)

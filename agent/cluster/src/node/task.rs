@@ -1,7 +1,8 @@
-//! What runs for the node: polls of runtime, images and addresses, the reporter, the lease.
+//! The node's tasks: polls of runtime, images and addresses, the reporter, the lease.
 //!
-//! Each is a task of its own on the main thread, so a call that hangs holds up nothing else. They
-//! meet in one cell of facts and a word that it changed. Bounds: one call per poll at a time.
+//! Each is a task of its own on the main thread, so that a hanging call does not delay the others.
+//! They share one cell of facts and a notification of its changes. Bounds: one call per poll at a
+//! time.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -40,23 +41,23 @@ use super::status::{self, Facts, Image};
 use super::{addresses, csi_node};
 use crate::Cluster;
 
-/// How often the runtime is asked how it is.
+/// Period of the runtime's Status calls.
 const RUNTIME_EVERY: Duration = Duration::from_secs(5);
-/// How often while the node is starting.
+/// Period of the runtime's Status calls while the node starts.
 const RUNTIME_SOON: Duration = Duration::from_millis(250);
-/// How long the node is starting, at most.
+/// Longest time for which the node counts as starting.
 const STARTING_MAX: Duration = Duration::from_secs(120);
-/// How often the node's resolv.conf is looked at.
+/// Period of the checks of the node's resolv.conf.
 // k8s: pkg/kubelet/kubelet.go Run
 const RESOLV_CONF_EVERY: Duration = Duration::from_secs(30);
-/// How often images are listed, and the runtime and the host asked which they are.
+/// Period at which images are listed and the versions of the runtime and the host are read.
 const IMAGES_EVERY: Duration = Duration::from_secs(30);
 
 const CGROUP_V1: &str = "cgroup v1 detected. cgroup v1 support is deprecated and will be removed \
                          in a future release. Please migrate to cgroup v2. More information at \
                          https://git.k8s.io/enhancements/keps/sig-node/5573-remove-cgroup-v1";
 
-/// What the node's tasks are made of.
+/// Dependencies of the node's tasks.
 pub struct Parts {
     /// The configuration.
     pub config: Arc<Config>,
@@ -64,37 +65,37 @@ pub struct Parts {
     pub cluster: Cluster,
     /// The container runtime.
     pub runtime: Client,
-    /// Where changed facts go.
+    /// Receives changed facts.
     pub inputs: mpsc::Sender<Input>,
-    /// Facts that the workers began with.
+    /// Facts that the workers started with.
     pub worker_facts: NodeFacts,
     /// When the runtime last listed its pods.
     pub lists: ListsSeen,
-    /// What the node is short of.
+    /// The node's pressure conditions.
     pub pressure: watch::Receiver<Pressure>,
     /// Attached volumes that are in use; `None` until they are known.
     pub volumes_in_use: watch::Receiver<Option<InUse>>,
-    /// Takes which report of volumes in use was written.
+    /// Receives the report of volumes in use that was written.
     pub in_use_written: watch::Sender<Option<WrittenInUse>>,
-    /// Takes events.
+    /// Emits events.
     pub events: NodeEvents,
     /// Counters.
     pub metrics: Arc<Metrics>,
-    /// How far a shutdown of the node has come.
+    /// Progress of a shutdown of the node.
     pub shutdown: watch::Receiver<Option<Record>>,
 }
 
-/// The facts and the word that they changed.
+/// The facts and the notification of their changes.
 #[derive(Clone)]
 struct Shared {
     facts: Rc<RefCell<Facts>>,
     changed: Rc<Notify>,
     lists: ListsSeen,
-    /// The runtime says something new, for the workers.
+    /// Notifies the workers' facts of a changed runtime state.
     runtime: watch::Sender<()>,
 }
 
-/// Starts everything.
+/// Starts the tasks.
 pub fn start(parts: Parts, runtime: &Runtime) {
     let node = parts.cluster.node.clone();
     let keeper = LeaseKeeper::new(
@@ -120,7 +121,7 @@ pub fn start(parts: Parts, runtime: &Runtime) {
     tasks::singleton("node status", run(parts, shared, node));
 }
 
-/// What is said once at the start, in the kubelet's words.
+/// Events that are emitted once at the start, as the kubelet's.
 // k8s: pkg/kubelet/kubelet.go BirthCry, cgroupVersionCheck
 fn start_events() -> Vec<NodeEvent> {
     let event = |warning, reason, message: &str| {
@@ -134,7 +135,7 @@ fn start_events() -> Vec<NodeEvent> {
     events
 }
 
-/// Asks everything once, so that the first status is a true one; then reports.
+/// Polls everything once, so that the first status is correct; then starts the polls and reports.
 async fn run(parts: Parts, shared: Shared, own: watch::Receiver<OwnNode>) {
     start_events().into_iter().for_each(|event| (parts.events)(event));
     let client = &parts.runtime;
@@ -173,7 +174,7 @@ async fn run(parts: Parts, shared: Shared, own: watch::Receiver<OwnNode>) {
     reporter.timed_in(parts.metrics).telling(parts.in_use_written).run().await;
 }
 
-/// Until there is nobody who knows what the node is short of.
+/// Applies pressure changes to the facts until the pressure monitor ends.
 async fn follow_pressure(mut pressure: watch::Receiver<Pressure>, shared: Shared) {
     loop {
         let now = *pressure.borrow_and_update();
@@ -186,7 +187,7 @@ async fn follow_pressure(mut pressure: watch::Receiver<Pressure>, shared: Shared
     }
 }
 
-/// Until the owner of the volumes has ended.
+/// Applies changes of the volumes in use to the facts until their owner ends.
 async fn follow_in_use(mut in_use: watch::Receiver<Option<InUse>>, shared: Shared) {
     loop {
         let now = in_use.borrow_and_update().clone();
@@ -274,7 +275,7 @@ async fn poll_images(client: &Client, shared: &Shared) {
     shared.facts.borrow_mut().images = images;
 }
 
-/// What upgrades change under a running agent.
+/// Reads the versions that an upgrade changes under a running agent.
 // k8s: pkg/kubelet/nodestatus/setters.go VersionInfo
 async fn poll_versions(client: &Client, shared: &Shared) {
     let asked = client.version(v1::VersionRequest::default()).await;
@@ -291,7 +292,7 @@ async fn poll_versions(client: &Client, shared: &Shared) {
     }
 }
 
-/// Says when pods cannot be given the node's search line as it is.
+/// Emits an event when pods cannot get the node's search line unchanged.
 // k8s: pkg/kubelet/network/dns/dns.go CheckLimitsForResolvConf
 async fn check_resolv_conf(config: Arc<Config>, events: NodeEvents) {
     let (path, domain) = (&config.kubelet.resolv_conf, &config.kubelet.cluster_domain);
@@ -323,8 +324,8 @@ async fn poll_addresses(shared: &Shared) {
     }
 }
 
-/// Tells the workers when the node's addresses, its allocatable resources, its network or what its
-/// runtime can do change.
+/// Sends the workers changes of the node's addresses, allocatable resources, network and runtime
+/// features.
 async fn follow_facts(
     mut known: NodeFacts,
     shared: Shared,
@@ -354,7 +355,7 @@ async fn follow_facts(
     }
 }
 
-/// The workers' facts as the Node object has them.
+/// The workers' facts, updated from the Node object.
 // k8s: pkg/util/node/node.go GetNodeHostIPs
 fn worker_facts(known: &NodeFacts, facts: &Facts, node: &Node) -> NodeFacts {
     let mut new = known.clone();
@@ -365,7 +366,7 @@ fn worker_facts(known: &NodeFacts, facts: &Facts, node: &Node) -> NodeFacts {
     };
     let mut ips: Vec<IpAddr> = Vec::new();
     for ip in of("InternalIP").chain(of("ExternalIP")) {
-        // One of each family.
+        // One address of each family.
         if !ips.iter().any(|known| known.is_ipv4() == ip.is_ipv4()) {
             ips.push(ip);
         }
