@@ -1,21 +1,21 @@
-//! Makes, limits and removes the cgroups above containers, on cgroup v1 (every hierarchy) and v2,
+//! Creates, limits and removes the cgroups above containers, on cgroup v1 (every hierarchy) and v2,
 //! directly or through systemd.
 //!
 //! Input: names below the cgroup root (`kubepods/burstable/pod<uid>`) and final numbers
-//! (`CgroupLimits`). Output: directories and their files; the directory whose inode the kernel
-//! programs follow. Owner: the pod's worker for its own cgroup, the node loop for the tree above.
-//! Bounds: a removal kills at most `KILL_ROUNDS` times and waits at most about 1.5 s.
-//! File operations take microseconds each, unless the kernel is busy with many cgroups: they are
-//! made in the pool for what may block (`tree` has them). Whatever systemd does waits as well: with
-//! its driver a slice is made and limited by systemd first, and the same numbers are then
-//! written to the files, because systemd does not know every file and applies some limits late.
+//! (`CgroupLimits`). Output: directories and their files; the inode of a pod's directory is the key
+//! of the eBPF programs. Owner: the pod's worker for its own cgroup, the node loop for the tree
+//! above. Bounds: a removal kills at most `KILL_ROUNDS` times and waits at most about 1.5 s. File
+//! operations (`tree`) take microseconds each, unless the kernel is busy with many cgroups, so they
+//! run in the pool for blocking work. Calls of systemd wait as well: with its driver, systemd first
+//! creates and limits a slice, and the same numbers are then written to the files, because systemd
+//! does not know every file and applies some limits late.
 //!
-//! Why cgroups-rs with own files beside it: the crate knows the hierarchies, fills v1 cpusets from
-//! the parent and enables v2 controllers down the tree. It swallows a failing mkdir and cannot
-//! remove a tree, so existence is checked afterwards and removal is done here, children first.
-//! The container cgroups below belong to the runtime; they are touched by removal only.
-//! A right that is missing (read-only file, no permission, file not there) costs a limit, not the
-//! pod: it is warned about once per file name.
+//! Reason for cgroups-rs and own file operations together: the crate knows the hierarchies, fills
+//! v1 cpusets from the parent and enables v2 controllers down the tree. It swallows a failing mkdir
+//! and cannot remove a tree, so existence is checked afterwards and removal is done here, children
+//! first. The container cgroups below belong to the runtime; only removal touches them. A missing
+//! right (read-only file, no permission, missing file) costs a limit, not the pod: it is logged
+//! once per file name.
 
 use std::io;
 use std::ops::Deref;
@@ -43,7 +43,7 @@ pub const KILL_ROUNDS: u32 = 5;
 /// Wait after the first round; doubled each round.
 const KILL_WAIT_FIRST: Duration = Duration::from_millis(50);
 
-/// What went wrong with which cgroup.
+/// A failed operation on a cgroup.
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
     /// Neither cgroup v2 nor a v1 controller is mounted.
@@ -55,7 +55,7 @@ pub enum CgroupError {
          missing); set cgroupDriver to cgroupfs here and in the container runtime"
     )]
     NoSystemd,
-    /// systemd did not do its part.
+    /// A call of systemd failed.
     #[error("cgroup {name}")]
     Systemd {
         /// Cgroup below the root.
@@ -66,7 +66,7 @@ pub enum CgroupError {
     /// The name is absolute, empty or contains `..`.
     #[error("{0:?} is not a cgroup name")]
     BadName(String),
-    /// A directory could not be made.
+    /// A directory could not be created.
     #[error("cannot create cgroup {}", path.display())]
     Create {
         /// Directory.
@@ -112,7 +112,7 @@ pub enum CgroupError {
         /// Cause.
         source: io::Error,
     },
-    /// Its files did not answer.
+    /// An operation on the cgroup's files did not finish.
     #[error("cgroup {name}")]
     Blocked {
         /// Cgroup below the root.
@@ -130,8 +130,8 @@ pub enum CgroupError {
     },
 }
 
-/// The node's cgroup hierarchies and the root below which everything of ours lives, made by the
-/// agent alone or with systemd.
+/// The node's cgroup hierarchies and the root of the agent's cgroups, created by the agent alone or
+/// with systemd.
 #[derive(Debug)]
 pub struct Cgroups {
     tree: Arc<Tree>,
@@ -170,7 +170,7 @@ impl Cgroups {
         Ok(Self { tree: Arc::new(tree), systemd: of_systemd.then(Systemd::default) })
     }
 
-    /// For one cgroup that lies anywhere, and its name: made with another layout than this agent's.
+    /// The hierarchies for one cgroup outside this agent's layout, and the cgroup's name.
     pub fn around(path: &str) -> Result<(Self, String), CgroupError> {
         let name = path.trim_start_matches('/');
         check_name(name)?;
@@ -182,25 +182,25 @@ impl Cgroups {
         Ok((Self::of(&layout)?, name.to_owned()))
     }
 
-    /// A unified hierarchy in a folder, for tests that bring the files along.
+    /// A unified hierarchy in a folder, for tests that supply the files.
     #[cfg(test)]
     pub(super) fn unified_at(path: &Path) -> Self {
         Self { tree: Arc::new(Tree::unified_at(path)), systemd: None }
     }
 
-    /// Hierarchies of v1 in a folder, for tests that bring the files along.
+    /// Hierarchies of v1 in a folder, for tests that supply the files.
     #[cfg(test)]
     pub(super) fn legacy_at(path: &Path) -> Self {
         Self { tree: Arc::new(Tree::legacy_at(path)), systemd: None }
     }
 
-    /// True when systemd makes the cgroups.
+    /// True when systemd creates the cgroups.
     pub fn by_systemd(&self) -> bool {
         self.systemd.is_some()
     }
 
-    /// Makes `kubepods` and the classes in it when they are missing. What they may use is set by
-    /// others, but for BestEffort pods, which always get the least.
+    /// Creates `kubepods` and the QoS classes in it when they are missing. Other callers set their
+    /// limits, except the CPU shares of BestEffort, which are always the minimum.
     // k8s: pkg/kubelet/cm/qos_container_manager_linux.go Start
     pub async fn ensure_tree(&self) -> Result<(), CgroupError> {
         let least = CgroupLimits { cpu_shares: Some(SHARES_MIN), ..CgroupLimits::default() };
@@ -209,7 +209,7 @@ impl Cgroups {
         self.create_pod(&self.classes[2], &least).await
     }
 
-    /// True when the configured root is there, in every hierarchy that limits of ours are in.
+    /// True when the configured root exists in every hierarchy in which the agent sets limits.
     // k8s: pkg/kubelet/cm/container_manager_linux.go NewContainerManager (cgroupManager.Validate)
     pub fn has_root(&self) -> bool {
         let above = self.all_pods().rsplit_once('/');
@@ -226,8 +226,8 @@ impl Cgroups {
         self.create_pod(&self.classes[0], limits).await
     }
 
-    /// Makes or updates `kubepods`, `kubepods/burstable` and `kubepods/besteffort`; called at start
-    /// and whenever the sums over the pods change.
+    /// Creates or updates `kubepods`, `kubepods/burstable` and `kubepods/besteffort`; called at
+    /// start and whenever the sums over the pods change.
     // k8s: pkg/kubelet/cm/qos_container_manager_linux.go Start, UpdateCgroups
     pub async fn ensure_qos(&self, limits: &QosLimits) -> Result<(), CgroupError> {
         let limits = [&limits.node, &limits.burstable, &limits.besteffort];
@@ -237,7 +237,7 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Makes the cgroup in every hierarchy when missing and sets its limits; idempotent.
+    /// Creates the cgroup in every hierarchy when missing and sets its limits; idempotent.
     // k8s: pkg/kubelet/cm/cgroup_manager_linux.go Create
     pub async fn create_pod(&self, name: &str, limits: &CgroupLimits) -> Result<(), CgroupError> {
         check_name(name)?;
@@ -247,7 +247,7 @@ impl Cgroups {
             made.map_err(|source| CgroupError::Systemd { name: name.to_owned(), source })?;
         }
         if is_new {
-            // With systemd too: it hands down only the controllers that it needs itself.
+            // With systemd too, because it enables only the controllers that it needs itself.
             self.on_disk(name, Tree::create).await??;
         }
         self.limit(name, limits).await
@@ -259,7 +259,7 @@ impl Cgroups {
         self.limit(name, limits).await
     }
 
-    /// systemd first: what it believes in it writes again on its next reload.
+    /// Sets limits through systemd first, because it writes its own values again at each reload.
     async fn limit(&self, name: &str, limits: &CgroupLimits) -> Result<(), CgroupError> {
         let mut limits = limits.clone();
         if let Some(systemd) = &self.systemd {
@@ -272,22 +272,22 @@ impl Cgroups {
         self.on_disk(name, move |tree, name| tree.apply(name, &limits)).await?
     }
 
-    /// Works on the files of one cgroup without holding up anybody else: the kernel makes everyone
-    /// wait who changes a cgroup while it moves or removes many.
+    /// Runs work on the files of one cgroup in the pool, so that it does not delay other pods:
+    /// changes of a cgroup wait while the kernel moves or removes many.
     pub async fn on_disk<T: Send + 'static>(
         &self,
         name: &str,
         work: impl FnOnce(&Tree, &str) -> T + Send + 'static,
     ) -> Result<T, CgroupError> {
         let (tree, owned) = (Arc::clone(&self.tree), name.to_owned());
-        // Each cgroup counts for itself, so that one that is slow to go holds up no other.
+        // Each cgroup is its own place, so that a slow removal does not delay other cgroups.
         let place = Place::change(&PodUid::from(name));
         let done = blocking::run(place, move || work(&tree, &owned)).await;
         done.map_err(|source| CgroupError::Blocked { name: name.to_owned(), source })
     }
 
-    /// Kills what is left inside and removes the cgroup with everything below it, in every
-    /// hierarchy. Success when it is gone, also when it never was.
+    /// Kills the remaining processes and removes the cgroup with everything below it, in every
+    /// hierarchy. Succeeds also when the cgroup does not exist.
     // k8s: pkg/kubelet/cm/pod_container_manager_linux.go Destroy
     pub async fn remove_pod(&self, name: &str) -> Result<(), CgroupError> {
         check_name(name)?;
@@ -319,7 +319,7 @@ impl Cgroups {
         let mut round = 0;
         loop {
             match self.on_disk(name, Tree::remove).await? {
-                // An ended process keeps its cgroup busy until it is reaped.
+                // An exited process keeps its cgroup busy until it is reaped.
                 Err(CgroupError::Remove { ref source, .. })
                     if source.raw_os_error() == Some(nix::libc::EBUSY) && round < KILL_ROUNDS => {}
                 done => return done,
@@ -330,7 +330,7 @@ impl Cgroups {
         }
     }
 
-    /// The files, for work in the pool.
+    /// The hierarchies' files, for work in the pool.
     pub fn tree(&self) -> Arc<Tree> {
         Arc::clone(&self.tree)
     }
@@ -356,7 +356,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Processes that are in no cgroup of the hierarchy with memory limits.
+    /// Processes in the root cgroup of the hierarchy with memory limits.
     pub fn root_pids(&self) -> Vec<i32> {
         let Some(dir) = self.dir("", "memory") else { return Vec::new() };
         let text = std::fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();

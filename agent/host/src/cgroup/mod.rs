@@ -1,9 +1,9 @@
 //! Cgroups of pods: the quality-of-service tree, one cgroup per pod, limits, removal.
 //!
 //! `formulas` turns amounts into numbers and `names` turns a pod into a path for either driver,
-//! both pure; `limits` is what they hand to `execute`, which has `tree` write. With the systemd driver
-//! `systemd` makes the slices first, from what `unit` makes of a path and its limits. `sweep` removes
-//! those that no pod is behind.
+//! both pure; `limits` has the values that `execute` applies through `tree`. With the systemd
+//! driver `systemd` creates the slices first, with the properties that `unit` derives from a path
+//! and its limits. `sweep` removes cgroups without a pod.
 
 pub mod execute;
 mod read;

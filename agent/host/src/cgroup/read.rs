@@ -16,7 +16,8 @@ use super::tree::Tree;
 use super::unit;
 
 impl Cgroups {
-    /// A CPU quota as it reads back after it was written: systemd knows whole percents only.
+    /// The CPU quota that is read back after this one was written: systemd rounds to whole
+    /// percents.
     pub fn rounded_quota(&self, quota_us: i64, period_us: u64) -> i64 {
         if self.by_systemd() { unit::rounded_quota(quota_us, period_us) } else { quota_us }
     }
@@ -51,7 +52,7 @@ impl Tree {
         })
     }
 
-    /// Shares as they read back after they were written.
+    /// The shares that are read back after these were written.
     pub fn rounded_shares(&self, shares: u64) -> u64 {
         if self.is_v2() { weight_to_shares(cpu_weight(shares)) } else { shares }
     }

@@ -1,10 +1,10 @@
 //! What a cgroup uses: CPU, memory, swap, tasks, pressure. Parsing is pure; `Sampler` reads.
 //!
-//! Input: absolute cgroup paths such as `/kubepods/burstable/pod<uid>`. Output: a `Sample` each, the
-//! same on cgroup v1 and v2. The files of the basic figures stay open and are read in place, which
-//! costs a quarter of opening them each time; the others are opened when they are asked for.
-//! Owner: one thread of its own, since a read waits for the kernel's locks. Bounds: `FILES_MAX` open
-//! files, `FILE_BYTES_MAX` of each.
+//! Input: absolute cgroup paths such as `/kubepods/burstable/pod<uid>`. Output: a `Sample` each,
+//! the same on cgroup v1 and v2. The files of the basic figures stay open and are read in place,
+//! which costs a quarter of opening them each time; the others are opened when they are asked for.
+//! Owner: one thread of its own, since a read waits for the kernel's locks. Bounds: `FILES_MAX`
+//! open files, `FILE_BYTES_MAX` of each.
 //!
 //! - `devices`: what was read and written. `holds`: what processes hold
 // k8s: github.com/google/cadvisor container/libcontainer/handler.go
@@ -76,7 +76,7 @@ pub struct Sample {
     pub swap_limit_bytes: Option<u64>,
     /// Stalls: CPU, memory, I/O; `None` where the kernel does not account for them.
     pub pressure: Option<[Pressure; 3]>,
-    /// What is read only when it is asked for.
+    /// Figures that are read on request only.
     pub more: Option<More>,
 }
 
@@ -168,7 +168,7 @@ impl Sampler {
         self.round += 1;
     }
 
-    /// Reads a cgroup; `None` when it is gone.
+    /// Reads a cgroup; `None` when it no longer exists.
     pub fn sample(&mut self, path: &str, more: bool) -> Option<Sample> {
         let mut sample = match self.is_v2() {
             true => self.sample_v2(path)?,

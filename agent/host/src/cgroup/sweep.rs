@@ -1,10 +1,10 @@
-//! Removes cgroups of pods that nobody knows: what a crash between making the cgroup and making the
-//! sandbox left behind, and what a runtime left behind that gave up a sandbox half-way.
+//! Removes cgroups of unknown pods, left by a crash between the creation of the cgroup and of the
+//! sandbox, or by a runtime that abandoned a sandbox half-way.
 //!
-//! Input: the cgroups of the classes, and whether a pod is known. Whether it is known is asked
-//! right before its cgroup goes: one may have come while another one's was removed. A cgroup in
-//! which processes run is removed, with them, when two sweeps in a row have found it: a pod that
-//! is only on its way is known by then.
+//! Input: the cgroups of the QoS classes, and a check of whether a pod is known. The check is
+//! repeated right before a removal, because a pod may start while another cgroup is removed. A
+//! cgroup with running processes is killed and removed after two sweeps in a row have found it; by
+//! the second sweep a starting pod is known.
 // k8s: pkg/kubelet/kubelet_pods.go cleanupOrphanedPodCgroups
 
 use std::cell::RefCell;
@@ -17,7 +17,7 @@ use pintle_daemon::twice::Twice;
 
 use crate::cgroup::Cgroups;
 
-/// Remembers what runs where nobody knows of it, and what was told of it.
+/// Cgroups of unknown pods that earlier sweeps found, killed or failed to remove.
 #[derive(Debug, Default)]
 pub struct Strangers {
     found: RefCell<Twice<String>>,
@@ -26,7 +26,7 @@ pub struct Strangers {
 }
 
 impl Cgroups {
-    /// Looks at all pods' cgroups in these classes.
+    /// Removes the cgroups of unknown pods in these classes.
     pub async fn sweep(
         &self,
         classes: &[String],
@@ -52,7 +52,7 @@ impl Cgroups {
         let mut kept = Vec::new();
         busy.retain(|(name, _)| again.contains(name));
         for (name, uid) in empty.into_iter().chain(busy).filter(|(_, uid)| !is_known(uid)) {
-            // Those that outlive it are killed again, without a word.
+            // Processes that survive are killed again in later sweeps, without another log line.
             if again.contains(&name) && strangers.killed.borrow_mut().insert(name.clone()) {
                 tracing::warn!(pod = %uid, cgroup = name, "killing processes of an unknown pod");
             }

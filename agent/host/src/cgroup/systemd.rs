@@ -1,13 +1,13 @@
-//! systemd's D-Bus interface: makes, limits and stops slices.
+//! systemd's D-Bus interface: creates, limits and stops slices.
 //!
 //! Input: paths of slices and their limits. Output: units of systemd; the cgroup directories are
-//! there when a call has returned. Owner: `Cgroups`. Bounds: a call takes at most `CALL_MAX`, as does
-//! each way to connect, and is made once more on a new connection when the old one broke. The
+//! there when a call has returned. Owner: `Cgroups`. Bounds: a call takes at most `CALL_MAX`, as
+//! does each way to connect, and is made once more on a new connection when the old one broke. The
 //! connection is opened by the first call: a node with the other driver has none.
 //!
 //! The system bus is tried first and systemd's own socket then, as the kubelet does, because a node
-//! may run without a bus. What systemd does with a job is told in a signal; signals are drained
-//! while the answer is awaited, because a full queue of them would hold the answer up.
+//! may run without a bus. systemd reports the result of a job in a signal; signals are drained
+//! while the answer is awaited, because a full queue of signals would delay the answer.
 // k8s: vendor/github.com/opencontainers/cgroups/systemd/common.go startUnit, stopUnit
 
 use std::io::ErrorKind;
@@ -26,7 +26,7 @@ use super::unit;
 const CALL_MAX: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 30 });
 /// Signals of ended jobs that wait while a call is under way.
 const SIGNALS_MAX: usize = 1024;
-/// There while systemd is process 1.
+/// A path that exists while systemd is process 1.
 const BOOTED: &str = "/run/systemd/system";
 /// systemd's own socket, for root.
 const PRIVATE: &str = "unix:path=/run/systemd/private";
@@ -34,13 +34,13 @@ const NAME: &str = "org.freedesktop.systemd1";
 const OBJECT: &str = "/org/freedesktop/systemd1";
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 
-/// What systemd did not do.
+/// A failed call of systemd.
 #[derive(Debug, thiserror::Error)]
 pub enum SystemdError {
     /// Neither the bus nor the private socket answers.
     #[error("cannot reach systemd, neither over the system bus nor at /run/systemd/private")]
     Unreachable(#[source] Box<zbus::Error>),
-    /// It refused, or the connection broke twice.
+    /// systemd refused the call, or the connection broke twice.
     #[error("systemd refused {method} of {unit}")]
     Refused {
         /// The call.
@@ -81,13 +81,13 @@ struct Bus {
     version: u32,
 }
 
-/// Whether systemd is process 1 of this host.
+/// True when systemd is process 1 of this host.
 pub fn is_running() -> bool {
     Path::new(BOOTED).is_dir()
 }
 
 impl Systemd {
-    /// Makes the slice unless it is there.
+    /// Creates the slice unless it exists.
     pub async fn start(&self, path: &str, is_v2: bool) -> Result<(), SystemdError> {
         let unit = unit::unit_of(path);
         let none: Vec<(&str, Vec<(&str, Value<'_>)>)> = Vec::new();
@@ -133,12 +133,12 @@ impl Systemd {
         stopped
     }
 
-    /// Lets go of a unit that failed; most have not.
+    /// Resets a unit that failed; most have not.
     async fn reset(&self, unit: &str) {
         let _ = self.call("ResetFailedUnit", unit, &(unit,)).await;
     }
 
-    /// A call whose answer names a job, to the job's end.
+    /// Calls a method that starts a job and waits for the job's end.
     async fn job<B>(&self, method: &'static str, unit: &str, body: &B) -> Result<(), SystemdError>
     where
         B: serde::Serialize + DynamicType,
@@ -225,7 +225,7 @@ impl Bus {
         }
     }
 
-    /// The bus behind `builder`, unless its other end says nothing: pods wait meanwhile.
+    /// Connects to the bus of `builder`, with a time-out, because pods wait meanwhile.
     async fn over(builder: zbus::connection::Builder<'_>) -> Result<Self, zbus::Error> {
         let opened = tokio::time::timeout(CALL_MAX, Self::opened(builder)).await;
         opened.unwrap_or_else(|_| Err(std::io::Error::from(ErrorKind::TimedOut).into()))
@@ -235,7 +235,8 @@ impl Bus {
         let connection = builder.method_timeout(CALL_MAX).build().await?;
         let manager =
             |method| connection.call_method(Some(NAME), OBJECT, Some(MANAGER), method, &());
-        // Without it systemd sends no signals over the bus. Its own socket knows no such call.
+        // Without this call systemd sends no signals over the bus. Its private socket does not have
+        // it.
         if connection.is_bus() {
             manager("Subscribe").await?;
         }
@@ -319,7 +320,7 @@ impl SystemdError {
         found.as_str().strip_prefix(NAME).is_some_and(|rest| rest.trim_start_matches('.') == name)
     }
 
-    /// The connection is of no use any more.
+    /// True for an error after which the connection cannot be used any more.
     fn is_connection(&self) -> bool {
         let Self::Refused { source, .. } = self else { return false };
         matches!(**source, zbus::Error::InputOutput(_) | zbus::Error::Failure(_))

@@ -1,10 +1,10 @@
-//! The files of cgroups: every hierarchy of the node, and what is read and written there.
+//! The files of cgroups: reads and writes in every hierarchy of the node.
 //!
-//! Input: names below the cgroup root. Output: directories made, limits set, processes ended,
-//! directories gone. Everything here blocks for as long as the kernel takes; `execute` calls it in
-//! the pool. Processes are ended by the cgroup where the kernel can (`cgroup.kill`, v2 from 5.14
-//! on), and else through descriptors of processes that are in the cgroup while they are open: a
-//! number alone may be another process by the time a signal is sent.
+//! Input: names below the cgroup root. Output: created directories, limits, killed processes,
+//! removed directories. Everything here blocks for as long as the kernel takes; `execute` calls it
+//! in the pool. Processes are killed with `cgroup.kill` where the kernel has it (v2 from 5.14 on).
+//! Elsewhere they are killed through pidfds, each opened before the cgroup is read again, because a
+//! PID alone may belong to another process when the signal is sent.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -29,7 +29,7 @@ const CONTROLLERS: [&str; 6] = ["cpu", "cpuacct", "cpuset", "memory", "pids", "h
 /// Cgroup directories visited in one removal or listing: a runaway nesting is cut off.
 const TREE_DIRS_MAX: usize = 10_000;
 
-/// Processes that are held open at once while they are killed.
+/// Pidfds that are open at once while processes are killed.
 const OPEN_MAX: usize = 256;
 
 /// The node's cgroup hierarchies.
@@ -122,7 +122,7 @@ impl Tree {
         fs::metadata(self.dir(name, controller)?).ok().map(|m| m.ino())
     }
 
-    /// True when the cgroup exists in every hierarchy that limits of ours are in.
+    /// True when the cgroup exists in every hierarchy in which the agent sets limits.
     // k8s: pkg/kubelet/cm/cgroup_v1_manager_linux.go Validate
     pub fn exists(&self, name: &str) -> bool {
         let below = self.below_root(name);
@@ -132,10 +132,10 @@ impl Tree {
         self.mounts.iter().filter(ours).all(|mount| mount.path.join(&below).is_dir())
     }
 
-    /// Makes the cgroup in every hierarchy.
+    /// Creates the cgroup in every hierarchy.
     pub(super) fn create(&self, name: &str) -> Result<(), CgroupError> {
         let cgroup = Cgroup::load(self.hierarchy(), self.below_root(name));
-        // The error of v1 never comes back from the crate: the directories tell.
+        // The crate swallows the errors of v1, so the directories are checked.
         let made = cgroup.create();
         let Some(path) = self.dirs(name).find(|dir| !dir.is_dir()) else { return Ok(()) };
         let again = fs::create_dir_all(&path).err();
@@ -165,7 +165,7 @@ impl Tree {
         Ok(pids)
     }
 
-    /// Processes that are in the cgroup now; with `kill` they were sent SIGKILL.
+    /// Returns the processes that are in the cgroup; with `kill`, sends them SIGKILL.
     pub(super) fn end_all(&self, name: &str, kill: bool) -> Result<BTreeSet<i32>, CgroupError> {
         let pids = self.pids(name)?;
         if kill && !pids.is_empty() && !self.kill_as_one(name) {
@@ -177,7 +177,7 @@ impl Tree {
         Ok(pids)
     }
 
-    /// Has the kernel kill all that is in the cgroup and below it, at once.
+    /// Kills all processes in the cgroup and below it at once, by `cgroup.kill`.
     fn kill_as_one(&self, name: &str) -> bool {
         let dir = self.dirs(name).next().filter(|_| self.is_v2());
         dir.is_some_and(|dir| fs::write(dir.join("cgroup.kill"), "1").is_ok())
@@ -185,11 +185,12 @@ impl Tree {
 
     /// Kills processes that are in the cgroup.
     pub(super) fn kill(&self, name: &str, pids: &[i32]) -> Result<(), CgroupError> {
-        // One that has ended needs nothing; one that may not be killed shows up as a survivor.
+        // A process that has exited is skipped; one that may not be killed is found again later.
         let open = |pid: &i32| Some((*pid, Process::open(pid.unsigned_abs()).ok()?));
         let opened: Vec<(i32, Process)> = pids.iter().filter_map(open).collect();
-        // Each descriptor is of whoever had the number then. Nobody else gets it while that one is
-        // alive: a number that is in the cgroup now is this process, or this process has ended.
+        // A pidfd refers to the process that had the PID when it was opened, and the PID is not
+        // reused while that process is alive. So a PID that is in the cgroup now is that process,
+        // or that process has exited.
         let inside = self.pids(name)?;
         for (_, process) in opened.iter().filter(|(pid, _)| inside.contains(pid)) {
             let _ = process.kill();
@@ -215,8 +216,8 @@ impl Tree {
         self.mounts.iter().map(move |mount| mount.path.join(&below))
     }
 
-    /// On v1 the runtime makes the pod's cgroup also in hierarchies that no limit of ours is in
-    /// (`unified`, `systemd`); they are emptied with it.
+    /// The pod's directories in hierarchies without limits of ours: on v1 the runtime creates the
+    /// cgroup there too (`unified`, `systemd`), and it is removed with the others.
     fn dirs_of_others(&self, name: &str) -> impl Iterator<Item = PathBuf> {
         let below = self.below_root(name);
         let v1 = self.v1.is_some().then(|| fs::read_dir(hierarchies::UNIFIED_MOUNTPOINT));
@@ -241,7 +242,7 @@ impl Tree {
             if let Some(shares) = limits.cpu_shares {
                 check("cpu.shares", cpu.set_shares(share(shares)))?;
             }
-            // The period first: a quota is judged against it.
+            // The period first, because the kernel validates a quota against it.
             if let Some(period) = limits.cpu_period_us {
                 check("cpu.cfs_period_us", cpu.set_cfs_period(period))?;
             }

@@ -2,8 +2,8 @@
 //!
 //! Input: paths below the hierarchy's mount point, such as
 //! `kubepods.slice/kubepods-burstable.slice`, and `CgroupLimits`. Output: what systemd's D-Bus
-//! interface takes. Names, values and roundings are those of the kubelet, because systemd writes
-//! the kernel's files again whenever it likes: what it believes has to be what we wrote.
+//! interface takes. Names, values and roundings are those of the kubelet, because systemd may write
+//! the kernel's files again at any time, so its values must equal the written ones.
 //! Huge pages and files that systemd does not know have no property and are only written.
 // k8s: vendor/github.com/opencontainers/cgroups/systemd
 
@@ -37,7 +37,7 @@ pub fn parent_of(path: &str) -> &str {
     }
 }
 
-/// What a slice is made with; its limits are set afterwards, as they are on every change.
+/// Properties with which a slice is created; its limits are set afterwards, as on every change.
 // k8s: vendor/github.com/opencontainers/cgroups/systemd/v2.go Apply
 pub fn creation(path: &str, is_v2: bool) -> Vec<Property> {
     let io = if is_v2 { "IOAccounting" } else { "BlockIOAccounting" };
@@ -120,7 +120,7 @@ fn per_second(quota_us: i64, period_us: u64) -> i128 {
     (exact + QUOTA_STEP_US - 1) / QUOTA_STEP_US * QUOTA_STEP_US
 }
 
-/// The quota that systemd makes of a quota: the kernel's file gets the same.
+/// The quota as systemd rounds it; the same value is written to the kernel's file.
 pub fn rounded_quota(quota_us: i64, period_us: u64) -> i64 {
     if quota_us <= 0 {
         return quota_us;

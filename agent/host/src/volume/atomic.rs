@@ -7,13 +7,14 @@
 //! ```
 //! The new directory is written in full and `..data` is replaced by one rename. Nothing is written
 //! when the files are equal. Killed at any instruction, `..data` names a whole old or a whole new
-//! directory; what a kill left behind (an unpublished directory, `..data_tmp`, a link too many or
-//! too few) is put right by the next write, which upstream leaves lying there.
+//! directory. The next write repairs what a kill left behind (an unpublished directory,
+//! `..data_tmp`, a superfluous or missing link); upstream leaves it.
 //!
 //! Nothing is fsynced. After a power loss no container runs before its volumes were set up again,
-//! and set-up compares every byte with what should be there: a torn file is rewritten then. Measured
-//! for 8 files of 1 KiB on a busy ext4: 0.2 ms without, 9 ms with all syncs in one ring, 39 ms with
-//! one after the other; each pod start would pay that for a state that is checked anyway.
+//! and set-up compares every byte with what should be there: a torn file is rewritten then.
+//! Measured for 8 files of 1 KiB on a busy ext4: 0.2 ms without, 9 ms with all syncs in one ring,
+//! 39 ms with one after the other; each pod start would pay that for a state that is checked
+//! anyway.
 //!
 //! Input: a directory of ours and a checked payload. Owner: the pod's worker; one writer at a time.
 // k8s: pkg/volume/util/atomic_writer.go Write
@@ -34,7 +35,7 @@ const DATA_NEW: &str = "..data_tmp";
 /// Mode of directories within a payload.
 const DIR_MODE: u32 = 0o755;
 
-/// What `write` did.
+/// The outcome of `write`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
     /// The files were there already.
@@ -65,7 +66,7 @@ pub fn write(
     };
     let stamp = stamp.as_str();
     let dir = target.join(stamp);
-    // Left by a write that was killed: neither is visible to anybody.
+    // A killed write may have left these; no reader sees them.
     remove_tree(&target.join(DATA_NEW))?;
     remove_tree(&dir)?;
     write_version(&dir, payload)?;
@@ -83,7 +84,7 @@ pub fn is_published(target: &Path) -> bool {
     target.join(DATA).is_dir()
 }
 
-/// Name of a version directory: UTC time and a number that tells two of one second apart.
+/// Name of a version directory: UTC time and a number that distinguishes two of the same second.
 pub fn stamp(now: jiff::Timestamp) -> String {
     let zoned = now.to_zoned(jiff::tz::TimeZone::UTC);
     let time = zoned.strftime("%Y_%m_%d_%H_%M_%S");
@@ -169,7 +170,7 @@ fn show(target: &Path, payload: &Payload) -> Result<(), IoFailure> {
     Ok(())
 }
 
-/// Removes links of files that are gone, versions that are not current and unfinished ones.
+/// Removes links of files that the payload lacks, old versions and unfinished ones.
 fn sweep(target: &Path, payload: &Payload, current: Option<&str>) -> Result<(), IoFailure> {
     let visible: BTreeSet<&str> = payload.keys().map(|path| first_component(path)).collect();
     for entry in fs::read_dir(target).on("read", target)? {

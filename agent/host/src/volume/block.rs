@@ -1,9 +1,9 @@
-//! Block volumes: a link to the device in the pod's directory, and the device bound beside those of
-//! other pods, as the kubelet lays them out.
+//! Block volumes: a link to the device in the pod's directory, and a bind mount of the device in
+//! the volume's directory, one per pod, with the kubelet's layout.
 //!
 //! Input: the device's path. Effects: `plugins/<plugin>/volumeDevices/<volume>/<uid>`, a bind mount
 //! of the device, and `pods/<uid>/volumeDevices/<plugin>/<volume>`, a link to it. All of it is
-//! idempotent; teardown goes by what is on the disk.
+//! idempotent; teardown reads the disk, not the spec.
 // k8s: pkg/volume/util/util.go MapBlockVolume, UnmapBlockVolume, pkg/volume/util/volumepathhandler
 
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ use super::kind::Local;
 use super::layout::{DIR_MODE, LOCAL_PLUGIN, PodDirs, device_map};
 use super::plan::{PodVolume, PodVolumes};
 
-/// Maps a local disk for a pod. The events of a kubelet come back when it was not mapped before.
+/// Maps a local disk for a pod. Returns the kubelet's events when it was not mapped before.
 // k8s: pkg/volume/util/operationexecutor/operation_generator.go GenerateMapVolumeFunc
 pub(super) async fn set_up(
     pod: &PodVolumes,
@@ -64,7 +64,7 @@ fn map(dirs: &PodDirs, name: &str, path: &Path) -> Result<bool, Cause> {
     Ok(link_device(&device, &dirs.device(LOCAL_PLUGIN, name))?)
 }
 
-/// Takes away the block volumes of a pod; those of plugins that are not here are reported.
+/// Tears down the block volumes of a pod; volumes of unsupported plugins are reported.
 pub(super) fn tear_down(dirs: &PodDirs) -> Vec<VolumeError> {
     let mut failures = Vec::new();
     for plugin in children(&dirs.devices()) {

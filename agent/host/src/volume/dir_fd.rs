@@ -1,7 +1,7 @@
 //! Open directories and resolution beneath them: the only way in which paths that a container can
 //! change are walked.
 //!
-//! Everything goes through `openat2`, so the kernel refuses to leave the directory, to follow a
+//! Every path is resolved by `openat2`, so the kernel refuses to leave the directory, to follow a
 //! `/proc` magic link or, where asked, to cross a mount. There is no check that could be raced.
 //! Needs Linux 5.6.
 
@@ -19,7 +19,7 @@ use super::error::{Context, IoFailure};
 /// How often a resolution is repeated when a rename elsewhere disturbed it (EAGAIN).
 const RESOLVE_ATTEMPTS: u32 = 16;
 
-/// Opens a directory whose path is ours.
+/// Opens a directory by a path that containers cannot change.
 pub fn open_dir(path: &Path) -> nix::Result<OwnedFd> {
     open(path, OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())
 }

@@ -1,7 +1,8 @@
 //! emptyDir on disk, memory or huge pages, and the directory beneath every payload volume.
 //!
-//! Input: a decided `EmptyDir` and where it goes. Output: directory, mount, ready marker. Idempotent:
-//! the marker says that the volume was set up in full, so a restart does not touch a volume in use.
+//! Input: a decided `EmptyDir` and its directory. Output: directory, mount, ready marker.
+//! Idempotent: the marker says that the volume was set up in full, so a restart does not touch a
+//! volume in use.
 // k8s: pkg/volume/emptydir/empty_dir.go SetUpAt
 
 use std::fs;

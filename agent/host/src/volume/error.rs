@@ -1,4 +1,4 @@
-//! Why a volume is not there, in the words of the kubelet's `FailedMount` event where it has any.
+//! Failures of volumes, worded as the kubelet's `FailedMount` event where it has one.
 //!
 //! Every failure names the volume or container, the path and the errno. `VolumeError`'s Display is
 //! the event's message.
@@ -44,7 +44,7 @@ impl IoFailure {
 
 /// Adds operation and path to a result's error.
 pub trait Context<T> {
-    /// Names what was tried on which path.
+    /// Adds the operation and its path.
     fn on(self, operation: &'static str, path: &Path) -> Result<T, IoFailure>;
 }
 
@@ -60,7 +60,7 @@ impl<T> Context<T> for std::io::Result<T> {
     }
 }
 
-/// What is not there any more need not be removed.
+/// Treats a missing file as removed.
 pub(crate) fn or_gone(removed: std::io::Result<()>) -> std::io::Result<()> {
     match removed {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
@@ -68,7 +68,7 @@ pub(crate) fn or_gone(removed: std::io::Result<()>) -> std::io::Result<()> {
     }
 }
 
-/// Why a volume cannot be set up or taken away, without its name.
+/// The cause of a failed set-up or teardown, without the volume's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
     /// A system call failed.
@@ -83,12 +83,12 @@ pub enum Cause {
         /// `a directory`, `a file`, …
         expected: &'static str,
     },
-    /// Anything that the spec or the content says wrong, as a sentence.
+    /// An error in the spec or the content, as a sentence.
     #[error("{0}")]
     Text(String),
 }
 
-/// What failed for which volume or container.
+/// A failure with its volume or container.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VolumeError {
     /// A volume could not be set up.
@@ -120,7 +120,7 @@ pub enum VolumeError {
         /// Why.
         cause: Cause,
     },
-    /// A kind of volume that no plugin here serves.
+    /// An unsupported kind of volume.
     #[error("MountVolume.SetUp failed for volume {volume:?} : no volume plugin matched: {kind}")]
     Unsupported {
         /// Name within the pod.
@@ -128,7 +128,7 @@ pub enum VolumeError {
         /// The field of the spec.
         kind: &'static str,
     },
-    /// The set-up did not come to an end.
+    /// The set-up did not finish.
     // k8s: pkg/kubelet/volumemanager/volume_manager.go WaitForAttachAndMount
     #[error(
         "Unable to attach or mount volumes: unmounted volumes=[{names}], unattached volumes=[], \
@@ -142,12 +142,12 @@ pub enum VolumeError {
         /// Why.
         why: String,
     },
-    /// A container's volume mount cannot be made; the detail goes to the log, since it could tell
-    /// a user about the host's file system.
+    /// A container's volume mount cannot be made; the detail is only logged, because it could
+    /// disclose the host's file system to a user.
     // k8s: pkg/kubelet/kubelet_pods.go makeMounts
     #[error("{0}")]
     Container(String),
-    /// A volume could not be taken away.
+    /// A volume could not be torn down.
     #[error("UnmountVolume.TearDown failed for volume {volume:?} : {cause}")]
     TearDown {
         /// Name of its directory.
@@ -158,7 +158,7 @@ pub enum VolumeError {
     /// The pod's directories could not be made or removed.
     #[error("pod directory: {0}")]
     PodDir(IoFailure),
-    /// A volume of a plugin that is not here is mounted: it is left alone.
+    /// A volume of an unsupported plugin is mounted; it is not touched.
     #[error(
         "{about} is still mounted at {}: this agent cannot unpublish it, and the pod ends once it \
          is unmounted",
@@ -170,19 +170,19 @@ pub enum VolumeError {
         /// Where it is mounted.
         point: PathBuf,
     },
-    /// Such a volume is not mounted, and there are files in its directory.
+    /// A volume of an unsupported plugin is not mounted, but its directory has files.
     #[error("{about} still has files in {}, which are not deleted: {error}", dir.display())]
     ForeignFiles {
         /// The volume.
         about: ForeignVolume,
         /// Its directory.
         dir: PathBuf,
-        /// What the removal said.
+        /// Error of the removal.
         error: String,
     },
 }
 
-/// A volume that a plugin of a kubelet made.
+/// A volume that a kubelet's plugin created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForeignVolume {
     /// Name of its directory.

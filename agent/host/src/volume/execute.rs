@@ -1,15 +1,15 @@
-//! Sets up and takes away a pod's volumes; the entry points for the pod's worker.
+//! Sets up and tears down a pod's volumes; the entry points for the pod's worker.
 //!
 //! ```text
 //!   make_pod_dirs -> mount_all -> (per container) prepare_container -> … -> unmount_all -> remove_pod_dir
 //! ```
 //! Input: `PodVolumes` of `plan`, content by `content::Content`. Output: the directories that the
 //! CRI requests name, or every failure at once. All of it is idempotent and may be killed anywhere.
-//! `mount_all` and `prepare_container` do their file operations in the pool for what may block
-//! (`blocking`), and those that touch a path of the pod's choice in its class for that: on a file
-//! system that hangs, that pod waits and nobody else. The others are called in such a job.
-//! A volume is taken away by what is on the disk, not by the spec, so that pods whose spec is no
-//! longer known are cleaned up by the same code.
+//! `mount_all` and `prepare_container` do their file operations in the pool for blocking work
+//! (`blocking`), and in the class for user paths where the pod chooses the path: when a file system
+//! hangs, only that pod waits. The other functions are called in such a job.
+//! Teardown reads the disk, not the spec, so that the same code cleans up pods with an unknown
+//! spec.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -46,8 +46,8 @@ const PART_BYTES: usize = 4 << 20;
 /// Mode of a pod's hosts file.
 const HOSTS_MODE: u32 = 0o644;
 
-/// Makes the agent's root directory and the one of pods, and lets mounts propagate below it; once,
-/// at start. Without the right to mount, volumes that need propagation are what fails later.
+/// Creates the agent's root directory and the pods' directory, and lets mounts propagate below it;
+/// once, at start. Without the right to mount, volumes that need propagation fail later.
 // k8s: pkg/kubelet/kubelet.go setupDataDirs
 pub fn prepare_root(root: &Path) -> Result<(), IoFailure> {
     make_dir_all(root, DIR_MODE)?;
@@ -68,13 +68,13 @@ pub fn make_pod_dirs(dirs: &PodDirs) -> Result<(), VolumeError> {
     Ok(())
 }
 
-/// Makes the directory of a container, which one that is refused has as well.
+/// Creates the directory of a container, also of a rejected one.
 // k8s: pkg/kubelet/kubelet_pods.go GenerateRunContainerOptions
 pub fn make_container_dir(dirs: &PodDirs, container: &str) -> Result<(), IoFailure> {
     make_dir_all(&dirs.container(container), DIR_MODE)
 }
 
-/// Makes an empty termination log in the directory of a container, and the directory should it be
+/// Creates an empty termination log in the directory of a container, and the directory if it is
 /// missing; returns the log's path. `name` is eight random hex digits.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go makeMounts
 pub fn make_termination_log(
@@ -84,12 +84,12 @@ pub fn make_termination_log(
 ) -> Result<PathBuf, IoFailure> {
     make_container_dir(dirs, container)?;
     let path = dirs.container(container).join(name);
-    // The name is a new one: whatever is there was put there by somebody else.
+    // The name is new and random: an existing file is not ours, and the creation fails.
     regular_file::create_at(&path, TERMINATION_LOG_MODE).on("create", &path)?;
     Ok(path)
 }
 
-/// Writes the hosts file of a pod. In place, because containers that run have it mounted.
+/// Writes the hosts file of a pod in place, because running containers have it mounted.
 // k8s: pkg/kubelet/kubelet_pods.go ensureHostsFile
 pub fn write_hosts(dirs: &PodDirs, text: &str) -> Result<(), IoFailure> {
     let path = dirs.etc_hosts();
@@ -97,10 +97,10 @@ pub fn write_hosts(dirs: &PodDirs, text: &str) -> Result<(), IoFailure> {
     regular_file::overwrite_in(dirs.pod(), name, text.as_bytes(), HOSTS_MODE).on("write", &path)
 }
 
-/// Sets up all volumes; called before containers start. Every volume is tried; all failures come
-/// back. A volume that shows an earlier version of its content is set up: the failures of such
-/// come back as the value, and do not keep containers from starting again. Volumes are written in
-/// parts, so that a pod with much content holds little of it in memory.
+/// Sets up all volumes; called before containers start. Every volume is tried, and all failures are
+/// returned. A volume with an earlier version of its content counts as set up: its failure is
+/// returned in `Ok` and does not prevent a restart of containers. Volumes are written in parts, so
+/// that only a part of a large content is in memory.
 // k8s: pkg/kubelet/volumemanager/volume_manager.go WaitForAttachAndMount: a failed remount leaves
 // the volume mounted
 pub async fn mount_all(
@@ -149,13 +149,13 @@ pub async fn mount_all(
     Err(failures)
 }
 
-/// How far the volumes of a pod are.
+/// Progress of a pod's set-up.
 #[derive(Default)]
 struct Mounting {
     failures: Vec<VolumeError>,
-    /// Failures of volumes that show an earlier version.
+    /// Failures of volumes with an earlier version of their content.
     outdated: Vec<VolumeError>,
-    /// Bytes that the pod's files may still have.
+    /// Bytes left of `POD_BYTES_MAX`.
     room: usize,
 }
 
@@ -215,9 +215,9 @@ async fn mount_remote(uid: &PodUid, volumes: &PodVolumes) -> Vec<VolumeError> {
     }
 }
 
-/// Takes away the pod's volumes of file servers, before `unmount_all`: only volumes of the same
-/// server wait for one that does not answer. Returns what was given up, a sentence for each volume.
-/// Nothing of the pod may run any more.
+/// Tears down the pod's NFS volumes, before `unmount_all`: only volumes of the same server wait for
+/// one that does not answer. Returns a sentence for each volume that lost data or was detached.
+/// Requires that no container of the pod runs.
 pub async fn unmount_remote(uid: &PodUid, dirs: &PodDirs) -> Result<Vec<String>, VolumeError> {
     let plugin = dirs.volumes().join(NFS_PLUGIN);
     let list = move || nfs::mounted(children(&plugin));
@@ -245,7 +245,7 @@ fn never_mounted(volumes: &PodVolumes, why: Blocked) -> VolumeError {
     VolumeError::NotMounted { names, unresolved: String::new(), why }
 }
 
-/// Writes the files of volumes again whose content may have changed; leaves all others alone.
+/// Rewrites payload volumes with changed content; does not touch other volumes.
 pub async fn refresh(
     uid: &PodUid,
     volumes: &PodVolumes,
@@ -260,7 +260,7 @@ pub async fn refresh(
     }
 }
 
-/// True for a volume of files that were written once.
+/// True for a payload volume with a published version.
 fn shows_something(pod: &PodVolumes, volume: &PodVolume) -> bool {
     let VolumeKind::Payload { .. } = &volume.kind else { return false };
     volume.host_dir(&pod.dirs).is_some_and(|dir| atomic::is_published(&dir))
@@ -334,7 +334,7 @@ pub async fn prepare_container(
         return Ok(());
     }
     let container = container.to_owned();
-    // The part lies in what the pod's containers, or a hostPath, have made of the volume.
+    // Containers of the pod, or a hostPath, control the files on this path.
     let name = container.clone();
     let bound = move || parts.iter().try_for_each(|mount| bind_sub_path(&container, mount));
     blocking::run(Place::foreign(uid), bound).await.unwrap_or_else(|why| {
@@ -346,7 +346,7 @@ pub async fn prepare_container(
 fn bind_sub_path(container: &str, mount: &PlannedMount) -> Result<(), VolumeError> {
     let Some(part) = &mount.sub_path else { return Ok(()) };
     let Err(error) = sub_path::prepare(part, &mount.host_path) else { return Ok(()) };
-    // The detail could tell a user about the host's file system.
+    // The detail could disclose the host's file system to a user.
     let (what, detail) = match error {
         SubPathError::Create(detail) => ("create subPath directory", detail),
         SubPathError::Prepare(detail) => ("prepare subPath", detail),
@@ -358,8 +358,8 @@ fn bind_sub_path(container: &str, mount: &PlannedMount) -> Result<(), VolumeErro
     )))
 }
 
-/// Takes away every volume of the pod that a plugin of ours made. Everything is tried; all
-/// failures come back, and the next call goes on from there.
+/// Tears down every volume of the pod that a supported plugin created. Each volume is tried, all
+/// failures are returned, and the next call retries what is left.
 pub fn unmount_all(dirs: &PodDirs) -> Result<(), Vec<VolumeError>> {
     let mut failures = Vec::new();
     failures.extend(remove_sub_paths(dirs).err());
@@ -379,13 +379,13 @@ pub fn unmount_all(dirs: &PodDirs) -> Result<(), Vec<VolumeError>> {
     if failures.is_empty() { Ok(()) } else { Err(failures) }
 }
 
-/// Removes the pod's directory. Only after `unmount_all` succeeded and no container runs; data in
-/// a volume that is still there is never touched.
+/// Removes the pod's directory. Call it only after `unmount_all` succeeded and no container runs;
+/// data in a volume that still exists is never touched.
 // k8s: pkg/kubelet/kubelet_volumes.go cleanupOrphanedPodDirs
 pub fn remove_pod_dir(dirs: &PodDirs) -> Result<(), VolumeError> {
     let volumes = dirs.volumes();
     for plugin in children(&volumes) {
-        // One that is not empty keeps the folder above from going, which is reported.
+        // If one is not empty, the removal of `volumes` fails, which is reported.
         let _ = fs::remove_dir(&plugin);
     }
     match fs::remove_dir(&volumes) {
@@ -396,14 +396,14 @@ pub fn remove_pod_dir(dirs: &PodDirs) -> Result<(), VolumeError> {
     remove::remove_tree(dirs.pod()).map_err(VolumeError::PodDir)
 }
 
-/// One volume: marker first, so that what is half gone is never taken for whole.
+/// Tears down one volume: marker first, so that a half-removed volume never counts as ready.
 // k8s: pkg/volume/emptydir/empty_dir.go TearDownAt
 fn tear_down(dirs: &PodDirs, dir: &Path) -> Result<(), VolumeError> {
     let file_name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let name = file_name.strip_prefix(DELETING).unwrap_or(&file_name);
     let fail = |failure: IoFailure| VolumeError::tear_down(name, failure);
     if dir.parent().is_some_and(|plugin| plugin.ends_with(NFS_PLUGIN)) {
-        // What is in it is not ours to delete, nor to look at.
+        // Its content belongs to the server: never delete it, and do not even stat it.
         return nfs::tear_down(dir).map(drop).map_err(fail);
     }
     if dir.parent().is_some_and(|plugin| plugin.ends_with(LOCAL_PLUGIN)) {
@@ -414,8 +414,8 @@ fn tear_down(dirs: &PodDirs, dir: &Path) -> Result<(), VolumeError> {
     }
     let doomed = dir.with_file_name(format!("{DELETING}{name}"));
     let removed = take_away(dir, &doomed).or_else(|failure| {
-        // A container with bidirectional propagation left a mount inside. It stands in the way of
-        // everything, so the list of all the node's mounts is read only when one is met.
+        // A container with bidirectional propagation left a mount inside, which blocks the
+        // removal. The list of all the node's mounts is long, so it is read only in this case.
         if !matches!(failure.errno, Errno::EXDEV | Errno::EBUSY) {
             return Err(failure);
         }
@@ -426,7 +426,7 @@ fn tear_down(dirs: &PodDirs, dir: &Path) -> Result<(), VolumeError> {
     });
     removed.map_err(fail)?;
     if dir.parent().is_some_and(|plugin| plugin.ends_with(EMPTY_DIR_PLUGIN)) {
-        // Whatever the gate says now: it may have been given by another agent or setting.
+        // Regardless of the gate: another agent or setting may have assigned the project.
         project::release(&dir.with_file_name(name));
     }
     Ok(())
@@ -440,7 +440,7 @@ fn take_away(dir: &Path, doomed: &Path) -> Result<(), IoFailure> {
     if dir != doomed {
         remove::remove_tree(doomed)?;
         match fs::rename(dir, doomed) {
-            // An attempt before this one has renamed it.
+            // An earlier attempt has renamed it.
             Err(e) if e.kind() == ErrorKind::NotFound => {}
             renamed => renamed.on("rename", dir)?,
         }
@@ -448,8 +448,8 @@ fn take_away(dir: &Path, doomed: &Path) -> Result<(), IoFailure> {
     remove::remove_tree(doomed)
 }
 
-/// Unmounts sub-paths and removes their targets, which hold no data. A driver could not unstage a
-/// volume of which a part is still mounted.
+/// Unmounts sub-paths and removes their targets, which hold no data. A CSI driver cannot unstage a
+/// volume while a sub-path of it is mounted.
 // k8s: pkg/volume/util/subpath/subpath_linux.go doCleanSubPaths
 pub fn remove_sub_paths(dirs: &PodDirs) -> Result<(), VolumeError> {
     let root = dirs.sub_paths();

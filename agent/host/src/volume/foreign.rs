@@ -1,8 +1,8 @@
-//! Volumes of plugins that this agent does not have, such as CSI's: a kubelet set them up.
+//! Volumes of plugins that this agent does not support: a kubelet set them up.
 //!
-//! Input: the plugin's directory in a pod's volumes. Nothing here unmounts or deletes data: only the
-//! volume's driver can take it away. Once nothing is mounted the empty directories and CSI's own
-//! record go, so that the pod can end. What is mounted is learnt from the kernel's list.
+//! Input: the plugin's directory in a pod's volumes. Nothing here unmounts or deletes data: only
+//! the volume's driver can tear it down. Once nothing is mounted, the empty directories and CSI's
+//! own record are removed, so that the pod can terminate. Mounts are read from the kernel's list.
 // k8s: pkg/volume/csi/csi_mounter.go TearDownAt, removeMountDir
 
 use std::fs;
@@ -14,7 +14,7 @@ use super::error::{ForeignVolume, VolumeError, or_gone};
 use super::mount;
 use crate::csi::read_record;
 
-/// Removes what is left of the plugin's volumes that are not mounted; says which still are.
+/// Removes what is left of the plugin's unmounted volumes; returns an error for each mounted one.
 pub(super) fn tear_down(plugin: &Path, volumes: &[std::path::PathBuf]) -> Vec<VolumeError> {
     let points = match mount::below(plugin) {
         Ok(points) => points,

@@ -1,4 +1,5 @@
-//! hostPath volumes: the path is checked against its type and, for two types, made. Never removed.
+//! hostPath volumes: the path is checked against its type and, for two types, created. Never
+//! removed.
 //!
 //! Input: path and type of the spec. Output: nothing; the container mounts the path itself.
 

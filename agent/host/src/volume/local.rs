@@ -1,10 +1,11 @@
 //! Volumes on disks and folders of this node: a bind mount for each pod.
 //!
-//! Input: the volume, as its PersistentVolume says. Effects: a folder is bound to the pod's volume
-//! directory. A block device is mounted once for the node, below `plugins`, and bound from there; the
-//! last pod that leaves has it unmounted. All of it is idempotent, and what is mounted is learnt from
-//! the kernel's list. Nothing is ever deleted in such a volume: directories of ours go by `rmdir`.
-//! The path is the administrator's and may lead anywhere, so it is touched in the class for that.
+//! Input: the volume of the PersistentVolume. Effects: a folder is bound to the pod's volume
+//! directory. A block device is mounted once for the node, below `plugins`, and bound from there;
+//! it is unmounted with the last pod. All of it is idempotent, and mounts are read from the
+//! kernel's list. Nothing is ever deleted in such a volume: directories of ours are removed by
+//! `rmdir`. The administrator chooses the path, which may lead anywhere, so it is accessed in the
+//! pool's class for user paths.
 // k8s: pkg/volume/local/local.go
 
 use std::fs;
@@ -31,7 +32,7 @@ use super::program;
 /// Longest change of a bind mount's options.
 const REMOUNT_MAX: Duration = Duration::from_secs(30);
 
-/// What lies at a local volume's path.
+/// The kind of file at a local volume's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LocalSource {
     Folder,
@@ -111,7 +112,7 @@ impl Job<'_> {
         let disk = DiskMount { device, target: &target, fs_type, options: &options };
         let Err(why) = format_and_mount(disk).await else { return Ok(target) };
         let at = target.clone();
-        // One that is mounted after all stays for the next attempt.
+        // A disk that is mounted nevertheless stays mounted for the next attempt.
         let remove = move || {
             let _ = fs::remove_dir(at);
             Ok(())
@@ -165,7 +166,7 @@ impl Job<'_> {
         done.map_err(|error| program::mount_failure(&args, &error).into())
     }
 
-    /// A pod that shares the volume with others has it as it is.
+    /// Leaves the ownership of a shared volume unchanged; returns a warning if its group differs.
     async fn compare_group(&self, from: PathBuf, group: u32) -> Result<Vec<MountNotice>, Cause> {
         let owner = self.foreign(move || Ok(fs::metadata(&from).on("stat", &from)?.gid())).await?;
         let name = self.name;
@@ -177,8 +178,8 @@ impl Job<'_> {
         Ok((owner != group).then_some(notice).into_iter().collect())
     }
 
-    /// Gives the volume to the group of its only pod. A walk that was interrupted goes on with the
-    /// pod's next set-up, because the root is last.
+    /// Gives the volume to the group of its only pod. The pod's next set-up repeats an interrupted
+    /// walk, because the root is changed last.
     async fn give_to_group(&self, group: u32, is_new: bool) -> Result<(), Cause> {
         let dir = self.dir.clone();
         let is_always = is_new && self.policy == GroupPolicy::Always;
@@ -204,7 +205,7 @@ fn real_pods(root: &Path) -> PathBuf {
     fs::canonicalize(&pods).unwrap_or(pods)
 }
 
-/// What lies at the path.
+/// Returns the kind of file at the path.
 // k8s: pkg/volume/local/local.go getGlobalLocalPath
 fn look(path: &Path) -> Result<LocalSource, Cause> {
     if path.components().any(|part| part == Component::ParentDir) {
@@ -236,7 +237,7 @@ fn bind(source: &Path, target: &Path) -> Result<bool, IoFailure> {
     Ok(true)
 }
 
-/// Removes a directory of ours, of which nothing is mounted any more.
+/// Removes a directory of ours that is not mounted any more.
 fn remove_empty(dir: &Path) -> Result<(), IoFailure> {
     match fs::remove_dir(dir) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -246,7 +247,7 @@ fn remove_empty(dir: &Path) -> Result<(), IoFailure> {
     }
 }
 
-/// Takes away a pod's volume, and the mount of its disk with the last one of them.
+/// Tears down a pod's volume, and the mount of its disk with the last pod.
 // k8s: pkg/volume/local/local.go TearDownAt, UnmountDevice
 pub(super) fn tear_down(dirs: &PodDirs, dir: &Path) -> Result<(), VolumeError> {
     let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -276,7 +277,7 @@ fn unmount_disk(root: &Path, name: &str) -> Result<(), IoFailure> {
     remove_empty(&global)
 }
 
-/// Unmounts disks without pods, which a crash between two steps left.
+/// Unmounts disks without pods, left by a crash between two steps.
 pub(super) fn sweep(root: &Path) {
     let mounts = local_mount(root, "x");
     let mounts = mounts.parent().unwrap_or(root);

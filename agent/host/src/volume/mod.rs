@@ -6,9 +6,9 @@
 //!   claims ─> plan ─> claimed::mount_claimed ─> local + device, block
 //!   end of the pod ─> execute::unmount_all, remove_pod_dir; orphan::sweep for what a crash left
 //! ```
-//! `plan`, `mounts`, `payload` and `layout` are pure. Everything that touches the disk is idempotent and may
-//! be killed at any instruction: the next call, or the sweep, completes it. Nothing is ever
-//! deleted across a mount, and what a hostPath volume points to is never touched.
+//! `plan`, `mounts`, `payload` and `layout` are pure. Everything that touches the disk is
+//! idempotent and may be killed at any instruction: the next call, or the sweep, completes it.
+//! Nothing is ever deleted across a mount, and the target of a hostPath volume is never touched.
 
 pub mod atomic;
 mod block;

@@ -1,10 +1,10 @@
-//! NFS volumes: mounted by the host's `mount`, which asks the server, and taken away by `umount2`.
+//! NFS volumes: mounted by the host's `mount`, which calls the server, and unmounted by `umount2`.
 //!
 //! Input: server, path, directory of the volume. Effects: the mount. No thread waits for the
-//! mounting program. Taking a mount away may wait for a server that does not answer: that is done
-//! on the server's share of the threads for it (`Place::remote`), so a dead server holds up its own
-//! volumes alone. What is mounted is learnt from the kernel's list: looking at a directory of a dead
-//! server would hang. The helper `umount` is never run: it looks at the directory.
+//! mounting program. An unmount may wait for a server that does not answer, so it runs on that
+//! server's share of the threads for remote volumes (`Place::remote`) and delays only that server's
+//! volumes. Mounts are read from the kernel's list, because a stat of a directory of a dead server
+//! would hang. The helper `umount` is never run, because it stats the directory.
 // k8s: pkg/volume/nfs/nfs.go
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,12 +31,12 @@ use super::program::{self, ProgramError};
 
 /// Longest mount. The program itself tries for two minutes.
 const MOUNT_MAX: Duration = Duration::from_secs(180);
-/// Longest unmount before it is forced: what was written may take that long to reach the server.
+/// Longest unmount before it is forced: written data may take that long to reach the server.
 // k8s: pkg/volume/nfs/nfs.go unMountTimeout
 const UNMOUNT_MAX: Duration = Duration::from_secs(60);
-/// How long a server may take to say that it is there.
+/// Longest wait for a sign of life from a server.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// How long calls that were broken off may take to end.
+/// Longest wait for aborted calls to end.
 const FORCE_MAX: Duration = Duration::from_secs(1);
 
 /// The mounting program and its limit, which tests replace.
@@ -46,7 +46,7 @@ pub(super) struct Mounter<'a> {
     limit: Duration,
 }
 
-/// That of the host.
+/// The host's mounting program.
 pub(super) const HOST: Mounter<'static> = Mounter { program: "mount", limit: MOUNT_MAX };
 
 impl Mounter<'_> {
@@ -115,7 +115,7 @@ pub(super) fn mounted(dirs: Vec<PathBuf>) -> Result<Vec<Remote>, IoFailure> {
     Ok(found)
 }
 
-/// Servers that did not answer, and when. Their other volumes are not waited for as long again.
+/// Servers that did not answer, and when; their other volumes get a shorter wait.
 static SILENT: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
 /// How long a server counts as silent.
 const SILENT_FOR: Duration = Duration::from_secs(120);
@@ -136,7 +136,7 @@ fn mark_silent(server: &str) {
     }
 }
 
-/// Unmounts the volume and removes its directory; what was given up for it.
+/// Unmounts the volume and removes its directory; returns the loss of a forced unmount.
 // k8s: pkg/volume/nfs/nfs.go TearDownAt
 pub(super) fn tear_down(dir: &Path) -> Result<Option<String>, IoFailure> {
     let mut given_up = None;
@@ -150,7 +150,7 @@ pub(super) fn tear_down(dir: &Path) -> Result<Option<String>, IoFailure> {
         }
     }
     match fs::remove_dir(dir) {
-        // Not empty only when other processes put files there.
+        // It is not empty only when another process put files there.
         Err(error) if error.kind() != ErrorKind::NotFound => {
             Err(IoFailure::of("rmdir", dir, &error))
         }
@@ -158,15 +158,15 @@ pub(super) fn tear_down(dir: &Path) -> Result<Option<String>, IoFailure> {
     }
 }
 
-/// Unmounts in the order in which less is lost: as the server allows; when it does not answer, after
-/// breaking off the calls that wait for it; and at last out of sight, which always succeeds. Nothing
-/// of the pod runs when this is called. Returns what was given up.
+/// Unmounts with the smallest loss: a plain unmount; when the server does not answer, a forced one
+/// that aborts the calls waiting for it; at last a lazy one, which always succeeds. No container of
+/// the pod runs when this is called. Returns the loss of a forced or lazy unmount.
 // k8s: k8s.io/mount-utils mount_linux.go UnmountWithForce
 fn unmount(point: &Path, limit: Duration) -> Result<Option<String>, IoFailure> {
     let plain = |limit| within(limit, point, |point| umount2(point, MntFlags::UMOUNT_NOFOLLOW));
     match plain(limit)? {
         Some(Ok(()) | Err(Errno::EINVAL | Errno::ENOENT)) => return Ok(None),
-        // In use. When the server answers, a process works there, which is no reason for force.
+        // In use. If the server answers, a process uses the mount: then it is not forced.
         Some(Err(errno)) => {
             let answers = within(ANSWER_MAX, point, |point| statfs(point).map(drop))?;
             if errno != Errno::EBUSY || answers.is_some() {
@@ -194,8 +194,8 @@ fn unmount(point: &Path, limit: Duration) -> Result<Option<String>, IoFailure> {
     }
 }
 
-/// Makes a call that may never return on a thread of its own; `None` when it has not in time. Such a
-/// thread ends when the calls to the server are broken off.
+/// Runs a call that may never return on its own thread; `None` when it times out. Such a thread
+/// ends when the calls to the server are aborted.
 fn within(
     limit: Duration,
     point: &Path,
@@ -224,7 +224,7 @@ fn mounts_within(dir: &Path) -> Result<Vec<PathBuf>, IoFailure> {
     Ok(within)
 }
 
-/// Its path as the kernel prints it, found without looking at what is mounted there.
+/// The volume's path as the kernel prints it, resolved without a stat of the mount.
 fn real(dir: &Path) -> Result<PathBuf, IoFailure> {
     let parent = dir.parent().unwrap_or(dir);
     let real = match fs::canonicalize(parent) {
@@ -240,7 +240,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder with a program that writes down its arguments and then does as told.
+    /// A folder with a program that writes its arguments to a file and then runs the script.
     fn scene(script: &str) -> (tempfile::TempDir, String) {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("program");
@@ -325,7 +325,7 @@ mod tests {
         }
     }
 
-    /// A file system that hangs stands in for a server that is dead.
+    /// A hanging file system stands in for a dead server.
     #[test]
     fn a_mount_of_a_dead_server_is_broken_off_and_one_in_use_detached() {
         crate::volume::tests::with_private_mounts(|| {

@@ -1,10 +1,10 @@
-//! Removes directories of pods that are gone: what a crash, or another agent, left behind.
+//! Removes directories of pods that no longer exist, left by a crash or by another agent.
 //!
 //! Input: the root directory and the uids that must stay: every pod that is desired, known to a
 //! worker, or has a sandbox or container in the runtime. Output: what was removed and what could
 //! not be, with its reason. Owner: the housekeeping loop; it calls only once all sources are ready.
-//! Bounds: `SWEEP_MAX` directories a call, so that one call stays short; the rest comes next time.
-//! Whoever logs the report writes one line for all failures, by `pintle_daemon::told`.
+//! Bounds: `SWEEP_MAX` directories a call, so that one call stays short; the next call continues.
+//! The caller logs one line for all failures, by `pintle_daemon::told`.
 // k8s: pkg/kubelet/kubelet_volumes.go cleanupOrphanedPodDirs
 
 use std::collections::BTreeSet;
@@ -23,17 +23,17 @@ use super::{block, local, project};
 /// Directories removed in one call.
 pub const SWEEP_MAX: usize = 64;
 
-/// What a sweep did.
+/// The outcome of a sweep.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Pods whose directory is gone.
+    /// Pods with a removed directory.
     pub removed: Vec<PodUid>,
-    /// Pods whose directory stays, with the first reason.
+    /// Pods with a directory that could not be removed, and the first reason.
     pub kept: Vec<(PodUid, String)>,
 }
 
 impl Swept {
-    /// One sentence about what stays, for one log line or event; `None` when nothing does.
+    /// One sentence about the directories that stay, for a log line or event; `None` without any.
     pub fn warning(&self) -> Option<String> {
         told::stays("orphaned pod directories", &self.kept)
     }
@@ -56,7 +56,7 @@ pub fn sweep_unless(root: &Path, is_kept: impl Fn(&PodUid) -> bool) -> Result<Sw
     let mut swept = Swept::default();
     for entry in entries {
         let entry = entry.on("read", &pods)?;
-        // Names that are no uid are nobody's pod.
+        // A directory without a UID as its name is not a pod's.
         let Ok(name) = entry.file_name().into_string() else { continue };
         let Some(uid) = PodUid::parse(&name) else { continue };
         if is_kept(&uid) || !entry.file_type().is_ok_and(|t| t.is_dir()) {

@@ -1,12 +1,11 @@
 //! Gives a volume to the pod's `fsGroup`: group, group bits and setgid on everything in it.
 //!
-//! Input: a directory of ours and a group. Output: changed owners and modes; what is right already
-//! is not written, which on a disk with a million files is the difference between reading and
-//! writing all of it, and keeps its change time and file capabilities. The first failure of a
-//! directory walk is returned, a file that cannot be changed is passed over as upstream does. The
-//! walk goes through open directories and never follows a symlink, since a container may already
-//! write there. Children before their directory, so that a root with the right group says that all
-//! below is done.
+//! Input: a directory of ours and a group. Output: changed owners and modes. Files that are right
+//! already are not written: on a disk with a million files that saves writing all of them, and they
+//! keep their change time and file capabilities. The first failure of a directory walk is returned;
+//! a file that cannot be changed is skipped, as upstream does. The walk uses open directories and
+//! never follows a symlink, because a container may already write there. Children are changed
+//! before their directory, so that a root with the right group shows that all below is done.
 // k8s: pkg/volume/volume_linux.go changeFilePermission, walkDeep
 
 use std::os::fd::OwnedFd;
@@ -35,7 +34,7 @@ pub fn mode_for_group(mode: u32, is_dir: bool, read_only: bool) -> u32 {
     (mode & 0o7777) | mask | dir
 }
 
-/// True when the root is the group's already, which it becomes last: so is everything below.
+/// True when the root has the group already. The root is changed last, so all below has it too.
 // k8s: pkg/volume/volume_linux.go requiresPermissionChange
 pub fn is_given(root: &Path, group: u32, read_only: bool) -> bool {
     let Ok(stat) = open_dir(root).and_then(|dir| fstat(&dir)) else { return false };
@@ -85,8 +84,8 @@ fn change(file: &OwnedFd, group: Gid, read_only: bool) {
     let is_dir = is(stat.st_mode, SFlag::S_IFDIR);
     let mode = mode_for_group(stat.st_mode, is_dir, read_only);
     let is_right = owned && mode == stat.st_mode & 0o7777;
-    // A symlink's own mode means nothing and chmod would reach its target. A new owner takes setuid
-    // and setgid off a file, and they are put back.
+    // A symlink's own mode means nothing and chmod would reach its target. A change of the owner
+    // clears setuid and setgid of a file, and they are restored.
     if !is(stat.st_mode, SFlag::S_IFLNK) && !is_right {
         let path = magic_path(file);
         let mode = Mode::from_bits_truncate(mode);

@@ -1,10 +1,10 @@
-//! Runs `mount` and its kin as child processes that cannot hang anybody for ever.
+//! Runs `mount` and similar programs as child processes with a time limit, so that no caller hangs.
 //!
-//! Input: what the work is about, a program, its arguments, a time limit. Output: nothing, or what
-//! the program said. No thread waits: the kernel reports the child's end (tokio waits on its
-//! pidfd). A child that does not even die of SIGKILL, because the kernel waits for a server inside
-//! of it, is waited for by a task of its own, and until it has ended no other is started for the
-//! same path. Bounds: `OUTPUT_BYTES_MAX` of what it says; one child for each path.
+//! Input: the path that the work is for, a program, its arguments, a time limit. Output: nothing,
+//! or the program's output. No thread waits: the kernel reports the child's exit (tokio waits on
+//! its pidfd). A child may survive even SIGKILL while it waits in the kernel for a server. A
+//! separate task then waits for it, and no other child is started for the same path until it has
+//! exited. Bounds: `OUTPUT_BYTES_MAX` of its output; one child for each path.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read as _};
@@ -18,7 +18,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// What is kept of a program's words; a pipe holds no more either.
+/// Bytes that are kept of a program's output; a pipe holds no more either.
 const OUTPUT_BYTES_MAX: u64 = 64 << 10;
 /// How long a killed child is waited for.
 const KILL_MAX: Duration = Duration::from_secs(1);
@@ -26,33 +26,33 @@ const KILL_MAX: Duration = Duration::from_secs(1);
 /// Paths for which a child runs.
 static BUSY: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
-/// Why a program did not do its work.
+/// The failure of a program.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProgramError {
-    /// It could not be started.
+    /// The program could not be started.
     #[error("{0}")]
     Start(#[from] io::Error),
-    /// It said no.
+    /// The program failed.
     #[error("{}", status_text(*status))]
     Failed {
-        /// How it ended.
+        /// Its exit status.
         status: ExitStatus,
-        /// What it said on both its outputs.
+        /// Its stdout and stderr.
         output: String,
     },
-    /// An earlier one for the same path has not ended.
+    /// An earlier child for the same path has not exited.
     #[error("an earlier attempt has not ended yet")]
     Busy,
-    /// It did not end in time.
+    /// The program did not exit in time.
     #[error("no end within {} s", limit.as_secs())]
     Late {
-        /// The time it had.
+        /// Its time limit.
         limit: Duration,
     },
 }
 
 impl ProgramError {
-    /// What the program said.
+    /// The program's output.
     pub(super) fn output(&self) -> &str {
         match self {
             Self::Failed { output, .. } => output,
@@ -61,7 +61,7 @@ impl ProgramError {
     }
 }
 
-/// As Go prints it, which is in the messages of the kubelet.
+/// The exit status as Go prints it, for the kubelet's messages.
 fn status_text(status: ExitStatus) -> String {
     match status.code() {
         Some(code) => format!("exit status {code}"),
@@ -107,7 +107,7 @@ pub(super) async fn output(
     tokio::spawn(wait(child, limit, answer, busy));
     let ended = ended.await.map_err(|_| io::Error::other("nothing waits for the program"))?;
     let Some(status) = ended? else { return Err(ProgramError::Late { limit }) };
-    // A daemon that it started may keep the pipe open: what is there is all.
+    // A daemon that the program started may keep the pipe open: read only what is there.
     fcntl(&output, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(io::Error::from)?;
     let mut bytes = Vec::new();
     let _ = output.take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes);
@@ -115,7 +115,7 @@ pub(super) async fn output(
     if status.success() { Ok(output) } else { Err(ProgramError::Failed { status, output }) }
 }
 
-/// Waits for a child, answers how it ended or that it did not in time, and reaps it.
+/// Waits for a child, sends its exit status or the time-out, and reaps it.
 async fn wait(
     mut child: Child,
     limit: Duration,
@@ -165,7 +165,7 @@ mod tests {
         sh("true").await.expect("it did its work");
         let error = sh("echo out; echo err >&2; exit 32").await.expect_err("it failed");
         assert_eq!((error.to_string().as_str(), error.output()), ("exit status 32", "out\nerr\n"));
-        // A child of its own keeps the pipe open: nothing waits for that.
+        // A child of the program keeps the pipe open; `run` does not wait for it.
         let error = sh("sleep 60 & echo no; exit 1").await.expect_err("it failed");
         assert_eq!(error.output(), "no\n");
         let brief = Duration::from_millis(50);
@@ -183,7 +183,7 @@ mod tests {
         assert!(given_up.await.is_err());
         let second = run(about, "true", &[], limit).await;
         assert!(matches!(second, Err(ProgramError::Busy)), "{second:?}");
-        // It is killed when its own time is over, and then there is room for another.
+        // It is killed at its own time limit; after that another child may start.
         while matches!(run(about, "true", &[], limit).await, Err(ProgramError::Busy)) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }

@@ -1,8 +1,8 @@
 //! Deletes a tree without ever crossing a mount or following a symlink.
 //!
-//! Input: a directory of ours. Output: gone, or the first thing that stood in the way. Each step
-//! goes through an open directory with `RESOLVE_NO_XDEV`, which catches bind mounts of the same
-//! device as well: data behind a mount that should not be there any more is never deleted. Bounds:
+//! Input: a directory of ours. Output: it is deleted, or the first obstacle is returned. Each step
+//! uses an open directory with `RESOLVE_NO_XDEV`, which detects bind mounts of the same device as
+//! well: data behind a left-over mount is never deleted. Bounds:
 //! at most `DEPTH_MAX` open directories; deeper ones are moved up and deleted in a later pass, so a
 //! container cannot make a tree that overflows the stack.
 
@@ -18,14 +18,15 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use super::dir_fd::{open_beneath, open_dir};
 use super::error::{Context, IoFailure};
 
-/// Prefix of a volume's directory while it is being deleted: no longer a volume, whatever happens.
+/// Prefix of a volume's directory under deletion; a directory with it is never used as a volume
+/// again.
 pub(super) const DELETING: &str = ".deleting~";
 /// Open directories at once.
 const DEPTH_MAX: usize = 64;
 /// Passes over a tree; each one takes `DEPTH_MAX` levels.
 const PASSES_MAX: usize = 4096;
 
-/// Removes `path` and everything in it. Fine when it does not exist.
+/// Removes `path` and everything in it. Succeeds when it does not exist.
 pub fn remove_tree(path: &Path) -> Result<(), IoFailure> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(IoFailure::new("remove", path, Errno::EBUSY));
@@ -121,7 +122,8 @@ impl<'a> Pass<'a> {
             self.moved += 1;
             match renameat(dir, name, self.root, parked.as_str()) {
                 Ok(()) => return Ok(()),
-                // A leftover of an earlier pass has that name: it goes first, this one next time.
+                // A leftover of an earlier pass has that name: it is deleted first, this one in the
+                // next pass.
                 Err(Errno::ENOTEMPTY | Errno::EEXIST) => return Ok(()),
                 Err(errno) => return Err(IoFailure::new("rename", &at, errno)),
             }

@@ -9,14 +9,14 @@ use nix::unistd::Pid;
 use super::super::tree::remove_tree;
 use super::*;
 
-/// A cgroup root of one test; gone when the test ends, however it ends.
+/// A cgroup root of one test; removed when the test ends or panics.
 struct Root {
     cgroups: Cgroups,
     name: String,
 }
 
 impl Root {
-    /// `None`, said in one line, where cgroups cannot be made at all.
+    /// `None`, with one line of output, where cgroups cannot be created at all.
     async fn new(test: &str) -> Option<Self> {
         let name = format!("pintle-test-{}-{test}", std::process::id());
         let cgroups = Cgroups::open(&format!("/{name}")).ok()?;
@@ -154,7 +154,7 @@ async fn who_left_the_cgroup_is_not_killed_by_its_number() {
     root.cgroups.create_pod(pod, &CgroupLimits::default()).await.expect("created");
     let mut sleeper = Sleeper::inside(&root, "kubepods/besteffort/podb/container");
     let pid = i32::try_from(sleeper.0.id()).expect("a pid");
-    // As if the number had been read, and its process were another one by now.
+    // As if the PID had been read and belonged to another process now.
     for dir in root.cgroups.dirs("kubepods") {
         fs::write(dir.join("cgroup.procs"), pid.to_string()).expect("moved");
     }

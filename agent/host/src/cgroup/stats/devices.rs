@@ -6,10 +6,10 @@
 
 use std::collections::BTreeMap;
 
-/// Devices of one cgroup that are told.
+/// Most devices that are reported for one cgroup.
 const DEVICES_MAX: usize = 64;
 
-/// What a cgroup and everything below it did on one device.
+/// I/O of a cgroup and everything below it on one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceIo {
     /// Its numbers: major, minor.

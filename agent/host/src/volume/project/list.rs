@@ -1,7 +1,7 @@
 //! `/etc/projects` and `/etc/projid` as lists: pure.
 //!
-//! Input: both files' text. Output: both again, with lines added and removed; whatever else is in
-//! them stays as it is, and in its order. The forms are those of xfs_quota and of the kubelet:
+//! Input: both files' text. Output: both texts with lines added and removed; all other lines stay
+//! unchanged and in order. The forms are those of xfs_quota and of the kubelet:
 //!
 //! ```text
 //!   /etc/projects   1048577:/var/lib/kubelet/pods/UID/volumes/kubernetes.io~empty-dir/NAME
@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 /// The first project that volumes get.
 // k8s: pkg/volume/util/fsquota/common/quota_common_linux.go FirstQuota
 pub const FIRST: u32 = 1_048_577;
-/// Projects that hold something although no file names them: so many are passed over.
+/// Projects in use that no file names: at most this many are skipped.
 // k8s: pkg/volume/util/fsquota/project.go maxUnusedQuotasToSearch
 pub const STRANGERS_MAX: usize = 128;
 
@@ -75,14 +75,14 @@ impl Projects {
         self.names.push(format!("{}:{id}", name_of(id)));
     }
 
-    /// Takes out folders, and the names of projects that have none any more.
+    /// Removes folders, and the names of projects without a folder.
     // k8s: pkg/volume/util/fsquota/project.go removeDirFromProject
     pub fn remove(&mut self, is_gone: impl Fn(&str) -> bool) {
         let gone: BTreeSet<u32> =
             self.folders().filter(|(_, path)| is_gone(path)).map(|(id, _)| id).collect();
         self.folders.retain(|line| !folder(line).is_some_and(|(_, path)| is_gone(path)));
         let used: BTreeSet<u32> = self.folders().map(|(id, _)| id).collect();
-        // One that was named and never got its folder, or lost it, when an agent was killed.
+        // A name without a folder, left when an agent was killed.
         let is_left = |name: &str, id: u32| id >= FIRST && name == name_of(id);
         self.names.retain(|line| {
             let Some((name, id)) = named(line) else { return true };

@@ -1,24 +1,24 @@
-//! Projects of volumes, so that the kernel counts what one holds and nobody has to walk it.
+//! Project quotas of volumes, with which the kernel counts a volume's usage without a walk.
 //!
 //! ```text
 //!   set-up     assign: lock, id of the list or a free one, list written, folder given to it, unlock
 //!   counting   listed, then Listed::usage: the list's id is the folder's own -> one quotactl
 //!   teardown   release, after the volume's files are gone; sweep frees what a crash left
 //! ```
-//! Where ids are kept: in `/etc/projects` and `/etc/projid`, with the kubelet's numbers, forms and
-//! locks. A node may go from either agent to the other: each finds the ids of the volumes that are
-//! there, gives none twice, and frees what the other gave. Nothing is kept in memory, so a restart
-//! forgets nothing.
+//! Ids are stored in `/etc/projects` and `/etc/projid`, with the kubelet's numbers, forms and
+//! locks. A node may switch between the two agents: each finds the ids of existing volumes, assigns
+//! none twice, and frees those that the other assigned. No id is kept in memory only, so a restart
+//! loses none.
 //!
-//! Killed at any instruction: an id is listed before a folder has it and freed after the files that
-//! count for it are gone, so no id is ever given twice. A listed folder without its project gets it
-//! from the next set-up; a listed folder that is gone, or a name without one, goes with the next
-//! change or sweep.
+//! Safe to kill at any instruction: an id is listed before a folder has it and freed after its
+//! files are deleted, so no id is ever assigned twice. The next set-up assigns the project to a
+//! listed folder without it; the next change or sweep removes deleted folders and names without a
+//! folder.
 //!
-//! Whether a file system accounts projects is asked once for each volume that is set up: the call
-//! costs less than a table that had to notice unmounts and quotaon(8).
+//! Each set-up asks the kernel once whether the file system accounts projects: the call costs less
+//! than a cache that must notice unmounts and quotaon(8).
 //!
-//! Never fails a pod: a volume without a project is counted by walking. Blocks; called in jobs of
+//! Never fails a pod: a volume without a project is counted by a walk. Blocks; called in jobs of
 //! the pool and by the thread that counts volumes.
 //! Bounds: `FILE_BYTES_MAX`, `LOCK_TRIES` times `LOCK_PAUSE`, `list::STRANGERS_MAX`.
 // k8s: pkg/volume/util/fsquota/quota_linux.go
@@ -45,26 +45,26 @@ use super::dir_fd::open_dir;
 use super::error::{Context as _, IoFailure};
 use super::remove::DELETING;
 
-/// The gate that lets volumes be counted by projects.
+/// The feature gate of counting by projects.
 pub const GATE: &str = "LocalStorageCapacityIsolationFSQuotaMonitoring";
 /// Length of either file.
 const FILE_BYTES_MAX: u64 = 4 << 20;
-/// How often a lock that somebody else has is tried, and how long it is left alone in between.
+/// Attempts to take a lock that another process holds, and the pause between them.
 const LOCK_TRIES: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(25);
 /// Mode of a file that is made.
 const MODE: u32 = 0o644;
 
-/// How the use of a pod's volumes is found out.
+/// How the usage of a pod's volumes is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
-    /// By walking them.
+    /// By a walk.
     Walk,
     /// By a project of each where the file system has them, else by walking.
     Project,
 }
 
-/// Why a volume has no project, or keeps a listed one.
+/// The reason for which a volume has no project, or a listed project is not freed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProjectFailure {
     /// A file operation failed.
@@ -73,7 +73,7 @@ pub enum ProjectFailure {
     /// The kernel refused.
     #[error(transparent)]
     Kernel(#[from] ProjectError),
-    /// The files' lock was never free.
+    /// Another process held the files' lock during all attempts.
     #[error("{} is locked by somebody else", .0.display())]
     Locked(PathBuf),
     /// A file is no plain text of a reasonable size.
@@ -85,7 +85,7 @@ pub enum ProjectFailure {
     /// The volume holds something and has no project: its files would not be counted.
     #[error("{} has files that belong to no project", .0.display())]
     NotEmpty(PathBuf),
-    /// Others have taken all that were looked at.
+    /// All projects that were tried are in use.
     #[error("{} projects from {FIRST} on hold something and are in no file", list::STRANGERS_MAX)]
     NoneFree,
 }
@@ -97,28 +97,28 @@ pub struct Files {
     names: PathBuf,
 }
 
-/// Both files locked: nobody else writes them, whichever agent or tool.
+/// Both files, locked against writes of other agents and tools.
 struct Held<'a> {
     files: &'a Files,
     list: Projects,
     _locks: [Flock<File>; 2],
-    /// Between jobs of this process, which so wait for each other without trying again and again.
+    /// Lock among jobs of this process, which wait on it without polling.
     _turn: MutexGuard<'static, ()>,
 }
 
 impl Files {
-    /// Those of the node.
+    /// The node's files, in `/etc`.
     pub fn host() -> Self {
         Self::in_folder(Path::new("/etc"))
     }
 
-    /// Those in another folder.
+    /// The files in another folder.
     pub fn in_folder(folder: &Path) -> Self {
         Self { folders: folder.join("projects"), names: folder.join("projid") }
     }
 
-    /// Gives an empty volume a project of its own and returns it; `None` where the file system
-    /// accounts none. One that has its project already keeps it.
+    /// Assigns a new project to an empty volume and returns it; `None` where the file system
+    /// accounts no projects. A volume with a project keeps it.
     // k8s: pkg/volume/util/fsquota/quota_linux.go AssignQuota
     pub fn assign(&self, dir: &Path) -> Result<Option<u32>, ProjectFailure> {
         let open = open_dir(dir).on("open", dir)?;
@@ -140,7 +140,7 @@ impl Files {
         }
         if is_new {
             held.list.add(id, path);
-            // In this order: what is named without a folder is found again, by whoever looks.
+            // In this order, because any agent finds and removes a name without a folder.
             self.write_names(&held.list)?;
             self.write_folders(&held.list)?;
         }
@@ -153,26 +153,26 @@ impl Files {
         }
     }
 
-    /// Frees the project of a volume whose files are gone.
+    /// Frees the project of a volume after its files are deleted.
     // k8s: pkg/volume/util/fsquota/quota_linux.go ClearQuota
     pub fn release(&self, dir: &Path) -> Result<(), ProjectFailure> {
         let Some(path) = dir.to_str() else { return Ok(()) };
         self.remove(|listed| listed == path)
     }
 
-    /// Frees the projects of volumes below a folder that are no longer there.
+    /// Frees the projects of deleted volumes below a folder.
     pub fn sweep(&self, below: &Path) -> Result<(), ProjectFailure> {
         self.remove(|listed| Path::new(listed).starts_with(below) && is_gone(Path::new(listed)))
     }
 
-    /// What is listed now.
+    /// Reads the listed volumes.
     pub fn listed(&self) -> Listed {
         let list = self.read().unwrap_or_default();
         Listed(list.folders().map(|(id, path)| (PathBuf::from(path), id)).collect())
     }
 
     fn remove(&self, is_gone: impl Fn(&str) -> bool) -> Result<(), ProjectFailure> {
-        // Files are replaced whole, so a look without the lock sees one version or the other.
+        // Files are replaced whole, so a read without the lock sees one version or the other.
         if !self.read()?.folders().any(|(_, path)| is_gone(path)) {
             return Ok(());
         }
@@ -227,8 +227,8 @@ impl Held<'_> {
 pub struct Listed(HashMap<PathBuf, u32>);
 
 impl Listed {
-    /// What a volume holds, as the kernel counted it; `None` for one that has to be walked: it is
-    /// not listed, or the folder belongs to another project, such as one of all the node's.
+    /// The kernel's count of a volume's usage; `None` if a walk is needed: the volume is not
+    /// listed, or its folder belongs to another project, such as one for the whole node.
     // k8s: pkg/volume/util/fsquota/quota_linux.go GetConsumption, GetInodes
     pub fn usage(&self, dir: &Path) -> Option<ProjectUsage> {
         let id = *self.0.get(dir)?;
@@ -241,7 +241,7 @@ impl Listed {
     }
 }
 
-/// Gives a new volume a project, or says why it is walked.
+/// Assigns a project to a new volume, or logs why it is walked instead.
 pub(super) fn measure(dir: &Path) {
     static SAID: Once = Once::new();
     match Files::host().assign(dir) {
@@ -256,14 +256,14 @@ pub(super) fn measure(dir: &Path) {
     }
 }
 
-/// Frees the project of a volume that is gone; what cannot be freed now is freed by the sweep.
+/// Frees the project of a deleted volume; after a failure the sweep frees it.
 pub(super) fn release(dir: &Path) {
     if let Err(error) = Files::host().release(dir) {
         tracing::warn!(%error, dir = %dir.display(), "a volume's project stays listed for now");
     }
 }
 
-/// Frees the projects of volumes that are gone, as a crash may leave them.
+/// Frees the projects of deleted volumes, which a crash may leave.
 pub(super) fn sweep(pods: &Path) {
     if let Err(error) = Files::host().sweep(pods) {
         tracing::debug!(%error, "projects of volumes that are gone stay listed for now");
@@ -275,7 +275,7 @@ fn as_line(dir: &Path) -> Result<&str, ProjectFailure> {
     line.ok_or_else(|| ProjectFailure::NotALine(dir.to_owned()))
 }
 
-/// Neither there nor on its way out.
+/// True when the volume exists neither under its name nor as a directory under deletion.
 fn is_gone(dir: &Path) -> bool {
     let missing = |path: &Path| {
         fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
@@ -284,7 +284,7 @@ fn is_gone(dir: &Path) -> bool {
     missing(dir) && missing(&dir.with_file_name(format!("{DELETING}{name}")))
 }
 
-/// The file as it is named now, made if need be, with its lock.
+/// Opens the current file of this name, creates it if missing, and locks it.
 // k8s: pkg/volume/util/fsquota/project.go openAndLockProjectFiles
 fn locked(path: &Path) -> Result<Flock<File>, ProjectFailure> {
     let mut options = File::options();
@@ -304,7 +304,7 @@ fn locked(path: &Path) -> Result<Flock<File>, ProjectFailure> {
             Err((_, Errno::EWOULDBLOCK | Errno::EINTR)) => continue,
             Err((_, errno)) => return Err(IoFailure::new("lock", path, errno).into()),
         };
-        // Whoever had it may have put another file in its place.
+        // The process that held the lock may have replaced the file.
         let named = fs::symlink_metadata(path);
         if named.is_ok_and(|named| (named.dev(), named.ino()) == (opened.dev(), opened.ino())) {
             return Ok(file);
@@ -328,7 +328,7 @@ fn text_of(file: &mut File, path: &Path) -> Result<String, ProjectFailure> {
 fn write(path: &Path, text: &str) -> Result<(), ProjectFailure> {
     let mode = fs::metadata(path).map_or(MODE, |meta| meta.permissions().mode() & 0o777);
     durable::replace(path, text.as_bytes(), mode).on("replace", path)?;
-    // The umask took bits away.
+    // The umask cleared bits of the mode.
     fs::set_permissions(path, Permissions::from_mode(mode)).on("chmod", path)?;
     Ok(())
 }

@@ -140,7 +140,7 @@ fn mount(volumes: &PodVolumes) {
     assert_eq!(runtime.block_on(done), Ok(Vec::new()));
 }
 
-/// Runs `test` with an ext4 that counts projects and an `/etc` that is nobody else's.
+/// Runs `test` with an ext4 that counts projects and a private `/etc`.
 fn with_project_quotas(test: impl FnOnce(&Path) + Send + 'static) {
     with_private_mounts(|| {
         let dir = tempfile::tempdir().expect("a folder");
@@ -229,7 +229,7 @@ fn on_ext4_the_kernel_counts_what_a_walk_counts_and_projects_come_and_go_with_th
         let open = open_dir(root).expect("there");
         let left = project::usage(open.as_fd(), FIRST).expect("asked").expect("counted");
         assert_eq!(left, ProjectUsage::default(), "nothing counts for a project that is free");
-        // Files of nobody's keep a project from being given.
+        // A project in use that no file names is not assigned.
         fs::create_dir(root.join("stranger")).expect("made");
         let stranger = open_dir(&root.join("stranger")).expect("there");
         assert_eq!(project::assign(stranger.as_fd(), FIRST), Ok(true));

@@ -1,4 +1,4 @@
-//! A file system that does not answer holds up the pod that names it, and nobody else.
+//! A file system that does not answer delays only the pod that uses it.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -60,7 +60,7 @@ fn pods_on_a_server_that_hangs_wait_alone() {
                     })
                 })
                 .collect();
-            // Others come and go as ever: this thread is there for them, and so are other threads.
+            // Other pods start and end as usual: neither this thread nor the pool's are blocked.
             for number in 0..10 {
                 let uid = PodUid::from(format!("well{number}"));
                 let volume = json!({"name": "v", "configMap": {"name": "cm1"}});

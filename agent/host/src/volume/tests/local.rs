@@ -18,7 +18,7 @@ use crate::volume::{mount, orphan};
 /// Bytes of a disk in a file.
 const DISK_BYTES: u64 = 16 << 20;
 
-/// A loop device that goes with its owner.
+/// A loop device that is detached when it is dropped.
 struct Disk {
     device: PathBuf,
     _file: tempfile::NamedTempFile,

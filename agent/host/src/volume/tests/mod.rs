@@ -21,7 +21,7 @@ use super::payload::{ContentError, KeyValues, TokenRequest};
 use super::plan::PodVolumes;
 use super::project::Measure;
 
-/// Runs `test` where nobody else sees its mounts, the pool's threads and a ring's among those that do.
+/// Runs `test` in a private mount namespace, with the threads of the pool and of a ring in it.
 pub(crate) fn with_private_mounts(test: impl FnOnce() + Send + 'static) {
     xtask::disk::with_private_mounts(|| {
         pintle_daemon::blocking::Pool::own();

@@ -1,4 +1,4 @@
-//! Content that changes, goes and comes back below a pod that runs.
+//! Content that changes, is deleted and comes back while the pod runs.
 
 use std::cell::RefCell;
 use std::fs;
@@ -54,7 +54,7 @@ fn a_volume_whose_object_went_keeps_its_files_and_lets_containers_start() {
         let volumes = plan(root.path(), &pod(json!({"volumes": volumes, "containers": []})));
         let one = One(RefCell::new(None));
         let missing = "MountVolume.SetUp failed for volume \"v\" : configmap \"a\" not found";
-        // Never there: the pod waits.
+        // It never existed: the pod waits.
         let errors = mount_of(&volumes, &one).expect_err("nothing to show");
         assert_eq!(texts(&errors), [missing]);
         *one.0.borrow_mut() = Some("first");
@@ -64,7 +64,7 @@ fn a_volume_whose_object_went_keeps_its_files_and_lets_containers_start() {
         *one.0.borrow_mut() = Some("second");
         assert_eq!(refresh_of(&volumes, &one), Ok(()));
         assert_eq!(fs::read_to_string(&file).expect("shown"), "second");
-        // Gone: told, but no reason to keep a container down.
+        // Deleted: reported, but containers may restart.
         *one.0.borrow_mut() = None;
         let outdated = mount_of(&volumes, &one).expect("set up before");
         assert_eq!(texts(&outdated), [missing]);
