@@ -76,8 +76,8 @@ impl ControllerClients {
         self.root.beside(self.settings(user_agent("controller-discovery"), Some(DISCOVERY)))
     }
 
-    /// Asks for the tokens of these identities, all at once, so that no controller waits for its own.
-    /// One that gets none is logged: its requests ask again.
+    /// Asks for the tokens of these identities, all at once, so that no controller waits for its
+    /// own. One that gets none is logged: its requests ask again.
     pub async fn authenticate(&self, identities: impl IntoIterator<Item = &'static str>) {
         let Some(accounts) = &self.accounts else { return };
         let mut identities: Vec<_> = identities.into_iter().filter(|one| !one.is_empty()).collect();
@@ -98,7 +98,7 @@ impl ControllerClients {
     }
 }
 
-/// What requests say of their sender. Its first word is the field manager of what they write.
+/// The User-Agent of requests. Its first word is the field manager of their writes.
 // k8s: staging/src/k8s.io/client-go/rest/config.go AddUserAgent
 fn user_agent(name: &str) -> String {
     let manager = pintle_config::help::user_agent(COMPONENT);

@@ -1,10 +1,11 @@
-//! Pages of the deciding thread: what a controller does, and why an object is not where it should be.
+//! Pages of the deciding thread: what a controller does, and why an object is not where it should
+//! be.
 //!
 //! Input: questions from the HTTPS port, the frame. Output: text, or JSON where the client asks for
 //! it. `/debug/controllers/NAME` shows counts, pages below it are the controller's.
 //! `/pintle/explain?kind=KIND&namespace=NS&name=NAME`
-//! explains an object: this thread says what its keys wait for, and a task of its own reads the rest,
-//! so that syncs go on.
+//! explains an object: this thread says what its keys wait for, and a task of its own reads the
+//! rest, so that syncs go on.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -24,7 +25,7 @@ use crate::process::Question;
 const CONTROLLERS: &str = "/debug/controllers/";
 const EXPLAIN: &str = "/pintle/explain";
 
-/// What reads of explanations need.
+/// Dependencies of the reads for explain.
 pub(crate) struct Explainer {
     /// For the reads of syncs, by controller.
     pub(crate) identities: BTreeMap<&'static str, Rc<Identity>>,
@@ -38,7 +39,7 @@ pub(crate) struct Explainer {
 pub(crate) fn answer(frame: &mut Frame, question: Question, explainer: &Explainer, now: Now) {
     if question.path != EXPLAIN {
         let page = page(frame, &question, now);
-        // The client may have gone.
+        // The client may have disconnected.
         let _ = question.answer.send(page);
         return;
     }
@@ -66,7 +67,7 @@ pub(crate) fn answer(frame: &mut Frame, question: Question, explainer: &Explaine
     });
 }
 
-/// What is asked about, and what the frame says about it.
+/// The requested object, and the frame's state of it.
 fn asked(frame: &mut Frame, query: &Query, now: Now) -> Result<Investigation, String> {
     let (Some(kind), Some(name)) = (query.first("kind"), query.first("name")) else {
         return Err("which object? ask for ?kind=KIND&namespace=NAMESPACE&name=NAME".to_owned());

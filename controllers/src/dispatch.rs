@@ -1,8 +1,8 @@
 //! Carries out the frame's orders: requests, each under its controller's identity, and events.
 //!
-//! Input: [`Order`]s. Output: answers, over one channel. Owner: the deciding thread's runtime. Bounds:
-//! as many requests at once as the controllers have workers, times a batch; each client has the
-//! limit of requests per second that the options give.
+//! Input: [`Order`]s. Output: answers, over one channel. Owner: the deciding thread's runtime.
+//! Bounds: as many requests at once as the controllers have workers, times a batch; each client has
+//! the limit of requests per second that the options give.
 
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use pintle_controllers_core::frame::{Event, EventLevel, Order, Ticket};
 use pintle_daemon::tasks;
 use tokio::sync::mpsc;
 
-/// Keys whose last failure is remembered.
+/// Most keys with a remembered failure.
 const FAILURES_MAX: usize = 4096;
 
 /// The answers to the requests of a ticket.
@@ -85,14 +85,15 @@ impl Dispatcher {
                             Err(ApiError { message, ..ApiError::default() })
                         })
                     });
-                    // The receiver is gone only when the process is about to end.
+                    // The receiver is dropped only when the process is about to exit.
                     let _ = answers.send(Answered { ticket, answers: all.collect() });
                 });
             }
             Order::Emit { controller, event } => {
                 self.identity(controller).recorder.put(happened(event));
             }
-            // Only controllers in shadow report decisions; these are compared before they come here.
+            // Only controllers in shadow report decisions; these are compared before they come
+            // here.
             Order::Decided { .. } => {}
             Order::Failed { controller, key, message, is_quiet } => {
                 let is_known = self.is_known_failure(controller, &key, &message);

@@ -1,8 +1,8 @@
 //! Watches of the kinds that controllers read.
 //!
-//! Input: the API server's lists and watches. Output: [`WatchEvent`]s, one after the other, over one
-//! bounded channel. Owner: one task a kind. Bounds: `EVENTS_MAX` events wait; while the channel is
-//! full a watch or list is held back, and only the rest of one piece of a list is kept here.
+//! Input: the API server's lists and watches. Output: [`WatchEvent`]s, one after the other, over
+//! one bounded channel. Owner: one task a kind. Bounds: `EVENTS_MAX` events wait; while the channel
+//! is full a watch or list is held back, and only the rest of one piece of a list is kept here.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -48,7 +48,7 @@ impl PartialEq for Text {
 
 pintle_api::pruned_object!(Text);
 
-/// What is followed of a kind.
+/// The list and watch of a kind.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     /// The kind.
@@ -106,7 +106,7 @@ impl Sink {
 
     async fn send(&mut self, event: WatchEvent) {
         self.send_kept().await;
-        // The receiver is gone only when the process is about to end.
+        // The receiver is dropped only when the process is about to exit.
         let _ = self.events.send(event).await;
     }
 

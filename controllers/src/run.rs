@@ -1,9 +1,9 @@
-//! Runs the controllers: watches and answers in, orders out, one deciding thread.
+//! Runs the controllers on one deciding thread: watch events and answers in, orders out.
 //!
-//! Input: what the process gives. It runs until it is told to stop; then no sync begins any more,
-//! and the answers to requests under way are waited for. Requests are what costs, decisions are not:
-//! so one thread decides, and daemon and simulator run the same frame. Bounds: `follow::EVENTS_MAX`
-//! watch events wait; a turn applies `BATCH_MAX` of them.
+//! Input: the dependencies that the process provides. It runs until the process requests a stop;
+//! then it starts no sync any more and waits for the answers to requests under way. Requests are
+//! expensive and decisions are cheap, so one thread decides, and daemon and simulator run the same
+//! frame. Bounds: `follow::EVENTS_MAX` watch events wait; a turn applies `BATCH_MAX` of them.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -178,7 +178,7 @@ pub(crate) fn now() -> Now {
     Now { instant: Instant::now(), wall: Timestamp::now() }
 }
 
-/// The clients of each controller, whose events share the limit of its requests.
+/// The client and event recorder of each controller; its events share the limit of its requests.
 fn identities(frame: &Frame, context: &Context) -> BTreeMap<&'static str, Rc<Identity>> {
     let identity = |name: &'static str| {
         let names = Controller::find(name).expect("each controller has names");
@@ -198,7 +198,7 @@ fn identities(frame: &Frame, context: &Context) -> BTreeMap<&'static str, Rc<Ide
     frame.names().map(identity).chain([manager]).collect()
 }
 
-/// What discovery knows, as controllers read it.
+/// The discovered kinds in the form that controllers read.
 pub(crate) fn discovered(known: &crate::discovery::Discovery) -> Discovery {
     let mut kinds = Vec::new();
     for group in &known.groups {
@@ -242,7 +242,8 @@ impl Watches {
         }
     }
 
-    /// Follows the metadata of each kind that is not followed otherwise, if some controller wants it.
+    /// Follows the metadata of each kind that is not followed otherwise, if some controller wants
+    /// it.
     pub(crate) fn follow_discovered(&mut self, frame: &Frame, discovered: &Discovery) {
         if !frame.reads_all_metadata() {
             return;
@@ -254,7 +255,7 @@ impl Watches {
         self.follow(&new, true);
     }
 
-    /// Ends the watches of kinds that are gone; a kind whose group cannot be read stays.
+    /// Ends the watches of kinds that no longer exist; a kind of an unreadable group stays.
     pub(crate) fn drop_undiscovered(&mut self, discovered: &Discovery) -> Vec<Kind> {
         let is_gone = |kind: &Kind| {
             let is_known = discovered.kinds.iter().any(|found| found.kind == *kind);

@@ -1,9 +1,9 @@
 //! The shadow on a live cluster: reads, decides, compares, and never writes.
 //!
-//! Input: watches and live reads with the manager's own credentials. Output: `/pintle/shadow`, metrics,
-//! a line in the log for each difference, and the whole report at the end. No lease, no tokens of
-//! accounts, no events. Owner: the deciding thread. `--shadow-first`, which holds back some controllers
-//! of a manager that acts, is a part of `run`.
+//! Input: watches and live reads with the manager's own credentials. Output: `/pintle/shadow`,
+//! metrics, a line in the log for each difference, and the whole report at the end. No lease, no
+//! tokens of accounts, no events. Owner: the deciding thread. `--shadow-first`, which holds back
+//! some controllers of a manager that acts, is a part of `run`.
 
 use std::time::Instant;
 
@@ -88,7 +88,7 @@ fn send(client: &kube::Client, reads: LiveReads, answer: &mpsc::UnboundedSender<
     let (client, answer) = (client.clone(), answer.clone());
     tokio::task::spawn_local(async move {
         let all = reads.requests.iter().map(|request| pintle_api::send(&client, request));
-        // The receiver is gone only when the process is about to end.
+        // The receiver is dropped only when the process is about to exit.
         let _ = answer.send((reads.ticket, join_all(all).await));
     });
 }
@@ -98,7 +98,7 @@ fn answer_question(shadow: &mut Shadow, question: Question, explainer: &Explaine
         return debug::answer(shadow.frame(), question, explainer, now());
     }
     let page = page(shadow.report(), question.wants_json);
-    // The client may have gone.
+    // The client may have disconnected.
     let _ = question.answer.send(page);
 }
 

@@ -64,7 +64,7 @@ pub enum EventKind {
     },
     /// A cgroup was made beneath the pod's.
     CgroupCreated,
-    /// The pod's cgroup or one beneath it is gone.
+    /// The pod's cgroup or one beneath it was removed.
     CgroupRemoved,
     /// The cgroup has got its first process (true) or lost its last (false), descendants included.
     Populated(bool),

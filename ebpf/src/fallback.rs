@@ -102,7 +102,7 @@ impl Watch {
         if let Some(pod) = self.pods.remove(&slot)
             && let (Some(inotify), Some(watch)) = (&self.inotify, pod.watch)
         {
-            // Fails if the directory is gone; then the kernel has removed the watch itself.
+            // Fails if the directory was removed; then the kernel has removed the watch itself.
             let _ = inotify.rm_watch(watch);
         }
         let mine: Vec<u32> =
@@ -188,7 +188,7 @@ impl Watch {
     }
 }
 
-/// `None`: the cgroup is gone.
+/// `None` if the cgroup was removed.
 fn read_populated(events_file: &Path) -> Option<bool> {
     parse_populated(&fs::read_to_string(events_file).ok()?)
 }

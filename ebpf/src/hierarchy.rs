@@ -1,12 +1,12 @@
-//! Which cgroup hierarchy the pods are in, and the kernel's id of a directory in it.
+//! The cgroup hierarchy of the pods, and the kernel's id of a directory in it.
 //!
 //! Input: the caller's choice (v2, or a v1 controller), /proc/self/cgroup and /proc/self/mountinfo.
-//! Output: what the programs filter by (hierarchy id and controller) and the device of the mounted
+//! Output: the filter of the programs (hierarchy id and controller) and the device of the mounted
 //! hierarchy.
 //!
 //! A cgroup's id is the inode of its directory, unique within one hierarchy only: on cgroup v1 each
-//! hierarchy counts on its own, so exactly one is followed, and a directory on another device is
-//! refused, because its inode would silently name somebody else's cgroup.
+//! hierarchy has its own ids, so exactly one is followed, and a directory on another device is
+//! refused, because its inode would silently match a different cgroup.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

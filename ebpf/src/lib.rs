@@ -16,9 +16,9 @@
 //! better one.
 //!
 //! Owner: one task of the caller on a tokio runtime with I/O enabled; there is no thread of our
-//! own. Bounds: [`CGROUPS_MAX`], [`INITS_MAX`], [`RING_BYTES`], [`BATCH_MAX`], [`PIDFDS_MAX`]; what
-//! exceeds them is an error of the call or a count in [`Source::dropped`], whose growth tells the
-//! caller to list everything once.
+//! own. Bounds: [`CGROUPS_MAX`], [`INITS_MAX`], [`RING_BYTES`], [`BATCH_MAX`], [`PIDFDS_MAX`].
+//! Beyond them a call returns an error or [`Source::dropped`] grows; when it grows, the caller must
+//! list everything once.
 #![deny(unsafe_code)] // allowed for registering two descriptors with tokio, and for two system calls
 
 mod decode;
@@ -51,7 +51,7 @@ pub use ring::BATCH_MAX;
 pub struct Options {
     /// The hierarchy that the pods' cgroups are in.
     pub hierarchy: Hierarchy,
-    /// Programs to try; none goes straight to the pidfd mode.
+    /// Programs to try; with none, the pidfd mode is used directly.
     pub programs: Programs,
     /// Whether the pidfd mode may be used.
     pub pidfd: bool,
@@ -198,7 +198,7 @@ pub enum Watched {
 /// Why a pod or process could not be followed. The caller's relist still sees it.
 #[derive(Debug, thiserror::Error)]
 pub enum TrackError {
-    /// The directory is not a cgroup of the followed hierarchy, or is gone.
+    /// The directory is not a cgroup of the followed hierarchy, or was removed.
     #[error(transparent)]
     Hierarchy(#[from] HierarchyError),
     /// A limit is reached.
@@ -289,9 +289,9 @@ impl Source {
         }
     }
 
-    /// Names a container's first process, as the runtime's status tells it. The pidfd mode needs it
-    /// for every container; eBPF only where containers share a pid namespace (it finds pid 1 of one
-    /// by itself), and there it does no harm for the others.
+    /// Registers a container's first process, from the runtime's status. The pidfd mode needs it
+    /// for every container. eBPF needs it only where containers share a PID namespace, because it
+    /// finds PID 1 of a namespace by itself; elsewhere the call is harmless.
     pub fn watch_init(&mut self, slot: Slot, pid: u32) -> Result<Watched, TrackError> {
         match &mut self.backend {
             Backend::Ebpf(kernel) => kernel.watch_init(slot, pid),

@@ -5,7 +5,7 @@
 //! [`Ring`] of events. Owner: [`crate::Source`]. Bounds: [`CGROUPS_MAX`], of them
 //! [`CGROUPS_PER_POD_MAX`] of one pod, [`INITS_MAX`], [`RING_BYTES`].
 //!
-//! Tracking: the pod's cgroup id goes into a map; the mkdir program adds children by itself.
+//! Tracking: the pod's cgroup id is put into a map; the mkdir program adds children by itself.
 //! Existing children are added here, a directory before its list is read: whatever is made later
 //! has a tracked parent and is the kernel's to add, whatever was made earlier is in the list. So
 //! none is missed in between.
@@ -106,8 +106,8 @@ impl Kernel {
         wanted: Programs,
         ring_bytes: u32,
     ) -> Result<(Self, Attached), LoadError> {
-        // The kernel's types take tens of megabytes while they are parsed. What a thread's
-        // allocator keeps for reuse goes with the thread.
+        // The kernel's types take tens of megabytes while they are parsed. Memory that the
+        // allocator caches for a thread is freed with the thread.
         let (mut ebpf, attached) = std::thread::scope(|scope| {
             let loading = scope.spawn(|| load(&mounted, wanted, ring_bytes));
             loading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))

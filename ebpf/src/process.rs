@@ -36,7 +36,7 @@ pub(crate) fn pidfd_open(pid: u32) -> Result<OwnedFd, Errno> {
     // JUSTIFICATION: neither std nor nix offers this system call.
     // SAFETY: it takes two integers and touches no memory of ours.
     let raw = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) })?;
-    // SAFETY: the call succeeded, so it is a new descriptor (close-on-exec) that nobody else owns.
+    // SAFETY: the call succeeded, so it is a new descriptor (close-on-exec) without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(raw as RawFd) })
 }
 

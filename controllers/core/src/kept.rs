@@ -20,7 +20,7 @@ use crate::meta::Meta;
 
 const MANAGED_FIELDS: &str = "managedFields";
 
-/// What controllers read of the objects of a kind.
+/// The fields of a kind's objects that controllers read.
 pub trait Facts: DeserializeOwned + 'static {
     /// The kind.
     const KIND: Kind;
@@ -30,7 +30,7 @@ pub trait Facts: DeserializeOwned + 'static {
     /// The object's metadata.
     fn metadata(&self) -> &Meta;
 
-    /// What else the table finds it by: the node of a pod.
+    /// The key of the table's second index, such as the node of a pod.
     fn index(&self) -> Option<&str> {
         None
     }

@@ -1,5 +1,4 @@
-//! What every controller is made of, without effects: facts of objects, tables, and the frame that
-//! runs syncs.
+//! Effect-free parts of all controllers: facts of objects, tables, and the frame that runs syncs.
 //!
 //! ```text
 //!   watch events ─> tables ──change──> Controller::handle_change ──keys──> queue

@@ -65,7 +65,7 @@ pub struct Meta {
     /// Its owners, shared with the graph of owners.
     #[serde(deserialize_with = "shared")]
     pub owner_references: Arc<[OwnerReference]>,
-    /// What has to happen before it is removed.
+    /// Finalizers that must be removed before the object is.
     #[serde(deserialize_with = "or_default")]
     pub finalizers: Box<[Symbol]>,
 }

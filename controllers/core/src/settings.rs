@@ -1,4 +1,4 @@
-//! What flags say about the work of controllers, as plain data.
+//! Settings of controllers from flags, as plain data.
 //!
 //! Input: filled by the daemon from flags. Output: read by loops when they decide. `Default` is a
 //! manager without flags; a test of the daemon compares it with the defaults of the flags. Pure.
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::names::CONTROLLERS;
 
-/// What flags say about the work of controllers.
+/// Settings of controllers from flags.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoopSettings {
     /// Concurrent syncs by the controller's canonical name.
@@ -143,7 +143,7 @@ pub struct NodeSettings {
     pub monitor_grace_period: Duration,
     /// The same for a node that has just started.
     pub startup_grace_period: Duration,
-    /// Nodes a second whose pods are evicted in a healthy zone.
+    /// Nodes per second on which pods are evicted in a healthy zone.
     pub eviction_rate: f64,
     /// The same in an unhealthy zone.
     pub secondary_eviction_rate: f64,

@@ -4,7 +4,8 @@
 //!   /api, /apis (aggregated v2, or group by group) ─> parse ─> Discovery ─> watch channel
 //! ```
 //! Input: a client. Output: [`Discovery`], read again every `REFRESH_EVERY` and when asked for. A
-//! group that cannot be read keeps its failure: collectors must not take its resources for gone.
+//! group that cannot be read keeps its failure, so that collectors do not consider its resources
+//! deleted.
 //! Owner: one task. Bounds: a page at a time, legacy groups at once; `ANSWER_MAX` a request.
 // k8s: staging/src/k8s.io/client-go/discovery/{discovery_client,aggregated_discovery}.go
 
@@ -47,7 +48,7 @@ pub(crate) enum DiscoveryError {
     NoList(String),
 }
 
-/// What is known, and a way to have it read again.
+/// The last result of discovery, and a way to request a refresh.
 #[derive(Clone, Debug)]
 pub struct DiscoveryHandle {
     known: watch::Receiver<Arc<Discovery>>,
@@ -55,7 +56,7 @@ pub struct DiscoveryHandle {
 }
 
 impl DiscoveryHandle {
-    /// What is known now.
+    /// The last result.
     pub fn current(&self) -> Arc<Discovery> {
         Arc::clone(&self.known.borrow())
     }

@@ -1,7 +1,7 @@
 //! Pages of discovery, read. Pure.
 //!
-//! Input: the text of `/api`, `/apis` or a group's version. Output: groups. A server of before
-//! aggregated discovery lists versions, whose resources are further pages.
+//! Input: the text of `/api`, `/apis` or a group's version. Output: groups. A server without
+//! aggregated discovery lists versions only; the resources of each are a further page.
 // k8s: staging/src/k8s.io/api/apidiscovery/v2/types.go;
 // staging/src/k8s.io/client-go/discovery/aggregated_discovery.go SplitGroupsAndResources
 

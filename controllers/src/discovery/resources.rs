@@ -1,4 +1,4 @@
-//! What discovery knows, and questions about it. Pure.
+//! The discovered resources, and queries of them. Pure.
 //!
 //! Input: groups as they were read. Output: resources by verbs, in the version that the server
 //! prefers; what could not be read.
@@ -13,14 +13,14 @@ use pintle_api_types::kind::Kind;
 pub struct ApiResource {
     /// Its kind.
     pub kind: Kind,
-    /// What it can do: `list`, `watch`, `delete` ..
+    /// Its verbs: `list`, `watch`, `delete` ..
     pub verbs: Vec<String>,
     /// Its subresources: `status`, `scale` ..
     pub subresources: Vec<String>,
 }
 
 impl ApiResource {
-    /// Whether it can do all that.
+    /// True if it supports all these verbs.
     pub fn supports(&self, verbs: &[&str]) -> bool {
         verbs.iter().all(|verb| self.verbs.iter().any(|own| own == verb))
     }
@@ -78,8 +78,9 @@ impl Discovery {
         Self { groups }
     }
 
-    /// Resources that can do all that, each in the version that the server prefers of those which can
-    /// be read. A resource that the preferred version lacks is that of the first version which has it.
+    /// Resources that can do all that, each in the version that the server prefers of those which
+    /// can be read. A resource that the preferred version lacks is that of the first version which
+    /// has it.
     pub fn preferred<'a>(&'a self, verbs: &'a [&'a str]) -> impl Iterator<Item = &'a ApiResource> {
         self.groups.iter().flat_map(move |group| {
             let mut seen = BTreeSet::new();
@@ -89,7 +90,8 @@ impl Discovery {
         })
     }
 
-    /// Whether the server has this resource in this version, or may have it: its group cannot be read.
+    /// True if the server has this resource in this version, or may have it because its group
+    /// cannot be read.
     pub fn may_have(&self, kind: Kind) -> bool {
         self.groups.iter().filter(|group| [kind.group, "*"].contains(&group.name.as_str())).any(
             |group| {
@@ -118,7 +120,7 @@ impl Discovery {
         })
     }
 
-    /// Whether everything could be read.
+    /// True if all groups could be read.
     pub fn is_complete(&self) -> bool {
         self.failures().next().is_none()
     }

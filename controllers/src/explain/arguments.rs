@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use pintle_controllers_loops::explain::{Subject, UnknownKind};
 
-/// What `--help` shows.
+/// The text of `--help`.
 pub(super) const HELP: &str = "\
 Says why an object is not where it should be, what the next write is, and what it waits for.
 
@@ -26,7 +26,7 @@ KIND: deployment (deploy), replicaset (rs), replicationcontroller (rc), stateful
   -h, --help                    Show this text
 ";
 
-/// What is asked.
+/// The arguments of the command.
 #[derive(Debug, PartialEq)]
 pub(super) struct ExplainOptions {
     pub(super) subject: &'static Subject,

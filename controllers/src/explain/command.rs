@@ -134,7 +134,7 @@ async fn decide(
     let keys = related(subject, &key, frame.tables());
     let states = keys.iter().filter_map(|(name, key)| frame.key_state(name, key, lists::now()));
     let mut states: Vec<_> = states.collect();
-    // The queue of this frame is not a manager's: nobody works on it.
+    // The queue of this frame is not a manager's: no worker takes keys from it.
     states.iter_mut().for_each(|state| state.waits.clear());
     let asked = Investigation { subject, key, states, lease: lease(client).await };
     Ok(investigate(asked, client, |_| client.clone(), &discovery).await?)

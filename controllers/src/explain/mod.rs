@@ -51,13 +51,13 @@ pub(crate) enum ExplainError {
     },
 }
 
-/// What is asked about.
+/// The object that is explained.
 pub(crate) struct Investigation {
     /// The kind.
     pub(crate) subject: &'static Subject,
     /// The object.
     pub(crate) key: ObjectKey,
-    /// What controllers say about its keys.
+    /// The controllers' states of its keys.
     pub(crate) states: Vec<KeyState>,
     /// The lease of the managers, where no manager answers.
     pub(crate) lease: Option<LeaseState>,
@@ -152,7 +152,7 @@ async fn list(client: &kube::Client, request: &Request) -> Result<Value, Explain
     })
 }
 
-/// What a namespace contains, and which API groups do not answer.
+/// Reads the contents of a namespace, and the API groups that do not answer.
 async fn read_content(
     client: &kube::Client,
     namespace: &str,
@@ -170,7 +170,7 @@ async fn read_content(
         };
         match pintle_api::send(client, &request).await {
             Ok(list) => Remaining::of_list(kind, &list),
-            // A kind that is gone contains nothing.
+            // A kind that no longer exists has no objects.
             Err(error) if error.is_not_found() => Remaining::default(),
             Err(error) => Remaining {
                 kind: format!("{kind:?}"),

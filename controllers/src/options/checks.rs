@@ -1,6 +1,6 @@
-//! What may not be said together, or at all, on the command line.
+//! Rejects invalid flags and invalid combinations of flags.
 //!
-//! Input: the flags that were given. Output: one sentence for each mistake, with flag, value and
+//! Input: the given flags. Output: one sentence for each mistake, with flag, value and
 //! remedy. Effects: reads the files that flags name, once.
 // k8s: cmd/kube-controller-manager/app/options/options.go Validate, and each controller's options
 
@@ -35,7 +35,7 @@ const SIGNERS: [&str; 4] =
     ["-kubelet-serving", "-kubelet-client", "-kube-apiserver-client", "-legacy-unknown"];
 /// Files that hold a certificate.
 const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
-/// What the line before any private key ends with.
+/// The end of the PEM header line of any private key.
 const KEY: &str = "PRIVATE KEY-----";
 
 /// All mistakes.

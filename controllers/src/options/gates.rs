@@ -1,4 +1,4 @@
-//! What the controller manager does with each feature gate of Kubernetes 1.36.
+//! Support of each feature gate of Kubernetes 1.36 in the controller manager.
 //!
 //! Output: [`GATES`], which says whether a name is known, may be switched, and has an effect.
 

@@ -3,8 +3,8 @@
 //! ```text
 //!   arguments ─ flags, gates ─> selection, settings, configuration ─> Options ─> process
 //! ```
-//! Input: a command line. Output: [`Options`], or one sentence for each mistake. Owner: the start of
-//! the process. Files that flags name are read once here, so that a start fails early.
+//! Input: a command line. Output: [`Options`], or one sentence for each mistake. Owner: the start
+//! of the process. Files that flags name are read once here, so that a start fails early.
 // k8s: cmd/kube-controller-manager/app/options/options.go
 
 mod checks;
@@ -81,7 +81,7 @@ pub struct Options {
     pub start_interval: Duration,
     /// The wait for writes under way at the end; zero waits for ever.
     pub shutdown_timeout: Duration,
-    /// What flags say about the work of controllers.
+    /// Settings of controllers.
     pub loops: LoopSettings,
     /// Nothing is written: decisions are compared with those of the acting manager.
     pub is_shadow: bool,
@@ -95,11 +95,11 @@ pub struct Options {
     pub configuration: Value,
     /// As `/flagz` shows them.
     pub flags: listing::Listed,
-    /// What was read and has no effect, one sentence each.
+    /// Given settings without effect, one sentence each.
     pub warnings: Vec<String>,
 }
 
-/// What to do.
+/// The action that the command line requests.
 #[derive(Debug)]
 pub enum Command {
     /// Print this.

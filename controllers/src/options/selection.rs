@@ -58,13 +58,13 @@ impl Selection {
         (of.start == Start::Cloud).then_some(Absence::Cloud)
     }
 
-    /// Whether an entry asks for a controller of a cloud provider by its name.
+    /// The controllers of cloud providers that an entry names.
     pub fn names_cloud(&self) -> impl Iterator<Item = &'static str> {
         let cloud = CONTROLLERS.iter().filter(|one| one.start == Start::Cloud);
         cloud.map(|one| one.name).filter(|name| self.entries.iter().any(|entry| entry == name))
     }
 
-    /// Whether an entry leaves out the controller that always starts.
+    /// True if an entry disables the controller that always starts.
     pub fn leaves_out_first(&self) -> bool {
         let mut first = CONTROLLERS.iter().filter(|one| one.start == Start::First);
         first.any(|one| self.entries.iter().any(|entry| entry.strip_prefix('-') == Some(one.name)))

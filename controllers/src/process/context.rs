@@ -1,6 +1,6 @@
-//! What controllers get from the process: everything but their work.
+//! Dependencies of controllers that the process provides.
 //!
-//! Owner: made once this process leads, and handed to the frame.
+//! Owner: created after this process becomes the leader, and passed to the frame.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::clients::ControllerClients;
 use crate::discovery::DiscoveryHandle;
 use crate::options::Options;
 
-/// What controllers get from the process.
+/// Dependencies of controllers that the process provides.
 pub struct Context {
     /// The command line.
     pub options: Arc<Options>,
@@ -50,13 +50,13 @@ impl Stop {
         }
     }
 
-    /// Whether controllers have to end.
+    /// True once controllers must end.
     pub fn is_requested(&self) -> bool {
         *self.0.borrow()
     }
 }
 
-/// Whether writes have no answer yet when controllers have ended.
+/// Are there writes without an answer when controllers have ended?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WritesUnderWay {
     /// All are answered: the lease may be released.
@@ -74,6 +74,6 @@ pub struct Question {
     pub query: String,
     /// The client asks for JSON.
     pub wants_json: bool,
-    /// Where the answer goes.
+    /// Receives the answer.
     pub answer: oneshot::Sender<Answer>,
 }

@@ -27,7 +27,7 @@ impl LoopHealth {
         self.states().remove(controller);
     }
 
-    /// Whether the controller has a check at all.
+    /// True if the controller runs, and so has a check.
     pub fn is_running(&self, controller: &str) -> bool {
         self.states().contains_key(controller)
     }

@@ -53,7 +53,8 @@ const CREDENTIALS: &str = "--kubeconfig";
 /// Runs controllers until a signal asks the process to end.
 ///
 /// # Errors
-/// When a file cannot be used, a port is taken, the API server does not answer, or the lease is lost.
+/// When a file cannot be used, a port is taken, the API server does not answer, or the lease is
+/// lost.
 pub fn run(options: Options) -> Result<()> {
     let format = if options.logs_json { logging::Format::Json } else { logging::Format::Text };
     logging::init(format, options.verbosity);
@@ -87,7 +88,7 @@ fn lease(access: &Access, options: &Options, state: &Arc<State>) -> Result<Optio
     Ok(Some(LeaderLease::begin(access, &candidate, Arc::clone(state) as Arc<_>)?))
 }
 
-/// What the deciding thread begins with.
+/// Inputs of the deciding thread.
 struct Start {
     options: Options,
     access: Access,
@@ -178,8 +179,8 @@ async fn lead(start: Start, clients: ControllerClients, stop: Stop) -> Result<Wr
     })
 }
 
-/// Asks for the tokens of all controllers that run, beside everything else: informers begin with the
-/// manager's own credentials.
+/// Asks for the tokens of all controllers that run, beside everything else: informers begin with
+/// the manager's own credentials.
 fn ask_for_tokens(clients: &ControllerClients, options: &Options) {
     let is_on = |gate: &str| options.gates.enabled(gate);
     let runs = CONTROLLERS.iter().filter(|one| options.selection.absence(one, is_on).is_none());

@@ -1,4 +1,4 @@
-//! What other threads see of the process: health, metrics, and questions to the deciding thread.
+//! State shared with other threads: health, metrics, and questions to the deciding thread.
 //!
 //! Input: the deciding thread's and the lease's reports, requests of clients. Output: the pages of
 //! the HTTPS port. Bounds: `QUESTIONS_MAX` questions wait, `ANSWER_MAX` each.
@@ -37,7 +37,7 @@ const CONFIGURATION: &str = "kubecontrollermanager.config.k8s.io";
 /// Paths that the deciding thread answers.
 const ASKED: [&str; 2] = ["/debug/controllers/", "/pintle/"];
 
-/// What is known of the process.
+/// State of the process that other threads read.
 #[derive(Debug)]
 pub(super) struct State {
     questions: mpsc::Sender<Question>,
@@ -175,8 +175,8 @@ pub(super) fn pages(state: &Arc<State>, options: &Options) -> Pages {
     }
 }
 
-/// The checks of `/healthz`, `/livez`, `/readyz`. Upstream has the first alone: the lease, and each
-/// controller from its start on. A process whose lease is late is not well, but it lives.
+/// The checks of `/healthz`, `/livez`, `/readyz`. Upstream has only the first, with the lease and
+/// each started controller. A process with a late lease fails `/healthz` but not `/livez`.
 fn checks(elects: bool, state: &Arc<State>) -> [Checks; 3] {
     let [mut healthz, livez, readyz] = ["healthz", "livez", "readyz"].map(Checks::new);
     if elects {

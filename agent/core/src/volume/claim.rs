@@ -1,9 +1,10 @@
-//! From a pod's claim to the volume that it is bound to, or why it cannot be used: pure.
+//! Resolves a pod's claim to the volume that it is bound to, or to the reason that it cannot be
+//! used. Pure.
 //!
 //! Input: the pod, and what the API server answers for the PersistentVolumeClaim and the
 //! PersistentVolume that it names. Output: a `ClaimedVolume` with the kind of volume to set up, or
-//! the kubelet's sentence. Owner: `Objects`, which reads both for the pod's worker. A claim is never
-//! watched, because the node authorizer lets a node get it and nothing else.
+//! the kubelet's sentence. Owner: `Objects`, which reads both for the pod's worker. A claim is
+//! never watched, because the node authorizer lets a node get it and nothing else.
 // k8s: pkg/kubelet/volumemanager/populator/desired_state_of_world_populator.go createVolumeSpec
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -32,7 +33,7 @@ const BLOCK: &str = "Block";
 /// Volume mode of file systems.
 const FILESYSTEM: &str = "Filesystem";
 
-/// What containers of a pod do with its volumes, by name.
+/// The volumes that containers of a pod use, by name.
 #[derive(Debug, Default)]
 pub struct VolumeUses<'a> {
     /// In `volumeMounts`.
@@ -110,15 +111,15 @@ pub fn name_of(pod: &Pod, volume: &Volume) -> Option<String> {
     Some(format!("{}-{}", pod::name(pod), volume.name))
 }
 
-/// Why the API server gave no object: its sentence.
+/// The API server's message when it returned no object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct FetchError(pub String);
 
-/// Why a claim cannot be used, in the kubelet's words.
+/// The reason for which a claim cannot be used, worded as the kubelet's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimError {
-    /// Claim or volume are not there, not bound, or not to each other.
+    /// The claim or the volume does not exist, is not bound, or they are not bound to each other.
     #[error("error processing PVC {namespace}/{claim}: {why}")]
     Unusable {
         /// The pod's namespace.

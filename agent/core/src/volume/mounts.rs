@@ -1,4 +1,4 @@
-//! What a container mounts of its pod's volumes: pure.
+//! The mounts that a container has of its pod's volumes. Pure.
 //!
 //! Input: the planned volumes, the container, its environment. Output: `PlannedMount`s in the order
 //! of the spec, for the CRI request and for `execute::prepare_container`, or why a mount cannot be,
@@ -26,7 +26,7 @@ pub struct PlannedMount {
     pub readonly: bool,
     /// Recursively read-only.
     pub recursive_read_only: bool,
-    /// What it shows is made for the pod: the runtime may give it the pod's SELinux label.
+    /// Its content belongs to the pod: the runtime may relabel it with the pod's SELinux label.
     pub relabel: bool,
     /// Propagation.
     pub propagation: Propagation,
@@ -57,14 +57,14 @@ pub enum Propagation {
     Bidirectional,
 }
 
-/// Why a container's mount cannot be planned, in the words of the kubelet.
+/// The reason for which a container's mount cannot be planned, worded as the kubelet's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct MountError(pub String);
 
 impl PodVolumes {
-    /// Mounts of a container. `env` is its environment, for `subPathExpr`; `supports_rro` tells
-    /// whether the runtime handler can mount recursively read-only.
+    /// Mounts of a container. `env` is its environment, for `subPathExpr`; `supports_rro` is true
+    /// if the runtime handler supports recursive read-only mounts.
     // k8s: pkg/kubelet/kubelet_pods.go makeMounts
     pub fn mounts(
         &self,

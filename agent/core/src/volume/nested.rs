@@ -31,13 +31,13 @@ pub fn field(pod: &Pod, path: &str) -> Result<String, String> {
     }
 }
 
-/// What is mounted inside one place of a container: paths relative to it. All volumes that are
-/// mounted at that place share it.
+/// The mounts inside one mount path of a container, relative to it. All volumes that are mounted at
+/// that path share the list.
 pub type Nested = Arc<Vec<String>>;
 
-/// For each volume where containers mount other volumes inside it; only the outermost of nested
-/// ones. One look at each container serves all volumes, and who lies where follows from the order
-/// of the paths: a pod may have very many of both.
+/// For each volume, the paths inside it at which containers mount other volumes; of nested mounts
+/// only the outermost. Each container is visited once for all volumes, and nesting follows from the
+/// order of the sorted paths, because a pod may have very many containers and volumes.
 // k8s: pkg/volume/util/nested_volumes.go getNestedMountpoints
 pub(super) fn mount_points(pod: &Pod) -> HashMap<&str, Vec<Nested>> {
     let spec = pintle_api_types::pod::spec(pod);
@@ -62,12 +62,12 @@ fn add_inside<'a>(mounts: &'a [VolumeMount], found: &mut HashMap<&'a str, Vec<Ne
     };
     let mut all: Vec<(String, &str)> =
         mounts.iter().map(|m| (clean(&m.mount_path), &*m.name)).collect();
-    // By their parts: whatever lies in a place follows it directly.
+    // Sorted by components: paths inside a mount path directly follow it.
     all.sort_by(|(a, _), (b, _)| a.split('/').cmp(b.split('/')));
     let places: Vec<&[(String, &str)]> = all.chunk_by(|(a, _), (b, _)| a == b).collect();
     let path_of = |place: usize| places[place][0].0.as_str();
     let mut nested: Vec<Vec<String>> = vec![Vec::new(); places.len()];
-    // Places that the next one may lie in, the innermost last.
+    // Mount paths that may contain the next one, the innermost last.
     let mut open: Vec<usize> = Vec::new();
     for place in 0..places.len() {
         while let Some(outer) = open.last().copied() {
@@ -151,7 +151,7 @@ mod tests {
         assert!(inside(&pod, "d").is_empty());
     }
 
-    /// Each place of each volume compared with each mount, this takes many minutes.
+    /// A comparison of each place of each volume with each mount would take many minutes.
     #[test]
     fn very_many_volumes_at_one_place_share_what_is_mounted_inside_it() {
         let spelled = |bits: usize| -> String {
@@ -166,7 +166,7 @@ mod tests {
         assert!(found.values().all(|lists| lists.iter().all(|list| Arc::ptr_eq(list, first))));
     }
 
-    /// What upstream's three loops find.
+    /// The result of upstream's three loops.
     fn plainly(mounts: &[VolumeMount], volume: &str) -> Vec<String> {
         let clean = |path: &str| {
             let parts = path.split('/').filter(|p| !p.is_empty() && *p != ".");

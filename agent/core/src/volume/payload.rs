@@ -1,4 +1,4 @@
-//! What the files of a configMap, secret, downwardAPI or projected volume contain: pure.
+//! Contents of the files of a configMap, secret, downwardAPI or projected volume. Pure.
 //!
 //! Input: the volume's sources and the objects they name, which `content` fetches. Output: a map
 //! from relative path to bytes, mode and owner, for `atomic` to write. Bounds: paths as upstream
@@ -42,7 +42,7 @@ pub enum Source {
     ConfigMap(Keys),
     /// Keys of a secret.
     Secret(Keys),
-    /// One file whose content follows from the pod; the error is a sentence.
+    /// One file with content from the pod itself; the error is a sentence.
     Field {
         /// Relative path.
         path: String,
@@ -88,7 +88,7 @@ pub struct TrustRequest {
     pub path: String,
     /// One bundle.
     pub name: Option<String>,
-    /// All bundles of a signer whose labels match.
+    /// All bundles of a signer with matching labels.
     pub signer: Option<String>,
     /// Nothing matches without.
     pub labels: Option<LabelSelector>,
@@ -103,13 +103,13 @@ pub struct CertificateRequest {
     pub volume: String,
     /// Which of its sources.
     pub source: usize,
-    /// Who signs it.
+    /// The signer's name.
     pub signer: String,
     /// Kind of the key.
     pub key_type: String,
-    /// Longest life in seconds, when not as the signer likes.
+    /// Longest lifetime in seconds; the signer's default when absent.
     pub expiration_seconds_max: Option<i32>,
-    /// What the signer is told besides.
+    /// Annotations for the signer.
     pub annotations: Option<BTreeMap<String, String>>,
     /// Relative path of the file with key and certificates.
     pub bundle_path: Option<String>,
@@ -143,7 +143,7 @@ pub struct Sources {
     pub has_group: bool,
 }
 
-/// Why content is not there.
+/// The reason for which content is missing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ContentError {
     /// No such object; harmless for an optional reference.
@@ -154,7 +154,7 @@ pub enum ContentError {
         /// Its name.
         name: String,
     },
-    /// It could not be asked for.
+    /// The object could not be read.
     #[error("{0}")]
     Failed(String),
 }

@@ -1,4 +1,4 @@
-//! From a pod's spec to what must be set up: pure.
+//! Plans a pod's volumes from its spec. Pure.
 //!
 //! Input: the pod (with the API's defaults), the node's facts, the root directory. Output:
 //! `PodVolumes` for `execute::mount_all`; `mounts` plans what a container sees of them. Owner: the
@@ -34,7 +34,7 @@ use pintle_api_types::quantity::Amount;
 const FILE_MODE: u32 = 0o644;
 /// Default of a token's `expirationSeconds`.
 const TOKEN_SECONDS: i64 = 3600;
-/// Why a volume that a container wants as a device is refused.
+/// The message for a volume that a container wants as a device and cannot have.
 const RAW_BLOCK: &str = "volumeDevices of a volume that is no claim";
 
 /// When a volume of a disk is given to the pod's group.

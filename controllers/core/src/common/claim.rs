@@ -1,5 +1,5 @@
-//! Which objects belong to a controller's object: it adopts orphans that its selector selects, and
-//! releases its own objects that the selector does not select any more.
+//! Claims the objects of an owner: adopts orphans that its selector selects, and releases its own
+//! objects that the selector does not select any more.
 //!
 //! Input: objects that the owner controls, and orphans of its namespace. Output: those that are its
 //! own afterwards. Before the first adoption the owner is read live, because an owner that was
@@ -18,7 +18,7 @@ use crate::frame::{Stop, Transcript};
 use crate::meta::Meta;
 use crate::tables::Row;
 
-/// Whose objects are claimed, and how.
+/// The owner and the kind of the objects to claim.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim<'a> {
     /// The owner's kind.
@@ -31,7 +31,7 @@ pub struct Claim<'a> {
     pub finalizers: &'a [&'a str],
 }
 
-/// What happens to one object.
+/// The decision for one object.
 enum Fate {
     Own,
     Foreign,
@@ -162,7 +162,7 @@ impl Claim<'_> {
 fn is_adopted(answer: Answer, failure: &mut Option<Stop>) -> bool {
     match answer {
         Ok(_) => return true,
-        // It is gone; that changes nothing for the others.
+        // The object was deleted; the other objects are not affected.
         Err(error) if error.is_not_found() => {}
         Err(error) => *failure = Some(error.into()),
     }
@@ -171,7 +171,7 @@ fn is_adopted(answer: Answer, failure: &mut Option<Stop>) -> bool {
 
 fn note_release(answer: Answer, failure: &mut Option<Stop>) {
     match answer {
-        // Not found: it is gone. Invalid: its UID is another, or it has no such owner any more.
+        // Not found: it was deleted. Invalid: its UID differs, or it no longer has this owner.
         Err(error) if !error.is_not_found() && !error.is_invalid() => *failure = Some(error.into()),
         _ => {}
     }

@@ -29,7 +29,7 @@ const CONFLICTS_MAX: u32 = 3;
 /// A revision as tables and answers have it.
 pub type Revision = Rc<Kept<ControllerRevision>>;
 
-/// Whose history it is.
+/// The owner of a history of revisions.
 #[derive(Clone, Copy, Debug)]
 pub struct History<'a> {
     /// The owner's kind.

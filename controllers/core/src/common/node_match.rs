@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer};
 use crate::kinds::{Node, Taint};
 use crate::meta::or_default;
 
-/// What a pod says about the nodes that it may run on.
+/// A pod's constraints on nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct NodeFit {

@@ -41,7 +41,7 @@ pub fn generate_name(owner: &str) -> String {
 /// The request that creates a pod.
 ///
 /// # Errors
-/// When the pod has no labels: it would be nobody's.
+/// When the pod has no labels, because no selector would match it.
 // k8s: pkg/controller/controller_utils.go createPods
 pub fn create(namespace: &str, pod: Value) -> Result<Request, Stop> {
     let labels = pod["metadata"]["labels"].as_object();
@@ -75,7 +75,7 @@ pub fn record_created(answer: &Answer, about: &EventTarget, asked: &mut Transcri
             let message = format!("Created pod: {name}");
             asked.event(Event::normal(about.clone(), "SuccessfulCreate", message));
         }
-        // Nothing can be created there any more: no event tells anything new.
+        // Every create in a terminating namespace fails, so an event adds nothing.
         Err(error) if error.is_namespace_terminating() => {}
         Err(error) => {
             let message = format!("Error creating: {error}");
@@ -84,7 +84,8 @@ pub fn record_created(answer: &Answer, about: &EventTarget, asked: &mut Transcri
     }
 }
 
-/// Records the event about an attempt to delete a pod; returns the error unless the pod is gone.
+/// Records the event about an attempt to delete a pod; returns the error unless the pod was already
+/// deleted.
 pub fn record_deleted(
     name: &str,
     answer: Answer,

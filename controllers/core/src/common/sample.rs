@@ -1,4 +1,4 @@
-//! What a sync counts for the metrics of its controller.
+//! Metric samples that a sync adds to the metrics of its controller.
 //!
 //! A sync is pure, so it leaves its samples as notes; the controller adds them up.
 
@@ -11,7 +11,7 @@ pub struct Sample {
     pub name: &'static str,
     /// Labels and their values, in the metric's order.
     pub labels: Vec<(&'static str, String)>,
-    /// What a counter grows by, or a histogram observes.
+    /// The increment of a counter, or the value that a histogram observes.
     pub value: f64,
 }
 

@@ -1,7 +1,7 @@
 //! Times as the API has them: whole seconds, in RFC 3339.
 //!
-//! What is finer is cut off when it is written; a controller that compares a written time with its
-//! own clock would otherwise see a change each time.
+//! Finer parts of a time are lost when it is written; a controller that compares a written time
+//! with its own clock would otherwise see a change each time.
 // k8s: staging/src/k8s.io/apimachinery/pkg/apis/meta/v1/time.go
 
 use jiff::Timestamp;

@@ -69,7 +69,7 @@ pub trait Controller: 'static {
     /// What a sync of the key reads; `None` when there is nothing to do.
     fn snapshot(&mut self, key: &Self::Key, tables: &Tables, now: Now) -> Option<Self::Snapshot>;
 
-    /// Decides. Pure: run anew for each answer.
+    /// Decides. Pure, and rerun from the start for each answer.
     ///
     /// # Errors
     /// When a request has to be answered first, and when the sync failed.

@@ -1,8 +1,8 @@
-//! What a controller says about one object: what its key waits for, and what its next sync would do.
+//! A controller's state of one object: the waits of its key, and the writes of its next sync.
 //!
-//! Input: a key, the tables, the queue. Output: [`KeyState`], and a [`DrySync`] that runs the sync up
-//! to its first write. Reads are answered by the caller; a write is never made. Bounds: the reads of
-//! one sync up to its first write.
+//! Input: a key, the tables, the queue. Output: [`KeyState`], and a [`DrySync`] that runs the sync
+//! up to its first write. Reads are answered by the caller; a write is never made. Bounds: the
+//! reads of one sync up to its first write.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::controller::Controller;
 use super::running::catch;
 use super::transcript::{Stop, Transcript};
 
-/// What is known of the key of an object.
+/// The state of an object's key.
 pub struct KeyState {
     /// The controller.
     pub controller: &'static str,
@@ -53,8 +53,8 @@ pub enum KeyWait {
 
 /// A sync that is run without its writes.
 pub trait DrySync {
-    /// Runs until a write would be made or the sync ends. Returns the reads that have to be answered
-    /// first, none when it is over.
+    /// Runs until a write would be made or the sync ends. Returns the reads that have to be
+    /// answered first, none when it is over.
     fn advance(&mut self) -> Vec<Request>;
     /// Brings the answers to these reads, one for each.
     fn answer(&mut self, answers: Vec<Answer>);

@@ -1,10 +1,10 @@
 //! Own writes that a key waits for: its next sync sees their effect.
 //!
-//! Input: the answers to the key's requests. Output: whether the tables are as new as these answers.
-//! A created or changed object counts as seen once the table of its kind has its version; a deleted
-//! one once it is gone from the table or marked as deleting. After a request without an answer, a
-//! list of the kind settles what is there. No time-out acts: acting on stale tables creates pods
-//! twice.
+//! Input: the answers to the key's requests. Output: whether the tables are as new as these
+//! answers. A created or changed object counts as seen once the table of its kind has its version;
+//! a deleted one once the table lacks it or marks it as deleting. After a request without an
+//! answer, a list of the kind shows the outcome. No time-out opens a fence, because a sync on stale
+//! tables creates pods twice.
 // k8s: pkg/controller/util/consistency/consistency.go
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::meta::Uid;
 use crate::tables::Tables;
 
-/// What a key waits for.
+/// The writes that a key waits for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Fence {
     versions: BTreeMap<Kind, u64>,
@@ -34,13 +34,13 @@ struct Gone {
 }
 
 impl Fence {
-    /// Records what a request came to.
+    /// Records the outcome of a request.
     pub(super) fn record(&mut self, request: &Request, answer: &Answer, tables: &Tables) {
         let object = match answer {
             Ok(object) => object,
             Err(error) if error.is_unknown() => return self.record_unknown(request),
             Err(error) if error.is_not_found() => {
-                // The object was deleted by somebody else: the table will say so.
+                // Another client deleted the object: the table will show the deletion.
                 if let Request::Delete { target, .. } = request {
                     self.record_gone(target.kind, &target.key, tables);
                 }
@@ -91,12 +91,12 @@ impl Fence {
         }
     }
 
-    /// The lists that settle what requests without an answer came to.
+    /// The lists that show the outcome of requests without an answer.
     pub(super) fn unknown(&self) -> &[Request] {
         &self.unknown
     }
 
-    /// Records the answers to these lists; one that failed has to be asked for again.
+    /// Records the answers to these lists; a failed list must be requested again.
     pub(super) fn settle(&mut self, answers: &[Answer]) {
         let lists = std::mem::take(&mut self.unknown);
         for (list, answer) in lists.into_iter().zip(answers) {
@@ -109,7 +109,7 @@ impl Fence {
         }
     }
 
-    /// Forgets what the tables show by now; says whether nothing is left.
+    /// Drops the writes that the tables show; true when none is left.
     pub(super) fn is_open(&mut self, tables: &Tables) -> bool {
         self.versions
             .retain(|kind, version| tables.version(*kind).is_some_and(|known| known < *version));
@@ -125,12 +125,12 @@ impl Fence {
         self.versions.iter().map(|(kind, version)| (*kind, *version))
     }
 
-    /// The objects that have to go.
+    /// The deleted objects that the tables may still have.
     pub(super) fn gone(&self) -> impl Iterator<Item = (Kind, ObjectKey)> {
         self.gone.iter().map(|gone| (gone.kind, gone.key.clone()))
     }
 
-    /// What is waited for, for people.
+    /// Describes the pending writes for explain.
     pub(super) fn describe(&self) -> String {
         let versions = self
             .versions

@@ -1,8 +1,8 @@
-//! The fences of a controller's keys, by what they wait for.
+//! The fences of a controller's keys, indexed by kind and object.
 //!
-//! Input: own writes, and what watches have shown since. Output: keys that may be synced. A change
-//! costs only the fences that wait for it: a controller that has written for thousands of keys looks
-//! at none of the others. Bounds: an entry for each fence and what it waits for.
+//! Input: own writes, and the changes that watches have reported since. Output: keys that may be
+//! synced. A change visits only the fences that wait for it, also when thousands of keys have one.
+//! Bounds: an entry for each fence and each write that it waits for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,9 +17,9 @@ use crate::tables::Tables;
 #[derive(Debug)]
 pub(super) struct Fences<K> {
     fences: BTreeMap<K, Fence>,
-    /// The keys that wait for a version of a kind; also ones that do not any more.
+    /// The keys that wait for a version of a kind; may include keys that no longer wait.
     versions: BTreeMap<Kind, BTreeSet<(u64, K)>>,
-    /// The keys that wait for an object to go.
+    /// The keys that wait for the deletion of an object.
     gone: BTreeMap<(Kind, ObjectKey), BTreeSet<K>>,
     /// Keys with a fence that may be open.
     touched: BTreeSet<K>,
@@ -42,12 +42,12 @@ impl<K: Clone + Ord> Fences<K> {
         self.fences.is_empty()
     }
 
-    /// What a key waits for.
+    /// The fence of a key, if it has one.
     pub(super) fn get(&self, key: &K) -> Option<&Fence> {
         self.fences.get(key)
     }
 
-    /// Records what a key's requests came to.
+    /// Records the outcome of a key's requests.
     pub(super) fn record(
         &mut self,
         key: &K,
@@ -74,10 +74,10 @@ impl<K: Clone + Ord> Fences<K> {
         }
     }
 
-    /// Enters what the key waits for.
+    /// Indexes the key's fence.
     fn enter(&mut self, key: &K, tables: &Tables) {
         let Some(fence) = self.fences.get(key) else { return };
-        // What is not followed is not waited for.
+        // Kinds that are not watched are not waited for.
         let is_awaited = |kind, version| tables.version(kind).is_some_and(|known| known < version);
         for (kind, version) in
             fence.versions().filter(|(kind, version)| is_awaited(*kind, *version))
@@ -112,7 +112,7 @@ impl<K: Clone + Ord> Fences<K> {
         }
     }
 
-    /// An object changed or is gone.
+    /// Records that an object changed or was deleted.
     pub(super) fn note_change(&mut self, kind: Kind, object: ObjectKey) {
         if !self.gone.is_empty()
             && let Some(keys) = self.gone.remove(&(kind, object))
@@ -121,7 +121,8 @@ impl<K: Clone + Ord> Fences<K> {
         }
     }
 
-    /// Returns the keys with a fence that opened since the last call; busy keys stay for a later call.
+    /// Returns the keys with a fence that opened since the last call; busy keys stay for a later
+    /// call.
     pub(super) fn take_open(&mut self, is_busy: impl Fn(&K) -> bool, tables: &Tables) -> Vec<K> {
         let mut open = Vec::new();
         for key in std::mem::take(&mut self.touched) {
@@ -132,7 +133,7 @@ impl<K: Clone + Ord> Fences<K> {
             } else if self.is_open(&key, tables) {
                 open.push(key);
             } else {
-                // The object may still be there.
+                // The object may still exist.
                 self.enter(&key, tables);
             }
         }

@@ -1,7 +1,8 @@
 //! The frame: all controllers of a process, their tables and queues, as a state machine.
 //!
-//! Input: watch events, answers, the time. Output: [`Order`]s. The daemon carries them out with real
-//! requests, the simulator against an API server in memory. One thread owns it. It never waits.
+//! Input: watch events, answers, the time. Output: [`Order`]s. The daemon carries them out with
+//! real requests, the simulator against an API server in memory. One thread owns it. It never
+//! waits.
 
 mod controller;
 mod drive;
@@ -50,7 +51,7 @@ pub enum Order {
     Send {
         /// Names them.
         ticket: Ticket,
-        /// The controller whose identity sends them, or [`MANAGER`].
+        /// The controller that sends them under its identity, or [`MANAGER`].
         controller: &'static str,
         /// The requests.
         requests: Vec<Request>,

@@ -13,9 +13,9 @@ use pintle_api_types::fair::FairQueue;
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::rate::{Bucket, Rate};
 
-/// Tenants whose retries are counted before those that have none left are forgotten.
+/// Tenants with a retry limiter, above which limiters that are full again are dropped.
 const TENANTS_MAX: usize = 1024;
-/// Longest wait that anybody can ask for.
+/// Longest wait of a key.
 const WAIT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// How long failures of a key wait.
@@ -61,8 +61,8 @@ pub struct QueueStats {
 
 /// A key of a queue.
 pub trait QueueKey: Clone + Eq + Hash + Ord {
-    /// On whose behalf the key is synced: its namespace. Tenants take turns, and failures of one
-    /// slow down no other one.
+    /// The tenant of the key: its namespace. Tenants are served in turn, and failures of one tenant
+    /// do not delay the others.
     fn tenant(&self) -> &str {
         ""
     }
@@ -230,7 +230,7 @@ impl<K: QueueKey> WorkQueue<K> {
         }
     }
 
-    /// Keys whose wait is over wait to be taken.
+    /// Moves keys with an expired wait into the queue.
     pub fn release_due(&mut self, now: Instant) {
         while self.delayed.first().is_some_and(|(at, _)| *at <= now) {
             let Some((_, key)) = self.delayed.pop_first() else { return };

@@ -23,7 +23,7 @@ use super::{MANAGER, Order, Ticket};
 use crate::common::sample::SampleTotals;
 use crate::tables::{Change, Tables};
 
-/// A controller whose types are hidden.
+/// A type-erased controller.
 pub(super) trait Run {
     fn name(&self) -> &'static str;
     fn kinds(&self) -> Vec<Kind>;
@@ -89,7 +89,7 @@ pub(super) struct Running<C: Controller> {
     syncs: BTreeMap<C::Key, Sync<C>>,
     tickets: BTreeMap<Ticket, C::Key>,
     fences: Fences<C::Key>,
-    /// The last failure of each key whose last sync failed.
+    /// The failure of each key that failed in its last sync.
     failed: BTreeMap<C::Key, String>,
     stats: ControllerStats,
     is_started: bool,

@@ -1,9 +1,9 @@
-//! The requests of one sync and their answers: what lets a sync be a pure function.
+//! The requests of one sync and their answers, which make a sync a pure function.
 //!
-//! A sync asks for requests in order. The transcript returns the answer when it has it; otherwise it
-//! stops the sync, which is run anew from its first line once the answer is there. So a sync is
-//! straight-line code, and the same snapshot with the same answers gives the same requests: what the
-//! simulator replays and explain reads. Bounds: `BATCH_MAX` requests at once.
+//! A sync makes requests in order. The transcript returns the answer if it is recorded; otherwise
+//! it stops the sync, which is rerun from its first line after the answer arrives. So a sync is
+//! straight-line code, and the same snapshot with the same answers gives the same requests, which
+//! the simulator replays and explain reads. Bounds: `BATCH_MAX` requests at once.
 
 use std::ops::Range;
 
@@ -30,11 +30,11 @@ pub enum Stop {
 pub struct SyncError {
     /// The sentence for the log and for explain.
     pub message: String,
-    /// Whether and when it is tried again.
+    /// When it is retried, if at all.
     pub retry: Retry,
 }
 
-/// Whether and when a failed sync is tried again.
+/// When a failed sync is retried, if at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
     /// After the back-off of its key.
@@ -43,13 +43,13 @@ pub enum Retry {
     Quietly,
     /// Only when something changes.
     Never,
-    /// Only when something changes, and it is no failure to report: nothing can be done, such as in a
-    /// namespace that is being deleted.
+    /// Only when something changes, and it is no failure to report: nothing can be done, such as in
+    /// a namespace that is being deleted.
     NeverSilently,
 }
 
 impl Stop {
-    /// The sync failed and is tried again after the back-off of its key.
+    /// A failed sync that is retried after the back-off of its key.
     pub fn failed(message: impl Into<String>) -> Self {
         Self::Failed(SyncError { message: message.into(), retry: Retry::Backoff })
     }
@@ -130,7 +130,7 @@ impl Transcript {
     /// [`Stop::Pending`] until all are answered.
     ///
     /// # Panics
-    /// In debug builds when a sync that is run anew asks for something else.
+    /// In debug builds when a rerun of the sync makes another request.
     pub fn send_all(&mut self, requests: Vec<Request>) -> Result<Vec<Answer>, Stop> {
         if requests.is_empty() {
             return Ok(Vec::new());

@@ -1,8 +1,8 @@
 //! Hashes in the names that upstream's controllers make: FNV sums, written in a safe alphabet.
 //!
 //! Input: a pod template as JSON, or the bytes of a revision. Output: the pod-template-hash of
-//! Deployments and DaemonSets, and the hash in the names of ControllerRevisions. Nothing is kept:
-//! the printed text, several times as long as the JSON, goes into the sum piece by piece.
+//! Deployments and DaemonSets, and the hash in the names of ControllerRevisions. The printed text,
+//! several times as long as the JSON, is hashed piece by piece and never held whole.
 
 use std::fmt;
 

@@ -1,8 +1,8 @@
-//! A quantity as Go keeps it: which of its two numbers is set, and whether its text is kept.
+//! A quantity in Go's representation: which of its two numbers is set, and the cached text, if any.
 //!
-//! Input: a quantity in JSON. Output: [`GoQuantity`], whose private fields the printer shows, since
-//! the hash of a template sees them: `100m` keeps its text and `64Mi` does not. Amounts themselves
-//! are `pintle_api_types::quantity`.
+//! Input: a quantity in JSON. Output: [`GoQuantity`]. The printer shows its private fields, because
+//! they are part of a template's hash: `100m` keeps its text and `64Mi` does not. Amounts
+//! themselves are `pintle_api_types::quantity`.
 //!
 //! Bounds: numbers beyond 127 bits saturate; the API server stores none of them in a template.
 // k8s: staging/src/k8s.io/apimachinery/pkg/api/resource/quantity.go ParseQuantity

@@ -1,8 +1,8 @@
-//! What quotas charge for a pod.
+//! The charge of a pod to quotas.
 //!
-//! Input: what was read of a pod. Output: the sums of its requests and limits, and by which scopes it is
-//! selected. The sums are one text that all pods of a template share. A resize that is under way
-//! counts with the larger values.
+//! Input: what was read of a pod. Output: the sums of its requests and limits, and by which scopes
+//! it is selected. The sums are one text that all pods of a template share. A resize that is under
+//! way counts with the larger values.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use pintle_api_types::quantity::{Amount, Amounts};
 use pintle_api_types::symbol::Symbol;
 use serde::{Deserialize, Serialize};
 
-/// What quotas charge for a pod.
+/// The charge of a pod to quotas.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodCharge {
     /// Its requests and limits, as JSON.
@@ -37,7 +37,7 @@ struct Sums {
     limits: BTreeMap<String, String>,
 }
 
-/// What of a pod's spec and status the charge is computed from.
+/// The parts of a pod's spec and status from which the charge is computed.
 #[derive(Debug, Default)]
 pub(super) struct Charged<'a> {
     pub(super) containers: Vec<ChargedContainer>,
@@ -64,7 +64,7 @@ pub(super) struct ChargedContainer {
     resources: Option<ResourceRequirements>,
 }
 
-/// What is in force of a container.
+/// The actuated resources of a container.
 #[derive(Debug)]
 pub(super) struct ActuatedContainer {
     pub(super) name: Symbol,
@@ -138,7 +138,7 @@ impl PodCharge {
         self.usage == other.usage
     }
 
-    /// What names the sums: pods with equal names have equal sums.
+    /// The key of the sums: pods with equal keys have equal sums.
     pub fn usage_name(&self) -> &Symbol {
         &self.usage
     }
@@ -176,7 +176,7 @@ impl AffinityTerms {
     }
 }
 
-/// A pod whose containers have the values that are in force.
+/// The pod with the actuated resources of its containers.
 fn effective_pod(
     [main, init]: [Vec<ChargedContainer>; 2],
     resources: Option<ResourceRequirements>,
@@ -241,7 +241,8 @@ fn largest(lists: &[&Option<BTreeMap<String, Quantity>>]) -> BTreeMap<String, Qu
     largest
 }
 
-/// The spec has no CPU or memory, requested or as a limit. Values of running containers do not count.
+/// The spec has no CPU or memory, requested or as a limit. Values of running containers do not
+/// count.
 // k8s: pkg/apis/core/v1/helper/qos/qos.go ComputePodQOS
 fn is_best_effort(charged: &Charged<'_>) -> bool {
     let counts = |list: &Option<BTreeMap<String, Quantity>>| {

@@ -38,7 +38,7 @@ pub struct ClaimSpec {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct ClaimResources {
-    /// What it asks for.
+    /// The requested resources.
     #[serde(deserialize_with = "or_default")]
     pub requests: BTreeMap<Symbol, Quantity>,
 }
@@ -47,7 +47,7 @@ pub struct ClaimResources {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ClaimStatus {
-    /// What is allocated while it is expanded.
+    /// The resources allocated during an expansion.
     #[serde(deserialize_with = "or_default")]
     pub allocated_resources: BTreeMap<Symbol, Quantity>,
     /// The class of volume attributes that its volume has.

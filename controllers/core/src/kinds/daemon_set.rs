@@ -27,7 +27,7 @@ facts!(DaemonSet, DAEMON_SETS, whole: true);
 pub struct DaemonSetSpec {
     /// Which pods are its own.
     pub selector: PodSelector,
-    /// What its pods are like, as far as that decides which nodes they run on.
+    /// The parts of the pod template that decide which nodes the pods run on.
     pub template: DaemonTemplate,
     /// `RollingUpdate` or `OnDelete`, and the limits.
     pub update_strategy: Strategy,
@@ -57,11 +57,11 @@ pub struct DaemonSetStatus {
     pub current_number_scheduled: i32,
     /// Nodes that have one and should not.
     pub number_misscheduled: i32,
-    /// Nodes whose pod is ready.
+    /// Nodes with a ready pod.
     pub number_ready: i32,
-    /// Nodes whose pod is of the current template.
+    /// Nodes with a pod of the current template.
     pub updated_number_scheduled: i32,
-    /// Nodes whose pod is ready long enough.
+    /// Nodes with an available pod.
     pub number_available: i32,
     /// Nodes that should run a pod and have none that is available.
     pub number_unavailable: i32,

@@ -45,7 +45,7 @@ pub struct JobSpec {
     pub active_deadline_seconds: Option<i64>,
     /// No pods are to run.
     pub suspend: Option<bool>,
-    /// What failures of pods mean.
+    /// Actions upon failures of pods.
     pub pod_failure_policy: Option<Box<PodFailurePolicy>>,
     /// When an indexed Job has succeeded before all its indexes have.
     pub success_policy: Option<Box<SuccessPolicy>>,
@@ -55,11 +55,11 @@ pub struct JobSpec {
     pub managed_by: Option<Box<str>>,
     /// Which pods are its own.
     pub selector: PodSelector,
-    /// What its pods look like.
+    /// The pod template.
     pub template: JobPodTemplate,
 }
 
-/// What is read of the template of a Job's pods.
+/// The fields of a Job's pod template that are read.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct JobPodTemplate {
@@ -67,7 +67,7 @@ pub struct JobPodTemplate {
     pub spec: JobPodSpec,
 }
 
-/// What is read of the spec in the template of a Job's pods.
+/// The fields of the spec in a Job's pod template that are read.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct JobPodSpec {
@@ -75,7 +75,7 @@ pub struct JobPodSpec {
     pub restart_policy: Symbol,
 }
 
-/// What failures of pods mean: the first rule that matches decides.
+/// Actions upon failures of pods: the first matching rule decides.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct PodFailurePolicy {

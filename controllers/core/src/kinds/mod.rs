@@ -1,4 +1,4 @@
-//! What controllers read of the objects of each kind.
+//! The fields of each kind's objects that controllers read.
 //!
 //! One file a kind or family. A struct has the field's names of Kubernetes, and only those fields
 //! that some controller reads; the rest of the text is skipped while it is decoded.

@@ -23,7 +23,7 @@ facts!(Namespace, NAMESPACES, whole: false);
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct NamespaceSpec {
-    /// What has to happen before it is removed.
+    /// Finalizers that must be removed before the namespace is.
     #[serde(deserialize_with = "or_default")]
     pub finalizers: Box<[Symbol]>,
 }

@@ -21,12 +21,12 @@ facts!(Node, NODES, whole: false);
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct NodeSpec {
-    /// What keeps pods away from it.
+    /// The node's taints.
     #[serde(deserialize_with = "or_default")]
     pub taints: Box<[Taint]>,
 }
 
-/// What keeps pods away that do not tolerate it.
+/// A taint, which repels pods that do not tolerate it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Taint {

@@ -110,7 +110,7 @@ pub struct ReplicaSpec {
     pub selector: PodSelector,
     /// Seconds that a pod has to be ready before it counts as available.
     pub min_ready_seconds: i32,
-    /// What its pods are created from.
+    /// The pod template.
     #[serde(deserialize_with = "or_default")]
     pub template: TemplateFacts,
 }
@@ -122,7 +122,7 @@ impl ReplicaSpec {
     }
 }
 
-/// What controllers read of a pod template; the rest is in the whole object.
+/// The fields of a pod template that controllers read; the rest is in the whole object.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct TemplateFacts {

@@ -42,10 +42,10 @@ pub struct StatefulSetSpec {
     /// The ordinal of the first pod.
     #[serde(rename = "ordinals", deserialize_with = "start")]
     pub first_ordinal: i32,
-    /// What each pod claims.
+    /// Templates of the claims of each pod.
     #[serde(deserialize_with = "or_default")]
     pub volume_claim_templates: Box<[ClaimTemplate]>,
-    /// Whether claims outlive their pod and the set.
+    /// The retention of claims after the deletion of their pod or of the set.
     #[serde(deserialize_with = "or_default")]
     pub persistent_volume_claim_retention_policy: RetentionPolicy,
 }
@@ -59,7 +59,7 @@ pub struct ClaimTemplate {
     pub name: Symbol,
 }
 
-/// Whether claims outlive their pod and the set: `Retain` or `Delete`.
+/// The retention of claims after their pod or the set is deleted: `Retain` or `Delete`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct RetentionPolicy {

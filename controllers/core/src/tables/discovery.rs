@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use pintle_api_types::kind::Kind;
 use pintle_api_types::symbol::Symbol;
 
-/// What discovery found.
+/// The kinds that discovery found.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Discovery {
     /// Every version of every kind, without subresources.

@@ -36,7 +36,7 @@ impl Row for kinds::Metadata {
     }
 }
 
-/// What a watch reports.
+/// An event of a list or watch.
 #[derive(Debug)]
 pub enum WatchEvent {
     /// A list begins; an earlier one that was not completed does not count.
@@ -99,7 +99,7 @@ macro_rules! tables {
             Discovered,
         }
 
-        /// What is known of the cluster.
+        /// The cluster's objects, a table for each kind.
         #[derive(Debug, Default)]
         #[allow(missing_docs)] // the names are the documentation
         pub struct Tables {
@@ -215,7 +215,7 @@ macro_rules! tables {
                 all.into_iter().flatten().any(|object| !object.metadata.is_deleting())
             }
 
-            /// Some object has the UID. Goes over all objects.
+            /// True if some object has the UID. Scans all objects.
             pub fn has_uid(&self, uid: &str) -> bool {
                 $(if self.$field.iter().any(|object| object.metadata().uid.as_str() == uid) {
                     return true;
@@ -385,8 +385,8 @@ impl Tables {
         Vec::new()
     }
 
-    /// Only metadata is kept of a kind that no controller reads whole, also before its first object:
-    /// an empty first list is one of metadata, too.
+    /// Only metadata is kept of a kind that no controller reads whole, also before its first
+    /// object: an empty first list is one of metadata, too.
     pub(crate) fn begin_metadata_unless(&mut self, kind: Kind, is_whole: bool) {
         if !is_whole {
             self.metadata.entry(kind).or_default();

@@ -11,11 +11,11 @@ use pintle_api_types::symbol::Symbol;
 
 use crate::meta::{Meta, Uid};
 
-/// What a table needs to know of an object.
+/// An object that a table can hold.
 pub trait Row {
     /// Its metadata.
     fn meta(&self) -> &Meta;
-    /// What else it is found by.
+    /// Its key in the second index, if it has one.
     fn index(&self) -> Option<&str> {
         None
     }
@@ -24,9 +24,9 @@ pub trait Row {
 /// A change of one object: one of both is there.
 #[derive(Debug)]
 pub struct Delta<T> {
-    /// The state before; none of an object that is new.
+    /// The state before the change; `None` for a new object.
     pub old: Option<Rc<T>>,
-    /// The state after; none of an object that is gone.
+    /// The state after the change; `None` for a deleted object.
     pub new: Option<Rc<T>>,
 }
 
@@ -120,7 +120,7 @@ impl<T: Row> Table<T> {
             .map(|(_, object)| object)
     }
 
-    /// The objects whose controller has this UID, by key.
+    /// The objects with the controller of this UID, by key.
     pub fn controlled_by(&self, uid: &Uid) -> impl Iterator<Item = &Rc<T>> {
         self.of_keys(self.by_controller.get(uid))
     }
@@ -166,7 +166,7 @@ impl<T: Row> Table<T> {
         Some(Delta { old, new: Some(new) })
     }
 
-    /// Removes an object, whose last state had this version.
+    /// Removes an object; `version` is that of its last state.
     pub fn remove(&mut self, key: &ObjectKey, version: u64) -> Option<Delta<T>> {
         self.version = self.version.max(version);
         let old = self.objects.remove(key)?;

@@ -2,8 +2,8 @@
 //!
 //! Input: the set and the revisions of its namespace. Output: the current revision, the others, and
 //! requests that adopt, label, create, renumber and delete revisions.
-//! A revision is current when the bytes of its data are those of the set. The newest one also when it
-//! restores the same set once defaults are set: a release of Kubernetes that prints templates in
+//! A revision is current when the bytes of its data are those of the set. The newest one also when
+//! it restores the same set once defaults are set: a release of Kubernetes that prints templates in
 //! another way gets no new revision.
 // k8s: pkg/controller/daemon/update.go constructHistory
 
@@ -45,7 +45,7 @@ impl DaemonHistory {
     }
 }
 
-/// Finds, creates and mends the revisions of a set.
+/// Finds, creates and repairs the revisions of a set.
 pub(super) struct Historian<'a> {
     /// The set.
     pub(super) set: &'a DaemonSet,

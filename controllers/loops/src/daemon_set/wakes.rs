@@ -1,8 +1,9 @@
 //! Which changes wake which DaemonSets.
 //!
-//! Input: changes of pods, revisions and nodes. Output: keys to sync. A node wakes only the sets that
-//! it concerns: those that it lacks a pod of, has a pod of and should not, or whose count of
-//! misscheduled pods may be old. A NoSchedule taint put under a running pod wakes nothing.
+//! Input: changes of pods, revisions and nodes. Output: keys to sync. A node wakes only the sets
+//! that it concerns: sets that lack a pod on it, sets with a pod that it should not run, and sets
+//! with a possibly stale count of misscheduled pods. A NoSchedule taint on the node of a running
+//! pod wakes no set.
 // k8s: pkg/controller/daemon/daemon_controller.go addPod, updatePod, addHistory, syncNodeUpdate
 
 use std::collections::BTreeSet;

@@ -1,9 +1,9 @@
 //! Writes that the shadow would make and those that the acting manager made, matched.
 //!
-//! Input: the writes of each sync, the changes in the tables, the time. Output: a [`Report`]. A sync
-//! replaces what an earlier sync of its key would have written. A write that is still wanted after
-//! [`DOUBT_WAIT`] is a difference; so is a change that no sync wants within that time, if only a
-//! controller makes such changes. Pure. Bounds: the writes of one sync for each key.
+//! Input: the writes of each sync, the changes in the tables, the time. Output: a [`Report`]. A
+//! sync replaces what an earlier sync of its key would have written. A write that is still wanted
+//! after [`DOUBT_WAIT`] is a difference; so is a change that no sync wants within that time, if
+//! only a controller makes such changes. Pure. Bounds: the writes of one sync for each key.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -23,8 +23,8 @@ pub const DOUBT_WAIT: Duration = Duration::from_secs(10);
 /// Letters of a content that are shown.
 const CONTENT_MAX: usize = 600;
 
-/// Controllers that delete what others made: a deletion that they do not want any more was a mistake.
-/// Of others it depends on counts, which change.
+/// Controllers that delete objects of other clients: a deletion that they no longer want was a
+/// mistake. Deletions by other controllers depend on counts, which change.
 const DELETERS: [&str; 2] = ["garbage-collector-controller", "namespace-controller"];
 
 /// A controller and a key of it.

@@ -260,7 +260,7 @@ fn changed(change: &Change, kind: Kind, old: &Meta, new: &Meta) -> Vec<Deed> {
     deeds
 }
 
-/// The controller whose write a change is for sure; `None` when users or others make such changes.
+/// The controller that certainly made a change; `None` when other clients make such changes too.
 pub(super) fn author(change: &Change, deed: &Deed, tables: &Tables) -> Option<&'static str> {
     let meta = change.new_meta().or(change.old_meta())?;
     match deed.mark.action {

@@ -11,7 +11,7 @@ use serde::Serialize;
 /// Differences that are kept.
 const KEPT_MAX: usize = 256;
 
-/// Who alone would write, or wrote.
+/// The one side that would write, or wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Side {
@@ -31,7 +31,7 @@ pub struct Difference {
     pub controller: &'static str,
     /// What is written, such as `create pods`.
     pub reason: String,
-    /// Who alone would write.
+    /// The one side that would write.
     pub side: Side,
     /// The object.
     pub object: String,

@@ -1,5 +1,5 @@
-//! What tells the pods of a StatefulSet apart: ordinals, names and labels, and the pod that a
-//! template describes for an ordinal.
+//! The identity of a StatefulSet's pods (ordinals, names, labels), and the pod that a template
+//! describes for an ordinal.
 //!
 //! Input: a set and pods. Output: ordinals, whether a pod has its identity, and new pods. Pure.
 // k8s: pkg/controller/statefulset/stateful_set_utils.go

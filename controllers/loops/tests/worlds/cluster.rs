@@ -1,7 +1,7 @@
 //! A scheduler and a kubelet, as far as controllers notice them.
 //!
-//! Pods are bound to a node with room, become Running and Ready, end if their label says so, and are
-//! removed some time after they were deleted.
+//! Pods are bound to a node with room, become Running and Ready, end if their label says so, and
+//! are removed some time after they were deleted.
 
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{NODES, PODS};
@@ -104,5 +104,5 @@ fn status(key: &ObjectKey, status: Value) -> Request {
     Request::Patch { target, form: PatchForm::Merge, body: json!({"status": status}) }
 }
 
-/// Who the kubelet and the scheduler are.
+/// The identity of the kubelet and the scheduler.
 pub(crate) const IDENTITY: Identity = Identity::Admin;

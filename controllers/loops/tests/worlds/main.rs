@@ -10,7 +10,7 @@
 //! Faults: lag and reordering between kinds, conflicts, lost answers, requests that arrive after
 //! their sender's death, crashes between any two requests, a second manager that leads too early.
 //! Checks: after each request (checks.rs), and at the end, when nothing moves any more: the wanted
-//! state is reached, and managers that start anew write nothing.
+//! state is reached, and restarted managers write nothing.
 
 mod checks;
 mod cluster;

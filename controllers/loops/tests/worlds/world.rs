@@ -1,4 +1,4 @@
-//! A world: time, chance, and who does the next thing.
+//! A world: the clock, the random numbers, and the choice of the next actor.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -63,7 +63,7 @@ pub(crate) struct World {
     log: Vec<String>,
 }
 
-/// Who does the next thing.
+/// The next actor and its action.
 enum Turn {
     Deliver { manager: usize, kind: Kind },
     Send { manager: usize, call: usize },
@@ -110,7 +110,7 @@ impl World {
         self.server.handle(identity, request, now)
     }
 
-    /// Runs until nothing moves, checks, then starts managers anew, which must write nothing.
+    /// Runs until nothing moves, checks, then restarts the managers, which must write nothing.
     pub(crate) fn run(mut self) {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             self.settle();

@@ -85,7 +85,7 @@ fn surging_node_keeps_one_new_pod_and_an_old_one_that_is_ready() {
     }
 }
 
-/// Settles a set whose pods take time to become available.
+/// Settles a set with pods that take time to become available.
 fn settle_slowly(world: &mut World) {
     for _ in 0..4 {
         sync(world);

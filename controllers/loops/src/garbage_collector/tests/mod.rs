@@ -55,7 +55,7 @@ pub(super) fn owned(mut object: Value, owner: &Value) -> Value {
     object
 }
 
-/// The object, whose references all block the deletion of their owners.
+/// The object, with all its references set to block the deletion of their owners.
 pub(super) fn blocking(mut object: Value) -> Value {
     let references = object["metadata"]["ownerReferences"].as_array_mut().expect("owners");
     references.iter_mut().for_each(|known| known["blockOwnerDeletion"] = true.into());

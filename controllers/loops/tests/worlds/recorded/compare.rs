@@ -16,8 +16,8 @@ type Decisions = BTreeMap<String, Vec<String>>;
 /// Normal values by object, such as its last status before each pause.
 type Objects = BTreeMap<String, Value>;
 
-/// Kinds whose objects at the end are not compared: nodes and volumes are those of the world, and
-/// services and what follows from them are of controllers and allocators that are not played.
+/// Kinds that are not compared at the end: nodes and volumes belong to the world; services and the
+/// objects derived from them belong to controllers and allocators that are not played.
 const WORLD: &[&str] = &["endpoints", "endpointslices", "nodes", "persistentvolumes", "services"];
 
 /// A write, wherever it comes from.

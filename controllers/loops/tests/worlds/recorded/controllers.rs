@@ -1,4 +1,4 @@
-//! The users of a recording: those whose writes ours are compared with, and those that are left out.
+//! The users of a recording: those with writes that are compared with ours, and those left out.
 
 use serde_json::Value;
 

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-/// Fields whose values are chance.
+/// Fields with random values.
 const CHANCE: &[&str] = &[
     "apiVersion",
     "batch.kubernetes.io/controller-uid",
