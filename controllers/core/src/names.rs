@@ -1,7 +1,7 @@
 //! Names of all controllers of Kubernetes 1.36: in flags, events, metrics and credentials.
 //!
-//! Output: [`CONTROLLERS`], one table. The five names of a controller differ without a rule, so each
-//! stands here once. A test compares names, aliases and gates with those that a real
+//! Output: [`CONTROLLERS`], one table. The five names of a controller differ without a rule, so
+//! each stands here once. A test compares names, aliases and gates with those that a real
 //! kube-controller-manager lists. Pure.
 // k8s: cmd/kube-controller-manager/app/controller_descriptor.go NewControllerDescriptors;
 // cmd/kube-controller-manager/names/controller_names.go
@@ -13,8 +13,8 @@ pub struct Controller {
     pub name: &'static str,
     /// The name of older releases, which `--controllers` accepts too; empty for none.
     pub alias: &'static str,
-    /// The client's name: the service account in `kube-system`, and the end of the user agent. Empty
-    /// for a controller that uses the manager's own credentials, or has no client.
+    /// The client's name: the service account in `kube-system`, and the end of the user agent.
+    /// Empty for a controller that uses the manager's own credentials, or has no client.
     pub identity: &'static str,
     /// The source of its events; empty for none.
     pub event_component: &'static str,
@@ -519,8 +519,8 @@ mod tests {
 
     use super::*;
 
-    /// What `NewControllerDescriptors` of 1.36.3 registers: name, alias, gates, `off` if it is off by
-    /// default, `cloud`, `first`.
+    /// Registrations of `NewControllerDescriptors` of 1.36.3: name, alias, gates, `off` if it is
+    /// off by default, `cloud`, `first`.
     const UPSTREAM: &str = include_str!("upstream_names.txt");
 
     #[test]

@@ -1,4 +1,4 @@
-//! What tests of controllers share: tables from objects, an API server that agrees to everything,
+//! Fixtures of controllers' tests: tables from objects, an API server that accepts everything,
 //! and steps of a sync run to their end.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! What tests of controllers share: times, tables and events.
+//! Fixtures of controllers' tests: times, tables and events.
 
 use std::time::{Duration, Instant};
 

@@ -88,7 +88,7 @@ impl Controller for TtlAfterFinished {
     }
 }
 
-/// What to do instead of deleting the Job.
+/// The outcome if the Job is not deleted yet.
 fn wait(job: &Kept<Job>, now: Timestamp) -> Option<Outcome<()>> {
     let Some(at) = expires_at(job) else { return Some(Outcome::done()) };
     let left = Duration::try_from(at.duration_since(now)).unwrap_or_default();
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(wait_of(driven), Some(Duration::from_secs(70)));
     }
 
-    /// k#59676: a Job that is gone is not deleted again and again.
+    /// k#59676: a deleted Job is not deleted again and again.
     #[test]
     fn expired_job_that_is_gone_is_forgotten() {
         let snapshot: Rc<Kept<Job>> = Rc::new(Kept::of_value(&job(10)).expect("a good Job"));

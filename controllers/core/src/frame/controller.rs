@@ -1,4 +1,5 @@
-//! What a controller is: handlers of changes, a snapshot of what one sync reads, and the sync.
+//! The trait of controllers: handlers of changes, a snapshot of the state that one sync reads, and
+//! the sync.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
@@ -15,20 +16,20 @@ use crate::tables::{Change, Tables};
 /// The time, on both clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Now {
-    /// What waits are measured on.
+    /// The monotonic clock, for waits.
     pub instant: Instant,
-    /// What objects are stamped with.
+    /// The wall clock, for timestamps of objects.
     pub wall: Timestamp,
 }
 
 /// A controller. It has a queue of keys; a key that something happened to is synced: a snapshot is
 /// taken of the tables, and a pure function decides upon it.
 pub trait Controller: 'static {
-    /// What is synced: mostly an object's key.
+    /// The unit of a sync: mostly an object's key.
     type Key: QueueKey + Debug + 'static;
     /// All that one sync reads; shares the objects with the tables.
     type Snapshot: 'static;
-    /// What a finished sync leaves for later ones.
+    /// A note that a finished sync leaves for later ones.
     type Note;
 
     /// The canonical name, such as `deployment-controller`.
@@ -66,7 +67,7 @@ pub trait Controller: 'static {
         wake: &mut Wakes<Self::Key>,
     );
 
-    /// What a sync of the key reads; `None` when there is nothing to do.
+    /// The state that a sync of the key reads; `None` when there is nothing to do.
     fn snapshot(&mut self, key: &Self::Key, tables: &Tables, now: Now) -> Option<Self::Snapshot>;
 
     /// Decides. Pure, and rerun from the start for each answer.
@@ -76,15 +77,15 @@ pub trait Controller: 'static {
     fn sync(snapshot: &Self::Snapshot, asked: &mut Transcript)
     -> Result<Outcome<Self::Note>, Stop>;
 
-    /// A sync left a note.
+    /// Records a note of a sync.
     fn remember(&mut self, _key: &Self::Key, _note: Self::Note, _now: Now) {}
 
-    /// What its syncs and handlers counted, for metrics.
+    /// The metric samples of its syncs and handlers.
     fn totals(&self) -> Option<&SampleTotals> {
         None
     }
 
-    /// What `/debug/controllers/NAME/PAGE` shows, of these objects only if UIDs are named.
+    /// The page `/debug/controllers/NAME/PAGE`, limited to these objects if UIDs are given.
     fn debug_page(&self, _page: &str, _uids: &[&str]) -> Option<String> {
         None
     }
@@ -93,14 +94,14 @@ pub trait Controller: 'static {
     fn wake_after_notes(&mut self, _wake: &mut Wakes<Self::Key>) {}
 }
 
-/// What a sync comes to.
+/// The outcome of a sync.
 #[derive(Debug)]
 pub struct Outcome<N> {
     /// The key is synced again after this time.
     pub again: Option<Duration>,
-    /// What the controller is to remember, also of a sync that failed.
+    /// Notes for the controller, also of a failed sync.
     pub notes: Vec<N>,
-    /// Why the sync failed, if it did.
+    /// The failure of the sync, if it failed.
     pub failed: Option<SyncError>,
 }
 

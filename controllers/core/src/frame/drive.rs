@@ -10,7 +10,7 @@ use super::transcript::{Stop, SyncError, Transcript};
 /// A sync that was run to its end.
 #[derive(Debug)]
 pub struct Driven<N> {
-    /// What it came to.
+    /// The outcome of the sync.
     pub outcome: Result<Outcome<N>, SyncError>,
     /// The notes of a sync that failed.
     pub failed_notes: Vec<N>,

@@ -16,13 +16,13 @@ use super::transcript::{Stop, Transcript};
 pub struct KeyState {
     /// The controller.
     pub controller: &'static str,
-    /// What the key waits for.
+    /// The reasons for which the key waits.
     pub waits: Vec<KeyWait>,
     /// The next sync, run without its writes; `None` when the controller has nothing to decide.
     pub dry: Option<Box<dyn DrySync>>,
 }
 
-/// What a key waits for.
+/// A reason for which a key waits.
 #[derive(Clone, Debug, PartialEq)]
 pub enum KeyWait {
     /// These requests were handed out so long ago and have no answer yet.
@@ -56,13 +56,13 @@ pub trait DrySync {
     /// Runs until a write would be made or the sync ends. Returns the reads that have to be
     /// answered first, none when it is over.
     fn advance(&mut self) -> Vec<Request>;
-    /// Brings the answers to these reads, one for each.
+    /// Records the answers to these reads, one for each.
     fn answer(&mut self, answers: Vec<Answer>);
-    /// What the sync came to.
+    /// The outcome of the sync.
     fn findings(&self) -> &Findings;
 }
 
-/// What a sync without writes came to.
+/// The outcome of a sync without writes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Findings {
     /// Why, in the controller's words.

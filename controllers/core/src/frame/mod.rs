@@ -44,7 +44,7 @@ pub struct Ticket(u64);
 /// Instead of a controller's name: the manager's own identity, which may list every kind.
 pub const MANAGER: &str = "";
 
-/// What the frame wants to be done.
+/// An effect that the frame requests.
 #[derive(Debug)]
 pub enum Order {
     /// Requests are to be sent at once, and all their answers brought back together.
@@ -110,7 +110,7 @@ impl Frame {
         self.controllers.push(Entry { run, kinds, is_started: false });
     }
 
-    /// What is known of the cluster.
+    /// The cluster's objects.
     pub fn tables(&self) -> &Tables {
         &self.tables
     }
@@ -148,7 +148,7 @@ impl Frame {
         }
     }
 
-    /// Has a controller sync the key of an object again.
+    /// Requeues the key of an object with a controller.
     pub fn resync(&mut self, controller: &str, object: &ObjectKey, now: Now) {
         let found = self.controllers.iter_mut().find(|entry| entry.run.name() == controller);
         if let Some(entry) = found {
@@ -200,7 +200,7 @@ impl Frame {
         self.controllers.iter().all(|entry| entry.is_started)
     }
 
-    /// Brings the answers to the requests of a ticket, one for each in order.
+    /// Applies the answers to the requests of a ticket, one for each in order.
     ///
     /// # Panics
     /// When the ticket was answered before.
@@ -216,7 +216,7 @@ impl Frame {
         self.note_tickets(at, 0);
     }
 
-    /// Starts what can be started; returns what is to be done.
+    /// Starts all syncs that can start; returns the requested effects.
     pub fn turn(&mut self, now: Now) -> Vec<Order> {
         for at in 0..self.controllers.len() {
             let from = self.orders.len();
@@ -256,14 +256,14 @@ impl Frame {
         named.into_iter().all(|entry| entry.run.is_idle())
     }
 
-    /// What counts, by controller.
+    /// Metrics, by controller.
     pub fn stats(&self, now: Now) -> Vec<NamedStats> {
         let all = self.controllers.iter();
         all.map(|entry| NamedStats { name: entry.run.name(), stats: entry.run.stats(now) })
             .collect()
     }
 
-    /// What the syncs of each controller counted.
+    /// The metric samples of each controller's syncs.
     pub fn totals(&self) -> impl Iterator<Item = &SampleTotals> {
         self.controllers.iter().filter_map(|entry| entry.run.totals())
     }
@@ -274,7 +274,7 @@ impl Frame {
         found.run.debug_page(page, uids)
     }
 
-    /// What a controller says about an object; `None` when it does not run or knows no such keys.
+    /// A controller's state of an object; `None` when it does not run or has no such keys.
     pub fn key_state(
         &mut self,
         controller: &str,
@@ -287,11 +287,11 @@ impl Frame {
     }
 }
 
-/// What counts of a controller.
+/// Metrics of a named controller.
 #[derive(Debug)]
 pub struct NamedStats {
     /// The controller.
     pub name: &'static str,
-    /// What counts.
+    /// Its metrics.
     pub stats: ControllerStats,
 }

@@ -1,7 +1,7 @@
 //! A work queue: each key is worked on once at a time, and failures wait longer each time.
 //!
-//! Input: keys that something happened to. Output: keys to work on. A key that is added while it is
-//! worked on comes again afterwards; a key that is added twice comes once. Pure: the caller has the
+//! Input: keys of changed objects. Output: keys to work on. A key that is added while it is worked
+//! on is requeued afterwards; a key that is added twice is returned once. Pure: the caller has the
 //! clock. Bounds: as many entries as there are keys.
 // k8s: staging/src/k8s.io/client-go/util/workqueue/{queue,delaying_queue,rate_limiting_queue}.go
 
@@ -18,14 +18,15 @@ const TENANTS_MAX: usize = 1024;
 /// Longest wait of a key.
 const WAIT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// How long failures of a key wait.
+/// The back-off of failed keys.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
     /// After the first failure; doubles with each.
     pub first: Duration,
     /// The longest wait of one key.
     pub longest: Duration,
-    /// Failures of all keys of a tenant together; `None` when only the key's own count.
+    /// The rate limit of all retries of a tenant; `None` to limit each key only by its own
+    /// failures.
     pub all: Option<Rate>,
 }
 
@@ -44,7 +45,7 @@ impl Backoff {
     }
 }
 
-/// What counts of a queue, under client-go's names: `workqueue_*`.
+/// Metrics of a queue, under client-go's names: `workqueue_*`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct QueueStats {
     /// Keys that wait to be worked on (`workqueue_depth`).
@@ -172,7 +173,7 @@ impl<K: QueueKey> WorkQueue<K> {
         self.add_after(key, now, wait);
     }
 
-    /// Takes a retry of the tenant's; returns how long it has to wait.
+    /// Takes a retry from the tenant's rate limit; returns its wait.
     fn take_retry(&mut self, tenant: &str, now: Instant) -> Duration {
         let Some(rate) = self.backoff.all else { return Duration::ZERO };
         if self.retries.len() > TENANTS_MAX {
@@ -218,7 +219,7 @@ impl<K: QueueKey> WorkQueue<K> {
         self.waiting.len()
     }
 
-    /// What counts.
+    /// The queue's metrics.
     pub fn stats(&self, now: Instant) -> QueueStats {
         let ages = self.working.values().map(|begun| now.saturating_duration_since(*begun));
         QueueStats {

@@ -91,7 +91,7 @@ fn tenants_take_turns_and_failures_of_one_delay_no_other() {
     assert_eq!(queue.take(later), Some(key("one", 0)), "its retry is not behind 900 others");
 }
 
-/// What may be done to a queue.
+/// An operation on a queue.
 #[derive(Clone, Debug)]
 enum Step {
     Add(u8),

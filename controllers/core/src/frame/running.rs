@@ -1,4 +1,4 @@
-//! One controller as the frame runs it: its queue, the syncs under way, and what keys wait for.
+//! A running controller in the frame: its queue, the syncs under way, and the fences of its keys.
 //!
 //! A key is in one of these states: idle; waiting in the queue; behind its fence, until the tables
 //! show its own writes; in a sync that waits for answers. A sync that panics costs only its key's
@@ -30,7 +30,7 @@ pub(super) trait Run {
     fn reads_all_metadata(&self) -> bool;
     fn start(&mut self, tables: &Tables, now: Now);
     fn handle_change(&mut self, change: &Change, tables: &Tables, now: Now);
-    /// The watch of a kind has come further.
+    /// Records that the watch of a kind reached a newer version.
     fn note_progress(&mut self, kind: Kind, changes: &[Change], tables: &Tables);
     /// Starts syncs as long as there are keys and workers.
     fn turn(&mut self, turn: &mut Turn<'_>);
@@ -42,13 +42,13 @@ pub(super) trait Run {
     fn set_shadow(&mut self, is_shadow: bool, now: Now);
     /// Syncs the key of an object again.
     fn resync(&mut self, object: &ObjectKey, now: Now);
-    /// What is known of the key of an object; `None` when the keys are no objects.
+    /// The state of an object's key; `None` when the keys are no objects.
     fn key_state(&mut self, object: &ObjectKey, tables: &Tables, now: Now) -> Option<KeyState>;
     fn totals(&self) -> Option<&SampleTotals>;
     fn debug_page(&self, page: &str, uids: &[&str]) -> Option<String>;
 }
 
-/// What a controller's turn reads and writes.
+/// The state that a controller's turn reads and writes.
 pub(super) struct Turn<'a> {
     pub(super) tables: &'a Tables,
     pub(super) now: Now,
@@ -56,7 +56,7 @@ pub(super) struct Turn<'a> {
     pub(super) next_ticket: &'a mut u64,
 }
 
-/// What counts of a controller.
+/// Metrics of a controller.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ControllerStats {
     /// Its queue.
@@ -82,7 +82,7 @@ struct Sync<C: Controller> {
     is_shadow: bool,
 }
 
-/// A controller, and where it stands.
+/// A controller and its progress.
 pub(super) struct Running<C: Controller> {
     controller: C,
     queue: WorkQueue<C::Key>,

@@ -16,7 +16,7 @@ use super::{number, time};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TemplateDigest([u64; 2]);
 
-/// What a value begins with, so that no two lists of values are spelled alike.
+/// The first byte of a value, so that no two lists of values have the same encoding.
 const ABSENT: u8 = 0;
 const PRESENT: u8 = 1;
 

@@ -35,7 +35,7 @@ pub(super) struct GoField {
     pub(super) shape: Shape,
 }
 
-/// What a value of a type looks like in JSON.
+/// The JSON form of a type's values.
 #[derive(Debug)]
 pub(super) enum Shape {
     Pointer(Box<Shape>),
@@ -173,7 +173,8 @@ impl Shape {
         }
     }
 
-    /// Does Go's `omitzero` leave the value out? Empty lists and maps are not zero, absent ones are.
+    /// Does Go's `omitzero` leave the value out? Empty lists and maps are not zero, absent ones
+    /// are.
     pub(super) fn is_zero(&self, value: Option<&Value>) -> bool {
         let Some(some) = value else { return true };
         match self {

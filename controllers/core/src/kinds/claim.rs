@@ -15,9 +15,9 @@ use crate::meta::{Meta, or_default};
 pub struct PersistentVolumeClaim {
     /// Its metadata.
     pub metadata: Meta,
-    /// What is wanted.
+    /// The desired state.
     pub spec: ClaimSpec,
-    /// What is.
+    /// The observed state.
     pub status: ClaimStatus,
 }
 facts!(PersistentVolumeClaim, PERSISTENT_VOLUME_CLAIMS, whole: true);

@@ -14,9 +14,9 @@ use crate::selector::PodSelector;
 pub struct DaemonSet {
     /// Its metadata.
     pub metadata: Meta,
-    /// What is wanted.
+    /// The desired state.
     pub spec: DaemonSetSpec,
-    /// What is.
+    /// The observed state.
     pub status: DaemonSetStatus,
 }
 facts!(DaemonSet, DAEMON_SETS, whole: true);

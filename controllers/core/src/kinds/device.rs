@@ -12,7 +12,7 @@ use crate::meta::{Meta, or_default};
 pub struct ResourceClaim {
     /// Its metadata.
     pub metadata: Meta,
-    /// What is wanted.
+    /// The desired state.
     pub spec: ResourceClaimSpec,
 }
 facts!(ResourceClaim, RESOURCE_CLAIMS, whole: false);
@@ -63,7 +63,7 @@ pub struct ExactRequest {
 pub struct DeviceClass {
     /// Its metadata.
     pub metadata: Meta,
-    /// What it is.
+    /// The spec.
     pub spec: DeviceClassSpec,
 }
 facts!(DeviceClass, DEVICE_CLASSES, whole: false);

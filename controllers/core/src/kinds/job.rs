@@ -16,9 +16,9 @@ use crate::selector::PodSelector;
 pub struct Job {
     /// Its metadata.
     pub metadata: Meta,
-    /// What is wanted.
+    /// The desired state.
     pub spec: JobSpec,
-    /// What is.
+    /// The observed state.
     pub status: JobStatus,
 }
 facts!(Job, JOBS, whole: true);
@@ -201,9 +201,9 @@ impl Job {
 pub struct CronJob {
     /// Its metadata.
     pub metadata: Meta,
-    /// What is wanted.
+    /// The desired state.
     pub spec: CronJobSpec,
-    /// What is.
+    /// The observed state.
     pub status: CronJobStatus,
 }
 facts!(CronJob, CRON_JOBS, whole: true);

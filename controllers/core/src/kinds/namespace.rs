@@ -12,9 +12,9 @@ use crate::meta::{Meta, or_default};
 pub struct Namespace {
     /// Its metadata.
     pub metadata: Meta,
-    /// What is wanted.
+    /// The desired state.
     pub spec: NamespaceSpec,
-    /// What is.
+    /// The observed state.
     pub status: NamespaceStatus,
 }
 facts!(Namespace, NAMESPACES, whole: false);

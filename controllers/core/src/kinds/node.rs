@@ -12,7 +12,7 @@ use crate::meta::{Meta, or_default};
 pub struct Node {
     /// Its metadata.
     pub metadata: Meta,
-    /// What is wanted.
+    /// The desired state.
     pub spec: NodeSpec,
 }
 facts!(Node, NODES, whole: false);

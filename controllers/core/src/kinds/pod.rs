@@ -22,11 +22,11 @@ use crate::meta::{Meta, or_default, time};
 pub struct Pod {
     /// Its metadata.
     pub metadata: Meta,
-    /// What is wanted.
+    /// The desired state.
     pub spec: PodSpec,
-    /// What is.
+    /// The observed state.
     pub status: PodStatus,
-    /// What quotas charge for it.
+    /// The charge to quotas.
     pub charge: PodCharge,
 }
 

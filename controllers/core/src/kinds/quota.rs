@@ -15,9 +15,9 @@ use crate::meta::{Meta, or_default};
 pub struct ResourceQuota {
     /// Its metadata.
     pub metadata: Meta,
-    /// What is allowed.
+    /// The desired limits and scopes.
     pub spec: QuotaSpec,
-    /// What is used.
+    /// The observed usage.
     pub status: QuotaStatus,
 }
 facts!(ResourceQuota, RESOURCE_QUOTAS, whole: true);
@@ -65,6 +65,6 @@ pub struct ScopeRequirement {
 pub struct QuotaStatus {
     /// The limits that are enforced.
     pub hard: Option<BTreeMap<Symbol, Quantity>>,
-    /// What is used of them.
+    /// The usage of the limited resources.
     pub used: Option<BTreeMap<Symbol, Quantity>>,
 }

@@ -16,9 +16,9 @@ use crate::selector::PodSelector;
 pub struct Deployment {
     /// Its metadata.
     pub metadata: Meta,
-    /// What is wanted.
+    /// The desired state.
     pub spec: DeploymentSpec,
-    /// What is.
+    /// The observed state.
     pub status: ReplicaStatus,
 }
 facts!(Deployment, DEPLOYMENTS, whole: true);
@@ -79,9 +79,9 @@ pub struct RollingUpdate {
 pub struct ReplicaSet {
     /// Its metadata.
     pub metadata: Meta,
-    /// What is wanted.
+    /// The desired state.
     pub spec: ReplicaSpec,
-    /// What is.
+    /// The observed state.
     pub status: ReplicaStatus,
 }
 facts!(ReplicaSet, REPLICA_SETS, whole: true);
@@ -92,10 +92,10 @@ facts!(ReplicaSet, REPLICA_SETS, whole: true);
 pub struct ReplicationController {
     /// Its metadata.
     pub metadata: Meta,
-    /// What is wanted.
+    /// The desired state.
     #[serde(deserialize_with = "controller_spec")]
     pub spec: ReplicaSpec,
-    /// What is.
+    /// The observed state.
     pub status: ReplicaStatus,
 }
 facts!(ReplicationController, REPLICATION_CONTROLLERS, whole: true);

@@ -12,7 +12,7 @@ use crate::meta::{Meta, or_default};
 pub struct Service {
     /// Its metadata.
     pub metadata: Meta,
-    /// What is wanted.
+    /// The desired state.
     pub spec: ServiceSpec,
 }
 facts!(Service, SERVICES, whole: false);

@@ -25,7 +25,7 @@ facts!(ServiceAccount, SERVICE_ACCOUNTS, whole: false);
 pub struct TokenSecret {
     /// Its metadata.
     pub metadata: Meta,
-    /// What of its data is there.
+    /// The keys that its data has.
     #[serde(deserialize_with = "or_default")]
     pub data: TokenData,
 }

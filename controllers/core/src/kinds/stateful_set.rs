@@ -14,9 +14,9 @@ use crate::selector::PodSelector;
 pub struct StatefulSet {
     /// Its metadata.
     pub metadata: Meta,
-    /// What is wanted.
+    /// The desired state.
     pub spec: StatefulSetSpec,
-    /// What is.
+    /// The observed state.
     pub status: StatefulSetStatus,
 }
 facts!(StatefulSet, STATEFUL_SETS, whole: true);

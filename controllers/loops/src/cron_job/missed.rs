@@ -29,7 +29,7 @@ pub(super) enum Missed {
 /// The newest start that was missed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RecentStart {
-    /// What starts are looked for after.
+    /// The time after which starts are searched.
     pub(super) earliest: Timestamp,
     /// The newest start since then; `None` when it is not time yet.
     pub(super) newest: Option<Timestamp>,
@@ -41,7 +41,7 @@ pub(super) struct RecentStart {
 #[error("time difference between two schedules is less than 1 second")]
 pub(super) struct NeverDue;
 
-/// What starts are looked for after.
+/// The time after which starts are searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StartBase {
     /// The last start, or when the CronJob was created.

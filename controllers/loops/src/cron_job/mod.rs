@@ -46,7 +46,7 @@ pub struct CronJobController {
     totals: SampleTotals,
 }
 
-/// What one sync reads.
+/// The state that one sync reads.
 #[derive(Debug)]
 pub struct CronJobSnapshot(CronState);
 

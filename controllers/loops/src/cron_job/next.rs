@@ -1,11 +1,11 @@
 //! The next time of a schedule.
 //!
 //! Input: a schedule and a time. Output: the first later time that matches, if there is one within
-//! five years. The search goes field by field in local time, exactly as upstream's does, because
-//! this decides what happens at changes of the clocks: a time that is skipped has no start, and
-//! one that comes twice is started as often as the search meets it. One difference: where a zone
-//! skipped a whole day, upstream's search stands still for ever, and this one goes on with the day
-//! after. Bounds: five years of days.
+//! five years. The search advances field by field in local time, exactly as upstream's, because
+//! this decides the starts at clock changes: a skipped time has no start, and a repeated time has
+//! as many starts as the search finds. One difference: where a time zone skipped a whole day,
+//! upstream's search loops for ever, and this one continues with the next day. Bounds: five years
+//! of days.
 // Search: github.com/robfig/cron v3.0.1, spec.go Next
 
 use jiff::Timestamp;
@@ -107,7 +107,7 @@ fn has(field: u64, value: i8) -> bool {
     field & (1 << value) != 0
 }
 
-/// What lower fields are cut off below.
+/// The unit below which lower fields are truncated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unit {
     Month,

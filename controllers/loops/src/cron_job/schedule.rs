@@ -33,7 +33,7 @@ pub(super) struct Times {
     pub(super) zone: TimeZone,
 }
 
-/// What is wrong with a schedule.
+/// An error in a schedule.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub(super) enum ScheduleError {
     #[error("empty spec string")]

@@ -23,7 +23,7 @@ use serde_json::Value;
 
 use super::status::WorkingStatus;
 
-/// What the sync of a CronJob reads.
+/// The state that the sync of a CronJob reads.
 #[derive(Debug)]
 pub(super) struct CronState {
     pub(super) cron_job: Rc<Kept<CronJob>>,

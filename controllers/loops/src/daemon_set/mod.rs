@@ -2,7 +2,7 @@
 //!
 //! Reads DaemonSets, pods, nodes and ControllerRevisions. Writes: pods, revisions and the status of
 //! the set. One sync: finds the revision of the template, adopts pods, creates and deletes pods per
-//! node, goes on with a rollout if nothing else was done, deletes old revisions, writes the status.
+//! node, continues a rollout if nothing else was done, deletes old revisions, writes the status.
 // k8s: pkg/controller/daemon/daemon_controller.go
 
 mod backoff;
@@ -68,7 +68,7 @@ pub struct FailedPodsNote {
     failed: FailedPods,
 }
 
-/// What a sync reads.
+/// The state that a sync reads.
 #[derive(Debug)]
 pub struct DaemonSetSnapshot {
     set: Rc<Kept<DaemonSet>>,

@@ -21,7 +21,7 @@ use super::template::HASH_LABEL;
 /// The daemon pods of each node, by the node's name.
 pub(super) type PodsByNode = BTreeMap<Symbol, Vec<Rc<Kept<Pod>>>>;
 
-/// Whether a node should have a daemon pod.
+/// The decision of whether a node should have a daemon pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Placement {
     /// It should have one.
@@ -50,7 +50,7 @@ impl Placement {
     }
 }
 
-/// What is to be created and deleted.
+/// The pods to create and to delete.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DaemonPlan {
     /// Names of nodes that get a pod.
@@ -113,7 +113,7 @@ pub(super) struct NodePlanner<'a> {
     pub(super) hash: &'a str,
     /// The set as events name it.
     pub(super) about: &'a EventTarget,
-    /// What is planned so far.
+    /// The plan so far.
     pub(super) plan: DaemonPlan,
     /// Waits after failed pods.
     pub(super) failed: &'a mut FailedPods,
@@ -240,7 +240,7 @@ impl NodePlanner<'_> {
     }
 }
 
-/// Pods that wait for a node that is gone: neither the scheduler nor the collector of pods deletes
+/// Pending pods for a deleted node: neither the scheduler nor the pod garbage collector deletes
 /// them.
 // k8s: daemon_controller.go getUnscheduledPodsWithoutNode
 pub(super) fn unscheduled_without_node(nodes: &[Rc<Kept<Node>>], pods: &PodsByNode) -> Vec<String> {

@@ -1,8 +1,9 @@
 //! Which pods of a DaemonSet are replaced because its template has changed.
 //!
-//! Input: the set, nodes, and the pods of each node. Output: pods to delete, and nodes that get a new
-//! pod next to their old one. Without surge an old pod is deleted first, and at most so many nodes
-//! have no available pod; with surge the new pod comes first, on at most so many nodes at once.
+//! Input: the set, nodes, and the pods of each node. Output: pods to delete, and nodes that get a
+//! new pod next to their old one. Without surge an old pod is deleted first, and at most so many
+//! nodes have no available pod; with surge the new pod comes first, on at most so many nodes at
+//! once.
 // k8s: pkg/controller/daemon/update.go rollingUpdate
 
 use std::rc::Rc;
@@ -18,7 +19,7 @@ use pintle_controllers_core::kinds::{DaemonSet, Node, Pod};
 use super::nodes::{DaemonPlan, Placement, PodsByNode, surge};
 use super::template::{is_updated, template_generation};
 
-/// What a rollout reads.
+/// The state that a rollout reads.
 pub(super) struct Rollout<'a> {
     /// The set.
     pub(super) set: &'a DaemonSet,
@@ -54,7 +55,8 @@ impl Rollout<'_> {
     /// Plans the next step.
     ///
     /// # Errors
-    /// When a limit is neither a number nor a percentage, or a node of an old pod is gone.
+    /// When a limit is neither a number nor a percentage, or the node of an old pod no longer
+    /// exists.
     pub(super) fn plan(
         &self,
         pods: &PodsByNode,

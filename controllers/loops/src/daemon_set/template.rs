@@ -26,7 +26,7 @@ const TOLERATED: [(&str, &str); 6] = [
     ("node.kubernetes.io/pid-pressure", "NoSchedule"),
     ("node.kubernetes.io/unschedulable", "NoSchedule"),
 ];
-/// What a daemon pod on the node's network tolerates, too.
+/// The additional toleration of a daemon pod on the host network.
 const TOLERATED_ON_HOST: (&str, &str) = ("node.kubernetes.io/network-unavailable", "NoSchedule");
 
 fn tolerated(is_on_host: bool) -> impl Iterator<Item = (&'static str, &'static str)> {

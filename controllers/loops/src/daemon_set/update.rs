@@ -1,9 +1,9 @@
-//! What a DaemonSet does about its pods in one sync: pods per node, then the rollout, then the
+//! Manages the pods of a DaemonSet in one sync: pods per node, then the rollout, then the
 //! status.
 //!
-//! Input: a snapshot, the hash of the current revision, and the set's pods. Output: requests, events
-//! and when to sync again. At most 250 pods are created, and as many deleted, in one step; creations
-//! begin slowly, so that a quota that is used up costs one refusal and not 250.
+//! Input: a snapshot, the hash of the current revision, and the set's pods. Output: requests,
+//! events and when to sync again. At most 250 pods are created, and as many deleted, in one step;
+//! creations begin slowly, so that a quota that is used up costs one refusal and not 250.
 // k8s: pkg/controller/daemon/daemon_controller.go manage, syncNodes
 
 use std::rc::Rc;
@@ -40,7 +40,7 @@ pub(super) struct DaemonUpdate<'a> {
     pub(super) again: Option<Duration>,
 }
 
-/// What came of a plan.
+/// The outcome of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Acted {
     /// Nothing was created or deleted.
@@ -122,7 +122,7 @@ impl<'a> DaemonUpdate<'a> {
             pods::record_created(&answer, self.about, asked);
             match answer {
                 Ok(_) => acted = Acted::Yes,
-                // Everything there goes soon.
+                // The namespace is terminating, so all its objects will be deleted.
                 Err(error) if error.is_namespace_terminating() => acted = Acted::Yes,
                 Err(error) => errors.push(failure(error.into())),
             }

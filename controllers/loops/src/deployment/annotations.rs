@@ -53,7 +53,7 @@ pub(super) fn update_set(set: &mut Annotations, deployment: &Annotations, revisi
             Err(_) => return false,
         },
     };
-    // Old sets may have been deleted since; a revision never goes back.
+    // Old sets may have been deleted since; a revision never decreases.
     if number >= revision {
         return is_copied;
     }

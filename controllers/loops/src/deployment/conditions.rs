@@ -26,7 +26,7 @@ pub(super) const SET_AVAILABLE: &str = "NewReplicaSetAvailable";
 pub(super) const TIMED_OUT: &str = "ProgressDeadlineExceeded";
 /// Reason: the rollout was paused.
 pub(super) const PAUSED: &str = "DeploymentPaused";
-/// Reason: the rollout goes on.
+/// Reason: the rollout was resumed.
 pub(super) const RESUMED: &str = "DeploymentResumed";
 
 /// A condition's type, status and reason.

@@ -55,7 +55,7 @@ fn handle_update(old: &Meta, new: &Meta, tables: &Tables, wake: &mut Wakes<Objec
     }
 }
 
-/// Wakes a Deployment with strategy `Recreate` once its last pod is gone.
+/// Wakes a Deployment with strategy `Recreate` once its last pod is deleted.
 // k8s: pkg/controller/deployment/deployment_controller.go deletePod
 pub(super) fn handle_pod(delta: &Delta<Kept<Pod>>, tables: &Tables, wake: &mut Wakes<ObjectKey>) {
     let Some(old) = &delta.old else { return };

@@ -59,7 +59,7 @@ pub struct DeploymentController {
     pub workers: usize,
 }
 
-/// What one sync reads.
+/// The state that one sync reads.
 #[derive(Debug)]
 pub struct Snapshot {
     deployment: Rc<Kept<Deployment>>,

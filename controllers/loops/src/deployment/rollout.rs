@@ -14,7 +14,7 @@ use super::status;
 /// A Deployment that is being synced.
 pub(super) struct Rollout<'a> {
     pub(super) deployment: &'a Kept<Deployment>,
-    /// What this sync has changed of it.
+    /// The changes that this sync makes to it.
     edits: Edits,
     /// Its status, with what this sync has found so far.
     pub(super) status: ReplicaStatus,
@@ -24,7 +24,7 @@ pub(super) struct Rollout<'a> {
     pub(super) old: Vec<Set>,
 }
 
-/// What a sync changes of a Deployment. The whole one is parsed only when it has to be sent.
+/// Changes of a Deployment by a sync. The whole object is parsed only when it is sent.
 #[derive(Default)]
 struct Edits {
     annotations: Option<Annotations>,
@@ -52,7 +52,7 @@ impl<'a> Rollout<'a> {
         self.old = sets;
     }
 
-    /// What is wanted.
+    /// The desired state.
     pub(super) fn spec(&self) -> &'a DeploymentSpec {
         &self.deployment.spec
     }

@@ -18,7 +18,7 @@ pub(super) enum Write {
     OfSizeOrAnnotations,
 }
 
-/// What became of a set that was to be scaled.
+/// The outcome of scaling a set.
 pub(super) struct Scaled {
     /// Its size changed.
     pub(super) is_scaled: bool,

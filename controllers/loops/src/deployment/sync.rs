@@ -69,7 +69,7 @@ impl Rollout<'_> {
         self.sync_status(asked)
     }
 
-    /// Records that the rollout was paused or goes on: time while it is paused does not count
+    /// Records that the rollout was paused or resumed: the time while it is paused does not count
     /// towards the deadline.
     // k8s: pkg/controller/deployment/sync.go checkPausedConditions
     fn check_paused(&mut self, asked: &mut Transcript) -> Result<(), Stop> {

@@ -22,7 +22,7 @@ pub struct Evidence {
     pub children: Vec<Value>,
     /// The pods.
     pub pods: Vec<Value>,
-    /// What a namespace still contains.
+    /// The objects that remain in a namespace.
     pub remaining: Vec<Remaining>,
     /// API groups that discovery cannot read, with the error.
     pub failed_groups: BTreeMap<String, String>,

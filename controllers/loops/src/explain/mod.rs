@@ -27,14 +27,14 @@ use serde::Serialize;
 pub use evidence::{Evidence, LeaseState, Remaining, dependents, object, owned_by};
 pub use subject::{SUBJECTS, Subject, UnknownKind, related};
 
-/// What a controller says about a key of the subject.
+/// A controller's state of a key of the subject.
 #[derive(Clone, Debug, Default)]
 pub struct KeyReport {
     /// The controller.
     pub controller: &'static str,
-    /// What the key waits for.
+    /// The reasons for which the key waits.
     pub waits: Vec<KeyWait>,
-    /// What its next sync would do.
+    /// The outcome of its next sync.
     pub findings: Findings,
 }
 
@@ -50,11 +50,11 @@ pub struct Explanation {
     pub name: String,
     /// The object is where it should be.
     pub is_settled: bool,
-    /// What is the case, one sentence each.
+    /// The current state, one sentence each.
     pub state: Vec<String>,
     /// The writes that come next, one sentence each.
     pub next_writes: Vec<String>,
-    /// What the next write waits for, one sentence each.
+    /// The conditions for the next write, one sentence each.
     pub waits_for: Vec<String>,
     /// The command that helps, where there is one.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,5 @@
-//! What keeps a namespace from going: objects, finalizers, API groups that do not answer.
+//! Explains why a namespace is still terminating: objects, finalizers, API groups that do not
+//! answer.
 //!
 //! Input: the namespace and what it still contains. Output: sentences. Pure.
 //! Bounds: `KINDS_MAX` kinds are named.

@@ -110,7 +110,7 @@ fn unscheduled(pod: &Value) -> String {
     }
 }
 
-/// What keeps a container from running.
+/// The reason for which a container does not run.
 fn container(status: &Value) -> Option<String> {
     let (name, waiting) = (text(&status["name"]), &status["state"]["waiting"]);
     let reason = text(&waiting["reason"]);

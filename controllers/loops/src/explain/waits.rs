@@ -1,4 +1,4 @@
-//! What a controller says about a key, in sentences.
+//! Describes a controller's state of a key, in sentences.
 //!
 //! Input: a [`KeyReport`]. Output: sentences in an [`Explanation`]. Pure.
 

@@ -1,6 +1,6 @@
-//! What is the case with an object, by its kind.
+//! Describes the state of an object, by its kind.
 //!
-//! Input: the object and what belongs to it. Output: sentences, and whether all is as it should be.
+//! Input: the object and its dependents. Output: sentences, and whether the object is healthy.
 //! Pure. It reads the status that controllers wrote; what they would do is the controllers' word.
 
 use pintle_api_types::kind::{

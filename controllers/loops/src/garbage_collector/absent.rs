@@ -2,7 +2,7 @@
 //!
 //! Input: answers of live reads, and deletions of objects with dependents. Output: whether an owner
 //! is known to be absent, so that a thousand dependents cost one read. A UID never comes back.
-//! Bounds: `ENTRIES_MAX`; the entry that was added first goes first.
+//! Bounds: `ENTRIES_MAX`; the oldest entry is dropped first.
 // k8s: pkg/controller/garbagecollector/uid_cache.go ReferenceCache
 
 use std::collections::{HashSet, VecDeque};

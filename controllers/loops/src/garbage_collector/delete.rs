@@ -249,7 +249,7 @@ fn classify(
     Ok(Some(owners))
 }
 
-/// What became of an owner.
+/// The state of an owner.
 enum OwnerState {
     /// An object of the whole cluster cannot have such an owner.
     Invalid,

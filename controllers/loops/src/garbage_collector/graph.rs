@@ -1,6 +1,6 @@
 //! The graph of owners and dependents, kept current by changes of metadata.
 //!
-//! Input: changes of all objects, and owners that live reads found gone. Output: nodes, and which
+//! Input: changes of all objects, and owners that live reads did not find. Output: nodes, and which
 //! of them are to be examined. An owner that was not observed yet has a virtual node with the
 //! coordinates that its first dependent claims. Owner: the collector. Bounds: a node for each
 //! object and each claimed owner.
@@ -36,10 +36,10 @@ pub(super) struct GraphNode {
     pub(super) is_virtual: bool,
 }
 
-/// What is to be examined.
+/// An examination to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum GraphTask {
-    /// Whether to delete the object.
+    /// Decide whether to delete the object.
     Delete(Uid),
     /// The same, after a back-off.
     DeleteLater(Uid),
@@ -77,7 +77,7 @@ impl Graph {
         node.dependents.iter().filter_map(|uid| self.get(uid))
     }
 
-    /// What is to be examined since the last call.
+    /// Takes the examinations that were added since the last call.
     pub(super) fn take_tasks(&mut self) -> Vec<GraphTask> {
         std::mem::take(&mut self.tasks)
     }
@@ -250,14 +250,14 @@ impl Graph {
         }
     }
 
-    /// An object is gone.
+    /// Removes a deleted object.
     // k8s: graph_builder.go processGraphChanges, deleteEvent
     pub(super) fn remove(&mut self, identity: &Identity) {
         self.observe(identity);
         self.remove_node(identity);
     }
 
-    /// Whether the object exists is not known any more: its kind is not followed.
+    /// Drops an object of a kind that is no longer watched; its existence is unknown.
     pub(super) fn forget(&mut self, identity: &Identity) {
         let Some(node) = self.nodes.get_mut(&identity.uid) else { return };
         node.is_virtual = true;

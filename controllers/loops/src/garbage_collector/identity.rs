@@ -37,7 +37,7 @@ impl Identity {
         }
     }
 
-    /// What a reference of an object in this namespace means.
+    /// The identity that an owner reference of an object in this namespace names.
     pub(super) fn of_owner(owner: &OwnerReference, namespace: &Symbol) -> Self {
         Self {
             kind: owner.kind.clone(),

@@ -7,7 +7,7 @@ use pintle_api_types::kind::Kind;
 use pintle_api_types::symbol::Symbol;
 use pintle_controllers_core::tables::{Discovery, Tables};
 
-/// What a kind must support to be followed.
+/// Verbs that a kind must support to be watched.
 // k8s: pkg/controller/garbagecollector/garbagecollector.go GetDeletableResources
 const VERBS: &[&str] = &["delete", "list", "watch"];
 

@@ -1,5 +1,5 @@
-//! Garbage collector: deletes objects of which all owners are gone, and carries out deletions in
-//! the foreground and orphaning deletions.
+//! Garbage collector: deletes objects without any remaining owner, and executes foreground and
+//! orphaning deletions.
 //!
 //! Reads the metadata of every kind and discovery. Writes: deletions, owner references and
 //! finalizers. Nothing is deleted upon the graph alone: the object and each of its owners are read
@@ -36,7 +36,7 @@ pub use key::{NodeKey, NodeReason};
 use mapper::Mapper;
 pub use view::GraphView;
 
-/// What one sync reads.
+/// The state that one sync reads.
 #[derive(Debug)]
 pub enum NodeSnapshot {
     /// For [`NodeReason::Delete`].
@@ -45,7 +45,7 @@ pub enum NodeSnapshot {
     Orphan(orphan::OrphaningOwner),
 }
 
-/// What a sync found.
+/// The findings of a sync.
 #[derive(Debug)]
 pub enum GraphFinding {
     /// No object has this identity.
@@ -105,7 +105,7 @@ impl GarbageCollector {
         }
     }
 
-    /// What debug endpoints show of the graph.
+    /// The view of the graph for debug endpoints.
     pub fn view(&self) -> GraphView {
         GraphView::new(Rc::clone(&self.graph))
     }
@@ -121,7 +121,7 @@ impl GarbageCollector {
         let names = self.names(kind);
         let identity = |meta: &Meta| Identity::of(&names.api_version, &names.kind, meta);
         let mut graph = self.graph.borrow_mut();
-        // Objects of a kind that was dropped are not gone: another version may be followed next.
+        // Objects of a dropped kind were not deleted: another version may be watched next.
         let is_followed = tables.version(kind).is_some();
         let (old, new) = (change.old_meta(), change.new_meta());
         // An object that was recreated between two lists is another one.

@@ -24,7 +24,7 @@ impl OrphaningOwner {
         let node = graph.get(uid)?;
         let dependents = graph.dependents(node).filter_map(|dependent| {
             let identity = dependent.identity.clone();
-            // A dependent of a kind that is gone is gone.
+            // If a dependent's kind no longer exists, neither does the dependent.
             let kind = mapper.find(&identity.api_version, &identity.kind)?.kind;
             Some(MappedObject { identity, kind })
         });

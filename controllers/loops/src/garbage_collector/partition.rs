@@ -1,4 +1,4 @@
-//! Whether dependents agree with the coordinates of an owner, and which others they claim.
+//! Splits dependents by whether they agree with the coordinates of an owner or claim others.
 
 use std::collections::BTreeSet;
 

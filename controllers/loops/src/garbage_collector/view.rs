@@ -1,4 +1,4 @@
-//! What debug endpoints and tests of whole clusters ask of the graph.
+//! Queries of the graph for debug endpoints and tests of whole clusters.
 // k8s: pkg/controller/garbagecollector/dump.go
 
 use std::cell::RefCell;

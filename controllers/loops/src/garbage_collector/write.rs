@@ -48,7 +48,7 @@ pub(super) fn is_waiting_for_dependents(object: &Value) -> bool {
     is_deleting && finalizers(object).any(|finalizer| finalizer == FOREGROUND)
 }
 
-/// Deletes exactly the object that was read; false when it is gone.
+/// Deletes exactly the object that was read; false when it no longer exists.
 // k8s: pkg/controller/garbagecollector/operations.go deleteObject
 pub(super) fn delete(
     object: &MappedObject,

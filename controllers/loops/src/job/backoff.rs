@@ -36,7 +36,7 @@ pub struct FailureBackoff {
 }
 
 impl FailureBackoff {
-    /// What is left of the wait after failures in a row.
+    /// The remaining wait after failures in a row.
     // k8s: pkg/controller/job/backoff_utils.go getRemainingTimeForFailuresCount
     pub(super) fn remaining(self, record: BackoffRecord, now: Timestamp) -> Duration {
         let Some(last) = record.last_failure.filter(|_| record.failures > 0) else {
@@ -55,7 +55,7 @@ impl FailureBackoff {
         Duration::from_nanos(u64::try_from(left.max(0)).unwrap_or(u64::MAX))
     }
 
-    /// What is left of the wait of an index with this last failed pod.
+    /// The remaining wait of an index with this last failed pod.
     // k8s: pkg/controller/job/backoff_utils.go getRemainingTimePerIndex
     pub(super) fn remaining_of_index(self, last_failed: Option<&Pod>, now: Timestamp) -> Duration {
         let Some(pod) = last_failed else { return Duration::ZERO };

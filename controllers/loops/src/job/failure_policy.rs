@@ -8,7 +8,7 @@ use pintle_controllers_core::kinds::{
     ContainerStatus, ExitCodeRule, Pod, PodConditionRule, PodFailurePolicy, PodFailureRule,
 };
 
-/// What the failure of a pod means.
+/// The action upon a pod's failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum FailureAction {
     /// The whole Job fails, with this message.
@@ -41,7 +41,7 @@ impl FailureAction {
     }
 }
 
-/// What the failure of a pod means by the policy.
+/// Returns the policy's action upon a pod's failure.
 // k8s: pkg/controller/job/pod_failure_policy.go matchPodFailurePolicy
 pub(super) fn match_failure_policy(policy: Option<&PodFailurePolicy>, pod: &Pod) -> FailureAction {
     let rules = policy.into_iter().flat_map(|policy| policy.rules.iter().enumerate());

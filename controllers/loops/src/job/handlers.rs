@@ -1,4 +1,4 @@
-//! What changes of Jobs and pods have to be synced, and how soon.
+//! Selects the changes of Jobs and pods that require a sync, and its delay.
 //!
 //! Input: changes. Output: keys. A change of a Job's spec is synced at once; changes of pods and of
 //! statuses wait for the batch period, so that one sync answers many of them.
@@ -152,7 +152,7 @@ impl JobController {
     }
 }
 
-/// Wakes the tracked pods of a Job that ended or is gone.
+/// Wakes the tracked pods of a finished or deleted Job.
 // k8s: pkg/controller/job/job_controller.go enqueueLabelSelector
 fn wake_orphans_of(job: &Job, tables: &Tables, wake: &mut Wakes<JobKey>) {
     let own = tables.pods.controlled_by(&job.metadata.uid);
@@ -215,7 +215,7 @@ fn handle_orphan(
     }
 }
 
-/// A pod is gone or being deleted.
+/// Handles a pod that is deleted or terminating.
 fn handle_pod_removal(pod: &Pod, tables: &Tables, batch: Duration, wake: &mut Wakes<JobKey>) {
     let job = job_of(pod, tables);
     match job.filter(|job| job.finished().is_none()) {

@@ -34,10 +34,10 @@ struct PodCounts {
     terminating: i64,
 }
 
-/// What came of deletions.
+/// The outcome of deletions.
 #[derive(Default)]
 struct Deleted {
-    /// Pods that are gone or going.
+    /// Pods that are deleted or terminating.
     pods: i64,
     /// Those of them that were ready.
     ready: i64,

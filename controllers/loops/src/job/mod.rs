@@ -91,12 +91,12 @@ impl Default for JobSettings {
     }
 }
 
-/// What is synced.
+/// The unit of a sync.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum JobKey {
     /// A Job.
     Job(ObjectKey),
-    /// A pod of a Job that is gone or has ended.
+    /// A pod of a deleted or finished Job.
     Orphan(ObjectKey),
     /// A pod of a Job that was not listed when the controller started.
     Stray(ObjectKey),
@@ -120,7 +120,7 @@ impl fmt::Debug for JobKey {
     }
 }
 
-/// What one sync reads.
+/// The state that one sync reads.
 #[derive(Debug)]
 pub struct JobSnapshot(Synced);
 

@@ -22,7 +22,7 @@ use super::pods::is_tracked;
 use super::status::WorkingStatus;
 use super::sync::managed_by_other;
 
-/// What the sync of an orphan reads.
+/// The state that the sync of an orphan reads.
 #[derive(Debug)]
 pub(super) struct OrphanState {
     pub(super) pod: Rc<Kept<Pod>>,

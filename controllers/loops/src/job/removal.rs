@@ -51,7 +51,7 @@ fn split_repeated_indexes(active: &[JobPod], completions: i64) -> (Vec<JobPod>, 
     (removed, left)
 }
 
-/// What a pod is ranked by; the lowest rank goes first.
+/// The deletion rank of a pod; the lowest rank is deleted first.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     is_assigned: bool,

@@ -33,7 +33,7 @@ use super::success_policy::match_success_policy;
 /// The value of `managedBy` that means this controller.
 const OWN_NAME: &str = "kubernetes.io/job-controller";
 
-/// What the sync of a Job reads.
+/// The state that the sync of a Job reads.
 #[derive(Debug)]
 pub(super) struct JobState {
     pub(super) job: Rc<Kept<Job>>,
@@ -70,7 +70,7 @@ pub(super) struct JobSync<'a> {
     /// The condition of the Job's end.
     pub(super) finish: Option<Condition>,
     pub(super) again: Option<Duration>,
-    /// What the sync did, as metrics name it.
+    /// The action of the sync, as metrics name it.
     pub(super) action: &'static str,
     pub(super) samples: Vec<Sample>,
 }
@@ -240,7 +240,7 @@ impl<'a> JobSync<'a> {
         Condition::new("FailureTarget", reason, message, self.now)
     }
 
-    /// What is left of the time that the Job may be active.
+    /// The rest of the Job's active deadline.
     // k8s: pkg/controller/job/job_controller.go pastActiveDeadline
     fn time_left(&self) -> Option<Duration> {
         let limit = self.job().spec.active_deadline_seconds?;

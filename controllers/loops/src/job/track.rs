@@ -21,14 +21,14 @@ use super::pods::{JobPod, completions, is_failed, is_indexed};
 use super::status::WorkingStatus;
 use super::sync::{JobSync, has_limit_per_index, len};
 
-/// What a pass over the pods found.
+/// The result of a pass over the pods.
 #[derive(Default)]
 struct Pass {
     /// Pods that lose their finalizer.
     released: Vec<JobPod>,
     /// Indexes that succeeded and are not in the status.
     new_indexes: Vec<i64>,
-    /// What the failure policy did, by action.
+    /// The actions of the failure policy.
     actions: Vec<&'static str>,
     /// More pods are left than fit into the status.
     is_full: bool,
@@ -223,7 +223,7 @@ impl JobSync<'_> {
         for (pod, answer) in pods.iter().zip(answers) {
             match answer {
                 Err(error) if !error.is_not_found() => failure = failure.or(Some(error.into())),
-                // Removed, or the pod is gone.
+                // The finalizer was removed, or the pod no longer exists.
                 _ => drop(tracked.remove(pod.uid())),
             }
         }

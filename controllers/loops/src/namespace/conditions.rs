@@ -34,14 +34,14 @@ const WHEN_GOOD: [(&str, &str, &str); 5] = [
     ),
 ];
 
-/// What a sync found.
+/// The findings of a sync.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     /// How discovery failed.
     pub(super) discovery: Option<String>,
     /// How deletions of kinds failed.
     pub(super) failures: Vec<String>,
-    /// What remains; empty also while it was not counted.
+    /// The remaining objects; also empty before they are counted.
     pub(super) remaining: Remaining,
 }
 
@@ -65,7 +65,7 @@ impl Remaining {
         }
     }
 
-    /// What remains, by kind.
+    /// The remaining objects, by kind.
     pub(super) fn objects_text(&self) -> String {
         let kinds = self.objects.iter().map(|(kind, count)| {
             format!("{}.{} has {count} resource instances", kind.plural, kind.group)
@@ -73,7 +73,7 @@ impl Remaining {
         sorted(kinds.collect())
     }
 
-    /// What remains, by finalizer.
+    /// The remaining objects, by finalizer.
     pub(super) fn finalizers_text(&self) -> String {
         let finalizers = self.finalizers.iter();
         let finalizers = finalizers

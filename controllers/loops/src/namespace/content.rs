@@ -2,7 +2,7 @@
 //!
 //! Other kinds wait for pods, because pods may need their secrets, claims and policies until they
 //! end. Input: the namespace and the kinds of the API server. Output: seconds after which the rest
-//! may be gone, 0 when nothing remains. One batch deletes, the next one counts.
+//! may be deleted, 0 when nothing remains. One batch deletes, the next one counts.
 // k8s: pkg/controller/namespace/deletion/namespaced_resources_deleter.go deleteAllContent
 
 use jiff::Timestamp;

@@ -1,10 +1,10 @@
-//! What of a large namespace is deleted before its grace is over.
+//! Deletes a part of a large namespace's objects before its grace period ends.
 //!
-//! The grace is for servers that lag behind and still accept objects: therefore everything is looked
-//! at when it is over. That takes as long as there are objects, one after the other; a namespace
-//! without pods in which some kind has many loses these at once, so that few are left after it.
-//! Input: what the tables count, and a live list of pods. Bounds: kinds of [`MANY`] objects or more;
-//! a smaller namespace sees the writes of upstream and no others.
+//! The grace is for servers that lag behind and still accept objects: therefore everything is
+//! looked at when it is over. That takes as long as there are objects, one after the other; a
+//! namespace without pods in which some kind has many loses these at once, so that few are left
+//! after it. Input: what the tables count, and a live list of pods. Bounds: kinds of [`MANY`]
+//! objects or more; a smaller namespace sees the writes of upstream and no others.
 
 use pintle_api_types::kind::{Kind, PODS};
 use pintle_api_types::request::{Propagation, Request};

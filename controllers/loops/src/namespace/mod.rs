@@ -31,7 +31,7 @@ use serde_json::{Value, json};
 /// still accept objects into it.
 // k8s: pkg/controller/namespace/namespace_controller.go namespaceDeletionGracePeriod
 const GRACE: Duration = Duration::from_secs(5);
-/// Wait after the last known object of a kind is gone: more kinds may follow at once.
+/// Wait after the last known object of a kind is deleted: more kinds may follow at once.
 const SETTLE: Duration = Duration::from_millis(50);
 /// The finalizer of this controller.
 const FINALIZER: &str = "kubernetes";
@@ -213,7 +213,7 @@ fn is_deleting(namespace: &Value) -> bool {
 }
 
 /// Sends a replacement of the namespace, again upon its newest state after a conflict. Returns the
-/// newest state; `None` when the namespace is gone.
+/// newest state; `None` when the namespace no longer exists.
 // k8s: deletion/namespaced_resources_deleter.go retryOnConflictError
 fn retry_on_conflict(
     namespace: Value,

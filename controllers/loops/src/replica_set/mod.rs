@@ -1,8 +1,8 @@
 //! ReplicaSets and ReplicationControllers: keep a number of pods of a template.
 //!
 //! One core for both kinds, as upstream has: [`Replicated`] is what differs. Reads the sets and
-//! pods. Writes: creations, deletions, adoptions and releases of pods, and the sets' status. Bounds:
-//! `BURST_MAX` pods a sync. Upstream waits for expected pods and, after five minutes, acts
+//! pods. Writes: creations, deletions, adoptions and releases of pods, and the sets' status.
+//! Bounds: `BURST_MAX` pods a sync. Upstream waits for expected pods and, after five minutes, acts
 //! regardless; here the frame's fence waits until the tables show what was written, so that a slow
 //! watch never leads to more pods than wanted.
 // k8s: pkg/controller/replicaset/replica_set.go, pkg/controller/replication
@@ -46,9 +46,9 @@ pub trait Replicated: Facts {
     fn table(tables: &Tables) -> &Table<Kept<Self>>;
     /// The change, when it is one of the kind.
     fn delta(change: &Change) -> Option<&Delta<Kept<Self>>>;
-    /// What is wanted.
+    /// The desired state.
     fn spec(&self) -> &ReplicaSpec;
-    /// What is.
+    /// The observed state.
     fn status(&self) -> &ReplicaStatus;
 }
 
@@ -101,7 +101,7 @@ impl<W> ReplicaController<W> {
     }
 }
 
-/// What one sync reads.
+/// The state that one sync reads.
 #[derive(Debug)]
 pub struct Snapshot<W> {
     /// The set.

@@ -16,7 +16,7 @@ use super::Replicated;
 /// The condition of a set that could not create or delete pods.
 const REPLICA_FAILURE: &str = "ReplicaFailure";
 
-/// What the status is counted from.
+/// The inputs of the status.
 pub(super) struct Counted<'a> {
     /// The set's active pods.
     pub(super) active: &'a [Rc<Kept<Pod>>],

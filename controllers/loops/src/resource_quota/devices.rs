@@ -1,4 +1,4 @@
-//! What claims of devices use of a quota.
+//! Usage of a quota by ResourceClaims.
 //!
 //! A pod that asks for an extended resource gets a claim; the part of the claim that its pod is
 //! charged for already is not charged twice.
@@ -78,7 +78,7 @@ pub(super) fn depends_on_classes(name: &str, classes: &DeviceClasses) -> bool {
         || (is_extended(name) && classes.has_resource(resource))
 }
 
-/// What a claim uses; `claims` and `pods` are those of its namespace.
+/// The usage of a claim; `claims` and `pods` are those of its namespace.
 // k8s: resource_claims.go Usage
 pub(super) fn usage(
     claim: &ResourceClaim,

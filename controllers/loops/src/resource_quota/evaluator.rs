@@ -28,7 +28,7 @@ const IGNORED: [(&str, &str); 10] = [
     ("authorization.k8s.io", "selfsubjectrulesreviews"),
     ("events.k8s.io", "events"),
 ];
-/// What a kind must support to be counted.
+/// Verbs that a kind must support to be counted.
 // k8s: pkg/controller/resourcequota/resource_quota_controller.go GetQuotableResources
 const VERBS: &[&str] = &["create", "list", "watch", "delete"];
 // k8s: pkg/quota/v1/evaluator/core/pods.go podResources
@@ -191,7 +191,7 @@ pub(super) fn is_native(name: &str) -> bool {
 /// The objects of a namespace that an evaluator counts.
 #[derive(Debug)]
 pub(super) enum Content {
-    /// What is there is not known.
+    /// The objects of this kind are not listed yet.
     Unlisted(Kind),
     Pods(Vec<Rc<Kept<Pod>>>),
     Services(Vec<Rc<Kept<Service>>>),

@@ -1,4 +1,4 @@
-//! What objects use of a quota.
+//! Usage of a quota by objects.
 // k8s: Usage of each evaluator in pkg/quota/v1/evaluator/core
 
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use super::evaluator::{Content, Evaluator, STORAGE_CLASS, is_native};
 use super::scopes;
 
 impl Content {
-    /// What the objects that the quota selects use.
+    /// The usage of the objects that the quota selects.
     pub(super) fn usage(
         &self,
         evaluator: &Evaluator,

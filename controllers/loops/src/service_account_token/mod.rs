@@ -2,7 +2,7 @@
 //! bundle and their namespace, and go with their service account.
 //!
 //! Reads service accounts and these secrets. Writes: updates and deletions of these secrets, and
-//! updates of service accounts that reference a secret that is gone. Such tokens never expire;
+//! updates of service accounts that reference a deleted secret. Such tokens never expire;
 //! pods get theirs from TokenRequest.
 // k8s: pkg/controller/serviceaccount/tokens_controller.go
 
@@ -47,7 +47,7 @@ pub struct ServiceAccountTokens {
     pub root_ca: Rc<[u8]>,
 }
 
-/// What is synced: an account or a secret, which may both be gone.
+/// The unit of a sync: an account or a secret; either may be deleted already.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TokenKey {
     /// A service account.
@@ -77,12 +77,12 @@ impl QueueKey for TokenKey {
     }
 }
 
-/// What one sync reads.
+/// The state that one sync reads.
 #[derive(Debug)]
 pub enum TokenWork {
-    /// The account is gone: these secrets go with it.
+    /// The account was deleted: delete these secrets.
     Purge(Vec<Target>, Vec<Uid>),
-    /// The secret is gone: its account may still reference it.
+    /// The secret was deleted: its account may still reference it.
     Unreference {
         /// The account.
         account: AccountRef,
@@ -208,7 +208,7 @@ fn secret_key(secret: &TokenSecret) -> TokenKey {
     }
 }
 
-/// The secrets of an account that is gone.
+/// The secrets of a deleted account.
 // k8s: tokens_controller.go listTokenSecrets
 fn purge(key: &ObjectKey, uid: &Uid, tables: &Tables) -> Option<TokenWork> {
     let account = tables.service_accounts.get(key);
@@ -280,7 +280,7 @@ fn uid_of(object: &Value) -> &str {
     object["metadata"]["uid"].as_str().unwrap_or_default()
 }
 
-/// What a secret lacks.
+/// The data that a secret lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Lacks {
     ca: bool,

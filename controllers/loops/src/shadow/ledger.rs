@@ -69,7 +69,7 @@ impl Ledger {
         Self { controllers: controllers.into_iter().collect(), ..Self::default() }
     }
 
-    /// What the comparison has come to.
+    /// The result of the comparison so far.
     pub fn report(&self) -> &Report {
         &self.report
     }

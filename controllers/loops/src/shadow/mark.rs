@@ -1,4 +1,4 @@
-//! What a write does, so that a write of ours and a change in the cluster can be compared.
+//! The effect of a write, in a form in which our writes and changes in the cluster are comparable.
 //!
 //! Input: a request, or a change. Output: [`Mark`]s with the content that counts. A created pod is
 //! known by its owner and template hash, since its name is random; other objects by name. Pure.
@@ -33,7 +33,7 @@ const TIMES: [&str; 6] = [
 /// The ConfigMap that each namespace gets.
 const ROOT_CA: &str = "kube-root-ca.crt";
 
-/// What is done.
+/// The kind of write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Action {
     Create,
@@ -109,7 +109,7 @@ pub(super) struct Deed {
     pub(super) key: ObjectKey,
 }
 
-/// What a request would do; `None` when it cannot be compared.
+/// The effect of a request; `None` when it cannot be compared.
 pub(super) fn of_request(request: &Request, tables: &Tables) -> Option<Deed> {
     match request {
         Request::Create { kind, namespace, below: None, body } => {
@@ -177,7 +177,7 @@ fn on_object(action: Action, target: &Target, content: Option<Value>) -> Deed {
     Deed { mark, content, name: key.to_string(), key }
 }
 
-/// What was done, if a change is a write that controllers make: alternatives of one mark first.
+/// The effects of a change, if controllers make such writes: alternatives of one mark first.
 pub(super) fn of_change(change: &Change, tables: &Tables) -> Vec<Deed> {
     let Some(kind) = change.kind() else { return Vec::new() };
     let is_twice = |meta, action| is_seen_twice(kind, meta, action, tables);
@@ -189,7 +189,7 @@ pub(super) fn of_change(change: &Change, tables: &Tables) -> Vec<Deed> {
                 let delete = deed(Action::Delete, kind, old.uid.as_str(), old);
                 return if is_twice(old, Action::Delete) { Vec::new() } else { vec![delete] };
             }
-            // An object that is deleting goes when its last finalizer is removed.
+            // A terminating object is deleted when its last finalizer is removed.
             let removed = || vec![deed(Action::Update, kind, old.key().as_str(), old)];
             new.map_or_else(removed, |new| changed(change, kind, old, new))
         }
@@ -302,7 +302,7 @@ pub(super) fn controller_of(kind: &str) -> Option<&'static str> {
     .map(|(_, name)| name)
 }
 
-/// The namespace is being deleted, or gone.
+/// True if the namespace is terminating or deleted.
 pub(super) fn is_namespace_going(namespace: &str, tables: &Tables) -> bool {
     let key = ObjectKey::new("", namespace);
     tables.meta(NAMESPACES, &key).is_none_or(Meta::is_deleting)

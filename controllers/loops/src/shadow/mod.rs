@@ -79,7 +79,7 @@ impl Shadow {
         &mut self.frame
     }
 
-    /// What the comparison has come to.
+    /// The result of the comparison so far.
     pub fn report(&self) -> &Report {
         self.ledger.report()
     }

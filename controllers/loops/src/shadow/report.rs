@@ -1,4 +1,4 @@
-//! What a comparison has come to: counts by controller and reason, and the last differences.
+//! The result of a comparison: counts by controller and reason, and the last differences.
 //!
 //! Input: verdicts. Output: a text, JSON, and one line in the log for each difference. Bounds:
 //! `KEPT_MAX` differences are kept.
@@ -29,13 +29,13 @@ pub enum Side {
 pub struct Difference {
     /// The controller.
     pub controller: &'static str,
-    /// What is written, such as `create pods`.
+    /// The kind of write, such as `create pods`.
     pub reason: String,
     /// The one side that would write.
     pub side: Side,
     /// The object.
     pub object: String,
-    /// What would be written.
+    /// The content of the write.
     pub content: String,
 }
 
@@ -57,7 +57,7 @@ pub struct Counts {
     pub withdrawn: u64,
 }
 
-/// What a comparison has come to.
+/// The result of a comparison so far.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {

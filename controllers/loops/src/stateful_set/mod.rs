@@ -1,8 +1,8 @@
 //! StatefulSet: gives each pod an ordinal, a name and claims of its own, and keeps to their order.
 //!
-//! Reads StatefulSets, pods, claims and ControllerRevisions. Writes: pods, claims, revisions and the
-//! status of the set. One sync: adopts revisions and pods, finds the revisions, acts on pods, writes
-//! the status, deletes old revisions.
+//! Reads StatefulSets, pods, claims and ControllerRevisions. Writes: pods, claims, revisions and
+//! the status of the set. One sync: adopts revisions and pods, finds the revisions, acts on pods,
+//! writes the status, deletes old revisions.
 // k8s: pkg/controller/statefulset/stateful_set.go
 
 mod claims;
@@ -48,7 +48,7 @@ pub struct StatefulSets {
     pub has_max_unavailable: bool,
 }
 
-/// What a sync reads.
+/// The state that a sync reads.
 #[derive(Debug)]
 pub struct StatefulSetSnapshot {
     set: Rc<Kept<StatefulSet>>,

@@ -1,8 +1,8 @@
 //! Creates, updates and deletes the pods of a StatefulSet with their claims, and records events
 //! about that.
 //!
-//! Input: the set, its claims and a pod. Output: requests and events. A claim exists before its pod.
-//! A pod that is updated is read live first, because tables keep only some of its fields.
+//! Input: the set, its claims and a pod. Output: requests and events. A claim exists before its
+//! pod. A pod that is updated is read live first, because tables keep only some of its fields.
 // k8s: pkg/controller/statefulset/stateful_pod_control.go
 
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ const UPDATES_MAX: u32 = 4;
 /// Claims by name.
 pub(super) type Claims = BTreeMap<String, Rc<Kept<PersistentVolumeClaim>>>;
 
-/// What is done to a pod, for events.
+/// The action on a pod, for events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verb {
     Create,
@@ -255,7 +255,7 @@ impl PodControl<'_> {
         }
     }
 
-    /// Deletes a pod; one that is gone already counts as deleted.
+    /// Deletes a pod; one that no longer exists counts as deleted.
     ///
     /// # Errors
     /// When the API server refuses it.

@@ -1,10 +1,10 @@
 //! The revisions of a StatefulSet's template: which one its pods are updated to, and from which.
 //!
-//! Input: the set and its sorted revisions. Output: the current and the update revision, and requests
-//! that create, renumber and delete revisions.
-//! A revision is found by the bytes of its data. The newest one also by meaning: it counts as equal
-//! when the set that it restores is the set that is there, once defaults are set. So a release of
-//! Kubernetes that prints templates in another way restarts no pods.
+//! Input: the set and its sorted revisions. Output: the current and the update revision, and
+//! requests that create, renumber and delete revisions. A revision is found by the bytes of its
+//! data. The newest one also by meaning: it counts as equal when the set that it restores is the
+//! set that is there, once defaults are set. So a release of Kubernetes that prints templates in
+//! another way restarts no pods.
 // k8s: pkg/controller/statefulset/stateful_set_control.go getStatefulSetRevisions
 
 use std::collections::BTreeSet;
@@ -27,9 +27,9 @@ const HISTORY_LIMIT_DEFAULT: i32 = 10;
 /// The revisions that pods are created from.
 #[derive(Clone, Debug)]
 pub(super) struct LiveRevisions {
-    /// What is rolled out from.
+    /// The revision before the rollout.
     pub(super) current: Revision,
-    /// What is rolled out to.
+    /// The revision that is rolled out.
     pub(super) update: Revision,
     /// How often the name of a new revision was taken.
     pub(super) collision_count: i32,
@@ -122,7 +122,7 @@ fn restores(revision: &Revision, whole: &Value, data: &str) -> bool {
 /// Makes the set the controller of its orphaned revisions.
 ///
 /// # Errors
-/// When the set is gone or being deleted, or the API server refuses it.
+/// When the set is deleted or terminating, or the API server refuses it.
 // k8s: pkg/controller/statefulset/stateful_set.go adoptOrphanRevisions
 pub(super) fn adopt(
     set: &StatefulSet,

@@ -1,9 +1,10 @@
-//! What a StatefulSet does about its pods: creates, repairs, scales down and rolls out, in the order
-//! of ordinals or side by side.
+//! Manages the pods of a StatefulSet: creates, repairs, scales down and rolls out, in the order
+//! of ordinals or in parallel.
 //!
-//! Input: the set, its pods, templates and claims. Output: requests, and the status afterwards, also
-//! after a failure. In ordered mode at most one pod is acted upon, and only while all before it are
-//! available. In parallel mode pods are created 1, 2, 4 and so on at once until one of them fails.
+//! Input: the set, its pods, templates and claims. Output: requests, and the status afterwards,
+//! also after a failure. In ordered mode at most one pod is acted upon, and only while all before
+//! it are available. In parallel mode pods are created 1, 2, 4 and so on at once until one of them
+//! fails.
 // k8s: pkg/controller/statefulset/stateful_set_control.go updateStatefulSet
 
 use std::rc::Rc;
@@ -45,7 +46,7 @@ impl Replica {
 pub(super) struct Update<'a> {
     /// Creates, updates and deletes pods.
     pub(super) control: PodControl<'a>,
-    /// What pods are created from.
+    /// The pod templates.
     pub(super) templates: Templates,
     /// The gate `MaxUnavailableStatefulSet` is on.
     pub(super) has_max_unavailable: bool,

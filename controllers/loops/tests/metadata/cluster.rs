@@ -101,7 +101,7 @@ impl MetadataCluster {
         self.faults = Some(Rng::new(seed));
     }
 
-    /// From now on nothing goes wrong.
+    /// Ends the injection of faults.
     pub(crate) fn end_faults(&mut self) {
         self.faults = None;
     }

@@ -1,7 +1,7 @@
 //! `--shadow-first`: collection and namespace deletion act after a time without a mistake.
 //!
-//! Input: a cluster with something to collect from the beginning. Output: when it is gone. Everything
-//! else acts at once.
+//! Input: a cluster with garbage from the beginning. Output: the time of its deletion. All other
+//! controllers act at once.
 
 use std::time::Duration;
 

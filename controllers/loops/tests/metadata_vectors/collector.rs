@@ -1,11 +1,11 @@
 //! Examinations of nodes by the garbage collector.
 //!
-//! Input: answers of the program in `tests/upstream/_controllers`; `PINTLE_COLLECTOR_VECTORS` names a
-//! file with more of them. A line has the events that build the graph, the objects of the API server,
-//! and how it refuses requests. The nodes of the graph, those that are examined or orphaned, and of
-//! each examination the requests that write, how it ends, and which dependents it wakes must be the
-//! same. Not compared: live reads, events, which ours reports at the examination, and what is said at
-//! `forget_unblocked`, `forget_others` and `is_read_elsewhere`.
+//! Input: answers of the program in `tests/upstream/_controllers`; `PINTLE_COLLECTOR_VECTORS` names
+//! a file with more of them. A line has the events that build the graph, the objects of the API
+//! server, and how it refuses requests. The nodes of the graph, those that are examined or
+//! orphaned, and of each examination the requests that write, how it ends, and which dependents it
+//! wakes must be the same. Not compared: live reads, events, which ours reports at the examination,
+//! and what is said at `forget_unblocked`, `forget_others` and `is_read_elsewhere`.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -46,7 +46,7 @@ fn reason(is_orphan: bool) -> NodeReason {
     if is_orphan { NodeReason::Orphan } else { NodeReason::Delete }
 }
 
-/// What an examination came to.
+/// The outcome of an examination.
 #[derive(Debug, PartialEq)]
 struct Examination {
     requests: Vec<Value>,
@@ -277,8 +277,8 @@ fn forget_others(line: &Value, examination: &mut Examination) {
     });
 }
 
-/// Upstream reads an object of the whole cluster in a namespace before it sends the second form of a
-/// patch, if the node of the object was never observed and has the namespace of a dependent, and
+/// Upstream reads an object of the whole cluster in a namespace before it sends the second form of
+/// a patch, if the node of the object was never observed and has the namespace of a dependent, and
 /// fails until the object was observed.
 fn is_read_elsewhere(ours: &Examination, theirs: &Examination) -> bool {
     let is_longer = ours.requests.strip_prefix(&*theirs.requests);

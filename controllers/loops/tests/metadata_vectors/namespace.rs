@@ -3,9 +3,9 @@
 //! Input: answers of the program in `tests/upstream/vectors/metadata`; `PINTLE_NAMESPACE_VECTORS`
 //! names a file with more of them. A line has a namespace, the kinds that are discovered with their
 //! objects, and how the API server refuses requests; `NamespaceServer` answers as upstream's fake
-//! clients did. Requests that write, the conditions, the estimate and whether the sync fails must be
-//! the same. Not compared: the order of requests, which upstream takes from a map, and the times of
-//! conditions.
+//! clients did. Requests that write, the conditions, the estimate and whether the sync fails must
+//! be the same. Not compared: the order of requests, which upstream takes from a map, and the times
+//! of conditions.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -21,13 +21,13 @@ use serde_json::{Value, json};
 
 use crate::{check, lines};
 
-/// What a sync did, in a form that can be compared.
+/// The outcome of a sync, in a comparable form.
 #[derive(Debug, PartialEq)]
 struct Deleted {
     /// Sorted.
     requests: Vec<String>,
     conditions: Vec<Value>,
-    /// Seconds after which the rest may be gone; 0 when nothing remains.
+    /// Seconds after which the rest may be deleted; 0 when nothing remains.
     estimate: u64,
     is_failed: bool,
 }

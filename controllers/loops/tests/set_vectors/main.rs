@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 /// Differences that are worth printing.
 const SHOWN: usize = 6;
 
-/// What a sync did, in a form that can be compared.
+/// The outcome of a sync, in a comparable form.
 #[derive(Debug, PartialEq)]
 struct Did {
     requests: Vec<String>,
@@ -257,9 +257,9 @@ fn is_about_a_pod_just_created(line: &Value) -> bool {
     })
 }
 
-/// Upstream deletes a pod that is not there, since a parallel set goes on while a claim of the pod's
-/// predecessor holds its creation up, and counts it as deleted. A real API server answers 404, which
-/// fails that sync. Ours has nothing to delete.
+/// Upstream deletes a pod that does not exist, because a parallel set continues while a claim of
+/// the pod's predecessor delays its creation, and counts it as deleted. A real API server answers
+/// 404, which fails that sync. Ours has nothing to delete.
 fn is_about_a_missing_pod(line: &Value) -> bool {
     let all = |part: &str| line[part].as_array().cloned().unwrap_or_default();
     let objects = all("objects");
@@ -333,7 +333,7 @@ fn check(name: &str, ours: impl Fn(&Value) -> Did) {
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
-/// What only one side did.
+/// The actions of only one side.
 fn only(ours: &Did, theirs: &Did) -> String {
     let short = |text: &String| text.chars().take(700).collect::<String>();
     let without = |some: &[String], others: &[String]| {
@@ -371,8 +371,8 @@ fn is_same_but_chosen(ours: &Did, theirs: &Did) -> bool {
     words(ours) == words(theirs) && ours.is_failed == theirs.is_failed
 }
 
-/// Both delete as many pods, not the same ones, and the API server refuses the deletion of some: what
-/// follows in the sync depends on which one was chosen.
+/// Both delete as many pods, not the same ones, and the API server refuses the deletion of some:
+/// what follows in the sync depends on which one was chosen.
 fn is_same_but_refused(line: &Value, ours: &Did, theirs: &Did) -> bool {
     let deletions = |did: &Did| {
         let is_deletion = |one: &&String| one.starts_with("delete pods");

@@ -1,4 +1,4 @@
-//! What must hold after every request of a controller, and at the end.
+//! Invariants after every request of a controller, and at the end.
 
 use std::collections::BTreeMap;
 
@@ -95,7 +95,7 @@ impl Checks {
 }
 
 /// Versions of the owner before the one known at the request that the sync may have begun with: a
-/// sync goes on with what it read while its pods are created in batches.
+/// sync continues with its snapshot while its pods are created in batches.
 const EARLIER: usize = 4;
 
 /// The most replicas that a version of the owner wanted since its sync began.
@@ -137,7 +137,7 @@ fn kind_of(owner: &Value) -> Option<Kind> {
     Kind::all_known().find(|kind| (kind.group, kind.version, kind.kind) == (group, version, name))
 }
 
-/// What users want is there: called when nothing moves any more.
+/// Checks that the users' wanted state is reached; called when nothing moves any more.
 pub(crate) fn check_end(server: &Server) {
     for kind in crate::users::WORKLOADS {
         for (key, object) in server.objects(*kind, "") {

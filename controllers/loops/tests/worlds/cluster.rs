@@ -10,7 +10,7 @@ use pintle_api_types::rng::Rng;
 use pintle_memory_api::{Identity, Server};
 use serde_json::{Value, json};
 
-/// What is done to a pod next; one step is one request.
+/// The next step of a pod, as one request.
 pub(crate) fn step(server: &Server, rng: &mut Rng, now: &str) -> Option<Request> {
     let pods: Vec<_> = server.objects(PODS, "").filter(|(_, pod)| needs_step(pod)).collect();
     if pods.is_empty() {

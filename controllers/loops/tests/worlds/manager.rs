@@ -199,7 +199,7 @@ impl Daemon {
     }
 }
 
-/// What of an object the API server answers to this request.
+/// The part of an object that the API server returns for this request.
 fn as_asked(request: &Request, mut object: Value) -> Value {
     let is_whole = matches!(request, Request::Read { .. } | Request::List { .. });
     if request.wants_only_metadata() && !is_whole && object["kind"] != "Status" {
@@ -213,7 +213,7 @@ fn stored(kind: Kind) -> Kind {
     Kind::interned(kind.group, kind.version, kind.plural, kind.kind, kind.is_namespaced)
 }
 
-/// Whether the field selector of a kind takes an object.
+/// True if the field selector of a kind matches an object.
 fn is_followed(kind: Kind, object: &serde_json::Value) -> bool {
     let Some((path, value)) = kind.fields.split_once('=') else { return true };
     path.split('.').fold(object, |part, field| &part[field]) == value

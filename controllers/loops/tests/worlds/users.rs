@@ -1,5 +1,5 @@
-//! What users of a world do: they create workloads, change any of their fields, delete pods and
-//! workloads, and in the end want what the last change says.
+//! Users of a world: they create workloads, change any of their fields, delete pods and
+//! workloads, and in the end want the state of the last change.
 
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 /// The namespace of all workloads.
 pub(crate) const NAMESPACE: &str = "default";
 
-/// What the world has before its first step.
+/// The objects of the world before its first step.
 pub(crate) fn beginning() -> Vec<Request> {
     // A new node has a taint until its controller has seen it.
     let ready = (0..3).map(|at| Request::Patch {

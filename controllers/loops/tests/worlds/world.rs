@@ -19,7 +19,7 @@ const STEPS_MAX: usize = 60_000;
 /// Simulated time after which keys that are due are not waited for.
 const QUIET: Duration = Duration::from_secs(24 * 3600);
 
-/// What goes wrong, each in so many of a thousand cases.
+/// Rates of faults, each per thousand cases.
 #[derive(Clone, Debug)]
 pub(crate) struct Faults {
     /// An answer is lost.

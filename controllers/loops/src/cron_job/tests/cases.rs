@@ -63,7 +63,7 @@ fn newest_missed_start_is_due_after_an_outage() {
         ("* * * * *", "2026-01-08T00:00:30Z", None, Some("2026-01-08T00:00:00Z"), Missed::Many),
         ("* * * * *", "2026-01-08T00:00:30Z", Some(90), Some("2026-01-08T00:00:00Z"), Missed::None),
         ("@every 7m", "2026-01-01T00:30:00Z", None, Some("2026-01-01T00:28:00Z"), Missed::Few),
-        // Upstream's estimate goes by the distance of two starts; a weekend hides Friday's.
+        // Upstream estimates by the distance of two starts; a weekend hides Friday's.
         ("0 6 * * 1-5", "2026-01-05T05:00:00Z", None, None, Missed::Few),
     ] {
         let found = recent_start(base(last, deadline), time(now), &schedule(text));

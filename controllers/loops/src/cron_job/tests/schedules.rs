@@ -48,11 +48,11 @@ impl ScheduleVector {
     }
 }
 
-/// A zone that the time zone database changed after Go's release, and the year from which they differ:
-/// ours has a newer database than the program that wrote the vectors.
+/// A zone that the time zone database changed after Go's release, and the year from which they
+/// differ: ours has a newer database than the program that wrote the vectors.
 const NEWER_RULES: [(&str, &str); 1] = [("America/Havana", "2026-11-01T00:00:00Z")];
 
-/// Whether the two databases may disagree about a time of these.
+/// True if the two databases may disagree about one of these times.
 fn is_of_newer_rules(spec: &str, starts: &Starts) -> bool {
     let Starts::Times(times) = starts else { return false };
     let is_in = |zone: &str| spec.split_once('=').is_some_and(|(_, rest)| rest.starts_with(zone));

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::*;
 
-/// What happens to the cluster.
+/// A change of the cluster.
 #[derive(Clone, Debug)]
 enum ClusterChange {
     Taint(u8, &'static str),

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::*;
 
-/// What a change of an object wakes; `None` is an object that is not there.
+/// The keys that a change of an object wakes; `None` is an object that does not exist.
 fn woken(world: &mut World, kind: Kind, old: Option<Value>, new: Option<Value>) -> String {
     let old = old.map(|object| world.add(kind, object));
     let mut tables = world.tables();

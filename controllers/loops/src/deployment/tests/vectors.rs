@@ -3,7 +3,7 @@
 //! Each line of the vectors has a Deployment, its sets and pods, the time, and what upstream's
 //! `syncDeployment` writes and reports (`tests/upstream/vectors/replicas`). `PINTLE_VECTORS` names
 //! another file of such lines. Not compared: syncs in which upstream writes the same set twice,
-//! since it does not use the answer to its own write; there ours goes on with the status.
+//! because it does not use the answer to its own write; ours continues with the status there.
 
 use std::time::Instant;
 

@@ -54,7 +54,7 @@ fn woken(tables: &Tables, changes: Vec<Change>) -> Vec<String> {
     wakes.waits().map(|(key, _)| key.name().to_owned()).collect()
 }
 
-/// What a change from one state of a set to another wakes.
+/// The keys that a change of a set from one state to another wakes.
 fn change(old: Option<Value>, new: Option<Value>) -> Vec<String> {
     let mut tables = tables("RollingUpdate");
     let mut changes = Vec::new();

@@ -103,7 +103,7 @@ fn check(graph: &Graph) {
     for node in graph.nodes() {
         let uid = &node.identity.uid;
         for owner in node.owners.iter() {
-            // Dependents of an owner that is gone were examined; a later one may name it again.
+            // Dependents of a deleted owner were examined; a later one may reference it again.
             if let Some(owner) = graph.get(&owner.uid).filter(|owner| !owner.is_virtual) {
                 assert!(owner.dependents.contains(uid), "{uid} is no dependent of its owner");
             }

@@ -1,4 +1,4 @@
-//! What one examination asks for.
+//! The requests of one examination.
 // k8s: pkg/controller/garbagecollector/garbagecollector_test.go
 
 use pintle_api_types::key::ObjectKey;

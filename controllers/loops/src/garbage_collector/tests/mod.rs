@@ -130,7 +130,7 @@ impl CollectorWorld {
         self.apply(WatchEvent::Set(decoded(object)));
     }
 
-    /// A watch shows that an object is gone.
+    /// Applies a watch event that an object was deleted.
     pub(super) fn observe_gone(&mut self, object: &Value) {
         self.apply(WatchEvent::Deleted(decoded(object)));
     }

@@ -14,7 +14,7 @@ use super::server::{GarbageServer, Happening};
 use super::{CollectorWorld, foos, kind_of, object, owned};
 use crate::testing::at;
 
-/// What a user or a watch does.
+/// A step of a user or a watch.
 #[derive(Clone, Debug)]
 enum Act {
     Create { kind: usize, namespace: usize, name: usize, owners: Vec<usize>, is_blocking: bool },

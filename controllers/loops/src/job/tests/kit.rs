@@ -1,4 +1,4 @@
-//! What the tests of the Job controller share: a Job with its pods in tables, and one sync of it
+//! Fixtures of the Job controller's tests: a Job with its pods in tables, and one sync of it
 //! against answers that a test can make fail.
 
 use std::collections::BTreeSet;
@@ -48,7 +48,7 @@ pub(super) struct Case {
     key: ObjectKey,
 }
 
-/// What a sync did.
+/// The outcome of a sync.
 #[derive(Debug)]
 pub(super) struct Synced {
     pub(super) driven: Driven<Sample>,

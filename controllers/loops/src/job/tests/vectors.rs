@@ -102,7 +102,7 @@ fn creation(pod: &Value) -> Value {
     }))
 }
 
-/// What the sync did, as the vectors say it.
+/// The outcome of the sync, in the format of the vectors.
 fn done(synced: &Synced) -> JobWant {
     let mut creates: Vec<_> = synced.created.iter().map(creation).collect();
     creates.sort_by_key(Value::to_string);

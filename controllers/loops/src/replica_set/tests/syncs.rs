@@ -1,4 +1,4 @@
-//! What a sync of a set asks for.
+//! The requests of a set's sync.
 // k8s: pkg/controller/replicaset/replica_set_test.go, replica_set_utils_test.go
 
 use std::time::Duration;

@@ -2,8 +2,8 @@
 //!
 //! Each line of the vectors has a set, a sibling, pods, the time, which requests fail, and what
 //! upstream's `syncReplicaSet` asks for and writes (`tests/upstream/vectors/replicas`).
-//! `PINTLE_VECTORS_RS` names another file of such lines. The order of requests that are sent at once
-//! is chance there.
+//! `PINTLE_VECTORS_RS` names another file of such lines. The order of requests that are sent at
+//! once is chance there.
 
 use std::time::Instant;
 
@@ -53,7 +53,7 @@ fn synced(vector: &Value) -> Driven<()> {
     })
 }
 
-/// What a sync comes to, in the words of the vectors.
+/// The outcome of a sync, in the format of the vectors.
 fn outcome(driven: &Driven<()>) -> Value {
     let (mut creates, mut deletes, mut patches) = (0, Vec::new(), Vec::new());
     let mut status = Value::Null;
@@ -91,8 +91,8 @@ fn upstreams(vector: &Value) -> Value {
     want
 }
 
-/// Upstream's order of pods has circles where pods are ready since times of one step, so that which
-/// of them goes depends on the order of its cache, which is a map's. All else is equal.
+/// Upstream's order of pods is cyclic for pods that became ready within one step, so the deleted
+/// pod depends on the order of its cache, which is a map. All else is equal.
 // k8s: pkg/controller/controller_utils.go ActivePodsWithRanks.Less
 fn is_same_but_chosen(theirs: &Value, ours: &Value) -> bool {
     let numbered = |want: &Value| {

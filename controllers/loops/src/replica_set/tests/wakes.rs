@@ -59,7 +59,7 @@ fn now(name: &str) -> (String, u64) {
     (name.to_owned(), 0)
 }
 
-/// What a change from one state of a pod to another wakes.
+/// The keys that a change of a pod from one state to another wakes.
 fn change(old: Option<Value>, new: Option<Value>) -> Vec<(String, u64)> {
     let mut tables = tables();
     let mut changes = Vec::new();

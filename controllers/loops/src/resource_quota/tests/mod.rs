@@ -97,7 +97,7 @@ fn texts(value: &Value) -> Texts {
     serde_json::from_value(value.clone()).expect("texts")
 }
 
-/// What a quota without a status gets as its status.
+/// The status that a quota without a status gets.
 fn used(hard: Value, events: Vec<WatchEvent>) -> Texts {
     used_of(json!({ "hard": hard }), events)
 }

@@ -20,7 +20,7 @@ fn owner(kind: &str, name: &str, uid: &str, is_controller: bool) -> Value {
         "controller": is_controller})
 }
 
-/// What is decided about a claim with these owners, for a pod of this name.
+/// The decisions for a claim with these owners, for a pod of this name.
 struct Decided {
     is_up_to_date: bool,
     is_foreign: bool,

@@ -1,4 +1,4 @@
-//! What Kubernetes 1.36 was recorded to write for two StatefulSets: the same decisions in the same
+//! Recorded writes of Kubernetes 1.36 for two StatefulSets: the same decisions in the same
 //! order, and the same statuses.
 
 use pintle_api_types::kind::{PERSISTENT_VOLUME_CLAIMS, PODS};

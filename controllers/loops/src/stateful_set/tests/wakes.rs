@@ -32,7 +32,7 @@ fn pod(app: &str, owner: Option<&str>, is_ready: bool) -> Value {
         "status": {"conditions": [{"type": "Ready", "status": ready}]}})
 }
 
-/// What a change from one state to another wakes.
+/// The keys that a change from one state to another wakes.
 fn woken(old: Option<Value>, new: Option<Value>) -> String {
     let mut world = two_sets();
     let old = old.map(|pod| world.add(PODS, pod));

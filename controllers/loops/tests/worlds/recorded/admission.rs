@@ -14,7 +14,7 @@ use pintle_api_types::request::{Answer, ApiError, PatchForm, Request, Target};
 use pintle_memory_api::{Identity, Server};
 use serde_json::{Value, json};
 
-/// What an object adds of a resource.
+/// The usage that an object adds to a resource.
 fn usage(kind: Kind, object: &Value, resource: &str) -> Amount {
     let group = if kind.group.is_empty() { String::new() } else { format!(".{}", kind.group) };
     let counted = resource.strip_prefix("count/").unwrap_or(resource);
@@ -37,7 +37,7 @@ fn usage(kind: Kind, object: &Value, resource: &str) -> Amount {
 /// A quota with one more object.
 struct Charge {
     used: Value,
-    /// What the quota has no room for, as the refusal says it; empty when it has.
+    /// The resources that exceed the quota, as the refusal lists them; empty if none.
     excess: String,
 }
 

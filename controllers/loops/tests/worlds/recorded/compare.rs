@@ -1,4 +1,4 @@
-//! What the recorded controllers did and ours, side by side.
+//! Compares the actions of the recorded controllers and of ours.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use super::normal::{Families, family};
 use super::play::{Played, Write, at_ms};
 use super::steps::kind_of;
 
-/// What a controller decided about one object, in its order.
+/// A controller's decisions about each object, in order.
 type Decisions = BTreeMap<String, Vec<String>>;
 
 /// Normal values by object, such as its last status before each pause.

@@ -44,7 +44,7 @@ pub(super) fn user(write: &Value) -> &str {
     short_name(write["user"].as_str().unwrap_or_default())
 }
 
-/// Whether a controller of this name is played.
+/// True if a controller of this name is played.
 pub(super) fn is_ours(user: &str) -> bool {
     OURS.contains(&user) || user == MANAGER
 }

@@ -1,4 +1,4 @@
-//! Plays a recording: time goes on by itself, and everything happens in its order.
+//! Plays a recording: time advances by itself, and all steps happen in the recorded order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ pub(super) struct Write {
     pub(super) answer: Answer,
 }
 
-/// What happened while a recording was played.
+/// The results of a played recording.
 pub(super) struct Played {
     pub(super) server: Server,
     pub(super) writes: Vec<Write>,
@@ -52,7 +52,7 @@ pub(super) struct Player<'a> {
     pub(super) ms: u64,
     agenda: BTreeMap<(u64, u64), Happening>,
     count: u64,
-    /// What the kubelet and the scheduler have begun, by UID.
+    /// UIDs of objects for which the kubelet and the scheduler have started steps.
     pub(super) begun_for: BTreeSet<String>,
     pub(super) writes: Vec<Write>,
     pub(super) bound: usize,

@@ -19,15 +19,15 @@ const BIND_MS: u64 = 12;
 const READY_MS: u64 = 100;
 /// From the readiness of a pod until it ends, unless its annotation says another time.
 const RUN_MS: u64 = 1_500;
-/// From the deletion of a pod until it is gone.
+/// From the deletion request of a pod until it is removed.
 const GONE_MS: u64 = 200;
-/// From the moment at which no pod has a claim until the claim is gone.
+/// From the moment at which no pod uses a claim until the claim is removed.
 const RELEASE_MS: u64 = 8;
 
 const JOB_TRACKING: &str = "batch.kubernetes.io/job-tracking";
 const CLAIM_PROTECTION: &str = "kubernetes.io/pvc-protection";
 
-/// What is done to a pod or claim.
+/// A step of a pod or claim.
 #[derive(Clone, Debug)]
 pub(super) enum PodStep {
     Bind,
@@ -71,7 +71,7 @@ fn pinned(pod: &Value) -> Option<&str> {
     (field["key"] == "metadata.name").then(|| field["values"][0].as_str()).flatten()
 }
 
-/// What becomes of a pod next, and after how long.
+/// The next steps of a pod, and their delays.
 fn next_steps(pod: &Value) -> Vec<(u64, PodStep)> {
     let is_bound = pod["spec"]["nodeName"].is_string();
     let behaviour = annotation(pod, "fake/behaviour");
@@ -123,7 +123,7 @@ impl Player<'_> {
         }
     }
 
-    /// Does a step; the pod may be gone by now, which changes nothing.
+    /// Does a step; if the pod no longer exists, nothing changes.
     pub(super) fn do_pod_step(&mut self, key: ObjectKey, step: &PodStep) {
         let kind = if matches!(step, PodStep::Release) { PERSISTENT_VOLUME_CLAIMS } else { PODS };
         let Some(object) = self.server.object(kind, &key).cloned() else { return };

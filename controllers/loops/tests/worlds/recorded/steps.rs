@@ -169,7 +169,7 @@ impl Player<'_> {
         ours.nth(at).expect("as many pods were created").to_owned()
     }
 
-    /// What `kubectl rollout undo` does: the template and annotations of the last but one revision.
+    /// `kubectl rollout undo`: restores the template and annotations of the last but one revision.
     fn undo(&mut self, name: &str) {
         let key = ObjectKey::new(self.namespace, name);
         let live = self.server.object(DEPLOYMENTS, &key).expect("it is there");
