@@ -1,4 +1,4 @@
-//! What the kernel says, as a value: one record of the ring in, one [`KernelEvent`] out.
+//! Decodes one record of the event ring into one [`KernelEvent`].
 //!
 //! Input: the bytes of `struct event` in bpf/pods.bpf.c, host byte order. Output: an event, or the
 //! reason why the bytes are none. The bytes come from our own programs, yet nothing here trusts
@@ -38,7 +38,7 @@ pub struct Slot(pub u64);
 pub struct KernelEvent {
     /// The pod; `None` only for OOM victims outside of every tracked cgroup (system OOM).
     pub slot: Option<Slot>,
-    /// What happened.
+    /// The kind of event.
     pub kind: EventKind,
     /// The process in the agent's pid namespace; 0 for cgroup events.
     pub pid: u32,
@@ -48,7 +48,7 @@ pub struct KernelEvent {
     pub cgroup_id: u64,
 }
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EventKind {
     /// A container's entry point started: the first exec of its first process.

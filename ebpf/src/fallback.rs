@@ -132,7 +132,7 @@ impl Watch {
         Ok(Watched::Yes)
     }
 
-    /// Waits until there is an event, then appends what is there. Cancel-safe.
+    /// Waits for an event, then appends all available ones. Cancel-safe.
     pub(crate) async fn next_batch(&mut self, out: &mut Vec<KernelEvent>) -> io::Result<()> {
         let before = out.len();
         while out.len() == before {

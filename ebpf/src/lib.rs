@@ -1,19 +1,19 @@
-//! What happens to pods' processes and cgroups, seen by the kernel itself.
+//! Kernel events of pods' processes and cgroups.
 //!
 //! Input: the cgroup directory of each pod, under a number ([`Slot`]) that the caller chooses.
 //! Output: a stream of [`KernelEvent`]s: a container's entry point started, its first process ended
 //! (with code or signal), the OOM killer chose a process, a cgroup was made, removed, filled or
-//! emptied. An event arrives some 20 µs after the fact; it is a hint where to look and what the
-//! runtime may have lost, never a state.
+//! emptied. An event arrives some 20 µs after the fact. It is a hint to read the state again, also
+//! for ends that the runtime may have lost, and never a state itself.
 //!
 //! ```text
 //! bpf/pods.bpf.c -> load (maps, programs) -> ring -> decode ─┐
 //! pidfd, cgroup.events ────────────────────> fallback ───────┴─> Source -> the caller's loop
 //! ```
 //!
-//! [`Source::open`] takes the best of three modes that works here: eBPF, else pidfds, else nothing
-//! at all, and then the caller lists everything once a second. It logs which, once, and why not a
-//! better one.
+//! [`Source::open`] selects the best of three modes that works here: eBPF, else pidfds, else no
+//! events, and then the caller lists everything once a second. It logs the mode once, with the
+//! reason that a better one failed.
 //!
 //! Owner: one task of the caller on a tokio runtime with I/O enabled; there is no thread of our
 //! own. Bounds: [`CGROUPS_MAX`], [`INITS_MAX`], [`RING_BYTES`], [`BATCH_MAX`], [`PIDFDS_MAX`].
@@ -46,14 +46,14 @@ pub use hierarchy::{Controller, Hierarchy, HierarchyError};
 pub use load::{CGROUPS_MAX, CGROUPS_PER_POD_MAX, INITS_MAX, RING_BYTES};
 pub use ring::BATCH_MAX;
 
-/// What to open. [`Options::new`] wants everything.
+/// Options of a source. [`Options::new`] enables everything.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The hierarchy that the pods' cgroups are in.
     pub hierarchy: Hierarchy,
     /// Programs to try; with none, the pidfd mode is used directly.
     pub programs: Programs,
-    /// Whether the pidfd mode may be used.
+    /// True if the pidfd mode may be used.
     pub pidfd: bool,
     /// Size of the event ring in bytes: a power of two and a multiple of the page size.
     pub ring_bytes: u32,
@@ -123,7 +123,7 @@ impl Programs {
     /// Every program, each in its best form.
     pub const ALL: Self = Self(63);
 
-    /// Whether it is in.
+    /// True if the set contains the program.
     pub const fn contains(self, program: Program) -> bool {
         self.0 & program as u8 != 0
     }
@@ -184,12 +184,12 @@ impl fmt::Display for Mode {
     }
 }
 
-/// Whether a process could still be watched.
+/// The outcome of watching a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched {
-    /// Its end will be an event.
+    /// Its exit will be an event.
     Yes,
-    /// It had ended already: there will be no event, read its state instead.
+    /// It had exited already: there will be no event, read its state instead.
     Gone,
     /// This mode has no events at all.
     Never,

@@ -6,9 +6,9 @@
 //! [`CGROUPS_PER_POD_MAX`] of one pod, [`INITS_MAX`], [`RING_BYTES`].
 //!
 //! Tracking: the pod's cgroup id is put into a map; the mkdir program adds children by itself.
-//! Existing children are added here, a directory before its list is read: whatever is made later
-//! has a tracked parent and is the kernel's to add, whatever was made earlier is in the list. So
-//! none is missed in between.
+//! Existing children are added here, a directory before its children are listed: a child that is
+//! created later has a tracked parent and is added by the kernel program, and one created earlier
+//! is in the list. So none is missed in between.
 //!
 //! Dropping the value detaches everything: the links live in this process only, nothing is pinned.
 
@@ -93,7 +93,7 @@ pub(crate) struct Kernel {
     pods: BTreeMap<Slot, Pod>,
 }
 
-/// What is attached, and what the kernel said about the rest.
+/// The attached programs, and the kernel's errors for the others.
 pub(crate) struct Attached {
     pub(crate) programs: Programs,
     pub(crate) refusals: Vec<(Program, String)>,

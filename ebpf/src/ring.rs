@@ -38,8 +38,8 @@ impl Ring {
         self.malformed
     }
 
-    /// Waits until there is an event, then appends what is there. Cancel-safe: events are taken
-    /// only after the last await.
+    /// Waits for an event, then appends all available ones. Cancel-safe: events are taken only
+    /// after the last await.
     pub(crate) async fn next_batch(&mut self, out: &mut Vec<KernelEvent>) -> io::Result<()> {
         let full = out.len() + BATCH_MAX;
         let before = out.len();

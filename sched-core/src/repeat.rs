@@ -464,8 +464,8 @@ fn canonical(view: &View, column: &KeyColumn, value: u32) -> u32 {
     }
 }
 
-/// Returns the rows that pass every filter whose result elsewhere does not depend on a placement of
-/// this pod.
+/// Returns the rows that pass every filter that a placement of this pod does not affect on other
+/// rows.
 fn static_mask(view: &View, program: &Program, scratch: &mut Scratch) -> Bits {
     let mut mask = Bits::default();
     mask.copy_from(&view.valid, view.rows);

@@ -10,10 +10,10 @@
 //! enqueues its reservation, and any thread that gets the applier's seat applies all waiting ones
 //! and publishes once. Between two swaps on a row its change was applied and published, so that no
 //! row is ever filled on the strength of a state it no longer has. Pods that reach across rows
-//! (affinity, hard spread, anti-affinity of others) need more: the claim of the whole counts all
-//! placements and, apart, those that reach across. A reaching pod requires that no pod at all was
-//! placed since its view; any other that no reaching pod was. Readers never wait. A lost swap costs
-//! one retry; enqueuing holds a lock for one push.
+//! (affinity, hard spread, anti-affinity of existing pods) need more: the claim of the whole counts
+//! all placements and, separately, those that reach across. A reaching pod requires that no pod was
+//! placed since its view; any other pod requires that no reaching pod was. Readers never wait. A
+//! lost swap costs one retry; enqueuing holds a lock for one push.
 
 use std::collections::VecDeque;
 

@@ -136,8 +136,8 @@ impl<'de, T: Facts> Deserialize<'de> for Kept<T> {
     }
 }
 
-/// The text without `metadata.managedFields`. Most of the text is not looked at: objects begin with
-/// their metadata.
+/// The text without `metadata.managedFields`. Most of the text is not parsed, because objects begin
+/// with their metadata.
 fn without_managed_fields(text: &str) -> Result<Box<str>, serde_json::Error> {
     let metadata = find_field(text, "metadata")?;
     let Some(metadata) = metadata else { return Ok(text.into()) };

@@ -37,7 +37,7 @@ pub struct Controller {
 pub enum Start {
     /// With all others.
     Usual,
-    /// Before all others, whatever `--controllers` says: they may need the tokens that it makes.
+    /// Before all others, regardless of `--controllers`: they may need the tokens that it creates.
     First,
     /// Never: it belongs to a cloud provider's manager.
     Cloud,
@@ -533,7 +533,7 @@ mod tests {
     }
 
     fn line(controller: &Controller) -> String {
-        // The migrator looks at its gate itself, instead of naming it.
+        // The migrator checks its gate itself, instead of naming it.
         let gates = match controller.name {
             "storage-version-migrator-controller" => String::new(),
             _ => controller.gates.join(","),

@@ -15,13 +15,13 @@ use crate::names::CONTROLLERS;
 pub struct LoopSettings {
     /// Concurrent syncs by the controller's canonical name.
     pub workers: BTreeMap<&'static str, u32>,
-    /// The time after which every object is looked at again, or up to twice as long.
+    /// The resync period of every object: this time up to twice as long.
     pub min_resync_period: Duration,
     /// Terminated pods that may stay; none are deleted when it is zero or less.
     pub terminated_pod_gc_threshold: i32,
     /// Dependents of deleted owners are deleted.
     pub enable_garbage_collector: bool,
-    /// The wait between two looks at all namespaces.
+    /// The wait between two syncs of all namespaces.
     pub namespace_sync_period: Duration,
     /// The wait between two full counts of quotas.
     pub resource_quota_sync_period: Duration,
@@ -137,7 +137,7 @@ impl Default for EndpointSettings {
 /// The life cycle of nodes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeSettings {
-    /// The wait between two looks at nodes.
+    /// The wait between two checks of nodes.
     pub monitor_period: Duration,
     /// The silence after which a node counts as unhealthy.
     pub monitor_grace_period: Duration,
@@ -223,7 +223,7 @@ impl Default for SigningSettings {
 /// Volumes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeSettings {
-    /// The wait between two looks at volumes and claims.
+    /// The wait between two syncs of volumes and claims.
     pub binder_sync_period: Duration,
     /// Volumes are made for claims.
     pub dynamic_provisioning: bool,

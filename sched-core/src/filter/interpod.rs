@@ -1,8 +1,8 @@
 //! Required affinity between pods, in both directions.
 //!
-//! Input: view, program, mask. Output: the mask without rows whose domain is forbidden or lacks the
-//! pods asked for. Owner: pure functions. Bounds: the terms that select the pod, the domains where
-//! pods of these are, and the rows once a key.
+//! Input: view, program, mask. Output: the mask without rows in a forbidden domain or in a domain
+//! that lacks the required pods. Owner: pure functions. Bounds: the terms that select the pod, the
+//! domains with pods of these terms, and the rows once a key.
 // k8s: pkg/scheduler/framework/plugins/interpodaffinity/filtering.go
 
 use super::node::NodeScratch;

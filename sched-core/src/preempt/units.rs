@@ -2,7 +2,8 @@
 //!
 //! Input: a cluster, the groups of pods, disruption budgets. Output: units of pods that are evicted
 //! together, in the order of their importance. Owner: pure functions. Bounds: the pods on nodes.
-//! Why units: a group whose disruption mode is the whole group loses all its pods or none.
+//! Reason for units: a group with the disruption mode of the whole group loses all its pods or
+//! none.
 // k8s: pkg/scheduler/framework/preemption/{types,podgrouppreemption}.go
 
 use std::cmp::Reverse;
@@ -75,8 +76,8 @@ pub fn sort(units: &mut [Unit]) {
     });
 }
 
-/// Splits units into those whose eviction violates a budget, and the others, in their order. Within
-/// a unit the first violation ends the count: later pods take nothing from any budget.
+/// Splits units into those that violate a budget when evicted, and the others, in their order.
+/// Within a unit the first violation ends the count: later pods take nothing from any budget.
 ///
 /// # Errors
 /// When the attempt has exceeded a limit.

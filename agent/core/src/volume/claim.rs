@@ -303,7 +303,7 @@ impl ClaimedVolume {
         options.into_iter().filter(|option| !option.is_empty()).map(str::to_owned).collect()
     }
 
-    /// The group that the pod's processes get besides their own, unless the pod has it.
+    /// The supplemental group that the pod's processes get, unless the pod has it.
     // k8s: pkg/kubelet/volumemanager/volume_manager.go getExtraSupplementalGID
     pub fn extra_group(&self, pod: &Pod) -> Option<i64> {
         let text = self.volume.metadata.annotations.as_ref()?.get(GROUP_ANNOTATION)?;
@@ -331,7 +331,8 @@ impl ClaimedVolume {
         None
     }
 
-    /// What is to be set up. The pod's claim decides whether it is read-only, not the volume.
+    /// The kind of volume to set up. The pod's claim decides whether it is read-only, not the
+    /// volume.
     pub fn kind(&self) -> VolumeKind {
         let Some(spec) = self.spec() else { return VolumeKind::Unsupported("spec") };
         let (is_block, options) = (self.is_block(), self.mount_options());
@@ -404,7 +405,7 @@ impl Claims {
         self.0.iter().map(|(volume, claimed)| (&**volume, claimed))
     }
 
-    /// Groups that the pod's processes get besides their own.
+    /// Supplemental groups that the pod's processes get.
     // k8s: pkg/kubelet/volumemanager/volume_manager.go GetExtraSupplementalGroupsForPod
     pub fn extra_groups(&self, pod: &Pod) -> Vec<i64> {
         let groups: BTreeSet<i64> = self.0.values().filter_map(|c| c.extra_group(pod)).collect();

@@ -12,11 +12,11 @@ use crate::storage::csi::sha256;
 
 /// Directory of the plugin below a pod's `volumes`.
 pub const PLUGIN_DIR: &str = "kubernetes.io~csi";
-/// What a pod's volume is, beside its file.
+/// File with the record of a volume.
 pub const RECORD_FILE: &str = "vol_data.json";
-/// Where the driver publishes, below the volume's directory.
+/// Directory in which the driver publishes, below the volume's directory.
 const MOUNT: &str = "mount";
-/// Where the driver stages, below the volume's global directory.
+/// Directory in which the driver stages, below the volume's global directory.
 const GLOBAL_MOUNT: &str = "globalmount";
 
 /// The directories of drivers' volumes.

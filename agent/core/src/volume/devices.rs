@@ -1,4 +1,4 @@
-//! What a container gets of its pod's block volumes: pure.
+//! The devices that a container gets of its pod's block volumes. Pure.
 //!
 //! Input: the planned volumes and the container. Output: `PlannedDevice`s in the order of the spec,
 //! for the CRI request, or why one cannot be, in the kubelet's words. The path on the node is the

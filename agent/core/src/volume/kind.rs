@@ -29,7 +29,7 @@ pub enum UsageSource {
     FileSystem,
 }
 
-/// What the stages need to know of a volume plugin.
+/// Facts of a volume plugin that the stages need.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Plugin {
     /// The kubelet's name: `kubernetes.io/nfs`.
@@ -125,16 +125,16 @@ impl VolumeKind {
     }
 }
 
-/// What must be at the path.
+/// The type of file that must be at the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostPathType {
     /// Anything; not even its existence is checked.
     Unset,
-    /// A directory, made when nothing is there.
+    /// A directory, created when missing.
     DirectoryOrCreate,
     /// A directory.
     Directory,
-    /// A file, made when nothing is there.
+    /// A file, created when missing.
     FileOrCreate,
     /// A file.
     File,
@@ -163,7 +163,7 @@ impl HostPathType {
     }
 }
 
-/// What a volume is.
+/// The kind of a volume.
 #[derive(Clone, Debug, PartialEq)]
 pub enum VolumeKind {
     /// A directory of the pod.
@@ -172,7 +172,7 @@ pub enum VolumeKind {
     HostPath {
         /// The path.
         path: PathBuf,
-        /// What must be there; the text of an unknown type.
+        /// The type of file that must be there, or the text of an unknown type.
         kind: Result<HostPathType, String>,
     },
     /// Files written by the agent, on a wrapped emptyDir.
@@ -261,13 +261,13 @@ impl Local {
 /// An emptyDir, decided in full.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EmptyDir {
-    /// What it lies on.
+    /// The storage medium.
     pub medium: Medium,
     /// `sizeLimit`: the owner of evictions compares usage with it.
     pub size_limit: Option<u64>,
 }
 
-/// What an emptyDir lies on.
+/// The storage medium of an emptyDir.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Medium {
     /// The node's disk.

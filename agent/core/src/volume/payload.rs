@@ -2,7 +2,7 @@
 //!
 //! Input: the volume's sources and the objects they name, which `content` fetches. Output: a map
 //! from relative path to bytes, mode and owner, for `atomic` to write. Bounds: paths as upstream
-//! bounds them; sizes are the API's. Bytes are shared: a value that many files show is there once.
+//! bounds them; sizes are the API's. Bytes are shared: a value of many files is stored once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

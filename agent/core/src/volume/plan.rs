@@ -3,7 +3,7 @@
 //! Input: the pod (with the API's defaults), the node's facts, the root directory. Output:
 //! `PodVolumes` for `execute::mount_all`; `mounts` plans what a container sees of them. Owner: the
 //! pod's worker, which plans again before each sync, so changed annotations reach downward API
-//! volumes. It decides sizes and rejects what cannot be; it never looks at the disk.
+//! volumes. It decides sizes and rejects invalid volumes; it never reads the disk.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -78,7 +78,7 @@ pub struct PodVolumes {
 pub struct PodVolume {
     /// Name within the pod.
     pub name: String,
-    /// What it is.
+    /// The kind of volume.
     pub kind: VolumeKind,
     /// The claim that it comes from.
     pub claim: Option<Arc<ClaimedVolume>>,
@@ -181,7 +181,7 @@ struct Planner<'a> {
     uses: VolumeUses<'a>,
 }
 
-/// Content of a file, or why there is none.
+/// Content of a file, or the reason for which it has none.
 type Shown = Result<Arc<[u8]>, String>;
 
 /// The sizes of huge pages that a pod requests: each text, and its bytes if it is a size.
@@ -408,7 +408,7 @@ fn keys(
     }
 }
 
-/// What bounds all of a pod's volumes in memory: the node's memory and the pod's limit.
+/// The bound of all of a pod's volumes in memory: the node's memory and the pod's limit.
 fn memory_of(node: &NodeFacts, pod: &Pod) -> Option<u64> {
     let node = Some(node.memory_allocatable_bytes).filter(|b| *b > 0);
     let limits = resources::pod_limits(pod);

@@ -1,4 +1,4 @@
-//! What a cgroup uses: CPU, memory, swap, tasks, pressure. Parsing is pure; `Sampler` reads.
+//! Usage of a cgroup: CPU, memory, swap, tasks, pressure. Parsing is pure; `Sampler` reads.
 //!
 //! Input: absolute cgroup paths such as `/kubepods/burstable/pod<uid>`. Output: a `Sample` each,
 //! the same on cgroup v1 and v2. The files of the basic figures stay open and are read in place,
@@ -39,7 +39,7 @@ const TICK_NS: u64 = 10_000_000;
 // k8s: pkg/kubelet/stats/helper.go isMemoryUnlimited
 const UNLIMITED: u64 = 1 << 62;
 
-/// What a cgroup and everything below it uses.
+/// Usage of a cgroup and everything below it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
     /// When it was read.
@@ -103,9 +103,9 @@ pub struct More {
     pub tasks_max: u64,
     /// Processes killed for lack of memory.
     pub oom_kills: u64,
-    /// What was read and written, by device.
+    /// I/O by device.
     pub devices: Vec<DeviceIo>,
-    /// What its processes hold.
+    /// Open files and sockets of its processes.
     pub holds: Holds,
 }
 
@@ -199,7 +199,7 @@ impl Sampler {
         text.lines().next()?.trim().parse().ok()
     }
 
-    /// How many processes are in the cgroup itself, whatever threads they have and not below it.
+    /// Number of processes in the cgroup itself, without threads and without cgroups below it.
     // k8s: github.com/google/cadvisor container/libcontainer/handler.go processStatsFromProcs
     pub fn processes(&self, path: &str) -> Option<u64> {
         let (mut list, mut page) = (self.procs(path)?, [0; 4096]);
@@ -420,7 +420,7 @@ fn memory_v2(sample: &mut Sample, usage: Option<u64>, stat: &str) {
     sample.faults = (field(stat, "pgfault"), field(stat, "pgmajfault"));
 }
 
-/// What a file of the kernel's pressure stall information says; zeros for what it does not.
+/// Parses a file of the kernel's pressure stall information; missing figures are zero.
 pub fn parse_pressure(text: &str) -> Pressure {
     let mut pressure = Pressure::default();
     for line in text.lines() {

@@ -59,7 +59,7 @@ pub fn write(
         sweep(target, payload, current.as_deref())?;
         return Ok(Written::Unchanged);
     }
-    // The live version is never the one that is written, whatever the clock says.
+    // The live version is never overwritten, even if the clock gives the same stamp.
     let stamp = match current.as_deref() {
         Some(current) if current == stamp => format!("{stamp}1"),
         _ => stamp.to_owned(),

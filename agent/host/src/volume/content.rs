@@ -1,4 +1,4 @@
-//! Fetches what payload volumes show, and has it laid out.
+//! Fetches the content of payload volumes and lays it out as files.
 //!
 //! Input: a volume's sources. Output: its files, for `atomic` to write. `Content` is implemented by
 //! the objects of the API server; `NoContent` stands in without one. To fetch is the deciding
@@ -79,12 +79,12 @@ impl Content for NoContent {
     }
 }
 
-/// What the sources of one volume have, in their order, before it is laid out. An object that
-/// several of them name is there once.
+/// The fetched contents of one volume's sources, in order, before they are laid out. An object that
+/// several sources name is stored once.
 #[derive(Default)]
 pub struct Fetched {
     answers: Vec<Answer>,
-    /// Bytes of it in memory, without what the sources themselves have.
+    /// Bytes of the fetched contents in memory, without those of the sources themselves.
     pub bytes: usize,
 }
 
@@ -99,7 +99,7 @@ enum Answer {
 type Object = Arc<Result<KeyValues, ContentError>>;
 type Shown = Result<Arc<[u8]>, String>;
 
-/// Fetches what a volume shows.
+/// Fetches the content of a volume.
 pub async fn fetch(sources: &Sources, content: &impl Content) -> Fetched {
     let namespace = &sources.namespace;
     let (objects, bundles) = (BTreeMap::new(), BTreeMap::new());
@@ -125,7 +125,7 @@ pub async fn fetch(sources: &Sources, content: &impl Content) -> Fetched {
     fetched
 }
 
-/// What was fetched for a volume so far.
+/// The objects that were fetched for a volume so far.
 struct Known<'a, C> {
     content: &'a C,
     namespace: &'a str,

@@ -1,9 +1,9 @@
 //! Mounts a disk of the node, which gets a file system when it has nothing on it.
 //!
 //! Input: a block device, where to mount it, its file system and options. Effects: `blkid`, `mkfs`,
-//! `fsck` and `mount` as the kubelet runs them; no thread waits for them. A disk on which blkid finds
-//! anything at all, a partition table included, is never formatted, and neither is one that blkid
-//! cannot read.
+//! `fsck` and `mount` as the kubelet runs them; no thread waits for them. A disk on which blkid
+//! finds anything at all, a partition table included, is never formatted, and neither is one that
+//! blkid cannot read.
 // k8s: k8s.io/mount-utils mount_linux.go formatAndMountSensitive, getDiskFormat
 
 use std::path::Path;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::error::Cause;
 use super::program::{self, ProgramError};
 
-/// Longest look at a disk or mount of it.
+/// Longest probe or mount of a disk.
 const MOUNT_MAX: Duration = Duration::from_secs(110);
 /// Longest check or format of a disk.
 const FORMAT_MAX: Duration = Duration::from_secs(1800);
@@ -58,7 +58,7 @@ pub(super) async fn format_and_mount(disk: DiskMount<'_>) -> Result<(), Cause> {
     mount(&disk).await
 }
 
-/// What is on the disk; `None` when nothing is.
+/// The format of the disk; `None` when it is empty.
 async fn disk_format(device: &Path) -> Result<Option<String>, Cause> {
     let path = device.to_string_lossy();
     let args = ["-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "export", &path];

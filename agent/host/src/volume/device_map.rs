@@ -1,8 +1,8 @@
 //! A block device of a volume, bound into the agent's folders and linked in the pod's.
 //!
-//! Input: the device's path. Effects: a bind mount of it on a file, a link to it; or both taken away.
-//! The kubelet holds the device open with a loop device besides; none is made here, and one that a
-//! kubelet made is taken off. Idempotent.
+//! Input: the device's path. Effects: creates or removes a bind mount of it on a file, and a link
+//! to it. The kubelet also holds the device open with a loop device; none is created here, and a
+//! kubelet's one is detached. Idempotent.
 // k8s: pkg/volume/util/volumepathhandler/volume_path_handler_linux.go
 
 use std::fs;
@@ -44,7 +44,7 @@ pub(crate) fn link_device(device: &Path, link: &Path) -> Result<bool, IoFailure>
     Ok(true)
 }
 
-/// Takes a bound device away, and the loop device with which a kubelet holds it.
+/// Unmounts a bound device and detaches the loop device with which a kubelet holds it.
 pub(crate) fn release_device(file: &Path) -> Result<(), IoFailure> {
     if let Some(loop_device) = loop_on(file) {
         let mut losetup = Command::new("losetup");

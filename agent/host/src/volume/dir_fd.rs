@@ -70,13 +70,13 @@ pub fn is_mount_point(path: &Path) -> Result<bool, IoFailure> {
     }
 }
 
-/// Path by which the kernel reaches an open file, whatever happened to its name.
+/// Path by which the kernel reaches an open file, even after a rename.
 pub fn magic_path(fd: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()))
 }
 
-/// Makes a directory with exactly this mode, whatever the umask; an existing one is left as it is.
-/// Parents must exist.
+/// Creates a directory with exactly this mode, regardless of the umask; an existing one stays
+/// unchanged. Parents must exist.
 pub fn make_dir(path: &Path, mode: u32) -> Result<(), IoFailure> {
     use std::os::unix::fs::PermissionsExt;
     match fs::create_dir(path) {
@@ -86,7 +86,7 @@ pub fn make_dir(path: &Path, mode: u32) -> Result<(), IoFailure> {
     }
 }
 
-/// Makes a directory and its missing parents, all with exactly this mode.
+/// Creates a directory and its missing parents, all with exactly this mode.
 pub fn make_dir_all(path: &Path, mode: u32) -> Result<(), IoFailure> {
     if path.is_dir() {
         return Ok(());

@@ -14,7 +14,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use super::error::{Context, IoFailure};
 
-/// How many mounts stacked on one path are taken off; a crash in between two mounts stacks two.
+/// Most stacked mounts that are unmounted from one path; a crash between two mounts stacks two.
 const STACK_MAX: u32 = 16;
 
 #[cfg(test)]
@@ -77,7 +77,7 @@ fn is_shared(mountinfo: &[u8], path: &Path) -> bool {
     fields.any(|field| field.starts_with(b"shared:"))
 }
 
-/// What is mounted where these two paths lie is one and the same device.
+/// True if the same device is mounted at both paths.
 ///
 /// # Errors
 /// The list of mounts cannot be read, or a path cannot be resolved.
@@ -110,7 +110,7 @@ fn mount_new(source: &str, target: &Path, kind: &str, options: Option<&str>) -> 
     mount(Some(source), target, Some(kind), MsFlags::empty(), options)
 }
 
-/// Takes everything off `target` that is mounted on it; fine when nothing is or it is not there.
+/// Unmounts everything from `target`; succeeds when nothing is mounted or it does not exist.
 pub fn unmount(target: &Path) -> Result<(), IoFailure> {
     for _ in 0..STACK_MAX {
         match umount2(target, MntFlags::UMOUNT_NOFOLLOW) {
@@ -143,7 +143,7 @@ pub fn below(dir: &Path) -> Result<Vec<PathBuf>, IoFailure> {
     Ok(found)
 }
 
-/// What is mounted at a path: the second field after the lone dash, such as `server:/path`.
+/// The source of the mount at a path: the second field after the lone dash, such as `server:/path`.
 pub(super) fn source_of(point: &Path) -> Result<Option<String>, IoFailure> {
     let path = Path::new("/proc/thread-self/mountinfo");
     let text = fs::read(path).on("read", path)?;

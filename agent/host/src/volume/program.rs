@@ -101,7 +101,7 @@ pub(super) async fn output(
     let mut command = Command::new(program);
     command.args(args).stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said);
     let child = command.spawn()?;
-    // The command has the other end of the pipe as long as it is there.
+    // The command holds the other end of the pipe until it is dropped.
     drop(command);
     let (answer, ended) = oneshot::channel();
     tokio::spawn(wait(child, limit, answer, busy));

@@ -79,8 +79,8 @@ pub fn next_number(revisions: &[Revision]) -> i64 {
     revisions.last().map_or(1, |last| last.revision + 1)
 }
 
-/// Two texts are the same JSON. Escapes do not count: the API server escapes `<` in what it
-/// returns, whatever was written.
+/// True if two texts are the same JSON. Escapes do not count, because the API server always escapes
+/// `<` in its answers.
 // k8s: controller_history.go EqualRevision
 pub fn is_same_data(one: &str, other: &str) -> bool {
     let parse = |text: &str| serde_json::from_str::<Value>(text).ok();

@@ -17,7 +17,7 @@ fn owner() -> Meta {
     serde_json::from_value(json!({"name": "web", "namespace": "n", "uid": "u"})).expect("metadata")
 }
 
-/// Runs a task to its end; returns its requests, and what it came to.
+/// Runs a task to its end; returns its requests and its outcome.
 fn run<T>(
     task: impl Fn(History<'_>, &mut Transcript) -> Result<T, Stop>,
     answer: impl Fn(&Request) -> Answer,

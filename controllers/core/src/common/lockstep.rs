@@ -1,13 +1,13 @@
 //! Runs the same task for several objects side by side, within one sync.
 //!
-//! Input: a task that sends requests one after the other, and for how many objects it is run.
-//! Output: what each of them came to. The next request of every task is sent together with those of
-//! the others, so that 500 pods with a claim each take two rounds and not 1,000. A task that fails
-//! stops only itself. Bounds: `frame::BATCH_MAX` requests at once.
+//! Input: a task that sends requests one after the other, and the number of objects. Output: the
+//! outcome of each task. The next requests of all tasks are sent together, so that 500 pods with a
+//! claim each take two rounds and not 1,000. A failed task stops only itself. Bounds:
+//! `frame::BATCH_MAX` requests at once.
 
 use crate::frame::{Stop, SyncError, Transcript};
 
-/// Runs a task for each of `count` objects side by side; returns what they came to, in order.
+/// Runs a task for each of `count` objects side by side; returns their outcomes, in order.
 ///
 /// # Errors
 /// [`Stop::Pending`] until all of them have ended.

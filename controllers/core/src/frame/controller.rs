@@ -22,8 +22,8 @@ pub struct Now {
     pub wall: Timestamp,
 }
 
-/// A controller. It has a queue of keys; a key that something happened to is synced: a snapshot is
-/// taken of the tables, and a pure function decides upon it.
+/// A controller. It has a queue of keys. A sync of a key takes a snapshot of the tables, and a pure
+/// function decides by it.
 pub trait Controller: 'static {
     /// The unit of a sync: mostly an object's key.
     type Key: QueueKey + Debug + 'static;
@@ -34,9 +34,9 @@ pub trait Controller: 'static {
 
     /// The canonical name, such as `deployment-controller`.
     const NAME: &'static str;
-    /// How long failures wait.
+    /// The back-off of failed keys.
     const BACKOFF: Backoff = Backoff::DEFAULT;
-    /// After so many failures in a row the key is dropped until something happens to it.
+    /// Failures in a row after which the key is dropped until its next change.
     const RETRIES_MAX: Option<u32> = None;
 
     /// The kinds that it reads; all of them are listed before the first sync.
@@ -47,7 +47,7 @@ pub trait Controller: 'static {
         false
     }
 
-    /// Syncs that may be under way at once.
+    /// Most concurrent syncs.
     fn workers(&self) -> usize;
 
     /// All its kinds are listed for the first time.

@@ -165,7 +165,7 @@ mod tests {
         (create, Ok(pod("new", version)))
     }
 
-    /// Tables and fences that hear of the same events.
+    /// Tables and fences that get the same events.
     struct FenceWorld {
         tables: Tables,
         fences: Fences<u8>,

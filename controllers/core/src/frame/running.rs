@@ -163,13 +163,13 @@ impl<C: Controller> Running<C> {
         }
     }
 
-    /// The lists that settle what requests of the key came to.
+    /// The lists that show the outcome of the key's requests without an answer.
     fn unknown(&self, key: &C::Key) -> &[Request] {
         self.fences.get(key).map(Fence::unknown).unwrap_or_default()
     }
 
-    /// Lists what is there after requests without an answer. The manager lists, since the role of
-    /// many controllers does not allow it, and their keys would be stuck for ever.
+    /// Lists the objects after requests without an answer. The manager lists, because the roles of
+    /// many controllers do not allow it, and their keys would be stuck for ever.
     fn settle(&mut self, key: C::Key, lists: Vec<Request>, turn: &mut Turn<'_>) {
         let ticket = turn.ticket();
         turn.orders.push(Order::Send { ticket, controller: MANAGER, requests: lists });

@@ -22,7 +22,7 @@ pub struct PodCharge {
     pub is_best_effort: bool,
     /// It has `activeDeadlineSeconds`.
     pub has_deadline: bool,
-    /// Its affinity looks at other namespaces.
+    /// Its affinity selects other namespaces.
     pub crosses_namespaces: bool,
     /// Its priority class; empty when it has none.
     pub priority_class: Symbol,
@@ -49,7 +49,7 @@ pub(super) struct Charged<'a> {
     /// The affinity as JSON.
     pub(super) affinity: Option<&'a str>,
     pub(super) qos_class: Symbol,
-    /// A resize is under way that cannot be done.
+    /// Its pending resize is infeasible.
     pub(super) is_resize_infeasible: bool,
     pub(super) statuses: Vec<ActuatedContainer>,
     pub(super) extended_claim: Option<Symbol>,

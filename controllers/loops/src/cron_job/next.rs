@@ -48,8 +48,8 @@ impl Times {
         None
     }
 
-    /// Goes to the first month, day, hour and minute that match; false when a higher field changed
-    /// and has to be looked at again.
+    /// Advances to the first matching month, day, hour and minute; false when a higher field
+    /// changed and must be matched again.
     fn step(&self, search: &mut Search<'_>) -> Option<bool> {
         while !has(self.month, search.local()?.month()) {
             search.cut(Unit::Month)?;
@@ -183,7 +183,7 @@ impl Search<'_> {
     }
 
     /// The time of a local date. Where clocks change, the offset is that of the same numbers in
-    /// UTC, or the one in force at the time this gives.
+    /// UTC, or the one that applies at the resulting time.
     // Go: time.Date
     fn date(&self, date: Date) -> Option<i64> {
         let utc = date.in_utc()?;

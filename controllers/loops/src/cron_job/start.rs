@@ -1,7 +1,7 @@
 //! Starts the Job of a CronJob when it is due.
 //!
-//! Input: the state of the sync. Output: a Job with a name made of its time, so that no start
-//! happens twice, or the reason why there is none. Returns how long it is until the next start.
+//! Input: the state of the sync. Output: a Job with a name derived from its time, so that no start
+//! happens twice, or the reason for no Job. Returns the time until the next start.
 // k8s: pkg/controller/cronjob/cronjob_controllerv2.go syncCronJob, utils.go getJobFromTemplate2
 
 use std::time::Duration;

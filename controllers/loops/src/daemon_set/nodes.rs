@@ -26,7 +26,7 @@ pub(super) type PodsByNode = BTreeMap<Symbol, Vec<Rc<Kept<Pod>>>>;
 pub(super) enum Placement {
     /// It should have one.
     Run,
-    /// It gets none, but one that is there stays.
+    /// It gets none, but an existing one stays.
     Stay,
     /// It should have none.
     Leave,
@@ -120,7 +120,7 @@ pub(super) struct NodePlanner<'a> {
 }
 
 impl NodePlanner<'_> {
-    /// Plans for a node; `None` when no pod is there.
+    /// Plans for a node; `None` when it has no pod.
     // k8s: daemon_controller.go podsShouldBeOnNode
     pub(super) fn plan(
         &mut self,

@@ -62,7 +62,7 @@ impl Finding {
     }
 }
 
-/// Sets a condition, unless one with its status and reason is there.
+/// Sets a condition, unless one with its status and reason exists.
 // k8s: pkg/controller/deployment/util/deployment_util.go SetDeploymentCondition
 pub(super) fn set(status: &mut ReplicaStatus, mut condition: ReplicaCondition) {
     let current = status.condition(&condition.kind);

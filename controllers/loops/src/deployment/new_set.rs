@@ -138,8 +138,9 @@ impl Rollout<'_> {
         Ok(Draft { name, replicas, body })
     }
 
-    /// A set with the name is there: it is the new one that the tables do not show yet, or the hash
-    /// of another template is the same. Upstream asks its cache for it, which may not know it.
+    /// Resolves a name that exists already: it is the new set, which the tables do not show yet, or
+    /// the hash collides with that of another template. Upstream reads it from its cache, which may
+    /// lack it.
     fn settle_name(
         &mut self,
         draft: &Draft,

@@ -1,4 +1,4 @@
-//! One sync of a Deployment: in which order things are looked at.
+//! One sync of a Deployment: the order of its steps.
 // k8s: pkg/controller/deployment/deployment_controller.go syncDeployment
 
 use pintle_api_types::kind::{DEPLOYMENTS, REPLICA_SETS};

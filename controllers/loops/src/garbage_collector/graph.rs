@@ -257,7 +257,8 @@ impl Graph {
         self.remove_node(identity);
     }
 
-    /// Drops an object of a kind that is no longer watched; its existence is unknown.
+    /// Marks an object of a kind that is no longer watched as virtual, because its existence is
+    /// unknown.
     pub(super) fn forget(&mut self, identity: &Identity) {
         let Some(node) = self.nodes.get_mut(&identity.uid) else { return };
         node.is_virtual = true;

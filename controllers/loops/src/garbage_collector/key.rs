@@ -1,8 +1,8 @@
-//! Keys of the collector's queue: a node of the graph, and why it is looked at.
+//! Keys of the collector's queue: a node of the graph, and the reason of its examination.
 //!
-//! A key is one whatever namespace it was pushed under, because the namespace of a node that stands
-//! for an owner not yet seen is a guess. The namespace only decides the turn: the dependents of
-//! one namespace do not keep those of another waiting.
+//! Keys are equal regardless of the namespace under which they were pushed, because the namespace
+//! of a node for an unobserved owner is a guess. The namespace is only the queue's tenant, so that
+//! the dependents of one namespace do not delay those of another.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -12,7 +12,7 @@ use pintle_api_types::symbol::Symbol;
 use pintle_controllers_core::frame::QueueKey;
 use pintle_controllers_core::meta::Uid;
 
-/// Why a node is looked at.
+/// The reason for which a node is examined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NodeReason {
     /// The object may have to be deleted, or waits for its dependents.

@@ -168,7 +168,7 @@ impl GarbageCollector {
     }
 }
 
-/// Nothing changed that the graph is made of.
+/// True if nothing that the graph reads has changed.
 fn is_same(old: &Meta, new: &Meta) -> bool {
     old.owner_references == new.owner_references
         && old.finalizers == new.finalizers
@@ -182,7 +182,7 @@ impl Controller for GarbageCollector {
 
     const NAME: &'static str = "garbage-collector-controller";
 
-    /// None has to be listed before it works: it looks at each kind on its own.
+    /// No kind must be listed before it starts, because it handles each kind on its own.
     fn kinds(&self) -> Vec<Kind> {
         Vec::new()
     }

@@ -1,11 +1,12 @@
-//! Splits dependents by whether they agree with the coordinates of an owner or claim others.
+//! Compares the references of dependents with the coordinates of an owner, and finds other
+//! coordinates that they claim for it.
 
 use std::collections::BTreeSet;
 
 use super::graph::GraphNode;
 use super::identity::Identity;
 
-/// How a dependent names an owner; both at once when it names it twice.
+/// How a dependent references an owner; both are true when two references differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fit {
     /// A reference has the owner's coordinates.
@@ -14,7 +15,7 @@ pub(super) struct Fit {
     pub(super) mismatches: bool,
 }
 
-/// How a dependent names an owner.
+/// Returns how a dependent references an owner.
 // k8s: pkg/controller/garbagecollector/graph_builder.go partitionDependents
 pub(super) fn fit(dependent: &GraphNode, owner: &Identity) -> Fit {
     if owner.is_namespaced() && owner.namespace != dependent.identity.namespace {

@@ -220,7 +220,7 @@ fn handle_pod_removal(pod: &Pod, tables: &Tables, batch: Duration, wake: &mut Wa
     let job = job_of(pod, tables);
     match job.filter(|job| job.finished().is_none()) {
         Some(job) => wake.after(JobKey::Job(job.metadata.key()), batch),
-        // The sync of a Job that has ended does not look at its pods.
+        // The sync of a finished Job does not read its pods.
         None if is_tracked(pod) => {
             wake.now(JobKey::Orphan(pod.metadata.key()));
         }

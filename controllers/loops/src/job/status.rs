@@ -61,7 +61,7 @@ pub(super) struct Condition {
     pub(super) kind: String,
     /// `True`, `False` or `Unknown`.
     pub(super) status: String,
-    /// When it was last looked at.
+    /// The time of the last probe.
     #[serde(with = "seconds", skip_serializing_if = "Option::is_none")]
     pub(super) last_probe_time: Option<Timestamp>,
     /// When its status last changed.

@@ -339,7 +339,7 @@ impl<'a> JobSync<'a> {
         is_over.then(|| self.failure("FailedIndexes", "Job has failed indexes"))
     }
 
-    /// The last failed pod of each index that is to be tried again.
+    /// The last failed pod of each index that is to be retried.
     // k8s: pkg/controller/job/indexed_job_utils.go getPodsWithDelayedDeletionPerIndex
     fn pods_delayed_by_index(&self) -> BTreeMap<i64, JobPod> {
         let job = self.job();

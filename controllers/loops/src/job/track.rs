@@ -1,4 +1,4 @@
-//! Counts the pods of a Job that ended, each of them once, whatever fails in between.
+//! Counts the finished pods of a Job, each of them once, despite failures in between.
 //!
 //! Input: the state of the sync. Output: writes in this order: (1) the status with the UIDs of pods
 //! that are about to be counted, (2) patches that take the tracking finalizer off these pods, (3)
@@ -177,7 +177,7 @@ impl JobSync<'_> {
         }
     }
 
-    /// Adds the condition of the end, once nothing is left to count; returns whether it is there.
+    /// Adds the final condition, once nothing is left to count; returns whether it is set.
     // k8s: pkg/controller/job/job_controller.go enactJobFinished
     fn write_final_condition(&mut self, asked: &mut Transcript) -> bool {
         let Some(finish) = self.finish.clone() else { return false };

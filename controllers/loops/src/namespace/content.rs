@@ -65,7 +65,7 @@ pub(super) fn delete_all(
         let prefix = format!("failed to delete pods for namespace: {name}, err: ");
         errors.extend(findings.failures.iter().map(|failure| prefix.clone() + failure));
         if !findings.remaining.objects.is_empty() {
-            // What remains is not counted before all kinds were looked at.
+            // The remaining objects are counted only after all kinds were listed.
             let remaining = std::mem::take(&mut findings.remaining);
             asked.because(format!("pods go first: {}", remaining.objects_text()));
             let namespace = update_conditions(namespace, &findings, asked)?;

@@ -1,10 +1,11 @@
 //! Deletes a part of a large namespace's objects before its grace period ends.
 //!
-//! The grace is for servers that lag behind and still accept objects: therefore everything is
-//! looked at when it is over. That takes as long as there are objects, one after the other; a
-//! namespace without pods in which some kind has many loses these at once, so that few are left
-//! after it. Input: what the tables count, and a live list of pods. Bounds: kinds of [`MANY`]
-//! objects or more; a smaller namespace sees the writes of upstream and no others.
+//! The grace period is for API servers that lag behind and still accept objects, so all contents
+//! are listed when it ends. Their deletion, one object after the other, takes a time proportional
+//! to their number. Therefore kinds with many objects are deleted at once if the namespace has no
+//! pods, so that few objects are left after the grace period. Input: the counts of the tables, and
+//! a live list of pods. Bounds: kinds of [`MANY`] objects or more; a smaller namespace gets
+//! upstream's writes only.
 
 use pintle_api_types::kind::{Kind, PODS};
 use pintle_api_types::request::{Propagation, Request};
@@ -29,7 +30,7 @@ pub(super) fn large_kinds(namespace: &str, tables: &Tables) -> Vec<Kind> {
         .collect()
 }
 
-/// Deletes these kinds, unless there are pods. What fails is tried again when the grace is over.
+/// Deletes these kinds, unless there are pods. Failures are retried after the grace period.
 pub(super) fn delete_large(
     kinds: &[Kind],
     namespace: &str,

@@ -52,8 +52,8 @@ pub(super) fn calculate<W: Replicated>(
     status
 }
 
-/// Sets the condition of a set that could not create or delete pods, or removes it. One that is
-/// there stays as it is, whatever failed since.
+/// Sets the condition of a set that could not create or delete pods, or removes it. An existing
+/// condition stays unchanged, also after another failure.
 fn report_failure(
     status: &mut ReplicaStatus,
     failure: Option<&SyncError>,

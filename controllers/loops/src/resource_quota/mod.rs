@@ -2,9 +2,9 @@
 //!
 //! Reads quotas, pods, services, claims, and how many objects of every other kind there are.
 //! Writes: the status of quotas. Admission adds to the counts when objects are created; this
-//! controller corrects them when objects are deleted, and all of them once in a while. What admission
-//! does not know of, because the quota or its limit was newer than its cache, is raised, see
-//! `key`. A kind that is not listed keeps its last count, and others are not kept waiting.
+//! controller corrects them when objects are deleted, and all of them once in a while. What
+//! admission does not know of, because the quota or its limit was newer than its cache, is raised,
+//! see `key`. A kind that is not listed keeps its last count, and others are not kept waiting.
 // k8s: pkg/controller/resourcequota/resource_quota_controller.go
 // k8s: pkg/controller/resourcequota/resource_quota_monitor.go
 
@@ -99,7 +99,7 @@ impl ResourceQuotas {
         let evaluator = self.evaluators.iter().find(|known| known.is_for(kind));
         let quotas = evaluator.map(|_| tables.resource_quotas.in_namespace(namespace));
         let is_counting = move |quota: &&Rc<Kept<ResourceQuota>>| {
-            // By its spec: the status may not be known yet, while a count of before is under way.
+            // By its spec, because the status may not be known yet while an earlier count runs.
             let mut names = quota.spec.hard.keys().map(|name| &**name);
             evaluator.is_some_and(|known| names.any(|name| known.matches(name, &self.classes)))
         };

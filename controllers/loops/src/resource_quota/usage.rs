@@ -79,7 +79,7 @@ impl Units for Amount {
     }
 }
 
-/// When a pod stops counting although it is there.
+/// When a pod stops counting although it still exists.
 fn charged_until(pod: &Pod) -> Option<Timestamp> {
     let grace = SignedDuration::from_secs(pod.metadata.deletion_grace_period_seconds?);
     pod.metadata.deletion_timestamp?.checked_add(grace).ok()

@@ -328,7 +328,7 @@ impl Fill {
         }
     }
 
-    /// The UID of the account: of the one that is known, or else of one that is there.
+    /// The UID of the account: the known one, else that of a live read.
     // k8s: tokens_controller.go getServiceAccount
     fn find_account(&self, asked: &mut Transcript) -> Result<Option<Uid>, Stop> {
         if self.known.is_some() {

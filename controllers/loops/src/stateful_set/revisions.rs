@@ -1,10 +1,9 @@
 //! The revisions of a StatefulSet's template: which one its pods are updated to, and from which.
 //!
 //! Input: the set and its sorted revisions. Output: the current and the update revision, and
-//! requests that create, renumber and delete revisions. A revision is found by the bytes of its
-//! data. The newest one also by meaning: it counts as equal when the set that it restores is the
-//! set that is there, once defaults are set. So a release of Kubernetes that prints templates in
-//! another way restarts no pods.
+//! requests that create, renumber and delete revisions. A revision matches by the bytes of its
+//! data. The newest one also matches when the set that it restores, with defaults, equals the
+//! current set. So a release of Kubernetes that prints templates differently restarts no pods.
 // k8s: pkg/controller/statefulset/stateful_set_control.go getStatefulSetRevisions
 
 use std::collections::BTreeSet;

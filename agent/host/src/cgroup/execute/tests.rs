@@ -228,7 +228,7 @@ fn the_runtimes_parent_path_starts_at_the_configured_root() {
     }
 }
 
-/// What a resize does, in the order of its steps, and what it reads before and after.
+/// The steps of a resize in order, and the values read before and after it.
 #[tokio::test]
 async fn a_resize_is_written_step_by_step_and_read_back() {
     let Some(root) = Root::new("resize").await else { return };

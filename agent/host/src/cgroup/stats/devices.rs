@@ -1,4 +1,4 @@
-//! What a cgroup read and wrote, by device. Pure.
+//! I/O of a cgroup, by device. Pure.
 //!
 //! Input: `io.stat` of v2, or the two files of v1. Output: a `DeviceIo` for each device that was
 //! used. Bounds: `DEVICES_MAX`.

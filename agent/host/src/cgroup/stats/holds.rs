@@ -1,20 +1,20 @@
-//! What the processes of a cgroup hold: open files, sockets, and how many files one may open.
+//! Open files and sockets of a cgroup's processes, and their limit of open files.
 //!
-//! Effects: looks through `/proc`; only when it is asked for, since each open file is a link to be
-//! read. Input: `cgroup.procs`, line by line. Bounds: `DESCRIPTORS_MAX` of a cgroup, of `PROCESSES_MAX`
-//! of its processes.
+//! Effects: scans `/proc`; only on request, because each open file costs a readlink. Input:
+//! `cgroup.procs`, line by line. Bounds: `DESCRIPTORS_MAX` of a cgroup, of `PROCESSES_MAX` of its
+//! processes.
 // k8s: github.com/google/cadvisor container/libcontainer/handler.go processStatsFromProcs
 
 use std::fs;
 use std::io::BufRead;
 use std::os::unix::ffi::OsStrExt as _;
 
-/// Open files of a cgroup that are looked at; with more, the rest is not counted.
+/// Most open files of a cgroup that are counted.
 const DESCRIPTORS_MAX: usize = 65_536;
-/// Processes of a cgroup that are looked at, whether they have open files or not; all are counted.
+/// Processes of a cgroup with counted open files; the number of processes is not limited.
 const PROCESSES_MAX: usize = 2_048;
 
-/// What processes hold.
+/// Open files and sockets of processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holds {
     /// Processes in the cgroup itself, not below it.
@@ -27,7 +27,7 @@ pub struct Holds {
     pub files_soft_limit: Option<i64>,
 }
 
-/// Looks at the processes of a `cgroup.procs`; one that ends meanwhile holds nothing.
+/// Reads the processes of a `cgroup.procs`; one that exits meanwhile counts no open files.
 pub(super) fn of(procs: impl BufRead) -> Holds {
     let (mut holds, mut first, mut visible) = (Holds::default(), None, Vec::new());
     for pid in procs.lines().map_while(Result::ok).filter_map(|line| line.trim().parse().ok()) {

@@ -1,8 +1,8 @@
-//! What the files of cgroup v2 said about a cgroup at its limits, and what that means.
+//! Recorded files of cgroup v2 for a cgroup at its limits, and the expected figures.
 //!
 //! Recorded on Linux 6.1 with `psi=1`: 25 % of a CPU, 64 MiB, 100 tasks, after a process was killed
-//! for want of memory. What is not read was left out. The figures wanted are those that cAdvisor
-//! makes of the same files.
+//! for lack of memory. Unread files were left out. The expected figures are those that cAdvisor
+//! computes from the same files.
 
 use super::*;
 

@@ -168,7 +168,7 @@ fn with_project_quotas(test: impl FnOnce(&Path) + Send + 'static) {
     });
 }
 
-/// What a walk counts.
+/// The usage by a walk.
 fn walk(dir: &Path) -> ProjectUsage {
     let meta = fs::symlink_metadata(dir).expect("there");
     let own = ProjectUsage { bytes: meta.blocks() * 512, inodes: 1 };

@@ -154,7 +154,7 @@ fn payload_dirs(root: &Path) -> Vec<PathBuf> {
     volumes.filter(|dir| dir.join("..data").is_dir()).collect()
 }
 
-/// What a container would read through `..data`.
+/// Checks the files that a container would read through `..data`.
 fn no_mix(root: &Path) {
     for dir in payload_dirs(root) {
         let read = |n: u32| {

@@ -1,4 +1,4 @@
-//! What a real kubelet left on the disk and asked the runtime to mount, for every recorded pod.
+//! Compares files and mounts with those of a real kubelet, for every recorded pod.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -113,7 +113,7 @@ proptest! {
             match effect.as_str() {
                 None | Some("PreferNoSchedule") => prop_assert_eq!(on_node, image.as_str()),
                 Some("NoExecute") => prop_assert_eq!(on_node, None),
-                // A pod that is there stays, but is not replaced by a second one.
+                // An existing pod stays, but is not replaced by a second one.
                 _ => prop_assert!(on_node.is_none_or(|on_node| !on_node.is_empty())),
             }
         }

@@ -137,7 +137,7 @@ impl JobWant {
         self.patches = patches.collect();
         self.patches.sort();
         if self.failed {
-            // A sync that failed is tried again after its back-off.
+            // A failed sync is retried after its back-off.
             self.after_ms = -1;
         }
         self

@@ -248,7 +248,7 @@ fn own_events(played: &Played, families: &Families) -> BTreeMap<String, u64> {
     with_single_refusals(events)
 }
 
-/// How often a refused creation is tried again depends on how often pods wake their owner.
+/// How often a refused creation is retried depends on how often pods wake their owner.
 fn with_single_refusals(mut events: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     let refusals = events.iter_mut().filter(|(sentence, _)| sentence.contains("exceeded quota"));
     refusals.for_each(|(_, count)| *count = 1);

@@ -52,7 +52,7 @@ impl Player<'_> {
     }
 
     fn request_of(&self, what: &str, object: &Value) -> Request {
-        // What is done besides to a new node is done to every node.
+        // The additional step of a new node applies to every node.
         let (what, _) = what.split_once(", then ").unwrap_or((what, ""));
         let (verb, path) = what.rsplit_once(' ').expect("verb and path");
         let mut parts = path.split('/');
