@@ -3,7 +3,7 @@
 //!
 //! Input: the manager's credentials. Output: [`Clients`] by the name of an identity. Owner: the
 //! process. Bounds: the connections of the manager and those of all accounts are one pool each; one
-//! token is asked for by identity, when it is needed or by [`ControllerClients::authenticate`].
+//! token is requested by identity, when it is needed or by [`ControllerClients::authenticate`].
 // k8s: cmd/kube-controller-manager/app/controllermanager.go createClientBuilders;
 // staging/src/k8s.io/controller-manager/pkg/clientbuilder
 
@@ -20,7 +20,7 @@ const NAMESPACE: &str = "kube-system";
 // k8s: client_builder.go DiscoveryClient
 const DISCOVERY: Rate = Rate { per_second: 20.0, burst: 200 };
 
-/// Tokens are asked for all at once, and an account may have to be made for each.
+/// All tokens are requested at once, and an account may have to be created for each.
 const TOKENS_BURST: u32 = 120;
 
 /// Gives each controller its clients.

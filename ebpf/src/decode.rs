@@ -178,7 +178,7 @@ fn duration_of(clock: ClockId) -> Duration {
     Duration::from(now)
 }
 
-/// Why bytes are no event.
+/// The reason for which bytes are not an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// Too short or too long.

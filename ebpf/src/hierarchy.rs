@@ -60,7 +60,7 @@ impl Controller {
     }
 }
 
-/// Why a hierarchy or a directory in it cannot be followed.
+/// The reason for which a hierarchy or a directory in it cannot be followed.
 #[derive(Debug, thiserror::Error)]
 pub enum HierarchyError {
     /// A file of /proc or a cgroup directory could not be read.
@@ -68,7 +68,7 @@ pub enum HierarchyError {
     Read {
         /// Which.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },

@@ -195,7 +195,7 @@ pub enum Watched {
     Never,
 }
 
-/// Why a pod or process could not be followed. The caller's relist still sees it.
+/// The reason for which a pod or process could not be followed. The caller's relist still sees it.
 #[derive(Debug, thiserror::Error)]
 pub enum TrackError {
     /// The directory is not a cgroup of the followed hierarchy, or was removed.
@@ -261,7 +261,7 @@ impl Source {
         self.mode
     }
 
-    /// Why it is not a better one, and which programs were refused why; empty if all is well.
+    /// The reasons for which a better mode failed or programs were refused; empty without any.
     pub fn reasons(&self) -> &[String] {
         &self.reasons
     }

@@ -59,7 +59,7 @@ const STATE_NAMED: u64 = 2;
 /// The mkdir program counted it for its pod.
 const STATE_COUNTED: u64 = 4;
 
-/// Why the kernel source is not available at all.
+/// The reason for which the kernel source is not available at all.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LoadError {
     #[error("the kernel offers no BTF type information")]
@@ -155,8 +155,8 @@ impl Kernel {
         absent_is_fine(self.shares.remove(&slot.0))?;
         match root {
             Ok(()) => {}
-            // The directory is gone, so its children went before it, and the kernel has removed
-            // all.
+            // The directory was removed, so its children were removed before it, and the kernel has
+            // dropped all entries.
             Err(error) if is_absent(&error) => return Ok(()),
             Err(error) => return Err(error.into()),
         }

@@ -1,9 +1,9 @@
-//! Budget of one scheduling attempt for work whose size users decide.
+//! Budget of one scheduling attempt for work with a size that users decide.
 //!
-//! Input: the limits of an attempt, and charges from every loop whose length depends on a user's
-//! object (CEL steps, bytes, regexes, devices, victims, affinity terms, volumes). Output: may the
-//! attempt continue? Owner: one attempt, one thread. A charge is made *before* the work it pays
-//! for. Once a limit is exceeded every later charge fails too, so that a loop that ignores one
+//! Input: the limits of an attempt, and charges from every loop with a length that depends on a
+//! user's object (CEL steps, bytes, regexes, devices, victims, affinity terms, volumes). Output:
+//! may the attempt continue? Owner: one attempt, one thread. A charge is made *before* the work it
+//! pays for. Once a limit is exceeded every later charge fails too, so that a loop that ignores one
 //! error ends at the next. Why not the clock alone: a single regex or list may take longer than the
 //! whole deadline, so work and memory are priced as well; why not prices alone: they are estimates,
 //! the deadline is a promise.

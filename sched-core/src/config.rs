@@ -326,7 +326,7 @@ impl Profile {
         Ok(())
     }
 
-    /// Rejects weights whose scores could overflow; upstream allows 64 bits, totals here have 32.
+    /// Rejects weights with which scores could overflow; upstream's totals have 64 bits, ours 32.
     // k8s: pkg/scheduler/framework/runtime/framework.go getScoreWeights
     fn validate_weights(&self) -> Result<(), ProfileError> {
         let mut total = 0i64;

@@ -124,7 +124,7 @@ pub fn refused(nodes: usize, refusal: &Refusal) -> String {
     }
 }
 
-/// Returns the filter plugins whose PreFilter skips this pod, in profile order.
+/// Returns the filter plugins that skip this pod in PreFilter, in profile order.
 #[must_use]
 pub fn skipped_filters(view: &View, program: &Program) -> Vec<Plugin> {
     use Plugin::{

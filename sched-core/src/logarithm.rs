@@ -65,7 +65,7 @@ mod tests {
             assert!(ours.abs_diff(exact) <= 1, "{n}");
             differing += usize::from(ours != exact);
         }
-        // The recordings count 199 values whose last bit differs from the exact rounding.
+        // In the recordings the last bit of 199 values differs from the exact rounding.
         assert!((150..=250).contains(&differing), "{differing}");
     }
 }

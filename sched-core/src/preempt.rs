@@ -202,7 +202,7 @@ fn try_nodes(search: &Search<'_>, priority: i32, found: &mut DryRun) -> Result<(
     Ok(())
 }
 
-/// Filters whose result does not depend on the victims.
+/// Filters with results that do not depend on the victims.
 const FIXED: [Plugin; 5] = [
     Plugin::NodeUnschedulable,
     Plugin::NodeName,

@@ -182,7 +182,7 @@ fn deciding<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> thread
     thread::Builder::new().stack_size(STACK).spawn(f).expect("a thread of the model")
 }
 
-/// A model whose first thread has that stack as well.
+/// A model with that stack for its first thread as well.
 fn modelled(f: impl Fn() + Sync + Send + 'static) {
     let f = StdArc::new(f);
     loom::model(move || {

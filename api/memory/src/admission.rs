@@ -1,4 +1,4 @@
-//! What admission plugins that are on by default add to new objects.
+//! Fields that the default admission plugins add to new objects.
 //!
 //! Input and output: an object that is about to be created. Plugins that refuse (quota, limits,
 //! webhooks) are played by [`crate::Refusal`]. A service account's token volume is left out, and so

@@ -1,4 +1,4 @@
-//! What is created below an object, and objects that are answered and not stored.
+//! Subresources that are created below an object, and objects that are answered and not stored.
 //!
 //! Input: TokenRequest of a service account, Binding of a pod, reviews. Output: the server's
 //! answers. Tokens are not signed. Evictions are in [`crate::evict`]. Pure.
@@ -84,7 +84,7 @@ impl Server {
     }
 }
 
-/// The answer to a review, which is not stored: everything that is asked about is allowed.
+/// The answer to a review, which is not stored: every access is allowed.
 pub(crate) fn review(kind: Kind, body: &Value) -> Option<Value> {
     let is_review = ["authorization.k8s.io", "authentication.k8s.io"].contains(&kind.group);
     is_review.then(|| {

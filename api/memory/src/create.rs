@@ -221,7 +221,7 @@ fn prepare(kind: Kind, object: &mut Value, now: Timestamp) {
     object["status"] = status;
 }
 
-/// Whether the real server stores the object without fields that it then shows: the first update
+/// True if the real server stores the object without fields that it returns: the first update
 /// writes them, also one that changes nothing else.
 fn is_unsettled(kind: Kind, object: &Value) -> bool {
     let labels = meta::labels(object);
@@ -275,7 +275,7 @@ fn generate_selector(kind: Kind, job: &mut Value) {
     labels.entry("batch.kubernetes.io/controller-uid").or_insert(uid);
 }
 
-/// What is wrong with the name of an object to be created.
+/// The problem with the name of an object to be created.
 pub(crate) fn missing_name(object: &Value) -> Option<Problem> {
     let is_missing = meta::name(object).is_empty();
     is_missing.then(|| Problem::required("metadata.name", "name or generateName is required"))

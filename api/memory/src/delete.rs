@@ -1,8 +1,8 @@
 //! Deletions: preconditions, graces, finalizers of the garbage collector.
 //!
-//! Input: a target and DeleteOptions. Output: the object, or a `Status` that says it is gone. An
-//! object with finalizers, or a pod with a grace period, stays and is marked; a pod that nothing
-//! holds is marked and removed, which are two versions. Pure.
+//! Input: a target and DeleteOptions. Output: the object, or a `Status` of success. An object with
+//! finalizers, or a pod with a grace period, stays and is marked; any other pod is marked and
+//! removed, which are two versions. Pure.
 // k8s: staging/src/k8s.io/apiserver/pkg/registry/generic/registry/store.go Delete
 // k8s: staging/src/k8s.io/apiserver/pkg/registry/rest/delete.go BeforeDelete
 
@@ -24,7 +24,7 @@ const ORPHAN: &str = "orphan";
 /// The garbage collector's finalizer for deleting dependents first.
 const FOREGROUND: &str = "foregroundDeletion";
 
-/// What the grace of a deletion means for the object.
+/// The effect of a deletion's grace period on the object.
 enum Grace {
     /// It is marked for so many seconds.
     Marked(i64),
@@ -111,7 +111,7 @@ impl Server {
     }
 }
 
-/// What a deletion is answered with.
+/// The answer to a deletion.
 // k8s: store.go finalizeDelete
 fn answer(kind: Kind, object: &Value) -> Value {
     if rules::of(kind).answers_with_object {

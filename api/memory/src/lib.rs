@@ -13,7 +13,7 @@
 //! ```
 //! Input: requests as data, the time, a seed. Output: answers, and events for watches. There is no
 //! clock, socket or chance in here: a simulator passes the time and decides which answers get lost.
-//! What is left out: most validation, quota and limits, field managers, field selectors, pages.
+//! Not modelled: most validation, quota and limits, field managers, field selectors, pages.
 
 #![forbid(unsafe_code)]
 

@@ -47,7 +47,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// Whether it applies to a request.
+    /// True if it applies to a request.
     pub(crate) fn matches(&self, request: &Request) -> bool {
         let (verb, kind, namespace, name) = subject(request);
         self.times != Some(0)

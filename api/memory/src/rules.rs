@@ -1,4 +1,4 @@
-//! What the API server does differently for each kind.
+//! Rules of the API server that differ by kind.
 //!
 //! Input: a kind. Output: its [`Rules`], from one table for Kubernetes' own kinds; every other kind
 //! is a custom resource. Rows cite nothing: each is a kind's `strategy.go` and `storage.go`.
@@ -23,7 +23,7 @@ pub(crate) enum Counts {
     ContentAndLabels,
 }
 
-/// What an update of the status may not change besides the spec.
+/// The fields besides the spec that an update of the status may not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StatusKeeps {
     /// The kind has no such subresource.
@@ -36,7 +36,7 @@ pub(crate) enum StatusKeeps {
     Everything,
 }
 
-/// What happens to dependents when a deletion does not say.
+/// The default propagation of a deletion to dependents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dependents {
     /// The garbage collector deletes them later.

@@ -175,7 +175,7 @@ impl Server {
         self.rights.identities()
     }
 
-    /// Whether the table of roles has an identity.
+    /// True if the table of roles has an identity.
     pub fn knows(&self, identity: &Identity) -> bool {
         self.rights.knows(identity)
     }

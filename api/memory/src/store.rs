@@ -13,21 +13,21 @@ use serde_json::Value;
 
 use crate::meta;
 
-/// What happened to an object.
+/// The change of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It was created.
     Added,
     /// It has another state.
     Modified,
-    /// It is gone; the event has its last state.
+    /// It was deleted; the event has its last state.
     Deleted,
 }
 
 /// A change as a watch reports it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// What happened.
+    /// The change.
     pub change: Change,
     /// The version of the change; that of the object in the event, too.
     pub version: u64,

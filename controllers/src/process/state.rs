@@ -73,7 +73,7 @@ impl State {
         self.is_working.store(true, Ordering::Relaxed);
     }
 
-    /// The process ends: it was asked to by a signal.
+    /// The process ends because of a signal.
     pub(super) fn mark_ending(&self) {
         self.is_ending.store(true, Ordering::Relaxed);
     }

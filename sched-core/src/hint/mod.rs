@@ -118,7 +118,7 @@ pub enum Event {
     PodAdded(Rc<PodFacts>),
     /// A pod on a node changed.
     PodChanged(Rc<PodFacts>, Rc<PodFacts>),
-    /// A pod on a node is gone, or its nomination is; the node.
+    /// A pod on a node, or its nomination, was removed; the node.
     PodGone(Rc<PodFacts>, Rc<str>),
     /// The pending pod of this identity changed.
     Own(Str, Changes),

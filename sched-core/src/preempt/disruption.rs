@@ -23,7 +23,7 @@ pub struct Budget {
     namespace: Str,
     selector: Selector,
     allowed: i64,
-    /// Names of pods whose disruption is already being processed, sorted.
+    /// Names of pods with a disruption that is already being processed, sorted.
     disrupted: Vec<String>,
     /// Protects the strings of its selector.
     _lease: Lease,

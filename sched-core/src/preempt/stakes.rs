@@ -190,7 +190,7 @@ impl<'a> Stakes<'a> {
         Ok(())
     }
 
-    /// Returns true if a constraint allows the pod in a domain whose number of pods changes by
+    /// Returns true if a constraint allows the pod in a domain after its number of pods changes by
     /// `delta`.
     pub(super) fn allows(&self, at: usize, value: u32, delta: i64) -> bool {
         let (c, domains, value) =

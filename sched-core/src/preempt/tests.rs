@@ -131,7 +131,7 @@ fn search(cluster: &mut Cluster, pod: &Pod, budgets: &[Budget], work: u64) -> Dr
     dry_run_from(cluster, pod, &program, &statuses, &trials, &mut scratch)
 }
 
-/// Nodes whose CPU is used up by pods of low priority; each pod has a label of its own.
+/// Nodes without free CPU because of pods of low priority; each pod has its own label.
 fn crowded(nodes: usize, pods: usize) -> Cluster {
     let mut cluster = Cluster::new(Profile::default());
     for at in 0..nodes {

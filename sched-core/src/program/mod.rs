@@ -118,7 +118,7 @@ pub struct Spread {
     pub min_domains: i64,
     /// Only nodes that the pod's node affinity admits count.
     pub honor_affinity: bool,
-    /// True if only nodes whose taints the pod tolerates count.
+    /// True if only nodes with tolerated taints count.
     pub honor_taints: bool,
     /// The pods it counts.
     pub counter: CounterId,

@@ -7,7 +7,7 @@
 //! of namespaces, device classes, label keys of selectors, a sweep), except events of workloads,
 //! which count for their namespace alone.
 //! Why fields are compared and not only hashed: two pods that share a hash must not share a
-//! program. Pods whose status has the allocated resources of containers have no template.
+//! program. Pods with allocated resources of containers in their status have no template.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher;

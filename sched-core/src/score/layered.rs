@@ -4,7 +4,7 @@
 //! Output: the greatest total, and the rows that reach it.
 //! Owner: scratch of one decider. Bounds: `PARTS_MAX` layers a plugin, and for one that counts pods
 //! by node a table; a plugin that needs more (a topology key with many values) uses
-//! `select::column` instead, whose numbers are added to the shape's.
+//! `select::column` instead, and that column is added to the shape's scores.
 //! Totals are 16 bits wide here: profiles with larger weights use columns.
 
 use super::parts::Parts;

@@ -118,7 +118,7 @@ fn image_sizes<'a>(
     })
 }
 
-/// Returns the score of a node whose images have this size together.
+/// Returns the score of a node with images of this total size.
 fn image_score(sum: i64, program: &Program) -> i64 {
     let max = IMAGE_BYTES_MAX * program.image_containers;
     let sum = if sum < IMAGE_BYTES_MIN { IMAGE_BYTES_MIN } else { sum.min(max) };

@@ -277,7 +277,7 @@ fn round(score: f64) -> f64 {
     (score + 0.5) as i64 as f64
 }
 
-/// The contribution of a constraint to a node whose domain has so many matching pods.
+/// The contribution of a constraint to a node in a domain with `count` matching pods.
 // k8s: scoring.go scoreForCount
 fn gain_of(c: &Spread, count: i64, weight: f64) -> f64 {
     count as f64 * weight + (c.max_skew - 1) as f64

@@ -37,7 +37,7 @@ pub(super) fn available() -> bool {
 
 #[target_feature(enable = "avx512f,avx512bw")]
 fn load(rows: &[i32; LANES]) -> __m512i {
-    // SAFETY: an array of sixteen 32-bit numbers is what is read; no alignment is asked for.
+    // SAFETY: an array of sixteen 32-bit numbers is read; no alignment is required.
     unsafe { _mm512_loadu_si512(rows.as_ptr().cast()) }
 }
 
@@ -83,14 +83,14 @@ fn lanes(column: &[i32; CHUNK_ROWS], at: usize) -> __m512i {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 fn shorts(column: &[u16; CHUNK_ROWS], at: usize) -> __m256i {
     let rows: &[u16; LANES] = column[at..].first_chunk().expect("a whole vector");
-    // SAFETY: an array of sixteen 16-bit numbers is what is read; no alignment is asked for.
+    // SAFETY: an array of sixteen 16-bit numbers is read; no alignment is required.
     unsafe { _mm256_loadu_si256(rows.as_ptr().cast()) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 fn doubles(column: &[f64; CHUNK_ROWS], at: usize) -> __m512d {
     let rows: &[f64; LANES / 2] = column[at..].first_chunk().expect("a whole vector");
-    // SAFETY: an array of eight doubles is what is read; no alignment is asked for.
+    // SAFETY: an array of eight doubles is read; no alignment is required.
     unsafe { _mm512_loadu_pd(rows.as_ptr()) }
 }
 
@@ -104,7 +104,7 @@ pub(super) fn min_max(column: &[f64], words: &[u64]) -> (f64, f64) {
     for (rows, word) in rows.iter().zip(words).filter(|(_, word)| **word != 0) {
         let (vectors, _) = rows.as_chunks::<EIGHT>();
         for (k, lanes) in vectors.iter().enumerate() {
-            // SAFETY: an array of eight doubles is what is read; no alignment is asked for.
+            // SAFETY: an array of eight doubles is read; no alignment is required.
             let lanes = unsafe { _mm512_loadu_pd(lanes.as_ptr()) };
             let live = (word >> (k * EIGHT)) as u8;
             low = _mm512_mask_min_pd(low, live, low, lanes);
@@ -164,7 +164,7 @@ fn chunk<T>(scores: &[T], w: usize) -> &[T; WORD_ROWS] {
 
 #[target_feature(enable = "avx512f,avx512bw")]
 fn load_bytes(rows: &[u8; WORD_ROWS]) -> [__m512i; 2] {
-    // SAFETY: an array of 64 bytes is what is read; no alignment is asked for.
+    // SAFETY: an array of 64 bytes is read; no alignment is required.
     let rows = unsafe { _mm512_loadu_si512(rows.as_ptr().cast()) };
     let (low, high) = (_mm512_castsi512_si256(rows), _mm512_extracti64x4_epi64::<1>(rows));
     [_mm512_cvtepu8_epi16(low), _mm512_cvtepu8_epi16(high)]
@@ -173,14 +173,14 @@ fn load_bytes(rows: &[u8; WORD_ROWS]) -> [__m512i; 2] {
 #[target_feature(enable = "avx512f,avx512bw")]
 fn load_shorts(rows: &[u16; WORD_ROWS]) -> [__m512i; 2] {
     let (halves, _) = rows.as_chunks::<SHORTS>();
-    // SAFETY: an array of 32 16-bit numbers is what is read; no alignment is asked for.
+    // SAFETY: an array of 32 16-bit numbers is read; no alignment is required.
     [0, 1].map(|at| unsafe { _mm512_loadu_si512(halves[at].as_ptr().cast()) })
 }
 
 #[target_feature(enable = "avx512f,avx512bw")]
 fn load_amounts(amounts: &[i16; TABLE]) -> [__m512i; 2] {
     let (halves, _) = amounts.as_chunks::<SHORTS>();
-    // SAFETY: an array of 32 16-bit numbers is what is read; no alignment is asked for.
+    // SAFETY: an array of 32 16-bit numbers is read; no alignment is required.
     [0, 1].map(|at| unsafe { _mm512_loadu_si512(halves[at].as_ptr().cast()) })
 }
 

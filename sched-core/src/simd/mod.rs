@@ -45,7 +45,7 @@ pub struct ScoreRequest {
     pub mem_plain: f64,
 }
 
-/// Keeps in `words` the rows whose free resources hold `r` and one more pod.
+/// Keeps in `words` the rows with enough free resources for `r` and one more pod.
 pub fn fit(chunk: &Chunk, r: FitRequest, words: &mut [u64]) {
     #[cfg(target_arch = "x86_64")]
     if avx512::available() {
@@ -420,7 +420,7 @@ pub fn add_counts(sums: &mut [f64], counts: &[u32], weight: f64) {
     }
 }
 
-/// Adds to `words` the rows whose value id is wanted.
+/// Adds to `words` the rows with a wanted value id.
 pub fn rows_in_table(values: &[u32], wanted: &[bool], words: &mut [u64]) {
     for (rows, word) in values.chunks(WORD_ROWS).zip(words) {
         for (i, value) in rows.iter().enumerate() {

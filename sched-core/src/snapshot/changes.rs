@@ -1,8 +1,7 @@
 //! Rows that changed lately, so that caches by row know what to compute again.
 //!
-//! Input: rows whose numbers change. Output: a stamp that names the state of all rows, and the rows
-//! that changed since an older stamp. Owner: the writer of the cluster; readers hold it within a
-//! view.
+//! Input: changed rows. Output: a stamp that names the state of all rows, and the rows that changed
+//! since an older stamp. Owner: the writer of the cluster; readers hold it within a view.
 //! Bounds: the last `BLOCK * BLOCKS` changes; an older cache computes all rows. A change after a
 //! publication copies one block.
 //! Why stamps from one source: two clusters, or two copies of one that went separate ways, never
@@ -19,7 +18,7 @@ const BLOCKS: usize = 16;
 /// The last assigned stamp. The order of stamps means nothing: they only have to differ.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// A stamp and the row whose change it names.
+/// A stamp and the changed row.
 type Change = (u64, u32);
 
 /// The last changes of rows.

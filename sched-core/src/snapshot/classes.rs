@@ -79,8 +79,8 @@ impl Cluster {
         id
     }
 
-    /// Records that a selector mentions these keys. A class whose pods differed only in own labels
-    /// is split by the values of a new key.
+    /// Records that a selector mentions these keys. A class with pods that differed only in own
+    /// labels is split by the values of a new key.
     pub(crate) fn mention(&mut self, selector: &Selector) {
         let Selector::All(requirements) = selector else { return };
         for at in 0..self.own_keys.len() {

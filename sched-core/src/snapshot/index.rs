@@ -52,7 +52,7 @@ impl Index {
         let mask = self.slots.len() - 1;
         let mut hole = self.probe(list[at as usize], list);
         assert_eq!(self.slots[hole], at, "only what was entered is removed");
-        // An entry whose probe path crosses the hole moves into it.
+        // An entry with a probe path across the hole moves into it.
         let mut next = hole;
         loop {
             next = (next + 1) & mask;

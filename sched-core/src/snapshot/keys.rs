@@ -197,7 +197,7 @@ impl KeyColumn {
         self.free.push(id);
     }
 
-    /// Adds to `out` the rows whose value id is `wanted` in the table (indexed by value id).
+    /// Adds to `out` the rows with a value id that is `wanted` in the table (indexed by value id).
     pub fn rows_where(&self, wanted: &[bool], out: &mut Bits) {
         if self.is_narrow() {
             for (rows, _) in self.rows.iter().zip(wanted).filter(|(_, wanted)| **wanted) {

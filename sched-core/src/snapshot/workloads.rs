@@ -3,7 +3,7 @@
 //! Input: API objects, or the names of removed ones. Output: tables for the compiler. Owner: the
 //! writer of the cluster. Bounds: an event of a workload touches its own entry; one of a namespace
 //! the classes of its pods. Programs are never dropped for it: the next pod compiles by the current
-//! tables, and equal pods share a program whose content is equal.
+//! tables, and equal pods share a program with equal content.
 
 use std::collections::BTreeMap;
 

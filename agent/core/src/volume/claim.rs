@@ -126,7 +126,7 @@ pub enum ClaimError {
         namespace: String,
         /// Name of the claim.
         claim: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// The claim of an ephemeral volume belongs to something else.

@@ -173,7 +173,7 @@ struct Planner<'a> {
     /// By path: thousands of files may show the same annotations.
     fields: RefCell<BTreeMap<String, Shown>>,
     nested: HashMap<&'a str, Vec<Nested>>,
-    // All containers have a say in these: they are asked once for all volumes.
+    // These depend on all containers, so they are computed once for all volumes.
     memory_bytes: Option<u64>,
     owner: Option<u32>,
     page_sizes: OnceCell<PageSizes>,

@@ -117,7 +117,7 @@ pub enum CgroupError {
     Blocked {
         /// Cgroup below the root.
         name: String,
-        /// Why.
+        /// The cause.
         source: Blocked,
     },
     /// A directory could not be read.

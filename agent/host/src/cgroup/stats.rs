@@ -2,7 +2,7 @@
 //!
 //! Input: absolute cgroup paths such as `/kubepods/burstable/pod<uid>`. Output: a `Sample` each,
 //! the same on cgroup v1 and v2. The files of the basic figures stay open and are read in place,
-//! which costs a quarter of opening them each time; the others are opened when they are asked for.
+//! which costs a quarter of opening them each time; the others are opened on request.
 //! Owner: one thread of its own, since a read waits for the kernel's locks. Bounds: `FILES_MAX`
 //! open files, `FILE_BYTES_MAX` of each.
 //!

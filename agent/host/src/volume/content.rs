@@ -1,9 +1,9 @@
 //! Fetches the content of payload volumes and lays it out as files.
 //!
 //! Input: a volume's sources. Output: its files, for `atomic` to write. `Content` is implemented by
-//! the objects of the API server; `NoContent` stands in without one. To fetch is the deciding
-//! thread's, so each object is asked for once a volume, however many sources name it; to lay out
-//! is a job's.
+//! the objects of the API server; `NoContent` stands in without one. The deciding thread fetches,
+//! so each object is read once per volume, however many sources name it; a job in the pool lays
+//! out.
 
 use std::collections::BTreeMap;
 use std::future::Future;

@@ -97,7 +97,7 @@ pub enum VolumeError {
     SetUp {
         /// Name within the pod.
         volume: String,
-        /// Why.
+        /// The cause.
         cause: Cause,
     },
     /// A step before the set-up failed or refused the volume.
@@ -108,7 +108,7 @@ pub enum VolumeError {
         step: &'static str,
         /// Name on the disk.
         volume: String,
-        /// Why.
+        /// The cause.
         cause: Cause,
     },
     /// A block volume could not be mapped.
@@ -117,7 +117,7 @@ pub enum VolumeError {
     Map {
         /// Name on the disk.
         volume: String,
-        /// Why.
+        /// The cause.
         cause: Cause,
     },
     /// An unsupported kind of volume.
@@ -139,7 +139,7 @@ pub enum VolumeError {
         names: String,
         /// Those among them with an unresolved claim.
         unresolved: String,
-        /// Why.
+        /// The cause.
         why: String,
     },
     /// A container's volume mount cannot be made; the detail is only logged, because it could
@@ -152,7 +152,7 @@ pub enum VolumeError {
     TearDown {
         /// Name of its directory.
         volume: String,
-        /// Why.
+        /// The cause.
         cause: Cause,
     },
     /// The pod's directories could not be made or removed.

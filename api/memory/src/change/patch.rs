@@ -68,7 +68,7 @@ fn check_name(target: &Target, object: &Value) -> Result<(), ApiError> {
     if stated == name { Ok(()) } else { Err(errors::bad_request(&why)) }
 }
 
-/// The object that a patch makes of another.
+/// Applies a patch to an object.
 fn apply(target: &Target, form: &PatchForm, old: &Value, body: &Value) -> Result<Value, ApiError> {
     let mut new = old.clone();
     let (version, kind) = match target.sub {

@@ -11,8 +11,8 @@ use crate::change::update::Wanted;
 use crate::server::Server;
 use crate::{errors, meta};
 
-/// Which field manager owns the replicas of a workload that was scaled. The model keeps no
-/// managers, but a change of theirs is a version.
+/// The field manager that owns the replicas of a scaled workload. The model stores no managed
+/// fields, but a change of the owner is a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplicasOwner {
     /// The subresource, which changed the number.

@@ -16,7 +16,7 @@ use crate::{errors, meta};
 // k8s: staging/src/k8s.io/apimachinery/pkg/apis/meta/v1/helpers.go ResetObjectMetaForStatus
 const OWN_METADATA: [&str; 4] = ["labels", "annotations", "finalizers", "ownerReferences"];
 
-/// Whether a kind has such a subresource.
+/// True if a kind has such a subresource.
 pub(crate) fn exists(kind: Kind, rules: &Rules, sub: &str) -> bool {
     match sub {
         "" => true,

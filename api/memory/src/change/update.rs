@@ -19,7 +19,7 @@ use crate::rules::{self, Counts, Rules, StatusKeeps};
 use crate::server::Server;
 use crate::{canonical, create, defaults, errors, meta, validate};
 
-/// What the request makes of the stored object.
+/// The function from the stored object to the requested one.
 pub(crate) type Wanted<'a> = dyn Fn(&Value) -> Result<Value, ApiError> + 'a;
 
 impl Server {
@@ -199,7 +199,7 @@ fn keep_system_fields(new: &mut Value, old: &Value) {
     meta::copy(new, "deletionGracePeriodSeconds", old);
 }
 
-/// Whether an update took the last finalizer of an object that waits for that.
+/// True if an update removed the last finalizer of a terminating object.
 // k8s: store.go ShouldDeleteDuringUpdate; core/namespace/storage ShouldDeleteNamespaceDuringUpdate
 fn is_deleted_by(kind: Kind, new: &Value, old: &Value) -> bool {
     let holds = new["spec"]["finalizers"].as_array().is_some_and(|list| !list.is_empty());

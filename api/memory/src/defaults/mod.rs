@@ -1,6 +1,6 @@
-//! What the API server fills in when a client leaves it out.
+//! Defaults that the API server sets for absent fields.
 //!
-//! Input: an object of any kind. Output: the same with the defaults that controllers look at. It is
+//! Input: an object of any kind. Output: the same with the defaults that controllers read. It is
 //! applied to every object that is written, because decoding does so in the real server; applying
 //! it twice changes nothing. Pure.
 

@@ -34,7 +34,7 @@ struct Rule {
 #[derive(Debug)]
 pub(crate) struct Rights(BTreeMap<&'static str, Vec<Rule>>);
 
-/// What a request does, in the words of RBAC.
+/// The access that a request needs, in RBAC's terms.
 #[derive(Debug)]
 struct Attributes<'a> {
     verb: &'static str,
@@ -65,7 +65,7 @@ impl Rights {
         })
     }
 
-    /// Whether roles are known for an identity: one that is misspelt may do next to nothing.
+    /// True if roles are known for an identity: a misspelt one has almost no rights.
     pub(crate) fn knows(&self, identity: &Identity) -> bool {
         identity.heading().is_none_or(|heading| self.0.contains_key(heading))
     }

@@ -51,7 +51,7 @@ pub fn create(namespace: &str, pod: Value) -> Result<Request, Stop> {
     Ok(create_request(namespace, pod))
 }
 
-/// Why a pod without labels is not created.
+/// The error for a pod without labels, which is not created.
 pub fn no_labels() -> Stop {
     Stop::failed("unable to create pods, no labels")
 }

@@ -18,7 +18,7 @@ pub struct Driven<N> {
     pub requests: Vec<Request>,
     /// Its events, in order.
     pub events: Vec<Event>,
-    /// Why it did what it did.
+    /// The reasons of its decisions.
     pub reasons: Vec<String>,
 }
 

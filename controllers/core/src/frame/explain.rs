@@ -65,7 +65,7 @@ pub trait DrySync {
 /// The outcome of a sync without writes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Findings {
-    /// Why, in the controller's words.
+    /// The controller's reasons.
     pub reasons: Vec<String>,
     /// The writes that come next, made at once.
     pub writes: Vec<Request>,

@@ -78,7 +78,7 @@ pub enum Order {
         controller: &'static str,
         /// The key.
         key: String,
-        /// Why.
+        /// The reason.
         message: String,
         /// No line in the log at the default level.
         is_quiet: bool,

@@ -15,7 +15,7 @@ use super::event::Event;
 /// Requests that are sent at once, at most.
 pub const BATCH_MAX: usize = 500;
 
-/// Why a sync ends before its last line.
+/// The reason for which a sync ends before its last line.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Stop {
     /// Requests have to be answered first.
@@ -24,7 +24,7 @@ pub enum Stop {
     Failed(SyncError),
 }
 
-/// Why a sync failed.
+/// The failure of a sync.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{message}")]
 pub struct SyncError {

@@ -38,7 +38,7 @@ pub struct KeyReport {
     pub findings: Findings,
 }
 
-/// Why an object is not where it should be.
+/// The explanation of why an object is not in its wanted state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {

@@ -1,4 +1,4 @@
-//! Why pods are not available, in a few words, pods with the same trouble together.
+//! Explains why pods are not available, grouping pods with the same problem.
 //!
 //! Input: pods as the API server shows them. Output: sentences. Pure.
 //! Bounds: `POD_GROUPS_MAX` sentences; pods with other troubles are counted in one more.
@@ -42,7 +42,7 @@ fn line((trouble, pods): &(String, Vec<&str>)) -> String {
     }
 }
 
-/// Why a pod is not available; `None` when it is ready.
+/// The reason for which a pod is not available; `None` when it is ready.
 pub(super) fn trouble(pod: &Value) -> Option<String> {
     let status = &pod["status"];
     if pod["metadata"]["deletionTimestamp"].is_string() {

@@ -281,7 +281,7 @@ impl Facts<'_> {
     }
 }
 
-/// Why a set creates or deletes no pods.
+/// Explains why a set creates or deletes no pods.
 fn replica_failure(kind: &str, set: &Value, explanation: &mut Explanation) {
     if let Some(found) = true_condition(set, "ReplicaFailure") {
         explanation.is_settled = false;

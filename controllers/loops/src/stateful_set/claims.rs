@@ -1,8 +1,8 @@
 //! The claims of a StatefulSet's pods: their names, volumes and owners.
 //!
-//! Input: a set, its pods and claims. Output: volumes, new claims, and whether and how the owners of
-//! a claim have to change, so that the garbage collector deletes it when the retention policy says
-//! so. Claims of another controller are left alone. Pure.
+//! Input: a set, its pods and claims. Output: volumes, new claims, and whether and how the owners
+//! of a claim have to change, so that the garbage collector deletes it when the retention policy
+//! says so. Claims of another controller are not touched. Pure.
 // k8s: pkg/controller/statefulset/stateful_set_utils.go
 
 use pintle_api_types::kind::{Kind, PERSISTENT_VOLUME_CLAIMS, PODS, STATEFUL_SETS};

@@ -148,7 +148,7 @@ fn a_certificate_is_shown_with_its_key_in_the_files_that_are_named() {
     assert_eq!(shown(&collected(&of).expect("collected")), ["b:600=KC", "d/k:600=K"]);
 }
 
-/// One object of one large value, and how often anything was asked for.
+/// One object of one large value, and the number of reads.
 struct Counted(Cell<usize>);
 
 impl Content for Counted {

@@ -3,7 +3,7 @@
 //! ```text
 //!   set-up     assign: lock, id of the list or a free one, list written, folder given to it, unlock
 //!   counting   listed, then Listed::usage: the list's id is the folder's own -> one quotactl
-//!   teardown   release, after the volume's files are gone; sweep frees what a crash left
+//!   teardown   release, after the volume's files are deleted; sweep frees what a crash left
 //! ```
 //! Ids are stored in `/etc/projects` and `/etc/projid`, with the kubelet's numbers, forms and
 //! locks. A node may switch between the two agents: each finds the ids of existing volumes, assigns
