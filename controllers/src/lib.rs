@@ -6,9 +6,9 @@
 //! ```
 //! [`options`] reads the command line, [`process`] starts the parts of the daemon in order and ends
 //! them, [`clients`] gives each controller an identity, [`discovery`] knows which resources there
-//! are, `registry` sets the controllers up, `run` runs them: `follow` brings watch events, `dispatch`
-//! carries orders out, `explain` says why an object is not where it should be. Decisions are made in
-//! the crates below; this one has the effects.
+//! are, `registry` sets the controllers up, `run` runs them: `follow` brings watch events,
+//! `dispatch` carries orders out, `explain` says why an object is not where it should be. Decisions
+//! are made in the crates below; this one has the effects.
 #![forbid(unsafe_code)]
 
 pub mod clients;

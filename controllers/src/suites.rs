@@ -1,8 +1,8 @@
 //! Waits and limits that upstream's integration tests change in their own process.
 //!
 //! Input: `PINTLE_JOB_SETTINGS`, as `failure_backoff_ms=100,uncounted_max=10`. Output: settings of
-//! the Job controller. Only in programs that are built with the feature `suites`: kube-controller-manager
-//! has no such option, so ours has none for users.
+//! the Job controller. Only in programs that are built with the feature `suites`:
+//! kube-controller-manager has no such option, so ours has none for users.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! A cluster of a few objects for tests of one controller: it answers requests and feeds tables.
 //!
-//! Input: objects as JSON, and requests. Output: tables, answers, and the state afterwards. A deleted
-//! pod that runs stays, marked as deleting, until the test removes it, as a kubelet would.
+//! Input: objects as JSON, and requests. Output: tables, answers, and the state afterwards. A
+//! deleted pod that runs stays, marked as deleting, until the test removes it, as a kubelet would.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

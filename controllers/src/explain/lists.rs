@@ -1,7 +1,7 @@
 //! The tables of a frame that only explains, filled by one list of each kind.
 //!
-//! Input: a client, the frame's kinds. Output: the frame with these objects. Nothing is watched, and
-//! no sync begins. Bounds: the objects of one namespace, and those of cluster-wide kinds.
+//! Input: a client, the frame's kinds. Output: the frame with these objects. Nothing is watched,
+//! and no sync begins. Bounds: the objects of one namespace, and those of cluster-wide kinds.
 
 use std::time::Instant;
 

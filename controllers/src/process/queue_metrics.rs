@@ -1,7 +1,7 @@
 //! Metrics of work queues and syncs, under upstream's names.
 //!
-//! Input: counts of the frame, from time to time. Output: families of Prometheus. Owner: the deciding
-//! thread writes, the port's thread reads.
+//! Input: counts of the frame, from time to time. Output: families of Prometheus. Owner: the
+//! deciding thread writes, the port's thread reads.
 // k8s: staging/src/k8s.io/component-base/metrics/prometheus/workqueue/metrics.go
 
 use std::sync::atomic::{AtomicU64, Ordering};

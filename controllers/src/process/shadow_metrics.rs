@@ -1,7 +1,7 @@
 //! Metrics of a comparison in shadow.
 //!
-//! Input: the report, from time to time. Output: one family, by controller, reason and result. Owner:
-//! the deciding thread writes, the port's thread reads.
+//! Input: the report, from time to time. Output: one family, by controller, reason and result.
+//! Owner: the deciding thread writes, the port's thread reads.
 
 use std::sync::atomic::Ordering;
 

@@ -1,5 +1,7 @@
-//! The trait of controllers: handlers of changes, a snapshot of the state that one sync reads, and
-//! the sync.
+//! The trait of controllers.
+//!
+//! Input: changes of objects, the tables, the time. Output: keys to sync, a snapshot of the state
+//! that one sync reads, and the outcome of the sync, which is a pure function.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};

@@ -1,6 +1,7 @@
 //! The kinds that explain knows, by kubectl's names, and the controller of each.
 //!
-//! Input: `KIND/NAME`. Output: a [`Subject`], and the keys of controllers that have to do with it. Pure.
+//! Input: `KIND/NAME`. Output: a [`Subject`], and the keys of controllers that have to do with it.
+//! Pure.
 
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{

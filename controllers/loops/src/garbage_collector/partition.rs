@@ -1,5 +1,7 @@
-//! Compares the references of dependents with the coordinates of an owner, and finds other
-//! coordinates that they claim for it.
+//! Compares the references of dependents with the coordinates of an owner.
+//!
+//! Input: nodes of dependents, the identity of an owner. Output: whether they agree, and other
+//! coordinates that dependents claim for the owner. Pure.
 
 use std::collections::BTreeSet;
 

@@ -1,8 +1,9 @@
 //! Answers to writes that are not made: a copy of the object with the write applied.
 //!
-//! Input: a request, the tables. Output: an answer, or `None` for what the API server has to answer.
-//! Versions of such answers are no numbers, so nothing waits for them. Reads of objects that a table
-//! has are answered from it: the frame lives a little earlier than the API server. Pure.
+//! Input: a request, the tables. Output: an answer, or `None` for what the API server has to
+//! answer. Versions of such answers are no numbers, so nothing waits for them. Reads of objects
+//! that a table has are answered from it: the frame lives a little earlier than the API server.
+//! Pure.
 
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::Kind;

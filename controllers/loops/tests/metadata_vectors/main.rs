@@ -1,8 +1,9 @@
-//! Syncs of controllers that read the metadata of every kind, as upstream's own do them and as ours.
+//! Syncs of controllers that read the metadata of every kind, as upstream's own do them and as
+//! ours.
 //!
-//! Input: answers of upstream's functions, one a line, a file or a sample that is checked in. A line
-//! has the objects of a cluster and what one sync wrote. Output: the differences, of which none is
-//! expected.
+//! Input: answers of upstream's functions, one a line, a file or a sample that is checked in. A
+//! line has the objects of a cluster and what one sync wrote. Output: the differences, of which
+//! none is expected.
 
 mod collector;
 mod namespace;

@@ -1,9 +1,10 @@
 //! Counts of quotas.
 //!
-//! Input: answers of the program in `tests/upstream/vectors/metadata`; `PINTLE_QUOTA_VECTORS` names a
-//! file with more of them. Whether the status is written, and every number in it, must be the same;
-//! its text as well where all quantities of a resource have one notation. Where a kind cannot be
-//! listed, upstream reports an error beside the counts of other kinds, and ours waits for the list.
+//! Input: answers of the program in `tests/upstream/vectors/metadata`; `PINTLE_QUOTA_VECTORS` names
+//! a file with more of them. Whether the status is written, and every number in it, must be the
+//! same; its text as well where all quantities of a resource have one notation. Where a kind cannot
+//! be listed, upstream reports an error beside the counts of other kinds, and ours waits for the
+//! list.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

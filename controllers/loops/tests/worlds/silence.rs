@@ -1,7 +1,7 @@
 //! A watch that shows nothing for very long, while the API server takes every write.
 //!
-//! Upstream's expectations expire after five minutes, and then pods are created twice (k#129795). Here
-//! no time-out acts: a key waits until its own writes are seen.
+//! Upstream's expectations expire after five minutes, and then pods are created twice (k#129795).
+//! Here no time-out acts: a key waits until its own writes are seen.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

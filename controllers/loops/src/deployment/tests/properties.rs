@@ -1,5 +1,5 @@
-//! Whole rollouts against sets with pods that become available at random: limits hold at each step, and
-//! the rollout ends.
+//! Whole rollouts against sets with pods that become available at random: limits hold at each step,
+//! and the rollout ends.
 
 use std::collections::BTreeMap;
 

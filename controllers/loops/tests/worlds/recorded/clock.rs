@@ -1,8 +1,9 @@
 //! When a recording began, from the times in it.
 //!
-//! Input: a recording. Output: the latest start that its times prove. The creation time of an object
-//! has whole seconds and is not after its creation; a CronJob creates no Job before the scheduled
-//! time. So the start is at most a second, and with a CronJob a few milliseconds, too early.
+//! Input: a recording. Output: the latest start that its times prove. The creation time of an
+//! object has whole seconds and is not after its creation; a CronJob creates no Job before the
+//! scheduled time. So the start is at most a second, and with a CronJob a few milliseconds, too
+//! early.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -3,9 +3,9 @@
 //!
 //! Input: every file of `tests/recorded/controllers`, or of another folder that `PINTLE_RECORDED`
 //! names. Compared, by object: creations and deletions, the sizes that a set was given, the status
-//! before each pause, events, and the objects at the end. Not compared: names that the server makes,
-//! times, versions, how often a status was written in between, which depends on timing, and writes
-//! of the controllers that `controllers.rs` leaves out. `PINTLE_SCENARIO` plays only one.
+//! before each pause, events, and the objects at the end. Not compared: names that the server
+//! makes, times, versions, how often a status was written in between, which depends on timing, and
+//! writes of the controllers that `controllers.rs` leaves out. `PINTLE_SCENARIO` plays only one.
 
 mod admission;
 mod clock;
