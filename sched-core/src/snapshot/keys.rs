@@ -26,7 +26,7 @@ const RARE_ROWS: usize = 8;
 /// Columns of keys that no pod mentions.
 const COLUMNS_MAX: usize = 512;
 
-/// Label of a node's own name, a key whose values mostly are of one node each.
+/// Label of a node's own name, a key with mostly one node per value.
 pub(crate) const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// A label key of nodes.

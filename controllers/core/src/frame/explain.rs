@@ -25,27 +25,27 @@ pub struct KeyState {
 /// A reason for which a key waits.
 #[derive(Clone, Debug, PartialEq)]
 pub enum KeyWait {
-    /// These requests were handed out so long ago and have no answer yet.
+    /// These requests were sent and have no answer yet.
     Answers {
         /// The requests.
         requests: Vec<Request>,
-        /// Since when.
+        /// Time since they were sent.
         since: Duration,
     },
     /// The tables do not show the controller's own writes yet.
     OwnWrites(String),
     /// Syncs failed; the next one comes after a back-off.
     Backoff {
-        /// Until then.
+        /// Time until the next sync.
         left: Duration,
         /// Failures in a row.
         failures: u32,
         /// The last failure.
         message: String,
     },
-    /// The next sync comes at a time that the controller asked for.
+    /// The next sync comes after this time, as the controller requested.
     Timer(Duration),
-    /// The key is in the queue, behind so many others or fewer.
+    /// The key is in the queue, behind at most this many other keys.
     Queue(usize),
     /// The lists of the controller's kinds are not complete.
     Lists,

@@ -1,11 +1,11 @@
 //! Keys of quotas: one for a whole count, one for a raise.
 //!
-//! Admission charges a quota before it creates the object, so while objects are being created a
-//! count of what watches have shown is too low. A whole count, which may lower, follows only what
-//! frees something. But admission does not charge a quota, or a limit, that is newer than its
-//! cache, and the watch of a kind may lag behind that of quotas when they are first counted. So
-//! what a watch adds later, and each new count, has the quota compared again: a raise writes counts
-//! that are too low.
+//! Admission charges a quota before it creates the object, so a count of the watched objects is too
+//! low while objects are being created. A whole count, which may lower the usage, therefore follows
+//! only changes that free something. But admission does not charge a quota, or a limit, that is
+//! newer than its cache, and the watch of a kind may lag behind that of quotas at their first
+//! count. So objects that a watch adds later, and each new count, trigger a comparison: a raise
+//! corrects counts that are too low.
 // k8s: pkg/controller/resourcequota/resource_quota_monitor.go controllerFor, which ignores additions
 // k8s: staging/src/k8s.io/apiserver/pkg/admission/plugin/resourcequota/controller.go checkQuotas
 
@@ -15,8 +15,8 @@ use std::time::Duration;
 use pintle_api_types::key::ObjectKey;
 use pintle_controllers_core::frame::QueueKey;
 
-/// How long additions are gathered before a raise. The watch of quotas mostly needs less to show
-/// the charges of admission, so that the write meets no newer version.
+/// Time for which additions are batched before a raise. The watch of quotas mostly shows the
+/// charges of admission sooner, so that the write does not conflict with a newer version.
 pub(super) const RAISE_WAIT: Duration = Duration::from_secs(1);
 
 /// A quota, and how it is counted.

@@ -1,13 +1,13 @@
-//! Controllers of an acting manager that are in shadow first, because they delete what they do not
-//! know.
+//! Controllers of an acting manager that start in shadow, because they delete objects that they do
+//! not know.
 //!
-//! Input: a frame, its orders, the time. Output: the orders that are left to be carried out. Until
-//! the held back controllers were clean for the wait, their writes are answered by an [`Oracle`],
-//! and their events are dropped. Clean means: no deletion that they wanted became unwanted while
-//! its object was there, and no other manager wrote for them what they did not want. A deletion
-//! that no manager makes is expected where no other manager acts. At the end everything that they
-//! would write is decided once more, since nothing else may have had them look again. Pure. Bounds:
-//! those of the [`Ledger`], `TURNS_MAX`.
+//! Input: a frame, its orders, the time. Output: the orders that are left to execute. Until the
+//! held back controllers were clean for the wait, an [`Oracle`] answers their writes, and their
+//! events are dropped. Clean means: no wanted deletion became unwanted while its object existed,
+//! and no other manager made a write for them that they did not want. A deletion that no manager
+//! makes is expected where no other manager acts. At the end all their pending writes are decided
+//! once more, because nothing else may have triggered a new sync. Pure. Bounds: those of the
+//! [`Ledger`], `TURNS_MAX`.
 
 use std::time::{Duration, Instant};
 
