@@ -17,51 +17,66 @@ use serde_json::json;
 
 use crate::ground::{Bound, claimant, folder, volume, wait_for_event};
 
-/// Name of the driver.
-const DRIVER: &str = "csi.test.pintle.dev";
+/// Name of the driver, where it matters to no test.
+pub const DRIVER: &str = "csi.test.pintle.dev";
 /// Where the agent looks for sockets.
-const REGISTRY: &str = "/var/lib/kubelet/plugins_registry";
+pub const REGISTRY: &str = "/var/lib/kubelet/plugins_registry";
 /// gRPC's code for a volume that is being worked on.
 const ABORTED: i32 = 10;
-const SLEEP: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
+/// Waits for SIGTERM.
+pub const SLEEP: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
 
 /// The driver on the node; it goes with its owner.
-struct Driver<'a> {
+pub struct Driver<'a> {
     test: &'a TestCluster,
+    name: &'static str,
     child: Child,
-    state: PathBuf,
+    /// Its folder, as the test sees it.
+    pub state: PathBuf,
     flags: Vec<String>,
 }
 
 impl<'a> Driver<'a> {
     /// Starts it; `attaches` says whether volumes are attached first.
-    fn start(test: &'a TestCluster, name: &str, attaches: bool) -> Self {
-        let on_node = folder(test, &format!("csi-{name}"));
+    fn start(test: &'a TestCluster, folder: &str, attaches: bool) -> Self {
+        let without = if attaches { &[][..] } else { &["--without=attach"] };
+        let driver = Self::named(test, DRIVER, folder, without);
+        driver.describe(attaches);
+        driver
+    }
+
+    /// Starts it under a name, with flags, with a folder of its own.
+    pub fn named(test: &'a TestCluster, name: &'static str, own: &str, more: &[&str]) -> Self {
+        let on_node = folder(test, &format!("csi-{own}"));
         let state = test.on_node(&on_node);
         let mut flags = vec![
             format!("--state={on_node}"),
             format!("--endpoint={on_node}/csi.sock"),
             format!("--registry={REGISTRY}"),
             format!("--node-id={NODE}"),
+            format!("--name={name}"),
         ];
-        if !attaches {
-            flags.push("--without=attach".to_owned());
-        }
-        test.apply(&json!({
-            "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": DRIVER},
+        flags.extend(more.iter().map(|flag| (*flag).to_owned()));
+        let child = spawn(test, &flags);
+        Self { test, name, child, state, flags }
+    }
+
+    /// Makes its CSIDriver object.
+    pub fn describe(&self, attaches: bool) {
+        self.test.apply(&json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": self.name},
             "spec": {"attachRequired": attaches, "podInfoOnMount": true, "fsGroupPolicy": "File",
                 "volumeLifecycleModes": ["Persistent", "Ephemeral"]},
         }));
-        let child = spawn(test, &flags);
-        Self { test, child, state, flags }
     }
 
     /// A volume of the driver; returns its handle.
-    fn create(&self, name: &str) -> String {
+    pub fn create(&self, name: &str) -> String {
         create(&self.state, name, 1 << 20, false).expect("a volume")
     }
 
-    fn fail(&self, rules: &[Rule]) {
+    /// Has these calls fail.
+    pub fn fail(&self, rules: &[Rule]) {
         FaultFile::new(&self.state).write(rules).expect("written");
     }
 
@@ -75,12 +90,12 @@ impl<'a> Driver<'a> {
     fn stop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let socket = self.test.on_node(&format!("{REGISTRY}/{DRIVER}-reg.sock"));
+        let socket = self.test.on_node(&format!("{REGISTRY}/{}-reg.sock", self.name));
         let _ = fs::remove_file(socket);
     }
 
     /// The calls for a volume that went well, in order; and no call was out of order.
-    fn calls(&self, handle: &str) -> Vec<String> {
+    pub fn calls(&self, handle: &str) -> Vec<String> {
         let lines = LogFile::new(&self.state).read().expect("a log");
         let wrong: Vec<_> = lines.iter().filter(|line| line.phase == Phase::Violation).collect();
         assert!(wrong.is_empty(), "{wrong:#?}");
@@ -92,10 +107,10 @@ impl<'a> Driver<'a> {
     }
 
     /// Nothing is staged or published, and no folder is left.
-    fn nothing_is_left(&self) {
+    pub fn nothing_is_left(&self) {
         until(LONG, "the driver's volumes are gone", || {
-            let staged =
-                self.test.on_node(&format!("/var/lib/kubelet/plugins/kubernetes.io/csi/{DRIVER}"));
+            let folder = format!("/var/lib/kubelet/plugins/kubernetes.io/csi/{}", self.name);
+            let staged = self.test.on_node(&folder);
             let left: Vec<_> = fs::read_dir(&staged).into_iter().flatten().flatten().collect();
             ensure!(left.is_empty(), "{left:?}");
             let text = fs::read_to_string(format!("/proc/{}/mounts", self.child.id()))?;
@@ -112,7 +127,7 @@ impl<'a> Driver<'a> {
 impl Drop for Driver<'_> {
     fn drop(&mut self) {
         let _ = self.test.kubectl(&["delete", "pods", "--all", "--grace-period=1"]);
-        let _ = self.test.kubectl(&["delete", "csidriver", DRIVER, "--ignore-not-found"]);
+        let _ = self.test.kubectl(&["delete", "csidriver", self.name, "--ignore-not-found"]);
         self.stop();
     }
 }

@@ -84,6 +84,21 @@ impl<'a> Bound<'a> {
         self.wait(volume["metadata"]["name"].as_str().expect("a name"));
     }
 
+    /// Creates volumes and their claims at once, and waits until all of these many are bound.
+    pub fn bind_list(&mut self, objects: &[Value], count: usize) {
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+        self.test.apply(&list);
+        let names = objects.iter().filter(|object| object["kind"] == "PersistentVolume");
+        let names = names.filter_map(|volume| volume["metadata"]["name"].as_str());
+        self.names.extend(names.map(str::to_owned));
+        until(4 * LONG, "all claims are bound", || {
+            let args = ["get", "pvc", "-o", "jsonpath={.items[*].status.phase}"];
+            let bound = self.test.kubectl(&args)?.split(' ').filter(|p| *p == "Bound").count();
+            ensure!(bound >= count, "{bound} of {count}");
+            Ok(())
+        });
+    }
+
     /// Creates a volume without its claim.
     pub fn add(&mut self, volume: &Value) {
         let name = volume["metadata"]["name"].as_str().expect("a name").to_owned();
@@ -105,9 +120,13 @@ impl<'a> Bound<'a> {
 impl Drop for Bound<'_> {
     fn drop(&mut self) {
         let _ = self.test.kubectl(&["delete", "pods", "--all", "--grace-period=1"]);
-        for name in &self.names {
-            let _ = self.test.kubectl(&["delete", "pvc", name, "--ignore-not-found"]);
-            let _ = self.test.kubectl(&["delete", "pv", name, "--ignore-not-found"]);
+        for kind in ["pvc", "pv"] {
+            let names = self.names.iter().map(String::as_str);
+            let args: Vec<&str> =
+                ["delete", kind, "--ignore-not-found"].into_iter().chain(names).collect();
+            if !self.names.is_empty() {
+                let _ = self.test.kubectl(&args);
+            }
         }
     }
 }

@@ -11,3 +11,5 @@ mod claims;
 mod disks;
 mod drivers;
 mod ground;
+mod hostile;
+mod in_tree;

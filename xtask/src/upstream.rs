@@ -90,6 +90,9 @@ const METADATA_FILES: [&str; 8] = [
     "vectors/metadata/pods.go",
     "vectors/metadata/quota.go",
 ];
+/// Sources of the program that translates volumes to CSI.
+const TRANSLATION_FILES: [&str; 4] =
+    ["go.mod", "go.sum", "vectors/translation/main.go", "vectors/translation/volumes.go"];
 /// Sources of the program that syncs Jobs and CronJobs and collects garbage.
 const JOB_FILES: [&str; 6] = [
     "go.mod",
@@ -140,6 +143,8 @@ pub enum Program {
     /// The same for Jobs, CronJobs, schedules and the garbage collector, which have private
     /// functions.
     JobVectors,
+    /// Random volumes of plugins that were once part of Kubernetes, as upstream has them for CSI.
+    TranslationVectors,
     /// The server and client of many behaviours that the suites run in pods.
     Agnhost,
     /// A program that tries to gain privileges.
@@ -183,6 +188,7 @@ impl Program {
             Self::ReplicaVectors => "replica-vectors",
             Self::MetadataVectors => "metadata-vectors",
             Self::JobVectors => "job-vectors",
+            Self::TranslationVectors => "translation-vectors",
             Self::Agnhost => "agnhost",
             Self::NoNewPrivs => "nonewprivs",
             Self::SampleApiServer => "sample-apiserver",
@@ -207,6 +213,7 @@ impl Program {
             Self::ReplicaVectors => ("./vectors/replicas", false),
             Self::MetadataVectors => ("./vectors/metadata", false),
             Self::JobVectors => ("./controllers/main", false),
+            Self::TranslationVectors => ("./vectors/translation", false),
             Self::Agnhost => ("k8s.io/kubernetes/test/images/agnhost", false),
             Self::NoNewPrivs => ("k8s.io/kubernetes/test/images/nonewprivs", false),
             Self::SampleApiServer => ("k8s.io/sample-apiserver", false),
@@ -231,6 +238,7 @@ impl Program {
             Self::ReplicaVectors => (module_dir(), &REPLICA_FILES),
             Self::MetadataVectors => (module_dir(), &METADATA_FILES),
             Self::JobVectors => (module_dir(), &JOB_FILES),
+            Self::TranslationVectors => (module_dir(), &TRANSLATION_FILES),
             Self::CoreDns => (module_dir(), &["go.mod", "go.sum", "coredns/main.go"]),
             _ => (module_dir(), &MODULE_FILES),
         }

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_cluster::objects::{RefusedVolume, ResolvedClaims};
-use pintle_agent_core::storage::csi;
+use pintle_agent_core::storage::csi::{self, VolumeId};
 use pintle_agent_core::timeline::took;
 use pintle_agent_core::types::with_causes;
 use pintle_agent_core::volume::plan::PodVolume;
@@ -26,7 +26,7 @@ use pintle_daemon::blocking::Place;
 
 use crate::adopt::makes_sandbox;
 use crate::execute::{Executor, SyncOrder};
-use crate::storage;
+use crate::storage::{self, NotReady};
 
 /// What is made ready, in this order; each ends before the next begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,7 +136,8 @@ impl Executor {
         }
     }
 
-    /// Waits for the volumes of CSI drivers.
+    /// Waits for the volumes of CSI drivers. The kubelet logs the sentence for those that are late,
+    /// and emits it only where something else than the time ended its wait.
     async fn drivers_ready(&self, order: &SyncOrder, volumes: &PodVolumes) -> Result<(), Failure> {
         let Some(pod) = order.pod.as_ref() else { return Ok(()) };
         let of_driver = |volume: &PodVolume| match &volume.kind {
@@ -145,8 +146,7 @@ impl Executor {
         };
         let wanted: Vec<csi::Volume> = volumes.volumes.iter().filter_map(of_driver).collect();
         let Err(late) = self.volumes.ready(&order.uid, pod, &wanted).await else { return Ok(()) };
-        let text = format!("{late}: {}", storage::sentences(&late.waiting));
-        Err(Failure::new("FailedMount", text))
+        Err(self.failed_mounts(order, &[not_in_time(volumes, &late)]))
     }
 
     async fn check_pull_secrets(&self, order: &SyncOrder, pod: &Pod) -> Result<(), Failure> {
@@ -255,12 +255,50 @@ fn unusable(claims: &ResolvedClaims) -> Option<VolumeError> {
     let names = names.join(" ");
     let why: Vec<&str> = claims.unusable.iter().map(|claim| &*claim.why).collect();
     let why = why.join("; ");
-    (!why.is_empty()).then(|| VolumeError::NotMounted { unresolved: names.clone(), names, why })
+    let unattached = String::new();
+    (!why.is_empty()).then(|| {
+        let unresolved = names.clone();
+        VolumeError::NotMounted { names, unattached, unresolved, why }
+    })
+}
+
+/// Volumes of drivers that a pod does not have in time, in one sentence: those that are not
+/// published, those among them that are not attached, and what each waits for.
+// k8s: pkg/kubelet/volumemanager/volume_manager.go WaitForAttachAndMount
+fn not_in_time(volumes: &PodVolumes, late: &NotReady) -> VolumeError {
+    let names = |is_meant: &dyn Fn(&VolumeId) -> bool| {
+        let of_driver = |volume: &&PodVolume| match &volume.kind {
+            VolumeKind::Csi(of_driver) => is_meant(&of_driver.id(&volumes.uid)),
+            _ => false,
+        };
+        let found = volumes.volumes.iter().filter(of_driver);
+        let mut names: Vec<&str> = found.map(|volume| &*volume.name).collect();
+        names.sort_unstable();
+        names.join(" ")
+    };
+    // Before the drivers' objects were read, nothing is known of any of them.
+    let is_known = !late.waiting.is_empty();
+    let waits = |id: &VolumeId| late.waiting.iter().any(|waiting| waiting.id == *id);
+    let is_unattached = |id: &VolumeId| late.waiting.iter().any(|w| w.id == *id && !w.is_attached);
+    let why = match is_known {
+        true => format!("{late}: {}", storage::sentences(&late.waiting)),
+        false => format!("{late}: the CSIDriver objects of its drivers cannot be read"),
+    };
+    VolumeError::NotMounted {
+        names: names(&|id| !is_known || waits(id)),
+        unattached: names(&is_unattached),
+        unresolved: String::new(),
+        why,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use pintle_agent_cluster::objects::UnusableClaim;
+    use pintle_agent_core::storage::{Step, Waiting};
+    use pintle_agent_core::types::NodeFacts;
+    use pintle_agent_core::volume::claim::Claims;
+    use serde_json::json;
 
     use super::*;
 
@@ -280,5 +318,63 @@ mod tests {
         let want = "Unable to attach or mount volumes: unmounted volumes=[a b], unattached \
                     volumes=[], failed to process volumes=[a b]: no b; no a";
         assert_eq!(error.to_string(), want);
+    }
+    /// A pod with two volumes of drivers and one of its own.
+    fn planned() -> PodVolumes {
+        let volumes = json!([
+            {"name": "one", "awsElasticBlockStore": {"volumeID": "vol-1"}},
+            {"name": "two", "cinder": {"volumeID": "vol-2"}},
+            {"name": "own", "emptyDir": {}},
+        ]);
+        let mounts: Vec<_> = ["one", "two", "own"]
+            .map(|name| json!({"name": name, "mountPath": format!("/{name}")}))
+            .into();
+        let pod = json!({
+            "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
+            "spec": {"containers": [{"name": "c", "volumeMounts": mounts}], "volumes": volumes},
+        });
+        let pod = serde_json::from_value(pod).expect("a pod");
+        PodVolumes::plan(Path::new("/r"), &NodeFacts::default(), &pod, &Claims::default())
+    }
+
+    #[test]
+    fn volumes_that_are_late_are_named_in_the_kubelets_sentence_with_what_they_wait_for() {
+        let waiting = |driver: &str, handle: &str, step: Step| Waiting {
+            id: VolumeId::shared(driver, handle),
+            name: format!("{driver}-{handle}"),
+            driver: driver.to_owned(),
+            is_attached: step != Step::Attach,
+            step,
+        };
+        let cinder = "cinder.csi.openstack.org";
+        let attach = waiting("ebs.csi.aws.com", "vol-1", Step::Attach);
+        let called = waiting(cinder, "vol-2", Step::Call("NodeStageVolume"));
+        let table = [
+            (vec![], "[one two]", "[]", "the CSIDriver objects of its drivers cannot be read"),
+            (
+                vec![called.clone()],
+                "[two]",
+                "[]",
+                "NodeStageVolume of driver cinder.csi.openstack.org is under way for volume \
+                 cinder.csi.openstack.org-vol-2",
+            ),
+            (
+                vec![attach, called],
+                "[one two]",
+                "[one]",
+                "volume ebs.csi.aws.com-vol-1 has to be attached to this node by the attach-detach \
+                 controller and the attacher of driver ebs.csi.aws.com; NodeStageVolume of driver \
+                 cinder.csi.openstack.org is under way for volume cinder.csi.openstack.org-vol-2",
+            ),
+        ];
+        for (waiting, unmounted, unattached, why) in table {
+            let error = not_in_time(&planned(), &NotReady { waiting });
+            assert_eq!(error.reason(), "FailedMount");
+            let want = format!(
+                "Unable to attach or mount volumes: unmounted volumes={unmounted}, unattached \
+                 volumes={unattached}, failed to process volumes=[]: context deadline exceeded: {why}"
+            );
+            assert_eq!(error.to_string(), want);
+        }
     }
 }

@@ -5,6 +5,7 @@
 //!   kind, key, symbol, symbol_map  kinds and names of objects, interned texts
 //!   request                      a request to the API server and its answer, as data
 //!   fair                         queues with turns per key
+//!   migration                    volumes of in-tree plugins, translated to CSI
 //!   ids                          names, instants and versions as types of their own
 //!   selector, strategic          labels, and patches as the API server applies them
 //!   rng                          random numbers that a seed repeats, for simulations
@@ -23,6 +24,7 @@ pub mod jitter;
 pub mod json_field;
 pub mod key;
 pub mod kind;
+pub mod migration;
 pub mod pod;
 pub mod quantity;
 pub mod rate;

@@ -290,7 +290,7 @@ impl Volumes {
             let required = affinity.and_then(|affinity| affinity.required.as_ref());
             let terms = required.map(|required| required.node_selector_terms.clone());
             let own = Rc::new(rows(cluster, terms.clone()));
-            let used = match InTree::of(volume) {
+            let used = match in_tree::plugin_of(volume) {
                 Some(plugin) => Rc::new(self.of_driver(cluster, plugin, (volume, terms), &own)),
                 None => Rc::clone(&own),
             };
@@ -310,7 +310,7 @@ impl Volumes {
         own: &Bits,
     ) -> Bits {
         let mut moved = Bits::with_rows(cluster.all_rows().words().len() * 64);
-        let nodes = self.csi_nodes.iter().filter(|(_, node)| plugin.has_moved(node));
+        let nodes = self.csi_nodes.iter().filter(|(_, node)| in_tree::has_moved(plugin, node));
         nodes.filter_map(|(name, _)| cluster.row(name)).for_each(|row| moved.set(row));
         let mut used = own.clone();
         used.and_not(&moved);

@@ -3,6 +3,7 @@
 //!
 //! Input: how many of each kind. Upstream's sync functions run in Go programs (`tests/upstream`)
 //! and write their inputs and requests as lines; the tests of `pintle-controllers-loops` compare.
+//! Volumes of in-tree plugins, translated to CSI, are compared by those of `pintle-api-types`.
 //! Files are made in parts of 5,000 lines, because a line has up to 10 KB, and are removed
 //! afterwards. The stage `vectors` of `cargo xtask test` makes lines here, too, and runs test
 //! programs that are built already.
@@ -21,7 +22,7 @@ const USAGE: &str = "\
 usage: cargo xtask vectors [COUNT] [--only NAME]
   COUNT        syncs of each kind; otherwise 10000
   --only NAME  deployment, replicaset, statefulset, daemonset, job, cron, schedule, quota,
-               namespace or collector";
+               namespace, collector or translation";
 
 /// Syncs of each kind, unless the arguments set another number.
 pub(super) const COUNT: u64 = 10_000;
@@ -34,6 +35,8 @@ pub(super) const FIRST_SEED: u64 = 1_000_000;
 pub(super) struct VectorKind {
     pub(super) name: &'static str,
     program: Program,
+    /// The folder of the package of the test, as its test programs are named.
+    pub(super) package: &'static str,
     /// The variable that names the file, or the folder with it.
     pub(super) variable: &'static str,
     /// The target of the test; the library has tests inside.
@@ -44,10 +47,13 @@ pub(super) struct VectorKind {
 
 /// The target of tests inside of the library.
 pub(super) const INSIDE: &str = "lib";
-pub(super) const KINDS: [VectorKind; 10] = [
+/// The package of the controllers.
+const LOOPS: &str = "loops";
+pub(super) const KINDS: [VectorKind; 11] = [
     VectorKind {
         name: "deployment",
         program: Program::ReplicaVectors,
+        package: LOOPS,
         variable: "PINTLE_VECTORS",
         target: INSIDE,
         test: "sync_of_a_random_deployment_is_upstreams",
@@ -55,6 +61,7 @@ pub(super) const KINDS: [VectorKind; 10] = [
     VectorKind {
         name: "replicaset",
         program: Program::ReplicaVectors,
+        package: LOOPS,
         variable: "PINTLE_VECTORS_RS",
         target: INSIDE,
         test: "sync_of_a_random_set_is_upstreams",
@@ -62,6 +69,7 @@ pub(super) const KINDS: [VectorKind; 10] = [
     VectorKind {
         name: "statefulset",
         program: Program::SetVectors,
+        package: LOOPS,
         variable: "PINTLE_SET_VECTORS",
         target: "set_vectors",
         test: "stateful_sets_are_synced_as_upstream_does",
@@ -69,6 +77,7 @@ pub(super) const KINDS: [VectorKind; 10] = [
     VectorKind {
         name: "daemonset",
         program: Program::SetVectors,
+        package: LOOPS,
         variable: "PINTLE_SET_VECTORS",
         target: "set_vectors",
         test: "daemon_sets_are_synced_as_upstream_does",
@@ -76,6 +85,7 @@ pub(super) const KINDS: [VectorKind; 10] = [
     VectorKind {
         name: "job",
         program: Program::JobVectors,
+        package: LOOPS,
         variable: "PINTLE_JOB_VECTORS",
         target: INSIDE,
         test: "sync_of_a_random_job_does_what_upstream_does",
@@ -83,6 +93,7 @@ pub(super) const KINDS: [VectorKind; 10] = [
     VectorKind {
         name: "cron",
         program: Program::JobVectors,
+        package: LOOPS,
         variable: "PINTLE_CRON_VECTORS",
         target: INSIDE,
         test: "sync_of_a_random_cron_job_does_what_upstream_does",
@@ -90,6 +101,7 @@ pub(super) const KINDS: [VectorKind; 10] = [
     VectorKind {
         name: "schedule",
         program: Program::JobVectors,
+        package: LOOPS,
         variable: "PINTLE_SCHEDULE_VECTORS",
         target: INSIDE,
         test: "schedules_and_their_next_times_are_those_of_upstream",
@@ -97,6 +109,7 @@ pub(super) const KINDS: [VectorKind; 10] = [
     VectorKind {
         name: "quota",
         program: Program::MetadataVectors,
+        package: LOOPS,
         variable: "PINTLE_QUOTA_VECTORS",
         target: "metadata_vectors",
         test: "quotas_are_counted_as_upstream_does",
@@ -104,6 +117,7 @@ pub(super) const KINDS: [VectorKind; 10] = [
     VectorKind {
         name: "namespace",
         program: Program::MetadataVectors,
+        package: LOOPS,
         variable: "PINTLE_NAMESPACE_VECTORS",
         target: "metadata_vectors",
         test: "content_of_namespaces_is_deleted_as_upstream_does",
@@ -111,9 +125,18 @@ pub(super) const KINDS: [VectorKind; 10] = [
     VectorKind {
         name: "collector",
         program: Program::JobVectors,
+        package: LOOPS,
         variable: "PINTLE_COLLECTOR_VECTORS",
         target: "metadata_vectors",
         test: "nodes_are_examined_as_upstream_does",
+    },
+    VectorKind {
+        name: "translation",
+        program: Program::TranslationVectors,
+        package: "types",
+        variable: "PINTLE_TRANSLATION_VECTORS",
+        target: INSIDE,
+        test: "translation_of_a_random_volume_is_upstreams",
     },
 ];
 
@@ -221,7 +244,7 @@ impl VectorKind {
                 fs::write(&path, questions)?;
                 command.stdin(File::open(&path)?);
             }
-            Program::ReplicaVectors | Program::MetadataVectors => {
+            Program::ReplicaVectors | Program::MetadataVectors | Program::TranslationVectors => {
                 command.args([self.name, &count, &first]);
             }
             _ => {
@@ -238,7 +261,11 @@ impl VectorKind {
 /// Runs the test that compares the lines.
 fn test(kind: &VectorKind, given: &Path) -> Result<()> {
     let target = if kind.target == INSIDE { "--lib" } else { &format!("--test={}", kind.target) };
-    let mut command = cargo(&["test", "-q", "-p", "pintle-controllers-loops", target, kind.test]);
+    let package = match kind.package {
+        LOOPS => "pintle-controllers-loops",
+        _ => "pintle-api-types",
+    };
+    let mut command = cargo(&["test", "-q", "-p", package, target, kind.test]);
     command.args(["--", "--nocapture"]).env(kind.variable, given);
     let text = shell::capture(&mut command)?;
     let ran = text.lines().any(|line| line.starts_with("test result: ok. 1 passed"));

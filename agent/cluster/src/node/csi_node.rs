@@ -9,6 +9,7 @@ use std::time::Duration;
 use k8s_openapi::api::storage::v1::{CSINode, CSINodeSpec};
 use kube::api::{Api, DeleteParams, PostParams, Preconditions};
 use pintle_api_types::jitter as pace;
+use pintle_api_types::migration::{InTree, MIGRATED_PLUGINS};
 use tokio::sync::watch;
 
 use super::lease::owner;
@@ -19,11 +20,6 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 
 /// The reason for which the node is not ready before the CSINode exists.
 pub const NOT_YET: &str = "CSINode is not yet initialized";
-const MIGRATED: &str = "storage.alpha.kubernetes.io/migrated-plugins";
-/// In-tree plugins that the kubelet no longer has; CSI drivers replace them.
-const PLUGINS: &str = "kubernetes.io/aws-ebs,kubernetes.io/azure-disk,kubernetes.io/azure-file,\
-                       kubernetes.io/cinder,kubernetes.io/gce-pd,kubernetes.io/portworx-volume,\
-                       kubernetes.io/vsphere-volume";
 
 /// Retries until the CSINode exists. `uid` is the UID of the Node object, if it is known already;
 /// `failed` receives the reason for which the node is not ready yet.
@@ -97,7 +93,9 @@ fn fresh(name: &str, uid: &str) -> CSINode {
 /// Sets the annotation; returns whether it was different.
 fn annotate(node: &mut CSINode) -> bool {
     let annotations = node.metadata.annotations.get_or_insert_default();
-    annotations.insert(MIGRATED.to_owned(), PLUGINS.to_owned()).as_deref() != Some(PLUGINS)
+    let plugins = InTree::ALL.map(InTree::plugin).join(",");
+    let before = annotations.insert(MIGRATED_PLUGINS.to_owned(), plugins.clone());
+    before.as_deref() != Some(&plugins)
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use k8s_openapi::api::core::v1::{
     Container, PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec, Pod, PodSpec, Volume,
 };
 use pintle_api_types::ids::PodUid;
+use pintle_api_types::migration::{TranslateError, csi_volume};
 use pintle_api_types::pod;
 use pintle_api_types::pod::containers;
 
@@ -139,6 +140,9 @@ pub enum ClaimError {
         /// Name of the pod.
         pod: String,
     },
+    /// The driver in the place of the volume's plugin cannot have it.
+    #[error("failed to translate in-tree pv to CSI: {0}")]
+    Untranslatable(TranslateError),
     /// Containers want the volume in another mode than it has.
     #[error("volume {volume} has volumeMode {mode}, but is specified in {field}")]
     Mode {
@@ -203,10 +207,12 @@ impl BoundClaim {
         }
     }
 
-    /// The volume that the claim is bound to, from what the API server answered for it.
+    /// The volume that the claim is bound to, from what the API server answered for it; as a volume
+    /// of a CSI driver where its plugin was once part of Kubernetes.
     ///
     /// # Errors
-    /// The volume is not there, is bound to another claim or has another mode than containers want.
+    /// The volume is not there, is bound to another claim, cannot be had by its driver or has another
+    /// mode than containers want.
     // k8s: pkg/kubelet/volumemanager/populator getPVSpec, createVolumeSpec
     pub fn resolve(
         &self,
@@ -233,6 +239,7 @@ impl BoundClaim {
                 self.uid
             )));
         }
+        let volume = csi_volume(volume).map_err(ClaimError::Untranslatable)?;
         let (claim, is_read_only) = (wanted.claim.clone(), wanted.is_read_only);
         let claimed = ClaimedVolume { claim, is_read_only, volume };
         let misuse = match claimed.is_block() {
@@ -373,13 +380,6 @@ fn unsupported(spec: &PersistentVolumeSpec) -> &'static str {
         (spec.flex_volume.is_some(), "flexVolume"),
         (spec.host_path.is_some(), "hostPath as a block device"),
         (spec.nfs.is_some(), "nfs as a block device"),
-        (spec.aws_elastic_block_store.is_some(), "awsElasticBlockStore"),
-        (spec.azure_disk.is_some(), "azureDisk"),
-        (spec.azure_file.is_some(), "azureFile"),
-        (spec.cinder.is_some(), "cinder"),
-        (spec.gce_persistent_disk.is_some(), "gcePersistentDisk"),
-        (spec.portworx_volume.is_some(), "portworxVolume"),
-        (spec.vsphere_volume.is_some(), "vsphereVolume"),
     ];
     let found = table.into_iter().find(|(is_set, _)| *is_set);
     found.map_or("a source that is withdrawn", |(_, field)| field)

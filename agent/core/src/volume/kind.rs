@@ -120,7 +120,7 @@ impl VolumeKind {
             Self::Local(_) => &LOCAL,
             Self::Csi(_) => &CSI,
             Self::Image { .. } => &IMAGE,
-            Self::Claim(_) | Self::Unsupported(_) => return None,
+            Self::Claim(_) | Self::Untranslatable(_) | Self::Unsupported(_) => return None,
         })
     }
 }
@@ -199,6 +199,8 @@ pub enum VolumeKind {
     },
     /// A claim that is not resolved.
     Claim(String),
+    /// One of a plugin that was once part of Kubernetes, and why its driver cannot have it.
+    Untranslatable(String),
     /// A kind that no plugin here serves: the field's name.
     Unsupported(&'static str),
 }

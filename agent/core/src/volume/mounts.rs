@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::{Container, VolumeMount};
 
+use super::csi_dirs::escaped;
 use super::plan::{PodVolume, PodVolumes, VolumeKind};
 use crate::env::expand;
 use crate::env::variables::ENVIRONMENT_BYTES_MAX;
@@ -123,7 +124,8 @@ impl PodVolumes {
         } else if let Some(dir) = volume.host_dir(&self.dirs) {
             planned.host_path = dir.clone();
             if !path.is_empty() {
-                planned.host_path = self.dirs.sub_path(volume.disk_name(), &container.name, index);
+                let name = escaped(volume.disk_name());
+                planned.host_path = self.dirs.sub_path(&name, &container.name, index);
                 planned.sub_path = Some(SubPath { volume_root: dir, path });
             }
         }

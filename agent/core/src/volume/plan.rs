@@ -27,6 +27,7 @@ use crate::storage::csi;
 use crate::types::NodeFacts;
 use crate::volume::csi_dirs::CsiDirs;
 use pintle_api_types::ids::PodUid;
+use pintle_api_types::migration::{self, InTree};
 use pintle_api_types::pod::resources::{self, Side};
 use pintle_api_types::quantity::Amount;
 
@@ -88,10 +89,15 @@ pub struct PodVolume {
 }
 
 impl PodVolume {
-    /// Its name on the disk and in messages: that of the PersistentVolume for a claim.
+    /// Its name on the disk and in messages: that of the PersistentVolume for a claim, and for a
+    /// volume that a driver has in the place of a plugin.
     // k8s: pkg/volume/plugins.go Spec.Name
     pub fn disk_name(&self) -> &str {
-        self.claim.as_ref().map_or(&self.name, |claimed| claimed.volume_name())
+        match (&self.claim, &self.kind) {
+            (Some(claimed), _) => claimed.volume_name(),
+            (None, VolumeKind::Csi(volume)) => &volume.name,
+            (None, _) => &self.name,
+        }
     }
 
     /// Directory that a container without sub-path mounts; `None` for images and devices.
@@ -261,10 +267,33 @@ impl Planner<'_> {
         if let Some(claim) = claim::name_of(self.pod, volume) {
             return VolumeKind::Claim(claim);
         }
+        if InTree::of_pod(volume).is_some() {
+            return self.of_driver(volume);
+        }
         match unsupported(volume) {
             Some(field) => VolumeKind::Unsupported(field),
             // A volume without any source is an emptyDir.
             None => VolumeKind::EmptyDir(self.empty_dir(volume.empty_dir.as_ref())),
+        }
+    }
+
+    /// A volume that a driver has in the place of a plugin. A read-only one is published as one that
+    /// is written to, as by the kubelet; its access mode says that it is read.
+    // k8s: pkg/volume/csimigration/plugin_manager.go TranslateInTreeSpecToCSI
+    fn of_driver(&self, volume: &Volume) -> VolumeKind {
+        let namespace = pintle_api_types::pod::namespace(self.pod);
+        let refuse = |why: &str| {
+            VolumeKind::Untranslatable(format!("failed to translate in-tree pv to CSI: {why}"))
+        };
+        let translated = match migration::csi_volume_of_pod(volume, namespace) {
+            Ok(translated) => translated,
+            Err(error) => return refuse(&error.to_string()),
+        };
+        match translated.and_then(|volume| csi::Volume::of_claim(&volume, false)) {
+            // Its folder would be another one.
+            Some(found) if matches!(&*found.name, "" | "." | "..") => refuse("it has no name"),
+            Some(found) => VolumeKind::Csi(Box::new(found)),
+            None => refuse("it has no driver"),
         }
     }
 
@@ -452,21 +481,14 @@ fn unsupported(volume: &Volume) -> Option<&'static str> {
         (volume.fc.is_some(), "fc"),
         (volume.flex_volume.is_some(), "flexVolume"),
         (volume.git_repo.is_some(), "gitRepo"),
-        (volume.aws_elastic_block_store.is_some(), "awsElasticBlockStore"),
-        (volume.azure_disk.is_some(), "azureDisk"),
-        (volume.azure_file.is_some(), "azureFile"),
         (volume.cephfs.is_some(), "cephfs"),
-        (volume.cinder.is_some(), "cinder"),
         (volume.flocker.is_some(), "flocker"),
-        (volume.gce_persistent_disk.is_some(), "gcePersistentDisk"),
         (volume.glusterfs.is_some(), "glusterfs"),
         (volume.photon_persistent_disk.is_some(), "photonPersistentDisk"),
-        (volume.portworx_volume.is_some(), "portworxVolume"),
         (volume.quobyte.is_some(), "quobyte"),
         (volume.rbd.is_some(), "rbd"),
         (volume.scale_io.is_some(), "scaleIO"),
         (volume.storageos.is_some(), "storageos"),
-        (volume.vsphere_volume.is_some(), "vsphereVolume"),
     ];
     table.into_iter().find(|(set, _)| *set).map(|(_, field)| field)
 }

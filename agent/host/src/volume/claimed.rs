@@ -48,6 +48,7 @@ pub async fn mount_claimed(volumes: &PodVolumes) -> ClaimedMounts {
             };
             let late = || VolumeError::NotMounted {
                 names: volume.name.clone(),
+                unattached: String::new(),
                 unresolved: String::new(),
                 why: "timed out waiting for the condition".to_owned(),
             };

@@ -131,12 +131,14 @@ pub enum VolumeError {
     /// The set-up did not finish.
     // k8s: pkg/kubelet/volumemanager/volume_manager.go WaitForAttachAndMount
     #[error(
-        "Unable to attach or mount volumes: unmounted volumes=[{names}], unattached volumes=[], \
-         failed to process volumes=[{unresolved}]: {why}"
+        "Unable to attach or mount volumes: unmounted volumes=[{names}], unattached \
+         volumes=[{unattached}], failed to process volumes=[{unresolved}]: {why}"
     )]
     NotMounted {
         /// Names within the pod.
         names: String,
+        /// Those among them that the node does not have yet.
+        unattached: String,
         /// Those among them with an unresolved claim.
         unresolved: String,
         /// The cause.

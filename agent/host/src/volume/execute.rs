@@ -242,7 +242,8 @@ fn never_mounted(volumes: &PodVolumes, why: Blocked) -> VolumeError {
         Blocked::TimedOut(_) => "timed out waiting for the condition".to_owned(),
         other => other.to_string(),
     };
-    VolumeError::NotMounted { names, unresolved: String::new(), why }
+    let (unattached, unresolved) = (String::new(), String::new());
+    VolumeError::NotMounted { names, unattached, unresolved, why }
 }
 
 /// Rewrites payload volumes with changed content; does not touch other volumes.
@@ -277,6 +278,11 @@ fn set_up(
     let result = match &volume.kind {
         VolumeKind::Unsupported(kind) => {
             return Err(VolumeError::Unsupported { volume: name.to_owned(), kind });
+        }
+        VolumeKind::Untranslatable(why) => {
+            let (names, why) = (volume.name.clone(), why.clone());
+            let (unattached, unresolved) = (String::new(), names.clone());
+            return Err(VolumeError::NotMounted { names, unattached, unresolved, why });
         }
         VolumeKind::Image { .. } => Ok(()),
         // These wait for programs and drivers: see `mount_remote` and `claimed`; a driver's volumes

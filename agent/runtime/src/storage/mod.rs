@@ -29,6 +29,7 @@ use pintle_agent_cluster::node::own::OwnNode;
 use pintle_agent_cluster::node::report::WrittenInUse;
 use pintle_agent_cluster::objects::Objects;
 use pintle_agent_core::explain::volumes::{READY, WAITING};
+use pintle_agent_core::storage::csi::Volume;
 use pintle_agent_core::storage::{Answer, Call, Command, InUse, Input, Outcome, Storage, Waiting};
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::PodUid;
@@ -86,7 +87,8 @@ struct Shared {
 
 /// Why a pod's volumes are not there in time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("timed out waiting for the condition")]
+// Go: context.DeadlineExceeded, which ends wait.PollUntilContextTimeout
+#[error("context deadline exceeded")]
 pub struct NotReady {
     /// What is waited for.
     pub waiting: Vec<Waiting>,
@@ -138,13 +140,23 @@ impl Volumes {
         &self,
         uid: &PodUid,
         pod: &Arc<Pod>,
-        volumes: &[pintle_agent_core::storage::csi::Volume],
+        volumes: &[Volume],
+    ) -> Result<(), NotReady> {
+        self.ready_within(READY_MAX, uid, pod, volumes).await
+    }
+
+    async fn ready_within(
+        &self,
+        limit: Duration,
+        uid: &PodUid,
+        pod: &Arc<Pod>,
+        volumes: &[Volume],
     ) -> Result<(), NotReady> {
         if volumes.is_empty() {
             return Ok(());
         }
         self.known().await;
-        let deadline = tokio::time::Instant::now() + READY_MAX;
+        let deadline = tokio::time::Instant::now() + limit;
         self.0.pods.borrow_mut().insert(uid.clone(), Arc::clone(pod));
         let wanted = self.0.wanted(uid, pod, volumes);
         let Ok(wanted) = tokio::time::timeout_at(deadline, wanted).await else {
@@ -299,3 +311,6 @@ fn reason(text: &str) -> &'static str {
         "FailedMount"
     }
 }
+
+#[cfg(test)]
+mod tests;

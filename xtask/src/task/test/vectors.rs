@@ -16,8 +16,6 @@ use super::{Run, fresh_worlds_of, sample};
 use crate::shell;
 use crate::task::vectors::{self, Folder, KINDS, VectorKind};
 
-/// The package of the tests, as test programs are named.
-const PACKAGE: &str = "loops";
 /// Syncs of each kind in a sample.
 const SAMPLED: u64 = 1_000;
 
@@ -58,7 +56,7 @@ struct Given<'a> {
 
 fn compare(kind: &VectorKind, seeds: Range<u64>, given: &Given<'_>) -> Result<()> {
     let Given { programs, folder, run } = *given;
-    let name = format!("{PACKAGE} {}", kind.target);
+    let name = format!("{} {}", kind.package, kind.target);
     let program = programs.iter().find(|program| program.name == name);
     let program = program.with_context(|| format!("there is no test program {name}"))?;
     kind.compare(seeds, folder, |kind, given| {
@@ -68,7 +66,7 @@ fn compare(kind: &VectorKind, seeds: Range<u64>, given: &Given<'_>) -> Result<()
         match (counts.passed, counts.failed) {
             (1, 0) => Ok(()),
             (0, 0) => bail!("no test of the name {} ran", kind.test),
-            _ => bail!("upstream's controller does something else"),
+            _ => bail!("upstream does something else"),
         }
     })
 }

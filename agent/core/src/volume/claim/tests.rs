@@ -259,3 +259,24 @@ fn the_group_of_a_volume_is_given_to_the_pod_unless_it_has_it() {
     spec.security_context = serde_json::from_value(security).expect("a context");
     assert_eq!(claims.extra_groups(&pod), [0_i64; 0]);
 }
+
+#[test]
+fn in_tree_volume_of_a_claim_is_the_volume_of_its_driver_or_says_why_not() {
+    let pod = claiming();
+    let wanted = &of(&pod)[0];
+    let resolve = |id: &str| {
+        let source = json!({"volumeID": id, "fsType": "xfs"});
+        let spec = json!({"awsElasticBlockStore": source, "mountOptions": ["noatime"]});
+        let bound_to = BoundClaim { volume: "pv".to_owned(), uid: "claim-uid".to_owned() };
+        bound_to.resolve(&pod, wanted, Ok(bound(spec)))
+    };
+    let found = resolve("aws://zone/vol-1").expect("its driver has it");
+    let VolumeKind::Csi(volume) = found.kind() else { panic!("{:?}", found.kind()) };
+    assert_eq!((&*volume.driver, &*volume.handle), ("ebs.csi.aws.com", "vol-1"));
+    assert_eq!((&*volume.name, &*volume.fs_type), ("pv", "xfs"));
+    assert_eq!(found.refusal(&BTreeMap::new()), None, "drivers take mount options");
+    let text = resolve("aws://zone/disk").expect_err("no name of a disk").to_string();
+    let want = "failed to translate in-tree pv to CSI: failed to translate Kubernetes ID to EBS \
+                Volume ID Invalid format for AWS volume (aws://zone/disk)";
+    assert_eq!(text, want);
+}

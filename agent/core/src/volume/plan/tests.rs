@@ -175,3 +175,27 @@ fn a_volume_that_no_plugin_serves_is_planned_only_for_containers_that_use_it() {
     assert_eq!(of(json!([{"name": "v", "mountPath": "/v"}])), 1);
     assert_eq!(of(json!([])), 0);
 }
+
+#[test]
+fn in_tree_volume_of_a_pod_is_planned_for_its_driver_under_a_name_without_slashes() {
+    let managed = |uri: &str| json!({"diskName": "d", "diskURI": uri, "kind": "Managed"});
+    let pod = planned(json!({
+        "containers": [{"name": "c", "volumeMounts": [
+            {"name": "aws", "mountPath": "/aws"},
+            {"name": "azure", "mountPath": "/azure", "subPath": "below"},
+            {"name": "odd", "mountPath": "/odd"}]}],
+        "volumes": [
+            {"name": "aws", "awsElasticBlockStore": {"volumeID": "vol-1"}},
+            {"name": "azure", "azureDisk": managed("/subscriptions/s/disks/d")},
+            {"name": "odd", "azureDisk": managed("..")},
+            {"name": "unused", "cinder": {"volumeID": "x"}}]}));
+    let names: Vec<&str> = pod.volumes.iter().map(|volume| volume.disk_name()).collect();
+    assert_eq!(names, ["ebs.csi.aws.com-vol-1", "/subscriptions/s/disks/d", "odd"]);
+    let volumes = pod.dirs.pod().join("volumes/kubernetes.io~csi");
+    let dir = pod.volumes[0].host_dir(&pod.dirs);
+    assert_eq!(dir, Some(volumes.join("ebs.csi.aws.com-vol-1/mount")));
+    let dir = pod.volumes[1].host_dir(&pod.dirs);
+    assert_eq!(dir, Some(volumes.join("~subscriptions~s~disks~d/mount")));
+    let why = "failed to translate in-tree pv to CSI: it has no name".to_owned();
+    assert_eq!(pod.volumes[2].kind, VolumeKind::Untranslatable(why));
+}

@@ -1,0 +1,39 @@
+//! How long volumes of drivers are waited for.
+
+use serde_json::json;
+
+use super::*;
+
+/// A wait that a test has time for.
+const SHORT: Duration = Duration::from_millis(50);
+
+#[tokio::test]
+async fn volumes_are_waited_for_as_long_as_by_the_kubelet_and_no_longer() {
+    assert_eq!(READY_MAX, Duration::from_secs(123));
+    let root = tempfile::tempdir().expect("a folder");
+    let parts = Parts {
+        root: root.path().to_owned(),
+        node_name: "n".into(),
+        drivers: Drivers::none(),
+        objects: Objects::none(),
+        recorder: Recorder::default(),
+        metrics: Arc::new(Metrics::new("n")),
+        node: None,
+    };
+    let disk = json!({"metadata": {"name": "pv"}, "spec": {"csi": {
+        "driver": "d", "volumeHandle": "h"}}});
+    let disk = serde_json::from_value(disk).expect("a volume");
+    let wanted = [Volume::of_claim(&disk, false).expect("of a driver")];
+    let (uid, pod) = (PodUid::from("u"), Arc::new(Pod::default()));
+    let waits = async {
+        let volumes = Volumes::start(parts);
+        assert_eq!(volumes.ready(&uid, &pod, &[]).await, Ok(()), "no volume, no wait");
+        volumes.known().await;
+        let begun = tokio::time::Instant::now();
+        let late = volumes.ready_within(SHORT, &uid, &pod, &wanted).await;
+        assert!(begun.elapsed() >= SHORT, "it has waited");
+        late.expect_err("without an API server nothing is known of the driver")
+    };
+    let late = tokio::task::LocalSet::new().run_until(waits).await;
+    assert_eq!(late.to_string(), "context deadline exceeded");
+}
