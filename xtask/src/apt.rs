@@ -167,14 +167,19 @@ fn arch() -> Result<String> {
     Ok(capture(Command::new("dpkg").arg("--print-architecture"))?.trim().to_owned())
 }
 
+/// The name of the host's release, such as `bookworm`.
+pub fn codename() -> Result<String> {
+    let os = fs::read_to_string("/etc/os-release").context("read /etc/os-release")?;
+    let codename = os.lines().find_map(|l| l.strip_prefix("VERSION_CODENAME="));
+    Ok(codename.unwrap_or("stable").to_owned())
+}
+
 /// The archive that the host's own apt reads its release from; `$DEBIAN_MIRROR` overrides.
 pub fn mirror() -> Result<String> {
     if let Ok(uri) = std::env::var("DEBIAN_MIRROR") {
         return Ok(uri);
     }
-    let os = fs::read_to_string("/etc/os-release").context("read /etc/os-release")?;
-    let codename = os.lines().find_map(|l| l.strip_prefix("VERSION_CODENAME="));
-    let codename = format!("Codename: {}", codename.unwrap_or("stable"));
+    let codename = format!("Codename: {}", codename()?);
     let ask = || {
         let mut apt = Command::new("apt-get");
         apt.args(["indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", &codename]);

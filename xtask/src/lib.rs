@@ -6,6 +6,7 @@
 //! - `runtime`: containerd 2.1, 1.7 and 1.6 with runc, CNI and a registry, in the cache folder
 //! - `image`: OCI images made from files
 //! - `node`: a containerd of its own in its own namespaces and cgroups, removed at the end
+//! - `uml`: a node with cgroup v2 and systemd, in a User-Mode Linux guest
 //! - `upstream`: Kubernetes' own programs, built from `tests/upstream`
 //! - `cluster`: a control plane and nodes in namespaces, with our agent or the kubelet
 //! - `conformance`: upstream's end-to-end suite on such a cluster
@@ -16,7 +17,7 @@
 //! - `differential`: the same pods on our agent and on the kubelet, everything compared
 //! - `disk`: mounts and odd files for tests
 //! - `supervisor`: a run that ends what it started
-//! - `task`: demo, test, bench, cluster, conformance, e2e-node, differential, tidy, vm,
+//! - `task`: demo, test, bench, cluster, conformance, e2e-node, differential, tidy, vm, uml,
 //!   suites
 //!
 //! It depends on no crate of the product: it is what prepares a machine to build them.
@@ -40,6 +41,7 @@ pub mod suites;
 pub mod supervisor;
 pub mod table;
 pub mod task;
+pub mod uml;
 pub mod upstream;
 
 pub use xtask_tidy::{repository, shell};

@@ -75,6 +75,11 @@ impl Runtime {
         Ok(Self { version, dir, tools })
     }
 
+    /// The folders with all that this runtime needs.
+    pub fn dirs(&self) -> Vec<PathBuf> {
+        vec![self.dir.clone(), self.tools.clone()]
+    }
+
     /// A program of this runtime or of the shared tools.
     pub fn program(&self, name: &str) -> PathBuf {
         let own = self.dir.join("bin").join(name);
@@ -98,7 +103,7 @@ impl Runtime {
 }
 
 /// Tools that all versions share.
-fn tools() -> Result<PathBuf> {
+pub(crate) fn tools() -> Result<PathBuf> {
     cache::entry("runtime/tools", RECIPE, |staging, done| {
         timed("fetch", "CNI plugins, iptables, busybox, registry from the Debian archive", || {
             fetch_tools(staging, done)
@@ -106,7 +111,7 @@ fn tools() -> Result<PathBuf> {
     })
 }
 
-fn index() -> Result<Index> {
+pub(crate) fn index() -> Result<Index> {
     Index::update(&cache::dir()?.join("apt"), &["bookworm", "trixie", "sid"])
 }
 

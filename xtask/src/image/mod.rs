@@ -7,7 +7,7 @@
 
 pub mod e2e;
 pub mod layout;
-mod parts;
+pub(crate) mod parts;
 pub mod pulled;
 pub mod registry;
 pub mod set;

@@ -30,12 +30,14 @@ const UNREAD: [&str; 6] = [
 /// A Debian of the packages that the suites need, as a folder.
 pub(super) fn debian() -> Result<PathBuf> {
     let dir = cache::entry("debian", RECIPE, |staging, _| {
-        timed("make", "a small Debian for images", || bootstrap(staging))
+        let text = "a small Debian for images";
+        timed("make", text, || bootstrap(staging, "bookworm", PACKAGES))
     })?;
     Ok(dir.join("root"))
 }
 
-fn bootstrap(staging: &Path) -> Result<()> {
+/// Makes a Debian of this release in `staging/root`, of what is essential and these packages.
+pub(crate) fn bootstrap(staging: &Path, release: &str, packages: &str) -> Result<()> {
     let unpacked = staging.join("x");
     let index = Index::update(&cache::dir()?.join("apt-bookworm"), &["bookworm"])?;
     index.unpack(&["debootstrap/bookworm"], &unpacked)?;
@@ -45,7 +47,7 @@ fn bootstrap(staging: &Path) -> Result<()> {
     let mut cmd = Command::new("nice");
     cmd.args(["unshare", "-m", "--propagation", "private"]);
     cmd.arg(home.join("usr/sbin/debootstrap"));
-    cmd.args(["--variant=minbase", &format!("--include={PACKAGES}"), "bookworm"]);
+    cmd.args(["--variant=minbase", &format!("--include={packages}"), release]);
     cmd.arg(&root).arg(apt::mirror()?);
     cmd.env("DEBOOTSTRAP_DIR", home.join("usr/share/debootstrap"));
     cmd.env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");

@@ -335,7 +335,7 @@ pub fn sweep() {
 }
 
 /// containerd's root folder with the standard images imported, made once per version.
-fn template(version: Version) -> Result<PathBuf> {
+pub(crate) fn template(version: Version) -> Result<PathBuf> {
     let archive = set::archive()?;
     let kind = format!("template/{}", version.name());
     let template = Template { kind: &kind, digest: &archive.digest, version };

@@ -9,6 +9,7 @@ mod e2e_node;
 mod prepare;
 mod suites;
 mod test;
+mod uml;
 mod vectors;
 mod vm;
 
@@ -40,6 +41,8 @@ usage: cargo xtask TASK
   vectors [COUNT]  syncs of random objects by upstream's controllers and by ours (--only NAME)
   vm [OPTION]... -- CMD
                    CMD in a guest with cgroup v2 (--seconds, --memory, --cpus, --systemd, --disk)
+  uml [OPTION]... -- CMD
+                   CMD in a guest with cgroup v2 and systemd that boots in seconds (--share, --memory)
   run -- CMD       CMD, and the end of all that it started when it or this ends
   tidy             what is over the style's limits, licences of dependencies; also `cargo tidy`
   fetch            put every container runtime and test image into the cache";
@@ -58,6 +61,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
         ["differential", rest @ ..] => differential::run(rest),
         ["vectors", rest @ ..] => vectors::run(rest),
         ["vm", rest @ ..] => vm::run(rest),
+        ["uml", rest @ ..] => uml::run(rest),
         ["run", "--", program, args @ ..] => supervisor::run(Command::new(program).args(args)),
         ["tidy"] => xtask_tidy::run(),
         ["help" | "--help" | "-h"] => {

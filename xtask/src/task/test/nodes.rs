@@ -77,6 +77,11 @@ pub(super) fn controllers(run: &Run) -> Result<Counts> {
     twice("controllers", run)
 }
 
+/// The agent on cgroup v2 with systemd, a guest for each test.
+pub(super) fn uml(run: &Run) -> Result<Counts> {
+    twice("uml", run)
+}
+
 /// Upstream's tests of a node that end soon, on a cluster of our agent.
 pub(super) fn conformance(run: &Run) -> Result<Counts> {
     let cluster = Cluster::of_this_run("ci")?;

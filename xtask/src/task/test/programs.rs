@@ -19,8 +19,8 @@ use crate::shell::{self, capture_shown, cargo};
 use crate::task::SKIPPED_FILE;
 
 /// Stages made of test targets of their own.
-const INTEGRATION: [&str; 8] =
-    ["parity", "sim", "e2e", "hostile", "cluster", "storage", "scheduler", "controllers"];
+const INTEGRATION: [&str; 9] =
+    ["parity", "sim", "e2e", "hostile", "cluster", "storage", "scheduler", "controllers", "uml"];
 
 /// A test program.
 #[derive(Clone, Debug, PartialEq, Eq)]

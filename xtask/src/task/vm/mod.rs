@@ -33,7 +33,7 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// How long the file server may take to listen.
 const SERVER_WAIT: Duration = Duration::from_secs(10);
 /// Variables that the guest's command gets from here.
-const HANDED_ON: [&str; 6] = [
+pub(super) const HANDED_ON: [&str; 6] = [
     "PINTLE_AGENT",
     "PINTLE_TESTBOX",
     "PINTLE_CACHE",
@@ -230,7 +230,7 @@ fn pass_on(out: &mut File) -> Result<()> {
 }
 
 /// One word for the shell.
-fn quote(word: &str) -> String {
+pub(super) fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 

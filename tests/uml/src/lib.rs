@@ -1,0 +1,178 @@
+//! Pods on a node with cgroup v2 and systemd: manifests in, statuses, cgroups and units out.
+//!
+//! A test starts a `TestNode`, which is a guest of its own with the agent of `PINTLE_AGENT`, puts
+//! manifests of static pods there, and reads what systemd and the kernel have. A guest has one CPU
+//! and belongs to the test's thread. A wait that ends in vain panics with what was seen last and
+//! the end of the agent's log.
+
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use xtask::image::set;
+use xtask::uml::Node;
+
+/// Enough for anything that a pod does on a guest with one CPU of a busy host.
+const WAIT_MAX: Duration = Duration::from_secs(120);
+/// How often a condition is evaluated.
+const PERIOD: Duration = Duration::from_millis(100);
+
+/// A pod of one container of the box image, which has busybox and `/box`.
+pub fn pod(name: &str, command: &[&str], resources: &Value) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {
+            "terminationGracePeriodSeconds": 1,
+            "containers": [{
+                "name": "c",
+                "image": set::BOX,
+                "imagePullPolicy": "Never",
+                "command": command,
+                "resources": resources,
+            }],
+        },
+    })
+}
+
+/// A pod whose container sleeps.
+pub fn sleeper(name: &str, resources: &Value) -> Value {
+    pod(name, &["/box", "pause"], resources)
+}
+
+/// Whether the pod is ready.
+pub fn is_ready(pod: &Value) -> bool {
+    let conditions = pod["status"]["conditions"].as_array();
+    conditions.into_iter().flatten().any(|c| c["type"] == "Ready" && c["status"] == "True")
+}
+
+/// The container's status.
+pub fn container(pod: &Value) -> &Value {
+    &pod["status"]["containerStatuses"][0]
+}
+
+/// The container's id without the runtime's name.
+pub fn container_id(pod: &Value) -> String {
+    let id = container(pod)["containerID"].as_str().unwrap_or_default();
+    id.rsplit('/').next().unwrap_or_default().to_owned()
+}
+
+/// How often the container was restarted.
+pub fn restarts(pod: &Value) -> u64 {
+    container(pod)["restartCount"].as_u64().unwrap_or(u64::MAX)
+}
+
+/// A pod's slice, below the slice of all pods; `class` is empty for Guaranteed.
+pub fn slice(pod: &Value, class: &str) -> String {
+    let uid = pod["metadata"]["uid"].as_str().expect("a uid").replace('-', "_");
+    match class {
+        "" => format!("kubepods-pod{uid}.slice"),
+        class => format!("kubepods-{class}.slice/kubepods-{class}-pod{uid}.slice"),
+    }
+}
+
+/// The unit of a slice: the last part of its path.
+pub fn unit(slice: &str) -> &str {
+    slice.rsplit('/').next().unwrap_or(slice)
+}
+
+/// A guest with the agent under test.
+pub struct TestNode {
+    node: Node,
+}
+
+impl TestNode {
+    /// Boots a guest and starts the agent, with these fields of its configuration.
+    pub fn start(settings: &Value) -> Self {
+        let agent = std::env::var_os("PINTLE_AGENT").map(PathBuf::from);
+        let agent = agent.expect("PINTLE_AGENT names the agent; `cargo xtask test uml` sets it");
+        let node = Node::start(&agent, settings).expect("a node in a guest");
+        let times = node.times;
+        println!(
+            "boot {:.1} s, containerd {:.1} s, agent {:.1} s",
+            times.boot.as_secs_f64(),
+            times.containerd.as_secs_f64(),
+            times.agent.as_secs_f64()
+        );
+        Self { node }
+    }
+
+    /// The node itself.
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// Writes the manifest of a static pod.
+    pub fn put(&self, pod: &Value) {
+        self.node.put(pod).expect("the manifest is written");
+    }
+
+    /// Removes the manifest of a static pod.
+    pub fn remove(&self, name: &str) {
+        self.node.remove(name).expect("the manifest is removed");
+    }
+
+    /// Output of a script in the guest, which must succeed.
+    pub fn sh(&self, script: &str) -> String {
+        self.node.guest().capture(script).expect("the script succeeds")
+    }
+
+    /// A file of a cgroup below the slice of all pods; an empty path is that slice itself.
+    pub fn cgroup(&self, path: &str, file: &str) -> String {
+        self.sh(&format!("cat '/sys/fs/cgroup/kubepods.slice/{path}/{file}'"))
+    }
+
+    /// A property of a unit as systemd has it.
+    pub fn property(&self, unit: &str, name: &str) -> String {
+        self.sh(&format!("systemctl show --value --property={name} '{unit}'"))
+    }
+
+    /// Names of all slices of pods.
+    pub fn slices(&self) -> Vec<String> {
+        let script = "find /sys/fs/cgroup/kubepods.slice -name '*-pod*.slice' -printf '%f\\n'";
+        self.sh(script).lines().map(str::to_owned).collect()
+    }
+
+    /// Waits until the pod is as wanted, and returns it.
+    pub fn pod_until(&self, name: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        self.until(&format!("{name} {what}"), || {
+            let pod = self.node.pod(name)?.with_context(|| format!("no pod {name}"))?;
+            ensure!(is_so(&pod), "{:#}", pod["status"]);
+            Ok(pod)
+        })
+    }
+
+    /// Evaluates until the answer is `Ok`; panics with the last error after `WAIT_MAX`.
+    pub fn until<T>(&self, what: &str, mut evaluate: impl FnMut() -> Result<T>) -> T {
+        let deadline = Instant::now() + WAIT_MAX;
+        loop {
+            match evaluate() {
+                Ok(answer) => return answer,
+                Err(error) if Instant::now() > deadline => {
+                    let log = self.node.journal("pintle-agent");
+                    panic!("not within {WAIT_MAX:?}: {what}\nlast seen: {error:#}\n{log}")
+                }
+                Err(_) => thread::sleep(PERIOD),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slice_of_a_pod_lies_in_that_of_its_class() {
+        let pod = json!({"metadata": {"uid": "a-b"}});
+        assert_eq!(slice(&pod, ""), "kubepods-poda_b.slice");
+        let burstable = slice(&pod, "burstable");
+        assert_eq!(burstable, "kubepods-burstable.slice/kubepods-burstable-poda_b.slice");
+        assert_eq!(unit(&burstable), "kubepods-burstable-poda_b.slice");
+    }
+}

@@ -1,0 +1,16 @@
+//! Nodes with cgroup v2 and systemd, as processes of this host: User-Mode Linux guests.
+//!
+//! The host of the tests has cgroup v1, a user's node has not. A guest boots in seconds without
+//! /dev/kvm, computes as fast as the host and starts processes four times slower.
+//! - `kernel`: Debian's kernel, as it is: no cpuset, no iptables, no PSI, no eBPF with BTF
+//! - `image`: the guest's root, a Debian with systemd
+//! - `guest`: one guest, its network, scripts in it
+//! - `node`: containerd and the agent in a guest, both units of systemd
+
+mod guest;
+mod image;
+mod kernel;
+pub mod node;
+
+pub use guest::{ADDRESS, Guest, Options, Output};
+pub use node::Node;

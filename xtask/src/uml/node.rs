@@ -1,0 +1,177 @@
+//! containerd and the agent in a guest: both are units of systemd, as on a user's machine.
+//!
+//! Input: the agent's program, settings of its configuration. Output: pods as the agent serves them.
+//! All paths are the usual ones, and so are the units: the agent's is that of `deploy`, containerd's
+//! that of its package. The container runtime and the images come from the host's cache, at the paths
+//! that they have there. Pods are static.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::{Guest, Options};
+use crate::node::agent::{NODE_NAME, READ_ONLY_PORT};
+use crate::node::config::PAUSE;
+use crate::node::http::{self, Answer};
+use crate::node::template;
+use crate::runtime::{Runtime, Version};
+
+/// The agent's command line, as `deploy/pintle-agent.service` takes it.
+const ARGUMENTS: &str = "--config=/etc/kubernetes/kubelet.json";
+/// Where manifests of static pods are, in the guest.
+const MANIFESTS: &str = "/etc/kubernetes/manifests";
+
+/// How long the parts of a node took to start.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Times {
+    /// Until the guest ran scripts.
+    pub boot: Duration,
+    /// Until containerd was ready, with the images.
+    pub containerd: Duration,
+    /// Until the agent was ready.
+    pub agent: Duration,
+}
+
+/// A guest with containerd and the agent.
+pub struct Node {
+    guest: Guest,
+    /// How long its parts took to start.
+    pub times: Times,
+}
+
+impl Node {
+    /// Boots a guest and starts containerd and the agent there; `settings` are fields of the agent's
+    /// configuration beside those that this guest needs.
+    pub fn start(agent: &Path, settings: &Value) -> Result<Self> {
+        let runtime = Runtime::ensure(Version::V2_1)?;
+        let images = template(Version::V2_1)?;
+        let program = fs::canonicalize(agent).context("find the agent")?;
+        let folder = program.parent().context("the agent lies in a folder")?;
+        let mut shares = runtime.dirs();
+        shares.extend([images.clone(), folder.to_owned()]);
+        let begin = Instant::now();
+        let guest = Guest::boot(&Options { shares, ..Options::default() })?;
+        let boot = begin.elapsed();
+        let mut node = Self { guest, times: Times { boot, ..Times::default() } };
+        node.configure(&runtime, &images, settings)?;
+        node.times.containerd = node.start_unit("containerd")?;
+        let link = format!("ln -s '{}' /usr/local/bin/pintle-agent", program.display());
+        node.guest.capture(&link)?;
+        node.times.agent = node.start_unit("pintle-agent")?;
+        Ok(node)
+    }
+
+    fn configure(&self, runtime: &Runtime, images: &Path, settings: &Value) -> Result<()> {
+        let write = |name: &str, text: &str| {
+            fs::write(self.guest.dir().join(name), text).with_context(|| format!("write {name}"))
+        };
+        write("containerd.toml", &containerd(runtime))?;
+        let (path, images) = (runtime.path(), images.display());
+        let program = runtime.program("containerd");
+        let program = program.display();
+        write(
+            "containerd.env",
+            &format!("PATH={path}\nCONTAINERD={program}\nIMAGES={images}\n"),
+        )?;
+        write("10-pods.conflist", &crate::node::config::network(Path::new("/var/lib/cni")))?;
+        let mut configuration = configuration();
+        let fields = configuration.as_object_mut().expect("an object");
+        fields.extend(settings.as_object().context("settings are an object")?.clone());
+        write("kubelet.json", &serde_json::to_string_pretty(&configuration)?)?;
+        write("pintle-agent", &format!("PINTLE_ARGS={ARGUMENTS}\n"))?;
+        self.guest.capture(&format!(
+            "mkdir -p /etc/cni/net.d {MANIFESTS} /etc/default && cp /host/*.conflist /etc/cni/net.d/ \
+             && cp /host/kubelet.json /etc/kubernetes/ && cp /host/pintle-agent /etc/default/"
+        ))?;
+        Ok(())
+    }
+
+    /// Starts a unit that says when it is ready; the time it took.
+    fn start_unit(&self, unit: &str) -> Result<Duration> {
+        let begin = Instant::now();
+        let output = self.guest.run(&format!("systemctl start {unit}"))?;
+        ensure!(output.code == 0, "{unit} does not start: {}", self.journal(unit));
+        Ok(begin.elapsed())
+    }
+
+    /// The guest itself.
+    pub fn guest(&self) -> &Guest {
+        &self.guest
+    }
+
+    /// The last lines of a unit's log.
+    pub fn journal(&self, unit: &str) -> String {
+        let script = format!("journalctl --no-pager --output=cat --lines=200 --unit={unit}");
+        self.guest.run(&script).map_or_else(|error| format!("{error:#}"), |output| output.text)
+    }
+
+    /// Writes a manifest of a static pod.
+    pub fn put(&self, pod: &Value) -> Result<()> {
+        let name = pod["metadata"]["name"].as_str().context("a pod has a name")?;
+        let file = format!("{name}.json");
+        fs::write(self.guest.dir().join(&file), pod.to_string())?;
+        self.guest.capture(&format!("cp /host/{file} {MANIFESTS}/"))?;
+        Ok(())
+    }
+
+    /// Removes the manifest of a static pod.
+    pub fn remove(&self, name: &str) -> Result<()> {
+        self.guest.capture(&format!("rm {MANIFESTS}/{name}.json")).map(drop)
+    }
+
+    /// A GET to the agent's read-only port.
+    pub fn get(&self, path: &str) -> Result<Answer> {
+        http::get(self.guest.connect(READ_ONLY_PORT)?, path)
+    }
+
+    /// All pods as the agent serves them.
+    pub fn pods(&self) -> Result<Vec<Value>> {
+        let answer = self.get("/pods")?;
+        ensure!(answer.status == 200, "{answer:?}");
+        let list: Value = serde_json::from_str(&answer.body).context("read the pods")?;
+        Ok(list["items"].as_array().cloned().unwrap_or_default())
+    }
+
+    /// The pod of a manifest; static pods carry the node's name.
+    pub fn pod(&self, name: &str) -> Result<Option<Value>> {
+        let full = format!("{name}-{NODE_NAME}");
+        Ok(self.pods()?.into_iter().find(|pod| pod["metadata"]["name"] == *full))
+    }
+}
+
+/// The agent's configuration: JSON, which is YAML too. What is not the default is what this guest
+/// needs: no API server to ask who may do what, and memory in place of disks.
+fn configuration() -> Value {
+    json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "cgroupDriver": "systemd",
+        "staticPodPath": MANIFESTS,
+        "readOnlyPort": READ_ONLY_PORT,
+        "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
+        "authorization": {"mode": "AlwaysAllow"},
+        "evictionHard": {"memory.available": "100Mi"},
+        "imageGCHighThresholdPercent": 100,
+        "imageGCLowThresholdPercent": 99,
+        "fileCheckFrequency": "1s",
+    })
+}
+
+/// containerd's configuration: the usual folders, and systemd makes the containers' cgroups.
+fn containerd(runtime: &Runtime) -> String {
+    let (cni, runc) = (runtime.cni(), runtime.program("runc"));
+    let (cni, runc) = (cni.display(), runc.display());
+    format!(
+        "version = 3\n\
+         [plugins.'io.containerd.cri.v1.images'.pinned_images]\nsandbox = \"{PAUSE}\"\n\
+         [plugins.'io.containerd.cri.v1.runtime'.cni]\n\
+         bin_dirs = [\"{cni}\"]\nconf_dir = \"/etc/cni/net.d\"\n\
+         [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n\
+         runtime_type = \"io.containerd.runc.v2\"\n\
+         [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]\n\
+         BinaryName = \"{runc}\"\nSystemdCgroup = true\n"
+    )
+}
