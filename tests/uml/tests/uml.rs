@@ -100,7 +100,7 @@ fn reload_of_systemd_and_restart_of_the_agent_under_load_restart_no_container() 
     let names = ["exact", "busy-1", "busy-2"];
     let before = names.map(|name| node.pod_until(name, "is ready", is_ready));
     let wanted = limits(&node, &slice(&before[0], ""));
-    let pids = node.sh("pgrep -f '/box pause' | sort -n");
+    let pids = node.sh("pgrep -x box | sort -n");
     for _ in 0..3 {
         node.sh("systemctl daemon-reload");
         node.sh("systemctl restart pintle-agent");
@@ -111,7 +111,7 @@ fn reload_of_systemd_and_restart_of_the_agent_under_load_restart_no_container() 
         assert_eq!(container_id(&after), container_id(before), "{name}");
         assert_eq!((restarts(&after), restarts(before)), (0, 0), "{name}");
     }
-    assert_eq!(node.sh("pgrep -f '/box pause' | sort -n"), pids);
+    assert_eq!(node.sh("pgrep -x box | sort -n"), pids);
     assert_eq!(limits(&node, &slice(&before[0], "")), wanted);
     assert_eq!(node.property("pintle-agent", "ActiveState"), "active");
 }
@@ -120,9 +120,9 @@ fn reload_of_systemd_and_restart_of_the_agent_under_load_restart_no_container() 
 fn all_pods_together_have_what_the_node_can_allocate() {
     let node = TestNode::start(&json!({
         "enforceNodeAllocatable": ["pods", "system-reserved", "kube-reserved"],
-        "systemReserved": {"memory": "128Mi", "cpu": "100m"},
+        "systemReserved": {"memory": "256Mi", "cpu": "100m"},
         "systemReservedCgroup": "/system.slice",
-        "kubeReserved": {"memory": "256Mi", "pid": "500", "cpu": "100m"},
+        "kubeReserved": {"memory": "512Mi", "pid": "500", "cpu": "100m"},
         "kubeReservedCgroup": "/runtime.slice",
     }));
     let kib: u64 = node
@@ -130,7 +130,7 @@ fn all_pods_together_have_what_the_node_can_allocate() {
         .parse()
         .expect("a number");
     // Whole pages, as the kernel keeps limits.
-    let memory = (kib * 1024 - ((128 + 256) << 20)) / 4096 * 4096;
+    let memory = (kib * 1024 - ((256 + 512) << 20)) / 4096 * 4096;
     node.until("all pods have a limit", || {
         let max = node.cgroup("", "memory.max");
         ensure!(max == memory.to_string(), "{max}, not {memory}");
@@ -142,6 +142,6 @@ fn all_pods_together_have_what_the_node_can_allocate() {
     let pids: u64 = node.cgroup("", "pids.max").parse().expect("a limit");
     let most: u64 = node.sh("cat /proc/sys/kernel/pid_max").parse().expect("a number");
     assert!(pids > 0 && pids <= most - 500, "{pids} of {most}");
-    assert_eq!(node.sh("cat /sys/fs/cgroup/system.slice/memory.max"), (128 << 20).to_string());
-    assert_eq!(node.sh("cat /sys/fs/cgroup/runtime.slice/memory.max"), (256 << 20).to_string());
+    assert_eq!(node.sh("cat /sys/fs/cgroup/system.slice/memory.max"), (256 << 20).to_string());
+    assert_eq!(node.sh("cat /sys/fs/cgroup/runtime.slice/memory.max"), (512 << 20).to_string());
 }

@@ -63,7 +63,8 @@ fn script(command: &[String]) -> Result<String> {
             script += &format!("export {name}={}\n", quote(&value));
         }
     }
-    script += &format!("export HOME=/root PINTLE_CACHE={}\n", quote(&cache::dir()?.to_string_lossy()));
+    script +=
+        &format!("export HOME=/root PINTLE_CACHE={}\n", quote(&cache::dir()?.to_string_lossy()));
     let words: Vec<String> = command.iter().map(|w| quote(w)).collect();
     Ok(script + &words.join(" "))
 }

@@ -63,7 +63,8 @@ fn fetch(staging: &Path) -> Result<()> {
     let unpacked = staging.join("x");
     runtime::index()?.unpack(&["user-mode-linux/sid", "libc6/sid"], &unpacked)?;
     let package = unpacked.join("user-mode-linux");
-    fs::copy(package.join("usr/bin/linux.uml"), staging.join("linux")).context("take the kernel")?;
+    fs::copy(package.join("usr/bin/linux.uml"), staging.join("linux"))
+        .context("take the kernel")?;
     fs::create_dir(staging.join("lib"))?;
     for name in LIBRARIES {
         let from = unpacked.join("libc6/usr/lib/x86_64-linux-gnu").join(name);
@@ -119,7 +120,8 @@ mod tests {
                     kernel/net/bridge/bridge.ko: kernel/net/802/stp.ko kernel/net/llc/llc.ko\n\
                     kernel/net/bridge/not_bridge.ko:\n";
         let files = wanted(list, &["bridge"]);
-        let names = ["kernel/net/802/stp.ko", "kernel/net/bridge/bridge.ko", "kernel/net/llc/llc.ko"];
+        let names =
+            ["kernel/net/802/stp.ko", "kernel/net/bridge/bridge.ko", "kernel/net/llc/llc.ko"];
         assert_eq!(files, names.map(str::to_owned).into());
     }
 }

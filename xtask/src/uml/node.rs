@@ -72,10 +72,7 @@ impl Node {
         let (path, images) = (runtime.path(), images.display());
         let program = runtime.program("containerd");
         let program = program.display();
-        write(
-            "containerd.env",
-            &format!("PATH={path}\nCONTAINERD={program}\nIMAGES={images}\n"),
-        )?;
+        write("containerd.env", &format!("PATH={path}\nCONTAINERD={program}\nIMAGES={images}\n"))?;
         write("10-pods.conflist", &crate::node::config::network(Path::new("/var/lib/cni")))?;
         let mut configuration = configuration();
         let fields = configuration.as_object_mut().expect("an object");
