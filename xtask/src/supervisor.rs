@@ -21,6 +21,7 @@ use nix::sys::signal::{SigSet, Signal};
 use crate::cluster;
 use crate::node::{self, cgroups, process};
 use crate::shell::{self, say};
+use crate::uml;
 
 /// Marks the processes of a supervised run: `PID-START` of its supervisor.
 pub const MARK: &str = "PINTLE_RUN";
@@ -104,8 +105,10 @@ fn remove_abandoned() {
 fn sweep() {
     node::sweep();
     cluster::sweep();
-    if let Err(error) = cgroups::sweep() {
-        say("leftover", &format!("{error:#}"));
+    for swept in [cgroups::sweep(), uml::sweep()] {
+        if let Err(error) = swept {
+            say("leftover", &format!("{error:#}"));
+        }
     }
 }
 

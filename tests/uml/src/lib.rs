@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
+use xtask::cluster::Cluster;
 use xtask::image::set;
 use xtask::uml::Node;
 
@@ -81,6 +82,59 @@ pub fn unit(slice: &str) -> &str {
     slice.rsplit('/').next().unwrap_or(slice)
 }
 
+/// The agent under test.
+fn agent() -> PathBuf {
+    let agent = std::env::var_os("PINTLE_AGENT").map(PathBuf::from);
+    agent.expect("PINTLE_AGENT names the agent; `cargo xtask test uml` sets it")
+}
+
+/// An API server with its store, removed at the end.
+pub struct Api(Cluster);
+
+impl Api {
+    /// Starts it for one node, `n1`.
+    pub fn start() -> Self {
+        let cluster = Cluster::of_this_run("uml").and_then(|cluster| cluster.with_nodes(1));
+        let api = Self(cluster.expect("a cluster"));
+        api.0.up_for_guests().expect("an API server");
+        api
+    }
+
+    /// The cluster that it is of.
+    pub fn cluster(&self) -> &Cluster {
+        &self.0
+    }
+
+    /// What `kubectl` prints, which must succeed.
+    pub fn kubectl(&self, args: &[&str]) -> String {
+        self.0.kubectl(args).expect("kubectl succeeds")
+    }
+
+    /// Creates a pod on the node without an API server's token in it.
+    pub fn create(&self, pod: &Value) {
+        let mut pod = pod.clone();
+        pod["spec"]["nodeName"] = "n1".into();
+        pod["spec"]["automountServiceAccountToken"] = false.into();
+        let file = self.0.layout().dir().join("pod.json");
+        std::fs::write(&file, pod.to_string()).expect("the manifest is written");
+        self.kubectl(&["create", "-f", &file.to_string_lossy()]);
+    }
+
+    /// A pod as the API server has it.
+    pub fn pod(&self, name: &str) -> Result<Value> {
+        let text = self.0.kubectl(&["get", "pod", name, "-o", "json"])?;
+        serde_json::from_str(&text).context("read the pod")
+    }
+}
+
+impl Drop for Api {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.down() {
+            eprintln!("leftover: {error:#}");
+        }
+    }
+}
+
 /// A guest with the agent under test.
 pub struct TestNode {
     node: Node,
@@ -89,9 +143,15 @@ pub struct TestNode {
 impl TestNode {
     /// Boots a guest and starts the agent, with these fields of its configuration.
     pub fn start(settings: &Value) -> Self {
-        let agent = std::env::var_os("PINTLE_AGENT").map(PathBuf::from);
-        let agent = agent.expect("PINTLE_AGENT names the agent; `cargo xtask test uml` sets it");
-        let node = Node::start(&agent, settings).expect("a node in a guest");
+        Self::started(Node::start(&agent(), settings).expect("a node in a guest"))
+    }
+
+    /// The same as a node of a cluster.
+    pub fn join(cluster: &Cluster, name: &str, settings: &Value) -> Self {
+        Self::started(Node::join(cluster, name, &agent(), settings).expect("a node in a guest"))
+    }
+
+    fn started(node: Node) -> Self {
         let times = node.times;
         println!(
             "boot {:.1} s, containerd {:.1} s, agent {:.1} s",

@@ -9,6 +9,7 @@
 //! - `layout`: folders and addresses. `pki`: keys. `config`: files
 //! - `processes`: background processes. `network`: the machines
 //! - `control`, `node`: the two kinds of machines. `controllers`: upstream's and ours beside it
+//! - `guest`: nodes with a kernel of their own, see `uml`
 //! - `disk`: a node's folder on a file system of its own
 //! - `metrics`: metrics-server, on request
 
@@ -16,6 +17,7 @@ pub mod config;
 pub mod control;
 pub mod controllers;
 mod disk;
+mod guest;
 pub mod layout;
 mod metrics;
 mod network;

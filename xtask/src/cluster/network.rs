@@ -219,7 +219,7 @@ pub(super) fn enter_below(
 }
 
 /// Runs a batch of `ip` commands in a machine.
-fn ip(processes: &Processes, holder: &str, batch: &str) -> Result<()> {
+pub(super) fn ip(processes: &Processes, holder: &str, batch: &str) -> Result<()> {
     let mut cmd = enter(processes, holder, Path::new("ip"))?;
     cmd.args(["-batch", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped());
     let mut child = cmd.spawn().context("start ip")?;

@@ -26,8 +26,8 @@ use crate::node::network;
 use crate::shell::{self, tail};
 use crate::{apt, cache};
 
-/// The guest's address; the same in every guest, as each has a network of its own.
-pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 213, 0, 2);
+/// The address of a guest that has a network of its own, which is the same for all.
+const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 213, 0, 2);
 /// The host's address on the wire to the guest.
 const HOST_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 213, 0, 1);
 /// Where the guest listens for scripts.
@@ -45,11 +45,15 @@ const PREFIX: &str = "uml-run-";
 /// Binds the kernel's own libc over the host's, makes the wire, and becomes the kernel. The binding
 /// program is static: between two binds no other one could start.
 const START: &str = r#"
-busybox=$1 lib=$2 host=$3; shift 3
-ip tuntap add dev tap0 mode tap
-ip address add "$host/24" dev tap0
-ip link set lo up
-ip link set tap0 up
+busybox=$1 lib=$2 device=$3 host=$4 bridge=$5; shift 5
+ip tuntap add dev "$device" mode tap
+if [ -n "$bridge" ]; then
+  ip link set "$device" master "$bridge"
+else
+  ip address add "$host/24" dev "$device"
+  ip link set lo up
+fi
+ip link set "$device" up
 libc=$(ls -d /lib/x86_64-linux-gnu /usr/lib64 2>/dev/null | head -n 1)
 exec "$busybox" sh -ec '
   busybox=$1 lib=$2 libc=$3; shift 3
@@ -58,6 +62,28 @@ exec "$busybox" sh -ec '
   exec "$@"' sh "$busybox" "$lib" "$libc" "$@"
 "#;
 
+/// How a guest and its host reach each other.
+#[derive(Clone, Debug)]
+pub struct Wire {
+    /// The process in whose network the tap device is; `None` for a network of the guest's own.
+    pub network_of: Option<u32>,
+    /// Name of the tap device.
+    pub device: String,
+    /// The bridge that the device is a port of; without one the device has the host's address.
+    pub bridge: Option<String>,
+    /// The guest's address, of a network of 24 bits.
+    pub guest: Ipv4Addr,
+    /// The host's address there, which is the guest's way out.
+    pub host: Ipv4Addr,
+}
+
+impl Default for Wire {
+    fn default() -> Self {
+        let device = "tap0".to_owned();
+        Self { network_of: None, device, bridge: None, guest: ADDRESS, host: HOST_ADDRESS }
+    }
+}
+
 /// What a guest is made of.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -65,11 +91,13 @@ pub struct Options {
     pub memory_mib: u32,
     /// Folders of the host that it sees at the same paths, written through.
     pub shares: Vec<PathBuf>,
+    /// Its network.
+    pub wire: Wire,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { memory_mib: 2048, shares: Vec::new() }
+        Self { memory_mib: 2048, shares: Vec::new(), wire: Wire::default() }
     }
 }
 
@@ -86,6 +114,7 @@ pub struct Output {
 pub struct Guest {
     dir: PathBuf,
     kernel: Child,
+    address: Ipv4Addr,
 }
 
 impl Guest {
@@ -95,7 +124,7 @@ impl Guest {
         let kernel = kernel::kernel()?;
         let root = image::root(&kernel)?;
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
-        cache::sweep(PREFIX)?;
+        sweep()?;
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let dir = cache::dir()?.join(format!("{PREFIX}{}.{number}", std::process::id()));
         cache::remove(&dir)?;
@@ -105,9 +134,9 @@ impl Guest {
             shares += &format!("{}\n", fs::canonicalize(share)?.display());
         }
         fs::write(dir.join("shares"), shares)?;
-        let mut cmd = command(&kernel, &root, &dir, options.memory_mib, number)?;
+        let mut cmd = command(&kernel, &root, &dir, number, options)?;
         let kernel = cmd.spawn().with_context(|| format!("start {}", shell::line(&cmd)))?;
-        let mut guest = Self { dir, kernel };
+        let mut guest = Self { dir, kernel, address: options.wire.guest };
         guest.wait_until_booted()?;
         Ok(guest)
     }
@@ -180,7 +209,7 @@ impl Guest {
 
     /// A TCP connection to a port of the guest.
     pub fn connect(&self, port: u16) -> Result<TcpStream> {
-        let to = SocketAddr::from((ADDRESS, port));
+        let to = SocketAddr::from((self.address, port));
         network::within(self.kernel.id(), move || TcpStream::connect_timeout(&to, BOOT_WAIT))?
             .with_context(|| format!("connect to {to}"))
     }
@@ -217,30 +246,42 @@ impl Drop for Guest {
     }
 }
 
+/// Removes folders of guests whose maker is gone.
+pub fn sweep() -> Result<()> {
+    cache::sweep(PREFIX)
+}
+
 /// The kernel's command line.
 fn command(
     kernel: &kernel::Kernel,
     root: &Path,
     dir: &Path,
-    memory_mib: u32,
     number: usize,
+    options: &Options,
 ) -> Result<Command> {
     let tools = crate::runtime::tools()?;
     let console = File::create(dir.join("console"))?;
     let mut cmd = Command::new("setpriv");
     cmd.args(["--pdeathsig", "KILL", "taskset", "--cpu-list", &cpu(number)?.to_string()]);
-    cmd.args(["unshare", "-mn", "--propagation", "private", "sh", "-ec", START, "sh"]);
-    cmd.arg(tools.join("bin/busybox")).arg(kernel.libraries()).arg(HOST_ADDRESS.to_string());
+    let wire = &options.wire;
+    match wire.network_of {
+        Some(pid) => cmd.args(["nsenter", &format!("--net=/proc/{pid}/ns/net"), "unshare", "-m"]),
+        None => cmd.args(["unshare", "-mn"]),
+    };
+    cmd.args(["--propagation", "private", "sh", "-ec", START, "sh"]);
+    cmd.arg(tools.join("bin/busybox")).arg(kernel.libraries());
+    cmd.args([&wire.device, &wire.host.to_string(), wire.bridge.as_deref().unwrap_or_default()]);
     cmd.arg(kernel.program());
     let at = dir.display();
     cmd.arg(format!("umid=guest{number}")).arg(format!("uml_dir={at}/"));
-    cmd.arg(format!("mem={memory_mib}M")).arg("seccomp=on");
+    cmd.arg(format!("mem={}M", options.memory_mib)).arg("seccomp=on");
     cmd.arg("rootfstype=hostfs").arg(format!("rootflags={}", root.display()));
     cmd.args(["root=/dev/root", "ro", "init=/usr/sbin/guest-init", "panic=-1"]);
     cmd.args(["con=null", "con0=null,fd:1", "con1=null", "quiet", "psi=1"]);
     cmd.args(["systemd.unified_cgroup_hierarchy=1", "systemd.firstboot=off"]);
-    cmd.arg("vec0:transport=tap,ifname=tap0,depth=128,gro=1");
-    cmd.arg(format!("guest.run={at}")).arg(format!("guest.address={ADDRESS}/24"));
+    cmd.arg(format!("vec0:transport=tap,ifname={},depth=128,gro=1", wire.device));
+    cmd.arg(format!("guest.run={at}")).arg(format!("guest.address={}/24", wire.guest));
+    cmd.arg(format!("guest.gateway={}", wire.host));
     // The guest's memory is a file there.
     cmd.env("TMPDIR", "/dev/shm").env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
     cmd.stdin(Stdio::null()).stdout(console.try_clone()?).stderr(console);

@@ -108,6 +108,10 @@ fn make(debian: &Path, kernel: &Kernel, root: &Path) -> Result<()> {
         fs::write(&path, file.text).with_context(|| format!("write {}", path.display()))?;
         fs::set_permissions(&path, fs::Permissions::from_mode(file.mode))?;
     }
+    // At boot systemd would empty this folder, where shares may be.
+    let cleaned = root.join("etc/tmpfiles.d/tmp.conf");
+    replace(&cleaned)?;
+    symlink("/dev/null", cleaned)?;
     // No name server answers: what asks for one must not wait.
     replace(&root.join("etc/resolv.conf"))?;
     fs::write(root.join("etc/resolv.conf"), "")?;

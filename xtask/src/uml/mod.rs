@@ -12,5 +12,5 @@ mod image;
 mod kernel;
 pub mod node;
 
-pub use guest::{ADDRESS, Guest, Options, Output};
+pub use guest::{Guest, Options, Output, Wire, sweep};
 pub use node::Node;

@@ -13,14 +13,15 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::{Guest, Options};
+use crate::cluster::Cluster;
 use crate::node::agent::{NODE_NAME, READ_ONLY_PORT};
-use crate::node::config::PAUSE;
+use crate::node::config::{self, PAUSE};
 use crate::node::http::{self, Answer};
 use crate::node::template;
 use crate::runtime::{Runtime, Version};
 
-/// The agent's command line, as `deploy/pintle-agent.service` takes it.
-const ARGUMENTS: &str = "--config=/etc/kubernetes/kubelet.json";
+/// The agent's configuration, in the guest.
+const CONFIGURATION: &str = "/etc/kubernetes/kubelet.json";
 /// Where manifests of static pods are, in the guest.
 const MANIFESTS: &str = "/etc/kubernetes/manifests";
 
@@ -43,20 +44,48 @@ pub struct Node {
 }
 
 impl Node {
-    /// Boots a guest and starts containerd and the agent there; `settings` are fields of the agent's
-    /// configuration beside those that this guest needs.
+    /// Boots a guest and starts containerd and the agent there, for static pods; `settings` are
+    /// fields of the agent's configuration beside those that this guest needs.
     pub fn start(agent: &Path, settings: &Value) -> Result<Self> {
+        let flags = [format!("--hostname-override={NODE_NAME}")];
+        let configuration = merged(&[&configuration(), &standalone(), settings])?;
+        let network = config::network(Path::new("/var/lib/cni"));
+        Self::boot(agent, Options::default(), &network, &configuration, &flags)
+    }
+
+    /// The same as a node of a cluster, which has an API server; returns when the node is ready.
+    pub fn join(cluster: &Cluster, name: &str, agent: &Path, settings: &Value) -> Result<Self> {
+        let wire = cluster.wire_guest(name)?;
+        let shares = vec![cluster.layout().pki("")];
+        let configuration = merged(&[&configuration(), &cluster.guest_settings(), settings])?;
+        let flags = cluster.guest_flags(name);
+        let options = Options { shares, wire, ..Options::default() };
+        let network = crate::cluster::config::pod_network(name);
+        let node = Self::boot(agent, options, &network, &configuration, &flags)?;
+        let ready = cluster.wait_guest_ready(name);
+        ready.with_context(|| node.journal("pintle-agent"))?;
+        Ok(node)
+    }
+
+    fn boot(
+        agent: &Path,
+        mut options: Options,
+        network: &str,
+        configuration: &Value,
+        flags: &[String],
+    ) -> Result<Self> {
         let runtime = Runtime::ensure(Version::V2_1)?;
         let images = template(Version::V2_1)?;
         let program = fs::canonicalize(agent).context("find the agent")?;
         let folder = program.parent().context("the agent lies in a folder")?;
-        let mut shares = runtime.dirs();
-        shares.extend([images.clone(), folder.to_owned()]);
+        options.shares.extend(runtime.dirs());
+        options.shares.extend([images.clone(), folder.to_owned()]);
         let begin = Instant::now();
-        let guest = Guest::boot(&Options { shares, ..Options::default() })?;
+        let guest = Guest::boot(&options)?;
         let boot = begin.elapsed();
         let mut node = Self { guest, times: Times { boot, ..Times::default() } };
-        node.configure(&runtime, &images, settings)?;
+        node.configure_runtime(&runtime, &images, network)?;
+        node.configure_agent(configuration, flags)?;
         node.times.containerd = node.start_unit("containerd")?;
         let link = format!("ln -s '{}' /usr/local/bin/pintle-agent", program.display());
         node.guest.capture(&link)?;
@@ -64,26 +93,31 @@ impl Node {
         Ok(node)
     }
 
-    fn configure(&self, runtime: &Runtime, images: &Path, settings: &Value) -> Result<()> {
-        let write = |name: &str, text: &str| {
-            fs::write(self.guest.dir().join(name), text).with_context(|| format!("write {name}"))
-        };
-        write("containerd.toml", &containerd(runtime))?;
+    fn write(&self, name: &str, text: &str) -> Result<()> {
+        fs::write(self.guest.dir().join(name), text).with_context(|| format!("write {name}"))
+    }
+
+    fn configure_runtime(&self, runtime: &Runtime, images: &Path, network: &str) -> Result<()> {
+        self.write("containerd.toml", &containerd(runtime))?;
         let (path, images) = (runtime.path(), images.display());
         let program = runtime.program("containerd");
         let program = program.display();
-        write("containerd.env", &format!("PATH={path}\nCONTAINERD={program}\nIMAGES={images}\n"))?;
-        write("10-pods.conflist", &crate::node::config::network(Path::new("/var/lib/cni")))?;
-        let mut configuration = configuration();
-        let fields = configuration.as_object_mut().expect("an object");
-        fields.extend(settings.as_object().context("settings are an object")?.clone());
-        write("kubelet.json", &serde_json::to_string_pretty(&configuration)?)?;
-        write("pintle-agent", &format!("PINTLE_ARGS={ARGUMENTS}\n"))?;
-        self.guest.capture(&format!(
-            "mkdir -p /etc/cni/net.d {MANIFESTS} /etc/default && cp /host/*.conflist /etc/cni/net.d/ \
-             && cp /host/kubelet.json /etc/kubernetes/ && cp /host/pintle-agent /etc/default/"
-        ))?;
-        Ok(())
+        let environment = format!("PATH={path}\nCONTAINERD={program}\nIMAGES={images}\n");
+        self.write("containerd.env", &environment)?;
+        self.write("10-pods.conflist", network)?;
+        let script = "mkdir -p /etc/cni/net.d && cp /host/10-pods.conflist /etc/cni/net.d/";
+        self.guest.capture(script).map(drop)
+    }
+
+    fn configure_agent(&self, configuration: &Value, flags: &[String]) -> Result<()> {
+        self.write("kubelet.json", &serde_json::to_string_pretty(configuration)?)?;
+        let arguments = format!("--config={CONFIGURATION} {}", flags.join(" "));
+        self.write("pintle-agent", &format!("PINTLE_ARGS={arguments}\n"))?;
+        let script = format!(
+            "mkdir -p {MANIFESTS} /etc/default && cp /host/kubelet.json {CONFIGURATION} \
+             && cp /host/pintle-agent /etc/default/"
+        );
+        self.guest.capture(&script).map(drop)
     }
 
     /// Starts a unit that says when it is ready; the time it took.
@@ -139,8 +173,8 @@ impl Node {
     }
 }
 
-/// The agent's configuration: JSON, which is YAML too. What is not the default is what this guest
-/// needs: no API server to ask who may do what, and memory in place of disks.
+/// The agent's configuration: JSON, which is YAML too. What is not the default is what a guest needs,
+/// whose disks are memory.
 fn configuration() -> Value {
     json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -148,13 +182,28 @@ fn configuration() -> Value {
         "cgroupDriver": "systemd",
         "staticPodPath": MANIFESTS,
         "readOnlyPort": READ_ONLY_PORT,
-        "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
-        "authorization": {"mode": "AlwaysAllow"},
         "evictionHard": {"memory.available": "100Mi"},
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
         "fileCheckFrequency": "1s",
     })
+}
+
+/// What the configuration needs where no API server can be asked for rights.
+fn standalone() -> Value {
+    json!({
+        "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
+        "authorization": {"mode": "AlwaysAllow"},
+    })
+}
+
+/// The fields of all objects; of one that several have, the last one's.
+fn merged(objects: &[&Value]) -> Result<Value> {
+    let mut all = serde_json::Map::new();
+    for object in objects {
+        all.extend(object.as_object().context("settings are an object")?.clone());
+    }
+    Ok(Value::Object(all))
 }
 
 /// containerd's configuration: the usual folders, and systemd makes the containers' cgroups.

@@ -1,0 +1,85 @@
+//! Nodes of a cluster that are guests: the control plane as it is, wires to machines with kernels of
+//! their own.
+//!
+//! Input: names of nodes. Output: an API server with its store, keys for the nodes, and for each the
+//! wire that its guest is started with: a tap device at the bridge of the control plane's machine.
+//! Scheduler, controllers and registry are not started: pods name their node and images.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use super::layout::{CONTROL, address, number, pod_range};
+use super::{Cluster, TOOLS, control, network, pki};
+use crate::apt;
+use crate::shell::timed;
+use crate::uml::Wire;
+
+impl Cluster {
+    /// Starts an API server with its store, and makes the keys of all nodes.
+    pub fn up_for_guests(&self) -> Result<()> {
+        apt::require_root("there is no way around it: namespaces are made")?;
+        apt::install_missing(&TOOLS)?;
+        self.components()?;
+        let text =
+            format!("API server of {} in {}", self.layout.name(), self.layout.dir().display());
+        timed("start", &text, || {
+            fs::create_dir_all(self.layout.dir().join("log"))?;
+            pki::ensure(&self.layout, &self.nodes)?;
+            network::start_control(&self.layout, &self.processes)?;
+            ["etcd", "apiserver"].iter().try_for_each(|part| control::start(self, part))?;
+            // Its controller does not run, and no pod is admitted without it.
+            self.kubectl(&["create", "serviceaccount", "default"]).map(drop)
+        })
+    }
+
+    /// The wire to a node that is a guest, with a route to its pods; the guest makes the device.
+    pub fn wire_guest(&self, node: &str) -> Result<Wire> {
+        self.check_node(node)?;
+        let pid = self.holder_pid(network::CONTROL_HOLDER)?;
+        let (guest, pods) = (address(node), pod_range(node));
+        // The bridge knows the guest's address only once the guest is there.
+        let route = format!("route replace {pods} via {guest} dev br0 onlink\n");
+        network::ip(&self.processes, network::CONTROL_HOLDER, &route)?;
+        Ok(Wire {
+            network_of: Some(pid),
+            device: format!("tap{}", number(node)),
+            bridge: Some("br0".to_owned()),
+            guest,
+            host: CONTROL,
+        })
+    }
+
+    /// What the configuration of a guest's agent has of this cluster.
+    pub fn guest_settings(&self) -> Value {
+        json!({
+            "clusterDomain": "cluster.local",
+            "authentication": {
+                "anonymous": {"enabled": false},
+                "webhook": {"enabled": true},
+                "x509": {"clientCAFile": self.layout.pki("ca.crt")},
+            },
+            "authorization": {"mode": "Webhook"},
+        })
+    }
+
+    /// Flags of a guest's agent.
+    pub fn guest_flags(&self, node: &str) -> Vec<String> {
+        vec![
+            format!("--kubeconfig={}", self.layout.kubeconfig(node).display()),
+            format!("--hostname-override={node}"),
+            format!("--node-ip={}", address(node)),
+        ]
+    }
+
+    /// Waits until a node that is a guest is ready.
+    pub fn wait_guest_ready(&self, node: &str) -> Result<()> {
+        let wait = format!("--timeout={}s", super::NODE_WAIT.as_secs());
+        // The agent registers the node itself.
+        let created = ["wait", "--for=create", &wait, &format!("node/{node}")];
+        self.kubectl(&created).with_context(|| format!("{node} does not register"))?;
+        let ready = ["wait", "--for=condition=Ready", &wait, &format!("node/{node}")];
+        self.kubectl(&ready).map(drop)
+    }
+}
