@@ -2,13 +2,16 @@
 
 use pintle_tests::TestNode;
 use pintle_tests::manifest::{With, condition, container, last_end, pod, restarts};
+use pintle_tests::node::Options;
 use serde_json::json;
 
 use crate::support::{ended_before, explained, kill, log_until, remove_all};
 
 #[test]
 fn the_oom_kill_of_a_child_is_told_apart_from_that_of_the_container_and_from_a_plain_kill() {
-    let node = TestNode::usual();
+    // On cgroup v2 the kernel would end the whole container with the child.
+    let config = json!({"singleProcessOOMKill": true});
+    let node = TestNode::start(Options { config, ..Options::default() });
     let limited = |command: &[&str]| {
         container("hog", command).with("resources", json!({"limits": {"memory": "48Mi"}}))
     };

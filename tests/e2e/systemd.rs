@@ -69,7 +69,9 @@ fn pods_live_in_slices_of_systemd_through_limits_kills_reloads_and_restarts_of_t
     // The configuration says cgroupfs; the runtime knows better, and is believed.
     let config = json!({
         "cgroupDriver": "cgroupfs", "cgroupRoot": "/", "enforceNodeAllocatable": ["pods"],
-        "kubeReserved": {"memory": "256Mi", "pid": "100"}
+        "kubeReserved": {"memory": "256Mi", "pid": "100"},
+        // A child that the kernel kills for memory leaves its container running.
+        "singleProcessOOMKill": true
     });
     let mut node = TestNode::start(Options { systemd: true, config, ..Options::default() });
     let limits = json!({"limits": {"cpu": "255m", "memory": "64Mi"}});

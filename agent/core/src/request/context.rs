@@ -38,7 +38,7 @@ pub struct NodeContext {
     pub swap: SwapPolicy,
     /// Seccomp and masked paths.
     pub security: SecurityPolicy,
-    /// `singleProcessOOMKill`; `None` when not set.
+    /// `singleProcessOOMKill`; `None` when not set, which on cgroup v2 means `false`.
     pub single_process_oom_kill: Option<bool>,
     /// SELinux is on: mounts are relabelled.
     pub selinux: bool,

@@ -102,7 +102,8 @@ fn linux(
         resources.cpu_period = node.limits.cpu_period_us;
         resources.cpu_quota = formulas::cpu_quota_us(cpu_limit.millis(), resources.cpu_period);
     }
-    if node.cgroup.version == CgroupVersion::V2 && node.single_process_oom_kill == Some(false) {
+    // k8s: pkg/kubelet/kubelet.go NewMainKubelet: unset means that the whole container ends.
+    if node.cgroup.version == CgroupVersion::V2 && node.single_process_oom_kill != Some(true) {
         resources.unified.insert(OOM_GROUP.to_owned(), "1".to_owned());
     }
     resources

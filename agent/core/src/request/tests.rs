@@ -176,11 +176,19 @@ fn swap_is_given_to_burstable_pods_with_a_request_below_their_limit_only() {
 }
 
 #[test]
-fn on_cgroup_v2_an_oom_kill_takes_the_whole_container_when_configured() {
-    let of =
-        |version| resources(version, json!({}), json!({})).unified.get("memory.oom.group").cloned();
-    assert_eq!(of(CgroupVersion::V2), Some("1".to_owned()));
-    assert_eq!(of(CgroupVersion::V1), None);
+fn oom_kill_on_cgroup_v2_ends_the_whole_container_unless_single_processes_are_configured() {
+    let pod = pod(json!({"containers": [{"name": "c"}]}));
+    let container = &pintle_api_types::pod::spec(&pod).containers[0];
+    let of = |version, configured| {
+        let node = NodeContext { single_process_oom_kill: configured, ..node(version) };
+        let got = container_resources(&node, &pod, container, false);
+        got.unified.get("memory.oom.group").cloned()
+    };
+    let whole = Some("1".to_owned());
+    assert_eq!(of(CgroupVersion::V2, None), whole);
+    assert_eq!(of(CgroupVersion::V2, Some(false)), whole);
+    assert_eq!(of(CgroupVersion::V2, Some(true)), None);
+    assert_eq!(of(CgroupVersion::V1, None), None);
 }
 
 #[test]
