@@ -92,9 +92,9 @@ fn agent() -> PathBuf {
 pub struct Api(Cluster);
 
 impl Api {
-    /// Starts it for one node, `n1`.
-    pub fn start() -> Self {
-        let cluster = Cluster::of_this_run("uml").and_then(|cluster| cluster.with_nodes(1));
+    /// Starts it for one node, `n1`; the purpose is its name beside others of this process.
+    pub fn start(purpose: &str) -> Self {
+        let cluster = Cluster::of_this_run(purpose).and_then(|cluster| cluster.with_nodes(1));
         let api = Self(cluster.expect("a cluster"));
         api.0.up_for_guests().expect("an API server");
         api

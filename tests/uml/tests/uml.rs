@@ -51,6 +51,19 @@ fn slices_of_each_class_have_the_settings_of_the_kubelet() {
     let path = slice(&none, "besteffort");
     assert_eq!(limits(&node, &path), ["1", "max 100000", "max", "64"]);
 
+    node.until("statistics of the pod", || {
+        let answer = node.node().get("/stats/summary")?;
+        let summary: Value = serde_json::from_str(&answer.body)?;
+        let uid = &exact["metadata"]["uid"];
+        let pods = summary["pods"].as_array().cloned().unwrap_or_default();
+        let found = pods.iter().find(|pod| pod["podRef"]["uid"] == *uid).cloned();
+        let found = found.unwrap_or_default();
+        let number = |value: &Value| value.as_u64().unwrap_or(0);
+        ensure!(number(&found["memory"]["workingSetBytes"]) > 0, "{found:#}");
+        ensure!(number(&found["cpu"]["usageCoreNanoSeconds"]) > 0, "{found:#}");
+        Ok(())
+    });
+
     // The class of burstable pods has the sum of their requests, best effort the least.
     node.until("classes have their weight", || {
         let weight = |class: &str| node.cgroup(class, "cpu.weight");
@@ -89,7 +102,7 @@ fn container_beyond_its_memory_is_told_as_oom_killed_and_its_end_leaves_no_slice
 }
 
 #[test]
-fn reload_of_systemd_and_restart_of_the_agent_under_load_restart_no_container() {
+fn reload_of_systemd_and_restarts_of_agent_and_runtime_under_load_restart_no_container() {
     let node = TestNode::start(&json!({}));
     let limited = json!({"limits": {"cpu": "300m", "memory": "64Mi"}});
     node.put(&sleeper("exact", &limited));
@@ -106,6 +119,7 @@ fn reload_of_systemd_and_restart_of_the_agent_under_load_restart_no_container() 
         node.sh("systemctl restart pintle-agent");
     }
     node.sh("systemctl daemon-reexec");
+    node.sh("systemctl restart containerd");
     for (name, before) in names.iter().zip(&before) {
         let after = node.pod_until(name, "is ready again", is_ready);
         assert_eq!(container_id(&after), container_id(before), "{name}");
@@ -144,4 +158,34 @@ fn all_pods_together_have_what_the_node_can_allocate() {
     assert!(pids > 0 && pids <= most - 500, "{pids} of {most}");
     assert_eq!(node.sh("cat /sys/fs/cgroup/system.slice/memory.max"), (256 << 20).to_string());
     assert_eq!(node.sh("cat /sys/fs/cgroup/runtime.slice/memory.max"), (512 << 20).to_string());
+}
+
+#[test]
+fn agent_killed_while_pods_start_starts_each_of_them_once_and_leaves_nothing() {
+    const PODS: usize = 6;
+    let node = TestNode::start(&json!({}));
+    let names: Vec<String> = (0..PODS).map(|n| format!("p{n}")).collect();
+    for name in &names {
+        node.put(&sleeper(name, &json!({"limits": {"cpu": "100m", "memory": "32Mi"}})));
+        node.sh("systemctl kill --signal=KILL pintle-agent");
+    }
+    for name in &names {
+        let pod = node.pod_until(name, "is ready", is_ready);
+        assert_eq!(restarts(&pod), 0, "{name}");
+    }
+    let scopes = "find /sys/fs/cgroup/kubepods.slice -name 'cri-containerd-*.scope' | wc -l";
+    node.until("each pod has a sandbox and a container", || {
+        let found = node.sh(scopes);
+        ensure!(found == (2 * PODS).to_string(), "{found}");
+        Ok(())
+    });
+    assert_eq!(node.slices().len(), PODS);
+    for name in &names {
+        node.remove(name);
+    }
+    node.until("no slice of a pod is left", || {
+        let left = node.slices();
+        ensure!(left.is_empty(), "{left:?}");
+        Ok(())
+    });
 }

@@ -1,7 +1,7 @@
 //! The agent in a guest of User-Mode Linux as a node of a real API server on the host.
 //!
-//! What static pods cannot have: resize in place, resources of the pod, logs through the API server.
-//! Expected values are the kubelet's with the systemd driver.
+//! What static pods cannot have: resize in place, resources of the pod, swap, which critical pods
+//! get none of. Expected values are the kubelet's with the systemd driver.
 
 use std::time::Instant;
 
@@ -22,7 +22,7 @@ fn ready(api: &Api, node: &TestNode, name: &str) -> Value {
 #[test]
 fn pods_of_an_api_server_are_resized_in_place_through_systemd_and_leave_no_slice() {
     let begin = Instant::now();
-    let api = Api::start();
+    let api = Api::start("resize");
     println!("API server {:.1} s", begin.elapsed().as_secs_f64());
     let node = TestNode::join(api.cluster(), "n1", &json!({}));
     let begin = Instant::now();
@@ -77,4 +77,38 @@ fn pods_of_an_api_server_are_resized_in_place_through_systemd_and_leave_no_slice
         ensure!(left.is_empty(), "{left:?}");
         Ok(())
     });
+}
+
+#[test]
+fn burstable_container_may_swap_its_share_and_others_nothing() {
+    const SWAP_MIB: u64 = 256;
+    let api = Api::start("swap");
+    let settings = json!({"failSwapOn": false, "memorySwap": {"swapBehavior": "LimitedSwap"}});
+    let node = TestNode::join(api.cluster(), "n1", &settings);
+    node.sh(&format!(
+        "fallocate -l {SWAP_MIB}M /tmp/swap && mkswap -q /tmp/swap \
+         && swapon $(losetup --find --show /tmp/swap) && systemctl restart pintle-agent"
+    ));
+    let requests = json!({"requests": {"memory": "64Mi"}, "limits": {"memory": "128Mi"}});
+    api.create(&sleeper("some", &requests));
+    api.create(&sleeper("exact", &json!({"limits": {"cpu": "100m", "memory": "64Mi"}})));
+    api.create(&sleeper("none", &json!({})));
+    let limit = |name: &str, class: &str| {
+        let pod = ready(&api, &node, name);
+        let scope = format!("cri-containerd-{}.scope", container_id(&pod));
+        node.cgroup(&format!("{}/{scope}", slice(&pod, class)), "memory.swap.max")
+    };
+
+    // k8s: pkg/kubelet/kuberuntime/kuberuntime_container_linux.go calcSwapForBurstablePods
+    let bytes = |field: &str| -> u64 {
+        let script = format!("sed -n 's/^{field}: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo");
+        node.sh(&script).parse::<u64>().expect("a number") * 1024
+    };
+    let (memory, swap) = (bytes("MemTotal"), bytes("SwapTotal"));
+    let share = u128::from(swap) * (64 << 20) / u128::from(memory);
+    let may: u128 = limit("some", "burstable").parse().expect("a limit");
+    // The kernel keeps whole pages, and the kubelet's share is of a floating point number.
+    assert!(may.abs_diff(share) <= 4096, "{may}, not {share}");
+    assert_eq!(limit("exact", ""), "0");
+    assert_eq!(limit("none", "besteffort"), "0");
 }

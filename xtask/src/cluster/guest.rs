@@ -1,9 +1,9 @@
-//! Nodes of a cluster that are guests: the control plane as it is, wires to machines with kernels of
-//! their own.
+//! Nodes of a cluster that are guests: the control plane as it is, wires to machines with kernels
+//! of their own.
 //!
-//! Input: names of nodes. Output: an API server with its store, keys for the nodes, and for each the
-//! wire that its guest is started with: a tap device at the bridge of the control plane's machine.
-//! Scheduler, controllers and registry are not started: pods name their node and images.
+//! Input: names of nodes. Output: an API server with its store, keys for the nodes, and for each
+//! the wire that its guest is started with: a tap device at the bridge of the control plane's
+//! machine. Scheduler, controllers and registry are not started: pods name their node and images.
 
 use std::fs;
 

@@ -1,12 +1,12 @@
 //! `cargo xtask uml [OPTION...] -- CMD`: runs a command in a guest with cgroup v2 and systemd.
 //!
-//! The guest is a User-Mode Linux kernel, see `uml`: it boots in seconds and computes as fast as the
-//! host, ten times faster than the emulated one of `vm`, but has no eBPF with BTF and, with Debian's
-//! kernel, no cpuset, no PSI and no iptables. It sees the shared folders and the cache at the paths
-//! that they have here. The command's exit code is ours.
+//! The guest is a User-Mode Linux kernel, see `uml`: it boots in seconds and computes as fast as
+//! the host, ten times faster than the emulated one of `vm`, but has no eBPF with BTF and, with
+//! Debian's kernel, no cpuset, no PSI and no iptables. It sees the shared folders and the cache at
+//! the paths that they have here. The command's exit code is ours.
 //!
-//! Options: `--share DIR`, again for each folder (the current one); `--memory MIB` (2048). What tests
-//! take from the environment is handed on, as by `vm`.
+//! Options: `--share DIR`, again for each folder (the current one); `--memory MIB` (2048). What
+//! tests take from the environment is handed on, as by `vm`.
 
 use std::fs;
 use std::process::{Command, ExitCode};

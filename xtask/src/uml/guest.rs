@@ -3,10 +3,10 @@
 //! Input: what the guest is made of. Output: a machine that runs scripts and answers on its ports.
 //! It has a network of its own, with a tap device between it and this process's side, and a mount
 //! namespace of its own: both end with it, and nothing is left on the host but its folder, which
-//! `Drop` removes. The kernel dies with the thread that booted it, so a guest belongs to one thread.
-//! It stays on one CPU: kernel and processes take turns, and two CPUs only add the way between them.
-//! Scripts go over a TCP connection to a socket of systemd, one unit a script. What the console said
-//! is in the folder and part of an error.
+//! `Drop` removes. The kernel dies with the thread that booted it: one thread owns a guest. It stays
+//! on one CPU: kernel and processes take turns, and two CPUs only add the way between them.
+//! Scripts go over a TCP connection to a socket of systemd, one unit a script. The console's output
+//! is in the folder, and its end is part of an error.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};

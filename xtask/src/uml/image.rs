@@ -1,9 +1,9 @@
 //! The root of a guest: a small Debian with systemd, as a folder of the host.
 //!
-//! Output: an entry of the cache, named by the sum of what it is made of. The Debian is of the host's
-//! own release, so that programs built on the host run in the guest; it is made once. The image is
-//! linked from it, with the kernel's modules, the first program and the units on top; the agent's
-//! unit is the one that users get. Guests share an image: they only read it.
+//! Output: an entry of the cache, named by the sum of what it is made of. The Debian is of the
+//! host's own release, so that programs built on the host run in the guest; it is made once. The
+//! image is linked from it, with the kernel's modules, the first program and the units on top; the
+//! agent's unit is the one that users get. Guests share an image: they only read it.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -32,7 +32,7 @@ const FILES: [File; 9] = [
     File::unit("pintle-agent.service", include_str!("../../../deploy/pintle-agent.service")),
     File { path: "etc/hostname", mode: 0o644, text: "node\n" },
     File { path: "etc/hosts", mode: 0o644, text: include_str!("image/hosts") },
-    // Without it the guest would look like a first boot, whose questions nobody answers.
+    // Without it systemd takes the guest for one that boots for the first time, and asks questions.
     File { path: "etc/machine-id", mode: 0o644, text: "c0ffee00c0ffee00c0ffee00c0ffee00\n" },
 ];
 /// Units that no guest needs, some of which would wait for what it lacks.

@@ -1,10 +1,10 @@
 //! Debian's User-Mode Linux kernel as it is: the program, its modules, and the libc that it wants.
 //!
 //! Output: an entry of the cache. The kernel is a program of the newest release, because only that
-//! one runs processes by seccomp, twice as fast as by ptrace. It wants a newer libc than the host's:
-//! the guest's start binds that libc over the host's in a mount namespace of its own, as the kernel
-//! takes its memory from where its loader ends and cannot be started by another one. Of the modules
-//! only those that a node needs are kept: all of them are 166 MB.
+//! one runs processes by seccomp, twice as fast as by ptrace. It wants a newer libc than the
+//! host's: the guest's start binds that libc over the host's in a mount namespace of its own, as
+//! the kernel takes its memory from where its loader ends and cannot be started by another one. Of
+//! the modules only those that a node needs are kept: all of them are 166 MB.
 
 use std::collections::BTreeSet;
 use std::fs;

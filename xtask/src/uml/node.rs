@@ -1,9 +1,9 @@
 //! containerd and the agent in a guest: both are units of systemd, as on a user's machine.
 //!
-//! Input: the agent's program, settings of its configuration. Output: pods as the agent serves them.
-//! All paths are the usual ones, and so are the units: the agent's is that of `deploy`, containerd's
-//! that of its package. The container runtime and the images come from the host's cache, at the paths
-//! that they have there. Pods are static.
+//! Input: the agent's program, settings of its configuration. Output: pods as the agent serves
+//! them. All paths are the usual ones, and so are the units: the agent's is that of `deploy`,
+//! containerd's that of its package. The container runtime and the images come from the host's
+//! cache, at the paths that they have there. Pods are static.
 
 use std::fs;
 use std::path::Path;
@@ -143,9 +143,10 @@ impl Node {
     pub fn put(&self, pod: &Value) -> Result<()> {
         let name = pod["metadata"]["name"].as_str().context("a pod has a name")?;
         let file = format!("{name}.json");
-        fs::write(self.guest.dir().join(&file), pod.to_string())?;
-        self.guest.capture(&format!("cp /host/{file} {MANIFESTS}/"))?;
-        Ok(())
+        self.write(&file, &pod.to_string())?;
+        // By rename: the agent never sees half of it.
+        let script = format!("cp /host/{file} /etc/{file} && mv /etc/{file} {MANIFESTS}/");
+        self.guest.capture(&script).map(drop)
     }
 
     /// Removes the manifest of a static pod.
@@ -173,8 +174,8 @@ impl Node {
     }
 }
 
-/// The agent's configuration: JSON, which is YAML too. What is not the default is what a guest needs,
-/// whose disks are memory.
+/// The agent's configuration: JSON, which is YAML too. What is not the default is what a guest
+/// needs, whose disks are memory.
 fn configuration() -> Value {
     json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
