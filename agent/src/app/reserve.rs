@@ -1,7 +1,8 @@
-//! Node allocatable: limits all pods together, and the host's own cgroups, once at the start.
+//! Node allocatable: limits all pods together, and the host's own cgroups, at the start.
 //!
 //! Effects of `cgroup::reserve`. The limit of all pods is retried each minute until the kernel
-//! accepts it, because running pods may use more than that. A cgroup of the host that cannot be
+//! accepts it, because running pods may use more than that, and set again when the cgroup was made
+//! anew, which the kubelet does at its next start. A cgroup of the host that cannot be
 //! limited ends the agent, as it ends the kubelet, because the reservation would not hold. So does
 //! a reservation of more than the machine has, and a `cgroupRoot` that does not exist.
 // k8s: pkg/kubelet/cm/node_container_manager_linux.go enforceNodeAllocatableCgroups
@@ -23,7 +24,7 @@ use pintle_agent_core::types::with_causes;
 use pintle_agent_host::cgroup::Cgroups;
 use pintle_agent_host::node::host;
 
-/// Wait before limits that were refused are tried again.
+/// Wait before refused limits are retried, and between checks of the cgroup.
 const RETRY: Duration = Duration::from_secs(60);
 
 /// Applies the limits; returns once the host's cgroups have theirs.
@@ -68,13 +69,22 @@ pub(super) async fn enforce(
     Ok(())
 }
 
+/// Limits the cgroup of all pods, and again when another cgroup has taken its place: systemd forgets
+/// the limits of a stopped slice, and makes the slice again with the next pod.
 async fn limit_pods(cgroups: Rc<Cgroups>, limits: CgroupLimits, tell: NodeEvents) {
     let name = cgroups.all_pods().to_owned();
+    let mut limited = None;
     loop {
+        let found = cgroups.on_disk(&name, |tree, name| tree.id(name, "memory")).await.ok();
+        if found.is_some() && found == limited {
+            tokio::time::sleep(RETRY).await;
+            continue;
+        }
         match cgroups.limit_all_pods(&limits).await {
             Ok(()) => {
+                limited = cgroups.on_disk(&name, |tree, name| tree.id(name, "memory")).await.ok();
                 let message = "Updated Node Allocatable limit across pods".to_owned();
-                return tell(event(false, message));
+                tell(event(false, message));
             }
             Err(error) => {
                 let error = with_causes(&error);
