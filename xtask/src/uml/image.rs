@@ -23,7 +23,7 @@ const RECIPE: &str = "1";
 const PACKAGES: &str = "systemd,dbus,kmod,iproute2,procps,curl";
 
 /// Files of the image: where, with which mode, what.
-const FILES: [File; 9] = [
+const FILES: [File; 10] = [
     File { path: "usr/sbin/guest-init", mode: 0o755, text: include_str!("image/guest-init") },
     File { path: "usr/sbin/host-command", mode: 0o755, text: include_str!("image/host-command") },
     File::unit("host-command.socket", include_str!("image/host-command.socket")),
@@ -32,6 +32,12 @@ const FILES: [File; 9] = [
     File::unit("pintle-agent.service", include_str!("../../../deploy/pintle-agent.service")),
     File { path: "etc/hostname", mode: 0o644, text: "node\n" },
     File { path: "etc/hosts", mode: 0o644, text: include_str!("image/hosts") },
+    // The kernel's 128 instances are too few for the nodes of several tests.
+    File {
+        path: "etc/sysctl.d/50-guest.conf",
+        mode: 0o644,
+        text: "fs.inotify.max_user_instances = 1024\n",
+    },
     // Without it systemd takes the guest for one that boots for the first time, and asks questions.
     File { path: "etc/machine-id", mode: 0o644, text: "c0ffee00c0ffee00c0ffee00c0ffee00\n" },
 ];
