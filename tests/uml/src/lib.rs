@@ -63,7 +63,7 @@ pub fn container_id(pod: &Value) -> String {
     id.rsplit('/').next().unwrap_or_default().to_owned()
 }
 
-/// How often the container was restarted.
+/// How often the container was restarted; the largest number before it has a status.
 pub fn restarts(pod: &Value) -> u64 {
     container(pod)["restartCount"].as_u64().unwrap_or(u64::MAX)
 }

@@ -27,7 +27,9 @@ fn of_container(node: &TestNode, pod: &Value, class: &str, file: &str) -> String
 fn child_beyond_the_memory_ends_its_whole_container_which_is_told_as_oom_killed() {
     let node = TestNode::start(&json!({}));
     node.put(&parent_of_hog());
-    let pod = node.pod_until("parent", "was restarted", |pod| restarts(pod) > 0);
+    let pod = node.pod_until("parent", "has ended once", |pod| {
+        container(pod)["lastState"]["terminated"].is_object()
+    });
     let ended = &container(&pod)["lastState"]["terminated"];
     assert_eq!(ended["reason"], "OOMKilled", "{ended:#}");
     node.put(&sleeper("idle", &json!({"limits": {"memory": "32Mi"}})));
