@@ -444,6 +444,8 @@ impl Parts {
             recorder: self.recorder.clone(),
             metrics: Arc::clone(&self.metrics),
             node: self.cluster.as_ref().map(|cluster| cluster.node.clone()),
+            events: self.cluster.as_ref().map(|cluster| cluster.events.clone()),
+            resync: self.config.kubelet.sync_frequency.to_std(),
         }))
     }
 

@@ -1,5 +1,5 @@
 //! Objects of the API server that calls to CSI drivers need: the CSIDriver, whether a volume is
-//! attached, secrets, tokens.
+//! attached, secrets, tokens, the claim that is expanded.
 //!
 //! Read when a call is made, in the pod's share. CSIDriver specs are cached for when the API server
 //! does not answer, so that running volumes can be unmounted. Values of secrets and tokens are
@@ -10,13 +10,15 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
-use pintle_agent_core::storage::csi::SecretKey;
+use pintle_agent_core::storage::csi::{ClaimSize, SecretKey};
 use pintle_agent_core::storage::driver::{DriverSpec, TokenWish};
+use pintle_agent_core::storage::expansion;
 use pintle_agent_core::types::{PodUid, UnixNanos};
 use pintle_api::Share;
 use serde::Serialize;
+use serde_json::Value;
 
 use super::tokens::TokenKey;
 use super::wire::{self, WireError};
@@ -78,6 +80,63 @@ impl Objects {
         read.map_err(|error: WireError| error.to_string())
     }
 
+    /// The claim of a volume, as it is now.
+    ///
+    /// # Errors
+    /// There is none, or the API server does not answer; in its own words.
+    pub async fn claim(
+        &self,
+        uid: &PodUid,
+        size: &ClaimSize,
+    ) -> Result<PersistentVolumeClaim, String> {
+        let shared = self.shared()?;
+        let read = wire::read(&shared.client, &Share::of(uid.as_str()), &claim_path(size)).await;
+        read.map_err(|error: WireError| error.to_string())
+    }
+
+    /// Changes the status of a claim; returns the claim as it is then.
+    ///
+    /// # Errors
+    /// The claim has changed meanwhile, or the API server does not answer.
+    // k8s: pkg/volume/util/resize_util.go PatchPVCStatus
+    pub async fn patch_claim_status(
+        &self,
+        uid: &PodUid,
+        size: &ClaimSize,
+        patch: &Value,
+    ) -> Result<PersistentVolumeClaim, String> {
+        let shared = self.shared()?;
+        let (path, share) = (format!("{}/status", claim_path(size)), Share::of(uid.as_str()));
+        let patched = wire::patch(&shared.client, &share, &path, patch).await;
+        let name = &size.name;
+        patched.map_err(|error: WireError| {
+            format!("patchPVCStatus failed to patch PVC {name:?}: {error}")
+        })
+    }
+
+    /// The sizes of a claim and of its volume as they are now, where they may differ from the known
+    /// ones. The PersistentVolume is read only then.
+    ///
+    /// # Errors
+    /// One of them cannot be read; in the API server's words.
+    pub async fn sizes(
+        &self,
+        uid: &PodUid,
+        volume: &str,
+        known: &ClaimSize,
+    ) -> Result<Option<ClaimSize>, String> {
+        let claim = self.claim(uid, known).await?;
+        if !expansion::is_growing(&claim, known) {
+            return Ok(None);
+        }
+        let shared = self.shared()?;
+        let path = format!("/api/v1/persistentvolumes/{volume}");
+        let read = wire::read(&shared.client, &Share::of(uid.as_str()), &path).await;
+        let volume: PersistentVolume = read.map_err(|error| error.to_string())?;
+        let claimed = claim.status.and_then(|status| status.capacity?.remove("storage"));
+        Ok(ClaimSize::of(&volume, claimed.as_ref().map(|capacity| capacity.0.as_str())))
+    }
+
     /// The values of a secret that a call to a driver carries.
     ///
     /// # Errors
@@ -123,6 +182,11 @@ impl Objects {
         }
         serde_json::to_string(&tokens).map_err(|error| error.to_string())
     }
+}
+
+fn claim_path(size: &ClaimSize) -> String {
+    let ClaimSize { namespace, name, .. } = size;
+    format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}")
 }
 
 fn shown(at: UnixNanos) -> String {

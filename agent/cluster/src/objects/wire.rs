@@ -1,4 +1,4 @@
-//! Reads and creates at the API server, with bounded bodies that never get into a log.
+//! Reads, creates and patches at the API server, with bounded bodies that never get into a log.
 //!
 //! The client of `kube` prints an answer that it cannot parse; a secret or a token must not end
 //! there. So requests go through its connection, but answers are read here, up to `BODY_BYTES_MAX`;
@@ -74,6 +74,18 @@ pub(super) async fn create<T: DeserializeOwned>(
     let request = Request::post(path).header("content-type", "application/json");
     let request = request.extension(share.clone());
     parse(&send(client, request.body(Body::from(body))).await?)
+}
+
+/// Changes a part of an object and returns what came of it.
+pub(super) async fn patch<T: DeserializeOwned>(
+    client: &Client,
+    share: &Share,
+    path: &str,
+    patch: &serde_json::Value,
+) -> Result<T, WireError> {
+    let request = Request::patch(path).extension(share.clone());
+    let request = request.header("content-type", "application/strategic-merge-patch+json");
+    parse(&send(client, request.body(Body::from(patch.to_string().into_bytes()))).await?)
 }
 
 async fn send(

@@ -15,7 +15,7 @@ pub const READY: &str = "VolumesReady";
 const SENTENCES_MAX: usize = 4;
 
 /// Remedies by what is in the sentence; the first one that fits.
-const REMEDIES: [(&str, &str); 6] = [
+const REMEDIES: [(&str, &str); 7] = [
     (
         "not found in the list of registered CSI drivers",
         "see whether the driver's pod runs on this node and registers: its socket has to be below \
@@ -28,6 +28,11 @@ const REMEDIES: [(&str, &str); 6] = [
     ),
     ("ReadWriteOncePod", "wait until the other pod has ended, or use another access mode"),
     ("is under way", "wait; a driver that does not answer is given up after 2 min and asked again"),
+    (
+        "while expanding volume",
+        "see the claim's conditions and the driver's log on this node; a claim that asks for less \
+         lets the resizer give the expansion up",
+    ),
     ("fetching secret", "make the secret that the PersistentVolume names"),
     ("in use before it is attached", "wait: the node's status is written within seconds"),
 ];

@@ -144,18 +144,60 @@ pub struct Volume {
     pub mount_options: Vec<String>,
     /// Secrets of the calls.
     pub secrets: Secrets,
-    /// Bytes that the PersistentVolume has.
-    pub capacity_bytes: Option<u64>,
+    /// The claim and both sizes; `None` for what cannot be expanded.
+    pub size: Option<ClaimSize>,
+}
+
+/// The sizes of a volume and of its claim. The volume's grows first; the claim's once the file
+/// system on the node has grown as well.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClaimSize {
+    /// The claim's namespace.
+    pub namespace: String,
+    /// The claim's name.
+    pub name: String,
+    /// `spec.capacity` of the PersistentVolume, as it is written there.
+    pub volume: String,
+    /// `status.capacity` of the claim, in bytes.
+    pub claimed_bytes: u64,
+}
+
+impl ClaimSize {
+    /// Of a volume that is bound, if both say how large they are.
+    pub fn of(volume: &PersistentVolume, claimed: Option<&str>) -> Option<Self> {
+        let spec = volume.spec.as_ref()?;
+        let claim = spec.claim_ref.as_ref()?;
+        Some(Self {
+            namespace: claim.namespace.clone().unwrap_or_default(),
+            name: claim.name.clone().unwrap_or_default(),
+            volume: spec.capacity.as_ref()?.get("storage")?.0.clone(),
+            claimed_bytes: bytes(claimed?)?,
+        })
+    }
+
+    /// Bytes of the PersistentVolume.
+    pub fn volume_bytes(&self) -> u64 {
+        bytes(&self.volume).unwrap_or(0)
+    }
+}
+
+/// Whole bytes of a quantity.
+pub(crate) fn bytes(quantity: &str) -> Option<u64> {
+    Amount::parse(quantity).and_then(|amount| u64::try_from(amount.units()).ok())
 }
 
 impl Volume {
-    /// That of a PersistentVolume, if a driver has it. `is_read_only` is what the pod asks for.
+    /// That of a PersistentVolume, if a driver has it. `is_read_only` is what the pod asks for,
+    /// `claimed` is the claim's capacity.
     // k8s: pkg/volume/csi/csi_mounter.go SetUpAt
-    pub fn of_claim(volume: &PersistentVolume, is_read_only: bool) -> Option<Self> {
+    pub fn of_claim(
+        volume: &PersistentVolume,
+        is_read_only: bool,
+        claimed: Option<&str>,
+    ) -> Option<Self> {
         let spec = volume.spec.as_ref()?;
         let source = spec.csi.as_ref()?;
         let modes = spec.access_modes.iter().flatten();
-        let capacity = spec.capacity.as_ref().and_then(|c| c.get("storage"));
         Some(Self {
             driver: source.driver.clone(),
             handle: source.volume_handle.clone(),
@@ -168,9 +210,7 @@ impl Volume {
             access_modes: modes.filter_map(|mode| AccessMode::parse(mode)).collect(),
             mount_options: spec.mount_options.clone().unwrap_or_default(),
             secrets: secrets(source),
-            capacity_bytes: capacity
-                .and_then(|q| Amount::parse(&q.0))
-                .and_then(|amount| u64::try_from(amount.units()).ok()),
+            size: ClaimSize::of(volume, claimed),
         })
     }
 
@@ -191,7 +231,7 @@ impl Volume {
             access_modes: Vec::new(),
             mount_options: Vec::new(),
             secrets: Secrets { publish, ..Secrets::default() },
-            capacity_bytes: None,
+            size: None,
         }
     }
 

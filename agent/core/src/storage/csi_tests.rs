@@ -13,6 +13,7 @@ fn csi(more: serde_json::Value) -> PersistentVolume {
     let mut spec = json!({
         "accessModes": ["ReadWriteOnce"],
         "capacity": {"storage": "2Gi"},
+        "claimRef": {"namespace": "ns", "name": "claim"},
         "csi": {"driver": "d.example", "volumeHandle": "h-1"},
     });
     for (key, value) in more.as_object().expect("an object") {
@@ -33,10 +34,13 @@ fn claim_gives_what_the_driver_is_told() {
             },
         })),
         true,
+        Some("1Gi"),
     )
     .expect("a driver's volume");
     assert_eq!(made.name, "pv-1");
-    assert_eq!(made.capacity_bytes, Some(2 << 30));
+    let size = made.size.expect("both sizes");
+    assert_eq!((size.volume_bytes(), size.claimed_bytes), (2 << 30, 1 << 30));
+    assert_eq!((&*size.namespace, &*size.name), ("ns", "claim"));
     assert_eq!(made.fs_type, "ext4");
     assert!(made.is_read_only && !made.is_block);
     assert_eq!(made.secrets.stage.map(|key| key.name), Some("s".to_owned()));
@@ -46,7 +50,7 @@ fn claim_gives_what_the_driver_is_told() {
 
 #[test]
 fn claim_without_modes_is_told_as_read_write_once() {
-    let made = Volume::of_claim(&csi(json!({"accessModes": null})), false).expect("a volume");
+    let made = Volume::of_claim(&csi(json!({"accessModes": null})), false, None).expect("a volume");
     assert_eq!(made.access_mode(), AccessMode::ReadWriteOnce);
     assert!(!made.is_given_to_group(GroupPolicy::default()));
 }
@@ -54,7 +58,7 @@ fn claim_without_modes_is_told_as_read_write_once() {
 #[test]
 fn volume_of_another_plugin_is_none() {
     let other = volume(json!({"hostPath": {"path": "/data"}}));
-    assert_eq!(Volume::of_claim(&other, false), None);
+    assert_eq!(Volume::of_claim(&other, false, None), None);
 }
 
 #[test]
@@ -62,7 +66,7 @@ fn group_gets_files_as_the_policy_says() {
     let made = |fs_type: &str, modes: &[&str], read_only| {
         let source = json!({"driver": "d", "volumeHandle": "h", "fsType": fs_type});
         let volume = csi(json!({"csi": source, "accessModes": modes}));
-        Volume::of_claim(&volume, read_only).expect("a volume")
+        Volume::of_claim(&volume, read_only, None).expect("a volume")
     };
     let default = GroupPolicy::parse("ReadWriteOnceWithFSType");
     let rows = [
@@ -94,7 +98,7 @@ fn names_are_those_of_the_kubelet() {
         inline.id(&uid).as_str(),
         "kubernetes.io/csi/8c1e4b9a-1111-4222-8333-123456789abc-data"
     );
-    let shared = Volume::of_claim(&csi(json!({})), false).expect("a volume");
+    let shared = Volume::of_claim(&csi(json!({})), false, None).expect("a volume");
     assert_eq!(shared.id(&uid).as_str(), "kubernetes.io/csi/d.example^h-1");
     assert_eq!(
         sha256(&["abc"]),

@@ -13,6 +13,7 @@
 
 pub mod csi;
 pub mod driver;
+pub mod expansion;
 mod machine;
 pub mod node_info;
 pub mod record;
@@ -20,5 +21,5 @@ pub mod request;
 
 pub use machine::{
     Answer, Call, Command, Failure, FoundVolume, InUse, Input, Known, NodeVolumes, Outcome,
-    Problem, Step, Storage, USED_BY_ANOTHER_POD, Waiting, Wanted,
+    Problem, Resync, Step, Storage, USED_BY_ANOTHER_POD, Waiting, Wanted,
 };

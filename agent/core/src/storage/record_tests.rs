@@ -18,7 +18,7 @@ fn volume() -> Volume {
         access_modes: Vec::new(),
         mount_options: Vec::new(),
         secrets: Secrets::default(),
-        capacity_bytes: None,
+        size: None,
     }
 }
 

@@ -73,19 +73,30 @@ pub fn publish(
     }
 }
 
-/// NodeExpandVolume.
+/// Where a volume that is expanded is.
+#[derive(Clone, Copy, Debug)]
+pub struct Places<'a> {
+    /// Where it is staged, or would be.
+    pub staging: &'a Path,
+    /// Where a pod has it.
+    pub target: &'a Path,
+}
+
+/// NodeExpandVolume to these bytes. It names no group.
+// k8s: pkg/volume/csi/expander.go nodeExpandWithClient
 pub fn expand(
     wanted: &Wanted,
-    staging: Option<&Path>,
-    target: &Path,
+    bytes: u64,
+    places: Places<'_>,
     extras: Extras,
 ) -> NodeExpandVolumeRequest {
-    let bytes = wanted.expand_to.and_then(|bytes| i64::try_from(bytes).ok()).unwrap_or(0);
+    let required_bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+    let extras = Extras { mounts_for_group: false, ..extras };
     NodeExpandVolumeRequest {
         volume_id: wanted.volume.handle.clone(),
-        volume_path: shown(target),
-        capacity_range: Some(CapacityRange { required_bytes: bytes, limit_bytes: 0 }),
-        staging_target_path: staging.map(shown).unwrap_or_default(),
+        volume_path: shown(places.target),
+        capacity_range: Some(CapacityRange { required_bytes, limit_bytes: 0 }),
+        staging_target_path: shown(places.staging),
         volume_capability: Some(capability(wanted, &extras)),
         secrets: extras.secrets,
     }

@@ -29,6 +29,8 @@ const PROTECTION: &str = "kubernetes.io/pvc-protection";
 const GROUP_ANNOTATION: &str = "pv.beta.kubernetes.io/gid";
 /// Mount options of a PersistentVolume from before they had a field; they win.
 const OPTIONS_ANNOTATION: &str = "volume.beta.kubernetes.io/mount-options";
+/// The only resource of claims.
+const STORAGE: &str = "storage";
 /// Volume mode of devices.
 const BLOCK: &str = "Block";
 /// Volume mode of file systems.
@@ -168,6 +170,7 @@ pub struct BoundClaim {
     /// Name of the PersistentVolume.
     pub volume: String,
     uid: String,
+    capacity: Option<String>,
 }
 
 impl BoundClaim {
@@ -201,8 +204,11 @@ impl BoundClaim {
             });
         }
         let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone());
+        let capacity = claim.status.and_then(|status| status.capacity?.remove(STORAGE));
+        let capacity = capacity.map(|capacity| capacity.0);
+        let uid = claim.metadata.uid.unwrap_or_default();
         match volume.filter(|name| !name.is_empty()) {
-            Some(volume) => Ok(Self { volume, uid: claim.metadata.uid.unwrap_or_default() }),
+            Some(volume) => Ok(Self { volume, uid, capacity }),
             None => Err(fail("PVC has empty pvc.Spec.VolumeName")),
         }
     }
@@ -241,7 +247,8 @@ impl BoundClaim {
         }
         let volume = csi_volume(volume).map_err(ClaimError::Untranslatable)?;
         let (claim, is_read_only) = (wanted.claim.clone(), wanted.is_read_only);
-        let claimed = ClaimedVolume { claim, is_read_only, volume };
+        let capacity = self.capacity.clone();
+        let claimed = ClaimedVolume { claim, is_read_only, capacity, volume };
         let misuse = match claimed.is_block() {
             true => wanted.is_mounted.then_some((BLOCK, "volumeMounts")),
             false => wanted.is_device.then_some((FILESYSTEM, "volumeDevices")),
@@ -271,6 +278,8 @@ pub struct ClaimedVolume {
     pub claim: String,
     /// The pod never writes.
     pub is_read_only: bool,
+    /// `status.capacity` of the claim, which is less than the volume's while it is expanded.
+    pub capacity: Option<String>,
     /// The PersistentVolume.
     pub volume: PersistentVolume,
 }
@@ -352,7 +361,9 @@ impl ClaimedVolume {
                 ..local
             });
         }
-        if let Some(volume) = csi::Volume::of_claim(&self.volume, self.is_read_only) {
+        if let Some(volume) =
+            csi::Volume::of_claim(&self.volume, self.is_read_only, self.capacity.as_deref())
+        {
             return VolumeKind::Csi(Box::new(volume));
         }
         match (&spec.host_path, &spec.nfs) {

@@ -34,7 +34,7 @@ impl Shared {
         match call {
             Call::Stage { wanted, again } => self.stage(wanted, *again).await,
             Call::Publish { wanted, again } => self.publish(wanted, *again).await,
-            Call::Expand(wanted) => self.expand(wanted).await,
+            Call::Expand { wanted, had_final_error } => self.expand(wanted, *had_final_error).await,
             Call::Unpublish { pod, known } => self.unpublish(pod, known).await,
             Call::Unstage(known) => self.unstage(known).await,
         }
@@ -153,20 +153,6 @@ impl Shared {
         Ok(())
     }
 
-    async fn expand(&self, wanted: &Wanted) -> Outcome {
-        let driver = self.driver(&wanted.volume.driver, "expander.NodeExpand")?;
-        if !driver.capabilities.expands {
-            return Ok(());
-        }
-        let mut extras = extras(&driver);
-        extras.secrets = self.secrets(wanted, wanted.volume.secrets.expand.as_ref()).await?;
-        let staging = driver.capabilities.stages.then(|| self.staging(&Known::of(wanted)));
-        let target = self.target(&wanted.pod, &Known::of(wanted));
-        let sent = request::expand(wanted, staging.as_deref(), &target, extras);
-        let called = self.timed(&driver, "NodeExpandVolume", driver.node.expand(&sent)).await;
-        called.map(drop).map_err(|error| failure(&error))
-    }
-
     async fn unpublish(&self, pod: &PodUid, known: &Known) -> Outcome {
         let driver = self.driver(
             &known.driver,
@@ -216,7 +202,7 @@ impl Shared {
         }
     }
 
-    async fn timed<T>(
+    pub(super) async fn timed<T>(
         &self,
         driver: &Driver,
         method: &'static str,
@@ -263,7 +249,7 @@ impl Shared {
         Ok(status.attachment_metadata.unwrap_or_default())
     }
 
-    async fn secrets(
+    pub(super) async fn secrets(
         &self,
         wanted: &Wanted,
         key: Option<&SecretKey>,
@@ -366,7 +352,7 @@ impl Shared {
     }
 }
 
-fn extras(driver: &Driver) -> Extras {
+pub(super) fn extras(driver: &Driver) -> Extras {
     Extras {
         tells_writers: driver.capabilities.tells_writers,
         mounts_for_group: driver.capabilities.mounts_for_group,

@@ -17,7 +17,12 @@ use super::Volumes;
 /// Looks at the disk, then follows everything else for ever.
 pub(super) async fn run(volumes: Volumes) {
     look_at_disk(&volumes).await;
-    tokio::join!(follow_drivers(&volumes), follow_node(&volumes), follow_time(&volumes));
+    tokio::join!(
+        follow_drivers(&volumes),
+        follow_node(&volumes),
+        follow_time(&volumes),
+        super::resync::run(&volumes)
+    );
 }
 
 async fn look_at_disk(volumes: &Volumes) {

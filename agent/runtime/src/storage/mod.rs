@@ -14,7 +14,9 @@
 
 mod calls;
 mod device;
+mod expand;
 mod follow;
+mod resync;
 mod wanted;
 
 use std::cell::{Cell, RefCell};
@@ -36,6 +38,7 @@ use pintle_agent_core::types::PodUid;
 use pintle_agent_core::volume::csi_dirs::CsiDirs;
 use pintle_agent_metrics::Metrics;
 use pintle_agent_plugins::Drivers;
+use pintle_api::events;
 use pintle_daemon::{clock, tasks};
 use tokio::sync::{Notify, oneshot, watch};
 
@@ -61,6 +64,10 @@ pub struct Parts {
     pub metrics: Arc<Metrics>,
     /// The own Node object; `None` without an API server.
     pub node: Option<watch::Receiver<OwnNode>>,
+    /// Takes events of claims; `None` without an API server.
+    pub events: Option<events::Recorder>,
+    /// `syncFrequency`: how often claims of pods that run are read again.
+    pub resync: Duration,
 }
 
 /// The volumes of CSI drivers on this node. Clones share them.
@@ -289,7 +296,7 @@ fn operation(call: &Call) -> (&str, &'static str) {
             let name = if wanted.volume.is_block { "map_volume" } else { "volume_mount" };
             (&wanted.volume.driver, name)
         }
-        Call::Expand(wanted) => (&wanted.volume.driver, "volume_fs_resize"),
+        Call::Expand { wanted, .. } => (&wanted.volume.driver, "volume_fs_resize"),
         Call::Unpublish { known, .. } => {
             let name = if known.is_block { "unmap_volume" } else { "volume_unmount" };
             (&known.driver, name)
@@ -303,7 +310,11 @@ fn operation(call: &Call) -> (&str, &'static str) {
 
 // k8s: pkg/kubelet/events/event.go
 fn reason(text: &str) -> &'static str {
-    if text.starts_with("Map") {
+    if text.starts_with("NodeExpandVolume.") {
+        "VolumeResizeFailed"
+    } else if text.starts_with("MountVolume.NodeExpandVolume failed") {
+        "FileSystemResizeFailed"
+    } else if text.starts_with("Map") {
         "FailedMapVolume"
     } else if text.starts_with("Un") {
         "FailedUnMount"

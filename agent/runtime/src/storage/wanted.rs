@@ -36,7 +36,6 @@ impl Shared {
                 volume: volume.clone(),
                 is_attached_first: spec.is_attach_required && is_persistent,
                 is_republished: spec.is_republished,
-                expand_to: None,
                 fs_group,
             });
         }

@@ -238,7 +238,7 @@ mod tests {
         let volume = serde_json::from_value(volume).expect("a volume");
         let mut claims = Claims::default();
         let claim = "c".to_owned();
-        claims.insert("disk", ClaimedVolume { claim, is_read_only: false, volume });
+        claims.insert("disk", ClaimedVolume { claim, is_read_only: false, capacity: None, volume });
         let views = ClaimViews::default();
         views.set(&"u".into(), &Arc::new(claims));
         (snapshot_of(vec![pod]), views)

@@ -9,6 +9,7 @@
 // k8s: pkg/kubelet/volumemanager/reconciler, pkg/volume/util/operationexecutor
 
 mod found;
+mod growth;
 mod next;
 mod volume;
 mod waiting;
@@ -45,8 +46,6 @@ pub struct Wanted {
     pub is_attached_first: bool,
     /// It is published again at each sync: `requiresRepublish` of its CSIDriver.
     pub is_republished: bool,
-    /// Bytes that the file system is to have, where the claim has less.
-    pub expand_to: Option<u64>,
     /// Group that files are given to.
     pub fs_group: Option<u32>,
 }
@@ -56,6 +55,15 @@ impl Wanted {
     pub fn id(&self) -> VolumeId {
         self.volume.id(&self.pod)
     }
+}
+
+/// A pod whose volumes have to be looked at again while it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resync {
+    /// The pod.
+    pub pod: PodUid,
+    /// Volumes of claims that it may write to.
+    pub volumes: Vec<Volume>,
 }
 
 /// What may happen.
@@ -77,6 +85,13 @@ pub enum Input {
         pod: PodUid,
         /// All its volumes of drivers.
         volumes: Vec<Wanted>,
+    },
+    /// A pod's claims were read again while it has its volumes.
+    Resynced {
+        /// The pod.
+        pod: PodUid,
+        /// Volumes with sizes to be looked at.
+        volumes: Vec<Volume>,
     },
     /// Nothing of the pod runs any more: its volumes are taken away.
     Released {
@@ -141,6 +156,10 @@ pub enum Problem {
     Uncertain,
     /// The driver has not done it.
     Final,
+    /// The claim does not allow the expansion yet, or no more: nothing was done.
+    Later,
+    /// The driver does not expand a volume in use.
+    InUse,
 }
 
 /// What is to be done.
@@ -200,7 +219,12 @@ pub enum Call {
         again: bool,
     },
     /// NodeExpandVolume.
-    Expand(Box<Wanted>),
+    Expand {
+        /// What.
+        wanted: Box<Wanted>,
+        /// The driver's last refusal was final.
+        had_final_error: bool,
+    },
     /// NodeUnpublishVolume.
     Unpublish {
         /// The pod.
@@ -262,6 +286,22 @@ impl Storage {
         self.pods.keys()
     }
 
+    /// What pods have whose claims may change while they run.
+    pub fn resyncs(&self) -> Vec<Resync> {
+        let of_pod = |(pod, ids): (&PodUid, &BTreeSet<VolumeId>)| {
+            let of = |id: &VolumeId| self.volumes.get(id)?.of(pod).filter(|of| !of.is_released());
+            let wanted = ids.iter().filter_map(of).filter_map(|of| of.wanted.as_deref());
+            let wanted: Vec<&Wanted> = wanted.collect();
+            let is_republished = wanted.iter().any(|wanted| wanted.is_republished);
+            let grows = |volume: &&Volume| volume.size.is_some() && !volume.is_read_only;
+            let volumes = wanted.iter().map(|wanted| &wanted.volume).filter(grows);
+            let volumes: Vec<Volume> = volumes.cloned().collect();
+            let is_due = is_republished || !volumes.is_empty();
+            is_due.then(|| Resync { pod: pod.clone(), volumes })
+        };
+        self.pods.iter().filter_map(of_pod).collect()
+    }
+
     /// When the next call that failed is to be made again.
     pub fn next_due(&self) -> Option<Mono> {
         self.volumes.values().filter_map(|state| state.next_due(self.looked_at)).min()
@@ -280,6 +320,7 @@ impl Storage {
                 self.volumes.keys().cloned().collect()
             }
             Input::Wanted { pod, volumes } => self.want(&pod, volumes),
+            Input::Resynced { pod, volumes } => self.resync(&pod, &volumes),
             Input::Released { pod } => self.release(&pod),
             Input::Node(node) => self.read_node(node),
             Input::InUseWritten { number, node } => {
@@ -332,6 +373,17 @@ impl Storage {
         ids
     }
 
+    fn resync(&mut self, pod: &PodUid, volumes: &[Volume]) -> Vec<VolumeId> {
+        let ids: Vec<VolumeId> = self.pods.get(pod).into_iter().flatten().cloned().collect();
+        for id in &ids {
+            let volume = volumes.iter().find(|volume| volume.id(pod) == *id);
+            if let Some(state) = self.volumes.get_mut(id) {
+                state.resync(pod, volume);
+            }
+        }
+        ids
+    }
+
     fn release(&mut self, pod: &PodUid) -> Vec<VolumeId> {
         self.asking.insert(pod.clone());
         let ids: Vec<VolumeId> = self.pods.get(pod).into_iter().flatten().cloned().collect();
@@ -356,6 +408,7 @@ impl Storage {
                 ids.remove(id);
             }
         }
+        state.mark_mounted();
         let next = state.next(node, now);
         commands.extend(next.refused);
         if let Some(call) = next.call {
@@ -373,11 +426,15 @@ impl Storage {
         let mut told = Vec::new();
         for pod in &self.asking {
             let ids = self.pods.get(pod).into_iter().flatten();
-            let uses: Vec<_> = ids.filter_map(|id| self.volumes.get(id)?.of(pod)).collect();
-            let is_released = uses.iter().all(|of| of.is_released());
+            let uses = ids.filter_map(|id| {
+                let state = self.volumes.get(id)?;
+                Some((state, state.of(pod)?))
+            });
+            let uses: Vec<_> = uses.collect();
+            let is_released = uses.iter().all(|(_, of)| of.is_released());
             if uses.is_empty() {
                 told.push((pod.clone(), Answer::Gone));
-            } else if !is_released && uses.iter().all(|of| of.is_ready()) {
+            } else if !is_released && uses.iter().all(|(state, of)| state.is_ready(of)) {
                 told.push((pod.clone(), Answer::Ready));
             }
         }

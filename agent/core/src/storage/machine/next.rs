@@ -85,10 +85,10 @@ impl State {
         let wanting = self.uses.values().filter(|of| !of.is_released);
         let wanting = wanting.filter_map(|of| Some((of, of.wanted.as_ref()?)));
         let mut open = wanting.filter(|(of, wanted)| {
-            let is_done = of.is_ready() && !of.is_due_again;
+            let is_done = of.published == Certainty::Yes && !of.is_due_again;
             !is_done && !of.waits(now) && (node.is_attached || !wanted.is_attached_first)
         });
-        let (of, wanted) = open.next()?;
+        let Some((of, wanted)) = open.next() else { return self.expand(now) };
         let is_shared =
             matches!(wanted.volume.lifecycle, crate::storage::csi::Lifecycle::Persistent);
         if is_shared && self.staged != Certainty::Yes {
@@ -96,13 +96,8 @@ impl State {
             let again = self.staged == Certainty::Uncertain;
             return (!waits).then(|| Call::Stage { wanted: wanted.clone(), again });
         }
-        Some(match of.published == Certainty::Yes && !of.is_due_again {
-            true => Call::Expand(wanted.clone()),
-            false => {
-                let again = of.published != Certainty::No;
-                Call::Publish { wanted: wanted.clone(), again }
-            }
-        })
+        let again = of.published != Certainty::No;
+        Some(Call::Publish { wanted: wanted.clone(), again })
     }
 }
 

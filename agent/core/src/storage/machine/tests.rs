@@ -24,14 +24,13 @@ fn wanted(pod: u32) -> Wanted {
         access_modes: vec![AccessMode::ReadWriteOnce],
         mount_options: Vec::new(),
         secrets: Secrets::default(),
-        capacity_bytes: None,
+        size: None,
     };
     Wanted {
         pod: uid(pod),
         volume,
         is_attached_first: false,
         is_republished: false,
-        expand_to: None,
         fs_group: None,
     }
 }
@@ -99,7 +98,7 @@ fn verb(commands: &[Command]) -> &'static str {
         Call::Stage { again: true, .. } => "stage again",
         Call::Publish { again: false, .. } => "publish",
         Call::Publish { again: true, .. } => "publish again",
-        Call::Expand(_) => "expand",
+        Call::Expand { .. } => "expand",
         Call::Unpublish { .. } => "unpublish",
         Call::Unstage(_) => "unstage",
     }
@@ -351,20 +350,6 @@ fn volume_of_one_pod_is_refused_to_a_second_one_until_the_first_has_gone() {
 }
 
 #[test]
-fn claim_that_is_smaller_than_its_volume_is_expanded_before_the_pod_starts() {
-    let mut bed = Bed::new();
-    let commands = bed.want(Wanted { expand_to: Some(8), ..wanted(1) });
-    let commands = bed.answer(&commands, Ok(()));
-    let commands = bed.answer(&commands, Ok(()));
-    assert_eq!(verb(&commands), "expand");
-    let commands = bed.answer(&commands, Ok(()));
-    assert_eq!(commands, [Command::Answer { pod: uid(1), answer: Answer::Ready }]);
-    // The claim says so a little later, and grows once more.
-    bed.bring_up(Wanted { expand_to: Some(8), ..wanted(1) });
-    assert_eq!(verb(&bed.want(Wanted { expand_to: Some(9), ..wanted(1) })), "expand");
-}
-
-#[test]
 fn republished_volume_keeps_its_pod_running_when_the_driver_refuses() {
     let again = || Wanted { is_republished: true, ..wanted(1) };
     let mut bed = Bed::new();
@@ -395,3 +380,6 @@ fn state_survives_its_record() {
     let back: Storage = serde_json::from_str(&text).expect("what was written");
     assert_eq!(back, bed.storage);
 }
+
+#[path = "growth_tests.rs"]
+mod growth_tests;

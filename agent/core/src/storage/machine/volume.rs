@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::growth::Growth;
 use super::{BACKOFF, Call, Command, Failure, Outcome, Problem, Wanted};
 use crate::storage::csi::Lifecycle;
 use crate::sync::backoff::Pause;
@@ -64,8 +65,8 @@ pub(super) struct Use {
     pub(super) is_released: bool,
     /// It is published, and to be published again.
     pub(super) is_due_again: bool,
-    /// Bytes that it was expanded to.
-    pub(super) expanded_to: Option<u64>,
+    /// The pod may have started with it: an expansion holds it back no more.
+    pub(super) is_mounted: bool,
     pub(super) pause: Option<Pause>,
     pub(super) failure: Option<String>,
 }
@@ -79,7 +80,7 @@ impl Use {
             is_found: false,
             is_released: false,
             is_due_again: false,
-            expanded_to: None,
+            is_mounted: false,
             pause: None,
             failure: None,
         }
@@ -88,17 +89,6 @@ impl Use {
     /// True once it goes.
     pub(super) fn is_released(&self) -> bool {
         self.is_released
-    }
-
-    /// True when the pod may start.
-    pub(super) fn is_ready(&self) -> bool {
-        self.wanted.is_some() && self.published == Certainty::Yes && !self.is_to_expand()
-    }
-
-    /// True when the claim has less than its volume.
-    pub(super) fn is_to_expand(&self) -> bool {
-        let to = self.wanted.as_ref().and_then(|wanted| wanted.expand_to);
-        to.is_some_and(|bytes| self.expanded_to.is_none_or(|done| done < bytes))
     }
 
     pub(super) fn waits(&self, now: Mono) -> bool {
@@ -127,6 +117,7 @@ pub(super) struct State {
     /// After a failure to stage or unstage.
     pub(super) pause: Option<Pause>,
     pub(super) failure: Option<String>,
+    pub(super) growth: Growth,
 }
 
 impl State {
@@ -142,6 +133,7 @@ impl State {
 
     pub(super) fn want(&mut self, wanted: Wanted) {
         let known = Known::of(&wanted);
+        self.growth.measure(&wanted.volume);
         self.is_attachable |= wanted.is_attached_first;
         let of = self.uses.entry(wanted.pod.clone()).or_insert_with(|| Use::new(known));
         of.is_released = false;
@@ -160,6 +152,7 @@ impl State {
 
     pub(super) fn forget_pauses(&mut self) {
         self.pause = None;
+        self.growth.pause = None;
         self.uses.values_mut().for_each(|of| of.pause = None);
     }
 
@@ -191,7 +184,7 @@ impl State {
             return None;
         }
         let own = self.uses.values().filter_map(|of| of.pause);
-        let ends = own.chain(self.pause).map(|pause| pause.until);
+        let ends = own.chain(self.pause).chain(self.growth.pause).map(|pause| pause.until);
         ends.filter(|until| *until > looked_at).min()
     }
 
@@ -206,7 +199,7 @@ impl State {
                     of.is_due_again = false;
                 }
             }
-            Call::Expand(_) | Call::Unpublish { .. } | Call::Unstage(_) => {}
+            Call::Expand { .. } | Call::Unpublish { .. } | Call::Unstage(_) => {}
         }
         self.running = Some(Running { ticket, call });
     }
@@ -230,6 +223,7 @@ impl State {
                 self.failure = Some(failure.text);
                 return Vec::new();
             }
+            (Call::Expand { wanted, .. }, outcome) => return self.expanded(wanted, outcome, now),
             (call, outcome) => return self.use_done(call, outcome, now),
         }
         self.pause = None;
@@ -254,29 +248,29 @@ impl State {
 
     fn use_done(&mut self, call: &Call, outcome: Outcome, now: Mono) -> Vec<Command> {
         let pod = match call {
-            Call::Publish { wanted, .. } | Call::Expand(wanted) => &wanted.pod,
+            Call::Publish { wanted, .. } => &wanted.pod,
             Call::Unpublish { pod, .. } => pod,
-            Call::Stage { .. } | Call::Unstage(_) => return Vec::new(),
+            Call::Stage { .. } | Call::Unstage(_) | Call::Expand { .. } => return Vec::new(),
         };
         let Some(of) = self.uses.get_mut(pod) else { return Vec::new() };
         let failure = match outcome {
             Ok(()) => {
-                of.succeeded(call);
-                return Vec::new();
+                let notice = of.succeeded(call);
+                let notice = notice.map(|text| Command::Failed { pod: pod.clone(), text });
+                return notice.into_iter().collect();
             }
             Err(failure) => failure,
         };
         of.pause = Some(Pause::after(of.pause, BACKOFF, now));
         let what = match call {
-            Call::Publish { .. } => {
-                of.published = after(of.published, &failure);
-                if of.known.is_block { "MapVolume.MapPodDevice" } else { "MountVolume.SetUp" }
-            }
             Call::Unpublish { .. } => {
                 of.published = Certainty::Uncertain;
                 if of.known.is_block { "UnmapVolume" } else { "UnmountVolume.TearDown" }
             }
-            _ => "MountVolume.Setup failed while expanding volume; NodeExpandVolume",
+            _ => {
+                of.published = after(of.published, &failure);
+                if of.known.is_block { "MapVolume.MapPodDevice" } else { "MountVolume.SetUp" }
+            }
         };
         let text = failed(what, &of.known.name, &failure.text);
         of.failure = Some(text.clone());
@@ -285,17 +279,22 @@ impl State {
 }
 
 impl Use {
-    fn succeeded(&mut self, call: &Call) {
+    /// Returns the message of an event.
+    fn succeeded(&mut self, call: &Call) -> Option<String> {
         self.pause = None;
         self.failure = None;
         match call {
             Call::Publish { .. } => {
                 self.published = Certainty::Yes;
                 self.is_found = false;
+                self.read_only_notice().filter(|_| !self.is_mounted)
             }
-            Call::Unpublish { .. } => self.published = Certainty::No,
-            Call::Expand(wanted) => self.expanded_to = wanted.expand_to,
-            Call::Stage { .. } | Call::Unstage(_) => {}
+            Call::Unpublish { .. } => {
+                self.published = Certainty::No;
+                self.is_mounted = false;
+                None
+            }
+            Call::Stage { .. } | Call::Unstage(_) | Call::Expand { .. } => None,
         }
     }
 }

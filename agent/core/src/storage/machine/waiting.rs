@@ -51,7 +51,7 @@ impl Storage {
         let open = ids.filter_map(|id| {
             let state = self.volumes.get(id)?;
             let of = state.of(pod)?;
-            let is_done = !of.is_released && of.is_ready();
+            let is_done = !of.is_released && state.is_ready(of);
             (!is_done).then(|| self.waiting_for(id, state, of, pod))
         });
         open.collect()
@@ -84,7 +84,10 @@ impl State {
         }
         let stages = !of.is_released && self.staged != Certainty::Yes;
         let of_stage = self.pause.zip(self.failure.clone()).filter(|_| stages);
-        let (pause, failure) = of.pause.zip(of.failure.clone()).or(of_stage)?;
+        let of_growth = self.growth.pause.zip(self.growth.failure.clone());
+        let of_growth = of_growth.filter(|_| !of.is_released && self.growth.is_due());
+        let own = of.pause.zip(of.failure.clone());
+        let (pause, failure) = own.or(of_stage).or(of_growth)?;
         Some(Step::Pause { until: pause.until, failure })
     }
 }
@@ -93,7 +96,7 @@ fn named(call: &Call) -> (&'static str, Option<&PodUid>) {
     match call {
         Call::Stage { .. } => ("NodeStageVolume", None),
         Call::Publish { wanted, .. } => ("NodePublishVolume", Some(&wanted.pod)),
-        Call::Expand(wanted) => ("NodeExpandVolume", Some(&wanted.pod)),
+        Call::Expand { wanted, .. } => ("NodeExpandVolume", Some(&wanted.pod)),
         Call::Unpublish { pod, .. } => ("NodeUnpublishVolume", Some(pod)),
         Call::Unstage(_) => ("NodeUnstageVolume", None),
     }

@@ -41,7 +41,7 @@ fn bound(spec: Value) -> PersistentVolume {
 }
 
 fn claimed(volume: PersistentVolume, is_read_only: bool) -> ClaimedVolume {
-    ClaimedVolume { claim: "c".to_owned(), is_read_only, volume }
+    ClaimedVolume { claim: "c".to_owned(), is_read_only, capacity: None, volume }
 }
 
 #[test]

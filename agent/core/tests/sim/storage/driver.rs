@@ -72,7 +72,7 @@ impl Driver {
                 assert!(!is_for_one || others.count() == 0, "{name} is for one pod and has two");
                 self.published.insert((at, name, wanted.pod.clone()));
             }
-            Call::Expand(wanted) => {
+            Call::Expand { wanted, .. } => {
                 let name = node::name(&Known::of(wanted), &wanted.pod);
                 let has = self.published.contains(&(at, name.clone(), wanted.pod.clone()));
                 assert!(has, "{name} is expanded without being published");

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use pintle_agent_core::storage::csi::{self, AccessMode, Lifecycle, Secrets};
+use pintle_agent_core::storage::csi::{self, AccessMode, ClaimSize, Lifecycle, Secrets};
 use pintle_agent_core::storage::{
     Answer, Call, Command, Failure, FoundVolume, InUse, Input, Known, NodeVolumes, Outcome,
     Problem, Storage, Waiting, Wanted,
@@ -92,16 +92,25 @@ impl Volume {
             access_modes: vec![mode],
             mount_options: Vec::new(),
             secrets: Secrets::default(),
-            capacity_bytes: None,
+            size: (self == Self::Share).then(size),
         };
         Wanted {
             pod: pod.clone(),
             volume,
             is_attached_first: self.is_attached_first(),
             is_republished: self == Self::Inline,
-            expand_to: (self == Self::Share).then_some(1),
             fs_group: None,
         }
+    }
+}
+
+/// A claim that is smaller than its volume.
+fn size() -> ClaimSize {
+    ClaimSize {
+        namespace: "ns".to_owned(),
+        name: "claim".to_owned(),
+        volume: "2".to_owned(),
+        claimed_bytes: 1,
     }
 }
 
@@ -148,7 +157,7 @@ impl Disk {
         match call {
             Call::Stage { wanted, .. } => self.put(&Known::of(wanted), None),
             Call::Publish { wanted, .. } => self.put(&Known::of(wanted), Some(&wanted.pod)),
-            Call::Expand(_) | Call::Unpublish { .. } | Call::Unstage(_) => {}
+            Call::Expand { .. } | Call::Unpublish { .. } | Call::Unstage(_) => {}
         }
     }
 
@@ -157,7 +166,7 @@ impl Disk {
         match call {
             Call::Unpublish { pod, known } => self.remove(known, Some(pod)),
             Call::Unstage(known) => self.remove(known, None),
-            Call::Stage { .. } | Call::Publish { .. } | Call::Expand(_) => {}
+            Call::Stage { .. } | Call::Publish { .. } | Call::Expand { .. } => {}
         }
     }
 

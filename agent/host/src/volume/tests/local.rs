@@ -76,7 +76,7 @@ impl<'a> Claimant<'a> {
         let volume = serde_json::from_value(volume).expect("a volume");
         let (claim, is_read_only) = ("c".to_owned(), self.is_read_only);
         let mut claims = Claims::default();
-        claims.insert("data", ClaimedVolume { claim, is_read_only, volume });
+        claims.insert("data", ClaimedVolume { claim, is_read_only, capacity: None, volume });
         PodVolumes::plan(root, &NodeFacts::default(), &pod, &claims)
     }
 
