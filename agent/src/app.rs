@@ -433,7 +433,7 @@ impl Parts {
             let (client, name) = (cluster.client.clone(), Arc::clone(&cluster.node_name));
             let written = csi_drivers::follow(client, name, cluster.node.clone(), drivers.clone());
             tasks::singleton("CSI drivers", written);
-            let limits = csi_limits::refresh(objects.clone(), drivers.clone(), refresher);
+            let limits = csi_limits::refresh(objects.clone(), drivers.clone(), refresher.clone());
             tasks::singleton("CSI limits", limits);
         }
         Ok(Volumes::start(storage::Parts {
@@ -445,6 +445,7 @@ impl Parts {
             metrics: Arc::clone(&self.metrics),
             node: self.cluster.as_ref().map(|cluster| cluster.node.clone()),
             events: self.cluster.as_ref().map(|cluster| cluster.events.clone()),
+            refresher,
             resync: self.config.kubelet.sync_frequency.to_std(),
         }))
     }

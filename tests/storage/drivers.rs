@@ -38,7 +38,7 @@ pub struct Driver<'a> {
 
 impl<'a> Driver<'a> {
     /// Starts it; `attaches` says whether volumes are attached first.
-    fn start(test: &'a TestCluster, folder: &str, attaches: bool) -> Self {
+    pub fn start(test: &'a TestCluster, folder: &str, attaches: bool) -> Self {
         let without = if attaches { &[][..] } else { &["--without=attach"] };
         let driver = Self::named(test, DRIVER, folder, without);
         driver.describe(attaches);
@@ -302,6 +302,49 @@ fn a_volume_that_is_attached_first_is_in_use_before_it_is_staged_and_until_it_is
     driver.nothing_is_left();
     until(LONG, "no volume is in use", || {
         ensure!(in_use(&test)?.is_empty(), "{:?}", in_use(&test)?);
+        Ok(())
+    });
+}
+
+#[test]
+fn pod_on_a_node_that_is_full_for_its_driver_fails_and_the_driver_is_asked_again() {
+    let test = TestCluster::take();
+    let driver = Driver::start(&test, "full", false);
+    test.kubectl(&["delete", "csidriver", DRIVER]).expect("deleted");
+    test.apply(&json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": DRIVER},
+        "spec": {"attachRequired": true, "nodeAllocatableUpdatePeriodSeconds": 3600},
+    }));
+    let handle = driver.create("full");
+    let mut bound = Bound::new(&test);
+    bind(&mut bound, "csi-full", &handle);
+    test.apply(&claimant("excess", "csi-full", SLEEP));
+    let attachment = attachment_name(&handle, DRIVER, NODE);
+    until(LONG, "the volume is to be attached", || {
+        test.kubectl(&["get", "volumeattachment", &attachment]).map(drop)
+    });
+    let asked = || {
+        let lines = LogFile::new(&driver.state).read().expect("a log");
+        lines.iter().filter(|line| line.method == "NodeGetInfo" && line.is_success()).count()
+    };
+    let before = asked();
+    let status = json!({"status": {"attached": false, "attachError": {
+        "errorCode": 8, "message": "no slot is free", "time": "2026-01-01T00:00:00Z"}}});
+    let patch = ["patch", "volumeattachment", &attachment, "--subresource=status", "--type=merge"];
+    test.kubectl(&[&patch[..], &["-p", &status.to_string()]].concat()).expect("patched");
+    // The pod waits for its volumes for two minutes first.
+    until(LONG * 2, "the pod fails", || {
+        let pod = test.kubectl(&["get", "pod", "excess", "-o", "json"])?;
+        let pod: serde_json::Value = serde_json::from_str(&pod)?;
+        ensure!(pod["status"]["reason"] == "VolumeAttachmentLimitExceeded", "{:#}", pod["status"]);
+        let message = "Pod was rejected: Node has reached its volume attachment limit, rejecting \
+                       pod. unmounted volumes=[data], unattached volumes=[data], failed to process \
+                       volumes=[]: timed out waiting for the condition";
+        ensure!(pod["status"]["message"] == message, "{:#}", pod["status"]);
+        Ok(())
+    });
+    until(LONG, "the driver is asked for its limit", || {
+        ensure!(asked() > before, "{} calls", asked());
         Ok(())
     });
 }

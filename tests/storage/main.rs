@@ -10,6 +10,7 @@
 mod claims;
 mod disks;
 mod drivers;
+mod expansion;
 mod ground;
 mod hostile;
 mod in_tree;

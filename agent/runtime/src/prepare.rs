@@ -14,7 +14,7 @@ use pintle_agent_core::timeline::took;
 use pintle_agent_core::types::with_causes;
 use pintle_agent_core::volume::plan::PodVolume;
 use pintle_agent_core::volume::{PodDirs, PodVolumes, VolumeKind};
-use pintle_agent_core::worker::Failure;
+use pintle_agent_core::worker::{ATTACHMENT_LIMIT, Failure};
 use pintle_agent_host::cgroup::Cgroups;
 use pintle_agent_host::cgroup::tree::Tree;
 use pintle_agent_host::volume;
@@ -146,6 +146,9 @@ impl Executor {
         };
         let wanted: Vec<csi::Volume> = volumes.volumes.iter().filter_map(of_driver).collect();
         let Err(late) = self.volumes.ready(&order.uid, pod, &wanted).await else { return Ok(()) };
+        if let Some(text) = self.volumes.exhausted(&order.uid, &late, volumes).await {
+            return Err(Failure::new(ATTACHMENT_LIMIT, text));
+        }
         Err(self.failed_mounts(order, &[not_in_time(volumes, &late)]))
     }
 

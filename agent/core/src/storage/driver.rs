@@ -3,10 +3,13 @@
 //! Input: the object, or that there is none. Output: plain values with the kubelet's defaults.
 // k8s: pkg/volume/csi/csi_plugin.go skipAttach, podInfoEnabled, RequiresRemount; csi_mounter.go
 
-use k8s_openapi::api::storage::v1::CSIDriver;
+use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use serde::{Deserialize, Serialize};
 
 use super::csi::{GroupPolicy, Lifecycle};
+
+/// gRPC's code of an attachment that found the node full.
+const RESOURCE_EXHAUSTED: i32 = 8;
 
 /// A token that a driver wants of each pod's account.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +43,18 @@ pub struct DriverSpec {
     pub mounts_for_selinux: bool,
     /// How often the limit of volumes is to be asked for, in seconds.
     pub limit_period_seconds: Option<i64>,
+}
+
+impl DriverSpec {
+    /// True when a failed attachment says that the node has no room for one more volume, and the
+    /// driver has its limit asked for again.
+    // k8s: pkg/volume/csi/csi_plugin.go VerifyExhaustedResource, isResourceExhaustError
+    pub fn is_exhausted(&self, attachment: &VolumeAttachment) -> bool {
+        let error = attachment.status.as_ref().and_then(|status| status.attach_error.as_ref());
+        let code = error.and_then(|error| error.error_code);
+        self.limit_period_seconds.is_some_and(|seconds| seconds > 0)
+            && code == Some(RESOURCE_EXHAUSTED)
+    }
 }
 
 /// Without an object: persistent volumes, attached first.

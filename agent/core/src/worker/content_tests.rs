@@ -196,6 +196,19 @@ fn a_pod_that_waits_for_an_object_goes_on_when_it_appears() {
 }
 
 #[test]
+fn pod_fails_when_the_node_has_no_room_for_its_volume() {
+    let mut context = Context::new();
+    context.failing.insert("Prepare", crate::worker::ATTACHMENT_LIMIT);
+    context.want(pod(&json!({}), &json!([])));
+    assert!(!context.take().contains(&"StartContainer"));
+    let status = context.pods.worker(&uid()).expect("a worker").status();
+    assert_eq!(status.phase.as_deref(), Some("Failed"));
+    assert_eq!(status.reason.as_deref(), Some("VolumeAttachmentLimitExceeded"));
+    let message = status.message.as_deref().unwrap_or_default();
+    assert!(message.starts_with("Pod was rejected: "), "{message}");
+}
+
+#[test]
 fn other_failures_keep_their_pace() {
     let mut context = Context::new();
     context.failing.insert("StartContainer", "CreateContainerError");

@@ -83,6 +83,7 @@ use pintle_api_types::ids::{ContainerId, PodUid, UnixNanos};
 pub use pods::Pods;
 pub use state::State;
 pub use step::{Stage, Worker};
+pub use syncs::ATTACHMENT_LIMIT;
 pub use waits::{RETRY_TOLD, Wait};
 
 /// An input for the set of pods.

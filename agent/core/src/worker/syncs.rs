@@ -9,10 +9,10 @@
 use std::time::Duration;
 
 use crate::observed::RunState;
-use crate::status::Waiting;
+use crate::status::{self, Verdict, Waiting};
 use crate::sync::backoff::{Pause, grown};
 use crate::sync::plan::{self, Action};
-use crate::worker::Failure;
+use crate::worker::{Command, Count, Failure};
 use crate::worker::step::{Context, Stage, Worker};
 use pintle_api_types::ids::Mono;
 use pintle_api_types::pod;
@@ -28,6 +28,10 @@ const RETRY: Duration = Duration::from_secs(10);
 const COME_UP_RETRY: (Duration, Duration) = (Duration::from_secs(1), RETRY);
 /// Such failures.
 const MADE: [&str; 2] = ["RunContainerError", "PostStartHookError"];
+/// Reason of a failed preparation that ends its pod: the node has no room for another volume of a
+/// driver.
+// k8s: pkg/kubelet/volumemanager/volume_manager.go VolumeAttachmentLimitExceededReason
+pub const ATTACHMENT_LIMIT: &str = "VolumeAttachmentLimitExceeded";
 /// First and longest wait after volumes could not be prepared or removed.
 // k8s: pkg/util/goroutinemap/exponentialbackoff
 pub(super) const VOLUME_RETRY: (Duration, Duration) =
@@ -101,12 +105,32 @@ impl Worker {
                 self.resize_failed(&failure, context);
                 self.resize_pause = Some(Pause::after(self.resize_pause, (RETRY, RETRY), now));
             }
+            Action::Prepare if failure.reason == ATTACHMENT_LIMIT => self.reject(&failure, context),
             Action::RemoveContainer { keep_logs: false, .. } | Action::RemoveSandbox { .. } => {
                 self.removal_pause = Some(Pause::after(self.removal_pause, (RETRY, RETRY), now));
             }
             _ => self.pod_failed(action, &failure, now),
         }
         self.last_failure = Some(failure);
+    }
+
+    /// The pod fails, so that its controller makes another one elsewhere.
+    // k8s: pkg/kubelet/kubelet.go SyncPod, rejectPod
+    fn reject(&mut self, failure: &Failure, context: &mut Context<'_>) {
+        context.out.push(Command::Event {
+            uid: self.uid.clone(),
+            warning: true,
+            reason: failure.reason.clone().into(),
+            message: failure.message.clone(),
+            container: None,
+        });
+        context.out.push(Command::Count(Count::Refused(failure.reason.clone())));
+        let verdict = Verdict {
+            phase: status::FAILED.to_owned(),
+            reason: failure.reason.clone(),
+            message: format!("{}{}", status::REJECTED, failure.message),
+        };
+        self.kill(verdict, None);
     }
 
     /// A container could not be started: it alone waits.

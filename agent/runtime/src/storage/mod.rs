@@ -16,6 +16,7 @@ mod calls;
 mod device;
 mod expand;
 mod follow;
+mod limit;
 mod resync;
 mod wanted;
 
@@ -37,7 +38,7 @@ use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::volume::csi_dirs::CsiDirs;
 use pintle_agent_metrics::Metrics;
-use pintle_agent_plugins::Drivers;
+use pintle_agent_plugins::{Drivers, Refresher};
 use pintle_api::events;
 use pintle_daemon::{clock, tasks};
 use tokio::sync::{Notify, oneshot, watch};
@@ -66,6 +67,8 @@ pub struct Parts {
     pub node: Option<watch::Receiver<OwnNode>>,
     /// Takes events of claims; `None` without an API server.
     pub events: Option<events::Recorder>,
+    /// Has a driver asked again how many volumes the node can have.
+    pub refresher: Refresher,
     /// `syncFrequency`: how often claims of pods that run are read again.
     pub resync: Duration,
 }
