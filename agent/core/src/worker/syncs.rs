@@ -12,8 +12,8 @@ use crate::observed::RunState;
 use crate::status::{self, Verdict, Waiting};
 use crate::sync::backoff::{Pause, grown};
 use crate::sync::plan::{self, Action};
-use crate::worker::{Command, Count, Failure};
 use crate::worker::step::{Context, Stage, Worker};
+use crate::worker::{Command, Count, Failure};
 use pintle_api_types::ids::Mono;
 use pintle_api_types::pod;
 
