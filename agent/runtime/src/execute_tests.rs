@@ -21,7 +21,7 @@ use crate::image::NodeKeys;
 use crate::provider::{Providers, Settings};
 use crate::puller::{PullLimits, Puller};
 use crate::storage;
-use pintle_agent_plugins::Drivers;
+use pintle_agent_plugins::{Drivers, Refresher};
 
 fn node(root: &Path) -> NodeContext {
     NodeContext {
@@ -67,6 +67,9 @@ fn executor(root: &Path, client: &Client, inputs: mpsc::Sender<Input>) -> Execut
             recorder: recorder.clone(),
             metrics: Arc::clone(&metrics),
             node: None,
+            events: None,
+            refresher: Refresher::none(),
+            resync: Duration::from_secs(60),
         }),
         killer: Killer::new(client.clone(), hooks.clone(), recorder.clone()),
         hooks,

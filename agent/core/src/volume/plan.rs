@@ -289,7 +289,7 @@ impl Planner<'_> {
             Ok(translated) => translated,
             Err(error) => return refuse(&error.to_string()),
         };
-        match translated.and_then(|volume| csi::Volume::of_claim(&volume, false)) {
+        match translated.and_then(|volume| csi::Volume::of_claim(&volume, false, None)) {
             // Its folder would be another one.
             Some(found) if matches!(&*found.name, "" | "." | "..") => refuse("it has no name"),
             Some(found) => VolumeKind::Csi(Box::new(found)),

@@ -48,6 +48,11 @@ pub fn start(root: &Path) -> io::Result<(Drivers, Refresher, Registrar)> {
 pub struct Refresher(mpsc::Sender<String>);
 
 impl Refresher {
+    /// One without a registrar, for tests of what uses it: nothing is refreshed.
+    pub fn none() -> Self {
+        Self(mpsc::channel(1).0)
+    }
+
     /// Asks the driver of that name again. A wish too many is dropped: one like it waits already,
     /// or comes with the next period.
     pub fn refresh(&self, driver: &str) {

@@ -19,11 +19,14 @@ async fn volumes_are_waited_for_as_long_as_by_the_kubelet_and_no_longer() {
         recorder: Recorder::default(),
         metrics: Arc::new(Metrics::new("n")),
         node: None,
+        events: None,
+        refresher: Refresher::none(),
+        resync: Duration::from_secs(60),
     };
     let disk = json!({"metadata": {"name": "pv"}, "spec": {"csi": {
         "driver": "d", "volumeHandle": "h"}}});
     let disk = serde_json::from_value(disk).expect("a volume");
-    let wanted = [Volume::of_claim(&disk, false).expect("of a driver")];
+    let wanted = [Volume::of_claim(&disk, false, None).expect("of a driver")];
     let (uid, pod) = (PodUid::from("u"), Arc::new(Pod::default()));
     let waits = async {
         let volumes = Volumes::start(parts);

@@ -267,7 +267,8 @@ fn in_tree_volume_of_a_claim_is_the_volume_of_its_driver_or_says_why_not() {
     let resolve = |id: &str| {
         let source = json!({"volumeID": id, "fsType": "xfs"});
         let spec = json!({"awsElasticBlockStore": source, "mountOptions": ["noatime"]});
-        let bound_to = BoundClaim { volume: "pv".to_owned(), uid: "claim-uid".to_owned() };
+        let bound_to =
+            BoundClaim { volume: "pv".to_owned(), uid: "claim-uid".to_owned(), capacity: None };
         bound_to.resolve(&pod, wanted, Ok(bound(spec)))
     };
     let found = resolve("aws://zone/vol-1").expect("its driver has it");
