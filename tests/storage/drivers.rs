@@ -307,6 +307,7 @@ fn a_volume_that_is_attached_first_is_in_use_before_it_is_staged_and_until_it_is
 }
 
 #[test]
+#[ignore = "the pod waits two minutes for its volume first"]
 fn pod_on_a_node_that_is_full_for_its_driver_fails_and_the_driver_is_asked_again() {
     let test = TestCluster::take();
     let driver = Driver::start(&test, "full", false);
@@ -339,7 +340,7 @@ fn pod_on_a_node_that_is_full_for_its_driver_fails_and_the_driver_is_asked_again
         ensure!(pod["status"]["reason"] == "VolumeAttachmentLimitExceeded", "{:#}", pod["status"]);
         let message = "Pod was rejected: Node has reached its volume attachment limit, rejecting \
                        pod. unmounted volumes=[data], unattached volumes=[data], failed to process \
-                       volumes=[]: timed out waiting for the condition";
+                       volumes=[]: context deadline exceeded";
         ensure!(pod["status"]["message"] == message, "{:#}", pod["status"]);
         Ok(())
     });
