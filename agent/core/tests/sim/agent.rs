@@ -77,7 +77,7 @@ impl World {
                 }
             }
             Command::Publish { uid, status, pod, stage } => {
-                self.check.published(&uid, &status);
+                self.check.published(&uid, &pod, &status);
                 let reason = status.reason.as_deref().unwrap_or_default();
                 let wrong = reason.starts_with("OutOf")
                     || reason == "NodeAffinity" && !self.node.unread

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::PodStatus;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use pintle_agent_core::observed::RunState;
 use pintle_agent_core::types::{Mono, PodUid};
 
@@ -40,6 +40,8 @@ pub struct Checker {
     terminal: BTreeMap<PodUid, String>,
     /// Pods with a deadline and an end that only a dead agent has reported.
     untold: BTreeSet<PodUid>,
+    /// Pods whose deadline has passed, which only a dead agent has reported.
+    past_deadline: BTreeSet<PodUid>,
     /// When a stop of the container was first requested, and with how much time.
     pub stops: BTreeMap<String, (Mono, i64)>,
     /// The last status of each pod.
@@ -160,6 +162,7 @@ impl Checker {
         self.away.remove(uid);
         self.again.remove(uid);
         self.untold.remove(uid);
+        self.past_deadline.remove(uid);
     }
 
     /// The agent died. It may no longer know why a pod was over if the cause leaves no trace: a
@@ -180,10 +183,13 @@ impl Checker {
         self.terminal.retain(|uid, _| !is_forgotten(uid));
         let terminal = &self.terminal;
         self.ended.retain(|uid, why| *why != PHASE_IS_TERMINAL || terminal.contains_key(uid));
+        let told = |uid: &PodUid| api.is_some_and(|api| api.knows_end(uid));
+        let is_late = |status: &PodStatus| status.reason.as_deref() == Some("DeadlineExceeded");
+        let late = self.statuses.iter().filter(|(uid, status)| is_late(status) && !told(uid));
+        self.past_deadline.extend(late.map(|(uid, _)| uid.clone()));
         self.statuses.clear();
         // The next agent has one life of each to report.
         self.again.clear();
-        let told = |uid: &PodUid| api.is_some_and(|api| api.knows_end(uid));
         let timed = |uid: &&PodUid| self.known[*uid].deadline_s.is_some() && !told(uid);
         self.untold.extend(self.terminal.keys().filter(timed).cloned());
     }
@@ -211,8 +217,8 @@ impl Checker {
         self.ended.retain(|uid, why| *why != PHASE_IS_TERMINAL || terminal.contains_key(uid));
     }
 
-    /// A status was published.
-    pub fn published(&mut self, uid: &PodUid, status: &Arc<PodStatus>) {
+    /// A status was published for a pod.
+    pub fn published(&mut self, uid: &PodUid, pod: &Pod, status: &Arc<PodStatus>) {
         let phase = status.phase.as_deref().unwrap_or_default();
         self.statuses.insert(uid.clone(), Arc::clone(status));
         // The next agent finds a pod with a deadline that has passed meanwhile. The deadline takes
@@ -221,7 +227,11 @@ impl Checker {
         let untold = self.untold.remove(uid);
         let late =
             untold && (phase, status.reason.as_deref()) == ("Failed", Some("DeadlineExceeded"));
-        if let Some(terminal) = self.terminal.get(uid).filter(|_| !late) {
+        // It does not check the deadline of a pod that was deleted meanwhile: the ends of the
+        // containers count.
+        let is_deleted = pod.metadata.deletion_timestamp.is_some();
+        let is_past = self.past_deadline.remove(uid) && is_deleted && phase == "Succeeded";
+        if let Some(terminal) = self.terminal.get(uid).filter(|_| !late && !is_past) {
             assert_eq!(terminal, phase, "{uid} left its terminal phase");
         }
         if matches!(status.reason.as_deref(), Some("Terminated" | "NodeShutdown")) {
@@ -396,7 +406,7 @@ fn a_deadline_goes_before_an_end_of_which_only_a_dead_agent_knew() {
     let say = |check: &mut Checker, phase: &str, reason: &str| {
         let (phase, reason) = (Some(phase.to_owned()), Some(reason.to_owned()));
         let status = Arc::new(PodStatus { phase, reason, ..PodStatus::default() });
-        let told = || check.published(&"p-v1".into(), &status);
+        let told = || check.published(&"p-v1".into(), &Pod::default(), &status);
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(told)).is_ok()
     };
     for (deadline_s, dies, phase, reason, is_fine) in [
@@ -425,7 +435,7 @@ fn an_agent_that_dies_forgets_an_end_only_of_what_went_and_came_back() {
     let said = |check: &mut Checker, phase: &str| {
         let phase = Some(phase.to_owned());
         let status = Arc::new(PodStatus { phase, ..PodStatus::default() });
-        let told = || check.published(&"p-v1".into(), &status);
+        let told = || check.published(&"p-v1".into(), &Pod::default(), &status);
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(told)).is_ok()
     };
     let uid = PodUid::from("p-v1");
