@@ -196,7 +196,7 @@ impl Worker {
             pod,
             observed: &self.observed,
             probes: &self.verdicts,
-            actuated: &self.actuated,
+            actuated: &self.known_in_force(pod),
             ends_kept: self.ends_kept,
             backoff: &self.backoff,
             ends: &self.ends,

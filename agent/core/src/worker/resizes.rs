@@ -7,6 +7,7 @@
 //! survive a restart. Bounds: one wish for each pod.
 // k8s: pkg/kubelet/allocation/allocation_manager.go
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -335,13 +336,31 @@ impl Worker {
     }
 
     fn note_given(&mut self, name: &str, given: ResourceRequirements, context: &mut Context<'_>) {
+        self.uncertain.remove(name);
         let before = self.actuated.containers.insert(name.to_owned(), given.clone());
         context.notes.unsaved |= before != Some(given);
+    }
+
+    /// The resources in force, as a sync compares them with the allocated ones: without those of a
+    /// container of a failed resize that was taken back. The runtime may have the new numbers, so
+    /// the old ones are set again.
+    pub(super) fn known_in_force(&self, pod: &Pod) -> Cow<'_, PodResources> {
+        let mut known = Cow::Borrowed(&self.actuated);
+        for name in &self.uncertain {
+            let found = pod::containers::find(pod::spec(pod), name);
+            let allocated = found.map(|(_, container)| change::allocated(pod, container));
+            let in_force = self.actuated.containers.get(name);
+            if allocated.as_ref().map(change::Figures::of) == in_force.map(change::Figures::of) {
+                known.to_mut().containers.remove(name);
+            }
+        }
+        known
     }
 
     /// A resize is in force.
     pub fn resized(&mut self, resize: &PodResize, context: &mut Context<'_>) {
         for update in &resize.updates {
+            self.uncertain.remove(&update.name);
             self.actuated.containers.insert(update.name.clone(), update.resources.clone());
         }
         self.actuated.pod.clone_from(&resize.of_pod);
@@ -352,8 +371,14 @@ impl Worker {
         context.notes.freed = Some(FREED[1]);
     }
 
-    /// The runtime or the kernel refused a resize; it is tried again.
-    pub(super) fn resize_failed(&mut self, failure: &Failure, context: &mut Context<'_>) {
+    /// The runtime or the kernel refused a resize, or its answer was lost; it is tried again.
+    pub(super) fn resize_failed(
+        &mut self,
+        resize: &PodResize,
+        failure: &Failure,
+        context: &mut Context<'_>,
+    ) {
+        self.uncertain.extend(resize.updates.iter().map(|update| update.name.clone()));
         let Some(pod) = self.pod.clone() else { return };
         let generation = pod.metadata.generation;
         if self.resize.set_in_progress(ERROR, &failure.message, generation, context.now.wall) {

@@ -165,6 +165,8 @@ pub struct Worker {
     pub wanted: Option<Arc<Pod>>,
     /// The resources that its containers were last given.
     pub actuated: PodResources,
+    /// Containers of a failed resize: the runtime may have carried it out.
+    pub(super) uncertain: BTreeSet<String>,
     pub(crate) resize: ResizeConditions,
     /// The last content of `Command::Probe`.
     pub(super) probing: Option<(Vec<ContainerId>, Option<String>, bool)>,
@@ -241,6 +243,7 @@ impl Worker {
             requests: None,
             wanted: None,
             actuated: PodResources::default(),
+            uncertain: BTreeSet::new(),
             resize: ResizeConditions::default(),
             probing: None,
             ends_with: None,

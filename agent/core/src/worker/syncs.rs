@@ -101,8 +101,8 @@ impl Worker {
         let now = context.now.mono;
         match action {
             Action::StartContainer { name, .. } => self.start_failed(name, &failure, now),
-            Action::ResizePod(_) => {
-                self.resize_failed(&failure, context);
+            Action::ResizePod(resize) => {
+                self.resize_failed(resize, &failure, context);
                 self.resize_pause = Some(Pause::after(self.resize_pause, (RETRY, RETRY), now));
             }
             Action::Prepare if failure.reason == ATTACHMENT_LIMIT => self.reject(&failure, context),

@@ -45,8 +45,8 @@ const FRESH: u64 = 2_000;
 /// reported an end of a pod that was started again; a pod came back and was over before it could
 /// begin; a running pod was removed that waited for admission by a new agent; a container ended by
 /// itself between two attempts to kill it for its probe; a pod past its deadline was deleted before a
-/// new agent saw it.
-const SEEN: [u64; 15] = [
+/// new agent saw it; a resize that lost its answer was taken back.
+const SEEN: [u64; 16] = [
     353_344_152_459,
     353_344_152_689,
     864_779_536_290,
@@ -62,6 +62,7 @@ const SEEN: [u64; 15] = [
     8_001_001_398,
     378_000_963_290,
     796_035_077_091,
+    947_639_601_872,
 ];
 /// Worlds with everything at once that failed once: a manifest was removed while its source began
 /// to report, twice; one was removed and came back, and its end was reported in between.
