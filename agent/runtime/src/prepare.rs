@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_cluster::objects::{RefusedVolume, ResolvedClaims};
-use pintle_agent_core::storage::csi::{self, VolumeId};
+use pintle_agent_core::storage::csi;
 use pintle_agent_core::timeline::took;
 use pintle_agent_core::types::with_causes;
 use pintle_agent_core::volume::plan::PodVolume;
@@ -26,7 +26,7 @@ use pintle_daemon::blocking::Place;
 
 use crate::adopt::makes_sandbox;
 use crate::execute::{Executor, SyncOrder};
-use crate::storage::{self, NotReady};
+use crate::storage::{self, LateNames, NotReady};
 
 /// What is made ready, in this order; each ends before the next begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -258,46 +258,25 @@ fn unusable(claims: &ResolvedClaims) -> Option<VolumeError> {
     let names = names.join(" ");
     let why: Vec<&str> = claims.unusable.iter().map(|claim| &*claim.why).collect();
     let why = why.join("; ");
-    let unattached = String::new();
-    (!why.is_empty()).then(|| {
-        let unresolved = names.clone();
-        VolumeError::NotMounted { names, unattached, unresolved, why }
-    })
+    (!why.is_empty()).then(|| VolumeError::unresolved(names, why))
 }
 
 /// Volumes of drivers that a pod does not have in time, in one sentence: those that are not
 /// published, those among them that are not attached, and what each waits for.
 // k8s: pkg/kubelet/volumemanager/volume_manager.go WaitForAttachAndMount
 fn not_in_time(volumes: &PodVolumes, late: &NotReady) -> VolumeError {
-    let names = |is_meant: &dyn Fn(&VolumeId) -> bool| {
-        let of_driver = |volume: &&PodVolume| match &volume.kind {
-            VolumeKind::Csi(of_driver) => is_meant(&of_driver.id(&volumes.uid)),
-            _ => false,
-        };
-        let found = volumes.volumes.iter().filter(of_driver);
-        let mut names: Vec<&str> = found.map(|volume| &*volume.name).collect();
-        names.sort_unstable();
-        names.join(" ")
+    let why = match late.waiting.is_empty() {
+        false => format!("{late}: {}", storage::sentences(&late.waiting)),
+        true => format!("{late}: the CSIDriver objects of its drivers cannot be read"),
     };
-    // Before the drivers' objects were read, nothing is known of any of them.
-    let is_known = !late.waiting.is_empty();
-    let waits = |id: &VolumeId| late.waiting.iter().any(|waiting| waiting.id == *id);
-    let is_unattached = |id: &VolumeId| late.waiting.iter().any(|w| w.id == *id && !w.is_attached);
-    let why = match is_known {
-        true => format!("{late}: {}", storage::sentences(&late.waiting)),
-        false => format!("{late}: the CSIDriver objects of its drivers cannot be read"),
-    };
-    VolumeError::NotMounted {
-        names: names(&|id| !is_known || waits(id)),
-        unattached: names(&is_unattached),
-        unresolved: String::new(),
-        why,
-    }
+    let LateNames { unmounted, unattached } = late.names(volumes);
+    VolumeError::NotMounted { names: unmounted, unattached, unresolved: String::new(), why }
 }
 
 #[cfg(test)]
 mod tests {
     use pintle_agent_cluster::objects::UnusableClaim;
+    use pintle_agent_core::storage::csi::VolumeId;
     use pintle_agent_core::storage::{Step, Waiting};
     use pintle_agent_core::types::NodeFacts;
     use pintle_agent_core::volume::claim::Claims;

@@ -73,25 +73,22 @@ pub(super) async fn enforce(
 /// the limits of a stopped slice, and makes the slice again with the next pod.
 async fn limit_pods(cgroups: Rc<Cgroups>, limits: CgroupLimits, tell: NodeEvents) {
     let name = cgroups.all_pods().to_owned();
+    let id = async || cgroups.on_disk(&name, |tree, name| tree.id(name, "memory")).await.ok();
     let mut limited = None;
     loop {
-        let found = cgroups.on_disk(&name, |tree, name| tree.id(name, "memory")).await.ok();
-        if found.is_some() && found == limited {
-            tokio::time::sleep(RETRY).await;
-            continue;
-        }
-        match cgroups.limit_all_pods(&limits).await {
-            Ok(()) => {
-                limited = cgroups.on_disk(&name, |tree, name| tree.id(name, "memory")).await.ok();
-                let message = "Updated Node Allocatable limit across pods".to_owned();
-                tell(event(false, message));
-            }
-            Err(error) => {
-                let error = with_causes(&error);
-                tell(event(
-                    true,
-                    format!("Failed to update Node Allocatable Limits {name:?}: {error}"),
-                ));
+        if limited.is_none() || id().await != limited {
+            match cgroups.limit_all_pods(&limits).await {
+                Ok(()) => {
+                    limited = id().await;
+                    let message = "Updated Node Allocatable limit across pods".to_owned();
+                    tell(event(false, message));
+                }
+                Err(error) => {
+                    let error = with_causes(&error);
+                    let message =
+                        format!("Failed to update Node Allocatable Limits {name:?}: {error}");
+                    tell(event(true, message));
+                }
             }
         }
         tokio::time::sleep(RETRY).await;

@@ -142,6 +142,11 @@ impl UnixNanos {
             .unwrap_or(jiff::Timestamp::UNIX_EPOCH)
     }
 
+    /// The time of the API as text, in whole seconds: `2026-01-02T03:04:05Z`.
+    pub fn to_rfc3339(self) -> String {
+        self.to_seconds().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    }
+
     /// The timestamp with all its nanoseconds.
     pub fn to_timestamp(self) -> jiff::Timestamp {
         jiff::Timestamp::from_nanosecond(self.0.into()).unwrap_or(jiff::Timestamp::UNIX_EPOCH)

@@ -3,7 +3,7 @@
 //! ```text
 //!   duration, url, jitter, rate  texts, waits and rate limits
 //!   kind, key, symbol, symbol_map  kinds and names of objects, interned texts
-//!   request                      a request to the API server and its answer, as data
+//!   request, reference           a request to the API server and its answer, objects of events, as data
 //!   fair                         queues with turns per key
 //!   migration                    volumes of in-tree plugins, translated to CSI
 //!   ids                          names, instants and versions as types of their own
@@ -28,6 +28,7 @@ pub mod migration;
 pub mod pod;
 pub mod quantity;
 pub mod rate;
+pub mod reference;
 pub mod request;
 pub mod rng;
 pub mod selector;

@@ -15,6 +15,7 @@ use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use pintle_api::informer::key_of;
 use pintle_api_types::fair::FairQueue;
+use pintle_api_types::request::PatchForm;
 use pintle_daemon::tasks;
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
@@ -24,8 +25,6 @@ use crate::cycle::command::PodRef;
 use crate::kept::KeptPod;
 use crate::lean::LeanPod;
 
-/// Content type of a patch that merges lists by their keys.
-const MERGE: &str = "application/strategic-merge-patch+json";
 /// Number of tries of a write, and the first pause.
 const TRIES_MAX: u32 = 4;
 const TRY_AGAIN: Duration = Duration::from_millis(10);
@@ -167,9 +166,9 @@ async fn send_while(
     patch: &Value,
     is_wanted: impl Fn() -> bool,
 ) -> kube::Result<()> {
-    let mut pause = TRY_AGAIN;
+    let (mut pause, merge) = (TRY_AGAIN, PatchForm::Strategic.content_type());
     for tried in 1.. {
-        match super::send(client, (Method::PATCH, path), MERGE, patch).await {
+        match super::send(client, (Method::PATCH, path), merge, patch).await {
             Ok(()) => return Ok(()),
             Err(kube::Error::Api(status)) if status.code < 500 && status.code != 429 => {
                 return Err(kube::Error::Api(status));

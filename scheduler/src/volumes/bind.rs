@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim};
 use pintle_api::informer::ObjectKey;
+use pintle_api_types::reference::to_core_object;
 use pintle_sched_core::Cluster;
 
 use super::binding::{Choice, SELECTED, belongs};
@@ -79,7 +80,7 @@ impl Volumes {
                 continue;
             };
             let marks = belongs(volume, claim) != Some(true);
-            let to = reference(claim);
+            let to = to_core_object("PersistentVolumeClaim", &claim.metadata);
             let mut new = (**volume).clone();
             let version = version(&new.metadata).to_owned();
             if let Some(spec) = &mut new.spec {
@@ -257,16 +258,4 @@ fn key_of(claim: &ObjectReference) -> ObjectKey {
 fn is_older(told: &str, written: &str) -> bool {
     let number = |text: &str| text.parse::<u64>().unwrap_or(0);
     number(told) < number(written)
-}
-
-fn reference(claim: &PersistentVolumeClaim) -> ObjectReference {
-    ObjectReference {
-        kind: Some("PersistentVolumeClaim".to_owned()),
-        api_version: Some("v1".to_owned()),
-        namespace: claim.metadata.namespace.clone(),
-        name: claim.metadata.name.clone(),
-        uid: claim.metadata.uid.clone(),
-        resource_version: claim.metadata.resource_version.clone(),
-        ..ObjectReference::default()
-    }
 }

@@ -13,7 +13,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::vm::{HANDED_ON, quote};
+use super::vm::{exports, quote, quoted};
 use crate::uml::{Guest, Options};
 use crate::{cache, shell, supervisor};
 
@@ -57,14 +57,7 @@ fn parse(args: &[&str]) -> Result<(Options, Vec<String>)> {
 /// The command in the first shared folder, with the variables that tests take.
 fn script(command: &[String]) -> Result<String> {
     let here = std::env::current_dir()?;
-    let mut script = format!("cd {}\n", quote(&here.to_string_lossy()));
-    for name in HANDED_ON {
-        if let Ok(value) = std::env::var(name) {
-            script += &format!("export {name}={}\n", quote(&value));
-        }
-    }
-    script +=
-        &format!("export HOME=/root PINTLE_CACHE={}\n", quote(&cache::dir()?.to_string_lossy()));
-    let words: Vec<String> = command.iter().map(|w| quote(w)).collect();
-    Ok(script + &words.join(" "))
+    let (here, cache) = (quote(&here.to_string_lossy()), quote(&cache::dir()?.to_string_lossy()));
+    let home = format!("export HOME=/root PINTLE_CACHE={cache}\n");
+    Ok(format!("cd {here}\n{}{home}{}", exports(), quoted(command)))
 }

@@ -9,13 +9,12 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
-use pintle_agent_core::storage::csi::{ClaimSize, SecretKey};
+use pintle_agent_core::storage::csi::{ClaimSize, SecretKey, claim_capacity};
 use pintle_agent_core::storage::driver::{DriverSpec, TokenWish};
 use pintle_agent_core::storage::expansion;
-use pintle_agent_core::types::{PodUid, UnixNanos};
+use pintle_agent_core::types::PodUid;
 use pintle_api::Share;
 use serde::Serialize;
 use serde_json::Value;
@@ -133,8 +132,7 @@ impl Objects {
         let path = format!("/api/v1/persistentvolumes/{volume}");
         let read = wire::read(&shared.client, &Share::of(uid.as_str()), &path).await;
         let volume: PersistentVolume = read.map_err(|error| error.to_string())?;
-        let claimed = claim.status.and_then(|status| status.capacity?.remove("storage"));
-        Ok(ClaimSize::of(&volume, claimed.as_ref().map(|capacity| capacity.0.as_str())))
+        Ok(ClaimSize::of(&volume, claim.status.as_ref().and_then(claim_capacity)))
     }
 
     /// The values of a secret that a call to a driver carries.
@@ -178,7 +176,8 @@ impl Objects {
             };
             let (token, ends_at) = shared.tokens.token_with_end(uid, pod, &key).await?;
             let token = token.to_string();
-            tokens.insert(audience, TokenStatus { token, expiration_timestamp: shown(ends_at) });
+            let expiration_timestamp = ends_at.to_rfc3339();
+            tokens.insert(audience, TokenStatus { token, expiration_timestamp });
         }
         serde_json::to_string(&tokens).map_err(|error| error.to_string())
     }
@@ -187,9 +186,4 @@ impl Objects {
 fn claim_path(size: &ClaimSize) -> String {
     let ClaimSize { namespace, name, .. } = size;
     format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}")
-}
-
-fn shown(at: UnixNanos) -> String {
-    let at = Timestamp::from_second(at.0.div_euclid(1_000_000_000)).unwrap_or(Timestamp::MAX);
-    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

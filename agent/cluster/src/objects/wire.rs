@@ -3,23 +3,29 @@
 //! The client of `kube` prints an answer that it cannot parse; a secret or a token must not end
 //! there. So requests go through its connection, but answers are read here, up to `BODY_BYTES_MAX`;
 //! watches are the informers'. Each request is made in the share of the pod that needs it, so that
-//! a pod with thousands of references delays only itself. Effects; no retries, which are the
-//! callers'.
+//! a pod with thousands of references delays only itself, and waits at most `ANSWER_WAIT_MAX` for an
+//! answer. Effects; no retries, which are the callers'.
+
+use std::time::Duration;
 
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Bytes;
+use hyper::http::request::Builder;
 use hyper::{Request, Response, StatusCode};
 use kube::Client;
 use kube::client::Body;
 use pintle_agent_core::types::with_causes;
-use pintle_api::Share;
+use pintle_api::{AnswerWithin, Share};
 use pintle_api_types::jitter as pace;
+use pintle_api_types::request::PatchForm;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 /// Longest answer, in bytes. The API server takes objects of up to 3 MiB.
 pub(super) const BODY_BYTES_MAX: usize = 8 << 20;
 
+/// The longest wait for the head of an answer. The API server ends its own work after as long.
+const ANSWER_WAIT_MAX: Duration = Duration::from_secs(60);
 /// Jitter of a wait, as a factor of itself.
 const SPREAD: f64 = 0.5;
 
@@ -60,8 +66,7 @@ pub(super) async fn read<T: DeserializeOwned>(
     share: &Share,
     path: &str,
 ) -> Result<T, WireError> {
-    let request = Request::get(path).extension(share.clone());
-    parse(&send(client, request.body(Body::empty())).await?)
+    send(client, share, Request::get(path), Vec::new()).await
 }
 
 /// Creates an object and returns the server's answer.
@@ -72,8 +77,7 @@ pub(super) async fn create<T: DeserializeOwned>(
     body: Vec<u8>,
 ) -> Result<T, WireError> {
     let request = Request::post(path).header("content-type", "application/json");
-    let request = request.extension(share.clone());
-    parse(&send(client, request.body(Body::from(body))).await?)
+    send(client, share, request, body).await
 }
 
 /// Changes a part of an object and returns what came of it.
@@ -83,16 +87,18 @@ pub(super) async fn patch<T: DeserializeOwned>(
     path: &str,
     patch: &serde_json::Value,
 ) -> Result<T, WireError> {
-    let request = Request::patch(path).extension(share.clone());
-    let request = request.header("content-type", "application/strategic-merge-patch+json");
-    parse(&send(client, request.body(Body::from(patch.to_string().into_bytes()))).await?)
+    let request = Request::patch(path).header("content-type", PatchForm::Strategic.content_type());
+    send(client, share, request, patch.to_string().into_bytes()).await
 }
 
-async fn send(
+async fn send<T: DeserializeOwned>(
     client: &Client,
-    request: Result<Request<Body>, hyper::http::Error>,
-) -> Result<Bytes, WireError> {
-    collect(answer(client, request).await?).await
+    share: &Share,
+    request: Builder,
+    body: Vec<u8>,
+) -> Result<T, WireError> {
+    let request = request.extension(share.clone()).extension(AnswerWithin(ANSWER_WAIT_MAX));
+    parse(&collect(answer(client, request.body(Body::from(body))).await?).await?)
 }
 
 /// The answer's head; an error of the API is one here as well.
@@ -133,9 +139,9 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, WireError> {
 /// Waits that grow from the first to the longest, spread so that many tasks do not come at once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    next: std::time::Duration,
-    first: std::time::Duration,
-    longest: std::time::Duration,
+    next: Duration,
+    first: Duration,
+    longest: Duration,
 }
 
 impl Pace {

@@ -14,6 +14,7 @@ use pintle_agent_core::types::{ContainerKind, PodUid};
 use pintle_api::events::{Kind, Recorder};
 use pintle_api_types::pod;
 use pintle_api_types::pod::containers;
+use pintle_api_types::reference::to_core_object;
 
 /// Sends events of pods to the API server.
 #[derive(Debug)]
@@ -65,16 +66,8 @@ impl EventSink for EventRecorder {
 
 /// The involved object of an event: the pod, and the container as the path of its field.
 fn reference(pod: &Pod, container: Option<&str>) -> ObjectReference {
-    let meta = &pod.metadata;
-    ObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("Pod".to_owned()),
-        namespace: meta.namespace.clone(),
-        name: meta.name.clone(),
-        uid: meta.uid.clone(),
-        resource_version: meta.resource_version.clone(),
-        field_path: container.and_then(|name| field_path(pod, name)),
-    }
+    let field_path = container.and_then(|name| field_path(pod, name));
+    ObjectReference { field_path, ..to_core_object("Pod", &pod.metadata) }
 }
 
 fn field_path(pod: &Pod, name: &str) -> Option<String> {

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use k8s_openapi::api::core::v1::{
-    CSIPersistentVolumeSource, CSIVolumeSource, PersistentVolume, SecretReference,
+    CSIPersistentVolumeSource, CSIVolumeSource, PersistentVolume, PersistentVolumeClaimStatus,
+    SecretReference,
 };
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +19,8 @@ use pintle_api_types::quantity::Amount;
 
 /// Name of the plugin in paths and names of volumes.
 pub const PLUGIN: &str = "kubernetes.io/csi";
+/// The only resource of claims and volumes.
+pub(super) const STORAGE: &str = "storage";
 
 /// Names a volume on this node, as `volumesInUse` and `volumesAttached` of a Node do.
 // k8s: pkg/volume/util/util.go GetUniqueVolumeName, GetUniqueVolumeNameFromSpecWithPod
@@ -170,7 +173,7 @@ impl ClaimSize {
         Some(Self {
             namespace: claim.namespace.clone().unwrap_or_default(),
             name: claim.name.clone().unwrap_or_default(),
-            volume: spec.capacity.as_ref()?.get("storage")?.0.clone(),
+            volume: spec.capacity.as_ref()?.get(STORAGE)?.0.clone(),
             claimed_bytes: bytes(claimed?)?,
         })
     }
@@ -179,6 +182,11 @@ impl ClaimSize {
     pub fn volume_bytes(&self) -> u64 {
         bytes(&self.volume).unwrap_or(0)
     }
+}
+
+/// `status.capacity` of a claim.
+pub fn claim_capacity(status: &PersistentVolumeClaimStatus) -> Option<&str> {
+    status.capacity.as_ref()?.get(STORAGE).map(|quantity| quantity.0.as_str())
 }
 
 /// Whole bytes of a quantity.

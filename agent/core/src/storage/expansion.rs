@@ -10,12 +10,10 @@
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimStatus};
 use serde_json::{Value, json};
 
-use super::csi::{ClaimSize, bytes};
+use super::csi::{ClaimSize, STORAGE, bytes, claim_capacity};
 use super::{Failure, Problem};
 use crate::types::UnixNanos;
 
-/// The only resource of claims.
-const STORAGE: &str = "storage";
 /// Says on a claim that the resizer has done everything.
 const NODE_EXPANSION_NOT_REQUIRED: &str = "volume.kubernetes.io/node-expansion-not-required";
 /// The condition of a claim whose expansion failed on a node.
@@ -183,8 +181,7 @@ pub fn is_growing(claim: &PersistentVolumeClaim, known: &ClaimSize) -> bool {
 }
 
 fn capacity(status: &PersistentVolumeClaimStatus) -> u64 {
-    let capacity = status.capacity.as_ref().and_then(|all| all.get(STORAGE));
-    capacity.and_then(|quantity| bytes(&quantity.0)).unwrap_or(0)
+    claim_capacity(status).and_then(bytes).unwrap_or(0)
 }
 
 fn requested(claim: &PersistentVolumeClaim) -> u64 {
@@ -241,9 +238,8 @@ fn failed(
     let mut conditions = conditions.into_iter().flatten();
     let is_told = conditions.any(|c| c.type_ == NODE_RESIZE_ERROR && c.status == "True");
     if !is_told {
-        let now = now.to_timestamp().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let condition = json!({
-            "type": NODE_RESIZE_ERROR, "status": "True", "lastTransitionTime": now,
+            "type": NODE_RESIZE_ERROR, "status": "True", "lastTransitionTime": now.to_rfc3339(),
             "message": format!("failed to expand pvc with {why}"),
         });
         status.insert("conditions".to_owned(), json!([condition]));

@@ -29,8 +29,6 @@ const PROTECTION: &str = "kubernetes.io/pvc-protection";
 const GROUP_ANNOTATION: &str = "pv.beta.kubernetes.io/gid";
 /// Mount options of a PersistentVolume from before they had a field; they win.
 const OPTIONS_ANNOTATION: &str = "volume.beta.kubernetes.io/mount-options";
-/// The only resource of claims.
-const STORAGE: &str = "storage";
 /// Volume mode of devices.
 const BLOCK: &str = "Block";
 /// Volume mode of file systems.
@@ -204,8 +202,7 @@ impl BoundClaim {
             });
         }
         let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone());
-        let capacity = claim.status.and_then(|status| status.capacity?.remove(STORAGE));
-        let capacity = capacity.map(|capacity| capacity.0);
+        let capacity = claim.status.as_ref().and_then(csi::claim_capacity).map(str::to_owned);
         let uid = claim.metadata.uid.unwrap_or_default();
         match volume.filter(|name| !name.is_empty()) {
             Some(volume) => Ok(Self { volume, uid, capacity }),

@@ -300,6 +300,22 @@ fn what_the_runtime_refuses_is_said_and_tried_again() {
 }
 
 #[test]
+fn resize_that_failed_and_is_taken_back_is_undone_because_the_runtime_may_have_made_it() {
+    let mut host = Host::new();
+    host.want(plain("a", "200m"));
+    host.refuses = Some("the answer was lost");
+    host.want(pod("a", "500m", 2, json!({})));
+    host.take();
+    host.refuses = None;
+    host.want(pod("a", "200m", 3, json!({})));
+    host.wait(Duration::from_secs(11));
+    let log = host.take();
+    assert!(log.contains("resize a [c]"), "{log}");
+    host.wait(Duration::from_secs(11));
+    assert_eq!(host.take(), "", "it is undone once");
+}
+
+#[test]
 fn a_restart_of_the_agent_neither_refuses_nor_forgets() {
     let mut host = Host::new();
     host.want(plain("a", "400m"));

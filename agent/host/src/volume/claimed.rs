@@ -46,12 +46,8 @@ pub async fn mount_claimed(volumes: &PodVolumes) -> ClaimedMounts {
                     false => local::set_up(&pod, volume, local).await,
                 }
             };
-            let late = || VolumeError::NotMounted {
-                names: volume.name.clone(),
-                unattached: String::new(),
-                unresolved: String::new(),
-                why: "timed out waiting for the condition".to_owned(),
-            };
+            let why = || "timed out waiting for the condition".to_owned();
+            let late = || VolumeError::not_mounted(volume.name.clone(), why());
             let done = timeout(Place::change(&pod.uid).patience(), set_up).await;
             done.unwrap_or_else(|_| Err(late()))
         });

@@ -200,6 +200,18 @@ impl std::fmt::Display for ForeignVolume {
 }
 
 impl VolumeError {
+    /// Volumes that are not mounted in time.
+    pub fn not_mounted(names: String, why: String) -> Self {
+        let (unattached, unresolved) = (String::new(), String::new());
+        Self::NotMounted { names, unattached, unresolved, why }
+    }
+
+    /// Volumes that cannot be processed: their claims or sources are wrong.
+    pub fn unresolved(names: String, why: String) -> Self {
+        let (unattached, unresolved) = (String::new(), names.clone());
+        Self::NotMounted { names, unattached, unresolved, why }
+    }
+
     /// A set-up failure.
     pub fn set_up(volume: &str, cause: impl Into<Cause>) -> Self {
         Self::SetUp { volume: volume.to_owned(), cause: cause.into() }

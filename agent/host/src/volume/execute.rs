@@ -242,8 +242,7 @@ fn never_mounted(volumes: &PodVolumes, why: Blocked) -> VolumeError {
         Blocked::TimedOut(_) => "timed out waiting for the condition".to_owned(),
         other => other.to_string(),
     };
-    let (unattached, unresolved) = (String::new(), String::new());
-    VolumeError::NotMounted { names, unattached, unresolved, why }
+    VolumeError::not_mounted(names, why)
 }
 
 /// Rewrites payload volumes with changed content; does not touch other volumes.
@@ -280,9 +279,7 @@ fn set_up(
             return Err(VolumeError::Unsupported { volume: name.to_owned(), kind });
         }
         VolumeKind::Untranslatable(why) => {
-            let (names, why) = (volume.name.clone(), why.clone());
-            let (unattached, unresolved) = (String::new(), names.clone());
-            return Err(VolumeError::NotMounted { names, unattached, unresolved, why });
+            return Err(VolumeError::unresolved(volume.name.clone(), why.clone()));
         }
         VolumeKind::Image { .. } => Ok(()),
         // These wait for programs and drivers: see `mount_remote` and `claimed`; a driver's volumes

@@ -5,7 +5,7 @@
 //! of reads, calls and writes. Bounds: the driver's call and three requests to the API server.
 // k8s: pkg/volume/util/operationexecutor/node_expander.go, pkg/volume/csi/expander.go
 
-use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use pintle_agent_core::storage::csi::ClaimSize;
 use pintle_agent_core::storage::expansion::{self, Order, Plan, Refusal, RefusalKind, Verdict};
 use pintle_agent_core::storage::request::{self, Extras, Places};
@@ -13,6 +13,7 @@ use pintle_agent_core::storage::{Failure, Known, Outcome, Problem, Wanted};
 use pintle_agent_plugins::CallError;
 use pintle_agent_plugins::error::{Code, Origin};
 use pintle_api::events::Kind;
+use pintle_api_types::reference::to_core_object;
 use pintle_daemon::clock;
 
 use super::Shared;
@@ -123,21 +124,9 @@ impl Shared {
         let text = format!("MountVolume.NodeExpandVolume succeeded for volume {name:?} {node}");
         self.parts.recorder.event(&wanted.pod, false, SUCCESS, &text, None);
         if let Some(events) = &self.parts.events {
-            events.event(reference(claim), Kind::Normal, SUCCESS, &text);
+            let about = to_core_object("PersistentVolumeClaim", &claim.metadata);
+            events.event(about, Kind::Normal, SUCCESS, &text);
         }
-    }
-}
-
-fn reference(claim: &PersistentVolumeClaim) -> ObjectReference {
-    let meta = &claim.metadata;
-    ObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("PersistentVolumeClaim".to_owned()),
-        namespace: meta.namespace.clone(),
-        name: meta.name.clone(),
-        uid: meta.uid.clone(),
-        resource_version: meta.resource_version.clone(),
-        field_path: None,
     }
 }
 

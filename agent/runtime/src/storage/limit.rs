@@ -8,38 +8,34 @@
 use pintle_agent_core::storage::Waiting;
 use pintle_agent_core::storage::csi::attachment_name;
 use pintle_agent_core::types::PodUid;
-use pintle_agent_core::volume::{PodVolumes, VolumeKind};
+use pintle_agent_core::volume::PodVolumes;
 
+use super::late::{LateNames, of_drivers};
 use super::{NotReady, Volumes};
 
 impl Volumes {
-    /// The sentence of a pod that has to go to another node.
+    /// The sentence of a pod that fails because another node has to run it.
     pub async fn exhausted(
         &self,
         uid: &PodUid,
         late: &NotReady,
         volumes: &PodVolumes,
     ) -> Option<String> {
-        let mut is_full = false;
         for waiting in late.waiting.iter().filter(|waiting| !waiting.is_attached) {
-            if !is_full && self.is_full_for(uid, waiting, volumes).await {
+            if self.is_full_for(uid, waiting, volumes).await {
                 self.0.parts.refresher.refresh(&waiting.driver);
-                is_full = true;
+                return Some(sentence(late, volumes));
             }
         }
-        is_full.then(|| sentence(late, volumes))
+        None
     }
 
     async fn is_full_for(&self, uid: &PodUid, waiting: &Waiting, volumes: &PodVolumes) -> bool {
-        let mut of_pod = volumes.volumes.iter();
-        let handle = of_pod.find_map(|volume| match &volume.kind {
-            VolumeKind::Csi(csi) if csi.id(uid) == waiting.id => Some(&csi.handle),
-            _ => None,
-        });
-        let Some(handle) = handle else { return false };
+        let found = of_drivers(volumes).find(|(_, volume)| volume.id(uid) == waiting.id);
+        let Some((_, volume)) = found else { return false };
         let parts = &self.0.parts;
         let Ok(spec) = parts.objects.driver_spec(&waiting.driver).await else { return false };
-        let name = attachment_name(handle, &waiting.driver, &parts.node_name);
+        let name = attachment_name(&volume.handle, &waiting.driver, &parts.node_name);
         match parts.objects.attachment(uid, &name).await {
             Ok(attachment) => spec.is_exhausted(&attachment),
             Err(why) => {
@@ -50,18 +46,8 @@ impl Volumes {
     }
 }
 
-/// Volumes by their names in the pod, as the kubelet lists them.
 fn sentence(late: &NotReady, volumes: &PodVolumes) -> String {
-    let named = |is_listed: &dyn Fn(&Waiting) -> bool| {
-        let listed = late.waiting.iter().filter(|waiting| is_listed(waiting));
-        let listed: Vec<&str> = listed.map(|waiting| waiting.name.as_str()).collect();
-        let of_pod = volumes.volumes.iter();
-        let of_pod = of_pod.filter(|volume| listed.contains(&volume.disk_name()));
-        let mut names: Vec<&str> = of_pod.map(|volume| volume.name.as_str()).collect();
-        names.sort_unstable();
-        names.join(" ")
-    };
-    let (unmounted, unattached) = (named(&|_| true), named(&|waiting| !waiting.is_attached));
+    let LateNames { unmounted, unattached } = late.names(volumes);
     format!(
         "Node has reached its volume attachment limit, rejecting pod. unmounted \
          volumes=[{unmounted}], unattached volumes=[{unattached}], failed to process volumes=[]: \

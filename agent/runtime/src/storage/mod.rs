@@ -16,6 +16,7 @@ mod calls;
 mod device;
 mod expand;
 mod follow;
+mod late;
 mod limit;
 mod resync;
 mod wanted;
@@ -43,6 +44,7 @@ use pintle_api::events;
 use pintle_daemon::{clock, tasks};
 use tokio::sync::{Notify, oneshot, watch};
 
+pub use self::late::{LateNames, NotReady};
 pub use pintle_agent_core::explain::volumes::sentences;
 
 /// How long a pod's volumes are waited for in one sync.
@@ -93,15 +95,6 @@ struct Shared {
     known: Notify,
     dirs: CsiDirs,
     parts: Parts,
-}
-
-/// Why a pod's volumes are not there in time.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-// Go: context.DeadlineExceeded, which ends wait.PollUntilContextTimeout
-#[error("context deadline exceeded")]
-pub struct NotReady {
-    /// What is waited for.
-    pub waiting: Vec<Waiting>,
 }
 
 impl Volumes {

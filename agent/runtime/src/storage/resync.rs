@@ -1,9 +1,10 @@
 //! Reads the claims of running pods again, as often as the kubelet syncs a pod.
 //!
-//! Input: the pods that have volumes of claims. Output: `Input::Resynced`, after which volumes that
-//! have grown are expanded, and those of drivers with `requiresRepublish` are published again. The
-//! node authorizer grants claims by `get` only, so nothing can be watched. Bounds: one read at a time,
-//! one for each claim and a second one for a claim that may have grown.
+//! Input: the pods that have volumes of claims. Output: `Input::Republish` for drivers with
+//! `requiresRepublish`, which needs no answer of the API server and comes first; then
+//! `Input::Measured`, after which volumes that have grown are expanded. The node authorizer grants
+//! claims by `get` only, so nothing can be watched. Bounds: one read at a time, one for each claim
+//! and a second one for a claim that may have grown.
 // k8s: pkg/kubelet/volumemanager/populator/desired_state_of_world_populator.go checkVolumeFSResize
 
 use pintle_agent_core::storage::csi::Volume;
@@ -21,12 +22,15 @@ pub(super) async fn run(volumes: &Volumes) {
     loop {
         tokio::time::sleep(jitter::jitter(volumes.0.parts.resync, SPREAD)).await;
         let due = volumes.0.machine.borrow().resyncs();
+        for Resync { pod, .. } in &due {
+            volumes.give(Input::Republish { pod: pod.clone() });
+        }
         for Resync { pod, volumes: known } in due {
             let mut grown = Vec::new();
             for volume in known {
                 grown.extend(grow(volumes, &pod, volume).await);
             }
-            volumes.give(Input::Resynced { pod, volumes: grown });
+            volumes.give(Input::Measured { pod, volumes: grown });
         }
     }
 }

@@ -472,7 +472,7 @@ fn part_of(fs: Option<&FileSystem>, at: UnixNanos, usage: Option<Usage>) -> FsSt
 }
 
 fn time(at: UnixNanos) -> String {
-    at.to_seconds().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    at.to_rfc3339()
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// How long the file server may take to listen.
 const SERVER_WAIT: Duration = Duration::from_secs(10);
 /// Variables that the guest's command gets from here.
-pub(super) const HANDED_ON: [&str; 6] = [
+const HANDED_ON: [&str; 6] = [
     "PINTLE_AGENT",
     "PINTLE_TESTBOX",
     "PINTLE_CACHE",
@@ -102,15 +102,7 @@ impl Run {
         let dir = cache::dir()?.join(format!("vm-run-{}", std::process::id()));
         cache::remove(&dir)?;
         fs::create_dir_all(&dir)?;
-        let mut script = String::new();
-        for name in HANDED_ON {
-            if let Ok(value) = std::env::var(name) {
-                script.push_str(&format!("export {name}={}\n", quote(&value)));
-            }
-        }
-        let words: Vec<String> = options.command.iter().map(|w| quote(w)).collect();
-        script.push_str(&words.join(" "));
-        fs::write(dir.join("cmd.sh"), script)?;
+        fs::write(dir.join("cmd.sh"), exports() + &quoted(&options.command))?;
         fs::write(dir.join("guest.sh"), include_str!("guest.sh"))?;
         File::create(dir.join("out"))?;
         if options.systemd {
@@ -227,6 +219,20 @@ fn pass_on(out: &mut File) -> Result<()> {
     let mut terminal = std::io::stdout().lock();
     terminal.write_all(&text)?;
     Ok(terminal.flush()?)
+}
+
+/// Lines of a shell that set the variables that the guest's command gets.
+pub(super) fn exports() -> String {
+    let line = |name| {
+        let value = std::env::var(name).ok()?;
+        Some(format!("export {name}={}\n", quote(&value)))
+    };
+    HANDED_ON.into_iter().filter_map(line).collect()
+}
+
+/// A command as a shell reads it.
+pub(super) fn quoted(command: &[String]) -> String {
+    command.iter().map(|word| quote(word)).collect::<Vec<_>>().join(" ")
 }
 
 /// One word for the shell.

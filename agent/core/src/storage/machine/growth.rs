@@ -123,13 +123,12 @@ impl State {
         vec![Command::Failed { pod: wanted.pod.clone(), text }]
     }
 
-    /// The claims of a pod were read again: sizes that differ, and whether to publish again.
-    pub(super) fn resync(&mut self, pod: &PodUid, volume: Option<&Volume>) {
+    /// Takes the volume's new size, if it is among those of a pod that were read again.
+    pub(super) fn measure(&mut self, pod: &PodUid, volumes: &[Volume]) {
         let Some(of) = self.uses.get_mut(pod).filter(|of| !of.is_released) else { return };
-        let is_published = of.published == Certainty::Yes;
         let Some(wanted) = &mut of.wanted else { return };
-        of.is_due_again |= wanted.is_republished && is_published;
-        if let Some(volume) = volume {
+        let id = wanted.volume.id(pod);
+        if let Some(volume) = volumes.iter().find(|volume| volume.id(pod) == id) {
             wanted.volume.size.clone_from(&volume.size);
             self.growth.measure(&wanted.volume);
         }

@@ -14,8 +14,8 @@ fn sized(pod: u32, volume: u64, claimed: u64) -> Wanted {
     wanted
 }
 
-fn resynced(wanted: Wanted) -> Input {
-    Input::Resynced { pod: wanted.pod, volumes: vec![wanted.volume] }
+fn measured(wanted: Wanted) -> Input {
+    Input::Measured { pod: wanted.pod, volumes: vec![wanted.volume] }
 }
 
 /// Stages and publishes; returns what comes of it.
@@ -55,10 +55,10 @@ fn claim_without_a_capacity_or_as_large_as_its_volume_is_not_expanded() {
 fn volume_that_grows_under_a_running_pod_is_expanded_and_the_pod_stays_ready() {
     let mut bed = Bed::new();
     bed.bring_up(sized(1, 4, 4));
-    assert_eq!(bed.give(resynced(sized(1, 4, 4))), []);
-    let commands = bed.give(resynced(sized(1, 8, 4)));
+    assert_eq!(bed.give(measured(sized(1, 4, 4))), []);
+    let commands = bed.give(measured(sized(1, 8, 4)));
     assert_eq!(verb(&commands), "expand");
-    assert_eq!(bed.give(resynced(sized(1, 8, 4))), [], "one expansion at a time");
+    assert_eq!(bed.give(measured(sized(1, 8, 4))), [], "one expansion at a time");
     assert_eq!(bed.storage.waiting(&uid(1)), []);
     let commands = bed.answer(&commands, failure(Problem::Final));
     let text = "NodeExpandVolume.NodeExpandVolume failed for volume \"pv\" : no";
@@ -69,8 +69,8 @@ fn volume_that_grows_under_a_running_pod_is_expanded_and_the_pod_stays_ready() {
     let had_final = matches!(call(&commands).2, Call::Expand { had_final_error: true, .. });
     assert!(had_final, "{commands:?}");
     assert_eq!(bed.answer(&commands, Ok(())), []);
-    assert_eq!(bed.give(resynced(sized(1, 8, 8))), []);
-    let commands = bed.give(resynced(sized(1, 16, 8)));
+    assert_eq!(bed.give(measured(sized(1, 8, 8))), []);
+    let commands = bed.give(measured(sized(1, 16, 8)));
     assert!(matches!(call(&commands).2, Call::Expand { had_final_error: false, .. }));
 }
 
@@ -94,7 +94,7 @@ fn expansion_that_is_not_allowed_yet_lets_the_pod_start_and_is_looked_at_again()
     let commands = publish(&mut bed, sized(1, 8, 4));
     assert_eq!(bed.answer(&commands, failure(Problem::Later)), [ready(1)]);
     assert_eq!(bed.pass(Duration::from_secs(600)), []);
-    let commands = bed.give(resynced(sized(1, 8, 4)));
+    let commands = bed.give(measured(sized(1, 8, 4)));
     assert_eq!(verb(&commands), "expand");
     assert_eq!(bed.answer(&commands, Ok(())), []);
 }
@@ -104,7 +104,7 @@ fn driver_that_does_not_expand_volumes_in_use_is_asked_once() {
     let mut bed = Bed::new();
     let commands = publish(&mut bed, sized(1, 8, 4));
     assert_eq!(bed.answer(&commands, failure(Problem::InUse)), [ready(1)]);
-    assert_eq!(bed.give(resynced(sized(1, 16, 4))), []);
+    assert_eq!(bed.give(measured(sized(1, 16, 4))), []);
     let commands = bed.release(1);
     let commands = bed.answer(&commands, Ok(()));
     bed.answer(&commands, Ok(()));
@@ -135,12 +135,11 @@ fn resync_publishes_again_where_the_driver_wants_it_and_leaves_released_pods_alo
     let mut bed = Bed::new();
     bed.bring_up(Wanted { is_republished: true, ..sized(1, 4, 4) });
     assert_eq!(bed.storage.resyncs().len(), 1);
-    let resync = |volumes| Input::Resynced { pod: uid(1), volumes };
-    let commands = bed.give(resync(Vec::new()));
+    let commands = bed.give(Input::Republish { pod: uid(1) });
     assert_eq!(verb(&commands), "publish again");
     assert_eq!(bed.answer(&commands, Ok(())), []);
     let commands = bed.release(1);
     assert_eq!(bed.storage.resyncs(), []);
-    assert_eq!(bed.give(resynced(sized(1, 8, 4))), []);
+    assert_eq!(bed.give(measured(sized(1, 8, 4))), []);
     assert_eq!(verb(&commands), "unpublish");
 }

@@ -86,11 +86,16 @@ pub enum Input {
         /// All its volumes of drivers.
         volumes: Vec<Wanted>,
     },
-    /// A pod's claims were read again while it has its volumes.
-    Resynced {
+    /// It is time to publish the volumes of a running pod again, where their driver wants that.
+    Republish {
         /// The pod.
         pod: PodUid,
-        /// Volumes with sizes to be looked at.
+    },
+    /// The claims of a running pod were read again.
+    Measured {
+        /// The pod.
+        pod: PodUid,
+        /// Its volumes with new sizes.
         volumes: Vec<Volume>,
     },
     /// Nothing of the pod runs any more: its volumes are taken away.
@@ -320,7 +325,10 @@ impl Storage {
                 self.volumes.keys().cloned().collect()
             }
             Input::Wanted { pod, volumes } => self.want(&pod, volumes),
-            Input::Resynced { pod, volumes } => self.resync(&pod, &volumes),
+            Input::Republish { pod } => self.each_of(&pod, |state| state.republish(&pod)),
+            Input::Measured { pod, volumes } => {
+                self.each_of(&pod, |state| state.measure(&pod, &volumes))
+            }
             Input::Released { pod } => self.release(&pod),
             Input::Node(node) => self.read_node(node),
             Input::InUseWritten { number, node } => {
@@ -373,12 +381,12 @@ impl Storage {
         ids
     }
 
-    fn resync(&mut self, pod: &PodUid, volumes: &[Volume]) -> Vec<VolumeId> {
+    /// Changes each volume of a pod; returns them.
+    fn each_of(&mut self, pod: &PodUid, mut change: impl FnMut(&mut State)) -> Vec<VolumeId> {
         let ids: Vec<VolumeId> = self.pods.get(pod).into_iter().flatten().cloned().collect();
         for id in &ids {
-            let volume = volumes.iter().find(|volume| volume.id(pod) == *id);
             if let Some(state) = self.volumes.get_mut(id) {
-                state.resync(pod, volume);
+                change(state);
             }
         }
         ids
@@ -386,13 +394,7 @@ impl Storage {
 
     fn release(&mut self, pod: &PodUid) -> Vec<VolumeId> {
         self.asking.insert(pod.clone());
-        let ids: Vec<VolumeId> = self.pods.get(pod).into_iter().flatten().cloned().collect();
-        for id in &ids {
-            if let Some(state) = self.volumes.get_mut(id) {
-                state.release(pod);
-            }
-        }
-        ids
+        self.each_of(pod, |state| state.release(pod))
     }
 
     /// Makes the next call for a volume, unless one is under way or nothing is to be done.

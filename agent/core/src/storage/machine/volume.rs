@@ -141,6 +141,13 @@ impl State {
         of.wanted = Some(Box::new(wanted));
     }
 
+    /// It is time to publish the volume again for a pod that has it, if its driver wants that.
+    pub(super) fn republish(&mut self, pod: &PodUid) {
+        let Some(of) = self.uses.get_mut(pod).filter(|of| !of.is_released) else { return };
+        let is_wanted = of.wanted.as_ref().is_some_and(|wanted| wanted.is_republished);
+        of.is_due_again |= is_wanted && of.published == Certainty::Yes;
+    }
+
     pub(super) fn release(&mut self, pod: &PodUid) {
         if let Some(of) = self.uses.get_mut(pod)
             && !of.is_released
