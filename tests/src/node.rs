@@ -48,6 +48,8 @@ pub struct Options {
     pub agent: bool,
     /// A name to invoke the agent by, instead of its own.
     pub name: Option<String>,
+    /// Another program in place of the agent, for example the kubelet.
+    pub program: Option<PathBuf>,
     /// True if the runtime uses systemd as its cgroup driver.
     pub systemd: bool,
     /// True if the kernel lets the agent create an io_uring.
@@ -59,10 +61,10 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         let (flags, env) = (Vec::new(), Vec::new());
-        let (config, name) = (json!({}), None);
+        let (config, name, program) = (json!({}), None, None);
         let (version, agent, ring) = (Version::V2_1, true, true);
         let (systemd, is_guarded) = (false, false);
-        Self { version, config, flags, env, agent, name, systemd, ring, is_guarded }
+        Self { version, config, flags, env, agent, name, program, systemd, ring, is_guarded }
     }
 }
 
@@ -142,6 +144,9 @@ impl TestNode {
 
     /// The agent's program, or a link to it that has the wanted name.
     fn program(&self) -> Result<PathBuf> {
+        if let Some(program) = &self.options.program {
+            return Ok(program.clone());
+        }
         let Some(name) = &self.options.name else { return Ok(agent_binary().to_owned()) };
         let link = self.dir().join("bin").join(name);
         if !link.is_symlink() {
