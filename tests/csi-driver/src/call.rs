@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use tonic::{Code, Response, Status};
+use tonic::transport::server::UdsConnectInfo;
+use tonic::{Code, Request, Response, Status};
 
 use crate::faults::{FaultFile, Moment};
 use crate::lifecycle::{Checker, Violation};
@@ -181,7 +182,13 @@ pub(crate) fn internal(error: io::Error) -> Status {
 
 /// What a call is about.
 pub(crate) fn subject(method: &'static str, volume: &str, path: &str) -> Subject {
-    Subject { method, volume: volume.to_owned(), path: path.to_owned() }
+    Subject { method, volume: volume.to_owned(), path: path.to_owned(), caller: 0 }
+}
+
+/// The process at the other end of the socket; 0 if the kernel does not name it.
+pub(crate) fn caller<T>(request: &Request<T>) -> i32 {
+    let peer = request.extensions().get::<UdsConnectInfo>();
+    peer.and_then(|peer| peer.peer_cred?.pid()).unwrap_or(0)
 }
 
 /// A topology of CSI.

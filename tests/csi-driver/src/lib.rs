@@ -7,6 +7,7 @@
 //! In the order of a call:
 //!   settings      flags: name, node, folders, and which capabilities are absent
 //!   registration  plays node-driver-registrar
+//!   authority     lets the kubelet's requests pass the HTTP library
 //!   call          what surrounds each method: log, faults, the lock of the state
 //!   faults        what goes wrong, read from a file that tests write
 //!   lifecycle     the order of calls that CSI demands, checked
@@ -18,6 +19,7 @@
 //! nothing is removed across a mount. Not for production: access to the socket is root.
 #![forbid(unsafe_code)]
 
+mod authority;
 mod call;
 mod capability;
 mod controller;
@@ -34,6 +36,7 @@ mod snapshots;
 mod state;
 mod volumes;
 
+use std::io;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
@@ -50,8 +53,10 @@ use pintle_plugins_v1::csi::{
 use pintle_plugins_v1::registration::registration_server::RegistrationServer;
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
+use tokio_stream::{Stream, StreamExt as _};
 use tonic::transport::Server;
 
+use authority::Lenient;
 pub use settings::{Feature, Settings};
 
 /// Serves until the process ends, or the future is dropped.
@@ -101,8 +106,23 @@ pub fn create(state: &Path, name: &str, bytes: i64, is_block: bool) -> Result<St
     Ok(answer.volume.context("a volume")?.volume_id)
 }
 
+/// Ids of the volumes that a node has staged or published, by the driver's own state.
+pub fn volumes_in_use(state: &Path) -> Result<Vec<String>> {
+    let locked = state::StateFile::new(state).lock()?;
+    let used = locked.state.volumes.iter().filter(|(_, volume)| volume.is_in_use());
+    Ok(used.map(|(id, _)| id.clone()).collect())
+}
+
+/// Has no volume staged or published any more, as after a boot of all nodes. Mounts are the caller's
+/// to take away.
+pub fn forget_nodes(state: &Path) -> Result<()> {
+    let mut locked = state::StateFile::new(state).lock()?;
+    locked.state.volumes.values_mut().for_each(|volume| volume.nodes.clear());
+    Ok(locked.save()?)
+}
+
 /// Listens where an earlier process may have left its socket.
-fn listen(path: &Path) -> Result<UnixListenerStream> {
+fn listen(path: &Path) -> Result<impl Stream<Item = io::Result<Lenient>>> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("cannot create {}", folder.display()))?;
@@ -113,5 +133,5 @@ fn listen(path: &Path) -> Result<UnixListenerStream> {
     }
     let listener = UnixListener::bind(path);
     let listener = listener.with_context(|| format!("cannot listen at {}", path.display()))?;
-    Ok(UnixListenerStream::new(listener))
+    Ok(UnixListenerStream::new(listener).map(|stream| stream.map(Lenient::new)))
 }

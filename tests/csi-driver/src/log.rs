@@ -33,6 +33,8 @@ pub struct Line {
     pub node: String,
     /// Process of the driver.
     pub process: u32,
+    /// Process that called a Node method; 0 for other methods.
+    pub caller: i32,
     /// Counts the calls of a process.
     pub call: u64,
     /// Method of CSI or of the registration.
@@ -66,6 +68,8 @@ pub(crate) struct Subject {
     pub(crate) method: &'static str,
     pub(crate) volume: String,
     pub(crate) path: String,
+    /// Process that calls; 0 where it does not matter.
+    pub(crate) caller: i32,
 }
 
 impl CallLog {
@@ -83,6 +87,7 @@ impl CallLog {
             phase,
             node: self.node.clone(),
             process: std::process::id(),
+            caller: subject.caller,
             call,
             method: subject.method.to_owned(),
             volume: subject.volume.clone(),

@@ -10,9 +10,10 @@ use pintle_plugins_v1::csi::volume_capability::access_mode::Mode;
 use pintle_plugins_v1::csi::*;
 use tonic::{Request, Response, Status};
 
-use crate::call::{Driver, Session, internal, path, subject, topology};
+use crate::call::{Driver, Session, caller, internal, path, subject, topology};
 use crate::capability::{Wish, required};
 use crate::lifecycle::Todo;
+use crate::log::Subject;
 use crate::settings::Feature;
 use crate::state::{Publication, VolumeState};
 use crate::volumes::{condition, signed};
@@ -34,12 +35,13 @@ macro_rules! methods {
                 &self,
                 request: Request<$request>,
             ) -> Result<Response<$response>, Status> {
+                let caller = caller(&request);
                 let request = request.into_inner();
                 let (volume, path): (&str, &str) = {
                     let $r = &request;
                     $about
                 };
-                let subject = subject($method, volume, path);
+                let subject = Subject { caller, ..subject($method, volume, path) };
                 self.serve(subject, request, $effect).await
             })*
         }
