@@ -100,6 +100,7 @@ impl Executor {
             self.unmount_event(order, &text);
             Failure::new("FailedUnmount", text)
         })?;
+        self.recover_records(order, &dirs).await?;
         if let Err(late) = self.volumes.release(&order.uid).await {
             return Err(Failure::new("FailedUnmount", storage::sentences(&late.waiting)));
         }

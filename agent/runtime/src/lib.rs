@@ -15,7 +15,7 @@
 //!     hooks, kill       postStart and preStop, stops
 //!     resize            new limits for what runs
 //!     storage           volumes of CSI drivers: the calls that their state machine asks for
-//!     clean, shims      takes away what is left
+//!     clean, shims      takes away what is left; recover: volumes without a record
 //!   garbage             removes images that nobody uses
 //!   probe               asks containers how they are; http, resolver: how they are reached
 //!   logs                rotates log files; log_files, log_read, log_rotate: their names and content
@@ -48,6 +48,7 @@ pub mod provider;
 pub mod pull_queue;
 pub mod pull_records;
 pub mod puller;
+mod recover;
 mod resize;
 pub mod resolver;
 pub mod shims;

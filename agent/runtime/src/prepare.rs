@@ -12,6 +12,7 @@ use pintle_agent_cluster::objects::{RefusedVolume, ResolvedClaims};
 use pintle_agent_core::storage::csi;
 use pintle_agent_core::timeline::took;
 use pintle_agent_core::types::with_causes;
+use pintle_agent_core::volume::doubled::{self, Doubled};
 use pintle_agent_core::volume::plan::PodVolume;
 use pintle_agent_core::volume::{PodDirs, PodVolumes, VolumeKind};
 use pintle_agent_core::worker::{ATTACHMENT_LIMIT, Failure};
@@ -114,7 +115,12 @@ impl Executor {
         let now = pintle_daemon::clock::now().to_timestamp();
         let (mut volumes, measure) = (self.volumes(pod), self.measure(pod));
         let mut failures = refused(&volumes, claims);
-        let is_refused = |name: &str| claims.refused.iter().any(|refused| refused.volume == name);
+        let doubled = doubled::find(&volumes);
+        failures.extend(doubled.iter().map(refused_double));
+        let is_refused = |name: &str| {
+            claims.refused.iter().any(|refused| refused.volume == name)
+                || doubled.iter().any(|doubled| doubled.volume == name)
+        };
         volumes.volumes.retain(|volume| !is_refused(&volume.name));
         match volume::execute::mount_all(&order.uid, &volumes, measure, &content, now).await {
             Ok(outdated) => drop(self.failed_mounts(order, &outdated)),
@@ -248,6 +254,12 @@ fn refused(volumes: &PodVolumes, claims: &ResolvedClaims) -> Vec<VolumeError> {
         VolumeError::Step { step, volume, cause: Cause::Text(why.clone()) }
     };
     claims.refused.iter().map(refuse).collect()
+}
+
+/// A volume of a driver that the pod has already, under another name.
+fn refused_double(doubled: &Doubled) -> VolumeError {
+    let (step, volume) = ("MountVolume.SetUp", doubled.disk_name.clone());
+    VolumeError::Step { step, volume, cause: Cause::Text(doubled.why.clone()) }
 }
 
 /// The claims that cannot be used, in one sentence.

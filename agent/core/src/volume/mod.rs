@@ -3,6 +3,7 @@
 pub mod claim;
 pub mod csi_dirs;
 pub mod devices;
+pub mod doubled;
 pub mod kind;
 pub mod layout;
 pub mod mounts;

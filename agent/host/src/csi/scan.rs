@@ -53,6 +53,14 @@ pub fn scan(root: &Path) -> Found {
     found
 }
 
+/// Names of the folders of a pod's volumes without a record that can be read.
+pub fn without_record(dirs: &PodDirs) -> Vec<String> {
+    let volumes = folders(&dirs.volumes().join(PLUGIN_DIR)).into_iter();
+    let lost = volumes.filter(|folder| !matches!(read_record(folder), Ok(Some(_))));
+    let name = |folder: PathBuf| Some(folder.file_name()?.to_str()?.to_owned());
+    lost.filter_map(name).collect()
+}
+
 impl Found {
     fn add(&mut self, folder: &Path, pod: Option<PodUid>, is_block: bool) {
         match known(folder, is_block) {
@@ -171,6 +179,18 @@ mod tests {
         );
         let unreadable: Vec<_> = found.unreadable.iter().map(|(path, _)| path.clone()).collect();
         assert_eq!(unreadable, [dirs.volume(&uid, "broken"), dirs.global("d", "lost")]);
+    }
+
+    #[test]
+    fn folders_of_a_pod_without_a_readable_record_are_named() {
+        let root = tempfile::tempdir().expect("a folder");
+        let (csi, uid) = (CsiDirs::new(root.path()), PodUid::parse(UID).expect("a uid"));
+        let record = r#"{"driverName":"d","specVolID":"good","volumeHandle":"h"}"#;
+        put(&csi.volume(&uid, "good").join(RECORD_FILE), record);
+        put(&csi.volume(&uid, "empty").join(RECORD_FILE), "");
+        fs::create_dir_all(csi.target(&uid, "gone")).expect("made");
+        let dirs = PodDirs::new(root.path(), &uid);
+        assert_eq!(without_record(&dirs), ["empty", "gone"]);
     }
 
     #[test]

@@ -34,7 +34,9 @@ use pintle_agent_cluster::node::report::WrittenInUse;
 use pintle_agent_cluster::objects::Objects;
 use pintle_agent_core::explain::volumes::{READY, WAITING};
 use pintle_agent_core::storage::csi::Volume;
-use pintle_agent_core::storage::{Answer, Call, Command, InUse, Input, Outcome, Storage, Waiting};
+use pintle_agent_core::storage::{
+    Answer, Call, Command, InUse, Input, Known, Outcome, Storage, Waiting,
+};
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::volume::csi_dirs::CsiDirs;
@@ -188,6 +190,11 @@ impl Volumes {
             }
             Err(_) => Err(NotReady { waiting: self.waiting(uid) }),
         }
+    }
+
+    /// Makes volumes of a pod known that have no record.
+    pub fn recover(&self, uid: &PodUid, volumes: Vec<Known>) {
+        self.give(Input::Recovered { pod: uid.clone(), volumes });
     }
 
     /// Begins to take away the volumes of pods that are not to be kept: they are unknown, and nothing of

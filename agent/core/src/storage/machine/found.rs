@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Storage;
-use super::volume::{Certainty, Known, Use};
+use super::volume::{Certainty, Known, State, Use};
 use crate::storage::csi::{Lifecycle, VolumeId};
 use pintle_api_types::ids::PodUid;
 
@@ -30,6 +30,17 @@ impl FoundVolume {
 }
 
 impl Storage {
+    /// Takes in volumes of a pod that have no record, unless they are known.
+    pub(super) fn recover(&mut self, pod: &PodUid, volumes: Vec<Known>) {
+        for known in volumes {
+            let found = FoundVolume { known, pod: Some(pod.clone()) };
+            let is_known = |state: &State| state.of(pod).is_some();
+            if !self.volumes.get(&found.id()).is_some_and(is_known) {
+                self.find(vec![found]);
+            }
+        }
+    }
+
     /// Takes in what was found; nothing is done about it yet.
     pub(super) fn find(&mut self, volumes: Vec<FoundVolume>) {
         for found in volumes {

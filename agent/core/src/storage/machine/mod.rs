@@ -77,6 +77,13 @@ pub enum Input {
         /// read stays in use.
         is_whole: bool,
     },
+    /// Volumes of a pod that is about to be released, which have no record that can be read.
+    Recovered {
+        /// The pod.
+        pod: PodUid,
+        /// What may be published to it.
+        volumes: Vec<Known>,
+    },
     /// Every source of pods has reported: what is staged without a pod may be unstaged.
     SourcesReady,
     /// A pod is to have these volumes; said again at each of its syncs.
@@ -318,6 +325,10 @@ impl Storage {
             Input::Found { volumes, is_whole } => {
                 self.find(volumes);
                 self.is_partly_known = !is_whole;
+                Vec::new()
+            }
+            Input::Recovered { pod, volumes } => {
+                self.recover(&pod, volumes);
                 Vec::new()
             }
             Input::SourcesReady => {

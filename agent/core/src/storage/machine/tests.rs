@@ -120,6 +120,22 @@ fn found(pod: Option<u32>) -> FoundVolume {
 }
 
 #[test]
+fn volume_without_a_record_is_taken_away_and_a_known_one_is_left_as_it_is() {
+    let mut bed = Bed::new();
+    let recovered = |pod| Input::Recovered { pod: uid(pod), volumes: vec![found(None).known] };
+    assert_eq!(bed.give(recovered(1)), []);
+    let commands = bed.release(1);
+    assert_eq!(verb(&commands), "unpublish");
+    let commands = bed.answer(&commands, Ok(()));
+    assert!(commands.contains(&Command::Answer { pod: uid(1), answer: Answer::Gone }));
+
+    bed.bring_up(wanted(2));
+    let before = bed.storage.clone();
+    assert_eq!(bed.give(recovered(2)), []);
+    assert_eq!((bed.storage.volumes, bed.storage.pods), (before.volumes, before.pods));
+}
+
+#[test]
 fn pod_comes_and_goes_by_four_calls() {
     let mut bed = Bed::new();
     let commands = bed.want(wanted(1));

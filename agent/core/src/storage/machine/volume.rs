@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::growth::Growth;
 use super::{BACKOFF, Call, Command, Failure, Outcome, Problem, Wanted};
-use crate::storage::csi::Lifecycle;
+use crate::storage::csi::{Lifecycle, Volume};
 use crate::sync::backoff::Pause;
 use pintle_api_types::ids::{Mono, PodUid};
 
@@ -42,7 +42,11 @@ pub struct Known {
 impl Known {
     /// What is to be known to take a wanted volume away again.
     pub fn of(wanted: &Wanted) -> Self {
-        let volume = &wanted.volume;
+        Self::of_volume(&wanted.volume)
+    }
+
+    /// The same of a volume.
+    pub fn of_volume(volume: &Volume) -> Self {
         Self {
             driver: volume.driver.clone(),
             handle: volume.handle.clone(),
