@@ -81,13 +81,13 @@ impl<'a> Driver<'a> {
     }
 
     /// Kills the process and starts another one.
-    fn restart(&mut self) {
+    pub fn restart(&mut self) {
         self.child.kill().and_then(|()| self.child.wait()).expect("killed");
         self.child = spawn(self.test, &self.flags);
     }
 
     /// Kills the process and takes its registration from the node.
-    fn stop(&mut self) {
+    pub fn stop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
         let socket = self.test.on_node(&format!("{REGISTRY}/{}-reg.sock", self.name));
