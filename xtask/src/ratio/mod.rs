@@ -17,7 +17,7 @@ mod measure;
 mod phases;
 mod pods;
 mod side;
-mod watch;
+pub mod watch;
 mod writes;
 
 use std::fs;

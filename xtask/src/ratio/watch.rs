@@ -19,7 +19,7 @@ use crate::cluster::Cluster;
 
 /// Time at which a pod was first seen in each state; a recreated pod needs another name.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Seen {
+pub struct Seen {
     /// It was there.
     pub added: Option<Instant>,
     /// Its phase was Running.
@@ -35,11 +35,11 @@ pub(super) struct Seen {
 }
 
 /// All pods that were seen, by name.
-pub(super) type Pods = BTreeMap<String, Seen>;
+pub type Pods = BTreeMap<String, Seen>;
 
 /// A running watch; dropping it ends it. An overloaded API server closes watches by itself: the
 /// watch then resumes at its last version, and its stamps are late by that.
-pub(super) struct Watch<'a> {
+pub struct Watch<'a> {
     cluster: &'a Cluster,
     path: String,
     version: String,
@@ -49,14 +49,14 @@ pub(super) struct Watch<'a> {
 
 impl<'a> Watch<'a> {
     /// Watches a namespace.
-    pub(super) fn of(cluster: &'a Cluster, namespace: &str) -> Result<Self> {
+    pub fn of(cluster: &'a Cluster, namespace: &str) -> Result<Self> {
         let path = format!("/api/v1/namespaces/{namespace}/pods?watch=1");
         let stream = Stream::open(cluster, &path)?;
         Ok(Self { cluster, path, version: String::new(), stream, pods: Pods::new() })
     }
 
     /// Reads events until no pod is missing, and returns the state of all pods.
-    pub(super) fn until(
+    pub fn until(
         &mut self,
         what: &str,
         limit: Duration,
