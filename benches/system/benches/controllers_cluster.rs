@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use hyper::Method;
 use pintle_api::{Access, ClientOptions};
-use pintle_benches::table::{Goal, Row};
-use pintle_benches::{bench_report, count};
+use pintle_system_benches::table::{Goal, Row};
+use pintle_system_benches::{bench_report, count};
 use serde_json::{Value, json};
 use xtask::cluster::Cluster;
 use xtask::shell;
@@ -82,7 +82,7 @@ fn release() -> Result<PathBuf> {
     }
     let mut cmd = Command::new(env!("CARGO"));
     cmd.args(["build", "--quiet", "--offline", "--release", "-p", "pintle-controllers"]);
-    cmd.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    cmd.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     shell::capture(&mut cmd)?;
     let bench = std::env::current_exe()?;
     let target = bench.ancestors().nth(3).context("a folder of the build")?;

@@ -18,10 +18,10 @@ use nix::fcntl::RenameFlags;
 use nix::sys::stat::Mode;
 use nix::sys::uio::pwrite;
 use nix::unistd::fdatasync;
-use pintle_benches::rounds;
 use pintle_daemon::blocking::{Place, Pool};
 use pintle_daemon::durable;
 use pintle_ring::{At, Batch, Chain, Files, How};
+use pintle_system_benches::rounds;
 use tokio::runtime::{Builder, Runtime};
 
 /// Bytes of a small file.

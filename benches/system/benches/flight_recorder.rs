@@ -20,10 +20,10 @@ use pintle_agent_core::flight::{Flight, Frame, Redactor, Start, read};
 use pintle_agent_core::types::{Now, UnixNanos};
 use pintle_agent_core::worker::{Input, Pods};
 use pintle_agent_host::flight::Folder;
-use pintle_benches::load::{self, Cpu};
-use pintle_benches::table::{Goal, Row};
-use pintle_benches::{bench_report, count, names, put_pod, rounds, seen};
 use pintle_daemon::blocking::{self, Place};
+use pintle_system_benches::load::{self, Cpu};
+use pintle_system_benches::table::{Goal, Row};
+use pintle_system_benches::{bench_report, count, names, put_pod, rounds, seen};
 use pintle_tests::{LONG, Options, TestNode, until};
 
 const START: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(180));

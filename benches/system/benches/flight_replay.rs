@@ -16,8 +16,8 @@ use pintle_agent_core::flight::{Flight, Redactor, Start};
 use pintle_agent_core::types::{Mono, NodeFacts, Now, PodUid, UnixNanos};
 use pintle_agent_core::worker::{Input, Pods, Settings};
 use pintle_agent_core::{admit, sync};
-use pintle_benches::table::{Goal, Row};
-use pintle_benches::{bench_report, count};
+use pintle_system_benches::table::{Goal, Row};
+use pintle_system_benches::{bench_report, count};
 use serde_json::json;
 
 const GOAL_SECONDS: f64 = 10.0;

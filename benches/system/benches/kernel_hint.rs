@@ -5,7 +5,7 @@
 //! end falls anywhere between two lists, so its delay is uniform over the period. Goal: eBPF p50 <=
 //! 200 us. Needs root; without it the benchmark says so and measures nothing.
 
-#[path = "../../ebpf/tests/common/mod.rs"]
+#[path = "../../../ebpf/tests/common/mod.rs"]
 mod common;
 
 use std::cell::RefCell;

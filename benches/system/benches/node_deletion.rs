@@ -11,10 +11,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use pintle_benches::raw::{self, Template, Turn};
-use pintle_benches::table::{Goal, Row, Spread};
-use pintle_benches::{bench_report, count, ms, names, now, parallel, put_pod, rounds, seen};
 use pintle_cri::v1;
+use pintle_system_benches::raw::{self, Template, Turn};
+use pintle_system_benches::table::{Goal, Row, Spread};
+use pintle_system_benches::{bench_report, count, ms, names, now, parallel, put_pod, rounds, seen};
 use pintle_tests::manifest::{container_id, is_running};
 use pintle_tests::{RawCri, TestNode};
 

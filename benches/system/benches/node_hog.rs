@@ -11,8 +11,8 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
-use pintle_benches::table::{Goal, Row, Spread};
-use pintle_benches::{bench_report, rounds};
+use pintle_system_benches::table::{Goal, Row, Spread};
+use pintle_system_benches::{bench_report, rounds};
 use pintle_tests::cluster::TestCluster;
 use pintle_tests::manifest::{With, container, pod};
 use pintle_tests::{LONG, until};

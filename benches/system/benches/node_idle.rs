@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use futures_util::future::try_join_all;
-use pintle_benches::load::Cpu;
-use pintle_benches::table::{Goal, Row, Spread};
-use pintle_benches::{bench_report, load, ms, names, now, put_pod, rounds, seen};
 use pintle_cri::{Client, Deadlines, v1};
+use pintle_system_benches::load::Cpu;
+use pintle_system_benches::table::{Goal, Row, Spread};
+use pintle_system_benches::{bench_report, load, ms, names, now, put_pod, rounds, seen};
 use pintle_tests::{LONG, Options, TestNode};
 use serde_json::json;
 use tokio::runtime::Builder;

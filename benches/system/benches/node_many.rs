@@ -11,10 +11,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use pintle_benches::load::{self, Cpu};
-use pintle_benches::table::{Goal, Row};
-use pintle_benches::{bench_report, count, names};
 use pintle_cri::v1;
+use pintle_system_benches::load::{self, Cpu};
+use pintle_system_benches::table::{Goal, Row};
+use pintle_system_benches::{bench_report, count, names};
 use pintle_tests::manifest::{With as _, container, pod};
 use pintle_tests::node::Options;
 use pintle_tests::{RawCri, TestNode};

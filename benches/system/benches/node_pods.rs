@@ -9,9 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use pintle_benches::load::Cpu;
-use pintle_benches::table::{Goal, Row, Spread};
-use pintle_benches::{bench_report, count, names, put_pod, rounds, seen};
+use pintle_system_benches::load::Cpu;
+use pintle_system_benches::table::{Goal, Row, Spread};
+use pintle_system_benches::{bench_report, count, names, put_pod, rounds, seen};
 use pintle_tests::{LONG, Options, TestNode};
 use serde_json::json;
 use xtask::node::agent::READ_ONLY_PORT;

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use futures_util::future::join_all;
-use pintle_benches::load::{self, Cpu};
-use pintle_benches::table::{Goal, Row};
-use pintle_benches::{bench_report, count, names, seen};
 use pintle_cri::v1;
+use pintle_system_benches::load::{self, Cpu};
+use pintle_system_benches::table::{Goal, Row};
+use pintle_system_benches::{bench_report, count, names, seen};
 use pintle_tests::manifest::{With as _, container, pod};
 use pintle_tests::{RawCri, TestNode};
 use serde_json::json;

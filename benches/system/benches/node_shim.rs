@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
-use pintle_benches::table::{Goal, Row, Spread};
-use pintle_benches::{bench_report, ms, names, now, put_pod, raw, rounds, seen};
 use pintle_cri::v1;
+use pintle_system_benches::table::{Goal, Row, Spread};
+use pintle_system_benches::{bench_report, ms, names, now, put_pod, raw, rounds, seen};
 use pintle_tests::{LONG, RawCri, TestNode};
 use xtask::node::process;
 

@@ -9,10 +9,10 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use pintle_benches::raw::{self, RawStarted, Template, Turn};
-use pintle_benches::table::{Goal, Row, Spread};
-use pintle_benches::{Stamp, bench_report, ms, names, now, parallel, put_pod, rounds, seen};
 use pintle_cri::v1;
+use pintle_system_benches::raw::{self, RawStarted, Template, Turn};
+use pintle_system_benches::table::{Goal, Row, Spread};
+use pintle_system_benches::{Stamp, bench_report, ms, names, now, parallel, put_pod, rounds, seen};
 use pintle_tests::manifest::{container_id, is_running};
 use pintle_tests::{LONG, RawCri, TestNode, until};
 

@@ -11,9 +11,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use pintle_benches::load::Cpu;
-use pintle_benches::table::{Goal, Row, Spread};
-use pintle_benches::{bench_report, count, ms, names, now, put_pod, rounds, seen};
+use pintle_system_benches::load::Cpu;
+use pintle_system_benches::table::{Goal, Row, Spread};
+use pintle_system_benches::{bench_report, count, ms, names, now, put_pod, rounds, seen};
 use pintle_tests::node::agent_binary;
 use pintle_tests::{LONG, Options, TestNode};
 use serde_json::json;

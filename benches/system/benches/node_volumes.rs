@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use pintle_benches::table::{Goal, Row, Spread};
-use pintle_benches::{bench_report, count};
+use pintle_system_benches::table::{Goal, Row, Spread};
+use pintle_system_benches::{bench_report, count};
 use xtask::cluster::{Agent, Cluster};
 use xtask::node::agent;
 use xtask::shell::{say, timed};

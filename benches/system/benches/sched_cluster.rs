@@ -28,8 +28,8 @@ use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 use pintle_api::{Access, ClientOptions};
-use pintle_benches::bench_report;
-use pintle_benches::table::{Goal, Row, Spread};
+use pintle_system_benches::bench_report;
+use pintle_system_benches::table::{Goal, Row, Spread};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use xtask::cluster::Cluster;
@@ -147,7 +147,7 @@ fn release() -> Result<PathBuf> {
     }
     let mut cmd = Command::new(env!("CARGO"));
     cmd.args(["build", "--quiet", "--offline", "--release", "-p", "pintle-scheduler"]);
-    cmd.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    cmd.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     shell::capture(&mut cmd)?;
     let bench = std::env::current_exe()?;
     let profile = bench.ancestors().nth(2).context("a folder of the build")?;

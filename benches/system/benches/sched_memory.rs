@@ -16,10 +16,10 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use pintle_benches::load::{Cpu, memory_mib};
-use pintle_benches::memory_api::{MemoryApi, Size, wait_until_bound};
-use pintle_benches::table::{Goal, Row, Spread};
-use pintle_benches::{bench_report, count};
+use pintle_system_benches::load::{Cpu, memory_mib};
+use pintle_system_benches::memory_api::{MemoryApi, Size, wait_until_bound};
+use pintle_system_benches::table::{Goal, Row, Spread};
+use pintle_system_benches::{bench_report, count};
 use serde_json::json;
 use xtask::shell;
 use xtask::upstream::Program;
@@ -153,7 +153,7 @@ fn release() -> Result<PathBuf> {
     }
     let mut cmd = Command::new(env!("CARGO"));
     cmd.args(["build", "--quiet", "--offline", "--release", "-p", "pintle-scheduler"]);
-    cmd.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    cmd.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     shell::capture(&mut cmd)?;
     let bench = std::env::current_exe()?;
     let profile = bench.ancestors().nth(2).context("a folder of the build")?;

@@ -64,7 +64,8 @@ impl Lenient {
 /// Bytes of the first frame, if it is complete.
 fn frame_length(bytes: &[u8]) -> Option<usize> {
     let header = bytes.get(..FRAME_HEADER_BYTES)?;
-    let payload = usize::from(header[0]) << 16 | usize::from(header[1]) << 8 | usize::from(header[2]);
+    let payload =
+        usize::from(header[0]) << 16 | usize::from(header[1]) << 8 | usize::from(header[2]);
     let length = FRAME_HEADER_BYTES + payload;
     (bytes.len() >= length).then_some(length)
 }

@@ -4,7 +4,7 @@
 //! the same node, one after the other, with the same runtime, API server and pods; all pods go in
 //! between. A warm-up round, which counts for neither, comes before the first; the agent that
 //! begins alternates from round to round. Output: one table of ratios, a JSON file with its
-//! circumstances, and a chart. Here and not in `pintle-benches`, because nothing of it needs the
+//! circumstances, and a chart. Here and not in `pintle-system-benches`, because nothing of it needs the
 //! agent's code: it watches the API server, reads `/proc` and the audit log.
 //!
 //! - `pods`, `watch`: the pods, and the times at which the API server reports their states

@@ -1,7 +1,7 @@
 //! `cargo xtask bench [NAME...]`: the benchmarks, each a comparison made in one run on one machine.
 //!
-//! It runs the bench targets of the crate `pintle-benches` in the release profile and asks cargo
-//! for them, so that a new file needs no entry here. Those whose name starts with `node_` start a
+//! It runs the workspace's bench targets in the release profile and asks cargo for them, so that a
+//! new file needs no entry here. Those whose name starts with `node_` start a
 //! private containerd and need root; the agent inside is a release build, or the program that
 //! `PINTLE_AGENT` names. Without names all run, one after the other: two cores cannot measure two
 //! things.
@@ -9,7 +9,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use super::prepare;
 use crate::cluster::Agent;
@@ -26,14 +26,14 @@ const AGENT: &str = "PINTLE_AGENT";
 
 /// Runs the named benchmarks, or all.
 pub(super) fn run(names: &[&str]) -> Result<ExitCode> {
-    let mut known = super::targets("bench")?;
-    known.push(IN_A_CLUSTER.to_owned());
-    if let Some(wrong) = names.iter().find(|n| !known.iter().any(|k| k == *n)) {
+    let targets = super::targets("bench")?;
+    let mut known: Vec<_> = targets.iter().map(|target| target.name.as_str()).collect();
+    known.push(IN_A_CLUSTER);
+    if let Some(wrong) = names.iter().find(|name| !known.contains(*name)) {
         bail!("there is no benchmark {wrong}; there are: {}", known.join(" "));
     }
     prepare::build_tools()?;
-    let chosen = known.iter().filter(|k| names.is_empty() || names.contains(&k.as_str()));
-    for name in chosen {
+    for name in known.into_iter().filter(|known| names.is_empty() || names.contains(known)) {
         if name.starts_with(ON_A_NODE) {
             apt::require_root("name the other benchmarks")?;
             prepare::node_tools()?;
@@ -43,7 +43,9 @@ pub(super) fn run(names: &[&str]) -> Result<ExitCode> {
             in_a_cluster()?;
             continue;
         }
-        let mut bench = cargo(&["bench", "--package", "pintle-benches", "--bench", name]);
+        let package = targets.iter().find(|target| target.name == name).map(|t| &t.package);
+        let package = package.context("each benchmark but one is a target")?;
+        let mut bench = cargo(&["bench", "--package", package, "--bench", name]);
         if name.starts_with(ON_A_NODE) && std::env::var_os(AGENT).is_none() {
             bench.env(AGENT, agent::build_release()?);
         }

@@ -76,15 +76,27 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     }
 }
 
-/// Names of the workspace's targets of one kind (`test`, `bench`), as cargo knows them.
-fn targets(kind: &str) -> Result<Vec<String>> {
+/// A target of the workspace.
+struct Target {
+    package: String,
+    name: String,
+}
+
+/// The workspace's targets of one kind (`test`, `bench`), as cargo knows them.
+fn targets(kind: &str) -> Result<Vec<Target>> {
     let text = capture(&mut cargo(&["metadata", "--no-deps", "--format-version", "1"]))?;
     let metadata: Value = serde_json::from_str(&text).context("read cargo metadata")?;
     let packages = metadata["packages"].as_array().context("packages")?;
-    let targets = packages.iter().filter_map(|p| p["targets"].as_array()).flatten();
-    let is_kind = |t: &&Value| t["kind"].as_array().is_some_and(|k| k.iter().any(|k| k == kind));
-    let names = targets.filter(is_kind).filter_map(|t| t["name"].as_str());
-    Ok(names.map(str::to_owned).collect())
+    let is_kind = |t: &Value| t["kind"].as_array().is_some_and(|k| k.iter().any(|k| k == kind));
+    let mut found = Vec::new();
+    for package in packages {
+        let all = package["targets"].as_array().into_iter().flatten();
+        for target in all.filter(|target| is_kind(target)) {
+            let text = |value: &Value| value.as_str().map(str::to_owned).context("a name");
+            found.push(Target { package: text(&package["name"])?, name: text(&target["name"])? });
+        }
+    }
+    Ok(found)
 }
 
 fn fetch() -> Result<ExitCode> {

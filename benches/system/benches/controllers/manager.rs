@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
-use pintle_benches::load::memory_mib;
+use pintle_system_benches::load::memory_mib;
 use xtask::cluster::Cluster;
 
 /// A manager that uses no more CPU seconds than this in that time is at rest.

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use kube::Api;
-use pintle_benches::table::{Goal, Row, Spread};
+use pintle_system_benches::table::{Goal, Row, Spread};
 use serde_json::json;
 use xtask::cluster::Cluster;
 

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use pintle_benches::load::{Cpu, memory_mib};
 use pintle_csi_driver::log::{Line, Phase};
+use pintle_system_benches::load::{Cpu, memory_mib};
 use serde_json::Value;
 use xtask::ratio::watch::{Pods, Seen, Watch};
 use xtask::shell::say;

@@ -47,8 +47,8 @@ pub(super) enum Choice {
 impl Choice {
     /// Arguments with which cargo builds the same targets; fails if there are none.
     pub(super) fn args(self) -> Result<Vec<String>> {
-        let targets = crate::task::targets("test")?;
-        let chosen = targets.into_iter().filter(|target| self.has_target(target));
+        let targets = crate::task::targets("test")?.into_iter().map(|target| target.name);
+        let chosen = targets.filter(|target| self.has_target(target));
         let tests: Vec<String> = chosen.flat_map(|t| ["--test".to_owned(), t]).collect();
         ensure!(!tests.is_empty(), "there is no test target of {self:?}");
         let inside: &[&str] = if self.has_inside() { &["--lib", "--bins"] } else { &[] };
