@@ -24,6 +24,7 @@ use crate::process::Question;
 
 const CONTROLLERS: &str = "/debug/controllers/";
 const EXPLAIN: &str = "/pintle/explain";
+const COLLECTOR: &str = "garbage-collector-controller";
 
 /// Dependencies of the reads for explain.
 pub(crate) struct Explainer {
@@ -80,7 +81,9 @@ fn asked(frame: &mut Frame, query: &Query, now: Now) -> Result<Investigation, St
     if states.is_empty() {
         return Err(format!("{} does not run here", subject.controller));
     }
-    Ok(Investigation { subject, key, states, lease: None })
+    let collector = frame.stats(now).into_iter().find(|one| one.name == COLLECTOR);
+    let collector_queue = collector.map(|one| one.stats.queue.depth);
+    Ok(Investigation { subject, key, states, lease: None, collector_queue })
 }
 
 fn page(frame: &Frame, question: &Question, now: Now) -> Answer {

@@ -139,3 +139,34 @@ fn root_ca(options: &Options, authority: Option<&[u8]>) -> Result<Vec<u8>> {
 fn read(path: &Path, flag: &str) -> Result<Vec<u8>> {
     fs::read(path).with_context(|| format!("{flag}: cannot read {}", path.display()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::{Command, parse};
+
+    const KEY: &str =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/loops/src/service_account_token/testdata/rsa.pem");
+
+    /// Upstream keeps them whole, so that its memory grows with their bytes (k#115699).
+    #[test]
+    fn config_maps_and_secrets_are_followed_by_their_metadata() {
+        let args = [format!("--service-account-private-key-file={KEY}")];
+        let options = match parse(&args).expect("nothing is wrong") {
+            Command::Run(options) => options,
+            Command::Print(text) => panic!("it prints {text}"),
+        };
+        let frame = frame(&options, None).expect("the files are there");
+        assert!(frame.reads_all_metadata());
+        let kinds = frame.kinds();
+        let filters: Vec<_> = kinds
+            .iter()
+            .filter(|kind| kind.group.is_empty())
+            .filter(|kind| ["configmaps", "secrets"].contains(&kind.plural))
+            .map(|kind| kind.fields)
+            .collect();
+        let expected =
+            ["metadata.name=kube-root-ca.crt", "type=kubernetes.io/service-account-token"];
+        assert_eq!(filters, expected, "only these are followed whole");
+    }
+}

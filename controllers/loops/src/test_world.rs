@@ -132,7 +132,8 @@ impl World {
         driven
     }
 
-    fn answer(&mut self, request: &Request) -> Answer {
+    /// Answers a request.
+    pub(crate) fn answer(&mut self, request: &Request) -> Answer {
         if let Some(error) = (self.refuse)(request) {
             return Err(error);
         }

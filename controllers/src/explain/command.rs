@@ -136,7 +136,8 @@ async fn decide(
     let mut states: Vec<_> = states.collect();
     // The queue of this frame is not a manager's: no worker takes keys from it.
     states.iter_mut().for_each(|state| state.waits.clear());
-    let asked = Investigation { subject, key, states, lease: lease(client).await };
+    let (lease, collector_queue) = (lease(client).await, None);
+    let asked = Investigation { subject, key, states, lease, collector_queue };
     Ok(investigate(asked, client, |_| client.clone(), &discovery).await?)
 }
 

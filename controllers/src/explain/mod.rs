@@ -61,6 +61,8 @@ pub(crate) struct Investigation {
     pub(crate) states: Vec<KeyState>,
     /// The lease of the managers, where no manager answers.
     pub(crate) lease: Option<LeaseState>,
+    /// Objects in the queue of the garbage collector, where it runs.
+    pub(crate) collector_queue: Option<usize>,
 }
 
 /// Reads what is missing, and explains.
@@ -73,9 +75,9 @@ pub(crate) async fn investigate(
     client_of: impl Fn(&str) -> kube::Client,
     discovery: &Discovery,
 ) -> Result<Explanation, ExplainError> {
-    let Investigation { subject, key, states, lease } = asked;
+    let Investigation { subject, key, states, lease, collector_queue } = asked;
     let mut evidence = read_evidence(client, subject, &key).await?;
-    evidence.lease = lease;
+    (evidence.lease, evidence.collector_queue) = (lease, collector_queue);
     if subject.kind == NAMESPACES {
         read_content(client, key.name(), discovery, &mut evidence).await;
     }

@@ -139,3 +139,13 @@ fn entries_of_controllers_that_change_nothing_are_reported() {
     let has = |word: &str| options.warnings.iter().any(|line| line.contains(word));
     assert!(has("node-route-controller") && has("has no effect"), "{:?}", options.warnings);
 }
+
+/// The garbage collector is as fast as this limit allows (k#126114).
+#[test]
+fn limit_of_requests_is_upstreams_unless_it_is_given() {
+    let rate = |args: &[&str]| {
+        run(args).expect("nothing is wrong").rate.map(|rate| (rate.per_second, rate.burst))
+    };
+    assert_eq!(rate(&[]), Some((20.0, 30)));
+    assert_eq!(rate(&["--kube-api-qps=500", "--kube-api-burst=900"]), Some((500.0, 900)));
+}

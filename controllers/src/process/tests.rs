@@ -80,3 +80,16 @@ fn queues_have_upstreams_metrics() {
         assert!(text.contains(line), "{line}\n{text}");
     }
 }
+
+/// k#126114: how many objects wait for the garbage collector shows in upstream's metric.
+#[test]
+fn queue_of_the_garbage_collector_has_upstreams_metric() {
+    let (state, _questions) = State::new(&options(&[]));
+    let mut stats = pintle_controllers_core::frame::ControllerStats::default();
+    stats.queue.depth = 180_000;
+    let queue =
+        pintle_controllers_core::frame::NamedStats { name: "garbage-collector-controller", stats };
+    QueueMetrics::register(&state.metrics).update(&[queue]);
+    let line = "workqueue_depth{name=\"garbage_collector_attempt_to_delete\"} 180000";
+    assert!(state.metrics.text().contains(line), "{}", state.metrics.text());
+}

@@ -28,6 +28,8 @@ pub struct Evidence {
     pub failed_groups: BTreeMap<String, String>,
     /// The lease of the managers, where it is known.
     pub lease: Option<LeaseState>,
+    /// Objects in the queue of the garbage collector, where it runs.
+    pub collector_queue: Option<usize>,
 }
 
 /// Objects of one kind in a namespace.

@@ -288,6 +288,30 @@ fn waits_are_told_with_their_end() {
     }
 }
 
+/// k#126114: the queue may be half an hour long.
+#[test]
+fn deletion_that_waits_for_the_garbage_collector_names_its_queue() {
+    let held = |finalizer: &str| {
+        json!({"metadata": {"name": "web", "namespace": "n", "finalizers": [finalizer],
+            "deletionTimestamp": "2026-01-01T00:00:00Z"}})
+    };
+    let end = |finalizer: &str, collector_queue| {
+        let evidence = Evidence { collector_queue, ..of_object(held(finalizer)) };
+        explained("deploy", &evidence, &[]).waits_for
+    };
+    for (queue, expected) in [
+        (0, "its queue is empty."),
+        (1, "one object is in its queue."),
+        (180_000, "180000 objects are in its queue, which --kube-api-qps slows down."),
+    ] {
+        let expected = format!("The garbage collector has to end the deletion; {expected}");
+        assert_eq!(end("foregroundDeletion", Some(queue)), [&*expected]);
+        assert_eq!(end("orphan", Some(queue)), [&*expected]);
+    }
+    assert_eq!(end("foregroundDeletion", None), [""; 0], "it does not run here");
+    assert_eq!(end("x/y", Some(9)), [""; 0], "it does not remove this finalizer");
+}
+
 #[test]
 fn lease_without_a_leader_is_named() {
     let lease = |holder: &str, expired_seconds| LeaseState {

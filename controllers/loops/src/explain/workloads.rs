@@ -14,6 +14,9 @@ use super::evidence::{condition, number, text, true_condition};
 use super::subject::Subject;
 use super::{Evidence, Explanation, names, namespace, pods};
 
+/// Finalizers that the garbage collector removes.
+const COLLECTED: [&str; 2] = ["foregroundDeletion", "orphan"];
+
 /// Adds what is the case.
 pub(super) fn describe(subject: &Subject, evidence: &Evidence, explanation: &mut Explanation) {
     let Some(object) = &evidence.object else { return };
@@ -30,6 +33,16 @@ pub(super) fn describe(subject: &Subject, evidence: &Evidence, explanation: &mut
         kind if kind == SERVICE_ACCOUNTS => {}
         _ => facts.replica_set(explanation),
     }
+}
+
+/// The part of the garbage collector in a deletion.
+fn collection(queue: usize) -> String {
+    let queue = match queue {
+        0 => "its queue is empty".to_owned(),
+        1 => "one object is in its queue".to_owned(),
+        queue => format!("{queue} objects are in its queue, which --kube-api-qps slows down"),
+    };
+    format!("The garbage collector has to end the deletion; {queue}.")
 }
 
 struct Facts<'a> {
@@ -61,6 +74,10 @@ impl Facts<'_> {
                     names(&finalizers)
                 ),
             });
+            let is_collected = finalizers.iter().any(|name| COLLECTED.contains(name));
+            if let Some(queue) = self.evidence.collector_queue.filter(|_| is_collected) {
+                explanation.waits_for.push(collection(queue));
+            }
         }
         let (new, seen) = (&metadata["generation"], &self.object["status"]["observedGeneration"]);
         if let (Some(new), true) = (new.as_i64(), seen.is_i64())

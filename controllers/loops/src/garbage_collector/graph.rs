@@ -43,6 +43,8 @@ pub(super) enum GraphTask {
     Delete(Uid),
     /// The same, after a back-off.
     DeleteLater(Uid),
+    /// Find out whether an owner exists that no watch has shown yet.
+    Verify(Uid),
     /// The dependents of the object are to be orphaned.
     Orphan(Uid),
 }
@@ -181,7 +183,7 @@ impl Graph {
     }
 
     /// Adds a dependent to its owners; an owner that is not known gets a virtual node, which is
-    /// examined by a live read.
+    /// examined by a live read unless a watch shows the owner before.
     // k8s: graph_builder.go addDependentToOwners
     fn add_to_owners(&mut self, dependent: &Identity, owners: &[OwnerReference]) {
         let mut is_doubtful = false;
@@ -222,7 +224,7 @@ impl Graph {
             is_virtual: true,
         };
         self.nodes.insert(owner.uid.clone(), Box::new(node));
-        self.wake(owner.uid.clone());
+        self.tasks.push(GraphTask::Verify(owner.uid.clone()));
     }
 
     // k8s: graph_builder.go reportInvalidNamespaceOwnerRef
@@ -262,7 +264,7 @@ impl Graph {
     pub(super) fn forget(&mut self, identity: &Identity) {
         let Some(node) = self.nodes.get_mut(&identity.uid) else { return };
         node.is_virtual = true;
-        self.wake(identity.uid.clone());
+        self.tasks.push(GraphTask::Verify(identity.uid.clone()));
     }
 
     fn remove_node(&mut self, identity: &Identity) {

@@ -74,6 +74,8 @@ pub struct GarbageCollector {
     waiting: BTreeMap<Kind, BTreeSet<NodeKey>>,
     /// Keys that wait for a kind to be discovered.
     unmapped: BTreeSet<NodeKey>,
+    /// Owners that are only queued because no watch had shown them, and were not examined yet.
+    unverified: BTreeSet<Uid>,
     woken: Vec<NodeKey>,
 }
 
@@ -101,6 +103,7 @@ impl GarbageCollector {
             names: HashMap::new(),
             waiting: BTreeMap::new(),
             unmapped: BTreeSet::new(),
+            unverified: BTreeSet::new(),
             woken: Vec::new(),
         }
     }
@@ -145,7 +148,14 @@ impl GarbageCollector {
         let tasks = self.graph.borrow_mut().take_tasks();
         for task in tasks {
             match task {
-                GraphTask::Delete(uid) => wake.now(self.key(uid, NodeReason::Delete)),
+                GraphTask::Verify(uid) => {
+                    self.unverified.insert(uid.clone());
+                    wake.now(self.key(uid, NodeReason::Delete));
+                }
+                GraphTask::Delete(uid) => {
+                    self.unverified.remove(&uid);
+                    wake.now(self.key(uid, NodeReason::Delete));
+                }
                 GraphTask::DeleteLater(uid) => wake.backoff(self.key(uid, NodeReason::Delete)),
                 GraphTask::Orphan(uid) => wake.now(self.key(uid, NodeReason::Orphan)),
             }
@@ -156,6 +166,14 @@ impl GarbageCollector {
         let graph = self.graph.borrow();
         let namespace = graph.get(&uid).map(|node| node.identity.namespace.clone());
         NodeKey { uid, reason, namespace: namespace.unwrap_or_default() }
+    }
+
+    /// The node was queued as an owner that might not exist, and a watch has shown it since. At a
+    /// start these are all owners that are listed after their dependents: a read of each would
+    /// delay every cascade behind it by the limit of requests.
+    fn is_verified(&self, uid: &Uid) -> bool {
+        self.unverified.contains(uid)
+            && self.graph.borrow().get(uid).is_none_or(|node| !node.is_virtual)
     }
 
     /// The resource of a node; none when the key has to wait for it.
@@ -251,6 +269,10 @@ impl Controller for GarbageCollector {
 
     fn snapshot(&mut self, key: &NodeKey, _: &Tables, _: Now) -> Option<NodeSnapshot> {
         let uid = &key.uid;
+        if key.reason == NodeReason::Delete && self.is_verified(uid) {
+            self.unverified.remove(uid);
+            return None;
+        }
         let identity = self.graph.borrow().get(uid)?.identity.clone();
         let kind = self.map(key, &identity)?;
         let graph = Rc::clone(&self.graph);
@@ -270,6 +292,7 @@ impl Controller for GarbageCollector {
             self.waiting.entry(kind).or_default().insert(key.clone());
             return None;
         }
+        self.unverified.remove(uid);
         Some(NodeSnapshot::Delete(item))
     }
 
@@ -289,9 +312,11 @@ impl Controller for GarbageCollector {
             GraphFinding::Gone(identity) => self.graph.borrow_mut().remove_absent(&identity),
             GraphFinding::Absent(identity) => self.graph.borrow_mut().add_absent(identity),
             GraphFinding::Wake(uids) => {
-                let keys = uids.into_iter().map(|uid| self.key(uid, NodeReason::Delete));
-                let keys: Vec<_> = keys.collect();
-                self.woken.extend(keys);
+                for uid in uids {
+                    self.unverified.remove(&uid);
+                    let key = self.key(uid, NodeReason::Delete);
+                    self.woken.push(key);
+                }
             }
             GraphFinding::Unlisted(kind) if self.unlisted.contains(&kind) => {
                 self.waiting.entry(kind).or_default().insert(key.clone());

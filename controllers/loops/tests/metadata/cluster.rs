@@ -53,6 +53,8 @@ pub(crate) struct MetadataCluster {
     silent: BTreeSet<Kind>,
     /// Answers that were lost.
     pub(crate) lost: usize,
+    /// Live reads of the garbage collector.
+    pub(crate) collector_reads: usize,
 }
 
 impl MetadataCluster {
@@ -76,6 +78,7 @@ impl MetadataCluster {
             faults: None,
             silent: BTreeSet::new(),
             lost: 0,
+            collector_reads: 0,
         };
         let verbs = ["create", "delete", "deletecollection", "list", "watch"].map(Symbol::of);
         let kinds =
@@ -208,6 +211,10 @@ impl MetadataCluster {
         match order {
             Order::Send { ticket, controller, requests } => {
                 let identity = identity(controller);
+                if controller == "garbage-collector-controller" {
+                    let is_read = |one: &&Request| matches!(one, Request::Read { .. });
+                    self.collector_reads += requests.iter().filter(is_read).count();
+                }
                 let answers = requests.into_iter().map(|request| {
                     let is_lost = self.is_fault(12);
                     self.lost += usize::from(is_lost);

@@ -5,6 +5,7 @@
 
 mod cluster;
 mod first;
+mod start;
 
 use std::time::Duration;
 

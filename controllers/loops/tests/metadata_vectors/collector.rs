@@ -109,7 +109,10 @@ impl<'a> CollectedCluster<'a> {
         let reason = reason(is_orphan);
         let key = NodeKey { uid: Uid::of(uid), reason, namespace: Symbol::default() };
         let mut requests = Vec::new();
-        let Some(snapshot) = self.controller.snapshot(&key, &self.tables, Self::now()) else {
+        // An owner that was observed after it was queued is not examined for that alone; here it is
+        // examined as if it had been queued for another reason, too.
+        let mut snapshot = || self.controller.snapshot(&key, &self.tables, Self::now());
+        let Some(snapshot) = snapshot().or_else(&mut snapshot) else {
             return Examination { requests, result: "unmapped", woken: BTreeSet::new() };
         };
         let line = self.line;

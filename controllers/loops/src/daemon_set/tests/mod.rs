@@ -1,6 +1,7 @@
 //! Tests of DaemonSet by the cases of upstream's tables, against a cluster of a few objects.
 // k8s: pkg/controller/daemon/daemon_controller_test.go, update_test.go
 
+mod deletions;
 mod failed;
 mod placement;
 mod pods;

@@ -12,6 +12,7 @@ mod rolling;
 mod scaling;
 mod syncs;
 mod vectors;
+mod volume;
 mod wakes;
 
 use std::rc::Rc;
