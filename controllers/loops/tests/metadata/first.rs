@@ -75,3 +75,19 @@ fn deletion_by_another_client_does_not_prolong_the_shadow() {
     cluster.settle(WAIT - Duration::from_secs(300) + Duration::from_secs(20));
     assert!(cluster.is_acting() && is_collected(&cluster));
 }
+
+/// An object is deleted as garbage that ours would keep, because the server lacks its owner's kind.
+#[test]
+fn deletion_that_ours_would_not_make_prolongs_the_shadow() {
+    let mut cluster = cluster();
+    let reference = json!({"apiVersion": "none.pintle.test/v1", "kind": "Nothing", "name": "n",
+        "uid": "nothing"});
+    let meta = json!({"name": "foreign", "ownerReferences": [reference]});
+    cluster.create(CONFIG_MAPS, "a", json!({"metadata": meta}));
+    cluster.settle(Duration::from_secs(300));
+    cluster.delete(CONFIG_MAPS, "a", "foreign", None);
+    cluster.settle(WAIT);
+    assert!(is_untouched(&cluster) && !cluster.is_acting());
+    cluster.settle(Duration::from_secs(30));
+    assert!(cluster.is_acting() && is_collected(&cluster));
+}

@@ -54,6 +54,14 @@ impl FrameWorld {
         self.frame.apply(WatchEvent::Deleted(pod), self.now);
     }
 
+    /// The watch shows that a pod is being deleted; returns the pod.
+    fn show_deleting(&mut self, mut pod: Value) -> Value {
+        pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        let pod = self.world.add(PODS, pod);
+        self.set(PODS, &pod);
+        pod
+    }
+
     /// Turns the frame and shows what it writes, but for pods. Returns its requests for pods.
     fn run(&mut self) -> PodActions {
         let mut actions = PodActions { created: 0, deleted: 0 };
@@ -86,12 +94,10 @@ fn deletion_that_is_seen_twice_counts_for_its_pod_alone() {
     // Another client deletes it first.
     cluster.world.remove(PODS, "q");
     assert_eq!(cluster.run(), PodActions { created: 0, deleted: 2 });
-    let mut deleting = p.clone();
-    deleting["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
-    deleting["metadata"]["resourceVersion"] = "9000".into();
-    cluster.set(PODS, &deleting);
+    let p = cluster.show_deleting(p);
     assert_eq!(cluster.run(), PodActions { created: 0, deleted: 0 }, "q is still shown");
-    cluster.show_deleted(&deleting);
+    cluster.world.remove(PODS, "p");
+    cluster.show_deleted(&p);
     assert_eq!(cluster.run(), PodActions { created: 0, deleted: 0 }, "q is still shown");
     cluster.show_deleted(&q);
     assert_eq!(cluster.run(), PodActions { created: 2, deleted: 0 });
@@ -107,11 +113,9 @@ fn pod_that_a_user_deletes_is_replaced_as_soon_as_it_is_gone() {
     cluster.world.run_kubelets();
     cluster.show(PODS);
     assert_eq!(cluster.run(), PodActions { created: 0, deleted: 0 });
-    let mut pod = cluster.world.all(PODS).next().expect("a pod").clone();
+    let pod = cluster.world.all(PODS).next().expect("a pod").clone();
+    let pod = cluster.show_deleting(pod);
     let name = pod["metadata"]["name"].as_str().expect("a name").to_owned();
-    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
-    pod["metadata"]["resourceVersion"] = "9000".into();
-    cluster.set(PODS, &pod);
     assert_eq!(cluster.run(), PodActions { created: 0, deleted: 0 }, "it still ends");
     cluster.world.remove(PODS, &name);
     cluster.show_deleted(&pod);
