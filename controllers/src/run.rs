@@ -86,8 +86,12 @@ pub(crate) async fn run(mut frame: Frame, mut context: Context) -> WritesUnderWa
             frame.answer(ticket, answers, now());
             dispatcher.mark_answered();
         }
-        end_shadow_if_clean(&mut frame, &mut first);
-        for order in turn(&mut frame, &mut first) {
+        let mut orders = turn(&mut frame, &mut first);
+        if first.is_some() {
+            end_shadow_if_clean(&mut frame, &mut first);
+            orders.extend(turn(&mut frame, &mut first));
+        }
+        for order in orders {
             is_quiet = false;
             dispatcher.carry_out(order);
         }
@@ -147,7 +151,8 @@ fn turn(frame: &mut Frame, first: &mut Option<ShadowFirst>) -> Vec<Order> {
     }
 }
 
-/// Controllers that `--shadow-first` holds back act once they were clean for long enough.
+/// Controllers that `--shadow-first` holds back act once they were clean for long enough. Called
+/// after a turn, so that everything that was decided is compared.
 fn end_shadow_if_clean(frame: &mut Frame, first: &mut Option<ShadowFirst>) {
     let Some(held) = first else { return };
     let is_over = held.end_if_clean(frame, now());

@@ -99,6 +99,8 @@ impl ShadowFirst {
     }
 
     /// Has the controllers act once nothing was found for long enough. Returns whether they act.
+    /// [`Self::turn`] has to be called before, because a decision that was not compared yet counts
+    /// as clean, and afterwards, because the last decisions begin here.
     pub fn end_if_clean(&mut self, frame: &mut Frame, now: Now) -> bool {
         if !frame.is_started() {
             return false;

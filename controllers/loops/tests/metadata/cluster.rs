@@ -189,11 +189,18 @@ impl MetadataCluster {
     }
 
     fn turn(&mut self) -> Vec<Order> {
-        if let Some(first) = &mut self.first
-            && first.end_if_clean(&mut self.frame, self.now)
-        {
-            self.first = None;
+        let mut orders = self.turn_once();
+        // As in the process: what was decided is compared first.
+        if let Some(first) = &mut self.first {
+            if first.end_if_clean(&mut self.frame, self.now) {
+                self.first = None;
+            }
+            orders.extend(self.turn_once());
         }
+        orders
+    }
+
+    fn turn_once(&mut self) -> Vec<Order> {
         match &mut self.first {
             Some(first) => first.turn(&mut self.frame, self.now),
             None => self.frame.turn(self.now),

@@ -91,3 +91,20 @@ fn deletion_that_ours_would_not_make_prolongs_the_shadow() {
     cluster.settle(Duration::from_secs(30));
     assert!(cluster.is_acting() && is_collected(&cluster));
 }
+
+/// The last look at what would be deleted is the only thing that is left to be decided.
+#[test]
+fn mistake_that_only_the_last_look_finds_prolongs_the_shadow() {
+    let mut cluster = MetadataCluster::new();
+    cluster.begin_in_shadow(WAIT);
+    cluster.create(NAMESPACES, "", json!({"metadata": {"name": "a"}}));
+    let never = json!({"metadata": {"uid": "never"}});
+    cluster.create(DEPLOYMENTS, "a", deployment());
+    cluster.create(CONFIG_MAPS, "a", owned("x", &never, false));
+    cluster.settle(Duration::from_secs(300));
+    cluster.patch(CONFIG_MAPS, "a", "x", json!({"metadata": {"ownerReferences": null}}));
+    cluster.settle(WAIT + Duration::from_secs(200));
+    assert!(!cluster.is_acting());
+    cluster.settle(Duration::from_secs(150));
+    assert!(cluster.is_acting() && cluster.object(CONFIG_MAPS, "a", "x").is_some());
+}
