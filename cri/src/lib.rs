@@ -13,9 +13,9 @@
 //!   json        (feature `json`) messages as JSON with protobuf field names, for tests
 //!
 //! Nothing here decides anything about pods. Every call has a deadline, every failure names its
-//! method and subject, every message is at most `MESSAGE_BYTES_MAX`. Works with containerd 1.6
-//! (no events, no runtime configuration), 1.7 and 2.x: what a runtime does not implement is asked
-//! once per connection.
+//! method and subject, every message is at most `MESSAGE_BYTES_MAX`. Works with containerd 1.7,
+//! which has no runtime configuration, and 2.x: what a runtime does not implement is asked once per
+//! connection.
 #![forbid(unsafe_code)]
 
 pub mod call;

@@ -97,10 +97,10 @@ async fn a_dropped_call_is_cancelled_and_leaves_the_list() {
 
 #[tokio::test]
 async fn a_call_that_the_runtime_lacks_is_made_once_per_connection() {
-    let mut world = World::of(Flavor::Containerd16).await;
+    let mut world = World::of(Flavor::Containerd17).await;
     let config = RuntimeConfigRequest {};
     for _ in 0..3 {
-        let error = world.client.runtime_config(config).await.expect_err("1.6 lacks it");
+        let error = world.client.runtime_config(config).await.expect_err("1.7 lacks it");
         assert!(error.is_unimplemented(), "{error}");
     }
     assert_eq!(world.fake.calls_of(Method::RuntimeConfig, "").len(), 1);
@@ -114,7 +114,8 @@ async fn a_call_that_the_runtime_lacks_is_made_once_per_connection() {
 
 #[tokio::test]
 async fn an_event_stream_that_the_runtime_lacks_ends_with_unimplemented() {
-    let world = World::of(Flavor::Containerd16).await;
+    let world = World::new().await;
+    world.fake.on(Method::GetContainerEvents).fail(Code::Unimplemented, "no events");
     let mut events = world.client.get_container_events(GetEventsRequest {}).expect("opens");
     let error = patiently(events.next()).await.expect("an item").expect_err("unimplemented");
     assert!(error.is_unimplemented(), "{error}");

@@ -8,6 +8,7 @@ mod adoption;
 mod containerd;
 mod credentials;
 mod ended;
+mod features;
 mod garbage;
 mod harness;
 mod images;

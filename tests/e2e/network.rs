@@ -123,7 +123,7 @@ impl Namespace {
 
     /// The command prefix that runs a program in it, with the programs of the runtime.
     fn enter(&self) -> Vec<String> {
-        let runtime = Runtime::ensure(Version::V2_1).expect("a runtime with its tools");
+        let runtime = Version::usual().and_then(Runtime::ensure).expect("a runtime with its tools");
         let net = format!("--net=/proc/{}/ns/net", self.0.id());
         let path = format!("PATH={}", runtime.path());
         ["nsenter", &net, "env", &path].map(str::to_owned).into()

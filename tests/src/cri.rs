@@ -61,7 +61,9 @@ impl RawCri {
     fn is_ready(&self) -> Result<()> {
         let answer = self.block(self.client.status(StatusRequest { verbose: false }))?;
         let conditions = answer.status.context("a status")?.conditions;
-        let is_ready = conditions.len() >= 2 && conditions.iter().all(|c| c.status);
+        // A third condition is false on cgroup v1: containerd warns of its end from 2.2 on.
+        let is_true = |kind: &str| conditions.iter().any(|c| c.r#type == kind && c.status);
+        let is_ready = is_true("RuntimeReady") && is_true("NetworkReady");
         anyhow::ensure!(is_ready, "{conditions:?}");
         Ok(())
     }

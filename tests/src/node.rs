@@ -62,7 +62,8 @@ impl Default for Options {
     fn default() -> Self {
         let (flags, env) = (Vec::new(), Vec::new());
         let (config, name, program) = (json!({}), None, None);
-        let (version, agent, ring) = (Version::V2_1, true, true);
+        let version = Version::usual().expect("PINTLE_CONTAINERD names a release");
+        let (agent, ring) = (true, true);
         let (systemd, is_guarded) = (false, false);
         Self { version, config, flags, env, agent, name, program, systemd, ring, is_guarded }
     }
@@ -81,7 +82,8 @@ pub struct TestNode {
 }
 
 impl TestNode {
-    /// The usual node: containerd 2.1 and the agent with an empty manifest folder.
+    /// The usual node: containerd 2.1, or the release that `PINTLE_CONTAINERD` names, and the agent
+    /// with an empty manifest folder.
     pub fn usual() -> Self {
         Self::start(Options::default())
     }

@@ -1,11 +1,12 @@
 //! Container runtimes in the cache folder: nothing is installed on the host.
 //!
-//! Three containerd versions, because the agent must support them all: 2.1 (the version of most
-//! users), 1.7 (events, but no RuntimeConfig) and 1.6 (no events at all). The folder `tools` has
-//! the programs that every version shares: CNI plugins, iptables, busybox, a registry. All come
-//! from Debian's archive, each from the release that has it; apt's own mirror and keys are used. A
-//! program that needs a newer libc than the host's gets a private one with patchelf, which is why
-//! the path must be final.
+//! Five containerd releases, because the agent must support them all: 2.1 to 2.4, and 1.7, which
+//! has no RuntimeConfig. From 2.2 on they are built from Go modules at exact versions, see
+//! `upstream::containerd`; 2.1 needs no Go, so that a demo needs none. The folder `tools` has the
+//! programs that every release shares: CNI plugins, iptables, busybox, a registry. All the rest
+//! comes from Debian's archive, each from the release that has it; apt's own mirror and keys are
+//! used. A program that needs a newer libc than the host's gets a private one with patchelf, which
+//! is why the path must be final.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -17,31 +18,64 @@ use anyhow::{Context, Result, anyhow, ensure};
 use crate::apt::Index;
 use crate::cache;
 use crate::shell::{capture, say, timed};
+use crate::upstream::containerd;
 
 /// Changes whenever the recipe below does, so that an older cache is rebuilt.
 const RECIPE: &str = "2";
 
+/// Names the release of nodes for which a test asks for no particular one.
+const CHOICE: &str = "PINTLE_CONTAINERD";
+
 /// A containerd release the agent is tested with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Version {
-    /// containerd 2.1 with runc 1.3.
+    /// containerd 2.4, the first that streams its lists.
+    V2_4,
+    /// containerd 2.3, which has long-term support.
+    V2_3,
+    /// containerd 2.2, the first that takes a pod's new resources.
+    V2_2,
+    /// containerd 2.1.
     V2_1,
-    /// containerd 1.7 with runc 1.1.
+    /// containerd 1.7 with runc 1.1; all others have runc 1.3.
     V1_7,
-    /// containerd 1.6 with runc 1.1.
-    V1_6,
 }
 
 impl Version {
     /// All of them, newest first.
-    pub const ALL: [Self; 3] = [Self::V2_1, Self::V1_7, Self::V1_6];
+    pub const ALL: [Self; 5] = [Self::V2_4, Self::V2_3, Self::V2_2, Self::V2_1, Self::V1_7];
+    /// Those that a run of all tests covers, one for each set of CRI calls and features.
+    const SAMPLED: [Self; 3] = [Self::V2_4, Self::V2_1, Self::V1_7];
+
+    /// The release of nodes for which a test asks for no particular one: 2.1, or the one that
+    /// `PINTLE_CONTAINERD` names.
+    pub fn usual() -> Result<Self> {
+        let Some(name) = std::env::var_os(CHOICE).filter(|name| !name.is_empty()) else {
+            return Ok(Self::V2_1);
+        };
+        let name = name.to_string_lossy();
+        let found = Self::ALL.into_iter().find(|version| version.name() == name);
+        found.with_context(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            format!("{CHOICE}={name} is no release of containerd that is tested: {names}")
+        })
+    }
+
+    /// The releases that a run of the tests covers: a sample, and the one that was chosen.
+    pub fn sampled() -> Result<Vec<Self>> {
+        let usual = Self::usual()?;
+        let is_sampled = |version: &Self| Self::SAMPLED.contains(version) || *version == usual;
+        Ok(Self::ALL.into_iter().filter(is_sampled).collect())
+    }
 
     /// The release as its users write it.
     pub fn name(self) -> &'static str {
         match self {
+            Self::V2_4 => "2.4",
+            Self::V2_3 => "2.3",
+            Self::V2_2 => "2.2",
             Self::V2_1 => "2.1",
             Self::V1_7 => "1.7",
-            Self::V1_6 => "1.6",
         }
     }
 
@@ -49,7 +83,20 @@ impl Version {
         match self {
             Self::V2_1 => &["containerd/sid", "runc/sid", "libc6/sid", "libseccomp2/sid"],
             Self::V1_7 => &["containerd/trixie", "runc/bookworm"],
-            Self::V1_6 => &["containerd/bookworm", "runc/bookworm"],
+            _ => &["runc/sid", "libc6/sid", "libseccomp2/sid"],
+        }
+    }
+
+    /// True if Debian has no package of the release.
+    fn is_module(self) -> bool {
+        matches!(self, Self::V2_4 | Self::V2_3 | Self::V2_2)
+    }
+
+    /// Says what the release is made of, so that an older cache is rebuilt.
+    fn stamp(self) -> Result<String> {
+        match self.is_module() {
+            true => Ok(format!("{RECIPE} {}", containerd::stamp(self.name())?)),
+            false => Ok(RECIPE.to_owned()),
         }
     }
 }
@@ -68,9 +115,9 @@ impl Runtime {
     pub fn ensure(version: Version) -> Result<Self> {
         let tools = tools()?;
         let name = format!("runtime/{}", version.name());
-        let dir = cache::entry(&name, RECIPE, |staging, done| {
-            let text = format!("containerd {} and runc from the Debian archive", version.name());
-            timed("fetch", &text, || fetch_runtime(version, &tools, staging, done))
+        let dir = cache::entry(&name, &version.stamp()?, |staging, done| {
+            let text = format!("containerd {} and runc", version.name());
+            timed("make", &text, || make_runtime(version, &tools, staging, done))
         })?;
         Ok(Self { version, dir, tools })
     }
@@ -168,15 +215,19 @@ fn iptables_wrapper(bin: &Path, home: &Path, name: &str) -> Result<()> {
     Ok(fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?)
 }
 
-fn fetch_runtime(version: Version, tools: &Path, staging: &Path, done: &Path) -> Result<()> {
+fn make_runtime(version: Version, tools: &Path, staging: &Path, done: &Path) -> Result<()> {
     let unpacked = staging.join("x");
     index()?.unpack(version.packages(), &unpacked)?;
     let bin = staging.join("bin");
-    for name in ["containerd", "ctr", "containerd-shim-runc-v2"] {
-        copy_into(&unpacked.join("containerd/usr/bin").join(name), &bin)?;
+    if version.is_module() {
+        containerd::build(version.name(), &bin)?;
+    } else {
+        for name in containerd::PROGRAMS {
+            copy_into(&unpacked.join("containerd/usr/bin").join(name), &bin)?;
+        }
     }
     copy_into(&unpacked.join("runc/usr/sbin/runc"), &bin)?;
-    if version == Version::V2_1 {
+    if version != Version::V1_7 {
         private_libc(&unpacked, tools, staging, done)?;
     }
     cache::remove(&unpacked)?;
@@ -271,8 +322,8 @@ mod tests {
             Version::V2_1
         ));
         assert!(is_release(
-            "containerd github.com/containerd/containerd 1.6.20~ds1 x",
-            Version::V1_6
+            "containerd github.com/containerd/containerd 1.7.24~ds1 x",
+            Version::V1_7
         ));
     }
 }

@@ -7,6 +7,7 @@
 //! network is needed once. Where upstream's tests need another line here and there, a patch in the
 //! repository adds it; the patch is one of their sources.
 
+pub(crate) mod containerd;
 mod overlay;
 mod patch;
 mod patched;

@@ -3,8 +3,8 @@
 //!
 //! Input: the archive's bytes. Output: images under the names that the archive gives them, unpacked
 //! and visible to CRI. containerd asks for bytes (window updates) and we send no more than it asked
-//! for, so the archive is never in memory. containerd 1.6 has no transfer service: the error names
-//! that and how to import by hand.
+//! for, so the archive is never in memory. A runtime that is not containerd has no transfer service: the
+//! error names that and how to import by hand.
 
 use containerd_client::{
     services::v1::{
@@ -43,7 +43,7 @@ const CRI_VALUE: &str = "managed";
 /// Reason why an archive was not imported.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// containerd before 1.7 cannot, or this is not containerd.
+    /// This is not containerd.
     #[error("this runtime cannot import images for others; use `ctr -n k8s.io images import`")]
     Unsupported,
     /// The archive could not be read.

@@ -1,18 +1,20 @@
 //! The runtime that the fake behaves like: calls that versions of containerd do not implement, and
-//! differing answers. Pure. Measured against containerd 1.6.20, 1.7.24 and 2.1.9.
+//! differing answers. Pure. Measured against containerd 1.7.24, 2.1.9, 2.2.9, 2.3.7 and 2.4.2.
 
 use crate::Method;
 
 /// A runtime and its version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Flavor {
-    /// No events, no runtime configuration, no checkpoints.
-    Containerd16,
-    /// Events, but no runtime configuration.
+    /// No runtime configuration, no checkpoints.
     Containerd17,
-    /// The version of most clusters.
+    /// No metrics of pods, no new resources of pods.
     #[default]
     Containerd21,
+    /// No lists as streams; 2.3 has the same calls.
+    Containerd22,
+    /// Lists as streams.
+    Containerd24,
     /// Every call of the protocol.
     Complete,
 }
@@ -20,23 +22,20 @@ pub enum Flavor {
 impl Flavor {
     /// True if this runtime answers Unimplemented.
     pub fn lacks(self, method: Method) -> bool {
-        use Flavor::{Complete, Containerd16, Containerd17, Containerd21};
+        use Flavor::{Containerd17, Containerd21, Containerd22};
         match method {
             Method::StreamPodSandboxes
             | Method::StreamContainers
             | Method::StreamContainerStats
             | Method::StreamPodSandboxStats
             | Method::StreamPodSandboxMetrics
-            | Method::StreamImages
-            | Method::ListMetricDescriptors
+            | Method::StreamImages => {
+                matches!(self, Containerd17 | Containerd21 | Containerd22)
+            }
+            Method::ListMetricDescriptors
             | Method::ListPodSandboxMetrics
-            | Method::UpdatePodSandboxResources => {
-                matches!(self, Containerd16 | Containerd17 | Containerd21)
-            }
-            Method::RuntimeConfig | Method::CheckpointContainer => {
-                !matches!(self, Containerd21 | Complete)
-            }
-            Method::GetContainerEvents => self == Containerd16,
+            | Method::UpdatePodSandboxResources => matches!(self, Containerd17 | Containerd21),
+            Method::RuntimeConfig | Method::CheckpointContainer => self == Containerd17,
             _ => false,
         }
     }
@@ -44,16 +43,12 @@ impl Flavor {
     /// Name and version for `Version`.
     pub(super) fn version(self) -> (&'static str, &'static str) {
         match self {
-            Flavor::Containerd16 => ("containerd", "1.6.20"),
             Flavor::Containerd17 => ("containerd", "1.7.24"),
             Flavor::Containerd21 => ("containerd", "2.1.9"),
+            Flavor::Containerd22 => ("containerd", "2.2.9"),
+            Flavor::Containerd24 => ("containerd", "2.4.2"),
             Flavor::Complete => ("fake", "1.0.0"),
         }
-    }
-
-    /// True if stopping an unknown container is an error.
-    pub(super) fn refuses_stop_of_unknown(self) -> bool {
-        self == Flavor::Containerd16
     }
 
     /// True if sandbox statuses carry those of the containers.

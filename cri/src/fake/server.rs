@@ -96,14 +96,7 @@ async fn stop(
     request: StopContainerRequest,
 ) -> Result<StopContainerResponse, Status> {
     let id = &request.container_id;
-    let known = shared.apply(|state, now| {
-        let known = state.containers.contains_key(id);
-        state.signal_container(id, request.timeout, now);
-        known
-    });
-    if !known && shared.flavor.refuses_stop_of_unknown() {
-        return Err(super::state::container_not_found(id));
-    }
+    shared.apply(|state, now| state.signal_container(id, request.timeout, now));
     shared.until(|state| state.check_running(id).is_err()).await;
     Ok(StopContainerResponse {})
 }

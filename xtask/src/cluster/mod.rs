@@ -446,8 +446,10 @@ fn maker_of(name: &str) -> Option<u32> {
 pub(crate) fn template() -> Result<PathBuf> {
     let standard = set::archive()?;
     let (layout, digest) = e2e::layout()?;
-    let digest = sha256(format!("{} {digest}", standard.digest).as_bytes());
-    let template = Template { kind: "template/cluster", digest: &digest, version: Version::V2_1 };
+    let version = Version::usual()?;
+    let all = format!("{} {digest} {}", standard.digest, version.name());
+    let digest = sha256(all.as_bytes());
+    let template = Template { kind: "template/cluster", digest: &digest, version };
     template.ensure(|node| {
         node.import(&standard.path).context("import the standard images")?;
         node.import(&layout).context("import the suites' images")

@@ -97,7 +97,7 @@ pub(super) fn start_runtime(cluster: &Cluster, node: &str, template: &Path) -> R
         }
         network::start_node(layout, processes, node, &cluster.nodes)?;
     }
-    let runtime = Runtime::ensure(Version::V2_1)?;
+    let runtime = Runtime::ensure(Version::usual()?)?;
     let file = layout.node(node).join("containerd.toml");
     let registries = layout.node(node).join("registries");
     fs::create_dir_all(registries.join("_default"))?;
@@ -235,7 +235,7 @@ pub(super) fn service(
 }
 
 fn path(cluster: &Cluster) -> Result<String> {
-    let runtime = Runtime::ensure(Version::V2_1)?;
+    let runtime = Runtime::ensure(Version::usual()?)?;
     Ok(format!("{}:{}", cluster.components()?.display(), runtime.path()))
 }
 

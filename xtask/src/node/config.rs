@@ -28,7 +28,7 @@ pub fn containerd(runtime: &Runtime, dir: &Path, by_systemd: bool) -> String {
         "root = \"{at}/containerd\"\nstate = \"{at}/state\"\ndisabled_plugins = {DISABLED}\n\
          [grpc]\naddress = \"{at}/c.sock\"\n"
     );
-    if runtime.version == Version::V2_1 {
+    if runtime.version != Version::V1_7 {
         format!(
             "version = 3\n{head}\
              [plugins.'io.containerd.cri.v1.images'.pinned_images]\nsandbox = \"{PAUSE}\"\n\

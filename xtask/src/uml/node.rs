@@ -74,8 +74,9 @@ impl Node {
         configuration: &Value,
         flags: &[String],
     ) -> Result<Self> {
-        let runtime = Runtime::ensure(Version::V2_1)?;
-        let images = template(Version::V2_1)?;
+        let version = Version::usual()?;
+        let runtime = Runtime::ensure(version)?;
+        let images = template(version)?;
         let program = fs::canonicalize(agent).context("find the agent")?;
         let folder = program.parent().context("the agent lies in a folder")?;
         options.shares.extend(runtime.dirs());

@@ -47,7 +47,7 @@ pub(super) struct Machine {
 impl Machine {
     /// Makes the disk, and the units and configurations in the suite's folder.
     pub(super) fn make(share: &Path, dir: &Path) -> Result<Self> {
-        let runtime = Runtime::ensure(Version::V2_1)?;
+        let runtime = Runtime::ensure(Version::usual()?)?;
         let template = template()?;
         cache::sweep("vm-disk-")?;
         let machine = Self {
@@ -122,7 +122,7 @@ impl Machine {
         let mut cmd = Command::new(std::env::current_exe().context("find this program")?);
         cmd.args(["vm", "--systemd", "--memory", MEMORY_MIB, "--seconds", SECONDS_MAX]);
         cmd.arg("--share").arg(&self.share).arg("--disk").arg(&self.disk).arg("--");
-        let path = Runtime::ensure(Version::V2_1)?.path();
+        let path = Runtime::ensure(Version::usual()?)?.path();
         let path = format!("PATH={}:{path}", self.dir.join("bin").display());
         cmd.arg("env").arg(path);
         let (node, control) = (address(NODE).to_string(), CONTROL.to_string());

@@ -25,7 +25,9 @@ pub(super) fn start() {
     });
     in_background("runtimes and images", || {
         e2e::fetch_parts()?;
-        Version::ALL.iter().try_for_each(|version| Runtime::ensure(*version).map(drop))?;
+        Version::sampled()?
+            .into_iter()
+            .try_for_each(|version| Runtime::ensure(version).map(drop))?;
         set::archive().map(drop)
     });
 }
