@@ -22,6 +22,7 @@ mod lock;
 mod reserve;
 mod shutdown;
 mod sources;
+mod startup;
 pub mod thread;
 
 use std::path::PathBuf;
@@ -76,6 +77,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
 use self::lock::Lock;
+use self::startup::Startup;
 use crate::driver::{self, Driver, INPUTS_MAX, Tape};
 use crate::pressure::{Lookout, Order};
 
@@ -164,8 +166,8 @@ pub async fn run(config: Config) -> Result<()> {
     if parts.config.kubelet.make_iptables_util_chains {
         tasks::singleton("iptables chains", pintle_agent_host::node::iptables::keep());
     }
-    let name = &parts.config.node_name;
-    tracing::info!(node = name, runtime = runtime.name, "pintle-agent is up");
+    let Executor { node, tracker, .. } = &*driver.executor;
+    Startup::new(&parts.config, &runtime, &node.cgroup, tracker.mode()).log();
     own_code::start(pintle_heap::code::forget);
     let ledger = Ledger::start(parts.config.flags.root_dir.clone());
     parts.health.started();

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use nix::fcntl::{Flock, FlockArg};
 use pintle_tests::manifest::{condition, container, pod};
 use pintle_tests::node::NODE_NAME;
@@ -33,6 +33,27 @@ fn invoked_as_kubelet_with_its_flags_it_runs_pods_and_serves_its_ports() {
         assert!(answer.status == 200 && answer.body.contains(part), "{path}: {answer:?}");
     }
     remove_all(&node);
+}
+
+#[test]
+fn a_start_is_described_in_one_block_of_lines() {
+    let node = TestNode::usual();
+    let log = until(LONG, "the agent is up", || {
+        let log = node.agent_log();
+        ensure!(log.contains("events of containers: "), "{log}");
+        Ok(log)
+    });
+    let mut lines = log.lines().skip_while(|line| !line.contains("] pintle-agent v1."));
+    for part in [
+        &format!(" is up as node {NODE_NAME}"),
+        "API server: none",
+        "runtime: containerd ",
+        "cgroups: version ",
+        "events of containers: ",
+    ] {
+        let line = lines.next().with_context(|| log.clone()).expect("the block is whole");
+        assert!(line.contains(part), "{part}: {log}");
+    }
 }
 
 #[test]

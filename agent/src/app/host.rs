@@ -184,11 +184,7 @@ pub(super) async fn runtime_info(
     {
         refuse_other_driver(config, info)?;
     }
-    let runtime = Runtime::of(&version, status.as_ref(), told.as_ref());
-    if let Some(driver) = runtime.cgroup_driver {
-        tracing::info!(?driver, "the container runtime decides which cgroup driver is used");
-    }
-    Ok(runtime)
+    Ok(Runtime::of(&version, status.as_ref(), told.as_ref()))
 }
 
 /// The runtime's status. It is read again later, also if there is none now.
