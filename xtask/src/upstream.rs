@@ -154,6 +154,8 @@ pub enum Program {
     SampleApiServer,
     /// metrics-server, which reads the use of pods from the nodes' agents; a module of its own.
     MetricsServer,
+    /// kubeadm, of a module of its own: it needs two libraries that no other program does.
+    Kubeadm,
     /// The suite for CSI drivers, of a module of its own.
     CsiSanity,
     /// The suite's runner.
@@ -194,6 +196,7 @@ impl Program {
             Self::NoNewPrivs => "nonewprivs",
             Self::SampleApiServer => "sample-apiserver",
             Self::MetricsServer => "metrics-server",
+            Self::Kubeadm => "kubeadm",
             Self::CsiSanity => "csi-sanity",
             Self::Ginkgo => "ginkgo",
             Self::E2e => "e2e.test",
@@ -219,6 +222,7 @@ impl Program {
             Self::NoNewPrivs => ("k8s.io/kubernetes/test/images/nonewprivs", false),
             Self::SampleApiServer => ("k8s.io/sample-apiserver", false),
             Self::MetricsServer => (".", false),
+            Self::Kubeadm => ("k8s.io/kubernetes/cmd/kubeadm", false),
             Self::CsiSanity => ("github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity", false),
             Self::Ginkgo => ("github.com/onsi/ginkgo/v2/ginkgo", false),
             Self::E2e => ("k8s.io/kubernetes/test/e2e", true),
@@ -232,6 +236,7 @@ impl Program {
             Self::MetricsServer => {
                 (module_dir().join("metrics-server"), &["go.mod", "go.sum", "main.go"])
             }
+            Self::Kubeadm => (module_dir().join("kubeadm"), &MODULE_FILES),
             Self::CsiSanity => (module_dir().join("csi-sanity"), &MODULE_FILES),
             Self::Components => (module_dir(), &COMPONENT_FILES),
             Self::GolangVectors => (module_dir(), &GOLANG_FILES),

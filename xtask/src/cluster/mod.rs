@@ -238,6 +238,12 @@ impl Cluster {
         Ok(cmd)
     }
 
+    /// Imports the images of an OCI layout into a node's runtime.
+    pub fn import_images(&self, node: &str, layout: &Path) -> Result<()> {
+        self.check_node(node)?;
+        node::import_images(self, node, layout)
+    }
+
     /// The control plane and every node's runtime; they wait for disk and CPU in different places.
     fn machines(&self, template: &Path) -> Result<()> {
         if self.processes.pid(network::CONTROL_HOLDER).is_none() {

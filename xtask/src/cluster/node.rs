@@ -117,6 +117,13 @@ pub(super) fn start_runtime(cluster: &Cluster, node: &str, template: &Path) -> R
     })
 }
 
+/// Imports an OCI layout as the stream that containerd reads.
+pub(super) fn import_images(cluster: &Cluster, node: &str, layout: &Path) -> Result<()> {
+    let pipe = "tar --create --directory=\"$1\" . | ctr -n k8s.io images import -";
+    let mut cmd = command(cluster, node, Path::new("bash"))?;
+    capture(cmd.args(["-o", "pipefail", "-c", pipe, "bash"]).arg(layout)).map(drop)
+}
+
 /// Fills containerd's root from the template: links to files that never change, which are nearly
 /// all, and copies of the databases that do. It has its name once it is whole.
 fn fill_root(template: &Path, root: &Path, links: bool) -> Result<()> {

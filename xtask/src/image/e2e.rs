@@ -170,7 +170,11 @@ fn etcd() -> Result<PathBuf> {
 }
 
 /// Fills a folder and makes a layer of it.
-fn layer(layout: &Layout, work: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<Blob> {
+pub(super) fn layer(
+    layout: &Layout,
+    work: &Path,
+    fill: impl FnOnce(&Path) -> Result<()>,
+) -> Result<Blob> {
     cache::remove(work)?;
     fs::create_dir_all(work)?;
     fs::set_permissions(work, Permissions::from_mode(0o755))?;
@@ -219,14 +223,14 @@ fn put(root: &Path, path: &str, text: impl AsRef<[u8]>) -> Result<()> {
     Ok(fs::set_permissions(path, Permissions::from_mode(0o644))?)
 }
 
-fn copy(root: &Path, path: &str, from: &Path, mode: u32) -> Result<()> {
+pub(super) fn copy(root: &Path, path: &str, from: &Path, mode: u32) -> Result<()> {
     let path = root.join(path);
     fs::create_dir_all(path.parent().expect("it has a folder"))?;
     fs::copy(from, &path).with_context(|| format!("copy {}", from.display()))?;
     Ok(fs::set_permissions(path, Permissions::from_mode(mode))?)
 }
 
-fn config() -> ConfigBuilder {
+pub(super) fn config() -> ConfigBuilder {
     ConfigBuilder::default().env(words(&[PATH]))
 }
 

@@ -5,6 +5,7 @@
 //! uncompressed: they are small, and start-up of a test node is what we pay for. Equal input gives
 //! equal digests, so an image made again is the same image.
 
+pub mod control;
 pub mod e2e;
 pub mod layout;
 pub(crate) mod parts;

@@ -63,11 +63,12 @@ const STAGES: [Stage; 17] = [
 ];
 /// Stages that run only when they are named: other stages cover them, or, for `csi-sanity`, they
 /// check a program of the tests alone.
-const BY_NAME: [Stage; 7] = [
+const BY_NAME: [Stage; 8] = [
     Stage { name: "vectors", needs_tools: true, run: vectors::run },
     Stage { name: "controllers", needs_tools: true, run: nodes::controllers },
     Stage { name: "suites", needs_tools: true, run: suites::run },
     Stage { name: "uml", needs_tools: true, run: nodes::uml },
+    Stage { name: "kubeadm", needs_tools: true, run: nodes::kubeadm },
     Stage { name: "pure", needs_tools: false, run: pure },
     Stage { name: "demo", needs_tools: true, run: demo },
     Stage { name: "csi-sanity", needs_tools: true, run: csi_sanity },

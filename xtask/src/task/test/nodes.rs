@@ -82,6 +82,11 @@ pub(super) fn uml(run: &Run) -> Result<Counts> {
     twice("uml", run)
 }
 
+/// Nodes of the agent that kubeadm makes.
+pub(super) fn kubeadm(run: &Run) -> Result<Counts> {
+    twice("kubeadm", run)
+}
+
 /// Upstream's tests of a node that end soon, on a cluster of our agent.
 pub(super) fn conformance(run: &Run) -> Result<Counts> {
     let cluster = Cluster::of_this_run("ci")?;

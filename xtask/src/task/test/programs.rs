@@ -19,8 +19,18 @@ use crate::shell::{self, capture_shown, cargo};
 use crate::task::SKIPPED_FILE;
 
 /// Stages made of test targets of their own.
-const INTEGRATION: [&str; 9] =
-    ["parity", "sim", "e2e", "hostile", "cluster", "storage", "scheduler", "controllers", "uml"];
+const INTEGRATION: [&str; 10] = [
+    "parity",
+    "sim",
+    "e2e",
+    "hostile",
+    "cluster",
+    "storage",
+    "scheduler",
+    "controllers",
+    "uml",
+    "kubeadm",
+];
 
 /// A test program.
 #[derive(Clone, Debug, PartialEq, Eq)]
