@@ -14,7 +14,7 @@ use pintle_agent_core::timeline::took;
 use pintle_agent_core::types::with_causes;
 use pintle_agent_core::volume::doubled::{self, Doubled};
 use pintle_agent_core::volume::plan::PodVolume;
-use pintle_agent_core::volume::{PodDirs, PodVolumes, VolumeKind};
+use pintle_agent_core::volume::{PodDirs, PodVolumes};
 use pintle_agent_core::worker::{ATTACHMENT_LIMIT, Failure};
 use pintle_agent_host::cgroup::Cgroups;
 use pintle_agent_host::cgroup::tree::Tree;
@@ -146,11 +146,8 @@ impl Executor {
     /// and emits it only where something else than the time ended its wait.
     async fn drivers_ready(&self, order: &SyncOrder, volumes: &PodVolumes) -> Result<(), Failure> {
         let Some(pod) = order.pod.as_ref() else { return Ok(()) };
-        let of_driver = |volume: &PodVolume| match &volume.kind {
-            VolumeKind::Csi(of_driver) => Some(csi::Volume::clone(of_driver)),
-            _ => None,
-        };
-        let wanted: Vec<csi::Volume> = volumes.volumes.iter().filter_map(of_driver).collect();
+        let staged = |volume: &PodVolume| volume.kind.staged().cloned();
+        let wanted: Vec<csi::Volume> = volumes.volumes.iter().filter_map(staged).collect();
         let Err(late) = self.volumes.ready(&order.uid, pod, &wanted).await else { return Ok(()) };
         if let Some(text) = self.volumes.exhausted(&order.uid, &late, volumes).await {
             return Err(Failure::new(ATTACHMENT_LIMIT, text));

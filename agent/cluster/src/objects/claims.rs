@@ -182,7 +182,7 @@ impl Shared {
         let refuse = |(volume, claimed): (&str, &Arc<ClaimedVolume>)| {
             let name = claimed.volume_name();
             // The state machine of drivers' volumes decides over those.
-            let is_known = matches!(claimed.kind(), VolumeKind::Csi(_));
+            let is_known = claimed.kind().staged().is_some();
             let is_exclusive = claimed.is_for_one_pod() && !is_known;
             let is_taken = is_exclusive && !volumes.take(uid, name);
             let step = match claimed.is_block() {

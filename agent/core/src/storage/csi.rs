@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::disk::{self, NetworkDisk};
 use crate::image::pull_credential::sha256_hex;
 use pintle_api_types::ids::PodUid;
 use pintle_api_types::quantity::Amount;
@@ -29,8 +30,11 @@ pub(super) const STORAGE: &str = "storage";
 pub struct VolumeId(String);
 
 impl VolumeId {
-    /// One of a driver, by its handle: pods may share it.
+    /// One of a driver or of a plugin of disks, by its handle: pods may share it.
     pub fn shared(driver: &str, handle: &str) -> Self {
+        if disk::is_plugin(driver) {
+            return Self(format!("{driver}/{handle}"));
+        }
         Self(format!("{PLUGIN}/{driver}^{handle}"))
     }
 
@@ -149,6 +153,9 @@ pub struct Volume {
     pub secrets: Secrets,
     /// The claim and both sizes; `None` for what cannot be expanded.
     pub size: Option<ClaimSize>,
+    /// What the agent attaches itself; `None` for the volumes of CSI drivers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<Box<NetworkDisk>>,
 }
 
 /// The sizes of a volume and of its claim. The volume's grows first; the claim's once the file
@@ -219,6 +226,7 @@ impl Volume {
             mount_options: spec.mount_options.clone().unwrap_or_default(),
             secrets: secrets(source),
             size: ClaimSize::of(volume, claimed),
+            disk: None,
         })
     }
 
@@ -240,7 +248,13 @@ impl Volume {
             mount_options: Vec::new(),
             secrets: Secrets { publish, ..Secrets::default() },
             size: None,
+            disk: None,
         }
+    }
+
+    /// The name that Node objects have for it, where that is not its name on this node.
+    pub fn node_name(&self) -> Option<String> {
+        self.disk.as_ref().map(|disk| disk.node_name())
     }
 
     /// Its name on this node, when this pod uses it.

@@ -12,6 +12,7 @@
 // k8s: pkg/kubelet/volumemanager, pkg/volume/csi
 
 pub mod csi;
+pub mod disk;
 pub mod driver;
 pub mod expansion;
 mod machine;

@@ -19,6 +19,7 @@ fn volume() -> Volume {
         mount_options: Vec::new(),
         secrets: Secrets::default(),
         size: None,
+        disk: None,
     }
 }
 

@@ -22,6 +22,7 @@ use pintle_api_types::pod::containers;
 use super::kind::{HostPathType, Local, Nfs, VolumeKind};
 use crate::node::selector::selects;
 use crate::storage::csi;
+use crate::storage::disk::{self, InvalidDisk};
 
 /// Keeps a claim that pods use from being deleted.
 const PROTECTION: &str = "kubernetes.io/pvc-protection";
@@ -363,6 +364,10 @@ impl ClaimedVolume {
         {
             return VolumeKind::Csi(Box::new(volume));
         }
+        let made = disk::of_claim(&self.volume, self.is_read_only, options.clone());
+        if let Some(made) = made {
+            return disk_kind(made);
+        }
         match (&spec.host_path, &spec.nfs) {
             // Neither has devices.
             _ if is_block => {}
@@ -380,11 +385,17 @@ impl ClaimedVolume {
     }
 }
 
+/// The volume of a network disk, or why it cannot be one.
+pub(super) fn disk_kind(made: Result<csi::Volume, InvalidDisk>) -> VolumeKind {
+    match made {
+        Ok(volume) => VolumeKind::NetworkDisk(Box::new(volume)),
+        Err(why) => VolumeKind::Untranslatable(why.to_string()),
+    }
+}
+
 /// The field of a source that no plugin here serves.
 fn unsupported(spec: &PersistentVolumeSpec) -> &'static str {
     let table = [
-        (spec.iscsi.is_some(), "iscsi"),
-        (spec.fc.is_some(), "fc"),
         (spec.flex_volume.is_some(), "flexVolume"),
         (spec.host_path.is_some(), "hostPath as a block device"),
         (spec.nfs.is_some(), "nfs as a block device"),

@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::{LocalVolumeSource, NFSVolumeSource};
 use super::layout::{EMPTY_DIR_PLUGIN, LOCAL_PLUGIN, NFS_PLUGIN};
 use super::payload::Sources;
 use crate::storage::csi;
+use crate::storage::disk;
 use crate::volume::csi_dirs::PLUGIN_DIR;
 
 /// Default file system of a local disk.
@@ -109,7 +110,33 @@ pub static CSI: Plugin = Plugin {
     ..row("kubernetes.io/csi", Some(PLUGIN_DIR))
 };
 
+/// `iscsi`.
+pub static ISCSI: Plugin = Plugin {
+    takes_label: true,
+    takes_options: true,
+    takes_devices: true,
+    usage: UsageSource::FileSystem,
+    ..row(disk::ISCSI, Some(disk::ISCSI_DIR))
+};
+
+/// `fc`. The kubelet has no figures of its use either.
+// k8s: pkg/volume/fc/fc.go fcDisk, which has MetricsNil
+pub static FC: Plugin = Plugin {
+    takes_label: true,
+    takes_options: true,
+    takes_devices: true,
+    ..row(disk::FC, Some(disk::FC_DIR))
+};
+
 impl VolumeKind {
+    /// The volume that the state machine of storage owns: of a driver, or a network disk.
+    pub fn staged(&self) -> Option<&csi::Volume> {
+        match self {
+            Self::Csi(volume) | Self::NetworkDisk(volume) => Some(volume),
+            _ => None,
+        }
+    }
+
     /// The plugin's row; `None` for what no plugin here serves.
     pub fn plugin(&self) -> Option<&'static Plugin> {
         Some(match self {
@@ -119,6 +146,8 @@ impl VolumeKind {
             Self::Nfs(_) => &NFS,
             Self::Local(_) => &LOCAL,
             Self::Csi(_) => &CSI,
+            Self::NetworkDisk(volume) if volume.driver == disk::FC => &FC,
+            Self::NetworkDisk(_) => &ISCSI,
             Self::Image { .. } => &IMAGE,
             Self::Claim(_) | Self::Untranslatable(_) | Self::Unsupported(_) => return None,
         })
@@ -190,6 +219,8 @@ pub enum VolumeKind {
     Local(Local),
     /// A volume of a CSI driver.
     Csi(Box<csi::Volume>),
+    /// A disk of iSCSI or Fibre Channel.
+    NetworkDisk(Box<csi::Volume>),
     /// An image, mounted by the runtime.
     Image {
         /// Reference.

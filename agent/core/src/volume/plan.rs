@@ -24,6 +24,7 @@ use super::payload::{
 };
 use crate::env::downward;
 use crate::storage::csi;
+use crate::storage::disk;
 use crate::types::NodeFacts;
 use crate::volume::csi_dirs::CsiDirs;
 use pintle_api_types::ids::PodUid;
@@ -95,8 +96,7 @@ impl PodVolume {
     pub fn disk_name(&self) -> &str {
         match (&self.claim, &self.kind) {
             (Some(claimed), _) => claimed.volume_name(),
-            (None, VolumeKind::Csi(volume)) => &volume.name,
-            (None, _) => &self.name,
+            (None, kind) => kind.staged().map_or(&self.name, |volume| &volume.name),
         }
     }
 
@@ -119,8 +119,7 @@ impl PodVolume {
             || self.kind.plugin().is_some_and(|plugin| plugin.is_payload)
             || match &self.kind {
                 VolumeKind::Nfs(nfs) => nfs.read_only,
-                VolumeKind::Csi(volume) => volume.is_read_only,
-                _ => false,
+                kind => kind.staged().is_some_and(|volume| volume.is_read_only),
             }
     }
 
@@ -202,8 +201,8 @@ impl Planner<'_> {
             Some(claimed) => claimed.kind(),
             None => self.kind(volume),
         };
-        let is_csi = matches!(kind, VolumeKind::Csi(_));
-        let is_served = kind.plugin().is_some() && claimed.is_none() && !is_csi;
+        let is_own = kind.plugin().is_some() && kind.staged().is_none();
+        let is_served = is_own && claimed.is_none();
         if !is_served && !self.uses.has(&name) {
             return None;
         }
@@ -264,6 +263,9 @@ impl Planner<'_> {
             let volume = csi::Volume::of_pod(source, &volume.name, &uid, namespace);
             return VolumeKind::Csi(Box::new(volume));
         }
+        if let Some(disk) = self.network_disk(volume) {
+            return disk;
+        }
         if let Some(claim) = claim::name_of(self.pod, volume) {
             return VolumeKind::Claim(claim);
         }
@@ -295,6 +297,16 @@ impl Planner<'_> {
             Some(found) => VolumeKind::Csi(Box::new(found)),
             None => refuse("it has no driver"),
         }
+    }
+
+    fn network_disk(&self, volume: &Volume) -> Option<VolumeKind> {
+        let namespace = pintle_api_types::pod::namespace(self.pod);
+        let made = match (&volume.iscsi, &volume.fc) {
+            (Some(source), _) => disk::iscsi_of_pod(source, &volume.name, namespace),
+            (None, Some(source)) => disk::fc_of_pod(source, &volume.name),
+            (None, None) => return None,
+        };
+        Some(claim::disk_kind(made))
     }
 
     fn empty_dir(&self, source: Option<&EmptyDirVolumeSource>) -> EmptyDir {
@@ -477,8 +489,6 @@ fn fs_user(pod: &Pod) -> Option<u32> {
 
 fn unsupported(volume: &Volume) -> Option<&'static str> {
     let table = [
-        (volume.iscsi.is_some(), "iscsi"),
-        (volume.fc.is_some(), "fc"),
         (volume.flex_volume.is_some(), "flexVolume"),
         (volume.git_repo.is_some(), "gitRepo"),
         (volume.cephfs.is_some(), "cephfs"),

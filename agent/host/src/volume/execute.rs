@@ -284,7 +284,10 @@ fn set_up(
         VolumeKind::Image { .. } => Ok(()),
         // These wait for programs and drivers: see `mount_remote` and `claimed`; a driver's volumes
         // have an owner of their own.
-        VolumeKind::Nfs(_) | VolumeKind::Local(_) | VolumeKind::Csi(_) => Ok(()),
+        VolumeKind::Nfs(_)
+        | VolumeKind::Local(_)
+        | VolumeKind::Csi(_)
+        | VolumeKind::NetworkDisk(_) => Ok(()),
         // The caller reports it.
         VolumeKind::Claim(_) => Ok(()),
         VolumeKind::HostPath { path, kind } => match kind {

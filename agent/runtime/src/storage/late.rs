@@ -6,7 +6,7 @@
 
 use pintle_agent_core::storage::Waiting;
 use pintle_agent_core::storage::csi::Volume;
-use pintle_agent_core::volume::{PodVolumes, VolumeKind};
+use pintle_agent_core::volume::PodVolumes;
 
 /// Why a pod's volumes are not there in time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,8 +46,5 @@ impl NotReady {
 
 /// A pod's volumes of CSI drivers, by name.
 pub(super) fn of_drivers(volumes: &PodVolumes) -> impl Iterator<Item = (&str, &Volume)> {
-    volumes.volumes.iter().filter_map(|volume| match &volume.kind {
-        VolumeKind::Csi(of_driver) => Some((volume.name.as_str(), &**of_driver)),
-        _ => None,
-    })
+    volumes.volumes.iter().filter_map(|volume| Some((volume.name.as_str(), volume.kind.staged()?)))
 }

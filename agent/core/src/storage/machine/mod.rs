@@ -377,8 +377,9 @@ impl Storage {
         self.node_version = version;
         self.know_in_use(in_use);
         let before = std::mem::replace(&mut self.attached, names.clone());
-        let moved = |id: &&VolumeId| before.contains(id.as_str()) != names.contains(id.as_str());
-        self.volumes.keys().filter(moved).cloned().collect()
+        let moved = |name: &str| before.contains(name) != names.contains(name);
+        let moved = self.volumes.iter().filter(|(id, state)| state.node_names(id).any(moved));
+        moved.map(|(id, _)| id.clone()).collect()
     }
 
     fn want(&mut self, pod: &PodUid, volumes: Vec<Wanted>) -> Vec<VolumeId> {
@@ -410,9 +411,10 @@ impl Storage {
 
     /// Makes the next call for a volume, unless one is under way or nothing is to be done.
     fn advance(&mut self, id: &VolumeId, now: Mono, commands: &mut Vec<Command>) {
-        let name = id.as_str();
+        let is_attached = |name| self.attached.contains(name) && self.is_reported_in_use(name);
+        let state = self.volumes.get(id);
         let node = next::Node {
-            is_attached: self.attached.contains(name) && self.is_reported_in_use(name),
+            is_attached: state.is_some_and(|state| state.node_names(id).all(is_attached)),
             sources_ready: self.sources_ready,
         };
         let Some(state) = self.volumes.get_mut(id) else { return };
@@ -464,7 +466,8 @@ impl Storage {
     // k8s: pkg/kubelet/volumemanager/volume_manager.go GetVolumesInUse
     fn in_use(&self) -> BTreeSet<String> {
         let attachable = self.volumes.iter().filter(|(_, state)| state.is_attachable);
-        attachable.map(|(id, _)| id.to_string()).chain(self.kept_in_use.iter().cloned()).collect()
+        let names = attachable.flat_map(|(id, state)| state.node_names(id).map(str::to_owned));
+        names.chain(self.kept_in_use.iter().cloned()).collect()
     }
 
     /// The next report, if it differs from the last one.
@@ -500,9 +503,10 @@ impl Storage {
         for (id, state) in &mut self.volumes {
             // What came since may have been taken off by a write that was on its way.
             let is_found = state.uses.values().all(|of| of.is_found);
-            if is_found && names.contains(id.as_str()) {
+            if is_found && state.take_node_names(id, &names) {
                 state.is_attachable = true;
-                self.reported_by.insert(id.to_string(), 0);
+                let named = state.node_names(id).map(|name| (name.to_owned(), 0));
+                self.reported_by.extend(named);
             }
         }
         if self.is_partly_known {

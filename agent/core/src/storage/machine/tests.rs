@@ -25,6 +25,7 @@ fn wanted(pod: u32) -> Wanted {
         mount_options: Vec::new(),
         secrets: Secrets::default(),
         size: None,
+        disk: None,
     };
     Wanted {
         pod: uid(pod),

@@ -2,13 +2,14 @@
 //!
 //! Owner: `Storage`. Bounds: one call at a time; an entry for each pod that wants or has it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use super::growth::Growth;
 use super::{BACKOFF, Call, Command, Failure, Outcome, Problem, Wanted};
-use crate::storage::csi::{Lifecycle, Volume};
+use crate::storage::csi::{Lifecycle, Volume, VolumeId};
+use crate::storage::disk;
 use crate::sync::backoff::Pause;
 use pintle_api_types::ids::{Mono, PodUid};
 
@@ -116,6 +117,9 @@ pub(super) struct State {
     /// The attach-detach controller attaches it, and may detach it once the Node's status does not name
     /// it as in use.
     pub(super) is_attachable: bool,
+    /// The names that Node objects have for it, where those are not its id.
+    #[serde(default)]
+    node_names: BTreeSet<String>,
     pub(super) uses: BTreeMap<PodUid, Use>,
     pub(super) running: Option<Running>,
     /// After a failure to stage or unstage.
@@ -130,9 +134,28 @@ impl State {
         self.uses.get(pod)
     }
 
+    fn any_known(&self) -> Option<&Known> {
+        self.uses.values().map(|of| &of.known).chain(&self.known).next()
+    }
+
     pub(super) fn driver(&self) -> &str {
-        let of_pods = self.uses.values().map(|of| &of.known);
-        of_pods.chain(&self.known).next().map_or("", |known| &known.driver)
+        self.any_known().map_or("", |known| &known.driver)
+    }
+
+    /// The names that Node objects have for it.
+    pub(super) fn node_names<'a>(&'a self, id: &'a VolumeId) -> impl Iterator<Item = &'a str> {
+        let own = self.node_names.is_empty().then_some(id.as_str());
+        own.into_iter().chain(self.node_names.iter().map(String::as_str))
+    }
+
+    /// Takes over the names that a Node has for what was found; returns false without any.
+    pub(super) fn take_node_names(&mut self, id: &VolumeId, names: &BTreeSet<String>) -> bool {
+        if let Some(known) = self.any_known().filter(|known| disk::is_plugin(&known.driver)) {
+            let own = disk::node_names(&known.driver, &known.handle).into_iter();
+            self.node_names = own.filter(|name| names.contains(name)).collect();
+            return !self.node_names.is_empty();
+        }
+        names.contains(id.as_str())
     }
 
     pub(super) fn want(&mut self, wanted: Wanted) {
@@ -143,6 +166,8 @@ impl State {
         of.is_released = false;
         of.is_due_again = wanted.is_republished && of.published == Certainty::Yes;
         of.wanted = Some(Box::new(wanted));
+        let wanted = self.uses.values().filter_map(|of| of.wanted.as_ref());
+        self.node_names = wanted.filter_map(|wanted| wanted.volume.node_name()).collect();
     }
 
     /// It is time to publish the volume again for a pod that has it, if its driver wants that.

@@ -58,10 +58,10 @@ impl Storage {
     }
 
     fn waiting_for(&self, id: &VolumeId, state: &State, of: &Use, pod: &PodUid) -> Waiting {
-        let name = id.as_str();
         let has_to_attach = of.wanted.as_ref().is_some_and(|wanted| wanted.is_attached_first);
-        let is_written = self.is_reported_in_use(name);
-        let is_attached = !has_to_attach || (is_written && self.attached.contains(name));
+        let is_written = state.node_names(id).all(|name| self.is_reported_in_use(name));
+        let is_named = state.node_names(id).all(|name| self.attached.contains(name));
+        let is_attached = !has_to_attach || (is_written && is_named);
         let step = match state.step(of, pod) {
             Some(step) => step,
             None if !has_to_attach || is_attached => {

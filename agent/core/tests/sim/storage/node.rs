@@ -93,6 +93,7 @@ impl Volume {
             mount_options: Vec::new(),
             secrets: Secrets::default(),
             size: (self == Self::Share).then(size),
+            disk: None,
         };
         Wanted {
             pod: pod.clone(),
