@@ -447,6 +447,8 @@ impl Parts {
             metrics: Arc::clone(&self.metrics),
             node: self.cluster.as_ref().map(|cluster| cluster.node.clone()),
             events: self.cluster.as_ref().map(|cluster| cluster.events.clone()),
+            attaches_by_controller: self.cluster.is_some()
+                && self.config.kubelet.enable_controller_attach_detach,
             refresher,
             resync: self.config.kubelet.sync_frequency.to_std(),
         }))

@@ -11,6 +11,7 @@ mod claims;
 mod disks;
 mod drivers;
 mod expansion;
+mod fabric;
 mod fleet;
 mod folders;
 mod ground;

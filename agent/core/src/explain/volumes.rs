@@ -3,7 +3,7 @@
 //! Input: the entry of the timeline that the owner of these volumes keeps up to date. Pure.
 
 use super::{Explanation, Subject, span, words};
-use crate::storage::{Step, Waiting};
+use crate::storage::{Step, Waiting, disk};
 use crate::sync::plan::Action;
 use pintle_api_types::ids::{PodUid, UnixNanos};
 
@@ -15,7 +15,7 @@ pub const READY: &str = "VolumesReady";
 const SENTENCES_MAX: usize = 4;
 
 /// Remedies by what is in the sentence; the first one that fits.
-const REMEDIES: [(&str, &str); 7] = [
+const REMEDIES: [(&str, &str); 10] = [
     (
         "not found in the list of registered CSI drivers",
         "see whether the driver's pod runs on this node and registers: its socket has to be below \
@@ -35,6 +35,19 @@ const REMEDIES: [(&str, &str); 7] = [
     ),
     ("fetching secret", "make the secret that the PersistentVolume names"),
     ("in use before it is attached", "wait: the node's status is written within seconds"),
+    (
+        "iscsiadm cannot be run",
+        "install open-iscsi on this node; iscsid has to run where the agent's programs run",
+    ),
+    (
+        "any path for iscsi disk",
+        "see whether the target's portals answer from this node, whether the target lets this \
+         initiator in, and whether iscsid runs; it is tried again by itself",
+    ),
+    (
+        "no fc disk found",
+        "see whether the array shows the LUN to this node's adapters: ls /dev/disk/by-path",
+    ),
 ];
 
 /// What a volume waits for, in one sentence.
@@ -44,13 +57,16 @@ fn sentence(waiting: &Waiting) -> String {
         Step::Report => format!(
             "volume {name} has to be named by the Node's status as in use before it is attached"
         ),
+        Step::Attach if disk::is_plugin(driver) => {
+            format!("volume {name} has to be attached to this node by the attach-detach controller")
+        }
         Step::Attach => format!(
             "volume {name} has to be attached to this node by the attach-detach controller and the \
              attacher of driver {driver}"
         ),
-        Step::Call(call) => format!("{call} of driver {driver} is under way for volume {name}"),
+        Step::Call(call) => format!("{} is under way for volume {name}", whose(call, driver)),
         Step::Other(call) => {
-            format!("{call} of driver {driver} is under way for another pod of volume {name}")
+            format!("{} is under way for another pod of volume {name}", whose(call, driver))
         }
         Step::Pause { failure, .. } => failure.clone(),
         Step::Holders(pods) => {
@@ -58,6 +74,22 @@ fn sentence(waiting: &Waiting) -> String {
             format!("volume {name}: {} using it", words::list("pod", &pods))
         }
     }
+}
+
+/// A call with what it is made to: a driver, or the agent's own plugin of disks.
+// k8s: pkg/volume/volume.go DeviceMounter, Mounter, Unmounter, DeviceUnmounter
+fn whose(call: &str, driver: &str) -> String {
+    if !disk::is_plugin(driver) {
+        return format!("{call} of driver {driver}");
+    }
+    let own = match call {
+        "NodeStageVolume" => "MountDevice",
+        "NodePublishVolume" => "SetUp",
+        "NodeUnpublishVolume" => "TearDown",
+        "NodeUnstageVolume" => "UnmountDevice",
+        other => other,
+    };
+    format!("{own} of plugin {driver}")
 }
 
 /// What volumes wait for: the first ones by name, and how many more.

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 
-use super::VolumeKind;
 use super::plan::PodVolumes;
 
 /// A volume that the pod has already.
@@ -25,7 +24,7 @@ pub fn find(volumes: &PodVolumes) -> Vec<Doubled> {
     let mut first = BTreeMap::new();
     let mut doubled = Vec::new();
     for volume in &volumes.volumes {
-        let VolumeKind::Csi(of_driver) = &volume.kind else { continue };
+        let Some(of_driver) = volume.kind.staged() else { continue };
         let name = volume.disk_name();
         let earlier = *first.entry(of_driver.id(&volumes.uid)).or_insert(name);
         if earlier != name {

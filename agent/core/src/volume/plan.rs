@@ -52,7 +52,11 @@ pub enum GroupPolicy {
 impl GroupPolicy {
     fn of(pod: &Pod) -> Self {
         let security = pintle_api_types::pod::spec(pod).security_context.as_ref();
-        let policy = security.and_then(|context| context.fs_group_change_policy.as_deref());
+        Self::parse(security.and_then(|context| context.fs_group_change_policy.as_deref()))
+    }
+
+    /// Reads `fsGroupChangePolicy`.
+    pub fn parse(policy: Option<&str>) -> Self {
         match policy {
             Some("OnRootMismatch") => Self::OnRootMismatch,
             _ => Self::Always,

@@ -14,6 +14,8 @@ use super::program::{self, ProgramError};
 
 /// Longest probe or mount of a disk.
 const MOUNT_MAX: Duration = Duration::from_secs(110);
+/// Longest change of a bind mount's options.
+const REMOUNT_MAX: Duration = Duration::from_secs(30);
 /// Longest check or format of a disk.
 const FORMAT_MAX: Duration = Duration::from_secs(1800);
 /// blkid found nothing.
@@ -141,6 +143,30 @@ async fn mount(disk: &DiskMount<'_>) -> Result<(), Cause> {
     let options = options(disk).join(",");
     let args = ["-t", disk.fs_type, "-o", &options, &device, &target];
     let done = program::run(disk.target, "mount", &args, MOUNT_MAX).await;
+    done.map_err(|error| program::mount_failure(&args, &error).into())
+}
+
+/// Sets the options of a bind mount, which has its own only after it was mounted.
+///
+/// # Errors
+/// A sentence with the program's output.
+// k8s: k8s.io/mount-utils mount_helper_common.go MakeBindOpts
+pub(super) async fn set_bind_options(
+    from: &Path,
+    target: &Path,
+    is_read_only: bool,
+    own: &[String],
+) -> Result<(), Cause> {
+    let mut options = vec!["bind".to_owned(), "remount".to_owned()];
+    options.extend(is_read_only.then(|| "ro".to_owned()));
+    options.extend(own.iter().cloned());
+    if options.len() == 2 {
+        return Ok(());
+    }
+    let options = options.join(",");
+    let (source, at) = (from.to_string_lossy(), target.to_string_lossy());
+    let args = ["-o", &options, &source, &at];
+    let done = program::run(target, "mount", &args, REMOUNT_MAX).await;
     done.map_err(|error| program::mount_failure(&args, &error).into())
 }
 

@@ -12,13 +12,12 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
-use std::time::Duration;
 
 use pintle_agent_core::types::PodUid;
 use pintle_daemon::blocking;
 use pintle_daemon::blocking::{Blocked, Place};
 
-use super::device::{DiskMount, format_and_mount};
+use super::device::{DiskMount, format_and_mount, set_bind_options};
 use super::dir_fd::make_dir_all;
 use super::error::{Cause, Context, IoFailure, MountNotice, VolumeError};
 use super::keyed_lock;
@@ -27,10 +26,6 @@ use super::layout::{DIR_MODE, LOCAL_PLUGIN, PodDirs, local_mount, pods_dir};
 use super::mount;
 use super::ownership;
 use super::plan::{GroupPolicy, PodVolume, PodVolumes};
-use super::program;
-
-/// Longest change of a bind mount's options.
-const REMOUNT_MAX: Duration = Duration::from_secs(30);
 
 /// The kind of file at a local volume's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,7 +127,9 @@ impl Job<'_> {
         let is_shared = self.foreign(move || Ok(is_shared(&root, &source, &dir)?)).await?;
         let (source, target) = (from.clone(), self.dir.clone());
         let is_new = self.foreign(move || Ok(bind(&source, &target)?)).await?;
-        if let Err(why) = self.set_options(&from).await {
+        if let Err(why) =
+            set_bind_options(&from, &self.dir, self.local.read_only, &self.local.options).await
+        {
             let dir = self.dir.clone();
             let undo = move || {
                 mount::unmount(&dir)?;
@@ -149,21 +146,6 @@ impl Job<'_> {
             }
             _ => Ok(Vec::new()),
         }
-    }
-
-    /// A bind mount has its options only after it was mounted.
-    async fn set_options(&self, from: &Path) -> Result<(), Cause> {
-        let mut options = vec!["bind".to_owned(), "remount".to_owned()];
-        options.extend(self.local.read_only.then(|| "ro".to_owned()));
-        options.extend(self.local.options.iter().cloned());
-        if options.len() == 2 {
-            return Ok(());
-        }
-        let options = options.join(",");
-        let (source, target) = (from.to_string_lossy(), self.dir.to_string_lossy());
-        let args = ["-o", &options, &source, &target];
-        let done = program::run(&self.dir, "mount", &args, REMOUNT_MAX).await;
-        done.map_err(|error| program::mount_failure(&args, &error).into())
     }
 
     /// Leaves the ownership of a shared volume unchanged; returns a warning if its group differs.

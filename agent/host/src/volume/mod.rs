@@ -31,6 +31,7 @@ pub mod ownership;
 mod program;
 pub mod project;
 pub mod remove;
+pub mod san;
 pub mod sub_path;
 
 pub use content::Content;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_core::storage::csi::{Lifecycle, SecretKey, attachment_name};
+use pintle_agent_core::storage::disk;
 use pintle_agent_core::storage::driver::DriverSpec;
 use pintle_agent_core::storage::record::Record;
 use pintle_agent_core::storage::request::{self, Extras};
@@ -31,6 +32,9 @@ const ON_ROOT_MISMATCH: &str = "OnRootMismatch";
 
 impl Shared {
     pub(super) async fn call(&self, call: &Call) -> Outcome {
+        if disk::is_plugin(call.driver()) {
+            return self.disk_call(call).await;
+        }
         match call {
             Call::Stage { wanted, again } => self.stage(wanted, *again).await,
             Call::Publish { wanted, again } => self.publish(wanted, *again).await,

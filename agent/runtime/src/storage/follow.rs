@@ -7,6 +7,7 @@ use pintle_agent_cluster::node::own::OwnNode;
 use pintle_agent_cluster::node::report::WrittenInUse;
 use pintle_agent_core::storage::{Input, NodeVolumes};
 use pintle_agent_host::csi::scan;
+use pintle_agent_host::volume::san;
 use pintle_agent_plugins::{Change, Plugins, changes};
 use pintle_daemon::blocking::Place;
 use pintle_daemon::{blocking, clock};
@@ -29,7 +30,13 @@ async fn look_at_disk(volumes: &Volumes) {
     let root = volumes.0.parts.root.clone();
     let found = loop {
         let root = root.clone();
-        match blocking::run(Place::own("volumes"), move || scan::scan(&root)).await {
+        let look = move || {
+            let (mut found, disks) = (scan::scan(&root), san::scan::scan(&root));
+            found.volumes.extend(disks.volumes);
+            found.unreadable.extend(disks.unreadable);
+            found
+        };
+        match blocking::run(Place::own("volumes"), look).await {
             Ok(found) => break found,
             Err(why) => tracing::warn!(%why, "the volumes of drivers cannot be looked for yet"),
         }

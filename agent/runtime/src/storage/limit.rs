@@ -32,7 +32,10 @@ impl Volumes {
 
     async fn is_full_for(&self, uid: &PodUid, waiting: &Waiting, volumes: &PodVolumes) -> bool {
         let found = of_drivers(volumes).find(|(_, volume)| volume.id(uid) == waiting.id);
-        let Some((_, volume)) = found else { return false };
+        // A disk of a storage network has no limit that its plugin knows.
+        let Some((_, volume)) = found.filter(|(_, volume)| volume.disk.is_none()) else {
+            return false;
+        };
         let parts = &self.0.parts;
         let Ok(spec) = parts.objects.driver_spec(&waiting.driver).await else { return false };
         let name = attachment_name(&volume.handle, &waiting.driver, &parts.node_name);

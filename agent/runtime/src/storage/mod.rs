@@ -1,4 +1,4 @@
-//! Volumes of CSI drivers: owns the state machine `Storage`, makes its calls, ends the waits of syncs.
+//! Volumes of CSI drivers and disks of storage networks: owns the state machine `Storage`, makes its calls, ends the waits of syncs.
 //!
 //! ```text
 //!   prepare ─ ready ─┐                        ┌─> calls ─> files, driver, files
@@ -14,6 +14,7 @@
 
 mod calls;
 mod device;
+mod disk;
 mod expand;
 mod follow;
 mod late;
@@ -40,6 +41,7 @@ use pintle_agent_core::storage::{
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::volume::csi_dirs::CsiDirs;
+use pintle_agent_host::volume::san::SanHost;
 use pintle_agent_metrics::Metrics;
 use pintle_agent_plugins::{Drivers, Refresher};
 use pintle_api::events;
@@ -71,6 +73,9 @@ pub struct Parts {
     pub node: Option<watch::Receiver<OwnNode>>,
     /// Takes events of claims; `None` without an API server.
     pub events: Option<events::Recorder>,
+    /// The attach-detach controller says which disks the node may have. Disks of a storage network
+    /// are attached without it otherwise.
+    pub attaches_by_controller: bool,
     /// Has a driver asked again how many volumes the node can have.
     pub refresher: Refresher,
     /// `syncFrequency`: how often claims of pods that run are read again.
@@ -96,6 +101,8 @@ struct Shared {
     is_known: Cell<bool>,
     known: Notify,
     dirs: CsiDirs,
+    /// The node's network disks.
+    san: SanHost,
     parts: Parts,
 }
 
@@ -114,6 +121,7 @@ impl Volumes {
             is_known: Cell::new(false),
             known: Notify::new(),
             dirs: CsiDirs::new(&parts.root),
+            san: SanHost::default(),
             parts,
         });
         let volumes = Self(shared);
@@ -294,21 +302,31 @@ impl Volumes {
 /// The driver of a call, and the kubelet's name of the operation.
 // k8s: pkg/volume/util/operationexecutor/operation_generator.go GeneratedOperations.OperationName
 fn operation(call: &Call) -> (&str, &'static str) {
-    match call {
+    let name = match call {
         Call::Stage { wanted, .. } | Call::Publish { wanted, .. } => {
-            let name = if wanted.volume.is_block { "map_volume" } else { "volume_mount" };
-            (&wanted.volume.driver, name)
+            if wanted.volume.is_block {
+                "map_volume"
+            } else {
+                "volume_mount"
+            }
         }
-        Call::Expand { wanted, .. } => (&wanted.volume.driver, "volume_fs_resize"),
+        Call::Expand { .. } => "volume_fs_resize",
         Call::Unpublish { known, .. } => {
-            let name = if known.is_block { "unmap_volume" } else { "volume_unmount" };
-            (&known.driver, name)
+            if known.is_block {
+                "unmap_volume"
+            } else {
+                "volume_unmount"
+            }
         }
         Call::Unstage(known) => {
-            let name = if known.is_block { "unmap_device" } else { "unmount_device" };
-            (&known.driver, name)
+            if known.is_block {
+                "unmap_device"
+            } else {
+                "unmount_device"
+            }
         }
-    }
+    };
+    (call.driver(), name)
 }
 
 // k8s: pkg/kubelet/events/event.go

@@ -29,6 +29,18 @@ impl Shared {
         let fs_group = group.and_then(|group| u32::try_from(group).ok());
         let mut wanted = Vec::new();
         for volume in volumes {
+            if volume.disk.is_some() {
+                let volume = volume.clone();
+                wanted.push(Wanted {
+                    pod: uid.clone(),
+                    volume,
+                    // k8s: pkg/volume/iscsi/attacher.go CanAttach, pkg/volume/fc/attacher.go
+                    is_attached_first: self.parts.attaches_by_controller,
+                    is_republished: false,
+                    fs_group,
+                });
+                continue;
+            }
             let spec = self.spec(uid, &volume.driver).await;
             let is_persistent = volume.lifecycle == Lifecycle::Persistent;
             wanted.push(Wanted {

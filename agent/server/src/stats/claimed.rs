@@ -12,10 +12,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use pintle_agent_core::storage::disk;
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::view::Snapshot;
 use pintle_agent_core::volume::csi_dirs::CsiDirs;
-use pintle_agent_core::volume::kind::{NFS, Nfs, UsageSource, VolumeKind};
+use pintle_agent_core::volume::kind::{ISCSI, NFS, Nfs, UsageSource, VolumeKind};
 use pintle_agent_core::volume::{ClaimViews, PodDirs};
 use pintle_agent_host::disk::{FileSystem, file_system};
 use pintle_api_types::pod;
@@ -159,12 +160,22 @@ fn targets(snapshot: &Snapshot, claims: &ClaimViews, root: &Path) -> Vec<ClaimTa
             });
         }
         for volume in pod::spec(&view.pod).volumes.iter().flatten() {
-            let Some(source) = &volume.nfs else { continue };
-            let kind = VolumeKind::Nfs(Nfs::of(source, false, Vec::new()));
+            let namespace = pod::namespace(&view.pod);
+            let (kind, folder) = match (&volume.nfs, &volume.iscsi) {
+                (Some(source), _) => {
+                    (VolumeKind::Nfs(Nfs::of(source, false, Vec::new())), NFS.folder)
+                }
+                (None, Some(source)) => {
+                    let disk = disk::iscsi_of_pod(source, &volume.name, namespace);
+                    let Ok(disk) = disk else { continue };
+                    (VolumeKind::NetworkDisk(Box::new(disk)), ISCSI.folder)
+                }
+                (None, None) => continue,
+            };
             found.push(ClaimTarget {
                 uid: uid.clone(),
                 name: volume.name.clone(),
-                path: dirs.volume(NFS.folder.unwrap_or_default(), &volume.name),
+                path: dirs.volume(folder.unwrap_or_default(), &volume.name),
                 server: server_of(&kind),
                 claim: None,
             });
@@ -212,6 +223,8 @@ pub(super) fn exposition(volumes: &Volumes) -> String {
 fn server_of(kind: &VolumeKind) -> Option<String> {
     match kind {
         VolumeKind::Csi(volume) => Some(volume.driver.clone()),
+        // A disk that hangs holds up its own figures only.
+        VolumeKind::NetworkDisk(volume) => Some(volume.handle.clone()),
         VolumeKind::Nfs(nfs) => Some(nfs.server().to_owned()),
         _ => None,
     }

@@ -153,7 +153,9 @@ pub fn parse_folder(folder: &str) -> Option<FolderParts<'_>> {
 
 /// `portal:iqn:lun` with the default port, and without it.
 pub(super) fn node_names(folder: &str) -> Vec<String> {
-    let Some(FolderParts { portal, iqn, lun, .. }) = parse_folder(folder) else { return Vec::new() };
+    let Some(FolderParts { portal, iqn, lun, .. }) = parse_folder(folder) else {
+        return Vec::new();
+    };
     let bare = portal.strip_suffix(PORT).and_then(|portal| portal.strip_suffix(':'));
     let portals = [Some(portal), bare];
     portals.into_iter().flatten().map(|portal| format!("{portal}:{iqn}:{lun}")).collect()

@@ -48,11 +48,7 @@ pub fn devices_of(sessions: &[Session], lun: u16) -> Vec<&str> {
 
 /// The portals to log out from once a disk's devices are deleted. `others` are the folders of the
 /// node's other disks.
-pub fn logouts<'a>(
-    disk: &'a IscsiDisk,
-    others: &[String],
-    sessions: &[Session],
-) -> Vec<&'a str> {
+pub fn logouts<'a>(disk: &'a IscsiDisk, others: &[String], sessions: &[Session]) -> Vec<&'a str> {
     let is_same = |folder: &String| parse_folder(folder).is_some_and(|of| of.iqn == disk.iqn);
     let is_shared = others.iter().any(is_same);
     let is_idle = |portal: &str| {

@@ -144,9 +144,18 @@ fn folder_says_what_a_disk_is() {
     // A host's name may have dashes, and a target's too.
     let folder = "iface-default/my-host.x:1-iqn.2020-01.x:a-iqn.b-lun-1-lun-0";
     let parts = parse_folder(folder).expect("a folder");
-    assert_eq!((parts.portal, parts.iqn, parts.lun), ("my-host.x:1", "iqn.2020-01.x:a-iqn.b-lun-1", 0));
-    for folder in ["", "x", "iface-default", "iface-default/10.0.0.1:1", "iface-d/-iqn.x-lun-0",
-        "iface-default/p-iqn.2020-01.x:y-lun-z"] {
+    assert_eq!(
+        (parts.portal, parts.iqn, parts.lun),
+        ("my-host.x:1", "iqn.2020-01.x:a-iqn.b-lun-1", 0)
+    );
+    for folder in [
+        "",
+        "x",
+        "iface-default",
+        "iface-default/10.0.0.1:1",
+        "iface-d/-iqn.x-lun-0",
+        "iface-default/p-iqn.2020-01.x:y-lun-z",
+    ] {
         assert_eq!(parse_folder(folder), None, "{folder}");
     }
 }
@@ -167,7 +176,10 @@ fn record_is_the_kubelets_byte_for_byte_and_a_wrong_one_is_not_believed() {
     let other = text.replace("\"2\"", "\"3\"");
     for file in [None, Some(&b"{"[..]), Some(&b"{\"Iqn\":\"x\"}"[..]), Some(other.as_bytes())] {
         let read = record::disk_of(&folder, file).expect("read from the folder's name");
-        assert_eq!((read.portals, &*read.iqn, read.lun), (vec!["10.0.0.1:3260".to_owned()], IQN, 2));
+        assert_eq!(
+            (read.portals, &*read.iqn, read.lun),
+            (vec!["10.0.0.1:3260".to_owned()], IQN, 2)
+        );
     }
     assert_eq!(record::disk_of("x", Some(text.as_bytes())), None);
 }
@@ -257,11 +269,16 @@ fn arguments_are_the_kubelets_and_hide_secrets() {
     assert_eq!(disk.discovery_auth(at, &secret), [], "not asked for");
     let commands = disk.session_auth(at, &secret);
     let args: Vec<_> = commands.iter().map(|command| command.args()[8..].join(" ")).collect();
-    let update = |key: &str, value: &str| format!("-o update -n node.session.auth.{key} -v {value}");
-    let want = [update("authmethod", "CHAP"), update("username", "bob"), update("password", "s3cret")];
+    let update =
+        |key: &str, value: &str| format!("-o update -n node.session.auth.{key} -v {value}");
+    let want =
+        [update("authmethod", "CHAP"), update("username", "bob"), update("password", "s3cret")];
     assert_eq!(args, want);
     let shown = format!("{commands:?}");
-    assert!(!shown.contains("s3cret") && !shown.contains("bob") && shown.contains("***"), "{shown}");
+    assert!(
+        !shown.contains("s3cret") && !shown.contains("bob") && shown.contains("***"),
+        "{shown}"
+    );
     assert_eq!(commands[2].redact("bad s3cret"), "bad ***");
 }
 
@@ -285,11 +302,8 @@ fn rounds_end_as_the_kubelets_do() {
 fn session_ends_with_the_last_disk_of_its_target_or_when_it_has_no_device() {
     let disk = disk_of(json!({"portals": ["10.0.0.2"]}));
     let lun = |lun, device: &str| LunDevice { lun, device: device.to_owned() };
-    let session = |host, address: &str, luns| Session {
-        host,
-        portals: vec![portal(address, "3260")],
-        luns,
-    };
+    let session =
+        |host, address: &str, luns| Session { host, portals: vec![portal(address, "3260")], luns };
     let sessions = [
         session(2, "10.0.0.1", vec![lun(2, "sda"), lun(3, "sdb")]),
         session(3, "10.0.0.2", vec![lun(2, "sdc")]),
@@ -299,10 +313,8 @@ fn session_ends_with_the_last_disk_of_its_target_or_when_it_has_no_device() {
     assert_eq!(devices_of(&sessions, 2), ["sda", "sdc"]);
 
     // Its own devices are deleted by now.
-    let sessions = [
-        session(2, "10.0.0.1", vec![lun(3, "sdb")]),
-        session(3, "10.0.0.2", Vec::new()),
-    ];
+    let sessions =
+        [session(2, "10.0.0.1", vec![lun(3, "sdb")]), session(3, "10.0.0.2", Vec::new())];
     let both = vec!["10.0.0.1:3260", "10.0.0.2:3260"];
     let other = format!("iface-default/10.0.0.1:3260-{IQN}-lun-3");
     let longer = format!("iface-default/10.0.0.1:3260-{IQN}0-lun-3");

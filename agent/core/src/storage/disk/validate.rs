@@ -57,7 +57,8 @@ pub(super) fn check_iqn(field: &'static str, value: &str) -> Result<(), InvalidD
 fn is_qualified(rest: &str) -> bool {
     let Some((authority, name)) = rest.split_once(':') else { return false };
     let Some((date, domain)) = authority.split_once('.') else { return false };
-    let digits = |text: &str, count| text.len() == count && text.bytes().all(|b| b.is_ascii_digit());
+    let digits =
+        |text: &str, count| text.len() == count && text.bytes().all(|b| b.is_ascii_digit());
     let is_date =
         date.split_once('-').is_some_and(|(year, month)| digits(year, 4) && digits(month, 2));
     let is_domain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');

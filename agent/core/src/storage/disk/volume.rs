@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{FCVolumeSource, ISCSIVolumeSource, PersistentVolume};
 
+use super::NetworkDisk;
 use super::fc::{FcAddress, FcDisk};
 use super::iscsi::{IscsiDisk, own_iface, with_port};
 use super::validate::{
     InvalidDisk, check_iface, check_iqn, check_lun, check_portal, check_wwid, check_wwn,
 };
-use super::NetworkDisk;
 use crate::storage::csi::{AccessMode, Lifecycle, SecretKey, Secrets, Volume};
 
 /// Interface of a source that names none.
@@ -61,12 +61,11 @@ pub fn iscsi_of_pod(
     name: &str,
     namespace: &str,
 ) -> Result<Volume, InvalidDisk> {
-    let uses_secret = source.chap_auth_discovery == Some(true) || source.chap_auth_session == Some(true);
+    let uses_secret =
+        source.chap_auth_discovery == Some(true) || source.chap_auth_session == Some(true);
     let secret = source.secret_ref.as_ref().filter(|_| uses_secret);
-    let secret = secret.map(|secret| SecretKey {
-        namespace: namespace.to_owned(),
-        name: secret.name.clone(),
-    });
+    let secret = secret
+        .map(|secret| SecretKey { namespace: namespace.to_owned(), name: secret.name.clone() });
     let setup = Setup {
         name,
         fs_type: source.fs_type.as_deref(),

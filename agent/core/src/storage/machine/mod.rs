@@ -248,6 +248,18 @@ pub enum Call {
     Unstage(Known),
 }
 
+impl Call {
+    /// The driver or plugin that it is for.
+    pub fn driver(&self) -> &str {
+        match self {
+            Self::Stage { wanted, .. }
+            | Self::Publish { wanted, .. }
+            | Self::Expand { wanted, .. } => &wanted.volume.driver,
+            Self::Unpublish { known, .. } | Self::Unstage(known) => &known.driver,
+        }
+    }
+}
+
 /// All volumes of drivers on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Storage {

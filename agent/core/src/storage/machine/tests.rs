@@ -400,3 +400,60 @@ fn state_survives_its_record() {
 
 #[path = "growth_tests.rs"]
 mod growth_tests;
+
+/// A disk of a pod, whose source names no port.
+fn wanted_disk(pod: u32) -> Wanted {
+    let source =
+        serde_json::json!({"targetPortal": "10.0.0.1", "iqn": "iqn.2020-01.x:y", "lun": 1});
+    let source = serde_json::from_value(source).expect("a source");
+    let volume = crate::storage::disk::iscsi_of_pod(&source, "pv", "ns").expect("valid");
+    Wanted { volume, is_attached_first: true, ..wanted(pod) }
+}
+
+#[test]
+fn disk_is_reported_and_attached_by_the_name_of_its_source() {
+    let name = "kubernetes.io/iscsi/10.0.0.1:iqn.2020-01.x:y:1".to_owned();
+    let names = BTreeSet::from([name.clone()]);
+    let mut bed = Bed::new();
+    let empty = NodeVolumes { version: 1, ..NodeVolumes::default() };
+    bed.give(Input::Node(empty));
+    let commands = bed.want(wanted_disk(1));
+    let Some(Command::ReportInUse(report)) = commands.last() else { panic!("{commands:?}") };
+    assert_eq!(report.names, names);
+    let (number, attached) = (report.number, names.clone());
+    let node = NodeVolumes { version: 2, attached, in_use: names };
+    let commands = bed.give(Input::InUseWritten { number, node });
+    assert_eq!(verb(&commands), "stage");
+    assert_eq!(
+        call(&commands).0.as_str(),
+        "kubernetes.io/iscsi/iface-default/10.0.0.1:3260-iqn.2020-01.x:y-lun-1"
+    );
+}
+
+#[test]
+fn disk_that_was_found_stays_in_use_by_the_name_that_the_node_has_for_it() {
+    let disk = wanted_disk(1);
+    let known = Known::of(&disk);
+    let mut bed = Bed::default();
+    let found = |pod| FoundVolume { known: known.clone(), pod };
+    let volumes = vec![found(Some(uid(1))), found(None)];
+    bed.give(Input::Found { volumes, is_whole: true });
+    let name = "kubernetes.io/iscsi/10.0.0.1:iqn.2020-01.x:y:1".to_owned();
+    let names = BTreeSet::from([name, "kubernetes.io/csi/other".to_owned()]);
+    let node = NodeVolumes { version: 1, attached: names.clone(), in_use: names };
+    let commands = bed.give(Input::Node(node));
+    let Some(Command::ReportInUse(report)) = commands.last() else { panic!("{commands:?}") };
+    let kept: Vec<_> = report.names.iter().map(String::as_str).collect();
+    assert_eq!(kept, ["kubernetes.io/iscsi/10.0.0.1:iqn.2020-01.x:y:1"]);
+    bed.give(Input::SourcesReady);
+    // The pod is still there: nothing is called before it asks or ends.
+    let commands = bed.want(disk);
+    assert_eq!(verb(&commands), "stage again");
+    let commands = bed.answer(&commands, Ok(()));
+    assert_eq!(verb(&commands), "publish again");
+    bed.answer(&commands, Ok(()));
+    let commands = bed.release(1);
+    assert_eq!(verb(&commands), "unpublish");
+    let commands = bed.answer(&commands, Ok(()));
+    assert_eq!(verb(&commands), "unstage");
+}

@@ -191,8 +191,17 @@ fn a_volume_is_what_its_source_says_and_read_only_as_the_pod_says() {
         json!({"csi": {"driver": "d", "volumeHandle": "h"}, "accessModes": ["ReadWriteOnce"]});
     let VolumeKind::Csi(volume) = kind(&driver, true) else { panic!("a driver's") };
     assert_eq!((volume.name.as_str(), volume.is_read_only), ("pv", true));
-    let iscsi = json!({"iscsi": {"targetPortal": "x", "iqn": "y", "lun": 0}});
-    assert_eq!(kind(&iscsi, false), VolumeKind::Unsupported("iscsi"));
+    let flex = json!({"flexVolume": {"driver": "x/y"}});
+    assert_eq!(kind(&flex, false), VolumeKind::Unsupported("flexVolume"));
+    let iqn = "iqn.2020-01.x:y";
+    let disk = json!({"iscsi": {"targetPortal": "x", "iqn": iqn, "lun": 0},
+        "accessModes": ["ReadWriteOncePod"], "mountOptions": ["sync", "noatime"]});
+    let VolumeKind::NetworkDisk(volume) = kind(&disk, true) else { panic!("a disk") };
+    assert_eq!((&*volume.name, volume.is_read_only), ("pv", true));
+    assert_eq!(volume.mount_options, ["noatime", "sync"]);
+    assert_eq!(volume.access_modes, [csi::AccessMode::ReadWriteOncePod]);
+    let odd = json!({"iscsi": {"targetPortal": "x", "iqn": "y", "lun": 0}});
+    assert!(matches!(kind(&odd, false), VolumeKind::Untranslatable(_)));
 }
 
 #[test]

@@ -169,11 +169,35 @@ fn a_volume_that_no_plugin_serves_is_planned_only_for_containers_that_use_it() {
     let of = |mounts: Value| {
         let pod = planned(json!({
             "containers": [{"name": "c", "volumeMounts": mounts}],
-            "volumes": [{"name": "v", "iscsi": {"targetPortal": "x", "iqn": "y", "lun": 0}}]}));
+            "volumes": [{"name": "v", "flexVolume": {"driver": "x/y"}}]}));
         pod.volumes.len()
     };
     assert_eq!(of(json!([{"name": "v", "mountPath": "/v"}])), 1);
     assert_eq!(of(json!([])), 0);
+}
+
+#[test]
+fn network_disk_of_a_pod_is_planned_for_containers_that_use_it() {
+    let iqn = "iqn.2020-01.x:y";
+    let pod = planned(json!({
+        "containers": [{"name": "c", "volumeMounts": [
+            {"name": "disk", "mountPath": "/disk"}, {"name": "odd", "mountPath": "/odd"},
+            {"name": "port", "mountPath": "/port"}]}],
+        "volumes": [
+            {"name": "disk", "iscsi": {"targetPortal": "x", "iqn": iqn, "lun": 0, "readOnly": true}},
+            {"name": "odd", "iscsi": {"targetPortal": "x", "iqn": "-x", "lun": 0}},
+            {"name": "port", "fc": {"targetWWNs": ["50"], "lun": 1}},
+            {"name": "unused", "iscsi": {"targetPortal": "x", "iqn": iqn, "lun": 1}}]}));
+    let names: Vec<&str> = pod.volumes.iter().map(|volume| volume.disk_name()).collect();
+    assert_eq!(names, ["disk", "odd", "port"]);
+    let dir = |at: usize| pod.volumes[at].host_dir(&pod.dirs);
+    let volumes = pod.dirs.pod().join("volumes");
+    assert_eq!(dir(0), Some(volumes.join("kubernetes.io~iscsi/disk")));
+    assert_eq!(dir(2), Some(volumes.join("kubernetes.io~fc/port")));
+    assert!(pod.volumes[0].is_read_only() && pod.volumes[0].is_made_for_the_pod());
+    assert!(matches!(&pod.volumes[1].kind, VolumeKind::Untranslatable(why) if why.contains("iqn")));
+    let staged = pod.volumes.iter().filter(|volume| volume.kind.staged().is_some()).count();
+    assert_eq!(staged, 2);
 }
 
 #[test]

@@ -269,7 +269,7 @@ fn failures_name_volume_path_and_cause_and_do_not_hide_each_other() {
             {"name": "h", "hostPath": {"path": "/etc/passwd", "type": "Directory"}},
             {"name": "s", "secret": {"secretName": "nope"}},
             {"name": "k", "configMap": {"name": "cm1", "items": [{"key": "no", "path": "p"}]}},
-            {"name": "n", "fc": {"targetWWNs": ["5"], "lun": 1}},
+            {"name": "n", "flexVolume": {"driver": "x/y"}},
             {"name": "g", "emptyDir": {"medium": "HugePages"}},
             {"name": "ok", "emptyDir": {}}]);
         // Of a kind that is not served, an unused volume is passed over.
@@ -279,7 +279,7 @@ fn failures_name_volume_path_and_cause_and_do_not_hide_each_other() {
             "MountVolume.SetUp failed for volume \"h\" : hostPath type check failed: /etc/passwd is not a directory",
             "MountVolume.SetUp failed for volume \"s\" : secret \"nope\" not found",
             "MountVolume.SetUp failed for volume \"k\" : configmap references non-existent config key: no",
-            "MountVolume.SetUp failed for volume \"n\" : no volume plugin matched: fc",
+            "MountVolume.SetUp failed for volume \"n\" : no volume plugin matched: flexVolume",
             "MountVolume.SetUp failed for volume \"g\" : medium HugePages: \
              hugePages storage requested, but there is no resource request for huge pages",
         ];

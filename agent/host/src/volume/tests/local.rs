@@ -19,13 +19,13 @@ use crate::volume::{mount, orphan};
 const DISK_BYTES: u64 = 16 << 20;
 
 /// A loop device that is detached when it is dropped.
-struct Disk {
-    device: PathBuf,
+pub(crate) struct Disk {
+    pub(crate) device: PathBuf,
     _file: tempfile::NamedTempFile,
 }
 
 impl Disk {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let file = tempfile::NamedTempFile::new().expect("a file");
         file.as_file().set_len(DISK_BYTES).expect("made large");
         let out = Command::new("losetup").args(["-f", "--show"]).arg(file.path()).output();

@@ -5,7 +5,7 @@ mod crash;
 mod effects;
 mod hung;
 mod large;
-mod local;
+pub(crate) mod local;
 mod outdated;
 mod recorded;
 
