@@ -68,6 +68,7 @@ fn executor(root: &Path, client: &Client, inputs: mpsc::Sender<Input>) -> Execut
             metrics: Arc::clone(&metrics),
             node: None,
             events: None,
+            attaches_by_controller: false,
             refresher: Refresher::none(),
             resync: Duration::from_secs(60),
         }),

@@ -18,7 +18,6 @@ use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use pintle_agent_core::storage::USED_BY_ANOTHER_POD;
 use pintle_agent_core::types::PodUid;
-use pintle_agent_core::volume::VolumeKind;
 use pintle_agent_core::volume::claim::{
     self, BoundClaim, ClaimError, ClaimRef, ClaimedVolume, Claims, FetchError,
 };

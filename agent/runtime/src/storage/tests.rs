@@ -20,6 +20,7 @@ async fn volumes_are_waited_for_as_long_as_by_the_kubelet_and_no_longer() {
         metrics: Arc::new(Metrics::new("n")),
         node: None,
         events: None,
+        attaches_by_controller: false,
         refresher: Refresher::none(),
         resync: Duration::from_secs(60),
     };

@@ -77,8 +77,9 @@ impl SanHost {
         for name in &devices {
             let device = self.dev.join(name);
             let path = device.to_string_lossy();
-            let flushed = program::run(&device, "blockdev", &["--flushbufs", &path], FLUSH_MAX);
-            if let Err(error) = flushed.await {
+            let args = ["--flushbufs", &path];
+            let flushed = program::run(&device, "blockdev", &args, FLUSH_MAX).await;
+            if let Err(error) = flushed {
                 tracing::warn!(device = %path, %error, "a device is removed without a flush");
             }
         }

@@ -129,6 +129,10 @@ impl SanHost {
                 match self.adm(portal, &disk.session(portal, what)).await {
                     Ok(_)
                     | Err(AdmError { code: Some(SESSION_NOT_FOUND | NO_OBJECTS_FOUND), .. }) => {}
+                    // A disk that was never attached goes without open-iscsi too.
+                    Err(why) if host_of(&sessions, portal).is_none() => {
+                        tracing::debug!(portal, %why, "there is no session to end");
+                    }
                     Err(why) => {
                         let text = format!("iscsi: failed to detach disk: {what:?} failed: {why}");
                         return Err(text.into());

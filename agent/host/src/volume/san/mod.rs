@@ -273,11 +273,15 @@ fn prepare(global: &Path, record: Option<&str>, is_block: bool) -> Result<bool, 
     Ok(false)
 }
 
-/// True when it was not bound before.
-fn bind(global: &Path, dir: &Path) -> Result<bool, IoFailure> {
+/// True when it was not bound before. Without the disk's mount the pod would write to the node's own
+/// file system.
+fn bind(global: &Path, dir: &Path) -> Result<bool, Cause> {
     make_dir_all(dir, DIR_MODE)?;
     if mount::is_mounted(dir)? {
         return Ok(false);
+    }
+    if !mount::is_mounted(global)? {
+        return Err(Cause::Text(format!("the disk is not mounted at {}", global.display())));
     }
     mount::bind(global, dir)?;
     Ok(true)

@@ -48,7 +48,8 @@ impl Target {
             fs::create_dir_all(&own).expect("a LUN");
             std::os::unix::fs::symlink(&core, own.join("link")).expect("linked");
         }
-        let free = [("authentication", "0"), ("generate_node_acls", "1"), ("cache_dynamic_acls", "1")];
+        let free =
+            [("authentication", "0"), ("generate_node_acls", "1"), ("cache_dynamic_acls", "1")];
         for (key, value) in free.into_iter().chain([("demo_mode_write_protect", "0")]) {
             put(&target.group().join("attrib").join(key), value);
         }
@@ -137,8 +138,8 @@ impl Node {
     }
 
     fn publish(&self, volume: &Volume) -> PathBuf {
-        let host = SanHost::default();
-        let published = host.publish(self.root.path(), &uid(), volume, None);
+        let (host, pod) = (SanHost::default(), uid());
+        let published = host.publish(self.root.path(), &pod, volume, None);
         self.runtime.block_on(published).expect("published");
         let dirs = PodDirs::new(self.root.path(), &uid());
         dirs.volume(pod_folder(&volume.driver), &volume.name)
@@ -176,8 +177,8 @@ fn luns_of_a_real_target_share_its_session_and_keep_their_files() {
         let dir = node.publish(&first);
         fs::write(dir.join("kept"), "x").expect("written");
 
-        let host = SanHost::default();
-        let done = host.unstage(node.root.path(), &known(&third));
+        let (host, third) = (SanHost::default(), known(&third));
+        let done = host.unstage(node.root.path(), &third);
         node.runtime.block_on(done).expect("unstaged");
         assert_eq!(target.sessions(), 1);
         node.end();

@@ -1,7 +1,7 @@
 //! What the disk says about network disks, at start: pods' folders and the plugins' folders.
 //!
 //! Input: the root directory and the list of mounts. Output: every disk that may be attached or
-//! shown to a pod, and pods' folders whose disk cannot be told, each with a reason. Nothing is
+//! shown to a pod, and pods' folders of which the disk is unknown, each with a reason. Nothing is
 //! changed. Bounds: `DISKS_MAX` disks; links are not followed.
 // k8s: pkg/volume/iscsi/iscsi.go ConstructVolumeSpec, ConstructBlockVolumeSpec; pkg/volume/fc/fc.go
 
@@ -10,12 +10,13 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use pintle_agent_core::storage::csi::Lifecycle;
+use pintle_agent_core::storage::disk::record::DISK_RECORD_FILE;
 use pintle_agent_core::storage::disk::{DEVICES_DIR, FC, ISCSI, global_dir, pod_folder};
 use pintle_agent_core::storage::{FoundVolume, Known};
 use pintle_agent_core::types::PodUid;
 
 use crate::csi::scan::Found;
-use crate::volume::error::IoFailure;
+use crate::volume::error::{Cause, IoFailure};
 use crate::volume::layout::{PodDirs, pods_dir};
 use crate::volume::mount;
 
@@ -88,23 +89,22 @@ fn add_mounts(found: &mut Found, root: &Path, driver: &str, pod: &PodUid) {
                 let known = known(driver, &handle, &name);
                 found.volumes.push(FoundVolume { known, pod: Some(pod.clone()) });
             }
-            Err(why) => found.unreadable.push((dir, why)),
+            Err(why) => found.unreadable.push((dir, why.to_string())),
         }
     }
 }
 
 /// The disk's folder; `None` when nothing is mounted.
-fn mounted_disk(root: &Path, driver: &str, dir: &Path) -> Result<Option<String>, String> {
-    let text = |failure: IoFailure| failure.to_string();
-    if !mount::is_mounted(dir).map_err(text)? {
+fn mounted_disk(root: &Path, driver: &str, dir: &Path) -> Result<Option<String>, Cause> {
+    if !mount::is_mounted(dir)? {
         return Ok(None);
     }
     let plugin = global_dir(root, driver, "");
     let real = fs::canonicalize(&plugin).unwrap_or(plugin);
-    let others = mount::others_of(dir).map_err(text)?;
+    let others = mount::others_of(dir)?;
     let mut below = others.iter().filter_map(|point| point.strip_prefix(&real).ok());
     let handle = below.find_map(|handle| handle.to_str());
-    let why = || "its disk is mounted nowhere below the plugin's folder".to_owned();
+    let why = || Cause::Text("its disk is mounted nowhere below the plugin's folder".to_owned());
     handle.map(|handle| Some(handle.to_owned())).ok_or_else(why)
 }
 
@@ -114,7 +114,8 @@ fn add_disk(found: &mut Found, root: &Path, driver: &str, handle: &str) {
         let global = global_dir(root, driver, handle);
         for entry in fs::read_dir(&global).into_iter().flatten().flatten() {
             let name = entry.file_name();
-            let Some(pod) = name.to_str().and_then(PodUid::parse) else { continue };
+            let pod = name.to_str().filter(|name| *name != DISK_RECORD_FILE);
+            let Some(pod) = pod.and_then(PodUid::parse) else { continue };
             let volume = linked_name(root, driver, &pod, &entry.path()).unwrap_or_default();
             let known = known(driver, handle, &volume);
             found.volumes.push(FoundVolume { known, pod: Some(pod) });

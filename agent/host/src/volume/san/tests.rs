@@ -20,6 +20,9 @@ use crate::volume::tests::with_private_mounts;
 const IQN: &str = "iqn.2003-01.io.k8s:e2e.volume-1";
 const UID: &str = "8c1e4b9a-1111-4222-8333-123456789abc";
 
+/// Longest wait of a disk that is well: shorter than the wait for one that is not.
+const WELL_MAX: Duration = Duration::from_secs(60);
+
 /// Sessions are made and ended as open-iscsi does; a portal in `refuse` does not let in, one in
 /// `hang` does not answer, and `bad` is printed with an update that is refused.
 const ISCSIADM: &str = r#"#!/bin/sh
@@ -148,14 +151,16 @@ impl San {
     fn publish(&self, volume: &Volume, group: Option<u32>) -> PathBuf {
         let policy = GroupPolicy::Always;
         let group = group.map(|group| GroupChange { group, policy });
-        let published = self.host.publish(&self.root(), &uid(), volume, group);
+        let (root, pod) = (self.root(), uid());
+        let published = self.host.publish(&root, &pod, volume, group);
         self.runtime.block_on(published).expect("published");
         let dirs = PodDirs::new(&self.root(), &uid());
         dirs.volume(pod_folder(&volume.driver), &volume.name)
     }
 
     fn unpublish(&self, known: &Known) {
-        let done = self.host.unpublish(&self.root(), &uid(), known);
+        let (root, pod) = (self.root(), uid());
+        let done = self.host.unpublish(&root, &pod, known);
         self.runtime.block_on(done).expect("unpublished");
     }
 
@@ -492,7 +497,7 @@ fn target_that_hangs_delays_no_other() {
                 _ = &mut stuck => panic!("it hangs"),
                 done = san.host.stage(&root, &well, &none) => done.expect("staged"),
             }
-            assert!(begun.elapsed() < super::iscsi::ADM_MAX, "nothing waited for the other");
+            assert!(begun.elapsed() < WELL_MAX, "nothing waited for the other");
             fs::remove_file(san.at("hang/10.0.0.9:3260")).expect("removed");
             // Its device never comes: the fake has links of one target only.
             fs::write(san.at("refuse/10.0.0.9:3260"), "").expect("written");
@@ -507,8 +512,11 @@ fn node_without_open_iscsi_is_told() {
     with_private_mounts(|| {
         let mut san = San::new(0);
         san.host.iscsiadm = "/nowhere/iscsiadm".to_owned();
-        let error = san.stage(&disk(0, json!({}))).expect_err("no program");
+        let volume = disk(0, json!({}));
+        let error = san.stage(&volume).expect_err("no program");
         assert!(error.to_string().contains("iscsiadm cannot be run on this node"), "{error}");
+        san.unstage(&known(&volume)).expect("nothing was attached");
+        assert_eq!(san.found(), []);
     });
 }
 
