@@ -323,8 +323,8 @@ fn unmount(global: &Path) -> Result<Option<Unmounted>, IoFailure> {
 /// Removes the folder of a disk. The record goes last; a folder with anything else in it stays.
 fn remove(global: &Path) -> Result<(), IoFailure> {
     let path = global.join(DISK_RECORD_FILE);
-    let others = fs::read_dir(global).into_iter().flatten().flatten();
-    if others.into_iter().any(|entry| entry.file_name() != DISK_RECORD_FILE) {
+    let mut entries = fs::read_dir(global).into_iter().flatten().flatten();
+    if entries.any(|entry| entry.file_name() != DISK_RECORD_FILE) {
         return Err(IoFailure::new("rmdir", global, nix::errno::Errno::ENOTEMPTY));
     }
     or_gone(fs::remove_file(&path)).on("remove", &path)?;
