@@ -48,7 +48,7 @@ pub use self::images::Images;
 pub use self::probes::ProbeCounts;
 pub use self::requests::UnderWay;
 pub use self::start::StartStep;
-pub use self::volumes::CountedFrom;
+pub use self::volumes::{CountedFrom, OfDriver};
 pub use certificates::{CertificateCounts, CertificateOf};
 use pintle_agent_config::FeatureGates;
 use pintle_agent_core::resize::Asked;
@@ -390,24 +390,30 @@ impl Metrics {
     }
 
     /// A volume's use was counted.
-    pub fn volume_counted(&self, from: CountedFrom, took: Duration) {
+    pub fn volume_counted(&self, from: CountedFrom<'_>, took: Duration) {
         self.volumes.counted(from, took);
     }
 
     /// A call to a CSI driver ended with this code of gRPC.
     pub fn driver_called(
         &self,
-        driver: &str,
+        of: OfDriver<'_>,
         method: &'static str,
         code: &'static str,
         took: Duration,
     ) {
-        self.volumes.called(driver, method, code, took);
+        self.volumes.called(of, method, code, took);
     }
 
     /// An operation on a volume of a CSI driver ended, by the kubelet's name of it.
-    pub fn volume_operated(&self, driver: &str, name: &'static str, good: bool, took: Duration) {
-        self.volumes.operated(driver, name, good, took);
+    pub fn volume_operated(
+        &self,
+        of: OfDriver<'_>,
+        name: &'static str,
+        good: bool,
+        took: Duration,
+    ) {
+        self.volumes.operated(of, name, good, took);
     }
 
     /// Counts of probes, for the prober.

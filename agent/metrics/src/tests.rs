@@ -15,7 +15,7 @@ use pintle_agent_core::worker::{Count, Failure};
 use pintle_cri::{Code, Method, Observer as _};
 use serde_json::{Value, json};
 
-use super::{CertificateOf, CountedFrom, Metrics, Scrape, Task, operation};
+use super::{CertificateOf, CountedFrom, Metrics, OfDriver, Scrape, Task, operation};
 
 fn value(text: &str, series: &str) -> Option<String> {
     let line = text.lines().find(|line| line.rsplit_once(' ').is_some_and(|(s, _)| s == series))?;
@@ -145,8 +145,8 @@ fn touched() -> Metrics {
     metrics.counted(&Count::Asked(asked));
     drop(metrics.http_request("readwrite", "GET", "/pods"));
     metrics.volume_counted(CountedFrom::Walk, second);
-    metrics.driver_called("d", "NodePublishVolume", "OK", second);
-    metrics.volume_operated("d", "volume_mount", true, second);
+    metrics.driver_called(OfDriver::own("d"), "NodePublishVolume", "OK", second);
+    metrics.volume_operated(OfDriver::own("d"), "volume_mount", true, second);
     metrics.settings(1, &pintle_agent_config::FeatureGates::default());
     metrics.cgroup("create", second);
     metrics.sandbox("", second, false);

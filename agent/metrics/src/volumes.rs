@@ -12,11 +12,37 @@ use super::families::SECONDS;
 
 /// The method that found the use of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CountedFrom {
+pub enum CountedFrom<'a> {
     /// Its files were added up.
     Walk,
     /// The kernel counts its project.
     Quota,
+    /// Its file system has figures.
+    FileSystem,
+    /// Its device has a size.
+    Device,
+    /// The driver of that name was asked.
+    Driver(&'a str),
+}
+
+/// A driver, and whether it is asked for a volume whose plugin was once part of Kubernetes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OfDriver<'a> {
+    /// Its name.
+    pub driver: &'a str,
+    /// As metrics have it: `migrated`.
+    pub is_migrated: bool,
+}
+
+impl<'a> OfDriver<'a> {
+    /// A volume that was always the driver's, or of which nothing else is known.
+    pub fn own(driver: &'a str) -> Self {
+        Self { driver, is_migrated: false }
+    }
+
+    fn migrated(self) -> &'static str {
+        if self.is_migrated { "true" } else { "false" }
+    }
 }
 
 /// Limits of the histograms of operations.
@@ -84,37 +110,46 @@ impl Volumes {
     // k8s: pkg/volume/util/metrics.go RecordCSIOperationLatencyMetrics
     pub(super) fn called(
         &self,
-        driver: &str,
+        of: OfDriver<'_>,
         method: &'static str,
         code: &'static str,
         took: Duration,
     ) {
         let by = DriverCall {
-            driver_name: driver.to_owned(),
+            driver_name: of.driver.to_owned(),
             method_name: format!("/csi.v1.Node/{method}"),
             grpc_status_code: code,
-            migrated: "false",
+            migrated: of.migrated(),
         };
         self.calls.get_or_create(&by).observe(took.as_secs_f64());
     }
 
     /// An operation on a driver's volume ended, with all steps before and after its call.
     // k8s: pkg/volume/util/metrics.go OperationCompleteHook
-    pub(super) fn operated(&self, driver: &str, name: &'static str, good: bool, took: Duration) {
+    pub(super) fn operated(
+        &self,
+        of: OfDriver<'_>,
+        name: &'static str,
+        good: bool,
+        took: Duration,
+    ) {
         let by = Operation {
-            volume_plugin: format!("kubernetes.io/csi:{driver}"),
+            volume_plugin: format!("kubernetes.io/csi:{}", of.driver),
             operation_name: name,
             status: if good { "success" } else { "fail-unknown" },
-            migrated: "false",
+            migrated: of.migrated(),
         };
         self.operations.get_or_create(&by).observe(took.as_secs_f64());
     }
 
     /// A volume's use was counted.
-    pub(super) fn counted(&self, from: CountedFrom, took: Duration) {
+    pub(super) fn counted(&self, from: CountedFrom<'_>, took: Duration) {
         let source = match from {
             CountedFrom::Walk => "du",
             CountedFrom::Quota => "fsquota",
+            CountedFrom::FileSystem => "statfs",
+            CountedFrom::Device => "block",
+            CountedFrom::Driver(name) => name,
         };
         let by = CountedBy { metric_source: source.to_owned() };
         self.counted.get_or_create(&by).observe(took.as_secs_f64());

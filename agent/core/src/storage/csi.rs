@@ -8,14 +8,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use k8s_openapi::api::core::v1::{
-    CSIPersistentVolumeSource, CSIVolumeSource, PersistentVolume, PersistentVolumeClaimStatus,
-    SecretReference,
+    CSIPersistentVolumeSource, CSIVolumeSource, PersistentVolume, PersistentVolumeClaimStatus, Pod,
+    SecretReference, Volume as PodVolume,
 };
 use serde::{Deserialize, Serialize};
 
 use super::disk::{self, NetworkDisk};
 use crate::image::pull_credential::sha256_hex;
 use pintle_api_types::ids::PodUid;
+use pintle_api_types::migration::{InTree, csi_volume_of_pod};
+use pintle_api_types::pod;
 use pintle_api_types::quantity::Amount;
 
 /// Name of the plugin in paths and names of volumes.
@@ -156,6 +158,10 @@ pub struct Volume {
     /// What the agent attaches itself; `None` for the volumes of CSI drivers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<Box<NetworkDisk>>,
+    /// Its plugin was once part of Kubernetes: metrics say so.
+    // k8s: pkg/volume/plugins.go Spec.Migrated
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_migrated: bool,
 }
 
 /// The sizes of a volume and of its claim. The volume's grows first; the claim's once the file
@@ -227,6 +233,7 @@ impl Volume {
             secrets: secrets(source),
             size: ClaimSize::of(volume, claimed),
             disk: None,
+            is_migrated: false,
         })
     }
 
@@ -249,12 +256,31 @@ impl Volume {
             secrets: Secrets { publish, ..Secrets::default() },
             size: None,
             disk: None,
+            is_migrated: false,
         }
     }
 
     /// The name that Node objects have for it, where that is not its name on this node.
     pub fn node_name(&self) -> Option<String> {
         self.disk.as_ref().map(|disk| disk.node_name())
+    }
+
+    /// The one that a driver has by the pod's spec alone: an inline one, or one of a plugin that was
+    /// once part of Kubernetes; `None` for every other volume.
+    pub fn of_spec(pod: &Pod, volume: &PodVolume) -> Option<Self> {
+        let namespace = pod::namespace(pod);
+        if let Some(source) = &volume.csi {
+            return Some(Self::of_pod(source, &volume.name, &pod::uid(pod), namespace));
+        }
+        InTree::of_pod(volume)?;
+        let translated = csi_volume_of_pod(volume, namespace).ok().flatten()?;
+        Self::of_claim(&translated, false, None).map(Self::migrated)
+    }
+
+    /// The same as a volume whose plugin was once part of Kubernetes.
+    #[must_use]
+    pub fn migrated(self) -> Self {
+        Self { is_migrated: true, ..self }
     }
 
     /// Its name on this node, when this pod uses it.

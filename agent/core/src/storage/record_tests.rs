@@ -20,6 +20,7 @@ fn volume() -> Volume {
         secrets: Secrets::default(),
         size: None,
         disk: None,
+        is_migrated: false,
     }
 }
 

@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::{
     Container, PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec, Pod, PodSpec, Volume,
 };
 use pintle_api_types::ids::PodUid;
-use pintle_api_types::migration::{TranslateError, csi_volume};
+use pintle_api_types::migration::{InTree, TranslateError, csi_volume};
 use pintle_api_types::pod;
 use pintle_api_types::pod::containers;
 
@@ -243,10 +243,11 @@ impl BoundClaim {
                 self.uid
             )));
         }
+        let is_migrated = InTree::of_volume(&volume).is_some();
         let volume = csi_volume(volume).map_err(ClaimError::Untranslatable)?;
         let (claim, is_read_only) = (wanted.claim.clone(), wanted.is_read_only);
         let capacity = self.capacity.clone();
-        let claimed = ClaimedVolume { claim, is_read_only, capacity, volume };
+        let claimed = ClaimedVolume { claim, is_read_only, capacity, volume, is_migrated };
         let misuse = match claimed.is_block() {
             true => wanted.is_mounted.then_some((BLOCK, "volumeMounts")),
             false => wanted.is_device.then_some((FILESYSTEM, "volumeDevices")),
@@ -280,6 +281,8 @@ pub struct ClaimedVolume {
     pub capacity: Option<String>,
     /// The PersistentVolume.
     pub volume: PersistentVolume,
+    /// Its plugin was once part of Kubernetes; `volume` is the driver's.
+    pub is_migrated: bool,
 }
 
 impl ClaimedVolume {
@@ -362,7 +365,10 @@ impl ClaimedVolume {
         if let Some(volume) =
             csi::Volume::of_claim(&self.volume, self.is_read_only, self.capacity.as_deref())
         {
-            return VolumeKind::Csi(Box::new(volume));
+            return VolumeKind::Csi(Box::new(csi::Volume {
+                is_migrated: self.is_migrated,
+                ..volume
+            }));
         }
         let made = disk::of_claim(&self.volume, self.is_read_only, options.clone());
         if let Some(made) = made {

@@ -92,7 +92,10 @@ mod tests {
                 "spec": {"volumeMode": "Block", "local": {"path": "/dev/loop1"}}});
             let volume = serde_json::from_value(volume).expect("a volume");
             let claim = name.to_owned();
-            claims.insert(name, ClaimedVolume { claim, is_read_only, capacity: None, volume });
+            claims.insert(
+                name,
+                ClaimedVolume { claim, is_read_only, capacity: None, volume, is_migrated: false },
+            );
         }
         let facts = NodeFacts::default();
         let planned = PodVolumes::plan(Path::new("/root"), &facts, &pod, &claims);

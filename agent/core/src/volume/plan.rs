@@ -298,7 +298,7 @@ impl Planner<'_> {
         match translated.and_then(|volume| csi::Volume::of_claim(&volume, false, None)) {
             // Its folder would be another one.
             Some(found) if matches!(&*found.name, "" | "." | "..") => refuse("it has no name"),
-            Some(found) => VolumeKind::Csi(Box::new(found)),
+            Some(found) => VolumeKind::Csi(Box::new(found.migrated())),
             None => refuse("it has no driver"),
         }
     }

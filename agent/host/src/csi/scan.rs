@@ -111,7 +111,9 @@ fn known(folder: &Path, is_block: bool) -> Result<Option<Known>, ReadError> {
         _ => Lifecycle::Persistent,
     };
     let (driver, handle) = (record.driver_name, record.volume_handle);
-    Ok(Some(Known { driver, handle, name: record.spec_vol_id, lifecycle, is_block }))
+    let name = record.spec_vol_id;
+    // The disk does not tell whether it is migrated, as for the kubelet.
+    Ok(Some(Known { driver, handle, name, lifecycle, is_block, is_migrated: false }))
 }
 
 /// The folders in a folder, in order.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
-use pintle_agent_core::storage::csi::{Lifecycle, SecretKey, attachment_name};
+use pintle_agent_core::storage::csi::{Lifecycle, SecretKey, Volume, attachment_name};
 use pintle_agent_core::storage::disk;
 use pintle_agent_core::storage::driver::DriverSpec;
 use pintle_agent_core::storage::record::Record;
@@ -19,6 +19,7 @@ use pintle_agent_core::storage::{Call, Failure, Known, Outcome, Problem, Wanted}
 use pintle_agent_core::types::PodUid;
 use pintle_agent_host::csi;
 use pintle_agent_host::volume::ownership;
+use pintle_agent_metrics::OfDriver;
 use pintle_agent_plugins::error::code_name;
 use pintle_agent_plugins::{CallError, Driver};
 use pintle_api_types::pod;
@@ -88,7 +89,8 @@ impl Shared {
         })
         .await?;
         let sent = request::stage(wanted, &staging, extras);
-        let called = self.timed(&driver, "NodeStageVolume", driver.node.stage(&sent)).await;
+        let called =
+            self.timed(of_driver(volume), "NodeStageVolume", driver.node.stage(&sent)).await;
         match called {
             Ok(()) => Ok(()),
             Err(error) if error.is_final() && !again && !volume.is_block => {
@@ -138,7 +140,8 @@ impl Shared {
         let stages = driver.capabilities.stages && volume.lifecycle == Lifecycle::Persistent;
         let staging = (stages || volume.is_block).then_some(staging);
         let sent = request::publish(wanted, staging.as_deref(), &target, told, extras);
-        let called = self.timed(&driver, "NodePublishVolume", driver.node.publish(&sent)).await;
+        let called =
+            self.timed(of_driver(volume), "NodePublishVolume", driver.node.publish(&sent)).await;
         if let Err(error) = called {
             if error.is_final() && !again && !volume.is_block {
                 self.clean_up(&wanted.pod, folder, target).await;
@@ -171,7 +174,7 @@ impl Shared {
         }
         let sent = request::unpublish(known, &target);
         let called = driver.node.unpublish(&sent);
-        let called = self.timed(&driver, "NodeUnpublishVolume", called).await;
+        let called = self.timed(OfDriver::own(&driver.name), "NodeUnpublishVolume", called).await;
         called.map_err(|error| failure(&error))?;
         if known.is_block {
             // The record and the folders stay until the device is unstaged.
@@ -196,7 +199,7 @@ impl Shared {
         if driver.capabilities.stages && is_there {
             let sent = request::unstage(known, &staging);
             let called = driver.node.unstage(&sent);
-            let called = self.timed(&driver, "NodeUnstageVolume", called).await;
+            let called = self.timed(OfDriver::own(&driver.name), "NodeUnstageVolume", called).await;
             called.map_err(|error| failure(&error))?;
         }
         self.removed(place.clone(), folder, staging).await?;
@@ -208,14 +211,14 @@ impl Shared {
 
     pub(super) async fn timed<T>(
         &self,
-        driver: &Driver,
+        of: OfDriver<'_>,
         method: &'static str,
         call: impl Future<Output = Result<T, CallError>>,
     ) -> Result<T, CallError> {
         let begun = tokio::time::Instant::now();
         let called = call.await;
         let code = called.as_ref().map_or_else(|error| code_name(error.code), |_| "OK");
-        self.parts.metrics.driver_called(&driver.name, method, code, begun.elapsed());
+        self.parts.metrics.driver_called(of, method, code, begun.elapsed());
         called
     }
 
@@ -354,6 +357,12 @@ impl Shared {
             Err(blocked) => Err(not_asked(blocked.to_string())),
         }
     }
+}
+
+/// The driver of a volume, as metrics name it. Calls that take a volume away are of no migrated one.
+// k8s: pkg/volume/csi/csi_util.go createCSIOperationContext
+pub(super) fn of_driver(volume: &Volume) -> OfDriver<'_> {
+    OfDriver { driver: &volume.driver, is_migrated: volume.is_migrated }
 }
 
 pub(super) fn extras(driver: &Driver) -> Extras {

@@ -17,7 +17,7 @@ use pintle_api_types::reference::to_core_object;
 use pintle_daemon::clock;
 
 use super::Shared;
-use super::calls::{extras, not_asked};
+use super::calls::{extras, not_asked, of_driver};
 
 /// The timeline's entry of an expansion.
 const EXPANDING: &str = "ExpandingVolume";
@@ -78,7 +78,9 @@ impl Shared {
         let sent = request::expand(wanted, order.bytes(), places, extras);
         let text = format!("volume {} to {} by {}", volume.name, order.size, volume.driver);
         self.parts.recorder.stage(&wanted.pod, EXPANDING, None, &text);
-        let called = self.timed(&driver, "NodeExpandVolume", driver.node.expand(&sent)).await;
+        let called = self
+            .timed(of_driver(&wanted.volume), "NodeExpandVolume", driver.node.expand(&sent))
+            .await;
         called.map(drop).map_err(|error| refusal(&error))
     }
 

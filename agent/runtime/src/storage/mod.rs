@@ -42,7 +42,7 @@ use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::volume::csi_dirs::CsiDirs;
 use pintle_agent_host::volume::san::SanHost;
-use pintle_agent_metrics::Metrics;
+use pintle_agent_metrics::{Metrics, OfDriver};
 use pintle_agent_plugins::{Drivers, Refresher};
 use pintle_api::events;
 use pintle_daemon::{clock, tasks};
@@ -288,9 +288,9 @@ impl Volumes {
     async fn make(&self, call: Call) -> Outcome {
         let begun = tokio::time::Instant::now();
         let made = tasks::caught(self.0.call(&call)).await;
-        let (driver, name) = operation(&call);
+        let (of, name) = operation(&call);
         let good = matches!(made, Ok(Ok(())));
-        self.0.parts.metrics.volume_operated(driver, name, good, begun.elapsed());
+        self.0.parts.metrics.volume_operated(of, name, good, begun.elapsed());
         made.unwrap_or_else(|panic| {
             tasks::counted("volume call");
             tracing::error!("{panic}");
@@ -299,34 +299,29 @@ impl Volumes {
     }
 }
 
-/// The driver of a call, and the kubelet's name of the operation.
+/// The driver of a call, and the kubelet's name of the operation. An expansion is never of a migrated
+/// volume, as in the kubelet.
 // k8s: pkg/volume/util/operationexecutor/operation_generator.go GeneratedOperations.OperationName
-fn operation(call: &Call) -> (&str, &'static str) {
-    let name = match call {
+fn operation(call: &Call) -> (OfDriver<'_>, &'static str) {
+    match call {
         Call::Stage { wanted, .. } | Call::Publish { wanted, .. } => {
-            if wanted.volume.is_block {
-                "map_volume"
-            } else {
-                "volume_mount"
-            }
+            let name = if wanted.volume.is_block { "map_volume" } else { "volume_mount" };
+            (calls::of_driver(&wanted.volume), name)
         }
-        Call::Expand { .. } => "volume_fs_resize",
+        Call::Expand { wanted, .. } => (OfDriver::own(&wanted.volume.driver), "volume_fs_resize"),
         Call::Unpublish { known, .. } => {
-            if known.is_block {
-                "unmap_volume"
-            } else {
-                "volume_unmount"
-            }
+            let name = if known.is_block { "unmap_volume" } else { "volume_unmount" };
+            (of_known(known), name)
         }
         Call::Unstage(known) => {
-            if known.is_block {
-                "unmap_device"
-            } else {
-                "unmount_device"
-            }
+            let name = if known.is_block { "unmap_device" } else { "unmount_device" };
+            (of_known(known), name)
         }
-    };
-    (call.driver(), name)
+    }
+}
+
+fn of_known(known: &Known) -> OfDriver<'_> {
+    OfDriver { driver: &known.driver, is_migrated: known.is_migrated }
 }
 
 // k8s: pkg/kubelet/events/event.go

@@ -1,5 +1,6 @@
 //! How long volumes of drivers are waited for.
 
+use pintle_agent_core::storage::Wanted;
 use serde_json::json;
 
 use super::*;
@@ -40,4 +41,39 @@ async fn volumes_are_waited_for_as_long_as_by_the_kubelet_and_no_longer() {
     };
     let late = tokio::task::LocalSet::new().run_until(waits).await;
     assert_eq!(late.to_string(), "context deadline exceeded");
+}
+
+#[test]
+fn operations_of_a_migrated_volume_say_so_but_for_its_expansion() {
+    let disk = json!({"metadata": {"name": "pv"}, "spec": {"csi": {
+        "driver": "d", "volumeHandle": "h"}}});
+    let disk = serde_json::from_value(disk).expect("a volume");
+    let volume = Volume::of_claim(&disk, false, None).expect("of a driver");
+    for is_migrated in [true, false] {
+        let wanted = Box::new(Wanted {
+            pod: "u".into(),
+            volume: Volume { is_migrated, ..volume.clone() },
+            is_attached_first: false,
+            is_republished: false,
+            fs_group: None,
+        });
+        let known = Known::of(&wanted);
+        let calls = [
+            Call::Stage { wanted: wanted.clone(), again: false },
+            Call::Publish { wanted: wanted.clone(), again: false },
+            Call::Unpublish { pod: "u".into(), known: known.clone() },
+            Call::Unstage(known),
+            Call::Expand { wanted, had_final_error: false },
+        ];
+        let found: Vec<_> = calls.iter().map(operation).collect();
+        let of = OfDriver { driver: "d", is_migrated };
+        let expected = [
+            (of, "volume_mount"),
+            (of, "volume_mount"),
+            (of, "volume_unmount"),
+            (of, "unmount_device"),
+            (OfDriver::own("d"), "volume_fs_resize"),
+        ];
+        assert_eq!(found, expected);
+    }
 }

@@ -26,6 +26,7 @@ fn wanted(pod: u32) -> Wanted {
         secrets: Secrets::default(),
         size: None,
         disk: None,
+        is_migrated: false,
     };
     Wanted {
         pod: uid(pod),
@@ -116,6 +117,7 @@ fn found(pod: Option<u32>) -> FoundVolume {
         name: "pv".to_owned(),
         lifecycle: Lifecycle::Persistent,
         is_block: false,
+        is_migrated: false,
     };
     FoundVolume { known, pod: pod.map(uid) }
 }

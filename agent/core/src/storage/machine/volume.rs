@@ -38,6 +38,9 @@ pub struct Known {
     pub lifecycle: Lifecycle,
     /// Containers have it as a device.
     pub is_block: bool,
+    /// Its plugin was once part of Kubernetes. The disk does not tell.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_migrated: bool,
 }
 
 impl Known {
@@ -54,6 +57,7 @@ impl Known {
             name: volume.name.clone(),
             lifecycle: volume.lifecycle,
             is_block: volume.is_block,
+            is_migrated: volume.is_migrated,
         }
     }
 }

@@ -41,7 +41,13 @@ fn bound(spec: Value) -> PersistentVolume {
 }
 
 fn claimed(volume: PersistentVolume, is_read_only: bool) -> ClaimedVolume {
-    ClaimedVolume { claim: "c".to_owned(), is_read_only, capacity: None, volume }
+    ClaimedVolume {
+        claim: "c".to_owned(),
+        is_read_only,
+        capacity: None,
+        volume,
+        is_migrated: false,
+    }
 }
 
 #[test]
@@ -284,6 +290,7 @@ fn in_tree_volume_of_a_claim_is_the_volume_of_its_driver_or_says_why_not() {
     let VolumeKind::Csi(volume) = found.kind() else { panic!("{:?}", found.kind()) };
     assert_eq!((&*volume.driver, &*volume.handle), ("ebs.csi.aws.com", "vol-1"));
     assert_eq!((&*volume.name, &*volume.fs_type), ("pv", "xfs"));
+    assert!(volume.is_migrated, "metrics say so");
     assert_eq!(found.refusal(&BTreeMap::new()), None, "drivers take mount options");
     let text = resolve("aws://zone/disk").expect_err("no name of a disk").to_string();
     let want = "failed to translate in-tree pv to CSI: failed to translate Kubernetes ID to EBS \

@@ -222,4 +222,10 @@ fn in_tree_volume_of_a_pod_is_planned_for_its_driver_under_a_name_without_slashe
     assert_eq!(dir, Some(volumes.join("~subscriptions~s~disks~d/mount")));
     let why = "failed to translate in-tree pv to CSI: it has no name".to_owned();
     assert_eq!(pod.volumes[2].kind, VolumeKind::Untranslatable(why));
+    let is_migrated = |kind: &VolumeKind| match kind {
+        VolumeKind::Csi(volume) => Some(volume.is_migrated),
+        _ => None,
+    };
+    let migrated: Vec<_> = pod.volumes.iter().map(|volume| is_migrated(&volume.kind)).collect();
+    assert_eq!(migrated, [Some(true), Some(true), None]);
 }

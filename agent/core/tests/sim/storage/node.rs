@@ -94,6 +94,7 @@ impl Volume {
             secrets: Secrets::default(),
             size: (self == Self::Share).then(size),
             disk: None,
+            is_migrated: false,
         };
         Wanted {
             pod: pod.clone(),

@@ -76,7 +76,10 @@ impl<'a> Claimant<'a> {
         let volume = serde_json::from_value(volume).expect("a volume");
         let (claim, is_read_only) = ("c".to_owned(), self.is_read_only);
         let mut claims = Claims::default();
-        claims.insert("data", ClaimedVolume { claim, is_read_only, capacity: None, volume });
+        claims.insert(
+            "data",
+            ClaimedVolume { claim, is_read_only, capacity: None, volume, is_migrated: false },
+        );
         PodVolumes::plan(root, &NodeFacts::default(), &pod, &claims)
     }
 
