@@ -56,6 +56,7 @@ use pintle_agent_host::ledger::Ledger;
 use pintle_agent_host::node::context;
 use pintle_agent_host::shutdown::Progress;
 use pintle_agent_metrics::Metrics;
+use pintle_agent_plugins::Drivers;
 use pintle_agent_runtime::event;
 use pintle_agent_runtime::event::kernel::Tracker;
 use pintle_agent_runtime::execute::Executor;
@@ -114,6 +115,8 @@ pub struct Parts {
     pub gauges: server::Gauges,
     /// Resolved claims of pods.
     pub claims: ClaimViews,
+    /// Registered CSI drivers, once plugins are looked for.
+    pub drivers: Arc<OnceLock<Drivers>>,
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// Heartbeat of the driver.
@@ -188,7 +191,7 @@ impl Parts {
             recorder = recorder.announcing(EventRecorder::new(cluster.events.clone()));
         }
         let sync_every = config.kubelet.sync_frequency.to_std();
-        let claims = ClaimViews::default();
+        let volumes = server::VolumeSources { recorder: recorder.clone(), ..Default::default() };
         Ok(Self {
             providers: host::providers(&config)?,
             runtime: host::connect(&config, &metrics)?,
@@ -205,8 +208,9 @@ impl Parts {
             lists: ListsSeen::default(),
             pressure: watch::Sender::default(),
             shutdown: Progress::new(None),
-            gauges: server::Gauges::start(&config, &metrics, claims.clone()),
-            claims,
+            gauges: server::Gauges::start(&config, &metrics, volumes.clone()),
+            claims: volumes.claims,
+            drivers: volumes.drivers,
             metrics,
             config,
         })
@@ -430,6 +434,8 @@ impl Parts {
         let folder = root.join(pintle_agent_plugins::FOLDER);
         let (drivers, refresher, registrar) =
             pintle_agent_plugins::start(&folder).context("watching for plugins")?;
+        // The only value that this cell ever gets.
+        let _ = self.drivers.set(drivers.clone());
         tasks::singleton("plugins", registrar.run());
         if let Some(cluster) = &self.cluster {
             let (client, name) = (cluster.client.clone(), Arc::clone(&cluster.node_name));

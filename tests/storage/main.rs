@@ -20,6 +20,8 @@ mod in_tree;
 mod journal;
 mod killed;
 mod kinds;
+mod liars;
 mod public_bugs;
+mod stats;
 mod swap;
 mod takeover;

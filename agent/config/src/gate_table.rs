@@ -81,7 +81,7 @@ pub const GATES: &[Gate] = &[
     off("CRIListStreaming", Stage::Alpha, NOT_YET),
     off("CrossNamespaceVolumeDataSource", Stage::Alpha, ELSEWHERE),
     locked_on("CSIServiceAccountTokenSecrets", Stage::Ga, DONE),
-    off("CSIVolumeHealth", Stage::Alpha, NOT_YET),
+    off("CSIVolumeHealth", Stage::Alpha, DONE),
     on("CustomCPUCFSQuotaPeriod", Stage::Ga, DONE),
     locked_on("CustomResourceFieldSelectors", Stage::Ga, ELSEWHERE),
     locked_on("DeclarativeValidation", Stage::Ga, ELSEWHERE),

@@ -83,7 +83,7 @@ pub use health::Health;
 pub use open::Streams;
 use ports::{Addresses, Ports};
 use stats::Stats;
-pub use stats::{Gauges, PodGauge};
+pub use stats::{Gauges, PodGauge, VolumeSources};
 pub use stream::{fuzz_spdy, fuzz_websocket};
 pub use views::Views;
 
@@ -366,6 +366,8 @@ fn connect(parts: &Parts) -> Option<api::Runtime> {
     let client = client.with_observer(observer);
     let _ = parts.own_runtime.set(client.clone());
     let stats = Arc::new(Stats::new(parts, client.clone()));
+    let watched = Arc::clone(&stats);
+    drop(tasks::serve("volume health", async move { watched.watch_health().await }));
     Some((client, stats))
 }
 

@@ -207,7 +207,11 @@ fn stats(
     needs(session, Feature::Stats)?;
     let id = required(&request.volume_id, "volume id")?;
     let at = required(&request.volume_path, "volume path")?;
-    let volume = present(session, id, at)?;
+    let volume = match session.volume(id)?.clone() {
+        // The kubelet asks about the place where it has bound the device.
+        volume if volume.is_block && path(at).exists() => volume,
+        _ => present(session, id, at)?,
+    };
     let total = signed(volume.size_bytes);
     let content = session.volume_path(id);
     let unit = volume_usage::Unit::Bytes.into();

@@ -356,11 +356,17 @@ pub(crate) fn capabilities(
     Ok(ControllerGetCapabilitiesResponse { capabilities: had.map(capability).collect() })
 }
 
-/// The health of a volume: its content is there, or not.
+/// The health of a volume: its content is there, and the file `abnormal` does not name it.
 pub(crate) fn condition(session: &Session<'_>, id: &str) -> VolumeCondition {
-    let abnormal = !session.volume_path(id).exists();
-    let message = if abnormal { "the volume's content is gone" } else { "the volume is healthy" };
-    VolumeCondition { abnormal, message: message.to_owned() }
+    let named = std::fs::read_to_string(session.settings.state.join("abnormal"));
+    let is_named = named.is_ok_and(|text| text.lines().any(|line| line == id));
+    let is_gone = !session.volume_path(id).exists();
+    let message = match (is_gone, is_named) {
+        (true, _) => "the volume's content is gone",
+        (false, true) => "the volume is scratched",
+        (false, false) => "the volume is healthy",
+    };
+    VolumeCondition { abnormal: is_gone || is_named, message: message.to_owned() }
 }
 
 fn wishes(capabilities: &[VolumeCapability]) -> Result<Vec<Wish>, Status> {

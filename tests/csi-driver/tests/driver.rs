@@ -174,12 +174,7 @@ async fn volume_is_staged_published_and_taken_away_with_its_data_kept() {
     node.publish(&publish(id, &staging, &target, false)).await.expect("published");
     std::fs::write(Path::new(&target).join("file"), "data").expect("a volume that can be written");
     node.publish(&publish(id, &staging, &target, false)).await.expect("a repetition");
-    let request = NodeGetVolumeStatsRequest {
-        volume_id: id.to_owned(),
-        volume_path: target.clone(),
-        staging_target_path: staging.clone(),
-    };
-    let stats = node.volume_stats(&request).await.expect("stats");
+    let stats = node.volume_stats(id, Path::new(&target)).await.expect("stats");
     assert!(stats.bytes.is_some_and(|bytes| bytes.total == 1 << 20 && bytes.used > 0));
     assert!(stats.health.is_some_and(|health| !health.is_abnormal));
     assert!(world.violations().is_empty());

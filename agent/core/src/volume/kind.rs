@@ -26,8 +26,10 @@ pub enum UsageSource {
     None,
     /// Its files are counted: they are the pod's own.
     Files,
-    /// The file system's own figures.
+    /// The file system's own figures, or the size of the device.
     FileSystem,
+    /// The driver is asked.
+    Driver,
 }
 
 /// Facts of a volume plugin that the stages need.
@@ -106,7 +108,7 @@ pub static CSI: Plugin = Plugin {
     takes_label: true,
     takes_options: true,
     takes_devices: true,
-    usage: UsageSource::FileSystem,
+    usage: UsageSource::Driver,
     ..row("kubernetes.io/csi", Some(PLUGIN_DIR))
 };
 

@@ -112,13 +112,16 @@ impl Node {
         Ok(u64::try_from(answer.capacity_bytes).unwrap_or(0))
     }
 
-    /// NodeGetVolumeStats.
-    pub async fn volume_stats(
-        &self,
-        request: &NodeGetVolumeStatsRequest,
-    ) -> Result<VolumeStats, CallError> {
+    /// NodeGetVolumeStats, of a volume at a place where it is published.
+    pub async fn volume_stats(&self, handle: &str, path: &Path) -> Result<VolumeStats, CallError> {
+        let request = NodeGetVolumeStatsRequest {
+            volume_id: handle.to_owned(),
+            volume_path: path.to_string_lossy().into_owned(),
+            // k8s: pkg/volume/csi/csi_client.go NodeGetVolumeStats, which leaves it empty
+            staging_target_path: String::new(),
+        };
         let answer: NodeGetVolumeStatsResponse =
-            self.endpoint.call(STATS, request, CALL_MAX).await?;
+            self.endpoint.call(STATS, &request, CALL_MAX).await?;
         Ok(VolumeStats::read(&answer))
     }
 }

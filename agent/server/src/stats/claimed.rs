@@ -1,228 +1,150 @@
-//! Usage of volumes that lie on a file system of their own: claims, and shares of servers.
+//! Which volumes have figures of their own: claims, shares of servers, volumes of CSI drivers.
 //!
-//! Input: the snapshot's pods and their resolved claims. Output: the figures of each volume's file
-//! system. A statfs of a dead file server never returns, so each server has its own share of
-//! threads for it, an answer waits `ASK_MAX` at most, and the last figures are shown meanwhile.
-//! Figures are cached for a period. Bounds: `VOLUMES_MAX` volumes.
-// k8s: pkg/volume/metrics_statfs.go, pkg/kubelet/server/stats/volume_stat_calculator.go
+//! Input: the snapshot's pods and their resolved claims. Output: a `ClaimTarget` for each, with the
+//! source of its figures: the driver, the file system, or the size of the device. Pure. Bound:
+//! `VOLUMES_MAX` volumes.
+// k8s: pkg/kubelet/server/stats/volume_stat_calculator.go calcAndStoreStats
 
-use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
-use pintle_agent_core::storage::disk;
+use k8s_openapi::api::core::v1::{Pod, Volume};
+use pintle_agent_core::storage::{csi, disk};
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::view::Snapshot;
 use pintle_agent_core::volume::csi_dirs::CsiDirs;
 use pintle_agent_core::volume::kind::{ISCSI, NFS, Nfs, UsageSource, VolumeKind};
-use pintle_agent_core::volume::{ClaimViews, PodDirs};
-use pintle_agent_host::disk::{FileSystem, file_system};
+use pintle_agent_core::volume::layout::device_map;
+use pintle_agent_core::volume::{ClaimViews, ClaimedVolume, PodDirs};
 use pintle_api_types::pod;
-use pintle_daemon::blocking;
-use pintle_daemon::blocking::Place;
-use pintle_daemon::clock;
 
-use super::files::Usage;
-use super::text::{Text, labels};
-use super::volumes::{Counted, PvcRef, Volumes};
+use super::driver_stats::Question;
+use super::volumes::PvcRef;
 
 /// Volumes of one round.
 const VOLUMES_MAX: usize = 4096;
-/// Longest wait for an answer.
-const ASK_MAX: Duration = Duration::from_secs(1);
 
-/// A volume on a file system of its own.
+/// A volume with figures of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct ClaimTarget {
-    uid: PodUid,
-    name: String,
-    path: PathBuf,
-    /// The server of its files; `None` of a disk.
-    server: Option<String>,
-    claim: Option<PvcRef>,
+pub(super) struct ClaimTarget {
+    pub(super) uid: PodUid,
+    /// Its name within the pod.
+    pub(super) name: String,
+    pub(super) claim: Option<PvcRef>,
+    pub(super) source: FigureSource,
 }
 
-/// Figures of a volume, and when they were asked for.
-#[derive(Clone, Debug)]
-struct LastFigures {
-    asked: Instant,
-    counted: Option<Counted>,
+/// Where the figures of a volume come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum FigureSource {
+    /// A statfs of the mounted folder.
+    FileSystem {
+        path: PathBuf,
+        /// The server of its files; `None` for a disk.
+        server: Option<String>,
+    },
+    /// The size of a device; nothing is known of its use.
+    // k8s: pkg/volume/metrics_block.go
+    Device { path: PathBuf },
+    /// The driver's answer.
+    // k8s: pkg/volume/csi/csi_metrics.go
+    Driver(Question),
 }
 
-/// Reads the usage of file systems. Clones share the cache.
-#[derive(Clone, Debug)]
-pub(super) struct FileSystems {
-    claims: ClaimViews,
-    period: Duration,
-    last: Arc<Mutex<HashMap<PathBuf, LastFigures>>>,
-}
-
-impl FileSystems {
-    pub(super) fn new(claims: ClaimViews, period: Duration) -> Self {
-        Self { claims, period, last: Arc::default() }
-    }
-
-    /// The volumes of all pods, behind those that were counted.
-    pub(super) async fn add_to(
-        &self,
-        counted: Arc<Volumes>,
-        snapshot: &Snapshot,
-        root: &Path,
-    ) -> Arc<Volumes> {
-        let targets = targets(snapshot, &self.claims, root);
-        let paths: Vec<_> = targets.iter().map(|target| target.path.clone()).collect();
-        self.forget_all_but(&paths);
-        if targets.is_empty() {
-            return counted;
+impl ClaimTarget {
+    /// The path at which the pod has the volume, which no other volume has.
+    pub(super) fn path(&self) -> &Path {
+        match &self.source {
+            FigureSource::FileSystem { path, .. } | FigureSource::Device { path } => path,
+            FigureSource::Driver(question) => &question.path,
         }
-        let figures = join_all(targets.iter().map(|target| self.figures(target))).await;
-        let mut volumes = Volumes::clone(&counted);
-        for (target, figures) in targets.into_iter().zip(figures) {
-            volumes.entry(target.uid).or_default().extend(figures);
-        }
-        Arc::new(volumes)
-    }
-
-    fn forget_all_but(&self, paths: &[PathBuf]) {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.retain(|path, _| paths.contains(path));
-    }
-
-    async fn figures(&self, target: &ClaimTarget) -> Option<Counted> {
-        let known = {
-            let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-            last.get(&target.path).cloned()
-        };
-        if let Some(known) = known.as_ref().filter(|known| known.asked.elapsed() < self.period) {
-            return known.counted.clone();
-        }
-        let asked = Instant::now();
-        let place = match &target.server {
-            Some(server) => Place::remote_look(server),
-            None => Place::look(&target.uid),
-        };
-        let path = target.path.clone();
-        let answer = blocking::run(place.within(ASK_MAX), move || file_system(&path)).await;
-        let before = known.and_then(|known| known.counted);
-        let counted = answer.map_or(before, |fs| fs.map(|fs| counted(target, fs)));
-        let figures = LastFigures { asked, counted: counted.clone() };
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.insert(target.path.clone(), figures);
-        counted
     }
 }
 
-fn counted(target: &ClaimTarget, fs: FileSystem) -> Counted {
-    let usage = Usage {
-        bytes: fs.capacity_bytes.saturating_sub(fs.free_bytes),
-        inodes: fs.inodes.saturating_sub(fs.inodes_free),
-    };
-    Counted {
-        name: target.name.clone(),
-        is_ephemeral: false,
-        usage,
-        fs,
-        at: clock::now(),
-        is_whole: true,
-        claim: target.claim.clone(),
-    }
-}
-
-/// The volumes of pods with a ready sandbox.
-fn targets(snapshot: &Snapshot, claims: &ClaimViews, root: &Path) -> Vec<ClaimTarget> {
+/// The volumes of pods with a ready sandbox: those of others may be half prepared.
+pub(super) fn targets(snapshot: &Snapshot, claims: &ClaimViews, root: &Path) -> Vec<ClaimTarget> {
     let mut found = Vec::new();
     for (uid, view) in &snapshot.pods {
         if !view.observed.sandboxes.iter().any(|sandbox| sandbox.ready) {
             continue;
         }
-        let dirs = PodDirs::new(root, uid);
+        let finder = Finder { root, uid, pod: &view.pod };
         for (volume, claimed) in claims.get(uid).iter() {
-            let kind = claimed.kind();
-            let plugin = kind.plugin().filter(|plugin| plugin.usage == UsageSource::FileSystem);
-            let Some(folder) = plugin.and_then(|plugin| plugin.folder) else { continue };
-            if claimed.is_block() {
-                continue;
-            }
-            let name = claimed.volume_name();
-            let path = match &kind {
-                VolumeKind::Csi(_) => CsiDirs::new(root).target(uid, name),
-                _ => dirs.volume(folder, name),
-            };
-            let namespace = pod::namespace(&view.pod).to_owned();
-            found.push(ClaimTarget {
-                uid: uid.clone(),
-                name: volume.to_owned(),
-                path,
-                server: server_of(&kind),
-                claim: Some(PvcRef { name: claimed.claim.clone(), namespace }),
-            });
+            found.extend(finder.of_claim(volume, claimed));
         }
-        for volume in pod::spec(&view.pod).volumes.iter().flatten() {
-            let namespace = pod::namespace(&view.pod);
-            let (kind, folder) = match (&volume.nfs, &volume.iscsi) {
-                (Some(source), _) => {
-                    (VolumeKind::Nfs(Nfs::of(source, false, Vec::new())), NFS.folder)
-                }
-                (None, Some(source)) => {
-                    let disk = disk::iscsi_of_pod(source, &volume.name, namespace);
-                    let Ok(disk) = disk else { continue };
-                    (VolumeKind::NetworkDisk(Box::new(disk)), ISCSI.folder)
-                }
-                (None, None) => continue,
-            };
-            found.push(ClaimTarget {
-                uid: uid.clone(),
-                name: volume.name.clone(),
-                path: dirs.volume(folder.unwrap_or_default(), &volume.name),
-                server: server_of(&kind),
-                claim: None,
-            });
-        }
+        let volumes = pod::spec(&view.pod).volumes.iter().flatten();
+        found.extend(volumes.filter_map(|volume| finder.of_spec(volume)));
     }
     found.truncate(VOLUMES_MAX);
     found
 }
 
-/// The families of claims' volumes in Prometheus' text format; each claim once.
-// k8s: pkg/kubelet/metrics/collectors/volume_stats.go CollectWithStability
-pub(super) fn exposition(volumes: &Volumes) -> String {
-    type Figure = fn(&Counted) -> u64;
-    const FAMILIES: [(&str, &str, Figure); 6] = [
-        ("capacity_bytes", "Capacity in bytes of the volume", |v| v.fs.capacity_bytes),
-        ("available_bytes", "Number of available bytes in the volume", |v| v.fs.available_bytes),
-        ("used_bytes", "Number of used bytes in the volume", |v| v.usage.bytes),
-        ("inodes", "Maximum number of inodes in the volume", |v| v.fs.inodes),
-        ("inodes_free", "Number of free inodes in the volume", |v| v.fs.inodes_free),
-        ("inodes_used", "Number of used inodes in the volume", |v| v.usage.inodes),
-    ];
-    let claims: BTreeMap<(&str, &str), &Counted> = volumes
-        .values()
-        .flatten()
-        .filter_map(|volume| {
-            let claim = volume.claim.as_ref()?;
-            Some(((&*claim.namespace, &*claim.name), volume))
-        })
-        .collect();
-    let mut text = Text::default();
-    for (name, help, figure) in FAMILIES.iter().filter(|_| !claims.is_empty()) {
-        let name = format!("kubelet_volume_stats_{name}");
-        text.help(&name, &format!("[ALPHA] {help}"));
-        text.family(&name, "gauge");
-        for ((namespace, claim), volume) in &claims {
-            let of = [("namespace", *namespace), ("persistentvolumeclaim", *claim)];
-            // Figures of a float's precision, as upstream's.
-            text.sample(&name, &labels(&of), figure(volume) as f64, None);
-        }
-    }
-    text.into_string()
+/// Makes the targets of one pod.
+struct Finder<'a> {
+    root: &'a Path,
+    uid: &'a PodUid,
+    pod: &'a Pod,
 }
 
-/// The server or driver that answers for a volume's figures.
+impl Finder<'_> {
+    fn of_claim(&self, volume: &str, claimed: &ClaimedVolume) -> Option<ClaimTarget> {
+        let kind = claimed.kind();
+        let (name, plugin) = (claimed.volume_name(), kind.plugin()?);
+        let source = match (&kind, plugin.usage) {
+            (VolumeKind::Csi(volume), UsageSource::Driver) => self.driver(volume),
+            (_, UsageSource::FileSystem) if claimed.is_block() => {
+                let map = device_map(self.root, plugin.folder?, name);
+                FigureSource::Device { path: map.join(self.uid.as_str()) }
+            }
+            (_, UsageSource::FileSystem) => FigureSource::FileSystem {
+                path: PodDirs::new(self.root, self.uid).volume(plugin.folder?, name),
+                server: server_of(&kind),
+            },
+            _ => return None,
+        };
+        let namespace = pod::namespace(self.pod).to_owned();
+        let claim = Some(PvcRef { name: claimed.claim.clone(), namespace });
+        Some(ClaimTarget { uid: self.uid.clone(), name: volume.to_owned(), claim, source })
+    }
+
+    fn of_spec(&self, volume: &Volume) -> Option<ClaimTarget> {
+        let source = match (&volume.nfs, &volume.iscsi) {
+            (Some(source), _) => {
+                let kind = VolumeKind::Nfs(Nfs::of(source, false, Vec::new()));
+                self.file_system(&kind, NFS.folder, &volume.name)
+            }
+            (None, Some(source)) => {
+                let namespace = pod::namespace(self.pod);
+                let disk = disk::iscsi_of_pod(source, &volume.name, namespace).ok()?;
+                let kind = VolumeKind::NetworkDisk(Box::new(disk));
+                self.file_system(&kind, ISCSI.folder, &volume.name)
+            }
+            (None, None) => self.driver(&csi::Volume::of_spec(self.pod, volume)?),
+        };
+        let name = volume.name.clone();
+        Some(ClaimTarget { uid: self.uid.clone(), name, claim: None, source })
+    }
+
+    fn file_system(&self, kind: &VolumeKind, folder: Option<&str>, name: &str) -> FigureSource {
+        let folder = folder.unwrap_or_default();
+        let path = PodDirs::new(self.root, self.uid).volume(folder, name);
+        FigureSource::FileSystem { path, server: server_of(kind) }
+    }
+
+    fn driver(&self, volume: &csi::Volume) -> FigureSource {
+        let dirs = CsiDirs::new(self.root);
+        // The kubelet asks about the place where it binds a device, not about the driver's own.
+        let path = match volume.is_block {
+            true => dirs.device_map(&volume.name).join(self.uid.as_str()),
+            false => dirs.target(self.uid, &volume.name),
+        };
+        let (driver, handle) = (volume.driver.clone(), volume.handle.clone());
+        FigureSource::Driver(Question { driver, handle, path })
+    }
+}
+
+/// The server that answers a statfs.
 fn server_of(kind: &VolumeKind) -> Option<String> {
     match kind {
-        VolumeKind::Csi(volume) => Some(volume.driver.clone()),
         // A disk that hangs holds up its own figures only.
         VolumeKind::NetworkDisk(volume) => Some(volume.handle.clone()),
         VolumeKind::Nfs(nfs) => Some(nfs.server().to_owned()),
@@ -231,60 +153,125 @@ fn server_of(kind: &VolumeKind) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::sync::Arc;
+
     use pintle_agent_core::testing::{snapshot_of, view};
-    use pintle_agent_core::volume::{ClaimedVolume, Claims};
-    use serde_json::json;
+    use pintle_agent_core::volume::Claims;
+    use serde_json::{Value, json};
 
     use super::*;
 
-    fn world() -> (Snapshot, ClaimViews) {
+    /// A pod that runs, with these volumes and these PersistentVolumes for its claims.
+    pub(in crate::stats) fn world(
+        volumes: &Value,
+        bound: &[(&str, Value)],
+    ) -> (Snapshot, ClaimViews) {
         let mut pod = view(json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u"},
-            "spec": {"containers": [{"name": "c", "image": "x"}],
-                "volumes": [
-                    {"name": "disk", "persistentVolumeClaim": {"claimName": "c"}},
-                    {"name": "share", "nfs": {"server": "s", "path": "/e"}}]}}));
+            "spec": {"containers": [{"name": "c", "image": "x"}], "volumes": volumes}}));
         let mut observed = (*pod.observed).clone();
         observed.sandboxes.push(pintle_agent_core::status::testing::sandbox());
         pod.observed = Arc::new(observed);
-        let volume = json!({"metadata": {"name": "pv"}, "spec": {"local": {"path": "/x"}}});
-        let volume = serde_json::from_value(volume).expect("a volume");
         let mut claims = Claims::default();
-        let claim = "c".to_owned();
-        claims.insert("disk", ClaimedVolume { claim, is_read_only: false, capacity: None, volume });
+        for (name, spec) in bound {
+            let volume = json!({"metadata": {"name": format!("pv-{name}")}, "spec": spec});
+            let volume = serde_json::from_value(volume).expect("a volume");
+            let claim = format!("claim-{name}");
+            let claimed = ClaimedVolume {
+                claim,
+                is_read_only: false,
+                capacity: None,
+                volume,
+                is_migrated: false,
+            };
+            claims.insert(name, claimed);
+        }
         let views = ClaimViews::default();
         views.set(&"u".into(), &Arc::new(claims));
         (snapshot_of(vec![pod]), views)
     }
 
-    #[tokio::test]
-    async fn a_claims_figures_are_those_of_its_file_system_and_name_the_claim() {
-        let root = tempfile::tempdir().expect("a folder");
-        let (snapshot, claims) = world();
-        let found = targets(&snapshot, &claims, root.path());
-        let servers: Vec<_> = found.iter().map(|target| target.server.as_deref()).collect();
-        assert_eq!(servers, [None, Some("s")]);
-        std::fs::create_dir_all(&found[0].path).expect("made");
-        let gauge = FileSystems::new(claims, Duration::from_secs(60));
-        let volumes = gauge.add_to(Arc::default(), &snapshot, root.path()).await;
-        let of_pod = &volumes[&PodUid::from("u")];
-        let names: Vec<_> = of_pod.iter().map(|volume| volume.name.as_str()).collect();
-        assert_eq!(names, ["disk"], "what is not mounted has no figures");
-        let fs = file_system(root.path()).expect("there");
-        assert_eq!(of_pod[0].fs.capacity_bytes, fs.capacity_bytes);
-        assert!(of_pod[0].usage.bytes <= fs.capacity_bytes && of_pod[0].usage.bytes > 0);
-        let claim = PvcRef { name: "c".to_owned(), namespace: "ns".to_owned() };
-        assert_eq!(of_pod[0].claim, Some(claim));
-        let text = exposition(&volumes);
-        let used = format!(
-            "\nkubelet_volume_stats_used_bytes{{namespace=\"ns\",persistentvolumeclaim=\"c\"}} {}\n",
-            of_pod[0].usage.bytes
+    #[test]
+    fn each_kind_of_volume_has_the_source_that_the_kubelet_asks() {
+        let inline = json!([
+            {"name": "share", "nfs": {"server": "s", "path": "/e"}},
+            {"name": "inline", "csi": {"driver": "d"}},
+            {"name": "disk", "persistentVolumeClaim": {"claimName": "claim-disk"}},
+            {"name": "empty", "emptyDir": {}}]);
+        let csi = json!({"driver": "d", "volumeHandle": "h"});
+        let (snapshot, claims) = world(
+            &inline,
+            &[
+                ("block", json!({"csi": csi, "volumeMode": "Block"})),
+                ("disk", json!({"csi": csi})),
+                ("folder", json!({"local": {"path": "/x"}})),
+                ("host", json!({"hostPath": {"path": "/x"}})),
+                ("raw", json!({"local": {"path": "/dev/x"}, "volumeMode": "Block"})),
+            ],
         );
-        assert!(text.contains(&used), "{text}");
-        assert_eq!(exposition(&Volumes::new()), "");
-        // Within a period nothing is asked.
-        std::fs::remove_dir(&found[0].path).expect("removed");
-        let again = gauge.add_to(Arc::default(), &snapshot, root.path()).await;
-        assert_eq!(again, volumes);
+        let shown = |target: &ClaimTarget| {
+            let what = match &target.source {
+                FigureSource::FileSystem { server, .. } => format!("statfs {server:?}"),
+                FigureSource::Device { .. } => "size".to_owned(),
+                FigureSource::Driver(Question { driver, handle, .. }) => {
+                    format!("{driver} {handle}")
+                }
+            };
+            let claim = target.claim.as_ref().map_or("", |claim| &*claim.name);
+            (target.name.clone(), what, claim.to_owned(), target.path().display().to_string())
+        };
+        let inline_handle = csi::Volume::of_spec(
+            &snapshot.pods.iter().next().expect("a pod").1.pod,
+            &serde_json::from_value(inline[1].clone()).expect("a volume"),
+        );
+        let inline_handle = inline_handle.expect("a driver's").handle;
+        let row = |name: &str, what: &str, claim: &str, path: &str| {
+            (name.to_owned(), what.to_owned(), claim.to_owned(), path.to_owned())
+        };
+        let found: Vec<_> =
+            targets(&snapshot, &claims, Path::new("/r")).iter().map(shown).collect();
+        let expected = [
+            row(
+                "block",
+                "d h",
+                "claim-block",
+                "/r/plugins/kubernetes.io/csi/volumeDevices/pv-block/dev/u",
+            ),
+            row("disk", "d h", "claim-disk", "/r/pods/u/volumes/kubernetes.io~csi/pv-disk/mount"),
+            row(
+                "folder",
+                "statfs None",
+                "claim-folder",
+                "/r/pods/u/volumes/kubernetes.io~local-volume/pv-folder",
+            ),
+            row(
+                "raw",
+                "size",
+                "claim-raw",
+                "/r/plugins/kubernetes.io~local-volume/volumeDevices/pv-raw/u",
+            ),
+            row("share", "statfs Some(\"s\")", "", "/r/pods/u/volumes/kubernetes.io~nfs/share"),
+            row(
+                "inline",
+                &format!("d {inline_handle}"),
+                "",
+                "/r/pods/u/volumes/kubernetes.io~csi/inline/mount",
+            ),
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_pod_without_a_ready_sandbox_has_no_volumes() {
+        let (snapshot, claims) = world(&json!([]), &[("disk", json!({"local": {"path": "/x"}}))]);
+        let mut snapshot = snapshot;
+        let (uid, mut view) =
+            snapshot.pods.iter().next().map(|(u, v)| (u.clone(), v.clone())).expect("a pod");
+        assert_eq!(targets(&snapshot, &claims, Path::new("/r")).len(), 1);
+        let mut observed = (*view.observed).clone();
+        observed.sandboxes.clear();
+        view.observed = Arc::new(observed);
+        snapshot.pods.insert(uid, Arc::new(view));
+        assert_eq!(targets(&snapshot, &claims, Path::new("/r")), []);
     }
 }

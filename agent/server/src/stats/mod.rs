@@ -7,8 +7,11 @@
 //! share one reading.
 
 mod cadvisor;
+mod claim_metrics;
 mod claimed;
+mod driver_stats;
 mod du;
+mod figures;
 mod files;
 mod known;
 mod layers;
@@ -27,12 +30,13 @@ mod volumes;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use pintle_agent_config::Config;
 use pintle_agent_core::cgroup::names::CgroupSetup;
 use pintle_agent_core::request::runtime::Runtime;
+use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::UnixNanos;
 use pintle_agent_core::view::Snapshot;
 use pintle_agent_core::volume::ClaimViews;
@@ -41,6 +45,7 @@ use pintle_agent_host::node::facts::kib;
 use pintle_agent_host::pressure;
 use pintle_agent_host::volume::project;
 use pintle_agent_metrics::Metrics;
+use pintle_agent_plugins::Drivers;
 use pintle_cri::{Client, v1};
 use pintle_daemon::clock;
 use pintle_daemon::serve::answer::Answer;
@@ -48,7 +53,7 @@ use tokio::sync::{Mutex, OnceCell};
 
 use super::Parts;
 use crate::Views;
-use claimed::FileSystems;
+use figures::Figures;
 use files::{FileSystem, Usage};
 use known::Known;
 use layers::Layers;
@@ -72,19 +77,36 @@ pub struct Gauges {
     volumes: Option<Arc<volumes::Counter>>,
     layers: Arc<Layers>,
     /// Absent when volumes are not to be counted.
-    file_systems: Option<FileSystems>,
+    figures: Option<Figures>,
+}
+
+/// Gate of the health of volumes that drivers tell.
+const HEALTH_GATE: &str = "CSIVolumeHealth";
+
+/// The volumes of pods, for their figures.
+#[derive(Clone, Debug, Default)]
+pub struct VolumeSources {
+    /// Resolved claims.
+    pub claims: ClaimViews,
+    /// Registered drivers, from the moment at which the agent looks for them.
+    pub drivers: Arc<OnceLock<Drivers>>,
+    /// Takes events of abnormal volumes.
+    pub recorder: Recorder,
 }
 
 impl Gauges {
     /// Starts the threads.
-    pub fn start(config: &Config, metrics: &Arc<Metrics>, claims: ClaimViews) -> Self {
+    pub fn start(config: &Config, metrics: &Arc<Metrics>, of: VolumeSources) -> Self {
         let period = config.kubelet.volume_stats_agg_period.to_std();
         let by_project = config.gates.enabled(project::GATE);
         let volumes = volumes::Counter::start(period, by_project, Arc::clone(metrics));
         let layers = Arc::default();
-        let file_systems = volumes.is_some().then(|| FileSystems::new(claims, period));
+        let with_health = config.gates.enabled(HEALTH_GATE);
+        let ask = driver_stats::registered(of.drivers, Arc::clone(metrics), with_health);
+        let figures = Figures::new(of.claims, period, ask, of.recorder, Arc::clone(metrics));
+        let figures = volumes.is_some().then_some(figures);
         let volumes = volumes.map(Arc::new);
-        Self { sweeper: Sweeper::start(), volumes, layers, file_systems }
+        Self { sweeper: Sweeper::start(), volumes, layers, figures }
     }
 }
 
@@ -195,9 +217,23 @@ impl Stats {
 
     /// Usage of claims, for `/metrics`.
     pub(super) async fn claims(&self, snapshot: &Snapshot) -> String {
-        let Some(all) = &self.gauges.file_systems else { return String::new() };
+        let Some(all) = &self.gauges.figures else { return String::new() };
         let root = &self.config.flags.root_dir;
-        claimed::exposition(&*all.add_to(Arc::default(), snapshot, root).await)
+        claim_metrics::exposition(&*all.add_to(Arc::default(), snapshot, root).await)
+    }
+
+    /// Asks drivers for the health of volumes once a period, so that its events do not wait for a
+    /// request; ends at once where that is off.
+    // k8s: pkg/kubelet/server/stats/fs_resource_analyzer.go Start
+    pub(super) async fn watch_health(&self) {
+        let period = self.config.kubelet.volume_stats_agg_period.to_std();
+        if period.is_zero() || !self.config.gates.enabled(HEALTH_GATE) {
+            return;
+        }
+        loop {
+            tokio::time::sleep(period).await;
+            drop(self.claims(&self.views.load()).await);
+        }
     }
 
     async fn log_sizes(&self, snapshot: &Snapshot) -> Arc<logs::Sizes> {
@@ -304,7 +340,7 @@ impl Stats {
             }
             None => Arc::default(),
         };
-        let volumes = match &self.gauges.file_systems {
+        let volumes = match &self.gauges.figures {
             Some(all) => all.add_to(volumes, snapshot, &self.config.flags.root_dir).await,
             None => volumes,
         };

@@ -151,6 +151,11 @@ wire! {
         name: String,
         #[serde(rename = "pvcRef", skip_serializing_if = "Option::is_none")]
         claim: Option<PvcRef>,
+        #[serde(rename = "volumeHealthStats", skip_serializing_if = "Option::is_none")]
+        health: Option<VolumeHealth>,
+    }
+    VolumeHealth {
+        abnormal: bool,
     }
     FsStats {
         /// `null` where the runtime reports nothing, as Go writes a zero time.
@@ -349,7 +354,8 @@ fn layer(id: &str, storage: &Storage) -> FsStats {
 
 fn volume(counted: &Counted) -> VolumeStats {
     let fs = part_of(Some(&counted.fs), counted.at, Some(counted.usage));
-    VolumeStats { fs, name: counted.name.clone(), claim: counted.claim.clone() }
+    let health = counted.is_abnormal.map(|abnormal| VolumeHealth { abnormal });
+    VolumeStats { fs, name: counted.name.clone(), claim: counted.claim.clone(), health }
 }
 
 /// Usage of writable layers and logs of running containers, the agent's own files of a pod, and the
@@ -657,5 +663,11 @@ mod tests {
         });
         assert_eq!(made["volume"][0], expected);
         assert_eq!(made["volume"][1]["name"], "token");
+        let mut storage = storage;
+        let of_pod = Arc::make_mut(&mut storage.volumes).values_mut().next().expect("a pod's");
+        of_pod[0].is_abnormal = Some(false);
+        let made = summary(&snapshot, &sweep(), &node, Some(&storage));
+        let made = serde_json::to_value(&made.pods[0]).expect("JSON");
+        assert_eq!(made["volume"][0]["volumeHealthStats"], serde_json::json!({"abnormal": false}));
     }
 }

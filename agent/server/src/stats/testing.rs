@@ -44,6 +44,7 @@ pub(super) fn world() -> (Snapshot, NodeFigures, Storage) {
         at: UnixNanos(7_000_000_000),
         is_whole: true,
         claim: None,
+        is_abnormal: None,
     };
     let storage = Storage {
         node: fs,

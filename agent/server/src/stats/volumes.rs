@@ -69,6 +69,8 @@ pub(super) struct Counted {
     pub(super) is_whole: bool,
     /// The claim that it comes from.
     pub(super) claim: Option<PvcRef>,
+    /// What its driver says about its health, if it does.
+    pub(super) is_abnormal: Option<bool>,
 }
 
 /// Names a claim, as the summary does.
@@ -363,7 +365,17 @@ impl Thread {
         self.metrics.volume_counted(from, since.elapsed());
         let Target { name, is_ephemeral, .. } = target.clone();
         let Walked { usage, is_whole } = walked;
-        Attempt::Counted(Counted { name, is_ephemeral, usage, fs, at, is_whole, claim: None })
+        let (claim, is_abnormal) = (None, None);
+        Attempt::Counted(Counted {
+            name,
+            is_ephemeral,
+            usage,
+            fs,
+            at,
+            is_whole,
+            claim,
+            is_abnormal,
+        })
     }
 }
 

@@ -24,7 +24,6 @@ use pintle_agent_core::source::{Problem, ProblemCause};
 use pintle_agent_core::sync::plan::{Action, Plan};
 use pintle_agent_core::testing::{snapshot_of, view};
 use pintle_agent_core::timeline::Recorder;
-use pintle_agent_core::volume::ClaimViews;
 use pintle_agent_core::worker::Wait;
 use pintle_agent_metrics::Metrics;
 use pintle_cri::fake::FakeRuntime;
@@ -64,7 +63,7 @@ impl World {
             queries: sender,
             api_health: Default::default(),
             own_runtime: Arc::default(),
-            gauges: super::Gauges::start(&config, &metrics, ClaimViews::default()),
+            gauges: super::Gauges::start(&config, &metrics, super::VolumeSources::default()),
             streams: Default::default(),
             problems: Arc::default(),
             metrics,
