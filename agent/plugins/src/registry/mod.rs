@@ -5,7 +5,8 @@
 //!   answers ─> Input::Asked .. ┴─> Registry::handle ─────┴─> `plugins`, published when it changes
 //! ```
 //! Pure: time is an argument. `task` carries out each command and returns its answer under the
-//! command's ticket. Sockets are independent: one that hangs delays no other. A driver name belongs
+//! command's ticket. Sockets are independent: one that hangs delays no other. Each waits for its turn
+//! to be asked, so that a flood of sockets keeps the thread free (`turns`). A driver name belongs
 //! to the newest socket that claims it, by the change time of the file, which no tenant can set. An
 //! older socket is refused, and gets the name back when the newer one is removed. Bounds:
 //! `scan::SOCKETS_MAX` sockets, one command each under way.
@@ -15,6 +16,7 @@ mod socket;
 mod task;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,6 +30,7 @@ use crate::registration::{Candidate, Refusal};
 use crate::scan::Socket;
 
 use socket::{Entry, State};
+use turns::{Turns, WaitingSocket};
 
 pub use task::{Refresher, Registrar, start};
 
@@ -101,6 +104,7 @@ pub(crate) enum Command {
 pub(crate) struct Registry {
     entries: BTreeMap<PathBuf, Entry>,
     drivers: BTreeMap<String, Registered>,
+    turns: Turns,
     tickets: u64,
     registrations: u64,
 }
@@ -116,9 +120,14 @@ impl Registry {
     /// Takes an input; returns what follows from it.
     pub(crate) fn handle(&mut self, now: Instant, input: Input) -> Vec<Command> {
         let mut commands = Vec::new();
+        if let Input::Asked(ticket, _) | Input::Inspected(ticket, _) | Input::Confirmed(ticket, _) =
+            &input
+        {
+            self.turns.end(*ticket);
+        }
         match input {
-            Input::Sockets(sockets) => self.observe(sockets, &mut commands),
-            Input::Tick => self.retry(now, &mut commands),
+            Input::Sockets(sockets) => self.observe(now, sockets, &mut commands),
+            Input::Tick => self.retry(now),
             Input::Asked(ticket, answer) => {
                 if let Some(path) = self.awaited(ticket) {
                     self.asked(now, &path, answer, &mut commands);
@@ -131,17 +140,39 @@ impl Registry {
             }
             Input::Confirmed(ticket, answer) => {
                 if let Some(path) = self.awaited(ticket) {
-                    self.confirmed(now, &path, answer, &mut commands);
+                    self.confirmed(now, &path, answer);
                 }
             }
             Input::Refreshed(registration, inspected) => self.refresh(registration, inspected),
         }
+        self.take_turns(now, &mut commands);
         commands
+    }
+
+    /// Counts the calls that begin or end, and asks the sockets whose turn it is.
+    fn take_turns(&mut self, now: Instant, commands: &mut Vec<Command>) {
+        for command in commands.iter() {
+            match command {
+                Command::Inspect(ticket, _) | Command::Confirm(ticket, _) => {
+                    self.turns.begin(now, *ticket);
+                }
+                Command::Cancel(ticket) => self.turns.end(*ticket),
+                Command::Ask(..) | Command::Refuse(..) => {}
+            }
+        }
+        while let Some(path) = self.turns.next(now, waiting(&self.entries)) {
+            let ticket = self.ticket();
+            self.turns.begin(now, ticket);
+            self.entry(&path).state = State::Asking(ticket);
+            commands.push(Command::Ask(ticket, path));
+        }
     }
 
     /// When `Input::Tick` is due.
     pub(crate) fn due(&self) -> Option<Instant> {
-        self.entries.values().filter_map(Entry::due).min()
+        let retries = self.entries.values().filter_map(Entry::due);
+        let turn = self.turns.free_at().filter(|_| waiting(&self.entries).next().is_some());
+        retries.chain(turn).min()
     }
 
     /// What is registered and what is not.
@@ -160,7 +191,7 @@ impl Registry {
     }
 
     /// Compares the folder with what is known.
-    fn observe(&mut self, sockets: Vec<Socket>, commands: &mut Vec<Command>) {
+    fn observe(&mut self, now: Instant, sockets: Vec<Socket>, commands: &mut Vec<Command>) {
         let is_there = |path: &Path, entry: &Entry| {
             sockets.iter().any(|socket| socket.path == path && socket.file == entry.file)
         };
@@ -169,26 +200,25 @@ impl Registry {
         let gone: Vec<_> = gone.map(|(path, _)| path.clone()).collect();
         // Removals first: a recreated socket releases its name and claims it again.
         for path in gone {
-            self.remove(&path, commands);
+            self.remove(now, &path, commands);
         }
         for socket in sockets {
             if self.entries.contains_key(&socket.path) {
                 continue;
             }
-            let ticket = self.ticket();
-            commands.push(Command::Ask(ticket, socket.path.clone()));
-            self.entries.insert(socket.path.clone(), Entry::new(&socket, ticket));
+            let arrived = self.ticket();
+            self.entries.insert(socket.path.clone(), Entry::new(&socket, now, arrived));
         }
     }
 
-    fn remove(&mut self, path: &Path, commands: &mut Vec<Command>) {
+    fn remove(&mut self, now: Instant, path: &Path, commands: &mut Vec<Command>) {
         let Some(entry) = self.entries.remove(path) else { return };
         commands.extend(entry.ticket().map(Command::Cancel));
-        self.release(path, commands);
+        self.release(now, path);
     }
 
     /// Releases the driver name of a socket; sockets that wait for the name ask again.
-    fn release(&mut self, path: &Path, commands: &mut Vec<Command>) {
+    fn release(&mut self, now: Instant, path: &Path) {
         let held = self.drivers.iter().find(|(_, registered)| registered.socket == path);
         let Some(name) = held.map(|(name, _)| name.clone()) else { return };
         self.drivers.remove(&name);
@@ -198,24 +228,22 @@ impl Registry {
         let waiting = self.entries.iter().filter(|(_, entry)| waits(entry));
         let waiting: Vec<_> = waiting.map(|(path, _)| path.clone()).collect();
         for path in waiting {
-            self.ask(&path, commands);
+            self.ask(now, &path);
         }
     }
 
-    /// Asks the plugins that are due for another attempt.
-    fn retry(&mut self, now: Instant, commands: &mut Vec<Command>) {
+    /// The plugins that are due for another attempt wait for their turn.
+    fn retry(&mut self, now: Instant) {
         let is_due = |entry: &Entry| entry.due().is_some_and(|due| due <= now);
         let due = self.entries.iter().filter(|(_, entry)| is_due(entry));
         let due: Vec<_> = due.map(|(path, _)| path.clone()).collect();
         for path in due {
-            self.ask(&path, commands);
+            self.ask(now, &path);
         }
     }
 
-    fn ask(&mut self, path: &Path, commands: &mut Vec<Command>) {
-        let ticket = self.ticket();
-        commands.push(Command::Ask(ticket, path.to_owned()));
-        self.entry(path).state = State::Asking(ticket);
+    fn ask(&mut self, now: Instant, path: &Path) {
+        self.entry(path).state = State::Waiting(now);
     }
 
     fn asked(
@@ -289,19 +317,13 @@ impl Registry {
         self.entry(path).state = State::Confirming(ticket);
     }
 
-    fn confirmed(
-        &mut self,
-        now: Instant,
-        path: &Path,
-        answer: Result<(), CallError>,
-        commands: &mut Vec<Command>,
-    ) {
+    fn confirmed(&mut self, now: Instant, path: &Path, answer: Result<(), CallError>) {
         match answer {
             Ok(()) => self.entry(path).succeed(),
             Err(why) => {
                 // k8s: operation_generator.go GenerateRegisterPluginFunc: it counts as not registered
                 self.entry(path).fail(now, format!("it was not told of its registration: {why}"));
-                self.release(path, commands);
+                self.release(now, path);
             }
         }
     }
@@ -350,6 +372,11 @@ impl Registry {
         self.tickets += 1;
         Ticket(self.tickets)
     }
+}
+
+/// The sockets that wait for their turn.
+fn waiting(entries: &BTreeMap<PathBuf, Entry>) -> impl Iterator<Item = WaitingSocket<'_>> {
+    entries.iter().filter_map(|(path, entry)| entry.waits(path))
 }
 
 /// Why a socket waits.

@@ -4,9 +4,11 @@
 //! from half a second on they are the kubelet's. A recreated file starts over. Bound: `RETRY_MAX`.
 // k8s: pkg/util/goroutinemap/exponentialbackoff/exponential_backoff.go
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::Ticket;
+use super::turns::WaitingSocket;
 use crate::csi::Node;
 use crate::scan::{FileId, Nanos, Socket};
 
@@ -31,6 +33,8 @@ pub(super) struct Entry {
 /// What is under way.
 #[derive(Clone, Debug)]
 pub(super) enum State {
+    /// Its plugin is to be asked what it is, since then, once it is its turn.
+    Waiting(Instant),
     /// Its plugin is being asked what it is.
     Asking(Ticket),
     /// The driver of that name is being asked about itself.
@@ -46,13 +50,13 @@ pub(super) enum State {
 }
 
 impl Entry {
-    /// A new socket; GetInfo is under way.
-    pub(super) fn new(socket: &Socket, ticket: Ticket) -> Self {
+    /// A new socket, which waits for its first turn.
+    pub(super) fn new(socket: &Socket, now: Instant, arrived: Ticket) -> Self {
         Self {
             file: socket.file,
             changed: socket.changed,
-            arrived: ticket,
-            state: State::Asking(ticket),
+            arrived,
+            state: State::Waiting(now),
             failures: 0,
             problem: None,
         }
@@ -69,8 +73,15 @@ impl Entry {
             State::Asking(ticket) | State::Inspecting(ticket, ..) | State::Confirming(ticket) => {
                 Some(ticket)
             }
-            State::Registered | State::Failed(_) | State::Older(..) => None,
+            State::Waiting(_) | State::Registered | State::Failed(_) | State::Older(..) => None,
         }
+    }
+
+    /// What its turn depends on, if it waits for one.
+    pub(super) fn waits<'a>(&self, path: &'a Path) -> Option<WaitingSocket<'a>> {
+        let State::Waiting(since) = self.state else { return None };
+        let (failures, arrived) = (self.failures, self.arrived);
+        Some(WaitingSocket { path, failures, since, arrived })
     }
 
     /// When it is tried again.
@@ -86,7 +97,7 @@ impl Entry {
         match &self.state {
             State::Registered | State::Confirming(_) => None,
             State::Older(_, why) => Some(Some(why.clone())),
-            State::Asking(_) | State::Inspecting(..) | State::Failed(_) => {
+            State::Waiting(_) | State::Asking(_) | State::Inspecting(..) | State::Failed(_) => {
                 Some(self.problem.clone())
             }
         }

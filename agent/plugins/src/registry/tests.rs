@@ -6,6 +6,7 @@ use std::time::Duration;
 use tonic::Code;
 
 use super::socket::{RETRY_MAX, RETRY_MIN};
+use super::turns::{BURST, CALLS_MAX, GAP};
 use super::*;
 use crate::csi::NodeFacts;
 use crate::scan::FileId;
@@ -247,4 +248,98 @@ fn refreshed_facts_are_those_of_that_registration_only() {
     assert_eq!(world.registered().expect("registered").facts.node_id, "other");
     world.handle(Input::Refreshed(7, inspected("late")));
     assert_eq!(world.registered().expect("registered").facts.node_id, "other");
+}
+
+/// The sockets that commands ask.
+fn asked(commands: &[Command]) -> Vec<PathBuf> {
+    let ask = |command: &Command| match command {
+        Command::Ask(_, path) => Some(path.clone()),
+        _ => None,
+    };
+    commands.iter().filter_map(ask).collect()
+}
+
+/// Goes on to the next moment at which the registry wants to do something; returns who is asked.
+fn next_turn(world: &mut World) -> Vec<PathBuf> {
+    world.now = world.registry.due().expect("sockets wait").max(world.now);
+    let commands = world.handle(Input::Tick);
+    asked(&commands)
+}
+
+#[test]
+fn a_flood_of_sockets_that_hang_is_asked_little_by_little() {
+    let mut world = World::new();
+    let flood: Vec<Socket> = (0..400)
+        .map(|at| Socket {
+            path: format!("/r/flood-{at:03}").into(),
+            file: FileId::made_up(at),
+            changed: at,
+        })
+        .collect();
+    let begun = world.now;
+    let commands = world.handle(Input::Sockets(flood));
+    let mut all = asked(&commands);
+    assert_eq!(all.len(), CALLS_MAX, "as many at once");
+    while all.len() < 400 {
+        let more = next_turn(&mut world);
+        assert!(!more.is_empty() && more.len() <= CALLS_MAX, "{}", more.len());
+        all.extend(more);
+        let gaps = (world.now - begun).as_nanos() / GAP.as_nanos();
+        let most = usize::try_from(gaps).expect("few") + BURST as usize + 1;
+        assert!(all.len() <= most, "{} of {most}", all.len());
+    }
+    all.sort();
+    all.dedup();
+    assert_eq!(all.len(), 400, "each once, although none has answered");
+}
+
+#[test]
+fn a_plugin_that_comes_amid_a_flood_is_asked_within_two_turns() {
+    let mut world = World::new();
+    for at in 0..200 {
+        world.bind(&format!("/r/flood-{at:03}"), at);
+    }
+    assert!(world.registry.due().is_some(), "the flood waits");
+    let mut turns = asked(&world.bind("/r/aaa-driver", 500));
+    while turns.len() < 2 {
+        turns.extend(next_turn(&mut world));
+    }
+    assert!(turns[..2].contains(&PathBuf::from("/r/aaa-driver")), "{:?}", &turns[..2]);
+}
+
+#[test]
+fn a_plugin_that_failed_is_asked_again_while_new_sockets_keep_coming() {
+    let mut world = World::new();
+    let commands = world.bind("/r/driver", 1);
+    let [Command::Ask(ticket, _)] = commands[..] else { panic!("{commands:?}") };
+    world.handle(Input::Asked(ticket, Err(unreached())));
+    world.now += RETRY_MIN;
+    let mut turns = 0;
+    for at in 0.. {
+        // Two new ones for each turn: there are ever more that have not failed.
+        let mut commands = world.bind(&format!("/r/a-{at}"), 2 + at);
+        commands.extend(world.bind(&format!("/r/b-{at}"), 2 + at));
+        let mut now = asked(&commands);
+        now.extend(next_turn(&mut world));
+        turns += now.len();
+        if now.contains(&PathBuf::from("/r/driver")) {
+            break;
+        }
+        assert!(turns < 400, "it is never asked again");
+    }
+}
+
+#[test]
+fn calls_that_ended_make_room_at_once_within_the_burst() {
+    let mut world = World::new();
+    for at in 0..40 {
+        let commands = world.bind(&format!("/r/fails-{at:02}"), at);
+        let asked_now = asked(&commands).len();
+        assert_eq!(asked_now, usize::from(at < i128::from(BURST) + 1), "{at}");
+        for command in commands {
+            let Command::Ask(ticket, _) = command else { panic!("{command:?}") };
+            world.handle(Input::Asked(ticket, Err(unreached())));
+        }
+    }
+    assert_eq!(world.registry.due(), Some(world.now + GAP), "then with a gap");
 }
