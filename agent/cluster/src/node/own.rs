@@ -26,15 +26,29 @@ pub enum OwnNode {
         gone: u32,
     },
     /// The API server has this Node.
-    Present(Arc<Node>),
+    Present {
+        /// The object.
+        node: Arc<Node>,
+        /// How many lists had it. A list is what the API server has now, also when its versions went
+        /// back because etcd was restored; a change only ever follows one.
+        lists: u64,
+    },
 }
 
 impl OwnNode {
     /// The Node, if it exists.
     pub fn object(&self) -> Option<&Arc<Node>> {
         match self {
-            Self::Present(node) => Some(node),
+            Self::Present { node, .. } => Some(node),
             Self::Unknown | Self::Absent { .. } => None,
+        }
+    }
+
+    /// How many lists had the Node, while it exists.
+    pub fn lists(&self) -> u64 {
+        match self {
+            Self::Present { lists, .. } => *lists,
+            Self::Unknown | Self::Absent { .. } => 0,
         }
     }
 
@@ -51,7 +65,7 @@ pub fn start(client: kube::Client, name: Arc<str>) -> watch::Receiver<OwnNode> {
     spec.source.field_selector = format!("metadata.name={name}");
     spec.first_list = FirstList::Newest;
     spec.retry = RETRY;
-    let story = Story { own, listed: false, there: false, gone: 0 };
+    let story = Story { own, listed: false, there: false, gone: 0, lists: 0 };
     pintle_daemon::tasks::singleton("own node", follow(client, spec, story));
     known
 }
@@ -64,13 +78,14 @@ struct Story {
     listed: bool,
     there: bool,
     gone: u32,
+    lists: u64,
 }
 
 impl Story {
     fn has(&mut self, mut node: Node) {
         (self.listed, self.there) = (true, true);
         node.metadata.managed_fields = None;
-        self.own.send_replace(OwnNode::Present(Arc::new(node)));
+        self.own.send_replace(OwnNode::Present { node: Arc::new(node), lists: self.lists });
     }
 
     fn has_none(&mut self) {
@@ -85,6 +100,7 @@ impl ObjectSink<Node> for Story {
     }
 
     fn listed(&mut self, node: Node) {
+        self.lists += 1;
         self.has(node);
     }
 
@@ -133,7 +149,7 @@ mod tests {
     /// How many times the Node was deleted after these events; `None` while it exists.
     async fn gone(all: &[Told]) -> Option<u32> {
         let (own, known) = watch::channel(OwnNode::default());
-        let mut story = Story { own, listed: false, there: false, gone: 0 };
+        let mut story = Story { own, listed: false, there: false, gone: 0, lists: 0 };
         for told in all {
             match told {
                 Told::Begin => story.begin(),
@@ -146,7 +162,7 @@ mod tests {
         }
         match &*known.borrow() {
             OwnNode::Absent { gone } => Some(*gone),
-            OwnNode::Present(_) => None,
+            OwnNode::Present { .. } => None,
             OwnNode::Unknown => panic!("something is told"),
         }
     }

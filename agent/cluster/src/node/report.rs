@@ -61,6 +61,8 @@ pub struct Reporter {
     /// The newest known Node, from the watch or from an answer.
     latest: Option<Arc<Node>>,
     answered_at: Instant,
+    /// Lists of the Node when that answer came.
+    answered_lists: u64,
     reported_at: Option<Instant>,
     /// How long the next report without a change may wait.
     report_after: Duration,
@@ -93,6 +95,7 @@ impl Reporter {
             events,
             latest: None,
             answered_at: Instant::now(),
+            answered_lists: 0,
             reported_at: None,
             told_reboot: false,
             unschedulable: false,
@@ -171,7 +174,7 @@ impl Reporter {
     /// True once after each deletion of the Node.
     fn was_deleted(&mut self) -> bool {
         match *self.own.borrow_and_update() {
-            OwnNode::Unknown | OwnNode::Present(_) => false,
+            OwnNode::Unknown | OwnNode::Present { .. } => false,
             OwnNode::Absent { gone } => std::mem::replace(&mut self.gone, gone) != gone,
         }
     }
@@ -238,6 +241,7 @@ impl Reporter {
     fn answered(&mut self, node: Option<Node>) {
         self.latest = node.map(Arc::new);
         self.answered_at = Instant::now();
+        self.answered_lists = self.own.borrow().lists();
     }
 
     /// Creates the CSINode object; the node is not ready before it exists. Waits up to
@@ -328,8 +332,14 @@ impl Reporter {
 
     /// The newest known Node, read from the API server if `ask`; `None` when there is none.
     async fn object(&mut self, ask: bool) -> Result<Option<Arc<Node>>, kube::Error> {
-        let watched = self.own.borrow().object().cloned();
-        self.latest = newest(self.latest.take(), self.answered_at.elapsed(), watched);
+        let (watched, lists) = {
+            let own = self.own.borrow();
+            (own.object().cloned(), own.lists())
+        };
+        // A list that came after the answer and has an older Node: etcd may have been restored.
+        let is_listed = lists != self.answered_lists;
+        let age = if is_listed { BEHIND_MAX } else { self.answered_at.elapsed() };
+        self.latest = newest(self.latest.take(), age, watched);
         if ask || self.latest.is_none() {
             let found = self.heartbeat.get_opt(&self.cluster.node_name).await?;
             self.answered(found);
@@ -367,7 +377,7 @@ fn is_ready(node: &Node) -> bool {
 }
 
 /// The newer of the last answer, received `age` ago, and the watched Node. `None` when the Node has
-/// to be read again: after `BEHIND_MAX` the watch should have caught up with that answer.
+/// to be read again: after `BEHIND_MAX` or a list, the watch should have caught up with that answer.
 fn newest(
     latest: Option<Arc<Node>>,
     age: Duration,

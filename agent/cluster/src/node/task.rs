@@ -424,7 +424,7 @@ mod tests {
             let node =
                 serde_json::json!({"metadata": {"name": "n"}, "status": {"addresses": [address]}});
             let node: Node = serde_json::from_value(node).expect("a node");
-            nodes.send_replace(OwnNode::Present(Arc::new(node)));
+            nodes.send_replace(OwnNode::Present { node: Arc::new(node), lists: 1 });
             let Some(Input::Node(facts)) = queue.recv().await else { panic!("no facts") };
             assert_eq!(facts.host_ips, ["192.0.2.7".parse::<IpAddr>().expect("an address")]);
             assert!(facts.handler("runc").user_namespaces);

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
-use pintle_agent_cluster::node::own::OwnNode;
 use pintle_agent_cluster::node::report::WrittenInUse;
 use pintle_agent_core::storage::{Input, NodeVolumes};
 use pintle_agent_host::csi::scan;
@@ -11,7 +10,6 @@ use pintle_agent_host::volume::san;
 use pintle_agent_plugins::{Change, Plugins, changes};
 use pintle_daemon::blocking::Place;
 use pintle_daemon::{blocking, clock};
-use tokio::sync::watch;
 
 use super::Volumes;
 
@@ -72,9 +70,13 @@ async fn follow_drivers(volumes: &Volumes) {
 async fn follow_node(volumes: &Volumes) {
     let Some(mut own) = volumes.0.parts.node.clone() else { return };
     let mut written = volumes.0.in_use_written.subscribe();
+    let mut lists = 0;
     loop {
-        if let Some(node) = object(&mut own) {
-            volumes.give(Input::Node(read(&node)));
+        let now = own.borrow_and_update().clone();
+        if let Some(node) = now.object() {
+            let is_listed = std::mem::replace(&mut lists, now.lists()) != now.lists();
+            let node = read(node);
+            volumes.give(if is_listed { Input::NodeListed(node) } else { Input::Node(node) });
         }
         tokio::select! {
             changed = own.changed() => {
@@ -103,10 +105,6 @@ fn read(node: &Node) -> NodeVolumes {
         attached: attached.into_iter().flatten().map(|volume| volume.name.clone()).collect(),
         in_use: in_use.into_iter().flatten().cloned().collect(),
     }
-}
-
-fn object(own: &mut watch::Receiver<OwnNode>) -> Option<Arc<Node>> {
-    own.borrow_and_update().object().cloned()
 }
 
 async fn follow_time(volumes: &Volumes) {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Node;
 use pintle_agent_config::modes::ChangeDetectionStrategy;
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::PodUid;
@@ -58,7 +57,7 @@ fn what_keeps_a_certificate_from_being_asked_for_is_told() {
         let account = json!({"metadata": {"name": "sa", "uid": "s"}});
         fake.world().put_raw("/api/v1/namespaces/ns/serviceaccounts/sa", account);
         told(": while getting node object").await;
-        own.send_replace(OwnNode::Present(Arc::new(Node::default())));
+        own.send_replace(OwnNode::Present { node: Arc::default(), lists: 1 });
         told("use ECDSAP256, ECDSAP384 or ED25519").await;
     });
 }

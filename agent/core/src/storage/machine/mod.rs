@@ -112,6 +112,8 @@ pub enum Input {
     },
     /// The Node object as the API server has it, or had it a while ago.
     Node(NodeVolumes),
+    /// The same from a list, which is what there is now: its version may have gone back.
+    NodeListed(NodeVolumes),
     /// The Node's status was written with `volumesInUse` of a report, or said the same already.
     InUseWritten {
         /// Number of the report.
@@ -354,6 +356,7 @@ impl Storage {
             }
             Input::Released { pod } => self.release(&pod),
             Input::Node(node) => self.read_node(node),
+            Input::NodeListed(node) => self.read_listed(node),
             Input::InUseWritten { number, node } => {
                 self.read_node(node);
                 self.written = self.written.max(number);
@@ -392,6 +395,23 @@ impl Storage {
         let moved = |name: &str| before.contains(name) != names.contains(name);
         let moved = self.volumes.iter().filter(|(id, state)| state.node_names(id).any(moved));
         moved.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Takes a Node of a list in, whatever its version. One that is older than a known Node, or does
+    /// not name what was reported, means that etcd was restored: all is reported again, and no
+    /// volume counts as attached before that is written. A list that was overtaken by a write looks
+    /// the same, and costs one report.
+    fn read_listed(&mut self, node: NodeVolumes) -> Vec<VolumeId> {
+        let is_back = node.version < self.node_version;
+        let is_lost = self
+            .reported_by
+            .iter()
+            .any(|(name, first)| *first <= self.written && !node.in_use.contains(name));
+        if self.report.is_some() && (is_back || is_lost) {
+            self.node_version = node.version;
+            self.reported_by.clear();
+        }
+        self.read_node(node)
     }
 
     fn want(&mut self, pod: &PodUid, volumes: Vec<Wanted>) -> Vec<VolumeId> {

@@ -209,6 +209,42 @@ fn volume_that_is_attached_first_waits_until_its_use_was_told_and_it_is_attached
     assert_eq!(verb(&bed.give(written(4, 7, &[name]))), "stage");
 }
 
+fn listed(version: u64, attached: &[&str], in_use: &[&str]) -> Input {
+    Input::NodeListed(NodeVolumes { version, attached: names(attached), in_use: names(in_use) })
+}
+
+#[test]
+fn node_of_a_restored_etcd_is_believed_once_its_use_is_written_again() {
+    let name = "kubernetes.io/csi/d^h";
+    let wants_attached = |pod| Wanted { is_attached_first: true, ..wanted(pod) };
+    // An older version, and a newer one that lacks what was written.
+    for (version, in_use) in [(3, &[name][..]), (20, &[])] {
+        let mut bed = Bed::new();
+        bed.give(listed(7, &[], &[]));
+        bed.want(wants_attached(1));
+        bed.give(written(2, 9, &[]));
+        assert_eq!(bed.storage.waiting(&uid(1))[0].step, Step::Attach);
+        assert_eq!(bed.give(listed(version, &[name], in_use)), [report(3, &[name])], "{version}");
+        assert_eq!(bed.storage.waiting(&uid(1))[0].step, Step::Report, "{version}");
+        let commands = bed.give(written(3, version + 1, &[name]));
+        assert_eq!(verb(&commands), "stage", "{version}");
+    }
+}
+
+#[test]
+fn older_node_of_a_watch_is_passed_over_and_a_newer_list_reports_nothing_again() {
+    let name = "kubernetes.io/csi/d^h";
+    let mut bed = Bed::new();
+    bed.give(listed(7, &[], &[]));
+    bed.want(Wanted { is_attached_first: true, ..wanted(1) });
+    bed.give(written(2, 9, &[]));
+    assert_eq!(bed.give(node(3, &[name], &[name])), []);
+    assert_eq!(bed.storage.waiting(&uid(1))[0].step, Step::Attach);
+    let commands = bed.give(listed(10, &[name], &[name]));
+    assert_eq!(verb(&commands), "stage");
+    assert!(!commands.iter().any(|command| matches!(command, Command::ReportInUse(_))));
+}
+
 fn names(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
