@@ -16,7 +16,7 @@ const OUT_OF_RANGE: i32 = 11;
 const RESYNC: std::time::Duration = LONG.saturating_mul(2);
 
 /// A claim of 8Mi on a volume of the driver, bound.
-fn bind(bound: &mut Bound<'_>, test: &TestCluster, name: &str, handle: &str) {
+pub fn bind(bound: &mut Bound<'_>, test: &TestCluster, name: &str, handle: &str) {
     let source = json!({"driver": DRIVER, "volumeHandle": handle});
     let volume = volume(name, json!({"csi": source, "capacity": {"storage": "8Mi"}}));
     bound.add(&volume);
@@ -27,7 +27,7 @@ fn bind(bound: &mut Bound<'_>, test: &TestCluster, name: &str, handle: &str) {
 }
 
 /// What the resizer writes once the volume itself has grown.
-fn grow(test: &TestCluster, name: &str, to: &str) {
+pub fn grow(test: &TestCluster, name: &str, to: &str) {
     let spec = json!({"spec": {"capacity": {"storage": to}}}).to_string();
     test.kubectl(&["patch", "pv", name, "--type=merge", "-p", &spec]).expect("patched");
     let status = json!({"status": {
@@ -47,7 +47,8 @@ fn status(test: &TestCluster, name: &str) -> anyhow::Result<Value> {
     Ok(claim["status"].clone())
 }
 
-fn wait_until_grown(test: &TestCluster, name: &str, to: &str) {
+/// Waits until the claim has this size and nothing is pending.
+pub fn wait_until_grown(test: &TestCluster, name: &str, to: &str) {
     until(RESYNC, &format!("claim {name} has {to}"), || {
         let status = status(test, name)?;
         ensure!(status["capacity"]["storage"] == to, "{status:#}");

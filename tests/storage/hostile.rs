@@ -35,7 +35,7 @@ const CLAIMS: usize = 500;
 const SOCKETS: usize = 400;
 
 /// A node while it is quiet, and then while it is attacked.
-struct Quiet<'a> {
+pub struct Quiet<'a> {
     test: &'a TestCluster,
     took: Duration,
     threads: usize,
@@ -43,7 +43,8 @@ struct Quiet<'a> {
 }
 
 impl<'a> Quiet<'a> {
-    fn measure(test: &'a TestCluster) -> Self {
+    /// Starts pods on the quiet node.
+    pub fn measure(test: &'a TestCluster) -> Self {
         // The first pod pays for what is cached afterwards.
         start_bystander(test, "warm-up");
         let took = start_bystander(test, "quiet");
@@ -52,7 +53,7 @@ impl<'a> Quiet<'a> {
     }
 
     /// A bystander starts as it did, while the attack goes on.
-    fn bystander_starts(&self) {
+    pub fn bystander_starts(&self) {
         let took = start_bystander(self.test, "bystander");
         let most = self.took * SLOWER.0 + SLOWER.1;
         eprintln!("    a bystander took {took:.1?}, on the quiet node {:.1?}", self.took);
@@ -60,7 +61,7 @@ impl<'a> Quiet<'a> {
     }
 
     /// What the agent held for the attack is gone once it has ended.
-    fn nothing_is_held(&self) {
+    pub fn nothing_is_held(&self) {
         until(LONG, "the agent holds no more than before", || {
             let (threads, files) = held(self.test);
             ensure!(threads <= self.threads + SPARE_THREADS, "{threads}, were {}", self.threads);
@@ -90,7 +91,7 @@ fn held(test: &TestCluster) -> (usize, usize) {
 }
 
 /// A pod that wants a volume of the driver.
-fn victim(test: &TestCluster, bound: &mut Bound<'_>, name: &str, handle: &str) {
+pub fn victim(test: &TestCluster, bound: &mut Bound<'_>, name: &str, handle: &str) {
     let source = json!({"driver": DRIVER, "volumeHandle": handle});
     bound.bind(&volume(name, json!({"csi": source})));
     test.apply(&claimant(name, name, SLEEP));

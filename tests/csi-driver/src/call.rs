@@ -134,9 +134,25 @@ impl Session<'_> {
 
     /// How many volumes the node can have: what the file `max_volumes` says, or the flag.
     pub(crate) fn max_volumes(&self) -> i64 {
-        let text = std::fs::read_to_string(self.settings.state.join("max_volumes"));
-        let limit = text.ok().and_then(|text| text.trim().parse().ok());
-        limit.unwrap_or(self.settings.max_volumes)
+        self.told_number("max_volumes").unwrap_or(self.settings.max_volumes)
+    }
+
+    /// What the driver calls the node: what the file `node_id` says, be it a lie, or the flag.
+    pub(crate) fn told_node_id(&self) -> String {
+        self.told("node_id").unwrap_or_else(|| self.settings.node_id.clone())
+    }
+
+    /// Bytes that the driver says of every volume, where the file `told_bytes` has it lie.
+    pub(crate) fn told_bytes(&self) -> Option<i64> {
+        self.told_number("told_bytes")
+    }
+
+    fn told_number(&self, file: &str) -> Option<i64> {
+        self.told(file)?.trim().parse().ok()
+    }
+
+    fn told(&self, file: &str) -> Option<String> {
+        std::fs::read_to_string(self.settings.state.join(file)).ok()
     }
 
     /// Where the content of a volume is.

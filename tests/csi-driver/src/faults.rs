@@ -44,6 +44,8 @@ pub enum Fault {
     },
     /// The process ends at once.
     Die,
+    /// The call succeeds and its message is sent twice, which is no answer of a unary method.
+    Twice,
 }
 
 /// A rule.
@@ -115,6 +117,12 @@ impl FaultFile {
         }
     }
 
+    /// Returns whether the next call of a method is to be answered twice; uses nothing up.
+    pub(crate) fn is_doubled(&self, method: &str) -> bool {
+        let is_it = |rule: &Rule| rule.fault == Fault::Twice && rule.hits(method, &rule.volume);
+        self.read().is_ok_and(|rules| rules.iter().any(is_it))
+    }
+
     /// The rule that a call is subject to, used up once.
     pub(crate) fn take(&self, method: &str, volume: &str) -> io::Result<Option<Rule>> {
         let mut rules = self.read()?;
@@ -148,6 +156,7 @@ impl FaultFile {
                 Ok(())
             }
             Fault::Die => std::process::abort(),
+            Fault::Twice => Ok(()), // the body of the answer is what is wrong
         }
     }
 }
@@ -168,6 +177,17 @@ mod tests {
         assert!(file.take("NodePublishVolume", "vol-1").expect("read").is_none());
         assert_eq!(file.take("NodeStageVolume", "vol-1").expect("read"), Some(rule));
         assert!(file.take("NodeStageVolume", "vol-1").expect("read").is_none(), "used up");
+    }
+
+    #[test]
+    fn method_is_doubled_while_its_rule_is_there() {
+        let temp = tempfile::tempdir().expect("a folder");
+        let file = FaultFile::new(temp.path());
+        assert!(!file.is_doubled("NodeStageVolume"), "no file");
+        file.write(&[Rule::new("NodeStageVolume", Fault::Twice).times(1)]).expect("written");
+        assert!(file.is_doubled("NodeStageVolume") && !file.is_doubled("NodePublishVolume"));
+        file.take("NodeStageVolume", "vol-1").expect("read");
+        assert!(!file.is_doubled("NodeStageVolume"), "used up");
     }
 
     #[tokio::test]

@@ -9,7 +9,7 @@
 //!   registration  plays node-driver-registrar
 //!   authority     lets the kubelet's requests pass the HTTP library
 //!   call          what surrounds each method: log, faults, the lock of the state
-//!   faults        what goes wrong, read from a file that tests write
+//!   faults        what goes wrong, read from a file that tests write; `doubled` sends answers twice
 //!   lifecycle     the order of calls that CSI demands, checked
 //!   state         all volumes and snapshots, in a file that the drivers of several nodes share
 //!   disk, loops   folders, bind mounts, loop devices
@@ -24,6 +24,7 @@ mod call;
 mod capability;
 mod controller;
 mod disk;
+mod doubled;
 pub mod faults;
 mod identity;
 mod lifecycle;
@@ -57,16 +58,18 @@ use tokio_stream::{Stream, StreamExt as _};
 use tonic::transport::Server;
 
 use authority::Lenient;
+use faults::FaultFile;
 pub use settings::{Feature, Settings};
 
 /// Serves until the process ends, or the future is dropped.
 pub async fn serve(settings: Settings) -> Result<()> {
     let driver = call::Driver::open(settings)?;
     let settings = driver.settings();
+    let faults = FaultFile::new(&settings.state);
     let service = Server::builder()
         .add_service(IdentityServer::new(driver.clone()))
         .add_service(ControllerServer::new(driver.clone()))
-        .add_service(NodeServer::new(driver.clone()))
+        .add_service(doubled::Doubled { service: NodeServer::new(driver.clone()), faults })
         .serve_with_incoming(listen(&settings.endpoint)?);
     let Some(socket) = settings.registration_socket() else {
         return Ok(service.await?);

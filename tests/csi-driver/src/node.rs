@@ -221,6 +221,9 @@ fn stats(
         let available = (total - used).max(0);
         usage = vec![VolumeUsage { total, used, available, unit }, inodes(&content)?];
     }
+    if let Some(told) = session.told_bytes() {
+        usage[0] = VolumeUsage { total: told, used: told, available: told, unit };
+    }
     let volume_condition = session.has(Feature::Condition).then(|| condition(session, id));
     Ok(NodeGetVolumeStatsResponse { usage, volume_condition })
 }
@@ -258,7 +261,8 @@ fn expand(
         loops::grow(&content).map_err(internal)?;
     }
     session.volume(id)?.size_bytes = size_bytes;
-    Ok(NodeExpandVolumeResponse { capacity_bytes: signed(size_bytes) })
+    let capacity_bytes = session.told_bytes().unwrap_or(signed(size_bytes));
+    Ok(NodeExpandVolumeResponse { capacity_bytes })
 }
 
 fn capabilities(
@@ -283,7 +287,7 @@ fn capabilities(
 fn info(session: &mut Session<'_>, _: NodeGetInfoRequest) -> Result<NodeGetInfoResponse, Status> {
     let is_bound = session.has(Feature::Topology);
     Ok(NodeGetInfoResponse {
-        node_id: session.settings.node_id.clone(),
+        node_id: session.told_node_id(),
         max_volumes_per_node: session.max_volumes(),
         accessible_topology: is_bound.then(|| topology(&session.settings.segments())).flatten(),
     })

@@ -227,6 +227,19 @@ async fn ephemeral_volume_goes_with_its_publication_and_no_secret_is_logged() {
 }
 
 #[tokio::test]
+async fn call_that_is_answered_twice_has_its_effect_and_no_answer() {
+    let world = World::new(&["--without=attach"]).await;
+    let id = volume(&world.state(), false);
+    let (node, staging) = (world.node().await, world.path("stage"));
+    world.faults(&[Rule::new("NodeStageVolume", Fault::Twice).times(1)]);
+    let error = node.stage(&stage(id, &staging, false)).await.expect_err("two answers");
+    assert_eq!(error.message, "more than one answer");
+    assert!(!error.is_final(), "it may have been staged");
+    node.unstage(&unstage(id, &staging)).await.expect("it was, and is unstaged");
+    assert!(world.violations().is_empty());
+}
+
+#[tokio::test]
 async fn faults_fail_calls_lose_answers_and_hang_until_they_are_lifted() {
     let world = World::new(&[]).await;
     let method = "NodePublishVolume";
