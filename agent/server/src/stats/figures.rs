@@ -119,7 +119,7 @@ impl Figures {
             FigureSource::Device { path } => {
                 let (path, place) = (path.clone(), Place::look(&target.uid));
                 let read = blocking::run(place.within(ASK_MAX), move || size_of(&path)).await;
-                self.measured(target, CountedFrom::Device, begun, read.ok(), before)
+                self.measured(target, begun, read.ok(), before)
             }
             FigureSource::FileSystem { path, server } => {
                 let place = match server {
@@ -128,7 +128,7 @@ impl Figures {
                 };
                 let path = path.clone();
                 let read = blocking::run(place.within(ASK_MAX), move || file_system(&path)).await;
-                self.measured(target, CountedFrom::FileSystem, begun, read.ok(), before)
+                self.measured(target, begun, read.ok(), before)
             }
         }
     }
@@ -137,11 +137,12 @@ impl Figures {
     fn measured(
         &self,
         target: &ClaimTarget,
-        from: CountedFrom<'_>,
         begun: Instant,
         read: Option<Option<FileSystem>>,
         before: Option<Counted>,
     ) -> Option<Counted> {
+        let is_device = matches!(target.source, FigureSource::Device { .. });
+        let from = if is_device { CountedFrom::Device } else { CountedFrom::FileSystem };
         self.metrics.volume_counted(from, begun.elapsed());
         let counted = match read {
             Some(read) => read.map(|fs| {
