@@ -84,7 +84,7 @@ fn statistics_of_a_claim_are_its_drivers_and_an_abnormal_volume_is_a_metric_and_
     assert!(metrics.contains(&source), "the time of its answers is measured");
 
     fs::write(driver.state.join("abnormal"), &handle).expect("written");
-    // Nobody requests anything until the event is there.
+    // Until the event is there no request is made.
     let message = "Volume data: the volume is scratched";
     wait_for_event(&test, "stats", "VolumeConditionAbnormal", message);
     until(LONG, "the volume is abnormal", || {

@@ -25,7 +25,7 @@ pub enum CountedFrom<'a> {
     Driver(&'a str),
 }
 
-/// A driver, and whether it is asked for a volume whose plugin was once part of Kubernetes.
+/// A driver, and whether the volume is of a plugin that was once part of Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OfDriver<'a> {
     /// Its name.

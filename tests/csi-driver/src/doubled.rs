@@ -15,7 +15,7 @@ use tonic::server::NamedService;
 
 use crate::faults::FaultFile;
 
-/// A service whose answers may be doubled.
+/// A service with answers that may be doubled.
 #[derive(Clone, Debug)]
 pub(crate) struct Doubled<S> {
     pub(crate) service: S,

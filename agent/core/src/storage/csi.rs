@@ -277,7 +277,7 @@ impl Volume {
         Self::of_claim(&translated, false, None).map(Self::migrated)
     }
 
-    /// The same as a volume whose plugin was once part of Kubernetes.
+    /// The same as a volume of a plugin that was once part of Kubernetes.
     #[must_use]
     pub fn migrated(self) -> Self {
         Self { is_migrated: true, ..self }

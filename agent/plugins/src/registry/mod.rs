@@ -149,7 +149,7 @@ impl Registry {
         commands
     }
 
-    /// Counts the calls that begin or end, and asks the sockets whose turn it is.
+    /// Counts the calls that begin or end, and asks the next sockets.
     fn take_turns(&mut self, now: Instant, commands: &mut Vec<Command>) {
         for command in commands.iter() {
             match command {

@@ -259,7 +259,7 @@ fn asked(commands: &[Command]) -> Vec<PathBuf> {
     commands.iter().filter_map(ask).collect()
 }
 
-/// Goes on to the next moment at which the registry wants to do something; returns who is asked.
+/// Goes on to the next moment at which the registry is due; returns the sockets that it asks.
 fn next_turn(world: &mut World) -> Vec<PathBuf> {
     world.now = world.registry.due().expect("sockets wait").max(world.now);
     let commands = world.handle(Input::Tick);

@@ -34,7 +34,7 @@ pub(super) struct Question {
 pub(super) struct DriverFigures {
     pub(super) usage: Usage,
     pub(super) fs: FileSystem,
-    /// `None` where the driver has no health, or nobody wants to know it.
+    /// `None` where the driver has no health, or the gate is off.
     pub(super) health: Option<Health>,
 }
 
