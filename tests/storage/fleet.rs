@@ -299,8 +299,11 @@ impl<'a> Fleet<'a> {
         let mut losetup = self.test.cluster().node_command(NODE, Path::new("losetup"))?;
         let text =
             shell::capture(losetup.args(["--list", "--noheadings", "-O", "NAME,BACK-FILE"]))?;
-        let own = |line: &&str| line.contains("/csi-") || line.contains("volumeDevices");
-        Ok(text.lines().filter(own).map(str::to_owned).collect())
+        // Those of a run that was killed are not this test's.
+        let folder = self.driver.state.file_name().unwrap_or_default().to_string_lossy();
+        let folder = format!("/{folder}/");
+        let is_own = |line: &&str| line.contains(&folder) || line.contains("volumeDevices");
+        Ok(text.lines().filter(is_own).map(str::to_owned).collect())
     }
 
     fn check_writes(&self) -> Result<usize> {
