@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use pintle_agent_core::storage::disk;
 use pintle_daemon::metrics::Names;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
@@ -134,7 +135,10 @@ impl Volumes {
         took: Duration,
     ) {
         let by = Operation {
-            volume_plugin: format!("kubernetes.io/csi:{}", of.driver),
+            volume_plugin: match disk::is_plugin(of.driver) {
+                true => of.driver.to_owned(),
+                false => format!("kubernetes.io/csi:{}", of.driver),
+            },
             operation_name: name,
             status: if good { "success" } else { "fail-unknown" },
             migrated: of.migrated(),

@@ -48,6 +48,7 @@ impl Setup<'_> {
             secrets: Secrets { stage: self.secret, ..Secrets::default() },
             size: None,
             disk: Some(Box::new(disk)),
+            is_migrated: false,
         }
     }
 }

@@ -74,6 +74,7 @@ fn known(driver: &str, handle: &str, name: &str) -> Known {
         name: name.to_owned(),
         lifecycle: Lifecycle::Persistent,
         is_block: handle.starts_with(&format!("{DEVICES_DIR}/")),
+        is_migrated: false,
     }
 }
 
