@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use pintle_csi_driver::create;
 use pintle_csi_driver::faults::{Fault, Rule};
 use pintle_tests::cluster::{NODE, TestCluster};
-use pintle_tests::manifest::{With, condition};
+use pintle_tests::manifest::condition;
 use pintle_tests::{LONG, until};
 use serde_json::{Value, json};
 

@@ -57,7 +57,13 @@ mod tests {
             "spec": {"csi": {"driver": "d", "volumeHandle": handle}},
         }))
         .expect("a volume");
-        ClaimedVolume { claim: name.to_owned(), is_read_only: false, capacity: None, volume }
+        ClaimedVolume {
+            claim: name.to_owned(),
+            is_read_only: false,
+            is_migrated: false,
+            capacity: None,
+            volume,
+        }
     }
 
     #[test]
