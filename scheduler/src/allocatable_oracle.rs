@@ -11,10 +11,10 @@ use pintle_sched_core::filter::status::Status;
 use pintle_sched_core::requests::PodRequests;
 use pintle_sched_core::select::RowPlugin as _;
 
-use super::DeviceGates;
-use super::allocatable::on_node;
+use crate::devices::DeviceGates;
+use crate::devices::allocatable::on_node;
 use crate::mirror::Mirror;
-use crate::watch::Thing;
+use crate::watch_event::Thing;
 
 /// A cluster of one node, with DRANodeAllocatableResources on.
 #[derive(Debug)]

@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 
 use crate::shadow::{Followed, Shadow};
 use crate::watch::{self, TOLD_MAX};
+use crate::watch_event::Told;
 use crate::{config, output};
 
 /// Longest interval between two checks of waiting changes.
@@ -103,7 +104,7 @@ fn hand_over(text: &str, (mut file, path): (File, &Path)) -> Result<()> {
     Ok(())
 }
 
-async fn follow(shadow: &mut Shadow, mut told: mpsc::Receiver<watch::Told>) {
+async fn follow(shadow: &mut Shadow, mut told: mpsc::Receiver<Told>) {
     let begun = Instant::now();
     let mut next = LOOK_EVERY;
     let mut ready = false;

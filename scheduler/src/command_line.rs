@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 use pintle_config::given;
 
 use crate::framework::Registry;
-use crate::{app, daemon, explain, output, run, simulate};
+use crate::{app, daemon, explain_command, output, run, simulate};
 
 /// Kubernetes scheduler that looks at every node for every pod.
 #[derive(Parser)]
@@ -26,9 +26,9 @@ enum Command {
     /// Follow a cluster that kube-scheduler schedules and compare its decisions; writes nothing.
     Shadow(app::Options),
     /// Say why a pod of a live cluster has no place, or why it is where it is.
-    Explain(explain::command::ExplainOptions),
+    Explain(explain_command::ExplainOptions),
     /// Place pods on a live cluster as it is now, without doing it.
-    WhatIf(explain::command::WhatIfOptions),
+    WhatIf(explain_command::WhatIfOptions),
 }
 
 /// Runs the command line, with these plugins linked in.
@@ -59,8 +59,8 @@ fn command(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Simulate(options) => simulate::run(&options),
         Command::Shadow(options) => app::run(&options),
-        Command::Explain(options) => explain::command::explain(&options),
-        Command::WhatIf(options) => explain::command::what_if(&options),
+        Command::Explain(options) => explain_command::explain(&options),
+        Command::WhatIf(options) => explain_command::what_if(&options),
     }
 }
 

@@ -194,7 +194,7 @@ pub fn profile(text: &str, scheduler_name: Option<&str>) -> Result<Profile, Conf
 /// When the text is no such configuration, upstream would reject it, or it has extenders.
 pub fn without_extenders(text: &str) -> Result<Vec<Profile>, ConfigError> {
     let all = profiles(text)?;
-    if !extenders(text)?.is_empty() {
+    if !extenders(text, |_| Ok(()))?.is_empty() {
         let problem = "extenders are asked by the scheduler alone: without them the answers of this \
             command would be wrong; take them out of the file to have these all the same";
         return Err(field("extenders", problem));
@@ -249,14 +249,22 @@ pub fn profiles_with(
     Ok((all, chosen))
 }
 
-/// Returns the extenders in the order of their calls: ignorable ones last.
+/// Returns the extenders in the order of their calls: ignorable ones last. `access` checks address
+/// and credentials of each.
 ///
 /// # Errors
 /// When the text is no such configuration, or upstream would reject it.
 // k8s: pkg/scheduler/scheduler.go buildExtenders
-pub fn extenders(text: &str) -> Result<Vec<Extender>, ConfigError> {
+pub fn extenders(
+    text: &str,
+    access: impl Fn(&Extender) -> Result<(), String>,
+) -> Result<Vec<Extender>, ConfigError> {
     let mut file = read(text)?;
     validate(&file)?;
+    for (at, extender) in file.extenders.iter().enumerate() {
+        let path = format!("extenders[{at}].urlPrefix");
+        access(extender).map_err(|problem| field(&path, &problem))?;
+    }
     file.extenders.sort_by_key(|extender| extender.ignorable);
     Ok(file.extenders)
 }

@@ -254,7 +254,7 @@ fn what_an_extender_looks_after_nobody_else_counts() {
     assert_eq!(ignored(scores).expect("valid"), ["x.io/gpu"]);
     let error = profile(&text, None).expect_err("it would not be asked").to_string();
     assert!(error.contains("asked by the scheduler alone"), "{error}");
-    let all = extenders(&text).expect("valid");
+    let all = extenders(&text, |_| Ok(())).expect("valid");
     assert_eq!((all[0].timeout().as_millis(), all[0].managed_resources.len()), (100, 2));
     assert!(
         refused("extenders: [{urlPrefix: 'http://x', filterVerbs: f}]\n").contains("filterVerbs")
@@ -267,7 +267,7 @@ fn extenders_that_may_be_left_out_are_asked_last() {
         format!("- {{urlPrefix: 'http://{url}', filterVerb: f, ignorable: {ignorable}}}\n")
     };
     let all = [one("a", true), one("b", false), one("c", true), one("d", false)].concat();
-    let all = extenders(&format!("{HEAD}extenders:\n{all}")).expect("valid");
+    let all = extenders(&format!("{HEAD}extenders:\n{all}"), |_| Ok(())).expect("valid");
     let order: String = all.iter().map(|extender| &extender.url_prefix[7..]).collect();
     assert_eq!(order, "bdac");
 }
@@ -370,7 +370,7 @@ fn null_is_as_good_as_nothing() {
     }
     let extender =
         format!("{HEAD}extenders: [{{urlPrefix: 'http://x', filterVerb: , tlsConfig: }}]\n");
-    assert_eq!(extenders(&extender).expect("valid")[0].filter_verb, "");
+    assert_eq!(extenders(&extender, |_| Ok(())).expect("valid")[0].filter_verb, "");
     assert!(refused("profiles: [{plugins: {score: {enabled: [null]}}}]\n").contains("name"));
 }
 

@@ -45,15 +45,15 @@ pub struct Row {
 
 /// The record of a bound pod, besides its row in the columns.
 #[derive(Clone, Debug)]
-pub(super) struct BoundPod {
-    pub(super) uid: Str,
-    pub(super) node: Symbol,
-    pub(super) declares: Arc<Declaration>,
+pub(crate) struct BoundPod {
+    pub(crate) uid: Str,
+    pub(crate) node: Symbol,
+    pub(crate) declares: Arc<Declaration>,
 }
 
 /// All declarations in use.
 #[derive(Debug, Default)]
-pub(super) struct Declarations {
+pub(crate) struct Declarations {
     known: HashMap<Box<[u8]>, Arc<Declaration>>,
     sweep_at: usize,
     written: Vec<u8>,
@@ -61,7 +61,7 @@ pub(super) struct Declarations {
 
 impl Declarations {
     /// Returns the declaration of a pod.
-    pub(super) fn of(&mut self, pod: &Pod) -> Arc<Declaration> {
+    pub(crate) fn of(&mut self, pod: &Pod) -> Arc<Declaration> {
         self.written.clear();
         write_pod(pod, &mut self.written);
         if let Some(known) = self.known.get(&*self.written) {

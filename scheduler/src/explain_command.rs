@@ -20,13 +20,15 @@ use pintle_sched_core::Profile;
 use tokio::sync::mpsc;
 
 use crate::diagnosis::Thinker;
-use crate::mirror::{Mirror, has_claims, node_name, scheduler_name};
+use crate::mirror::Mirror;
 use crate::output;
+use crate::pod_fields::{has_claims, node_name, scheduler_name};
 use crate::simulate::load::{self, Dump};
 use crate::simulate::place::{Questions, Simulation, SimulationError};
 use crate::simulate::progress::Progress;
 use crate::simulate::{self, Format, NodeChanges, Source, object_name, priority, up_to};
-use crate::watch::{self, KINDS, Kind, TOLD_MAX, Thing, Told};
+use crate::watch::{self, TOLD_MAX};
+use crate::watch_event::{KINDS, Kind, Thing, Told};
 
 /// Limit of pods to place: two thirds of those of the largest cluster that Kubernetes supports.
 const PODS_MAX: usize = 100_000;

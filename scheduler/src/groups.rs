@@ -23,7 +23,7 @@ use pintle_sched_core::hint::Event;
 use pintle_sched_core::intern::Str;
 use pintle_sched_core::preempt::units::Membership;
 
-use crate::mirror::{is_over, node_name};
+use crate::pod_fields::{is_over, node_name};
 
 type Uid = Rc<str>;
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Pod;
 use pintle_sched_core::snapshot::objects::PodSpec;
 
-use crate::mirror::declared::Declaration;
+use crate::declared::Declaration;
 use crate::packed::{Packed, Packer};
 
 /// Pods kept as objects without a caller that holds them.

@@ -6,7 +6,7 @@
 //!                   ^──────────── how bindings ended ──┘
 //!   a dump ─────> simulate
 //! ```
-//! [`watch`] follows the kinds that decisions read, [`mirror`] caches them as columns,
+//! [`watch`] follows the kinds that decisions read as [`watch_event`]s, [`mirror`] caches them as columns,
 //! [`diagnosis`] asks the core about one pod, [`explain`] puts the answer into words, [`shadow`]
 //! compares it with the decision of another scheduler, [`app`] is the daemon around them.
 //! [`simulate`] answers questions about a dump. [`config`] reads the file that all share. [`queue`]
@@ -16,14 +16,17 @@
 //! and its HTTPS port, [`command_line`] the entry point of `main`. Only `lanes` writes.
 #![forbid(unsafe_code)]
 
+pub mod allocatable_oracle;
 pub mod app;
 mod command_line;
 pub mod config;
 pub mod cycle;
 pub mod daemon;
+pub mod declared;
 mod devices;
 pub mod diagnosis;
 pub mod explain;
+mod explain_command;
 pub mod extender;
 mod fault;
 pub mod framework;
@@ -35,6 +38,7 @@ pub mod mirror;
 mod output;
 mod packed;
 pub mod placement;
+pub mod pod_fields;
 pub mod prune;
 pub mod queue;
 pub mod run;
@@ -42,10 +46,11 @@ pub mod shadow;
 pub mod simulate;
 pub mod volumes;
 pub mod watch;
+pub mod watch_event;
 
 pub use self::command_line::command_line;
+pub use self::devices::alone;
 #[doc(hidden)]
 pub use self::devices::cel::fuzz::fuzz as fuzz_cel;
-pub use self::devices::{alone, alone_shared};
 // For the evaluator of expressions, whose files the fuzz targets compile alone.
 use pintle_daemon::metrics::go_float;

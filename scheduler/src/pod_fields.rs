@@ -1,23 +1,20 @@
-//! Fields of API objects that the mirror reads itself.
+//! Fields of pods that several modules read.
 //!
-//! Input: pods and nodes as observed. Output: single facts about them, for the mirror. Owner: pure
-//! functions.
+//! Input: pods as observed. Output: single facts about them, and the reference by which commands
+//! name a pod. Owner: pure functions.
 
-use std::collections::BTreeMap;
+use std::rc::Rc;
 
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Pod;
+use pintle_api::informer::ObjectKey;
 
-use crate::watch::Kind;
-
-/// Returns true if annotations or the statuses of conditions differ.
-// k8s: pkg/scheduler/framework/events.go NodeSchedulingPropertiesChange
-pub(super) fn differs_beside_columns(old: &Node, new: &Node) -> bool {
-    let conditions = |node: &Node| {
-        let all = node.status.as_ref().and_then(|status| status.conditions.clone());
-        let all = all.into_iter().flatten();
-        all.map(|condition| (condition.type_, condition.status)).collect::<BTreeMap<_, _>>()
-    };
-    old.metadata.annotations != new.metadata.annotations || conditions(old) != conditions(new)
+/// The pod that a command concerns.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PodRef {
+    /// Namespace and name.
+    pub key: ObjectKey,
+    /// Uid.
+    pub uid: Rc<str>,
 }
 
 /// The scheduler that a pod names.
@@ -32,7 +29,7 @@ pub fn node_name(pod: &Pod) -> Option<&str> {
 }
 
 /// The nominated node in a pod's status.
-pub(super) fn nominated_node(pod: &Pod) -> Option<&str> {
+pub(crate) fn nominated_node(pod: &Pod) -> Option<&str> {
     let said = pod.status.as_ref().and_then(|s| s.nominated_node_name.as_deref());
     said.filter(|name| !name.is_empty())
 }
@@ -50,26 +47,4 @@ pub(crate) fn has_claims(pod: &Pod) -> bool {
     let claims = spec.and_then(|s| s.resource_claims.as_ref());
     volumes.any(|v| v.persistent_volume_claim.is_some() || v.ephemeral.is_some())
         || claims.is_some_and(|c| !c.is_empty())
-}
-
-/// Returns true if objects of this kind describe volumes.
-pub(super) fn is_of_volumes(kind: Kind) -> bool {
-    matches!(
-        kind,
-        Kind::PersistentVolume
-            | Kind::PersistentVolumeClaim
-            | Kind::StorageClass
-            | Kind::CSINode
-            | Kind::CSIDriver
-            | Kind::CSIStorageCapacity
-            | Kind::VolumeAttachment
-    )
-}
-
-/// Returns true if objects of this kind describe devices.
-pub(super) fn is_of_devices(kind: Kind) -> bool {
-    matches!(
-        kind,
-        Kind::ResourceClaim | Kind::ResourceSlice | Kind::DeviceClass | Kind::DeviceTaintRule
-    )
 }

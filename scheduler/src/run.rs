@@ -31,10 +31,10 @@ use self::start::{OfOthers, access, plugins};
 use crate::cycle::{Ended, Fact, Scheduler};
 use crate::daemon::Settings;
 use crate::daemon::serve::{self, Question, State};
-use crate::extender::call::Caller;
 use crate::framework::{Handle, Registry};
+use crate::lanes::extender::Caller;
 use crate::lanes::{BoundBy, End, Lanes};
-use crate::watch::Told;
+use crate::watch_event::Told;
 
 /// Limit of assumed pods without a confirmed binding.
 const AHEAD_MAX: usize = 4096;

@@ -16,7 +16,7 @@ use pintle_scheduler::lean::LeanPod;
 use pintle_scheduler::mirror::Mirror;
 use pintle_scheduler::prune::Prune as _;
 use pintle_scheduler::volumes::Choice;
-use pintle_scheduler::watch::Thing;
+use pintle_scheduler::watch_event::Thing;
 use serde_json::{Value, json};
 
 use crate::compare::as_recorded;

@@ -7,23 +7,14 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{NodeAllocatableResourceClaimStatus, Pod, PodCondition};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
-use pintle_api::informer::ObjectKey;
 use pintle_sched_core::attempt_budget::Limit;
 
-use super::Reserve;
+use crate::devices::row::Reserve;
 use crate::extender::Consult;
 use crate::framework::Attempt;
 use crate::kept::KeptPod;
+use crate::pod_fields::PodRef;
 use crate::volumes::bind::Write;
-
-/// The pod that a command concerns.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct PodRef {
-    /// Namespace and name.
-    pub key: ObjectKey,
-    /// Uid.
-    pub uid: Rc<str>,
-}
 
 /// The `related` object of an event.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -18,7 +18,7 @@ use pintle_sched_core::Cluster;
 use pintle_sched_core::preempt::{self, Candidate};
 use pintle_sched_core::snapshot::pods::PodId;
 
-use super::command::{Command, PodRef};
+use super::command::Command;
 use super::decide::{Found, Why, pod_ref, with_others};
 use super::evict::victim;
 use super::{Asked, Scheduler, Uid};
@@ -26,6 +26,7 @@ use crate::diagnosis;
 use crate::extender::consulted::{Nodes, Rows};
 use crate::extender::{Answer, Consult, Consulted, Extender, Question, Victims};
 use crate::framework::Attempt;
+use crate::pod_fields::PodRef;
 use crate::queue::Rejectors;
 
 /// Longest time that a decision with extender calls blocks other decisions.

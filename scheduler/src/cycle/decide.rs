@@ -12,13 +12,14 @@ use pintle_sched_core::filter::status::Code;
 use pintle_sched_core::select::Refusal;
 use pintle_sched_core::{Plugin, explain};
 
-use super::command::{Command, Fact, Note, PodRef};
+use super::command::{Command, Fact, Note};
 use super::consult::Said;
 use super::{Asked, Scheduler, Uid};
 use crate::diagnosis::{Asking, Diagnosis};
 use crate::framework::{Attempt, Room, Stopped};
 use crate::mirror::flawed::in_full;
 use crate::mirror::{Nominee, Step};
+use crate::pod_fields::PodRef;
 use crate::queue::Rejectors;
 
 /// Longest message of an event, and the end of a truncated one.

@@ -4,14 +4,14 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use pintle_api::informer::ObjectKey;
 use serde_json::{Value, json};
 
-use super::command::PodRef;
 use super::tests::{
     at, bound, condition, decide, knowing, node, tell_all, with, without_second_look,
 };
 use super::*;
 use crate::devices::ready;
 use crate::groups::{GroupGates, Groups};
-use crate::watch::{Kind, Thing, Told};
+use crate::pod_fields::PodRef;
+use crate::watch_event::{Kind, Thing, Told};
 
 pub(super) fn read<T: serde::de::DeserializeOwned>(value: Value) -> Box<T> {
     Box::new(serde_json::from_value(value).expect("an object of its kind"))

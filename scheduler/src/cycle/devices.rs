@@ -25,7 +25,7 @@ use pintle_sched_core::hint::Event;
 use pintle_sched_core::requests::node_claims;
 use pintle_sched_core::snapshot::objects::PodSpec;
 
-use super::command::{Command, Fact, PodRef};
+use super::command::{Command, Fact};
 use super::decide::pod_ref;
 use super::permit::PREEMPTED;
 use super::{Asked, Scheduler, Uid};
@@ -36,19 +36,7 @@ use crate::devices::known::{Devices, allocation, uid as uid_of};
 use crate::devices::look::is_reserved;
 use crate::devices::ready::{self, Readiness};
 use crate::groups::OfGroup;
-
-/// A ResourceClaim that a pod is to use.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Reserve {
-    /// The claim as last observed.
-    pub claim: Rc<ResourceClaim>,
-    /// The allocation to write, if the claim has none.
-    pub allocation: Option<AllocationResult>,
-    /// The consumer to reserve it for, if not the pod.
-    pub user: Option<ResourceClaimConsumerReference>,
-    /// Requests by container, for a claim that has to be created for extended resources.
-    pub mappings: Vec<ContainerExtendedResourceRequest>,
-}
+use crate::pod_fields::PodRef;
 
 /// The result of a reservation.
 #[derive(Clone, Debug, PartialEq)]

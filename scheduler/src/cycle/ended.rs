@@ -5,8 +5,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::Scheduler;
-use super::command::{Ended, Evicted, Fact, PodRef};
+use super::command::{Ended, Evicted, Fact};
 use super::decide::Why;
+use crate::pod_fields::PodRef;
 
 impl Scheduler {
     /// Handles the result of a binding.

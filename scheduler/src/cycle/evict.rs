@@ -12,10 +12,11 @@ use pintle_sched_core::Cluster;
 use pintle_sched_core::preempt::Candidate;
 use pintle_sched_core::snapshot::pods::PodId;
 
-use super::command::{Command, Fact, Note, PodRef, Related};
+use super::command::{Command, Fact, Note, Related};
 use super::decide::pod_ref;
 use super::{Asked, Scheduler, Uid};
 use crate::mirror::Step;
+use crate::pod_fields::PodRef;
 
 impl Scheduler {
     /// Starts the preemption; returns the node's name.

@@ -6,7 +6,7 @@ use pintle_api::informer::ObjectKey;
 use serde_json::json;
 
 use super::tests::{at, bound, condition, decide, knowing, node, pod, with};
-use crate::watch::{Kind, Thing, Told};
+use crate::watch_event::{Kind, Thing, Told};
 
 /// A pod on the only node, with two CPUs in one container and an invalid quantity in another.
 fn flawed(node: &str) -> Thing {

@@ -2,12 +2,12 @@
 
 use serde_json::json;
 
-use super::command::PodRef;
 use super::device_tests::{claim, class, devices_of, has, reserves, slice, user};
 use super::tests::{at, condition, decide, knowing, node, with};
 use super::wake_tests::node_like;
 use super::*;
-use crate::watch::{Thing, Told};
+use crate::pod_fields::PodRef;
+use crate::watch_event::{Thing, Told};
 
 /// A pod with a claim that has a device of a deleted node.
 fn who_gives_back() -> (Scheduler, PodRef) {

@@ -2,7 +2,6 @@
 
 use serde_json::{Value, json};
 
-use super::command::PodRef;
 use super::device_tests::{answer, claim, class, devices_of, has, read, slice};
 use super::group_tests::told;
 use super::tests::{
@@ -10,7 +9,8 @@ use super::tests::{
 };
 use super::*;
 use crate::groups::{GroupGates, Groups};
-use crate::watch::{Kind, Thing, Told};
+use crate::pod_fields::PodRef;
+use crate::watch_event::{Kind, Thing, Told};
 
 const WITHOUT: GroupGates =
     GroupGates { gangs: true, topology: false, preemption: false, claims: false };

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use pintle_sched_core::preempt::units::{self, Unit};
 
-use super::command::{Command, Fact, PodRef, Related};
+use super::command::{Command, Fact, Related};
 use super::evict::{going, victim};
 use super::group::{Came, GroupCycle, Tried, UNSCHEDULABLE, WAITS};
 use super::reprieve::Reprieve;
@@ -27,6 +27,7 @@ use super::{Asked, Scheduler};
 use crate::framework::Name;
 use crate::groups::Preemptor;
 use crate::mirror::Hidden;
+use crate::pod_fields::PodRef;
 
 /// Upstream's messages.
 // k8s: defaultpreemption/default_preemption.go PostFilter

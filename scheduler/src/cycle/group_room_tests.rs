@@ -7,7 +7,7 @@ use super::group_tests::{Text, all_bound, knowing_groups, results, telling, text
 use super::tests::{at, decide, node, object, pod_value};
 use super::*;
 use crate::groups::GroupGates;
-use crate::watch::{Thing, Told};
+use crate::watch_event::{Thing, Told};
 
 const GATES: GroupGates =
     GroupGates { gangs: true, topology: false, preemption: true, claims: false };

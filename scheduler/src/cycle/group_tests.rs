@@ -6,7 +6,7 @@ use super::tests::{answer, at, bound, decide, node, object, question, with, with
 use super::*;
 use crate::extender::consulted::Nodes;
 use crate::groups::{GroupGates, Groups};
-use crate::watch::{KINDS, Kind, Thing, Told};
+use crate::watch_event::{KINDS, Kind, Thing, Told};
 
 const TOO_FEW: &str = "pod group is unschedulable, waiting for minCount pods from a gang to be \
     scheduled, one or more plugins asked to wait and no plugin rejected pod";

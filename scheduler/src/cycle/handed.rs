@@ -61,7 +61,7 @@ mod tests {
     use crate::cycle::tests::{
         at, decide, knowing, node, pod, tell_all, with, without_second_look,
     };
-    use crate::watch::Told;
+    use crate::watch_event::Told;
     use pintle_sched_core::Profile;
 
     #[test]

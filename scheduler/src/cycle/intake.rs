@@ -17,8 +17,9 @@ use super::volumes::About;
 use super::{Asked, Assumed, Scheduler, Uid};
 use crate::devices::look::has_claims;
 use crate::groups::OfGroup;
-use crate::mirror::{Nominee, Step, node_name};
-use crate::watch::{Kind, Thing, Told};
+use crate::mirror::{Nominee, Step};
+use crate::pod_fields::node_name;
+use crate::watch_event::{Kind, Thing, Told};
 
 impl Scheduler {
     /// Applies a watch event. Returns upstream's label of the event, for pods and nodes.

@@ -68,13 +68,14 @@ use pintle_sched_core::{Plugin, Profile};
 
 pub use self::command::{Command, Ended, Evicted, Fact};
 use self::consult::Consulting;
-pub use self::devices::{Reserve, Reserved};
+pub use self::devices::Reserved;
 pub use self::handed::Batches;
 pub use self::net::Clock;
 pub use self::volumes::Written;
 use crate::devices::DeviceGates;
 use crate::devices::known::Claims;
 use crate::devices::look;
+pub use crate::devices::row::Reserve;
 use crate::diagnosis::Thinker;
 use crate::explain::{Explanation, Queued, Unexplained};
 use crate::extender::Extender;

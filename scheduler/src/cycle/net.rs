@@ -29,7 +29,7 @@ use crate::diagnosis::Thinker;
 use crate::explain::{self, Explanation, Unexplained};
 use crate::mirror::Mirror;
 use crate::queue::Setback;
-use crate::watch::{Kind, Told};
+use crate::watch_event::{Kind, Told};
 
 /// Time for one pod: a thousand times a plain decision among 5,000 nodes, and short enough for
 /// every other pod to wait.

@@ -10,7 +10,7 @@ use super::tests::{
 };
 use super::*;
 use crate::fault;
-use crate::watch::{Kind, Thing, Told};
+use crate::watch_event::{Kind, Thing, Told};
 
 /// An out-of-tree plugin that calls a function of the test at each point.
 mod plugin {
@@ -257,7 +257,7 @@ fn panic_while_a_pod_is_evaluated_leaves_the_cache_as_it_was() {
 fn succeeded(mut torn: Scheduler, things: &[Thing], now: u64) -> Scheduler {
     let mut successor = Scheduler::new(Vec::new(), without_second_look(), 1);
     torn.succeed(&mut successor, at(now));
-    for kind in crate::watch::KINDS {
+    for kind in crate::watch_event::KINDS {
         successor.tell(Told::Begun(kind), at(now));
         for thing in things.iter().filter(|thing| thing.kind() == kind) {
             successor.tell(Told::Listed(thing.clone()), at(now));

@@ -14,11 +14,12 @@ use pintle_sched_core::config::Rank;
 use pintle_sched_core::filter::status::{Code, Status};
 use pintle_sched_core::{Plugin, explain};
 
-use super::command::{Command, Fact, PodRef};
+use super::command::{Command, Fact};
 use super::decide::Why;
 use super::{Asked, Assumed, Happens, Scheduler, Uid};
 use crate::framework::{Attempt, Name, Plugins, Request, Stopped, WaitingPod};
 use crate::mirror::Step;
+use crate::pod_fields::PodRef;
 
 /// The plugin that delays pods of a gang, and its longest wait.
 // k8s: pkg/scheduler/framework/plugins/gangscheduling/gangscheduling.go permitTimeoutDuration

@@ -9,9 +9,9 @@ use super::tests::{
 };
 use super::wake_tests::node_like;
 use super::*;
-use crate::cycle::command::PodRef;
 use crate::extender::{Consulted, Question, consulted::Nodes};
-use crate::watch::{Thing, Told};
+use crate::pod_fields::PodRef;
+use crate::watch_event::{Thing, Told};
 
 fn low(name: &str, at: &str) -> Thing {
     with(name, "1", |pod| pod["spec"]["nodeName"] = json!(at))

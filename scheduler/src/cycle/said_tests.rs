@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::tests::{at, bound, condition, decide, knowing, node, pod, with};
 use super::*;
-use crate::watch::{Thing, Told};
+use crate::watch_event::{Thing, Told};
 
 /// The pod with this condition in its status.
 fn told(name: &str, (reason, message): &(String, String), generation: u64) -> Thing {

@@ -6,7 +6,7 @@ use super::device_tests::{answer, claim, class, devices_of, read, reserves, slic
 use super::tests::{at, bound, condition, decide, node, tell_all, without_second_look};
 use super::*;
 use crate::devices::DeviceGates;
-use crate::watch::{Kind, Thing, Told};
+use crate::watch_event::{Kind, Thing, Told};
 
 pub(super) const RULES: DeviceGates =
     DeviceGates { taint_rules: true, lists: false, allocatable: false };

@@ -3,9 +3,10 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::cycle::command::{Note, PodRef};
+use crate::cycle::command::Note;
 use crate::extender::{self, Extender};
-use crate::watch::{KINDS, Kind, Thing, Told};
+use crate::pod_fields::PodRef;
+use crate::watch_event::{KINDS, Kind, Thing, Told};
 
 pub(crate) fn object<T: serde::de::DeserializeOwned>(value: Value) -> Box<T> {
     Box::new(serde_json::from_value(value).expect("an object of its kind"))

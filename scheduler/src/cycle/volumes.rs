@@ -14,12 +14,13 @@ use pintle_api::informer::ObjectKey;
 use pintle_sched_core::Plugin;
 use pintle_sched_core::hint::Event;
 
-use super::command::{Command, Fact, PodRef};
+use super::command::{Command, Fact};
 use super::decide::pod_ref;
 use super::permit::PREEMPTED;
 use super::{Asked, Assumed, Scheduler, Uid};
+use crate::pod_fields::PodRef;
 use crate::volumes::bind::{Progress, Topic, Write};
-use crate::watch::{Kind, Told};
+use crate::watch_event::{Kind, Told};
 
 /// Volumes that were selected for a pod are free again.
 const FREED: Event = Event::Other(&[Plugin::VolumeBinding], "AssignedPodDelete");

@@ -8,7 +8,7 @@ use super::tests::{
     using, volumes, with, with_claim, without_second_look,
 };
 use super::*;
-use crate::watch::{Thing, Told};
+use crate::watch_event::{Thing, Told};
 
 pub(super) fn node_like(name: &str, change: impl FnOnce(&mut Value)) -> Thing {
     let mut node = json!({

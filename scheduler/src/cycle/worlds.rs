@@ -22,9 +22,9 @@ use serde_json::{Value, json};
 
 use super::tests::object;
 use super::*;
-use crate::cycle::command::PodRef;
 use crate::diagnosis::Asking;
-use crate::watch::{Kind, Thing, Told};
+use crate::pod_fields::PodRef;
+use crate::watch_event::{Kind, Thing, Told};
 
 /// Random operations per world.
 const EVENTS: usize = 400;

@@ -30,7 +30,7 @@ pub use super::net_metrics::NetMetrics;
 use super::plugin_metrics::OfPlugins;
 use crate::cycle::Batches;
 use crate::queue::{Moved, Place};
-use crate::watch::Kind;
+use crate::watch_event::Kind;
 
 const SLI_HELP: &str = "[BETA] E2e latency for a pod being scheduled, from the time the pod enters \
     the scheduling queue and might involve multiple scheduling attempts.";

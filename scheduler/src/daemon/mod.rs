@@ -43,6 +43,7 @@ use crate::devices::DeviceGates;
 use crate::extender::Extender;
 use crate::framework::{Chosen, Registry};
 use crate::groups::GroupGates;
+use crate::lanes;
 use crate::queue::Settings as QueueSettings;
 
 /// kube-scheduler's command line.
@@ -242,7 +243,8 @@ fn file(given: &GivenFlags, registry: &Registry) -> Result<FromFile, ConfigError
     let bad = |error: config::ConfigError| wrong("--config", path, error.to_string(), remedy);
     let (profiles, chosen) = config::profiles_with(&text, registry).map_err(bad)?;
     let process = config::process(&text).map_err(bad)?;
-    let extenders = config::extenders(&text).map_err(bad)?;
+    let access = |extender: &Extender| lanes::extender::access(extender).map(|_| ());
+    let extenders = config::extenders(&text, access).map_err(bad)?;
     let written = config::written(&text).map_err(bad)?;
     let without_effect = config::without_effect(&text, registry).map_err(bad)?;
     Ok((profiles, extenders, process, written, without_effect, chosen))

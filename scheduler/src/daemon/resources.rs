@@ -11,7 +11,7 @@ use hyper::body::Bytes;
 use pintle_daemon::metrics::go_float;
 use pintle_daemon::serve::body::{Closed, Sink};
 
-use crate::mirror::declared::{Declaration, Row};
+use crate::declared::{Declaration, Row};
 
 /// Size at which a piece of the answer is sent.
 const PIECE_BYTES: usize = 32 * 1024;

@@ -30,8 +30,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::metrics::SchedulerMetrics;
 use super::{Settings, resources};
+use crate::declared::Row;
 use crate::explain::{Explanation, Unexplained};
-use crate::mirror::declared::Row;
 
 const COMPONENT: &str = "kube-scheduler";
 /// Paths that `/statusz` lists: those of kube-scheduler, which omits itself.

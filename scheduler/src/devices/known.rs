@@ -26,7 +26,7 @@ use super::selectors::Selectors;
 use super::usage::Usage;
 use super::users::Users;
 use super::{DeviceGates, extended};
-use crate::watch::{Kind, Thing};
+use crate::watch_event::{Kind, Thing};
 
 /// Claims by name, at the newest version that a watch, a list or a write returned.
 pub(crate) type Claims = Rc<RefCell<KnownClaims>>;

@@ -14,7 +14,6 @@ pub(crate) mod allocatable;
 mod allocatable_tests;
 pub(crate) mod allocate;
 pub mod alone;
-pub mod alone_shared;
 mod answer;
 mod capacity;
 pub(crate) mod cel;

@@ -29,7 +29,6 @@ use super::known::{Devices, allocation};
 use super::look::{DeviceClaims, Own, is_reserved};
 use super::offer::Place;
 use super::request::requests;
-use crate::cycle::Reserve;
 
 /// Highest score of a node.
 const SCORE_MAX: i64 = 100;
@@ -38,6 +37,19 @@ const UNAVAILABLE: &str = "resourceclaim not available on the node";
 /// Most alternatives of a request.
 // k8s: staging/src/k8s.io/api/resource/v1/types.go FirstAvailableDeviceRequestMaxSize
 const ALTERNATIVES_MAX: usize = 8;
+
+/// A ResourceClaim that a pod is to use.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reserve {
+    /// The claim as last observed.
+    pub claim: Rc<ResourceClaim>,
+    /// The allocation to write, if the claim has none.
+    pub allocation: Option<AllocationResult>,
+    /// The consumer to reserve it for, if not the pod.
+    pub user: Option<ResourceClaimConsumerReference>,
+    /// Requests by container, for a claim that has to be created for extended resources.
+    pub mappings: Vec<ContainerExtendedResourceRequest>,
+}
 
 /// Devices that claims get on a node.
 #[derive(Clone, Debug, Default)]

@@ -6,7 +6,6 @@
 //! serializes to JSON, and to text by its `Display`. Owner: pure; the cache is restored at the end.
 //! Bounds: `FITTING_MAX` feasible nodes, `NEAREST_MAX` near misses, `NAMED_MAX` names of a group.
 
-pub mod command;
 mod text;
 
 use std::collections::BTreeMap;
@@ -24,7 +23,8 @@ use pintle_sched_core::snapshot::{Cluster, DeltaError};
 use serde::Serialize;
 
 use crate::diagnosis::{Asking, Thinker};
-use crate::mirror::{Aside, Mirror, Step, scheduler_name};
+use crate::mirror::{Aside, Mirror, Step};
+use crate::pod_fields::scheduler_name;
 use crate::queue::Place;
 
 /// Feasible nodes that are named, the best first.
@@ -229,7 +229,7 @@ pub fn explain(
         |name: &str| mirror.cluster.row(name).ok_or_else(|| Unexplained::NoNode(name.to_owned()));
     let asked = asked.map(row).transpose()?;
     let asking = Asking::new(pod, mirror)?;
-    let node = crate::mirror::node_name(pod);
+    let node = crate::pod_fields::node_name(pod);
     let taken = node.map(|node| Step::Gone {
         pod: asking.spec.key,
         last: Some(Rc::clone(&asking.spec)),

@@ -4,7 +4,7 @@ use super::*;
 use crate::cycle::Scheduler;
 use crate::cycle::tests::{at, decide, tell_all, with};
 use crate::queue::Settings;
-use crate::watch::{Thing, Told};
+use crate::watch_event::{Thing, Told};
 use pintle_api::informer::ObjectKey;
 use pintle_sched_core::Profile;
 use serde_json::{Value, json};

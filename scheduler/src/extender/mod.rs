@@ -9,7 +9,6 @@
 //! Bounds: one pod at a time, `httpTimeout` for an answer; `call::ANSWER_BYTES`.
 // k8s: pkg/scheduler/extender.go
 
-pub mod call;
 pub mod consulted;
 #[cfg(test)]
 mod tests;
@@ -23,7 +22,7 @@ use k8s_openapi::api::core::v1::{Container, Node, Pod};
 use pintle_api_types::duration::GoDuration;
 use serde::Deserialize;
 
-use crate::cycle::command::PodRef;
+use crate::pod_fields::PodRef;
 
 /// Default limit of the wait for an answer.
 // k8s: pkg/scheduler/extender.go DefaultExtenderTimeout
@@ -119,7 +118,8 @@ impl Extender {
         !self.filter_verb.is_empty() || !self.prioritize_verb.is_empty()
     }
 
-    fn url(&self, verb: &str) -> String {
+    /// Returns the URL of a verb.
+    pub fn url(&self, verb: &str) -> String {
         format!("{}/{verb}", self.url_prefix.trim_end_matches('/'))
     }
 }
@@ -133,9 +133,6 @@ pub fn mistake(extenders: &[Extender]) -> Option<(String, String)> {
         if !extender.prioritize_verb.is_empty() && extender.weight <= 0 {
             let problem = format!("is {}, but must be above zero to score", extender.weight);
             return Some((path("weight"), problem));
-        }
-        if let Err(problem) = call::access(extender) {
-            return Some((path("urlPrefix"), problem));
         }
         for (number, resource) in extender.managed_resources.iter().enumerate() {
             let field = path(&format!("managedResources[{number}].name"));

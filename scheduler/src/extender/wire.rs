@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::{Value, json};
 
 use super::Victims;
-use crate::cycle::command::PodRef;
+use crate::pod_fields::PodRef;
 
 /// Scores of extenders reach ten, those of plugins a hundred.
 const SCALE: i64 = 10;

@@ -17,7 +17,7 @@ use crate::cycle::tests::{
 };
 use crate::cycle::{Command, Ended, Fact, Scheduler};
 use crate::queue::Place;
-use crate::watch::{Thing, Told};
+use crate::watch_event::{Thing, Told};
 
 mod metered;
 mod places;

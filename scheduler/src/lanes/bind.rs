@@ -14,11 +14,12 @@ use kube::Api;
 use kube::core::Status;
 use serde::Serialize;
 
+use super::extender::{self, Caller};
 use super::status::StatusLane;
 use super::{BindEnd, BoundBy, End, Owed, path_of, post};
-use crate::cycle::command::{Ended, PodRef};
-use crate::extender::call::{self, Caller};
+use crate::cycle::command::Ended;
 use crate::framework::Attempt;
+use crate::pod_fields::PodRef;
 
 /// Longest wait for one answer, the wait for the request's turn included.
 const ANSWER_MAX: Duration = Duration::from_secs(600);
@@ -160,7 +161,7 @@ impl Job {
     // k8s: pkg/scheduler/schedule_one.go bind, extendersBinding
     async fn make(&self, client: kube::Client) -> (Ended, BoundBy) {
         if let Some(binder) = &self.binder {
-            match call::bind(binder, &self.pod, &self.node).await {
+            match extender::bind(binder, &self.pod, &self.node).await {
                 Ended::Failed(error) if binder.is_ignorable() => {
                     let pod = self.pod.key.as_str();
                     tracing::warn!(error, pod, "the extender that binds is left out");

@@ -22,11 +22,11 @@ use serde_json::json;
 use tokio::sync::Mutex;
 
 use crate::cycle::Reserve;
-use crate::cycle::command::PodRef;
 use crate::devices::extended::is_of_resources;
 use crate::devices::known::{allocation, uid};
 use crate::devices::look::is_reserved;
 use crate::devices::request::name;
+use crate::pod_fields::PodRef;
 
 /// Finalizer of an allocated claim: it must be deallocated before it is deleted.
 // k8s: staging/src/k8s.io/api/resource/v1/types.go Finalizer

@@ -14,8 +14,9 @@ use kube::client::Body;
 use pintle_api::{Access, ClientOptions, Cluster, Data, User};
 use serde_json::Value;
 
-use super::{Answer, Consult, Consulted, Extender, Question, Victims, consulted, wire};
-use crate::cycle::command::{Ended, PodRef};
+use crate::cycle::command::Ended;
+use crate::extender::{Answer, Consult, Consulted, Extender, Question, Victims, consulted, wire};
+use crate::pod_fields::PodRef;
 
 /// Longest answer that is accepted.
 pub const ANSWER_BYTES: usize = 64 << 20;
@@ -258,3 +259,7 @@ pub async fn bind(caller: &Caller, pod: &PodRef, node: &str) -> Ended {
         Err(error) => Ended::Failed(error),
     }
 }
+
+#[cfg(test)]
+#[path = "extender_tests.rs"]
+mod tests;

@@ -5,9 +5,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::call::{Caller, bind, binder, consult};
 use super::*;
-use crate::cycle::command::Ended;
+use crate::extender::ManagedResource;
 
 /// A server that answers each path with a status and a body; requests are sent to the channel.
 async fn server(
@@ -252,28 +251,8 @@ async fn a_pod_is_bound_by_the_extender_that_wants_it() {
 }
 
 #[test]
-fn what_cannot_be_asked_is_told() {
-    let of = |change: &dyn Fn(&mut Extender)| {
-        let mut extender = extender("http://127.0.0.1:1");
-        change(&mut extender);
-        extender
-    };
-    let named = |name: &str| ManagedResource { name: name.to_owned(), ..Default::default() };
-    let binds = of(&|e| e.bind_verb = "bind".into());
-    for (extenders, field) in [
-        (vec![of(&|e| e.prioritize_verb = "p".into())], "extenders[0].weight"),
-        (vec![of(&|e| e.url_prefix = String::new())], "extenders[0].urlPrefix"),
-        (
-            vec![of(&|e| e.managed_resources = vec![named("cpu")])],
-            "extenders[0].managedResources[0].name",
-        ),
-        (
-            vec![of(&|e| e.managed_resources = vec![named("x.io/a"), named("x.io/a")])],
-            "extenders[0].managedResources[1].name",
-        ),
-        (vec![binds.clone(), binds.clone()], "extenders"),
-    ] {
-        assert_eq!(mistake(&extenders).map(|(field, _)| field).as_deref(), Some(field));
-    }
-    assert_eq!(mistake(&[binds]), None);
+fn an_extender_without_an_address_is_rejected() {
+    let nowhere = Extender { url_prefix: String::new(), ..Extender::default() };
+    assert!(access(&nowhere).is_err());
+    assert!(access(&extender("http://127.0.0.1:1")).is_ok());
 }

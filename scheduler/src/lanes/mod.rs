@@ -18,6 +18,7 @@ mod bind;
 #[cfg(test)]
 mod bind_tests;
 mod devices;
+pub mod extender;
 mod groups;
 pub mod notes;
 mod shares;
@@ -41,14 +42,15 @@ use serde::de::IgnoredAny;
 use tokio::sync::{Semaphore, mpsc};
 
 use self::bind::{BindLane, Job};
+use self::extender::Caller;
 use self::groups::GroupLane;
 use self::notes::Notes;
 use self::status::StatusLane;
-use crate::cycle::command::{Command, Ended, Evicted, Note, PodRef};
+use crate::cycle::command::{Command, Ended, Evicted, Note};
 use crate::cycle::{Reserve, Reserved, Written};
-use crate::extender::call::{self, Caller};
 use crate::extender::{Consult, Consulted};
 use crate::framework::Attempt;
+use crate::pod_fields::PodRef;
 use crate::volumes::bind::Write;
 
 /// Content type of requests.
@@ -233,7 +235,7 @@ impl Lanes {
             under_way: Some(UnderWay::one_more(&self.under_way)),
         };
         // k8s: pkg/scheduler/schedule_one.go extendersBinding
-        let binder = call::binder(&self.extenders, object).cloned();
+        let binder = extender::binder(&self.extenders, object).cloned();
         BindLane::put(&self.binds, Job { pod, node, binder, attempt, owed });
     }
 
@@ -305,7 +307,7 @@ impl Lanes {
         let owed = self.owes(end);
         let extenders = Rc::clone(&self.extenders);
         tokio::task::spawn_local(async move {
-            owed.pay(End::Consult(call::consult(&extenders, consult).await));
+            owed.pay(End::Consult(extender::consult(&extenders, consult).await));
         });
     }
 

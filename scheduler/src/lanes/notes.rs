@@ -21,7 +21,8 @@ use tokio::sync::Notify;
 
 use self::book::{Book, Loss, Request, WAITING_MAX, Written};
 use super::post;
-use crate::cycle::command::{Note, PodRef, Related};
+use crate::cycle::command::{Note, Related};
+use crate::pod_fields::PodRef;
 
 /// Concurrent requests.
 const SINKS: usize = 8;

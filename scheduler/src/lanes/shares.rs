@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::NodeAllocatableResourceClaimStatus;
 use serde_json::{Value, json};
 
 use super::{path_of, status};
-use crate::cycle::command::PodRef;
+use crate::pod_fields::PodRef;
 
 /// Writes the entries.
 ///

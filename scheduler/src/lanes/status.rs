@@ -21,9 +21,9 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 
 use super::path_of;
-use crate::cycle::command::PodRef;
 use crate::kept::KeptPod;
 use crate::lean::LeanPod;
+use crate::pod_fields::PodRef;
 
 /// Number of tries of a write, and the first pause.
 const TRIES_MAX: u32 = 4;

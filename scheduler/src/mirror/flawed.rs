@@ -13,7 +13,7 @@ use pintle_sched_core::snapshot::objects::PodSpec;
 
 use super::Mirror;
 use crate::devices::allocatable::with_devices;
-use crate::watch::Kind;
+use crate::watch_event::Kind;
 
 /// Objects with an error now.
 #[derive(Debug, Default)]

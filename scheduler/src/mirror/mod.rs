@@ -6,10 +6,9 @@
 //! are kept; of a node its fields as ids; of a pod without a node the pruned object, or its packed
 //! text (`kept`). Fields that cannot be parsed are left out; the object is counted and logged once.
 
-pub mod declared;
 mod expected;
 pub(crate) mod flawed;
-mod says;
+mod kinds;
 mod step;
 mod whole;
 
@@ -30,23 +29,21 @@ use pintle_sched_core::preempt::Budget;
 use pintle_sched_core::snapshot::Cluster;
 use pintle_sched_core::snapshot::objects::{NodeSpec, PodSpec};
 
-use self::declared::{BoundPod, Declarations, Row};
 use self::flawed::Flawed;
-pub use self::says::node_name;
-use self::says::nominated_node;
-pub(crate) use self::says::{has_claims, is_over, scheduler_name};
-use self::says::{is_of_devices, is_of_volumes};
+use self::kinds::{is_of_devices, is_of_volumes};
 pub(crate) use self::step::Aside;
 pub use self::step::{Hidden, Step};
+use crate::declared::{BoundPod, Declarations, Row};
 use crate::devices::known::Devices;
 use crate::devices::look::{DeviceClaims, DeviceLimits};
 use crate::framework::WholeNodes;
 use crate::framework::pods::WholePods;
 use crate::groups::Groups;
 use crate::kept::{KeptPod, Shelf};
+use crate::pod_fields::{is_over, node_name, nominated_node, scheduler_name};
 use crate::volumes::bind::{Progress, Write};
 use crate::volumes::{Claims, Refused, Volumes};
-use crate::watch::{KINDS, Kind, Thing, Told};
+use crate::watch_event::{KINDS, Kind, Thing, Told};
 
 /// A nominated pod.
 #[derive(Clone, Debug, PartialEq)]

@@ -11,7 +11,7 @@ use pintle_api::informer::ObjectKey;
 use pintle_sched_core::hint::Event;
 use pintle_sched_core::intern::Str;
 
-use super::says::differs_beside_columns;
+use super::kinds::differs_beside_columns;
 use super::{Mirror, Step, WholeNodes};
 use crate::kept::Shelf;
 

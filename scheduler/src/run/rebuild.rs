@@ -22,7 +22,8 @@ use crate::cycle::Scheduler;
 use crate::daemon::Settings;
 use crate::framework::Handle;
 use crate::groups::Groups;
-use crate::watch::{self, TOLD_MAX, Told};
+use crate::watch::{self, TOLD_MAX};
+use crate::watch_event::Told;
 
 /// Longest wait for bindings in flight. Later answers would count as the successor's.
 const DRAIN_MAX: Duration = Duration::from_secs(10);

@@ -82,7 +82,7 @@ impl Pair {
         tell_all(&mut other, &nodes());
         let followed = Followed { profile: Profile::default(), percentage: 100 };
         let mut shadow = Shadow::new(followed);
-        for kind in crate::watch::KINDS {
+        for kind in crate::watch_event::KINDS {
             shadow.tell(at(0), Told::Begun(kind));
             let of = nodes().into_iter().filter(|thing| thing.kind() == kind);
             of.for_each(|thing| shadow.tell(at(0), Told::Listed(thing)));

@@ -14,7 +14,8 @@ use super::nearby;
 use super::report::{Difference, Disagreement, Verdict};
 use super::{Decision, Shadow};
 use crate::diagnosis::{Asking, Thinker};
-use crate::mirror::{Mirror, has_claims};
+use crate::mirror::Mirror;
+use crate::pod_fields::has_claims;
 
 /// States tried for a message: each takes far longer than one for a node.
 const SENTENCE_TRIES: usize = 160;

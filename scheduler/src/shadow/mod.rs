@@ -29,8 +29,9 @@ use pintle_sched_core::Profile;
 
 use self::report::{Report, Verdict};
 use crate::diagnosis::Thinker;
-use crate::mirror::{Mirror, Step, node_name, scheduler_name};
-use crate::watch::{Kind, Thing, Told};
+use crate::mirror::{Mirror, Step};
+use crate::pod_fields::{node_name, scheduler_name};
+use crate::watch_event::{Kind, Thing, Told};
 
 /// Wait of a change for earlier ones of other kinds, and for related ones.
 const SETTLE_WAIT: Duration = Duration::from_millis(1000);

@@ -28,7 +28,7 @@ use super::notes;
 use super::progress::Progress;
 use super::report::capacity::{self, Fragmentation, Shape};
 use super::valid::flaws::cut_quotes;
-use crate::mirror::{has_claims, scheduler_name};
+use crate::pod_fields::{has_claims, scheduler_name};
 
 /// Limit of passes over pods that did not fit: each needs a placement in the previous one.
 const PASSES_MAX: usize = 16;

@@ -39,7 +39,7 @@ use self::binding::Reach;
 pub use self::claims::{Claims, OfPlugin};
 pub use self::look::Refused;
 use self::users::Users;
-use crate::watch::{Kind, Thing};
+use crate::watch_event::{Kind, Thing};
 
 /// Cache of volumes, claims, classes and CSI objects.
 #[derive(Debug, Default)]

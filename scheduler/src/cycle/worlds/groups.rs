@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use super::super::{Command, Scheduler};
 use super::{World, thing};
-use crate::cycle::command::PodRef;
 use crate::cycle::tests::{at, decide};
 use crate::groups::{GroupGates, Groups};
-use crate::watch::{KINDS, Kind, Thing, Told};
+use crate::pod_fields::PodRef;
+use crate::watch_event::{KINDS, Kind, Thing, Told};
 
 /// minCount of each group; the basic group is no gang. The last ones exist with group preemption.
 const MIN: [i32; 6] = [1, 2, 3, 1, 2, 2];

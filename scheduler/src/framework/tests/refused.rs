@@ -10,7 +10,7 @@ use crate::cycle::Command;
 use crate::cycle::tests::{at, condition, decide, node, nominated, question, with};
 use crate::extender::{Answer, Consulted, Extender};
 use crate::framework::{Points, Rejection};
-use crate::watch::Thing;
+use crate::watch_event::Thing;
 
 const HEAD: &str = "0/1 nodes are available: no licence.";
 

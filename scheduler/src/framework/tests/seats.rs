@@ -12,7 +12,7 @@ use super::{EVERYWHERE, HEAD, pair, where_to};
 use crate::config;
 use crate::cycle::tests::{at, condition, decide, node, pod, tell_all, with, without_second_look};
 use crate::cycle::{Command, Scheduler};
-use crate::watch::{Thing, Told};
+use crate::watch_event::{Thing, Told};
 
 /// A plugin by which every node has one seat.
 struct Seats {

@@ -408,7 +408,7 @@ mod tests {
     use pintle_api::informer::ObjectKey;
 
     use super::*;
-    use crate::cycle::command::PodRef;
+    use crate::pod_fields::PodRef;
 
     const AT: Timestamp = Timestamp::UNIX_EPOCH;
 
