@@ -7,9 +7,10 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use pintle_api::informer::{FollowSpec, ObjectSink, PrunedMeta, UnreadableObject, follow, key_of};
+use pintle_api::informer::{FollowSpec, ObjectSink, follow};
 use pintle_api_types::json_field::find_field;
 use pintle_api_types::kind::Kind;
+use pintle_api_types::object::{PrunedMeta, UnreadableObject, key_of};
 use pintle_controllers_core::tables::{Decoded, WatchEvent};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
@@ -46,7 +47,7 @@ impl PartialEq for Text {
     }
 }
 
-pintle_api::pruned_object!(Text);
+pintle_api_types::pruned_object!(Text);
 
 /// The list and watch of a kind.
 #[derive(Clone, Debug)]

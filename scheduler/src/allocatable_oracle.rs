@@ -5,7 +5,7 @@
 //! them with upstream's plugin. Bounds: the objects. The daemon does not use it.
 
 use k8s_openapi::api::core::v1::{NodeAllocatableResourceClaimStatus, Pod};
-use pintle_api::informer::key_of;
+use pintle_api_types::object::key_of;
 use pintle_sched_core::Profile;
 use pintle_sched_core::filter::status::Status;
 use pintle_sched_core::requests::PodRequests;

@@ -11,8 +11,9 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use pintle_api::informer::{ObjectKey, Symbol};
+use pintle_api_types::key::ObjectKey;
 use pintle_api_types::quantity::Amounts;
+use pintle_api_types::symbol::Symbol;
 use pintle_sched_core::intern::Str;
 use pintle_sched_core::requests::declared::Declared;
 

@@ -17,7 +17,8 @@ use std::rc::Rc;
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
-use pintle_api::informer::{ObjectKey, key_of};
+use pintle_api_types::key::ObjectKey;
+use pintle_api_types::object::key_of;
 use pintle_sched_core::Cluster;
 use pintle_sched_core::hint::Event;
 use pintle_sched_core::intern::Str;

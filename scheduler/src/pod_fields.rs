@@ -6,7 +6,7 @@
 use std::rc::Rc;
 
 use k8s_openapi::api::core::v1::Pod;
-use pintle_api::informer::ObjectKey;
+use pintle_api_types::key::ObjectKey;
 
 /// The pod that a command concerns.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -18,9 +18,8 @@ use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use k8s_openapi::api::storage::v1::{
     CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment,
 };
-use pintle_api::informer::{
-    FollowSpec, InformerObserver, Object, ObjectSink, UnreadableObject, follow,
-};
+use pintle_api::informer::{FollowSpec, InformerObserver, ObjectSink, follow};
+use pintle_api_types::object::{Object, UnreadableObject};
 use pintle_daemon::tasks;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;

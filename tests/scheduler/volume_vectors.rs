@@ -70,7 +70,7 @@ fn chosen(choice: &Choice) -> Value {
     json!({"bindings": bindings, "provisions": provisions})
 }
 
-fn claim_name(key: &pintle_api::informer::ObjectKey) -> &str {
+fn claim_name(key: &pintle_api_types::key::ObjectKey) -> &str {
     key.as_str()
 }
 

@@ -20,8 +20,9 @@ use pintle_agent_core::api_health::{ApiHealth, Task};
 use pintle_agent_core::source::{Delivery, Reading};
 use pintle_agent_core::types::{PodUid, UnixNanos};
 use pintle_api::informer::{
-    FirstList, FollowSpec, InformerError, InformerObserver, ObjectSink, UnreadableObject, follow,
+    FirstList, FollowSpec, InformerError, InformerObserver, ObjectSink, follow,
 };
+use pintle_api_types::object::UnreadableObject;
 use pintle_daemon::clock;
 use tokio::sync::mpsc;
 
@@ -150,7 +151,7 @@ fn slim(mut pod: Pod) -> Pod {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pintle_api::informer::ObjectKey;
+    use pintle_api_types::key::ObjectKey;
     use serde_json::json;
 
     fn pod(name: &str) -> Pod {

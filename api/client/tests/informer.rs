@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use pintle_api::informer::{
     FirstList, FollowSpec, IndexBy, Informer, InformerError, InformerObserver, ObjectChange,
-    ObjectKey, PrunedMeta, Subscription,
+    Subscription,
 };
 use pintle_api::{Access, AnswerWithin, ClientOptions};
+use pintle_api_types::key::ObjectKey;
+use pintle_api_types::object::PrunedMeta;
 use serde::Deserialize;
 use serde_json::json;
 use server::{Authority, Server};
@@ -31,7 +33,7 @@ struct Pod {
 struct Spec {
     node_name: String,
 }
-pintle_api::pruned_object!(Pod);
+pintle_api_types::pruned_object!(Pod);
 
 #[derive(Default)]
 struct Heard(Mutex<BTreeMap<String, usize>>);

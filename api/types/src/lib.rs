@@ -3,6 +3,7 @@
 //! ```text
 //!   duration, url, jitter, rate  texts, waits and rate limits
 //!   kind, key, symbol, symbol_map  kinds and names of objects, interned texts
+//!   object                       the fields of an object that informers read
 //!   request, reference           a request to the API server and its answer, objects of events, as data
 //!   fair                         queues with turns per key
 //!   migration                    volumes of in-tree plugins, translated to CSI
@@ -25,6 +26,7 @@ pub mod json_field;
 pub mod key;
 pub mod kind;
 pub mod migration;
+pub mod object;
 pub mod pod;
 pub mod quantity;
 pub mod rate;

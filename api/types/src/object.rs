@@ -1,13 +1,14 @@
-//! The fields of an object that an informer needs, and names of objects.
+//! The fields of an object that an informer needs, and the object's key.
 //!
 //! A user's type names the fields that it reads; every other field is skipped while the text is
 //! read. [`PrunedMeta`] is the least that its `metadata` can be.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-pub use pintle_api_types::key::ObjectKey;
-use pintle_api_types::symbol::Symbol;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+
+use crate::key::ObjectKey;
+use crate::symbol::Symbol;
 
 /// An object as its users read it. Equal objects are the same to every subscriber.
 pub trait Object: DeserializeOwned + PartialEq + Send + Sync + 'static {
@@ -58,7 +59,7 @@ pub struct PrunedMeta {
 #[macro_export]
 macro_rules! pruned_object {
     ($kind:ty) => {
-        impl $crate::informer::Object for $kind {
+        impl $crate::object::Object for $kind {
             fn namespace(&self) -> &str {
                 self.metadata.namespace.as_str()
             }
@@ -73,13 +74,6 @@ macro_rules! pruned_object {
             }
         }
     };
-}
-
-/// The readable part of an object that cannot be read as a whole.
-#[derive(Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
-pub(super) struct OnlyMeta {
-    pub(super) metadata: PrunedMeta,
 }
 
 /// The key of an object.

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, Throughput, criterion_group};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use objects::{SchedNode, SchedPod};
-use pintle_api::informer::Object;
+use pintle_api_types::object::Object;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 

@@ -4,9 +4,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use pintle_api::Rate;
 use pintle_api::leader::Timing;
 use pintle_api_types::duration::GoDuration;
+use pintle_api_types::rate::Rate;
 use pintle_daemon::program::election::Election;
 use serde::Deserialize;
 

@@ -1,7 +1,7 @@
 //! Pods with ResourceClaims, from the missing claim to the binding.
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
-use pintle_api::informer::ObjectKey;
+use pintle_api_types::key::ObjectKey;
 use serde_json::{Value, json};
 
 use super::tests::{

@@ -19,7 +19,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::api::resource::v1::{
     AllocationResult, ResourceClaim, ResourceClaimConsumerReference,
 };
-use pintle_api::informer::key_of;
+use pintle_api_types::object::key_of;
 use pintle_sched_core::Plugin;
 use pintle_sched_core::hint::Event;
 use pintle_sched_core::requests::node_claims;

@@ -7,7 +7,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use pintle_api::informer::ObjectKey;
+use pintle_api_types::key::ObjectKey;
 use pintle_sched_core::Cluster;
 use pintle_sched_core::preempt::Candidate;
 use pintle_sched_core::snapshot::pods::PodId;

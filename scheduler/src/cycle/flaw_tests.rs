@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pintle_api::informer::ObjectKey;
+use pintle_api_types::key::ObjectKey;
 use serde_json::json;
 
 use super::tests::{at, bound, condition, decide, knowing, node, pod, with};

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use pintle_api::informer::ObjectKey;
+use pintle_api_types::key::ObjectKey;
 use pintle_sched_core::hint::{Changes, Event, PodFacts};
 use pintle_sched_core::intern::Str;
 use pintle_sched_core::snapshot::objects::PodSpec;

@@ -60,7 +60,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::time::Duration;
 
-use pintle_api::informer::ObjectKey;
+use pintle_api_types::key::ObjectKey;
 use pintle_sched_core::hint::{Event, Rejected};
 use pintle_sched_core::intern::Str;
 use pintle_sched_core::snapshot::objects::PodSpec;

@@ -18,7 +18,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use pintle_api::informer::ObjectKey;
+use pintle_api_types::key::ObjectKey;
 use pintle_daemon::tasks::{self, Panicked};
 use pintle_sched_core::attempt_budget::{AttemptBudget, Exhausted, Limits};
 

@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-use pintle_api::informer::ObjectKey;
+use pintle_api_types::key::ObjectKey;
 use pintle_sched_core::Plugin;
 use pintle_sched_core::hint::Event;
 

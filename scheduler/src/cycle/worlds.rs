@@ -16,7 +16,7 @@ mod rules;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use pintle_api::informer::key_of;
+use pintle_api_types::object::key_of;
 use pintle_sched_core::snapshot::objects::OWN_KEYS;
 use serde_json::{Value, json};
 

@@ -127,7 +127,8 @@ mod tests {
     use std::sync::Arc;
 
     use http_body_util::BodyExt as _;
-    use pintle_api::informer::{ObjectKey, Symbol};
+    use pintle_api_types::key::ObjectKey;
+    use pintle_api_types::symbol::Symbol;
     use pintle_daemon::serve::body::streamed;
 
     use super::*;

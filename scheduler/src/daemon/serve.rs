@@ -14,7 +14,7 @@ use futures_util::future::BoxFuture;
 use hyper::Method;
 use hyper::http::request::Parts;
 use jiff::Timestamp;
-use pintle_api::informer::ObjectKey;
+use pintle_api_types::key::ObjectKey;
 use pintle_daemon::program::lease::{LeaderHealth, LeaseObserver};
 use pintle_daemon::program::port::{self, ComponentPages, Pages};
 use pintle_daemon::program::serving::Serving;

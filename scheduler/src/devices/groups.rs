@@ -10,7 +10,8 @@ use k8s_openapi::api::core::v1::{Pod, PodResourceClaim};
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimConsumerReference};
 use k8s_openapi::api::scheduling::v1alpha2::{PodGroup, PodGroupResourceClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use pintle_api::informer::{ObjectKey, key_of};
+use pintle_api_types::key::ObjectKey;
+use pintle_api_types::object::key_of;
 
 use super::known::{Claims, allocation};
 use super::look::is_reserved;

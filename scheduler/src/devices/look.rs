@@ -11,7 +11,8 @@ use k8s_openapi::api::resource::v1::{
     AllocationResult, DeviceRequest, ResourceClaim, ResourceClaimConsumerReference,
 };
 use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
-use pintle_api::informer::{ObjectKey, key_of};
+use pintle_api_types::key::ObjectKey;
+use pintle_api_types::object::key_of;
 use pintle_sched_core::attempt_budget::AttemptBudget;
 use pintle_sched_core::bits::Bits;
 use pintle_sched_core::{Cluster, Plugin};

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use k8s_openapi::api::core::v1::NodeSelector;
 use k8s_openapi::api::resource::v1::{AllocationResult, DeviceRequest, ResourceClaim};
-use pintle_api::informer::key_of;
+use pintle_api_types::object::key_of;
 use pintle_sched_core::Plugin;
 use pintle_sched_core::bits::Bits;
 use pintle_sched_core::filter::status::{Code, Status};

@@ -10,8 +10,8 @@ use std::rc::Rc;
 use k8s_openapi::api::resource::v1::DeviceTaint;
 use k8s_openapi::api::resource::v1beta2::{DeviceTaintRule, DeviceTaintRuleSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use pintle_api::informer::PrunedMeta;
-use pintle_api::pruned_object;
+use pintle_api_types::object::PrunedMeta;
+use pintle_api_types::pruned_object;
 use serde::Deserialize;
 
 use super::offer::DeviceId;

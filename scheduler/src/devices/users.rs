@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
 use k8s_openapi::api::core::v1::NodeAllocatableResourceClaimStatus;
-use pintle_api::informer::ObjectKey;
+use pintle_api_types::key::ObjectKey;
 
 /// A pod on a node, and its claims.
 #[derive(Clone, Debug, PartialEq)]

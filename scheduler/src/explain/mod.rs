@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use pintle_api::informer::key_of;
+use pintle_api_types::object::key_of;
 use pintle_sched_core::explain::{refused, statuses};
 use pintle_sched_core::filter::status::{Code, Status};
 use pintle_sched_core::preempt::{self, DryRun, Rule};

@@ -5,7 +5,7 @@ use crate::cycle::Scheduler;
 use crate::cycle::tests::{at, decide, tell_all, with};
 use crate::queue::Settings;
 use crate::watch_event::{Thing, Told};
-use pintle_api::informer::ObjectKey;
+use pintle_api_types::key::ObjectKey;
 use pintle_sched_core::Profile;
 use serde_json::{Value, json};
 

@@ -10,7 +10,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use k8s_openapi::api::core::v1::Pod;
-use pintle_api::informer::ObjectKey;
+use pintle_api_types::key::ObjectKey;
 
 use super::Name;
 use super::pods::WholePods;

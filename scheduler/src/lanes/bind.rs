@@ -250,7 +250,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use kube::client::Body;
-    use pintle_api::informer::ObjectKey;
+    use pintle_api_types::key::ObjectKey;
     use serde_json::{Value, json};
     use tokio::sync::mpsc;
 

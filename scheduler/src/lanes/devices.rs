@@ -372,7 +372,7 @@ mod tests {
     use http_body_util::BodyExt as _;
     use hyper::{Request, Response};
     use kube::client::Body;
-    use pintle_api::informer::ObjectKey;
+    use pintle_api_types::key::ObjectKey;
     use serde_json::Value;
 
     use super::*;

@@ -1,6 +1,6 @@
 //! Extenders, called over real connections.
 
-use pintle_api::informer::ObjectKey;
+use pintle_api_types::key::ObjectKey;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};

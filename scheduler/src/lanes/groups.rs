@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodCondition;
 use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use pintle_api::informer::key_of;
+use pintle_api_types::object::key_of;
 use pintle_daemon::tasks;
 use serde_json::{Value, json};
 use tokio::sync::Notify;

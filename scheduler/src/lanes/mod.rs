@@ -35,7 +35,7 @@ use k8s_openapi::api::core::v1::{NodeAllocatableResourceClaimStatus, Pod};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::{DeleteParams, Preconditions};
 use pintle_api::Clients;
-use pintle_api::informer::ObjectKey;
+use pintle_api_types::key::ObjectKey;
 use pintle_daemon::tasks;
 use serde::Serialize;
 use serde::de::IgnoredAny;

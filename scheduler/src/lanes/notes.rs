@@ -247,7 +247,7 @@ mod tests {
     use http_body_util::BodyExt as _;
     use hyper::{Method, Response};
     use kube::client::Body;
-    use pintle_api::informer::ObjectKey;
+    use pintle_api_types::key::ObjectKey;
 
     use super::*;
 

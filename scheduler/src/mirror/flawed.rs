@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 
 use k8s_openapi::api::core::v1::Pod;
-use pintle_api::informer::ObjectKey;
+use pintle_api_types::key::ObjectKey;
 use pintle_sched_core::snapshot::objects::PodSpec;
 
 use super::Mirror;

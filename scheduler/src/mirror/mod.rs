@@ -20,7 +20,9 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use pintle_api::informer::{ObjectKey, Symbol, key_of};
+use pintle_api_types::key::ObjectKey;
+use pintle_api_types::object::key_of;
+use pintle_api_types::symbol::Symbol;
 use pintle_sched_core::Profile;
 use pintle_sched_core::attempt_budget::AttemptBudget;
 use pintle_sched_core::hint::Event;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use k8s_openapi::api::core::v1::Node;
-use pintle_api::informer::ObjectKey;
+use pintle_api_types::key::ObjectKey;
 use pintle_sched_core::hint::Event;
 use pintle_sched_core::intern::Str;
 

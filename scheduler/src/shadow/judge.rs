@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use pintle_sched_core::select::sample_size;
 use pintle_sched_core::{Plugin, explain};
 
-use pintle_api::informer::key_of;
+use pintle_api_types::object::key_of;
 
 use super::nearby;
 use super::report::{Difference, Disagreement, Verdict};

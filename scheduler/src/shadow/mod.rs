@@ -24,7 +24,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
-use pintle_api::informer::{ObjectKey, key_of};
+use pintle_api_types::key::ObjectKey;
+use pintle_api_types::object::key_of;
 use pintle_sched_core::Profile;
 
 use self::report::{Report, Verdict};

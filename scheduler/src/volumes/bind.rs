@@ -7,7 +7,7 @@
 use std::rc::Rc;
 
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim};
-use pintle_api::informer::ObjectKey;
+use pintle_api_types::key::ObjectKey;
 use pintle_api_types::reference::to_core_object;
 use pintle_sched_core::Cluster;
 

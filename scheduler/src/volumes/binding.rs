@@ -15,7 +15,8 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::api::storage::v1::{CSIStorageCapacity, StorageClass};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use pintle_api::informer::{ObjectKey, key_of};
+use pintle_api_types::key::ObjectKey;
+use pintle_api_types::object::key_of;
 use pintle_api_types::quantity::Amount;
 use pintle_sched_core::Cluster;
 use pintle_sched_core::attempt_budget::{AttemptBudget, Exhausted};

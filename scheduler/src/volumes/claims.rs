@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use pintle_api::informer::ObjectKey;
+use pintle_api_types::key::ObjectKey;
 use pintle_sched_core::attempt_budget::Exhausted;
 use pintle_sched_core::bits::Bits;
 use pintle_sched_core::filter::status::{Code, Status};

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::CSINode;
-use pintle_api::informer::ObjectKey;
+use pintle_api_types::key::ObjectKey;
 use pintle_sched_core::Cluster;
 use pintle_sched_core::attempt_budget::{AttemptBudget, Exhausted};
 use pintle_sched_core::bits::Bits;

@@ -29,7 +29,8 @@ use std::rc::Rc;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use pintle_api::informer::{ObjectKey, key_of};
+use pintle_api_types::key::ObjectKey;
+use pintle_api_types::object::key_of;
 use pintle_sched_core::Plugin::{self, NodeVolumeLimits, VolumeBinding, VolumeZone};
 use pintle_sched_core::hint::Event;
 

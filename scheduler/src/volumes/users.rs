@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use k8s_openapi::api::core::v1::{Pod, Volume};
-use pintle_api::informer::ObjectKey;
+use pintle_api_types::key::ObjectKey;
 use pintle_sched_core::Cluster;
 
 use super::in_tree::{self, Handle};

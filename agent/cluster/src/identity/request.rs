@@ -17,7 +17,8 @@ use k8s_openapi::api::certificates::v1::{
     CertificateSigningRequest, CertificateSigningRequestSpec,
 };
 use kube::api::{Api, PostParams};
-use pintle_api::informer::{FirstList, FollowSpec, ObjectSink, UnreadableObject, follow};
+use pintle_api::informer::{FirstList, FollowSpec, ObjectSink, follow};
+use pintle_api_types::object::UnreadableObject;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _, SanType};
 use ring::digest::{Context, SHA512_256};
 use tokio::sync::oneshot;

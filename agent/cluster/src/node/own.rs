@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
-use pintle_api::informer::{FirstList, FollowSpec, ObjectSink, UnreadableObject, follow};
+use pintle_api::informer::{FirstList, FollowSpec, ObjectSink, follow};
+use pintle_api_types::object::UnreadableObject;
 use tokio::sync::watch;
 
 /// First and longest wait after a failed watch.

@@ -10,7 +10,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use kube::Client;
-use pintle_api::informer::{self, FollowSpec, ObjectKey, ObjectSink, UnreadableObject};
+use pintle_api::informer::{self, FollowSpec, ObjectSink};
+use pintle_api_types::key::ObjectKey;
+use pintle_api_types::object::UnreadableObject;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -20,7 +22,7 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// The record that is kept of the objects.
 pub(super) trait Kept: Default + 'static {
     /// An object on the wire.
-    type Wire: informer::Object;
+    type Wire: pintle_api_types::object::Object;
     /// Paths of the objects; more than one where a kind changed its version.
     const PATHS: &'static [&'static str];
     /// Name of the kind in messages.
@@ -186,7 +188,7 @@ impl<K: Kept> ObjectSink<K::Wire> for RecordSink<K> {
     }
 
     fn deleted(&mut self, object: K::Wire) -> impl Future<Output = ()> {
-        use informer::Object as _;
+        use pintle_api_types::object::Object as _;
         self.state.kept.borrow_mut().remove(object.namespace(), object.name());
         self.changed()
     }

@@ -10,7 +10,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use pintle_agent_core::volume::payload::KeyValues;
-use pintle_api::pruned_object;
+use pintle_api_types::pruned_object;
 use serde::Deserialize;
 
 /// Metadata that is read.
@@ -33,7 +33,7 @@ fn or_default<'de, D: serde::Deserializer<'de>>(
 }
 
 /// An object that the API server wrote, of either kind.
-pub(super) trait Written: pintle_api::informer::Object {
+pub(super) trait Written: pintle_api_types::object::Object {
     /// The part that is kept.
     fn keep(self) -> Object;
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
-use pintle_api::pruned_object;
+use pintle_api_types::pruned_object;
 use serde::Deserialize;
 
 use super::collection::{Collection, Kept, Known};

@@ -20,7 +20,7 @@ use kube::Client;
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::volume::payload::TrustRequest;
 use pintle_agent_core::worker::Input;
-use pintle_api::pruned_object;
+use pintle_api_types::pruned_object;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;

@@ -17,7 +17,8 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 
-use super::object::{ObjectKey, UnreadableObject};
+use pintle_api_types::key::ObjectKey;
+use pintle_api_types::object::UnreadableObject;
 
 /// Longest object or event that is held, in bytes.
 pub(super) const OBJECT_BYTES_MAX: usize = 32 << 20;

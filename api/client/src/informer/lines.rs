@@ -10,7 +10,15 @@ use serde::Deserialize;
 
 use super::error::{InformerError, StatusWire};
 use super::head::{Head, HeldText, ObjectText};
-use super::object::{Object, ObjectKey, OnlyMeta, PrunedMeta, UnreadableObject};
+use pintle_api_types::key::ObjectKey;
+use pintle_api_types::object::{Object, PrunedMeta, UnreadableObject};
+
+/// The readable part of an object that cannot be read as a whole.
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+struct OnlyMeta {
+    metadata: PrunedMeta,
+}
 
 /// Takes an answer apart at its line ends.
 #[derive(Debug, Default)]
@@ -133,12 +141,12 @@ mod tests {
         #[serde(default)]
         count: u32,
     }
-    crate::pruned_object!(Small);
+    pintle_api_types::pruned_object!(Small);
 
     fn small(name: &str, count: u32) -> Small {
         let metadata = PrunedMeta {
             name: name.into(),
-            namespace: crate::informer::Symbol::of("n"),
+            namespace: pintle_api_types::symbol::Symbol::of("n"),
             uid: "u".into(),
             resource_version: "5".into(),
         };

@@ -22,7 +22,6 @@ mod backoff;
 mod error;
 mod head;
 mod lines;
-mod object;
 mod observer;
 mod pages;
 mod pending;
@@ -41,14 +40,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
+use pintle_api_types::object::Object;
 
 pub use backoff::CLIENT_GO;
 pub use error::InformerError;
-pub use object::{Object, ObjectKey, PrunedMeta, UnreadableObject, key_of};
 pub use observer::InformerObserver;
 pub use pending::ObjectChange;
-pub use pintle_api_types::symbol::Symbol;
-pub use pintle_api_types::symbol_map::SymbolMap;
 pub use reflector::FirstList;
 pub use sink::ObjectSink;
 pub use store::{IndexBy, IndexValues, ObjectStore};

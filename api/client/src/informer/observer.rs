@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::error::InformerError;
-use super::object::ObjectKey;
+use pintle_api_types::key::ObjectKey;
 
 /// Receives an informer's steps; must not block. Each call names the informer, which is the label
 /// `name` of client-go's metrics.

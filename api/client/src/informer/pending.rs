@@ -11,7 +11,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::object::{Object, ObjectKey};
+use pintle_api_types::key::ObjectKey;
+use pintle_api_types::object::Object;
 
 /// Limit of objects that came and went and still wait for delivery.
 pub(super) const PASSED_MAX: usize = 10_000;

@@ -1,7 +1,7 @@
 //! Changes that gather while a subscriber is slow, in tables.
 
 use super::*;
-use crate::informer::object::{PrunedMeta, key_of};
+use pintle_api_types::object::{PrunedMeta, key_of};
 use serde::Deserialize;
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -9,7 +9,7 @@ struct Thing {
     metadata: PrunedMeta,
     content: u32,
 }
-crate::pruned_object!(Thing);
+pintle_api_types::pruned_object!(Thing);
 
 fn thing(name: &str, uid: &str, content: u32) -> Arc<Thing> {
     let metadata = PrunedMeta { name: name.into(), uid: uid.into(), ..PrunedMeta::default() };

@@ -8,9 +8,10 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
 
-use super::object::{Object, ObjectKey, key_of};
 use super::pending::StoreChange;
 use super::subscription::Queue;
+use pintle_api_types::key::ObjectKey;
+use pintle_api_types::object::{Object, key_of};
 use pintle_api_types::symbol::Symbol;
 
 /// Calls back with each value that an object has in an index.

@@ -1,8 +1,8 @@
 //! The store, its indexes and its subscribers, in tables.
 
 use super::*;
-use crate::informer::object::PrunedMeta;
 use crate::informer::{ObjectChange, Subscription};
+use pintle_api_types::object::PrunedMeta;
 use serde::Deserialize;
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -11,7 +11,7 @@ struct Thing {
     node: String,
     owners: Vec<String>,
 }
-crate::pruned_object!(Thing);
+pintle_api_types::pruned_object!(Thing);
 
 fn thing(name: &str, version: u32, node: &str, owners: &[&str]) -> Thing {
     let metadata = PrunedMeta {

@@ -9,9 +9,10 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use super::object::{Object, ObjectKey};
 use super::pending::{ObjectChange, PendingChanges, StoreChange};
 use super::store::ObjectStore;
+use pintle_api_types::key::ObjectKey;
+use pintle_api_types::object::Object;
 
 /// Shortest time between two resyncs.
 // k8s: staging/src/k8s.io/client-go/tools/cache/shared_informer.go minimumResyncPeriod

@@ -19,11 +19,11 @@ use super::FollowSpec;
 use super::error::InformerError;
 use super::head::OBJECT_BYTES_MAX;
 use super::lines::{self, LineSplitter, Unreadable, WatchEvent};
-use super::object::Object;
 use super::pages::{ListMeta, ListScanner};
 use super::reflector::{EventKind, ListPlan, Reflector, ReflectorPlan, WatchPlan};
 use super::sink::ObjectSink;
 use super::wire::{self, Pieces};
+use pintle_api_types::object::Object;
 
 /// The longest wait for the beginning of a list from its turn on, and for its next piece: the
 /// longest time that the server takes for any request.

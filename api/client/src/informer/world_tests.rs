@@ -10,10 +10,10 @@ use serde::Deserialize;
 
 use super::backoff::CLIENT_GO;
 use super::error::InformerError;
-use super::object::{PrunedMeta, key_of};
 use super::reflector::{EventKind, FirstList, ListAt, ListPlan, Reflector, ReflectorPlan};
 use super::store::{Listed, ObjectStore};
 use super::{ObjectChange, ObjectKey, Subscription, Symbol};
+use pintle_api_types::object::{PrunedMeta, key_of};
 
 const LONG: Duration = Duration::from_secs(400);
 const SHORT: Duration = Duration::from_millis(10);
@@ -33,7 +33,7 @@ struct Thing {
     metadata: PrunedMeta,
     content: u64,
 }
-crate::pruned_object!(Thing);
+pintle_api_types::pruned_object!(Thing);
 
 type Things = BTreeMap<u8, Thing>;
 

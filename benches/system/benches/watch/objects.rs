@@ -1,8 +1,9 @@
 //! Pods and nodes as a busy cluster's API server writes them, with managed fields and statuses, and
 //! the types that a scheduler would read them into.
 
-use pintle_api::informer::{Symbol, SymbolMap};
-use pintle_api::pruned_object;
+use pintle_api_types::pruned_object;
+use pintle_api_types::symbol::Symbol;
+use pintle_api_types::symbol_map::SymbolMap;
 use serde::Deserialize;
 use serde_json::{Value, json};
 

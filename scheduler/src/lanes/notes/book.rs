@@ -405,7 +405,7 @@ impl Book {
 
 #[cfg(test)]
 mod tests {
-    use pintle_api::informer::ObjectKey;
+    use pintle_api_types::key::ObjectKey;
 
     use super::*;
     use crate::pod_fields::PodRef;

@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::Api;
-use pintle_api::informer::{FollowSpec, ObjectSink, UnreadableObject, follow};
+use pintle_api::informer::{FollowSpec, ObjectSink, follow};
+use pintle_api_types::object::UnreadableObject;
 
 use super::client_ca::ClientCa;
 use super::proxy::{Headers, Proxy};
