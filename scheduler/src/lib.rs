@@ -50,7 +50,3 @@ pub mod watch_event;
 
 pub use self::command_line::command_line;
 pub use self::devices::alone;
-#[doc(hidden)]
-pub use self::devices::cel::fuzz::fuzz as fuzz_cel;
-// For the evaluator of expressions, whose files the fuzz targets compile alone.
-use pintle_daemon::metrics::go_float;

@@ -8,8 +8,8 @@ use pintle_agent_core::{env, flight, ledger, logs, source};
 use pintle_cri_v1 as v1;
 use prost::Message as _;
 
-// Those of the server, of exec probes and of selectors: the product's, or their files alone.
-use super::{scheduler, server};
+// Those of the server and of exec probes: the product's, or their files alone.
+use super::server;
 
 /// Takes any bytes; a panic is a find.
 pub(crate) type Decoder = fn(&[u8]);
@@ -33,7 +33,7 @@ pub(crate) const TARGETS: &[(&str, Decoder)] = &[
     ("spdy", server::fuzz_spdy),
     ("certificate", server::fuzz_certificate),
     ("token", server::fuzz_token),
-    ("cel", scheduler::fuzz_cel),
+    ("cel", pintle_cel::fuzz_cel),
 ];
 
 fn log_line(bytes: &[u8]) {

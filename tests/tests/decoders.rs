@@ -10,11 +10,6 @@ mod targets;
 use std::fs;
 use std::path::Path;
 
-/// Path under which the targets find the evaluator of selectors.
-mod scheduler {
-    pub(crate) use pintle_scheduler::fuzz_cel;
-}
-
 /// Path under which the targets find the decoders of servers.
 mod server {
     pub(crate) use pintle_agent_server::{fuzz_spdy, fuzz_websocket};

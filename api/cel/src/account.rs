@@ -30,11 +30,11 @@ const PURPOSE: &str = "evaluating CEL expressions";
 
 /// Limits that an evaluation shares with others.
 #[derive(Clone, Copy)]
-pub(crate) struct Limits<'a> {
+pub struct Limits<'a> {
     /// Budget of the attempt.
-    pub(crate) budget: &'a AttemptBudget,
+    pub budget: &'a AttemptBudget,
     /// Has the filter spent its time limit on this node?
-    pub(crate) is_late: &'a dyn Fn() -> bool,
+    pub is_late: &'a dyn Fn() -> bool,
 }
 
 /// Reason why an evaluation ends without a value, even if `||` or `&&` could absorb an error.

@@ -12,7 +12,7 @@ use super::value::Value;
 
 /// A CIDR: an address, and the length of its prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Network {
+pub struct Network {
     address: IpAddr,
     bits: u8,
 }

@@ -1,26 +1,25 @@
-//! Selectors of devices: expressions of CEL about one device.
+//! CEL expressions of Kubernetes; for now selectors: expressions about one device of a claim.
 //!
 //! ```text
 //!   text ─lex─> words ─parse─> tree ─check─> Selector ─eval, functions─> yes, no or an error
 //! ```
 //! Input: an expression of a claim or a class, a device as a [`Value`]. Output: does it match?
 //! Owner: pure. Bounds: `TEXT_BYTES_MAX` bytes, a tree `DEPTH_MAX` deep, and for one answer
-//! `COST_MAX`
-//! of upstream's units, the memory that `account` allows, and what the attempt has left.
-//! Why not a crate: docs/adr/0105-cel-of-our-own.md.
+//! `COST_MAX` of upstream's units, the memory that `account` allows, and what the attempt has left.
+//! Why not somebody else's crate: docs/adr/0105-cel-of-our-own.md.
 // k8s: staging/src/k8s.io/dynamic-resource-allocation/cel/compile.go
+
+#![forbid(unsafe_code)]
 
 mod account;
 mod address;
 mod check;
 mod cost;
-#[cfg(test)]
-mod cost_tests;
 mod eval;
 mod folds;
 mod format;
 mod functions;
-pub(crate) mod fuzz;
+mod fuzz;
 mod go_pattern;
 mod lex;
 #[cfg(test)]
@@ -47,11 +46,13 @@ use pintle_sched_core::attempt_budget::Exhausted;
 use prometheus_client::metrics::counter::Counter;
 
 use self::account::Account;
-pub(crate) use self::account::Limits;
-pub(crate) use self::patterns::Patterns;
-pub(crate) use self::quantity::Quantity;
-pub(crate) use self::value::{Map, Value};
-pub(crate) use self::version::Version;
+pub use self::account::Limits;
+#[doc(hidden)]
+pub use self::fuzz::fuzz as fuzz_cel;
+pub use self::patterns::Patterns;
+pub use self::quantity::Quantity;
+pub use self::value::{Map, Value};
+pub use self::version::Version;
 
 /// Longest expression.
 // k8s: staging/src/k8s.io/api/resource/v1/types.go CELSelectorExpressionMaxLength
@@ -64,17 +65,18 @@ const DEPTH_MAX: usize = 128;
 
 /// A compiled expression.
 #[derive(Clone, Debug)]
-pub(crate) struct Selector {
+pub struct Selector {
     tree: parse::Tree,
 }
 
 /// Reason why an expression has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Unanswered {
+pub enum Unanswered {
     /// The node's time limit is over.
     Late,
     /// The attempt has spent its budget.
     Exhausted(Exhausted),
+    /// The evaluation failed with this error.
     Error(String),
 }
 
@@ -83,7 +85,7 @@ impl Selector {
     ///
     /// # Errors
     /// The expression does not compile.
-    pub(crate) fn compile(text: &str, lists: bool) -> Result<Self, String> {
+    pub fn compile(text: &str, lists: bool) -> Result<Self, String> {
         let failed = |error: String| format!("compilation failed: ERROR: <input>: {error}");
         let tree = parse::parse(text).map_err(failed)?;
         let kind = check::kind(&tree, lists).map_err(failed)?;
@@ -98,7 +100,7 @@ impl Selector {
     /// # Errors
     /// The expression fails for it, or exceeds a limit. A panic is such an error too: it fails this
     /// expression, and the scheduler keeps running.
-    pub(crate) fn matches(
+    pub fn matches(
         &self,
         device: &Value,
         patterns: &Patterns,
@@ -108,7 +110,7 @@ impl Selector {
     }
 
     /// Like `matches`; also returns the cost in upstream's units.
-    pub(crate) fn priced(
+    pub fn priced(
         &self,
         device: &Value,
         patterns: &Patterns,
@@ -158,6 +160,6 @@ fn panicked(payload: Box<dyn Any + Send>) -> Result<Value, Unanswered> {
 static PANICS: LazyLock<Counter> = LazyLock::new(Counter::default);
 
 /// The count of evaluations that ended in a panic.
-pub(crate) fn panics() -> Counter {
+pub fn panics() -> Counter {
     PANICS.clone()
 }

@@ -46,7 +46,7 @@ impl Pattern {
 
 /// Patterns by their text, with the time of their last use; invalid ones are cached too.
 #[derive(Debug, Default)]
-pub(crate) struct Patterns(RefCell<Kept>);
+pub struct Patterns(RefCell<Kept>);
 
 #[derive(Debug, Default)]
 struct Kept {

@@ -15,17 +15,17 @@ const SCALE_MIN: i32 = -9;
 
 /// A quantity.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Quantity {
-    pub(crate) amount: Amount,
+pub struct Quantity {
+    pub amount: Amount,
     /// Scale of upstream's 64-bit form, as a power of ten; `None` for its form of any size.
     scale: Option<i32>,
     /// It is a sum: upstream's comparison does not support that on its right side.
-    pub(crate) is_sum: bool,
+    pub is_sum: bool,
 }
 
 impl Quantity {
     /// Parses a quantity; a text without digits is zero.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
         let begins = unsigned.starts_with(|c: char| c.is_ascii_digit());
         let whole = (!text.is_empty() && !begins).then(|| format!("0{unsigned}"));
@@ -39,15 +39,15 @@ impl Quantity {
     }
 
     /// A whole number.
-    pub(crate) fn whole(number: i64) -> Option<Self> {
+    pub fn whole(number: i64) -> Option<Self> {
         Self::parse(&number.to_string()).map(|q| Self { scale: Some(0), ..q })
     }
 
-    pub(crate) fn plus(self, other: Self) -> Self {
+    pub fn plus(self, other: Self) -> Self {
         self.summed(other, self.amount + other.amount)
     }
 
-    pub(crate) fn minus(self, other: Self) -> Self {
+    pub fn minus(self, other: Self) -> Self {
         self.summed(other, self.amount.minus(other.amount))
     }
 
@@ -63,7 +63,7 @@ impl Quantity {
     }
 
     /// Returns it as a whole number, if upstream keeps it as one.
-    pub(crate) fn integer(self) -> Option<i64> {
+    pub fn integer(self) -> Option<i64> {
         let units = self.amount.units();
         let is_one = self.amount.is_whole() && units != i64::MAX && units != i64::MIN;
         (is_one && self.scale.is_some_and(|scale| scale >= 0)).then_some(units)

@@ -135,7 +135,7 @@ fn placed(name: &str, text: &str, rest: &[Value]) -> Evaluated {
     }
 }
 
-pub(super) use crate::go_float as shortest;
+pub(super) use pintle_api_types::float::go_float as shortest;
 
 /// Quotes a text as expressions do: only characters with short escapes are escaped.
 // k8s: vendor/github.com/google/cel-go/ext/strings.go quote

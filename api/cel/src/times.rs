@@ -29,7 +29,7 @@ const ZONES: &str = "/usr/share/zoneinfo";
 
 /// A timestamp, and its offset east of Greenwich as written.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Time {
+pub struct Time {
     seconds: i64,
     nanos: i64,
     east: i64,

@@ -13,7 +13,7 @@ use super::value::{Key, Map, Value};
 
 /// The parts of a URL.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Url {
+pub struct Url {
     scheme: String,
     opaque: String,
     user: Option<(String, Option<String>)>,

@@ -19,7 +19,7 @@ const SEEN_BYTES: u64 = 32;
 
 /// A value.
 #[derive(Clone, Debug)]
-pub(crate) enum Value {
+pub enum Value {
     Null,
     Bool(bool),
     Int(i64),
@@ -46,7 +46,7 @@ pub(crate) enum Value {
 
 /// A map. One with a default returns it for every missing key.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Map {
+pub struct Map {
     pub(super) entries: BTreeMap<Key, Value>,
     pub(super) default: Option<Value>,
 }
@@ -89,13 +89,13 @@ impl Key {
 
 impl Map {
     /// Creates a map with texts as keys.
-    pub(crate) fn of<'a>(entries: impl IntoIterator<Item = (&'a str, Value)>) -> Self {
+    pub fn of<'a>(entries: impl IntoIterator<Item = (&'a str, Value)>) -> Self {
         let named = |(name, value): (&str, Value)| (Key::Str(name.into()), value);
         Self { entries: entries.into_iter().map(named).collect(), default: None }
     }
 
     /// Sets the default of a map.
-    pub(crate) fn or(mut self, default: Value) -> Self {
+    pub fn or(mut self, default: Value) -> Self {
         self.default = Some(default);
         self
     }

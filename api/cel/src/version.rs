@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 
 /// A version. Build metadata after `+` is parsed and not compared.
 #[derive(Clone, Debug)]
-pub(crate) struct Version {
+pub struct Version {
     pub(super) numbers: [u64; 3],
     before: Vec<Part>,
 }
@@ -46,7 +46,7 @@ impl Version {
     ///
     /// # Errors
     /// The reason it is invalid, in the library's words.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() {
             return Err("Version string empty".to_owned());
         }

@@ -11,6 +11,7 @@
 //!   selector, strategic          labels, and patches as the API server applies them
 //!   rng                          random numbers that a seed repeats, for simulations
 //!   quantity                     amounts of resources, exactly
+//!   float                        floating-point numbers as Go writes them
 //!   yaml                         files, as the daemons of Kubernetes read them
 //!   pod                          everything that follows from a pod's spec alone
 //! ```
@@ -20,6 +21,7 @@
 
 pub mod duration;
 pub mod fair;
+pub mod float;
 pub mod ids;
 pub mod jitter;
 pub mod json_field;

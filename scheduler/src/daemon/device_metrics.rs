@@ -8,13 +8,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use pintle_cel::panics;
 use pintle_daemon::metrics::Names;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 
 use super::metrics::{Doubling, Histograms};
-use crate::devices::cel::panics;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Waited {

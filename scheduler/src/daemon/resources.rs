@@ -8,7 +8,7 @@
 use std::fmt::Write as _;
 
 use hyper::body::Bytes;
-use pintle_daemon::metrics::go_float;
+use pintle_api_types::float::go_float;
 use pintle_daemon::serve::body::{Closed, Sink};
 
 use crate::declared::{Declaration, Row};

@@ -15,10 +15,10 @@ use pintle_sched_core::attempt_budget::AttemptBudget;
 use pintle_sched_core::{Cluster, Profile};
 
 use super::allocate::{Failure, World, allocate};
-use super::cel::{Limits, Patterns, Selector, Unanswered};
 use super::offer::{Offers, Place, Slice, value};
 use super::selectors::Selectors;
 use super::usage::Usage;
+use pintle_cel::{Limits, Patterns, Selector, Unanswered};
 
 /// Fixed name of a shared device's part, which other allocators draw at random.
 pub const SHARE: &str = "share";

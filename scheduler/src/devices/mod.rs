@@ -16,7 +16,6 @@ pub(crate) mod allocate;
 pub mod alone;
 mod answer;
 mod capacity;
-pub(crate) mod cel;
 mod constraint;
 pub(crate) mod extended;
 pub(crate) mod groups;
@@ -33,6 +32,8 @@ pub(crate) mod row;
 mod rule_tests;
 pub(crate) mod rules;
 mod search;
+#[cfg(test)]
+mod selector_cost_tests;
 pub(crate) mod selectors;
 #[cfg(test)]
 mod tests;

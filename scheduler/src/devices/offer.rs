@@ -17,9 +17,9 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use pintle_api_types::quantity::Amount;
 
 use super::allocatable::{Take, Takes};
-use super::cel::{self, Map, Value, Version};
 use super::request::Request;
 use super::rules::{Rule, Rules};
+use pintle_cel::{self as cel, Map, Value, Version};
 
 /// Identity of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

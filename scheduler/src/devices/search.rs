@@ -15,13 +15,13 @@ use pintle_sched_core::attempt_budget::Exhausted;
 
 use super::allocate::{RESULTS_MAX, World};
 use super::capacity;
-use super::cel::Limits;
 use super::constraint::Constraint;
 use super::offer::{Counters, Device, DeviceId, Place, Reach, Slice};
 use super::pools::{Pool, State};
 use super::request::{ALL, Request, name};
 use super::selectors::Origin;
 use super::usage::Parts;
+use pintle_cel::Limits;
 
 /// Steps between two checks of the node's time limit.
 const STEPS_UNSEEN: u64 = 64;

@@ -4,12 +4,12 @@
 use k8s_openapi::api::resource::v1::Device;
 use serde::Deserialize;
 
-use crate::devices::alone;
+use super::alone;
 
 /// Names a longer recording.
 const OTHER: &str = "PINTLE_SELECTOR_COSTS";
 /// Expressions about a device, with the results of upstream's compiler and evaluation.
-const RECORDED: &str = include_str!("cost_vectors.json");
+const RECORDED: &str = include_str!("selector_cost_vectors.json");
 
 #[derive(Deserialize)]
 struct Recorded {

@@ -14,9 +14,9 @@ use std::rc::Rc;
 
 use k8s_openapi::api::resource::v1::DeviceSelector;
 
-use super::cel::{Limits, Patterns, Selector, Unanswered};
 use super::offer::{Device, DeviceNumber};
 use super::search::Stop;
+use pintle_cel::{Limits, Patterns, Selector, Unanswered};
 
 /// Cached expressions of a namespace; those of classes share one such quota.
 const OF_NAMESPACE: usize = 64;

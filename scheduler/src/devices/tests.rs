@@ -10,10 +10,10 @@ use pintle_sched_core::attempt_budget::AttemptBudget;
 use serde_json::{Value, json};
 
 use super::allocate::{Failure, World, allocate};
-use super::cel::Limits;
 use super::offer::{Offers, Place, Slice};
 use super::selectors::Selectors;
 use super::usage::Usage;
+use pintle_cel::Limits;
 
 mod bounds;
 

@@ -1,7 +1,6 @@
 //! All fuzz targets in one program: `PINTLE_FUZZ` names the target to run.
 #![no_main]
 
-mod scheduler;
 mod server;
 #[path = "../targets.rs"]
 mod targets;
@@ -10,8 +9,6 @@ use std::sync::LazyLock;
 
 // For a file of the client of the runtime, which knows the messages by this name.
 use pintle_cri_v1 as v1;
-// For the evaluator of selectors, which writes numbers as metrics are written.
-use scheduler::go_float;
 
 static CHOSEN: LazyLock<targets::Decoder> = LazyLock::new(|| {
     let name = std::env::var("PINTLE_FUZZ").unwrap_or_default();

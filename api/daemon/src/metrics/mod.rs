@@ -13,7 +13,6 @@ use prometheus_client::registry::{Metric, Registry};
 pub use api_requests::ApiRequests;
 pub use component::{Leading, register_component};
 pub use process::{Process, booted_at};
-pub use text::go_float;
 
 /// Registers under the names that the exposition shows, without `_total`.
 pub struct Names<'a>(pub &'a mut Registry);

@@ -84,8 +84,9 @@ const SAMPLED: &str = "--sampled";
 const QUICK: &str = "quick";
 const QUICK_STAGES: [&str; 3] = ["fmt", "tidy", "pure"];
 /// The deciding crates: their tests need only the CPU.
-const DECIDING: [&str; 6] = [
+const DECIDING: [&str; 7] = [
     "pintle-api-types",
+    "pintle-cel",
     "pintle-config",
     "pintle-agent-config",
     "pintle-agent-core",

@@ -31,10 +31,8 @@ const COMMON: [&str; 5] = ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml", "a
 pub(super) const CONFORMANCE: Suite =
     Suite { name: "conformance", inputs: &["agent", "cri", "ebpf", "tests/upstream"] };
 pub(super) const SIM: Suite = Suite { name: "sim", inputs: &["agent"] };
-pub(super) const FUZZ: Suite = Suite {
-    name: "fuzz",
-    inputs: &["agent", "cri", "ebpf", "sched-core", "scheduler", "tests/fuzz"],
-};
+pub(super) const FUZZ: Suite =
+    Suite { name: "fuzz", inputs: &["agent", "cri", "ebpf", "sched-core", "tests/fuzz"] };
 
 /// A sample has one test of so many, besides one of each kind and the marked ones.
 const ONE_OF: u64 = 4;

@@ -13,9 +13,9 @@ use hyper::body::Incoming;
 use hyper::http::request::Parts;
 use hyper::{Method, Request};
 use jiff::Timestamp;
+use pintle_api_types::float::go_float;
 use serde_json::Value;
 
-use crate::metrics::go_float;
 use crate::serve::answer::Answer;
 use crate::serve::body::Reply;
 use crate::serve::checks::Checks;
