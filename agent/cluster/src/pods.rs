@@ -150,9 +150,10 @@ fn slim(mut pod: Pod) -> Pod {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use pintle_api_types::key::ObjectKey;
     use serde_json::json;
+
+    use super::*;
 
     fn pod(name: &str) -> Pod {
         let fields = json!([{"manager": "kubectl", "operation": "Update"}]);

@@ -255,9 +255,10 @@ fn answer(request: &CertificateSigningRequest) -> Option<Result<String, String>>
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::testing;
-    use serde_json::json;
 
     fn wanted() -> Wanted {
         Wanted {

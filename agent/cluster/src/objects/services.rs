@@ -191,8 +191,9 @@ impl ServiceWatch {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::{Value, json};
+
+    use super::*;
 
     fn wire(namespace: &str, name: &str, spec: Value) -> ServiceWire {
         let metadata = json!({"namespace": namespace, "name": name, "resourceVersion": "7"});

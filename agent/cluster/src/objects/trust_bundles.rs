@@ -234,8 +234,9 @@ impl TrustBundles {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
+
+    use super::*;
 
     /// A bundle of these certificates.
     fn bundle(name: &str, signer: &str, label: &str, all: &[&str]) -> BundleWire {

@@ -15,10 +15,9 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
-
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::object::UnreadableObject;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 /// Longest object or event that is held, in bytes.
 pub(super) const OBJECT_BYTES_MAX: usize = 32 << 20;

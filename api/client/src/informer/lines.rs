@@ -6,12 +6,12 @@
 //! continues. Bounds: one line as `head` holds it.
 // k8s: staging/src/k8s.io/client-go/rest/watch/decoder.go, apimachinery/pkg/watch/streamwatcher.go
 
+use pintle_api_types::key::ObjectKey;
+use pintle_api_types::object::{Object, PrunedMeta, UnreadableObject};
 use serde::Deserialize;
 
 use super::error::{InformerError, StatusWire};
 use super::head::{Head, HeldText, ObjectText};
-use pintle_api_types::key::ObjectKey;
-use pintle_api_types::object::{Object, PrunedMeta, UnreadableObject};
 
 /// The readable part of an object that cannot be read as a whole.
 #[derive(Debug, Default, PartialEq, Deserialize)]

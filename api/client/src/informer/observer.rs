@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::error::InformerError;
 use pintle_api_types::key::ObjectKey;
+
+use super::error::InformerError;
 
 /// Receives an informer's steps; must not block. Each call names the informer, which is the label
 /// `name` of client-go's metrics.

@@ -1,8 +1,9 @@
 //! Changes that gather while a subscriber is slow, in tables.
 
-use super::*;
 use pintle_api_types::object::{PrunedMeta, key_of};
 use serde::Deserialize;
+
+use super::*;
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 struct Thing {

@@ -3,9 +3,10 @@
 use std::future::{Future, ready};
 use std::sync::Arc;
 
+use pintle_api_types::object::{Object, UnreadableObject};
+
 use super::store::{Listed, ObjectStore};
 use crate::Share;
-use pintle_api_types::object::{Object, UnreadableObject};
 
 /// Receives a kind's objects, in order. The watch waits for each call to return.
 pub trait ObjectSink<T> {

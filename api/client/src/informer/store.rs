@@ -8,11 +8,12 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
 
-use super::pending::StoreChange;
-use super::subscription::Queue;
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::object::{Object, key_of};
 use pintle_api_types::symbol::Symbol;
+
+use super::pending::StoreChange;
+use super::subscription::Queue;
 
 /// Calls back with each value that an object has in an index.
 pub type IndexValues<T> = fn(&T, &mut dyn FnMut(&str));

@@ -1,9 +1,10 @@
 //! The store, its indexes and its subscribers, in tables.
 
-use super::*;
-use crate::informer::{ObjectChange, Subscription};
 use pintle_api_types::object::PrunedMeta;
 use serde::Deserialize;
+
+use super::*;
+use crate::informer::{ObjectChange, Subscription};
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 struct Thing {

@@ -6,13 +6,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use pintle_api_types::key::ObjectKey;
+use pintle_api_types::object::Object;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::pending::{ObjectChange, PendingChanges, StoreChange};
 use super::store::ObjectStore;
-use pintle_api_types::key::ObjectKey;
-use pintle_api_types::object::Object;
 
 /// Shortest time between two resyncs.
 // k8s: staging/src/k8s.io/client-go/tools/cache/shared_informer.go minimumResyncPeriod

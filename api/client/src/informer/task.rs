@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use kube::Client;
 use pintle_api_types::jitter;
+use pintle_api_types::object::Object;
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -23,7 +24,6 @@ use super::pages::{ListMeta, ListScanner};
 use super::reflector::{EventKind, ListPlan, Reflector, ReflectorPlan, WatchPlan};
 use super::sink::ObjectSink;
 use super::wire::{self, Pieces};
-use pintle_api_types::object::Object;
 
 /// The longest wait for the beginning of a list from its turn on, and for its next piece: the
 /// longest time that the server takes for any request.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pintle_api_types::object::{PrunedMeta, key_of};
 use proptest::prelude::*;
 use serde::Deserialize;
 
@@ -13,7 +14,6 @@ use super::error::InformerError;
 use super::reflector::{EventKind, FirstList, ListAt, ListPlan, Reflector, ReflectorPlan};
 use super::store::{Listed, ObjectStore};
 use super::{ObjectChange, ObjectKey, Subscription, Symbol};
-use pintle_api_types::object::{PrunedMeta, key_of};
 
 const LONG: Duration = Duration::from_secs(400);
 const SHORT: Duration = Duration::from_millis(10);
