@@ -3,7 +3,7 @@
 //! ```text
 //!   arguments ─> given ──────────────┐
 //!   files ─────> file (drop-ins) ──> sources ─> typed configuration, gates ─> Settings
-//!   daemon's tables: flag (forms), component_flags, field, gates
+//!   daemon's tables: flag (forms), component_flags, field, gates; of all components: election
 //!   for people: error, suggest, violations, status (warnings, tables), help, completion, listing
 //! ```
 //! A daemon implements [`Daemon`]: its tables, its type, its defaults and rules. Order, later wins:
@@ -22,6 +22,7 @@ pub mod completion;
 pub mod component_flags;
 pub mod component_gates;
 pub mod daemon;
+pub mod election;
 pub mod error;
 pub mod field;
 pub mod file;

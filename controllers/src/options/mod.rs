@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use pintle_api::Rate;
 use pintle_config::daemon::{Daemon, FeatureGates};
+use pintle_config::election::Election;
 use pintle_config::error::ConfigError;
 use pintle_config::field::FieldTable;
 use pintle_config::flag::{FlagTable, Target};
@@ -30,7 +31,6 @@ use pintle_config::given::GivenFlags;
 use pintle_config::status::{self, Status};
 use pintle_config::{help, listing};
 use pintle_controllers_core::settings::LoopSettings;
-use pintle_daemon::program::election::Election;
 use pintle_daemon::program::serving::{Defaults, Serving, Tolerates};
 use pintle_daemon::serve::zpages::Encodings;
 use serde_json::{Map, Value};

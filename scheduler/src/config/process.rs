@@ -4,10 +4,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use pintle_api::leader::Timing;
 use pintle_api_types::duration::GoDuration;
+use pintle_api_types::lease::Timing;
 use pintle_api_types::rate::Rate;
-use pintle_daemon::program::election::Election;
+use pintle_config::election::Election;
 use serde::Deserialize;
 
 use super::{ConfigError, File, field};

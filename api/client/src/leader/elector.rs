@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{Api, PostParams};
+use pintle_api_types::jitter;
+use pintle_api_types::lease::Timing;
 
 use super::term::{Ask, Next, Term};
 use super::watch::LeaseWatch;
-use super::{JITTER, Timing, TimingError};
-use pintle_api_types::jitter;
+use super::{JITTER, TimingError, check, request_max, work_max};
 
 /// Reason why the lease could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -37,7 +38,7 @@ impl Elector {
         identity: String,
         timing: Timing,
     ) -> Result<Self, TimingError> {
-        let timing = timing.check()?;
+        let timing = check(timing)?;
         let term = Term::new(identity, name.to_owned(), timing.lease);
         Ok(Self { api: Api::namespaced(client, namespace), name: name.to_owned(), timing, term })
     }
@@ -72,7 +73,7 @@ impl Elector {
         loop {
             // Others count from when the API server took it, which may be long before its answer.
             let since = self.term.renewed().unwrap_or_else(Instant::now);
-            let end = (since + self.timing.work_max()).into();
+            let end = (since + work_max(self.timing)).into();
             let renewal = async {
                 tokio::time::sleep(pause).await;
                 while !self.attempt().await {
@@ -154,7 +155,7 @@ impl Elector {
         &self,
         request: impl Future<Output = kube::Result<A>>,
     ) -> Result<A, NoAnswer> {
-        let limit = self.timing.request_max();
+        let limit = request_max(self.timing);
         match tokio::time::timeout(limit, request).await {
             Ok(answer) => Ok(answer?),
             Err(_) => Err(NoAnswer::Late(limit)),

@@ -22,6 +22,7 @@ mod watch;
 use std::time::Duration;
 
 pub use elector::Elector;
+use pintle_api_types::lease::Timing;
 
 /// Longest spread of the wait between two attempts to acquire, as a factor.
 const JITTER: f64 = 1.2;
@@ -29,28 +30,6 @@ const JITTER: f64 = 1.2;
 const REQUEST_LEAST: Duration = Duration::from_secs(1);
 /// Time for the work to stop, before another process begins.
 const STOP: Duration = Duration::from_secs(1);
-
-/// Duration of a lease, how long its holder tries to renew it, how often a candidate tries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timing {
-    /// Others take over after this time without a change (`leaseDuration`).
-    pub lease: Duration,
-    /// The holder gives up after this time without a successful renewal (`renewDeadline`).
-    pub renew: Duration,
-    /// Wait between two attempts (`retryPeriod`).
-    pub retry: Duration,
-}
-
-impl Default for Timing {
-    /// The timings of Kubernetes' components.
-    fn default() -> Self {
-        Self {
-            lease: Duration::from_secs(15),
-            renew: Duration::from_secs(10),
-            retry: Duration::from_secs(2),
-        }
-    }
-}
 
 /// Timings with which two processes could lead at once, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -69,27 +48,25 @@ pub enum TimingError {
     RetryZero,
 }
 
-impl Timing {
-    // k8s: leaderelection.go NewLeaderElector
-    fn check(self) -> Result<Self, TimingError> {
-        match self {
-            _ if self.lease < Duration::from_secs(1) => Err(TimingError::LeaseTooShort),
-            _ if self.lease <= self.renew => Err(TimingError::RenewNotShorter),
-            _ if self.retry.is_zero() => Err(TimingError::RetryZero),
-            _ if self.renew <= self.retry.mul_f64(JITTER) => Err(TimingError::RetryNotShorter),
-            good => Ok(good),
-        }
+// k8s: leaderelection.go NewLeaderElector
+fn check(timing: Timing) -> Result<Timing, TimingError> {
+    match timing {
+        _ if timing.lease < Duration::from_secs(1) => Err(TimingError::LeaseTooShort),
+        _ if timing.lease <= timing.renew => Err(TimingError::RenewNotShorter),
+        _ if timing.retry.is_zero() => Err(TimingError::RetryZero),
+        _ if timing.renew <= timing.retry.mul_f64(JITTER) => Err(TimingError::RetryNotShorter),
+        good => Ok(good),
     }
+}
 
-    /// Timeout of one request.
-    // k8s: staging/src/k8s.io/client-go/tools/leaderelection/resourcelock/interface.go NewFromKubeconfig
-    fn request_max(self) -> Duration {
-        (self.renew / 2).max(REQUEST_LEAST)
-    }
+/// Timeout of one request.
+// k8s: staging/src/k8s.io/client-go/tools/leaderelection/resourcelock/interface.go NewFromKubeconfig
+fn request_max(timing: Timing) -> Duration {
+    (timing.renew / 2).max(REQUEST_LEAST)
+}
 
-    /// How long a holder works after it began its last renewal: as long as upstream's, which counts
-    /// from the answer, unless another process may begin before that.
-    fn work_max(self) -> Duration {
-        (self.renew + self.retry).min(self.lease.saturating_sub(STOP)).max(self.renew)
-    }
+/// How long a holder works after it began its last renewal: as long as upstream's, which counts
+/// from the answer, unless another process may begin before that.
+fn work_max(timing: Timing) -> Duration {
+    (timing.renew + timing.retry).min(timing.lease.saturating_sub(STOP)).max(timing.renew)
 }

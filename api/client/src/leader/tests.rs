@@ -9,10 +9,11 @@ use http_body_util::BodyExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::client::Body;
+use pintle_api_types::lease::Timing;
 use serde_json::{Value, json};
 
 use super::term::{Ask, Next, Term};
-use super::{Elector, Timing, TimingError};
+use super::{Elector, TimingError, check};
 
 const WALL: Timestamp = Timestamp::UNIX_EPOCH;
 /// Short, so that a hand-over does not take long; a lease has whole seconds.
@@ -31,14 +32,14 @@ fn timings_with_which_two_could_lead_are_refused() {
         renew: Duration::from_millis(renew),
         retry: Duration::from_millis(retry),
     };
-    assert_eq!(Timing::default().check(), Ok(Timing::default()));
+    assert_eq!(check(Timing::default()), Ok(Timing::default()));
     for (timing, error) in [
         (timing(999, 500, 100), TimingError::LeaseTooShort),
         (timing(10_000, 10_000, 2_000), TimingError::RenewNotShorter),
         (timing(15_000, 2_400, 2_000), TimingError::RetryNotShorter),
         (timing(15_000, 10_000, 0), TimingError::RetryZero),
     ] {
-        assert_eq!(timing.check(), Err(error), "{timing:?}");
+        assert_eq!(check(timing), Err(error), "{timing:?}");
     }
 }
 

@@ -10,7 +10,6 @@
 //! Owner: `main` of a component starts each part once. The parts know nothing of its work.
 
 pub mod credentials;
-pub mod election;
 pub mod ending;
 pub mod lease;
 pub mod port;

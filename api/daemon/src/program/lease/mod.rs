@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use pintle_api::leader::Elector;
 use pintle_api::{Access, ClientOptions};
+use pintle_config::election::Election;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::events::LeaderEvents;
 pub use self::health::LeaderHealth;
 use super::StartError;
-use super::election::Election;
 use crate::tasks;
 
 /// Time for the deciding thread to report how it ends, and for the last event.
@@ -252,7 +252,7 @@ mod tests {
     use http_body_util::BodyExt as _;
     use hyper::{Method, Response};
     use kube::client::Body;
-    use pintle_api::leader::Timing;
+    use pintle_api_types::lease::Timing;
     use serde_json::{Value, json};
 
     use super::*;
