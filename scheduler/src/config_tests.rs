@@ -1,8 +1,7 @@
 //! Configuration files: decoded fields, and the messages for invalid ones.
 
-use pintle_sched_core::config::Strategy;
-
 use pintle_sched_core::Plugin;
+use pintle_sched_core::config::Strategy;
 
 use super::*;
 

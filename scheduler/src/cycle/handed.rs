@@ -55,6 +55,7 @@ impl Scheduler {
 
 #[cfg(test)]
 mod tests {
+    use pintle_sched_core::Profile;
     use serde_json::json;
 
     use super::*;
@@ -62,7 +63,6 @@ mod tests {
         at, decide, knowing, node, pod, tell_all, with, without_second_look,
     };
     use crate::watch_event::Told;
-    use pintle_sched_core::Profile;
 
     #[test]
     fn pods_take_over_what_others_with_the_same_requests_left() {

@@ -14,13 +14,15 @@ use crate::watch_event::{Kind, Thing, Told};
 
 /// An out-of-tree plugin that calls a function of the test at each point.
 mod plugin {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use k8s_openapi::api::core::v1::Pod;
+
     use crate::framework::{
         Chosen, CycleState, Filter, Handle, NodeInfo, Permission, Permit, Plugins, Points,
         Registry, Rejection, Reserve, Score,
     };
-    use k8s_openapi::api::core::v1::Pod;
-    use std::cell::RefCell;
-    use std::rc::Rc;
 
     /// The function that is called.
     #[derive(Default)]

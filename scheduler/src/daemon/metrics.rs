@@ -14,14 +14,13 @@ use pintle_config::gates::GateState;
 use pintle_daemon::metrics::{
     ApiRequests, Leading, Names, Process, exposition, register_component,
 };
+use pintle_sched_core::{Plugin, Profile};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
-
-use pintle_sched_core::{Plugin, Profile};
 
 use super::batch_metrics::OfBatches;
 use super::device_metrics::OfConditions;

@@ -1,13 +1,14 @@
 //! Explanations of pods in clusters of a few nodes.
 
+use pintle_api_types::key::ObjectKey;
+use pintle_sched_core::Profile;
+use serde_json::{Value, json};
+
 use super::*;
 use crate::cycle::Scheduler;
 use crate::cycle::tests::{at, decide, tell_all, with};
 use crate::queue::Settings;
 use crate::watch_event::{Thing, Told};
-use pintle_api_types::key::ObjectKey;
-use pintle_sched_core::Profile;
-use serde_json::{Value, json};
 
 fn node(name: &str, cpu: &str, taints: Value) -> Thing {
     let node = json!({"metadata": {"name": name}, "spec": {"taints": taints},

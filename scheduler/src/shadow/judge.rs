@@ -5,10 +5,9 @@
 //! of its message is ours. Owner: the shadow. Bounds: see `nearby`.
 
 use k8s_openapi::api::core::v1::Pod;
+use pintle_api_types::object::key_of;
 use pintle_sched_core::select::sample_size;
 use pintle_sched_core::{Plugin, explain};
-
-use pintle_api_types::object::key_of;
 
 use super::nearby;
 use super::report::{Difference, Disagreement, Verdict};
