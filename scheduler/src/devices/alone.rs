@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{Node, NodeSelector};
 use k8s_openapi::api::resource::v1::{
     AllocationResult, Device, DeviceClass, ResourceClaim, ResourceSlice,
 };
+use pintle_cel::{Limits, Patterns, Selector, Unanswered};
 use pintle_sched_core::attempt_budget::AttemptBudget;
 use pintle_sched_core::{Cluster, Profile};
 
@@ -18,7 +19,6 @@ use super::allocate::{Failure, World, allocate};
 use super::offer::{Offers, Place, Slice, value};
 use super::selectors::Selectors;
 use super::usage::Usage;
-use pintle_cel::{Limits, Patterns, Selector, Unanswered};
 
 /// Fixed name of a shared device's part, which other allocators draw at random.
 pub const SHARE: &str = "share";

@@ -15,11 +15,11 @@ use k8s_openapi::api::resource::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use pintle_api_types::quantity::Amount;
+use pintle_cel::{self as cel, Map, Value, Version};
 
 use super::allocatable::{Take, Takes};
 use super::request::Request;
 use super::rules::{Rule, Rules};
-use pintle_cel::{self as cel, Map, Value, Version};
 
 /// Identity of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -11,6 +11,7 @@ use std::rc::Rc;
 
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim};
 use pintle_api_types::quantity::Amount;
+use pintle_cel::Limits;
 use pintle_sched_core::attempt_budget::Exhausted;
 
 use super::allocate::{RESULTS_MAX, World};
@@ -21,7 +22,6 @@ use super::pools::{Pool, State};
 use super::request::{ALL, Request, name};
 use super::selectors::Origin;
 use super::usage::Parts;
-use pintle_cel::Limits;
 
 /// Steps between two checks of the node's time limit.
 const STEPS_UNSEEN: u64 = 64;

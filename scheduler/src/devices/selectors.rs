@@ -13,10 +13,10 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use k8s_openapi::api::resource::v1::DeviceSelector;
+use pintle_cel::{Limits, Patterns, Selector, Unanswered};
 
 use super::offer::{Device, DeviceNumber};
 use super::search::Stop;
-use pintle_cel::{Limits, Patterns, Selector, Unanswered};
 
 /// Cached expressions of a namespace; those of classes share one such quota.
 const OF_NAMESPACE: usize = 64;

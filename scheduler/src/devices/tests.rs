@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use k8s_openapi::api::core::v1::NodeSelector;
 use k8s_openapi::api::resource::v1::{AllocationResult, DeviceClass, ResourceClaim};
+use pintle_cel::Limits;
 use pintle_sched_core::attempt_budget::AttemptBudget;
 use serde_json::{Value, json};
 
@@ -13,7 +14,6 @@ use super::allocate::{Failure, World, allocate};
 use super::offer::{Offers, Place, Slice};
 use super::selectors::Selectors;
 use super::usage::Usage;
-use pintle_cel::Limits;
 
 mod bounds;
 
