@@ -11,17 +11,17 @@
 //! how long the deciding loop could not run: two readings of the clock and of the thread's CPU use
 //! for each round of them and nothing while the agent is idle.
 
-use std::any::Any;
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
+use std::cell::Cell;
+use std::panic::PanicHookInfo;
 use std::pin::{Pin, pin};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
+use pintle_api_types::panics;
+pub use pintle_api_types::panics::{Panicked, catch, counted, panics};
 use prometheus_client::metrics::histogram::Histogram;
 use tokio::task::JoinHandle;
 
@@ -33,35 +33,25 @@ const SLOW_POLL: Duration = Duration::from_millis(50);
 const STALL_BUCKETS: [f64; 13] =
     [0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0];
 
-static PANICS: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
 static STALLS: OnceLock<Histogram> = OnceLock::new();
 static BUSY: OnceLock<Histogram> = OnceLock::new();
 
 thread_local! {
     /// The task that is being polled.
     static NAME: Cell<&'static str> = const { Cell::new("") };
-    /// Depth of `caught` around the code that runs.
-    static CATCHING: Cell<u32> = const { Cell::new(0) };
-    /// Place of the last panic of this thread, for the code that catches it.
-    static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
-
-/// A panic that was caught: its message and where it happened.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("panic: {0}")]
-pub struct Panicked(pub String);
 
 /// Writes panics to the log as one line each. The code that catches a panic logs it with its
 /// effect.
 pub fn log_panics() {
     std::panic::set_hook(Box::new(|info: &PanicHookInfo<'_>| {
-        let place = info.location().map(ToString::to_string).unwrap_or_default();
-        if CATCHING.get() > 0 {
-            return PLACE.set(Some(place));
+        if panics::is_catching() {
+            return panics::set_place(info.location());
         }
+        let place = info.location().map(ToString::to_string).unwrap_or_default();
         let task = current();
         counted(task);
-        tracing::error!(task, "panic: {}, at {place}", text(info.payload()));
+        tracing::error!(task, "panic: {}, at {place}", panics::message(info.payload()));
     }));
 }
 
@@ -70,16 +60,11 @@ pub fn log_panics() {
 pub fn keep_caught_quiet() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info: &PanicHookInfo<'_>| {
-        if CATCHING.get() == 0 {
+        if !panics::is_catching() {
             return before(info);
         }
-        PLACE.set(info.location().map(ToString::to_string));
+        panics::set_place(info.location());
     }));
-}
-
-/// Panics by the name of their task, since the start.
-pub fn panics() -> BTreeMap<&'static str, u64> {
-    PANICS.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 /// Each time that the deciding thread was busy: how long it did not return to its loop.
@@ -144,24 +129,6 @@ pub async fn caught<F: Future>(work: F) -> Result<F::Output, Panicked> {
     .await
 }
 
-/// Catches a panic of code that does not wait.
-pub fn catch<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
-    CATCHING.set(CATCHING.get() + 1);
-    // Half-done state of the panic is dropped with the task, or the process ends.
-    let done = catch_unwind(AssertUnwindSafe(work));
-    CATCHING.set(CATCHING.get() - 1);
-    done.map_err(|payload| {
-        let place = PLACE.take().map(|place| format!(", at {place}")).unwrap_or_default();
-        Panicked(format!("{}{place}", text(&*payload)))
-    })
-}
-
-/// Counts the panic of a task that continues without the work that panicked.
-pub fn counted(task: &'static str) {
-    let mut panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
-    *panics.entry(task).or_default() += 1;
-}
-
 fn end(name: &'static str, panic: &Panicked) -> ! {
     tracing::error!(
         task = name,
@@ -173,11 +140,6 @@ fn end(name: &'static str, panic: &Panicked) -> ! {
 fn current() -> &'static str {
     let name = NAME.get();
     if name.is_empty() { "unnamed" } else { name }
-}
-
-fn text(payload: &(dyn Any + Send)) -> &str {
-    let text = payload.downcast_ref::<&str>().copied();
-    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
 
 /// Work under a name.
@@ -275,7 +237,7 @@ mod tests {
         }));
         assert!(outcome.is_err_and(|panic: Panicked| panic.0.starts_with("of this")));
         assert_eq!(run(caught(async { 7 })), Ok(7));
-        assert_eq!(CATCHING.get(), 0);
+        assert!(!panics::is_catching());
     }
 
     /// The child process of the next test.

@@ -9,6 +9,8 @@
 //!   migration                    volumes of in-tree plugins, translated to CSI
 //!   ids                          names, instants and versions as types of their own
 //!   selector, strategic          labels, and patches as the API server applies them
+//!   lease                        durations of a leader's lease
+//!   panics                       panics that are caught, and how many there were
 //!   rng                          random numbers that a seed repeats, for simulations
 //!   quantity                     amounts of resources, exactly
 //!   float                        floating-point numbers as Go writes them
@@ -27,8 +29,10 @@ pub mod jitter;
 pub mod json_field;
 pub mod key;
 pub mod kind;
+pub mod lease;
 pub mod migration;
 pub mod object;
+pub mod panics;
 pub mod pod;
 pub mod quantity;
 pub mod rate;

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use pintle_api_types::key::ObjectKey;
-use pintle_daemon::tasks::{self, Panicked};
+use pintle_api_types::panics::{self, Panicked};
 use pintle_sched_core::attempt_budget::{AttemptBudget, Exhausted, Limits};
 
 use super::command::Fact;
@@ -201,7 +201,7 @@ impl Scheduler {
             return T::default();
         }
         let (commands, facts) = (self.commands.len(), self.facts.len());
-        match tasks::catch(|| work(self)) {
+        match panics::catch(|| work(self)) {
             Ok(done) => done,
             Err(panic) => {
                 self.commands.truncate(commands);
@@ -214,7 +214,7 @@ impl Scheduler {
 
     fn tear(&mut self, panic: &Panicked, now: Duration) {
         self.net.is_torn = true;
-        tasks::counted("scheduling");
+        panics::counted("scheduling");
         let pods: Vec<_> = self.net.under_way.iter().map(|(_, of)| of.key.as_str()).collect();
         let pods = if pods.is_empty() { "no pod".to_owned() } else { pods.join(", ") };
         tracing::error!("{panic}; scheduling {pods}; the cluster is read again");
@@ -223,7 +223,7 @@ impl Scheduler {
             self.net.setbacks.insert(uid, setback);
             let message = of_panic(panic);
             // The pod is set back even if its condition cannot be reported.
-            let _ = tasks::catch(|| self.say(&asked, "SchedulerError", message, None));
+            let _ = panics::catch(|| self.say(&asked, "SchedulerError", message, None));
         }
     }
 
@@ -240,7 +240,7 @@ impl Scheduler {
             let budget = &self.mirror.attempt_budget;
             let _ = budget.pay_at_once(1, "testing").and(budget.pay_bytes(1, "testing"));
         }
-        match tasks::catch(|| evaluate(&mut self.thinker, &mut self.mirror)) {
+        match panics::catch(|| evaluate(&mut self.thinker, &mut self.mirror)) {
             Ok(found) => self.within_budget().map(|()| found),
             // The panic left pods of a dry run in the cache.
             Err(panic) if self.mirror.is_changing.get() => {
@@ -249,7 +249,7 @@ impl Scheduler {
             Err(panic) => {
                 self.thinker = Thinker::default();
                 self.net.has_panicked = true;
-                tasks::counted("scheduling");
+                panics::counted("scheduling");
                 let pods = self.net.under_way.iter().map(|(_, asked)| asked.key.as_str());
                 let pods: Vec<_> = pods.collect();
                 tracing::error!("{panic}; evaluating {}", pods.join(", "));
@@ -340,8 +340,8 @@ impl Scheduler {
     /// under way of this one has to be over.
     pub fn succeed(&mut self, successor: &mut Self, now: Duration) {
         // This scheduler is torn: a failure here loses only what it would hand over.
-        let retired = tasks::catch(|| self.retire());
-        let setbacks = tasks::catch(|| {
+        let retired = panics::catch(|| self.retire());
+        let setbacks = panics::catch(|| {
             let mut setbacks = self.queue.setbacks();
             setbacks.extend(std::mem::take(&mut self.net.setbacks));
             setbacks

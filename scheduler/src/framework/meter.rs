@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use pintle_daemon::tasks::{self, Panicked};
+use pintle_api_types::panics::{self, Panicked};
 
 use super::attempt::Attempt;
 use super::points::{Nodes, Permission, Rejection};
@@ -56,8 +56,8 @@ impl Failed for () {
 
 /// Calls a plugin; a panic is counted and returned as an error.
 pub(super) fn asked<T>(plugin: &str, point: &str, run: impl FnOnce() -> T) -> Result<T, Panicked> {
-    tasks::catch(run).inspect_err(|panic| {
-        tasks::counted("plugin");
+    panics::catch(run).inspect_err(|panic| {
+        panics::counted("plugin");
         tracing::error!("running {point} plugin {plugin:?}: {panic}");
     })
 }
