@@ -7,9 +7,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use pintle_config::given;
+use pintle_scheduler_core::framework::Registry;
 
-use crate::framework::Registry;
-use crate::{app, daemon, explain_command, output, run, simulate};
+use crate::{daemon, explain, output, run, shadow, simulate};
 
 /// Kubernetes scheduler that looks at every node for every pod.
 #[derive(Parser)]
@@ -24,11 +24,11 @@ enum Command {
     /// Place the pending pods of a dump and tell where, why, and what would make the rest fit.
     Simulate(Box<simulate::Options>),
     /// Follow a cluster that kube-scheduler schedules and compare its decisions; writes nothing.
-    Shadow(app::Options),
+    Shadow(shadow::Options),
     /// Say why a pod of a live cluster has no place, or why it is where it is.
-    Explain(explain_command::ExplainOptions),
+    Explain(explain::ExplainOptions),
     /// Place pods on a live cluster as it is now, without doing it.
-    WhatIf(explain_command::WhatIfOptions),
+    WhatIf(explain::WhatIfOptions),
 }
 
 /// Runs the command line, with these plugins linked in.
@@ -58,9 +58,9 @@ pub fn command_line(registry: Registry) -> ExitCode {
 fn command(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Simulate(options) => simulate::run(&options),
-        Command::Shadow(options) => app::run(&options),
-        Command::Explain(options) => explain_command::explain(&options),
-        Command::WhatIf(options) => explain_command::what_if(&options),
+        Command::Shadow(options) => shadow::run(&options),
+        Command::Explain(options) => explain::explain(&options),
+        Command::WhatIf(options) => explain::what_if(&options),
     }
 }
 

@@ -18,18 +18,18 @@ use pintle_api::{Access, ClientOptions};
 use pintle_api_types::object::key_of;
 use pintle_daemon::tasks;
 use pintle_sched_core::Profile;
+use pintle_scheduler_core::cache::Mirror;
+use pintle_scheduler_core::diagnosis::Thinker;
+use pintle_scheduler_core::pod_fields::{has_claims, node_name, scheduler_name};
+use pintle_scheduler_core::watch_event::{KINDS, Kind, Thing, Told};
 use tokio::sync::mpsc;
 
-use crate::diagnosis::Thinker;
-use crate::mirror::Mirror;
 use crate::output;
-use crate::pod_fields::{has_claims, node_name, scheduler_name};
 use crate::simulate::load::{self, Dump};
 use crate::simulate::place::{Questions, Simulation, SimulationError};
 use crate::simulate::progress::Progress;
 use crate::simulate::{self, Format, NodeChanges, Source, object_name, priority, up_to};
 use crate::watch::{self, TOLD_MAX};
-use crate::watch_event::{KINDS, Kind, Thing, Told};
 
 /// Limit of pods to place: two thirds of those of the largest cluster that Kubernetes supports.
 const PODS_MAX: usize = 100_000;
@@ -103,9 +103,13 @@ pub fn explain(options: &ExplainOptions) -> Result<()> {
         let pods: kube::Api<Pod> = kube::Api::namespaced(clients, namespace);
         pods.get(name).await.with_context(|| format!("pod {namespace}/{name}"))
     })?;
-    let answer =
-        super::explain(&mut mirror, &mut Thinker::default(), &pod, options.node.as_deref())
-            .with_context(|| key_of(&pod).as_str().to_owned())?;
+    let answer = pintle_scheduler_core::explain::explain(
+        &mut mirror,
+        &mut Thinker::default(),
+        &pod,
+        options.node.as_deref(),
+    )
+    .with_context(|| key_of(&pod).as_str().to_owned())?;
     let text = match options.at.output {
         Format::Json => serde_json::to_string_pretty(&answer)? + "\n",
         Format::Table => answer.to_string(),
@@ -228,7 +232,7 @@ fn profile_for(at: &Where, pods: &[Pod]) -> Result<Profile> {
     };
     let shown = || path.display().to_string();
     let text = std::fs::read_to_string(path).with_context(shown)?;
-    crate::config::profile(&text, name).with_context(shown)
+    pintle_scheduler_core::config::profile(&text, name).with_context(shown)
 }
 
 /// Returns one of several copies of a pod, not placed yet.
@@ -285,7 +289,7 @@ fn profiles(at: &Where) -> Result<Vec<Profile>> {
     let Some(path) = &at.config else { return Ok(vec![Profile::default()]) };
     let shown = || path.display().to_string();
     let text = std::fs::read_to_string(path).with_context(shown)?;
-    crate::config::without_extenders(&text).with_context(shown)
+    pintle_scheduler_core::config::without_extenders(&text).with_context(shown)
 }
 
 fn on_cluster<T>(at: &Where, work: impl AsyncFnOnce(kube::Client) -> Result<T>) -> Result<T> {

@@ -23,18 +23,18 @@ use pintle_daemon::program::ending::{self, Ending};
 use pintle_daemon::program::lease::{Candidate, LeaderLease};
 use pintle_daemon::program::watchdog;
 use pintle_daemon::{logging, own_code, tasks};
+use pintle_scheduler_core::cycle::{Ended, Fact, Scheduler};
+use pintle_scheduler_core::framework::{Handle, Registry};
+use pintle_scheduler_core::watch_event::Told;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
 
 use self::rebuild::{Rebuilds, Watches};
 use self::start::{OfOthers, access, plugins};
-use crate::cycle::{Ended, Fact, Scheduler};
 use crate::daemon::Settings;
 use crate::daemon::serve::{self, Question, State};
-use crate::framework::{Handle, Registry};
-use crate::lanes::extender::Caller;
-use crate::lanes::{BoundBy, End, Lanes};
-use crate::watch_event::Told;
+use crate::dispatcher::extender::Caller;
+use crate::dispatcher::{BoundBy, End, Lanes};
 
 /// Limit of assumed pods without a confirmed binding.
 const AHEAD_MAX: usize = 4096;

@@ -11,13 +11,14 @@ use anyhow::{Context, Result};
 use pintle_api::{Access, ClientOptions};
 use pintle_daemon::{logging, tasks};
 use pintle_sched_core::Profile;
+use pintle_scheduler_core::config;
+use pintle_scheduler_core::shadow::{Followed, Shadow};
+use pintle_scheduler_core::watch_event::Told;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::shadow::{Followed, Shadow};
+use crate::output;
 use crate::watch::{self, TOLD_MAX};
-use crate::watch_event::Told;
-use crate::{config, output};
 
 /// Longest interval between two checks of waiting changes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -21,13 +21,12 @@ use k8s_openapi::api::storage::v1::{
 use pintle_api::informer::{FollowSpec, InformerObserver, ObjectSink, follow};
 use pintle_api_types::object::{Object, UnreadableObject};
 use pintle_daemon::tasks;
+use pintle_scheduler_core::lean::LeanPod;
+use pintle_scheduler_core::plugins::dynamicresources::rules::LeanRule;
+use pintle_scheduler_core::prune;
+use pintle_scheduler_core::watch_event::{Kind, Thing, Told};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
-
-use crate::devices::rules::LeanRule;
-use crate::lean::LeanPod;
-use crate::prune;
-use crate::watch_event::{Kind, Thing, Told};
 
 /// Events waiting for the deciding thread.
 pub const TOLD_MAX: usize = 512;

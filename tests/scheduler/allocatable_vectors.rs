@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Pod;
 use pintle_sched_core::filter::status::Status;
-use pintle_scheduler::allocatable_oracle::{Answer, Shared};
-use pintle_scheduler::watch_event::Thing;
+use pintle_scheduler_core::allocatable_oracle::{Answer, Shared};
+use pintle_scheduler_core::watch_event::Thing;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::{AllocationResult, DeviceClass, ResourceClaim, ResourceSlice};
-use pintle_scheduler::alone::{Alone, NoDevices, SHARE};
+use pintle_scheduler_core::plugins::dynamicresources::alone::{Alone, NoDevices, SHARE};
 use serde_json::{Value, json};
 
 use crate::generate::Dice;

@@ -16,7 +16,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
     LabelSelector, LabelSelectorRequirement, ObjectMeta, Time,
 };
 use k8s_openapi::jiff::Timestamp;
-use pintle_scheduler::config;
+use pintle_scheduler_core::config;
 use serde_json::{Value, json};
 
 use crate::compare::{compare, compare_preemption, only_differing};

@@ -6,7 +6,7 @@
 //! compared. `PINTLE_VECTOR_CASES` sets the number of expressions, `PINTLE_SEED` the first seed.
 
 use k8s_openapi::api::resource::v1::Device;
-use pintle_scheduler::alone;
+use pintle_scheduler_core::plugins::dynamicresources::alone;
 use serde_json::{Value, json};
 
 use crate::device_vectors::{Asked, ask, number_of_cases};

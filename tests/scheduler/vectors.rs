@@ -11,9 +11,9 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use k8s_openapi::api::core::v1::Pod;
-use pintle_scheduler::config;
-use pintle_scheduler::lean::LeanPod;
-use pintle_scheduler::prune::Prune;
+use pintle_scheduler_core::config;
+use pintle_scheduler_core::lean::LeanPod;
+use pintle_scheduler_core::prune::Prune;
 use serde_json::{Value, json};
 use xtask::upstream::Program;
 

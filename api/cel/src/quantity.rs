@@ -16,6 +16,7 @@ const SCALE_MIN: i32 = -9;
 /// A quantity.
 #[derive(Clone, Copy, Debug)]
 pub struct Quantity {
+    /// The exact amount.
     pub amount: Amount,
     /// Scale of upstream's 64-bit form, as a power of ten; `None` for its form of any size.
     scale: Option<i32>,
@@ -43,10 +44,12 @@ impl Quantity {
         Self::parse(&number.to_string()).map(|q| Self { scale: Some(0), ..q })
     }
 
+    /// Returns the sum.
     pub fn plus(self, other: Self) -> Self {
         self.summed(other, self.amount + other.amount)
     }
 
+    /// Returns the difference.
     pub fn minus(self, other: Self) -> Self {
         self.summed(other, self.amount.minus(other.amount))
     }

@@ -20,25 +20,41 @@ const SEEN_BYTES: u64 = 32;
 /// A value.
 #[derive(Clone, Debug)]
 pub enum Value {
+    /// `null`.
     Null,
+    /// `bool`.
     Bool(bool),
+    /// `int`.
     Int(i64),
+    /// `uint`.
     Uint(u64),
+    /// `double`.
     Double(f64),
+    /// `string`.
     Str(Rc<str>),
+    /// `bytes`.
     Bytes(Rc<[u8]>),
+    /// `list`.
     List(Rc<[Value]>),
+    /// `map`.
     Map(Rc<Map>),
+    /// A quantity of Kubernetes.
     Quantity(Quantity),
+    /// A semantic version.
     Version(Rc<Version>),
+    /// `timestamp`.
     Time(Time),
-    /// Nanoseconds.
+    /// `duration`, in nanoseconds.
     Duration(i64),
+    /// An IP address.
     Address(IpAddr),
+    /// A network in CIDR notation.
     Network(Network),
+    /// A URL.
     Url(Rc<Url>),
     /// The name of a format.
     Format(&'static str),
+    /// `optional`: a value, or none.
     Optional(Option<Rc<Value>>),
     /// The name of a type.
     Type(&'static str),

@@ -11,9 +11,9 @@ use pintle_sched_core::filter::status::Status;
 use pintle_sched_core::requests::PodRequests;
 use pintle_sched_core::select::RowPlugin as _;
 
-use crate::devices::DeviceGates;
-use crate::devices::allocatable::on_node;
-use crate::mirror::Mirror;
+use crate::cache::Mirror;
+use crate::plugins::dynamicresources::DeviceGates;
+use crate::plugins::dynamicresources::allocatable::on_node;
 use crate::watch_event::Thing;
 
 /// A cluster of one node, with DRANodeAllocatableResources on.

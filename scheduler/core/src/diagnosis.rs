@@ -31,15 +31,15 @@ use pintle_sched_core::{Plugin, Profile};
 use self::refusal::look;
 use self::words::{DISABLED, of_claims, with_preemption};
 pub use self::words::{without_candidate, without_preemption};
-use crate::devices::known::Devices;
-use crate::devices::look::DeviceClaims;
-use crate::devices::row::OfDevices;
+use crate::cache::Mirror;
 use crate::extender::consulted;
 use crate::framework::pods::WholePods;
 use crate::framework::{Attempt, Name};
-use crate::mirror::Mirror;
 use crate::placement::Placement;
-use crate::volumes::{Claims, OfPlugin, Refused, Volumes};
+use crate::plugins::dynamicresources::known::Devices;
+use crate::plugins::dynamicresources::look::DeviceClaims;
+use crate::plugins::dynamicresources::row::OfDevices;
+use crate::plugins::volumes::{Claims, OfPlugin, Refused, Volumes};
 
 /// A pod under decision.
 #[derive(Clone, Debug)]

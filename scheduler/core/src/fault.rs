@@ -4,32 +4,32 @@
 //! tests, by thread; empty in builds without tests.
 
 /// Points, in the order in which an attempt passes them.
-#[cfg(test)]
-pub(crate) const POINTS: [&str; 8] =
+#[cfg(any(test, feature = "testing"))]
+pub const POINTS: [&str; 8] =
     ["filter", "beside", "score", "dry run", "devices", "permit", "make", "event"];
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 thread_local! {
     static ARMED: std::cell::Cell<Option<(&'static str, usize)>> =
         const { std::cell::Cell::new(None) };
 }
 
 /// Makes the point panic after so many passes.
-#[cfg(test)]
-pub(crate) fn arm(point: &'static str, after: usize) {
+#[cfg(any(test, feature = "testing"))]
+pub fn arm(point: &'static str, after: usize) {
     ARMED.set(Some((point, after)));
 }
 
 /// Disarms the point; true if the panic has not happened.
-#[cfg(test)]
-pub(crate) fn disarm() -> bool {
+#[cfg(any(test, feature = "testing"))]
+pub fn disarm() -> bool {
     ARMED.take().is_some()
 }
 
 /// A point is passed.
 #[inline]
 pub(crate) fn pass(_point: &str) {
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     match ARMED.get() {
         Some((point, 0)) if point == _point => {
             ARMED.set(None);

@@ -15,7 +15,7 @@ use pintle_sched_core::select::RowPlugin;
 use pintle_sched_core::snapshot::View;
 use pintle_sched_core::{Plugin, Profile};
 
-use crate::mirror::Mirror;
+use crate::cache::Mirror;
 
 /// Candidate nodes of a group.
 #[derive(Clone, Debug, Default)]

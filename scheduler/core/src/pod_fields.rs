@@ -18,7 +18,7 @@ pub struct PodRef {
 }
 
 /// The scheduler that a pod names.
-pub(crate) fn scheduler_name(pod: &Pod) -> &str {
+pub fn scheduler_name(pod: &Pod) -> &str {
     let name = pod.spec.as_ref().and_then(|spec| spec.scheduler_name.as_deref());
     name.filter(|name| !name.is_empty()).unwrap_or("default-scheduler")
 }
@@ -41,7 +41,7 @@ pub(crate) fn is_over(pod: &Pod) -> bool {
 }
 
 /// Returns true if volumes or devices may tie the pod to nodes.
-pub(crate) fn has_claims(pod: &Pod) -> bool {
+pub fn has_claims(pod: &Pod) -> bool {
     let spec = pod.spec.as_ref();
     let mut volumes = spec.and_then(|s| s.volumes.as_ref()).into_iter().flatten();
     let claims = spec.and_then(|s| s.resource_claims.as_ref());

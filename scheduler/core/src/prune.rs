@@ -16,7 +16,7 @@ use k8s_openapi::api::storage::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::devices::extended::EXTENDED;
+use crate::plugins::dynamicresources::extended::EXTENDED;
 
 /// A kind with fields to drop.
 pub trait Prune {

@@ -9,11 +9,10 @@
 use std::sync::Arc;
 
 use pintle_daemon::metrics::Names;
+use pintle_scheduler_core::cycle::Batches;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-
-use crate::cycle::Batches;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Tried {

@@ -15,6 +15,9 @@ use pintle_daemon::metrics::{
     ApiRequests, Leading, Names, Process, exposition, register_component,
 };
 use pintle_sched_core::{Plugin, Profile};
+use pintle_scheduler_core::cycle::Batches;
+use pintle_scheduler_core::queue::{Moved, Place};
+use pintle_scheduler_core::watch_event::Kind;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
@@ -27,9 +30,6 @@ use super::device_metrics::OfConditions;
 use super::group_metrics::OfGroups;
 pub use super::net_metrics::NetMetrics;
 use super::plugin_metrics::OfPlugins;
-use crate::cycle::Batches;
-use crate::queue::{Moved, Place};
-use crate::watch_event::Kind;
 
 const SLI_HELP: &str = "[BETA] E2e latency for a pod being scheduled, from the time the pod enters \
     the scheduling queue and might involve multiple scheduling attempts.";

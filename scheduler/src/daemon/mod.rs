@@ -36,15 +36,15 @@ use pintle_config::{help, listing, status};
 use pintle_daemon::program::serving::{Defaults, Serving, Tolerates};
 use pintle_daemon::serve::zpages::Encodings;
 use pintle_sched_core::Profile;
+use pintle_scheduler_core::config::{self, Process};
+use pintle_scheduler_core::extender::Extender;
+use pintle_scheduler_core::framework::{Chosen, Registry};
+use pintle_scheduler_core::groups::GroupGates;
+use pintle_scheduler_core::plugins::dynamicresources::DeviceGates;
+use pintle_scheduler_core::queue::Settings as QueueSettings;
 use serde_json::{Map, Value, json};
 
-use crate::config::{self, Process};
-use crate::devices::DeviceGates;
-use crate::extender::Extender;
-use crate::framework::{Chosen, Registry};
-use crate::groups::GroupGates;
-use crate::lanes;
-use crate::queue::Settings as QueueSettings;
+use crate::dispatcher;
 
 /// kube-scheduler's command line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -243,7 +243,7 @@ fn file(given: &GivenFlags, registry: &Registry) -> Result<FromFile, ConfigError
     let bad = |error: config::ConfigError| wrong("--config", path, error.to_string(), remedy);
     let (profiles, chosen) = config::profiles_with(&text, registry).map_err(bad)?;
     let process = config::process(&text).map_err(bad)?;
-    let access = |extender: &Extender| lanes::extender::access(extender).map(|_| ());
+    let access = |extender: &Extender| dispatcher::extender::access(extender).map(|_| ());
     let extenders = config::extenders(&text, access).map_err(bad)?;
     let written = config::written(&text).map_err(bad)?;
     let without_effect = config::without_effect(&text, registry).map_err(bad)?;

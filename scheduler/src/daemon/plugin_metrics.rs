@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pintle_daemon::metrics::Names;
+use pintle_scheduler_core::framework::Meter;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::metrics::histogram::Histogram;
 
 use super::serve::State;
-use crate::framework::meter::Meter;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Ran {

@@ -10,8 +10,7 @@ use std::fmt::Write as _;
 use hyper::body::Bytes;
 use pintle_api_types::float::go_float;
 use pintle_daemon::serve::body::{Closed, Sink};
-
-use crate::declared::{Declaration, Row};
+use pintle_scheduler_core::declared::{Declaration, Row};
 
 /// Size at which a piece of the answer is sent.
 const PIECE_BYTES: usize = 32 * 1024;

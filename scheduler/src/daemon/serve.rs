@@ -25,13 +25,13 @@ use pintle_daemon::serve::checks::Checks;
 use pintle_daemon::serve::query::Query;
 use pintle_daemon::serve::zpages::Encodings;
 use pintle_daemon::tasks;
+use pintle_scheduler_core::declared::Row;
+use pintle_scheduler_core::explain::{Explanation, Unexplained};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
 use super::metrics::SchedulerMetrics;
 use super::{Settings, resources};
-use crate::declared::Row;
-use crate::explain::{Explanation, Unexplained};
 
 const COMPONENT: &str = "kube-scheduler";
 /// Paths that `/statusz` lists: those of kube-scheduler, which omits itself.

@@ -4,12 +4,12 @@ use pintle_daemon::program::port::denied;
 use pintle_daemon::serve::checks::Checks;
 use pintle_daemon::serve::query::Query;
 use pintle_daemon::serve::secure::{Denial, Object, Wanted};
+use pintle_scheduler_core::groups::GroupGates;
+use pintle_scheduler_core::plugins::dynamicresources::DeviceGates;
+use pintle_scheduler_core::testing::{at, knowing, node, pod};
 
 use super::serve::{Question, State};
 use super::*;
-use crate::cycle::tests::{at, knowing, node, pod};
-use crate::devices::DeviceGates;
-use crate::groups::GroupGates;
 
 fn run(args: &[&str]) -> Result<Settings, Vec<String>> {
     let args: Vec<String> = args.iter().map(ToString::to_string).collect();

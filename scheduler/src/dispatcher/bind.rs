@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::core::Status;
+use pintle_scheduler_core::cycle::command::Ended;
+use pintle_scheduler_core::framework::Attempt;
+use pintle_scheduler_core::pod_fields::PodRef;
 use serde::Serialize;
 
 use super::extender::{self, Caller};
 use super::status::StatusLane;
 use super::{BindEnd, BoundBy, End, Owed, path_of, post};
-use crate::cycle::command::Ended;
-use crate::framework::Attempt;
-use crate::pod_fields::PodRef;
 
 /// Longest wait for one answer, the wait for the request's turn included.
 const ANSWER_MAX: Duration = Duration::from_secs(600);
@@ -251,11 +251,11 @@ mod tests {
 
     use kube::client::Body;
     use pintle_api_types::key::ObjectKey;
+    use pintle_scheduler_core::extender::Extender;
     use serde_json::{Value, json};
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::extender::Extender;
 
     /// An API server that accepts every binding.
     fn takes_all() -> kube::Client {

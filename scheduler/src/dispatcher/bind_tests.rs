@@ -6,13 +6,13 @@ use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
 use http_body_util::BodyExt as _;
 use kube::client::Body;
+use pintle_scheduler_core::config;
+use pintle_scheduler_core::cycle::Scheduler;
+use pintle_scheduler_core::framework::{CycleState, Handle, Points, PreBind, Registry};
+use pintle_scheduler_core::testing::{decide, node, pod, tell_all, without_second_look};
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::config;
-use crate::cycle::Scheduler;
-use crate::cycle::tests::{decide, node, pod, tell_all, without_second_look};
-use crate::framework::{CycleState, Handle, Points, PreBind, Registry};
 
 const FILE: &str = "apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration

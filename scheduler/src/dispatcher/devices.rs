@@ -18,15 +18,14 @@ use k8s_openapi::api::resource::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use pintle_scheduler_core::cycle::Reserve;
+use pintle_scheduler_core::plugins::dynamicresources::extended::is_of_resources;
+use pintle_scheduler_core::plugins::dynamicresources::known::{allocation, uid};
+use pintle_scheduler_core::plugins::dynamicresources::look::is_reserved;
+use pintle_scheduler_core::plugins::dynamicresources::request::name;
+use pintle_scheduler_core::pod_fields::PodRef;
 use serde_json::json;
 use tokio::sync::Mutex;
-
-use crate::cycle::Reserve;
-use crate::devices::extended::is_of_resources;
-use crate::devices::known::{allocation, uid};
-use crate::devices::look::is_reserved;
-use crate::devices::request::name;
-use crate::pod_fields::PodRef;
 
 /// Finalizer of an allocated claim: it must be deallocated before it is deleted.
 // k8s: staging/src/k8s.io/api/resource/v1/types.go Finalizer

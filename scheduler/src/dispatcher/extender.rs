@@ -12,11 +12,12 @@ use hyper::{Method, Request, StatusCode};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::client::Body;
 use pintle_api::{Access, ClientOptions, Cluster, Data, User};
+use pintle_scheduler_core::cycle::command::Ended;
+use pintle_scheduler_core::extender::{
+    Answer, Consult, Consulted, Extender, Question, Victims, consulted, wire,
+};
+use pintle_scheduler_core::pod_fields::PodRef;
 use serde_json::Value;
-
-use crate::cycle::command::Ended;
-use crate::extender::{Answer, Consult, Consulted, Extender, Question, Victims, consulted, wire};
-use crate::pod_fields::PodRef;
 
 /// Longest answer that is accepted.
 pub const ANSWER_BYTES: usize = 64 << 20;

@@ -1,12 +1,12 @@
 //! Extenders, called over real connections.
 
 use pintle_api_types::key::ObjectKey;
+use pintle_scheduler_core::extender::ManagedResource;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
-use crate::extender::ManagedResource;
 
 /// A server that answers each path with a status and a body; requests are sent to the channel.
 async fn server(

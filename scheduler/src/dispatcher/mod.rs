@@ -37,6 +37,12 @@ use kube::api::{DeleteParams, Preconditions};
 use pintle_api::Clients;
 use pintle_api_types::key::ObjectKey;
 use pintle_daemon::tasks;
+use pintle_scheduler_core::cycle::command::{Command, Ended, Evicted, Note};
+use pintle_scheduler_core::cycle::{Reserve, Reserved, Written};
+use pintle_scheduler_core::extender::{Consult, Consulted};
+use pintle_scheduler_core::framework::Attempt;
+use pintle_scheduler_core::plugins::volumes::bind::Write;
+use pintle_scheduler_core::pod_fields::PodRef;
 use serde::Serialize;
 use serde::de::IgnoredAny;
 use tokio::sync::{Semaphore, mpsc};
@@ -46,12 +52,6 @@ use self::extender::Caller;
 use self::groups::GroupLane;
 use self::notes::Notes;
 use self::status::StatusLane;
-use crate::cycle::command::{Command, Ended, Evicted, Note};
-use crate::cycle::{Reserve, Reserved, Written};
-use crate::extender::{Consult, Consulted};
-use crate::framework::Attempt;
-use crate::pod_fields::PodRef;
-use crate::volumes::bind::Write;
 
 /// Content type of requests.
 const JSON: &str = "application/json";

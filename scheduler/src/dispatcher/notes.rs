@@ -16,13 +16,13 @@ use k8s_openapi::api::events::v1::Event;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use pintle_daemon::tasks;
+use pintle_scheduler_core::cycle::command::{Note, Related};
+use pintle_scheduler_core::pod_fields::PodRef;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use self::book::{Book, Loss, Request, WAITING_MAX, Written};
 use super::post;
-use crate::cycle::command::{Note, Related};
-use crate::pod_fields::PodRef;
 
 /// Concurrent requests.
 const SINKS: usize = 8;

@@ -6,10 +6,10 @@
 // k8s: pkg/scheduler/framework/plugins/dynamicresources/nodeallocatabledynamicresources.go
 
 use k8s_openapi::api::core::v1::NodeAllocatableResourceClaimStatus;
+use pintle_scheduler_core::pod_fields::PodRef;
 use serde_json::{Value, json};
 
 use super::{path_of, status};
-use crate::pod_fields::PodRef;
 
 /// Writes the entries.
 ///

@@ -17,13 +17,13 @@ use pintle_api_types::fair::FairQueue;
 use pintle_api_types::object::key_of;
 use pintle_api_types::request::PatchForm;
 use pintle_daemon::tasks;
+use pintle_scheduler_core::kept::KeptPod;
+use pintle_scheduler_core::lean::LeanPod;
+use pintle_scheduler_core::pod_fields::PodRef;
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 
 use super::path_of;
-use crate::kept::KeptPod;
-use crate::lean::LeanPod;
-use crate::pod_fields::PodRef;
 
 /// Number of tries of a write, and the first pause.
 const TRIES_MAX: u32 = 4;
@@ -286,10 +286,13 @@ mod tests {
         };
         let client = kube::Client::new(tower::service_fn(answer), "default");
         let lane = Rc::new(StatusLane::new(client));
-        let mut scheduler = crate::cycle::tests::knowing(vec![crate::cycle::tests::pod("p", "1")]);
+        let mut scheduler =
+            pintle_scheduler_core::testing::knowing(vec![pintle_scheduler_core::testing::pod(
+                "p", "1",
+            )]);
         while scheduler.decide_next(Duration::ZERO) {}
         let status = scheduler.take_commands().into_iter().find_map(|command| match command {
-            crate::cycle::Command::Status { pod, condition, nominated } => {
+            pintle_scheduler_core::cycle::Command::Status { pod, condition, nominated } => {
                 Some((pod, condition, nominated))
             }
             _ => None,
@@ -321,7 +324,7 @@ mod tests {
             Ok::<_, std::convert::Infallible>(answer)
         };
         let lane = StatusLane::new(kube::Client::new(tower::service_fn(answer), "default"));
-        let shelf = crate::kept::Shelf::default();
+        let shelf = pintle_scheduler_core::kept::Shelf::default();
         let put = |namespace: &str, name: &str| {
             let pod = json!({"metadata": {"namespace": namespace, "name": name, "uid": name},
                 "spec": {"containers": []}});

@@ -11,9 +11,8 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
+use pintle_scheduler_core::plugins::volumes::bind::{BY_CONTROLLER, Target, Write};
 use serde_json::{Value, json};
-
-use crate::volumes::bind::{BY_CONTROLLER, Target, Write};
 
 /// Writes them, while that is wanted. Returns their new versions, fewer if one failed, and the
 /// error.

@@ -14,16 +14,16 @@ use std::time::Duration;
 use anyhow::Result;
 use pintle_api::Clients;
 use pintle_daemon::tasks;
+use pintle_scheduler_core::cycle::Scheduler;
+use pintle_scheduler_core::framework::Handle;
+use pintle_scheduler_core::groups::Groups;
+use pintle_scheduler_core::watch_event::Told;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::{Running, start};
-use crate::cycle::Scheduler;
 use crate::daemon::Settings;
-use crate::framework::Handle;
-use crate::groups::Groups;
 use crate::watch::{self, TOLD_MAX};
-use crate::watch_event::Told;
 
 /// Longest wait for bindings in flight. Later answers would count as the successor's.
 const DRAIN_MAX: Duration = Duration::from_secs(10);

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use anyhow::Result;
 use pintle_api::Access;
 use pintle_daemon::program::credentials;
+use pintle_scheduler_core::config::Process;
+use pintle_scheduler_core::framework::{Handle, Plugins, Registry};
 
-use crate::config::Process;
 use crate::daemon::Settings;
 use crate::daemon::plugin_metrics::OfProfile;
 use crate::daemon::serve::State;
-use crate::framework::{Handle, Plugins, Registry};
 
 /// Out-of-tree plugins, by profile.
 pub(super) type OfOthers = Vec<Option<Rc<Plugins>>>;

@@ -2,14 +2,14 @@
 
 use std::cell::{Cell, RefCell};
 
+use pintle_scheduler_core::config::Process;
+use pintle_scheduler_core::watch_event::KINDS;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
-use crate::config::Process;
 use crate::daemon::{Command, parse};
-use crate::watch;
 
 const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
@@ -153,7 +153,7 @@ async fn who_may_not_list_all_of_the_cluster_leaves_the_lease_to_others() {
         let (work, _) = begin(&shared, &[]).await;
         let looks = async {
             // Everything is synced except the slices, whose list was rejected again.
-            shared.until("watch=true", watch::KINDS.len() - 1).await;
+            shared.until("watch=true", KINDS.len() - 1).await;
             shared.until(SLICES, 2).await;
             assert_eq!(shared.count(LEASES), 0, "{:?}", shared.asked);
             shared.is_allowed.set(true);
@@ -184,10 +184,10 @@ async fn cluster_is_read_again_after_a_panic_that_tore_the_cache_and_good_pods_a
     let shared = Rc::clone(&server);
     let test = tasks.run_until(async move {
         let (work, state) = begin(&shared, &["--leader-elect=false"]).await;
-        crate::fault::arm("permit", 0);
+        pintle_scheduler_core::fault::arm("permit", 0);
         let looks = async {
             shared.until("POST /api/v1/namespaces/d/pods/good/binding", 1).await;
-            assert!(!crate::fault::disarm(), "it panicked");
+            assert!(!pintle_scheduler_core::fault::disarm(), "it panicked");
             assert_eq!(shared.count("POST /api/v1/namespaces/d/pods/bad/binding"), 0);
             assert_eq!(shared.count("GET /api/v1/nodes? "), 2, "{:?}", shared.asked);
             assert!(state.metrics.text().contains("pintle_scheduler_cache_rebuilds_total 1"));

@@ -11,9 +11,12 @@
 mod error;
 mod kinds;
 
+use error::of_file;
+pub use error::{LoadError, MoreMistakes};
 use k8s_openapi::Resource;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{Metadata, api};
+use kinds::{group_of, missing_type, quantities_as_text, unknown_fields};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -24,10 +27,6 @@ use super::dump::{ByName, object_name, pod_name};
 use super::read::text_of;
 use super::valid::flaws::{Flaws, cut, cut_quotes};
 use super::{defaults, ending, valid, yaml};
-
-use error::of_file;
-pub use error::{LoadError, MoreMistakes};
-use kinds::{group_of, missing_type, quantities_as_text, unknown_fields};
 
 /// Longest name of a node or pod.
 // k8s: staging/src/k8s.io/apimachinery/pkg/util/validation/validation.go DNS1123SubdomainMaxLength

@@ -23,13 +23,11 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 
 use anyhow::Context;
-use pintle_sched_core::Profile;
-
+pub(crate) use dump::{Source, object_name};
 use load::Dump;
+use pintle_sched_core::Profile;
 use place::{Questions, Simulation};
 use progress::Progress;
-
-pub(crate) use dump::{Source, object_name};
 pub(crate) use read::read;
 
 use crate::output;
@@ -173,6 +171,6 @@ fn profile(options: &Options) -> anyhow::Result<Profile> {
     };
     let text =
         String::from_utf8(read("--config", path)?).with_context(|| path.display().to_string())?;
-    crate::config::profile(&text, options.scheduler_name.as_deref())
+    pintle_scheduler_core::config::profile(&text, options.scheduler_name.as_deref())
         .with_context(|| path.display().to_string())
 }

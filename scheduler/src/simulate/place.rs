@@ -16,19 +16,18 @@ use pintle_sched_core::remedy::{self, Remedy};
 use pintle_sched_core::select::{self, Detail, Scratch};
 use pintle_sched_core::snapshot::Cluster;
 use pintle_sched_core::{Plugin, Profile};
+use pintle_scheduler_core::pod_fields::{has_claims, scheduler_name};
 use serde::Serialize;
-
-pub use super::outcome::{NodeAnswer, Placed, Preemption, Unplaced, Why};
 
 use super::defaults::assumed::Assumption;
 use super::defaults::{self, admission};
 use super::dump::{Dump, pod_name};
 use super::load::LoadError;
 use super::notes;
+pub use super::outcome::{NodeAnswer, Placed, Preemption, Unplaced, Why};
 use super::progress::Progress;
 use super::report::capacity::{self, Fragmentation, Shape};
 use super::valid::flaws::cut_quotes;
-use crate::pod_fields::{has_claims, scheduler_name};
 
 /// Limit of passes over pods that did not fit: each needs a placement in the previous one.
 const PASSES_MAX: usize = 16;

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pintle_api_types::key::ObjectKey;
 use pintle_api_types::object::{PrunedMeta, key_of};
+use pintle_api_types::symbol::Symbol;
 use proptest::prelude::*;
 use serde::Deserialize;
 
@@ -13,7 +15,7 @@ use super::backoff::CLIENT_GO;
 use super::error::InformerError;
 use super::reflector::{EventKind, FirstList, ListAt, ListPlan, Reflector, ReflectorPlan};
 use super::store::{Listed, ObjectStore};
-use super::{ObjectChange, ObjectKey, Subscription, Symbol};
+use super::{ObjectChange, Subscription};
 
 const LONG: Duration = Duration::from_secs(400);
 const SHORT: Duration = Duration::from_millis(10);

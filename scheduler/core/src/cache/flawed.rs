@@ -12,7 +12,7 @@ use pintle_api_types::key::ObjectKey;
 use pintle_sched_core::snapshot::objects::PodSpec;
 
 use super::Mirror;
-use crate::devices::allocatable::with_devices;
+use crate::plugins::dynamicresources::allocatable::with_devices;
 use crate::watch_event::Kind;
 
 /// Objects with an error now.

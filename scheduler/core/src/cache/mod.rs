@@ -36,15 +36,15 @@ use self::kinds::{is_of_devices, is_of_volumes};
 pub(crate) use self::step::Aside;
 pub use self::step::{Hidden, Step};
 use crate::declared::{BoundPod, Declarations, Row};
-use crate::devices::known::Devices;
-use crate::devices::look::{DeviceClaims, DeviceLimits};
 use crate::framework::WholeNodes;
 use crate::framework::pods::WholePods;
 use crate::groups::Groups;
 use crate::kept::{KeptPod, Shelf};
+use crate::plugins::dynamicresources::known::Devices;
+use crate::plugins::dynamicresources::look::{DeviceClaims, DeviceLimits};
+use crate::plugins::volumes::bind::{Progress, Write};
+use crate::plugins::volumes::{Claims, Refused, Volumes};
 use crate::pod_fields::{is_over, node_name, nominated_node, scheduler_name};
-use crate::volumes::bind::{Progress, Write};
-use crate::volumes::{Claims, Refused, Volumes};
 use crate::watch_event::{KINDS, Kind, Thing, Told};
 
 /// A nominated pod.

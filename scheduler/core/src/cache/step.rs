@@ -11,8 +11,8 @@ use pintle_sched_core::intern::Str;
 use pintle_sched_core::snapshot::objects::{NodeSpec, PodSpec};
 
 use super::{Mirror, Nominee};
-use crate::devices::users::Away;
-use crate::volumes::users::Lifted;
+use crate::plugins::dynamicresources::users::Away;
+use crate::plugins::volumes::users::Lifted;
 
 /// A change of one pod or one node.
 #[derive(Clone, Debug)]

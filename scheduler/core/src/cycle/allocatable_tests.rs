@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::device_tests::{answer, claim, class, has, read, reserves, user};
 use super::tests::{at, bound, condition, decide, node, pod, tell_all, with, without_second_look};
 use super::*;
-use crate::devices::DeviceGates;
+use crate::plugins::dynamicresources::DeviceGates;
 use crate::watch_event::{Thing, Told};
 
 const ON: DeviceGates = DeviceGates { taint_rules: false, lists: false, allocatable: true };

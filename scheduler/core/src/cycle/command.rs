@@ -9,12 +9,12 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use pintle_sched_core::attempt_budget::Limit;
 
-use crate::devices::row::Reserve;
 use crate::extender::Consult;
 use crate::framework::Attempt;
 use crate::kept::KeptPod;
+use crate::plugins::dynamicresources::row::Reserve;
+use crate::plugins::volumes::bind::Write;
 use crate::pod_fields::PodRef;
-use crate::volumes::bind::Write;
 
 /// The `related` object of an event.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

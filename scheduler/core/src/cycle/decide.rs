@@ -15,10 +15,10 @@ use pintle_sched_core::{Plugin, explain};
 use super::command::{Command, Fact, Note};
 use super::consult::Said;
 use super::{Asked, Scheduler, Uid};
+use crate::cache::flawed::in_full;
+use crate::cache::{Nominee, Step};
 use crate::diagnosis::{Asking, Diagnosis};
 use crate::framework::{Attempt, Room, Stopped};
-use crate::mirror::flawed::in_full;
-use crate::mirror::{Nominee, Step};
 use crate::pod_fields::PodRef;
 use crate::queue::Rejectors;
 

@@ -8,8 +8,8 @@ use super::tests::{
     at, bound, condition, decide, knowing, node, tell_all, with, without_second_look,
 };
 use super::*;
-use crate::devices::ready;
 use crate::groups::{GroupGates, Groups};
+use crate::plugins::dynamicresources::ready;
 use crate::pod_fields::PodRef;
 use crate::watch_event::{Kind, Thing, Told};
 

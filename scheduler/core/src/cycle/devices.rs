@@ -13,12 +13,8 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
-use k8s_openapi::api::core::v1::{
-    ContainerExtendedResourceRequest, NodeAllocatableResourceClaimStatus,
-};
-use k8s_openapi::api::resource::v1::{
-    AllocationResult, ResourceClaim, ResourceClaimConsumerReference,
-};
+use k8s_openapi::api::core::v1::NodeAllocatableResourceClaimStatus;
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use pintle_api_types::object::key_of;
 use pintle_sched_core::Plugin;
 use pintle_sched_core::hint::Event;
@@ -29,13 +25,14 @@ use super::command::{Command, Fact};
 use super::decide::pod_ref;
 use super::permit::PREEMPTED;
 use super::{Asked, Scheduler, Uid};
-use crate::devices::allocatable::on_node;
-use crate::devices::extended::is_of_resources;
-use crate::devices::groups::reserved;
-use crate::devices::known::{Devices, allocation, uid as uid_of};
-use crate::devices::look::is_reserved;
-use crate::devices::ready::{self, Readiness};
 use crate::groups::OfGroup;
+use crate::plugins::dynamicresources::allocatable::on_node;
+use crate::plugins::dynamicresources::extended::is_of_resources;
+use crate::plugins::dynamicresources::groups::reserved;
+use crate::plugins::dynamicresources::known::{Devices, allocation, uid as uid_of};
+use crate::plugins::dynamicresources::look::is_reserved;
+use crate::plugins::dynamicresources::ready::{self, Readiness};
+use crate::plugins::dynamicresources::row::Reserve;
 use crate::pod_fields::PodRef;
 
 /// The result of a reservation.

@@ -15,7 +15,7 @@ use pintle_sched_core::snapshot::pods::PodId;
 use super::command::{Command, Fact, Note, Related};
 use super::decide::pod_ref;
 use super::{Asked, Scheduler, Uid};
-use crate::mirror::Step;
+use crate::cache::Step;
 use crate::pod_fields::PodRef;
 
 impl Scheduler {

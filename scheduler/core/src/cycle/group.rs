@@ -27,9 +27,9 @@ use super::devices::Reserving;
 use super::group_room::{NOT_ONE_BY_ONE, Search};
 use super::topology::Trials;
 use super::{Asked, Scheduler, Uid};
+use crate::cache::{Nominee, Step};
 use crate::framework::Attempt;
 use crate::groups::{OfGroup, SCHEDULED};
-use crate::mirror::{Nominee, Step};
 use crate::queue::Rejectors;
 
 /// Upstream's messages.

@@ -24,9 +24,9 @@ use super::evict::{going, victim};
 use super::group::{Came, GroupCycle, Tried, UNSCHEDULABLE, WAITS};
 use super::reprieve::Reprieve;
 use super::{Asked, Scheduler};
+use crate::cache::Hidden;
 use crate::framework::Name;
 use crate::groups::Preemptor;
-use crate::mirror::Hidden;
 use crate::pod_fields::PodRef;
 
 /// Upstream's messages.

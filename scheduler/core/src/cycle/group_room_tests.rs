@@ -7,6 +7,7 @@ use super::group_tests::{Text, all_bound, knowing_groups, results, telling, text
 use super::tests::{at, decide, node, object, pod_value};
 use super::*;
 use crate::groups::GroupGates;
+use crate::pod_fields::PodRef;
 use crate::watch_event::{Thing, Told};
 
 const GATES: GroupGates =
@@ -87,7 +88,7 @@ fn unschedulable(why: &str) -> Vec<Text> {
 
 fn ended(scheduler: &mut Scheduler, all: bool, seconds: u64) {
     let key = ObjectKey::new("default", "g");
-    let pod = command::PodRef { key, uid: "g-g".into() };
+    let pod = PodRef { key, uid: "g-g".into() };
     scheduler.evicted(&Evicted { pod, all, took: Duration::ZERO }, at(seconds));
 }
 

@@ -15,9 +15,9 @@ use pintle_sched_core::snapshot::objects::PodSpec;
 
 use super::volumes::About;
 use super::{Asked, Assumed, Scheduler, Uid};
-use crate::devices::look::has_claims;
+use crate::cache::{Nominee, Step};
 use crate::groups::OfGroup;
-use crate::mirror::{Nominee, Step};
+use crate::plugins::dynamicresources::look::has_claims;
 use crate::pod_fields::node_name;
 use crate::watch_event::{Kind, Thing, Told};
 

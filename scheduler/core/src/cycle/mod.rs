@@ -72,19 +72,19 @@ pub use self::devices::Reserved;
 pub use self::handed::Batches;
 pub use self::net::Clock;
 pub use self::volumes::Written;
-use crate::devices::DeviceGates;
-use crate::devices::known::Claims;
-use crate::devices::look;
-pub use crate::devices::row::Reserve;
+use crate::cache::{Mirror, Nominee};
 use crate::diagnosis::Thinker;
 use crate::explain::{Explanation, Queued, Unexplained};
 use crate::extender::Extender;
 use crate::framework::{Attempt, Handle, Happened, Name, Plugins};
 use crate::groups::{Groups, OfGroup};
 use crate::kept::KeptPod;
-use crate::mirror::{Mirror, Nominee};
+use crate::plugins::dynamicresources::DeviceGates;
+use crate::plugins::dynamicresources::known::Claims;
+use crate::plugins::dynamicresources::look;
+pub use crate::plugins::dynamicresources::row::Reserve;
+use crate::plugins::volumes::users;
 use crate::queue::{Candidate, Hints, Place, Queue, Settings, Waiting};
-use crate::volumes::users;
 
 type Uid = Rc<str>;
 

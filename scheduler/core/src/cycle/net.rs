@@ -25,9 +25,9 @@ use pintle_sched_core::attempt_budget::{AttemptBudget, Exhausted, Limits};
 use super::command::Fact;
 use super::decide::Why;
 use super::{Asked, Scheduler, Uid};
+use crate::cache::Mirror;
 use crate::diagnosis::Thinker;
 use crate::explain::{self, Explanation, Unexplained};
-use crate::mirror::Mirror;
 use crate::queue::Setback;
 use crate::watch_event::{Kind, Told};
 

@@ -17,8 +17,8 @@ use pintle_sched_core::{Plugin, explain};
 use super::command::{Command, Fact};
 use super::decide::Why;
 use super::{Asked, Assumed, Happens, Scheduler, Uid};
+use crate::cache::Step;
 use crate::framework::{Attempt, Name, Plugins, Request, Stopped, WaitingPod};
-use crate::mirror::Step;
 use crate::pod_fields::PodRef;
 
 /// The plugin that delays pods of a gang, and its longest wait.

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::device_tests::{answer, claim, class, devices_of, read, reserves, slice, user};
 use super::tests::{at, bound, condition, decide, node, tell_all, without_second_look};
 use super::*;
-use crate::devices::DeviceGates;
+use crate::plugins::dynamicresources::DeviceGates;
 use crate::watch_event::{Kind, Thing, Told};
 
 pub(super) const RULES: DeviceGates =

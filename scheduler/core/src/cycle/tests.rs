@@ -6,69 +6,8 @@ use super::*;
 use crate::cycle::command::Note;
 use crate::extender::{self, Extender};
 use crate::pod_fields::PodRef;
-use crate::watch_event::{KINDS, Kind, Thing, Told};
-
-pub(crate) fn object<T: serde::de::DeserializeOwned>(value: Value) -> Box<T> {
-    Box::new(serde_json::from_value(value).expect("an object of its kind"))
-}
-
-pub(crate) fn node(name: &str, cpu: &str) -> Thing {
-    Thing::Node(object(json!({
-        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
-        "status": {"allocatable": {"cpu": cpu, "memory": "8Gi", "pods": "10"}},
-    })))
-}
-
-pub(super) fn pod_value(name: &str, uid: &str, cpu: &str) -> Value {
-    json!({
-        "metadata": {"name": name, "namespace": "default", "uid": uid, "resourceVersion": "1",
-            "generation": 1},
-        "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}],
-            "schedulerName": "default-scheduler"},
-    })
-}
-
-pub(crate) fn pod(name: &str, cpu: &str) -> Thing {
-    Thing::Pod(object(pod_value(name, name, cpu)))
-}
-
-pub(crate) fn with(name: &str, cpu: &str, change: impl FnOnce(&mut Value)) -> Thing {
-    let mut value = pod_value(name, name, cpu);
-    change(&mut value);
-    Thing::Pod(object(value))
-}
-
-pub(crate) fn at(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
-}
-
-/// Settings without the unschedulable flush.
-pub(crate) fn without_second_look() -> Settings {
-    Settings { stay_max: Duration::from_secs(u64::from(u32::MAX)), ..Settings::default() }
-}
-
-/// A scheduler with these objects, at time zero.
-pub(crate) fn knowing(things: Vec<Thing>) -> Scheduler {
-    let mut scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
-    tell_all(&mut scheduler, &things);
-    scheduler
-}
-
-/// Delivers a list of each kind, at time zero.
-pub(crate) fn tell_all(scheduler: &mut Scheduler, things: &[Thing]) {
-    for kind in KINDS {
-        scheduler.tell(Told::Begun(kind), at(0));
-        for thing in things.iter().filter(|thing| thing.kind() == kind) {
-            scheduler.tell(Told::Listed(thing.clone()), at(0));
-        }
-        scheduler.tell(Told::Complete(kind), at(0));
-    }
-}
-
-pub(crate) fn decide(scheduler: &mut Scheduler, now: u64) -> Vec<Command> {
-    while scheduler.decide_next(at(now)) {}
-    scheduler.take_commands()
-}
+pub(crate) use crate::testing::*;
+use crate::watch_event::{Kind, Thing, Told};
 
 pub(crate) fn bound(command: &Command) -> Option<(PodRef, Rc<str>)> {
     match command {

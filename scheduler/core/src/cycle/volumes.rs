@@ -18,8 +18,8 @@ use super::command::{Command, Fact};
 use super::decide::pod_ref;
 use super::permit::PREEMPTED;
 use super::{Asked, Assumed, Scheduler, Uid};
+use crate::plugins::volumes::bind::{Progress, Topic, Write};
 use crate::pod_fields::PodRef;
-use crate::volumes::bind::{Progress, Topic, Write};
 use crate::watch_event::{Kind, Told};
 
 /// Volumes that were selected for a pod are free again.

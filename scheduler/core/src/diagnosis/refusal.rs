@@ -17,9 +17,9 @@ use pintle_sched_core::{Plugin, Profile};
 
 use super::words::NO_CLAIMS;
 use super::{Asking, Diagnosis, Thinker};
-use crate::devices::look::DeviceClaims;
-use crate::mirror::Mirror;
-use crate::volumes::{Claims, Refused};
+use crate::cache::Mirror;
+use crate::plugins::dynamicresources::look::DeviceClaims;
+use crate::plugins::volumes::{Claims, Refused};
 
 impl Asking {
     /// Records a PreFilter rejection by an out-of-tree plugin; it replaces an earlier one.

@@ -10,11 +10,11 @@ use pintle_sched_core::snapshot::Cluster;
 use pintle_sched_core::snapshot::pods::PodId;
 
 use super::Asking;
-use crate::devices::known::Devices;
-use crate::devices::row::OfDevices;
 use crate::framework::Attempt;
 use crate::framework::pods::WholePods;
-use crate::volumes::{Claims, OfPlugin, Volumes};
+use crate::plugins::dynamicresources::known::Devices;
+use crate::plugins::dynamicresources::row::OfDevices;
+use crate::plugins::volumes::{Claims, OfPlugin, Volumes};
 
 /// A row filter that can be run without some pods of the node.
 enum Looks<'a> {

@@ -6,7 +6,7 @@ use pintle_sched_core::preempt::{DryRun, NOT_HELPFUL};
 use pintle_sched_core::snapshot::{Cluster, View};
 use pintle_sched_core::{Plugin, explain};
 
-use crate::devices::extended::is_of_resources;
+use crate::plugins::dynamicresources::extended::is_of_resources;
 
 /// Message of DynamicResources if its PreFilter did not run.
 // k8s: staging/src/k8s.io/kube-scheduler/framework/cycle_state.go ErrNotFound

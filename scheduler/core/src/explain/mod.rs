@@ -22,8 +22,8 @@ use pintle_sched_core::select::{Detail, Refusal, Scratch};
 use pintle_sched_core::snapshot::{Cluster, DeltaError};
 use serde::Serialize;
 
+use crate::cache::{Aside, Mirror, Step};
 use crate::diagnosis::{Asking, Thinker};
-use crate::mirror::{Aside, Mirror, Step};
 use crate::pod_fields::scheduler_name;
 use crate::queue::Place;
 

@@ -390,11 +390,15 @@ impl Attempt {
     }
 
     /// Returns true if a PreBind plugin is enabled.
-    pub(crate) fn prepares_binding(&self) -> bool {
+    pub fn prepares_binding(&self) -> bool {
         !self.plugins.pre_binds.is_empty()
     }
 
-    pub(crate) async fn pre_bind(&self, node: &str) -> Result<(), String> {
+    /// Runs the PreBind plugins until one fails.
+    ///
+    /// # Errors
+    /// A plugin fails.
+    pub async fn pre_bind(&self, node: &str) -> Result<(), String> {
         for (name, _, plugin) in &self.plugins.pre_binds {
             let began = Instant::now();
             let done = plugin.pre_bind(&self.state, &self.pod, node).await;
@@ -405,7 +409,7 @@ impl Attempt {
     }
 
     /// Binds the pod by a plugin; `None` leaves it to the default binder.
-    pub(crate) async fn bind(&self, node: &str) -> Option<Result<(), String>> {
+    pub async fn bind(&self, node: &str) -> Option<Result<(), String>> {
         for (name, _, plugin) in &self.plugins.binds {
             let began = Instant::now();
             let done = plugin.bind(&self.state, &self.pod, node).await;

@@ -4,6 +4,7 @@
 //! of one scheduler, on its thread. Bounds: pods with nodes.
 // k8s: pkg/scheduler/framework/runtime/waiting_pods_map.go
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -43,7 +44,8 @@ struct Shared {
     waiting: RefCell<BTreeMap<Rc<str>, WaitingPod>>,
     requests: RefCell<Vec<Request>>,
     wake: RefCell<Option<Box<dyn Fn()>>>,
-    client: RefCell<Option<kube::Client>>,
+    /// The client of the process, of a type that this crate does not know.
+    client: RefCell<Option<Rc<dyn Any>>>,
     pods: Rc<WholePods>,
 }
 
@@ -88,15 +90,15 @@ impl Handle {
         self.ask(Request::Activate(ObjectKey::new(namespace, name)));
     }
 
-    /// Returns a client with the scheduler's credentials; `None` in tests without one.
+    /// Returns the client that the process set, if it is of this type.
     #[must_use]
-    pub fn client(&self) -> Option<kube::Client> {
-        self.0.client.borrow().clone()
+    pub fn client_of<C: Any + Clone>(&self) -> Option<C> {
+        self.0.client.borrow().as_ref()?.downcast_ref::<C>().cloned()
     }
 
     /// Sets the client for plugins, and the function that is called on each request of a plugin.
-    pub(crate) fn connect(&self, client: kube::Client, wake: Box<dyn Fn()>) {
-        *self.0.client.borrow_mut() = Some(client);
+    pub fn connect<C: Any + Clone>(&self, client: C, wake: Box<dyn Fn()>) {
+        *self.0.client.borrow_mut() = Some(Rc::new(client));
         *self.0.wake.borrow_mut() = Some(wake);
     }
 

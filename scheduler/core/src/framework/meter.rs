@@ -16,7 +16,7 @@ use super::{Name, Plugins};
 const SAMPLE: u64 = 10;
 
 /// Records metrics of the plugins of one profile.
-pub(crate) trait Meter {
+pub trait Meter {
     /// Records the duration and status of a call at a point, with upstream's labels.
     fn ran(&self, plugin: &str, point: &'static str, status: &'static str, took: Duration);
 

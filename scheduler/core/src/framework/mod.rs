@@ -5,20 +5,10 @@
 //!      PreEnqueue, QueueSort         the queue: gates and order
 //!      PreFilter .. Score            an Attempt: plugins of single nodes, besides ours
 //!      Reserve, Permit               the cycle, once a node is chosen
-//!      PreBind, Bind, PostBind       lanes, and the cycle when it is bound
+//!      PreBind, Bind, PostBind       the dispatcher, and the cycle when it is bound
 //! ```
 //! Input: a registry, the plugin sets of a configuration file. Output: the plugins' answers about
 //! pods and nodes. Owner: the deciding thread; a plugin owns the state that it keeps between calls.
-//! A scheduler with plugins of its own is a crate with a `main` of one line, see
-//! `scheduler/examples/own-plugins`:
-//!
-//! ```no_run
-//! use pintle_scheduler::framework::{Points, Registry};
-//! fn main() -> std::process::ExitCode {
-//!     let registry = Registry::default().with("Nothing", |_args, _handle| Ok(Points::default()));
-//!     pintle_scheduler::command_line(registry)
-//! }
-//! ```
 //! Plugins need whole nodes and pods, so those are kept whole when a profile enables any plugin.
 //! Pods of profiles without plugins cost nothing more.
 // k8s: pkg/scheduler/framework/runtime/{framework,registry,waiting_pods_map}.go
@@ -26,7 +16,7 @@
 mod attempt;
 mod chosen;
 mod handle;
-pub(crate) mod meter;
+mod meter;
 pub(crate) mod pods;
 mod points;
 mod registry;
@@ -39,6 +29,7 @@ pub(crate) use self::attempt::{Room, Stopped, WholeNodes};
 pub use self::chosen::Chosen;
 pub(crate) use self::handle::Request;
 pub use self::handle::{Handle, WaitingPod};
+pub use self::meter::Meter;
 pub use self::points::{
     Bind, CycleState, EnqueueExtensions, Filter, Happened, NodeInfo, Nodes, Permission, Permit,
     PostBind, PostFilter, PreBind, PreEnqueue, PreFilter, PreFilterExtensions, PreScore, QueueSort,

@@ -216,13 +216,13 @@ impl Plugins {
     }
 
     /// Adds a meter.
-    pub(crate) fn metered(mut self, meter: Rc<dyn Meter>) -> Self {
+    pub fn metered(mut self, meter: Rc<dyn Meter>) -> Self {
         self.meter = Some(meter);
         self
     }
 
     /// Returns the plugin that sorts the queue.
-    pub(crate) fn sorts_by(&self) -> Option<&Name> {
+    pub fn sorts_by(&self) -> Option<&Name> {
         self.queue_sorts.first().map(|(name, ..)| name)
     }
 

@@ -92,11 +92,12 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
 
 #[cfg(test)]
 mod tests {
+    use pintle_sched_core::Plugin;
+
     use super::*;
     use crate::queue::Rejectors;
     use crate::queue::tests::{Fake, pod};
     use crate::queue::{Backoff, Settings};
-    use pintle_sched_core::Plugin;
 
     fn at(seconds: u64) -> Duration {
         Duration::from_secs(seconds)

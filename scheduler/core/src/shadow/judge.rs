@@ -12,8 +12,8 @@ use pintle_sched_core::{Plugin, explain};
 use super::nearby;
 use super::report::{Difference, Disagreement, Verdict};
 use super::{Decision, Shadow};
+use crate::cache::Mirror;
 use crate::diagnosis::{Asking, Thinker};
-use crate::mirror::Mirror;
 use crate::pod_fields::has_claims;
 
 /// States tried for a message: each takes far longer than one for a node.

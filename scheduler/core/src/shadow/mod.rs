@@ -29,8 +29,8 @@ use pintle_api_types::object::key_of;
 use pintle_sched_core::Profile;
 
 use self::report::{Report, Verdict};
+use crate::cache::{Mirror, Step};
 use crate::diagnosis::Thinker;
-use crate::mirror::{Mirror, Step};
 use crate::pod_fields::{node_name, scheduler_name};
 use crate::watch_event::{Kind, Thing, Told};
 

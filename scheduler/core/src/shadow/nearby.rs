@@ -12,7 +12,7 @@ use std::collections::{HashSet, VecDeque};
 use pintle_sched_core::intern::Str;
 
 use super::Held;
-use crate::mirror::{Aside, Mirror, Step};
+use crate::cache::{Aside, Mirror, Step};
 
 /// Steps to each side.
 const REACH: usize = 32;

@@ -14,8 +14,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use pintle_scheduler::framework::{
-    CycleState, EnqueueExtensions, Filter, Handle, Happened, NodeInfo, Nodes, Points, PreBind,
-    PreFilter, PreFilterExtensions, Rejection, Score,
+    CycleState, EnqueueExtensions, Filter, Handle, HandleClient as _, Happened, NodeInfo, Nodes,
+    Points, PreBind, PreFilter, PreFilterExtensions, Rejection, Score,
 };
 use serde_json::{Value, json};
 

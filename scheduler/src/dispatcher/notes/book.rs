@@ -19,8 +19,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use pintle_api_types::fair::FairQueue;
 use pintle_api_types::jitter::jitter;
-
-use crate::cycle::command::{Note, Related};
+use pintle_scheduler_core::cycle::command::{Note, Related};
 
 /// Bytes of waiting and remembered notes: some 10,000 of the longest, 30,000 of the usual ones.
 pub(super) const WAITING_MAX: usize = 16 << 20;
@@ -406,9 +405,9 @@ impl Book {
 #[cfg(test)]
 mod tests {
     use pintle_api_types::key::ObjectKey;
+    use pintle_scheduler_core::pod_fields::PodRef;
 
     use super::*;
-    use crate::pod_fields::PodRef;
 
     const AT: Timestamp = Timestamp::UNIX_EPOCH;
 

@@ -13,18 +13,17 @@ mod limits;
 
 use std::collections::BTreeMap;
 
+use assumed::Assumed;
 use k8s_openapi::api::core::v1::{
     Container, LimitRange, Namespace, Node, Pod, PodSpec, ReplicationController,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+pub(super) use label_keys::merge as merge_label_keys;
 use pintle_sched_core::requests::declared::Declared;
 
 use super::dump::pod_name;
 use super::valid::is_stored;
-use assumed::Assumed;
-
-pub(super) use label_keys::merge as merge_label_keys;
 
 /// Amounts by the name of the resource.
 type Resources = BTreeMap<String, Quantity>;

@@ -12,15 +12,13 @@ mod policies;
 
 use std::collections::{BTreeMap, HashSet};
 
+use affinity::Checker;
+use flaws::{Flaws, Path};
 use k8s_openapi::api::core::v1::{
     Node, Pod, PodResourceClaim, PodSchedulingGate, PodSpec, Taint, Toleration,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use pintle_sched_core::names;
-
-use affinity::Checker;
-use flaws::{Flaws, Path};
-
 pub(super) use policies::{
     budget, limit_range, priority_class, replica_set, runtime_class, stateful_set,
 };

@@ -84,13 +84,14 @@ const SAMPLED: &str = "--sampled";
 const QUICK: &str = "quick";
 const QUICK_STAGES: [&str; 3] = ["fmt", "tidy", "pure"];
 /// The deciding crates: their tests need only the CPU.
-const DECIDING: [&str; 7] = [
+const DECIDING: [&str; 8] = [
     "pintle-api-types",
     "pintle-cel",
     "pintle-config",
     "pintle-agent-config",
     "pintle-agent-core",
     "pintle-sched-core",
+    "pintle-scheduler-core",
     "pintle-scheduler",
 ];
 /// Variable with the first seed of the simulator's fresh worlds.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cycle::tests::{tell_all, without_second_look};
-use crate::devices::DeviceGates;
+use crate::plugins::dynamicresources::DeviceGates;
 
 impl World {
     /// The leader dies and a successor continues. Writes under way arrive or do not; their results

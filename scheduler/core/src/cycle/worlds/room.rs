@@ -11,6 +11,7 @@ use pintle_sched_core::preempt::units::{self, Membership, Unit};
 use pintle_sched_core::snapshot::pods::PodId;
 
 use super::World;
+use crate::cache::{Nominee, Step};
 use crate::cycle::command::{Command, Note};
 use crate::cycle::consult::Said;
 use crate::cycle::group::{Came, GroupCycle};
@@ -18,7 +19,6 @@ use crate::cycle::group_room::Search;
 use crate::cycle::reprieve::Reprieve;
 use crate::cycle::{Asked, Duration, Rc, Scheduler, Uid};
 use crate::groups::{OfGroup, Preemptor};
-use crate::mirror::{Nominee, Step};
 use crate::pod_fields::PodRef;
 
 /// Random decisions per question whether a group fits.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::super::meter::Meter;
+use super::super::Meter;
 use super::super::*;
 use super::{EVERYWHERE, HEAD, Script, registry};
 use crate::config;

@@ -53,7 +53,7 @@ pub(super) fn resources<'a>(
 }
 
 /// Was the claim created for extended resources?
-pub(crate) fn is_of_resources(claim: &ResourceClaim) -> bool {
+pub fn is_of_resources(claim: &ResourceClaim) -> bool {
     let all = claim.metadata.annotations.as_ref();
     all.and_then(|all| all.get(EXTENDED)).is_some_and(|value| value == "true")
 }

@@ -148,12 +148,12 @@ fn is_recent(written: &Written, now: SystemTime) -> bool {
 }
 
 /// Returns the uid of a claim.
-pub(crate) fn uid(claim: &ResourceClaim) -> &str {
+pub fn uid(claim: &ResourceClaim) -> &str {
     claim.metadata.uid.as_deref().unwrap_or_default()
 }
 
 /// Returns the allocation in a claim's status.
-pub(crate) fn allocation(claim: &ResourceClaim) -> Option<&AllocationResult> {
+pub fn allocation(claim: &ResourceClaim) -> Option<&AllocationResult> {
     claim.status.as_ref()?.allocation.as_ref()
 }
 

@@ -23,7 +23,7 @@ use super::known::{Claims, Devices, allocation};
 use super::request::{name, requests};
 use super::row::Memory;
 use super::{groups, ready, request};
-use crate::volumes::Refused;
+use crate::plugins::volumes::Refused;
 
 /// Limit of consumers that a claim may be reserved for.
 // k8s: staging/src/k8s.io/api/resource/v1/types.go ResourceClaimReservedForMaxSize
@@ -155,7 +155,7 @@ pub(crate) fn uses(pod: &Pod, known: &Claims, claim: &str) -> bool {
 
 /// Is the claim already reserved for the pod, or for its group?
 // k8s: resourceclaim.go IsReservedForPod
-pub(crate) fn is_reserved(claim: &ResourceClaim, uid: &str, group: Option<&str>) -> bool {
+pub fn is_reserved(claim: &ResourceClaim, uid: &str, group: Option<&str>) -> bool {
     let users = claim.status.as_ref().and_then(|status| status.reserved_for.as_ref());
     let mut users = users.into_iter().flatten();
     users.any(|user| user.uid == uid || group.is_some_and(|group| groups::is_it(user, group)))

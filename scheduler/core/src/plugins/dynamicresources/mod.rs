@@ -13,24 +13,25 @@ pub(crate) mod allocatable;
 #[cfg(test)]
 mod allocatable_tests;
 pub(crate) mod allocate;
+#[cfg(any(test, feature = "testing"))]
 pub mod alone;
 mod answer;
 mod capacity;
 mod constraint;
-pub(crate) mod extended;
+pub mod extended;
 pub(crate) mod groups;
-pub(crate) mod known;
+pub mod known;
 #[cfg(test)]
 mod list_tests;
-pub(crate) mod look;
+pub mod look;
 pub(crate) mod offer;
 mod pools;
 pub(crate) mod ready;
-pub(crate) mod request;
+pub mod request;
 pub(crate) mod row;
 #[cfg(test)]
 mod rule_tests;
-pub(crate) mod rules;
+pub mod rules;
 mod search;
 #[cfg(test)]
 mod selector_cost_tests;

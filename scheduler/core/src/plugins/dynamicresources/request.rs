@@ -117,7 +117,7 @@ pub(super) fn requests(claim: &ResourceClaim) -> &[DeviceRequest] {
 }
 
 /// Returns namespace and name of a claim.
-pub(crate) fn name(claim: &ResourceClaim) -> String {
+pub fn name(claim: &ResourceClaim) -> String {
     let part = |text: &Option<String>| text.clone().unwrap_or_default();
     let (namespace, name) = (part(&claim.metadata.namespace), part(&claim.metadata.name));
     format!("{namespace}/{name}")

@@ -11,8 +11,10 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::rc::Rc;
 use std::time::Instant;
 
-use k8s_openapi::api::core::v1::NodeSelector;
-use k8s_openapi::api::resource::v1::{AllocationResult, DeviceRequest, ResourceClaim};
+use k8s_openapi::api::core::v1::{ContainerExtendedResourceRequest, NodeSelector};
+use k8s_openapi::api::resource::v1::{
+    AllocationResult, DeviceRequest, ResourceClaim, ResourceClaimConsumerReference,
+};
 use pintle_api_types::object::key_of;
 use pintle_sched_core::Plugin;
 use pintle_sched_core::bits::Bits;

@@ -19,7 +19,7 @@ use super::offer::DeviceId;
 /// A DeviceTaintRule without its status, because no decision reads it and evictions update it
 /// often.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-pub(crate) struct LeanRule {
+pub struct LeanRule {
     #[serde(default)]
     metadata: PrunedMeta,
     spec: DeviceTaintRuleSpec,

@@ -15,6 +15,7 @@ use super::offer::{Offers, Place, Slice};
 use super::selectors::Selectors;
 use super::usage::Usage;
 
+#[path = "bounds_tests.rs"]
 mod bounds;
 
 /// A node of this name in the zone `a`.
