@@ -10,12 +10,12 @@ use std::ops::Range;
 use k8s_openapi::api::core::v1::Pod;
 use pintle_sched_core::explain;
 use pintle_sched_core::select::Refusal;
+use pintle_scheduler_core::cache::Mirror;
 use pintle_scheduler_core::config;
 use pintle_scheduler_core::diagnosis::{Asking, Thinker};
 use pintle_scheduler_core::lean::LeanPod;
-use pintle_scheduler_core::cache::Mirror;
-use pintle_scheduler_core::prune::Prune as _;
 use pintle_scheduler_core::plugins::volumes::Choice;
+use pintle_scheduler_core::prune::Prune as _;
 use pintle_scheduler_core::watch_event::Thing;
 use serde_json::{Value, json};
 

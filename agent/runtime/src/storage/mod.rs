@@ -1,4 +1,5 @@
-//! Volumes of CSI drivers and disks of storage networks: owns the state machine `Storage`, makes its calls, ends the waits of syncs.
+//! Volumes of CSI drivers and disks of storage networks: owns the state machine `Storage`, makes
+//! its calls, ends the waits of syncs.
 //!
 //! ```text
 //!   prepare ─ ready ─┐                        ┌─> calls ─> files, driver, files
