@@ -234,8 +234,12 @@ mod tests {
 
     #[test]
     fn a_node_that_lacks_something_says_so() {
-        let flags =
-            ["--pintle-psi-eviction", "--cgroup-driver=systemd", "--cpu-manager-policy=static"];
+        let flags = [
+            "--pintle-psi-eviction",
+            "--cgroup-driver=systemd",
+            "--cpu-manager-policy=static",
+            "--reserved-cpus=0",
+        ];
         let config = config(&flags);
         let old = runtime("1.7.24", false);
         let lines = lines(&config, &old, (CgroupVersion::V1, Mode::Pidfd));

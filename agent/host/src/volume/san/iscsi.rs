@@ -46,14 +46,14 @@ impl SanHost {
         disk: &IscsiDisk,
         secret: &BTreeMap<String, String>,
     ) -> Result<PathBuf, Cause> {
-        let shown = self.adm(&disk.base_iface, &show_iface(&disk.base_iface)).await;
+        let _guard = lock(disk).await;
+        let shown = self.adm(disk, "show", &show_iface(&disk.base_iface)).await;
         let shown = shown.map_err(|error| {
             let (iface, why) = (&disk.base_iface, error.to_string());
             Cause::from(format!("iscsi: could not read iface {iface} error: {why}"))
         })?;
         let transport = transport(&shown)
             .ok_or_else(|| Cause::from(format!("could not parse iface file for {}", disk.iface)))?;
-        let _guard = lock(disk).await;
         if !disk.initiator.is_empty() {
             self.copy_iface(disk, &shown).await?;
         }
@@ -69,7 +69,7 @@ impl SanHost {
         }
         let settings = copied_settings(shown, &disk.initiator)
             .map_err(|why| Cause::from(format!("iscsi: failed to parse iface records: {why}")))?;
-        match self.adm(&disk.iface, &new_iface(&disk.iface)).await {
+        match self.adm(disk, &disk.iface, &new_iface(&disk.iface)).await {
             Err(AdmError { code: Some(SESSION_EXISTS), .. }) | Ok(_) => {}
             Err(why) => {
                 return Err(format!("iscsi: failed to create new iface: {why}").into());
@@ -77,8 +77,8 @@ impl SanHost {
         }
         for (key, value) in &settings {
             let update = update_iface(&disk.iface, key, value);
-            if let Err(why) = self.adm(&disk.iface, &update).await {
-                let _ = self.adm(&disk.iface, &delete_iface(&disk.iface)).await;
+            if let Err(why) = self.adm(disk, &disk.iface, &update).await {
+                let _ = self.adm(disk, &disk.iface, &delete_iface(&disk.iface)).await;
                 return Err(format!("iscsi: failed to update iface records: {why}").into());
             }
         }
@@ -126,7 +126,7 @@ impl SanHost {
         let portals = logouts(disk, &others, &sessions);
         for portal in &portals {
             for what in [SessionCommand::Logout, SessionCommand::Delete] {
-                match self.adm(portal, &disk.session(portal, what)).await {
+                match self.adm(disk, portal, &disk.session(portal, what)).await {
                     Ok(_)
                     | Err(AdmError { code: Some(SESSION_NOT_FOUND | NO_OBJECTS_FOUND), .. }) => {}
                     // A disk that was never attached goes without open-iscsi too.
@@ -141,7 +141,7 @@ impl SanHost {
             }
         }
         if disk.has_own_iface() && portals.len() == disk.distinct_portals().len() {
-            match self.adm(&disk.iface, &delete_iface(&disk.iface)).await {
+            match self.adm(disk, &disk.iface, &delete_iface(&disk.iface)).await {
                 Ok(_) | Err(AdmError { code: Some(SESSION_NOT_FOUND | NO_OBJECTS_FOUND), .. }) => {}
                 Err(why) => tracing::warn!(iface = disk.iface, %why, "an iface record stays"),
             }
@@ -186,8 +186,15 @@ impl SanHost {
     }
 
     /// Runs `iscsiadm`; about a portal or an interface one run at a time.
-    async fn adm(&self, about: &str, command: &AdmCommand) -> Result<String, AdmError> {
-        let about = Path::new("iscsiadm").join(about);
+    /// Runs `iscsiadm`: for a target one at a time about the same thing, while other targets may be
+    /// behind the same portal.
+    async fn adm(
+        &self,
+        disk: &IscsiDisk,
+        about: &str,
+        command: &AdmCommand,
+    ) -> Result<String, AdmError> {
+        let about = Path::new("iscsiadm").join(&disk.iqn).join(about);
         tracing::debug!(?command, "iscsiadm");
         let ran = program::output(&about, &self.iscsiadm, &command.args(), ADM_MAX).await;
         ran.map_err(|error| {
@@ -250,7 +257,8 @@ impl Attachment<'_> {
 
     async fn failed(&self, last: Option<Cause>) -> Cause {
         if self.disk.has_own_iface() {
-            let _ = self.host.adm(&self.disk.iface, &delete_iface(&self.disk.iface)).await;
+            let _ =
+                self.host.adm(self.disk, &self.disk.iface, &delete_iface(&self.disk.iface)).await;
         }
         let why = last.map_or_else(String::new, |why| why.to_string());
         format!("failed to get any path for iscsi disk, last err seen:\n{why}").into()
@@ -297,38 +305,38 @@ impl Attachment<'_> {
     async fn login(&self, portal: &str) -> Result<(), Cause> {
         let (host, disk) = (self.host, self.disk);
         // A record that is there already is as good.
-        let _ = host.adm(portal, &disk.discovery(portal, Discovery::New)).await;
+        let _ = host.adm(disk, portal, &disk.discovery(portal, Discovery::New)).await;
         for command in disk.discovery_auth(portal, self.secret) {
-            host.adm(portal, &command).await.map_err(|why| {
+            host.adm(disk, portal, &command).await.map_err(|why| {
                 let text = "iscsi: failed to update discoverydb to portal";
                 Cause::from(format!("{text} {portal} error: {why}"))
             })?;
         }
         let discover = disk.discovery(portal, Discovery::Discover);
-        if let Err(why) = host.adm(portal, &discover).await {
-            let _ = host.adm(portal, &disk.discovery(portal, Discovery::Delete)).await;
+        if let Err(why) = host.adm(disk, portal, &discover).await {
+            let _ = host.adm(disk, portal, &disk.discovery(portal, Discovery::Delete)).await;
             let text = format!("iscsi: failed to sendtargets to portal {portal} output: {why}");
             return Err(text.into());
         }
         let by_hand = disk.session(portal, SessionCommand::ScanByHand);
-        if let Err(why) = host.adm(portal, &by_hand).await {
+        if let Err(why) = host.adm(disk, portal, &by_hand).await {
             tracing::warn!(portal, %why, "the kernel may see LUNs that no volume asked for");
         }
         for command in disk.session_auth(portal, self.secret) {
-            host.adm(portal, &command).await.map_err(|why| {
+            host.adm(disk, portal, &command).await.map_err(|why| {
                 let text = "iscsi: failed to update iscsi node to portal";
                 Cause::from(format!("{text} {portal} error: {why}"))
             })?;
         }
-        match host.adm(portal, &disk.session(portal, SessionCommand::Login)).await {
+        match host.adm(disk, portal, &disk.session(portal, SessionCommand::Login)).await {
             Ok(_) | Err(AdmError { code: Some(SESSION_EXISTS), .. }) => {}
             Err(why) => {
-                let _ = host.adm(portal, &disk.session(portal, SessionCommand::Delete)).await;
+                let _ = host.adm(disk, portal, &disk.session(portal, SessionCommand::Delete)).await;
                 return Err(format!("iscsi: failed to attach disk: Error: {why}").into());
             }
         }
         let by_hand = disk.session(portal, SessionCommand::StartByHand);
-        if let Err(why) = host.adm(portal, &by_hand).await {
+        if let Err(why) = host.adm(disk, portal, &by_hand).await {
             tracing::warn!(portal, %why, "the node may log in to a target at boot");
         }
         Ok(())

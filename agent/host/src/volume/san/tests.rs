@@ -494,7 +494,7 @@ fn target_that_hangs_delays_no_other() {
             tokio::pin!(stuck);
             let begun = Instant::now();
             tokio::select! {
-                _ = &mut stuck => panic!("it hangs"),
+                ended = &mut stuck => panic!("it hangs, and not: {ended:?}"),
                 done = san.host.stage(&root, &well, &none) => done.expect("staged"),
             }
             assert!(begun.elapsed() < WELL_MAX, "nothing waited for the other");
