@@ -368,10 +368,14 @@ impl Pods {
         }
     }
 
-    /// The same, of one name.
+    /// The same, of one name. A pod that ends without having held the name comes first: of several
+    /// that an agent left behind, each is waited for.
     fn begin_named(&mut self, name: &FullName, now: Now) {
-        for uid in self.line.of_name(name) {
-            self.begin_one(&uid, now);
+        let is_waiting = |uid: &PodUid| self.workers.get(uid).is_some_and(Worker::is_waiting);
+        let (waiting, begun): (Vec<_>, Vec<_>) =
+            self.line.of_name(name).into_iter().partition(is_waiting);
+        for uid in begun.iter().chain(&waiting) {
+            self.begin_one(uid, now);
         }
     }
 
@@ -381,11 +385,15 @@ impl Pods {
         }
         #[cfg(test)]
         super::visits::count();
-        let waits = |w: &&Worker| w.stage() == Stage::Waiting;
-        let Some(worker) = self.workers.get(uid).filter(waits) else {
-            return self.line.leave(uid);
-        };
+        let Some(worker) = self.workers.get(uid) else { return self.line.leave(uid) };
         let (name, serial) = (worker.full_name.clone(), worker.is_serial());
+        if !worker.is_waiting() {
+            let has_ended = worker.stage() == Stage::Finished;
+            if has_ended || self.may_begin(uid, serial, name) {
+                self.line.leave(uid);
+            }
+            return;
+        }
         if !self.is_blocked(uid) && self.may_begin(uid, serial, name) {
             self.line.leave(uid);
             self.with(uid, now, |w, _| w.begin());

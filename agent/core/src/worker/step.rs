@@ -269,6 +269,11 @@ impl Worker {
         self.stage
     }
 
+    /// True until it begins.
+    pub fn is_waiting(&self) -> bool {
+        self.stage == Stage::Waiting
+    }
+
     /// True once no source wants it any more.
     pub fn is_removed(&self) -> bool {
         self.removed

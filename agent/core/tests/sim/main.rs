@@ -46,7 +46,8 @@ const FRESH: u64 = 2_000;
 /// begin; a running pod was removed that waited for admission by a new agent; a container ended by
 /// itself between two attempts to kill it for its probe; a pod past its deadline was deleted before a
 /// new agent saw it; a resize that lost its answer was taken back.
-const SEEN: [u64; 16] = [
+const SEEN: [u64; 17] = [
+    646_772_827_032,
     353_344_152_459,
     353_344_152_689,
     864_779_536_290,
