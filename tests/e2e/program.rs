@@ -43,7 +43,7 @@ fn a_start_is_described_in_one_block_of_lines() {
         ensure!(log.contains("events of containers: "), "{log}");
         Ok(log)
     });
-    let mut lines = log.lines().skip_while(|line| !line.contains("] pintle-agent v1."));
+    let mut lines = log.lines().skip_while(|line| !line.contains("] \"pintle-agent v1."));
     for part in [
         &format!(" is up as node {NODE_NAME}"),
         "API server: none",
