@@ -54,6 +54,10 @@ fn a_start_is_described_in_one_block_of_lines() {
         let line = lines.next().with_context(|| log.clone()).expect("the block is whole");
         assert!(line.contains(part), "{part}: {log}");
     }
+    // Without a pod there is no record to be replayed.
+    node.put("web.json", &pod("web", &[container("c", &["/box", "pause"])]));
+    node.pod_until("web", "is ready", |p| condition(p, "Ready"));
+    remove_all(&node);
 }
 
 #[test]
