@@ -5,8 +5,8 @@
 //!     ^──────────────────── Consulted ───────────────┘
 //! ```
 //! Input: the configuration; for a pod the nodes that pass all filters. Output: the nodes left,
-//! reasons for the others, scores to add. Owner: [`call`] has the connections, the rest is pure.
-//! Bounds: one pod at a time, `httpTimeout` for an answer; `call::ANSWER_BYTES`.
+//! reasons for the others, scores to add. Owner: the dispatcher has the connections; the rest is
+//! pure. Bounds: one pod at a time, `httpTimeout` for an answer; `ANSWER_BYTES` of the dispatcher.
 // k8s: pkg/scheduler/extender.go
 
 pub mod consulted;
