@@ -15,7 +15,7 @@ pub const PLUGIN_DIR: &str = "kubernetes.io~csi";
 /// File with the record of a volume.
 pub const RECORD_FILE: &str = "vol_data.json";
 /// Directory in which the driver publishes, below the volume's directory.
-const MOUNT: &str = "mount";
+pub const MOUNT: &str = "mount";
 /// Directory in which the driver stages, below the volume's global directory.
 const GLOBAL_MOUNT: &str = "globalmount";
 

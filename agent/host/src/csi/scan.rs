@@ -7,12 +7,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use pintle_agent_core::storage::csi::Lifecycle;
 use pintle_agent_core::storage::{FoundVolume, Known};
 use pintle_agent_core::types::PodUid;
-use pintle_agent_core::volume::csi_dirs::{CsiDirs, PLUGIN_DIR, RECORD_FILE};
+use pintle_agent_core::volume::csi_dirs::{CsiDirs, MOUNT, PLUGIN_DIR, RECORD_FILE};
 use pintle_agent_core::volume::layout::{PodDirs, pods_dir};
 
 use super::{ReadError, read_record};
@@ -53,10 +54,20 @@ pub fn scan(root: &Path) -> Found {
     found
 }
 
-/// Names of the folders of a pod's volumes without a record that can be read.
+/// Names of the folders of a pod's volumes without a record that can be read. A folder with neither
+/// record nor target is of a volume that is not published: the record comes before the target and
+/// goes after it.
 pub fn without_record(dirs: &PodDirs) -> Vec<String> {
     let volumes = folders(&dirs.volumes().join(PLUGIN_DIR)).into_iter();
-    let lost = volumes.filter(|folder| !matches!(read_record(folder), Ok(Some(_))));
+    let has_target = |folder: &Path| {
+        let target = fs::symlink_metadata(folder.join(MOUNT));
+        !target.is_err_and(|error| error.kind() == ErrorKind::NotFound)
+    };
+    let lost = volumes.filter(|folder| match read_record(folder) {
+        Ok(Some(_)) => false,
+        Ok(None) => has_target(folder),
+        Err(_) => true,
+    });
     let name = |folder: PathBuf| Some(folder.file_name()?.to_str()?.to_owned());
     lost.filter_map(name).collect()
 }
@@ -191,6 +202,7 @@ mod tests {
         put(&csi.volume(&uid, "good").join(RECORD_FILE), record);
         put(&csi.volume(&uid, "empty").join(RECORD_FILE), "");
         fs::create_dir_all(csi.target(&uid, "gone")).expect("made");
+        fs::create_dir_all(csi.volume(&uid, "unpublished")).expect("made");
         let dirs = PodDirs::new(root.path(), &uid);
         assert_eq!(without_record(&dirs), ["empty", "gone"]);
     }
