@@ -1,7 +1,9 @@
 //! Admitted pods that have not started: some wait for a name, some for victims to make room.
 //!
 //! Pure, part of `Pods`. Indexed by the pod waited for, so that the end of a pod costs only its own
-//! waiters. Bounds: an entry per pod that has not begun, and per pod that one of them waits for.
+//! waiters. A pod that is stopped before it holds its name stays here until it holds it or has
+//! ended, so that a later pod of the name waits for it, too. Bounds: an entry per pod that waits or
+//! is stopped like that, and per pod that one of them waits for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +32,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// The pod has not begun.
+    /// The pod waits for its name, or for room.
     pub(super) fn wait(&mut self, uid: &PodUid, name: FullName) {
         self.by_name.entry(name.clone()).or_default().insert(uid.clone());
         self.waiting.insert(uid.clone(), name);
@@ -45,7 +47,7 @@ impl Line {
         self.blocked.insert(uid.clone(), blocked);
     }
 
-    /// It has started, or is gone.
+    /// The pod holds its name, or needs none any more.
     pub(super) fn leave(&mut self, uid: &PodUid) {
         if let Some(name) = self.waiting.remove(uid) {
             take_out(&mut self.by_name, &name, uid);
@@ -83,7 +85,7 @@ impl Line {
         (&self.waiting, &self.blocked)
     }
 
-    /// All that have not begun.
+    /// All of them.
     pub(super) fn all(&self) -> Vec<PodUid> {
         self.waiting.keys().cloned().collect()
     }

@@ -132,6 +132,25 @@ fn a_static_pod_begins_when_an_earlier_one_of_its_name_has_ended() {
     assert_eq!(host.stage("new"), Some(Stage::Syncing), "{}", host.take());
 }
 
+/// Deaths of agents can leave two pods of one name; only the first of them holds the name.
+#[test]
+fn a_static_pod_waits_for_each_earlier_one_of_its_name_that_an_agent_left() {
+    for (new, left) in [("m", ["a", "z"]), ("m", ["z", "a"])] {
+        let mut host = Host::new();
+        for uid in ["a", "z"] {
+            host.want(of_folder(plain(uid, "100m"), uid));
+            host.records.get_mut(uid).expect("a pod in the runtime").name = "x".to_owned();
+        }
+        host.lingers = true;
+        host.restart(vec![of_folder(plain(new, "100m"), "x")]);
+        for uid in left {
+            assert_eq!(host.stage(new), Some(Stage::Waiting), "{uid} is left: {}", host.take());
+            host.finish(uid);
+        }
+        assert_eq!(host.stage(new), Some(Stage::Syncing), "{}", host.take());
+    }
+}
+
 #[test]
 fn a_static_pod_need_not_wait_for_the_removal_of_what_an_earlier_one_left() {
     let mut host = Host::new();
