@@ -17,6 +17,7 @@ use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixS
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use hyper::body::Incoming;
@@ -54,6 +55,11 @@ const HEAD_WAIT: Duration = Duration::from_secs(30);
 const CONNECTION_AGE: Duration = Duration::from_secs(300);
 /// Timeout of an answer from then on.
 const CLOSE_WAIT: Duration = Duration::from_secs(30);
+/// Longest wait for an address in use. A process that was killed can leave it to a child for the
+/// moment until the child's program is loaded.
+const FREED_WAIT: Duration = Duration::from_secs(2);
+/// Pause between two attempts to take an address in use; the kernel has no event for it.
+const FREED_PAUSE: Duration = Duration::from_millis(20);
 const PATIENCE: Patience =
     Patience { first_request: HEAD_WAIT, unknown: HEAD_WAIT, known: HEAD_WAIT };
 
@@ -185,18 +191,22 @@ pub struct Port {
 /// Binds a port.
 ///
 /// # Errors
-/// When it is taken, or the host has no such address.
+/// When it is taken and stays so for `FREED_WAIT`, or the host has no such address.
 pub fn bind_tcp(
     Port { what, field, rival }: Port,
     address: SocketAddr,
 ) -> Result<(std::net::TcpListener, SocketAddr), ServeError> {
-    let bound = bind(address).and_then(|listener| {
+    let listen = || {
+        let listener = bind(address)?;
         listener.set_nonblocking(true)?;
         nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(BACKLOG)?)?;
         let address = listener.local_addr()?;
         Ok((listener, address))
-    });
-    bound.map_err(|error| {
+    };
+    let is_taken = |bound: &io::Result<_>| {
+        bound.as_ref().is_err_and(|error| error.kind() == ErrorKind::AddrInUse)
+    };
+    until_freed(listen, is_taken, pause).map_err(|error| {
         let (reason, remedy) = match error.kind() {
             ErrorKind::AddrInUse => (
                 "another process listens there".to_owned(),
@@ -214,6 +224,26 @@ pub fn bind_tcp(
         };
         ServeError::Port { what, address, reason, remedy }
     })
+}
+
+/// Repeats an attempt while the address is taken, for `FREED_WAIT` at most.
+fn until_freed<T>(
+    mut attempt: impl FnMut() -> T,
+    is_taken: impl Fn(&T) -> bool,
+    mut pause: impl FnMut(),
+) -> T {
+    for _ in 0..FREED_WAIT.as_millis() / FREED_PAUSE.as_millis() {
+        let result = attempt();
+        if !is_taken(&result) {
+            return result;
+        }
+        pause();
+    }
+    attempt()
+}
+
+fn pause() {
+    thread::sleep(FREED_PAUSE);
 }
 
 /// An address that is all of a host's is all of both families, as Go's listeners have it.
@@ -259,7 +289,7 @@ pub fn bind_socket(path: &Path, field: &'static str) -> Result<StdUnixListener, 
         // peer hold in any folder.
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io)?;
     }
-    match StdUnixStream::connect(path) {
+    match until_freed(|| StdUnixStream::connect(path), Result::is_ok, pause) {
         Ok(_) => {
             return Err(fail(
                 "another process answers there".to_owned(),
@@ -402,6 +432,24 @@ mod tests {
     use super::*;
 
     const PORT: Port = Port { what: "a test", field: "--port", rival: "another" };
+
+    #[test]
+    fn an_address_that_is_freed_during_the_wait_is_taken() {
+        let mut held = Some(std::net::TcpListener::bind("127.0.0.1:0").expect("a port"));
+        let address = held.as_ref().expect("held").local_addr().expect("an address");
+        let taken = |bound: &io::Result<_>| bound.is_err();
+        let mut pauses = 0;
+        let bound = until_freed(
+            || bind(address),
+            taken,
+            || {
+                pauses += 1;
+                held.take_if(|_| pauses == 3);
+            },
+        );
+        assert!(bound.is_ok());
+        assert_eq!(pauses, 3);
+    }
 
     #[test]
     fn all_addresses_are_those_of_both_families_and_one_is_one() {
