@@ -10,18 +10,15 @@
 //! `_CONFIG_MAP_KIB`; `PINTLE_CONTROLLERS` names another program, `PINTLE_BENCH_SIDE` measures
 //! `ours` or `theirs` alone.
 
-use std::path::PathBuf;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use hyper::Method;
 use pintle_api::{Access, ClientOptions};
 use pintle_system_benches::table::{Goal, Row};
-use pintle_system_benches::{bench_report, count};
+use pintle_system_benches::{bench_report, count, release};
 use serde_json::{Value, json};
 use xtask::cluster::Cluster;
-use xtask::shell;
 use xtask::upstream::Program;
 
 #[path = "controllers/manager.rs"]
@@ -69,24 +66,12 @@ fn main() -> Result<()> {
 
 fn side(name: &str) -> Result<Side> {
     match name {
-        "ours" => Ok(Side { name: "ours", program: release()? }),
+        "ours" => {
+            Ok(Side { name: "ours", program: release("pintle-controllers", "PINTLE_CONTROLLERS")? })
+        }
         "theirs" => Ok(Side { name: "theirs", program: Program::ControllerManager.ensure()? }),
         other => bail!("there is no side {other:?}: it is ours or theirs"),
     }
-}
-
-/// Our program in the release profile.
-fn release() -> Result<PathBuf> {
-    if let Some(path) = std::env::var_os("PINTLE_CONTROLLERS") {
-        return Ok(path.into());
-    }
-    let mut cmd = Command::new(env!("CARGO"));
-    cmd.args(["build", "--quiet", "--offline", "--release", "-p", "pintle-controllers"]);
-    cmd.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
-    shell::capture(&mut cmd)?;
-    let bench = std::env::current_exe()?;
-    let target = bench.ancestors().nth(3).context("a folder of the build")?;
-    Ok(target.join("release/pintle-controllers"))
 }
 
 fn rows(ours: &Found, theirs: &Found) -> Vec<Row> {

@@ -9,13 +9,11 @@
 //! `PINTLE_BENCH_ROUNDS` the claims (8). `PINTLE_AGENT` and `PINTLE_CSI_DRIVER` name other programs.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use pintle_system_benches::table::{Goal, Row, Spread};
-use pintle_system_benches::{bench_report, count};
+use pintle_system_benches::{bench_report, count, release};
 use xtask::cluster::{Agent, Cluster};
-use xtask::node::agent;
 use xtask::shell::{say, timed};
 
 #[path = "volumes/ground.rs"]
@@ -85,11 +83,7 @@ pub(crate) type Figures = BTreeMap<Measure, Vec<f64>>;
 
 fn main() -> Result<()> {
     let size = Size::asked()?;
-    let ours = match std::env::var_os("PINTLE_AGENT") {
-        Some(path) => PathBuf::from(path),
-        None => agent::build_release()?,
-    };
-    let ours = Agent::Pintle(Some(ours));
+    let ours = Agent::Pintle(Some(release("pintle-agent", "PINTLE_AGENT")?));
     let own = Own(Cluster::of_this_run(CLUSTER)?.with_nodes(1)?);
     let cluster = &own.0;
     cluster.down()?; // what a killed run left

@@ -15,7 +15,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -28,12 +28,11 @@ use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 use pintle_api::{Access, ClientOptions};
-use pintle_system_benches::bench_report;
 use pintle_system_benches::table::{Goal, Row, Spread};
+use pintle_system_benches::{bench_report, release};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use xtask::cluster::Cluster;
-use xtask::shell;
 use xtask::upstream::Program;
 
 #[path = "sched/binder.rs"]
@@ -108,7 +107,7 @@ struct Steady {
 
 fn main() -> Result<()> {
     let (nodes, pods) = (number("PINTLE_BENCH_NODES", 1000)?, number("PINTLE_BENCH_PODS", 2000)?);
-    let ours = Side { name: "ours", program: release()? };
+    let ours = Side { name: "ours", program: release("pintle-scheduler", "PINTLE_SCHEDULER")? };
     let theirs = Side { name: "kube-scheduler", program: Program::Scheduler.ensure()? };
     let mut rows = Vec::new();
     let only = std::env::var("PINTLE_BENCH_WORKLOAD").unwrap_or_default();
@@ -138,20 +137,6 @@ fn number(name: &str, usual: usize) -> Result<usize> {
         Ok(text) => text.parse().with_context(|| format!("{name} is a number, not {text:?}")),
         Err(_) => Ok(usual),
     }
-}
-
-/// Our program in the release profile.
-fn release() -> Result<PathBuf> {
-    if let Some(path) = std::env::var_os("PINTLE_SCHEDULER") {
-        return Ok(path.into());
-    }
-    let mut cmd = Command::new(env!("CARGO"));
-    cmd.args(["build", "--quiet", "--offline", "--release", "-p", "pintle-scheduler"]);
-    cmd.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
-    shell::capture(&mut cmd)?;
-    let bench = std::env::current_exe()?;
-    let profile = bench.ancestors().nth(2).context("a folder of the build")?;
-    Ok(profile.join("pintle-scheduler"))
 }
 
 fn rows_of(name: &str, workload: Workload, ours: Found, theirs: Found) -> Vec<Row> {

@@ -19,9 +19,8 @@ use anyhow::{Context as _, Result, ensure};
 use pintle_system_benches::load::{Cpu, memory_mib};
 use pintle_system_benches::memory_api::{MemoryApi, Size, wait_until_bound};
 use pintle_system_benches::table::{Goal, Row, Spread};
-use pintle_system_benches::{bench_report, count};
+use pintle_system_benches::{bench_report, count, release};
 use serde_json::json;
-use xtask::shell;
 use xtask::upstream::Program;
 
 /// Pods that wait at the beginning of *capacity* and *full*.
@@ -75,7 +74,7 @@ impl Found {
 }
 
 fn main() -> Result<()> {
-    let ours = Side { name: "ours", program: release()? };
+    let ours = Side { name: "ours", program: release("pintle-scheduler", "PINTLE_SCHEDULER")? };
     let alone = std::env::var_os("PINTLE_BENCH_ALONE").is_some();
     let theirs = match alone {
         true => None,
@@ -144,20 +143,6 @@ fn capacity(a: Found, b: Option<Found>) -> [Row; 3] {
         row("capacity: CPU a pod", "ms", Goal::Ratio(0.05), cpu.0, cpu.1),
         row("capacity: memory", "MiB", Goal::Ratio(0.25), memory.0, memory.1),
     ]
-}
-
-/// Our program in the release profile.
-fn release() -> Result<PathBuf> {
-    if let Some(path) = std::env::var_os("PINTLE_SCHEDULER") {
-        return Ok(path.into());
-    }
-    let mut cmd = Command::new(env!("CARGO"));
-    cmd.args(["build", "--quiet", "--offline", "--release", "-p", "pintle-scheduler"]);
-    cmd.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
-    shell::capture(&mut cmd)?;
-    let bench = std::env::current_exe()?;
-    let profile = bench.ancestors().nth(2).context("a folder of the build")?;
-    Ok(profile.join("pintle-scheduler"))
 }
 
 /// The scheduler's process; it ends with this.

@@ -18,8 +18,12 @@ pub mod seen;
 
 pub use xtask::{bench_report, table};
 
+use std::path::PathBuf;
+
+use anyhow::Result;
 use pintle_tests::TestNode;
 use pintle_tests::manifest::{container, pod};
+use xtask::node::agent::build_release;
 
 /// Nanoseconds since the Unix epoch, as CRI stamps them.
 pub type Stamp = i64;
@@ -50,6 +54,14 @@ pub fn count(variable: &str, usual: usize) -> usize {
 // Same as `starts` in agent/src/app.rs.
 pub fn parallel() -> usize {
     4 * std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// Our program in the release profile, or the one that the environment names.
+pub fn release(program: &str, variable: &str) -> Result<PathBuf> {
+    match std::env::var_os(variable) {
+        Some(path) => Ok(path.into()),
+        None => build_release(program),
+    }
 }
 
 /// Writes the manifest of a pod with one container that waits until it is deleted.

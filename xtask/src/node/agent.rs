@@ -128,9 +128,10 @@ pub fn build_with_features(program: &str, features: &[&str]) -> Result<PathBuf> 
     build_with(cargo)
 }
 
-/// Builds the agent in the release profile and returns its path.
-pub fn build_release() -> Result<PathBuf> {
-    let args = ["build", "--release", "--package", "pintle-agent", "--bin", "pintle-agent"];
+/// Builds a program in the release profile, alone and so with the features that users get, and
+/// returns its path.
+pub fn build_release(program: &str) -> Result<PathBuf> {
+    let args = ["build", "--release", "--package", program, "--bin", program];
     build_with(gentle_cargo(&args))
 }
 

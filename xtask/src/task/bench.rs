@@ -47,7 +47,7 @@ pub(super) fn run(names: &[&str]) -> Result<ExitCode> {
         let package = package.context("each benchmark but one is a target")?;
         let mut bench = cargo(&["bench", "--package", package, "--bench", name]);
         if name.starts_with(ON_A_NODE) && std::env::var_os(AGENT).is_none() {
-            bench.env(AGENT, agent::build_release()?);
+            bench.env(AGENT, agent::build_release("pintle-agent")?);
         }
         run_command(&mut bench)?;
     }
@@ -58,7 +58,7 @@ fn in_a_cluster() -> Result<()> {
     let size = ratio::Size::asked()?;
     let ours = match std::env::var(AGENT) {
         Ok(path) => Agent::parse(&path)?,
-        Err(_) => Agent::Pintle(Some(agent::build_release()?)),
+        Err(_) => Agent::Pintle(Some(agent::build_release("pintle-agent")?)),
     };
     ratio::run(&ours, size)
 }

@@ -134,7 +134,7 @@ impl Run {
         }
         let path = match std::env::var_os("PINTLE_AGENT") {
             Some(path) => fs::canonicalize(path).context("PINTLE_AGENT")?,
-            None => agent::build_release()?,
+            None => agent::build_release("pintle-agent")?,
         };
         Ok(agent.insert(path).clone())
     }

@@ -6,15 +6,14 @@ use std::process::Command;
 use std::time::Instant;
 
 use k8s_openapi::api::core::v1::ISCSIVolumeSource;
-use pintle_agent_core::storage::Wanted;
 use pintle_agent_core::storage::disk::iscsi_of_pod;
 use serde_json::{Value, json};
 
+use super::tests::{UID, known, uid};
 use super::*;
 use crate::volume::tests::with_private_mounts;
 
 const CONFIG: &str = "/sys/kernel/config/target";
-const UID: &str = "8c1e4b9a-1111-4222-8333-123456789abc";
 const DISK_BYTES: u64 = 64 << 20;
 /// A guest without KVM is slow.
 const WAIT_MAX: Duration = Duration::from_secs(120);
@@ -102,20 +101,6 @@ impl Drop for Target {
 
 fn put(path: &Path, text: &str) {
     fs::write(path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-}
-
-fn uid() -> PodUid {
-    PodUid::parse(UID).expect("a uid")
-}
-
-fn known(volume: &Volume) -> Known {
-    Known::of(&Wanted {
-        pod: uid(),
-        volume: volume.clone(),
-        is_attached_first: false,
-        is_republished: false,
-        fs_group: None,
-    })
 }
 
 /// A node's root directory with the real programs.

@@ -18,7 +18,7 @@ use crate::volume::tests::local::Disk;
 use crate::volume::tests::with_private_mounts;
 
 const IQN: &str = "iqn.2003-01.io.k8s:e2e.volume-1";
-const UID: &str = "8c1e4b9a-1111-4222-8333-123456789abc";
+pub(super) const UID: &str = "8c1e4b9a-1111-4222-8333-123456789abc";
 
 /// Longest wait of a disk that is well: shorter than the wait for one that is not.
 const WELL_MAX: Duration = Duration::from_secs(60);
@@ -223,7 +223,7 @@ fn react(root: &Path, devices: &[PathBuf]) {
     }
 }
 
-fn uid() -> PodUid {
+pub(super) fn uid() -> PodUid {
     PodUid::parse(UID).expect("a uid")
 }
 
@@ -237,7 +237,7 @@ fn disk(lun: usize, more: Value) -> Volume {
     iscsi_of_pod(&source, &format!("data-{lun}"), "ns").expect("valid")
 }
 
-fn known(volume: &Volume) -> Known {
+pub(super) fn known(volume: &Volume) -> Known {
     Known::of(&Wanted {
         pod: uid(),
         volume: volume.clone(),
