@@ -16,7 +16,7 @@ use crate::server::{ManagerProcess, PORT, Server};
 
 /// Log line of the manager when the held back controllers begin to act.
 const ACTING: &str = "acting after";
-/// Parts of the log lines of differences that begin the wait anew. What ours alone would delete is
+/// Parts of the log lines of differences that restart the wait. What ours alone would delete is
 /// logged, too, and expected while no other manager acts.
 const WITHDRAWN: &str = "the shadow would have, and later not,";
 const THEIRS: &str = "the acting manager alone did";

@@ -6,7 +6,7 @@
 //! Input: an expression of a claim or a class, a device as a [`Value`]. Output: does it match?
 //! Owner: pure. Bounds: `TEXT_BYTES_MAX` bytes, a tree `DEPTH_MAX` deep, and for one answer
 //! `COST_MAX` of upstream's units, the memory that `account` allows, and what the attempt has left.
-//! Why not somebody else's crate: docs/adr/0105-cel-of-our-own.md.
+//! Reasons for an evaluator of our own: docs/adr/0105-cel-of-our-own.md.
 // k8s: staging/src/k8s.io/dynamic-resource-allocation/cel/compile.go
 
 #![forbid(unsafe_code)]

@@ -80,7 +80,7 @@ pub struct Gauges {
     figures: Option<Figures>,
 }
 
-/// Gate of the health of volumes that drivers tell.
+/// Feature gate of the health of volumes, as CSI drivers report it.
 const HEALTH_GATE: &str = "CSIVolumeHealth";
 
 /// The volumes of pods, for their figures.

@@ -321,7 +321,7 @@ fn session_ends_with_the_last_disk_of_its_target_or_when_it_has_no_device() {
     let table = [
         (vec![], both.clone()),
         (vec![longer], both),
-        // The second session serves nobody, the first one the other disk.
+        // The first session serves the other disk, the second one serves none.
         (vec![other.clone()], vec!["10.0.0.2:3260"]),
         (vec!["x".to_owned(), other.replace("lun-3", "lun-9")], vec!["10.0.0.2:3260"]),
     ];

@@ -38,7 +38,7 @@ pub struct Known {
     pub lifecycle: Lifecycle,
     /// Containers have it as a device.
     pub is_block: bool,
-    /// Its plugin was once part of Kubernetes. The disk does not tell.
+    /// Its plugin was once part of Kubernetes; records on the disk do not say so.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_migrated: bool,
 }
