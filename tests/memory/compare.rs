@@ -69,8 +69,8 @@ pub async fn run(client: &kube::Client, seed: u64, namespace: &str) -> Result<Op
     }
     let kinds: BTreeSet<Kind> = steps.iter().map(|step| step.kind).collect();
     for kind in kinds.into_iter().filter(|kind| kind.is_namespaced) {
-        let theirs = real::watch(client, kind, namespace, &start).await?;
         let events = pair.server.events_since(kind, version).context("the model's history")?;
+        let theirs = real::watch(client, kind, namespace, &start, events.len()).await?;
         let ours: Vec<(String, Value)> = events.iter().map(event).collect();
         let (real, model) = (pair.real.note_events(&theirs), pair.model.note_events(&ours));
         if real != model {

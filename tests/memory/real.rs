@@ -34,15 +34,31 @@ pub async fn ask(client: &kube::Client, request: &Request) -> Result<Answer> {
     })
 }
 
-/// The events of a kind in a namespace after a version, as far as a second brings them.
+/// Seconds of one watch: the server may begin late on a busy machine.
+const WATCH_SECONDS: [u64; 4] = [1, 4, 16, 60];
+
+/// The events of a kind in a namespace after a version: those of a second, or of a longer watch
+/// while there are fewer than `wanted`.
 pub async fn watch(
     client: &kube::Client,
     kind: Kind,
     namespace: &str,
     version: &str,
+    wanted: usize,
 ) -> Result<Vec<(String, Value)>> {
-    let path = kind.path(namespace);
-    let uri = format!("{path}?watch=1&timeoutSeconds=1&resourceVersion={version}");
+    let mut events = Vec::new();
+    for seconds in WATCH_SECONDS {
+        let path = kind.path(namespace);
+        let uri = format!("{path}?watch=1&timeoutSeconds={seconds}&resourceVersion={version}");
+        events = watch_once(client, &uri).await?;
+        if events.len() >= wanted {
+            break;
+        }
+    }
+    Ok(events)
+}
+
+async fn watch_once(client: &kube::Client, uri: &str) -> Result<Vec<(String, Value)>> {
     let http = Http::builder().uri(uri).header("Accept", JSON).body(Body::empty())?;
     let response = client.send(http).await.context("send a watch")?;
     let bytes = response.into_body().collect().await.context("read events")?.to_bytes();
