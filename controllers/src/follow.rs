@@ -18,6 +18,8 @@ use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
+use crate::discovery::DiscoveryHandle;
+
 /// Events that wait for the deciding thread.
 pub(crate) const EVENTS_MAX: usize = 512;
 
@@ -49,6 +51,12 @@ impl PartialEq for Text {
 
 pintle_api_types::pruned_object!(Text);
 
+/// Groups and plurals of the kinds whose objects define other kinds.
+const DEFINING: [(&str, &str); 2] = [
+    ("apiextensions.k8s.io", "customresourcedefinitions"),
+    ("apiregistration.k8s.io", "apiservices"),
+];
+
 /// The list and watch of a kind.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
@@ -60,18 +68,21 @@ pub(crate) struct Source {
     pub(crate) fields: &'static str,
 }
 
-/// Follows a kind.
+/// Follows a kind; discovery is read again when an object changes that defines other kinds.
 pub(crate) fn follow_kind(
     client: kube::Client,
     source: &Source,
     events: &mpsc::Sender<WatchEvent>,
+    discovery: &DiscoveryHandle,
 ) -> Following {
     let kind = source.kind;
     let mut spec = FollowSpec::new(&format!("{kind:?}"), &kind.path(""));
     spec.source.only_metadata = source.only_metadata;
     spec.source.field_selector = source.fields.to_owned();
     let only_metadata = source.only_metadata;
-    let sink = Sink { kind, only_metadata, events: events.clone(), kept: Vec::new() };
+    let is_defining = DEFINING.contains(&(kind.group, kind.plural));
+    let discovery = is_defining.then(|| discovery.clone());
+    let sink = Sink { kind, only_metadata, events: events.clone(), kept: Vec::new(), discovery };
     Box::pin(follow::<Text, _>(client, spec, sink))
 }
 
@@ -82,6 +93,8 @@ struct Sink {
     events: mpsc::Sender<WatchEvent>,
     /// Of a list, what found no room.
     kept: Vec<WatchEvent>,
+    /// Of a kind whose objects define other kinds.
+    discovery: Option<DiscoveryHandle>,
 }
 
 impl Sink {
@@ -103,6 +116,14 @@ impl Sink {
         if let Err(TrySendError::Full(event)) = self.events.try_send(event) {
             self.kept.push(event);
         }
+    }
+
+    /// Sends what has changed after a list.
+    async fn send_change(&mut self, event: WatchEvent) {
+        if let Some(discovery) = &self.discovery {
+            discovery.refresh();
+        }
+        self.send(event).await;
     }
 
     async fn send(&mut self, event: WatchEvent) {
@@ -139,7 +160,7 @@ impl ObjectSink<Text> for Sink {
     }
 
     async fn complete(&mut self) {
-        self.send(WatchEvent::ListComplete(self.kind)).await;
+        self.send_change(WatchEvent::ListComplete(self.kind)).await;
     }
 
     async fn at_version(&mut self, version: &str) {
@@ -151,18 +172,18 @@ impl ObjectSink<Text> for Sink {
     async fn applied(&mut self, text: Text) {
         // What cannot be decoded stays what it was.
         if let Some(object) = self.decode(&text) {
-            self.send(WatchEvent::Set(object)).await;
+            self.send_change(WatchEvent::Set(object)).await;
         }
     }
 
     async fn deleted(&mut self, text: Text) {
         let gone = WatchEvent::DeletedUnreadable(self.kind, key_of(&text));
         let event = self.decode(&text).map_or(gone, WatchEvent::Deleted);
-        self.send(event).await;
+        self.send_change(event).await;
     }
 
     async fn deleted_unreadable(&mut self, lost: UnreadableObject) {
-        self.send(WatchEvent::DeletedUnreadable(self.kind, lost.key)).await;
+        self.send_change(WatchEvent::DeletedUnreadable(self.kind, lost.key)).await;
     }
 
     fn no_kind(&mut self) {

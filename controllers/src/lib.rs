@@ -6,8 +6,8 @@
 //! ```
 //! [`options`] reads the command line, [`process`] starts the parts of the daemon in order and ends
 //! them, [`clients`] gives each controller an identity, [`discovery`] knows which resources there
-//! are, `registry` sets the controllers up, `run` runs them: `follow` brings watch events,
-//! `dispatch` carries orders out, `explain` says why an object is not where it should be. Decisions
+//! are, `registry` sets the controllers up, `run` runs them: `watches` and `follow` bring watch
+//! events, `dispatch` carries orders out, `explain` says why an object is not where it should be. Decisions
 //! are made in the crates below; this one has the effects.
 #![forbid(unsafe_code)]
 
@@ -26,6 +26,7 @@ mod shadow;
 #[cfg(any(test, feature = "suites"))]
 #[cfg_attr(not(feature = "suites"), allow(dead_code))] // then only its tests use it
 mod suites;
+mod watches;
 
 use std::io::Write as _;
 use std::process::ExitCode;

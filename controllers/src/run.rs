@@ -10,22 +10,21 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use pintle_api_types::kind::Kind;
 use pintle_api_types::symbol::Symbol;
 use pintle_controllers_core::frame::{Frame, MANAGER, Now, Order};
 use pintle_controllers_core::names::Controller;
 use pintle_controllers_core::tables::{DiscoveredKind, Discovery, WatchEvent};
 use pintle_controllers_loops::shadow::{HELD_BACK, ShadowFirst};
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 use tokio::time::sleep_until;
 
 use crate::counts::Counts;
 use crate::debug::{self, Explainer};
 use crate::dispatch::{Answered, Dispatcher, Identity};
-use crate::follow::{EVENTS_MAX, Source, follow_kind};
+use crate::follow::EVENTS_MAX;
 use crate::process::{Context, WritesUnderWay};
 use crate::shadow;
+use crate::watches::Watches;
 
 /// Watch events that are applied before syncs begin.
 const BATCH_MAX: usize = 256;
@@ -70,9 +69,8 @@ pub(crate) async fn run(mut frame: Frame, mut context: Context) -> WritesUnderWa
             }
             () = context.discovery.changed() => {
                 let discovered = self::discovered(&context.discovery.current());
-                for kind in watches.drop_undiscovered(&discovered) {
-                    apply(&mut frame, &mut first, WatchEvent::Dropped(kind));
-                }
+                watches.mark_undiscovered(&discovered, Instant::now());
+                drop_kinds(&mut watches, &mut frame, &mut first);
                 watches.follow_discovered(&frame, &discovered);
                 apply(&mut frame, &mut first, WatchEvent::Discovered(discovered));
             }
@@ -86,6 +84,7 @@ pub(crate) async fn run(mut frame: Frame, mut context: Context) -> WritesUnderWa
             frame.answer(ticket, answers, now());
             dispatcher.mark_answered();
         }
+        drop_kinds(&mut watches, &mut frame, &mut first);
         let mut orders = turn(&mut frame, &mut first);
         if first.is_some() {
             end_shadow_if_clean(&mut frame, &mut first);
@@ -141,6 +140,12 @@ fn apply(frame: &mut Frame, first: &mut Option<ShadowFirst>, event: WatchEvent) 
     let changes = frame.apply(event, now());
     if let Some(first) = first {
         first.note(&changes, frame, now());
+    }
+}
+
+fn drop_kinds(watches: &mut Watches, frame: &mut Frame, first: &mut Option<ShadowFirst>) {
+    for kind in watches.end_undiscovered(Instant::now()) {
+        apply(frame, first, WatchEvent::Dropped(kind));
     }
 }
 
@@ -220,67 +225,4 @@ pub(crate) fn discovered(known: &crate::discovery::Discovery) -> Discovery {
     }
     let failed = known.failures().map(|(group, failure)| (group, failure.to_owned()));
     Discovery { kinds, failed_groups: failed.collect() }
-}
-
-/// The watches under way, by kind.
-pub(crate) struct Watches {
-    client: kube::Client,
-    told: mpsc::Sender<WatchEvent>,
-    typed: BTreeMap<Kind, JoinHandle<()>>,
-    metadata: BTreeMap<Kind, JoinHandle<()>>,
-}
-
-impl Watches {
-    pub(crate) fn new(context: &Context, told: mpsc::Sender<WatchEvent>) -> Self {
-        // Watches wait for no turn.
-        let client = context.clients.root("shared-informers").urgent();
-        Self { client, told, typed: BTreeMap::new(), metadata: BTreeMap::new() }
-    }
-
-    pub(crate) fn follow(&mut self, kinds: &[Kind], only_metadata: bool) {
-        for kind in kinds {
-            let source = Source { kind: *kind, only_metadata, fields: kind.fields };
-            let watch = follow_kind(self.client.clone(), &source, &self.told);
-            let watch = tokio::task::spawn_local(watch);
-            let of = if only_metadata { &mut self.metadata } else { &mut self.typed };
-            of.insert(*kind, watch);
-        }
-    }
-
-    /// Follows the metadata of each kind that is not followed otherwise, if some controller wants
-    /// it.
-    pub(crate) fn follow_discovered(&mut self, frame: &Frame, discovered: &Discovery) {
-        if !frame.reads_all_metadata() {
-            return;
-        }
-        let kinds = discovered.preferred(&["list", "watch"]).map(|found| found.kind);
-        let is_new =
-            |kind: &Kind| !self.typed.contains_key(kind) && !self.metadata.contains_key(kind);
-        let new: Vec<_> = kinds.filter(is_new).filter(|kind| kind.plural != "events").collect();
-        self.follow(&new, true);
-    }
-
-    /// Ends the watches of kinds that no longer exist; a kind of an unreadable group stays.
-    pub(crate) fn drop_undiscovered(&mut self, discovered: &Discovery) -> Vec<Kind> {
-        let is_gone = |kind: &Kind| {
-            let is_known = discovered.kinds.iter().any(|found| found.kind == *kind);
-            let group = kind.api_version();
-            let fails = discovered.failed_groups.keys();
-            !is_known
-                && !fails.into_iter().any(|failed| *failed == group || failed.starts_with('*'))
-        };
-        let gone: Vec<_> = self.metadata.keys().filter(|kind| is_gone(kind)).copied().collect();
-        for kind in &gone {
-            if let Some(watch) = self.metadata.remove(kind) {
-                watch.abort();
-            }
-        }
-        gone
-    }
-}
-
-impl Drop for Watches {
-    fn drop(&mut self) {
-        self.typed.values().chain(self.metadata.values()).for_each(JoinHandle::abort);
-    }
 }

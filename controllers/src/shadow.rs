@@ -18,7 +18,8 @@ use tokio::sync::mpsc;
 use crate::debug::{self, Explainer};
 use crate::follow::EVENTS_MAX;
 use crate::process::{Context, Question, ShadowMetrics, WritesUnderWay};
-use crate::run::{COUNT_EVERY, Watches, discovered, now, wait_for};
+use crate::run::{COUNT_EVERY, discovered, now, wait_for};
+use crate::watches::Watches;
 
 /// The page of the report.
 const PAGE: &str = "/pintle/shadow";
@@ -60,7 +61,8 @@ pub(crate) async fn run(frame: Frame, mut context: Context) -> WritesUnderWay {
             }
             () = context.discovery.changed() => {
                 let found = discovered(&context.discovery.current());
-                for kind in watches.drop_undiscovered(&found) {
+                watches.mark_undiscovered(&found, Instant::now());
+                for kind in watches.end_undiscovered(Instant::now()) {
                     read(shadow.take(WatchEvent::Dropped(kind), now()));
                 }
                 watches.follow_discovered(shadow.frame(), &found);
@@ -71,6 +73,9 @@ pub(crate) async fn run(frame: Frame, mut context: Context) -> WritesUnderWay {
                 answer_question(&mut shadow, question, &explainer);
             }
             () = wait_for(due) => {}
+        }
+        for kind in watches.end_undiscovered(Instant::now()) {
+            read(shadow.take(WatchEvent::Dropped(kind), now()));
         }
         read(shadow.settle(now()));
         log(shadow.take_fresh());

@@ -3,9 +3,9 @@
 //! ```text
 //!   /api, /apis (aggregated v2, or group by group) ─> parse ─> Discovery ─> watch channel
 //! ```
-//! Input: a client. Output: [`Discovery`], read again every `REFRESH_EVERY` and when asked for. A
-//! group that cannot be read keeps its failure, so that collectors do not consider its resources
-//! deleted.
+//! Input: a client. Output: [`Discovery`], read again every `REFRESH_EVERY`, and twice when asked
+//! for, because the definition of a kind has changed. A group that cannot be read keeps its
+//! failure, so that collectors do not consider its resources deleted.
 //! Owner: one task. Bounds: a page at a time, legacy groups at once; `ANSWER_MAX` a request.
 // k8s: staging/src/k8s.io/client-go/discovery/{discovery_client,aggregated_discovery}.go
 
@@ -25,6 +25,10 @@ pub use self::resources::{ApiGroup, ApiResource, ApiVersion, Discovery};
 /// The wait between two readings.
 // k8s: cmd/kube-controller-manager/app/controllermanager.go CreateControllerContext
 const REFRESH_EVERY: Duration = Duration::from_secs(30);
+/// The wait before a reading that was asked for, so that one serves many definitions.
+const ASKED_WAIT: Duration = Duration::from_secs(1);
+/// The wait after it: the server lists a kind some time after its definition has changed.
+const ASKED_AGAIN: Duration = Duration::from_secs(5);
 /// Longest wait for one answer.
 const ANSWER_MAX: Duration = Duration::from_secs(32);
 /// Forms of the answer, the best first.
@@ -68,7 +72,7 @@ impl DiscoveryHandle {
         }
     }
 
-    /// Reads it again soon: a CustomResourceDefinition or an APIService has changed.
+    /// Has it read again soon: a CustomResourceDefinition or an APIService has changed.
     pub fn refresh(&self) {
         self.refresh.notify_one();
     }
@@ -92,9 +96,13 @@ impl Discoverer {
         let refresh = Arc::new(Notify::new());
         let handle = DiscoveryHandle { known, refresh: Arc::clone(&refresh) };
         tasks::singleton("discovery", async move {
+            let mut every = REFRESH_EVERY;
             while !tell.is_closed() {
-                // Asked for or not, it is read again.
-                let _ = tokio::time::timeout(REFRESH_EVERY, refresh.notified()).await;
+                let is_asked = tokio::time::timeout(every, refresh.notified()).await.is_ok();
+                if is_asked {
+                    tokio::time::sleep(ASKED_WAIT).await;
+                }
+                every = if is_asked { ASKED_AGAIN } else { REFRESH_EVERY };
                 let before = Arc::clone(&tell.borrow());
                 let now = self.read(&before).await;
                 tell.send_if_modified(|known| {

@@ -19,6 +19,8 @@ fn collected_objects_are_upstreams() {
         a_gone_owner_is_taken_off_where_another_one_lives,
         orphans_keep_running_without_their_owner,
         custom_resources_are_collected,
+        dependents_of_a_deleted_definitions_objects_are_collected,
+        dependents_of_a_kind_that_is_not_served_stay,
     ]);
 }
 
@@ -152,22 +154,45 @@ async fn orphans_keep_running_without_their_owner(t: &Case) -> Result<()> {
     t.stays("its pods", json!(before), async || Ok(t.pod_names().await?.into())).await
 }
 
+/// A custom kind of one version.
+struct Custom {
+    kind: &'static str,
+    plural: &'static str,
+    group: &'static str,
+}
+
+impl Custom {
+    /// The name of its definition.
+    fn definition(&self) -> String {
+        format!("{}.{}", self.plural, self.group)
+    }
+
+    async fn define(&self, t: &Case) -> Result<()> {
+        let schema = json!({"openAPIV3Schema": {"type": "object",
+            "x-kubernetes-preserve-unknown-fields": true}});
+        let version = json!({"name": "v1", "served": true, "storage": true, "schema": schema});
+        let names = json!({"plural": self.plural, "kind": self.kind});
+        let spec = json!({"group": self.group, "scope": "Namespaced", "names": names,
+            "versions": [version]});
+        let name = self.definition();
+        t.create("CustomResourceDefinition", &name, json!({"spec": spec})).await?;
+        Ok(())
+    }
+
+    /// Creates an object as soon as the kind is served.
+    async fn create(&self, t: &Case, name: &str) -> Result<Value> {
+        t.until("the kind is served", "an object", async || {
+            Ok((true, t.create(self.kind, name, json!({})).await?))
+        })
+        .await
+    }
+}
+
 /// A kind that appears while the collector runs, and that only discovery knows.
 async fn custom_resources_are_collected(t: &Case) -> Result<()> {
-    let schema = json!({"openAPIV3Schema": {"type": "object",
-        "x-kubernetes-preserve-unknown-fields": true}});
-    let version = json!({"name": "v1", "served": true, "storage": true, "schema": schema});
-    let names = json!({"plural": "crates", "singular": "crate", "kind": "Crate"});
-    let spec = json!({"group": "cases.pintle.test", "scope": "Namespaced", "names": names,
-        "versions": [version]});
-    let definition = "crates.cases.pintle.test";
-    t.create("CustomResourceDefinition", definition, json!({"spec": spec})).await?;
-    let owner = t
-        .until("the kind is served", "a crate", async || {
-            let made = t.create("Crate", "a", json!({})).await?;
-            Ok((true, made))
-        })
-        .await?;
+    let crates = Custom { kind: "Crate", plural: "crates", group: "cases.pintle.test" };
+    crates.define(t).await?;
+    let owner = crates.create(t, "a").await?;
     t.config_map("child", &[owner_reference(&owner, true)], false).await?;
     let map = t.config_map("map", &[], false).await?;
     let owned = json!({"metadata": {"ownerReferences": [owner_reference(&map, true)]}});
@@ -181,7 +206,60 @@ async fn custom_resources_are_collected(t: &Case) -> Result<()> {
     t.delete("ConfigMap", "map", Default::default()).await?;
     t.gone("ConfigMap", "child").await?;
     t.gone("Crate", "b").await?;
-    t.delete("CustomResourceDefinition", definition, Default::default()).await
+    t.delete("CustomResourceDefinition", &crates.definition(), Default::default()).await
+}
+
+/// Objects are deleted with their definition, and their dependents after them. The definition comes
+/// back with the same name.
+async fn dependents_of_a_deleted_definitions_objects_are_collected(t: &Case) -> Result<()> {
+    let parcels = Custom { kind: "Parcel", plural: "parcels", group: "parcels.pintle.test" };
+    for round in 0..2 {
+        parcels.define(t).await?;
+        let owner = parcels.create(t, &format!("owner-{round}")).await?;
+        let child = format!("child-{round}");
+        t.config_map(&child, &[owner_reference(&owner, true)], false).await?;
+        t.stays("the dependent", json!(child), async || {
+            Ok(name(&t.get("ConfigMap", &child).await?).into())
+        })
+        .await?;
+        let definition = parcels.definition();
+        t.delete("CustomResourceDefinition", &definition, Default::default()).await?;
+        t.gone("CustomResourceDefinition", &definition).await?;
+        t.gone("ConfigMap", &child).await?;
+    }
+    Ok(())
+}
+
+/// Objects of a kind that is not served any more are still stored.
+async fn dependents_of_a_kind_that_is_not_served_stay(t: &Case) -> Result<()> {
+    let chests = Custom { kind: "Chest", plural: "chests", group: "chests.pintle.test" };
+    let definition = chests.definition();
+    chests.define(t).await?;
+    let owner = chests.create(t, "owner").await?;
+    t.config_map("child", &[owner_reference(&owner, true)], false).await?;
+    let child = async || Ok(name(&t.get("ConfigMap", "child").await?).into());
+    t.stays("the dependent", json!("child"), child).await?;
+    let mut versions =
+        t.get("CustomResourceDefinition", &definition).await?["spec"]["versions"].take();
+    let mut serve = async |is_served: bool| {
+        versions[0]["served"] = is_served.into();
+        let patch = json!({"spec": {"versions": versions}});
+        t.patch("CustomResourceDefinition", &definition, patch).await
+    };
+    serve(false).await?;
+    t.eq("the kind is not served", Value::Null, async || t.get("Chest", "owner").await).await?;
+    t.config_map("late", &[owner_reference(&owner, true)], false).await?;
+    t.stays("the dependent", json!("child"), child).await?;
+    serve(true).await?;
+    t.eq("the owner is there", json!("owner"), async || {
+        Ok(name(&t.get("Chest", "owner").await?).into())
+    })
+    .await?;
+    t.stays("the dependent", json!("child"), child).await?;
+    t.delete("Chest", "owner", Default::default()).await?;
+    t.gone("ConfigMap", "child").await?;
+    t.gone("ConfigMap", "late").await?;
+    t.delete("CustomResourceDefinition", &definition, Default::default()).await
 }
 
 async fn terminates(t: &Case, map: &str) -> Result<Value> {

@@ -10,7 +10,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 
 /// Kind, group and version, plural, whether it has a namespace.
-const KINDS: [(&str, &str, &str, bool); 24] = [
+const KINDS: [(&str, &str, &str, bool); 26] = [
     ("Namespace", "v1", "namespaces", false),
     ("Node", "v1", "nodes", false),
     ("Pod", "v1", "pods", true),
@@ -34,6 +34,8 @@ const KINDS: [(&str, &str, &str, bool); 24] = [
     ("CustomResourceDefinition", "apiextensions.k8s.io/v1", "customresourcedefinitions", false),
     ("APIService", "apiregistration.k8s.io/v1", "apiservices", false),
     ("Crate", "cases.pintle.test/v1", "crates", true),
+    ("Parcel", "parcels.pintle.test/v1", "parcels", true),
+    ("Chest", "chests.pintle.test/v1", "chests", true),
     ("CrateOfV2", "cases.pintle.test/v2", "crates", true),
 ];
 const NOT_FOUND: u16 = 404;

@@ -33,7 +33,7 @@ pub trait ObjectSink<T> {
     fn at_version(&mut self, _version: &str) -> impl Future<Output = ()> {
         ready(())
     }
-    /// The server has the kind under none of its paths.
+    /// The server has the kind under none of its paths, and no list of it was complete before.
     fn no_kind(&mut self) {}
     /// Changes may have been missed, and there are no lists (`FirstList::Never`).
     fn read_again(&mut self) {}

@@ -42,6 +42,9 @@ pub(super) struct FollowTask<T, S> {
     items: usize,
     /// The last reported state.
     works: Option<bool>,
+    /// A list was complete: a kind that the server lacks from now on is not an empty one, because
+    /// its objects may still be stored, or be served in another version.
+    is_listed: bool,
     of: PhantomData<fn() -> T>,
 }
 
@@ -56,8 +59,9 @@ enum WatchEnd {
 impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
     pub(super) fn new(client: Client, spec: Arc<FollowSpec>, sink: S) -> Self {
         let reflector = Reflector::new(spec.first_list, spec.source.paths.len(), spec.retry);
-        let (list_begun, items, works) = (Instant::now(), 0, None);
-        Self { client, spec, sink, reflector, list_begun, items, works, of: PhantomData }
+        let (list_begun, items, works, is_listed) = (Instant::now(), 0, None, false);
+        let of = PhantomData;
+        Self { client, spec, sink, reflector, list_begun, items, works, is_listed, of }
     }
 
     #[allow(clippy::manual_async_fn)] // That would keep the task twice.
@@ -86,6 +90,7 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
                 if self.reflector.page(&meta.resource_version, &meta.r#continue) {
                     let took = self.list_begun.elapsed();
                     self.spec.observer.listed(&self.spec.name, took, self.items);
+                    self.is_listed = true;
                     self.sink.complete().await;
                     self.sink.at_version(&meta.resource_version).await;
                     self.says_version();
@@ -94,7 +99,7 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
             Err(error) => {
                 if self.reflector.list_failed(&error) {
                     self.says_fails("list", &error);
-                    if matches!(error, InformerError::NotFound(_)) {
+                    if matches!(error, InformerError::NotFound(_)) && !self.is_listed {
                         self.sink.no_kind();
                     }
                 }
@@ -258,6 +263,10 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
         // Logged once, because an outage may be long.
         match self.works.replace(false) {
             _ if self.spec.quiet => tracing::debug!(%error, "cannot {what} {name}"),
+            // Its definition was deleted.
+            _ if self.is_listed && matches!(error, InformerError::NotFound(_)) => {
+                tracing::debug!(%error, "cannot {what} {name}");
+            }
             Some(false) => tracing::debug!(%error, "cannot {what} {name}"),
             _ => tracing::warn!(%error, "cannot {what} {name}; trying again"),
         }
