@@ -9,7 +9,7 @@ use std::pin::Pin;
 
 use pintle_api::informer::{FollowSpec, ObjectSink, follow};
 use pintle_api_types::json_field::find_field;
-use pintle_api_types::kind::Kind;
+use pintle_api_types::kind::{Kind, NAMESPACES};
 use pintle_api_types::object::{PrunedMeta, UnreadableObject, key_of};
 use pintle_controllers_core::tables::{Decoded, WatchEvent};
 use serde::de::Error as _;
@@ -68,7 +68,8 @@ pub(crate) struct Source {
     pub(crate) fields: &'static str,
 }
 
-/// Follows a kind; discovery is read again when an object changes that defines other kinds.
+/// Follows a kind; discovery is read again when an object changes that defines other kinds, and
+/// when a namespace is deleted.
 pub(crate) fn follow_kind(
     client: kube::Client,
     source: &Source,
@@ -81,8 +82,8 @@ pub(crate) fn follow_kind(
     spec.source.field_selector = source.fields.to_owned();
     let only_metadata = source.only_metadata;
     let is_defining = DEFINING.contains(&(kind.group, kind.plural));
-    let discovery = is_defining.then(|| discovery.clone());
-    let sink = Sink { kind, only_metadata, events: events.clone(), kept: Vec::new(), discovery };
+    let (events, discovery) = (events.clone(), discovery.clone());
+    let sink = Sink { kind, only_metadata, events, kept: Vec::new(), is_defining, discovery };
     Box::pin(follow::<Text, _>(client, spec, sink))
 }
 
@@ -93,8 +94,9 @@ struct Sink {
     events: mpsc::Sender<WatchEvent>,
     /// Of a list, what found no room.
     kept: Vec<WatchEvent>,
-    /// Of a kind whose objects define other kinds.
-    discovery: Option<DiscoveryHandle>,
+    /// Its objects define other kinds.
+    is_defining: bool,
+    discovery: DiscoveryHandle,
 }
 
 impl Sink {
@@ -106,7 +108,12 @@ impl Sink {
         let log = |error: &serde_json::Error| {
             tracing::warn!("{} {} cannot be read: {error}", self.kind.kind, key_of(text));
         };
-        decoded.inspect_err(log).ok()
+        let decoded = decoded.inspect_err(log).ok()?;
+        // The reading has to begin after the deletion, so that no kind of its objects is missed.
+        if self.kind == NAMESPACES && decoded.meta().is_deleting() {
+            self.discovery.refresh();
+        }
+        Some(decoded)
     }
 
     fn offer(&mut self, event: WatchEvent) {
@@ -120,8 +127,8 @@ impl Sink {
 
     /// Sends what has changed after a list.
     async fn send_change(&mut self, event: WatchEvent) {
-        if let Some(discovery) = &self.discovery {
-            discovery.refresh();
+        if self.is_defining {
+            self.discovery.refresh();
         }
         self.send(event).await;
     }

@@ -224,5 +224,5 @@ pub(crate) fn discovered(known: &crate::discovery::Discovery) -> Discovery {
         }
     }
     let failed = known.failures().map(|(group, failure)| (group, failure.to_owned()));
-    Discovery { kinds, failed_groups: failed.collect() }
+    Discovery { kinds, failed_groups: failed.collect(), read_at: known.read_at }
 }

@@ -13,7 +13,7 @@ mod parse;
 mod resources;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use pintle_daemon::tasks;
@@ -65,14 +65,15 @@ impl DiscoveryHandle {
         Arc::clone(&self.known.borrow())
     }
 
-    /// Waits until something else is known.
+    /// Waits until it was read again.
     pub async fn changed(&mut self) {
         if self.known.changed().await.is_err() {
             std::future::pending().await
         }
     }
 
-    /// Has it read again soon: a CustomResourceDefinition or an APIService has changed.
+    /// Has it read again soon: a CustomResourceDefinition or an APIService has changed, or a
+    /// namespace is to be emptied of all kinds.
     pub fn refresh(&self) {
         self.refresh.notify_one();
     }
@@ -104,14 +105,7 @@ impl Discoverer {
                 }
                 every = if is_asked { ASKED_AGAIN } else { REFRESH_EVERY };
                 let before = Arc::clone(&tell.borrow());
-                let now = self.read(&before).await;
-                tell.send_if_modified(|known| {
-                    let has_changed = **known != now;
-                    if has_changed {
-                        *known = Arc::new(now);
-                    }
-                    has_changed
-                });
+                tell.send_replace(Arc::new(self.read(&before).await));
             }
             // Nothing reads it any more: the process ends.
             std::future::pending::<()>().await
@@ -121,6 +115,7 @@ impl Discoverer {
 
     /// Everything, with what was known before where a whole page fails.
     async fn read(&self, before: &Discovery) -> Discovery {
+        let read_at = Some(Instant::now());
         let pages = futures_util::future::join(self.page("/api"), self.page("/apis")).await;
         let mut groups = Vec::new();
         for (page, is_core) in [(pages.0, true), (pages.1, false)] {
@@ -138,7 +133,7 @@ impl Discoverer {
                 }
             }
         }
-        Discovery::new(groups)
+        Discovery { read_at, ..Discovery::new(groups) }
     }
 
     async fn page(&self, path: &str) -> Result<Vec<ApiGroup>, DiscoveryError> {

@@ -5,6 +5,7 @@
 // k8s: staging/src/k8s.io/client-go/discovery/discovery_client.go ServerPreferredResources
 
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 use pintle_api_types::kind::Kind;
 
@@ -69,13 +70,15 @@ impl ApiGroup {
 pub struct Discovery {
     /// By name; the core group is the first.
     pub groups: Vec<ApiGroup>,
+    /// When the reading began.
+    pub read_at: Option<Instant>,
 }
 
 impl Discovery {
     pub(super) fn new(mut groups: Vec<ApiGroup>) -> Self {
         groups.sort_by(|one, other| one.name.cmp(&other.name));
         groups.dedup_by(|one, other| one.name == other.name);
-        Self { groups }
+        Self { groups, read_at: None }
     }
 
     /// Resources that can do all that, each in the version that the server prefers of those which

@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::cases;
-use crate::kit::{Case, is_terminating, name, owner_reference, run, uid};
+use crate::kit::{Case, Custom, is_terminating, name, owner_reference, run, uid};
 
 const HOLD: &str = "example.com/hold";
 
@@ -154,45 +154,11 @@ async fn orphans_keep_running_without_their_owner(t: &Case) -> Result<()> {
     t.stays("its pods", json!(before), async || Ok(t.pod_names().await?.into())).await
 }
 
-/// A custom kind of one version.
-struct Custom {
-    kind: &'static str,
-    plural: &'static str,
-    group: &'static str,
-}
-
-impl Custom {
-    /// The name of its definition.
-    fn definition(&self) -> String {
-        format!("{}.{}", self.plural, self.group)
-    }
-
-    async fn define(&self, t: &Case) -> Result<()> {
-        let schema = json!({"openAPIV3Schema": {"type": "object",
-            "x-kubernetes-preserve-unknown-fields": true}});
-        let version = json!({"name": "v1", "served": true, "storage": true, "schema": schema});
-        let names = json!({"plural": self.plural, "kind": self.kind});
-        let spec = json!({"group": self.group, "scope": "Namespaced", "names": names,
-            "versions": [version]});
-        let name = self.definition();
-        t.create("CustomResourceDefinition", &name, json!({"spec": spec})).await?;
-        Ok(())
-    }
-
-    /// Creates an object as soon as the kind is served.
-    async fn create(&self, t: &Case, name: &str) -> Result<Value> {
-        t.until("the kind is served", "an object", async || {
-            Ok((true, t.create(self.kind, name, json!({})).await?))
-        })
-        .await
-    }
-}
-
 /// A kind that appears while the collector runs, and that only discovery knows.
 async fn custom_resources_are_collected(t: &Case) -> Result<()> {
     let crates = Custom { kind: "Crate", plural: "crates", group: "cases.pintle.test" };
     crates.define(t).await?;
-    let owner = crates.create(t, "a").await?;
+    let owner = crates.create(t, t, "a").await?;
     t.config_map("child", &[owner_reference(&owner, true)], false).await?;
     let map = t.config_map("map", &[], false).await?;
     let owned = json!({"metadata": {"ownerReferences": [owner_reference(&map, true)]}});
@@ -215,7 +181,7 @@ async fn dependents_of_a_deleted_definitions_objects_are_collected(t: &Case) -> 
     let parcels = Custom { kind: "Parcel", plural: "parcels", group: "parcels.pintle.test" };
     for round in 0..2 {
         parcels.define(t).await?;
-        let owner = parcels.create(t, &format!("owner-{round}")).await?;
+        let owner = parcels.create(t, t, &format!("owner-{round}")).await?;
         let child = format!("child-{round}");
         t.config_map(&child, &[owner_reference(&owner, true)], false).await?;
         t.stays("the dependent", json!(child), async || {
@@ -235,7 +201,7 @@ async fn dependents_of_a_kind_that_is_not_served_stay(t: &Case) -> Result<()> {
     let chests = Custom { kind: "Chest", plural: "chests", group: "chests.pintle.test" };
     let definition = chests.definition();
     chests.define(t).await?;
-    let owner = chests.create(t, "owner").await?;
+    let owner = chests.create(t, t, "owner").await?;
     t.config_map("child", &[owner_reference(&owner, true)], false).await?;
     let child = async || Ok(name(&t.get("ConfigMap", "child").await?).into());
     t.stays("the dependent", json!("child"), child).await?;

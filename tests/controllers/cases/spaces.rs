@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::cases;
-use crate::kit::{Case, Requests, condition, run, template};
+use crate::kit::{Case, Custom, Requests, condition, run, template};
 
 const FIELDS: [&str; 3] = ["status", "reason", "message"];
 
@@ -13,6 +13,7 @@ fn namespaces_and_quotas_are_upstreams() {
     run(cases![
         a_held_namespace_says_what_holds_it,
         pods_go_before_everything_else_of_a_namespace,
+        objects_of_a_new_kind_go_with_their_namespace,
         a_quota_of_pods_leaves_out_finished_ones,
         a_terminating_scope_is_about_deadlines,
         counts_of_objects_follow_deletions,
@@ -92,6 +93,18 @@ async fn pods_go_before_everything_else_of_a_namespace(t: &Case) -> Result<()> {
 
 async fn used(t: &Case, quota: &str) -> Result<Value> {
     Ok(t.get("ResourceQuota", quota).await?["status"]["used"].clone())
+}
+
+/// The kind is defined just before the deletion: no object outlives its namespace.
+async fn objects_of_a_new_kind_go_with_their_namespace(t: &Case) -> Result<()> {
+    let baskets = Custom { kind: "Basket", plural: "baskets", group: "baskets.pintle.test" };
+    let other = begin_other(t).await?;
+    baskets.define(t).await?;
+    baskets.create(t, &other, "b").await?;
+    t.delete("Namespace", &other.namespace, Default::default()).await?;
+    t.gone("Namespace", &other.namespace).await?;
+    t.eq("the basket", Value::Null, async || other.get("Basket", "b").await).await?;
+    t.delete("CustomResourceDefinition", &baskets.definition(), Default::default()).await
 }
 
 /// Creates a quota and waits until all of it is counted.

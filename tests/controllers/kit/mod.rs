@@ -7,9 +7,11 @@
 //! and the next run begins on a new server.
 //!
 //! - `requests`: objects in and out. `read`: fields of objects
-//! - `checks`: waiting. `node`: kubelet and scheduler. `workloads`: objects that cases create
+//! - `checks`: waiting. `node`: kubelet and scheduler. `workloads`, `custom`: objects and
+//!   kinds that cases create
 
 mod checks;
+mod custom;
 mod node;
 mod read;
 mod requests;
@@ -25,6 +27,7 @@ use futures_util::future::join_all;
 use serde_json::json;
 use tokio::task::JoinHandle;
 
+pub use self::custom::Custom;
 pub use self::node::{Running, before_now};
 pub use self::read::{
     annotation, condition, controller, count, image, is_terminating, label, name, owner_reference,

@@ -10,7 +10,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 
 /// Kind, group and version, plural, whether it has a namespace.
-const KINDS: [(&str, &str, &str, bool); 26] = [
+const KINDS: [(&str, &str, &str, bool); 27] = [
     ("Namespace", "v1", "namespaces", false),
     ("Node", "v1", "nodes", false),
     ("Pod", "v1", "pods", true),
@@ -36,6 +36,7 @@ const KINDS: [(&str, &str, &str, bool); 26] = [
     ("Crate", "cases.pintle.test/v1", "crates", true),
     ("Parcel", "parcels.pintle.test/v1", "parcels", true),
     ("Chest", "chests.pintle.test/v1", "chests", true),
+    ("Basket", "baskets.pintle.test/v1", "baskets", true),
     ("CrateOfV2", "cases.pintle.test/v2", "crates", true),
 ];
 const NOT_FOUND: u16 = 404;

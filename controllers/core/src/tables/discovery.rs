@@ -5,6 +5,7 @@
 //! of their kinds. Bounds: the kinds of the cluster.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use pintle_api_types::kind::Kind;
 use pintle_api_types::symbol::Symbol;
@@ -17,6 +18,8 @@ pub struct Discovery {
     /// Versions of groups, such as `metrics.k8s.io/v1beta1`, that could not be discovered, with the
     /// error.
     pub failed_groups: BTreeMap<String, String>,
+    /// When the reading of it began; `None` where discovery is never late.
+    pub read_at: Option<Instant>,
 }
 
 /// A kind that the API server has.
@@ -42,6 +45,16 @@ impl Discovery {
     /// The preferred version of each kind that has all these verbs.
     pub fn preferred(&self, verbs: &[&str]) -> impl Iterator<Item = &DiscoveredKind> {
         self.kinds.iter().filter(move |found| found.is_preferred && found.supports(verbs))
+    }
+
+    /// It has every kind that an object can have had at that time.
+    pub fn covers(&self, time: Instant) -> bool {
+        self.read_at.is_none_or(|read| read >= time)
+    }
+
+    /// Both found the same, at whatever time.
+    pub(super) fn has_same_kinds(&self, other: &Self) -> bool {
+        (&self.kinds, &self.failed_groups) == (&other.kinds, &other.failed_groups)
     }
 
     /// The kind of an `apiVersion` and `kind`.
@@ -75,7 +88,8 @@ mod tests {
         let verbs = ["list", "watch"].map(Symbol::of).to_vec();
         let pods = DiscoveredKind { kind: PODS, verbs, is_preferred: true };
         let failed = [("a/v1".to_owned(), "down".to_owned())];
-        let discovery = Discovery { kinds: vec![pods], failed_groups: failed.into() };
+        let discovery =
+            Discovery { kinds: vec![pods], failed_groups: failed.into(), read_at: None };
         assert_eq!(discovery.preferred(&["list", "watch"]).count(), 1);
         assert_eq!(discovery.preferred(&["delete"]).count(), 0);
         assert_eq!(discovery.find("v1", "Pod").map(|found| found.kind), Some(PODS));

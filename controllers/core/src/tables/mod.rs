@@ -376,10 +376,10 @@ impl Tables {
             }
             WatchEvent::Version(kind, version) => self.advance(kind, version),
             WatchEvent::Dropped(kind) => return self.drop_kind(kind),
-            WatchEvent::Discovered(discovery) if discovery == *self.discovery => {}
             WatchEvent::Discovered(discovery) => {
+                let is_same = discovery.has_same_kinds(&self.discovery);
                 self.discovery = Rc::new(discovery);
-                return vec![Change::Discovered];
+                return if is_same { Vec::new() } else { vec![Change::Discovered] };
             }
         }
         Vec::new()

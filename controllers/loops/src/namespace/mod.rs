@@ -94,6 +94,9 @@ impl Namespaces {
 pub struct TerminatingNamespace {
     key: ObjectKey,
     discovery: Rc<Discovery>,
+    /// Discovery was read after the deletion was seen. A kind that was defined shortly before it
+    /// may be missing otherwise, and its objects would outlive the namespace.
+    is_discovered: bool,
     /// Kinds that are deleted now; everything is deleted when it is empty.
     early: Vec<Kind>,
 }
@@ -159,10 +162,12 @@ impl Controller for Namespaces {
         now: Now,
     ) -> Option<TerminatingNamespace> {
         tables.namespaces.get(key)?;
-        let is_early = self.terminating.get(key).is_some_and(|over| now.instant < *over);
+        let over = self.terminating.get(key);
+        let is_early = over.is_some_and(|over| now.instant < *over);
+        let is_discovered = over.is_none_or(|over| tables.discovery.covers(*over - GRACE));
         let early = if is_early { early::large_kinds(key.name(), tables) } else { Vec::new() };
         let discovery = Rc::clone(&tables.discovery);
-        Some(TerminatingNamespace { key: key.clone(), discovery, early })
+        Some(TerminatingNamespace { key: key.clone(), discovery, is_discovered, early })
     }
 
     // k8s: deletion/namespaced_resources_deleter.go Delete
@@ -186,6 +191,10 @@ impl Controller for Namespaces {
         let finalizers = namespace["spec"]["finalizers"].as_array();
         if !is_deleting(&namespace) || finalizers.is_none_or(Vec::is_empty) {
             return Ok(Outcome::done());
+        }
+        if !snapshot.is_discovered {
+            let message = "the kinds of the API server were not read since its deletion".to_owned();
+            return Err(Stop::Failed(SyncError { message, retry: Retry::Quietly }));
         }
         let (estimate, namespace) = content::delete_all(namespace, snapshot, asked)?;
         if estimate > 0 {

@@ -28,7 +28,7 @@ fn snapshot() -> TerminatingNamespace {
     ];
     let discovery = Discovery { kinds, ..Discovery::default() };
     let (key, discovery) = (ObjectKey::new("", "n"), Rc::new(discovery));
-    TerminatingNamespace { key, discovery, early: Vec::new() }
+    TerminatingNamespace { key, discovery, is_discovered: true, early: Vec::new() }
 }
 
 fn namespace(phase: &str, finalizers: &[&str]) -> Value {
@@ -307,6 +307,27 @@ fn last_object_of_a_kind_wakes_its_terminating_namespace() {
     }
     assert_eq!(woken, [1, 0, 0, 0, 1]);
     assert_eq!(wakes(&mut controller, &Change::Discovered, &tables, 1), 1);
+}
+
+#[test]
+fn namespace_is_not_emptied_upon_kinds_that_were_read_before_its_deletion() {
+    let discovered = |seconds| {
+        let (kinds, read_at) = (vec![found(PODS, ALL)], Some(at(seconds).instant));
+        WatchEvent::Discovered(Discovery { kinds, read_at, ..Discovery::default() })
+    };
+    let mut tables = applied(vec![discovered(1)]);
+    let mut controller = Namespaces::new(1, false);
+    let text = namespace("Terminating", &["kubernetes"]).to_string();
+    let changes = tables.apply(set(Decoded::typed(NAMESPACES, &text)));
+    assert_eq!(wakes(&mut controller, &changes[0], &tables, 2), 1);
+    let (key, after_grace) = (ObjectKey::new("", "n"), at(9));
+    let old = controller.snapshot(&key, &tables, after_grace).expect("it is there");
+    assert!(failure(synced(&mut terminating(), &old, 9)).contains("since its deletion"));
+    assert_eq!(tables.apply(discovered(2)).len(), 0, "the same kinds");
+    let new = controller.snapshot(&key, &tables, after_grace).expect("it is there");
+    let mut cluster = terminating();
+    assert!(synced(&mut cluster, &new, 9).outcome.is_ok());
+    assert_eq!(cluster.namespace["spec"]["finalizers"], json!([]));
 }
 
 #[test]

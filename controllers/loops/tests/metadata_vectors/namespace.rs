@@ -171,7 +171,8 @@ fn deleted(line: &Value) -> Deleted {
     });
     let failed = line["failedGroups"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let failed = failed.map(|group| (format!("{group}/v1beta1"), "it is down".to_owned()));
-    let discovery = Discovery { kinds: kinds.collect(), failed_groups: failed.collect() };
+    let (kinds, failed_groups) = (kinds.collect(), failed.collect());
+    let discovery = Discovery { kinds, failed_groups, read_at: None };
     let mut tables = Tables::default();
     tables.apply(WatchEvent::Discovered(discovery));
     let namespace = Decoded::typed(NAMESPACES, &line["namespace"].to_string());
