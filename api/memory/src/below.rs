@@ -1,7 +1,8 @@
 //! Subresources that are created below an object, and objects that are answered and not stored.
 //!
 //! Input: TokenRequest of a service account, Binding of a pod, reviews. Output: the server's
-//! answers. Tokens are not signed. Evictions are in [`crate::evict`]. Pure.
+//! answers. A token is no signed one, but a text of what the real one claims, with a number.
+//! Evictions are in [`crate::evict`]. Pure.
 
 use jiff::{SignedDuration, Timestamp};
 use pintle_api_types::key::ObjectKey;
@@ -37,8 +38,8 @@ impl Server {
 
     // k8s: pkg/registry/core/serviceaccount/storage/token.go Create
     fn create_token(&mut self, target: &Target, body: &Value, now: Timestamp) -> Answer {
-        let account = self.existing(target)?;
-        let uid = meta::text(account, "uid").to_owned();
+        let account = meta::text(self.existing(target)?, "uid").to_owned();
+        let bound = body["spec"]["boundObjectRef"]["uid"].as_str().unwrap_or("nothing");
         let seconds = body["spec"]["expirationSeconds"].as_i64().unwrap_or(TOKEN_SECONDS);
         let mut answer = body.clone();
         answer["kind"] = "TokenRequest".into();
@@ -48,7 +49,8 @@ impl Server {
         meta::set(&mut answer, "creationTimestamp", meta::time(now).into());
         meta::child(&mut answer, "spec").insert("expirationSeconds".to_owned(), seconds.into());
         let until = meta::time(now + SignedDuration::from_secs(seconds));
-        let token = format!("token-of-{uid}-until-{until}");
+        self.tokens += 1;
+        let token = format!("token-{}-of-{account}-bound-to-{bound}-until-{until}", self.tokens);
         answer["status"] = json!({"token": token, "expirationTimestamp": until});
         Ok(answer)
     }

@@ -28,8 +28,9 @@ pub(crate) fn settle(kind: Kind, rules: &Rules, object: &mut Value) {
     }
     let fields = object.as_object_mut().expect("it was an object above");
     for (name, value) in fields.iter_mut() {
-        // A revision's data is another object's text.
-        if kind != kind::CONTROLLER_REVISIONS || name != "data" {
+        // A revision's data is another object's text; of a secret's bytes Go writes none as null.
+        let keeps_data = [kind::CONTROLLER_REVISIONS, kind::SECRETS].contains(&kind);
+        if !keeps_data || name != "data" {
             drop_nulls(value);
         }
     }

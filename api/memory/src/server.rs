@@ -20,7 +20,7 @@ use crate::identity::Identity;
 use crate::refusal::Refusal;
 use crate::rights::Rights;
 use crate::store::{Event, Store};
-use crate::{below, errors, meta, rules};
+use crate::{below, canonical, defaults, errors, meta, rules};
 
 /// Namespaces that every cluster has.
 const NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
@@ -36,6 +36,8 @@ pub struct Server {
     pub(crate) scaled: BTreeMap<(Kind, ObjectKey), ReplicasOwner>,
     rights: Arc<Rights>,
     refusals: Vec<Refusal>,
+    /// Tokens issued so far.
+    pub(crate) tokens: u64,
     /// Answers to paths that are no objects.
     paths: BTreeMap<String, Value>,
 }
@@ -62,6 +64,7 @@ impl Server {
             scaled: BTreeMap::new(),
             rights: Arc::new(Rights::upstream()),
             refusals: Vec::new(),
+            tokens: 0,
             paths: BTreeMap::new(),
         }
     }
@@ -115,6 +118,42 @@ impl Server {
         let key = (kind, meta::key(&object));
         self.unsettled.remove(&key);
         self.store.write(kind, object)
+    }
+
+    /// Stores an object unchecked, as a restored backup brings it back: its UID and status stay.
+    /// What it lacks is added: names, defaults, version, UID, creation time, the namespace.
+    pub fn put(
+        &mut self,
+        kind: Kind,
+        key: &ObjectKey,
+        object: Value,
+        now: Timestamp,
+    ) -> Arc<Value> {
+        let namespace = ObjectKey::new("", key.namespace());
+        let has_namespace =
+            key.namespace().is_empty() || self.store.object(kind::NAMESPACES, &namespace).is_some();
+        if !has_namespace {
+            let active = json!({"spec": {"finalizers": ["kubernetes"]},
+                "status": {"phase": "Active"}});
+            self.put(kind::NAMESPACES, &namespace, active, now);
+        }
+        let mut object = object;
+        meta::set(&mut object, "name", key.name().into());
+        if kind.is_namespaced {
+            meta::set(&mut object, "namespace", key.namespace().into());
+        }
+        let old = self.store.object(kind, key).map(Arc::clone);
+        for (field, new) in [("uid", self.new_uid()), ("creationTimestamp", meta::time(now))] {
+            if meta::text(&object, field).is_empty() {
+                let kept = old.as_ref().map(|old| meta::text(old, field).to_owned());
+                meta::set(&mut object, field, kept.unwrap_or(new).into());
+            }
+        }
+        let rules = rules::of(kind);
+        canonical::settle(kind, &rules, &mut object);
+        defaults::apply(kind, &mut object);
+        canonical::settle(kind, &rules, &mut object);
+        self.write(kind, object)
     }
 
     /// Refuses requests from now on; the first refusal that matches a request decides.

@@ -79,3 +79,21 @@ fn job_selects_its_pods_by_its_uid() {
     assert_eq!(job["metadata"]["labels"]["job-name"], "x");
     assert_eq!((&job["spec"]["backoffLimit"], &job["spec"]["completions"]), (&json!(6), &json!(1)));
 }
+
+#[test]
+fn object_put_back_keeps_what_it_says_and_its_namespace_is_there() {
+    let mut world = World::new();
+    let key = ObjectKey::new("new", "x");
+    let said = json!({"metadata": {"uid": "u"}, "status": {"phase": "Running"}});
+    let put = |world: &mut World, object: Value| {
+        world.server.put(kind::PODS, &key, object, Timestamp::UNIX_EPOCH)
+    };
+    let stored = put(&mut world, said);
+    assert_eq!((&stored["metadata"]["uid"], &stored["kind"]), (&json!("u"), &json!("Pod")));
+    assert_eq!(stored["status"], json!({"phase": "Running"}));
+    let again = put(&mut world, json!({"metadata": {"labels": {"a": "b"}}}));
+    assert_eq!(again["metadata"]["uid"], "u");
+    assert_ne!(again["metadata"]["resourceVersion"], stored["metadata"]["resourceVersion"]);
+    let namespace = ObjectKey::new("", "new");
+    assert!(world.server.object(kind::NAMESPACES, &namespace).is_some());
+}

@@ -102,12 +102,16 @@ fn token_of_a_service_account_ends_when_it_says() {
         kind: kind::SERVICE_ACCOUNTS,
         namespace: "a".to_owned(),
         below: Some(Subresource { name: name.to_owned(), sub: "token" }),
-        body: json!({"spec": {"expirationSeconds": 600}}),
+        body: json!({"spec": {"expirationSeconds": 600, "boundObjectRef": {"uid": "of-pod"}}}),
     };
     assert!(world.ask(&request("x")).expect_err("no account").is_not_found());
     world.made(kind::SERVICE_ACCOUNTS, json!({"metadata": {"name": "x"}}));
     let token = world.ask(&request("x")).expect("a token");
     assert_eq!(token["status"]["expirationTimestamp"], "1970-01-01T00:10:00Z");
+    let text = token["status"]["token"].as_str().expect("a text");
+    assert!(text.starts_with("token-1-") && text.contains("-bound-to-of-pod-"), "{text}");
+    let next = world.ask(&request("x")).expect("another token");
+    assert_ne!(next["status"]["token"], token["status"]["token"]);
 }
 
 #[test]
