@@ -8,11 +8,11 @@ use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::volume::payload::CertificateRequest;
 use pintle_agent_host::volume::content::Content as _;
+use pintle_memory_http::SharedServer;
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
 use tokio::task::LocalSet;
 
-use super::fake::Fake;
 use crate::node::own::OwnNode;
 use crate::objects::{Objects, Settings};
 
@@ -20,7 +20,7 @@ use crate::objects::{Objects, Settings};
 fn what_keeps_a_certificate_from_being_asked_for_is_told() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     LocalSet::new().block_on(&runtime.expect("a runtime"), async {
-        let fake = Fake::start().await;
+        let server = SharedServer::new(1);
         let (own, node) = watch::channel(OwnNode::default());
         let (sender, _inputs) = mpsc::channel(64);
         let settings = Settings {
@@ -32,7 +32,7 @@ fn what_keeps_a_certificate_from_being_asked_for_is_told() {
             recorder: Recorder::default(),
             node: Some(node),
         };
-        let objects = Objects::new(fake.client(), settings, sender);
+        let objects = Objects::new(server.client(), settings, sender);
         let pod = json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u"},
             "spec": {"containers": [], "serviceAccountName": "sa"}});
         let (uid, pod) = (PodUid::from("u"), serde_json::from_value(pod).expect("a pod"));
@@ -55,7 +55,7 @@ fn what_keeps_a_certificate_from_being_asked_for_is_told() {
         told("").await;
         told(": while fetching service account: ").await;
         let account = json!({"metadata": {"name": "sa", "uid": "s"}});
-        fake.world().put_raw("/api/v1/namespaces/ns/serviceaccounts/sa", account);
+        server.put("/api/v1/namespaces/ns/serviceaccounts/sa", account);
         told(": while getting node object").await;
         own.send_replace(OwnNode::Present { node: Arc::default(), lists: 1 });
         told("use ECDSAP256, ECDSAP384 or ED25519").await;

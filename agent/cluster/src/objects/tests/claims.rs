@@ -1,4 +1,4 @@
-//! Claims against an API server in miniature: unbound, refused, silent, taken by another pod.
+//! Claims of an API server in memory: unbound, refused, silent, taken by another pod.
 
 use serde_json::{Value, json};
 
@@ -20,13 +20,13 @@ fn claiming(uid: &str) -> (pintle_agent_core::types::PodUid, k8s_openapi::api::c
 fn put_claim(scene: &Scene, phase: &str) {
     let claim = json!({"metadata": {"name": "c", "namespace": "ns", "uid": "claim-uid"},
         "spec": {"volumeName": "pv"}, "status": {"phase": phase}});
-    scene.fake.world().put_raw(CLAIM, claim);
+    scene.server.put(CLAIM, claim);
 }
 
 fn put_volume(scene: &Scene, modes: Value) {
     let volume = json!({"metadata": {"name": "pv"}, "spec": {"accessModes": modes,
         "claimRef": {"uid": "claim-uid"}, "hostPath": {"path": "/x"}}});
-    scene.fake.world().put_raw(VOLUME, volume);
+    scene.server.put(VOLUME, volume);
 }
 
 async fn resolved(scene: &Scene, uid: &str) -> ResolvedClaims {
@@ -42,9 +42,8 @@ fn unusable(found: &ResolvedClaims) -> Vec<&str> {
 fn a_pod_whose_claim_is_bound_later_is_woken() {
     watched(async |mut scene| {
         let found = resolved(&scene, "p").await;
-        let want = format!(
-            "error processing PVC ns/c: failed to fetch PVC from API server: {CLAIM} not found"
-        );
+        let want = "error processing PVC ns/c: failed to fetch PVC from API server: \
+                    persistentvolumeclaims \"c\" not found";
         assert_eq!(unusable(&found), [want]);
         put_claim(&scene, "Pending");
         assert_eq!(scene.told().await, ("p".to_owned(), false), "a changed reason wakes the pod");
@@ -67,11 +66,12 @@ fn a_claim_that_was_resolved_stays_so_while_the_api_server_does_not_answer() {
         put_claim(&scene, "Bound");
         put_volume(&scene, json!(["ReadWriteOnce"]));
         assert_eq!(unusable(&resolved(&scene, "p").await), [""; 0]);
-        scene.fake.world().faults = vec![("persistentvolume".to_owned(), 500)];
+        scene.refuse("persistentvolume", 500);
         assert_eq!(unusable(&resolved(&scene, "p").await), [""; 0]);
         assert_eq!(resolved(&scene, "q").await.unusable.len(), 1, "of another pod none is known");
         // An answer counts, also when it is bad news.
-        scene.fake.world().faults = vec![("persistentvolume".to_owned(), 404)];
+        scene.server.refuse_nothing();
+        scene.refuse("persistentvolume", 404);
         assert_eq!(resolved(&scene, "p").await.unusable.len(), 1);
     });
 }
@@ -81,11 +81,10 @@ fn a_refusal_is_tried_again_before_it_counts() {
     watched(async |scene| {
         put_claim(&scene, "Bound");
         put_volume(&scene, json!(["ReadWriteOnce"]));
-        scene.fake.world().faults = vec![("persistentvolumeclaims".to_owned(), 403)];
-        let fake = scene.fake.clone();
+        scene.refuse("persistentvolumeclaims", 403);
         let allow = async {
-            fake.until("a second read", |world| world.requests.len() >= 2).await;
-            fake.world().faults.clear();
+            scene.until("a second read", |server| server.requests().len() >= 2).await;
+            scene.server.refuse_nothing();
         };
         let (found, ()) = tokio::join!(resolved(&scene, "p"), allow);
         assert_eq!(unusable(&found), [""; 0]);

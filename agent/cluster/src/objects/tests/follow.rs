@@ -1,7 +1,8 @@
-//! Objects against an API server in miniature: gaps, lost places, refusals, silence.
+//! Objects of an API server in memory: gaps, lost places, refusals, silence.
 
 use std::time::Duration;
 
+use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use pintle_agent_config::modes::ChangeDetectionStrategy;
 use pintle_agent_core::env::variables::LookupError;
@@ -12,11 +13,11 @@ use pintle_agent_core::volume::ClaimViews;
 use pintle_agent_core::volume::payload::{ContentError, TokenRequest};
 use pintle_agent_core::worker::Input;
 use pintle_agent_host::volume::content::Content;
+use pintle_memory_http::SharedServer;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 
-use super::fake::Fake;
 use crate::objects::{Objects, Settings};
 
 /// Timeout of a test; only a failing one waits that long.
@@ -24,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A server, the objects behind it, and the inputs of workers.
 pub(super) struct Scene {
-    pub(super) fake: Fake,
+    pub(super) server: SharedServer,
     pub(super) objects: Objects,
     inputs: mpsc::Receiver<Input>,
 }
@@ -32,7 +33,8 @@ pub(super) struct Scene {
 fn run(strategy: ChangeDetectionStrategy, test: impl AsyncFnOnce(Scene)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     LocalSet::new().block_on(&runtime.expect("a runtime"), async {
-        let fake = Fake::start().await;
+        let server = SharedServer::new(1);
+        server.put("/api/v1/namespaces/ns/serviceaccounts/sa", json!({}));
         let (sender, inputs) = mpsc::channel(64);
         let resync = Duration::from_millis(20);
         let settings = Settings {
@@ -44,8 +46,8 @@ fn run(strategy: ChangeDetectionStrategy, test: impl AsyncFnOnce(Scene)) {
             claims: ClaimViews::default(),
             node: None,
         };
-        let objects = Objects::new(fake.client(), settings, sender);
-        test(Scene { fake, objects, inputs }).await;
+        let objects = Objects::new(server.client(), settings, sender);
+        test(Scene { server, objects, inputs }).await;
     });
 }
 
@@ -69,6 +71,10 @@ fn reads(uid: &str, name: &str) -> (PodUid, Pod) {
     pod(uid, json!({"containers": [{"name": "c", "envFrom": from}]}))
 }
 
+fn path(kind: &str, name: &str) -> String {
+    format!("/api/v1/namespaces/ns/{kind}/{name}")
+}
+
 impl Scene {
     fn register(&self, (uid, pod): &(PodUid, Pod)) {
         self.objects.register(uid, pod);
@@ -79,28 +85,64 @@ impl Scene {
         Ok(String::from_utf8_lossy(&values["k"]).into_owned())
     }
 
+    async fn token(&self, uid: &PodUid, pod: &Pod) -> Result<String, ContentError> {
+        self.objects.content(uid, pod).token(&request()).await.map(claims)
+    }
+
     /// The next pod that is notified.
     pub(super) async fn told(&mut self) -> (String, bool) {
         match tokio::time::timeout(PATIENCE, self.inputs.recv()).await {
             Ok(Some(Input::Content { uid, files })) => (uid.to_string(), files),
-            other => panic!("nobody was told: {other:?}, {:?}", self.fake.world().requests),
+            other => panic!("nobody was told: {other:?}, {:?}", self.server.requests()),
         }
     }
 
-    fn put(&self, name: &str, value: &str) {
-        self.fake.put("configmaps", name, json!({"data": {"k": value}}));
+    /// Creates or changes an object.
+    fn put(&self, kind: &str, name: &str, rest: Value) {
+        self.server.put(&path(kind, name), rest);
+    }
+
+    fn delete(&self, kind: &str, name: &str) {
+        self.server.remove(&path(kind, name));
+    }
+
+    fn put_map(&self, name: &str, value: &str) {
+        self.put("configmaps", name, json!({"data": {"k": value}}));
     }
 
     async fn watching(&self, count: usize) {
         // The services' own watch is one more.
-        self.fake.until("watches", |world| world.open == count + 1).await;
+        self.until("watches", |server| server.open_watches() == count + 1).await;
+    }
+
+    /// Refuses requests with this text.
+    pub(super) fn refuse(&self, text: &str, code: u16) {
+        self.server.refuse("", text, code, "told to fail");
+    }
+
+    /// Ends all watches, and refuses new ones.
+    async fn end_watches(&self) {
+        self.refuse("watch=true", 500);
+        self.server.cut_watches();
+        self.until("cut", |server| server.open_watches() == 0).await;
+    }
+
+    /// Waits until something holds.
+    pub(super) async fn until(&self, what: &str, holds: impl Fn(&SharedServer) -> bool) {
+        let wait = async {
+            while !holds(&self.server) {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        let waited = tokio::time::timeout(PATIENCE, wait).await;
+        assert!(waited.is_ok(), "not in time: {what}; requests: {:?}", self.server.requests());
     }
 }
 
 #[test]
 fn a_change_reaches_every_pod_that_shows_it_by_one_watch() {
     watched(async |mut scene| {
-        scene.put("a", "one");
+        scene.put_map("a", "one");
         let pods = ["p", "q", "r"].map(|uid| shows(uid, "a"));
         for pod in &pods {
             scene.register(pod);
@@ -109,20 +151,20 @@ fn a_change_reaches_every_pod_that_shows_it_by_one_watch() {
             assert_eq!(scene.map(pod, "a").await, Ok("one".to_owned()));
         }
         scene.watching(1).await;
-        scene.put("a", "two");
+        scene.put_map("a", "two");
         let mut told = [scene.told().await, scene.told().await, scene.told().await];
         told.sort();
         assert_eq!(told, ["p", "q", "r"].map(|uid| (uid.to_owned(), true)));
         for pod in &pods {
             assert_eq!(scene.map(pod, "a").await, Ok("two".to_owned()));
         }
-        assert_eq!(scene.fake.count("fieldSelector=metadata.name%3Da"), 1);
+        assert_eq!(scene.server.count("fieldSelector=metadata.name%3Da"), 1);
         assert_eq!(scene.objects.followed(), 1);
         for (uid, _) in &pods {
             scene.objects.forget(uid);
         }
         // The last pod is gone: every watch ends, that of services as well.
-        scene.fake.until("no watch", |world| world.open == 0).await;
+        scene.until("no watch", |server| server.open_watches() == 0).await;
         assert_eq!(scene.objects.followed(), 0);
     });
 }
@@ -130,16 +172,14 @@ fn a_change_reaches_every_pod_that_shows_it_by_one_watch() {
 #[test]
 fn a_pod_that_comes_later_reads_anew_and_sees_what_was_before_it() {
     watched(async |scene| {
-        scene.put("a", "one");
+        scene.put_map("a", "one");
         let first = shows("p", "a");
         scene.register(&first);
         assert_eq!(scene.map(&first, "a").await, Ok("one".to_owned()));
         scene.watching(1).await;
         // The watch is blocked: only a read of its own can notify the next pod.
-        scene.fake.world().faults.push(("watch=true".to_owned(), 503));
-        scene.fake.cut();
-        scene.fake.until("cut", |world| world.open == 0).await;
-        scene.put("a", "two");
+        scene.end_watches().await;
+        scene.put_map("a", "two");
         let second = shows("q", "a");
         scene.register(&second);
         assert_eq!(scene.map(&second, "a").await, Ok("two".to_owned()));
@@ -154,10 +194,10 @@ fn a_missing_object_is_told_when_it_appears_and_when_it_goes() {
         let missing = ContentError::NotFound { kind: "configmap", name: "a".to_owned() };
         assert_eq!(scene.map(&pod, "a").await, Err(missing.clone()));
         scene.watching(1).await;
-        scene.put("a", "one");
+        scene.put_map("a", "one");
         assert_eq!(scene.told().await, ("p".to_owned(), true));
         assert_eq!(scene.map(&pod, "a").await, Ok("one".to_owned()));
-        scene.fake.delete("configmaps", "a");
+        scene.delete("configmaps", "a");
         assert_eq!(scene.told().await, ("p".to_owned(), true));
         assert_eq!(scene.map(&pod, "a").await, Err(missing));
     });
@@ -173,7 +213,7 @@ fn a_container_that_waits_for_a_variable_is_told_at_once() {
         assert_eq!(found.secret("ns", "s"), Err(LookupError::NotFound));
         scene.watching(1).await;
         // Base64 of `v`, and a value that Go writes as null.
-        scene.fake.put("secrets", "s", json!({"data": {"k": "dg==", "none": null}}));
+        scene.put("secrets", "s", json!({"data": {"k": "dg==", "none": null}}));
         assert_eq!(scene.told().await, ("p".to_owned(), false));
         let found = scene.objects.environment(&pod.0, &pod.1, &container).await;
         let secret = found.secret("ns", "s").expect("there");
@@ -185,45 +225,41 @@ fn a_container_that_waits_for_a_variable_is_told_at_once() {
 #[test]
 fn a_watch_that_breaks_goes_on_where_it_was() {
     watched(async |mut scene| {
-        scene.put("a", "one");
+        scene.put_map("a", "one");
         let pod = shows("p", "a");
         scene.register(&pod);
         assert_eq!(scene.map(&pod, "a").await, Ok("one".to_owned()));
         scene.watching(1).await;
-        scene.fake.world().faults.push(("watch=true".to_owned(), 500));
-        scene.fake.cut();
-        scene.fake.until("cut", |world| world.open == 0).await;
+        scene.end_watches().await;
         // Within the gap.
-        scene.put("a", "two");
-        scene.fake.world().faults.clear();
+        scene.put_map("a", "two");
+        scene.server.refuse_nothing();
         assert_eq!(scene.told().await, ("p".to_owned(), true));
         assert_eq!(scene.map(&pod, "a").await, Ok("two".to_owned()));
         // One read in all: the watch knew its place.
-        assert_eq!(scene.fake.count("GET /api/v1/namespaces/ns/configmaps/a"), 1);
+        assert_eq!(scene.server.count("GET /api/v1/namespaces/ns/configmaps/a"), 1);
     });
 }
 
 #[test]
 fn a_watch_whose_place_is_gone_reads_again_and_so_finds_a_deletion() {
     watched(async |mut scene| {
-        scene.put("a", "one");
+        scene.put_map("a", "one");
         let pod = shows("p", "a");
         scene.register(&pod);
         assert_eq!(scene.map(&pod, "a").await, Ok("one".to_owned()));
         scene.watching(1).await;
-        scene.fake.world().faults.push(("watch=true".to_owned(), 500));
-        scene.fake.cut();
-        scene.fake.until("cut", |world| world.open == 0).await;
-        scene.fake.delete("configmaps", "a");
-        scene.fake.compact();
-        scene.fake.world().faults.clear();
+        scene.end_watches().await;
+        scene.delete("configmaps", "a");
+        scene.server.compact();
+        scene.server.refuse_nothing();
         assert_eq!(scene.told().await, ("p".to_owned(), true));
         let missing = ContentError::NotFound { kind: "configmap", name: "a".to_owned() };
         assert_eq!(scene.map(&pod, "a").await, Err(missing));
-        assert_eq!(scene.fake.count("GET /api/v1/namespaces/ns/configmaps/a"), 2);
+        assert_eq!(scene.server.count("GET /api/v1/namespaces/ns/configmaps/a"), 2);
         // And it watches again.
         scene.watching(1).await;
-        scene.put("a", "three");
+        scene.put_map("a", "three");
         assert_eq!(scene.told().await, ("p".to_owned(), true));
     });
 }
@@ -231,18 +267,13 @@ fn a_watch_whose_place_is_gone_reads_again_and_so_finds_a_deletion() {
 #[test]
 fn a_read_that_is_forbidden_for_a_moment_is_repeated() {
     watched(async |scene| {
-        scene.put("a", "one");
-        scene.fake.world().faults.push(("/configmaps/a".to_owned(), 403));
+        scene.put_map("a", "one");
+        scene.refuse("/configmaps/a", 403);
         let pod = shows("p", "a");
         scene.register(&pod);
         let (map, _) = tokio::join!(scene.map(&pod, "a"), async {
-            scene
-                .fake
-                .until("two reads", |world| {
-                    world.requests.iter().filter(|line| line.contains("/configmaps/a")).count() > 1
-                })
-                .await;
-            scene.fake.world().faults.clear();
+            scene.until("two reads", |server| server.count("/configmaps/a") > 1).await;
+            scene.server.refuse_nothing();
         });
         assert_eq!(map, Ok("one".to_owned()));
     });
@@ -251,20 +282,20 @@ fn a_read_that_is_forbidden_for_a_moment_is_repeated() {
 #[test]
 fn while_nobody_answers_what_is_known_serves_and_what_is_not_says_why() {
     watched(async |mut scene| {
-        scene.put("a", "one");
+        scene.put_map("a", "one");
         let pod = shows("p", "a");
         scene.register(&pod);
         assert_eq!(scene.map(&pod, "a").await, Ok("one".to_owned()));
-        scene.fake.world().faults.push(("/api".to_owned(), 500));
+        scene.refuse("/api", 500);
         let later = shows("q", "a");
         scene.register(&later);
         assert_eq!(scene.map(&later, "a").await, Ok("one".to_owned()));
         let unknown = shows("r", "b");
-        scene.put("b", "x");
+        scene.put_map("b", "x");
         scene.register(&unknown);
         let error = scene.map(&unknown, "b").await.expect_err("nobody answers").to_string();
         assert_eq!(error, "failed to sync configmap cache: told to fail");
-        scene.fake.world().faults.clear();
+        scene.server.refuse_nothing();
         // The read of `r` failed; it is notified once there is an answer.
         assert_eq!(scene.told().await, ("r".to_owned(), true));
         assert_eq!(scene.map(&unknown, "b").await, Ok("x".to_owned()));
@@ -275,8 +306,8 @@ fn while_nobody_answers_what_is_known_serves_and_what_is_not_says_why() {
 fn an_immutable_object_is_not_watched() {
     watched(async |scene| {
         let map = json!({"immutable": true, "data": {"k": "one"}});
-        scene.fake.put("configmaps", "a", map);
-        scene.put("b", "x");
+        scene.put("configmaps", "a", map);
+        scene.put_map("b", "x");
         let (pod, other) = (shows("p", "a"), shows("q", "b"));
         scene.register(&pod);
         assert_eq!(scene.map(&pod, "a").await, Ok("one".to_owned()));
@@ -284,10 +315,10 @@ fn an_immutable_object_is_not_watched() {
         assert_eq!(scene.map(&other, "b").await, Ok("x".to_owned()));
         // One of the two, and the services.
         scene.watching(1).await;
-        assert_eq!(scene.fake.count("fieldSelector=metadata.name%3Da"), 0);
+        assert_eq!(scene.server.count("fieldSelector=metadata.name%3Da"), 0);
         // One that becomes immutable is let go.
         let map = json!({"immutable": true, "data": {"k": "x"}});
-        scene.fake.put("configmaps", "b", map);
+        scene.put("configmaps", "b", map);
         scene.watching(0).await;
     });
 }
@@ -295,28 +326,28 @@ fn an_immutable_object_is_not_watched() {
 #[test]
 fn without_watches_objects_are_read_when_used() {
     run(ChangeDetectionStrategy::Get, async |mut scene| {
-        scene.put("a", "one");
+        scene.put_map("a", "one");
         let pod = shows("p", "a");
         scene.register(&pod);
         assert_eq!(scene.map(&pod, "a").await, Ok("one".to_owned()));
-        scene.put("a", "two");
+        scene.put_map("a", "two");
         assert_eq!(scene.map(&pod, "a").await, Ok("two".to_owned()));
         // Its volumes are refreshed periodically.
         assert_eq!(scene.told().await, ("p".to_owned(), true));
-        assert_eq!(scene.fake.count("fieldSelector"), 0);
+        assert_eq!(scene.server.count("fieldSelector"), 0);
     });
     run(ChangeDetectionStrategy::Cache, async |scene| {
-        scene.put("a", "one");
+        scene.put_map("a", "one");
         let pod = shows("p", "a");
         scene.register(&pod);
         assert_eq!(scene.map(&pod, "a").await, Ok("one".to_owned()));
-        scene.put("a", "two");
+        scene.put_map("a", "two");
         // Still fresh enough; a new pod causes a new read.
         assert_eq!(scene.map(&pod, "a").await, Ok("one".to_owned()));
         let later = shows("q", "a");
         scene.register(&later);
         assert_eq!(scene.map(&later, "a").await, Ok("two".to_owned()));
-        assert_eq!(scene.fake.count("fieldSelector"), 0);
+        assert_eq!(scene.server.count("fieldSelector"), 0);
     });
 }
 
@@ -332,43 +363,37 @@ async fn addresses(scene: &Scene, pod: &(PodUid, Pod)) -> Vec<String> {
 
 #[test]
 fn services_are_known_before_a_container_starts_and_kept_up_to_date() {
-    for cached in [true, false] {
-        watched(async |scene| {
-            scene.fake.world().cached = cached;
-            scene.fake.put("services", "web", service("10.0.0.1"));
-            let pod = reads("p", "none");
-            scene.register(&pod);
-            assert_eq!(addresses(&scene, &pod).await, ["10.0.0.1"]);
-            scene.fake.put("services", "db", service("10.0.0.2"));
-            scene.fake.delete("services", "web");
-            while addresses(&scene, &pod).await != ["10.0.0.2"] {
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-            // A gap in which the watch loses its version and a service is deleted.
-            scene.fake.world().faults.push(("watch=true".to_owned(), 500));
-            scene.fake.cut();
-            scene.fake.until("cut", |world| world.open == 0).await;
-            scene.fake.delete("services", "db");
-            scene.fake.compact();
-            scene.fake.world().faults.clear();
-            while !addresses(&scene, &pod).await.is_empty() {
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-        });
-    }
+    watched(async |scene| {
+        scene.put("services", "web", service("10.0.0.1"));
+        let pod = reads("p", "none");
+        scene.register(&pod);
+        assert_eq!(addresses(&scene, &pod).await, ["10.0.0.1"]);
+        scene.put("services", "db", service("10.0.0.2"));
+        scene.delete("services", "web");
+        while addresses(&scene, &pod).await != ["10.0.0.2"] {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        // A gap in which the watch loses its version and a service is deleted.
+        scene.end_watches().await;
+        scene.delete("services", "db");
+        scene.server.compact();
+        scene.server.refuse_nothing();
+        while !addresses(&scene, &pod).await.is_empty() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    });
 }
 
 #[test]
 fn services_are_the_newest_in_one_answer_whatever_the_api_server_has_in_memory() {
     watched(async |scene| {
-        scene.fake.world().cached = false;
         for n in 0..1_201 {
-            scene.fake.put("services", &format!("s{n}"), service("10.0.0.1"));
+            scene.put("services", &format!("s{n}"), service("10.0.0.1"));
         }
         let pod = reads("p", "a");
         scene.register(&pod);
         assert_eq!(addresses(&scene, &pod).await.len(), 1_201);
-        let asked = &scene.fake.world().requests;
+        let asked = scene.server.requests();
         let of_services = asked.iter().filter(|one| one.contains("/services?")).collect::<Vec<_>>();
         assert_eq!(of_services[0], "GET /api/v1/services?");
         assert!(of_services[1..].iter().all(|one| one.contains("watch=true")), "{asked:?}");
@@ -378,7 +403,7 @@ fn services_are_the_newest_in_one_answer_whatever_the_api_server_has_in_memory()
 #[test]
 fn a_static_pod_does_not_wait_for_services() {
     watched(async |scene| {
-        scene.fake.world().faults.push(("/services".to_owned(), 500));
+        scene.refuse("/services", 500);
         let mut pod = reads("p", "none");
         let annotations = pod.1.metadata.annotations.as_mut().expect("some");
         annotations.insert("kubernetes.io/config.source".to_owned(), "file".to_owned());
@@ -397,19 +422,24 @@ fn request() -> TokenRequest {
     TokenRequest { path: "token".to_owned(), audience, expiration_seconds: 3600 }
 }
 
+/// The number of a token, and the pod that it is bound to.
+fn claims(token: String) -> String {
+    let (number, rest) = token.split_once("-of-").expect("a number");
+    let (_, pod) = rest.split_once("-bound-to-").expect("a pod");
+    let (pod, _) = pod.split_once("-until-").expect("an end");
+    format!("{} of {pod}", number.replace('-', " "))
+}
+
 #[test]
 fn a_token_is_bound_to_its_pod_and_kept_while_it_is_fresh() {
     watched(async |scene| {
         let (p, q) = (account("p"), account("q"));
-        let token = async |pod: &(PodUid, Pod)| {
-            scene.objects.content(&pod.0, &pod.1).token(&request()).await
-        };
-        assert_eq!(token(&p).await, Ok("token 1 of p".to_owned()));
-        assert_eq!(token(&p).await, Ok("token 1 of p".to_owned()));
-        assert_eq!(token(&q).await, Ok("token 2 of q".to_owned()));
-        assert_eq!(scene.fake.count("POST /api/v1/namespaces/ns/serviceaccounts/sa/token"), 2);
+        assert_eq!(scene.token(&p.0, &p.1).await, Ok("token 1 of p".to_owned()));
+        assert_eq!(scene.token(&p.0, &p.1).await, Ok("token 1 of p".to_owned()));
+        assert_eq!(scene.token(&q.0, &q.1).await, Ok("token 2 of q".to_owned()));
+        assert_eq!(scene.server.count("POST /api/v1/namespaces/ns/serviceaccounts/sa/token"), 2);
         scene.objects.forget(&p.0);
-        assert_eq!(token(&p).await, Ok("token 3 of p".to_owned()));
+        assert_eq!(scene.token(&p.0, &p.1).await, Ok("token 3 of p".to_owned()));
     });
 }
 
@@ -417,16 +447,16 @@ fn a_token_is_bound_to_its_pod_and_kept_while_it_is_fresh() {
 fn a_token_that_is_due_is_renewed_and_its_pod_told() {
     watched(async |mut scene| {
         // Older than four fifths of its life as soon as it is there.
-        scene.fake.world().token_seconds = 5;
+        scene.server.put_clock_behind(SignedDuration::from_secs(3_000));
         let p = account("p");
-        let first = scene.objects.content(&p.0, &p.1).token(&request()).await;
+        let first = scene.token(&p.0, &p.1).await;
         assert_eq!(first, Ok("token 1 of p".to_owned()));
         assert_eq!(scene.told().await, ("p".to_owned(), true));
-        let second = scene.objects.content(&p.0, &p.1).token(&request()).await;
+        let second = scene.token(&p.0, &p.1).await;
         assert_eq!(second, Ok("token 2 of p".to_owned()));
         // While the API server does not answer the old one serves.
-        scene.fake.world().faults.push(("/token".to_owned(), 500));
-        let third = scene.objects.content(&p.0, &p.1).token(&request()).await;
+        scene.refuse("/token", 500);
+        let third = scene.token(&p.0, &p.1).await;
         assert_eq!(third, Ok("token 2 of p".to_owned()));
     });
 }
@@ -434,25 +464,21 @@ fn a_token_that_is_due_is_renewed_and_its_pod_told() {
 #[test]
 fn a_token_that_cannot_be_had_says_why() {
     watched(async |scene| {
-        scene.fake.world().faults.push(("/token".to_owned(), 404));
+        scene.refuse("/token", 404);
         let p = account("p");
         let failed = scene.objects.content(&p.0, &p.1).token(&request()).await;
         let text = failed.expect_err("no account").to_string();
         assert_eq!(text, "failed to fetch token: told to fail");
         // Forbidden for a moment: the authorizer has yet to see the pod.
-        scene.fake.world().faults[0].1 = 403;
+        scene.server.refuse_nothing();
+        scene.refuse("/token", 403);
         let content = scene.objects.content(&p.0, &p.1);
         let request = request();
         let (token, _) = tokio::join!(content.token(&request), async {
-            scene
-                .fake
-                .until("two attempts", |world| {
-                    world.requests.iter().filter(|line| line.contains("/token")).count() > 2
-                })
-                .await;
-            scene.fake.world().faults.clear();
+            scene.until("two attempts", |server| server.count("/token") > 2).await;
+            scene.server.refuse_nothing();
         });
-        assert_eq!(token, Ok("token 1 of p".to_owned()));
+        assert_eq!(token.map(claims), Ok("token 1 of p".to_owned()));
     });
 }
 
@@ -463,7 +489,7 @@ fn pull_secrets_are_read_and_the_missing_named() {
         let config = "eyJhdXRocyI6eyJyZWcuZXhhbXBsZSI6eyJhdXRoIjoiZFRwdyJ9fX0=";
         let rest = json!({"type": "kubernetes.io/dockerconfigjson",
             "data": {".dockerconfigjson": config}});
-        scene.fake.put("secrets", "good", rest);
+        scene.put("secrets", "good", rest);
         // A name may stand there more than once.
         let names = ["good", "nope", "", "good", "nope"].map(|name| json!({"name": name}));
         let p = pod("p", json!({"containers": [], "imagePullSecrets": names}));
@@ -486,15 +512,12 @@ fn a_runtime_class_names_its_handler() {
         assert_eq!(ask("").await, Ok(String::new()));
         let unknown = "runtimeclass.node.k8s.io \"kata\" not found".to_owned();
         assert_eq!(ask("kata").await, Err(unknown));
-        scene.fake.world().put_raw(
-            "/apis/node.k8s.io/v1/runtimeclasses/kata",
-            json!({
-            "handler": "kata-qemu"}),
-        );
+        let class = json!({"handler": "kata-qemu"});
+        scene.server.put("/apis/node.k8s.io/v1/runtimeclasses/kata", class);
         assert_eq!(ask("kata").await, Ok("kata-qemu".to_owned()));
         assert_eq!(scene.objects.known_handler(&with("kata").1).await, "kata-qemu");
         // The last answer stands in.
-        scene.fake.world().faults.push(("/runtimeclasses".to_owned(), 500));
+        scene.refuse("/runtimeclasses", 500);
         assert_eq!(ask("kata").await, Ok("kata-qemu".to_owned()));
         let text = ask("other").await.expect_err("never known");
         assert_eq!(text, "failed to lookup RuntimeClass other: told to fail");

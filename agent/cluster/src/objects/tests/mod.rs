@@ -1,8 +1,7 @@
-//! Tests of the objects' stage: the pure table, and the tasks against an API server in miniature.
+//! Tests of the objects' stage: the pure table, and the tasks of an API server in memory.
 
 mod certificates;
 mod claims;
-mod fake;
 mod follow;
 mod references;
 mod table;
