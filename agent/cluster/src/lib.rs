@@ -15,8 +15,6 @@ pub mod node;
 pub mod objects;
 pub mod pods;
 pub mod status;
-#[cfg(test)]
-mod testing;
 
 use std::error::Error;
 use std::sync::Arc;

@@ -255,10 +255,13 @@ fn answer(request: &CertificateSigningRequest) -> Option<Result<String, String>>
 
 #[cfg(test)]
 mod tests {
+    use pintle_api_types::kind::Kind;
+    use pintle_api_types::request::ApiError;
+    use pintle_memory_api::{Refusal, Verb};
+    use pintle_memory_http::SharedServer;
     use serde_json::json;
 
     use super::*;
-    use crate::testing;
 
     fn wanted() -> Wanted {
         Wanted {
@@ -311,55 +314,41 @@ mod tests {
         assert_eq!(of(denied), Some(Err("Denied: No: never".to_owned())));
     }
 
-    /// An API server that knows one request, and fails the first `failures` questions about it.
-    async fn api(failures: usize) -> (kube::Client, std::sync::Arc<std::sync::Mutex<Vec<String>>>) {
-        use axum::http::{Method, Request, StatusCode};
-        use axum::response::IntoResponse as _;
-        let asked = std::sync::Arc::<std::sync::Mutex<Vec<String>>>::default();
-        let seen = std::sync::Arc::clone(&asked);
-        let answer = move |request: Request<axum::body::Body>| {
-            let seen = std::sync::Arc::clone(&seen);
-            async move {
-                let object = |status: serde_json::Value| {
-                    json!({"apiVersion": "certificates.k8s.io/v1",
-                        "kind": "CertificateSigningRequest", "status": status,
-                        "metadata": {"name": "csr-1", "resourceVersion": "5"},
-                        "spec": {"request": "", "signerName": "s"}})
-                };
-                let tries = {
-                    let mut seen = seen.lock().expect("not poisoned");
-                    seen.push(format!("{} {}", request.method(), request.uri()));
-                    seen.len() - 1
-                };
-                if request.method() == Method::POST {
-                    return axum::Json(object(json!({}))).into_response();
-                }
-                if tries <= failures {
-                    return StatusCode::INTERNAL_SERVER_ERROR.into_response();
-                }
-                let approved = json!([{"type": "Approved", "status": "True"}]);
-                let signed = object(json!({"conditions": approved, "certificate": "aGk="}));
-                let list = json!({"apiVersion": "certificates.k8s.io/v1",
-                    "kind": "CertificateSigningRequestList",
-                    "metadata": {"resourceVersion": "5"}, "items": [signed]});
-                axum::Json(list).into_response()
-            }
-        };
-        let port = testing::served(axum::Router::new().fallback(answer)).await;
-        (testing::client_at(port), asked)
-    }
-
     #[tokio::test]
     async fn a_request_outlives_a_watch_that_breaks() {
-        let (client, asked) = api(3).await;
+        let kind = Kind::interned(
+            "certificates.k8s.io",
+            "v1",
+            "certificatesigningrequests",
+            "CertificateSigningRequest",
+            false,
+        );
+        let server = SharedServer::new(1);
+        let error = ApiError { code: 500, ..ApiError::default() };
+        let (verb, times) = (Some(Verb::List), Some(3));
+        server.act(|server, _| {
+            server.refuse(Refusal { verb, times, error, ..Refusal::default() });
+        });
+        let sign = async {
+            while server.count("GET") < 4 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            server.act(|server, now| {
+                let (name, request) = server.objects(kind, "").next().expect("it was created");
+                let (name, mut signed) = (name.clone(), serde_json::Value::clone(request));
+                let approved = json!([{"type": "Approved", "status": "True"}]);
+                signed["status"] = json!({"conditions": approved, "certificate": "aGk="});
+                server.put(kind, &name, signed, now);
+            });
+        };
         let key = KeyPair::generate().expect("a key");
         let wanted = wanted();
         let minute = Duration::from_secs(60);
-        let got = certificate(client, (SERVING_SIGNER, &wanted), &key, false, minute).await;
+        let asked = certificate(server.client(), (SERVING_SIGNER, &wanted), &key, false, minute);
+        let (got, ()) = tokio::join!(asked, sign);
         assert_eq!(got.expect("a certificate"), "hi");
-        let asked = asked.lock().expect("not poisoned").clone();
-        let posts = asked.iter().filter(|line| line.starts_with("POST")).count();
-        assert_eq!(posts, 1, "one request, however often it was looked at: {asked:?}");
+        let asked = server.requests();
+        assert_eq!(server.count("POST"), 1, "one request, however often it is read: {asked:?}");
         assert!(asked.len() > 4, "{asked:?}");
     }
 }

@@ -197,77 +197,28 @@ impl Writer {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Mutex, MutexGuard, PoisonError};
-
-    use axum::body::Body;
-    use axum::http::{Method, Request, StatusCode};
-    use axum::response::{IntoResponse as _, Response};
+    use pintle_api_types::kind::Kind;
+    use pintle_memory_api::Change;
+    use pintle_memory_http::SharedServer;
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::testing;
 
-    /// An API server with a Node and a CSINode.
-    #[derive(Default)]
-    struct Objects {
-        node: Value,
-        csi_node: Option<Value>,
-        /// Names of the drivers in each CSINode that was written.
-        writes: Vec<Vec<String>>,
-    }
+    const NODE: &str = "/api/v1/nodes/n";
+    const CSI_NODE: &str = "/apis/storage.k8s.io/v1/csinodes/n";
 
-    impl Objects {
-        fn answer(&mut self, method: &Method, path: &str, body: &[u8]) -> Response {
-            let body: Value = serde_json::from_slice(body).unwrap_or_default();
-            if path.starts_with("/api/v1/nodes/") {
-                if method == Method::PATCH {
-                    for field in ["labels", "annotations"] {
-                        for (key, value) in
-                            body["metadata"][field].as_object().into_iter().flatten()
-                        {
-                            self.node["metadata"][field][key] = value.clone();
-                        }
-                        let all = self.node["metadata"][field].as_object_mut().expect("a map");
-                        all.retain(|_, value| !value.is_null());
-                    }
-                }
-                return axum::Json(self.node.clone()).into_response();
-            }
-            if method == Method::POST || method == Method::PUT {
-                let drivers = body["spec"]["drivers"].as_array().cloned().unwrap_or_default();
-                let name = |driver: &Value| driver["name"].as_str().unwrap_or_default().to_owned();
-                self.writes.push(drivers.iter().map(name).collect());
-                self.csi_node = Some(body);
-            }
-            match &self.csi_node {
-                Some(object) => axum::Json(object.clone()).into_response(),
-                None => {
-                    let status = kube::core::Status::failure("there is none", "NotFound");
-                    (StatusCode::NOT_FOUND, axum::Json(status.with_code(404))).into_response()
-                }
-            }
-        }
-    }
-
+    /// An API server with a Node, and the writer of its drivers.
     struct World {
-        objects: Arc<Mutex<Objects>>,
+        server: SharedServer,
         writer: Writer,
     }
 
     impl World {
-        async fn new() -> Self {
-            let node = json!({"metadata": {"name": "n", "labels": {}, "annotations": {}}});
-            let objects = Arc::new(Mutex::new(Objects { node, ..Objects::default() }));
-            let served = Arc::clone(&objects);
-            let answer = move |request: Request<Body>| async move {
-                let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-                let body = axum::body::to_bytes(request.into_body(), 1 << 20).await;
-                let body = body.expect("a body");
-                served.lock().expect("not poisoned").answer(&method, &path, &body)
-            };
-            let port = testing::served(axum::Router::new().fallback(answer)).await;
-            let writer = Writer::new(testing::client_at(port), "n".into());
-            Self { objects, writer }
+        fn new() -> Self {
+            let server = SharedServer::new(1);
+            server.put(NODE, json!({}));
+            let writer = Writer::new(server.client(), "n".into());
+            Self { server, writer }
         }
 
         async fn write(&mut self, uid: &str, drivers: &[DriverOnNode]) -> bool {
@@ -275,8 +226,22 @@ mod tests {
             self.writer.write(uid, &wanted.collect()).await
         }
 
-        fn objects(&self) -> MutexGuard<'_, Objects> {
-            self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+        fn node(&self) -> Value {
+            self.server.get(NODE).expect("a Node")
+        }
+
+        /// Names of the drivers in each CSINode that was written.
+        fn writes(&self) -> Vec<Vec<String>> {
+            let kind = Kind::interned("storage.k8s.io", "v1", "csinodes", "CSINode", false);
+            let name = |driver: &Value| driver["name"].as_str().unwrap_or_default().to_owned();
+            let names = |object: &Value| {
+                object["spec"]["drivers"].as_array().into_iter().flatten().map(name).collect()
+            };
+            self.server.act(|server, _| {
+                let events = server.events_since(kind, 0).expect("all are kept");
+                let written = events.iter().filter(|event| event.change != Change::Deleted);
+                written.map(|event| names(&event.object)).collect()
+            })
         }
     }
 
@@ -291,63 +256,59 @@ mod tests {
 
     #[tokio::test]
     async fn drivers_are_in_both_objects_while_they_are_registered() {
-        let mut world = World::new().await;
+        let mut world = World::new();
         let both = [driver("a", "1", "x"), driver("b", "2", "x")];
         assert!(world.write("u", &both).await);
-        {
-            let objects = world.objects();
-            let node = &objects.node["metadata"];
-            assert_eq!(node["annotations"][node_info::NODE_IDS], r#"{"a":"1","b":"2"}"#);
-            assert_eq!(node["labels"]["zone"], "x");
-            let spec = &objects.csi_node.as_ref().expect("a CSINode")["spec"];
-            assert_eq!(spec["drivers"][1]["allocatable"]["count"], 5);
-            assert_eq!(spec["drivers"][1]["topologyKeys"], json!(["zone"]));
-        }
+        let node = &world.node()["metadata"];
+        assert_eq!(node["annotations"][node_info::NODE_IDS], r#"{"a":"1","b":"2"}"#);
+        assert_eq!(node["labels"]["zone"], "x");
+        let spec = &world.server.get(CSI_NODE).expect("a CSINode")["spec"];
+        assert_eq!(spec["drivers"][1]["allocatable"]["count"], 5);
+        assert_eq!(spec["drivers"][1]["topologyKeys"], json!(["zone"]));
         assert!(world.write("u", &both[1..]).await);
-        let objects = world.objects();
         let written: [&[&str]; 4] = [&[], &["a"], &["a", "b"], &["b"]];
-        assert_eq!(objects.writes, written);
-        let annotations = &objects.node["metadata"]["annotations"];
+        assert_eq!(world.writes(), written);
+        let annotations = &world.node()["metadata"]["annotations"];
         assert_eq!(annotations[node_info::NODE_IDS], r#"{"b":"2"}"#);
     }
 
     #[tokio::test]
     async fn driver_whose_topology_collides_holds_up_no_other_and_is_not_in_csi_node() {
-        let mut world = World::new().await;
+        let mut world = World::new();
         let both = [driver("a", "1", "x"), driver("b", "2", "y")];
         assert!(!world.write("u", &both).await);
         let words = world.writer.failures["b"].clone();
         assert!(words.starts_with("detected topology value collision"), "{words}");
-        assert_eq!(world.objects().writes.last(), Some(&vec!["a".to_owned()]));
-        world.objects().node["metadata"]["labels"] = json!({"zone": "y"});
+        assert_eq!(world.writes().last(), Some(&vec!["a".to_owned()]));
+        world.server.put(NODE, json!({"metadata": {"labels": {"zone": "y"}}}));
         assert!(world.write("u", &both[1..]).await && world.writer.failures.is_empty());
-        assert_eq!(world.objects().writes.last(), Some(&vec!["b".to_owned()]));
+        assert_eq!(world.writes().last(), Some(&vec!["b".to_owned()]));
     }
 
     #[tokio::test]
     async fn field_that_the_api_does_not_change_has_its_entry_removed_first() {
-        let mut world = World::new().await;
+        let mut world = World::new();
         assert!(world.write("u", &[driver("a", "1", "x")]).await);
         let limit = DriverOnNode { max_volumes: Some(6), ..driver("a", "1", "x") };
         assert!(world.write("u", std::slice::from_ref(&limit)).await);
-        assert_eq!(world.objects().writes.len(), 3, "a limit may change");
+        assert_eq!(world.writes().len(), 3, "a limit may change");
         assert!(world.write("u", &[driver("a", "other", "x")]).await);
-        let objects = world.objects();
-        assert_eq!(objects.writes[3..], [Vec::new(), vec!["a".to_owned()]]);
+        assert_eq!(world.writes()[3..], [Vec::new(), vec!["a".to_owned()]]);
     }
 
     #[tokio::test]
     async fn node_that_was_created_again_is_written_again() {
-        let mut world = World::new().await;
+        let mut world = World::new();
         let drivers = [driver("a", "1", "x")];
         assert!(world.write("u", &drivers).await);
-        world.objects().node["metadata"] = json!({"name": "n", "labels": {}, "annotations": {}});
+        world.server.remove(NODE);
+        world.server.put(NODE, json!({}));
         assert!(world.write("u", &drivers).await);
-        assert_eq!(world.objects().node["metadata"]["labels"], json!({}), "nothing has changed");
+        assert_eq!(world.node()["metadata"]["labels"], Value::Null, "nothing has changed");
         // The CSINode of the earlier node is replaced by `csi_node::ensure`.
-        world.objects().csi_node = None;
+        world.server.remove(CSI_NODE);
         assert!(world.write("v", &drivers).await);
-        assert_eq!(world.objects().node["metadata"]["labels"]["zone"], "x");
-        assert_eq!(world.objects().writes.last(), Some(&vec!["a".to_owned()]));
+        assert_eq!(world.node()["metadata"]["labels"]["zone"], "x");
+        assert_eq!(world.writes().last(), Some(&vec!["a".to_owned()]));
     }
 }

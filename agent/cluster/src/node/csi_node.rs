@@ -100,72 +100,43 @@ fn annotate(node: &mut CSINode) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use pintle_api_types::kind::Kind;
+    use pintle_memory_api::{Refusal, Verb};
+    use pintle_memory_http::SharedServer;
+
     use super::*;
-    use crate::testing;
-    use axum::http::{Method, Request, StatusCode};
-    use axum::response::{IntoResponse as _, Response};
-    use std::sync::{Arc, Mutex};
 
-    /// An API server with at most one CSINode; it rejects the first create request.
-    #[derive(Default)]
-    struct Server {
-        object: Option<CSINode>,
-        has_refused: bool,
-        asked: Vec<Method>,
-    }
-
-    impl Server {
-        fn answer(&mut self, method: Method, body: &[u8]) -> Response {
-            let failure = |code: StatusCode, message: &str, reason: &str| {
-                let status = kube::core::Status::failure(message, reason);
-                (code, axum::Json(status.with_code(code.as_u16()))).into_response()
-            };
-            self.asked.push(method.clone());
-            if method == Method::POST {
-                if !std::mem::replace(&mut self.has_refused, true) {
-                    return failure(StatusCode::FORBIDDEN, "you may not", "Forbidden");
-                }
-                self.object = Some(serde_json::from_slice(body).expect("a CSINode"));
-            }
-            let object = match method {
-                Method::DELETE => self.object.take(),
-                _ => self.object.clone(),
-            };
-            match object {
-                Some(object) => axum::Json(object).into_response(),
-                None => failure(StatusCode::NOT_FOUND, "there is none", "NotFound"),
-            }
-        }
-    }
-
-    async fn client(server: Arc<Mutex<Server>>) -> kube::Client {
-        let answer = move |request: Request<axum::body::Body>| async move {
-            let method = request.method().clone();
-            let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.expect("a body");
-            server.lock().expect("not poisoned").answer(method, &body)
-        };
-        let port = testing::served(axum::Router::new().fallback(answer)).await;
-        testing::client_at(port)
-    }
+    const PATH: &str = "/apis/storage.k8s.io/v1/csinodes/n";
 
     #[tokio::test]
     async fn one_of_an_earlier_node_is_made_anew_and_failures_are_told() {
-        let stale = Server { object: Some(fresh("n", "earlier")), ..Server::default() };
-        let server = Arc::new(Mutex::new(stale));
-        let client = client(Arc::clone(&server)).await;
+        let server = SharedServer::new(1);
+        server.put(PATH, serde_json::to_value(fresh("n", "earlier")).expect("JSON"));
+        // The first creation is refused.
+        let error = pintle_api_types::request::ApiError {
+            code: 403,
+            reason: "Forbidden".to_owned(),
+            message: "you may not".to_owned(),
+            ..Default::default()
+        };
+        let kind = Some(Kind::interned("storage.k8s.io", "v1", "csinodes", "CSINode", false));
+        let verb = Some(Verb::Create);
+        let refusal = Refusal { verb, kind, times: Some(1), error, ..Refusal::default() };
+        server.act(|server, _| server.refuse(refusal));
         let (_node, own) = watch::channel(OwnNode::default());
         let mut told = Vec::new();
         for _ in 0..2 {
             let uid = Some("now".to_owned());
-            prepare(client.clone(), "n", uid, own.clone(), |why| told.push(why)).await;
+            prepare(server.client(), "n", uid, own.clone(), |why| told.push(why)).await;
         }
         assert_eq!(told, ["failed to initialize CSINode: you may not"]);
-        let server = server.lock().expect("not poisoned");
-        let object = server.object.as_ref().expect("a CSINode");
-        assert!(is_of(object, "n", "now") && !is_of(object, "n", "earlier"));
-        let asked = [Method::GET, Method::DELETE, Method::POST, Method::GET, Method::POST];
-        assert_eq!(server.asked[..5], asked);
-        assert_eq!(server.asked[5..], [Method::GET], "it is ours");
+        let object = server.get(PATH).expect("a CSINode");
+        let object: CSINode = serde_json::from_value(object).expect("a CSINode");
+        assert!(is_of(&object, "n", "now") && !is_of(&object, "n", "earlier"));
+        let requests = server.requests();
+        let asked: Vec<_> = requests.iter().filter_map(|line| line.split(' ').next()).collect();
+        assert_eq!(asked[..5], ["GET", "DELETE", "POST", "GET", "POST"]);
+        assert_eq!(asked[5..], ["GET"], "it is ours");
     }
 
     #[test]
