@@ -13,6 +13,7 @@
 //!   lifecycle     the order of calls that CSI demands, checked
 //!   state         all volumes and snapshots, in a file that the drivers of several nodes share
 //!   disk, loops   folders, bind mounts, loop devices
+//!   proxy         in place of all that: calls are handed to upstream's mock suites
 //!   log           the record of all calls, and its reader for tests
 //!
 //! It stands where upstream's suites run the host-path driver. Every volume is below `--state`, and
@@ -31,6 +32,7 @@ mod lifecycle;
 pub mod log;
 mod loops;
 mod node;
+pub mod proxy;
 mod registration;
 mod settings;
 mod snapshots;

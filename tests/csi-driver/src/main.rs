@@ -3,19 +3,33 @@
 
 #![forbid(unsafe_code)]
 
+use std::path::PathBuf;
+
 use anyhow::Result;
 use clap::Parser as _;
 use pintle_csi_driver::Settings;
+use pintle_csi_driver::proxy::{self, ProxySettings};
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> Result<()> {
-    let settings = Settings::parse();
-    let sockets = settings.sockets();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match ProxySettings::of_arguments(arguments.iter().map(String::as_str)) {
+        Some(settings) => run(proxy::serve(&settings), std::slice::from_ref(&settings.endpoint)),
+        None => {
+            let settings = Settings::parse();
+            let sockets = settings.sockets();
+            run(pintle_csi_driver::serve(settings), &sockets)
+        }
+    }
+}
+
+/// Serves until SIGTERM, and removes the sockets.
+fn run(service: impl Future<Output = Result<()>>, sockets: &[PathBuf]) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(async {
         let mut stop = signal(SignalKind::terminate())?;
         tokio::select! {
-            served = pintle_csi_driver::serve(settings) => served,
+            served = service => served,
             _ = stop.recv() => Ok(()),
         }
     });
