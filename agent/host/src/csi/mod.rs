@@ -24,6 +24,10 @@ use pintle_agent_core::volume::layout::DIR_MODE;
 /// Mode of a record, as Go's os.Create makes it under the usual umask.
 const RECORD_MODE: u32 = 0o644;
 
+/// What is beside a record while it is written: an agent that dies then leaves it.
+// The name is that of `durable::replace`.
+pub const UNFINISHED_RECORD_FILE: &str = ".vol_data.json.new";
+
 /// Why a volume's folder stays.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RemoveError {
@@ -91,8 +95,16 @@ pub fn remove_volume(folder: &Path, target: &Path) -> Result<(), RemoveError> {
     remove_target(target)?;
     let record = folder.join(RECORD_FILE);
     or_gone(fs::remove_file(&record)).on("remove", &record)?;
+    remove_unfinished(folder)?;
     or_gone(fs::remove_dir(folder)).on("rmdir", folder)?;
     Ok(())
+}
+
+/// Removes the record that an agent had begun to write when it died. Nothing was asked of the driver
+/// before it was complete.
+pub fn remove_unfinished(folder: &Path) -> Result<(), IoFailure> {
+    let record = folder.join(UNFINISHED_RECORD_FILE);
+    or_gone(fs::remove_file(&record)).on("remove", &record)
 }
 
 /// Removes what the driver left of a target.
@@ -140,6 +152,24 @@ mod tests {
             assert!(!folder.exists());
             remove_volume(&folder, &target).expect("nothing is there");
         });
+    }
+
+    #[test]
+    fn unfinished_record_has_the_name_of_the_file_that_is_written_first() {
+        let root = tempfile::tempdir().expect("a folder");
+        let folder = root.path().join("pv");
+        fs::create_dir_all(folder.join(UNFINISHED_RECORD_FILE)).expect("made");
+        write_record(&folder, "{}\n").expect_err("its place is taken");
+    }
+
+    #[test]
+    fn unfinished_record_goes_with_its_folder() {
+        let root = tempfile::tempdir().expect("a folder");
+        let folder = root.path().join("pv");
+        fs::create_dir_all(&folder).expect("made");
+        fs::write(folder.join(UNFINISHED_RECORD_FILE), "{").expect("written");
+        remove_volume(&folder, &folder.join("mount")).expect("removed");
+        assert!(!folder.exists());
     }
 
     #[test]

@@ -16,7 +16,7 @@ use pintle_agent_core::types::PodUid;
 use pintle_agent_core::volume::csi_dirs::{CsiDirs, MOUNT, PLUGIN_DIR, RECORD_FILE};
 use pintle_agent_core::volume::layout::{PodDirs, pods_dir};
 
-use super::{ReadError, read_record};
+use super::{ReadError, read_record, remove_unfinished};
 
 /// More volumes than a node can have pods and drivers for.
 const VOLUMES_MAX: usize = 1 << 16;
@@ -28,6 +28,29 @@ pub struct Found {
     pub volumes: Vec<FoundVolume>,
     /// Folders of volumes without a readable record, with the reason. They stay.
     pub unreadable: Vec<(PathBuf, String)>,
+}
+
+/// Removes what an agent left that died before it asked a driver to stage: records that are not
+/// complete, and the folders that were made for them. Comes before everything else, since a new
+/// agent writes such files itself.
+pub fn remove_unstaged(root: &Path) {
+    let dirs = CsiDirs::new(root);
+    let devices = dirs.devices();
+    let drivers = folders(&dirs.plugin()).into_iter().filter(|driver| *driver != devices);
+    for folder in drivers.flat_map(|driver| folders(&driver)) {
+        remove_empty(&folder);
+    }
+    for device in folders(&devices) {
+        if remove_empty(&device.join("data")) {
+            remove_empty(&device.join("dev"));
+            remove_empty(&device);
+        }
+    }
+}
+
+/// Returns whether the folder went; with anything else in it, it stays.
+fn remove_empty(folder: &Path) -> bool {
+    remove_unfinished(folder).is_ok() && fs::remove_dir(folder).is_ok()
 }
 
 /// Looks at everything below the root directory.
@@ -138,6 +161,7 @@ fn folders(parent: &Path) -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::UNFINISHED_RECORD_FILE;
     use super::*;
 
     const UID: &str = "8c1e4b9a-1111-4222-8333-123456789abc";
@@ -205,6 +229,26 @@ mod tests {
         fs::create_dir_all(csi.volume(&uid, "unpublished")).expect("made");
         let dirs = PodDirs::new(root.path(), &uid);
         assert_eq!(without_record(&dirs), ["empty", "gone"]);
+    }
+
+    #[test]
+    fn folder_that_was_made_and_not_staged_goes_and_any_other_stays() {
+        let root = tempfile::tempdir().expect("a folder");
+        let dirs = CsiDirs::new(root.path());
+        let folder = |handle: &str| dirs.global("d", handle);
+        fs::create_dir_all(folder("empty")).expect("made");
+        put(&folder("begun").join(UNFINISHED_RECORD_FILE), "{");
+        put(&folder("staged").join(RECORD_FILE), r#"{"driverName":"d","volumeHandle":"staged"}"#);
+        put(&folder("staged").join(UNFINISHED_RECORD_FILE), "{");
+        put(&dirs.device_data("raw").join(UNFINISHED_RECORD_FILE), "{");
+        put(&dirs.device_data("kept").join(RECORD_FILE), "{}");
+        fs::create_dir_all(dirs.staging("d", "lost")).expect("made");
+        remove_unstaged(root.path());
+        assert!(!folder("empty").exists() && !folder("begun").exists());
+        assert!(folder("staged").join(RECORD_FILE).exists());
+        assert!(!folder("staged").join(UNFINISHED_RECORD_FILE).exists());
+        assert!(dirs.staging("d", "lost").exists());
+        assert_eq!(folders(&dirs.devices()), [dirs.devices().join("kept")]);
     }
 
     #[test]

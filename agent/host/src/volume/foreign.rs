@@ -12,7 +12,7 @@ use std::path::Path;
 use super::csi_dirs::{PLUGIN_DIR, RECORD_FILE};
 use super::error::{ForeignVolume, VolumeError, or_gone};
 use super::mount;
-use crate::csi::read_record;
+use crate::csi::{UNFINISHED_RECORD_FILE, read_record};
 
 /// Removes what is left of the plugin's unmounted volumes; returns an error for each mounted one.
 pub(super) fn tear_down(plugin: &Path, volumes: &[std::path::PathBuf]) -> Vec<VolumeError> {
@@ -46,9 +46,12 @@ fn remove_remains(volume: &Path, is_csi: bool) -> Result<(), String> {
     let gone = |done: io::Result<()>| or_gone(done).map_err(|error| error.to_string());
     if is_csi {
         gone(fs::remove_dir(volume.join("mount")))?;
-        let mut entries = fs::read_dir(volume).into_iter().flatten().flatten();
-        if entries.all(|entry| entry.file_name() == RECORD_FILE) {
-            gone(fs::remove_file(volume.join(RECORD_FILE)))?;
+        let records = [RECORD_FILE, UNFINISHED_RECORD_FILE];
+        let is_record = |entry: fs::DirEntry| records.iter().any(|file| entry.file_name() == *file);
+        if fs::read_dir(volume).into_iter().flatten().flatten().all(is_record) {
+            for file in records {
+                gone(fs::remove_file(volume.join(file)))?;
+            }
         }
     }
     gone(fs::remove_dir(volume))
@@ -92,6 +95,18 @@ mod tests {
             remove_pod_dir(&dirs).expect("removed");
             assert!(!dirs.pod().exists());
         });
+    }
+
+    #[test]
+    fn record_that_an_agent_died_writing_keeps_no_pod() {
+        let root = tempfile::tempdir().expect("root");
+        let dirs = PodDirs::new(root.path(), &"u".into());
+        let volume = dirs.volumes().join("kubernetes.io~csi/pv-1");
+        fs::create_dir_all(&volume).expect("made");
+        fs::write(volume.join(UNFINISHED_RECORD_FILE), "{").expect("written");
+        unmount_all(&dirs).expect("nothing is mounted");
+        remove_pod_dir(&dirs).expect("removed");
+        assert!(!dirs.pod().exists());
     }
 
     #[test]

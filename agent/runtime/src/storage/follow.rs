@@ -29,6 +29,7 @@ async fn look_at_disk(volumes: &Volumes) {
     let found = loop {
         let root = root.clone();
         let look = move || {
+            scan::remove_unstaged(&root);
             let (mut found, disks) = (scan::scan(&root), san::scan::scan(&root));
             found.volumes.extend(disks.volumes);
             found.unreadable.extend(disks.unreadable);
