@@ -17,6 +17,8 @@ use xtask::shell;
 use crate::drivers::{DRIVER, Driver, SLEEP};
 use crate::ground::{Bound, claimant, volume, wait_for_event};
 
+/// gRPC's code for a peer that has gone.
+const UNAVAILABLE: i32 = 14;
 /// Most lines that the agent may log about one thing that does not change.
 const LINES_MAX: usize = 20;
 
@@ -202,6 +204,22 @@ fn inline_volume_of_a_pod_that_is_deleted_while_no_agent_runs_is_taken_away() {
         ensure!(used.is_empty(), "{used:?}");
         Ok(())
     });
+}
+
+/// The answer to the call that took the volume away is lost; the driver says to the next one that there is
+/// no such volume.
+#[test]
+fn inline_volume_that_went_without_an_answer_does_not_keep_its_pod() {
+    let test = TestCluster::take();
+    let driver = Driver::start(&test, "inline-lost", false);
+    let volumes = json!([{"name": "data", "csi": {"driver": DRIVER}}]);
+    test.apply(&claimant("inline-lost", "", SLEEP).with_spec("volumes", volumes));
+    test.pod_until("inline-lost", "is ready", |pod| condition(pod, "Ready"));
+    let lost = Fault::Fail { code: UNAVAILABLE, message: "the answer is lost".to_owned() };
+    driver.fail(&[Rule::new("NodeUnpublishVolume", lost).times(1).after()]);
+    delete(&test, "inline-lost");
+    test.pod_gone("inline-lost");
+    driver.nothing_is_left();
 }
 
 // kubernetes#112601

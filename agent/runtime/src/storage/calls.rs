@@ -20,8 +20,8 @@ use pintle_agent_core::types::PodUid;
 use pintle_agent_host::csi;
 use pintle_agent_host::volume::ownership;
 use pintle_agent_metrics::OfDriver;
-use pintle_agent_plugins::error::code_name;
-use pintle_agent_plugins::{CallError, Driver};
+use pintle_agent_plugins::error::{Origin, code_name};
+use pintle_agent_plugins::{CallError, Code, Driver};
 use pintle_api_types::pod;
 use pintle_daemon::blocking;
 use pintle_daemon::blocking::Place;
@@ -175,7 +175,14 @@ impl Shared {
         let sent = request::unpublish(known, &target);
         let called = driver.node.unpublish(&sent);
         let called = self.timed(OfDriver::own(&driver.name), "NodeUnpublishVolume", called).await;
-        called.map_err(|error| failure(&error))?;
+        if let Err(error) = called {
+            if !is_gone_with_its_pod(known, &error) {
+                return Err(failure(&error));
+            }
+            let folder = self.dirs.volume(pod, &known.name);
+            let removed = self.removed(Place::removal(pod), folder, target).await;
+            return removed.map_err(|_| failure(&error));
+        }
         if known.is_block {
             // The record and the folders stay until the device is unstaged.
             let removed = self.disk(Place::removal(pod), move || csi::remove_target(&target));
@@ -359,6 +366,14 @@ impl Shared {
     }
 }
 
+/// Returns whether an earlier call has taken away an inline volume, which drivers delete with its
+/// publication. The kubelet repeats the call for ever. The id is the agent's own, so it is correct.
+// k8s: pkg/volume/csi/csi_mounter.go TearDownAt
+fn is_gone_with_its_pod(known: &Known, error: &CallError) -> bool {
+    let is_unknown = error.code == Code::NotFound && error.origin == Origin::Plugin;
+    known.lifecycle == Lifecycle::Ephemeral && is_unknown
+}
+
 /// The driver of a volume, as metrics name it. Calls that take a volume away are of no migrated one.
 // k8s: pkg/volume/csi/csi_util.go createCSIOperationContext
 pub(super) fn of_driver(volume: &Volume) -> OfDriver<'_> {
@@ -388,4 +403,36 @@ pub(super) fn uncertain(text: String) -> Failure {
 fn failure(error: &CallError) -> Failure {
     let problem = if error.is_final() { Problem::Final } else { Problem::Uncertain };
     Failure { problem, is_of_attachment: false, text: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn volume_that_the_driver_does_not_know_is_gone_if_it_is_inline_and_the_driver_says_so() {
+        let known = |lifecycle| Known {
+            driver: "d".to_owned(),
+            handle: "h".to_owned(),
+            name: "data".to_owned(),
+            lifecycle,
+            is_block: false,
+            is_migrated: false,
+        };
+        let error = |code, origin| CallError {
+            method: "NodeUnpublishVolume",
+            code,
+            message: String::new(),
+            origin,
+        };
+        for (lifecycle, code, origin, expected) in [
+            (Lifecycle::Ephemeral, Code::NotFound, Origin::Plugin, true),
+            (Lifecycle::Ephemeral, Code::NotFound, Origin::Agent, false),
+            (Lifecycle::Ephemeral, Code::Internal, Origin::Plugin, false),
+            (Lifecycle::Persistent, Code::NotFound, Origin::Plugin, false),
+        ] {
+            let is_gone = is_gone_with_its_pod(&known(lifecycle), &error(code, origin));
+            assert_eq!(is_gone, expected, "{lifecycle:?} {code:?} {origin:?}");
+        }
+    }
 }
