@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use pintle_tests::cluster::TestCluster;
 use xtask::cluster::node::agent_process;
+use xtask::node::Leftovers;
 
 use crate::work::{Bystander, Work, given_seed};
 
@@ -54,5 +55,5 @@ fn agents_of_two_nodes_that_are_killed_again_and_again_lose_and_double_nothing()
         bystander.check(&test);
     }
     // Shims that containerd leaves running after the caller of a stop died are not the agent's.
-    work.finish_but(|left| left.shims.clear());
+    work.finish_but(Leftovers::forgive_abandoned_sandboxes);
 }

@@ -15,7 +15,7 @@ use pintle_tests::manifest::{With, condition, phase};
 use pintle_tests::{LONG, until};
 use serde_json::json;
 
-use crate::ground::{Bound, claimant, folder, volume, wait_for_event};
+use crate::ground::{Bound, claimant, delete_pods, folder, volume, wait_for_event};
 
 /// Name of the driver, where it matters to no test.
 pub const DRIVER: &str = "csi.test.pintle.dev";
@@ -126,7 +126,7 @@ impl<'a> Driver<'a> {
 
 impl Drop for Driver<'_> {
     fn drop(&mut self) {
-        let _ = self.test.kubectl(&["delete", "pods", "--all", "--grace-period=1"]);
+        delete_pods(self.test);
         let _ = self.test.kubectl(&["delete", "csidriver", self.name, "--ignore-not-found"]);
         self.stop();
     }

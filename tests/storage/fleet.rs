@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use pintle_api_types::rng::Rng;
 use pintle_csi_driver::log::LogFile;
 use pintle_tests::cluster::{NODE, TestCluster};
@@ -25,6 +25,7 @@ use crate::journal;
 use crate::kinds::{
     CONFIG_KEY, CONFIG_VALUE, CONTENT, KINDS, Kind, Member, SECRET_KEY, SECRET_VALUE,
 };
+use crate::record::WriteRecord;
 
 /// Most pods at once.
 const PODS_MAX: usize = 30;
@@ -64,16 +65,14 @@ pub struct Fleet<'a> {
     /// Pods that were not deleted.
     pods: BTreeMap<String, Kind>,
     made: u64,
-    record: String,
+    record: WriteRecord,
 }
 
 impl<'a> Fleet<'a> {
     /// Makes the volumes; no pod yet. The seed decides what `step` does.
     pub fn new(test: &'a TestCluster, driver: &'a Driver<'a>, seed: u64) -> Self {
         eprintln!("seed {seed}: PINTLE_SEED={seed} repeats it");
-        let record = folder(test, "record");
-        fs::remove_dir_all(test.on_node(&record)).expect("an old record can be removed");
-        let record = folder(test, "record");
+        let record = WriteRecord::create(test);
         let mut fleet = Self {
             test,
             driver,
@@ -191,7 +190,7 @@ impl<'a> Fleet<'a> {
             } else if kind.outlives_its_pod() {
                 member.volume = Some(self.rng.pick(&self.shared[kind]).clone());
             }
-            items.push(member.manifest(&self.record));
+            items.push(member.manifest(&self.record.on_node));
             self.pods.insert(member.name(), *kind);
         }
         let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
@@ -215,7 +214,7 @@ impl<'a> Fleet<'a> {
         }
         let mut names = self.names();
         if !self.rng.chance(EARLY_PERCENT) {
-            names.retain(|name| self.has_run(name));
+            names.retain(|name| self.record.has_run(name));
         }
         let count = self.rng.range(0, 4).min(names.len() as u64);
         let mut chosen = Vec::new();
@@ -247,26 +246,21 @@ impl<'a> Fleet<'a> {
                 let kind = self.pods.get(name);
                 let kind = kind.with_context(|| format!("{name} is still there"))?;
                 ensure!(condition(pod, "Ready"), "{name} {kind:?}: {:#?}", pod.status);
-                ensure!(self.has_run(name), "{name} {kind:?} has not written");
+                ensure!(self.record.has_run(name), "{name} {kind:?} has not written");
             }
             ensure!(pods.len() == self.pods.len(), "{} of {}", pods.len(), self.pods.len());
             Ok(())
         });
     }
 
-    /// Returns whether a container of the pod has come past its start.
-    fn has_run(&self, name: &str) -> bool {
-        self.in_record(&format!("ran-{}", name.trim_start_matches('w'))).exists()
+    /// What the pods say of themselves.
+    pub fn record(&self) -> &WriteRecord {
+        &self.record
     }
 
     /// Fails if a pod missed something that it had written.
     pub fn check_nothing_is_lost(&self) {
-        let lost = fs::read_to_string(self.in_record("lost")).unwrap_or_default();
-        assert!(lost.is_empty(), "{lost}");
-    }
-
-    fn in_record(&self, file: &str) -> PathBuf {
-        self.test.on_node(&self.record).join(file)
+        self.record.check_nothing_is_lost();
     }
 
     /// Deletes every pod, waits until nothing is left on the node but what `forgive` takes out, and
@@ -307,21 +301,16 @@ impl<'a> Fleet<'a> {
     }
 
     fn check_writes(&self) -> Result<usize> {
-        let text = fs::read_to_string(self.in_record("put")).context("pods have written")?;
-        let mut found = 0;
-        for line in text.lines() {
-            let words: Vec<&str> = line.split(' ').collect();
-            let [name, number, uid] = words[..] else { bail!("{line:?} is no record") };
-            if name == "-" {
-                continue;
-            }
-            let place = self.places.get(name).with_context(|| format!("no volume {name}"))?;
-            let number: u64 = number.parse()?;
-            let content = self.content(place, number).with_context(|| line.to_owned())?;
-            ensure!(content == uid, "{line}: found {content:?}");
-            found += 1;
+        let writes = self.record.writes()?;
+        ensure!(!writes.is_empty(), "no pod has written");
+        for write in &writes {
+            let place = self.places.get(&write.volume);
+            let place = place.with_context(|| format!("no volume {}", write.volume))?;
+            let content = self.content(place, write.number);
+            let content = content.with_context(|| format!("{write:?}"))?;
+            ensure!(content == write.uid, "{write:?}: found {content:?}");
         }
-        Ok(found)
+        Ok(writes.len())
     }
 
     fn content(&self, place: &Place, number: u64) -> Result<String> {

@@ -36,7 +36,7 @@ fn list(root: &Path, words: &Words, lines: &mut BTreeSet<String>) {
             let Ok(meta) = fs::symlink_metadata(&path) else { continue };
             let name = entry.file_name().to_string_lossy().into_owned();
             // What pods wrote: files by their number.
-            if name.chars().all(|c| c.is_ascii_digit()) && !path_has(&path, "volume-subpaths") {
+            if meta.is_file() && name.chars().all(|c| c.is_ascii_digit()) {
                 continue;
             }
             let kind = match meta.file_type() {
@@ -59,10 +59,6 @@ fn list(root: &Path, words: &Words, lines: &mut BTreeSet<String>) {
             lines.insert(words.replace(&format!("{below} {owner} {kind}")));
         }
     }
-}
-
-fn path_has(path: &Path, part: &str) -> bool {
-    path.components().any(|component| component.as_os_str() == part)
 }
 
 /// The mounts below the root folder: where, what, with which options.
@@ -93,6 +89,8 @@ impl Words {
             words.push((pod.metadata.uid.clone().unwrap_or_default(), own.clone()));
             words.push((format!("kinds-{name}"), format!("EPHEMERAL-{own}")));
         }
+        // A name may begin with another pod's.
+        words.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
         Self(words)
     }
 
@@ -101,7 +99,7 @@ impl Words {
         for (from, to) in &self.0 {
             text = text.replace(from, to);
         }
-        without_hashes(&without_times(&text))
+        without_logs(&without_hashes(&without_times(&text)))
     }
 }
 
@@ -115,6 +113,12 @@ fn without_times(text: &str) -> String {
 fn without_hashes(text: &str) -> String {
     let hash = regex::Regex::new(r"[0-9a-f]{64}|vol-[0-9a-f]{8}").expect("a pattern");
     hash.replace_all(text, "HASH").into_owned()
+}
+
+/// The file of a termination message has a name that is made up.
+fn without_logs(text: &str) -> String {
+    let log = regex::Regex::new(r"/containers/c/[0-9a-f]{8}").expect("a pattern");
+    log.replace_all(text, "/containers/c/MESSAGE").into_owned()
 }
 
 /// What the agent has on the disk for one pod of each kind.

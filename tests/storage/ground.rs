@@ -119,7 +119,7 @@ impl<'a> Bound<'a> {
 
 impl Drop for Bound<'_> {
     fn drop(&mut self) {
-        let _ = self.test.kubectl(&["delete", "pods", "--all", "--grace-period=1"]);
+        delete_pods(self.test);
         for kind in ["pvc", "pv"] {
             let names = self.names.iter().map(String::as_str);
             let args: Vec<&str> =
@@ -129,6 +129,11 @@ impl Drop for Bound<'_> {
             }
         }
     }
+}
+
+/// Deletes all pods after a test, and waits for a while: one that stays must not hide the failure.
+pub fn delete_pods(test: &TestCluster) {
+    let _ = test.kubectl(&["delete", "pods", "--all", "--grace-period=1", "--timeout=60s"]);
 }
 
 /// Messages of a pod's events of this reason.

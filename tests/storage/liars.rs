@@ -116,11 +116,22 @@ fn hostile_driver_that_claims_the_nodes_own_label_as_its_topology_changes_no_lab
     quiet.nothing_is_held();
 }
 
+/// What the agent says of the volumes of this pod.
+fn volumes_shown(test: &TestCluster, name: &str) -> Result<Value> {
+    let path = format!("/api/v1/nodes/{NODE}/proxy/stats/summary");
+    let summary: Value = serde_json::from_str(&test.kubectl(&["get", "--raw", &path])?)?;
+    let mut pods = summary["pods"].as_array().into_iter().flatten();
+    let pod = pods.find(|pod| pod["podRef"]["name"] == name);
+    Ok(pod.map(|pod| pod["volume"].clone()).unwrap_or_default())
+}
+
 #[test]
 #[ignore = "minutes: other pods are started beside each lie"]
 fn hostile_driver_that_lies_about_sizes_changes_no_claim_and_breaks_no_statistics() {
     let test = TestCluster::take();
     test.configure_agent(&json!({"volumeStatsAggPeriod": "1s"}));
+    // From the first request on, files of the node's cgroups stay open.
+    volumes_shown(&test, "none").expect("statistics");
     let quiet = Quiet::measure(&test);
     let driver = Driver::named(&test, DRIVER, "sizes", &["--without=attach"]);
     driver.describe(false);
@@ -132,11 +143,7 @@ fn hostile_driver_that_lies_about_sizes_changes_no_claim_and_breaks_no_statistic
     for (told, shown) in [(i64::MIN, 0), (-1, 0), (i64::MAX, i64::MAX)] {
         fs::write(driver.state.join("told_bytes"), told.to_string()).expect("written");
         until(LONG, "the lie is shown as a number that can be", || {
-            let path = format!("/api/v1/nodes/{NODE}/proxy/stats/summary");
-            let summary: Value = serde_json::from_str(&test.kubectl(&["get", "--raw", &path])?)?;
-            let mut pods = summary["pods"].as_array().into_iter().flatten();
-            let pod = pods.find(|pod| pod["podRef"]["name"] == "sizes");
-            let volumes = pod.map(|pod| pod["volume"].clone()).unwrap_or_default();
+            let volumes = volumes_shown(&test, "sizes")?;
             ensure!(volumes[0]["capacityBytes"] == shown, "{volumes:#}");
             Ok(())
         });

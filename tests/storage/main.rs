@@ -22,6 +22,7 @@ mod killed;
 mod kinds;
 mod liars;
 mod public_bugs;
+mod record;
 mod stats;
 mod swap;
 mod takeover;

@@ -14,6 +14,7 @@ use pintle_tests::manifest::condition;
 use pintle_tests::{LONG, until};
 use serde_json::json;
 use xtask::cluster::Agent;
+use xtask::node::Leftovers;
 
 use crate::drivers::{DRIVER, Driver, SLEEP};
 use crate::fleet::Fleet;
@@ -63,7 +64,7 @@ fn hand_over_and_back(first: &Agent, second: &Agent) {
         fleet.delete(&ending);
         fleet.settle();
     }
-    let found = fleet.finish_but(|left| left.shims.clear());
+    let found = fleet.finish_but(Leftovers::forgive_abandoned_sandboxes);
     eprintln!("    {found} writes found");
 }
 

@@ -36,6 +36,13 @@ impl Leftovers {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
+
+    /// Takes out running shims and the mounts of their sandboxes: containerd leaves them behind when the
+    /// caller of RunPodSandbox dies in the middle of it.
+    pub fn forgive_abandoned_sandboxes(&mut self) {
+        let shims = std::mem::take(&mut self.shims);
+        self.mounts.retain(|mount| !shims.iter().any(|id| mount.contains(id.as_str())));
+    }
 }
 
 /// Places where a node's pods leave traces; folders are named as the node sees them.
@@ -81,4 +88,21 @@ pub(crate) fn count(holder: u32, places: &Places<'_>) -> Result<Leftovers> {
 fn entries(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leftovers_without_abandoned_sandboxes_keep_the_mounts_of_others() {
+        let mount = |id: &str| format!("/run/containerd/k8s.io/{id}/rootfs");
+        let mut left = Leftovers {
+            shims: vec!["abandoned".to_owned()],
+            mounts: vec![mount("abandoned"), mount("other")],
+            ..Leftovers::default()
+        };
+        left.forgive_abandoned_sandboxes();
+        assert_eq!(left, Leftovers { mounts: vec![mount("other")], ..Leftovers::default() });
+    }
 }
