@@ -27,6 +27,8 @@ use crate::{cache, repository};
 
 /// The release that `tests/upstream/go.mod` requires; the programs call themselves so.
 pub const VERSION: &str = "v1.36.3";
+/// The release of the next minor version.
+const VERSION_NEXT: &str = "v1.37.2";
 /// Changes whenever the way of building does, so that an older cache is rebuilt.
 const RECIPE: &str = "1";
 /// The oldest Go that fetches by itself the compiler which go.mod asks for.
@@ -156,6 +158,8 @@ pub enum Program {
     MetricsServer,
     /// kubeadm, of a module of its own: it needs two libraries that no other program does.
     Kubeadm,
+    /// kubeadm of the next minor release, which makes clusters of ours as well.
+    KubeadmNext,
     /// The suite for CSI drivers, of a module of its own.
     CsiSanity,
     /// The suite's runner.
@@ -197,6 +201,7 @@ impl Program {
             Self::SampleApiServer => "sample-apiserver",
             Self::MetricsServer => "metrics-server",
             Self::Kubeadm => "kubeadm",
+            Self::KubeadmNext => "kubeadm-next",
             Self::CsiSanity => "csi-sanity",
             Self::Ginkgo => "ginkgo",
             Self::E2e => "e2e.test",
@@ -222,7 +227,7 @@ impl Program {
             Self::NoNewPrivs => ("k8s.io/kubernetes/test/images/nonewprivs", false),
             Self::SampleApiServer => ("k8s.io/sample-apiserver", false),
             Self::MetricsServer => (".", false),
-            Self::Kubeadm => ("k8s.io/kubernetes/cmd/kubeadm", false),
+            Self::Kubeadm | Self::KubeadmNext => ("k8s.io/kubernetes/cmd/kubeadm", false),
             Self::CsiSanity => ("github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity", false),
             Self::Ginkgo => ("github.com/onsi/ginkgo/v2/ginkgo", false),
             Self::E2e => ("k8s.io/kubernetes/test/e2e", true),
@@ -237,6 +242,7 @@ impl Program {
                 (module_dir().join("metrics-server"), &["go.mod", "go.sum", "main.go"])
             }
             Self::Kubeadm => (module_dir().join("kubeadm"), &MODULE_FILES),
+            Self::KubeadmNext => (module_dir().join("kubeadm-next"), &MODULE_FILES),
             Self::CsiSanity => (module_dir().join("csi-sanity"), &MODULE_FILES),
             Self::Components => (module_dir(), &COMPONENT_FILES),
             Self::GolangVectors => (module_dir(), &GOLANG_FILES),
@@ -281,7 +287,10 @@ impl Program {
         go.current_dir(self.module().0);
         // Upstream vets its suites; with it every package would be read once more.
         go.args(if is_suite { &["test", "-c", "-vet=off"][..] } else { &["build"] });
-        let mut flags = linker_flags();
+        let mut flags = match self {
+            Self::KubeadmNext => linker_flags_of(VERSION_NEXT),
+            _ => linker_flags(),
+        };
         if self == Self::ReplicaVectors {
             // Its sync functions are linked by name.
             flags += " -checklinkname=0";
@@ -348,11 +357,15 @@ fn module_dir() -> PathBuf {
 
 /// Smaller files, and the version: without it the components call themselves v0.0.0.
 pub(crate) fn linker_flags() -> String {
-    let mut numbers = VERSION.trim_start_matches('v').split('.');
+    linker_flags_of(VERSION)
+}
+
+fn linker_flags_of(version: &str) -> String {
+    let mut numbers = version.trim_start_matches('v').split('.');
     let (major, minor) = (numbers.next().unwrap_or("1"), numbers.next().unwrap_or("0"));
     let mut flags = "-s -w".to_owned();
     for package in ["k8s.io/component-base/version", "k8s.io/client-go/pkg/version"] {
-        for (name, value) in [("gitVersion", VERSION), ("gitMajor", major), ("gitMinor", minor)] {
+        for (name, value) in [("gitVersion", version), ("gitMajor", major), ("gitMinor", minor)] {
             flags += &format!(" -X {package}.{name}={value}");
         }
     }
@@ -372,8 +385,10 @@ mod tests {
 
     #[test]
     fn the_version_that_programs_call_themselves_is_the_one_that_is_required() {
-        let text = fs::read_to_string(module_dir().join("go.mod")).expect("go.mod");
-        assert!(text.contains(&format!("\tk8s.io/kubernetes {VERSION}\n")));
+        for (dir, version) in [("", VERSION), ("kubeadm-next", VERSION_NEXT)] {
+            let text = fs::read_to_string(module_dir().join(dir).join("go.mod")).expect("go.mod");
+            assert!(text.contains(&format!("\tk8s.io/kubernetes {version}\n")));
+        }
         assert!(linker_flags().contains("gitMinor=36"), "{}", linker_flags());
     }
 

@@ -1,7 +1,8 @@
 //! Images of the control plane, under the names that kubeadm gives to its static pods.
 //!
 //! Input: the combined program of upstream's components. Output: an OCI layout in the cache whose
-//! images share one layer with that program; the pod's command chooses the component.
+//! images share one layer with that program; the pod's command chooses the component. Each has the
+//! tag of an earlier patch release, too, so that a cluster can be upgraded.
 //! etcd and the sandbox's image are among those of `e2e`.
 
 use std::fs;
@@ -17,7 +18,9 @@ use crate::cache;
 use crate::upstream::{self, Program, VERSION};
 
 /// Changes whenever the recipe below does.
-const RECIPE: &str = "1";
+const RECIPE: &str = "2";
+/// The release from which a cluster is upgraded.
+pub const EARLIER: &str = "v1.36.2";
 /// The components that are static pods.
 const COMPONENTS: [&str; 3] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler"];
 
@@ -34,8 +37,8 @@ pub fn layout() -> Result<PathBuf> {
                 Ok(symlink("components", root.join("usr/local/bin").join(name))?)
             })
         })?;
-        for name in COMPONENTS {
-            let reference = format!("registry.k8s.io/{name}:{VERSION}");
+        for (name, tag) in COMPONENTS.into_iter().flat_map(|n| [(n, EARLIER), (n, VERSION)]) {
+            let reference = format!("registry.k8s.io/{name}:{tag}");
             layout.image(&reference, config().build()?, std::slice::from_ref(&programs))?;
         }
         cache::remove(&work)?;
