@@ -3,7 +3,8 @@
 //! The guest is a User-Mode Linux kernel, see `uml`: it boots in seconds and computes as fast as
 //! the host, ten times faster than the emulated one of `vm`, but has no eBPF with BTF and, with
 //! Debian's kernel, no cpuset, no PSI and no iptables. It sees the shared folders and the cache at
-//! the paths that they have here. The command's exit code is ours.
+//! the paths that they have here. The command's exit code is ours. `PINTLE_UML_KERNEL=own` takes a
+//! kernel that has these, and builds it once, which takes half an hour.
 //!
 //! Options: `--share DIR`, again for each folder (the current one); `--memory MIB` (2048). What
 //! tests take from the environment is handed on, as by `vm`.

@@ -57,8 +57,10 @@ ip link set "$device" up
 libc=$(ls -d /lib/x86_64-linux-gnu /usr/lib64 2>/dev/null | head -n 1)
 exec "$busybox" sh -ec '
   busybox=$1 lib=$2 libc=$3; shift 3
-  "$busybox" mount --bind "$lib/libc.so.6" "$libc/libc.so.6"
-  "$busybox" mount --bind "$lib/ld-linux-x86-64.so.2" /lib64/ld-linux-x86-64.so.2
+  if [ -n "$lib" ]; then
+    "$busybox" mount --bind "$lib/libc.so.6" "$libc/libc.so.6"
+    "$busybox" mount --bind "$lib/ld-linux-x86-64.so.2" /lib64/ld-linux-x86-64.so.2
+  fi
   exec "$@"' sh "$busybox" "$lib" "$libc" "$@"
 "#;
 
@@ -269,7 +271,7 @@ fn command(
         None => cmd.args(["unshare", "-mn"]),
     };
     cmd.args(["--propagation", "private", "sh", "-ec", START, "sh"]);
-    cmd.arg(tools.join("bin/busybox")).arg(kernel.libraries());
+    cmd.arg(tools.join("bin/busybox")).arg(kernel.libraries().unwrap_or_default());
     cmd.args([&wire.device, &wire.host.to_string(), wire.bridge.as_deref().unwrap_or_default()]);
     cmd.arg(kernel.program());
     let at = dir.display();

@@ -103,10 +103,11 @@ fn debian() -> Result<PathBuf> {
 fn make(debian: &Path, kernel: &Kernel, root: &Path) -> Result<()> {
     // Links: an image costs the host names, no space. What differs is a new file.
     capture(Command::new("cp").arg("-al").arg(debian).arg(root))?;
-    let modules = root.join("usr/lib/modules");
-    fs::create_dir_all(&modules)?;
-    let from = kernel.modules().join(".");
-    capture(Command::new("cp").arg("-al").arg(&from).arg(&modules))?;
+    if let Some(from) = kernel.modules() {
+        let modules = root.join("usr/lib/modules");
+        fs::create_dir_all(&modules)?;
+        capture(Command::new("cp").arg("-al").arg(from.join(".")).arg(&modules))?;
+    }
     for file in FILES {
         let path = root.join(file.place());
         fs::create_dir_all(path.parent().expect("a file lies in a folder"))?;

@@ -1,6 +1,7 @@
-//! Debian's User-Mode Linux kernel as it is: the program, its modules, and the libc that it wants.
+//! The kernel of guests: Debian's User-Mode Linux as it is, or the one of `own_kernel`.
 //!
-//! Output: an entry of the cache. The kernel is a program of the newest release, because only that
+//! `PINTLE_UML_KERNEL` chooses: `debian`, which is the default, or `own`. Output: an entry of the
+//! cache. Debian's is a program, its modules, and the libc that it wants. The kernel is a program of the newest release, because only that
 //! one runs processes by seccomp, twice as fast as by ptrace. It wants a newer libc than the
 //! host's: the guest's start binds that libc over the host's in a mount namespace of its own, as
 //! the kernel takes its memory from where its loader ends and cannot be started by another one. Of
@@ -10,12 +11,15 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
+use super::own_kernel;
 use crate::cache;
 use crate::runtime;
 use crate::shell::{say, timed};
 
+/// Names the kernel.
+const CHOICE: &str = "PINTLE_UML_KERNEL";
 /// Changes whenever the recipe below does.
 const RECIPE: &str = "1";
 /// Modules of a node: what containerd, the pod network and volumes use.
@@ -25,7 +29,7 @@ const LIBRARIES: [&str; 2] = ["ld-linux-x86-64.so.2", "libc.so.6"];
 
 /// A kernel in the cache.
 pub(super) struct Kernel {
-    /// Folder with the program `linux`, `lib` and `modules`.
+    /// Folder with the program `linux`, and Debian's with `lib` and `modules`.
     dir: PathBuf,
 }
 
@@ -34,25 +38,38 @@ impl Kernel {
         self.dir.join("linux")
     }
 
-    /// The folder of the libc.
-    pub(super) fn libraries(&self) -> PathBuf {
-        self.dir.join("lib")
+    /// The folder of the libc that it wants; `None` for the host's.
+    pub(super) fn libraries(&self) -> Option<PathBuf> {
+        Some(self.dir.join("lib")).filter(|dir| dir.exists())
     }
 
-    /// The folder that has a folder of modules named by the kernel's version.
-    pub(super) fn modules(&self) -> PathBuf {
-        self.dir.join("modules")
+    /// The folder that has a folder of modules named by the kernel's version, if it has modules.
+    pub(super) fn modules(&self) -> Option<PathBuf> {
+        Some(self.dir.join("modules")).filter(|dir| dir.exists())
     }
 
-    /// The version, such as `7.2.7`.
+    /// The version of its modules, such as `7.2.7`; empty without any.
     pub(super) fn version(&self) -> Result<String> {
-        version_of(&self.modules())
+        self.modules().map_or(Ok(String::new()), |modules| version_of(&modules))
     }
 }
 
-/// Finds the kernel in the cache or fetches it.
+/// Finds the chosen kernel in the cache, fetches or builds it.
 pub(super) fn kernel() -> Result<Kernel> {
     ensure!(cfg!(target_arch = "x86_64"), "a User-Mode Linux guest needs an x86-64 host");
+    match std::env::var(CHOICE).as_deref() {
+        Err(_) | Ok("" | "debian") => debian(),
+        Ok("own") => {
+            let stamp = own_kernel::stamp();
+            let dir =
+                cache::entry("uml/own-kernel", &stamp, |staging, _| own_kernel::build(staging))?;
+            Ok(Kernel { dir })
+        }
+        Ok(other) => bail!("{CHOICE}={other}: there are `debian` and `own`"),
+    }
+}
+
+fn debian() -> Result<Kernel> {
     let dir = cache::entry("uml/kernel", RECIPE, |staging, _| {
         timed("fetch", "a User-Mode Linux kernel from the Debian archive", || fetch(staging))
     })?;

@@ -3,6 +3,7 @@
 //! The host of the tests has cgroup v1, a user's node has not. A guest boots in seconds without
 //! /dev/kvm, computes as fast as the host and starts processes four times slower.
 //! - `kernel`: Debian's kernel, as it is: no cpuset, no iptables, no PSI, no eBPF with BTF
+//! - `own_kernel`: a kernel that is built, and lacks only the last of these
 //! - `image`: the guest's root, a Debian with systemd
 //! - `guest`: one guest, its network, scripts in it
 //! - `node`: containerd and the agent in a guest, both units of systemd
@@ -11,6 +12,7 @@ mod guest;
 mod image;
 mod kernel;
 pub mod node;
+mod own_kernel;
 
 pub use guest::{Guest, Options, Output, Wire, sweep};
 pub use node::Node;
