@@ -417,7 +417,7 @@ impl Parts {
             starts: StartPermits::new(STARTS_PER_CPU * host::cpus()),
             cleanups: StartPermits::new(CLEANUPS_PER_CPU * host::cpus()),
             starts_under_way: StartsUnderWay::default(),
-            burstable: std::cell::RefCell::default(),
+            class_shares: std::cell::RefCell::default(),
             classes: tokio::sync::Mutex::default(),
             containerd: self.containerd(runtime)?,
             shims: std::cell::RefCell::default(),

@@ -27,8 +27,6 @@ const KLOG: Status = Status::Never("the log's verbosity cannot be changed while 
 const JSON: Status = Status::Never("requests and answers are JSON");
 const QOS_RESERVED: Status = Status::NotYet("memory is not kept from lower classes yet");
 const MANAGERS: Status = Status::NotYet("CPUs, memory and NUMA nodes are not assigned yet");
-const MEMORY_QOS: Status =
-    Status::NotYet("memory.high, memory.min and memory.low are not written yet");
 const LOGS: Status = Status::NotYet("all log lines go to standard error at one level");
 const TRACING: Status =
     Status::NotYet("spans are not exported; `timeline` shows the stages of a pod");
@@ -169,8 +167,8 @@ pub const FIELDS: &[Field] = &[
     pointer("enableProfilingHandler", Kind::Bool, GO_ONLY),
     pointer("enableDebugFlagsHandler", Kind::Bool, KLOG),
     pointer("seccompDefault", Kind::Bool, DONE),
-    pointer("memoryThrottlingFactor", Kind::Float, MEMORY_QOS),
-    value("memoryReservationPolicy", Kind::Word, MEMORY_QOS),
+    pointer("memoryThrottlingFactor", Kind::Float, DONE),
+    value("memoryReservationPolicy", Kind::Word, DONE),
     value("registerWithTaints", Kind::List, DONE),
     pointer("registerNode", Kind::Bool, DONE),
     pointer("tracing.endpoint", Kind::Text, TRACING),

@@ -160,7 +160,7 @@ pub const GATES: &[Gate] = &[
     on("MatchLabelKeysInPodTopologySpread", Stage::Beta, ELSEWHERE),
     on("MatchLabelKeysInPodTopologySpreadSelectorMerge", Stage::Beta, ELSEWHERE),
     off("MaxUnavailableStatefulSet", Stage::Beta, ELSEWHERE),
-    off("MemoryQoS", Stage::Alpha, NOT_YET),
+    off("MemoryQoS", Stage::Alpha, DONE),
     locked_on("MultiCIDRServiceAllocator", Stage::Ga, ELSEWHERE),
     locked_on("MutableCSINodeAllocatableCount", Stage::Ga, DONE),
     on("MutablePodResourcesForSuspendedJobs", Stage::Beta, ELSEWHERE),

@@ -4,11 +4,13 @@
 //! retries a failure. Data in a volume that is still mounted is never touched, and a running
 //! container is never removed: `Teardown` comes after the last container has ended.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use pintle_agent_core::cgroup::classes::ClassShare;
+use pintle_agent_core::cgroup::formulas;
 use pintle_agent_core::observed::{ObservedContainer, ObservedPod};
 use pintle_agent_core::request;
 use pintle_agent_core::request::paths;
@@ -121,7 +123,7 @@ impl Executor {
         }
         self.tracker.untrack(&order.uid).await;
         self.remove_cgroup(order).await?;
-        self.count_burstable(&order.uid, None).await;
+        self.count_in_class(&order.uid, None).await;
         self.images.forget(&order.uid);
         self.killer.forget(&order.uid);
         self.users.release(&order.uid).await;
@@ -278,57 +280,54 @@ impl Executor {
         &self,
         pod: &k8s_openapi::api::core::v1::Pod,
     ) -> pintle_agent_core::cgroup::CgroupLimits {
-        pintle_agent_core::cgroup::formulas::pod_limits(
-            &request::pod_amounts(pod),
-            &self.node.limits,
-        )
+        formulas::pod_limits(&request::pod_amounts(pod), &self.node.limits)
     }
 
-    /// Keeps the sum of Burstable pods' requests, and the class's shares with it.
-    pub(super) async fn count_burstable(
+    /// Keeps the sums of the pods' requests by class, and the cgroups of the classes with them.
+    pub(super) async fn count_in_class(
         &self,
         uid: &PodUid,
         pod: Option<&k8s_openapi::api::core::v1::Pod>,
     ) {
-        use pintle_api_types::pod::qos::QosClass;
-        let burstable =
-            pod.filter(|p| pintle_api_types::pod::qos::class_of(p) == QosClass::Burstable);
-        let changed = match burstable {
-            Some(pod) => {
-                let millis = request::pod_amounts(pod).cpu_request_millis;
-                self.burstable.borrow_mut().insert(uid.clone(), millis) != Some(millis)
-            }
-            None => self.burstable.borrow_mut().remove(uid).is_some(),
+        let share = pod.and_then(|pod| self.class_share(pod));
+        let changed = match share {
+            Some(share) => self.class_shares.borrow_mut().insert(uid.clone(), share) != Some(share),
+            None => self.class_shares.borrow_mut().remove(uid).is_some(),
         };
         if changed {
             self.write_classes().await;
         }
     }
 
+    fn class_share(&self, pod: &k8s_openapi::api::core::v1::Pod) -> Option<ClassShare> {
+        ClassShare::of(&request::pod_amounts(pod), &self.node.limits)
+    }
+
     /// Counts all pods again, including those that ran before this agent.
     // k8s: pkg/kubelet/cm/qos_container_manager_linux.go UpdateCgroups
     pub async fn count_all(&self, snapshot: &Snapshot) {
-        use pintle_api_types::pod::qos::{QosClass, class_of};
         let ended =
             |view: &PodView| matches!(view.status.phase.as_deref(), Some("Succeeded" | "Failed"));
-        let counted = snapshot.pods.iter().filter_map(|(uid, view)| {
-            let counts = class_of(&view.pod) == QosClass::Burstable && !ended(view);
-            counts.then(|| (uid.clone(), request::pod_amounts(&view.pod).cpu_request_millis))
-        });
+        let counted = snapshot.pods.iter().filter(|(_, view)| !ended(view));
+        let counted =
+            counted.filter_map(|(uid, view)| Some((uid.clone(), self.class_share(&view.pod)?)));
         let counted = counted.collect();
-        if self.burstable.replace_with(|_| std::collections::BTreeMap::clone(&counted)) != counted {
+        if self.class_shares.replace_with(|_| BTreeMap::clone(&counted)) != counted {
             self.write_classes().await;
         }
     }
 
-    /// One writer at a time, and each writes the sum as it is then: the last one is right.
+    /// One writer at a time, and each writes the sums as they are then: the last one is right.
     async fn write_classes(&self) {
         let Some(cgroups) = &self.cgroups else { return };
         let _turn = self.classes.lock().await;
-        let sum = self.burstable.borrow().values().sum();
+        let (millis, memory) = {
+            let shares = self.class_shares.borrow();
+            (ClassShare::burstable_millis(shares.values()), ClassShare::memory(shares.values()))
+        };
         // Limits of all pods together are set once, at the start.
         let all = pintle_agent_core::cgroup::CgroupLimits::default();
-        let limits = pintle_agent_core::cgroup::formulas::qos_limits(all, sum, &self.node.limits);
+        let limits = formulas::qos_limits(all, millis, memory, &self.node.limits);
         if let Err(error) = cgroups.ensure_qos(&limits).await {
             let error = with_causes(&error);
             tracing::warn!(error, "cannot update the QoS cgroups");

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_cluster::objects::Objects;
+use pintle_agent_core::cgroup::classes::ClassShare;
 use pintle_agent_core::observed::ObservedPod;
 use pintle_agent_core::request::NodeContext;
 use pintle_agent_core::resize::steps;
@@ -153,8 +154,8 @@ pub struct Executor {
     pub cleanups: StartPermits,
     /// Syncs with a waiter: the removal of a pod's remains has none.
     pub starts_under_way: StartsUnderWay,
-    /// CPU that running pods of class Burstable request, by pod.
-    pub burstable: std::cell::RefCell<std::collections::BTreeMap<PodUid, i64>>,
+    /// Requests that count for the cgroups of the classes, by pod.
+    pub class_shares: std::cell::RefCell<std::collections::BTreeMap<PodUid, ClassShare>>,
     /// containerd's own API and its socket, when that is the runtime.
     pub containerd: Option<(Containerd, String)>,
     /// Shims that nothing belongs to.

@@ -228,7 +228,7 @@ impl Executor {
         let limits = self.cgroup_limits(pod);
         let exists = cgroups.on_disk(&name, Tree::exists).await;
         if !exists.is_ok_and(|exists| exists) {
-            self.count_burstable(&order.uid, Some(pod)).await;
+            self.count_in_class(&order.uid, Some(pod)).await;
             let begun = std::time::Instant::now();
             let created = cgroups.create_pod(&name, &limits).await;
             self.metrics.cgroup("create", begun.elapsed());

@@ -64,7 +64,7 @@ impl Executor {
                 (_, None) => {}
             }
         }
-        self.count_burstable(&order.uid, Some(pod)).await;
+        self.count_in_class(&order.uid, Some(pod)).await;
         Ok(())
     }
 

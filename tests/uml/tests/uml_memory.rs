@@ -1,4 +1,5 @@
-//! Memory on cgroup v2: what ends when a child of a container is beyond the limit.
+//! Memory on cgroup v2: what ends when a child of a container is beyond the limit, what is throttled
+//! before it, and what is protected from reclaim.
 //!
 //! The container's own cgroup is the runtime's; its settings are what the agent asked for. Expected
 //! values are the kubelet's.
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use pintle_uml_tests::{
-    TestNode, container, container_id, is_ready, pod, restarts, sleeper, slice,
+    TestNode, container, container_id, is_ready, pod, restarts, sleeper, slice, unit,
 };
 use serde_json::{Value, json};
 
@@ -53,4 +54,79 @@ fn child_beyond_the_memory_ends_alone_where_single_processes_are_killed() {
     let after = node.pod_until("parent", "is ready", is_ready);
     assert_eq!(container_id(&after), container_id(&pod));
     assert_eq!(restarts(&after), 0);
+}
+
+/// A number that a file of a cgroup has after a word.
+fn count(text: &str, word: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(word)?.strip_prefix(' '));
+    line.and_then(|number| number.parse().ok()).expect("a line of the word")
+}
+
+#[test]
+fn container_above_nine_tenths_of_its_way_to_the_limit_is_throttled_and_not_killed() {
+    let node = TestNode::start(&json!({"featureGates": {"MemoryQoS": true}}));
+    let limited = json!({"requests": {"memory": "16Mi"}, "limits": {"memory": "64Mi"}});
+    node.put(&pod("hog", &["/box", "hog", "60"], &limited));
+    node.put(&sleeper("exact", &json!({"limits": {"cpu": "100m", "memory": "32Mi"}})));
+    node.put(&sleeper("free", &json!({})));
+    let [hog, exact, free] =
+        ["hog", "exact", "free"].map(|name| node.pod_until(name, "is ready", is_ready));
+    // k8s: pkg/kubelet/kuberuntime/kuberuntime_container_linux.go generateLinuxContainerResources
+    // 16 Mi + 0.9 * (64 Mi - 16 Mi), in whole pages.
+    assert_eq!(of_container(&node, &hog, "burstable", "memory.high"), "62074880");
+    assert_eq!(of_container(&node, &exact, "", "memory.high"), "max");
+    assert_eq!(of_container(&node, &free, "besteffort", "memory.high"), "max");
+    node.until("the hog is throttled", || {
+        let events = of_container(&node, &hog, "burstable", "memory.events");
+        ensure!(count(&events, "high") > 0, "{events}");
+        Ok(())
+    });
+    let events = of_container(&node, &hog, "burstable", "memory.events");
+    assert_eq!(count(&events, "oom_kill"), 0, "{events}");
+    let after = node.pod_until("hog", "runs on", is_ready);
+    assert_eq!((container_id(&after), restarts(&after)), (container_id(&hog), 0));
+    for file in ["memory.min", "memory.low"] {
+        assert_eq!(node.cgroup("", file), "0", "{file}");
+    }
+}
+
+#[test]
+fn requests_are_protected_by_class_and_their_sums_in_the_slices_above() {
+    let settings = json!({
+        "featureGates": {"MemoryQoS": true},
+        "memoryReservationPolicy": "TieredReservation",
+    });
+    let node = TestNode::start(&settings);
+    let mib = |count: u64| (count << 20).to_string();
+    node.put(&sleeper("exact", &json!({"limits": {"cpu": "100m", "memory": "32Mi"}})));
+    node.put(&sleeper("some", &json!({"requests": {"memory": "16Mi"}})));
+    node.put(&sleeper("free", &json!({})));
+    let [exact, some, free] =
+        ["exact", "some", "free"].map(|name| node.pod_until(name, "is ready", is_ready));
+    // Pod, class, memory.min and memory.low of the pod, memory.low of its container.
+    let wanted = [
+        (&exact, "", mib(32), mib(0), mib(32), mib(0)),
+        (&some, "burstable", mib(0), mib(16), mib(0), mib(16)),
+        (&free, "besteffort", mib(0), mib(0), mib(0), mib(0)),
+    ];
+    for (pod, class, min, low, own_min, own_low) in wanted {
+        let of_pod = slice(pod, class);
+        assert_eq!(node.cgroup(&of_pod, "memory.min"), min, "{class}");
+        assert_eq!(node.cgroup(&of_pod, "memory.low"), low, "{class}");
+        assert_eq!(of_container(&node, pod, class, "memory.min"), own_min, "{class}");
+        assert_eq!(of_container(&node, pod, class, "memory.low"), own_low, "{class}");
+    }
+    node.sh("systemctl daemon-reload");
+    let burstable = "kubepods-burstable.slice";
+    assert_eq!(node.property(unit(&slice(&exact, "")), "MemoryMin"), mib(32));
+    assert_eq!(node.property("kubepods.slice", "MemoryMin"), mib(48));
+    assert_eq!(node.cgroup("", "memory.min"), mib(48));
+    assert_eq!(node.property(burstable, "MemoryLow"), mib(16));
+    assert_eq!(node.cgroup(burstable, "memory.low"), mib(16));
+    node.remove("some");
+    node.until("only the guaranteed pod is protected", || {
+        let (all, low) = (node.cgroup("", "memory.min"), node.cgroup(burstable, "memory.low"));
+        ensure!((&*all, &*low) == (&*mib(32), "0"), "{all} {low}");
+        Ok(())
+    });
 }

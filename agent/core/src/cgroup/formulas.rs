@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 
 use super::limits::{CgroupLimits, QosLimits};
+use super::memory_qos::{ClassRequests, MemoryQos};
 use pintle_api_types::pod::qos::QosClass;
 
 /// Least CPU shares that the kernel takes; also the value for "no request".
@@ -152,7 +153,7 @@ pub struct PodAmounts {
 }
 
 /// The node's side of a pod's limits.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct LimitPolicy {
     /// `cpuCFSQuota`, and no exclusive cores.
     pub enforce_cpu_quota: bool,
@@ -162,6 +163,8 @@ pub struct LimitPolicy {
     pub pids_max: i64,
     /// Huge page sizes of the node in bytes.
     pub hugepage_sizes: Vec<u64>,
+    /// The gate `MemoryQoS`, on cgroup v2.
+    pub memory_qos: Option<MemoryQos>,
 }
 
 /// Limits of a pod's cgroup.
@@ -186,6 +189,9 @@ pub fn pod_limits(pod: &PodAmounts, policy: &LimitPolicy) -> CgroupLimits {
         memory_limit: with_memory.then_some(pod.memory_limit_bytes),
         pids_max: (policy.pids_max > 0).then_some(policy.pids_max),
         hugetlb,
+        unified: policy
+            .memory_qos
+            .map_or_else(Vec::new, |node| node.of_pod(pod.qos, pod.memory_request_bytes)),
         ..CgroupLimits::default()
     }
 }
@@ -194,8 +200,9 @@ pub fn pod_limits(pod: &PodAmounts, policy: &LimitPolicy) -> CgroupLimits {
 /// its pods' requests, `besteffort` the least; huge pages are left to the pods.
 // k8s: pkg/kubelet/cm/qos_container_manager_linux.go setCPUCgroupConfig
 pub fn qos_limits(
-    node: CgroupLimits,
+    mut node: CgroupLimits,
     burstable_request_millis: i64,
+    memory: ClassRequests,
     policy: &LimitPolicy,
 ) -> QosLimits {
     let class = |cpu_shares: u64| CgroupLimits {
@@ -203,11 +210,13 @@ pub fn qos_limits(
         hugetlb: policy.hugepage_sizes.iter().map(|s| (*s, HUGEPAGES_UNBOUNDED_BYTES)).collect(),
         ..CgroupLimits::default()
     };
-    QosLimits {
-        node,
-        burstable: class(cpu_shares(burstable_request_millis)),
-        besteffort: class(SHARES_MIN),
+    let mut burstable = class(cpu_shares(burstable_request_millis));
+    if let Some(qos) = policy.memory_qos {
+        let (of_all, of_burstable) = qos.of_classes(memory);
+        node.unified.extend(of_all);
+        burstable.unified = of_burstable;
     }
+    QosLimits { node, burstable, besteffort: class(SHARES_MIN) }
 }
 
 /// Limits of `kubepods` itself when node allocatable is enforced for pods; 0 for an unenforced one.
@@ -325,6 +334,7 @@ mod tests {
             cpu_period_us: PERIOD_DEFAULT_US,
             pids_max: -1,
             hugepage_sizes: vec![2 << 20, 1 << 30],
+            memory_qos: None,
         }
     }
 
@@ -375,12 +385,13 @@ mod tests {
     fn classes_share_the_cpu_by_what_their_pods_request() {
         let node = node_limits(1900, 1 << 30, None);
         assert_eq!((node.cpu_shares, node.memory_limit), (Some(1945), Some(1 << 30)));
-        let tree = qos_limits(node.clone(), 1500, &policy());
+        let requests = ClassRequests::default();
+        let tree = qos_limits(node.clone(), 1500, requests, &policy());
         assert_eq!(tree.node, node);
         assert_eq!(tree.burstable.cpu_shares, Some(1536));
         assert_eq!(tree.besteffort.cpu_shares, Some(2));
         assert_eq!(tree.besteffort.hugetlb, [(2 << 20, 1 << 62), (1 << 30, 1 << 62)]);
-        assert_eq!(qos_limits(node, 0, &policy()).burstable.cpu_shares, Some(2));
+        assert_eq!(qos_limits(node, 0, requests, &policy()).burstable.cpu_shares, Some(2));
         assert_eq!(node_limits(0, 0, None), CgroupLimits::default());
     }
 

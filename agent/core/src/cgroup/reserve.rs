@@ -6,6 +6,7 @@
 
 use super::formulas;
 use super::limits::CgroupLimits;
+use super::memory_qos;
 use super::names::{CgroupDriver, CgroupSetup, CgroupVersion};
 use crate::node::capacity;
 use crate::node::machine::Machine;
@@ -85,7 +86,7 @@ pub fn of_host(config: &Config, machine: &Machine) -> Vec<Reserved> {
             word,
             what,
             cgroup: cgroup.clone(),
-            limits: limits(amounts, only_cpu, machine),
+            limits: protected(config, limits(amounts, only_cpu, machine)),
         })
         .collect()
 }
@@ -104,6 +105,14 @@ fn limits(amounts: &TextMap, only_cpu: bool, machine: &Machine) -> CgroupLimits 
         hugetlb: sizes.map(|size| (size, 0)).collect(),
         ..CgroupLimits::default()
     }
+}
+
+/// The limits with reserved memory protected, behind the gate `MemoryQoS`.
+fn protected(config: &Config, mut limits: CgroupLimits) -> CgroupLimits {
+    if let Some(bytes) = limits.memory_limit.filter(|_| config.gates.enabled("MemoryQoS")) {
+        limits.unified = memory_qos::of_reserved(bytes);
+    }
+    limits
 }
 
 fn enforces(kubelet: &KubeletConfiguration, word: &str) -> bool {

@@ -20,7 +20,7 @@ use crate::volume::PlannedMount;
 use crate::volume::layout::PodDirs;
 
 /// The node's side of all requests.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct NodeContext {
     /// Name, addresses, memory, huge page sizes, features of the runtime.
     pub facts: NodeFacts,

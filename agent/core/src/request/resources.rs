@@ -82,6 +82,13 @@ pub fn container_resources(
     resources.oom_score_adj = oom_score_adj(node, pod, container);
     resources.hugepage_limits = hugepage_limits(node, &of_pod, &limits);
     set_swap(&mut resources, node, pod, container);
+    if let Some(memory_qos) = node.limits.memory_qos {
+        // The container's own limit: the pod's does not stand for it here.
+        let limit = amount(&limits, "memory").units();
+        let qos = pod::qos::class_of(pod);
+        let files = memory_qos.of_container(qos, memory_request(container), limit);
+        resources.unified.extend(files);
+    }
     resources
 }
 

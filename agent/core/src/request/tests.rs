@@ -36,6 +36,7 @@ fn node(version: CgroupVersion) -> NodeContext {
             cpu_period_us: formulas::PERIOD_DEFAULT_US,
             pids_max: -1,
             hugepage_sizes: vec![2 << 20, 1 << 30],
+            memory_qos: None,
         },
         swap: SwapPolicy { controller: true, limited: true, capacity_bytes: 4 * GIB },
         security: SecurityPolicy::default(),

@@ -22,6 +22,7 @@ impl PodCgroups {
             cpu_period_us: self.cpu_period_us,
             pids_max: 0,
             hugepage_sizes: Vec::new(),
+            memory_qos: None,
         };
         let limits = pod_limits(amounts, &policy);
         let shares = limits.cpu_shares.unwrap_or_default();

@@ -4,12 +4,15 @@
 
 use std::path::{Path, PathBuf};
 
+use nix::unistd::{SysconfVar, sysconf};
 use pintle_agent_config::{Config, modes};
 use pintle_agent_core::admit;
+use pintle_agent_core::cgroup::MemoryQos;
 use pintle_agent_core::cgroup::formulas::LimitPolicy;
 use pintle_agent_core::cgroup::names::{CgroupDriver, CgroupSetup, CgroupVersion};
 use pintle_agent_core::node::capacity;
 use pintle_agent_core::node::capacity::Allocatable;
+use pintle_agent_core::node::machine::Machine;
 use pintle_agent_core::node::settings::NodeSettings;
 use pintle_agent_core::request::dns::NodeDns;
 use pintle_agent_core::request::runtime::Runtime;
@@ -21,6 +24,9 @@ use pintle_agent_core::types::{NodeFacts, PodCgroups};
 use pintle_api_types::duration::GoDuration;
 
 use crate::node::{facts, host};
+
+/// The page of kernels that do not say theirs.
+const PAGE_BYTES: i64 = 4096;
 
 /// The node's side of every request.
 pub fn build(config: &Config, runtime: &Runtime) -> NodeContext {
@@ -53,6 +59,7 @@ pub fn build(config: &Config, runtime: &Runtime) -> NodeContext {
             cpu_period_us,
             pids_max: kubelet.pod_pids_limit,
             hugepage_sizes: facts.hugepage_sizes.clone(),
+            memory_qos: memory_qos(config, &machine).filter(|_| version_2),
         },
         swap: SwapPolicy {
             controller: swap_controller(Path::new("/sys/fs/cgroup"), &own_cgroup(), version_2),
@@ -115,6 +122,19 @@ pub fn admission(config: &Config, facts: &NodeFacts, sysctls: AllowList) -> admi
         pressures: Vec::new(),
         shutting_down: false,
     }
+}
+
+/// What the gate `MemoryQoS` throttles and protects; `None` without it.
+fn memory_qos(config: &Config, machine: &Machine) -> Option<MemoryQos> {
+    use modes::MemoryReservationPolicy::TieredReservation;
+    let page_bytes = sysconf(SysconfVar::PAGE_SIZE).ok().flatten().unwrap_or(PAGE_BYTES);
+    let left = capacity::enforced(&NodeSettings::of(config), machine);
+    config.gates.enabled("MemoryQoS").then(|| MemoryQos {
+        throttling_factor: config.kubelet.memory_throttling_factor,
+        is_tiered: config.kubelet.memory_reservation_policy == TieredReservation,
+        allocatable_bytes: i64::try_from(left.memory_bytes).unwrap_or(i64::MAX),
+        page_bytes,
+    })
 }
 
 /// True when the kernel has AppArmor enabled.
