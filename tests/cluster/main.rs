@@ -14,6 +14,8 @@ mod eviction_disks;
 mod eviction_ground;
 mod eviction_stall;
 mod explain;
+mod handover;
+mod handover_kinds;
 mod killed;
 mod metrics;
 mod names;

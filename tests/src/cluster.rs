@@ -9,6 +9,7 @@
 pub mod containers;
 pub mod port;
 pub mod proxy;
+pub mod swap;
 
 use std::cell::{Cell, RefCell};
 use std::fs;

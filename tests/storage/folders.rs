@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::Pod;
 use pintle_tests::cluster::TestCluster;
+use pintle_tests::cluster::swap::{End, Swap, ours};
 use pintle_tests::{LONG, until};
 use xtask::cluster::Agent;
 
 use crate::drivers::Driver;
 use crate::fleet::Fleet;
-use crate::swap::{End, Swap, ours};
 
 /// The agent's root folder on the node.
 const ROOT: &str = "/var/lib/kubelet";

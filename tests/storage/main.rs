@@ -24,5 +24,4 @@ mod liars;
 mod public_bugs;
 mod record;
 mod stats;
-mod swap;
 mod takeover;

@@ -10,6 +10,7 @@ use anyhow::ensure;
 use pintle_csi_driver::faults::{Fault, Rule};
 use pintle_csi_driver::log::{Line, LogFile, Phase};
 use pintle_tests::cluster::TestCluster;
+use pintle_tests::cluster::swap::{End, Swap, ours};
 use pintle_tests::manifest::condition;
 use pintle_tests::{LONG, until};
 use serde_json::json;
@@ -19,7 +20,6 @@ use xtask::node::Leftovers;
 use crate::drivers::{DRIVER, Driver, SLEEP};
 use crate::fleet::Fleet;
 use crate::ground::{Bound, claimant, volume};
-use crate::swap::{End, Swap, ours};
 
 /// Pods and volumes are always the same.
 const SEED: u64 = 42;

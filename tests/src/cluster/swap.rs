@@ -1,10 +1,11 @@
 //! The node's agent exchanged for another one, ours or upstream's kubelet, while pods run.
 
-use pintle_tests::cluster::containers::Held;
-use pintle_tests::cluster::{AGENT, NODE, TestCluster};
-use pintle_tests::node::agent_binary;
 use xtask::cluster::Agent;
 use xtask::shell;
+
+use super::containers::Held;
+use super::{AGENT, NODE, TestCluster};
+use crate::node::agent_binary;
 
 /// How an agent ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,12 +16,13 @@ pub enum End {
     Killed,
 }
 
-/// The agent of the node; ours comes back when this is dropped.
+/// The agent of a test's node; ours comes back when this is dropped.
 pub struct Swap<'a> {
     test: &'a TestCluster,
 }
 
 impl<'a> Swap<'a> {
+    /// The node as it is.
     pub fn new(test: &'a TestCluster) -> Self {
         Self { test }
     }
@@ -68,6 +70,7 @@ impl Drop for Swap<'_> {
     }
 }
 
+/// The agent under test.
 pub fn ours() -> Agent {
     Agent::Pintle(Some(agent_binary().to_owned()))
 }
