@@ -6,10 +6,8 @@
 //! than eight bytes a member, so that a set never costs more than its members justify.
 //! Why: a filter over nodes is then an AND of words, 64 nodes an instruction.
 
+pub use crate::chunk::WORD_ROWS;
 use crate::simd::words;
-
-/// Rows in one word of a mask.
-pub const WORD_ROWS: usize = 64;
 
 /// A dense bitset; words beyond the end read as zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

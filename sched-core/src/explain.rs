@@ -40,7 +40,7 @@ pub fn statuses(
         }
         let rejecting = detail.passing.iter().find(|(_, passing)| !passing.get(row));
         if let Some((plugin, _)) = rejecting {
-            let known = (&scratch.spread, &passing);
+            let known = (&scratch.filter.spread, &passing);
             found.push((row, status::of(*plugin, view, program, known, row, text)));
         }
     }
@@ -53,14 +53,14 @@ pub(crate) fn prepare(view: &View, program: &Program, scratch: &mut Scratch) -> 
     if program.added.is_some() {
         passing.added_affinity.copy_from(&view.valid, view.rows);
         let added = &mut passing.added_affinity;
-        filter::node::added_affinity(view, program, &mut scratch.node, added);
+        filter::node::added_affinity(view, program, &mut scratch.filter.node, added);
     }
     if !program.anti.is_empty() {
         passing.anti_affinity.copy_from(&view.valid, view.rows);
         let anti = &mut passing.anti_affinity;
-        filter::interpod::reject_anti(view, program, &mut scratch.node, anti);
+        filter::interpod::reject_anti(view, program, &mut scratch.filter.node, anti);
     }
-    scratch.spread.prepare(view, program, &mut scratch.node);
+    scratch.filter.spread.prepare(view, program, &mut scratch.filter.node);
     passing
 }
 
@@ -82,7 +82,7 @@ pub fn status_of_row(
         Rejector::Column(plugin) => {
             let passing = prepare(view, program, scratch);
             let text = |id| cluster.text(id).to_owned();
-            status::of(plugin, view, program, (&scratch.spread, &passing), row, text)
+            status::of(plugin, view, program, (&scratch.filter.spread, &passing), row, text)
         }
     })
 }

@@ -4,12 +4,17 @@
 //! current by deltas. [`Cluster::compile`](snapshot::Cluster::compile) turns a pod into a
 //! [`program::Program`]; [`select::decide`] runs it over a [`snapshot::View`], an immutable epoch
 //! that costs nothing to copy. [`filter`] and [`score`] hold one file a family of plugins, [`simd`]
-//! the loops, [`explain`] the words.
+//! the loops, [`explain`] the words. From below: chunk, simd, bits, columns, program, snapshot,
+//! compile, filter, score, select; no module uses one above it.
 //! Parity: Kubernetes 1.36, default profile; what differs is listed in docs/COMPAT.md.
 #![deny(unsafe_code)]
 
 pub mod attempt_budget;
+mod balance;
 pub mod bits;
+pub mod chunk;
+pub mod columns;
+mod compile;
 pub mod config;
 pub mod explain;
 pub mod filter;

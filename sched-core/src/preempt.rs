@@ -166,7 +166,7 @@ pub fn dry_run_from(
         return DryRun::default();
     }
     let fixed = Fixed::of(cluster.view(), program, scratch);
-    let search = Search { cluster, program, trials, fixed: &fixed, spread: &scratch.spread };
+    let search = Search { cluster, program, trials, fixed: &fixed, spread: &scratch.filter.spread };
     let mut found = DryRun { potential, ..DryRun::default() };
     if let Err(exhausted) = try_nodes(&search, priority, &mut found) {
         let (potential, ineligible) = (found.potential, Some(exhausted.to_string()));
@@ -227,7 +227,7 @@ impl Fixed {
             let passing = FIXED.contains(&plugin).then(|| {
                 let mut passing = view.valid.as_ref().clone();
                 passing.grow(view.rows);
-                filter::apply(plugin, view, program, scratch, &mut passing);
+                filter::apply(plugin, view, program, &mut scratch.filter, &mut passing);
                 passing
             });
             (plugin, passing)

@@ -274,7 +274,7 @@ pub fn nearest(
     scratch: &mut Scratch,
     count: usize,
 ) -> Vec<Remedy> {
-    scratch.spread.prepare(cluster.view(), program, &mut scratch.node);
+    scratch.filter.spread.prepare(cluster.view(), program, &mut scratch.filter.node);
     let rows = cluster.view().valid_rows();
     let count_of =
         |row: u32| failing(detail, row).count() + usize::from(rejected(detail, row).is_some());
@@ -306,7 +306,7 @@ pub fn of_row(
     scratch: &mut Scratch,
     row: u32,
 ) -> Vec<Change> {
-    scratch.spread.prepare(cluster.view(), program, &mut scratch.node);
+    scratch.filter.spread.prepare(cluster.view(), program, &mut scratch.filter.node);
     changes_of(cluster, program, detail, scratch, row)
 }
 
@@ -401,7 +401,7 @@ fn obstacles(
         }
         Plugin::NodeResourcesFit => resources(cluster, program, row, changes),
         Plugin::PodTopologySpread => {
-            for (c, domains) in program.spread_hard.iter().zip(&scratch.spread.domains) {
+            for (c, domains) in program.spread_hard.iter().zip(&scratch.filter.spread.domains) {
                 let value = view.keys.column(c.key).value(row) as usize;
                 let count = domains.counts.get(value).copied().unwrap_or(0);
                 let skew = count + i64::from(c.self_match) - domains.least;
@@ -509,7 +509,7 @@ fn requirement_text(cluster: &Cluster, r: &crate::program::NodeRequirement) -> S
 
 fn pod_rules(cluster: &Cluster, program: &Program, row: u32) -> Vec<&'static str> {
     let view = cluster.view();
-    let here = |key, counts: &crate::snapshot::domain_counts::DomainCounts| {
+    let here = |key, counts: &crate::columns::domain_counts::DomainCounts| {
         let value = view.keys.column(key).value(row);
         (value != 0).then(|| counts.get(value))
     };
@@ -517,7 +517,7 @@ fn pod_rules(cluster: &Cluster, program: &Program, row: u32) -> Vec<&'static str
     if let Some((counter, keys)) = &program.affinity {
         let counter = view.counters.get(counter.0);
         let first = program.affinity_self && interpod::nobody_matches(view, program);
-        let unmet = |key: &crate::snapshot::keys::KeyId| {
+        let unmet = |key: &crate::columns::keys::KeyId| {
             here(*key, counter.domain(*key)).is_none_or(|n| n == 0 && !first)
         };
         if keys.iter().any(|key| view.keys.column(*key).value(row) == 0) {
@@ -527,7 +527,7 @@ fn pod_rules(cluster: &Cluster, program: &Program, row: u32) -> Vec<&'static str
         }
     }
     let anti = |(counter, key): &(_, _)| {
-        let counter: &crate::snapshot::counters::CounterId = counter;
+        let counter: &crate::columns::counters::CounterId = counter;
         here(*key, view.counters.get(counter.0).domain(*key)).is_some_and(|n| n > 0)
     };
     if program.anti.iter().any(anti) {

@@ -14,6 +14,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::bits::Bits;
+use crate::chunk::CHUNK_ROWS;
+use crate::columns::keys::KeyColumn;
 use crate::config::Plugin;
 use crate::filter::{self, node};
 use crate::intern::FastMap;
@@ -21,8 +23,6 @@ use crate::logarithm;
 use crate::program::{Program, Spread};
 use crate::score::{Normalise, Raw, normalise_one, resources};
 use crate::select::{Outcome, Scratch};
-use crate::snapshot::chunk::CHUNK_ROWS;
-use crate::snapshot::keys::KeyColumn;
 use crate::snapshot::view::View;
 
 /// Groups beyond which the full path is cheaper.
@@ -159,8 +159,13 @@ impl Repeat {
             column.fill(same as f64);
         }
         let column = &mut self.labels;
-        let raw =
-            crate::score::node::affinity(view, &program, &self.passing, &mut scratch.node, column);
+        let raw = crate::score::node::affinity(
+            view,
+            &program,
+            &self.passing,
+            &mut scratch.filter.node,
+            column,
+        );
         match raw {
             Raw::Same(same) => column.fill(same as f64),
             Raw::Skip => column.fill(0.0),
@@ -177,14 +182,14 @@ impl Repeat {
     /// Domains of the soft constraints, no row scored yet.
     fn spread(&mut self, view: &View, scratch: &mut Scratch) {
         let program = &self.program;
-        scratch.soft.prepare(view, program, &self.passing, &mut scratch.node);
+        scratch.soft.prepare(view, program, &self.passing, &mut scratch.filter.node);
         let (mut affine, mut tolerated) = (Bits::default(), Bits::default());
         let soft = &program.spread_soft;
         filter::spread::inclusion(
             view,
             program,
             soft,
-            &mut scratch.node,
+            &mut scratch.filter.node,
             &mut affine,
             &mut tolerated,
         );
@@ -474,7 +479,7 @@ fn static_mask(view: &View, program: &Program, scratch: &mut Scratch) -> Bits {
     }
     for plugin in filter::COLUMN_FILTERS {
         if !matches!(plugin, Plugin::NodeResourcesFit | Plugin::NodePorts) {
-            filter::apply(plugin, view, program, scratch, &mut mask);
+            filter::apply(plugin, view, program, &mut scratch.filter, &mut mask);
         }
     }
     mask

@@ -8,24 +8,23 @@
 //! Why the full tie set: upstream breaks ties at random, so that the choice is the caller's.
 
 use crate::bits::{Bits, WORD_ROWS};
+use crate::chunk::{BYTES_NARROW_MAX, CHUNK_ROWS, CPU_NARROW_MAX};
 use crate::config::{PLUGINS, Plugin, Profile, Rank};
-use crate::filter::node::NodeScratch;
-use crate::filter::spread::HardSpread;
 use crate::filter::status::Status;
-use crate::filter::{self, COLUMN_FILTERS};
+use crate::filter::{self, COLUMN_FILTERS, FilterScratch};
 use crate::program::Program;
 use crate::score::interpod::PodScore;
-use crate::score::layered::{self, Layered};
 use crate::score::spread::SoftSpread;
 use crate::score::{Normalise, Raw, node, normalise, resources};
 use crate::simd;
-use crate::snapshot::chunk::{BYTES_NARROW_MAX, CHUNK_ROWS, CPU_NARROW_MAX};
 use crate::snapshot::view::View;
 
+mod layered;
 mod row;
 mod sample;
 mod shape;
 
+use self::layered::Layered;
 use self::row::Asked;
 pub use self::row::{Rejector, rejector};
 pub use self::sample::{Sample, sample_size};
@@ -115,8 +114,7 @@ pub struct Detail {
 /// Scratch memory of one decider.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    pub(crate) node: NodeScratch,
-    pub(crate) spread: HardSpread,
+    pub(crate) filter: FilterScratch,
     pub(crate) soft: SoftSpread,
     pub(crate) pods: PodScore,
     /// Rows that pass all filters.
@@ -307,7 +305,7 @@ fn filter_all(
         for plugin in COLUMN_FILTERS {
             match scratch.shapes.current() {
                 Some(shape) if plugin == Plugin::NodeResourcesFit => mask.and(&shape.fits),
-                _ => filter::apply(plugin, view, program, scratch, &mut mask),
+                _ => filter::apply(plugin, view, program, &mut scratch.filter, &mut mask),
             }
         }
         for plugin in plugins.iter().filter(|p| p.is_asked(&view.profile)) {
@@ -334,7 +332,7 @@ fn filter_in_detail(
             Asked::Column(plugin) => {
                 let mut passing = view.valid.as_ref().clone();
                 passing.grow(view.rows);
-                filter::apply(plugin, view, program, scratch, &mut passing);
+                filter::apply(plugin, view, program, &mut scratch.filter, &mut passing);
                 mask.and(&passing);
                 detail.passing.push((plugin, passing));
             }
@@ -515,10 +513,10 @@ pub(crate) fn column(
     let raw = match plugin {
         Plugin::TaintToleration => node::taints(view, program, &mut column),
         Plugin::NodeAffinity => {
-            node::affinity(view, program, feasible, &mut scratch.node, &mut column)
+            node::affinity(view, program, feasible, &mut scratch.filter.node, &mut column)
         }
         Plugin::PodTopologySpread => {
-            scratch.soft.score(view, program, feasible, &mut scratch.node, &mut column)
+            scratch.soft.score(view, program, feasible, &mut scratch.filter.node, &mut column)
         }
         _ => scratch.pods.score(view, program, &mut column),
     };

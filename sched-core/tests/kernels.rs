@@ -1,9 +1,9 @@
 //! Each kernel equals its scalar twin on any columns, and row-wise scores equal both.
 #![allow(missing_docs)]
 
+use pintle_sched_core::chunk::{CHUNK_ROWS, Chunk, Numbers};
 use pintle_sched_core::simd::narrow::{self, Counted, PLANES_MAX, Scores, Sums, TABLE};
 use pintle_sched_core::simd::{self, FitRequest, Layer, ScoreRequest, twin};
-use pintle_sched_core::snapshot::chunk::{CHUNK_ROWS, Chunk, Numbers};
 use proptest::collection::vec;
 use proptest::prelude::*;
 

@@ -7,11 +7,11 @@
 
 use super::node::NodeScratch;
 use crate::bits::Bits;
+use crate::columns::counters::{Counter, Term, TermId, TermKind};
+use crate::columns::domain_counts::DomainCounts;
+use crate::columns::keys::KeyId;
+use crate::columns::row_counts::RowCounts;
 use crate::program::Program;
-use crate::snapshot::counters::{Counter, Term, TermId, TermKind};
-use crate::snapshot::domain_counts::DomainCounts;
-use crate::snapshot::keys::KeyId;
-use crate::snapshot::row_counts::RowCounts;
 use crate::snapshot::view::View;
 
 /// Existing pods' anti-affinity terms that select the pod and are in force somewhere.

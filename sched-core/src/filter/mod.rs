@@ -14,8 +14,14 @@ pub mod status;
 use crate::bits::Bits;
 use crate::config::{Plugin, Profile};
 use crate::program::Program;
-use crate::select::Scratch;
 use crate::snapshot::view::View;
+
+/// Scratch memory of the column filters.
+#[derive(Debug, Default)]
+pub struct FilterScratch {
+    pub(crate) node: node::NodeScratch,
+    pub(crate) spread: spread::HardSpread,
+}
 
 /// Filters that work on columns, in the order of the default profile.
 pub const COLUMN_FILTERS: [Plugin; 9] = [
@@ -42,7 +48,7 @@ pub(crate) fn apply(
     plugin: Plugin,
     view: &View,
     program: &Program,
-    scratch: &mut Scratch,
+    scratch: &mut FilterScratch,
     mask: &mut Bits,
 ) {
     if !view.profile.filters(plugin) {

@@ -5,12 +5,13 @@
 //! pod, each a pass over words; the resource filter streams the number columns once.
 
 use crate::bits::Bits;
+use crate::chunk::{BYTES_NARROW_MAX, CHUNK_ROWS, CPU_NARROW_MAX, Numbers};
+use crate::columns::keys::{KeyColumn, RareLabel, Values};
+use crate::columns::taints::{Effect, Taint};
 use crate::intern::Str;
 use crate::program::{NodeOp, NodeRequirement, NodeTerm, Program};
 use crate::simd;
-use crate::snapshot::chunk::{BYTES_NARROW_MAX, CHUNK_ROWS, CPU_NARROW_MAX, Numbers};
-use crate::snapshot::keys::{KeyColumn, RareLabel, Values};
-use crate::snapshot::view::{Effect, Taint, View};
+use crate::snapshot::view::View;
 
 /// Scratch of the node filters.
 #[derive(Debug, Default)]

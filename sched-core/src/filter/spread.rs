@@ -8,8 +8,8 @@
 
 use super::node::{self, NodeScratch};
 use crate::bits::Bits;
+use crate::columns::keys::KeyColumn;
 use crate::program::{Program, Spread};
-use crate::snapshot::keys::KeyColumn;
 use crate::snapshot::view::View;
 
 /// Upstream's initial value of the minimum.

@@ -6,11 +6,11 @@
 use super::interpod;
 use super::spread::HardSpread;
 use crate::bits::Bits;
+use crate::chunk::Numbers;
+use crate::columns::domain_counts::DomainCounts;
 use crate::config::Plugin;
 use crate::intern::Str;
 use crate::program::Program;
-use crate::snapshot::chunk::Numbers;
-use crate::snapshot::domain_counts::DomainCounts;
 use crate::snapshot::view::View;
 
 /// Kind of a rejection.

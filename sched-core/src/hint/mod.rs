@@ -15,14 +15,14 @@ mod tests;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use crate::columns::counters::{CounterId, TermKey, TermKind};
+use crate::columns::keys::KeyId;
+use crate::columns::ports::HostPort;
 use crate::config::Plugin;
 use crate::intern::{Lease, Str};
 use crate::program::{NodeOp, NodeRequirement, NodeTerm, Program, Spread};
 use crate::requests::{PodRequests, Resources};
-use crate::snapshot::counters::{CounterId, TermKey, TermKind};
-use crate::snapshot::keys::KeyId;
 use crate::snapshot::objects::{NodeSpec, PodSpec};
-use crate::snapshot::view::HostPort;
 use crate::snapshot::{Cluster, DeltaError};
 
 type Labels = Arc<[(Str, Str)]>;

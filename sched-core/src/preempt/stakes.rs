@@ -12,13 +12,13 @@ use std::rc::Rc;
 
 use super::PURPOSE;
 use crate::attempt_budget::{AttemptBudget, Exhausted};
+use crate::columns::domain_counts::DomainCounts;
+use crate::columns::keys::KeyId;
 use crate::filter::interpod;
 use crate::filter::spread::{Domains, NO_MINIMUM};
 use crate::intern::{FastMap, Str};
 use crate::program::{Program, Spread};
 use crate::snapshot::Cluster;
-use crate::snapshot::domain_counts::DomainCounts;
-use crate::snapshot::keys::KeyId;
 use crate::snapshot::pods::PodRow;
 use crate::snapshot::view::View;
 

@@ -11,13 +11,13 @@ use super::stakes::Stakes;
 use super::{Candidate, Fixed, NO_VICTIMS, PURPOSE, Trials};
 use crate::attempt_budget::Exhausted;
 use crate::bits::Bits;
+use crate::chunk::Numbers;
 use crate::config::{Plugin, RANK_LAST};
 use crate::filter::spread::HardSpread;
 use crate::filter::status::{self, Code, PodRule, Status};
 use crate::intern::Str;
 use crate::program::Program;
 use crate::snapshot::Cluster;
-use crate::snapshot::chunk::Numbers;
 use crate::snapshot::pods::PodId;
 use crate::snapshot::view::View;
 

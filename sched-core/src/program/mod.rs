@@ -6,17 +6,14 @@
 //! go, but for what `View::is_current` says; it does not follow changes of namespaces and
 //! workloads. Why: names are looked up once, and a decision is arithmetic on columns only.
 
-mod compile;
-mod cost;
 pub(crate) mod node_terms;
-mod prepare;
-pub(crate) mod template;
 
+use crate::columns::counters::CounterId;
+use crate::columns::keys::KeyId;
+use crate::columns::ports::HostPort;
+use crate::columns::taints::{Effect, Taint};
 use crate::intern::{Lease, Str};
 use crate::requests::PodRequests;
-use crate::snapshot::counters::CounterId;
-use crate::snapshot::keys::KeyId;
-use crate::snapshot::view::{Effect, HostPort, Taint};
 
 /// Operator of a toleration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -211,6 +208,3 @@ impl Program {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

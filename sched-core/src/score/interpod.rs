@@ -5,15 +5,14 @@
 // k8s: pkg/scheduler/framework/plugins/interpodaffinity/scoring.go
 
 use super::Raw;
-use super::layered::Found;
-use super::parts::Parts;
+use super::parts::{Parts, PartsOutcome};
 use crate::bits::Bits;
+use crate::columns::counters::{CounterId, TermId, TermKind};
+use crate::columns::domain_counts::DomainCounts;
+use crate::columns::keys::{KeyId, Values};
+use crate::columns::row_counts::RowCounts;
 use crate::program::Program;
 use crate::simd::{self, NarrowTable};
-use crate::snapshot::counters::{CounterId, TermId, TermKind};
-use crate::snapshot::domain_counts::DomainCounts;
-use crate::snapshot::keys::{KeyId, Values};
-use crate::snapshot::row_counts::RowCounts;
 use crate::snapshot::view::View;
 
 /// Scratch: scores of each topology key by value id.
@@ -102,7 +101,7 @@ impl PodScore {
         program: &Program,
         feasible: &Bits,
         parts: &mut Parts,
-    ) -> Found {
+    ) -> PartsOutcome {
         self.clear();
         let (mut any, mut by_row) = (false, None);
         for pull in pulls(view, program) {
@@ -112,16 +111,16 @@ impl PodScore {
                 Some(nodes) => by_row = Some((pull, nodes)),
                 None if column.is_narrow() => any |= self.add(view, &pull),
                 None if pull.domains.is_empty() => {}
-                None => return Found::TooMany,
+                None => return PartsOutcome::TooMany,
             }
         }
         if !any && by_row.is_none() {
-            return Found::Skip;
+            return PartsOutcome::Skip;
         }
         parts.begin(feasible, view.rows);
         for (key, table) in &self.tables {
             if !parts.add_table(view.keys.column(*key), table) {
-                return Found::TooMany;
+                return PartsOutcome::TooMany;
             }
         }
         if let Some((pull, nodes)) = by_row {
@@ -132,10 +131,10 @@ impl PodScore {
                 self.row(view, row) + (pull.weight * i64::from(counted)) as f64
             };
             if !parts.split(&column.present, 0.0) || !parts.count_by(nodes, raw) {
-                return Found::TooMany;
+                return PartsOutcome::TooMany;
             }
         }
-        Found::Parts { whole: true }
+        PartsOutcome::Parts { whole: true }
     }
 
     /// Returns the pods that are counted by row.

@@ -6,7 +6,6 @@
 //! Why f64: every raw score is an integer far below 2^53 and the normalisations divide.
 
 pub mod interpod;
-pub(crate) mod layered;
 pub mod node;
 pub(crate) mod parts;
 pub mod resources;

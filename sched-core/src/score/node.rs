@@ -5,12 +5,12 @@
 //! pass over the rows they concern.
 
 use super::Raw;
-use super::layered::Found;
-use super::parts::Parts;
+use super::parts::{Parts, PartsOutcome};
 use crate::bits::{Bits, RowSet};
+use crate::columns::taints::{Effect, Taint};
 use crate::filter::node::{self, NodeScratch};
 use crate::program::Program;
-use crate::snapshot::view::{Effect, Taint, View};
+use crate::snapshot::view::View;
 
 /// Image score thresholds in bytes.
 // k8s: imagelocality/image_locality.go minThreshold, maxContainerThreshold
@@ -49,14 +49,14 @@ pub(crate) fn taint_parts(
     program: &Program,
     feasible: &Bits,
     parts: &mut Parts,
-) -> Found {
+) -> PartsOutcome {
     parts.begin(feasible, view.rows);
     for rows in soft_taints(view, program) {
         if !parts.add_set(rows, view.rows, 1.0) {
-            return Found::TooMany;
+            return PartsOutcome::TooMany;
         }
     }
-    Found::Parts { whole: true }
+    PartsOutcome::Parts { whole: true }
 }
 
 // k8s: nodeaffinity/node_affinity.go Score
@@ -90,8 +90,8 @@ pub(crate) fn affinity_parts(
     feasible: &Bits,
     scratch: &mut NodeScratch,
     parts: &mut Parts,
-) -> Found {
-    let Some(terms) = &program.preferred else { return Found::Skip };
+) -> PartsOutcome {
+    let Some(terms) = &program.preferred else { return PartsOutcome::Skip };
     parts.begin(feasible, view.rows);
     for (weight, term) in terms {
         let mut rows = std::mem::take(&mut scratch.term);
@@ -100,10 +100,10 @@ pub(crate) fn affinity_parts(
         let fits = parts.add(&rows, *weight as f64);
         scratch.term = rows;
         if !fits {
-            return Found::TooMany;
+            return PartsOutcome::TooMany;
         }
     }
-    Found::Parts { whole: true }
+    PartsOutcome::Parts { whole: true }
 }
 
 /// Returns the pod's images that nodes have, each with its size for the score.
@@ -132,20 +132,20 @@ pub(crate) fn image_parts(
     feasible: &Bits,
     weight: i32,
     parts: &mut Parts,
-) -> Found {
+) -> PartsOutcome {
     let images = image_sizes(view, program);
     // All of them together stay below the threshold.
     if images.clone().map(|(size, _)| size).sum::<i64>() <= IMAGE_BYTES_MIN {
-        return Found::Skip;
+        return PartsOutcome::Skip;
     }
     parts.begin(feasible, view.rows);
     for (size, rows) in images {
         if !parts.add_set(rows, view.rows, size as f64) {
-            return Found::TooMany;
+            return PartsOutcome::TooMany;
         }
     }
     parts.weigh(|sum| image_score(sum as i64, program) as i32 * weight);
-    Found::Parts { whole: false }
+    PartsOutcome::Parts { whole: false }
 }
 
 /// Image scores: `sums` must be zero and is zero again afterwards; `found` gets `(row, score)` of

@@ -11,14 +11,28 @@
 
 use super::{Normalise, normalise_exact};
 use crate::bits::{Bits, RowSet};
+use crate::columns::keys::KeyColumn;
+use crate::columns::row_counts::{Planes, RowCounts};
 use crate::simd::Layer;
 use crate::simd::narrow::{Counted, LAYERS_MAX, PLANES_MAX, TABLE};
 use crate::simd::words;
-use crate::snapshot::keys::KeyColumn;
-use crate::snapshot::row_counts::{Planes, RowCounts};
 
 /// Distinct scores a plugin may have before it fills a column.
 pub(crate) const PARTS_MAX: usize = LAYERS_MAX;
+
+/// A plugin's scores as parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PartsOutcome {
+    /// It does not score.
+    Skip,
+    /// The parts are filled.
+    Parts {
+        /// Every feasible row is in a part.
+        whole: bool,
+    },
+    /// Too many distinct scores.
+    TooMany,
+}
 
 /// Rows that share a raw score.
 #[derive(Debug, Default)]

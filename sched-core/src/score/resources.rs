@@ -6,16 +6,16 @@
 //! else, and wide rows, is computed here. Arithmetic wraps as Go's does.
 // k8s: pkg/scheduler/framework/plugins/noderesources/
 
+pub use crate::balance::{SCORE_MAX, balance_default};
+use crate::balance::{balance, fraction};
 use crate::bits::Bits;
+use crate::chunk::Numbers;
 use crate::config::{Profile, Strategy};
 use crate::intern::Str;
 use crate::program::Program;
 use crate::requests::{PodRequests, Resources};
-use crate::snapshot::chunk::Numbers;
+use crate::snapshot::Cluster;
 use crate::snapshot::view::View;
-
-/// Most a plugin gives.
-pub const SCORE_MAX: i64 = 100;
 
 /// A configured resource, resolved once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +134,15 @@ pub(crate) fn fit_score_of(view: &View, wanted: &[Wanted], row: u32) -> i64 {
     }
 }
 
+impl Cluster {
+    /// Returns the utilisation of these rows with these requests added, by the resources of the
+    /// profile.
+    #[must_use]
+    pub fn fullness(&self, rows: &Bits, pods: &[&PodRequests]) -> i64 {
+        fullness(self.view(), rows, pods, |name| self.interner.find(name))
+    }
+}
+
 /// Utilisation of these rows with these requests added, as if they were one node, by the resources
 /// of the view's profile: 0..=100. `scalar` has the ids of extended resources.
 // k8s: resource_allocation.go scorePlacement, most_allocated.go mostResourceScorer
@@ -186,39 +195,6 @@ fn broken_linear(shape: &[(i64, i64)], utilisation: i64) -> i64 {
         }
     }
     score(shape.len() - 1)
-}
-
-/// Balance of the fractions, 0..=100.
-// k8s: balanced_allocation.go balancedResourceScore
-fn balance(parts: impl Iterator<Item = f64> + Clone) -> i64 {
-    let (count, total) = parts.clone().fold((0, 0.0), |(n, total), f| (n + 1, total + f));
-    let std = match count {
-        0 | 1 => 0.0,
-        2 => {
-            let mut two = parts;
-            let (a, b) = (two.next().unwrap_or(0.0), two.next().unwrap_or(0.0));
-            ((a - b) / 2.0).abs()
-        }
-        many => {
-            let mean = total / f64::from(many);
-            let sum = parts.fold(0.0, |sum, f| sum + (f - mean) * (f - mean));
-            (sum / f64::from(many)).sqrt()
-        }
-    };
-    ((1.0 - std) * SCORE_MAX as f64) as i64
-}
-
-fn fraction(used: i64, all: i64) -> f64 {
-    let fraction = used as f64 / all as f64;
-    if fraction > 1.0 { 1.0 } else { fraction }
-}
-
-/// Balance of CPU and memory of a node without the pod: the column that the kernel compares with.
-#[must_use]
-pub fn balance_default(n: &Numbers) -> u8 {
-    let parts = [(n.cpu_used, n.cpu), (n.mem_used, n.mem)];
-    let parts = parts.iter().filter(|(_, all)| *all != 0);
-    balance(parts.map(|(used, all)| fraction(*used, *all))) as u8
 }
 
 /// Returns true if the balance score is skipped, because the pod requests none of its resources.

@@ -7,16 +7,15 @@
 
 use super::Raw;
 use super::interpod::gather;
-use super::layered::Found;
-use super::parts::Parts;
+use super::parts::{Parts, PartsOutcome};
 use crate::bits::Bits;
+use crate::columns::keys::{KeyColumn, Values};
+use crate::columns::row_counts::RowCounts;
 use crate::filter::node::NodeScratch;
 use crate::filter::spread::{include, includes_some, inclusion, mark_present};
 use crate::logarithm;
 use crate::program::{Program, Spread};
 use crate::simd;
-use crate::snapshot::keys::{KeyColumn, Values};
-use crate::snapshot::row_counts::RowCounts;
 use crate::snapshot::view::View;
 
 /// Score of one constraint by value id, and the weight of a count.
@@ -89,15 +88,15 @@ impl SoftSpread {
         feasible: &Bits,
         scratch: &mut NodeScratch,
         parts: &mut Parts,
-    ) -> Found {
+    ) -> PartsOutcome {
         let constraints = &program.spread_soft;
         if constraints.is_empty() {
-            return Found::Skip;
+            return PartsOutcome::Skip;
         }
         let mut by_node = constraints.iter().filter(|c| c.hostname);
         let by_node = (by_node.next(), by_node.next());
         if by_node.1.is_some() {
-            return Found::TooMany;
+            return PartsOutcome::TooMany;
         }
         self.prepare(view, program, feasible, scratch);
         parts.begin(&self.scored, view.rows);
@@ -113,7 +112,7 @@ impl SoftSpread {
                 parts.add_table(column, &gain.by_value)
             };
             if !fits {
-                return Found::TooMany;
+                return PartsOutcome::TooMany;
             }
         }
         parts.map(round);
@@ -121,10 +120,10 @@ impl SoftSpread {
             let column = |at: usize| view.keys.column(constraints[at].key);
             let raw = |row, count| self.raw(program, row, column, |_| count);
             if !parts.count_by(&view.counters.get(c.counter.0).nodes, raw) {
-                return Found::TooMany;
+                return PartsOutcome::TooMany;
             }
         }
-        Found::Parts { whole: self.ignored.is_empty() }
+        PartsOutcome::Parts { whole: self.ignored.is_empty() }
     }
 
     /// Returns the counts of the hostname constraint, and the rows that it scores.

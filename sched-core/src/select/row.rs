@@ -45,7 +45,7 @@ pub fn rejector(
     }
     in_order(&view.profile, plugins).into_iter().find_map(|(rank, asked)| match asked {
         Asked::Column(plugin) => {
-            filter::apply(plugin, view, program, scratch, &mut mask);
+            filter::apply(plugin, view, program, &mut scratch.filter, &mut mask);
             (!mask.get(row)).then_some(Rejector::Column(plugin))
         }
         Asked::Rows(plugin) => plugin.filter_at(rank, view, program, row).map(Rejector::OfRows),

@@ -11,17 +11,17 @@
 use std::hash::{BuildHasher, BuildHasherDefault};
 use std::sync::Arc;
 
-use super::{Scratch, numbers};
+use super::{Scratch, layered, numbers};
 use crate::bits::Bits;
+use crate::chunk::CHUNK_ROWS;
 use crate::config::{Plugin, Profile};
 use crate::filter::node;
 use crate::intern::{FastHasher, Str};
 use crate::program::Program;
 use crate::requests::PodRequests;
-use crate::score::{layered, resources};
+use crate::score::resources;
 use crate::simd;
 use crate::simd::narrow::Scores;
-use crate::snapshot::chunk::CHUNK_ROWS;
 use crate::snapshot::view::View;
 
 /// Cached shapes of a decider.
@@ -253,7 +253,7 @@ impl Shape {
         self.stamp = view.changes.stamp();
         self.fits.copy_from(&view.valid, view.rows);
         if view.profile.filters(Plugin::NodeResourcesFit) {
-            node::resources(view, program, &mut scratch.node, &mut self.fits);
+            node::resources(view, program, &mut scratch.filter.node, &mut self.fits);
         }
         let (fit, balance) = self.weights;
         // The kernels process the rows of a mask.

@@ -9,11 +9,11 @@ use std::sync::OnceLock;
 
 use super::epochs::Epochs;
 use super::{Claim, Combiner, PLACEMENT, Published, REACHING};
+use crate::chunk::CHUNK_ROWS;
+use crate::columns::counters::TermKind;
 use crate::filter::interpod;
 use crate::intern::Str;
 use crate::program::Program;
-use crate::snapshot::chunk::CHUNK_ROWS;
-use crate::snapshot::counters::TermKind;
 use crate::snapshot::objects::PodSpec;
 use crate::snapshot::replica::Change;
 use crate::snapshot::{Cluster, View};

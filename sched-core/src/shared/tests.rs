@@ -7,8 +7,8 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::{from_value, json};
 
 use super::Shared;
+use crate::columns::domain_counts::DomainCounts;
 use crate::snapshot::View;
-use crate::snapshot::domain_counts::DomainCounts;
 use crate::{Cluster, Profile, Scratch, decide};
 
 fn by_domain(counts: &DomainCounts) -> BTreeMap<u32, u32> {
@@ -19,7 +19,7 @@ fn by_domain(counts: &DomainCounts) -> BTreeMap<u32, u32> {
 fn contents(view: &View) -> String {
     let rows: Vec<_> =
         (0..view.rows as u32).map(|row| (view.numbers(row), view.version(row))).collect();
-    let sorted = |c: &crate::snapshot::counters::Counter| {
+    let sorted = |c: &crate::columns::counters::Counter| {
         let domains = c.domains.iter().map(|(key, counts)| (*key, by_domain(counts)));
         (c.nodes.iter().collect::<BTreeMap<_, _>>(), domains.collect::<Vec<_>>())
     };

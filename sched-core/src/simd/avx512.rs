@@ -19,8 +19,8 @@ use std::arch::x86_64::{
 
 use super::FitRequest;
 use super::narrow::{Counted, Scores, Sums, TABLE};
-use crate::bits::WORD_ROWS;
-use crate::snapshot::chunk::{CHUNK_ROWS, Chunk};
+use crate::chunk::WORD_ROWS;
+use crate::chunk::{CHUNK_ROWS, Chunk};
 
 /// Rows that are added up at a time: a register of 32-bit lanes.
 const LANES: usize = 16;

@@ -18,8 +18,8 @@ pub mod words;
 use multiversion::multiversion;
 
 use self::narrow::Scores;
-use crate::bits::WORD_ROWS;
-use crate::snapshot::chunk::Chunk;
+use crate::chunk::Chunk;
+use crate::chunk::WORD_ROWS;
 
 /// Requests that the resource filter compares, narrow.
 #[derive(Clone, Copy, Debug, Default)]

@@ -10,7 +10,7 @@
 use multiversion::multiversion;
 
 use super::Layer;
-use crate::bits::WORD_ROWS;
+use crate::chunk::WORD_ROWS;
 
 /// Entries of an amount table.
 pub const TABLE: usize = 64;

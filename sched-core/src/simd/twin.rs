@@ -4,7 +4,7 @@
 //! baseline of benchmarks. Why: a kernel that is wrong in one lane must not go unnoticed.
 
 use super::{FitRequest, ScoreRequest};
-use crate::snapshot::chunk::Chunk;
+use crate::chunk::Chunk;
 
 /// Returns true if `row` of a mask is set.
 fn live(words: &[u64], row: usize) -> bool {

@@ -9,13 +9,13 @@
 use std::sync::Arc;
 
 use super::cluster::{Class, Cluster};
-use super::counters::{Counter, CounterId, CounterKey, Term, TermId, TermKey};
-use super::domain_counts::DomainCounts;
-use super::keys::{HOSTNAME, KeyId};
 use super::objects::OwnLabels;
 use super::pods::{NONE, PodId};
-use super::row_counts::RowCounts;
 use crate::bits::Bits;
+use crate::columns::counters::{Counter, CounterId, CounterKey, Term, TermId, TermKey};
+use crate::columns::domain_counts::DomainCounts;
+use crate::columns::keys::{HOSTNAME, KeyId};
+use crate::columns::row_counts::RowCounts;
 use crate::intern::{LabelsId, Str};
 use crate::selector::Selector;
 

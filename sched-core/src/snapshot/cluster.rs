@@ -15,25 +15,25 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Node;
 
 use super::changes::Changes;
-use super::chunk::{CHUNK_ROWS, Numbers};
 use super::counter_budget::{CounterBudget, CounterLimits};
-use super::counter_index::CounterIndex;
-use super::counters::{CounterId, CowVec, TermId, TermKey};
-use super::index;
 use super::objects::{NodeSpec, OWN_KEYS, ObjectError};
 use super::pods::{PodId, PodTable};
 use super::replica::Change;
-use super::sparse::CowMap;
 use super::sweep::Free;
 use super::view::View;
 use super::workloads::Owners;
 use crate::attempt_budget::Exhausted;
 use crate::bits::Bits;
+use crate::chunk::{CHUNK_ROWS, Numbers};
+use crate::columns::counter_index::CounterIndex;
+use crate::columns::counters::{CounterId, CowVec, TermId, TermKey};
+use crate::columns::index;
+use crate::columns::sparse::CowMap;
 use crate::config::{Profile, Strategy};
 use crate::intern::{FastMap, Interner, LabelsId, Str};
 use crate::program::Program;
-use crate::program::template::Templates;
 use crate::requests::PodRequests;
+use crate::snapshot::template::Templates;
 
 /// Reason why a delta was rejected; the tables are unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -204,14 +204,6 @@ impl Cluster {
     #[must_use]
     pub fn text(&self, id: Str) -> &str {
         self.interner.text(id)
-    }
-
-    /// Returns the utilisation of these rows with these requests added, by the resources of the
-    /// profile.
-    #[must_use]
-    pub fn fullness(&self, rows: &Bits, pods: &[&PodRequests]) -> i64 {
-        let scalar = |name: &str| self.interner.find(name);
-        crate::score::resources::fullness(&self.view, rows, pods, scalar)
     }
 
     /// Name of the node in a row.

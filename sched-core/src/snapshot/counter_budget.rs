@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::counters::{CounterId, CounterKey, TermId};
+use crate::columns::counters::{CounterId, CounterKey, TermId};
 use crate::intern::{FastMap, Str};
 use crate::program::Program;
 

@@ -1,27 +1,21 @@
 //! The cluster as columns, and the deltas that keep them current.
 //!
 //! `cluster` is the only writer (with `workloads`, `placement`, `classes` and `sweep`); `view` is
-//! the read side; `chunk`, `keys`, `sparse`, `counters` and `pods` are its tables; `objects` parses
-//! API objects, `readable` drops their invalid parts. A filter or a score never sees an API object.
+//! the read side; [`crate::chunk`], [`crate::columns`] and `pods` are its tables; `objects` parses
+//! API objects, `readable` drops their invalid parts, `template` has what pods of a workload have
+//! in common. A filter or a score never sees an API object.
 
 pub(crate) mod changes;
-pub mod chunk;
 mod classes;
 pub mod cluster;
 pub mod counter_budget;
-mod counter_index;
-pub mod counters;
-pub mod domain_counts;
-pub(crate) mod index;
-pub mod keys;
 pub mod objects;
 mod placement;
 pub mod pods;
 mod readable;
 pub(crate) mod replica;
-pub mod row_counts;
-pub mod sparse;
 mod sweep;
+pub(crate) mod template;
 pub mod view;
 pub(crate) mod workloads;
 

@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, Pod, PodAffinityTerm};
 
-use super::counters::{Scope, TermKey, TermKind};
 use super::pods::NO_START;
-use super::view::{Effect, HostPort, Taint, whole_number};
+use crate::columns::counters::{Scope, TermKey, TermKind};
+use crate::columns::ports::HostPort;
+use crate::columns::taints::{Effect, Taint, whole_number};
 use crate::intern::{Interner, LabelsId, Lease, Str};
 use crate::requests::{PodRequests, RequestError, Resources, is_sidecar};
 use crate::selector::{Selector, SelectorError};

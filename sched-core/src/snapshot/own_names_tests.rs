@@ -3,8 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::Cluster;
-use super::counters::Scope;
 use super::tests::{bound, node, node_with, pod_with};
+use crate::columns::counters::Scope;
 use crate::intern::Str;
 use crate::select::Scratch;
 use crate::{Profile, decide};

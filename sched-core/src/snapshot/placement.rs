@@ -7,11 +7,11 @@
 use k8s_openapi::api::core::v1::Pod;
 
 use super::cluster::{Cluster, DeltaError};
-use super::counters::TermId;
 use super::objects::{ObjectError, PodSpec, is_final, pod_key};
 use super::pods::{NONE, PodId, PodRow};
 use super::readable::readable;
 use super::replica::Change;
+use crate::columns::counters::TermId;
 use crate::intern::Str;
 
 impl Cluster {

@@ -8,9 +8,9 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use super::counters::TermId;
 use super::objects::OwnLabels;
-use super::view::HostPort;
+use crate::columns::counters::TermId;
+use crate::columns::ports::HostPort;
 use crate::intern::{FastMap, Str};
 use crate::requests::PodRequests;
 

@@ -9,9 +9,11 @@
 
 use std::sync::Arc;
 
-use super::chunk::Numbers;
-use super::counters::{CounterId, TermId};
-use super::view::{HostPort, View};
+use super::view::View;
+use crate::chunk::Numbers;
+use crate::columns::counters::{CounterId, TermId};
+use crate::columns::ports::HostPort;
+use crate::columns::sparse::share;
 use crate::intern::Str;
 
 /// A change that a pod makes in the tables.
@@ -154,13 +156,5 @@ impl View {
         (self.epoch, self.whole, self.nodes) = (*epoch, *whole, *nodes);
         (self.fit_is_default, self.balance_is_default) = (*fit_is_default, *balance_is_default);
         (self.terms_version, self.own_keys_version) = (*terms_version, *own_keys_version);
-    }
-}
-
-/// Takes another pointer, if it differs: updating the reference count costs more than the
-/// comparison.
-pub(super) fn share<T: ?Sized>(mine: &mut Arc<T>, other: &Arc<T>) {
-    if !Arc::ptr_eq(mine, other) {
-        *mine = Arc::clone(other);
     }
 }

@@ -11,9 +11,9 @@
 use std::sync::Arc;
 
 use super::cluster::{Class, Cluster};
-use super::counters::{CounterKey, Scope, TermKey};
-use super::keys::KeyId;
 use crate::bits::Bits;
+use crate::columns::counters::{CounterKey, Scope, TermKey};
+use crate::columns::keys::KeyId;
 use crate::intern::{Marks, Str};
 use crate::program::Program;
 use crate::selector::Selector;

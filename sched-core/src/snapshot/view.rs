@@ -9,62 +9,16 @@
 use std::sync::Arc;
 
 use super::changes::Changes;
-use super::chunk::{CHUNK_ROWS, Chunk, Numbers};
-use super::counters::{Counter, CowVec, Term, TermId};
-use super::index::Index;
-use super::keys::KeyTable;
-use super::sparse::{CowMap, Image, PortUse, ScalarColumn};
 use crate::bits::{Bits, RowSet};
+use crate::chunk::{CHUNK_ROWS, Chunk, Numbers};
+use crate::columns::counters::{Counter, CowVec, Term, TermId};
+use crate::columns::index::Index;
+use crate::columns::keys::KeyTable;
+use crate::columns::sparse::{CowMap, Image, PortUse, ScalarColumn};
+use crate::columns::taints::Taint;
 use crate::config::Profile;
 use crate::intern::{FastMap, Str};
 use crate::program::Program;
-
-/// Effect of a taint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Effect {
-    /// Filters.
-    NoSchedule,
-    /// Filters, and evicts.
-    NoExecute,
-    /// Scores.
-    PreferNoSchedule,
-    /// Something else: ignored.
-    Other,
-}
-
-/// A taint of nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Taint {
-    /// Key.
-    pub key: Str,
-    /// Value.
-    pub value: Str,
-    /// The value as a number, if it is one.
-    pub number: Option<i64>,
-    /// Effect.
-    pub effect: Effect,
-}
-
-/// Parses the value of a taint or a toleration as a number in canonical form: no plus and no
-/// leading zeros.
-// k8s: apimachinery/pkg/api/validate/content/decimal_int.go IsDecimalInteger
-pub(crate) fn whole_number(text: &str) -> Option<i64> {
-    let digits = text.strip_prefix('-').unwrap_or(text);
-    let is_plain = digits.bytes().all(|c| c.is_ascii_digit());
-    let is_only = text == "0" || !digits.starts_with('0');
-    if is_plain && is_only { text.parse().ok() } else { None }
-}
-
-/// A host port in use: protocol, address, port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct HostPort {
-    /// "TCP", "UDP" or "SCTP".
-    pub protocol: Str,
-    /// Address; the wildcard is "0.0.0.0".
-    pub ip: Str,
-    /// Port.
-    pub port: i32,
-}
 
 /// One epoch of a cluster.
 #[derive(Clone, Debug)]
@@ -208,7 +162,7 @@ impl View {
         let chunk = Arc::make_mut(&mut Arc::make_mut(&mut self.chunks)[row as usize / CHUNK_ROWS]);
         if numbers.is_narrow() {
             chunk.set_numbers(at, numbers);
-            chunk.balance[at] = crate::score::resources::balance_default(numbers);
+            chunk.balance[at] = crate::balance::balance_default(numbers);
             if self.wide.contains_key(&row) {
                 Arc::make_mut(&mut self.wide).remove(&row);
                 Arc::make_mut(&mut self.wide_rows).clear(row);

@@ -14,8 +14,8 @@ use super::cluster::Cluster;
 use super::objects::own_key;
 use super::sweep::mark_selector;
 use crate::intern::{FastMap, Str};
-use crate::program::template::Asked;
 use crate::selector::Selector;
+use crate::snapshot::template::Asked;
 
 /// Workloads by namespace and name.
 #[derive(Clone, Debug, Default)]

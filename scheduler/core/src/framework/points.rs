@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use pintle_sched_core::snapshot::chunk::Numbers;
+use pintle_sched_core::chunk::Numbers;
 
 /// The reason for a plugin's rejection.
 #[derive(Clone, Debug, PartialEq, Eq)]

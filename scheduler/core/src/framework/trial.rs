@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 use pintle_sched_core::config::Rank;
 use pintle_sched_core::filter::status::Status;
 use pintle_sched_core::snapshot::View;
-use pintle_sched_core::snapshot::chunk::Numbers;
+use pintle_sched_core::chunk::Numbers;
 
 use super::Attempt;
 use super::meter::{Failed, asked};

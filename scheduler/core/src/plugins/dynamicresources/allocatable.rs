@@ -19,7 +19,7 @@ use pintle_sched_core::Plugin;
 use pintle_sched_core::filter::status::{Code, Status};
 use pintle_sched_core::intern::Str;
 use pintle_sched_core::requests::{PodRequests, Resources, demand, node_claims};
-use pintle_sched_core::snapshot::chunk::Numbers;
+use pintle_sched_core::chunk::Numbers;
 use pintle_sched_core::snapshot::objects::PodSpec;
 use pintle_sched_core::snapshot::pods::PodId;
 use pintle_sched_core::snapshot::{Cluster, View};

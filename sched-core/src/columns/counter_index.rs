@@ -93,7 +93,7 @@ fn label(selector: &Selector) -> Option<Label> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::snapshot::counters::PodMatch;
+    use crate::columns::counters::PodMatch;
 
     /// Namespaces and labels of a counter; a value of 0 asks for the key alone.
     fn counter(namespaces: Option<&[u32]>, labels: &[(u32, u32)]) -> CounterKey {

@@ -19,11 +19,11 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use super::Program;
+use super::objects::{OWN_KEYS, PodSpec, own_key};
+use super::workloads::Owners;
 use crate::config::Profile;
 use crate::intern::{FastHasher, FastMap};
-use crate::snapshot::objects::{OWN_KEYS, PodSpec, own_key};
-use crate::snapshot::workloads::Owners;
+use crate::program::Program;
 
 /// Limit of templates; a few hundred bytes to some tens of kilobytes each.
 const TEMPLATES_MAX: usize = 4096;

@@ -11,6 +11,8 @@ use crate::requests::PodRequests;
 
 /// Rows in a chunk: eight words of a mask.
 pub const CHUNK_ROWS: usize = 512;
+/// Rows in one word of a mask.
+pub const WORD_ROWS: usize = 64;
 /// Thousandths of a CPU that a column holds, exclusive.
 pub const CPU_NARROW_MAX: i64 = 1 << 31;
 /// Bytes that a column holds, exclusive.
@@ -45,7 +47,7 @@ pub struct Numbers {
 
 impl Numbers {
     /// Adds a pod's requests (1), or subtracts them (-1).
-    pub(super) fn change(&mut self, requests: &PodRequests, sign: i64) {
+    pub(crate) fn change(&mut self, requests: &PodRequests, sign: i64) {
         let add = |sum: &mut i64, of: i64| *sum = sum.wrapping_add(sign.wrapping_mul(of));
         add(&mut self.cpu_used, requests.plain.cpu_milli);
         add(&mut self.mem_used, requests.plain.mem_bytes);

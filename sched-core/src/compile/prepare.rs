@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 
+use super::compile;
 use super::cost::PodCost;
-use super::template::{self, Template};
-use super::{Program, compile};
 use crate::attempt_budget::AttemptBudget;
+use crate::program::Program;
 use crate::requests::PodRequests;
 use crate::snapshot::cluster::{Cluster, DeltaError};
 use crate::snapshot::objects::{ObjectError, PodSpec};
+use crate::snapshot::template::{self, Template};
 
 impl Cluster {
     /// Compiles a pod. Equal pods share one program.
@@ -43,7 +44,7 @@ impl Cluster {
             return Ok(Arc::clone(program));
         }
         let requests = PodRequests::of(pod).map_err(ObjectError::from)?;
-        let program = compile::compile(self, pod, requests, spent)?;
+        let program = compile(self, pod, requests, spent)?;
         if let Ok(spec) = self.read_anew(pod) {
             self.keep(pod, &spec, Some(&program));
         }
@@ -82,7 +83,7 @@ impl Cluster {
         // Terms come first, because they may mention labels that distinguish single pods.
         let spec = self.read_anew(pod)?;
         let spent = AttemptBudget::unlimited();
-        let program = compile::compile(self, pod, spec.requests.clone(), &spent)?;
+        let program = compile(self, pod, spec.requests.clone(), &spent)?;
         self.keep(pod, &spec, Some(&program));
         Ok((program, spec))
     }

@@ -298,7 +298,7 @@ impl<T: Clone> CowVec<T> {
 
     /// Shares the items of `other`.
     pub(crate) fn share(&mut self, other: &Self) {
-        super::replica::share(&mut self.blocks, &other.blocks);
+        super::sparse::share(&mut self.blocks, &other.blocks);
         (self.len, self.shape) = (other.len, other.shape);
     }
 

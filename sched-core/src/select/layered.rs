@@ -7,28 +7,14 @@
 //! `select::column` instead, and that column is added to the shape's scores.
 //! Totals are 16 bits wide here: profiles with larger weights use columns.
 
-use super::parts::Parts;
-use super::{node, resources};
+use super::{COLUMNS, Scratch, column};
 use crate::config::{Plugin, Profile};
 use crate::program::Program;
-use crate::select::{COLUMNS, Scratch, column};
+use crate::score::parts::{Parts, PartsOutcome};
+use crate::score::{node, resources};
 use crate::simd;
 use crate::simd::narrow::{self, Scores, Sums};
 use crate::snapshot::view::View;
-
-/// A plugin's scores as parts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
-    /// It does not score.
-    Skip,
-    /// The parts are filled.
-    Parts {
-        /// Every feasible row is in a part.
-        whole: bool,
-    },
-    /// Too many distinct scores.
-    TooMany,
-}
 
 /// Plugins that score in parts: those of `COLUMNS`, and images.
 const PLUGINS_MAX: usize = COLUMNS.len() + 1;
@@ -75,12 +61,12 @@ pub(crate) fn score_all(
         }
         let parts = &mut layered.parts[at];
         match find(plugin, view, program, scratch, parts) {
-            Found::Skip => {}
-            Found::TooMany => {
+            PartsOutcome::Skip => {}
+            PartsOutcome::TooMany => {
                 begin_columns(&mut layered.columns, scratch);
                 layered.base += column(view, program, scratch, (plugin, how, weight), None);
             }
-            Found::Parts { whole } => {
+            PartsOutcome::Parts { whole } => {
                 parts.settle(how, weight);
                 layered.base += if whole { parts.level() } else { 0 };
                 layered.used[at] = true;
@@ -130,15 +116,15 @@ fn find(
     program: &Program,
     scratch: &mut Scratch,
     parts: &mut Parts,
-) -> Found {
+) -> PartsOutcome {
     let feasible = &scratch.feasible;
     match plugin {
         Plugin::TaintToleration => node::taint_parts(view, program, feasible, parts),
         Plugin::NodeAffinity => {
-            node::affinity_parts(view, program, feasible, &mut scratch.node, parts)
+            node::affinity_parts(view, program, feasible, &mut scratch.filter.node, parts)
         }
         Plugin::PodTopologySpread => {
-            scratch.soft.parts(view, program, feasible, &mut scratch.node, parts)
+            scratch.soft.parts(view, program, feasible, &mut scratch.filter.node, parts)
         }
         _ => scratch.pods.parts(view, program, feasible, parts),
     }
@@ -154,9 +140,9 @@ fn images(
 ) {
     let at = PLUGINS_MAX - 1;
     match node::image_parts(view, program, &scratch.feasible, weight, &mut layered.parts[at]) {
-        Found::Skip => {}
-        Found::Parts { .. } => layered.used[at] = true,
-        Found::TooMany => {
+        PartsOutcome::Skip => {}
+        PartsOutcome::Parts { .. } => layered.used[at] = true,
+        PartsOutcome::TooMany => {
             begin_columns(&mut layered.columns, scratch);
             node::images(view, program, &mut scratch.image_sums, &mut scratch.images);
             for (row, score) in &scratch.images {

@@ -11,10 +11,10 @@
 
 use std::sync::Arc;
 
-use super::chunk::CHUNK_ROWS;
 use super::index::{self, Index};
 use super::sparse::CowMap;
 use crate::bits::{Bits, WORD_ROWS};
+use crate::chunk::CHUNK_ROWS;
 use crate::intern::{FastMap, Str};
 
 /// Values of a key up to which each has a bitset of its own.

@@ -12,24 +12,27 @@ use k8s_openapi::api::core::v1::{
     TopologySpreadConstraint,
 };
 
-use super::cost::PodCost;
-use super::node_terms::{is_empty_term, parse_term};
-use super::{
+mod cost;
+mod prepare;
+
+use self::cost::PodCost;
+use crate::attempt_budget::AttemptBudget;
+use crate::columns::counters::{CounterId, CounterKey, PodMatch, Scope};
+use crate::columns::keys::{HOSTNAME, KeyId};
+use crate::columns::taints::{Effect, Taint, whole_number};
+use crate::config::{Plugin, Profile, SpreadDefaults};
+use crate::intern::{Interner, LabelsId, Str};
+use crate::program::node_terms::{is_empty_term, parse_term};
+use crate::program::{
     Attraction, NodeOp, NodeRequirement, NodeTerms, Program, Pull, Spread, Toleration,
     TolerationOp, WeightedTerms,
 };
-use crate::attempt_budget::AttemptBudget;
-use crate::config::{Plugin, Profile, SpreadDefaults};
-use crate::intern::{Interner, LabelsId, Str};
 use crate::requests::PodRequests;
 use crate::selector::Selector;
 use crate::snapshot::cluster::{Cluster, DeltaError};
-use crate::snapshot::counters::{CounterId, CounterKey, PodMatch, Scope};
-use crate::snapshot::keys::{HOSTNAME, KeyId};
 use crate::snapshot::objects::{
     ObjectError, existing_terms, host_ports, split_labels, term_namespaces,
 };
-use crate::snapshot::view::{Effect, Taint, whole_number};
 
 /// Names and amounts of extended resources.
 type Amounts = Box<[(Str, i64)]>;
@@ -44,7 +47,7 @@ const SYSTEM_DEFAULTS: [(&str, i32); 2] = [(HOSTNAME, 3), (ZONE, 5)];
 const PURPOSE: &str = "compiling the terms of the pod";
 
 /// Compiles a pod with these requests, regardless of earlier programs.
-pub(super) fn compile(
+fn compile(
     cluster: &mut Cluster,
     pod: &Pod,
     requests: PodRequests,
@@ -562,3 +565,6 @@ fn system_default((key, max_skew): (&str, i32)) -> TopologySpreadConstraint {
         ..TopologySpreadConstraint::default()
     }
 }
+
+#[cfg(test)]
+mod tests;

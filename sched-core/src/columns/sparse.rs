@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash};
 use std::sync::Arc;
 
-use super::chunk::CHUNK_ROWS;
 use crate::bits::{Bits, RowSet, WORD_ROWS};
+use crate::chunk::CHUNK_ROWS;
 use crate::intern::{FastHasher, FastMap, Str};
 
 /// Parts of a map that are copied separately.
@@ -99,7 +99,7 @@ impl<K: Copy + Eq + Hash, V: Clone + Default> CowMap<K, V> {
 
     /// Shares the values of `other`.
     pub(crate) fn share(&mut self, other: &Self) {
-        super::replica::share(&mut self.shards, &other.shards);
+        share(&mut self.shards, &other.shards);
         self.shape = other.shape;
     }
 
@@ -392,6 +392,14 @@ impl PortUse {
     #[must_use]
     pub fn is_free(&self) -> bool {
         self.by_ip.is_empty()
+    }
+}
+
+/// Takes another pointer, if it differs: updating the reference count costs more than the
+/// comparison.
+pub(crate) fn share<T: ?Sized>(mine: &mut Arc<T>, other: &Arc<T>) {
+    if !Arc::ptr_eq(mine, other) {
+        *mine = Arc::clone(other);
     }
 }
 
