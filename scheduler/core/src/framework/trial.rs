@@ -8,10 +8,10 @@
 use std::rc::Rc;
 
 use k8s_openapi::api::core::v1::Pod;
+use pintle_sched_core::chunk::Numbers;
 use pintle_sched_core::config::Rank;
 use pintle_sched_core::filter::status::Status;
 use pintle_sched_core::snapshot::View;
-use pintle_sched_core::chunk::Numbers;
 
 use super::Attempt;
 use super::meter::{Failed, asked};

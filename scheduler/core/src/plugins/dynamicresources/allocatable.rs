@@ -16,10 +16,10 @@ use k8s_openapi::api::resource::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use pintle_api_types::quantity::{Amount, Amounts};
 use pintle_sched_core::Plugin;
+use pintle_sched_core::chunk::Numbers;
 use pintle_sched_core::filter::status::{Code, Status};
 use pintle_sched_core::intern::Str;
 use pintle_sched_core::requests::{PodRequests, Resources, demand, node_claims};
-use pintle_sched_core::chunk::Numbers;
 use pintle_sched_core::snapshot::objects::PodSpec;
 use pintle_sched_core::snapshot::pods::PodId;
 use pintle_sched_core::snapshot::{Cluster, View};
