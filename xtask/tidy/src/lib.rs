@@ -6,6 +6,7 @@
 //! - `limits`: files, functions and words against the style's limits
 //! - `layers`: deciding crates cannot act, and folders use each other in one direction
 //! - `licences`: of all dependencies
+//! - `names`: counts of names and signatures that only fall
 //! - `shell`: running programs, one shape of error
 
 #![forbid(unsafe_code)]
@@ -13,6 +14,7 @@
 mod layers;
 mod licences;
 mod limits;
+mod names;
 pub mod shell;
 
 use std::path::{Path, PathBuf};
@@ -24,6 +26,7 @@ use anyhow::Result;
 pub fn run() -> Result<ExitCode> {
     layers::check()?;
     licences::check()?;
+    names::check()?;
     limits::check()
 }
 
