@@ -10,7 +10,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
-use pintle_tests::apiserver::ApiServer;
+use pintle_memory_http::{HttpServer, SharedServer};
 use pintle_tests::late::{Late, Parts, reads_for_ever};
 use pintle_tests::manifest::{With, condition, container, phase, pod, script};
 use pintle_tests::node::{NODE_NAME, Options};
@@ -59,10 +59,10 @@ fn little_memory() -> Options {
 }
 
 /// An agent with that flag, and its API server.
-fn with_api_server(node: &mut TestNode) -> ApiServer {
+fn with_api_server(node: &mut TestNode) -> HttpServer {
     let bind = || std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let listener = node.runtime_node().in_network(bind).expect("the node has a network");
-    let api = ApiServer::on(listener).expect("the fake API server starts");
+    let api = HttpServer::on(listener, SharedServer::new(1)).expect("a thread");
     let kubeconfig = node.dir().join("kubeconfig.json");
     fs::write(&kubeconfig, api.kubeconfig().to_string()).expect("written");
     let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
@@ -76,7 +76,7 @@ fn path(name: &str) -> String {
 }
 
 /// Gives the node a pod, as the API server completes it, and waits until it runs.
-fn run(node: &TestNode, api: &ApiServer, name: &str, pod: Value) {
+fn run(node: &TestNode, api: &HttpServer, name: &str, pod: Value) {
     let pod = pod
         .with_spec("nodeName", json!(NODE_NAME))
         .with_spec("restartPolicy", json!("Always"))
@@ -88,13 +88,13 @@ fn run(node: &TestNode, api: &ApiServer, name: &str, pod: Value) {
 }
 
 /// The pod as the API server has it.
-fn told(api: &ApiServer, name: &str) -> Result<Pod> {
+fn told(api: &HttpServer, name: &str) -> Result<Pod> {
     let object = api.get(&path(name)).with_context(|| format!("there is no pod {name}"))?;
     Ok(serde_json::from_value(object)?)
 }
 
 /// It is ready, and nothing of it was started again.
-fn is_untouched(node: &TestNode, api: &ApiServer, name: &str) -> Result<()> {
+fn is_untouched(node: &TestNode, api: &HttpServer, name: &str) -> Result<()> {
     let pod = told(api, name)?;
     let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
     let is_first = statuses.into_iter().flatten().all(|of| of.restart_count == 0);
@@ -167,7 +167,7 @@ fn is_evicted(pod: &Pod) -> bool {
 }
 
 /// Waits until the pod goes; it, and the greatest stall that was seen, in percent.
-fn until_it_goes(node: &TestNode, api: &ApiServer, name: &str) -> (Pod, f64) {
+fn until_it_goes(node: &TestNode, api: &HttpServer, name: &str) -> (Pod, f64) {
     let mut most = 0.0_f64;
     let gone = until(LONG * 3, "the reader is evicted", || {
         let of = pressure(node).and_then(|(_, of)| {
@@ -202,7 +202,7 @@ fn a_reader_stays_and_who_has_the_pods_wait_for_memory_goes_alone() {
     for name in ["reads", "modest"] {
         is_untouched(&node, &api, name).expect("nobody goes");
     }
-    api.delete_pod("default", "reads");
+    api.delete(&path("reads"));
     until(LONG, "the reader is gone", || {
         ensure!(api.get(&path("reads")).is_none(), "{}", node.agent_log());
         Ok(())
@@ -235,7 +235,7 @@ fn a_reader_stays_and_who_has_the_pods_wait_for_memory_goes_alone() {
     is_untouched(&node, &api, "modest").expect("nobody else goes");
     drop(needed);
     for name in ["waits", "modest"] {
-        api.delete_pod("default", name);
+        api.delete(&path(name));
     }
     remove_all(&node);
 }

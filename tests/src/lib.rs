@@ -5,7 +5,7 @@
 //! - `node`: a private containerd and the agent inside its namespaces; manifests in, pods out
 //! - `cluster`: a real control plane and one node with the agent; objects in, objects out
 //! - `cri`: raw calls to the runtime, beside or without the agent
-//! - `stand`: the agent in this process, on a fake runtime and the API server of `apiserver`
+//! - `stand`: the agent in this process, between a fake runtime and the API server in memory
 //! - `late`: a disk with slow reads
 //! - `recorded`: the folder of recordings of the originals
 //! - `registry`: a docker-registry beside the node, and a slow way to it
@@ -17,7 +17,6 @@
 
 #![deny(unsafe_code)]
 
-pub mod apiserver;
 pub mod attacks;
 pub mod cluster;
 pub mod cri;

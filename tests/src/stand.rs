@@ -1,5 +1,5 @@
 //! The agent in this process, as a node of a cluster that does not exist: a fake runtime below it,
-//! a fake API server above it.
+//! the API server in memory above it.
 //!
 //! Input: objects of the API server, scripts of the runtime. Output: the agent's writes, its calls
 //! to the runtime, its answers on its socket. The whole agent is real, in real time, but pods have
@@ -18,11 +18,10 @@ use nix::sched::{CloneFlags, unshare};
 use pintle_agent_config as config;
 use pintle_agent_config::{Command, Config};
 use pintle_cri::fake::FakeRuntime;
+use pintle_memory_http::{HttpServer, SharedServer};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
-
-use crate::apiserver::ApiServer;
 
 /// Stack of a program's first thread, on which the agent usually runs.
 const STACK_BYTES: usize = 8 << 20;
@@ -48,7 +47,7 @@ pub struct Stand {
     agent: Option<(oneshot::Sender<()>, JoinHandle<Result<()>>)>,
     node: String,
     /// The API server.
-    pub api: ApiServer,
+    pub api: HttpServer,
     /// The runtime.
     pub runtime: FakeRuntime,
     dir: TempDir,
@@ -62,7 +61,7 @@ impl Stand {
             return None;
         }
         let dir = TempDir::with_prefix("pintle-stand-").expect("a folder");
-        let api = ApiServer::start().expect("the fake API server starts");
+        let api = HttpServer::start(SharedServer::new(1)).expect("a port and a thread");
         for (method, path, words) in &setup.refused {
             api.refuse(method, path, 403, words);
         }
@@ -137,7 +136,7 @@ impl Drop for Stand {
     }
 }
 
-fn write_files(dir: &Path, api: &ApiServer, fake: &FakeRuntime, over: &Value) -> Result<()> {
+fn write_files(dir: &Path, api: &HttpServer, fake: &FakeRuntime, over: &Value) -> Result<()> {
     let path = |name: &str| dir.join(name).display().to_string();
     let resolv_conf = path("resolv.conf");
     fs::write(&resolv_conf, "nameserver 192.0.2.53\n")?;

@@ -84,7 +84,7 @@ fn what_others_do_not_do_is_told_with_their_words() {
 
     // The API server refuses to delete an object.
     stand.api.refuse("DELETE", "/pods/unheard", 500, "the store is full");
-    stand.api.delete_pod("ns", "unheard");
+    stand.api.delete(&path("unheard"));
     let full = ["has not taken its deletion", "the store is full"];
     told(&stand, "unheard", "NotWritten", &full, "tried again by itself");
 }

@@ -34,6 +34,7 @@ fn a_static_pod_that_comes_back_while_it_ends_has_events_again() {
     let manifests = tempfile::tempdir().expect("a folder");
     let config = json!({"staticPodPath": manifests.path(), "fileCheckFrequency": "1s"});
     let Some(stand) = Stand::start(&Setup { config, ..Setup::default() }) else { return };
+    stand.api.put("/api/v1/namespaces/ns", json!({}));
     stand.runtime.add_image("box");
     let file = manifests.path().join("web.json");
     let pod = json!({"apiVersion": "v1", "kind": "Pod",

@@ -30,6 +30,15 @@ pub(crate) fn prepare(stand: &Stand, recordings: &[(String, Value)]) {
     for (path, object) in objects {
         stand.api.put(&format!("/api/v1/namespaces/gold/{path}"), object);
     }
+    for (_, recording) in recordings {
+        let pod = &recording["pod_when_seen"];
+        let namespace = text(&pod["metadata"]["namespace"]);
+        let account = text(&pod["spec"]["serviceAccountName"]);
+        if !account.is_empty() {
+            let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}");
+            stand.api.put(&path, json!({}));
+        }
+    }
     let events = recordings.iter().flat_map(|(_, recording)| items(&recording["events"]));
     for text in events.filter_map(|event| event["message"].as_str()) {
         if let Some(image) = quoted(text, "Container image ", " already present") {

@@ -171,7 +171,7 @@ impl Story {
         if let Err(error) = &lived {
             println!("{}: deleted after a wait in vain: {error}", self.file);
         }
-        stand.api.delete_pod(&self.namespace, &self.name);
+        stand.api.delete(&self.path());
         let gone = wait(LONG, || {
             ensure!(stand.api.get(&self.path()).is_none(), "the pod is not deleted");
             Ok(())
@@ -183,7 +183,7 @@ impl Story {
             Ok(())
         });
         if let Some(filler) = filler {
-            stand.api.delete_pod("default", &filler);
+            stand.api.delete(&format!("/api/v1/namespaces/default/pods/{filler}"));
         }
         let mut differences: Vec<String> =
             [compared, gone].into_iter().filter_map(|r| r.err().map(|e| e.to_string())).collect();
