@@ -1,11 +1,15 @@
-//! The API server of a world: objects, a watch that lags, repeats and breaks, writes that fail
-//! before they had an effect or after, and outages. Between it and the core stand the product's
-//! own `Sources` and `StatusQueue`.
+//! The API server of a world: the one of `api/memory`, behind a watch that lags, repeats and
+//! breaks, writes that fail before they had an effect or after, and outages. Between it and the
+//! core stand the product's own `Sources` and `StatusQueue`.
+//!
+//! Users write as a restored backup does, unchecked, because a world changes what only
+//! subresources may change; all that the agent sends is answered as the real server answers it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_core::intake;
 use pintle_agent_core::observed::RunState;
@@ -13,12 +17,19 @@ use pintle_agent_core::source::{Reading, SourceKind, SourceUpdate, Sources};
 use pintle_agent_core::status_queue::{Answer, Ask, Input as Mail, Request, StatusQueue};
 use pintle_agent_core::types::{Mono, PodUid, UnixNanos};
 use pintle_agent_core::worker::Input;
-use pintle_api_types::strategic::{self, Schema};
+use pintle_api_types::key::ObjectKey;
+use pintle_api_types::kind::PODS;
+use pintle_api_types::request::{
+    ApiError, DeleteOptions, PatchForm, Request as ApiRequest, Target,
+};
+use pintle_memory_api::{Change, Identity, Server};
 use serde_json::{Value, json};
 
 use crate::faults::Fault;
 use crate::pods::Manifest;
-use crate::world::{Event, MS, World};
+use crate::world::{Event, MS, START, World};
+
+const NAMESPACE: &str = "sim";
 
 /// A message on the wire, or an event of the connection.
 #[derive(Debug)]
@@ -46,16 +57,15 @@ pub enum Wire {
 /// A copy of the store, and the wanted pods of that time.
 #[derive(Debug)]
 struct Backup {
-    objects: BTreeMap<String, Value>,
-    version: u64,
+    server: Server,
     manifests: BTreeMap<String, Manifest>,
 }
 
 /// The API server, and the agent's side of it.
 pub struct ApiServer {
-    /// Objects by name.
-    objects: BTreeMap<String, Value>,
-    version: u64,
+    server: Server,
+    /// Changes up to this version are on their way to the agent.
+    seen: u64,
     out: bool,
     /// When the last watch event arrives: they keep their order.
     watched_until: Mono,
@@ -79,8 +89,8 @@ pub struct ApiServer {
 impl ApiServer {
     pub fn new() -> Self {
         Self {
-            objects: BTreeMap::new(),
-            version: 0,
+            server: Server::empty(1),
+            seen: 0,
             out: false,
             watched_until: Mono::PAST,
             epoch: 0,
@@ -102,24 +112,23 @@ impl ApiServer {
 
     /// CPU requests of pods that are not over, in millicores.
     pub fn cpu_of_living(&self, known: &BTreeMap<PodUid, Manifest>) -> u64 {
-        let living = self.objects.values().filter(|object| !is_over(object));
+        let living = self.objects().map(|(_, object)| object).filter(|object| !is_over(object));
         living.filter_map(|object| known.get(&uid_of(object))).map(Manifest::cpu_millis).sum()
     }
 
     /// The pod's status as it was last written.
     pub fn status(&self, name: &str) -> Option<&Value> {
-        Some(&self.objects.get(name)?["status"])
+        Some(&self.object(name)?["status"])
     }
 
     /// True when the API server knows since when the pod runs.
     pub fn knows_start(&self, uid: &PodUid) -> bool {
-        let object = self.objects.values().find(|object| uid_of(object) == *uid);
-        object.is_some_and(|object| object["status"]["startTime"].is_string())
+        self.of_uid(uid).is_some_and(|object| object["status"]["startTime"].is_string())
     }
 
     /// True when the API server knows that the pod is over.
     pub fn knows_end(&self, uid: &PodUid) -> bool {
-        self.objects.values().find(|object| uid_of(object) == *uid).is_some_and(is_over)
+        self.of_uid(uid).is_some_and(is_over)
     }
 
     /// The pod's status as an older store has brought it back.
@@ -128,7 +137,20 @@ impl ApiServer {
     }
 
     pub fn has(&self, name: &str) -> bool {
-        self.objects.contains_key(name)
+        self.object(name).is_some()
+    }
+
+    fn objects(&self) -> impl Iterator<Item = (&str, &Value)> {
+        let objects = self.server.objects(PODS, NAMESPACE);
+        objects.map(|(key, object)| (key.name(), &**object))
+    }
+
+    fn object(&self, name: &str) -> Option<&Value> {
+        self.server.object(PODS, &key_of(name)).map(|object| &**object)
+    }
+
+    fn of_uid(&self, uid: &PodUid) -> Option<&Value> {
+        self.objects().map(|(_, object)| object).find(|object| uid_of(object) == *uid)
     }
 
     fn end_watch(&mut self) {
@@ -136,8 +158,16 @@ impl ApiServer {
     }
 
     fn pod(&self, name: &str) -> Pod {
-        serde_json::from_value(self.objects[name].clone()).expect("a pod")
+        decoded(self.object(name).expect("an object"))
     }
+}
+
+fn key_of(name: &str) -> ObjectKey {
+    ObjectKey::new(NAMESPACE, name)
+}
+
+fn decoded(object: &Value) -> Pod {
+    serde_json::from_value(object.clone()).expect("a pod")
 }
 
 fn uid_of(object: &Value) -> PodUid {
@@ -163,56 +193,63 @@ impl World {
         self.at(MS, Event::Wire(Wire::List { run }));
     }
 
-    /// A client creates a pod.
+    /// A client creates a pod, and a scheduler has chosen the node.
     pub fn api_create(&mut self, manifest: &Manifest, name: &str) {
         let mut object = serde_json::to_value(&*manifest.pod).expect("JSON");
         object["metadata"]["generation"] = json!(1);
+        object["spec"]["nodeName"] = json!("node");
         object["status"] = json!({"phase": "Pending"});
-        self.api().objects.insert(name.to_owned(), object);
-        self.api_changed(name);
+        self.api_put(name, object);
     }
 
     /// A client changes a pod's spec.
     pub fn api_update(&mut self, manifest: &Manifest, name: &str) {
         let new = serde_json::to_value(&*manifest.pod).expect("JSON");
-        let object = self.api().objects.get_mut(name).expect("an object");
+        let mut object = self.api().object(name).expect("an object").clone();
+        let node = object["spec"]["nodeName"].take();
         object["spec"] = new["spec"].clone();
+        object["spec"]["nodeName"] = node;
         let generation = object["metadata"]["generation"].as_i64().unwrap_or(1);
         object["metadata"]["generation"] = json!(generation + 1);
-        self.api_changed(name);
+        self.api_put(name, object);
     }
 
     /// A client deletes a pod: with its own grace, with less, or without.
     pub fn api_delete(&mut self, name: &str, grace: i64) {
-        let object = self.api().objects.get_mut(name).expect("an object");
-        let graceless = grace == 0 || is_over(object);
-        let asked = if graceless { 0 } else { grace };
-        let before = object["metadata"]["deletionGracePeriodSeconds"].as_i64();
-        object["metadata"]["deletionTimestamp"] = json!("2027-01-15T08:00:00Z");
-        object["metadata"]["deletionGracePeriodSeconds"] =
-            json!(before.unwrap_or(asked).min(asked));
-        let generation = object["metadata"]["generation"].as_i64().unwrap_or(1);
-        object["metadata"]["generation"] = json!(generation + 1);
-        self.api_changed(name);
-        if graceless {
-            self.api_remove(name);
-        }
+        let options = DeleteOptions { grace_seconds: Some(grace), ..DeleteOptions::default() };
+        let target = Target::object(PODS, key_of(name));
+        let deleted = self.api_handle(&ApiRequest::Delete { target, options });
+        deleted.expect("a pod may be deleted");
     }
 
-    fn api_changed(&mut self, name: &str) {
+    fn api_put(&mut self, name: &str, object: Value) {
+        let now = self.api_now();
+        self.api().server.put(PODS, &key_of(name), object, now);
+        self.api_changed();
+    }
+
+    /// The API server's clock is set by nobody.
+    fn api_now(&self) -> Timestamp {
+        let nanos = i128::from(START.0) + i128::from(self.now.0);
+        Timestamp::from_nanosecond(nanos).expect("a time of this age")
+    }
+
+    fn api_handle(&mut self, request: &ApiRequest) -> Result<Value, ApiError> {
+        let now = self.api_now();
+        let answer = self.api().server.handle(&Identity::Admin, request, now);
+        self.api_changed();
+        answer
+    }
+
+    /// Sends what has changed; of older changes nothing is kept.
+    fn api_changed(&mut self) {
         let api = self.api();
-        api.version += 1;
-        let version = api.version.to_string();
-        let object = api.objects.get_mut(name).expect("an object");
-        object["metadata"]["resourceVersion"] = json!(version);
-        let pod = api.pod(name);
-        self.api_watch(false, pod);
-    }
-
-    fn api_remove(&mut self, name: &str) {
-        let pod = self.api().pod(name);
-        self.api().objects.remove(name);
-        self.api_watch(true, pod);
+        let events = api.server.events_since(PODS, api.seen).expect("newer ones are kept").to_vec();
+        api.seen = api.server.version();
+        api.server.compact(api.seen);
+        for event in events {
+            self.api_watch(event.change == Change::Deleted, decoded(&event.object));
+        }
     }
 
     /// The watch delivers in order, late, sometimes twice, and sometimes it breaks.
@@ -297,8 +334,7 @@ impl World {
     fn api_save(&mut self) {
         let manifests = self.manifests.clone();
         let api = self.api();
-        let (objects, version) = (api.objects.clone(), api.version);
-        api.backup = Some(Backup { objects, version, manifests });
+        api.backup = Some(Backup { server: api.server.clone(), manifests });
     }
 
     /// Objects created since are gone, objects deleted since are back, and versions repeat.
@@ -308,9 +344,9 @@ impl World {
         backup.manifests.values().for_each(|manifest| self.check.know(manifest));
         self.manifests = backup.manifests;
         let api = self.api();
-        (api.objects, api.version) = (backup.objects, backup.version);
-        let said = |object: &Value| (uid_of(object), object["status"].clone());
-        api.said_before = api.objects.values().map(said).collect();
+        (api.seen, api.server) = (backup.server.version(), backup.server);
+        let said = |(_, object): (&str, &Value)| (uid_of(object), object["status"].clone());
+        api.said_before = api.objects().map(said).collect();
         api.restored = true;
         api.end_watch();
         self.forget_undone();
@@ -336,8 +372,7 @@ impl World {
         self.api().epoch += 1;
         self.api().watches = true;
         let epoch = self.api().epoch;
-        let names: Vec<_> = self.api().objects.keys().cloned().collect();
-        let pods = names.iter().map(|name| self.api().pod(name)).collect();
+        let pods = self.api().objects().map(|(_, object)| decoded(object)).collect();
         let lag = self.rng.range(MS, 50 * MS);
         // Changes from here on come after the list.
         let at = self.now.plus(Duration::from_nanos(lag));
@@ -396,36 +431,52 @@ impl World {
 
     fn api_does(&mut self, request: Request) -> Answer {
         let name = request.name.1;
-        let Some(object) = self.api().objects.get(&name).cloned() else { return Answer::Missing };
+        let before = self.api().object(&name).cloned();
+        let target = Target::object(PODS, key_of(&name));
         match request.ask {
-            Ask::Patch(body) if body["metadata"]["uid"] != object["metadata"]["uid"] => {
-                Answer::Conflict
-            }
             Ask::Patch(body) => {
-                let patch = json!({"status": body["status"]});
-                let schema = Schema::of_kind("v1", "Pod").expect("pods are built in");
-                let new = strategic::apply(&object, &patch, schema).expect("a valid patch");
-                let (old, phase) = (&object["status"]["phase"], &new["status"]["phase"]);
-                assert!(!is_over(&object) || old == phase, "{name} left {old} for {phase}");
-                self.api().objects.insert(name.clone(), new);
-                self.api_changed(&name);
-                Answer::Copy(Box::new(self.api().pod(&name)))
+                let target = Target::status(PODS, key_of(&name));
+                let patch = ApiRequest::Patch { target, form: PatchForm::Strategic, body };
+                let new = match self.api_handle(&patch) {
+                    Ok(new) => new,
+                    Err(error) => return failed(&error),
+                };
+                let before = before.expect("it was changed");
+                let (old, phase) = (&before["status"]["phase"], &new["status"]["phase"]);
+                assert!(!is_over(&before) || old == phase, "{name} left {old} for {phase}");
+                Answer::Copy(Box::new(decoded(&new)))
             }
-            Ask::Delete(uid) if object["metadata"]["uid"] != uid.as_str() => Answer::Deleted,
             Ask::Delete(uid) => {
-                let stays = !object["metadata"]["deletionTimestamp"].is_string();
-                match stays && self.api().restored {
-                    // The request was made before the deletion was undone.
-                    true => drop(self.manifests.remove(&name)),
-                    false => self.check_completed(&uid, &object),
+                let options = DeleteOptions {
+                    uid: Some(uid.as_str().to_owned()),
+                    grace_seconds: Some(0),
+                    ..DeleteOptions::default()
+                };
+                match self.api_handle(&ApiRequest::Delete { target, options }) {
+                    Ok(_) => self.api_completed(&uid, &before.expect("it was deleted")),
+                    Err(error) if error.is_conflict() => {}
+                    Err(error) => return failed(&error),
                 }
-                self.api_remove(&name);
-                self.api().completed += 1;
                 Answer::Deleted
             }
+            Ask::Refetch if before.is_none() => Answer::Missing,
             Ask::Refetch => Answer::Copy(Box::new(self.api().pod(&name))),
             Ask::Mirror(of) => panic!("a mirror of {:?} in a world of API pods", of.metadata.name),
         }
+    }
+
+    /// The agent has deleted an object.
+    fn api_completed(&mut self, uid: &PodUid, object: &Value) {
+        let stays = !object["metadata"]["deletionTimestamp"].is_string();
+        match stays && self.api().restored {
+            // The request was made before the deletion was undone.
+            true => {
+                let name = object["metadata"]["name"].as_str().expect("a name");
+                self.manifests.remove(name);
+            }
+            false => self.check_completed(uid, object),
+        }
+        self.api().completed += 1;
     }
 
     /// A pod leaves the API server when nothing of it runs and its end is known.
@@ -444,14 +495,14 @@ impl World {
     /// Nothing is left to be written.
     pub fn api_settled(&self) -> bool {
         let Some(api) = &self.api else { return true };
-        api.objects.values().all(|object| api.queue.is_settled(&uid_of(object)))
+        api.objects().all(|(_, object)| api.queue.is_settled(&uid_of(object)))
     }
 
     /// In the end the API server knows what the agent knows, and no deletion is left.
     pub fn api_converged(&self) {
         let Some(api) = &self.api else { return };
         let agent = self.agent.as_ref().expect("the agent lives");
-        for (name, object) in &api.objects {
+        for (name, object) in api.objects() {
             let deleted = &object["metadata"]["deletionTimestamp"];
             assert!(deleted.is_null(), "{name} is still to be deleted: {object}");
             let uid = uid_of(object);
@@ -460,5 +511,15 @@ impl World {
             let phase = worker.status().phase.as_deref();
             assert_eq!(object["status"]["phase"].as_str(), phase, "{name}: the phase is not told");
         }
+    }
+}
+
+/// An error as the agent's client classifies it, see `failed` in `agent/cluster/src/status`.
+fn failed(error: &ApiError) -> Answer {
+    match error.code {
+        404 => Answer::Missing,
+        409 => Answer::Conflict,
+        400..=428 => Answer::Refused(error.message.clone()),
+        _ => panic!("the API server fails: {error:?}"),
     }
 }
