@@ -19,6 +19,7 @@ mod real;
 mod rights;
 mod side;
 
+use std::fmt;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -34,8 +35,8 @@ use crate::stand::Stand;
 const SEQUENCES: u64 = 2_000;
 /// Sequences that run at the same time.
 const AT_ONCE: usize = 4;
-/// Differences that are worth printing.
-const SHOWN: usize = 10;
+/// Failures of each sort that are worth printing.
+const SHOWN: usize = 5;
 /// How long the server may take until it serves the custom kind.
 const SERVED_WAIT: Duration = Duration::from_secs(30);
 
@@ -48,11 +49,8 @@ fn server_in_memory_answers_as_the_real_one() {
     let seeds = first..first + number("PINTLE_MEMORY_CASES", SEQUENCES);
     println!("PINTLE_SEED={first}");
     let stand = Stand::without_scheduler("memory", &json!({}));
-    let differences = stand.with_client(async |client| ask_all(&client, seeds).await);
-    for Difference { seed, step, request, real, model } in differences.iter().take(SHOWN) {
-        println!("seed {seed}, step {step}: {request}\n  real  {real}\n  model {model}");
-    }
-    assert!(differences.is_empty(), "{} sequences differ", differences.len());
+    let failures = stand.with_client(async |client| ask_all(&client, seeds).await);
+    assert!(failures.is_empty(), "{failures}");
 }
 
 #[test]
@@ -62,14 +60,52 @@ fn rights_in_memory_are_those_of_the_real_roles() {
     assert!(differences.is_empty(), "{differences:#?}");
 }
 
-async fn ask_all(client: &kube::Client, seeds: std::ops::Range<u64>) -> Result<Vec<Difference>> {
+/// Sequences that failed.
+#[derive(Default)]
+struct Failures {
+    /// The servers answer differently.
+    differences: Vec<Difference>,
+    /// The real server could not be asked, or did not answer: the sequence proves nothing.
+    transport: Vec<anyhow::Error>,
+}
+
+impl Failures {
+    fn is_empty(&self) -> bool {
+        self.differences.is_empty() && self.transport.is_empty()
+    }
+}
+
+/// The sum comes last, because the end of a log is what is read first.
+impl fmt::Display for Failures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for error in self.transport.iter().take(SHOWN) {
+            writeln!(f, "transport: {error:#}")?;
+        }
+        for one in self.differences.iter().take(SHOWN) {
+            let Difference { seed, step, request, real, model } = one;
+            writeln!(f, "difference: seed {seed}, step {step}: {request}")?;
+            writeln!(f, "  real  {real}\n  model {model}")?;
+        }
+        let (differences, transport) = (self.differences.len(), self.transport.len());
+        write!(f, "sequences that differ: {differences}; without an answer: {transport}")
+    }
+}
+
+async fn ask_all(client: &kube::Client, seeds: std::ops::Range<u64>) -> Result<Failures> {
     define_custom_kind(client).await?;
     let namespaces = seeds.map(|seed| (seed, format!("s{seed}")));
     let runs = namespaces.map(|(seed, namespace)| async move {
         run(client, seed, &namespace).await.with_context(|| format!("seed {seed}"))
     });
     let results: Vec<_> = stream::iter(runs).buffer_unordered(AT_ONCE).collect().await;
-    results.into_iter().filter_map(Result::transpose).collect()
+    let mut failures = Failures::default();
+    for result in results {
+        match result {
+            Ok(difference) => failures.differences.extend(difference),
+            Err(error) => failures.transport.push(error),
+        }
+    }
+    Ok(failures)
 }
 
 /// Makes the custom kind and waits until it can be listed.
