@@ -1,4 +1,5 @@
-//! SIGTERM ends the process whatever the API server does.
+//! SIGTERM ends the process whatever the API server does. The server here is a listener that never
+//! answers: what `api/memory` would answer is of no matter.
 #![allow(missing_docs)]
 
 use std::io::{BufRead as _, BufReader, Read as _};

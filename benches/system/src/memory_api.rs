@@ -5,6 +5,10 @@
 //! HTTP/2 and TLS, as JSON, to any client; the time at which each pod was bound. Owner: a thread of
 //! its own. Bounds: those of the benchmark. It serves the requests of the two schedulers and
 //! nothing else: no authorization, no validation, no other kinds' objects.
+//!
+//! Not `api/memory`, which keeps objects as JSON values and their history: here a pod is a row of
+//! numbers whose text is written when it is sent, because the server shares the machine with the
+//! scheduler that it measures.
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;

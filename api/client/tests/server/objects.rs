@@ -1,4 +1,8 @@
 //! Pods of the tests' server: versions, lists in pages, watches, and faults.
+//!
+//! Not the API server in memory, because it does what no server may: it goes back to an earlier
+//! version under open clients, divides lists that ask for none of it, and serves pods that the
+//! rules of the API refuse.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

@@ -5,6 +5,9 @@
 //! that fail or whose results come late, and pods and nodes that change; in some, schedulers die
 //! and others take over. At the end all events are delivered: then no pod that fits may be pending,
 //! and no device may be allocated twice.
+//!
+//! The API server is six maps of objects and not `api/memory`, because nothing here is a request:
+//! the world writes all objects itself, and chance decides what becomes of a binding.
 
 mod check;
 mod claims;
