@@ -2,7 +2,6 @@
 
 mod server;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -13,6 +12,7 @@ use kube::api::Api;
 use pintle_api::{
     Access, AnswerWithin, ClientOptions, DEAD_AFTER, Observer, PluginRun, Rate, Sent, Share,
 };
+use pintle_memory_http::SharedServer;
 
 use server::{Authority, Server};
 
@@ -121,48 +121,10 @@ async fn a_token_file_is_read_again() {
     .await;
 }
 
-/// Creates accounts and tokens, and counts them.
-#[derive(Default)]
-struct Issuer {
-    accounts: AtomicUsize,
-    tokens: AtomicUsize,
-}
-
-impl Issuer {
-    fn client(self: &Arc<Self>) -> kube::Client {
-        let issuer = Arc::clone(self);
-        let service = tower::service_fn(move |request: Request<kube::client::Body>| {
-            let (code, answer) = issuer.answer(request.uri().path());
-            let body = kube::client::Body::from(answer.to_string().into_bytes());
-            let response = http::Response::builder().status(code).body(body);
-            async move { Ok::<_, tower::BoxError>(response?) }
-        });
-        kube::Client::new(service, "default")
-    }
-
-    fn answer(&self, path: &str) -> (u16, serde_json::Value) {
-        let account = "/api/v1/namespaces/kube-system/serviceaccounts";
-        if path == account {
-            self.accounts.fetch_add(1, Ordering::SeqCst);
-            return (201, serde_json::json!({"metadata": {"name": "job-controller"}}));
-        }
-        assert_eq!(path, format!("{account}/job-controller/token"));
-        if self.accounts.load(Ordering::SeqCst) == 0 {
-            let missing = serde_json::json!({"kind": "Status", "status": "Failure",
-                "reason": "NotFound", "message": "no", "code": 404});
-            return (404, missing);
-        }
-        let number = self.tokens.fetch_add(1, Ordering::SeqCst) + 1;
-        let status = serde_json::json!({"token": format!("t{number}"),
-            "expirationTimestamp": "2100-01-01T00:00:00Z"});
-        (201, serde_json::json!({"metadata": {}, "spec": {"audiences": []}, "status": status}))
-    }
-}
-
 #[tokio::test]
 async fn account_shows_its_token_and_no_certificate() {
     let server = Server::start(Authority::new()).await;
-    let issuer = Arc::new(Issuer::default());
+    let issuer = SharedServer::new(1);
     let access = Access::read(&server.kubeconfig()).expect("a kubeconfig");
     let accounts = access.accounts(issuer.client(), "kube-system");
     let user_agent = "kube-controller-manager/v1/job".to_owned();
@@ -172,19 +134,22 @@ async fn account_shows_its_token_and_no_certificate() {
     let nodes: Api<Node> = Api::all(clients.urgent());
     nodes.get("n").await.expect("an answer");
     let seen = server.last();
-    assert_eq!(seen.authorization.as_deref(), Some("Bearer t1"));
+    let first = seen.authorization.expect("a token");
+    assert!(first.starts_with("Bearer token-1-of-"), "{first}");
     assert_eq!((seen.client, seen.user_agent), (None, user_agent));
 
     // Other clients of the account share connection and token.
     let others = accounts.clients("job-controller", ClientOptions::default());
     let nodes: Api<Node> = Api::all(others.urgent());
     nodes.get("n").await.expect("an answer");
-    assert_eq!((server.connections(), issuer.tokens.load(Ordering::SeqCst)), (1, 1));
+    assert_eq!((server.connections(), server.last().authorization), (1, Some(first)));
 
     server.refuse_once(401, None);
     nodes.get("n").await.expect("an answer to another token");
-    assert_eq!(server.last().authorization.as_deref(), Some("Bearer t2"));
-    assert_eq!(issuer.accounts.load(Ordering::SeqCst), 1);
+    let second = server.last().authorization.expect("a token");
+    assert!(second.starts_with("Bearer token-2-of-"), "{second}");
+    let created = issuer.count("POST /api/v1/namespaces/kube-system/serviceaccounts?");
+    assert_eq!(created, 1, "{:?}", issuer.requests());
 }
 
 #[tokio::test]

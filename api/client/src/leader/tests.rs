@@ -1,15 +1,13 @@
-//! Elections among processes with an API server in memory, which answers a watch when the lease is
-//! released.
+//! Elections among processes with an API server in memory, over connections that get worse.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use http::{Method, Request, Response, StatusCode};
-use http_body_util::BodyExt as _;
+use http::Method;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::client::Body;
 use pintle_api_types::lease::Timing;
+use pintle_memory_http::{Passage, SharedServer};
 use serde_json::{Value, json};
 
 use super::term::{Ask, Next, Term};
@@ -109,19 +107,12 @@ fn a_lease_given_up_is_taken_at_the_next_look() {
     assert!(matches!(second.read(Some(given), begun, WALL), Next::Write(_)));
 }
 
-/// One lease, with resource versions.
-#[derive(Clone, Default)]
-struct Store(Arc<Mutex<Held>>);
+const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/lock";
 
-#[derive(Default)]
-struct Held {
-    lease: Option<Value>,
-    version: u64,
-    /// Time of the last write.
-    written: Option<Instant>,
-}
+/// The lease of an API server in memory.
+struct Store(SharedServer);
 
-/// How the server answers a process.
+/// How the connection of a process behaves.
 #[derive(Clone, Copy, Default, PartialEq)]
 enum Line {
     #[default]
@@ -135,88 +126,44 @@ enum Line {
 }
 
 impl Store {
+    fn new() -> Self {
+        Self(SharedServer::new(1))
+    }
+
     /// A client for one process, whose connection may get worse.
     fn client(&self) -> (kube::Client, Arc<Mutex<Line>>) {
         let line = Arc::new(Mutex::new(Line::default()));
-        let (store, of_client) = (self.clone(), Arc::clone(&line));
-        let service = tower::service_fn(move |request: Request<Body>| {
-            let (store, line) = (store.clone(), Arc::clone(&of_client));
-            async move {
-                let (head, body) = request.into_parts();
-                let body = body.collect().await?.to_bytes();
-                let before = *line.lock().expect("no panic");
-                let become_of = |later| *line.lock().expect("no panic") = later;
-                let is_watch = head.uri.query().is_some_and(|query| query.contains("watch=true"));
-                let (status, answer) = match before {
-                    Line::Works if is_watch => (StatusCode::OK, store.release().await),
-                    Line::Works => store.answer(&head.method, &body),
-                    Line::LosesOne if head.method == Method::GET => {
-                        store.answer(&head.method, &body)
-                    }
-                    Line::Refuses => (StatusCode::INTERNAL_SERVER_ERROR, refusal(500)),
-                    Line::Breaks(after) => {
-                        become_of(Line::Silent);
-                        let answer = store.answer(&head.method, &body);
-                        tokio::time::sleep(after).await;
-                        answer
-                    }
-                    Line::LosesOne | Line::Silent => {
-                        if before == Line::LosesOne {
-                            become_of(Line::Works);
-                        }
-                        std::future::pending().await
-                    }
-                };
-                let answer = Body::from(answer.to_string().into_bytes());
-                Ok::<_, tower::BoxError>(Response::builder().status(status).body(answer)?)
+        let of_client = Arc::clone(&line);
+        let client = self.0.client_through(move |method| {
+            let mut line = of_client.lock().expect("no panic");
+            match *line {
+                Line::Works => Passage::Through,
+                Line::LosesOne if method == Method::GET => Passage::Through,
+                Line::Refuses => Passage::Refused(500),
+                Line::Breaks(after) => {
+                    *line = Line::Silent;
+                    Passage::Late(after)
+                }
+                Line::LosesOne => {
+                    *line = Line::Works;
+                    Passage::Lost
+                }
+                Line::Silent => Passage::Lost,
             }
         });
-        (kube::Client::new(service, "default"), line)
-    }
-
-    fn answer(&self, method: &Method, body: &[u8]) -> (StatusCode, Value) {
-        let mut held = self.0.lock().expect("no panic");
-        let Held { lease, version, written } = &mut *held;
-        if *method == Method::GET {
-            return match lease {
-                Some(lease) => (StatusCode::OK, lease.clone()),
-                None => (StatusCode::NOT_FOUND, refusal(404)),
-            };
-        }
-        let mut wanted: Value = serde_json::from_slice(body).expect("JSON");
-        let current = lease.as_ref().map(|lease| lease["metadata"]["resourceVersion"].clone());
-        if current.unwrap_or_default() != wanted["metadata"]["resourceVersion"] {
-            return (StatusCode::CONFLICT, refusal(409));
-        }
-        (*version, *written) = (*version + 1, Some(Instant::now()));
-        wanted["metadata"]["resourceVersion"] = json!(version.to_string());
-        *lease = Some(wanted.clone());
-        (StatusCode::OK, wanted)
-    }
-
-    /// The event of the lease's release, once that happens.
-    async fn release(&self) -> Value {
-        while self.holder() != "" {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        let held = self.0.lock().expect("no panic");
-        json!({"type": "MODIFIED", "object": held.lease})
+        (client, line)
     }
 
     fn holder(&self) -> Value {
-        let held = self.0.lock().expect("no panic");
-        held.lease.as_ref().map(|lease| lease["spec"]["holderIdentity"].clone()).unwrap_or_default()
+        let lease = self.0.get(LEASE);
+        lease.map(|lease| lease["spec"]["holderIdentity"].clone()).unwrap_or_default()
     }
-}
 
-fn refusal(code: u16) -> Value {
-    let reason = match code {
-        404 => "NotFound",
-        409 => "Conflict",
-        _ => "InternalError",
-    };
-    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-        "message": "no", "reason": reason, "code": code})
+    /// The time that the last renewal states.
+    fn renewed(&self) -> Timestamp {
+        let lease = self.0.get(LEASE).expect("it was taken");
+        lease["spec"]["renewTime"].as_str().and_then(|time| time.parse().ok()).expect("a time")
+    }
 }
 
 fn elector(client: kube::Client, identity: &str) -> Elector {
@@ -232,7 +179,7 @@ fn run(test: impl Future<Output = ()>) {
 #[test]
 fn a_process_that_is_cut_off_stops_before_another_one_leads() {
     run(async {
-        let store = Store::default();
+        let store = Store::new();
         let (client, line) = store.client();
         let mut first = elector(client, "a");
         first.acquire().await;
@@ -256,7 +203,7 @@ fn a_process_that_is_cut_off_stops_before_another_one_leads() {
 #[test]
 fn an_answer_that_comes_late_makes_no_lease_last_longer() {
     run(async {
-        let store = Store::default();
+        let store = Store::new();
         let (client, line) = store.client();
         let timing = Timing { retry: Duration::from_millis(200), ..QUICK };
         let lock = ("kube-system", "lock");
@@ -264,8 +211,7 @@ fn an_answer_that_comes_late_makes_no_lease_last_longer() {
         first.acquire().await;
         *line.lock().expect("no panic") = Line::Breaks(Duration::from_millis(400));
         first.hold(|| {}).await;
-        let written = store.0.lock().expect("no panic").written.expect("it was renewed");
-        let held = written.elapsed();
+        let held = Duration::try_from(Timestamp::now() - store.renewed()).expect("not negative");
         assert!(held < timing.lease, "others may lead after {:?}, not {held:?}", timing.lease);
     });
 }
@@ -273,7 +219,7 @@ fn an_answer_that_comes_late_makes_no_lease_last_longer() {
 #[test]
 fn one_renewal_without_an_answer_costs_no_lease() {
     run(async {
-        let store = Store::default();
+        let store = Store::new();
         let (client, line) = store.client();
         let timing = Timing {
             lease: Duration::from_secs(6),
@@ -296,7 +242,7 @@ fn one_renewal_without_an_answer_costs_no_lease() {
 #[test]
 fn a_lease_that_is_released_is_taken_without_waiting_for_its_end() {
     run(async {
-        let store = Store::default();
+        let store = Store::new();
         let (mut first, mut second) =
             (elector(store.client().0, "a"), elector(store.client().0, "b"));
         first.acquire().await;
@@ -312,7 +258,7 @@ fn a_lease_that_is_released_is_taken_without_waiting_for_its_end() {
 #[test]
 fn release_is_seen_without_waiting_for_the_next_attempt() {
     run(async {
-        let store = Store::default();
+        let store = Store::new();
         let timing = Timing {
             lease: Duration::from_secs(300),
             renew: Duration::from_secs(200),

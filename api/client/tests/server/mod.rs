@@ -1,5 +1,6 @@
 //! A small API server: TLS, HTTP/2 or 1.1, one node, pods, and switches for everything that goes
-//! wrong.
+//! wrong. Not the API server in memory, because the tests are about connections and not about what
+//! a server answers.
 
 #[allow(dead_code)] // not every test follows pods
 pub(crate) mod objects;

@@ -247,15 +247,14 @@ fn elector(access: &Access, of: &Candidate) -> Result<(Elector, LeaderEvents), S
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Mutex, PoisonError};
-
-    use http_body_util::BodyExt as _;
-    use hyper::{Method, Response};
-    use kube::client::Body;
+    use pintle_api_types::kind;
     use pintle_api_types::lease::Timing;
+    use pintle_memory_http::SharedServer;
     use serde_json::{Value, json};
 
     use super::*;
+
+    const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/lock";
 
     struct Unobserved;
 
@@ -265,53 +264,19 @@ mod tests {
         fn renewed(&self) {}
     }
 
-    /// A server with one lease, and the events that came.
-    #[derive(Default)]
-    struct Server {
-        lease: Option<Value>,
-        events: Vec<Value>,
+    /// The events about the lease.
+    fn events(server: &SharedServer) -> Vec<Value> {
+        server.events("kube-system", "lock")
     }
 
-    impl Server {
-        fn answer(&mut self, method: &Method, path: &str, body: &[u8]) -> (u16, Value) {
-            let mut sent: Value = serde_json::from_slice(body).unwrap_or_default();
-            if path.ends_with("/events") {
-                self.events.push(sent.clone());
-                return (201, sent);
-            }
-            if *method != Method::GET {
-                sent["metadata"]["uid"] = json!("lease-uid");
-                sent["metadata"]["namespace"] = json!("kube-system");
-                sent["metadata"]["resourceVersion"] = json!("7");
-                self.lease = Some(sent);
-            }
-            let missing = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
-                "message": "no", "reason": "NotFound", "code": 404});
-            self.lease.clone().map_or((404, missing), |lease| (200, lease))
-        }
+    fn holder(server: &SharedServer) -> Value {
+        server.get(LEASE).expect("it was taken")["spec"]["holderIdentity"].clone()
     }
 
-    /// A server, and a client of it.
-    fn served() -> (Arc<Mutex<Server>>, kube::Client) {
-        let server = Arc::new(Mutex::new(Server::default()));
-        let shared = Arc::clone(&server);
-        let service = tower::service_fn(move |request: hyper::Request<Body>| {
-            let server = Arc::clone(&shared);
-            async move {
-                let (head, body) = request.into_parts();
-                let body = body.collect().await?.to_bytes();
-                let mut server = server.lock().unwrap_or_else(PoisonError::into_inner);
-                let (code, answer) = server.answer(&head.method, head.uri.path(), &body);
-                let answer = Body::from(answer.to_string().into_bytes());
-                Ok::<_, tower::BoxError>(Response::builder().status(code).body(answer)?)
-            }
-        });
-        (server, kube::Client::new(service, "default"))
-    }
-
-    /// Holds the lease until `wish`; returns the server's state then.
-    async fn held_until(wish: Wish) -> Arc<Mutex<Server>> {
-        let (server, client) = served();
+    /// Holds the lease until `wish`; returns the server then.
+    async fn held_until(wish: Wish) -> SharedServer {
+        let server = SharedServer::new(1);
+        let client = server.client();
         let leader_events =
             LeaderEvents::new(client.clone(), "host_1".to_owned(), "mine".to_owned());
         let lease = ("kube-system", "lock");
@@ -319,10 +284,9 @@ mod tests {
         let elector = elector.expect("good timings");
         let (report, mut changes) = mpsc::unbounded_channel();
         let (keeper, asked) = LeaseKeeper::new();
-        let events = || server.lock().expect("no panic").events.clone();
         let asks = async {
             assert_eq!(changes.recv().await, Some(Leadership::Acquired));
-            while events().is_empty() {
+            while events(&server).is_empty() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
             keeper.wish.send_replace(wish);
@@ -340,24 +304,25 @@ mod tests {
     #[tokio::test]
     async fn lease_that_is_abandoned_is_not_renewed_and_expires() {
         let server = held_until(Wish::Abandon).await;
-        let server = server.lock().expect("no panic");
-        assert_eq!(server.events.len(), 1, "{:?}", server.events);
-        let spec = &server.lease.as_ref().expect("it was taken")["spec"];
-        assert_eq!(spec["holderIdentity"], "host_1");
+        assert_eq!(events(&server).len(), 1, "{:?}", events(&server));
+        assert_eq!(holder(&server), "host_1");
     }
 
     #[tokio::test]
     async fn an_event_tells_that_this_process_leads_and_that_it_does_not_any_more() {
         let server = held_until(Wish::Release).await;
-        let events = || server.lock().expect("no panic").events.clone();
-        let spec =
-            server.lock().expect("no panic").lease.as_ref().expect("it was taken")["spec"].clone();
-        assert_ne!(spec["holderIdentity"], "host_1", "others begin at once");
-        let messages: Vec<Value> = events().iter().map(|event| event["message"].clone()).collect();
+        assert_ne!(holder(&server), "host_1", "others begin at once");
+        let events = events(&server);
+        let messages: Vec<Value> = events.iter().map(|event| event["message"].clone()).collect();
         assert_eq!(messages, ["host_1 became leader", "host_1 stopped leading"]);
-        let event = &events()[0];
+        let event = &events[0];
+        let first = server.act(|server, _| {
+            server.events_since(kind::LEASES, 0).expect("all are kept")[0].object.clone()
+        });
+        let meta = &first["metadata"];
         let of = json!({"kind": "Lease", "apiVersion": "coordination.k8s.io/v1",
-            "namespace": "kube-system", "name": "lock", "uid": "lease-uid", "resourceVersion": "7"});
+            "namespace": "kube-system", "name": "lock", "uid": meta["uid"],
+            "resourceVersion": meta["resourceVersion"]});
         assert_eq!(event["involvedObject"], of);
         let source = [&event["source"]["component"], &event["reportingComponent"]];
         assert_eq!(source, ["mine", "mine"]);
