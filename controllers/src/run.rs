@@ -40,7 +40,9 @@ const NO_LIMIT: pintle_api::Rate = pintle_api::Rate { per_second: 0.0, burst: 1 
 pub(crate) async fn run(mut frame: Frame, mut context: Context) -> WritesUnderWay {
     let (told, mut events) = mpsc::channel(EVENTS_MAX);
     let (answer, mut answers) = mpsc::unbounded_channel();
-    let mut watches = Watches::new(&context, told);
+    // Watches wait for no turn.
+    let client = context.clients.root("shared-informers").urgent();
+    let mut watches = Watches::new(client, context.discovery.clone(), told);
     watches.follow(&frame.kinds(), false);
     let identities = identities(&frame, &context);
     let explainer = explainer(&identities, &context);

@@ -30,7 +30,9 @@ type Answered = (Ticket, Vec<Answer>);
 pub(crate) async fn run(frame: Frame, mut context: Context) -> WritesUnderWay {
     let (told, mut events) = mpsc::channel(EVENTS_MAX);
     let (answer, mut answers) = mpsc::unbounded_channel::<Answered>();
-    let mut watches = Watches::new(&context, told);
+    // Watches wait for no turn.
+    let client = context.clients.root("shared-informers").urgent();
+    let mut watches = Watches::new(client, context.discovery.clone(), told);
     watches.follow(&frame.kinds(), false);
     let client = context.clients.root("shadow").urgent();
     let explainer = Explainer {

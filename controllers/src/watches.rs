@@ -16,7 +16,6 @@ use tokio::task::JoinHandle;
 
 use crate::discovery::DiscoveryHandle;
 use crate::follow::{Source, follow_kind};
-use crate::process::Context;
 
 /// How long the deletions of objects of an undiscovered kind may arrive: the period in which
 /// upstream's collector notices that the kind is gone.
@@ -38,13 +37,15 @@ pub(crate) struct Watches {
 struct Undiscovered(BTreeMap<Kind, Instant>);
 
 impl Watches {
-    pub(crate) fn new(context: &Context, told: mpsc::Sender<WatchEvent>) -> Self {
-        // Watches wait for no turn.
-        let client = context.clients.root("shared-informers").urgent();
+    pub(crate) fn new(
+        client: kube::Client,
+        discovery: DiscoveryHandle,
+        told: mpsc::Sender<WatchEvent>,
+    ) -> Self {
         Self {
             client,
             told,
-            discovery: context.discovery.clone(),
+            discovery,
             typed: BTreeMap::new(),
             metadata: BTreeMap::new(),
             undiscovered: Undiscovered::default(),

@@ -54,6 +54,7 @@ impl Node {
             cpu_period_us: formulas::PERIOD_DEFAULT_US,
             pids_max: config["podPidsLimit"].as_i64().unwrap_or(-1),
             hugepage_sizes: facts.hugepage_sizes.clone(),
+            memory_qos: None,
         };
         let context = NodeContext {
             root_dir: PathBuf::from("<root>"),
