@@ -36,7 +36,8 @@ fn list(root: &Path, words: &Words, lines: &mut BTreeSet<String>) {
             let Ok(meta) = fs::symlink_metadata(&path) else { continue };
             let name = entry.file_name().to_string_lossy().into_owned();
             // What pods wrote: files by their number.
-            if meta.is_file() && name.chars().all(|c| c.is_ascii_digit()) {
+            let is_number = name.chars().all(|c| c.is_ascii_digit());
+            if meta.is_file() && is_number && !path_has(&path, "containers") {
                 continue;
             }
             let kind = match meta.file_type() {
@@ -59,6 +60,10 @@ fn list(root: &Path, words: &Words, lines: &mut BTreeSet<String>) {
             lines.insert(words.replace(&format!("{below} {owner} {kind}")));
         }
     }
+}
+
+fn path_has(path: &Path, part: &str) -> bool {
+    path.components().any(|component| component.as_os_str() == part)
 }
 
 /// The mounts below the root folder: where, what, with which options.

@@ -206,8 +206,8 @@ fn inline_volume_of_a_pod_that_is_deleted_while_no_agent_runs_is_taken_away() {
     });
 }
 
-/// The answer to the call that took the volume away is lost; the driver says to the next one that there is
-/// no such volume.
+/// The answer to the call that took the volume away is lost; to the next call the driver answers that
+/// there is no such volume.
 #[test]
 fn inline_volume_that_went_without_an_answer_does_not_keep_its_pod() {
     let test = TestCluster::take();

@@ -1,7 +1,7 @@
 //! The record that the pods of a fleet keep: which of them ran, what they wrote, what they missed.
 //!
-//! Input: a folder of the node that every pod of the fleet mounts. Output: its lines. The pods append to it
-//! while it is read; a line is written at once.
+//! Input: a folder of the node that every pod of the fleet mounts. Output: its lines. The pods append
+//! to it while it is read; a line is written at once.
 
 use std::fs;
 use std::io::ErrorKind;

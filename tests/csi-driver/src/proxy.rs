@@ -1,8 +1,8 @@
 //! Proxy mode: upstream's mock suites answer the calls themselves, outside of the cluster.
 //!
-//! Input: connections of clients to the driver's socket, connections of the suite to a TCP port, which it
-//! opens in advance. Output: each client is joined with one connection of the suite. Connections that the
-//! suite has closed meanwhile are skipped. Flags are the host-path driver's, in its place.
+//! Input: connections of clients to the driver's socket, connections of the suite to a TCP port,
+//! which it opens in advance. Output: each client is joined with one connection of the suite.
+//! Connections that the suite has closed meanwhile are skipped. Flags are the host-path driver's.
 // k8s: test/e2e/storage/drivers/proxy/portproxy.go Listen
 
 use std::path::{Path, PathBuf};
