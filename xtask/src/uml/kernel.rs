@@ -1,11 +1,12 @@
 //! The kernel of guests: Debian's User-Mode Linux as it is, or the one of `own_kernel`.
 //!
 //! `PINTLE_UML_KERNEL` chooses: `debian`, which is the default, or `own`. Output: an entry of the
-//! cache. Debian's is a program, its modules, and the libc that it wants. The kernel is a program of the newest release, because only that
-//! one runs processes by seccomp, twice as fast as by ptrace. It wants a newer libc than the
-//! host's: the guest's start binds that libc over the host's in a mount namespace of its own, as
-//! the kernel takes its memory from where its loader ends and cannot be started by another one. Of
-//! the modules only those that a node needs are kept: all of them are 166 MB.
+//! cache. Debian's is a program, its modules, and the libc that it wants. The kernel is a program
+//! of the newest release, because only that one runs processes by seccomp, twice as fast as by
+//! ptrace. It wants a newer libc than the host's: the guest's start binds that libc over the host's
+//! in a mount namespace of its own, as the kernel takes its memory from where its loader ends and
+//! cannot be started by another one. Of the modules only those that a node needs are kept: all of
+//! them are 166 MB.
 
 use std::collections::BTreeSet;
 use std::fs;
