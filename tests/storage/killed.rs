@@ -17,6 +17,8 @@ use crate::drivers::Driver;
 use crate::fleet::Fleet;
 use crate::record::WriteRecord;
 
+/// Kills in a run of all tests, a minute; `PINTLE_KILLS` sets another number.
+const KILLS: usize = 12;
 /// The pods are always the same; the instants depend on the machine.
 const SEED: u64 = 42;
 /// Longest time between the start of an agent and its death.
@@ -25,6 +27,10 @@ const LIFE_MS: u64 = 2_000;
 const GAP_MS: u64 = 400;
 /// How long the driver takes for a call.
 const CALL_MS: u64 = 60;
+
+fn kills() -> usize {
+    std::env::var("PINTLE_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(KILLS)
+}
 
 fn seed() -> u64 {
     std::env::var("PINTLE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(SEED)
@@ -89,7 +95,7 @@ fn survive(kills: usize) {
 
 #[test]
 fn agent_killed_at_random_instants_loses_no_data_and_leaves_no_volume() {
-    survive(30);
+    survive(kills());
 }
 
 #[test]
