@@ -27,6 +27,8 @@ pub(super) async fn fill(
         let kinds = discovery.preferred(&["list", "watch"]).map(|found| found.kind);
         metadata = kinds.filter(|kind| kind.is_namespaced && !typed.contains(kind)).collect();
     }
+    // Read with these lists: it is as new as they are, also where it began before them.
+    let discovery = Discovery { read_at: None, ..discovery };
     frame.apply(WatchEvent::Discovered(discovery), now());
     let sources = typed.iter().map(|kind| (*kind, false));
     let sources: Vec<_> = sources.chain(metadata.iter().map(|kind| (*kind, true))).collect();

@@ -1,6 +1,20 @@
-//! The command line, and requests that fill tables.
+//! The command line, and a namespace that is explained without a manager.
+
+use std::time::Instant;
+
+use pintle_api_types::key::ObjectKey;
+use pintle_api_types::kind::CONFIG_MAPS;
+use pintle_api_types::request::Request;
+use pintle_api_types::symbol::Symbol;
+use pintle_controllers_core::tables::{DiscoveredKind, Discovery};
+use pintle_memory_http::SharedServer;
+use serde_json::json;
 
 use super::arguments::{ArgumentError, parse};
+use super::{lists, report};
+use crate::options::{self, Command};
+
+const NAMESPACE: &str = "/api/v1/namespaces/a";
 
 fn parsed(line: &str) -> Result<String, ArgumentError> {
     let args: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
@@ -54,4 +68,26 @@ fn mistake_in_the_arguments_is_one_sentence() {
     assert!(
         parsed("pod/a").expect_err("no controller").to_string().contains("cannot be explained")
     );
+}
+
+#[tokio::test]
+async fn terminating_namespace_is_emptied_upon_the_discovery_that_was_read_with_it() {
+    let server = SharedServer::new(1);
+    let client = server.client();
+    server.put(NAMESPACE, json!({"spec": {"finalizers": ["kubernetes"]}}));
+    server.put(&format!("{NAMESPACE}/configmaps/m"), json!({}));
+    let verbs = ["delete", "deletecollection", "list", "watch"].map(Symbol::of).to_vec();
+    let kinds = vec![DiscoveredKind { kind: CONFIG_MAPS, verbs, is_preferred: true }];
+    let discovery = Discovery { kinds, read_at: Some(Instant::now()), ..Discovery::default() };
+    server.delete(NAMESPACE);
+    let Ok(Command::Run(defaults)) = options::parse(&[]) else { panic!("no defaults") };
+    let controller = "namespace-controller";
+    let mut frame = crate::registry::only(&[controller], &defaults).expect("a frame");
+    lists::fill(&mut frame, &client, "a", discovery).await.expect("lists");
+    let key = ObjectKey::new("", "a");
+    let state = frame.key_state(controller, &key, lists::now()).expect("it is there");
+    let findings = report(state, &|_: &str| client.clone()).await.findings;
+    assert_eq!(findings.failure, None);
+    let is_deletion = |write: &Request| matches!(write, Request::DeleteCollection { .. });
+    assert!(findings.writes.iter().any(is_deletion), "{:?}", findings.writes);
 }
