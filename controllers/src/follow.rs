@@ -108,15 +108,29 @@ impl Sink {
         let log = |error: &serde_json::Error| {
             tracing::warn!("{} {} cannot be read: {error}", self.kind.kind, key_of(text));
         };
-        let decoded = decoded.inspect_err(log).ok()?;
-        // The reading has to begin after the deletion, so that no kind of its objects is missed.
-        if self.kind == NAMESPACES && decoded.meta().is_deleting() {
+        decoded.inspect_err(log).ok()
+    }
+
+    /// Has discovery read again when an object changed that defines other kinds. A namespace may be
+    /// emptied only upon a reading that began after its deletion.
+    fn note(&self, event: &WatchEvent) {
+        let is_due = match event {
+            WatchEvent::Listed(object) | WatchEvent::Set(object) if self.kind == NAMESPACES => {
+                object.meta().is_deleting()
+            }
+            WatchEvent::ListComplete(_)
+            | WatchEvent::Set(_)
+            | WatchEvent::Deleted(_)
+            | WatchEvent::DeletedUnreadable(..) => self.is_defining,
+            _ => false,
+        };
+        if is_due {
             self.discovery.refresh();
         }
-        Some(decoded)
     }
 
     fn offer(&mut self, event: WatchEvent) {
+        self.note(&event);
         if !self.kept.is_empty() {
             return self.kept.push(event);
         }
@@ -125,15 +139,8 @@ impl Sink {
         }
     }
 
-    /// Sends what has changed after a list.
-    async fn send_change(&mut self, event: WatchEvent) {
-        if self.is_defining {
-            self.discovery.refresh();
-        }
-        self.send(event).await;
-    }
-
     async fn send(&mut self, event: WatchEvent) {
+        self.note(&event);
         self.send_kept().await;
         // The receiver is dropped only when the process is about to exit.
         let _ = self.events.send(event).await;
@@ -167,7 +174,7 @@ impl ObjectSink<Text> for Sink {
     }
 
     async fn complete(&mut self) {
-        self.send_change(WatchEvent::ListComplete(self.kind)).await;
+        self.send(WatchEvent::ListComplete(self.kind)).await;
     }
 
     async fn at_version(&mut self, version: &str) {
@@ -179,18 +186,18 @@ impl ObjectSink<Text> for Sink {
     async fn applied(&mut self, text: Text) {
         // What cannot be decoded stays what it was.
         if let Some(object) = self.decode(&text) {
-            self.send_change(WatchEvent::Set(object)).await;
+            self.send(WatchEvent::Set(object)).await;
         }
     }
 
     async fn deleted(&mut self, text: Text) {
         let gone = WatchEvent::DeletedUnreadable(self.kind, key_of(&text));
         let event = self.decode(&text).map_or(gone, WatchEvent::Deleted);
-        self.send_change(event).await;
+        self.send(event).await;
     }
 
     async fn deleted_unreadable(&mut self, lost: UnreadableObject) {
-        self.send_change(WatchEvent::DeletedUnreadable(self.kind, lost.key)).await;
+        self.send(WatchEvent::DeletedUnreadable(self.kind, lost.key)).await;
     }
 
     fn no_kind(&mut self) {

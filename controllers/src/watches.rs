@@ -110,10 +110,13 @@ impl Undiscovered {
     }
 
     fn take_over(&mut self, now: Instant) -> Vec<Kind> {
-        let over: Vec<_> = self.0.iter().filter(|(_, end)| **end <= now).collect();
-        let over: Vec<_> = over.into_iter().map(|(kind, _)| *kind).collect();
-        over.iter().for_each(|kind| {
-            self.0.remove(kind);
+        let mut over = Vec::new();
+        self.0.retain(|kind, end| {
+            let is_over = *end <= now;
+            if is_over {
+                over.push(*kind);
+            }
+            !is_over
         });
         over
     }
