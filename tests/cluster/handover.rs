@@ -23,7 +23,7 @@ use crate::handover_kinds::{Facts, MOVING, Moving, STEADY, Shared, facts};
 const STATIC: &str = "static";
 const PINNED: &str = "pinned";
 const UID: &str = "5d3a1c3e-7b52-4a80-9c65-0f3a7a0d4b11";
-/// A pod that crashes again and again, and one whose image is nowhere.
+/// A pod in a crash loop, and one with an image that no registry has.
 const CRASHES: &str = "crashes";
 const NO_IMAGE: &str = "no-image";
 
@@ -121,8 +121,8 @@ impl<'a> Ground<'a> {
         self.swap.to(agent, End::Stopped);
         self.shared.go(number);
         self.check_moved(number);
-        // The next agent has done something with every pod by then: it started one after all of
-        // those, and told of it.
+        // A new pod is synced after all others: when its status is written, the next agent has
+        // synced each of them.
         let name = format!("new-{number}");
         self.test.apply(&self.shared.pod(&name, self.shared.script("c", "sleep 3600")));
         self.test.pod_until(&name, "is ready", |pod| condition(pod, "Ready"));

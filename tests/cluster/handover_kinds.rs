@@ -23,7 +23,7 @@ pub struct Steady {
     pub name: &'static str,
     /// The phase in which it stays.
     pub phase: &'static str,
-    /// Whether it is ready there.
+    /// It is ready there.
     pub is_ready: bool,
     /// Changes the manifest of a pod with one running container `c`.
     build: fn(Value, &Shared) -> Value,
@@ -115,7 +115,7 @@ impl Steady {
         (self.build)(shared.pod(self.name, shared.script("c", RUNS)), shared)
     }
 
-    /// Whether the pod is where it stays.
+    /// True if the pod is where it stays.
     pub fn is_there(self, found: &Pod) -> bool {
         let all_started = phase(found) != "Pending" && !facts(found).containers.is_empty();
         let half = self.name != "half-done" || facts(found).containers["d"].state == "terminated";

@@ -84,7 +84,7 @@ fn run(node: &TestNode, api: &HttpServer, name: &str, pod: Value) {
         .with_spec("automountServiceAccountToken", json!(false))
         .with_spec("enableServiceLinks", json!(false));
     api.put(&path(name), pod);
-    until(LONG, &format!("{name} is ready"), || is_untouched(node, api, name));
+    until(LONG, &format!("{name} is ready"), || check_untouched(node, api, name));
 }
 
 /// The pod as the API server has it.
@@ -93,8 +93,8 @@ fn told(api: &HttpServer, name: &str) -> Result<Pod> {
     Ok(serde_json::from_value(object)?)
 }
 
-/// It is ready, and nothing of it was started again.
-fn is_untouched(node: &TestNode, api: &HttpServer, name: &str) -> Result<()> {
+/// Fails unless the pod is ready and no container of it was started again.
+fn check_untouched(node: &TestNode, api: &HttpServer, name: &str) -> Result<()> {
     let pod = told(api, name)?;
     let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
     let is_first = statuses.into_iter().flatten().all(|of| of.restart_count == 0);
@@ -200,7 +200,7 @@ fn a_reader_stays_and_who_has_the_pods_wait_for_memory_goes_alone() {
     let (all, _) = pressure(&node).expect("told");
     assert_eq!(all["evictions"], json!([]));
     for name in ["reads", "modest"] {
-        is_untouched(&node, &api, name).expect("nobody goes");
+        check_untouched(&node, &api, name).expect("no pod is evicted");
     }
     api.delete(&path("reads"));
     until(LONG, "the reader is gone", || {
@@ -232,7 +232,7 @@ fn a_reader_stays_and_who_has_the_pods_wait_for_memory_goes_alone() {
         Ok(all)
     });
     assert_eq!(all["evictions"].as_array().map(Vec::len), Some(1), "{all:#}");
-    is_untouched(&node, &api, "modest").expect("nobody else goes");
+    check_untouched(&node, &api, "modest").expect("no other pod is evicted");
     drop(needed);
     for name in ["waits", "modest"] {
         api.delete(&path(name));

@@ -17,7 +17,7 @@ use crate::drivers::Driver;
 use crate::fleet::Fleet;
 use crate::record::WriteRecord;
 
-/// Kills in a run of all tests, a minute; `PINTLE_KILLS` sets another number.
+/// Kills in a run of all tests, one to three minutes; `PINTLE_KILLS` sets another number.
 const KILLS: usize = 12;
 /// The pods are always the same; the instants depend on the machine.
 const SEED: u64 = 42;

@@ -1,7 +1,8 @@
 //! The server that clients share, and what a test does to it.
 //!
 //! Input: requests of clients, acts of a test. Output: answers, objects, a log of requests. Owner:
-//! all that hold a copy. Bounds: one lock, held for a request at a time. Only this file looks at the clock.
+//! all that hold a copy. Bounds: one lock, held for a request at a time. Only this file looks at
+//! the clock.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -41,7 +42,8 @@ pub(crate) struct State {
     requests: Vec<String>,
 }
 
-/// Requests that are refused.
+/// Requests of HTTP that are refused, watches among them; the server itself knows no watch, and
+/// refuses by verb and object ([`pintle_memory_api::Refusal`]).
 #[derive(Clone, Debug)]
 struct Fault {
     /// Empty for all.

@@ -37,8 +37,8 @@ impl Leftovers {
         *self == Self::default()
     }
 
-    /// Takes out running shims and the mounts of their sandboxes: containerd leaves them behind when the
-    /// caller of RunPodSandbox dies in the middle of it.
+    /// Takes out running shims and the mounts of their sandboxes: containerd leaves them behind when
+    /// the caller of RunPodSandbox dies in the middle of it.
     pub fn forgive_abandoned_sandboxes(&mut self) {
         let shims = std::mem::take(&mut self.shims);
         self.mounts.retain(|mount| !shims.iter().any(|id| mount.contains(id.as_str())));
