@@ -32,25 +32,25 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use arc_swap::ArcSwap;
-use pintle_agent_cluster::Cluster;
+use pintle_agent_cluster::NodeCluster;
 use pintle_agent_cluster::identity::rotate::ServingCell;
 use pintle_agent_cluster::node::pleg::ListsSeen;
 use pintle_agent_cluster::node::{csi_drivers, csi_limits};
 use pintle_agent_cluster::objects;
 use pintle_agent_cluster::objects::Objects;
 use pintle_agent_cluster::status::event_recorder::EventRecorder;
-use pintle_agent_cluster::status::writer::Writer;
+use pintle_agent_cluster::status::writer::StatusWriter;
 use pintle_agent_config::Config;
 use pintle_agent_core::cgroup::names::CgroupSetup;
 use pintle_agent_core::flight;
 use pintle_agent_core::node::conditions::Pressure;
 use pintle_agent_core::request::NodeContext;
-use pintle_agent_core::request::runtime::Runtime;
+use pintle_agent_core::request::runtime::RuntimeFacts;
 use pintle_agent_core::source::Problem;
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::{NodeFacts, UnixNanos};
 use pintle_agent_core::volume::ClaimViews;
-use pintle_agent_core::worker::{Input, Pods, Settings};
+use pintle_agent_core::worker::{Pods, PodsInput, Settings};
 use pintle_agent_host::ledger;
 use pintle_agent_host::ledger::Ledger;
 use pintle_agent_host::node::context;
@@ -62,7 +62,7 @@ use pintle_agent_runtime::event::kernel::Tracker;
 use pintle_agent_runtime::execute::Executor;
 use pintle_agent_runtime::hooks::Hooks;
 use pintle_agent_runtime::kill::Killer;
-use pintle_agent_runtime::observed::Reader;
+use pintle_agent_runtime::observed::PodReader;
 use pintle_agent_runtime::probe::Prober;
 use pintle_agent_runtime::provider;
 use pintle_agent_runtime::provider::Providers;
@@ -79,8 +79,8 @@ use tokio::sync::{mpsc, watch};
 
 use self::lock::Lock;
 use self::startup::Startup;
-use crate::driver::{self, Driver, INPUTS_MAX, Tape};
-use crate::pressure::{Lookout, Order};
+use crate::driver::{self, INPUTS_MAX, PodDriver, Tape};
+use crate::pressure::{Lookout, PressureLook};
 
 /// Questions of the server that may wait.
 const QUERIES_MAX: usize = 64;
@@ -94,7 +94,7 @@ const CLEANUPS_PER_CPU: usize = 4;
 
 /// The shared inputs of every stage: the configuration, the connections, and the channel for
 /// results.
-pub struct Parts {
+pub struct StageInputs {
     /// The configuration.
     pub config: Arc<Config>,
     /// When this agent began.
@@ -104,9 +104,9 @@ pub struct Parts {
     /// The container runtime.
     pub runtime: Client,
     /// The API server; `None` in standalone mode.
-    pub cluster: Option<Cluster>,
+    pub cluster: Option<NodeCluster>,
     /// Inputs of the workers.
-    pub inputs: mpsc::Sender<Input>,
+    pub inputs: mpsc::Sender<PodsInput>,
     /// Timeline.
     pub recorder: Recorder,
     /// Snapshots of all pods.
@@ -120,7 +120,7 @@ pub struct Parts {
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// Heartbeat of the driver.
-    pub health: Arc<server::Health>,
+    pub health: Arc<server::HealthState>,
     /// Broken manifests.
     pub problems: Arc<ArcSwap<Vec<Arc<Problem>>>>,
     /// The serving certificate that the cluster signed, with `serverTLSBootstrap`.
@@ -149,7 +149,7 @@ pub async fn run(config: Config) -> Result<()> {
     let Some(cluster) = stop.unless(cluster).await else { return Ok(()) };
     let (inputs, queue) = mpsc::channel(INPUTS_MAX);
     let (ask, queries) = mpsc::channel::<Query>(QUERIES_MAX);
-    let parts = Parts::new(config, metrics, cluster?, inputs)?;
+    let parts = StageInputs::new(config, metrics, cluster?, inputs)?;
     let server = server::spawn(parts.server(ask))?;
     // As the kubelet: the agent is up before its runtime is, and logs that.
     server.ready();
@@ -179,12 +179,12 @@ pub async fn run(config: Config) -> Result<()> {
     Ok(())
 }
 
-impl Parts {
+impl StageInputs {
     fn new(
         config: Arc<Config>,
         metrics: Arc<Metrics>,
-        cluster: Option<Cluster>,
-        inputs: mpsc::Sender<Input>,
+        cluster: Option<NodeCluster>,
+        inputs: mpsc::Sender<PodsInput>,
     ) -> Result<Self> {
         let mut recorder = Recorder::new(clock::now);
         if let Some(cluster) = &cluster {
@@ -200,7 +200,7 @@ impl Parts {
             inputs,
             recorder,
             views: Views::default(),
-            health: Arc::new(server::Health::new(sync_every)),
+            health: Arc::new(server::HealthState::new(sync_every)),
             problems: Arc::default(),
             serving_cert: Arc::default(),
             pull_queue: PullQueue::default(),
@@ -217,8 +217,8 @@ impl Parts {
     }
 
     /// The parts that the server's thread shares with this one.
-    fn server(&self, queries: mpsc::Sender<Query>) -> server::Parts {
-        server::Parts {
+    fn server(&self, queries: mpsc::Sender<Query>) -> server::ServerParts {
+        server::ServerParts {
             config: Arc::clone(&self.config),
             views: self.views.clone(),
             recorder: self.recorder.clone(),
@@ -245,13 +245,13 @@ impl Parts {
     /// Starts every stage; the driver remains to be run.
     async fn driver(
         &self,
-        runtime: &Runtime,
-        queue: mpsc::Receiver<Input>,
+        runtime: &RuntimeFacts,
+        queue: mpsc::Receiver<PodsInput>,
         queries: mpsc::Receiver<Query>,
-    ) -> Result<Driver> {
+    ) -> Result<PodDriver> {
         let mut node = context::build(&self.config, runtime);
         node.facts.agent_started_at = self.started_at;
-        let reader = Reader::new(self.runtime.clone()).below(&self.config.flags.root_dir);
+        let reader = PodReader::new(self.runtime.clone()).below(&self.config.flags.root_dir);
         let executor = self.executor(runtime, node, reader.clone())?;
         let facts = executor.node.facts.clone();
         let prober = Prober::start(
@@ -288,7 +288,7 @@ impl Parts {
             cluster::NodeKnown { facts, offered, volumes: executor.volumes.clone() },
         );
         let garbage = host::start_collector(&self.config, &executor);
-        Ok(Driver {
+        Ok(PodDriver {
             pods,
             inputs: queue,
             back: self.inputs.clone(),
@@ -317,7 +317,7 @@ impl Parts {
     /// returns the channel for reads of the Node object.
     fn start_node(
         &self,
-        runtime: &Runtime,
+        runtime: &RuntimeFacts,
         known: cluster::NodeKnown,
     ) -> Option<mpsc::Sender<u64>> {
         if let Some(cluster) = &self.cluster {
@@ -332,7 +332,7 @@ impl Parts {
     }
 
     /// Starts the lookout, which reads the node's resources left.
-    fn start_lookout(&self, setup: &CgroupSetup) -> Option<mpsc::Sender<Order>> {
+    fn start_lookout(&self, setup: &CgroupSetup) -> Option<mpsc::Sender<PressureLook>> {
         let (config, runtime) = (&self.config, &self.runtime);
         let pods = PodGauge::new(self.gauges.clone(), config, setup.clone(), runtime.clone());
         let root_dir = config.flags.root_dir.clone();
@@ -345,18 +345,18 @@ impl Parts {
     }
 
     /// The writer of statuses to the API server, if there is one.
-    fn writer(&self) -> Option<Rc<Writer>> {
+    fn writer(&self) -> Option<Rc<StatusWriter>> {
         let cluster = self.cluster.as_ref()?;
         let (client, recorder) = (cluster.writes.clone(), self.recorder.clone());
         let writer =
-            Writer::start(client, &cluster.node_name, recorder, cluster.api_health.clone());
+            StatusWriter::start(client, &cluster.node_name, recorder, cluster.api_health.clone());
         writer.count_in(Arc::clone(&self.metrics));
         Some(writer)
     }
 
     /// Begins the record of decisions.
     async fn record(&self, settings: &Settings, restored: &ledger::writer::Restored) -> Tape {
-        let start = flight::Start {
+        let start = flight::AgentStart {
             // Read from the program where that may block.
             version: String::new(),
             settings: settings.clone(),
@@ -383,7 +383,12 @@ impl Parts {
     }
 
     /// The executor of the workers' syncs, with the kernel's events of the pods that it follows.
-    fn executor(&self, runtime: &Runtime, node: NodeContext, reader: Reader) -> Result<Executor> {
+    fn executor(
+        &self,
+        runtime: &RuntimeFacts,
+        node: NodeContext,
+        reader: PodReader,
+    ) -> Result<Executor> {
         let (config, client, recorder) = (&self.config, &self.runtime, &self.recorder);
         let cgroups = host::cgroups(config, &node.cgroup)?;
         let options = host::kernel_options(config, cgroups.as_deref());
@@ -444,7 +449,7 @@ impl Parts {
             let limits = csi_limits::refresh(objects.clone(), drivers.clone(), refresher.clone());
             tasks::singleton("CSI limits", limits);
         }
-        Ok(Volumes::start(storage::Parts {
+        Ok(Volumes::start(storage::StorageParts {
             root: root.clone(),
             node_name: self.config.node_name.as_str().into(),
             drivers,
@@ -477,7 +482,7 @@ impl Parts {
     }
 
     /// The runtime's own events; the kernel's come from the executor's tracker.
-    fn start_hints(&self, runtime: &Runtime, reader: &Reader) -> Result<()> {
+    fn start_hints(&self, runtime: &RuntimeFacts, reader: &PodReader) -> Result<()> {
         let events =
             event::cri::run(self.runtime.clone(), self.inputs.clone(), Arc::clone(&self.metrics));
         tasks::singleton("runtime events", events);
@@ -489,7 +494,7 @@ impl Parts {
     }
 
     /// containerd's own API, on the same socket as CRI.
-    fn containerd(&self, runtime: &Runtime) -> Result<Option<(Containerd, String)>> {
+    fn containerd(&self, runtime: &RuntimeFacts) -> Result<Option<(Containerd, String)>> {
         if runtime.name != "containerd" {
             return Ok(None);
         }
@@ -515,19 +520,19 @@ fn events_of(
 }
 
 /// SIGTERM and SIGINT, and contenders for the lock.
-struct Stop {
+struct StopSignals {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
     lock: Option<Lock>,
 }
 
-fn stop_signals() -> Result<Stop> {
+fn stop_signals() -> Result<StopSignals> {
     let terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
     let interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
-    Ok(Stop { terminate, interrupt, lock: None })
+    Ok(StopSignals { terminate, interrupt, lock: None })
 }
 
-impl Stop {
+impl StopSignals {
     async fn either(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}

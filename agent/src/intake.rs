@@ -15,19 +15,19 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use k8s_openapi::api::core::v1::Pod;
-use pintle_agent_cluster::status::writer::Writer;
+use pintle_agent_cluster::status::writer::StatusWriter;
 use pintle_agent_core::admit;
 use pintle_agent_core::admit::Features;
 use pintle_agent_core::desired::DesiredPods;
 use pintle_agent_core::intake::{change, duplicate_text, input_of, lacking, report, shown};
 use pintle_agent_core::observed::ObservedPod;
 use pintle_agent_core::source::{
-    Delivery, Problem, Reading, SourceKind, SourceUpdate, Sources, static_pod,
+    Delivery, PodSources, Problem, SourceKind, SourceReading, SourceUpdate, static_pod,
 };
 use pintle_agent_core::status_queue;
 use pintle_agent_core::timeline::Recorder;
-use pintle_agent_core::worker::Input;
-use pintle_agent_runtime::observed::Reader;
+use pintle_agent_core::worker::PodsInput;
+use pintle_agent_runtime::observed::PodReader;
 use pintle_api_types::pod;
 use pintle_daemon::clock;
 use tokio::sync::mpsc;
@@ -42,22 +42,22 @@ type Deliveries = Pin<Box<dyn Stream<Item = Delivery>>>;
 
 /// Merges the deliveries of the sources and feeds the workers.
 pub(crate) struct Intake {
-    reader: Reader,
+    reader: PodReader,
     recorder: Recorder,
-    inputs: mpsc::Sender<Input>,
+    inputs: mpsc::Sender<PodsInput>,
     broken: Arc<ArcSwap<Vec<Arc<Problem>>>>,
     deliveries: StreamMap<SourceKind, Deliveries>,
     desired: DesiredPods,
-    writer: Option<Rc<Writer>>,
+    writer: Option<Rc<StatusWriter>>,
     features: Features,
 }
 
 impl Intake {
     /// An intake without sources.
     pub(crate) fn new(
-        reader: Reader,
+        reader: PodReader,
         recorder: Recorder,
-        inputs: mpsc::Sender<Input>,
+        inputs: mpsc::Sender<PodsInput>,
         broken: Arc<ArcSwap<Vec<Arc<Problem>>>>,
     ) -> Self {
         Self {
@@ -88,7 +88,7 @@ impl Intake {
     }
 
     /// Sends the API server's objects to this writer.
-    pub(crate) fn report_to(&mut self, writer: Rc<Writer>) {
+    pub(crate) fn report_to(&mut self, writer: Rc<StatusWriter>) {
         self.writer = Some(writer);
     }
 
@@ -100,7 +100,7 @@ impl Intake {
             let same = running.get(&name)?;
             static_pod::adoptable(pod, changed_at, same)
         };
-        let mut sources = Sources::new(kinds);
+        let mut sources = PodSources::new(kinds);
         let mut unreadable = BTreeSet::new();
         let mut said_ready = sources.all_ready();
         if said_ready && self.ready().await.is_err() {
@@ -123,7 +123,7 @@ impl Intake {
                 }
             }
             for copy in listed {
-                self.tell(status_queue::Input::Listed(copy));
+                self.tell(status_queue::QueueInput::Listed(copy));
             }
             if kind != SourceKind::Api {
                 self.broken.store(Arc::clone(sources.problems()));
@@ -131,7 +131,7 @@ impl Intake {
             let now_unreadable = sources.unreadable();
             if now_unreadable != unreadable {
                 unreadable = now_unreadable;
-                if self.inputs.send(Input::Unreadable(unreadable.clone())).await.is_err() {
+                if self.inputs.send(PodsInput::Unreadable(unreadable.clone())).await.is_err() {
                     return;
                 }
             }
@@ -144,12 +144,12 @@ impl Intake {
         }
     }
 
-    async fn ready(&self) -> Result<(), mpsc::error::SendError<Input>> {
-        self.tell(status_queue::Input::SourcesReady);
-        self.inputs.send(Input::SourcesReady).await
+    async fn ready(&self) -> Result<(), mpsc::error::SendError<PodsInput>> {
+        self.tell(status_queue::QueueInput::SourcesReady);
+        self.inputs.send(PodsInput::SourcesReady).await
     }
 
-    fn tell(&self, input: status_queue::Input) {
+    fn tell(&self, input: status_queue::QueueInput) {
         if let Some(writer) = &self.writer {
             writer.take(input);
         }
@@ -200,7 +200,7 @@ impl Intake {
         &mut self,
         kind: SourceKind,
         update: &SourceUpdate,
-    ) -> Result<(), mpsc::error::SendError<Input>> {
+    ) -> Result<(), mpsc::error::SendError<PodsInput>> {
         if let SourceUpdate::Broken(problem) = update {
             let kept = match problem.keeps_previous {
                 true => "; its pod goes on as it was before",
@@ -236,7 +236,7 @@ impl Intake {
 }
 
 /// Every object of a complete list, without the fields that are read only upon a change.
-fn listed(reading: &Reading) -> Vec<Arc<Pod>> {
+fn listed(reading: &SourceReading) -> Vec<Arc<Pod>> {
     let metadata = |pod: &Pod| Pod { metadata: pod.metadata.clone(), ..Pod::default() };
     reading.pods.iter().map(|(pod, _)| Arc::new(metadata(pod))).collect()
 }
@@ -291,7 +291,7 @@ mod tests {
         runtime.on(Method::ListPodSandbox).times(1).fail(Code::Unavailable, "it restarts");
         runtime.on(Method::PodSandboxStatus).times(2).fail(Code::Unavailable, "it restarts");
         let (inputs, _queue) = mpsc::channel(1);
-        let (reader, recorder) = (Reader::new(client), Recorder::default());
+        let (reader, recorder) = (PodReader::new(client), Recorder::default());
         let intake = Intake::new(reader, recorder, inputs, Arc::default());
         let running = intake.running().await;
         let found = running.get(&("ns".to_owned(), "etcd".to_owned())).expect("it runs");
@@ -324,7 +324,8 @@ mod tests {
         let fault = runtime.on(Method::PodSandboxStatus).matching("long");
         let _lift = fault.fail(Code::ResourceExhausted, "larger than max");
         let (inputs, _queue) = mpsc::channel(1);
-        let intake = Intake::new(Reader::new(client), Recorder::default(), inputs, Arc::default());
+        let intake =
+            Intake::new(PodReader::new(client), Recorder::default(), inputs, Arc::default());
         let told = tokio::time::timeout(std::time::Duration::from_secs(30), intake.running());
         assert!(told.await.expect("it is told").is_empty(), "no container runs");
         assert!(!runtime.calls_of(Method::PodSandboxStatus, "short").is_empty());

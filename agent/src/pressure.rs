@@ -15,17 +15,17 @@ use std::time::{Duration, Instant};
 
 use pintle_agent_core::cgroup::names::CgroupSetup;
 use pintle_agent_core::eviction::Settings;
-use pintle_agent_core::eviction::observed::{Layout, Observation, Reading, Scope};
+use pintle_agent_core::eviction::observed::{DiskLayout, Observation, ResourceReading, Scope};
 use pintle_agent_core::eviction::signal::Signal;
-use pintle_agent_core::worker::Input;
-use pintle_agent_host::pressure::lines::Line;
+use pintle_agent_core::worker::PodsInput;
+use pintle_agent_host::pressure::lines::MemoryThreshold;
 use pintle_agent_host::pressure::memory_watch::MemoryWatch;
 use pintle_agent_host::pressure::node;
-use pintle_agent_host::pressure::node::{Memory, NodeReader, RuntimeDisks};
+use pintle_agent_host::pressure::node::{CgroupMemory, NodeReader, RuntimeDisks};
 use pintle_agent_server::{PodGauge, Views};
 use pintle_cri::{Client, v1};
 use pintle_daemon::blocking;
-use pintle_daemon::blocking::Place;
+use pintle_daemon::blocking::JobPlace;
 use tokio::sync::mpsc;
 
 /// How long a look waits for a disk, and the runtime's word on where its disks are.
@@ -44,7 +44,7 @@ const DISKS_EVERY: Duration = Duration::from_secs(300);
 
 /// A look that is to be made now.
 #[derive(Debug)]
-pub(crate) struct Order {
+pub(crate) struct PressureLook {
     /// To be returned with the answer.
     pub(crate) ticket: u64,
     /// Pods to measure.
@@ -62,8 +62,8 @@ pub(crate) struct Lookout {
     views: Views,
     watch: MemoryWatch,
     disks: Option<(Instant, RuntimeDisks)>,
-    last: BTreeMap<Signal, Reading>,
-    lines: BTreeMap<Signal, Line>,
+    last: BTreeMap<Signal, ResourceReading>,
+    lines: BTreeMap<Signal, MemoryThreshold>,
 }
 
 impl Lookout {
@@ -91,7 +91,11 @@ impl Lookout {
     }
 
     /// Observes until the channel of orders or of results closes.
-    pub(crate) async fn run(mut self, mut orders: mpsc::Receiver<Order>, to: mpsc::Sender<Input>) {
+    pub(crate) async fn run(
+        mut self,
+        mut orders: mpsc::Receiver<PressureLook>,
+        to: mpsc::Sender<PodsInput>,
+    ) {
         let (mut hint_at, mut peek_at) = (None, None);
         loop {
             let input = tokio::select! {
@@ -100,12 +104,12 @@ impl Lookout {
                     let (observation, soonest, peek) = self.look(&order).await;
                     (hint_at, peek_at) = (soonest.map(from_now), peek.map(from_now));
                     let observation = Box::new(observation);
-                    Input::Pressure { ticket: order.ticket, observation }
+                    PodsInput::Pressure { ticket: order.ticket, observation }
                 }
-                () = self.watch.fired() => Input::MemoryLow,
+                () = self.watch.fired() => PodsInput::MemoryLow,
                 () = sleep_until(hint_at) => {
                     hint_at = None;
-                    Input::MemoryLow
+                    PodsInput::MemoryLow
                 }
                 () = sleep_until(peek_at) => match self.peek().await {
                     Ok(again) => {
@@ -114,7 +118,7 @@ impl Lookout {
                     }
                     Err(IsLow) => {
                         peek_at = None;
-                        Input::MemoryLow
+                        PodsInput::MemoryLow
                     }
                 },
             };
@@ -126,7 +130,10 @@ impl Lookout {
 
     /// The observation, when to look again if not by the clock, and when to peek at memory until
     /// then.
-    async fn look(&mut self, order: &Order) -> (Observation, Option<Duration>, Option<Duration>) {
+    async fn look(
+        &mut self,
+        order: &PressureLook,
+    ) -> (Observation, Option<Duration>, Option<Duration>) {
         let disks = self.runtime_disks().await;
         // The node is read last: a pod that ended while pods were read has made room for all of
         // them.
@@ -161,14 +168,14 @@ impl Lookout {
 
     /// The kernel's notices when a line is crossed, where it sends them; when to peek where it does
     /// not.
-    fn draw_lines(&mut self, reading: &node::Reading, seen: &Observation) -> Option<Duration> {
+    fn draw_lines(&mut self, reading: &node::NodeReading, seen: &Observation) -> Option<Duration> {
         let (mut peek, memories) = (None, [reading.memory, reading.pods_memory]);
         self.lines.clear();
         for (index, (signal, memory)) in MEMORY.into_iter().zip(memories).enumerate() {
             let counted = self.settings.counted(signal, seen);
             let Some((memory, counted)) = memory.zip(counted) else { continue };
             let left = counted.available;
-            let line = Line::of(&memory, left, self.settings.least(signal, &counted));
+            let line = MemoryThreshold::of(&memory, left, self.settings.least(signal, &counted));
             if let Err(error) = self.watch.arm(index, line.usage, line.tolerance) {
                 tracing::debug!(%error, "memory is looked at by the clock alone");
             }
@@ -214,7 +221,7 @@ impl Readers {
     }
 
     /// All there is; memory alone while a disk does not answer.
-    async fn everything(&self, disks: RuntimeDisks) -> node::Reading {
+    async fn everything(&self, disks: RuntimeDisks) -> node::NodeReading {
         let read = move |reader: &mut NodeReader| reader.read(&disks);
         let error = match self.read(&self.all, "pressure", read).await {
             Ok(reading) => return reading,
@@ -223,11 +230,11 @@ impl Readers {
         tracing::warn!(%error, "what the node's disks have left cannot be read");
         self.memory().await.unwrap_or_else(|error| {
             tracing::warn!(%error, "what memory the node has left cannot be read");
-            node::Reading { at: pintle_daemon::clock::now(), ..node::Reading::default() }
+            node::NodeReading { at: pintle_daemon::clock::now(), ..node::NodeReading::default() }
         })
     }
 
-    async fn memory(&self) -> Result<node::Reading, blocking::Blocked> {
+    async fn memory(&self) -> Result<node::NodeReading, blocking::Blocked> {
         self.read(&self.memory, "memory", NodeReader::read_memory).await
     }
 
@@ -235,11 +242,11 @@ impl Readers {
         &self,
         reader: &Arc<Mutex<NodeReader>>,
         part: &'static str,
-        what: impl FnOnce(&mut NodeReader) -> node::Reading + Send + 'static,
-    ) -> Result<node::Reading, blocking::Blocked> {
+        what: impl FnOnce(&mut NodeReader) -> node::NodeReading + Send + 'static,
+    ) -> Result<node::NodeReading, blocking::Blocked> {
         let reader = Arc::clone(reader);
         let read = move || what(&mut reader.lock().unwrap_or_else(PoisonError::into_inner));
-        blocking::run(Place::own(part).within(self.wait), read).await
+        blocking::run(JobPlace::own(part).within(self.wait), read).await
     }
 }
 
@@ -247,13 +254,13 @@ impl Readers {
 struct IsLow;
 
 /// The observation of a reading, without pods.
-fn observation(of: &node::Reading) -> Observation {
+fn observation(of: &node::NodeReading) -> Observation {
     let cache = MEMORY.into_iter().zip([of.memory, of.pods_memory]);
     let cache = cache.filter_map(|(signal, memory)| Some((signal, memory?.active_cache)));
     Observation {
         at: of.at,
         readings: readings(of),
-        layout: Layout { images_apart: of.images_apart, layers_apart: of.layers_apart },
+        layout: DiskLayout { images_apart: of.images_apart, layers_apart: of.layers_apart },
         stall: of.stall,
         cache: cache.collect(),
         pods: None,
@@ -262,10 +269,10 @@ fn observation(of: &node::Reading) -> Observation {
 
 /// The readings by signal.
 // k8s: pkg/kubelet/eviction/helpers.go makeSignalObservations
-fn readings(of: &node::Reading) -> BTreeMap<Signal, Reading> {
+fn readings(of: &node::NodeReading) -> BTreeMap<Signal, ResourceReading> {
     let at = of.at;
     let memory =
-        |memory: Option<Memory>| memory.map(|memory| (memory.available(), memory.capacity));
+        |memory: Option<CgroupMemory>| memory.map(|memory| (memory.available(), memory.capacity));
     let bytes = |fs: Option<pintle_agent_host::disk::FileSystem>| {
         fs.map(|fs| (fs.available_bytes, fs.capacity_bytes))
     };
@@ -286,7 +293,7 @@ fn readings(of: &node::Reading) -> BTreeMap<Signal, Reading> {
     ];
     let known = all.into_iter().filter_map(|(signal, found)| {
         let (available, capacity) = found?;
-        Some((signal, Reading { available, capacity, at }))
+        Some((signal, ResourceReading { available, capacity, at }))
     });
     known.collect()
 }
@@ -295,10 +302,10 @@ fn readings(of: &node::Reading) -> BTreeMap<Signal, Reading> {
 /// observed some times before its threshold is met, and again before it is used up.
 fn pace(
     settings: &Settings,
-    before: &BTreeMap<Signal, Reading>,
-    now: &BTreeMap<Signal, Reading>,
+    before: &BTreeMap<Signal, ResourceReading>,
+    now: &BTreeMap<Signal, ResourceReading>,
 ) -> Option<Duration> {
-    let pace_of = |(signal, now): (&Signal, &Reading)| {
+    let pace_of = |(signal, now): (&Signal, &ResourceReading)| {
         let before = before.get(signal)?;
         let gone = before.available.checked_sub(now.available).filter(|gone| *gone > 0)?;
         let above = now.available.checked_sub(settings.least(*signal, now));
@@ -329,15 +336,16 @@ async fn sleep_until(at: Option<tokio::time::Instant>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pintle_agent_core::eviction::threshold::{Level, Threshold};
+    use pintle_agent_core::eviction::threshold::{Threshold, ThresholdLevel};
     use pintle_agent_core::types::UnixNanos;
     use pintle_agent_host::disk::FileSystem;
     use pintle_api_types::quantity::Amount;
 
     const SECOND: i64 = 1_000_000_000;
 
-    fn memory(seconds: i64, available: u64) -> BTreeMap<Signal, Reading> {
-        let reading = Reading { available, capacity: 1000, at: UnixNanos(seconds * SECOND) };
+    fn memory(seconds: i64, available: u64) -> BTreeMap<Signal, ResourceReading> {
+        let reading =
+            ResourceReading { available, capacity: 1000, at: UnixNanos(seconds * SECOND) };
         BTreeMap::from([(Signal::MemoryAvailable, reading)])
     }
 
@@ -359,7 +367,7 @@ mod tests {
         assert_eq!(pace(&Settings::default(), &BTreeMap::new(), &memory(0, 1)), None);
         let least = Threshold {
             signal: Signal::MemoryAvailable,
-            level: Level::Amount(Amount::from_bytes(400)),
+            level: ThresholdLevel::Amount(Amount::from_bytes(400)),
             grace: Duration::ZERO,
             min_reclaim: None,
         };
@@ -390,13 +398,18 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_has_no_reading() {
-        assert!(readings(&node::Reading::default()).is_empty());
+        assert!(readings(&node::NodeReading::default()).is_empty());
         let fs = FileSystem { capacity_bytes: 9, available_bytes: 4, ..FileSystem::default() };
-        let read = node::Reading {
-            memory: Some(Memory { capacity: 100, working_set: 30, usage: 50, active_cache: 9 }),
+        let read = node::NodeReading {
+            memory: Some(CgroupMemory {
+                capacity: 100,
+                working_set: 30,
+                usage: 50,
+                active_cache: 9,
+            }),
             node_fs: Some(fs),
             pids: Some((10, 3)),
-            ..node::Reading::default()
+            ..node::NodeReading::default()
         };
         let found: Vec<_> =
             readings(&read).into_iter().map(|(s, r)| (s, r.available, r.capacity)).collect();

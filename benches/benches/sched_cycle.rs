@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use nix::time::{ClockId, clock_gettime};
-use pintle_sched_core::shared::Shared;
+use pintle_sched_core::shared::SharedCluster;
 use pintle_sched_core::{Cluster, Scratch, decide};
 use serde_json::json;
 
@@ -91,7 +91,7 @@ fn world(pods: usize) -> Cluster {
 
 /// Nanoseconds a pod: compile and read, decide, reserve and publish, confirm.
 fn stages(cluster: Cluster, kind: Kind) -> [f64; 4] {
-    let shared = Shared::new(cluster);
+    let shared = SharedCluster::new(cluster);
     let mut best = [f64::INFINITY; 4];
     let mut scratch = Scratch::default();
     for batch in 0..BATCHES {

@@ -21,7 +21,7 @@ use criterion::{Criterion, criterion_group};
 use nix::time::{ClockId, clock_gettime};
 use pintle_sched_core::program::Program;
 use pintle_sched_core::repeat::Repeat;
-use pintle_sched_core::shared::Shared;
+use pintle_sched_core::shared::SharedCluster;
 use pintle_sched_core::simd::{self, ScoreRequest, twin};
 use pintle_sched_core::snapshot::Cluster;
 use pintle_sched_core::snapshot::objects::PodSpec;
@@ -209,7 +209,7 @@ fn scan(cluster: &Cluster) -> u64 {
 
 fn against_the_slow_reference() {
     let (nodes, pods, services) = cluster::objects(300, 600);
-    let world = reference::World { nodes, pods, namespaces: Vec::new(), services };
+    let world = reference::ClusterObjects { nodes, pods, namespaces: Vec::new(), services };
     let mut cluster = cluster::cluster(300, 600);
     let pods: Vec<_> = (0..16).map(|at| cluster::pod(1_000_000 + at, true)).collect();
     let programs: Vec<_> = pods.iter().map(|p| cluster.compile(p).expect("pod")).collect();
@@ -327,7 +327,7 @@ struct Reserved {
 
 /// One decider's share of the work.
 fn decider(
-    shared: &Shared,
+    shared: &SharedCluster,
     work: &[(Arc<Program>, Arc<PodSpec>)],
     (mine, deciders): (usize, usize),
 ) -> Reserved {
@@ -361,7 +361,7 @@ fn reserved(deciders: usize) -> Reserved {
         (program, Arc::new(cluster.read_pod(p).expect("pod")))
     };
     let work: Vec<_> = pods.iter().map(&mut read).collect();
-    let shared = Shared::new(cluster);
+    let shared = SharedCluster::new(cluster);
     let start = Instant::now();
     let found: Vec<Reserved> = std::thread::scope(|scope| {
         let (shared, work) = (&shared, &work);

@@ -12,14 +12,14 @@ use crate::process::{ManagerMetrics, QueueMetrics, SampleMetrics};
 const EVERY: Duration = Duration::from_millis(500);
 
 /// The counts of all controllers, as metrics.
-pub(crate) struct Counts {
+pub(crate) struct ControllerCounts {
     queues: QueueMetrics,
     samples: SampleMetrics,
     updated: Instant,
     is_current: bool,
 }
 
-impl Counts {
+impl ControllerCounts {
     pub(crate) fn register(metrics: &ManagerMetrics) -> Self {
         Self {
             queues: QueueMetrics::register(metrics),

@@ -12,15 +12,15 @@ use std::rc::Rc;
 
 use pintle_controllers_core::frame::{Frame, MANAGER, NamedStats, Now};
 use pintle_controllers_core::names::Controller;
-use pintle_controllers_loops::explain::{Subject, related};
-use pintle_daemon::serve::answer::Answer;
+use pintle_controllers_loops::explain::{ExplainedKind, related};
+use pintle_daemon::serve::answer::HttpAnswer;
 use pintle_daemon::serve::query::Query;
 use serde_json::json;
 
 use crate::discovery::DiscoveryHandle;
-use crate::dispatch::Identity;
+use crate::dispatch::ControllerClients;
 use crate::explain::{ExplainError, Investigation, investigate};
-use crate::process::Question;
+use crate::process::DecisionQuery;
 
 const CONTROLLERS: &str = "/debug/controllers/";
 const EXPLAIN: &str = "/pintle/explain";
@@ -29,7 +29,7 @@ const COLLECTOR: &str = "garbage-collector-controller";
 /// Dependencies of the reads for explain.
 pub(crate) struct Explainer {
     /// For the reads of syncs, by controller.
-    pub(crate) identities: BTreeMap<&'static str, Rc<Identity>>,
+    pub(crate) identities: BTreeMap<&'static str, Rc<ControllerClients>>,
     /// For all other reads.
     pub(crate) client: kube::Client,
     /// The kinds that a namespace may contain.
@@ -37,7 +37,7 @@ pub(crate) struct Explainer {
 }
 
 /// Answers a question. Must be called on a `LocalSet`.
-pub(crate) fn answer(frame: &mut Frame, question: Question, explainer: &Explainer, now: Now) {
+pub(crate) fn answer(frame: &mut Frame, question: DecisionQuery, explainer: &Explainer, now: Now) {
     if question.path != EXPLAIN {
         let page = page(frame, &question, now);
         // The client may have disconnected.
@@ -47,7 +47,7 @@ pub(crate) fn answer(frame: &mut Frame, question: Question, explainer: &Explaine
     let asked = match asked(frame, &Query::parse(&question.query), now) {
         Ok(asked) => asked,
         Err(mistake) => {
-            let _ = question.answer.send(Answer::text(400, mistake + "\n"));
+            let _ = question.answer.send(HttpAnswer::text(400, mistake + "\n"));
             return;
         }
     };
@@ -59,10 +59,12 @@ pub(crate) fn answer(frame: &mut Frame, question: Question, explainer: &Explaine
             identity.map_or_else(|| client.clone(), |identity| identity.client.clone())
         };
         let page = match investigate(asked, &client, client_of, &discovery).await {
-            Ok(found) if question.wants_json => Answer::json(&found),
-            Ok(found) => Answer::text(200, found.to_string()),
-            Err(error @ ExplainError::NotFound { .. }) => Answer::text(404, format!("{error}\n")),
-            Err(error) => Answer::text(502, format!("{error}\n")),
+            Ok(found) if question.wants_json => HttpAnswer::json(&found),
+            Ok(found) => HttpAnswer::text(200, found.to_string()),
+            Err(error @ ExplainError::NotFound { .. }) => {
+                HttpAnswer::text(404, format!("{error}\n"))
+            }
+            Err(error) => HttpAnswer::text(502, format!("{error}\n")),
         };
         let _ = question.answer.send(page);
     });
@@ -73,7 +75,7 @@ fn asked(frame: &mut Frame, query: &Query, now: Now) -> Result<Investigation, St
     let (Some(kind), Some(name)) = (query.first("kind"), query.first("name")) else {
         return Err("which object? ask for ?kind=KIND&namespace=NAMESPACE&name=NAME".to_owned());
     };
-    let subject = Subject::find(kind).map_err(|error| error.to_string())?;
+    let subject = ExplainedKind::find(kind).map_err(|error| error.to_string())?;
     let key = subject.key(query.first("namespace").unwrap_or("default"), name);
     let keys = related(subject, &key, frame.tables());
     let states = keys.iter().filter_map(|(name, key)| frame.key_state(name, key, now));
@@ -86,27 +88,29 @@ fn asked(frame: &mut Frame, query: &Query, now: Now) -> Result<Investigation, St
     Ok(Investigation { subject, key, states, lease: None, collector_queue })
 }
 
-fn page(frame: &Frame, question: &Question, now: Now) -> Answer {
-    let Some(rest) = question.path.strip_prefix(CONTROLLERS) else { return Answer::not_found() };
+fn page(frame: &Frame, question: &DecisionQuery, now: Now) -> HttpAnswer {
+    let Some(rest) = question.path.strip_prefix(CONTROLLERS) else {
+        return HttpAnswer::not_found();
+    };
     let query = Query::parse(&question.query);
     let (name, page) = rest.split_once('/').unwrap_or((rest, ""));
     let running = Controller::find(name).filter(|one| frame.names().any(|name| name == one.name));
     let Some(controller) = running else {
         let running: Vec<_> = frame.names().collect();
         let text = format!("no controller {name:?} runs here; these do: {}\n", running.join(", "));
-        return Answer::text(404, text);
+        return HttpAnswer::text(404, text);
     };
     if !page.is_empty() {
         let uids: Vec<_> = query.all("uid").collect();
         let found = frame.debug_page(controller.name, page, &uids);
-        return found.map_or_else(Answer::not_found, |text| Answer::text(200, text));
+        return found.map_or_else(HttpAnswer::not_found, |text| HttpAnswer::text(200, text));
     }
     counts(frame, controller.name, question.wants_json, now)
 }
 
-fn counts(frame: &Frame, name: &str, wants_json: bool, now: Now) -> Answer {
+fn counts(frame: &Frame, name: &str, wants_json: bool, now: Now) -> HttpAnswer {
     let found = frame.stats(now).into_iter().find(|one| one.name == name);
-    let Some(NamedStats { stats, .. }) = found else { return Answer::not_found() };
+    let Some(NamedStats { stats, .. }) = found else { return HttpAnswer::not_found() };
     let queue = stats.queue;
     let json = json!({
         "controller": name,
@@ -130,8 +134,8 @@ fn counts(frame: &Frame, name: &str, wants_json: bool, now: Now) -> Answer {
     shown(wants_json, json, text)
 }
 
-fn shown(wants_json: bool, json: serde_json::Value, text: String) -> Answer {
-    if wants_json { Answer::json(&json) } else { Answer::text(200, text) }
+fn shown(wants_json: bool, json: serde_json::Value, text: String) -> HttpAnswer {
+    if wants_json { HttpAnswer::json(&json) } else { HttpAnswer::text(200, text) }
 }
 
 #[cfg(test)]
@@ -159,7 +163,7 @@ mod tests {
     fn ask(frame: &Frame, path: &str, query: &str, wants_json: bool, now: Now) -> (u16, String) {
         let (answer, _) = oneshot::channel();
         let (path, query) = (path.to_owned(), query.to_owned());
-        let page = page(frame, &Question { path, query, wants_json, answer }, now);
+        let page = page(frame, &DecisionQuery { path, query, wants_json, answer }, now);
         (page.status, String::from_utf8_lossy(&page.body).into_owned())
     }
 

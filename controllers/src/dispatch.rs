@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use pintle_api::events::{Happened, Recorder};
 use pintle_api_types::request::{Answer, ApiError};
-use pintle_controllers_core::frame::{Event, EventLevel, Order, Ticket};
+use pintle_controllers_core::frame::{EventLevel, FrameEffect, ObjectEvent, Ticket};
 use pintle_daemon::tasks;
 use tokio::sync::mpsc;
 
@@ -29,7 +29,7 @@ pub(crate) struct Answered {
 }
 
 /// The clients of one controller.
-pub(crate) struct Identity {
+pub(crate) struct ControllerClients {
     /// For its requests.
     pub(crate) client: kube::Client,
     /// For its events.
@@ -38,7 +38,7 @@ pub(crate) struct Identity {
 
 /// Carries out orders.
 pub(crate) struct Dispatcher {
-    identities: BTreeMap<&'static str, Rc<Identity>>,
+    identities: BTreeMap<&'static str, Rc<ControllerClients>>,
     answers: mpsc::UnboundedSender<Answered>,
     /// Tickets without answers.
     under_way: usize,
@@ -49,7 +49,7 @@ pub(crate) struct Dispatcher {
 impl Dispatcher {
     /// One that sends under these identities, by controller.
     pub(crate) fn new(
-        identities: BTreeMap<&'static str, Rc<Identity>>,
+        identities: BTreeMap<&'static str, Rc<ControllerClients>>,
         answers: mpsc::UnboundedSender<Answered>,
     ) -> Self {
         Self { identities, answers, under_way: 0, failures: HashMap::new() }
@@ -69,9 +69,9 @@ impl Dispatcher {
     ///
     /// # Panics
     /// When the controller has no identity.
-    pub(crate) fn carry_out(&mut self, order: Order) {
+    pub(crate) fn carry_out(&mut self, order: FrameEffect) {
         match order {
-            Order::Send { ticket, controller, requests } => {
+            FrameEffect::Send { ticket, controller, requests } => {
                 self.under_way += 1;
                 let identity = Rc::clone(self.identity(controller));
                 let answers = self.answers.clone();
@@ -89,13 +89,13 @@ impl Dispatcher {
                     let _ = answers.send(Answered { ticket, answers: all.collect() });
                 });
             }
-            Order::Emit { controller, event } => {
+            FrameEffect::Emit { controller, event } => {
                 self.identity(controller).recorder.put(happened(event));
             }
             // Only controllers in shadow report decisions; these are compared before they come
             // here.
-            Order::Decided { .. } => {}
-            Order::Failed { controller, key, message, is_quiet } => {
+            FrameEffect::Decided { .. } => {}
+            FrameEffect::Failed { controller, key, message, is_quiet } => {
                 let is_known = self.is_known_failure(controller, &key, &message);
                 if is_quiet || is_known {
                     tracing::debug!(controller, key, "sync failed, trying again: {message}");
@@ -115,12 +115,12 @@ impl Dispatcher {
         last.is_some_and(|last| last == message)
     }
 
-    fn identity(&self, controller: &str) -> &Rc<Identity> {
+    fn identity(&self, controller: &str) -> &Rc<ControllerClients> {
         self.identities.get(controller).expect("each controller has an identity")
     }
 }
 
-fn happened(event: Event) -> Happened {
+fn happened(event: ObjectEvent) -> Happened {
     let about = event.about;
     let some = |text: String| Some(text).filter(|text| !text.is_empty());
     Happened {
@@ -134,8 +134,8 @@ fn happened(event: Event) -> Happened {
             field_path: None,
         },
         kind: match event.level {
-            EventLevel::Normal => pintle_api::events::Kind::Normal,
-            EventLevel::Warning => pintle_api::events::Kind::Warning,
+            EventLevel::Normal => pintle_api::events::EventKind::Normal,
+            EventLevel::Warning => pintle_api::events::EventKind::Warning,
         },
         reason: event.reason.to_owned(),
         message: event.message,

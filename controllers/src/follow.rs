@@ -28,12 +28,12 @@ pub(crate) type Following = Pin<Box<dyn Future<Output = ()>>>;
 
 /// An object's text, and what the informer reads of it. The rest is decoded by the kind, which is
 /// known at run time only: one informer's code serves all kinds.
-struct Text {
+struct ObjectText {
     text: Box<RawValue>,
     metadata: PrunedMeta,
 }
 
-impl<'de> Deserialize<'de> for Text {
+impl<'de> Deserialize<'de> for ObjectText {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = Box::<RawValue>::deserialize(from)?;
         let metadata = find_field(text.get(), "metadata").map_err(D::Error::custom)?;
@@ -43,13 +43,13 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
-impl PartialEq for Text {
+impl PartialEq for ObjectText {
     fn eq(&self, other: &Self) -> bool {
         self.metadata == other.metadata
     }
 }
 
-pintle_api_types::pruned_object!(Text);
+pintle_api_types::pruned_object!(ObjectText);
 
 /// Groups and plurals of the kinds whose objects define other kinds.
 const DEFINING: [(&str, &str); 2] = [
@@ -59,7 +59,7 @@ const DEFINING: [(&str, &str); 2] = [
 
 /// The list and watch of a kind.
 #[derive(Clone, Debug)]
-pub(crate) struct Source {
+pub(crate) struct KindSource {
     /// The kind.
     pub(crate) kind: Kind,
     /// Only metadata is wanted.
@@ -72,7 +72,7 @@ pub(crate) struct Source {
 /// when a namespace is deleted.
 pub(crate) fn follow_kind(
     client: kube::Client,
-    source: &Source,
+    source: &KindSource,
     events: &mpsc::Sender<WatchEvent>,
     discovery: &DiscoveryHandle,
 ) -> Following {
@@ -84,7 +84,7 @@ pub(crate) fn follow_kind(
     let is_defining = DEFINING.contains(&(kind.group, kind.plural));
     let (events, discovery) = (events.clone(), discovery.clone());
     let sink = Sink { kind, only_metadata, events, kept: Vec::new(), is_defining, discovery };
-    Box::pin(follow::<Text, _>(client, spec, sink))
+    Box::pin(follow::<ObjectText, _>(client, spec, sink))
 }
 
 /// Passes on what a watch reports.
@@ -100,7 +100,7 @@ struct Sink {
 }
 
 impl Sink {
-    fn decode(&self, text: &Text) -> Option<Decoded> {
+    fn decode(&self, text: &ObjectText) -> Option<Decoded> {
         let decoded = match self.only_metadata {
             true => Decoded::only_metadata(self.kind, text.text.get()),
             false => Decoded::typed(self.kind, text.text.get()),
@@ -153,13 +153,13 @@ impl Sink {
     }
 }
 
-impl ObjectSink<Text> for Sink {
+impl ObjectSink<ObjectText> for Sink {
     fn begin(&mut self) {
         self.kept.clear();
         self.offer(WatchEvent::ListBegun(self.kind));
     }
 
-    fn listed(&mut self, text: Text) {
+    fn listed(&mut self, text: ObjectText) {
         let key = key_of(&text);
         let event = self.decode(&text).map(WatchEvent::Listed);
         self.offer(event.unwrap_or(WatchEvent::Unreadable(self.kind, Some(key))));
@@ -183,14 +183,14 @@ impl ObjectSink<Text> for Sink {
         }
     }
 
-    async fn applied(&mut self, text: Text) {
+    async fn applied(&mut self, text: ObjectText) {
         // What cannot be decoded stays what it was.
         if let Some(object) = self.decode(&text) {
             self.send(WatchEvent::Set(object)).await;
         }
     }
 
-    async fn deleted(&mut self, text: Text) {
+    async fn deleted(&mut self, text: ObjectText) {
         let gone = WatchEvent::DeletedUnreadable(self.kind, key_of(&text));
         let event = self.decode(&text).map_or(gone, WatchEvent::Deleted);
         self.send(event).await;

@@ -11,18 +11,18 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use pintle_api_types::symbol::Symbol;
-use pintle_controllers_core::frame::{Frame, MANAGER, Now, Order};
+use pintle_controllers_core::frame::{Frame, FrameEffect, MANAGER, Now};
 use pintle_controllers_core::names::Controller;
 use pintle_controllers_core::tables::{DiscoveredKind, Discovery, WatchEvent};
 use pintle_controllers_loops::shadow::{HELD_BACK, ShadowFirst};
 use tokio::sync::mpsc;
 use tokio::time::sleep_until;
 
-use crate::counts::Counts;
+use crate::counts::ControllerCounts;
 use crate::debug::{self, Explainer};
-use crate::dispatch::{Answered, Dispatcher, Identity};
+use crate::dispatch::{Answered, ControllerClients, Dispatcher};
 use crate::follow::EVENTS_MAX;
-use crate::process::{Context, WritesUnderWay};
+use crate::process::{ControllerContext, WritesUnderWay};
 use crate::shadow;
 use crate::watches::Watches;
 
@@ -37,7 +37,7 @@ pub(crate) const COUNT_EVERY: Duration = Duration::from_secs(1);
 const NO_LIMIT: pintle_api::Rate = pintle_api::Rate { per_second: 0.0, burst: 1 };
 
 /// Runs the controllers until they have to stop. Must be called on a `LocalSet`.
-pub(crate) async fn run(mut frame: Frame, mut context: Context) -> WritesUnderWay {
+pub(crate) async fn run(mut frame: Frame, mut context: ControllerContext) -> WritesUnderWay {
     let (told, mut events) = mpsc::channel(EVENTS_MAX);
     let (answer, mut answers) = mpsc::unbounded_channel();
     // Watches wait for no turn.
@@ -52,7 +52,7 @@ pub(crate) async fn run(mut frame: Frame, mut context: Context) -> WritesUnderWa
     watches.follow_discovered(&frame, &discovered);
     let mut first = ShadowFirst::begin(&mut frame, context.options.shadow_first, now());
     let mut start = Startup::default();
-    let mut counts = Counts::register(&context.metrics);
+    let mut counts = ControllerCounts::register(&context.metrics);
     loop {
         let held = first.as_ref().and_then(ShadowFirst::due);
         let due = frame.next_due().into_iter().chain(counts.next_due()).chain(held).min();
@@ -130,7 +130,10 @@ impl Startup {
     }
 }
 
-fn explainer(identities: &BTreeMap<&'static str, Rc<Identity>>, context: &Context) -> Explainer {
+fn explainer(
+    identities: &BTreeMap<&'static str, Rc<ControllerClients>>,
+    context: &ControllerContext,
+) -> Explainer {
     Explainer {
         identities: identities.clone(),
         client: context.clients.root("explain").urgent(),
@@ -151,7 +154,7 @@ fn drop_kinds(watches: &mut Watches, frame: &mut Frame, first: &mut Option<Shado
     }
 }
 
-fn turn(frame: &mut Frame, first: &mut Option<ShadowFirst>) -> Vec<Order> {
+fn turn(frame: &mut Frame, first: &mut Option<ShadowFirst>) -> Vec<FrameEffect> {
     match first {
         Some(first) => first.turn(frame, now()),
         None => frame.turn(now()),
@@ -191,7 +194,10 @@ pub(crate) fn now() -> Now {
 }
 
 /// The client and event recorder of each controller; its events share the limit of its requests.
-fn identities(frame: &Frame, context: &Context) -> BTreeMap<&'static str, Rc<Identity>> {
+fn identities(
+    frame: &Frame,
+    context: &ControllerContext,
+) -> BTreeMap<&'static str, Rc<ControllerClients>> {
     let identity = |name: &'static str| {
         let names = Controller::find(name).expect("each controller has names");
         // Namespaces take turns in it.
@@ -202,11 +208,11 @@ fn identities(frame: &Frame, context: &Context) -> BTreeMap<&'static str, Rc<Ide
         tokio::task::spawn_local(sink.run());
         context.health.mark_healthy(name);
         context.metrics.set_running(name, true);
-        (name, Rc::new(Identity { client, recorder }))
+        (name, Rc::new(ControllerClients { client, recorder }))
     };
     let client = context.clients.root("").urgent();
     let (recorder, _) = pintle_api::events::recorder(client.clone(), "", "", NO_LIMIT);
-    let manager = (MANAGER, Rc::new(Identity { client, recorder }));
+    let manager = (MANAGER, Rc::new(ControllerClients { client, recorder }));
     frame.names().map(identity).chain([manager]).collect()
 }
 

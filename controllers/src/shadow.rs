@@ -11,13 +11,13 @@ use futures_util::future::join_all;
 use pintle_api_types::request::Answer;
 use pintle_controllers_core::frame::{Frame, Ticket};
 use pintle_controllers_core::tables::WatchEvent;
-use pintle_controllers_loops::shadow::{Difference, LiveReads, Report, Shadow};
-use pintle_daemon::serve::answer::Answer as Page;
+use pintle_controllers_loops::shadow::{LiveReads, Shadow, ShadowReport, WriteDifference};
+use pintle_daemon::serve::answer::HttpAnswer as Page;
 use tokio::sync::mpsc;
 
 use crate::debug::{self, Explainer};
 use crate::follow::EVENTS_MAX;
-use crate::process::{Context, Question, ShadowMetrics, WritesUnderWay};
+use crate::process::{ControllerContext, DecisionQuery, ShadowMetrics, WritesUnderWay};
 use crate::run::{COUNT_EVERY, discovered, now, wait_for};
 use crate::watches::Watches;
 
@@ -27,7 +27,7 @@ const PAGE: &str = "/pintle/shadow";
 type Answered = (Ticket, Vec<Answer>);
 
 /// Runs a frame in shadow until it has to stop. Must be called on a `LocalSet`.
-pub(crate) async fn run(frame: Frame, mut context: Context) -> WritesUnderWay {
+pub(crate) async fn run(frame: Frame, mut context: ControllerContext) -> WritesUnderWay {
     let (told, mut events) = mpsc::channel(EVENTS_MAX);
     let (answer, mut answers) = mpsc::unbounded_channel::<Answered>();
     // Watches wait for no turn.
@@ -100,7 +100,7 @@ fn send(client: &kube::Client, reads: LiveReads, answer: &mpsc::UnboundedSender<
     });
 }
 
-fn answer_question(shadow: &mut Shadow, question: Question, explainer: &Explainer) {
+fn answer_question(shadow: &mut Shadow, question: DecisionQuery, explainer: &Explainer) {
     if question.path != PAGE {
         return debug::answer(shadow.frame(), question, explainer, now());
     }
@@ -109,11 +109,11 @@ fn answer_question(shadow: &mut Shadow, question: Question, explainer: &Explaine
     let _ = question.answer.send(page);
 }
 
-fn page(report: &Report, wants_json: bool) -> Page {
+fn page(report: &ShadowReport, wants_json: bool) -> Page {
     if wants_json { Page::json(report) } else { Page::text(200, report.to_string()) }
 }
 
 /// Logs differences.
-pub(crate) fn log(differences: Vec<Difference>) {
+pub(crate) fn log(differences: Vec<WriteDifference>) {
     differences.iter().for_each(|found| tracing::warn!("differs: {found}"));
 }

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::discovery::DiscoveryHandle;
-use crate::follow::{Source, follow_kind};
+use crate::follow::{KindSource, follow_kind};
 
 /// How long the deletions of objects of an undiscovered kind may arrive: the period in which
 /// upstream's collector notices that the kind is gone.
@@ -54,7 +54,7 @@ impl Watches {
 
     pub(crate) fn follow(&mut self, kinds: &[Kind], only_metadata: bool) {
         for kind in kinds {
-            let source = Source { kind: *kind, only_metadata, fields: kind.fields };
+            let source = KindSource { kind: *kind, only_metadata, fields: kind.fields };
             let watch = follow_kind(self.client.clone(), &source, &self.told, &self.discovery);
             let watch = tokio::task::spawn_local(watch);
             let of = if only_metadata { &mut self.metadata } else { &mut self.typed };

@@ -8,16 +8,16 @@
 //! carries one, else `namespace/pod`, `namespace/pod/container`, or an image. It is for `explain`
 //! and errors, never for decisions.
 
-use crate::{Client, Error, Replies, deadlines::Class, v1::*};
+use crate::{Client, Error, Replies, deadlines::DeadlineClass, v1::*};
 
 /// A request with one reply.
-pub trait Call: prost::Message + Default + 'static {
+pub trait CriCall: prost::Message + Default + 'static {
     /// The call of this request.
     const METHOD: Method;
     /// The runtime's reply.
     type Reply: prost::Message + Default + 'static;
     /// The class of the call.
-    fn class(&self) -> Class;
+    fn class(&self) -> DeadlineClass;
     /// The subject of the call.
     fn subject(&self) -> String;
 }
@@ -74,10 +74,10 @@ macro_rules! calls {
             }
         }
 
-        $(impl Call for $request {
+        $(impl CriCall for $request {
             const METHOD: Method = Method::$method;
             type Reply = $reply;
-            fn class(&self) -> Class {
+            fn class(&self) -> DeadlineClass {
                 let $r = self;
                 let _ = $r;
                 $class
@@ -110,101 +110,101 @@ macro_rules! calls {
 calls! {
     unary {
         version RuntimeService Version(VersionRequest) -> VersionResponse
-            = Class::Read, |r| String::new();
+            = DeadlineClass::Read, |r| String::new();
         status RuntimeService Status(StatusRequest) -> StatusResponse
-            = Class::Read, |r| String::new();
+            = DeadlineClass::Read, |r| String::new();
         runtime_config RuntimeService RuntimeConfig(RuntimeConfigRequest) -> RuntimeConfigResponse
-            = Class::Read, |r| String::new();
+            = DeadlineClass::Read, |r| String::new();
         update_runtime_config RuntimeService
             UpdateRuntimeConfig(UpdateRuntimeConfigRequest) -> UpdateRuntimeConfigResponse
-            = Class::Change, |r| String::new();
+            = DeadlineClass::Change, |r| String::new();
 
         run_pod_sandbox RuntimeService RunPodSandbox(RunPodSandboxRequest) -> RunPodSandboxResponse
-            = Class::Sandbox, |r| pod(r.config.as_ref());
+            = DeadlineClass::Sandbox, |r| pod(r.config.as_ref());
         stop_pod_sandbox RuntimeService
             StopPodSandbox(StopPodSandboxRequest) -> StopPodSandboxResponse
-            = Class::Change, |r| r.pod_sandbox_id.clone();
+            = DeadlineClass::Change, |r| r.pod_sandbox_id.clone();
         remove_pod_sandbox RuntimeService
             RemovePodSandbox(RemovePodSandboxRequest) -> RemovePodSandboxResponse
-            = Class::Change, |r| r.pod_sandbox_id.clone();
+            = DeadlineClass::Change, |r| r.pod_sandbox_id.clone();
         pod_sandbox_status RuntimeService
             PodSandboxStatus(PodSandboxStatusRequest) -> PodSandboxStatusResponse
-            = Class::Read, |r| r.pod_sandbox_id.clone();
+            = DeadlineClass::Read, |r| r.pod_sandbox_id.clone();
         list_pod_sandbox RuntimeService
             ListPodSandbox(ListPodSandboxRequest) -> ListPodSandboxResponse
-            = Class::Read, |r| r.filter.as_ref().map(|f| f.id.clone()).unwrap_or_default();
+            = DeadlineClass::Read, |r| r.filter.as_ref().map(|f| f.id.clone()).unwrap_or_default();
         update_pod_sandbox_resources RuntimeService
             UpdatePodSandboxResources(UpdatePodSandboxResourcesRequest)
             -> UpdatePodSandboxResourcesResponse
-            = Class::Change, |r| r.pod_sandbox_id.clone();
+            = DeadlineClass::Change, |r| r.pod_sandbox_id.clone();
 
         create_container RuntimeService
             CreateContainer(CreateContainerRequest) -> CreateContainerResponse
-            = Class::Change, |r| container(r);
+            = DeadlineClass::Change, |r| container(r);
         start_container RuntimeService
             StartContainer(StartContainerRequest) -> StartContainerResponse
-            = Class::Change, |r| r.container_id.clone();
+            = DeadlineClass::Change, |r| r.container_id.clone();
         stop_container RuntimeService StopContainer(StopContainerRequest) -> StopContainerResponse
-            = Class::Stop(r.timeout), |r| r.container_id.clone();
+            = DeadlineClass::Stop(r.timeout), |r| r.container_id.clone();
         remove_container RuntimeService
             RemoveContainer(RemoveContainerRequest) -> RemoveContainerResponse
-            = Class::Change, |r| r.container_id.clone();
+            = DeadlineClass::Change, |r| r.container_id.clone();
         list_containers RuntimeService
             ListContainers(ListContainersRequest) -> ListContainersResponse
-            = Class::Read, |r| r.filter.as_ref().map(|f| f.id.clone()).unwrap_or_default();
+            = DeadlineClass::Read, |r| r.filter.as_ref().map(|f| f.id.clone()).unwrap_or_default();
         container_status RuntimeService
             ContainerStatus(ContainerStatusRequest) -> ContainerStatusResponse
-            = Class::Read, |r| r.container_id.clone();
+            = DeadlineClass::Read, |r| r.container_id.clone();
         update_container_resources RuntimeService
             UpdateContainerResources(UpdateContainerResourcesRequest)
             -> UpdateContainerResourcesResponse
-            = Class::Change, |r| r.container_id.clone();
+            = DeadlineClass::Change, |r| r.container_id.clone();
         reopen_container_log RuntimeService
             ReopenContainerLog(ReopenContainerLogRequest) -> ReopenContainerLogResponse
-            = Class::Change, |r| r.container_id.clone();
+            = DeadlineClass::Change, |r| r.container_id.clone();
         checkpoint_container RuntimeService
             CheckpointContainer(CheckpointContainerRequest) -> CheckpointContainerResponse
-            = Class::Checkpoint(r.timeout), |r| r.container_id.clone();
+            = DeadlineClass::Checkpoint(r.timeout), |r| r.container_id.clone();
 
         exec_sync RuntimeService ExecSync(ExecSyncRequest) -> ExecSyncResponse
-            = Class::Exec(r.timeout), |r| r.container_id.clone();
+            = DeadlineClass::Exec(r.timeout), |r| r.container_id.clone();
         exec RuntimeService Exec(ExecRequest) -> ExecResponse
-            = Class::Change, |r| r.container_id.clone();
+            = DeadlineClass::Change, |r| r.container_id.clone();
         attach RuntimeService Attach(AttachRequest) -> AttachResponse
-            = Class::Change, |r| r.container_id.clone();
+            = DeadlineClass::Change, |r| r.container_id.clone();
         port_forward RuntimeService PortForward(PortForwardRequest) -> PortForwardResponse
-            = Class::Change, |r| r.pod_sandbox_id.clone();
+            = DeadlineClass::Change, |r| r.pod_sandbox_id.clone();
 
         container_stats RuntimeService
             ContainerStats(ContainerStatsRequest) -> ContainerStatsResponse
-            = Class::Stats, |r| r.container_id.clone();
+            = DeadlineClass::Stats, |r| r.container_id.clone();
         list_container_stats RuntimeService
             ListContainerStats(ListContainerStatsRequest) -> ListContainerStatsResponse
-            = Class::Stats, |r| r.filter.as_ref().map(|f| f.id.clone()).unwrap_or_default();
+            = DeadlineClass::Stats, |r| r.filter.as_ref().map(|f| f.id.clone()).unwrap_or_default();
         pod_sandbox_stats RuntimeService
             PodSandboxStats(PodSandboxStatsRequest) -> PodSandboxStatsResponse
-            = Class::Stats, |r| r.pod_sandbox_id.clone();
+            = DeadlineClass::Stats, |r| r.pod_sandbox_id.clone();
         list_pod_sandbox_stats RuntimeService
             ListPodSandboxStats(ListPodSandboxStatsRequest) -> ListPodSandboxStatsResponse
-            = Class::Stats, |r| r.filter.as_ref().map(|f| f.id.clone()).unwrap_or_default();
+            = DeadlineClass::Stats, |r| r.filter.as_ref().map(|f| f.id.clone()).unwrap_or_default();
         list_metric_descriptors RuntimeService
             ListMetricDescriptors(ListMetricDescriptorsRequest) -> ListMetricDescriptorsResponse
-            = Class::Stats, |r| String::new();
+            = DeadlineClass::Stats, |r| String::new();
         list_pod_sandbox_metrics RuntimeService
             ListPodSandboxMetrics(ListPodSandboxMetricsRequest) -> ListPodSandboxMetricsResponse
-            = Class::Stats, |r| String::new();
+            = DeadlineClass::Stats, |r| String::new();
 
         list_images ImageService ListImages(ListImagesRequest) -> ListImagesResponse
-            = Class::Read, |r| r.filter.as_ref().map(|f| image(f.image.as_ref()))
+            = DeadlineClass::Read, |r| r.filter.as_ref().map(|f| image(f.image.as_ref()))
                 .unwrap_or_default();
         image_status ImageService ImageStatus(ImageStatusRequest) -> ImageStatusResponse
-            = Class::Read, |r| image(r.image.as_ref());
+            = DeadlineClass::Read, |r| image(r.image.as_ref());
         pull_image ImageService PullImage(PullImageRequest) -> PullImageResponse
-            = Class::Pull, |r| image(r.image.as_ref());
+            = DeadlineClass::Pull, |r| image(r.image.as_ref());
         remove_image ImageService RemoveImage(RemoveImageRequest) -> RemoveImageResponse
-            = Class::Change, |r| image(r.image.as_ref());
+            = DeadlineClass::Change, |r| image(r.image.as_ref());
         image_fs_info ImageService ImageFsInfo(ImageFsInfoRequest) -> ImageFsInfoResponse
-            = Class::Stats, |r| String::new();
+            = DeadlineClass::Stats, |r| String::new();
     }
     stream {
         get_container_events RuntimeService
@@ -276,7 +276,7 @@ mod tests {
         };
         assert_eq!(create.subject(), "shop/web/main");
         let stop = StopContainerRequest { container_id: "c1".into(), timeout: 30 };
-        assert_eq!((stop.subject(), stop.class()), ("c1".into(), Class::Stop(30)));
+        assert_eq!((stop.subject(), stop.class()), ("c1".into(), DeadlineClass::Stop(30)));
         assert_eq!(PullImageRequest::default().subject(), "");
     }
 

@@ -26,10 +26,10 @@ use tonic::{
 use tonic_prost::ProstCodec;
 
 use crate::{
-    Call, Code, Deadlines, Error, InFlight, MESSAGE_BYTES_MAX, Method, Observer, StreamCall,
+    Code, CriCall, Deadlines, Error, InFlight, MESSAGE_BYTES_MAX, Method, Observer, StreamCall,
     error::Origin,
     in_flight::{Calls, Ticket},
-    transport::{Endpoint, EndpointError, Link},
+    transport::{EndpointError, Link, SocketEndpoint},
     v1,
 };
 
@@ -46,7 +46,7 @@ impl Client {
     /// A client of the runtime at `endpoint` (`unix:///path`). Connects with the first call.
     /// Must be called inside a tokio runtime, which then drives the connection.
     pub fn connect(endpoint: &str, deadlines: Deadlines) -> Result<Self, EndpointError> {
-        let link = Link::new(Endpoint::parse(endpoint)?);
+        let link = Link::new(SocketEndpoint::parse(endpoint)?);
         let (channel, calls) = (link.channel(), Calls::default());
         Ok(Self { channel, link, deadlines: Arc::new(deadlines), calls })
     }
@@ -63,13 +63,13 @@ impl Client {
     }
 
     /// Makes a call within the deadline of its class.
-    pub async fn call<R: Call>(&self, request: R) -> Result<R::Reply, Error> {
+    pub async fn call<R: CriCall>(&self, request: R) -> Result<R::Reply, Error> {
         let deadline = self.deadlines.of(request.class());
         self.call_within(request, deadline).await
     }
 
     /// Makes a call within a deadline of the caller's own choice, of `DEADLINE_MAX` at most.
-    pub async fn call_within<R: Call>(
+    pub async fn call_within<R: CriCall>(
         &self,
         request: R,
         deadline: Option<Duration>,
@@ -154,7 +154,7 @@ impl Client {
         &self.deadlines
     }
 
-    async fn unary<R: Call>(
+    async fn unary<R: CriCall>(
         &self,
         message: R,
         deadline: Option<Duration>,

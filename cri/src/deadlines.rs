@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// The class of a call; decides its deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub enum DeadlineClass {
     /// The runtime's memory: lists, statuses, version.
     Read,
     /// Statistics: walks cgroups and snapshots of every container.
@@ -71,16 +71,16 @@ impl Deadlines {
 
     /// The deadline of one call, or none.
     // k8s: cri-client/pkg/remote_runtime.go StopContainer, ExecSync, CheckpointContainer
-    pub fn of(&self, class: Class) -> Option<Duration> {
+    pub fn of(&self, class: DeadlineClass) -> Option<Duration> {
         let wanted = match class {
-            Class::Read | Class::Stats | Class::Change => Some(self.call),
-            Class::Sandbox => Some(self.sandbox),
-            Class::Stop(grace) => Some(self.call.saturating_add(seconds(grace))),
-            Class::Checkpoint(timeout) => Some(self.call.max(seconds(timeout))),
-            Class::Exec(timeout) if timeout > 0 => {
+            DeadlineClass::Read | DeadlineClass::Stats | DeadlineClass::Change => Some(self.call),
+            DeadlineClass::Sandbox => Some(self.sandbox),
+            DeadlineClass::Stop(grace) => Some(self.call.saturating_add(seconds(grace))),
+            DeadlineClass::Checkpoint(timeout) => Some(self.call.max(seconds(timeout))),
+            DeadlineClass::Exec(timeout) if timeout > 0 => {
                 Some(seconds(timeout).saturating_add(self.exec_margin))
             }
-            Class::Exec(_) | Class::Pull | Class::Stream => None,
+            DeadlineClass::Exec(_) | DeadlineClass::Pull | DeadlineClass::Stream => None,
         };
         wanted.map(representable)
     }
@@ -105,18 +105,18 @@ mod tests {
         let deadlines = Deadlines::default();
         let seconds = |class| deadlines.of(class).map(|deadline| deadline.as_secs());
         for (class, expected) in [
-            (Class::Read, Some(120)),
-            (Class::Stats, Some(120)),
-            (Class::Sandbox, Some(240)),
-            (Class::Change, Some(120)),
-            (Class::Stop(30), Some(150)),
-            (Class::Stop(-1), Some(120)),
-            (Class::Exec(1), Some(6)),
-            (Class::Exec(0), None),
-            (Class::Checkpoint(60), Some(120)),
-            (Class::Checkpoint(180), Some(180)),
-            (Class::Pull, None),
-            (Class::Stream, None),
+            (DeadlineClass::Read, Some(120)),
+            (DeadlineClass::Stats, Some(120)),
+            (DeadlineClass::Sandbox, Some(240)),
+            (DeadlineClass::Change, Some(120)),
+            (DeadlineClass::Stop(30), Some(150)),
+            (DeadlineClass::Stop(-1), Some(120)),
+            (DeadlineClass::Exec(1), Some(6)),
+            (DeadlineClass::Exec(0), None),
+            (DeadlineClass::Checkpoint(60), Some(120)),
+            (DeadlineClass::Checkpoint(180), Some(180)),
+            (DeadlineClass::Pull, None),
+            (DeadlineClass::Stream, None),
         ] {
             assert_eq!(seconds(class), expected, "{class:?}");
         }
@@ -127,22 +127,30 @@ mod tests {
         for seconds in [3, 900] {
             let timeout = Duration::from_secs(seconds);
             let deadlines = Deadlines::from_request_timeout(timeout);
-            for class in [Class::Read, Class::Stats] {
+            for class in [DeadlineClass::Read, DeadlineClass::Stats] {
                 assert_eq!(deadlines.of(class), Some(timeout), "{class:?}");
             }
-            assert_eq!(deadlines.of(Class::Sandbox), Some(timeout * 2));
+            assert_eq!(deadlines.of(DeadlineClass::Sandbox), Some(timeout * 2));
         }
     }
 
     #[test]
     fn no_time_that_a_user_chose_makes_a_deadline_longer_than_a_year() {
         let deadlines = Deadlines::from_request_timeout(Duration::MAX);
-        for class in [Class::Stop(400_000_000_000), Class::Exec(i64::MAX), Class::Sandbox] {
+        for class in [
+            DeadlineClass::Stop(400_000_000_000),
+            DeadlineClass::Exec(i64::MAX),
+            DeadlineClass::Sandbox,
+        ] {
             assert_eq!(deadlines.of(class), Some(DEADLINE_MAX), "{class:?}");
         }
         let deadlines = Deadlines::default();
         for seconds in [i64::from(i32::MAX), 400_000_000_000, i64::MAX] {
-            for class in [Class::Stop(seconds), Class::Exec(seconds), Class::Checkpoint(seconds)] {
+            for class in [
+                DeadlineClass::Stop(seconds),
+                DeadlineClass::Exec(seconds),
+                DeadlineClass::Checkpoint(seconds),
+            ] {
                 assert_eq!(deadlines.of(class), Some(DEADLINE_MAX), "{class:?}");
             }
         }

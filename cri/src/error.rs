@@ -13,7 +13,7 @@ use crate::Method;
 
 /// A failed call.
 #[derive(Debug, thiserror::Error)]
-#[error("{method}{}: {}: {message}", Subject(subject), code_name(*code))]
+#[error("{method}{}: {}: {message}", CallSubject(subject), code_name(*code))]
 pub struct Error {
     /// The failed call.
     pub method: Method,
@@ -87,9 +87,9 @@ impl Error {
     }
 }
 
-struct Subject<'a>(&'a str);
+struct CallSubject<'a>(&'a str);
 
-impl std::fmt::Display for Subject<'_> {
+impl std::fmt::Display for CallSubject<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.0.is_empty() { Ok(()) } else { write!(f, " {}", self.0) }
     }

@@ -18,7 +18,7 @@ use tonic::{Code, Request, Status};
 
 use crate::client::not_ready;
 use crate::exec_answer::{HEAD_BYTES, Scan, Unreadable};
-use crate::{Call, Client, Error, MESSAGE_BYTES_MAX, Method, v1};
+use crate::{Client, CriCall, Error, MESSAGE_BYTES_MAX, Method, v1};
 
 impl Client {
     /// Runs a command within a deadline of the caller's own choice and keeps no more than the

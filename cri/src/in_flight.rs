@@ -40,12 +40,12 @@ pub trait Observer: Send + Sync {
 /// The table. Cloning shares it.
 #[derive(Clone, Default)]
 pub(crate) struct Calls {
-    table: Arc<Mutex<Table>>,
+    table: Arc<Mutex<CallTable>>,
     observer: Option<Arc<dyn Observer>>,
 }
 
 #[derive(Default)]
-struct Table {
+struct CallTable {
     next: u64,
     calls: BTreeMap<u64, InFlight>, // by order of entry, hence oldest first
 }
@@ -89,7 +89,7 @@ impl Calls {
         self.lock().calls.values().cloned().collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, CallTable> {
         // No code that holds the lock can panic half way through a change.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -126,9 +126,9 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Seen(Mutex<Vec<(Method, Option<Code>)>>);
+    struct SeenCall(Mutex<Vec<(Method, Option<Code>)>>);
 
-    impl Observer for Seen {
+    impl Observer for SeenCall {
         fn call_ended(&self, method: Method, outcome: Option<Code>, _took: Duration) {
             self.0.lock().expect("not poisoned").push((method, outcome));
         }
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn the_observer_tells_an_answer_from_a_call_that_was_given_up() {
-        let seen = Arc::new(Seen::default());
+        let seen = Arc::new(SeenCall::default());
         let calls = Calls::with_observer(seen.clone());
         let mut answered = calls.enter(Method::Version, String::new(), None).expect("room");
         answered.ended(Code::Ok);

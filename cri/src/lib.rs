@@ -33,7 +33,7 @@ pub mod json;
 mod socket;
 pub mod transport;
 
-pub use call::{Call, Method, StreamCall};
+pub use call::{CriCall, Method, StreamCall};
 pub use client::{Client, Replies};
 pub use deadlines::Deadlines;
 pub use error::{Code, Error, code_name};

@@ -30,7 +30,7 @@ pub const BACKOFF_MAX: Duration = Duration::from_secs(3);
 
 /// A path that can be connected to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoint(PathBuf);
+pub struct SocketEndpoint(PathBuf);
 
 /// Reason why an endpoint was refused.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub enum EndpointError {
     Relative(String),
 }
 
-impl Endpoint {
+impl SocketEndpoint {
     /// Reads `unix:///path`, `unix:/path` or a bare absolute path.
     // k8s: cri-client/pkg/util/util_unix.go parseEndpointWithFallbackProtocol
     pub fn parse(text: &str) -> Result<Self, EndpointError> {
@@ -95,7 +95,7 @@ impl Backoff {
 /// State of the connection; shared by the client's clones and its connector.
 #[derive(Debug)]
 pub(crate) struct Link {
-    endpoint: Endpoint,
+    endpoint: SocketEndpoint,
     state: Mutex<State>,
 }
 
@@ -107,7 +107,7 @@ struct State {
 }
 
 impl Link {
-    pub(crate) fn new(endpoint: Endpoint) -> Arc<Self> {
+    pub(crate) fn new(endpoint: SocketEndpoint) -> Arc<Self> {
         Arc::new(Self { endpoint, state: Mutex::default() })
     }
 
@@ -187,14 +187,18 @@ mod tests {
     #[test]
     fn endpoints_are_unix_sockets_with_absolute_paths() {
         for text in ["unix:///run/x.sock", "unix:/run/x.sock", "/run/x.sock"] {
-            assert_eq!(Endpoint::parse(text), Ok(Endpoint("/run/x.sock".into())), "{text}");
+            assert_eq!(
+                SocketEndpoint::parse(text),
+                Ok(SocketEndpoint("/run/x.sock".into())),
+                "{text}"
+            );
         }
-        assert_eq!(Endpoint::parse("/a:b").map(|e| e.0), Ok("/a:b".into()));
+        assert_eq!(SocketEndpoint::parse("/a:b").map(|e| e.0), Ok("/a:b".into()));
         for text in ["npipe:////./pipe/x", "tcp://127.0.0.1:1"] {
-            assert_eq!(Endpoint::parse(text), Err(EndpointError::Scheme(text.into())));
+            assert_eq!(SocketEndpoint::parse(text), Err(EndpointError::Scheme(text.into())));
         }
         for text in ["unix://run/x.sock", "run/x.sock", "", "unix://"] {
-            assert_eq!(Endpoint::parse(text), Err(EndpointError::Relative(text.into())));
+            assert_eq!(SocketEndpoint::parse(text), Err(EndpointError::Relative(text.into())));
         }
     }
 
@@ -225,7 +229,7 @@ mod tests {
 
     #[test]
     fn every_call_has_its_own_bit() {
-        let link = Link::new(Endpoint::parse("/x").expect("valid"));
+        let link = Link::new(SocketEndpoint::parse("/x").expect("valid"));
         for (index, method) in Method::ALL.iter().enumerate() {
             assert!(!link.is_unimplemented(*method), "{method}");
             link.set_unimplemented(*method);

@@ -16,7 +16,7 @@ fn version() -> VersionRequest {
 
 #[tokio::test]
 async fn a_call_without_an_answer_ends_at_its_deadline_and_is_cancelled_at_the_runtime() {
-    let world = World::new().await;
+    let world = FakeRuntimeClient::new().await;
     world.fake.on(Method::Version).hang();
     let deadlines = Deadlines { call: Duration::from_millis(50), ..Deadlines::default() };
     let client = world.client.with_deadlines(deadlines);
@@ -36,7 +36,7 @@ async fn a_call_without_an_answer_ends_at_its_deadline_and_is_cancelled_at_the_r
 
 #[tokio::test]
 async fn a_hanging_call_hurts_no_other_call() {
-    let world = World::new().await;
+    let world = FakeRuntimeClient::new().await;
     let sandbox = world.sandbox("a").await;
     world.fake.on(Method::StartContainer).matching("a/stuck").hang();
     let stuck = world.created(&sandbox, "a", "stuck").await;
@@ -52,7 +52,7 @@ async fn a_hanging_call_hurts_no_other_call() {
 
 #[tokio::test]
 async fn calls_under_way_are_listed_with_subject_until_they_end() {
-    let world = World::new().await;
+    let world = FakeRuntimeClient::new().await;
     let lift = world.fake.on(Method::RunPodSandbox).hang();
     let client = world.client.clone();
     let running = tokio::spawn(async move { client.run_pod_sandbox(run("slow")).await });
@@ -68,7 +68,7 @@ async fn calls_under_way_are_listed_with_subject_until_they_end() {
 
 #[tokio::test]
 async fn times_that_no_clock_can_hold_are_deadlines_of_a_year() {
-    let world = World::new().await;
+    let world = FakeRuntimeClient::new().await;
     for timeout in [i64::from(i32::MAX), 400_000_000_000, i64::MAX] {
         let stop = StopContainerRequest { container_id: "gone".to_owned(), timeout };
         world.client.stop_container(stop).await.expect("a stop of what is gone is no error");
@@ -82,7 +82,7 @@ async fn times_that_no_clock_can_hold_are_deadlines_of_a_year() {
 
 #[tokio::test]
 async fn a_dropped_call_is_cancelled_and_leaves_the_list() {
-    let world = World::new().await;
+    let world = FakeRuntimeClient::new().await;
     world.fake.on(Method::PullImage).hang();
     let image = Some(ImageSpec { image: "huge".into(), ..Default::default() });
     let client = world.client.clone();
@@ -97,7 +97,7 @@ async fn a_dropped_call_is_cancelled_and_leaves_the_list() {
 
 #[tokio::test]
 async fn a_call_that_the_runtime_lacks_is_made_once_per_connection() {
-    let mut world = World::of(Flavor::Containerd17).await;
+    let mut world = FakeRuntimeClient::of(Flavor::Containerd17).await;
     let config = RuntimeConfigRequest {};
     for _ in 0..3 {
         let error = world.client.runtime_config(config).await.expect_err("1.7 lacks it");
@@ -114,7 +114,7 @@ async fn a_call_that_the_runtime_lacks_is_made_once_per_connection() {
 
 #[tokio::test]
 async fn an_event_stream_that_the_runtime_lacks_ends_with_unimplemented() {
-    let world = World::new().await;
+    let world = FakeRuntimeClient::new().await;
     world.fake.on(Method::GetContainerEvents).fail(Code::Unimplemented, "no events");
     let mut events = world.client.get_container_events(GetEventsRequest {}).expect("opens");
     let error = patiently(events.next()).await.expect("an item").expect_err("unimplemented");
@@ -125,7 +125,7 @@ async fn an_event_stream_that_the_runtime_lacks_ends_with_unimplemented() {
 
 #[tokio::test]
 async fn calls_fail_at_once_while_the_runtime_is_away_and_work_again_when_it_is_back() {
-    let mut world = World::new().await;
+    let mut world = FakeRuntimeClient::new().await;
     world.client.version(version()).await.expect("it runs");
     world.fake.stop();
     let mut failures = Vec::new();
@@ -161,7 +161,7 @@ async fn a_client_may_be_made_before_its_runtime() {
 
 #[tokio::test]
 async fn a_call_in_the_middle_of_a_restart_fails_as_unavailable_and_may_have_happened() {
-    let mut world = World::new().await;
+    let mut world = FakeRuntimeClient::new().await;
     world.fake.on(Method::RunPodSandbox).hang_after();
     let client = world.client.clone();
     let running = tokio::spawn(async move { client.run_pod_sandbox(run("a")).await });
@@ -177,7 +177,7 @@ async fn a_call_in_the_middle_of_a_restart_fails_as_unavailable_and_may_have_hap
 
 #[tokio::test]
 async fn an_answer_beyond_16_mib_is_an_error_and_the_connection_survives() {
-    let world = World::new().await;
+    let world = FakeRuntimeClient::new().await;
     let sandbox = world.sandbox("a").await;
     let id = world.container(&sandbox, "a", "main").await;
     let answer = |bytes| ExecAnswer { stdout: vec![b'x'; bytes], ..ExecAnswer::default() };
@@ -192,7 +192,7 @@ async fn an_answer_beyond_16_mib_is_an_error_and_the_connection_survives() {
 
 #[tokio::test]
 async fn a_streamed_list_is_gathered_whole_or_not_at_all() {
-    let world = World::of(Flavor::Complete).await;
+    let world = FakeRuntimeClient::of(Flavor::Complete).await;
     for pod in ["a", "b", "c", "d", "e"] {
         world.sandbox(pod).await;
     }
@@ -217,7 +217,7 @@ impl Observer for Seen {
 
 #[tokio::test]
 async fn the_observer_sees_each_call_with_its_outcome() {
-    let world = World::new().await;
+    let world = FakeRuntimeClient::new().await;
     let seen = Arc::new(Seen::default());
     let client = world.client.clone().with_observer(seen.clone());
     client.version(version()).await.expect("answers");

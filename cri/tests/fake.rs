@@ -17,7 +17,7 @@ async fn next(events: &mut Replies<ContainerEventResponse>) -> (ContainerEventTy
 
 #[tokio::test]
 async fn a_pod_lives_from_sandbox_to_removal() {
-    let world = World::new().await;
+    let world = FakeRuntimeClient::new().await;
     let sandbox = world.sandbox("a").await;
     let id = world.container(&sandbox, "a", "main").await;
     let status = world.status(&id).await;
@@ -47,7 +47,7 @@ async fn a_pod_lives_from_sandbox_to_removal() {
 
 #[tokio::test]
 async fn names_are_reserved_until_removal() {
-    let world = World::new().await;
+    let world = FakeRuntimeClient::new().await;
     let sandbox = world.sandbox("a").await;
     let error = world.client.run_pod_sandbox(run("a")).await.expect_err("taken");
     assert!(error.code == Code::FailedPrecondition && error.message.contains(TAKEN), "{error}");
@@ -61,7 +61,7 @@ async fn names_are_reserved_until_removal() {
 
 #[tokio::test]
 async fn containers_stop_as_their_script_says() {
-    let world = World::new().await;
+    let world = FakeRuntimeClient::new().await;
     let sandbox = world.sandbox("a").await;
     world.fake.script("a/clean", Behaviour::stops(Duration::from_millis(5), 0));
     world.fake.script("a/stubborn", Behaviour::ignores_stop());
@@ -81,7 +81,7 @@ async fn containers_stop_as_their_script_says() {
 
 #[tokio::test]
 async fn containers_exit_by_script_and_by_hand() {
-    let world = World::new().await;
+    let world = FakeRuntimeClient::new().await;
     let sandbox = world.sandbox("a").await;
     world.fake.script("a/job", Behaviour::exits(Duration::from_millis(5), 3));
     let oom = Behaviour { exit_reason: Some("OOMKilled".into()), ..Behaviour::default() };
@@ -97,7 +97,7 @@ async fn containers_exit_by_script_and_by_hand() {
 
 #[tokio::test]
 async fn a_start_that_fails_leaves_an_exited_container_that_says_why() {
-    let world = World::new().await;
+    let world = FakeRuntimeClient::new().await;
     let sandbox = world.sandbox("a").await;
     world.fake.script("a/main", Behaviour::start_error("exec: \"nope\": not found"));
     let id = world.created(&sandbox, "a", "main").await;
@@ -111,7 +111,7 @@ async fn a_start_that_fails_leaves_an_exited_container_that_says_why() {
 
 #[tokio::test]
 async fn commands_answer_by_script_and_time_out() {
-    let world = World::new().await;
+    let world = FakeRuntimeClient::new().await;
     let sandbox = world.sandbox("a").await;
     let id = world.container(&sandbox, "a", "main").await;
     world.fake.script_exec("a/main", "check", ExecAnswer::exit(2, "not yet"));
@@ -129,7 +129,7 @@ async fn commands_answer_by_script_and_time_out() {
 
 #[tokio::test]
 async fn events_tell_the_life_of_a_pod_and_the_first_listener_gets_the_history() {
-    let world = World::new().await;
+    let world = FakeRuntimeClient::new().await;
     let sandbox = world.sandbox("a").await;
     let id = world.container(&sandbox, "a", "main").await;
     let mut events = world.client.get_container_events(GetEventsRequest {}).expect("opens");
@@ -148,7 +148,7 @@ async fn events_tell_the_life_of_a_pod_and_the_first_listener_gets_the_history()
 
 #[tokio::test]
 async fn events_can_be_lost_reordered_and_broken_off() {
-    let world = World::new().await;
+    let world = FakeRuntimeClient::new().await;
     let mut events = world.client.get_container_events(GetEventsRequest {}).expect("opens");
     let sandbox = world.sandbox("a").await;
     assert_eq!(next(&mut events).await.1, sandbox);
@@ -168,7 +168,7 @@ async fn events_can_be_lost_reordered_and_broken_off() {
 
 #[tokio::test]
 async fn a_restart_keeps_the_state_and_loses_exits_that_happened_meanwhile() {
-    let mut world = World::new().await;
+    let mut world = FakeRuntimeClient::new().await;
     let sandbox = world.sandbox("a").await;
     let stays = world.container(&sandbox, "a", "stays").await;
     let ends = world.container(&sandbox, "a", "ends").await;
@@ -183,7 +183,7 @@ async fn a_restart_keeps_the_state_and_loses_exits_that_happened_meanwhile() {
 
 #[tokio::test]
 async fn faults_fail_before_or_after_the_effect() {
-    let world = World::new().await;
+    let world = FakeRuntimeClient::new().await;
     world.fake.on(Method::RunPodSandbox).times(1).fail(Code::Unknown, "no network");
     assert!(world.client.run_pod_sandbox(run("a")).await.is_err());
     assert!(world.fake.state().list_pod_sandbox(None).is_empty());
@@ -194,7 +194,7 @@ async fn faults_fail_before_or_after_the_effect() {
 
 #[tokio::test]
 async fn calls_are_recorded_in_order_with_request_and_outcome() {
-    let world = World::new().await;
+    let world = FakeRuntimeClient::new().await;
     let sandbox = world.sandbox("a").await;
     let id = world.container(&sandbox, "a", "main").await;
     let calls = world.fake.calls();
@@ -211,7 +211,7 @@ async fn calls_are_recorded_in_order_with_request_and_outcome() {
 
 #[tokio::test]
 async fn images_are_pulled_found_and_removed() {
-    let world = World::new().await;
+    let world = FakeRuntimeClient::new().await;
     let spec = |image: &str| Some(ImageSpec { image: image.into(), ..Default::default() });
     let pull = |image: &str| PullImageRequest { image: spec(image), ..Default::default() };
     let status = |image: &str| ImageStatusRequest { image: spec(image), verbose: false };
@@ -230,7 +230,7 @@ async fn images_are_pulled_found_and_removed() {
 
 #[tokio::test]
 async fn lists_filter_by_state_labels_and_sandbox() {
-    let world = World::new().await;
+    let world = FakeRuntimeClient::new().await;
     let (a, b) = (world.sandbox("a").await, world.sandbox("b").await);
     world.container(&a, "a", "one").await;
     let two = world.container(&b, "b", "two").await;
@@ -260,7 +260,7 @@ async fn flavors_differ_where_containerd_versions_do() {
     for (flavor, config) in
         [(Flavor::Containerd17, Some(Code::Unimplemented)), (Flavor::Containerd21, None)]
     {
-        let world = World::of(flavor).await;
+        let world = FakeRuntimeClient::of(flavor).await;
         world.client.stop_container(stop("none", 1)).await.expect("an unknown one is stopped");
         let answer = world.client.runtime_config(RuntimeConfigRequest {}).await;
         assert_eq!(answer.err().map(|error| error.code), config, "{flavor:?}");

@@ -246,13 +246,13 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Copy)]
-    struct Record {
+    struct RawRecord {
         type_: u32,
         code: i32,
         flags: u32,
     }
 
-    fn bytes(record: Record) -> [u8; EVENT_BYTES] {
+    fn bytes(record: RawRecord) -> [u8; EVENT_BYTES] {
         let mut out = [0; EVENT_BYTES];
         out[0..8].copy_from_slice(&11u64.to_ne_bytes());
         out[8..16].copy_from_slice(&22u64.to_ne_bytes());
@@ -281,7 +281,7 @@ mod tests {
             (6, 0, 1, EventKind::Populated(false)),
         ];
         for (type_, code, flags, kind) in table {
-            let event = decode(&bytes(Record { type_, code, flags })).expect("well formed");
+            let event = decode(&bytes(RawRecord { type_, code, flags })).expect("well formed");
             let expected = KernelEvent {
                 slot: Some(Slot(33)),
                 kind,
@@ -311,20 +311,20 @@ mod tests {
 
     #[test]
     fn only_an_oom_victim_may_belong_to_no_pod() {
-        let event = decode(&bytes(Record { type_: 3, code: 0, flags: 4 })).expect("system oom");
+        let event = decode(&bytes(RawRecord { type_: 3, code: 0, flags: 4 })).expect("system oom");
         assert_eq!(event.slot, None);
         for type_ in [1, 2, 4, 5, 6] {
-            let result = decode(&bytes(Record { type_, code: 0, flags: 2 }));
+            let result = decode(&bytes(RawRecord { type_, code: 0, flags: 2 }));
             assert_eq!(result, Err(DecodeError::Untracked(type_)));
         }
     }
 
     #[test]
     fn wrong_length_and_unknown_type_are_named() {
-        let good = bytes(Record { type_: 1, code: 0, flags: 1 });
+        let good = bytes(RawRecord { type_: 1, code: 0, flags: 1 });
         assert_eq!(decode(&good[..55]), Err(DecodeError::Length(55)));
         assert_eq!(decode(&[]), Err(DecodeError::Length(0)));
-        let unknown = bytes(Record { type_: 7, code: 0, flags: 1 });
+        let unknown = bytes(RawRecord { type_: 7, code: 0, flags: 1 });
         assert_eq!(decode(&unknown), Err(DecodeError::Type(7)));
     }
 

@@ -41,22 +41,22 @@ impl AsRawFd for EpollFd {
     }
 }
 
-struct Pod {
+struct PolledPod {
     cgroup_id: u64,
     events_file: PathBuf,
     watch: Option<WatchDescriptor>,
     populated: Option<bool>,
 }
 
-pub(crate) struct Watch {
+pub(crate) struct ProcessWatch {
     epoll: AsyncFd<EpollFd>,
     inotify: Option<Inotify>,
     mounted: Mounted,
-    pods: BTreeMap<Slot, Pod>,
+    pods: BTreeMap<Slot, PolledPod>,
     inits: BTreeMap<u32, (OwnedFd, Slot)>,
 }
 
-impl Watch {
+impl ProcessWatch {
     /// Must be called on a tokio runtime with I/O enabled. Fails where the kernel has no pidfd
     /// (before 5.3).
     pub(crate) fn open(mounted: Mounted) -> io::Result<Self> {
@@ -80,7 +80,7 @@ impl Watch {
 
     pub(crate) fn track(&mut self, slot: Slot, dir: &Path) -> Result<(), TrackError> {
         let cgroup_id = self.mounted.cgroup_id(dir)?;
-        let is_whole = |pod: &Pod| pod.watch.is_some() || self.inotify.is_none();
+        let is_whole = |pod: &PolledPod| pod.watch.is_some() || self.inotify.is_none();
         if self.pods.get(&slot).is_some_and(|pod| pod.cgroup_id == cgroup_id && is_whole(pod)) {
             return Ok(());
         }
@@ -94,7 +94,7 @@ impl Watch {
         let populated = read_populated(&events_file);
         let (path, watch) = (events_file.clone(), watched.ok().flatten());
         // Its processes can be watched all the same.
-        self.pods.insert(slot, Pod { cgroup_id, events_file, watch, populated });
+        self.pods.insert(slot, PolledPod { cgroup_id, events_file, watch, populated });
         watched.map(drop).map_err(|errno| TrackError::Watch { path, errno })
     }
 

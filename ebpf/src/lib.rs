@@ -69,7 +69,7 @@ impl Options {
 /// One eBPF program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Program {
+pub enum KernelProgram {
     /// A container's entry point started.
     Exec = 1,
     /// A container's first process ended; the eBPF mode needs at least this one.
@@ -87,7 +87,7 @@ pub enum Program {
     OomAtExit = 64,
 }
 
-impl Program {
+impl KernelProgram {
     /// As they are loaded: OOM first, because the form of the exit program depends on it.
     const IN_ORDER: [Self; 7] = [
         Self::Oom,
@@ -124,24 +124,24 @@ impl Programs {
     pub const ALL: Self = Self(63);
 
     /// True if the set contains the program.
-    pub const fn contains(self, program: Program) -> bool {
+    pub const fn contains(self, program: KernelProgram) -> bool {
         self.0 & program as u8 != 0
     }
 
     /// The same set with one more.
-    pub const fn with(self, program: Program) -> Self {
+    pub const fn with(self, program: KernelProgram) -> Self {
         Self(self.0 | program as u8)
     }
 
     /// The same set without one.
-    pub const fn without(self, program: Program) -> Self {
+    pub const fn without(self, program: KernelProgram) -> Self {
         Self(self.0 & !(program as u8))
     }
 }
 
 impl fmt::Display for Programs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = Program::IN_ORDER.into_iter().filter(|p| self.contains(*p));
+        let names = KernelProgram::IN_ORDER.into_iter().filter(|p| self.contains(*p));
         for (i, program) in names.enumerate() {
             let comma = if i == 0 { "" } else { "," };
             write!(f, "{comma}{}", program.name())?;
@@ -233,19 +233,19 @@ pub enum TrackError {
 
 enum Backend {
     Ebpf(Box<load::Kernel>),
-    Pidfd(fallback::Watch),
+    Pidfd(fallback::ProcessWatch),
     Relist,
 }
 
 /// The stream of events.
-pub struct Source {
+pub struct EventSource {
     backend: Backend,
     mode: Mode,
     reasons: Vec<String>,
     pending: VecDeque<KernelEvent>,
 }
 
-impl Source {
+impl EventSource {
     /// Opens the best mode that works here and logs it in one line. Panics outside of a tokio
     /// runtime with I/O.
     pub fn open(options: &Options) -> Self {
@@ -370,7 +370,7 @@ fn open_best(options: &Options, reasons: &mut Vec<String>) -> (Backend, Mode) {
         reasons.push("pidfd: switched off".to_owned());
         return (Backend::Relist, Mode::Relist);
     }
-    match fallback::Watch::open(mounted) {
+    match fallback::ProcessWatch::open(mounted) {
         Ok(watch) => (Backend::Pidfd(watch), Mode::Pidfd),
         Err(error) => {
             reasons.push(format!("pidfd: {error}"));
@@ -396,7 +396,7 @@ mod tests {
 
     #[test]
     fn a_mode_reads_as_one_word_of_log() {
-        let programs = Programs::ALL.without(Program::Exec).without(Program::Populated);
+        let programs = Programs::ALL.without(KernelProgram::Exec).without(KernelProgram::Populated);
         let mode = Mode::Ebpf { programs };
         assert_eq!(mode.to_string(), "ebpf(oom,exit,cgroup-created,cgroup-removed)");
         assert_eq!(Mode::Pidfd.to_string(), "pidfd");
@@ -405,7 +405,7 @@ mod tests {
 
     #[test]
     fn all_is_every_program_but_the_substitute() {
-        let all = Program::IN_ORDER.into_iter().fold(Programs::NONE, Programs::with);
-        assert_eq!(all, Programs::ALL.with(Program::OomAtExit));
+        let all = KernelProgram::IN_ORDER.into_iter().fold(Programs::NONE, Programs::with);
+        assert_eq!(all, Programs::ALL.with(KernelProgram::OomAtExit));
     }
 }

@@ -24,7 +24,7 @@ use aya::{Btf, Ebpf, EbpfLoader, include_bytes_aligned};
 use crate::decode::Slot;
 use crate::hierarchy::Mounted;
 use crate::ring::Ring;
-use crate::{Program, Programs, TrackError, Watched};
+use crate::{KernelProgram, Programs, TrackError, Watched};
 
 /// Cgroups followed at once: 1,000 pods of 15 containers with one spare each.
 pub const CGROUPS_MAX: u32 = 16_384;
@@ -74,7 +74,7 @@ pub(crate) enum LoadError {
     Poll(#[source] io::Error),
 }
 
-struct Pod {
+struct TrackedPod {
     dir: PathBuf,
     root: u64,
     inits: Vec<u32>,
@@ -90,13 +90,13 @@ pub(crate) struct Kernel {
     counters: PerCpuArray<MapData, u64>,
     programs: Programs,
     mounted: Mounted,
-    pods: BTreeMap<Slot, Pod>,
+    pods: BTreeMap<Slot, TrackedPod>,
 }
 
 /// The attached programs, and the kernel's errors for the others.
 pub(crate) struct Attached {
     pub(crate) programs: Programs,
-    pub(crate) refusals: Vec<(Program, String)>,
+    pub(crate) refusals: Vec<(KernelProgram, String)>,
 }
 
 impl Kernel {
@@ -133,7 +133,7 @@ impl Kernel {
             self.untrack(slot)?;
         }
         let inits = self.pods.remove(&slot).map(|pod| pod.inits).unwrap_or_default();
-        self.pods.insert(slot, Pod { dir: dir.to_owned(), root, inits });
+        self.pods.insert(slot, TrackedPod { dir: dir.to_owned(), root, inits });
         match self.shares.insert(slot.0, 0, MAP_CREATE_ONLY) {
             Err(error) if errno(&error) != Some(libc::EEXIST) => {
                 return Err(full(error, PODS_MAX));
@@ -184,7 +184,7 @@ impl Kernel {
         pod.inits.push(pid);
         let (dir, root) = (pod.dir.clone(), pod.root);
         self.inits.insert(pid, slot.0, 0).map_err(|error| full(error, INITS_MAX))?;
-        if !self.programs.contains(Program::CgroupCreated) {
+        if !self.programs.contains(KernelProgram::CgroupCreated) {
             self.insert_tree(slot, root, &dir)?;
         }
         if let Some(id) = self.mounted.container_of(&dir, pid) {
@@ -270,8 +270,8 @@ fn load(
         .load(OBJECT)
         .map_err(|source| LoadError::Object(Box::new(source)))?;
     let attached = attach_all(&mut ebpf, &btf, wanted);
-    if !attached.programs.contains(Program::Exit) {
-        let why = attached.refusals.iter().find(|(program, _)| *program == Program::Exit);
+    if !attached.programs.contains(KernelProgram::Exit) {
+        let why = attached.refusals.iter().find(|(program, _)| *program == KernelProgram::Exit);
         let why = why.map_or_else(|| "not asked for".to_owned(), |(_, why)| why.clone());
         return Err(LoadError::NoExit(why));
     }
@@ -282,29 +282,29 @@ fn load(
 /// on it.
 fn attach_all(ebpf: &mut Ebpf, btf: &Btf, wanted: Programs) -> Attached {
     let mut attached = Attached { programs: Programs::NONE, refusals: Vec::new() };
-    let mut at_exit = wanted.contains(Program::OomAtExit);
-    for program in Program::IN_ORDER.into_iter().filter(|p| wanted.contains(*p)) {
+    let mut at_exit = wanted.contains(KernelProgram::OomAtExit);
+    for program in KernelProgram::IN_ORDER.into_iter().filter(|p| wanted.contains(*p)) {
         let (name, tracepoint) = match program {
-            Program::Oom if at_exit => continue,
-            Program::Oom => ("pod_oom", "mark_victim"),
-            Program::Exit if at_exit => ("pod_exit_oom", "sched_process_exit"),
-            Program::Exit => ("pod_exit", "sched_process_exit"),
-            Program::Exec => ("pod_exec", "sched_process_exec"),
-            Program::CgroupCreated => ("pod_mkdir", "cgroup_mkdir"),
-            Program::CgroupRemoved => ("pod_rmdir", "cgroup_rmdir"),
-            Program::Populated => ("pod_populated", "cgroup_notify_populated"),
-            Program::OomAtExit => continue, // part of Exit
+            KernelProgram::Oom if at_exit => continue,
+            KernelProgram::Oom => ("pod_oom", "mark_victim"),
+            KernelProgram::Exit if at_exit => ("pod_exit_oom", "sched_process_exit"),
+            KernelProgram::Exit => ("pod_exit", "sched_process_exit"),
+            KernelProgram::Exec => ("pod_exec", "sched_process_exec"),
+            KernelProgram::CgroupCreated => ("pod_mkdir", "cgroup_mkdir"),
+            KernelProgram::CgroupRemoved => ("pod_rmdir", "cgroup_rmdir"),
+            KernelProgram::Populated => ("pod_populated", "cgroup_notify_populated"),
+            KernelProgram::OomAtExit => continue, // part of Exit
         };
         match attach(ebpf, btf, name, tracepoint) {
             Ok(()) => attached.programs = attached.programs.with(program),
             Err(why) => {
-                at_exit |= program == Program::Oom;
+                at_exit |= program == KernelProgram::Oom;
                 attached.refusals.push((program, why));
             }
         }
     }
-    if at_exit && attached.programs.contains(Program::Exit) {
-        attached.programs = attached.programs.with(Program::OomAtExit);
+    if at_exit && attached.programs.contains(KernelProgram::Exit) {
+        attached.programs = attached.programs.with(KernelProgram::OomAtExit);
     }
     attached
 }

@@ -7,17 +7,18 @@ use std::task::{Context, Waker};
 
 use common::{Cgroup, Gated, id_of, impossible, memory_hierarchy, next_of};
 use pintle_ebpf::{
-    EventKind, Exit, Hierarchy, Mode, Options, Programs, Slot, Source, TrackError, Watched,
+    EventKind, EventSource, Exit, Hierarchy, Mode, Options, Programs, Slot, TrackError, Watched,
 };
 
 const POD: Slot = Slot(7);
 const EXITED: EventKind = EventKind::Exit(Exit { status: None, oom: false });
 
-fn open_pidfd(hierarchy: Hierarchy) -> Result<Source, String> {
+fn open_pidfd(hierarchy: Hierarchy) -> Result<EventSource, String> {
     if let Some(why) = impossible(hierarchy) {
         return Err(why);
     }
-    let source = Source::open(&Options { programs: Programs::NONE, ..Options::new(hierarchy) });
+    let source =
+        EventSource::open(&Options { programs: Programs::NONE, ..Options::new(hierarchy) });
     assert_eq!(source.mode(), Mode::Pidfd, "{:?}", source.reasons());
     assert_eq!(source.reasons(), ["ebpf: switched off"]);
     Ok(source)
@@ -101,7 +102,7 @@ async fn the_last_mode_has_no_events_and_says_why_it_is_the_last() {
     let hierarchy = Hierarchy::V2;
     or_skip!(impossible(hierarchy).map_or(Ok(()), Err));
     let options = Options { programs: Programs::NONE, pidfd: false, ..Options::new(hierarchy) };
-    let mut source = Source::open(&options);
+    let mut source = EventSource::open(&options);
     assert_eq!(source.mode(), Mode::Relist);
     assert_eq!(source.reasons(), ["ebpf: switched off", "pidfd: switched off"]);
     source.track(POD, "/nowhere".as_ref()).expect("there is nothing to refuse");

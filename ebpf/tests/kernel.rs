@@ -10,8 +10,8 @@ use std::fs;
 use common::{Cgroup, Gated, id_of, memory_hierarchy, next_of, next_where, open_ebpf};
 use pintle_ebpf::{
     CGROUPS_PER_POD_MAX, Clocks, Controller, EventKind, Exit, ExitStatus, Hierarchy,
-    HierarchyError, KernelEvent, Mode, Monotonic, Options, Program, Programs, Slot, TrackError,
-    Watched,
+    HierarchyError, KernelEvent, KernelProgram, Mode, Monotonic, Options, Programs, Slot,
+    TrackError, Watched,
 };
 
 const POD: Slot = Slot(7);
@@ -29,7 +29,7 @@ fn exit(status: ExitStatus) -> EventKind {
 async fn every_program_loads_on_this_kernel_or_its_refusal_is_named() {
     let source = or_skip!(open_ebpf(&everything()));
     let Mode::Ebpf { programs } = source.mode() else { panic!("{}", source.mode()) };
-    let older = Programs::ALL.without(Program::Oom).with(Program::OomAtExit);
+    let older = Programs::ALL.without(KernelProgram::Oom).with(KernelProgram::OomAtExit);
     match source.reasons() {
         [] => assert_eq!(programs, Programs::ALL),
         [why] if kernel_before(6, 8) && why.starts_with("oom: ") => assert_eq!(programs, older),
@@ -146,7 +146,7 @@ async fn only_the_entry_point_is_reported_as_exec_and_only_the_init_as_exit() {
 
 /// The substitute is asked for in turn, because this kernel may have no need of it.
 fn both_oom_forms() -> [Options; 2] {
-    let programs = Programs::ALL.without(Program::Oom).with(Program::OomAtExit);
+    let programs = Programs::ALL.without(KernelProgram::Oom).with(KernelProgram::OomAtExit);
     [everything(), Options { programs, ..everything() }]
 }
 
@@ -325,7 +325,7 @@ async fn cgroups_that_exist_already_when_tracking_starts_are_followed_too() {
 
 #[tokio::test]
 async fn without_the_mkdir_program_naming_a_process_finds_its_cgroup() {
-    let programs = Programs::ALL.without(Program::CgroupCreated);
+    let programs = Programs::ALL.without(KernelProgram::CgroupCreated);
     let mut source = or_skip!(open_ebpf(&Options { programs, ..everything() }));
     assert_eq!(source.mode(), Mode::Ebpf { programs });
     let pod = Cgroup::new(memory_hierarchy());

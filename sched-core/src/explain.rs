@@ -9,7 +9,7 @@ use crate::config::Plugin;
 use crate::filter;
 use crate::filter::status::{self, PassingParts, Status};
 use crate::program::Program;
-use crate::select::{self, Detail, Refusal, Rejector, RowPlugin, Scratch};
+use crate::select::{self, Detail, PreFilterRefusal, Rejector, RowPlugin, Scratch};
 use crate::snapshot::{Cluster, View};
 
 /// Returns the status of every rejected row, ascending.
@@ -116,11 +116,15 @@ pub fn summary<'a>(nodes: usize, statuses: impl Iterator<Item = &'a Status>) -> 
 
 /// Returns the summary of a pod rejected in PreFilter.
 #[must_use]
-pub fn refused(nodes: usize, refusal: &Refusal) -> String {
+pub fn refused(nodes: usize, refusal: &PreFilterRefusal) -> String {
     match refusal {
-        Refusal::Error(error) => error.clone(),
-        Refusal::PreFilter(_, reason) => format!("0/{nodes} nodes are available: {reason}."),
-        Refusal::Stale => "the pod has to be compiled again: selectors have changed".to_owned(),
+        PreFilterRefusal::Error(error) => error.clone(),
+        PreFilterRefusal::PreFilter(_, reason) => {
+            format!("0/{nodes} nodes are available: {reason}.")
+        }
+        PreFilterRefusal::Stale => {
+            "the pod has to be compiled again: selectors have changed".to_owned()
+        }
     }
 }
 

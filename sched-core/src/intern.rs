@@ -84,7 +84,7 @@ impl Hash for Lease {
 
 /// Bookkeeping of an id.
 #[derive(Clone, Copy, Debug)]
-struct Known<I> {
+struct InternedEntry<I> {
     id: I,
     /// The era in which it was assigned.
     born: u32,
@@ -137,9 +137,9 @@ impl Supply {
 /// All strings and label sets.
 #[derive(Clone, Debug, Default)]
 pub struct Interner {
-    ids: HashMap<Arc<str>, Known<Str>>,
+    ids: HashMap<Arc<str>, InternedEntry<Str>>,
     texts: FastMap<Str, Arc<str>>,
-    label_ids: HashMap<Arc<[(Str, Str)]>, Known<LabelsId>>,
+    label_ids: HashMap<Arc<[(Str, Str)]>, InternedEntry<LabelsId>>,
     labels: FastMap<LabelsId, Arc<[(Str, Str)]>>,
     text_numbers: Supply,
     set_numbers: Supply,
@@ -166,7 +166,7 @@ impl Interner {
         let id = Str(self.text_numbers.give(self.era));
         let text: Arc<str> = text.into();
         self.texts.insert(id, Arc::clone(&text));
-        self.ids.insert(text, Known { id, born: self.era, asked: self.era });
+        self.ids.insert(text, InternedEntry { id, born: self.era, asked: self.era });
         id
     }
 
@@ -201,7 +201,7 @@ impl Interner {
         let id = LabelsId(self.set_numbers.give(self.era));
         let pairs: Arc<[(Str, Str)]> = pairs.into();
         self.labels.insert(id, Arc::clone(&pairs));
-        self.label_ids.insert(pairs, Known { id, born: self.era, asked: self.era });
+        self.label_ids.insert(pairs, InternedEntry { id, born: self.era, asked: self.era });
         id
     }
 

@@ -17,11 +17,11 @@ pub mod units;
 
 use k8s_openapi::api::core::v1::Pod;
 
-pub use self::choice::{Rule, choose, decided_by};
+pub use self::choice::{RankingRule, choose, decided_by};
 pub use self::disruption::Budget;
 use self::disruption::Guards;
 use self::stakes::Stakes;
-use self::trial::{Search, Stop, Trial};
+use self::trial::{Search, Trial, TrialStop};
 use crate::attempt_budget::{AttemptBudget, Exhausted};
 use crate::bits::Bits;
 use crate::config::{Plugin, Profile, Rank};
@@ -195,8 +195,8 @@ fn try_nodes(search: &Search<'_>, priority: i32, found: &mut DryRun) -> Result<(
                     break;
                 }
             }
-            Err(Stop::Rejected(status)) => found.rejected.push((row, status)),
-            Err(Stop::Exhausted(exhausted)) => return Err(exhausted),
+            Err(TrialStop::Rejected(status)) => found.rejected.push((row, status)),
+            Err(TrialStop::Exhausted(exhausted)) => return Err(exhausted),
         }
     }
     Ok(())

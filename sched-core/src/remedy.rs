@@ -15,13 +15,13 @@ use crate::filter::node::is_hard;
 use crate::filter::status::{Code, Status};
 use crate::filter::{COLUMN_FILTERS, interpod};
 use crate::program::Program;
-use crate::select::{Detail, Refusal, Scratch};
+use crate::select::{Detail, PreFilterRefusal, Scratch};
 use crate::snapshot::Cluster;
 
 /// One obstacle of one node, as something to change.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase", tag = "change")]
-pub enum Change {
+pub enum NodeRemedy {
     /// Free this amount of a resource, or request less.
     #[serde(rename_all = "camelCase")]
     Free {
@@ -110,7 +110,7 @@ pub struct Remedy {
     /// The node; `None` if the pod itself has to change.
     pub node: Option<String>,
     /// All of these changes are needed.
-    pub changes: Vec<Change>,
+    pub changes: Vec<NodeRemedy>,
 }
 
 impl std::fmt::Display for Remedy {
@@ -131,11 +131,11 @@ pub fn has_victims(cluster: &Cluster, row: u32, priority: i32) -> bool {
 
 /// Returns the changes in words; all are needed.
 #[must_use]
-pub fn text_of(changes: &[Change]) -> String {
-    changes.iter().map(Change::text).collect::<Vec<_>>().join(", and ")
+pub fn text_of(changes: &[NodeRemedy]) -> String {
+    changes.iter().map(NodeRemedy::text).collect::<Vec<_>>().join(", and ")
 }
 
-impl Change {
+impl NodeRemedy {
     /// Returns the change in words.
     #[must_use]
     pub fn text(&self) -> String {
@@ -227,16 +227,16 @@ pub fn amount(resource: &str, value: i64) -> String {
 
 /// Returns the smallest change for a pod rejected in PreFilter.
 #[must_use]
-pub fn of_refusal(refusal: &Refusal) -> Remedy {
+pub fn of_refusal(refusal: &PreFilterRefusal) -> Remedy {
     let what = match refusal {
-        Refusal::PreFilter(Plugin::SchedulingGates, reason) => {
+        PreFilterRefusal::PreFilter(Plugin::SchedulingGates, reason) => {
             format!("remove the scheduling gates ({reason})")
         }
-        Refusal::PreFilter(plugin, reason) => of_plugin(*plugin, reason),
-        Refusal::Error(error) => format!("correct the pod: {error}"),
-        Refusal::Stale => "try again, because the cluster has changed".to_owned(),
+        PreFilterRefusal::PreFilter(plugin, reason) => of_plugin(*plugin, reason),
+        PreFilterRefusal::Error(error) => format!("correct the pod: {error}"),
+        PreFilterRefusal::Stale => "try again, because the cluster has changed".to_owned(),
     };
-    Remedy { node: None, changes: vec![Change::Pod { what }] }
+    Remedy { node: None, changes: vec![NodeRemedy::Pod { what }] }
 }
 
 /// Returns the change for a plugin without a column of its own.
@@ -279,7 +279,7 @@ pub fn nearest(
     let count_of =
         |row: u32| failing(detail, row).count() + usize::from(rejected(detail, row).is_some());
     let fewest = rows.iter().map(count_of).min().unwrap_or(0);
-    let mut found: Vec<((u32, f64), u32, Vec<Change>)> = Vec::new();
+    let mut found: Vec<((u32, f64), u32, Vec<NodeRemedy>)> = Vec::new();
     for row in rows.iter().filter(|row| count_of(*row) <= fewest + 1) {
         let changes = changes_of(cluster, program, detail, scratch, row);
         if changes.is_empty() {
@@ -305,7 +305,7 @@ pub fn of_row(
     detail: &Detail,
     scratch: &mut Scratch,
     row: u32,
-) -> Vec<Change> {
+) -> Vec<NodeRemedy> {
     scratch.filter.spread.prepare(cluster.view(), program, &mut scratch.filter.node);
     changes_of(cluster, program, detail, scratch, row)
 }
@@ -316,16 +316,17 @@ fn changes_of(
     detail: &Detail,
     scratch: &Scratch,
     row: u32,
-) -> Vec<Change> {
+) -> Vec<NodeRemedy> {
     let mut changes = Vec::new();
     failing(detail, row)
         .for_each(|plugin| obstacles(cluster, program, scratch, plugin, row, &mut changes));
     changes.extend(rejected(detail, row));
-    if changes.contains(&Change::Uncordon) {
+    if changes.contains(&NodeRemedy::Uncordon) {
         // Uncordoning removes the taint too.
         let of_cordon = "node.kubernetes.io/unschedulable:NoSchedule";
-        changes
-            .retain(|change| !matches!(change, Change::Tolerate { taint } if taint == of_cordon));
+        changes.retain(
+            |change| !matches!(change, NodeRemedy::Tolerate { taint } if taint == of_cordon),
+        );
     }
     changes
 }
@@ -336,7 +337,7 @@ fn failing(detail: &Detail, row: u32) -> impl Iterator<Item = Plugin> {
 }
 
 /// Returns the change needed for the row plugin that rejects this node.
-fn rejected(detail: &Detail, row: u32) -> Option<Change> {
+fn rejected(detail: &Detail, row: u32) -> Option<NodeRemedy> {
     let at = detail.rejected.binary_search_by_key(&row, |(row, _)| *row).ok()?;
     of_status(&detail.rejected[at].1, failing(detail, row))
 }
@@ -344,18 +345,18 @@ fn rejected(detail: &Detail, row: u32) -> Option<Change> {
 /// Returns the change needed for a row plugin. A column filter has such a status if nominated pods
 /// make it reject the node. That needs no change of its own if the column rejects the node even
 /// without them, except for resources, which add up.
-fn of_status(status: &Status, mut failing: impl Iterator<Item = Plugin>) -> Option<Change> {
+fn of_status(status: &Status, mut failing: impl Iterator<Item = Plugin>) -> Option<NodeRemedy> {
     let reasons = status.reasons.clone();
     let Some(plugin) = status.plugin else {
-        return Some(Change::Pod { what: reasons.join(", ") });
+        return Some(NodeRemedy::Pod { what: reasons.join(", ") });
     };
     if !COLUMN_FILTERS.contains(&plugin) {
-        return Some(Change::Pod { what: of_plugin(plugin, &reasons.join(", ")) });
+        return Some(NodeRemedy::Pod { what: of_plugin(plugin, &reasons.join(", ")) });
     }
     // Room that is made is not enough for those others as well.
     let adds_up = plugin == Plugin::NodeResourcesFit && status.code == Code::Unschedulable;
     let says_so = failing.any(|other| other == plugin);
-    (adds_up || !says_so).then_some(Change::Wait { reasons })
+    (adds_up || !says_so).then_some(NodeRemedy::Wait { reasons })
 }
 
 /// Returns the changes that one failing plugin needs on a node.
@@ -365,15 +366,15 @@ fn obstacles(
     scratch: &Scratch,
     plugin: Plugin,
     row: u32,
-    changes: &mut Vec<Change>,
+    changes: &mut Vec<NodeRemedy>,
 ) {
     let view = cluster.view();
     let text = |id| cluster.text(id).to_owned();
     match plugin {
-        Plugin::NodeUnschedulable => changes.push(Change::Uncordon),
+        Plugin::NodeUnschedulable => changes.push(NodeRemedy::Uncordon),
         Plugin::NodeName => {
             let named = program.node_name.map(text).unwrap_or_default();
-            changes.push(Change::NodeName { named });
+            changes.push(NodeRemedy::NodeName { named });
         }
         Plugin::TaintToleration => {
             for (taint, rows) in view.taints.iter() {
@@ -383,8 +384,8 @@ fn obstacles(
                     let value = if value.is_empty() { value } else { format!("={value}") };
                     let taint = format!("{key}{value}:{:?}", taint.effect);
                     changes.push(match conditions::recovery(&taint) {
-                        Some(_) => Change::Recover { taint },
-                        None => Change::Tolerate { taint },
+                        Some(_) => NodeRemedy::Recover { taint },
+                        None => NodeRemedy::Tolerate { taint },
                     });
                 }
             }
@@ -397,7 +398,7 @@ fn obstacles(
                 clashing.any(|(_, rows)| rows.contains(row))
             });
             let ports = ports.map(|p| format!("{}/{}", p.port, text(p.protocol))).collect();
-            changes.push(Change::HostPort { ports });
+            changes.push(NodeRemedy::HostPort { ports });
         }
         Plugin::NodeResourcesFit => resources(cluster, program, row, changes),
         Plugin::PodTopologySpread => {
@@ -408,13 +409,13 @@ fn obstacles(
                 if value == 0 || skew > c.max_skew {
                     let topology = text(view.keys.column(c.key).name);
                     let skew = if value == 0 { 0 } else { skew };
-                    changes.push(Change::Spread { topology, skew, max_skew: c.max_skew });
+                    changes.push(NodeRemedy::Spread { topology, skew, max_skew: c.max_skew });
                 }
             }
         }
         Plugin::InterPodAffinity => {
             for rule in pod_rules(cluster, program, row) {
-                changes.push(Change::PodAffinity { rule: rule.to_owned() });
+                changes.push(NodeRemedy::PodAffinity { rule: rule.to_owned() });
             }
         }
         _ => {
@@ -422,27 +423,27 @@ fn obstacles(
                 !view.features.get(*f).is_some_and(|rows| rows.contains(row))
             };
             let missing = program.features.iter().filter(lacks).map(|f| text(*f)).collect();
-            changes.push(Change::Features { missing });
+            changes.push(NodeRemedy::Features { missing });
         }
     }
 }
 
-fn resources(cluster: &Cluster, program: &Program, row: u32, changes: &mut Vec<Change>) {
+fn resources(cluster: &Cluster, program: &Program, row: u32, changes: &mut Vec<NodeRemedy>) {
     let view = cluster.view();
     let n = view.numbers(row);
     let r = &program.requests.plain;
     if n.pods == 0 {
         let what = "raise the number of pods that the node takes, which is 0".to_owned();
-        changes.push(Change::Pod { what });
+        changes.push(NodeRemedy::Pod { what });
     } else if n.pods_used >= n.pods {
-        changes.push(Change::PodSlot);
+        changes.push(NodeRemedy::PodSlot);
     }
     let mut check = |resource: &str, asked: i64, all: i64, used: i64| {
         let free = all.saturating_sub(used);
         if asked > 0 && asked > free {
             let missing = asked.saturating_sub(free);
             let resource = resource.to_owned();
-            changes.push(Change::Free { resource, missing, beyond_node: asked > all, asked });
+            changes.push(NodeRemedy::Free { resource, missing, beyond_node: asked > all, asked });
         }
     };
     check("cpu", r.cpu_milli, n.cpu, n.cpu_used);
@@ -460,7 +461,7 @@ fn resources(cluster: &Cluster, program: &Program, row: u32, changes: &mut Vec<C
 }
 
 /// Returns the unmet requirements of the closest term of the pod's affinity.
-fn labels(cluster: &Cluster, program: &Program, row: u32) -> Change {
+fn labels(cluster: &Cluster, program: &Program, row: u32) -> NodeRemedy {
     let unmet_of = |requirements: &[crate::program::NodeRequirement]| -> Vec<String> {
         let unmet = requirements.iter().filter(|r| !meets(cluster, r, row));
         unmet.map(|r| requirement_text(cluster, r)).collect()
@@ -476,7 +477,7 @@ fn labels(cluster: &Cluster, program: &Program, row: u32) -> Change {
         let names: Vec<&str> = names.iter().map(|n| cluster.text(*n)).collect();
         unmet.push(format!("metadata.name in ({})", names.join(", ")));
     }
-    Change::NodeLabels { unmet }
+    NodeRemedy::NodeLabels { unmet }
 }
 
 fn meets(cluster: &Cluster, r: &crate::program::NodeRequirement, row: u32) -> bool {

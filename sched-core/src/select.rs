@@ -25,7 +25,7 @@ mod sample;
 mod shape;
 
 use self::layered::Layered;
-use self::row::Asked;
+use self::row::RankedFilter;
 pub use self::row::{Rejector, rejector};
 pub use self::sample::{Sample, sample_size};
 pub use self::shape::Handed;
@@ -67,7 +67,7 @@ pub trait RowPlugin {
 
 /// Reason why no node was filtered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum PreFilterRefusal {
     /// The cycle cannot run.
     Error(String),
     /// Held back by scheduling gates, or rejected by PreFilter, with this reason.
@@ -88,7 +88,7 @@ pub struct Outcome {
     /// Rows with that total.
     pub ties: usize,
     /// The PreFilter rejection.
-    pub refusal: Option<Refusal>,
+    pub refusal: Option<PreFilterRefusal>,
 }
 
 /// Raw and normalised scores of one plugin, by row.
@@ -212,21 +212,21 @@ pub fn decide_in_detail(
 
 /// Returns the PreFilter rejection of the pod, if there is one.
 #[must_use]
-pub fn refusal(view: &View, program: &Program) -> Option<Refusal> {
+pub fn refusal(view: &View, program: &Program) -> Option<PreFilterRefusal> {
     if !view.is_current(program) {
-        return Some(Refusal::Stale);
+        return Some(PreFilterRefusal::Stale);
     }
     if let Some(error) = &program.error {
-        return Some(Refusal::Error(error.clone()));
+        return Some(PreFilterRefusal::Error(error.clone()));
     }
     if !program.gates.is_empty() && view.profile.filters(Plugin::SchedulingGates) {
         // k8s: schedulinggates/scheduling_gates.go PreEnqueue
         let reason = format!("waiting for scheduling gates: [{}]", program.gates.join(" "));
-        return Some(Refusal::PreFilter(Plugin::SchedulingGates, reason));
+        return Some(PreFilterRefusal::PreFilter(Plugin::SchedulingGates, reason));
     }
     let conflict = program.subset.as_ref().is_some_and(|names| names.is_empty());
     let reason = || "pod affinity terms conflict".to_owned();
-    conflict.then(|| Refusal::PreFilter(Plugin::NodeAffinity, reason()))
+    conflict.then(|| PreFilterRefusal::PreFilter(Plugin::NodeAffinity, reason()))
 }
 
 fn run(
@@ -262,7 +262,7 @@ fn run(
         && feasible > 1
         && view.profile.weight(Plugin::NodeAffinity) != 0
     {
-        let refusal = Some(Refusal::Error(error.clone()));
+        let refusal = Some(PreFilterRefusal::Error(error.clone()));
         return Outcome { feasible, refusal, ..Outcome::default() };
     }
     scratch.ties.reset(view.rows);
@@ -329,14 +329,14 @@ fn filter_in_detail(
 ) {
     for (rank, asked) in row::in_order(&view.profile, plugins) {
         match asked {
-            Asked::Column(plugin) => {
+            RankedFilter::Column(plugin) => {
                 let mut passing = view.valid.as_ref().clone();
                 passing.grow(view.rows);
                 filter::apply(plugin, view, program, &mut scratch.filter, &mut passing);
                 mask.and(&passing);
                 detail.passing.push((plugin, passing));
             }
-            Asked::Rows(plugin) => {
+            RankedFilter::Rows(plugin) => {
                 let keep = &mut |row, status| detail.rejected.push((row, status));
                 let says = |row| plugin.filter_at(rank, view, program, row);
                 reject_rows(says, mask, keep);

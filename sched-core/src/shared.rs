@@ -1,9 +1,9 @@
 //! Several deciders at once: an epoch-published view to read, reservations by compare-and-swap.
 //!
 //! Input: a `Cluster` to share; a pod, its program and the row a decider chose. Output: a
-//! reservation, or a conflict. Owner: `Shared`; the cluster inside is touched only by the thread
-//! that applies reservations. Bounds: one 64-bit claim a row and one for the whole; as many pending
-//! reservations as there are deciders.
+//! reservation, or a conflict. Owner: `SharedCluster`; the cluster inside is touched only by the
+//! thread that applies reservations. Bounds: one 64-bit claim a row and one for the whole; as many
+//! pending reservations as there are deciders.
 //!
 //! A view has a change count of each row. A decider swaps the row's claim from that number to the
 //! next; a decider with an older state of the row loses the swap and decides again. The winner
@@ -22,7 +22,7 @@ use crate::sync::{Arc, ArcCell, AtomicU64, Mutex, MutexGuard, Ordering};
 mod cluster;
 mod epochs;
 
-pub use cluster::{Conflict, Shared};
+pub use cluster::{Conflict, SharedCluster};
 
 /// A number that only the holder of its current value may raise.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::Pod;
 use loom::sync::Arc;
 use loom::thread;
 use pintle_sched_core::program::Program;
-use pintle_sched_core::shared::{Claim, Combiner, PLACEMENT, Published, REACHING, Shared};
+use pintle_sched_core::shared::{Claim, Combiner, PLACEMENT, Published, REACHING, SharedCluster};
 use pintle_sched_core::snapshot::objects::PodSpec;
 use pintle_sched_core::{Cluster, Profile, Scratch, decide};
 use serde_json::{from_value, json};
@@ -169,7 +169,7 @@ fn pod(name: &str) -> serde_json::Value {
 type Work = (StdArc<Program>, StdArc<PodSpec>);
 
 /// Places a pod if the current view has room; returns true on success.
-fn place(shared: &Shared, (program, spec): &Work) -> bool {
+fn place(shared: &SharedCluster, (program, spec): &Work) -> bool {
     let view = shared.view();
     let row = decide(&view, program, &mut Scratch::default()).first;
     row.is_some_and(|row| shared.reserve(&view, program, spec, row).is_ok())
@@ -195,7 +195,7 @@ fn modelled(f: impl Fn() + Sync + Send + 'static) {
 fn the_shared_cluster_is_never_over_committed_and_publishes_what_it_holds() {
     let (cluster, work) = one_node();
     modelled(move || {
-        let shared = Arc::new(Shared::new(cluster.clone()));
+        let shared = Arc::new(SharedCluster::new(cluster.clone()));
         let deciders: Vec<_> = work
             .iter()
             .cloned()
@@ -218,7 +218,7 @@ fn the_shared_cluster_is_never_over_committed_and_publishes_what_it_holds() {
 fn a_delta_into_the_shared_cluster_makes_older_decisions_lose() {
     let (cluster, work) = one_node();
     modelled(move || {
-        let shared = Arc::new(Shared::new(cluster.clone()));
+        let shared = Arc::new(SharedCluster::new(cluster.clone()));
         let decider = {
             let (shared, work) = (Arc::clone(&shared), work[0].clone());
             deciding(move || u64::from(place(&shared, &work)))

@@ -18,17 +18,17 @@ use pintle_api::{Access, ClientOptions};
 use pintle_api_types::object::key_of;
 use pintle_daemon::tasks;
 use pintle_sched_core::Profile;
-use pintle_scheduler_core::cache::Mirror;
+use pintle_scheduler_core::cache::ClusterCache;
 use pintle_scheduler_core::diagnosis::Thinker;
 use pintle_scheduler_core::pod_fields::{has_claims, node_name, scheduler_name};
-use pintle_scheduler_core::watch_event::{KINDS, Kind, Thing, Told};
+use pintle_scheduler_core::watch_event::{KINDS, WatchEvent, WatchedKind, WatchedObject};
 use tokio::sync::mpsc;
 
 use crate::output;
 use crate::simulate::load::{self, Dump};
 use crate::simulate::place::{Questions, Simulation, SimulationError};
 use crate::simulate::progress::Progress;
-use crate::simulate::{self, Format, NodeChanges, Source, object_name, priority, up_to};
+use crate::simulate::{self, Format, NodeChanges, ObjectOrigin, object_name, priority, up_to};
 use crate::watch::{self, TOLD_MAX};
 
 /// Limit of pods to place: two thirds of those of the largest cluster that Kubernetes supports.
@@ -93,8 +93,8 @@ pub fn explain(options: &ExplainOptions) -> Result<()> {
         Some((namespace, name)) => (namespace, name),
         None => (options.namespace.as_str(), options.pod.as_str()),
     };
-    let mut mirror = Mirror::with_profiles(profiles(&options.at)?);
-    let listed = |mirror: &mut Mirror, told| {
+    let mut mirror = ClusterCache::with_profiles(profiles(&options.at)?);
+    let listed = |mirror: &mut ClusterCache, told| {
         let steps = mirror.list(told);
         steps.iter().for_each(|step| mirror.make(step));
     };
@@ -146,7 +146,7 @@ pub fn what_if(options: &WhatIfOptions) -> Result<()> {
     for at in 1..=options.replicas {
         for (pod, source) in asked.pods.iter().zip(&asked.pod_sources) {
             dump.pods.push(copy(pod, at, options.replicas));
-            dump.pod_sources.push(Source { is_stored: false, ..source.clone() });
+            dump.pod_sources.push(ObjectOrigin { is_stored: false, ..source.clone() });
         }
     }
     let questions = Questions {
@@ -249,35 +249,35 @@ fn copy(pod: &Pod, at: usize, of: usize) -> Pod {
 }
 
 /// Keeps what a simulation uses. Pending pods are not explained and hold no resources.
-fn keep(dump: &mut Dump, told: Told) {
-    let Told::Listed(thing) = told else { return };
-    let source = || Source { place: "the cluster".to_owned(), is_stored: true };
+fn keep(dump: &mut Dump, told: WatchEvent) {
+    let WatchEvent::Listed(thing) = told else { return };
+    let source = || ObjectOrigin { place: "the cluster".to_owned(), is_stored: true };
     match thing {
-        Thing::Pod(pod) if node_name(&pod).is_some() => {
+        WatchedObject::Pod(pod) if node_name(&pod).is_some() => {
             dump.pods.push(*pod);
             dump.pod_sources.push(source());
         }
-        Thing::Node(node) => {
+        WatchedObject::Node(node) => {
             dump.nodes.push(*node);
             dump.node_sources.push(source());
         }
-        Thing::Namespace(o) => {
+        WatchedObject::Namespace(o) => {
             dump.namespaces.insert(object_name("Namespace", &o.metadata), *o);
         }
-        Thing::Service(o) => {
+        WatchedObject::Service(o) => {
             dump.services.insert(object_name("Service", &o.metadata), *o);
         }
-        Thing::ReplicaSet(o) => {
+        WatchedObject::ReplicaSet(o) => {
             dump.replica_sets.insert(object_name("ReplicaSet", &o.metadata), *o);
         }
-        Thing::StatefulSet(o) => {
+        WatchedObject::StatefulSet(o) => {
             dump.stateful_sets.insert(object_name("StatefulSet", &o.metadata), *o);
         }
-        Thing::ReplicationController(o) => {
+        WatchedObject::ReplicationController(o) => {
             dump.replication_controllers
                 .insert(object_name("ReplicationController", &o.metadata), *o);
         }
-        Thing::PodDisruptionBudget(o) => {
+        WatchedObject::PodDisruptionBudget(o) => {
             dump.budgets.insert(object_name("PodDisruptionBudget", &o.metadata), *o);
         }
         // A simulation has no volumes and no pending pods.
@@ -318,11 +318,11 @@ fn usual_kubeconfig(named: Option<std::ffi::OsString>, home: Option<PathBuf>) ->
 }
 
 /// Reports failed lists of a kind.
-struct Hears(Kind, mpsc::UnboundedSender<Fails>);
+struct Hears(WatchedKind, mpsc::UnboundedSender<Fails>);
 
 /// A failed list: is a retry useless, and a sentence with the reason.
 struct Fails {
-    kind: Kind,
+    kind: WatchedKind,
     is_final: bool,
     said: String,
 }
@@ -338,7 +338,7 @@ impl InformerObserver for Hears {
 
 /// Lists everything that decisions read. As with kubectl the first failed list ends the command;
 /// only a list rejected with a retry hint is retried.
-async fn list_all(client: &kube::Client, mut take: impl FnMut(Told)) -> Result<()> {
+async fn list_all(client: &kube::Client, mut take: impl FnMut(WatchEvent)) -> Result<()> {
     let (tell, mut told) = mpsc::channel(TOLD_MAX);
     let (fails, mut failed) = mpsc::unbounded_channel();
     let hears = |kind| Arc::new(Hears(kind, fails.clone())) as Arc<dyn InformerObserver>;
@@ -355,7 +355,7 @@ async fn list_all(client: &kube::Client, mut take: impl FnMut(Told)) -> Result<(
                 // watch.
                 biased;
                 Some(one) = told.recv() => {
-                    if let Told::Complete(kind) = &one {
+                    if let WatchEvent::Complete(kind) = &one {
                         missing.retain(|other| other != kind);
                     }
                     take(one);

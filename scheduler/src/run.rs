@@ -20,21 +20,21 @@ use anyhow::{Context as _, Result};
 use futures_util::FutureExt as _;
 use pintle_api::{Access, ClientOptions, Observer};
 use pintle_daemon::program::ending::{self, Ending};
-use pintle_daemon::program::lease::{Candidate, LeaderLease};
+use pintle_daemon::program::lease::{LeaderLease, LeaseCandidate};
 use pintle_daemon::program::watchdog;
 use pintle_daemon::{logging, own_code, tasks};
-use pintle_scheduler_core::cycle::{Ended, Fact, Scheduler};
+use pintle_scheduler_core::cycle::{BindingResult, Fact, Scheduler};
 use pintle_scheduler_core::framework::{Handle, Registry};
-use pintle_scheduler_core::watch_event::Told;
+use pintle_scheduler_core::watch_event::WatchEvent;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
 
 use self::rebuild::{Rebuilds, Watches};
 use self::start::{OfOthers, access, plugins};
 use crate::daemon::Settings;
-use crate::daemon::serve::{self, Question, State};
+use crate::daemon::serve::{self, SchedulerQuery, State};
 use crate::dispatcher::extender::Caller;
-use crate::dispatcher::{BoundBy, End, Lanes};
+use crate::dispatcher::{BoundBy, EndedWork, Lanes};
 
 /// Limit of assumed pods without a confirmed binding.
 const AHEAD_MAX: usize = 4096;
@@ -81,7 +81,8 @@ pub fn run(settings: &Settings, registry: &Registry) -> Result<()> {
     watchdog::start(Arc::clone(&state.turns), lease)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     tokio::task::LocalSet::new().block_on(&runtime, async {
-        let running = Running::new(&access, settings, &state, questions, (plugins, handle))?;
+        let running =
+            RunningScheduler::new(&access, settings, &state, questions, (plugins, handle))?;
         work(running, lead, ending).await
     })
 }
@@ -94,13 +95,13 @@ fn lead(access: &Access, settings: &Settings, state: &Arc<State>) -> Result<Opti
     }
     state.metrics.leads(false);
     let (reporter, rival) = (state.reporter.clone(), "another scheduler");
-    let candidate = Candidate { election, reporter, rival };
+    let candidate = LeaseCandidate { election, reporter, rival };
     Ok(Some(LeaderLease::begin(access, &candidate, Arc::clone(state) as Arc<_>)?))
 }
 
 /// Schedules until shutdown, or until the lease is lost.
 async fn work(
-    mut running: Running,
+    mut running: RunningScheduler,
     mut lead: Option<LeaderLease>,
     mut ending: Ending,
 ) -> Result<()> {
@@ -175,16 +176,16 @@ async fn let_io_run(took: Duration) {
 }
 
 /// The scheduler with its inputs and outputs.
-struct Running {
+struct RunningScheduler {
     scheduler: Scheduler,
     /// Creates an empty scheduler.
     make: Box<dyn Fn() -> Scheduler>,
     lanes: Lanes,
     watches: Watches,
     rebuilds: Rebuilds,
-    told: mpsc::Receiver<Told>,
-    ended: mpsc::UnboundedReceiver<End>,
-    questions: mpsc::Receiver<Question>,
+    told: mpsc::Receiver<WatchEvent>,
+    ended: mpsc::UnboundedReceiver<EndedWork>,
+    questions: mpsc::Receiver<SchedulerQuery>,
     /// An out-of-tree plugin requested something.
     asked_for: Rc<Notify>,
     dump: Signal,
@@ -195,13 +196,13 @@ struct Running {
     state: Arc<State>,
 }
 
-impl Running {
+impl RunningScheduler {
     /// Starts the watches: a standby has a synced cache before it leads.
     fn new(
         access: &Access,
         settings: &Settings,
         state: &Arc<State>,
-        questions: mpsc::Receiver<Question>,
+        questions: mpsc::Receiver<SchedulerQuery>,
         (plugins, handle): (OfOthers, Handle),
     ) -> Result<Self> {
         let options = |observer: Option<Arc<dyn Observer>>| ClientOptions {
@@ -351,7 +352,7 @@ impl Running {
     }
 
     /// Applies a watch event.
-    fn tell(&mut self, told: Told) {
+    fn tell(&mut self, told: WatchEvent) {
         let now = self.now();
         if let Some(event) = self.scheduler.tell(told, now) {
             self.state.metrics.handled(event, self.now().saturating_sub(now));
@@ -400,22 +401,22 @@ impl Running {
     }
 
     /// Answers a request; the client may have disconnected.
-    fn answer(&mut self, question: Question) {
+    fn answer(&mut self, question: SchedulerQuery) {
         match question {
-            Question::Explain { pod, node, answer } => {
+            SchedulerQuery::Explain { pod, node, answer } => {
                 let now = self.now();
                 drop(answer.send(self.scheduler.explain(&pod, node.as_deref(), now)));
             }
-            Question::Declared(answer) => drop(answer.send(self.scheduler.mirror.declared())),
+            SchedulerQuery::Declared(answer) => drop(answer.send(self.scheduler.mirror.declared())),
         }
     }
 
-    fn has_ended(&mut self, end: End) {
+    fn has_ended(&mut self, end: EndedWork) {
         let now = self.now();
         self.state.turns.set_ahead(self.lanes.ahead());
         match end {
-            End::Bind(end) => {
-                let status = if end.ended == Ended::Bound { "Success" } else { "Error" };
+            EndedWork::Bind(end) => {
+                let status = if end.ended == BindingResult::Bound { "Success" } else { "Error" };
                 let profile = self.scheduler.profile_of(&end.pod.uid);
                 // Out-of-tree Bind plugins do not run if an extender binds.
                 // k8s: pkg/scheduler/schedule_one.go bind
@@ -428,20 +429,22 @@ impl Running {
                 }
                 self.scheduler.ended(&end.pod, &end.node, end.ended, now);
             }
-            End::Evict(evicted) => {
+            EndedWork::Evict(evicted) => {
                 self.state.metrics.made_room(evicted.all, evicted.took);
                 self.scheduler.evicted(&evicted, now);
             }
-            End::Volumes(written) => self.scheduler.volumes_written(written, now),
-            End::Released(pod, claims) => self.scheduler.devices_released(&pod, claims, now),
-            End::GaveBack(pod, did, claims) => self.scheduler.gave_back(&pod, did, claims, now),
-            End::Devices(reserved) => {
+            EndedWork::Volumes(written) => self.scheduler.volumes_written(written, now),
+            EndedWork::Released(pod, claims) => self.scheduler.devices_released(&pod, claims, now),
+            EndedWork::GaveBack(pod, did, claims) => {
+                self.scheduler.gave_back(&pod, did, claims, now)
+            }
+            EndedWork::Devices(reserved) => {
                 if let Some(is_made) = reserved.made {
                     self.state.metrics.made_claim(is_made);
                 }
                 self.scheduler.devices_reserved(reserved, now);
             }
-            End::Consult(consulted) => {
+            EndedWork::Consult(consulted) => {
                 self.scheduler.consulted(consulted, now);
                 return self.carry_out(self.now().saturating_sub(now));
             }

@@ -13,7 +13,7 @@ use pintle_daemon::{logging, tasks};
 use pintle_sched_core::Profile;
 use pintle_scheduler_core::config;
 use pintle_scheduler_core::shadow::{Followed, Shadow};
-use pintle_scheduler_core::watch_event::Told;
+use pintle_scheduler_core::watch_event::WatchEvent;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -105,7 +105,7 @@ fn hand_over(text: &str, (mut file, path): (File, &Path)) -> Result<()> {
     Ok(())
 }
 
-async fn follow(shadow: &mut Shadow, mut told: mpsc::Receiver<Told>) {
+async fn follow(shadow: &mut Shadow, mut told: mpsc::Receiver<WatchEvent>) {
     let begun = Instant::now();
     let mut next = LOOK_EVERY;
     let mut ready = false;

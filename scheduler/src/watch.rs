@@ -1,10 +1,10 @@
 //! Watches of the kinds that decisions read.
 //!
-//! Input: watches. Output: [`Told`], one object after the other, over one bounded channel. Owner:
-//! one task a kind. Bounds: `TOLD_MAX` events wait; while the channel is full a watch or list is
-//! held back, and only the rest of one piece of a list is kept here. Fields that no decision reads
-//! are dropped before objects are sent on; those of pods are not even parsed. Nothing is ever
-//! written.
+//! Input: watches. Output: [`WatchEvent`], one object after the other, over one bounded channel.
+//! Owner: one task a kind. Bounds: `TOLD_MAX` events wait; while the channel is full a watch or
+//! list is held back, and only the rest of one piece of a list is kept here. Fields that no
+//! decision reads are dropped before objects are sent on; those of pods are not even parsed.
+//! Nothing is ever written.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use pintle_daemon::tasks;
 use pintle_scheduler_core::lean::LeanPod;
 use pintle_scheduler_core::plugins::dynamicresources::rules::LeanRule;
 use pintle_scheduler_core::prune;
-use pintle_scheduler_core::watch_event::{Kind, Thing, Told};
+use pintle_scheduler_core::watch_event::{WatchEvent, WatchedKind, WatchedObject};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
@@ -36,56 +36,56 @@ const LIVE_PODS: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
 /// A watched kind.
 trait Followed: Object {
-    const KIND: Kind;
+    const KIND: WatchedKind;
     const NAME: &'static str;
     const PATH: &'static str;
     const FIELDS: &'static str = "";
     /// Drops the fields that no decision reads, unless the object is wanted whole.
-    fn thing(self, whole: bool) -> Thing;
+    fn thing(self, whole: bool) -> WatchedObject;
 }
 
 macro_rules! followed {
     ($kind:ident, $name:literal, $path:literal $(, $fields:expr)?) => {
         impl Followed for $kind {
-            const KIND: Kind = Kind::$kind;
+            const KIND: WatchedKind = WatchedKind::$kind;
             const NAME: &'static str = $name;
             const PATH: &'static str = $path;
             $(const FIELDS: &'static str = $fields;)?
-            fn thing(self, whole: bool) -> Thing {
+            fn thing(self, whole: bool) -> WatchedObject {
                 let object = if whole { self } else { prune::Prune::prune(self) };
-                Thing::$kind(Box::new(object))
+                WatchedObject::$kind(Box::new(object))
             }
         }
     };
 }
 
 impl Followed for LeanPod {
-    const KIND: Kind = Kind::Pod;
+    const KIND: WatchedKind = WatchedKind::Pod;
     const NAME: &'static str = "pods";
     const PATH: &'static str = "/api/v1/pods";
     const FIELDS: &'static str = LIVE_PODS;
-    fn thing(self, _: bool) -> Thing {
-        Thing::Pod(Box::new(self.0))
+    fn thing(self, _: bool) -> WatchedObject {
+        WatchedObject::Pod(Box::new(self.0))
     }
 }
 
 impl Followed for Pod {
-    const KIND: Kind = Kind::Pod;
+    const KIND: WatchedKind = WatchedKind::Pod;
     const NAME: &'static str = LeanPod::NAME;
     const PATH: &'static str = LeanPod::PATH;
     const FIELDS: &'static str = LeanPod::FIELDS;
-    fn thing(self, _: bool) -> Thing {
-        Thing::Pod(Box::new(self))
+    fn thing(self, _: bool) -> WatchedObject {
+        WatchedObject::Pod(Box::new(self))
     }
 }
 
 impl Followed for LeanRule {
-    const KIND: Kind = Kind::DeviceTaintRule;
+    const KIND: WatchedKind = WatchedKind::DeviceTaintRule;
     const NAME: &'static str = "devicetaintrules";
     // k8s: pkg/scheduler/scheduler.go New
     const PATH: &'static str = "/apis/resource.k8s.io/v1beta2/devicetaintrules";
-    fn thing(self, _: bool) -> Thing {
-        Thing::DeviceTaintRule(Box::new(self.into()))
+    fn thing(self, _: bool) -> WatchedObject {
+        WatchedObject::DeviceTaintRule(Box::new(self.into()))
     }
 }
 
@@ -116,13 +116,13 @@ followed!(PodGroup, "podgroups", "/apis/scheduling.k8s.io/v1alpha2/podgroups");
 pub type Following = (&'static str, futures_util::future::LocalBoxFuture<'static, ()>);
 
 /// Builds the observer of the lists and watches of a kind.
-pub type Observed<'a> = Option<&'a dyn Fn(Kind) -> Arc<dyn InformerObserver>>;
+pub type Observed<'a> = Option<&'a dyn Fn(WatchedKind) -> Arc<dyn InformerObserver>>;
 
 /// Watches all kinds with the client of `client`; each future runs until it is dropped. `whole`
 /// keeps pods and nodes whole.
 pub fn follow_all(
     client: impl Fn() -> kube::Client,
-    told: &mpsc::Sender<Told>,
+    told: &mpsc::Sender<WatchEvent>,
     whole: bool,
 ) -> Vec<Following> {
     follow_observed(client, told, whole, None)
@@ -131,7 +131,7 @@ pub fn follow_all(
 /// Like [`follow_all`], with an observer for each kind.
 pub fn follow_observed(
     client: impl Fn() -> kube::Client,
-    told: &mpsc::Sender<Told>,
+    told: &mpsc::Sender<WatchEvent>,
     whole: bool,
     by: Observed<'_>,
 ) -> Vec<Following> {
@@ -161,18 +161,18 @@ pub fn follow_observed(
 }
 
 /// Watches PodGroups, which only some clusters have.
-pub fn follow_groups(client: kube::Client, told: &mpsc::Sender<Told>) -> Following {
+pub fn follow_groups(client: kube::Client, told: &mpsc::Sender<WatchEvent>) -> Following {
     one::<PodGroup>(client, told, false, None)
 }
 
 /// Watches DeviceTaintRules, which only some clusters have.
-pub fn follow_rules(client: kube::Client, told: &mpsc::Sender<Told>) -> Following {
+pub fn follow_rules(client: kube::Client, told: &mpsc::Sender<WatchEvent>) -> Following {
     one::<LeanRule>(client, told, false, None)
 }
 
 fn one<T: Followed>(
     client: kube::Client,
-    told: &mpsc::Sender<Told>,
+    told: &mpsc::Sender<WatchEvent>,
     whole: bool,
     by: Observed<'_>,
 ) -> Following {
@@ -187,14 +187,14 @@ fn one<T: Followed>(
 
 /// Sends a watch's events to the channel.
 struct Tell {
-    told: mpsc::Sender<Told>,
+    told: mpsc::Sender<WatchEvent>,
     /// Rest of a list that did not fit into the channel.
-    kept: Vec<Told>,
+    kept: Vec<WatchEvent>,
     whole: bool,
 }
 
 impl Tell {
-    fn offer(&mut self, told: Told) {
+    fn offer(&mut self, told: WatchEvent) {
         if !self.kept.is_empty() {
             return self.kept.push(told);
         }
@@ -204,7 +204,7 @@ impl Tell {
     }
 
     /// Returns the object without unused fields; `None` if that panics.
-    fn stripped<T: Followed>(&self, object: T) -> Option<Thing> {
+    fn stripped<T: Followed>(&self, object: T) -> Option<WatchedObject> {
         let stripped = tasks::catch(|| object.thing(self.whole));
         let stripped = stripped.inspect_err(|panic| {
             tasks::counted("watch");
@@ -213,7 +213,7 @@ impl Tell {
         stripped.ok()
     }
 
-    async fn send(&mut self, told: Told) {
+    async fn send(&mut self, told: WatchEvent) {
         self.send_kept().await;
         // The receiver is closed only when the process is about to end.
         let _ = self.told.send(told).await;
@@ -229,16 +229,16 @@ impl Tell {
 impl<T: Followed> ObjectSink<T> for Tell {
     fn begin(&mut self) {
         self.kept.clear();
-        self.offer(Told::Begun(T::KIND));
+        self.offer(WatchEvent::Begun(T::KIND));
     }
 
     fn listed(&mut self, object: T) {
-        let listed = self.stripped(object).map(Told::Listed);
-        self.offer(listed.unwrap_or(Told::Unreadable(T::KIND, None)));
+        let listed = self.stripped(object).map(WatchEvent::Listed);
+        self.offer(listed.unwrap_or(WatchEvent::Unreadable(T::KIND, None)));
     }
 
     fn listed_unreadable(&mut self, lost: Option<UnreadableObject>) {
-        self.offer(Told::Unreadable(T::KIND, lost.map(|lost| lost.key)));
+        self.offer(WatchEvent::Unreadable(T::KIND, lost.map(|lost| lost.key)));
     }
 
     async fn has_room(&mut self) {
@@ -246,22 +246,22 @@ impl<T: Followed> ObjectSink<T> for Tell {
     }
 
     async fn complete(&mut self) {
-        self.send(Told::Complete(T::KIND)).await;
+        self.send(WatchEvent::Complete(T::KIND)).await;
     }
 
     async fn applied(&mut self, object: T) {
         if let Some(thing) = self.stripped(object) {
-            self.send(Told::Set(thing)).await;
+            self.send(WatchEvent::Set(thing)).await;
         }
     }
 
     async fn deleted(&mut self, object: T) {
         if let Some(thing) = self.stripped(object) {
-            self.send(Told::Gone(thing)).await;
+            self.send(WatchEvent::Gone(thing)).await;
         }
     }
 
     async fn deleted_unreadable(&mut self, lost: UnreadableObject) {
-        self.send(Told::Lost(T::KIND, lost.key)).await;
+        self.send(WatchEvent::Lost(T::KIND, lost.key)).await;
     }
 }

@@ -7,12 +7,12 @@ use std::time::Duration;
 use anyhow::ensure;
 use pintle_api_types::rng::Rng;
 use pintle_tests::cluster::TestCluster;
-use pintle_tests::cluster::proxy::{Fault, Protocol, Proxy, Seen};
+use pintle_tests::cluster::proxy::{Fault, Protocol, ProxiedRequest, Proxy};
 use pintle_tests::manifest::{condition, phase};
 use pintle_tests::{LONG, until};
 
 use crate::secrets::{reader, secret};
-use crate::work::{Bystander, Kind, Work, seed};
+use crate::work::{Bystander, PodKind, Work, seed};
 
 /// Steps of the test of everything at once.
 const STEPS: usize = 10;
@@ -22,7 +22,7 @@ fn first(
     proxy: &Proxy,
     count: usize,
     fault: &Fault,
-    is_meant: impl Fn(&Seen) -> bool + Send + 'static,
+    is_meant: impl Fn(&ProxiedRequest) -> bool + Send + 'static,
 ) {
     let left = Arc::new(AtomicUsize::new(count));
     let fault = fault.clone();
@@ -64,11 +64,11 @@ fn watches_that_break_lose_no_pod_and_no_secret() {
     for (round, fault) in faults.iter().enumerate() {
         let before = proxy.count(fault);
         // As many as there are watches: of pods, of the node, of services, of the secret.
-        first(&proxy, 6, fault, Seen::is_watch);
+        first(&proxy, 6, fault, ProxiedRequest::is_watch);
         proxy.cut();
         happened(&proxy, fault, before);
-        work.create(&format!("w{round}"), Kind::Stays);
-        work.create(&format!("w{}", round + 20), Kind::Fails);
+        work.create(&format!("w{round}"), PodKind::Stays);
+        work.create(&format!("w{}", round + 20), PodKind::Fails);
         test.apply(&secret(&format!("{round} {fault:?}")));
         work.settle();
         until(LONG, &format!("the secret is new in spite of {fault:?}"), || {
@@ -102,7 +102,7 @@ fn a_status_arrives_whatever_happens_to_its_first_writes() {
         let (before, name) = (proxy.count(fault), format!("w{round}"));
         let pod = name.clone();
         first(&proxy, 3, fault, move |seen| seen.is_status_of(&pod));
-        work.create(&name, Kind::Ends);
+        work.create(&name, PodKind::Ends);
         test.pod_until(&name, &format!("has succeeded in spite of {fault:?}"), |p| {
             phase(p) == "Succeeded"
         });
@@ -116,10 +116,10 @@ fn connections_that_lose_packets_are_replaced(protocol: Protocol) {
     let proxy = test.use_proxy(protocol);
     test.heard_of();
     let mut work = Work::new(&test, 0);
-    work.create("w1", Kind::Stays);
+    work.create("w1", PodKind::Stays);
     work.settle();
     proxy.lose_packets();
-    work.create("w2", Kind::Ends);
+    work.create("w2", PodKind::Ends);
     work.delete("w1");
     work.settle();
     test.heard_of();
@@ -136,7 +136,7 @@ fn connections_of_one_request_each_that_lose_packets_are_replaced() {
 }
 
 /// A random fault of all kinds.
-fn any_fault(rng: &mut Rng, seen: &Seen) -> Fault {
+fn any_fault(rng: &mut Rng, seen: &ProxiedRequest) -> Fault {
     if seen.is_watch() {
         return match rng.range(0, 8) {
             0 => Fault::Gone,

@@ -29,7 +29,7 @@ const FLEET_MAX: u64 = 6;
 
 /// The behaviour of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PodKind {
     /// Runs until it is deleted.
     Stays,
     /// Ends well, after an init container.
@@ -40,7 +40,7 @@ pub enum Kind {
     Recovers,
 }
 
-const KINDS: [Kind; 4] = [Kind::Stays, Kind::Ends, Kind::Fails, Kind::Recovers];
+const KINDS: [PodKind; 4] = [PodKind::Stays, PodKind::Ends, PodKind::Fails, PodKind::Recovers];
 /// Names are used again: a new pod may meet the old one of its name.
 const NAMES: u64 = 16;
 
@@ -50,7 +50,7 @@ pub struct Work<'a> {
     rng: Rng,
     starts: tempfile::TempDir,
     /// Those that were not deleted.
-    pods: BTreeMap<String, Kind>,
+    pods: BTreeMap<String, PodKind>,
     /// How many pods the deployment shall have; there is none otherwise.
     fleet: Option<u64>,
     /// The agent may go away in the middle of a start.
@@ -71,7 +71,7 @@ impl<'a> Work<'a> {
     #[must_use]
     pub fn with_deployment(mut self) -> Self {
         let labels = json!({"app": FLEET});
-        let spec = self.manifest(FLEET, Kind::Stays)["spec"].take();
+        let spec = self.manifest(FLEET, PodKind::Stays)["spec"].take();
         let pod = json!({"metadata": {"labels": labels}, "spec": spec});
         let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment",
             "metadata": {"name": FLEET},
@@ -96,7 +96,7 @@ impl<'a> Work<'a> {
     }
 
     /// Creates a pod, called `w` and a number, and waits for nothing.
-    pub fn create(&mut self, name: &str, kind: Kind) {
+    pub fn create(&mut self, name: &str, kind: PodKind) {
         assert!(is_own(name), "{name}");
         self.test
             .create(&self.manifest(name, kind).with_spec("nodeName", json!(NODE)))
@@ -150,12 +150,12 @@ impl<'a> Work<'a> {
         }
     }
 
-    fn manifest(&self, name: &str, kind: Kind) -> Value {
+    fn manifest(&self, name: &str, kind: PodKind) -> Value {
         let text = match kind {
-            Kind::Stays => "trap 'exit 0' TERM; while :; do sleep 0.1; done",
-            Kind::Ends => "sleep 0.3",
-            Kind::Fails => "sleep 0.2; exit 7",
-            Kind::Recovers => "[ $(wc -l < /starts/$UID.c) -gt 1 ]",
+            PodKind::Stays => "trap 'exit 0' TERM; while :; do sleep 0.1; done",
+            PodKind::Ends => "sleep 0.3",
+            PodKind::Fails => "sleep 0.2; exit 7",
+            PodKind::Recovers => "[ $(wc -l < /starts/$UID.c) -gt 1 ]",
         };
         let write = |container: &str, text: &str| {
             let uid = json!([{"name": "UID",
@@ -165,9 +165,9 @@ impl<'a> Work<'a> {
                 .with("volumeMounts", json!([{"name": "starts", "mountPath": "/starts"}]))
         };
         let policy = match kind {
-            Kind::Stays => "Always",
-            Kind::Ends | Kind::Fails => "Never",
-            Kind::Recovers => "OnFailure",
+            PodKind::Stays => "Always",
+            PodKind::Ends | PodKind::Fails => "Never",
+            PodKind::Recovers => "OnFailure",
         };
         let manifest = pod(name, &[write("c", text)])
             .with_spec("restartPolicy", json!(policy))
@@ -177,7 +177,7 @@ impl<'a> Work<'a> {
                 json!([{"name": "starts", "hostPath": {"path": self.starts.path()}}]),
             );
         match kind {
-            Kind::Ends => manifest.with_spec("initContainers", json!([write("i", "true")])),
+            PodKind::Ends => manifest.with_spec("initContainers", json!([write("i", "true")])),
             _ => manifest,
         }
     }
@@ -196,7 +196,7 @@ impl<'a> Work<'a> {
         for pod in &pods {
             let name = name_of(pod);
             let kind = match is_of_fleet(&name) {
-                true => Kind::Stays,
+                true => PodKind::Stays,
                 false => *self.pods.get(&name).with_context(|| format!("{name} is still there"))?,
             };
             let is_good = self.check_pod(pod, kind, &held);
@@ -212,18 +212,18 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    fn check_pod(&self, pod: &Pod, kind: Kind, held: &[Held]) -> Result<()> {
+    fn check_pod(&self, pod: &Pod, kind: PodKind, held: &[Held]) -> Result<()> {
         ensure!(pod.metadata.deletion_timestamp.is_none(), "it is being deleted");
         let (wanted_phase, end, starts) = match kind {
-            Kind::Stays => ("Running", None, 1),
-            Kind::Ends => ("Succeeded", Some((0, "Completed")), 1),
-            Kind::Fails => ("Failed", Some((7, "Error")), 1),
-            Kind::Recovers => ("Succeeded", Some((0, "Completed")), 2),
+            PodKind::Stays => ("Running", None, 1),
+            PodKind::Ends => ("Succeeded", Some((0, "Completed")), 1),
+            PodKind::Fails => ("Failed", Some((7, "Error")), 1),
+            PodKind::Recovers => ("Succeeded", Some((0, "Completed")), 2),
         };
         check_runtime(pod, kind, held)?;
         let is_given_up = self.is_agent_killed && was_given_up(pod);
-        ensure!(phase(pod) == wanted_phase || (is_given_up && kind != Kind::Stays), "phase");
-        ensure!(kind != Kind::Stays || condition(pod, "Ready"), "not ready");
+        ensure!(phase(pod) == wanted_phase || (is_given_up && kind != PodKind::Stays), "phase");
+        ensure!(kind != PodKind::Stays || condition(pod, "Ready"), "not ready");
         if is_given_up {
             return Ok(());
         }
@@ -232,7 +232,7 @@ impl<'a> Work<'a> {
         ensure!(more == 0 || (more > 0 && self.is_agent_killed), "restarts");
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         for (container, starts) in [("c", starts), ("i", 1)] {
-            let is_there = container == "c" || kind == Kind::Ends;
+            let is_there = container == "c" || kind == PodKind::Ends;
             let lines = fs::read_to_string(self.file(uid, container)).unwrap_or_default();
             let found = i32::try_from(lines.lines().count())?;
             ensure!(found == if is_there { starts } else { 0 }, "{container}: {found} starts");
@@ -265,7 +265,7 @@ impl<'a> Work<'a> {
 
 /// Fails unless the runtimes have of the pod what the API server says: on its node alone, no
 /// container twice, and running the very one that the status names, or none.
-fn check_runtime(pod: &Pod, kind: Kind, held: &[Held]) -> Result<()> {
+fn check_runtime(pod: &Pod, kind: PodKind, held: &[Held]) -> Result<()> {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     let mut own: Vec<_> = held.iter().filter(|h| h.uid == uid).collect();
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
@@ -273,7 +273,7 @@ fn check_runtime(pod: &Pod, kind: Kind, held: &[Held]) -> Result<()> {
     let running: Vec<&str> = own.iter().filter(|h| h.runs).map(|h| h.id.as_str()).collect();
     let named = status_of(pod, "c").and_then(|status| status.container_id.as_deref());
     let named = named.map(|id| id.trim_start_matches("containerd://"));
-    let wanted: Vec<&str> = named.filter(|_| kind == Kind::Stays).into_iter().collect();
+    let wanted: Vec<&str> = named.filter(|_| kind == PodKind::Stays).into_iter().collect();
     ensure!(running == wanted, "{running:?} run instead of {wanted:?}");
     let all = own.len();
     own.dedup_by_key(|h| (&h.name, h.attempt));

@@ -9,14 +9,14 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use crate::kit::{Case, condition, owner_reference};
-use crate::server::{PORT, Server};
+use crate::server::{ControlPlane, PORT};
 
 const DEFINITION: &str = "crates.cases.pintle.test";
 const SERVICE: &str = "v1.broken.pintle.test";
 
 #[test]
 fn broken_kinds_hold_up_nothing_else() {
-    let server = Server::start("broken");
+    let server = ControlPlane::start("broken");
     let args = server.args();
     let mut manager = server.start_tested("manager", &args);
     server.wait_healthy(PORT);

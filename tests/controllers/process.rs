@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use xtask::cluster::controllers::LOOPS;
 
 use crate::kit::{Case, image};
-use crate::server::{ManagerProcess, PORT, Server};
+use crate::server::{ControlPlane, ManagerProcess, PORT};
 
 /// Port of the second manager.
 const SECOND_PORT: u16 = 10261;
@@ -36,7 +36,7 @@ const KINDS: [&str; 9] = [
 
 #[test]
 fn mistakes_are_one_sentence_and_exit_code_1() {
-    let server = Server::shared();
+    let server = ControlPlane::shared();
     let usual = server.args();
     let empty = server.file("empty.kubeconfig", "").display().to_string();
     for (args, word) in [
@@ -68,7 +68,7 @@ fn is_error(line: &str) -> bool {
 
 #[test]
 fn one_of_two_managers_acts_and_a_restart_writes_nothing() {
-    let server = Server::start("process");
+    let server = ControlPlane::start("process");
     let first = start(&server, "first", PORT);
     server.wait_healthy(PORT);
     let second = start(&server, "second", SECOND_PORT);
@@ -92,13 +92,13 @@ fn one_of_two_managers_acts_and_a_restart_writes_nothing() {
     pods_are_created_once(&server.audit());
 }
 
-fn start(server: &Server, name: &str, port: u16) -> ManagerProcess {
+fn start(server: &ControlPlane, name: &str, port: u16) -> ManagerProcess {
     let mut args = server.args();
     args.push(format!("--secure-port={port}"));
     server.start_tested(name, &args)
 }
 
-fn answers_on_its_port(server: &Server) {
+fn answers_on_its_port(server: &ControlPlane) {
     for path in ["/healthz", "/livez", "/readyz"] {
         let answer = server.answer(PORT, path, None);
         assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok"), "{path}: {answer}");
@@ -120,7 +120,7 @@ fn answers_on_its_port(server: &Server) {
 }
 
 /// The harness chooses all controllers by default; each of them runs.
-fn runs_all_controllers(server: &Server, metrics: &str) {
+fn runs_all_controllers(server: &ControlPlane, metrics: &str) {
     let checks = server.answer(PORT, "/healthz?verbose", Some("admin"));
     for name in LOOPS {
         let line = format!("name=\"{name}\"}} 1");
@@ -132,7 +132,7 @@ fn runs_all_controllers(server: &Server, metrics: &str) {
     }
 }
 
-fn only_the_first_leads(server: &Server) {
+fn only_the_first_leads(server: &ControlPlane) {
     let status = "leader_election_master_status{name=\"kube-controller-manager\"}";
     for (port, leads) in [(PORT, "1"), (SECOND_PORT, "0")] {
         let metrics = server.answer(port, "/metrics", Some("admin"));
@@ -234,7 +234,7 @@ fn writes_are_of_accounts(audit: &str) {
     assert!(others.is_empty(), "the manager itself writes nothing but accounts: {others:?}");
 }
 
-fn hand_over(server: &Server, first: ManagerProcess) {
+fn hand_over(server: &ControlPlane, first: ManagerProcess) {
     let holder = async |client: &kube::Client| {
         let lease = crate::kit::Requests::new(client.clone(), "kube-system".to_owned());
         let lease = lease.get("Lease", "kube-controller-manager").await?;
@@ -260,7 +260,7 @@ fn hand_over(server: &Server, first: ManagerProcess) {
 }
 
 /// A manager that starts on settled objects writes nothing of them.
-fn restart(server: &Server) {
+fn restart(server: &ControlPlane) {
     let versions = || {
         server.with_client(async |client| {
             let requests = crate::kit::Requests::new(client, "process".to_owned());

@@ -28,7 +28,7 @@ use crate::kit::Requests;
 pub const PORT: u16 = 10257;
 
 /// A cluster without nodes and controllers of its own.
-pub struct Server {
+pub struct ControlPlane {
     cluster: Cluster,
     /// A manager for as long as the server.
     manager: Option<ManagerProcess>,
@@ -79,9 +79,9 @@ impl Drop for ManagerProcess {
     }
 }
 
-static SHARED: Mutex<Weak<Server>> = Mutex::new(Weak::new());
+static SHARED: Mutex<Weak<ControlPlane>> = Mutex::new(Weak::new());
 
-impl Server {
+impl ControlPlane {
     /// Starts it without a manager.
     pub fn start(purpose: &str) -> Self {
         let cluster = Cluster::of_this_run(purpose).expect("a cluster's name");
@@ -224,7 +224,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for ControlPlane {
     fn drop(&mut self) {
         self.manager = None;
         if std::env::var_os("PINTLE_KEEP").is_some() {

@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::kit::{Case, DeleteHow, owner_reference};
-use crate::server::{ManagerProcess, PORT, Server};
+use crate::server::{ControlPlane, ManagerProcess, PORT};
 
 /// Log line of the manager when the held back controllers begin to act.
 const ACTING: &str = "acting after";
@@ -32,12 +32,12 @@ fn is_upstreams_tested() -> bool {
 }
 
 /// A server, and ours with a short wait on it; `None` where upstream's is tested.
-fn start(purpose: &str) -> Option<(Server, ManagerProcess)> {
+fn start(purpose: &str) -> Option<(ControlPlane, ManagerProcess)> {
     if is_upstreams_tested() {
         println!("upstream's has no such flag");
         return None;
     }
-    let server = Server::start(purpose);
+    let server = ControlPlane::start(purpose);
     let mut args = server.args();
     args.push(format!("--shadow-first={WAIT_SECONDS}s"));
     let manager = server.start_tested("manager", &args);
@@ -153,7 +153,7 @@ fn shadow_beside_upstreams_collector_withdraws_nothing_and_acts_after_it() {
     if is_upstreams_tested() {
         return println!("upstream's has no such flag");
     }
-    let server = Server::start("agrees");
+    let server = ControlPlane::start("agrees");
     let mut args = server.args();
     args.push(LONG_WAIT.to_owned());
     let names = "garbage-collector-controller,namespace-controller";

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::kit::{Case, Requests, condition, image, is_terminating, name, template, uid};
-use crate::server::{ManagerProcess, PORT, Server};
+use crate::server::{ControlPlane, ManagerProcess, PORT};
 
 /// How long each one leads.
 const PERIOD: Duration = Duration::from_secs(20);
@@ -35,8 +35,8 @@ const LOST: [&str; 2] = ["the lease was lost", "leaderelection lost"];
 fn work_goes_on_while_ours_and_upstreams_take_turns() {
     let minutes = std::env::var("PINTLE_TAKEOVER_MINUTES").ok();
     let minutes: u64 = minutes.and_then(|text| text.parse().ok()).unwrap_or(2);
-    let server = Server::start("takeover");
-    let first = start(&server, Side::Upstream, PORT);
+    let server = ControlPlane::start("takeover");
+    let first = start(&server, TakeOverSide::Upstream, PORT);
     server.wait_healthy(PORT);
     let ended = AtomicBool::new(false);
     let turns = std::thread::scope(|scope| {
@@ -60,12 +60,12 @@ impl Drop for Sets<'_> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
+enum TakeOverSide {
     Ours,
     Upstream,
 }
 
-fn start(server: &Server, side: Side, port: u16) -> ManagerProcess {
+fn start(server: &ControlPlane, side: TakeOverSide, port: u16) -> ManagerProcess {
     let mut args = server.args();
     args.push(format!("--secure-port={port}"));
     // Upstream's lets its lease run out.
@@ -78,14 +78,14 @@ fn start(server: &Server, side: Side, port: u16) -> ManagerProcess {
         .map(str::to_owned),
     );
     match side {
-        Side::Ours => server.start_tested("ours", &args),
-        Side::Upstream => server.start_upstream("upstream", &args),
+        TakeOverSide::Ours => server.start_tested("ours", &args),
+        TakeOverSide::Upstream => server.start_upstream("upstream", &args),
     }
 }
 
 /// Ends the leader, and the other manager takes over, until `ended`; returns the number of times.
-fn alternate(server: &Server, first: ManagerProcess, ended: &AtomicBool) -> usize {
-    let (mut leader, mut side, mut port, mut turns) = (first, Side::Upstream, PORT, 0);
+fn alternate(server: &ControlPlane, first: ManagerProcess, ended: &AtomicBool) -> usize {
+    let (mut leader, mut side, mut port, mut turns) = (first, TakeOverSide::Upstream, PORT, 0);
     loop {
         let began = Instant::now();
         while began.elapsed() < PERIOD {
@@ -101,7 +101,7 @@ fn alternate(server: &Server, first: ManagerProcess, ended: &AtomicBool) -> usiz
                 break;
             }
         }
-        side = if side == Side::Ours { Side::Upstream } else { Side::Ours };
+        side = if side == TakeOverSide::Ours { TakeOverSide::Upstream } else { TakeOverSide::Ours };
         port = if port == PORT { OTHER_PORT } else { PORT };
         let standby = start(server, side, port);
         server.wait_healthy(port);

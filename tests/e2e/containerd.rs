@@ -9,7 +9,7 @@ use pintle_cri::v1::{
     ImageStatusRequest, LinuxContainerConfig, LinuxContainerResources, RemoveImageRequest,
     StartContainerRequest, StopContainerRequest,
 };
-use pintle_cri::{Call, Method, StreamCall};
+use pintle_cri::{CriCall, Method, StreamCall};
 use pintle_tests::{LONG, Options, RawCri, RawPod, TestNode, until};
 use xtask::image::set;
 use xtask::runtime::Version;
@@ -173,7 +173,7 @@ fn an_archive_that_is_none_is_refused() {
 }
 
 /// Returns whether a call with an empty request is refused as unimplemented.
-fn lacks<R: Call>(cri: &RawCri) -> (Method, bool) {
+fn lacks<R: CriCall>(cri: &RawCri) -> (Method, bool) {
     let answer = cri.block(cri.client.call(R::default()));
     (R::METHOD, answer.is_err_and(|error| error.is_unimplemented()))
 }

@@ -91,9 +91,9 @@ fn checkpoint(bytes: &[u8]) {
 
 /// Everything read from a record or an intent is written, and read again.
 fn a_pull_record(bytes: &[u8]) {
-    use pull_record::{Intent, Record};
-    if let Some((record, _)) = Record::read(bytes) {
-        assert!(Record::read(&record.text()).is_some_and(|(_, is_current)| is_current));
+    use pull_record::{Intent, PulledImage};
+    if let Some((record, _)) = PulledImage::read(bytes) {
+        assert!(PulledImage::read(&record.text()).is_some_and(|(_, is_current)| is_current));
     }
     if let Some((intent, _)) = Intent::read(bytes) {
         assert!(Intent::read(&intent.text()).is_some());
@@ -111,7 +111,7 @@ fn env_file(bytes: &[u8]) {
 }
 
 fn a_keyring(bytes: &[u8]) {
-    let source = pull_credential::Source::Node;
+    let source = pull_credential::CredentialSource::Node;
     let mut keys = keyring::Keyring::default();
     // Any answer is fine, and so is any credential for an image.
     let _ = (keys.add_config_json(bytes, &source), keys.add_dockercfg(bytes, &source));

@@ -13,7 +13,7 @@ use pintle_tests::attacks;
 use pintle_tests::manifest::{container, pod, script};
 use pintle_tests::node::NODE_NAME;
 use xtask::node::agent::{HEALTH_PORT, READ_ONLY_PORT};
-use xtask::node::http::{self, Request};
+use xtask::node::http::{self, NodeHttpRequest};
 
 use crate::ground::Ground;
 use crate::port::{H2_PREFACE, Port, Stream, Who};
@@ -262,7 +262,7 @@ fn numbers_in_questions(ground: &mut Ground) {
     questions.push(("PUT", "/pods".to_owned()));
     for (method, path) in &questions {
         let stream = ground.port.connect(&ground.node, Who::Known).expect("it is taken");
-        let request = Request { method, path, content_type: "", body: "" };
+        let request = NodeHttpRequest { method, path, content_type: "", body: "" };
         let answer = http::send(stream, request);
         let shown: String = path.chars().take(80).collect();
         let answer = answer.unwrap_or_else(|e| panic!("{method} {shown} is answered: {e:#}"));

@@ -45,7 +45,7 @@ const WATCH_PERIOD: Duration = Duration::from_millis(50);
 /// A node under attack.
 pub(crate) struct Ground {
     // Ends before the node does.
-    watch: Watch,
+    watch: AgentSampler,
     pub(crate) port: Port,
     pub(crate) node: TestNode,
     quiet: Times,
@@ -75,7 +75,7 @@ impl Ground {
         first(&node);
         node.start_agent();
         let port = Port::of(&node, keys);
-        let watch = Watch::start(node.agent_pid());
+        let watch = AgentSampler::start(node.agent_pid());
         let (quiet, quiet_stalls, stalls) = Default::default();
         let mut ground = Self { watch, port, node, quiet, quiet_kib: 0, quiet_stalls, stalls };
         ground.live("warm-up", |_, _| ());
@@ -247,13 +247,13 @@ fn memory(pid: i32) -> Option<(u64, u64)> {
 }
 
 /// Samples the agent all the time and keeps the maxima.
-struct Watch {
+struct AgentSampler {
     most: Arc<[AtomicU64; 2]>,
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Watch {
+impl AgentSampler {
     fn start(pid: i32) -> Self {
         let most = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
         let is_over = Arc::new(AtomicBool::new(false));
@@ -281,7 +281,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for AgentSampler {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {

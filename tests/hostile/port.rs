@@ -20,7 +20,7 @@ use tokio_rustls::rustls::pki_types::{
     CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName,
 };
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, StreamOwned};
-use xtask::node::http::{self, Answer, Request};
+use xtask::node::http::{self, NodeHttpReply, NodeHttpRequest};
 
 /// The port.
 const PORT: u16 = 10250;
@@ -132,7 +132,7 @@ impl Port {
     }
 
     /// GET by the known client, on a connection of its own.
-    pub(crate) fn get(&self, node: &TestNode, path: &str) -> Result<Answer> {
+    pub(crate) fn get(&self, node: &TestNode, path: &str) -> Result<NodeHttpReply> {
         self.ask(node, Who::Known, "GET", path)
     }
 
@@ -143,8 +143,8 @@ impl Port {
         who: Who,
         method: &str,
         path: &str,
-    ) -> Result<Answer> {
-        let request = Request { method, path, content_type: "", body: "" };
+    ) -> Result<NodeHttpReply> {
+        let request = NodeHttpRequest { method, path, content_type: "", body: "" };
         http::send(self.connect(node, who)?, request)
     }
 

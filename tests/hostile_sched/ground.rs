@@ -60,7 +60,7 @@ const AT_ONCE: usize = 32;
 
 /// A cluster under attack.
 pub struct Ground {
-    watch: Watch,
+    watch: MemorySampler,
     ours: Ours,
     pub stand: Arc<Stand>,
     quiet: Duration,
@@ -95,7 +95,7 @@ impl pintle_tests::attacks::Ground for Ground {
         let serving = stand.serving();
         let serving = serving.iter().map(String::as_str).chain([&*gates]);
         let ours = stand.start_ours(&serving.collect::<Vec<_>>());
-        let watch = Watch::start(ours.pid());
+        let watch = MemorySampler::start(ours.pid());
         let (quiet, quiet_kib, holder) = Default::default();
         let mut ground = Self { watch, ours, stand, quiet, quiet_kib, holder, bystanders: 0 };
         ground.live(LONG);
@@ -341,13 +341,13 @@ fn ignore_not_found(error: kube::Error) -> kube::Result<()> {
 }
 
 /// Reads the scheduler's memory all the time and keeps the most that it saw.
-struct Watch {
+struct MemorySampler {
     most: Arc<AtomicU64>,
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Watch {
+impl MemorySampler {
     fn start(pid: u32) -> Self {
         let (most, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let seen = (Arc::clone(&most), Arc::clone(&is_over));
@@ -370,7 +370,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for MemorySampler {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {

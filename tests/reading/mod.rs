@@ -20,11 +20,11 @@ use k8s_openapi::ByteString;
 use pintle_agent_core::image::keyring::{self, Login};
 use pintle_agent_core::source::SourceKind;
 use pintle_agent_core::source::manifest::decode_pod;
-use pintle_agent_core::source::static_pod::Origin;
+use pintle_agent_core::source::static_pod::ManifestOrigin;
 use pintle_agent_runtime::provider;
 use pintle_api::Access;
 use pintle_api_types::ids::UnixNanos;
-use pintle_api_types::yaml::{self, Limits};
+use pintle_api_types::yaml::{self, ReadLimits};
 use serde_json::{Value, json};
 
 use self::compare::{
@@ -171,7 +171,7 @@ fn bare(kind: &str, object: Value) -> Value {
 fn ours(kind: &str, bytes: &[u8]) -> Verdict {
     let read = match kind {
         "json" => {
-            let limits = Limits { depth_max: 100, nodes_max: 100_000, replayed_max: 20_000 };
+            let limits = ReadLimits { depth_max: 100, nodes_max: 100_000, replayed_max: 20_000 };
             let read = yaml::read_yaml(bytes, &limits).map_err(|error| error.to_string());
             read.map(|document| document.value.into())
         }
@@ -180,12 +180,19 @@ fn ours(kind: &str, bytes: &[u8]) -> Verdict {
             read.map(|config| json!(config)).map_err(|errors| format!("{errors:?}"))
         }
         "kubeconfig" => kubeconfig(bytes),
-        "docker" => keyring::logins_of_config_json(bytes).map(logins),
-        "dockercfg" => keyring::logins_of_dockercfg(bytes).map(logins),
-        "providers" => provider::read_alone(bytes).map(|all| json!({"providers": all})),
+        "docker" => {
+            keyring::logins_of_config_json(bytes).map(logins).map_err(|error| error.to_string())
+        }
+        "dockercfg" => {
+            keyring::logins_of_dockercfg(bytes).map(logins).map_err(|error| error.to_string())
+        }
+        "providers" => provider::read_alone(bytes)
+            .map_err(|error| error.to_string())
+            .map(|all| json!({"providers": all})),
         _ => {
             let place = "/manifest".to_owned();
-            let origin = Origin { kind: SourceKind::File, place, changed_at: UnixNanos::NEVER };
+            let origin =
+                ManifestOrigin { kind: SourceKind::File, place, changed_at: UnixNanos::NEVER };
             let read = decode_pod(bytes, &origin, "node").map_err(|error| error.to_string());
             read.map(|pod| json!(pod))
         }

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Pod;
 use pintle_sched_core::filter::status::Status;
-use pintle_scheduler_core::allocatable_oracle::{Answer, Shared};
-use pintle_scheduler_core::watch_event::Thing;
+use pintle_scheduler_core::allocatable_oracle::{OneNodeCluster, PluginVerdict};
+use pintle_scheduler_core::watch_event::WatchedObject;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -240,13 +240,16 @@ fn all<T: DeserializeOwned>(value: &Value) -> Vec<T> {
 }
 
 /// The objects of a world as watch objects.
-fn things(world: &Value) -> Vec<Thing> {
-    let boxed = |thing: &Value| Thing::Pod(Box::new(read(thing)));
+fn things(world: &Value) -> Vec<WatchedObject> {
+    let boxed = |thing: &Value| WatchedObject::Pod(Box::new(read(thing)));
     let pods = world["pods"].as_array().into_iter().flatten().map(boxed);
-    let classes = all(&world["classes"]).into_iter().map(|c| Thing::DeviceClass(Box::new(c)));
-    let slices = all(&world["slices"]).into_iter().map(|s| Thing::ResourceSlice(Box::new(s)));
-    let claims = all(&world["claims"]).into_iter().map(|c| Thing::ResourceClaim(Box::new(c)));
-    let node = std::iter::once(Thing::Node(Box::new(read(&world["node"]))));
+    let classes =
+        all(&world["classes"]).into_iter().map(|c| WatchedObject::DeviceClass(Box::new(c)));
+    let slices =
+        all(&world["slices"]).into_iter().map(|s| WatchedObject::ResourceSlice(Box::new(s)));
+    let claims =
+        all(&world["claims"]).into_iter().map(|c| WatchedObject::ResourceClaim(Box::new(c)));
+    let node = std::iter::once(WatchedObject::Node(Box::new(read(&world["node"]))));
     node.chain(classes).chain(slices).chain(claims).chain(pods).collect()
 }
 
@@ -263,12 +266,12 @@ fn any_of_them(reason: &str) -> String {
 }
 
 /// Result for a pod, in the format of upstream's program.
-fn ours(shared: &mut Shared, pod: &Pod) -> Value {
+fn ours(shared: &mut OneNodeCluster, pod: &Pod) -> Value {
     let found = match shared.ask(pod) {
         Ok(found) => found,
         Err(reason) => return json!({"code": "UnschedulableAndUnresolvable", "reasons": [reason]}),
     };
-    let Answer { status, error, statuses, requests } = found;
+    let PluginVerdict { status, error, statuses, requests } = found;
     let code = |status: &Status| format!("{:?}", status.code);
     let (code, reasons) = match (error, &status) {
         (Some(error), _) => {
@@ -309,7 +312,7 @@ fn every_pod_shares_its_node_with_its_devices_as_upstream_has_it() {
     let (mut shares, mut found) = (0, Vec::new());
     vectors::ask("allocatable-vectors", seeds, world, |line| {
         let world: Value = serde_json::from_str(line).expect("an answer");
-        let mut shared = Shared::new(things(&world));
+        let mut shared = OneNodeCluster::new(things(&world));
         for case in world["cases"].as_array().into_iter().flatten() {
             let theirs = short(case.clone());
             let ours = short(ours(&mut shared, &read(&case["pod"])));

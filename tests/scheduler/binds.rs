@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 use pintle_api_types::quantity;
 use serde_json::{Value, json};
 
-use crate::shadow::{Outcome, is_bound, is_refused, name, pods, set_up, waves};
+use crate::shadow::{ShadowOutcome, is_bound, is_refused, name, pods, set_up, waves};
 use crate::stand::Stand;
 
 /// Two on one machine cannot share a port.
@@ -120,7 +120,7 @@ fn decided_alike(report: &Value, stand: &Stand) {
 }
 
 /// The health paths need no authentication; the others need authorization.
-fn port(stand: &Stand, outcome: &Outcome) {
+fn port(stand: &Stand, outcome: &ShadowOutcome) {
     for path in ["/healthz", "/livez", "/readyz"] {
         let answer = stand.get(path, None);
         assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok"), "{path}: {answer}");
@@ -156,7 +156,7 @@ fn port(stand: &Stand, outcome: &Outcome) {
     assert!(nobody.starts_with("HTTP/1.1 404"), "{nobody}");
 }
 
-fn check_outcome(outcome: &Outcome, all: &[Pod]) {
+fn check_outcome(outcome: &ShadowOutcome, all: &[Pod]) {
     assert!(outcome.bound > 100, "{outcome:?}");
     assert!(outcome.refused > 0, "{outcome:?}");
     assert!(all.iter().any(is_bound));

@@ -407,18 +407,18 @@ fn answer(found: Result<Vec<AllocationResult>, NoDevices>) -> Value {
 }
 
 /// A pod's claims, and the allocations of ours and of upstream's.
-pub(crate) struct Asked<'a> {
+pub(crate) struct DeviceVector<'a> {
     pub(crate) claims: &'a Value,
     pub(crate) ours: &'a Value,
     pub(crate) theirs: &'a Value,
 }
 
 /// Asks both about the worlds of these seeds, and passes on each pod's answers.
-pub(crate) fn ask(seeds: Range<u64>, world: fn(u64) -> Value, mut tell: impl FnMut(Asked)) {
+pub(crate) fn ask(seeds: Range<u64>, world: fn(u64) -> Value, mut tell: impl FnMut(DeviceVector)) {
     vectors::ask("device-vectors", seeds, world, |line| answers(line, &mut tell));
 }
 
-fn answers(line: &str, tell: &mut impl FnMut(Asked)) {
+fn answers(line: &str, tell: &mut impl FnMut(DeviceVector)) {
     let mut world: Value = serde_json::from_str(line).expect("an answer");
     let (classes, slices): (Vec<DeviceClass>, Vec<ResourceSlice>) =
         (read(&world["classes"]), read(&world["slices"]));
@@ -431,7 +431,7 @@ fn answers(line: &str, tell: &mut impl FnMut(Asked)) {
         same_shares(&mut world["answers"][at]);
         let ours = answer(alone.devices(claims));
         let (claims, theirs) = (&world["pods"][at], &world["answers"][at]);
-        tell(Asked { claims, ours: &ours, theirs });
+        tell(DeviceVector { claims, ours: &ours, theirs });
     }
 }
 
@@ -453,18 +453,22 @@ fn every_claim_gets_them_where_attributes_are_lists() {
 fn same_devices(world: fn(u64) -> Value) {
     let (pods, first) = number_of_cases(PODS);
     let (mut given, mut failed, mut none, mut found) = (0, 0, 0, Vec::new());
-    ask(first..first + pods.div_ceil(PODS_OF_WORLD), world, |Asked { claims, ours, theirs }| {
-        let has = |kind: &str| theirs[kind] != Value::Null;
-        let kind = match (has("allocations"), has("error")) {
-            (true, _) => &mut given,
-            (_, true) => &mut failed,
-            _ => &mut none,
-        };
-        *kind += 1;
-        if ours != theirs {
-            found.push(format!("{claims}\nours   {ours}\ntheirs {theirs}"));
-        }
-    });
+    ask(
+        first..first + pods.div_ceil(PODS_OF_WORLD),
+        world,
+        |DeviceVector { claims, ours, theirs }| {
+            let has = |kind: &str| theirs[kind] != Value::Null;
+            let kind = match (has("allocations"), has("error")) {
+                (true, _) => &mut given,
+                (_, true) => &mut failed,
+                _ => &mut none,
+            };
+            *kind += 1;
+            if ours != theirs {
+                found.push(format!("{claims}\nours   {ours}\ntheirs {theirs}"));
+            }
+        },
+    );
     let differ = found.len();
     println!("{given} get devices, {none} none, {failed} fail, {differ} differ");
     assert!([given, none, failed].iter().all(|count| *count > 0), "an answer was never seen");

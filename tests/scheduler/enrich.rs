@@ -17,7 +17,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 
 use crate::generate::{APPS, Dice, NAMESPACES};
-use crate::reference::World;
+use crate::reference::ClusterObjects;
 
 /// Owners of pods.
 #[derive(Default)]
@@ -71,7 +71,7 @@ pub fn owners(dice: &mut Dice) -> Owners {
 }
 
 /// Adds to nodes and bound pods.
-pub fn world(dice: &mut Dice, world: &mut World, owners: &Owners) {
+pub fn world(dice: &mut Dice, world: &mut ClusterObjects, owners: &Owners) {
     for node in &mut world.nodes {
         features(dice, node);
     }

@@ -9,7 +9,7 @@ use k8s_openapi::api::resource::v1::Device;
 use pintle_scheduler_core::plugins::dynamicresources::alone;
 use serde_json::{Value, json};
 
-use crate::device_vectors::{Asked, ask, number_of_cases};
+use crate::device_vectors::{DeviceVector, ask, number_of_cases};
 use crate::generate::Dice;
 use crate::vectors;
 
@@ -557,7 +557,7 @@ fn every_selector_says_what_upstreams_cel_says() {
     let (count, first) = number_of_cases(EXPRESSIONS);
     let (mut fits, mut refused, mut failed, mut all) = (0, 0, 0, 0);
     let mut found = Vec::new();
-    ask(first..first + count.div_ceil(OF_WORLD), world, |Asked { claims, ours, theirs }| {
+    ask(first..first + count.div_ceil(OF_WORLD), world, |DeviceVector { claims, ours, theirs }| {
         all += 1;
         let error = theirs["error"].as_str().unwrap_or_default();
         // Ours need not fail where upstream's compiler has an internal error.

@@ -72,7 +72,7 @@ fn compare(nodes: usize, pods: usize, seed: u64) {
 }
 
 /// The commands answer about the same cluster.
-fn commands(stand: &Stand, outcome: &Outcome) {
+fn commands(stand: &Stand, outcome: &ShadowOutcome) {
     let refused = outcome.a_refused.as_deref().expect("some pod fits nowhere");
     let answer = stand.ask(&["explain", refused, "-o", "json"]);
     let answer: Value = serde_json::from_str(&answer).expect("JSON");
@@ -95,7 +95,7 @@ fn commands(stand: &Stand, outcome: &Outcome) {
 
 /// The API server's final state.
 #[derive(Debug, PartialEq, Eq, Clone, Default)]
-pub(crate) struct Outcome {
+pub(crate) struct ShadowOutcome {
     pub(crate) bound: usize,
     pub(crate) refused: usize,
     gated: usize,
@@ -143,10 +143,10 @@ pub(crate) async fn waves(
     nodes: usize,
     pods: usize,
     seed: u64,
-) -> Result<Outcome> {
+) -> Result<ShadowOutcome> {
     let mut chance = Chance::new(seed ^ 0xA5A5);
     let made: Vec<Value> = (0..pods).map(|at| world::pod(at, &mut chance)).collect();
-    let mut outcome = Outcome::default();
+    let mut outcome = ShadowOutcome::default();
     for wave in made.chunks(pods.div_ceil(4)) {
         let posts = stream::iter(wave.to_vec()).map(|pod| {
             let namespace = pod["metadata"]["namespace"].as_str().expect("it has one").to_owned();
@@ -158,7 +158,7 @@ pub(crate) async fn waves(
         disturb(client, nodes, &mut chance).await?;
     }
     let last = quiet(client).await?;
-    Ok(Outcome { bound: last.bound.max(outcome.bound), ..last })
+    Ok(ShadowOutcome { bound: last.bound.max(outcome.bound), ..last })
 }
 
 /// Deletes pods, opens gates, closes a node and opens another.
@@ -186,7 +186,7 @@ async fn disturb(client: &kube::Client, nodes: usize, chance: &mut Chance) -> Re
 
 /// Waits until kube-scheduler has nothing left to do; meanwhile removes deleted pods from their
 /// nodes, as a kubelet would.
-pub(crate) async fn quiet(client: &kube::Client) -> Result<Outcome> {
+pub(crate) async fn quiet(client: &kube::Client) -> Result<ShadowOutcome> {
     let (mut last, mut same) = (BTreeMap::new(), 0);
     let mut last_outcome = None;
     for _ in 0..LOOKS_MAX {
@@ -205,7 +205,7 @@ pub(crate) async fn quiet(client: &kube::Client) -> Result<Outcome> {
         same = if state == last { same + 1 } else { 0 };
         last = state;
         let undecided = all.iter().filter(|p| !is_bound(p) && !is_refused(p) && !is_gated(p));
-        let outcome = Outcome {
+        let outcome = ShadowOutcome {
             bound: all.iter().filter(|pod| is_bound(pod)).count(),
             refused: all.iter().filter(|pod| is_refused(pod)).count(),
             gated: all.iter().filter(|pod| is_gated(pod)).count(),

@@ -9,14 +9,14 @@ use std::ops::Range;
 
 use k8s_openapi::api::core::v1::Pod;
 use pintle_sched_core::explain;
-use pintle_sched_core::select::Refusal;
-use pintle_scheduler_core::cache::Mirror;
+use pintle_sched_core::select::PreFilterRefusal;
+use pintle_scheduler_core::cache::ClusterCache;
 use pintle_scheduler_core::config;
 use pintle_scheduler_core::diagnosis::{Asking, Thinker};
 use pintle_scheduler_core::lean::LeanPod;
 use pintle_scheduler_core::plugins::volumes::Choice;
 use pintle_scheduler_core::prune::Prune as _;
-use pintle_scheduler_core::watch_event::Thing;
+use pintle_scheduler_core::watch_event::WatchedObject;
 use serde_json::{Value, json};
 
 use crate::compare::as_recorded;
@@ -40,26 +40,28 @@ fn lean(value: &Value) -> Pod {
 }
 
 /// A world as watches tell of it.
-fn mirror(world: &Value) -> Mirror {
+fn mirror(world: &Value) -> ClusterCache {
     let text = world["config"].as_str().expect("a configuration");
     let profile = config::profile(text, None).expect("a configuration that upstream took");
-    let mut mirror = Mirror::new(profile);
-    let mut tell = |kind: &str, thing: fn(&Value) -> Thing| {
+    let mut mirror = ClusterCache::new(profile);
+    let mut tell = |kind: &str, thing: fn(&Value) -> WatchedObject| {
         for value in world[kind].as_array().into_iter().flatten() {
             for step in mirror.set(thing(value)) {
                 mirror.make(&step);
             }
         }
     };
-    tell("nodes", |v| Thing::Node(Box::new(read::<k8s_openapi::api::core::v1::Node>(v).prune())));
-    tell("pods", |value| Thing::Pod(Box::new(lean(value))));
-    tell("claims", |value| Thing::PersistentVolumeClaim(read(value)));
-    tell("volumes", |value| Thing::PersistentVolume(read(value)));
-    tell("classes", |value| Thing::StorageClass(read(value)));
-    tell("csinodes", |value| Thing::CSINode(read(value)));
-    tell("drivers", |value| Thing::CSIDriver(read(value)));
-    tell("capacities", |value| Thing::CSIStorageCapacity(read(value)));
-    tell("attachments", |value| Thing::VolumeAttachment(read(value)));
+    tell("nodes", |v| {
+        WatchedObject::Node(Box::new(read::<k8s_openapi::api::core::v1::Node>(v).prune()))
+    });
+    tell("pods", |value| WatchedObject::Pod(Box::new(lean(value))));
+    tell("claims", |value| WatchedObject::PersistentVolumeClaim(read(value)));
+    tell("volumes", |value| WatchedObject::PersistentVolume(read(value)));
+    tell("classes", |value| WatchedObject::StorageClass(read(value)));
+    tell("csinodes", |value| WatchedObject::CSINode(read(value)));
+    tell("drivers", |value| WatchedObject::CSIDriver(read(value)));
+    tell("capacities", |value| WatchedObject::CSIStorageCapacity(read(value)));
+    tell("attachments", |value| WatchedObject::VolumeAttachment(read(value)));
     mirror
 }
 
@@ -75,12 +77,12 @@ fn claim_name(key: &pintle_api_types::key::ObjectKey) -> &str {
 }
 
 /// Our result for a pod: PreFilter, each node's filter, and the volumes chosen where it fits.
-fn ours(mirror: &mut Mirror, pod: &Pod) -> Value {
+fn ours(mirror: &mut ClusterCache, pod: &Pod) -> Value {
     let asking = Asking::new(pod, mirror).expect("a pod that can be read");
     let mut thinker = Thinker::default();
     let (outcome, detail) = thinker.decide_in_detail(mirror, &asking);
     if let Some(refusal) = &outcome.refusal {
-        let Refusal::PreFilter(plugin, reason) = refusal else { panic!("{refusal:?}") };
+        let PreFilterRefusal::PreFilter(plugin, reason) = refusal else { panic!("{refusal:?}") };
         let hard = "UnschedulableAndUnresolvable";
         return json!({"prefilter":
             {"status": hard, "plugin": plugin.name(), "reasons": [reason], "nodes": null},
@@ -125,7 +127,7 @@ fn theirs(case: &Value) -> Value {
 }
 
 /// A pod, our result for it, and upstream's.
-struct Asked<'a> {
+struct VolumeVector<'a> {
     world: &'a Value,
     pod: &'a Value,
     ours: Value,
@@ -133,13 +135,13 @@ struct Asked<'a> {
 }
 
 /// Asks both about the worlds of these seeds, and passes on each pod's answers.
-fn ask(seeds: Range<u64>, mut tell: impl FnMut(Asked)) {
+fn ask(seeds: Range<u64>, mut tell: impl FnMut(VolumeVector)) {
     vectors::ask("volume-vectors", seeds, world, |line| {
         let world: Value = serde_json::from_str(line).expect("an answer");
         let mut mirror = mirror(&world);
         for case in world["cases"].as_array().into_iter().flatten() {
             let (pod, ours) = (&case["pod"], ours(&mut mirror, &lean(&case["pod"])));
-            tell(Asked { world: &world, pod, ours, theirs: theirs(case) });
+            tell(VolumeVector { world: &world, pod, ours, theirs: theirs(case) });
         }
     });
 }
@@ -171,7 +173,7 @@ fn every_pod_gets_the_volumes_and_reasons_that_upstream_gives_it() {
     let (pods, first) = number_of_cases(PODS);
     let (mut seen, mut found, mut fit) = ([0; WORDS.len()], Vec::new(), 0);
     let seeds = first..first + pods.div_ceil(PODS_OF_WORLD);
-    ask(seeds, |Asked { world, pod, ours, theirs }| {
+    ask(seeds, |VolumeVector { world, pod, ours, theirs }| {
         let text = theirs.to_string();
         let said = WORDS.iter().map(|words| usize::from(text.contains(words)));
         seen.iter_mut().zip(said).for_each(|(count, said)| *count += said);

@@ -22,7 +22,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 pub use xtask::node::agent::NODE_NAME;
 use xtask::node::agent::{self, HEALTH_PORT, Layout, READ_ONLY_PORT};
-use xtask::node::{Kind, Leftovers, Node, http, process};
+use xtask::node::{ContainerdNode, Leftovers, NodeKind, http, process};
 use xtask::runtime::Version;
 use xtask::shell;
 
@@ -77,7 +77,7 @@ pub struct TestNode {
     /// An agent that records was up.
     recorded: bool,
     // Dropped after the agent's end and before the turn is passed on.
-    node: Node,
+    node: ContainerdNode,
     _turn: Turn,
 }
 
@@ -91,8 +91,8 @@ impl TestNode {
     /// Starts a node; panics with the reason when it cannot, because no test can continue.
     pub fn start(options: Options) -> Self {
         let turn = Turn::take();
-        let kind = Kind { by_systemd: options.systemd, is_guarded: options.is_guarded };
-        let node = Node::start_with(options.version, kind);
+        let kind = NodeKind { by_systemd: options.systemd, is_guarded: options.is_guarded };
+        let node = ContainerdNode::start_with(options.version, kind);
         let node = node.expect("a private containerd starts");
         let layout = Layout::of(&node);
         layout.write(&node, &options.config).expect("the node's folder can be written");
@@ -263,12 +263,12 @@ impl TestNode {
     }
 
     /// GET from a port of the node.
-    pub fn get(&self, port: u16, path: &str) -> Result<http::Answer> {
+    pub fn get(&self, port: u16, path: &str) -> Result<http::NodeHttpReply> {
         self.get_from(SocketAddr::from((Ipv4Addr::LOCALHOST, port)), path)
     }
 
     /// GET from an address in the node's network, for example a pod's.
-    pub fn get_from(&self, address: SocketAddr, path: &str) -> Result<http::Answer> {
+    pub fn get_from(&self, address: SocketAddr, path: &str) -> Result<http::NodeHttpReply> {
         http::get(self.connect(address)?, path)
     }
 
@@ -311,12 +311,12 @@ impl TestNode {
     }
 
     /// The private containerd.
-    pub fn runtime_node(&self) -> &Node {
+    pub fn runtime_node(&self) -> &ContainerdNode {
         &self.node
     }
 
     /// The private containerd, to be stopped and started.
-    pub fn runtime_node_mut(&mut self) -> &mut Node {
+    pub fn runtime_node_mut(&mut self) -> &mut ContainerdNode {
         &mut self.node
     }
 

@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_core::admit;
-use pintle_agent_core::admit::{Admitted, Candidate, Node, Refusal, Taken};
+use pintle_agent_core::admit::{
+    AdmissionCandidate, AdmissionNode, AdmissionRefusal, Admitted, TakenResources,
+};
 use pintle_agent_core::request::sysctl::AllowList;
 use pintle_agent_core::types::PodUid;
 use pintle_api_types::pod::resources::{Amounts, pod_requests};
@@ -73,20 +75,27 @@ fn replay(name: &str, recording: &Value) -> bool {
     true
 }
 
-fn node(pod: &Pod) -> Node {
+fn node(pod: &Pod) -> AdmissionNode {
     let name = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
     // The sysctls that are safe on any node of today.
     let sysctls = AllowList::new(KERNEL, &[]).expect("nothing is allowed besides");
-    Node { sysctls, ..Node::roomy(&name) }
+    AdmissionNode { sysctls, ..AdmissionNode::roomy(&name) }
 }
 
-fn admit(node: &Node, pod: &Pod, short: Option<&Shortage>) -> Result<(), Refusal> {
+fn admit(
+    node: &AdmissionNode,
+    pod: &Pod,
+    short: Option<&Shortage>,
+) -> Result<(), AdmissionRefusal> {
     let requests = pod_requests(pod);
     let other = short.map(Shortage::user);
     let uid = PodUid::from("other");
-    let others =
-        Taken::of(other.iter().map(|(pod, requests)| Admitted { uid: &uid, pod, requests }));
-    admit::admit(node, &others.all(), &Candidate { pod, requests: &requests }).map(drop)
+    let others = TakenResources::of(other.iter().map(|(pod, requests)| Admitted {
+        uid: &uid,
+        pod,
+        requests,
+    }));
+    admit::admit(node, &others.all(), &AdmissionCandidate { pod, requests: &requests }).map(drop)
 }
 
 /// Figures in the message.

@@ -13,12 +13,12 @@
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use pintle_agent_cluster::node::csi_node;
-use pintle_agent_core::eviction::threshold::Level;
-use pintle_agent_core::node::machine::{HostAddresses, Machine};
+use pintle_agent_core::eviction::threshold::ThresholdLevel;
+use pintle_agent_core::node::machine::{HostAddresses, MachineFacts};
 use pintle_agent_core::node::patch;
 use pintle_agent_core::node::settings::NodeSettings;
 use pintle_agent_core::node::status;
-use pintle_agent_core::node::status::{Facts, Image};
+use pintle_agent_core::node::status::{NodeImage, StatusFacts};
 use pintle_agent_core::types::{Mono, Now, UnixNanos};
 use pintle_api_types::quantity::Amount;
 use pintle_cri::v1;
@@ -87,7 +87,7 @@ fn unheard(mut node: Node) -> Node {
 }
 
 /// Facts from which a recorded node was built.
-fn facts(node: &Node, error: Option<&str>) -> Facts {
+fn facts(node: &Node, error: Option<&str>) -> StatusFacts {
     let status = node.status.clone().expect("a status");
     let info = status.node_info.expect("info");
     let amount = |name: &str| {
@@ -101,7 +101,7 @@ fn facts(node: &Node, error: Option<&str>) -> Facts {
     let ip = address("InternalIP").parse().expect("an address");
     let handlers = status.runtime_handlers.unwrap_or_default();
     let features = status.features.and_then(|features| features.supplemental_groups_policy);
-    let mut facts = Facts {
+    let mut facts = StatusFacts {
         settings: NodeSettings {
             name: address("Hostname"),
             node_ips: vec![ip],
@@ -109,8 +109,8 @@ fn facts(node: &Node, error: Option<&str>) -> Facts {
             pods_max: amount("pods").expect("pods"),
             storage_isolation: true,
             eviction: [
-                ("memory", Level::Amount(Amount::from_bytes(100 << 20))),
-                ("ephemeral-storage", Level::Part(0.1)),
+                ("memory", ThresholdLevel::Amount(Amount::from_bytes(100 << 20))),
+                ("ephemeral-storage", ThresholdLevel::Part(0.1)),
             ]
             .into(),
             port: status.daemon_endpoints.and_then(|d| d.kubelet_endpoint).expect("a port").port,
@@ -119,7 +119,7 @@ fn facts(node: &Node, error: Option<&str>) -> Facts {
             report_handlers: true,
             ..NodeSettings::default()
         },
-        machine: Machine {
+        machine: MachineFacts {
             machine_id: info.machine_id,
             system_uuid: info.system_uuid,
             boot_id: info.boot_id,
@@ -141,14 +141,14 @@ fn facts(node: &Node, error: Option<&str>) -> Facts {
             .images
             .unwrap_or_default()
             .into_iter()
-            .map(|image| Image {
+            .map(|image| NodeImage {
                 id: String::new(),
                 names: image.names.unwrap_or_default(),
                 bytes: image.size_bytes.unwrap_or(0),
             })
             .collect(),
         storage_error: error.map(str::to_owned),
-        ..Facts::default()
+        ..StatusFacts::default()
     };
     if let Some(error) = error {
         assert_eq!(error, csi_node::NOT_YET, "an error that the replay does not know");

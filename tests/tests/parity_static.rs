@@ -15,8 +15,8 @@ use pintle_agent_core::observed::{
 };
 use pintle_agent_core::source::manifest::decode_pod;
 use pintle_agent_core::source::static_pod;
-use pintle_agent_core::source::static_pod::Origin;
-use pintle_agent_core::source::{Reading, SourceKind, SourceUpdate, Sources};
+use pintle_agent_core::source::static_pod::ManifestOrigin;
+use pintle_agent_core::source::{PodSources, SourceKind, SourceReading, SourceUpdate};
 use pintle_agent_core::types::{PodUid, UnixNanos};
 use pintle_api_types::pod;
 use pintle_api_types::pod::hash;
@@ -60,8 +60,11 @@ fn recording() -> Option<Value> {
 }
 
 fn read(text: &str) -> Pod {
-    let origin =
-        Origin { kind: SourceKind::File, place: "/m/pod.yaml".into(), changed_at: UnixNanos(1) };
+    let origin = ManifestOrigin {
+        kind: SourceKind::File,
+        place: "/m/pod.yaml".into(),
+        changed_at: UnixNanos(1),
+    };
     decode_pod(text.as_bytes(), &origin, NODE).expect("a valid manifest")
 }
 
@@ -126,9 +129,9 @@ fn pods_of_the_go_kubelet_are_taken_over_under_their_uids() {
         let lookup = |pod: &Pod, changed_at: UnixNanos| -> Option<PodUid> {
             static_pod::adoptable(pod, changed_at, &running)
         };
-        let mut sources = Sources::new([SourceKind::File]);
+        let mut sources = PodSources::new([SourceKind::File]);
         let pods = vec![(Arc::new(pod.clone()), UnixNanos(1))];
-        let reading = Reading { pods, ..Reading::default() };
+        let reading = SourceReading { pods, ..SourceReading::default() };
         let updates = sources.set(SourceKind::File, reading, UnixNanos(1), &lookup);
         let SourceUpdate::Add(taken) = &updates[0] else {
             panic!("an addition first: {updates:?}");

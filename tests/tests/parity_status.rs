@@ -14,7 +14,7 @@ mod replay;
 use pintle_agent_core::status;
 use serde_json::{Value, json};
 
-use replay::{World, compare, keep_cgroup, normal, statuses};
+use replay::{ReplayedPod, compare, keep_cgroup, normal, statuses};
 
 #[test]
 fn every_recorded_status_is_derived_again() {
@@ -71,7 +71,7 @@ fn play(file: &str, recording: &Value, differences: &mut Vec<String>) -> usize {
     if !statuses.iter().any(|status| normal(status) == normal(&seen["status"])) {
         differences.push(format!("{name}: the object read back is none of the replayed statuses"));
     }
-    for (world, step) in World::all(recording, &statuses).into_iter().zip(1..) {
+    for (world, step) in ReplayedPod::all(recording, &statuses).into_iter().zip(1..) {
         let mut derived = status::derive(&world.input());
         keep_cgroup(&mut derived, &statuses[step - 1], &statuses[step]);
         let mut derived = normal(&serde_json::to_value(derived).expect("a status is JSON"));

@@ -13,12 +13,12 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_core::status;
 use pintle_agent_core::status::Lifecycle;
-use pintle_agent_core::status_queue::{Answer, Ask, Input, Request, StatusQueue};
+use pintle_agent_core::status_queue::{Ask, QueueInput, RequestResult, StatusQueue, StatusRequest};
 use pintle_agent_core::types::Now;
-use pintle_agent_core::worker::Stage;
+use pintle_agent_core::worker::WorkerStage;
 use serde_json::{Value, json};
 
-use replay::{World, compare, keep_cgroup, normal, statuses};
+use replay::{ReplayedPod, compare, keep_cgroup, normal, statuses};
 
 /// Times that Go writes as null when they are not set.
 const UNSET_TIMES: [&str; 3] = ["lastProbeTime", "startedAt", "finishedAt"];
@@ -66,7 +66,7 @@ impl<'a> Desk<'a> {
         let name = self.object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         self.object["status"] = statuses[0].clone();
         self.see();
-        let worlds = World::all(self.recording, &statuses);
+        let worlds = ReplayedPod::all(self.recording, &statuses);
         let last = worlds.last().map(|world| world.pod.clone());
         for (world, step) in worlds.into_iter().zip(1..) {
             let at = format!("{name} #{step}");
@@ -82,7 +82,7 @@ impl<'a> Desk<'a> {
             keep_cgroup(&mut derived, &statuses[step - 1], &statuses[step]);
             let stage = stage(world.lifecycle);
             let derived =
-                Input::Derived { pod: Arc::new(world.pod), status: Arc::new(derived), stage };
+                QueueInput::Derived { pod: Arc::new(world.pod), status: Arc::new(derived), stage };
             let asked = self.after(derived);
             self.expect(&at, asked, recorded[step - 1], differences);
             // Continues with the recorded status, so that one difference is reported once.
@@ -99,10 +99,10 @@ impl<'a> Desk<'a> {
     }
 
     /// The requests that follow, once all delays have passed.
-    fn after(&mut self, input: Input) -> Vec<Request> {
+    fn after(&mut self, input: QueueInput) -> Vec<StatusRequest> {
         let mut requests = self.queue.handle(self.now, input);
         self.now = self.now.plus(Duration::from_secs(60));
-        requests.extend(self.queue.handle(self.now, Input::Tick));
+        requests.extend(self.queue.handle(self.now, QueueInput::Tick));
         requests
     }
 
@@ -115,13 +115,13 @@ impl<'a> Desk<'a> {
 
     fn see(&mut self) {
         let copy = Arc::new(self.copy());
-        self.queue.handle(self.now, Input::Seen(copy));
+        self.queue.handle(self.now, QueueInput::Seen(copy));
     }
 
     fn expect(
         &mut self,
         at: &str,
-        asked: Vec<Request>,
+        asked: Vec<StatusRequest>,
         recorded: &Value,
         differences: &mut Vec<String>,
     ) {
@@ -138,8 +138,8 @@ impl<'a> Desk<'a> {
         }
         for request in &asked {
             let copy = Box::new(self.copy());
-            let answer = Answer::Copy(copy);
-            self.queue.handle(self.now, Input::Answered { ticket: request.ticket, answer });
+            let answer = RequestResult::Copy(copy);
+            self.queue.handle(self.now, QueueInput::Answered { ticket: request.ticket, answer });
         }
     }
 
@@ -156,7 +156,7 @@ impl<'a> Desk<'a> {
         let status = serde_json::from_value(normal(&statuses[last])).expect("a status");
         let status = Arc::new(status);
         let pod = Arc::new(pod);
-        let asked = self.after(Input::Derived { pod, status, stage: Stage::Finished });
+        let asked = self.after(QueueInput::Derived { pod, status, stage: WorkerStage::Finished });
         let deletions: Vec<_> = asked
             .iter()
             .filter_map(|request| match &request.ask {
@@ -186,11 +186,11 @@ fn patch_of(ask: &Ask) -> Option<&Value> {
     }
 }
 
-fn stage(lifecycle: Lifecycle) -> Stage {
+fn stage(lifecycle: Lifecycle) -> WorkerStage {
     match lifecycle {
-        Lifecycle::Syncing => Stage::Syncing,
-        Lifecycle::Terminating => Stage::Terminating,
-        Lifecycle::Terminated => Stage::Terminated,
+        Lifecycle::Syncing => WorkerStage::Syncing,
+        Lifecycle::Terminating => WorkerStage::Terminating,
+        Lifecycle::Terminated => WorkerStage::Terminated,
     }
 }
 

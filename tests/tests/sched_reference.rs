@@ -16,14 +16,14 @@ use pintle_sched_core::filter::status::Code;
 use pintle_sched_core::repeat::Repeat;
 use pintle_sched_core::select::{self, Scratch};
 use pintle_sched_core::{Cluster, Profile};
-use reference::World;
+use reference::ClusterObjects;
 
 /// Cases in CI.
 const CASES: u64 = 100_000;
 /// Pods a cluster.
 const PODS: u64 = 20;
 
-fn build(world: &World) -> Cluster {
+fn build(world: &ClusterObjects) -> Cluster {
     let mut cluster = Cluster::new(Profile::default());
     world.namespaces.iter().for_each(|n| cluster.set_namespace(n));
     world.services.iter().for_each(|s| cluster.set_service(s));
@@ -72,7 +72,7 @@ fn answer(cluster: &mut Cluster, pod: &Pod, scratch: &mut Scratch) -> Vec<(Strin
 }
 
 /// The same from the reference.
-fn expected(world: &World, pod: &Pod) -> Vec<(String, String)> {
+fn expected(world: &ClusterObjects, pod: &Pod) -> Vec<(String, String)> {
     let found = world.decide(pod);
     let mut lines = Vec::new();
     let mut at = 0;
@@ -197,7 +197,7 @@ fn identical_pods_are_rescored_as_the_full_path_scores_them() {
 }
 
 /// Changes one thing in the objects and, by a delta, in the cluster.
-fn change(dice: &mut Dice, world: &mut World, cluster: &mut Cluster, step: usize) {
+fn change(dice: &mut Dice, world: &mut ClusterObjects, cluster: &mut Cluster, step: usize) {
     match dice.below(7) {
         0 => {
             let node = generate::node(dice, dice_node(step));

@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use generate::Dice;
 use k8s_openapi::api::core::v1::Pod;
-use pintle_sched_core::remedy::{self, Change};
+use pintle_sched_core::remedy::{self, NodeRemedy};
 use pintle_sched_core::select::{self, Scratch};
-use pintle_sched_core::shared::Shared;
+use pintle_sched_core::shared::SharedCluster;
 use pintle_sched_core::{Cluster, Profile, decide};
 use serde_json::json;
 
@@ -50,7 +50,7 @@ fn deciders_at_once_never_over_commit() {
             (cluster.compile(&pod).expect("pod"), Arc::new(cluster.read_pod(&pod).expect("pod")))
         })
         .collect();
-    let shared = Shared::new(cluster);
+    let shared = SharedCluster::new(cluster);
     let placed: usize = std::thread::scope(|scope| {
         let deciders: Vec<_> = (0..4)
             .map(|mine| {
@@ -92,24 +92,24 @@ fn deciders_at_once_never_over_commit() {
 }
 
 /// Applies a remedy, if it changes the pod or the node's numbers.
-fn apply(change: &Change, pod: &mut Pod) -> bool {
+fn apply(change: &NodeRemedy, pod: &mut Pod) -> bool {
     let spec = pod.spec.as_mut().expect("spec");
     match change {
-        Change::Tolerate { taint } => {
+        NodeRemedy::Tolerate { taint } => {
             let key = taint.split(['=', ':']).next().expect("key").to_owned();
             let toleration = json!({"key": key, "operator": "Exists"});
             let list = spec.tolerations.get_or_insert_default();
             list.push(serde_json::from_value(toleration).expect("toleration"));
             true
         }
-        Change::Uncordon => {
+        NodeRemedy::Uncordon => {
             let toleration =
                 json!({"key": "node.kubernetes.io/unschedulable", "operator": "Exists"});
             let list = spec.tolerations.get_or_insert_default();
             list.push(serde_json::from_value(toleration).expect("toleration"));
             true
         }
-        Change::Spread { skew, max_skew, .. } if *skew > 0 => {
+        NodeRemedy::Spread { skew, max_skew, .. } if *skew > 0 => {
             for c in spec.topology_spread_constraints.iter_mut().flatten() {
                 if i64::from(c.max_skew) == *max_skew {
                     c.max_skew = *skew as i32;

@@ -27,7 +27,7 @@ use crate::node::own::OwnNode;
 
 /// The cluster that this node is part of. Cheap to clone; the clients share their connections.
 #[derive(Clone)]
-pub struct Cluster {
+pub struct NodeCluster {
     /// A client for everything but the heartbeat: limited by kubeAPIQPS and kubeAPIBurst.
     pub client: kube::Client,
     /// A client for objects of single pods: behind everything else, and in turn by pod.

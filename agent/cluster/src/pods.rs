@@ -17,7 +17,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use pintle_agent_core::api_health::{ApiHealth, Task};
-use pintle_agent_core::source::{Delivery, Reading};
+use pintle_agent_core::source::{Delivery, SourceReading};
 use pintle_agent_core::types::{PodUid, UnixNanos};
 use pintle_api::informer::{
     FirstList, FollowSpec, InformerError, InformerObserver, ObjectSink, follow,
@@ -65,7 +65,7 @@ impl InformerObserver for TellsHealth {
 /// Makes deliveries of the pods of lists and watches.
 struct PodSink {
     deliveries: mpsc::Sender<Delivery>,
-    list: Reading,
+    list: SourceReading,
     /// The list has a pod of which not even the uid can be read.
     partial: bool,
     /// Logged as unreadable.
@@ -74,7 +74,7 @@ struct PodSink {
 
 impl PodSink {
     fn new(deliveries: mpsc::Sender<Delivery>) -> Self {
-        Self { deliveries, list: Reading::default(), partial: false, said: BTreeSet::new() }
+        Self { deliveries, list: SourceReading::default(), partial: false, said: BTreeSet::new() }
     }
 
     /// Once for each pod, until it can be read.
@@ -97,7 +97,7 @@ impl PodSink {
 
 impl ObjectSink<Pod> for PodSink {
     fn begin(&mut self) {
-        (self.list, self.partial) = (Reading::default(), false);
+        (self.list, self.partial) = (SourceReading::default(), false);
     }
 
     fn listed(&mut self, pod: Pod) {
@@ -200,7 +200,7 @@ mod tests {
         // The next list does not remember it.
         sink.begin();
         sink.complete().await;
-        assert_eq!(told.try_recv(), Ok(Delivery::All(Reading::default())));
+        assert_eq!(told.try_recv(), Ok(Delivery::All(SourceReading::default())));
     }
 
     #[tokio::test]

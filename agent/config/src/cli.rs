@@ -35,7 +35,7 @@ const FROM_RECORD: &str = "--from-record";
 
 /// A question of the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Question {
+pub enum CliQuestion {
     /// List the pods.
     Pods(PodFilter),
     /// Why a pod is not running.
@@ -115,7 +115,7 @@ pub enum Color {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCommand {
     /// The question; pods are named `NAME` or `NAMESPACE/NAME` or by UID.
-    pub question: Question,
+    pub question: CliQuestion,
     /// Format of the answer.
     pub output: OutputFormat,
     /// Ask again until interrupted, and show changes.
@@ -199,8 +199,8 @@ fn unknown(name: &str) -> ConfigError {
     ConfigError::new(format!("command {name:?}"), "", "no such command exists", remedy)
 }
 
-fn question(name: &str, rest: &[String], options: &Options) -> Result<Question, ConfigError> {
-    let one = |ask: fn(String) -> Question| match rest {
+fn question(name: &str, rest: &[String], options: &Options) -> Result<CliQuestion, ConfigError> {
+    let one = |ask: fn(String) -> CliQuestion| match rest {
         [] => {
             let remedy = format!("write {name} POD");
             Err(ConfigError::new(format!("command {name:?}"), "", "the pod is missing", remedy))
@@ -209,19 +209,19 @@ fn question(name: &str, rest: &[String], options: &Options) -> Result<Question, 
         [_, more, ..] => Err(stray(more)),
     };
     match (name, rest) {
-        ("explain", _) => one(Question::Explain).map(|question| options.then(question)),
-        ("timeline", _) => one(Question::Timeline).map(|question| options.then(question)),
-        ("plan", _) => one(Question::Plan),
-        ("retry", _) => one(Question::Retry),
-        ("replay", [] | [_]) => Ok(Question::Replay(ReplayOf {
+        ("explain", _) => one(CliQuestion::Explain).map(|question| options.then(question)),
+        ("timeline", _) => one(CliQuestion::Timeline).map(|question| options.then(question)),
+        ("plan", _) => one(CliQuestion::Plan),
+        ("retry", _) => one(CliQuestion::Retry),
+        ("replay", [] | [_]) => Ok(CliQuestion::Replay(ReplayOf {
             dir: options.record(rest.first().map(String::as_str)),
             pod: options.pod.clone(),
             until: options.until,
         })),
         ("replay", [_, more, ..]) | (_, [more, ..]) => Err(stray(more)),
-        ("pressure", []) => Ok(Question::Pressure),
-        ("dump", []) => Ok(Question::Dump),
-        (_, []) => Ok(Question::Pods(options.filter.clone())),
+        ("pressure", []) => Ok(CliQuestion::Pressure),
+        ("dump", []) => Ok(CliQuestion::Dump),
+        (_, []) => Ok(CliQuestion::Pods(options.filter.clone())),
     }
 }
 
@@ -275,15 +275,16 @@ fn options(args: &[String]) -> Result<Options, Vec<ConfigError>> {
 
 impl Options {
     /// The question, asked of the record if the options name one.
-    fn then(&self, question: Question) -> Question {
+    fn then(&self, question: CliQuestion) -> CliQuestion {
         if self.at.is_none() && self.from_record.is_none() {
             return question;
         }
         let dir = self.record(self.from_record.as_ref().and_then(Option::as_deref));
-        let past = |pod, explain| Question::Past(PastQuestion { dir, pod, explain, at: self.at });
+        let past =
+            |pod, explain| CliQuestion::Past(PastQuestion { dir, pod, explain, at: self.at });
         match question {
-            Question::Explain(pod) => past(pod, true),
-            Question::Timeline(pod) => past(pod, false),
+            CliQuestion::Explain(pod) => past(pod, true),
+            CliQuestion::Timeline(pod) => past(pod, false),
             other => other,
         }
     }
@@ -383,7 +384,7 @@ mod tests {
         parse(&words(line))
     }
 
-    fn client(question: Question, socket: &str) -> ClientCommand {
+    fn client(question: CliQuestion, socket: &str) -> ClientCommand {
         ClientCommand {
             question,
             output: OutputFormat::Table,
@@ -397,19 +398,25 @@ mod tests {
     #[test]
     fn questions_take_a_pod_an_output_form_and_a_socket() {
         let default = "/var/lib/kubelet/pintle/agent.sock";
-        let pods = || client(Question::Pods(PodFilter::default()), default);
+        let pods = || client(CliQuestion::Pods(PodFilter::default()), default);
         let json = |command| ClientCommand { output: OutputFormat::Json, ..command };
         for (line, expected) in [
             ("pods", pods()),
-            ("dump", client(Question::Dump, default)),
-            ("explain ns/web -o json", json(client(Question::Explain("ns/web".into()), default))),
-            ("-o json explain ns/web", json(client(Question::Explain("ns/web".into()), default))),
+            ("dump", client(CliQuestion::Dump, default)),
+            (
+                "explain ns/web -o json",
+                json(client(CliQuestion::Explain("ns/web".into()), default)),
+            ),
+            (
+                "-o json explain ns/web",
+                json(client(CliQuestion::Explain("ns/web".into()), default)),
+            ),
             (
                 "timeline --root-dir=/r web",
-                client(Question::Timeline("web".into()), "/r/pintle/agent.sock"),
+                client(CliQuestion::Timeline("web".into()), "/r/pintle/agent.sock"),
             ),
-            ("--socket /s plan web --root-dir /r", client(Question::Plan("web".into()), "/s")),
-            ("retry ns/web", client(Question::Retry("ns/web".into()), default)),
+            ("--socket /s plan web --root-dir /r", client(CliQuestion::Plan("web".into()), "/s")),
+            ("retry ns/web", client(CliQuestion::Retry("ns/web".into()), default)),
             (
                 "pods --watch --color=always --width 80",
                 ClientCommand { watch: true, color: Color::Always, width: Some(80), ..pods() },
@@ -417,7 +424,10 @@ mod tests {
             (
                 "pods -n shop --unhealthy",
                 client(
-                    Question::Pods(PodFilter { namespace: Some("shop".into()), unhealthy: true }),
+                    CliQuestion::Pods(PodFilter {
+                        namespace: Some("shop".into()),
+                        unhealthy: true,
+                    }),
                     default,
                 ),
             ),
@@ -430,10 +440,11 @@ mod tests {
     fn the_record_is_asked_where_that_is_wanted() {
         let dir = |dir: &str| PathBuf::from(dir);
         let ten_minutes = Some(Moment::Ago(std::time::Duration::from_secs(600)));
-        let past =
-            |dir, explain, at| Question::Past(PastQuestion { dir, pod: "web".into(), explain, at });
+        let past = |dir, explain, at| {
+            CliQuestion::Past(PastQuestion { dir, pod: "web".into(), explain, at })
+        };
         let replay = |dir, pod: Option<&str>, until| {
-            Question::Replay(ReplayOf { dir, pod: pod.map(str::to_owned), until })
+            CliQuestion::Replay(ReplayOf { dir, pod: pod.map(str::to_owned), until })
         };
         let default = || dir("/var/lib/kubelet");
         for (line, expected) in [

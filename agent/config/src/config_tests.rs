@@ -11,7 +11,7 @@ use super::fields::FIELDS;
 use super::types::{CrashLoopBackOff, KubeletConfiguration};
 use super::*;
 use pintle_api_types::duration::GoDuration;
-use pintle_config::flag::Target;
+use pintle_config::flag::FlagTarget;
 
 const RECORDED_CONFIGZ: &str = include_str!("../../../tests/recorded/configz.json");
 const RECORDED_FLAGS: &str = include_str!("../../../tests/recorded/flags.txt");
@@ -143,7 +143,7 @@ fn the_list_of_fields_is_that_of_the_type() {
 
 fn wrong_value(field: &fields::Field) -> Value {
     match field.kind {
-        fields::Kind::Bool => serde_json::json!("text"),
+        fields::FieldKind::Bool => serde_json::json!("text"),
         _ => serde_json::json!(true),
     }
 }
@@ -180,7 +180,7 @@ fn the_flags_are_those_of_a_real_kubelet_and_a_few_of_our_own() {
 fn every_flag_of_a_field_names_a_field_and_no_field_has_two_flags() {
     let mut seen = BTreeSet::new();
     for flag in flag_table::flags() {
-        if let Target::Field(path) = flag.target {
+        if let FlagTarget::Field(path) = flag.target {
             assert!(fields::find(path).is_some(), "--{} sets {path}", flag.name);
             assert!(seen.insert(path), "{path} has two flags");
         }
@@ -465,7 +465,7 @@ fn deprecated_flags_are_named_in_one_line() {
         "deprecated flags: --maximum-dead-containers; Kubernetes is going to remove them"
     );
     let mut kept: Vec<_> = flag_table::flags()
-        .filter(|flag| matches!(flag.target, Target::Field(_)) && flag.deprecated.is_none())
+        .filter(|flag| matches!(flag.target, FlagTarget::Field(_)) && flag.deprecated.is_none())
         .map(|flag| flag.name)
         .collect();
     kept.sort_unstable();

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use pintle_config::flag::Form;
-use pintle_config::forms::{add_to, items, number, pairs};
+use pintle_config::forms::{FormError, add_to, items, number, pairs};
 
 /// signal<quantity,…
 pub(super) const THRESHOLDS: Form = Form {
@@ -23,34 +23,36 @@ pub(super) const TAINTS: Form =
 pub(super) const RESERVED_MEMORY: Form =
     Form { name: "node:type=quantity,...", example: "0:memory=1Gi", read: reserved_memory };
 
-fn headers(text: &str) -> Result<Value, String> {
+fn unlike(item: &str, form: &'static str) -> FormError {
+    FormError::Item { item: item.to_owned(), form }
+}
+
+fn headers(text: &str) -> Result<Value, FormError> {
     let mut headers = Map::new();
     for item in items(text) {
-        let (name, value) = item
-            .split_once(':')
-            .ok_or_else(|| format!("{item:?} is not of the form name:value"))?;
+        let (name, value) = item.split_once(':').ok_or_else(|| unlike(item, "name:value"))?;
         add_to(&mut headers, name.trim().to_owned(), json!([value.trim()]));
     }
     Ok(Value::Object(headers))
 }
 
-fn taints(text: &str) -> Result<Value, String> {
+fn taints(text: &str) -> Result<Value, FormError> {
     let taint = |item: &str| {
-        let problem = || format!("{item:?} is not of the form key=value:effect");
+        let problem = || unlike(item, "key=value:effect");
         let (key, effect) = item.rsplit_once(':').ok_or_else(problem)?;
         let (key, value) = key.split_once('=').unwrap_or((key, ""));
         Ok(json!({ "key": key, "value": value, "effect": effect }))
     };
-    items(text).map(taint).collect::<Result<Vec<_>, String>>().map(Value::Array)
+    items(text).map(taint).collect::<Result<Vec<_>, FormError>>().map(Value::Array)
 }
 
-fn reserved_memory(text: &str) -> Result<Value, String> {
+fn reserved_memory(text: &str) -> Result<Value, FormError> {
     let reservation = |part: &str| {
-        let problem = || format!("{part:?} is not of the form node:type=quantity");
+        let problem = || unlike(part, "node:type=quantity");
         let (node, limits) = part.split_once(':').ok_or_else(problem)?;
         let node = number(node.trim(), 0, i32::MAX.into())?;
         Ok(json!({ "numaNode": node, "limits": pairs(items(limits), '=')? }))
     };
     let parts = text.split(';').map(str::trim).filter(|part| !part.is_empty());
-    parts.map(reservation).collect::<Result<Vec<_>, String>>().map(Value::Array)
+    parts.map(reservation).collect::<Result<Vec<_>, FormError>>().map(Value::Array)
 }

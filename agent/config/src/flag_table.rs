@@ -7,7 +7,7 @@ use super::acted_on::Status::{self, Done as DONE};
 use super::flag_fields::FIELD_GROUPS;
 use super::node_flags::{CERT_DIR, ROOT_DIR};
 
-pub use pintle_config::flag::{Flag, FlagKind, FlagTable, Group, Target};
+pub use pintle_config::flag::{Flag, FlagKind, FlagTable, FlagTarget, Group};
 
 /// All flags.
 pub const TABLE: FlagTable =

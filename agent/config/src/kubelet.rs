@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::fields::{FIELDS, FieldTable};
-use super::gate_table::{GATES, Gate};
+use super::gate_table::{FeatureGate, GATES};
 use super::types::{self, KubeletConfiguration};
 use super::{defaults, flag_table, validate};
 use pintle_config::daemon::{self, Daemon};
@@ -19,7 +19,7 @@ pub struct Kubelet;
 
 impl Daemon for Kubelet {
     const FLAGS: FlagTable = flag_table::TABLE;
-    const GATES: &'static [Gate] = GATES;
+    const GATES: &'static [FeatureGate] = GATES;
     const FIELDS: FieldTable = FieldTable(FIELDS);
     const KIND: &'static str = types::KIND;
     const API_VERSION: &'static str = types::API_VERSION;

@@ -37,7 +37,7 @@ use std::path::{Path, PathBuf};
 use pintle_config::given::GivenFlags;
 
 pub use self::cli::{
-    ClientCommand, Color, OutputFormat, PastQuestion, PodFilter, Question, ReplayOf,
+    CliQuestion, ClientCommand, Color, OutputFormat, PastQuestion, PodFilter, ReplayOf,
 };
 pub use self::kubelet::{FeatureGates, Kubelet};
 pub use self::moment::Moment;

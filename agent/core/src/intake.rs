@@ -9,7 +9,7 @@ use crate::admit::{self, Features};
 use crate::desired::DesiredPods;
 use crate::source::{SourceKind, SourceUpdate};
 use crate::status_queue;
-use crate::worker::Input;
+use crate::worker::PodsInput;
 
 /// The feature that a change needs and the node does not declare. The pod is changed all the same.
 // k8s: pkg/kubelet/kubelet.go HandlePodUpdates
@@ -53,26 +53,26 @@ pub fn shown(kind: SourceKind, pod: &Pod) -> String {
 }
 
 /// The workers' input for an update; none for a mirror pod.
-pub fn input_of(kind: SourceKind, update: &SourceUpdate, pod: &Arc<Pod>) -> Option<Input> {
+pub fn input_of(kind: SourceKind, update: &SourceUpdate, pod: &Arc<Pod>) -> Option<PodsInput> {
     if kind == SourceKind::Api && pod::is_mirror(pod) {
         return None;
     }
     let (uid, pod) = (pod::uid(pod), Arc::clone(pod));
     Some(match update {
-        SourceUpdate::Remove(_) => Input::Removed { uid },
-        SourceUpdate::Reconcile(_) => Input::Reconciled { uid, pod },
-        _ => Input::Desired { uid, pod },
+        SourceUpdate::Remove(_) => PodsInput::Removed { uid },
+        SourceUpdate::Reconcile(_) => PodsInput::Reconciled { uid, pod },
+        _ => PodsInput::Desired { uid, pod },
     })
 }
 
 /// The status queue's input for an update.
-pub fn report(kind: SourceKind, update: &SourceUpdate, pod: &Arc<Pod>) -> status_queue::Input {
+pub fn report(kind: SourceKind, update: &SourceUpdate, pod: &Arc<Pod>) -> status_queue::QueueInput {
     let pod = Arc::clone(pod);
     match (kind, update) {
-        (SourceKind::Api, SourceUpdate::Remove(_)) => status_queue::Input::Unseen(pod),
-        (SourceKind::Api, _) => status_queue::Input::Seen(pod),
+        (SourceKind::Api, SourceUpdate::Remove(_)) => status_queue::QueueInput::Unseen(pod),
+        (SourceKind::Api, _) => status_queue::QueueInput::Seen(pod),
         // A static pod that is removed counts until its worker reports that nothing is left.
-        _ => status_queue::Input::Wanted(pod),
+        _ => status_queue::QueueInput::Wanted(pod),
     }
 }
 

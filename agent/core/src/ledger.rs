@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::resize::PodResources;
-use crate::status::Verdict;
+use crate::status::PodVerdict;
 use crate::status::pod_map::PodMap;
 use pintle_api_types::ids::PodUid;
 use pintle_api_types::pod::hash;
@@ -27,7 +27,7 @@ pub struct LedgerEntry {
     /// It was ended with this verdict, and other records of its end are removed before its source
     /// knows.
     #[serde(rename = "PintleEnded", default, skip_serializing_if = "Option::is_none")]
-    pub ended: Option<Verdict>,
+    pub ended: Option<PodVerdict>,
 }
 
 impl From<PodResources> for LedgerEntry {
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn what_ended_a_pod_is_kept_beside_what_it_was_given() {
         let phase = "Failed".to_owned();
-        let verdict = Verdict { phase, reason: "Evicted".into(), message: "no room".into() };
+        let verdict = PodVerdict { phase, reason: "Evicted".into(), message: "no room".into() };
         let ended = LedgerEntry { ended: Some(verdict), ..record("1") };
         let entries: Entries = [(PodUid::from("a"), ended)].into();
         let text = encode(entries.iter());

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::observed::ObservedPod;
 use crate::view::{PodView, Snapshot};
-use crate::worker::Stage;
+use crate::worker::WorkerStage;
 
 /// A pod with its status as an API object has them, without any record in the runtime.
 pub fn view(object: Value) -> PodView {
@@ -20,7 +20,7 @@ pub fn view(object: Value) -> PodView {
     PodView {
         status: Arc::new(status),
         observed: Arc::new(observed),
-        stage: Stage::Syncing,
+        stage: WorkerStage::Syncing,
         removed: false,
         doing: Vec::new(),
         failure: None,

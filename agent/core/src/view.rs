@@ -13,7 +13,7 @@ use crate::observed::ObservedPod;
 use crate::shutdown::Window;
 use crate::status::pod_map::PodMap;
 use crate::sync::plan::Action;
-use crate::worker::{Failure, Pods, Stage};
+use crate::worker::{Failure, Pods, WorkerStage};
 use pintle_api_types::ids::{Now, PodUid, UnixNanos};
 
 /// One pod.
@@ -26,7 +26,7 @@ pub struct PodView {
     /// As observed.
     pub observed: Arc<ObservedPod>,
     /// The stage of its worker.
-    pub stage: Stage,
+    pub stage: WorkerStage,
     /// No source wants it any more.
     pub removed: bool,
     /// The action under way, then those of its sync that follow.

@@ -20,8 +20,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::stat::Mode;
-use pintle_agent_core::flight::Written;
-use pintle_daemon::blocking::{self, Place};
+use pintle_agent_core::flight::SegmentBytes;
+use pintle_daemon::blocking::{self, JobPlace};
 use pintle_daemon::durable;
 use pintle_ring::{At, Batch, Chain, Done, FileError, How, run, run_one};
 
@@ -35,7 +35,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// See the module's header.
 #[derive(Debug)]
-pub struct Folder {
+pub struct FlightFolder {
     dir: PathBuf,
     segments_max: u64,
     /// The segments that are there.
@@ -54,7 +54,7 @@ struct Log {
 
 /// The state of the folder when it was opened.
 #[derive(Debug)]
-pub struct Found {
+pub struct FolderState {
     /// The node's key.
     pub key: Vec<u8>,
     /// The number of the next segment: greater than that of any that is there.
@@ -71,15 +71,15 @@ pub fn segment_number(name: &str) -> Option<u64> {
     name.strip_suffix(SUFFIX)?.parse().ok()
 }
 
-impl Folder {
+impl FlightFolder {
     /// Makes the folder and its key where they are missing. Blocks.
-    pub fn open(root: &Path, segments_max: u64) -> io::Result<(Self, Found)> {
+    pub fn open(root: &Path, segments_max: u64) -> io::Result<(Self, FolderState)> {
         let dir = root.join(FOLDER);
         DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
         let key = key(&dir.join(KEY))?;
         let numbers = numbers(&dir)?;
         let next = numbers.iter().max().map_or(0, |last| last + 1);
-        Ok((Self { dir, segments_max, numbers, open: None }, Found { key, next }))
+        Ok((Self { dir, segments_max, numbers, open: None }, FolderState { key, next }))
     }
 
     /// Its directory.
@@ -89,7 +89,7 @@ impl Folder {
 
     /// Appends a batch and has it on the disk when it returns. After a failure nothing may be
     /// appended to the same segment.
-    pub async fn append(&mut self, written: &Written) -> io::Result<()> {
+    pub async fn append(&mut self, written: &SegmentBytes) -> io::Result<()> {
         let appended = match &self.open {
             Some(log) if log.number == written.segment => self.append_to_open(&written.bytes).await,
             _ => self.begin(written).await,
@@ -129,7 +129,7 @@ impl Folder {
         Ok(())
     }
 
-    async fn begin(&mut self, written: &Written) -> Result<(), FileError> {
+    async fn begin(&mut self, written: &SegmentBytes) -> Result<(), FileError> {
         self.open = None;
         self.make_room().await?;
         let (number, path) = (written.segment, self.dir.join(segment_name(written.segment)));
@@ -159,13 +159,13 @@ impl Folder {
 
 /// The blocking place for the folder: one operation at a time, and a disk without an answer within
 /// `ANSWER_MAX` counts as hanging.
-pub fn place() -> Place {
-    Place::own("flight recorder").within(ANSWER_MAX)
+pub fn place() -> JobPlace {
+    JobPlace::own("flight recorder").within(ANSWER_MAX)
 }
 
 /// Appends a batch with plain calls, for an agent without running tasks. The batch being written
 /// may appear twice then; a reader skips the second one.
-pub fn append_last(dir: &Path, written: &Written) -> io::Result<()> {
+pub fn append_last(dir: &Path, written: &SegmentBytes) -> io::Result<()> {
     let path = dir.join(segment_name(written.segment));
     let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
     file.write_all(&written.bytes)?;
@@ -206,12 +206,12 @@ fn new_key(path: &Path) -> io::Result<Vec<u8>> {
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
-    use pintle_ring::Files;
+    use pintle_ring::RingFiles;
 
     use super::*;
 
-    fn written(segment: u64, bytes: &[u8]) -> Written {
-        Written { segment, bytes: bytes.to_vec() }
+    fn written(segment: u64, bytes: &[u8]) -> SegmentBytes {
+        SegmentBytes { segment, bytes: bytes.to_vec() }
     }
 
     fn mode(path: &Path) -> u32 {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     /// Appends these one after the other, by a ring and by plain calls.
-    fn append_all(folder: &mut Folder, all: &[Written]) -> Vec<io::Result<()>> {
+    fn append_all(folder: &mut FlightFolder, all: &[SegmentBytes]) -> Vec<io::Result<()>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
         runtime.expect("a runtime").block_on(async {
             let mut results = Vec::new();
@@ -230,13 +230,14 @@ mod tests {
         })
     }
 
-    fn open(root: &Path, segments_max: u64) -> (Folder, Found) {
-        Folder::open(root, segments_max).expect("opened")
+    fn open(root: &Path, segments_max: u64) -> (FlightFolder, FolderState) {
+        FlightFolder::open(root, segments_max).expect("opened")
     }
 
     #[test]
     fn numbers_go_on_where_an_earlier_agent_ended_and_the_key_stays() {
-        for files in [Files::ring(false).ok(), Some(Files::direct())].into_iter().flatten() {
+        for files in [RingFiles::ring(false).ok(), Some(RingFiles::direct())].into_iter().flatten()
+        {
             files.for_thread();
             let root = tempfile::tempdir().expect("a folder");
             let (mut folder, first) = open(root.path(), 3);
@@ -286,7 +287,9 @@ mod tests {
         crate::volume::tests::with_private_mounts(|| {
             let root = tempfile::tempdir().expect("a folder");
             crate::volume::mount::tmpfs(root.path(), Some(64 << 10)).expect("tmpfs");
-            for files in [Files::ring(false).ok(), Some(Files::direct())].into_iter().flatten() {
+            for files in
+                [RingFiles::ring(false).ok(), Some(RingFiles::direct())].into_iter().flatten()
+            {
                 files.for_thread();
                 let (mut folder, found) = open(root.path(), 2);
                 let at = |add| found.next + add;
@@ -309,7 +312,7 @@ mod tests {
         crate::volume::tests::with_private_mounts(|| {
             let root = tempfile::tempdir().expect("a folder");
             crate::volume::mount::tmpfs(root.path(), Some(64 << 10)).expect("tmpfs");
-            Files::direct().for_thread();
+            RingFiles::direct().for_thread();
             let (mut folder, _) = open(root.path(), 2);
             let before = [written(0, b"a"), written(1, b"b")];
             assert!(append_all(&mut folder, &before).iter().all(Result::is_ok));

@@ -3,7 +3,7 @@
 //! Read off the pool at each scrape. Labels: the classes, which are fixed.
 
 use pintle_daemon::blocking::{Class, Pool};
-use pintle_daemon::metrics::Names;
+use pintle_daemon::metrics::MetricNames;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -30,7 +30,7 @@ pub(super) struct Blocking {
 }
 
 impl Blocking {
-    pub(super) fn register(at: &mut Names<'_>) -> Self {
+    pub(super) fn register(at: &mut MetricNames<'_>) -> Self {
         Self {
             jobs: at.add(
                 "pintle_file_operations",

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use pintle_daemon::metrics::{Names, exposition};
+use pintle_daemon::metrics::{MetricNames, exposition};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
@@ -79,7 +79,7 @@ impl Certificates {
 impl CertificateCounts {
     fn new(which: CertificateOf) -> Self {
         let mut registry = Registry::default();
-        let mut at = Names(&mut registry);
+        let mut at = MetricNames(&mut registry);
         let (ttl, errors, ages) = match which {
             CertificateOf::Client => (
                 at.add(

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use pintle_daemon::metrics::Names;
+use pintle_daemon::metrics::MetricNames;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -15,7 +15,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use super::families::SECONDS;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Plugin {
+struct ProviderPlugin {
     plugin_name: String,
 }
 
@@ -27,14 +27,14 @@ struct Hash {
 /// Handles of the families.
 #[derive(Debug)]
 pub struct CredentialProviders {
-    errors: Family<Plugin, Counter>,
-    seconds: Family<Plugin, Histogram, fn() -> Histogram>,
+    errors: Family<ProviderPlugin, Counter>,
+    seconds: Family<ProviderPlugin, Histogram, fn() -> Histogram>,
     configured: Family<Hash, Gauge>,
 }
 
 impl CredentialProviders {
-    pub(super) fn register(at: &mut Names<'_>) -> Self {
-        let seconds: Family<Plugin, Histogram, fn() -> Histogram> =
+    pub(super) fn register(at: &mut MetricNames<'_>) -> Self {
+        let seconds: Family<ProviderPlugin, Histogram, fn() -> Histogram> =
             Family::new_with_constructor(|| Histogram::new(SECONDS));
         Self {
             errors: at.add(
@@ -62,7 +62,7 @@ impl CredentialProviders {
 
     /// A plugin's program ended.
     pub fn ran(&self, plugin: &str, took: Duration, success: bool) {
-        let label = Plugin { plugin_name: plugin.to_owned() };
+        let label = ProviderPlugin { plugin_name: plugin.to_owned() };
         self.seconds.get_or_create(&label).observe(took.as_secs_f64());
         if !success {
             self.errors.get_or_create(&label).inc();

@@ -7,7 +7,7 @@
 use std::sync::atomic::AtomicU64;
 
 use pintle_agent_config::KUBERNETES_VERSION;
-use pintle_daemon::metrics::Names;
+use pintle_daemon::metrics::MetricNames;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -113,7 +113,7 @@ pub(super) struct Decisions {
 }
 
 impl Decisions {
-    pub(super) fn register(at: &mut Names<'_>) -> Self {
+    pub(super) fn register(at: &mut MetricNames<'_>) -> Self {
         let eviction_age: Family<EvictionSignal, Histogram, fn() -> Histogram> =
             Family::new_with_constructor(|| Histogram::new(SECONDS));
         Self {
@@ -182,7 +182,7 @@ pub(super) fn reason_label(reason: &str) -> Reason {
 
 /// Metrics that the kubelet does not have.
 #[derive(Debug)]
-pub(super) struct Own {
+pub(super) struct OwnMetrics {
     pub(super) event_source: Family<ModeLabel, Gauge>,
     pub(super) events_dropped: Counter,
     pub(super) limit_hits: Family<Limit, Counter>,
@@ -191,7 +191,7 @@ pub(super) struct Own {
 }
 
 impl Operations {
-    pub(super) fn register(at: &mut Names<'_>) -> Self {
+    pub(super) fn register(at: &mut MetricNames<'_>) -> Self {
         let seconds: Family<Operation, Histogram, fn() -> Histogram> =
             Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.005, 2.5, 14)));
         Self {
@@ -213,7 +213,7 @@ impl Operations {
 }
 
 impl Starts {
-    pub(super) fn register(at: &mut Names<'_>) -> Self {
+    pub(super) fn register(at: &mut MetricNames<'_>) -> Self {
         Self {
             pods: at.add("kubelet_started_pods", "[ALPHA] Cumulative number of pods started"),
             pod_errors: at.add(
@@ -233,7 +233,7 @@ impl Starts {
 }
 
 impl Relists {
-    pub(super) fn register(at: &mut Names<'_>) -> Self {
+    pub(super) fn register(at: &mut MetricNames<'_>) -> Self {
         let relists = Self::named(at);
         for is_static in ["", "true"] {
             drop(relists.restarted.get_or_create(&Static { r#static: is_static.to_owned() }));
@@ -241,7 +241,7 @@ impl Relists {
         relists
     }
 
-    fn named(at: &mut Names<'_>) -> Self {
+    fn named(at: &mut MetricNames<'_>) -> Self {
         Self {
             seconds: at.put(
                 "kubelet_pleg_relist_duration_seconds",
@@ -296,8 +296,8 @@ impl Relists {
     }
 }
 
-impl Own {
-    pub(super) fn register(at: &mut Names<'_>) -> Self {
+impl OwnMetrics {
+    pub(super) fn register(at: &mut MetricNames<'_>) -> Self {
         Self {
             event_source: at
                 .add("pintle_event_source", "Where hints about containers come from; always 1."),

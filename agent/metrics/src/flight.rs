@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pintle_daemon::metrics::Names;
+use pintle_daemon::metrics::MetricNames;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::Histogram;
 
@@ -19,7 +19,7 @@ pub struct FlightCounts {
 }
 
 impl FlightCounts {
-    pub(super) fn register(at: &mut Names<'_>) -> Self {
+    pub(super) fn register(at: &mut MetricNames<'_>) -> Self {
         Self {
             bytes: at.add("pintle_flight_recorder_bytes", "Bytes that the flight recorder wrote."),
             seconds: at.put(

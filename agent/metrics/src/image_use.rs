@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use pintle_daemon::metrics::Names;
+use pintle_daemon::metrics::MetricNames;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -35,7 +35,7 @@ const SIZES: [(u64, &str); 12] = [
 ];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Size {
+struct ImageSize {
     image_size_in_bytes: String,
 }
 
@@ -45,11 +45,11 @@ pub(super) struct ImageUse {
     image_volumes: Counter,
     image_volumes_mounted: Counter,
     image_volume_errors: Counter,
-    pull_seconds: Durations<Size>,
+    pull_seconds: Durations<ImageSize>,
 }
 
 impl ImageUse {
-    pub(super) fn register(at: &mut Names<'_>) -> Self {
+    pub(super) fn register(at: &mut MetricNames<'_>) -> Self {
         Self {
             image_volumes: at
                 .add("kubelet_image_volume_requested", "[BETA] Number of requested image volumes."),
@@ -79,7 +79,7 @@ impl ImageUse {
 
     /// An image of this size was pulled.
     pub(super) fn pulled(&self, took: Duration, bytes: u64) {
-        let label = Size { image_size_in_bytes: size_name(bytes).to_owned() };
+        let label = ImageSize { image_size_in_bytes: size_name(bytes).to_owned() };
         self.pull_seconds.get_or_create(&label).observe(took.as_secs_f64());
     }
 }

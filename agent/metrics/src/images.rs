@@ -3,14 +3,14 @@
 //! Bounds: label values are of fixed sets.
 // k8s: pkg/kubelet/images/metrics.go, pkg/kubelet/images/pullmanager/metrics.go
 
-use pintle_daemon::metrics::Names;
+use pintle_daemon::metrics::MetricNames;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Request {
+struct PullLabels {
     pull_policy: String,
     present_locally: String,
     pull_required: String,
@@ -28,16 +28,16 @@ struct Collection {
 
 /// Handles of the families.
 #[derive(Debug)]
-pub struct Images {
-    requests: Family<Request, Counter>,
+pub struct ImageMetrics {
+    requests: Family<PullLabels, Counter>,
     checks: Family<Check, Counter>,
     intents: Gauge,
     records: Gauge,
     collected: Family<Collection, Counter>,
 }
 
-impl Images {
-    pub(super) fn register(at: &mut Names<'_>) -> Self {
+impl ImageMetrics {
+    pub(super) fn register(at: &mut MetricNames<'_>) -> Self {
         Self {
             requests: at.add(
                 "kubelet_image_manager_ensure_image_requests",
@@ -67,7 +67,7 @@ impl Images {
     /// A container requested its image; `None` for an unknown fact.
     pub fn requested(&self, policy: &str, present: Option<bool>, pull: Option<bool>) {
         let word = |known: Option<bool>| known.map_or("unknown".to_owned(), |is| is.to_string());
-        let labels = Request {
+        let labels = PullLabels {
             pull_policy: policy.to_ascii_lowercase(),
             present_locally: word(present),
             pull_required: word(pull),

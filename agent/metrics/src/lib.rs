@@ -38,28 +38,28 @@ use prometheus_client::registry::Registry;
 
 use families::{
     BUILD_HELP, Build, Decisions, EvictionSignal, Limit, ModeLabel, NodeName, Operation,
-    Operations, Own, PLAIN_COUNTERS, ReasonDetail, Relists, Resize, RetryTrigger, Signal,
+    Operations, OwnMetrics, PLAIN_COUNTERS, ReasonDetail, Relists, Resize, RetryTrigger, Signal,
     StartError, StartOf, Starts, Static, Task, build_labels, reason_label,
 };
 
 pub use self::credential_providers::CredentialProviders;
 pub use self::flight::FlightCounts;
-pub use self::images::Images;
+pub use self::images::ImageMetrics;
 pub use self::probes::ProbeCounts;
 pub use self::requests::UnderWay;
 pub use self::start::StartStep;
 pub use self::volumes::{CountedFrom, OfDriver};
 pub use certificates::{CertificateCounts, CertificateOf};
 use pintle_agent_config::FeatureGates;
-use pintle_agent_core::resize::Asked;
-use pintle_agent_core::shutdown::Record;
+use pintle_agent_core::resize::ResizeRequest;
+use pintle_agent_core::shutdown::ShutdownRecord;
 use pintle_agent_core::sync::plan::Action;
 use pintle_agent_core::types::{ContainerKind, PodUid, UnixNanos};
 use pintle_agent_core::view::Snapshot;
-use pintle_agent_core::worker::{Count, Failure, NO_SANDBOX_STATUS};
+use pintle_agent_core::worker::{DecisionCount, Failure, NO_SANDBOX_STATUS};
 use pintle_api_types::pod;
 use pintle_daemon::clock;
-use pintle_daemon::metrics::{ApiRequests, Names, Process, booted_at, exposition};
+use pintle_daemon::metrics::{ApiRequests, MetricNames, ProcessMetrics, booted_at, exposition};
 use pintle_daemon::tasks;
 
 /// Values that exist only at the moment of a scrape.
@@ -86,19 +86,19 @@ pub struct Metrics {
     operations: Operations,
     pod_gauges: pod_gauges::PodGauges,
     lifecycle: lifecycle::Lifecycle,
-    node: node::Node,
+    node: node::NodeMetrics,
     image_use: image_use::ImageUse,
-    start: start::Start,
+    start: start::StartMetrics,
     starts: Starts,
     relists: Relists,
     decisions: Decisions,
-    own: Own,
-    process: Process,
+    own: OwnMetrics,
+    process: ProcessMetrics,
     requests: requests::Requests,
     probes: ProbeCounts,
     api_requests: ApiRequests,
     credential_providers: CredentialProviders,
-    images: Images,
+    images: ImageMetrics,
     volumes: volumes::Volumes,
     certificates: certificates::Certificates,
     blocking: blocking::Blocking,
@@ -109,7 +109,7 @@ impl Metrics {
     /// Metrics at zero, of the node of this name.
     pub fn new(node: &str) -> Self {
         let mut registry = Registry::default();
-        let mut at = Names(&mut registry);
+        let mut at = MetricNames(&mut registry);
         let build: Family<Build, Gauge> = at.add("kubernetes_build_info", BUILD_HELP);
         build.get_or_create(&build_labels()).set(1);
         let node_name: Family<NodeName, Gauge> =
@@ -129,19 +129,19 @@ impl Metrics {
             operations: Operations::register(&mut at),
             pod_gauges: pod_gauges::PodGauges::register(&mut at),
             lifecycle: lifecycle::Lifecycle::register(&mut at),
-            node: node::Node::register(&mut at),
+            node: node::NodeMetrics::register(&mut at),
             image_use: image_use::ImageUse::register(&mut at),
-            start: start::Start::register(&mut at, booted_at(), clock::now()),
+            start: start::StartMetrics::register(&mut at, booted_at(), clock::now()),
             starts: Starts::register(&mut at),
             relists: Relists::register(&mut at),
             decisions: Decisions::register(&mut at),
-            own: Own::register(&mut at),
-            process: Process::register(&mut at),
+            own: OwnMetrics::register(&mut at),
+            process: ProcessMetrics::register(&mut at),
             requests: requests::Requests::register(&mut at),
             probes: ProbeCounts::default(),
             api_requests: ApiRequests::register(&mut at),
             credential_providers: CredentialProviders::register(&mut at),
-            images: Images::register(&mut at),
+            images: ImageMetrics::register(&mut at),
             volumes: volumes::Volumes::register(&mut at),
             certificates: certificates::Certificates::default(),
             blocking: blocking::Blocking::register(&mut at),
@@ -175,33 +175,33 @@ impl Metrics {
     }
 
     /// A decision that is counted.
-    pub fn counted(&self, count: &Count) {
+    pub fn counted(&self, count: &DecisionCount) {
         match count {
-            Count::Refused(reason) => {
+            DecisionCount::Refused(reason) => {
                 self.decisions.refused.get_or_create(&reason_label(reason)).inc();
             }
-            Count::Preempted(resource) => {
+            DecisionCount::Preempted(resource) => {
                 let signal = Signal { preemption_signal: resource.clone() };
                 self.decisions.preempted.get_or_create(&signal).inc();
             }
-            Count::Evicted(signal) => {
+            DecisionCount::Evicted(signal) => {
                 let signal = EvictionSignal { eviction_signal: (*signal).to_owned() };
                 self.decisions.evicted.get_or_create(&signal).inc();
             }
-            Count::EvictionAge(signal, age) => {
+            DecisionCount::EvictionAge(signal, age) => {
                 let signal = EvictionSignal { eviction_signal: signal.as_str().to_owned() };
                 self.decisions.eviction_age.get_or_create(&signal).observe(age.as_secs_f64());
             }
-            Count::Infeasible(why) => {
+            DecisionCount::Infeasible(why) => {
                 let detail = ReasonDetail { reason_detail: (*why).to_owned() };
                 self.decisions.infeasible.get_or_create(&detail).inc();
             }
-            Count::Accepted(why) => {
+            DecisionCount::Accepted(why) => {
                 let trigger = RetryTrigger { retry_trigger: (*why).to_owned() };
                 self.decisions.accepted.get_or_create(&trigger).inc();
             }
-            Count::Asked(asked) => {
-                let Asked { resource, requirement, operation } = asked;
+            DecisionCount::Asked(asked) => {
+                let ResizeRequest { resource, requirement, operation } = asked;
                 let label = Resize {
                     operation: (*operation).to_owned(),
                     requirement: (*requirement).to_owned(),
@@ -209,10 +209,10 @@ impl Metrics {
                 };
                 self.decisions.asked.get_or_create(&label).inc();
             }
-            Count::Orphan => {
+            DecisionCount::Orphan => {
                 self.relists.orphans.inc();
             }
-            Count::Restarted(is_static) => {
+            DecisionCount::Restarted(is_static) => {
                 let r#static = if *is_static { "true" } else { "" }.to_owned();
                 self.relists.restarted.get_or_create(&Static { r#static }).inc();
             }
@@ -317,7 +317,7 @@ impl Metrics {
     }
 
     /// Records the stages of the node's last shutdown.
-    pub fn shutdown(&self, record: &Record) {
+    pub fn shutdown(&self, record: &ShutdownRecord) {
         self.node.shutdown(record);
     }
 
@@ -380,7 +380,7 @@ impl Metrics {
     }
 
     /// Counts of images.
-    pub fn images(&self) -> &Images {
+    pub fn images(&self) -> &ImageMetrics {
         &self.images
     }
 

@@ -17,7 +17,7 @@ use pintle_agent_core::status::{RUNNING, is_terminal};
 use pintle_agent_core::sync::plan::Action;
 use pintle_agent_core::types::{PodUid, UnixNanos};
 use pintle_api_types::pod;
-use pintle_daemon::metrics::Names;
+use pintle_daemon::metrics::MetricNames;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -41,7 +41,7 @@ struct SyncOf {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Ended {
+struct EndedPod {
     container_type: String,
     exit_code: String,
     reason: String,
@@ -65,14 +65,14 @@ struct Followed {
     /// Containers with a counted end, by kind and name.
     ended: BTreeMap<(&'static str, String), bool>,
     /// Its start as the API server shows it.
-    start: Start,
+    start: PodStart,
     /// Time that it spent pulling images and in init containers.
     spared: Duration,
 }
 
 /// The start of a pod that the API server shows to us.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Start {
+enum PodStart {
     /// Not seen, or seen when it had begun already: its duration is unknown.
     #[default]
     Unknown,
@@ -93,12 +93,12 @@ pub(super) struct Lifecycle {
     total_seconds: Family<NoLabels, Histogram, fn() -> Histogram>,
     first_network: Gauge<f64, AtomicU64>,
     status_seconds: Histogram,
-    ended: Family<Ended, Counter>,
+    ended: Family<EndedPod, Counter>,
     followed: Mutex<BTreeMap<PodUid, Followed>>,
 }
 
 impl Lifecycle {
-    pub(super) fn register(at: &mut Names<'_>) -> Self {
+    pub(super) fn register(at: &mut MetricNames<'_>) -> Self {
         let starts = || -> Family<NoLabels, Histogram, fn() -> Histogram> {
             Family::new_with_constructor(|| Histogram::new(POD_START_SECONDS))
         };
@@ -221,7 +221,7 @@ impl Lifecycle {
             first
         });
         for (kind, end) in ends {
-            let label = Ended {
+            let label = EndedPod {
                 container_type: kind.to_owned(),
                 exit_code: end.exit_code.to_string(),
                 reason: end.reason.unwrap_or_default(),
@@ -243,12 +243,12 @@ impl Lifecycle {
             return;
         }
         let spared = self.with(&pod::uid(copy), |followed| match followed.start {
-            Start::Unknown if status.start_time.is_none() => {
-                followed.start = Start::Seen;
+            PodStart::Unknown if status.start_time.is_none() => {
+                followed.start = PodStart::Seen;
                 None
             }
-            Start::Seen if all_started(status) => {
-                followed.start = Start::Counted;
+            PodStart::Seen if all_started(status) => {
+                followed.start = PodStart::Counted;
                 Some(followed.spared + init_time(status))
             }
             _ => None,

@@ -7,10 +7,10 @@
 use std::time::Duration;
 
 use pintle_agent_config::FeatureGates;
-use pintle_agent_config::gate_table::{GATES, Stage};
-use pintle_agent_core::shutdown::Record;
+use pintle_agent_config::gate_table::{FeatureStage, GATES};
+use pintle_agent_core::shutdown::ShutdownRecord;
 use pintle_api_types::ids::UnixNanos;
-use pintle_daemon::metrics::Names;
+use pintle_daemon::metrics::MetricNames;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -44,7 +44,7 @@ struct Feature {
 
 /// Handles of the families.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct NodeMetrics {
     cgroup_version: Gauge,
     cgroup_seconds: Durations<Operation>,
     sandbox_seconds: Durations<Handler>,
@@ -61,8 +61,8 @@ pub(super) struct Node {
     shutdown_ended: Gauge,
 }
 
-impl Node {
-    pub(super) fn register(at: &mut Names<'_>) -> Self {
+impl NodeMetrics {
+    pub(super) fn register(at: &mut MetricNames<'_>) -> Self {
         Self {
             cgroup_version: at
                 .add("kubelet_cgroup_version", "[ALPHA] cgroup version on the hosts."),
@@ -172,7 +172,7 @@ impl Node {
 
     /// Records the stages of the node's last shutdown.
     // k8s: pkg/kubelet/nodeshutdown/nodeshutdown_manager_linux.go processShutdownEvent
-    pub(super) fn shutdown(&self, record: &Record) {
+    pub(super) fn shutdown(&self, record: &ShutdownRecord) {
         let seconds = |at: UnixNanos| at.to_seconds().as_second();
         self.shutdown_started.set(seconds(record.started_at));
         self.shutdown_ended.set(record.ended_at.map_or(0, seconds));
@@ -182,10 +182,10 @@ impl Node {
     pub(super) fn features(&self, gates: &FeatureGates) {
         for gate in GATES {
             let stage = match gate.stage {
-                Stage::Ga => "",
-                Stage::Alpha => "ALPHA",
-                Stage::Beta => "BETA",
-                Stage::Deprecated => "DEPRECATED",
+                FeatureStage::Ga => "",
+                FeatureStage::Alpha => "ALPHA",
+                FeatureStage::Beta => "BETA",
+                FeatureStage::Deprecated => "DEPRECATED",
             };
             let label = Feature { name: gate.name.to_owned(), stage: stage.to_owned() };
             self.features.get_or_create(&label).set(gates.enabled(gate.name).into());

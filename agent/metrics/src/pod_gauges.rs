@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Volume;
 use pintle_agent_core::observed::RunState;
 use pintle_agent_core::view::{PodView, Snapshot};
-use pintle_agent_core::worker::Stage;
+use pintle_agent_core::worker::WorkerStage;
 use pintle_api_types::pod;
-use pintle_daemon::metrics::Names;
+use pintle_daemon::metrics::MetricNames;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -50,7 +50,7 @@ pub(super) struct PodGauges {
 }
 
 impl PodGauges {
-    pub(super) fn register(at: &mut Names<'_>) -> Self {
+    pub(super) fn register(at: &mut MetricNames<'_>) -> Self {
         Self {
             running: at.add(
                 "kubelet_running_pods",
@@ -108,12 +108,12 @@ impl PodGauges {
         for (is_static, name) in [(true, "true"), (false, "")] {
             let label = Static { r#static: name.to_owned() };
             let wanted = || of_kind(is_static).filter(|view| !view.removed);
-            let active = wanted().filter(|view| view.stage < Stage::Terminated).count();
+            let active = wanted().filter(|view| view.stage < WorkerStage::Terminated).count();
             self.desired.get_or_create(&label).set(number(wanted().count()));
             self.active.get_or_create(&label).set(number(active));
         }
         // The mirror pod of a removed static pod is deleted when the pod has ended, and not before.
-        let has_mirror = |view: &&PodView| !view.removed || view.stage < Stage::Terminated;
+        let has_mirror = |view: &&PodView| !view.removed || view.stage < WorkerStage::Terminated;
         let mirrors = of_kind(true).filter(has_mirror).count();
         self.mirrors.set(if has_api { number(mirrors) } else { 0 });
         let debugged =
@@ -193,7 +193,7 @@ impl PodGauges {
         for view in snapshot.pods.values() {
             // Volumes are set up before the sandbox is made, and stay until it is gone.
             let is_set_up = view.observed.sandboxes.iter().any(|sandbox| sandbox.ready);
-            let is_wanted = !view.removed && view.stage < Stage::Terminated;
+            let is_wanted = !view.removed && view.stage < WorkerStage::Terminated;
             for volume in view.pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
                 let plugin = plugin(volume);
                 for (is_in, state) in
@@ -211,11 +211,11 @@ impl PodGauges {
 
 /// The kubelet's word for where a pod's worker stands.
 // k8s: pkg/kubelet/pod_workers.go PodWorkerState
-fn lifecycle(stage: Stage) -> &'static str {
+fn lifecycle(stage: WorkerStage) -> &'static str {
     match stage {
-        Stage::Waiting | Stage::Syncing => "sync",
-        Stage::Terminating => "terminating",
-        Stage::Terminated | Stage::Finished => "terminated",
+        WorkerStage::Waiting | WorkerStage::Syncing => "sync",
+        WorkerStage::Terminating => "terminating",
+        WorkerStage::Terminated | WorkerStage::Finished => "terminated",
     }
 }
 
@@ -251,17 +251,17 @@ mod tests {
     fn pods_are_counted_by_where_they_come_from_and_stand() {
         let file = json!({"kubernetes.io/config.source": "file"});
         let mut registry = prometheus_client::registry::Registry::default();
-        let pod_gauges = PodGauges::register(&mut Names(&mut registry));
+        let pod_gauges = PodGauges::register(&mut MetricNames(&mut registry));
         let of_api = view(json!({"metadata": {"name": "a", "uid": "a"}, "spec": {"containers": [],
             "ephemeralContainers": [{"name": "d"}],
             "volumes": [{"name": "v", "emptyDir": {}}, {"name": "w", "emptyDir": {}}]}}));
         let of_file = view(json!({"metadata": {"name": "f", "uid": "f", "annotations": file}}));
         let mut gone = view(json!({"metadata": {"name": "g", "uid": "g"}}));
-        (gone.removed, gone.stage) = (true, Stage::Terminating);
+        (gone.removed, gone.stage) = (true, WorkerStage::Terminating);
         let mut over =
             view(json!({"metadata": {"name": "o", "uid": "o"}, "spec": {"containers": [],
             "volumes": [{"name": "v", "emptyDir": {}}]}}));
-        over.stage = Stage::Finished;
+        over.stage = WorkerStage::Finished;
         pod_gauges.count(&snapshot_of(vec![of_api, of_file, gone, over]), true);
         let of = |is_static: &str| Static { r#static: is_static.to_owned() };
         assert_eq!(gauge(&pod_gauges.desired, &of("")), Some(2), "the one that is over among them");
@@ -294,13 +294,13 @@ mod tests {
     #[test]
     fn a_static_pod_has_its_mirror_until_it_has_ended_and_is_not_wanted() {
         let mut registry = prometheus_client::registry::Registry::default();
-        let pod_gauges = PodGauges::register(&mut Names(&mut registry));
+        let pod_gauges = PodGauges::register(&mut MetricNames(&mut registry));
         let file = json!({"kubernetes.io/config.source": "file"});
         for (removed, stage, mirrors) in [
-            (false, Stage::Syncing, 1),
-            (false, Stage::Finished, 1),
-            (true, Stage::Terminating, 1),
-            (true, Stage::Terminated, 0),
+            (false, WorkerStage::Syncing, 1),
+            (false, WorkerStage::Finished, 1),
+            (true, WorkerStage::Terminating, 1),
+            (true, WorkerStage::Terminated, 0),
         ] {
             let pod = json!({"metadata": {"name": "f", "uid": "f", "annotations": file.clone()}});
             let view = PodView { removed, stage, ..view(pod) };
@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn resizes_are_counted_by_what_they_wait_for() {
         let mut registry = prometheus_client::registry::Registry::default();
-        let pod_gauges = PodGauges::register(&mut Names(&mut registry));
+        let pod_gauges = PodGauges::register(&mut MetricNames(&mut registry));
         let pod = |uid: &str, kind: &str, reason: &str| {
             view(json!({"metadata": {"name": uid, "uid": uid}, "status": {"conditions":
                 [{"type": kind, "status": "True", "reason": reason}]}}))

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use pintle_agent_core::probe::plan::Outcome;
+use pintle_agent_core::probe::plan::ProbeOutcome;
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::view::Snapshot;
 use pintle_agent_core::worker::ProbeKind;
@@ -28,13 +28,13 @@ const TOTAL_HEAD: &str = "# HELP prober_probe_total [BETA] Cumulative number of 
 
 /// Counts of all probes; clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct ProbeCounts(Arc<Mutex<BTreeMap<Series, Count>>>);
+pub struct ProbeCounts(Arc<Mutex<BTreeMap<Series, ProbeCount>>>);
 
 /// Pod, container, kind.
 type Series = (PodUid, String, &'static str);
 
 #[derive(Clone, Debug, Default)]
-struct Count {
+struct ProbeCount {
     results: [u64; RESULTS.len()],
     buckets: [u64; SECONDS.len()],
     seconds: f64,
@@ -47,13 +47,13 @@ impl ProbeCounts {
         uid: &PodUid,
         container: &str,
         kind: ProbeKind,
-        result: Outcome,
+        result: ProbeOutcome,
         took: Duration,
     ) {
         let healthy = match result {
-            Outcome::Success => true,
-            Outcome::Failure => false,
-            Outcome::Unknown => return,
+            ProbeOutcome::Success => true,
+            ProbeOutcome::Failure => false,
+            ProbeOutcome::Unknown => return,
         };
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let series = (uid.clone(), container.to_owned(), word(kind));
@@ -119,7 +119,7 @@ pub(super) fn start_of_process(started_at: f64) -> String {
     )
 }
 
-fn durations(out: &mut String, labels: &str, count: &Count) {
+fn durations(out: &mut String, labels: &str, count: &ProbeCount) {
     let name = "prober_probe_duration_seconds";
     let total = count.results[0];
     for (bucket, bound) in count.buckets.iter().zip(SECONDS) {
@@ -163,10 +163,10 @@ mod tests {
         let counts = ProbeCounts::default();
         let (uid, kind) = ("u".into(), ProbeKind::Readiness);
         for (result, millis) in [
-            (Outcome::Failure, 3),
-            (Outcome::Unknown, 3),
-            (Outcome::Success, 30),
-            (Outcome::Success, 30_000),
+            (ProbeOutcome::Failure, 3),
+            (ProbeOutcome::Unknown, 3),
+            (ProbeOutcome::Success, 30),
+            (ProbeOutcome::Success, 30_000),
         ] {
             counts.ended(&uid, "c", kind, result, Duration::from_millis(millis));
         }
@@ -189,8 +189,8 @@ mod tests {
         }
         assert!(!text.contains("unknown"), "{text}");
         let failed = ProbeCounts::default();
-        failed.ended(&uid, "c", kind, Outcome::Failure, Duration::ZERO);
-        failed.ended(&uid, "d", kind, Outcome::Unknown, Duration::ZERO);
+        failed.ended(&uid, "c", kind, ProbeOutcome::Failure, Duration::ZERO);
+        failed.ended(&uid, "d", kind, ProbeOutcome::Unknown, Duration::ZERO);
         let text = failed.render(&snapshot_of(vec![pod]), 1.5);
         assert!(!text.contains("duration") && !text.contains("\"d\""), "{text}");
         let empty = counts.render(&Snapshot::default(), 1.5);
@@ -202,7 +202,7 @@ mod tests {
         let counts = ProbeCounts::default();
         let uid = |pod: usize| PodUid::from(format!("u{pod}").as_str());
         let ended = |pod| {
-            let (kind, result) = (ProbeKind::Liveness, Outcome::Failure);
+            let (kind, result) = (ProbeKind::Liveness, ProbeOutcome::Failure);
             counts.ended(&uid(pod), "c", kind, result, Duration::ZERO);
         };
         let has = |pod| counts.0.lock().expect("no panic").keys().any(|(of, ..)| *of == uid(pod));

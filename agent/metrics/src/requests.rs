@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use pintle_daemon::metrics::Names;
+use pintle_daemon::metrics::MetricNames;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -40,7 +40,7 @@ const PATHS: [&str; 18] = [
 const LONG_RUNNING: [&str; 4] = ["exec", "attach", "portforward", "debug"];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Request {
+struct RequestLabels {
     long_running: String,
     method: String,
     path: String,
@@ -48,23 +48,23 @@ struct Request {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Endpoint {
+struct RequestEndpoint {
     subresource: String,
 }
 
 /// Handles of the families.
 #[derive(Clone, Debug)]
 pub(super) struct Requests {
-    total: Family<Request, Counter>,
-    seconds: Family<Request, Histogram, fn() -> Histogram>,
-    websockets: Family<Endpoint, Counter>,
-    in_flight: Family<Request, Gauge>,
+    total: Family<RequestLabels, Counter>,
+    seconds: Family<RequestLabels, Histogram, fn() -> Histogram>,
+    websockets: Family<RequestEndpoint, Counter>,
+    in_flight: Family<RequestLabels, Gauge>,
 }
 
 /// A request in flight; dropping it ends it.
 #[derive(Debug)]
 pub struct UnderWay {
-    labels: Request,
+    labels: RequestLabels,
     requests: Requests,
     begun: Instant,
 }
@@ -79,8 +79,8 @@ impl Drop for UnderWay {
 }
 
 impl Requests {
-    pub(super) fn register(at: &mut Names<'_>) -> Self {
-        let seconds: Family<Request, Histogram, fn() -> Histogram> =
+    pub(super) fn register(at: &mut MetricNames<'_>) -> Self {
+        let seconds: Family<RequestLabels, Histogram, fn() -> Histogram> =
             Family::new_with_constructor(|| Histogram::new(SECONDS));
         Self {
             total: at.add(
@@ -108,7 +108,7 @@ impl Requests {
     // k8s: pkg/kubelet/server/server.go ServeHTTP
     pub(super) fn begun(&self, server: &str, method: &str, path: &str) -> UnderWay {
         let path = bucket(path);
-        let labels = Request {
+        let labels = RequestLabels {
             long_running: LONG_RUNNING.contains(&path).to_string(),
             method: METHODS.iter().find(|known| **known == method).unwrap_or(&"other").to_string(),
             path: path.to_owned(),
@@ -121,7 +121,7 @@ impl Requests {
 
     /// A WebSocket is translated or tunnelled.
     pub(super) fn websocket(&self, subresource: &str) {
-        let labels = Endpoint { subresource: subresource.to_owned() };
+        let labels = RequestEndpoint { subresource: subresource.to_owned() };
         self.websockets.get_or_create(&labels).inc();
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
 
 use pintle_agent_core::types::UnixNanos;
-use pintle_daemon::metrics::Names;
+use pintle_daemon::metrics::MetricNames;
 use prometheus_client::metrics::gauge::Gauge;
 
 type Seconds = Gauge<f64, AtomicU64>;
@@ -35,7 +35,7 @@ struct Begun {
 
 /// Handles of the families.
 #[derive(Debug)]
-pub(super) struct Start {
+pub(super) struct StartMetrics {
     before_agent: Seconds,
     before_registration: Seconds,
     registration: Seconds,
@@ -44,8 +44,8 @@ pub(super) struct Start {
     begun: Mutex<Begun>,
 }
 
-impl Start {
-    pub(super) fn register(at: &mut Names<'_>, booted: UnixNanos, now: UnixNanos) -> Self {
+impl StartMetrics {
+    pub(super) fn register(at: &mut MetricNames<'_>, booted: UnixNanos, now: UnixNanos) -> Self {
         let start = "[ALPHA] Duration in seconds of node startup";
         Self {
             before_agent: at.add(
@@ -105,7 +105,7 @@ mod tests {
     fn steps_of_the_start_count_once_and_only_on_a_new_node() {
         let at = |seconds: i64| UnixNanos(seconds * 1_000_000_000);
         let mut registry = Registry::default();
-        let node = Start::register(&mut Names(&mut registry), at(10), at(30));
+        let node = StartMetrics::register(&mut MetricNames(&mut registry), at(10), at(30));
         node.step(StartStep::Ready, at(31));
         assert_eq!(node.whole_start.get(), 0.0, "it was there before");
         for (step, second) in [

@@ -11,7 +11,7 @@ use pintle_agent_core::sync::plan::Action;
 use pintle_agent_core::testing::{snapshot_of, view};
 use pintle_agent_core::types::{ContainerKind, UnixNanos};
 use pintle_agent_core::view::Snapshot;
-use pintle_agent_core::worker::{Count, Failure};
+use pintle_agent_core::worker::{DecisionCount, Failure};
 use pintle_cri::{Code, Method, Observer as _};
 use serde_json::{Value, json};
 
@@ -138,11 +138,12 @@ fn touched() -> Metrics {
         sandbox: None,
     };
     metrics.action_ended(&start, Some(&Failure::new("ErrImagePull", "x")));
-    metrics.counted(&Count::Refused("OutOfcpu".to_owned()));
+    metrics.counted(&DecisionCount::Refused("OutOfcpu".to_owned()));
     metrics.resized(second, true);
     let (resource, requirement) = ("cpu", "limits");
-    let asked = pintle_agent_core::resize::Asked { resource, requirement, operation: "add" };
-    metrics.counted(&Count::Asked(asked));
+    let asked =
+        pintle_agent_core::resize::ResizeRequest { resource, requirement, operation: "add" };
+    metrics.counted(&DecisionCount::Asked(asked));
     drop(metrics.http_request("readwrite", "GET", "/pods"));
     metrics.volume_counted(CountedFrom::Walk, second);
     metrics.driver_called(OfDriver::own("d"), "NodePublishVolume", "OK", second);

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use pintle_agent_core::storage::disk;
-use pintle_daemon::metrics::Names;
+use pintle_daemon::metrics::MetricNames;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
@@ -80,7 +80,7 @@ pub(super) struct Volumes {
 }
 
 impl Volumes {
-    pub(super) fn register(at: &mut Names<'_>) -> Self {
+    pub(super) fn register(at: &mut MetricNames<'_>) -> Self {
         let counted: Family<CountedBy, Histogram, fn() -> Histogram> =
             Family::new_with_constructor(|| Histogram::new(SECONDS));
         let calls: Family<DriverCall, Histogram, fn() -> Histogram> =

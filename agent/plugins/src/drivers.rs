@@ -15,7 +15,7 @@ use crate::csi::{Capabilities, Node, NodeFacts};
 
 /// A registered driver.
 #[derive(Clone, Debug)]
-pub struct Driver {
+pub struct RegisteredDriver {
     /// Its name.
     pub name: String,
     /// Counts registrations on this node: another number is another socket, or a newer one.
@@ -41,36 +41,36 @@ pub struct Unregistered {
 #[derive(Clone, Debug, Default)]
 pub struct Plugins {
     /// Registered drivers by name.
-    pub drivers: BTreeMap<String, Arc<Driver>>,
+    pub drivers: BTreeMap<String, Arc<RegisteredDriver>>,
     /// Sockets of unregistered plugins.
     pub unregistered: Vec<Unregistered>,
 }
 
 /// A difference between two snapshots.
 #[derive(Clone, Debug)]
-pub enum Change {
+pub enum DriverChange {
     /// A driver was registered, perhaps in the place of another of that name.
-    Registered(Arc<Driver>),
+    Registered(Arc<RegisteredDriver>),
     /// The driver says something else about itself.
-    Updated(Arc<Driver>),
+    Updated(Arc<RegisteredDriver>),
     /// No driver has that name any more.
     Gone(String),
 }
 
 /// What changed from one snapshot to another, by name.
-pub fn changes(before: &Plugins, after: &Plugins) -> Vec<Change> {
+pub fn changes(before: &Plugins, after: &Plugins) -> Vec<DriverChange> {
     let gone = before.drivers.keys().filter(|name| !after.drivers.contains_key(*name));
-    let mut changes: Vec<_> = gone.cloned().map(Change::Gone).collect();
+    let mut changes: Vec<_> = gone.cloned().map(DriverChange::Gone).collect();
     for (name, driver) in &after.drivers {
         match before.drivers.get(name) {
             Some(known) if known.registration == driver.registration => {
                 let is_same =
                     known.facts == driver.facts && known.capabilities == driver.capabilities;
                 if !is_same {
-                    changes.push(Change::Updated(Arc::clone(driver)));
+                    changes.push(DriverChange::Updated(Arc::clone(driver)));
                 }
             }
-            _ => changes.push(Change::Registered(Arc::clone(driver))),
+            _ => changes.push(DriverChange::Registered(Arc::clone(driver))),
         }
     }
     changes
@@ -93,7 +93,7 @@ impl Drivers {
     }
 
     /// A driver by its name.
-    pub fn find(&self, name: &str) -> Option<Arc<Driver>> {
+    pub fn find(&self, name: &str) -> Option<Arc<RegisteredDriver>> {
         self.plugins.borrow().drivers.get(name).cloned()
     }
 
@@ -117,7 +117,7 @@ mod tests {
 
     fn plugins(drivers: &[(&str, u64, i32)]) -> Plugins {
         let driver = |(name, registration, limit): &(&str, u64, i32)| {
-            let driver = Driver {
+            let driver = RegisteredDriver {
                 name: (*name).to_owned(),
                 registration: *registration,
                 facts: NodeFacts { max_volumes: Some(*limit), ..NodeFacts::default() },
@@ -133,10 +133,10 @@ mod tests {
     fn changes_name_what_came_went_came_back_and_says_something_else() {
         let before = plugins(&[("a", 1, 5), ("b", 2, 5), ("c", 3, 5), ("d", 4, 5)]);
         let after = plugins(&[("b", 2, 5), ("c", 5, 5), ("d", 4, 6), ("e", 6, 5)]);
-        let shown = |change: &Change| match change {
-            Change::Registered(driver) => format!("+{}", driver.name),
-            Change::Updated(driver) => format!("~{}", driver.name),
-            Change::Gone(name) => format!("-{name}"),
+        let shown = |change: &DriverChange| match change {
+            DriverChange::Registered(driver) => format!("+{}", driver.name),
+            DriverChange::Updated(driver) => format!("~{}", driver.name),
+            DriverChange::Gone(name) => format!("-{name}"),
         };
         let shown: Vec<_> = changes(&before, &after).iter().map(shown).collect();
         assert_eq!(shown, ["-a", "+c", "~d", "+e"]);

@@ -11,7 +11,7 @@ pub const MESSAGE_BYTES_MAX: usize = 4 * 1024;
 
 /// Which side an error was made on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum ErrorSide {
     /// The plugin answered with it.
     Plugin,
     /// The plugin was not reached, did not answer in time, or its answer was none.
@@ -29,19 +29,19 @@ pub struct CallError {
     /// The plugin's words, or ours.
     pub message: String,
     /// Which side it was made on.
-    pub origin: Origin,
+    pub origin: ErrorSide,
 }
 
 impl CallError {
     /// What a plugin answered.
     pub(crate) fn answered(method: &'static str, status: &tonic::Status) -> Self {
         let message = cut(status.message()).to_owned();
-        Self { method, code: status.code(), message, origin: Origin::Plugin }
+        Self { method, code: status.code(), message, origin: ErrorSide::Plugin }
     }
 
     /// What went wrong on the way.
     pub(crate) fn agent(method: &'static str, code: Code, message: impl Into<String>) -> Self {
-        Self { method, code, message: message.into(), origin: Origin::Agent }
+        Self { method, code, message: message.into(), origin: ErrorSide::Agent }
     }
 
     /// Returns whether the operation has certainly ended. After any other error it may still be
@@ -58,7 +58,7 @@ impl CallError {
                 | Code::ResourceExhausted
                 | Code::Aborted
         );
-        self.origin == Origin::Plugin && !may_go_on
+        self.origin == ErrorSide::Plugin && !may_go_on
     }
 }
 

@@ -31,6 +31,6 @@ mod wire;
 // k8s: pkg/kubelet/config/defaults.go DefaultKubeletPluginsRegistrationDirName
 pub const FOLDER: &str = "plugins_registry";
 
-pub use drivers::{Change, Driver, Drivers, Plugins, Unregistered, changes};
+pub use drivers::{DriverChange, Drivers, Plugins, RegisteredDriver, Unregistered, changes};
 pub use error::{CallError, Code};
 pub use registry::{Refresher, Registrar, start};

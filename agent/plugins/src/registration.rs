@@ -40,7 +40,7 @@ const NOTIFY: Method = Method {
 
 /// A CSI driver that asks for registration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Candidate {
+pub(crate) struct DriverCandidate {
     /// Name of the driver: a domain name, so no path.
     pub(crate) name: String,
     /// Socket of its Node service.
@@ -49,7 +49,7 @@ pub(crate) struct Candidate {
 
 /// Why a plugin is not registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Refusal {
+pub(crate) enum RegistrationRefusal {
     /// A type that the kubelet has and this agent has not.
     #[error("RegisterPlugin error -- plugin type {0} is not supported yet")]
     NotSupported(String),
@@ -98,32 +98,35 @@ pub(crate) async fn notify(socket: &Path, error: &str) -> Result<(), CallError> 
 }
 
 /// Checks what a plugin says about itself.
-pub(crate) fn check(info: &PluginInfo, socket: &Path) -> Result<Candidate, Refusal> {
+pub(crate) fn check(
+    info: &PluginInfo,
+    socket: &Path,
+) -> Result<DriverCandidate, RegistrationRefusal> {
     match info.r#type.as_str() {
         CSI => {}
         other if NOT_SUPPORTED.contains(&other) => {
-            return Err(Refusal::NotSupported(other.to_owned()));
+            return Err(RegistrationRefusal::NotSupported(other.to_owned()));
         }
-        other => return Err(Refusal::Type(cut(other).to_owned())),
+        other => return Err(RegistrationRefusal::Type(cut(other).to_owned())),
     }
     let name = info.name.clone();
     if !is_driver_name(&name) {
-        return Err(Refusal::Name(cut(&name).to_owned()));
+        return Err(RegistrationRefusal::Name(cut(&name).to_owned()));
     }
     let endpoint = match info.endpoint.as_str() {
         "" => socket.to_owned(),
         text => PathBuf::from(text.strip_prefix("unix://").unwrap_or(text)),
     };
     if !endpoint.is_absolute() || endpoint.as_os_str().len() >= SOCKET_PATH_BYTES_MAX {
-        return Err(Refusal::Endpoint(cut(&info.endpoint).to_owned(), name));
+        return Err(RegistrationRefusal::Endpoint(cut(&info.endpoint).to_owned(), name));
     }
     let mut versions = info.supported_versions.iter().take(VERSIONS_MAX);
     if !versions.any(|version| is_version_1(version)) {
         let said = info.supported_versions.iter().take(VERSIONS_MAX);
         let said = said.map(|version| version.chars().take(32).collect()).collect();
-        return Err(Refusal::Version(name, said));
+        return Err(RegistrationRefusal::Version(name, said));
     }
-    Ok(Candidate { name, endpoint })
+    Ok(DriverCandidate { name, endpoint })
 }
 
 /// Returns whether a name is a DNS subdomain, in whatever case, of the length that CSI allows.
@@ -164,7 +167,7 @@ mod tests {
         }
     }
 
-    fn checked(info: &PluginInfo) -> Result<Candidate, Refusal> {
+    fn checked(info: &PluginInfo) -> Result<DriverCandidate, RegistrationRefusal> {
         check(info, Path::new("/registry/x-reg.sock"))
     }
 
@@ -177,7 +180,10 @@ mod tests {
         }
         for versions in [&[][..], &["1"], &["0.9.0"], &["2.0.0"], &["x"], &["11.0"], &["1."]] {
             let refused = checked(&info("csi.example.com", versions));
-            assert!(matches!(refused, Err(Refusal::Version(..))), "{versions:?}: {refused:?}");
+            assert!(
+                matches!(refused, Err(RegistrationRefusal::Version(..))),
+                "{versions:?}: {refused:?}"
+            );
         }
     }
 
@@ -188,7 +194,7 @@ mod tests {
         }
         for name in ["", ".", "..", "a/b", "a..b", "-a", "a-", "a_b", "a\0b", &"x".repeat(64)] {
             let refused = checked(&info(name, &["1.0.0"]));
-            assert_eq!(refused, Err(Refusal::Name(name.to_owned())));
+            assert_eq!(refused, Err(RegistrationRefusal::Name(name.to_owned())));
         }
     }
 
@@ -203,7 +209,7 @@ mod tests {
         let longest = format!("/{}", "x".repeat(SOCKET_PATH_BYTES_MAX - 2));
         assert_eq!(endpoint(&longest), Ok(longest.clone().into()));
         for text in ["relative", "tcp://1.2.3.4:5", &format!("{longest}x")] {
-            assert!(matches!(endpoint(text), Err(Refusal::Endpoint(..))), "{text}");
+            assert!(matches!(endpoint(text), Err(RegistrationRefusal::Endpoint(..))), "{text}");
         }
     }
 

@@ -60,7 +60,7 @@ pub(crate) struct Socket {
 
 /// What a look has found.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct ScannedSockets {
     pub(crate) sockets: Vec<Socket>,
     /// Folders, each with the time of its last change.
     pub(crate) folders: Vec<(PathBuf, Nanos)>,
@@ -69,8 +69,8 @@ pub(crate) struct Found {
 }
 
 /// Looks at a folder and those below it. Only the first one has to be readable.
-pub(crate) fn scan(root: &Path) -> io::Result<Found> {
-    let mut found = Found::default();
+pub(crate) fn scan(root: &Path) -> io::Result<ScannedSockets> {
+    let mut found = ScannedSockets::default();
     let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let folder = Dir::open(root, flags, Mode::empty())?;
     found.read(folder, root, 0)?;
@@ -78,7 +78,7 @@ pub(crate) fn scan(root: &Path) -> io::Result<Found> {
     Ok(found)
 }
 
-impl Found {
+impl ScannedSockets {
     fn read(&mut self, mut folder: Dir, path: &Path, depth: usize) -> Result<(), Errno> {
         let mut below = Vec::new();
         // Read first: what changes during the look changes it again.

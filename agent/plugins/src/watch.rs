@@ -20,7 +20,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use nix::sys::stat::stat;
 use tokio::sync::watch;
 
-use crate::scan::{self, Found, Nanos, Socket};
+use crate::scan::{self, Nanos, ScannedSockets, Socket};
 
 /// How often the folders' times are compared.
 // k8s: pkg/kubelet/pluginmanager/plugin_manager.go loopSleepDuration
@@ -35,12 +35,12 @@ const GRANULARITY: Nanos = 20_000_000;
 
 /// The thread, for as long as this is held.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct WatchThread {
     sockets: watch::Receiver<Vec<Socket>>,
     _stop: OwnedFd,
 }
 
-impl Watch {
+impl WatchThread {
     /// Starts to watch a folder.
     pub(crate) fn start(root: &Path) -> io::Result<Self> {
         Self::start_by(root, Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC).ok())
@@ -131,15 +131,15 @@ impl Watcher {
         });
     }
 
-    fn scan(&self) -> Found {
+    fn scan(&self) -> ScannedSockets {
         scan::scan(&self.root).unwrap_or_else(|error| {
             tracing::debug!(%error, path = %self.root.display(), "cannot look for plugins");
-            Found::default()
+            ScannedSockets::default()
         })
     }
 
     /// Watches the folders that were found and no others; returns whether there are new ones.
-    fn watch(&mut self, found: &Found) -> bool {
+    fn watch(&mut self, found: &ScannedSockets) -> bool {
         let Some(inotify) = &self.inotify else { return false };
         let is_there = |path: &PathBuf| found.folders.iter().any(|(folder, _)| folder == path);
         self.watched.retain(|path, id| {
@@ -209,14 +209,14 @@ mod tests {
     /// Longer than anything here takes, so that a failure is one and no hang.
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    async fn until(watch: &Watch, count: usize) -> Vec<Socket> {
+    async fn until(watch: &WatchThread, count: usize) -> Vec<Socket> {
         let mut sockets = watch.sockets();
         let wait = sockets.wait_for(|sockets| sockets.len() == count);
         let found = tokio::time::timeout(PATIENCE, wait).await.expect("seen in time");
         found.expect("the thread runs").clone()
     }
 
-    async fn sockets_come_and_go(watch: &Watch, root: &Path) {
+    async fn sockets_come_and_go(watch: &WatchThread, root: &Path) {
         until(watch, 0).await;
         let _first = UnixListener::bind(root.join("first")).expect("a socket");
         until(watch, 1).await;
@@ -234,7 +234,7 @@ mod tests {
     async fn sockets_are_seen_as_they_come_and_go_below_a_folder_that_is_made() {
         let temp = tempfile::tempdir().expect("a folder");
         let root = temp.path().join("registry");
-        let watch = Watch::start(&root).expect("it starts");
+        let watch = WatchThread::start(&root).expect("it starts");
         while !root.exists() {
             tokio::task::yield_now().await;
         }
@@ -244,7 +244,7 @@ mod tests {
     #[tokio::test]
     async fn without_inotify_changes_are_found_by_the_folders_times() {
         let temp = tempfile::tempdir().expect("a folder");
-        let watch = Watch::start_by(temp.path(), None).expect("it starts");
+        let watch = WatchThread::start_by(temp.path(), None).expect("it starts");
         sockets_come_and_go(&watch, temp.path()).await;
     }
 
@@ -254,7 +254,7 @@ mod tests {
         let root = temp.path().join("registry");
         fs::create_dir(&root).expect("a folder");
         let _first = UnixListener::bind(root.join("first")).expect("a socket");
-        let watch = Watch::start(&root).expect("it starts");
+        let watch = WatchThread::start(&root).expect("it starts");
         until(&watch, 1).await;
         fs::remove_dir_all(&root).expect("removed");
         until(&watch, 0).await;
@@ -266,7 +266,7 @@ mod tests {
     #[tokio::test]
     async fn the_thread_ends_with_its_watch() {
         let temp = tempfile::tempdir().expect("a folder");
-        let watch = Watch::start(temp.path()).expect("it starts");
+        let watch = WatchThread::start(temp.path()).expect("it starts");
         let mut sockets = watch.sockets();
         drop(watch);
         let ended = async { while sockets.changed().await.is_ok() {} };

@@ -12,7 +12,7 @@ use hyper::body::Frame;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use pintle_agent_plugins::csi::Node;
-use pintle_agent_plugins::error::Origin;
+use pintle_agent_plugins::error::ErrorSide;
 use pintle_agent_plugins::{CallError, Code};
 use tokio::net::UnixListener;
 use tonic::Status;
@@ -57,7 +57,7 @@ async fn verdict_of_the_driver_has_its_code_and_words() {
     let fails = Some(("NodeStageVolume", Status::failed_precondition("no \u{e9}lan")));
     let (node, plugin) = driver(temp.path(), Script { fails, ..Script::new("a") });
     let error = stage(&node).await.expect_err("it fails");
-    assert_eq!((error.code, error.origin), (Code::FailedPrecondition, Origin::Plugin));
+    assert_eq!((error.code, error.origin), (Code::FailedPrecondition, ErrorSide::Plugin));
     assert_eq!(error.message, "no \u{e9}lan");
     assert!(error.is_final());
     plugin.script(|script| script.fails = Some(("NodeStageVolume", Status::aborted("pending"))));
@@ -70,7 +70,7 @@ async fn call_that_hangs_ends_at_its_deadline_and_is_uncertain() {
     let hangs = Some("NodeStageVolume");
     let (node, _plugin) = driver(temp.path(), Script { hangs, ..Script::new("a") });
     let error = node.stage(&Default::default()).await.expect_err("it hangs");
-    assert_eq!((error.code, error.origin), (Code::DeadlineExceeded, Origin::Agent));
+    assert_eq!((error.code, error.origin), (Code::DeadlineExceeded, ErrorSide::Agent));
     assert!(!error.is_final());
 }
 
@@ -100,7 +100,7 @@ async fn driver_that_dies_in_a_call_leaves_it_uncertain_and_the_next_one_is_dial
     plugin.until(|seen| !seen.calls.is_empty()).await;
     drop(plugin);
     let error = patiently(stuck).await.expect("no panic").expect_err("it died");
-    assert_eq!((error.code, error.origin), (Code::Unavailable, Origin::Agent));
+    assert_eq!((error.code, error.origin), (Code::Unavailable, ErrorSide::Agent));
     assert!(!error.is_final());
     let error = stage(&node).await.expect_err("it is gone");
     assert!(error.message.contains("csi.sock"), "{error}");
@@ -133,7 +133,7 @@ async fn answers_that_are_none_are_uncertain() {
         speak(&path, data, status);
         let error = stage(&Node::new(&path)).await.err();
         let error = error.unwrap_or_else(|| panic!("{name} is no answer"));
-        assert_eq!(error.origin, Origin::Agent, "{name}: {error}");
+        assert_eq!(error.origin, ErrorSide::Agent, "{name}: {error}");
         assert!(!error.is_final(), "{name}: {error}");
     }
     let path = temp.path().join("good.sock");

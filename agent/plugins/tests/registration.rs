@@ -13,13 +13,13 @@ use tonic::Status;
 const NAME: &str = "csi.example.com";
 
 /// A folder with a registrar.
-struct World {
+struct RegistrationFolder {
     temp: TempDir,
     drivers: Drivers,
     refresher: Refresher,
 }
 
-impl World {
+impl RegistrationFolder {
     fn new() -> Self {
         let temp = tempfile::tempdir().expect("a folder");
         let (drivers, refresher, registrar) =
@@ -57,7 +57,7 @@ fn problem(plugins: &Plugins, socket: &Path) -> String {
 
 #[tokio::test]
 async fn driver_is_registered_told_used_and_gone_with_its_socket() {
-    let world = World::new();
+    let world = RegistrationFolder::new();
     let plugin = world.plugin("a.sock", Script::new(NAME));
     let plugins = world.until(|plugins| plugins.drivers.contains_key(NAME)).await;
     let driver = &plugins.drivers[NAME];
@@ -72,7 +72,7 @@ async fn driver_is_registered_told_used_and_gone_with_its_socket() {
 
 #[tokio::test]
 async fn plugin_of_a_type_that_is_not_supported_is_told_so() {
-    let world = World::new();
+    let world = RegistrationFolder::new();
     let mut script = Script::new("example.com/gpu");
     script.info.r#type = "DevicePlugin".to_owned();
     let plugin = world.plugin("a.sock", script);
@@ -84,7 +84,7 @@ async fn plugin_of_a_type_that_is_not_supported_is_told_so() {
 
 #[tokio::test]
 async fn driver_that_fails_to_say_what_it_is_is_told_why_and_registered_once_it_does() {
-    let world = World::new();
+    let world = RegistrationFolder::new();
     let script =
         Script { fails: Some(("NodeGetInfo", Status::internal("boom"))), ..Script::new(NAME) };
     let plugin = world.plugin("a.sock", script);
@@ -98,7 +98,7 @@ async fn driver_that_fails_to_say_what_it_is_is_told_why_and_registered_once_it_
 
 #[tokio::test]
 async fn plugin_that_hangs_costs_no_other_its_registration() {
-    let world = World::new();
+    let world = RegistrationFolder::new();
     let hangs = |method| Script { hangs: Some(method), ..Script::new("csi.hangs.com") };
     let stuck = world.plugin("a-stuck.sock", hangs("GetInfo"));
     let half = world.plugin("b-stuck.sock", hangs("NodeGetInfo"));
@@ -113,7 +113,7 @@ async fn plugin_that_hangs_costs_no_other_its_registration() {
 
 #[tokio::test]
 async fn plugin_that_is_made_anew_at_once_is_registered_anew() {
-    let world = World::new();
+    let world = RegistrationFolder::new();
     let first = world.plugin("a.sock", Script::new(NAME));
     let plugins = world.until(|plugins| plugins.drivers.contains_key(NAME)).await;
     let before = plugins.drivers[NAME].registration;
@@ -127,7 +127,7 @@ async fn plugin_that_is_made_anew_at_once_is_registered_anew() {
 
 #[tokio::test]
 async fn newer_socket_takes_the_name_and_the_older_one_has_it_back() {
-    let world = World::new();
+    let world = RegistrationFolder::new();
     let _old = world.plugin("old.sock", Script::new(NAME));
     world.until(|plugins| plugins.drivers.contains_key(NAME)).await;
     let mut script = Script::new(NAME);
@@ -146,7 +146,7 @@ async fn newer_socket_takes_the_name_and_the_older_one_has_it_back() {
 
 #[tokio::test]
 async fn socket_without_a_listener_is_tried_until_there_is_one() {
-    let world = World::new();
+    let world = RegistrationFolder::new();
     let path = world.path("a.sock");
     drop(std::os::unix::net::UnixListener::bind(&path).expect("a socket"));
     world.until(|plugins| problem(plugins, &path).contains("Connection refused")).await;
@@ -157,7 +157,7 @@ async fn socket_without_a_listener_is_tried_until_there_is_one() {
 
 #[tokio::test]
 async fn limit_is_refreshed_on_demand_and_kept_when_the_driver_does_not_answer() {
-    let world = World::new();
+    let world = RegistrationFolder::new();
     let plugin = world.plugin("a.sock", Script::new(NAME));
     world.until(|plugins| plugins.drivers.contains_key(NAME)).await;
     plugin.script(|script| script.fails = Some(("NodeGetInfo", Status::internal("later"))));
@@ -178,7 +178,7 @@ async fn limit_is_refreshed_on_demand_and_kept_when_the_driver_does_not_answer()
 
 #[tokio::test]
 async fn answer_that_is_too_large_is_no_registration() {
-    let world = World::new();
+    let world = RegistrationFolder::new();
     let mut script = Script::new(NAME);
     script.node.node_id = "n".repeat(5 << 20);
     let plugin = world.plugin("a.sock", script);

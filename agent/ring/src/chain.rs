@@ -104,20 +104,20 @@ pub struct Opened(pub(crate) usize);
 
 /// A file to be read, written or synced.
 #[derive(Clone, Debug)]
-pub enum Open {
+pub enum OpenFile {
     /// A file that this chain opens.
     Here(Opened),
     /// Before, by the caller.
     Held(Arc<OwnedFd>),
 }
 
-impl From<Opened> for Open {
+impl From<Opened> for OpenFile {
     fn from(opened: Opened) -> Self {
         Self::Here(opened)
     }
 }
 
-impl From<&Arc<OwnedFd>> for Open {
+impl From<&Arc<OwnedFd>> for OpenFile {
     fn from(held: &Arc<OwnedFd>) -> Self {
         Self::Held(Arc::clone(held))
     }
@@ -125,20 +125,20 @@ impl From<&Arc<OwnedFd>> for Open {
 
 /// One operation.
 #[derive(Clone, Debug)]
-pub(crate) enum Step {
+pub(crate) enum ChainStep {
     Open { at: At, how: How, into: Opened },
     OpenHeld { at: At, how: How },
     Stat { at: At, follow: bool },
-    Read { file: Open, offset: u64, bytes_max: usize },
-    Write { file: Open, offset: u64, bytes: Vec<u8> },
-    Sync { file: Open, data_only: bool },
+    Read { file: OpenFile, offset: u64, bytes_max: usize },
+    Write { file: OpenFile, offset: u64, bytes: Vec<u8> },
+    Sync { file: OpenFile, data_only: bool },
     MakeDir { at: At, mode: Mode },
     Unlink { at: At, is_dir: bool },
     Rename { from: At, to: At, flags: RenameFlags },
     SymLink { target: CString, at: At },
 }
 
-impl Step {
+impl ChainStep {
     /// Its name in errors.
     pub(crate) const fn name(&self) -> &'static str {
         match self {
@@ -209,7 +209,7 @@ impl Done {
 /// than `READ_BYTES_MAX`: these are written in the program and not made from data.
 #[derive(Clone, Debug, Default)]
 pub struct Chain {
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<ChainStep>,
     pub(crate) opens: usize,
 }
 
@@ -219,7 +219,7 @@ impl Chain {
         Self::default()
     }
 
-    fn step(&mut self, step: Step) -> &mut Self {
+    fn step(&mut self, step: ChainStep) -> &mut Self {
         assert!(self.steps.len() < STEPS_MAX, "a chain has at most {STEPS_MAX} steps");
         self.steps.push(step);
         self
@@ -230,65 +230,65 @@ impl Chain {
         assert!(self.opens < OPENS_MAX, "a chain opens at most {OPENS_MAX} files");
         let into = Opened(self.opens);
         self.opens += 1;
-        self.step(Step::Open { at, how, into });
+        self.step(ChainStep::Open { at, how, into });
         into
     }
 
     /// Opens a file that is the caller's afterwards (`Done::File`).
     pub fn open_held(&mut self, at: At, how: How) -> &mut Self {
-        self.step(Step::OpenHeld { at, how })
+        self.step(ChainStep::OpenHeld { at, how })
     }
 
     /// Reads metadata (`Done::Stat`); with `follow` of the target of a link.
     pub fn stat(&mut self, at: At, follow: bool) -> &mut Self {
-        self.step(Step::Stat { at, follow })
+        self.step(ChainStep::Stat { at, follow })
     }
 
     /// Reads once from `offset` on (`Done::Bytes`); fewer bytes are the file's end.
-    pub fn read(&mut self, file: impl Into<Open>, offset: u64, bytes_max: usize) -> &mut Self {
+    pub fn read(&mut self, file: impl Into<OpenFile>, offset: u64, bytes_max: usize) -> &mut Self {
         assert!(bytes_max <= READ_BYTES_MAX, "a read is of at most {READ_BYTES_MAX} bytes");
-        self.step(Step::Read { file: file.into(), offset, bytes_max })
+        self.step(ChainStep::Read { file: file.into(), offset, bytes_max })
     }
 
     /// Writes all bytes from `offset` on.
-    pub fn write(&mut self, file: impl Into<Open>, offset: u64, bytes: Vec<u8>) -> &mut Self {
-        self.step(Step::Write { file: file.into(), offset, bytes })
+    pub fn write(&mut self, file: impl Into<OpenFile>, offset: u64, bytes: Vec<u8>) -> &mut Self {
+        self.step(ChainStep::Write { file: file.into(), offset, bytes })
     }
 
     /// Makes contents and attributes durable: fsync.
-    pub fn sync(&mut self, file: impl Into<Open>) -> &mut Self {
-        self.step(Step::Sync { file: file.into(), data_only: false })
+    pub fn sync(&mut self, file: impl Into<OpenFile>) -> &mut Self {
+        self.step(ChainStep::Sync { file: file.into(), data_only: false })
     }
 
     /// Makes contents durable, and of the attributes only the length: fdatasync.
-    pub fn sync_data(&mut self, file: impl Into<Open>) -> &mut Self {
-        self.step(Step::Sync { file: file.into(), data_only: true })
+    pub fn sync_data(&mut self, file: impl Into<OpenFile>) -> &mut Self {
+        self.step(ChainStep::Sync { file: file.into(), data_only: true })
     }
 
     /// Makes a directory.
     pub fn make_dir(&mut self, at: At, mode: Mode) -> &mut Self {
-        self.step(Step::MakeDir { at, mode })
+        self.step(ChainStep::MakeDir { at, mode })
     }
 
     /// Removes a file's name.
     pub fn unlink(&mut self, at: At) -> &mut Self {
-        self.step(Step::Unlink { at, is_dir: false })
+        self.step(ChainStep::Unlink { at, is_dir: false })
     }
 
     /// Removes an empty directory.
     pub fn remove_dir(&mut self, at: At) -> &mut Self {
-        self.step(Step::Unlink { at, is_dir: true })
+        self.step(ChainStep::Unlink { at, is_dir: true })
     }
 
     /// Renames; an existing file of the new name is replaced unless the flags forbid it.
     pub fn rename(&mut self, from: At, to: At, flags: RenameFlags) -> &mut Self {
-        self.step(Step::Rename { from, to, flags })
+        self.step(ChainStep::Rename { from, to, flags })
     }
 
     /// Makes a link at `at` to `target`.
     pub fn link(&mut self, target: impl AsRef<Path>, at: At) -> Result<&mut Self, Errno> {
         let target = text(target.as_ref())?;
-        Ok(self.step(Step::SymLink { target, at }))
+        Ok(self.step(ChainStep::SymLink { target, at }))
     }
 
     /// The beginning of a small file: open, read, close. The bytes are of the second step.

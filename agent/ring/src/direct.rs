@@ -14,9 +14,9 @@ use nix::libc::off_t;
 use nix::sys::stat::{fstatat, mkdirat};
 use nix::sys::uio::{pread, pwrite};
 use nix::unistd::{UnlinkatFlags, fdatasync, fsync, symlinkat, unlinkat};
-use pintle_daemon::blocking::{Blocked, Place, Pool};
+use pintle_daemon::blocking::{Blocked, JobPlace, Pool};
 
-use crate::chain::{At, Batch, Chain, Done, FileStat, How, OPENS_MAX, Open, Step};
+use crate::chain::{At, Batch, Chain, ChainStep, Done, FileStat, How, OPENS_MAX, OpenFile};
 use crate::files::{Answers, ChainError};
 use crate::progress::Failure;
 
@@ -30,7 +30,7 @@ impl Drop for Gone {
 }
 
 /// Runs a batch as one job.
-pub(crate) async fn run(pool: &Pool, place: Place, batch: Batch) -> Result<Answers, Blocked> {
+pub(crate) async fn run(pool: &Pool, place: JobPlace, batch: Batch) -> Result<Answers, Blocked> {
     let gone = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&gone);
     let _gone = Gone(gone);
@@ -67,14 +67,14 @@ fn run_chain(chain: &Chain, gone: &AtomicBool) -> Result<Vec<Done>, Failure> {
     Ok(done)
 }
 
-fn run_step(step: &Step, open: &mut [Option<OwnedFd>; OPENS_MAX]) -> nix::Result<Done> {
+fn run_step(step: &ChainStep, open: &mut [Option<OwnedFd>; OPENS_MAX]) -> nix::Result<Done> {
     match step {
-        Step::Open { at, how, into } => {
+        ChainStep::Open { at, how, into } => {
             open[into.0] = Some(again(|| open_at(at, how))?);
             Ok(Done::Nothing)
         }
-        Step::OpenHeld { at, how } => again(|| open_at(at, how)).map(Done::File),
-        Step::Stat { at, follow } => {
+        ChainStep::OpenHeld { at, how } => again(|| open_at(at, how)).map(Done::File),
+        ChainStep::Stat { at, follow } => {
             let flags = if *follow { AtFlags::empty() } else { AtFlags::AT_SYMLINK_NOFOLLOW };
             let stat = fstatat(at.dir(), at.path.as_c_str(), flags)?;
             Ok(Done::Stat(FileStat {
@@ -86,17 +86,17 @@ fn run_step(step: &Step, open: &mut [Option<OwnedFd>; OPENS_MAX]) -> nix::Result
                 links: stat.st_nlink,
             }))
         }
-        Step::Read { file, offset, bytes_max } => {
+        ChainStep::Read { file, offset, bytes_max } => {
             let (file, offset) = (fd_of(file, open)?, position(*offset)?);
             let mut buffer = vec![0; *bytes_max];
             let count = again(|| pread(file, &mut buffer, offset))?;
             buffer.truncate(count);
             Ok(Done::Bytes(buffer))
         }
-        Step::Write { file, offset, bytes } => {
+        ChainStep::Write { file, offset, bytes } => {
             write_all(fd_of(file, open)?, *offset, bytes).map(|()| Done::Nothing)
         }
-        Step::Sync { file, data_only } => {
+        ChainStep::Sync { file, data_only } => {
             let file = fd_of(file, open)?;
             let synced = again(|| if *data_only { fdatasync(file) } else { fsync(file) });
             synced.map(|()| Done::Nothing)
@@ -106,18 +106,20 @@ fn run_step(step: &Step, open: &mut [Option<OwnedFd>; OPENS_MAX]) -> nix::Result
 }
 
 /// A step that changes only names.
-fn change_name(step: &Step) -> nix::Result<()> {
+fn change_name(step: &ChainStep) -> nix::Result<()> {
     match step {
-        Step::MakeDir { at, mode } => mkdirat(at.dir(), at.path.as_c_str(), *mode),
-        Step::Unlink { at, is_dir } => {
+        ChainStep::MakeDir { at, mode } => mkdirat(at.dir(), at.path.as_c_str(), *mode),
+        ChainStep::Unlink { at, is_dir } => {
             let kind = if *is_dir { UnlinkatFlags::RemoveDir } else { UnlinkatFlags::NoRemoveDir };
             unlinkat(at.dir(), at.path.as_c_str(), kind)
         }
-        Step::Rename { from, to, flags } => {
+        ChainStep::Rename { from, to, flags } => {
             let (before, after) = (from.path.as_c_str(), to.path.as_c_str());
             renameat2(from.dir(), before, to.dir(), after, *flags)
         }
-        Step::SymLink { target, at } => symlinkat(target.as_c_str(), at.dir(), at.path.as_c_str()),
+        ChainStep::SymLink { target, at } => {
+            symlinkat(target.as_c_str(), at.dir(), at.path.as_c_str())
+        }
         _ => Err(Errno::EINVAL),
     }
 }
@@ -144,10 +146,10 @@ fn position(offset: u64) -> nix::Result<off_t> {
     off_t::try_from(offset).map_err(|_| Errno::EINVAL)
 }
 
-fn fd_of<'a>(file: &'a Open, open: &'a [Option<OwnedFd>]) -> nix::Result<BorrowedFd<'a>> {
+fn fd_of<'a>(file: &'a OpenFile, open: &'a [Option<OwnedFd>]) -> nix::Result<BorrowedFd<'a>> {
     match file {
-        Open::Held(held) => Ok(held.as_fd()),
-        Open::Here(opened) => open[opened.0].as_ref().map(AsFd::as_fd).ok_or(Errno::EBADF),
+        OpenFile::Held(held) => Ok(held.as_fd()),
+        OpenFile::Here(opened) => open[opened.0].as_ref().map(AsFd::as_fd).ok_or(Errno::EBADF),
     }
 }
 

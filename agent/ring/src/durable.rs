@@ -8,7 +8,7 @@ use std::path::Path;
 
 use nix::errno::Errno;
 use nix::sys::stat::Mode;
-use pintle_daemon::blocking::Place;
+use pintle_daemon::blocking::JobPlace;
 
 use crate::chain::{At, Batch, Chain};
 use crate::files::{FileError, run, run_all};
@@ -32,7 +32,7 @@ impl NewFile {
 
 /// Replaces or makes the files. Removes the leftovers of an interrupted call, so that each file has
 /// its mode from its first byte on. Some may be replaced where others fail.
-pub async fn replace(place: Place, folder: &Path, files: &[NewFile]) -> Result<(), FileError> {
+pub async fn replace(place: JobPlace, folder: &Path, files: &[NewFile]) -> Result<(), FileError> {
     let mut done = run_all(place.clone(), batch(folder, files)?).await;
     if let Err(FileError::Chain(error)) = &done
         && error.errno() == Errno::EEXIST
@@ -57,7 +57,11 @@ fn batch(folder: &Path, files: &[NewFile]) -> Result<Batch, Errno> {
 }
 
 /// Removes temporary files; missing ones are fine, and the next attempt reports other errors.
-async fn remove_beside(place: &Place, folder: &Path, files: &[NewFile]) -> Result<(), FileError> {
+async fn remove_beside(
+    place: &JobPlace,
+    folder: &Path,
+    files: &[NewFile],
+) -> Result<(), FileError> {
     let chain = |file: &NewFile| {
         let mut chain = Chain::new();
         chain.unlink(file.beside(folder)?);
@@ -71,7 +75,7 @@ async fn remove_beside(place: &Place, folder: &Path, files: &[NewFile]) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::Files;
+    use crate::files::RingFiles;
     use std::fs;
     use std::os::unix::fs::{PermissionsExt as _, symlink};
 
@@ -89,8 +93,8 @@ mod tests {
         for is_ring in [true, false] {
             xtask::disk::with_private_mounts(move || {
                 pintle_daemon::blocking::Pool::own();
-                let ring = || Files::ring(false).expect("this kernel has io_uring");
-                (if is_ring { ring() } else { Files::direct() }).for_thread();
+                let ring = || RingFiles::ring(false).expect("this kernel has io_uring");
+                (if is_ring { ring() } else { RingFiles::direct() }).for_thread();
                 let folder = tempfile::tempdir().expect("a folder");
                 xtask::disk::small(folder.path(), 64 << 10);
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
@@ -102,7 +106,7 @@ mod tests {
     #[test]
     fn a_full_disk_leaves_the_old_files_and_no_half_of_a_new_one() {
         on_each(async |folder| {
-            let place = || Place::own("test");
+            let place = || JobPlace::own("test");
             replace(place(), folder, &files(b"old")).await.expect("there is room");
             let error = replace(place(), folder, &files(&vec![b'x'; 128 << 10])).await;
             let Err(FileError::Chain(error)) = error else { panic!("{error:?}") };
@@ -122,7 +126,7 @@ mod tests {
             fs::write(&elsewhere, "theirs").expect("written");
             symlink(&elsewhere, folder.join(".a.new")).expect("linked");
             fs::write(folder.join(".b.new"), "half, for all to read").expect("written");
-            replace(Place::own("test"), folder, &files(b"secret")).await.expect("replaced");
+            replace(JobPlace::own("test"), folder, &files(b"secret")).await.expect("replaced");
             assert_eq!(fs::read_to_string(&elsewhere).expect("a file"), "theirs");
             for name in ["a", "b"] {
                 let meta = fs::symlink_metadata(folder.join(name)).expect("a file");

@@ -17,13 +17,13 @@ use std::sync::mpsc;
 use std::sync::{Arc, LazyLock};
 
 use nix::errno::Errno;
-use pintle_daemon::blocking::{Blocked, Class, Counts, JobId, Limits, Place, Pool};
+use pintle_daemon::blocking::{Blocked, Class, ClassCounts, JobId, JobPlace, Pool, ThreadLimits};
 use tokio::sync::oneshot;
 
 use crate::chain::{Batch, Chain, Done};
 use crate::direct;
 use crate::progress::Failure;
-use crate::serve::{self, CHAINS_PER_BATCH, Job, Shared};
+use crate::serve::{self, CHAINS_PER_BATCH, LoopQueue, RingJob};
 use crate::uring::{Sizes, Uring};
 
 /// Classes of the agent's own ring; the others are of the pods'.
@@ -93,7 +93,7 @@ pub type Answers = Vec<Result<Vec<Done>, ChainError>>;
 
 /// Runs chains. Clones share the ring; it ends with the last of them.
 #[derive(Clone)]
-pub struct Files {
+pub struct RingFiles {
     backend: Backend,
 }
 
@@ -105,7 +105,7 @@ enum Backend {
 
 /// The callers' end of a ring.
 struct Ring {
-    shared: Arc<Shared>,
+    shared: Arc<LoopQueue>,
 }
 
 impl Drop for Ring {
@@ -119,15 +119,15 @@ impl Drop for Ring {
 pub(crate) struct Setup {
     pub(crate) name: &'static str,
     pub(crate) classes: &'static [Class],
-    pub(crate) limits: fn(Class) -> Limits,
+    pub(crate) limits: fn(Class) -> ThreadLimits,
     pub(crate) entries: u32,
     pub(crate) is_async: bool,
 }
 
 /// Cancels a batch when its caller is dropped.
 struct GiveUp<'a> {
-    shared: &'a Shared,
-    place: &'a Place,
+    shared: &'a LoopQueue,
+    place: &'a JobPlace,
     id: Option<JobId>,
 }
 
@@ -144,10 +144,10 @@ impl Ring {
         let places: usize = setup.classes.iter().map(|class| (setup.limits)(*class).most()).sum();
         let flights = places * CHAINS_PER_BATCH;
         let sizes = Sizes { flights, entries: setup.entries, is_async: setup.is_async };
-        let none = Limits { threads: 0, spare: 0 };
+        let none = ThreadLimits { threads: 0, spare: 0 };
         let limits =
             |class| if setup.classes.contains(&class) { (setup.limits)(class) } else { none };
-        let shared = Arc::new(Shared::new(limits)?);
+        let shared = Arc::new(LoopQueue::new(limits)?);
         let (made, is_made) = mpsc::channel();
         let served = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name(format!("ring-{}", setup.name));
@@ -171,9 +171,9 @@ impl Ring {
         made.map(|()| Self { shared })
     }
 
-    async fn run(&self, place: &Place, batch: Batch) -> Result<Answers, Blocked> {
+    async fn run(&self, place: &JobPlace, batch: Batch) -> Result<Answers, Blocked> {
         let (answer, answers) = oneshot::channel();
-        let id = self.shared.order(place, Job { batch, answer })?;
+        let id = self.shared.order(place, RingJob { batch, answer })?;
         let mut give_up = GiveUp { shared: &self.shared, place, id: Some(id) };
         match tokio::time::timeout(place.patience(), answers).await {
             Err(_) => Err(Blocked::TimedOut(place.patience())),
@@ -187,10 +187,10 @@ impl Ring {
 
 thread_local! {
     /// The files that `Files::for_thread` made for this thread.
-    static THREAD: RefCell<Option<Files>> = const { RefCell::new(None) };
+    static THREAD: RefCell<Option<RingFiles>> = const { RefCell::new(None) };
 }
 
-impl Files {
+impl RingFiles {
     /// A ring that serves all classes; for tests and measurements.
     #[doc(hidden)]
     pub fn ring(is_async: bool) -> io::Result<Self> {
@@ -212,8 +212,10 @@ impl Files {
 
     /// The process's for this class of work; they are made when they are first asked for.
     pub fn of_process(class: Class) -> Self {
-        static OWN_RING: LazyLock<Files> = LazyLock::new(|| Files::start("own", &OWN, false));
-        static POD_RING: LazyLock<Files> = LazyLock::new(|| Files::start("pods", &PODS, true));
+        static OWN_RING: LazyLock<RingFiles> =
+            LazyLock::new(|| RingFiles::start("own", &OWN, false));
+        static POD_RING: LazyLock<RingFiles> =
+            LazyLock::new(|| RingFiles::start("pods", &PODS, true));
         let thread = THREAD.with(|thread| thread.borrow().clone());
         let of_all = || if OWN.contains(&class) { OWN_RING.clone() } else { POD_RING.clone() };
         thread.unwrap_or_else(of_all)
@@ -236,7 +238,7 @@ impl Files {
     }
 
     /// Runs a batch.
-    pub async fn run(&self, place: Place, batch: impl Into<Batch>) -> Result<Answers, Blocked> {
+    pub async fn run(&self, place: JobPlace, batch: impl Into<Batch>) -> Result<Answers, Blocked> {
         let batch = batch.into();
         match &self.backend {
             Backend::Ring(ring) if !ring.shared.is_broken() => ring.run(&place, batch).await,
@@ -245,7 +247,7 @@ impl Files {
     }
 
     /// The current state of a class.
-    pub fn counts(&self, class: Class) -> Counts {
+    pub fn counts(&self, class: Class) -> ClassCounts {
         match &self.backend {
             Backend::Ring(ring) => ring.shared.counts(class),
             Backend::Direct => Pool::of_process().counts(class),
@@ -267,18 +269,21 @@ impl Files {
 }
 
 /// Runs a batch on the process's ring for the place; returns the result of each chain.
-pub async fn run(place: Place, batch: impl Into<Batch>) -> Result<Answers, Blocked> {
-    Files::of_process(place.class()).run(place, batch).await
+pub async fn run(place: JobPlace, batch: impl Into<Batch>) -> Result<Answers, Blocked> {
+    RingFiles::of_process(place.class()).run(place, batch).await
 }
 
 /// As `run`, but the first chain that failed is the failure of all.
-pub async fn run_all(place: Place, batch: impl Into<Batch>) -> Result<Vec<Vec<Done>>, FileError> {
+pub async fn run_all(
+    place: JobPlace,
+    batch: impl Into<Batch>,
+) -> Result<Vec<Vec<Done>>, FileError> {
     let answers = run(place, batch).await?;
     Ok(answers.into_iter().collect::<Result<_, _>>()?)
 }
 
 /// As `run`, for one chain.
-pub async fn run_one(place: Place, chain: Chain) -> Result<Vec<Done>, FileError> {
+pub async fn run_one(place: JobPlace, chain: Chain) -> Result<Vec<Done>, FileError> {
     let mut answers = run(place, chain).await?;
     Ok(answers.pop().unwrap_or(Ok(Vec::new()))?)
 }

@@ -45,4 +45,4 @@ mod tests;
 mod uring;
 
 pub use self::chain::{At, Batch, Chain, Done, FileStat, How, Opened};
-pub use self::files::{Answers, ChainError, FileError, Files, run, run_all, run_one};
+pub use self::files::{Answers, ChainError, FileError, RingFiles, run, run_all, run_one};

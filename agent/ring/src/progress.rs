@@ -14,7 +14,7 @@
 
 use nix::errno::Errno;
 
-use crate::chain::{Chain, Done, OPENS_MAX, Step};
+use crate::chain::{Chain, ChainStep, Done, OPENS_MAX};
 
 /// One entry of a submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub(crate) type Part = Vec<(Item, Link)>;
 
 /// The kernel's answer to an entry.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum CompletionResult {
     Failed(Errno),
     /// Bytes of a write, maybe not all.
     Wrote(usize),
@@ -74,8 +74,8 @@ impl Progress {
                 items.push(Item::Step(at));
                 at += 1;
                 match step {
-                    Step::Open { into, .. } => open[into.0] = true,
-                    Step::OpenHeld { .. } | Step::Write { .. } => {}
+                    ChainStep::Open { into, .. } => open[into.0] = true,
+                    ChainStep::OpenHeld { .. } | ChainStep::Write { .. } => {}
                     _ => break,
                 }
             }
@@ -98,7 +98,7 @@ impl Progress {
     }
 
     /// Takes the answers to a part.
-    pub(crate) fn answered(&mut self, chain: &Chain, part: &Part, answers: Vec<Answer>) {
+    pub(crate) fn answered(&mut self, chain: &Chain, part: &Part, answers: Vec<CompletionResult>) {
         // Behind the first entry that did not come to its end the kernel ran none.
         let mut is_cut = false;
         for ((item, _), answer) in part.iter().zip(answers) {
@@ -107,7 +107,7 @@ impl Progress {
                 Item::Close(slot) => {
                     let again = [Errno::ECANCELED, Errno::EINTR];
                     self.open[slot] &=
-                        matches!(answer, Answer::Failed(errno) if again.contains(&errno));
+                        matches!(answer, CompletionResult::Failed(errno) if again.contains(&errno));
                 }
                 Item::Step(step) => is_cut |= !self.step(chain, step, answer, is_cut),
             }
@@ -115,13 +115,13 @@ impl Progress {
     }
 
     /// Handles the answer to a step; returns true if the step completed.
-    fn step(&mut self, chain: &Chain, step: usize, answer: Answer, is_cut: bool) -> bool {
+    fn step(&mut self, chain: &Chain, step: usize, answer: CompletionResult, is_cut: bool) -> bool {
         match (&chain.steps[step], answer) {
-            (Step::Open { into, .. }, Answer::Done(_)) => self.open[into.0] = true,
+            (ChainStep::Open { into, .. }, CompletionResult::Done(_)) => self.open[into.0] = true,
             _ if is_cut => return false,
-            (_, Answer::Failed(Errno::EINTR)) => return false,
-            (_, Answer::Failed(errno)) => return self.fail(step, errno),
-            (Step::Write { bytes, .. }, Answer::Wrote(count)) => {
+            (_, CompletionResult::Failed(Errno::EINTR)) => return false,
+            (_, CompletionResult::Failed(errno)) => return self.fail(step, errno),
+            (ChainStep::Write { bytes, .. }, CompletionResult::Wrote(count)) => {
                 self.written += count;
                 if self.written < bytes.len() && count == 0 {
                     // No byte and no reason: to ask again might never end.
@@ -132,11 +132,11 @@ impl Progress {
                 }
                 self.written = 0;
             }
-            (_, Answer::Done(done)) => {
+            (_, CompletionResult::Done(done)) => {
                 self.done.push(done);
                 return true;
             }
-            (_, Answer::Wrote(_)) => {}
+            (_, CompletionResult::Wrote(_)) => {}
         }
         self.done.push(Done::Nothing);
         true
@@ -173,12 +173,12 @@ mod tests {
         Chain::replace(at(".new"), at("file"), b"eight by".to_vec(), nix::sys::stat::Mode::S_IRWXU)
     }
 
-    fn opened() -> Answer {
-        Answer::Done(Done::Nothing)
+    fn opened() -> CompletionResult {
+        CompletionResult::Done(Done::Nothing)
     }
 
-    fn failed(errno: Errno) -> Answer {
-        Answer::Failed(errno)
+    fn failed(errno: Errno) -> CompletionResult {
+        CompletionResult::Failed(errno)
     }
 
     fn items(part: &Part) -> Vec<Item> {
@@ -194,7 +194,7 @@ mod tests {
         let links = [Link::Success, Link::Success, Link::Last];
         let written: Part = [Number(0), Number(1), Number(2)].into_iter().zip(links).collect();
         assert_eq!(first, written, "a sync that fails would not stop the rename");
-        progress.answered(&chain, &first, vec![opened(), Answer::Wrote(8), opened()]);
+        progress.answered(&chain, &first, vec![opened(), CompletionResult::Wrote(8), opened()]);
         assert_eq!(progress.next(&chain), [(Number(3), Link::End), (Close(0), Link::Last)]);
     }
 
@@ -212,7 +212,7 @@ mod tests {
         let mut progress = Progress::default();
         let first = progress.next(&chain);
         assert_eq!(first, [(Number(0), Link::Success), (Number(1), Link::Last)]);
-        let bytes = Answer::Done(Done::Bytes(vec![1]));
+        let bytes = CompletionResult::Done(Done::Bytes(vec![1]));
         progress.answered(&chain, &first, vec![opened(), bytes]);
         assert_eq!(items(&progress.next(&chain)), [Number(2), Close(0)]);
 
@@ -230,11 +230,11 @@ mod tests {
         let (chain, mut progress) = (replace(), Progress::default());
         let cut = || failed(Errno::ECANCELED);
         let first = progress.next(&chain);
-        progress.answered(&chain, &first, vec![opened(), Answer::Wrote(3), cut()]);
+        progress.answered(&chain, &first, vec![opened(), CompletionResult::Wrote(3), cut()]);
         let second = progress.next(&chain);
         assert_eq!(items(&second), [Number(1), Number(2)]);
         assert_eq!((progress.written(1), progress.written(2)), (3, 0));
-        progress.answered(&chain, &second, vec![Answer::Wrote(5), opened()]);
+        progress.answered(&chain, &second, vec![CompletionResult::Wrote(5), opened()]);
         let third = progress.next(&chain);
         assert_eq!(items(&third), [Number(3), Close(0)]);
         progress.answered(&chain, &third, vec![opened(), opened()]);
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn a_write_of_nothing_fails_and_a_signal_does_not() {
         for (answer, failure) in
-            [(Answer::Wrote(0), Some((1, Errno::EIO))), (failed(Errno::EINTR), None)]
+            [(CompletionResult::Wrote(0), Some((1, Errno::EIO))), (failed(Errno::EINTR), None)]
         {
             let (chain, mut progress) = (replace(), Progress::default());
             let cut = || failed(Errno::ECANCELED);
@@ -289,14 +289,14 @@ mod tests {
         let (chain, mut progress) = (replace(), Progress::default());
         let cut = || failed(Errno::ECANCELED);
         let first = progress.next(&chain);
-        let short = vec![opened(), Answer::Wrote(3), cut()];
+        let short = vec![opened(), CompletionResult::Wrote(3), cut()];
         progress.answered(&chain, &first, short);
         progress.give_up(&chain);
         assert_eq!(items(&progress.next(&chain)), [Close(0)]);
         assert_eq!(progress.finish().expect_err("given up"), (1, Errno::ECANCELED));
 
         let mut progress = Progress::default();
-        progress.answered(&chain, &first, vec![opened(), Answer::Wrote(8), opened()]);
+        progress.answered(&chain, &first, vec![opened(), CompletionResult::Wrote(8), opened()]);
         let last = progress.next(&chain);
         progress.answered(&chain, &last, vec![opened(), opened()]);
         progress.give_up(&chain);

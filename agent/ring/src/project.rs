@@ -111,16 +111,16 @@ const _: () = assert!(size_of::<State>() == 24);
 const _: () = assert!(size_of::<Quota>() == 72);
 
 /// A structure of the kernel's into which quotactl_fd(2) writes.
-trait Answer: Default {
+trait QuotaReply: Default {
     /// The command for this structure.
     const COMMAND: libc::c_uint;
 }
 
-impl Answer for State {
+impl QuotaReply for State {
     const COMMAND: libc::c_uint = GET_STATE;
 }
 
-impl Answer for Quota {
+impl QuotaReply for Quota {
     const COMMAND: libc::c_uint = GET_QUOTA;
 }
 
@@ -189,7 +189,7 @@ fn attributes(dir: BorrowedFd<'_>) -> nix::Result<Attributes> {
     Ok(found)
 }
 
-fn quota_call<T: Answer>(dir: BorrowedFd<'_>, id: u32) -> nix::Result<T> {
+fn quota_call<T: QuotaReply>(dir: BorrowedFd<'_>, id: u32) -> nix::Result<T> {
     let mut answer = T::default();
     let command = (T::COMMAND << 8) | PROJECT_QUOTA;
     // SAFETY: the descriptor is open as long as it is borrowed. The command only reads quotas; its

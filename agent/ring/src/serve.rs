@@ -13,31 +13,33 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use nix::sys::eventfd::EventFd;
-use pintle_daemon::blocking::{Blocked, Class, Counts, JobId, Limits, Place, Queue, SLOW_AFTER};
+use pintle_daemon::blocking::{
+    Blocked, Class, ClassCounts, JobId, JobPlace, JobQueue, SLOW_AFTER, ThreadLimits,
+};
 use tokio::sync::oneshot;
 
 use crate::chain::{Batch, Chain, Done};
 use crate::files::{Answers, ChainError};
 use crate::progress::{Failure, Progress};
-use crate::uring::{Ended, Uring};
+use crate::uring::{EndedPart, Uring};
 
 /// Chains of a batch that are in flight at a time.
 pub(crate) const CHAINS_PER_BATCH: usize = 8;
 
 /// A batch, and the sender of its answer.
-pub(crate) struct Job {
+pub(crate) struct RingJob {
     pub(crate) batch: Batch,
     pub(crate) answer: oneshot::Sender<Answers>,
 }
 
 /// State that callers and the loop share; the lock is held for moments.
-pub(crate) struct Shared {
+pub(crate) struct LoopQueue {
     state: Mutex<State>,
     wake: Arc<EventFd>,
 }
 
 struct State {
-    queue: Queue<Job>,
+    queue: JobQueue<RingJob>,
     given_up: Vec<JobId>,
     /// The loop was woken and has not looked yet.
     is_woken: bool,
@@ -48,18 +50,18 @@ struct State {
 }
 
 /// The work that the loop finds after a wake-up.
-struct Found {
-    begun: Vec<(Class, JobId, Job)>,
+struct LoopWork {
+    begun: Vec<(Class, JobId, RingJob)>,
     given_up: Vec<JobId>,
     /// A batch waits that may get a place when those in flight become slow.
     waits: bool,
     is_closed: bool,
 }
 
-impl Shared {
-    pub(crate) fn new(limits: impl Fn(Class) -> Limits) -> io::Result<Self> {
+impl LoopQueue {
+    pub(crate) fn new(limits: impl Fn(Class) -> ThreadLimits) -> io::Result<Self> {
         let state = State {
-            queue: Queue::new(limits),
+            queue: JobQueue::new(limits),
             given_up: Vec::new(),
             is_woken: false,
             is_closed: false,
@@ -88,7 +90,7 @@ impl Shared {
     }
 
     /// Takes a batch, unless too many of its owner wait or the loop has ended.
-    pub(crate) fn order(&self, place: &Place, job: Job) -> Result<JobId, Blocked> {
+    pub(crate) fn order(&self, place: &JobPlace, job: RingJob) -> Result<JobId, Blocked> {
         let mut state = self.lock();
         if state.is_broken {
             return Err(Blocked::Panicked);
@@ -99,7 +101,7 @@ impl Shared {
     }
 
     /// Takes a batch back that waits, or has it cancelled.
-    pub(crate) fn give_up(&self, place: &Place, id: JobId) {
+    pub(crate) fn give_up(&self, place: &JobPlace, id: JobId) {
         let mut state = self.lock();
         let withdrawn = state.queue.withdraw(place, id);
         if withdrawn.is_none() {
@@ -122,7 +124,7 @@ impl Shared {
     pub(crate) fn broke(&self) {
         let mut state = self.lock();
         state.is_broken = true;
-        let queue = std::mem::replace(&mut state.queue, Queue::new(Class::limits));
+        let queue = std::mem::replace(&mut state.queue, JobQueue::new(Class::limits));
         drop(state);
         drop(queue);
     }
@@ -138,11 +140,11 @@ impl Shared {
         self.changed(&mut state);
     }
 
-    pub(crate) fn counts(&self, class: Class) -> Counts {
+    pub(crate) fn counts(&self, class: Class) -> ClassCounts {
         self.lock().queue.counts(class, Instant::now())
     }
 
-    fn find(&self) -> Found {
+    fn find(&self) -> LoopWork {
         let now = Instant::now();
         let mut state = self.lock();
         #[cfg(test)]
@@ -156,7 +158,7 @@ impl Shared {
         }
         let waits = Class::ALL.iter().any(|class| state.queue.counts(*class, now).waiting > 0);
         let given_up = std::mem::take(&mut state.given_up);
-        Found { begun, given_up, waits, is_closed: state.is_closed }
+        LoopWork { begun, given_up, waits, is_closed: state.is_closed }
     }
 
     fn ended(&self, ended: Vec<Over>) {
@@ -173,7 +175,7 @@ impl Shared {
 }
 
 /// A batch that has begun.
-struct Running {
+struct RunningBatch {
     class: Class,
     answer: Option<oneshot::Sender<Answers>>,
     groups: std::vec::IntoIter<Vec<Chain>>,
@@ -202,17 +204,17 @@ struct Flying {
     progress: Progress,
 }
 
-struct Work<'a> {
+struct RingWork<'a> {
     uring: &'a mut Uring,
-    running: HashMap<JobId, Running>,
+    running: HashMap<JobId, RunningBatch>,
     flying: Vec<Option<Flying>>,
     free: Vec<usize>,
     ended: Vec<Over>,
 }
 
 /// Serves until there are no callers left.
-pub(crate) fn serve(shared: &Shared, uring: &mut Uring, flights: usize) -> io::Result<()> {
-    let mut work = Work {
+pub(crate) fn serve(shared: &LoopQueue, uring: &mut Uring, flights: usize) -> io::Result<()> {
+    let mut work = RingWork {
         uring,
         running: HashMap::new(),
         flying: (0..flights).map(|_| None).collect(),
@@ -243,9 +245,9 @@ pub(crate) fn serve(shared: &Shared, uring: &mut Uring, flights: usize) -> io::R
     }
 }
 
-impl Work<'_> {
-    fn begin(&mut self, class: Class, id: JobId, job: Job) -> io::Result<()> {
-        let running = Running {
+impl RingWork<'_> {
+    fn begin(&mut self, class: Class, id: JobId, job: RingJob) -> io::Result<()> {
+        let running = RunningBatch {
             class,
             answers: (0..job.batch.len()).map(|_| None).collect(),
             answer: Some(job.answer),
@@ -271,7 +273,7 @@ impl Work<'_> {
             }
         }
         if let Some(running) = self.running.remove(&id) {
-            let Running { class, answer, answers, .. } = running;
+            let RunningBatch { class, answer, answers, .. } = running;
             let answers = answers.into_iter();
             let answers = answers.map(|one| one.unwrap_or(Err(ChainError::NotBegun))).collect();
             self.ended.push(Over { class, id, answer, answers });
@@ -303,8 +305,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    fn part_ended(&mut self, ended: Ended) -> io::Result<()> {
-        let Ended { flight, chain, part, answers } = ended;
+    fn part_ended(&mut self, ended: EndedPart) -> io::Result<()> {
+        let EndedPart { flight, chain, part, answers } = ended;
         let flying = self.flying[flight].as_mut().expect("a chain is under way");
         let job = flying.job;
         flying.progress.answered(&chain, &part, answers);
@@ -328,7 +330,7 @@ impl Work<'_> {
     }
 }
 
-impl Running {
+impl RunningBatch {
     /// The next chain that may begin now.
     fn next_chain(&mut self) -> Option<(usize, Chain)> {
         if self.is_given_up || self.under_way == CHAINS_PER_BATCH {

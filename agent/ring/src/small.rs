@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use pintle_daemon::blocking::Place;
+use pintle_daemon::blocking::JobPlace;
 
 use crate::chain::{At, Batch, Chain, Done, How};
 use crate::files::{Answers, ChainError, FileError, run};
@@ -15,14 +15,14 @@ use crate::files::{Answers, ChainError, FileError, run};
 const FIRST_BYTES: usize = 8 << 10;
 
 /// The beginning of a file, at most `bytes_max` of it.
-pub async fn read(place: Place, path: &Path, bytes_max: usize) -> Result<Vec<u8>, FileError> {
+pub async fn read(place: JobPlace, path: &Path, bytes_max: usize) -> Result<Vec<u8>, FileError> {
     let mut all = read_all(place, &[path], bytes_max).await?;
     Ok(all.pop().expect("one for each path")?)
 }
 
 /// The beginnings of files, read side by side, in their order.
 pub async fn read_all(
-    place: Place,
+    place: JobPlace,
     paths: &[impl AsRef<Path>],
     bytes_max: usize,
 ) -> Result<Vec<Result<Vec<u8>, ChainError>>, FileError> {
@@ -59,7 +59,7 @@ fn texts(answers: Answers) -> impl Iterator<Item = Result<Vec<u8>, ChainError>> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::Files;
+    use crate::files::RingFiles;
     use nix::errno::Errno;
 
     #[test]
@@ -71,8 +71,8 @@ mod tests {
         for (path, length) in paths.iter().zip(lengths) {
             std::fs::write(path, text(length)).expect("written");
         }
-        let own = || Place::own("test");
-        for files in [Files::ring(false), Files::ring(true), Ok(Files::direct())] {
+        let own = || JobPlace::own("test");
+        for files in [RingFiles::ring(false), RingFiles::ring(true), Ok(RingFiles::direct())] {
             files.expect("this kernel has io_uring").for_thread();
             crate::tests::runtime().block_on(async {
                 for bytes_max in [0, 10, FIRST_BYTES, 2 * FIRST_BYTES, 1 << 20] {

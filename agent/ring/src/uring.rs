@@ -28,8 +28,8 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sys::eventfd::EventFd;
 
-use crate::chain::{At, Chain, Done, FileStat, How, OPENS_MAX, Open, STEPS_MAX, Step};
-use crate::progress::{Answer, Item, Link, Part};
+use crate::chain::{At, Chain, ChainStep, Done, FileStat, How, OPENS_MAX, OpenFile, STEPS_MAX};
+use crate::progress::{CompletionResult, Item, Link, Part};
 
 /// Entries of one part.
 pub(crate) const ENTRIES_MAX: usize = STEPS_MAX + OPENS_MAX;
@@ -50,15 +50,15 @@ pub(crate) struct Sizes {
 
 /// A part with all its entries completed.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct EndedPart {
     pub(crate) flight: usize,
     pub(crate) chain: Chain,
     pub(crate) part: Part,
-    pub(crate) answers: Vec<Answer>,
+    pub(crate) answers: Vec<CompletionResult>,
 }
 
 /// Memory that an entry points to besides its chain.
-enum Memory {
+enum EntryMemory {
     Nothing,
     How(Box<OpenHow>),
     Buffer(Vec<u8>),
@@ -70,7 +70,7 @@ struct Flight {
     generation: u32,
     chain: Chain,
     part: Part,
-    memory: Vec<Memory>,
+    memory: Vec<EntryMemory>,
     results: Vec<Option<i32>>,
 }
 
@@ -220,7 +220,7 @@ impl Uring {
     }
 
     /// Takes the completed parts.
-    pub(crate) fn reap(&mut self) -> Vec<Ended> {
+    pub(crate) fn reap(&mut self) -> Vec<EndedPart> {
         let mut completed = std::mem::take(&mut self.completed);
         completed.extend(self.ring.completion().map(|entry| (entry.user_data(), entry.result())));
         let mut ended = Vec::new();
@@ -235,7 +235,7 @@ impl Uring {
         ended
     }
 
-    fn complete(&mut self, name: u64, result: i32) -> Option<Ended> {
+    fn complete(&mut self, name: u64, result: i32) -> Option<EndedPart> {
         let (generation, flight, at) = parts_of(name);
         let place = &mut self.flights[flight];
         let begun = place.as_mut().filter(|begun| begun.generation == generation);
@@ -249,11 +249,11 @@ impl Uring {
         let each = part.iter().zip(memory).zip(results.into_iter().flatten());
         let answers = each
             .map(|(((item, _), memory), result)| match item {
-                Item::Close(_) => outcome(result, |_| Answer::Done(Done::Nothing)),
+                Item::Close(_) => outcome(result, |_| CompletionResult::Done(Done::Nothing)),
                 Item::Step(step) => answer_of(&chain.steps[*step], memory, result),
             })
             .collect();
-        Some(Ended { flight, chain, part, answers })
+        Some(EndedPart { flight, chain, part, answers })
     }
 }
 
@@ -312,14 +312,14 @@ fn slot_of(base: usize, slot: usize) -> Fixed {
     Fixed(u32::try_from(base + slot).expect("the table of files is small"))
 }
 
-fn memory_for(item: Item, chain: &Chain) -> Memory {
-    let Item::Step(step) = item else { return Memory::Nothing };
+fn memory_for(item: Item, chain: &Chain) -> EntryMemory {
+    let Item::Step(step) = item else { return EntryMemory::Nothing };
     match &chain.steps[step] {
-        Step::Open { how, .. } => Memory::How(Box::new(how_of(how, 0))),
-        Step::OpenHeld { how, .. } => Memory::How(Box::new(how_of(how, libc::O_CLOEXEC))),
-        Step::Read { bytes_max, .. } => Memory::Buffer(vec![0; *bytes_max]),
-        Step::Stat { .. } => Memory::Stat(Box::new(MaybeUninit::zeroed())),
-        _ => Memory::Nothing,
+        ChainStep::Open { how, .. } => EntryMemory::How(Box::new(how_of(how, 0))),
+        ChainStep::OpenHeld { how, .. } => EntryMemory::How(Box::new(how_of(how, libc::O_CLOEXEC))),
+        ChainStep::Read { bytes_max, .. } => EntryMemory::Buffer(vec![0; *bytes_max]),
+        ChainStep::Stat { .. } => EntryMemory::Stat(Box::new(MaybeUninit::zeroed())),
+        _ => EntryMemory::Nothing,
     }
 }
 
@@ -337,11 +337,11 @@ fn fd_of(at: &At) -> Fd {
 macro_rules! on {
     ($file:expr, $base:expr, |$fd:ident| $entry:expr) => {
         match $file {
-            Open::Here(opened) => {
+            OpenFile::Here(opened) => {
                 let $fd = slot_of($base, opened.0);
                 $entry
             }
-            Open::Held(held) => {
+            OpenFile::Held(held) => {
                 let $fd = Fd(held.as_raw_fd());
                 $entry
             }
@@ -350,36 +350,36 @@ macro_rules! on {
 }
 
 /// The entry of a step, after the first `written` bytes of a write.
-fn entry_of(step: &Step, memory: &mut Memory, slot_base: usize, written: usize) -> Entry {
+fn entry_of(step: &ChainStep, memory: &mut EntryMemory, slot_base: usize, written: usize) -> Entry {
     match (step, memory) {
-        (Step::Open { at, into, .. }, Memory::How(how)) => {
+        (ChainStep::Open { at, into, .. }, EntryMemory::How(how)) => {
             let slot = slot_of(slot_base, into.0).0;
             let slot = DestinationSlot::try_from_slot_target(slot).ok();
             opcode::OpenAt2::new(fd_of(at), at.path.as_ptr(), &raw const **how)
                 .file_index(Some(slot.expect("the table of files is small")))
                 .build()
         }
-        (Step::OpenHeld { at, .. }, Memory::How(how)) => {
+        (ChainStep::OpenHeld { at, .. }, EntryMemory::How(how)) => {
             opcode::OpenAt2::new(fd_of(at), at.path.as_ptr(), &raw const **how).build()
         }
-        (Step::Stat { at, follow }, Memory::Stat(stat)) => {
+        (ChainStep::Stat { at, follow }, EntryMemory::Stat(stat)) => {
             let flags = if *follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
             opcode::Statx::new(fd_of(at), at.path.as_ptr(), stat.as_mut_ptr().cast())
                 .flags(flags)
                 .mask(libc::STATX_BASIC_STATS)
                 .build()
         }
-        (Step::Read { file, offset, .. }, Memory::Buffer(buffer)) => {
+        (ChainStep::Read { file, offset, .. }, EntryMemory::Buffer(buffer)) => {
             let (to, count) = (buffer.as_mut_ptr(), length(buffer.len()));
             on!(file, slot_base, |fd| opcode::Read::new(fd, to, count).offset(*offset).build())
         }
-        (Step::Write { file, offset, bytes }, _) => {
+        (ChainStep::Write { file, offset, bytes }, _) => {
             let rest = &bytes[written..];
             let (from, count) = (rest.as_ptr(), length(rest.len()));
             let offset = *offset + written as u64;
             on!(file, slot_base, |fd| opcode::Write::new(fd, from, count).offset(offset).build())
         }
-        (Step::Sync { file, data_only }, _) => {
+        (ChainStep::Sync { file, data_only }, _) => {
             let flags = if *data_only { FsyncFlags::DATASYNC } else { FsyncFlags::empty() };
             on!(file, slot_base, |fd| opcode::Fsync::new(fd).flags(flags).build())
         }
@@ -388,22 +388,22 @@ fn entry_of(step: &Step, memory: &mut Memory, slot_base: usize, written: usize) 
 }
 
 /// The entry of a step that changes only names.
-fn name_entry_of(step: &Step) -> Entry {
+fn name_entry_of(step: &ChainStep) -> Entry {
     match step {
-        Step::MakeDir { at, mode } => {
+        ChainStep::MakeDir { at, mode } => {
             opcode::MkDirAt::new(fd_of(at), at.path.as_ptr()).mode(mode.bits()).build()
         }
-        Step::Unlink { at, is_dir } => {
+        ChainStep::Unlink { at, is_dir } => {
             let flags = if *is_dir { libc::AT_REMOVEDIR } else { 0 };
             opcode::UnlinkAt::new(fd_of(at), at.path.as_ptr()).flags(flags).build()
         }
-        Step::Rename { from, to, flags } => {
+        ChainStep::Rename { from, to, flags } => {
             let (before, after) = (fd_of(from), fd_of(to));
             opcode::RenameAt::new(before, from.path.as_ptr(), after, to.path.as_ptr())
                 .flags(flags.bits())
                 .build()
         }
-        Step::SymLink { target, at } => {
+        ChainStep::SymLink { target, at } => {
             opcode::SymlinkAt::new(fd_of(at), target.as_ptr(), at.path.as_ptr()).build()
         }
         _ => unreachable!("its memory was made for it"),
@@ -415,31 +415,31 @@ fn length(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(1 << 30)
 }
 
-fn outcome(result: i32, done: impl FnOnce(u32) -> Answer) -> Answer {
+fn outcome(result: i32, done: impl FnOnce(u32) -> CompletionResult) -> CompletionResult {
     match u32::try_from(result) {
         Ok(value) => done(value),
-        Err(_) => Answer::Failed(Errno::from_raw(-result)),
+        Err(_) => CompletionResult::Failed(Errno::from_raw(-result)),
     }
 }
 
 /// Interprets the kernel's answer to a step.
-fn answer_of(step: &Step, memory: Memory, result: i32) -> Answer {
+fn answer_of(step: &ChainStep, memory: EntryMemory, result: i32) -> CompletionResult {
     outcome(result, |value| match (step, memory) {
-        (Step::Read { .. }, Memory::Buffer(mut buffer)) => {
+        (ChainStep::Read { .. }, EntryMemory::Buffer(mut buffer)) => {
             buffer.truncate(value as usize);
-            Answer::Done(Done::Bytes(buffer))
+            CompletionResult::Done(Done::Bytes(buffer))
         }
-        (Step::Write { .. }, _) => Answer::Wrote(value as usize),
-        (Step::OpenHeld { .. }, _) => {
+        (ChainStep::Write { .. }, _) => CompletionResult::Wrote(value as usize),
+        (ChainStep::OpenHeld { .. }, _) => {
             // SAFETY: the kernel has just made this descriptor for this entry, and no other owner
             // has its number.
             let file = unsafe { OwnedFd::from_raw_fd(result) };
-            Answer::Done(Done::File(file))
+            CompletionResult::Done(Done::File(file))
         }
-        (Step::Stat { .. }, Memory::Stat(stat)) => {
+        (ChainStep::Stat { .. }, EntryMemory::Stat(stat)) => {
             // SAFETY: it was zeroed when it was made, and all bits are numbers.
             let stat = unsafe { stat.assume_init() };
-            Answer::Done(Done::Stat(FileStat {
+            CompletionResult::Done(Done::Stat(FileStat {
                 mode: stat.stx_mode.into(),
                 size: stat.stx_size,
                 uid: stat.stx_uid,
@@ -448,6 +448,6 @@ fn answer_of(step: &Step, memory: Memory, result: i32) -> Answer {
                 links: stat.stx_nlink.into(),
             }))
         }
-        _ => Answer::Done(Done::Nothing),
+        _ => CompletionResult::Done(Done::Nothing),
     })
 }

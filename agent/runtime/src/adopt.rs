@@ -17,7 +17,7 @@ use pintle_agent_core::worker::Failure;
 use pintle_agent_host::cgroup::{CgroupError, Cgroups};
 
 use crate::execute::{Executor, SyncOrder};
-use crate::start::Start;
+use crate::start::ContainerStart;
 
 /// Timeline entry about the differences.
 const ADOPTED: &str = "AdoptedAsItIs";
@@ -58,13 +58,13 @@ impl Executor {
     }
 
     /// The cgroup of a new container when its sandbox lives elsewhere.
-    pub(super) fn parent_of_new(&self, start: &Start<'_>) -> Option<String> {
+    pub(super) fn parent_of_new(&self, start: &ContainerStart<'_>) -> Option<String> {
         let home = self.home(start.order, start.pod);
         adopted::parent_of_new(&self.node.cgroup, &home)
     }
 
     /// True if a new container is not below the cgroup that is followed, which is the sandbox's.
-    pub(super) fn starts_outside(&self, start: &Start<'_>) -> bool {
+    pub(super) fn starts_outside(&self, start: &ContainerStart<'_>) -> bool {
         let home = self.home(start.order, start.pod);
         matches!(home, CgroupHome::Elsewhere(_)) && self.parent_of_new(start).is_none()
     }

@@ -21,7 +21,7 @@ use pintle_agent_core::worker::Failure;
 use pintle_agent_host::volume;
 use pintle_cri::{Code, v1};
 use pintle_daemon::blocking;
-use pintle_daemon::blocking::Place;
+use pintle_daemon::blocking::JobPlace;
 
 use crate::execute::{Executor, SyncOrder};
 use crate::log_files;
@@ -70,7 +70,7 @@ impl Executor {
                 "a container's log lies elsewhere and is left there");
             return Ok(());
         }
-        let place = Place::removal(&observed.uid);
+        let place = JobPlace::removal(&observed.uid);
         let removed = blocking::run(place, move || log_files::remove_container_log(&log, &link));
         let failed = |text: String| Failure::new("RemoveContainerError", text);
         let removed = removed.await.map_err(|blocked| failed(blocked.to_string()))?;
@@ -94,7 +94,7 @@ impl Executor {
     pub(super) async fn tear_down(&self, order: &SyncOrder) -> Result<(), Failure> {
         let dirs = PodDirs::new(Path::new(&self.node.root_dir), &order.uid);
         let own = dirs.clone();
-        let place = Place::removal(&order.uid);
+        let place = JobPlace::removal(&order.uid);
         let removed = blocking::run(place, move || volume::execute::remove_sub_paths(&own)).await;
         let removed = removed.map_err(|blocked| blocked.to_string());
         let removed = removed.and_then(|removed| removed.map_err(|error| error.to_string()));
@@ -110,7 +110,7 @@ impl Executor {
             Ok(given_up) => given_up.iter().for_each(|text| self.unmount_event(order, text)),
             Err(error) => return Err(Failure::new("FailedUnmount", error.to_string())),
         }
-        let place = Place::removal(&order.uid);
+        let place = JobPlace::removal(&order.uid);
         match blocking::run(place, move || volume::execute::unmount_all(&dirs)).await {
             Ok(Ok(())) => {}
             Ok(Err(errors)) => {
@@ -199,7 +199,7 @@ impl Executor {
                 .map_err(|failure| failure.to_string())?;
             volume::execute::remove_pod_dir(&dirs).map_err(|error| error.to_string())
         };
-        let removed = blocking::run(Place::removal(uid), remove).await;
+        let removed = blocking::run(JobPlace::removal(uid), remove).await;
         let removed = removed.unwrap_or_else(|blocked| Err(blocked.to_string()));
         removed.map_err(|text| Failure::new("CleanupError", text))
     }

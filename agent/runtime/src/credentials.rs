@@ -7,16 +7,16 @@
 
 use std::path::{Path, PathBuf};
 
-use pintle_agent_core::image::keyring::Keyring;
-use pintle_agent_core::image::pull_credential::{Credential, Source};
-use pintle_daemon::blocking::Place;
+use pintle_agent_core::image::keyring::{Keyring, KeyringError};
+use pintle_agent_core::image::pull_credential::{Credential, CredentialSource};
+use pintle_daemon::blocking::JobPlace;
 use pintle_ring::{FileError, small};
 
 /// Longest configuration file in bytes.
 const FILE_BYTES_MAX: usize = 1 << 20;
 
 /// Reads a file of one kind.
-type Read = fn(&mut Keyring, &[u8], &Source) -> Result<(), String>;
+type Read = fn(&mut Keyring, &[u8], &CredentialSource) -> Result<(), KeyringError>;
 
 /// Credentials from the node's files.
 #[derive(Clone, Debug)]
@@ -47,10 +47,11 @@ impl NodeCredentials {
             (&self.dockercfg, Keyring::add_dockercfg),
         ];
         for (paths, read) in kinds {
-            let texts = small::read_all(Place::own("credentials"), paths, FILE_BYTES_MAX).await?;
+            let texts =
+                small::read_all(JobPlace::own("credentials"), paths, FILE_BYTES_MAX).await?;
             let read = |text: Vec<u8>| {
                 let mut keyring = Keyring::default();
-                read(&mut keyring, &text, &Source::Node).is_ok().then_some(keyring)
+                read(&mut keyring, &text, &CredentialSource::Node).is_ok().then_some(keyring)
             };
             if let Some(found) = texts.into_iter().filter_map(Result::ok).find_map(read) {
                 return Ok(found);

@@ -20,7 +20,7 @@ const FILES_BYTES_MAX: u64 = 16 << 20;
 
 /// A file that a container takes variables from.
 #[derive(Clone, Debug)]
-pub(super) struct Wanted {
+pub(super) struct WantedEnvFile {
     /// Directory of the volume.
     pub volume: PathBuf,
     /// Path within it.
@@ -30,7 +30,7 @@ pub(super) struct Wanted {
 }
 
 /// Reads the files, in the order of `wanted`. Blocks for as long as the volumes' file systems do.
-pub(super) fn read_all(wanted: &[Wanted]) -> Vec<EnvFile> {
+pub(super) fn read_all(wanted: &[WantedEnvFile]) -> Vec<EnvFile> {
     let mut left = FILES_BYTES_MAX;
     let files = wanted.iter().map(|wanted| EnvFile {
         host_path: wanted.volume.join(&wanted.path).to_string_lossy().into_owned(),
@@ -39,20 +39,20 @@ pub(super) fn read_all(wanted: &[Wanted]) -> Vec<EnvFile> {
     files.collect()
 }
 
-fn read(wanted: &Wanted, left: &mut u64) -> Values {
+fn read(wanted: &WantedEnvFile, left: &mut u64) -> Values {
     let Ok(file) = open_file_beneath(&wanted.volume, &wanted.path) else { return Values::new() };
-    let mut lines = Lines { file: BufReader::new(file).take(*left) };
+    let mut lines = FileLines { file: BufReader::new(file).take(*left) };
     let (values, _) = values_of(&mut lines, &wanted.keys);
     *left = lines.file.limit();
     values
 }
 
 /// The lines of a file, without their ends.
-struct Lines {
+struct FileLines {
     file: Take<BufReader<File>>,
 }
 
-impl Iterator for Lines {
+impl Iterator for FileLines {
     type Item = Result<String, &'static str>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -82,9 +82,9 @@ mod tests {
 
     use super::*;
 
-    fn wanted(volume: &Path, path: &str, keys: &[&str]) -> Wanted {
+    fn wanted(volume: &Path, path: &str, keys: &[&str]) -> WantedEnvFile {
         let keys = keys.iter().map(|key| (*key).to_owned()).collect();
-        Wanted { volume: volume.to_owned(), path: path.to_owned(), keys }
+        WantedEnvFile { volume: volume.to_owned(), path: path.to_owned(), keys }
     }
 
     fn says(volume: &Path, path: &str, key: &str) -> Option<Option<String>> {

@@ -22,7 +22,7 @@ use pintle_agent_core::sync::plan::Action;
 use pintle_agent_core::sync::stop_order;
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::{NodeFacts, PodUid, SandboxId};
-use pintle_agent_core::worker::{Failure, Input};
+use pintle_agent_core::worker::{Failure, PodsInput};
 use pintle_agent_host::cgroup::Cgroups;
 use pintle_api_types::pod;
 use pintle_cri::containerd::Containerd;
@@ -34,7 +34,7 @@ use crate::event::kernel::Tracker;
 use crate::hooks::Hooks;
 use crate::image::{Images, PresentImage};
 use crate::kill::Killer;
-use crate::observed::Reader;
+use crate::observed::PodReader;
 use crate::start_permits::{CallFor, PAUSE_MAX, StartPermit, StartPermits, StartsUnderWay};
 use crate::storage::Volumes;
 use crate::users::Users;
@@ -117,7 +117,7 @@ pub struct Executor {
     /// The runtime.
     pub client: Client,
     /// Reads pods; receives requests to inspect running containers again.
-    pub reader: Reader,
+    pub reader: PodReader,
     /// Images.
     pub images: Images,
     /// Objects that pods refer to by name.
@@ -159,7 +159,7 @@ pub struct Executor {
     /// containerd's own API and its socket, when that is the runtime.
     pub containerd: Option<(Containerd, String)>,
     /// Shims that nothing belongs to.
-    pub shims: std::cell::RefCell<crate::shims::Watch>,
+    pub shims: std::cell::RefCell<crate::shims::ShimWatch>,
     /// Cgroups with processes, of unknown pods.
     pub strangers: pintle_agent_host::cgroup::sweep::Strangers,
     /// The sandbox of each pod with logged differences from what this agent would have made.
@@ -170,7 +170,7 @@ pub struct Executor {
 
 impl Executor {
     /// Runs a sync to its end, reporting each action.
-    pub async fn run(&self, order: SyncOrder, cancel: Cancel, back: &mpsc::Sender<Input>) {
+    pub async fn run(&self, order: SyncOrder, cancel: Cancel, back: &mpsc::Sender<PodsInput>) {
         let is_new = order.actions.iter().any(|a| matches!(a, Action::CreateSandbox { .. }));
         let permit =
             StartPermit::new(&self.starts, if is_new { CallFor::New } else { CallFor::Begun });
@@ -200,7 +200,7 @@ impl Executor {
                 went_well = went_well.map(|_| false);
             }
             let (uid, ticket) = (order.uid.clone(), order.ticket);
-            let progress = Input::Progress { uid, ticket, index, outcome };
+            let progress = PodsInput::Progress { uid, ticket, index, outcome };
             if back.send(progress).await.is_err() || (failed && action.aborts_sync()) {
                 break;
             }
@@ -212,12 +212,17 @@ impl Executor {
     }
 
     /// Reports that a sync of one action could not begin.
-    pub async fn put_off(&self, order: &SyncOrder, failure: Failure, back: &mpsc::Sender<Input>) {
+    pub async fn put_off(
+        &self,
+        order: &SyncOrder,
+        failure: Failure,
+        back: &mpsc::Sender<PodsInput>,
+    ) {
         let Some(action) = order.actions.first() else { return };
         self.recorder.action(&order.uid, action, Err(&failure));
         self.metrics.action_ended(action, Some(&failure));
         let (uid, ticket) = (order.uid.clone(), order.ticket);
-        let progress = Input::Progress { uid, ticket, index: 0, outcome: Err(failure) };
+        let progress = PodsInput::Progress { uid, ticket, index: 0, outcome: Err(failure) };
         let _ = back.send(progress).await; // fails once the driver has ended
     }
 
@@ -269,8 +274,10 @@ impl Executor {
             }
             Action::ResizePod(resize) => {
                 let Some(pod) = order.pod.as_deref() else { return Ok(()) };
-                let wanted =
-                    steps::Order { updates: &resize.updates, pod_changes: resize.pod_changes };
+                let wanted = steps::ResizeOrder {
+                    updates: &resize.updates,
+                    pod_changes: resize.pod_changes,
+                };
                 let begun = tokio::time::Instant::now();
                 let outcome = self.resize(order, pod, &wanted).await;
                 self.metrics.resized(begun.elapsed(), outcome.is_ok());
@@ -311,7 +318,7 @@ impl Executor {
                 Ok(())
             }
             Action::StartContainer { name, kind, restart_count, .. } => {
-                let start = crate::start::Start {
+                let start = crate::start::ContainerStart {
                     order,
                     pod,
                     name,

@@ -45,7 +45,7 @@ fn node(root: &Path) -> NodeContext {
     }
 }
 
-fn executor(root: &Path, client: &Client, inputs: mpsc::Sender<Input>) -> Executor {
+fn executor(root: &Path, client: &Client, inputs: mpsc::Sender<PodsInput>) -> Executor {
     let (recorder, metrics) = (Recorder::default(), Arc::new(Metrics::new("n")));
     let limits = PullLimits { parallel: None, rate: Rate { per_second: 0.0, burst: 0 } };
     let providers = Providers::new(&Settings::default(), Box::new(Objects::none()), &metrics);
@@ -57,10 +57,10 @@ fn executor(root: &Path, client: &Client, inputs: mpsc::Sender<Input>) -> Execut
     let node = node(root);
     Executor {
         client: client.clone(),
-        reader: Reader::new(client.clone()),
+        reader: PodReader::new(client.clone()),
         images: Images::new(client.clone(), recorder.clone(), keys, puller, Arc::clone(&metrics)),
         objects: Objects::none(),
-        volumes: Volumes::start(storage::Parts {
+        volumes: Volumes::start(storage::StorageParts {
             root: root.to_owned(),
             node_name: "n".into(),
             drivers: Drivers::none(),
@@ -102,7 +102,7 @@ const STACK_BYTES: usize = 64 << 20;
 
 /// A scene with an executor that has the facts of an empty node.
 fn run(
-    test: impl AsyncFnOnce(FakeRuntime, Executor, mpsc::Receiver<Input>, mpsc::Sender<Input>)
+    test: impl AsyncFnOnce(FakeRuntime, Executor, mpsc::Receiver<PodsInput>, mpsc::Sender<PodsInput>)
     + Send
     + 'static,
 ) {
@@ -126,7 +126,7 @@ async fn bring_up(
     executor: &Executor,
     mut spec: Value,
     attempt: u32,
-    (queue, back): (&mut mpsc::Receiver<Input>, &mpsc::Sender<Input>),
+    (queue, back): (&mut mpsc::Receiver<PodsInput>, &mpsc::Sender<PodsInput>),
 ) -> Result<(), Failure> {
     spec["enableServiceLinks"] = json!(true);
     let meta = json!({"name": "p", "namespace": "ns", "uid": "u"});
@@ -150,7 +150,7 @@ async fn bring_up(
     executor.run(order, Cancel::default(), back).await;
     let mut last = Ok(());
     while let Ok(input) = queue.try_recv() {
-        if let Input::Progress { outcome, .. } = input {
+        if let PodsInput::Progress { outcome, .. } = input {
             last = outcome;
         }
     }

@@ -10,11 +10,11 @@ use pintle_api_types::pod;
 use pintle_cri::v1;
 
 use crate::execute::{Executor, SyncOrder};
-use crate::start::Start;
+use crate::start::ContainerStart;
 
 impl Executor {
     /// Names the first process to the kernel source where that cannot find it by itself.
-    pub(super) async fn follow(&self, start: &Start<'_>, id: &ContainerId) {
+    pub(super) async fn follow(&self, start: &ContainerStart<'_>, id: &ContainerId) {
         if self.must_be_named(start.pod, Some(start.kind)) || self.starts_outside(start) {
             self.follow_one(&start.order.uid, id).await;
         }

@@ -26,7 +26,7 @@ use hyper::{Method, Request, Response, Uri};
 use hyper_util::rt::TokioIo;
 use tokio_rustls::rustls;
 
-use self::http1::Broken;
+use self::http1::BrokenResponse;
 use self::request::Redirect;
 pub use self::request::{Get, authority};
 
@@ -55,7 +55,7 @@ pub struct HttpAnswer {
 
 /// How far a request has come, for a caller that gives it up.
 #[derive(Debug, Default)]
-pub struct Watch {
+pub struct RequestProgress {
     /// When the last connection stood.
     pub connected: Cell<Option<Instant>>,
     /// When the last answer's status and headers were there.
@@ -98,7 +98,7 @@ pub enum Error {
         url: String,
         /// Cause.
         #[source]
-        source: Broken,
+        source: BrokenResponse,
     },
     /// The same with HTTP/2.
     #[error("Get {url:?}")]
@@ -126,11 +126,11 @@ impl Error {
 
 /// Sends the request, following redirects to the same host.
 pub async fn get(request: &Get) -> Result<HttpAnswer, Error> {
-    get_watched(request, &Watch::default()).await
+    get_watched(request, &RequestProgress::default()).await
 }
 
 /// As `get`; `watch` shows how far it has come.
-pub async fn get_watched(request: &Get, watch: &Watch) -> Result<HttpAnswer, Error> {
+pub async fn get_watched(request: &Get, watch: &RequestProgress) -> Result<HttpAnswer, Error> {
     let mut request = request.clone();
     for _ in 0..REQUESTS_MAX {
         let (answer, location) = once(&request, watch).await?;
@@ -145,7 +145,10 @@ pub async fn get_watched(request: &Get, watch: &Watch) -> Result<HttpAnswer, Err
     Err(Error::Redirects)
 }
 
-async fn once(request: &Get, watch: &Watch) -> Result<(HttpAnswer, Option<String>), Error> {
+async fn once(
+    request: &Get,
+    watch: &RequestProgress,
+) -> Result<(HttpAnswer, Option<String>), Error> {
     let address = authority(&request.host, request.port);
     let url = request.url();
     let broken = |source| Error::Http1 { url: url.clone(), source };
@@ -202,7 +205,7 @@ async fn talk(
     asked: impl Future<Output = hyper::Result<Response<Incoming>>>,
     connection: impl Future<Output = hyper::Result<()>>,
     limit: usize,
-    watch: &Watch,
+    watch: &RequestProgress,
 ) -> Result<(HttpAnswer, Option<String>), hyper::Error> {
     let talk = async {
         let answer = asked.await?;

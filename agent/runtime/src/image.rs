@@ -55,7 +55,7 @@ pub struct NodeKeys {
 
 /// The image request of a container.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub struct ImageRequest<'a> {
     /// The pod.
     pub uid: &'a PodUid,
     /// Its definition, for plugins that need the pod's identity.
@@ -108,7 +108,7 @@ pub struct Images {
 /// The credentials of a pod for an image: looked up once, and only if needed.
 struct Lookup<'a> {
     images: &'a Images,
-    wanted: &'a Wanted<'a>,
+    wanted: &'a ImageRequest<'a>,
     /// With its tag.
     image: String,
     found: OnceCell<Result<Vec<Credential>, String>>,
@@ -116,7 +116,7 @@ struct Lookup<'a> {
 
 /// The facts found for a request.
 #[derive(Default)]
-struct Seen {
+struct ImageFacts {
     present: Option<bool>,
     pull: Option<bool>,
 }
@@ -136,8 +136,8 @@ impl Images {
     }
 
     /// Ensures that the image is present and returns the facts that containers need of it.
-    pub async fn ensure(&self, wanted: &Wanted<'_>) -> Result<PresentImage, Failure> {
-        let mut seen = Seen::default();
+    pub async fn ensure(&self, wanted: &ImageRequest<'_>) -> Result<PresentImage, Failure> {
+        let mut seen = ImageFacts::default();
         let found = self.find_and_hold(wanted, &mut seen).await;
         self.metrics.images().requested(wanted.policy, seen.present, seen.pull);
         found
@@ -146,8 +146,8 @@ impl Images {
     /// Finds the image and holds it; if it was removed in between, it is looked up again.
     async fn find_and_hold(
         &self,
-        wanted: &Wanted<'_>,
-        seen: &mut Seen,
+        wanted: &ImageRequest<'_>,
+        seen: &mut ImageFacts,
     ) -> Result<PresentImage, Failure> {
         let mut before = Vec::new();
         loop {
@@ -178,8 +178,8 @@ impl Images {
 
     async fn find_or_pull(
         &self,
-        wanted: &Wanted<'_>,
-        seen: &mut Seen,
+        wanted: &ImageRequest<'_>,
+        seen: &mut ImageFacts,
     ) -> Result<PresentImage, Failure> {
         let image =
             image_name::with_default_tag(wanted.image).map_err(|e| self.bad_name(wanted, &e))?;
@@ -205,7 +205,11 @@ impl Images {
     }
 
     /// The image as the runtime has it.
-    async fn look(&self, wanted: &Wanted<'_>, image: &str) -> Result<Option<v1::Image>, Failure> {
+    async fn look(
+        &self,
+        wanted: &ImageRequest<'_>,
+        image: &str,
+    ) -> Result<Option<v1::Image>, Failure> {
         let spec = puller::image_spec(image, wanted.sandbox);
         let request = v1::ImageStatusRequest { image: Some(spec), verbose: false };
         let answer = self.client.image_status(request).await.map_err(|error| {
@@ -231,7 +235,7 @@ impl Images {
         Ok(true)
     }
 
-    fn not_there(&self, wanted: &Wanted<'_>) -> Failure {
+    fn not_there(&self, wanted: &ImageRequest<'_>) -> Failure {
         let name = wanted.image;
         let message =
             format!("Container image \"{name}\" is not present with pull policy of Never");
@@ -308,7 +312,7 @@ impl Images {
     }
 
     /// Two fingerprints differ if the pod's own credentials do; the node's are not included.
-    fn fingerprint(&self, wanted: &Wanted<'_>) -> u64 {
+    fn fingerprint(&self, wanted: &ImageRequest<'_>) -> u64 {
         let own = wanted.keyring.as_ref().map(|keyring| keyring.of(wanted.image));
         let own = own.map(|keys| keys.iter().map(Credential::hash).collect::<Vec<_>>());
         self.seed.hash_one(own)
@@ -334,17 +338,17 @@ impl Images {
         wait
     }
 
-    fn bad_name(&self, wanted: &Wanted<'_>, error: &ImageNameError) -> Failure {
+    fn bad_name(&self, wanted: &ImageRequest<'_>, error: &ImageNameError) -> Failure {
         let message = format!("Failed to apply default image tag \"{}\": {error}", wanted.image);
         self.warn(wanted, "InspectFailed", &message);
         Failure::new("InvalidImageName", message)
     }
 
-    fn note(&self, wanted: &Wanted<'_>, reason: &str, message: &str) {
+    fn note(&self, wanted: &ImageRequest<'_>, reason: &str, message: &str) {
         self.recorder.event(wanted.uid, false, reason, message, wanted.container);
     }
 
-    fn warn(&self, wanted: &Wanted<'_>, reason: &str, message: &str) {
+    fn warn(&self, wanted: &ImageRequest<'_>, reason: &str, message: &str) {
         self.recorder.event(wanted.uid, true, reason, message, wanted.container);
     }
 }

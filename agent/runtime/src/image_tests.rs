@@ -18,7 +18,7 @@ use pintle_cri::fake::{FakeRuntime, Lift};
 use pintle_cri::{Client, Code, Deadlines, Method, v1};
 use serde_json::{Value, json};
 
-use super::{BACK_OFF_OTHER_KEYS, Images, NodeKeys, Wanted};
+use super::{BACK_OFF_OTHER_KEYS, ImageRequest, Images, NodeKeys};
 use crate::credentials::NodeCredentials;
 use crate::provider::{Providers, Settings};
 use crate::pull_queue::PullQueue;
@@ -137,7 +137,8 @@ async fn ensure(images: &Images, policy: &str, keyring: &KeyringResult) -> Resul
     let (uid, pod) = (uid_of(policy, keyring), Pod::default());
     let sandbox = v1::PodSandboxConfig::default();
     let (sandbox, pod) = (&sandbox, &pod);
-    let wanted = Wanted { uid: &uid, pod, container: None, image: IMAGE, policy, sandbox, keyring };
+    let wanted =
+        ImageRequest { uid: &uid, pod, container: None, image: IMAGE, policy, sandbox, keyring };
     images.ensure(&wanted).await.map(drop).map_err(|failure| failure.reason)
 }
 
@@ -202,7 +203,8 @@ fn where_credentials_cannot_be_read_nothing_is_pulled_and_nothing_waits() {
         let pull = async |keyring: &KeyringResult| {
             let (uid, pod, sandbox) = (&uid, &pod, &sandbox);
             let (container, policy) = (None, "Always");
-            let wanted = Wanted { uid, pod, container, image: IMAGE, policy, sandbox, keyring };
+            let wanted =
+                ImageRequest { uid, pod, container, image: IMAGE, policy, sandbox, keyring };
             images.ensure(&wanted).await.map(drop)
         };
         let told = || {
@@ -443,8 +445,15 @@ fn an_image_that_cannot_be_looked_at_is_told_in_the_runtimes_words() {
         let (uid, pod, keyring) = (PodUid::from("u"), Pod::default(), nobody());
         let sandbox = v1::PodSandboxConfig::default();
         let (sandbox, pod, keyring, policy) = (&sandbox, &pod, &keyring, "IfNotPresent");
-        let wanted =
-            Wanted { uid: &uid, pod, container: None, image: IMAGE, policy, sandbox, keyring };
+        let wanted = ImageRequest {
+            uid: &uid,
+            pod,
+            container: None,
+            image: IMAGE,
+            policy,
+            sandbox,
+            keyring,
+        };
         let failure = images.ensure(&wanted).await.expect_err("it is refused");
         let why = "Failed to inspect image \"\": rpc error: code = Unavailable desc = away";
         assert_eq!((&*failure.reason, &*failure.message), ("ImageInspectError", why));

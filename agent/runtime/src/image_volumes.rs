@@ -14,14 +14,14 @@ use pintle_api_types::pod;
 use pintle_cri::v1;
 
 use crate::execute::{Executor, ImageVolumes};
-use crate::image::Wanted;
-use crate::start::Start;
+use crate::image::ImageRequest;
+use crate::start::ContainerStart;
 
 impl Executor {
     /// Ids of the images that the container mounts, by their reference.
     pub(super) async fn image_volumes(
         &self,
-        start: &Start<'_>,
+        start: &ContainerStart<'_>,
         container: &Container,
         sandbox: &v1::PodSandboxConfig,
         keyring: &Result<Keyring, String>,
@@ -35,7 +35,7 @@ impl Executor {
             let mut pulled = ImageVolumes::new();
             for volume in &planned {
                 let VolumeKind::Image { reference, pull_policy } = &volume.kind else { continue };
-                let wanted = Wanted {
+                let wanted = ImageRequest {
                     uid: &start.order.uid,
                     pod: start.pod,
                     container: None,

@@ -17,7 +17,9 @@ use std::time::Duration;
 use futures_util::future::{FutureExt, LocalBoxFuture, Shared, join_all};
 use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_core::observed::ObservedPod;
-use pintle_agent_core::sync::stop_order::{GRACE_SECONDS_MAX, GRACE_SECONDS_MIN, Stop, stop_pod};
+use pintle_agent_core::sync::stop_order::{
+    ContainerStop, GRACE_SECONDS_MAX, GRACE_SECONDS_MIN, stop_pod,
+};
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::{ContainerId, PodUid, SandboxId};
 use pintle_agent_core::worker::Failure;
@@ -128,7 +130,7 @@ impl Killer {
     pub async fn stop(
         &self,
         observed: &ObservedPod,
-        stop: &Stop,
+        stop: &ContainerStop,
         message: &str,
         turns: Option<&mut watch::Receiver<Vec<bool>>>,
     ) -> Result<(), Failure> {
@@ -152,7 +154,7 @@ impl Killer {
     /// The container's hook, and the seconds that are left. A hook begun by a stop that was given
     /// up is not begun again, whatever caused the next stop, because the kubelet gives none up.
     // k8s: pkg/kubelet/kubelet.go SyncPod, SyncTerminatingPod (not cancelled with their context)
-    fn begin(&self, observed: &ObservedPod, stop: &Stop, message: &str) -> (PreStop, i64) {
+    fn begin(&self, observed: &ObservedPod, stop: &ContainerStop, message: &str) -> (PreStop, i64) {
         let at = Instant::now();
         let mut grace_seconds = stop.grace_seconds;
         let key = (observed.uid.clone(), stop.id.clone());
@@ -183,7 +185,7 @@ impl Killer {
 
     /// Runs the container's preStop hook to its end, if there is time for one.
     // k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go executePreStopHook
-    fn pre_stop(&self, observed: &ObservedPod, stop: &Stop) -> PreStop {
+    fn pre_stop(&self, observed: &ObservedPod, stop: &ContainerStop) -> PreStop {
         let hook = stop.pre_stop.clone().filter(|_| stop.grace_seconds > 0);
         let Some(hook) = hook else { return std::future::ready(()).boxed_local().shared() };
         let (hooks, recorder) = (self.hooks.clone(), self.recorder.clone());
@@ -215,7 +217,7 @@ impl Killer {
     /// Waits until those are over that have to be, then has the runtime stop the container.
     async fn stop_after_turn(
         &self,
-        stop: &Stop,
+        stop: &ContainerStop,
         mut left: i64,
         turns: Option<&mut watch::Receiver<Vec<bool>>>,
     ) -> Result<(), Failure> {

@@ -12,7 +12,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use flate2::read::GzDecoder;
-use pintle_agent_core::logs::line::{Stream, parse};
+use pintle_agent_core::logs::line::{LogStream, parse};
 use pintle_agent_core::observed::termination::{LOG_BYTES_MAX, LOG_LINES_MAX, MESSAGE_BYTES_MAX};
 use pintle_daemon::regular_file;
 
@@ -32,7 +32,7 @@ pub struct LogQuery {
     /// Each line starts with its time.
     pub timestamps: bool,
     /// Only this stream.
-    pub stream: Option<Stream>,
+    pub stream: Option<LogStream>,
 }
 
 /// Reads a log file from some point on.
@@ -56,7 +56,7 @@ pub struct LogReader {
 
 /// The result of one step through a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum ReadStep {
     /// A wanted line was found.
     Wrote,
     /// A line was read, but not a wanted one, or not its end.
@@ -140,9 +140,9 @@ impl LogReader {
     pub fn next(&mut self, out: &mut Vec<u8>) -> io::Result<bool> {
         loop {
             match self.step(out)? {
-                Step::Wrote => return Ok(true),
-                Step::Skipped => {}
-                Step::End => return Ok(false),
+                ReadStep::Wrote => return Ok(true),
+                ReadStep::Skipped => {}
+                ReadStep::End => return Ok(false),
             }
         }
     }
@@ -161,19 +161,19 @@ impl LogReader {
 
     /// Looks at one more line, or at `LINE_BYTES_MAX` of it, and appends its wanted part, so that a
     /// large file can be filtered in pieces.
-    pub fn step(&mut self, out: &mut Vec<u8>) -> io::Result<Step> {
+    pub fn step(&mut self, out: &mut Vec<u8>) -> io::Result<ReadStep> {
         if self.remaining == Some(0) {
-            return Ok(Step::End);
+            return Ok(ReadStep::End);
         }
         match self.read_line()? {
-            Step::Wrote => {}
+            ReadStep::Wrote => {}
             other => return Ok(other),
         }
         let line = std::mem::take(&mut self.line);
         let wrote = self.append(&line, out);
         self.line = line;
         self.line.clear();
-        Ok(if wrote { Step::Wrote } else { Step::Skipped })
+        Ok(if wrote { ReadStep::Wrote } else { ReadStep::Skipped })
     }
 
     /// Bytes of the files that were read so far, compressed ones inflated.
@@ -182,12 +182,12 @@ impl LogReader {
     }
 
     /// Fills `line`: `Wrote` for a whole one, `End` when there is none yet.
-    fn read_line(&mut self) -> io::Result<Step> {
+    fn read_line(&mut self) -> io::Result<ReadStep> {
         let begun = self.read;
         loop {
             let buffer = self.file.fill_buf()?;
             if buffer.is_empty() {
-                return Ok(Step::End);
+                return Ok(ReadStep::End);
             }
             let newline = buffer.iter().position(|b| *b == b'\n');
             let used = newline.map_or(buffer.len(), |at| at + 1);
@@ -199,10 +199,10 @@ impl LogReader {
                 if self.line.last() != Some(&b'\n') {
                     self.line.push(b'\n');
                 }
-                return Ok(Step::Wrote);
+                return Ok(ReadStep::Wrote);
             }
             if self.read - begun >= LINE_BYTES_MAX as u64 {
-                return Ok(Step::Skipped);
+                return Ok(ReadStep::Skipped);
             }
         }
     }
@@ -395,7 +395,7 @@ mod tests {
         let all = LogQuery::default;
         let table = [
             (all(), "a\nb\nc1 c2\nd\n"),
-            (LogQuery { stream: Some(Stream::Stderr), ..all() }, "b\n"),
+            (LogQuery { stream: Some(LogStream::Stderr), ..all() }, "b\n"),
             (LogQuery { tail_lines: Some(1), ..all() }, "d\n"),
             (LogQuery { tail_lines: Some(3), ..all() }, "c2\nd\n"),
             (LogQuery { tail_lines: Some(0), ..all() }, ""),
@@ -436,7 +436,7 @@ mod tests {
             (LogQuery { tail_lines: Some(3), ..all() }, "a\nb\nhal"),
             (LogQuery { limit_bytes: Some(3), ..all() }, "a\nb"),
             (LogQuery { limit_bytes: Some(5), ..all() }, "a\nb\nh"),
-            (LogQuery { stream: Some(Stream::Stderr), ..all() }, ""),
+            (LogQuery { stream: Some(LogStream::Stderr), ..all() }, ""),
         ] {
             let mut reader = LogReader::open(file.path(), query.clone()).expect("open");
             let mut out = Vec::new();
@@ -519,7 +519,7 @@ mod tests {
         let mut reader = LogReader::open(file.path(), LogQuery::default()).expect("open");
         let mut out = Vec::new();
         let mut steps = 0;
-        while reader.step(&mut out).expect("read") == Step::Skipped {
+        while reader.step(&mut out).expect("read") == ReadStep::Skipped {
             steps += 1;
         }
         assert_eq!((steps, out.len()), (5, 0));

@@ -29,11 +29,11 @@ use futures_util::future::LocalBoxFuture;
 use futures_util::stream::FuturesUnordered;
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
-use pintle_agent_core::logs::pace::{Next, Pace};
+use pintle_agent_core::logs::pace::{LogStep, Pace};
 use pintle_agent_core::types::{ContainerId, PodUid};
 use pintle_agent_host::volume::error::IoFailure;
 use pintle_daemon::blocking;
-use pintle_daemon::blocking::Place;
+use pintle_daemon::blocking::JobPlace;
 use pintle_daemon::regular_file;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -113,18 +113,18 @@ struct Log {
 }
 
 /// The action for a log after a check.
-enum Wanted {
+enum LogAction {
     Open,
     Rotate,
 }
 
 /// The result of the action.
-enum Outcome {
+enum LogOutcome {
     Opened(Option<File>),
     Rotated(Result<(), String>),
 }
 
-type Work = LocalBoxFuture<'static, (ContainerId, Outcome)>;
+type Work = LocalBoxFuture<'static, (ContainerId, LogOutcome)>;
 
 /// Inotify's descriptor, as `AsyncFd` wants it.
 struct Watches(Inotify);
@@ -202,7 +202,7 @@ impl<R: Reopen + 'static> Rotator<R> {
     }
 
     /// Checks every log that is due and returns the actions.
-    fn due(&mut self) -> Vec<(ContainerId, Wanted)> {
+    fn due(&mut self) -> Vec<(ContainerId, LogAction)> {
         let now = Instant::now();
         let due = self.due.iter().take_while(|(at, _)| *at <= now);
         let ids: Vec<ContainerId> = due.map(|(_, id)| id.clone()).collect();
@@ -210,28 +210,28 @@ impl<R: Reopen + 'static> Rotator<R> {
         let mut wanted = Vec::new();
         for id in ids {
             match self.look(&id) {
-                None => wanted.push((id, Wanted::Open)),
-                Some(Next::Rotate) if room > 0 => {
+                None => wanted.push((id, LogAction::Open)),
+                Some(LogStep::Rotate) if room > 0 => {
                     room -= 1;
-                    wanted.push((id, Wanted::Rotate));
+                    wanted.push((id, LogAction::Rotate));
                 }
                 // No room: it stays due and is taken when a rotation ends.
-                Some(Next::Rotate) => {}
-                Some(Next::Look(after)) => self.set_due(&id, Some(now + after)),
-                Some(Next::Sleep) => self.sleep(&id),
+                Some(LogStep::Rotate) => {}
+                Some(LogStep::Look(after)) => self.set_due(&id, Some(now + after)),
+                Some(LogStep::Sleep) => self.sleep(&id),
             }
         }
         wanted
     }
 
     /// `None` when it has to be opened first.
-    fn look(&mut self, id: &ContainerId) -> Option<Next> {
+    fn look(&mut self, id: &ContainerId) -> Option<LogStep> {
         let now = self.started.elapsed();
-        let Some(log) = self.logs.get_mut(id) else { return Some(Next::Sleep) };
+        let Some(log) = self.logs.get_mut(id) else { return Some(LogStep::Sleep) };
         match log.size() {
             Some(size) => Some(log.pace.observe(size, now)),
             // The runtime reopens it; a file in its place is moved aside.
-            None if log.missing => Some(Next::Rotate),
+            None if log.missing => Some(LogStep::Rotate),
             None => None,
         }
     }
@@ -315,7 +315,7 @@ impl<R: Reopen + 'static> Rotator<R> {
             self.change(&id, |log| {
                 log.watch = None;
                 if !log.busy
-                    && let Next::Look(after) = log.pace.woken(now)
+                    && let LogStep::Look(after) = log.pace.woken(now)
                 {
                     log.due = Some(Instant::now() + after);
                 }
@@ -334,14 +334,16 @@ impl<R: Reopen + 'static> Rotator<R> {
     }
 
     /// Touches nothing of `self` until it ends, so many run at once.
-    fn begin(&mut self, id: ContainerId, wanted: &Wanted) -> Option<Work> {
+    fn begin(&mut self, id: ContainerId, wanted: &LogAction) -> Option<Work> {
         let path = self.change(&id, |log| {
             (log.busy, log.due) = (true, None);
             log.path.clone()
         })?;
         match wanted {
-            Wanted::Open => Some(Box::pin(async move { (id, Outcome::Opened(open(path).await)) })),
-            Wanted::Rotate => {
+            LogAction::Open => {
+                Some(Box::pin(async move { (id, LogOutcome::Opened(open(path).await)) }))
+            }
+            LogAction::Rotate => {
                 self.rotations += 1;
                 let (reopen, policy) = (Rc::clone(&self.reopen), self.policy);
                 Some(Box::pin(async move {
@@ -349,27 +351,27 @@ impl<R: Reopen + 'static> Rotator<R> {
                     if done.is_ok() {
                         tidy_in_background(path, policy.max_files);
                     }
-                    (id, Outcome::Rotated(done))
+                    (id, LogOutcome::Rotated(done))
                 }))
             }
         }
     }
 
-    fn finish(&mut self, id: &ContainerId, outcome: Outcome) {
-        if matches!(outcome, Outcome::Rotated(_)) {
+    fn finish(&mut self, id: &ContainerId, outcome: LogOutcome) {
+        if matches!(outcome, LogOutcome::Rotated(_)) {
             self.rotations = self.rotations.saturating_sub(1);
         }
         let now = self.started.elapsed();
         self.change(id, |log| {
             log.busy = false;
             match outcome {
-                Outcome::Opened(file) => {
+                LogOutcome::Opened(file) => {
                     log.missing = file.is_none();
                     log.file = file;
                     // To be checked in its current state.
                     log.due = Some(Instant::now());
                 }
-                Outcome::Rotated(done) => log.rotated(id, done, now),
+                LogOutcome::Rotated(done) => log.rotated(id, done, now),
             }
         });
     }
@@ -388,7 +390,7 @@ impl Log {
         match done {
             Ok(()) => {
                 self.failures = 0;
-                if let Next::Look(after) = self.pace.rotated(0, now) {
+                if let LogStep::Look(after) = self.pace.rotated(0, now) {
                     self.due = Some(Instant::now() + after);
                 }
             }
@@ -422,7 +424,7 @@ fn owner(log: &Path) -> PodUid {
 
 /// `None` when there is no regular file by that name, or it is unknown.
 async fn open(log: PathBuf) -> Option<File> {
-    let place = Place::logs(&owner(&log));
+    let place = JobPlace::logs(&owner(&log));
     blocking::run(place, move || regular_file::open_log(&log).ok()).await.ok().flatten()
 }
 
@@ -431,7 +433,7 @@ async fn step<T: Send + 'static>(
     log: &Path,
     work: impl FnOnce(&Path) -> Result<T, IoFailure> + Send + 'static,
 ) -> Result<T, String> {
-    let (place, log) = (Place::logs(&owner(log)), log.to_owned());
+    let (place, log) = (JobPlace::logs(&owner(log)), log.to_owned());
     match blocking::run(place, move || log_files::beside(&log, work)).await {
         Ok(done) => done.map_err(|failure| failure.to_string()),
         Err(blocked) => Err(blocked.to_string()),
@@ -491,7 +493,7 @@ fn is_disk_full(log: &Path) -> bool {
 /// Compression takes its time and space: after the rotation, one log at a time.
 fn tidy_in_background(log: PathBuf, max_files: usize) {
     pintle_daemon::tasks::spawn("rotated logs", async move {
-        let (place, path) = (Place::compression(&owner(&log)), log.clone());
+        let (place, path) = (JobPlace::compression(&owner(&log)), log.clone());
         let tidy = move || log_files::beside(&path, |log| log_rotate::tidy(log, max_files));
         if let Ok(Err(failure)) = blocking::run(place, tidy).await {
             tracing::warn!(path = %log.display(), error = %failure, "cannot tidy up rotated logs");

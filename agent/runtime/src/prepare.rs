@@ -19,11 +19,11 @@ use pintle_agent_core::worker::{ATTACHMENT_LIMIT, Failure};
 use pintle_agent_host::cgroup::Cgroups;
 use pintle_agent_host::cgroup::tree::Tree;
 use pintle_agent_host::volume;
-use pintle_agent_host::volume::project::Measure;
+use pintle_agent_host::volume::project::UsageMeasure;
 use pintle_agent_host::volume::{Cause, MountNotice, VolumeError};
 use pintle_api_types::pod;
 use pintle_daemon::blocking;
-use pintle_daemon::blocking::Place;
+use pintle_daemon::blocking::JobPlace;
 
 use crate::adopt::makes_sandbox;
 use crate::execute::{Executor, SyncOrder};
@@ -31,7 +31,7 @@ use crate::storage::{self, LateNames, NotReady};
 
 /// What is made ready, in this order; each ends before the next begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum PrepareStage {
     Cgroup,
     Directories,
     Claims,
@@ -39,7 +39,7 @@ enum Stage {
     PullSecrets,
 }
 
-impl Stage {
+impl PrepareStage {
     const ALL: [Self; 5] =
         [Self::Cgroup, Self::Directories, Self::Claims, Self::Volumes, Self::PullSecrets];
 
@@ -62,18 +62,18 @@ impl Executor {
     /// Runs all stages. A stage that fails has emitted its event and ends it.
     pub(super) async fn prepare(&self, order: &SyncOrder, pod: &Pod) -> Result<(), Failure> {
         let (mut claims, mut times) = (ResolvedClaims::default(), Vec::new());
-        for stage in Stage::ALL {
+        for stage in PrepareStage::ALL {
             let begun = Instant::now();
             let done = match stage {
-                Stage::Cgroup => self.prepare_cgroup(order, pod).await,
-                Stage::Directories => self.prepare_directories(order).await,
-                Stage::Claims => {
+                PrepareStage::Cgroup => self.prepare_cgroup(order, pod).await,
+                PrepareStage::Directories => self.prepare_directories(order).await,
+                PrepareStage::Claims => {
                     // An unusable claim fails the next stage, after it has set up the others.
                     claims = self.objects.resolve_claims(&order.uid, pod).await;
                     Ok(())
                 }
-                Stage::Volumes => self.prepare_volumes(order, pod, &claims).await,
-                Stage::PullSecrets => self.check_pull_secrets(order, pod).await,
+                PrepareStage::Volumes => self.prepare_volumes(order, pod, &claims).await,
+                PrepareStage::PullSecrets => self.check_pull_secrets(order, pod).await,
             };
             let time = took(begun.elapsed());
             match done {
@@ -91,7 +91,7 @@ impl Executor {
 
     async fn prepare_directories(&self, order: &SyncOrder) -> Result<(), Failure> {
         let dirs = PodDirs::new(Path::new(&self.node.root_dir), &order.uid);
-        let made = blocking::run(Place::change(&order.uid), move || {
+        let made = blocking::run(JobPlace::change(&order.uid), move || {
             volume::execute::make_pod_dirs(&dirs).map_err(|error| error.to_string())
         });
         let made = made.await.unwrap_or_else(|blocked| Err(blocked.to_string()));
@@ -166,10 +166,10 @@ impl Executor {
     /// By projects only where no user of the pod can give a file to another one, which needs the
     /// node's own user namespace.
     // k8s: pkg/volume/emptydir/empty_dir.go assignQuota
-    fn measure(&self, pod: &Pod) -> Measure {
+    fn measure(&self, pod: &Pod) -> UsageMeasure {
         match self.project_quotas && pod::spec(pod).host_users == Some(false) {
-            true => Measure::Project,
-            false => Measure::Walk,
+            true => UsageMeasure::Project,
+            false => UsageMeasure::Walk,
         }
     }
 

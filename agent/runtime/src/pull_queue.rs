@@ -11,10 +11,10 @@ use std::time::Instant;
 
 /// The queue. Cloning shares it.
 #[derive(Clone, Debug, Default)]
-pub struct PullQueue(Arc<Mutex<Places>>);
+pub struct PullQueue(Arc<Mutex<PullPlaces>>);
 
 #[derive(Debug, Default)]
-struct Places {
+struct PullPlaces {
     next: u64,
     taken: BTreeMap<u64, (String, Instant)>,
 }
@@ -41,7 +41,7 @@ impl PullQueue {
         self.lock().taken.values().cloned().collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Places> {
+    fn lock(&self) -> MutexGuard<'_, PullPlaces> {
         // No code that holds the lock can panic half way through a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

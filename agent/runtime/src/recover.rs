@@ -11,7 +11,7 @@ use pintle_agent_core::volume::{PodDirs, PodVolumes, VolumeKind};
 use pintle_agent_core::worker::Failure;
 use pintle_agent_host::csi::scan;
 use pintle_daemon::blocking;
-use pintle_daemon::blocking::Place;
+use pintle_daemon::blocking::JobPlace;
 
 use crate::execute::{Executor, SyncOrder};
 
@@ -23,7 +23,7 @@ impl Executor {
         dirs: &PodDirs,
     ) -> Result<(), Failure> {
         let Some(pod) = &order.pod else { return Ok(()) };
-        let (dirs, place) = (dirs.clone(), Place::removal(&order.uid));
+        let (dirs, place) = (dirs.clone(), JobPlace::removal(&order.uid));
         let lost = blocking::run(place, move || scan::without_record(&dirs)).await;
         let lost = lost.map_err(|why| Failure::new("FailedUnmount", why.to_string()))?;
         if lost.is_empty() {

@@ -13,7 +13,7 @@ use pintle_agent_core::cgroup::CgroupLimits;
 use pintle_agent_core::cgroup::formulas;
 use pintle_agent_core::request;
 use pintle_agent_core::resize::steps;
-use pintle_agent_core::resize::steps::{Order, PodFigures, Resource, Step};
+use pintle_agent_core::resize::steps::{PodFigures, ResizeOrder, ResizeStep, Resource};
 use pintle_agent_core::resize::{ContainerUpdate, Figures};
 use pintle_agent_core::types::with_causes;
 use pintle_agent_core::worker::Failure;
@@ -46,7 +46,7 @@ impl Executor {
         &self,
         order: &SyncOrder,
         pod: &Pod,
-        resize: &Order<'_>,
+        resize: &ResizeOrder<'_>,
     ) -> Result<(), Failure> {
         let mut of_pod = self.pod_cgroup(order, pod).await?;
         self.refuse_used(pod, resize.updates, of_pod.as_ref()).await?;
@@ -55,7 +55,7 @@ impl Executor {
         let _anew = self.reader.reinspect_after(&order.uid);
         for step in steps::steps(resize, &now, &then) {
             match (step, of_pod.as_mut()) {
-                (Step::Container(index, resource), _) => {
+                (ResizeStep::Container(index, resource), _) => {
                     let update = &resize.updates[index];
                     advance(&mut have[index], &update.to, resource);
                     self.update_container(pod, update, &have[index]).await?;
@@ -153,16 +153,16 @@ impl Executor {
         order: &SyncOrder,
         pod: &Pod,
         of_pod: &mut PodCgroup,
-        step: Step,
+        step: ResizeStep,
     ) -> Result<(), Failure> {
         let limits = &of_pod.limits;
         let (before, mut after) = (of_pod.now, of_pod.now);
         let change = match step {
-            Step::PodMemory => {
+            ResizeStep::PodMemory => {
                 after.memory_limit = of_pod.then.memory_limit;
                 CgroupLimits { memory_limit: limits.memory_limit, ..CgroupLimits::default() }
             }
-            Step::PodQuota => {
+            ResizeStep::PodQuota => {
                 after.cpu_quota_us = of_pod.then.cpu_quota_us;
                 CgroupLimits {
                     cpu_period_us: limits.cpu_period_us,

@@ -99,11 +99,11 @@ pub struct Resolver(Arc<Inner>);
 struct Inner {
     hosts: PathBuf,
     config: PathBuf,
-    files: Mutex<Option<(Instant, Arc<Files>)>>,
+    files: Mutex<Option<(Instant, Arc<ResolverFiles>)>>,
     under_way: Mutex<HashMap<String, WeakShared<Lookup>>>,
 }
 
-struct Files {
+struct ResolverFiles {
     hosts: Hosts,
     config: Config,
 }
@@ -159,7 +159,7 @@ impl Resolver {
     }
 
     /// The lookup of that name that is under way, or a new one.
-    fn join(&self, name: &str, files: Arc<Files>) -> Option<Shared<Lookup>> {
+    fn join(&self, name: &str, files: Arc<ResolverFiles>) -> Option<Shared<Lookup>> {
         let mut under_way = self.0.under_way.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(lookup) = under_way.get(name).and_then(WeakShared::upgrade)
             && lookup.peek().is_none()
@@ -180,7 +180,7 @@ impl Resolver {
     }
 
     /// The content of the files, no older than `FILES_EVERY`.
-    fn files(&self) -> Arc<Files> {
+    fn files(&self) -> Arc<ResolverFiles> {
         let mut files = self.0.files.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((read_at, files)) = &*files
             && read_at.elapsed() < FILES_EVERY
@@ -189,7 +189,7 @@ impl Resolver {
         }
         let hosts = Hosts::parse(&text_of(&self.0.hosts));
         let config = Config::parse(&text_of(&self.0.config));
-        let new = Arc::new(Files { hosts, config });
+        let new = Arc::new(ResolverFiles { hosts, config });
         *files = Some((Instant::now(), Arc::clone(&new)));
         new
     }

@@ -11,7 +11,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A name server's reaction to a question for a name.
 #[derive(Clone, Copy)]
-enum Server {
+enum NameServer {
     Says(&'static str, [u8; 4]),
     SaysNo,
     Fails,
@@ -25,12 +25,12 @@ struct Served {
     asked: Arc<AtomicUsize>,
 }
 
-async fn serve(server: Server) -> Served {
+async fn serve(server: NameServer) -> Served {
     let socket = UdpSocket::bind("127.0.0.1:0").await.expect("a port is free");
     let address = socket.local_addr().expect("it has an address");
     let asked = Arc::new(AtomicUsize::new(0));
     let heard = Arc::clone(&asked);
-    if let Server::Truncates(ip) = server {
+    if let NameServer::Truncates(ip) = server {
         let listener = TcpListener::bind(address).await.expect("the same port is free for TCP");
         tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.expect("it is asked");
@@ -49,7 +49,7 @@ async fn serve(server: Server) -> Served {
             heard.fetch_add(1, Ordering::SeqCst);
             let is_v4 = question[length - 3] == 1;
             let answer = match server {
-                Server::Says(name, ip) => {
+                NameServer::Says(name, ip) => {
                     let label = [&[name.len() as u8][..], name.as_bytes()].concat();
                     match question[12..].starts_with(&label) {
                         true if is_v4 => message::answer(question, 0, &[ip.into()]),
@@ -57,15 +57,15 @@ async fn serve(server: Server) -> Served {
                         false => message::answer(question, 3, &[]),
                     }
                 }
-                Server::SaysNo => message::answer(question, 3, &[]),
-                Server::Fails => message::answer(question, 2, &[]),
-                Server::Hangs => continue,
-                Server::Truncates(_) if is_v4 => {
+                NameServer::SaysNo => message::answer(question, 3, &[]),
+                NameServer::Fails => message::answer(question, 2, &[]),
+                NameServer::Hangs => continue,
+                NameServer::Truncates(_) if is_v4 => {
                     let mut answer = message::answer(question, 0, &[]);
                     answer[2] |= 2;
                     answer
                 }
-                Server::Truncates(_) => message::answer(question, 0, &[]),
+                NameServer::Truncates(_) => message::answer(question, 0, &[]),
             };
             socket.send_to(&answer, from).await.expect("it is taken");
         }
@@ -79,7 +79,7 @@ fn asking(servers: &[&Served], hosts: &str) -> Resolver {
     let mut config = Config::parse("search first.example second.example\noptions timeout:1");
     config.servers = servers.iter().map(|served| served.address).collect();
     config.timeout = Duration::from_millis(200);
-    let files = Arc::new(Files { hosts: Hosts::parse(hosts), config });
+    let files = Arc::new(ResolverFiles { hosts: Hosts::parse(hosts), config });
     // A day on: the test's own are never read again.
     let read_at = Instant::now() + Duration::from_secs(86_400);
     *resolver.0.files.lock().expect("nobody panicked") = Some((read_at, files));
@@ -95,7 +95,7 @@ async fn ips(resolver: &Resolver, name: &str) -> Result<Vec<String>, String> {
 #[tokio::test]
 async fn a_name_is_that_of_the_hosts_file_or_of_the_first_server_that_answers() {
     let (hangs, says) =
-        (serve(Server::Hangs).await, serve(Server::Says("web", [10, 0, 0, 9])).await);
+        (serve(NameServer::Hangs).await, serve(NameServer::Says("web", [10, 0, 0, 9])).await);
     let resolver = asking(&[&hangs, &says], "10.1.1.1 Known\n");
     assert_eq!(ips(&resolver, "known").await, Ok(vec!["10.1.1.1".to_owned()]));
     assert_eq!(says.asked.load(Ordering::SeqCst), 0);
@@ -105,9 +105,9 @@ async fn a_name_is_that_of_the_hosts_file_or_of_the_first_server_that_answers() 
 #[tokio::test]
 async fn what_does_not_exist_fails_or_hangs_is_told_as_upstream_tells_it() {
     for (server, end, questions) in [
-        (Server::SaysNo, "no such host", 6),
-        (Server::Fails, "server misbehaving", 12),
-        (Server::Hangs, "i/o timeout", 12),
+        (NameServer::SaysNo, "no such host", 6),
+        (NameServer::Fails, "server misbehaving", 12),
+        (NameServer::Hangs, "i/o timeout", 12),
     ] {
         let served = serve(server).await;
         let resolver = asking(&[&served], "");
@@ -121,14 +121,14 @@ async fn what_does_not_exist_fails_or_hangs_is_told_as_upstream_tells_it() {
 
 #[tokio::test]
 async fn a_long_answer_is_fetched_by_tcp() {
-    let served = serve(Server::Truncates([10, 0, 0, 3])).await;
+    let served = serve(NameServer::Truncates([10, 0, 0, 3])).await;
     let resolver = asking(&[&served], "");
     assert_eq!(ips(&resolver, "web.").await, Ok(vec!["10.0.0.3".to_owned()]));
 }
 
 #[tokio::test]
 async fn questions_for_one_name_are_one_question_that_ends_with_the_last_who_asks() {
-    let served = serve(Server::Hangs).await;
+    let served = serve(NameServer::Hangs).await;
     let resolver = asking(&[&served], "");
     let asking = || async { timeout(Duration::from_millis(100), resolver.lookup("web.")).await };
     let all = futures_util::future::join_all((0..272).map(|_| asking())).await;
@@ -147,8 +147,8 @@ async fn questions_for_one_name_are_one_question_that_ends_with_the_last_who_ask
 async fn names_that_hang_hold_up_no_other_and_take_no_thread() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     let port = listener.local_addr().expect("it has an address").port();
-    let served = serve(Server::Says("web", [127, 0, 0, 1])).await;
-    let hangs = serve(Server::Hangs).await;
+    let served = serve(NameServer::Says("web", [127, 0, 0, 1])).await;
+    let hangs = serve(NameServer::Hangs).await;
     let (good, bad) = (asking(&[&served], ""), asking(&[&hangs], ""));
     let shared = Resolver(Arc::clone(&good.0));
     let files = bad.files();
@@ -173,7 +173,7 @@ async fn names_that_hang_hold_up_no_other_and_take_no_thread() {
 
 #[tokio::test]
 async fn there_is_a_bound_of_names_at_a_time() {
-    let hangs = serve(Server::Hangs).await;
+    let hangs = serve(NameServer::Hangs).await;
     let resolver = asking(&[&hangs], "");
     let files = resolver.files();
     let lookups: Vec<_> =

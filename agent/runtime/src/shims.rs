@@ -16,7 +16,7 @@ use std::path::Path;
 use pintle_agent_core::view::Snapshot;
 use pintle_cri::containerd::NAMESPACE;
 use pintle_daemon::blocking;
-use pintle_daemon::blocking::Place;
+use pintle_daemon::blocking::JobPlace;
 use pintle_daemon::twice::Twice;
 
 use crate::execute::Executor;
@@ -84,13 +84,13 @@ fn of_cmdline(cmdline: &[u8], pid: u32) -> Option<Shim> {
 
 /// Remembers the looks.
 #[derive(Debug, Default)]
-pub struct Watch {
+pub struct ShimWatch {
     sweeps: u32,
     suspects: Twice<Shim>,
     told: BTreeSet<Shim>,
 }
 
-impl Watch {
+impl ShimWatch {
     /// True if this sweep looks for shims.
     fn is_due(&mut self) -> bool {
         let now = self.sweeps;
@@ -116,7 +116,7 @@ impl Executor {
         if !self.shims.borrow_mut().is_due() {
             return;
         }
-        let all = blocking::run(Place::bulk("shims"), || below(Path::new("/proc"))).await;
+        let all = blocking::run(JobPlace::bulk("shims"), || below(Path::new("/proc"))).await;
         let observed = snapshot.pods.values().map(|view| &view.observed).chain(&snapshot.orphans);
         let known: BTreeSet<&str> =
             observed.flat_map(|pod| &pod.sandboxes).map(|sandbox| sandbox.id.as_str()).collect();
@@ -179,7 +179,7 @@ mod tests {
             socket: "/s".to_owned(),
             namespace: NAMESPACE.to_owned(),
         };
-        let mut watch = Watch::default();
+        let mut watch = ShimWatch::default();
         assert_eq!(watch.take([shim(1)].into()), [], "it may be on its way");
         assert_eq!(watch.take([shim(1), shim(2)].into()), [shim(1)]);
         assert_eq!(watch.take([shim(1), shim(2)].into()), [shim(2)]);
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn looks_come_in_pairs() {
-        let mut watch = Watch::default();
+        let mut watch = ShimWatch::default();
         let due: Vec<bool> = (0..SWEEPS_PER_PAIR + 2).map(|_| watch.is_due()).collect();
         assert_eq!(due.iter().filter(|due| **due).count(), 4);
         assert!(due[0] && due[1] && !due[2] && due[SWEEPS_PER_PAIR as usize]);

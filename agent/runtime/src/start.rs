@@ -29,12 +29,12 @@ use pintle_agent_host::volume;
 use pintle_api_types::pod;
 use pintle_cri::v1;
 use pintle_daemon::blocking;
-use pintle_daemon::blocking::Place as Work;
+use pintle_daemon::blocking::JobPlace as Work;
 use pintle_ring::{FileError, small};
 
 use crate::execute::{Cancel, Executor, ImageVolumes, NewSandbox, SyncOrder, sandbox_ips};
 use crate::hooks::HookTarget;
-use crate::image::{PresentImage, Wanted};
+use crate::image::{ImageRequest, PresentImage};
 use crate::start_permits::StartPermit;
 use crate::{env_files, log_files};
 
@@ -47,7 +47,7 @@ const IMAGE_VOLUME_FAILED: &str = "ImageVolumeMountFailed";
 
 /// A container to start.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Start<'a> {
+pub(super) struct ContainerStart<'a> {
     pub(super) order: &'a SyncOrder,
     pub(super) pod: &'a Pod,
     pub(super) name: &'a str,
@@ -60,7 +60,7 @@ pub(super) struct Start<'a> {
 
 /// The images that a container is made of.
 #[derive(Clone, Copy)]
-struct Images<'a> {
+struct ContainerImages<'a> {
     own: &'a PresentImage,
     /// Ids of image volumes by reference.
     volumes: &'a BTreeMap<String, String>,
@@ -129,7 +129,7 @@ impl Executor {
     /// Image, configuration, create, start, postStart.
     pub(super) async fn start_container(
         &self,
-        start: &Start<'_>,
+        start: &ContainerStart<'_>,
         cancel: &Cancel,
     ) -> Result<(), Failure> {
         let Some(container) = container_of(start) else { return Ok(()) };
@@ -150,7 +150,7 @@ impl Executor {
         let images = self.image_volumes(start, &container, &config, &secrets.keyring);
         let images = cancel.unless(images).await??;
         let started = async {
-            let wanted = Wanted {
+            let wanted = ImageRequest {
                 uid: &start.order.uid,
                 pod: start.pod,
                 container: Some(start.name),
@@ -164,7 +164,7 @@ impl Executor {
                     let text = format!("Error: {}", failure.reason);
                     self.recorder.event(&start.order.uid, true, "Failed", &text, Some(start.name));
                 })?;
-            let images = Images { own: &image, volumes: &images };
+            let images = ContainerImages { own: &image, volumes: &images };
             let created = self.create(start, &container, &ctx, images, &sandbox_id, config).await?;
             if cancel.is_cancelled() {
                 return Err(Failure::cancelled());
@@ -182,10 +182,10 @@ impl Executor {
 
     async fn create(
         &self,
-        start: &Start<'_>,
+        start: &ContainerStart<'_>,
         container: &Container,
         ctx: &PodContext<'_>,
-        images: Images<'_>,
+        images: ContainerImages<'_>,
         sandbox_id: &str,
         sandbox_config: v1::PodSandboxConfig,
     ) -> Result<Created, Failure> {
@@ -209,7 +209,7 @@ impl Executor {
                 in_background(uid, next).await.map_err(refuse)?
             }
         };
-        let sources = Sources {
+        let sources = EnvSources {
             files: EnvFiles::read(uid, container, &volumes).await.map_err(refuse)?,
             objects: self.objects.environment(&start.order.uid, start.pod, container).await,
         };
@@ -254,7 +254,7 @@ impl Executor {
     /// Writes the files that the container mounts and builds its configuration.
     async fn files_and_config(
         &self,
-        start: &Start<'_>,
+        start: &ContainerStart<'_>,
         ctx: &PodContext<'_>,
         container: ContainerContext<'_>,
         (volumes, logs): (&PodVolumes, &Path),
@@ -294,7 +294,11 @@ impl Executor {
         Ok(config)
     }
 
-    async fn hosts_text(&self, start: &Start<'_>, ctx: &PodContext<'_>) -> Result<String, String> {
+    async fn hosts_text(
+        &self,
+        start: &ContainerStart<'_>,
+        ctx: &PodContext<'_>,
+    ) -> Result<String, String> {
         let node_file = match pod::uses_host_network(start.pod) {
             true => {
                 let path = Path::new(hosts::HOSTS_PATH);
@@ -310,7 +314,7 @@ impl Executor {
         request::hosts_text(ctx, &node_file).map_err(|e| e.to_string())
     }
 
-    async fn begin(&self, start: &Start<'_>, created: &Created) -> Result<(), Failure> {
+    async fn begin(&self, start: &ContainerStart<'_>, created: &Created) -> Result<(), Failure> {
         let request = v1::StartContainerRequest { container_id: created.id.clone() };
         let call = self.client.start_container(request);
         start
@@ -334,7 +338,7 @@ impl Executor {
     }
 
     /// A container of a sandbox that lives elsewhere is made where the sandbox is.
-    fn keep_together(&self, start: &Start<'_>, config: &mut v1::PodSandboxConfig) {
+    fn keep_together(&self, start: &ContainerStart<'_>, config: &mut v1::PodSandboxConfig) {
         if let (Some(parent), Some(linux)) = (self.parent_of_new(start), &mut config.linux) {
             linux.cgroup_parent = parent;
         }
@@ -342,7 +346,7 @@ impl Executor {
 
     async fn post_start(
         &self,
-        start: &Start<'_>,
+        start: &ContainerStart<'_>,
         container: &Container,
         created: &Created,
         ips: &[IpAddr],
@@ -361,7 +365,7 @@ impl Executor {
         };
         let text = "PostStartHook failed";
         self.recorder.event(uid, true, "FailedPostStartHook", text, Some(start.name));
-        let stop = stop_order::Stop {
+        let stop = stop_order::ContainerStop {
             id,
             name: start.name.to_owned(),
             grace_seconds: pod::grace_seconds(start.pod),
@@ -377,16 +381,16 @@ impl Executor {
 
     /// In the event the container's name replaces its id, which is another one each time.
     // k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go recordContainerEvent
-    fn begin_failed(&self, start: &Start<'_>, created: &Created, text: &str) -> Failure {
+    fn begin_failed(&self, start: &ContainerStart<'_>, created: &Created, text: &str) -> Failure {
         self.failed(start, "RunContainerError", &text.replace(&created.id, start.name));
         Failure::new("RunContainerError", text)
     }
 
-    fn refuse(&self, start: &Start<'_>, text: &str) -> Failure {
+    fn refuse(&self, start: &ContainerStart<'_>, text: &str) -> Failure {
         self.failed(start, request::ConfigError::REASON, text)
     }
 
-    fn failed(&self, start: &Start<'_>, reason: &str, text: &str) -> Failure {
+    fn failed(&self, start: &ContainerStart<'_>, reason: &str, text: &str) -> Failure {
         let message = format!("Error: {text}");
         self.recorder.event(&start.order.uid, true, "Failed", &message, Some(start.name));
         Failure::new(reason, text)
@@ -452,7 +456,7 @@ impl EnvFiles {
         let found = needed.into_iter().filter_map(|((name, path), keys)| {
             let found = volumes.volumes.iter().find(|v| v.name == name)?;
             let volume = found.host_dir(&volumes.dirs)?;
-            let wanted = env_files::Wanted { volume, path: path.to_owned(), keys };
+            let wanted = env_files::WantedEnvFile { volume, path: path.to_owned(), keys };
             Some(((name.to_owned(), path.to_owned()), wanted))
         });
         let (names, wanted): (Vec<_>, Vec<_>) = found.unzip();
@@ -465,12 +469,12 @@ impl EnvFiles {
 }
 
 /// Everything that a container's variables refer to.
-struct Sources {
+struct EnvSources {
     files: EnvFiles,
     objects: ContainerObjects,
 }
 
-impl env::EnvSources for Sources {
+impl env::EnvSources for EnvSources {
     fn config_map(&self, namespace: &str, name: &str) -> Result<&ConfigMap, env::LookupError> {
         self.objects.config_map(namespace, name)
     }
@@ -485,7 +489,7 @@ impl env::EnvSources for Sources {
     }
 }
 
-fn container_of(start: &Start<'_>) -> Option<Container> {
+fn container_of(start: &ContainerStart<'_>) -> Option<Container> {
     let spec = pod::spec(start.pod);
     if start.kind == ContainerKind::Ephemeral {
         let mut all = spec.ephemeral_containers.iter().flatten();
@@ -506,7 +510,7 @@ fn image_mounts(pod: &Pod, container: &Container) -> (usize, usize) {
 }
 
 /// Id, attempt and addresses of the sandbox of the container.
-fn sandbox_of(start: &Start<'_>) -> Result<(String, u32, Vec<IpAddr>), Failure> {
+fn sandbox_of(start: &ContainerStart<'_>) -> Result<(String, u32, Vec<IpAddr>), Failure> {
     if let Some(new) = start.sandbox {
         return Ok((new.id.clone(), new.attempt, new.ips.clone()));
     }
@@ -516,7 +520,7 @@ fn sandbox_of(start: &Start<'_>) -> Result<(String, u32, Vec<IpAddr>), Failure> 
 }
 
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go getTargetID
-fn target_of(start: &Start<'_>) -> Result<Option<String>, String> {
+fn target_of(start: &ContainerStart<'_>) -> Result<Option<String>, String> {
     if start.kind != ContainerKind::Ephemeral {
         return Ok(None);
     }

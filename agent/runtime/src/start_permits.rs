@@ -36,10 +36,10 @@ pub enum CallFor {
 
 /// The permits of a node; clones share them.
 #[derive(Clone, Debug)]
-pub struct StartPermits(Rc<RefCell<Line>>);
+pub struct StartPermits(Rc<RefCell<PermitQueue>>);
 
 #[derive(Debug)]
-struct Line {
+struct PermitQueue {
     free: usize,
     begun: VecDeque<oneshot::Sender<Permit>>,
     new: VecDeque<oneshot::Sender<Permit>>,
@@ -47,14 +47,14 @@ struct Line {
 
 /// A permit; passed on when dropped.
 #[derive(Debug)]
-pub struct Permit(Option<Rc<RefCell<Line>>>);
+pub struct Permit(Option<Rc<RefCell<PermitQueue>>>);
 
 impl StartPermits {
     /// This many at once.
     pub fn new(count: usize) -> Self {
         assert!(count > 0, "somebody must have a permit");
         let (begun, new) = (VecDeque::new(), VecDeque::new());
-        Self(Rc::new(RefCell::new(Line { free: count, begun, new })))
+        Self(Rc::new(RefCell::new(PermitQueue { free: count, begun, new })))
     }
 
     /// Waits for a permit. Giving up the wait gives up its place in the line.

@@ -20,7 +20,7 @@ use pintle_agent_core::request::security::IdRange;
 use pintle_agent_core::types::PodUid;
 use pintle_api_types::pod;
 use pintle_daemon::blocking;
-use pintle_daemon::blocking::{Blocked, Place};
+use pintle_daemon::blocking::{Blocked, JobPlace};
 use pintle_daemon::durable;
 use pintle_daemon::regular_file;
 use serde::{Deserialize, Serialize};
@@ -135,7 +135,7 @@ impl Users {
         if self.used.borrow().contains_key(uid) {
             let file = self.file(uid);
             // The pod's directory is removed with it in any case.
-            let _ = blocking::run(Place::change(uid), move || fs::remove_file(file)).await;
+            let _ = blocking::run(JobPlace::change(uid), move || fs::remove_file(file)).await;
             // Only now: the ids are free for other pods once no record marks them as taken.
             self.used.borrow_mut().remove(uid);
         }
@@ -155,17 +155,17 @@ impl Users {
             return Ok(range);
         }
         let file = self.file(uid);
-        let text = blocking::run(Place::look(uid), move || read_if_there(&file)).await??;
+        let text = blocking::run(JobPlace::look(uid), move || read_if_there(&file)).await??;
         if let Some(text) = text {
             return self.take(uid, &text);
         }
         let index = free(&self.used.borrow(), self.ids.ranges).ok_or(UsersError::Full)?;
         let range = range_at(&self.ids, index);
         // Taken before it is written: another pod may ask meanwhile.
-        let taken = Taken { users: self, uid, keep: false };
+        let taken = TakenRange { users: self, uid, keep: false };
         self.used.borrow_mut().insert(uid.clone(), index);
         let dir = self.pods_dir.join(uid.as_str());
-        blocking::run(Place::change(uid), move || write(&dir, &range)).await??;
+        blocking::run(JobPlace::change(uid), move || write(&dir, &range)).await??;
         taken.keep();
         Ok(range)
     }
@@ -244,19 +244,19 @@ fn parse(text: &str) -> Result<IdRange, UsersError> {
 }
 
 /// A range that is written down just now; free again when that comes to nothing.
-struct Taken<'a> {
+struct TakenRange<'a> {
     users: &'a Users,
     uid: &'a PodUid,
     keep: bool,
 }
 
-impl Taken<'_> {
+impl TakenRange<'_> {
     fn keep(mut self) {
         self.keep = true;
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for TakenRange<'_> {
     fn drop(&mut self) {
         if !self.keep {
             self.users.used.borrow_mut().remove(self.uid);

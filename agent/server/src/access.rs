@@ -5,15 +5,17 @@ use std::sync::Arc;
 
 use pintle_agent_config::Config;
 use pintle_agent_config::modes::AuthorizationMode;
-use pintle_daemon::serve::answer::Answer;
-use pintle_daemon::serve::secure::serving::{Fields, Serving};
+use pintle_daemon::serve::answer::HttpAnswer;
+use pintle_daemon::serve::secure::serving::{PairFields, Serving};
 use pintle_daemon::serve::secure::tls::Settings;
-use pintle_daemon::serve::secure::{Denial, Object, Rules, ServingCert, ServingCertError, Wanted};
+use pintle_daemon::serve::secure::{
+    Denial, RequiredRights, ReviewedObject, Rules, ServingCert, ServingCertError,
+};
 
 use crate::attributes::attributes;
 
 /// The settings that name the serving certificate.
-const SERVING: Fields = Fields { certificate: "tlsCertFile", key: "tlsPrivateKeyFile" };
+const SERVING: PairFields = PairFields { certificate: "tlsCertFile", key: "tlsPrivateKeyFile" };
 /// Name of the files of a pair that is made.
 const SELF_SIGNED: &str = "kubelet";
 
@@ -90,28 +92,31 @@ pub(crate) fn serving(config: &Config, rotated: &ServingCert) -> Result<Serving,
 }
 
 /// The permissions that a request needs.
-pub(crate) fn wanted(method: &str, path: &str, node: &Arc<str>) -> Wanted {
+pub(crate) fn wanted(method: &str, path: &str, node: &Arc<str>) -> RequiredRights {
     let asked = attributes(method, path);
-    let object = |subresource| Object::Node { name: Arc::clone(node), subresource };
-    Wanted { verb: asked.verb, objects: asked.subresources.into_iter().map(object).collect() }
+    let object = |subresource| ReviewedObject::Node { name: Arc::clone(node), subresource };
+    RequiredRights {
+        verb: asked.verb,
+        objects: asked.subresources.into_iter().map(object).collect(),
+    }
 }
 
 /// A denial as the kubelet words it.
 // k8s: pkg/kubelet/server/server.go InstallAuthFilter
-pub(crate) fn denied(denial: Denial, wanted: &Wanted) -> Answer {
+pub(crate) fn denied(denial: Denial, wanted: &RequiredRights) -> HttpAnswer {
     let verb = wanted.verb;
     match denial {
-        Denial::Unauthenticated => Answer::text(401, "Unauthorized"),
-        Denial::Busy => Answer::text(429, "too many requests wait for a review, try again\n"),
+        Denial::Unauthenticated => HttpAnswer::text(401, "Unauthorized"),
+        Denial::Busy => HttpAnswer::text(429, "too many requests wait for a review, try again\n"),
         Denial::Forbidden { user } => {
             let all: Vec<_> = wanted.objects.iter().map(subresource).collect();
             let all = all.join(" ");
             let text = format!(
                 "Forbidden (user={user}, verb={verb}, resource=nodes, subresource(s)=[{all}])\n"
             );
-            Answer::text(403, text)
+            HttpAnswer::text(403, text)
         }
-        Denial::Undecided { user, object } => Answer::text(
+        Denial::Undecided { user, object } => HttpAnswer::text(
             500,
             format!(
                 "Authorization error (user={user}, verb={verb}, resource=nodes, subresource={})",
@@ -121,9 +126,9 @@ pub(crate) fn denied(denial: Denial, wanted: &Wanted) -> Answer {
     }
 }
 
-fn subresource(object: &Object) -> &str {
+fn subresource(object: &ReviewedObject) -> &str {
     match object {
-        Object::Node { subresource, .. } => subresource,
-        Object::Path(path) => path,
+        ReviewedObject::Node { subresource, .. } => subresource,
+        ReviewedObject::Path(path) => path,
     }
 }

@@ -7,7 +7,7 @@ use pintle_agent_core::explain::Explanation;
 use pintle_agent_core::observed::ObservedPod;
 use pintle_agent_core::timeline::TimelineEntry;
 use pintle_agent_core::view::{PodView, Snapshot};
-use pintle_agent_core::worker::Stage;
+use pintle_agent_core::worker::WorkerStage;
 use serde_json::{Value, json};
 
 use crate::select::{full, uid};
@@ -47,7 +47,7 @@ pub(crate) fn ahead<'a>(snapshot: &'a Snapshot, view: &PodView) -> Option<&'a Ob
             && other.name == observed.name
             && other.namespace == observed.namespace
     };
-    let begun = snapshot.pods.values().filter(|other| other.stage != Stage::Waiting);
+    let begun = snapshot.pods.values().filter(|other| other.stage != WorkerStage::Waiting);
     let wanted = begun.map(|other| &*other.observed);
     wanted.chain(snapshot.orphans.iter().map(|o| &**o)).find(|other| same(other))
 }

@@ -13,20 +13,20 @@ use hyper::Request;
 use hyper::body::Incoming;
 use pintle_agent_metrics::{Metrics, UnderWay};
 use pintle_cri::Client;
-use pintle_daemon::serve::answer::Answer;
+use pintle_daemon::serve::answer::HttpAnswer;
 use pintle_daemon::serve::body::{self, Reply};
 use pintle_daemon::serve::connections::Busy;
 use pintle_daemon::serve::https::{Handler, Peer};
-use pintle_daemon::serve::listen::Asked;
+use pintle_daemon::serve::listen::RouteRequest;
 use pintle_daemon::serve::query::{Query, decode_path};
-use pintle_daemon::serve::secure::{Gate, strip_credentials};
+use pintle_daemon::serve::secure::{AccessGate, strip_credentials};
 
 use super::logs::{Watches, container_logs};
-use super::open::{self, Stream};
+use super::open::{self, OpenStream};
 use super::renderings::Renderings;
-use super::route::{Kind, MatchedRoute, NoRoute, find};
+use super::route::{MatchedRoute, NoRoute, RouteKind, find};
 use super::stats::Stats;
-use super::{Parts, access, node_logs, pages, pod_list, routes, run, stream};
+use super::{ServerParts, access, node_logs, pages, pod_list, routes, run, stream};
 use crate::Views;
 
 /// The server's connection to the runtime, and statistics that are read through it.
@@ -53,29 +53,29 @@ impl Handler for Api {
 
 /// A place among the streams, held as long as one lasts.
 #[derive(Debug)]
-pub(super) struct Turn {
-    place: open::Turn,
+pub(super) struct StreamTurn {
+    place: open::OpenTurn,
     _under_way: UnderWay,
 }
 
 /// The end of a stream that held a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Held {
+pub(super) enum HeldTurn {
     /// It ended by itself.
     ToItsEnd,
     /// It was displaced by another namespace's stream.
     Displaced,
 }
 
-impl Turn {
+impl StreamTurn {
     /// Runs a stream to its end, or until it has to make room; then it is dropped, and with it its
     /// connections are closed.
-    pub(super) async fn hold(self, stream: impl Future<Output = ()>) -> Held {
+    pub(super) async fn hold(self, stream: impl Future<Output = ()>) -> HeldTurn {
         tokio::select! {
-            () = stream => Held::ToItsEnd,
+            () = stream => HeldTurn::ToItsEnd,
             () = self.place.displaced() => {
                 tracing::debug!("a stream made room for another namespace's");
-                Held::Displaced
+                HeldTurn::Displaced
             }
         }
     }
@@ -83,9 +83,9 @@ impl Turn {
 
 /// State from which requests are answered.
 pub(super) struct Api {
-    parts: Arc<Parts>,
+    parts: Arc<ServerParts>,
     node: Arc<str>,
-    gate: Gate,
+    gate: AccessGate,
     runtime: Client,
     watches: Watches,
     stats: Arc<Stats>,
@@ -94,7 +94,11 @@ pub(super) struct Api {
 
 impl Api {
     /// Needs the server's runtime: it starts the watches of logs.
-    pub(super) fn new(parts: Arc<Parts>, gate: Gate, (runtime, stats): Runtime) -> Self {
+    pub(super) fn new(
+        parts: Arc<ServerParts>,
+        gate: AccessGate,
+        (runtime, stats): Runtime,
+    ) -> Self {
         Self {
             node: parts.config.node_name.as_str().into(),
             parts,
@@ -110,7 +114,7 @@ impl Api {
         &self.parts.metrics
     }
 
-    pub(super) fn parts(&self) -> &Parts {
+    pub(super) fn parts(&self) -> &ServerParts {
         &self.parts
     }
 
@@ -125,7 +129,7 @@ impl Api {
     async fn reply_to(&self, request: Request<Incoming>, peer: &Peer, busy: &Busy) -> Reply {
         let (mut head, body) = request.into_parts();
         let Some(path) = decode_path(head.uri.path()) else {
-            return Answer::text(400, "400 Bad Request: the path cannot be decoded\n").into();
+            return HttpAnswer::text(400, "400 Bad Request: the path cannot be decoded\n").into();
         };
         let method = head.method.clone();
         let under_way = self.metrics().http_request("readwrite", method.as_str(), &path);
@@ -150,16 +154,16 @@ impl Api {
         (peer, under_way): (&Peer, UnderWay),
     ) -> Reply {
         let found = match find(request.method(), path, &self.parts.config.kubelet) {
-            Ok(found) if !self.has(found.kind) => return Answer::not_found().into(),
+            Ok(found) if !self.has(found.kind) => return HttpAnswer::not_found().into(),
             Ok(found) => found,
-            Err(NoRoute::NotFound) => return Answer::not_found().into(),
-            Err(NoRoute::Method) => return Answer::not_allowed().into(),
-            Err(NoRoute::Off(said)) => return Answer::text(405, format!("{said}\n")).into(),
+            Err(NoRoute::NotFound) => return HttpAnswer::not_found().into(),
+            Err(NoRoute::Method) => return HttpAnswer::not_allowed().into(),
+            Err(NoRoute::Off(said)) => return HttpAnswer::text(405, format!("{said}\n")).into(),
         };
         let query = request.uri().query().unwrap_or_default().to_owned();
         match found.kind {
-            Kind::ContainerLogs => self.log(&found, &Query::parse(&query), (peer, under_way)),
-            Kind::Exec | Kind::Attach | Kind::PortForward => {
+            RouteKind::ContainerLogs => self.log(&found, &Query::parse(&query), (peer, under_way)),
+            RouteKind::Exec | RouteKind::Attach | RouteKind::PortForward => {
                 match self.turn(&found, (peer, under_way)) {
                     Ok(turn) => {
                         let (words, query) = (&found.words, Query::parse(&query));
@@ -169,7 +173,7 @@ impl Api {
                     Err(answer) => answer.into(),
                 }
             }
-            Kind::Run => match self.turn(&found, (peer, under_way)) {
+            RouteKind::Run => match self.turn(&found, (peer, under_way)) {
                 // The answer may be large, and its reader may take its time.
                 Ok(turn) => {
                     let answer = run::run(self, &found.words, &Query::parse(&query)).await;
@@ -177,10 +181,10 @@ impl Api {
                 }
                 Err(answer) => answer.into(),
             },
-            Kind::Checkpoint => {
+            RouteKind::Checkpoint => {
                 run::checkpoint(self, &found.words, &Query::parse(&query)).await.into()
             }
-            Kind::NodeLogs => {
+            RouteKind::NodeLogs => {
                 let config = &self.parts.config.kubelet;
                 let (rest, query) = (&found.words.rest, Query::parse(&query));
                 let asked = (&query, request.headers());
@@ -188,7 +192,7 @@ impl Api {
                     .await
             }
             kind => {
-                let asked = Asked { path: path.to_owned(), ..Asked::of(&request) };
+                let asked = RouteRequest { path: path.to_owned(), ..RouteRequest::of(&request) };
                 self.page(kind, asked, &request).await.into()
             }
         }
@@ -196,11 +200,11 @@ impl Api {
 
     /// True if a route is served: some are behind a gate.
     // k8s: pkg/kubelet/server/server.go InstallZPages, InstallAuthRequiredHandlers
-    fn has(&self, kind: Kind) -> bool {
+    fn has(&self, kind: RouteKind) -> bool {
         let gate = match kind {
-            Kind::Checkpoint => "ContainerCheckpoint",
-            Kind::Statusz => "ComponentStatusz",
-            Kind::Flagz => "ComponentFlagz",
+            RouteKind::Checkpoint => "ContainerCheckpoint",
+            RouteKind::Statusz => "ComponentStatusz",
+            RouteKind::Flagz => "ComponentFlagz",
             _ => return true,
         };
         self.parts.config.gates.enabled(gate)
@@ -218,32 +222,37 @@ impl Api {
         &self,
         found: &MatchedRoute,
         (peer, under_way): (&Peer, UnderWay),
-    ) -> Result<Turn, Answer> {
+    ) -> Result<StreamTurn, HttpAnswer> {
         let what = match found.kind {
-            Kind::Exec => "ExecStream",
-            Kind::Attach => "AttachStream",
-            Kind::PortForward => "PortForwardStream",
-            Kind::Run => open::RUN,
+            RouteKind::Exec => "ExecStream",
+            RouteKind::Attach => "AttachStream",
+            RouteKind::PortForward => "PortForwardStream",
+            RouteKind::Run => open::RUN,
             _ => "LogStream",
         };
         let words = &found.words;
         let pod = (words.namespace.clone(), words.pod.clone());
         let container = words.container.clone();
         let peer = peer.connection.peer();
-        let stream = Stream { what, pod, container, peer, since: Instant::now() };
+        let stream = OpenStream { what, pod, container, peer, since: Instant::now() };
         let limit_hit = || self.metrics().limit_hit("server streams");
         let (place, is_displacing) = self.parts.streams.enter(stream).map_err(|full| {
             limit_hit();
-            Answer::text(429, format!("{full}\n"))
+            HttpAnswer::text(429, format!("{full}\n"))
         })?;
         if is_displacing {
             limit_hit();
         }
-        Ok(Turn { place, _under_way: under_way })
+        Ok(StreamTurn { place, _under_way: under_way })
     }
 
     /// Answers routes whose answer is complete at once.
-    async fn page(&self, kind: Kind, asked: Asked, request: &Request<Incoming>) -> Answer {
+    async fn page(
+        &self,
+        kind: RouteKind,
+        asked: RouteRequest,
+        request: &Request<Incoming>,
+    ) -> HttpAnswer {
         let parts = &*self.parts;
         if let Some(page) =
             routes::open_page(parts, (Some(&self.stats), &self.pages), kind, &asked).await
@@ -251,14 +260,16 @@ impl Api {
             return page;
         }
         match kind {
-            Kind::RunningPods => Answer::json_bytes(pod_list::running_pods(&parts.views.load())),
-            Kind::Configz => pages::configz(parts),
-            Kind::Statusz => pages::statusz(parts, request.headers()),
-            Kind::Flagz => pages::flagz(parts, request.headers()),
-            Kind::Pprof => Answer::text(405, pages::NO_PPROF),
-            Kind::DebugFlags => Answer::text(405, pages::NO_DEBUG_FLAGS),
+            RouteKind::RunningPods => {
+                HttpAnswer::json_bytes(pod_list::running_pods(&parts.views.load()))
+            }
+            RouteKind::Configz => pages::configz(parts),
+            RouteKind::Statusz => pages::statusz(parts, request.headers()),
+            RouteKind::Flagz => pages::flagz(parts, request.headers()),
+            RouteKind::Pprof => HttpAnswer::text(405, pages::NO_PPROF),
+            RouteKind::DebugFlags => HttpAnswer::text(405, pages::NO_DEBUG_FLAGS),
             // The kinds that `routed` answers.
-            _ => Answer::not_found(),
+            _ => HttpAnswer::not_found(),
         }
     }
 }

@@ -8,12 +8,12 @@ use pintle_agent_core::observed::ObservedPod;
 use pintle_agent_core::view::{PodView, Snapshot};
 use serde_json::{Value, json};
 
-use crate::Parts;
+use crate::ServerParts;
 use crate::local::stage_word;
 use crate::select::full;
 
 /// The whole state as JSON.
-pub(super) fn dump(parts: &Parts, snapshot: &Snapshot, calls: &[RuntimeCall]) -> Value {
+pub(super) fn dump(parts: &ServerParts, snapshot: &Snapshot, calls: &[RuntimeCall]) -> Value {
     let events = (parts.events)();
     let problems: Vec<String> = parts.problems.load().iter().map(ToString::to_string).collect();
     let starting = || parts.health.awaited().map(|awaited| format!("starting: {awaited}"));

@@ -18,7 +18,7 @@ const SILENCE_MIN: Duration = Duration::from_secs(5 * 60);
 
 /// The heartbeat and the health checks.
 #[derive(Debug)]
-pub struct Health {
+pub struct HealthState {
     heart: Arc<Heart>,
     checks: Checks,
     /// The step that the start waits for.
@@ -33,7 +33,7 @@ struct Heart {
     silence_max: Duration,
 }
 
-impl Health {
+impl HealthState {
     /// A heart that beats now; `sync_frequency` is the configuration's.
     pub fn new(sync_frequency: Duration) -> Self {
         let silence_max = (sync_frequency * 2).max(SILENCE_MIN);
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_loop_that_has_not_turned_for_too_long_is_unhealthy_until_it_turns() {
-        let health = Health::new(Duration::from_secs(60));
+        let health = HealthState::new(Duration::from_secs(60));
         assert_eq!(health.heart.check_at(Duration::from_secs(300)), Ok(()));
         let error = health.heart.check_at(Duration::from_secs(301)).expect_err("hung");
         assert!(error.contains("has not turned for 301 s, 300 s are allowed"), "{error}");
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_rare_resync_allows_a_longer_silence() {
-        let health = Health::new(Duration::from_secs(600));
+        let health = HealthState::new(Duration::from_secs(600));
         assert_eq!(health.heart.check_at(Duration::from_secs(1200)), Ok(()));
         assert!(health.heart.check_at(Duration::from_secs(1201)).is_err());
     }

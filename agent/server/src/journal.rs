@@ -17,7 +17,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, ResolveFlag};
 use pintle_agent_host::volume::dir_fd::{open_beneath, open_dir};
 use pintle_daemon::blocking;
-use pintle_daemon::blocking::Place;
+use pintle_daemon::blocking::JobPlace;
 use pintle_daemon::serve::body::Sink;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader};
 use tokio::process::Command;
@@ -123,7 +123,8 @@ async fn copy_file(root: &Path, service: &str, sink: &Sink) {
     let names = [service.to_owned(), format!("{service}.log"), format!("{service}/{service}.log")];
     for name in names {
         let path = root.to_owned();
-        let opened = blocking::try_run(Place::serve_node("node logs"), move || open(&path, &name));
+        let opened =
+            blocking::try_run(JobPlace::serve_node("node logs"), move || open(&path, &name));
         match opened.await {
             Ok(file) => return node_logs::copy(file, sink).await,
             Err(error) if error.kind() == ErrorKind::NotFound => {}

@@ -60,10 +60,10 @@ use arc_swap::ArcSwap;
 use pintle_agent_config::Config;
 use pintle_agent_core::api_health::ApiHealth;
 use pintle_agent_core::eviction::rank::Uses;
-use pintle_agent_core::eviction::report::Report;
+use pintle_agent_core::eviction::report::EvictionReport;
 use pintle_agent_core::garbage::images;
 use pintle_agent_core::source::Problem;
-use pintle_agent_core::sync::plan::Plan;
+use pintle_agent_core::sync::plan::SyncPlan;
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::worker::Wait;
@@ -73,13 +73,13 @@ use pintle_cri::{Client, Deadlines, InFlight};
 use pintle_daemon::serve::https;
 use pintle_daemon::serve::listen::{self, Listener, Takes};
 use pintle_daemon::serve::notify::Notifier;
-use pintle_daemon::serve::secure::{ApiReviews, Gate, Reviews, ServingCert, tls};
+use pintle_daemon::serve::secure::{AccessGate, ApiReviews, Reviews, ServingCert, tls};
 use pintle_daemon::tasks;
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub use access::NeedsCluster;
 use api::Api;
-pub use health::Health;
+pub use health::HealthState;
 pub use open::Streams;
 use ports::{Addresses, Ports};
 use stats::Stats;
@@ -103,7 +103,7 @@ pub enum Query {
         /// The pod.
         uid: PodUid,
         /// Receives the answer.
-        answer: oneshot::Sender<Option<Plan>>,
+        answer: oneshot::Sender<Option<SyncPlan>>,
     },
     /// End all waits of the pod.
     Retry {
@@ -117,18 +117,18 @@ pub enum Query {
         /// Usage of the pods, if it is known.
         uses: Option<Uses>,
         /// Receives the answer.
-        answer: oneshot::Sender<Report>,
+        answer: oneshot::Sender<EvictionReport>,
     },
     /// The images that garbage collection would delete.
     Images {
         /// Receives the answer.
-        answer: oneshot::Sender<images::Report>,
+        answer: oneshot::Sender<images::ImageReport>,
     },
 }
 
 /// The server's inputs. The main thread shares all of them.
 #[derive(Clone)]
-pub struct Parts {
+pub struct ServerParts {
     /// The configuration: which addresses, which socket.
     pub config: Arc<Config>,
     /// Snapshots of all pods.
@@ -156,14 +156,14 @@ pub struct Parts {
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// Heartbeat of the driver.
-    pub health: Arc<Health>,
+    pub health: Arc<HealthState>,
     /// The HTTPS port's certificate with `serverTLSBootstrap`; the certificate rotation fills this.
     pub serving_cert: ServingCert,
     /// The API server, which is asked about tokens and rights; `None` in standalone mode.
     pub api: Option<pintle_api::Access>,
 }
 
-impl fmt::Debug for Parts {
+impl fmt::Debug for ServerParts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Parts").finish_non_exhaustive()
     }
@@ -199,7 +199,7 @@ pub enum ServeError {
 }
 
 /// Binds every listener and starts the server's thread.
-pub fn spawn(parts: Parts) -> Result<Handle, ServeError> {
+pub fn spawn(parts: ServerParts) -> Result<Handle, ServeError> {
     let config = &parts.config;
     let at = Addresses {
         healthz: config.healthz_address(),
@@ -215,13 +215,13 @@ pub fn spawn(parts: Parts) -> Result<Handle, ServeError> {
 
 /// Parts of the HTTPS listener besides its socket.
 struct Secure {
-    gate: Gate,
+    gate: AccessGate,
     tls: tokio_rustls::rustls::ServerConfig,
 }
 
 impl Secure {
-    fn new(parts: &Parts, reviews: Arc<dyn Reviews>) -> Result<Self, listen::ServeError> {
-        let gate = Gate::new(&access::rules(&parts.config), reviews)?;
+    fn new(parts: &ServerParts, reviews: Arc<dyn Reviews>) -> Result<Self, listen::ServeError> {
+        let gate = AccessGate::new(&access::rules(&parts.config), reviews)?;
         let serving = Arc::new(access::serving(&parts.config, &parts.serving_cert)?);
         let settings = access::tls(&parts.config);
         let tls = tls::server_config(settings, serving).map_err(listen::ServeError::Tls)?;
@@ -230,7 +230,7 @@ impl Secure {
 }
 
 fn spawn_at(
-    parts: Parts,
+    parts: ServerParts,
     at: Addresses,
     reviews: Arc<dyn Reviews>,
 ) -> Result<Handle, listen::ServeError> {
@@ -306,7 +306,7 @@ fn full(metrics: &Arc<Metrics>) -> impl Fn() + Send + Sync + 'static {
 
 /// Serves health check, commands and watchdog, which no network traffic may delay.
 async fn serve_near(
-    parts: Arc<Parts>,
+    parts: Arc<ServerParts>,
     healthz: Option<Listener>,
     socket: Listener,
     notifier: Option<Arc<Notifier>>,
@@ -328,7 +328,7 @@ async fn serve_near(
 
 /// Serves the ports that the network reaches.
 async fn serve_far(
-    parts: Arc<Parts>,
+    parts: Arc<ServerParts>,
     read_only: Option<Listener>,
     https: Option<((std::net::TcpListener, SocketAddr), Secure)>,
     stopped: watch::Receiver<bool>,
@@ -355,7 +355,7 @@ async fn until(mut stopped: watch::Receiver<bool>) {
 }
 
 /// The server's own connection to the runtime.
-fn connect(parts: &Parts) -> Option<api::Runtime> {
+fn connect(parts: &ServerParts) -> Option<api::Runtime> {
     let kubelet = &parts.config.kubelet;
     let deadlines = Deadlines::from_request_timeout(kubelet.runtime_request_timeout.to_std());
     // The main thread has connected to the same endpoint before.
@@ -371,7 +371,7 @@ fn connect(parts: &Parts) -> Option<api::Runtime> {
     Some((client, stats))
 }
 
-async fn feed_watchdog(notifier: Arc<Notifier>, health: Arc<Health>) {
+async fn feed_watchdog(notifier: Arc<Notifier>, health: Arc<HealthState>) {
     let Some(interval) = notifier.watchdog() else { return };
     loop {
         match health.check() {

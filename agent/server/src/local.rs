@@ -9,15 +9,17 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pintle_agent_core::explain::{Explanation, RuntimeCall, Subject, explain, node_troubles, span};
-use pintle_agent_core::sync::plan::{Action, Held, Plan};
+use pintle_agent_core::explain::{
+    ExplainSubject, Explanation, RuntimeCall, explain, node_troubles, span,
+};
+use pintle_agent_core::sync::plan::{Action, DelayedContainer, SyncPlan};
 use pintle_agent_core::types::{PodUid, UnixNanos};
 use pintle_agent_core::view::{PodView, Snapshot};
-use pintle_agent_core::worker::{Stage, Wait};
+use pintle_agent_core::worker::{Wait, WorkerStage};
 use pintle_cri::Client;
 use pintle_daemon::clock;
-use pintle_daemon::serve::answer::Answer;
-use pintle_daemon::serve::listen::{Asked, Service};
+use pintle_daemon::serve::answer::HttpAnswer;
+use pintle_daemon::serve::listen::{RouteRequest, Service};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -25,24 +27,24 @@ use tokio::sync::oneshot;
 use crate::Query;
 use crate::rows::row;
 use crate::select::{Miss, full, select, uid};
-use crate::{Parts, answers, dump, shortage, stuck, words};
+use crate::{ServerParts, answers, dump, shortage, stuck, words};
 
 /// Timeout of the main thread's answer.
 const MAIN_WAIT: Duration = Duration::from_secs(3);
 
 /// The command socket's routes.
-pub(super) fn routes(parts: Arc<Parts>) -> Service {
+pub(super) fn routes(parts: Arc<ServerParts>) -> Service {
     Arc::new(move |asked| {
         let parts = Arc::clone(&parts);
         Box::pin(async move { route(&parts, &asked).await })
     })
 }
 
-async fn route(parts: &Parts, asked: &Asked) -> Answer {
+async fn route(parts: &ServerParts, asked: &RouteRequest) -> HttpAnswer {
     let snapshot = parts.views.load();
     let pod = parameter(&asked.query, "pod");
     if asked.is_post != (asked.path == "/retry") {
-        return Answer::not_allowed();
+        return HttpAnswer::not_allowed();
     }
     match asked.path.as_str() {
         "/pods" => pods(parts, &snapshot),
@@ -62,39 +64,40 @@ async fn route(parts: &Parts, asked: &Asked) -> Answer {
             Err(Miss::Unknown(near)) => unknown(&pod, &near),
             Err(miss) => refusal(parts, &snapshot, &pod, &miss),
         },
-        _ => Answer::not_found(),
+        _ => HttpAnswer::not_found(),
     }
 }
 
 /// An answer with the version of its form.
-fn versioned(value: Value) -> Answer {
-    Answer::json(&answers::versioned(value))
+fn versioned(value: Value) -> HttpAnswer {
+    HttpAnswer::json(&answers::versioned(value))
 }
 
 /// The word for where a pod's worker stands; part of the answers' form.
-pub(super) fn stage_word(stage: Stage) -> &'static str {
+pub(super) fn stage_word(stage: WorkerStage) -> &'static str {
     match stage {
-        Stage::Waiting => "Waiting",
-        Stage::Syncing => "Syncing",
-        Stage::Terminating => "Terminating",
-        Stage::Terminated => "Terminated",
-        Stage::Finished => "Finished",
+        WorkerStage::Waiting => "Waiting",
+        WorkerStage::Syncing => "Syncing",
+        WorkerStage::Terminating => "Terminating",
+        WorkerStage::Terminated => "Terminated",
+        WorkerStage::Finished => "Finished",
     }
 }
 
-fn calls(parts: &Parts, snapshot: &Snapshot) -> Vec<RuntimeCall> {
+fn calls(parts: &ServerParts, snapshot: &Snapshot) -> Vec<RuntimeCall> {
     let mut calls = (parts.calls)();
     calls.extend(parts.own_runtime.get().into_iter().flat_map(Client::in_flight));
-    let calls = calls.iter().map(stuck::Asked::of_call);
-    let turns = parts.pull_queue.waiting().into_iter().map(stuck::Asked::of_turn);
+    let calls = calls.iter().map(stuck::InFlightCall::of_call);
+    let turns = parts.pull_queue.waiting().into_iter().map(stuck::InFlightCall::of_turn);
     let streams = parts.streams.open();
-    let streams = streams.iter().filter_map(|stream| stuck::Asked::of_stream(stream, snapshot));
+    let streams =
+        streams.iter().filter_map(|stream| stuck::InFlightCall::of_stream(stream, snapshot));
     let all: Vec<_> = calls.chain(turns).chain(streams).collect();
     stuck::calls(&all, snapshot, Instant::now())
 }
 
 fn explanation(
-    parts: &Parts,
+    parts: &ServerParts,
     snapshot: &Snapshot,
     view: &PodView,
     calls: &[RuntimeCall],
@@ -104,10 +107,10 @@ fn explanation(
     let ahead = answers::ahead(snapshot, view);
     let unwritten = parts.api_health.of_pod(&pod_uid(view));
     let unwritten = unwritten.as_ref();
-    explain(&Subject { view, calls, timeline: &timeline, unwritten, ahead, now })
+    explain(&ExplainSubject { view, calls, timeline: &timeline, unwritten, ahead, now })
 }
 
-fn pods(parts: &Parts, snapshot: &Snapshot) -> Answer {
+fn pods(parts: &ServerParts, snapshot: &Snapshot) -> HttpAnswer {
     let (calls, now) = (calls(parts, snapshot), clock::now());
     let rows: Vec<_> = snapshot
         .pods
@@ -130,13 +133,13 @@ fn pods(parts: &Parts, snapshot: &Snapshot) -> Answer {
     }))
 }
 
-fn explained(parts: &Parts, snapshot: &Snapshot, view: &PodView) -> Answer {
+fn explained(parts: &ServerParts, snapshot: &Snapshot, view: &PodView) -> HttpAnswer {
     let calls = calls(parts, snapshot);
     let explanation = explanation(parts, snapshot, view, &calls, clock::now());
     versioned(answers::explained(view, &explanation))
 }
 
-fn timeline_of(parts: &Parts, snapshot: &Snapshot, asked: &str) -> Answer {
+fn timeline_of(parts: &ServerParts, snapshot: &Snapshot, asked: &str) -> HttpAnswer {
     match select(snapshot, asked) {
         Ok(view) => {
             let entries = parts.recorder.entries(&pod_uid(view));
@@ -153,7 +156,7 @@ fn timeline_of(parts: &Parts, snapshot: &Snapshot, asked: &str) -> Answer {
     }
 }
 
-async fn planned(parts: &Parts, view: &PodView) -> Answer {
+async fn planned(parts: &ServerParts, view: &PodView) -> HttpAnswer {
     let query = |answer| Query::Plan { uid: pod_uid(view), answer };
     match of_main(parts, view, query).await {
         Ok(plan) => versioned(plan_shown(view, &plan)),
@@ -161,7 +164,7 @@ async fn planned(parts: &Parts, view: &PodView) -> Answer {
     }
 }
 
-async fn retried(parts: &Parts, view: &PodView) -> Answer {
+async fn retried(parts: &ServerParts, view: &PodView) -> HttpAnswer {
     let query = |answer| Query::Retry { uid: pod_uid(view), answer };
     match of_main(parts, view, query).await {
         Ok(waits) => versioned(retry_shown(view, &waits)),
@@ -171,10 +174,10 @@ async fn retried(parts: &Parts, view: &PodView) -> Answer {
 
 /// The main thread's answer about a pod.
 async fn of_main<T>(
-    parts: &Parts,
+    parts: &ServerParts,
     view: &PodView,
     query: impl FnOnce(oneshot::Sender<Option<T>>) -> Query,
-) -> Result<T, Answer> {
+) -> Result<T, HttpAnswer> {
     let (answer, answered) = oneshot::channel();
     let query = query(answer);
     let asking = async {
@@ -183,11 +186,15 @@ async fn of_main<T>(
     };
     Err(match tokio::time::timeout(MAIN_WAIT, asking).await {
         Ok(Some(Some(told))) => return Ok(told),
-        Ok(Some(None)) => Answer::refusal(404, &format!("pod {} is gone", full(view)), &[]),
-        Ok(None) => Answer::refusal(503, "the agent is shutting down", &[]),
+        Ok(Some(None)) => HttpAnswer::refusal(404, &format!("pod {} is gone", full(view)), &[]),
+        Ok(None) => HttpAnswer::refusal(503, "the agent is shutting down", &[]),
         Err(_) => {
             let error = format!("the main loop has not answered for {}", span(MAIN_WAIT));
-            Answer::refusal(503, &error, &["see what it waits for in the agent's log".to_owned()])
+            HttpAnswer::refusal(
+                503,
+                &error,
+                &["see what it waits for in the agent's log".to_owned()],
+            )
         }
     })
 }
@@ -204,14 +211,14 @@ fn retry_shown(view: &PodView, waits: &[Wait]) -> Value {
 
 /// One step of a plan.
 #[derive(Debug, Serialize)]
-struct Step {
+struct PlanStep {
     action: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     container: Option<String>,
     text: String,
 }
 
-impl Step {
+impl PlanStep {
     fn of(action: &Action) -> Self {
         Self {
             action: action.verb(),
@@ -221,10 +228,10 @@ impl Step {
     }
 }
 
-fn plan_shown(view: &PodView, plan: &Plan) -> Value {
+fn plan_shown(view: &PodView, plan: &SyncPlan) -> Value {
     let now = clock::clocks();
-    let steps = |actions: &[Action]| actions.iter().map(Step::of).collect::<Vec<_>>();
-    let held = |held: &Held| {
+    let steps = |actions: &[Action]| actions.iter().map(PlanStep::of).collect::<Vec<_>>();
+    let held = |held: &DelayedContainer| {
         json!({
             "container": held.name,
             "untilUnixNanos": now.wall_at(held.until).0,
@@ -246,11 +253,13 @@ fn pod_uid(view: &PodView) -> PodUid {
     view.observed.uid.clone()
 }
 
-fn refusal(parts: &Parts, snapshot: &Snapshot, asked: &str, miss: &Miss) -> Answer {
+fn refusal(parts: &ServerParts, snapshot: &Snapshot, asked: &str, miss: &Miss) -> HttpAnswer {
     match miss {
-        Miss::Ambiguous(pods) => {
-            Answer::refusal(409, &format!("several pods may be meant by {asked}; say which"), pods)
-        }
+        Miss::Ambiguous(pods) => HttpAnswer::refusal(
+            409,
+            &format!("several pods may be meant by {asked}; say which"),
+            pods,
+        ),
         Miss::Unknown(near) => {
             let mut more: Vec<String> =
                 near.iter().map(|name| format!("did you mean {name}?")).collect();
@@ -275,15 +284,15 @@ fn refusal(parts: &Parts, snapshot: &Snapshot, asked: &str, miss: &Miss) -> Answ
                  of a time when it was there"
                     .to_owned(),
             );
-            Answer::refusal(404, &format!("this node has no pod {asked}"), &more)
+            HttpAnswer::refusal(404, &format!("this node has no pod {asked}"), &more)
         }
     }
 }
 
 /// The answer for a pod that is not known.
-fn unknown(asked: &str, near: &[String]) -> Answer {
+fn unknown(asked: &str, near: &[String]) -> HttpAnswer {
     let meant = near.first().map(|name| format!("; did you mean {name}?")).unwrap_or_default();
-    Answer::refusal(404, &format!("this node has no pod {asked}{meant}"), &[])
+    HttpAnswer::refusal(404, &format!("this node has no pod {asked}{meant}"), &[])
 }
 
 /// The value of a query parameter, decoded; empty when it is absent.

@@ -26,12 +26,12 @@ use pintle_agent_host::volume::dir_fd::magic_path;
 use pintle_agent_runtime::log_read::open_regular;
 use pintle_api_types::url::escaped;
 use pintle_daemon::blocking;
-use pintle_daemon::blocking::{Blocked, Place};
-use pintle_daemon::serve::answer::Answer;
+use pintle_daemon::blocking::{Blocked, JobPlace};
+use pintle_daemon::serve::answer::HttpAnswer;
 use pintle_daemon::serve::body::{self, Broken, Reply, Sink};
 use pintle_daemon::serve::query::Query;
 
-use super::api::{Held, Turn};
+use super::api::{HeldTurn, StreamTurn};
 use super::file_part::{self, FilePart};
 use super::journal;
 use super::node_query::NodeQuery;
@@ -52,7 +52,7 @@ pub(super) async fn answer(
     config: &KubeletConfiguration,
     rest: &str,
     (query, headers): (&Query, &HeaderMap),
-    turn: impl FnOnce() -> Result<Turn, Answer>,
+    turn: impl FnOnce() -> Result<StreamTurn, HttpAnswer>,
 ) -> Reply {
     if !config.enable_system_log_query {
         return below(Path::new(ROOT), rest, headers).await;
@@ -69,11 +69,11 @@ async fn queried(
     root: &'static Path,
     rest: &str,
     (query, headers): (&Query, &HeaderMap),
-    turn: impl FnOnce() -> Result<Turn, Answer>,
-) -> Result<Option<Reply>, Answer> {
+    turn: impl FnOnce() -> Result<StreamTurn, HttpAnswer>,
+) -> Result<Option<Reply>, HttpAnswer> {
     let Some(asked) = NodeQuery::parse(query)? else { return Ok(None) };
     if !rest.trim_matches('/').is_empty() {
-        return Err(Answer::text(406, "path not allowed in query mode\n"));
+        return Err(HttpAnswer::text(406, "path not allowed in query mode\n"));
     }
     let looked = off(move || {
         asked.check(|name| journal::stat(root, name))?;
@@ -81,7 +81,7 @@ async fn queried(
             [name] => Some(named(root, name)),
             _ => None,
         };
-        Ok::<_, Answer>((asked, found))
+        Ok::<_, HttpAnswer>((asked, found))
     });
     let (asked, found) = looked.await??;
     if let Some(found) = found {
@@ -90,7 +90,7 @@ async fn queried(
     let turn = turn()?;
     let (sink, text) = body::streamed();
     pintle_daemon::tasks::serve("node log", async move {
-        if turn.hold(journal::copy(root, &asked, &sink)).await == Held::Displaced {
+        if turn.hold(journal::copy(root, &asked, &sink)).await == HeldTurn::Displaced {
             sink.break_off(Broken::Displaced);
         }
     });
@@ -115,13 +115,13 @@ impl PageOrFile {
     }
 
     fn refused(status: u16, text: &str) -> Self {
-        Self::Page(Answer::text(status, text).into())
+        Self::Page(HttpAnswer::text(status, text).into())
     }
 }
 
 async fn below(root: &Path, rest: &str, headers: &HeaderMap) -> Reply {
     if rest.split('/').any(|part| part == "..") || rest.contains('\0') {
-        return Answer::text(400, "invalid URL path\n").into();
+        return HttpAnswer::text(400, "invalid URL path\n").into();
     }
     let (root, rest) = (root.to_owned(), rest.to_owned());
     match off(move || found(&root, &rest)).await {
@@ -131,9 +131,11 @@ async fn below(root: &Path, rest: &str, headers: &HeaderMap) -> Reply {
 }
 
 /// Runs `look` where it may wait for its disk.
-async fn off<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -> Result<T, Answer> {
-    let late = |error: Blocked| Answer::text(503, format!("{error}\n"));
-    blocking::run(Place::serve_node("node logs"), look).await.map_err(late)
+async fn off<T: Send + 'static>(
+    look: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, HttpAnswer> {
+    let late = |error: Blocked| HttpAnswer::text(503, format!("{error}\n"));
+    blocking::run(JobPlace::serve_node("node logs"), look).await.map_err(late)
 }
 
 /// A folder's links lead to the right places only behind a slash, and a file has none.
@@ -175,14 +177,14 @@ fn named(root: &Path, name: &str) -> PageOrFile {
 }
 
 fn moved(to: &str) -> Reply {
-    let mut reply = Reply::from(Answer::text(301, ""));
+    let mut reply = Reply::from(HttpAnswer::text(301, ""));
     put(&mut reply, LOCATION, to);
     reply
 }
 
 fn listing(dir: &Path) -> Reply {
     let Ok(entries) = fs::read_dir(dir) else {
-        return Answer::text(500, "Error reading directory\n").into();
+        return HttpAnswer::text(500, "Error reading directory\n").into();
     };
     let mut names: Vec<String> = entries
         .flatten()
@@ -234,7 +236,7 @@ fn sent(file: File, meta: &Metadata, headers: &HeaderMap) -> Reply {
             return reply;
         }
         FilePart::Refused(why) => {
-            let mut reply = Reply::from(Answer::text(416, format!("{why}\n")));
+            let mut reply = Reply::from(HttpAnswer::text(416, format!("{why}\n")));
             put(&mut reply, CONTENT_RANGE, &format!("bytes */{size}"));
             return reply;
         }
@@ -276,7 +278,7 @@ async fn copy_part(file: File, mut part: Range<u64>, sink: &Sink) {
             buffer.truncate(read);
             Ok::<_, std::io::Error>(buffer)
         };
-        match blocking::run(Place::serve_node("node logs"), read).await {
+        match blocking::run(JobPlace::serve_node("node logs"), read).await {
             Ok(Ok(piece)) if !piece.is_empty() => {
                 part.start += piece.len() as u64;
                 if sink.send(Bytes::from(piece)).await.is_err() {
@@ -307,7 +309,7 @@ mod tests {
     #[tokio::test]
     async fn queries_are_refused_where_they_do_not_belong() {
         let config = KubeletConfiguration { enable_system_log_query: true, ..Default::default() };
-        let no_turn = || Err(Answer::text(429, "busy"));
+        let no_turn = || Err(HttpAnswer::text(429, "busy"));
         for (rest, query, status) in [
             ("a.log", "query=kubelet", 406),
             ("", "query=a%20b", 406),

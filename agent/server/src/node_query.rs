@@ -6,7 +6,7 @@
 // k8s: pkg/kubelet/kubelet_server_journal.go newNodeLogQuery, validate;
 //      kubelet_server_journal_linux.go getLoggingCmd
 
-use pintle_daemon::serve::answer::Answer;
+use pintle_daemon::serve::answer::HttpAnswer;
 use pintle_daemon::serve::query::Query;
 
 /// Lines from the end that may be asked for.
@@ -40,7 +40,7 @@ struct Time {
 
 impl NodeQuery {
     /// Parses the parameters; `None` when there is none of a query.
-    pub(super) fn parse(query: &Query) -> Result<Option<Self>, Answer> {
+    pub(super) fn parse(query: &Query) -> Result<Option<Self>, HttpAnswer> {
         let mut errors = Vec::new();
         let mut asked = Self::default();
         let named: Vec<&str> = query.all("query").collect();
@@ -87,7 +87,7 @@ impl NodeQuery {
     pub(super) fn check(
         &self,
         has_file: impl Fn(&str) -> Result<(), String>,
-    ) -> Result<(), Answer> {
+    ) -> Result<(), HttpAnswer> {
         let mut errors = Vec::new();
         errors.extend(self.services.iter().filter_map(|service| bad_service(service)));
         if self.services.len() > SERVICES_MAX {
@@ -203,24 +203,24 @@ fn json(list: &[&str]) -> String {
     serde_json::json!(list).to_string()
 }
 
-fn refusal(status: u16, errors: &[String]) -> Answer {
+fn refusal(status: u16, errors: &[String]) -> HttpAnswer {
     let text = match errors {
         [one] => one.clone(),
         all => format!("[{}]", all.join(", ")),
     };
-    Answer::text(status, format!("{text}\n"))
+    HttpAnswer::text(status, format!("{text}\n"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parse(query: &str) -> Result<Option<NodeQuery>, Answer> {
+    fn parse(query: &str) -> Result<Option<NodeQuery>, HttpAnswer> {
         NodeQuery::parse(&Query::parse(query))
     }
 
     fn checked(query: &str) -> Result<NodeQuery, (u16, String)> {
-        let text = |answer: Answer| {
+        let text = |answer: HttpAnswer| {
             (answer.status, String::from_utf8_lossy(&answer.body).trim_end().to_owned())
         };
         let asked = parse(query).map_err(text)?.expect("a query");

@@ -33,7 +33,7 @@ pub(super) const RUN: &str = "RunStream";
 
 /// An open stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Stream {
+pub(super) struct OpenStream {
     /// `ExecStream`, `LogStream` and their like.
     pub(super) what: &'static str,
     /// Namespace and name of the pod.
@@ -47,26 +47,26 @@ pub(super) struct Stream {
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct StreamTable {
     next: u64,
-    open: BTreeMap<u64, OpenStream>,
+    open: BTreeMap<u64, StreamEntry>,
 }
 
 #[derive(Debug)]
-struct OpenStream {
-    stream: Stream,
+struct StreamEntry {
+    stream: OpenStream,
     displaced: Arc<Notify>,
 }
 
 /// The open streams and the room for more.
 #[derive(Clone, Debug, Default)]
 pub struct Streams {
-    table: Arc<Mutex<Table>>,
+    table: Arc<Mutex<StreamTable>>,
 }
 
 /// A place among the streams; given back when it is dropped.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct OpenTurn {
     streams: Streams,
     key: u64,
     displaced: Arc<Notify>,
@@ -93,33 +93,33 @@ pub(super) enum Full {
 
 impl Streams {
     /// A place for a stream, if there is one, and whether another stream ends for it.
-    pub(super) fn enter(&self, stream: Stream) -> Result<(Turn, bool), Full> {
+    pub(super) fn enter(&self, stream: OpenStream) -> Result<(OpenTurn, bool), Full> {
         let mut table = self.table();
         let gone = table.room(&stream)?.and_then(|key| table.open.remove(&key));
         table.next += 1;
         let key = table.next;
         let displaced = Arc::new(Notify::new());
-        table.open.insert(key, OpenStream { stream, displaced: Arc::clone(&displaced) });
+        table.open.insert(key, StreamEntry { stream, displaced: Arc::clone(&displaced) });
         drop(table);
         if let Some(gone) = &gone {
             gone.displaced.notify_one();
         }
-        Ok((Turn { streams: self.clone(), key, displaced }, gone.is_some()))
+        Ok((OpenTurn { streams: self.clone(), key, displaced }, gone.is_some()))
     }
 
     /// The open streams, oldest first.
-    pub(super) fn open(&self) -> Vec<Stream> {
+    pub(super) fn open(&self) -> Vec<OpenStream> {
         self.table().open.values().map(|open| open.stream.clone()).collect()
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, StreamTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Table {
+impl StreamTable {
     /// The stream that ends for this one, if one has to.
-    fn room(&self, stream: &Stream) -> Result<Option<u64>, Full> {
+    fn room(&self, stream: &OpenStream) -> Result<Option<u64>, Full> {
         let all = || self.open.values().map(|open| &open.stream);
         let of_pod = || all().filter(|open| open.pod == stream.pod);
         if of_pod().count() >= STREAMS_PER_POD {
@@ -131,7 +131,7 @@ impl Table {
             return Err(Full::Runs);
         }
         if all().filter(|open| open.peer == stream.peer).count() >= STREAMS_PER_PEER {
-            let of_peer = |open: &Stream| open.peer == stream.peer;
+            let of_peer = |open: &OpenStream| open.peer == stream.peer;
             return self.crowded(&stream.pod.0, of_peer).ok_or(Full::Peer).map(Some);
         }
         if self.open.len() >= STREAMS_MAX {
@@ -142,9 +142,9 @@ impl Table {
 
     /// The newest stream of the namespace that has most, of those in question, unless `namespace`
     /// would have as many with its stream as that one without.
-    fn crowded(&self, namespace: &str, is_meant: impl Fn(&Stream) -> bool) -> Option<u64> {
+    fn crowded(&self, namespace: &str, is_meant: impl Fn(&OpenStream) -> bool) -> Option<u64> {
         let mut counts: HashMap<&str, (usize, u64)> = HashMap::new();
-        for (key, OpenStream { stream, .. }) in &self.open {
+        for (key, StreamEntry { stream, .. }) in &self.open {
             if stream.what != RUN && is_meant(stream) {
                 let (count, newest) = counts.entry(&stream.pod.0).or_default();
                 (*count, *newest) = (*count + 1, *key);
@@ -156,14 +156,14 @@ impl Table {
     }
 }
 
-impl Turn {
+impl OpenTurn {
     /// Ends when the stream has to make room.
     pub(super) async fn displaced(&self) {
         self.displaced.notified().await;
     }
 }
 
-impl Drop for Turn {
+impl Drop for OpenTurn {
     fn drop(&mut self) {
         self.streams.table().open.remove(&self.key);
     }
@@ -173,8 +173,8 @@ impl Drop for Turn {
 mod tests {
     use super::*;
 
-    fn stream(pod: usize, container: &str, peer: u8) -> Stream {
-        Stream {
+    fn stream(pod: usize, container: &str, peer: u8) -> OpenStream {
+        OpenStream {
             what: "ExecStream",
             pod: ("ns".to_owned(), format!("p{pod}")),
             container: container.to_owned(),
@@ -200,7 +200,7 @@ mod tests {
     fn neither_a_pod_nor_a_peer_takes_all_of_them() {
         let streams = Streams::default();
         let mut turns = Vec::new();
-        let fill = |turns: &mut Vec<Turn>, pod: usize, peer: u8| loop {
+        let fill = |turns: &mut Vec<OpenTurn>, pod: usize, peer: u8| loop {
             match streams.enter(stream(pod, "c", peer)) {
                 Ok((turn, _)) => turns.push(turn),
                 Err(full) => return full,
@@ -221,7 +221,7 @@ mod tests {
     fn answers_that_are_held_whole_are_few_and_no_pod_has_them_all() {
         let streams = Streams::default();
         let run = |pod| {
-            let entered = streams.enter(Stream { what: RUN, ..stream(pod, "c", 1) });
+            let entered = streams.enter(OpenStream { what: RUN, ..stream(pod, "c", 1) });
             entered.map(|(turn, _)| turn)
         };
         let mut turns: Vec<_> = (0..RUNS_PER_POD).map(|_| run(1).expect("room")).collect();
@@ -233,8 +233,8 @@ mod tests {
         assert!(run(2).is_ok());
     }
 
-    fn of(namespace: &str, pod: usize) -> Stream {
-        Stream { pod: (namespace.to_owned(), format!("p{pod}")), ..stream(pod, "c", 1) }
+    fn of(namespace: &str, pod: usize) -> OpenStream {
+        OpenStream { pod: (namespace.to_owned(), format!("p{pod}")), ..stream(pod, "c", 1) }
     }
 
     #[test]
@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(streams.open().len(), others.len() + 1 - usize::from(others_gave(&others)));
     }
 
-    fn others_gave(others: &[(Turn, bool)]) -> bool {
+    fn others_gave(others: &[(OpenTurn, bool)]) -> bool {
         use futures_util::FutureExt as _;
         others.iter().any(|(turn, _)| turn.displaced().now_or_never().is_some())
     }
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn commands_that_are_answered_in_one_piece_make_no_room() {
         let streams = Streams::default();
-        let run = |pod| Stream { what: RUN, ..of("crowd", pod) };
+        let run = |pod| OpenStream { what: RUN, ..of("crowd", pod) };
         let _runs: Vec<_> = (0..4).map(|pod| streams.enter(run(pod)).expect("room")).collect();
         let _other: Vec<_> = (0..STREAMS_PER_PEER - 4)
             .map(|number| streams.enter(of(&format!("ns-{number}"), 0)).expect("room"))

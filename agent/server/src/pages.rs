@@ -1,15 +1,15 @@
 //! Small pages about the agent itself: configz, statusz and flagz.
 //!
-//! Input: the configuration. Output: an `Answer`. Pure but for the clock.
+//! Input: the configuration. Output: an `HttpAnswer`. Pure but for the clock.
 
 use std::collections::BTreeMap;
 
 use hyper::header::{ACCEPT, HeaderMap};
 use pintle_agent_config::{Config, KUBERNETES_VERSION, Kubelet, listing};
-use pintle_daemon::serve::answer::Answer;
+use pintle_daemon::serve::answer::HttpAnswer;
 use pintle_daemon::serve::zpages::{self, Encodings, Flagz, Statusz};
 
-use super::Parts;
+use super::ServerParts;
 use super::route::TABLE;
 
 /// The component that the agent replaces.
@@ -24,17 +24,17 @@ const LISTED: [&str; 5] = ["/configz", "/debug", "/flagz", "/healthz", "/metrics
 
 /// `/configz`.
 // k8s: staging/src/k8s.io/component-base/configz/configz.go write
-pub(super) fn configz(parts: &Parts) -> Answer {
+pub(super) fn configz(parts: &ServerParts) -> HttpAnswer {
     /// A struct and not a map: the fields stay in the kubelet's order.
     #[derive(serde::Serialize)]
     struct Configz<'a> {
         kubeletconfig: &'a pintle_agent_config::KubeletConfiguration,
     }
-    Answer::json(&Configz { kubeletconfig: &parts.config.kubelet })
+    HttpAnswer::json(&Configz { kubeletconfig: &parts.config.kubelet })
 }
 
 /// `/statusz`.
-pub(super) fn statusz(parts: &Parts, headers: &HeaderMap) -> Answer {
+pub(super) fn statusz(parts: &ServerParts, headers: &HeaderMap) -> HttpAnswer {
     let started = parts.health.born();
     let uptime = jiff::Timestamp::now().as_second().saturating_sub(started.as_second());
     let debugging = parts.config.kubelet.enable_debugging_handlers;
@@ -56,7 +56,7 @@ pub(super) fn statusz(parts: &Parts, headers: &HeaderMap) -> Answer {
 }
 
 /// `/flagz`: every flag with the value that is in force.
-pub(super) fn flagz(parts: &Parts, headers: &HeaderMap) -> Answer {
+pub(super) fn flagz(parts: &ServerParts, headers: &HeaderMap) -> HttpAnswer {
     Flagz { component: COMPONENT, flags: flags(&parts.config) }
         .answer(accept(headers), Encodings::Usual)
 }

@@ -20,10 +20,10 @@ const BYTES_MAX: usize = 4 << 20;
 
 /// Texts by pod.
 #[derive(Default)]
-pub(super) struct PodTexts(Mutex<Kept>);
+pub(super) struct PodTexts(Mutex<KeptText>);
 
 #[derive(Default)]
-struct Kept {
+struct KeptText {
     texts: HashMap<PodUid, PodText>,
     bytes: usize,
 }
@@ -83,7 +83,7 @@ impl PodTexts {
     }
 }
 
-impl Kept {
+impl KeptText {
     fn write(&mut self, uid: &PodUid, view: &PodView, into: &mut Vec<u8>) {
         let Some(text) = self.texts.get_mut(uid) else {
             let text = PodText::of(view);

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use pintle_daemon::serve::listen::{Listener, Port, ServeError, bind_socket, bind_tcp};
+use pintle_daemon::serve::listen::{Listener, PortName, ServeError, bind_socket, bind_tcp};
 
 /// The program that often occupies one of the agent's ports.
 const RIVAL: &str = "a kubelet";
@@ -29,7 +29,7 @@ impl Ports {
     /// Binds all or nothing.
     pub(crate) fn bind(at: Addresses, socket: &Path) -> Result<Self, ServeError> {
         let tcp = |what, field, address: Option<SocketAddr>| {
-            address.map(|at| bind_tcp(Port { what, field, rival: RIVAL }, at)).transpose()
+            address.map(|at| bind_tcp(PortName { what, field, rival: RIVAL }, at)).transpose()
         };
         let plain = |bound: Option<_>| bound.map(|(listener, at)| Listener::Tcp(listener, at));
         Ok(Self {

@@ -17,19 +17,19 @@ use flate2::write::GzEncoder;
 use hyper::body::Bytes;
 use pintle_agent_core::view::Snapshot;
 use pintle_daemon::blocking;
-use pintle_daemon::blocking::Place;
-use pintle_daemon::serve::answer::Answer;
+use pintle_daemon::blocking::JobPlace;
+use pintle_daemon::serve::answer::HttpAnswer;
 
 use super::pod_texts::PodTexts;
-use super::route::Kind;
+use super::route::RouteKind;
 
 /// Bytes of pages that wait for their readers.
 const UNREAD_BYTES_MAX: usize = 64 << 20;
 
 /// The page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Key {
-    pub(super) kind: Kind,
+pub(super) struct PageKey {
+    pub(super) kind: RouteKind,
     /// Without the parts that take long.
     pub(super) short: bool,
     pub(super) gzip: bool,
@@ -38,7 +38,7 @@ pub(super) struct Key {
 /// The pages of one listener.
 #[derive(Default)]
 pub(super) struct Renderings {
-    lines: Mutex<HashMap<Key, Arc<Line>>>,
+    lines: Mutex<HashMap<PageKey, Arc<RenderQueue>>>,
     unread_bytes: Arc<AtomicUsize>,
     /// The texts of the pods, for `/pods`.
     pub(super) pods: PodTexts,
@@ -46,45 +46,45 @@ pub(super) struct Renderings {
 
 /// The requests that wait for one page.
 #[derive(Default)]
-struct Line {
+struct RenderQueue {
     begun: AtomicU64,
     waiting: AtomicUsize,
-    last: tokio::sync::Mutex<Option<(u64, Answer)>>,
+    last: tokio::sync::Mutex<Option<(u64, HttpAnswer)>>,
     read: Mutex<Option<Read>>,
 }
 
 /// A page that a client may still read.
 struct Read {
     made_of: Weak<Snapshot>,
-    text: Weak<Text>,
+    text: Weak<PageText>,
     /// The page without its text.
-    shell: Answer,
+    shell: HttpAnswer,
 }
 
 /// A page's text while a reader holds it.
-struct Text {
+struct PageText {
     bytes: Bytes,
     unread_bytes: Arc<AtomicUsize>,
 }
 
-impl Drop for Text {
+impl Drop for PageText {
     fn drop(&mut self) {
         self.unread_bytes.fetch_sub(self.bytes.len(), Ordering::Relaxed);
     }
 }
 
-struct Held(Arc<Text>);
+struct HeldPage(Arc<PageText>);
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for HeldPage {
     fn as_ref(&self) -> &[u8] {
         &self.0.bytes
     }
 }
 
 /// Counts waiting requests; a dropped one stops waiting.
-struct Waiting<'a>(&'a Line);
+struct WaitingCount<'a>(&'a RenderQueue);
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingCount<'_> {
     fn drop(&mut self) {
         if self.0.waiting.fetch_sub(1, Ordering::Relaxed) == 1
             && let Ok(mut last) = self.0.last.try_lock()
@@ -98,10 +98,10 @@ impl Renderings {
     /// The page of that key. `of` is all that it is made of, where that is known.
     pub(super) async fn page(
         &self,
-        key: Key,
+        key: PageKey,
         of: Option<&Arc<Snapshot>>,
-        make: impl Future<Output = Option<Answer>>,
-    ) -> Option<Answer> {
+        make: impl Future<Output = Option<HttpAnswer>>,
+    ) -> Option<HttpAnswer> {
         let line = Arc::clone(
             self.lines.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default(),
         );
@@ -110,7 +110,7 @@ impl Renderings {
         }
         let asked = line.begun.load(Ordering::Relaxed);
         line.waiting.fetch_add(1, Ordering::Relaxed);
-        let _waiting = Waiting(&line);
+        let _waiting = WaitingCount(&line);
         let mut last = line.last.lock().await;
         if let Some((begun, page)) = &*last
             && *begun > asked
@@ -118,14 +118,14 @@ impl Renderings {
             return Some(page.clone());
         }
         if self.unread_bytes.load(Ordering::Relaxed) >= UNREAD_BYTES_MAX {
-            return Some(Answer::text(503, "too many answers wait for their readers\n"));
+            return Some(HttpAnswer::text(503, "too many answers wait for their readers\n"));
         }
         let begun = line.begun.fetch_add(1, Ordering::Relaxed) + 1;
         let made = make.await?;
         let (mut page, text) = self.counted(if key.gzip { zipped(made).await } else { made });
-        page.body = Bytes::from_owner(Held(Arc::clone(&text)));
+        page.body = Bytes::from_owner(HeldPage(Arc::clone(&text)));
         if let Some(of) = of {
-            let shell = Answer { body: Bytes::new(), ..page.clone() };
+            let shell = HttpAnswer { body: Bytes::new(), ..page.clone() };
             let read = Read { made_of: Arc::downgrade(of), text: Arc::downgrade(&text), shell };
             *line.read.lock().unwrap_or_else(PoisonError::into_inner) = Some(read);
         }
@@ -133,33 +133,33 @@ impl Renderings {
         Some(page)
     }
 
-    fn counted(&self, page: Answer) -> (Answer, Arc<Text>) {
+    fn counted(&self, page: HttpAnswer) -> (HttpAnswer, Arc<PageText>) {
         let (bytes, unread_bytes) = (page.body.clone(), Arc::clone(&self.unread_bytes));
         unread_bytes.fetch_add(bytes.len(), Ordering::Relaxed);
-        (page, Arc::new(Text { bytes, unread_bytes }))
+        (page, Arc::new(PageText { bytes, unread_bytes }))
     }
 }
 
-impl Line {
-    fn being_read(&self, of: &Arc<Snapshot>) -> Option<Answer> {
+impl RenderQueue {
+    fn being_read(&self, of: &Arc<Snapshot>) -> Option<HttpAnswer> {
         let read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         let Read { made_of, text, shell } = read.as_ref()?;
         let is_same = made_of.upgrade().is_some_and(|made_of| Arc::ptr_eq(&made_of, of));
         let text = text.upgrade().filter(|_| is_same)?;
-        Some(Answer { body: Bytes::from_owner(Held(text)), ..shell.clone() })
+        Some(HttpAnswer { body: Bytes::from_owner(HeldPage(text)), ..shell.clone() })
     }
 }
 
 /// The page compressed, where that can be done.
-async fn zipped(page: Answer) -> Answer {
+async fn zipped(page: HttpAnswer) -> HttpAnswer {
     let bytes = page.body.clone();
     let zip = move || -> std::io::Result<Vec<u8>> {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
         encoder.write_all(&bytes)?;
         encoder.finish()
     };
-    match blocking::run(Place::serve_node("gzip"), zip).await {
-        Ok(Ok(body)) => Answer { body: body.into(), is_gzip: true, ..page },
+    match blocking::run(JobPlace::serve_node("gzip"), zip).await {
+        Ok(Ok(body)) => HttpAnswer { body: body.into(), is_gzip: true, ..page },
         _ => page,
     }
 }
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
     use std::io::Read as _;
 
-    const KEY: Key = Key { kind: Kind::Metrics, short: false, gzip: false };
+    const KEY: PageKey = PageKey { kind: RouteKind::Metrics, short: false, gzip: false };
 
     #[tokio::test]
     async fn who_asks_while_a_page_is_made_shares_the_next_one() {
@@ -178,7 +178,7 @@ mod tests {
             tokio::task::yield_now().await;
             tokio::task::yield_now().await;
             let number = made.fetch_add(1, Ordering::Relaxed) + 1;
-            Some(Answer::text(200, number.to_string()))
+            Some(HttpAnswer::text(200, number.to_string()))
         };
         let asks = (0..100).map(|_| pages.page(KEY, None, make()));
         let all = futures_util::future::join_all(asks).await;
@@ -191,7 +191,7 @@ mod tests {
     #[tokio::test]
     async fn readers_of_the_same_share_it_and_too_much_unread_is_not_added_to() {
         let pages = Renderings::default();
-        let big = || Some(Answer::text(200, "x".repeat(UNREAD_BYTES_MAX / 2)));
+        let big = || Some(HttpAnswer::text(200, "x".repeat(UNREAD_BYTES_MAX / 2)));
         let snapshot = Arc::new(Snapshot::default());
         let mut held = Vec::new();
         for _ in 0..10 {
@@ -211,8 +211,8 @@ mod tests {
     async fn a_page_is_compressed_for_those_who_take_it() {
         let pages = Renderings::default();
         let text = "line\n".repeat(1000);
-        let make = async { Some(Answer::text(200, text.clone())) };
-        let page = pages.page(Key { gzip: true, ..KEY }, None, make).await.expect("a page");
+        let make = async { Some(HttpAnswer::text(200, text.clone())) };
+        let page = pages.page(PageKey { gzip: true, ..KEY }, None, make).await.expect("a page");
         assert!(page.is_gzip && page.body.len() < text.len() / 10);
         let mut read = String::new();
         flate2::read::GzDecoder::new(&page.body[..]).read_to_string(&mut read).expect("gzip");

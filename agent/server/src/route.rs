@@ -9,7 +9,7 @@ use pintle_agent_config::KubeletConfiguration;
 
 /// The route's kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Kind {
+pub(super) enum RouteKind {
     Healthz,
     Pods,
     RunningPods,
@@ -36,7 +36,7 @@ pub(super) enum Kind {
 /// A route that was found, with the words of its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MatchedRoute {
-    pub(super) kind: Kind,
+    pub(super) kind: RouteKind,
     pub(super) words: Words,
 }
 
@@ -79,9 +79,9 @@ enum Shape {
 }
 
 /// One row: path, kind, shape, methods, whether it is a debugging route.
-pub(super) struct Row {
+pub(super) struct RouteRow {
     pub(super) root: &'static str,
-    kind: Kind,
+    kind: RouteKind,
     shape: Shape,
     pub(super) methods: &'static [Method],
     pub(super) debug: bool,
@@ -94,37 +94,37 @@ const PUT: &[Method] = &[Method::PUT];
 
 const fn row(
     root: &'static str,
-    kind: Kind,
+    kind: RouteKind,
     shape: Shape,
     methods: &'static [Method],
     debug: bool,
-) -> Row {
-    Row { root, kind, shape, methods, debug }
+) -> RouteRow {
+    RouteRow { root, kind, shape, methods, debug }
 }
 
 /// All routes; the longer of two paths stands first.
-pub(super) const TABLE: &[Row] = &[
-    row("/healthz", Kind::Healthz, Shape::Below, GET, false),
-    row("/pods", Kind::Pods, Shape::Exact, GET, false),
-    row("/stats/summary", Kind::Summary, Shape::Exact, BOTH, false),
-    row("/metrics/cadvisor", Kind::MetricsCadvisor, Shape::Exact, GET, false),
-    row("/metrics/resource", Kind::MetricsResource, Shape::Exact, GET, false),
-    row("/metrics/probes", Kind::MetricsProbes, Shape::Exact, GET, false),
-    row("/metrics/slis", Kind::MetricsSlis, Shape::Exact, GET, false),
-    row("/metrics", Kind::Metrics, Shape::Exact, GET, false),
-    row("/run", Kind::Run, Shape::ContainerUid, POST, true),
-    row("/exec", Kind::Exec, Shape::ContainerUid, BOTH, true),
-    row("/attach", Kind::Attach, Shape::ContainerUid, BOTH, true),
-    row("/portForward", Kind::PortForward, Shape::PodUid, BOTH, true),
-    row("/containerLogs", Kind::ContainerLogs, Shape::Container, GET, true),
-    row("/runningpods", Kind::RunningPods, Shape::Exact, GET, true),
-    row("/configz", Kind::Configz, Shape::Exact, GET, true),
-    row("/checkpoint", Kind::Checkpoint, Shape::Container, POST, true),
-    row("/logs", Kind::NodeLogs, Shape::Below, GET, true),
-    row("/debug/pprof", Kind::Pprof, Shape::Below, GET, true),
-    row("/debug/flags/v", Kind::DebugFlags, Shape::Exact, PUT, true),
-    row("/statusz", Kind::Statusz, Shape::Exact, GET, true),
-    row("/flagz", Kind::Flagz, Shape::Exact, GET, true),
+pub(super) const TABLE: &[RouteRow] = &[
+    row("/healthz", RouteKind::Healthz, Shape::Below, GET, false),
+    row("/pods", RouteKind::Pods, Shape::Exact, GET, false),
+    row("/stats/summary", RouteKind::Summary, Shape::Exact, BOTH, false),
+    row("/metrics/cadvisor", RouteKind::MetricsCadvisor, Shape::Exact, GET, false),
+    row("/metrics/resource", RouteKind::MetricsResource, Shape::Exact, GET, false),
+    row("/metrics/probes", RouteKind::MetricsProbes, Shape::Exact, GET, false),
+    row("/metrics/slis", RouteKind::MetricsSlis, Shape::Exact, GET, false),
+    row("/metrics", RouteKind::Metrics, Shape::Exact, GET, false),
+    row("/run", RouteKind::Run, Shape::ContainerUid, POST, true),
+    row("/exec", RouteKind::Exec, Shape::ContainerUid, BOTH, true),
+    row("/attach", RouteKind::Attach, Shape::ContainerUid, BOTH, true),
+    row("/portForward", RouteKind::PortForward, Shape::PodUid, BOTH, true),
+    row("/containerLogs", RouteKind::ContainerLogs, Shape::Container, GET, true),
+    row("/runningpods", RouteKind::RunningPods, Shape::Exact, GET, true),
+    row("/configz", RouteKind::Configz, Shape::Exact, GET, true),
+    row("/checkpoint", RouteKind::Checkpoint, Shape::Container, POST, true),
+    row("/logs", RouteKind::NodeLogs, Shape::Below, GET, true),
+    row("/debug/pprof", RouteKind::Pprof, Shape::Below, GET, true),
+    row("/debug/flags/v", RouteKind::DebugFlags, Shape::Exact, PUT, true),
+    row("/statusz", RouteKind::Statusz, Shape::Exact, GET, true),
+    row("/flagz", RouteKind::Flagz, Shape::Exact, GET, true),
 ];
 /// Paths with a message of their own when debugging is off; the other debugging routes are unknown
 /// then.
@@ -154,9 +154,13 @@ pub(super) fn find(
         return Err(if said { NoRoute::Off(DISABLED) } else { NoRoute::NotFound });
     }
     let off = match row.kind {
-        Kind::NodeLogs if !config.enable_system_log_handler => Some("logs endpoint is disabled."),
-        Kind::Pprof if !config.enable_profiling_handler => Some("profiling endpoint is disabled."),
-        Kind::DebugFlags if !config.enable_debug_flags_handler => {
+        RouteKind::NodeLogs if !config.enable_system_log_handler => {
+            Some("logs endpoint is disabled.")
+        }
+        RouteKind::Pprof if !config.enable_profiling_handler => {
+            Some("profiling endpoint is disabled.")
+        }
+        RouteKind::DebugFlags if !config.enable_debug_flags_handler => {
             Some("flags endpoint is disabled.")
         }
         _ => None,
@@ -210,7 +214,7 @@ fn words(shape: Shape, rest: &str) -> Option<Words> {
 mod tests {
     use super::*;
 
-    fn kind(method: &Method, path: &str) -> Result<Kind, NoRoute> {
+    fn kind(method: &Method, path: &str) -> Result<RouteKind, NoRoute> {
         find(method, path, &KubeletConfiguration::default()).map(|found| found.kind)
     }
 
@@ -218,27 +222,27 @@ mod tests {
     fn every_route_is_found_by_its_path() {
         let (get, post) = (Method::GET, Method::POST);
         for (method, path, expected) in [
-            (&get, "/healthz", Ok(Kind::Healthz)),
-            (&get, "/healthz/syncloop", Ok(Kind::Healthz)),
-            (&get, "/pods", Ok(Kind::Pods)),
-            (&get, "/pods/", Ok(Kind::Pods)),
+            (&get, "/healthz", Ok(RouteKind::Healthz)),
+            (&get, "/healthz/syncloop", Ok(RouteKind::Healthz)),
+            (&get, "/pods", Ok(RouteKind::Pods)),
+            (&get, "/pods/", Ok(RouteKind::Pods)),
             (&get, "/podsx", Err(NoRoute::NotFound)),
             (&post, "/pods", Err(NoRoute::Method)),
-            (&get, "/runningpods/", Ok(Kind::RunningPods)),
-            (&post, "/stats/summary", Ok(Kind::Summary)),
+            (&get, "/runningpods/", Ok(RouteKind::RunningPods)),
+            (&post, "/stats/summary", Ok(RouteKind::Summary)),
             (&get, "/stats/container", Err(NoRoute::NotFound)),
-            (&get, "/metrics", Ok(Kind::Metrics)),
-            (&get, "/metrics/cadvisor", Ok(Kind::MetricsCadvisor)),
+            (&get, "/metrics", Ok(RouteKind::Metrics)),
+            (&get, "/metrics/cadvisor", Ok(RouteKind::MetricsCadvisor)),
             (&get, "/metrics/nope", Err(NoRoute::NotFound)),
-            (&get, "/containerLogs/ns/p/c", Ok(Kind::ContainerLogs)),
+            (&get, "/containerLogs/ns/p/c", Ok(RouteKind::ContainerLogs)),
             (&get, "/containerLogs/ns/p", Err(NoRoute::NotFound)),
             (&get, "/containerLogs/ns//c", Err(NoRoute::NotFound)),
-            (&post, "/exec/ns/p/c", Ok(Kind::Exec)),
-            (&post, "/run/ns/p/c", Ok(Kind::Run)),
+            (&post, "/exec/ns/p/c", Ok(RouteKind::Exec)),
+            (&post, "/run/ns/p/c", Ok(RouteKind::Run)),
             (&get, "/run/ns/p/c", Err(NoRoute::Method)),
-            (&post, "/portForward/ns/p", Ok(Kind::PortForward)),
-            (&get, "/logs/", Ok(Kind::NodeLogs)),
-            (&get, "/logs/a/b", Ok(Kind::NodeLogs)),
+            (&post, "/portForward/ns/p", Ok(RouteKind::PortForward)),
+            (&get, "/logs/", Ok(RouteKind::NodeLogs)),
+            (&get, "/logs/a/b", Ok(RouteKind::NodeLogs)),
             (&get, "/", Err(NoRoute::NotFound)),
             (&get, "/stats/../exec/ns/p/c", Err(NoRoute::NotFound)),
         ] {

@@ -1,7 +1,7 @@
 //! Routes of the health check and of the read-only port.
 //!
-//! Input: a path. Output: an `Answer` made from the latest snapshot. No authentication, as for the
-//! kubelet's ports of the same names; nothing here shows more than `/pods` does.
+//! Input: a path. Output: an `HttpAnswer` made from the latest snapshot. No authentication, as for
+//! the kubelet's ports of the same names; nothing here shows more than `/pods` does.
 // k8s: pkg/kubelet/server/server.go InstallAuthNotRequiredHandlers, InstallDefaultHandlers
 
 use std::sync::Arc;
@@ -9,24 +9,26 @@ use std::sync::Arc;
 use hyper::Method;
 use pintle_agent_config::KubeletConfiguration;
 use pintle_agent_metrics::Scrape;
-use pintle_daemon::serve::answer::Answer;
+use pintle_daemon::serve::answer::HttpAnswer;
 use pintle_daemon::serve::checks::Checks;
-use pintle_daemon::serve::listen::{Asked, Service};
+use pintle_daemon::serve::listen::{RouteRequest, Service};
 use pintle_daemon::serve::query::{Query, decode_path};
 
-use crate::renderings::{Key, Renderings};
-use crate::route::{Kind, NoRoute};
+use crate::renderings::{PageKey, Renderings};
+use crate::route::{NoRoute, RouteKind};
 use crate::stats::Stats;
-use crate::{Health, Parts, route};
+use crate::{HealthState, ServerParts, route};
 
 /// The health check's routes.
-pub(super) fn healthz(parts: Arc<Parts>) -> Service {
-    service(parts, |parts, asked| health(&parts.health, asked).unwrap_or_else(Answer::not_found))
+pub(super) fn healthz(parts: Arc<ServerParts>) -> Service {
+    service(parts, |parts, asked| {
+        health(&parts.health, asked).unwrap_or_else(HttpAnswer::not_found)
+    })
 }
 
 /// The read-only port's routes: those of the HTTPS port that are there without debugging.
 // k8s: pkg/kubelet/server/server.go ListenAndServeKubeletReadOnlyServer
-pub(super) fn read_only(parts: Arc<Parts>, stats: Option<Arc<Stats>>) -> Service {
+pub(super) fn read_only(parts: Arc<ServerParts>, stats: Option<Arc<Stats>>) -> Service {
     let config = KubeletConfiguration {
         enable_debugging_handlers: false,
         ..KubeletConfiguration::default()
@@ -38,15 +40,15 @@ pub(super) fn read_only(parts: Arc<Parts>, stats: Option<Arc<Stats>>) -> Service
         Box::pin(async move {
             let _under_way = parts.metrics.http_request("readonly", "GET", &asked.path);
             let Some(path) = decode_path(&asked.path) else {
-                return Answer::text(400, "400 Bad Request: the path cannot be decoded\n");
+                return HttpAnswer::text(400, "400 Bad Request: the path cannot be decoded\n");
             };
             match route::find(&Method::GET, &path, &config) {
                 Ok(found) => open_page(&parts, (stats.as_deref(), &pages), found.kind, &asked)
                     .await
-                    .unwrap_or_else(Answer::not_found),
-                Err(NoRoute::NotFound) => Answer::not_found(),
-                Err(NoRoute::Method) => Answer::not_allowed(),
-                Err(NoRoute::Off(said)) => Answer::text(405, format!("{said}\n")),
+                    .unwrap_or_else(HttpAnswer::not_found),
+                Err(NoRoute::NotFound) => HttpAnswer::not_found(),
+                Err(NoRoute::Method) => HttpAnswer::not_allowed(),
+                Err(NoRoute::Off(said)) => HttpAnswer::text(405, format!("{said}\n")),
             }
         })
     })
@@ -55,62 +57,67 @@ pub(super) fn read_only(parts: Arc<Parts>, stats: Option<Arc<Stats>>) -> Service
 /// Pages that need no rights on the read-only port; `None` for other kinds.
 // k8s: pkg/kubelet/server/server.go InstallAuthNotRequiredHandlers
 pub(super) async fn open_page(
-    parts: &Parts,
+    parts: &ServerParts,
     (stats, pages): (Option<&Stats>, &Renderings),
-    kind: Kind,
-    asked: &Asked,
-) -> Option<Answer> {
+    kind: RouteKind,
+    asked: &RouteRequest,
+) -> Option<HttpAnswer> {
     let is_zipped = matches!(
         kind,
-        Kind::Metrics
-            | Kind::MetricsProbes
-            | Kind::MetricsSlis
-            | Kind::MetricsResource
-            | Kind::MetricsCadvisor
+        RouteKind::Metrics
+            | RouteKind::MetricsProbes
+            | RouteKind::MetricsSlis
+            | RouteKind::MetricsResource
+            | RouteKind::MetricsCadvisor
     );
-    let short = kind == Kind::Summary
+    let short = kind == RouteKind::Summary
         && Query::parse(&asked.query).first("only_cpu_and_memory") == Some("true");
-    let key = Key { kind, short, gzip: is_zipped && asked.takes_gzip };
+    let key = PageKey { kind, short, gzip: is_zipped && asked.takes_gzip };
     match kind {
-        Kind::Healthz => health(&parts.health, asked),
-        Kind::Pods => {
+        RouteKind::Healthz => health(&parts.health, asked),
+        RouteKind::Pods => {
             let snapshot = parts.views.load();
-            let list = async { Some(Answer::json_bytes(pages.pods.pods(&snapshot))) };
+            let list = async { Some(HttpAnswer::json_bytes(pages.pods.pods(&snapshot))) };
             pages.page(key, Some(&snapshot), list).await
         }
         _ => pages.page(key, None, rendered(parts, stats, key)).await,
     }
 }
 
-async fn rendered(parts: &Parts, stats: Option<&Stats>, key: Key) -> Option<Answer> {
+async fn rendered(parts: &ServerParts, stats: Option<&Stats>, key: PageKey) -> Option<HttpAnswer> {
     Some(match key.kind {
-        Kind::Metrics => {
+        RouteKind::Metrics => {
             let mut text = metrics(parts);
             if let Some(stats) = stats {
                 text.push_str(&stats.logs(&parts.views.load()).await);
                 text.push_str(&stats.claims(&parts.views.load()).await);
             }
-            Answer::metrics(text)
+            HttpAnswer::metrics(text)
         }
-        Kind::MetricsProbes => Answer::metrics(parts.metrics.render_probes(&parts.views.load())),
-        Kind::MetricsSlis => {
-            Answer::metrics(Checks::slis(&[parts.health.checks()]) + &parts.metrics.render_start())
+        RouteKind::MetricsProbes => {
+            HttpAnswer::metrics(parts.metrics.render_probes(&parts.views.load()))
         }
-        Kind::Summary => stats?.summary(key.short).await,
-        Kind::MetricsResource => stats?.resource().await,
-        Kind::MetricsCadvisor => stats?.cadvisor().await,
+        RouteKind::MetricsSlis => HttpAnswer::metrics(
+            Checks::slis(&[parts.health.checks()]) + &parts.metrics.render_start(),
+        ),
+        RouteKind::Summary => stats?.summary(key.short).await,
+        RouteKind::MetricsResource => stats?.resource().await,
+        RouteKind::MetricsCadvisor => stats?.cadvisor().await,
         _ => return None,
     })
 }
 
-fn service(parts: Arc<Parts>, route: fn(&Parts, &Asked) -> Answer) -> Service {
+fn service(
+    parts: Arc<ServerParts>,
+    route: fn(&ServerParts, &RouteRequest) -> HttpAnswer,
+) -> Service {
     Arc::new(move |asked| {
         let answer = route(&parts, &asked);
         Box::pin(std::future::ready(answer))
     })
 }
 
-fn metrics(parts: &Parts) -> String {
+fn metrics(parts: &ServerParts) -> String {
     let (events, snapshot) = ((parts.events)(), parts.views.load());
     parts.metrics.render(&Scrape {
         snapshot: &snapshot,
@@ -123,7 +130,7 @@ fn metrics(parts: &Parts) -> String {
 }
 
 /// Answers a path below `/healthz`.
-pub(super) fn health(health: &Health, asked: &Asked) -> Option<Answer> {
+pub(super) fn health(health: &HealthState, asked: &RouteRequest) -> Option<HttpAnswer> {
     health.checks().answer(&asked.path, &Query::parse(&asked.query))
 }
 
@@ -133,8 +140,8 @@ mod tests {
 
     #[test]
     fn unknown_paths_are_not_health_checks() {
-        let asked = Asked { path: "/healthz/other".to_owned(), ..Asked::default() };
-        let healthy = Health::new(std::time::Duration::from_secs(60));
+        let asked = RouteRequest { path: "/healthz/other".to_owned(), ..RouteRequest::default() };
+        let healthy = HealthState::new(std::time::Duration::from_secs(60));
         assert_eq!(health(&healthy, &asked), None);
     }
 }

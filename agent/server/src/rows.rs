@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, PodSpec};
 use pintle_agent_core::explain::Explanation;
 use pintle_agent_core::types::{ContainerKind, UnixNanos};
 use pintle_agent_core::view::PodView;
-use pintle_agent_core::worker::Stage;
+use pintle_agent_core::worker::WorkerStage;
 use pintle_api_types::pod;
 use pintle_api_types::pod::containers::{init_kind, is_sidecar};
 use serde::Serialize;
@@ -16,7 +16,7 @@ use serde::Serialize;
 /// A row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Row {
+pub(super) struct OutputRow {
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) uid: String,
@@ -36,14 +36,14 @@ pub(super) struct Row {
 }
 
 /// The row of one pod.
-pub(super) fn row(view: &PodView, explanation: &Explanation, now: UnixNanos) -> Row {
+pub(super) fn row(view: &PodView, explanation: &Explanation, now: UnixNanos) -> OutputRow {
     let spec = pod::spec(&view.pod);
     let status = &view.status;
     let sidecars = spec.init_containers.iter().flatten().filter(|c| is_sidecar(c));
     let served = || served_statuses(spec, view);
     let start = status.start_time.as_ref().and_then(|t| i64::try_from(t.0.as_nanosecond()).ok());
     let statuses = status.init_container_statuses.iter().chain(&status.container_statuses);
-    Row {
+    OutputRow {
         namespace: pod::namespace(&view.pod).to_owned(),
         name: pod::name(&view.pod).to_owned(),
         uid: super::select::uid(view).to_owned(),
@@ -73,7 +73,7 @@ fn served_statuses<'a>(
 
 fn short_status(spec: &PodSpec, view: &PodView) -> String {
     let status = &view.status;
-    if view.stage == Stage::Terminating {
+    if view.stage == WorkerStage::Terminating {
         return "Terminating".to_owned();
     }
     let own = status.reason.clone().filter(|reason| !reason.is_empty());
@@ -141,7 +141,7 @@ mod tests {
     use pintle_agent_core::testing::view;
     use serde_json::{Value, json};
 
-    fn of(spec: Value, status: Value) -> Row {
+    fn of(spec: Value, status: Value) -> OutputRow {
         let view = view(json!({"metadata": {"namespace": "ns", "name": "p", "uid": "u"},
             "spec": spec, "status": status}));
         row(&view, &Explanation::default(), UnixNanos(130_000_000_000))

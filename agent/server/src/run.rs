@@ -6,7 +6,7 @@ use std::path::Path;
 
 use pintle_api_types::pod;
 use pintle_cri::v1;
-use pintle_daemon::serve::answer::Answer;
+use pintle_daemon::serve::answer::HttpAnswer;
 use pintle_daemon::serve::query::Query;
 
 use super::api::Api;
@@ -18,15 +18,15 @@ use super::stream::running;
 const CHECKPOINT_MAX: i64 = 365 * 24 * 3600;
 
 /// Runs a command to its end, without a time limit, as the kubelet does.
-pub(super) async fn run(api: &Api, words: &Words, query: &Query) -> Answer {
+pub(super) async fn run(api: &Api, words: &Words, query: &Query) -> HttpAnswer {
     let snapshot = api.views().load();
     let Some(view) = select::by_name(&snapshot, &words.namespace, &words.pod) else {
-        return Answer::text(404, "pod does not exist");
+        return HttpAnswer::text(404, "pod does not exist");
     };
     let same = words.uid.is_empty() || words.uid == select::uid(view);
     let Some(container) = Some(view).filter(|_| same).and_then(|v| running(v, &words.container))
     else {
-        return Answer::text(500, format!("container not found ({:?})", words.container));
+        return HttpAnswer::text(500, format!("container not found ({:?})", words.container));
     };
     let container_id = container.id.as_str().to_owned();
     drop(snapshot);
@@ -38,35 +38,35 @@ pub(super) async fn run(api: &Api, words: &Words, query: &Query) -> Answer {
         Ok(done) if done.exit_code == 0 => {
             let mut output = done.stdout;
             output.extend_from_slice(&done.stderr);
-            Answer::json_bytes(output)
+            HttpAnswer::json_bytes(output)
         }
         Ok(done) => {
             let said = String::from_utf8_lossy(&done.stderr);
             let text = format!("command '{line}' exited with {}: {said}", done.exit_code);
-            Answer::text(500, text)
+            HttpAnswer::text(500, text)
         }
-        Err(error) => Answer::text(500, error.rpc_text()),
+        Err(error) => HttpAnswer::text(500, error.rpc_text()),
     }
 }
 
 /// Has the runtime write a checkpoint of a container to a file.
-pub(super) async fn checkpoint(api: &Api, words: &Words, query: &Query) -> Answer {
+pub(super) async fn checkpoint(api: &Api, words: &Words, query: &Query) -> HttpAnswer {
     let snapshot = api.views().load();
     let Some(view) = select::by_name(&snapshot, &words.namespace, &words.pod) else {
-        return Answer::text(404, "pod does not exist");
+        return HttpAnswer::text(404, "pod does not exist");
     };
     let name = &words.container;
     if !select::has_container(view, name) {
-        return Answer::text(404, format!("container {name} does not exist"));
+        return HttpAnswer::text(404, format!("container {name} does not exist"));
     }
     let timeout = match query.all("timeout").last().map(str::parse::<i64>).transpose() {
         Ok(timeout) => timeout.unwrap_or(0),
-        Err(_) => return Answer::text(404, "cannot parse value of timeout parameter"),
+        Err(_) => return HttpAnswer::text(404, "cannot parse value of timeout parameter"),
     };
     let usual = api.parts().config.kubelet.runtime_request_timeout.to_std().as_secs();
     let failed = |error: String| {
         let (namespace, pod) = (&words.namespace, &words.pod);
-        Answer::text(500, format!("checkpointing of {namespace}/{pod}/{name} failed ({error})"))
+        HttpAnswer::text(500, format!("checkpointing of {namespace}/{pod}/{name} failed ({error})"))
     };
     let Some(container) = running(view, name) else {
         return failed(format!("container {name} not found"));
@@ -85,7 +85,7 @@ pub(super) async fn checkpoint(api: &Api, words: &Words, query: &Query) -> Answe
     let request =
         v1::CheckpointContainerRequest { container_id, location: location.clone(), timeout };
     match api.runtime().checkpoint_container(request).await {
-        Ok(_) => Answer::json(&serde_json::json!({"items": [location]})),
+        Ok(_) => HttpAnswer::json(&serde_json::json!({"items": [location]})),
         Err(error) => failed(error.rpc_text()),
     }
 }

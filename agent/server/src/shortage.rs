@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use pintle_agent_core::eviction::observed::Scope;
 use pintle_agent_core::eviction::rank::Uses;
-use pintle_agent_core::eviction::report::{Gauge, Report};
+use pintle_agent_core::eviction::report::{EvictionReport, Gauge};
 use pintle_agent_core::explain::span;
 use pintle_agent_core::garbage::images;
-use pintle_daemon::serve::answer::Answer;
+use pintle_daemon::serve::answer::HttpAnswer;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use crate::stats::{self, PodGauge};
-use crate::{Parts, Query, answers};
+use crate::{Query, ServerParts, answers};
 
 /// Timeout of the main thread.
 const ANSWER_WAIT: Duration = Duration::from_secs(3);
@@ -26,10 +26,10 @@ const ANSWER_WAIT: Duration = Duration::from_secs(3);
 const IMAGES_WAIT: Duration = Duration::from_secs(5);
 
 /// Answers the command socket.
-pub(super) async fn answer(parts: &Parts) -> Answer {
+pub(super) async fn answer(parts: &ServerParts) -> HttpAnswer {
     if let Some(awaited) = parts.health.awaited() {
         let error = format!("the agent is starting: {awaited}");
-        return Answer::refusal(503, &error, &[]);
+        return HttpAnswer::refusal(503, &error, &[]);
     }
     let (answer, answered) = oneshot::channel();
     let (uses, images) = tokio::join!(uses(parts), images(parts));
@@ -38,17 +38,21 @@ pub(super) async fn answer(parts: &Parts) -> Answer {
         answered.await.ok()
     };
     match tokio::time::timeout(ANSWER_WAIT, asking).await {
-        Ok(Some(report)) => Answer::json(&answers::versioned(shown(&report, images.as_ref()))),
-        Ok(None) => Answer::refusal(503, "the agent is shutting down", &[]),
+        Ok(Some(report)) => HttpAnswer::json(&answers::versioned(shown(&report, images.as_ref()))),
+        Ok(None) => HttpAnswer::refusal(503, "the agent is shutting down", &[]),
         Err(_) => {
             let error = format!("the main loop has not answered for {}", span(ANSWER_WAIT));
-            Answer::refusal(503, &error, &["see what it waits for in the agent's log".to_owned()])
+            HttpAnswer::refusal(
+                503,
+                &error,
+                &["see what it waits for in the agent's log".to_owned()],
+            )
         }
     }
 }
 
 /// Usage of pods now; unknown while the server has no connection to the runtime.
-async fn uses(parts: &Parts) -> Option<Uses> {
+async fn uses(parts: &ServerParts) -> Option<Uses> {
     let runtime = parts.own_runtime.get()?.clone();
     let setup = stats::setup(&parts.config, &runtime).await;
     let gauge = PodGauge::new(parts.gauges.clone(), &parts.config, setup, runtime);
@@ -56,7 +60,7 @@ async fn uses(parts: &Parts) -> Option<Uses> {
 }
 
 /// The plan for each image; unknown while the runtime or the main thread does not answer.
-async fn images(parts: &Parts) -> Option<images::Report> {
+async fn images(parts: &ServerParts) -> Option<images::ImageReport> {
     let (answer, answered) = oneshot::channel();
     let asking = async {
         parts.queries.send(Query::Images { answer }).await.ok()?;
@@ -65,7 +69,7 @@ async fn images(parts: &Parts) -> Option<images::Report> {
     tokio::time::timeout(IMAGES_WAIT, asking).await.ok()?
 }
 
-fn shown(report: &Report, images: Option<&images::Report>) -> Value {
+fn shown(report: &EvictionReport, images: Option<&images::ImageReport>) -> Value {
     let evictions = report.evictions.iter().map(|eviction| {
         json!({
             "at": eviction.at.to_timestamp().to_string(),
@@ -83,7 +87,7 @@ fn shown(report: &Report, images: Option<&images::Report>) -> Value {
 }
 
 /// The images in the order of their deletion.
-fn of_images(report: &images::Report) -> Value {
+fn of_images(report: &images::ImageReport) -> Value {
     let (go, stay): (Vec<_>, Vec<_>) = report.images.iter().partition(|(_, j)| j.verdict.goes());
     let image = |(name, judged): &(String, images::Judged)| {
         json!({

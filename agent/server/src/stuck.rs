@@ -10,14 +10,14 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use pintle_agent_core::explain;
-use pintle_agent_core::explain::{PULL_TURN, Process, RuntimeCall};
+use pintle_agent_core::explain::{CallProcess, PULL_TURN, RuntimeCall};
 use pintle_agent_core::observed::ObservedPod;
 use pintle_agent_core::view::Snapshot;
 use pintle_agent_runtime::shims;
 use pintle_agent_runtime::shims::Shim;
 use pintle_cri::{InFlight, Method};
 
-use super::open::Stream;
+use super::open::OpenStream;
 use super::select;
 
 /// Age of a call from which its processes are looked for.
@@ -27,13 +27,13 @@ const BUNDLES_MAX: usize = 4096;
 const COMMANDS_MAX: usize = 4;
 
 /// A request to the runtime that is still in flight.
-pub(super) struct Asked {
+pub(super) struct InFlightCall {
     method: &'static str,
     subject: String,
     started: Instant,
 }
 
-impl Asked {
+impl InFlightCall {
     /// A call.
     pub(super) fn of_call(call: &InFlight) -> Self {
         let (subject, started) = (call.subject.clone(), call.started);
@@ -47,7 +47,7 @@ impl Asked {
 
     /// A stream of the HTTPS port: its subject is the newest container of that name, or the pod's
     /// sandbox.
-    pub(super) fn of_stream(stream: &Stream, snapshot: &Snapshot) -> Option<Self> {
+    pub(super) fn of_stream(stream: &OpenStream, snapshot: &Snapshot) -> Option<Self> {
         let view = select::by_name(snapshot, &stream.pod.0, &stream.pod.1)?;
         let subject = match stream.container.as_str() {
             "" => view.observed.newest_sandbox()?.id.as_str().to_owned(),
@@ -58,10 +58,10 @@ impl Asked {
 }
 
 /// The runtime calls in flight, with the processes behind those that take long.
-pub(super) fn calls(asked: &[Asked], snapshot: &Snapshot, now: Instant) -> Vec<RuntimeCall> {
+pub(super) fn calls(asked: &[InFlightCall], snapshot: &Snapshot, now: Instant) -> Vec<RuntimeCall> {
     let mut shims = None;
     let known = || snapshot.pods.values().map(|view| &view.observed).chain(&snapshot.orphans);
-    let describe = |call: &Asked| {
+    let describe = |call: &InFlightCall| {
         let age = now.saturating_duration_since(call.started);
         let about = (age >= LOOK_AFTER && !call.subject.is_empty())
             .then(|| known().find_map(|pod| about(pod, &call.subject)))
@@ -94,7 +94,12 @@ fn about<'a>(pod: &'a ObservedPod, subject: &str) -> Option<(&'a str, Option<&'a
     Some((container.sandbox_id.as_str(), Some(container.id.as_str())))
 }
 
-fn processes(proc: &Path, shims: &[Shim], sandbox: &str, container: Option<&str>) -> Vec<Process> {
+fn processes(
+    proc: &Path,
+    shims: &[Shim],
+    sandbox: &str,
+    container: Option<&str>,
+) -> Vec<CallProcess> {
     let Some(shim) = shims.iter().find(|shim| shim.id == sandbox) else { return Vec::new() };
     let bundle = proc.join(shim.pid.to_string()).join("cwd");
     let first = container.and_then(|id| first_process(&bundle, id));
@@ -105,7 +110,7 @@ fn processes(proc: &Path, shims: &[Shim], sandbox: &str, container: Option<&str>
 
 /// Commands in the sandbox's containers: the shim's children that are no container's first process
 /// and not the sandbox's.
-fn commands(proc: &Path, shims: &[Shim], sandbox: &str) -> Vec<Process> {
+fn commands(proc: &Path, shims: &[Shim], sandbox: &str) -> Vec<CallProcess> {
     let Some(shim) = shims.iter().find(|shim| shim.id == sandbox) else { return Vec::new() };
     let shim = shim.pid;
     let bundles = proc.join(shim.to_string()).join("cwd/..");
@@ -130,11 +135,11 @@ fn first_process(bundle: &Path, container: &str) -> Option<u32> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-fn process(proc: &Path, role: &'static str, pid: u32) -> Option<Process> {
+fn process(proc: &Path, role: &'static str, pid: u32) -> Option<CallProcess> {
     let dir = proc.join(pid.to_string());
     let stat = fs::read_to_string(dir.join("stat")).ok()?;
     let wait_channel = fs::read_to_string(dir.join("wchan")).ok();
-    Some(Process {
+    Some(CallProcess {
         role,
         pid,
         state: state(&stat)?,

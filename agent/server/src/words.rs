@@ -8,11 +8,11 @@ use pintle_agent_core::eviction::observed::{Observation, Scope};
 use pintle_agent_core::intake;
 use pintle_agent_core::node::conditions::Pressure;
 use pintle_agent_core::observed::{ObservedPod, RunState};
-use pintle_agent_core::shutdown::{Notice, Record};
+use pintle_agent_core::shutdown::{Notice, ShutdownRecord};
 use pintle_agent_core::source::SourceKind;
 use pintle_agent_core::sync::plan::Action;
 use pintle_agent_core::types::PodUid;
-use pintle_agent_core::worker::{Command, Count, Failure, Hint, Input, RETRY_TOLD};
+use pintle_agent_core::worker::{Command, DecisionCount, Failure, Hint, PodsInput, RETRY_TOLD};
 use pintle_api_types::pod;
 
 /// An action in words.
@@ -55,64 +55,66 @@ pub(crate) fn action(action: &Action) -> String {
 }
 
 /// The name of an input and its content.
-pub(crate) fn input(input: &Input) -> (&'static str, String) {
+pub(crate) fn input(input: &PodsInput) -> (&'static str, String) {
     match input {
-        Input::Desired { pod, .. } => ("Desired", wanted(pod)),
-        Input::Reconciled { pod, .. } => ("Reconciled", wanted(pod)),
-        Input::Removed { .. } => ("Removed", "no source wants the pod any more".to_owned()),
-        Input::Unreadable(uids) => {
+        PodsInput::Desired { pod, .. } => ("Desired", wanted(pod)),
+        PodsInput::Reconciled { pod, .. } => ("Reconciled", wanted(pod)),
+        PodsInput::Removed { .. } => ("Removed", "no source wants the pod any more".to_owned()),
+        PodsInput::Unreadable(uids) => {
             ("Unreadable", format!("{} are wanted and cannot be read", counted(uids.len(), "pod")))
         }
-        Input::SourcesReady => ("SourcesReady", "every source has reported".to_owned()),
-        Input::Kill { verdict, grace_seconds, .. } => {
+        PodsInput::SourcesReady => ("SourcesReady", "every source has reported".to_owned()),
+        PodsInput::Kill { verdict, grace_seconds, .. } => {
             let grace = grace_seconds.map(|s| format!(" within {s} s")).unwrap_or_default();
             ("Kill", format!("{}{grace}: {}", verdict.reason, verdict.message))
         }
-        Input::Observed { result: Ok(pod), .. } => ("Observed", observed(pod)),
-        Input::Observed { result: Err(why), .. } => ("Observed", format!("cannot be read: {why}")),
-        Input::Listed { result: Ok(pods), .. } => ("Listed", counted(pods.len(), "pod")),
-        Input::Listed { result: Err(why), .. } => ("Listed", format!("no list: {why}")),
-        Input::Hint { hint: of, .. } => ("Hint", hint(of)),
-        Input::ContainerHint { container, hint: of } => {
+        PodsInput::Observed { result: Ok(pod), .. } => ("Observed", observed(pod)),
+        PodsInput::Observed { result: Err(why), .. } => {
+            ("Observed", format!("cannot be read: {why}"))
+        }
+        PodsInput::Listed { result: Ok(pods), .. } => ("Listed", counted(pods.len(), "pod")),
+        PodsInput::Listed { result: Err(why), .. } => ("Listed", format!("no list: {why}")),
+        PodsInput::Hint { hint: of, .. } => ("Hint", hint(of)),
+        PodsInput::ContainerHint { container, hint: of } => {
             ("ContainerHint", format!("{}, of container {container}", hint(of)))
         }
-        Input::Progress { ticket, index, outcome, .. } => {
+        PodsInput::Progress { ticket, index, outcome, .. } => {
             ("Progress", format!("sync {ticket}, action {}: {}", index + 1, ended(outcome)))
         }
-        Input::SyncDone { ticket, .. } => ("SyncDone", format!("sync {ticket}")),
-        Input::Probed { container, probe, healthy, .. } => {
+        PodsInput::SyncDone { ticket, .. } => ("SyncDone", format!("sync {ticket}")),
+        PodsInput::Probed { container, probe, healthy, .. } => {
             let became = if *healthy { "succeeds" } else { "fails" };
             ("Probed", format!("{probe:?} {became}, of container {container}"))
         }
-        Input::Content { files, .. } => {
+        PodsInput::Content { files, .. } => {
             let files = if *files { "; its volumes show it" } else { "" };
             ("Content", format!("something that the pod refers to changed{files}"))
         }
-        Input::Retry { .. } => ("Retry", RETRY_TOLD.to_owned()),
-        Input::Node(_) => ("Node", "facts of the node changed".to_owned()),
-        Input::Admission(_) => ("Admission", "what the node offers changed".to_owned()),
-        Input::NodeFetched { node, .. } => {
+        PodsInput::Retry { .. } => ("Retry", RETRY_TOLD.to_owned()),
+        PodsInput::Node(_) => ("Node", "facts of the node changed".to_owned()),
+        PodsInput::Admission(_) => ("Admission", "what the node offers changed".to_owned()),
+        PodsInput::NodeFetched { node, .. } => {
             let read = if node.is_some() { "was read" } else { "could not be read" };
             ("NodeFetched", format!("the node's object {read}"))
         }
-        Input::Shutdown(Notice::Begins { resumed, .. }) => {
+        PodsInput::Shutdown(Notice::Begins { resumed, .. }) => {
             let again = if resumed.is_some() { ", as an earlier agent was told" } else { "" };
             ("Shutdown", format!("the machine is about to shut down{again}"))
         }
-        Input::Shutdown(Notice::Cancelled) => ("Shutdown", "the machine stays up".to_owned()),
-        Input::Pressure { observation, .. } => ("Pressure", measured(observation)),
-        Input::Reclaiming { ticket } => ("Reclaiming", format!("ticket {ticket}: it goes on")),
-        Input::Reclaimed { freed, .. } => {
+        PodsInput::Shutdown(Notice::Cancelled) => ("Shutdown", "the machine stays up".to_owned()),
+        PodsInput::Pressure { observation, .. } => ("Pressure", measured(observation)),
+        PodsInput::Reclaiming { ticket } => ("Reclaiming", format!("ticket {ticket}: it goes on")),
+        PodsInput::Reclaimed { freed, .. } => {
             let error = freed.error.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
             let (bytes, containers) =
                 (freed.bytes, counted(freed.containers as usize, "container"));
             let images = counted(freed.images as usize, "image");
             ("Reclaimed", format!("{bytes} bytes of {containers} and {images}{error}"))
         }
-        Input::MemoryLow => ("MemoryLow", "memory gets short".to_owned()),
-        Input::Lost => ("Lost", "hints were lost".to_owned()),
-        Input::RelistEvery(period) => ("RelistEvery", format!("{} s", period.as_secs())),
-        Input::Tick => ("Tick", "time has passed".to_owned()),
+        PodsInput::MemoryLow => ("MemoryLow", "memory gets short".to_owned()),
+        PodsInput::Lost => ("Lost", "hints were lost".to_owned()),
+        PodsInput::RelistEvery(period) => ("RelistEvery", format!("{} s", period.as_secs())),
+        PodsInput::Tick => ("Tick", "time has passed".to_owned()),
     }
 }
 
@@ -166,10 +168,10 @@ pub(crate) fn command(command: &Command) -> (&'static str, String) {
         }
         Command::Evicted { message, .. } => ("Evicted", message.clone()),
         Command::NodeEvent(event) => ("NodeEvent", format!("{}: {}", event.reason, event.message)),
-        Command::Shutdown(Record { cancelled: true, .. }) => {
+        Command::Shutdown(ShutdownRecord { cancelled: true, .. }) => {
             ("Shutdown", "pods are let in again".to_owned())
         }
-        Command::Shutdown(Record { group: Some((priority, _)), .. }) => {
+        Command::Shutdown(ShutdownRecord { group: Some((priority, _)), .. }) => {
             ("Shutdown", format!("pods end from priority {priority} on"))
         }
         Command::Shutdown(_) => ("Shutdown", "all groups are over".to_owned()),
@@ -177,34 +179,34 @@ pub(crate) fn command(command: &Command) -> (&'static str, String) {
 }
 
 /// The pod that an input is about; `None` when it is about the node, or names a container only.
-pub(crate) fn pod_of(input: &Input) -> Option<&PodUid> {
+pub(crate) fn pod_of(input: &PodsInput) -> Option<&PodUid> {
     match input {
-        Input::Desired { uid, .. }
-        | Input::Reconciled { uid, .. }
-        | Input::Removed { uid }
-        | Input::Kill { uid, .. }
-        | Input::Observed { uid, .. }
-        | Input::Hint { uid, .. }
-        | Input::Progress { uid, .. }
-        | Input::SyncDone { uid, .. }
-        | Input::Probed { uid, .. }
-        | Input::Content { uid, .. }
-        | Input::Retry { uid } => Some(uid),
-        Input::Unreadable(_)
-        | Input::SourcesReady
-        | Input::Listed { .. }
-        | Input::ContainerHint { .. }
-        | Input::Node(_)
-        | Input::Admission(_)
-        | Input::NodeFetched { .. }
-        | Input::Shutdown(_)
-        | Input::Pressure { .. }
-        | Input::Reclaiming { .. }
-        | Input::Reclaimed { .. }
-        | Input::MemoryLow
-        | Input::Lost
-        | Input::RelistEvery(_)
-        | Input::Tick => None,
+        PodsInput::Desired { uid, .. }
+        | PodsInput::Reconciled { uid, .. }
+        | PodsInput::Removed { uid }
+        | PodsInput::Kill { uid, .. }
+        | PodsInput::Observed { uid, .. }
+        | PodsInput::Hint { uid, .. }
+        | PodsInput::Progress { uid, .. }
+        | PodsInput::SyncDone { uid, .. }
+        | PodsInput::Probed { uid, .. }
+        | PodsInput::Content { uid, .. }
+        | PodsInput::Retry { uid } => Some(uid),
+        PodsInput::Unreadable(_)
+        | PodsInput::SourcesReady
+        | PodsInput::Listed { .. }
+        | PodsInput::ContainerHint { .. }
+        | PodsInput::Node(_)
+        | PodsInput::Admission(_)
+        | PodsInput::NodeFetched { .. }
+        | PodsInput::Shutdown(_)
+        | PodsInput::Pressure { .. }
+        | PodsInput::Reclaiming { .. }
+        | PodsInput::Reclaimed { .. }
+        | PodsInput::MemoryLow
+        | PodsInput::Lost
+        | PodsInput::RelistEvery(_)
+        | PodsInput::Tick => None,
     }
 }
 
@@ -272,17 +274,17 @@ fn ended(outcome: &Result<(), Failure>) -> String {
     }
 }
 
-fn tallied(count: &Count) -> String {
+fn tallied(count: &DecisionCount) -> String {
     match count {
-        Count::Refused(why) => format!("a pod was refused: {why}"),
-        Count::Preempted(what) => format!("a pod had to go, short of {what}"),
-        Count::Infeasible(why) => format!("a resize is impossible: {why}"),
-        Count::Accepted(why) => format!("a resize was granted: {why}"),
-        Count::Asked(_) => "a pod asks for a resize".to_owned(),
-        Count::Orphan => "a pod that nobody knew".to_owned(),
-        Count::Restarted(_) => "a pod is begun again under its uid".to_owned(),
-        Count::Evicted(signal) => format!("a pod had to go for {signal}"),
-        Count::EvictionAge(signal, age) => {
+        DecisionCount::Refused(why) => format!("a pod was refused: {why}"),
+        DecisionCount::Preempted(what) => format!("a pod had to go, short of {what}"),
+        DecisionCount::Infeasible(why) => format!("a resize is impossible: {why}"),
+        DecisionCount::Accepted(why) => format!("a resize was granted: {why}"),
+        DecisionCount::Asked(_) => "a pod asks for a resize".to_owned(),
+        DecisionCount::Orphan => "a pod that nobody knew".to_owned(),
+        DecisionCount::Restarted(_) => "a pod is begun again under its uid".to_owned(),
+        DecisionCount::Evicted(signal) => format!("a pod had to go for {signal}"),
+        DecisionCount::EvictionAge(signal, age) => {
             format!("pods were weighed for {signal} by figures {} ms old", age.as_millis())
         }
     }

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use pintle_agent_core::node::runtime_state::RuntimeState;
 use pintle_agent_core::types::NodeFacts;
-use pintle_agent_core::worker::Input;
+use pintle_agent_core::worker::PodsInput;
 use pintle_agent_host::node::facts;
 use pintle_cri::{Client, v1};
 use pintle_daemon::blocking;
-use pintle_daemon::blocking::Place;
+use pintle_daemon::blocking::JobPlace;
 use pintle_daemon::clock;
 use tokio::sync::mpsc;
 
@@ -25,7 +25,7 @@ pub(super) async fn follow(
     mut known: NodeFacts,
     given: Vec<IpAddr>,
     every: Duration,
-    inputs: mpsc::Sender<Input>,
+    inputs: mpsc::Sender<PodsInput>,
 ) {
     let mut runtime = RuntimeState::default();
     loop {
@@ -38,13 +38,13 @@ pub(super) async fn follow(
         runtime.tell(&mut facts);
         let (name, given) = (facts.name.clone(), given.clone());
         let look = move || facts::addresses(&name, &given);
-        let found = blocking::run(Place::own("addresses"), look).await.unwrap_or_default();
+        let found = blocking::run(JobPlace::own("addresses"), look).await.unwrap_or_default();
         if !found.is_empty() {
             facts.host_ips = found;
         }
         if facts != known {
             known = facts;
-            if inputs.send(Input::Node(known.clone())).await.is_err() {
+            if inputs.send(PodsInput::Node(known.clone())).await.is_err() {
                 return;
             }
         }
@@ -70,7 +70,7 @@ mod tests {
         let heard = async {
             for able in [false, true] {
                 runtime.set_able(able);
-                let Some(Input::Node(facts)) = queue.recv().await else { panic!("no facts") };
+                let Some(PodsInput::Node(facts)) = queue.recv().await else { panic!("no facts") };
                 assert_eq!(facts.host_ips, given);
                 assert_eq!(facts.handler("runc").user_namespaces, able);
                 assert_eq!(facts.supplemental_groups_policy, able);

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
-use pintle_agent_cluster::Cluster;
+use pintle_agent_cluster::NodeCluster;
 use pintle_agent_cluster::identity::bootstrap;
 use pintle_agent_cluster::identity::certificate::Validity;
-use pintle_agent_cluster::identity::request::Wanted;
+use pintle_agent_cluster::identity::request::CertificateNames;
 use pintle_agent_cluster::identity::rotate;
 use pintle_agent_cluster::identity::rotate::Rotation;
-use pintle_agent_cluster::identity::store::Store;
+use pintle_agent_cluster::identity::store::CertificateStore;
 use pintle_agent_cluster::node::own;
 use pintle_agent_cluster::node::own::OwnNode;
 use pintle_agent_cluster::node::task;
@@ -25,9 +25,9 @@ use pintle_agent_config::{Config, user_agent};
 use pintle_agent_core::admit;
 use pintle_agent_core::api_health::ApiHealth;
 use pintle_agent_core::node::conditions::NodeEvents;
-use pintle_agent_core::request::runtime::Runtime;
+use pintle_agent_core::request::runtime::RuntimeFacts;
 use pintle_agent_core::types::NodeFacts;
-use pintle_agent_core::worker::Input;
+use pintle_agent_core::worker::PodsInput;
 use pintle_agent_metrics::{CertificateOf, Metrics};
 use pintle_agent_runtime::storage::Volumes;
 use pintle_api::events;
@@ -35,16 +35,19 @@ use pintle_api::{Access, ClientOptions, Observer, Rate};
 use pintle_daemon::tasks;
 use tokio::sync::{mpsc, watch};
 
-use super::Parts;
+use super::StageInputs;
 
 /// Longest read of the Node object for a pod that waits for it.
 const NODE_READ_MAX: Duration = Duration::from_secs(10);
 
 /// The clients of `--kubeconfig`; `None` in standalone mode. With a bootstrap kubeconfig this may
 /// wait for the first certificate.
-pub(super) async fn connect(config: &Config, metrics: &Arc<Metrics>) -> Result<Option<Cluster>> {
+pub(super) async fn connect(
+    config: &Config,
+    metrics: &Arc<Metrics>,
+) -> Result<Option<NodeCluster>> {
     let Some(path) = &config.flags.kubeconfig else { return Ok(None) };
-    let store = Store::open(&config.flags.cert_dir, "kubelet-client");
+    let store = CertificateStore::open(&config.flags.cert_dir, "kubelet-client");
     let (access, first) = identity(config, path, &store).await?;
     warn_of_expiry(&access);
     let observer: Option<Arc<dyn Observer>> = Some(Arc::clone(metrics) as _);
@@ -66,7 +69,8 @@ pub(super) async fn connect(config: &Config, metrics: &Arc<Metrics>) -> Result<O
         observer: observer.clone(),
     });
     if kubelet.rotate_certificates {
-        let wanted = Wanted { node: config.node_name.clone(), ..Wanted::default() };
+        let wanted =
+            CertificateNames { node: config.node_name.clone(), ..CertificateNames::default() };
         let counts = metrics.certificate(CertificateOf::Client);
         let clients = (client.clone(), first);
         let rotation = Rotation::of_client(store, access.clone(), clients, counts);
@@ -84,7 +88,7 @@ pub(super) async fn connect(config: &Config, metrics: &Arc<Metrics>) -> Result<O
     let events = ClientOptions { user_agent: user_agent(), rate: None, timeout: None, observer };
     let events = start_events(config, access.client(events));
     let api_health = ApiHealth::default();
-    Ok(Some(Cluster {
+    Ok(Some(NodeCluster {
         client,
         objects,
         writes,
@@ -138,7 +142,7 @@ fn about_node(name: &str) -> ObjectReference {
 async fn identity(
     config: &Config,
     path: &Path,
-    store: &Store,
+    store: &CertificateStore,
 ) -> Result<(Access, Option<kube::Client>)> {
     let rotates = config.kubelet.rotate_certificates;
     let first = |access: &Access| {
@@ -169,10 +173,11 @@ async fn identity(
 }
 
 /// Events about the node are logged and, in a cluster, sent to the API server.
-pub(super) fn teller(cluster: Option<&Cluster>) -> NodeEvents {
+pub(super) fn teller(cluster: Option<&NodeCluster>) -> NodeEvents {
     let about = cluster.map(|c| (c.events.clone(), about_node(&c.node_name)));
     Rc::new(move |event| {
-        let kind = if event.warning { events::Kind::Warning } else { events::Kind::Normal };
+        let kind =
+            if event.warning { events::EventKind::Warning } else { events::EventKind::Normal };
         tracing::info!(reason = event.reason, "{}", event.message);
         if let Some((recorder, about)) = &about {
             recorder.event(about.clone(), kind, event.reason, &event.message);
@@ -185,21 +190,21 @@ pub(super) struct NodeKnown {
     /// The workers' initial facts.
     pub(super) facts: NodeFacts,
     /// The node's offer to pods.
-    pub(super) offered: Arc<admit::Node>,
+    pub(super) offered: Arc<admit::AdmissionNode>,
     /// Volumes of drivers, for `volumesInUse` of the Node's status.
     pub(super) volumes: Volumes,
 }
 
 /// Starts the tasks of the cluster. Returns the channel for reads of the Node object.
 pub(super) fn start(
-    parts: &Parts,
-    cluster: &Cluster,
-    runtime: &Runtime,
+    parts: &StageInputs,
+    cluster: &NodeCluster,
+    runtime: &RuntimeFacts,
     known: NodeKnown,
 ) -> mpsc::Sender<u64> {
     let NodeKnown { facts, offered, volumes } = known;
     start_serving(parts, cluster);
-    let node = task::Parts {
+    let node = task::NodeTaskParts {
         config: Arc::clone(&parts.config),
         cluster: cluster.clone(),
         runtime: parts.runtime.clone(),
@@ -229,9 +234,9 @@ async fn offer(
     client: kube::Client,
     name: Arc<str>,
     mut own: watch::Receiver<OwnNode>,
-    mut offered: Arc<admit::Node>,
+    mut offered: Arc<admit::AdmissionNode>,
     mut asked: mpsc::Receiver<u64>,
-    inputs: mpsc::Sender<Input>,
+    inputs: mpsc::Sender<PodsInput>,
 ) {
     let nodes = kube::Api::<Node>::all(client);
     // That there is no object yet is an answer, too: pods wait for the first.
@@ -249,14 +254,14 @@ async fn offer(
                     continue;
                 }
                 offered = now.map_or(offered, Arc::new);
-                Input::Admission(Arc::clone(&offered))
+                PodsInput::Admission(Arc::clone(&offered))
             }
             Some(ticket) = asked.recv() => {
                 let read = tokio::time::timeout(NODE_READ_MAX, nodes.get(&name)).await;
                 let object = read.ok().and_then(Result::ok);
                 let node = object.map(|object| Arc::new(offered.with_object(&object)));
                 offered = node.clone().unwrap_or(offered);
-                Input::NodeFetched { ticket, node }
+                PodsInput::NodeFetched { ticket, node }
             }
         };
         if inputs.send(input).await.is_err() {
@@ -288,14 +293,14 @@ fn warn_of_expiry(access: &Access) {
 }
 
 /// Keeps the serving certificate that the cluster signs, with `serverTLSBootstrap`.
-fn start_serving(parts: &Parts, cluster: &Cluster) {
+fn start_serving(parts: &StageInputs, cluster: &NodeCluster) {
     let kubelet = &parts.config.kubelet;
     let given = !kubelet.tls_cert_file.is_empty() || !kubelet.tls_private_key_file.is_empty();
     let gate = parts.config.gates.enabled("RotateKubeletServerCertificate");
     if given || !kubelet.server_tls_bootstrap || !gate {
         return;
     }
-    let store = Store::open(&parts.config.flags.cert_dir, "kubelet-server");
+    let store = CertificateStore::open(&parts.config.flags.cert_dir, "kubelet-server");
     let cell = Arc::clone(&parts.serving_cert);
     let counts = parts.metrics.certificate(CertificateOf::Server);
     let rotation = Rotation::of_serving(

@@ -18,7 +18,7 @@ use pintle_daemon::tasks;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use super::Parts;
+use super::StageInputs;
 
 const REASON: &str = "ProcessOOMKilled";
 /// Kills that may wait; further ones are not reported.
@@ -28,7 +28,7 @@ const SETTLE: Duration = Duration::from_millis(500);
 const EVERY: Duration = Duration::from_secs(60);
 
 /// Starts the task; the returned function takes kills.
-pub(super) fn start(parts: &Parts) -> impl FnMut(ContainerKill) + use<> {
+pub(super) fn start(parts: &StageInputs) -> impl FnMut(ContainerKill) + use<> {
     let (kills, mut queue) = mpsc::channel(KILLS_MAX);
     let (views, recorder) = (parts.views.clone(), parts.recorder.clone());
     tasks::singleton("container oom", async move {

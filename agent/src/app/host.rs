@@ -14,10 +14,10 @@ use pintle_agent_config::image_policy::VerificationPolicy;
 use pintle_agent_config::{Config, EventSource};
 use pintle_agent_core::admit;
 use pintle_agent_core::cgroup::names::{CgroupDriver, CgroupSetup};
-use pintle_agent_core::garbage::containers::Limits;
+use pintle_agent_core::garbage::containers::DeadLimits;
 use pintle_agent_core::garbage::images::Policy;
 use pintle_agent_core::request::runtime;
-use pintle_agent_core::request::runtime::Runtime;
+use pintle_agent_core::request::runtime::RuntimeFacts;
 use pintle_agent_core::request::sysctl::AllowList;
 use pintle_agent_core::types::{ContainerId, NodeFacts};
 use pintle_agent_host::cgroup::{CgroupError, Cgroups};
@@ -43,7 +43,7 @@ use pintle_daemon::tasks;
 use pintle_ebpf::{Controller, Hierarchy, Options, Programs};
 use tokio::sync::mpsc;
 
-use super::{Parts, kernel_tunables};
+use super::{StageInputs, kernel_tunables};
 
 /// After this long without an answer of the runtime the log reports it.
 const RUNTIME_PATIENCE: Duration = Duration::from_secs(5);
@@ -137,7 +137,7 @@ pub(super) fn connect(config: &Config, metrics: &Arc<Metrics>) -> Result<Client>
 async fn runtime_version(
     config: &Config,
     client: &Client,
-    health: &server::Health,
+    health: &server::HealthState,
 ) -> v1::VersionResponse {
     let endpoint = &config.kubelet.container_runtime_endpoint;
     health.starting(awaited(endpoint, "it has been asked"));
@@ -173,8 +173,8 @@ fn awaited(endpoint: &str, why: &str) -> String {
 pub(super) async fn runtime_info(
     config: &Config,
     client: &Client,
-    health: &server::Health,
-) -> Result<Runtime> {
+    health: &server::HealthState,
+) -> Result<RuntimeFacts> {
     let version = runtime_version(config, client, health).await;
     health.starting("the container runtime is there; the node is made ready".to_owned());
     let status = told_status(client).await;
@@ -184,7 +184,7 @@ pub(super) async fn runtime_info(
     {
         refuse_other_driver(config, info)?;
     }
-    Ok(Runtime::of(&version, status.as_ref(), told.as_ref()))
+    Ok(RuntimeFacts::of(&version, status.as_ref(), told.as_ref()))
 }
 
 /// The runtime's status. It is read again later, also if there is none now.
@@ -254,7 +254,7 @@ pub(super) fn providers(config: &Config) -> Result<provider::Settings> {
     Ok(provider::read(file, bin_dir, accounts)?)
 }
 
-pub(super) fn images(parts: &Parts, providers: Providers) -> Result<Images> {
+pub(super) fn images(parts: &StageInputs, providers: Providers) -> Result<Images> {
     let (config, client, metrics) = (&parts.config, &parts.runtime, &parts.metrics);
     let limits = PullLimits {
         parallel: config.parallel_pulls_max(),
@@ -271,9 +271,9 @@ pub(super) fn images(parts: &Parts, providers: Providers) -> Result<Images> {
 }
 
 /// How many dead containers stay.
-pub(super) fn dead_containers(config: &Config) -> Limits {
+pub(super) fn dead_containers(config: &Config) -> DeadLimits {
     let flags = &config.flags;
-    Limits {
+    DeadLimits {
         min_age: flags.dead_container_age_min,
         // Negative is for any number.
         per_container: usize::try_from(flags.dead_containers_per_container_max).ok(),
@@ -375,7 +375,7 @@ pub(super) fn cpus() -> usize {
 }
 
 /// The node's offer to pods, as far as the host shows it.
-pub(super) fn offer(config: &Config, facts: &NodeFacts) -> Result<admit::Node> {
+pub(super) fn offer(config: &Config, facts: &NodeFacts) -> Result<admit::AdmissionNode> {
     let release = nix::sys::utsname::uname().context("uname")?.release().to_owned();
     let release = release.to_string_lossy();
     let mut numbers = release.split(['.', '-']).map(|part| part.parse().unwrap_or(0));
@@ -434,7 +434,7 @@ mod tests {
         let parsed = pintle_agent_config::parse(args.map(Into::into).into_iter());
         let Ok(pintle_agent_config::Command::Run(config)) = parsed else { panic!("{parsed:?}") };
         let client = Client::connect(&endpoint, Deadlines::default()).expect("an endpoint");
-        let health = server::Health::new(Duration::from_secs(60));
+        let health = server::HealthState::new(Duration::from_secs(60));
         let told = async {
             loop {
                 let awaited = health.awaited().unwrap_or_default();

@@ -20,7 +20,7 @@ use pintle_agent_core::types::with_causes;
 use pintle_agent_host::cgroup::Cgroups;
 use pintle_agent_host::cgroup::tree::Tree;
 use pintle_daemon::blocking;
-use pintle_daemon::blocking::Place;
+use pintle_daemon::blocking::JobPlace;
 use pintle_daemon::tasks;
 
 /// How often processes are read.
@@ -64,7 +64,7 @@ pub(super) async fn start(config: &Config, setup: &CgroupSetup) -> Result<()> {
                     keep_score(oom_score_adj);
                 }
             };
-            if let Err(error) = blocking::run(Place::own("host processes"), work).await {
+            if let Err(error) = blocking::run(JobPlace::own("host processes"), work).await {
                 tracing::warn!(%error, "cgroups of the host's processes are not looked after");
             }
             tokio::time::sleep(EVERY).await;

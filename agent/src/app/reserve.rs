@@ -15,7 +15,7 @@ use pintle_agent_config::Config;
 use pintle_agent_core::cgroup::CgroupLimits;
 use pintle_agent_core::cgroup::names::CgroupSetup;
 use pintle_agent_core::cgroup::reserve;
-use pintle_agent_core::cgroup::reserve::Reserved;
+use pintle_agent_core::cgroup::reserve::ReservedCgroup;
 use pintle_agent_core::node::capacity;
 use pintle_agent_core::node::conditions::NodeEvent;
 use pintle_agent_core::node::conditions::NodeEvents;
@@ -98,10 +98,10 @@ async fn limit_pods(cgroups: Rc<Cgroups>, limits: CgroupLimits, tell: NodeEvents
 async fn limit_host(
     cgroups: &Cgroups,
     top: &CgroupSetup,
-    reserved: &Reserved,
+    reserved: &ReservedCgroup,
     tell: &NodeEvents,
 ) -> Result<()> {
-    let Reserved { field, word, what, cgroup, limits } = reserved;
+    let ReservedCgroup { field, word, what, cgroup, limits } = reserved;
     let path = top.of_host(cgroup);
     let name = path.trim_start_matches('/');
     let limited = match cgroups.exists(name) {

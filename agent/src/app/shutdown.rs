@@ -8,10 +8,10 @@ use pintle_agent_core::shutdown;
 use pintle_agent_host::shutdown::logind::Announcer;
 use pintle_agent_host::shutdown::{LOGIND_CONF, Settings, last, start as watch};
 
-use super::{Parts, cluster};
+use super::{StageInputs, cluster};
 
 /// When it returns, a shutdown that is under way is the first input of the decisions.
-pub(super) async fn start(parts: &Parts) {
+pub(super) async fn start(parts: &StageInputs) {
     let config = &parts.config;
     let windows = shutdown::of_config(config);
     if windows.is_empty() {

@@ -6,15 +6,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use pintle_agent_cluster::status::writer::Writer;
+use pintle_agent_cluster::status::writer::StatusWriter;
 use pintle_agent_config::Config;
 use pintle_agent_core::admit::Features;
 use pintle_agent_core::source::SourceKind;
-use pintle_agent_runtime::observed::Reader;
+use pintle_agent_runtime::observed::PodReader;
 use pintle_daemon::tasks;
 use tokio::sync::mpsc;
 
-use super::Parts;
+use super::StageInputs;
 use crate::intake::Intake;
 use crate::source;
 
@@ -25,9 +25,9 @@ const READINGS_MAX: usize = 1;
 
 /// Starts every configured source and the intake behind them.
 pub(super) fn start(
-    parts: &Parts,
-    reader: &Reader,
-    writer: Option<Rc<Writer>>,
+    parts: &StageInputs,
+    reader: &PodReader,
+    writer: Option<Rc<StatusWriter>>,
     features: Features,
 ) -> Result<()> {
     let mut kinds = Vec::new();
@@ -66,7 +66,7 @@ fn start_file(config: &Config, intake: &mut Intake) -> bool {
         return false;
     }
     let (readings, queue) = mpsc::channel(READINGS_MAX);
-    let folder = source::file::Folder::new(&kubelet.static_pod_path, &config.node_name);
+    let folder = source::file::ManifestFolder::new(&kubelet.static_pod_path, &config.node_name);
     let every = kubelet.file_check_frequency.to_std();
     tasks::singleton("manifest folder", source::file::run(folder, every, readings));
     intake.listen(SourceKind::File, queue);
@@ -84,8 +84,8 @@ fn start_http(config: &Config, intake: &mut Intake) -> Result<bool> {
         .iter()
         .flat_map(|(name, values)| values.iter().map(|v| (name.clone(), v.clone())))
         .collect();
-    let endpoint =
-        source::http::Endpoint::new(&kubelet.static_pod_url, &headers).context("staticPodURL")?;
+    let endpoint = source::http::ManifestEndpoint::new(&kubelet.static_pod_url, &headers)
+        .context("staticPodURL")?;
     let every = kubelet.http_check_frequency.to_std();
     let node = config.node_name.clone();
     tasks::singleton("manifest url", source::http::run(endpoint, node, every, readings));

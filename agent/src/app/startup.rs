@@ -9,7 +9,7 @@ use std::path::Path;
 
 use pintle_agent_config::{Config, EventSource, modes};
 use pintle_agent_core::cgroup::names::{CgroupDriver, CgroupSetup, CgroupVersion};
-use pintle_agent_core::request::runtime::Runtime;
+use pintle_agent_core::request::runtime::RuntimeFacts;
 use pintle_agent_core::types::RuntimeHandler;
 use pintle_agent_host::node::context;
 use pintle_ebpf::Mode;
@@ -26,7 +26,7 @@ pub(super) struct Startup<'a> {
     /// The configuration.
     pub(super) config: &'a Config,
     /// The runtime's answers.
-    pub(super) runtime: &'a Runtime,
+    pub(super) runtime: &'a RuntimeFacts,
     /// The layout of cgroups, with the driver in use.
     pub(super) cgroup: &'a CgroupSetup,
     /// Where events of containers come from.
@@ -39,7 +39,7 @@ impl<'a> Startup<'a> {
     /// Adds what the host shows.
     pub(super) fn new(
         config: &'a Config,
-        runtime: &'a Runtime,
+        runtime: &'a RuntimeFacts,
         cgroup: &'a CgroupSetup,
         events: Mode,
     ) -> Self {
@@ -78,7 +78,7 @@ impl<'a> Startup<'a> {
     }
 
     fn runtime(&self) -> String {
-        let Runtime { name, version, .. } = self.runtime;
+        let RuntimeFacts { name, version, .. } = self.runtime;
         let endpoint = &self.config.kubelet.container_runtime_endpoint;
         let default = self.runtime.handlers.iter().find(|handler| handler.name.is_empty());
         let has = |of: fn(&RuntimeHandler) -> bool| default.is_some_and(of);
@@ -167,7 +167,7 @@ fn word(driver: CgroupDriver) -> &'static str {
 
 /// containerd does not report this feature. Another runtime counts as having it: it refuses the
 /// container otherwise.
-fn has_image_volumes(runtime: &Runtime) -> bool {
+fn has_image_volumes(runtime: &RuntimeFacts) -> bool {
     if runtime.name != "containerd" {
         return true;
     }
@@ -193,13 +193,13 @@ mod tests {
         }
     }
 
-    fn runtime(version: &str, is_able: bool) -> Runtime {
+    fn runtime(version: &str, is_able: bool) -> RuntimeFacts {
         let handler = RuntimeHandler {
             name: String::new(),
             recursive_read_only: is_able,
             user_namespaces: is_able,
         };
-        Runtime {
+        RuntimeFacts {
             name: "containerd".to_owned(),
             version: version.to_owned(),
             handlers: vec![handler],
@@ -208,7 +208,7 @@ mod tests {
         }
     }
 
-    fn lines(config: &Config, runtime: &Runtime, setup: (CgroupVersion, Mode)) -> Vec<String> {
+    fn lines(config: &Config, runtime: &RuntimeFacts, setup: (CgroupVersion, Mode)) -> Vec<String> {
         let (version, events) = setup;
         let driver = runtime.cgroup_driver.unwrap_or(CgroupDriver::Cgroupfs);
         let cgroup = CgroupSetup { version, driver, ..CgroupSetup::default() };

@@ -19,12 +19,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
-use pintle_agent_core::flight::{Flight, Redactor, Start, Written};
+use pintle_agent_core::flight::{AgentStart, Flight, Redactor, SegmentBytes};
 use pintle_agent_core::types::Now;
-use pintle_agent_core::worker::{Command, Input, Pods, State};
-use pintle_agent_host::flight::{self, FOLDER, Folder, Found, append_last};
+use pintle_agent_core::worker::{Command, Pods, PodsInput, State};
+use pintle_agent_host::flight::{self, FOLDER, FlightFolder, FolderState, append_last};
 use pintle_agent_metrics::FlightCounts;
-use pintle_daemon::blocking::{self, Place};
+use pintle_daemon::blocking::{self, JobPlace};
 use pintle_daemon::{build, clock, tasks};
 use tokio::sync::Notify;
 
@@ -45,7 +45,7 @@ const LAST_MAX: Duration = Duration::from_secs(1);
 
 /// A part of the record of one decision.
 enum Note {
-    Input(Now, Box<Input>),
+    Input(Now, Box<PodsInput>),
     Commands(Vec<Command>),
     State(Box<State>),
 }
@@ -60,13 +60,13 @@ struct Notes {
 }
 
 /// The state that the tasks and the driver share.
-struct Shared {
+struct FlightState {
     notes: Mutex<Notes>,
     noted: Notify,
     many: Notify,
     /// None until the folder is open.
     flight: Mutex<Option<Flight>>,
-    batches: Mutex<VecDeque<Written>>,
+    batches: Mutex<VecDeque<SegmentBytes>>,
     /// The folder is open, or failed to be for the first time.
     opened: Notify,
     encoded: Notify,
@@ -83,20 +83,20 @@ struct Shared {
 }
 
 /// The driver's end of the recorder; `None` when it is off.
-pub(crate) struct Tape(Option<Arc<Shared>>);
+pub(crate) struct Tape(Option<Arc<FlightState>>);
 
 /// Begins to record, and to open the folder. The start waits a moment for it, so that decisions
 /// that panic at once are recorded; decisions before it is open are noted.
 pub(crate) async fn start(
     root: &Path,
     segments_max: u64,
-    begins: Start,
+    begins: AgentStart,
     counts: FlightCounts,
 ) -> Tape {
     if segments_max == 0 {
         return Tape(None);
     }
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(FlightState {
         notes: Mutex::default(),
         noted: Notify::new(),
         many: Notify::new(),
@@ -122,15 +122,21 @@ pub(crate) async fn start(
 }
 
 /// Opens the folder, again and again where it fails or hangs.
-async fn open(shared: &Shared, root: PathBuf, segments_max: u64, begins: Start) -> Folder {
+async fn open(
+    shared: &FlightState,
+    root: PathBuf,
+    segments_max: u64,
+    begins: AgentStart,
+) -> FlightFolder {
     let mut retry: Option<Duration> = None;
     loop {
         let root = root.clone();
-        let open =
-            move || -> io::Result<_> { Ok((build::version(), Folder::open(&root, segments_max)?)) };
+        let open = move || -> io::Result<_> {
+            Ok((build::version(), FlightFolder::open(&root, segments_max)?))
+        };
         match blocking::try_run(flight::place(), open).await {
-            Ok((version, (folder, Found { key, next }))) => {
-                let begins = Start { version, ..begins };
+            Ok((version, (folder, FolderState { key, next }))) => {
+                let begins = AgentStart { version, ..begins };
                 let flight = Flight::new(Redactor::new(&key), next, &begins, clock::now());
                 *lock(&shared.flight) = Some(flight);
                 if retry.is_some() {
@@ -156,7 +162,7 @@ fn warn_of(folder: &Path, error: &io::Error) {
 
 impl Tape {
     /// The decisions are given this next.
-    pub(super) fn input(&self, now: Now, input: &Input) {
+    pub(super) fn input(&self, now: Now, input: &PodsInput) {
         match self.recording() {
             Some(shared) => shared.note(Note::Input(now, Box::new(input.clone()))),
             None => self.0.iter().for_each(|shared| shared.counts.lost()),
@@ -179,7 +185,7 @@ impl Tape {
         }
     }
 
-    fn recording(&self) -> Option<&Shared> {
+    fn recording(&self) -> Option<&FlightState> {
         self.0.as_deref().filter(|shared| !shared.paused.load(Ordering::Relaxed))
     }
 
@@ -235,10 +241,10 @@ fn weight_of(note: &Note) -> usize {
     const RECORD: usize = 1 << 10;
     match note {
         Note::Input(_, input) => match &**input {
-            Input::Observed { result: Ok(pod), .. } => {
+            PodsInput::Observed { result: Ok(pod), .. } => {
                 RECORD * (1 + pod.sandboxes.len() + pod.containers.len())
             }
-            Input::Listed { result: Ok(pods), .. } => RECORD + RECORD / 4 * pods.len(),
+            PodsInput::Listed { result: Ok(pods), .. } => RECORD + RECORD / 4 * pods.len(),
             _ => RECORD,
         },
         Note::Commands(commands) => {
@@ -258,7 +264,7 @@ fn weight_of(note: &Note) -> usize {
     }
 }
 
-impl Shared {
+impl FlightState {
     fn note(&self, note: Note) {
         let mut notes = lock(&self.notes);
         if notes.lost || notes.bytes >= NOTES_BYTES_MAX {
@@ -314,7 +320,7 @@ impl Shared {
     }
 
     /// The batch that is written next; it stays until it is.
-    fn first_batch(&self) -> Option<Written> {
+    fn first_batch(&self) -> Option<SegmentBytes> {
         lock(&self.batches).front().cloned()
     }
 
@@ -365,12 +371,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn encode_all(shared: Arc<Shared>) {
+async fn encode_all(shared: Arc<FlightState>) {
     loop {
         shared.noted.notified().await;
         let _ = tokio::time::timeout(GROUP, shared.many.notified()).await;
         let encoding = Arc::clone(&shared);
-        let encoded = blocking::run(Place::own("flight encoder"), move || encoding.encode()).await;
+        let encoded =
+            blocking::run(JobPlace::own("flight encoder"), move || encoding.encode()).await;
         if let Err(error) = encoded {
             tracing::error!(%error, "flight recorder: what was noted cannot be encoded");
             shared.counts.lost();
@@ -381,7 +388,7 @@ async fn encode_all(shared: Arc<Shared>) {
     }
 }
 
-async fn write_all(shared: Arc<Shared>, mut folder: Folder) {
+async fn write_all(shared: Arc<FlightState>, mut folder: FlightFolder) {
     let mut retry: Option<Duration> = None;
     let mut failed = None;
     loop {

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use pintle_agent_core::flight::{Outcome, Replay, Segment, read};
+use pintle_agent_core::flight::{Replay, ReplayOutcome, Segment, read};
 use pintle_agent_core::types::{NodeFacts, PodUid};
 use pintle_agent_core::worker::Settings;
 use pintle_agent_core::{admit, sync};
@@ -20,7 +20,7 @@ fn settings() -> Settings {
         relist_period: Duration::from_secs(60),
         crash_loop: sync::backoff::Curve::default(),
         node: NodeFacts::default(),
-        admission: Arc::new(admit::Node::roomy("n")),
+        admission: Arc::new(admit::AdmissionNode::roomy("n")),
         has_node_object: false,
         eviction: Default::default(),
         garbage: Default::default(),
@@ -28,14 +28,14 @@ fn settings() -> Settings {
 }
 
 /// The inputs that want, change and remove this pod.
-fn inputs(number: usize) -> Vec<Input> {
+fn inputs(number: usize) -> Vec<PodsInput> {
     let uid = PodUid::from(format!("u{number}").as_str());
     let pod = json!({"metadata": {"uid": uid.as_str(), "name": uid.as_str(), "namespace": "ns"},
         "spec": {"containers": [{"name": "c", "image": "i"}]}});
     let mut pod = serde_json::from_value(pod).expect("a pod");
     pintle_api_types::pod::defaults::apply(&mut pod);
-    let desired = Input::Desired { uid: uid.clone(), pod: Arc::new(pod) };
-    vec![desired, Input::Tick, Input::Removed { uid }]
+    let desired = PodsInput::Desired { uid: uid.clone(), pod: Arc::new(pod) };
+    vec![desired, PodsInput::Tick, PodsInput::Removed { uid }]
 }
 
 /// A driver with only its decisions and its recorder.
@@ -55,7 +55,7 @@ impl Recorded {
     }
 
     async fn below(root: &Path) -> Self {
-        let start = Start {
+        let start = AgentStart {
             version: String::new(),
             settings: settings(),
             allocated: Default::default(),
@@ -66,7 +66,7 @@ impl Recorded {
         Self { pods: Pods::new(settings()), tape, metrics }
     }
 
-    fn decide(&mut self, input: Input) {
+    fn decide(&mut self, input: PodsInput) {
         let now = clock::clocks();
         self.tape.input(now, &input);
         let commands = self.pods.handle(now, input);
@@ -74,15 +74,15 @@ impl Recorded {
         self.tape.between(&self.pods);
     }
 
-    fn shared(&self) -> &Shared {
+    fn shared(&self) -> &FlightState {
         self.tape.0.as_deref().expect("it records")
     }
 
     /// Decides upon ticks until this is so.
-    async fn until(&mut self, is_so: impl Fn(&Shared) -> bool) {
+    async fn until(&mut self, is_so: impl Fn(&FlightState) -> bool) {
         let ticks = async {
             while !is_so(self.shared()) {
-                self.decide(Input::Tick);
+                self.decide(PodsInput::Tick);
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
@@ -99,7 +99,7 @@ fn segments(root: &Path) -> Vec<Segment> {
     bytes.map(|bytes| read(&bytes).expect("of this format")).collect()
 }
 
-fn replayed(root: &Path) -> Vec<Outcome> {
+fn replayed(root: &Path) -> Vec<ReplayOutcome> {
     let (outcomes, _) = Replay::of(&segments(root)).finish();
     let differences: Vec<_> = outcomes.iter().filter_map(|o| o.difference.as_ref()).collect();
     assert!(differences.is_empty(), "{differences:?}");
@@ -150,14 +150,14 @@ fn the_input_of_which_the_decisions_panicked_is_the_last_of_the_record() {
         let mut agent = Recorded::below(root.path()).await;
         inputs(1).into_iter().for_each(|input| agent.decide(input));
         let died = tasks::caught(async move {
-            agent.tape.input(clock::clocks(), &Input::SourcesReady);
+            agent.tape.input(clock::clocks(), &PodsInput::SourcesReady);
             panic!("of the decisions");
         });
         died.await.expect_err("it panicked");
     });
     let outcomes = replayed(root.path());
     let last = outcomes.last().and_then(|outcome| outcome.unanswered.as_ref());
-    assert!(matches!(last, Some((_, Input::SourcesReady))), "{last:?}");
+    assert!(matches!(last, Some((_, PodsInput::SourcesReady))), "{last:?}");
     assert_eq!(outcomes.last().map(|outcome| outcome.equal), Some(3));
 }
 
@@ -207,7 +207,7 @@ fn a_disk_that_does_not_keep_up_costs_a_part_of_the_record() {
         inputs(1).into_iter().for_each(|input| agent.decide(input));
         agent.until(|shared| shared.is_idle()).await;
         // As much as may wait, without a notice to the writer.
-        let waiting = Written { segment: 0, bytes: vec![0; BATCHES_BYTES_MAX] };
+        let waiting = SegmentBytes { segment: 0, bytes: vec![0; BATCHES_BYTES_MAX] };
         lock(&agent.shared().batches).push_back(waiting);
         inputs(2).into_iter().for_each(|input| agent.decide(input));
         agent.until(|shared| shared.gap.load(Ordering::Relaxed)).await;
@@ -263,7 +263,7 @@ fn a_disk_that_hangs_costs_neither_the_start_nor_the_end_and_is_told_of() {
             agent.until(|shared| shared.paused.load(Ordering::Relaxed)).await;
             let text = exposition(&agent.metrics);
             assert!(text.contains("pintle_flight_recorder_failures_total 1\n"), "{text}");
-            agent.decide(Input::Tick);
+            agent.decide(PodsInput::Tick);
             let text = exposition(&agent.metrics);
             assert!(!text.contains("pintle_flight_recorder_lost_total 0\n"), "{text}");
             agent.tape.end().await;
@@ -277,7 +277,9 @@ fn a_disk_that_hangs_costs_neither_the_start_nor_the_end_and_is_told_of() {
 /// The recorder's work is done as in an agent: none of it on this thread.
 fn works_by_ring() {
     blocking::Pool::own();
-    pintle_ring::Files::ring(false).unwrap_or_else(|_| pintle_ring::Files::direct()).for_thread();
+    pintle_ring::RingFiles::ring(false)
+        .unwrap_or_else(|_| pintle_ring::RingFiles::direct())
+        .for_thread();
 }
 
 /// A disk hangs in this operation, under a segment that is written, and is well later.

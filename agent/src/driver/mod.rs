@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pintle_agent_cluster::node::pleg::ListsSeen;
-use pintle_agent_cluster::status::writer::Writer;
+use pintle_agent_cluster::status::writer::StatusWriter;
 use pintle_agent_core::eviction;
 use pintle_agent_core::eviction::observed::Freed;
 use pintle_agent_core::node::conditions::Pressure;
@@ -31,16 +31,16 @@ use pintle_agent_core::sync::plan::Action;
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::worker::reads::Reads;
-use pintle_agent_core::worker::{Command, Input, Pods, RETRY_TOLD, Wait, Worker};
+use pintle_agent_core::worker::{Command, Pods, PodsInput, RETRY_TOLD, Wait, Worker};
 use pintle_agent_host::ledger::Ledger;
 use pintle_agent_host::shutdown::Progress;
 use pintle_agent_metrics::Metrics;
 use pintle_agent_runtime::execute::{self, Cancel, Executor, SyncOrder};
 use pintle_agent_runtime::garbage;
 use pintle_agent_runtime::logs::LogCommand;
-use pintle_agent_runtime::observed::Reader;
+use pintle_agent_runtime::observed::PodReader;
 use pintle_agent_runtime::probe::Prober;
-use pintle_agent_server::{Health, Query, Views};
+use pintle_agent_server::{HealthState, Query, Views};
 use pintle_daemon::clock;
 use pintle_daemon::tasks;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -52,7 +52,7 @@ use self::owed::Owed;
 use self::publish::Publisher;
 use self::save::Saver;
 use self::sweep::Sweeper;
-use crate::pressure::Order;
+use crate::pressure::PressureLook;
 
 /// Inputs that may wait for the loop.
 pub(crate) const INPUTS_MAX: usize = 4096;
@@ -62,19 +62,19 @@ const BATCH_MAX: usize = 256;
 const SLEEP_MAX: Duration = Duration::from_secs(10);
 
 /// The driver's parts.
-pub(crate) struct Driver {
+pub(crate) struct PodDriver {
     /// The state machines.
     pub pods: Pods,
     /// Inputs from everywhere.
-    pub inputs: mpsc::Receiver<Input>,
+    pub inputs: mpsc::Receiver<PodsInput>,
     /// The channel for results of effects.
-    pub back: mpsc::Sender<Input>,
+    pub back: mpsc::Sender<PodsInput>,
     /// Questions from the server.
     pub queries: mpsc::Receiver<Query>,
     /// The channel for reads of the Node object; `None` without an API server.
     pub node_reads: Option<mpsc::Sender<u64>>,
     /// Reads pods.
-    pub reader: Reader,
+    pub reader: PodReader,
     /// Executes syncs.
     pub executor: Rc<Executor>,
     /// Probes containers.
@@ -84,19 +84,19 @@ pub(crate) struct Driver {
     /// Snapshots for the server.
     pub views: Views,
     /// Writes to the API server; `None` without one.
-    pub writer: Option<Rc<Writer>>,
+    pub writer: Option<Rc<StatusWriter>>,
     /// Log rotation; `None` when it is off.
     pub logs: Option<mpsc::Sender<LogCommand>>,
     /// When the runtime last listed its pods.
     pub lists: ListsSeen,
     /// The channel for observations of the node; `None` where these are impossible.
-    pub looks: Option<mpsc::Sender<Order>>,
+    pub looks: Option<mpsc::Sender<PressureLook>>,
     /// Removes unused images.
     pub garbage: garbage::Requests,
     /// The node's pressure conditions, for its object.
     pub pressure: watch::Sender<Pressure>,
     /// The loop's pulse.
-    pub health: Arc<Health>,
+    pub health: Arc<HealthState>,
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// The root of the pods' directories.
@@ -108,17 +108,17 @@ pub(crate) struct Driver {
 }
 
 /// The state that the loop keeps between its turns.
-struct Turns {
+struct TurnState {
     saver: Saver,
     reads: Rc<RefCell<Reads>>,
     syncs: HashMap<u64, Cancel>,
     followed: FollowedLogs,
 }
 
-impl Driver {
+impl PodDriver {
     /// Runs until every sender of inputs is gone or `stop` fires; pods are left as they are.
     pub(crate) async fn run(mut self, stop: impl Future<Output = ()>, ledger: Ledger) {
-        let mut turns = Turns {
+        let mut turns = TurnState {
             saver: Saver::new(ledger),
             reads: Rc::default(),
             syncs: HashMap::new(),
@@ -130,7 +130,7 @@ impl Driver {
         let mut sweeper = Sweeper::new(executor, views, self.root_dir.clone(), metrics);
         let mut batch = Vec::new();
         tokio::pin!(stop);
-        self.handle(Input::Tick, &mut turns);
+        self.handle(PodsInput::Tick, &mut turns);
         loop {
             let sleep = turns.saver.within(self.until_wake(), &self.pods);
             batch.clear();
@@ -142,13 +142,13 @@ impl Driver {
                     }
                 }
                 Some(query) = self.queries.recv() => self.answer(query, &mut turns),
-                () = tokio::time::sleep(sleep) => batch.push(Input::Tick),
+                () = tokio::time::sleep(sleep) => batch.push(PodsInput::Tick),
             }
             for input in batch.drain(..) {
                 self.take(input, &mut turns);
             }
             if self.until_wake().is_zero() {
-                self.handle(Input::Tick, &mut turns);
+                self.handle(PodsInput::Tick, &mut turns);
             }
             turns.saver.save(&mut self.pods);
             publisher.publish(&mut self.pods);
@@ -157,14 +157,14 @@ impl Driver {
         }
     }
 
-    fn take(&mut self, input: Input, turns: &mut Turns) {
+    fn take(&mut self, input: PodsInput, turns: &mut TurnState) {
         let mut read = None;
         match &input {
-            Input::SyncDone { ticket, .. } => drop(turns.syncs.remove(ticket)),
-            Input::Observed { uid, result: Ok(_), .. } => read = Some(uid.clone()),
-            Input::Listed { result: Ok(_), .. } => self.lists.seen(),
-            Input::Node(facts) => self.executor.know_node(facts),
-            Input::SourcesReady => self.executor.volumes.sources_ready(),
+            PodsInput::SyncDone { ticket, .. } => drop(turns.syncs.remove(ticket)),
+            PodsInput::Observed { uid, result: Ok(_), .. } => read = Some(uid.clone()),
+            PodsInput::Listed { result: Ok(_), .. } => self.lists.seen(),
+            PodsInput::Node(facts) => self.executor.know_node(facts),
+            PodsInput::SourcesReady => self.executor.volumes.sources_ready(),
             _ => {}
         }
         self.handle(input, turns);
@@ -178,7 +178,7 @@ impl Driver {
         self.pods.next_wake().map_or(SLEEP_MAX, |at| at.since(now).min(SLEEP_MAX))
     }
 
-    fn answer(&mut self, query: Query, turns: &mut Turns) {
+    fn answer(&mut self, query: Query, turns: &mut TurnState) {
         match query {
             Query::Plan { uid, answer } => {
                 let plan = self.pods.worker(&uid).map(|w| w.dry_run(clock::clocks().mono));
@@ -189,7 +189,7 @@ impl Driver {
             }
             // The last place in the queue is for eviction.
             Query::Images { answer } if self.garbage.queue.capacity() > 1 => {
-                drop(self.garbage.queue.try_send(garbage::Request::Report(answer)));
+                drop(self.garbage.queue.try_send(garbage::GarbageRequest::Report(answer)));
             }
             Query::Images { .. } => {}
             Query::Pressure { uses, answer } => {
@@ -199,16 +199,16 @@ impl Driver {
     }
 
     /// Ends all waits of a pod, and returns them; `None` for a pod that is gone.
-    fn retry(&mut self, uid: PodUid, turns: &mut Turns) -> Option<Vec<Wait>> {
+    fn retry(&mut self, uid: PodUid, turns: &mut TurnState) -> Option<Vec<Wait>> {
         let waits = self.pods.worker(&uid)?.waits(clock::clocks().mono);
         self.recorder.stage(&uid, "Retry", None, RETRY_TOLD);
         // A pull backs off by itself.
         self.executor.images.retry(&uid);
-        self.handle(Input::Retry { uid }, turns);
+        self.handle(PodsInput::Retry { uid }, turns);
         Some(waits)
     }
 
-    fn handle(&mut self, input: Input, turns: &mut Turns) {
+    fn handle(&mut self, input: PodsInput, turns: &mut TurnState) {
         let now = clock::clocks();
         self.tape.input(now, &input);
         let commands = self.pods.handle(now, input);
@@ -219,7 +219,7 @@ impl Driver {
         }
     }
 
-    fn execute(&mut self, command: Command, turns: &mut Turns) {
+    fn execute(&mut self, command: Command, turns: &mut TurnState) {
         match command {
             Command::Read { uid, stamp, after } => self.read(uid, stamp, after, &turns.reads),
             Command::List { stamp } => self.list(stamp),
@@ -239,13 +239,13 @@ impl Driver {
             Command::Publish { uid, pod, status, stage } => {
                 self.recorder.status(&uid, &status);
                 self.metrics.published(&uid, &pod, &status, clock::now());
-                self.tell(status_queue::Input::Derived { pod, status, stage });
+                self.tell(status_queue::QueueInput::Derived { pod, status, stage });
             }
             Command::Event { uid, warning, reason, message, container } => {
                 self.recorder.event(&uid, warning, &reason, &message, container.as_deref());
             }
             Command::Measure { ticket, pods, disks } => {
-                self.measure(Order { ticket, pods, disks });
+                self.measure(PressureLook { ticket, pods, disks });
             }
             Command::Reclaim { ticket, images, .. } => self.reclaim(ticket, images),
             Command::Pressure(pressure) => drop(self.pressure.send_replace(pressure)),
@@ -261,10 +261,10 @@ impl Driver {
         }
     }
 
-    fn gone(&self, uid: PodUid, turns: &mut Turns) {
+    fn gone(&self, uid: PodUid, turns: &mut TurnState) {
         self.prober.forget(&uid);
         self.metrics.gone(&uid);
-        self.tell(status_queue::Input::Gone(uid.clone()));
+        self.tell(status_queue::QueueInput::Gone(uid.clone()));
         self.recorder.stage(&uid, "Gone", None, "");
         self.recorder.forget(&uid);
         // A pod that was wanted again meanwhile has been started again.
@@ -280,16 +280,16 @@ impl Driver {
         if self.node_reads.as_ref().is_none_or(|reads| reads.try_send(ticket).is_err()) {
             let back = self.back.clone();
             tokio::task::spawn_local(async move {
-                let _ = back.send(Input::NodeFetched { ticket, node: None }).await;
+                let _ = back.send(PodsInput::NodeFetched { ticket, node: None }).await;
             });
         }
     }
 
     /// Orders an observation. Without a lookout the answer is empty.
-    fn measure(&self, order: Order) {
+    fn measure(&self, order: PressureLook) {
         let ticket = order.ticket;
         if self.looks.as_ref().is_none_or(|looks| looks.try_send(order).is_err()) {
-            self.answer_later(Input::Pressure { ticket, observation: Box::default() });
+            self.answer_later(PodsInput::Pressure { ticket, observation: Box::default() });
         }
     }
 
@@ -298,41 +298,42 @@ impl Driver {
         let (answer, mut answered) = oneshot::channel();
         let mut steps = self.garbage.steps.clone();
         steps.mark_unchanged();
-        let request = garbage::Request::Images(answer);
+        let request = garbage::GarbageRequest::Images(answer);
         let asked = images && self.garbage.queue.try_send(request).is_ok();
         if !asked {
-            return self.answer_later(Input::Reclaimed { ticket, freed: Freed::default() });
+            return self.answer_later(PodsInput::Reclaimed { ticket, freed: Freed::default() });
         }
         let back = self.back.clone();
-        let owed = Owed::new(back.clone(), Input::Reclaimed { ticket, freed: Freed::default() });
+        let owed =
+            Owed::new(back.clone(), PodsInput::Reclaimed { ticket, freed: Freed::default() });
         tasks::spawn("reclaim", async move {
             let freed = loop {
                 tokio::select! {
                     freed = &mut answered => break freed.unwrap_or_default(),
                     // Fails only when the driver no longer takes inputs; then the answer is not
                     // taken either.
-                    Ok(()) = steps.changed() => drop(back.send(Input::Reclaiming { ticket }).await),
+                    Ok(()) = steps.changed() => drop(back.send(PodsInput::Reclaiming { ticket }).await),
                 }
             };
-            owed.settle(Input::Reclaimed { ticket, freed }).await;
+            owed.settle(PodsInput::Reclaimed { ticket, freed }).await;
         });
     }
 
-    fn answer_later(&self, input: Input) {
+    fn answer_later(&self, input: PodsInput) {
         let back = self.back.clone();
         tokio::task::spawn_local(async move {
             let _ = back.send(input).await;
         });
     }
 
-    fn tell(&self, input: status_queue::Input) {
+    fn tell(&self, input: status_queue::QueueInput) {
         if let Some(writer) = &self.writer {
             writer.take(input);
         }
     }
 
     fn list(&self, stamp: u64) {
-        let given_up = Input::Listed { stamp, result: Err("the list was given up".to_owned()) };
+        let given_up = PodsInput::Listed { stamp, result: Err("the list was given up".to_owned()) };
         let owed = Owed::new(self.back.clone(), given_up);
         let (reader, metrics) = (self.reader.clone(), Arc::clone(&self.metrics));
         tasks::spawn("list", async move {
@@ -346,7 +347,7 @@ impl Driver {
                 }
             };
             metrics.relisted(clock::now(), begun.elapsed());
-            owed.settle(Input::Listed { stamp, result }).await;
+            owed.settle(PodsInput::Listed { stamp, result }).await;
         });
     }
 
@@ -363,7 +364,7 @@ impl Driver {
         let pod = order.pod.as_deref();
         let operation = metrics.sync_begins(&uid, pod, &order.actions, clock::now());
         let (executor, back) = (Rc::clone(&self.executor), self.back.clone());
-        let owed = Owed::new(back.clone(), Input::SyncDone { uid: uid.clone(), ticket });
+        let owed = Owed::new(back.clone(), PodsInput::SyncDone { uid: uid.clone(), ticket });
         tasks::spawn("sync", async move {
             let is_recorded = match record {
                 Some(record) if needs => {
@@ -378,7 +379,7 @@ impl Driver {
                 false => executor.put_off(&order, execute::unrecorded(), &back).await,
             }
             metrics.sync_ended(operation, begun.elapsed());
-            owed.settle(Input::SyncDone { uid, ticket }).await;
+            owed.settle(PodsInput::SyncDone { uid, ticket }).await;
         });
     }
 
@@ -410,8 +411,8 @@ impl Driver {
 struct PodRead {
     uid: PodUid,
     names: (String, String),
-    reader: Reader,
-    back: mpsc::Sender<Input>,
+    reader: PodReader,
+    back: mpsc::Sender<PodsInput>,
     recorder: Recorder,
     metrics: Arc<Metrics>,
     reads: Rc<RefCell<Reads>>,
@@ -424,7 +425,7 @@ impl PodRead {
             let owed = Owed::new(self.back.clone(), self.answer(stamp, given_up));
             let begun = std::time::Instant::now();
             let names = (self.names.0.as_str(), self.names.1.as_str());
-            let place = Place(self);
+            let place = ReadPlace(self);
             let result = tasks::caught(self.reader.read(&self.uid, names)).await;
             self.metrics.pod_read(begun.elapsed());
             let result = match result {
@@ -453,15 +454,15 @@ impl PodRead {
         &self,
         stamp: u64,
         result: Result<pintle_agent_core::observed::ObservedPod, String>,
-    ) -> Input {
-        Input::Observed { uid: self.uid.clone(), stamp, result }
+    ) -> PodsInput {
+        PodsInput::Observed { uid: self.uid.clone(), stamp, result }
     }
 }
 
 /// A read under way; dropped before its end it gives up its place.
-struct Place<'a>(&'a PodRead);
+struct ReadPlace<'a>(&'a PodRead);
 
-impl Place<'_> {
+impl ReadPlace<'_> {
     /// The stamp of the read to make next.
     fn ended(self, stamp: u64) -> Option<u64> {
         let next = self.0.reads.borrow_mut().ended(&self.0.uid, stamp);
@@ -470,7 +471,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for ReadPlace<'_> {
     fn drop(&mut self) {
         self.0.reads.borrow_mut().given_up(&self.0.uid);
     }

@@ -4,25 +4,25 @@
 //! debt: `settle` pays it, and a task that panics or is dropped before pays with the answer that
 //! was agreed on at the start. Bound: an answer that waits for a full queue is a task of its own.
 
-use pintle_agent_core::worker::Input;
+use pintle_agent_core::worker::PodsInput;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
 /// A debt to the core.
 #[derive(Debug)]
 pub(super) struct Owed {
-    back: mpsc::Sender<Input>,
-    answer: Option<Input>,
+    back: mpsc::Sender<PodsInput>,
+    answer: Option<PodsInput>,
 }
 
 impl Owed {
     /// Creates a debt; `otherwise` is sent if nothing else is.
-    pub(super) fn new(back: mpsc::Sender<Input>, otherwise: Input) -> Self {
+    pub(super) fn new(back: mpsc::Sender<PodsInput>, otherwise: PodsInput) -> Self {
         Self { back, answer: Some(otherwise) }
     }
 
     /// Sends the answer; false when the receiver is gone.
-    pub(super) async fn settle(mut self, answer: Input) -> bool {
+    pub(super) async fn settle(mut self, answer: PodsInput) -> bool {
         self.answer = Some(answer);
         let back = self.back.clone();
         let Ok(permit) = back.reserve().await else { return false };
@@ -48,13 +48,13 @@ mod tests {
     use super::*;
     use pintle_agent_core::types::PodUid;
 
-    fn done(ticket: u64) -> Input {
-        Input::SyncDone { uid: PodUid::from("u"), ticket }
+    fn done(ticket: u64) -> PodsInput {
+        PodsInput::SyncDone { uid: PodUid::from("u"), ticket }
     }
 
-    async fn ticket(queue: &mut mpsc::Receiver<Input>) -> Option<u64> {
+    async fn ticket(queue: &mut mpsc::Receiver<PodsInput>) -> Option<u64> {
         match queue.recv().await? {
-            Input::SyncDone { ticket, .. } => Some(ticket),
+            PodsInput::SyncDone { ticket, .. } => Some(ticket),
             other => panic!("{other:?}"),
         }
     }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use pintle_agent_core::view::{PodView, Snapshot};
-use pintle_agent_core::worker::{Pods, Stage};
+use pintle_agent_core::worker::{Pods, WorkerStage};
 use pintle_agent_server::Views;
 use pintle_daemon::clock;
 
@@ -43,7 +43,7 @@ impl Publisher {
             self.last.orphans.retain(|orphan| orphan.uid != uid);
             self.last.orphans.extend(
                 worker
-                    .filter(|w| w.pod().is_none() && w.stage() != Stage::Finished)
+                    .filter(|w| w.pod().is_none() && w.stage() != WorkerStage::Finished)
                     .map(|w| Arc::clone(w.observed())),
             );
         }

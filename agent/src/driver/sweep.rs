@@ -22,9 +22,9 @@ use pintle_agent_metrics::Metrics;
 use pintle_agent_runtime::execute::Executor;
 use pintle_agent_server::Views;
 use pintle_daemon::blocking;
-use pintle_daemon::blocking::Place;
+use pintle_daemon::blocking::JobPlace;
 use pintle_daemon::tasks;
-use pintle_daemon::told::{self, Line, Told};
+use pintle_daemon::told::{self, RepeatLine, RepeatSuppressor};
 use tokio::time::Instant;
 
 /// The period of sweeps.
@@ -36,14 +36,14 @@ struct Single(Rc<Cell<bool>>);
 
 impl Single {
     /// The place, unless it is taken. It is free again when `Held` is dropped.
-    fn take(&self) -> Option<Held> {
-        (!self.0.replace(true)).then(|| Held(self.clone()))
+    fn take(&self) -> Option<HeldSweep> {
+        (!self.0.replace(true)).then(|| HeldSweep(self.clone()))
     }
 }
 
-struct Held(Single);
+struct HeldSweep(Single);
 
-impl Drop for Held {
+impl Drop for HeldSweep {
     fn drop(&mut self) {
         self.0.0.set(false);
     }
@@ -52,8 +52,8 @@ impl Drop for Held {
 /// The failed removals that were logged.
 #[derive(Debug, Default)]
 struct Leftovers {
-    dirs: Told,
-    logs: Told,
+    dirs: RepeatSuppressor,
+    logs: RepeatSuppressor,
 }
 
 /// Begins the sweeps.
@@ -117,7 +117,7 @@ impl Sweeper {
         }
     }
 
-    fn sweep_groups(&self, turn: Held) {
+    fn sweep_groups(&self, turn: HeldSweep) {
         let (executor, views) = (Rc::clone(&self.executor), self.views.clone());
         tasks::spawn("sweep", async move {
             let _turn = turn;
@@ -128,7 +128,7 @@ impl Sweeper {
         });
     }
 
-    fn sweep_folders(&self, turn: Held, pods: &Pods) {
+    fn sweep_folders(&self, turn: HeldSweep, pods: &Pods) {
         let keep: BTreeSet<PodUid> = pods.workers().map(|worker| worker.uid().clone()).collect();
         // Their folders are removed by one of the next sweeps.
         self.executor
@@ -161,7 +161,7 @@ impl Sweeper {
         let leftovers = Rc::clone(&self.leftovers);
         tasks::spawn("sweep", async move {
             let _turn = turn;
-            let (removed, dirs, logs) = match blocking::run(Place::bulk("orphans"), work).await {
+            let (removed, dirs, logs) = match blocking::run(JobPlace::bulk("orphans"), work).await {
                 Ok(ended) => ended,
                 Err(error) => {
                     return tracing::error!(%error, "orphaned pod directories: the sweep ended early");
@@ -179,7 +179,7 @@ impl Sweeper {
                     None
                 }
             };
-            dirs.iter().chain(&logs).for_each(Line::log);
+            dirs.iter().chain(&logs).for_each(RepeatLine::log);
         });
     }
 }

@@ -27,7 +27,7 @@ async fn a_read_that_panics_is_answered_and_the_next_one_is_made() {
     let read = PodRead {
         uid: PodUid::from("u"),
         names: ("ns".to_owned(), "p".to_owned()),
-        reader: Reader::new(client),
+        reader: PodReader::new(client),
         back,
         recorder: Recorder::default(),
         metrics: Arc::new(Metrics::new("n")),
@@ -37,7 +37,7 @@ async fn a_read_that_panics_is_answered_and_the_next_one_is_made() {
     for (stamp, good) in [(1, false), (2, true)] {
         assert!(read.reads.borrow_mut().due(&read.uid, stamp), "{stamp}");
         read.make(stamp).await;
-        let Some(Input::Observed { stamp: of, result, .. }) = queue.recv().await else {
+        let Some(PodsInput::Observed { stamp: of, result, .. }) = queue.recv().await else {
             panic!("a read is answered");
         };
         assert_eq!((of, result.is_ok()), (stamp, good), "{result:?}");

@@ -21,13 +21,13 @@ use k8s_openapi::api::core::v1::Pod;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use pintle_agent_core::types::UnixNanos;
 use pintle_daemon::blocking;
-use pintle_daemon::blocking::Place;
+use pintle_daemon::blocking::JobPlace;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 
 use super::manifest::{MANIFEST_BYTES_MAX, ManifestError, decode_pod};
-use super::static_pod::Origin;
-use super::{Problem, ProblemCause, Reading, SourceKind};
+use super::static_pod::ManifestOrigin;
+use super::{Problem, ProblemCause, SourceKind, SourceReading};
 
 /// Most manifests of a folder; the others are ignored and reported.
 const FILES_MAX: usize = 4096;
@@ -38,7 +38,7 @@ const SETTLE: Duration = Duration::from_secs(1);
 
 /// The folder and its manifests as read.
 #[derive(Debug)]
-pub(crate) struct Folder {
+pub(crate) struct ManifestFolder {
     path: PathBuf,
     node_name: String,
     files: BTreeMap<PathBuf, Manifest>,
@@ -100,7 +100,7 @@ impl Stamp {
     }
 }
 
-impl Folder {
+impl ManifestFolder {
     /// A folder of manifests, or a single manifest, for that node.
     pub(crate) fn new(path: impl Into<PathBuf>, node_name: impl Into<String>) -> Self {
         Self {
@@ -115,7 +115,7 @@ impl Folder {
     }
 
     /// Reads the changes among the touched files; nothing if there are none since the last scan.
-    fn look(&mut self, touched: &Touched) -> io::Result<Vec<Reading>> {
+    fn look(&mut self, touched: &Touched) -> io::Result<Vec<SourceReading>> {
         let mut readings = Vec::new();
         let mut is_all = false;
         if let Touched::Names(names) = touched
@@ -135,7 +135,7 @@ impl Folder {
     /// All manifests without the removed files. One that is back is another manifest, even with
     /// equal content: its pod ends, and begins again.
     // k8s: pkg/kubelet/config/file_linux.go consumeWatchEvent
-    fn without(&mut self, names: &BTreeMap<OsString, bool>) -> Option<Reading> {
+    fn without(&mut self, names: &BTreeMap<OsString, bool>) -> Option<SourceReading> {
         for (name, _) in names.iter().filter(|(_, was_removed)| **was_removed) {
             self.unsaid |= self.files.remove(&self.path.join(name)).is_some();
         }
@@ -163,14 +163,14 @@ impl Folder {
     }
 
     /// The whole reading, if the folder changed since the last one.
-    fn news(&mut self) -> Option<Reading> {
+    fn news(&mut self) -> Option<SourceReading> {
         std::mem::take(&mut self.unsaid).then(|| self.reading())
     }
 
     /// Reads the changes; `None` if there are none since the last scan. A folder that does not
     /// exist is empty.
     // k8s: pkg/kubelet/config/file.go listConfig
-    pub(crate) fn scan(&mut self) -> io::Result<Option<Reading>> {
+    pub(crate) fn scan(&mut self) -> io::Result<Option<SourceReading>> {
         let (found, ignored) = list(&self.path)?;
         self.is_folder = self.path.is_dir();
         if ignored > 0 && self.ignored == 0 {
@@ -211,8 +211,11 @@ impl Folder {
     fn read(&self, path: &Path, stamp: Stamp, previous: Option<(Arc<Pod>, UnixNanos)>) -> Manifest {
         let settled = stamp.is_settled();
         let place = path.display().to_string();
-        let origin =
-            Origin { kind: SourceKind::File, place: place.clone(), changed_at: stamp.modified };
+        let origin = ManifestOrigin {
+            kind: SourceKind::File,
+            place: place.clone(),
+            changed_at: stamp.modified,
+        };
         let decoded = read_bounded(path).and_then(|bytes| {
             decode_pod(&bytes, &origin, &self.node_name).map_err(ProblemCause::from)
         });
@@ -228,10 +231,14 @@ impl Folder {
         }
     }
 
-    fn reading(&self) -> Reading {
+    fn reading(&self) -> SourceReading {
         let pods = self.files.values().filter_map(|file| file.pod.clone());
         let problems = self.files.values().filter_map(|file| file.problem.clone());
-        Reading { pods: pods.collect(), problems: problems.collect(), ..Reading::default() }
+        SourceReading {
+            pods: pods.collect(),
+            problems: problems.collect(),
+            ..SourceReading::default()
+        }
     }
 }
 
@@ -302,10 +309,14 @@ fn read_bounded(path: &Path) -> Result<Vec<u8>, ProblemCause> {
 
 /// Delivers readings until the receiver is gone. Checks the files that events name, and all files
 /// every `check_every`, with each new watch, and after events that were lost.
-pub(crate) async fn run(folder: Folder, check_every: Duration, readings: mpsc::Sender<Reading>) {
+pub(crate) async fn run(
+    folder: ManifestFolder,
+    check_every: Duration,
+    readings: mpsc::Sender<SourceReading>,
+) {
     let path = folder.path.clone();
     let folder = Arc::new(Mutex::new(folder));
-    let mut watch = Watch::start(&path).await;
+    let mut watch = ManifestWatch::start(&path).await;
     let mut touched = Touched::Anything;
     loop {
         let found = looked(&folder, touched).await;
@@ -323,7 +334,7 @@ pub(crate) async fn run(folder: Folder, check_every: Duration, readings: mpsc::S
             }
         }
         tokio::select! {
-            events = Watch::events(watch.as_ref()) => match events {
+            events = ManifestWatch::events(watch.as_ref()) => match events {
                 Some(names) if is_seen => touched = names,
                 // Files that were due for a check before are not forgotten.
                 Some(_) => touched = Touched::Anything,
@@ -333,22 +344,25 @@ pub(crate) async fn run(folder: Folder, check_every: Duration, readings: mpsc::S
             () = readings.closed() => return,
         }
         if watch.is_none() {
-            watch = Watch::start(&path).await;
+            watch = ManifestWatch::start(&path).await;
             touched = Touched::Anything;
         }
     }
 }
 
 /// A look where it may block.
-async fn looked(folder: &Arc<Mutex<Folder>>, touched: Touched) -> io::Result<Vec<Reading>> {
+async fn looked(
+    folder: &Arc<Mutex<ManifestFolder>>,
+    touched: Touched,
+) -> io::Result<Vec<SourceReading>> {
     let folder = Arc::clone(folder);
     // One check at a time; one that panicked left the files as they were read before.
     let look = move || folder.lock().unwrap_or_else(PoisonError::into_inner).look(&touched);
-    blocking::try_run(Place::own("manifests"), look).await
+    blocking::try_run(JobPlace::own("manifests"), look).await
 }
 
 /// An inotify watch on the folder, or on the folder of the one file.
-struct Watch {
+struct ManifestWatch {
     inotify: AsyncFd<InotifyFd>,
 }
 
@@ -360,11 +374,11 @@ impl AsRawFd for InotifyFd {
     }
 }
 
-impl Watch {
+impl ManifestWatch {
     /// `None` when the folder cannot be watched now; the periodic look then is all there is.
     async fn start(path: &Path) -> Option<Self> {
         let path = path.to_owned();
-        let inotify = blocking::run(Place::own("manifests"), move || Self::open(&path)).await;
+        let inotify = blocking::run(JobPlace::own("manifests"), move || Self::open(&path)).await;
         // `register` is unsafe because a type may hand out a descriptor it does not own. This one
         // owns its own, and the crate has no unsafe code.
         #[allow(deprecated)]
@@ -429,7 +443,7 @@ mod tests {
         )
     }
 
-    fn names(reading: &Reading) -> Vec<String> {
+    fn names(reading: &SourceReading) -> Vec<String> {
         reading.pods.iter().map(|(pod, _)| pintle_api_types::pod::name(pod).to_owned()).collect()
     }
 
@@ -440,7 +454,7 @@ mod tests {
         fs::write(dir.path().join("a"), manifest("a", "i")).expect("written");
         fs::write(dir.path().join(".a.swp"), manifest("x", "i")).expect("written");
         fs::create_dir(dir.path().join("sub")).expect("made");
-        let mut folder = Folder::new(dir.path(), "n");
+        let mut folder = ManifestFolder::new(dir.path(), "n");
         let reading = folder.scan().expect("scanned").expect("a first reading");
         assert_eq!(names(&reading), ["a-n", "b-n"]);
         assert_eq!(reading.problems, []);
@@ -453,7 +467,7 @@ mod tests {
         let (a, b) = (dir.path().join("a.yaml"), dir.path().join("b.yaml"));
         fs::write(&a, manifest("a", "i:1")).expect("written");
         fs::write(&b, manifest("b", "i:1")).expect("written");
-        let mut folder = Folder::new(dir.path(), "n");
+        let mut folder = ManifestFolder::new(dir.path(), "n");
         let before = folder.scan().expect("scanned").expect("a reading");
         fs::write(&a, manifest("a", "i:2").replace("image", "  image")).expect("written");
         let reading = folder.scan().expect("scanned").expect("a reading");
@@ -481,7 +495,7 @@ mod tests {
         let named = |names: &[&str]| {
             Touched::Names(names.iter().map(|name| (OsString::from(name), false)).collect())
         };
-        let mut folder = Folder::new(dir.path(), "n");
+        let mut folder = ManifestFolder::new(dir.path(), "n");
         let mut look = |names: &[&str]| folder.look(&named(names)).expect("looked").pop();
         let first = look(&["a.yaml"]).expect("everything, for the first time");
         assert_eq!(names(&first), ["a-n", "b-n"]);
@@ -511,7 +525,7 @@ mod tests {
         let dir = TempDir::new().expect("a folder");
         let file = dir.path().join("a.yaml");
         fs::write(&file, manifest("a", "i:1")).expect("written");
-        let mut folder = Folder::new(dir.path(), "n");
+        let mut folder = ManifestFolder::new(dir.path(), "n");
         folder.scan().expect("scanned").expect("a first reading");
         let mut look = |was_removed| {
             let touched = Touched::Names([(OsString::from("a.yaml"), was_removed)].into());
@@ -532,7 +546,7 @@ mod tests {
         let dir = TempDir::new().expect("a folder");
         let file = dir.path().join("a.yaml");
         fs::write(&file, manifest("a", "i:1")).expect("written");
-        let mut folder = Folder::new(dir.path(), "n");
+        let mut folder = ManifestFolder::new(dir.path(), "n");
         folder.scan().expect("scanned").expect("a reading");
         let stamp = Stamp::of(&fs::metadata(&file).expect("metadata"));
         fs::write(&file, manifest("a", "i:2")).expect("written");
@@ -550,11 +564,11 @@ mod tests {
     #[test]
     fn a_missing_folder_is_empty_and_a_single_file_is_a_source() {
         let dir = TempDir::new().expect("a folder");
-        let mut folder = Folder::new(dir.path().join("none"), "n");
-        assert_eq!(folder.scan().expect("scanned"), Some(Reading::default()));
+        let mut folder = ManifestFolder::new(dir.path().join("none"), "n");
+        assert_eq!(folder.scan().expect("scanned"), Some(SourceReading::default()));
         let file = dir.path().join("one.yaml");
         fs::write(&file, manifest("one", "i")).expect("written");
-        let mut single = Folder::new(&file, "n");
+        let mut single = ManifestFolder::new(&file, "n");
         assert_eq!(names(&single.scan().expect("scanned").expect("a reading")), ["one-n"]);
     }
 
@@ -563,12 +577,13 @@ mod tests {
         let dir = TempDir::new().expect("a folder");
         let file = File::create(dir.path().join("huge.yaml")).expect("created");
         file.set_len(20 << 20).expect("grown");
-        let reading = Folder::new(dir.path(), "n").scan().expect("scanned").expect("a reading");
+        let reading =
+            ManifestFolder::new(dir.path(), "n").scan().expect("scanned").expect("a reading");
         let cause = ProblemCause::Manifest(ManifestError::TooLarge);
         assert_eq!(reading.problems[0].error, cause);
     }
 
-    async fn next(readings: &mut mpsc::Receiver<Reading>) -> Reading {
+    async fn next(readings: &mut mpsc::Receiver<SourceReading>) -> SourceReading {
         let next = tokio::time::timeout(WAIT_MAX, readings.recv()).await;
         next.expect("an event within the bound").expect("the task runs")
     }
@@ -577,7 +592,7 @@ mod tests {
     async fn writes_renames_and_deletions_are_seen_without_waiting_for_the_timer() {
         let dir = TempDir::new().expect("a folder");
         let (sender, mut readings) = mpsc::channel(16);
-        let task = tokio::spawn(run(Folder::new(dir.path(), "n"), CHECK_EVERY, sender));
+        let task = tokio::spawn(run(ManifestFolder::new(dir.path(), "n"), CHECK_EVERY, sender));
         assert_eq!(names(&next(&mut readings).await), [""; 0]);
         let (hidden, file) = (dir.path().join(".new"), dir.path().join("a.yaml"));
         fs::write(&hidden, manifest("a", "i")).expect("written");

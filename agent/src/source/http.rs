@@ -26,8 +26,8 @@ use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::manifest::{MANIFEST_BYTES_MAX, decode_pods};
-use super::static_pod::Origin;
-use super::{Problem, ProblemCause, Reading, SourceKind};
+use super::static_pod::ManifestOrigin;
+use super::{Problem, ProblemCause, SourceKind, SourceReading};
 
 /// Longest time of one request.
 // k8s: pkg/kubelet/config/http.go NewSourceURL
@@ -113,7 +113,7 @@ pub(crate) enum HttpError {
 
 /// A URL and the headers to send.
 #[derive(Clone)]
-pub(crate) struct Endpoint {
+pub(crate) struct ManifestEndpoint {
     /// As it may be shown.
     url: String,
     uri: Uri,
@@ -122,7 +122,7 @@ pub(crate) struct Endpoint {
     tls: Option<(TlsConnector, ServerName<'static>)>,
 }
 
-impl fmt::Debug for Endpoint {
+impl fmt::Debug for ManifestEndpoint {
     /// Without headers, which may hold a token.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Endpoint").field(&self.url).finish()
@@ -133,7 +133,7 @@ impl fmt::Debug for Endpoint {
 trait Connection: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Connection for T {}
 
-impl Endpoint {
+impl ManifestEndpoint {
     /// Checks a URL and headers (name and value).
     pub(crate) fn new(url: &str, headers: &[(String, String)]) -> Result<Self, HttpError> {
         Self::with_tls(url, headers, pintle_api::system_tls)
@@ -255,10 +255,10 @@ fn host(uri: &Uri) -> &str {
 
 /// Delivers readings until the receiver is gone: once at the start, then every `check_every`.
 pub(crate) async fn run(
-    endpoint: Endpoint,
+    endpoint: ManifestEndpoint,
     node_name: String,
     check_every: Duration,
-    readings: mpsc::Sender<Reading>,
+    readings: mpsc::Sender<SourceReading>,
 ) {
     let mut poll = Poll { endpoint, node_name, last: None };
     loop {
@@ -276,16 +276,16 @@ pub(crate) async fn run(
 
 /// The URL and its last answer.
 struct Poll {
-    endpoint: Endpoint,
+    endpoint: ManifestEndpoint,
     node_name: String,
     /// Bytes of the last answer that was taken and its pods.
-    last: Option<(Bytes, Reading)>,
+    last: Option<(Bytes, SourceReading)>,
 }
 
 impl Poll {
     /// Makes one request; returns a reading after a change. Before the first good answer a failure
     /// returns nothing, or the running pods would be taken for orphans.
-    async fn step(&mut self) -> Option<Reading> {
+    async fn step(&mut self) -> Option<SourceReading> {
         let cause = match self.endpoint.fetch().await {
             Ok(bytes) if self.last.as_ref().is_some_and(|(last, _)| *last == bytes) => return None,
             Ok(bytes) => match self.decode(&bytes) {
@@ -301,22 +301,22 @@ impl Poll {
         let (_, last) = self.last.as_ref()?;
         let problem =
             Problem { place: self.endpoint.url.clone(), error: cause, keeps_previous: true };
-        Some(Reading {
+        Some(SourceReading {
             pods: last.pods.clone(),
             problems: vec![Arc::new(problem)],
-            ..Reading::default()
+            ..SourceReading::default()
         })
     }
 
-    fn decode(&self, bytes: &[u8]) -> Result<Reading, ProblemCause> {
-        let origin = Origin {
+    fn decode(&self, bytes: &[u8]) -> Result<SourceReading, ProblemCause> {
+        let origin = ManifestOrigin {
             kind: SourceKind::Http,
             place: self.endpoint.url.clone(),
             changed_at: UnixNanos::NEVER,
         };
         let pods = decode_pods(bytes, &origin, &self.node_name)?;
         let pods = pods.into_iter().map(|pod| (Arc::new(pod), UnixNanos::NEVER)).collect();
-        Ok(Reading { pods, ..Reading::default() })
+        Ok(SourceReading { pods, ..SourceReading::default() })
     }
 }
 
@@ -363,7 +363,7 @@ mod tests {
         ];
         let server = tokio::spawn(serve(listener, answers));
         let headers = [("X-Token".to_owned(), "t".to_owned())];
-        let endpoint = Endpoint::new(&url, &headers).expect("an endpoint");
+        let endpoint = ManifestEndpoint::new(&url, &headers).expect("an endpoint");
         let mut poll = Poll { endpoint, node_name: "n".into(), last: None };
         assert_eq!(poll.step().await, None, "not ready before a good answer");
         let good = poll.step().await.expect("a reading");
@@ -394,7 +394,7 @@ mod tests {
             let address = listener.local_addr().expect("an address");
             let server = tokio::spawn(serve(listener, vec![(401, String::new())]));
             let headers = [(name.to_owned(), value.to_owned())];
-            let endpoint = Endpoint::new(&format!("http://u:p@{address}/x"), &headers);
+            let endpoint = ManifestEndpoint::new(&format!("http://u:p@{address}/x"), &headers);
             let error = endpoint.expect("an endpoint").fetch().await.expect_err("refused");
             let text = error.to_string();
             assert!(text.starts_with(&format!("http://u:xxxxx@{address}/x: ")), "{text}");
@@ -402,7 +402,8 @@ mod tests {
             assert_eq!(request.matches("authorization:").count(), 1, "{request}");
             assert!(request.contains(want), "{request}");
         }
-        let error = Endpoint::new("ftp://u:hunter2@h/", &[]).expect_err("no URL for manifests");
+        let error =
+            ManifestEndpoint::new("ftp://u:hunter2@h/", &[]).expect_err("no URL for manifests");
         assert!(!error.to_string().contains("hunter2"), "{error}");
     }
 
@@ -445,18 +446,18 @@ mod tests {
                 let _ = stream.shutdown().await;
             }
         });
-        let trusting = Endpoint::with_tls(&url, &[], || Ok::<_, String>(trusting));
+        let trusting = ManifestEndpoint::with_tls(&url, &[], || Ok::<_, String>(trusting));
         let bytes = trusting.expect("an endpoint").fetch().await.expect("an answer");
         assert_eq!(bytes, POD.as_bytes());
         let (_, other) = pair("127.0.0.1");
-        let other = Endpoint::with_tls(&url, &[], || Ok::<_, String>(other));
+        let other = ManifestEndpoint::with_tls(&url, &[], || Ok::<_, String>(other));
         let error = other.expect("an endpoint").fetch().await.expect_err("a stranger");
         let text = error.to_string();
         assert!(
             text.starts_with(&format!("{url}: TLS failed: invalid peer certificate")),
             "{text}"
         );
-        let by_system = Endpoint::new(&url, &[]).expect("an endpoint").fetch().await;
+        let by_system = ManifestEndpoint::new(&url, &[]).expect("an endpoint").fetch().await;
         assert!(matches!(by_system, Err(HttpError::Tls { .. })), "{by_system:?}");
     }
 
@@ -470,7 +471,7 @@ mod tests {
             ("ftp://h/p", Some("ftp://h/p: no http or https URL")),
             ("/p", Some("/p: no http or https URL")),
         ] {
-            let error = Endpoint::new(url, &[]).err().map(|error| error.to_string());
+            let error = ManifestEndpoint::new(url, &[]).err().map(|error| error.to_string());
             assert_eq!(error.as_deref(), want, "{url}");
         }
     }

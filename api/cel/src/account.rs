@@ -12,7 +12,8 @@ use std::cell::Cell;
 
 use pintle_sched_core::attempt_budget::{AttemptBudget, Exhausted};
 
-use super::value::{Key, Value};
+use super::error::CelError;
+use super::value::{MapKey, Value};
 use super::{COST_MAX, Unanswered};
 
 /// Memory limit of one evaluation, in bytes: in sum, freed memory is not paid back.
@@ -30,7 +31,7 @@ const PURPOSE: &str = "evaluating CEL expressions";
 
 /// Limits that an evaluation shares with others.
 #[derive(Clone, Copy)]
-pub struct Limits<'a> {
+pub struct EvaluationLimits<'a> {
     /// Budget of the attempt.
     pub budget: &'a AttemptBudget,
     /// Has the filter spent its time limit on this node?
@@ -39,7 +40,7 @@ pub struct Limits<'a> {
 
 /// Reason why an evaluation ends without a value, even if `||` or `&&` could absorb an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum EvaluationEnd {
     Late,
     Exhausted(Exhausted),
     Error(&'static str),
@@ -47,19 +48,19 @@ enum End {
 
 /// The account of one evaluation.
 pub(super) struct Account<'a> {
-    limits: Limits<'a>,
+    limits: EvaluationLimits<'a>,
     cost: Cell<u64>,
     bytes: Cell<u64>,
     depth: Cell<usize>,
     work_since_late: Cell<u64>,
-    end: Cell<Option<End>>,
+    end: Cell<Option<EvaluationEnd>>,
 }
 
 /// Result of a charge: accepted, or the text of the error.
-pub(super) type Paid = Result<(), String>;
+pub(super) type Paid = Result<(), CelError>;
 
 impl<'a> Account<'a> {
-    pub(super) fn new(limits: Limits<'a>) -> Self {
+    pub(super) fn new(limits: EvaluationLimits<'a>) -> Self {
         Self {
             limits,
             cost: Cell::new(0),
@@ -74,7 +75,9 @@ impl<'a> Account<'a> {
     pub(super) fn charge(&self, cost: u64) -> Paid {
         self.cost.set(self.cost.get().saturating_add(cost));
         match self.cost.get() > COST_MAX {
-            true => self.end(End::Error("operation cancelled: actual cost limit exceeded")),
+            true => {
+                self.end(EvaluationEnd::Error("operation cancelled: actual cost limit exceeded"))
+            }
             false => self.still(),
         }
     }
@@ -93,7 +96,7 @@ impl<'a> Account<'a> {
     pub(super) fn at_once(&self, units: u64) -> Paid {
         self.work_since_late.set(0);
         if (self.limits.is_late)() {
-            return self.end(End::Late);
+            return self.end(EvaluationEnd::Late);
         }
         self.took(self.limits.budget.pay_at_once(units, PURPOSE))
     }
@@ -107,7 +110,7 @@ impl<'a> Account<'a> {
     pub(super) fn bytes(&self, bytes: u64) -> Paid {
         self.bytes.set(self.bytes.get().saturating_add(bytes));
         if self.bytes.get() > BYTES_MAX {
-            return self.end(End::Error("operation cancelled: memory limit exceeded"));
+            return self.end(EvaluationEnd::Error("operation cancelled: memory limit exceeded"));
         }
         self.took(self.limits.budget.pay_bytes(bytes, PURPOSE))?;
         self.work(1 + bytes / BYTES_OF_UNIT)
@@ -116,7 +119,9 @@ impl<'a> Account<'a> {
     /// Charges a text of this length.
     pub(super) fn text(&self, bytes: usize) -> Paid {
         match bytes > TEXT_BYTES {
-            true => self.end(End::Error("operation cancelled: text length limit exceeded")),
+            true => {
+                self.end(EvaluationEnd::Error("operation cancelled: text length limit exceeded"))
+            }
             false => self.bytes(bytes as u64),
         }
     }
@@ -127,15 +132,18 @@ impl<'a> Account<'a> {
     }
 
     /// Charges an entry of a map.
-    pub(super) fn entry(&self, key: &Key) -> Paid {
+    pub(super) fn entry(&self, key: &MapKey) -> Paid {
         self.read(key.bytes())?;
-        self.bytes(2 * (size_of::<Key>() + size_of::<Value>()) as u64)
+        self.bytes(2 * (size_of::<MapKey>() + size_of::<Value>()) as u64)
     }
 
     /// Runs `inner` one level deeper.
-    pub(super) fn deeper<T>(&self, inner: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    pub(super) fn deeper<T>(
+        &self,
+        inner: impl FnOnce() -> Result<T, CelError>,
+    ) -> Result<T, CelError> {
         if self.depth.get() >= DEPTH_MAX {
-            self.end(End::Error("operation cancelled: recursion limit exceeded"))?;
+            self.end(EvaluationEnd::Error("operation cancelled: recursion limit exceeded"))?;
         }
         self.depth.set(self.depth.get() + 1);
         let found = inner();
@@ -144,12 +152,12 @@ impl<'a> Account<'a> {
     }
 
     /// Replaces a result by the limit that ended the evaluation, if one did.
-    pub(super) fn ended(&self, found: Result<Value, String>) -> Result<Value, Unanswered> {
+    pub(super) fn ended(&self, found: Result<Value, CelError>) -> Result<Value, Unanswered> {
         match self.end.get() {
             None => found.map_err(Unanswered::Error),
-            Some(End::Late) => Err(Unanswered::Late),
-            Some(End::Exhausted(exhausted)) => Err(Unanswered::Exhausted(exhausted)),
-            Some(End::Error(error)) => Err(Unanswered::Error(error.to_owned())),
+            Some(EvaluationEnd::Late) => Err(Unanswered::Late),
+            Some(EvaluationEnd::Exhausted(exhausted)) => Err(Unanswered::Exhausted(exhausted)),
+            Some(EvaluationEnd::Error(error)) => Err(Unanswered::Error(error.into())),
         }
     }
 
@@ -169,18 +177,18 @@ impl<'a> Account<'a> {
     fn took(&self, paid: Result<(), Exhausted>) -> Paid {
         match paid {
             Ok(()) => self.still(),
-            Err(exhausted) => self.end(End::Exhausted(exhausted)),
+            Err(exhausted) => self.end(EvaluationEnd::Exhausted(exhausted)),
         }
     }
 
     /// Records the first limit that was exceeded.
-    fn end(&self, end: End) -> Paid {
+    fn end(&self, end: EvaluationEnd) -> Paid {
         let first = self.end.get().unwrap_or(end);
         self.end.set(Some(first));
         Err(match first {
-            End::Late => "operation interrupted".to_owned(),
-            End::Exhausted(exhausted) => exhausted.to_string(),
-            End::Error(error) => error.to_owned(),
+            EvaluationEnd::Late => "operation interrupted".into(),
+            EvaluationEnd::Exhausted(exhausted) => exhausted.to_string().into(),
+            EvaluationEnd::Error(error) => error.into(),
         })
     }
 }

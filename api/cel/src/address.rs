@@ -6,6 +6,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::error::CelError;
 use super::eval::{Evaluated, no_overload};
 use super::texts::quote;
 use super::value::Value;
@@ -51,12 +52,15 @@ impl Network {
 }
 
 /// Parses an IP address.
-pub(super) fn address(text: &str) -> Result<IpAddr, String> {
+pub(super) fn address(text: &str) -> Result<IpAddr, CelError> {
     let parsed = parse(text).map_err(|error| {
-        format!("IP Address {} parse error during conversion from string: {error}", quote(text))
+        let text = quote(text);
+        CelError::from(format!(
+            "IP Address {text} parse error during conversion from string: {error}"
+        ))
     })?;
     if parsed.1 {
-        return Err(format!("IP address {} with zone value is not allowed", quote(text)));
+        return Err(format!("IP address {} with zone value is not allowed", quote(text)).into());
     }
     match is_mapped(parsed.0) {
         true => Err(mapped(text)),
@@ -68,41 +72,43 @@ fn is_mapped(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some())
 }
 
-fn mapped(text: &str) -> String {
-    format!("IPv4-mapped IPv6 address {} is not allowed", quote(text))
+fn mapped(text: &str) -> CelError {
+    format!("IPv4-mapped IPv6 address {} is not allowed", quote(text)).into()
 }
 
 /// Parses the host in brackets of a URL; returns true for IPv6, which it must be.
-pub(super) fn host_in_brackets(text: &str) -> Result<bool, String> {
+pub(super) fn host_in_brackets(text: &str) -> Result<bool, CelError> {
     parse(text).map(|(address, _)| address.is_ipv6())
 }
 
 /// Parses a CIDR.
-pub(super) fn network(text: &str) -> Result<Network, String> {
+pub(super) fn network(text: &str) -> Result<Network, CelError> {
     let wrong = "network address parse error during conversion from string: ";
-    let prefix = |why: String| format!("{wrong}{wrong}netip.ParsePrefix({}): {why}", quote(text));
-    let (before, bits) = text.rsplit_once('/').ok_or_else(|| prefix("no '/'".to_owned()))?;
+    let prefix = |why: CelError| {
+        CelError::from(format!("{wrong}{wrong}netip.ParsePrefix({}): {why}", quote(text)))
+    };
+    let (before, bits) = text.rsplit_once('/').ok_or_else(|| prefix("no '/'".into()))?;
     let (address, has_zone) = parse(before).map_err(prefix)?;
     if has_zone {
-        return Err(prefix("IPv6 zones cannot be present in a prefix".to_owned()));
+        return Err(prefix("IPv6 zones cannot be present in a prefix".into()));
     }
-    let bad = || prefix(format!("bad bits after slash: {}", quote(bits)));
+    let bad = || prefix(format!("bad bits after slash: {}", quote(bits)).into());
     if bits.len() > 1 && !bits.starts_with(|c: char| ('1'..='9').contains(&c)) {
         return Err(bad());
     }
     let number: i64 = bits.parse().map_err(|_| bad())?;
     let most = if address.is_ipv4() { 32 } else { 128 };
     let bits = u8::try_from(number).ok().filter(|bits| *bits <= most);
-    let bits = bits.ok_or_else(|| prefix("prefix length out of range".to_owned()))?;
+    let bits = bits.ok_or_else(|| prefix("prefix length out of range".into()))?;
     match is_mapped(address) {
-        true => Err(format!("{wrong}{}", mapped(text))),
+        true => Err(format!("{wrong}{}", mapped(text)).into()),
         false => Ok(Network { address, bits }),
     }
 }
 
 /// Parses an address as Go does; the second value is true if it has a zone.
-fn parse(text: &str) -> Result<(IpAddr, bool), String> {
-    let wrong = |why: &str| Err(told(text, why, ""));
+fn parse(text: &str) -> Result<(IpAddr, bool), CelError> {
+    let wrong = |why: &str| Err(unparsed(text, why, ""));
     match text.chars().find(|c| matches!(c, '.' | ':' | '%')) {
         Some('.') => {
             let fields = four(text, text)?;
@@ -118,16 +124,17 @@ fn parse(text: &str) -> Result<(IpAddr, bool), String> {
     }
 }
 
-fn told(text: &str, why: &str, at: &str) -> String {
+fn unparsed(text: &str, why: &str, at: &str) -> CelError {
     let text = quote(text);
-    match at.is_empty() {
+    let error = match at.is_empty() {
         true => format!("ParseAddr({text}): {why}"),
         false => format!("ParseAddr({text}): {why} (at {})", quote(at)),
-    }
+    };
+    error.into()
 }
 
 /// Parses four numbers between dots.
-fn four(whole: &str, part: &str) -> Result<[u8; 4], String> {
+fn four(whole: &str, part: &str) -> Result<[u8; 4], CelError> {
     let bytes = part.as_bytes();
     let (mut fields, mut at, mut value, mut digits) = ([0; 4], 0, 0_u32, 0);
     for (place, byte) in bytes.iter().enumerate() {
@@ -135,38 +142,38 @@ fn four(whole: &str, part: &str) -> Result<[u8; 4], String> {
         match byte {
             b'0'..=b'9' => {
                 if digits == 1 && value == 0 {
-                    return Err(told(whole, "IPv4 field has octet with leading zero", ""));
+                    return Err(unparsed(whole, "IPv4 field has octet with leading zero", ""));
                 }
                 value = value * 10 + u32::from(byte - b'0');
                 digits += 1;
                 if value > 255 {
-                    return Err(told(whole, "IPv4 field has value >255", ""));
+                    return Err(unparsed(whole, "IPv4 field has value >255", ""));
                 }
             }
             b'.' => {
                 if place == 0 || place == bytes.len() - 1 || bytes[place - 1] == b'.' {
                     let why = "IPv4 field must have at least one digit";
-                    return Err(told(whole, why, rest()));
+                    return Err(unparsed(whole, why, rest()));
                 }
                 if at == 3 {
-                    return Err(told(whole, "IPv4 address too long", ""));
+                    return Err(unparsed(whole, "IPv4 address too long", ""));
                 }
                 fields[at] = u8::try_from(value).unwrap_or(u8::MAX);
                 (at, value, digits) = (at + 1, 0, 0);
             }
-            _ => return Err(told(whole, "unexpected character", rest())),
+            _ => return Err(unparsed(whole, "unexpected character", rest())),
         }
     }
     if at < 3 {
-        return Err(told(whole, "IPv4 address too short", ""));
+        return Err(unparsed(whole, "IPv4 address too short", ""));
     }
     fields[3] = u8::try_from(value).unwrap_or(u8::MAX);
     Ok(fields)
 }
 
 /// Parses groups between colons; `::` stands for the missing ones.
-fn six(whole: &str, address: &str) -> Result<Ipv6Addr, String> {
-    let wrong = |why: &str, at: &str| Err(told(whole, why, at));
+fn six(whole: &str, address: &str) -> Result<Ipv6Addr, CelError> {
+    let wrong = |why: &str, at: &str| Err(unparsed(whole, why, at));
     let (mut bytes, mut gap, mut at, mut rest) = ([0_u8; 16], None, 0, address);
     if let Some(after) = rest.strip_prefix("::") {
         (gap, rest) = (Some(0), after);
@@ -214,19 +221,19 @@ fn six(whole: &str, address: &str) -> Result<Ipv6Addr, String> {
     if !rest.is_empty() {
         return wrong("trailing garbage after address", rest);
     }
-    filled(bytes, at, gap).map_err(|why| told(whole, why, ""))
+    filled(bytes, at, gap).map_err(|why| unparsed(whole, why, ""))
 }
 
 /// Returns the number of hexadecimal digits at the start of a text.
-fn group(whole: &str, rest: &str) -> Result<usize, String> {
+fn group(whole: &str, rest: &str) -> Result<usize, CelError> {
     let digits = rest.bytes().take_while(u8::is_ascii_hexdigit).count();
     match digits {
         0 => {
             let why = "each colon-separated field must have at least one digit";
-            Err(told(whole, why, rest))
+            Err(unparsed(whole, why, rest))
         }
         1..=4 => Ok(digits),
-        _ => Err(told(whole, "each group must have 4 or less digits", rest)),
+        _ => Err(unparsed(whole, "each group must have 4 or less digits", rest)),
     }
 }
 

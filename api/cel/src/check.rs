@@ -7,7 +7,8 @@
 
 use std::rc::Rc;
 
-use super::parse::{Fold, Node, Tree};
+use super::error::CelError;
+use super::parse::{ExprNode, Fold, Tree};
 use super::value::Value;
 use super::{signatures, times};
 
@@ -34,83 +35,84 @@ pub(super) const TYPES: [&str; 13] = [
 ///
 /// # Errors
 /// The expression names something that does not exist.
-pub(super) fn kind(tree: &Tree, lists: bool) -> Result<Option<&'static str>, String> {
-    of(tree, &mut Names { all: Vec::new(), lists })
+pub(super) fn kind(tree: &Tree, lists: bool) -> Result<Option<&'static str>, CelError> {
+    of(tree, &mut ScopeKinds { all: Vec::new(), lists })
 }
 
 /// Names in scope, with their kinds if known; `lists` says if functions for list attributes exist.
-struct Names<'a> {
+struct ScopeKinds<'a> {
     all: Vec<(&'a str, Option<&'static str>)>,
     lists: bool,
 }
 
-impl Names<'_> {
+impl ScopeKinds<'_> {
     /// Returns the kind of the innermost variable of this name.
     fn find(&self, name: &str) -> Option<Option<&'static str>> {
         self.all.iter().rev().find(|(known, _)| *known == name).map(|(_, kind)| *kind)
     }
 }
 
-fn of<'a>(tree: &'a Tree, names: &mut Names<'a>) -> Result<Option<&'static str>, String> {
+fn of<'a>(tree: &'a Tree, names: &mut ScopeKinds<'a>) -> Result<Option<&'static str>, CelError> {
     match &tree.node {
-        Node::Literal(value) => Ok(Some(value.kind())),
-        Node::Name(name) => match names.find(name) {
+        ExprNode::Literal(value) => Ok(Some(value.kind())),
+        ExprNode::Name(name) => match names.find(name) {
             Some(kind) => Ok(kind),
             None if &**name == "device" => Ok(Some("kubernetes.DRADevice")),
             None if TYPES.contains(&&**name) => Ok(Some("type")),
             None => Err(undeclared(name)),
         },
-        Node::Field { of: inner, name, .. } | Node::Has { of: inner, name } => {
+        ExprNode::Field { of: inner, name, .. } | ExprNode::Has { of: inner, name } => {
             let inner = of(inner, names)?;
-            field(inner, name, matches!(tree.node, Node::Has { .. }))
+            field(inner, name, matches!(tree.node, ExprNode::Has { .. }))
         }
-        Node::Index { of: inner, at, .. } => {
+        ExprNode::Index { of: inner, at, .. } => {
             of(inner, names)?;
             of(at, names)?;
-            let is_query = matches!(&inner.node, Node::Call { name, .. } if &**name == "getQuery");
+            let is_query =
+                matches!(&inner.node, ExprNode::Call { name, .. } if &**name == "getQuery");
             Ok(if is_query { Some("list") } else { element(inner, names) })
         }
-        Node::Call { name, target, args, typed } => {
+        ExprNode::Call { name, target, args, typed } => {
             let (kind, is_typed) = call(name, target.as_deref(), args, names)?;
             typed.set(is_typed);
             Ok(kind)
         }
-        Node::Operator { sign, sides, typed } => {
+        ExprNode::Operator { sign, sides, typed } => {
             let (left, right) = (of(&sides[0], names)?, of(&sides[1], names)?);
             // One known side is enough to choose the overload, except for the left side of `in`.
             typed.set(right.is_some() || *sign != "in" && left.is_some());
             operator(sign, left, right)
         }
-        Node::Not(inner) => {
+        ExprNode::Not(inner) => {
             of(inner, names)?;
             Ok(Some("bool"))
         }
-        Node::Minus(inner) => of(inner, names),
-        Node::And(parts) | Node::Or(parts) => logical(parts, names),
-        Node::If(parts) => {
+        ExprNode::Minus(inner) => of(inner, names),
+        ExprNode::And(parts) | ExprNode::Or(parts) => logical(parts, names),
+        ExprNode::If(parts) => {
             of(&parts[0], names)?;
             let (yes, no) = (of(&parts[1], names)?, of(&parts[2], names)?);
             Ok(yes.filter(|_| yes == no))
         }
-        Node::List(parts) => {
+        ExprNode::List(parts) => {
             parts.iter().try_for_each(|part| of(part, names).map(drop))?;
             Ok(Some("list"))
         }
-        Node::Map(entries) => {
+        ExprNode::Map(entries) => {
             for (key, value) in entries {
                 of(key, names)?;
                 of(value, names)?;
             }
             Ok(Some("map"))
         }
-        Node::Bind { name, value, body } => {
+        ExprNode::Bind { name, value, body } => {
             let bound = of(value, names)?;
             names.all.push((name, bound));
             let kind = of(body, names);
             names.all.pop();
             kind
         }
-        Node::Fold { kind, over, names: own, bodies, typed } => {
+        ExprNode::Fold { kind, over, names: own, bodies, typed } => {
             typed.set(fold(over, own, bodies, names)?);
             Ok(folded(*kind))
         }
@@ -122,8 +124,8 @@ fn call<'a>(
     name: &str,
     target: Option<&'a Tree>,
     args: &'a [Tree],
-    names: &mut Names<'a>,
-) -> Result<(Option<&'static str>, bool), String> {
+    names: &mut ScopeKinds<'a>,
+) -> Result<(Option<&'static str>, bool), CelError> {
     let mut kinds = Vec::with_capacity(args.len() + 1);
     for arg in target.into_iter().chain(args) {
         kinds.push(of(arg, names)?);
@@ -137,7 +139,7 @@ fn call<'a>(
     let kind = known.ok_or_else(|| undeclared(name))?;
     let of_list = match (name, target) {
         ("sum" | "min" | "max", Some(target)) => element(target, names),
-        ("value" | "orValue", Some(Tree { node: Node::Call { name, target, .. }, .. }))
+        ("value" | "orValue", Some(Tree { node: ExprNode::Call { name, target, .. }, .. }))
             if matches!(&**name, "first" | "last") =>
         {
             target.as_deref().and_then(|list| element(list, names))
@@ -152,16 +154,16 @@ fn fold<'a>(
     over: &'a Tree,
     own: &'a [Rc<str>],
     bodies: &'a [Tree],
-    names: &mut Names<'a>,
-) -> Result<bool, String> {
+    names: &mut ScopeKinds<'a>,
+) -> Result<bool, CelError> {
     of(over, names)?;
     let last = within(over, own, names, |names| {
         let kinds = bodies.iter().map(|body| of(body, names));
         kinds.collect::<Result<Vec<_>, _>>().map(|kinds| kinds.last().copied().flatten())
     })?;
-    let is_name = |body: &Tree| matches!(body.node, Node::Name(_));
+    let is_name = |body: &Tree| matches!(body.node, ExprNode::Name(_));
     let is_plain = |body: &Tree| match &body.node {
-        Node::Minus(inner) => is_name(inner),
+        ExprNode::Minus(inner) => is_name(inner),
         _ => is_name(body),
     };
     Ok(last.is_some() || is_empty(over) && bodies.last().is_some_and(is_plain))
@@ -171,8 +173,8 @@ fn fold<'a>(
 fn within<'a, T>(
     over: &'a Tree,
     own: &'a [Rc<str>],
-    names: &mut Names<'a>,
-    inner: impl FnOnce(&mut Names<'a>) -> T,
+    names: &mut ScopeKinds<'a>,
+    inner: impl FnOnce(&mut ScopeKinds<'a>) -> T,
 ) -> T {
     let element = element(over, names);
     let (first, second) = if own.len() == 2 { (key(over), element) } else { (element, None) };
@@ -183,7 +185,10 @@ fn within<'a, T>(
     found
 }
 
-fn logical<'a>(parts: &'a [Tree], names: &mut Names<'a>) -> Result<Option<&'static str>, String> {
+fn logical<'a>(
+    parts: &'a [Tree],
+    names: &mut ScopeKinds<'a>,
+) -> Result<Option<&'static str>, CelError> {
     for part in parts {
         let kind = of(part, names)?;
         if kind.is_some_and(|kind| kind != "bool") {
@@ -206,9 +211,9 @@ fn field(
     inner: Option<&'static str>,
     name: &str,
     is_asked: bool,
-) -> Result<Option<&'static str>, String> {
+) -> Result<Option<&'static str>, CelError> {
     if inner == Some("kubernetes.DRADevice") && !FIELDS.contains(&name) {
-        return Err(format!("undefined field '{name}'"));
+        return Err(format!("undefined field '{name}'").into());
     }
     let known = match name {
         _ if is_asked => Some("bool"),
@@ -223,35 +228,35 @@ fn field(
 /// Returns true for an empty list literal, which is a list of any kind.
 fn is_empty(tree: &Tree) -> bool {
     match &tree.node {
-        Node::Literal(Value::List(all)) => all.is_empty(),
-        Node::Operator { sides, .. } => sides.iter().all(is_empty),
-        Node::Call { target: Some(target), .. } => is_empty(target),
-        Node::Fold { over, .. } => is_empty(over),
+        ExprNode::Literal(Value::List(all)) => all.is_empty(),
+        ExprNode::Operator { sides, .. } => sides.iter().all(is_empty),
+        ExprNode::Call { target: Some(target), .. } => is_empty(target),
+        ExprNode::Fold { over, .. } => is_empty(over),
         _ => false,
     }
 }
 
 /// Returns the kind of a list's elements, or of a map's keys, if that is certain.
-fn element<'a>(tree: &'a Tree, names: &mut Names<'a>) -> Option<&'static str> {
+fn element<'a>(tree: &'a Tree, names: &mut ScopeKinds<'a>) -> Option<&'static str> {
     match &tree.node {
-        Node::Literal(Value::List(all)) => all.first().map(Value::kind),
-        Node::List(parts) => parts.first().and_then(|part| of(part, names).ok().flatten()),
-        Node::Operator { sides, .. } => element(&sides[0], names).or(element(&sides[1], names)),
-        Node::Field { of, .. } if matches!(&of.node, Node::Name(n) if &**n == "device") => {
+        ExprNode::Literal(Value::List(all)) => all.first().map(Value::kind),
+        ExprNode::List(parts) => parts.first().and_then(|part| of(part, names).ok().flatten()),
+        ExprNode::Operator { sides, .. } => element(&sides[0], names).or(element(&sides[1], names)),
+        ExprNode::Field { of, .. } if matches!(&of.node, ExprNode::Name(n) if &**n == "device") => {
             Some("string")
         }
-        Node::Index { of, .. } => match &of.node {
-            Node::Field { .. } => element(of, names),
-            Node::Call { name, .. } if &**name == "getQuery" => Some("string"),
+        ExprNode::Index { of, .. } => match &of.node {
+            ExprNode::Field { .. } => element(of, names),
+            ExprNode::Call { name, .. } if &**name == "getQuery" => Some("string"),
             _ => None,
         },
-        Node::Call { name, target, args, .. } => match (&**name, target, &args[..]) {
+        ExprNode::Call { name, target, args, .. } => match (&**name, target, &args[..]) {
             ("lists.range", ..) => Some("int"),
             ("split" | "findAll", ..) => Some("string"),
             ("reverse" | "sort" | "distinct" | "slice", Some(target), _) => element(target, names),
             ("flatten", Some(target), []) => match &target.node {
-                Node::List(parts) => parts.first().and_then(|part| element(part, names)),
-                Node::Literal(Value::List(all)) => match all.first() {
+                ExprNode::List(parts) => parts.first().and_then(|part| element(part, names)),
+                ExprNode::Literal(Value::List(all)) => match all.first() {
                     Some(Value::List(inner)) => inner.first().map(Value::kind),
                     _ => None,
                 },
@@ -259,10 +264,10 @@ fn element<'a>(tree: &'a Tree, names: &mut Names<'a>) -> Option<&'static str> {
             },
             _ => None,
         },
-        Node::Fold { kind: Fold::Filter | Fold::SortBy, over, .. } => element(over, names),
-        Node::Fold { kind: Fold::Map | Fold::TransformList, over, names: own, bodies, .. } => {
-            within(over, own, names, |names| of(bodies.last()?, names).ok().flatten())
-        }
+        ExprNode::Fold { kind: Fold::Filter | Fold::SortBy, over, .. } => element(over, names),
+        ExprNode::Fold {
+            kind: Fold::Map | Fold::TransformList, over, names: own, bodies, ..
+        } => within(over, own, names, |names| of(bodies.last()?, names).ok().flatten()),
         _ => None,
     }
 }
@@ -270,8 +275,8 @@ fn element<'a>(tree: &'a Tree, names: &mut Names<'a>) -> Option<&'static str> {
 /// Returns the kind of the first of two loop variables: an index of a list, or a key.
 fn key(over: &Tree) -> Option<&'static str> {
     match &over.node {
-        Node::Literal(Value::List(_)) | Node::List(_) => Some("int"),
-        Node::Call { .. } | Node::Fold { .. } => Some("int"),
+        ExprNode::Literal(Value::List(_)) | ExprNode::List(_) => Some("int"),
+        ExprNode::Call { .. } | ExprNode::Fold { .. } => Some("int"),
         _ => None,
     }
 }
@@ -280,7 +285,7 @@ fn operator(
     sign: &str,
     left: Option<&'static str>,
     right: Option<&'static str>,
-) -> Result<Option<&'static str>, String> {
+) -> Result<Option<&'static str>, CelError> {
     match sign {
         "+" | "-" | "*" | "/" | "%" => Ok(calculated(sign, left, right)),
         "in" => Ok(Some("bool")),
@@ -316,10 +321,10 @@ fn calculated(
     }
 }
 
-fn undeclared(name: &str) -> String {
-    format!("undeclared reference to '{name}' (in container '')")
+fn undeclared(name: &str) -> CelError {
+    format!("undeclared reference to '{name}' (in container '')").into()
 }
 
-fn no_overload(sign: &str, kind: Option<&str>) -> String {
-    format!("found no matching overload for '{sign}' applied to '{}'", kind.unwrap_or("dyn"))
+fn no_overload(sign: &str, kind: Option<&str>) -> CelError {
+    format!("found no matching overload for '{sign}' applied to '{}'", kind.unwrap_or("dyn")).into()
 }

@@ -8,6 +8,7 @@
 // apiserver/pkg/cel/library/cost.go CallCost
 
 use super::account::Account;
+use super::error::CelError;
 use super::value::Value;
 
 /// Cost of creating a list.
@@ -41,7 +42,7 @@ pub(super) fn length(value: &Value) -> usize {
 }
 
 /// Returns a value's size; an error has the size one.
-fn size(value: Option<&Value>, account: &Account) -> Result<u64, String> {
+fn size(value: Option<&Value>, account: &Account) -> Result<u64, CelError> {
     let Some(value) = value else { return Ok(1) };
     Ok(match value {
         Value::Str(text) => {
@@ -74,7 +75,7 @@ pub(super) fn operator(
     [left, right]: [Option<&Value>; 2],
     typed: bool,
     account: &Account,
-) -> Result<u64, String> {
+) -> Result<u64, CelError> {
     let are_texts = [left, right]
         .iter()
         .all(|side| matches!(side, None | Some(Value::Str(_) | Value::Bytes(_))));
@@ -108,7 +109,7 @@ pub(super) fn search(
     text: &str,
     pattern: &str,
     account: &Account,
-) -> Result<u64, String> {
+) -> Result<u64, CelError> {
     account.read(text.len() + pattern.len())?;
     match (name, is_member) {
         // Upstream has another name for the global function.
@@ -134,16 +135,16 @@ pub(super) fn of_comparing(keys: &[Value]) -> u64 {
 }
 
 /// A call of a function.
-pub(super) struct Call<'a> {
+pub(super) struct FunctionCall<'a> {
     pub(super) name: &'a str,
     pub(super) is_member: bool,
     pub(super) values: &'a [Value],
     pub(super) typed: bool,
 }
 
-impl Call<'_> {
+impl FunctionCall<'_> {
     /// Returns the cost of a call, with its result if it has one.
-    pub(super) fn cost(&self, result: Option<&Value>, account: &Account) -> Result<u64, String> {
+    pub(super) fn cost(&self, result: Option<&Value>, account: &Account) -> Result<u64, CelError> {
         let size_of = |at: usize| size(self.values.get(at), account);
         let made = |times: u64| Ok(times + CALL + LIST);
         match (self.name, self.values) {
@@ -209,7 +210,7 @@ fn pattern_of(format: &str) -> u64 {
 
 /// Returns the cost of visiting everything in a value, which may visit shared parts many times.
 // k8s: apiserver/pkg/cel/library/cost.go traversalCost
-fn walk(value: &Value, account: &Account) -> Result<u64, String> {
+fn walk(value: &Value, account: &Account) -> Result<u64, CelError> {
     account.work(1)?;
     match value {
         Value::Str(_) | Value::Bytes(_) => Ok(value.text_bytes() as u64 / 10),

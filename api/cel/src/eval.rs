@@ -9,15 +9,16 @@ use std::rc::Rc;
 
 use super::account::Account;
 use super::check::TYPES;
-use super::parse::{Fold, Node, Tree};
-use super::value::{Key, Map, Value};
+use super::error::CelError;
+use super::parse::{ExprNode, Fold, Tree};
+use super::value::{Map, MapKey, Value};
 use super::{Patterns, Unanswered, cost, folds, functions, texts};
 
 /// Work units of one node.
 const NODE_WORK: u64 = 8;
 
 /// A value, or an error.
-pub(super) type Evaluated = Result<Value, String>;
+pub(super) type Evaluated = Result<Value, CelError>;
 
 /// Evaluates a tree.
 ///
@@ -29,15 +30,15 @@ pub(super) fn evaluate(
     patterns: &Patterns,
     account: &Account,
 ) -> Result<Value, Unanswered> {
-    let names = Names { name: "device", is: Is::Value(device.clone()), outer: None };
+    let names = ScopeValues { name: "device", is: Is::Value(device.clone()), outer: None };
     account.ended(Evaluation { account, patterns }.of(tree, &names))
 }
 
 /// Names in scope, innermost first.
-pub(super) struct Names<'a> {
+pub(super) struct ScopeValues<'a> {
     pub(super) name: &'a str,
     pub(super) is: Is<'a>,
-    pub(super) outer: Option<&'a Names<'a>>,
+    pub(super) outer: Option<&'a ScopeValues<'a>>,
 }
 
 /// Meaning of a name.
@@ -51,7 +52,7 @@ pub(super) enum Is<'a> {
     /// A bound expression, evaluated among these names at its first use; errors are kept too.
     Bound {
         to: &'a Tree,
-        names: &'a Names<'a>,
+        names: &'a ScopeValues<'a>,
         found: OnceCell<Evaluated>,
     },
 }
@@ -62,8 +63,8 @@ pub(super) struct Evaluation<'a> {
     pub(super) patterns: &'a Patterns,
 }
 
-pub(super) fn no_overload() -> String {
-    "no such overload".to_owned()
+pub(super) fn no_overload() -> CelError {
+    "no such overload".into()
 }
 
 /// Returns true for a list literal whose elements are compared as a set.
@@ -73,48 +74,50 @@ fn is_set(tree: &Tree) -> bool {
         let kind = value.kind();
         ["bool", "int", "uint", "double", "string", "null_type"].contains(&kind)
     };
-    matches!(&tree.node, Node::Literal(Value::List(all)) if all.iter().all(is_primitive))
+    matches!(&tree.node, ExprNode::Literal(Value::List(all)) if all.iter().all(is_primitive))
 }
 
 impl Evaluation<'_> {
     /// Evaluates a tree, at upstream's price.
-    pub(super) fn of(&self, tree: &Tree, names: &Names) -> Evaluated {
+    pub(super) fn of(&self, tree: &Tree, names: &ScopeValues) -> Evaluated {
         let found = self.resolve(tree, names);
         // A choice costs its parts only, and so does `has`.
-        let is_free = matches!(tree.node, Node::If(_) | Node::Has { .. }) || !tree.is_attribute();
+        let is_free =
+            matches!(tree.node, ExprNode::If(_) | ExprNode::Has { .. }) || !tree.is_attribute();
         self.account.charge(u64::from(!is_free))?;
         found
     }
 
     /// Evaluates a part of an attribute, which upstream resolves as a whole and charges once.
-    fn root(&self, tree: &Tree, names: &Names) -> Evaluated {
+    fn root(&self, tree: &Tree, names: &ScopeValues) -> Evaluated {
         if tree.is_attribute() { self.resolve(tree, names) } else { self.of(tree, names) }
     }
 
-    fn resolve(&self, tree: &Tree, names: &Names) -> Evaluated {
+    fn resolve(&self, tree: &Tree, names: &ScopeValues) -> Evaluated {
         self.account.work(NODE_WORK)?;
         self.account.deeper(|| self.node(tree, names))
     }
 
-    fn node(&self, tree: &Tree, names: &Names) -> Evaluated {
+    fn node(&self, tree: &Tree, names: &ScopeValues) -> Evaluated {
         match &tree.node {
-            Node::Literal(value) => Ok(value.clone()),
-            Node::Name(name) => self.named(name, names),
-            Node::Field { of, name, optional } => {
+            ExprNode::Literal(value) => Ok(value.clone()),
+            ExprNode::Name(name) => self.named(name, names),
+            ExprNode::Field { of, name, optional } => {
                 let of = self.root(of, names)?;
                 self.select(&of, &Value::Str(Rc::clone(name)), *optional)
             }
-            Node::Has { of, name } => {
+            ExprNode::Has { of, name } => {
                 let of = self.root(of, names)?;
                 self.account.charge(1)?;
                 Ok(self.find(&of, &Value::Str(Rc::clone(name)))?.is_some().into())
             }
-            Node::Index { of, at, optional } => self.index(of, at, *optional, names),
-            Node::Call { name, target, args, typed } => {
+            ExprNode::Index { of, at, optional } => self.index(of, at, *optional, names),
+            ExprNode::Call { name, target, args, typed } => {
                 let parts: Vec<&Tree> = target.as_deref().into_iter().chain(args).collect();
                 let (values, failed) = self.arguments(name, &parts, names)?;
                 let is_member = target.is_some();
-                let call = cost::Call { name, is_member, values: &values, typed: typed.get() };
+                let call =
+                    cost::FunctionCall { name, is_member, values: &values, typed: typed.get() };
                 match failed {
                     None => self.call(&call),
                     Some(error) => {
@@ -128,26 +131,28 @@ impl Evaluation<'_> {
                     }
                 }
             }
-            Node::Operator { sign, sides, typed } => self.operator(sign, sides, typed.get(), names),
-            Node::Not(inner) => self.unary(inner, names, |value| match value {
+            ExprNode::Operator { sign, sides, typed } => {
+                self.operator(sign, sides, typed.get(), names)
+            }
+            ExprNode::Not(inner) => self.unary(inner, names, |value| match value {
                 Value::Bool(b) => Ok(Value::Bool(!b)),
                 _ => Err(no_overload()),
             }),
-            Node::Minus(inner) => self.unary(inner, names, |value| functions::negate(&value)),
-            Node::And(parts) => self.until(parts, names, false),
-            Node::Or(parts) => self.until(parts, names, true),
-            Node::If(parts) => match self.of(&parts[0], names)? {
+            ExprNode::Minus(inner) => self.unary(inner, names, |value| functions::negate(&value)),
+            ExprNode::And(parts) => self.until(parts, names, false),
+            ExprNode::Or(parts) => self.until(parts, names, true),
+            ExprNode::If(parts) => match self.of(&parts[0], names)? {
                 Value::Bool(true) => self.root(&parts[1], names),
                 Value::Bool(false) => self.root(&parts[2], names),
                 _ => Err(no_overload()),
             },
-            Node::List(parts) => self.list(parts, names),
-            Node::Map(entries) => self.map(entries, names),
-            Node::Bind { name, value, body } => {
+            ExprNode::List(parts) => self.list(parts, names),
+            ExprNode::Map(entries) => self.map(entries, names),
+            ExprNode::Bind { name, value, body } => {
                 let is = Is::Bound { to: value, names, found: OnceCell::new() };
-                self.of(body, &Names { name, is, outer: Some(names) })
+                self.of(body, &ScopeValues { name, is, outer: Some(names) })
             }
-            Node::Fold { kind, over, names: own, bodies, typed } => {
+            ExprNode::Fold { kind, over, names: own, bodies, typed } => {
                 let prices = folds::Prices::of(*kind, bodies, typed.get());
                 self.fold((*kind, prices), over, own, bodies, names)
             }
@@ -157,7 +162,7 @@ impl Evaluation<'_> {
     fn unary(
         &self,
         inner: &Tree,
-        names: &Names,
+        names: &ScopeValues,
         apply: impl FnOnce(Value) -> Evaluated,
     ) -> Evaluated {
         let found = self.of(inner, names);
@@ -165,7 +170,7 @@ impl Evaluation<'_> {
         apply(found?)
     }
 
-    fn index(&self, of: &Tree, at: &Tree, optional: bool, names: &Names) -> Evaluated {
+    fn index(&self, of: &Tree, at: &Tree, optional: bool, names: &ScopeValues) -> Evaluated {
         let of = self.root(of, names)?;
         match self.root(at, names) {
             Ok(at) => self.select(&of, &at, optional),
@@ -176,9 +181,17 @@ impl Evaluation<'_> {
         }
     }
 
-    fn operator(&self, sign: &str, sides: &[Tree; 2], typed: bool, names: &Names) -> Evaluated {
+    fn operator(
+        &self,
+        sign: &str,
+        sides: &[Tree; 2],
+        typed: bool,
+        names: &ScopeValues,
+    ) -> Evaluated {
         // An empty list contains nothing, whatever the left side is.
-        if sign == "in" && matches!(&sides[1].node, Node::Literal(Value::List(l)) if l.is_empty()) {
+        if sign == "in"
+            && matches!(&sides[1].node, ExprNode::Literal(Value::List(l)) if l.is_empty())
+        {
             return Ok(Value::Bool(false));
         }
         let (left, right) = (self.of(&sides[0], names), self.of(&sides[1], names));
@@ -192,7 +205,7 @@ impl Evaluation<'_> {
 
     /// Evaluates parts in any order: a deciding one absorbs the errors of the others.
     // k8s: vendor/github.com/google/cel-go/interpreter/interpretable.go evalOr, evalAnd
-    fn until(&self, parts: &[Tree], names: &Names, decides: bool) -> Evaluated {
+    fn until(&self, parts: &[Tree], names: &ScopeValues, decides: bool) -> Evaluated {
         let mut failed = None;
         for part in parts {
             match self.of(part, names) {
@@ -206,7 +219,7 @@ impl Evaluation<'_> {
         failed.map_or(Ok(Value::Bool(!decides)), Err)
     }
 
-    fn named(&self, name: &str, names: &Names) -> Evaluated {
+    fn named(&self, name: &str, names: &ScopeValues) -> Evaluated {
         let mut at = Some(names);
         while let Some(names) = at.filter(|names| names.name != name) {
             self.account.work(1)?;
@@ -227,29 +240,30 @@ impl Evaluation<'_> {
             },
             None => {
                 let kind = TYPES.into_iter().find(|kind| *kind == name);
-                kind.map(Value::Type).ok_or_else(|| format!("no such attribute(s): {name}"))
+                kind.map(Value::Type)
+                    .ok_or_else(|| CelError::from(format!("no such attribute(s): {name}")))
             }
         }
     }
 
-    fn list(&self, parts: &[Tree], names: &Names) -> Evaluated {
+    fn list(&self, parts: &[Tree], names: &ScopeValues) -> Evaluated {
         self.account.list(parts.len())?;
-        let all: Result<Vec<Value>, String> =
+        let all: Result<Vec<Value>, CelError> =
             parts.iter().map(|part| self.of(part, names)).collect();
         self.account.charge(cost::LIST)?;
         Ok(Value::List(all?.into()))
     }
 
-    fn map(&self, entries: &[(Tree, Tree)], names: &Names) -> Evaluated {
+    fn map(&self, entries: &[(Tree, Tree)], names: &ScopeValues) -> Evaluated {
         let mut map = Map::default();
         self.account.charge(cost::MAP)?;
         for (key, value) in entries {
             let key = self.of(key, names)?;
             let value = self.of(value, names)?;
-            let key = Key::of(&key).ok_or("unsupported key type")?;
+            let key = MapKey::of(&key).ok_or(CelError::from("unsupported key type"))?;
             self.account.entry(&key)?;
             if map.entries.insert(key, value).is_some() {
-                return Err("Failed with repeated key".to_owned());
+                return Err("Failed with repeated key".into());
             }
         }
         Ok(Value::Map(Rc::new(map)))
@@ -261,8 +275,8 @@ impl Evaluation<'_> {
         &self,
         name: &str,
         parts: &[&Tree],
-        names: &Names,
-    ) -> Result<(Vec<Value>, Option<String>), String> {
+        names: &ScopeValues,
+    ) -> Result<(Vec<Value>, Option<CelError>), CelError> {
         let (mut values, mut failed) = (Vec::with_capacity(parts.len()), None);
         for (at, part) in parts.iter().enumerate() {
             // `b` of `a.orValue(b)` is evaluated only if `a` is empty.
@@ -284,7 +298,7 @@ impl Evaluation<'_> {
         Ok((values, failed))
     }
 
-    fn call(&self, call: &cost::Call) -> Evaluated {
+    fn call(&self, call: &cost::FunctionCall) -> Evaluated {
         let (name, is_member) = (call.name, call.is_member);
         if let ("orValue" | "or", [of @ Value::Optional(Some(value))]) = (name, call.values) {
             return Ok(if name == "or" { of.clone() } else { Value::clone(value) });
@@ -306,15 +320,15 @@ impl Evaluation<'_> {
     }
 
     /// Looks a key up in a value.
-    fn find(&self, of: &Value, key: &Value) -> Result<Option<Value>, String> {
+    fn find(&self, of: &Value, key: &Value) -> Result<Option<Value>, CelError> {
         match of {
             Value::Map(map) => {
                 self.account.read(key.text_bytes())?;
                 Ok(map.find(key))
             }
             Value::List(all) => {
-                let Some(Key::Number(at)) = Key::of(key) else {
-                    return Err(format!("unsupported index type '{}' in list", key.kind()));
+                let Some(MapKey::Number(at)) = MapKey::of(key) else {
+                    return Err(format!("unsupported index type '{}' in list", key.kind()).into());
                 };
                 Ok(usize::try_from(at).ok().and_then(|at| all.get(at)).cloned())
             }
@@ -338,10 +352,10 @@ impl Evaluation<'_> {
             return Ok(Value::Optional(found.map(Rc::new)));
         }
         found.ok_or_else(|| match (of, key) {
-            (Value::List(_), Value::Int(at)) => format!("index out of bounds: {at}"),
-            (_, Value::Str(name)) => format!("no such key: {name}"),
-            (_, Value::Int(at)) => format!("no such key: {at}"),
-            _ => "no such key".to_owned(),
+            (Value::List(_), Value::Int(at)) => format!("index out of bounds: {at}").into(),
+            (_, Value::Str(name)) => format!("no such key: {name}").into(),
+            (_, Value::Int(at)) => format!("no such key: {at}").into(),
+            _ => "no such key".into(),
         })
     }
 
@@ -352,7 +366,7 @@ impl Evaluation<'_> {
         over: &Tree,
         own: &[Rc<str>],
         bodies: &[Tree],
-        names: &Names,
+        names: &ScopeValues,
     ) -> Evaluated {
         let before = self.account.cost();
         let over = self.of(over, names)?;
@@ -373,8 +387,8 @@ impl Evaluation<'_> {
                 Fold::OptMap | Fold::OptFlatMap => Is::Priced { value: key, cost: again.into() },
                 _ => Is::Value(key),
             };
-            let first = Names { name: &own[0], is, outer: Some(names) };
-            let second = value.zip(own.get(1)).map(|(value, name)| Names {
+            let first = ScopeValues { name: &own[0], is, outer: Some(names) };
+            let second = value.zip(own.get(1)).map(|(value, name)| ScopeValues {
                 name,
                 is: Is::Value(value),
                 outer: Some(&first),

@@ -8,11 +8,12 @@ use std::rc::Rc;
 
 use super::account::{Account, Paid};
 use super::cost;
+use super::error::CelError;
 use super::eval::{Evaluated, no_overload};
 use super::functions;
 use super::lists;
-use super::parse::{Fold, Node, Tree};
-use super::value::{Key, Map, Value};
+use super::parse::{ExprNode, Fold, Tree};
+use super::value::{Map, MapKey, Value};
 
 /// Upstream's cost of loops in addition to their bodies, in its units.
 pub(super) struct Prices {
@@ -34,7 +35,8 @@ pub(super) struct Prices {
 
 impl Prices {
     pub(super) fn of(kind: Fold, bodies: &[Tree], typed: bool) -> Self {
-        let is_literal = bodies.last().is_some_and(|body| matches!(body.node, Node::Literal(_)));
+        let is_literal =
+            bodies.last().is_some_and(|body| matches!(body.node, ExprNode::Literal(_)));
         // `result + [body]`; a list of literals is created once.
         let added = 2 + if is_literal { 0 } else { cost::LIST };
         let plain = Self { once: 0, each: 0, step: 0, chosen: 0, kept: 0, end: 1, typed };
@@ -59,7 +61,7 @@ pub(super) struct Folded<'a> {
     typed: bool,
     account: &'a Account<'a>,
     answer: Option<Evaluated>,
-    failed: Option<String>,
+    failed: Option<CelError>,
     count: usize,
     list: Vec<Value>,
     keys: Vec<Value>,
@@ -78,7 +80,7 @@ impl<'a> Folded<'a> {
     }
 
     /// Records the error of a condition: of conditions the last one counts, of values the first.
-    pub(super) fn fail(&mut self, error: String) {
+    pub(super) fn fail(&mut self, error: CelError) {
         self.failed = Some(error);
     }
 
@@ -139,7 +141,7 @@ impl<'a> Folded<'a> {
     fn insert(&mut self, entry: &Value, found: Value) -> Paid {
         let entries = match (self.kind, &found) {
             (Fold::TransformMap, _) => {
-                vec![(Key::of(entry).ok_or("unsupported key type")?, found)]
+                vec![(MapKey::of(entry).ok_or(CelError::from("unsupported key type"))?, found)]
             }
             (_, Value::Map(map)) => {
                 self.account.list(map.entries.len())?;
@@ -152,7 +154,7 @@ impl<'a> Folded<'a> {
             if self.map.entries.contains_key(&key) {
                 let key = functions::convert("string", &key.value(), self.account);
                 let key = if let Ok(Value::Str(key)) = key { key } else { "".into() };
-                return Err(format!("insert failed: key {key} already exists"));
+                return Err(format!("insert failed: key {key} already exists").into());
             }
             self.map.entries.insert(key, value);
         }
@@ -184,7 +186,7 @@ impl<'a> Folded<'a> {
     }
 }
 
-pub(super) fn truth(value: &Value) -> Result<bool, String> {
+pub(super) fn truth(value: &Value) -> Result<bool, CelError> {
     match value {
         Value::Bool(b) => Ok(*b),
         _ => Err(no_overload()),
@@ -199,7 +201,7 @@ pub(super) fn entries(
     over: &Value,
     names: usize,
     account: &Account,
-) -> Result<Entries, String> {
+) -> Result<Entries, CelError> {
     let is_optional = matches!(kind, Fold::OptMap | Fold::OptFlatMap);
     account.list(2 * cost::length(over))?;
     Ok(match over {
@@ -217,6 +219,6 @@ pub(super) fn entries(
         Value::Map(map) => {
             map.entries.iter().map(|(key, value)| (key.value(), Some(value.clone()))).collect()
         }
-        _ => return Err(format!("got '{}', expected iterable type", over.go_type())),
+        _ => return Err(format!("got '{}', expected iterable type", over.go_type()).into()),
     })
 }

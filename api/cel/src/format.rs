@@ -7,6 +7,7 @@
 // k8s: vendor/github.com/google/cel-go/ext/formatting.go
 
 use super::account::{Account, TEXT_BYTES};
+use super::error::CelError;
 use super::eval::Evaluated;
 use super::functions::convert;
 use super::texts::quote;
@@ -32,14 +33,15 @@ pub(super) fn format(text: &str, values: &[Value], account: &Account) -> Evaluat
             rest = after;
             continue;
         }
-        let value = values.get(at).ok_or_else(|| format!("index {at} out of range"))?;
+        let value =
+            values.get(at).ok_or_else(|| CelError::from(format!("index {at} out of range")))?;
         if rest.is_empty() {
-            return Err("unexpected end of string".to_owned());
+            return Err("unexpected end of string".into());
         }
-        let (clause, precision, after) =
-            clause(rest).map_err(|why| format!("could not parse formatting clause: {why}"))?;
+        let (clause, precision, after) = clause(rest)
+            .map_err(|why| CelError::from(format!("could not parse formatting clause: {why}")))?;
         let written = out.write(clause, precision, value);
-        written.map_err(|why| format!("error during formatting: {why}"))?;
+        written.map_err(|why| CelError::from(format!("error during formatting: {why}")))?;
         (rest, at) = (after, at + 1);
     }
     out.push(rest)?;
@@ -53,8 +55,9 @@ struct Out<'a> {
 }
 
 /// Parses a clause: its letter, its precision, and the rest.
-fn clause(text: &str) -> Result<(char, Option<usize>, &str), String> {
-    let of_precision = |why: &str| Err(format!("error while parsing precision: {why}"));
+fn clause(text: &str) -> Result<(char, Option<usize>, &str), CelError> {
+    let of_precision =
+        |why: &str| Err(CelError::from(format!("error while parsing precision: {why}")));
     let (mut precision, mut rest) = (None, text);
     if let Some(after) = text.strip_prefix('.') {
         let digits = after.bytes().take_while(u8::is_ascii_digit).count();
@@ -84,11 +87,11 @@ fn clause(text: &str) -> Result<(char, Option<usize>, &str), String> {
         letter @ ('s' | 'd' | 'f' | 'e' | 'b' | 'x' | 'X' | 'o') => {
             Ok((letter, precision, &rest[1..]))
         }
-        other => Err(format!("unrecognized formatting clause \"{other}\"")),
+        other => Err(format!("unrecognized formatting clause \"{other}\"").into()),
     }
 }
 
-type Written = Result<(), String>;
+type Written = Result<(), CelError>;
 
 impl Out<'_> {
     /// Charges further text.
@@ -118,12 +121,13 @@ impl Out<'_> {
             ('s', _) => self.value(value),
             ('d', Value::Int(_) | Value::Uint(_)) => self.value(value),
             ('d', _) => {
-                Err(format!("decimal clause can only be used on integers, was given {kind}"))
+                Err(format!("decimal clause can only be used on integers, was given {kind}").into())
             }
             ('f', _) => match double(value) {
                 Some(number) => self.fixed(number, precision.unwrap_or(PRECISION)),
                 None => {
-                    Err(format!("fixed-point clause can only be used on doubles, was given {kind}"))
+                    Err(format!("fixed-point clause can only be used on doubles, was given {kind}")
+                        .into())
                 }
             },
             ('e', _) => match double(value) {
@@ -135,18 +139,22 @@ impl Out<'_> {
                     self.push(&text)
                 }
                 None => {
-                    Err(format!("scientific clause can only be used on doubles, was given {kind}"))
+                    Err(format!("scientific clause can only be used on doubles, was given {kind}")
+                        .into())
                 }
             },
             ('b', Value::Bool(b)) => self.push(&u8::from(*b).to_string()),
             ('b', Value::Int(n)) => self.push(&signed(*n, format!("{:b}", n.unsigned_abs()))),
             ('b', Value::Uint(n)) => self.push(&format!("{n:b}")),
             ('b', _) => {
-                Err(format!("only integers and bools can be formatted as binary, was given {kind}"))
+                Err(format!("only integers and bools can be formatted as binary, was given {kind}")
+                    .into())
             }
             ('o', Value::Int(n)) => self.push(&signed(*n, format!("{:o}", n.unsigned_abs()))),
             ('o', Value::Uint(n)) => self.push(&format!("{n:o}")),
-            ('o', _) => Err(format!("octal clause can only be used on integers, was given {kind}")),
+            ('o', _) => {
+                Err(format!("octal clause can only be used on integers, was given {kind}").into())
+            }
             (_, Value::Int(n)) => {
                 self.push(&cased(clause, signed(*n, format!("{:x}", n.unsigned_abs()))))
             }
@@ -155,7 +163,8 @@ impl Out<'_> {
             (_, Value::Bytes(bytes)) => self.hex(clause, bytes),
             _ => Err(format!(
                 "only integers, byte buffers, and strings can be formatted as hex, was given {kind}"
-            )),
+            )
+            .into()),
         }
     }
 
@@ -220,13 +229,13 @@ impl Out<'_> {
             | Value::Time(_)
             | Value::Duration(_) => match convert("string", value, self.account)? {
                 Value::Str(text) => self.push(&text),
-                _ => Err("no string".to_owned()),
+                _ => Err("no string".into()),
             },
             other => Err(format!(
                 "string clause can only be used on strings, bools, bytes, ints, doubles, maps, lists, \
                  types, durations, and timestamps, was given {}",
                 other.kind()
-            )),
+            ).into()),
         }
     }
 
@@ -272,7 +281,7 @@ impl Out<'_> {
                 let account = self.account;
                 account.deeper(|| self.value(value))
             }
-            other => Err(format!("no formatting function for {}", other.kind())),
+            other => Err(format!("no formatting function for {}", other.kind()).into()),
         }
     }
 

@@ -10,12 +10,13 @@ use std::rc::Rc;
 use pintle_api_types::quantity::Amount;
 
 use super::account::Account;
+use super::error::CelError;
 use super::eval::{Evaluated, no_overload};
 use super::lists::{of_list, of_sets, position};
 use super::quantity::{self, Quantity};
 use super::signatures::INCLUDES;
 use super::times::{self, Time};
-use super::value::{Key, Value};
+use super::value::{MapKey, Value};
 use super::version::Version;
 use super::{address, named, texts, url};
 
@@ -31,7 +32,7 @@ pub(super) fn operate(sign: &str, left: &Value, right: &Value, account: &Account
         // NaN is neither less nor more than any number.
         None if left.is_number() && right.is_number() => Ok(Value::Bool(false)),
         None if matches!(left, Value::List(_) | Value::Map(_)) => {
-            Err(format!("no such overload: _{sign}_"))
+            Err(format!("no such overload: _{sign}_").into())
         }
         None => Err(no_overload()),
     };
@@ -60,7 +61,7 @@ fn contains(value: &Value, of: &Value, account: &Account) -> Evaluated {
         Value::List(all) => Ok(Value::Bool(position(all.iter(), value, account)?.is_some())),
         Value::Map(map) => {
             account.read(value.text_bytes())?;
-            Ok(Value::Bool(Key::of(value).is_some_and(|key| map.entries.contains_key(&key))))
+            Ok(Value::Bool(MapKey::of(value).is_some_and(|key| map.entries.contains_key(&key))))
         }
         _ => Err(no_overload()),
     }
@@ -77,7 +78,8 @@ fn includes(of: &Value, value: &Value, account: &Account) -> Evaluated {
     match all.len() > VALUES_MAX {
         true => Err(format!(
             "'includes' function cannot be applied to lists longer than {VALUES_MAX} values"
-        )),
+        )
+        .into()),
         false => Ok(Value::Bool(false)),
     }
 }
@@ -102,8 +104,8 @@ fn add(left: &Value, right: &Value, account: &Account) -> Evaluated {
 
 pub(super) fn calculate(sign: &str, left: &Value, right: &Value) -> Evaluated {
     let zero = |is_zero: bool| match sign {
-        "/" if is_zero => Err("division by zero".to_owned()),
-        "%" if is_zero => Err("modulus by zero".to_owned()),
+        "/" if is_zero => Err(CelError::from("division by zero")),
+        "%" if is_zero => Err(CelError::from("modulus by zero")),
         _ => Ok(()),
     };
     match (left, right) {
@@ -116,7 +118,7 @@ pub(super) fn calculate(sign: &str, left: &Value, right: &Value) -> Evaluated {
                 "/" => a.checked_div(*b),
                 _ => a.checked_rem(*b),
             };
-            found.map(Value::Int).ok_or_else(|| "integer overflow".to_owned())
+            found.map(Value::Int).ok_or_else(|| CelError::from("integer overflow"))
         }
         (Value::Uint(a), Value::Uint(b)) => {
             zero(*b == 0)?;
@@ -127,7 +129,7 @@ pub(super) fn calculate(sign: &str, left: &Value, right: &Value) -> Evaluated {
                 "/" => a.checked_div(*b),
                 _ => a.checked_rem(*b),
             };
-            found.map(Value::Uint).ok_or_else(|| "unsigned integer overflow".to_owned())
+            found.map(Value::Uint).ok_or_else(|| CelError::from("unsigned integer overflow"))
         }
         (Value::Double(a), Value::Double(b)) => match sign {
             "+" => Ok(Value::Double(a + b)),
@@ -144,7 +146,7 @@ pub(super) fn calculate(sign: &str, left: &Value, right: &Value) -> Evaluated {
 pub(super) fn negate(value: &Value) -> Evaluated {
     match value {
         Value::Int(n) => {
-            n.checked_neg().map(Value::Int).ok_or_else(|| "integer overflow".to_owned())
+            n.checked_neg().map(Value::Int).ok_or_else(|| CelError::from("integer overflow"))
         }
         Value::Double(n) => Ok(Value::Double(-n)),
         _ => Err(no_overload()),
@@ -174,7 +176,7 @@ pub(super) fn call(name: &str, is_member: bool, args: &[Value], account: &Accoun
         }
         ("quantity", [Value::Str(text)]) => match Quantity::parse(text) {
             Some(quantity) => Ok(Value::Quantity(quantity)),
-            None => Err(quantity::why_not(text).to_owned()),
+            None => Err(quantity::why_not(text).into()),
         },
         ("isQuantity", [Value::Str(text)]) => Ok(Value::Bool(Quantity::parse(text).is_some())),
         ("sign", [Value::Quantity(a)]) => Ok(Value::Int(a.amount.cmp(&Amount::ZERO) as i64)),
@@ -244,7 +246,9 @@ fn library(name: &str, text: &str) -> Evaluated {
         "isCIDR" => Ok(Value::Bool(address::network(text).is_ok())),
         "url" => match url::parse(text) {
             Ok(url) => Ok(Value::Url(Rc::new(url))),
-            Err(error) => Err(format!("URL parse error during conversion from string: {error}")),
+            Err(error) => {
+                Err(format!("URL parse error during conversion from string: {error}").into())
+            }
         },
         "isURL" => Ok(Value::Bool(url::why_not(text).is_none())),
         "strings.quote" => Ok(texts::quote_cel(text).as_str().into()),
@@ -283,8 +287,8 @@ pub(super) fn convert(to: &str, of: &Value, account: &Account) -> Evaluated {
     if to == of.kind() {
         return Ok(of.clone());
     }
-    let out = || "integer overflow".to_owned();
-    let wrong = |_: &str| format!("type conversion error from 'string' to '{to}'");
+    let out = || CelError::from("integer overflow");
+    let wrong = |_: &str| CelError::from(format!("type conversion error from 'string' to '{to}'"));
     match (to, of) {
         ("bool", Value::Str(text)) => match &**text {
             "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(Value::Bool(true)),
@@ -307,7 +311,7 @@ pub(super) fn convert(to: &str, of: &Value, account: &Account) -> Evaluated {
         ("string", Value::Double(n)) => Ok(texts::shortest(*n).as_str().into()),
         ("string", Value::Bytes(bytes)) => match std::str::from_utf8(bytes) {
             Ok(text) => Ok(text.into()),
-            Err(_) => Err("invalid UTF-8 in bytes, cannot convert to string".to_owned()),
+            Err(_) => Err("invalid UTF-8 in bytes, cannot convert to string".into()),
         },
         ("string", Value::Time(time)) => Ok(time.to_string().as_str().into()),
         ("string", Value::Duration(nanos)) => Ok(times::duration_text(*nanos).as_str().into()),
@@ -322,18 +326,23 @@ pub(super) fn convert(to: &str, of: &Value, account: &Account) -> Evaluated {
             Time::parse(text).ok_or(wrong)?.map(Value::Time)
         }
         ("duration", Value::Str(text)) => {
-            let wrong = format!("type conversion error from 'string' to '{}'", times::DURATION);
-            times::duration(text).map(Value::Duration).ok_or(wrong)
+            let wrong = || {
+                CelError::from(format!(
+                    "type conversion error from 'string' to '{}'",
+                    times::DURATION
+                ))
+            };
+            times::duration(text).map(Value::Duration).ok_or_else(wrong)
         }
         ("duration", Value::Int(_)) => {
-            Err(format!("type conversion error from 'int' to '{}'", times::DURATION))
+            Err(format!("type conversion error from 'int' to '{}'", times::DURATION).into())
         }
         ("bytes", Value::Str(text)) => Ok(Value::Bytes(text.as_bytes().into())),
         _ => Err(no_overload()),
     }
 }
 
-fn version(args: &[Value]) -> Result<Version, String> {
+fn version(args: &[Value]) -> Result<Version, CelError> {
     match args {
         [Value::Str(text)] | [Value::Str(text), Value::Bool(false)] => Version::parse(text),
         [Value::Str(text), Value::Bool(true)] => Version::normalise(text),
@@ -360,7 +369,7 @@ fn of_quantity(name: &str, a: Quantity, rest: &[Value]) -> Evaluated {
         ("isInteger", None) => Ok(Value::Bool(a.integer().is_some())),
         ("asInteger", None) => {
             let error = "cannot convert value to integer";
-            a.integer().map(Value::Int).ok_or_else(|| error.to_owned())
+            a.integer().map(Value::Int).ok_or_else(|| CelError::from(error))
         }
         ("asApproximateFloat", None) => {
             let whole =
@@ -403,9 +412,9 @@ fn of_version(name: &str, a: &Version, rest: &[Value]) -> Evaluated {
 fn of_optional(name: &str, of: Option<&Rc<Value>>, rest: &[Value]) -> Evaluated {
     match (name, rest) {
         ("hasValue", []) => Ok(Value::Bool(of.is_some())),
-        ("value", []) => {
-            of.map(|of| Value::clone(of)).ok_or_else(|| "optional.none() dereference".to_owned())
-        }
+        ("value", []) => of
+            .map(|of| Value::clone(of))
+            .ok_or_else(|| CelError::from("optional.none() dereference")),
         ("orValue", [other]) => Ok(of.map_or_else(|| other.clone(), |of| Value::clone(of))),
         ("or", [other]) => {
             Ok(of.map_or_else(|| other.clone(), |of| Value::Optional(Some(Rc::clone(of)))))

@@ -10,7 +10,7 @@ use pintle_sched_core::attempt_budget::{self, AttemptBudget};
 
 use super::account::Account;
 use super::{
-    COST_MAX, Limits, Map, Patterns, Quantity, Selector, Unanswered, Value, Version, eval,
+    COST_MAX, EvaluationLimits, Map, Patterns, Quantity, Selector, Unanswered, Value, Version, eval,
 };
 
 /// Budget of one input.
@@ -44,7 +44,7 @@ pub fn fuzz(bytes: &[u8]) {
     for lists in [false, true] {
         let Ok(selector) = Selector::compile(text, lists) else { continue };
         let budget = AttemptBudget::new(ALLOWED, || false);
-        let limits = Limits { budget: &budget, is_late: &|| false };
+        let limits = EvaluationLimits { budget: &budget, is_late: &|| false };
         // Without the handler around it: a panic aborts the program here.
         let account = Account::new(limits);
         let patterns = Patterns::default();
@@ -58,7 +58,7 @@ pub fn fuzz(bytes: &[u8]) {
                 assert!(budget.exhausted().is_none() && account.cost() <= COST_MAX);
                 // The same result is expected with the caches of the first run.
                 let again = AttemptBudget::new(ALLOWED, || false);
-                let limits = Limits { budget: &again, is_late: &|| false };
+                let limits = EvaluationLimits { budget: &again, is_late: &|| false };
                 let account = Account::new(limits);
                 let found = eval::evaluate(&selector.tree, &device, &patterns, &account);
                 assert!(found.is_ok(), "{found:?}");

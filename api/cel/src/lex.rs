@@ -7,6 +7,7 @@
 use std::rc::Rc;
 
 use super::TEXT_BYTES_MAX;
+use super::error::CelError;
 use super::value::Value;
 
 /// A word.
@@ -30,9 +31,9 @@ const SIGNS: [&str; 25] = [
 ///
 /// # Errors
 /// The first invalid token, as a sentence.
-pub(super) fn tokens(text: &str) -> Result<Vec<(usize, Token)>, String> {
+pub(super) fn tokens(text: &str) -> Result<Vec<(usize, Token)>, CelError> {
     if text.len() > TEXT_BYTES_MAX {
-        return Err(format!("expression has more than {TEXT_BYTES_MAX} bytes"));
+        return Err(format!("expression has more than {TEXT_BYTES_MAX} bytes").into());
     }
     let mut lexer = Lexer { text, at: 0 };
     let mut found = Vec::new();
@@ -66,7 +67,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    fn token(&mut self) -> Result<Token, String> {
+    fn token(&mut self) -> Result<Token, CelError> {
         if let Some(text) = self.text_literal()? {
             return Ok(Token::Literal(text));
         }
@@ -83,15 +84,15 @@ impl<'a> Lexer<'a> {
         }
         let Some(sign) = SIGNS.into_iter().find(|sign| rest.starts_with(sign)) else {
             let odd = rest.chars().next().unwrap_or_default();
-            return Err(format!("Syntax error: token recognition error at: '{odd}'"));
+            return Err(format!("Syntax error: token recognition error at: '{odd}'").into());
         };
         self.at += sign.len();
         Ok(Token::Sign(sign))
     }
 
-    fn number(&mut self) -> Result<Value, String> {
+    fn number(&mut self) -> Result<Value, CelError> {
         let rest = self.rest();
-        let bad = |text: &str| format!("Syntax error: invalid number '{text}'");
+        let bad = |text: &str| CelError::from(format!("Syntax error: invalid number '{text}'"));
         if let Some(hex) = rest.strip_prefix("0x") {
             let end = hex.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(hex.len());
             let number = u64::from_str_radix(&hex[..end], 16).map_err(|_| bad(&rest[..end + 2]))?;
@@ -121,7 +122,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    fn text_literal(&mut self) -> Result<Option<Value>, String> {
+    fn text_literal(&mut self) -> Result<Option<Value>, CelError> {
         let rest = self.rest();
         let marks = rest.find(['"', '\'']).filter(|at| *at <= 2);
         let Some(marks) = marks else { return Ok(None) };
@@ -137,14 +138,16 @@ impl<'a> Lexer<'a> {
         let one = &body[..1];
         let mark = if body.starts_with(&one.repeat(3)) { one.repeat(3) } else { one.to_owned() };
         let body = &body[mark.len()..];
-        let end = text_end(body, &mark, raw).ok_or("Syntax error: unterminated string")?;
+        let end = text_end(body, &mark, raw)
+            .ok_or(CelError::from("Syntax error: unterminated string"))?;
         self.at += marks + mark.len() * 2 + end;
         let read =
             if raw { body.as_bytes()[..end].to_vec() } else { unescape(&body[..end], bytes)? };
         if bytes {
             return Ok(Some(Value::Bytes(read.into())));
         }
-        let text = String::from_utf8(read).map_err(|_| "Syntax error: invalid UTF-8")?;
+        let text =
+            String::from_utf8(read).map_err(|_| CelError::from("Syntax error: invalid UTF-8"))?;
         Ok(Some(Value::Str(text.into())))
     }
 }
@@ -188,13 +191,13 @@ fn text_end(body: &str, mark: &str, raw: bool) -> Option<usize> {
     None
 }
 
-fn unescape(body: &str, bytes: bool) -> Result<Vec<u8>, String> {
+fn unescape(body: &str, bytes: bool) -> Result<Vec<u8>, CelError> {
     let mut read = Vec::with_capacity(body.len());
     let mut rest = body;
     while let Some(at) = rest.find('\\') {
         read.extend_from_slice(&rest.as_bytes()[..at]);
         let (code, after) = escape(&rest[at + 1..])
-            .ok_or_else(|| "Syntax error: unable to unescape string".to_owned())?;
+            .ok_or_else(|| CelError::from("Syntax error: unable to unescape string"))?;
         match code {
             Escape::Number(number) if bytes => read.push(number),
             Escape::Number(number) => push(&mut read, char::from(number)),

@@ -15,6 +15,7 @@ mod account;
 mod address;
 mod check;
 mod cost;
+mod error;
 mod eval;
 mod folds;
 mod format;
@@ -46,7 +47,8 @@ use pintle_sched_core::attempt_budget::Exhausted;
 use prometheus_client::metrics::counter::Counter;
 
 use self::account::Account;
-pub use self::account::Limits;
+pub use self::account::EvaluationLimits;
+pub use self::error::CelError;
 #[doc(hidden)]
 pub use self::fuzz::fuzz as fuzz_cel;
 pub use self::patterns::Patterns;
@@ -77,7 +79,7 @@ pub enum Unanswered {
     /// The attempt has spent its budget.
     Exhausted(Exhausted),
     /// The evaluation failed with this error.
-    Error(String),
+    Error(CelError),
 }
 
 impl Selector {
@@ -85,13 +87,17 @@ impl Selector {
     ///
     /// # Errors
     /// The expression does not compile.
-    pub fn compile(text: &str, lists: bool) -> Result<Self, String> {
-        let failed = |error: String| format!("compilation failed: ERROR: <input>: {error}");
+    pub fn compile(text: &str, lists: bool) -> Result<Self, CelError> {
+        let failed = |error: CelError| {
+            CelError::from(format!("compilation failed: ERROR: <input>: {error}"))
+        };
         let tree = parse::parse(text).map_err(failed)?;
         let kind = check::kind(&tree, lists).map_err(failed)?;
         match kind {
             None | Some("bool") => Ok(Self { tree }),
-            Some(other) => Err(format!("must evaluate to bool or the unknown type, not {other}")),
+            Some(other) => {
+                Err(format!("must evaluate to bool or the unknown type, not {other}").into())
+            }
         }
     }
 
@@ -104,7 +110,7 @@ impl Selector {
         &self,
         device: &Value,
         patterns: &Patterns,
-        limits: Limits,
+        limits: EvaluationLimits,
     ) -> Result<bool, Unanswered> {
         self.priced(device, patterns, limits).0
     }
@@ -114,7 +120,7 @@ impl Selector {
         &self,
         device: &Value,
         patterns: &Patterns,
-        limits: Limits,
+        limits: EvaluationLimits,
     ) -> (Result<bool, Unanswered>, u64) {
         let account = Account::new(limits);
         let found = catch(|| eval::evaluate(&self.tree, device, patterns, &account));
@@ -132,9 +138,8 @@ fn truth(value: Value) -> Result<bool, Unanswered> {
                 Value::List(_) => "type conversion error from list to 'bool'".to_owned(),
                 _ => format!("unsupported type conversion from '{kind}' to bool"),
             };
-            Err(Unanswered::Error(format!(
-                "CEL result of type {kind} could not be converted to bool: {why}"
-            )))
+            let why = format!("CEL result of type {kind} could not be converted to bool: {why}");
+            Err(Unanswered::Error(why.into()))
         }
     }
 }
@@ -153,7 +158,7 @@ fn panicked(payload: Box<dyn Any + Send>) -> Result<Value, Unanswered> {
     let error = format!("internal error: {}", text.unwrap_or_else(|| "panic".to_owned()));
     PANICS.inc();
     tracing::error!(error, "a CEL expression could not be evaluated");
-    Err(Unanswered::Error(error))
+    Err(Unanswered::Error(error.into()))
 }
 
 /// Evaluations that ended in a panic, since the program started.

@@ -18,7 +18,7 @@ const ALLOWED: attempt_budget::Limits =
 fn within(text: &str, allowed: attempt_budget::Limits) -> Result<bool, Unanswered> {
     let selector = Selector::compile(text, false).map_err(Unanswered::Error)?;
     let budget = AttemptBudget::new(allowed, || false);
-    let limits = Limits { budget: &budget, is_late: &|| false };
+    let limits = EvaluationLimits { budget: &budget, is_late: &|| false };
     selector.matches(&device(), &Patterns::default(), limits)
 }
 
@@ -34,7 +34,7 @@ fn exhausts(text: &str) -> Limit {
 }
 
 fn refuses(text: &str, error: &str) {
-    let refused = Err(Unanswered::Error(format!("operation cancelled: {error} exceeded")));
+    let refused = Err(Unanswered::Error(format!("operation cancelled: {error} exceeded").into()));
     assert_eq!(answer(text), refused, "{}", &text[..text.len().min(200)]);
 }
 
@@ -92,7 +92,7 @@ fn memory_of_an_evaluation_is_limited() {
             .to_owned(),
     ] {
         let unlimited = attempt_budget::Limits::NONE;
-        let refused = "operation cancelled: memory limit exceeded".to_owned();
+        let refused = "operation cancelled: memory limit exceeded".into();
         assert_eq!(within(&text, unlimited), Err(Unanswered::Error(refused)), "{text}");
     }
 }
@@ -197,7 +197,7 @@ fn clocks_are_read_before_what_nothing_can_interrupt() {
         false
     };
     let budget = AttemptBudget::unlimited();
-    let limits = Limits { budget: &budget, is_late: &is_late };
+    let limits = EvaluationLimits { budget: &budget, is_late: &is_late };
     assert_eq!(selector.matches(&device(), &Patterns::default(), limits), Ok(false));
     // At compiling a pattern, at searching, and at sorting.
     assert!(looks.get() >= 3, "{}", looks.get());
@@ -207,7 +207,7 @@ fn clocks_are_read_before_what_nothing_can_interrupt() {
 fn panic_is_an_error_of_the_expression_with_its_text() {
     let before = panics().get();
     let found = catch(|| panic!("index {} of nothing", 7)).map(drop);
-    assert_eq!(found, Err(Unanswered::Error("internal error: index 7 of nothing".to_owned())));
+    assert_eq!(found, Err(Unanswered::Error("internal error: index 7 of nothing".into())));
     assert_eq!(catch(|| Err(Unanswered::Late)).map(drop), Err(Unanswered::Late));
     assert!(panics().get() > before);
 }

@@ -8,6 +8,7 @@ use std::cmp::Ordering;
 use std::rc::Rc;
 
 use super::account::Account;
+use super::error::CelError;
 use super::eval::{Evaluated, no_overload};
 use super::functions::{calculate, placed};
 use super::texts;
@@ -18,14 +19,14 @@ pub(super) fn of_sets(
     a: &[Value],
     b: &[Value],
     account: &Account,
-) -> Result<bool, String> {
+) -> Result<bool, CelError> {
     let all_in = |some: &[Value], of: &[Value]| {
         for one in some {
             if position(of.iter(), one, account)?.is_none() {
                 return Ok(false);
             }
         }
-        Ok::<_, String>(true)
+        Ok::<_, CelError>(true)
     };
     match name {
         "sets.contains" => all_in(b, a),
@@ -46,7 +47,7 @@ pub(super) fn position<'v>(
     all: impl Iterator<Item = &'v Value>,
     value: &Value,
     account: &Account,
-) -> Result<Option<usize>, String> {
+) -> Result<Option<usize>, CelError> {
     for (at, one) in all.enumerate() {
         if one.equals(value, account)? {
             return Ok(Some(at));
@@ -56,7 +57,7 @@ pub(super) fn position<'v>(
 }
 
 /// Returns the order of two values, if they have one.
-fn order(a: &Value, b: &Value, account: &Account) -> Result<Ordering, String> {
+fn order(a: &Value, b: &Value, account: &Account) -> Result<Ordering, CelError> {
     account.read(a.text_bytes().min(b.text_bytes()))?;
     a.order(b).ok_or_else(no_overload)
 }
@@ -103,7 +104,7 @@ pub(super) fn of_list(name: &str, all: &[Value], rest: &[Value], account: &Accou
         ("flatten", []) => flatten(all, 1, account),
         ("flatten", [Value::Int(levels)]) => match u32::try_from(*levels) {
             Ok(levels) => flatten(all, levels, account),
-            Err(_) if *levels < 0 => Err("level must be non-negative".to_owned()),
+            Err(_) if *levels < 0 => Err("level must be non-negative".into()),
             Err(_) => flatten(all, u32::MAX, account),
         },
         ("slice", [Value::Int(from), Value::Int(to)]) => slice(all, *from, *to, account),
@@ -113,7 +114,7 @@ pub(super) fn of_list(name: &str, all: &[Value], rest: &[Value], account: &Accou
         _ => {
             let kinds: Vec<&str> = rest.iter().map(Value::kind).collect();
             let kinds = [&["list"], &kinds[..]].concat().join(", ");
-            Err(format!("no such overload: {name}({kinds})"))
+            Err(format!("no such overload: {name}({kinds})").into())
         }
     }
 }
@@ -126,7 +127,7 @@ fn some(value: Option<&Value>) -> Value {
 // k8s: apiserver/pkg/cel/library/lists.go cmp
 fn most(name: &str, all: &[Value], gives_way: Ordering, account: &Account) -> Evaluated {
     let Some((first, rest)) = all.split_first() else {
-        return Err(format!("{name} called on empty list"));
+        return Err(format!("{name} called on empty list").into());
     };
     let mut found = first;
     for one in rest {
@@ -143,7 +144,7 @@ fn most(name: &str, all: &[Value], gives_way: Ordering, account: &Account) -> Ev
 }
 
 fn slice(all: &[Value], from: i64, to: i64, account: &Account) -> Evaluated {
-    let wrong = |why: &str| Err(format!("cannot slice({from}, {to}), {why}"));
+    let wrong = |why: &str| Err(CelError::from(format!("cannot slice({from}, {to}), {why}")));
     let (Ok(start), Ok(end)) = (usize::try_from(from), usize::try_from(to)) else {
         return wrong("negative indexes not supported");
     };
@@ -169,7 +170,7 @@ fn flatten_into(
     all: &[Value],
     levels: u32,
     account: &Account,
-) -> Result<(), String> {
+) -> Result<(), CelError> {
     for one in all {
         match one {
             Value::List(inner) if levels > 0 => {
@@ -191,10 +192,10 @@ pub(super) fn sort_by(all: &[Value], keys: &[Value], account: &Account) -> Evalu
     account.list(2 * all.len())?;
     let Some(first) = keys.first() else { return Ok(Value::List(all.into())) };
     if first.order(first).is_none() && !first.is_number() {
-        return Err("list elements must be comparable".to_owned());
+        return Err("list elements must be comparable".into());
     }
     if keys.iter().any(|key| key.kind() != first.kind()) {
-        return Err("list elements must have the same type".to_owned());
+        return Err("list elements must have the same type".into());
     }
     // Each is compared once a round, reading at most as much of the other.
     let bytes: usize = keys.iter().map(Value::text_bytes).sum();

@@ -1,6 +1,6 @@
 //! Parser: from tokens to a tree.
 //!
-//! Input: tokens. Output: a tree of [`Node`]s at most [`DEPTH_MAX`] deep, with macros expanded.
+//! Input: tokens. Output: a tree of [`ExprNode`]s at most [`DEPTH_MAX`] deep, with macros expanded.
 //! Owner: pure functions. Names are not resolved here: see `check`.
 
 use std::cell::Cell;
@@ -9,16 +9,17 @@ use std::rc::Rc;
 
 use pintle_sched_core::attempt_budget::AttemptBudget;
 
-use super::account::{Account, Limits};
+use super::account::{Account, EvaluationLimits};
 use super::check::TYPES;
+use super::error::CelError;
 use super::lex::{Token, tokens};
-use super::value::{Key, Map, Value};
+use super::value::{Map, MapKey, Value};
 use super::{DEPTH_MAX, cost, functions};
 
 /// A node, and the depth of the tree below it.
 #[derive(Clone, Debug)]
 pub(super) struct Tree {
-    pub(super) node: Node,
+    pub(super) node: ExprNode,
     depth: usize,
 }
 
@@ -27,7 +28,7 @@ pub(super) type Typed = Cell<bool>;
 
 /// A part of an expression.
 #[derive(Clone, Debug)]
-pub(super) enum Node {
+pub(super) enum ExprNode {
     Literal(Value),
     Name(Rc<str>),
     /// `of.name`, or `of.?name`.
@@ -87,7 +88,7 @@ pub(super) enum Node {
 impl Tree {
     /// The value of a literal.
     pub(super) fn literal(&self) -> Option<Value> {
-        if let Node::Literal(value) = &self.node { Some(value.clone()) } else { None }
+        if let ExprNode::Literal(value) = &self.node { Some(value.clone()) } else { None }
     }
 
     /// Returns true if upstream evaluates it as an attribute: a name, what is selected of
@@ -95,8 +96,11 @@ impl Tree {
     // k8s: vendor/github.com/google/cel-go/interpreter/planner.go
     pub(super) fn is_attribute(&self) -> bool {
         match &self.node {
-            Node::Name(name) => !TYPES.contains(&&**name),
-            Node::Field { .. } | Node::Index { .. } | Node::Has { .. } | Node::If(_) => true,
+            ExprNode::Name(name) => !TYPES.contains(&&**name),
+            ExprNode::Field { .. }
+            | ExprNode::Index { .. }
+            | ExprNode::Has { .. }
+            | ExprNode::If(_) => true,
             _ => false,
         }
     }
@@ -150,7 +154,7 @@ const PREFIXES: [&str; 7] = ["optional", "cel", "sets", "lists", "strings", "for
 ///
 /// # Errors
 /// The text is no expression.
-pub(super) fn parse(text: &str) -> Result<Tree, String> {
+pub(super) fn parse(text: &str) -> Result<Tree, CelError> {
     let tokens = tokens(text)?;
     let mut parser = Parser { tokens: &tokens, at: 0, nested: 0 };
     let tree = parser.expression()?;
@@ -160,7 +164,7 @@ pub(super) fn parse(text: &str) -> Result<Tree, String> {
     }
 }
 
-type Parsed = Result<Tree, String>;
+type Parsed = Result<Tree, CelError>;
 
 /// Operators by precedence, the lowest first.
 const LEVELS: [&[&str]; 5] =
@@ -170,24 +174,24 @@ const LEVELS: [&[&str]; 5] =
 fn joined(sign: &'static str, left: Tree, right: Tree) -> Parsed {
     let (depth, below) = (left.depth, right.depth);
     let (node, depth) = match (sign, left.node) {
-        ("||", Node::Or(mut parts)) => {
+        ("||", ExprNode::Or(mut parts)) => {
             parts.push(right);
-            (Node::Or(parts), depth.max(below + 1))
+            (ExprNode::Or(parts), depth.max(below + 1))
         }
-        ("&&", Node::And(mut parts)) => {
+        ("&&", ExprNode::And(mut parts)) => {
             parts.push(right);
-            (Node::And(parts), depth.max(below + 1))
+            (ExprNode::And(parts), depth.max(below + 1))
         }
         (_, node) => {
             let sides = [Tree { node, depth }, right];
             let is_in_nothing = sign == "in"
                 && sides[0].literal().is_some()
-                && matches!(&sides[1].node, Node::Literal(Value::List(all)) if all.is_empty());
+                && matches!(&sides[1].node, ExprNode::Literal(Value::List(all)) if all.is_empty());
             let node = match sign {
-                "in" if is_in_nothing => Node::Literal(Value::Bool(false)),
-                "||" => Node::Or(sides.into()),
-                "&&" => Node::And(sides.into()),
-                _ => Node::Operator { sign, sides: Box::new(sides), typed: Typed::default() },
+                "in" if is_in_nothing => ExprNode::Literal(Value::Bool(false)),
+                "||" => ExprNode::Or(sides.into()),
+                "&&" => ExprNode::And(sides.into()),
+                _ => ExprNode::Operator { sign, sides: Box::new(sides), typed: Typed::default() },
             };
             (node, 1 + depth.max(below))
         }
@@ -196,15 +200,15 @@ fn joined(sign: &'static str, left: Tree, right: Tree) -> Parsed {
     Ok(Tree { node, depth })
 }
 
-fn tree<'a>(node: Node, below: impl IntoIterator<Item = &'a Tree>) -> Parsed {
+fn tree<'a>(node: ExprNode, below: impl IntoIterator<Item = &'a Tree>) -> Parsed {
     let depth = 1 + below.into_iter().map(|tree| tree.depth).max().unwrap_or(0);
     deep_enough(depth)?;
     Ok(Tree { node, depth })
 }
 
-fn deep_enough(depth: usize) -> Result<(), String> {
+fn deep_enough(depth: usize) -> Result<(), CelError> {
     match depth > DEPTH_MAX {
-        true => Err(format!("expression recursion limit exceeded: {DEPTH_MAX}")),
+        true => Err(format!("expression recursion limit exceeded: {DEPTH_MAX}").into()),
         false => Ok(()),
     }
 }
@@ -230,22 +234,22 @@ impl Parser<'_> {
         sees
     }
 
-    fn wants(&mut self, sign: &str) -> Result<(), String> {
+    fn wants(&mut self, sign: &str) -> Result<(), CelError> {
         if self.takes(sign) { Ok(()) } else { Err(self.unexpected()) }
     }
 
-    fn unexpected(&self) -> String {
+    fn unexpected(&self) -> CelError {
         match self.tokens.get(self.at) {
-            None => "Syntax error: mismatched input '<EOF>'".to_owned(),
+            None => "Syntax error: mismatched input '<EOF>'".into(),
             Some((at, Token::Sign(sign))) => {
-                format!("Syntax error: mismatched input '{sign}' at byte {at}")
+                format!("Syntax error: mismatched input '{sign}' at byte {at}").into()
             }
-            Some((at, _)) => format!("Syntax error: mismatched input at byte {at}"),
+            Some((at, _)) => format!("Syntax error: mismatched input at byte {at}").into(),
         }
     }
 
     /// Parses a name after a dot or before a bracket.
-    fn name(&mut self) -> Result<Rc<str>, String> {
+    fn name(&mut self) -> Result<Rc<str>, CelError> {
         match self.peek() {
             Some(Token::Name(name)) => {
                 let name = Rc::clone(name);
@@ -266,7 +270,7 @@ impl Parser<'_> {
             let all = [condition, yes, self.expression()?];
             let depth = all.each_ref().map(|tree| tree.depth).into_iter().max().unwrap_or(0);
             deep_enough(depth + 1)?;
-            Tree { node: Node::If(Box::new(all)), depth: depth + 1 }
+            Tree { node: ExprNode::If(Box::new(all)), depth: depth + 1 }
         } else {
             condition
         };
@@ -315,12 +319,14 @@ impl Parser<'_> {
         let depth = inner.depth + 1;
         deep_enough(depth)?;
         let node = match (sign, inner.node) {
-            ("!", node) => Node::Not(Box::new(Tree { node, depth: inner.depth })),
-            (_, Node::Literal(Value::Int(n))) if is_literal => {
-                Node::Literal(Value::Int(n.wrapping_neg()))
+            ("!", node) => ExprNode::Not(Box::new(Tree { node, depth: inner.depth })),
+            (_, ExprNode::Literal(Value::Int(n))) if is_literal => {
+                ExprNode::Literal(Value::Int(n.wrapping_neg()))
             }
-            (_, Node::Literal(Value::Double(n))) if is_literal => Node::Literal(Value::Double(-n)),
-            (_, node) => Node::Minus(Box::new(Tree { node, depth: inner.depth })),
+            (_, ExprNode::Literal(Value::Double(n))) if is_literal => {
+                ExprNode::Literal(Value::Double(-n))
+            }
+            (_, node) => ExprNode::Minus(Box::new(Tree { node, depth: inner.depth })),
         };
         Ok(Tree { node, depth })
     }
@@ -342,7 +348,7 @@ impl Parser<'_> {
                 let depth = 1 + of.depth.max(at.depth);
                 deep_enough(depth)?;
                 let (inner, at) = (Box::new(of), Box::new(at));
-                of = Tree { node: Node::Index { of: inner, at, optional }, depth };
+                of = Tree { node: ExprNode::Index { of: inner, at, optional }, depth };
             } else {
                 return Ok(of);
             }
@@ -368,7 +374,7 @@ impl Parser<'_> {
         match self.peek().cloned() {
             Some(Token::Literal(value)) => {
                 self.at += 1;
-                tree(Node::Literal(value), [])
+                tree(ExprNode::Literal(value), [])
             }
             Some(Token::Name(name)) => self.named(name),
             _ => Err(self.unexpected()),
@@ -377,7 +383,7 @@ impl Parser<'_> {
 
     fn named(&mut self, name: Rc<str>) -> Parsed {
         if RESERVED.contains(&&*name) {
-            return Err(format!("Syntax error: reserved identifier: {name}"));
+            return Err(format!("Syntax error: reserved identifier: {name}").into());
         }
         self.at += 1;
         let value = match &*name {
@@ -389,9 +395,9 @@ impl Parser<'_> {
                 let args = self.all(")")?;
                 return call(name, None, args);
             }
-            _ => return tree(Node::Name(name), []),
+            _ => return tree(ExprNode::Name(name), []),
         };
-        tree(Node::Literal(value), [])
+        tree(ExprNode::Literal(value), [])
     }
 
     fn has(&mut self) -> Parsed {
@@ -399,14 +405,14 @@ impl Parser<'_> {
         let mut args = self.all(")")?;
         let only = args.pop().filter(|_| args.is_empty());
         match only {
-            Some(Tree { node: Node::Field { of, name, optional: false }, depth }) => {
-                Ok(Tree { node: Node::Has { of, name }, depth })
+            Some(Tree { node: ExprNode::Field { of, name, optional: false }, depth }) => {
+                Ok(Tree { node: ExprNode::Has { of, name }, depth })
             }
-            _ => Err("invalid argument to has() macro".to_owned()),
+            _ => Err("invalid argument to has() macro".into()),
         }
     }
 
-    fn all(&mut self, end: &str) -> Result<Vec<Tree>, String> {
+    fn all(&mut self, end: &str) -> Result<Vec<Tree>, CelError> {
         let mut found = Vec::new();
         while !self.takes(end) {
             found.push(self.expression()?);
@@ -438,7 +444,7 @@ impl Parser<'_> {
     /// Parses a call with a receiver: a namespaced function, a macro, or a function of the value.
     fn method(&mut self, of: Tree, name: Rc<str>) -> Parsed {
         let args = self.all(")")?;
-        if let Node::Name(prefix) = &of.node
+        if let ExprNode::Name(prefix) = &of.node
             && PREFIXES.contains(&&**prefix)
         {
             let full = format!("{prefix}.{name}");
@@ -453,36 +459,37 @@ impl Parser<'_> {
 
 /// Builds a list; a list of literals is a literal itself, created once.
 // k8s: vendor/github.com/google/cel-go/interpreter/decorators.go maybeBuildListLiteral
-fn list(all: Vec<Tree>) -> Node {
+fn list(all: Vec<Tree>) -> ExprNode {
     match all.iter().map(Tree::literal).collect::<Option<Vec<_>>>() {
-        Some(values) => Node::Literal(Value::List(values.into())),
-        None => Node::List(all),
+        Some(values) => ExprNode::Literal(Value::List(values.into())),
+        None => ExprNode::List(all),
     }
 }
 
 /// Builds a map; a map of literals is a literal itself, unless that fails.
-fn map(entries: Vec<(Tree, Tree)>) -> Node {
-    let literal = |(key, value): &(Tree, Tree)| Some((Key::of(&key.literal()?)?, value.literal()?));
+fn map(entries: Vec<(Tree, Tree)>) -> ExprNode {
+    let literal =
+        |(key, value): &(Tree, Tree)| Some((MapKey::of(&key.literal()?)?, value.literal()?));
     let literals: Option<BTreeMap<_, _>> = entries.iter().map(literal).collect();
     match literals.filter(|literals| literals.len() == entries.len()) {
-        Some(entries) => Node::Literal(Value::Map(Rc::new(Map { entries, default: None }))),
-        None => Node::Map(entries),
+        Some(entries) => ExprNode::Literal(Value::Map(Rc::new(Map { entries, default: None }))),
+        None => ExprNode::Map(entries),
     }
 }
 
 /// Builds a field, or a qualified name: of a type, or of a type's namespace.
 fn field(of: Tree, name: Rc<str>, optional: bool) -> Parsed {
-    if let Node::Name(before) = &of.node
+    if let ExprNode::Name(before) = &of.node
         && !optional
     {
         let full = format!("{before}.{name}");
         if TYPES.iter().any(|kind| *kind == full || kind.starts_with(&format!("{full}."))) {
-            return tree(Node::Name(full.into()), []);
+            return tree(ExprNode::Name(full.into()), []);
         }
     }
     let depth = of.depth + 1;
     deep_enough(depth)?;
-    Ok(Tree { node: Node::Field { of: Box::new(of), name, optional }, depth })
+    Ok(Tree { node: ExprNode::Field { of: Box::new(of), name, optional }, depth })
 }
 
 /// Converts a literal at once, unless that fails.
@@ -491,18 +498,18 @@ fn converted(name: &str, args: &[Tree]) -> Option<Value> {
     let [arg] = args else { return None };
     let literal = arg.literal().filter(|_| cost::is_conversion(name))?;
     let budget = AttemptBudget::unlimited();
-    let account = Account::new(Limits { budget: &budget, is_late: &|| false });
+    let account = Account::new(EvaluationLimits { budget: &budget, is_late: &|| false });
     functions::call(name, false, &[literal], &account).ok()
 }
 
 fn call(name: Rc<str>, target: Option<Tree>, args: Vec<Tree>) -> Parsed {
     if let (None, Some(value)) = (&target, converted(&name, &args)) {
-        return tree(Node::Literal(value), &args);
+        return tree(ExprNode::Literal(value), &args);
     }
     let below = target.iter().chain(&args).map(|tree| tree.depth).max().unwrap_or(0);
     deep_enough(below + 1)?;
     let (target, typed) = (target.map(Box::new), Typed::default());
-    Ok(Tree { node: Node::Call { name, target, args, typed }, depth: below + 1 })
+    Ok(Tree { node: ExprNode::Call { name, target, args, typed }, depth: below + 1 })
 }
 
 /// Returns the macro of this name, and the number of its loop variables.
@@ -524,10 +531,10 @@ fn fold(name: &str, args: usize) -> Option<(Fold, usize)> {
     })
 }
 
-fn variable(arg: Tree) -> Result<Rc<str>, String> {
+fn variable(arg: Tree) -> Result<Rc<str>, CelError> {
     match arg.node {
-        Node::Name(name) => Ok(name),
-        _ => Err("argument must be a simple name".to_owned()),
+        ExprNode::Name(name) => Ok(name),
+        _ => Err("argument must be a simple name".into()),
     }
 }
 
@@ -540,14 +547,14 @@ fn folded(kind: Fold, names: usize, over: Tree, args: Vec<Tree>) -> Parsed {
     deep_enough(below + 1)?;
     let over = Box::new(over);
     let typed = Typed::default();
-    Ok(Tree { node: Node::Fold { kind, over, names, bodies, typed }, depth: below + 1 })
+    Ok(Tree { node: ExprNode::Fold { kind, over, names, bodies, typed }, depth: below + 1 })
 }
 
 fn bind(args: Vec<Tree>) -> Parsed {
     let [name, value, body] = <[Tree; 3]>::try_from(args)
-        .map_err(|_| "cel.bind() wants a name, a value and an expression".to_owned())?;
+        .map_err(|_| CelError::from("cel.bind() wants a name, a value and an expression"))?;
     let name = variable(name)?;
     let depth = 1 + value.depth.max(body.depth);
     deep_enough(depth)?;
-    Ok(Tree { node: Node::Bind { name, value: Box::new(value), body: Box::new(body) }, depth })
+    Ok(Tree { node: ExprNode::Bind { name, value: Box::new(value), body: Box::new(body) }, depth })
 }

@@ -14,6 +14,7 @@ use std::rc::Rc;
 use regex::{Regex, RegexBuilder};
 
 use super::account::Account;
+use super::error::CelError;
 use super::go_pattern;
 
 /// Longest text of a pattern, in bytes.
@@ -46,10 +47,10 @@ impl Pattern {
 
 /// Patterns by their text, with the time of their last use; invalid ones are cached too.
 #[derive(Debug, Default)]
-pub struct Patterns(RefCell<Kept>);
+pub struct Patterns(RefCell<KeptPattern>);
 
 #[derive(Debug, Default)]
-struct Kept {
+struct KeptPattern {
     uses: u64,
     all: HashMap<Box<str>, (u64, Option<Rc<Pattern>>)>,
 }
@@ -59,7 +60,7 @@ impl Patterns {
     ///
     /// # Errors
     /// It is invalid, or a limit of the account is exceeded.
-    pub(super) fn compiled(&self, text: &str, account: &Account) -> Result<Rc<Pattern>, String> {
+    pub(super) fn compiled(&self, text: &str, account: &Account) -> Result<Rc<Pattern>, CelError> {
         let mut kept = self.0.borrow_mut();
         kept.uses += 1;
         let uses = kept.uses;
@@ -74,11 +75,11 @@ impl Patterns {
                 new
             }
         };
-        found.ok_or_else(|| format!("error parsing regexp: `{text}`"))
+        found.ok_or_else(|| CelError::from(format!("error parsing regexp: `{text}`")))
     }
 }
 
-impl Kept {
+impl KeptPattern {
     fn keep(&mut self, text: &str, new: Option<Rc<Pattern>>) {
         let used = self.uses;
         if self.all.len() >= KEPT_MAX {
@@ -92,9 +93,9 @@ impl Kept {
 
 /// Compiles a pattern with the smallest sufficient limit, because the engine does not report the
 /// size of its programs.
-fn compile(text: &str, account: &Account) -> Result<Option<Pattern>, String> {
+fn compile(text: &str, account: &Account) -> Result<Option<Pattern>, CelError> {
     if text.len() > PATTERN_BYTES_MAX {
-        return Err("error parsing regexp: expression too large".to_owned());
+        return Err("error parsing regexp: expression too large".into());
     }
     let translated = go_pattern::translated(text);
     for size in SIZES {

@@ -6,6 +6,7 @@
 // k8s: vendor/github.com/google/cel-go/ext/strings.go, apiserver/pkg/cel/library/regex.go
 
 use super::account::Account;
+use super::error::CelError;
 use super::eval::{Evaluated, no_overload};
 use super::functions::placed as position;
 use super::patterns::Pattern;
@@ -69,7 +70,7 @@ pub(super) fn search(
 }
 
 /// Returns the limit of parts; a negative number means all.
-fn limit(most: &[Value]) -> Result<usize, String> {
+fn limit(most: &[Value]) -> Result<usize, CelError> {
     match most {
         [] => Ok(usize::MAX),
         [Value::Int(most)] => Ok(usize::try_from(*most).unwrap_or(usize::MAX)),
@@ -83,7 +84,7 @@ fn split(text: &str, by: &str, most: usize, account: &Account) -> Evaluated {
         account.list(1)?;
         account.text(TEXT_BYTES_LEAST + part.len())?;
         all.push(Value::from(part));
-        Ok::<_, String>(())
+        Ok::<_, CelError>(())
     };
     if by.is_empty() {
         // The last part is the rest.
@@ -114,7 +115,7 @@ fn placed(name: &str, text: &str, rest: &[Value]) -> Evaluated {
         ("substring", [Value::Int(from)]) => Ok(text[at(from)?..].into()),
         ("substring", [Value::Int(from), Value::Int(to)]) => {
             if from > to {
-                return Err(format!("invalid substring range. start: {from}, end: {to}"));
+                return Err(format!("invalid substring range. start: {from}, end: {to}").into());
             }
             Ok(text[at(from)?..at(to)?].into())
         }
@@ -184,7 +185,8 @@ fn place(text: &str, wanted: &str, at: i64, is_last: bool) -> Evaluated {
     if wanted.is_empty() {
         return Ok(Value::Int(at));
     }
-    let limit = usize::try_from(at).map_err(|_| format!("index out of range: {at}"))?;
+    let limit =
+        usize::try_from(at).map_err(|_| CelError::from(format!("index out of range: {at}")))?;
     let Some((from, _)) = text.char_indices().nth(limit) else { return Ok(position(None)) };
     let found = match is_last {
         true => {

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use jiff::tz::TimeZone;
 use pintle_api_types::duration::GoDuration;
 
+use super::error::CelError;
 use super::eval::{Evaluated, no_overload};
 use super::texts::quote;
 use super::value::Value;
@@ -48,15 +49,15 @@ impl Time {
     }
 
     /// Creates a time from seconds since 1970.
-    pub(super) fn of(seconds: i64) -> Result<Self, String> {
+    pub(super) fn of(seconds: i64) -> Result<Self, CelError> {
         match SECONDS.contains(&seconds) {
             true => Ok(Self { seconds, nanos: 0, east: 0 }),
-            false => Err("timestamp overflow".to_owned()),
+            false => Err("timestamp overflow".into()),
         }
     }
 
     /// Parses a timestamp; `None` for an invalid one.
-    pub(super) fn parse(text: &str) -> Option<Result<Self, String>> {
+    pub(super) fn parse(text: &str) -> Option<Result<Self, CelError>> {
         let number = |from: usize, to: usize| {
             let digits = text.get(from..to)?;
             digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse::<i64>().ok())?
@@ -81,7 +82,7 @@ impl Time {
     }
 
     /// Adds nanoseconds.
-    fn plus(self, nanos: i64) -> Result<Self, String> {
+    fn plus(self, nanos: i64) -> Result<Self, CelError> {
         let all = self.nanos + nanos % NANOS;
         let seconds = self.seconds + nanos / NANOS + all.div_euclid(NANOS);
         let time = Self::of(seconds)?;
@@ -205,7 +206,7 @@ fn seconds(nanos: i64, unit: i64) -> f64 {
 
 /// A sum or a difference.
 pub(super) fn calculate(sign: &str, left: &Value, right: &Value) -> Evaluated {
-    let checked = |nanos: Option<i64>| nanos.ok_or_else(|| "integer overflow".to_owned());
+    let checked = |nanos: Option<i64>| nanos.ok_or_else(|| CelError::from("integer overflow"));
     match (sign, left, right) {
         ("+", Value::Duration(a), Value::Duration(b)) => {
             checked(a.checked_add(*b)).map(Value::Duration)
@@ -264,23 +265,25 @@ pub(super) fn call_duration(name: &str, nanos: i64, rest: &[Value]) -> Evaluated
 }
 
 /// Returns the offset of a zone at some time, in seconds east.
-fn zone_east(zone: &str, time: Time) -> Result<i64, String> {
+fn zone_east(zone: &str, time: Time) -> Result<i64, CelError> {
     let Some((hours, minutes)) = zone.split_once(':') else { return named_east(zone, time) };
     let number = |text: &str| {
-        let wrong = format!("strconv.Atoi: parsing {}: invalid syntax", quote(text));
-        text.parse::<i32>().map(i64::from).map_err(|_| wrong)
+        let parsed = text.parse::<i32>().map(i64::from);
+        parsed.map_err(|_| {
+            CelError::from(format!("strconv.Atoi: parsing {}: invalid syntax", quote(text)))
+        })
     };
     let (hours, minutes) = (number(hours)?, number(minutes)?);
     let minutes = if zone.starts_with('-') { -minutes } else { minutes };
     Ok((hours * 60 + minutes) * 60)
 }
 
-fn named_east(name: &str, time: Time) -> Result<i64, String> {
+fn named_east(name: &str, time: Time) -> Result<i64, CelError> {
     if matches!(name, "" | "UTC") {
         return Ok(0);
     }
     if name.starts_with(['/', '\\']) || name.split(['/', '\\']).any(|part| part == "..") {
-        return Err("time: invalid location name".to_owned());
+        return Err("time: invalid location name".into());
     }
     thread_local! {
         static KNOWN: RefCell<BTreeMap<String, Option<TimeZone>>> = RefCell::default();
@@ -297,10 +300,10 @@ fn named_east(name: &str, time: Time) -> Result<i64, String> {
         known.insert(name.to_owned(), zone.clone());
         zone
     });
-    let zone = zone.ok_or_else(|| format!("unknown time zone {name}"))?;
+    let zone = zone.ok_or_else(|| CelError::from(format!("unknown time zone {name}")))?;
     // The first and the last day are beyond the library's range; zones do not change there.
     let (first, last) = (jiff::Timestamp::MIN.as_second(), jiff::Timestamp::MAX.as_second());
     let at = jiff::Timestamp::from_second(time.seconds.clamp(first, last));
-    let at = at.map_err(|error| error.to_string())?;
+    let at = at.map_err(|error| CelError::from(error.to_string()))?;
     Ok(i64::from(zone.to_offset(at).seconds()))
 }

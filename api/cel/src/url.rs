@@ -7,9 +7,10 @@
 use std::rc::Rc;
 
 use super::address;
+use super::error::CelError;
 use super::eval::{Evaluated, no_overload};
 use super::texts::quote;
-use super::value::{Key, Map, Value};
+use super::value::{Map, MapKey, Value};
 
 /// The parts of a URL.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,7 +29,7 @@ pub struct Url {
 
 /// Part of a URL: each has its own characters that need no escape.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum UrlPart {
     Path,
     User,
     Host,
@@ -41,12 +42,12 @@ enum Part {
 ///
 /// # Errors
 /// The reason it is invalid, without the operation.
-pub(super) fn parse(text: &str) -> Result<Url, String> {
-    let of = |text: &str, why: String| format!("parse {}: {why}", quote(text));
+pub(super) fn parse(text: &str) -> Result<Url, CelError> {
+    let of = |text: &str, why: CelError| CelError::from(format!("parse {}: {why}", quote(text)));
     parts(text, true).map_err(|why| of(text, why))?;
     let (before, fragment) = text.split_once('#').unwrap_or((text, ""));
     let mut url = parts(before, false).map_err(|why| of(before, why))?;
-    url.fragment = unescape(fragment, Part::Fragment).map_err(|why| of(text, why))?;
+    url.fragment = unescape(fragment, UrlPart::Fragment).map_err(|why| of(text, why))?;
     Ok(url)
 }
 
@@ -55,12 +56,12 @@ pub(super) fn why_not(text: &str) -> Option<String> {
     parts(text, true).err().map(|why| format!("parse {}: {why}", quote(text)))
 }
 
-fn parts(text: &str, is_request: bool) -> Result<Url, String> {
+fn parts(text: &str, is_request: bool) -> Result<Url, CelError> {
     if text.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
-        return Err("net/url: invalid control character in URL".to_owned());
+        return Err("net/url: invalid control character in URL".into());
     }
     if text.is_empty() && is_request {
-        return Err("empty url".to_owned());
+        return Err("empty url".into());
     }
     if text == "*" {
         return Ok(Url { path: b"*".to_vec(), ..Url::default() });
@@ -80,10 +81,10 @@ fn parts(text: &str, is_request: bool) -> Result<Url, String> {
             return Ok(url);
         }
         if is_request {
-            return Err("invalid URI for request".to_owned());
+            return Err("invalid URI for request".into());
         }
         if rest.split('/').next().unwrap_or_default().contains(':') {
-            return Err("first path segment in URL cannot contain colon".to_owned());
+            return Err("first path segment in URL cannot contain colon".into());
         }
     }
     let with_host = !url.scheme.is_empty() || !is_request && !rest.starts_with("///");
@@ -101,19 +102,19 @@ fn parts(text: &str, is_request: bool) -> Result<Url, String> {
         }
         None => url.has_no_host = !url.scheme.is_empty() && rest.starts_with('/'),
     }
-    url.path = unescape(rest, Part::Path)?;
-    if escape(&url.path, Part::Path) != rest {
+    url.path = unescape(rest, UrlPart::Path)?;
+    if escape(&url.path, UrlPart::Path) != rest {
         rest.clone_into(&mut url.written_path);
     }
     Ok(url)
 }
 
-fn scheme(text: &str) -> Result<(&str, &str), String> {
+fn scheme(text: &str) -> Result<(&str, &str), CelError> {
     for (at, byte) in text.bytes().enumerate() {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' => {}
             b'0'..=b'9' | b'+' | b'-' | b'.' if at > 0 => {}
-            b':' if at == 0 => return Err("missing protocol scheme".to_owned()),
+            b':' if at == 0 => return Err("missing protocol scheme".into()),
             b':' => return Ok((&text[..at], &text[at + 1..])),
             _ => break,
         }
@@ -121,52 +122,52 @@ fn scheme(text: &str) -> Result<(&str, &str), String> {
     Ok(("", text))
 }
 
-fn read_user(text: &str) -> Result<(String, Option<String>), String> {
+fn read_user(text: &str) -> Result<(String, Option<String>), CelError> {
     let is_fine = |c: char| c.is_ascii_alphanumeric() || "-._:~!$&'()*+,;=%@".contains(c);
     if !text.chars().all(is_fine) {
-        return Err("net/url: invalid userinfo".to_owned());
+        return Err("net/url: invalid userinfo".into());
     }
-    let plain = |text: &str| unescape(text, Part::User).map(|bytes| lossy(&bytes));
+    let plain = |text: &str| unescape(text, UrlPart::User).map(|bytes| lossy(&bytes));
     match text.split_once(':') {
         Some((name, password)) => Ok((plain(name)?, Some(plain(password)?))),
         None => Ok((plain(text)?, None)),
     }
 }
 
-fn read_host(scheme: &str, host: &str) -> Result<String, String> {
+fn read_host(scheme: &str, host: &str) -> Result<String, CelError> {
     let port = |port: &str| match is_port(port) {
         true => Ok(()),
-        false => Err(format!("invalid port {} after host", quote(port))),
+        false => Err(CelError::from(format!("invalid port {} after host", quote(port)))),
     };
     match host.rfind('[') {
         Some(0) => {
             let Some(end) = host.rfind(']') else {
-                return Err("missing ']' in host".to_owned());
+                return Err("missing ']' in host".into());
             };
             port(&host[end + 1..])?;
-            let after = lossy(&unescape(&host[end + 1..], Part::Host)?);
+            let after = lossy(&unescape(&host[end + 1..], UrlPart::Host)?);
             let inner = &host[1..end];
             let inner = match inner.find("%25") {
                 Some(zone) => {
-                    let before = unescape(&inner[..zone], Part::Host)?;
-                    lossy(&[before, unescape(&inner[zone..], Part::Zone)?].concat())
+                    let before = unescape(&inner[..zone], UrlPart::Host)?;
+                    lossy(&[before, unescape(&inner[zone..], UrlPart::Zone)?].concat())
                 }
-                None => lossy(&unescape(inner, Part::Host)?),
+                None => lossy(&unescape(inner, UrlPart::Host)?),
             };
             let is_six = address::host_in_brackets(&inner);
-            match is_six.map_err(|why| format!("invalid host: {why}"))? {
+            match is_six.map_err(|why| CelError::from(format!("invalid host: {why}")))? {
                 true => Ok(format!("[{inner}]{after}")),
-                false => Err("invalid IP-literal".to_owned()),
+                false => Err("invalid IP-literal".into()),
             }
         }
-        Some(_) => Err("invalid IP-literal".to_owned()),
+        Some(_) => Err("invalid IP-literal".into()),
         None => {
             let last = host.rfind(':');
             let strict = matches!(scheme, "http" | "https");
             if let Some(at) = if strict { host.find(':') } else { last } {
                 port(&host[at..])?;
             }
-            Ok(lossy(&unescape(host, Part::Host)?))
+            Ok(lossy(&unescape(host, UrlPart::Host)?))
         }
     }
 }
@@ -184,20 +185,20 @@ fn lossy(bytes: &[u8]) -> String {
 }
 
 /// Returns true if a character must be escaped in this part.
-fn is_escaped(byte: u8, part: Part) -> bool {
+fn is_escaped(byte: u8, part: UrlPart) -> bool {
     if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
         return false;
     }
     match part {
-        Part::Host | Part::Zone => !b"!$&'()*+,;=:[]<>\"".contains(&byte),
-        Part::Path => !b"$&+,/:;=@".contains(&byte),
-        Part::User => !b"$&+,;=".contains(&byte),
-        Part::Query => true,
-        Part::Fragment => !b"$&+,/:;=?@!()*".contains(&byte),
+        UrlPart::Host | UrlPart::Zone => !b"!$&'()*+,;=:[]<>\"".contains(&byte),
+        UrlPart::Path => !b"$&+,/:;=@".contains(&byte),
+        UrlPart::User => !b"$&+,;=".contains(&byte),
+        UrlPart::Query => true,
+        UrlPart::Fragment => !b"$&+,/:;=?@!()*".contains(&byte),
     }
 }
 
-fn escape(bytes: &[u8], part: Part) -> String {
+fn escape(bytes: &[u8], part: UrlPart) -> String {
     let mut out = String::with_capacity(bytes.len());
     for &byte in bytes {
         match is_escaped(byte, part) {
@@ -208,8 +209,10 @@ fn escape(bytes: &[u8], part: Part) -> String {
     out
 }
 
-fn unescape(text: &str, part: Part) -> Result<Vec<u8>, String> {
-    let wrong = |at: &[u8]| format!("invalid URL escape {}", quote(&String::from_utf8_lossy(at)));
+fn unescape(text: &str, part: UrlPart) -> Result<Vec<u8>, CelError> {
+    let wrong = |at: &[u8]| {
+        CelError::from(format!("invalid URL escape {}", quote(&String::from_utf8_lossy(at))))
+    };
     let bytes = text.as_bytes();
     let (mut out, mut at) = (Vec::with_capacity(bytes.len()), 0);
     while let Some(&byte) = bytes.get(at) {
@@ -222,11 +225,11 @@ fn unescape(text: &str, part: Part) -> Result<Vec<u8>, String> {
                 };
                 let value = u8::try_from(high * 16 + low).unwrap_or(u8::MAX);
                 let is_percent = here == b"%25";
-                if part == Part::Host && high < 8 && !is_percent
-                    || part == Part::Zone
+                if part == UrlPart::Host && high < 8 && !is_percent
+                    || part == UrlPart::Zone
                         && !is_percent
                         && value != b' '
-                        && is_escaped(value, Part::Host)
+                        && is_escaped(value, UrlPart::Host)
                 {
                     return Err(wrong(here));
                 }
@@ -234,13 +237,13 @@ fn unescape(text: &str, part: Part) -> Result<Vec<u8>, String> {
                 at += 3;
                 continue;
             }
-            b'+' if part == Part::Query => out.push(b' '),
-            _ if matches!(part, Part::Host | Part::Zone)
+            b'+' if part == UrlPart::Query => out.push(b' '),
+            _ if matches!(part, UrlPart::Host | UrlPart::Zone)
                 && byte.is_ascii()
                 && is_escaped(byte, part) =>
             {
                 let letter = quote(&char::from(byte).to_string());
-                return Err(format!("invalid character {letter} in host name"));
+                return Err(format!("invalid character {letter} in host name").into());
             }
             _ => out.push(byte),
         }
@@ -252,13 +255,13 @@ fn unescape(text: &str, part: Part) -> Result<Vec<u8>, String> {
 impl Url {
     fn escaped_path(&self) -> String {
         let is_fine =
-            |byte: u8| b"!$&'()*+,;=:@[]%".contains(&byte) || !is_escaped(byte, Part::Path);
+            |byte: u8| b"!$&'()*+,;=:@[]%".contains(&byte) || !is_escaped(byte, UrlPart::Path);
         if !self.written_path.is_empty() && self.written_path.bytes().all(is_fine) {
             return self.written_path.clone();
         }
         match &self.path[..] {
             b"*" => "*".to_owned(),
-            path => escape(path, Part::Path),
+            path => escape(path, UrlPart::Path),
         }
     }
 
@@ -277,7 +280,7 @@ impl Url {
         let mut found: Vec<(String, Vec<Value>)> = Vec::new();
         for pair in self.query.split('&').filter(|pair| !pair.is_empty() && !pair.contains(';')) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let read = |text: &str| unescape(text, Part::Query).map(|bytes| lossy(&bytes));
+            let read = |text: &str| unescape(text, UrlPart::Query).map(|bytes| lossy(&bytes));
             let (Ok(name), Ok(value)) = (read(name), read(value)) else { continue };
             let value = Value::from(value.as_str());
             match found.iter_mut().find(|(known, _)| *known == name) {
@@ -287,7 +290,7 @@ impl Url {
         }
         let mut map = Map::default();
         for (name, values) in found {
-            map.entries.insert(Key::Str(name.into()), Value::List(values.into()));
+            map.entries.insert(MapKey::Str(name.into()), Value::List(values.into()));
         }
         map
     }

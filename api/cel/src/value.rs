@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use super::account::Account;
 use super::address::Network;
+use super::error::CelError;
 use super::quantity::Quantity;
 use super::times::{self, Time};
 use super::url::Url;
@@ -63,19 +64,19 @@ pub enum Value {
 /// A map. One with a default returns it for every missing key.
 #[derive(Clone, Debug, Default)]
 pub struct Map {
-    pub(super) entries: BTreeMap<Key, Value>,
+    pub(super) entries: BTreeMap<MapKey, Value>,
     pub(super) default: Option<Value>,
 }
 
 /// Key of a map: whole numbers compare by value, whatever their type.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Key {
+pub(super) enum MapKey {
     Bool(bool),
     Number(i128),
     Str(Rc<str>),
 }
 
-impl Key {
+impl MapKey {
     pub(super) fn of(value: &Value) -> Option<Self> {
         match value {
             Value::Bool(b) => Some(Self::Bool(*b)),
@@ -106,7 +107,7 @@ impl Key {
 impl Map {
     /// Creates a map with texts as keys.
     pub fn of<'a>(entries: impl IntoIterator<Item = (&'a str, Value)>) -> Self {
-        let named = |(name, value): (&str, Value)| (Key::Str(name.into()), value);
+        let named = |(name, value): (&str, Value)| (MapKey::Str(name.into()), value);
         Self { entries: entries.into_iter().map(named).collect(), default: None }
     }
 
@@ -117,7 +118,7 @@ impl Map {
     }
 
     pub(super) fn find(&self, key: &Value) -> Option<Value> {
-        let found = Key::of(key).and_then(|key| self.entries.get(&key));
+        let found = MapKey::of(key).and_then(|key| self.entries.get(&key));
         found.or(self.default.as_ref()).cloned()
     }
 }
@@ -173,7 +174,7 @@ impl Value {
 
     /// Returns true if two values are equal; values of different kinds are not, but numbers compare
     /// by value.
-    pub(super) fn equals(&self, other: &Self, account: &Account) -> Result<bool, String> {
+    pub(super) fn equals(&self, other: &Self, account: &Account) -> Result<bool, CelError> {
         Equality { account, seen: HashSet::new() }.same(self, other)
     }
 
@@ -241,7 +242,7 @@ struct Equality<'a> {
 }
 
 impl Equality<'_> {
-    fn same(&mut self, a: &Value, b: &Value) -> Result<bool, String> {
+    fn same(&mut self, a: &Value, b: &Value) -> Result<bool, CelError> {
         self.account.work(1)?;
         Ok(match (a, b) {
             (Value::Null, Value::Null) => true,
@@ -280,13 +281,13 @@ impl Equality<'_> {
     }
 
     /// Charges reading two texts of these lengths; returns true if they may be equal.
-    fn read(&self, a: usize, b: usize) -> Result<bool, String> {
+    fn read(&self, a: usize, b: usize) -> Result<bool, CelError> {
         self.account.read(if a == b { a } else { 0 })?;
         Ok(a == b)
     }
 
     /// Returns true if the pair was visited before.
-    fn is_known(&mut self, addresses: (usize, usize), nested: bool) -> Result<bool, String> {
+    fn is_known(&mut self, addresses: (usize, usize), nested: bool) -> Result<bool, CelError> {
         if !nested {
             return Ok(false);
         }
@@ -296,13 +297,13 @@ impl Equality<'_> {
 
     fn deeper(
         &mut self,
-        inner: impl FnOnce(&mut Self) -> Result<bool, String>,
-    ) -> Result<bool, String> {
+        inner: impl FnOnce(&mut Self) -> Result<bool, CelError>,
+    ) -> Result<bool, CelError> {
         let account = self.account;
         account.deeper(|| inner(self))
     }
 
-    fn same_lists(&mut self, a: &[Value], b: &[Value]) -> Result<bool, String> {
+    fn same_lists(&mut self, a: &[Value], b: &[Value]) -> Result<bool, CelError> {
         if a.len() != b.len() {
             return Ok(false);
         }
@@ -314,7 +315,7 @@ impl Equality<'_> {
         Ok(true)
     }
 
-    fn same_maps(&mut self, a: &Map, b: &Map) -> Result<bool, String> {
+    fn same_maps(&mut self, a: &Map, b: &Map) -> Result<bool, CelError> {
         if a.entries.len() != b.entries.len() {
             return Ok(false);
         }

@@ -5,16 +5,18 @@
 
 use std::cmp::Ordering;
 
+use super::error::CelError;
+
 /// A version. Build metadata after `+` is parsed and not compared.
 #[derive(Clone, Debug)]
 pub struct Version {
     pub(super) numbers: [u64; 3],
-    before: Vec<Part>,
+    before: Vec<VersionPart>,
 }
 
 /// A part of the pre-release after `-`: numbers come before words.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Part {
+enum VersionPart {
     Number(u64),
     Word(String),
 }
@@ -46,13 +48,13 @@ impl Version {
     ///
     /// # Errors
     /// The reason it is invalid, in the library's words.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, CelError> {
         if text.is_empty() {
-            return Err("Version string empty".to_owned());
+            return Err("Version string empty".into());
         }
         let parts: Vec<&str> = text.splitn(3, '.').collect();
         let [major, minor, rest] = parts[..] else {
-            return Err("No Major.Minor.Patch elements found".to_owned());
+            return Err("No Major.Minor.Patch elements found".into());
         };
         let (rest, build) = rest.split_once('+').map_or((rest, None), |(a, b)| (a, Some(b)));
         let (patch, before) = rest.split_once('-').map_or((rest, None), |(a, b)| (a, Some(b)));
@@ -60,7 +62,7 @@ impl Version {
         let before = before.map_or(Ok(Vec::new()), |all| all.split('.').map(part).collect())?;
         for word in build.into_iter().flat_map(|all| all.split('.')) {
             if word.is_empty() {
-                return Err("Build meta data is empty".to_owned());
+                return Err("Build meta data is empty".into());
             }
             is_word(word, "Invalid character(s) found in build meta data")?;
         }
@@ -72,7 +74,7 @@ impl Version {
     /// # Errors
     /// The reason it is invalid.
     // k8s: apiserver/pkg/cel/library/semverlib.go normalizeAndParse
-    pub(super) fn normalise(text: &str) -> Result<Self, String> {
+    pub(super) fn normalise(text: &str) -> Result<Self, CelError> {
         let text = text.strip_prefix('v').unwrap_or(text);
         let mut parts: Vec<String> = text.splitn(3, '.').map(str::to_owned).collect();
         for part in parts.iter_mut().filter(|part| part.len() > 1) {
@@ -82,7 +84,7 @@ impl Version {
         }
         if parts.len() < 3 && parts.last().is_some_and(|last| last.contains(['+', '-'])) {
             let error = "short version cannot contain PreRelease/Build meta data";
-            return Err(error.to_owned());
+            return Err(error.into());
         }
         while parts.len() < 3 {
             parts.push("0".to_owned());
@@ -91,39 +93,43 @@ impl Version {
     }
 }
 
-fn number(name: &str, text: &str) -> Result<u64, String> {
+fn number(name: &str, text: &str) -> Result<u64, CelError> {
     if text.is_empty() {
-        return Err("strconv.ParseUint: parsing \"\": invalid syntax".to_owned());
+        return Err("strconv.ParseUint: parsing \"\": invalid syntax".into());
     }
     if !text.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(format!("Invalid character(s) found in {name} number {text:?}"));
+        return Err(format!("Invalid character(s) found in {name} number {text:?}").into());
     }
     if text.len() > 1 && text.starts_with('0') {
         let name = format!("{}{}", name[..1].to_ascii_uppercase(), &name[1..]);
-        return Err(format!("{name} number must not contain leading zeroes {text:?}"));
+        return Err(format!("{name} number must not contain leading zeroes {text:?}").into());
     }
-    text.parse().map_err(|_| format!("strconv.ParseUint: parsing {text:?}: value out of range"))
+    text.parse().map_err(|_| out_of_range(text))
 }
 
-fn part(text: &str) -> Result<Part, String> {
+fn out_of_range(text: &str) -> CelError {
+    format!("strconv.ParseUint: parsing {text:?}: value out of range").into()
+}
+
+fn part(text: &str) -> Result<VersionPart, CelError> {
     if text.is_empty() {
-        return Err("Prerelease is empty".to_owned());
+        return Err("Prerelease is empty".into());
     }
     if text.bytes().all(|b| b.is_ascii_digit()) {
         if text.len() > 1 && text.starts_with('0') {
             let error = "Numeric PreRelease version must not contain leading zeroes";
-            return Err(format!("{error} {text:?}"));
+            return Err(format!("{error} {text:?}").into());
         }
-        let out = |_| format!("strconv.ParseUint: parsing {text:?}: value out of range");
-        return text.parse().map(Part::Number).map_err(out);
+        let out = |_| out_of_range(text);
+        return text.parse().map(VersionPart::Number).map_err(out);
     }
     is_word(text, "Invalid character(s) found in prerelease")?;
-    Ok(Part::Word(text.to_owned()))
+    Ok(VersionPart::Word(text.to_owned()))
 }
 
-fn is_word(text: &str, error: &str) -> Result<(), String> {
+fn is_word(text: &str, error: &str) -> Result<(), CelError> {
     let good = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
-    if text.bytes().all(good) { Ok(()) } else { Err(format!("{error} {text:?}")) }
+    if text.bytes().all(good) { Ok(()) } else { Err(format!("{error} {text:?}").into()) }
 }
 
 #[cfg(test)]

@@ -18,11 +18,11 @@ use serde_json::{Value, json};
 
 use crate::account::AccountToken;
 use crate::error::ConnectError;
-use crate::files::Source;
-use crate::identity::{Certificate, Identity, Secret};
-use crate::kubeconfig::{self, Cluster, Kubeconfig, User};
+use crate::files::FileSource;
+use crate::identity::{Certificate, ClientIdentity, Secret};
+use crate::kubeconfig::{self, Kubeconfig, KubeconfigCluster, User};
 use crate::observer::Observer;
-use crate::pool::Pool;
+use crate::pool::ConnectionPool;
 use crate::proxy::Proxy;
 use crate::service::{Carrier, Manner};
 use crate::tls::{self, Trust};
@@ -82,7 +82,7 @@ impl Access {
         let folder = absolute.parent().unwrap_or(Path::new("/"));
         let config =
             kubeconfig::decode(&bytes, folder).map_err(|error| broken(error.to_string()))?;
-        let mut chosen = Chosen::of(path, config, server)?;
+        let mut chosen = ChosenContext::of(path, config, server)?;
         user::validate(path, &chosen.user)?;
         validate_cluster(path, &chosen.cluster)?;
         let impersonation = user::impersonation(path, &chosen.user)?;
@@ -118,10 +118,10 @@ impl Access {
     pub(crate) fn of_account(dir: &Path, host: &str, port: &str) -> Result<Self, ConnectError> {
         let file = |name: &str| dir.join(name).display().to_string();
         let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-        let cluster = Cluster {
+        let cluster = KubeconfigCluster {
             server: format!("https://{host}:{port}"),
             certificate_authority: file("ca.crt"),
-            ..Cluster::default()
+            ..KubeconfigCluster::default()
         };
         let user = User { token_file: file("token"), ..User::default() };
         let mut access = Self::of(dir, cluster, user)?;
@@ -134,22 +134,26 @@ impl Access {
     ///
     /// # Errors
     /// When the address, a certificate or a key cannot be used.
-    pub fn to_server(name: &Path, cluster: Cluster, user: User) -> Result<Self, ConnectError> {
+    pub fn to_server(
+        name: &Path,
+        cluster: KubeconfigCluster,
+        user: User,
+    ) -> Result<Self, ConnectError> {
         let access = Self::of(name, cluster, user)?;
         access.check()?;
         Ok(access)
     }
 
-    fn of(path: &Path, cluster: Cluster, user: User) -> Result<Self, ConnectError> {
+    fn of(path: &Path, cluster: KubeconfigCluster, user: User) -> Result<Self, ConnectError> {
         let has_tls = cluster.insecure_skip_tls_verify
             || authority(&cluster).is_some()
             || user::certificate(&user).is_some();
         let address = server(path, &cluster.server, has_tls)?;
-        Self::at(path, address, &Chosen { cluster, user, namespace: String::new() })
+        Self::at(path, address, &ChosenContext { cluster, user, namespace: String::new() })
     }
 
     /// Access to the server at this address, with the kubeconfig's settings.
-    fn at(path: &Path, server: Uri, chosen: &Chosen) -> Result<Self, ConnectError> {
+    fn at(path: &Path, server: Uri, chosen: &ChosenContext) -> Result<Self, ConnectError> {
         let (cluster, user) = (&chosen.cluster, &chosen.user);
         let trust = match (cluster.insecure_skip_tls_verify, authority(cluster)) {
             (true, None) => Trust::Anyone,
@@ -184,7 +188,8 @@ impl Access {
     /// # Errors
     /// When the address cannot be used.
     pub fn anonymous(name: &Path, address: &str) -> Result<Self, ConnectError> {
-        let cluster = Cluster { server: address.to_owned(), ..Cluster::default() };
+        let cluster =
+            KubeconfigCluster { server: address.to_owned(), ..KubeconfigCluster::default() };
         Self::to_server(name, cluster, User::default())
     }
 
@@ -245,10 +250,10 @@ impl Access {
     /// other readers, never for a log.
     #[doc(hidden)]
     pub fn contents(&self) -> Value {
-        let source = |source: Option<&Source>| match source {
+        let source = |source: Option<&FileSource>| match source {
             None => Value::Null,
-            Some(Source::File(path)) => json!(path),
-            Some(Source::Inline(bytes)) => json!({"data": STANDARD.encode(bytes)}),
+            Some(FileSource::File(path)) => json!(path),
+            Some(FileSource::Inline(bytes)) => json!({"data": STANDARD.encode(bytes)}),
         };
         let authority = match &self.trust {
             Trust::Authorities(authority) => authority.as_ref(),
@@ -298,14 +303,15 @@ impl Access {
             impersonation: HeaderMap::new(),
             ..self.clone()
         };
-        let pool = Arc::new(Pool::new(Arc::new(Identity::new(access.clone(), None))));
+        let pool =
+            Arc::new(ConnectionPool::new(Arc::new(ClientIdentity::new(access.clone(), None))));
         let namespace = namespace.to_owned();
         Accounts { access, pool, root, namespace, known: Arc::default() }
     }
 
     /// Clients that share connections and limits, for requests of different weight.
     pub fn clients(&self, options: ClientOptions) -> Clients {
-        let identity = Arc::new(Identity::new(self.clone(), options.observer.clone()));
+        let identity = Arc::new(ClientIdentity::new(self.clone(), options.observer.clone()));
         let carrier = Carrier::new(self.server.clone(), identity, options);
         Clients { carrier, namespace: self.namespace.clone() }
     }
@@ -317,11 +323,11 @@ impl Access {
 pub struct Accounts {
     /// The server, without an identity.
     access: Access,
-    pool: Arc<Pool>,
+    pool: Arc<ConnectionPool>,
     /// Creates accounts and tokens.
     root: kube::Client,
     namespace: String,
-    known: Arc<Mutex<BTreeMap<String, Arc<Identity>>>>,
+    known: Arc<Mutex<BTreeMap<String, Arc<ClientIdentity>>>>,
 }
 
 impl Accounts {
@@ -334,7 +340,7 @@ impl Accounts {
             let token = AccountToken::new(self.root.clone(), &self.namespace, name);
             let mut access = self.access.clone();
             access.secret = Secret::Account(Arc::new(token));
-            Arc::new(Identity::new(access, None))
+            Arc::new(ClientIdentity::new(access, None))
         });
         let (pool, server) = (Arc::clone(&self.pool), self.access.server.clone());
         let carrier = Carrier::on(pool, server, Arc::clone(identity), options);
@@ -399,13 +405,13 @@ impl Clients {
 }
 
 /// Cluster and user of a kubeconfig's current context.
-struct Chosen {
-    cluster: Cluster,
+struct ChosenContext {
+    cluster: KubeconfigCluster,
     user: User,
     namespace: String,
 }
 
-impl Chosen {
+impl ChosenContext {
     /// The context's cluster and user, at another server if one is given. Without a current context
     /// the entries without a name are used, and without a user requests are anonymous.
     // k8s: staging/src/k8s.io/client-go/tools/clientcmd/client_config.go getContext, getCluster
@@ -421,7 +427,7 @@ impl Chosen {
         let context = context.unwrap_or_default();
         let mut cluster = match (clusters.remove(&context.cluster), server) {
             (Some(cluster), _) => cluster,
-            (None, Some(_)) => Cluster::default(),
+            (None, Some(_)) => KubeconfigCluster::default(),
             (None, None) if current.is_empty() => {
                 let problem = "it is not set".to_owned();
                 return fail("current-context", problem, "name one of contexts");
@@ -446,7 +452,7 @@ impl Chosen {
 }
 
 // k8s: staging/src/k8s.io/client-go/tools/clientcmd/validation.go validateClusterInfo
-fn validate_cluster(path: &Path, cluster: &Cluster) -> Result<(), ConnectError> {
+fn validate_cluster(path: &Path, cluster: &KubeconfigCluster) -> Result<(), ConnectError> {
     let authority = &cluster.certificate_authority;
     if !authority.is_empty() && !cluster.certificate_authority_data.0.is_empty() {
         let problem = "there is also certificate-authority-data";
@@ -458,7 +464,7 @@ fn validate_cluster(path: &Path, cluster: &Cluster) -> Result<(), ConnectError> 
     user::check_readable(path, "certificate-authority", authority)
 }
 
-fn authority(cluster: &Cluster) -> Option<Source> {
+fn authority(cluster: &KubeconfigCluster) -> Option<FileSource> {
     user::source(&cluster.certificate_authority, &cluster.certificate_authority_data)
 }
 

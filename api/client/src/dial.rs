@@ -22,7 +22,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::access::Access;
 use crate::pool::DEAD_AFTER;
-use crate::proxy::{Kind, Proxy};
+use crate::proxy::{Proxy, ProxyKind};
 use crate::tls::{of_handshake, system_tls};
 
 /// The longest that a connection may take to be made.
@@ -34,8 +34,8 @@ const PROBE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs
 const _: () = assert!(PROBE.0.as_secs() + 2 * PROBE.1.as_secs() == DEAD_AFTER.as_secs());
 
 /// Any stream.
-pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+pub(crate) trait DialStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> DialStream for T {}
 
 /// A stream that was made.
 pub(crate) struct Dialed {
@@ -65,7 +65,7 @@ pub(crate) async fn dial(
 async fn connect(
     access: &Access,
     tls: Option<Arc<ClientConfig>>,
-) -> io::Result<(Box<dyn Stream>, bool)> {
+) -> io::Result<(Box<dyn DialStream>, bool)> {
     let host = access.server.host().unwrap_or_default().trim_matches(['[', ']']);
     let default = if tls.is_some() { 443 } else { 80 };
     let port = access.server.port_u16().unwrap_or(default);
@@ -105,30 +105,30 @@ fn end_when_dead(stream: &TcpStream) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(DEAD_AFTER))
 }
 
-async fn tunnel(proxy: &Proxy, host: &str, port: u16) -> io::Result<Box<dyn Stream>> {
+async fn tunnel(proxy: &Proxy, host: &str, port: u16) -> io::Result<Box<dyn DialStream>> {
     let refused = |error: io::Error| {
         io::Error::new(error.kind(), format!("proxy {}:{}: {error}", proxy.host, proxy.port))
     };
     let tcp = tcp(&proxy.host, proxy.port).await.map_err(refused)?;
-    let mut stream: Box<dyn Stream> = match proxy.kind {
-        Kind::Http | Kind::Socks5 => Box::new(tcp),
-        Kind::Https => {
+    let mut stream: Box<dyn DialStream> = match proxy.kind {
+        ProxyKind::Http | ProxyKind::Socks5 => Box::new(tcp),
+        ProxyKind::Https => {
             let name = ServerName::try_from(proxy.host.clone()).map_err(io::Error::other)?;
             let connector = TlsConnector::from(Arc::new(system_tls().map_err(io::Error::other)?));
             Box::new(connector.connect(name, tcp).await.map_err(refused)?)
         }
     };
     match proxy.kind {
-        Kind::Http | Kind::Https => {
+        ProxyKind::Http | ProxyKind::Https => {
             stream.write_all(proxy.connect_request(host, port).as_bytes()).await?;
             http_answer(&mut stream).await.map_err(refused)?;
         }
-        Kind::Socks5 => socks(&mut stream, proxy, host, port).await.map_err(refused)?,
+        ProxyKind::Socks5 => socks(&mut stream, proxy, host, port).await.map_err(refused)?,
     }
     Ok(stream)
 }
 
-async fn http_answer(stream: &mut Box<dyn Stream>) -> io::Result<()> {
+async fn http_answer(stream: &mut Box<dyn DialStream>) -> io::Result<()> {
     // Byte by byte: the bytes behind the head belong to the tunnel.
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -146,7 +146,7 @@ async fn http_answer(stream: &mut Box<dyn Stream>) -> io::Result<()> {
 }
 
 async fn socks(
-    stream: &mut Box<dyn Stream>,
+    stream: &mut Box<dyn DialStream>,
     proxy: &Proxy,
     host: &str,
     port: u16,
@@ -187,7 +187,7 @@ async fn socks(
 
 /// A stream that can be ended from outside.
 pub(crate) struct Closable {
-    stream: Box<dyn Stream>,
+    stream: Box<dyn DialStream>,
     closed: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 

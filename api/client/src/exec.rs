@@ -19,7 +19,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, Command};
 
 use crate::error::ConnectError;
-use crate::kubeconfig::{Cluster, Exec};
+use crate::kubeconfig::{Exec, KubeconfigCluster};
 use crate::observer::{Observer, PluginRun};
 use crate::user;
 
@@ -50,7 +50,7 @@ pub(crate) struct Credential {
 }
 
 /// A plugin and its last output.
-pub(crate) struct Plugin {
+pub(crate) struct ExecPlugin {
     command: String,
     args: Vec<String>,
     env: Vec<(String, String)>,
@@ -78,9 +78,13 @@ struct ExecCredentialStatus {
     expiration_timestamp: Option<jiff::Timestamp>,
 }
 
-impl Plugin {
+impl ExecPlugin {
     /// A plugin of a valid section; nothing is run yet.
-    pub(crate) fn new(path: &Path, exec: &Exec, cluster: &Cluster) -> Result<Self, ConnectError> {
+    pub(crate) fn new(
+        path: &Path,
+        exec: &Exec,
+        cluster: &KubeconfigCluster,
+    ) -> Result<Self, ConnectError> {
         let version = exec.api_version.clone();
         if !VERSIONS.contains(&version.as_str()) {
             let problem = format!("{version:?} is not known");
@@ -226,7 +230,7 @@ async fn ended(mut child: Child) -> io::Result<(ExitStatus, Vec<u8>)> {
 
 /// The plugin's input.
 // k8s: staging/src/k8s.io/client-go/rest/exec.go ConfigToExecCluster
-fn info(version: &str, cluster: Option<&Cluster>) -> String {
+fn info(version: &str, cluster: Option<&KubeconfigCluster>) -> String {
     let mut spec = json!({"interactive": false});
     if let Some(cluster) = cluster {
         let own = cluster.extensions.iter().find(|one| one.name == EXTENSION);
@@ -249,7 +253,7 @@ fn info(version: &str, cluster: Option<&Cluster>) -> String {
 }
 
 /// The server's authorities in base64. Another place reports a file that cannot be read.
-fn authority(cluster: &Cluster) -> Option<String> {
+fn authority(cluster: &KubeconfigCluster) -> Option<String> {
     let source = user::source(&cluster.certificate_authority, &cluster.certificate_authority_data)?;
     Some(STANDARD.encode(source.read().ok()?))
 }
@@ -303,13 +307,13 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let file = dir.path().join("ca.crt");
         std::fs::write(&file, "PEM").expect("written");
-        let mut cluster: Cluster = serde_json::from_value(json!({
+        let mut cluster: KubeconfigCluster = serde_json::from_value(json!({
             "server": "https://a", "certificate-authority": file, "disable-compression": true,
             "extensions": [{"name": "other", "extension": 1},
                 {"name": EXTENSION, "extension": {"audience": "x"}}],
         }))
         .expect("a cluster");
-        let told = |cluster: &Cluster| {
+        let told = |cluster: &KubeconfigCluster| {
             let info: serde_json::Value =
                 serde_json::from_str(&info(VERSIONS[0], Some(cluster))).expect("JSON");
             info["spec"]["cluster"].clone()
@@ -335,7 +339,8 @@ mod tests {
                 "interactiveMode": "Never",
             }))
             .expect("a section");
-            let plugin = Plugin::new(Path::new("k"), &exec, &Cluster::default()).expect("a plugin");
+            let plugin = ExecPlugin::new(Path::new("k"), &exec, &KubeconfigCluster::default())
+                .expect("a plugin");
             let (end, said) = plugin.run().await;
             assert_eq!((end, said.is_err()), (want, true), "{script}");
         }
@@ -357,7 +362,7 @@ mod tests {
                         {"name": "END", "value": end}],
             }))
             .expect("a section");
-            Plugin::new(Path::new("k"), &exec, &Cluster::default()).expect("a plugin")
+            ExecPlugin::new(Path::new("k"), &exec, &KubeconfigCluster::default()).expect("a plugin")
         };
         let runs = || std::fs::read_to_string(&log).unwrap_or_default().lines().count();
         let lasting = plugin("");

@@ -16,14 +16,14 @@ pub(crate) const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// The place of bytes.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum FileSource {
     /// In a file.
     File(PathBuf),
     /// In the kubeconfig.
     Inline(Vec<u8>),
 }
 
-impl Source {
+impl FileSource {
     /// The bytes as they are now.
     pub(crate) fn read(&self) -> io::Result<Vec<u8>> {
         match self {
@@ -70,7 +70,7 @@ impl Stamp {
 
 /// Notices when one of some files changes.
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub(crate) struct WatchedFiles {
     paths: Vec<PathBuf>,
     stamps: Vec<Option<Stamp>>,
     looked_at: Instant,
@@ -78,7 +78,7 @@ pub(crate) struct Watched {
     unused: bool,
 }
 
-impl Watched {
+impl WatchedFiles {
     /// Watches files from their present state on.
     pub(crate) fn new(paths: Vec<PathBuf>) -> Self {
         let stamps = paths.iter().map(|path| Stamp::of(path)).collect();
@@ -118,7 +118,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("token");
         fs::write(&path, "a").expect("written");
-        let mut watched = Watched::new(vec![path.clone(), dir.path().join("none")]);
+        let mut watched = WatchedFiles::new(vec![path.clone(), dir.path().join("none")]);
         let later = |seconds| Instant::now() + Duration::from_secs(seconds);
         assert!(!watched.changed(later(10)));
         fs::write(&path, "other").expect("written");

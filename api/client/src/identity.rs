@@ -14,8 +14,8 @@ use tokio_rustls::rustls::ClientConfig;
 
 use crate::access::Access;
 use crate::account::AccountToken;
-use crate::exec::Plugin;
-use crate::files::{self, Source, Watched};
+use crate::exec::ExecPlugin;
+use crate::files::{self, FileSource, WatchedFiles};
 use crate::observer::Observer;
 use crate::tls::{self, Trust};
 
@@ -23,7 +23,7 @@ use crate::tls::{self, Trust};
 #[derive(Clone)]
 pub(crate) enum Certificate {
     /// The kubeconfig's pair.
-    Given { cert: Source, key: Source },
+    Given { cert: FileSource, key: FileSource },
     /// A pair in one file that rotation replaces; before that file exists, the kubeconfig's pair.
     Rotated { pem: PathBuf, given: Option<Box<Certificate>> },
 }
@@ -44,7 +44,7 @@ impl Certificate {
     fn paths(&self) -> Vec<PathBuf> {
         match self {
             Self::Given { cert, key } => {
-                [cert, key].into_iter().filter_map(Source::path).map(PathBuf::from).collect()
+                [cert, key].into_iter().filter_map(FileSource::path).map(PathBuf::from).collect()
             }
             Self::Rotated { pem, given } => {
                 let mut paths = given.as_ref().map(|given| given.paths()).unwrap_or_default();
@@ -67,7 +67,7 @@ pub(crate) enum Secret {
     /// Name and password, encoded.
     Basic(String),
     /// The output of this plugin.
-    Plugin(Arc<Plugin>),
+    Plugin(Arc<ExecPlugin>),
     /// The token of this service account.
     Account(Arc<AccountToken>),
 }
@@ -91,7 +91,7 @@ pub(crate) struct Now {
 }
 
 /// Our identity towards the server.
-pub(crate) struct Identity {
+pub(crate) struct ClientIdentity {
     pub(crate) access: Access,
     observer: Option<Arc<dyn Observer>>,
     state: Mutex<State>,
@@ -100,18 +100,18 @@ pub(crate) struct Identity {
 struct State {
     now: Option<Now>,
     generation: u64,
-    certificates: Watched,
-    token: Option<(Watched, HeaderValue)>,
+    certificates: WatchedFiles,
+    token: Option<(WatchedFiles, HeaderValue)>,
     /// The pair that a plugin gave last.
     plugged: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-impl Identity {
+impl ClientIdentity {
     pub(crate) fn new(access: Access, observer: Option<Arc<dyn Observer>>) -> Self {
         let state = State {
             now: None,
             generation: 0,
-            certificates: Watched::new(watched_paths(&access)),
+            certificates: WatchedFiles::new(watched_paths(&access)),
             token: None,
             plugged: None,
         };
@@ -204,7 +204,7 @@ impl Identity {
             return Ok(token.clone());
         }
         // Stamped before it is read: a change in between is seen next time.
-        let watched = Watched::new(vec![path.to_owned()]);
+        let watched = WatchedFiles::new(vec![path.to_owned()]);
         let read = files::read(path).and_then(|bytes| {
             let text = String::from_utf8(bytes).map_err(io::Error::other)?;
             match text.trim() {
@@ -256,17 +256,17 @@ mod tests {
     use std::time::Duration;
 
     /// Identity from the cluster and the user of a kubeconfig.
-    fn identity(dir: &Path, cluster: &str, user: &str) -> Identity {
+    fn identity(dir: &Path, cluster: &str, user: &str) -> ClientIdentity {
         let text = format!(
             "current-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
              clusters: [{{name: k, cluster: {{{cluster}}}}}]\nusers: [{{name: u, user: {{{user}}}}}]\n"
         );
         let path = dir.join("kubeconfig");
         std::fs::write(&path, text).expect("written");
-        Identity::new(Access::read(&path).expect("a kubeconfig"), None)
+        ClientIdentity::new(Access::read(&path).expect("a kubeconfig"), None)
     }
 
-    async fn token(identity: &Identity) -> String {
+    async fn token(identity: &ClientIdentity) -> String {
         let shown = identity.authorization().await.expect("a token");
         shown.header.expect("a header").to_str().expect("text").to_owned()
     }

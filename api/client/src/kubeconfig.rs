@@ -17,13 +17,13 @@ use std::path::{Component, Path, PathBuf};
 use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::{GeneralPurpose, GeneralPurposeConfig};
-use pintle_api_types::yaml::{self, Limits, TypeMeta};
+use pintle_api_types::yaml::{self, ReadLimits, TypeMeta};
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 /// A kubeconfig of 50 clusters has some thousand values.
-const LIMITS: Limits = Limits { depth_max: 64, nodes_max: 100_000, replayed_max: 20_000 };
+const LIMITS: ReadLimits = ReadLimits { depth_max: 64, nodes_max: 100_000, replayed_max: 20_000 };
 const KIND: &str = "Config";
 const VERSION: &str = "v1";
 
@@ -37,15 +37,15 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 #[derive(Debug, Default)]
 pub(crate) struct Kubeconfig {
     pub(crate) current_context: String,
-    pub(crate) contexts: BTreeMap<String, Context>,
-    pub(crate) clusters: BTreeMap<String, Cluster>,
+    pub(crate) contexts: BTreeMap<String, KubeconfigContext>,
+    pub(crate) clusters: BTreeMap<String, KubeconfigCluster>,
     pub(crate) users: BTreeMap<String, User>,
 }
 
 /// A cluster and a user.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Context {
+pub(crate) struct KubeconfigContext {
     pub(crate) cluster: String,
     pub(crate) user: String,
     pub(crate) namespace: String,
@@ -55,7 +55,7 @@ pub(crate) struct Context {
 /// A server.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
-pub struct Cluster {
+pub struct KubeconfigCluster {
     /// Its address.
     pub server: String,
     /// The name in its certificate, if it is not that of the address.
@@ -183,14 +183,14 @@ struct Preferences {
 #[serde(default)]
 struct NamedContext {
     name: String,
-    context: Context,
+    context: KubeconfigContext,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct NamedCluster {
     name: String,
-    cluster: Cluster,
+    cluster: KubeconfigCluster,
 }
 
 #[derive(Default, Deserialize)]

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use pintle_api_types::rate::{Bucket, Rate};
 use tokio::sync::oneshot;
 
-use crate::turns::{Lane, Share, Turns};
+use crate::turns::{Lane, RequestTurns, TenantShare};
 
 #[derive(Debug)]
 struct State {
     bucket: Bucket,
-    turns: Turns<oneshot::Sender<()>>,
+    turns: RequestTurns<oneshot::Sender<()>>,
     /// A task hands out turns.
     handing_out: bool,
 }
@@ -26,12 +26,12 @@ pub(crate) struct Limiter(Mutex<State>);
 impl Limiter {
     pub(crate) fn new(rate: Rate) -> Arc<Self> {
         let bucket = Bucket::new(rate);
-        let state = State { bucket, turns: Turns::default(), handing_out: false };
+        let state = State { bucket, turns: RequestTurns::default(), handing_out: false };
         Arc::new(Self(Mutex::new(state)))
     }
 
     /// Waits for this request's turn; returns how long that took.
-    pub(crate) async fn turn(self: &Arc<Self>, lane: Lane, share: &Share) -> Duration {
+    pub(crate) async fn turn(self: &Arc<Self>, lane: Lane, share: &TenantShare) -> Duration {
         let begun = Instant::now();
         let turn = {
             let mut state = self.state();
@@ -91,11 +91,11 @@ mod tests {
     #[tokio::test]
     async fn whoever_gives_up_costs_nothing_and_urgent_ones_overtake() {
         let limiter = Limiter::new(Rate { per_second: 20.0, burst: 1 });
-        limiter.turn(Lane::Bulk, &Share::default()).await;
+        limiter.turn(Lane::Bulk, &TenantShare::default()).await;
         let waiting = |lane, share: &'static str| {
             let limiter = Arc::clone(&limiter);
             tokio::spawn(async move {
-                limiter.turn(lane, &Share::of(share)).await;
+                limiter.turn(lane, &TenantShare::of(share)).await;
                 Instant::now()
             })
         };

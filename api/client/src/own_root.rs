@@ -16,7 +16,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::server::ParsedCertificate;
 use tokio_rustls::rustls::{DigitallySignedStruct, Error, SignatureScheme};
 
-use crate::tls::Refusal;
+use crate::tls::TlsRefusal;
 
 /// Trusts certificates that the authorities signed, and the authorities themselves.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl ServerCertVerifier for OwnRoot {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         let verdict = self.vouched.verify_server_cert(shown, chain, name, ocsp, now);
-        let is_authority = |error| Refusal::of(error) == Some(Refusal::Authority);
+        let is_authority = |error| TlsRefusal::of(error) == Some(TlsRefusal::Authority);
         if verdict.as_ref().err().is_some_and(is_authority) && self.trusted.contains(shown) {
             verify_server_name(&ParsedCertificate::try_from(shown)?, name)?;
             return Ok(ServerCertVerified::assertion());

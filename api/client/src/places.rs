@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-use crate::turns::{Lane, Share, Turns};
+use crate::turns::{Lane, RequestTurns, TenantShare};
 
 /// Places that one share of the bulk holds at most.
 const SHARE_MAX: usize = 512;
@@ -17,17 +17,17 @@ const SHARE_MAX: usize = 512;
 const RESERVED_PART: usize = 16;
 
 #[derive(Debug)]
-struct Held {
+struct HeldPlace {
     limit: usize,
     all: usize,
     bulk: usize,
-    shares: BTreeMap<Share, usize>,
-    turns: Turns<oneshot::Sender<Room>>,
+    shares: BTreeMap<TenantShare, usize>,
+    turns: RequestTurns<oneshot::Sender<Room>>,
 }
 
-impl Held {
+impl HeldPlace {
     /// True if there is a place for this share, or for an urgent request.
-    fn admits(&self, share: Option<&Share>) -> bool {
+    fn admits(&self, share: Option<&TenantShare>) -> bool {
         let Some(share) = share else { return self.all < self.limit };
         let for_bulk = self.limit - (self.limit / RESERVED_PART).max(1).min(self.limit - 1);
         let left = for_bulk.saturating_sub(self.bulk);
@@ -35,7 +35,7 @@ impl Held {
         self.all < self.limit && own < left.min(SHARE_MAX)
     }
 
-    fn take(&mut self, lane: Lane, share: &Share) {
+    fn take(&mut self, lane: Lane, share: &TenantShare) {
         self.all += 1;
         if lane == Lane::Bulk {
             self.bulk += 1;
@@ -43,7 +43,7 @@ impl Held {
         }
     }
 
-    fn give_back(&mut self, lane: Lane, share: &Share) {
+    fn give_back(&mut self, lane: Lane, share: &TenantShare) {
         self.all -= 1;
         if lane == Lane::Bulk {
             self.bulk -= 1;
@@ -59,25 +59,25 @@ impl Held {
 
 /// The places of one client.
 #[derive(Debug)]
-pub(crate) struct Places(Mutex<Held>);
+pub(crate) struct RequestPlaces(Mutex<HeldPlace>);
 
 /// A place that is taken.
 #[derive(Debug)]
 pub(crate) struct Room {
     /// `None` when it was given back already.
-    places: Option<Arc<Places>>,
+    places: Option<Arc<RequestPlaces>>,
     lane: Lane,
-    share: Share,
+    share: TenantShare,
 }
 
-impl Places {
+impl RequestPlaces {
     pub(crate) fn new(limit: usize) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Held {
+        Arc::new(Self(Mutex::new(HeldPlace {
             limit: limit.max(2),
             all: 0,
             bulk: 0,
             shares: BTreeMap::new(),
-            turns: Turns::default(),
+            turns: RequestTurns::default(),
         })))
     }
 
@@ -89,7 +89,7 @@ impl Places {
     }
 
     /// Waits for a place.
-    pub(crate) async fn room(self: &Arc<Self>, lane: Lane, share: &Share) -> Room {
+    pub(crate) async fn room(self: &Arc<Self>, lane: Lane, share: &TenantShare) -> Room {
         loop {
             let room = {
                 let mut held = self.held();
@@ -108,19 +108,19 @@ impl Places {
         }
     }
 
-    fn taken(self: &Arc<Self>, lane: Lane, share: Share) -> Room {
+    fn taken(self: &Arc<Self>, lane: Lane, share: TenantShare) -> Room {
         Room { places: Some(Arc::clone(self)), lane, share }
     }
 
     /// Returns a place, and gives free places to waiting requests.
-    fn give_back(self: &Arc<Self>, lane: Lane, share: &Share) {
+    fn give_back(self: &Arc<Self>, lane: Lane, share: &TenantShare) {
         let mut held = self.held();
         held.give_back(lane, share);
         self.hand_out(&mut held);
     }
 
     /// Gives free places to waiting requests.
-    fn hand_out(self: &Arc<Self>, held: &mut Held) {
+    fn hand_out(self: &Arc<Self>, held: &mut HeldPlace) {
         loop {
             let mut turns = std::mem::take(&mut held.turns);
             let next = turns.pop(|share| held.admits(share));
@@ -138,7 +138,7 @@ impl Places {
         }
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, HeldPlace> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -156,8 +156,8 @@ mod tests {
     use super::*;
 
     /// Takes the places that are free now.
-    fn grab(places: &Arc<Places>, lane: Lane, share: &str, most: usize) -> Vec<Room> {
-        let share = Share::of(share);
+    fn grab(places: &Arc<RequestPlaces>, lane: Lane, share: &str, most: usize) -> Vec<Room> {
+        let share = TenantShare::of(share);
         let take = |_| {
             let mut held = places.held();
             let key = (lane == Lane::Bulk).then_some(&share);
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn no_share_takes_all_and_urgent_requests_always_find_a_place() {
-        let places = Places::new(6_400);
+        let places = RequestPlaces::new(6_400);
         let greedy: Vec<_> =
             (0..40).map(|n| grab(&places, Lane::Bulk, &format!("pod {n}"), 7_000)).collect();
         assert_eq!(greedy[0].len(), SHARE_MAX);
@@ -185,12 +185,12 @@ mod tests {
 
     #[tokio::test]
     async fn places_that_come_free_go_round() {
-        let places = Places::new(4);
+        let places = RequestPlaces::new(4);
         let mut taken = grab(&places, Lane::Urgent, "", 10);
         assert_eq!(taken.len(), 4);
         let wait = |share: &'static str| {
             let places = Arc::clone(&places);
-            tokio::spawn(async move { places.room(Lane::Bulk, &Share::of(share)).await })
+            tokio::spawn(async move { places.room(Lane::Bulk, &TenantShare::of(share)).await })
         };
         let (first, given_up, other) = (wait("a"), wait("a"), wait("b"));
         tokio::task::yield_now().await;

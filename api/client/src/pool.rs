@@ -27,10 +27,10 @@ use kube::client::Body;
 use tokio::sync::{Mutex, watch};
 
 use crate::dial::{self, Dialed};
-use crate::identity::Identity;
+use crate::identity::ClientIdentity;
 use crate::observer::Observer;
-use crate::places::{Places, Room};
-use crate::turns::{Lane, Share};
+use crate::places::{RequestPlaces, Room};
+use crate::turns::{Lane, TenantShare};
 
 /// A peer that is gone is found within this time.
 pub const DEAD_AFTER: Duration = Duration::from_secs(9);
@@ -45,13 +45,13 @@ const ALONE_MAX: usize = 1_024;
 const WINDOWS: (u32, u32) = (512 << 10, 4 << 20);
 
 /// The connections of one client.
-pub(crate) struct Pool {
-    identity: Arc<Identity>,
-    shared: Mutex<Shared>,
-    places: Arc<Places>,
+pub(crate) struct ConnectionPool {
+    identity: Arc<ClientIdentity>,
+    shared: Mutex<SharedPool>,
+    places: Arc<RequestPlaces>,
 }
 
-struct Shared {
+struct SharedPool {
     generation: u64,
     connections: Vec<Shareable>,
     close: watch::Sender<bool>,
@@ -65,15 +65,15 @@ struct Shareable {
 }
 
 /// A place on a connection.
-enum Place {
-    Stream(http2::SendRequest<Body>, Taken),
+enum StreamPlace {
+    Stream(http2::SendRequest<Body>, TakenStream),
     Alone(http1::SendRequest<Body>),
 }
 
 /// Counts a stream of a connection; it is given back before the room that it was taken with.
-struct Taken(Arc<AtomicUsize>);
+struct TakenStream(Arc<AtomicUsize>);
 
-impl Drop for Taken {
+impl Drop for TakenStream {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -82,32 +82,32 @@ impl Drop for Taken {
 /// An answer's body; its place is given back when it ends.
 pub(crate) struct AnswerBody {
     body: Incoming,
-    measure: Option<Measure>,
-    _stream: Option<Taken>,
+    measure: Option<ByteMeasure>,
+    _stream: Option<TakenStream>,
     _room: Room,
 }
 
 /// Adds up the bytes of an answer for an observer.
-pub(crate) struct Measure {
+pub(crate) struct ByteMeasure {
     observer: Arc<dyn Observer>,
     method: Method,
     host: Arc<str>,
     bytes: u64,
 }
 
-impl Measure {
+impl ByteMeasure {
     pub(crate) fn new(observer: Arc<dyn Observer>, method: Method, host: Arc<str>) -> Self {
         Self { observer, method, host, bytes: 0 }
     }
 }
 
 impl AnswerBody {
-    fn new(body: Incoming, stream: Option<Taken>, room: Room) -> Self {
+    fn new(body: Incoming, stream: Option<TakenStream>, room: Room) -> Self {
         Self { body, measure: None, _stream: stream, _room: room }
     }
 
     /// Reports its size in bytes, once it was read to its end.
-    pub(crate) fn measure(&mut self, measure: Measure) {
+    pub(crate) fn measure(&mut self, measure: ByteMeasure) {
         self.measure = Some(measure);
         if self.body.is_end_stream() {
             self.is_whole();
@@ -115,26 +115,26 @@ impl AnswerBody {
     }
 
     fn is_whole(&mut self) {
-        if let Some(Measure { observer, method, host, bytes }) = self.measure.take() {
+        if let Some(ByteMeasure { observer, method, host, bytes }) = self.measure.take() {
             observer.received(method.as_str(), &host, bytes);
         }
     }
 }
 
-impl Pool {
-    pub(crate) fn new(identity: Arc<Identity>) -> Self {
-        let shared = Shared {
+impl ConnectionPool {
+    pub(crate) fn new(identity: Arc<ClientIdentity>) -> Self {
+        let shared = SharedPool {
             generation: 0,
             connections: Vec::new(),
             close: watch::Sender::new(false),
             one_each: false,
         };
-        let places = Places::new(CONNECTIONS_MAX * STREAMS_MAX);
+        let places = RequestPlaces::new(CONNECTIONS_MAX * STREAMS_MAX);
         Self { identity, shared: Mutex::new(shared), places }
     }
 
     /// Waits until one more request may be in flight.
-    pub(crate) async fn room(&self, lane: Lane, share: &Share) -> Room {
+    pub(crate) async fn room(&self, lane: Lane, share: &TenantShare) -> Room {
         self.places.room(lane, share).await
     }
 
@@ -149,29 +149,31 @@ impl Pool {
         let mut again = self.shared.lock().await.connections.len().max(1);
         loop {
             match self.place().await? {
-                Place::Alone(mut sender) => {
+                StreamPlace::Alone(mut sender) => {
                     let request = for_http1(request)?;
                     let answer = sender.send_request(request).await.map_err(io::Error::other)?;
                     return Ok(answer.map(|body| AnswerBody::new(body, None, room)));
                 }
-                Place::Stream(mut sender, taken) => match sender.try_send_request(request).await {
-                    Ok(answer) => {
-                        return Ok(answer.map(|body| AnswerBody::new(body, Some(taken), room)));
-                    }
-                    Err(mut error) => match error.take_message() {
-                        Some(unsent) if again > 0 => {
-                            again -= 1;
-                            request = unsent;
+                StreamPlace::Stream(mut sender, taken) => {
+                    match sender.try_send_request(request).await {
+                        Ok(answer) => {
+                            return Ok(answer.map(|body| AnswerBody::new(body, Some(taken), room)));
                         }
-                        _ => return Err(io::Error::other(error.into_error())),
-                    },
-                },
+                        Err(mut error) => match error.take_message() {
+                            Some(unsent) if again > 0 => {
+                                again -= 1;
+                                request = unsent;
+                            }
+                            _ => return Err(io::Error::other(error.into_error())),
+                        },
+                    }
+                }
             }
         }
     }
 
     /// A free place, on a new connection if there is none.
-    async fn place(&self) -> io::Result<Place> {
+    async fn place(&self) -> io::Result<StreamPlace> {
         let now = self.identity.now()?;
         let mut shared = self.shared.lock().await;
         if shared.generation != now.generation {
@@ -216,7 +218,7 @@ impl Pool {
 
     /// A place on a connection to a server that did not speak HTTP/2 before: behind one address may
     /// be several, and one may learn it.
-    async fn share(&self, connection: Shareable, generation: u64) -> io::Result<Place> {
+    async fn share(&self, connection: Shareable, generation: u64) -> io::Result<StreamPlace> {
         let mut shared = self.shared.lock().await;
         if std::mem::take(&mut shared.one_each) {
             self.places.limit(CONNECTIONS_MAX * STREAMS_MAX);
@@ -235,9 +237,9 @@ impl Shareable {
         self.streams.load(Ordering::Relaxed) < STREAMS_MAX
     }
 
-    fn place(&self) -> Place {
+    fn place(&self) -> StreamPlace {
         self.streams.fetch_add(1, Ordering::Relaxed);
-        Place::Stream(self.sender.clone(), Taken(Arc::clone(&self.streams)))
+        StreamPlace::Stream(self.sender.clone(), TakenStream(Arc::clone(&self.streams)))
     }
 }
 
@@ -260,7 +262,7 @@ async fn shareable(dialed: Dialed) -> io::Result<Shareable> {
     Ok(Shareable { sender, streams: Arc::default() })
 }
 
-async fn alone(dialed: Dialed) -> io::Result<Place> {
+async fn alone(dialed: Dialed) -> io::Result<StreamPlace> {
     let handshake = http1::handshake(TokioIo::new(dialed.stream)).await;
     let (sender, connection) = handshake.map_err(io::Error::other)?;
     tokio::spawn(async move {
@@ -268,7 +270,7 @@ async fn alone(dialed: Dialed) -> io::Result<Place> {
             tracing::debug!(%error, "connection to the API server");
         }
     });
-    Ok(Place::Alone(sender))
+    Ok(StreamPlace::Alone(sender))
 }
 
 /// HTTP/1.1 wants the server in a header and the path alone in the first line.

@@ -12,7 +12,7 @@ use http::Uri;
 
 /// The protocol of the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ProxyKind {
     /// CONNECT.
     Http,
     /// CONNECT inside TLS.
@@ -24,7 +24,7 @@ pub(crate) enum Kind {
 /// A proxy.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Proxy {
-    pub(crate) kind: Kind,
+    pub(crate) kind: ProxyKind,
     pub(crate) host: String,
     pub(crate) port: u16,
     /// Name and password.
@@ -37,9 +37,9 @@ impl Proxy {
         let full = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
         let uri: Uri = full.parse().map_err(|error| format!("{error}"))?;
         let (kind, port) = match uri.scheme_str() {
-            Some("http") => (Kind::Http, 80),
-            Some("https") => (Kind::Https, 443),
-            Some("socks5" | "socks5h") => (Kind::Socks5, 1080),
+            Some("http") => (ProxyKind::Http, 80),
+            Some("https") => (ProxyKind::Https, 443),
+            Some("socks5" | "socks5h") => (ProxyKind::Socks5, 1080),
             other => return Err(format!("the scheme {:?} is not known", other.unwrap_or(""))),
         };
         let host = uri.host().filter(|host| !host.is_empty()).ok_or("there is no host")?;
@@ -171,7 +171,10 @@ mod tests {
     #[test]
     fn urls_become_proxies() {
         let proxy = Proxy::parse("http://a%40b:p%3A@proxy.test:3128").expect("a proxy");
-        assert_eq!((proxy.kind, proxy.host.as_str(), proxy.port), (Kind::Http, "proxy.test", 3128));
+        assert_eq!(
+            (proxy.kind, proxy.host.as_str(), proxy.port),
+            (ProxyKind::Http, "proxy.test", 3128)
+        );
         assert_eq!(proxy.user(), Some(("a@b", "p:")));
         let asked = proxy.connect_request("2001:db8::1", 6443);
         assert!(asked.starts_with("CONNECT [2001:db8::1]:6443 HTTP/1.1\r\n"), "{asked}");

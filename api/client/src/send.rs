@@ -19,7 +19,7 @@ use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
-use crate::{AnswerWithin, Share};
+use crate::{AnswerWithin, TenantShare};
 
 /// The longest answer: lists of a namespace's objects are the longest ones.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
@@ -126,17 +126,17 @@ fn delete_options(propagation: Option<Propagation>) -> Value {
 }
 
 /// The share of a request: tenants take turns for the client's limit.
-fn share_of(request: &Request) -> Share {
-    let of = |target: &Target| Share::of(target.key.namespace());
+fn share_of(request: &Request) -> TenantShare {
+    let of = |target: &Target| TenantShare::of(target.key.namespace());
     match request {
         Request::Create { namespace, .. }
         | Request::DeleteCollection { namespace, .. }
-        | Request::List { namespace, .. } => Share::of(namespace),
+        | Request::List { namespace, .. } => TenantShare::of(namespace),
         Request::Replace { target, .. }
         | Request::Patch { target, .. }
         | Request::Delete { target, .. }
         | Request::Read { target, .. } => of(target),
-        Request::Get { .. } => Share::default(),
+        Request::Get { .. } => TenantShare::default(),
     }
 }
 
@@ -200,16 +200,16 @@ struct AnswerObject(Value);
 
 impl<'de> Deserialize<'de> for AnswerObject {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_map(Entries { is_metadata: false }).map(Self)
+        from.deserialize_map(ObjectEntries { is_metadata: false }).map(Self)
     }
 }
 
 /// The entries of an object, or of its metadata.
-struct Entries {
+struct ObjectEntries {
     is_metadata: bool,
 }
 
-impl<'de> DeserializeSeed<'de> for Entries {
+impl<'de> DeserializeSeed<'de> for ObjectEntries {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Value, D::Error> {
@@ -217,7 +217,7 @@ impl<'de> DeserializeSeed<'de> for Entries {
     }
 }
 
-impl<'de> Visitor<'de> for Entries {
+impl<'de> Visitor<'de> for ObjectEntries {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -233,7 +233,7 @@ impl<'de> Visitor<'de> for Entries {
         while let Some(key) = entries.next_key::<String>()? {
             let value = match &*key {
                 "metadata" if !self.is_metadata => {
-                    entries.next_value_seed(Entries { is_metadata: true })?
+                    entries.next_value_seed(ObjectEntries { is_metadata: true })?
                 }
                 "managedFields" if self.is_metadata => {
                     entries.next_value::<IgnoredAny>()?;

@@ -23,12 +23,12 @@ use tower::Service;
 
 use crate::access::ClientOptions;
 use crate::breakage::is_broken;
-use crate::identity::Identity;
+use crate::identity::ClientIdentity;
 use crate::limit::Limiter;
 use crate::observer::Sent;
 use crate::places::Room;
-use crate::pool::{AnswerBody, Measure, Pool};
-use crate::turns::{Lane, Share};
+use crate::pool::{AnswerBody, ByteMeasure, ConnectionPool};
+use crate::turns::{Lane, TenantShare};
 
 /// Tries of one request.
 const TRIES_MAX: usize = 10;
@@ -57,37 +57,37 @@ pub(crate) struct Manner {
 /// Carries requests; clones share everything but the manner.
 #[derive(Clone)]
 pub(crate) struct Carrier {
-    parts: Arc<Parts>,
+    parts: Arc<ServiceParts>,
     manner: Manner,
 }
 
-struct Parts {
+struct ServiceParts {
     server: Uri,
     host: Arc<str>,
-    identity: Arc<Identity>,
-    pool: Arc<Pool>,
+    identity: Arc<ClientIdentity>,
+    pool: Arc<ConnectionPool>,
     limiter: Option<Arc<Limiter>>,
     user_agent: Option<HeaderValue>,
     options: ClientOptions,
 }
 
 impl Carrier {
-    pub(crate) fn new(server: Uri, identity: Arc<Identity>, options: ClientOptions) -> Self {
-        let pool = Arc::new(Pool::new(Arc::clone(&identity)));
+    pub(crate) fn new(server: Uri, identity: Arc<ClientIdentity>, options: ClientOptions) -> Self {
+        let pool = Arc::new(ConnectionPool::new(Arc::clone(&identity)));
         Self::on(pool, server, identity, options)
     }
 
     /// A service that shares connections and identity with this one, and has a limit of its own.
     pub(crate) fn beside(&self, options: ClientOptions) -> Self {
-        let Parts { server, identity, pool, .. } = &*self.parts;
+        let ServiceParts { server, identity, pool, .. } = &*self.parts;
         Self::on(Arc::clone(pool), server.clone(), Arc::clone(identity), options)
     }
 
     /// A service on these connections; its own identity is used only for headers.
     pub(crate) fn on(
-        pool: Arc<Pool>,
+        pool: Arc<ConnectionPool>,
         server: Uri,
-        identity: Arc<Identity>,
+        identity: Arc<ClientIdentity>,
         options: ClientOptions,
     ) -> Self {
         let limiter = options.rate.map(Limiter::new);
@@ -96,12 +96,12 @@ impl Carrier {
         let host = server.authority().map_or("", |authority| authority.as_str()).into();
         let user_agent = HeaderValue::from_str(&options.user_agent).ok();
         let user_agent = user_agent.filter(|value| !value.is_empty());
-        let parts = Parts { server, host, identity, pool, limiter, user_agent, options };
+        let parts = ServiceParts { server, host, identity, pool, limiter, user_agent, options };
         Self { parts: Arc::new(parts), manner }
     }
 
     /// The identity of requests.
-    pub(crate) fn identity(&self) -> &Identity {
+    pub(crate) fn identity(&self) -> &ClientIdentity {
         &self.parts.identity
     }
 
@@ -128,14 +128,14 @@ impl Service<Request<Body>> for Carrier {
     }
 }
 
-impl Parts {
+impl ServiceParts {
     async fn carry(
         &self,
         request: Request<Body>,
         manner: Manner,
     ) -> io::Result<Response<AnswerBody>> {
         let (mut head, body) = request.into_parts();
-        let share = head.extensions.remove::<Share>().unwrap_or_default();
+        let share = head.extensions.remove::<TenantShare>().unwrap_or_default();
         let within = head.extensions.remove::<AnswerWithin>().map(|within| within.0);
         let timeout = within.or(manner.timeout);
         head.uri = joined(&self.server, &head.uri)?;
@@ -200,9 +200,9 @@ impl Parts {
         Err(io::Error::other("a request that cannot be sent again"))
     }
 
-    fn measure(&self, method: &Method) -> Option<Measure> {
+    fn measure(&self, method: &Method) -> Option<ByteMeasure> {
         let observer = self.options.observer.clone()?;
-        Some(Measure::new(observer, method.clone(), Arc::clone(&self.host)))
+        Some(ByteMeasure::new(observer, method.clone(), Arc::clone(&self.host)))
     }
 
     /// Sends the request once, within the time limit.

@@ -18,7 +18,7 @@ use tokio_rustls::rustls::{
 use crate::access::Access;
 use crate::any_server::AnyServer;
 use crate::error::ConnectError;
-use crate::files::Source;
+use crate::files::FileSource;
 use crate::identity::Certificate;
 use crate::own_root::OwnRoot;
 
@@ -26,7 +26,7 @@ use crate::own_root::OwnRoot;
 #[derive(Clone)]
 pub(crate) enum Trust {
     /// These authorities; `None` for those of the system.
-    Authorities(Option<Source>),
+    Authorities(Option<FileSource>),
     /// None: `insecure-skip-tls-verify`.
     Anyone,
 }
@@ -102,7 +102,7 @@ fn roots_of_system() -> RootCertStore {
 /// The verifier of the server's certificate, with these authorities.
 fn verifier(
     access: &Access,
-    source: &Source,
+    source: &FileSource,
     provider: &Arc<CryptoProvider>,
 ) -> Result<OwnRoot, ConnectError> {
     let fail = |problem: &dyn fmt::Display| {
@@ -134,13 +134,13 @@ fn certified(
 ) -> Result<CertifiedKey, ConnectError> {
     let fail = |field, problem| ConnectError::field(&access.path, field, problem, PAIR);
     let key = provider.key_provider.load_private_key(key).map_err(|error| {
-        let problem = format!("it cannot be used: {error}; {}", Refusal::Kind.words());
+        let problem = format!("it cannot be used: {error}; {}", TlsRefusal::Kind.words());
         fail("client-key", problem)
     })?;
     let pair = CertifiedKey::new(chain, key);
     match pair.keys_match() {
         Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(pair),
-        Err(error) if Refusal::of(&error) == Some(Refusal::Version) => Ok(pair),
+        Err(error) if TlsRefusal::of(&error) == Some(TlsRefusal::Version) => Ok(pair),
         Err(error) => {
             let problem = format!("it does not fit its key: {}", explained(&error));
             Err(fail("client-certificate", problem))
@@ -185,7 +185,7 @@ fn pair(
 
 /// Certificates that rustls refuses and Go's TLS accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum TlsRefusal {
     /// X.509 before version 3.
     Version,
     /// A certificate of an authority, where one of a server is required.
@@ -194,7 +194,7 @@ pub(crate) enum Refusal {
     Kind,
 }
 
-impl Refusal {
+impl TlsRefusal {
     /// Finds the refusal in an error, if it is one of these.
     pub(crate) fn of(error: &Error) -> Option<Self> {
         let Error::InvalidCertificate(problem) = error else { return None };
@@ -229,7 +229,7 @@ impl Refusal {
 
 /// An error and, where it is one of those, its meaning.
 fn explained(error: &Error) -> String {
-    match Refusal::of(error) {
+    match TlsRefusal::of(error) {
         Some(refusal) => format!("{error}; {}", refusal.words()),
         None => error.to_string(),
     }
@@ -238,14 +238,14 @@ fn explained(error: &Error) -> String {
 /// Finds the refusal in the error of a handshake.
 pub(crate) fn of_handshake(error: io::Error) -> io::Error {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
-    match inner.filter(|inner| Refusal::of(inner).is_some()) {
+    match inner.filter(|inner| TlsRefusal::of(inner).is_some()) {
         Some(inner) => io::Error::new(error.kind(), explained(inner)),
         None => error,
     }
 }
 
 /// The one of the two that cannot be read.
-fn unreadable(certificate: &Certificate) -> (&'static str, Option<&Source>) {
+fn unreadable(certificate: &Certificate) -> (&'static str, Option<&FileSource>) {
     match certificate {
         Certificate::Given { cert, key } => match cert.read() {
             Err(_) => ("client-certificate", Some(cert)),
@@ -256,7 +256,7 @@ fn unreadable(certificate: &Certificate) -> (&'static str, Option<&Source>) {
     }
 }
 
-fn named(source: &Source, problem: &dyn fmt::Display) -> String {
+fn named(source: &FileSource, problem: &dyn fmt::Display) -> String {
     match source.path() {
         Some(path) => format!("{}: {problem}", path.display()),
         None => problem.to_string(),

@@ -25,9 +25,9 @@ pub(crate) enum Lane {
 /// The tenant of a request in the bulk lane: an extension of the request. Requests without one form
 /// a share together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct Share(Arc<str>);
+pub struct TenantShare(Arc<str>);
 
-impl Share {
+impl TenantShare {
     /// The share of that name: a pod's uid, for example.
     pub fn of(name: &str) -> Self {
         Self(name.into())
@@ -36,29 +36,29 @@ impl Share {
 
 /// The waiting requests.
 #[derive(Debug)]
-pub(crate) struct Turns<W> {
+pub(crate) struct RequestTurns<W> {
     urgent: VecDeque<W>,
-    bulk: BTreeMap<Share, VecDeque<W>>,
+    bulk: BTreeMap<TenantShare, VecDeque<W>>,
     /// Shares with waiters, in the order of their turns.
-    ring: VecDeque<Share>,
+    ring: VecDeque<TenantShare>,
     /// Urgent turns since the last one of the bulk.
     streak: u32,
 }
 
-impl<W> Default for Turns<W> {
+impl<W> Default for RequestTurns<W> {
     fn default() -> Self {
         Self { urgent: VecDeque::new(), bulk: BTreeMap::new(), ring: VecDeque::new(), streak: 0 }
     }
 }
 
-impl<W> Turns<W> {
+impl<W> RequestTurns<W> {
     /// True when no request waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.urgent.is_empty() && self.ring.is_empty()
     }
 
     /// Adds a waiting request.
-    pub(crate) fn push(&mut self, lane: Lane, share: &Share, waiter: W) {
+    pub(crate) fn push(&mut self, lane: Lane, share: &TenantShare, waiter: W) {
         if lane == Lane::Urgent {
             return self.urgent.push_back(waiter);
         }
@@ -72,8 +72,8 @@ impl<W> Turns<W> {
     /// Takes the next request that `admits` lets in: `None` stands for the urgent lane.
     pub(crate) fn pop(
         &mut self,
-        admits: impl Fn(Option<&Share>) -> bool,
-    ) -> Option<(Lane, Share, W)> {
+        admits: impl Fn(Option<&TenantShare>) -> bool,
+    ) -> Option<(Lane, TenantShare, W)> {
         let bulk_first = self.streak + 1 >= BULK_EVERY;
         if bulk_first && let Some(next) = self.pop_bulk(&admits) {
             return Some(next);
@@ -82,12 +82,15 @@ impl<W> Turns<W> {
             && let Some(waiter) = self.urgent.pop_front()
         {
             self.streak = if self.ring.is_empty() { 0 } else { self.streak.saturating_add(1) };
-            return Some((Lane::Urgent, Share::default(), waiter));
+            return Some((Lane::Urgent, TenantShare::default(), waiter));
         }
         if bulk_first { None } else { self.pop_bulk(&admits) }
     }
 
-    fn pop_bulk(&mut self, admits: impl Fn(Option<&Share>) -> bool) -> Option<(Lane, Share, W)> {
+    fn pop_bulk(
+        &mut self,
+        admits: impl Fn(Option<&TenantShare>) -> bool,
+    ) -> Option<(Lane, TenantShare, W)> {
         let at = self.ring.iter().position(|share| admits(Some(share)))?;
         let share = self.ring.remove(at)?;
         let queue = self.bulk.get_mut(&share)?;
@@ -106,14 +109,14 @@ impl<W> Turns<W> {
 mod tests {
     use super::*;
 
-    fn order(mut turns: Turns<String>) -> Vec<String> {
+    fn order(mut turns: RequestTurns<String>) -> Vec<String> {
         std::iter::from_fn(|| turns.pop(|_| true)).map(|(_, _, waiter)| waiter).collect()
     }
 
     #[test]
     fn a_share_with_much_to_do_has_every_other_turn_at_most() {
-        let (greedy, other) = (Share::of("greedy"), Share::of("other"));
-        let mut turns = Turns::default();
+        let (greedy, other) = (TenantShare::of("greedy"), TenantShare::of("other"));
+        let mut turns = RequestTurns::default();
         for n in 0..1_000 {
             turns.push(Lane::Bulk, &greedy, format!("greedy {n}"));
         }
@@ -126,10 +129,10 @@ mod tests {
 
     #[test]
     fn what_the_node_lives_on_goes_first_and_still_stops_nobody() {
-        let mut turns = Turns::default();
+        let mut turns = RequestTurns::default();
         for n in 0..20 {
-            turns.push(Lane::Bulk, &Share::of("pod"), format!("bulk {n}"));
-            turns.push(Lane::Urgent, &Share::default(), format!("urgent {n}"));
+            turns.push(Lane::Bulk, &TenantShare::of("pod"), format!("bulk {n}"));
+            turns.push(Lane::Urgent, &TenantShare::default(), format!("urgent {n}"));
         }
         let order = order(turns);
         let bulk_at = |order: &[String]| order.iter().position(|one| one.starts_with("bulk"));
@@ -140,11 +143,11 @@ mod tests {
 
     #[test]
     fn a_share_that_is_not_let_in_is_passed_over() {
-        let (full, free) = (Share::of("a"), Share::of("b"));
-        let mut turns = Turns::default();
+        let (full, free) = (TenantShare::of("a"), TenantShare::of("b"));
+        let mut turns = RequestTurns::default();
         turns.push(Lane::Bulk, &full, 1);
         turns.push(Lane::Bulk, &free, 2);
-        let admits = |share: Option<&Share>| share == Some(&free);
+        let admits = |share: Option<&TenantShare>| share == Some(&free);
         assert_eq!(turns.pop(admits).map(|(_, _, waiter)| waiter), Some(2));
         assert_eq!(turns.pop(admits).map(|(_, _, waiter)| waiter), None);
         assert!(!turns.is_empty());

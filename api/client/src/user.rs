@@ -17,10 +17,10 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
 
 use crate::error::ConnectError;
-use crate::exec::Plugin;
-use crate::files::{self, Source};
+use crate::exec::ExecPlugin;
+use crate::files::{self, FileSource};
 use crate::identity::{Certificate, Secret};
-use crate::kubeconfig::{Cluster, Data, User};
+use crate::kubeconfig::{Data, KubeconfigCluster, User};
 
 /// Finds faults that do not depend on the server.
 pub(crate) fn validate(path: &Path, user: &User) -> Result<(), ConnectError> {
@@ -81,10 +81,10 @@ fn is_given(file: &str, data: &Data) -> bool {
 }
 
 /// Data if there is any, else the file.
-pub(crate) fn source(file: &str, data: &Data) -> Option<Source> {
+pub(crate) fn source(file: &str, data: &Data) -> Option<FileSource> {
     match (data.0.is_empty(), file.is_empty()) {
-        (false, _) => Some(Source::Inline(data.0.clone())),
-        (true, false) => Some(Source::File(file.into())),
+        (false, _) => Some(FileSource::Inline(data.0.clone())),
+        (true, false) => Some(FileSource::File(file.into())),
         (true, true) => None,
     }
 }
@@ -97,13 +97,17 @@ pub(crate) fn certificate(user: &User) -> Option<Certificate> {
 }
 
 /// Content of the authorization header of requests by TLS.
-pub(crate) fn secret(path: &Path, user: &User, cluster: &Cluster) -> Result<Secret, ConnectError> {
+pub(crate) fn secret(
+    path: &Path,
+    user: &User,
+    cluster: &KubeconfigCluster,
+) -> Result<Secret, ConnectError> {
     if let Some(provider) = &user.auth_provider {
         let problem = format!("{:?} is gone from Kubernetes", provider.name);
         return Err(ConnectError::field(path, "auth-provider", problem, "use exec"));
     }
     // A plugin that is not used is checked nevertheless.
-    let plugin = user.exec.as_ref().map(|exec| Plugin::new(path, exec, cluster)).transpose()?;
+    let plugin = user.exec.as_ref().map(|exec| ExecPlugin::new(path, exec, cluster)).transpose()?;
     let has_token = !user.token.0.is_empty() || !user.token_file.is_empty();
     match (has_token, user.username.is_empty(), plugin) {
         (true, true, _) => token(path, user),

@@ -10,7 +10,7 @@ use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::Api;
 use pintle_api::{
-    Access, AnswerWithin, ClientOptions, DEAD_AFTER, Observer, PluginRun, Rate, Sent, Share,
+    Access, AnswerWithin, ClientOptions, DEAD_AFTER, Observer, PluginRun, Rate, Sent, TenantShare,
 };
 use pintle_memory_http::SharedServer;
 
@@ -253,7 +253,7 @@ async fn later_is_obeyed_and_limits_hold() {
 /// A read of one pod in the bulk lane.
 fn bulk_read(client: &kube::Client, share: &str) -> tokio::task::JoinHandle<kube::Result<String>> {
     let mut request = Request::get("/api/v1/namespaces/a/configmaps/c");
-    request.extensions_mut().expect("a good path").insert(Share::of(share));
+    request.extensions_mut().expect("a good path").insert(TenantShare::of(share));
     let (client, request) = (client.clone(), request.body(Vec::new()).expect("a request"));
     tokio::spawn(async move { client.request_text(request).await })
 }

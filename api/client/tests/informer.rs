@@ -66,7 +66,7 @@ impl InformerObserver for Heard {
     }
 }
 
-struct World {
+struct InformerWorld {
     server: Server,
     informer: Informer<Pod>,
     subscription: Subscription<Pod>,
@@ -74,7 +74,7 @@ struct World {
 }
 
 /// An informer of pods that are there already: `(name, node)`.
-async fn world(first_list: FirstList, pods: &[(&str, &str)]) -> World {
+async fn world(first_list: FirstList, pods: &[(&str, &str)]) -> InformerWorld {
     let server = Server::start(Authority::new()).await;
     pods.iter().for_each(|(name, node)| server.pods().put(name, &json!({"nodeName": node})));
     let client =
@@ -87,10 +87,10 @@ async fn world(first_list: FirstList, pods: &[(&str, &str)]) -> World {
     let informer = Informer::new(spec, &[by_node]);
     let subscription = informer.subscribe();
     tokio::spawn(informer.run(client));
-    World { server, informer, subscription, heard }
+    InformerWorld { server, informer, subscription, heard }
 }
 
-impl World {
+impl InformerWorld {
     /// The next change, in a few letters.
     async fn told(&mut self) -> String {
         let change = tokio::time::timeout(PATIENCE, self.subscription.next()).await;

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::error::ConfigError;
 use crate::field::FieldTable;
 use crate::flag::FlagTable;
-use crate::gates::Gate;
+use crate::gates::FeatureGate;
 use crate::given::GivenFlags;
 use crate::sources::Sources;
 use crate::status;
@@ -23,7 +23,7 @@ pub trait Daemon: Clone + std::fmt::Debug + Default + PartialEq + Eq + 'static {
     /// Its flags. The file is that of `--config`, drop-ins come from `--config-dir`.
     const FLAGS: FlagTable;
     /// The feature gates it accepts.
-    const GATES: &'static [Gate];
+    const GATES: &'static [FeatureGate];
     /// The fields of its configuration file.
     const FIELDS: FieldTable;
     /// Kind of the configuration object.

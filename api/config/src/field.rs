@@ -12,7 +12,7 @@ use pintle_api_types::duration::GoDuration;
 
 /// The type of a field, as far as reading it needs to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FieldKind {
     /// true or false
     Bool,
     /// 32-bit number
@@ -39,7 +39,7 @@ pub enum Kind {
     Map,
 }
 
-impl Kind {
+impl FieldKind {
     /// Name of the type for people.
     pub const fn name(self) -> &'static str {
         match self {
@@ -65,7 +65,7 @@ pub struct Field {
     /// Names from the root, joined with points.
     pub path: &'static str,
     /// Its type.
-    pub kind: Kind,
+    pub kind: FieldKind,
     /// The API has a pointer, so zero values count as set.
     pub pointer: bool,
     /// How far the daemon implements it.
@@ -74,12 +74,12 @@ pub struct Field {
 
 impl Field {
     /// A field with a zero value that means "not set".
-    pub const fn value(path: &'static str, kind: Kind, status: Status) -> Self {
+    pub const fn value(path: &'static str, kind: FieldKind, status: Status) -> Self {
         Self { path, kind, pointer: false, status }
     }
 
     /// A field that the API has a pointer for.
-    pub const fn pointer(path: &'static str, kind: Kind, status: Status) -> Self {
+    pub const fn pointer(path: &'static str, kind: FieldKind, status: Status) -> Self {
         Self { path, kind, pointer: true, status }
     }
 
@@ -91,14 +91,14 @@ impl Field {
     /// Go's zero value of its type.
     fn is_zero(&self, value: &Value) -> bool {
         match (self.kind, value) {
-            (Kind::Bool, Value::Bool(flag)) => !flag,
-            (Kind::Int32 | Kind::Int64 | Kind::Float, Value::Number(number)) => {
+            (FieldKind::Bool, Value::Bool(flag)) => !flag,
+            (FieldKind::Int32 | FieldKind::Int64 | FieldKind::Float, Value::Number(number)) => {
                 number.as_f64() == Some(0.0)
             }
-            (Kind::Duration, Value::String(text)) => {
+            (FieldKind::Duration, Value::String(text)) => {
                 text.parse::<GoDuration>().is_ok_and(GoDuration::is_zero)
             }
-            (Kind::Text | Kind::Word, Value::String(text)) => text.is_empty(),
+            (FieldKind::Text | FieldKind::Word, Value::String(text)) => text.is_empty(),
             // An empty list or map is set, to nothing; only null is "not set". A value of another
             // type is wrong.
             _ => false,
@@ -108,8 +108,8 @@ impl Field {
     /// Nulls in a list or a map are Go's zero values.
     fn fill_nulls(&self, value: &mut Value) {
         let zero = match self.kind {
-            Kind::TextList | Kind::TextMap => Value::String(String::new()),
-            Kind::List => Value::Object(Map::new()),
+            FieldKind::TextList | FieldKind::TextMap => Value::String(String::new()),
+            FieldKind::List => Value::Object(Map::new()),
             _ => return,
         };
         let items: Vec<&mut Value> = match value {
@@ -125,7 +125,7 @@ impl Field {
     /// A duration that is no pointer has no null; every other type has.
     // k8s: staging/src/k8s.io/apimachinery/pkg/apis/meta/v1/duration.go UnmarshalJSON
     pub(crate) fn is_refused_null(&self, tree: &Value) -> bool {
-        let is_duration = self.kind == Kind::Duration && !self.pointer;
+        let is_duration = self.kind == FieldKind::Duration && !self.pointer;
         is_duration && self.of(tree).is_some_and(Value::is_null)
     }
 }

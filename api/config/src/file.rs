@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use pintle_api_types::yaml::{self, Json, Limits, Outline, Repeated, SyntaxError};
+use pintle_api_types::yaml::{self, Json, Outline, ReadLimits, Repeated, SyntaxError};
 use serde_json::{Map, Value};
 
 use crate::daemon::Daemon;
@@ -24,7 +24,8 @@ pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// Values in one file, and as many that aliases repeat; a full configuration has a few hundred.
 const NODES_MAX: usize = 20_000;
 /// Collections one in another; a configuration needs five.
-const LIMITS: Limits = Limits { depth_max: 64, nodes_max: NODES_MAX, replayed_max: NODES_MAX };
+const LIMITS: ReadLimits =
+    ReadLimits { depth_max: 64, nodes_max: NODES_MAX, replayed_max: NODES_MAX };
 /// Most drop-in files that are read.
 const DROP_IN_FILES_MAX: usize = 1000;
 /// Folders below `--config-dir` that are entered, one in another.

@@ -5,6 +5,7 @@
 
 use serde_json::Value;
 
+use crate::forms::FormError;
 use crate::status::Status;
 
 /// The form of the text after a flag.
@@ -58,7 +59,7 @@ pub struct Form {
     /// A value of this form.
     pub example: &'static str,
     /// The value in the form its configuration field has in a file, or the fault of the text.
-    pub read: fn(&str) -> Result<Value, String>,
+    pub read: fn(&str) -> Result<Value, FormError>,
 }
 
 impl FlagKind {
@@ -118,7 +119,7 @@ impl FlagKind {
 
 /// The field that a flag sets.
 #[derive(Clone, Copy, Debug)]
-pub enum Target {
+pub enum FlagTarget {
     /// The configuration field at this path.
     Field(&'static str),
     /// Something that no configuration file has, or nothing.
@@ -133,7 +134,7 @@ pub struct Flag {
     /// Form of its value.
     pub kind: FlagKind,
     /// The field that it sets.
-    pub target: Target,
+    pub target: FlagTarget,
     /// One line for `--help`.
     pub help: &'static str,
     /// The replacement, when it is deprecated.
@@ -150,7 +151,7 @@ impl Flag {
         path: &'static str,
         help: &'static str,
     ) -> Self {
-        Self { name, kind, target: Target::Field(path), help, deprecated: None, default: "" }
+        Self { name, kind, target: FlagTarget::Field(path), help, deprecated: None, default: "" }
     }
 
     /// A flag that no configuration file has.
@@ -160,7 +161,7 @@ impl Flag {
         status: Status,
         help: &'static str,
     ) -> Self {
-        Self { name, kind, target: Target::Own(status), help, deprecated: None, default: "" }
+        Self { name, kind, target: FlagTarget::Own(status), help, deprecated: None, default: "" }
     }
 
     /// Its use warns, and names the replacement.

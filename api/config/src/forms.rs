@@ -8,11 +8,61 @@ use std::net::IpAddr;
 use serde_json::{Map, Value, json};
 
 use crate::flag::FlagKind;
-use pintle_api_types::duration::GoDuration;
-use pintle_api_types::quantity::Amount;
+use pintle_api_types::duration::{DurationError, GoDuration};
+use pintle_api_types::quantity::{Amount, QuantityError};
+
+/// The fault of a text that is no value of a flag.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FormError {
+    /// No boolean.
+    #[error("it is neither true nor false")]
+    Bool,
+    /// No whole number, or one out of range.
+    #[error("it is not a whole number from {min} to {max}")]
+    Number {
+        /// The least one.
+        min: i64,
+        /// The greatest one.
+        max: i64,
+    },
+    /// No number.
+    #[error("it is not a number")]
+    Real,
+    /// No address.
+    #[error("it is not an IP address")]
+    Ip,
+    /// An odd number of quotation marks.
+    #[error("a quotation mark is not closed")]
+    Quotation,
+    /// No pair of key and value.
+    #[error("{item:?} is not of the form key{separator}value")]
+    Pair {
+        /// The item.
+        item: String,
+        /// The text between key and value.
+        separator: char,
+    },
+    /// The value of a feature gate.
+    #[error("{0}: {1}")]
+    Gate(String, Box<FormError>),
+    /// No quantity.
+    #[error(transparent)]
+    Quantity(#[from] QuantityError),
+    /// No duration.
+    #[error(transparent)]
+    Duration(#[from] DurationError),
+    /// An item that is not of a form that only one daemon has.
+    #[error("{item:?} is not of the form {form}")]
+    Item {
+        /// The item.
+        item: String,
+        /// The form.
+        form: &'static str,
+    },
+}
 
 /// The value of a flag in the form its configuration field has in a file.
-pub(crate) fn value_of(kind: FlagKind, text: &str) -> Result<Value, String> {
+pub(crate) fn value_of(kind: FlagKind, text: &str) -> Result<Value, FormError> {
     Ok(match kind {
         FlagKind::Bool | FlagKind::Help => Value::Bool(bool_of(text)?),
         FlagKind::Version => Value::Bool(text == "raw" || bool_of(text)?),
@@ -22,11 +72,11 @@ pub(crate) fn value_of(kind: FlagKind, text: &str) -> Result<Value, String> {
         FlagKind::Level => json!(number(text, 0, i32::MAX.into())?),
         FlagKind::Text => json!(text),
         FlagKind::Quantity => {
-            text.parse::<Amount>().map_err(|error| error.to_string())?;
+            text.parse::<Amount>()?;
             json!(text)
         }
         FlagKind::Duration => {
-            json!(text.parse::<GoDuration>().map_err(|error| error.to_string())?)
+            json!(text.parse::<GoDuration>()?)
         }
         FlagKind::Ip => json!(ip(text)?),
         // A word that is no address stays as it is: readers of the list skip it.
@@ -42,16 +92,16 @@ pub(crate) fn value_of(kind: FlagKind, text: &str) -> Result<Value, String> {
 }
 
 // k8s: strconv.ParseBool
-fn bool_of(text: &str) -> Result<bool, String> {
+fn bool_of(text: &str) -> Result<bool, FormError> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        _ => Err("it is neither true nor false".to_owned()),
+        _ => Err(FormError::Bool),
     }
 }
 
 /// Decimal, `0x`, `0o` or `0b`, as the kubelet's parser reads numbers.
-pub fn number(text: &str, min: i64, max: i64) -> Result<i64, String> {
+pub fn number(text: &str, min: i64, max: i64) -> Result<i64, FormError> {
     let (sign, digits) = match text.strip_prefix('-') {
         Some(digits) => (-1, digits),
         None => (1, text.strip_prefix('+').unwrap_or(text)),
@@ -67,19 +117,17 @@ pub fn number(text: &str, min: i64, max: i64) -> Result<i64, String> {
     let unsigned = !digits.starts_with(['+', '-']);
     let number = i128::from_str_radix(digits, radix).ok().filter(|_| unsigned);
     let number = number.and_then(|n| i64::try_from(n * sign).ok());
-    number
-        .filter(|n| (min..=max).contains(n))
-        .ok_or_else(|| format!("it is not a whole number from {min} to {max}"))
+    number.filter(|n| (min..=max).contains(n)).ok_or(FormError::Number { min, max })
 }
 
-fn real(text: &str) -> Result<f64, String> {
+fn real(text: &str) -> Result<f64, FormError> {
     let number = text.trim().parse::<f64>().ok().filter(|number| number.is_finite());
-    number.ok_or_else(|| "it is not a number".to_owned())
+    number.ok_or(FormError::Real)
 }
 
-fn ip(text: &str) -> Result<String, String> {
+fn ip(text: &str) -> Result<String, FormError> {
     let address = sloppy_ip(text.trim());
-    address.map(|ip| ip.to_string()).ok_or_else(|| "it is not an IP address".to_owned())
+    address.map(|ip| ip.to_string()).ok_or(FormError::Ip)
 }
 
 fn ip_or_word(text: &str) -> String {
@@ -102,7 +150,7 @@ fn sloppy_ip(text: &str) -> Option<IpAddr> {
 }
 
 /// Comma-separated values where `"a,b"` in quotes is one.
-fn comma_list(text: &str) -> Result<Vec<String>, String> {
+fn comma_list(text: &str) -> Result<Vec<String>, FormError> {
     if text.is_empty() {
         return Ok(Vec::new());
     }
@@ -116,7 +164,7 @@ fn comma_list(text: &str) -> Result<Vec<String>, String> {
             (_, None) => {}
         }
     }
-    if quoted { Err("a quotation mark is not closed".to_owned()) } else { Ok(list) }
+    if quoted { Err(FormError::Quotation) } else { Ok(list) }
 }
 
 /// Non-empty parts between commas.
@@ -128,12 +176,12 @@ pub fn items(text: &str) -> impl Iterator<Item = &str> {
 pub fn pairs<'a>(
     items: impl Iterator<Item = &'a str>,
     separator: char,
-) -> Result<BTreeMap<String, String>, String> {
+) -> Result<BTreeMap<String, String>, FormError> {
     items
         .map(|item| {
             let (key, value) = item
                 .split_once(separator)
-                .ok_or_else(|| format!("{item:?} is not of the form key{separator}value"))?;
+                .ok_or_else(|| FormError::Pair { item: item.to_owned(), separator })?;
             Ok((key.trim().to_owned(), value.trim().to_owned()))
         })
         .collect()
@@ -147,12 +195,13 @@ fn labels(text: &str) -> Value {
     Value::Object(items(text).map(label).collect())
 }
 
-fn gates(text: &str) -> Result<Value, String> {
+fn gates(text: &str) -> Result<Value, FormError> {
     let pairs = pairs(items(text), '=')?;
-    let gates: Result<Map<_, _>, String> = pairs
+    let gates: Result<Map<_, _>, FormError> = pairs
         .into_iter()
         .map(|(name, on)| {
-            let on = bool_of(&on).map_err(|problem| format!("{name}: {problem}"))?;
+            let on =
+                bool_of(&on).map_err(|error| FormError::Gate(name.clone(), Box::new(error)))?;
             Ok((name, Value::Bool(on)))
         })
         .collect();
@@ -180,11 +229,11 @@ pub fn add_to(map: &mut Map<String, Value>, key: String, value: Value) {
     }
 }
 
-fn vmodule(text: &str) -> Result<Value, String> {
+fn vmodule(text: &str) -> Result<Value, FormError> {
     let item = |(pattern, level): (String, String)| {
         let level = number(&level, 0, i32::MAX.into())?;
         Ok(json!({ "filePattern": pattern, "verbosity": level }))
     };
     let pairs = pairs(items(text), '=')?;
-    pairs.into_iter().map(item).collect::<Result<Vec<_>, String>>().map(Value::Array)
+    pairs.into_iter().map(item).collect::<Result<Vec<_>, FormError>>().map(Value::Array)
 }

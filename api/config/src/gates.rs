@@ -17,7 +17,7 @@ use crate::suggest;
 
 /// The stage of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum FeatureStage {
     /// Off unless asked for.
     Alpha,
     /// Mostly on.
@@ -28,7 +28,7 @@ pub enum Stage {
     Deprecated,
 }
 
-impl Stage {
+impl FeatureStage {
     /// Its name for people.
     pub const fn name(self) -> &'static str {
         match self {
@@ -42,11 +42,11 @@ impl Stage {
 
 /// One feature gate.
 #[derive(Clone, Copy, Debug)]
-pub struct Gate {
+pub struct FeatureGate {
     /// Its name in `featureGates`.
     pub name: &'static str,
     /// Its stage in 1.36.
-    pub stage: Stage,
+    pub stage: FeatureStage,
     /// True if it is on by default.
     pub default: bool,
     /// The default cannot be changed any more.
@@ -55,14 +55,14 @@ pub struct Gate {
     pub status: Status,
 }
 
-impl Gate {
+impl FeatureGate {
     /// A gate that is on by default.
-    pub const fn on(name: &'static str, stage: Stage, status: Status) -> Self {
+    pub const fn on(name: &'static str, stage: FeatureStage, status: Status) -> Self {
         Self { name, stage, default: true, locked: false, status }
     }
 
     /// A gate that is off by default.
-    pub const fn off(name: &'static str, stage: Stage, status: Status) -> Self {
+    pub const fn off(name: &'static str, stage: FeatureStage, status: Status) -> Self {
         Self { name, stage, default: false, locked: false, status }
     }
 
@@ -85,7 +85,8 @@ pub struct GateState {
 }
 
 /// Gates that switch a whole stage.
-const GROUPS: [(&str, Stage); 2] = [("AllAlpha", Stage::Alpha), ("AllBeta", Stage::Beta)];
+const GROUPS: [(&str, FeatureStage); 2] =
+    [("AllAlpha", FeatureStage::Alpha), ("AllBeta", FeatureStage::Beta)];
 
 /// Gates that are of no use without others; left out are those that cannot be switched apart.
 // k8s: pkg/features/kube_features.go defaultKubernetesFeatureGateDependencies
@@ -160,12 +161,12 @@ impl<D: Daemon> FeatureGates<D> {
 
     /// Every gate as it is.
     pub fn states(&self) -> Vec<GateState> {
-        let state = |gate: &Gate| {
+        let state = |gate: &FeatureGate| {
             let stage = match gate.stage {
-                Stage::Alpha => "ALPHA",
-                Stage::Beta => "BETA",
-                Stage::Ga => "",
-                Stage::Deprecated => "DEPRECATED",
+                FeatureStage::Alpha => "ALPHA",
+                FeatureStage::Beta => "BETA",
+                FeatureStage::Ga => "",
+                FeatureStage::Deprecated => "DEPRECATED",
             };
             GateState { name: gate.name, stage, is_on: self.enabled(gate.name) }
         };
@@ -185,13 +186,13 @@ impl<D: Daemon> FeatureGates<D> {
         lacks.map(error).collect()
     }
 
-    fn switch_stage(&mut self, stage: Stage, on: bool) {
+    fn switch_stage(&mut self, stage: FeatureStage, on: bool) {
         for gate in D::GATES.iter().filter(|gate| gate.stage == stage && !gate.locked) {
             self.switch(gate, on);
         }
     }
 
-    fn switch(&mut self, gate: &'static Gate, on: bool) {
+    fn switch(&mut self, gate: &'static FeatureGate, on: bool) {
         if gate.default == on {
             self.changed.remove(gate.name);
         } else {
@@ -200,7 +201,7 @@ impl<D: Daemon> FeatureGates<D> {
     }
 }
 
-fn unknown(gates: &[Gate], name: &str, on: bool) -> ConfigError {
+fn unknown(gates: &[FeatureGate], name: &str, on: bool) -> ConfigError {
     let names = gates.iter().map(|gate| gate.name);
     ConfigError::new(
         "featureGates",
@@ -210,7 +211,7 @@ fn unknown(gates: &[Gate], name: &str, on: bool) -> ConfigError {
     )
 }
 
-fn locked(gate: &Gate, on: bool) -> ConfigError {
+fn locked(gate: &FeatureGate, on: bool) -> ConfigError {
     ConfigError::new(
         "featureGates",
         format!("{}={on}", gate.name),

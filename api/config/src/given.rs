@@ -45,7 +45,12 @@ impl GivenFlags {
     fn add(&mut self, flag: &'static Flag, text: &str) -> Result<(), ConfigError> {
         let value = forms::value_of(flag.kind, text).map_err(|problem| {
             let remedy = format!("give it as {}", flag.kind.name());
-            ConfigError::new(format!("--{}", flag.name), format!("{text:?}"), problem, remedy)
+            ConfigError::new(
+                format!("--{}", flag.name),
+                format!("{text:?}"),
+                problem.to_string(),
+                remedy,
+            )
         })?;
         match self.0.get_mut(flag.name) {
             Some((_, old)) => forms::add_up(old, value),

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use crate::flag::{FlagTable, Target};
+use crate::flag::{FlagTable, FlagTarget};
 
 /// The version of Kubernetes that the daemons implement.
 pub const KUBERNETES_VERSION: &str = "v1.36.2";
@@ -40,8 +40,8 @@ impl FlagTable {
                     kind => format!("={}", kind.name()),
                 };
                 let field = match flag.target {
-                    Target::Field(path) => format!(" [{path}]"),
-                    Target::Own(_) => String::new(),
+                    FlagTarget::Field(path) => format!(" [{path}]"),
+                    FlagTarget::Own(_) => String::new(),
                 };
                 let left = format!("  --{}{form}", flag.name);
                 line(&mut out, &left, &format!("{}{field}", flag.help));

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::daemon::Daemon;
 use crate::field::at;
-use crate::flag::{Flag, FlagKind, Target};
+use crate::flag::{Flag, FlagKind, FlagTarget};
 use crate::given::GivenFlags;
 
 /// Texts by flag.
@@ -18,7 +18,7 @@ pub type Listed = BTreeMap<&'static str, String>;
 
 /// The flags without a field: each one's given value, or its default.
 pub fn of_own<D: Daemon>(given: &GivenFlags) -> Listed {
-    let own = D::FLAGS.flags().filter(|flag| matches!(flag.target, Target::Own(_)));
+    let own = D::FLAGS.flags().filter(|flag| matches!(flag.target, FlagTarget::Own(_)));
     let value = |flag: &Flag| match (given.value(flag.name), flag.default) {
         // Upstream has no type for addresses: the flag is a text.
         (Some(Value::Array(ips)), _) if matches!(flag.kind, FlagKind::Ips) => {
@@ -36,7 +36,7 @@ pub fn of_fields<D: Daemon>(configuration: &D::Configuration) -> Listed {
     let tree = serde_json::to_value(configuration).unwrap_or_default();
     let mut values = BTreeMap::new();
     for flag in D::FLAGS.flags() {
-        let Target::Field(path) = flag.target else { continue };
+        let FlagTarget::Field(path) = flag.target else { continue };
         let value = at(&tree, path).filter(|value| !value.is_null());
         values.insert(flag.name, value.map_or_else(|| flag.kind.zero().to_owned(), text));
     }

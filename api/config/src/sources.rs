@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::daemon::{Daemon, FeatureGates};
 use crate::error::ConfigError;
 use crate::file::{self, Document};
-use crate::flag::{FlagKind, Target};
+use crate::flag::{FlagKind, FlagTarget};
 use crate::given::GivenFlags;
 
 /// Merged settings and where they came from.
@@ -84,7 +84,7 @@ impl<D: Daemon> Sources<D> {
     /// Flags replace settings of files; feature gates add up.
     fn add_flags(&mut self, given: &GivenFlags) {
         for (flag, value) in given.iter() {
-            let Target::Field(path) = flag.target else { continue };
+            let FlagTarget::Field(path) = flag.target else { continue };
             let top = path.split('.').next().unwrap_or_default();
             self.places.remove(top);
             set(&mut self.tree, path, value.clone(), matches!(flag.kind, FlagKind::Gates));
@@ -127,7 +127,7 @@ fn complete<D: Daemon>(tree: &mut Map<String, Value>) {
 /// `maxPods` becomes `maxPods (--max-pods)`, so that users of flags find it, too.
 fn named_with_flag<D: Daemon>(mut error: ConfigError) -> ConfigError {
     let mut flags = D::FLAGS.flags();
-    let flag = flags.find(|f| matches!(f.target, Target::Field(path) if path == error.field));
+    let flag = flags.find(|f| matches!(f.target, FlagTarget::Field(path) if path == error.field));
     if let Some(flag) = flag {
         error.field = format!("{} (--{})", error.field, flag.name);
     }

@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use crate::daemon::{Daemon, FeatureGates};
 use crate::field::{Field, FieldTable};
-use crate::flag::{Flag, FlagTable, Target};
-use crate::gates::Gate;
+use crate::flag::{Flag, FlagTable, FlagTarget};
+use crate::gates::FeatureGate;
 use crate::given::GivenFlags;
 
 /// The support of a setting.
@@ -52,8 +52,8 @@ pub fn flag_warnings(given: &GivenFlags) -> Vec<String> {
     for (flag, value) in given.iter() {
         let name = format!("--{}", flag.name);
         match flag.target {
-            Target::Own(Status::Done) | Target::Field(_) => {}
-            Target::Own(status) => warnings.push(no_effect(&name, Some(value), status)),
+            FlagTarget::Own(Status::Done) | FlagTarget::Field(_) => {}
+            FlagTarget::Own(status) => warnings.push(no_effect(&name, Some(value), status)),
         }
         if let Some(instead) = flag.deprecated {
             deprecated.entry(instead).or_default().push(name);
@@ -115,11 +115,11 @@ pub fn flag_rows(flags: &FlagTable, fields: &FieldTable) -> String {
 
 fn flag_target(flag: &Flag, fields: &FieldTable) -> (String, Status) {
     match flag.target {
-        Target::Field(path) => {
+        FlagTarget::Field(path) => {
             let status = fields.find(path).map_or(Status::Done, |field| field.status);
             (format!("`{path}`"), status)
         }
-        Target::Own(status) => (String::new(), status),
+        FlagTarget::Own(status) => (String::new(), status),
     }
 }
 
@@ -133,7 +133,7 @@ pub fn field_rows(fields: &FieldTable) -> String {
 }
 
 /// A table of all gates in Markdown.
-pub fn gate_rows(gates: &[Gate]) -> String {
+pub fn gate_rows(gates: &[FeatureGate]) -> String {
     let mut out =
         String::from("| gate | state in 1.36 | default | status | why |\n|---|---|---|---|---|\n");
     for gate in gates {

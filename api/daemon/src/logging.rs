@@ -65,7 +65,7 @@ pub enum Format {
 /// Installs the logger of the process; a second call leaves the first logger in place.
 pub fn init(format: Format, verbosity: u32) -> Verbosity {
     let verbosity = Verbosity(Arc::new(AtomicU32::new(verbosity)));
-    let lines = Lines {
+    let lines = LineWriter {
         format,
         verbosity: verbosity.clone(),
         write: |line: &str| drop(std::io::stderr().lock().write_all(line.as_bytes())),
@@ -76,13 +76,13 @@ pub fn init(format: Format, verbosity: u32) -> Verbosity {
 }
 
 /// Turns events into lines.
-struct Lines<W> {
+struct LineWriter<W> {
     format: Format,
     verbosity: Verbosity,
     write: W,
 }
 
-impl<S, W> Layer<S> for Lines<W>
+impl<S, W> Layer<S> for LineWriter<W>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     W: Fn(&str) + 'static,
@@ -97,7 +97,7 @@ where
 
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         if let Some(span) = context.span(id) {
-            let mut fields = Fields::default();
+            let mut fields = LogFields::default();
             attributes.record(&mut fields);
             span.extensions_mut().replace(fields);
         }
@@ -105,24 +105,24 @@ where
 
     fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
         if let Some(span) = context.span(id)
-            && let Some(fields) = span.extensions_mut().get_mut::<Fields>()
+            && let Some(fields) = span.extensions_mut().get_mut::<LogFields>()
         {
             values.record(fields);
         }
     }
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
-        let mut fields = Fields::default();
+        let mut fields = LogFields::default();
         event.record(&mut fields);
         let spans = context.event_scope(event).into_iter().flatten();
         let mut outer = Vec::new();
         for span in spans {
-            if let Some(found) = span.extensions().get::<Fields>() {
+            if let Some(found) = span.extensions().get::<LogFields>() {
                 outer.extend(found.named.iter().cloned());
             }
         }
         let metadata = event.metadata();
-        let line = Line {
+        let line = LogLine {
             level: *metadata.level(),
             time: Timestamp::now(),
             pid: std::process::id(),
@@ -158,12 +158,12 @@ fn file_name(path: &str) -> &str {
 
 /// Message and fields of an event or span.
 #[derive(Default)]
-struct Fields {
+struct LogFields {
     message: String,
     named: Vec<(&'static str, Value)>,
 }
 
-impl Fields {
+impl LogFields {
     fn add(&mut self, field: &Field, value: Value) {
         match (field.name(), value) {
             ("message", Value::String(text)) => self.message = text,
@@ -173,7 +173,7 @@ impl Fields {
     }
 }
 
-impl Visit for Fields {
+impl Visit for LogFields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.add(field, Value::from(format!("{value:?}")));
     }
@@ -211,7 +211,7 @@ impl Visit for Fields {
 }
 
 /// Everything a line shows.
-struct Line<'a> {
+struct LogLine<'a> {
     level: Level,
     time: Timestamp,
     pid: u32,
@@ -220,7 +220,7 @@ struct Line<'a> {
     fields: Vec<(&'static str, Value)>,
 }
 
-impl Line<'_> {
+impl LogLine<'_> {
     fn render(&self, format: Format) -> String {
         let mut text = match format {
             Format::Text => self.text(),
@@ -295,10 +295,10 @@ mod tests {
 
     use super::*;
 
-    fn line(level: Level, message: &str, fields: Vec<(&'static str, Value)>) -> Line<'static> {
+    fn line(level: Level, message: &str, fields: Vec<(&'static str, Value)>) -> LogLine<'static> {
         let time = "2026-11-21T12:03:04.000567Z".parse().expect("a time");
         let place = Some(("step.rs", 12));
-        Line { level, time, pid: 4242, place, message: message.to_owned(), fields }
+        LogLine { level, time, pid: 4242, place, message: message.to_owned(), fields }
     }
 
     #[test]
@@ -358,7 +358,7 @@ mod tests {
         let kept = Arc::new(Mutex::new(Vec::new()));
         let verbosity = Verbosity(Arc::new(AtomicU32::new(verbosity)));
         let sink = kept.clone();
-        let lines = Lines {
+        let lines = LineWriter {
             format: Format::Json,
             verbosity: verbosity.clone(),
             write: move |line: &str| sink.lock().expect("not poisoned").push(line.to_owned()),

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use crate::blocking::{self, Place};
+use crate::blocking::{self, JobPlace};
 use crate::tasks;
 
 /// Interval after which unused code is dropped from memory.
@@ -20,7 +20,7 @@ pub fn start(forget: fn()) {
         loop {
             tokio::time::sleep(EVERY).await;
             // It never blocks for long: the place is free again by the next turn.
-            let _ = blocking::run(Place::own("own code"), forget).await;
+            let _ = blocking::run(JobPlace::own("own code"), forget).await;
         }
     });
 }

@@ -91,7 +91,7 @@ pub fn spawn<F>(name: &'static str, work: F) -> JoinHandle<F::Output>
 where
     F: Future + 'static,
 {
-    tokio::task::spawn_local(Named { name, work: Box::pin(work) })
+    tokio::task::spawn_local(NamedWork { name, work: Box::pin(work) })
 }
 
 /// Starts such work on a thread without local tasks: one connection, one request.
@@ -99,7 +99,7 @@ pub fn serve<F>(name: &'static str, work: F) -> JoinHandle<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
 {
-    tokio::spawn(Named { name, work: Box::pin(work) })
+    tokio::spawn(NamedWork { name, work: Box::pin(work) })
 }
 
 /// A thread that must not end before the process does.
@@ -113,7 +113,7 @@ pub fn thread<T: Send + 'static>(
 
 /// Runs `work`; its panic ends the process.
 pub async fn or_end<F: Future>(name: &'static str, work: F) -> F::Output {
-    match caught(Named { name, work: Box::pin(work) }).await {
+    match caught(NamedWork { name, work: Box::pin(work) }).await {
         Ok(done) => done,
         Err(panic) => end(name, &panic),
     }
@@ -143,12 +143,12 @@ fn current() -> &'static str {
 }
 
 /// Work under a name.
-struct Named<F> {
+struct NamedWork<F> {
     name: &'static str,
     work: Pin<Box<F>>,
 }
 
-impl<F: Future> Future for Named<F> {
+impl<F: Future> Future for NamedWork<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
@@ -178,11 +178,11 @@ impl Drop for Entered {
 pub async fn measured<F: Future>(all: F) -> F::Output {
     let mut all = pin!(all);
     std::future::poll_fn(|context| {
-        let (begun, before) = (Instant::now(), Use::now());
+        let (begun, before) = (Instant::now(), CpuUse::now());
         let poll = all.as_mut().poll(context);
         let away = begun.elapsed();
         stalls().observe(away.as_secs_f64());
-        busy().observe(busy_in(away, before, Use::now()).as_secs_f64());
+        busy().observe(busy_in(away, before, CpuUse::now()).as_secs_f64());
         poll
     })
     .await
@@ -190,13 +190,13 @@ pub async fn measured<F: Future>(all: F) -> F::Output {
 
 /// CPU use of this thread.
 #[derive(Clone, Copy, Debug)]
-struct Use {
+struct CpuUse {
     time: Duration,
     /// Voluntary context switches.
     waits: i64,
 }
 
-impl Use {
+impl CpuUse {
     /// `None` where the kernel does not report it.
     fn now() -> Option<Self> {
         let usage = getrusage(UsageWho::RUSAGE_THREAD).ok()?;
@@ -207,7 +207,7 @@ impl Use {
 }
 
 /// How long the thread was busy in a round of `away`.
-fn busy_in(away: Duration, before: Option<Use>, after: Option<Use>) -> Duration {
+fn busy_in(away: Duration, before: Option<CpuUse>, after: Option<CpuUse>) -> Duration {
     match (before, after) {
         // It never waited: while it did not run, other threads did.
         (Some(before), Some(after)) if after.waits == before.waits => {
@@ -267,7 +267,7 @@ mod tests {
         run(async {
             let inner = async { current() };
             let outer = async move {
-                let inner = Named { name: "inner", work: Box::pin(inner) }.await;
+                let inner = NamedWork { name: "inner", work: Box::pin(inner) }.await;
                 (inner, current())
             };
             assert_eq!(spawn("outer", outer).await.ok(), Some(("inner", "outer")));
@@ -301,7 +301,7 @@ mod tests {
     #[test]
     fn a_thread_that_had_no_processor_and_waited_for_nothing_was_not_busy() {
         let ms = Duration::from_millis;
-        let used = |time: u64, waits: i64| Some(Use { time: ms(time), waits });
+        let used = |time: u64, waits: i64| Some(CpuUse { time: ms(time), waits });
         for (before, after, busy) in [
             (used(7, 3), used(9, 3), 2),
             (used(7, 3), used(9, 4), 100),

@@ -2,7 +2,7 @@
 //! and when it is over.
 //!
 //! Input: the result of a check, in one sentence, or nothing. Output: a line for the log, mostly
-//! none. Pure but for `Line::log`. Bound: one sentence.
+//! none. Pure but for `RepeatLine::log`. Bound: one sentence.
 
 use std::fmt::Display;
 use std::time::{Duration, Instant};
@@ -12,21 +12,23 @@ const AGAIN_AFTER: Duration = Duration::from_secs(3600);
 
 /// Remembers the last logged problem, and the time.
 #[derive(Debug, Default)]
-pub struct Told(Option<(String, Instant)>);
+pub struct RepeatSuppressor(Option<(String, Instant)>);
 
 /// A line to log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Line {
+pub enum RepeatLine {
     /// The problem is there.
     So(String),
     /// The problem is over.
     Over(String),
 }
 
-impl Told {
+impl RepeatSuppressor {
     /// Takes the result of a check.
-    pub fn take(&mut self, found: Option<String>, now: Instant) -> Option<Line> {
-        let Some(found) = found else { return self.0.take().map(|(told, _)| Line::Over(told)) };
+    pub fn take(&mut self, found: Option<String>, now: Instant) -> Option<RepeatLine> {
+        let Some(found) = found else {
+            return self.0.take().map(|(told, _)| RepeatLine::Over(told));
+        };
         let is_known = |(told, at): &&(String, Instant)| {
             *told == found && now.saturating_duration_since(*at) < AGAIN_AFTER
         };
@@ -34,11 +36,11 @@ impl Told {
             return None;
         }
         self.0 = Some((found.clone(), now));
-        Some(Line::So(found))
+        Some(RepeatLine::So(found))
     }
 }
 
-impl Line {
+impl RepeatLine {
     /// Writes it.
     pub fn log(&self) {
         match self {
@@ -65,9 +67,9 @@ mod tests {
 
     #[test]
     fn a_trouble_is_told_when_it_is_new_or_other_or_over_and_once_an_hour() {
-        let (begun, mut told) = (Instant::now(), Told::default());
-        let so = |text: &str| Some(Line::So(text.to_owned()));
-        let over = |text: &str| Some(Line::Over(text.to_owned()));
+        let (begun, mut told) = (Instant::now(), RepeatSuppressor::default());
+        let so = |text: &str| Some(RepeatLine::So(text.to_owned()));
+        let over = |text: &str| Some(RepeatLine::Over(text.to_owned()));
         let looks = [
             (0, None, None),
             (30, Some("a"), so("a")),

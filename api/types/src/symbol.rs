@@ -14,7 +14,7 @@ use serde::de::{Deserialize, Deserializer, Error, Visitor};
 /// Texts before those that are not used are looked for.
 const SWEEP_MIN: usize = 1_024;
 
-static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
+static TABLE: LazyLock<Mutex<SymbolTable>> = LazyLock::new(Mutex::default);
 /// Decoders begin with it for every field that may be missing.
 static EMPTY: LazyLock<Symbol> = LazyLock::new(|| Symbol::of(""));
 
@@ -23,13 +23,13 @@ static EMPTY: LazyLock<Symbol> = LazyLock::new(|| Symbol::of(""));
 pub struct Symbol(Arc<str>);
 
 #[derive(Debug, Default)]
-struct Table {
+struct SymbolTable {
     texts: HashSet<Arc<str>>,
     /// At this size unused texts are removed.
     sweep_at: usize,
 }
 
-impl Table {
+impl SymbolTable {
     fn intern(&mut self, text: &str) -> Arc<str> {
         if let Some(known) = self.texts.get(text) {
             return Arc::clone(known);
@@ -89,8 +89,8 @@ impl fmt::Debug for Symbol {
 
 impl<'de> Deserialize<'de> for Symbol {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Text;
-        impl Visitor<'_> for Text {
+        struct SymbolText;
+        impl Visitor<'_> for SymbolText {
             type Value = Symbol;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a string")
@@ -99,7 +99,7 @@ impl<'de> Deserialize<'de> for Symbol {
                 Ok(Symbol::of(text))
             }
         }
-        from.deserialize_str(Text)
+        from.deserialize_str(SymbolText)
     }
 }
 
@@ -112,7 +112,7 @@ mod tests {
         let (a, b) = (Symbol::of("kube-system"), serde_json::from_str(r#""kube-system""#));
         let b: Symbol = b.expect("a string");
         assert!(Arc::ptr_eq(&a.0, &b.0));
-        let mut table = Table::default();
+        let mut table = SymbolTable::default();
         let kept: Vec<_> = (0..10).map(|n| table.intern(&format!("kept-{n}"))).collect();
         for n in 0..100 * SWEEP_MIN {
             table.intern(&format!("dropped-{n}"));

@@ -36,8 +36,8 @@ impl FromIterator<(Symbol, Symbol)> for SymbolMap {
 
 impl<'de> Deserialize<'de> for SymbolMap {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Entries;
-        impl<'de> Visitor<'de> for Entries {
+        struct SymbolEntries;
+        impl<'de> Visitor<'de> for SymbolEntries {
             type Value = SymbolMap;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a map of strings")
@@ -50,7 +50,7 @@ impl<'de> Deserialize<'de> for SymbolMap {
                 Ok(SymbolMap::default())
             }
         }
-        from.deserialize_any(Entries)
+        from.deserialize_any(SymbolEntries)
     }
 }
 

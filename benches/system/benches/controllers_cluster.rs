@@ -28,7 +28,7 @@ mod objects;
 #[path = "controllers/writes.rs"]
 mod writes;
 
-use manager::{ManagerProcess, Memory, Side};
+use manager::{ManagerProcess, ManagerSide, Memory};
 use objects::{Amounts, call, call_all, wait_for};
 use writes::{Mark, Writes};
 
@@ -42,7 +42,7 @@ struct Took {
 
 /// Results of one side.
 #[derive(Clone, Debug, Default)]
-struct Found {
+struct SideResults {
     settled: Memory,
     idle_cpu: f64,
     start: Took,
@@ -64,25 +64,28 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn side(name: &str) -> Result<Side> {
+fn side(name: &str) -> Result<ManagerSide> {
     match name {
-        "ours" => {
-            Ok(Side { name: "ours", program: release("pintle-controllers", "PINTLE_CONTROLLERS")? })
+        "ours" => Ok(ManagerSide {
+            name: "ours",
+            program: release("pintle-controllers", "PINTLE_CONTROLLERS")?,
+        }),
+        "theirs" => {
+            Ok(ManagerSide { name: "theirs", program: Program::ControllerManager.ensure()? })
         }
-        "theirs" => Ok(Side { name: "theirs", program: Program::ControllerManager.ensure()? }),
         other => bail!("there is no side {other:?}: it is ours or theirs"),
     }
 }
 
-fn rows(ours: &Found, theirs: &Found) -> Vec<Row> {
-    let row = |measure: &str, unit, goal, of: &dyn Fn(&Found) -> f64| Row {
+fn rows(ours: &SideResults, theirs: &SideResults) -> Vec<Row> {
+    let row = |measure: &str, unit, goal, of: &dyn Fn(&SideResults) -> f64| Row {
         measure: measure.to_owned(),
         unit,
         goal,
         ours: of(ours),
         bound: Some(of(theirs)),
     };
-    let all = |found: &Found| found.rollout.writes.values().sum::<usize>() as f64;
+    let all = |found: &SideResults| found.rollout.writes.values().sum::<usize>() as f64;
     let mut rows = vec![
         row("memory at rest", "MiB", Goal::Ratio(0.125), &|f| f.settled.resident),
         row("memory at rest, anonymous", "MiB", Goal::None, &|f| f.settled.anonymous),
@@ -94,7 +97,7 @@ fn rows(ours: &Found, theirs: &Found) -> Vec<Row> {
         row("rollout: writes", "", Goal::Ratio(1.0), &all),
     ];
     for verb in ["create", "update", "patch", "delete"] {
-        let of = |f: &Found| f.rollout.writes.get(verb).copied().unwrap_or(0) as f64;
+        let of = |f: &SideResults| f.rollout.writes.get(verb).copied().unwrap_or(0) as f64;
         rows.push(row(&format!("rollout: writes, {verb}"), "", Goal::None, &of));
     }
     rows.extend([
@@ -160,9 +163,9 @@ impl Own {
     }
 }
 
-fn measure(side: &Side) -> Result<Found> {
+fn measure(side: &ManagerSide) -> Result<SideResults> {
     let own = Own::new()?;
-    let mut found = Found::default();
+    let mut found = SideResults::default();
     let amounts = Amounts {
         pods: count("PINTLE_BENCH_PODS", 10_000),
         deployments: count("PINTLE_BENCH_DEPLOYMENTS", 500),
@@ -192,7 +195,7 @@ fn measure(side: &Side) -> Result<Found> {
 }
 
 /// Starts a manager after a namespace and a Deployment were created that no manager has seen.
-fn start(own: &Own, side: &Side, took: &mut Took) -> Result<ManagerProcess> {
+fn start(own: &Own, side: &ManagerSide, took: &mut Took) -> Result<ManagerProcess> {
     let path = "/apis/apps/v1/namespaces/start/deployments";
     own.run(async |client| {
         let body = json!({"metadata": {"name": "start"}});
@@ -273,7 +276,7 @@ fn namespace(own: &Own, manager: &ManagerProcess) -> Result<Took> {
 }
 
 /// Memory at rest of a manager that starts beside ConfigMaps of this size.
-fn config_maps(own: &Own, side: &Side, kib: usize) -> Result<Memory> {
+fn config_maps(own: &Own, side: &ManagerSide, kib: usize) -> Result<Memory> {
     let space = format!("maps{kib}");
     own.run(async |client| {
         objects::namespace(client, &space).await?;

@@ -18,9 +18,9 @@ use nix::fcntl::RenameFlags;
 use nix::sys::stat::Mode;
 use nix::sys::uio::pwrite;
 use nix::unistd::fdatasync;
-use pintle_daemon::blocking::{Place, Pool};
+use pintle_daemon::blocking::{JobPlace, Pool};
 use pintle_daemon::durable;
-use pintle_ring::{At, Batch, Chain, Files, How};
+use pintle_ring::{At, Batch, Chain, How, RingFiles};
 use pintle_system_benches::rounds;
 use tokio::runtime::{Builder, Runtime};
 
@@ -98,7 +98,7 @@ struct Ground {
     folder: tempfile::TempDir,
     open: Vec<Arc<OwnedFd>>,
     runtime: Runtime,
-    rings: [Files; 2],
+    rings: [RingFiles; 2],
     pool: Pool,
 }
 
@@ -109,7 +109,7 @@ impl Ground {
         let open = |n: usize| File::create(folder.path().join(format!("s{n}"))).expect("a file");
         let open = (0..SYNCED).map(|n| Arc::new(open(n).into())).collect();
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let rings = [false, true].map(|is_async| Files::ring(is_async).expect("a ring"));
+        let rings = [false, true].map(|is_async| RingFiles::ring(is_async).expect("a ring"));
         Self { folder, open, runtime, rings, pool: Pool::default() }
     }
 
@@ -130,7 +130,7 @@ impl Ground {
                 Way::Pool => {
                     let (path, open) = (self.path(work), self.open.clone());
                     let job = move || direct(&path, &open, work);
-                    self.pool.run(Place::own("bench"), job).await.expect("answered");
+                    self.pool.run(JobPlace::own("bench"), job).await.expect("answered");
                 }
                 Way::Tokio => self.by_tokio(work).await,
                 Way::Direct => direct(&self.path(work), &self.open, work),
@@ -138,7 +138,7 @@ impl Ground {
         });
     }
 
-    async fn by_ring(&self, files: &Files, work: Work) {
+    async fn by_ring(&self, files: &RingFiles, work: Work) {
         let at = |path: &Path| At::path(path).expect("a path");
         let path = self.path(work);
         let batch: Batch = match work {
@@ -157,7 +157,7 @@ impl Ground {
                 self.open.iter().map(chain).collect::<Vec<_>>().into()
             }
         };
-        let answers = files.run(Place::own("bench"), batch).await.expect("answered");
+        let answers = files.run(JobPlace::own("bench"), batch).await.expect("answered");
         assert!(answers.iter().all(Result::is_ok));
     }
 

@@ -16,11 +16,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use pintle_agent_core::flight::{Flight, Frame, Redactor, Start, read};
+use pintle_agent_core::flight::{AgentStart, Flight, Frame, Redactor, read};
 use pintle_agent_core::types::{Now, UnixNanos};
-use pintle_agent_core::worker::{Input, Pods};
-use pintle_agent_host::flight::Folder;
-use pintle_daemon::blocking::{self, Place};
+use pintle_agent_core::worker::{Pods, PodsInput};
+use pintle_agent_host::flight::FlightFolder;
+use pintle_daemon::blocking::{self, JobPlace};
 use pintle_system_benches::load::{self, Cpu};
 use pintle_system_benches::table::{Goal, Row};
 use pintle_system_benches::{bench_report, count, names, put_pod, rounds, seen};
@@ -42,7 +42,7 @@ struct Took {
 }
 
 /// The inputs of a run and the start before them.
-type Run = (Start, Vec<(Now, Input)>);
+type Run = (AgentStart, Vec<(Now, PodsInput)>);
 
 fn main() -> Result<()> {
     let (mut on, mut off) = (Vec::new(), Vec::new());
@@ -88,7 +88,7 @@ fn side(room: &str) -> Result<(Took, Option<Run>)> {
     let pods = names("recorded", count("PINTLE_BENCH_PODS", 30));
     let (pid, cpu) = (node.agent_pid(), Cpu::of(node.agent_pid())?);
     pods.iter().for_each(|name| put_pod(&node, name));
-    let all_run = |seen: &[seen::Seen]| seen.iter().filter(|pod| pod.running.is_some()).count();
+    let all_run = |seen: &[seen::SeenPod]| seen.iter().filter(|pod| pod.running.is_some()).count();
     seen::watch(&node, START, |seen, _| all_run(seen) == pods.len()).context("all pods run")?;
     thread::sleep(STAY);
     pods.iter().for_each(|name| node.remove(&format!("{name}.json")));
@@ -117,7 +117,7 @@ fn recorded(root: &Path) -> Result<Run> {
 }
 
 /// Microseconds of each input: copied, encoded, decided.
-fn timed(start: &Start, inputs: &[(Now, Input)]) -> [f64; 3] {
+fn timed(start: &AgentStart, inputs: &[(Now, PodsInput)]) -> [f64; 3] {
     const TIMES: u32 = 20;
     let mut took = [Duration::ZERO; 3];
     for _ in 0..TIMES {
@@ -146,7 +146,7 @@ fn timed(start: &Start, inputs: &[(Now, Input)]) -> [f64; 3] {
 }
 
 /// Microseconds until a batch is on the disk, the median: by the ring, by a thread of the pool.
-fn durable(start: &Start, inputs: &[(Now, Input)]) -> Result<(f64, f64)> {
+fn durable(start: &AgentStart, inputs: &[(Now, PodsInput)]) -> Result<(f64, f64)> {
     /// Inputs a batch, as few as a busy agent writes at a time.
     const PER_BATCH: usize = 8;
     let mut flight = Flight::new(Redactor::new(&KEY), 0, start, UnixNanos(1));
@@ -156,7 +156,7 @@ fn durable(start: &Start, inputs: &[(Now, Input)]) -> Result<(f64, f64)> {
     });
     let batches: Vec<_> = batches.collect();
     let root = tempfile::tempdir()?;
-    let (mut folder, _) = Folder::open(root.path(), 8)?;
+    let (mut folder, _) = FlightFolder::open(root.path(), 8)?;
     let log = Arc::new(File::create(root.path().join("plain"))?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (mut ring, mut plain) = (Vec::new(), Vec::new());
@@ -169,7 +169,7 @@ fn durable(start: &Start, inputs: &[(Now, Input)]) -> Result<(f64, f64)> {
         at += bytes.len() as u64;
         let write = move || log.write_all_at(&bytes, offset).and_then(|()| log.sync_data());
         let begun = Instant::now();
-        runtime.block_on(blocking::try_run(Place::own("bench"), write))?;
+        runtime.block_on(blocking::try_run(JobPlace::own("bench"), write))?;
         plain.push(begun.elapsed());
     }
     let median = |mut of: Vec<Duration>| {

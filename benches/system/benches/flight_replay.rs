@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use pintle_agent_core::flight::segment::SEGMENT_BYTES;
-use pintle_agent_core::flight::{Flight, Redactor, Start};
+use pintle_agent_core::flight::{AgentStart, Flight, Redactor};
 use pintle_agent_core::types::{Mono, NodeFacts, Now, PodUid, UnixNanos};
-use pintle_agent_core::worker::{Input, Pods, Settings};
+use pintle_agent_core::worker::{Pods, PodsInput, Settings};
 use pintle_agent_core::{admit, sync};
 use pintle_system_benches::table::{Goal, Row};
 use pintle_system_benches::{bench_report, count};
@@ -57,13 +57,13 @@ fn settings() -> Settings {
         relist_period: Duration::from_secs(60),
         crash_loop: sync::backoff::Curve::default(),
         node: NodeFacts::default(),
-        admission: Arc::new(admit::Node::roomy("node")),
+        admission: Arc::new(admit::AdmissionNode::roomy("node")),
         has_node_object: false,
     }
 }
 
 /// A pod as people write them, with this many changes.
-fn desired(number: usize, change: usize) -> Input {
+fn desired(number: usize, change: usize) -> PodsInput {
     let uid = PodUid::from(format!("u{number}").as_str());
     let variable = |n: usize| json!({"name": format!("SETTING_{n}"), "value": format!("{change}")});
     let container = json!({
@@ -79,13 +79,13 @@ fn desired(number: usize, change: usize) -> Input {
     });
     let mut pod = serde_json::from_value(pod).expect("a pod");
     pintle_api_types::pod::defaults::apply(&mut pod);
-    Input::Desired { uid, pod: Arc::new(pod) }
+    PodsInput::Desired { uid, pod: Arc::new(pod) }
 }
 
 /// Writes segments; returns their bytes, and the number of their inputs.
 fn record(folder: &Path, segments: usize) -> Result<(u64, usize)> {
     fs::create_dir(folder)?;
-    let start = Start {
+    let start = AgentStart {
         version: "of the benchmark".to_owned(),
         settings: settings(),
         allocated: Default::default(),
@@ -97,8 +97,8 @@ fn record(folder: &Path, segments: usize) -> Result<(u64, usize)> {
     while bytes < segments as u64 * SEGMENT_BYTES {
         let (turn, number) = (inputs / PODS, inputs % PODS);
         let input = match turn % 4 {
-            3 => Input::Removed { uid: PodUid::from(format!("u{number}").as_str()) },
-            1 => Input::Tick,
+            3 => PodsInput::Removed { uid: PodUid::from(format!("u{number}").as_str()) },
+            1 => PodsInput::Tick,
             _ => desired(number, turn),
         };
         inputs += 1;

@@ -13,23 +13,23 @@ use std::time::Duration;
 
 use common::{Cgroup, Gated, memory_hierarchy, next_where, open_ebpf};
 use criterion::{Criterion, criterion_group, criterion_main};
-use pintle_ebpf::{EventKind, KernelEvent, Monotonic, Options, Programs, Slot, Source};
+use pintle_ebpf::{EventKind, EventSource, KernelEvent, Monotonic, Options, Programs, Slot};
 use tokio::runtime::{Builder, Runtime};
 
 const POD: Slot = Slot(1);
 const RELIST_PERIOD: Duration = Duration::from_secs(1);
 const GOAL_P50: Duration = Duration::from_micros(200);
 
-struct Side {
+struct HintSide {
     runtime: Runtime,
-    source: Source,
+    source: EventSource,
 }
 
-impl Side {
+impl HintSide {
     fn open(options: &Options) -> Self {
         let runtime = Builder::new_current_thread().enable_io().enable_time().build();
         let runtime = runtime.expect("a runtime");
-        let source = runtime.block_on(async { Source::open(options) });
+        let source = runtime.block_on(async { EventSource::open(options) });
         Self { runtime, source }
     }
 
@@ -51,7 +51,7 @@ fn is_end_of(event: &KernelEvent, pid: u32) -> bool {
 }
 
 /// Ends one process, and measures the delay of its eBPF event.
-fn ebpf_delay(ebpf: &mut Side, cgroup: &Cgroup) -> Duration {
+fn ebpf_delay(ebpf: &mut HintSide, cgroup: &Cgroup) -> Duration {
     let mut process = Gated::new(cgroup.path(), "exit 3");
     ebpf.watch(cgroup, process.pid());
     process.go();
@@ -60,7 +60,7 @@ fn ebpf_delay(ebpf: &mut Side, cgroup: &Cgroup) -> Duration {
 }
 
 /// Ends one process, and measures the delay of its pidfd from the stamp that eBPF gives afterwards.
-fn pidfd_delay(pidfd: &mut Side, clock: &mut Side, cgroup: &Cgroup) -> Duration {
+fn pidfd_delay(pidfd: &mut HintSide, clock: &mut HintSide, cgroup: &Cgroup) -> Duration {
     let mut process = Gated::new(cgroup.path(), "exit 3");
     clock.watch(cgroup, process.pid());
     pidfd.watch(cgroup, process.pid());
@@ -78,8 +78,8 @@ fn kernel_hint(criterion: &mut Criterion) {
         return;
     }
     let cgroup = Cgroup::new(memory_hierarchy());
-    let mut ebpf = Side::open(&options);
-    let mut pidfd = Side::open(&Options { programs: Programs::NONE, ..options });
+    let mut ebpf = HintSide::open(&options);
+    let mut pidfd = HintSide::open(&Options { programs: Programs::NONE, ..options });
     let (of_ebpf, of_pidfd) = (RefCell::new(Vec::new()), RefCell::new(Vec::new()));
     let mut group = criterion.benchmark_group("kernel_hint");
     group.sample_size(50).measurement_time(Duration::from_secs(5));

@@ -22,7 +22,7 @@ mod ground;
 mod side;
 
 use ground::{Ground, NODE};
-use side::{Measure, Side};
+use side::{AgentSide, Measure};
 
 /// The cluster's name; it is started for this and removed afterwards.
 const CLUSTER: &str = "volumes";
@@ -94,7 +94,7 @@ fn main() -> Result<()> {
     for (agent, name) in [(&Agent::KubeletAlone, "kubelet"), (&ours, "ours")] {
         let figures = timed("measure", name, || {
             ground.choose_agent(agent)?;
-            Side::new(&ground, name, &size)?.measure()
+            AgentSide::new(&ground, name, &size)?.measure()
         })?;
         for row in rows(&figures, None) {
             say(name, &format!("{} {:.3} {}", row.measure, row.ours, row.unit));
@@ -108,7 +108,7 @@ fn main() -> Result<()> {
 }
 
 /// A line of the table.
-struct Line {
+struct TableLine {
     measure: Measure,
     /// The share of the numbers below the one that is shown: 0.5 is the median, 1 the last.
     share: f64,
@@ -123,11 +123,11 @@ const fn line(
     text: &'static str,
     unit: &'static str,
     goal: Goal,
-) -> Line {
-    Line { measure, share, text, unit, goal }
+) -> TableLine {
+    TableLine { measure, share, text, unit, goal }
 }
 
-const LINES: [Line; 13] = [
+const LINES: [TableLine; 13] = [
     line(Measure::HostPath, 0.5, "claim of a hostPath to Running, p50", "s", Goal::Ratio(1.0)),
     line(Measure::HostPath, 1.0, "the same, last", "s", Goal::None),
     line(Measure::Csi, 0.5, "claim of a driver to Running, p50", "s", Goal::Ratio(1.0)),
@@ -145,10 +145,10 @@ const LINES: [Line; 13] = [
 
 /// The table's rows: what was measured.
 fn rows(ours: &Figures, other: Option<&Figures>) -> Vec<Row> {
-    let at = |figures: &Figures, line: &Line| {
+    let at = |figures: &Figures, line: &TableLine| {
         Some(Spread::of(figures.get(&line.measure)?.iter().copied()).at(line.share))
     };
-    let row = |line: &Line| {
+    let row = |line: &TableLine| {
         let bound = other.and_then(|other| at(other, line));
         let (measure, unit, goal) = (line.text.to_owned(), line.unit, line.goal);
         Some(Row { measure, unit, goal, ours: at(ours, line)?, bound })

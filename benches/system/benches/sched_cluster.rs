@@ -81,14 +81,14 @@ const HAND_OVER: &str = "hand-over";
 
 /// A scheduler.
 #[derive(Clone, Debug)]
-struct Side {
+struct SchedulerSide {
     name: &'static str,
     program: PathBuf,
 }
 
 /// Results of one workload.
 #[derive(Clone, Copy, Debug, Default)]
-struct Found {
+struct WorkloadResults {
     start_ms: f64,
     cpu_ms_a_pod: f64,
     pods_a_second: f64,
@@ -107,8 +107,9 @@ struct Steady {
 
 fn main() -> Result<()> {
     let (nodes, pods) = (number("PINTLE_BENCH_NODES", 1000)?, number("PINTLE_BENCH_PODS", 2000)?);
-    let ours = Side { name: "ours", program: release("pintle-scheduler", "PINTLE_SCHEDULER")? };
-    let theirs = Side { name: "kube-scheduler", program: Program::Scheduler.ensure()? };
+    let ours =
+        SchedulerSide { name: "ours", program: release("pintle-scheduler", "PINTLE_SCHEDULER")? };
+    let theirs = SchedulerSide { name: "kube-scheduler", program: Program::Scheduler.ensure()? };
     let mut rows = Vec::new();
     let only = std::env::var("PINTLE_BENCH_WORKLOAD").unwrap_or_default();
     for (workload, name) in WORKLOADS.into_iter().filter(|(_, name)| name.contains(&only)) {
@@ -139,7 +140,12 @@ fn number(name: &str, usual: usize) -> Result<usize> {
     }
 }
 
-fn rows_of(name: &str, workload: Workload, ours: Found, theirs: Found) -> Vec<Row> {
+fn rows_of(
+    name: &str,
+    workload: Workload,
+    ours: WorkloadResults,
+    theirs: WorkloadResults,
+) -> Vec<Row> {
     let row = |measure: &str, unit, goal, ours: f64, bound: f64| Row {
         measure: format!("{name}: {measure}"),
         unit,
@@ -147,7 +153,7 @@ fn rows_of(name: &str, workload: Workload, ours: Found, theirs: Found) -> Vec<Ro
         ours,
         bound: Some(bound),
     };
-    let a_pod = |found: Found| 1e3 / found.pods_a_second;
+    let a_pod = |found: WorkloadResults| 1e3 / found.pods_a_second;
     let time = if workload == Workload::Basic { 1.0 } else { 0.1 };
     vec![
         row("CPU a pod", "ms", Goal::Ratio(0.05), ours.cpu_ms_a_pod, theirs.cpu_ms_a_pod),
@@ -187,21 +193,21 @@ impl Drop for Own {
 }
 
 /// The scheduler's process; it ends with this.
-struct Running(Child);
+struct SchedulerProcess(Child);
 
-impl Drop for Running {
+impl Drop for SchedulerProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-impl Running {
-    fn start(cluster: &Cluster, side: &Side) -> Result<Self> {
+impl SchedulerProcess {
+    fn start(cluster: &Cluster, side: &SchedulerSide) -> Result<Self> {
         Self::start_with(cluster, side, &[])
     }
 
-    fn start_with(cluster: &Cluster, side: &Side, flags: &[&str]) -> Result<Self> {
+    fn start_with(cluster: &Cluster, side: &SchedulerSide, flags: &[&str]) -> Result<Self> {
         let mut cmd = cluster.control_command(&side.program)?;
         let config = cluster.layout().scheduler_config();
         cmd.arg(format!("--config={}", config.display())).args(flags);
@@ -255,11 +261,11 @@ fn alone() -> Value {
 
 /// Measures one side; `rate` is that of the later pods, by default half of its own throughput.
 fn measure(
-    side: &Side,
+    side: &SchedulerSide,
     workload: Workload,
     (nodes, pods): (usize, usize),
     rate: Option<usize>,
-) -> Result<Found> {
+) -> Result<WorkloadResults> {
     let own = new_cluster(&alone())?;
     let cluster = &own.0;
     let pods = if workload == Workload::Preemption { PREEMPTIONS } else { pods };
@@ -272,7 +278,7 @@ fn measure(
     })?;
     let start = start_alone(cluster, side)?;
     with_client(cluster, async |client| create_pods(&client, workload, "p", pods, None).await)?;
-    let running = Running::start(cluster, side)?;
+    let running = SchedulerProcess::start(cluster, side)?;
     with_client(cluster, async |client| all_bound(&client).await)?;
     let (cpu, resident_mib) = running.used()?;
     let log = Audit::read(&cluster.layout().audit_log())?;
@@ -283,12 +289,12 @@ fn measure(
     // The first victim is patched or deleted before anything is bound.
     let begun = log.first_told.filter(|_| workload == Workload::Preemption);
     let took = spread.max() - begun.unwrap_or(spread.min());
-    let mut found = Found {
+    let mut found = WorkloadResults {
         start_ms: start * 1e3,
         cpu_ms_a_pod: (cpu - start) * 1e3 / pods as f64,
         pods_a_second: pods as f64 / took,
         resident_mib,
-        ..Found::default()
+        ..WorkloadResults::default()
     };
     if workload == Workload::Basic {
         running.wait_until_idle()?;
@@ -298,8 +304,8 @@ fn measure(
 }
 
 /// CPU seconds of a start where no pod waits.
-fn start_alone(cluster: &Cluster, side: &Side) -> Result<f64> {
-    let running = Running::start(cluster, side)?;
+fn start_alone(cluster: &Cluster, side: &SchedulerSide) -> Result<f64> {
+    let running = SchedulerProcess::start(cluster, side)?;
     running.wait_until_idle()?;
     Ok(running.used()?.0)
 }

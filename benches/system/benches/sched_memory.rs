@@ -47,14 +47,14 @@ const IDLE_FOR: Duration = Duration::from_secs(2);
 const IDLE_SECONDS: f64 = 0.05;
 
 /// A scheduler.
-struct Side {
+struct MemorySide {
     name: &'static str,
     program: PathBuf,
 }
 
 /// Results of one workload.
 #[derive(Clone, Copy, Debug, Default)]
-struct Found {
+struct MemoryResults {
     /// A pod, or a change of a node.
     cpu_ms: f64,
     /// Of these, in the kernel; printed.
@@ -66,7 +66,7 @@ struct Found {
     wait_p99_ms: f64,
 }
 
-impl Found {
+impl MemoryResults {
     fn of(cpu: Cpu, count: usize) -> Self {
         let each = cpu * 1e3 / count as f64;
         Self { cpu_ms: each.seconds(), system_ms: each.system, ..Self::default() }
@@ -74,11 +74,12 @@ impl Found {
 }
 
 fn main() -> Result<()> {
-    let ours = Side { name: "ours", program: release("pintle-scheduler", "PINTLE_SCHEDULER")? };
+    let ours =
+        MemorySide { name: "ours", program: release("pintle-scheduler", "PINTLE_SCHEDULER")? };
     let alone = std::env::var_os("PINTLE_BENCH_ALONE").is_some();
     let theirs = match alone {
         true => None,
-        false => Some(Side { name: "kube-scheduler", program: Program::Scheduler.ensure()? }),
+        false => Some(MemorySide { name: "kube-scheduler", program: Program::Scheduler.ensure()? }),
     };
     let only = std::env::var("PINTLE_BENCH_WORKLOAD").unwrap_or_default();
     let wanted = |name: &str| name.contains(&only);
@@ -95,14 +96,14 @@ fn main() -> Result<()> {
         let plain = plain.map_or_else(|| bind_all(&ours, few), Ok)?;
         let full = bind_all(&ours, Size { bound: BOUND, ..few })?;
         println!("full: ours {full:.3?}");
-        let time = |found: Found| 1e3 / found.a_second;
+        let time = |found: MemoryResults| 1e3 / found.a_second;
         let measure = "full: time a pod beside 150,000, and beside none";
         rows.push(row(measure, "ms", Goal::Ratio(1.05), time(full), Some(time(plain))));
     }
     if wanted("storm") {
         let (a, b) = (storm(&ours)?, theirs.map(storm).transpose()?);
         println!("storm: ours {a:.3?}, kube-scheduler {b:.3?}");
-        let of = |of: fn(Found) -> f64| (of(a), b.map(of));
+        let of = |of: fn(MemoryResults) -> f64| (of(a), b.map(of));
         let (a, b) = of(|found| found.cpu_ms);
         rows.push(row("storm: CPU a change of a node", "ms", Goal::Ratio(0.05), a, b));
         let (a, b) = of(|found| found.resident_mib);
@@ -111,7 +112,7 @@ fn main() -> Result<()> {
     if wanted("steady") {
         let (a, b) = (steady(&ours)?, theirs.map(steady).transpose()?);
         println!("steady: ours {a:.3?}, kube-scheduler {b:.3?}");
-        let of = |of: fn(Found) -> f64| (of(a), b.map(of));
+        let of = |of: fn(MemoryResults) -> f64| (of(a), b.map(of));
         let (a, b) = of(|found| found.cpu_ms);
         rows.push(row("steady: CPU a pod", "ms", Goal::Ratio(0.05), a, b));
         let (a, b) = of(|found| found.wait_p50_ms);
@@ -133,9 +134,9 @@ fn row(measure: &str, unit: &'static str, goal: Goal, ours: f64, bound: Option<f
     Row { measure: measure.to_owned(), unit, goal, ours, bound }
 }
 
-fn capacity(a: Found, b: Option<Found>) -> [Row; 3] {
+fn capacity(a: MemoryResults, b: Option<MemoryResults>) -> [Row; 3] {
     println!("capacity: ours {a:.3?}, kube-scheduler {b:.3?}");
-    let of = |of: fn(Found) -> f64| (of(a), b.map(of));
+    let of = |of: fn(MemoryResults) -> f64| (of(a), b.map(of));
     let (time, cpu) = (of(|found| 1e3 / found.a_second), of(|found| found.cpu_ms));
     let memory = of(|found| found.resident_mib);
     [
@@ -146,17 +147,17 @@ fn capacity(a: Found, b: Option<Found>) -> [Row; 3] {
 }
 
 /// The scheduler's process; it ends with this.
-struct Running(Child);
+struct MeasuredProcess(Child);
 
-impl Drop for Running {
+impl Drop for MeasuredProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-impl Running {
-    fn start(side: &Side, api: &MemoryApi, dir: &Path) -> Result<Self> {
+impl MeasuredProcess {
+    fn start(side: &MemorySide, api: &MemoryApi, dir: &Path) -> Result<Self> {
         let (ca, kubeconfig) = (dir.join("ca.crt"), dir.join("kubeconfig"));
         fs::write(&ca, api.certificate())?;
         fs::write(&kubeconfig, api.kubeconfig(&ca).to_string())?;
@@ -198,24 +199,24 @@ impl Running {
 }
 
 /// All that wait are bound.
-fn bind_all(side: &Side, size: Size) -> Result<Found> {
+fn bind_all(side: &MemorySide, size: Size) -> Result<MemoryResults> {
     let dir = tempfile::tempdir()?;
     let api = MemoryApi::start(size)?;
-    let running = Running::start(side, &api, dir.path())?;
+    let running = MeasuredProcess::start(side, &api, dir.path())?;
     wait_until_bound(&api, size.waiting, MOST)?;
     let (cpu, resident_mib) = running.used()?;
     let bound = api.bound();
     let (first, last) = bound.first().zip(bound.last()).context("some are bound")?;
     let a_second = bound.len() as f64 / last.duration_since(*first).as_secs_f64();
-    Ok(Found { a_second, resident_mib, ..Found::of(cpu, bound.len()) })
+    Ok(MemoryResults { a_second, resident_mib, ..MemoryResults::of(cpu, bound.len()) })
 }
 
 /// Nodes change while many pods fit nowhere.
-fn storm(side: &Side) -> Result<Found> {
+fn storm(side: &MemorySide) -> Result<MemoryResults> {
     let dir = tempfile::tempdir()?;
     let size = Size { nodes: 1000, bound: 0, waiting: HOPELESS, fits: false, batch: None };
     let api = MemoryApi::start(size)?;
-    let running = Running::start(side, &api, dir.path())?;
+    let running = MeasuredProcess::start(side, &api, dir.path())?;
     let begun = Instant::now();
     while api.told().0 < HOPELESS {
         ensure!(begun.elapsed() < MOST, "{} of {HOPELESS} are told why", api.told().0);
@@ -226,15 +227,15 @@ fn storm(side: &Side) -> Result<Found> {
     (0..CHANGES).for_each(|at| api.change_node(at % size.nodes));
     running.wait_until_idle()?;
     let (after, resident_mib) = running.used()?;
-    Ok(Found { resident_mib, ..Found::of(after - before, CHANGES) })
+    Ok(MemoryResults { resident_mib, ..MemoryResults::of(after - before, CHANGES) })
 }
 
 /// Pods come at a steady rate; each one's wait is from its creation to its binding.
-fn steady(side: &Side) -> Result<Found> {
+fn steady(side: &MemorySide) -> Result<MemoryResults> {
     let dir = tempfile::tempdir()?;
     let api =
         MemoryApi::start(Size { nodes: 1000, bound: 0, waiting: 0, fits: true, batch: None })?;
-    let running = Running::start(side, &api, dir.path())?;
+    let running = MeasuredProcess::start(side, &api, dir.path())?;
     running.wait_until_idle()?;
     let (before, _) = running.used()?;
     let begun = Instant::now();
@@ -247,18 +248,18 @@ fn steady(side: &Side) -> Result<Found> {
     let (after, resident_mib) = running.used()?;
     let waits = Spread::of(api.waits());
     let (wait_p50_ms, wait_p99_ms) = (waits.p50(), waits.at(0.99));
-    let cost = Found::of(after - before, STEADY_PODS);
-    Ok(Found { resident_mib, wait_p50_ms, wait_p99_ms, ..cost })
+    let cost = MemoryResults::of(after - before, STEADY_PODS);
+    Ok(MemoryResults { resident_mib, wait_p50_ms, wait_p99_ms, ..cost })
 }
 
 /// Creates and deletes nodes and pods under new names, pods in batches with selectors of their own.
 /// Returns the resident memory in the second quarter of the time, and in the last, in MiB.
-fn churn(side: &Side, lasts: Duration) -> Result<(f64, f64)> {
+fn churn(side: &MemorySide, lasts: Duration) -> Result<(f64, f64)> {
     let dir = tempfile::tempdir()?;
     let batch = Some(CHURN_BATCH);
     let size = Size { nodes: CHURN_NODES, bound: 0, waiting: CHURN_PODS, fits: true, batch };
     let api = MemoryApi::start(size)?;
-    let running = Running::start(side, &api, dir.path())?;
+    let running = MeasuredProcess::start(side, &api, dir.path())?;
     wait_until_bound(&api, CHURN_PODS, MOST)?;
     let pid = i32::try_from(running.0.id())?;
     let begun = Instant::now();

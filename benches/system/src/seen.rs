@@ -17,7 +17,7 @@ use crate::{Stamp, now};
 
 /// A pod as `/pods` shows it; its first container only.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct SeenPod {
     /// Name in the manifest.
     pub name: String,
     /// The phase.
@@ -80,7 +80,7 @@ struct Terminated {
 pub fn watch(
     node: &TestNode,
     (period, limit): (Duration, Duration),
-    mut is_done: impl FnMut(&[Seen], Stamp) -> bool + Send,
+    mut is_done: impl FnMut(&[SeenPod], Stamp) -> bool + Send,
 ) -> Result<()> {
     let deadline = Instant::now() + limit;
     let work = move || {
@@ -98,26 +98,26 @@ pub fn watch(
     node.runtime_node().in_network(work)?
 }
 
-fn ask() -> Result<Vec<Seen>> {
+fn ask() -> Result<Vec<SeenPod>> {
     let stream = TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, READ_ONLY_PORT)))?;
     let answer = http::get(stream, "/pods")?;
     anyhow::ensure!(answer.status == 200, "{answer:?}");
     decode(&answer.body)
 }
 
-fn decode(text: &str) -> Result<Vec<Seen>> {
+fn decode(text: &str) -> Result<Vec<SeenPod>> {
     let list: List = serde_json::from_str(text)?;
     Ok(list.items.unwrap_or_default().into_iter().map(seen).collect())
 }
 
-fn seen(item: Item) -> Seen {
+fn seen(item: Item) -> SeenPod {
     let suffix = format!("-{NODE_NAME}");
     let name = item.metadata.name.trim_end_matches(&suffix).to_owned();
     let container = item.status.container_statuses.into_iter().next().unwrap_or_default();
     let running = container.state.running.map(|_| bare(&container.container_id));
     let ends = [container.state.terminated, container.last_state.terminated];
     let ended = ends.into_iter().flatten().map(|end| bare(&end.container_id)).collect();
-    Seen { name, phase: item.status.phase, running, ended }
+    SeenPod { name, phase: item.status.phase, running, ended }
 }
 
 /// An id without `containerd://`.

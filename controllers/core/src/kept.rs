@@ -38,14 +38,14 @@ pub trait Facts: DeserializeOwned + 'static {
 
 /// An object in a table.
 #[derive(Debug)]
-pub struct Kept<T> {
+pub struct KeptObject<T> {
     facts: T,
     text: Option<Box<str>>,
     /// Computed at the first use.
     template: OnceCell<TemplateDigest>,
 }
 
-impl<T: Facts> Kept<T> {
+impl<T: Facts> KeptObject<T> {
     /// Decodes the text of an object.
     ///
     /// # Errors
@@ -122,14 +122,14 @@ impl<T: Facts> Kept<T> {
     }
 }
 
-impl<T> Deref for Kept<T> {
+impl<T> Deref for KeptObject<T> {
     type Target = T;
     fn deref(&self) -> &T {
         &self.facts
     }
 }
 
-impl<'de, T: Facts> Deserialize<'de> for Kept<T> {
+impl<'de, T: Facts> Deserialize<'de> for KeptObject<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = Box::<RawValue>::deserialize(from)?;
         Self::decode(text.get()).map_err(D::Error::custom)

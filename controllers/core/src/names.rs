@@ -25,7 +25,7 @@ pub struct Controller {
     /// It runs when `--controllers` has `*` and does not name it.
     pub is_on_by_default: bool,
     /// How it starts.
-    pub start: Start,
+    pub start: StartMode,
     /// The flag that sets the number of concurrent syncs; empty for a constant.
     pub workers_flag: &'static str,
     /// Concurrent syncs by default.
@@ -34,7 +34,7 @@ pub struct Controller {
 
 /// How a controller starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
+pub enum StartMode {
     /// With all others.
     Usual,
     /// Before all others, regardless of `--controllers`: they may need the tokens that it creates.
@@ -62,7 +62,7 @@ const USUAL: Controller = Controller {
     queues: &[],
     gates: &[],
     is_on_by_default: true,
-    start: Start::Usual,
+    start: StartMode::Usual,
     workers_flag: "",
     workers: 1,
 };
@@ -73,7 +73,7 @@ pub static CONTROLLERS: [Controller; 52] = [
         name: "serviceaccount-token-controller",
         alias: "serviceaccount-token",
         queues: &["serviceaccount_tokens_service"],
-        start: Start::First,
+        start: StartMode::First,
         workers_flag: "concurrent-serviceaccount-token-syncs",
         workers: 5,
         ..USUAL
@@ -326,15 +326,15 @@ pub static CONTROLLERS: [Controller; 52] = [
     Controller {
         name: "service-lb-controller",
         alias: "service",
-        start: Start::Cloud,
+        start: StartMode::Cloud,
         workers_flag: "concurrent-service-syncs",
         ..USUAL
     },
-    Controller { name: "node-route-controller", alias: "route", start: Start::Cloud, ..USUAL },
+    Controller { name: "node-route-controller", alias: "route", start: StartMode::Cloud, ..USUAL },
     Controller {
         name: "cloud-node-lifecycle-controller",
         alias: "cloud-node-lifecycle",
-        start: Start::Cloud,
+        start: StartMode::Cloud,
         ..USUAL
     },
     Controller {
@@ -539,10 +539,10 @@ mod tests {
             _ => controller.gates.join(","),
         };
         let start = match controller.start {
-            Start::Usual if controller.is_on_by_default => "on",
-            Start::Usual => "off",
-            Start::First => "first",
-            Start::Cloud => "cloud",
+            StartMode::Usual if controller.is_on_by_default => "on",
+            StartMode::Usual => "off",
+            StartMode::First => "first",
+            StartMode::Cloud => "cloud",
         };
         format!("{} {} {} {start}", controller.name, or_dash(controller.alias), or_dash(&gates))
     }

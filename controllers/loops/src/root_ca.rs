@@ -9,8 +9,10 @@ use std::rc::Rc;
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{CONFIG_MAPS, Kind, NAMESPACES, ROOT_CA_CONFIG_MAPS};
 use pintle_api_types::request::{Request, Target};
-use pintle_controllers_core::frame::{Controller, Now, Outcome, Stop, Transcript, Wakes};
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::frame::{
+    Controller, Now, SyncOutcome, Transcript, TranscriptStop, Wakes,
+};
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::RootCaConfigMap;
 use pintle_controllers_core::tables::{Change, Tables};
 use serde_json::{Value, json};
@@ -33,7 +35,7 @@ pub struct RootCaPublisher {
 pub struct PublishedBundle {
     namespace: String,
     root_ca: Rc<str>,
-    config_map: Option<Rc<Kept<RootCaConfigMap>>>,
+    config_map: Option<Rc<KeptObject<RootCaConfigMap>>>,
 }
 
 impl Controller for RootCaPublisher {
@@ -81,20 +83,23 @@ impl Controller for RootCaPublisher {
         Some(PublishedBundle { namespace, root_ca: Rc::clone(&self.root_ca), config_map })
     }
 
-    fn sync(snapshot: &PublishedBundle, asked: &mut Transcript) -> Result<Outcome<()>, Stop> {
+    fn sync(
+        snapshot: &PublishedBundle,
+        asked: &mut Transcript,
+    ) -> Result<SyncOutcome<()>, TranscriptStop> {
         let data = json!({"ca.crt": &*snapshot.root_ca});
         let Some(config_map) = &snapshot.config_map else { return create(snapshot, data, asked) };
         let mut value = config_map.value();
         let description = value["metadata"]["annotations"][DESCRIPTION_ANNOTATION].as_str();
         if value["data"] == data && description.is_some_and(|text| !text.is_empty()) {
-            return Ok(Outcome::done());
+            return Ok(SyncOutcome::done());
         }
         asked.because("the ConfigMap has another CA bundle or no description");
         value["data"] = data;
         value["metadata"]["annotations"][DESCRIPTION_ANNOTATION] = DESCRIPTION.into();
         let target = Target::object(ROOT_CA_CONFIG_MAPS, config_map.metadata.key());
         asked.send(Request::Replace { target, body: value })??;
-        Ok(Outcome::done())
+        Ok(SyncOutcome::done())
     }
 }
 
@@ -102,7 +107,7 @@ fn create(
     snapshot: &PublishedBundle,
     data: Value,
     asked: &mut Transcript,
-) -> Result<Outcome<()>, Stop> {
+) -> Result<SyncOutcome<()>, TranscriptStop> {
     asked.because("the ConfigMap is missing");
     let body = json!({
         "apiVersion": CONFIG_MAPS.api_version(),
@@ -115,10 +120,10 @@ fn create(
     match asked.send(request)? {
         // Nothing can be created there any more.
         Err(error) if error.is_not_found() || error.is_namespace_terminating() => {
-            Ok(Outcome::done())
+            Ok(SyncOutcome::done())
         }
         Err(error) => Err(error.into()),
-        Ok(_) => Ok(Outcome::done()),
+        Ok(_) => Ok(SyncOutcome::done()),
     }
 }
 
@@ -131,8 +136,9 @@ mod tests {
     use crate::testing::at;
 
     fn synced(config_map: Option<Value>, answer: Answer) -> (Vec<Request>, bool) {
-        let config_map = config_map
-            .map(|value| Rc::new(Kept::<RootCaConfigMap>::of_value(&value).expect("a ConfigMap")));
+        let config_map = config_map.map(|value| {
+            Rc::new(KeptObject::<RootCaConfigMap>::of_value(&value).expect("a ConfigMap"))
+        });
         let snapshot = PublishedBundle { namespace: "n".into(), root_ca: "ca".into(), config_map };
         let driven = drive::<RootCaPublisher>(&snapshot, at(0).wall, |_| answer.clone());
         (driven.requests, driven.outcome.is_ok())

@@ -7,7 +7,9 @@
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{Kind, NAMESPACES, SERVICE_ACCOUNTS};
 use pintle_api_types::request::Request;
-use pintle_controllers_core::frame::{Controller, Now, Outcome, Stop, Transcript, Wakes};
+use pintle_controllers_core::frame::{
+    Controller, Now, SyncOutcome, Transcript, TranscriptStop, Wakes,
+};
 use pintle_controllers_core::tables::{Change, Tables};
 use serde_json::json;
 
@@ -76,7 +78,10 @@ impl Controller for ServiceAccounts {
         (!missing.is_empty()).then(|| MissingAccounts { namespace: key.name().to_owned(), missing })
     }
 
-    fn sync(snapshot: &MissingAccounts, asked: &mut Transcript) -> Result<Outcome<()>, Stop> {
+    fn sync(
+        snapshot: &MissingAccounts,
+        asked: &mut Transcript,
+    ) -> Result<SyncOutcome<()>, TranscriptStop> {
         let create = |name: &String| Request::Create {
             kind: SERVICE_ACCOUNTS,
             namespace: snapshot.namespace.clone(),
@@ -94,8 +99,8 @@ impl Controller for ServiceAccounts {
             }
         }
         match failures.is_empty() {
-            true => Ok(Outcome::done()),
-            false => Err(Stop::failed(failures.join(", "))),
+            true => Ok(SyncOutcome::done()),
+            false => Err(TranscriptStop::failed(failures.join(", "))),
         }
     }
 }
@@ -104,7 +109,7 @@ impl Controller for ServiceAccounts {
 mod tests {
     use pintle_api_types::request::{Answer, ApiError};
     use pintle_controllers_core::frame::{Driven, drive};
-    use pintle_controllers_core::kept::Kept;
+    use pintle_controllers_core::kept::KeptObject;
     use pintle_controllers_core::tables::{Decoded, WatchEvent};
     use serde_json::Value;
 
@@ -175,7 +180,7 @@ mod tests {
     fn deletion_of_an_account_wakes_its_namespace() {
         let tables = Tables::default();
         let text = json!({"metadata": {"name": "default", "namespace": "n"}}).to_string();
-        let gone = std::rc::Rc::new(Kept::decode(&text).expect("a good account"));
+        let gone = std::rc::Rc::new(KeptObject::decode(&text).expect("a good account"));
         let change = Change::ServiceAccount(pintle_controllers_core::tables::Delta {
             old: Some(gone),
             new: None,

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use pintle_api_types::kind::{Kind, REPLICA_SETS};
 use pintle_api_types::request::{Answer, ApiError, Request};
-use pintle_controllers_core::frame::{Event, Stop, SyncError, Transcript};
-use pintle_controllers_core::kept::{Facts, Kept};
+use pintle_controllers_core::frame::{ObjectEvent, SyncError, Transcript, TranscriptStop};
+use pintle_controllers_core::kept::{Facts, KeptObject};
 use pintle_controllers_core::tables::{Change, Decoded, Tables, WatchEvent};
 use serde_json::{Value, json};
 
@@ -24,8 +24,8 @@ pub(crate) fn remove(tables: &mut Tables, kind: Kind, object: &Value) -> Vec<Cha
 }
 
 /// The facts of an object.
-pub(crate) fn kept<T: Facts>(object: &Value) -> Kept<T> {
-    Kept::of_value(object).expect("a good object")
+pub(crate) fn kept<T: Facts>(object: &Value) -> KeptObject<T> {
+    KeptObject::of_value(object).expect("a good object")
 }
 
 /// Agrees to a request: the object as it was sent, of a newer version.
@@ -53,21 +53,21 @@ pub(crate) fn refusal(code: u16, reason: &str, message: &str) -> ApiError {
 pub(crate) struct Ran<T> {
     pub(crate) result: Result<T, SyncError>,
     pub(crate) requests: Vec<Request>,
-    pub(crate) events: Vec<Event>,
+    pub(crate) events: Vec<ObjectEvent>,
 }
 
 /// Runs a step of a sync to its end.
 pub(crate) fn run<T>(
     now: Timestamp,
     mut answer: impl FnMut(&Request) -> Answer,
-    step: impl Fn(&mut Transcript) -> Result<T, Stop>,
+    step: impl Fn(&mut Transcript) -> Result<T, TranscriptStop>,
 ) -> Ran<T> {
     let mut asked = Transcript::new(now);
     let result = loop {
         match step(&mut asked) {
             Ok(value) => break Ok(value),
-            Err(Stop::Failed(error)) => break Err(error),
-            Err(Stop::Pending) => {
+            Err(TranscriptStop::Failed(error)) => break Err(error),
+            Err(TranscriptStop::Pending) => {
                 let answers = asked.wanted().iter().map(&mut answer).collect();
                 asked.answer(answers);
             }
@@ -109,6 +109,6 @@ pub(crate) fn verbs(requests: &[Request]) -> Vec<String> {
 }
 
 /// The messages of events, with their reasons.
-pub(crate) fn messages(events: &[Event]) -> Vec<String> {
+pub(crate) fn messages(events: &[ObjectEvent]) -> Vec<String> {
     events.iter().map(|event| format!("{}: {}", event.reason, event.message)).collect()
 }

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 type Refuse = Box<dyn Fn(&Request) -> Option<ApiError>>;
 
-pub(crate) struct World {
+pub(crate) struct LoopWorld {
     objects: BTreeMap<(Kind, ObjectKey), Value>,
     version: u64,
     pub(crate) now: Timestamp,
@@ -24,7 +24,7 @@ pub(crate) struct World {
     pub(crate) refuse: Refuse,
 }
 
-impl World {
+impl LoopWorld {
     pub(crate) fn new() -> Self {
         let now = "2026-01-01T00:00:00Z".parse().expect("a time");
         Self { objects: BTreeMap::new(), version: 100, now, refuse: Box::new(|_| None) }

@@ -12,9 +12,9 @@ use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{JOBS, Kind};
 use pintle_api_types::request::{DeleteOptions, Propagation, Request, Target};
 use pintle_controllers_core::frame::{
-    Controller, Now, Outcome, Retry, Stop, SyncError, Transcript, Wakes,
+    Controller, Now, Retry, SyncError, SyncOutcome, Transcript, TranscriptStop, Wakes,
 };
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::Job;
 use pintle_controllers_core::tables::{Change, Tables};
 
@@ -27,7 +27,7 @@ pub struct TtlAfterFinished {
 
 impl Controller for TtlAfterFinished {
     type Key = ObjectKey;
-    type Snapshot = Rc<Kept<Job>>;
+    type Snapshot = Rc<KeptObject<Job>>;
     type Note = ();
 
     const NAME: &'static str = "ttl-after-finished-controller";
@@ -57,7 +57,10 @@ impl Controller for TtlAfterFinished {
         tables.jobs.get(key).cloned()
     }
 
-    fn sync(job: &Self::Snapshot, asked: &mut Transcript) -> Result<Outcome<()>, Stop> {
+    fn sync(
+        job: &Self::Snapshot,
+        asked: &mut Transcript,
+    ) -> Result<SyncOutcome<()>, TranscriptStop> {
         if let Some(wait) = wait(job, asked.now()) {
             return Ok(wait);
         }
@@ -66,12 +69,12 @@ impl Controller for TtlAfterFinished {
         let read = Request::Read { target: target.clone(), only_metadata: false };
         let fresh = match asked.send(read)? {
             Ok(fresh) => fresh,
-            Err(error) if error.is_not_found() => return Ok(Outcome::done()),
+            Err(error) if error.is_not_found() => return Ok(SyncOutcome::done()),
             Err(error) => return Err(error.into()),
         };
-        let fresh = Kept::<Job>::of_value(&fresh).map_err(|error| {
+        let fresh = KeptObject::<Job>::of_value(&fresh).map_err(|error| {
             let message = format!("the Job cannot be read: {error}");
-            Stop::Failed(SyncError { message, retry: Retry::Never })
+            TranscriptStop::Failed(SyncError { message, retry: Retry::Never })
         })?;
         if let Some(wait) = wait(&fresh, asked.now()) {
             return Ok(wait);
@@ -83,16 +86,16 @@ impl Controller for TtlAfterFinished {
         };
         match asked.send(Request::Delete { target, options })? {
             Err(error) if !error.is_not_found() => Err(error.into()),
-            _ => Ok(Outcome::done()),
+            _ => Ok(SyncOutcome::done()),
         }
     }
 }
 
 /// The outcome if the Job is not deleted yet.
-fn wait(job: &Kept<Job>, now: Timestamp) -> Option<Outcome<()>> {
-    let Some(at) = expires_at(job) else { return Some(Outcome::done()) };
+fn wait(job: &KeptObject<Job>, now: Timestamp) -> Option<SyncOutcome<()>> {
+    let Some(at) = expires_at(job) else { return Some(SyncOutcome::done()) };
     let left = Duration::try_from(at.duration_since(now)).unwrap_or_default();
-    (!left.is_zero()).then(|| Outcome::after(left))
+    (!left.is_zero()).then(|| SyncOutcome::after(left))
 }
 
 /// When a Job is to be deleted; `None` when it has no end or no TTL, or is being deleted already.
@@ -119,7 +122,7 @@ mod tests {
     }
 
     fn synced(job: &Value, fresh: &Value, now: &str) -> Driven<()> {
-        let snapshot = Rc::new(Kept::of_value(job).expect("a good Job"));
+        let snapshot = Rc::new(KeptObject::of_value(job).expect("a good Job"));
         let now = now.parse().expect("a time");
         drive::<TtlAfterFinished>(&snapshot, now, |_| Ok(fresh.clone()))
     }
@@ -155,7 +158,8 @@ mod tests {
     /// k#59676: a deleted Job is not deleted again and again.
     #[test]
     fn expired_job_that_is_gone_is_forgotten() {
-        let snapshot: Rc<Kept<Job>> = Rc::new(Kept::of_value(&job(10)).expect("a good Job"));
+        let snapshot: Rc<KeptObject<Job>> =
+            Rc::new(KeptObject::of_value(&job(10)).expect("a good Job"));
         let now = "2026-01-01T00:00:30Z".parse().expect("a time");
         let gone = || Err(crate::test_world::error(404, "NotFound"));
         let unread = drive::<TtlAfterFinished>(&snapshot, now, |_| gone());

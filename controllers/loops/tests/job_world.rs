@@ -14,7 +14,7 @@ use pintle_api_types::request::{
     Answer, ApiError, DeleteOptions, PatchForm, Request, Subresource, Target,
 };
 use pintle_api_types::rng::Rng;
-use pintle_controllers_core::frame::{Frame, Now, Order, Ticket};
+use pintle_controllers_core::frame::{Frame, FrameEffect, Now, Ticket};
 use pintle_controllers_core::tables::{Decoded, WatchEvent};
 use pintle_controllers_loops::job::JobController;
 use pintle_memory_api::{Change, Identity, Server};
@@ -75,7 +75,7 @@ impl JobProcess {
 
     fn turn(&mut self, now: Now) {
         for order in self.frame.turn(now) {
-            let Order::Send { ticket, requests, .. } = order else { continue };
+            let FrameEffect::Send { ticket, requests, .. } = order else { continue };
             self.answers.insert(ticket, requests.iter().map(|_| None).collect());
             for (at, request) in requests.into_iter().enumerate() {
                 self.calls.push(Call { ticket, at, request });
@@ -97,7 +97,7 @@ fn decode(kind: Kind, object: &Value) -> Decoded {
     Decoded::typed(kind, &object.to_string()).expect("an object that can be read")
 }
 
-struct World {
+struct JobWorld {
     server: Server,
     manager: JobProcess,
     rng: Rng,
@@ -111,7 +111,7 @@ struct World {
     changes: u64,
 }
 
-impl World {
+impl JobWorld {
     fn new(seed: u64, job: &Value, faults: u64) -> Self {
         let begun = Instant::now();
         let mut server = Server::new(seed);
@@ -373,18 +373,18 @@ fn jobs() -> Vec<Value> {
 fn pods_of_a_job_are_counted_once_without_faults() {
     for seed in 0..10 {
         for job in jobs() {
-            World::new(seed, &job, 0).run();
+            JobWorld::new(seed, &job, 0).run();
         }
     }
 }
 
 /// Runs each kind of Job with many seeds; `PINTLE_WORLDS` says how many.
-fn run_all(prepare: impl Fn(&mut World)) {
+fn run_all(prepare: impl Fn(&mut JobWorld)) {
     let asked = std::env::var("PINTLE_WORLDS").ok().and_then(|text| text.parse().ok());
     for seed in 0..asked.unwrap_or(WORLDS) {
         for (at, job) in jobs().iter().enumerate() {
             let run = || {
-                let mut world = World::new(seed, job, 5 + 15 * (seed % 4));
+                let mut world = JobWorld::new(seed, job, 5 + 15 * (seed % 4));
                 prepare(&mut world);
                 world.run();
             };

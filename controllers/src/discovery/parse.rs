@@ -38,7 +38,7 @@ impl GroupVersion {
 }
 
 #[derive(Deserialize)]
-struct Head {
+struct ObjectHead {
     #[serde(default)]
     kind: String,
 }
@@ -53,13 +53,13 @@ struct Aggregated {
 #[derive(Deserialize)]
 struct AggregatedGroup {
     #[serde(default)]
-    metadata: Named,
+    metadata: NamedResource,
     #[serde(default)]
     versions: Vec<AggregatedVersion>,
 }
 
 #[derive(Default, Deserialize)]
-struct Named {
+struct NamedResource {
     #[serde(default)]
     name: String,
 }
@@ -148,7 +148,7 @@ fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, DiscoveryError> {
 
 /// Reads `/api` or `/apis`.
 pub(super) fn page(text: &str) -> Result<Page, DiscoveryError> {
-    match read::<Head>(text)?.kind.as_str() {
+    match read::<ObjectHead>(text)?.kind.as_str() {
         "APIGroupDiscoveryList" => {
             let list: Aggregated = read(text)?;
             Ok(Page::Aggregated(list.items.into_iter().map(aggregated).collect()))

@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use pintle_controllers_loops::explain::{Subject, UnknownKind};
+use pintle_controllers_loops::explain::{ExplainedKind, UnknownKind};
 
 /// The text of `--help`.
 pub(super) const HELP: &str = "\
@@ -29,7 +29,7 @@ KIND: deployment (deploy), replicaset (rs), replicationcontroller (rc), stateful
 /// The arguments of the command.
 #[derive(Debug, PartialEq)]
 pub(super) struct ExplainOptions {
-    pub(super) subject: &'static Subject,
+    pub(super) subject: &'static ExplainedKind,
     pub(super) name: String,
     pub(super) namespace: Option<String>,
     pub(super) kubeconfig: Option<PathBuf>,
@@ -100,7 +100,7 @@ pub(super) fn parse(args: &[String]) -> Result<Option<ExplainOptions>, ArgumentE
     if name.is_empty() || name.contains('/') {
         return Err(ArgumentError::NoObject);
     }
-    let (subject, name) = (Subject::find(kind)?, name.to_owned());
+    let (subject, name) = (ExplainedKind::find(kind)?, name.to_owned());
     Ok(Some(ExplainOptions {
         subject,
         name,

@@ -23,7 +23,7 @@ use pintle_api_types::kind::{DEPLOYMENTS, NAMESPACES};
 use pintle_api_types::request::{Answer, ApiError, Request};
 use pintle_controllers_core::frame::{DrySync, KeyState};
 use pintle_controllers_loops::explain::{
-    self, Evidence, Explanation, KeyReport, LeaseState, Remaining, Subject,
+    self, Evidence, ExplainedKind, Explanation, KeyReport, LeaseState, Remaining,
 };
 use serde_json::Value;
 
@@ -54,7 +54,7 @@ pub(crate) enum ExplainError {
 /// The object that is explained.
 pub(crate) struct Investigation {
     /// The kind.
-    pub(crate) subject: &'static Subject,
+    pub(crate) subject: &'static ExplainedKind,
     /// The object.
     pub(crate) key: ObjectKey,
     /// The controllers' states of its keys.
@@ -114,7 +114,7 @@ async fn run_dry(
 
 async fn read_evidence(
     client: &kube::Client,
-    subject: &Subject,
+    subject: &ExplainedKind,
     key: &ObjectKey,
 ) -> Result<Evidence, ExplainError> {
     let found = list(client, &explain::object(subject, key)).await?;

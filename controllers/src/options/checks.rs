@@ -9,7 +9,7 @@ use std::time::Duration;
 use pintle_config::error::ConfigError;
 use pintle_config::given::GivenFlags;
 
-use super::settings::Reader;
+use super::settings::FlagReader;
 
 /// Concurrent syncs of which one is needed at least.
 const AT_LEAST_ONE: [&str; 9] = [
@@ -40,7 +40,7 @@ const KEY: &str = "PRIVATE KEY-----";
 
 /// All mistakes.
 pub(super) fn all(given: &GivenFlags) -> Vec<ConfigError> {
-    let read = Reader(given);
+    let read = FlagReader(given);
     let mut errors = Vec::new();
     errors.extend(AT_LEAST_ONE.iter().filter_map(|flag| range(read, flag, i32::MAX)));
     errors.extend(RANGES.iter().filter_map(|(flag, max)| range(read, flag, *max)));
@@ -57,7 +57,7 @@ fn wrong(flag: &str, value: impl std::fmt::Display, problem: &str, remedy: &str)
     ConfigError::new(format!("--{flag}"), value, problem, remedy)
 }
 
-fn range(read: Reader<'_>, flag: &str, max: i32) -> Option<ConfigError> {
+fn range(read: FlagReader<'_>, flag: &str, max: i32) -> Option<ConfigError> {
     let number = read.int(flag);
     match number {
         ..1 => Some(wrong(flag, number, "it must be at least 1", "choose 1 or more")),
@@ -69,7 +69,7 @@ fn range(read: Reader<'_>, flag: &str, max: i32) -> Option<ConfigError> {
     }
 }
 
-fn clouds(read: Reader<'_>) -> Option<ConfigError> {
+fn clouds(read: FlagReader<'_>) -> Option<ConfigError> {
     let (provider, allocator) = (read.text("cloud-provider"), read.text("cidr-allocator-type"));
     if !["", "external"].contains(&provider.as_str()) {
         let problem = "cloud providers are not part of the manager any more";
@@ -81,7 +81,7 @@ fn clouds(read: Reader<'_>) -> Option<ConfigError> {
     })
 }
 
-fn node_ranges(read: Reader<'_>) -> Option<ConfigError> {
+fn node_ranges(read: FlagReader<'_>) -> Option<ConfigError> {
     let ranges = read.text("service-cluster-ip-range");
     (ranges.split(',').count() > 2).then(|| {
         let problem = "it has more than two ranges";
@@ -89,7 +89,7 @@ fn node_ranges(read: Reader<'_>) -> Option<ConfigError> {
     })
 }
 
-fn attach_period(read: Reader<'_>) -> Option<ConfigError> {
+fn attach_period(read: FlagReader<'_>) -> Option<ConfigError> {
     let flag = "attach-detach-reconcile-sync-period";
     let is_off = read.bool("disable-attach-detach-reconcile-sync");
     (!is_off && read.duration(flag) < Duration::from_secs(1)).then(|| {

@@ -3,7 +3,7 @@
 //! Output: [`GATES`], which says whether a name is known, may be switched, and has an effect.
 
 use pintle_config::component_gates::{self, COUNT};
-use pintle_config::gates::Gate;
+use pintle_config::gates::FeatureGate;
 use pintle_config::status::Status::{self, Done as DONE};
 
 const NOT_YET: Status = Status::NotYet("the feature is not built");
@@ -13,9 +13,9 @@ const ALWAYS: Status =
 const CONSISTENT: Status = Status::Never("every controller waits for its own writes, by version");
 
 /// Every gate, by name.
-pub const GATES: &[Gate] = &ALL;
+pub const GATES: &[FeatureGate] = &ALL;
 
-const ALL: [Gate; COUNT] = component_gates::with(&[
+const ALL: [FeatureGate; COUNT] = component_gates::with(&[
     ("CBORServingAndStorage", DONE),
     ("ClusterTrustBundle", NOT_YET),
     ("ComponentFlagz", DONE),

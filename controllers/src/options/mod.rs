@@ -25,8 +25,8 @@ use pintle_config::daemon::{Daemon, FeatureGates};
 use pintle_config::election::Election;
 use pintle_config::error::ConfigError;
 use pintle_config::field::FieldTable;
-use pintle_config::flag::{FlagTable, Target};
-use pintle_config::gates::Gate;
+use pintle_config::flag::{FlagTable, FlagTarget};
+use pintle_config::gates::FeatureGate;
 use pintle_config::given::GivenFlags;
 use pintle_config::status::{self, Status};
 use pintle_config::{help, listing};
@@ -36,7 +36,7 @@ use pintle_daemon::serve::zpages::Encodings;
 use serde_json::{Map, Value};
 
 use self::selection::Selection;
-use self::settings::Reader;
+use self::settings::FlagReader;
 
 /// The name of upstream's component.
 pub const COMPONENT: &str = "kube-controller-manager";
@@ -49,7 +49,7 @@ pub struct ControllersDaemon;
 
 impl Daemon for ControllersDaemon {
     const FLAGS: FlagTable = flags::TABLE;
-    const GATES: &'static [Gate] = gates::GATES;
+    const GATES: &'static [FeatureGate] = gates::GATES;
     // There is no configuration file.
     const FIELDS: FieldTable = FieldTable(&[]);
     const KIND: &'static str = "KubeControllerManagerConfiguration";
@@ -137,7 +137,7 @@ fn options(given: &GivenFlags) -> Result<Options, Vec<ConfigError>> {
     let mut errors = checks::all(given);
     let gates = FeatureGates::<ControllersDaemon>::new(&asked_gates(given));
     let gates = gates.map_err(|found| errors.extend(found)).ok();
-    let reader = Reader(given);
+    let reader = FlagReader(given);
     let entries = reader.texts("controllers").unwrap_or_else(|| vec!["*".to_owned()]);
     let selection = Selection::parse(&entries).map_err(|found| errors.extend(found)).ok();
     let serving = Serving::of_flags(given, SERVING).map_err(|error| errors.push(error)).ok();
@@ -223,8 +223,8 @@ fn warnings(
         }
         let default = if flag.default.is_empty() { flag.kind.zero() } else { flag.default };
         let reason = match flag.target {
-            Target::Own(Status::NotYet(why)) => ("flags without effect yet", why),
-            Target::Own(Status::Never(why)) => ("flags without effect", why),
+            FlagTarget::Own(Status::NotYet(why)) => ("flags without effect yet", why),
+            FlagTarget::Own(Status::Never(why)) => ("flags without effect", why),
             _ => continue,
         };
         if listing::text(value) != default {

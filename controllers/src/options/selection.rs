@@ -8,7 +8,7 @@
 
 use pintle_config::error::ConfigError;
 use pintle_config::suggest;
-use pintle_controllers_core::names::{CONTROLLERS, Controller, Start};
+use pintle_controllers_core::names::{CONTROLLERS, Controller, StartMode};
 
 /// Which controllers run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,24 +49,24 @@ impl Selection {
 
     /// Why the controller does not run; `None` when it does. `is_on` answers for feature gates.
     pub fn absence(&self, of: &Controller, is_on: impl Fn(&str) -> bool) -> Option<Absence> {
-        if of.start != Start::First && !self.names(of) {
+        if of.start != StartMode::First && !self.names(of) {
             return Some(Absence::Disabled);
         }
         if let Some(gate) = of.gates.iter().find(|gate| !is_on(gate)) {
             return Some(Absence::Gate(gate));
         }
-        (of.start == Start::Cloud).then_some(Absence::Cloud)
+        (of.start == StartMode::Cloud).then_some(Absence::Cloud)
     }
 
     /// The controllers of cloud providers that an entry names.
     pub fn names_cloud(&self) -> impl Iterator<Item = &'static str> {
-        let cloud = CONTROLLERS.iter().filter(|one| one.start == Start::Cloud);
+        let cloud = CONTROLLERS.iter().filter(|one| one.start == StartMode::Cloud);
         cloud.map(|one| one.name).filter(|name| self.entries.iter().any(|entry| entry == name))
     }
 
     /// True if an entry disables the controller that always starts.
     pub fn leaves_out_first(&self) -> bool {
-        let mut first = CONTROLLERS.iter().filter(|one| one.start == Start::First);
+        let mut first = CONTROLLERS.iter().filter(|one| one.start == StartMode::First);
         first.any(|one| self.entries.iter().any(|entry| entry.strip_prefix('-') == Some(one.name)))
     }
 

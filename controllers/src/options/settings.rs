@@ -19,9 +19,9 @@ use super::flags::TABLE;
 
 /// Reads values of flags; those that were not given have the default of the table.
 #[derive(Clone, Copy)]
-pub(super) struct Reader<'a>(pub(super) &'a GivenFlags);
+pub(super) struct FlagReader<'a>(pub(super) &'a GivenFlags);
 
-impl Reader<'_> {
+impl FlagReader<'_> {
     pub(super) fn duration(self, name: &str) -> Duration {
         let text = self.text(name);
         text.parse::<GoDuration>().map(GoDuration::to_std).unwrap_or_default()
@@ -64,7 +64,7 @@ fn default(name: &str) -> &'static str {
 }
 
 /// All settings of loops.
-pub(super) fn loops(read: &Reader<'_>) -> LoopSettings {
+pub(super) fn loops(read: &FlagReader<'_>) -> LoopSettings {
     let workers = CONTROLLERS.iter().map(|one| {
         let flag = Some(one.workers_flag).filter(|flag| !flag.is_empty());
         let given = flag.map(|flag| u32::try_from(read.int(flag)).unwrap_or(0));
@@ -89,7 +89,7 @@ pub(super) fn loops(read: &Reader<'_>) -> LoopSettings {
     }
 }
 
-fn autoscaler(read: &Reader<'_>) -> AutoscalerSettings {
+fn autoscaler(read: &FlagReader<'_>) -> AutoscalerSettings {
     let time = |name: &str| read.duration(&format!("horizontal-pod-autoscaler-{name}"));
     AutoscalerSettings {
         sync_period: time("sync-period"),
@@ -100,7 +100,7 @@ fn autoscaler(read: &Reader<'_>) -> AutoscalerSettings {
     }
 }
 
-fn endpoints(read: &Reader<'_>) -> EndpointSettings {
+fn endpoints(read: &FlagReader<'_>) -> EndpointSettings {
     EndpointSettings {
         endpoints_batch_period: read.duration("endpoint-updates-batch-period"),
         slices_batch_period: read.duration("endpointslice-updates-batch-period"),
@@ -110,7 +110,7 @@ fn endpoints(read: &Reader<'_>) -> EndpointSettings {
     }
 }
 
-fn nodes(read: &Reader<'_>) -> NodeSettings {
+fn nodes(read: &FlagReader<'_>) -> NodeSettings {
     NodeSettings {
         monitor_period: read.duration("node-monitor-period"),
         monitor_grace_period: read.duration("node-monitor-grace-period"),
@@ -122,7 +122,7 @@ fn nodes(read: &Reader<'_>) -> NodeSettings {
     }
 }
 
-fn node_ipam(read: &Reader<'_>) -> NodeIpamSettings {
+fn node_ipam(read: &FlagReader<'_>) -> NodeIpamSettings {
     NodeIpamSettings {
         allocate: read.bool("allocate-node-cidrs"),
         cluster_cidr: read.text("cluster-cidr"),
@@ -135,7 +135,7 @@ fn node_ipam(read: &Reader<'_>) -> NodeIpamSettings {
 
 /// The files of a signer, or those for all signers.
 // k8s: cmd/kube-controller-manager/app/certificates.go getKubeletServingSignerFiles ..
-fn signing(read: &Reader<'_>) -> SigningSettings {
+fn signing(read: &FlagReader<'_>) -> SigningSettings {
     let files = |signer: &str| {
         let certificate = read.path(&format!("cluster-signing{signer}-cert-file"))?;
         let key = read.path(&format!("cluster-signing{signer}-key-file"))?;
@@ -151,7 +151,7 @@ fn signing(read: &Reader<'_>) -> SigningSettings {
     }
 }
 
-fn volumes(read: &Reader<'_>) -> VolumeSettings {
+fn volumes(read: &FlagReader<'_>) -> VolumeSettings {
     VolumeSettings {
         binder_sync_period: read.duration("pvclaimbinder-sync-period"),
         dynamic_provisioning: read.bool("enable-dynamic-provisioning"),

@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use pintle_daemon::program::watchdog::Turns;
-use pintle_daemon::serve::answer::Answer;
+use pintle_daemon::program::watchdog::DecisionTurns;
+use pintle_daemon::serve::answer::HttpAnswer;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::health::LoopHealth;
@@ -15,7 +15,7 @@ use crate::discovery::DiscoveryHandle;
 use crate::options::Options;
 
 /// Dependencies of controllers that the process provides.
-pub struct Context {
+pub struct ControllerContext {
     /// The command line.
     pub options: Arc<Options>,
     /// Clients by identity.
@@ -23,11 +23,11 @@ pub struct Context {
     /// The resources that there are, read again from time to time.
     pub discovery: DiscoveryHandle,
     /// When to end.
-    pub stop: Stop,
+    pub stop: StopFlag,
     /// Requests for `/debug/controllers/` and `/pintle/`, to be answered by the deciding thread.
-    pub questions: mpsc::Receiver<Question>,
+    pub questions: mpsc::Receiver<DecisionQuery>,
     /// The deciding thread marks each of its turns here, and says how many writes are under way.
-    pub turns: Arc<Turns>,
+    pub turns: Arc<DecisionTurns>,
     /// Families of metrics.
     pub metrics: Arc<ManagerMetrics>,
     /// The health of each controller.
@@ -36,9 +36,9 @@ pub struct Context {
 
 /// Says when controllers have to end.
 #[derive(Clone, Debug)]
-pub struct Stop(watch::Receiver<bool>);
+pub struct StopFlag(watch::Receiver<bool>);
 
-impl Stop {
+impl StopFlag {
     pub(super) fn new(requested: watch::Receiver<bool>) -> Self {
         Self(requested)
     }
@@ -67,7 +67,7 @@ pub enum WritesUnderWay {
 
 /// A request that only the deciding thread can answer.
 #[derive(Debug)]
-pub struct Question {
+pub struct DecisionQuery {
     /// The path: `/debug/controllers/NAME` or below, or below `/pintle/`.
     pub path: String,
     /// The query.
@@ -75,5 +75,5 @@ pub struct Question {
     /// The client asks for JSON.
     pub wants_json: bool,
     /// Receives the answer.
-    pub answer: oneshot::Sender<Answer>,
+    pub answer: oneshot::Sender<HttpAnswer>,
 }

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pintle_config::gates::GateState;
 use pintle_daemon::metrics::{
-    ApiRequests, Leading, Names, Process, exposition, register_component,
+    ApiRequests, Leading, MetricNames, ProcessMetrics, exposition, register_component,
 };
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
@@ -18,7 +18,7 @@ use prometheus_client::registry::Registry;
 use crate::options::COMPONENT;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Running {
+struct RunningGauge {
     manager: &'static str,
     name: &'static str,
 }
@@ -27,19 +27,19 @@ struct Running {
 #[derive(Debug)]
 pub struct ManagerMetrics {
     registry: Mutex<Registry>,
-    process: Process,
+    process: ProcessMetrics,
     /// Requests to the API server.
     pub requests: ApiRequests,
     leading: Leading,
-    running: Family<Running, Gauge>,
+    running: Family<RunningGauge, Gauge>,
 }
 
 impl ManagerMetrics {
     pub(super) fn new(gates: &[GateState]) -> Self {
         let mut registry = Registry::default();
-        let mut at = Names(&mut registry);
+        let mut at = MetricNames(&mut registry);
         register_component(&mut at, gates);
-        let process = Process::register(&mut at);
+        let process = ProcessMetrics::register(&mut at);
         let requests = ApiRequests::register(&mut at);
         let leading = Leading::register(&mut at);
         let running = at.add(
@@ -50,8 +50,8 @@ impl ManagerMetrics {
     }
 
     /// Registers more families; `put` gets the names' registrar.
-    pub fn register<T>(&self, put: impl FnOnce(&mut Names<'_>) -> T) -> T {
-        put(&mut Names(&mut self.registry()))
+    pub fn register<T>(&self, put: impl FnOnce(&mut MetricNames<'_>) -> T) -> T {
+        put(&mut MetricNames(&mut self.registry()))
     }
 
     /// This process leads on that lease, or waits for it.
@@ -61,7 +61,7 @@ impl ManagerMetrics {
 
     /// The controller runs, or has ended.
     pub fn set_running(&self, controller: &'static str, runs: bool) {
-        let label = Running { manager: COMPONENT, name: controller };
+        let label = RunningGauge { manager: COMPONENT, name: controller };
         self.running.get_or_create(&label).set(runs.into());
     }
 

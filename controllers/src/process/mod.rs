@@ -27,12 +27,12 @@ use anyhow::{Context as _, Result, bail};
 use pintle_api::{Access, Clients};
 use pintle_controllers_core::names::CONTROLLERS;
 use pintle_daemon::program::ending::{self, Ending};
-use pintle_daemon::program::lease::{Candidate, LeaderLease};
+use pintle_daemon::program::lease::{LeaderLease, LeaseCandidate};
 use pintle_daemon::program::{credentials, port, watchdog};
 use pintle_daemon::{logging, own_code, tasks};
 use tokio::sync::{mpsc, watch};
 
-pub use self::context::{Context, Question, Stop, WritesUnderWay};
+pub use self::context::{ControllerContext, DecisionQuery, StopFlag, WritesUnderWay};
 pub use self::health::LoopHealth;
 pub use self::metrics::ManagerMetrics;
 pub use self::queue_metrics::QueueMetrics;
@@ -72,8 +72,10 @@ pub fn run(options: Options) -> Result<()> {
     signals.guard(Arc::clone(&state.turns), keeper.clone(), "writes");
     watchdog::start(Arc::clone(&state.turns), keeper)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    tokio::task::LocalSet::new()
-        .block_on(&runtime, work(Start { options, access, state, questions }, lease, ending))
+    tokio::task::LocalSet::new().block_on(
+        &runtime,
+        work(DecisionInputs { options, access, state, questions }, lease, ending),
+    )
 }
 
 /// The thread of the lease; `None` without an election.
@@ -84,20 +86,24 @@ fn lease(access: &Access, options: &Options, state: &Arc<State>) -> Result<Optio
     }
     state.metrics.set_leading(&election.name, false);
     let (reporter, rival) = (COMPONENT.to_owned(), "another controller manager");
-    let candidate = Candidate { election, reporter, rival };
+    let candidate = LeaseCandidate { election, reporter, rival };
     Ok(Some(LeaderLease::begin(access, &candidate, Arc::clone(state) as Arc<_>)?))
 }
 
 /// Inputs of the deciding thread.
-struct Start {
+struct DecisionInputs {
     options: Options,
     access: Access,
     state: Arc<State>,
-    questions: mpsc::Receiver<Question>,
+    questions: mpsc::Receiver<DecisionQuery>,
 }
 
 /// Waits for the lease, runs controllers, and ends them in good order.
-async fn work(start: Start, mut lease: Option<LeaderLease>, mut ending: Ending) -> Result<()> {
+async fn work(
+    start: DecisionInputs,
+    mut lease: Option<LeaderLease>,
+    mut ending: Ending,
+) -> Result<()> {
     own_code::start(pintle_heap::code::forget);
     let state = Arc::clone(&start.state);
     let clients =
@@ -108,7 +114,7 @@ async fn work(start: Start, mut lease: Option<LeaderLease>, mut ending: Ending) 
     }
     let timeout = start.options.shutdown_timeout;
     let (stop, stopped) = watch::channel(false);
-    let mut running = Box::pin(lead(start, clients, Stop::new(stopped)));
+    let mut running = Box::pin(lead(start, clients, StopFlag::new(stopped)));
     let end = tokio::select! {
         ended = &mut running => {
             // Nothing ends controllers but a signal.
@@ -144,8 +150,12 @@ async fn work(start: Start, mut lease: Option<LeaderLease>, mut ending: Ending) 
 }
 
 /// Does the work of a leader until it has to stop.
-async fn lead(start: Start, clients: ControllerClients, stop: Stop) -> Result<WritesUnderWay> {
-    let Start { options, access, state, questions } = start;
+async fn lead(
+    start: DecisionInputs,
+    clients: ControllerClients,
+    stop: StopFlag,
+) -> Result<WritesUnderWay> {
+    let DecisionInputs { options, access, state, questions } = start;
     let frame = crate::registry::frame(&options, access.authority_pem().as_deref())?;
     let is_stopped = {
         let mut stop = stop.clone();
@@ -163,7 +173,7 @@ async fn lead(start: Start, clients: ControllerClients, stop: Stop) -> Result<Wr
     };
     log_absent(&options);
     state.mark_working();
-    let context = Context {
+    let context = ControllerContext {
         options: Arc::new(options),
         clients,
         discovery,

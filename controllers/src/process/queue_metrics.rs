@@ -16,7 +16,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use super::metrics::ManagerMetrics;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Queue {
+struct QueueLabels {
     name: &'static str,
 }
 
@@ -30,11 +30,11 @@ type Seconds = Gauge<f64, AtomicU64>;
 /// Handles of the families.
 #[derive(Debug)]
 pub struct QueueMetrics {
-    depth: Family<Queue, Gauge>,
-    adds: Family<Queue, Counter>,
-    retries: Family<Queue, Counter>,
-    unfinished: Family<Queue, Seconds>,
-    longest: Family<Queue, Seconds>,
+    depth: Family<QueueLabels, Gauge>,
+    adds: Family<QueueLabels, Counter>,
+    retries: Family<QueueLabels, Counter>,
+    unfinished: Family<QueueLabels, Seconds>,
+    longest: Family<QueueLabels, Seconds>,
     failed: Family<OfController, Counter>,
     panicked: Family<OfController, Counter>,
     stale: Family<OfController, Counter>,
@@ -76,7 +76,7 @@ impl QueueMetrics {
             set(&self.panicked.get_or_create(&of), stats.panicked);
             set(&self.stale.get_or_create(&of), stats.stale);
             let queues = Controller::find(name).map_or(&[][..], |names| names.queues);
-            let Some(queue) = queues.first().map(|name| Queue { name }) else { continue };
+            let Some(queue) = queues.first().map(|name| QueueLabels { name }) else { continue };
             let depth = i64::try_from(stats.queue.depth).unwrap_or(i64::MAX);
             self.depth.get_or_create(&queue).set(depth);
             set(&self.adds.get_or_create(&queue), stats.queue.adds);

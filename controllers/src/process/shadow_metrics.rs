@@ -5,7 +5,7 @@
 
 use std::sync::atomic::Ordering;
 
-use pintle_controllers_loops::shadow::Report;
+use pintle_controllers_loops::shadow::ShadowReport;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -37,7 +37,7 @@ impl ShadowMetrics {
     }
 
     /// Shows these counts.
-    pub fn update(&self, report: &Report) {
+    pub fn update(&self, report: &ShadowReport) {
         for (controller, reasons) in &report.counts {
             for (reason, counts) in reasons {
                 for (result, count) in [

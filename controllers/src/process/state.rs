@@ -15,13 +15,13 @@ use jiff::Timestamp;
 use pintle_controllers_core::names::CONTROLLERS;
 use pintle_daemon::program::lease::{LeaderHealth, LeaseObserver};
 use pintle_daemon::program::port::{ComponentPages, Pages};
-use pintle_daemon::program::watchdog::Turns;
-use pintle_daemon::serve::answer::Answer;
+use pintle_daemon::program::watchdog::DecisionTurns;
+use pintle_daemon::serve::answer::HttpAnswer;
 use pintle_daemon::serve::body::Reply;
 use pintle_daemon::serve::checks::Checks;
 use tokio::sync::{mpsc, oneshot};
 
-use super::context::Question;
+use super::context::DecisionQuery;
 use super::health::LoopHealth;
 use super::metrics::ManagerMetrics;
 use crate::options::{COMPONENT, Options};
@@ -40,8 +40,8 @@ const ASKED: [&str; 2] = ["/debug/controllers/", "/pintle/"];
 /// State of the process that other threads read.
 #[derive(Debug)]
 pub(super) struct State {
-    questions: mpsc::Sender<Question>,
-    pub(super) turns: Arc<Turns>,
+    questions: mpsc::Sender<DecisionQuery>,
+    pub(super) turns: Arc<DecisionTurns>,
     pub(super) metrics: Arc<ManagerMetrics>,
     pub(super) loops: Arc<LoopHealth>,
     lease: LeaderHealth,
@@ -52,7 +52,7 @@ pub(super) struct State {
 
 impl State {
     /// Of a process that begins now, and the questions that it has to answer.
-    pub(super) fn new(options: &Options) -> (Self, mpsc::Receiver<Question>) {
+    pub(super) fn new(options: &Options) -> (Self, mpsc::Receiver<DecisionQuery>) {
         let (questions, asked) = mpsc::channel(QUESTIONS_MAX);
         let election = &options.election;
         let state = Self {
@@ -86,30 +86,30 @@ impl State {
     }
 
     /// Asks the deciding thread.
-    async fn ask(&self, head: &Parts, path: &str) -> Answer {
+    async fn ask(&self, head: &Parts, path: &str) -> HttpAnswer {
         if !matches!(head.method, Method::GET | Method::HEAD) {
-            return Answer::not_allowed();
+            return HttpAnswer::not_allowed();
         }
         if !self.is_working.load(Ordering::Relaxed) {
             return match path.starts_with("/pintle/") {
-                true => Answer::text(503, self.not_leading()),
-                false => Answer::not_found(),
+                true => HttpAnswer::text(503, self.not_leading()),
+                false => HttpAnswer::not_found(),
             };
         }
         let accept = head.headers.get(hyper::header::ACCEPT).and_then(|value| value.to_str().ok());
         let (answer, answered) = oneshot::channel();
-        let question = Question {
+        let question = DecisionQuery {
             path: path.to_owned(),
             query: head.uri.query().unwrap_or_default().to_owned(),
             wants_json: accept.is_some_and(|accept| accept.contains("application/json")),
             answer,
         };
         if self.questions.try_send(question).is_err() {
-            return Answer::text(429, "too many questions wait, try again\n");
+            return HttpAnswer::text(429, "too many questions wait, try again\n");
         }
         match tokio::time::timeout(ANSWER_MAX, answered).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(_)) | Err(_) => Answer::text(503, "the manager has no time to answer\n"),
+            Ok(Err(_)) | Err(_) => HttpAnswer::text(503, "the manager has no time to answer\n"),
         }
     }
 }
@@ -142,7 +142,7 @@ impl pintle_api::Observer for State {
     }
 }
 
-impl ComponentPages for Own {
+impl ComponentPages for ManagerPages {
     fn metrics(&self) -> String {
         self.0.metrics.text()
     }
@@ -159,7 +159,7 @@ impl ComponentPages for Own {
 }
 
 /// The pages that only a controller manager has.
-struct Own(Arc<State>);
+struct ManagerPages(Arc<State>);
 
 /// The pages of the HTTPS port.
 pub(super) fn pages(state: &Arc<State>, options: &Options) -> Pages {
@@ -171,7 +171,7 @@ pub(super) fn pages(state: &Arc<State>, options: &Options) -> Pages {
         flags: options.flags.clone(),
         encodings: options.serving.encodings,
         started: Timestamp::now(),
-        own: Arc::new(Own(Arc::clone(state))),
+        own: Arc::new(ManagerPages(Arc::clone(state))),
     }
 }
 

@@ -27,7 +27,7 @@ pub use import::ImportError;
 
 use crate::{
     error::code_name,
-    transport::{Endpoint, EndpointError, Link},
+    transport::{EndpointError, Link, SocketEndpoint},
 };
 
 /// The namespace in which containerd's CRI keeps its things.
@@ -80,7 +80,7 @@ pub struct Containerd {
 impl Containerd {
     /// Connects with the first call. Must be called inside a tokio runtime.
     pub fn connect(endpoint: &str) -> Result<Self, EndpointError> {
-        let link = Link::new(Endpoint::parse(endpoint)?);
+        let link = Link::new(SocketEndpoint::parse(endpoint)?);
         Ok(Self { channel: link.channel(), link })
     }
 

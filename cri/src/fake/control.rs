@@ -14,9 +14,9 @@ use tonic::{Code, transport::Server as Transport};
 
 use super::{
     Behaviour, CallRecord, ExecAnswer, Flavor, State,
-    faults::{Fault, Gate},
-    server::Server,
-    shared::Shared,
+    faults::{CallFault, Gate},
+    server::FakeCriServer,
+    shared::FakeShared,
 };
 use crate::{
     MESSAGE_BYTES_MAX, Method,
@@ -30,7 +30,7 @@ use crate::{
 #[derive(Debug)]
 pub struct FakeRuntime {
     path: PathBuf,
-    shared: Arc<Shared>,
+    shared: Arc<FakeShared>,
     thread: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
@@ -42,7 +42,7 @@ impl FakeRuntime {
 
     /// Serves at `path` like the runtime of that flavor.
     pub async fn start_as(path: &Path, flavor: Flavor) -> io::Result<Self> {
-        let shared = Arc::new(Shared::new(flavor));
+        let shared = Arc::new(FakeShared::new(flavor));
         let mut fake = Self { path: path.to_owned(), shared, thread: None };
         fake.start_again()?;
         Ok(fake)
@@ -240,11 +240,11 @@ impl Drop for FakeRuntime {
 }
 
 async fn serve(
-    shared: Arc<Shared>,
+    shared: Arc<FakeShared>,
     listener: std::os::unix::net::UnixListener,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let incoming = UnixListenerStream::new(UnixListener::from_std(listener)?);
-    let server = Server(shared);
+    let server = FakeCriServer(shared);
     let runtime = RuntimeServiceServer::new(server.clone())
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
@@ -260,7 +260,7 @@ async fn serve(
 #[derive(Debug)]
 #[must_use = "say what is to happen: delay, fail, hang, ..."]
 pub struct FaultBuilder {
-    shared: Arc<Shared>,
+    shared: Arc<FakeShared>,
     method: Method,
     matching: String,
     times: Option<u32>,
@@ -269,7 +269,7 @@ pub struct FaultBuilder {
 /// Lifts a fault; dropping it leaves the fault in force.
 #[derive(Clone, Debug)]
 pub struct Lift {
-    shared: Arc<Shared>,
+    shared: Arc<FakeShared>,
     number: u64,
 }
 
@@ -288,30 +288,30 @@ impl FaultBuilder {
 
     /// Such calls take so much longer.
     pub fn delay(self, time: Duration) -> Lift {
-        self.add(Fault::Delay(time))
+        self.add(CallFault::Delay(time))
     }
 
     /// Such calls fail without an effect.
     pub fn fail(self, code: Code, message: &str) -> Lift {
-        self.add(Fault::Fail(code, message.to_owned()))
+        self.add(CallFault::Fail(code, message.to_owned()))
     }
 
     /// Such calls take effect, and then fail.
     pub fn fail_after(self, code: Code, message: &str) -> Lift {
-        self.add(Fault::FailAfter(code, message.to_owned()))
+        self.add(CallFault::FailAfter(code, message.to_owned()))
     }
 
     /// Such calls wait until the fault is lifted, then go on.
     pub fn hang(self) -> Lift {
-        self.add(Fault::Hang(Gate::shut()))
+        self.add(CallFault::Hang(Gate::shut()))
     }
 
     /// Such calls take effect, but answer only when the fault is lifted.
     pub fn hang_after(self) -> Lift {
-        self.add(Fault::HangAfter(Gate::shut()))
+        self.add(CallFault::HangAfter(Gate::shut()))
     }
 
-    fn add(self, fault: Fault) -> Lift {
+    fn add(self, fault: CallFault) -> Lift {
         let number = self.shared.faults().add(self.method, self.matching, self.times, fault);
         Lift { shared: self.shared, number }
     }

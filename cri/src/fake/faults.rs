@@ -16,7 +16,7 @@ use crate::{Method, Observer};
 
 /// The fault of a call.
 #[derive(Clone, Debug)]
-pub(super) enum Fault {
+pub(super) enum CallFault {
     /// The call takes that much longer.
     Delay(Duration),
     /// Fails and has no effect.
@@ -45,19 +45,19 @@ impl Gate {
 }
 
 #[derive(Debug)]
-struct Rule {
+struct FaultRule {
     number: u64,
     method: Method,
     matching: String,
     times: Option<u32>,
-    fault: Fault,
+    fault: CallFault,
 }
 
 /// All rules of a runtime.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     next: u64,
-    rules: Vec<Rule>,
+    rules: Vec<FaultRule>,
 }
 
 impl Faults {
@@ -66,15 +66,15 @@ impl Faults {
         method: Method,
         matching: String,
         times: Option<u32>,
-        fault: Fault,
+        fault: CallFault,
     ) -> u64 {
         self.next += 1;
-        self.rules.push(Rule { number: self.next, method, matching, times, fault });
+        self.rules.push(FaultRule { number: self.next, method, matching, times, fault });
         self.next
     }
 
     /// The fault of this call, if any; counts it.
-    pub(super) fn take(&mut self, method: Method, names: &[&str]) -> Option<Fault> {
+    pub(super) fn take(&mut self, method: Method, names: &[&str]) -> Option<CallFault> {
         let rule = self.rules.iter_mut().rev().find(|rule| {
             rule.method == method
                 && rule.times != Some(0)
@@ -101,20 +101,20 @@ impl Faults {
     }
 }
 
-fn release(fault: &Fault) {
-    if let Fault::Hang(gate) | Fault::HangAfter(gate) = fault {
+fn release(fault: &CallFault) {
+    if let CallFault::Hang(gate) | CallFault::HangAfter(gate) = fault {
         gate.0.close();
     }
 }
 
-impl Fault {
+impl CallFault {
     /// The part that comes before the effect.
     pub(super) async fn before(&self) -> Result<(), Status> {
         match self {
-            Fault::Delay(time) => tokio::time::sleep(*time).await,
-            Fault::Hang(gate) => gate.opened().await,
-            Fault::Fail(code, message) => return Err(Status::new(*code, message.clone())),
-            Fault::FailAfter(..) | Fault::HangAfter(_) => {}
+            CallFault::Delay(time) => tokio::time::sleep(*time).await,
+            CallFault::Hang(gate) => gate.opened().await,
+            CallFault::Fail(code, message) => return Err(Status::new(*code, message.clone())),
+            CallFault::FailAfter(..) | CallFault::HangAfter(_) => {}
         }
         Ok(())
     }
@@ -122,12 +122,12 @@ impl Fault {
     /// The part that comes after the effect.
     pub(super) async fn after(&self) -> Result<(), Status> {
         match self {
-            Fault::FailAfter(code, message) => Err(Status::new(*code, message.clone())),
-            Fault::HangAfter(gate) => {
+            CallFault::FailAfter(code, message) => Err(Status::new(*code, message.clone())),
+            CallFault::HangAfter(gate) => {
                 gate.opened().await;
                 Ok(())
             }
-            Fault::Delay(_) | Fault::Fail(..) | Fault::Hang(_) => Ok(()),
+            CallFault::Delay(_) | CallFault::Fail(..) | CallFault::Hang(_) => Ok(()),
         }
     }
 }
@@ -136,13 +136,13 @@ impl Fault {
 mod tests {
     use super::*;
 
-    fn fail(text: &str) -> Fault {
-        Fault::Fail(Code::Unknown, text.into())
+    fn fail(text: &str) -> CallFault {
+        CallFault::Fail(Code::Unknown, text.into())
     }
 
     fn taken(faults: &mut Faults, method: Method, name: &str) -> Option<String> {
         match faults.take(method, &[name]) {
-            Some(Fault::Fail(_, text)) => Some(text),
+            Some(CallFault::Fail(_, text)) => Some(text),
             _ => None,
         }
     }

@@ -14,13 +14,13 @@ const IMAGE_BYTES: u64 = 4 << 20;
 
 /// Images on the node, and answers of the registry.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Images {
+pub(super) struct FakeImages {
     present: BTreeMap<String, Image>, // by id
     missing: BTreeSet<String>,
     passwords: BTreeMap<String, String>,
 }
 
-impl Images {
+impl FakeImages {
     pub(super) fn find(&self, reference: &str) -> Option<&Image> {
         self.present.get(reference).or_else(|| {
             let wanted = normalise(reference);
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn an_image_is_found_by_short_name_full_name_digest_and_id() {
-        let mut images = Images::default();
+        let mut images = FakeImages::default();
         let id = images.add("busybox");
         let full = images.find("docker.io/library/busybox:latest").expect("by full name");
         assert_eq!(full.id, id);
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn the_registry_refuses_what_is_missing_or_needs_a_password() {
-        let mut images = Images::default();
+        let mut images = FakeImages::default();
         images.set_missing("nothing:1");
         images.set_password("private", "right");
         assert_eq!(

@@ -1,9 +1,9 @@
 //! gRPC face of the fake runtime: records each call, applies its fault, changes the state.
 //!
-//! Every unary call goes through `Server::serve`: record, refuse calls that this flavor lacks, the
-//! fault's part before the effect, the effect itself (a pure function of state.rs or views.rs under
-//! the lock), the fault's part after it. Calls that wait for a container (stop, exec) wait outside
-//! the lock. Owner: the server thread of `FakeRuntime`.
+//! Every unary call goes through `FakeCriServer::serve`: record, refuse calls that this flavor
+//! lacks, the fault's part before the effect, the effect itself (a pure function of state.rs or
+//! views.rs under the lock), the fault's part after it. Calls that wait for a container (stop,
+//! exec) wait outside the lock. Owner: the server thread of `FakeRuntime`.
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
@@ -12,36 +12,36 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Code, Request, Response, Status};
 
 use super::{
-    shared::Shared,
+    shared::FakeShared,
     state::{Nanos, State},
 };
-use crate::{Call, Method, v1::*};
+use crate::{CriCall, Method, v1::*};
 
 /// Items in one message of a list-streaming call: few, so that tests see several messages.
 const CHUNK_ITEMS: usize = 2;
 
 #[derive(Clone, Debug)]
-pub(super) struct Server(pub(super) Arc<Shared>);
+pub(super) struct FakeCriServer(pub(super) Arc<FakeShared>);
 
 type Items<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-impl Server {
-    async fn serve<R: Call>(
+impl FakeCriServer {
+    async fn serve<R: CriCall>(
         &self,
         request: R,
         effect: impl FnOnce(&mut State, R, Nanos) -> Result<R::Reply, Status> + Send,
     ) -> Result<Response<R::Reply>, Status> {
-        let instant = |shared: Arc<Shared>, request| async move {
+        let instant = |shared: Arc<FakeShared>, request| async move {
             shared.apply(|state, now| effect(state, request, now))
         };
         self.serve_slow(request, instant).await
     }
 
     /// Like `serve`, for an effect that takes time.
-    async fn serve_slow<R: Call, F>(
+    async fn serve_slow<R: CriCall, F>(
         &self,
         request: R,
-        effect: impl FnOnce(Arc<Shared>, R) -> F + Send,
+        effect: impl FnOnce(Arc<FakeShared>, R) -> F + Send,
     ) -> Result<Response<R::Reply>, Status>
     where
         F: Future<Output = Result<R::Reply, Status>> + Send,
@@ -92,7 +92,7 @@ impl Server {
 }
 
 async fn stop(
-    shared: Arc<Shared>,
+    shared: Arc<FakeShared>,
     request: StopContainerRequest,
 ) -> Result<StopContainerResponse, Status> {
     let id = &request.container_id;
@@ -101,7 +101,10 @@ async fn stop(
     Ok(StopContainerResponse {})
 }
 
-async fn exec(shared: Arc<Shared>, request: ExecSyncRequest) -> Result<ExecSyncResponse, Status> {
+async fn exec(
+    shared: Arc<FakeShared>,
+    request: ExecSyncRequest,
+) -> Result<ExecSyncResponse, Status> {
     let answer = shared.apply(|state, _| state.exec(&request.container_id, &request.cmd))?;
     if let Some(message) = answer.error {
         return Err(Status::unknown(message));
@@ -133,7 +136,7 @@ macro_rules! services {
         image { $($i_name:ident($i_request:ident) -> $i_reply:ident = $i_effect:expr;)* }
     ) => {
         #[tonic::async_trait]
-        impl runtime_service_server::RuntimeService for Server {
+        impl runtime_service_server::RuntimeService for FakeCriServer {
             $(async fn $name(
                 &self,
                 request: Request<$request>,
@@ -261,7 +264,7 @@ macro_rules! services {
         }
 
         #[tonic::async_trait]
-        impl image_service_server::ImageService for Server {
+        impl image_service_server::ImageService for FakeCriServer {
             $(async fn $i_name(
                 &self,
                 request: Request<$i_request>,

@@ -13,11 +13,11 @@ use tonic::{Code, Status};
 
 use super::{
     events::EventBus,
-    faults::{Fault, Faults},
+    faults::{CallFault, Faults},
     flavor::Flavor,
     state::{Nanos, State},
 };
-use crate::{Call, Method, v1::ContainerEventResponse};
+use crate::{CriCall, Method, v1::ContainerEventResponse};
 
 /// Calls kept for `calls()`.
 const CALLS_MAX: usize = 100_000;
@@ -40,13 +40,13 @@ pub struct CallRecord {
 
 impl CallRecord {
     /// The request, if it is one of that type.
-    pub fn request<R: Call>(&self) -> Option<R> {
+    pub fn request<R: CriCall>(&self) -> Option<R> {
         (self.method == R::METHOD).then(|| R::decode(self.request.as_slice()).ok())?
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct FakeShared {
     pub(super) flavor: Flavor,
     state: Mutex<State>,
     faults: Mutex<Faults>,
@@ -63,13 +63,13 @@ struct Calls {
 }
 
 /// Notes the end of a call, also when its future is dropped.
-pub(super) struct Record<'a> {
-    shared: &'a Shared,
+pub(super) struct CallEnd<'a> {
+    shared: &'a FakeShared,
     number: u64,
     code: Code,
 }
 
-impl Shared {
+impl FakeShared {
     pub(super) fn new(flavor: Flavor) -> Self {
         Self {
             flavor,
@@ -125,7 +125,7 @@ impl Shared {
         method: Method,
         subject: String,
         request: Vec<u8>,
-    ) -> (Record<'_>, Option<Fault>) {
+    ) -> (CallEnd<'_>, Option<CallFault>) {
         let name = lock(&self.state).name_of(&subject);
         let fault = lock(&self.faults).take(method, &[&name, &subject]);
         let mut calls = lock(&self.calls);
@@ -138,7 +138,7 @@ impl Shared {
         }
         drop(calls);
         self.arrivals.send_modify(|count| *count += 1);
-        (Record { shared: self, number, code: Code::Cancelled }, fault)
+        (CallEnd { shared: self, number, code: Code::Cancelled }, fault)
     }
 
     pub(super) fn calls(&self) -> Vec<CallRecord> {
@@ -166,13 +166,13 @@ impl Shared {
     }
 }
 
-impl Record<'_> {
+impl CallEnd<'_> {
     pub(super) fn ended(&mut self, code: Code) {
         self.code = code;
     }
 }
 
-impl Drop for Record<'_> {
+impl Drop for CallEnd<'_> {
     fn drop(&mut self) {
         let mut calls = lock(&self.shared.calls);
         if let Some(call) = calls.kept.iter_mut().rev().find(|call| call.number == self.number) {

@@ -13,7 +13,7 @@ use std::{collections::BTreeMap, time::Duration};
 use tonic::{Code, Status};
 
 use super::{
-    images::Images,
+    images::FakeImages,
     script::{Behaviour, EXIT_KILLED, EXIT_START_ERROR, EXIT_UNSEEN, ExecAnswer, OnStop, Scripts},
 };
 use crate::v1::*;
@@ -34,7 +34,7 @@ pub(super) struct Sandbox {
 
 /// A container as the fake keeps it.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
+pub(super) struct FakeContainer {
     pub(super) id: String,
     pub(super) sandbox_id: String,
     pub(super) config: ContainerConfig,
@@ -50,8 +50,8 @@ pub(super) struct Entry {
 #[derive(Clone, Debug, Default)]
 pub struct State {
     pub(super) sandboxes: BTreeMap<String, Sandbox>,
-    pub(super) containers: BTreeMap<String, Entry>,
-    pub(super) images: Images,
+    pub(super) containers: BTreeMap<String, FakeContainer>,
+    pub(super) images: FakeImages,
     pub(super) scripts: Scripts,
     pub(super) outbox: Vec<ContainerEventResponse>,
     pub(super) pod_cidr: String,
@@ -151,7 +151,7 @@ impl State {
             return Err(Status::unknown("sandbox container is not running"));
         }
         let pod = sandbox.config.metadata.clone().unwrap_or_default();
-        let same = |entry: &&Entry| {
+        let same = |entry: &&FakeContainer| {
             entry.sandbox_id == sandbox_id && entry.config.metadata.as_ref() == Some(&metadata)
         };
         if let Some(taken) = self.containers.values().find(same) {
@@ -187,7 +187,7 @@ impl State {
             stop_signal: config.stop_signal,
             ..Default::default()
         };
-        let entry = Entry {
+        let entry = FakeContainer {
             id: id.clone(),
             sandbox_id: sandbox_id.clone(),
             config,
@@ -361,7 +361,7 @@ impl State {
         Ok(self.scripts.command(&self.containers[id].name, command))
     }
 
-    fn container_mut(&mut self, id: &str) -> Result<&mut Entry, Status> {
+    fn container_mut(&mut self, id: &str) -> Result<&mut FakeContainer, Status> {
         self.containers.get_mut(id).ok_or_else(|| container_not_found(id))
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use tonic::Status;
 
-use super::state::{Entry, Nanos, Sandbox, State, container_not_found};
+use super::state::{FakeContainer, Nanos, Sandbox, State, container_not_found};
 use crate::v1::*;
 
 impl State {
@@ -23,7 +23,7 @@ impl State {
 
     /// Containers that match the filter, oldest first.
     pub fn list_containers(&self, filter: Option<&ContainerFilter>) -> Vec<Container> {
-        let all = self.containers.values().map(Entry::item);
+        let all = self.containers.values().map(FakeContainer::item);
         let Some(filter) = filter else { return all.collect() };
         all.filter(|item| {
             (filter.id.is_empty() || item.id == filter.id)
@@ -237,7 +237,7 @@ impl Sandbox {
     }
 }
 
-impl Entry {
+impl FakeContainer {
     fn item(&self) -> Container {
         Container {
             id: self.id.clone(),

@@ -7,13 +7,13 @@ use pintle_cri::{Client, Deadlines, fake::*, v1::*};
 use tempfile::TempDir;
 
 /// A fake runtime, a client of it, and the folder that holds the socket.
-pub(crate) struct World {
+pub(crate) struct FakeRuntimeClient {
     pub(crate) fake: FakeRuntime,
     pub(crate) client: Client,
     _folder: TempDir,
 }
 
-impl World {
+impl FakeRuntimeClient {
     pub(crate) async fn new() -> Self {
         Self::of(Flavor::default()).await
     }

@@ -14,7 +14,9 @@ use std::{fs, thread};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use pintle_ebpf::{Controller, Hierarchy, KernelEvent, Mode, Monotonic, Options, Slot, Source};
+use pintle_ebpf::{
+    Controller, EventSource, Hierarchy, KernelEvent, Mode, Monotonic, Options, Slot,
+};
 
 /// Far above what any event needs, even on a busy emulated machine; a test that waits this long has
 /// failed.
@@ -188,14 +190,14 @@ pub fn impossible(hierarchy: Hierarchy) -> Option<String> {
 }
 
 /// The eBPF source, or why this machine can have none; where it can, anything less is a failure.
-pub fn open_ebpf(options: &Options) -> Result<Source, String> {
+pub fn open_ebpf(options: &Options) -> Result<EventSource, String> {
     if let Some(why) = impossible(options.hierarchy) {
         return Err(why);
     }
     if !Path::new("/sys/kernel/btf/vmlinux").exists() {
         return Err("needs a kernel with BTF".to_owned());
     }
-    let source = Source::open(options);
+    let source = EventSource::open(options);
     let is_ebpf = matches!(source.mode(), Mode::Ebpf { .. });
     assert!(is_ebpf, "{} instead of eBPF: {:?}", source.mode(), source.reasons());
     Ok(source)
@@ -217,12 +219,15 @@ macro_rules! or_skip {
 
 /// The pod's next event. Other slots' and the system's are passed over: the machine is not ours
 /// alone.
-pub async fn next_of(source: &mut Source, slot: Slot) -> KernelEvent {
+pub async fn next_of(source: &mut EventSource, slot: Slot) -> KernelEvent {
     next_where(source, |event| event.slot == Some(slot)).await
 }
 
 /// The next event that is asked for.
-pub async fn next_where(source: &mut Source, wanted: impl Fn(&KernelEvent) -> bool) -> KernelEvent {
+pub async fn next_where(
+    source: &mut EventSource,
+    wanted: impl Fn(&KernelEvent) -> bool,
+) -> KernelEvent {
     let search = async {
         loop {
             let event = source.next().await;

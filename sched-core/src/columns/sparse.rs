@@ -327,7 +327,7 @@ impl ScalarColumn {
 
 /// An image on nodes.
 #[derive(Clone, Debug, Default)]
-pub struct Image {
+pub struct ImageRows {
     /// Size on the first node that had it.
     pub size_bytes: i64,
     /// Nodes that have it.

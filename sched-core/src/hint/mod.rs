@@ -106,7 +106,7 @@ impl Changes {
 
 /// Something that happened.
 #[derive(Clone, Debug)]
-pub enum Event {
+pub enum HintEvent {
     /// A node was added, changed or deleted.
     Node {
         /// The node before; `None` if it was added.
@@ -135,7 +135,7 @@ pub enum Event {
     Other(&'static [Plugin], &'static str),
 }
 
-impl Event {
+impl HintEvent {
     /// Returns the event of an added, changed or deleted node; `None` if the change cannot help any
     /// pod.
     #[must_use]
@@ -326,23 +326,25 @@ impl Cluster {
 
     /// Returns true if what happened may let a pod pass the plugin that rejected it.
     #[must_use]
-    pub fn helps(&self, event: &Event, pod: &Rejected, rejector: Plugin) -> bool {
+    pub fn helps(&self, event: &HintEvent, pod: &Rejected, rejector: Plugin) -> bool {
         match event {
             _ if Plugin::OTHERS.contains(&rejector) => true,
             _ if rejector == Plugin::GangScheduling => event.may_help(rejector),
             _ if pod.is_coarse && counts_pods(rejector) => event.may_help(rejector),
-            Event::Node { old, new } => {
+            HintEvent::Node { old, new } => {
                 node::helps(self, (old.as_deref(), new.as_deref()), pod, rejector)
             }
-            Event::PodAdded(new) => pod::helps_added(new, pod, rejector),
-            Event::PodChanged(old, new) => pod::helps_changed(old, new, pod, rejector),
-            Event::PodGone(old, _) => pod::helps_gone(self, old, pod, rejector),
-            Event::Own(key, changes) => *key == pod.key && pod::helps_itself(*changes, rejector),
+            HintEvent::PodAdded(new) => pod::helps_added(new, pod, rejector),
+            HintEvent::PodChanged(old, new) => pod::helps_changed(old, new, pod, rejector),
+            HintEvent::PodGone(old, _) => pod::helps_gone(self, old, pod, rejector),
+            HintEvent::Own(key, changes) => {
+                *key == pod.key && pod::helps_itself(*changes, rejector)
+            }
             // The owner of the pod object compares claims and groups.
-            Event::Claim(..) | Event::ResourceClaim(..) | Event::Group(..) => {
+            HintEvent::Claim(..) | HintEvent::ResourceClaim(..) | HintEvent::Group(..) => {
                 event.may_help(rejector)
             }
-            Event::Other(waiting, _) => waiting.contains(&rejector),
+            HintEvent::Other(waiting, _) => waiting.contains(&rejector),
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::Profile;
 use crate::snapshot::objects::OWN_KEYS;
 
 /// A cluster in which one pod was rejected.
-struct Stage {
+struct HintStage {
     cluster: Cluster,
     pod: Rejected,
 }
@@ -28,24 +28,24 @@ fn api_pod(name: &str, more: &Value) -> k8s_openapi::api::core::v1::Pod {
     serde_json::from_value(pod).expect("a pod")
 }
 
-fn stage(more: Value) -> Stage {
+fn stage(more: Value) -> HintStage {
     stage_of(Profile::default(), more)
 }
 
-fn stage_of(profile: Profile, more: Value) -> Stage {
+fn stage_of(profile: Profile, more: Value) -> HintStage {
     let mut cluster = Cluster::new(profile);
     let pod = api_pod("me", &more);
     let spec = cluster.read_pod(&pod).expect("it can be read");
     let program = cluster.compile(&pod).expect("it compiles");
     let pod = cluster.rejected(&spec, &program).expect("it can be read");
-    Stage { cluster, pod }
+    HintStage { cluster, pod }
 }
 
-fn gone(pod: Rc<PodFacts>) -> Event {
-    Event::PodGone(pod, "n".into())
+fn gone(pod: Rc<PodFacts>) -> HintEvent {
+    HintEvent::PodGone(pod, "n".into())
 }
 
-impl Stage {
+impl HintStage {
     fn node(&mut self, more: Value) -> Rc<NodeSpec> {
         let mut node = json!({
             "metadata": {"name": "n", "labels": {"kubernetes.io/hostname": "n", "zone": "a"}},
@@ -70,7 +70,7 @@ impl Stage {
         Rc::new(self.cluster.facts(&spec))
     }
 
-    fn helps(&self, event: &Event, rejector: Plugin) -> bool {
+    fn helps(&self, event: &HintEvent, rejector: Plugin) -> bool {
         let helps = self.cluster.helps(event, &self.pod, rejector);
         assert!(!helps || event.may_help(rejector), "{event:?} helps {rejector:?}");
         helps
@@ -79,9 +79,9 @@ impl Stage {
     /// Does a node help when it is added, when it changes, and when it is deleted?
     fn node_helps(&mut self, from: Value, to: Value, rejector: Plugin) -> [bool; 3] {
         let (old, new) = (self.node(from), self.node(to));
-        let comes = Event::Node { old: None, new: Some(Rc::clone(&new)) };
-        let changes = Event::Node { old: Some(old), new: Some(Rc::clone(&new)) };
-        let goes = Event::Node { old: Some(new), new: None };
+        let comes = HintEvent::Node { old: None, new: Some(Rc::clone(&new)) };
+        let changes = HintEvent::Node { old: Some(old), new: Some(Rc::clone(&new)) };
+        let goes = HintEvent::Node { old: Some(new), new: None };
         [comes, changes, goes].map(|event| self.helps(&event, rejector))
     }
 }
@@ -202,7 +202,7 @@ fn a_change_of_a_node_has_upstreams_name_if_it_can_help_anybody() {
     ] {
         let mut stage = stage(json!({}));
         let (old, new) = (stage.node(from.clone()), stage.node(to.clone()));
-        let event = Event::of_node(Some(old), Some(new));
+        let event = HintEvent::of_node(Some(old), Some(new));
         assert_eq!(event.map(|event| event.label()), expected, "{from} {to}");
     }
 }
@@ -214,12 +214,12 @@ fn pods_help_whoever_counts_them() {
     let counted = stage.facts("x", json!({}));
     let other = stage.facts("y", json!({}));
     for (pod, expected) in [(&counted, true), (&other, false)] {
-        assert_eq!(stage.helps(&Event::PodAdded(Rc::clone(pod)), by), expected);
+        assert_eq!(stage.helps(&HintEvent::PodAdded(Rc::clone(pod)), by), expected);
         assert_eq!(stage.helps(&gone(Rc::clone(pod)), by), expected);
-        let same = Event::PodChanged(Rc::clone(pod), Rc::clone(pod));
+        let same = HintEvent::PodChanged(Rc::clone(pod), Rc::clone(pod));
         assert!(!stage.helps(&same, by));
     }
-    assert!(stage.helps(&Event::PodChanged(counted, other), by));
+    assert!(stage.helps(&HintEvent::PodChanged(counted, other), by));
 }
 
 fn term(kind: &str, app: &str) -> Value {
@@ -232,14 +232,14 @@ fn affinity_hopes_for_pods_that_come_and_anti_affinity_for_those_that_go() {
     let by = Plugin::InterPodAffinity;
     let mut attracted = stage(term("podAffinity", "x"));
     let x = attracted.facts("x", json!({}));
-    assert!(attracted.helps(&Event::PodAdded(Rc::clone(&x)), by));
+    assert!(attracted.helps(&HintEvent::PodAdded(Rc::clone(&x)), by));
     assert!(!attracted.helps(&gone(x), by));
     let mut repelled = stage(term("podAntiAffinity", "x"));
     let (x, y) = (repelled.facts("x", json!({})), repelled.facts("y", json!({})));
-    assert!(!repelled.helps(&Event::PodAdded(Rc::clone(&x)), by));
+    assert!(!repelled.helps(&HintEvent::PodAdded(Rc::clone(&x)), by));
     assert!(repelled.helps(&gone(Rc::clone(&x)), by));
     assert!(!repelled.helps(&gone(Rc::clone(&y)), by));
-    assert!(repelled.helps(&Event::PodChanged(x, y), by));
+    assert!(repelled.helps(&HintEvent::PodChanged(x, y), by));
 }
 
 #[test]
@@ -291,9 +291,9 @@ fn room_and_ports_come_from_pods_that_go_or_shrink() {
     assert!(!stage.helps(&gone(Rc::clone(&other)), Plugin::NodePorts));
     assert!(stage.helps(&gone(Rc::clone(&other)), Plugin::NodeResourcesFit));
     let smaller = stage.facts("other", json!({"requests": {"cpu": "500m"}}));
-    let shrinks = Event::PodChanged(Rc::clone(&other), Rc::clone(&smaller));
+    let shrinks = HintEvent::PodChanged(Rc::clone(&other), Rc::clone(&smaller));
     assert!(stage.helps(&shrinks, Plugin::NodeResourcesFit));
-    assert!(!stage.helps(&Event::PodChanged(smaller, other), Plugin::NodeResourcesFit));
+    assert!(!stage.helps(&HintEvent::PodChanged(smaller, other), Plugin::NodeResourcesFit));
 }
 
 #[test]
@@ -309,7 +309,7 @@ fn a_change_of_a_pod_on_a_node_has_upstreams_name() {
         (smaller, "AssignedPodUpdatePodScaleDown"),
         (other, "AssignedPodUpdate"),
     ] {
-        assert_eq!(Event::PodChanged(Rc::clone(&pod), new).label(), expected);
+        assert_eq!(HintEvent::PodChanged(Rc::clone(&pod), new).label(), expected);
     }
 }
 
@@ -326,16 +326,16 @@ fn room_that_was_kept_for_a_pod_is_news_to_those_below_it() {
 fn its_own_changes_help_where_they_count() {
     let stage = stage(json!({}));
     let gates = Changes { gates: true, ..Changes::default() };
-    let own = Event::Own(stage.pod.key, gates);
+    let own = HintEvent::Own(stage.pod.key, gates);
     assert!(stage.helps(&own, Plugin::SchedulingGates));
     assert!(!stage.helps(&own, Plugin::TaintToleration));
     for by in [Plugin::NodeDeclaredFeatures, Plugin::NodeAffinity] {
-        assert!(!stage.helps(&Event::Own(stage.pod.key, Changes::default()), by), "{by:?}");
+        assert!(!stage.helps(&HintEvent::Own(stage.pod.key, Changes::default()), by), "{by:?}");
     }
     let labels = Changes { labels: true, ..Changes::default() };
-    assert!(stage.helps(&Event::Own(stage.pod.key, labels), Plugin::InterPodAffinity));
-    assert!(!stage.helps(&Event::Own(Str(u32::MAX), gates), Plugin::SchedulingGates));
-    let volumes = Event::Other(&[Plugin::VolumeBinding], "PersistentVolumeAdd");
+    assert!(stage.helps(&HintEvent::Own(stage.pod.key, labels), Plugin::InterPodAffinity));
+    assert!(!stage.helps(&HintEvent::Own(Str(u32::MAX), gates), Plugin::SchedulingGates));
+    let volumes = HintEvent::Other(&[Plugin::VolumeBinding], "PersistentVolumeAdd");
     assert!(stage.helps(&volumes, Plugin::VolumeBinding));
     assert!(!stage.helps(&volumes, Plugin::NodePorts));
 }

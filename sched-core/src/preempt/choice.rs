@@ -16,7 +16,7 @@ use crate::snapshot::pods::NO_START;
 /// Rules that rank candidates, the weightiest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Rule {
+pub enum RankingRule {
     /// Fewer victims that violate a disruption budget.
     Budgets,
     /// A lower priority of the most important victim.
@@ -32,7 +32,7 @@ pub enum Rule {
     Order,
 }
 
-impl Rule {
+impl RankingRule {
     /// Returns the reason in words, for the better candidate.
     #[must_use]
     pub fn text(self) -> &'static str {
@@ -74,19 +74,19 @@ pub fn decided_by(
     cluster: &Cluster,
     candidates: &[Candidate],
     chosen: usize,
-) -> Option<(Rule, usize)> {
+) -> Option<(RankingRule, usize)> {
     let of = |at: usize| merits(cluster, &candidates[at]);
     let second = (0..candidates.len()).filter(|at| *at != chosen).min_by_key(|at| of(*at))?;
     let (best, other) = (of(chosen), of(second));
     let rules = [
-        (best.0 != other.0, Rule::Budgets),
-        (best.1 != other.1, Rule::HighestPriority),
-        (best.2 != other.2, Rule::SumOfPriorities),
-        (best.3 != other.3, Rule::NumberOfVictims),
-        (best.4 != other.4, Rule::LatestStart),
+        (best.0 != other.0, RankingRule::Budgets),
+        (best.1 != other.1, RankingRule::HighestPriority),
+        (best.2 != other.2, RankingRule::SumOfPriorities),
+        (best.3 != other.3, RankingRule::NumberOfVictims),
+        (best.4 != other.4, RankingRule::LatestStart),
     ];
     let first = rules.into_iter().find(|(differs, _)| *differs);
-    Some((first.map_or(Rule::Order, |(_, rule)| rule), second))
+    Some((first.map_or(RankingRule::Order, |(_, rule)| rule), second))
 }
 
 #[cfg(test)]
@@ -105,13 +105,13 @@ mod tests {
     #[test]
     fn each_rule_decides_where_those_before_it_find_no_difference() {
         // the rule, the better one and the other
-        let table: [(Rule, Found, Found); 6] = [
-            (Rule::Budgets, (0, &[(9, 1), (9, 1)]), (1, &[(1, 5)])),
-            (Rule::HighestPriority, (1, &[(3, 1), (3, 1)]), (1, &[(4, 5)])),
-            (Rule::SumOfPriorities, (0, &[(4, 1), (2, 1)]), (0, &[(4, 5), (3, 5)])),
-            (Rule::NumberOfVictims, (0, &[(4, 1)]), (0, &[(4, 5), (i32::MIN, 5)])),
-            (Rule::LatestStart, (0, &[(4, 3), (1, 1)]), (0, &[(4, 2), (1, 5)])),
-            (Rule::Order, (0, &[(4, 3), (1, 1)]), (0, &[(4, 3), (1, 5)])),
+        let table: [(RankingRule, Found, Found); 6] = [
+            (RankingRule::Budgets, (0, &[(9, 1), (9, 1)]), (1, &[(1, 5)])),
+            (RankingRule::HighestPriority, (1, &[(3, 1), (3, 1)]), (1, &[(4, 5)])),
+            (RankingRule::SumOfPriorities, (0, &[(4, 1), (2, 1)]), (0, &[(4, 5), (3, 5)])),
+            (RankingRule::NumberOfVictims, (0, &[(4, 1)]), (0, &[(4, 5), (i32::MIN, 5)])),
+            (RankingRule::LatestStart, (0, &[(4, 3), (1, 1)]), (0, &[(4, 2), (1, 5)])),
+            (RankingRule::Order, (0, &[(4, 3), (1, 1)]), (0, &[(4, 3), (1, 5)])),
         ];
         for (rule, better, other) in table {
             for is_first in [true, false] {
@@ -132,7 +132,7 @@ mod tests {
                 let (better, other) = (candidate(better, "better"), candidate(other, "other"));
                 let all = if is_first { [better, other] } else { [other, better] };
                 // Whichever was tried first, if no other rule decides.
-                let wanted = usize::from(!is_first && rule != Rule::Order);
+                let wanted = usize::from(!is_first && rule != RankingRule::Order);
                 assert_eq!(choose(&cluster, &all), Some(wanted), "{rule:?}");
                 let found = decided_by(&cluster, &all, wanted);
                 assert_eq!(found, Some((rule, 1 - wanted)), "{rule:?}");
@@ -153,6 +153,9 @@ mod tests {
         };
         let all = [2, 1, 0, 1].map(&mut candidate);
         let chosen = choose(&cluster, &all).expect("some");
-        assert_eq!((chosen, decided_by(&cluster, &all, chosen)), (2, Some((Rule::Budgets, 1))));
+        assert_eq!(
+            (chosen, decided_by(&cluster, &all, chosen)),
+            (2, Some((RankingRule::Budgets, 1)))
+        );
     }
 }

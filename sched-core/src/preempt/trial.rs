@@ -22,14 +22,14 @@ use crate::snapshot::pods::PodId;
 use crate::snapshot::view::View;
 
 /// Reason why a node is no candidate.
-pub(super) enum Stop {
+pub(super) enum TrialStop {
     /// Evictions do not help there.
     Rejected(Status),
     /// The attempt has spent its budget.
     Exhausted(Exhausted),
 }
 
-impl From<Exhausted> for Stop {
+impl From<Exhausted> for TrialStop {
     fn from(exhausted: Exhausted) -> Self {
         Self::Exhausted(exhausted)
     }
@@ -127,14 +127,14 @@ impl<'a, 's> Trial<'a, 's> {
         &mut self,
         priority: i32,
         guards: &mut Guards<'_>,
-    ) -> Result<Candidate, Stop> {
+    ) -> Result<Candidate, TrialStop> {
         let pods = &self.search.cluster.pods;
         let mut lower: Vec<PodId> =
             pods.on_node(self.row).filter(|id| pods.get(*id).priority < priority).collect();
         if lower.is_empty() {
             let code = Code::UnschedulableAndUnresolvable;
             let reasons = vec![NO_VICTIMS.to_owned()];
-            return Err(Stop::Rejected(Status { plugin: None, code, reasons }));
+            return Err(TrialStop::Rejected(Status { plugin: None, code, reasons }));
         }
         // k8s: pkg/scheduler/util/utils.go MoreImportantPod
         let importance = |id: &PodId| {
@@ -146,7 +146,7 @@ impl<'a, 's> Trial<'a, 's> {
             self.change(*id, -1)?;
         }
         if let Some(status) = self.rejection()? {
-            return Err(Stop::Rejected(status));
+            return Err(TrialStop::Rejected(status));
         }
         let (violating, others) = self.split(&lower, guards)?;
         let (mut victims, mut violations) = (Vec::new(), 0);

@@ -5,7 +5,7 @@
 // k8s: pkg/scheduler/framework/plugins/interpodaffinity/scoring.go
 
 use super::Raw;
-use super::parts::{Parts, PartsOutcome};
+use super::parts::{PartsOutcome, ScoreParts};
 use crate::bits::Bits;
 use crate::columns::counters::{CounterId, TermId, TermKind};
 use crate::columns::domain_counts::DomainCounts;
@@ -100,7 +100,7 @@ impl PodScore {
         view: &View,
         program: &Program,
         feasible: &Bits,
-        parts: &mut Parts,
+        parts: &mut ScoreParts,
     ) -> PartsOutcome {
         self.clear();
         let (mut any, mut by_row) = (false, None);

@@ -5,7 +5,7 @@
 //! pass over the rows they concern.
 
 use super::Raw;
-use super::parts::{Parts, PartsOutcome};
+use super::parts::{PartsOutcome, ScoreParts};
 use crate::bits::{Bits, RowSet};
 use crate::columns::taints::{Effect, Taint};
 use crate::filter::node::{self, NodeScratch};
@@ -48,7 +48,7 @@ pub(crate) fn taint_parts(
     view: &View,
     program: &Program,
     feasible: &Bits,
-    parts: &mut Parts,
+    parts: &mut ScoreParts,
 ) -> PartsOutcome {
     parts.begin(feasible, view.rows);
     for rows in soft_taints(view, program) {
@@ -89,7 +89,7 @@ pub(crate) fn affinity_parts(
     program: &Program,
     feasible: &Bits,
     scratch: &mut NodeScratch,
-    parts: &mut Parts,
+    parts: &mut ScoreParts,
 ) -> PartsOutcome {
     let Some(terms) = &program.preferred else { return PartsOutcome::Skip };
     parts.begin(feasible, view.rows);
@@ -131,7 +131,7 @@ pub(crate) fn image_parts(
     program: &Program,
     feasible: &Bits,
     weight: i32,
-    parts: &mut Parts,
+    parts: &mut ScoreParts,
 ) -> PartsOutcome {
     let images = image_sizes(view, program);
     // All of them together stay below the threshold.

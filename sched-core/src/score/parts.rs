@@ -46,7 +46,7 @@ struct Part {
 
 /// Scores by count, one part after the other.
 #[derive(Debug)]
-struct Table {
+struct ScoreTable {
     /// There is one.
     live: bool,
     len: usize,
@@ -56,7 +56,7 @@ struct Table {
     planes: Planes,
 }
 
-impl Default for Table {
+impl Default for ScoreTable {
     fn default() -> Self {
         let (raws, weighted) = ([0.0; TABLE], [0; TABLE]);
         Self { live: false, len: 0, raws, weighted, planes: Planes::default() }
@@ -65,16 +65,16 @@ impl Default for Table {
 
 /// Rows by raw score.
 #[derive(Debug, Default)]
-pub(crate) struct Parts {
+pub(crate) struct ScoreParts {
     parts: Vec<Part>,
     /// Of `parts`; the others are spare.
     live: usize,
     level: i32,
-    table: Table,
+    table: ScoreTable,
     mask: Bits,
 }
 
-impl Parts {
+impl ScoreParts {
     /// Starts with these rows at zero.
     pub(crate) fn begin(&mut self, rows: &Bits, row_count: usize) {
         self.live = 0;

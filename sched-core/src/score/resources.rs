@@ -58,20 +58,20 @@ fn amounts(
 
 /// One resource of a profile with the pod's request, resolved once a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct ScoredResource {
     resource: Resource,
     pod: i64,
     weight: i64,
 }
 
-fn wanted(program: &Program, requests: &Resources, name: &str, weight: i64) -> Wanted {
+fn wanted(program: &Program, requests: &Resources, name: &str, weight: i64) -> ScoredResource {
     let resource = match name {
         "cpu" => Resource::Cpu,
         "memory" => Resource::Mem,
         "ephemeral-storage" => Resource::Eph,
         name => Resource::Scalar(scalar_of(program, name)),
     };
-    Wanted { resource, pod: requests.amount(name), weight }
+    ScoredResource { resource, pod: requests.amount(name), weight }
 }
 
 /// Resolves an extended resource of a program by name.
@@ -83,13 +83,13 @@ fn scalar_of(program: &Program, name: &str) -> Option<Str> {
 }
 
 /// The resources of the utilisation score.
-pub(crate) fn fit_wanted(profile: &Profile, program: &Program) -> Vec<Wanted> {
+pub(crate) fn fit_wanted(profile: &Profile, program: &Program) -> Vec<ScoredResource> {
     let resources = profile.fit_resources.iter();
     resources.map(|(name, w)| wanted(program, &program.requests.score, name, *w)).collect()
 }
 
 /// The resources of the balance score.
-pub(crate) fn balance_wanted(profile: &Profile, program: &Program) -> Vec<Wanted> {
+pub(crate) fn balance_wanted(profile: &Profile, program: &Program) -> Vec<ScoredResource> {
     let resources = profile.balanced_resources.iter();
     resources.map(|name| wanted(program, &program.requests.plain, name, 1)).collect()
 }
@@ -101,7 +101,7 @@ pub fn fit_score(view: &View, program: &Program, row: u32) -> i64 {
 }
 
 /// Utilisation score of one row, with resolved resources.
-pub(crate) fn fit_score_of(view: &View, wanted: &[Wanted], row: u32) -> i64 {
+pub(crate) fn fit_score_of(view: &View, wanted: &[ScoredResource], row: u32) -> i64 {
     let strategy = &view.profile.strategy;
     let n = view.numbers(row);
     let (mut sum, mut weights) = (0i64, 0i64);
@@ -210,7 +210,7 @@ pub fn balance_score(view: &View, program: &Program, row: u32) -> i64 {
 }
 
 /// Balance score of one row, with resolved resources.
-pub(crate) fn balance_score_of(view: &View, wanted: &[Wanted], row: u32) -> i64 {
+pub(crate) fn balance_score_of(view: &View, wanted: &[ScoredResource], row: u32) -> i64 {
     let n = view.numbers(row);
     let amounts = wanted.iter().filter_map(|w| {
         let (all, used) = amounts(view, row, &n, w.resource, w.pod, true)?;

@@ -7,7 +7,7 @@
 
 use super::Raw;
 use super::interpod::gather;
-use super::parts::{Parts, PartsOutcome};
+use super::parts::{PartsOutcome, ScoreParts};
 use crate::bits::Bits;
 use crate::columns::keys::{KeyColumn, Values};
 use crate::columns::row_counts::RowCounts;
@@ -87,7 +87,7 @@ impl SoftSpread {
         program: &Program,
         feasible: &Bits,
         scratch: &mut NodeScratch,
-        parts: &mut Parts,
+        parts: &mut ScoreParts,
     ) -> PartsOutcome {
         let constraints = &program.spread_soft;
         if constraints.is_empty() {

@@ -10,7 +10,7 @@
 use super::{COLUMNS, Scratch, column};
 use crate::config::{Plugin, Profile};
 use crate::program::Program;
-use crate::score::parts::{Parts, PartsOutcome};
+use crate::score::parts::{PartsOutcome, ScoreParts};
 use crate::score::{node, resources};
 use crate::simd;
 use crate::simd::narrow::{self, Scores, Sums};
@@ -22,7 +22,7 @@ const PLUGINS_MAX: usize = COLUMNS.len() + 1;
 /// Scratch of the layered score.
 #[derive(Debug, Default)]
 pub(crate) struct Layered {
-    parts: [Parts; PLUGINS_MAX],
+    parts: [ScoreParts; PLUGINS_MAX],
     used: [bool; PLUGINS_MAX],
     /// Amount for every row.
     base: i32,
@@ -115,7 +115,7 @@ fn find(
     view: &View,
     program: &Program,
     scratch: &mut Scratch,
-    parts: &mut Parts,
+    parts: &mut ScoreParts,
 ) -> PartsOutcome {
     let feasible = &scratch.feasible;
     match plugin {

@@ -44,16 +44,18 @@ pub fn rejector(
         return Some(Rejector::Nobody);
     }
     in_order(&view.profile, plugins).into_iter().find_map(|(rank, asked)| match asked {
-        Asked::Column(plugin) => {
+        RankedFilter::Column(plugin) => {
             filter::apply(plugin, view, program, &mut scratch.filter, &mut mask);
             (!mask.get(row)).then_some(Rejector::Column(plugin))
         }
-        Asked::Rows(plugin) => plugin.filter_at(rank, view, program, row).map(Rejector::OfRows),
+        RankedFilter::Rows(plugin) => {
+            plugin.filter_at(rank, view, program, row).map(Rejector::OfRows)
+        }
     })
 }
 
 /// A filter.
-pub(super) enum Asked<'a> {
+pub(super) enum RankedFilter<'a> {
     /// A filter that has a column.
     Column(Plugin),
     /// A row plugin, at one of its ranks.
@@ -64,12 +66,13 @@ pub(super) enum Asked<'a> {
 pub(super) fn in_order<'a>(
     profile: &Profile,
     plugins: &[&'a dyn RowPlugin],
-) -> Vec<(Rank, Asked<'a>)> {
-    let columns = COLUMN_FILTERS.map(|plugin| (profile.filter_rank(plugin), Asked::Column(plugin)));
+) -> Vec<(Rank, RankedFilter<'a>)> {
+    let columns =
+        COLUMN_FILTERS.map(|plugin| (profile.filter_rank(plugin), RankedFilter::Column(plugin)));
     let of_rows = plugins.iter().filter(|plugin| plugin.is_asked(profile)).flat_map(|plugin| {
-        plugin.ranks(profile).into_iter().map(move |rank| (rank, Asked::Rows(*plugin)))
+        plugin.ranks(profile).into_iter().map(move |rank| (rank, RankedFilter::Rows(*plugin)))
     });
-    let mut all: Vec<(Rank, Asked<'a>)> = columns.into_iter().chain(of_rows).collect();
+    let mut all: Vec<(Rank, RankedFilter<'a>)> = columns.into_iter().chain(of_rows).collect();
     all.sort_by_key(|(rank, _)| *rank);
     all
 }

@@ -31,14 +31,14 @@ const BYTES_MAX: usize = 64 << 20;
 
 /// Inputs of a column in addition to the nodes.
 #[derive(Debug)]
-struct Key {
+struct ShapeKey {
     profile: Arc<Profile>,
     requests: PodRequests,
     scalars: Box<[(Str, i64)]>,
     delegated: Box<[(Str, i64)]>,
 }
 
-impl Key {
+impl ShapeKey {
     fn is(&self, view: &View, program: &Program) -> bool {
         Arc::ptr_eq(&self.profile, &view.profile)
             && self.requests == program.requests
@@ -74,7 +74,7 @@ impl Column {
 #[derive(Debug)]
 pub(super) struct Shape {
     hash: u64,
-    key: Key,
+    key: ShapeKey,
     /// Weights of utilisation and balance.
     weights: (i64, i64),
     /// The decision that last used it.
@@ -191,7 +191,7 @@ fn find(
 
 impl Shape {
     fn new(view: &View, program: &Program, hash: u64, weights: (i64, i64)) -> Self {
-        let key = Key {
+        let key = ShapeKey {
             profile: Arc::clone(&view.profile),
             requests: program.requests.clone(),
             scalars: program.scalars.clone(),

@@ -15,7 +15,7 @@ use crate::filter::interpod;
 use crate::intern::Str;
 use crate::program::Program;
 use crate::snapshot::objects::PodSpec;
-use crate::snapshot::replica::Change;
+use crate::snapshot::replica::PodChange;
 use crate::snapshot::{Cluster, View};
 use crate::sync::Arc;
 
@@ -70,21 +70,21 @@ impl Claims {
 
 /// State of the holder of the writer's seat.
 #[derive(Debug)]
-struct Writer {
+struct WriterSeat {
     cluster: Cluster,
     epochs: Epochs,
 }
 
 /// A cluster shared by several deciders.
 #[derive(Debug)]
-pub struct Shared {
+pub struct SharedCluster {
     view: Published<View>,
     rows: Claims,
     whole: Claim,
-    writer: Combiner<Writer, Reservation>,
+    writer: Combiner<WriterSeat, Reservation>,
 }
 
-impl Shared {
+impl SharedCluster {
     /// Shares a cluster.
     #[must_use]
     pub fn new(mut cluster: Cluster) -> Self {
@@ -94,7 +94,7 @@ impl Shared {
             rows: Claims::of(&view),
             whole: Claim::at(view.whole),
             view: Published::of(view),
-            writer: Combiner::new(Writer { cluster, epochs }),
+            writer: Combiner::new(WriterSeat { cluster, epochs }),
         }
     }
 
@@ -134,14 +134,14 @@ impl Shared {
     /// Changes the cluster by other deltas than reservations, and publishes the result. Deciders
     /// with an older view lose, because the API server's state is authoritative.
     pub fn with_cluster<T>(&self, with: impl FnOnce(&mut Cluster) -> T) -> T {
-        let finish = |writer: &mut Writer| self.publish(writer);
-        let change = |writer: &mut Writer| {
+        let finish = |writer: &mut WriterSeat| self.publish(writer);
+        let change = |writer: &mut WriterSeat| {
             let cluster = &mut writer.cluster;
             let before = cluster.view.epoch;
             let result = with(cluster);
             // One entry for each change, as a version counts one for each change.
             for change in cluster.log.iter().flatten() {
-                if let Change::Numbers(row, _) = change {
+                if let PodChange::Numbers(row, _) = change {
                     self.rows.of_row(*row).invalidate(1);
                 }
             }
@@ -155,12 +155,12 @@ impl Shared {
         self.writer.with(change, apply, finish)
     }
 
-    fn publish(&self, writer: &mut Writer) {
+    fn publish(&self, writer: &mut WriterSeat) {
         writer.epochs.publish(&mut writer.cluster, &self.view);
     }
 }
 
-fn apply(writer: &mut Writer, r: Reservation) {
+fn apply(writer: &mut WriterSeat, r: Reservation) {
     let cluster = &mut writer.cluster;
     cluster.place_on(&r.pod, r.node, true);
     cluster.view.whole += PLACEMENT + if r.reaching { REACHING } else { 0 };
@@ -187,7 +187,7 @@ mod tests {
         let room = cluster.set_node(&node("first")).expect("node");
         let program = cluster.compile(&pod("p")).expect("pod");
         let spec = Arc::new(cluster.read_pod(&pod("p")).expect("pod"));
-        let shared = Shared::new(cluster);
+        let shared = SharedCluster::new(cluster);
         // Far beyond the first chunk, in one delta.
         shared.with_cluster(|c| (0..9_000).for_each(|at| _ = c.set_node(&node(&format!("n{at}")))));
         let view = shared.view();
@@ -207,7 +207,7 @@ mod tests {
         let program = cluster.compile(&pod("p")).expect("pod");
         let read = |c: &mut Cluster, name: &str| Arc::new(c.read_pod(&pod(name)).expect("pod"));
         let (p, q) = (read(&mut cluster, "p"), read(&mut cluster, "q"));
-        let shared = Shared::new(cluster);
+        let shared = SharedCluster::new(cluster);
         shared.reserve(&shared.view(), &program, &p, 0).expect("nobody else");
         let view = shared.view();
         shared.with_cluster(|c| c.set_pod(&bound("p", "a")).expect("the same pod"));

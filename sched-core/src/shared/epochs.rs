@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 
 use super::Published;
-use crate::snapshot::replica::Change;
+use crate::snapshot::replica::PodChange;
 use crate::snapshot::{Cluster, View};
 use crate::sync::Arc;
 
@@ -25,7 +25,7 @@ const CHANGES_MAX: usize = 1024;
 pub(super) struct Epochs {
     /// Each with the number of changes applied to it.
     copies: VecDeque<(Arc<View>, u64)>,
-    changes: VecDeque<Change>,
+    changes: VecDeque<PodChange>,
     /// The number of the first of `changes`.
     first: u64,
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::{from_value, json};
 
-use super::Shared;
+use super::SharedCluster;
 use crate::columns::domain_counts::DomainCounts;
 use crate::snapshot::View;
 use crate::{Cluster, Profile, Scratch, decide};
@@ -84,7 +84,7 @@ fn pod(at: usize, roll: usize) -> Pod {
     .expect("a pod")
 }
 
-fn step(shared: &Shared, at: usize, roll: usize, pods: &mut Vec<Pod>) {
+fn step(shared: &SharedCluster, at: usize, roll: usize, pods: &mut Vec<Pod>) {
     match roll % 16 {
         0 => _ = shared.with_cluster(|c| c.set_node(&node(roll / 16 % 12, roll / 256))),
         1 if at.is_multiple_of(8) => {
@@ -111,7 +111,7 @@ fn step(shared: &Shared, at: usize, roll: usize, pods: &mut Vec<Pod>) {
 fn every_epoch_shows_what_the_writer_holds_and_keeps_it_while_it_is_read() {
     for seed in 1..=4u64 {
         let mut state = seed * 0x9e37_79b9;
-        let shared = Shared::new(Cluster::new(Profile::default()));
+        let shared = SharedCluster::new(Cluster::new(Profile::default()));
         (0..6).for_each(|at| _ = shared.with_cluster(|c| c.set_node(&node(at, at))));
         let (mut pods, mut read, mut in_place) = (Vec::new(), Vec::new(), 0);
         for at in 0..250 {
@@ -137,7 +137,7 @@ fn every_epoch_shows_what_the_writer_holds_and_keeps_it_while_it_is_read() {
 
 #[test]
 fn a_publication_copies_nothing_that_pods_changed() {
-    let shared = Shared::new(Cluster::new(Profile::default()));
+    let shared = SharedCluster::new(Cluster::new(Profile::default()));
     (0..6).for_each(|at| _ = shared.with_cluster(|c| c.set_node(&node(at, 1))));
     let mut chunks = std::collections::BTreeSet::new();
     for at in 0..64 {

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use super::cluster::{Class, Cluster};
+use super::cluster::{Cluster, PodClass};
 use super::objects::OwnLabels;
 use super::pods::{NONE, PodId};
 use crate::bits::Bits;
@@ -61,7 +61,7 @@ impl Cluster {
         let candidates = candidates.chain(self.counter_budget.passing_counters());
         let mut counters: Vec<CounterId> = candidates.filter(counts).collect();
         counters.sort_unstable();
-        let class = Class { namespace: Some(namespace), labels: list, labelled, counters };
+        let class = PodClass { namespace: Some(namespace), labels: list, labelled, counters };
         let id = match self.free.classes.pop() {
             Some(id) => {
                 self.classes[id as usize] = class;
@@ -241,7 +241,8 @@ impl Cluster {
             let nodes = t.nodes.as_ref().map_or(0, RowCounts::heap_bytes);
             nodes + t.domains.heap_bytes() + 200
         });
-        let classes = self.classes.capacity() * size_of::<Class>() + self.class_ids.capacity() * 17;
+        let classes =
+            self.classes.capacity() * size_of::<PodClass>() + self.class_ids.capacity() * 17;
         (nodes, self.pods.heap_bytes() + counters.chain(terms).sum::<usize>() + classes)
     }
 }

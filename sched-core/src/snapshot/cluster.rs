@@ -18,7 +18,7 @@ use super::changes::Changes;
 use super::counter_budget::{CounterBudget, CounterLimits};
 use super::objects::{NodeSpec, OWN_KEYS, ObjectError};
 use super::pods::{PodId, PodTable};
-use super::replica::Change;
+use super::replica::PodChange;
 use super::sweep::Free;
 use super::view::View;
 use super::workloads::Owners;
@@ -60,7 +60,7 @@ pub enum DeltaError {
 
 /// Pods of one namespace with the same labels, as far as selectors distinguish them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Class {
+pub(crate) struct PodClass {
     pub(crate) namespace: Option<Str>,
     pub(crate) labels: Arc<[(Str, Str)]>,
     /// True if the pods have labels at all, those included that `labels` leaves out.
@@ -75,7 +75,7 @@ pub struct Cluster {
     pub(crate) view: View,
     pub(crate) interner: Interner,
     pub(crate) pods: PodTable,
-    pub(crate) classes: Vec<Class>,
+    pub(crate) classes: Vec<PodClass>,
     pub(super) class_ids: FastMap<(Str, LabelsId, bool), u32>,
     pub(super) counter_ids: CounterIndex,
     pub(crate) counter_budget: CounterBudget,
@@ -98,7 +98,7 @@ pub struct Cluster {
     pub(super) keyed: RandomState,
     pub(super) free: Free,
     /// Changes by pods, and each change of a row's numbers, while a reader follows them.
-    pub(crate) log: Option<Vec<Change>>,
+    pub(crate) log: Option<Vec<PodChange>>,
 }
 
 /// Returns for utilisation and balance if the kernels cover a profile's scores.
@@ -468,6 +468,6 @@ impl Cluster {
 
     /// Replaces the numbers of a row.
     pub(super) fn set_numbers(&mut self, row: u32, numbers: &Numbers) {
-        self.view.record(&mut self.log, Change::Numbers(row, *numbers));
+        self.view.record(&mut self.log, PodChange::Numbers(row, *numbers));
     }
 }

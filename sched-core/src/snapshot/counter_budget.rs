@@ -36,7 +36,7 @@ impl Default for CounterLimits {
 
 /// Counters of a namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Share {
+struct NamespaceShare {
     counters: usize,
     bytes: usize,
 }
@@ -47,7 +47,7 @@ pub(crate) struct CounterBudget {
     pub(crate) limits: CounterLimits,
     /// Namespace and bytes by counter, of those that are kept.
     owners: FastMap<u32, (Str, usize)>,
-    shares: FastMap<Str, Share>,
+    shares: FastMap<Str, NamespaceShare>,
     /// The namespace of the pod that is being compiled.
     namespace: Option<Str>,
     /// Counters of the pod that is being compiled, if they are not kept.
@@ -152,7 +152,7 @@ impl CounterBudget {
         let Some(share) = self.shares.get_mut(&namespace) else { return };
         share.counters -= 1;
         share.bytes -= bytes;
-        if *share == Share::default() {
+        if *share == NamespaceShare::default() {
             self.shares.remove(&namespace);
         }
     }

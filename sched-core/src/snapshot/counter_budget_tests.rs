@@ -7,7 +7,7 @@ use super::counter_budget::CounterLimits;
 use super::tests::{bound, node_with, pod_with};
 use crate::attempt_budget::{AttemptBudget, Limit, Limits};
 use crate::config::Plugin;
-use crate::hint::Event;
+use crate::hint::HintEvent;
 use crate::select::{Scratch, decide_in_detail};
 use crate::snapshot::{Cluster, DeltaError};
 use crate::{Profile, decide};
@@ -211,7 +211,7 @@ fn pod_whose_counters_are_not_kept_hopes_for_each_pod_that_goes() {
     let (spec, program) = (cluster.read_pod(&pod).expect("p"), cluster.compile(&pod).expect("p"));
     let rejected = cluster.rejected(&spec, &program).expect("a pod");
     let other = cluster.read_pod(&bound("other", "n0")).expect("a pod");
-    let gone = Event::PodGone(std::rc::Rc::new(cluster.facts(&other)), "n0".into());
+    let gone = HintEvent::PodGone(std::rc::Rc::new(cluster.facts(&other)), "n0".into());
     assert!(cluster.helps(&gone, &rejected, Plugin::InterPodAffinity));
     assert!(!cluster.helps(&gone, &rejected, Plugin::NodePorts), "of ports enough is known");
 }

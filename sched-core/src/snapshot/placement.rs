@@ -10,7 +10,7 @@ use super::cluster::{Cluster, DeltaError};
 use super::objects::{ObjectError, PodSpec, is_final, pod_key};
 use super::pods::{NONE, PodId, PodRow};
 use super::readable::readable;
-use super::replica::Change;
+use super::replica::PodChange;
 use crate::columns::counters::TermId;
 use crate::intern::Str;
 
@@ -203,19 +203,19 @@ impl Cluster {
                 // From now on the resource has a column.
                 view.scalars.entry(name);
             }
-            view.record(log, Change::Scalar(name, row, sign.wrapping_mul(*amount)));
+            view.record(log, PodChange::Scalar(name, row, sign.wrapping_mul(*amount)));
         }
         for port in self.pods.ports.get(pod.ports) {
-            view.record(log, Change::Port(*port, row, delta));
+            view.record(log, PodChange::Port(*port, row, delta));
         }
         let live = !pod.terminating;
         for counter in &self.classes[pod.class as usize].counters {
             if live || !view.counters.get(counter.0).key.live_only {
-                view.record(log, Change::Counter(*counter, row, delta));
+                view.record(log, PodChange::Counter(*counter, row, delta));
             }
         }
         for term in self.pods.terms.get(pod.terms) {
-            view.record(log, Change::Term(*term, row, delta));
+            view.record(log, PodChange::Term(*term, row, delta));
         }
     }
 }

@@ -93,20 +93,20 @@ impl PodRow {
 
 /// Lists stored once, as long as a pod uses them: requests, terms, ports.
 #[derive(Clone, Debug)]
-pub struct Pool<T> {
+pub struct SharedLists<T> {
     ids: HashMap<T, u32>,
     /// Items with the number of pods that use them.
     items: Vec<(T, u32)>,
     free: Vec<u32>,
 }
 
-impl<T> Default for Pool<T> {
+impl<T> Default for SharedLists<T> {
     fn default() -> Self {
         Self { ids: HashMap::new(), items: Vec::new(), free: Vec::new() }
     }
 }
 
-impl<T: Clone + Default + Eq + Hash> Pool<T> {
+impl<T: Clone + Default + Eq + Hash> SharedLists<T> {
     /// Returns the id of an item for one more pod.
     pub fn intern(&mut self, item: &T) -> u32 {
         if let Some(id) = self.ids.get(item) {
@@ -164,13 +164,13 @@ pub struct PodTable {
     in_class: Vec<u32>,
     orphans: FastMap<Str, Vec<u32>>,
     /// Distinct requests.
-    pub requests: Pool<PodRequests>,
+    pub requests: SharedLists<PodRequests>,
     /// Distinct lists of terms.
-    pub terms: Pool<Vec<TermId>>,
+    pub terms: SharedLists<Vec<TermId>>,
     /// Distinct lists of host ports.
-    pub ports: Pool<Vec<HostPort>>,
+    pub ports: SharedLists<Vec<HostPort>>,
     /// Labels that only one pod has.
-    pub own: Pool<OwnLabels>,
+    pub own: SharedLists<OwnLabels>,
 }
 
 impl PodTable {

@@ -18,7 +18,7 @@ use crate::intern::Str;
 
 /// A change that a pod makes in the tables.
 #[derive(Clone, Debug)]
-pub(crate) enum Change {
+pub(crate) enum PodChange {
     /// New numbers of a row.
     Numbers(u32, Numbers),
     /// Change of a counter's pods on a row.
@@ -33,9 +33,9 @@ pub(crate) enum Change {
 
 impl View {
     /// Applies a change, and records it if there are followers.
-    pub(super) fn record(&mut self, log: &mut Option<Vec<Change>>, change: Change) {
+    pub(super) fn record(&mut self, log: &mut Option<Vec<PodChange>>, change: PodChange) {
         self.apply(&change);
-        if let Change::Numbers(row, _) = change {
+        if let PodChange::Numbers(row, _) = change {
             self.changes.push(row);
         }
         if let Some(log) = log {
@@ -43,20 +43,20 @@ impl View {
         }
     }
 
-    fn apply(&mut self, change: &Change) {
+    fn apply(&mut self, change: &PodChange) {
         match change {
-            Change::Numbers(row, numbers) => self.set_numbers(*row, numbers),
-            Change::Counter(id, row, delta) => {
+            PodChange::Numbers(row, numbers) => self.set_numbers(*row, numbers),
+            PodChange::Counter(id, row, delta) => {
                 self.counters.item_mut(id.0).add((*row, self.rows), *delta, &self.keys);
             }
-            Change::Term(id, row, delta) => {
+            PodChange::Term(id, row, delta) => {
                 self.terms_version += 1;
                 self.terms.item_mut(id.0).add((*row, self.rows), *delta, &self.keys);
             }
-            Change::Scalar(name, row, amount) => {
+            PodChange::Scalar(name, row, amount) => {
                 self.scalars.item_mut(*name).add_used(*row, *amount);
             }
-            Change::Port(port, row, delta) => self.count_port(port, *row, *delta),
+            PodChange::Port(port, row, delta) => self.count_port(port, *row, *delta),
         }
     }
 
@@ -74,7 +74,11 @@ impl View {
     }
 
     /// Becomes equal to `other`, by replaying these changes, which this copy lacks.
-    pub(crate) fn follow<'a>(&mut self, other: &Self, changes: impl Iterator<Item = &'a Change>) {
+    pub(crate) fn follow<'a>(
+        &mut self,
+        other: &Self,
+        changes: impl Iterator<Item = &'a PodChange>,
+    ) {
         if !self.has_shape_of(other) {
             *self = other.clone();
             return;

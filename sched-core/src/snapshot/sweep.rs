@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use super::cluster::{Class, Cluster};
+use super::cluster::{Cluster, PodClass};
 use crate::bits::Bits;
 use crate::columns::counters::{CounterKey, Scope, TermKey};
 use crate::columns::keys::KeyId;
@@ -159,7 +159,7 @@ impl Cluster {
         self.class_ids.retain(|_, id| {
             let kept = used.get(*id) || self.pods.has_class(*id);
             if !kept {
-                self.classes[*id as usize] = Class::default();
+                self.classes[*id as usize] = PodClass::default();
                 *self.view.class_terms.get_mut(*id) = Vec::new();
                 self.free.classes.push(*id);
             }

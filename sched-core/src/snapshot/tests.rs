@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::Cluster;
 use super::objects::{OWN_KEYS, PodSpec};
 use crate::intern::Str;
-use crate::select::{Refusal, Scratch};
+use crate::select::{PreFilterRefusal, Scratch};
 use crate::{Profile, decide};
 
 /// A node with room for 110 pods, and a hostname.
@@ -201,7 +201,11 @@ fn a_selector_of_one_ordinal_tells_them_apart_from_then_on() {
     cluster.remove_pod(&ordinal(0)).expect("there");
     cluster.assume(&lonely("l", first, json!(null)), "b").expect("room");
     let stale = decide(cluster.view(), &early, &mut scratch).refusal;
-    assert_eq!(stale, Some(Refusal::Stale), "it was compiled when ordinals did not matter");
+    assert_eq!(
+        stale,
+        Some(PreFilterRefusal::Stale),
+        "it was compiled when ordinals did not matter"
+    );
     for (at, rows) in [(0, &[0][..]), (1, &[0, 1])] {
         let program = cluster.compile(&ordinal(at)).expect("pod");
         decide(cluster.view(), &program, &mut scratch);

@@ -14,7 +14,7 @@ use crate::chunk::{CHUNK_ROWS, Chunk, Numbers};
 use crate::columns::counters::{Counter, CowVec, Term, TermId};
 use crate::columns::index::Index;
 use crate::columns::keys::KeyTable;
-use crate::columns::sparse::{CowMap, Image, PortUse, ScalarColumn};
+use crate::columns::sparse::{CowMap, ImageRows, PortUse, ScalarColumn};
 use crate::columns::taints::Taint;
 use crate::config::Profile;
 use crate::intern::{FastMap, Str};
@@ -41,7 +41,7 @@ pub struct View {
     pub(crate) unschedulable: Arc<Bits>,
     pub(crate) keys: Arc<KeyTable>,
     pub(crate) taints: Arc<Vec<(Taint, RowSet)>>,
-    pub(crate) images: CowMap<Str, Image>,
+    pub(crate) images: CowMap<Str, ImageRows>,
     pub(crate) features: CowMap<Str, RowSet>,
     pub(crate) scalars: CowMap<Str, ScalarColumn>,
     pub(crate) ports: CowMap<(Str, i32), PortUse>,

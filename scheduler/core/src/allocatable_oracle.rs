@@ -11,18 +11,18 @@ use pintle_sched_core::filter::status::Status;
 use pintle_sched_core::requests::PodRequests;
 use pintle_sched_core::select::RowPlugin as _;
 
-use crate::cache::Mirror;
+use crate::cache::ClusterCache;
 use crate::plugins::dynamicresources::DeviceGates;
 use crate::plugins::dynamicresources::allocatable::on_node;
-use crate::watch_event::Thing;
+use crate::watch_event::WatchedObject;
 
 /// A cluster of one node, with DRANodeAllocatableResources on.
 #[derive(Debug)]
-pub struct Shared(Mirror);
+pub struct OneNodeCluster(ClusterCache);
 
 /// Result of the plugin for a pod on the node.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Answer {
+pub struct PluginVerdict {
     /// The rejection of the node, if any.
     pub status: Option<Status>,
     /// The error that ended the attempt.
@@ -33,10 +33,10 @@ pub struct Answer {
     pub requests: PodRequests,
 }
 
-impl Shared {
+impl OneNodeCluster {
     /// Builds a cluster from these objects.
-    pub fn new(things: Vec<Thing>) -> Self {
-        let mut mirror = Mirror::new(Profile::default());
+    pub fn new(things: Vec<WatchedObject>) -> Self {
+        let mut mirror = ClusterCache::new(Profile::default());
         mirror.devices.use_gates(DeviceGates { allocatable: true, ..DeviceGates::default() });
         for thing in things {
             let steps = mirror.set(thing);
@@ -49,7 +49,7 @@ impl Shared {
     ///
     /// # Errors
     /// The pod cannot be decoded, or PreFilter rejects it.
-    pub fn ask(&mut self, pod: &Pod) -> Result<Answer, String> {
+    pub fn ask(&mut self, pod: &Pod) -> Result<PluginVerdict, String> {
         let mirror = &mut self.0;
         let spec = mirror.spec_of(pod, &key_of(pod)).ok_or("it cannot be read")?;
         let program = mirror.cluster.compile(pod).map_err(|error| error.to_string())?;
@@ -64,6 +64,6 @@ impl Shared {
         };
         let statuses = share.map(|share| share.statuses.clone()).unwrap_or_default();
         let requests = on_node(pod, &spec, &statuses).requests.clone();
-        Ok(Answer { status, error: claims.error(), statuses, requests })
+        Ok(PluginVerdict { status, error: claims.error(), statuses, requests })
     }
 }

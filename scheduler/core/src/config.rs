@@ -21,9 +21,9 @@ use self::points::{
     PREPARE_FILTERS, PREPARE_SCORES, Point, is_known, multi_point, one_point, other_points,
     preparation,
 };
-pub use self::process::Process;
+pub use self::process::ProcessSettings;
 use crate::extender::{self, Extender};
-use crate::framework::{Chosen, Registry};
+use crate::framework::{EnabledPlugins, Registry};
 
 /// The supported apiVersion.
 pub const API_VERSION: &str = "kubescheduler.config.k8s.io/v1";
@@ -56,7 +56,7 @@ pub enum ConfigError {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct File {
+struct ConfigFile {
     api_version: String,
     kind: String,
     percentage_of_nodes_to_score: Option<i32>,
@@ -217,7 +217,7 @@ pub fn profiles(text: &str) -> Result<Vec<Profile>, ConfigError> {
 pub fn profiles_with(
     text: &str,
     registry: &Registry,
-) -> Result<(Vec<Profile>, Vec<Chosen>), ConfigError> {
+) -> Result<(Vec<Profile>, Vec<EnabledPlugins>), ConfigError> {
     let mut file = read(text)?;
     if file.profiles.is_empty() {
         file.profiles.push(FileProfile::default());
@@ -281,10 +281,10 @@ pub fn percentage(text: &str) -> Result<i32, ConfigError> {
 ///
 /// # Errors
 /// When the text is no such configuration, or upstream would reject it.
-pub fn process(text: &str) -> Result<Process, ConfigError> {
+pub fn process(text: &str) -> Result<ProcessSettings, ConfigError> {
     let file = read(text)?;
     validate(&file)?;
-    Process::of(&file)
+    ProcessSettings::of(&file)
 }
 
 /// Returns a message for each setting that has no effect here.
@@ -356,10 +356,10 @@ pub fn written(text: &str) -> Result<serde_json::Map<String, Value>, ConfigError
         .collect())
 }
 
-fn read(text: &str) -> Result<File, ConfigError> {
+fn read(text: &str) -> Result<ConfigFile, ConfigError> {
     let mut value: Value = serde_saphyr::from_str(text).map_err(|e| mistake::of_text(&e))?;
     without_nulls(&mut value);
-    File::deserialize(&value).map_err(|e| mistake::of_tree(&value, &e))
+    ConfigFile::deserialize(&value).map_err(|e| mistake::of_tree(&value, &e))
 }
 
 /// Removes nulls, which are the zero value, as in Go: an absent field or an empty list item. Nulls
@@ -388,7 +388,7 @@ fn field(field: &str, problem: &str) -> ConfigError {
 
 /// Validates the fields outside profiles, and rejects what is not supported.
 // k8s: pkg/scheduler/apis/config/validation/validation.go ValidateKubeSchedulerConfiguration
-fn validate(file: &File) -> Result<(), ConfigError> {
+fn validate(file: &ConfigFile) -> Result<(), ConfigError> {
     let percent = |path: &str, value: Option<i32>| match value {
         Some(value) if !(0..=100).contains(&value) => {
             Err(field(path, &format!("is {value}, not in the range 0 to 100")))
@@ -446,7 +446,7 @@ fn share(percent: Option<i32>) -> u32 {
     percent.and_then(|percent| u32::try_from(percent).ok()).unwrap_or(0)
 }
 
-fn of_profile(file: &File, from: &FileProfile, at: usize) -> Result<Profile, ConfigError> {
+fn of_profile(file: &ConfigFile, from: &FileProfile, at: usize) -> Result<Profile, ConfigError> {
     let mut profile = Profile::default();
     // k8s: pkg/scheduler/schedule_one.go numFeasibleNodesToFind
     let percent = from.percentage_of_nodes_to_score.or(file.percentage_of_nodes_to_score);

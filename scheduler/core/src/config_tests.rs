@@ -299,7 +299,7 @@ fn arguments_of_volume_binding_are_honoured_or_refused() {
 #[test]
 fn zeros_and_empty_texts_are_what_upstream_takes_them_for() {
     let of = |rest: &str| process(&format!("{HEAD}{rest}"));
-    let usual = Process::default();
+    let usual = ProcessSettings::default();
     for same in [
         "podInitialBackoffSeconds: null\npodMaxBackoffSeconds: null\n",
         "clientConnection: {qps: 0, burst: 0}\n",

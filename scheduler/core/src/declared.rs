@@ -35,7 +35,7 @@ pub struct Declaration {
 
 /// A pod and its declaration.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct DeclaredRow {
     /// The pod.
     pub pod: ObjectKey,
     /// Its node.

@@ -4,6 +4,7 @@
 //! status for each node. Owner: pure but for the cache's columns, which are restored at the end.
 //! Bounds: one decision, and the filters once more for each node with nominated pods.
 
+mod eligible;
 mod refusal;
 mod without;
 mod words;
@@ -28,10 +29,11 @@ use pintle_sched_core::snapshot::pods::PodId;
 use pintle_sched_core::snapshot::{Cluster, DeltaError, View};
 use pintle_sched_core::{Plugin, Profile};
 
+use self::eligible::may_not_preempt;
 use self::refusal::look;
-use self::words::{DISABLED, of_claims, with_preemption};
+use self::words::{of_claims, with_preemption};
 pub use self::words::{without_candidate, without_preemption};
-use crate::cache::Mirror;
+use crate::cache::ClusterCache;
 use crate::extender::consulted;
 use crate::framework::pods::WholePods;
 use crate::framework::{Attempt, Name};
@@ -78,7 +80,7 @@ impl Asking {
     ///
     /// # Errors
     /// The pod is invalid.
-    pub fn new(pod: &Pod, mirror: &mut Mirror) -> Result<Self, DeltaError> {
+    pub fn new(pod: &Pod, mirror: &mut ClusterCache) -> Result<Self, DeltaError> {
         let mut pod = pod.clone();
         if let Some(spec) = &mut pod.spec {
             spec.node_name = None;
@@ -94,7 +96,7 @@ impl Asking {
     pub fn with_spec(
         pod: Rc<Pod>,
         spec: &Rc<PodSpec>,
-        mirror: &mut Mirror,
+        mirror: &mut ClusterCache,
     ) -> Result<Self, DeltaError> {
         // PodDisruptionBudgets may add label keys, after which programs are compiled again.
         mirror.budgets();
@@ -132,7 +134,11 @@ impl Asking {
     }
 
     /// Returns the plugins that filter by row, in addition to the rows closed by nominated pods.
-    fn of_rows<'a>(&'a self, kept: &'a Kept, claims: &'a OfClaims<'a>) -> Vec<&'a dyn RowPlugin> {
+    fn of_rows<'a>(
+        &'a self,
+        kept: &'a NominatedRows,
+        claims: &'a OfClaims<'a>,
+    ) -> Vec<&'a dyn RowPlugin> {
         let devices = claims.1.iter().map(|plugin| plugin as &dyn RowPlugin);
         let claims = claims.0.iter().map(|plugin| plugin as &dyn RowPlugin).chain(devices);
         let kept = (!kept.0.is_empty()).then_some(kept as &dyn RowPlugin);
@@ -193,9 +199,9 @@ type OfClaims<'a> = (Vec<OfPlugin<'a>>, Option<OfDevices<'a>>);
 
 /// Rows that only nominated pods close.
 #[derive(Debug, Default)]
-struct Kept(HashMap<u32, Status>);
+struct NominatedRows(HashMap<u32, Status>);
 
-impl RowPlugin for Kept {
+impl RowPlugin for NominatedRows {
     fn plugin(&self) -> Plugin {
         Plugin::NodeName
     }
@@ -249,9 +255,9 @@ pub struct Thinker {
 
 impl Thinker {
     /// Decides; the ties are in the scratch.
-    pub fn decide(&mut self, mirror: &mut Mirror, asking: &Asking) -> Outcome {
+    pub fn decide(&mut self, mirror: &mut ClusterCache, asking: &Asking) -> Outcome {
         mirror.cluster.use_profile(&asking.profile);
-        let found = self.decide_beside(mirror, asking, &Kept::default());
+        let found = self.decide_beside(mirror, asking, &NominatedRows::default());
         if found.feasible == 0 || found.refusal.is_some() {
             return found;
         }
@@ -260,7 +266,12 @@ impl Thinker {
         if kept.0.is_empty() { found } else { self.decide_beside(mirror, asking, &kept) }
     }
 
-    fn decide_beside(&mut self, mirror: &Mirror, asking: &Asking, kept: &Kept) -> Outcome {
+    fn decide_beside(
+        &mut self,
+        mirror: &ClusterCache,
+        asking: &Asking,
+        kept: &NominatedRows,
+    ) -> Outcome {
         let view = mirror.cluster.view();
         if let Some(refusal) = asking.refusal(view) {
             return Outcome { refusal: Some(refusal), ..Outcome::default() };
@@ -272,7 +283,7 @@ impl Thinker {
     }
 
     /// Decides among as many nodes as the profile scores; the ties are in the scratch.
-    pub fn choose(&mut self, mirror: &mut Mirror, asking: &Asking) -> Outcome {
+    pub fn choose(&mut self, mirror: &mut ClusterCache, asking: &Asking) -> Outcome {
         let percent = asking.profile.percentage_of_nodes;
         let enough = select::sample_size(mirror.cluster.view().node_count(), percent);
         // Extenders have filtered already: all remaining nodes are scored.
@@ -295,12 +306,21 @@ impl Thinker {
     }
 
     /// Decides and keeps every score.
-    pub fn decide_in_detail(&mut self, mirror: &mut Mirror, asking: &Asking) -> (Outcome, Detail) {
+    pub fn decide_in_detail(
+        &mut self,
+        mirror: &mut ClusterCache,
+        asking: &Asking,
+    ) -> (Outcome, Detail) {
         let kept = self.kept(mirror, asking, false);
         self.in_detail(mirror, asking, &kept)
     }
 
-    fn in_detail(&mut self, mirror: &Mirror, asking: &Asking, kept: &Kept) -> (Outcome, Detail) {
+    fn in_detail(
+        &mut self,
+        mirror: &ClusterCache,
+        asking: &Asking,
+        kept: &NominatedRows,
+    ) -> (Outcome, Detail) {
         let view = mirror.cluster.view();
         if let Some(refusal) = asking.refusal(view) {
             let outcome = Outcome { refusal: Some(refusal), ..Outcome::default() };
@@ -314,9 +334,14 @@ impl Thinker {
     /// Returns the nodes closed by nominated pods of the same or a higher priority: all such nodes,
     /// or only those that the last decision found feasible.
     // k8s: pkg/scheduler/framework/runtime/framework.go RunFilterPluginsWithNominatedPods
-    fn kept(&mut self, mirror: &mut Mirror, asking: &Asking, only_feasible: bool) -> Kept {
+    fn kept(
+        &mut self,
+        mirror: &mut ClusterCache,
+        asking: &Asking,
+        only_feasible: bool,
+    ) -> NominatedRows {
         mirror.cluster.use_profile(&asking.profile);
-        let mut kept = Kept::default();
+        let mut kept = NominatedRows::default();
         if let Some(devices) = asking.devices.as_ref().filter(|_| !only_feasible) {
             // Without nominated pods more nodes may have passed the earlier filters.
             devices.forget_unavailable();
@@ -335,7 +360,7 @@ impl Thinker {
     /// Returns the rejection of a node with these pods added, and its row.
     fn beside(
         &mut self,
-        mirror: &mut Mirror,
+        mirror: &mut ClusterCache,
         asking: &Asking,
         node: &str,
         pods: &[Rc<PodSpec>],
@@ -343,7 +368,7 @@ impl Thinker {
         let row = mirror.cluster.row(node)?;
         let scratch = &mut self.scratch;
         let shares = mirror.expect_shares(node, pods);
-        let (claims, kept) = (asking.of_claims(&mirror.devices), Kept::default());
+        let (claims, kept) = (asking.of_claims(&mirror.devices), NominatedRows::default());
         let plugins = asking.of_rows(&kept, &claims);
         asking.expects(&mirror.cluster, mirror.whole_pods.as_deref(), row, pods);
         let known = (&mut mirror.cluster, &mirror.is_changing);
@@ -371,7 +396,11 @@ impl Thinker {
     /// Returns the pod's nominated node, if it may be filtered, and true if the pod fits there with
     /// the pods nominated there that have precedence.
     // k8s: pkg/scheduler/schedule_one.go evaluateNominatedNode
-    pub fn kept_node(&mut self, mirror: &mut Mirror, asking: &Asking) -> Option<(Rc<str>, bool)> {
+    pub fn kept_node(
+        &mut self,
+        mirror: &mut ClusterCache,
+        asking: &Asking,
+    ) -> Option<(Rc<str>, bool)> {
         let node = Rc::clone(&mirror.nomination(asking.uid())?.node);
         let row = mirror.cluster.row(&node)?;
         mirror.cluster.use_profile(&asking.profile);
@@ -380,7 +409,7 @@ impl Thinker {
             return None;
         }
         let (program, scratch) = (&asking.program, &mut self.scratch);
-        let (claims, kept) = (asking.of_claims(&mirror.devices), Kept::default());
+        let (claims, kept) = (asking.of_claims(&mirror.devices), NominatedRows::default());
         let plugins = asking.of_rows(&kept, &claims);
         let view = mirror.cluster.view();
         if select::rejector(view, program, &plugins, row, scratch).is_some() {
@@ -393,7 +422,7 @@ impl Thinker {
     }
 
     /// Returns why the pod fits no node; `None` if it fits one.
-    pub fn diagnose(&mut self, mirror: &mut Mirror, asking: &Asking) -> Option<Diagnosis> {
+    pub fn diagnose(&mut self, mirror: &mut ClusterCache, asking: &Asking) -> Option<Diagnosis> {
         mirror.cluster.use_profile(&asking.profile);
         let placement = asking.placement.as_deref();
         let nodes = placement.map_or(mirror.cluster.view().node_count(), |p| p.nodes);
@@ -433,7 +462,7 @@ impl Thinker {
     /// Decides what to do for a pod that no node accepts, and composes its message.
     fn conclude(
         &mut self,
-        mirror: &mut Mirror,
+        mirror: &mut ClusterCache,
         asking: &Asking,
         nodes: usize,
         text: String,
@@ -468,7 +497,7 @@ impl Thinker {
 
     fn preempt(
         &mut self,
-        mirror: &mut Mirror,
+        mirror: &mut ClusterCache,
         asking: &Asking,
         statuses: &[(u32, Status)],
     ) -> DryRun {
@@ -535,13 +564,6 @@ impl Thinker {
     }
 }
 
-/// Returns the reason that no pod may be evicted for this one, whatever a dry run would find.
-fn may_not_preempt(mirror: &Mirror, asking: &Asking, statuses: &[(u32, Status)]) -> Option<String> {
-    let disabled = (!asking.profile.preemption).then(|| DISABLED.to_owned());
-    let never = asking.never_preempts.map(str::to_owned);
-    disabled.or(never).or_else(|| ineligible(mirror, asking, statuses))
-}
-
 /// Adds the dry run of further nodes to a search.
 fn append(run: &mut DryRun, others: DryRun) {
     run.needless.extend(others.needless);
@@ -567,28 +589,4 @@ fn with_pods<T>(
     ids.into_iter().for_each(|id| cluster.remove(id));
     is_changing.set(false);
     seen
-}
-
-/// Returns the reason that the pod may not preempt others.
-// k8s: defaultpreemption/default_preemption.go PodEligibleToPreemptOthers
-fn ineligible(mirror: &Mirror, asking: &Asking, statuses: &[(u32, Status)]) -> Option<String> {
-    let spec = asking.pod.spec.as_ref();
-    if spec.and_then(|s| s.preemption_policy.as_deref()) == Some("Never") {
-        return Some("not eligible due to preemptionPolicy=Never.".to_owned());
-    }
-    let cluster = &mirror.cluster;
-    let row = cluster.row(&mirror.nomination(asking.uid())?.node)?;
-    let status = statuses.iter().find(|(at, _)| *at == row);
-    // A node without a status is absent: no eviction there helps.
-    // k8s: schedule_one.go findNodesThatFitPod, framework/types.go NewDefaultNodeToStatus
-    let is_hopeless =
-        |(_, status): &(u32, Status)| status.code == Code::UnschedulableAndUnresolvable;
-    if status.is_none_or(is_hopeless) {
-        return None;
-    }
-    let leaving = cluster.pods().on_node(row).any(|id| {
-        let pod = cluster.pods().get(id);
-        pod.preempted && pod.priority < asking.spec.priority
-    });
-    leaving.then(|| "not eligible due to a terminating pod on the nominated node.".to_owned())
 }

@@ -20,7 +20,7 @@ use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::object::key_of;
 use pintle_sched_core::Cluster;
-use pintle_sched_core::hint::Event;
+use pintle_sched_core::hint::HintEvent;
 use pintle_sched_core::intern::Str;
 use pintle_sched_core::preempt::units::Membership;
 
@@ -56,10 +56,10 @@ enum Stand {
 
 /// All pod groups and their pods.
 #[derive(Clone, Debug, Default)]
-pub struct Groups(Rc<RefCell<Known>>);
+pub struct Groups(Rc<RefCell<KnownGroup>>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownGroup {
     gates: GroupGates,
     groups: HashMap<ObjectKey, Rc<PodGroup>>,
     /// Groups with PodGroupScheduled=True reported by this process, by name: their uids.
@@ -88,7 +88,7 @@ pub struct Preemptor {
     pub has_topology: bool,
 }
 
-impl Known {
+impl KnownGroup {
     fn of_stand(&self, group: &ObjectKey, stand: Stand) -> Vec<Uid> {
         let members = self.members.get(group).into_iter().flatten();
         members.filter(|(_, is)| **is == stand).map(|(uid, _)| Rc::clone(uid)).collect()
@@ -136,7 +136,7 @@ impl Groups {
     /// Creates an empty set of groups.
     #[must_use]
     pub fn new(gates: GroupGates) -> Self {
-        Self(Rc::new(RefCell::new(Known { gates, ..Known::default() })))
+        Self(Rc::new(RefCell::new(KnownGroup { gates, ..KnownGroup::default() })))
     }
 
     /// Returns the names of the observed groups.
@@ -145,10 +145,10 @@ impl Groups {
     }
 
     /// Adds or replaces a group. Returns the event of a group that is new.
-    pub fn set(&self, group: PodGroup) -> Option<Event> {
+    pub fn set(&self, group: PodGroup) -> Option<HintEvent> {
         let key = key_of(&group);
         let is_new = self.0.borrow_mut().groups.insert(key.clone(), Rc::new(group)).is_none();
-        is_new.then(|| Event::Group(key.as_str().into(), "scheduling.k8s.io/PodGroupAdd"))
+        is_new.then(|| HintEvent::Group(key.as_str().into(), "scheduling.k8s.io/PodGroupAdd"))
     }
 
     /// Removes a group; its pods may still exist.
@@ -161,7 +161,7 @@ impl Groups {
     /// Updates the state of a pod. A pod without a node counts only if this scheduler decides it.
     /// Returns the event of a pod that got a node, because other pods of its group may wait for it.
     // k8s: gangscheduling/gangscheduling.go isSchedulableAfterPodAdded
-    pub fn set_pod(&self, pod: &Pod, is_ours: bool) -> Option<Event> {
+    pub fn set_pod(&self, pod: &Pod, is_ours: bool) -> Option<HintEvent> {
         let key = key_of(pod);
         let mut known = self.0.borrow_mut();
         let Some(group) = group_of(pod) else {
@@ -178,7 +178,7 @@ impl Groups {
             return None;
         }
         known.of_pods.insert(key, (group.clone(), Rc::clone(&uid)));
-        let told = Event::Group(group.as_str().into(), "AssignedPodAdd");
+        let told = HintEvent::Group(group.as_str().into(), "AssignedPodAdd");
         let stand = known.members.entry(group).or_default().entry(uid).or_insert(Stand::Waits);
         let comes = has_node && *stand != Stand::Assigned;
         if has_node {
@@ -292,8 +292,8 @@ pub struct OfGroup {
 impl OfGroup {
     /// Returns the event of a further pod in the group.
     #[must_use]
-    pub fn pod_is_there(&self) -> Event {
-        Event::Group(self.key.as_str().into(), "UnschedulablePodAdd")
+    pub fn pod_is_there(&self) -> HintEvent {
+        HintEvent::Group(self.key.as_str().into(), "UnschedulablePodAdd")
     }
 
     /// Returns true until the group exists and has as many pods as the gang needs.

@@ -63,14 +63,14 @@ impl<'de> Deserialize<'de> for LeanPod {
 #[derive(Deserialize)]
 struct PodWire {
     #[serde(default)]
-    metadata: Meta,
+    metadata: ProjectedMeta,
     spec: Option<Spec>,
     status: Option<Status>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Meta {
+struct ProjectedMeta {
     name: Option<String>,
     namespace: Option<String>,
     uid: Option<String>,
@@ -83,8 +83,8 @@ struct Meta {
     owner_references: Option<Vec<OwnerReference>>,
 }
 
-impl From<Meta> for ObjectMeta {
-    fn from(read: Meta) -> Self {
+impl From<ProjectedMeta> for ObjectMeta {
+    fn from(read: ProjectedMeta) -> Self {
         Self {
             name: read.name,
             namespace: read.namespace,
@@ -107,8 +107,8 @@ struct Annotations(BTreeMap<String, String>);
 
 impl<'de> Deserialize<'de> for Annotations {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Kept;
-        impl<'de> Visitor<'de> for Kept {
+        struct KeptAnnotations;
+        impl<'de> Visitor<'de> for KeptAnnotations {
             type Value = Annotations;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("annotations")
@@ -125,7 +125,7 @@ impl<'de> Deserialize<'de> for Annotations {
                 Ok(kept)
             }
         }
-        deserializer.deserialize_map(Kept)
+        deserializer.deserialize_map(KeptAnnotations)
     }
 }
 

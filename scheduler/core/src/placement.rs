@@ -15,7 +15,7 @@ use pintle_sched_core::select::RowPlugin;
 use pintle_sched_core::snapshot::View;
 use pintle_sched_core::{Plugin, Profile};
 
-use crate::cache::Mirror;
+use crate::cache::ClusterCache;
 
 /// Candidate nodes of a group.
 #[derive(Clone, Debug, Default)]
@@ -50,7 +50,7 @@ impl RowPlugin for Placement {
 /// When a node has no domain, or the pods are in several.
 // k8s: topology_placement.go getScheduledPodsTopologyDomain
 pub fn domain_of(
-    mirror: &Mirror,
+    mirror: &ClusterCache,
     key: &str,
     placed: &[(String, Rc<str>)],
 ) -> Result<Option<String>, String> {
@@ -74,7 +74,7 @@ pub fn domain_of(
 
 /// Returns a placement for each domain, or only for `only`.
 #[must_use]
-pub fn placements(mirror: &Mirror, key: &str, only: Option<&str>) -> Vec<Placement> {
+pub fn placements(mirror: &ClusterCache, key: &str, only: Option<&str>) -> Vec<Placement> {
     let mut found: BTreeMap<String, Placement> = BTreeMap::new();
     let rows = mirror.cluster.view().row_count();
     for (node, domain) in mirror.domains(key) {

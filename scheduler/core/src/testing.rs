@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::cycle::{Command, Scheduler};
 use crate::queue::Settings;
-use crate::watch_event::{KINDS, Thing, Told};
+use crate::watch_event::{KINDS, WatchEvent, WatchedObject};
 
 /// An object of this JSON.
 pub fn object<T: serde::de::DeserializeOwned>(value: Value) -> Box<T> {
@@ -17,8 +17,8 @@ pub fn object<T: serde::de::DeserializeOwned>(value: Value) -> Box<T> {
 }
 
 /// A node of this name with so many CPUs, 8 GiB and room for 10 pods.
-pub fn node(name: &str, cpu: &str) -> Thing {
-    Thing::Node(object(json!({
+pub fn node(name: &str, cpu: &str) -> WatchedObject {
+    WatchedObject::Node(object(json!({
         "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
         "status": {"allocatable": {"cpu": cpu, "memory": "8Gi", "pods": "10"}},
     })))
@@ -35,15 +35,15 @@ pub fn pod_value(name: &str, uid: &str, cpu: &str) -> Value {
 }
 
 /// A pending pod that requests so many CPUs.
-pub fn pod(name: &str, cpu: &str) -> Thing {
-    Thing::Pod(object(pod_value(name, name, cpu)))
+pub fn pod(name: &str, cpu: &str) -> WatchedObject {
+    WatchedObject::Pod(object(pod_value(name, name, cpu)))
 }
 
 /// Such a pod, changed.
-pub fn with(name: &str, cpu: &str, change: impl FnOnce(&mut Value)) -> Thing {
+pub fn with(name: &str, cpu: &str, change: impl FnOnce(&mut Value)) -> WatchedObject {
     let mut value = pod_value(name, name, cpu);
     change(&mut value);
-    Thing::Pod(object(value))
+    WatchedObject::Pod(object(value))
 }
 
 /// The time so many seconds after the start.
@@ -57,20 +57,20 @@ pub fn without_second_look() -> Settings {
 }
 
 /// A scheduler with these objects, at time zero.
-pub fn knowing(things: Vec<Thing>) -> Scheduler {
+pub fn knowing(things: Vec<WatchedObject>) -> Scheduler {
     let mut scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
     tell_all(&mut scheduler, &things);
     scheduler
 }
 
 /// Delivers a list of each kind, at time zero.
-pub fn tell_all(scheduler: &mut Scheduler, things: &[Thing]) {
+pub fn tell_all(scheduler: &mut Scheduler, things: &[WatchedObject]) {
     for kind in KINDS {
-        scheduler.tell(Told::Begun(kind), at(0));
+        scheduler.tell(WatchEvent::Begun(kind), at(0));
         for thing in things.iter().filter(|thing| thing.kind() == kind) {
-            scheduler.tell(Told::Listed(thing.clone()), at(0));
+            scheduler.tell(WatchEvent::Listed(thing.clone()), at(0));
         }
-        scheduler.tell(Told::Complete(kind), at(0));
+        scheduler.tell(WatchEvent::Complete(kind), at(0));
     }
 }
 

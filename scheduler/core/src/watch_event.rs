@@ -1,7 +1,7 @@
 //! Watch events: the kinds that decisions read, an object of one of them, what happened to it.
 //!
-//! Input: objects of the API, as `watch` decodes them. Output: [`Told`], which the cache and the
-//! cycle take one by one. Owner: plain data. Bounds: one object each.
+//! Input: objects of the API, as `watch` decodes them. Output: [`WatchEvent`], which the cache and
+//! the cycle take one by one. Owner: plain data. Bounds: one object each.
 
 use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
@@ -20,7 +20,7 @@ use pintle_api_types::key::ObjectKey;
 /// A kind that decisions read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs)] // the names are the documentation
-pub enum Kind {
+pub enum WatchedKind {
     Pod,
     Node,
     Namespace,
@@ -44,31 +44,31 @@ pub enum Kind {
 }
 
 /// All kinds except PodGroup and DeviceTaintRule, which are watched only behind their gates.
-pub const KINDS: [Kind; 18] = [
-    Kind::Pod,
-    Kind::Node,
-    Kind::Namespace,
-    Kind::Service,
-    Kind::ReplicaSet,
-    Kind::StatefulSet,
-    Kind::ReplicationController,
-    Kind::PodDisruptionBudget,
-    Kind::PersistentVolume,
-    Kind::PersistentVolumeClaim,
-    Kind::StorageClass,
-    Kind::CSINode,
-    Kind::CSIDriver,
-    Kind::CSIStorageCapacity,
-    Kind::VolumeAttachment,
-    Kind::ResourceClaim,
-    Kind::ResourceSlice,
-    Kind::DeviceClass,
+pub const KINDS: [WatchedKind; 18] = [
+    WatchedKind::Pod,
+    WatchedKind::Node,
+    WatchedKind::Namespace,
+    WatchedKind::Service,
+    WatchedKind::ReplicaSet,
+    WatchedKind::StatefulSet,
+    WatchedKind::ReplicationController,
+    WatchedKind::PodDisruptionBudget,
+    WatchedKind::PersistentVolume,
+    WatchedKind::PersistentVolumeClaim,
+    WatchedKind::StorageClass,
+    WatchedKind::CSINode,
+    WatchedKind::CSIDriver,
+    WatchedKind::CSIStorageCapacity,
+    WatchedKind::VolumeAttachment,
+    WatchedKind::ResourceClaim,
+    WatchedKind::ResourceSlice,
+    WatchedKind::DeviceClass,
 ];
 
 /// An object of one of them.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)] // the names are the documentation
-pub enum Thing {
+pub enum WatchedObject {
     Pod(Box<Pod>),
     Node(Box<Node>),
     Namespace(Box<Namespace>),
@@ -91,7 +91,7 @@ pub enum Thing {
     DeviceTaintRule(Box<DeviceTaintRule>),
 }
 
-impl Thing {
+impl WatchedObject {
     /// Returns the object's metadata.
     pub fn metadata(&self) -> &ObjectMeta {
         match self {
@@ -119,28 +119,28 @@ impl Thing {
     }
 
     /// Returns the object's kind.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> WatchedKind {
         match self {
-            Self::Pod(_) => Kind::Pod,
-            Self::Node(_) => Kind::Node,
-            Self::Namespace(_) => Kind::Namespace,
-            Self::Service(_) => Kind::Service,
-            Self::ReplicaSet(_) => Kind::ReplicaSet,
-            Self::StatefulSet(_) => Kind::StatefulSet,
-            Self::ReplicationController(_) => Kind::ReplicationController,
-            Self::PodDisruptionBudget(_) => Kind::PodDisruptionBudget,
-            Self::PersistentVolume(_) => Kind::PersistentVolume,
-            Self::PersistentVolumeClaim(_) => Kind::PersistentVolumeClaim,
-            Self::StorageClass(_) => Kind::StorageClass,
-            Self::CSINode(_) => Kind::CSINode,
-            Self::CSIDriver(_) => Kind::CSIDriver,
-            Self::CSIStorageCapacity(_) => Kind::CSIStorageCapacity,
-            Self::VolumeAttachment(_) => Kind::VolumeAttachment,
-            Self::ResourceClaim(_) => Kind::ResourceClaim,
-            Self::ResourceSlice(_) => Kind::ResourceSlice,
-            Self::DeviceClass(_) => Kind::DeviceClass,
-            Self::PodGroup(_) => Kind::PodGroup,
-            Self::DeviceTaintRule(_) => Kind::DeviceTaintRule,
+            Self::Pod(_) => WatchedKind::Pod,
+            Self::Node(_) => WatchedKind::Node,
+            Self::Namespace(_) => WatchedKind::Namespace,
+            Self::Service(_) => WatchedKind::Service,
+            Self::ReplicaSet(_) => WatchedKind::ReplicaSet,
+            Self::StatefulSet(_) => WatchedKind::StatefulSet,
+            Self::ReplicationController(_) => WatchedKind::ReplicationController,
+            Self::PodDisruptionBudget(_) => WatchedKind::PodDisruptionBudget,
+            Self::PersistentVolume(_) => WatchedKind::PersistentVolume,
+            Self::PersistentVolumeClaim(_) => WatchedKind::PersistentVolumeClaim,
+            Self::StorageClass(_) => WatchedKind::StorageClass,
+            Self::CSINode(_) => WatchedKind::CSINode,
+            Self::CSIDriver(_) => WatchedKind::CSIDriver,
+            Self::CSIStorageCapacity(_) => WatchedKind::CSIStorageCapacity,
+            Self::VolumeAttachment(_) => WatchedKind::VolumeAttachment,
+            Self::ResourceClaim(_) => WatchedKind::ResourceClaim,
+            Self::ResourceSlice(_) => WatchedKind::ResourceSlice,
+            Self::DeviceClass(_) => WatchedKind::DeviceClass,
+            Self::PodGroup(_) => WatchedKind::PodGroup,
+            Self::DeviceTaintRule(_) => WatchedKind::DeviceTaintRule,
         }
     }
 
@@ -160,19 +160,19 @@ impl Thing {
 
 /// A watch event.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Told {
+pub enum WatchEvent {
     /// A list of a kind begins; an earlier incomplete list is void.
-    Begun(Kind),
+    Begun(WatchedKind),
     /// An object of the list.
-    Listed(Thing),
+    Listed(WatchedObject),
     /// An object of the list that cannot be decoded; `None` if not even its name can.
-    Unreadable(Kind, Option<ObjectKey>),
+    Unreadable(WatchedKind, Option<ObjectKey>),
     /// The list is complete; no other object of the kind exists.
-    Complete(Kind),
+    Complete(WatchedKind),
     /// It was added or modified.
-    Set(Thing),
+    Set(WatchedObject),
     /// It was deleted, or no longer matches the watch, in this state.
-    Gone(Thing),
+    Gone(WatchedObject),
     /// It was deleted, in a state that cannot be decoded.
-    Lost(Kind, ObjectKey),
+    Lost(WatchedKind, ObjectKey),
 }

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use pintle_daemon::metrics::Names;
+use pintle_daemon::metrics::MetricNames;
 use pintle_scheduler_core::cycle::Batches;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -33,7 +33,7 @@ pub(super) struct OfBatches {
 }
 
 impl OfBatches {
-    pub(super) fn register(at: &mut Names<'_>) -> Self {
+    pub(super) fn register(at: &mut MetricNames<'_>) -> Self {
         Self {
             tried: at.add(
                 "scheduler_batch_attempts",
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn what_came_is_told_in_upstreams_words() {
         let mut registry = Registry::default();
-        let families = OfBatches::register(&mut Names(&mut registry));
+        let families = OfBatches::register(&mut MetricNames(&mut registry));
         let profile = "default-scheduler".into();
         families.count(&Batches::default(), &profile);
         assert_eq!(exposition(&registry, &[]), "", "nothing came");

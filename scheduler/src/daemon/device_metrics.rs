@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pintle_cel::panics;
-use pintle_daemon::metrics::Names;
+use pintle_daemon::metrics::MetricNames;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -30,7 +30,7 @@ pub(super) struct OfConditions {
 }
 
 impl OfConditions {
-    pub(super) fn register(at: &mut Names<'_>) -> Self {
+    pub(super) fn register(at: &mut MetricNames<'_>) -> Self {
         at.put(
             "pintle_scheduler_cel_panics",
             "Number of evaluations of CEL expressions that ended in a panic",
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn every_device_counts_by_its_driver() {
         let mut registry = Registry::default();
-        let families = OfConditions::register(&mut Names(&mut registry));
+        let families = OfConditions::register(&mut MetricNames(&mut registry));
         let of = |driver: &str, has_conditions| (driver.to_owned(), has_conditions);
         let devices = vec![of("a", true), of("b", false), of("a", true)];
         families.ended(&"p".into(), "timeout", Duration::from_secs(5), devices);

@@ -3,16 +3,16 @@
 //! Output: [`GATES`]: for each name, is it known, may it be switched, does it have an effect?
 
 use pintle_config::component_gates::{self, COUNT};
-use pintle_config::gates::Gate;
+use pintle_config::gates::FeatureGate;
 use pintle_config::status::Status::{self, Done as DONE};
 
 const NOT_YET: Status = Status::NotYet("the feature is not built");
 const ALWAYS: Status = Status::Never("built, and always on: there is no older way to go back to");
 
 /// Every gate, by name.
-pub const GATES: &[Gate] = &ALL;
+pub const GATES: &[FeatureGate] = &ALL;
 
-const ALL: [Gate; COUNT] = component_gates::with(&[
+const ALL: [FeatureGate; COUNT] = component_gates::with(&[
     ("CBORServingAndStorage", DONE),
     ("ClearingNominatedNodeNameAfterBinding", ALWAYS),
     ("ComponentFlagz", DONE),

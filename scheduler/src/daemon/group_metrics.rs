@@ -6,22 +6,22 @@
 
 use std::time::Duration;
 
-use pintle_daemon::metrics::Names;
+use pintle_daemon::metrics::MetricNames;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
-use super::metrics::{Attempt, Doubling, Histograms};
+use super::metrics::{AttemptMetric, Doubling, Histograms};
 
 /// Metrics of pod groups.
 pub(super) struct OfGroups {
-    attempts: Family<Attempt, Counter>,
-    latency: Histograms<Attempt>,
+    attempts: Family<AttemptMetric, Counter>,
+    latency: Histograms<AttemptMetric>,
     algorithm: Histogram,
 }
 
 impl OfGroups {
-    pub(super) fn register(at: &mut Names<'_>) -> Self {
+    pub(super) fn register(at: &mut MetricNames<'_>) -> Self {
         Self {
             attempts: at.add(
                 "scheduler_podgroup_schedule_attempts",
@@ -44,7 +44,7 @@ impl OfGroups {
     }
 
     /// A group was decided.
-    pub(super) fn decided(&self, label: &Attempt, took: Duration) {
+    pub(super) fn decided(&self, label: &AttemptMetric, took: Duration) {
         self.attempts.get_or_create(label).inc();
         self.latency.get_or_create(label).observe(took.as_secs_f64());
         self.algorithm.observe(took.as_secs_f64());

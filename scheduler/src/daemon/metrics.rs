@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use pintle_config::gates::GateState;
 use pintle_daemon::metrics::{
-    ApiRequests, Leading, Names, Process, exposition, register_component,
+    ApiRequests, Leading, MetricNames, ProcessMetrics, exposition, register_component,
 };
 use pintle_sched_core::{Plugin, Profile};
 use pintle_scheduler_core::cycle::Batches;
-use pintle_scheduler_core::queue::{Moved, Place};
-use pintle_scheduler_core::watch_event::Kind;
+use pintle_scheduler_core::queue::{Moved, QueuePlace};
+use pintle_scheduler_core::watch_event::WatchedKind;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
@@ -44,7 +44,7 @@ const PENDING_HELP: &str = "[STABLE] Number of pending pods, by the queue type. 
 
 /// Result of an attempt.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub(super) struct Attempt {
+pub(super) struct AttemptMetric {
     result: &'static str,
     profile: Arc<str>,
 }
@@ -155,7 +155,7 @@ struct OfWaiting {
 }
 
 impl OfWaiting {
-    fn register(at: &mut Names<'_>) -> Self {
+    fn register(at: &mut MetricNames<'_>) -> Self {
         Self {
             permits: at.put(
                 "scheduler_permit_wait_duration_seconds",
@@ -203,7 +203,7 @@ struct OfEvents {
 }
 
 impl OfEvents {
-    fn register(at: &mut Names<'_>) -> Self {
+    fn register(at: &mut MetricNames<'_>) -> Self {
         Self {
             handled: at.put(
                 "scheduler_event_handling_duration_seconds",
@@ -234,10 +234,10 @@ impl OfEvents {
 /// All metrics of the scheduler.
 pub struct SchedulerMetrics {
     registry: Registry,
-    process: Process,
+    process: ProcessMetrics,
     profiles: Vec<Arc<str>>,
-    attempts: Family<Attempt, Counter>,
-    latency: Histograms<Attempt>,
+    attempts: Family<AttemptMetric, Counter>,
+    latency: Histograms<AttemptMetric>,
     algorithm: Histogram,
     sli: Histograms<Attempts>,
     attempts_needed: Histogram,
@@ -267,11 +267,11 @@ impl SchedulerMetrics {
     /// All at zero.
     pub fn new(profiles: &[Profile], gates: &[GateState], has_groups: bool) -> Self {
         let mut registry = Registry::default();
-        let mut at = Names(&mut registry);
+        let mut at = MetricNames(&mut registry);
         register_component(&mut at, gates);
         let doubling = |first, count| Histogram::new(exponential_buckets(first, 2.0, count));
         let metrics = Self {
-            process: Process::register(&mut at),
+            process: ProcessMetrics::register(&mut at),
             requests: ApiRequests::register(&mut at),
             profiles: profiles.iter().map(|p| p.scheduler_name.as_str().into()).collect(),
             net: NetMetrics::register(&mut at),
@@ -328,7 +328,7 @@ impl SchedulerMetrics {
     }
 
     fn attempt(&self, profile: usize, result: &'static str, took: Duration) {
-        let label = Attempt { result, profile: Arc::clone(&self.profiles[profile]) };
+        let label = AttemptMetric { result, profile: Arc::clone(&self.profiles[profile]) };
         self.attempts.get_or_create(&label).inc();
         self.latency.get_or_create(&label).observe(took.as_secs_f64());
     }
@@ -364,7 +364,7 @@ impl SchedulerMetrics {
     /// A pod group of the profile of this number was decided.
     pub fn group(&self, profile: usize, result: &'static str, took: Duration) {
         if let Some(groups) = &self.groups {
-            let label = Attempt { result, profile: Arc::clone(&self.profiles[profile]) };
+            let label = AttemptMetric { result, profile: Arc::clone(&self.profiles[profile]) };
             groups.decided(&label, took);
         }
     }
@@ -453,15 +453,15 @@ impl SchedulerMetrics {
     /// Sets the number of pods in each queue, and the number of cached nodes, bound pods and
     /// assumed pods. Upstream counts assumed pods as pods too.
     // k8s: pkg/scheduler/backend/cache/cache.go updateMetrics
-    pub fn counts(&self, at: impl Fn(Place) -> usize, [nodes, bound, assumed]: [usize; 3]) {
+    pub fn counts(&self, at: impl Fn(QueuePlace) -> usize, [nodes, bound, assumed]: [usize; 3]) {
         let put = |queue, count: usize| {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
             self.waiting.pending.get_or_create(&In { queue }).set(count);
         };
-        put("active", at(Place::Active));
-        put("backoff", at(Place::Backoff) + at(Place::ErrorBackoff));
-        put("unschedulable", at(Place::Unschedulable));
-        put("gated", at(Place::Gated));
+        put("active", at(QueuePlace::Active));
+        put("backoff", at(QueuePlace::Backoff) + at(QueuePlace::ErrorBackoff));
+        put("unschedulable", at(QueuePlace::Unschedulable));
+        put("gated", at(QueuePlace::Gated));
         let pods = bound + assumed;
         for (r#type, count) in [("nodes", nodes), ("pods", pods), ("assumed_pods", assumed)] {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
@@ -497,7 +497,7 @@ impl SchedulerMetrics {
     }
 
     /// Sets the number of objects that could not be decoded completely.
-    pub fn unreadable(&self, counts: BTreeMap<Kind, usize>) {
+    pub fn unreadable(&self, counts: BTreeMap<WatchedKind, usize>) {
         for (kind, count) in counts {
             let label = OfKind { kind: format!("{kind:?}") };
             let count = i64::try_from(count).unwrap_or(i64::MAX);

@@ -30,15 +30,15 @@ use pintle_config::daemon::{Daemon, FeatureGates};
 use pintle_config::error::ConfigError;
 use pintle_config::field::FieldTable;
 use pintle_config::flag::FlagTable;
-use pintle_config::gates::{Gate, GateState};
+use pintle_config::gates::{FeatureGate, GateState};
 use pintle_config::given::GivenFlags;
 use pintle_config::{help, listing, status};
 use pintle_daemon::program::serving::{Defaults, Serving, Tolerates};
 use pintle_daemon::serve::zpages::Encodings;
 use pintle_sched_core::Profile;
-use pintle_scheduler_core::config::{self, Process};
+use pintle_scheduler_core::config::{self, ProcessSettings};
 use pintle_scheduler_core::extender::Extender;
-use pintle_scheduler_core::framework::{Chosen, Registry};
+use pintle_scheduler_core::framework::{EnabledPlugins, Registry};
 use pintle_scheduler_core::groups::GroupGates;
 use pintle_scheduler_core::plugins::dynamicresources::DeviceGates;
 use pintle_scheduler_core::queue::Settings as QueueSettings;
@@ -52,7 +52,7 @@ pub struct KubeScheduler;
 
 impl Daemon for KubeScheduler {
     const FLAGS: FlagTable = flags::TABLE;
-    const GATES: &'static [Gate] = gates::GATES;
+    const GATES: &'static [FeatureGate] = gates::GATES;
     // `config` decodes the file: an unknown field is an error, where the kubelet warns.
     const FIELDS: FieldTable = FieldTable(&[]);
     const KIND: &'static str = "KubeSchedulerConfiguration";
@@ -70,11 +70,11 @@ pub struct Settings {
     /// Profiles, at least one.
     pub profiles: Vec<Profile>,
     /// The out-of-tree plugins that each of these enables.
-    pub chosen: Vec<Chosen>,
+    pub chosen: Vec<EnabledPlugins>,
     /// Extenders.
     pub extenders: Vec<Extender>,
     /// Credentials, rates, lease.
-    pub process: Process,
+    pub process: ProcessSettings,
     /// `--master`.
     pub master: Option<String>,
     /// Features of pod groups; `None` if their gate is off.
@@ -223,18 +223,24 @@ fn wrong(flag: &str, value: &str, problem: impl Into<String>, remedy: &str) -> C
 
 /// The profiles, the extenders, the process settings, the file as written, the settings without
 /// effect, and the out-of-tree plugins.
-type FromFile =
-    (Vec<Profile>, Vec<Extender>, Process, Map<String, Value>, Vec<String>, Vec<Chosen>);
+type FromFile = (
+    Vec<Profile>,
+    Vec<Extender>,
+    ProcessSettings,
+    Map<String, Value>,
+    Vec<String>,
+    Vec<EnabledPlugins>,
+);
 
 fn file(given: &GivenFlags, registry: &Registry) -> Result<FromFile, ConfigError> {
     let Some(path) = given.text("config") else {
         return Ok((
             vec![Profile::default()],
             Vec::new(),
-            Process::default(),
+            ProcessSettings::default(),
             Map::new(),
             Vec::new(),
-            vec![Chosen::default()],
+            vec![EnabledPlugins::default()],
         ));
     };
     let remedy = "correct the file";
@@ -261,7 +267,7 @@ fn number(given: &GivenFlags, name: &str) -> Option<i32> {
 
 /// Applies flags, which override the file, except for credentials if the file names any.
 // k8s: cmd/kube-scheduler/app/options/options.go ApplyTo
-fn put_flags(process: &mut Process, given: &GivenFlags) -> Result<(), ConfigError> {
+fn put_flags(process: &mut ProcessSettings, given: &GivenFlags) -> Result<(), ConfigError> {
     if process.kubeconfig.is_none() {
         process.kubeconfig = given.text("kubeconfig").map(PathBuf::from);
     }
@@ -278,7 +284,7 @@ fn put_flags(process: &mut Process, given: &GivenFlags) -> Result<(), ConfigErro
 }
 
 /// Validates the timings of the lease.
-fn timings(process: &Process) -> Result<(), ConfigError> {
+fn timings(process: &ProcessSettings) -> Result<(), ConfigError> {
     let Some(bad) = process.election.bad_timing() else { return Ok(()) };
     let field = format!("leaderElection.{} ({})", bad.field, bad.flag());
     Err(ConfigError::new(field, GoDuration::from_std(bad.time), bad.problem, bad.remedy))
@@ -286,7 +292,7 @@ fn timings(process: &Process) -> Result<(), ConfigError> {
 
 /// Builds the effective configuration in the form of the file. Profiles and extenders are as
 /// written.
-fn configuration(process: &Process, written: Map<String, Value>) -> Value {
+fn configuration(process: &ProcessSettings, written: Map<String, Value>) -> Value {
     let shown = |time: Duration| GoDuration::from_std(time).to_string();
     let election = &process.election;
     let kubeconfig = process.kubeconfig.as_deref().map(|path| path.display().to_string());

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::AtomicI64;
 
-use pintle_daemon::metrics::Names;
+use pintle_daemon::metrics::MetricNames;
 use pintle_daemon::tasks;
 use pintle_sched_core::attempt_budget::Limit;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -32,7 +32,7 @@ pub struct NetMetrics {
 }
 
 impl NetMetrics {
-    pub(super) fn register(at: &mut Names<'_>) -> Self {
+    pub(super) fn register(at: &mut MetricNames<'_>) -> Self {
         let metrics = Self {
             exhausted: at.add(
                 "pintle_scheduling_attempts_exhausted",

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pintle_daemon::metrics::Names;
+use pintle_daemon::metrics::MetricNames;
 use pintle_scheduler_core::framework::Meter;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -32,7 +32,7 @@ struct Evaluated {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Stage {
+struct MetricStage {
     operation: &'static str,
 }
 
@@ -50,11 +50,11 @@ impl MetricConstructor<Histogram> for Short {
 pub(super) struct OfPlugins {
     ran: Family<Ran, Histogram, Short>,
     evaluated: Family<Evaluated, Counter>,
-    failed: Family<Stage, Counter>,
+    failed: Family<MetricStage, Counter>,
 }
 
 impl OfPlugins {
-    pub(super) fn register(at: &mut Names<'_>) -> Self {
+    pub(super) fn register(at: &mut MetricNames<'_>) -> Self {
         Self {
             ran: at.put(
                 "scheduler_plugin_execution_duration_seconds",
@@ -98,7 +98,7 @@ impl OfPlugins {
 
     /// Binding the volumes of a pod failed.
     pub(super) fn volumes_failed(&self) {
-        self.failed.get_or_create(&Stage { operation: "bind" }).inc();
+        self.failed.get_or_create(&MetricStage { operation: "bind" }).inc();
     }
 }
 

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use hyper::body::Bytes;
 use pintle_api_types::float::go_float;
 use pintle_daemon::serve::body::{Closed, Sink};
-use pintle_scheduler_core::declared::{Declaration, Row};
+use pintle_scheduler_core::declared::{Declaration, DeclaredRow};
 
 /// Size at which a piece of the answer is sent.
 const PIECE_BYTES: usize = 32 * 1024;
@@ -40,7 +40,7 @@ const FAMILIES: [(&str, &str, OfPod); 2] = [
 ///
 /// # Errors
 /// The client has closed the connection.
-pub(super) async fn write(mut rows: Vec<Row>, sink: &Sink) -> Result<(), Closed> {
+pub(super) async fn write(mut rows: Vec<DeclaredRow>, sink: &Sink) -> Result<(), Closed> {
     sort(&mut rows);
     let mut piece = String::with_capacity(PIECE_BYTES + 1024);
     for (name, help, of) in FAMILIES {
@@ -65,8 +65,8 @@ pub(super) async fn write(mut rows: Vec<Row>, sink: &Sink) -> Result<(), Closed>
 
 /// Sorts by the values of the labels, in the order of their names.
 // k8s: github.com/prometheus/client_golang/prometheus/internal/metric.go MetricSorter
-fn sort(rows: &mut [Row]) {
-    fn node(row: &Row) -> &str {
+fn sort(rows: &mut [DeclaredRow]) {
+    fn node(row: &DeclaredRow) -> &str {
         row.node.as_ref().map_or("", |node| node.as_str())
     }
     rows.sort_unstable_by(|a, b| {
@@ -76,7 +76,7 @@ fn sort(rows: &mut [Row]) {
 }
 
 /// Writes the lines of a family about a pod.
-fn put(row: &Row, name: &str, of: OfPod, out: &mut String) {
+fn put(row: &DeclaredRow, name: &str, of: OfPod, out: &mut String) {
     let declares = &*row.declares;
     let node = row.node.as_ref().map_or("", |node| node.as_str());
     for (resource, amount) in of(declares) {
@@ -136,13 +136,13 @@ mod tests {
         all.iter().map(|(name, amount)| ((*name).into(), *amount)).collect()
     }
 
-    fn row(pod: &str, node: Option<&str>, declares: &Arc<Declaration>) -> Row {
+    fn row(pod: &str, node: Option<&str>, declares: &Arc<Declaration>) -> DeclaredRow {
         let (namespace, name) = pod.split_once('/').expect("two parts");
         let (pod, node) = (ObjectKey::new(namespace, name), node.map(Symbol::of));
-        Row { pod, node, declares: Arc::clone(declares) }
+        DeclaredRow { pod, node, declares: Arc::clone(declares) }
     }
 
-    async fn text(rows: Vec<Row>) -> (usize, String) {
+    async fn text(rows: Vec<DeclaredRow>) -> (usize, String) {
         let (sink, mut body) = streamed();
         // Each piece is dropped before the next one: only a few are in flight.
         let read = async {

@@ -18,14 +18,14 @@ use pintle_api_types::key::ObjectKey;
 use pintle_daemon::program::lease::{LeaderHealth, LeaseObserver};
 use pintle_daemon::program::port::{self, ComponentPages, Pages};
 use pintle_daemon::program::serving::Serving;
-use pintle_daemon::program::watchdog::Turns;
-use pintle_daemon::serve::answer::Answer;
+use pintle_daemon::program::watchdog::DecisionTurns;
+use pintle_daemon::serve::answer::HttpAnswer;
 use pintle_daemon::serve::body::{self, Reply};
 use pintle_daemon::serve::checks::Checks;
 use pintle_daemon::serve::query::Query;
 use pintle_daemon::serve::zpages::Encodings;
 use pintle_daemon::tasks;
-use pintle_scheduler_core::declared::Row;
+use pintle_scheduler_core::declared::DeclaredRow;
 use pintle_scheduler_core::explain::{Explanation, Unexplained};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
@@ -47,7 +47,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// A request to the deciding thread, with the channel of its answer.
 #[derive(Debug)]
-pub enum Question {
+pub enum SchedulerQuery {
     /// Why has this pod no node, and why not this one?
     Explain {
         /// The pod.
@@ -58,15 +58,15 @@ pub enum Question {
         answer: oneshot::Sender<Result<Explanation, Unexplained>>,
     },
     /// List the resources that all pods declare.
-    Declared(oneshot::Sender<Vec<Row>>),
+    Declared(oneshot::Sender<Vec<DeclaredRow>>),
 }
 
 /// State of the process.
 #[derive(Debug)]
 pub struct State {
-    questions: mpsc::Sender<Question>,
+    questions: mpsc::Sender<SchedulerQuery>,
     /// Progress of the deciding thread.
-    pub turns: Arc<Turns>,
+    pub turns: Arc<DecisionTurns>,
     /// Metrics to scrape.
     pub metrics: SchedulerMetrics,
     /// Reporting component of lease events: the name of the first profile.
@@ -112,7 +112,7 @@ impl LeaseObserver for State {
 
 impl State {
     /// Creates the state of a starting process, and the channel of its questions.
-    pub fn new(settings: &Settings) -> (Self, mpsc::Receiver<Question>) {
+    pub fn new(settings: &Settings) -> (Self, mpsc::Receiver<SchedulerQuery>) {
         let (ask, questions) = mpsc::channel(QUESTIONS_MAX);
         let state = Self {
             questions: ask,
@@ -154,37 +154,39 @@ impl State {
     }
 
     /// Answers [`EXPLAIN`].
-    pub(super) async fn explain(&self, query: &Query, accept: Option<&str>) -> Answer {
+    pub(super) async fn explain(&self, query: &Query, accept: Option<&str>) -> HttpAnswer {
         let Some((namespace, name)) = query.first("pod").and_then(|pod| pod.split_once('/')) else {
-            return Answer::text(400, "which pod? ask for ?pod=NAMESPACE/NAME\n");
+            return HttpAnswer::text(400, "which pod? ask for ?pod=NAMESPACE/NAME\n");
         };
         let node = query.first("node").map(str::to_owned);
         if node.as_ref().is_some_and(String::is_empty) {
-            return Answer::text(400, "which node? ask for &node=NAME\n");
+            return HttpAnswer::text(400, "which node? ask for &node=NAME\n");
         }
         let pod = ObjectKey::new(namespace, name);
-        match self.ask(|answer| Question::Explain { pod, node, answer }).await {
+        match self.ask(|answer| SchedulerQuery::Explain { pod, node, answer }).await {
             Err(answer) => answer,
             Ok(Ok(found)) if accept.is_some_and(|a| a.contains("application/json")) => {
-                Answer::json(&found)
+                HttpAnswer::json(&found)
             }
-            Ok(Ok(found)) => Answer::text(200, found.to_string()),
-            Ok(Err(why)) => Answer::text(404, format!("{why}\n")),
+            Ok(Ok(found)) => HttpAnswer::text(200, found.to_string()),
+            Ok(Err(why)) => HttpAnswer::text(404, format!("{why}\n")),
         }
     }
 
     /// Sends a question to the deciding thread.
     async fn ask<T>(
         &self,
-        question: impl FnOnce(oneshot::Sender<T>) -> Question,
-    ) -> Result<T, Answer> {
+        question: impl FnOnce(oneshot::Sender<T>) -> SchedulerQuery,
+    ) -> Result<T, HttpAnswer> {
         let (answer, answered) = oneshot::channel();
         if self.questions.try_send(question(answer)).is_err() {
-            return Err(Answer::text(429, "too many questions wait, try again\n"));
+            return Err(HttpAnswer::text(429, "too many questions wait, try again\n"));
         }
         match tokio::time::timeout(ANSWER_MAX, answered).await {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(_)) | Err(_) => Err(Answer::text(503, "the scheduler has no time to answer\n")),
+            Ok(Err(_)) | Err(_) => {
+                Err(HttpAnswer::text(503, "the scheduler has no time to answer\n"))
+            }
         }
     }
 }
@@ -202,7 +204,7 @@ pub fn start(serving: &Serving, elects: bool, state: &Arc<State>) -> Result<()> 
         flags: state.flags.clone(),
         encodings: state.encodings,
         started: state.started,
-        own: Arc::new(Own(Arc::clone(state))),
+        own: Arc::new(SchedulerPages(Arc::clone(state))),
     };
     Ok(port::start(serving, "a kube-scheduler", pages)?)
 }
@@ -241,9 +243,9 @@ pub(super) fn checks(elects: bool, state: &Arc<State>) -> [Checks; 3] {
 }
 
 /// Pages that only a scheduler has.
-struct Own(Arc<State>);
+struct SchedulerPages(Arc<State>);
 
-impl ComponentPages for Own {
+impl ComponentPages for SchedulerPages {
     fn metrics(&self) -> String {
         self.0.metrics.text()
     }
@@ -259,10 +261,10 @@ impl ComponentPages for Own {
     }
 }
 
-impl Own {
-    async fn explain(&self, head: &Parts) -> Answer {
+impl SchedulerPages {
+    async fn explain(&self, head: &Parts) -> HttpAnswer {
         if !matches!(head.method, Method::GET | Method::HEAD) {
-            return Answer::not_allowed();
+            return HttpAnswer::not_allowed();
         }
         let query = Query::parse(head.uri.query().unwrap_or_default());
         let accept = head.headers.get(hyper::header::ACCEPT).and_then(|value| value.to_str().ok());
@@ -273,12 +275,12 @@ impl Own {
     // k8s: cmd/kube-scheduler/app/server.go installMetricHandler
     async fn resources(&self, method: &Method) -> Reply {
         if !self.0.works.load(Ordering::Relaxed) {
-            return Answer::text(200, "").into();
+            return HttpAnswer::text(200, "").into();
         }
         if *method == Method::DELETE {
-            return Answer::text(200, "metrics reset\n").into();
+            return HttpAnswer::text(200, "metrics reset\n").into();
         }
-        let rows = match self.0.ask(Question::Declared).await {
+        let rows = match self.0.ask(SchedulerQuery::Declared).await {
             Ok(rows) => rows,
             Err(answer) => return answer.into(),
         };
@@ -287,6 +289,6 @@ impl Own {
             // The client may have disconnected.
             let _ = resources::write(rows, &sink).await;
         });
-        Reply::from(Answer::metrics(String::new())).map(|_| text)
+        Reply::from(HttpAnswer::metrics(String::new())).map(|_| text)
     }
 }

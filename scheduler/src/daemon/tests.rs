@@ -3,12 +3,12 @@
 use pintle_daemon::program::port::denied;
 use pintle_daemon::serve::checks::Checks;
 use pintle_daemon::serve::query::Query;
-use pintle_daemon::serve::secure::{Denial, Object, Wanted};
+use pintle_daemon::serve::secure::{Denial, RequiredRights, ReviewedObject};
 use pintle_scheduler_core::groups::GroupGates;
 use pintle_scheduler_core::plugins::dynamicresources::DeviceGates;
 use pintle_scheduler_core::testing::{at, knowing, node, pod};
 
-use super::serve::{Question, State};
+use super::serve::{SchedulerQuery, State};
 use super::*;
 
 fn run(args: &[&str]) -> Result<Settings, Vec<String>> {
@@ -33,7 +33,7 @@ const HEAD: &str = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedu
 #[test]
 fn without_arguments_everything_is_as_upstream_has_it() {
     let settings = run(&[]).expect("nothing is wrong");
-    assert_eq!(settings.process, Process::default());
+    assert_eq!(settings.process, ProcessSettings::default());
     assert!(settings.process.election.is_on);
     assert_eq!(settings.serving.address, Some("0.0.0.0:10259".parse().expect("an address")));
     assert_eq!(settings.serving.open_paths, ["/healthz", "/readyz", "/livez"]);
@@ -316,7 +316,7 @@ fn the_unit_can_run_beside_kube_scheduler() {
 #[test]
 fn whoever_may_not_ask_is_told_in_a_status() {
     let path = "/a<b>&'c".to_owned();
-    let wanted = Wanted { verb: "get", objects: vec![Object::Path(path.clone())] };
+    let wanted = RequiredRights { verb: "get", objects: vec![ReviewedObject::Path(path.clone())] };
     let said = |denial| denied(denial, &wanted, &path);
     let answer = said(Denial::Unauthenticated);
     let body = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"Unauthorized","#;
@@ -371,7 +371,7 @@ async fn a_question_without_a_pod_or_with_one_that_is_unknown_is_answered_in_a_s
                 return;
             }
             let question = questions.recv().await.expect("it is asked");
-            let Question::Explain { pod, node, answer } = question else {
+            let SchedulerQuery::Explain { pod, node, answer } = question else {
                 panic!("{question:?}");
             };
             answer.send(scheduler.explain(&pod, node.as_deref(), at(0))).expect("it waits");

@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::core::Status;
-use pintle_scheduler_core::cycle::command::Ended;
+use pintle_scheduler_core::cycle::command::BindingResult;
 use pintle_scheduler_core::framework::Attempt;
 use pintle_scheduler_core::pod_fields::PodRef;
 use serde::Serialize;
 
 use super::extender::{self, Caller};
 use super::status::StatusLane;
-use super::{BindEnd, BoundBy, End, Owed, path_of, post};
+use super::{BindEnd, BoundBy, EndedWork, Owed, path_of, post};
 
 /// Longest wait for one answer, the wait for the request's turn included.
 const ANSWER_MAX: Duration = Duration::from_secs(600);
@@ -39,25 +39,25 @@ const TOO_MANY_REQUESTS: u16 = 429;
 struct Binding<'a> {
     kind: &'static str,
     api_version: &'static str,
-    metadata: Meta<'a>,
-    target: Target<'a>,
+    metadata: BindingMeta<'a>,
+    target: BindTarget<'a>,
 }
 
 #[derive(Serialize)]
-struct Meta<'a> {
+struct BindingMeta<'a> {
     name: &'a str,
     namespace: &'a str,
     uid: &'a str,
 }
 
 #[derive(Serialize)]
-struct Target<'a> {
+struct BindTarget<'a> {
     kind: &'static str,
     name: &'a str,
 }
 
 /// A binding to be made.
-pub(super) struct Job {
+pub(super) struct BindJob {
     pub(super) pod: PodRef,
     pub(super) node: Rc<str>,
     /// The extender that makes it, if one does.
@@ -71,7 +71,7 @@ pub(super) struct BindLane {
     client: kube::Client,
     status: Rc<StatusLane>,
     free: Cell<usize>,
-    waiting: RefCell<VecDeque<Job>>,
+    waiting: RefCell<VecDeque<BindJob>>,
     is_closed: Cell<bool>,
 }
 
@@ -95,7 +95,7 @@ impl BindLane {
 
     /// Takes a binding, within a `LocalSet`. A waiting status of the pod is dropped, because
     /// written after the binding it would overwrite a newer state.
-    pub(super) fn put(lane: &Rc<Self>, job: Job) {
+    pub(super) fn put(lane: &Rc<Self>, job: BindJob) {
         let prepares = job.attempt.as_ref().is_some_and(|attempt| attempt.prepares_binding());
         // While plugins prepare the binding, the waiting status (nomination) is still written.
         let last_word = if prepares { None } else { lane.status.forget(&job.pod.uid) };
@@ -110,7 +110,7 @@ impl BindLane {
                 None => Ok(()),
             };
             if let Err(error) = prepared {
-                return job.ends((Ended::Failed(error), BoundBy::Nobody), Duration::ZERO);
+                return job.ends((BindingResult::Failed(error), BoundBy::Nobody), Duration::ZERO);
             }
             if let Some(ended) = last_word.or_else(|| lane.status.forget(&job.pod.uid)) {
                 ended.notified().await;
@@ -119,7 +119,7 @@ impl BindLane {
         });
     }
 
-    fn queue(lane: &Rc<Self>, job: Job) {
+    fn queue(lane: &Rc<Self>, job: BindJob) {
         // A binding after `close` fails: dropping the job reports that.
         if !lane.is_closed.get() {
             lane.waiting.borrow_mut().push_back(job);
@@ -132,7 +132,7 @@ impl BindLane {
         while lane.free.get() > 0 {
             let Some(job) = lane.waiting.borrow_mut().pop_front() else { return };
             lane.free.set(lane.free.get() - 1);
-            let (turn, client) = (Turn(Rc::clone(lane)), lane.client.clone());
+            let (turn, client) = (BindPermit(Rc::clone(lane)), lane.client.clone());
             tokio::task::spawn_local(async move {
                 let _turn = turn;
                 let began = Instant::now();
@@ -144,9 +144,9 @@ impl BindLane {
 }
 
 /// Permit for one binding; dropping it starts the next one in the queue.
-struct Turn(Rc<BindLane>);
+struct BindPermit(Rc<BindLane>);
 
-impl Drop for Turn {
+impl Drop for BindPermit {
     fn drop(&mut self) {
         self.0.free.set(self.0.free.get() + 1);
         // Without a runtime, as at shutdown, nothing can be started.
@@ -156,13 +156,13 @@ impl Drop for Turn {
     }
 }
 
-impl Job {
+impl BindJob {
     /// Makes the binding. Returns its result, and what made it.
     // k8s: pkg/scheduler/schedule_one.go bind, extendersBinding
-    async fn make(&self, client: kube::Client) -> (Ended, BoundBy) {
+    async fn make(&self, client: kube::Client) -> (BindingResult, BoundBy) {
         if let Some(binder) = &self.binder {
             match extender::bind(binder, &self.pod, &self.node).await {
-                Ended::Failed(error) if binder.is_ignorable() => {
+                BindingResult::Failed(error) if binder.is_ignorable() => {
                     let pod = self.pod.key.as_str();
                     tracing::warn!(error, pod, "the extender that binds is left out");
                 }
@@ -174,31 +174,31 @@ impl Job {
             None => None,
         };
         match own {
-            Some(Ok(())) => (Ended::Bound, BoundBy::Plugin),
-            Some(Err(error)) => (Ended::Failed(error), BoundBy::Plugin),
+            Some(Ok(())) => (BindingResult::Bound, BoundBy::Plugin),
+            Some(Err(error)) => (BindingResult::Failed(error), BoundBy::Plugin),
             None => (bind(client, &self.pod, &self.node).await, BoundBy::Default),
         }
     }
 
-    fn ends(self, (ended, by): (Ended, BoundBy), took: Duration) {
+    fn ends(self, (ended, by): (BindingResult, BoundBy), took: Duration) {
         let Self { pod, node, owed, .. } = self;
-        owed.pay(End::Bind(BindEnd { pod, node, ended, took, by }));
+        owed.pay(EndedWork::Bind(BindEnd { pod, node, ended, took, by }));
     }
 }
 
-async fn bind(client: kube::Client, pod: &PodRef, node: &str) -> Ended {
+async fn bind(client: kube::Client, pod: &PodRef, node: &str) -> BindingResult {
     let (namespace, name) = (pod.key.namespace(), pod.key.name());
     let binding = Binding {
         kind: "Binding",
         api_version: "v1",
-        metadata: Meta { name, namespace, uid: &pod.uid },
-        target: Target { kind: "Node", name: node },
+        metadata: BindingMeta { name, namespace, uid: &pod.uid },
+        target: BindTarget { kind: "Node", name: node },
     };
     let path = path_of(&pod.key) + "/binding";
     let sent = tokio::time::timeout(ANSWER_MAX, post(&client, &path, &binding)).await;
     let pods = Api::<Pod>::namespaced(client, namespace);
     match sent {
-        Ok(Ok(_)) => Ended::Bound,
+        Ok(Ok(_)) => BindingResult::Bound,
         // The API server has decided. After a server error the pod may be bound all the same.
         Ok(Err(kube::Error::Api(status))) if status.code < 500 && status.code != CONFLICT => {
             failed(&status.message)
@@ -217,7 +217,7 @@ async fn ask(
     node: &str,
     error: String,
     (mut pause, longest): (Duration, Duration),
-) -> Ended {
+) -> BindingResult {
     let mut refused = 0;
     let refuses = |status: &Status| status.code < 500 && status.code != TOO_MANY_REQUESTS;
     loop {
@@ -225,7 +225,7 @@ async fn ask(
             Ok(Ok(Some(found))) => {
                 let is_it = found.metadata.uid.as_deref() == Some(&*pod.uid);
                 let at = found.spec.and_then(|spec| spec.node_name).unwrap_or_default();
-                return if is_it && at == node { Ended::Bound } else { failed(&error) };
+                return if is_it && at == node { BindingResult::Bound } else { failed(&error) };
             }
             Ok(Ok(None)) => return failed(&error),
             Ok(Err(kube::Error::Api(status))) if refuses(&status) => {
@@ -241,8 +241,8 @@ async fn ask(
     }
 }
 
-fn failed(error: &str) -> Ended {
-    Ended::Failed(format!("running Bind plugin \"DefaultBinder\": {error}"))
+fn failed(error: &str) -> BindingResult {
+    BindingResult::Failed(format!("running Bind plugin \"DefaultBinder\": {error}"))
 }
 
 #[cfg(test)]
@@ -302,12 +302,12 @@ mod tests {
     #[tokio::test]
     async fn a_conflict_says_nothing_of_where_the_pod_is() {
         let error = failed("etcdserver: request timed out");
-        for (node, want) in [("n", Ended::Bound), ("other", error.clone()), ("", error)] {
+        for (node, want) in [("n", BindingResult::Bound), ("other", error.clone()), ("", error)] {
             let client = says(vec![refusal(409), is_on(node)]);
             assert_eq!(bind(client, &pod(), "n").await, want, "on {node:?}");
         }
         let decided = bind(says(vec![refusal(422)]), &pod(), "n").await;
-        assert!(matches!(decided, Ended::Failed(_)), "{decided:?}");
+        assert!(matches!(decided, BindingResult::Failed(_)), "{decided:?}");
     }
 
     #[tokio::test]
@@ -320,15 +320,16 @@ mod tests {
         for code in [429, 503] {
             let mut answers = vec![refusal(code); 40];
             answers.push(is_on("n"));
-            assert_eq!(ask(answers).await, Ended::Bound, "after {code}");
+            assert_eq!(ask(answers).await, BindingResult::Bound, "after {code}");
         }
         assert_eq!(ask(vec![refusal(403); 10]).await, failed("lost"), "it will never be said");
     }
 
     #[tokio::test]
     async fn an_extender_that_does_not_bind_is_left_out_where_it_may_be() {
-        let refused = Ended::Failed(String::new());
-        let ways = [(true, Ended::Bound, BoundBy::Default), (false, refused, BoundBy::Extender)];
+        let refused = BindingResult::Failed(String::new());
+        let ways =
+            [(true, BindingResult::Bound, BoundBy::Default), (false, refused, BoundBy::Extender)];
         for (ignorable, ended, by) in ways {
             // Nothing listens on that port.
             let extender = Extender {
@@ -338,7 +339,7 @@ mod tests {
                 ..Extender::default()
             };
             let (ends, _ended) = mpsc::unbounded_channel();
-            let job = Job {
+            let job = BindJob {
                 pod: pod(),
                 node: "n".into(),
                 binder: Some(Rc::new(Caller::new(extender).expect("an extender"))),

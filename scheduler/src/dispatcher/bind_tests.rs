@@ -94,13 +94,13 @@ async fn binding(prepared: Result<(), String>) -> (BindEnd, Vec<String>) {
                 }
                 Command::Bind { pod, node, attempt, .. } => {
                     let owed = Owed { ends: ends.clone(), end: None, under_way: None };
-                    BindLane::put(&binds, Job { pod, node, binder: None, attempt, owed });
+                    BindLane::put(&binds, BindJob { pod, node, binder: None, attempt, owed });
                 }
                 other => panic!("nobody asked for {other:?}"),
             }
         }
         match ended.recv().await {
-            Some(End::Bind(end)) => end,
+            Some(EndedWork::Bind(end)) => end,
             other => panic!("{other:?}"),
         }
     };
@@ -112,7 +112,7 @@ async fn binding(prepared: Result<(), String>) -> (BindEnd, Vec<String>) {
 #[tokio::test]
 async fn others_learn_of_the_node_while_plugins_prepare_the_binding() {
     let (end, seen) = binding(Ok(())).await;
-    assert_eq!((end.ended, end.by), (Ended::Bound, BoundBy::Default));
+    assert_eq!((end.ended, end.by), (BindingResult::Bound, BoundBy::Default));
     let of_pod = "/api/v1/namespaces/default/pods/p";
     let told = format!("PATCH {of_pod}/status \"n\"");
     assert_eq!(seen, [told, "prepared".to_owned(), format!("POST {of_pod}/binding")]);
@@ -122,6 +122,6 @@ async fn others_learn_of_the_node_while_plugins_prepare_the_binding() {
 async fn nobody_binds_what_a_plugin_could_not_prepare() {
     let (end, seen) = binding(Err("no licence".to_owned())).await;
     let why = "running PreBind plugin \"Slow\": no licence".to_owned();
-    assert_eq!((end.ended, end.by), (Ended::Failed(why), BoundBy::Nobody));
+    assert_eq!((end.ended, end.by), (BindingResult::Failed(why), BoundBy::Nobody));
     assert_eq!(seen.last().map(String::as_str), Some("prepared"));
 }

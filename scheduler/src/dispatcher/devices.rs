@@ -74,11 +74,11 @@ fn own_name(claim: &ResourceClaim) -> &str {
 /// Claims being reserved, by uid, at their last written version: pods that share a claim are
 /// written into it one after the other, because concurrent writes would conflict.
 #[derive(Debug, Default)]
-pub(super) struct Turns(RefCell<HashMap<String, Turn>>);
+pub(super) struct ClaimTurns(RefCell<HashMap<String, Turn>>);
 
 type Turn = Rc<Mutex<Option<ResourceClaim>>>;
 
-impl Turns {
+impl ClaimTurns {
     /// Reserves a claim after the pods before it.
     async fn reserve(
         &self,
@@ -106,7 +106,7 @@ impl Turns {
 /// was created, if the pod needs one.
 pub(super) async fn reserve(
     client: &kube::Client,
-    turns: &Turns,
+    turns: &ClaimTurns,
     pod: &PodRef,
     claims: Vec<Reserve>,
 ) -> (Vec<ResourceClaim>, Option<String>, Option<bool>) {
@@ -378,13 +378,13 @@ mod tests {
 
     /// A claim at a server that rejects writes of older versions.
     #[derive(Default)]
-    struct Server {
+    struct ClaimServer {
         claim: std::sync::Mutex<Value>,
         writes: AtomicU32,
         conflicts: AtomicU32,
     }
 
-    impl Server {
+    impl ClaimServer {
         fn with(claim: &Value) -> Arc<Self> {
             Arc::new(Self { claim: std::sync::Mutex::new(claim.clone()), ..Self::default() })
         }
@@ -432,8 +432,8 @@ mod tests {
             "spec": {},
             "status": {"allocation": devices},
         });
-        let server = Server::with(&claim);
-        let (client, turns) = (server.client(), Turns::default());
+        let server = ClaimServer::with(&claim);
+        let (client, turns) = (server.client(), ClaimTurns::default());
         let claim: Rc<ResourceClaim> = Rc::new(serde_json::from_value(claim).expect("a claim"));
         let reserves = (0..50).map(|at| {
             let one = Reserve {
@@ -467,11 +467,12 @@ mod tests {
                 "status": {"allocation": {"devices": {"results": []}}},
             })
         };
-        let server = Server::with(&of("1"));
+        let server = ClaimServer::with(&of("1"));
         let claim = Rc::new(serde_json::from_value(of("0")).expect("a claim"));
         let one = Reserve { claim, allocation: None, user: None, mappings: Vec::new() };
         let pod = PodRef { key: ObjectKey::new("default", "p"), uid: "p".into() };
-        let (done, error, _) = reserve(&server.client(), &Turns::default(), &pod, vec![one]).await;
+        let (done, error, _) =
+            reserve(&server.client(), &ClaimTurns::default(), &pod, vec![one]).await;
         assert_eq!((done.len(), error), (1, None));
         assert_eq!(server.conflicts.load(Ordering::Relaxed), 1);
     }
@@ -486,7 +487,7 @@ mod tests {
                 "status": {"allocation": {"devices": {"results": []}}},
             })
         };
-        let server = Server::with(&of("1"));
+        let server = ClaimServer::with(&of("1"));
         let claim = |version: &str| -> ResourceClaim {
             serde_json::from_value(of(version)).expect("a claim")
         };
@@ -508,7 +509,7 @@ mod tests {
             })
         };
         let given_up = of("2", json!([]));
-        let server = Server::with(&given_up);
+        let server = ClaimServer::with(&given_up);
         let api = Api::namespaced(server.client(), "default");
         let claim = Rc::new(serde_json::from_value(given_up).expect("a claim"));
         let one = Reserve { claim, allocation: None, user: None, mappings: Vec::new() };

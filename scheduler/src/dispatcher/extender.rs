@@ -11,10 +11,10 @@ use http_body_util::{BodyExt as _, Limited};
 use hyper::{Method, Request, StatusCode};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::client::Body;
-use pintle_api::{Access, ClientOptions, Cluster, Data, User};
-use pintle_scheduler_core::cycle::command::Ended;
+use pintle_api::{Access, ClientOptions, Data, KubeconfigCluster, User};
+use pintle_scheduler_core::cycle::command::BindingResult;
 use pintle_scheduler_core::extender::{
-    Answer, Consult, Consulted, Extender, Question, Victims, consulted, wire,
+    Consult, Consulted, Extender, ExtenderCall, ExtenderReply, Victims, consulted, wire,
 };
 use pintle_scheduler_core::pod_fields::PodRef;
 use serde_json::Value;
@@ -39,7 +39,7 @@ pub fn access(extender: &Extender) -> Result<Access, String> {
         Data::from_base64(text).map_err(|error| format!("extenders: tlsConfig.{field}: {error}"))
     };
     let has_authority = !tls.ca_file.is_empty() || !tls.ca_data.is_empty();
-    let mut cluster = Cluster::default();
+    let mut cluster = KubeconfigCluster::default();
     cluster.server.clone_from(&extender.url_prefix);
     cluster.insecure_skip_tls_verify = tls.insecure || (extender.enable_https && !has_authority);
     cluster.certificate_authority_data = data("caData", &tls.ca_data)?;
@@ -107,10 +107,10 @@ pub async fn consult(callers: &[Rc<Caller>], consult: Consult) -> Consulted {
     let asked: Vec<&Caller> =
         asked.into_iter().filter(|caller| caller.extender.is_interested(&pod)).collect();
     let answer = match question {
-        Question::Nodes { names, objects } => {
-            nodes(&asked, &pod, names, objects).await.map(Answer::Nodes)
+        ExtenderCall::Nodes { names, objects } => {
+            nodes(&asked, &pod, names, objects).await.map(ExtenderReply::Nodes)
         }
-        Question::Victims(of) => victims(&asked, &pod, of).await.map(Answer::Victims),
+        ExtenderCall::Victims(of) => victims(&asked, &pod, of).await.map(ExtenderReply::Victims),
     };
     Consulted { about, answer }
 }
@@ -252,12 +252,12 @@ pub fn binder<'a>(callers: &'a [Rc<Caller>], pod: &Pod) -> Option<&'a Rc<Caller>
 }
 
 /// Asks an extender to bind a pod.
-pub async fn bind(caller: &Caller, pod: &PodRef, node: &str) -> Ended {
+pub async fn bind(caller: &Caller, pod: &PodRef, node: &str) -> BindingResult {
     let body = wire::binding(pod, node);
     let answer = caller.send(&caller.extender.bind_verb, &body).await;
     match answer.and_then(|answer| wire::error(&answer)) {
-        Ok(()) => Ended::Bound,
-        Err(error) => Ended::Failed(error),
+        Ok(()) => BindingResult::Bound,
+        Err(error) => BindingResult::Failed(error),
     }
 }
 

@@ -71,14 +71,17 @@ fn about() -> PodRef {
     PodRef { key: ObjectKey::new("ns", "p"), uid: "u".into() }
 }
 
-async fn ask(extenders: Vec<Extender>, question: Question) -> Result<Answer, String> {
+async fn ask(extenders: Vec<Extender>, question: ExtenderCall) -> Result<ExtenderReply, String> {
     let callers = extenders.into_iter().map(|extender| Caller::new(extender).map(Rc::new));
     let callers: Vec<Rc<Caller>> = callers.collect::<Result<_, _>>().expect("an address");
     consult(&callers, Consult { pod: pod(), about: about(), question }).await.answer
 }
 
-fn nodes(names: &[&str]) -> Question {
-    Question::Nodes { names: names.iter().map(|name| (*name).into()).collect(), objects: vec![] }
+fn nodes(names: &[&str]) -> ExtenderCall {
+    ExtenderCall::Nodes {
+        names: names.iter().map(|name| (*name).into()).collect(),
+        objects: vec![],
+    }
 }
 
 #[tokio::test]
@@ -95,7 +98,7 @@ async fn nodes_are_filtered_one_after_the_other_and_scored() {
     let filters = Extender { filter_verb: "filter".into(), ..extender(&first) };
     let scores = Extender { prioritize_verb: "score".into(), weight: 2, ..extender(&second) };
     let answer = ask(vec![filters, scores], nodes(&["a", "b", "c", "d"])).await.expect("answers");
-    let Answer::Nodes(found) = answer else { panic!("{answer:?}") };
+    let ExtenderReply::Nodes(found) = answer else { panic!("{answer:?}") };
     assert_eq!(found.left, ["a", "b"].map(str::to_owned).into());
     assert_eq!(found.failed["c"], (false, "no".to_owned()));
     assert_eq!(found.failed["d"], (true, "never".to_owned()));
@@ -124,7 +127,7 @@ async fn those_who_score_are_asked_at_once() {
     });
     let of = |weight| Extender { prioritize_verb: "score".into(), weight, ..extender(&url) };
     let answer = ask(vec![of(1), of(2)], nodes(&["a", "b"])).await.expect("answers");
-    let Answer::Nodes(found) = answer else { panic!("{answer:?}") };
+    let ExtenderReply::Nodes(found) = answer else { panic!("{answer:?}") };
     assert_eq!(found.scores["a"], 30);
 }
 
@@ -138,11 +141,13 @@ async fn whoever_does_not_know_nodes_is_sent_them() {
         let node = json!({"metadata": {"name": name, "annotations": {"a": name}}});
         Rc::new(serde_json::from_value(node).expect("a node"))
     };
-    let question = Question::Nodes {
+    let question = ExtenderCall::Nodes {
         names: vec!["a".into(), "b".into()],
         objects: vec![node("a"), node("b")],
     };
-    let Ok(Answer::Nodes(found)) = ask(vec![filters], question).await else { panic!("no answer") };
+    let Ok(ExtenderReply::Nodes(found)) = ask(vec![filters], question).await else {
+        panic!("no answer")
+    };
     assert_eq!(found.left, ["b".to_owned()].into());
     let (_, body) = heard.recv().await.expect("it was asked");
     assert_eq!(body["Nodes"]["items"][1]["metadata"]["annotations"]["a"], "b");
@@ -169,7 +174,7 @@ async fn who_fails_fails_the_attempt_unless_it_may_be_left_out() {
     ] {
         let error = ask(vec![of(verb, false)], nodes(&["a"])).await.expect_err(verb);
         assert!(error.contains(words), "{error}");
-        let Ok(Answer::Nodes(found)) = ask(vec![of(verb, true)], nodes(&["a"])).await else {
+        let Ok(ExtenderReply::Nodes(found)) = ask(vec![of(verb, true)], nodes(&["a"])).await else {
             panic!("{verb} is left out")
         };
         assert_eq!(found.left, ["a".to_owned()].into());
@@ -206,9 +211,10 @@ async fn an_extender_has_others_of_the_node_go() {
     };
     let asked = |verbs: &[&str], ignorable| {
         let all = verbs.iter().map(|verb| preempts(verb, ignorable)).collect();
-        ask(all, Question::Victims(of.clone()))
+        ask(all, ExtenderCall::Victims(of.clone()))
     };
-    let on_a = |uids: &[&str]| Ok(Answer::Victims([("a".to_owned(), going(uids, 1))].into()));
+    let on_a =
+        |uids: &[&str]| Ok(ExtenderReply::Victims([("a".to_owned(), going(uids, 1))].into()));
     assert_eq!(asked(&["preempt"], false).await, on_a(&["v2"]));
     let (_, body) = heard.recv().await.expect("it was asked");
     assert_eq!(body["NodeNameToMetaVictims"]["b"]["Pods"], json!([{"UID": "v1"}, {"UID": "v2"}]));
@@ -226,7 +232,7 @@ async fn an_extender_has_others_of_the_node_go() {
         let error = asked(&[verb], false).await.expect_err(verb);
         assert!(error.contains(why), "{error}");
         let left = if verb == "nobody" { BTreeMap::new() } else { of.clone() };
-        assert_eq!(asked(&[verb], true).await, Ok(Answer::Victims(left)), "it is left out");
+        assert_eq!(asked(&[verb], true).await, Ok(ExtenderReply::Victims(left)), "it is left out");
     }
 }
 
@@ -242,12 +248,12 @@ async fn a_pod_is_bound_by_the_extender_that_wants_it() {
     assert!(binder(&[binds("bind", "x.io/other")], &pod()).is_none());
     let all = [binds("bind", "x.io/gpu")];
     let caller = binder(&all, &pod()).expect("it wants it");
-    assert_eq!(bind(caller, &about(), "n").await, Ended::Bound);
+    assert_eq!(bind(caller, &about(), "n").await, BindingResult::Bound);
     let (_, body) = heard.recv().await.expect("it was asked");
     let want = json!({"PodName": "p", "PodNamespace": "ns", "PodUID": "u", "Node": "n"});
     assert_eq!(body, want);
     let refused = bind(&binds("no", "x.io/gpu"), &about(), "n").await;
-    assert_eq!(refused, Ended::Failed("full".to_owned()));
+    assert_eq!(refused, BindingResult::Failed("full".to_owned()));
 }
 
 #[test]

@@ -37,8 +37,8 @@ use kube::api::{DeleteParams, Preconditions};
 use pintle_api::Clients;
 use pintle_api_types::key::ObjectKey;
 use pintle_daemon::tasks;
-use pintle_scheduler_core::cycle::command::{Command, Ended, Evicted, Note};
-use pintle_scheduler_core::cycle::{Reserve, Reserved, Written};
+use pintle_scheduler_core::cycle::command::{BindingResult, Command, Evicted, Note};
+use pintle_scheduler_core::cycle::{ReservationResult, Reserve, VolumeWrites};
 use pintle_scheduler_core::extender::{Consult, Consulted};
 use pintle_scheduler_core::framework::Attempt;
 use pintle_scheduler_core::plugins::volumes::bind::Write;
@@ -47,7 +47,7 @@ use serde::Serialize;
 use serde::de::IgnoredAny;
 use tokio::sync::{Semaphore, mpsc};
 
-use self::bind::{BindLane, Job};
+use self::bind::{BindJob, BindLane};
 use self::extender::Caller;
 use self::groups::GroupLane;
 use self::notes::Notes;
@@ -66,7 +66,7 @@ const STATUS_LANES: usize = 16;
 
 /// Something that ended.
 #[derive(Clone, Debug, PartialEq)]
-pub enum End {
+pub enum EndedWork {
     /// A binding.
     Bind(BindEnd),
     /// Making room.
@@ -80,9 +80,9 @@ pub enum End {
     /// Extenders have answered.
     Consult(Consulted),
     /// The chosen volumes of a pod were written, or the write failed.
-    Volumes(Written),
+    Volumes(VolumeWrites),
     /// Claims were reserved for a pod, or the reservation failed.
-    Devices(Reserved),
+    Devices(ReservationResult),
 }
 
 /// A binding that ended.
@@ -93,7 +93,7 @@ pub struct BindEnd {
     /// The node.
     pub node: Rc<str>,
     /// The result.
-    pub ended: Ended,
+    pub ended: BindingResult,
     /// Duration, from when it got its permit.
     pub took: Duration,
     /// The component that made it, or was to.
@@ -120,10 +120,10 @@ pub struct Lanes {
     later: kube::Client,
     evictions: Rc<Semaphore>,
     binds: Rc<BindLane>,
-    ends: mpsc::UnboundedSender<End>,
+    ends: mpsc::UnboundedSender<EndedWork>,
     status: Rc<StatusLane>,
     groups: Rc<GroupLane>,
-    turns: Rc<devices::Turns>,
+    turns: Rc<devices::ClaimTurns>,
     notes: Notes,
     under_way: Rc<Cell<usize>>,
     /// Pods with writes of volumes or devices in flight.
@@ -133,7 +133,10 @@ pub struct Lanes {
 
 impl Lanes {
     /// Creates a dispatcher, within a `LocalSet`; results are sent to the channel.
-    pub fn new(clients: &Clients, events: kube::Client) -> (Self, mpsc::UnboundedReceiver<End>) {
+    pub fn new(
+        clients: &Clients,
+        events: kube::Client,
+    ) -> (Self, mpsc::UnboundedReceiver<EndedWork>) {
         let (ends, ended) = mpsc::unbounded_channel();
         // Bindings have priority; one of eight requests is for the rest.
         let later = clients.bulk_within(ANSWER_MAX);
@@ -203,11 +206,11 @@ impl Lanes {
             }
             Command::ReleaseDevices { pod, claims, clears } => self.release(pod, claims, clears),
             Command::GiveDevicesBack { pod, claim } => {
-                let owed = self.owes(End::GaveBack(Rc::clone(&pod.uid), false, Vec::new()));
+                let owed = self.owes(EndedWork::GaveBack(Rc::clone(&pod.uid), false, Vec::new()));
                 let client = self.later.clone();
                 tokio::task::spawn_local(async move {
                     let (did, claims) = devices::give_back(&client, &claim).await;
-                    owed.pay(End::GaveBack(pod.uid, did, claims));
+                    owed.pay(EndedWork::GaveBack(pod.uid, did, claims));
                 });
             }
             Command::Status { pod, condition, nominated } => {
@@ -225,10 +228,12 @@ impl Lanes {
     fn bind(&self, pod: PodRef, node: Rc<str>, object: &Pod, attempt: Option<Rc<Attempt>>) {
         let owed = Owed {
             ends: self.ends.clone(),
-            end: Some(End::Bind(BindEnd {
+            end: Some(EndedWork::Bind(BindEnd {
                 pod: pod.clone(),
                 node: Rc::clone(&node),
-                ended: Ended::Failed("the task that bound it ended without an answer".to_owned()),
+                ended: BindingResult::Failed(
+                    "the task that bound it ended without an answer".to_owned(),
+                ),
                 took: Duration::ZERO,
                 by: BoundBy::Nobody,
             })),
@@ -236,7 +241,7 @@ impl Lanes {
         };
         // k8s: pkg/scheduler/schedule_one.go extendersBinding
         let binder = extender::binder(&self.extenders, object).cloned();
-        BindLane::put(&self.binds, Job { pod, node, binder, attempt, owed });
+        BindLane::put(&self.binds, BindJob { pod, node, binder, attempt, owed });
     }
 
     fn bind_volumes(
@@ -248,12 +253,12 @@ impl Lanes {
     ) {
         let error = Some("the task that wrote it ended without an answer".to_owned());
         let (versions, of) = (Vec::new(), pod.clone());
-        let end = End::Volumes(Written { pod: of, number, versions, error });
+        let end = EndedWork::Volumes(VolumeWrites { pod: of, number, versions, error });
         let owed = self.prepares(end);
         let client = self.client.clone();
         tokio::task::spawn_local(async move {
             let (versions, error) = volumes::write(client, &writes, &is_wanted).await;
-            owed.pay(End::Volumes(Written { pod, number, versions, error }));
+            owed.pay(EndedWork::Volumes(VolumeWrites { pod, number, versions, error }));
         });
     }
 
@@ -265,37 +270,38 @@ impl Lanes {
         statuses: Vec<NodeAllocatableResourceClaimStatus>,
     ) {
         let error = Some("the task that reserved it ended without an answer".to_owned());
-        let end = Reserved { pod: pod.clone(), number, claims: Vec::new(), error, made: None };
-        let owed = self.prepares(End::Devices(end));
+        let end =
+            ReservationResult { pod: pod.clone(), number, claims: Vec::new(), error, made: None };
+        let owed = self.prepares(EndedWork::Devices(end));
         let (client, turns) = (self.client.clone(), Rc::clone(&self.turns));
         tokio::task::spawn_local(async move {
             let (claims, mut error, made) = devices::reserve(&client, &turns, &pod, claims).await;
             if error.is_none() && !statuses.is_empty() {
                 error = shares::say(&client, &pod, &statuses).await.err();
             }
-            owed.pay(End::Devices(Reserved { pod, number, claims, error, made }));
+            owed.pay(EndedWork::Devices(ReservationResult { pod, number, claims, error, made }));
         });
     }
 
     fn release(&self, pod: PodRef, claims: Vec<Rc<ResourceClaim>>, clears: bool) {
-        let owed = self.owes(End::Released(Rc::clone(&pod.uid), Vec::new()));
+        let owed = self.owes(EndedWork::Released(Rc::clone(&pod.uid), Vec::new()));
         let client = self.later.clone();
         tokio::task::spawn_local(async move {
             let claims = devices::release(&client, &pod, &claims).await;
             if clears {
                 shares::clear(&client, &pod).await;
             }
-            owed.pay(End::Released(pod.uid, claims));
+            owed.pay(EndedWork::Released(pod.uid, claims));
         });
     }
 
     /// Returns a guard that reports this end if nothing else is reported.
-    fn owes(&self, end: End) -> Owed {
+    fn owes(&self, end: EndedWork) -> Owed {
         Owed { ends: self.ends.clone(), end: Some(end), under_way: None }
     }
 
     /// Like `owes`, for a pod that counts as `ahead` until then.
-    fn prepares(&self, end: End) -> Owed {
+    fn prepares(&self, end: EndedWork) -> Owed {
         let mut owed = self.owes(end);
         owed.under_way = Some(UnderWay::one_more(&self.prepared));
         owed
@@ -303,17 +309,18 @@ impl Lanes {
 
     fn consult(&self, consult: Consult) {
         let nobody = "the task that asks extenders ended without an answer".to_owned();
-        let end = End::Consult(Consulted { about: consult.about.clone(), answer: Err(nobody) });
+        let end =
+            EndedWork::Consult(Consulted { about: consult.about.clone(), answer: Err(nobody) });
         let owed = self.owes(end);
         let extenders = Rc::clone(&self.extenders);
         tokio::task::spawn_local(async move {
-            owed.pay(End::Consult(extender::consult(&extenders, consult).await));
+            owed.pay(EndedWork::Consult(extender::consult(&extenders, consult).await));
         });
     }
 
     // k8s: pkg/scheduler/framework/preemption/executor.go prepareCandidateAsync
     fn make_room(&self, pod: PodRef, victims: Vec<(PodRef, Note)>, message: String) {
-        let end = End::Evict(Evicted { pod: pod.clone(), all: false, took: Duration::ZERO });
+        let end = EndedWork::Evict(Evicted { pod: pod.clone(), all: false, took: Duration::ZERO });
         let owed = self.owes(end);
         let (client, notes) = (self.later.clone(), self.notes.clone());
         let turns = Rc::clone(&self.evictions);
@@ -323,7 +330,7 @@ impl Lanes {
                 evict(client.clone(), notes.clone(), victim, &message, note).await
             });
             let all = all.await;
-            owed.pay(End::Evict(Evicted { pod, all, took: began.elapsed() }));
+            owed.pay(EndedWork::Evict(Evicted { pod, all, took: began.elapsed() }));
         });
     }
 }
@@ -423,13 +430,13 @@ impl Drop for UnderWay {
 
 /// A result that is sent whatever happens to the task.
 struct Owed {
-    ends: mpsc::UnboundedSender<End>,
-    end: Option<End>,
+    ends: mpsc::UnboundedSender<EndedWork>,
+    end: Option<EndedWork>,
     under_way: Option<UnderWay>,
 }
 
 impl Owed {
-    fn pay(mut self, end: End) {
+    fn pay(mut self, end: EndedWork) {
         self.end = Some(end);
     }
 }

@@ -21,7 +21,7 @@ use pintle_scheduler_core::pod_fields::PodRef;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use self::book::{Book, Loss, Request, WAITING_MAX, Written};
+use self::book::{Book, EventRequest, EventWritten, Loss, WAITING_MAX};
 use super::post;
 
 /// Concurrent requests.
@@ -33,10 +33,10 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// Records notes; clones share the queue.
 #[derive(Clone, Debug)]
-pub struct Notes(Rc<Shared>);
+pub struct Notes(Rc<EventOutbox>);
 
 #[derive(Debug)]
-struct Shared {
+struct EventOutbox {
     book: RefCell<Book>,
     wakes: [Notify; SINKS],
 }
@@ -52,7 +52,7 @@ impl Notes {
     }
 }
 
-impl Shared {
+impl EventOutbox {
     fn say_lost(&self) {
         match self.book.borrow_mut().loss() {
             Some(Loss::Begins) => {
@@ -68,14 +68,14 @@ impl Shared {
 pub struct Sink {
     number: usize,
     client: kube::Client,
-    shared: Rc<Shared>,
+    shared: Rc<EventOutbox>,
     host: String,
 }
 
 /// Creates the recorder and its sinks, which the caller runs as tasks.
 pub fn notes(client: &kube::Client) -> (Notes, Vec<Sink>) {
     let host = pintle_daemon::program::host_name();
-    let shared = Rc::new(Shared {
+    let shared = Rc::new(EventOutbox {
         book: RefCell::new(Book::new(SINKS, WAITING_MAX)),
         wakes: std::array::from_fn(|_| Notify::new()),
     });
@@ -107,7 +107,7 @@ impl Sink {
                 let written = written.unwrap_or_else(|panic| {
                     tasks::counted("events");
                     tracing::error!(%panic, "an event was not written");
-                    Written::Settled
+                    EventWritten::Settled
                 });
                 shared.book.borrow_mut().ended(&request, written, Instant::now());
                 shared.say_lost();
@@ -121,7 +121,7 @@ impl Sink {
     }
 
     // k8s: event_broadcaster.go recordEvent
-    async fn write(&self, request: &Request) -> Written {
+    async fn write(&self, request: &EventRequest) -> EventWritten {
         let code = |error: &kube::Error| match error {
             kube::Error::Api(status) => status.code,
             _ => 0,
@@ -131,7 +131,7 @@ impl Sink {
             match self.patch(request).await {
                 // The event has expired: a new series is created.
                 Err(error) if code(&error) == 404 => match self.make(request).await {
-                    Err(error) if code(&error) == 409 => return Written::Again,
+                    Err(error) if code(&error) == 409 => return EventWritten::Again,
                     made => made,
                 },
                 patched => patched,
@@ -145,7 +145,7 @@ impl Sink {
             }
         };
         match written {
-            Ok(()) => Written::Settled,
+            Ok(()) => EventWritten::Settled,
             // The same request would be rejected again.
             Err(
                 error @ (kube::Error::Api(_)
@@ -153,22 +153,22 @@ impl Sink {
                 | kube::Error::HttpError(_)),
             ) => {
                 tracing::debug!(%error, "an event is refused");
-                Written::Settled
+                EventWritten::Settled
             }
             Err(error) => {
                 tracing::debug!(%error, "an event is not written");
-                Written::Again
+                EventWritten::Again
             }
         }
     }
 
-    async fn make(&self, request: &Request) -> kube::Result<()> {
+    async fn make(&self, request: &EventRequest) -> kube::Result<()> {
         let namespace = request.note().about.key.namespace();
         let path = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
         in_time(post(&self.client, &path, &event(request, &self.host))).await
     }
 
-    async fn patch(&self, request: &Request) -> kube::Result<()> {
+    async fn patch(&self, request: &EventRequest) -> kube::Result<()> {
         let namespace = request.note().about.key.namespace();
         let events = Api::<Event>::namespaced(self.client.clone(), namespace);
         let patch = Patch::Strategic(json!({"series": series(request)}));
@@ -183,11 +183,11 @@ async fn in_time(request: impl Future<Output = kube::Result<()>>) -> kube::Resul
 }
 
 // k8s: staging/src/k8s.io/client-go/tools/record/util/util.go GenerateEventName
-fn name(request: &Request) -> String {
+fn name(request: &EventRequest) -> String {
     format!("{}.{:x}", request.note().about.key.name(), request.first.as_nanosecond())
 }
 
-fn series(request: &Request) -> Value {
+fn series(request: &EventRequest) -> Value {
     let series = request.series();
     series.map_or(
         Value::Null,
@@ -208,7 +208,7 @@ fn reference(pod: &PodRef, version: Option<&str>) -> Value {
     of
 }
 
-fn event(request: &Request, host: &str) -> Value {
+fn event(request: &EventRequest, host: &str) -> Value {
     let note = request.note();
     let mut event = json!({
         "kind": "Event",
@@ -253,13 +253,13 @@ mod tests {
 
     /// A server with its events, and the requests it got.
     #[derive(Default)]
-    struct Server {
+    struct EventServer {
         events: Vec<Value>,
         asked: Vec<String>,
         is_away: bool,
     }
 
-    impl Server {
+    impl EventServer {
         fn answer(&mut self, method: &Method, path: &str, body: &Value) -> (u16, Value) {
             self.asked.push(method.to_string());
             let name = path.rsplit('/').next().unwrap_or_default();
@@ -287,7 +287,7 @@ mod tests {
         (code, status)
     }
 
-    fn sink(server: &Arc<Mutex<Server>>) -> (Notes, Sink) {
+    fn sink(server: &Arc<Mutex<EventServer>>) -> (Notes, Sink) {
         let server = Arc::clone(server);
         let service = tower::service_fn(move |request: hyper::Request<Body>| {
             let server = Arc::clone(&server);
@@ -321,13 +321,13 @@ mod tests {
         }
     }
 
-    fn next(notes: &Notes) -> Request {
+    fn next(notes: &Notes) -> EventRequest {
         let mut book = notes.0.book.borrow_mut();
         let next = (0..SINKS).find_map(|sink| book.next(sink, Instant::now()));
         next.expect("something to write")
     }
 
-    async fn write(notes: &Notes, sink: &Sink) -> Written {
+    async fn write(notes: &Notes, sink: &Sink) -> EventWritten {
         let request = next(notes);
         let written = sink.write(&request).await;
         notes.0.book.borrow_mut().ended(&request, written, Instant::now());
@@ -336,13 +336,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_series_whose_event_is_gone_is_made_anew() {
-        let server = Arc::new(Mutex::new(Server::default()));
+        let server = Arc::new(Mutex::new(EventServer::default()));
         let (notes, sink) = sink(&server);
         notes.tell(note());
-        assert_eq!(write(&notes, &sink).await, Written::Settled);
+        assert_eq!(write(&notes, &sink).await, EventWritten::Settled);
         server.lock().expect("no panic").events.clear();
         notes.tell(note());
-        assert_eq!(write(&notes, &sink).await, Written::Settled);
+        assert_eq!(write(&notes, &sink).await, EventWritten::Settled);
         let server = server.lock().expect("no panic");
         assert_eq!(server.asked, ["POST", "PATCH", "POST"]);
         assert_eq!(server.events[0]["series"]["count"], 2);
@@ -351,15 +351,15 @@ mod tests {
 
     #[tokio::test]
     async fn an_event_waits_for_a_server_that_is_away() {
-        let server = Arc::new(Mutex::new(Server { is_away: true, ..Server::default() }));
+        let server = Arc::new(Mutex::new(EventServer { is_away: true, ..EventServer::default() }));
         let (notes, sink) = sink(&server);
         notes.tell(note());
         let request = next(&notes);
-        assert_eq!(sink.write(&request).await, Written::Again);
+        assert_eq!(sink.write(&request).await, EventWritten::Again);
         server.lock().expect("no panic").is_away = false;
-        assert_eq!(sink.write(&request).await, Written::Settled);
+        assert_eq!(sink.write(&request).await, EventWritten::Settled);
         // The answer was lost: the event already exists.
-        assert_eq!(sink.write(&request).await, Written::Settled);
+        assert_eq!(sink.write(&request).await, EventWritten::Settled);
         let server = server.lock().expect("no panic");
         assert_eq!(server.events.len(), 1);
         assert_eq!(server.events[0].get("series"), None);
@@ -367,17 +367,17 @@ mod tests {
 
     #[tokio::test]
     async fn an_event_that_was_made_unheard_gets_its_series_all_the_same() {
-        let server = Arc::new(Mutex::new(Server::default()));
+        let server = Arc::new(Mutex::new(EventServer::default()));
         let (notes, sink) = sink(&server);
         notes.tell(note());
         let request = next(&notes);
         sink.write(&request).await;
-        notes.0.book.borrow_mut().ended(&request, Written::Again, Instant::now());
+        notes.0.book.borrow_mut().ended(&request, EventWritten::Again, Instant::now());
         notes.tell(note());
         let later = Instant::now() + Duration::from_secs(20);
         let next = |sink| notes.0.book.borrow_mut().next(sink, later);
         let again = (0..SINKS).find_map(next).expect("it is due");
-        assert_eq!(sink.write(&again).await, Written::Settled);
+        assert_eq!(sink.write(&again).await, EventWritten::Settled);
         assert_eq!(server.lock().expect("no panic").events[0]["series"]["count"], 2);
     }
 }

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
-use pintle_scheduler_core::plugins::volumes::bind::{BY_CONTROLLER, Target, Write};
+use pintle_scheduler_core::plugins::volumes::bind::{BY_CONTROLLER, Write, WriteTarget};
 use serde_json::{Value, json};
 
 /// Writes them, while that is wanted. Returns their new versions, fewer if one failed, and the
@@ -44,11 +44,11 @@ async fn one(client: &kube::Client, write: &Write) -> kube::Result<ObjectMeta> {
     let params = PatchParams::default();
     let patch = patch(write);
     match &write.target {
-        Target::Volume { name, .. } => {
+        WriteTarget::Volume { name, .. } => {
             let volumes = Api::<PersistentVolume>::all(client.clone());
             Ok(volumes.patch(name, &params, &Patch::Merge(patch)).await?.metadata)
         }
-        Target::Claim { key, .. } => {
+        WriteTarget::Claim { key, .. } => {
             let claims = Api::<PersistentVolumeClaim>::namespaced(client.clone(), key.namespace());
             Ok(claims.patch(key.name(), &params, &Patch::Merge(patch)).await?.metadata)
         }
@@ -58,13 +58,13 @@ async fn one(client: &kube::Client, write: &Write) -> kube::Result<ObjectMeta> {
 fn patch(write: &Write) -> Value {
     let mut metadata = json!({"resourceVersion": write.version});
     match &write.target {
-        Target::Volume { claim, marks, .. } => {
+        WriteTarget::Volume { claim, marks, .. } => {
             if *marks {
                 metadata["annotations"] = json!({BY_CONTROLLER: "yes"});
             }
             json!({"metadata": metadata, "spec": {"claimRef": claim}})
         }
-        Target::Claim { node, .. } => {
+        WriteTarget::Claim { node, .. } => {
             metadata["annotations"] = json!({"volume.kubernetes.io/selected-node": node});
             json!({ "metadata": metadata })
         }

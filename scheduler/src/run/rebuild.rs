@@ -17,11 +17,11 @@ use pintle_daemon::tasks;
 use pintle_scheduler_core::cycle::Scheduler;
 use pintle_scheduler_core::framework::Handle;
 use pintle_scheduler_core::groups::Groups;
-use pintle_scheduler_core::watch_event::Told;
+use pintle_scheduler_core::watch_event::WatchEvent;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::{Running, start};
+use super::{RunningScheduler, start};
 use crate::daemon::Settings;
 use crate::watch::{self, TOLD_MAX};
 
@@ -89,7 +89,7 @@ impl Watches {
         clients: Clients,
         settings: &Settings,
         whole: bool,
-    ) -> (Self, mpsc::Receiver<Told>) {
+    ) -> (Self, mpsc::Receiver<WatchEvent>) {
         let (has_groups, has_rules) = (settings.groups.is_some(), settings.devices.taint_rules);
         let clients = Rc::new(clients);
         let mut watches = Self { clients, has_groups, has_rules, whole, all: Vec::new() };
@@ -98,7 +98,7 @@ impl Watches {
     }
 
     /// Ends all watches and starts new ones, which deliver lists first.
-    fn again(&mut self) -> mpsc::Receiver<Told> {
+    fn again(&mut self) -> mpsc::Receiver<WatchEvent> {
         self.all.drain(..).for_each(|watch| watch.abort());
         let (tell, told) = mpsc::channel(TOLD_MAX);
         let client = || self.clients.urgent();
@@ -110,7 +110,7 @@ impl Watches {
     }
 }
 
-impl Running {
+impl RunningScheduler {
     /// Replaces a torn scheduler.
     ///
     /// # Errors

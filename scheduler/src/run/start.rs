@@ -9,7 +9,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use pintle_api::Access;
 use pintle_daemon::program::credentials;
-use pintle_scheduler_core::config::Process;
+use pintle_scheduler_core::config::ProcessSettings;
 use pintle_scheduler_core::framework::{Handle, Plugins, Registry};
 
 use crate::daemon::Settings;
@@ -50,7 +50,7 @@ pub(super) fn plugins(
 }
 
 /// Returns the configured credentials, or those of the pod that this process runs in.
-pub(super) fn access(process: &Process, master: Option<&str>) -> Result<Access> {
+pub(super) fn access(process: &ProcessSettings, master: Option<&str>) -> Result<Access> {
     let remedy = "--kubeconfig, or clientConnection.kubeconfig in the file of --config";
     Ok(credentials::access(process.kubeconfig.as_deref(), master, remedy)?)
 }

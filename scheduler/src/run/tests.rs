@@ -1,7 +1,7 @@
 //! The process with an API server in memory.
 
 use pintle_memory_http::{HttpServer, SharedServer};
-use pintle_scheduler_core::config::Process;
+use pintle_scheduler_core::config::ProcessSettings;
 use pintle_scheduler_core::watch_event::KINDS;
 use serde_json::json;
 
@@ -45,14 +45,14 @@ fn begin(
     let (state, questions) = State::new(&settings);
     let state = Arc::new(state);
     let plugins = (vec![None], Handle::default());
-    let running = Running::new(&access, &settings, &state, questions, plugins);
+    let running = RunningScheduler::new(&access, &settings, &state, questions, plugins);
     let lead = lead(&access, &settings, &state).expect("good timings");
     (work(running.expect("good settings"), lead, Ending::never()), state)
 }
 
 #[test]
 fn a_server_that_is_named_alone_is_asked_by_nobody_in_particular() {
-    let process = Process { kubeconfig: None, ..Process::default() };
+    let process = ProcessSettings { kubeconfig: None, ..ProcessSettings::default() };
     let access = access(&process, Some("127.0.0.1:8080")).expect("no credentials are needed");
     assert_eq!(access.server.to_string(), "http://127.0.0.1:8080/");
     assert!(!access.has_identity());

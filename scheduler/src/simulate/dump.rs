@@ -23,7 +23,7 @@ pub(crate) type ByName<T> = BTreeMap<String, T>;
 
 /// Origin of an object.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Source {
+pub(crate) struct ObjectOrigin {
     /// File, line and column, for messages.
     pub(crate) place: String,
     /// An API server has stored the object, so that admission has happened.
@@ -68,14 +68,14 @@ pub struct Dump {
     gone: [HashSet<usize>; 2],
     /// The current object is a watch event.
     pub(super) is_news: bool,
-    pub(crate) node_sources: Vec<Source>,
-    pub(crate) pod_sources: Vec<Source>,
+    pub(crate) node_sources: Vec<ObjectOrigin>,
+    pub(crate) pod_sources: Vec<ObjectOrigin>,
 }
 
 impl Dump {
     pub(super) fn put_node(&mut self, node: Node, place: String) {
         let name = node.metadata.name.clone().unwrap_or_default();
-        let source = Source { place, is_stored: is_stored(&node.metadata) };
+        let source = ObjectOrigin { place, is_stored: is_stored(&node.metadata) };
         match self.known_at("Node", &name, self.nodes.len()) {
             None => {
                 self.nodes.push(node);
@@ -94,7 +94,7 @@ impl Dump {
     pub(super) fn put_pod(&mut self, mut pod: Pod, place: String) {
         pod.metadata.uid = None;
         let name = pod_name(&pod);
-        let source = Source { place, is_stored: is_stored(&pod.metadata) };
+        let source = ObjectOrigin { place, is_stored: is_stored(&pod.metadata) };
         match self.known_at("Pod", &name, self.pods.len()) {
             None => {
                 self.pods.push(pod);
@@ -162,7 +162,7 @@ impl Dump {
 
 /// Replaces an object by a later state; a stream has one for each change. Returns the note about
 /// the repetition.
-fn again(kind: &str, name: &str, now: &mut Source, source: Source) -> String {
+fn again(kind: &str, name: &str, now: &mut ObjectOrigin, source: ObjectOrigin) -> String {
     let before = std::mem::replace(now, source);
     format!("{kind} {name} ({}, before that {})", now.place, before.place)
 }

@@ -37,7 +37,7 @@ const NESTING_MAX: usize = 8;
 const MISTAKES_MAX: usize = 10;
 
 #[derive(Deserialize)]
-struct Head<'a> {
+struct FileHead<'a> {
     #[serde(default)]
     kind: Option<String>,
     #[serde(default, rename = "apiVersion")]
@@ -56,17 +56,17 @@ struct Head<'a> {
 
 /// An object decoded only for kind, names and message.
 #[derive(Deserialize, Default)]
-struct Named {
+struct NamedObject {
     #[serde(default)]
     kind: Option<String>,
     #[serde(default)]
-    metadata: Option<Names>,
+    metadata: Option<LoadedNames>,
     #[serde(default)]
     message: Option<String>,
 }
 
 #[derive(Deserialize, Default)]
-struct Names {
+struct LoadedNames {
     #[serde(default)]
     name: Option<String>,
     #[serde(default)]
@@ -81,7 +81,7 @@ struct ListMeta {
 }
 
 /// Results over all texts of a file.
-struct Found<'d> {
+struct LoadedObjects<'d> {
     dump: &'d mut Dump,
     /// Objects and empty lists.
     count: usize,
@@ -104,7 +104,7 @@ struct Loader<'a, 'f, 'd> {
     line: Option<usize>,
     /// Byte, line and start of that line, up to the last requested place.
     seen: (usize, usize, usize),
-    found: &'f mut Found<'d>,
+    found: &'f mut LoadedObjects<'d>,
 }
 
 /// Adds the objects in `bytes`, called `file` in messages, to `dump`.
@@ -113,7 +113,7 @@ struct Loader<'a, 'f, 'd> {
 /// The objects that cannot be used.
 pub fn load(file: &str, bytes: &[u8], dump: &mut Dump) -> Result<(), LoadError> {
     let bytes = text_of(bytes);
-    let mut found = Found { dump, count: 0, mistakes: Vec::new(), left: 0 };
+    let mut found = LoadedObjects { dump, count: 0, mistakes: Vec::new(), left: 0 };
     if looks_like_json(&bytes) {
         let (file, bytes) = (file, &*bytes);
         Loader { file, bytes, line: None, seen: (0, 1, 0), found: &mut found }.json()?;
@@ -134,7 +134,7 @@ pub fn load(file: &str, bytes: &[u8], dump: &mut Dump) -> Result<(), LoadError> 
     Ok(())
 }
 
-fn load_yaml(file: &str, bytes: &[u8], found: &mut Found<'_>) -> Result<(), LoadError> {
+fn load_yaml(file: &str, bytes: &[u8], found: &mut LoadedObjects<'_>) -> Result<(), LoadError> {
     let usual = "write it with kubectl get nodes,pods -A -o json, or -o yaml";
     let Ok(text) = std::str::from_utf8(bytes) else {
         return Err(of_file(file, 1, format!("is not JSON or YAML in UTF-8: {usual}")));
@@ -200,7 +200,7 @@ impl<'a> Loader<'a, '_, '_> {
             let problem = "is not an object".to_owned();
             return Err(self.error(at, self.number(), String::new(), problem));
         }
-        let head: Head<'a> =
+        let head: FileHead<'a> =
             serde_json::from_str(text).map_err(|e| self.typed(at, text, None, &e))?;
         if let (Some(event), Some(object)) = (&head.event, head.object) {
             return self.news(event, object, depth);
@@ -240,7 +240,7 @@ impl<'a> Loader<'a, '_, '_> {
     fn news(&mut self, event: &str, object: &'a RawValue, depth: usize) -> Result<(), LoadError> {
         match event {
             "DELETED" => {
-                let gone: Named = serde_json::from_str(object.get()).unwrap_or_default();
+                let gone: NamedObject = serde_json::from_str(object.get()).unwrap_or_default();
                 let names = gone.metadata.unwrap_or_default();
                 let metadata = ObjectMeta {
                     name: names.name,
@@ -253,7 +253,7 @@ impl<'a> Loader<'a, '_, '_> {
             }
             "BOOKMARK" => Ok(()),
             "ERROR" => {
-                let status: Named = serde_json::from_str(object.get()).unwrap_or_default();
+                let status: NamedObject = serde_json::from_str(object.get()).unwrap_or_default();
                 let said = status.message.unwrap_or_else(|| "without a message".to_owned());
                 let said = format!("{}: the watch ended in an error, {:?}", self.file, cut(&said));
                 self.found.dump.incomplete.push(format!("{said}: later changes are missing"));

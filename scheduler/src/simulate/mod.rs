@@ -23,7 +23,7 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 
 use anyhow::Context;
-pub(crate) use dump::{Source, object_name};
+pub(crate) use dump::{ObjectOrigin, object_name};
 use load::Dump;
 use pintle_sched_core::Profile;
 use place::{Questions, Simulation};

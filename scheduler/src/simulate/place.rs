@@ -113,7 +113,7 @@ pub struct Simulation {
 }
 
 /// A pending pod.
-struct Waiting {
+struct PendingPod {
     pod: Pod,
     program: Arc<Program>,
     from: Option<String>,
@@ -172,7 +172,7 @@ impl Simulation {
         dump: &mut Dump,
         questions: &Questions,
         (scheduler, progress): (&str, &Progress),
-    ) -> Result<Vec<Waiting>, SimulationError> {
+    ) -> Result<Vec<PendingPod>, SimulationError> {
         let mut waiting = Vec::new();
         let all = dump.pods.len();
         for (at, mut pod) in std::mem::take(&mut dump.pods).into_iter().enumerate() {
@@ -215,7 +215,7 @@ impl Simulation {
             let program = cluster.compile(&pod);
             let program =
                 program.map_err(|e| object(&dump.pod_sources[at].place, &name, "Pod", &e))?;
-            waiting.push(Waiting { pod, program, from: node });
+            waiting.push(PendingPod { pod, program, from: node });
         }
         // k8s: queuesort/priority_sort.go: priority, then the time of entering the queue
         waiting.sort_by_key(|w| {
@@ -257,7 +257,7 @@ impl Simulation {
     fn place(
         &mut self,
         cluster: &mut Cluster,
-        mut waiting: Vec<Waiting>,
+        mut waiting: Vec<PendingPod>,
         budgets: &[Budget],
         questions: &Questions,
         progress: &Progress,
@@ -298,7 +298,7 @@ impl Simulation {
     fn place_one(
         &mut self,
         cluster: &mut Cluster,
-        one: &Waiting,
+        one: &PendingPod,
         scratch: &mut Scratch,
     ) -> Result<bool, SimulationError> {
         let outcome = select::decide(cluster.view(), &one.program, scratch);
@@ -321,7 +321,7 @@ impl Simulation {
     fn explain_rest(
         &mut self,
         cluster: &Cluster,
-        waiting: &[Waiting],
+        waiting: &[PendingPod],
         budgets: &[Budget],
         questions: &Questions,
         progress: &Progress,
@@ -351,7 +351,7 @@ impl Simulation {
 
 fn explain_one(
     cluster: &Cluster,
-    one: &Waiting,
+    one: &PendingPod,
     budgets: &[Budget],
     questions: &Questions,
     scratch: &mut Scratch,
@@ -380,7 +380,7 @@ fn explain_one(
 /// Returns the smallest change by which a node accepts the pod; drained nodes are excluded.
 fn smallest(
     cluster: &Cluster,
-    one: &Waiting,
+    one: &PendingPod,
     detail: &Detail,
     drained: &[String],
     scratch: &mut Scratch,
@@ -391,7 +391,7 @@ fn smallest(
     nearest.into_iter().find(|fix| !is_drained(fix))
 }
 
-fn why(cluster: &Cluster, one: &Waiting, drained: &[String], scratch: &mut Scratch) -> Why {
+fn why(cluster: &Cluster, one: &PendingPod, drained: &[String], scratch: &mut Scratch) -> Why {
     let view = cluster.view();
     let (outcome, detail) = select::decide_in_detail(view, &one.program, &[], scratch);
     let statuses = match outcome.refusal {

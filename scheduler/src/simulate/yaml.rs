@@ -4,12 +4,13 @@
 //! Bounds: `TEXT_BYTES_MAX` of text; nodes, depth and aliases by `LIMITS`. It is decoded as kubectl
 //! does: `yes` is a boolean and the last of two keys counts.
 
-use pintle_api_types::yaml::{Json, Limits, read_yaml};
+use pintle_api_types::yaml::{Json, ReadLimits, read_yaml};
 
 /// Longest text that is decoded; dumps of larger clusters must be JSON.
 pub(super) const TEXT_BYTES_MAX: usize = 256 << 20;
 /// Limits of decoding one document.
-const LIMITS: Limits = Limits { depth_max: 64, nodes_max: 20_000_000, replayed_max: 1_000_000 };
+const LIMITS: ReadLimits =
+    ReadLimits { depth_max: 64, nodes_max: 20_000_000, replayed_max: 1_000_000 };
 
 /// An object of a file.
 #[derive(Debug, PartialEq)]
@@ -24,7 +25,7 @@ pub(super) struct Document {
 
 /// Reason why a text cannot be decoded.
 #[derive(Debug, PartialEq)]
-pub(super) struct Broken {
+pub(super) struct BrokenText {
     /// Line, from 1.
     pub(super) line: usize,
     /// The problem, in a sentence.
@@ -32,17 +33,17 @@ pub(super) struct Broken {
 }
 
 /// The objects of a text.
-pub(super) fn documents(text: &str) -> Result<Vec<Document>, Broken> {
+pub(super) fn documents(text: &str) -> Result<Vec<Document>, BrokenText> {
     let mut all = Vec::new();
     for (line, part) in split(text) {
-        let broken = |broken: Broken| Broken { line: broken.line + line - 1, ..broken };
+        let broken = |broken: BrokenText| BrokenText { line: broken.line + line - 1, ..broken };
         match decode(part).map_err(broken)? {
             Json::Null => {}
             Json::Object(mut fields) if matches!(fields.get("items"), Some(Json::Array(_))) => {
                 let Some(kind) = fields.get("kind").and_then(Json::as_str) else {
                     // kubectl writes the kind of a list after its items.
                     let problem = "is a list without a kind: the dump was cut".to_owned();
-                    return Err(Broken { line, problem });
+                    return Err(BrokenText { line, problem });
                 };
                 let kind = kind.strip_suffix("List").filter(|kind| !kind.is_empty());
                 let kind = kind.map(str::to_owned);
@@ -101,8 +102,8 @@ fn item_lines(part: &str, count: usize) -> Vec<usize> {
     if found.len() == count { found } else { Vec::new() }
 }
 
-fn decode(text: &str) -> Result<Json, Broken> {
-    let document = read_yaml(text.as_bytes(), &LIMITS).map_err(|error| Broken {
+fn decode(text: &str) -> Result<Json, BrokenText> {
+    let document = read_yaml(text.as_bytes(), &LIMITS).map_err(|error| BrokenText {
         line: error.line.and_then(|line| usize::try_from(line).ok()).unwrap_or(1).max(1),
         problem: error.message,
     })?;

@@ -141,7 +141,7 @@ async fn restarts_of_containers_count_for_the_limit(t: &Case) -> Result<()> {
     t.job("j", json!({"backoffLimit": 2, "template": pod})).await?;
     t.eq("active", json!([1]), async || status(t, &["active"]).await).await?;
     let pod = t.pod_names().await?.remove(0);
-    let restarted = |restarts| crate::kit::Running { restarts, ..Default::default() };
+    let restarted = |restarts| crate::kit::PodRun { restarts, ..Default::default() };
     t.set_state(&pod, &restarted(1)).await?;
     t.eq("ready", json!([1]), async || status(t, &["ready"]).await).await?;
     t.stays("it goes on", Value::Null, async || job_condition(t, "FailureTarget").await).await?;

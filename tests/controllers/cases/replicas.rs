@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::cases;
-use crate::kit::{Case, Running, before_now, condition, controller, name, run, template};
+use crate::kit::{Case, PodRun, before_now, condition, controller, name, run, template};
 
 const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
@@ -50,10 +50,10 @@ async fn scaling_down_deletes_pods_by_rank(t: &Case) -> Result<()> {
         t.bind(&pods[pod], node).await?;
     }
     // All at one time: ages that differ count before restarts.
-    let old = Running { since: before_now(300), ..Default::default() };
-    t.set_state(&pods[2], &Running { is_ready: false, ..old }).await?;
+    let old = PodRun { since: before_now(300), ..Default::default() };
+    t.set_state(&pods[2], &PodRun { is_ready: false, ..old }).await?;
     t.set_state(&pods[3], &old).await?;
-    t.set_state(&pods[4], &Running { restarts: 3, ..old }).await?;
+    t.set_state(&pods[4], &PodRun { restarts: 3, ..old }).await?;
     t.set_state(&pods[5], &old).await?;
     t.set_state(&pods[6], &old).await?;
     let cost = json!({"metadata": {"annotations": {COST: "-5"}}});
@@ -80,7 +80,7 @@ async fn a_replication_controller_honours_the_deletion_cost(t: &Case) -> Result<
     for (number, pod) in pods.iter().enumerate() {
         t.bind(pod, &node).await?;
         let since = before_now(if number == 0 { 1000 } else { 5 });
-        t.set_state(pod, &Running { since, ..Default::default() }).await?;
+        t.set_state(pod, &PodRun { since, ..Default::default() }).await?;
     }
     t.patch("Pod", &pods[0], json!({"metadata": {"annotations": {COST: "-1"}}})).await?;
     let ready = async || t.counted("ReplicationController", "r", "readyReplicas").await;

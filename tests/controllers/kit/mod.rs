@@ -28,14 +28,14 @@ use serde_json::json;
 use tokio::task::JoinHandle;
 
 pub use self::custom::Custom;
-pub use self::node::{Running, before_now};
+pub use self::node::{PodRun, before_now};
 pub use self::read::{
     annotation, condition, controller, count, image, is_terminating, label, name, owner_reference,
     uid,
 };
 pub use self::requests::{DeleteHow, Requests};
 pub use self::workloads::template;
-use crate::server::Server;
+use crate::server::ControlPlane;
 
 /// Characters of a case's name that its namespace has.
 const NAMESPACE_CHARS: usize = 40;
@@ -109,7 +109,7 @@ pub fn run(cases: &[Named]) {
     if chosen.is_empty() {
         return println!("no case of this group is named {part}");
     }
-    let server = Server::shared();
+    let server = ControlPlane::shared();
     let failed = server.with_client(async |client| {
         let all = chosen.iter().map(|case| run_one(client.clone(), case));
         Ok(join_all(all).await.into_iter().flatten().collect::<Vec<String>>())

@@ -105,11 +105,11 @@ impl Requests {
 
     /// The pod runs and is Ready.
     pub async fn set_running(&self, pod: &str) -> Result<()> {
-        self.set_state(pod, &Running::default()).await
+        self.set_state(pod, &PodRun::default()).await
     }
 
     /// The pod runs as the arguments say.
-    pub async fn set_state(&self, pod: &str, state: &Running) -> Result<()> {
+    pub async fn set_state(&self, pod: &str, state: &PodRun) -> Result<()> {
         let since = text_of(state.since);
         let is_true = |is: bool| if is { "True" } else { "False" };
         let conditions: Vec<Value> = ["Initialized", "ContainersReady", "Ready"]
@@ -153,7 +153,7 @@ impl Requests {
 
 /// How a pod runs.
 #[derive(Clone, Copy, Debug)]
-pub struct Running {
+pub struct PodRun {
     /// True if it is Ready.
     pub is_ready: bool,
     /// Restarts of its container.
@@ -162,7 +162,7 @@ pub struct Running {
     pub since: Timestamp,
 }
 
-impl Default for Running {
+impl Default for PodRun {
     fn default() -> Self {
         Self { is_ready: true, restarts: 0, since: Timestamp::now() }
     }

@@ -31,7 +31,7 @@ pub enum Who {
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct PortReply {
     /// The status code.
     pub status: u16,
     /// The body as text.
@@ -40,7 +40,7 @@ pub struct Answer {
 
 impl TestCluster {
     /// Requests one path after the other; the answers are in the same order.
-    pub fn ask_port(&self, who: &Who, paths: &[(Method, String)]) -> Result<Vec<Answer>> {
+    pub fn ask_port(&self, who: &Who, paths: &[(Method, String)]) -> Result<Vec<PortReply>> {
         let file = tempfile::NamedTempFile::new()?;
         fs::write(&file, self.port_kubeconfig(who).to_string())?;
         self.cluster().in_control_network(|| {
@@ -83,11 +83,11 @@ impl TestCluster {
     }
 }
 
-async fn ask(client: &kube::Client, method: &Method, path: &str) -> Result<Answer> {
+async fn ask(client: &kube::Client, method: &Method, path: &str) -> Result<PortReply> {
     let request = Request::builder().method(method).uri(path).body(Body::empty())?;
     let answer = client.send(request).await?;
     let status = answer.status().as_u16();
     let body = Limited::new(answer.into_body(), BODY_BYTES_MAX).collect().await;
     let body = body.map_err(|error| anyhow::anyhow!("read the answer: {error}"))?;
-    Ok(Answer { status, body: String::from_utf8_lossy(&body.to_bytes()).into_owned() })
+    Ok(PortReply { status, body: String::from_utf8_lossy(&body.to_bytes()).into_owned() })
 }

@@ -79,14 +79,14 @@ impl Fault {
 
 /// A request, as a rule sees it.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct ProxiedRequest {
     /// Its method.
     pub method: Method,
     /// Path and query.
     pub path: String,
 }
 
-impl Seen {
+impl ProxiedRequest {
     /// Returns whether it is a watch.
     pub fn is_watch(&self) -> bool {
         self.path.contains("watch=true") || self.path.contains("watch=1")
@@ -107,16 +107,16 @@ pub enum Protocol {
     Http1,
 }
 
-type Rule = Box<dyn FnMut(&Seen) -> Fault + Send>;
+type Rule = Box<dyn FnMut(&ProxiedRequest) -> Fault + Send>;
 
 /// A running proxy; it ends with the value.
 pub struct Proxy {
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
     end: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+struct ProxyState {
     rule: Mutex<Option<Rule>>,
     counts: Mutex<BTreeMap<&'static str, usize>>,
     lines: Mutex<Vec<watch::Sender<Line>>>,
@@ -138,7 +138,7 @@ impl Proxy {
         let acceptor = tls::acceptor(cluster, protocol)?;
         let connector = tls::connector(cluster)?;
         let rule = Mutex::new(None);
-        let shared = Shared { rule, counts: Mutex::default(), lines: Mutex::default() };
+        let shared = ProxyState { rule, counts: Mutex::default(), lines: Mutex::default() };
         let shared = Arc::new(shared);
         let (end, ended) = oneshot::channel();
         let (ready, is_ready) = std::sync::mpsc::channel();
@@ -151,7 +151,7 @@ impl Proxy {
                     Err(error) => return drop(ready.send(Err(error))),
                 };
                 let _ = ready.send(Ok(()));
-                let side = Side { shared: for_thread, acceptor, connector, protocol };
+                let side = ConnectionState { shared: for_thread, acceptor, connector, protocol };
                 tokio::select! {
                     () = accept(listener, Arc::new(side)) => {}
                     _ = ended => {}
@@ -173,7 +173,7 @@ impl Proxy {
     }
 
     /// Decides from now on what happens to requests.
-    pub fn on(&self, rule: impl FnMut(&Seen) -> Fault + Send + 'static) {
+    pub fn on(&self, rule: impl FnMut(&ProxiedRequest) -> Fault + Send + 'static) {
         *locked(&self.shared.rule) = Some(Box::new(rule));
     }
 
@@ -222,14 +222,14 @@ impl Drop for Proxy {
 }
 
 /// State that every connection uses.
-struct Side {
-    shared: Arc<Shared>,
+struct ConnectionState {
+    shared: Arc<ProxyState>,
     acceptor: TlsAcceptor,
     connector: tls::Upstream,
     protocol: Protocol,
 }
 
-async fn accept(listener: TcpListener, side: Arc<Side>) {
+async fn accept(listener: TcpListener, side: Arc<ConnectionState>) {
     loop {
         let Ok((stream, _)) = listener.accept().await else { continue };
         let (line, state) = watch::channel(Line::Open);
@@ -267,7 +267,7 @@ async fn pump(mut stream: TcpStream, mut inner: DuplexStream, mut line: watch::R
 }
 
 /// One connection of the agent, with its own to the API server.
-async fn connection(inner: DuplexStream, side: Arc<Side>) -> Result<()> {
+async fn connection(inner: DuplexStream, side: Arc<ConnectionState>) -> Result<()> {
     let downstream = TokioIo::new(side.acceptor.accept(inner).await?);
     let upstream = TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, 6443))).await?;
     let upstream = TokioIo::new(side.connector.connect(upstream).await?);
@@ -294,10 +294,10 @@ async fn connection(inner: DuplexStream, side: Arc<Side>) -> Result<()> {
 async fn answer(
     request: Request<Incoming>,
     sender: SendRequest<Incoming>,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
 ) -> Response<Broken> {
     let path = request.uri().path_and_query().map_or("/", |p| p.as_str()).to_owned();
-    let seen = Seen { method: request.method().clone(), path };
+    let seen = ProxiedRequest { method: request.method().clone(), path };
     let fault = locked(&shared.rule).as_mut().map_or(Fault::None, |rule| rule(&seen));
     *locked(&shared.counts).entry(fault.name()).or_default() += 1;
     match fault {
@@ -313,7 +313,7 @@ async fn answer(
 
 async fn forward(
     mut request: Request<Incoming>,
-    seen: &Seen,
+    seen: &ProxiedRequest,
     mut sender: SendRequest<Incoming>,
 ) -> Result<Response<Incoming>> {
     let uri: Uri = format!("https://{CONTROL}:6443{}", seen.path).parse()?;

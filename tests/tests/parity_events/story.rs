@@ -32,7 +32,7 @@ const COUNTED: [&str; 7] = [
 
 /// An event without what differs from life to life.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Told {
+struct StoryEvent {
     kind: String,
     reason: String,
     message: String,
@@ -40,7 +40,7 @@ struct Told {
     count: i64,
 }
 
-impl Told {
+impl StoryEvent {
     fn of(event: &Value, path: &Value, pod_ips: &[String]) -> Self {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         Self {
@@ -90,7 +90,7 @@ pub(crate) struct Story {
     name: String,
     recording: Value,
     pod: Pod,
-    wanted: Vec<Told>,
+    wanted: Vec<StoryEvent>,
     address: Ipv4Addr,
 }
 
@@ -112,7 +112,7 @@ impl Story {
             .flat_map(|s| items(&s["podIPs"]).map(|ip| text(&ip["ip"])).collect::<Vec<_>>())
             .collect();
         let events = items(&recording["events"]);
-        let wanted = events.map(|event| Told::of(event, &event["fieldPath"], &ips)).collect();
+        let wanted = events.map(|event| StoryEvent::of(event, &event["fieldPath"], &ips)).collect();
         Some(Self {
             file: file.to_owned(),
             namespace: text(&seen["metadata"]["namespace"]),
@@ -195,15 +195,15 @@ impl Story {
         differences.into_iter().flat_map(|text| -> Vec<String> { at(text) }).collect()
     }
 
-    fn told(&self, stand: &Stand) -> Vec<Told> {
+    fn told(&self, stand: &Stand) -> Vec<StoryEvent> {
         let ips = [self.address.to_string()];
         let events = stand.api.events(&self.namespace, &self.name);
         let path = |event: &Value| event["involvedObject"]["fieldPath"].clone();
-        events.iter().map(|event| Told::of(event, &path(event), &ips)).collect()
+        events.iter().map(|event| StoryEvent::of(event, &path(event), &ips)).collect()
     }
 
     /// True for events whose count follows from container state changes.
-    fn is_counted(&self, told: &Told) -> bool {
+    fn is_counted(&self, told: &StoryEvent) -> bool {
         let of = |reason: &str| {
             let mut same = self.wanted.iter();
             same.find(|w| w.path == told.path && w.reason == reason).map_or(0, |w| w.count)
@@ -290,7 +290,7 @@ impl Story {
         open
     }
 
-    fn compare(&self, told: &[Told]) -> Vec<String> {
+    fn compare(&self, told: &[StoryEvent]) -> Vec<String> {
         let (wanted, told) = (in_order(&self.wanted), in_order(told));
         let mut differences = Vec::new();
         for want in &wanted {
@@ -306,7 +306,9 @@ impl Story {
         differences.extend(besides.map(|told| format!("told besides: {}", told.shown())));
         let same_order = wanted.iter().zip(&told).all(|(want, told)| want.is_same(told));
         if differences.is_empty() && !same_order {
-            let shown = |all: &[Told]| all.iter().map(Told::shown).collect::<Vec<_>>().join("; ");
+            let shown = |all: &[StoryEvent]| {
+                all.iter().map(StoryEvent::shown).collect::<Vec<_>>().join("; ")
+            };
             differences.push(format!("order: {} instead of {}", shown(&told), shown(&wanted)));
         }
         differences
@@ -342,7 +344,7 @@ impl Story {
 }
 
 /// Containers of a pod are stopped at once: the order of their events means nothing.
-fn in_order(events: &[Told]) -> Vec<Told> {
+fn in_order(events: &[StoryEvent]) -> Vec<StoryEvent> {
     let mut events = events.to_vec();
     for run in events.chunk_by_mut(|a, b| a.reason == "Killing" && b.reason == "Killing") {
         run.sort_by(|a, b| a.path.cmp(&b.path));

@@ -24,10 +24,10 @@ use pintle_tests::recorded;
 use serde_json::Value;
 
 use json::{difference, normal_container, normal_sandbox};
-use world::{Node, Recording};
+use world::{RecordedNode, Recording};
 
 /// One line of the table.
-struct Line {
+struct RequestLine {
     pod: String,
     request: String,
     difference: Option<String>,
@@ -35,16 +35,16 @@ struct Line {
 
 #[derive(Default)]
 struct Table {
-    lines: Vec<Line>,
+    lines: Vec<RequestLine>,
 }
 
 impl Table {
     fn add(&mut self, pod: &str, request: impl Into<String>, difference: Option<String>) {
-        self.lines.push(Line { pod: pod.to_owned(), request: request.into(), difference });
+        self.lines.push(RequestLine { pod: pod.to_owned(), request: request.into(), difference });
     }
 
     fn finish(self) {
-        for Line { pod, request, difference } in &self.lines {
+        for RequestLine { pod, request, difference } in &self.lines {
             println!("{pod:24} {request:36} {}", difference.as_deref().unwrap_or("equal"));
         }
         let differ: Vec<String> = self
@@ -60,7 +60,7 @@ impl Table {
 
 #[test]
 fn every_recorded_request_is_built_again() {
-    let node = Node::recorded();
+    let node = RecordedNode::recorded();
     let mut table = Table::default();
     for recording in files::pods().iter().chain(&files::static_pods()) {
         requests_of(&node, recording, &mut table);
@@ -68,7 +68,7 @@ fn every_recorded_request_is_built_again() {
     table.finish();
 }
 
-fn requests_of(node: &Node, recording: &Recording, table: &mut Table) {
+fn requests_of(node: &RecordedNode, recording: &Recording, table: &mut Table) {
     let mut sandboxes = 0;
     let mut attempts: BTreeMap<String, u32> = BTreeMap::new();
     let mut ids: BTreeMap<String, String> = BTreeMap::new();
@@ -101,14 +101,18 @@ fn requests_of(node: &Node, recording: &Recording, table: &mut Table) {
     }
 }
 
-fn sandbox_request(node: &Node, recording: &Recording, attempt: u32) -> v1::RunPodSandboxRequest {
+fn sandbox_request(
+    node: &RecordedNode,
+    recording: &Recording,
+    attempt: u32,
+) -> v1::RunPodSandboxRequest {
     let ctx = recording.context(node, attempt);
     let sandbox = request::sandbox_config(&ctx).expect("a sandbox");
     v1::RunPodSandboxRequest { config: Some(sandbox.config), runtime_handler: sandbox.handler }
 }
 
 fn create_request(
-    node: &Node,
+    node: &RecordedNode,
     recording: &Recording,
     want: &Value,
     (name, attempt): (&str, u32),
@@ -127,7 +131,7 @@ fn create_request(
 
 #[test]
 fn containers_that_were_kept_waiting_are_refused_in_the_same_words() {
-    let node = Node::recorded();
+    let node = RecordedNode::recorded();
     let mut table = Table::default();
     for recording in &files::pods() {
         for (name, message) in recording.config_errors() {
@@ -166,7 +170,7 @@ fn containers_are_given_the_recorded_time_to_stop() {
 
 #[test]
 fn hosts_files_have_the_recorded_text() {
-    let node = Node::recorded();
+    let node = RecordedNode::recorded();
     let mut table = Table::default();
     for recording in &files::pods() {
         if let Some(want) = recording.hosts_file() {
@@ -182,7 +186,7 @@ fn hosts_files_have_the_recorded_text() {
 
 #[test]
 fn pod_cgroups_have_the_recorded_limits() {
-    let node = Node::recorded();
+    let node = RecordedNode::recorded();
     let mut table = Table::default();
     for recording in &files::pods() {
         for (file, want, got) in recording.cgroup_values(&node) {

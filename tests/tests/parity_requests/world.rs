@@ -32,14 +32,14 @@ const TERMINATION_FILE: &str = "<random>";
 const MEMORY_UNLIMITED: &str = "9223372036854771712";
 
 /// The node on which the recordings were made.
-pub(crate) struct Node {
+pub(crate) struct RecordedNode {
     /// As the builders want it.
     pub(crate) context: NodeContext,
     handler: RuntimeHandler,
     sources: Objects,
 }
 
-impl Node {
+impl RecordedNode {
     /// From the recorded configuration and the recorded Node object.
     pub(crate) fn recorded() -> Self {
         let config = files::of_node("configz.json");
@@ -198,7 +198,7 @@ impl Recording {
     }
 
     /// The builders' context of the pod.
-    pub(crate) fn context<'a>(&'a self, node: &'a Node, attempt: u32) -> PodContext<'a> {
+    pub(crate) fn context<'a>(&'a self, node: &'a RecordedNode, attempt: u32) -> PodContext<'a> {
         PodContext {
             node: &node.context,
             pod: &self.pod,
@@ -250,7 +250,7 @@ impl Recording {
     /// image's id and, where the spec does not name it, the image's user.
     pub(crate) fn container_config(
         &self,
-        node: &Node,
+        node: &RecordedNode,
         name: &str,
         attempt: u32,
         want: &Value,
@@ -336,7 +336,7 @@ impl Recording {
     }
 
     /// Files of the pod's own cgroup (v1): name, recorded and computed value.
-    pub(crate) fn cgroup_values(&self, node: &Node) -> Vec<(String, String, String)> {
+    pub(crate) fn cgroup_values(&self, node: &RecordedNode) -> Vec<(String, String, String)> {
         let uid = pod::uid(&self.pod);
         let path = node.context.cgroup.pod(pod::qos::class_of(&self.pod), &uid);
         let path = path.trim_start_matches('/');

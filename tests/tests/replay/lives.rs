@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, ContainerStateTerminated, Probe};
 use pintle_agent_core::observed::{Evidence, ObservedContainer, ObservedUser, RunState};
-use pintle_agent_core::status::Waiting;
+use pintle_agent_core::status::WaitingReason;
 use pintle_agent_core::types::UnixNanos;
 use serde_json::Value;
 
@@ -41,7 +41,7 @@ pub struct Moment {
     pub started: bool,
     pub ready: bool,
     /// Why it is not started, or not again.
-    pub waiting: Option<Waiting>,
+    pub waiting: Option<WaitingReason>,
 }
 
 /// One attempt.
@@ -67,7 +67,7 @@ struct Attempt {
 #[derive(Default)]
 struct Life {
     attempts: Vec<Attempt>,
-    waits: Vec<Waiting>,
+    waits: Vec<WaitingReason>,
     probes: Probes,
 }
 
@@ -207,11 +207,11 @@ impl Attempt {
     }
 
     /// Its possible waiting states at that stage: for a refused start the runtime's message.
-    fn waits(&self, stage: Stage, told: Vec<Option<Waiting>>) -> Vec<Option<Waiting>> {
+    fn waits(&self, stage: Stage, told: Vec<Option<WaitingReason>>) -> Vec<Option<WaitingReason>> {
         match (stage, &self.refused) {
             (Stage::Ended, Some(words)) => {
                 let reason = "RunContainerError".to_owned();
-                let refused = Waiting { reason, message: words.clone() };
+                let refused = WaitingReason { reason, message: words.clone() };
                 std::iter::once(Some(refused)).chain(told).collect()
             }
             (Stage::Ended, None) => told,
@@ -378,14 +378,14 @@ fn events<'a>(recording: &'a Value, container: &str) -> impl Iterator<Item = &'a
 
 /// Waiting states of a container, from the events about it.
 // k8s: pkg/kubelet/images/image_manager.go, pkg/kubelet/kuberuntime/kuberuntime_container.go
-fn waits(recording: &Value, container: &str) -> Vec<Waiting> {
+fn waits(recording: &Value, container: &str) -> Vec<WaitingReason> {
     let told: Vec<(String, String)> =
         events(recording, container).map(|e| (text(&e["reason"]), text(&e["message"]))).collect();
     let message = |reason: &str, before: &str| {
         let mut same = told.iter().filter(|(r, m)| r == reason && m.starts_with(before));
         same.next().map(|(_, message)| message.clone())
     };
-    let wait = |reason: &str, message: String| Waiting { reason: reason.to_owned(), message };
+    let wait = |reason: &str, message: String| WaitingReason { reason: reason.to_owned(), message };
     let pulled = message("Failed", "Failed to pull image ");
     let pull_error = pulled.as_deref().and_then(|text| text.split_once("\": ")).map(|(_, why)| why);
     let mut waits = Vec::new();

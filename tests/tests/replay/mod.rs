@@ -13,7 +13,7 @@ use pintle_agent_core::cgroup::formulas::PERIOD_DEFAULT_US;
 use pintle_agent_core::observed::{ObservedMount, ObservedPod, ObservedResources, ObservedSandbox};
 use pintle_agent_core::resize::{PodResources, ResizeConditions};
 use pintle_agent_core::status;
-use pintle_agent_core::status::{DeriveInput, Lifecycle, ProbeView, Verdict, Waiting};
+use pintle_agent_core::status::{DeriveInput, Lifecycle, PodVerdict, ProbeView, WaitingReason};
 use pintle_agent_core::types::{NodeFacts, PodCgroups, UnixNanos};
 use pintle_api_types::pod;
 use pintle_api_types::strategic::merge;
@@ -84,21 +84,21 @@ pub fn keep_cgroup(derived: &mut PodStatus, before: &Value, recorded: &Value) {
 }
 
 /// Input of `derive` at one step.
-pub struct World {
+pub struct ReplayedPod {
     pub pod: Pod,
     observed: Option<ObservedPod>,
     previous: PodStatus,
     pub lifecycle: Lifecycle,
-    waiting: BTreeMap<String, Waiting>,
+    waiting: BTreeMap<String, WaitingReason>,
     probes: ProbeView,
-    verdict: Option<Verdict>,
+    verdict: Option<PodVerdict>,
     resize: ResizeConditions,
     actuated: PodResources,
     node: NodeFacts,
     now: UnixNanos,
 }
 
-impl World {
+impl ReplayedPod {
     /// The worlds of all steps, the first one's after the first patch.
     ///
     /// The state of containers comes from the calls and events (`lives`). A status gives only its
@@ -238,13 +238,13 @@ fn default_handler_makes_read_only_mounts_recursive() -> bool {
 }
 
 /// The verdict that shows later in the recording, from the step on at which its effect shows.
-fn verdict(statuses: &[Value], step: usize) -> Option<Verdict> {
+fn verdict(statuses: &[Value], step: usize) -> Option<PodVerdict> {
     let last = statuses.last()?;
     let reason = last["reason"].as_str()?;
     let ready = statuses[step]["conditions"].as_array().into_iter().flatten();
     let failed = ready.into_iter().any(|c| c["type"] == "Ready" && c["reason"] == "PodFailed");
     let effective = failed || statuses[step]["phase"] == "Failed";
-    effective.then(|| Verdict {
+    effective.then(|| PodVerdict {
         phase: "Failed".to_owned(),
         reason: reason.to_owned(),
         message: last["message"].as_str().unwrap_or_default().to_owned(),

@@ -10,7 +10,7 @@ use pintle_sched_core::config::Plugin;
 use pintle_sched_core::explain;
 use pintle_sched_core::filter::status::{Code, Status};
 use pintle_sched_core::preempt::{self, Budget};
-use pintle_sched_core::select::{self, Detail, Outcome, Refusal, Scratch};
+use pintle_sched_core::select::{self, Detail, Outcome, PreFilterRefusal, Scratch};
 use pintle_sched_core::{Cluster, Profile};
 use serde_json::{Value, json};
 
@@ -27,12 +27,12 @@ pub(crate) fn compare(
     let plain = select::decide(cluster.view(), &program, &mut Scratch::default());
     report("fast path", json!(plain == outcome), json!(true));
     let nodes = cluster.view().node_count();
-    if let Some(Refusal::PreFilter(plugin, reason)) = &outcome.refusal {
+    if let Some(PreFilterRefusal::PreFilter(plugin, reason)) = &outcome.refusal {
         let theirs = &case["prefilter"];
         report("prefilter plugin", json!(plugin.name()), theirs["plugin"].clone());
         report("prefilter reasons", json!([reason]), theirs["reasons"].clone());
         report("prefilter status", json!("UnschedulableAndUnresolvable"), theirs["status"].clone());
-        let text = explain::refused(nodes, &Refusal::PreFilter(*plugin, reason.clone()));
+        let text = explain::refused(nodes, &PreFilterRefusal::PreFilter(*plugin, reason.clone()));
         report("message", json!(text), case["message"].clone());
         return;
     }
@@ -50,7 +50,9 @@ pub(crate) fn compare(
     report("feasible", json!(outcome.feasible), case["feasible"].clone());
     compare_statuses(cluster, &statuses, case, report);
     match &outcome.refusal {
-        Some(Refusal::Error(error)) => report("error", json!(error), case["error"].clone()),
+        Some(PreFilterRefusal::Error(error)) => {
+            report("error", json!(error), case["error"].clone())
+        }
         _ => report("error", Value::Null, case.get("error").cloned().unwrap_or_default()),
     }
     if outcome.feasible == 0 {

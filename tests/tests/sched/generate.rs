@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
     LabelSelector, LabelSelectorRequirement, ObjectMeta, Time,
 };
 
-use crate::reference::World;
+use crate::reference::ClusterObjects;
 
 /// A deterministic source of choices (splitmix64).
 pub(crate) struct Dice(u64);
@@ -56,8 +56,8 @@ const MEMS: [&str; 6] = ["0", "64Mi", "100Mi", "1Gi", "3Gi", "777777777"];
 const IMAGES: [&str; 6] = ["pause:3", "reg:5000/app", "big:v1", "huge:v2", "app:latest", "none"];
 
 /// A cluster of up to `nodes_max` nodes.
-pub(crate) fn world(dice: &mut Dice, nodes_max: usize) -> World {
-    let mut world = World::default();
+pub(crate) fn world(dice: &mut Dice, nodes_max: usize) -> ClusterObjects {
+    let mut world = ClusterObjects::default();
     for name in &NAMESPACES[..3] {
         let mut labels = BTreeMap::new();
         if dice.chance(60) {

@@ -23,7 +23,7 @@ pub(crate) type Rejection = (&'static str, bool, Vec<String>);
 pub(crate) type Scores = BTreeMap<&'static str, Option<Vec<(i64, i64)>>>;
 
 /// The reference's result: per node a rejection, and scores of the feasible nodes in order.
-pub(crate) struct Answer {
+pub(crate) struct ReferenceResult {
     pub(crate) rejections: Vec<Option<Rejection>>,
     pub(crate) scores: Scores,
     pub(crate) totals: Vec<i64>,
@@ -31,7 +31,7 @@ pub(crate) struct Answer {
 
 /// A cluster as API objects.
 #[derive(Clone, Default)]
-pub(crate) struct World {
+pub(crate) struct ClusterObjects {
     pub(crate) nodes: Vec<Node>,
     pub(crate) pods: Vec<Pod>,
     pub(crate) namespaces: Vec<Namespace>,
@@ -195,7 +195,7 @@ fn untolerated<'a>(pod: &'a Pod, node: &'a Node, soft: bool) -> impl Iterator<It
     })
 }
 
-impl World {
+impl ClusterObjects {
     fn on<'a>(&'a self, node: &'a Node) -> impl Iterator<Item = &'a Pod> {
         let name = node_name(node);
         self.pods
@@ -232,7 +232,7 @@ impl World {
     }
 
     /// Decides for one pod over all nodes.
-    pub(crate) fn decide(&self, pod: &Pod) -> Answer {
+    pub(crate) fn decide(&self, pod: &Pod) -> ReferenceResult {
         let rejections: Vec<_> = self.nodes.iter().map(|n| self.filter(pod, n)).collect();
         let feasible: Vec<&Node> = self
             .nodes
@@ -257,7 +257,7 @@ impl World {
                 totals[at] += score * weight;
             }
         }
-        Answer { rejections, scores, totals }
+        ReferenceResult { rejections, scores, totals }
     }
 
     // ---- filters --------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use self::report::Outcome;
+use self::report::TestOutcome;
 use crate::cluster::Cluster;
 use crate::repository;
 use crate::shell::{self, say, tail};
@@ -139,7 +139,7 @@ impl Summary {
     }
 }
 
-fn summary(all: Vec<Outcome>, dir: &Path) -> Result<Summary> {
+fn summary(all: Vec<TestOutcome>, dir: &Path) -> Result<Summary> {
     let base = base()?;
     let base = report::parse_base(&base);
     let table = report::table(&all, &base);
@@ -157,7 +157,7 @@ fn summary(all: Vec<Outcome>, dir: &Path) -> Result<Summary> {
     let is_suite_broken = all.iter().any(|o| !o.is_test);
     let tests = all.into_iter().filter(|o| o.is_test);
     let (passed, failed): (Vec<_>, Vec<_>) = tests.partition(|o| o.passed);
-    let names = |all: Vec<Outcome>| all.into_iter().map(|o| o.name).collect();
+    let names = |all: Vec<TestOutcome>| all.into_iter().map(|o| o.name).collect();
     let (passed, failed) = (names(passed), names(failed));
     Ok(Summary { passed, failed, regressions, is_suite_broken })
 }

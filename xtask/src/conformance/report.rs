@@ -17,7 +17,7 @@ const PASSED_OVER: &str = "Spec skipped because an earlier spec in an ordered co
 
 /// One test that ran.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct TestOutcome {
     /// Its full name, as upstream's lists have it.
     pub name: String,
     /// True if it passed.
@@ -31,11 +31,11 @@ pub struct Outcome {
 }
 
 /// Reads a report, sorted by name; tests that were not chosen are left out.
-pub fn parse(json: &str) -> Result<Vec<Outcome>> {
+pub fn parse(json: &str) -> Result<Vec<TestOutcome>> {
     let suites: Value = serde_json::from_str(json).context("read the suite's report")?;
     let suites = suites.as_array().context("the report is a list of suites")?;
     let specs = suites.iter().filter_map(|s| s["SpecReports"].as_array()).flatten();
-    let mut all: Vec<Outcome> = specs.filter_map(outcome).collect();
+    let mut all: Vec<TestOutcome> = specs.filter_map(outcome).collect();
     all.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(all)
 }
@@ -67,7 +67,7 @@ fn name(spec: &Value) -> String {
     words.join(" ")
 }
 
-fn outcome(spec: &Value) -> Option<Outcome> {
+fn outcome(spec: &Value) -> Option<TestOutcome> {
     let state = spec["State"].as_str()?;
     let is_test = spec["LeafNodeType"] == "It";
     // A failed set-up of the whole suite has no name of its own: without it no test runs.
@@ -79,7 +79,7 @@ fn outcome(spec: &Value) -> Option<Outcome> {
     let place = &failure["Location"];
     let file = place["FileName"].as_str().unwrap_or_default();
     let message = failure["Message"].as_str().unwrap_or_default();
-    Some(Outcome {
+    Some(TestOutcome {
         name: name(spec),
         passed,
         took: Duration::from_nanos(spec["RunTime"].as_u64().unwrap_or(0)),
@@ -94,8 +94,8 @@ fn outcome(spec: &Value) -> Option<Outcome> {
 
 /// One line per test: result, seconds, the seconds that it took with the original (`-` when it does
 /// not pass there), name.
-pub fn table(all: &[Outcome], base: &Base) -> String {
-    let line = |o: &Outcome| {
+pub fn table(all: &[TestOutcome], base: &Base) -> String {
+    let line = |o: &TestOutcome| {
         let word = if o.passed { "passed" } else { "failed" };
         let original =
             base.get(o.name.as_str()).map_or_else(|| "-".to_owned(), |s| format!("{s:.1}"));
@@ -105,7 +105,7 @@ pub fn table(all: &[Outcome], base: &Base) -> String {
 }
 
 /// All failures, with their reasons.
-pub fn failures(all: &[Outcome]) -> String {
+pub fn failures(all: &[TestOutcome]) -> String {
     let mut text = String::new();
     for outcome in all.iter().filter(|o| !o.passed) {
         let _ = writeln!(text, "{}", outcome.name);
@@ -127,8 +127,8 @@ pub fn parse_base(text: &str) -> Base<'_> {
 }
 
 /// Tests that failed here and that the original passes.
-pub fn regressions<'a>(all: &'a [Outcome], base: &Base) -> Vec<&'a str> {
-    let ought = |o: &&Outcome| !o.passed && base.contains_key(o.name.as_str());
+pub fn regressions<'a>(all: &'a [TestOutcome], base: &Base) -> Vec<&'a str> {
+    let ought = |o: &&TestOutcome| !o.passed && base.contains_key(o.name.as_str());
     all.iter().filter(ought).map(|o| o.name.as_str()).collect()
 }
 
@@ -143,7 +143,7 @@ struct Total {
 }
 
 impl Total {
-    fn add(&mut self, outcome: &Outcome, base: &Base) {
+    fn add(&mut self, outcome: &TestOutcome, base: &Base) {
         self.passed += usize::from(outcome.passed);
         self.failed += usize::from(!outcome.passed);
         self.took += outcome.took;
@@ -155,7 +155,7 @@ impl Total {
 }
 
 /// Totals per group (`sig-node`, ...) and altogether, beside those of the original.
-pub fn totals(all: &[Outcome], base: &Base) -> String {
+pub fn totals(all: &[TestOutcome], base: &Base) -> String {
     let mut groups: BTreeMap<&str, Total> = BTreeMap::new();
     let mut sum = Total::default();
     for outcome in all {

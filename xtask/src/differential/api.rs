@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::cluster::Cluster;
-use crate::node::http::{self, Request};
+use crate::node::http::{self, NodeHttpRequest};
 use crate::shell::say;
 
 /// How long `kubectl proxy` may take to listen.
@@ -33,22 +33,22 @@ pub(super) struct Api {
 /// Objects as the API server has them or had them last.
 #[derive(Default)]
 struct Store {
-    kept: Mutex<Kept>,
+    kept: Mutex<KeptObjects>,
     changed: Condvar,
 }
 
 /// By namespace and name.
-type Objects = BTreeMap<(String, String), Seen>;
+type Objects = BTreeMap<(String, String), SeenObject>;
 
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct KeptObjects {
     pub(super) pods: Objects,
     pub(super) events: Objects,
 }
 
 /// One object.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
+pub(super) struct SeenObject {
     pub(super) object: Value,
     pub(super) is_gone: bool,
     /// When it changed last.
@@ -84,7 +84,8 @@ impl Api {
         };
         let body = body.map(Value::to_string).unwrap_or_default();
         let stream = UnixStream::connect(&self.socket).context("connect to kubectl proxy")?;
-        let answer = http::send(stream, Request { method, path, content_type, body: &body })?;
+        let answer =
+            http::send(stream, NodeHttpRequest { method, path, content_type, body: &body })?;
         let is_good = (200..300).contains(&answer.status);
         ensure!(is_good, "{method} {path}: {} {}", answer.status, answer.body.trim());
         serde_json::from_str(&answer.body).with_context(|| format!("{method} {path}"))
@@ -94,7 +95,7 @@ impl Api {
     pub(super) fn wait<T>(
         &self,
         limit: Duration,
-        mut check: impl FnMut(&Kept) -> Option<T>,
+        mut check: impl FnMut(&KeptObjects) -> Option<T>,
     ) -> Option<T> {
         let deadline = Instant::now() + limit;
         let mut kept = self.store.lock();
@@ -110,7 +111,7 @@ impl Api {
     }
 
     /// Watches a resource until the process ends, on a thread of its own.
-    fn follow(&self, resource: &'static str, of: fn(&mut Kept) -> &mut Objects) {
+    fn follow(&self, resource: &'static str, of: fn(&mut KeptObjects) -> &mut Objects) {
         let (socket, store) = (self.socket.clone(), self.store.clone());
         thread::spawn(move || {
             while socket.exists() {
@@ -132,7 +133,7 @@ impl Drop for Api {
 }
 
 impl Store {
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, KeptObjects> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -142,7 +143,7 @@ fn watch(
     socket: &PathBuf,
     resource: &str,
     store: &Store,
-    of: fn(&mut Kept) -> &mut Objects,
+    of: fn(&mut KeptObjects) -> &mut Objects,
 ) -> Result<()> {
     let mut stream = UnixStream::connect(socket)?;
     write!(stream, "GET /api/v1/{resource}?watch=1 HTTP/1.0\r\n\r\n")?;
@@ -156,7 +157,7 @@ fn watch(
         let text = |field: &str| super::flat::show(&object["metadata"][field]);
         let key = (text("namespace"), text("name"));
         let is_gone = change["type"] == "DELETED";
-        let seen = Seen { object, is_gone, at: Instant::now() };
+        let seen = SeenObject { object, is_gone, at: Instant::now() };
         of(&mut store.lock()).insert(key, seen);
         store.changed.notify_all();
     }

@@ -43,7 +43,7 @@ pub struct Case {
     /// When all others have ended.
     pub(super) is_alone: bool,
     /// The steps; the first has no patch.
-    pub(super) steps: Vec<Step>,
+    pub(super) steps: Vec<CaseStep>,
     /// Grace period of the deletion.
     pub(super) grace_seconds: Option<u64>,
     /// Objects created before the pod.
@@ -54,7 +54,7 @@ pub struct Case {
 
 /// Something to do, and what to wait for afterwards.
 #[derive(Clone, Debug)]
-pub(super) struct Step {
+pub(super) struct CaseStep {
     pub(super) patch: Option<Patch>,
     pub(super) is_deletion: bool,
     /// Wait until the API server has it no more.
@@ -128,7 +128,7 @@ fn known(value: &Value, keys: &[&str]) -> Result<()> {
     Ok(())
 }
 
-fn step(value: &Value, pod: &str) -> Result<Step> {
+fn step(value: &Value, pod: &str) -> Result<CaseStep> {
     let wait = value["wait"].as_object().into_iter().flatten();
     let wait: BTreeMap<_, _> = wait.map(|(path, v)| (path.clone(), super::flat::show(v))).collect();
     let events = value["events"].as_array().into_iter().flatten();
@@ -141,7 +141,7 @@ fn step(value: &Value, pod: &str) -> Result<Step> {
         subresource: value["subresource"].as_str().unwrap_or_default().to_owned(),
     });
     let (is_deletion, is_nudged) = (value["delete"] == true, value["nudge"] == true);
-    Ok(Step { patch, is_deletion, is_gone, wait, events, is_nudged })
+    Ok(CaseStep { patch, is_deletion, is_gone, wait, events, is_nudged })
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::api::{Api, Kept, Seen};
-use super::case::{Case, Patch, Step};
+use super::api::{Api, KeptObjects, SeenObject};
+use super::case::{Case, CaseStep, Patch};
 use super::flat::{self, Lines};
 use super::look::Look;
 use crate::cluster::Cluster;
@@ -31,7 +31,7 @@ const NUDGE: Duration = Duration::from_secs(1);
 const PERIOD: Duration = Duration::from_millis(100);
 
 /// A case on a node.
-pub(super) struct Side<'a> {
+pub(super) struct CaseSide<'a> {
     cluster: &'a Cluster,
     api: &'a Api,
     case: &'a Case,
@@ -40,7 +40,7 @@ pub(super) struct Side<'a> {
     name: String,
 }
 
-impl<'a> Side<'a> {
+impl<'a> CaseSide<'a> {
     /// The namespace's name contains `round` and a number of this run, so that the pod of another
     /// round or run is not mistaken for this one's.
     pub(super) fn new(
@@ -71,7 +71,7 @@ impl<'a> Side<'a> {
     fn live(&self) -> Result<Lines> {
         self.prepare()?;
         let mut lines = Lines::new();
-        let mut last = Seen { object: Value::Null, is_gone: true, at: Instant::now() };
+        let mut last = SeenObject { object: Value::Null, is_gone: true, at: Instant::now() };
         for (at, step) in self.case.steps.iter().enumerate() {
             match &step.patch {
                 Some(patch) => self.patch(patch)?,
@@ -182,7 +182,7 @@ impl<'a> Side<'a> {
         let answer = self.api.send("PATCH", &path, Some(&patch.body))?;
         if answer["kind"] == "Pod" {
             // The state before the patch must not count as the one that the step waits for.
-            let is_seen = |kept: &Kept| {
+            let is_seen = |kept: &KeptObjects| {
                 let version_seen = version(&self.seen(kept)?.object);
                 (version_seen >= version(&answer)).then_some(())
             };
@@ -192,16 +192,16 @@ impl<'a> Side<'a> {
     }
 
     /// Waits for the step's state at rest; returns the pod, and what was still missing.
-    fn wait(&self, step: &Step) -> (Seen, Option<Vec<String>>) {
+    fn wait(&self, step: &CaseStep) -> (SeenObject, Option<Vec<String>>) {
         let came = self.come(step);
-        let rest = |kept: &Kept| {
+        let rest = |kept: &KeptObjects| {
             let seen = self.seen(kept)?;
             let is_at_rest = seen.at.elapsed() >= QUIET.0 && !is_ending(&seen.object["status"]);
             is_at_rest.then(|| seen.clone())
         };
         let seen = self.api.wait(QUIET.1, rest);
-        let absent = || Seen { object: Value::Null, is_gone: true, at: Instant::now() };
-        let now = |kept: &Kept| Some(self.seen(kept).cloned().unwrap_or_else(absent));
+        let absent = || SeenObject { object: Value::Null, is_gone: true, at: Instant::now() };
+        let now = |kept: &KeptObjects| Some(self.seen(kept).cloned().unwrap_or_else(absent));
         let seen = seen.or_else(|| self.api.wait(Duration::ZERO, now)).unwrap_or_else(absent);
         let missing = match came {
             Some(()) => None,
@@ -211,8 +211,8 @@ impl<'a> Side<'a> {
     }
 
     /// Waits until the pod meets all expectations of the step.
-    fn come(&self, step: &Step) -> Option<()> {
-        let check = |kept: &Kept| self.missing(kept, step).is_empty().then_some(());
+    fn come(&self, step: &CaseStep) -> Option<()> {
+        let check = |kept: &KeptObjects| self.missing(kept, step).is_empty().then_some(());
         if !step.is_nudged {
             return self.api.wait(STEP_MAX, check);
         }
@@ -229,12 +229,12 @@ impl<'a> Side<'a> {
         None
     }
 
-    fn seen<'k>(&self, kept: &'k Kept) -> Option<&'k Seen> {
+    fn seen<'k>(&self, kept: &'k KeptObjects) -> Option<&'k SeenObject> {
         kept.pods.get(&(self.namespace.clone(), self.name.clone()))
     }
 
     /// Expectations of the step that the pod does not meet.
-    fn missing(&self, kept: &Kept, step: &Step) -> Vec<String> {
+    fn missing(&self, kept: &KeptObjects, step: &CaseStep) -> Vec<String> {
         let Some(pod) = self.seen(kept) else { return vec!["the pod".to_owned()] };
         if step.is_gone && !pod.is_gone {
             return vec!["its end".to_owned()];
@@ -271,9 +271,9 @@ impl<'a> Side<'a> {
     }
 
     /// The pod's last object, gone or not.
-    fn ended(&self) -> Result<Seen> {
-        let gone = |kept: &Kept| self.seen(kept).filter(|s| s.is_gone).cloned();
-        let last = |kept: &Kept| self.seen(kept).cloned();
+    fn ended(&self) -> Result<SeenObject> {
+        let gone = |kept: &KeptObjects| self.seen(kept).filter(|s| s.is_gone).cloned();
+        let last = |kept: &KeptObjects| self.seen(kept).cloned();
         let ended = self.api.wait(GONE_MAX, gone).or_else(|| self.api.wait(QUIET.0, last));
         ended.context("the pod was never seen")
     }

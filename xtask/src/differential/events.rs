@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use super::api::Kept;
+use super::api::KeptObjects;
 use super::look::Subject;
 use super::normal::Normal;
 
@@ -21,7 +21,7 @@ const CHANCE: [&str; 4] = [
 
 /// The pod's events without the scheduler's, each under its reason and what it is about, and their
 /// order.
-pub(super) fn of(kept: &Kept, subject: &Subject, normal: &Normal) -> Value {
+pub(super) fn of(kept: &KeptObjects, subject: &Subject, normal: &Normal) -> Value {
     let is_chance = |event: &Value| {
         event["message"].as_str().is_some_and(|m| CHANCE.iter().any(|chance| m.contains(chance)))
     };

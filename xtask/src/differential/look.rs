@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::api::{Api, Seen};
+use super::api::{Api, SeenObject};
 use super::flat::{self, Lines};
 use super::normal::Normal;
 use super::{calls, cgroups, events, files, runtime};
@@ -63,7 +63,7 @@ impl Subject {
 
 impl Look<'_> {
     /// Records the pod while it exists.
-    pub(super) fn at(&self, seen: &Seen, lines: &mut Lines) -> Result<()> {
+    pub(super) fn at(&self, seen: &SeenObject, lines: &mut Lines) -> Result<()> {
         let subject = Subject::of(&seen.object);
         let normal = subject.normal(&seen.object, self.cluster, self.node);
         let mut put = |aspect: &str, value: &Value| {
@@ -89,7 +89,12 @@ impl Look<'_> {
     }
 
     /// Records the pod's last object, the events about it and the CRI calls for it.
-    pub(super) fn at_end(&self, last: &Seen, ended: &Seen, lines: &mut Lines) -> Result<()> {
+    pub(super) fn at_end(
+        &self,
+        last: &SeenObject,
+        ended: &SeenObject,
+        lines: &mut Lines,
+    ) -> Result<()> {
         let subject = Subject::of(&last.object);
         let normal = subject.normal(&last.object, self.cluster, self.node);
         let cgroup = self.cluster.layout().cgroup(self.node);
@@ -99,7 +104,7 @@ impl Look<'_> {
         };
         put("pod@end", &object(&ended.object));
         put("gone", &Value::from(ended.is_gone));
-        let events = |kept: &super::api::Kept| Some(events::of(kept, &subject, &normal));
+        let events = |kept: &super::api::KeptObjects| Some(events::of(kept, &subject, &normal));
         let events = self.api.wait(Duration::ZERO, events);
         put("events", &events.context("the store answers at once")?);
         let log = self.cluster.layout().log(&format!("{}-containerd", self.node));

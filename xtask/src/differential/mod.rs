@@ -42,7 +42,7 @@ use regex::Regex;
 
 use self::api::Api;
 pub use self::case::Case;
-use self::drive::Side;
+use self::drive::CaseSide;
 use self::expected::Expected;
 use self::flat::Lines;
 use crate::cluster::{Agent, Cluster};
@@ -183,7 +183,7 @@ fn compare(at: (&Cluster, &Api), case: Case, round: &str, kept: &std::path::Path
     let seen: Vec<Lines> = thread::scope(|scope| {
         let sides = NODES.map(|node| {
             let case = &case;
-            scope.spawn(move || Side::new(at, case, round, node).run())
+            scope.spawn(move || CaseSide::new(at, case, round, node).run())
         });
         sides.map(|s| lines(s.join().unwrap_or_else(|_| Err(anyhow!("it panicked"))))).into()
     });

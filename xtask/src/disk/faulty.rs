@@ -72,7 +72,7 @@ pub enum Fault {
 }
 
 #[derive(Debug)]
-struct Node {
+struct FaultyNode {
     kind: u32,
     mode: u32,
     owner: (u32, u32),
@@ -84,7 +84,7 @@ struct Node {
 
 #[derive(Debug, Default)]
 struct State {
-    nodes: HashMap<u64, Node>,
+    nodes: HashMap<u64, FaultyNode>,
     last: u64,
     faults: HashMap<Operation, Fault>,
     is_cached: bool,
@@ -95,7 +95,7 @@ struct State {
 /// The mount; it ends with this.
 #[derive(Debug)]
 pub struct Faulty {
-    server: Server,
+    server: FaultyServer,
     stop: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
     path: PathBuf,
@@ -116,8 +116,8 @@ impl Faulty {
         let fd = device.as_raw_fd();
         mount(&device, &format!("fd={fd},rootmode=40000,user_id=0,group_id=0,allow_other"));
         let mut state = State { last: ROOT, ..State::default() };
-        state.nodes.insert(ROOT, Node::new(KIND_DIR, 0o755));
-        let server = Server { device: Arc::new(device), state: Arc::new(Mutex::new(state)) };
+        state.nodes.insert(ROOT, FaultyNode::new(KIND_DIR, 0o755));
+        let server = FaultyServer { device: Arc::new(device), state: Arc::new(Mutex::new(state)) };
         let stop = Arc::new(EventFd::new().expect("an eventfd"));
         let (served, stopped) = (server.clone(), Arc::clone(&stop));
         let thread = thread::spawn(move || served.serve(&stopped));
@@ -168,12 +168,12 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 }
 
 #[derive(Clone, Debug)]
-struct Server {
+struct FaultyServer {
     device: Arc<File>,
     state: Arc<Mutex<State>>,
 }
 
-impl Server {
+impl FaultyServer {
     fn serve(&self, stop: &EventFd) {
         let mut question = vec![0; QUESTION_BYTES_MAX];
         loop {
@@ -232,7 +232,7 @@ fn reply(mut device: &File, id: u64, answer: Result<Answer, Errno>) {
     let _ = device.write_all(&bytes);
 }
 
-impl Node {
+impl FaultyNode {
     fn new(kind: u32, mode: u32) -> Self {
         let (bytes, size, names) = Default::default();
         Self { kind, mode: mode & 0o7777, owner: (0, 0), bytes, size, names }
@@ -240,7 +240,7 @@ impl Node {
 }
 
 impl State {
-    fn node(&mut self, number: u64) -> Result<&mut Node, Errno> {
+    fn node(&mut self, number: u64) -> Result<&mut FaultyNode, Errno> {
         self.nodes.get_mut(&number).ok_or(Errno::ESTALE)
     }
 
@@ -254,7 +254,7 @@ impl State {
         self.node(folder)?.names.get(name).copied().ok_or(Errno::ENOENT)
     }
 
-    fn make(&mut self, folder: u64, name: &[u8], node: Node) -> Result<Attr, Errno> {
+    fn make(&mut self, folder: u64, name: &[u8], node: FaultyNode) -> Result<Attr, Errno> {
         if self.find(folder, name).is_ok() {
             return Err(Errno::EEXIST);
         }
@@ -282,17 +282,17 @@ impl State {
             code::SYMLINK => {
                 let (name, target) = (body.name()?, body.name()?);
                 let (bytes, size) = (target.to_owned(), target.len());
-                let link = Node { bytes, size, ..Node::new(KIND_LINK, 0o777) };
+                let link = FaultyNode { bytes, size, ..FaultyNode::new(KIND_LINK, 0o777) };
                 Answer::entry(&self.make(at, name, link)?)
             }
             code::MKDIR => {
                 let (mode, _) = (body.word32()?, body.word32()?);
-                Answer::entry(&self.make(at, body.name()?, Node::new(KIND_DIR, mode))?)
+                Answer::entry(&self.make(at, body.name()?, FaultyNode::new(KIND_DIR, mode))?)
             }
             code::CREATE => {
                 let (_, mode, _, _) =
                     (body.word32()?, body.word32()?, body.word32()?, body.word32()?);
-                let made = self.make(at, body.name()?, Node::new(KIND_FILE, mode))?;
+                let made = self.make(at, body.name()?, FaultyNode::new(KIND_FILE, mode))?;
                 Answer::entry(&made).and_open(self.is_cached)
             }
             code::UNLINK | code::RMDIR => {

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::conformance::report::{self, Outcome};
+use crate::conformance::report::{self, TestOutcome};
 
 /// Result of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +119,7 @@ pub(super) fn check_exceptions(text: &str, lists: &[String]) -> Result<()> {
 /// Results of a run.
 pub(super) struct Came {
     /// Tests that ran to an end.
-    pub(super) ran: Vec<Outcome>,
+    pub(super) ran: Vec<TestOutcome>,
     /// Skipped tests, with reasons.
     declined: BTreeMap<String, String>,
 }

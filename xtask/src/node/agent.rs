@@ -12,7 +12,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::Node;
+use super::ContainerdNode;
 use crate::shell::{capture_shown, cargo, gentle_cargo};
 
 /// The node's name in pods and in API objects.
@@ -30,7 +30,7 @@ pub struct Layout {
 
 impl Layout {
     /// The paths below a node's folder.
-    pub fn of(node: &Node) -> Self {
+    pub fn of(node: &ContainerdNode) -> Self {
         Self { dir: node.dir().to_owned() }
     }
 
@@ -55,7 +55,7 @@ impl Layout {
     }
 
     /// Makes the folders and writes the configuration, with `extra` fields on top.
-    pub fn write(&self, node: &Node, extra: &Value) -> Result<()> {
+    pub fn write(&self, node: &ContainerdNode, extra: &Value) -> Result<()> {
         for dir in [self.root(), self.manifests(), self.pod_logs()] {
             fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
         }
@@ -67,7 +67,7 @@ impl Layout {
     }
 
     /// The kubelet configuration: JSON, which is YAML too.
-    fn configuration(&self, node: &Node) -> Value {
+    fn configuration(&self, node: &ContainerdNode) -> Value {
         json!({
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
@@ -96,7 +96,7 @@ impl Layout {
     }
 
     /// The agent's command line inside the node.
-    pub fn agent(&self, node: &Node, binary: &Path) -> Command {
+    pub fn agent(&self, node: &ContainerdNode, binary: &Path) -> Command {
         let mut cmd = node.command(binary);
         cmd.arg("--config").arg(self.config_file());
         cmd.arg(format!("--root-dir={}", self.root().display()));
@@ -106,7 +106,7 @@ impl Layout {
     }
 
     /// A question to the running agent, such as `explain POD`.
-    pub fn ask(&self, node: &Node, binary: &Path, args: &[&str]) -> Command {
+    pub fn ask(&self, node: &ContainerdNode, binary: &Path, args: &[&str]) -> Command {
         let mut cmd = node.command(binary);
         cmd.args(args).arg("--root-dir").arg(self.root());
         cmd

@@ -16,7 +16,7 @@ const BODY_BYTES_MAX: u64 = 64 << 20;
 
 /// An answer.
 #[derive(Debug)]
-pub struct Answer {
+pub struct NodeHttpReply {
     /// The status code.
     pub status: u16,
     /// The body as text.
@@ -25,7 +25,7 @@ pub struct Answer {
 
 /// The rest of a request besides the path.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
+pub struct NodeHttpRequest<'a> {
     /// GET, POST and so on.
     pub method: &'a str,
     /// With the query.
@@ -37,14 +37,14 @@ pub struct Request<'a> {
 }
 
 /// Sends one GET and reads the whole answer.
-pub fn get(stream: TcpStream, path: &str) -> Result<Answer> {
+pub fn get(stream: TcpStream, path: &str) -> Result<NodeHttpReply> {
     stream.set_read_timeout(Some(ANSWER_WAIT))?;
-    send(stream, Request { method: "GET", path, content_type: "", body: "" })
+    send(stream, NodeHttpRequest { method: "GET", path, content_type: "", body: "" })
 }
 
 /// Sends one request and reads the whole answer.
-pub fn send(mut stream: impl Read + Write, request: Request<'_>) -> Result<Answer> {
-    let Request { method, path, content_type, body } = request;
+pub fn send(mut stream: impl Read + Write, request: NodeHttpRequest<'_>) -> Result<NodeHttpReply> {
+    let NodeHttpRequest { method, path, content_type, body } = request;
     write!(stream, "{method} {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n")?;
     if !content_type.is_empty() {
         let length = body.len();
@@ -57,7 +57,7 @@ pub fn send(mut stream: impl Read + Write, request: Request<'_>) -> Result<Answe
     parse(&raw)
 }
 
-fn parse(raw: &[u8]) -> Result<Answer> {
+fn parse(raw: &[u8]) -> Result<NodeHttpReply> {
     let end = raw.windows(4).position(|w| w == b"\r\n\r\n").ok_or_else(|| anyhow!("no head"))?;
     let (head, body) = (String::from_utf8_lossy(&raw[..end]), &raw[end + 4..]);
     let mut lines = head.lines();
@@ -65,7 +65,7 @@ fn parse(raw: &[u8]) -> Result<Answer> {
     let status = status.ok_or_else(|| anyhow!("no status line: {head}"))?;
     let is_chunked = lines.any(|l| l.eq_ignore_ascii_case("transfer-encoding: chunked"));
     let body = if is_chunked { join_chunks(body)? } else { body.to_vec() };
-    Ok(Answer { status, body: String::from_utf8(body).context("the body is text")? })
+    Ok(NodeHttpReply { status, body: String::from_utf8(body).context("the body is text")? })
 }
 
 fn join_chunks(mut rest: &[u8]) -> Result<Vec<u8>> {

@@ -43,7 +43,7 @@ const START_WAIT: Duration = Duration::from_secs(60);
 
 /// Options that make a node differ from the usual one.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Kind {
+pub struct NodeKind {
     /// systemd makes the containers' cgroups.
     pub by_systemd: bool,
     /// All that the node sees of the machine's disk outside of its own folder is read-only, for
@@ -52,7 +52,7 @@ pub struct Kind {
 }
 
 /// A running private containerd.
-pub struct Node {
+pub struct ContainerdNode {
     name: String,
     dir: PathBuf,
     runtime: Runtime,
@@ -60,14 +60,14 @@ pub struct Node {
     containerd: Option<Child>,
 }
 
-impl Node {
+impl ContainerdNode {
     /// Starts a node with the standard images; fetches and builds missing parts.
     pub fn start(version: Version) -> Result<Self> {
-        Self::start_with(version, Kind::default())
+        Self::start_with(version, NodeKind::default())
     }
 
     /// The same for a node with these options.
-    pub fn start_with(version: Version, kind: Kind) -> Result<Self> {
+    pub fn start_with(version: Version, kind: NodeKind) -> Result<Self> {
         let template = template(version)?;
         let node = Self::prepare(version, kind)?;
         let root = node.dir.join("containerd");
@@ -76,7 +76,7 @@ impl Node {
     }
 
     /// The folder, the namespaces and the cgroup; containerd is not running yet.
-    fn prepare(version: Version, kind: Kind) -> Result<Self> {
+    fn prepare(version: Version, kind: NodeKind) -> Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         sweep();
         let runtime = Runtime::ensure(version)?;
@@ -245,7 +245,7 @@ impl Node {
     }
 }
 
-impl Drop for Node {
+impl Drop for ContainerdNode {
     fn drop(&mut self) {
         // `PINTLE_KEEP` keeps the folder for its logs, but nothing keeps running.
         self.kill_containerd();
@@ -354,9 +354,12 @@ pub(crate) struct Template<'a> {
 
 impl Template<'_> {
     /// Returns the template, or builds it by an import on a temporary node.
-    pub(crate) fn ensure(&self, import: impl FnOnce(&Node) -> Result<()>) -> Result<PathBuf> {
+    pub(crate) fn ensure(
+        &self,
+        import: impl FnOnce(&ContainerdNode) -> Result<()>,
+    ) -> Result<PathBuf> {
         let dir = cache::content_entry(self.kind, self.digest, |staging, _| {
-            let mut node = Node::prepare(self.version, Kind::default())?.boot()?;
+            let mut node = ContainerdNode::prepare(self.version, NodeKind::default())?.boot()?;
             import(&node)?;
             node.kill_containerd();
             let (from, to) = (node.dir.join("containerd"), staging.join("root"));

@@ -29,7 +29,7 @@ use serde_json::json;
 
 use self::measure::Figures;
 pub use self::phases::Phases;
-use self::side::Side;
+use self::side::RatioSide;
 use crate::cluster::{Agent, Cluster};
 use crate::shell::{say, timed};
 use crate::{bench_report, chart};
@@ -118,7 +118,7 @@ pub fn run(ours: &Agent, size: Size) -> Result<()> {
             let text = format!("{name}, round {round} of {}", size.rounds);
             timed("measure", &text, || {
                 restart(cluster, agent)?;
-                let measured = Side::of(cluster, size)?.measure()?;
+                let measured = RatioSide::of(cluster, size)?.measure()?;
                 say(name, &measure::summary(&measured));
                 if round > 0 {
                     figures.extend(measured);

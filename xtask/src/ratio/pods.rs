@@ -17,7 +17,7 @@ pub(super) const NODE: &str = "n1";
 
 /// Workload of a pod of the comparison besides waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum WorkloadKind {
     /// Nothing.
     Idle,
     /// A command in its container every second.
@@ -30,12 +30,12 @@ pub(super) fn names(prefix: &str, count: usize) -> Vec<String> {
 }
 
 /// A pod that is not restarted, so that its terminated status stays.
-fn pod(name: &str, kind: Kind, node_network: bool) -> Value {
+fn pod(name: &str, kind: WorkloadKind, node_network: bool) -> Value {
     let mut container = json!({
         "name": "main", "image": BOX, "command": ["/box", "pause"],
         "imagePullPolicy": "IfNotPresent",
     });
-    if kind == Kind::Probed {
+    if kind == WorkloadKind::Probed {
         // Generous for slow machines: a failed probe would restart the measured container.
         container["livenessProbe"] = json!({
             "exec": {"command": ["/box", "exit", "0"]},
@@ -57,7 +57,7 @@ fn pod(name: &str, kind: Kind, node_network: bool) -> Value {
 pub(super) fn create(
     cluster: &Cluster,
     names: &[String],
-    kind: Kind,
+    kind: WorkloadKind,
     node_network: bool,
 ) -> Result<()> {
     let items: Vec<Value> = names.iter().map(|name| pod(name, kind, node_network)).collect();
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn only_probed_pods_have_a_probe() {
         let probe = |kind| pod("a", kind, false)["spec"]["containers"][0]["livenessProbe"].clone();
-        assert!(probe(Kind::Idle).is_null());
-        assert_eq!(probe(Kind::Probed)["periodSeconds"], 1);
+        assert!(probe(WorkloadKind::Idle).is_null());
+        assert_eq!(probe(WorkloadKind::Probed)["periodSeconds"], 1);
     }
 }

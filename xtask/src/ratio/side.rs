@@ -13,8 +13,8 @@ use nix::sys::signal::Signal;
 
 use super::measure::{Figures, Measure};
 use super::phases::Phase;
-use super::pods::{self, Kind, NAMESPACE, NODE};
-use super::watch::{Pods, Seen, Watch};
+use super::pods::{self, NAMESPACE, NODE, WorkloadKind};
+use super::watch::{PodWatch, Pods, SeenTimes};
 use super::writes::Since;
 use super::{Size, load};
 use crate::cluster::Cluster;
@@ -33,17 +33,17 @@ const LIMIT_PER_POD: Duration = Duration::from_secs(2);
 const KILL_EVERY: Duration = Duration::from_millis(290);
 
 /// One agent on the node.
-pub(super) struct Side<'a> {
+pub(super) struct RatioSide<'a> {
     cluster: &'a Cluster,
     size: Size,
-    watch: Watch<'a>,
+    watch: PodWatch<'a>,
     figures: Figures,
 }
 
-impl<'a> Side<'a> {
+impl<'a> RatioSide<'a> {
     /// The agent that runs on the node now.
     pub(super) fn of(cluster: &'a Cluster, size: Size) -> Result<Self> {
-        let watch = Watch::of(cluster, NAMESPACE)?;
+        let watch = PodWatch::of(cluster, NAMESPACE)?;
         Ok(Self { cluster, size, watch, figures: Figures::default() })
     }
 
@@ -61,7 +61,7 @@ impl<'a> Side<'a> {
             let victims = there.drain(..self.size.pods * 2 / 5).collect::<Vec<_>>();
             self.deaths(&victims)?;
             let again = pods::names("again", victims.len());
-            self.run(&again, Kind::Idle)?;
+            self.run(&again, WorkloadKind::Idle)?;
             there.extend(again);
         }
         self.deletion(&there, phases.has(Phase::Deletion))?;
@@ -74,7 +74,7 @@ impl<'a> Side<'a> {
     fn burst(&mut self, names: &[String]) -> Result<()> {
         say("burst", &format!("{} pods", names.len()));
         let since = Since::now(&self.cluster.layout().audit_log())?;
-        let seen = self.run(names, Kind::Idle)?;
+        let seen = self.run(names, WorkloadKind::Idle)?;
         let begin = seen.iter().filter_map(|pod| pod.added).min().context("a pod was made")?;
         let running = seen.iter().filter_map(|pod| pod.running).map(|at| at - begin);
         self.figures.note(Measure::Running, running.map(|took| took.as_secs_f64()));
@@ -135,7 +135,8 @@ impl<'a> Side<'a> {
         if !is_asked {
             return Ok(());
         }
-        let seen: Vec<Seen> = names.iter().map(|name| self.seen(name)).collect::<Result<_>>()?;
+        let seen: Vec<SeenTimes> =
+            names.iter().map(|name| self.seen(name)).collect::<Result<_>>()?;
         let begin = seen.iter().filter_map(|pod| pod.deleting).min().context("one had to go")?;
         let gone = seen.iter().filter_map(|pod| pod.gone).map(|at| (at - begin).as_secs_f64());
         self.figures.note(Measure::Gone, gone);
@@ -147,7 +148,7 @@ impl<'a> Side<'a> {
         let names = pods::names("probed", self.size.pods / 2);
         say("probes", &format!("{} a second", names.len()));
         thread::sleep(CLEANUP);
-        self.run(&names, Kind::Probed)?;
+        self.run(&names, WorkloadKind::Probed)?;
         thread::sleep(SETTLE);
         let (before, begin) = (self.attempts()?, Instant::now());
         let (share, _) = self.cpu_share()?;
@@ -175,7 +176,7 @@ impl<'a> Side<'a> {
     }
 
     /// Makes pods and waits until all run.
-    fn run(&mut self, names: &[String], kind: Kind) -> Result<Vec<Seen>> {
+    fn run(&mut self, names: &[String], kind: WorkloadKind) -> Result<Vec<SeenTimes>> {
         pods::create(self.cluster, names, kind, !self.size.is_usual())?;
         self.watch
             .until("all run", self.limit(), |pods| without(pods, names, |pod| pod.running))?;
@@ -191,7 +192,7 @@ impl<'a> Side<'a> {
         LIMIT.max(LIMIT_PER_POD * u32::try_from(self.size.pods).unwrap_or(u32::MAX))
     }
 
-    fn seen(&mut self, name: &str) -> Result<Seen> {
+    fn seen(&mut self, name: &str) -> Result<SeenTimes> {
         let pods = self.watch.until("", Duration::ZERO, |_| Vec::new())?;
         pods.get(name).cloned().with_context(|| format!("{name} was seen"))
     }
@@ -204,7 +205,11 @@ impl<'a> Side<'a> {
 }
 
 /// Names of the pods that were not seen so far as this.
-fn without(pods: &Pods, names: &[String], at: impl Fn(&Seen) -> Option<Instant>) -> Vec<String> {
+fn without(
+    pods: &Pods,
+    names: &[String],
+    at: impl Fn(&SeenTimes) -> Option<Instant>,
+) -> Vec<String> {
     let lacks = |name: &&String| pods.get(*name).and_then(&at).is_none();
     names.iter().filter(lacks).cloned().collect()
 }

@@ -19,7 +19,7 @@ use crate::cluster::Cluster;
 
 /// Time at which a pod was first seen in each state; a recreated pod needs another name.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub struct SeenTimes {
     /// It was there.
     pub added: Option<Instant>,
     /// Its phase was Running.
@@ -35,11 +35,11 @@ pub struct Seen {
 }
 
 /// All pods that were seen, by name.
-pub type Pods = BTreeMap<String, Seen>;
+pub type Pods = BTreeMap<String, SeenTimes>;
 
 /// A running watch; dropping it ends it. An overloaded API server closes watches by itself: the
 /// watch then resumes at its last version, and its stamps are late by that.
-pub struct Watch<'a> {
+pub struct PodWatch<'a> {
     cluster: &'a Cluster,
     path: String,
     version: String,
@@ -47,7 +47,7 @@ pub struct Watch<'a> {
     pods: Pods,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> PodWatch<'a> {
     /// Watches a namespace.
     pub fn of(cluster: &'a Cluster, namespace: &str) -> Result<Self> {
         let path = format!("/api/v1/namespaces/{namespace}/pods?watch=1");

@@ -20,7 +20,7 @@ use serde_json::Value;
 
 use super::prepare;
 use crate::node::agent::{self, HEALTH_PORT, Layout, NODE_NAME, READ_ONLY_PORT};
-use crate::node::{Node, http, process};
+use crate::node::{ContainerdNode, http, process};
 use crate::runtime::Version;
 use crate::shell::{capture, say, tail};
 use crate::{apt, repository};
@@ -52,7 +52,7 @@ struct Demo {
     layout: Layout,
     binary: PathBuf,
     agent: Child,
-    node: Node,
+    node: ContainerdNode,
 }
 
 pub(super) fn run() -> Result<ExitCode> {
@@ -71,7 +71,7 @@ pub(super) fn run() -> Result<ExitCode> {
 impl Demo {
     fn start(binary: PathBuf) -> Result<Self> {
         say("start", "a containerd in its own namespaces");
-        let node = Node::start(Version::V2_1)?;
+        let node = ContainerdNode::start(Version::V2_1)?;
         let layout = Layout::of(&node);
         layout.write(&node, &serde_json::json!({}))?;
         let examples = repository().join("deploy/examples");
@@ -169,7 +169,7 @@ impl Demo {
         Ok(list["items"].as_array().cloned().unwrap_or_default())
     }
 
-    fn get(&self, port: u16, path: &str) -> Result<http::Answer> {
+    fn get(&self, port: u16, path: &str) -> Result<http::NodeHttpReply> {
         http::get(self.connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?, path)
     }
 

@@ -141,13 +141,13 @@ pub(super) const KINDS: [VectorKind; 11] = [
 ];
 
 /// Options from the arguments.
-struct Asked<'a> {
+struct VectorOptions<'a> {
     count: u64,
     only: Option<&'a str>,
 }
 
-fn parse<'a>(mut args: &[&'a str]) -> Result<Option<Asked<'a>>> {
-    let mut asked = Asked { count: COUNT, only: None };
+fn parse<'a>(mut args: &[&'a str]) -> Result<Option<VectorOptions<'a>>> {
+    let mut asked = VectorOptions { count: COUNT, only: None };
     loop {
         args = match args {
             [] => return Ok(Some(asked)),

@@ -16,7 +16,7 @@ use super::{Guest, Options};
 use crate::cluster::Cluster;
 use crate::node::agent::{NODE_NAME, READ_ONLY_PORT};
 use crate::node::config::{self, PAUSE};
-use crate::node::http::{self, Answer};
+use crate::node::http::{self, NodeHttpReply};
 use crate::node::template;
 use crate::runtime::{Runtime, Version};
 
@@ -156,7 +156,7 @@ impl Node {
     }
 
     /// A GET to the agent's read-only port.
-    pub fn get(&self, path: &str) -> Result<Answer> {
+    pub fn get(&self, path: &str) -> Result<NodeHttpReply> {
         http::get(self.guest.connect(READ_ONLY_PORT)?, path)
     }
 

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 /// Lines of a file, and their replacement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Change {
+struct LineChange {
     old: String,
     new: String,
 }
@@ -19,9 +19,9 @@ struct Change {
 /// Changes and added files of a patch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Patch {
-    changes: BTreeMap<String, Vec<Change>>,
+    changes: BTreeMap<String, Vec<LineChange>>,
     /// Replacements of parts of lines wherever they occur, by folder.
-    each: BTreeMap<String, Vec<Change>>,
+    each: BTreeMap<String, Vec<LineChange>>,
     /// Path in upstream's module, and the file of ours that is laid there.
     pub(super) added: Vec<(String, String)>,
 }
@@ -32,7 +32,7 @@ impl Patch {
     pub(super) fn parse(text: &str) -> Result<Self> {
         let mut patch = Self::default();
         let (mut file, mut is_each) = (String::new(), false);
-        let mut change = Change::default();
+        let mut change = LineChange::default();
         // An empty line ends the last block.
         for line in text.lines().chain([""]) {
             if let Some(old) = line.strip_prefix('-') {
@@ -43,7 +43,7 @@ impl Patch {
                 change.new += &format!("{new}\n");
                 continue;
             }
-            if change != Change::default() {
+            if change != LineChange::default() {
                 ensure!(
                     !file.is_empty() && !change.old.is_empty(),
                     "before {line:?}: of what file, and which lines?"
@@ -76,7 +76,7 @@ impl Patch {
     /// The changed text of a file in such a folder; none if nothing changes.
     pub(super) fn apply_each(&self, folder: &str, text: &str) -> Option<String> {
         let mut changed = text.to_owned();
-        for Change { old, new } in self.each.get(folder).into_iter().flatten() {
+        for LineChange { old, new } in self.each.get(folder).into_iter().flatten() {
             changed = changed.replace(old.trim_end(), new.trim_end());
         }
         (changed != text).then_some(changed)
@@ -86,7 +86,7 @@ impl Patch {
     pub(super) fn apply(&self, file: &str, text: &str) -> Result<String> {
         // With a line's end before it, a block is found as whole lines only.
         let mut text = format!("\n{text}");
-        for Change { old, new } in self.changes.get(file).into_iter().flatten() {
+        for LineChange { old, new } in self.changes.get(file).into_iter().flatten() {
             let whole = text.match_indices(old).filter(|(at, _)| text[..*at].ends_with('\n'));
             let places: Vec<usize> = whole.map(|(at, _)| at).collect();
             let &[at] = places.as_slice() else {

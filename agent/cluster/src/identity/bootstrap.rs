@@ -19,8 +19,8 @@ use rcgen::KeyPair;
 use serde_json::json;
 
 use super::certificate::Validity;
-use super::request::{self, RequestError, Wanted};
-use super::store::Store;
+use super::request::{self, CertificateNames, RequestError};
+use super::store::CertificateStore;
 
 /// Longest wait for the first certificate.
 const SIGN_MAX: Duration = Duration::from_secs(3600);
@@ -71,7 +71,7 @@ pub fn holds(access: &Access, now: i64) -> bool {
 /// kubeconfig's pair has not, an administrator has renewed the latter: the stored pair is removed.
 // k8s: staging/src/k8s.io/client-go/util/certificate/certificate_manager.go
 //      getCurrentCertificateOrBootstrap
-pub fn prefer_stored(access: &mut Access, store: &Store, now: i64) {
+pub fn prefer_stored(access: &mut Access, store: &CertificateStore, now: i64) {
     let expired = store.read().is_some_and(|(_, validity)| validity.not_after <= now);
     if expired && holds(access, now) {
         let path = store.current();
@@ -88,12 +88,12 @@ pub fn prefer_stored(access: &mut Access, store: &Store, now: i64) {
 pub async fn request(
     bootstrap: &Access,
     client: kube::Client,
-    (kubeconfig, store): (&Path, &Store),
+    (kubeconfig, store): (&Path, &CertificateStore),
     (cert_dir, node): (&Path, &str),
 ) -> Result<(), BootstrapError> {
     let path = cert_dir.join(KEY_FILE);
     let key = key(&path)?;
-    let wanted = Wanted { node: node.to_owned(), ..Wanted::default() };
+    let wanted = CertificateNames { node: node.to_owned(), ..CertificateNames::default() };
     let asked = (request::CLIENT_SIGNER, &wanted);
     let pem = loop {
         match request::certificate(client.clone(), asked, &key, true, SIGN_MAX).await {
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn an_expired_pair_gives_way_to_one_in_the_kubeconfig_that_holds() {
         let dir = tempfile::tempdir().expect("a folder");
-        let store = Store::open(&dir.path().join("pki"), "kubelet-client");
+        let store = CertificateStore::open(&dir.path().join("pki"), "kubelet-client");
         let stored = pair(&[], (2020, 2030));
         store.update(&stored.0, &stored.1, jiff::Timestamp::UNIX_EPOCH).expect("stored");
         let (certificate, key) = pair(&[], (2020, 2040));

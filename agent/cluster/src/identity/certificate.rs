@@ -11,7 +11,7 @@ use x509_parser::error::X509Error;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use super::request::Wanted;
+use super::request::CertificateNames;
 
 /// The fields that decide when a certificate must be replaced. Times are Unix seconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,7 +71,7 @@ impl Validity {
     /// True if it names everything that is wanted; more does no harm.
     // k8s: staging/src/k8s.io/client-go/util/certificate/certificate_manager.go
     //      certSatisfiesTemplateLocked
-    pub fn satisfies(&self, wanted: &Wanted) -> bool {
+    pub fn satisfies(&self, wanted: &CertificateNames) -> bool {
         self.common_name == wanted.common_name()
             && self.organizations.contains(super::request::ORGANIZATION)
             && wanted.names.is_subset(&self.names)
@@ -109,7 +109,7 @@ pub(super) mod tests {
     fn a_certificate_is_good_for_what_it_names() {
         let (pem, _) = pair(&["n", "192.0.2.1", "2001:db8::1"], (2020, 2021));
         let validity = Validity::of_pem(pem.as_bytes()).expect("a certificate");
-        let wanted = |node: &str, names: &[&str], ips: &[&str]| Wanted {
+        let wanted = |node: &str, names: &[&str], ips: &[&str]| CertificateNames {
             node: node.to_owned(),
             names: names.iter().map(|name| (*name).to_owned()).collect(),
             addresses: ips.iter().map(|ip| ip.parse().expect("an address")).collect(),

@@ -36,7 +36,7 @@ pub const SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
 
 /// The names of a certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct CertificateNames {
     /// The node.
     pub node: String,
     /// Host names; for serving.
@@ -45,7 +45,7 @@ pub struct Wanted {
     pub addresses: BTreeSet<IpAddr>,
 }
 
-impl Wanted {
+impl CertificateNames {
     /// The node's name as a user of the cluster.
     pub fn common_name(&self) -> String {
         format!("system:node:{}", self.node)
@@ -106,7 +106,7 @@ impl RequestError {
 /// for its content, so that a restart finds its earlier request again.
 pub async fn certificate(
     client: kube::Client,
-    (signer, wanted): (&str, &Wanted),
+    (signer, wanted): (&str, &CertificateNames),
     key: &KeyPair,
     digested: bool,
     limit: Duration,
@@ -190,7 +190,7 @@ async fn send(
 
 fn request(
     signer: &str,
-    wanted: &Wanted,
+    wanted: &CertificateNames,
     key: &KeyPair,
     digested: bool,
 ) -> Result<CertificateSigningRequest, RequestError> {
@@ -212,7 +212,7 @@ fn request(
     Ok(request)
 }
 
-fn pem(wanted: &Wanted, key: &KeyPair) -> Result<String, rcgen::Error> {
+fn pem(wanted: &CertificateNames, key: &KeyPair) -> Result<String, rcgen::Error> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::OrganizationName, ORGANIZATION);
@@ -226,7 +226,7 @@ fn pem(wanted: &Wanted, key: &KeyPair) -> Result<String, rcgen::Error> {
 
 /// A name that stands for key, subject and usages.
 // k8s: pkg/kubelet/certificate/bootstrap/bootstrap.go digestedName
-fn name(wanted: &Wanted, key: &KeyPair, usages: &[&str]) -> String {
+fn name(wanted: &CertificateNames, key: &KeyPair, usages: &[&str]) -> String {
     let mut digest = Context::new(&SHA512_256);
     let (public, user) = (key.subject_public_key_info(), wanted.common_name());
     let parts = [public.as_slice(), user.as_bytes(), ORGANIZATION.as_bytes()];
@@ -263,8 +263,8 @@ mod tests {
 
     use super::*;
 
-    fn wanted() -> Wanted {
-        Wanted {
+    fn wanted() -> CertificateNames {
+        CertificateNames {
             node: "n".to_owned(),
             names: ["n".to_owned()].into(),
             addresses: ["192.0.2.1".parse().expect("an address")].into(),
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn one_key_and_subject_have_one_name() {
         let key = KeyPair::generate().expect("a key");
-        let of = |wanted: &Wanted, key: &KeyPair| {
+        let of = |wanted: &CertificateNames, key: &KeyPair| {
             let request = request(CLIENT_SIGNER, wanted, key, true).expect("a request");
             request.metadata.name.expect("a name")
         };
@@ -282,7 +282,7 @@ mod tests {
         assert!(first.starts_with("node-csr-") && first.len() == 9 + 43, "{first}");
         assert_eq!(first, of(&wanted(), &key));
         assert_ne!(first, of(&wanted(), &KeyPair::generate().expect("a key")));
-        assert_ne!(first, of(&Wanted { node: "m".to_owned(), ..wanted() }, &key));
+        assert_ne!(first, of(&CertificateNames { node: "m".to_owned(), ..wanted() }, &key));
     }
 
     #[test]

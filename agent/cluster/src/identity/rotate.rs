@@ -16,7 +16,7 @@ use pintle_agent_metrics::CertificateCounts;
 use pintle_api::Access;
 use pintle_api_types::jitter as pace;
 use pintle_daemon::blocking;
-use pintle_daemon::blocking::{Blocked, Place};
+use pintle_daemon::blocking::{Blocked, JobPlace};
 use rcgen::KeyPair;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -27,8 +27,8 @@ use tokio_rustls::rustls::sign::CertifiedKey;
 
 use super::bootstrap;
 use super::certificate::Validity;
-use super::request::{self, RequestError, Wanted};
-use super::store::Store;
+use super::request::{self, CertificateNames, RequestError};
+use super::store::CertificateStore;
 use crate::node::own::OwnNode;
 
 /// Longest wait for a signature.
@@ -55,7 +55,7 @@ pub enum Due {
 }
 
 /// Decides whether a certificate is to be replaced. `part` spreads nodes over time.
-pub fn due(current: Option<&Validity>, wanted: &Wanted, part: f64, now: i64) -> Due {
+pub fn due(current: Option<&Validity>, wanted: &CertificateNames, part: f64, now: i64) -> Due {
     match current {
         Some(current) if current.satisfies(wanted) => match current.deadline(part) - now {
             left @ 1.. => Due::In(left.unsigned_abs()),
@@ -88,7 +88,7 @@ type Taker = Box<dyn Fn(&[u8])>;
 
 /// Keeps one certificate.
 pub struct Rotation {
-    store: Store,
+    store: CertificateStore,
     signer: &'static str,
     client: kube::Client,
     /// The client for the first request, before there is a certificate.
@@ -108,7 +108,7 @@ impl Rotation {
     /// The client certificate. `first` requests the first one when there is none yet; without it
     /// and without a pair in the store the kubeconfig's own pair is replaced at once.
     pub fn of_client(
-        store: Store,
+        store: CertificateStore,
         access: Access,
         (client, first): (kube::Client, Option<kube::Client>),
         counts: CertificateCounts,
@@ -123,7 +123,7 @@ impl Rotation {
 
     /// The serving certificate; `in_force` takes each one.
     pub fn of_serving(
-        store: Store,
+        store: CertificateStore,
         client: kube::Client,
         in_force: impl Fn(Arc<CertifiedKey>) + 'static,
         counts: CertificateCounts,
@@ -146,7 +146,7 @@ impl Rotation {
 
     /// Rotates for ever. `wanted` has the names of the certificate; `None` while they are not
     /// known.
-    pub async fn run(mut self, mut wanted: watch::Receiver<Option<Wanted>>) {
+    pub async fn run(mut self, mut wanted: watch::Receiver<Option<CertificateNames>>) {
         let mut pause = PAUSES.0;
         loop {
             let now_wanted = wanted.borrow_and_update().clone();
@@ -182,11 +182,12 @@ impl Rotation {
     // k8s: staging/src/k8s.io/client-go/util/certificate/certificate_manager.go run, lastRequestCancel
     async fn turn_unless_changed(
         &mut self,
-        names: &Wanted,
-        wanted: &mut watch::Receiver<Option<Wanted>>,
+        names: &CertificateNames,
+        wanted: &mut watch::Receiver<Option<CertificateNames>>,
     ) -> Option<Result<Duration, RequestError>> {
         let changed = async {
-            let others = |now: &Option<Wanted>| now.as_ref().is_some_and(|now| now != names);
+            let others =
+                |now: &Option<CertificateNames>| now.as_ref().is_some_and(|now| now != names);
             if wanted.wait_for(others).await.is_err() {
                 std::future::pending::<()>().await;
             }
@@ -197,7 +198,7 @@ impl Rotation {
         }
     }
 
-    async fn turn(&mut self, wanted: &Wanted) -> Result<Duration, RequestError> {
+    async fn turn(&mut self, wanted: &CertificateNames) -> Result<Duration, RequestError> {
         // A disk that does not answer says nothing about the stored pair.
         let Ok(current) = self.stored().await else { return Ok(PAUSES.0) };
         let current = current.map(|(_, validity)| validity);
@@ -218,7 +219,7 @@ impl Rotation {
         let pem = request::certificate(client, asked, &key, false, SIGN_MAX).await?;
         let (store, key) = (self.store.clone(), key.serialize_pem());
         let store = move || store.update(&pem, &key, jiff::Timestamp::now());
-        match blocking::try_run(Place::own("certificates"), store).await {
+        match blocking::try_run(JobPlace::own("certificates"), store).await {
             Ok(()) => {
                 tracing::info!(signer = self.signer, "a new certificate is in force");
                 self.at_once = false;
@@ -243,7 +244,7 @@ impl Rotation {
 
     async fn stored(&self) -> Result<Option<(Vec<u8>, Validity)>, Blocked> {
         let store = self.store.clone();
-        blocking::run(Place::own("certificates"), move || store.read()).await
+        blocking::run(JobPlace::own("certificates"), move || store.read()).await
     }
 
     /// Ends the agent if only new credentials can help: a restart may bring them.
@@ -251,7 +252,7 @@ impl Rotation {
     async fn end_if_useless(&mut self, error: &RequestError) {
         let Some(access) = self.access.clone() else { return };
         let holds = move || bootstrap::holds(&access, now());
-        let Ok(holds) = blocking::run(Place::own("certificates"), holds).await else { return };
+        let Ok(holds) = blocking::run(JobPlace::own("certificates"), holds).await else { return };
         if self.without.failed((holds, error.is_refusal()), Instant::now()) {
             tracing::error!(
                 "there is no client certificate that holds, and the API server refuses to give one; \
@@ -276,7 +277,7 @@ fn certified(pem: &[u8]) -> Result<CertifiedKey, String> {
 
 /// The names of the serving certificate; `None` before the node has an address.
 // k8s: pkg/kubelet/certificate/kubelet.go newGetTemplateFn, addressesToHostnamesAndIPs
-pub fn serving_names(node: &str, addresses: &[NodeAddress]) -> Option<Wanted> {
+pub fn serving_names(node: &str, addresses: &[NodeAddress]) -> Option<CertificateNames> {
     let (mut names, mut ips) = (BTreeSet::new(), BTreeSet::<IpAddr>::new());
     for address in addresses.iter().filter(|address| !address.address.is_empty()) {
         let ip = address.address.parse::<IpAddr>().ok();
@@ -291,14 +292,14 @@ pub fn serving_names(node: &str, addresses: &[NodeAddress]) -> Option<Wanted> {
         }
     }
     let node = node.to_owned();
-    (!ips.is_empty()).then_some(Wanted { node, names, addresses: ips })
+    (!ips.is_empty()).then_some(CertificateNames { node, names, addresses: ips })
 }
 
 /// Follows the node's addresses for the serving certificate.
 pub async fn follow_addresses(
     node: String,
     mut own: watch::Receiver<OwnNode>,
-    wanted: watch::Sender<Option<Wanted>>,
+    wanted: watch::Sender<Option<CertificateNames>>,
 ) {
     loop {
         let names = own

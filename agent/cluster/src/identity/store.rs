@@ -18,12 +18,12 @@ const SAME_SECOND_MAX: u32 = 64;
 
 /// The files of one certificate.
 #[derive(Clone, Debug)]
-pub struct Store {
+pub struct CertificateStore {
     dir: PathBuf,
     name: &'static str,
 }
 
-impl Store {
+impl CertificateStore {
     /// `name` is `kubelet-client` or `kubelet-server`. Completes an update that a crash
     /// interrupted.
     pub fn open(dir: &Path, name: &'static str) -> Self {
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn the_link_follows_the_newest_pair() {
         let dir = tempfile::tempdir().expect("a folder");
-        let store = Store::open(&dir.path().join("pki"), "kubelet-client");
+        let store = CertificateStore::open(&dir.path().join("pki"), "kubelet-client");
         assert!(store.read().is_none());
         for (second, year) in [(1, 2030), (2, 2040)] {
             let (certificate, key) = pair(&[], (2020, year));
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn a_second_update_within_a_second_leaves_the_first_pair_whole() {
         let dir = tempfile::tempdir().expect("a folder");
-        let store = Store::open(dir.path(), "kubelet-client");
+        let store = CertificateStore::open(dir.path(), "kubelet-client");
         let pairs = [pair(&[], (2020, 2030)), pair(&[], (2020, 2040))];
         let mut files = Vec::new();
         for (certificate, key) in &pairs {
@@ -155,7 +155,7 @@ mod tests {
         xtask::disk::with_private_mounts(|| {
             let dir = tempfile::tempdir().expect("a folder");
             pintle_agent_host::volume::mount::tmpfs(dir.path(), Some(64 << 10)).expect("tmpfs");
-            let store = Store::open(dir.path(), "kubelet-client");
+            let store = CertificateStore::open(dir.path(), "kubelet-client");
             let (certificate, key) = pair(&[], (2020, 2030));
             store.update(&certificate, &key, jiff::Timestamp::UNIX_EPOCH).expect("stored");
             let huge = format!("{certificate}{}", "#".repeat(128 << 10));
@@ -172,7 +172,7 @@ mod tests {
         let target = dir.path().join("kubelet-server-x.pem");
         fs::write(&target, pair(&[], (2020, 2030)).0).expect("written");
         symlink(&target, dir.path().join("kubelet-server-updated.pem")).expect("a link");
-        let store = Store::open(dir.path(), "kubelet-server");
+        let store = CertificateStore::open(dir.path(), "kubelet-server");
         assert!(store.read().is_some());
         fs::remove_file(store.current()).expect("removed");
         fs::write(store.current(), "by hand").expect("written");

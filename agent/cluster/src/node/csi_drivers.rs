@@ -41,7 +41,7 @@ pub async fn follow(
     mut own: watch::Receiver<OwnNode>,
     mut drivers: Drivers,
 ) {
-    let mut writer = Writer::new(client, name);
+    let mut writer = DriverWriter::new(client, name);
     let mut wait = RETRY.0;
     loop {
         let uid = own.borrow_and_update().uid().map(str::to_owned);
@@ -67,7 +67,7 @@ pub async fn follow(
 }
 
 fn wanted(plugins: &Plugins) -> BTreeMap<String, DriverOnNode> {
-    let driver = |driver: &Arc<pintle_agent_plugins::Driver>| {
+    let driver = |driver: &Arc<pintle_agent_plugins::RegisteredDriver>| {
         let facts = driver.facts.clone();
         let written = DriverOnNode {
             name: driver.name.clone(),
@@ -81,7 +81,7 @@ fn wanted(plugins: &Plugins) -> BTreeMap<String, DriverOnNode> {
 }
 
 /// The drivers that were written, and the Node object that they were written for.
-struct Writer {
+struct DriverWriter {
     nodes: Api<Node>,
     csi_nodes: Api<CSINode>,
     name: Arc<str>,
@@ -92,7 +92,7 @@ struct Writer {
     failures: BTreeMap<String, String>,
 }
 
-impl Writer {
+impl DriverWriter {
     fn new(client: kube::Client, name: Arc<str>) -> Self {
         Self {
             nodes: Api::all(client.clone()),
@@ -208,16 +208,16 @@ mod tests {
     const CSI_NODE: &str = "/apis/storage.k8s.io/v1/csinodes/n";
 
     /// An API server with a Node, and the writer of its drivers.
-    struct World {
+    struct DriverTestNode {
         server: SharedServer,
-        writer: Writer,
+        writer: DriverWriter,
     }
 
-    impl World {
+    impl DriverTestNode {
         fn new() -> Self {
             let server = SharedServer::new(1);
             server.put(NODE, json!({}));
-            let writer = Writer::new(server.client(), "n".into());
+            let writer = DriverWriter::new(server.client(), "n".into());
             Self { server, writer }
         }
 
@@ -256,7 +256,7 @@ mod tests {
 
     #[tokio::test]
     async fn drivers_are_in_both_objects_while_they_are_registered() {
-        let mut world = World::new();
+        let mut world = DriverTestNode::new();
         let both = [driver("a", "1", "x"), driver("b", "2", "x")];
         assert!(world.write("u", &both).await);
         let node = &world.node()["metadata"];
@@ -274,7 +274,7 @@ mod tests {
 
     #[tokio::test]
     async fn driver_whose_topology_collides_holds_up_no_other_and_is_not_in_csi_node() {
-        let mut world = World::new();
+        let mut world = DriverTestNode::new();
         let both = [driver("a", "1", "x"), driver("b", "2", "y")];
         assert!(!world.write("u", &both).await);
         let words = world.writer.failures["b"].clone();
@@ -287,7 +287,7 @@ mod tests {
 
     #[tokio::test]
     async fn field_that_the_api_does_not_change_has_its_entry_removed_first() {
-        let mut world = World::new();
+        let mut world = DriverTestNode::new();
         assert!(world.write("u", &[driver("a", "1", "x")]).await);
         let limit = DriverOnNode { max_volumes: Some(6), ..driver("a", "1", "x") };
         assert!(world.write("u", std::slice::from_ref(&limit)).await);
@@ -298,7 +298,7 @@ mod tests {
 
     #[tokio::test]
     async fn node_that_was_created_again_is_written_again() {
-        let mut world = World::new();
+        let mut world = DriverTestNode::new();
         let drivers = [driver("a", "1", "x")];
         assert!(world.write("u", &drivers).await);
         world.server.remove(NODE);

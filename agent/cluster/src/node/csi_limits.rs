@@ -21,26 +21,26 @@ const READ_EVERY: Duration = Duration::from_secs(5 * 60);
 
 /// The next turn of each driver.
 #[derive(Debug, Default)]
-struct Turns(BTreeMap<String, Turn>);
+struct DriverTurns(BTreeMap<String, DriverTurn>);
 
 /// The next turn of a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Turn {
+struct DriverTurn {
     at: Instant,
     /// The driver is refreshed in this turn, if its CSIDriver still has a period.
     is_refresh: bool,
 }
 
-impl Turns {
+impl DriverTurns {
     /// Schedules new drivers now and drops drivers that are no longer registered.
     fn follow<'a>(&mut self, now: Instant, names: impl Iterator<Item = &'a String>) {
         let mut known = std::mem::take(&mut self.0);
-        let first = Turn { at: now, is_refresh: false };
+        let first = DriverTurn { at: now, is_refresh: false };
         self.0 = names.map(|name| (name.clone(), known.remove(name).unwrap_or(first))).collect();
     }
 
     /// The driver with the earliest turn.
-    fn next(&self) -> Option<(String, Turn)> {
+    fn next(&self) -> Option<(String, DriverTurn)> {
         let first = self.0.iter().min_by_key(|(_, turn)| turn.at)?;
         Some((first.0.clone(), *first.1))
     }
@@ -48,8 +48,8 @@ impl Turns {
     /// Sets the driver's next turn from the period in its CSIDriver.
     fn schedule(&mut self, now: Instant, name: &str, period: Option<Duration>) {
         let turn = match period {
-            Some(period) => Turn { at: now + period.max(PERIOD_MIN), is_refresh: true },
-            None => Turn { at: now + READ_EVERY, is_refresh: false },
+            Some(period) => DriverTurn { at: now + period.max(PERIOD_MIN), is_refresh: true },
+            None => DriverTurn { at: now + READ_EVERY, is_refresh: false },
         };
         if let Some(known) = self.0.get_mut(name) {
             *known = turn;
@@ -59,7 +59,7 @@ impl Turns {
 
 /// Refreshes drivers until the registry ends.
 pub async fn refresh(objects: Objects, mut drivers: Drivers, refresher: Refresher) {
-    let mut turns = Turns::default();
+    let mut turns = DriverTurns::default();
     loop {
         turns.follow(Instant::now(), drivers.snapshot().drivers.keys());
         let next = turns.next();
@@ -99,19 +99,19 @@ mod tests {
     fn driver_has_its_turn_by_the_period_of_its_object() {
         let now = Instant::now();
         let names = ["a".to_owned(), "b".to_owned()];
-        let mut turns = Turns::default();
+        let mut turns = DriverTurns::default();
         turns.follow(now, names.iter());
-        assert_eq!(turns.next(), Some(("a".to_owned(), Turn { at: now, is_refresh: false })));
+        assert_eq!(turns.next(), Some(("a".to_owned(), DriverTurn { at: now, is_refresh: false })));
         turns.schedule(now, "a", Some(Duration::from_secs(60)));
         turns.schedule(now, "b", None);
         let next = turns.next().expect("a turn");
         let at = now + Duration::from_secs(60);
-        assert_eq!(next, ("a".to_owned(), Turn { at, is_refresh: true }));
+        assert_eq!(next, ("a".to_owned(), DriverTurn { at, is_refresh: true }));
         turns.schedule(now, "a", Some(Duration::from_secs(1)));
         assert_eq!(turns.next().expect("a turn").1.at, now + PERIOD_MIN);
         turns.follow(now, names[1..].iter());
         let at = now + READ_EVERY;
-        assert_eq!(turns.next(), Some(("b".to_owned(), Turn { at, is_refresh: false })));
+        assert_eq!(turns.next(), Some(("b".to_owned(), DriverTurn { at, is_refresh: false })));
         turns.follow(now, [].iter());
         assert_eq!(turns.next(), None);
     }

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Copy)]
-    enum Told {
+    enum ReportedField {
         Begin,
         Listed,
         Unreadable,
@@ -148,17 +148,17 @@ mod tests {
     }
 
     /// How many times the Node was deleted after these events; `None` while it exists.
-    async fn gone(all: &[Told]) -> Option<u32> {
+    async fn gone(all: &[ReportedField]) -> Option<u32> {
         let (own, known) = watch::channel(OwnNode::default());
         let mut story = Story { own, listed: false, there: false, gone: 0, lists: 0 };
         for told in all {
             match told {
-                Told::Begin => story.begin(),
-                Told::Listed => story.listed(Node::default()),
-                Told::Unreadable => story.listed_unreadable(None),
-                Told::Complete => story.complete().await,
-                Told::Applied => story.applied(Node::default()).await,
-                Told::Deleted => story.deleted(Node::default()).await,
+                ReportedField::Begin => story.begin(),
+                ReportedField::Listed => story.listed(Node::default()),
+                ReportedField::Unreadable => story.listed_unreadable(None),
+                ReportedField::Complete => story.complete().await,
+                ReportedField::Applied => story.applied(Node::default()).await,
+                ReportedField::Deleted => story.deleted(Node::default()).await,
             }
         }
         match &*known.borrow() {
@@ -170,7 +170,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_object_goes_only_after_it_was_there() {
-        use Told::{Applied, Begin, Complete, Deleted, Listed, Unreadable};
+        use ReportedField::{Applied, Begin, Complete, Deleted, Listed, Unreadable};
         for (why, told, want) in [
             ("it is not made yet", &[Begin, Complete][..], Some(0)),
             ("told twice", &[Begin, Listed, Complete, Deleted, Begin, Complete], Some(1)),

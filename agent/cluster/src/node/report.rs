@@ -22,9 +22,9 @@ use tokio::time::Instant;
 use super::conditions::NodeEvent;
 use super::conditions::NodeEvents;
 use super::own::OwnNode;
-use super::status::{self, Facts};
+use super::status::{self, StatusFacts};
 use super::{csi_node, patch, register};
-use crate::Cluster;
+use crate::NodeCluster;
 
 /// Attempts to write the status in one round.
 const UPDATES_MAX: usize = 5;
@@ -51,10 +51,10 @@ pub struct WrittenInUse {
 
 /// Registers the Node object and keeps its status up to date.
 pub struct Reporter {
-    cluster: Cluster,
+    cluster: NodeCluster,
     nodes: Api<Node>,
     heartbeat: Api<Node>,
-    facts: Rc<RefCell<Facts>>,
+    facts: Rc<RefCell<StatusFacts>>,
     changed: Rc<Notify>,
     own: watch::Receiver<OwnNode>,
     events: NodeEvents,
@@ -77,8 +77,8 @@ pub struct Reporter {
 impl Reporter {
     /// A reporter; it sends nothing until it runs.
     pub fn new(
-        cluster: Cluster,
-        facts: Rc<RefCell<Facts>>,
+        cluster: NodeCluster,
+        facts: Rc<RefCell<StatusFacts>>,
         changed: Rc<Notify>,
         own: watch::Receiver<OwnNode>,
         events: NodeEvents,

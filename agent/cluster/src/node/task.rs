@@ -14,15 +14,15 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Node;
 use pintle_agent_config::Config;
 use pintle_agent_core::request::dns;
-use pintle_agent_core::shutdown::{self, Record};
+use pintle_agent_core::shutdown::{self, ShutdownRecord};
 use pintle_agent_core::storage::InUse;
 use pintle_agent_core::types::NodeFacts;
-use pintle_agent_core::worker::Input;
+use pintle_agent_core::worker::PodsInput;
 use pintle_agent_host::node::{facts, host};
 use pintle_agent_metrics::Metrics;
 use pintle_cri::{Client, v1};
 use pintle_daemon::blocking;
-use pintle_daemon::blocking::Place;
+use pintle_daemon::blocking::JobPlace;
 use pintle_daemon::clock;
 use pintle_daemon::tasks;
 use tokio::sync::{Notify, mpsc, watch};
@@ -34,12 +34,12 @@ use super::lease::LeaseKeeper;
 use super::own::OwnNode;
 use super::pleg::ListsSeen;
 use super::report::{Reporter, WrittenInUse};
-use super::runtime::Runtime;
+use super::runtime::RuntimeFacts;
 use super::runtime_state::{self, RuntimeState};
 use super::settings::NodeSettings;
-use super::status::{self, Facts, Image};
+use super::status::{self, NodeImage, StatusFacts};
 use super::{addresses, csi_node};
-use crate::Cluster;
+use crate::NodeCluster;
 
 /// Period of the runtime's Status calls.
 const RUNTIME_EVERY: Duration = Duration::from_secs(5);
@@ -58,15 +58,15 @@ const CGROUP_V1: &str = "cgroup v1 detected. cgroup v1 support is deprecated and
                          https://git.k8s.io/enhancements/keps/sig-node/5573-remove-cgroup-v1";
 
 /// Dependencies of the node's tasks.
-pub struct Parts {
+pub struct NodeTaskParts {
     /// The configuration.
     pub config: Arc<Config>,
     /// The API server.
-    pub cluster: Cluster,
+    pub cluster: NodeCluster,
     /// The container runtime.
     pub runtime: Client,
     /// Receives changed facts.
-    pub inputs: mpsc::Sender<Input>,
+    pub inputs: mpsc::Sender<PodsInput>,
     /// Facts that the workers started with.
     pub worker_facts: NodeFacts,
     /// When the runtime last listed its pods.
@@ -82,13 +82,13 @@ pub struct Parts {
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// Progress of a shutdown of the node.
-    pub shutdown: watch::Receiver<Option<Record>>,
+    pub shutdown: watch::Receiver<Option<ShutdownRecord>>,
 }
 
 /// The facts and the notification of their changes.
 #[derive(Clone)]
-struct Shared {
-    facts: Rc<RefCell<Facts>>,
+struct TaskFacts {
+    facts: Rc<RefCell<StatusFacts>>,
     changed: Rc<Notify>,
     lists: ListsSeen,
     /// Notifies the workers' facts of a changed runtime state.
@@ -96,7 +96,7 @@ struct Shared {
 }
 
 /// Starts the tasks.
-pub fn start(parts: Parts, runtime: &Runtime) {
+pub fn start(parts: NodeTaskParts, runtime: &RuntimeFacts) {
     let node = parts.cluster.node.clone();
     let keeper = LeaseKeeper::new(
         parts.cluster.heartbeat.clone(),
@@ -105,14 +105,14 @@ pub fn start(parts: Parts, runtime: &Runtime) {
         node.clone(),
     );
     tasks::singleton("lease", keeper.run());
-    let facts = Facts {
+    let facts = StatusFacts {
         settings: NodeSettings::of(&parts.config),
         machine: host::read(&parts.config.flags.root_dir),
         runtime_version: runtime_state::name_and_version(&runtime.name, &runtime.version),
         storage_error: Some(csi_node::NOT_YET.to_owned()),
-        ..Facts::default()
+        ..StatusFacts::default()
     };
-    let shared = Shared {
+    let shared = TaskFacts {
         facts: Rc::new(RefCell::new(facts)),
         changed: Rc::default(),
         lists: parts.lists.clone(),
@@ -136,7 +136,7 @@ fn start_events() -> Vec<NodeEvent> {
 }
 
 /// Polls everything once, so that the first status is correct; then starts the polls and reports.
-async fn run(parts: Parts, shared: Shared, own: watch::Receiver<OwnNode>) {
+async fn run(parts: NodeTaskParts, shared: TaskFacts, own: watch::Receiver<OwnNode>) {
     start_events().into_iter().for_each(|event| (parts.events)(event));
     let client = &parts.runtime;
     tokio::join!(
@@ -169,13 +169,13 @@ async fn run(parts: Parts, shared: Shared, own: watch::Receiver<OwnNode>) {
     tasks::singleton("volumes in use", follow_in_use(parts.volumes_in_use, shared.clone()));
     let workers = follow_facts(parts.worker_facts, shared.clone(), own.clone(), parts.inputs);
     tasks::singleton("node facts", workers);
-    let Shared { facts, changed, .. } = shared;
+    let TaskFacts { facts, changed, .. } = shared;
     let reporter = Reporter::new(parts.cluster, facts, changed, own, parts.events);
     reporter.timed_in(parts.metrics).telling(parts.in_use_written).run().await;
 }
 
 /// Applies pressure changes to the facts until the pressure monitor ends.
-async fn follow_pressure(mut pressure: watch::Receiver<Pressure>, shared: Shared) {
+async fn follow_pressure(mut pressure: watch::Receiver<Pressure>, shared: TaskFacts) {
     loop {
         let now = *pressure.borrow_and_update();
         if std::mem::replace(&mut shared.facts.borrow_mut().pressure, now) != now {
@@ -188,7 +188,7 @@ async fn follow_pressure(mut pressure: watch::Receiver<Pressure>, shared: Shared
 }
 
 /// Applies changes of the volumes in use to the facts until their owner ends.
-async fn follow_in_use(mut in_use: watch::Receiver<Option<InUse>>, shared: Shared) {
+async fn follow_in_use(mut in_use: watch::Receiver<Option<InUse>>, shared: TaskFacts) {
     loop {
         let now = in_use.borrow_and_update().clone();
         let known = std::mem::replace(&mut shared.facts.borrow_mut().volumes_in_use, now.clone());
@@ -203,7 +203,7 @@ async fn follow_in_use(mut in_use: watch::Receiver<Option<InUse>>, shared: Share
 
 /// The node is not ready while it is being shut down.
 // k8s: pkg/kubelet/nodeshutdown/nodeshutdown_manager_linux.go ShutdownStatus
-async fn follow_shutdown(mut progress: watch::Receiver<Option<Record>>, shared: Shared) {
+async fn follow_shutdown(mut progress: watch::Receiver<Option<ShutdownRecord>>, shared: TaskFacts) {
     loop {
         let goes_on = progress.borrow_and_update().as_ref().is_some_and(|record| !record.cancelled);
         let error = goes_on.then(|| shutdown::NOT_READY.to_owned());
@@ -217,7 +217,7 @@ async fn follow_shutdown(mut progress: watch::Receiver<Option<Record>>, shared: 
     }
 }
 
-async fn follow_runtime(client: &Client, shared: &Shared) {
+async fn follow_runtime(client: &Client, shared: &TaskFacts) {
     let begun = tokio::time::Instant::now();
     loop {
         let ready = shared.facts.borrow().runtime.errors(clock::clocks().mono).is_empty();
@@ -227,7 +227,7 @@ async fn follow_runtime(client: &Client, shared: &Shared) {
     }
 }
 
-async fn poll_runtime(client: &Client, shared: &Shared) {
+async fn poll_runtime(client: &Client, shared: &TaskFacts) {
     let answer = client.status(v1::StatusRequest { verbose: false }).await;
     let now = clock::clocks().mono;
     let mut facts = shared.facts.borrow_mut();
@@ -258,17 +258,17 @@ fn say_runtime(errors: &[String]) {
     }
 }
 
-async fn poll_images(client: &Client, shared: &Shared) {
+async fn poll_images(client: &Client, shared: &TaskFacts) {
     let images = match client.list_images(v1::ListImagesRequest { filter: None }).await {
         Ok(answer) => answer.images,
         Err(error) => return tracing::debug!(%error, "images"),
     };
-    let of = |image: v1::Image| Image {
+    let of = |image: v1::Image| NodeImage {
         bytes: i64::try_from(image.size).unwrap_or(i64::MAX),
         names: image.repo_digests.into_iter().chain(image.repo_tags).collect(),
         id: image.id,
     };
-    let mut images: Vec<Image> = images.into_iter().map(of).collect();
+    let mut images: Vec<NodeImage> = images.into_iter().map(of).collect();
     status::sort_images(&mut images);
     let limit = shared.facts.borrow().settings.images_max.unwrap_or(usize::MAX);
     images.truncate(limit);
@@ -277,9 +277,9 @@ async fn poll_images(client: &Client, shared: &Shared) {
 
 /// Reads the versions that an upgrade changes under a running agent.
 // k8s: pkg/kubelet/nodestatus/setters.go VersionInfo
-async fn poll_versions(client: &Client, shared: &Shared) {
+async fn poll_versions(client: &Client, shared: &TaskFacts) {
     let asked = client.version(v1::VersionRequest::default()).await;
-    let os = blocking::run(Place::own("os-release"), host::os_image).await;
+    let os = blocking::run(JobPlace::own("os-release"), host::os_image).await;
     let mut facts = shared.facts.borrow_mut();
     match asked {
         Ok(v1::VersionResponse { runtime_name: name, runtime_version: version, .. }) => {
@@ -309,10 +309,10 @@ async fn check_resolv_conf(config: Arc<Config>, events: NodeEvents) {
     }
 }
 
-async fn poll_addresses(shared: &Shared) {
+async fn poll_addresses(shared: &TaskFacts) {
     let settings = shared.facts.borrow().settings.clone();
     let look = move || facts::addresses_of_host(&settings);
-    let Ok(host) = blocking::run(Place::own("addresses"), look).await else { return };
+    let Ok(host) = blocking::run(JobPlace::own("addresses"), look).await else { return };
     let mut facts = shared.facts.borrow_mut();
     if facts.host != host {
         if let Err(error) = addresses::decide(&facts.settings, &host, &[]) {
@@ -328,9 +328,9 @@ async fn poll_addresses(shared: &Shared) {
 /// features.
 async fn follow_facts(
     mut known: NodeFacts,
-    shared: Shared,
+    shared: TaskFacts,
     mut own: watch::Receiver<OwnNode>,
-    inputs: mpsc::Sender<Input>,
+    inputs: mpsc::Sender<PodsInput>,
 ) {
     let mut runtime = shared.runtime.subscribe();
     loop {
@@ -344,7 +344,7 @@ async fn follow_facts(
         facts.network_error = shared.facts.borrow().runtime.network_error().map(str::to_owned);
         if facts != known {
             known = facts;
-            if inputs.send(Input::Node(known.clone())).await.is_err() {
+            if inputs.send(PodsInput::Node(known.clone())).await.is_err() {
                 return;
             }
         }
@@ -357,7 +357,7 @@ async fn follow_facts(
 
 /// The workers' facts, updated from the Node object.
 // k8s: pkg/util/node/node.go GetNodeHostIPs
-fn worker_facts(known: &NodeFacts, facts: &Facts, node: &Node) -> NodeFacts {
+fn worker_facts(known: &NodeFacts, facts: &StatusFacts, node: &Node) -> NodeFacts {
     let mut new = known.clone();
     let addresses = node.status.as_ref().and_then(|status| status.addresses.as_deref());
     let of = |kind: &'static str| {
@@ -387,7 +387,7 @@ mod tests {
 
     #[tokio::test]
     async fn workers_hear_of_a_replaced_runtime_and_of_addresses_that_come_late() {
-        let shared = Shared {
+        let shared = TaskFacts {
             facts: Rc::default(),
             changed: Rc::default(),
             lists: ListsSeen::default(),
@@ -397,7 +397,7 @@ mod tests {
         let (inputs, mut queue) = mpsc::channel(4);
         let following = follow_facts(NodeFacts::default(), shared.clone(), own, inputs);
         let heard = async {
-            let Some(Input::Node(facts)) = queue.recv().await else { panic!("no facts") };
+            let Some(PodsInput::Node(facts)) = queue.recv().await else { panic!("no facts") };
             assert_eq!(facts.network_error.as_deref(), Some("network state unknown"));
             let condition = |kind: &str| v1::RuntimeCondition {
                 r#type: kind.to_owned(),
@@ -417,7 +417,7 @@ mod tests {
             };
             shared.facts.borrow_mut().runtime.heard(&answer, clock::clocks().mono);
             shared.runtime.send_replace(());
-            let Some(Input::Node(facts)) = queue.recv().await else { panic!("no facts") };
+            let Some(PodsInput::Node(facts)) = queue.recv().await else { panic!("no facts") };
             assert_eq!(facts.network_error, None);
             assert!(facts.handler("runc").user_namespaces && !facts.handler("").user_namespaces);
             let address = serde_json::json!({"type": "InternalIP", "address": "192.0.2.7"});
@@ -425,7 +425,7 @@ mod tests {
                 serde_json::json!({"metadata": {"name": "n"}, "status": {"addresses": [address]}});
             let node: Node = serde_json::from_value(node).expect("a node");
             nodes.send_replace(OwnNode::Present { node: Arc::new(node), lists: 1 });
-            let Some(Input::Node(facts)) = queue.recv().await else { panic!("no facts") };
+            let Some(PodsInput::Node(facts)) = queue.recv().await else { panic!("no facts") };
             assert_eq!(facts.host_ips, ["192.0.2.7".parse::<IpAddr>().expect("an address")]);
             assert!(facts.handler("runc").user_namespaces);
         };

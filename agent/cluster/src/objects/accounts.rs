@@ -9,7 +9,7 @@ use std::rc::Rc;
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
 use k8s_openapi::api::core::v1::Pod;
-use pintle_api::Share;
+use pintle_api::TenantShare;
 use serde::Deserialize;
 
 use super::Objects;
@@ -66,7 +66,8 @@ impl Accounts for Objects {
         async move {
             let shared = self.0.as_ref().ok_or(ALONE)?;
             let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}");
-            let found = wire::read::<AccountWire>(&shared.client, &Share::default(), &path).await;
+            let found =
+                wire::read::<AccountWire>(&shared.client, &TenantShare::default(), &path).await;
             let MetaWire { uid, annotations } = found.map_err(|error| error.to_string())?.metadata;
             Ok(Account { uid, annotations })
         }

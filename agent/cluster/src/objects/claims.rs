@@ -21,14 +21,14 @@ use pintle_agent_core::types::PodUid;
 use pintle_agent_core::volume::claim::{
     self, BoundClaim, ClaimError, ClaimRef, ClaimedVolume, Claims, FetchError,
 };
-use pintle_agent_core::worker::Input;
-use pintle_api::Share;
+use pintle_agent_core::worker::PodsInput;
+use pintle_api::TenantShare;
 use pintle_api_types::pod;
 use serde::de::DeserializeOwned;
 use tokio::task::JoinHandle;
 
 use super::wire::{self, Pace, WireError};
-use super::{Objects, Shared};
+use super::{Objects, ObjectsCore};
 
 /// First and longest wait before a claim that cannot be used is read again.
 // k8s: pkg/volume/csi/csi_attacher.go (its waits for an attachment)
@@ -157,7 +157,7 @@ impl Objects {
     }
 }
 
-impl Shared {
+impl ObjectsCore {
     /// Forgets the claims of a pod of which nothing is mounted, and wakes those that waited for it.
     pub(super) fn forget_claims(self: &Rc<Self>, uid: &PodUid) {
         self.settings.claims.remove(uid);
@@ -169,7 +169,7 @@ impl Shared {
         drop(pintle_daemon::tasks::spawn("claims", async move {
             for uid in waiting {
                 // The driver has ended: no worker is left to wake.
-                let _ = inputs.send(Input::Content { uid, files: false }).await;
+                let _ = inputs.send(PodsInput::Content { uid, files: false }).await;
             }
         }));
     }
@@ -205,7 +205,12 @@ impl Shared {
     }
 }
 
-async fn wait_for_change(shared: Weak<Shared>, uid: PodUid, pod: Pod, before: Vec<UnusableClaim>) {
+async fn wait_for_change(
+    shared: Weak<ObjectsCore>,
+    uid: PodUid,
+    pod: Pod,
+    before: Vec<UnusableClaim>,
+) {
     let mut pace = Pace::new(RETRY.0, RETRY.1);
     loop {
         pace.wait().await;
@@ -213,7 +218,7 @@ async fn wait_for_change(shared: Weak<Shared>, uid: PodUid, pod: Pod, before: Ve
         let known = shared.volumes.borrow().claims(&uid);
         let (_, unusable) = resolve(&shared, &uid, &pod, &known).await;
         if unusable != before {
-            let _ = shared.inputs.send(Input::Content { uid, files: false }).await;
+            let _ = shared.inputs.send(PodsInput::Content { uid, files: false }).await;
             return;
         }
     }
@@ -227,13 +232,13 @@ struct Unresolved {
 }
 
 async fn resolve(
-    shared: &Shared,
+    shared: &ObjectsCore,
     uid: &PodUid,
     pod: &Pod,
     known: &Claims,
 ) -> (Claims, Vec<UnusableClaim>) {
     let wanted = claim::of(pod);
-    let share = Share::of(uid.as_str());
+    let share = TenantShare::of(uid.as_str());
     let reads = wanted.iter().map(|wanted| resolve_one(shared, &share, pod, wanted));
     let (mut claims, mut unusable) = (Claims::default(), Vec::new());
     for (wanted, found) in wanted.iter().zip(join_all(reads).await) {
@@ -252,8 +257,8 @@ async fn resolve(
 }
 
 async fn resolve_one(
-    shared: &Shared,
-    share: &Share,
+    shared: &ObjectsCore,
+    share: &TenantShare,
     pod: &Pod,
     wanted: &ClaimRef,
 ) -> Result<ClaimedVolume, Unresolved> {
@@ -269,8 +274,8 @@ async fn resolve_one(
 
 /// The object or the API server's sentence, and whether the API server did not answer.
 async fn read<T: DeserializeOwned>(
-    shared: &Shared,
-    share: &Share,
+    shared: &ObjectsCore,
+    share: &TenantShare,
     path: &str,
 ) -> (Result<T, FetchError>, bool) {
     let mut pace = Pace::new(REFUSED_RETRY.0, REFUSED_RETRY.1);

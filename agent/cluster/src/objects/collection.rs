@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
 /// The record that is kept of the objects.
-pub(super) trait Kept: Default + 'static {
+pub(super) trait CollectionRecord: Default + 'static {
     /// An object on the wire.
     type Wire: pintle_api_types::object::Object;
     /// Paths of the objects; more than one where a kind changed its version.
@@ -38,7 +38,7 @@ pub(super) trait Kept: Default + 'static {
 
 /// The state of the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Known {
+pub(super) enum CollectionState {
     /// Nothing yet.
     Nothing,
     /// That the API server has no such kind.
@@ -49,23 +49,23 @@ pub(super) enum Known {
 
 struct State<K> {
     kept: RefCell<K>,
-    known: Cell<Known>,
+    known: Cell<CollectionState>,
     /// Grows with each change.
     version: watch::Sender<u64>,
     told_full: Cell<bool>,
 }
 
 /// The watch of all objects of a kind, open while it has readers.
-pub(super) struct Collection<K: Kept> {
+pub(super) struct Collection<K: CollectionRecord> {
     state: Rc<State<K>>,
     task: RefCell<Option<JoinHandle<()>>>,
 }
 
-impl<K: Kept> Default for Collection<K> {
+impl<K: CollectionRecord> Default for Collection<K> {
     fn default() -> Self {
         let state = State {
             kept: RefCell::default(),
-            known: Cell::new(Known::Nothing),
+            known: Cell::new(CollectionState::Nothing),
             version: watch::Sender::new(0),
             told_full: Cell::new(false),
         };
@@ -73,7 +73,7 @@ impl<K: Kept> Default for Collection<K> {
     }
 }
 
-impl<K: Kept> Collection<K> {
+impl<K: CollectionRecord> Collection<K> {
     /// Opens the watch if it is not.
     pub(super) fn open(&self, client: &Client) {
         self.task.borrow_mut().get_or_insert_with(|| {
@@ -88,15 +88,15 @@ impl<K: Kept> Collection<K> {
         if let Some(task) = self.task.borrow_mut().take() {
             task.abort();
         }
-        self.state.known.set(Known::Nothing);
+        self.state.known.set(CollectionState::Nothing);
         *self.state.kept.borrow_mut() = K::default();
     }
 
     /// The state of the record, after `patience` at the latest.
-    pub(super) async fn known(&self, patience: Duration) -> Known {
+    pub(super) async fn known(&self, patience: Duration) -> CollectionState {
         let mut versions = self.state.version.subscribe();
         let told = async {
-            while self.state.known.get() == Known::Nothing {
+            while self.state.known.get() == CollectionState::Nothing {
                 if versions.changed().await.is_err() {
                     return;
                 }
@@ -118,13 +118,13 @@ impl<K: Kept> Collection<K> {
     }
 }
 
-impl<K: Kept> Drop for Collection<K> {
+impl<K: CollectionRecord> Drop for Collection<K> {
     fn drop(&mut self) {
         self.close();
     }
 }
 
-fn spec<K: Kept>() -> FollowSpec {
+fn spec<K: CollectionRecord>() -> FollowSpec {
     let mut spec = FollowSpec::new(K::NAME, "");
     spec.source.paths = K::PATHS.iter().map(|&path| path.to_owned()).collect();
     spec.retry = RETRY;
@@ -141,18 +141,18 @@ struct RecordSink<K> {
     nameless: bool,
 }
 
-impl<K: Kept> RecordSink<K> {
+impl<K: CollectionRecord> RecordSink<K> {
     fn new(state: Rc<State<K>>) -> Self {
         Self { state, fresh: K::default(), unreadable: Vec::new(), nameless: false }
     }
 
     fn changed(&self) -> std::future::Ready<()> {
-        self.state.tell(Known::All);
+        self.state.tell(CollectionState::All);
         ready(())
     }
 }
 
-impl<K: Kept> ObjectSink<K::Wire> for RecordSink<K> {
+impl<K: CollectionRecord> ObjectSink<K::Wire> for RecordSink<K> {
     fn begin(&mut self) {
         *self = Self::new(Rc::clone(&self.state));
     }
@@ -200,13 +200,13 @@ impl<K: Kept> ObjectSink<K::Wire> for RecordSink<K> {
 
     fn no_kind(&mut self) {
         // It may come: an API server is changed one setting at a time.
-        if self.state.known.get() == Known::Nothing {
-            self.state.tell(Known::NoKind);
+        if self.state.known.get() == CollectionState::Nothing {
+            self.state.tell(CollectionState::NoKind);
         }
     }
 }
 
-impl<K: Kept> State<K> {
+impl<K: CollectionRecord> State<K> {
     /// Logs once that an object was left out.
     fn has_room(&self, it_has: bool) {
         if !it_has && !self.told_full.replace(true) {
@@ -214,7 +214,7 @@ impl<K: Kept> State<K> {
         }
     }
 
-    fn tell(&self, known: Known) {
+    fn tell(&self, known: CollectionState) {
         self.known.set(known);
         self.version.send_modify(|version| *version += 1);
     }

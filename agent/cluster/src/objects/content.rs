@@ -6,10 +6,10 @@ use pintle_agent_core::types::PodUid;
 use pintle_agent_core::volume::payload::{
     CertificateRequest, ContentError, Credentials, KeyValues, TokenRequest, TrustRequest,
 };
-use pintle_agent_host::volume::content::{Content, NoContent};
+use pintle_agent_host::volume::content::{ContentSource, NoContent};
 
 use super::Objects;
-use super::references::{Key, Kind};
+use super::references::{ObjectName, ReferenceKind};
 use super::tokens::TokenKey;
 
 /// The objects that one pod's volumes may show.
@@ -27,7 +27,7 @@ impl Objects {
 }
 
 impl PodContent<'_> {
-    async fn values(&self, key: Key) -> Result<KeyValues, ContentError> {
+    async fn values(&self, key: ObjectName) -> Result<KeyValues, ContentError> {
         match self.objects.object(self.uid, &key).await {
             Ok(object) => Ok(object.values()),
             Err(LookupError::NotFound | LookupError::NoApi) => {
@@ -38,13 +38,13 @@ impl PodContent<'_> {
     }
 }
 
-impl Content for PodContent<'_> {
+impl ContentSource for PodContent<'_> {
     async fn config_map(&self, namespace: &str, name: &str) -> Result<KeyValues, ContentError> {
-        self.values(Key::new(Kind::ConfigMap, namespace, name)).await
+        self.values(ObjectName::new(ReferenceKind::ConfigMap, namespace, name)).await
     }
 
     async fn secret(&self, namespace: &str, name: &str) -> Result<KeyValues, ContentError> {
-        self.values(Key::new(Kind::Secret, namespace, name)).await
+        self.values(ObjectName::new(ReferenceKind::Secret, namespace, name)).await
     }
 
     async fn token(&self, request: &TokenRequest) -> Result<String, ContentError> {

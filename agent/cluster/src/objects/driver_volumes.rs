@@ -15,13 +15,13 @@ use pintle_agent_core::storage::csi::{ClaimSize, SecretKey, claim_capacity};
 use pintle_agent_core::storage::driver::{DriverSpec, TokenWish};
 use pintle_agent_core::storage::expansion;
 use pintle_agent_core::types::PodUid;
-use pintle_api::Share;
+use pintle_api::TenantShare;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::tokens::TokenKey;
 use super::wire::{self, WireError};
-use super::{Objects, Shared};
+use super::{Objects, ObjectsCore};
 
 /// Number of cached drivers.
 const DRIVERS_MAX: usize = 256;
@@ -41,7 +41,7 @@ struct TokenStatus {
 }
 
 impl Objects {
-    fn shared(&self) -> Result<&Shared, String> {
+    fn shared(&self) -> Result<&ObjectsCore, String> {
         self.0.as_deref().ok_or_else(|| ALONE.to_owned())
     }
 
@@ -52,7 +52,7 @@ impl Objects {
     pub async fn driver_spec(&self, driver: &str) -> Result<DriverSpec, String> {
         let shared = self.shared()?;
         let path = format!("/apis/storage.k8s.io/v1/csidrivers/{driver}");
-        let read = wire::read::<CSIDriver>(&shared.client, &Share::default(), &path).await;
+        let read = wire::read::<CSIDriver>(&shared.client, &TenantShare::default(), &path).await;
         let spec = match read {
             Ok(object) => DriverSpec::of(&object),
             Err(WireError::NotFound(_)) => DriverSpec::default(),
@@ -75,7 +75,7 @@ impl Objects {
     pub async fn attachment(&self, uid: &PodUid, name: &str) -> Result<VolumeAttachment, String> {
         let shared = self.shared()?;
         let path = format!("/apis/storage.k8s.io/v1/volumeattachments/{name}");
-        let read = wire::read(&shared.client, &Share::of(uid.as_str()), &path).await;
+        let read = wire::read(&shared.client, &TenantShare::of(uid.as_str()), &path).await;
         read.map_err(|error: WireError| error.to_string())
     }
 
@@ -89,7 +89,8 @@ impl Objects {
         size: &ClaimSize,
     ) -> Result<PersistentVolumeClaim, String> {
         let shared = self.shared()?;
-        let read = wire::read(&shared.client, &Share::of(uid.as_str()), &claim_path(size)).await;
+        let read =
+            wire::read(&shared.client, &TenantShare::of(uid.as_str()), &claim_path(size)).await;
         read.map_err(|error: WireError| error.to_string())
     }
 
@@ -105,7 +106,7 @@ impl Objects {
         patch: &Value,
     ) -> Result<PersistentVolumeClaim, String> {
         let shared = self.shared()?;
-        let (path, share) = (format!("{}/status", claim_path(size)), Share::of(uid.as_str()));
+        let (path, share) = (format!("{}/status", claim_path(size)), TenantShare::of(uid.as_str()));
         let patched = wire::patch(&shared.client, &share, &path, patch).await;
         let name = &size.name;
         patched.map_err(|error: WireError| {
@@ -130,7 +131,7 @@ impl Objects {
         }
         let shared = self.shared()?;
         let path = format!("/api/v1/persistentvolumes/{volume}");
-        let read = wire::read(&shared.client, &Share::of(uid.as_str()), &path).await;
+        let read = wire::read(&shared.client, &TenantShare::of(uid.as_str()), &path).await;
         let volume: PersistentVolume = read.map_err(|error| error.to_string())?;
         Ok(ClaimSize::of(&volume, claim.status.as_ref().and_then(claim_capacity)))
     }
@@ -148,7 +149,8 @@ impl Objects {
         let shared = self.shared()?;
         let SecretKey { namespace, name } = key;
         let path = format!("/api/v1/namespaces/{namespace}/secrets/{name}");
-        let read = wire::read::<Secret>(&shared.client, &Share::of(uid.as_str()), &path).await;
+        let read =
+            wire::read::<Secret>(&shared.client, &TenantShare::of(uid.as_str()), &path).await;
         let secret = read.map_err(|error| error.to_string())?;
         let text =
             |(key, value): (String, k8s_openapi::ByteString)| match String::from_utf8(value.0) {

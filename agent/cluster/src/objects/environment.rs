@@ -12,13 +12,13 @@ use pintle_agent_core::env::variables::LookupError;
 use pintle_agent_core::types::PodUid;
 
 use super::Objects;
-use super::object::Object;
-use super::references::{Key, Kind};
+use super::object::KeptObject;
+use super::references::{ObjectName, ReferenceKind};
 
 /// How long a container waits for the services to become known.
 const SERVICES_WAIT_MAX: Duration = Duration::from_secs(10);
 
-type Found = BTreeMap<Key, Result<Rc<Object>, LookupError>>;
+type Found = BTreeMap<ObjectName, Result<Rc<KeptObject>, LookupError>>;
 
 /// The objects that a container's variables refer to.
 #[derive(Debug, Default)]
@@ -55,33 +55,33 @@ impl Objects {
 }
 
 /// The objects that a container's variables refer to.
-fn needed(namespace: &str, container: &Container) -> BTreeSet<Key> {
+fn needed(namespace: &str, container: &Container) -> BTreeSet<ObjectName> {
     let mut keys = BTreeSet::new();
     let mut add = |kind, name: &str| {
-        keys.insert(Key::new(kind, namespace, name));
+        keys.insert(ObjectName::new(kind, namespace, name));
     };
     for source in container.env_from.iter().flatten() {
         if let Some(reference) = &source.config_map_ref {
-            add(Kind::ConfigMap, &reference.name);
+            add(ReferenceKind::ConfigMap, &reference.name);
         }
         if let Some(reference) = &source.secret_ref {
-            add(Kind::Secret, &reference.name);
+            add(ReferenceKind::Secret, &reference.name);
         }
     }
     let variables = container.env.iter().flatten();
     for source in variables.filter_map(|variable| variable.value_from.as_ref()) {
         if let Some(reference) = &source.config_map_key_ref {
-            add(Kind::ConfigMap, &reference.name);
+            add(ReferenceKind::ConfigMap, &reference.name);
         }
         if let Some(reference) = &source.secret_key_ref {
-            add(Kind::Secret, &reference.name);
+            add(ReferenceKind::Secret, &reference.name);
         }
     }
     keys
 }
 
 impl ContainerObjects {
-    fn find(&self, key: &Key) -> Result<&Object, LookupError> {
+    fn find(&self, key: &ObjectName) -> Result<&KeptObject, LookupError> {
         match self.found.get(key) {
             Some(Ok(object)) => Ok(object),
             Some(Err(error)) => Err(error.clone()),
@@ -92,13 +92,13 @@ impl ContainerObjects {
 
     /// A config map.
     pub fn config_map(&self, namespace: &str, name: &str) -> Result<&ConfigMap, LookupError> {
-        let object = self.find(&Key::new(Kind::ConfigMap, namespace, name))?;
+        let object = self.find(&ObjectName::new(ReferenceKind::ConfigMap, namespace, name))?;
         object.config_map().ok_or(LookupError::NotFound)
     }
 
     /// A secret.
     pub fn secret(&self, namespace: &str, name: &str) -> Result<&Secret, LookupError> {
-        let object = self.find(&Key::new(Kind::Secret, namespace, name))?;
+        let object = self.find(&ObjectName::new(ReferenceKind::Secret, namespace, name))?;
         object.secret().ok_or(LookupError::NotFound)
     }
 

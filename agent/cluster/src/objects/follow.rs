@@ -17,18 +17,18 @@ use std::time::Duration;
 use pintle_agent_config::modes::ChangeDetectionStrategy;
 use pintle_agent_core::env::variables::LookupError;
 use pintle_agent_core::types::PodUid;
-use pintle_api::Share;
+use pintle_api::TenantShare;
 use pintle_api::informer::{self, FirstList, FollowSpec, ObjectSink};
 use pintle_api_types::object::UnreadableObject;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::object::{ConfigMapWire, Object, SecretWire, Written};
-use super::references::{Key, Kind};
-use super::table::{Table, Told};
+use super::object::{ConfigMapWire, KeptObject, SecretWire, WrittenObject};
+use super::references::{ObjectName, ReferenceKind};
+use super::table::{ObjectTable, WaitingPod};
 use super::wire::{self, Pace, WireError};
-use super::{Objects, Shared};
+use super::{Objects, ObjectsCore};
 
 /// First and longest wait after a failure.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(10));
@@ -60,14 +60,14 @@ impl Drop for Follower {
 
 impl Follower {
     /// Begins to follow an object.
-    pub(super) fn start(shared: &Rc<Shared>, key: &Key) -> Self {
+    pub(super) fn start(shared: &Rc<ObjectsCore>, key: &ObjectName) -> Self {
         let signals = Rc::<Signals>::default();
         let shared = Rc::downgrade(shared);
         let (key, own) = (key.clone(), Rc::clone(&signals));
         let task = pintle_daemon::tasks::spawn("object", async move {
             match key.kind {
-                Kind::ConfigMap => follow::<ConfigMapWire>(shared, key, own).await,
-                Kind::Secret => follow::<SecretWire>(shared, key, own).await,
+                ReferenceKind::ConfigMap => follow::<ConfigMapWire>(shared, key, own).await,
+                ReferenceKind::Secret => follow::<SecretWire>(shared, key, own).await,
             }
         });
         Self { signals, task }
@@ -82,7 +82,11 @@ impl Follower {
 impl Objects {
     /// An object, at least as new as a read that began when the pod was registered. While the API
     /// server does not answer, an older copy if there is one.
-    pub(super) async fn object(&self, uid: &PodUid, key: &Key) -> Result<Rc<Object>, LookupError> {
+    pub(super) async fn object(
+        &self,
+        uid: &PodUid,
+        key: &ObjectName,
+    ) -> Result<Rc<KeptObject>, LookupError> {
         let Some(shared) = &self.0 else { return Err(LookupError::NoApi) };
         let signals = shared.followers.borrow().get(key).map(|f| Rc::clone(&f.signals));
         let again = signals.as_deref().is_some_and(|signals| shared.is_stale(signals));
@@ -108,12 +112,12 @@ impl Objects {
     }
 }
 
-impl Shared {
+impl ObjectsCore {
     /// Watches last, so they are counted apart: they must not stop a pod's reads.
-    fn share(&self, key: &Key, of: &str) -> Share {
+    fn share(&self, key: &ObjectName, of: &str) -> TenantShare {
         let table = self.table.borrow();
         let payer = table.payer(key).map_or("", PodUid::as_str);
-        Share::of(&format!("{payer}{of}"))
+        TenantShare::of(&format!("{payer}{of}"))
     }
 
     /// True when the strategy asks for a new read.
@@ -128,10 +132,14 @@ impl Shared {
     }
 }
 
-async fn follow<T: Written>(shared: Weak<Shared>, key: Key, signals: Rc<Signals>) {
+async fn follow<T: WrittenObject>(
+    shared: Weak<ObjectsCore>,
+    key: ObjectName,
+    signals: Rc<Signals>,
+) {
     let reads = keep_read::<T>(&shared, &key, &signals);
     let watches = async {
-        let by_watch = |s: Rc<Shared>| s.settings.strategy == ChangeDetectionStrategy::Watch;
+        let by_watch = |s: Rc<ObjectsCore>| s.settings.strategy == ChangeDetectionStrategy::Watch;
         if shared.upgrade().is_some_and(by_watch) {
             watch::<T>(&shared, &key, &signals).await;
         }
@@ -144,11 +152,11 @@ async fn follow<T: Written>(shared: Weak<Shared>, key: Key, signals: Rc<Signals>
     }
 }
 
-fn object_path(key: &Key) -> String {
+fn object_path(key: &ObjectName) -> String {
     format!("/api/v1/namespaces/{}/{}/{}", key.namespace, key.kind.plural(), key.name)
 }
 
-fn watch_spec(key: &Key) -> FollowSpec {
+fn watch_spec(key: &ObjectName) -> FollowSpec {
     let path = format!("/api/v1/namespaces/{}/{}", key.namespace, key.kind.plural());
     let mut spec = FollowSpec::new(key.kind.plural(), &path);
     spec.source.field_selector = format!("metadata.name={}", key.name);
@@ -158,7 +166,11 @@ fn watch_spec(key: &Key) -> FollowSpec {
 }
 
 /// Reads on each request.
-async fn keep_read<T: Written>(shared: &Weak<Shared>, key: &Key, signals: &Signals) {
+async fn keep_read<T: WrittenObject>(
+    shared: &Weak<ObjectsCore>,
+    key: &ObjectName,
+    signals: &Signals,
+) {
     let mut pace = Pace::new(RETRY.0, RETRY.1);
     while let Some(shared) = shared.upgrade() {
         let due = shared.table.borrow().due(key);
@@ -189,7 +201,11 @@ async fn keep_read<T: Written>(shared: &Weak<Shared>, key: &Key, signals: &Signa
 }
 
 /// Watches until the object turns out to be immutable.
-async fn watch<T: Written>(shared: &Weak<Shared>, key: &Key, signals: &Rc<Signals>) {
+async fn watch<T: WrittenObject>(
+    shared: &Weak<ObjectsCore>,
+    key: &ObjectName,
+    signals: &Rc<Signals>,
+) {
     while signals.read_at.get().is_none() {
         signals.answered.notified().await;
     }
@@ -211,13 +227,13 @@ async fn watch<T: Written>(shared: &Weak<Shared>, key: &Key, signals: &Rc<Signal
 
 /// Receives the watch of one object.
 struct ObjectWatch {
-    shared: Weak<Shared>,
-    key: Key,
+    shared: Weak<ObjectsCore>,
+    key: ObjectName,
     signals: Rc<Signals>,
 }
 
 impl ObjectWatch {
-    async fn change(&self, change: impl FnOnce(&mut Table) -> Vec<Told>) {
+    async fn change(&self, change: impl FnOnce(&mut ObjectTable) -> Vec<WaitingPod>) {
         let Some(shared) = self.shared.upgrade() else { return };
         let told = change(&mut shared.table.borrow_mut());
         shared.tell(told).await;
@@ -226,7 +242,7 @@ impl ObjectWatch {
     }
 }
 
-impl<T: Written> ObjectSink<T> for ObjectWatch {
+impl<T: WrittenObject> ObjectSink<T> for ObjectWatch {
     async fn applied(&mut self, object: T) {
         self.change(|table| table.changed(&self.key, object.keep())).await;
     }
@@ -247,9 +263,9 @@ impl<T: Written> ObjectSink<T> for ObjectWatch {
         }
     }
 
-    fn share(&self) -> Share {
+    fn share(&self) -> TenantShare {
         let shared = self.shared.upgrade();
-        shared.map_or_else(Share::default, |shared| shared.share(&self.key, " watches"))
+        shared.map_or_else(TenantShare::default, |shared| shared.share(&self.key, " watches"))
     }
 
     // There are no lists.
@@ -267,7 +283,7 @@ mod tests {
 
     #[test]
     fn the_task_of_an_object_is_small() {
-        let key = Key::new(Kind::Secret, "ns", "s");
+        let key = ObjectName::new(ReferenceKind::Secret, "ns", "s");
         let task = follow::<SecretWire>(Weak::new(), key, Rc::default());
         assert!(size_of_val(&task) <= 3 << 10, "{} bytes", size_of_val(&task));
     }

@@ -50,7 +50,7 @@ use pintle_agent_config::modes::ChangeDetectionStrategy;
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::volume::ClaimViews;
-use pintle_agent_core::worker::Input;
+use pintle_agent_core::worker::PodsInput;
 use pintle_api_types::selector as label_selector;
 use tokio::sync::{mpsc, watch};
 
@@ -61,12 +61,12 @@ pub use claims::{RefusedVolume, ResolvedClaims, UnusableClaim};
 pub use content::PodContent;
 pub use environment::ContainerObjects;
 pub use pull_secrets::PullSecrets;
-pub use references::{Key, Kind};
+pub use references::{ObjectName, ReferenceKind};
 
 use follow::Follower;
 use pod_certificates::PodCertificates;
 use services::ServiceWatch;
-use table::{Orders, Table, Told};
+use table::{ObjectTable, Orders, WaitingPod};
 use tokens::Tokens;
 use trust_bundles::TrustBundles;
 
@@ -108,15 +108,15 @@ impl Settings {
 
 /// The objects of this node's pods. Clones share them.
 #[derive(Clone, Default)]
-pub struct Objects(Option<Rc<Shared>>);
+pub struct Objects(Option<Rc<ObjectsCore>>);
 
 /// Everything behind `Objects`.
-struct Shared {
+struct ObjectsCore {
     client: Client,
     settings: Settings,
-    inputs: mpsc::Sender<Input>,
-    table: RefCell<Table>,
-    followers: RefCell<HashMap<Key, Follower>>,
+    inputs: mpsc::Sender<PodsInput>,
+    table: RefCell<ObjectTable>,
+    followers: RefCell<HashMap<ObjectName, Follower>>,
     services: ServiceWatch,
     tokens: Tokens,
     trust_bundles: Option<TrustBundles>,
@@ -134,13 +134,13 @@ impl Objects {
 
     /// Objects of the API server behind `client`; sends changes to `inputs`. To be called within a
     /// `LocalSet`.
-    pub fn new(client: Client, settings: Settings, inputs: mpsc::Sender<Input>) -> Self {
+    pub fn new(client: Client, settings: Settings, inputs: mpsc::Sender<PodsInput>) -> Self {
         let certificates = |node: &watch::Receiver<OwnNode>| {
             let recorder = settings.recorder.clone();
             PodCertificates::new(client.clone(), inputs.clone(), recorder, node.clone())
         };
         let wanted = settings.node.as_ref().filter(|_| settings.pod_certificates);
-        let shared = Rc::new(Shared {
+        let shared = Rc::new(ObjectsCore {
             certificates: wanted.map(certificates),
             tokens: Tokens::new(client.clone(), inputs.clone()),
             trust_bundles: settings
@@ -196,7 +196,7 @@ impl Objects {
     }
 }
 
-impl Shared {
+impl ObjectsCore {
     fn carry_out(self: &Rc<Self>, orders: Orders) {
         let mut followers = self.followers.borrow_mut();
         for key in orders.close {
@@ -214,16 +214,16 @@ impl Shared {
     }
 
     /// Notifies workers; waits when their queue is full.
-    async fn tell(&self, told: Vec<Told>) {
-        for Told { uid, files } in told {
+    async fn tell(&self, told: Vec<WaitingPod>) {
+        for WaitingPod { uid, files } in told {
             // Without a driver the queue has no receiver.
-            let _ = self.inputs.send(Input::Content { uid, files }).await;
+            let _ = self.inputs.send(PodsInput::Content { uid, files }).await;
         }
     }
 }
 
 /// Without watches there are no change events: all volumes are refreshed periodically.
-async fn resync(shared: std::rc::Weak<Shared>) {
+async fn resync(shared: std::rc::Weak<ObjectsCore>) {
     loop {
         let Some(every) = shared.upgrade().map(|shared| shared.settings.resync) else { return };
         tokio::time::sleep(every).await;

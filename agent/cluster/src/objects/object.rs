@@ -16,7 +16,7 @@ use serde::Deserialize;
 /// Metadata that is read.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct Meta {
+pub(super) struct ObjectFields {
     pub(super) name: String,
     pub(super) namespace: String,
     pub(super) uid: String,
@@ -33,9 +33,9 @@ fn or_default<'de, D: serde::Deserializer<'de>>(
 }
 
 /// An object that the API server wrote, of either kind.
-pub(super) trait Written: pintle_api_types::object::Object {
+pub(super) trait WrittenObject: pintle_api_types::object::Object {
     /// The part that is kept.
-    fn keep(self) -> Object;
+    fn keep(self) -> KeptObject;
 }
 
 /// A config map on the wire.
@@ -43,7 +43,7 @@ pub(super) trait Written: pintle_api_types::object::Object {
 #[serde(rename_all = "camelCase")]
 pub(super) struct ConfigMapWire {
     #[serde(default)]
-    metadata: Meta,
+    metadata: ObjectFields,
     #[serde(default)]
     data: Option<BTreeMap<String, String>>,
     #[serde(default)]
@@ -57,7 +57,7 @@ pub(super) struct ConfigMapWire {
 #[serde(rename_all = "camelCase")]
 pub(super) struct SecretWire {
     #[serde(default)]
-    metadata: Meta,
+    metadata: ObjectFields,
     #[serde(default)]
     data: Option<BTreeMap<String, Option<ByteString>>>,
     #[serde(default)]
@@ -71,41 +71,41 @@ pruned_object!(SecretWire);
 
 /// An object that is kept.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Object {
+pub(super) struct KeptObject {
     /// Its version: a number that grows with each change of anything in the store.
     // k8s: KEP-5504, versions of one resource are comparable
     pub(super) version: u64,
     /// Its content never changes.
     pub(super) immutable: bool,
     /// Its content.
-    pub(super) content: Content,
+    pub(super) content: ObjectContent,
 }
 
 /// Content of an object, in the type that its readers take.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Content {
+pub(super) enum ObjectContent {
     /// Boxed: either type is large and mostly empty.
     ConfigMap(Box<ConfigMap>),
     Secret(Box<Secret>),
 }
 
-impl Written for ConfigMapWire {
-    fn keep(self) -> Object {
+impl WrittenObject for ConfigMapWire {
+    fn keep(self) -> KeptObject {
         let map = ConfigMap {
             data: self.data,
             binary_data: self.binary_data.map(bytes),
             ..ConfigMap::default()
         };
-        Object {
+        KeptObject {
             version: version(&self.metadata),
             immutable: self.immutable == Some(true),
-            content: Content::ConfigMap(Box::new(map)),
+            content: ObjectContent::ConfigMap(Box::new(map)),
         }
     }
 }
 
-impl Written for SecretWire {
-    fn keep(self) -> Object {
+impl WrittenObject for SecretWire {
+    fn keep(self) -> KeptObject {
         let version = version(&self.metadata);
         // Records of images name the secret that pulled them.
         let metadata = ObjectMeta {
@@ -116,10 +116,10 @@ impl Written for SecretWire {
         };
         let data = self.data.map(bytes);
         let secret = Secret { metadata, data, type_: self.type_, ..Secret::default() };
-        Object {
+        KeptObject {
             version,
             immutable: self.immutable == Some(true),
-            content: Content::Secret(Box::new(secret)),
+            content: ObjectContent::Secret(Box::new(secret)),
         }
     }
 }
@@ -129,22 +129,22 @@ fn bytes(values: BTreeMap<String, Option<ByteString>>) -> BTreeMap<String, ByteS
     values.into_iter().map(|(key, value)| (key, value.unwrap_or_default())).collect()
 }
 
-fn version(meta: &Meta) -> u64 {
+fn version(meta: &ObjectFields) -> u64 {
     meta.resource_version.parse().unwrap_or(0)
 }
 
-impl Object {
+impl KeptObject {
     /// Keys and values as files show them: a copy.
     pub(super) fn values(&self) -> KeyValues {
         match &self.content {
-            Content::ConfigMap(map) => {
+            ObjectContent::ConfigMap(map) => {
                 let binary = map.binary_data.iter().flatten();
                 let binary = binary.map(|(key, value)| (key.clone(), Arc::from(&*value.0)));
                 let text = map.data.iter().flatten();
                 // A key is in one of the two only; text would win.
                 binary.chain(text.map(|(k, v)| (k.clone(), Arc::from(v.as_bytes())))).collect()
             }
-            Content::Secret(secret) => {
+            ObjectContent::Secret(secret) => {
                 let data = secret.data.iter().flatten();
                 data.map(|(key, value)| (key.clone(), Arc::from(&*value.0))).collect()
             }
@@ -154,16 +154,16 @@ impl Object {
     /// The object as a config map; `None` for a secret.
     pub(super) fn config_map(&self) -> Option<&ConfigMap> {
         match &self.content {
-            Content::ConfigMap(map) => Some(map),
-            Content::Secret(_) => None,
+            ObjectContent::ConfigMap(map) => Some(map),
+            ObjectContent::Secret(_) => None,
         }
     }
 
     /// The object as a secret; `None` for a config map.
     pub(super) fn secret(&self) -> Option<&Secret> {
         match &self.content {
-            Content::Secret(secret) => Some(secret),
-            Content::ConfigMap(_) => None,
+            ObjectContent::Secret(secret) => Some(secret),
+            ObjectContent::ConfigMap(_) => None,
         }
     }
 }

@@ -23,8 +23,8 @@ use kube::Client;
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::{PodUid, UnixNanos};
 use pintle_agent_core::volume::payload::{CertificateRequest, Credentials};
-use pintle_agent_core::worker::Input;
-use pintle_api::Share;
+use pintle_agent_core::worker::PodsInput;
+use pintle_api::TenantShare;
 use pintle_api::informer::{self, FirstList, FollowSpec, ObjectSink};
 use pintle_api_types::jitter as pace;
 use pintle_api_types::object::UnreadableObject;
@@ -35,11 +35,11 @@ use serde_json::json;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
-use super::object::Meta;
+use super::object::ObjectFields;
 use super::pod_key;
 use super::trust_bundles::clean_pem;
 use super::wire::{self, Pace};
-use super::{Objects, Shared};
+use super::{Objects, ObjectsCore};
 use crate::node::own::OwnNode;
 use crate::objects::Accounts as _;
 
@@ -63,7 +63,7 @@ const GROUP: &str = "/apis/certificates.k8s.io/v1beta1";
 
 #[derive(PartialEq, Deserialize)]
 struct RequestWire {
-    metadata: Meta,
+    metadata: ObjectFields,
     #[serde(default)]
     status: StatusWire,
 }
@@ -90,7 +90,7 @@ struct ConditionWire {
 
 /// The end of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Outcome {
+enum CertificateOutcome {
     Issued {
         chain: String,
         refresh_at: UnixNanos,
@@ -105,13 +105,13 @@ enum Outcome {
 }
 
 /// The end of a request, if it has one.
-fn outcome(status: &StatusWire) -> Option<Outcome> {
+fn outcome(status: &StatusWire) -> Option<CertificateOutcome> {
     let nanos = |time: Option<jiff::Timestamp>| {
         let nanos = time.map_or(i128::from(i64::MAX), jiff::Timestamp::as_nanosecond);
         UnixNanos(i64::try_from(nanos).unwrap_or(i64::MAX))
     };
     status.conditions.iter().flatten().find_map(|condition| {
-        let refused = |kind| Outcome::Refused {
+        let refused = |kind| CertificateOutcome::Refused {
             kind,
             reason: condition.reason.clone(),
             message: condition.message.clone(),
@@ -119,7 +119,7 @@ fn outcome(status: &StatusWire) -> Option<Outcome> {
         match condition.type_.as_str() {
             "Denied" => Some(refused("Denied")),
             "Failed" => Some(refused("Failed")),
-            "Issued" => Some(Outcome::Issued {
+            "Issued" => Some(CertificateOutcome::Issued {
                 chain: clean_pem(&status.certificate_chain),
                 refresh_at: nanos(status.begin_refresh_at),
                 ends_at: nanos(status.not_after),
@@ -153,7 +153,7 @@ impl Drop for Projection {
 #[derive(Clone)]
 struct Desk {
     client: Client,
-    inputs: mpsc::Sender<Input>,
+    inputs: mpsc::Sender<PodsInput>,
     recorder: Recorder,
     node: watch::Receiver<OwnNode>,
 }
@@ -167,7 +167,7 @@ pub(super) struct PodCertificates {
 impl PodCertificates {
     pub(super) fn new(
         client: Client,
-        inputs: mpsc::Sender<Input>,
+        inputs: mpsc::Sender<PodsInput>,
         recorder: Recorder,
         node: watch::Receiver<OwnNode>,
     ) -> Self {
@@ -208,7 +208,7 @@ impl PodCertificates {
 /// Keeps one certificate fresh.
 struct Keeper {
     desk: Desk,
-    objects: Weak<Shared>,
+    objects: Weak<ObjectsCore>,
     uid: PodUid,
     pod: Pod,
     request: CertificateRequest,
@@ -223,13 +223,13 @@ impl Keeper {
                 issued = self.issue() => issued,
                 never = self.complain(times) => match never {},
             };
-            let Ended { key, name, outcome } = issued;
+            let EndedRequest { key, name, outcome } = issued;
             let (refresh_at, ends_at) = match outcome {
-                Outcome::Issued { chain, refresh_at, ends_at } => {
+                CertificateOutcome::Issued { chain, refresh_at, ends_at } => {
                     self.show(Ok(Credentials { key, chain })).await;
                     (refresh_at, ends_at)
                 }
-                Outcome::Refused { kind, reason, message } => {
+                CertificateOutcome::Refused { kind, reason, message } => {
                     let (verb, was) = match kind {
                         "Denied" => ("denied", "was denied"),
                         _ => ("failed", "failed"),
@@ -257,7 +257,7 @@ impl Keeper {
         *self.shown.borrow_mut() = shown;
         let uid = self.uid.clone();
         // Without a driver the queue has no receiver.
-        let _ = self.desk.inputs.send(Input::Content { uid, files: true }).await;
+        let _ = self.desk.inputs.send(PodsInput::Content { uid, files: true }).await;
     }
 
     /// Emits events about an overdue renewal and about the certificate's expiry.
@@ -275,12 +275,12 @@ impl Keeper {
     }
 
     /// A key and how its request ended.
-    async fn issue(&self) -> Ended {
+    async fn issue(&self) -> EndedRequest {
         let mut pace = Pace::new(RETRY.0, RETRY.1);
         loop {
             let error = match self.create().await {
                 Ok((key, name)) => match self.ended(&name).await {
-                    Some(outcome) => return Ended { key, name, outcome },
+                    Some(outcome) => return EndedRequest { key, name, outcome },
                     None => format!("{name} was deleted"),
                 },
                 Err(error) => error,
@@ -337,12 +337,12 @@ impl Keeper {
         Ok((key.pem, made.metadata.name))
     }
 
-    fn share(&self) -> Share {
-        Share::of(self.uid.as_str())
+    fn share(&self) -> TenantShare {
+        TenantShare::of(self.uid.as_str())
     }
 
     /// The end of a request; `None` when it was deleted.
-    async fn ended(&self, name: &str) -> Option<Outcome> {
+    async fn ended(&self, name: &str) -> Option<CertificateOutcome> {
         let node = self.desk.node.borrow().object().and_then(|node| node.metadata.name.clone());
         let namespace = pintle_api_types::pod::namespace(&self.pod);
         let path = format!("{GROUP}/namespaces/{namespace}/{REQUESTS}");
@@ -361,20 +361,20 @@ impl Keeper {
 }
 
 /// A request that ended.
-struct Ended {
+struct EndedRequest {
     /// The key as PEM.
     key: String,
     /// The request's name.
     name: String,
-    outcome: Outcome,
+    outcome: CertificateOutcome,
 }
 
 /// Waits for the end of a request.
 struct RequestSink {
-    ended: Option<oneshot::Sender<Option<Outcome>>>,
+    ended: Option<oneshot::Sender<Option<CertificateOutcome>>>,
     /// The list has it.
     there: bool,
-    share: Share,
+    share: TenantShare,
 }
 
 impl RequestSink {
@@ -384,7 +384,7 @@ impl RequestSink {
         }
     }
 
-    fn end(&mut self, how: Option<Outcome>) {
+    fn end(&mut self, how: Option<CertificateOutcome>) {
         if let Some(ended) = self.ended.take() {
             // Its pod may be gone.
             let _ = ended.send(how);
@@ -424,7 +424,7 @@ impl ObjectSink<RequestWire> for RequestSink {
         self.end(None);
     }
 
-    fn share(&self) -> Share {
+    fn share(&self) -> TenantShare {
         self.share.clone()
     }
 }
@@ -452,7 +452,8 @@ mod tests {
         assert_eq!(of(json!({"conditions": [{"type": "Else"}]})), None);
         for kind in ["Denied", "Failed"] {
             let condition = json!({"type": kind, "reason": "R", "message": "m"});
-            let want = Outcome::Refused { kind, reason: "R".into(), message: "m".into() };
+            let want =
+                CertificateOutcome::Refused { kind, reason: "R".into(), message: "m".into() };
             assert_eq!(of(json!({"conditions": [condition]})), Some(want));
         }
         let chain = "junk\n-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\nmore\n";
@@ -462,7 +463,7 @@ mod tests {
             "beginRefreshAt": "1970-01-01T00:00:02Z",
             "notAfter": "1970-01-01T00:00:03Z",
         }));
-        let want = Outcome::Issued {
+        let want = CertificateOutcome::Issued {
             chain: "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n".into(),
             refresh_at: UnixNanos(2_000_000_000),
             ends_at: UnixNanos(3_000_000_000),

@@ -11,7 +11,7 @@ use pintle_agent_core::image::keyring::Keyring;
 use pintle_agent_core::types::PodUid;
 
 use super::Objects;
-use super::references::{Key, Kind};
+use super::references::{ObjectName, ReferenceKind};
 
 /// The registries that a pod may pull from.
 #[derive(Debug)]
@@ -47,10 +47,13 @@ impl Objects {
             if !seen.insert(&reference.name) {
                 continue;
             }
-            let key = Key::new(Kind::Secret, namespace, &reference.name);
+            let key = ObjectName::new(ReferenceKind::Secret, namespace, &reference.name);
             let found = self.object(uid, &key).await;
             match found.as_ref().ok().and_then(|object| object.secret()) {
-                Some(secret) => broken = keyring.add_secret(secret).err().or(broken),
+                Some(secret) => {
+                    let failed = keyring.add_secret(secret).err();
+                    broken = failed.map(|error| error.to_string()).or(broken);
+                }
                 None => missing.push(reference.name.clone()),
             }
         }

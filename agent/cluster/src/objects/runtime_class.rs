@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
-use pintle_api::Share;
+use pintle_api::TenantShare;
 use serde::Deserialize;
 
 use super::Objects;
@@ -38,7 +38,7 @@ impl Objects {
         };
         let classes = &shared.classes.0;
         let path = format!("/apis/node.k8s.io/v1/runtimeclasses/{class}");
-        match wire::read::<ClassWire>(&shared.client, &Share::default(), &path).await {
+        match wire::read::<ClassWire>(&shared.client, &TenantShare::default(), &path).await {
             Ok(found) => {
                 let mut classes = classes.borrow_mut();
                 if classes.len() < CLASSES_MAX || classes.contains_key(class) {

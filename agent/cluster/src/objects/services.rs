@@ -16,8 +16,8 @@ use kube::Client;
 use pintle_api_types::pruned_object;
 use serde::Deserialize;
 
-use super::collection::{Collection, Kept, Known};
-use super::object::Meta;
+use super::collection::{Collection, CollectionRecord, CollectionState};
+use super::object::ObjectFields;
 
 /// Services that are kept; pods get no variables for further ones.
 const SERVICES_MAX: usize = 50_000;
@@ -28,7 +28,7 @@ const API: (&str, &str) = ("default", "kubernetes");
 #[derive(PartialEq, Deserialize)]
 pub(super) struct ServiceWire {
     #[serde(default)]
-    metadata: Meta,
+    metadata: ObjectFields,
     #[serde(default)]
     spec: SpecWire,
 }
@@ -56,11 +56,11 @@ struct PortWire {
 #[derive(Debug, PartialEq)]
 struct Brief {
     address: Box<str>,
-    ports: Box<[Port]>,
+    ports: Box<[PortFields]>,
 }
 
 #[derive(Debug, PartialEq)]
-struct Port {
+struct PortFields {
     name: Option<Box<str>>,
     number: i32,
     /// `None` for TCP, which nearly all are.
@@ -101,7 +101,7 @@ impl Services {
 
 impl Brief {
     fn told(&self, namespace: &str, name: &str) -> Service {
-        let port = |port: &Port| ServicePort {
+        let port = |port: &PortFields| ServicePort {
             name: port.name.as_deref().map(str::to_owned),
             port: port.number,
             protocol: Some(port.protocol.as_deref().unwrap_or("TCP").to_owned()),
@@ -123,7 +123,7 @@ impl Brief {
     }
 }
 
-impl Kept for Services {
+impl CollectionRecord for Services {
     type Wire = ServiceWire;
     const PATHS: &'static [&'static str] = &["/api/v1/services"];
     const NAME: &'static str = "services";
@@ -137,7 +137,7 @@ impl Kept for Services {
         }
         let protocol = |text: Option<Box<str>>| text.filter(|text| &**text != "TCP");
         let ports = service.spec.ports.unwrap_or_default().into_iter();
-        let ports = ports.map(|port| Port {
+        let ports = ports.map(|port| PortFields {
             name: port.name,
             number: port.port,
             protocol: protocol(port.protocol),
@@ -183,8 +183,8 @@ impl ServiceWatch {
     /// The services for pods of a namespace; `None` when they are still not known after `patience`.
     pub(super) async fn of(&self, namespace: &str, patience: Duration) -> Option<Vec<Service>> {
         match self.0.known(patience).await {
-            Known::All => Some(self.0.kept().of(namespace)),
-            Known::Nothing | Known::NoKind => None,
+            CollectionState::All => Some(self.0.kept().of(namespace)),
+            CollectionState::Nothing | CollectionState::NoKind => None,
         }
     }
 }

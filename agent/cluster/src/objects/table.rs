@@ -17,8 +17,8 @@ use std::rc::Rc;
 use pintle_agent_core::env::variables::LookupError;
 use pintle_agent_core::types::PodUid;
 
-use super::object::Object;
-use super::references::{Key, References, Use};
+use super::object::KeptObject;
+use super::references::{ObjectName, ReferenceUse, References};
 
 /// Objects that are followed at the same time.
 pub(super) const ENTRIES_MAX: usize = 16_384;
@@ -27,16 +27,16 @@ pub(super) const ENTRIES_MAX: usize = 16_384;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Orders {
     /// Begin to follow.
-    pub(super) open: Vec<Key>,
+    pub(super) open: Vec<ObjectName>,
     /// No pod refers to them any more.
-    pub(super) close: Vec<Key>,
+    pub(super) close: Vec<ObjectName>,
     /// Followed already; to be read once more.
-    pub(super) read: Vec<Key>,
+    pub(super) read: Vec<ObjectName>,
 }
 
 /// A pod that is to look again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct WaitingPod {
     /// The pod.
     pub(super) uid: PodUid,
     /// Its volumes show the object.
@@ -45,19 +45,19 @@ pub(super) struct Told {
 
 /// The known state of an object.
 #[derive(Clone, Debug, Default, PartialEq)]
-enum Known {
+enum KnownObject {
     /// No answer yet.
     #[default]
     Nothing,
     Missing,
-    Present(Rc<Object>),
+    Present(Rc<KeptObject>),
 }
 
 #[derive(Debug, Default)]
-struct Entry {
+struct TableEntry {
     /// Pods that refer to it, and their use of it.
-    referrers: BTreeMap<PodUid, Use>,
-    known: Known,
+    referrers: BTreeMap<PodUid, ReferenceUse>,
+    known: KnownObject,
     asked: u64,
     answered: u64,
     /// Changes from the watch; a read compares it to detect that it was overtaken.
@@ -77,12 +77,12 @@ pub(super) struct Due {
 
 /// See the module's header.
 #[derive(Debug, Default)]
-pub(super) struct Table {
-    pods: BTreeMap<PodUid, BTreeSet<Key>>,
-    entries: HashMap<Key, Entry>,
+pub(super) struct ObjectTable {
+    pods: BTreeMap<PodUid, BTreeSet<ObjectName>>,
+    entries: HashMap<ObjectName, TableEntry>,
 }
 
-impl Table {
+impl ObjectTable {
     /// True when no pod is known.
     pub(super) fn is_empty(&self) -> bool {
         self.pods.is_empty()
@@ -125,7 +125,7 @@ impl Table {
         orders
     }
 
-    fn drop_reference(&mut self, uid: &PodUid, key: &Key, orders: &mut Orders) {
+    fn drop_reference(&mut self, uid: &PodUid, key: &ObjectName, orders: &mut Orders) {
         let Some(entry) = self.entries.get_mut(key) else { return };
         entry.referrers.remove(uid);
         entry.let_down.remove(uid);
@@ -139,7 +139,7 @@ impl Table {
 
     /// The ticket that must be answered before the object is as new as now; `None` when no pod
     /// refers to it. `again` asks for a new read even though one was answered before.
-    pub(super) fn want(&mut self, key: &Key, again: bool) -> Option<u64> {
+    pub(super) fn want(&mut self, key: &ObjectName, again: bool) -> Option<u64> {
         let entry = self.entries.get_mut(key)?;
         if again && entry.asked == entry.answered {
             entry.asked += 1;
@@ -152,15 +152,19 @@ impl Table {
     pub(super) fn look(
         &mut self,
         uid: &PodUid,
-        key: &Key,
+        key: &ObjectName,
         want: u64,
-    ) -> Option<Result<Rc<Object>, LookupError>> {
+    ) -> Option<Result<Rc<KeptObject>, LookupError>> {
         let entry = self.entries.get_mut(key)?;
         (entry.answered >= want).then(|| entry.known(uid, key))
     }
 
     /// The result without a new answer: an older copy, or why there is none.
-    pub(super) fn settle(&mut self, uid: &PodUid, key: &Key) -> Result<Rc<Object>, LookupError> {
+    pub(super) fn settle(
+        &mut self,
+        uid: &PodUid,
+        key: &ObjectName,
+    ) -> Result<Rc<KeptObject>, LookupError> {
         match self.entries.get_mut(key) {
             Some(entry) => entry.known(uid, key),
             None => Err(LookupError::Failed(format!(
@@ -173,13 +177,18 @@ impl Table {
     // ---- the object's task --------------------------------------------------------------------
 
     /// The read that is due, if any.
-    pub(super) fn due(&self, key: &Key) -> Option<Due> {
+    pub(super) fn due(&self, key: &ObjectName) -> Option<Due> {
         let entry = self.entries.get(key).filter(|entry| entry.answered < entry.asked)?;
         Some(Due { ticket: entry.asked, changes: entry.changes })
     }
 
     /// A read ended. Returns the pods to notify.
-    pub(super) fn answered(&mut self, key: &Key, due: Due, found: Option<Object>) -> Vec<Told> {
+    pub(super) fn answered(
+        &mut self,
+        key: &ObjectName,
+        due: Due,
+        found: Option<KeptObject>,
+    ) -> Vec<WaitingPod> {
         let Some(entry) = self.entries.get_mut(key) else { return Vec::new() };
         entry.error = None;
         // A missing object has no version: the watch may have seen it come since.
@@ -195,67 +204,67 @@ impl Table {
 
     /// The pod whose share of requests pays for a read of the object: the one with the fewest
     /// references, so that it does not wait for other objects of a larger pod.
-    pub(super) fn payer(&self, key: &Key) -> Option<&PodUid> {
+    pub(super) fn payer(&self, key: &ObjectName) -> Option<&PodUid> {
         let references = |uid: &&PodUid| self.pods.get(*uid).map_or(0, BTreeSet::len);
         self.entries.get(key)?.referrers.keys().min_by_key(references)
     }
 
     /// A read or watch failed.
-    pub(super) fn failed(&mut self, key: &Key, error: String) {
+    pub(super) fn failed(&mut self, key: &ObjectName, error: String) {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.error = Some(error);
         }
     }
 
     /// The watch saw the object added or changed.
-    pub(super) fn changed(&mut self, key: &Key, object: Object) -> Vec<Told> {
+    pub(super) fn changed(&mut self, key: &ObjectName, object: KeptObject) -> Vec<WaitingPod> {
         let Some(entry) = self.entries.get_mut(key) else { return Vec::new() };
         entry.changes += 1;
         entry.take(Some(object), false)
     }
 
     /// The watch saw the object deleted, at this version.
-    pub(super) fn deleted(&mut self, key: &Key, version: u64) -> Vec<Told> {
+    pub(super) fn deleted(&mut self, key: &ObjectName, version: u64) -> Vec<WaitingPod> {
         let Some(entry) = self.entries.get_mut(key) else { return Vec::new() };
         entry.changes += 1;
         match &entry.known {
-            Known::Present(object) if object.version > version => Vec::new(),
+            KnownObject::Present(object) if object.version > version => Vec::new(),
             _ => entry.take(None, false),
         }
     }
 
     /// True when there is an answer, however old.
-    pub(super) fn is_known(&self, key: &Key) -> bool {
-        self.entries.get(key).is_some_and(|entry| entry.known != Known::Nothing)
+    pub(super) fn is_known(&self, key: &ObjectName) -> bool {
+        self.entries.get(key).is_some_and(|entry| entry.known != KnownObject::Nothing)
     }
 
     /// True when the object is there and cannot change.
-    pub(super) fn is_immutable(&self, key: &Key) -> bool {
+    pub(super) fn is_immutable(&self, key: &ObjectName) -> bool {
         let entry = self.entries.get(key);
-        entry.is_some_and(|entry| matches!(&entry.known, Known::Present(o) if o.immutable))
+        entry.is_some_and(|entry| matches!(&entry.known, KnownObject::Present(o) if o.immutable))
     }
 
     /// All pods whose volumes show some object.
-    pub(super) fn with_files(&self) -> Vec<Told> {
-        let shows = |uid: &PodUid, keys: &BTreeSet<Key>| {
+    pub(super) fn with_files(&self) -> Vec<WaitingPod> {
+        let shows = |uid: &PodUid, keys: &BTreeSet<ObjectName>| {
             let mut entries = keys.iter().filter_map(|key| self.entries.get(key));
             entries.any(|entry| entry.referrers.get(uid).is_some_and(|usage| usage.files))
         };
         let pods = self.pods.iter().filter(|(uid, keys)| shows(uid, keys));
-        pods.map(|(uid, _)| Told { uid: uid.clone(), files: true }).collect()
+        pods.map(|(uid, _)| WaitingPod { uid: uid.clone(), files: true }).collect()
     }
 }
 
-impl Entry {
-    fn known(&mut self, uid: &PodUid, key: &Key) -> Result<Rc<Object>, LookupError> {
+impl TableEntry {
+    fn known(&mut self, uid: &PodUid, key: &ObjectName) -> Result<Rc<KeptObject>, LookupError> {
         let failure = match &self.known {
-            Known::Present(object) => {
+            KnownObject::Present(object) => {
                 self.let_down.remove(uid);
                 return Ok(Rc::clone(object));
             }
-            Known::Missing => LookupError::NotFound,
+            KnownObject::Missing => LookupError::NotFound,
             // k8s: pkg/kubelet/util/manager/watch_based_manager.go Get
-            Known::Nothing => LookupError::Failed(format!(
+            KnownObject::Nothing => LookupError::Failed(format!(
                 "failed to sync {} cache: {}",
                 key.kind.singular(),
                 self.error.as_deref().unwrap_or("timed out waiting for the condition"),
@@ -265,18 +274,19 @@ impl Entry {
         Err(failure)
     }
 
-    fn take(&mut self, found: Option<Object>, fresh: bool) -> Vec<Told> {
+    fn take(&mut self, found: Option<KeptObject>, fresh: bool) -> Vec<WaitingPod> {
         let (changed, appeared) = match (&self.known, &found) {
-            (Known::Present(old), Some(new)) if !fresh && new.version < old.version => {
+            (KnownObject::Present(old), Some(new)) if !fresh && new.version < old.version => {
                 return Vec::new();
             }
-            (Known::Present(old), Some(new)) => (old.content != new.content, false),
+            (KnownObject::Present(old), Some(new)) => (old.content != new.content, false),
             (_, Some(_)) => (true, true),
-            (Known::Missing, None) => (false, false),
+            (KnownObject::Missing, None) => (false, false),
             (_, None) => (true, false),
         };
-        let first = self.known == Known::Nothing;
-        self.known = found.map_or(Known::Missing, |object| Known::Present(Rc::new(object)));
+        let first = self.known == KnownObject::Nothing;
+        self.known =
+            found.map_or(KnownObject::Missing, |object| KnownObject::Present(Rc::new(object)));
         if !changed {
             return Vec::new();
         }
@@ -286,7 +296,7 @@ impl Entry {
             // Before the first answer no pod has used the object; only pods that were let down wait
             // for it.
             if waits || ((usage.files || usage.pulls) && !first) {
-                told.push(Told { uid: uid.clone(), files: usage.files });
+                told.push(WaitingPod { uid: uid.clone(), files: usage.files });
             }
         }
         told

@@ -17,8 +17,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use pintle_agent_core::types::{PodUid, UnixNanos};
 use pintle_agent_core::volume::payload::TokenRequest;
-use pintle_agent_core::worker::Input;
-use pintle_api::Share;
+use pintle_agent_core::worker::PodsInput;
+use pintle_api::TenantShare;
 use pintle_daemon::clock;
 use serde::Deserialize;
 use serde_json::json;
@@ -121,7 +121,7 @@ pub(super) fn refresh_at(ends_at: UnixNanos, seconds: i64, jitter: Duration) -> 
 
 impl Tokens {
     /// Tokens from the API server behind `client`.
-    pub(super) fn new(client: Client, inputs: mpsc::Sender<Input>) -> Self {
+    pub(super) fn new(client: Client, inputs: mpsc::Sender<PodsInput>) -> Self {
         let state = Rc::<State>::default();
         pintle_daemon::tasks::singleton("tokens", remind(Rc::downgrade(&state), inputs));
         Self { client, state }
@@ -206,7 +206,7 @@ impl Tokens {
             },
         });
         let answer =
-            self.ask(&Share::of(uid.as_str()), &path, body.to_string().into_bytes()).await?;
+            self.ask(&TenantShare::of(uid.as_str()), &path, body.to_string().into_bytes()).await?;
         let ends_at = answer.status.expiration_timestamp.as_nanosecond();
         let ends_at = UnixNanos(i64::try_from(ends_at).unwrap_or(i64::MAX));
         let asked = key.expiration_seconds.unwrap_or(DEFAULT_SECONDS);
@@ -221,7 +221,12 @@ impl Tokens {
 
     /// The node may ask for a pod's tokens from the moment the authorizer has seen the pod bound,
     /// which may be a little after this agent has.
-    async fn ask(&self, share: &Share, path: &str, body: Vec<u8>) -> Result<TokenWire, WireError> {
+    async fn ask(
+        &self,
+        share: &TenantShare,
+        path: &str,
+        body: Vec<u8>,
+    ) -> Result<TokenWire, WireError> {
         let mut pace = Pace::new(RETRY.0, RETRY.1);
         for _ in 1..ATTEMPTS_MAX {
             match wire::create::<TokenWire>(&self.client, share, path, body.clone()).await {
@@ -240,11 +245,11 @@ fn jitter(uid: &PodUid) -> Duration {
 }
 
 /// Notifies pods with due tokens.
-async fn remind(state: Weak<State>, inputs: mpsc::Sender<Input>) {
+async fn remind(state: Weak<State>, inputs: mpsc::Sender<PodsInput>) {
     while let Some(strong) = state.upgrade() {
         let (due, next) = strong.due(clock::now());
         for uid in due {
-            if inputs.send(Input::Content { uid, files: true }).await.is_err() {
+            if inputs.send(PodsInput::Content { uid, files: true }).await.is_err() {
                 return;
             }
         }

@@ -19,7 +19,7 @@ use base64::engine::general_purpose::STANDARD;
 use kube::Client;
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::volume::payload::TrustRequest;
-use pintle_agent_core::worker::Input;
+use pintle_agent_core::worker::PodsInput;
 use pintle_api_types::pruned_object;
 use serde::Deserialize;
 use tokio::sync::mpsc;
@@ -27,9 +27,9 @@ use tokio::task::JoinHandle;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 
-use super::collection::{Collection, Kept, Known};
+use super::collection::{Collection, CollectionRecord, CollectionState};
 use super::label_selector;
-use super::object::Meta;
+use super::object::ObjectFields;
 
 /// Bundles that are kept.
 const BUNDLES_MAX: usize = 4096;
@@ -45,7 +45,7 @@ const UNSUPPORTED: &str = "ClusterTrustBundle projection is not supported in sta
 #[derive(PartialEq, Deserialize)]
 pub(super) struct BundleWire {
     #[serde(default)]
-    metadata: Meta,
+    metadata: ObjectFields,
     spec: SpecWire,
 }
 
@@ -69,7 +69,7 @@ struct Bundle {
 #[derive(Default)]
 pub(super) struct Bundles(BTreeMap<String, Bundle>);
 
-impl Kept for Bundles {
+impl CollectionRecord for Bundles {
     type Wire = BundleWire;
     const PATHS: &'static [&'static str] = &[
         "/apis/certificates.k8s.io/v1beta1/clustertrustbundles",
@@ -169,7 +169,7 @@ pub(super) fn pem(label: &str, der: &[u8]) -> Vec<u8> {
 /// The bundles, and the pods that show them.
 pub(super) struct TrustBundles {
     client: Client,
-    inputs: mpsc::Sender<Input>,
+    inputs: mpsc::Sender<PodsInput>,
     all: Collection<Bundles>,
     shown_by: Rc<RefCell<BTreeSet<PodUid>>>,
     teller: RefCell<Option<JoinHandle<()>>>,
@@ -184,7 +184,7 @@ impl Drop for TrustBundles {
 }
 
 impl TrustBundles {
-    pub(super) fn new(client: Client, inputs: mpsc::Sender<Input>) -> Self {
+    pub(super) fn new(client: Client, inputs: mpsc::Sender<PodsInput>) -> Self {
         Self {
             client,
             inputs,
@@ -210,15 +210,17 @@ impl TrustBundles {
                     let pods = shown_by.borrow().clone();
                     for uid in pods {
                         // Without a driver the queue has no receiver.
-                        let _ = inputs.send(Input::Content { uid, files: true }).await;
+                        let _ = inputs.send(PodsInput::Content { uid, files: true }).await;
                     }
                 }
             })
         });
         match self.all.known(WAIT_MAX).await {
-            Known::All => self.all.kept().find(request),
-            Known::NoKind => Err(UNSUPPORTED.to_owned()),
-            Known::Nothing => Err("ClusterTrustBundle informer has not yet synced".to_owned()),
+            CollectionState::All => self.all.kept().find(request),
+            CollectionState::NoKind => Err(UNSUPPORTED.to_owned()),
+            CollectionState::Nothing => {
+                Err("ClusterTrustBundle informer has not yet synced".to_owned())
+            }
         }
     }
 

@@ -15,7 +15,7 @@ use hyper::{Request, Response, StatusCode};
 use kube::Client;
 use kube::client::Body;
 use pintle_agent_core::types::with_causes;
-use pintle_api::{AnswerWithin, Share};
+use pintle_api::{AnswerWithin, TenantShare};
 use pintle_api_types::jitter as pace;
 use pintle_api_types::request::PatchForm;
 use serde::Deserialize;
@@ -63,7 +63,7 @@ struct StatusWire {
 /// Reads one object.
 pub(super) async fn read<T: DeserializeOwned>(
     client: &Client,
-    share: &Share,
+    share: &TenantShare,
     path: &str,
 ) -> Result<T, WireError> {
     send(client, share, Request::get(path), Vec::new()).await
@@ -72,7 +72,7 @@ pub(super) async fn read<T: DeserializeOwned>(
 /// Creates an object and returns the server's answer.
 pub(super) async fn create<T: DeserializeOwned>(
     client: &Client,
-    share: &Share,
+    share: &TenantShare,
     path: &str,
     body: Vec<u8>,
 ) -> Result<T, WireError> {
@@ -83,7 +83,7 @@ pub(super) async fn create<T: DeserializeOwned>(
 /// Changes a part of an object and returns what came of it.
 pub(super) async fn patch<T: DeserializeOwned>(
     client: &Client,
-    share: &Share,
+    share: &TenantShare,
     path: &str,
     patch: &serde_json::Value,
 ) -> Result<T, WireError> {
@@ -93,7 +93,7 @@ pub(super) async fn patch<T: DeserializeOwned>(
 
 async fn send<T: DeserializeOwned>(
     client: &Client,
-    share: &Share,
+    share: &TenantShare,
     request: Builder,
     body: Vec<u8>,
 ) -> Result<T, WireError> {

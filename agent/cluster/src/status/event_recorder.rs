@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use pintle_agent_core::timeline::EventSink;
 use pintle_agent_core::types::{ContainerKind, PodUid};
-use pintle_api::events::{Kind, Recorder};
+use pintle_api::events::{EventKind, Recorder};
 use pintle_api_types::pod;
 use pintle_api_types::pod::containers;
 use pintle_api_types::reference::to_core_object;
@@ -54,13 +54,13 @@ impl EventSink for EventRecorder {
             pods.get(uid).map(|pod| reference(pod, container))
         };
         if let Some(about) = about {
-            let kind = if warning { Kind::Warning } else { Kind::Normal };
+            let kind = if warning { EventKind::Warning } else { EventKind::Normal };
             self.recorder.annotated(about, kind, reason, message, annotations.clone());
         }
     }
 
     fn warn_of(&self, pod: &Pod, reason: &str, message: &str) {
-        self.recorder.event(reference(pod, None), Kind::Warning, reason, message);
+        self.recorder.event(reference(pod, None), EventKind::Warning, reason, message);
     }
 }
 

@@ -21,7 +21,9 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::client::Body;
 use kube::core::{PartialObjectMeta, Request as ApiRequest};
 use pintle_agent_core::api_health::ApiHealth;
-use pintle_agent_core::status_queue::{Answer, Ask, FullName, Input, Request, StatusQueue};
+use pintle_agent_core::status_queue::{
+    Ask, FullName, QueueInput, RequestResult, StatusQueue, StatusRequest,
+};
 use pintle_agent_core::timeline::{self, Recorder};
 use pintle_agent_core::types::{PodUid, with_causes};
 use pintle_agent_metrics::Metrics;
@@ -45,7 +47,7 @@ const ANSWER_BYTES_MAX: usize = 8 << 20;
 const WORDS_BYTES_MAX: usize = 512;
 
 /// Writes statuses, deletions and mirror pods.
-pub struct Writer {
+pub struct StatusWriter {
     client: Client,
     node_name: String,
     queue: RefCell<StatusQueue>,
@@ -58,7 +60,7 @@ pub struct Writer {
     told: Notify,
 }
 
-impl Writer {
+impl StatusWriter {
     /// A writer with an empty status queue; its clock runs in a task of this thread. It records
     /// writes in `recorder` and failures in `api_health`.
     pub fn start(
@@ -87,9 +89,9 @@ impl Writer {
     }
 
     /// Passes the input to the status queue, and begins the requests that it returns.
-    pub fn take(self: &Rc<Self>, input: Input) {
+    pub fn take(self: &Rc<Self>, input: QueueInput) {
         let clocks = clock::clocks();
-        if let (Input::Seen(copy), Some(metrics)) = (&input, self.metrics.get()) {
+        if let (QueueInput::Seen(copy), Some(metrics)) = (&input, self.metrics.get()) {
             metrics.shown(copy, clocks.wall);
         }
         let (requests, moved) = {
@@ -117,16 +119,16 @@ impl Writer {
             let writer = Rc::clone(self);
             tasks::spawn("status write", async move {
                 let (ticket, begun) = (request.ticket, tokio::time::Instant::now());
-                let told = Written::of(&request.ask);
+                let told = StatusWrite::of(&request.ask);
                 let answer = tasks::caught(writer.ask(request)).await.unwrap_or_else(|panic| {
                     tasks::counted("status write");
                     tracing::error!("a write to the API server: {panic}");
-                    Answer::Unreachable(panic.to_string())
+                    RequestResult::Unreachable(panic.to_string())
                 });
                 if let Some(told) = told {
                     told.tell(&writer.recorder, &answer, begun.elapsed());
                 }
-                writer.take(Input::Answered { ticket, answer });
+                writer.take(QueueInput::Answered { ticket, answer });
             });
         }
     }
@@ -151,39 +153,39 @@ impl Writer {
             };
             tokio::select! {
                 () = self.alarm.notified() => {}
-                () = tokio::time::sleep(at.since(clock::clocks().mono)) => self.take(Input::Tick),
+                () = tokio::time::sleep(at.since(clock::clocks().mono)) => self.take(QueueInput::Tick),
             }
         }
     }
 
-    async fn ask(&self, Request { name, ask, .. }: Request) -> Answer {
+    async fn ask(&self, StatusRequest { name, ask, .. }: StatusRequest) -> RequestResult {
         let asked = match ask {
             Ask::Patch(body) => self.patch(&name, body).await,
             Ask::Delete(uid) => self.delete(&name, uid).await,
             Ask::Mirror(pod) => self.mirror(&pod).await,
             Ask::Refetch => {
                 let pod = self.send::<Slim>(pods(&name).get(&name.1, &Default::default())).await;
-                pod.map(|pod| Answer::Copy(Box::new(pod.into())))
+                pod.map(|pod| RequestResult::Copy(Box::new(pod.into())))
             }
         };
         asked.unwrap_or_else(|refusal| refusal)
     }
 
     // k8s: pkg/util/pod/pod.go PatchPodStatus
-    async fn patch(&self, name: &FullName, body: Value) -> Result<Answer, Answer> {
+    async fn patch(&self, name: &FullName, body: Value) -> Result<RequestResult, RequestResult> {
         let (patch, params) = (Patch::Strategic(body), PatchParams::default());
         let request = pods(name).patch_subresource("status", &name.1, &params, &patch);
         let pod: Slim = self.send(request).await?;
-        Ok(Answer::Copy(Box::new(pod.into())))
+        Ok(RequestResult::Copy(Box::new(pod.into())))
     }
 
     /// A conflict may be that of two writes, so the caller must read the object: it may be another
     /// one of that name, or still ours.
-    async fn delete(&self, name: &FullName, uid: PodUid) -> Result<Answer, Answer> {
+    async fn delete(&self, name: &FullName, uid: PodUid) -> Result<RequestResult, RequestResult> {
         let preconditions = Preconditions { uid: Some(uid.to_string()), resource_version: None };
         let params = DeleteParams::default().grace_period(0).preconditions(preconditions);
         match self.send::<IgnoredAny>(pods(name).delete(&name.1, &params)).await {
-            Ok(_) | Err(Answer::Missing) => Ok(Answer::Deleted),
+            Ok(_) | Err(RequestResult::Missing) => Ok(RequestResult::Deleted),
             Err(other) => Err(other),
         }
     }
@@ -191,19 +193,19 @@ impl Writer {
     /// The node's own object owns the mirror pod; without one, or with one that is on its way
     /// out, there is none.
     // k8s: pkg/kubelet/pod/mirror_client.go CreateMirrorPod
-    async fn mirror(&self, of: &Pod) -> Result<Answer, Answer> {
+    async fn mirror(&self, of: &Pod) -> Result<RequestResult, RequestResult> {
         let node =
             ApiRequest::new("/api/v1/nodes").get_metadata(&self.node_name, &Default::default());
         let node: PartialObjectMeta<Node> = self.send(node).await.map_err(no_node)?;
         if node.metadata.deletion_timestamp.is_some() {
-            return Err(no_node(Answer::Missing));
+            return Err(no_node(RequestResult::Missing));
         }
         let mirror = mirror_of(of, &self.node_name, node.metadata);
-        let body =
-            serde_json::to_vec(&mirror).map_err(|error| Answer::Refused(error.to_string()))?;
+        let body = serde_json::to_vec(&mirror)
+            .map_err(|error| RequestResult::Refused(error.to_string()))?;
         let name = (pod::namespace(of).to_owned(), pod::name(of).to_owned());
         let pod: Slim = self.send(pods(&name).create(&PostParams::default(), body)).await?;
-        Ok(Answer::Copy(Box::new(pod.into())))
+        Ok(RequestResult::Copy(Box::new(pod.into())))
     }
 
     /// Sends a request. The client's time limit for the head begins when its turn has come; the
@@ -211,33 +213,37 @@ impl Writer {
     async fn send<T: DeserializeOwned>(
         &self,
         request: Result<HttpRequest<Vec<u8>>, kube::core::request::Error>,
-    ) -> Result<T, Answer> {
-        let request = request.map_err(|error| Answer::Refused(error.to_string()))?;
+    ) -> Result<T, RequestResult> {
+        let request = request.map_err(|error| RequestResult::Refused(error.to_string()))?;
         let answer = self.client.send(request.map(Body::from)).await;
-        let answer = answer.map_err(|error| Answer::Unreachable(with_causes(&error)))?;
+        let answer = answer.map_err(|error| RequestResult::Unreachable(with_causes(&error)))?;
         let (head, body) = answer.into_parts();
         let body = Limited::new(body, ANSWER_BYTES_MAX).collect();
         let body = match tokio::time::timeout(REQUEST_MAX, body).await {
             Ok(Ok(body)) => body.to_bytes(),
-            Ok(Err(error)) => return Err(Answer::Unreachable(error.to_string())),
-            Err(_) => return Err(Answer::Unreachable(format!("no answer within {REQUEST_MAX:?}"))),
+            Ok(Err(error)) => return Err(RequestResult::Unreachable(error.to_string())),
+            Err(_) => {
+                return Err(RequestResult::Unreachable(format!(
+                    "no answer within {REQUEST_MAX:?}"
+                )));
+            }
         };
         if !head.status.is_success() {
             return Err(failed(head.status, &head.headers, &body));
         }
-        serde_json::from_slice(&body).map_err(|error| Answer::Unreachable(error.to_string()))
+        serde_json::from_slice(&body).map_err(|error| RequestResult::Unreachable(error.to_string()))
     }
 }
 
 /// A write, for the timeline.
-struct Written {
+struct StatusWrite {
     uid: PodUid,
     /// The timeline's reasons for success and for failure.
     what: (&'static str, &'static str),
     text: String,
 }
 
-impl Written {
+impl StatusWrite {
     fn of(ask: &Ask) -> Option<Self> {
         Some(match ask {
             Ask::Patch(body) => {
@@ -264,16 +270,18 @@ impl Written {
         })
     }
 
-    fn tell(&self, recorder: &Recorder, answer: &Answer, took: Duration) {
+    fn tell(&self, recorder: &Recorder, answer: &RequestResult, took: Duration) {
         let words = match answer {
-            Answer::Copy(_) | Answer::Deleted => {
+            RequestResult::Copy(_) | RequestResult::Deleted => {
                 let comma = if self.text.is_empty() { "" } else { ", " };
                 let text = format!("{}{comma}{}", timeline::took(took), self.text);
                 return recorder.stage(&self.uid, self.what.0, None, &text);
             }
-            Answer::Busy { why, .. } | Answer::Refused(why) | Answer::Unreachable(why) => why,
-            Answer::Missing => "there is no such object",
-            Answer::Conflict => "the object has changed meanwhile",
+            RequestResult::Busy { why, .. }
+            | RequestResult::Refused(why)
+            | RequestResult::Unreachable(why) => why,
+            RequestResult::Missing => "there is no such object",
+            RequestResult::Conflict => "the object has changed meanwhile",
         };
         recorder.trouble(&self.uid, self.what.1, None, words);
     }
@@ -302,9 +310,9 @@ fn pods(name: &FullName) -> ApiRequest {
 }
 
 /// A mirror pod without a node is no object that is gone: it is tried again.
-fn no_node(answer: Answer) -> Answer {
+fn no_node(answer: RequestResult) -> RequestResult {
     match answer {
-        Answer::Missing => Answer::Refused("the node is not registered".to_owned()),
+        RequestResult::Missing => RequestResult::Refused("the node is not registered".to_owned()),
         other => other,
     }
 }
@@ -326,23 +334,23 @@ fn mirror_of(of: &Pod, node_name: &str, node: ObjectMeta) -> Pod {
 }
 
 /// Classifies an error answer.
-fn failed(code: StatusCode, headers: &HeaderMap, body: &[u8]) -> Answer {
+fn failed(code: StatusCode, headers: &HeaderMap, body: &[u8]) -> RequestResult {
     let status: Status = serde_json::from_slice(body).unwrap_or_default();
     let why = match status.message {
         Some(message) if !message.is_empty() => message,
         _ => String::from_utf8_lossy(&body[..body.len().min(WORDS_BYTES_MAX)]).trim().to_owned(),
     };
     match code.as_u16() {
-        404 => Answer::Missing,
-        409 => Answer::Conflict,
+        404 => RequestResult::Missing,
+        409 => RequestResult::Conflict,
         429 | 500..=599 => {
             let asked = status.details.and_then(|details| details.retry_after_seconds);
             let asked =
                 asked.map(|seconds| Duration::from_secs(seconds.max(0).unsigned_abs().into()));
             let asked = pintle_api::retry_after(code, headers).max(asked).unwrap_or_default();
-            Answer::Busy { after: asked.clamp(BUSY, LATER_MAX), why }
+            RequestResult::Busy { after: asked.clamp(BUSY, LATER_MAX), why }
         }
-        _ => Answer::Refused(why),
+        _ => RequestResult::Refused(why),
     }
 }
 
@@ -357,7 +365,7 @@ mod tests {
             let header = header.map(|value| (RETRY_AFTER, HeaderValue::from_static(value)));
             let code = StatusCode::from_u16(code).expect("a code");
             match failed(code, &header.into_iter().collect(), body.as_bytes()) {
-                Answer::Busy { after, why } => (after.as_secs(), why),
+                RequestResult::Busy { after, why } => (after.as_secs(), why),
                 other => panic!("{other:?}"),
             }
         };
@@ -372,8 +380,8 @@ mod tests {
     #[test]
     fn a_conflict_is_no_end_of_the_object() {
         let failed = |code| failed(code, &HeaderMap::new(), b"{}");
-        assert_eq!(failed(StatusCode::CONFLICT), Answer::Conflict);
-        assert_eq!(failed(StatusCode::NOT_FOUND), Answer::Missing);
-        assert!(matches!(failed(StatusCode::FORBIDDEN), Answer::Refused(_)));
+        assert_eq!(failed(StatusCode::CONFLICT), RequestResult::Conflict);
+        assert_eq!(failed(StatusCode::NOT_FOUND), RequestResult::Missing);
+        assert!(matches!(failed(StatusCode::FORBIDDEN), RequestResult::Refused(_)));
     }
 }

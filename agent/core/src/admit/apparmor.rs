@@ -3,7 +3,7 @@
 
 use k8s_openapi::api::core::v1::{AppArmorProfile, Pod};
 
-use super::{Node, Refusal};
+use super::{AdmissionNode, AdmissionRefusal};
 use pintle_api_types::pod;
 
 const UNCONFINED: &str = "Unconfined";
@@ -12,13 +12,14 @@ pub(crate) const ANNOTATION: &str = "container.apparmor.security.beta.kubernetes
 
 /// Only pods that have not started yet are checked.
 // k8s: pkg/kubelet/lifecycle/handlers.go appArmorAdmitHandler
-pub(crate) fn check(node: &Node, pod: &Pod) -> Result<(), Refusal> {
+pub(crate) fn check(node: &AdmissionNode, pod: &Pod) -> Result<(), AdmissionRefusal> {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     if phase.is_some_and(|phase| phase != crate::status::PENDING) || !asks(pod) {
         return Ok(());
     }
-    let refuse =
-        |why: &str| Err(Refusal::new("AppArmor", format!("Cannot enforce AppArmor: {why}")));
+    let refuse = |why: &str| {
+        Err(AdmissionRefusal::new("AppArmor", format!("Cannot enforce AppArmor: {why}")))
+    };
     if !node.apparmor {
         return refuse("AppArmor is not enabled on the host");
     }

@@ -7,14 +7,14 @@
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-use super::{Node, Refusal};
+use super::{AdmissionNode, AdmissionRefusal};
 use pintle_api_types::pod;
 use pintle_api_types::pod::containers;
 use pintle_api_types::pod::resources::{Side, of_container};
 
 /// Refuses a pod that needs a device of a plugin.
 // k8s: pkg/kubelet/cm/admission/errors.go GetPodAdmitResult
-pub(super) fn check(node: &Node, pod: &Pod) -> Result<(), Refusal> {
+pub(super) fn check(node: &AdmissionNode, pod: &Pod) -> Result<(), AdmissionRefusal> {
     if node.plugin_resources.is_empty() {
         return Ok(());
     }
@@ -25,7 +25,7 @@ pub(super) fn check(node: &Node, pod: &Pod) -> Result<(), Refusal> {
         "Allocate failed due to no healthy devices present; cannot allocate unhealthy devices \
          {resource}, which is unexpected"
     );
-    Err(Refusal::new("UnexpectedAdmissionError", message))
+    Err(AdmissionRefusal::new("UnexpectedAdmissionError", message))
 }
 
 /// The first of these plugins' resources that a container is limited to.

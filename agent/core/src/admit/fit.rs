@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Allocatable, Candidate, Node, Others, Refusal};
+use super::{AdmissionCandidate, AdmissionNode, AdmissionRefusal, Allocatable, Others};
 use pintle_api_types::pod::resources::Amounts;
 use pintle_api_types::quantity::Amount;
 
@@ -22,13 +22,13 @@ pub(crate) struct Shortage {
 
 impl Shortage {
     // k8s: pkg/kubelet/lifecycle/predicate.go InsufficientResourceError
-    pub(crate) fn refusal(&self) -> Refusal {
+    pub(crate) fn refusal(&self) -> AdmissionRefusal {
         let Self { resource, requested, used, capacity } = self;
         let message = format!(
             "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, \
              capacity: {capacity}"
         );
-        Refusal::new(format!("OutOf{resource}"), message)
+        AdmissionRefusal::new(format!("OutOf{resource}"), message)
     }
 
     /// How much would have to become free.
@@ -39,9 +39,9 @@ impl Shortage {
 
 /// The resources that the candidate requests and the node lacks, in the kubelet's order.
 pub(super) fn shortages(
-    node: &Node,
+    node: &AdmissionNode,
     others: &Others<'_>,
-    candidate: &Candidate<'_>,
+    candidate: &AdmissionCandidate<'_>,
 ) -> Vec<Shortage> {
     let all = &node.allocatable;
     let mut short = Vec::new();

@@ -1,11 +1,11 @@
 //! Admission: decides whether a pod may run on this node, and whether a resize is granted now.
 //!
-//! Pure. Input: the node's offer (`Node`), the admitted pods that still hold their share, and the
-//! candidate. Output: a `Grant`, perhaps with victims, or a `Refusal` with the kubelet's text,
-//! which becomes the pod's terminal status. A resize makes the same checks; there a refusal only
-//! means "not now". Owner: `worker::Pods` calls it when a pod appears and when a resize is tried;
-//! it keeps the sums of the admitted pods in `Taken`. Bounds: the sums of the admitted pods, and
-//! one pass over them to choose victims.
+//! Pure. Input: the node's offer (`AdmissionNode`), the admitted pods that still hold their share,
+//! and the candidate. Output: a `Grant`, perhaps with victims, or a `Refusal` with the kubelet's
+//! text, which becomes the pod's terminal status. A resize makes the same checks; there a refusal
+//! only means "not now". Owner: `worker::Pods` calls it when a pod appears and when a resize is
+//! tried; it keeps the sums of the admitted pods in `Taken`. Bounds: the sums of the admitted pods,
+//! and one pass over them to choose victims.
 //!
 //! The checks run in the kubelet's order, and the first refusal counts:
 //! pressure, sysctls, devices, operating system, groups, room and placement, AppArmor, features,
@@ -30,7 +30,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::request::sysctl::FORBIDDEN_REASON;
 pub use crate::status::PREEMPTING;
-use crate::status::{REJECTED, Verdict};
+use crate::status::{PodVerdict, REJECTED};
 use pintle_api_types::ids::PodUid;
 use pintle_api_types::pod;
 use pintle_api_types::pod::qos::QosClass;
@@ -38,10 +38,10 @@ use pintle_api_types::pod::resources::Amounts;
 
 pub(crate) use apparmor::ANNOTATION as APPARMOR_ANNOTATION;
 pub use devices::needed as needed_plugin_resource;
-pub use node::{Allocatable, Features, Node};
+pub use node::{AdmissionNode, Allocatable, Features};
 pub use preempt::EVENT_MESSAGE as PREEMPTED;
 pub use resize::infeasible;
-pub use taken::{Others, Taken};
+pub use taken::{Others, TakenResources};
 pub use update::{LACKING, lacking};
 
 /// A pod that was admitted and still holds its resources.
@@ -57,7 +57,7 @@ pub struct Admitted<'a> {
 
 /// A pod to admit.
 #[derive(Clone, Copy, Debug)]
-pub struct Candidate<'a> {
+pub struct AdmissionCandidate<'a> {
     /// The pod, with the resources that it requests.
     pub pod: &'a Pod,
     /// Its requests.
@@ -75,7 +75,7 @@ pub struct Grant {
 
 /// The pod must not run here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct AdmissionRefusal {
     /// The kubelet's reason: `OutOfcpu`, `NodeAffinity`, …
     pub reason: String,
     /// The kubelet's sentence, as its event has it.
@@ -84,15 +84,15 @@ pub struct Refusal {
     pub by_affinity_alone: bool,
 }
 
-impl Refusal {
+impl AdmissionRefusal {
     pub(crate) fn new(reason: impl Into<String>, message: impl Into<String>) -> Self {
         Self { reason: reason.into(), message: message.into(), by_affinity_alone: false }
     }
 
     /// The status of the refused pod.
     // k8s: pkg/kubelet/kubelet.go rejectPod
-    pub fn verdict(&self) -> Verdict {
-        Verdict {
+    pub fn verdict(&self) -> PodVerdict {
+        PodVerdict {
             phase: crate::status::FAILED.to_owned(),
             reason: self.reason.clone(),
             message: format!("{REJECTED}{}", self.message),
@@ -102,14 +102,14 @@ impl Refusal {
 
 /// Decides whether a pod may run next to the admitted ones.
 pub fn admit(
-    node: &Node,
+    node: &AdmissionNode,
     others: &Others<'_>,
-    candidate: &Candidate<'_>,
-) -> Result<Grant, Refusal> {
+    candidate: &AdmissionCandidate<'_>,
+) -> Result<Grant, AdmissionRefusal> {
     let pod = candidate.pod;
     under_pressure(node, pod)?;
     if let Err(error) = node.sysctls.admit(pod) {
-        return Err(Refusal::new(FORBIDDEN_REASON, error.to_string()));
+        return Err(AdmissionRefusal::new(FORBIDDEN_REASON, error.to_string()));
     }
     devices::check(node, pod)?;
     operating_system(node, pod)?;
@@ -126,7 +126,7 @@ pub fn admit(
         (Some(first), _) => return Err(first.refusal()),
         (None, Some(first)) => {
             let by_affinity_alone = mismatches.iter().all(|m| m.reason == placement::AFFINITY);
-            return Err(Refusal { by_affinity_alone, ..first.clone() });
+            return Err(AdmissionRefusal { by_affinity_alone, ..first.clone() });
         }
     };
     apparmor::check(node, pod)?;
@@ -139,13 +139,13 @@ pub fn admit(
 
 /// Refuses every pod while the node is being shut down.
 // k8s: pkg/kubelet/nodeshutdown/nodeshutdown_manager_linux.go Admit
-pub fn node_shutdown() -> Refusal {
-    Refusal::new("NodeShutdown", "Pod was rejected as the node is shutting down.")
+pub fn node_shutdown() -> AdmissionRefusal {
+    AdmissionRefusal::new("NodeShutdown", "Pod was rejected as the node is shutting down.")
 }
 
 /// Pods that would make a pressure worse. Critical pods are admitted, because the node needs them.
 // k8s: pkg/kubelet/eviction/eviction_manager.go Admit
-fn under_pressure(node: &Node, pod: &Pod) -> Result<(), Refusal> {
+fn under_pressure(node: &AdmissionNode, pod: &Pod) -> Result<(), AdmissionRefusal> {
     if node.pressures.is_empty() || pod::is_critical(pod) {
         return Ok(());
     }
@@ -156,33 +156,33 @@ fn under_pressure(node: &Node, pod: &Pod) -> Result<(), Refusal> {
         }
     }
     let conditions = node.pressures.join(" ");
-    Err(Refusal::new("Evicted", format!("The node had condition: [{conditions}]. ")))
+    Err(AdmissionRefusal::new("Evicted", format!("The node had condition: [{conditions}]. ")))
 }
 
 // k8s: pkg/kubelet/lifecycle/predicate.go rejectPodAdmissionBasedOnOSSelector and OnOSField
-fn operating_system(_node: &Node, pod: &Pod) -> Result<(), Refusal> {
+fn operating_system(_node: &AdmissionNode, pod: &Pod) -> Result<(), AdmissionRefusal> {
     const OURS: &str = "linux";
     let labels = pod.metadata.labels.as_ref();
     let label = labels.and_then(|labels| labels.get("kubernetes.io/os"));
     if label.is_some_and(|label| label != OURS) {
         let message =
             "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label";
-        return Err(Refusal::new("PodOSSelectorNodeLabelDoesNotMatch", message));
+        return Err(AdmissionRefusal::new("PodOSSelectorNodeLabelDoesNotMatch", message));
     }
     if pod::spec(pod).os.as_ref().is_some_and(|os| os.name != OURS) {
         let message = "Failed to admit pod as the OS field doesn't match node OS";
-        return Err(Refusal::new("PodOSNotSupported", message));
+        return Err(AdmissionRefusal::new("PodOSNotSupported", message));
     }
     Ok(())
 }
 
 // k8s: pkg/kubelet/lifecycle/predicate.go rejectPodAdmissionBasedOnSupplementalGroupsPolicy
-fn supplemental_groups(node: &Node, pod: &Pod) -> Result<(), Refusal> {
+fn supplemental_groups(node: &AdmissionNode, pod: &Pod) -> Result<(), AdmissionRefusal> {
     let context = pod::spec(pod).security_context.as_ref();
     let policy = context.and_then(|context| context.supplemental_groups_policy.as_deref());
     if policy == Some("Strict") && !node.features.supplemental_groups_policy {
         let message = "SupplementalGroupsPolicy=Strict is not supported in this node";
-        return Err(Refusal::new("SupplementalGroupsPolicyNotSupported", message));
+        return Err(AdmissionRefusal::new("SupplementalGroupsPolicyNotSupported", message));
     }
     Ok(())
 }
@@ -190,12 +190,12 @@ fn supplemental_groups(node: &Node, pod: &Pod) -> Result<(), Refusal> {
 /// Features of the agent that the pod needs.
 // k8s: pkg/kubelet/lifecycle/features_linux.go isPodLevelResourcesSupported
 // k8s: pkg/kubelet/lifecycle/handlers.go declaredFeaturesAdmitHandler
-fn features(node: &Node, pod: &Pod) -> Result<(), Refusal> {
+fn features(node: &AdmissionNode, pod: &Pod) -> Result<(), AdmissionRefusal> {
     let spec = pod::spec(pod);
     if spec.resources.as_ref().is_some_and(pod::qos::sets_any) && !node.features.pod_level_resources
     {
         let message = "PodLevelResources feature gate is disabled";
-        return Err(Refusal::new("PodLevelResourcesNotSupported", message));
+        return Err(AdmissionRefusal::new("PodLevelResourcesNotSupported", message));
     }
     if !node.features.declared {
         return Ok(());
@@ -211,7 +211,7 @@ fn features(node: &Node, pod: &Pod) -> Result<(), Refusal> {
     if missing.is_empty() {
         return Ok(());
     }
-    Err(Refusal::new("PodFeatureUnsupported", unavailable(&missing)))
+    Err(AdmissionRefusal::new("PodFeatureUnsupported", unavailable(&missing)))
 }
 
 fn unavailable(features: &[&str]) -> String {

@@ -13,7 +13,7 @@ use pintle_api_types::pod::resources::Amounts;
 
 /// The node against which pods are checked.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Node {
+pub struct AdmissionNode {
     /// Name, lower-cased.
     pub name: String,
     /// Labels of the node object.
@@ -93,7 +93,7 @@ impl Allocatable {
     }
 }
 
-impl Node {
+impl AdmissionNode {
     /// A node with room for everything, for tests and simulations.
     pub fn roomy(name: &str) -> Self {
         let most = i64::MAX / 4;

@@ -7,7 +7,7 @@
 
 use k8s_openapi::api::core::v1::{ContainerPort, Pod, Taint, Toleration};
 
-use super::{Node, Others, Refusal};
+use super::{AdmissionNode, AdmissionRefusal, Others};
 use crate::node::selector::selects;
 use pintle_api_types::ids::ContainerKind;
 use pintle_api_types::pod;
@@ -16,10 +16,14 @@ use pintle_api_types::pod;
 pub(super) const AFFINITY: &str = "NodeAffinity";
 
 /// All reasons why the pod does not belong on this node.
-pub(super) fn mismatches(node: &Node, others: &Others<'_>, pod: &Pod) -> Vec<Refusal> {
+pub(super) fn mismatches(
+    node: &AdmissionNode,
+    others: &Others<'_>,
+    pod: &Pod,
+) -> Vec<AdmissionRefusal> {
     let mut found = Vec::new();
     let mut fail = |name: &str, why: &str| {
-        found.push(Refusal::new(name, format!("Predicate {name} failed: {why}")));
+        found.push(AdmissionRefusal::new(name, format!("Predicate {name} failed: {why}")));
     };
     if !has_affinity(node, pod) {
         fail(AFFINITY, "node(s) didn't match Pod's node affinity/selector");
@@ -39,7 +43,7 @@ pub(super) fn mismatches(node: &Node, others: &Others<'_>, pod: &Pod) -> Vec<Ref
 
 // k8s: staging/src/k8s.io/component-helpers/scheduling/corev1/nodeaffinity/nodeaffinity.go
 //      RequiredNodeAffinity.Match
-fn has_affinity(node: &Node, pod: &Pod) -> bool {
+fn has_affinity(node: &AdmissionNode, pod: &Pod) -> bool {
     let spec = pod::spec(pod);
     let mut selector = spec.node_selector.iter().flatten();
     if !selector.all(|(key, value)| node.labels.get(key) == Some(value)) {
@@ -82,7 +86,7 @@ fn conflict(a: &ContainerPort, b: &ContainerPort) -> bool {
 }
 
 /// Only taints that end running pods count here; the others are the scheduler's.
-fn tolerates_all(node: &Node, pod: &Pod) -> bool {
+fn tolerates_all(node: &AdmissionNode, pod: &Pod) -> bool {
     let mut taints = node.taints.iter().filter(|taint| taint.effect == "NoExecute");
     taints.all(|taint| tolerates(pod, taint))
 }

@@ -8,7 +8,7 @@
 use k8s_openapi::api::core::v1::Pod;
 
 use super::fit::{Shortage, in_units};
-use super::{Admitted, Grant, Refusal};
+use super::{AdmissionRefusal, Admitted, Grant};
 use pintle_api_types::pod;
 use pintle_api_types::pod::qos::{self, QosClass};
 
@@ -27,7 +27,7 @@ pub(crate) fn make_room(
     admitted: &[Admitted<'_>],
     pod: &Pod,
     shortages: &mut [Shortage],
-) -> Result<Grant, Refusal> {
+) -> Result<Grant, AdmissionRefusal> {
     let starved = shortages.first().map(|first| first.resource.clone()).unwrap_or_default();
     let missing: Vec<Missing> = shortages
         .iter()
@@ -40,7 +40,7 @@ pub(crate) fn make_room(
              resources: {}",
             described(&left)
         );
-        Refusal::new("UnexpectedAdmissionError", message)
+        AdmissionRefusal::new("UnexpectedAdmissionError", message)
     })?;
     Ok(Grant { victims: victims.iter().map(|victim| victim.uid.clone()).collect(), starved })
 }

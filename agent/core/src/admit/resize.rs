@@ -3,7 +3,7 @@
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-use super::Node;
+use super::AdmissionNode;
 use crate::resize::allocation::same;
 use pintle_api_types::pod;
 use pintle_api_types::pod::qos::QosClass;
@@ -11,7 +11,11 @@ use pintle_api_types::pod::resources::{Side, of_container};
 use pintle_api_types::quantity::Amount;
 
 /// Why the resize from `given` to `wanted` is out of the question, and the metric's label for it.
-pub fn infeasible(node: &Node, wanted: &Pod, given: &Pod) -> Option<(&'static str, &'static str)> {
+pub fn infeasible(
+    node: &AdmissionNode,
+    wanted: &Pod,
+    given: &Pod,
+) -> Option<(&'static str, &'static str)> {
     if node.features.limited_swap && swap_changes(wanted, given) {
         let why = "In-place resize of containers with swap is not supported.";
         return Some((why, "swap_limitation"));

@@ -18,8 +18,8 @@ use pintle_api_types::pod::resources::Amounts;
 
 /// The admitted pods and the sums of their resources.
 #[derive(Debug, Default)]
-pub struct Taken {
-    shares: BTreeMap<PodUid, Share>,
+pub struct TakenResources {
+    shares: BTreeMap<PodUid, PodShare>,
     sums: BTreeMap<String, i128>,
     /// Container ports by host port and pod, whatever their protocol and address.
     ports: BTreeMap<i32, BTreeMap<PodUid, Vec<ContainerPort>>>,
@@ -27,12 +27,12 @@ pub struct Taken {
 
 /// The amounts counted for one pod.
 #[derive(Debug)]
-struct Share {
+struct PodShare {
     pod: Arc<Pod>,
     requests: Amounts,
 }
 
-impl Taken {
+impl TakenResources {
     /// The sums of these admitted pods.
     pub fn of<'a>(admitted: impl IntoIterator<Item = Admitted<'a>>) -> Self {
         let mut taken = Self::default();
@@ -55,7 +55,7 @@ impl Taken {
         if same {
             return;
         }
-        if let Some(Share { pod, requests }) = self.shares.remove(uid) {
+        if let Some(PodShare { pod, requests }) = self.shares.remove(uid) {
             self.count(&requests, -1);
             for port in host_ports(&pod).filter_map(|port| port.host_port) {
                 if let Some(pods) = self.ports.get_mut(&port) {
@@ -72,7 +72,7 @@ impl Taken {
             let pods = self.ports.entry(port.host_port.unwrap_or_default()).or_default();
             pods.entry(uid.clone()).or_default().push(port.clone());
         }
-        let share = Share { pod: Arc::clone(pod), requests: requests.clone() };
+        let share = PodShare { pod: Arc::clone(pod), requests: requests.clone() };
         self.shares.insert(uid.clone(), share);
     }
 
@@ -103,12 +103,12 @@ impl Taken {
 /// The pods against which a candidate is checked.
 #[derive(Clone, Copy, Debug)]
 pub struct Others<'a> {
-    taken: &'a Taken,
+    taken: &'a TakenResources,
     but: Option<&'a PodUid>,
 }
 
 impl<'a> Others<'a> {
-    fn excepted(&self) -> Option<&'a Share> {
+    fn excepted(&self) -> Option<&'a PodShare> {
         self.taken.shares.get(self.but?)
     }
 
@@ -165,7 +165,7 @@ mod tests {
         fn sums_are_those_of_the_pods_that_are_there(
             steps in prop::collection::vec((0..4_usize, prop::option::of((1..500_i64, 1..4_i32))), 0..30),
         ) {
-            let (mut taken, mut held) = (Taken::default(), BTreeMap::new());
+            let (mut taken, mut held) = (TakenResources::default(), BTreeMap::new());
             for (index, step) in steps {
                 let uid = PodUid::from(format!("p{index}").as_str());
                 let Some((cpu, port)) = step else {

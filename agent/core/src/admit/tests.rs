@@ -8,23 +8,23 @@ use super::*;
 use pintle_api_types::pod::resources::pod_requests;
 
 /// A pod with its requests and uid.
-struct Made {
+struct MadePod {
     uid: PodUid,
     pod: Arc<Pod>,
     requests: Amounts,
 }
 
-impl Made {
+impl MadePod {
     fn admitted(&self) -> Admitted<'_> {
         Admitted { uid: &self.uid, pod: &self.pod, requests: &self.requests }
     }
 }
 
-fn made(uid: &str, meta: Value, spec: Value) -> Made {
+fn made(uid: &str, meta: Value, spec: Value) -> MadePod {
     let mut meta = meta;
     meta["uid"] = json!(uid);
     let pod: Pod = serde_json::from_value(json!({"metadata": meta, "spec": spec})).expect("a pod");
-    Made { uid: PodUid::from(uid), requests: pod_requests(&pod), pod: Arc::new(pod) }
+    MadePod { uid: PodUid::from(uid), requests: pod_requests(&pod), pod: Arc::new(pod) }
 }
 
 fn spec(more: Value) -> Value {
@@ -35,13 +35,13 @@ fn spec(more: Value) -> Value {
     spec
 }
 
-fn asks(uid: &str, requests: Value) -> Made {
+fn asks(uid: &str, requests: Value) -> MadePod {
     let containers = json!([{"name": "c", "resources": {"requests": requests}}]);
     made(uid, json!({}), json!({"containers": containers}))
 }
 
-fn node() -> Node {
-    Node {
+fn node() -> AdmissionNode {
+    AdmissionNode {
         labels: [("zone", "a"), ("cores", "8")].map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
         allocatable: Allocatable {
             cpu_millis: 2000,
@@ -50,17 +50,21 @@ fn node() -> Node {
             pods: 4,
             scalar: [("hugepages-2Mi".to_owned(), 4 << 20), ("vendor/gpu".to_owned(), 1)].into(),
         },
-        ..Node::roomy("localhost")
+        ..AdmissionNode::roomy("localhost")
     }
 }
 
-fn refusal_of(node: &Node, admitted: &[Made], pod: &Made) -> Option<(String, String)> {
-    let others = Taken::of(admitted.iter().map(Made::admitted));
-    let candidate = Candidate { pod: &pod.pod, requests: &pod.requests };
+fn refusal_of(
+    node: &AdmissionNode,
+    admitted: &[MadePod],
+    pod: &MadePod,
+) -> Option<(String, String)> {
+    let others = TakenResources::of(admitted.iter().map(MadePod::admitted));
+    let candidate = AdmissionCandidate { pod: &pod.pod, requests: &pod.requests };
     admit(node, &others.all(), &candidate).err().map(|refusal| (refusal.reason, refusal.message))
 }
 
-fn message(node: &Node, admitted: &[Made], pod: &Made) -> String {
+fn message(node: &AdmissionNode, admitted: &[MadePod], pod: &MadePod) -> String {
     let refusal = refusal_of(node, admitted, pod);
     refusal.map_or_else(|| "admitted".to_owned(), |(reason, why)| format!("{reason}: {why}"))
 }
@@ -194,7 +198,7 @@ fn only_no_execute_taints_keep_pods_away_and_static_ones_come_anyway() {
         let taint = json!({"key": "k", "value": "v", "effect": effect});
         serde_json::from_value(taint).expect("a taint")
     };
-    let tainted = |effect: &str| Node { taints: vec![taint(effect)], ..node() };
+    let tainted = |effect: &str| AdmissionNode { taints: vec![taint(effect)], ..node() };
     let pod =
         |tolerations: Value| made("p", json!({}), spec(json!({ "tolerations": tolerations })));
     let refused = "TaintToleration: Predicate TaintToleration failed: \
@@ -233,8 +237,9 @@ fn what_the_runtime_can_do_is_what_the_nodes_object_says() {
         let object = json!({"metadata": {"name": "n"}, "status": status});
         let object = serde_json::from_value(object).expect("a node");
         let own = Features { supplemental_groups_policy: before, ..Features::default() };
-        let node = Node { features: own, ..node() }.with_object(&object);
-        let got = message(&Node { allocatable: self::node().allocatable, ..node }, &[], &pod);
+        let node = AdmissionNode { features: own, ..node() }.with_object(&object);
+        let got =
+            message(&AdmissionNode { allocatable: self::node().allocatable, ..node }, &[], &pod);
         assert_eq!(got, if want { "admitted" } else { refusal }, "{before} {status}");
     }
 }
@@ -272,7 +277,7 @@ fn what_node_or_agent_cannot_do_is_refused() {
         (levels, "PodLevelResourcesNotSupported: PodLevelResources feature gate is disabled"),
     ] {
         let features = Features { declared: true, ..Features::default() };
-        let node = Node { features, ..plain.clone() };
+        let node = AdmissionNode { features, ..plain.clone() };
         let got = message(&node, &[], &made("p", json!({}), spec(more.clone())));
         assert_eq!(got, if want.is_empty() { "admitted" } else { want }, "{more}");
     }
@@ -283,7 +288,7 @@ fn what_node_or_agent_cannot_do_is_refused() {
 
 #[test]
 fn pressure_and_shutdown_turn_pods_away() {
-    let pressed = |what: &[&str]| Node {
+    let pressed = |what: &[&str]| AdmissionNode {
         pressures: what.iter().map(|what| (*what).to_owned()).collect(),
         ..node()
     };
@@ -302,25 +307,25 @@ fn pressure_and_shutdown_turn_pods_away() {
     let refused = "Evicted: The node had condition: [MemoryPressure DiskPressure]. ";
     assert_eq!(message(&both, &[], &burstable), refused);
     assert_eq!(message(&both, &[], &critical), "admitted");
-    let closing = Node { shutting_down: true, ..node() };
+    let closing = AdmissionNode { shutting_down: true, ..node() };
     let refused = "NodeShutdown: Pod was rejected as the node is shutting down.";
     assert_eq!(message(&closing, &[], &critical), refused);
 }
 
-fn critical(requests: Value) -> Made {
+fn critical(requests: Value) -> MadePod {
     let containers = json!([{"name": "c", "resources": {"requests": requests}}]);
     made("x", json!({}), json!({"containers": containers, "priority": 2_000_001_000}))
 }
 
-fn guaranteed(uid: &str, cpu: &str) -> Made {
+fn guaranteed(uid: &str, cpu: &str) -> MadePod {
     let list = json!({"cpu": cpu, "memory": "1Mi"});
     let containers = json!([{"name": "c", "resources": {"requests": list, "limits": list}}]);
     made(uid, json!({}), json!({"containers": containers}))
 }
 
-fn victims_of(admitted: &[Made], pod: &Made) -> Vec<String> {
-    let others = Taken::of(admitted.iter().map(Made::admitted));
-    let candidate = Candidate { pod: &pod.pod, requests: &pod.requests };
+fn victims_of(admitted: &[MadePod], pod: &MadePod) -> Vec<String> {
+    let others = TakenResources::of(admitted.iter().map(MadePod::admitted));
+    let candidate = AdmissionCandidate { pod: &pod.pod, requests: &pod.requests };
     let grant = admit(&node(), &others.all(), &candidate).expect("admitted");
     grant.victims.iter().map(ToString::to_string).collect()
 }
@@ -380,10 +385,10 @@ proptest! {
             Arc::make_mut(&mut pod.pod).spec.as_mut().expect("a spec").priority = safe.then_some(2_000_001_000);
             pod
         }).collect();
-        let others = Taken::of(pods.iter().map(Made::admitted));
+        let others = TakenResources::of(pods.iter().map(MadePod::admitted));
         let pod = critical(json!({"cpu": format!("{asked}m")}));
-        let candidate = Candidate { pod: &pod.pod, requests: &pod.requests };
-        let roomy = Node {
+        let candidate = AdmissionCandidate { pod: &pod.pod, requests: &pod.requests };
+        let roomy = AdmissionNode {
             allocatable: Allocatable { pods: 100, ..node().allocatable }, ..node()
         };
         if let Ok(grant) = admit(&roomy, &others.all(), &candidate) {

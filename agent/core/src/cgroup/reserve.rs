@@ -9,7 +9,7 @@ use super::limits::CgroupLimits;
 use super::memory_qos;
 use super::names::{CgroupDriver, CgroupSetup, CgroupVersion};
 use crate::node::capacity;
-use crate::node::machine::Machine;
+use crate::node::machine::MachineFacts;
 use crate::node::settings::NodeSettings;
 use pintle_agent_config::types::TextMap;
 use pintle_agent_config::{Config, KubeletConfiguration};
@@ -17,7 +17,7 @@ use pintle_api_types::quantity::Amount;
 
 /// Limits of `kubepods`: the machine's capacity, without the reservation when that is enforced.
 // k8s: pkg/kubelet/cm/node_container_manager_linux.go enforceNodeAllocatableCgroups
-pub fn of_pods(config: &Config, machine: &Machine, setup: &CgroupSetup) -> CgroupLimits {
+pub fn of_pods(config: &Config, machine: &MachineFacts, setup: &CgroupSetup) -> CgroupLimits {
     let kubelet = &config.kubelet;
     let mut settings = NodeSettings::of(config);
     if !(kubelet.cgroups_per_qos && enforces(kubelet, "pods")) {
@@ -43,7 +43,7 @@ pub fn of_pods(config: &Config, machine: &Machine, setup: &CgroupSetup) -> Cgrou
 
 /// A cgroup of the host and the limits that it is to get.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reserved {
+pub struct ReservedCgroup {
     /// The field that names it.
     pub field: &'static str,
     /// The value of `enforceNodeAllocatable` that enables it.
@@ -57,7 +57,7 @@ pub struct Reserved {
 }
 
 /// The host's cgroups that are to be limited, in the order in which the kubelet does it.
-pub fn of_host(config: &Config, machine: &Machine) -> Vec<Reserved> {
+pub fn of_host(config: &Config, machine: &MachineFacts) -> Vec<ReservedCgroup> {
     let kubelet = &config.kubelet;
     let system = (&kubelet.system_reserved, &kubelet.system_reserved_cgroup);
     let kube = (&kubelet.kube_reserved, &kubelet.kube_reserved_cgroup);
@@ -81,7 +81,7 @@ pub fn of_host(config: &Config, machine: &Machine) -> Vec<Reserved> {
     ];
     let asked = kinds.into_iter().filter(|(word, ..)| enforces(kubelet, word));
     asked
-        .map(|(word, what, field, (amounts, cgroup), only_cpu)| Reserved {
+        .map(|(word, what, field, (amounts, cgroup), only_cpu)| ReservedCgroup {
             field,
             word,
             what,
@@ -92,7 +92,7 @@ pub fn of_host(config: &Config, machine: &Machine) -> Vec<Reserved> {
 }
 
 // k8s: pkg/kubelet/cm/node_container_manager_linux.go getCgroupConfigInternal
-fn limits(amounts: &TextMap, only_cpu: bool, machine: &Machine) -> CgroupLimits {
+fn limits(amounts: &TextMap, only_cpu: bool, machine: &MachineFacts) -> CgroupLimits {
     let amount = |name: &str| amounts.get(name).and_then(|text| Amount::parse(text));
     let units = |name: &str| amount(name).filter(|_| !only_cpu).map(|amount| amount.units());
     // Huge page sizes without a reservation get the limit 0, as in the kubelet.
@@ -126,14 +126,14 @@ mod tests {
 
     const GIB: i64 = 1 << 30;
 
-    fn machine() -> Machine {
-        Machine {
+    fn machine() -> MachineFacts {
+        MachineFacts {
             cpus: 4,
             cpu_list: "0-3".to_owned(),
             memory_bytes: 8 * GIB,
             tasks_max: Some(32_768),
             hugepages: vec![(2 << 20, 512), (1 << 30, 0)],
-            ..Machine::default()
+            ..MachineFacts::default()
         }
     }
 

@@ -15,7 +15,7 @@ use pintle_api_types::pod;
 
 /// The desired state of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum DesiredState {
     /// It is to run.
     Running,
     /// A deletion was requested.
@@ -32,7 +32,7 @@ pub struct DesiredPod {
     /// Counts the changes of this record.
     pub generation: Generation,
     /// Its desired state.
-    pub wanted: Wanted,
+    pub wanted: DesiredState,
 }
 
 /// All pods that are or were wanted, by uid.
@@ -47,19 +47,19 @@ impl DesiredPods {
     /// Takes a change; names the pod that changed by it.
     pub fn apply(&mut self, update: &SourceUpdate) -> Option<PodUid> {
         let (pod, wanted) = match update {
-            SourceUpdate::Add(pod) | SourceUpdate::Update(pod) => (pod, Wanted::Running),
-            SourceUpdate::Reconcile(pod) => (pod, Wanted::Running),
-            SourceUpdate::Delete(pod) => (pod, Wanted::Deleted),
-            SourceUpdate::Remove(pod) => (pod, Wanted::Gone),
+            SourceUpdate::Add(pod) | SourceUpdate::Update(pod) => (pod, DesiredState::Running),
+            SourceUpdate::Reconcile(pod) => (pod, DesiredState::Running),
+            SourceUpdate::Delete(pod) => (pod, DesiredState::Deleted),
+            SourceUpdate::Remove(pod) => (pod, DesiredState::Gone),
             SourceUpdate::Ready(_) | SourceUpdate::Broken(_) | SourceUpdate::Duplicate(_) => {
                 return None;
             }
         };
-        let deleted = wanted == Wanted::Running && pod::is_deleted(pod);
-        let wanted = if deleted { Wanted::Deleted } else { wanted };
+        let deleted = wanted == DesiredState::Running && pod::is_deleted(pod);
+        let wanted = if deleted { DesiredState::Deleted } else { wanted };
         let uid = pod::uid(pod);
         // The removal of a pod that was never wanted changes nothing for a worker.
-        if wanted == Wanted::Gone && !self.pods.contains_key(&uid) {
+        if wanted == DesiredState::Gone && !self.pods.contains_key(&uid) {
             return None;
         }
         self.last = Generation(self.last.0 + 1);
@@ -71,7 +71,7 @@ impl DesiredPods {
     /// Forgets a pod that is gone and has no running container; returns true if it was forgotten. A
     /// pod that is wanted again meanwhile stays.
     pub fn forget(&mut self, uid: &PodUid) -> bool {
-        let gone = self.pods.get(uid).is_some_and(|pod| pod.wanted == Wanted::Gone);
+        let gone = self.pods.get(uid).is_some_and(|pod| pod.wanted == DesiredState::Gone);
         gone && self.pods.remove(uid).is_some()
     }
 
@@ -125,7 +125,7 @@ mod tests {
         let first = desired.get(&uid).expect("a record").generation;
         desired.apply(&SourceUpdate::Remove(pod("1", "a")));
         let gone = desired.get(&uid).expect("still known").clone();
-        assert_eq!(gone.wanted, Wanted::Gone);
+        assert_eq!(gone.wanted, DesiredState::Gone);
         assert!(gone.generation > first);
         assert!(desired.forget(&uid));
         assert!(desired.is_empty());

@@ -32,7 +32,7 @@ pub fn values_of(
     keys: &BTreeSet<String>,
 ) -> (Values, Option<EnvFileError>) {
     let mut values = Values::new();
-    let mut lines = Lines { inner: lines.into_iter(), line: 0 };
+    let mut lines = NumberedLines { inner: lines.into_iter(), line: 0 };
     while values.len() < keys.len() {
         match next_variable(&mut lines) {
             Ok(Some((name, value))) => {
@@ -50,13 +50,13 @@ pub fn values_of(
 }
 
 /// Lines with their numbers.
-struct Lines<I> {
+struct NumberedLines<I> {
     inner: I,
     /// Number of the last one, from 1.
     line: usize,
 }
 
-impl<I: Iterator<Item = Result<String, &'static str>>> Lines<I> {
+impl<I: Iterator<Item = Result<String, &'static str>>> NumberedLines<I> {
     fn next(&mut self) -> Result<Option<String>, EnvFileError> {
         let Some(read) = self.inner.next() else { return Ok(None) };
         self.line += 1;
@@ -74,7 +74,7 @@ impl<I: Iterator<Item = Result<String, &'static str>>> Lines<I> {
 
 /// The next variable and its value; `None` is the end of the file.
 fn next_variable<I: Iterator<Item = Result<String, &'static str>>>(
-    lines: &mut Lines<I>,
+    lines: &mut NumberedLines<I>,
 ) -> Result<Option<(String, Option<String>)>, EnvFileError> {
     while let Some(content) = lines.next()? {
         let content = content.trim_start_matches([' ', '\t']);
@@ -103,7 +103,7 @@ fn next_variable<I: Iterator<Item = Result<String, &'static str>>>(
 
 fn read_quoted<I: Iterator<Item = Result<String, &'static str>>>(
     first: &str,
-    lines: &mut Lines<I>,
+    lines: &mut NumberedLines<I>,
 ) -> Result<String, EnvFileError> {
     let unclosed = lines.error("unclosed single quote");
     let mut rest = first.to_owned();

@@ -1,28 +1,29 @@
 //! The steps of handling a shortage: observe, reclaim unused data, observe again, evict one pod,
 //! wait until it is gone, observe again.
 //!
-//! Input: observations and results of reclaims, with the time. Output: `Step`s for `worker::Pods`.
-//! Pure. An observation requested before the last step ended is not used, so that readings show the
-//! step's effect; nor is a reading used twice. Bounds: one question and one reclaim under way, the
-//! victims of one step, `EVICTIONS_MAX` records.
+//! Input: observations and results of reclaims, with the time. Output: `EvictionStep`s for
+//! `worker::Pods`. Pure. An observation requested before the last step ended is not used, so that
+//! readings show the step's effect; nor is a reading used twice. Bounds: one question and one
+//! reclaim under way, the victims of one step, `EVICTIONS_MAX` records.
 // k8s: pkg/kubelet/eviction/eviction_manager.go synchronize, Start, waitForPodsCleanup
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use pintle_api_types::ids::{Mono, Now, PodUid};
+use pintle_api_types::ids::{Mono, PodUid};
 use pintle_api_types::pod;
 use serde::{Deserialize, Serialize};
 
 use super::local;
 use super::message::{self, Notes};
 use super::met::{self, Met};
-use super::observed::{Freed, Observation, Reading, Scope};
-use super::rank::{self, Evictable, EvictionRule, Uses};
+use super::observed::{Freed, Observation, ResourceReading, Scope};
+use super::rank::{self, EvictionRule, Uses};
 use super::report::{Eviction, Runner, Trends};
-use super::sight::{COUNT_MAX, Sight, Told};
+use super::sight::{COUNT_MAX, Sight, UsageReport};
 use super::signal::{Pressure, Signal, Starved};
-use super::threshold::{IMMEDIATE_SECONDS, Settings, Threshold};
+use super::step::{EvictionSnapshot, EvictionStep, Victim};
+use super::threshold::{IMMEDIATE_SECONDS, Threshold};
 
 /// How often the node is observed.
 // k8s: pkg/kubelet/kubelet.go evictionMonitoringPeriod
@@ -77,7 +78,7 @@ enum Doing {
 
 /// A requested observation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Asked {
+struct PendingObservation {
     ticket: u64,
     at: Mono,
     pods: Scope,
@@ -86,60 +87,6 @@ struct Asked {
     /// evicted for missing usage.
     #[serde(default)]
     known: BTreeSet<PodUid>,
-}
-
-/// A pod to evict.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Victim {
-    /// Its uid.
-    pub uid: PodUid,
-    /// The signal under which it is counted.
-    pub signal: &'static str,
-    /// Message of its status and event.
-    pub message: String,
-    /// Annotations of the event.
-    pub notes: Notes,
-    /// Its grace period, in seconds.
-    pub grace_seconds: i64,
-}
-
-/// An action for the caller.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Step {
-    /// Emit an event that this is short.
-    Tell(Starved),
-    /// Reclaim these.
-    Reclaim {
-        /// To be returned with the answer.
-        ticket: u64,
-        /// For this signal.
-        signal: Signal,
-        /// All dead containers.
-        containers: bool,
-        /// All unused images.
-        images: bool,
-    },
-    /// Pods were ranked by figures of this age.
-    Age(Signal, Duration),
-    /// Evict this pod.
-    Evict(Victim),
-    /// These are given no more time.
-    Hurry(Vec<PodUid>),
-}
-
-/// The inputs of a decision.
-#[derive(Clone, Copy, Debug)]
-pub struct Scene<'a> {
-    /// The configuration.
-    pub settings: &'a Settings,
-    /// The latest observation.
-    pub observation: &'a Observation,
-    /// Pods that may be ended: none that is critical, none that was evicted before.
-    pub pods: &'a [Evictable<'a>],
-    /// Not all pods of the node are known yet: no pod is ranked.
-    pub is_early: bool,
-    /// When.
-    pub now: Now,
 }
 
 /// See the module's header.
@@ -152,7 +99,7 @@ pub struct Evictor {
     until: Option<Mono>,
     met: Met,
     pressure: Pressure,
-    asked: Option<Asked>,
+    asked: Option<PendingObservation>,
     look_at: Mono,
     heeded_at: Option<Mono>,
     /// Stall before this time is an effect of the last victim.
@@ -267,7 +214,7 @@ impl Evictor {
         };
         let ticket = self.next_ticket();
         let known = if pods == Scope::All { all() } else { BTreeSet::new() };
-        self.asked = Some(Asked { ticket, at: now, pods: pods.clone(), disks, known });
+        self.asked = Some(PendingObservation { ticket, at: now, pods: pods.clone(), disks, known });
         Some((ticket, pods, disks))
     }
 
@@ -310,7 +257,7 @@ impl Evictor {
     }
 
     /// The answer to an observation; ignored when none was requested.
-    pub fn observe(&mut self, of: u64, scene: &Scene<'_>) -> Vec<Step> {
+    pub fn observe(&mut self, of: u64, scene: &EvictionSnapshot<'_>) -> Vec<EvictionStep> {
         let Some(asked) = self.asked.take_if(|asked| asked.ticket == of) else { return Vec::new() };
         let (now, observation) = (scene.now.mono, scene.observation);
         self.look_at = self.next_look(now);
@@ -351,7 +298,7 @@ impl Evictor {
     }
 
     /// The thresholds to act upon; none that is met only by the stall that the last victim left behind.
-    fn fresh(&self, scene: &Scene<'_>) -> Vec<Threshold> {
+    fn fresh(&self, scene: &EvictionSnapshot<'_>) -> Vec<Threshold> {
         let mut fresh = self.met.fresh(scene.observation);
         if self.stall_counts_at.is_some_and(|at| scene.now.mono < at) {
             let stall = scene.observation.stall.map(|_| 0);
@@ -370,7 +317,11 @@ impl Evictor {
         (self.doing, self.since, self.until, self.look_at) = (doing, now, None, now);
     }
 
-    fn watch(&mut self, scene: &Scene<'_>, asked: &Asked) -> Vec<Step> {
+    fn watch(
+        &mut self,
+        scene: &EvictionSnapshot<'_>,
+        asked: &PendingObservation,
+    ) -> Vec<EvictionStep> {
         let (now, observation) = (scene.now.mono, scene.observation);
         let fresh = self.fresh(scene);
         let Some(first) = fresh.first() else {
@@ -387,7 +338,7 @@ impl Evictor {
         let mut steps = Vec::new();
         if tells(self.told, starved, now) {
             self.told = Some((starved, now));
-            steps.push(Step::Tell(starved));
+            steps.push(EvictionStep::Tell(starved));
         }
         let (containers, images) = met::reclaims(signal, observation.layout);
         if containers || images {
@@ -397,7 +348,7 @@ impl Evictor {
             self.now_does(Doing::Reclaiming { ticket, signal, before }, now);
             self.until = Some(now.plus(RECLAIM_MAX));
             self.look_at = now.plus(PERIOD);
-            steps.push(Step::Reclaim { ticket, signal, containers, images });
+            steps.push(EvictionStep::Reclaim { ticket, signal, containers, images });
         } else if !scene.pods.is_empty() || scene.is_early {
             // Without a candidate, usage makes no difference.
             self.now_does(Doing::Weighing { signal }, now);
@@ -408,7 +359,12 @@ impl Evictor {
     /// Checks that the freed amount shows, and whether it suffices. Pods are evicted only for
     /// thresholds that are still met: a soft threshold within its grace period does not cause
     /// evictions for another.
-    fn settle(&mut self, scene: &Scene<'_>, signal: Signal, bounds: (u64, u64, u64, Option<u64>)) {
+    fn settle(
+        &mut self,
+        scene: &EvictionSnapshot<'_>,
+        signal: Signal,
+        bounds: (u64, u64, u64, Option<u64>),
+    ) {
         let (now, (expected, emergency, freed, most)) = (scene.now.mono, bounds);
         if !met::is_short(scene.settings, scene.observation) {
             self.rest(now);
@@ -420,7 +376,7 @@ impl Evictor {
         // Concurrent writes hide what was freed. Part of it may already show. If even all of it
         // would not suffice, there is no wait.
         let best = available.saturating_add(freed).min(most.unwrap_or(u64::MAX));
-        let best = Reading { available: best, ..reading };
+        let best = ResourceReading { available: best, ..reading };
         let is_lacking =
             fresh.first().is_some_and(|of| of.signal == signal && of.is_met(&best, true));
         let is_seen = available >= expected || available < emergency || is_lacking;
@@ -447,7 +403,11 @@ impl Evictor {
     }
 
     /// Evicts the first-ranked pod.
-    fn weigh(&mut self, scene: &Scene<'_>, asked: &Asked) -> Vec<Step> {
+    fn weigh(
+        &mut self,
+        scene: &EvictionSnapshot<'_>,
+        asked: &PendingObservation,
+    ) -> Vec<EvictionStep> {
         let (now, observation) = (scene.now, scene.observation);
         let fresh = self.fresh(scene);
         let Some(first) = fresh.first() else {
@@ -465,7 +425,7 @@ impl Evictor {
         let pods = scene.pods.iter().copied().filter(|pod| is_weighed(pod.uid));
         let pods: Vec<_> = pods.collect();
         let (disks, layout) = (asked.disks, observation.layout);
-        let told = Told { pods: &pods, uses, disks, layout };
+        let told = UsageReport { pods: &pods, uses, disks, layout };
         let first = match self.sight.first(&fresh, told, self.since, now.mono) {
             Ok(first) => first,
             Err(again) => {
@@ -506,9 +466,9 @@ impl Evictor {
         self.wait_for(victim.grace_seconds, now.mono);
         let ages = fresh.iter().filter_map(|threshold| {
             let at = observation.readings.get(&threshold.signal)?.at;
-            at.is_set().then(|| Step::Age(threshold.signal, now.wall.since(at)))
+            at.is_set().then(|| EvictionStep::Age(threshold.signal, now.wall.since(at)))
         });
-        ages.chain([Step::Evict(victim)]).collect()
+        ages.chain([EvictionStep::Evict(victim)]).collect()
     }
 
     /// Waits for the usage that ranking needs. After `COUNT_MAX` it returns to watching, because a
@@ -521,7 +481,7 @@ impl Evictor {
     }
 
     /// Ends all pods that use more of a disk than they may.
-    fn limit(&mut self, scene: &Scene<'_>, uses: &Uses) -> Vec<Step> {
+    fn limit(&mut self, scene: &EvictionSnapshot<'_>, uses: &Uses) -> Vec<EvictionStep> {
         if !scene.settings.local_storage {
             return Vec::new();
         }
@@ -547,12 +507,17 @@ impl Evictor {
             self.now_does(doing, scene.now.mono);
             self.wait_for(IMMEDIATE_SECONDS, scene.now.mono);
         }
-        steps.into_iter().map(Step::Evict).collect()
+        steps.into_iter().map(EvictionStep::Evict).collect()
     }
 
     /// Ends the grace period of a victim when a hard threshold of the same kind is met, because a
     /// second victim might be one too many.
-    fn hurry(&mut self, scene: &Scene<'_>, victims: Vec<PodUid>, starved: Starved) -> Vec<Step> {
+    fn hurry(
+        &mut self,
+        scene: &EvictionSnapshot<'_>,
+        victims: Vec<PodUid>,
+        starved: Starved,
+    ) -> Vec<EvictionStep> {
         let fresh = self.fresh(scene);
         if !fresh.iter().any(|t| t.is_hard() && t.signal.starved() == starved) {
             return Vec::new();
@@ -561,7 +526,7 @@ impl Evictor {
             *soft = false;
         }
         self.wait_for(IMMEDIATE_SECONDS, scene.now.mono);
-        vec![Step::Hurry(victims)]
+        vec![EvictionStep::Hurry(victims)]
     }
 
     /// Nothing more is decided until the victims are gone, or this much later.

@@ -2,23 +2,25 @@
 
 use std::collections::BTreeMap;
 
+use pintle_api_types::ids::Now;
 use serde_json::json;
 
 use super::super::observed::{ContainerUse, DiskUse, PodUse, Unread};
-use super::super::threshold::Level;
+use super::super::rank::Evictable;
+use super::super::threshold::{Settings, ThresholdLevel};
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 const HINT: Duration = Duration::from_millis(250);
 
 fn threshold(level: &str, grace: u64) -> Threshold {
-    let level = Level::parse(level).expect("a level");
+    let level = ThresholdLevel::parse(level).expect("a level");
     let grace = Duration::from_secs(grace);
     Threshold { signal: Signal::MemoryAvailable, level, grace, min_reclaim: None }
 }
 
 /// A node with 50 of memory left, and a record of requests and steps.
-struct Node {
+struct PressedNode {
     evictor: Evictor,
     settings: Settings,
     pods: Vec<(PodUid, k8s_openapi::api::core::v1::Pod)>,
@@ -36,7 +38,7 @@ struct Node {
     victims: Vec<(Duration, PodUid)>,
 }
 
-impl Node {
+impl PressedNode {
     fn with(pods: &[&str], threshold: Threshold) -> Self {
         let pod = |name: &&str| {
             let pod = json!({"metadata": {"name": name, "uid": name}, "spec": {"containers": []}});
@@ -70,7 +72,7 @@ impl Node {
     }
 
     fn observe(&self, scope: &Scope) -> Observation {
-        let reading = Reading { available: 50, capacity: 1_000, at: self.now.wall };
+        let reading = ResourceReading { available: 50, capacity: 1_000, at: self.now.wall };
         let working_set = (!self.is_blind).then_some(400);
         let used = |uid: &PodUid| {
             let (is_hog, is_unread) = (uid.as_str() == "hog", uid.as_str() == self.unread_of);
@@ -102,7 +104,7 @@ impl Node {
         let observation = self.observe(&scope);
         self.looks.push((self.age(), scope));
         let pods: Vec<_> = self.pods.iter().map(|(uid, pod)| Evictable { uid, pod }).collect();
-        let scene = Scene {
+        let scene = EvictionSnapshot {
             settings: &self.settings,
             observation: &observation,
             pods: &pods,
@@ -111,12 +113,12 @@ impl Node {
         };
         for step in self.evictor.observe(ticket, &scene) {
             match step {
-                Step::Tell(_) => self.told.push(self.age()),
-                Step::Reclaim { ticket, .. } => {
+                EvictionStep::Tell(_) => self.told.push(self.age()),
+                EvictionStep::Reclaim { ticket, .. } => {
                     self.reclaims += 1;
                     self.evictor.reclaimed(ticket, &Freed::default(), self.now.mono);
                 }
-                Step::Evict(victim) => self.victims.push((self.age(), victim.uid)),
+                EvictionStep::Evict(victim) => self.victims.push((self.age(), victim.uid)),
                 _ => {}
             }
         }
@@ -155,7 +157,7 @@ fn people_are_told_as_often_as_the_kubelet_looks() {
 
 #[test]
 fn in_a_storm_of_hints_people_are_told_in_each_period_and_nobody_is_measured_in_vain() {
-    let mut node = Node::with(&[], threshold("100", 0));
+    let mut node = PressedNode::with(&[], threshold("100", 0));
     node.pass(60, true);
     assert_eq!(node.told, [0, 10, 20, 30, 40, 50].map(|at| SECOND * at));
     assert!(node.looks.len() >= 200, "{}", node.looks.len());
@@ -164,7 +166,7 @@ fn in_a_storm_of_hints_people_are_told_in_each_period_and_nobody_is_measured_in_
 
 #[test]
 fn after_a_victim_people_are_told_at_once_that_it_was_not_enough() {
-    let mut node = Node::with(&["a", "b"], threshold("100", 0));
+    let mut node = PressedNode::with(&["a", "b"], threshold("100", 0));
     node.pass(2, true);
     assert_eq!((node.told.len(), node.victims.len()), (1, 1));
     let before = node.looks.len();
@@ -178,7 +180,7 @@ fn after_a_victim_people_are_told_at_once_that_it_was_not_enough() {
 #[test]
 fn disks_of_pods_with_limits_are_looked_at_in_each_period_whatever_memory_does() {
     for is_storm in [false, true] {
-        let mut node = Node::with(&[], threshold("10", 0));
+        let mut node = PressedNode::with(&[], threshold("10", 0));
         node.limited.insert("limited".into());
         node.pass(9, false);
         node.pass(51, is_storm);
@@ -192,7 +194,7 @@ fn disks_of_pods_with_limits_are_looked_at_in_each_period_whatever_memory_does()
 
 #[test]
 fn a_look_that_saw_nothing_begins_no_grace_period_anew() {
-    let mut node = Node::with(&["a"], threshold("100", 30));
+    let mut node = PressedNode::with(&["a"], threshold("100", 30));
     node.pass(15, false);
     node.is_unread = true;
     node.pass(10, false);
@@ -205,13 +207,13 @@ fn a_look_that_saw_nothing_begins_no_grace_period_anew() {
 
 #[test]
 fn who_goes_is_not_chosen_without_a_figure_unless_there_is_none_for_long() {
-    let mut node = Node::with(&["a", "b"], threshold("100", 0));
+    let mut node = PressedNode::with(&["a", "b"], threshold("100", 0));
     node.is_blind = true;
     node.pass(20, true);
     assert_eq!(node.victims, []);
     node.pass(12, true);
     assert_eq!(node.victims.len(), 1, "it may be so on this node for ever");
-    let mut node = Node::with(&["a", "b"], threshold("100", 0));
+    let mut node = PressedNode::with(&["a", "b"], threshold("100", 0));
     node.is_blind = true;
     node.pass(3, true);
     node.is_blind = false;
@@ -223,7 +225,7 @@ fn who_goes_is_not_chosen_without_a_figure_unless_there_is_none_for_long() {
 fn who_fills_the_disk_goes_once_volumes_are_counted_and_nobody_goes_for_having_been_counted_first()
 {
     let threshold = Threshold { signal: Signal::NodeFsAvailable, ..threshold("10%", 0) };
-    let mut node = Node::with(&["a-small", "hog"], threshold);
+    let mut node = PressedNode::with(&["a-small", "hog"], threshold);
     node.unread.volumes = true;
     node.pass(60, false);
     assert!(node.victims.is_empty(), "{:?}", node.victims);
@@ -236,7 +238,7 @@ fn who_fills_the_disk_goes_once_volumes_are_counted_and_nobody_goes_for_having_b
 #[test]
 fn the_wait_for_volumes_ends_with_a_victim_and_not_with_another_reclaim() {
     let threshold = Threshold { signal: Signal::NodeFsAvailable, ..threshold("10%", 0) };
-    let mut node = Node::with(&["a-small", "hog"], threshold);
+    let mut node = PressedNode::with(&["a-small", "hog"], threshold);
     node.unread.layers = true;
     node.pass(4, false);
     // Later than pods are ranked, so that one wait is over before the other.
@@ -248,7 +250,7 @@ fn the_wait_for_volumes_ends_with_a_victim_and_not_with_another_reclaim() {
 #[test]
 fn while_the_runtime_tells_no_layers_nobody_goes_for_the_disk_and_it_is_freed_again() {
     let threshold = Threshold { signal: Signal::NodeFsAvailable, ..threshold("10%", 0) };
-    let mut node = Node::with(&["a-small", "hog"], threshold);
+    let mut node = PressedNode::with(&["a-small", "hog"], threshold);
     node.unread.layers = true;
     node.pass(600, false);
     assert!(node.victims.is_empty(), "{:?}", node.victims);
@@ -259,9 +261,9 @@ fn while_the_runtime_tells_no_layers_nobody_goes_for_the_disk_and_it_is_freed_ag
 }
 
 /// A node short of disk on which the hog, of a high priority, uses more than it may.
-fn with_limit() -> Node {
+fn with_limit() -> PressedNode {
     let threshold = Threshold { signal: Signal::NodeFsAvailable, ..threshold("10%", 0) };
-    let mut node = Node::with(&["a-small", "hog"], threshold);
+    let mut node = PressedNode::with(&["a-small", "hog"], threshold);
     let limits = json!({"limits": {"ephemeral-storage": "500"}});
     let spec = json!({"priority": 1000, "containers": [{"name": "c", "resources": limits}]});
     let hog = json!({"metadata": {"name": "hog", "uid": "hog"}, "spec": spec});
@@ -270,7 +272,7 @@ fn with_limit() -> Node {
     node
 }
 
-fn goes_for_its_limit(node: &Node) {
+fn goes_for_its_limit(node: &PressedNode) {
     let victims: Vec<_> = node.victims.iter().map(|(_, uid)| uid.as_str()).collect();
     let evictions: Vec<_> = node.evictor.evictions().collect();
     let [eviction] = evictions[..] else { panic!("{victims:?}") };

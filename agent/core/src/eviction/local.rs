@@ -8,7 +8,7 @@ use pintle_api_types::pod;
 use pintle_api_types::pod::resources::{self, Side};
 use pintle_api_types::quantity::Amount;
 
-use super::observed::{ContainerUse, Layout, PodUse};
+use super::observed::{ContainerUse, DiskLayout, PodUse};
 use super::rank::{local_volumes, sum};
 use super::threshold::signed;
 
@@ -32,7 +32,7 @@ pub fn is_limited(pod: &Pod) -> bool {
 }
 
 /// The limit that the pod exceeds first: of a volume, of the pod, or of one container.
-pub fn excess(pod: &Pod, used: &PodUse, layout: Layout) -> Option<Excess> {
+pub fn excess(pod: &Pod, used: &PodUse, layout: DiskLayout) -> Option<Excess> {
     of_volumes(pod, used).or_else(|| of_pod(pod, used)).or_else(|| of_container(pod, used, layout))
 }
 
@@ -77,7 +77,7 @@ fn of_pod(pod: &Pod, used: &PodUse) -> Option<Excess> {
 }
 
 // k8s: containerEphemeralStorageLimitEviction
-fn of_container(pod: &Pod, used: &PodUse, layout: Layout) -> Option<Excess> {
+fn of_container(pod: &Pod, used: &PodUse, layout: DiskLayout) -> Option<Excess> {
     pod::spec(pod).containers.iter().find_map(|container| {
         let limit = *resources::of_container(container, Side::Limits).get(STORAGE)?;
         let of = used.containers.get(&container.name)?;

@@ -33,7 +33,7 @@ fn used(layer: u64, logs: u64, volume: u64, own: u64) -> PodUse {
 }
 
 fn told(pod: &Pod, used: &PodUse, images_apart: bool) -> Option<(&'static str, String)> {
-    let layout = Layout { images_apart, ..Layout::default() };
+    let layout = DiskLayout { images_apart, ..DiskLayout::default() };
     excess(pod, used, layout).map(|excess| (excess.signal, excess.message))
 }
 

@@ -11,7 +11,7 @@ use pintle_api_types::pod;
 use pintle_api_types::pod::resources::{self, Side};
 use pintle_api_types::quantity::Amount;
 
-use super::observed::{ContainerUse, PodUse, Reading};
+use super::observed::{ContainerUse, PodUse, ResourceReading};
 use super::signal::{Signal, Starved};
 use super::threshold::{Threshold, signed};
 
@@ -28,7 +28,7 @@ pub fn message(
     pod: &Pod,
     used: Option<&PodUse>,
     thresholds: &[Threshold],
-    readings: &BTreeMap<Signal, Reading>,
+    readings: &BTreeMap<Signal, ResourceReading>,
 ) -> (String, Notes) {
     let mut message = format!("{OF_NODE}{starved}. ");
     let mut of_starved = thresholds.iter().filter(|t| t.signal.starved() == starved);

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::*;
 use crate::eviction::observed::DiskUse;
-use crate::eviction::threshold::Level;
+use crate::eviction::threshold::ThresholdLevel;
 
 const MI: u64 = 1 << 20;
 
@@ -32,12 +32,13 @@ fn used() -> PodUse {
 }
 
 fn threshold(signal: Signal, level: &str) -> Threshold {
-    let level = Level::parse(level).expect("a level");
+    let level = ThresholdLevel::parse(level).expect("a level");
     Threshold { signal, level, grace: Duration::ZERO, min_reclaim: None }
 }
 
-fn readings() -> BTreeMap<Signal, Reading> {
-    let of = |available, capacity| Reading { available, capacity, ..Reading::default() };
+fn readings() -> BTreeMap<Signal, ResourceReading> {
+    let of =
+        |available, capacity| ResourceReading { available, capacity, ..ResourceReading::default() };
     [
         (Signal::MemoryAvailable, of(90 * MI, 4096 * MI)),
         (Signal::NodeFsAvailable, of(1536 * MI, 16_384 * MI)),

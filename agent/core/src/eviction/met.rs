@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use pintle_api_types::ids::{Mono, UnixNanos};
 use serde::{Deserialize, Serialize};
 
-use super::observed::{Layout, Observation, Reading};
+use super::observed::{DiskLayout, Observation, ResourceReading};
 use super::rank;
 use super::signal::{Condition, Signal, Starved};
 use super::threshold::{Settings, Threshold};
@@ -105,7 +105,8 @@ pub fn nears_disk(settings: &Settings, observation: &Observation) -> bool {
     let is_near = |of: &Threshold| {
         let Some(reading) = observation.readings.get(&of.signal) else { return false };
         let spare = reading.capacity / NEAR_PARTS;
-        let less = Reading { available: reading.available.saturating_sub(spare), ..*reading };
+        let less =
+            ResourceReading { available: reading.available.saturating_sub(spare), ..*reading };
         of.is_met(&less, true)
     };
     let has_volumes = |of: &Threshold| rank::counts_volumes(of.signal, observation.layout);
@@ -114,7 +115,7 @@ pub fn nears_disk(settings: &Settings, observation: &Observation) -> bool {
 
 /// True for dead containers and for unused images, if removing them frees what the signal measures.
 // k8s: pkg/kubelet/eviction/helpers.go buildSignalToNodeReclaimFuncs
-pub fn reclaims(signal: Signal, layout: Layout) -> (bool, bool) {
+pub fn reclaims(signal: Signal, layout: DiskLayout) -> (bool, bool) {
     let of_images = matches!(signal, Signal::ImageFsAvailable | Signal::ImageFsInodesFree);
     let of_node = matches!(signal, Signal::NodeFsAvailable | Signal::NodeFsInodesFree);
     match (signal.starved(), layout.images_apart, layout.layers_apart) {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::*;
-use crate::eviction::observed::Reading;
-use crate::eviction::threshold::{Level, STALL_MIN};
+use crate::eviction::observed::ResourceReading;
+use crate::eviction::threshold::{STALL_MIN, ThresholdLevel};
 
 const MI: u64 = 1 << 20;
 
@@ -15,9 +15,9 @@ fn seconds(count: u64) -> Mono {
 fn settings() -> Settings {
     let one = |level: &str, grace, min_reclaim: Option<&str>| Threshold {
         signal: Signal::MemoryAvailable,
-        level: Level::parse(level).expect("a level"),
+        level: ThresholdLevel::parse(level).expect("a level"),
         grace: Duration::from_secs(grace),
-        min_reclaim: min_reclaim.and_then(Level::parse),
+        min_reclaim: min_reclaim.and_then(ThresholdLevel::parse),
     };
     let disk = Threshold { signal: Signal::NodeFsAvailable, ..one("10%", 0, None) };
     Settings {
@@ -28,7 +28,8 @@ fn settings() -> Settings {
 }
 
 fn look(memory: u64, disk: u64, at: u64) -> Observation {
-    let of = |available, capacity| Reading { available, capacity, at: UnixNanos(at as i64 + 1) };
+    let of =
+        |available, capacity| ResourceReading { available, capacity, at: UnixNanos(at as i64 + 1) };
     let readings = [
         (Signal::MemoryAvailable, of(memory * MI, 4096 * MI)),
         (Signal::NodeFsAvailable, of(disk, 100)),
@@ -38,8 +39,8 @@ fn look(memory: u64, disk: u64, at: u64) -> Observation {
 
 fn levels(thresholds: &[Threshold]) -> Vec<String> {
     let one = |t: &Threshold| match t.level {
-        Level::Amount(amount) => amount.canonical(),
-        Level::Part(_) => t.signal.to_string(),
+        ThresholdLevel::Amount(amount) => amount.canonical(),
+        ThresholdLevel::Part(_) => t.signal.to_string(),
     };
     thresholds.iter().map(one).collect()
 }
@@ -104,7 +105,7 @@ fn what_cannot_be_read_is_not_short() {
 #[test]
 fn what_is_freed_lies_on_the_disk_that_is_short() {
     use Signal::*;
-    let apart = |images_apart, layers_apart| Layout { images_apart, layers_apart };
+    let apart = |images_apart, layers_apart| DiskLayout { images_apart, layers_apart };
     for (signal, layout, want) in [
         (MemoryAvailable, apart(false, false), (false, false)),
         (PidAvailable, apart(false, false), (false, false)),

@@ -15,6 +15,7 @@
 //! | `rank`, `local` | the order of eviction; pods above a limit of their own |
 //! | `sight` | decides when usage figures suffice to rank |
 //! | `evictor` | the next step: observe, reclaim, rank, evict, wait |
+//! | `step` | what a decision reads, and the actions that follow |
 //! | `message` | texts of its event and status |
 //! | `report` | the report for users |
 
@@ -27,6 +28,7 @@ pub mod rank;
 pub mod report;
 pub mod sight;
 pub mod signal;
+pub mod step;
 pub mod threshold;
 
 pub use evictor::Evictor;

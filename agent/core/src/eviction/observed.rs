@@ -16,9 +16,9 @@ pub struct Observation {
     /// When it was begun.
     pub at: UnixNanos,
     /// The reading of each signal.
-    pub readings: BTreeMap<Signal, Reading>,
+    pub readings: BTreeMap<Signal, ResourceReading>,
     /// Which file systems are one.
-    pub layout: Layout,
+    pub layout: DiskLayout,
     /// How much of the last ten seconds all that wanted to run waited for memory, in hundredths of a
     /// percent; `None` where the kernel does not count it.
     #[serde(default)]
@@ -32,7 +32,7 @@ pub struct Observation {
 
 /// The amount of one resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reading {
+pub struct ResourceReading {
     /// Bytes, inodes or process numbers left.
     pub available: u64,
     /// All there are.
@@ -43,7 +43,7 @@ pub struct Reading {
 
 /// Which file systems are one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Layout {
+pub struct DiskLayout {
     /// Images do not lie on the file system of the agent's root folder.
     pub images_apart: bool,
     /// Writable layers do not lie on the file system of the images.

@@ -15,7 +15,7 @@ use pintle_api_types::pod::resources::{self, Side};
 use pintle_api_types::quantity::Amount;
 use serde::{Deserialize, Serialize};
 
-use super::observed::{DiskUse, Layout, PodUse, Unread};
+use super::observed::{DiskLayout, DiskUse, PodUse, Unread};
 use super::signal::{Signal, Starved};
 use super::threshold::{shown, signed};
 
@@ -65,7 +65,7 @@ pub enum EvictionRule {
 
 /// Parts of a pod's use that lie on a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Parts {
+struct DiskParts {
     logs: bool,
     volumes: bool,
     layers: bool,
@@ -92,7 +92,7 @@ pub fn rank<'a>(
     pods: impl IntoIterator<Item = Evictable<'a>>,
     uses: &Uses,
     signal: Signal,
-    layout: Layout,
+    layout: DiskLayout,
 ) -> Vec<(Evictable<'a>, Weight)> {
     let weighed = pods.into_iter().map(|of| {
         let weight = weight(of.pod, uses.get(of.uid), signal, layout);
@@ -115,7 +115,7 @@ pub fn tells_of(uses: &Uses, signal: Signal) -> bool {
 }
 
 /// The usage that counts for this signal and could not be read of some of these pods.
-pub fn unread(pods: &[Evictable<'_>], uses: &Uses, signal: Signal, layout: Layout) -> Unread {
+pub fn unread(pods: &[Evictable<'_>], uses: &Uses, signal: Signal, layout: DiskLayout) -> Unread {
     if !signal.is_of_disk() {
         return Unread::default();
     }
@@ -157,7 +157,7 @@ fn key(starved: Starved, of: &Weight) -> (i64, i64, Reverse<Amount>) {
     }
 }
 
-fn weight(pod: &Pod, used: Option<&PodUse>, signal: Signal, layout: Layout) -> Weight {
+fn weight(pod: &Pod, used: Option<&PodUse>, signal: Signal, layout: DiskLayout) -> Weight {
     let starved = signal.starved();
     let amount = used.map_or(0, |used| match starved {
         Starved::Memory => used.working_set.unwrap_or(0),
@@ -202,23 +202,23 @@ fn request(pod: &Pod, resource: &str) -> Amount {
 }
 
 /// True when the content of volumes counts for this signal.
-pub(super) fn counts_volumes(signal: Signal, layout: Layout) -> bool {
+pub(super) fn counts_volumes(signal: Signal, layout: DiskLayout) -> bool {
     signal.is_of_disk() && parts(signal, layout).volumes
 }
 
 // k8s: pkg/kubelet/eviction/helpers.go buildSignalToRankFunc
-fn parts(signal: Signal, layout: Layout) -> Parts {
+fn parts(signal: Signal, layout: DiskLayout) -> DiskParts {
     let of_images = matches!(signal, Signal::ImageFsAvailable | Signal::ImageFsInodesFree);
     let of_node = matches!(signal, Signal::NodeFsAvailable | Signal::NodeFsInodesFree);
     match (layout.images_apart, layout.layers_apart) {
-        (false, _) => Parts { logs: true, volumes: true, layers: true },
-        (true, false) => Parts { logs: of_node, volumes: of_node, layers: !of_node },
-        (true, true) => Parts { logs: !of_images, volumes: !of_images, layers: !of_images },
+        (false, _) => DiskParts { logs: true, volumes: true, layers: true },
+        (true, false) => DiskParts { logs: of_node, volumes: of_node, layers: !of_node },
+        (true, true) => DiskParts { logs: !of_images, volumes: !of_images, layers: !of_images },
     }
 }
 
 // k8s: pkg/kubelet/eviction/helpers.go podDiskUsage
-fn disk_use(pod: &Pod, used: &PodUse, parts: Parts) -> DiskUse {
+fn disk_use(pod: &Pod, used: &PodUse, parts: DiskParts) -> DiskUse {
     let containers = used.containers.values().flat_map(|container| {
         let layer = container.layer.filter(|_| parts.layers);
         layer.into_iter().chain(container.logs.filter(|_| parts.logs))

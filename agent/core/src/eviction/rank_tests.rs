@@ -20,7 +20,7 @@ fn pod(name: &str, priority: i32, requests: &Value) -> Pod {
     .expect("a pod")
 }
 
-fn order(pods: &[(Pod, Option<PodUse>)], signal: Signal, layout: Layout) -> Vec<String> {
+fn order(pods: &[(Pod, Option<PodUse>)], signal: Signal, layout: DiskLayout) -> Vec<String> {
     let uids: Vec<_> = pods.iter().map(|(pod, _)| pod::uid(pod)).collect();
     let uses: Uses =
         pods.iter().filter_map(|(pod, used)| Some((pod::uid(pod), used.clone()?))).collect();
@@ -54,8 +54,8 @@ fn memory_goes_by_request_then_priority_then_what_is_over() {
         "below-low",
         "below-high",
     ];
-    assert_eq!(order(&pods, Signal::MemoryAvailable, Layout::default()), want);
-    assert_eq!(order(&pods, Signal::AllocatableMemoryAvailable, Layout::default()), want);
+    assert_eq!(order(&pods, Signal::MemoryAvailable, DiskLayout::default()), want);
+    assert_eq!(order(&pods, Signal::AllocatableMemoryAvailable, DiskLayout::default()), want);
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn process_numbers_go_by_priority_then_count() {
         (pod("low-unknown", 0, &json!({})), None),
     ];
     let want = ["low-unknown", "low-many", "low-few", "high-many"];
-    assert_eq!(order(&pods, Signal::PidAvailable, Layout::default()), want);
+    assert_eq!(order(&pods, Signal::PidAvailable, DiskLayout::default()), want);
 }
 
 fn disk(layer: u64, logs: u64, local: u64, ram: u64) -> Option<PodUse> {
@@ -93,7 +93,7 @@ fn the_parts_that_count_lie_on_the_disk_that_is_short() {
         (pod("volumes", 0, &none), disk(2, 1, 80, 9_000)),
     ];
     let first = |signal, images_apart, layers_apart| {
-        order(&pods, signal, Layout { images_apart, layers_apart }).remove(0)
+        order(&pods, signal, DiskLayout { images_apart, layers_apart }).remove(0)
     };
     use Signal::*;
     for signal in [NodeFsAvailable, ImageFsAvailable, ContainerFsAvailable, NodeFsInodesFree] {
@@ -113,7 +113,7 @@ fn disk_goes_by_request_first() {
         (pod("much-within", 0, &asks(500)), disk(400, 0, 0, 0)),
         (pod("little-above", 5, &asks(10)), disk(11, 0, 0, 0)),
     ];
-    let all = order(&pods, Signal::NodeFsAvailable, Layout::default());
+    let all = order(&pods, Signal::NodeFsAvailable, DiskLayout::default());
     assert_eq!(all, ["little-above", "much-within"]);
 }
 
@@ -160,6 +160,6 @@ fn what_containers_request_counts_for_nothing_beside_what_the_pod_requests_as_a_
     assert_eq!(request(&whole, "ephemeral-storage"), Amount::ZERO, "no pod can as a whole");
     assert_eq!(request(&whole, "memory"), Amount::parse("1Mi").expect("an amount"));
     let pods = [(whole, disk(50, 0, 0, 0)), (pod("none", 0, &json!({})), disk(10, 0, 0, 0))];
-    let layout = Layout::default();
+    let layout = DiskLayout::default();
     assert_eq!(order(&pods, Signal::NodeFsAvailable, layout), ["whole", "none"]);
 }

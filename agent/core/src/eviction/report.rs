@@ -12,10 +12,11 @@ use pintle_api_types::pod;
 use pintle_api_types::quantity::Amount;
 use serde::{Deserialize, Serialize};
 
-use super::evictor::{Evictor, Victim};
-use super::observed::{Layout, Observation, Reading};
+use super::evictor::Evictor;
+use super::observed::{DiskLayout, Observation, ResourceReading};
 use super::rank::{self, Evictable, EvictionRule, Uses, Weight};
 use super::signal::{Signal, Starved};
+use super::step::Victim;
 use super::threshold::{Settings, Threshold, signed};
 
 /// Samples of each signal that are kept.
@@ -30,13 +31,13 @@ pub struct Trends {
     /// The same when page cache counts as available; for memory alone.
     #[serde(default)]
     with_cache: BTreeMap<Signal, VecDeque<(Mono, u64)>>,
-    last: BTreeMap<Signal, Reading>,
+    last: BTreeMap<Signal, ResourceReading>,
     /// Stall and page cache of the last observation, as `Observation` has them.
     #[serde(default)]
     stall: Option<u16>,
     #[serde(default)]
     cache: BTreeMap<Signal, u64>,
-    layout: Layout,
+    layout: DiskLayout,
 }
 
 /// A pod of a decision.
@@ -96,7 +97,7 @@ pub struct Gauge {
     /// The stall reading that contributes to the decision, for memory with `--pintle-psi-eviction`.
     pub stall: Option<Stall>,
     /// The first-ranked pod, when usage was collected and all that counts could be read.
-    pub next: Option<Next>,
+    pub next: Option<NextVictim>,
     /// A figure that counts could not be read, or is being counted.
     pub is_blind: bool,
 }
@@ -114,7 +115,7 @@ pub struct Stall {
 
 /// The pod that would be evicted next.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Next {
+pub struct NextVictim {
     /// Namespace and name.
     pub pod: String,
     /// The facts that decide its rank.
@@ -125,7 +126,7 @@ pub struct Next {
 
 /// All of it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
+pub struct EvictionReport {
     /// One for each threshold.
     pub gauges: Vec<Gauge>,
     /// The last evictions, oldest first.
@@ -299,7 +300,7 @@ pub fn report(
     pods: &[Evictable<'_>],
     uses: Option<&Uses>,
     now: Now,
-) -> Report {
+) -> EvictionReport {
     let trends = evictor.trends();
     let gauge = |threshold: Threshold| {
         let reading = trends.last.get(&threshold.signal)?;
@@ -327,7 +328,7 @@ pub fn report(
             is_blind,
         })
     };
-    Report {
+    EvictionReport {
         gauges: settings.on(trends.layout).into_iter().filter_map(gauge).collect(),
         evictions: evictor.evictions().cloned().collect(),
     }
@@ -342,12 +343,17 @@ fn reaches(available: u64, least: i64, per_second: f64) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-fn next(signal: Signal, layout: Layout, pods: &[Evictable<'_>], uses: &Uses) -> Option<Next> {
+fn next(
+    signal: Signal,
+    layout: DiskLayout,
+    pods: &[Evictable<'_>],
+    uses: &Uses,
+) -> Option<NextVictim> {
     let ranked = rank::rank(pods.iter().copied(), uses, signal, layout);
     let (of, weight) = ranked.first()?;
     let second = ranked.get(1).map(|(_, weight)| weight);
     let rule = rank::rule(signal.starved(), weight, second);
-    Some(Next { pod: name(of), weight: *weight, rule })
+    Some(NextVictim { pod: name(of), weight: *weight, rule })
 }
 
 #[cfg(test)]

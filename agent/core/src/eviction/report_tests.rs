@@ -1,12 +1,12 @@
 //! The report on shortages: tables.
 
-use super::super::evictor::Scene;
 use super::super::observed::PodUse;
-use super::super::threshold::Level;
+use super::super::step::EvictionSnapshot;
+use super::super::threshold::ThresholdLevel;
 use super::*;
 
 fn see(trends: &mut Trends, seconds: u64, available: u64) {
-    let reading = Reading { available, capacity: 1_000, ..Reading::default() };
+    let reading = ResourceReading { available, capacity: 1_000, ..ResourceReading::default() };
     let readings = [(Signal::MemoryAvailable, reading)].into();
     let look = Observation { readings, ..Observation::default() };
     trends.add(&look, Mono::default().plus(Duration::from_secs(seconds)));
@@ -42,7 +42,7 @@ fn a_threshold_is_reached_only_when_it_goes_and_is_not_there() {
 fn page_cache_that_counts_as_left_is_no_way_to_the_threshold() {
     let (mut trends, signal) = (Trends::default(), Signal::MemoryAvailable);
     for (seconds, available) in [(0_u32, 900_u64), (10, 500), (20, 100)] {
-        let reading = Reading { available, capacity: 1_000, ..Reading::default() };
+        let reading = ResourceReading { available, capacity: 1_000, ..ResourceReading::default() };
         let look = Observation {
             readings: [(signal, reading)].into(),
             cache: [(signal, 900 - available)].into(),
@@ -67,7 +67,7 @@ fn page_cache_that_counts_as_left_is_no_way_to_the_threshold() {
 fn nobody_is_named_who_would_go_while_no_figure_of_pods_can_be_read() {
     let threshold = Threshold {
         signal: Signal::MemoryAvailable,
-        level: Level::parse("10%").expect("a level"),
+        level: ThresholdLevel::parse("10%").expect("a level"),
         grace: Duration::ZERO,
         min_reclaim: None,
     };
@@ -75,13 +75,14 @@ fn nobody_is_named_who_would_go_while_no_figure_of_pods_can_be_read() {
     let mut evictor = Evictor::default();
     let (ticket, ..) =
         evictor.ask(Default::default, Default::default, Mono::default()).expect("a look");
-    let reading = Reading { available: 500, capacity: 1_000, ..Reading::default() };
+    let reading = ResourceReading { available: 500, capacity: 1_000, ..ResourceReading::default() };
     let readings = [(Signal::MemoryAvailable, reading)].into();
     let observation = &Observation { readings, ..Observation::default() };
     let (uid, pod) = (PodUid::from("a"), k8s_openapi::api::core::v1::Pod::default());
     let pods = &[Evictable { uid: &uid, pod: &pod }];
     let (settings, now) = (&settings, Now::default());
-    evictor.observe(ticket, &Scene { settings, observation, pods, is_early: false, now });
+    evictor
+        .observe(ticket, &EvictionSnapshot { settings, observation, pods, is_early: false, now });
     let told = |working_set| {
         let used = PodUse { working_set, ..PodUse::default() };
         let uses = [(uid.clone(), used)].into();

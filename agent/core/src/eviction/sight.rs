@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::evictor::{PERIOD, SOON};
 use super::met;
-use super::observed::{Layout, Observation};
+use super::observed::{DiskLayout, Observation};
 use super::rank::{self, Evictable, Uses};
 use super::threshold::{Settings, Threshold};
 
@@ -43,11 +43,11 @@ pub(super) struct Sight {
 
 /// Usage of the pods, and whether disks were requested.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Told<'a> {
+pub(super) struct UsageReport<'a> {
     pub(super) pods: &'a [Evictable<'a>],
     pub(super) uses: &'a Uses,
     pub(super) disks: bool,
-    pub(super) layout: Layout,
+    pub(super) layout: DiskLayout,
 }
 
 impl Sight {
@@ -82,7 +82,7 @@ impl Sight {
     pub(super) fn first<'a>(
         &mut self,
         fresh: &'a [Threshold],
-        told: Told<'_>,
+        told: UsageReport<'_>,
         since: Mono,
         now: Mono,
     ) -> Result<&'a Threshold, Duration> {
@@ -110,16 +110,16 @@ impl Sight {
 mod tests {
     use serde_json::json;
 
-    use super::super::observed::{PodUse, Reading, Unread};
+    use super::super::observed::{PodUse, ResourceReading, Unread};
     use super::super::signal::Signal;
-    use super::super::threshold::Level;
+    use super::super::threshold::ThresholdLevel;
     use super::*;
     use pintle_api_types::ids::PodUid;
 
-    const APART: Layout = Layout { images_apart: true, layers_apart: false };
+    const APART: DiskLayout = DiskLayout { images_apart: true, layers_apart: false };
 
     fn threshold(signal: Signal) -> Threshold {
-        let level = Level::parse("10%").expect("a level");
+        let level = ThresholdLevel::parse("10%").expect("a level");
         Threshold { signal, level, grace: Duration::ZERO, min_reclaim: None }
     }
 
@@ -130,7 +130,7 @@ mod tests {
     /// The threshold that `first` returns for a pod without these figures.
     fn first(
         sight: &mut Sight,
-        (signals, layout): (&[Signal], Layout),
+        (signals, layout): (&[Signal], DiskLayout),
         unread: Unread,
         seconds: u64,
     ) -> Result<Signal, Duration> {
@@ -138,7 +138,7 @@ mod tests {
         let (uid, pod) = (PodUid::from("p"), serde_json::from_value(pod).expect("a pod"));
         let used = PodUse { working_set: Some(1), unread, ..PodUse::default() };
         let (uses, pods) = ([(uid.clone(), used)].into(), [Evictable { uid: &uid, pod: &pod }]);
-        let told = Told { pods: &pods, uses: &uses, disks: true, layout };
+        let told = UsageReport { pods: &pods, uses: &uses, disks: true, layout };
         let fresh: Vec<_> = signals.iter().map(|signal| threshold(*signal)).collect();
         sight.first(&fresh, told, at(0), at(seconds)).map(|of| of.signal)
     }
@@ -151,7 +151,7 @@ mod tests {
         let mut of = |signals: &[Signal], layout, seconds| {
             first(&mut sight, (signals, layout), unread, seconds)
         };
-        let one = Layout::default();
+        let one = DiskLayout::default();
         assert_eq!(of(&[NodeFsAvailable], one, 1), Err(SOON));
         assert_eq!(of(&[NodeFsAvailable], one, 9_000), Err(PERIOD), "upstream waits for ever");
         assert_eq!(of(&[MemoryAvailable, NodeFsAvailable], one, 1), Ok(MemoryAvailable));
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn volumes_are_waited_for_until_they_are_counted_but_not_for_ever_and_not_for_each_victim() {
-        let nodefs = (&[Signal::NodeFsInodesFree][..], Layout::default());
+        let nodefs = (&[Signal::NodeFsInodesFree][..], DiskLayout::default());
         let unread = Unread { volumes: true, ..Unread::default() };
         let mut sight = Sight::default();
         assert_eq!(first(&mut sight, nodefs, unread, 1), Err(SOON));
@@ -193,7 +193,8 @@ mod tests {
     fn pods_are_counted_in_advance_only_while_a_disk_nears_a_threshold() {
         let counts = |sight: &mut Sight, (signal, layout), percent: u64, seconds| {
             let settings = Settings { thresholds: vec![threshold(signal)], ..Settings::default() };
-            let reading = Reading { available: percent, capacity: 100, ..Reading::default() };
+            let reading =
+                ResourceReading { available: percent, capacity: 100, ..ResourceReading::default() };
             let readings = [(signal, reading)].into();
             sight.see(&settings, &Observation { readings, layout, ..Observation::default() });
             sight.counts(at(seconds))
@@ -201,7 +202,7 @@ mod tests {
         let apart = (Signal::ImageFsAvailable, APART);
         assert!(!counts(&mut Sight::default(), apart, 11, 10), "no volume lies there");
         assert!(counts(&mut Sight::default(), (Signal::NodeFsAvailable, APART), 11, 10));
-        let (one, mut sight) = ((Signal::NodeFsAvailable, Layout::default()), Sight::default());
+        let (one, mut sight) = ((Signal::NodeFsAvailable, DiskLayout::default()), Sight::default());
         let mut counts = |percent, seconds| counts(&mut sight, one, percent, seconds);
         assert!(!counts(13, 0), "there is enough");
         assert!(counts(11, 10) && !counts(11, 60) && counts(9, 70), "once in a while");

@@ -14,7 +14,7 @@ use pintle_api_types::pod;
 use pintle_api_types::quantity::Amount;
 use serde::{Deserialize, Serialize};
 
-use super::observed::{Layout, Observation, Reading};
+use super::observed::{DiskLayout, Observation, ResourceReading};
 use super::signal::{Signal, Starved};
 
 /// Grace period of a pod evicted at once, in seconds.
@@ -47,7 +47,7 @@ pub struct Settings {
 
 /// A fixed amount, or this part of the capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Level {
+pub enum ThresholdLevel {
     /// A fixed amount.
     Amount(Amount),
     /// This part of the capacity, in the precision of the kubelet.
@@ -60,14 +60,14 @@ pub struct Threshold {
     /// The signal.
     pub signal: Signal,
     /// It is met when less than this is available.
-    pub level: Level,
+    pub level: ThresholdLevel,
     /// How long it must be met; zero for a hard threshold.
     pub grace: Duration,
     /// How much more must be available until it counts as resolved.
-    pub min_reclaim: Option<Level>,
+    pub min_reclaim: Option<ThresholdLevel>,
 }
 
-impl Level {
+impl ThresholdLevel {
     /// Reads `100Mi` or `10%`; `None` for anything else.
     // k8s: pkg/kubelet/eviction/helpers.go parseThresholdStatement, parsePercentage
     pub fn parse(text: &str) -> Option<Self> {
@@ -128,17 +128,17 @@ impl Settings {
     /// The reading to compare with the threshold. Page cache is memory that can be had back at
     /// once: where stall decides, it counts as available unless the node stalls. With a kernel that
     /// does not count stall, only the available amount decides.
-    pub fn counted(&self, signal: Signal, seen: &Observation) -> Option<Reading> {
+    pub fn counted(&self, signal: Signal, seen: &Observation) -> Option<ResourceReading> {
         let reading = *seen.readings.get(&signal)?;
         let is_memory = signal.starved() == Starved::Memory;
         let spares = self.stall_min.zip(seen.stall).is_some_and(|(min, stall)| stall < min);
         let cache = seen.cache.get(&signal).filter(|_| is_memory && spares);
         let available = reading.available.saturating_add(cache.copied().unwrap_or(0));
-        Some(Reading { available, ..reading })
+        Some(ResourceReading { available, ..reading })
     }
 
     /// The amount required at once: the greatest of its hard thresholds.
-    pub fn least(&self, signal: Signal, reading: &Reading) -> u64 {
+    pub fn least(&self, signal: Signal, reading: &ResourceReading) -> u64 {
         let hard = self.thresholds.iter().filter(|of| of.is_hard() && of.signal == signal);
         let least = hard.map(|of| of.least(reading).units()).max();
         least.and_then(|least| u64::try_from(least).ok()).unwrap_or(0)
@@ -151,7 +151,7 @@ impl Settings {
 
     /// All thresholds on a node with these disks: the containers' disk has those of the disk that it
     /// is a part of, whatever is configured for it.
-    pub fn on(&self, layout: Layout) -> Vec<Threshold> {
+    pub fn on(&self, layout: DiskLayout) -> Vec<Threshold> {
         let of_containers = |threshold: &Threshold| {
             let node = !layout.images_apart && !layout.layers_apart
                 || layout.images_apart && layout.layers_apart;
@@ -206,20 +206,22 @@ fn thresholds(kubelet: &KubeletConfiguration, pods_take_all: bool) -> Vec<Thresh
 }
 
 /// The hard thresholds of a configuration.
-pub fn hard(texts: &TextMap) -> Vec<(Signal, Level)> {
+pub fn hard(texts: &TextMap) -> Vec<(Signal, ThresholdLevel)> {
     on(texts)
 }
 
 /// Those that are not turned off. `100%` is, while `100.0%` is a threshold of all there is.
 // k8s: pkg/kubelet/eviction/helpers.go parseThresholdStatement
-fn on(texts: &TextMap) -> Vec<(Signal, Level)> {
+fn on(texts: &TextMap) -> Vec<(Signal, ThresholdLevel)> {
     let on = texts.iter().filter(|(_, text)| *text != "100%");
     let on: TextMap = on.map(|(name, text)| (name.clone(), text.clone())).collect();
     levels(&on).into_iter().filter(|(_, level)| !level.is_off()).collect()
 }
 
-fn levels(texts: &TextMap) -> Vec<(Signal, Level)> {
-    let one = |(name, text): (&String, &String)| Some((Signal::parse(name)?, Level::parse(text)?));
+fn levels(texts: &TextMap) -> Vec<(Signal, ThresholdLevel)> {
+    let one = |(name, text): (&String, &String)| {
+        Some((Signal::parse(name)?, ThresholdLevel::parse(text)?))
+    };
     texts.iter().filter_map(one).collect()
 }
 
@@ -230,13 +232,13 @@ impl Threshold {
     }
 
     /// The amount required.
-    pub fn least(&self, reading: &Reading) -> Amount {
+    pub fn least(&self, reading: &ResourceReading) -> Amount {
         self.level.of(signed(reading.capacity))
     }
 
     /// Less is available than required; with `resolving` less than would resolve it.
     // k8s: pkg/kubelet/eviction/helpers.go thresholdsMet
-    pub fn is_met(&self, reading: &Reading, resolving: bool) -> bool {
+    pub fn is_met(&self, reading: &ResourceReading, resolving: bool) -> bool {
         let more = self.min_reclaim.filter(|_| resolving);
         let more = more.map_or(Amount::ZERO, |level| level.of(signed(reading.capacity)));
         self.least(reading) + more > Amount::from_bytes(signed(reading.available))

@@ -24,15 +24,15 @@ fn kubelet() -> KubeletConfiguration {
     }
 }
 
-fn reading(available: u64, capacity: u64) -> Reading {
-    Reading { available, capacity, ..Reading::default() }
+fn reading(available: u64, capacity: u64) -> ResourceReading {
+    ResourceReading { available, capacity, ..ResourceReading::default() }
 }
 
 fn shown(thresholds: &[Threshold]) -> Vec<String> {
     let one = |t: &Threshold| {
-        let level = |level: Level| match level {
-            Level::Amount(amount) => amount.canonical(),
-            Level::Part(part) => format!("{part}"),
+        let level = |level: ThresholdLevel| match level {
+            ThresholdLevel::Amount(amount) => amount.canonical(),
+            ThresholdLevel::Part(part) => format!("{part}"),
         };
         let reclaim = t.min_reclaim.map(|l| format!("+{}", level(l))).unwrap_or_default();
         let grace = if t.is_hard() { String::new() } else { format!(" for {:?}", t.grace) };
@@ -64,9 +64,17 @@ fn nothing_and_everything_turn_a_threshold_off() {
         assert_eq!(hard(&texts).len(), 1, "{off}");
     }
     let all = hard(&texts(&[("pid.available", "100.0%")]));
-    assert_eq!(all, [(Signal::PidAvailable, Level::Part(1.0))], "only that very text does");
-    assert_eq!(Level::parse("10%%"), Level::parse("10%"), "as the kubelet reads it");
-    assert_eq!(Level::parse("%"), None);
+    assert_eq!(
+        all,
+        [(Signal::PidAvailable, ThresholdLevel::Part(1.0))],
+        "only that very text does"
+    );
+    assert_eq!(
+        ThresholdLevel::parse("10%%"),
+        ThresholdLevel::parse("10%"),
+        "as the kubelet reads it"
+    );
+    assert_eq!(ThresholdLevel::parse("%"), None);
 }
 
 #[test]
@@ -80,7 +88,7 @@ fn the_containers_disk_follows_the_disk_it_lies_on() {
         ..Settings::default()
     };
     let on = |images_apart, layers_apart| {
-        let all = settings.on(Layout { images_apart, layers_apart });
+        let all = settings.on(DiskLayout { images_apart, layers_apart });
         shown(&all)[2..].join(", ")
     };
     assert_eq!(on(false, false), "containerfs.available<0.1");
@@ -90,7 +98,7 @@ fn the_containers_disk_follows_the_disk_it_lies_on() {
 }
 
 fn of(level: &str) -> Threshold {
-    let level = Level::parse(level).expect("a level");
+    let level = ThresholdLevel::parse(level).expect("a level");
     let signal = Signal::MemoryAvailable;
     Threshold { signal, level, grace: Duration::ZERO, min_reclaim: None }
 }
@@ -98,7 +106,7 @@ fn of(level: &str) -> Threshold {
 // k8s: pkg/kubelet/eviction/helpers_test.go TestThresholdsMet
 #[test]
 fn a_threshold_is_met_below_it_and_resolved_above_what_is_to_be_reclaimed() {
-    let hard = Threshold { min_reclaim: Level::parse("500Mi"), ..of("1Gi") };
+    let hard = Threshold { min_reclaim: ThresholdLevel::parse("500Mi"), ..of("1Gi") };
     for (available, met, unresolved) in [
         (500 * MI, true, true),
         (1024 * MI - 1, true, true),

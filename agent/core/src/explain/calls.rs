@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::{Explanation, Subject, grace, span, words};
+use super::{ExplainSubject, Explanation, grace, span, words};
 use crate::sync::plan::Action;
 use crate::view::PodView;
 
@@ -36,12 +36,12 @@ pub struct RuntimeCall {
     /// How long it has been under way.
     pub age: Duration,
     /// Processes that it waits for, where they could be found.
-    pub processes: Vec<Process>,
+    pub processes: Vec<CallProcess>,
 }
 
 /// A process behind a runtime call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Process {
+pub struct CallProcess {
     /// Its role for the pod: `the shim`, `the container's first process`.
     pub role: &'static str,
     /// Pid on the node.
@@ -52,7 +52,7 @@ pub struct Process {
     pub wait_channel: Option<String>,
 }
 
-impl Process {
+impl CallProcess {
     fn is_blocked(&self) -> bool {
         matches!(self.state, 'T' | 't' | 'D' | 'Z')
     }
@@ -85,27 +85,27 @@ impl Process {
 }
 
 /// The call that holds the pod up.
-pub(crate) fn hanging(subject: &Subject<'_>) -> Option<Explanation> {
+pub(crate) fn hanging(subject: &ExplainSubject<'_>) -> Option<Explanation> {
     let (call, what) = worst(subject)?;
     let sentence = format!("Waits for the runtime: {}", told(call, &what));
     Some(explained(call, sentence))
 }
 
 /// As `hanging`, for a pod that is being ended.
-pub(super) fn hanging_end(subject: &Subject<'_>) -> Option<Explanation> {
+pub(super) fn hanging_end(subject: &ExplainSubject<'_>) -> Option<Explanation> {
     let (call, what) = worst(subject)?;
     let sentence = format!("Is being ended, but the runtime hangs: {}", told(call, &what));
     Some(explained(call, sentence))
 }
 
-fn worst<'a>(subject: &Subject<'a>) -> Option<(&'a RuntimeCall, String)> {
+fn worst<'a>(subject: &ExplainSubject<'a>) -> Option<(&'a RuntimeCall, String)> {
     let of_pod = subject.calls.iter().filter_map(|call| Some((call, target(subject.view, call)?)));
     let hangs = of_pod.filter(|(call, _)| hangs(subject.view, call));
-    hangs.max_by_key(|(call, _)| (call.processes.iter().any(Process::is_blocked), call.age))
+    hangs.max_by_key(|(call, _)| (call.processes.iter().any(CallProcess::is_blocked), call.age))
 }
 
 fn hangs(view: &PodView, call: &RuntimeCall) -> bool {
-    let blocked = call.processes.iter().any(Process::is_blocked);
+    let blocked = call.processes.iter().any(CallProcess::is_blocked);
     let limit = match call.method {
         "StopContainer" => grace(view) + HANGING_AFTER,
         "ExecSync" | "PullImage" => Duration::MAX,
@@ -126,13 +126,13 @@ fn explained(call: &RuntimeCall, sentence: String) -> Explanation {
     let culprit = call.processes.iter().find(|p| p.is_blocked()).or(call.processes.first());
     let remedy = culprit.map_or_else(
         || "look at the runtime's log; restarting the runtime leaves containers running".to_owned(),
-        Process::remedy,
+        CallProcess::remedy,
     );
     Explanation::trouble("RuntimeCallHangs", sentence).with_remedy(remedy)
 }
 
 /// An image that the pod waits for.
-pub(crate) fn pulling(subject: &Subject<'_>) -> Option<Explanation> {
+pub(crate) fn pulling(subject: &ExplainSubject<'_>) -> Option<Explanation> {
     let starting = subject.view.doing.iter().filter_map(|action| match action {
         Action::StartContainer { name, .. } => Some(name.as_str()),
         _ => None,
@@ -162,7 +162,7 @@ fn pulled(container: &str, pull: &RuntimeCall) -> Explanation {
 }
 
 /// A pull that has not begun, because the maximum number of pulls is under way.
-fn queued(subject: &Subject<'_>, container: &str, turn: &RuntimeCall) -> Explanation {
+fn queued(subject: &ExplainSubject<'_>, container: &str, turn: &RuntimeCall) -> Explanation {
     let of = |method: &'static str| subject.calls.iter().filter(move |call| call.method == method);
     let longest = of("PullImage").max_by_key(|pull| pull.age);
     let because = longest.map(|pull| {
@@ -192,7 +192,7 @@ fn same_image(asked: &str, named: &str) -> bool {
 }
 
 /// The runtime does not answer at all.
-pub(super) fn silent_runtime(subject: &Subject<'_>) -> Option<Explanation> {
+pub(super) fn silent_runtime(subject: &ExplainSubject<'_>) -> Option<Explanation> {
     let node_wide = |call: &&RuntimeCall| {
         call.subject.is_empty() && !call.method.starts_with("GetContainerEvents")
     };
@@ -207,7 +207,7 @@ pub(super) fn silent_runtime(subject: &Subject<'_>) -> Option<Explanation> {
 }
 
 /// A command that runs in one of the pod's containers: a hook or a probe.
-pub(crate) fn command<'a>(subject: &Subject<'a>) -> Option<(&'a RuntimeCall, String)> {
+pub(crate) fn command<'a>(subject: &ExplainSubject<'a>) -> Option<(&'a RuntimeCall, String)> {
     let commands = subject.calls.iter().filter(|call| call.method == "ExecSync");
     let of_pod = commands.filter_map(|call| Some((call, target(subject.view, call)?)));
     of_pod.max_by_key(|(call, _)| call.age)
@@ -220,7 +220,7 @@ pub(super) fn command_process(call: &RuntimeCall) -> String {
 }
 
 /// A container that is started only when its postStart hook has ended.
-pub(super) fn starting_hook(subject: &Subject<'_>) -> Option<Explanation> {
+pub(super) fn starting_hook(subject: &ExplainSubject<'_>) -> Option<Explanation> {
     let view = subject.view;
     let Some(Action::StartContainer { name: started, .. }) = view.doing.first() else {
         return None;
@@ -243,7 +243,7 @@ pub(super) fn starting_hook(subject: &Subject<'_>) -> Option<Explanation> {
 }
 
 /// One line for each call of the pod.
-pub(crate) fn lines(subject: &Subject<'_>) -> impl Iterator<Item = String> {
+pub(crate) fn lines(subject: &ExplainSubject<'_>) -> impl Iterator<Item = String> {
     subject.calls.iter().filter_map(|call| {
         let what = target(subject.view, call)?;
         let mut line = format!("runtime call {} of {what} for {}", call.method, span(call.age));

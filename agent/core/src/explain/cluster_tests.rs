@@ -6,16 +6,17 @@ use pintle_api_types::ids::PodUid;
 use pintle_api_types::quantity::Amount;
 use serde_json::{Value, json};
 
-use super::tests::{Case, NOW, check, start, waiting};
+use super::tests::{ExplainCase, NOW, check, start, waiting};
 use super::*;
 use crate::eviction::rank::{EvictionRule, Weight};
 use crate::eviction::report::{Eviction, Runner, Stall};
 use crate::status::testing::{SECOND, container};
 
 /// A deleted pod that has ended.
-fn deleted(finalizers: Value) -> Case {
-    let mut case = Case::new(json!({"containers": [{"name": "c"}]}), json!({"phase": "Succeeded"}))
-        .stage(Stage::Finished);
+fn deleted(finalizers: Value) -> ExplainCase {
+    let mut case =
+        ExplainCase::new(json!({"containers": [{"name": "c"}]}), json!({"phase": "Succeeded"}))
+            .stage(WorkerStage::Finished);
     let meta = &mut Arc::make_mut(&mut case.view.pod).metadata;
     meta.deletion_timestamp =
         serde_json::from_value(json!("1970-01-01T00:16:00Z")).expect("a time");
@@ -23,14 +24,14 @@ fn deleted(finalizers: Value) -> Case {
     case
 }
 
-fn unwritten(mut case: Case, what: &'static str, seconds: i64, words: &str) -> Case {
+fn unwritten(mut case: ExplainCase, what: &'static str, seconds: i64, words: &str) -> ExplainCase {
     let since = UnixNanos((NOW - seconds) * SECOND);
     let trouble = Trouble { since, tries: 4, words: words.to_owned() };
     case.unwritten = Some(Unwritten { what, trouble });
     case
 }
 
-fn remedy(case: &Case) -> String {
+fn remedy(case: &ExplainCase) -> String {
     case.explain().remedy.expect("a remedy")
 }
 
@@ -39,7 +40,8 @@ fn pods_that_were_refused_at_the_door() {
     let refused = |reason: &str, why: &str| {
         let message = format!("Pod was rejected: {why}");
         let status = json!({"phase": "Failed", "reason": reason, "message": message});
-        Case::new(json!({"containers": [{"name": "c"}]}), status).stage(Stage::Finished)
+        ExplainCase::new(json!({"containers": [{"name": "c"}]}), status)
+            .stage(WorkerStage::Finished)
     };
     let cpu = "Node didn't have enough resource: cpu, requested: 200, used: 1860, capacity: 2000";
     let ports = "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod \
@@ -120,7 +122,7 @@ fn a_pull_that_fails_has_the_registrys_words_and_their_remedy() {
 fn what_is_not_written_is_told_where_people_would_go_away() {
     check(vec![
         (
-            unwritten(Case::ready(), "its status", 120, "Connection refused (os error 111)"),
+            unwritten(ExplainCase::ready(), "its status", 120, "Connection refused (os error 111)"),
             "NotWritten",
             "Runs and is ready, but the API server has not taken its status for 2 min (4 tries): \
              Connection refused (os error 111).",
@@ -137,11 +139,12 @@ fn what_is_not_written_is_told_where_people_would_go_away() {
             "Image x of container c is not on this node: absent.",
         ),
     ]);
-    let mirror = unwritten(Case::ready(), "its mirror pod", 60, "the node is not registered");
+    let mirror =
+        unwritten(ExplainCase::ready(), "its mirror pod", 60, "the node is not registered");
     let line = "the API server has not taken its mirror pod for 1 min (4 tries): the node is not \
                 registered";
     assert!(mirror.explain().details.iter().any(|detail| detail == line));
-    let refused = unwritten(Case::ready(), "its status", 60, "Unauthorized");
+    let refused = unwritten(ExplainCase::ready(), "its status", 60, "Unauthorized");
     assert!(remedy(&refused).starts_with("the API server does not know this node"));
 }
 
@@ -166,7 +169,7 @@ fn a_deleted_pod_tells_what_its_object_waits_for() {
 #[test]
 fn a_pod_that_is_well_tells_of_a_resize_that_is_not_done() {
     let resizing = |kind: &str, reason: &str| {
-        let mut case = Case::ready();
+        let mut case = ExplainCase::ready();
         let condition = json!({"type": kind, "status": "True", "reason": reason,
             "message": "Node didn't have enough capacity: cpu, requested: 9000, capacity: 2000"});
         let condition = serde_json::from_value(condition).expect("a condition");
@@ -196,7 +199,7 @@ fn a_hook_that_does_not_end_is_named_with_its_process() {
         .with(container("c", "c1"))
         .doing(start("c"))
         .call("ExecSync", "c1", 65);
-    hook.calls.last_mut().expect("a call").processes.push(Process {
+    hook.calls.last_mut().expect("a call").processes.push(CallProcess {
         role: COMMAND,
         pid: 4242,
         state: 'S',
@@ -215,7 +218,7 @@ fn a_hook_that_does_not_end_is_named_with_its_process() {
 #[test]
 fn a_stream_hangs_only_where_a_process_cannot_run() {
     let open = |letter: char| {
-        Case::ready().call("ExecStream", "c1", 90).process(7, letter, None).explain()
+        ExplainCase::ready().call("ExecStream", "c1", 90).process(7, letter, None).explain()
     };
     assert!(open('S').healthy);
     let line = "runtime call ExecStream of container c (c1) for 1 min 30 s; its shim, pid 7, is \
@@ -230,7 +233,7 @@ fn a_stream_hangs_only_where_a_process_cannot_run() {
 
 #[test]
 fn details_are_bounded() {
-    let mut case = Case::ready();
+    let mut case = ExplainCase::ready();
     for _ in 0..100 {
         case = case.call("ContainerStatus", "c1", 1);
     }
@@ -290,7 +293,7 @@ fn evicted(rule: EvictionRule) -> Eviction {
 fn evicted_pods_say_for_what_by_which_rule_and_who_else_it_could_have_been() {
     let failed = json!({"phase": "Failed", "reason": "Evicted", "message": "as upstream has it"});
     let of_spec = || json!({"containers": [{"name": "c"}]});
-    let mut case = Case::new(of_spec(), failed.clone()).stage(Stage::Finished);
+    let mut case = ExplainCase::new(of_spec(), failed.clone()).stage(WorkerStage::Finished);
     case.view.evicted = Some(Arc::new(evicted(EvictionRule::Usage)));
     let told = case.explain();
     assert_eq!(
@@ -309,7 +312,7 @@ fn evicted_pods_say_for_what_by_which_rule_and_who_else_it_could_have_been() {
     assert!(!told.details.iter().any(|detail| detail.contains("ns/p,")), "{:#?}", told.details);
 
     // Its own limit has no other candidates.
-    let mut limited = Case::new(of_spec(), failed.clone()).stage(Stage::Finished);
+    let mut limited = ExplainCase::new(of_spec(), failed.clone()).stage(WorkerStage::Finished);
     let of_limit = Eviction { runners: Vec::new(), of: 1, ..evicted(EvictionRule::Limit) };
     limited.view.evicted = Some(Arc::new(of_limit));
     let told = limited.explain();
@@ -318,7 +321,7 @@ fn evicted_pods_say_for_what_by_which_rule_and_who_else_it_could_have_been() {
 
     // Where stall decides as well, the text shows that.
     let stall = Some(Stall { now: Some(1234), least: 1000, cache: 20 << 20 });
-    let mut stalled = Case::new(of_spec(), failed.clone()).stage(Stage::Finished);
+    let mut stalled = ExplainCase::new(of_spec(), failed.clone()).stage(WorkerStage::Finished);
     let of_stall = Eviction { stall, ..evicted(EvictionRule::Usage) };
     stalled.view.evicted = Some(Arc::new(of_stall));
     let said = "question); stall 12.34%, 10.00% or more: 20Mi of page cache count as used; it was";
@@ -326,11 +329,11 @@ fn evicted_pods_say_for_what_by_which_rule_and_who_else_it_could_have_been() {
     assert!(sentence.contains(said), "{sentence}");
 
     // While it ends, and where an earlier agent evicted it.
-    let mut ending = Case::ready().stage(Stage::Terminating);
+    let mut ending = ExplainCase::ready().stage(WorkerStage::Terminating);
     ending.view.evicted = Some(Arc::new(evicted(EvictionRule::Priority)));
     let sentence = ending.explain().sentence;
     let said = "Is being ended, evicted for memory.available: its priority is the lowest";
     assert!(sentence.starts_with(said), "{sentence}");
-    let earlier = Case::new(of_spec(), failed).stage(Stage::Finished);
+    let earlier = ExplainCase::new(of_spec(), failed).stage(WorkerStage::Finished);
     assert_eq!(earlier.explain().sentence, "Has failed: Evicted: as upstream has it.");
 }

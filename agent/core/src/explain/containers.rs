@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, PodCondition};
 
-use super::{Explanation, Subject, calls, container_statuses, remedies, span, words};
+use super::{ExplainSubject, Explanation, calls, container_statuses, remedies, span, words};
 use crate::observed::{ObservedContainer, OomKill, RunState};
 use crate::sync::plan::Action;
 use crate::timeline::TimelineEntry;
@@ -16,7 +16,7 @@ const IN_ORDER: [&str; 3] = ["", "PodInitializing", "ContainerCreating"];
 pub const PROBE_TIMED_OUT: &str = "ProbeTimedOut";
 
 /// The first container that fails.
-pub(crate) fn failing(subject: &Subject<'_>) -> Option<Explanation> {
+pub(crate) fn failing(subject: &ExplainSubject<'_>) -> Option<Explanation> {
     container_statuses(subject.view).find_map(|status| {
         let waiting = status.state.as_ref()?.waiting.as_ref()?;
         let reason = waiting.reason.as_deref().unwrap_or_default();
@@ -29,7 +29,11 @@ pub(crate) fn failing(subject: &Subject<'_>) -> Option<Explanation> {
     })
 }
 
-fn crash_loop(subject: &Subject<'_>, status: &ContainerStatus, message: &str) -> Explanation {
+fn crash_loop(
+    subject: &ExplainSubject<'_>,
+    status: &ContainerStatus,
+    message: &str,
+) -> Explanation {
     let name = &status.name;
     let last = status.last_state.as_ref().and_then(|state| state.terminated.as_ref());
     let how = match last {
@@ -50,7 +54,7 @@ fn crash_loop(subject: &Subject<'_>, status: &ContainerStatus, message: &str) ->
 }
 
 /// When a crash-looping container may start, from its end and the wait that its message names.
-fn crash_until(subject: &Subject<'_>, name: &str, message: &str) -> Option<UnixNanos> {
+fn crash_until(subject: &ExplainSubject<'_>, name: &str, message: &str) -> Option<UnixNanos> {
     let wait = message.strip_prefix("back-off ")?.split(' ').next()?;
     let wait: GoDuration = wait.parse().ok()?;
     let ended = subject.view.observed.latest(name)?.finished_at;
@@ -58,7 +62,7 @@ fn crash_until(subject: &Subject<'_>, name: &str, message: &str) -> Option<UnixN
 }
 
 /// The container could not be started.
-fn refused(subject: &Subject<'_>, name: &str, reason: &str, message: &str) -> Explanation {
+fn refused(subject: &ExplainSubject<'_>, name: &str, reason: &str, message: &str) -> Explanation {
     let (whole, message) = (message, words::one_line(message));
     let again = words::in_time(subject.now, subject.view.wake_at);
     let again = again.map(|at| format!("; tried again {at}")).unwrap_or_default();
@@ -105,7 +109,7 @@ fn refused(subject: &Subject<'_>, name: &str, reason: &str, message: &str) -> Ex
 }
 
 /// A container that is on its way, or not ready.
-pub(super) fn unready(subject: &Subject<'_>) -> Option<Explanation> {
+pub(super) fn unready(subject: &ExplainSubject<'_>) -> Option<Explanation> {
     container_statuses(subject.view).find_map(|status| {
         let kind = kind_of(subject, &status.name);
         let state = status.state.clone().unwrap_or_default();
@@ -154,14 +158,14 @@ pub(super) fn unready(subject: &Subject<'_>) -> Option<Explanation> {
     })
 }
 
-fn is_started_again(subject: &Subject<'_>, name: &str) -> bool {
+fn is_started_again(subject: &ExplainSubject<'_>, name: &str) -> bool {
     let spec = pintle_api_types::pod::spec(&subject.view.pod);
     let code = subject.view.observed.latest(name).map_or(0, |c| c.exit_code);
     let container = pintle_api_types::pod::containers::find(spec, name);
     container.is_some_and(|(_, c)| pintle_api_types::pod::restart::may_restart(c, spec, code))
 }
 
-fn probe_fails(subject: &Subject<'_>, name: &str, probe: &str, what: String) -> Explanation {
+fn probe_fails(subject: &ExplainSubject<'_>, name: &str, probe: &str, what: String) -> Explanation {
     let prefix = format!("{probe} probe ");
     let said = subject.timeline.iter().rev().find(|entry| {
         entry.what == "Unhealthy"
@@ -188,7 +192,12 @@ fn probe_fails(subject: &Subject<'_>, name: &str, probe: &str, what: String) -> 
 }
 
 /// The phase in which the probe attempt behind this event spent its time, if it timed out.
-fn time_spent(subject: &Subject<'_>, name: &str, probe: &str, event: &TimelineEntry) -> String {
+fn time_spent(
+    subject: &ExplainSubject<'_>,
+    name: &str,
+    probe: &str,
+    event: &TimelineEntry,
+) -> String {
     let mut noted = subject.timeline.iter().rev().filter(|entry| {
         entry.what == PROBE_TIMED_OUT
             && entry.container.as_deref() == Some(name)
@@ -202,7 +211,7 @@ fn time_spent(subject: &Subject<'_>, name: &str, probe: &str, event: &TimelineEn
 }
 
 /// Its turn has not come, or has just come.
-fn on_its_way(subject: &Subject<'_>, name: &str) -> Explanation {
+fn on_its_way(subject: &ExplainSubject<'_>, name: &str) -> Explanation {
     if let Some(silent) = calls::silent_runtime(subject) {
         return silent;
     }
@@ -218,7 +227,7 @@ fn on_its_way(subject: &Subject<'_>, name: &str) -> Explanation {
 }
 
 /// The explanation of a healthy pod, with a summary of past events.
-pub(crate) fn healthy(subject: &Subject<'_>) -> Explanation {
+pub(crate) fn healthy(subject: &ExplainSubject<'_>) -> Explanation {
     let view = subject.view;
     if view.status.phase.is_none() {
         return Explanation::trouble("Starting", "Was just seen; nothing is known of it yet");
@@ -270,7 +279,11 @@ fn resize(conditions: &[PodCondition]) -> Option<Explanation> {
     Some(Explanation::trouble(&name, sentence).with_remedy(remedy))
 }
 
-fn victim_told(subject: &Subject<'_>, container: &ObservedContainer, oom: &OomKill) -> String {
+fn victim_told(
+    subject: &ExplainSubject<'_>,
+    container: &ObservedContainer,
+    oom: &OomKill,
+) -> String {
     let ago = span(subject.now.since(oom.at));
     let more = if oom.count > 1 { format!(", {} in all", oom.count) } else { String::new() };
     let who = words::victim(oom);
@@ -279,7 +292,7 @@ fn victim_told(subject: &Subject<'_>, container: &ObservedContainer, oom: &OomKi
 
 /// How a container ended: `container c ended with exit code 1: "no such file"`.
 pub(super) fn end_told(
-    subject: &Subject<'_>,
+    subject: &ExplainSubject<'_>,
     name: &str,
     end: &ContainerStateTerminated,
 ) -> String {
@@ -307,7 +320,7 @@ pub(super) fn end_told(
 
 /// The remedy for the way in which a container ended.
 pub(super) fn end_remedy(
-    subject: &Subject<'_>,
+    subject: &ExplainSubject<'_>,
     name: &str,
     end: &ContainerStateTerminated,
 ) -> Option<String> {
@@ -324,7 +337,7 @@ pub(super) fn end_remedy(
 }
 
 fn instance<'a>(
-    subject: &Subject<'a>,
+    subject: &ExplainSubject<'a>,
     end: &ContainerStateTerminated,
 ) -> Option<&'a ObservedContainer> {
     let id = end.container_id.as_deref()?;
@@ -332,7 +345,7 @@ fn instance<'a>(
     subject.view.observed.containers.iter().find(|c| c.id.as_str() == id)
 }
 
-fn memory_limit(subject: &Subject<'_>, name: &str) -> Option<String> {
+fn memory_limit(subject: &ExplainSubject<'_>, name: &str) -> Option<String> {
     let spec = pintle_api_types::pod::spec(&subject.view.pod);
     let (_, container) = pintle_api_types::pod::containers::find(spec, name)?;
     let limits = container.resources.as_ref()?.limits.as_ref()?;
@@ -340,7 +353,7 @@ fn memory_limit(subject: &Subject<'_>, name: &str) -> Option<String> {
 }
 
 /// One line about a container, for the details.
-pub(crate) fn line(subject: &Subject<'_>, status: &ContainerStatus) -> String {
+pub(crate) fn line(subject: &ExplainSubject<'_>, status: &ContainerStatus) -> String {
     let state = status.state.clone().unwrap_or_default();
     let what = if let Some(running) = &state.running {
         let since = running.started_at.as_ref().map(|time| nanos(time.0));
@@ -362,13 +375,13 @@ pub(crate) fn line(subject: &Subject<'_>, status: &ContainerStatus) -> String {
     format!("container {}: {what}{restarts}", status.name)
 }
 
-fn kind_of(subject: &Subject<'_>, name: &str) -> ContainerKind {
+fn kind_of(subject: &ExplainSubject<'_>, name: &str) -> ContainerKind {
     let spec = pintle_api_types::pod::spec(&subject.view.pod);
     pintle_api_types::pod::containers::find(spec, name)
         .map_or(ContainerKind::Main, |(kind, _)| kind)
 }
 
-fn image_of<'a>(subject: &'a Subject<'_>, name: &str) -> &'a str {
+fn image_of<'a>(subject: &'a ExplainSubject<'_>, name: &str) -> &'a str {
     let spec = pintle_api_types::pod::spec(&subject.view.pod);
     let container =
         pintle_api_types::pod::containers::find(spec, name).map(|(_, container)| container);

@@ -1,18 +1,18 @@
 //! Pods that have ended or are being ended. Pure.
 
 use super::{
-    Explanation, Subject, calls, container_statuses, containers, grace, remedies, span, words,
-    writes,
+    ExplainSubject, Explanation, calls, container_statuses, containers, grace, remedies, span,
+    words, writes,
 };
 use crate::eviction;
 use crate::shutdown::{self, Window};
 use crate::status::{FAILED, REJECTED, SUCCEEDED};
 use crate::timeline::TimelineEntry;
-use crate::worker::Stage;
+use crate::worker::WorkerStage;
 use pintle_api_types::ids::UnixNanos;
 
 /// The pod is being ended.
-pub(crate) fn terminating(subject: &Subject<'_>) -> Explanation {
+pub(crate) fn terminating(subject: &ExplainSubject<'_>) -> Explanation {
     if let Some(hanging) = calls::hanging_end(subject) {
         return hanging;
     }
@@ -65,16 +65,16 @@ fn stopping_since(timeline: &[TimelineEntry]) -> Option<UnixNanos> {
 }
 
 /// Nothing of the pod runs any more.
-pub(crate) fn ended(subject: &Subject<'_>) -> Explanation {
+pub(crate) fn ended(subject: &ExplainSubject<'_>) -> Explanation {
     let view = subject.view;
-    if let Some(failure) = view.failure.as_ref().filter(|_| view.stage == Stage::Terminated) {
+    if let Some(failure) = view.failure.as_ref().filter(|_| view.stage == WorkerStage::Terminated) {
         let message = words::one_line(&failure.message);
         let sentence = format!("Has ended, but its remains cannot be taken away: {message}");
         return Explanation::trouble(&failure.reason, sentence)
             .with_remedy(remedies::of_remains(&failure.message));
     }
     let status = &view.status;
-    if let Some(kept) = writes::kept(subject).filter(|_| view.stage == Stage::Finished) {
+    if let Some(kept) = writes::kept(subject).filter(|_| view.stage == WorkerStage::Finished) {
         return kept;
     }
     match status.phase.as_deref() {
@@ -82,7 +82,7 @@ pub(crate) fn ended(subject: &Subject<'_>) -> Explanation {
             Explanation::fine("Succeeded", "Has finished: every container ended with exit code 0")
         }
         Some(FAILED) => failed(subject),
-        _ if view.stage == Stage::Finished => {
+        _ if view.stage == WorkerStage::Finished => {
             Explanation::trouble("Ended", "Has ended and is not wanted any more")
         }
         _ => Explanation::trouble(
@@ -93,7 +93,7 @@ pub(crate) fn ended(subject: &Subject<'_>) -> Explanation {
 }
 
 /// In which group of the shutdown it ends; an agent that came later does not know.
-fn group(subject: &Subject<'_>) -> String {
+fn group(subject: &ExplainSubject<'_>) -> String {
     let told = |window: Window| {
         let (priority, seconds) = (window.priority, window.seconds);
         format!(", with the pods from priority {priority} on, which had {seconds} s together")
@@ -101,7 +101,7 @@ fn group(subject: &Subject<'_>) -> String {
     subject.view.ends_with.map(told).unwrap_or_default()
 }
 
-fn failed(subject: &Subject<'_>) -> Explanation {
+fn failed(subject: &ExplainSubject<'_>) -> Explanation {
     let status = &subject.view.status;
     if status.reason.as_deref() == Some(shutdown::REASON) {
         let sentence = format!("Has ended because the node was shut down{}", group(subject));
@@ -142,7 +142,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::explain::tests::{Case, check};
+    use crate::explain::tests::{ExplainCase, check};
     use crate::status::testing::container;
     use crate::sync::plan::Action;
 
@@ -150,13 +150,15 @@ mod tests {
     fn pods_that_end_with_the_node_and_in_which_group() {
         let window = Some(Window { priority: 1_000, seconds: 20 });
         let status = json!({"phase": "Failed", "reason": "Terminated", "message": "Pod was ..."});
-        let ended = || Case::new(json!({"containers": []}), status.clone()).stage(Stage::Finished);
+        let ended = || {
+            ExplainCase::new(json!({"containers": []}), status.clone()).stage(WorkerStage::Finished)
+        };
         let mut known = ended();
         known.view.ends_with = window;
         let stopping = Action::KillPod { grace_seconds: Some(20) };
-        let mut ending = Case::of(json!({"ready": true, "state": {"running": {}}}))
+        let mut ending = ExplainCase::of(json!({"ready": true, "state": {"running": {}}}))
             .with(container("c", "c1"))
-            .stage(Stage::Terminating)
+            .stage(WorkerStage::Terminating)
             .doing(stopping);
         ending.view.ends_with = window;
         let group = "with the pods from priority 1000 on, which had 20 s together";

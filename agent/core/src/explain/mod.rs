@@ -36,8 +36,8 @@ use crate::status::is_terminal;
 use crate::sync::plan::Action;
 use crate::timeline::TimelineEntry;
 use crate::view::PodView;
-use crate::worker::{NO_SANDBOX_STATUS, Stage};
-pub use calls::{COMMAND, PULL_TURN, Process, RuntimeCall};
+use crate::worker::{NO_SANDBOX_STATUS, WorkerStage};
+pub use calls::{COMMAND, CallProcess, PULL_TURN, RuntimeCall};
 pub use containers::PROBE_TIMED_OUT;
 use pintle_api_types::ids::UnixNanos;
 pub use words::span;
@@ -49,7 +49,7 @@ const DETAILS_MAX: usize = 40;
 
 /// The facts known about a pod.
 #[derive(Clone, Copy, Debug)]
-pub struct Subject<'a> {
+pub struct ExplainSubject<'a> {
     /// The pod as the driver published it.
     pub view: &'a PodView,
     /// Runtime calls under way, also those of other pods.
@@ -96,19 +96,19 @@ impl Explanation {
 }
 
 /// Explains one pod.
-pub fn explain(subject: &Subject<'_>) -> Explanation {
+pub fn explain(subject: &ExplainSubject<'_>) -> Explanation {
     let mut explanation = writes::with_unwritten(subject, verdict(subject));
     explanation.details = details(subject);
     explanation
 }
 
-fn verdict(subject: &Subject<'_>) -> Explanation {
+fn verdict(subject: &ExplainSubject<'_>) -> Explanation {
     let view = subject.view;
     match view.stage {
-        Stage::Waiting => return waiting_for_name(subject),
-        Stage::Terminating => return ending::terminating(subject),
-        Stage::Terminated | Stage::Finished => return ending::ended(subject),
-        Stage::Syncing => {}
+        WorkerStage::Waiting => return waiting_for_name(subject),
+        WorkerStage::Terminating => return ending::terminating(subject),
+        WorkerStage::Terminated | WorkerStage::Finished => return ending::ended(subject),
+        WorkerStage::Syncing => {}
     }
     if is_terminal(view.status.phase.as_deref()) {
         return ending::ended(subject);
@@ -123,7 +123,7 @@ fn verdict(subject: &Subject<'_>) -> Explanation {
         .unwrap_or_else(|| containers::healthy(subject))
 }
 
-fn waiting_for_name(subject: &Subject<'_>) -> Explanation {
+fn waiting_for_name(subject: &ExplainSubject<'_>) -> Explanation {
     let Some(ahead) = subject.ahead else {
         if let Some(silent) = calls::silent_runtime(subject) {
             return silent;
@@ -148,7 +148,7 @@ fn waiting_for_name(subject: &Subject<'_>) -> Explanation {
 }
 
 /// A failure that precedes the start of any container.
-fn pod_failure(subject: &Subject<'_>) -> Option<Explanation> {
+fn pod_failure(subject: &ExplainSubject<'_>) -> Option<Explanation> {
     let failure = subject.view.failure.as_ref()?;
     let (what, remedy) = match failure.reason.as_str() {
         "FailedMount" => return Some(unmounted(subject, &failure.message)),
@@ -187,7 +187,7 @@ fn event_of(reason: &str) -> &str {
 }
 
 /// Which volume or claim, why, since when.
-fn unmounted(subject: &Subject<'_>, message: &str) -> Explanation {
+fn unmounted(subject: &ExplainSubject<'_>, message: &str) -> Explanation {
     let (first, more) = message.split_once("; MountVolume.").unwrap_or((message, ""));
     let named = ["MountVolume.", "MapVolume."].iter().find_map(|step| first.strip_prefix(step));
     let named = named.and_then(|rest| rest.split_once(" failed for volume \""));
@@ -221,7 +221,7 @@ fn unusable_claim(message: &str) -> Option<(&str, &str)> {
 }
 
 /// `, for 2 min`: the time since the first such event.
-fn since(subject: &Subject<'_>, event: &str) -> String {
+fn since(subject: &ExplainSubject<'_>, event: &str) -> String {
     let told = subject.timeline.iter().find(|entry| entry.event && entry.what == event);
     let age = told.map(|entry| subject.now.since(UnixNanos(entry.at)));
     let age = age.filter(|age| age.as_secs() > 0);
@@ -229,7 +229,7 @@ fn since(subject: &Subject<'_>, event: &str) -> String {
 }
 
 /// `; tried again in 8 s`.
-fn tried_again(subject: &Subject<'_>) -> String {
+fn tried_again(subject: &ExplainSubject<'_>) -> String {
     let again = words::in_time(subject.now, subject.view.wake_at);
     again.map(|at| format!("; tried again {at}")).unwrap_or_default()
 }
@@ -249,7 +249,7 @@ pub fn node_troubles(troubles: &[(Task, Trouble)], now: UnixNanos) -> Vec<String
     troubles.iter().map(told).collect()
 }
 
-fn details(subject: &Subject<'_>) -> Vec<String> {
+fn details(subject: &ExplainSubject<'_>) -> Vec<String> {
     let view = subject.view;
     let mut out = Vec::new();
     for status in container_statuses(view) {

@@ -16,7 +16,7 @@ use pintle_api_types::ids::ContainerKind;
 pub(super) const NOW: i64 = 1000;
 
 /// A situation.
-pub(super) struct Case {
+pub(super) struct ExplainCase {
     pub(super) view: PodView,
     pub(super) calls: Vec<RuntimeCall>,
     timeline: Vec<TimelineEntry>,
@@ -24,7 +24,7 @@ pub(super) struct Case {
     ahead: Option<ObservedPod>,
 }
 
-impl Case {
+impl ExplainCase {
     pub(super) fn new(spec: Value, status: Value) -> Self {
         let pod = json!({"metadata": {"namespace": "ns", "name": "p", "uid": "u"},
             "spec": spec, "status": status});
@@ -62,7 +62,7 @@ impl Case {
         self
     }
 
-    pub(super) fn stage(mut self, stage: Stage) -> Self {
+    pub(super) fn stage(mut self, stage: WorkerStage) -> Self {
         self.view.stage = stage;
         self
     }
@@ -91,7 +91,7 @@ impl Case {
     pub(super) fn process(mut self, pid: u32, state: char, wait_channel: Option<&str>) -> Self {
         let call = self.calls.last_mut().expect("a call");
         let wait_channel = wait_channel.map(str::to_owned);
-        call.processes.push(Process { role: "its shim", pid, state, wait_channel });
+        call.processes.push(CallProcess { role: "its shim", pid, state, wait_channel });
         self
     }
 
@@ -111,7 +111,7 @@ impl Case {
     }
 
     pub(super) fn explain(&self) -> Explanation {
-        explain(&Subject {
+        explain(&ExplainSubject {
             view: &self.view,
             calls: &self.calls,
             timeline: &self.timeline,
@@ -122,7 +122,7 @@ impl Case {
     }
 }
 
-pub(super) fn check(rows: Vec<(Case, &str, &str)>) {
+pub(super) fn check(rows: Vec<(ExplainCase, &str, &str)>) {
     for (case, reason, sentence) in rows {
         let found = case.explain();
         assert_eq!((found.reason.as_str(), found.sentence.as_str()), (reason, sentence));
@@ -130,8 +130,8 @@ pub(super) fn check(rows: Vec<(Case, &str, &str)>) {
     }
 }
 
-pub(super) fn waiting(reason: &str, message: &str) -> Case {
-    Case::of(json!({"state": {"waiting": {"reason": reason, "message": message}}}))
+pub(super) fn waiting(reason: &str, message: &str) -> ExplainCase {
+    ExplainCase::of(json!({"state": {"waiting": {"reason": reason, "message": message}}}))
 }
 
 pub(super) fn start(name: &str) -> Action {
@@ -150,12 +150,15 @@ const TAKEN: &str = "MountVolume.SetUp failed for volume \"pv\" : volume uses th
 fn pods_that_wait_for_others_or_for_the_runtime() {
     let mut earlier = ObservedPod::empty("old".into(), "ns", "p");
     earlier.containers.push(container("app", "a1"));
-    let mut behind = Case::new(json!({"containers": []}), json!({})).stage(Stage::Waiting);
+    let mut behind =
+        ExplainCase::new(json!({"containers": []}), json!({})).stage(WorkerStage::Waiting);
     behind.ahead = Some(earlier.clone());
-    let mut last = Case::new(json!({"containers": []}), json!({})).stage(Stage::Waiting);
+    let mut last =
+        ExplainCase::new(json!({"containers": []}), json!({})).stage(WorkerStage::Waiting);
     earlier.containers.clear();
     last.ahead = Some(earlier);
-    let alone = || Case::new(json!({"containers": []}), json!({})).stage(Stage::Waiting);
+    let alone =
+        || ExplainCase::new(json!({"containers": []}), json!({})).stage(WorkerStage::Waiting);
     check(vec![
         (
             behind,
@@ -182,7 +185,7 @@ fn pods_that_wait_for_others_or_for_the_runtime() {
 
 #[test]
 fn an_adopted_pod_is_said_to_live_where_the_runtime_put_it() {
-    let mut case = Case::ready();
+    let mut case = ExplainCase::ready();
     assert!(!case.explain().details.iter().any(|line| line.contains("cgroup")));
     let cgroup = Some("/old/kubepods/podu/s".to_owned());
     let facts = crate::observed::SpecFacts { cgroup, namespaces: None };
@@ -256,11 +259,11 @@ fn pods_whose_containers_cannot_be_started() {
     ]);
 }
 
-fn crashed(code: i32, reason: &str, message: &str, count: i32) -> Case {
+fn crashed(code: i32, reason: &str, message: &str, count: i32) -> ExplainCase {
     let message = json!({"containerID": "containerd://c1", "exitCode": code, "reason": reason,
         "message": message});
     let back_off = "back-off 1m20s restarting failed container=c pod=p_ns(u)";
-    Case::of(json!({"restartCount": count, "lastState": {"terminated": message},
+    ExplainCase::of(json!({"restartCount": count, "lastState": {"terminated": message},
         "state": {"waiting": {"reason": "CrashLoopBackOff", "message": back_off}}}))
 }
 
@@ -327,10 +330,12 @@ fn the_remedy_of_a_crash_is_its_log_or_more_memory() {
 fn pods_that_run_and_are_not_ready() {
     let started = "1970-01-01T00:16:30Z"; // 10 s before
     let running = |started_up: bool| {
-        Case::of(json!({"started": started_up, "state": {"running": {"startedAt": started}}}))
+        ExplainCase::of(
+            json!({"started": started_up, "state": {"running": {"startedAt": started}}}),
+        )
     };
     let init = |state: Value| {
-        Case::new(
+        ExplainCase::new(
             json!({"initContainers": [{"name": "i", "image": "x"}], "containers": [{"name": "c"}]}),
             json!({"phase": "Pending", "initContainerStatuses": [{"name": "i", "state": state,
                 "ready": false, "restartCount": 0, "image": "", "imageID": ""}]}),
@@ -380,7 +385,7 @@ fn a_container_that_fails_is_told_before_one_that_is_not_ready() {
         json!({"name": name, "state": state, "ready": false, "restartCount": 0, "image": "",
             "imageID": "", "started": true})
     };
-    let case = Case::new(
+    let case = ExplainCase::new(
         json!({"containers": [{"name": "a"}, {"name": "b"}]}),
         json!({"phase": "Running", "containerStatuses": [container("a", json!({"running": {}})),
             container("b", json!({"waiting": {"reason": "RunContainerError", "message": "no"}}))]}),
@@ -391,8 +396,8 @@ fn a_container_that_fails_is_told_before_one_that_is_not_ready() {
 #[test]
 fn pods_that_are_being_ended() {
     let kill = || Action::KillPod { grace_seconds: Some(30) };
-    let ending = || Case::ready().stage(Stage::Terminating).doing(kill());
-    let mut ended = Case::ready().stage(Stage::Terminating);
+    let ending = || ExplainCase::ready().stage(WorkerStage::Terminating).doing(kill());
+    let mut ended = ExplainCase::ready().stage(WorkerStage::Terminating);
     Arc::make_mut(&mut ended.view.observed).containers[0].state = RunState::Exited;
     check(vec![
         (
@@ -429,7 +434,7 @@ fn pods_that_are_being_ended() {
 fn a_frozen_shim_is_named_with_call_pid_and_wait_channel() {
     let ending = || {
         let kill = Action::KillPod { grace_seconds: Some(30) };
-        Case::ready().stage(Stage::Terminating).doing(kill)
+        ExplainCase::ready().stage(WorkerStage::Terminating).doing(kill)
     };
     check(vec![
         (
@@ -473,17 +478,18 @@ fn calls_of_other_pods_explain_nothing() {
         ("CreateContainer", "other/p/c"),
         ("GetContainerEvents", ""),
     ] {
-        let case = Case::ready().call(method, subject, 900);
+        let case = ExplainCase::ready().call(method, subject, 900);
         assert_eq!(case.explain().reason, "Running", "{method} {subject}");
     }
-    let own = Case::ready().call("CreateContainer", "ns/p/c", 900).explain();
+    let own = ExplainCase::ready().call("CreateContainer", "ns/p/c", 900).explain();
     assert_eq!(own.reason, "RuntimeCallHangs");
 }
 
 #[test]
 fn pods_that_have_ended() {
     let ended = |status: Value| {
-        Case::new(json!({"containers": [{"name": "c"}]}), status).stage(Stage::Finished)
+        ExplainCase::new(json!({"containers": [{"name": "c"}]}), status)
+            .stage(WorkerStage::Finished)
     };
     let end = json!({"name": "c", "ready": false, "restartCount": 0, "image": "", "imageID": "",
         "state": {"terminated": {"exitCode": 2, "reason": "Error", "message": "bad flag"}}});
@@ -505,13 +511,13 @@ fn pods_that_have_ended() {
         ),
         (
             ended(json!({"phase": "Running"}))
-                .stage(Stage::Terminated)
+                .stage(WorkerStage::Terminated)
                 .failed("FailedUnmount", "target is busy"),
             "FailedUnmount",
             "Has ended, but its remains cannot be taken away: target is busy.",
         ),
         (
-            ended(json!({"phase": "Running"})).stage(Stage::Terminated),
+            ended(json!({"phase": "Running"})).stage(WorkerStage::Terminated),
             "Ended",
             "Has ended; its volumes and its cgroup are being taken away.",
         ),
@@ -520,11 +526,11 @@ fn pods_that_have_ended() {
 
 #[test]
 fn pods_that_are_well_say_so_and_tell_of_a_lost_child() {
-    let mut lossy = Case::ready();
+    let mut lossy = ExplainCase::ready();
     let observed = Arc::make_mut(&mut lossy.view.observed);
     observed.containers[0].evidence.oom = oom(false);
     check(vec![
-        (Case::ready(), "Running", "Runs and is ready."),
+        (ExplainCase::ready(), "Running", "Runs and is ready."),
         (
             lossy,
             "Running",
@@ -532,7 +538,7 @@ fn pods_that_are_well_say_so_and_tell_of_a_lost_child() {
              1 min ago.",
         ),
         (
-            Case::new(json!({"containers": []}), json!({})),
+            ExplainCase::new(json!({"containers": []}), json!({})),
             "Starting",
             "Was just seen; nothing is known of it yet.",
         ),

@@ -2,7 +2,7 @@
 //!
 //! Input: the entry of the timeline that the owner of these volumes keeps up to date. Pure.
 
-use super::{Explanation, Subject, span, words};
+use super::{ExplainSubject, Explanation, span, words};
 use crate::storage::{Step, Waiting, disk};
 use crate::sync::plan::Action;
 use pintle_api_types::ids::{PodUid, UnixNanos};
@@ -103,7 +103,7 @@ pub fn sentences(waiting: &[Waiting]) -> String {
 }
 
 /// The pod's volumes are not there yet.
-pub(super) fn waiting(subject: &Subject<'_>) -> Option<Explanation> {
+pub(super) fn waiting(subject: &ExplainSubject<'_>) -> Option<Explanation> {
     let is_preparing = subject.view.doing.contains(&Action::Prepare);
     let mut told = subject.timeline.iter().rev();
     let last = told.find(|entry| entry.what == WAITING || entry.what == READY)?;

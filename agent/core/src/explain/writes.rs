@@ -1,13 +1,13 @@
 //! Writes that the API server has not accepted, and the reasons that keep the object of an ended
 //! pod. Pure.
 
-use super::{Explanation, Subject, remedies, span, words};
+use super::{ExplainSubject, Explanation, remedies, span, words};
 use crate::api_health::Unwritten;
 use pintle_api_types::pod;
 
 /// Adds the pending write to an explanation that would satisfy users (healthy, ended) while the API
 /// server does not know the status.
-pub(super) fn with_unwritten(subject: &Subject<'_>, found: Explanation) -> Explanation {
+pub(super) fn with_unwritten(subject: &ExplainSubject<'_>, found: Explanation) -> Explanation {
     let Some(unwritten) = subject.unwritten else { return found };
     let is_over = matches!(found.reason.as_str(), "Ended" | "DeletionPending");
     if !found.healthy && !is_over {
@@ -20,7 +20,7 @@ pub(super) fn with_unwritten(subject: &Subject<'_>, found: Explanation) -> Expla
 }
 
 /// `has not taken its status for 2 min (12 tries): words`.
-fn told(subject: &Subject<'_>, unwritten: &Unwritten) -> String {
+fn told(subject: &ExplainSubject<'_>, unwritten: &Unwritten) -> String {
     let Unwritten { what, trouble } = unwritten;
     let age = span(subject.now.since(trouble.since));
     let tries =
@@ -29,12 +29,12 @@ fn told(subject: &Subject<'_>, unwritten: &Unwritten) -> String {
 }
 
 /// The line about it among the details.
-pub(crate) fn line(subject: &Subject<'_>) -> Option<String> {
+pub(crate) fn line(subject: &ExplainSubject<'_>) -> Option<String> {
     subject.unwritten.map(|unwritten| format!("the API server {}", told(subject, unwritten)))
 }
 
 /// Why the object of a pod still exists although nothing is left on the node.
-pub(crate) fn kept(subject: &Subject<'_>) -> Option<Explanation> {
+pub(crate) fn kept(subject: &ExplainSubject<'_>) -> Option<Explanation> {
     let meta = &subject.view.pod.metadata;
     if !pod::is_deleted(&subject.view.pod) {
         return None;

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::fnv::Fnv;
 use crate::ledger::Entries;
-use crate::worker::{Command, Input, Settings, State, Worker};
+use crate::worker::{Command, PodsInput, Settings, State, Worker};
 use pintle_api_types::ids::{Now, PodUid};
 
 use super::pack::Packed;
@@ -19,7 +19,7 @@ use super::redact::Seal;
 
 /// An agent begins: all that `Pods` is given before its first input.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Start {
+pub struct AgentStart {
     /// The agent's version. Another one may decide differently, and a replay reports that.
     pub version: String,
     /// Of `Pods::new`.
@@ -34,13 +34,13 @@ pub struct Start {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Frame {
     /// An agent begins.
-    Start(Box<Start>),
+    Start(Box<AgentStart>),
     /// `Pods::handle` was given this.
     Input {
         /// When.
         now: Now,
         /// The input.
-        input: Box<Input>,
+        input: Box<PodsInput>,
     },
     /// The result of the input before: a digest of each command, in order.
     Commands(Vec<Digest>),

@@ -57,9 +57,9 @@ pub mod redact;
 pub mod replay;
 pub mod segment;
 
-pub use frame::{Digest, Frame, Start, digest_of};
+pub use frame::{AgentStart, Digest, Frame, digest_of};
 pub use past::{Left, Past, Why};
 pub use read::{Batch, Loss, ReadError, Segment, read};
-pub use record::{Flight, STATE_BYTES_MAX, Written};
+pub use record::{Flight, STATE_BYTES_MAX, SegmentBytes};
 pub use redact::{Redactor, Seal};
-pub use replay::{Difference, Outcome, Panicked, Replay};
+pub use replay::{Panicked, Replay, ReplayDifference, ReplayOutcome};

@@ -18,7 +18,7 @@ use crate::source::{SourceKind, SourceUpdate};
 use crate::sync::plan::Action;
 use crate::timeline::Recorder;
 use crate::view::{PodView, Snapshot};
-use crate::worker::{Command, Failure, Hint, Input, Pods, RETRY_TOLD, Stage};
+use crate::worker::{Command, Failure, Hint, Pods, PodsInput, RETRY_TOLD, WorkerStage};
 use pintle_api_types::ids::{ContainerId, Mono, Now, PodUid, UnixNanos};
 use pintle_api_types::pod;
 
@@ -164,7 +164,7 @@ impl Past {
                 }
                 None => self.leaves(&uid, Why::Gone),
             }
-            let orphan = worker.filter(|w| w.pod().is_none() && w.stage() != Stage::Finished);
+            let orphan = worker.filter(|w| w.pod().is_none() && w.stage() != WorkerStage::Finished);
             self.snapshot.orphans.retain(|orphan| orphan.uid != uid);
             self.snapshot.orphans.extend(orphan.map(|worker| Arc::clone(worker.observed())));
         }
@@ -181,28 +181,28 @@ impl Past {
         self.left.insert(uid.clone(), Left { view, at: self.now.wall, why });
     }
 
-    fn note_input(&mut self, pods: Option<&Pods>, input: &Input) {
+    fn note_input(&mut self, pods: Option<&Pods>, input: &PodsInput) {
         let observed = |uid: &PodUid| Some(&**pods?.worker(uid)?.observed());
         match input {
-            Input::Desired { uid, pod } => self.note_desired(uid, pod),
-            Input::Removed { uid } => {
+            PodsInput::Desired { uid, pod } => self.note_desired(uid, pod),
+            PodsInput::Removed { uid } => {
                 let name = self.snapshot.pods.get(uid).map(|view| pod::name(&view.pod));
                 self.recorder.stage(uid, "Removed", None, name.unwrap_or_default());
             }
-            Input::Kill { uid, verdict, .. } => {
+            PodsInput::Kill { uid, verdict, .. } => {
                 self.recorder.stage(uid, &verdict.reason, None, &verdict.message);
             }
-            Input::Retry { uid } => self.recorder.stage(uid, "Retry", None, RETRY_TOLD),
-            Input::Progress { uid, ticket, index, outcome } => {
+            PodsInput::Retry { uid } => self.recorder.stage(uid, "Retry", None, RETRY_TOLD),
+            PodsInput::Progress { uid, ticket, index, outcome } => {
                 self.note_progress(uid, *ticket, *index, outcome);
             }
-            Input::SyncDone { ticket, .. } => drop(self.syncs.remove(ticket)),
-            Input::Probed { uid, container, probe, healthy } => {
+            PodsInput::SyncDone { ticket, .. } => drop(self.syncs.remove(ticket)),
+            PodsInput::Probed { uid, container, probe, healthy } => {
                 let name = observed(uid).and_then(|pod| name_of(pod, container));
                 let became = if *healthy { "succeeds" } else { "fails" };
                 self.recorder.stage(uid, "Probed", name, &format!("{probe:?} {became}"));
             }
-            Input::Hint { uid, hint } => self.note_hint(uid, observed(uid), hint),
+            PodsInput::Hint { uid, hint } => self.note_hint(uid, observed(uid), hint),
             _ => {}
         }
     }

@@ -10,35 +10,35 @@ use k8s_openapi::api::core::v1::{DownwardAPIVolumeSource, EnvVar, Pod, Volume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proptest::prelude::*;
 
-use super::frame::{Digest, Frame, Start, digest_of, plain};
+use super::frame::{AgentStart, Digest, Frame, digest_of, plain};
 use super::read::{Loss, ReadError, Segment, read};
 use super::record::Flight;
 use super::redact::{Redactor, Seal};
-use super::replay::{Outcome, Replay};
+use super::replay::{Replay, ReplayOutcome};
 use super::segment::{
     BATCH_HEADER_BYTES, Encoder, FORMAT, HEADER_BYTES, Header, MAGIC, SECTOR_BYTES, header_crc,
 };
 use crate::admit;
 use crate::eviction;
-use crate::eviction::observed::{Freed, Observation, PodUse, Reading};
+use crate::eviction::observed::{Freed, Observation, PodUse, ResourceReading};
 use crate::eviction::signal::Signal;
-use crate::eviction::threshold::{Level, Threshold};
+use crate::eviction::threshold::{Threshold, ThresholdLevel};
 use crate::ledger::Entries;
 use crate::observed::ObservedPod;
 use crate::shutdown::{self, Notice, Window};
 use crate::types::NodeFacts;
 use crate::worker::proptests::{any_step, inputs_of, settings};
-use crate::worker::{Hint, Input, Pods, Settings};
+use crate::worker::{Hint, Pods, PodsInput, Settings};
 use pintle_api_types::ids::{ContainerId, Now, PodUid, UnixNanos};
 
 /// In values that must not be recorded.
 const SECRET: &str = "hunter2";
 
 /// Inputs that a run of steps has none of.
-fn any_other() -> impl Strategy<Value = Input> {
+fn any_other() -> impl Strategy<Value = PodsInput> {
     let uid = |pod: usize| PodUid::from(["u0", "u1", "u2"][pod]);
     let node = |full: bool| {
-        let mut node = admit::Node::roomy("node");
+        let mut node = admit::AdmissionNode::roomy("node");
         node.allocatable.pods = if full { 0 } else { 10 };
         node.labels.insert("zone".to_owned(), "a".to_owned());
         node.pressures.extend(full.then(|| "MemoryPressure".to_owned()));
@@ -48,46 +48,48 @@ fn any_other() -> impl Strategy<Value = Input> {
         (0..3_usize, 0..2_u8).prop_map(move |(pod, secret)| {
             let mut built = Pod::default();
             built.metadata.uid = Some(uid(pod).to_string());
-            Input::Reconciled { uid: uid(pod), pod: decorated(&built, secret) }
+            PodsInput::Reconciled { uid: uid(pod), pod: decorated(&built, secret) }
         }),
-        (0..3_usize).prop_map(move |pod| Input::Unreadable([uid(pod)].into())),
-        (0..9_u8).prop_map(|id| Input::ContainerHint {
+        (0..3_usize).prop_map(move |pod| PodsInput::Unreadable([uid(pod)].into())),
+        (0..9_u8).prop_map(|id| PodsInput::ContainerHint {
             container: ContainerId::from(format!("id{id}")),
             hint: Hint::Changed,
         }),
-        any::<bool>().prop_map(move |full| Input::Admission(node(full))),
-        (0..3_u64, prop::option::of(any::<bool>()))
-            .prop_map(move |(ticket, full)| Input::NodeFetched { ticket, node: full.map(node) }),
-        any::<bool>().prop_map(|down| Input::Node(NodeFacts {
+        any::<bool>().prop_map(move |full| PodsInput::Admission(node(full))),
+        (0..3_u64, prop::option::of(any::<bool>())).prop_map(move |(ticket, full)| {
+            PodsInput::NodeFetched { ticket, node: full.map(node) }
+        }),
+        any::<bool>().prop_map(|down| PodsInput::Node(NodeFacts {
             network_error: down.then(|| "no plugin".to_owned()),
             host_ips: vec!["10.0.0.1".parse().expect("an address")],
             ..NodeFacts::default()
         })),
-        Just(Input::Lost),
+        Just(PodsInput::Lost),
         (0..9_i64, prop::option::of(0..2_i32)).prop_map(|(seconds, at)| {
             let window = |priority, seconds| Window { priority, seconds };
             let until = UnixNanos(1_000_000_000_000 + seconds);
             let group = at.map(|priority| (priority, until));
-            let resumed = group.is_some().then(|| shutdown::Record { group, ..Default::default() });
+            let resumed =
+                group.is_some().then(|| shutdown::ShutdownRecord { group, ..Default::default() });
             let windows = vec![window(0, seconds), window(1, 2)];
-            Input::Shutdown(Notice::Begins { windows, resumed })
+            PodsInput::Shutdown(Notice::Begins { windows, resumed })
         }),
-        Just(Input::Shutdown(Notice::Cancelled)),
+        Just(PodsInput::Shutdown(Notice::Cancelled)),
         (0..4_u64, 0..200_u64, any::<bool>()).prop_map(|(ticket, left, pods)| {
             let observation = Box::new(look(left, pods));
-            Input::Pressure { ticket, observation }
+            PodsInput::Pressure { ticket, observation }
         }),
-        (0..4_u64).prop_map(|ticket| Input::Reclaiming { ticket }),
-        (0..4_u64).prop_map(|ticket| Input::Reclaimed { ticket, freed: Freed::default() }),
-        Just(Input::MemoryLow),
-        (1..90_u64).prop_map(|seconds| Input::RelistEvery(Duration::from_secs(seconds))),
+        (0..4_u64).prop_map(|ticket| PodsInput::Reclaiming { ticket }),
+        (0..4_u64).prop_map(|ticket| PodsInput::Reclaimed { ticket, freed: Freed::default() }),
+        Just(PodsInput::MemoryLow),
+        (1..90_u64).prop_map(|seconds| PodsInput::RelistEvery(Duration::from_secs(seconds))),
     ]
 }
 
 /// A node with this much left of a hundred of memory, and with a pod's usage if `pods`.
 fn look(left: u64, pods: bool) -> Observation {
     let at = UnixNanos(left as i64 + 1);
-    let reading = Reading { available: left, capacity: 100, at };
+    let reading = ResourceReading { available: left, capacity: 100, at };
     let used = || (PodUid::from("u0"), PodUse { working_set: Some(left), ..PodUse::default() });
     Observation {
         at,
@@ -101,9 +103,9 @@ fn look(left: u64, pods: bool) -> Observation {
 fn scarce_settings() -> Settings {
     let of = |signal| Threshold {
         signal,
-        level: Level::Part(0.3),
+        level: ThresholdLevel::Part(0.3),
         grace: Duration::ZERO,
-        min_reclaim: Some(Level::Part(0.1)),
+        min_reclaim: Some(ThresholdLevel::Part(0.1)),
     };
     let thresholds = vec![of(Signal::NodeFsAvailable), of(Signal::MemoryAvailable)];
     let transition = Duration::from_secs(300);
@@ -140,18 +142,20 @@ fn with_notes(mut pod: ObservedPod, secret: u8) -> ObservedPod {
 }
 
 /// A run with secrets in it and all kinds of inputs.
-fn any_inputs() -> impl Strategy<Value = Vec<(Now, Input)>> {
+fn any_inputs() -> impl Strategy<Value = Vec<(Now, PodsInput)>> {
     let steps = prop::collection::vec(any_step(), 1..60);
     let others = prop::collection::vec((any::<prop::sample::Index>(), any_other()), 0..12);
     let secrets = prop::collection::vec(0..2_u8, 60);
     (steps, others, secrets).prop_map(|(steps, others, secrets)| {
         let mut inputs = inputs_of(&steps);
         for ((_, input), secret) in inputs.iter_mut().zip(secrets) {
-            *input = match std::mem::replace(input, Input::Tick) {
-                Input::Desired { uid, pod } => Input::Desired { uid, pod: decorated(&pod, secret) },
-                Input::Observed { uid, stamp, result } => {
+            *input = match std::mem::replace(input, PodsInput::Tick) {
+                PodsInput::Desired { uid, pod } => {
+                    PodsInput::Desired { uid, pod: decorated(&pod, secret) }
+                }
+                PodsInput::Observed { uid, stamp, result } => {
                     let result = result.map(|pod| with_notes(pod, secret));
-                    Input::Observed { uid, stamp, result }
+                    PodsInput::Observed { uid, stamp, result }
                 }
                 other => other,
             };
@@ -166,8 +170,8 @@ fn any_inputs() -> impl Strategy<Value = Vec<(Now, Input)>> {
 }
 
 /// An agent without a past.
-fn start() -> Start {
-    Start {
+fn start() -> AgentStart {
+    AgentStart {
         version: "1".to_owned(),
         settings: scarce_settings(),
         allocated: Entries::new(),
@@ -176,7 +180,7 @@ fn start() -> Start {
 }
 
 /// Records a run that decides upon these inputs; a batch ends after every `batch` inputs.
-fn record(inputs: &[(Now, Input)], batch: usize) -> BTreeMap<u64, Vec<u8>> {
+fn record(inputs: &[(Now, PodsInput)], batch: usize) -> BTreeMap<u64, Vec<u8>> {
     let mut pods = Pods::new(scarce_settings());
     let mut flight = Flight::new(Redactor::new(&[7; 32]), 4, &start(), UnixNanos(1));
     let mut segments = BTreeMap::<u64, Vec<u8>>::new();
@@ -196,7 +200,7 @@ fn record(inputs: &[(Now, Input)], batch: usize) -> BTreeMap<u64, Vec<u8>> {
     segments
 }
 
-fn replayed(segments: &BTreeMap<u64, Vec<u8>>) -> Outcome {
+fn replayed(segments: &BTreeMap<u64, Vec<u8>>) -> ReplayOutcome {
     let read: Vec<_> = segments.values().map(|bytes| read(bytes).expect("a segment")).collect();
     assert!(read.iter().all(|segment| segment.losses.is_empty()), "{read:?}");
     let (mut runs, passed) = Replay::of(&read).finish();
@@ -432,7 +436,7 @@ fn a_newer_format_is_refused_in_a_sentence() {
 #[test]
 fn the_first_difference_is_told_with_its_input() {
     let now = Now { wall: UnixNanos(9), ..Now::default() };
-    let inputs = [(now, Input::Tick), (now, Input::SourcesReady), (now, Input::Lost)];
+    let inputs = [(now, PodsInput::Tick), (now, PodsInput::SourcesReady), (now, PodsInput::Lost)];
     let segments = record(&inputs, 1);
     let mut segment = read(segments.values().next().expect("one")).expect("ours");
     let frames = segment.batches.iter_mut().flat_map(|batch| &mut batch.frames);
@@ -445,23 +449,23 @@ fn the_first_difference_is_told_with_its_input() {
     let (runs, _) = Replay::of([&segment]).finish();
     let difference = runs[0].difference.as_ref().expect("one");
     assert_eq!((difference.index, runs[0].equal), (1, 1));
-    assert!(matches!(difference.input, Input::SourcesReady), "{difference:?}");
+    assert!(matches!(difference.input, PodsInput::SourcesReady), "{difference:?}");
     assert_eq!(difference.recorded.len(), difference.replayed.len() + 1);
 }
 
 #[test]
 fn an_input_that_nothing_came_of_is_told() {
     let mut flight = Flight::new(Redactor::new(&[7; 32]), 1, &start(), UnixNanos(1));
-    flight.input(Now::default(), &Input::SourcesReady);
+    flight.input(Now::default(), &PodsInput::SourcesReady);
     let written = flight.take(UnixNanos(1)).expect("frames");
     let (runs, _) = Replay::of([&read(&written.bytes).expect("ours")]).finish();
     let last = runs[0].unanswered.as_ref().map(|(_, input)| input);
-    assert!(matches!(last, Some(Input::SourcesReady)), "{runs:?}");
+    assert!(matches!(last, Some(PodsInput::SourcesReady)), "{runs:?}");
 }
 
 #[test]
 fn a_run_ends_with_the_input_that_panicked() {
-    let inputs: Vec<_> = (0..3).map(|_| (Now::default(), Input::Tick)).collect();
+    let inputs: Vec<_> = (0..3).map(|_| (Now::default(), PodsInput::Tick)).collect();
     let segment = read(record(&inputs, 1).values().next().expect("one")).expect("ours");
     let (mut replay, mut taken) = (Replay::default(), 0);
     let _ = replay.segment(&segment, &mut |replay, frame| {
@@ -488,8 +492,8 @@ fn behind_what_could_not_be_written_a_replay_goes_on_from_a_state() {
     let mut flight = Flight::new(Redactor::new(&[7; 32]), 1, &start(), UnixNanos(1));
     let mut segments = Vec::new();
     for turn in 0..3 {
-        flight.input(Now::default(), &Input::Lost);
-        flight.commands(&pods.handle(Now::default(), Input::Lost));
+        flight.input(Now::default(), &PodsInput::Lost);
+        flight.commands(&pods.handle(Now::default(), PodsInput::Lost));
         let written = flight.take(UnixNanos(1)).expect("frames");
         if turn == 1 {
             flight.lost(UnixNanos(1));
@@ -513,7 +517,7 @@ fn behind_what_could_not_be_written_a_replay_goes_on_from_a_state() {
 
 #[test]
 fn a_run_goes_on_over_segments_and_one_that_is_missing_is_missed() {
-    let inputs: Vec<_> = (0..6).map(|_| (Now::default(), Input::Tick)).collect();
+    let inputs: Vec<_> = (0..6).map(|_| (Now::default(), PodsInput::Tick)).collect();
     let whole = read(record(&inputs, 1).values().next().expect("one")).expect("ours");
     let part = |range: Range<usize>| Segment {
         batches: whole.batches[range].to_vec(),

@@ -107,7 +107,7 @@ pub fn read(bytes: &[u8]) -> Result<Segment, ReadError> {
 
 fn read_header(bytes: &[u8]) -> Result<Option<Header>, ReadError> {
     let Some(rest) = bytes.strip_prefix(&MAGIC) else { return Ok(None) };
-    let mut fields = Fields(rest);
+    let mut fields = NumberFields(rest);
     let (Some(format), Some(length), Some(crc)) = (fields.u32(), fields.u32(), fields.u32()) else {
         return Ok(None);
     };
@@ -122,14 +122,14 @@ fn read_header(bytes: &[u8]) -> Result<Option<Header>, ReadError> {
 }
 
 /// A batch, with its place and segment.
-struct Found {
+struct FoundBatch {
     segment: u64,
     bytes: Range<usize>,
     batch: Batch,
 }
 
 /// All whole batches, of any segment.
-fn find(bytes: &[u8]) -> Vec<Found> {
+fn find(bytes: &[u8]) -> Vec<FoundBatch> {
     let (mut all, mut at) = (Vec::new(), SECTOR_BYTES);
     while at < bytes.len() {
         match batch_at(bytes, at) {
@@ -143,9 +143,9 @@ fn find(bytes: &[u8]) -> Vec<Found> {
     all
 }
 
-fn batch_at(bytes: &[u8], at: usize) -> Option<Found> {
+fn batch_at(bytes: &[u8], at: usize) -> Option<FoundBatch> {
     let head = bytes.get(at..at + BATCH_HEADER_BYTES)?;
-    let mut fields = Fields(head.strip_prefix(&MARKER)?);
+    let mut fields = NumberFields(head.strip_prefix(&MARKER)?);
     let (segment, number) = (fields.u64()?, fields.u64()?);
     let (count, length, crc) = (fields.u32()?, fields.u32()?, fields.u32()?);
     if crc32c(&head[..BATCH_HEADER_BYTES - 4]) != fields.u32()? {
@@ -157,14 +157,14 @@ fn batch_at(bytes: &[u8], at: usize) -> Option<Found> {
     let frames = frames_of(payload).filter(|frames| frames.len() == count as usize)?;
     // The padding of the last sector may be cut off.
     let end = sector_after(to).min(bytes.len());
-    Some(Found { segment, bytes: at..end, batch: Batch { number, frames } })
+    Some(FoundBatch { segment, bytes: at..end, batch: Batch { number, frames } })
 }
 
 fn frames_of(mut payload: &[u8]) -> Option<Vec<Frame>> {
     let mut frames = Vec::new();
     while !payload.is_empty() {
         let (head, rest) = payload.split_at_checked(FRAME_HEADER_BYTES)?;
-        let mut fields = Fields(head);
+        let mut fields = NumberFields(head);
         let (length, crc) = (fields.u32()?, fields.u32()?);
         let (json, rest) = rest.split_at_checked(usize::try_from(length).ok()?)?;
         if crc32c(json) != crc {
@@ -187,9 +187,9 @@ fn frame_of(json: &[u8]) -> Option<Frame> {
 }
 
 /// Numbers one after the other.
-struct Fields<'a>(&'a [u8]);
+struct NumberFields<'a>(&'a [u8]);
 
-impl Fields<'_> {
+impl NumberFields<'_> {
     fn u32(&mut self) -> Option<u32> {
         let (field, rest) = self.0.split_first_chunk()?;
         self.0 = rest;

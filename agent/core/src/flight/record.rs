@@ -6,10 +6,10 @@
 
 use serde::Serialize;
 
-use crate::worker::{Command, Input, State, Worker};
+use crate::worker::{Command, PodsInput, State, Worker};
 use pintle_api_types::ids::{Now, PodUid, UnixNanos};
 
-use super::frame::{Digest, Frame, Start, digest_of};
+use super::frame::{AgentStart, Digest, Frame, digest_of};
 use super::pack::Packed;
 use super::redact::{Redactor, Seal};
 use super::segment::{BATCH_BYTES_MAX, Encoder, Header, SEGMENT_BYTES};
@@ -20,7 +20,7 @@ pub const STATE_BYTES_MAX: u64 = SEGMENT_BYTES / 2;
 
 /// Bytes to be appended to a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written {
+pub struct SegmentBytes {
     /// The segment. One that is not there yet begins with these.
     pub segment: u64,
     /// The bytes, for one write.
@@ -30,8 +30,8 @@ pub struct Written {
 /// The frames of `Frame`, borrowed; they are the same JSON.
 #[derive(Serialize)]
 enum FrameRef<'a> {
-    Start(&'a Start),
-    Input { now: Now, input: &'a Input },
+    Start(&'a AgentStart),
+    Input { now: Now, input: &'a PodsInput },
     Worker(&'a PodUid, &'a Worker),
     State(&'a State),
 }
@@ -51,7 +51,7 @@ pub struct Flight {
 impl Flight {
     /// Records into the segment of this number, which has to be greater than those of all that an
     /// earlier agent wrote.
-    pub fn new(redactor: Redactor, number: u64, start: &Start, at: UnixNanos) -> Self {
+    pub fn new(redactor: Redactor, number: u64, start: &AgentStart, at: UnixNanos) -> Self {
         let key_id = redactor.key_id();
         let header = Header { number, first_batch: 0, key_id, began_at: at };
         let (encoder, opening) = Encoder::begin(&header);
@@ -61,7 +61,7 @@ impl Flight {
     }
 
     /// The decisions are given this next.
-    pub fn input(&mut self, now: Now, input: &Input) {
+    pub fn input(&mut self, now: Now, input: &PodsInput) {
         self.put(&FrameRef::Input { now, input });
     }
 
@@ -104,11 +104,11 @@ impl Flight {
 
     /// The record since the last call; `None` when there is none. `at` is the start of the next
     /// segment, if this batch fills the current one.
-    pub fn take(&mut self, at: UnixNanos) -> Option<Written> {
+    pub fn take(&mut self, at: UnixNanos) -> Option<SegmentBytes> {
         let batch = self.encoder.take()?;
         let mut bytes = std::mem::take(&mut self.opening);
         bytes.extend(batch);
-        let written = Written { segment: self.number, bytes };
+        let written = SegmentBytes { segment: self.number, bytes };
         if self.encoder.is_full() {
             self.next_segment(at);
         }

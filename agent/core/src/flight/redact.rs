@@ -95,7 +95,7 @@ impl Seal for Redactor {
         let redacting = Redacting {
             redactor: self,
             open: Vec::new(),
-            next: Place::Plain,
+            next: RedactedPlace::Plain,
             is_key: false,
             name: String::new(),
             secret: None,
@@ -107,7 +107,7 @@ impl Seal for Redactor {
 
 /// The kind of a value, by its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum RedactedPlace {
     /// Nothing that is redacted by itself.
     Plain,
     /// An object of annotations.
@@ -126,9 +126,9 @@ enum Place {
 struct Redacting<'a> {
     redactor: &'a Redactor,
     /// Lists and objects around the next value.
-    open: Vec<Place>,
+    open: Vec<RedactedPlace>,
     /// The place of the next value.
-    next: Place,
+    next: RedactedPlace,
     /// A name of a field is being written.
     is_key: bool,
     /// The last one.
@@ -138,21 +138,23 @@ struct Redacting<'a> {
 }
 
 impl Redacting<'_> {
-    fn of_field(&self) -> Place {
+    fn of_field(&self) -> RedactedPlace {
         let is_plain = |name: &str| PLAIN.contains(&name) || name.starts_with(PLAIN_PREFIX);
         match (self.open.last(), self.name.as_str()) {
-            (Some(Place::Annotations), name) if is_plain(name) => Place::Plain,
-            (Some(Place::Annotations), _) | (Some(Place::Value), "value") => Place::Secret,
-            (_, "annotations" | "userAnnotations") => Place::Annotations,
-            (_, "env" | "httpHeaders") => Place::Values,
-            (_, "command" | "args") => Place::Texts,
-            _ => Place::Plain,
+            (Some(RedactedPlace::Annotations), name) if is_plain(name) => RedactedPlace::Plain,
+            (Some(RedactedPlace::Annotations), _) | (Some(RedactedPlace::Value), "value") => {
+                RedactedPlace::Secret
+            }
+            (_, "annotations" | "userAnnotations") => RedactedPlace::Annotations,
+            (_, "env" | "httpHeaders") => RedactedPlace::Values,
+            (_, "command" | "args") => RedactedPlace::Texts,
+            _ => RedactedPlace::Plain,
         }
     }
 
-    fn opens(&mut self, those: [Place; 2]) {
+    fn opens(&mut self, those: [RedactedPlace; 2]) {
         let is_one = those.contains(&self.next);
-        self.open.push(if is_one { self.next } else { Place::Plain });
+        self.open.push(if is_one { self.next } else { RedactedPlace::Plain });
     }
 }
 
@@ -183,15 +185,15 @@ impl Formatter for Redacting<'_> {
         first: bool,
     ) -> io::Result<()> {
         self.next = match self.open.last() {
-            Some(Place::Values) => Place::Value,
-            Some(Place::Texts) => Place::Secret,
-            _ => Place::Plain,
+            Some(RedactedPlace::Values) => RedactedPlace::Value,
+            Some(RedactedPlace::Texts) => RedactedPlace::Secret,
+            _ => RedactedPlace::Plain,
         };
         CompactFormatter.begin_array_value(out, first)
     }
 
     fn begin_object<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
-        self.opens([Place::Annotations, Place::Value]);
+        self.opens([RedactedPlace::Annotations, RedactedPlace::Value]);
         CompactFormatter.begin_object(out)
     }
 
@@ -201,7 +203,7 @@ impl Formatter for Redacting<'_> {
     }
 
     fn begin_array<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
-        self.opens([Place::Values, Place::Texts]);
+        self.opens([RedactedPlace::Values, RedactedPlace::Texts]);
         CompactFormatter.begin_array(out)
     }
 
@@ -211,7 +213,7 @@ impl Formatter for Redacting<'_> {
     }
 
     fn begin_string<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
-        if !self.is_key && self.next == Place::Secret {
+        if !self.is_key && self.next == RedactedPlace::Secret {
             self.secret = Some(String::new());
         }
         CompactFormatter.begin_string(out)

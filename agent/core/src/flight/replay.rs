@@ -9,23 +9,23 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use crate::worker::{Command, Input, Pods, State, Worker};
+use crate::worker::{Command, Pods, PodsInput, State, Worker};
 use pintle_api_types::ids::{Now, PodUid, UnixNanos};
 use serde_json::Value;
 
-use super::frame::{Digest, Frame, Start, digest_of, plain};
+use super::frame::{AgentStart, Digest, Frame, digest_of, plain};
 use super::read::Segment;
 use super::redact::Sealed;
 
 /// The first input with a different result.
 #[derive(Debug)]
-pub struct Difference {
+pub struct ReplayDifference {
     /// Its number since the start of the agent, from 0.
     pub index: u64,
     /// When.
     pub now: Now,
     /// The input; its values are redacted.
-    pub input: Input,
+    pub input: PodsInput,
     /// The recorded result.
     pub recorded: Vec<Digest>,
     /// The result of the replay.
@@ -38,14 +38,14 @@ pub struct Panicked {
     /// When.
     pub now: Now,
     /// The input; its values are redacted.
-    pub input: Input,
+    pub input: PodsInput,
     /// The panic's message.
     pub message: String,
 }
 
 /// How far the replay of one run of the agent came.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct ReplayOutcome {
     /// The version of the agent that was recorded; `None` when its start is not there.
     pub version: Option<String>,
     /// When its first input came; `None` when there was none.
@@ -55,7 +55,7 @@ pub struct Outcome {
     /// Inputs with the same result.
     pub equal: u64,
     /// The first one with a different result.
-    pub difference: Option<Box<Difference>>,
+    pub difference: Option<Box<ReplayDifference>>,
     /// States on the way to which the replay came as well.
     pub states: u64,
     /// The place in the first state to which it did not, as a JSON pointer.
@@ -65,10 +65,10 @@ pub struct Outcome {
     /// The run went on and its frames were lost.
     pub torn: bool,
     /// The last input, if its result is unknown: the agent died of it or was ended.
-    pub unanswered: Option<(Now, Input)>,
+    pub unanswered: Option<(Now, PodsInput)>,
 }
 
-impl Outcome {
+impl ReplayOutcome {
     /// Everything that was replayed came out as it was recorded.
     pub fn is_equal(&self) -> bool {
         self.difference.is_none() && self.state_differs.is_none() && self.panicked.is_none()
@@ -77,26 +77,26 @@ impl Outcome {
 
 /// A run that is being replayed.
 #[derive(Debug)]
-struct Run {
+struct ReplayRun {
     pods: Pods,
-    outcome: Outcome,
+    outcome: ReplayOutcome,
     /// The result of the last input, until its record is compared.
-    open: Option<Open>,
+    open: Option<OpenInput>,
 }
 
 /// An input before its recorded answer.
 #[derive(Debug)]
-struct Open {
+struct OpenInput {
     now: Now,
-    input: Input,
+    input: PodsInput,
     commands: Vec<Command>,
 }
 
 /// See the module's header.
 #[derive(Debug, Default)]
 pub struct Replay {
-    run: Option<Run>,
-    done: Vec<Outcome>,
+    run: Option<ReplayRun>,
+    done: Vec<ReplayOutcome>,
     /// Frames of runs without a recorded start.
     passed: u64,
     next_batch: u64,
@@ -145,7 +145,7 @@ impl Replay {
         match frame {
             Frame::Start(start) => {
                 self.end();
-                self.run = Some(Run::of(start));
+                self.run = Some(ReplayRun::of(start));
             }
             Frame::Omitted { .. } | Frame::Unknown { .. } => self.gap(),
             Frame::Worker(uid, worker) => {
@@ -155,7 +155,7 @@ impl Replay {
                 let state = (**state).clone().with_workers(std::mem::take(&mut self.workers));
                 match &mut self.run {
                     Some(run) => run.compare_state(&state),
-                    None => self.run = Some(Run::new(Pods::from(state), None)),
+                    None => self.run = Some(ReplayRun::new(Pods::from(state), None)),
                 }
             }
             // A reader has unpacked it.
@@ -188,34 +188,34 @@ impl Replay {
     }
 
     /// Ends the run at this input, which made the replay panic; the caller has caught the panic.
-    pub fn panicked(&mut self, now: Now, input: Input, message: String) {
+    pub fn panicked(&mut self, now: Now, input: PodsInput, message: String) {
         if let Some(mut run) = self.run.take() {
             run.outcome.panicked = Some(Box::new(Panicked { now, input, message }));
-            self.done.push(Run { open: None, ..run }.end());
+            self.done.push(ReplayRun { open: None, ..run }.end());
         }
     }
 
     /// Ends the run at the last frame taken.
     fn end(&mut self) {
-        self.done.extend(self.run.take().map(Run::end));
+        self.done.extend(self.run.take().map(ReplayRun::end));
     }
 
     /// The outcome of each run of the agent, and the number of frames without a run.
-    pub fn finish(mut self) -> (Vec<Outcome>, u64) {
+    pub fn finish(mut self) -> (Vec<ReplayOutcome>, u64) {
         self.end();
         (self.done, self.passed)
     }
 }
 
-impl Run {
-    fn of(start: &Start) -> Self {
+impl ReplayRun {
+    fn of(start: &AgentStart) -> Self {
         let mut pods = Pods::new(start.settings.clone());
         pods.restore(start.allocated.clone(), start.actuated.clone());
         Self::new(pods, Some(start.version.clone()))
     }
 
     fn new(pods: Pods, version: Option<String>) -> Self {
-        let outcome = Outcome {
+        let outcome = ReplayOutcome {
             version,
             began_at: None,
             ended_at: None,
@@ -249,7 +249,7 @@ impl Run {
                 self.outcome.began_at = self.outcome.began_at.or(Some(now.wall));
                 self.outcome.ended_at = Some(now.wall);
                 let commands = self.pods.handle(*now, (**input).clone());
-                self.open = Some(Open { now: *now, input: (**input).clone(), commands });
+                self.open = Some(OpenInput { now: *now, input: (**input).clone(), commands });
             }
             Frame::Commands(recorded) => self.compare(recorded),
             _ => {}
@@ -257,7 +257,7 @@ impl Run {
     }
 
     fn compare(&mut self, recorded: &[Digest]) {
-        let Some(Open { now, input, commands }) = self.open.take() else { return };
+        let Some(OpenInput { now, input, commands }) = self.open.take() else { return };
         let with_digest = |command: Command| (digest_of(&command, &Sealed), command);
         let replayed: Vec<_> = commands.into_iter().map(with_digest).collect();
         if replayed.iter().map(|(digest, _)| digest).eq(recorded) {
@@ -265,13 +265,13 @@ impl Run {
             return;
         }
         let (index, recorded) = (self.outcome.equal, recorded.to_vec());
-        let difference = Difference { index, now, input, recorded, replayed };
+        let difference = ReplayDifference { index, now, input, recorded, replayed };
         self.outcome.difference = Some(Box::new(difference));
     }
 
-    fn end(self) -> Outcome {
+    fn end(self) -> ReplayOutcome {
         let unanswered = self.open.map(|open| (open.now, open.input));
-        Outcome { unanswered, ..self.outcome }
+        ReplayOutcome { unanswered, ..self.outcome }
     }
 }
 

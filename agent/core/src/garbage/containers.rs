@@ -19,7 +19,7 @@ use pintle_api_types::ids::{ContainerId, PodUid, UnixNanos};
 
 /// How many dead containers may stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
+pub struct DeadLimits {
     /// One that was created later than this ago stays, and does not count.
     pub min_age: Duration,
     /// Of each container of a pod; `None` for any number.
@@ -28,13 +28,13 @@ pub struct Limits {
     pub total: Option<usize>,
 }
 
-impl Default for Limits {
+impl Default for DeadLimits {
     fn default() -> Self {
         Self { min_age: Duration::ZERO, per_container: Some(1), total: None }
     }
 }
 
-impl Limits {
+impl DeadLimits {
     /// How many ends of a container stay when it is started again: one at least, and no more than
     /// one where any number may stay, as for the kubelet.
     // k8s: pkg/kubelet/kubelet.go NewMainKubelet containerDeletor
@@ -56,7 +56,7 @@ pub enum Need {
 
 /// A pod and its need.
 #[derive(Clone, Copy, Debug)]
-pub struct Kept<'a> {
+pub struct KeptPod<'a> {
     /// Its record from the runtime.
     pub pod: &'a ObservedPod,
     /// Its need.
@@ -77,7 +77,7 @@ struct Dead<'a> {
 type Unit<'a> = Vec<Dead<'a>>;
 
 /// See the module's header.
-pub fn discard(limits: &Limits, pods: &[Kept<'_>], now: UnixNanos) -> Discarded {
+pub fn discard(limits: &DeadLimits, pods: &[KeptPod<'_>], now: UnixNanos) -> Discarded {
     let mut discarded = Discarded::new();
     let mut units = Vec::new();
     for kept in pods {
@@ -98,7 +98,7 @@ pub fn discard(limits: &Limits, pods: &[Kept<'_>], now: UnixNanos) -> Discarded 
 }
 
 /// The dead containers of a pod that count, by their names.
-fn units_of<'a>(kept: &Kept<'a>, limits: &Limits, now: UnixNanos) -> Vec<Unit<'a>> {
+fn units_of<'a>(kept: &KeptPod<'a>, limits: &DeadLimits, now: UnixNanos) -> Vec<Unit<'a>> {
     let pod = kept.pod;
     let mut units: BTreeMap<&str, Unit<'a>> = BTreeMap::new();
     // Names with a newer attempt that is not on its way to a start.

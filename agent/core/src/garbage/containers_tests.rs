@@ -31,12 +31,12 @@ fn pod(uid: &str, containers: &str) -> ObservedPod {
     pod
 }
 
-fn limits(per_container: Option<usize>, total: Option<usize>) -> Limits {
-    Limits { per_container, total, ..Limits::default() }
+fn limits(per_container: Option<usize>, total: Option<usize>) -> DeadLimits {
+    DeadLimits { per_container, total, ..DeadLimits::default() }
 }
 
-fn shown(limits: &Limits, pods: &[(&ObservedPod, Need)]) -> String {
-    let kept: Vec<_> = pods.iter().map(|(pod, need)| Kept { pod, need: *need }).collect();
+fn shown(limits: &DeadLimits, pods: &[(&ObservedPod, Need)]) -> String {
+    let kept: Vec<_> = pods.iter().map(|(pod, need)| KeptPod { pod, need: *need }).collect();
     let gone = discard(limits, &kept, at(1000));
     let ids: Vec<_> = gone.values().flatten().map(|id| id.as_str().to_owned()).collect();
     ids.join(" ")
@@ -99,10 +99,10 @@ fn the_node_keeps_as_many_of_each_container_and_then_the_youngest() {
 #[test]
 fn who_is_too_young_stays_and_does_not_count() {
     let pod = pod("p", "c:99:r c:98:x c:97:x c:1:x c:0:x");
-    let limits = Limits { min_age: Duration::from_secs(100), ..limits(Some(1), None) };
+    let limits = DeadLimits { min_age: Duration::from_secs(100), ..limits(Some(1), None) };
     assert_eq!(shown(&limits, &[(&pod, Need::LastEnds)]), "p-c0");
     assert_eq!(shown(&limits, &[(&pod, Need::Nothing)]), "p-c0 p-c1");
-    let old = Limits { min_age: Duration::from_secs(2000), ..limits };
+    let old = DeadLimits { min_age: Duration::from_secs(2000), ..limits };
     assert_eq!(shown(&old, &[(&pod, Need::Nothing)]), "");
 }
 
@@ -177,8 +177,8 @@ proptest! {
         min_age in 0..100u64,
     ) {
         let min_age = Duration::from_secs(min_age);
-        let limits = Limits { min_age, per_container, total };
-        let kept: Vec<_> = pods.iter().map(|(pod, need)| Kept { pod, need: *need }).collect();
+        let limits = DeadLimits { min_age, per_container, total };
+        let kept: Vec<_> = pods.iter().map(|(pod, need)| KeptPod { pod, need: *need }).collect();
         let gone = discard(&limits, &kept, at(1000));
         let is_gone = |pod: &ObservedPod, c: &ObservedContainer| {
             gone.get(&pod.uid).is_some_and(|ids| ids.contains(&c.id))
@@ -222,9 +222,9 @@ proptest! {
         per_container in prop::option::of(0..4usize),
         total in prop::option::of(0..12usize),
     ) {
-        let limits = Limits { per_container, total, ..Limits::default() };
+        let limits = DeadLimits { per_container, total, ..DeadLimits::default() };
         let look = |pods: &[(ObservedPod, Need)]| {
-            let kept: Vec<_> = pods.iter().map(|(pod, need)| Kept { pod, need: *need }).collect();
+            let kept: Vec<_> = pods.iter().map(|(pod, need)| KeptPod { pod, need: *need }).collect();
             discard(&limits, &kept, at(1000))
         };
         let gone = look(&pods);

@@ -36,7 +36,7 @@ impl Policy {
 
 /// An image, as the runtime and its containers have it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Image {
+pub struct ImageFacts {
     /// The runtime's id.
     pub id: String,
     /// Its size.
@@ -49,7 +49,7 @@ pub struct Image {
 
 /// The known past of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Use {
+pub struct ImageUse {
     /// When it was first seen.
     pub first_seen: UnixNanos,
     /// When it was last seen in use; `NEVER` for one that was not.
@@ -58,15 +58,15 @@ pub struct Use {
 
 /// The past of all images, by their ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Uses(pub BTreeMap<String, Use>);
+pub struct Uses(pub BTreeMap<String, ImageUse>);
 
 impl Uses {
     /// Records the present images, and forgets those that are gone.
-    pub fn see(&mut self, images: &[Image], now: UnixNanos) {
+    pub fn see(&mut self, images: &[ImageFacts], now: UnixNanos) {
         let before = std::mem::take(&mut self.0);
         for image in images {
             let known = before.get(&image.id).copied();
-            let mut of = known.unwrap_or(Use { first_seen: now, last_used: UnixNanos::NEVER });
+            let mut of = known.unwrap_or(ImageUse { first_seen: now, last_used: UnixNanos::NEVER });
             // A clock that was set back must not make an image young for ever.
             of.first_seen = of.first_seen.min(now);
             of.last_used = if image.in_use { now } else { of.last_used.min(now) };
@@ -75,7 +75,7 @@ impl Uses {
     }
 
     /// Nothing has changed since `images` were seen: an image in use then was in use until now.
-    pub fn still(&mut self, images: &[Image], now: UnixNanos) {
+    pub fn still(&mut self, images: &[ImageFacts], now: UnixNanos) {
         for image in images.iter().filter(|image| image.in_use) {
             if let Some(of) = self.0.get_mut(&image.id) {
                 of.last_used = now;
@@ -86,7 +86,7 @@ impl Uses {
 
 /// The decision about an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
+pub enum ImageVerdict {
     /// Remove, however full the disk is: unused for longer than the maximum age.
     TooOld,
     /// Remove when room is needed.
@@ -107,14 +107,14 @@ pub struct Judged {
     /// Its size.
     pub bytes: u64,
     /// The decision.
-    pub verdict: Verdict,
+    pub verdict: ImageVerdict,
     /// How long it has been unused, as far as is known.
     pub unused_for: Duration,
 }
 
 /// The report on images for users.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct ImageReport {
     /// How full their disk is, in percent; `None` when that could not be read.
     pub used_percent: Option<u8>,
     /// When images are removed.
@@ -123,7 +123,7 @@ pub struct Report {
     pub images: Vec<(String, Judged)>,
 }
 
-impl Verdict {
+impl ImageVerdict {
     /// True if the image is removed, at once or when room is needed.
     pub fn goes(self) -> bool {
         matches!(self, Self::TooOld | Self::Spare)
@@ -148,13 +148,13 @@ impl Verdict {
 /// An image that was never used is as old as it has been seen, not infinitely old as for the
 /// kubelet: it would be removed right after its pull.
 pub fn judge(
-    images: &[Image],
+    images: &[ImageFacts],
     uses: &Uses,
     policy: &Policy,
     (now, running): (UnixNanos, Duration),
 ) -> Vec<Judged> {
-    let past = |image: &Image| {
-        let unseen = Use { first_seen: now, last_used: UnixNanos::NEVER };
+    let past = |image: &ImageFacts| {
+        let unseen = ImageUse { first_seen: now, last_used: UnixNanos::NEVER };
         uses.0.get(&image.id).copied().unwrap_or(unseen)
     };
     let mut ordered: Vec<_> = images.iter().map(|image| (past(image), image)).collect();
@@ -163,11 +163,11 @@ pub fn judge(
         let by_age = !policy.max_age.is_zero() && running > policy.max_age;
         let unused_for = now.since(of.last_used.max(of.first_seen));
         let verdict = match image {
-            Image { pinned: true, .. } => Verdict::Pinned,
-            Image { in_use: true, .. } => Verdict::InUse,
-            _ if by_age && unused_for > policy.max_age => Verdict::TooOld,
-            _ if now.since(of.first_seen) < policy.min_age => Verdict::TooYoung,
-            _ => Verdict::Spare,
+            ImageFacts { pinned: true, .. } => ImageVerdict::Pinned,
+            ImageFacts { in_use: true, .. } => ImageVerdict::InUse,
+            _ if by_age && unused_for > policy.max_age => ImageVerdict::TooOld,
+            _ if now.since(of.first_seen) < policy.min_age => ImageVerdict::TooYoung,
+            _ => ImageVerdict::Spare,
         };
         let unused_for = if image.in_use { Duration::ZERO } else { unused_for };
         Judged { id: image.id.clone(), bytes: image.bytes, verdict, unused_for }

@@ -15,13 +15,13 @@ fn at(seconds: i64) -> UnixNanos {
     UnixNanos(seconds * 1_000_000_000)
 }
 
-fn image(id: &str) -> Image {
-    Image { id: id.to_owned(), bytes: 10, pinned: false, in_use: false }
+fn image(id: &str) -> ImageFacts {
+    ImageFacts { id: id.to_owned(), bytes: 10, pinned: false, in_use: false }
 }
 
 fn uses(all: &[(&str, i64, i64)]) -> Uses {
     let of = |(id, first, last): &(&str, i64, i64)| {
-        ((*id).to_owned(), Use { first_seen: at(*first), last_used: at(*last) })
+        ((*id).to_owned(), ImageUse { first_seen: at(*first), last_used: at(*last) })
     };
     Uses(all.iter().map(of).collect())
 }
@@ -89,7 +89,7 @@ fn age_counts_from_the_last_use_and_not_before_the_agent_ran_as_long() {
 #[test]
 fn what_is_in_use_is_used_now_and_what_is_gone_is_forgotten() {
     let mut uses = uses(&[("a", 1, 2), ("gone", 1, 2)]);
-    let busy = Image { in_use: true, ..image("b") };
+    let busy = ImageFacts { in_use: true, ..image("b") };
     uses.see(&[image("a"), busy.clone()], at(10));
     assert_eq!(uses, super::tests::uses(&[("a", 1, 2), ("b", 10, 10)]));
     uses.still(&[image("a"), busy], at(20));
@@ -122,8 +122,8 @@ proptest! {
         let mut uses = Uses::default();
         for (index, (pinned, in_use, first, last)) in all.iter().enumerate() {
             let id = format!("i{index}");
-            uses.0.insert(id.clone(), Use { first_seen: at(*first), last_used: at(*last) });
-            images.push(Image { id, bytes: 1, pinned: *pinned, in_use: *in_use });
+            uses.0.insert(id.clone(), ImageUse { first_seen: at(*first), last_used: at(*last) });
+            images.push(ImageFacts { id, bytes: 1, pinned: *pinned, in_use: *in_use });
         }
         let policy = Policy { max_age: Duration::from_secs(max_age), ..POLICY };
         let running = Duration::from_secs(running);
@@ -131,11 +131,11 @@ proptest! {
         prop_assert_eq!(judged.len(), images.len());
         for one in &judged {
             let image = images.iter().find(|i| i.id == one.id).expect("of these");
-            let goes = matches!(one.verdict, Verdict::TooOld | Verdict::Spare);
+            let goes = matches!(one.verdict, ImageVerdict::TooOld | ImageVerdict::Spare);
             prop_assert!(!(goes && (image.pinned || image.in_use)));
             let young = at(now).since(uses.0[&one.id].first_seen) < POLICY.min_age;
-            prop_assert!(!(one.verdict == Verdict::Spare && young));
-            prop_assert!(one.verdict != Verdict::TooOld || running > policy.max_age);
+            prop_assert!(!(one.verdict == ImageVerdict::Spare && young));
+            prop_assert!(one.verdict != ImageVerdict::TooOld || running > policy.max_age);
         }
         let order: Vec<_> = judged.iter().map(|j| uses.0[&j.id].last_used).collect();
         prop_assert!(order.is_sorted());

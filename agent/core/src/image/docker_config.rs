@@ -15,19 +15,19 @@ use serde::de::{Deserialize, DeserializeOwned, Deserializer, IgnoredAny, MapAcce
 /// `config.json`.
 #[derive(Default)]
 pub(super) struct DockerConfig {
-    pub(super) auths: Entries,
+    pub(super) auths: RegistryEntries,
 }
 
 /// Entries by registry: `.dockercfg`.
 #[derive(Default)]
-pub(super) struct Entries {
-    pub(super) by_registry: BTreeMap<String, Entry>,
+pub(super) struct RegistryEntries {
+    pub(super) by_registry: BTreeMap<String, RegistryEntry>,
     /// Earlier entries of the same registries: an unreadable one is an error as well.
-    pub(super) replaced: Vec<Entry>,
+    pub(super) replaced: Vec<RegistryEntry>,
 }
 
-impl Entries {
-    fn put(&mut self, registry: String, entry: Entry) {
+impl RegistryEntries {
+    fn put(&mut self, registry: String, entry: RegistryEntry) {
         self.replaced.extend(self.by_registry.insert(registry, entry));
     }
 
@@ -43,7 +43,7 @@ impl Entries {
 
 /// An entry.
 #[derive(Default)]
-pub(super) struct Entry {
+pub(super) struct RegistryEntry {
     pub(super) auth: String,
     pub(super) username: String,
     pub(super) password: String,
@@ -70,7 +70,7 @@ impl Fields for DockerConfig {
         if !is_field(&key, "auths") {
             return from.next_value::<IgnoredAny>().map(drop);
         }
-        match from.next_value::<Option<Entries>>()? {
+        match from.next_value::<Option<RegistryEntries>>()? {
             // A second map is put over the first.
             Some(entries) => self.auths.add(entries),
             None => self.auths.clear(),
@@ -79,7 +79,7 @@ impl Fields for DockerConfig {
     }
 }
 
-impl Fields for Entries {
+impl Fields for RegistryEntries {
     fn field<'de, A: MapAccess<'de>>(&mut self, key: String, from: &mut A) -> Result<(), A::Error> {
         let entry = from.next_value()?;
         self.put(key, entry);
@@ -87,7 +87,7 @@ impl Fields for Entries {
     }
 }
 
-impl Fields for Entry {
+impl Fields for RegistryEntry {
     fn field<'de, A: MapAccess<'de>>(&mut self, key: String, from: &mut A) -> Result<(), A::Error> {
         let fields = [
             ("auth", &mut self.auth),
@@ -99,7 +99,7 @@ impl Fields for Entry {
         let Some((_, field)) = fields.into_iter().find(|(name, _)| is_field(&key, name)) else {
             return from.next_value::<IgnoredAny>().map(drop);
         };
-        if let Some(Text(text)) = from.next_value()? {
+        if let Some(SurrogateText(text)) = from.next_value()? {
             *field = text;
         }
         Ok(())
@@ -118,25 +118,25 @@ fn is_field(key: &str, name: &str) -> bool {
 }
 
 /// A text in which half of a surrogate pair is replaced.
-struct Text(String);
+struct SurrogateText(String);
 
-impl<'de> Deserialize<'de> for Text {
+impl<'de> Deserialize<'de> for SurrogateText {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Bytes;
 
         impl Visitor<'_> for Bytes {
-            type Value = Text;
+            type Value = SurrogateText;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a text")
             }
 
-            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Text, E> {
-                Ok(Text(without_surrogates(bytes)))
+            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<SurrogateText, E> {
+                Ok(SurrogateText(without_surrogates(bytes)))
             }
 
-            fn visit_str<E>(self, text: &str) -> Result<Text, E> {
-                Ok(Text(text.to_owned()))
+            fn visit_str<E>(self, text: &str) -> Result<SurrogateText, E> {
+                Ok(SurrogateText(text.to_owned()))
             }
         }
 
@@ -178,7 +178,7 @@ impl<'de, T: Fields> Visitor<'de> for Map<T> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<T, A::Error> {
         let mut all = T::default();
-        while let Some(Text(key)) = map.next_key()? {
+        while let Some(SurrogateText(key)) = map.next_key()? {
             all.field(key, &mut map)?;
         }
         Ok(all)
@@ -191,13 +191,13 @@ impl<'de> Deserialize<'de> for DockerConfig {
     }
 }
 
-impl<'de> Deserialize<'de> for Entries {
+impl<'de> Deserialize<'de> for RegistryEntries {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         from.deserialize_any(Map(PhantomData))
     }
 }
 
-impl<'de> Deserialize<'de> for Entry {
+impl<'de> Deserialize<'de> for RegistryEntry {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         from.deserialize_any(Map(PhantomData))
     }

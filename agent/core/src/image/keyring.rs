@@ -15,8 +15,8 @@ use k8s_openapi::api::core::v1::Secret;
 use pintle_api_types::yaml::utf8_of;
 use pintle_cri_v1 as v1;
 
-use super::docker_config::{self, DockerConfig, Entries, Entry};
-use super::pull_credential::{Coordinates, Credential, Source};
+use super::docker_config::{self, DockerConfig, RegistryEntries, RegistryEntry};
+use super::pull_credential::{Coordinates, Credential, CredentialSource};
 use super::registry_match::{DEFAULT_REGISTRY, is_default_registry, matches, repository};
 
 /// Base64 as Go reads it: unused bits of the last character may be set.
@@ -47,19 +47,33 @@ impl Keyring {
     }
 
     /// Adds `config.json`; the error names the place of the fault.
-    pub fn add_config_json(&mut self, text: &[u8], source: &Source) -> Result<(), String> {
+    pub fn add_config_json(
+        &mut self,
+        text: &[u8],
+        source: &CredentialSource,
+    ) -> Result<(), KeyringError> {
         self.add(logins_of_config_json(text)?, source);
         Ok(())
     }
 
     /// Adds `.dockercfg`, which is the inner part of the other.
-    pub fn add_dockercfg(&mut self, text: &[u8], source: &Source) -> Result<(), String> {
+    pub fn add_dockercfg(
+        &mut self,
+        text: &[u8],
+        source: &CredentialSource,
+    ) -> Result<(), KeyringError> {
         self.add(logins_of_dockercfg(text)?, source);
         Ok(())
     }
 
     /// Adds user and password for a registry, as an entry of a file would.
-    pub fn add_login(&mut self, registry: &str, username: &str, password: &str, source: &Source) {
+    pub fn add_login(
+        &mut self,
+        registry: &str,
+        username: &str,
+        password: &str,
+        source: &CredentialSource,
+    ) {
         let auth = v1::AuthConfig {
             username: username.to_owned(),
             password: password.to_owned(),
@@ -71,13 +85,13 @@ impl Keyring {
 
     /// Adds a pull secret; ignores one of another type.
     // k8s: pkg/credentialprovider/secrets/secrets.go secretsToTrackedDockerConfigs
-    pub fn add_secret(&mut self, secret: &Secret) -> Result<(), String> {
+    pub fn add_secret(&mut self, secret: &Secret) -> Result<(), KeyringError> {
         let value = |key: &str| {
             let value = secret.data.as_ref().and_then(|data| data.get(key));
             value.map(|value| value.0.as_slice()).filter(|value| !value.is_empty())
         };
         let meta = secret.metadata.clone();
-        let source = Source::Secret(Coordinates {
+        let source = CredentialSource::Secret(Coordinates {
             namespace: meta.namespace.unwrap_or_default(),
             name: meta.name.unwrap_or_default(),
             uid: meta.uid.unwrap_or_default(),
@@ -92,7 +106,7 @@ impl Keyring {
         }
     }
 
-    fn add(&mut self, logins: BTreeMap<String, Login>, source: &Source) {
+    fn add(&mut self, logins: BTreeMap<String, Login>, source: &CredentialSource) {
         for (registry, Login { auth, email }) in logins {
             let credential = Credential { auth, email, source: source.clone() };
             self.0.entry(place(&registry)).or_default().push(credential);
@@ -112,8 +126,8 @@ impl Keyring {
 }
 
 /// The place of the error, but not its text: serde's own text may quote a value.
-fn unreadable(error: &serde_json::Error) -> String {
-    format!("registry credentials cannot be read at {}:{}", error.line(), error.column())
+fn unreadable(error: &serde_json::Error) -> KeyringError {
+    KeyringError::Unreadable { line: error.line(), column: error.column() }
 }
 
 /// Host and path of an entry, without scheme and API version.
@@ -129,6 +143,22 @@ fn place(registry: &str) -> String {
     }
 }
 
+/// Reason why a text holds no logins; what it shows of the text is a place in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyringError {
+    /// The text is not of the type.
+    #[error("registry credentials cannot be read at {line}:{column}")]
+    Unreadable {
+        /// From 1.
+        line: usize,
+        /// From 1.
+        column: usize,
+    },
+    /// The field `auth` of an entry.
+    #[error("unable to parse auth field, must be formatted as base64(username:password)")]
+    Login,
+}
+
 /// A file's entry for one registry.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Login {
@@ -142,7 +172,7 @@ pub struct Login {
 ///
 /// # Errors
 /// An error names the place of the fault.
-pub fn logins_of_config_json(text: &[u8]) -> Result<BTreeMap<String, Login>, String> {
+pub fn logins_of_config_json(text: &[u8]) -> Result<BTreeMap<String, Login>, KeyringError> {
     let config: DockerConfig = docker_config::read(text).map_err(|error| unreadable(&error))?;
     logins(config.auths)
 }
@@ -151,12 +181,12 @@ pub fn logins_of_config_json(text: &[u8]) -> Result<BTreeMap<String, Login>, Str
 ///
 /// # Errors
 /// An error names the place of the fault.
-pub fn logins_of_dockercfg(text: &[u8]) -> Result<BTreeMap<String, Login>, String> {
+pub fn logins_of_dockercfg(text: &[u8]) -> Result<BTreeMap<String, Login>, KeyringError> {
     logins(docker_config::read(text).map_err(|error| unreadable(&error))?)
 }
 
-fn logins(entries: Entries) -> Result<BTreeMap<String, Login>, String> {
-    let Entries { by_registry, replaced } = entries;
+fn logins(entries: RegistryEntries) -> Result<BTreeMap<String, Login>, KeyringError> {
+    let RegistryEntries { by_registry, replaced } = entries;
     for entry in replaced {
         login(entry)?;
     }
@@ -164,7 +194,7 @@ fn logins(entries: Entries) -> Result<BTreeMap<String, Login>, String> {
 }
 
 // k8s: pkg/credentialprovider/config.go decodeDockerConfigFieldAuth
-fn login(entry: Entry) -> Result<Login, String> {
+fn login(entry: RegistryEntry) -> Result<Login, KeyringError> {
     let mut auth = v1::AuthConfig {
         username: entry.username,
         password: entry.password,
@@ -181,9 +211,7 @@ fn login(entry: Entry) -> Result<Login, String> {
     let decoded = decoded.map(|bytes| utf8_of(&bytes)).ok();
     let pair = decoded.as_deref().and_then(|text| text.split_once(':'));
     let Some((user, password)) = pair else {
-        return Err(
-            "unable to parse auth field, must be formatted as base64(username:password)".to_owned()
-        );
+        return Err(KeyringError::Login);
     };
     auth.username = user.to_owned();
     auth.password = password.to_owned();
@@ -205,7 +233,7 @@ mod tests {
         for entry in entries {
             let auths = json!({*entry: {"username": *entry, "password": "p"}});
             let text = json!({"auths": auths}).to_string();
-            keyring.add_config_json(text.as_bytes(), &Source::Node).expect("read");
+            keyring.add_config_json(text.as_bytes(), &CredentialSource::Node).expect("read");
         }
         keyring
     }
@@ -270,7 +298,7 @@ mod tests {
             for Credential { auth, source, .. } in found {
                 assert_eq!((&*auth.username, &*auth.password), ("u", "p:w"));
                 let [namespace, name, uid] = ["ns", "s", "1"].map(str::to_owned);
-                assert_eq!(source, Source::Secret(Coordinates { namespace, name, uid }));
+                assert_eq!(source, CredentialSource::Secret(Coordinates { namespace, name, uid }));
             }
         }
     }
@@ -299,8 +327,8 @@ mod tests {
             for (whole, at) in [(&whole[0], 0), (&whole[1], 1), (&text.to_owned(), 2)] {
                 let mut ring = Keyring::default();
                 let added = match at {
-                    2 => ring.add_dockercfg(whole.as_bytes(), &Source::Node),
-                    _ => ring.add_config_json(whole.as_bytes(), &Source::Node),
+                    2 => ring.add_dockercfg(whole.as_bytes(), &CredentialSource::Node),
+                    _ => ring.add_config_json(whole.as_bytes(), &CredentialSource::Node),
                 };
                 assert_eq!(added, Ok(()), "{whole}");
                 let found = ring.of("r.io/a");
@@ -317,22 +345,31 @@ mod tests {
             "{\"auths\": {\"r.io\": {\"email\": \"\n\"}}}",
         ] {
             let mut ring = Keyring::default();
-            assert!(ring.add_config_json(text.as_bytes(), &Source::Node).is_err(), "{text}");
+            assert!(
+                ring.add_config_json(text.as_bytes(), &CredentialSource::Node).is_err(),
+                "{text}"
+            );
         }
     }
 
     #[test]
     fn what_cannot_be_read_is_told_without_its_content() {
         let mut ring = Keyring::default();
-        let broken =
-            ring.add_config_json(br#"{"auths": {"r": {"password": hunter2}}}"#, &Source::Node);
-        let text = broken.expect_err("no JSON");
+        let broken = ring.add_config_json(
+            br#"{"auths": {"r": {"password": hunter2}}}"#,
+            &CredentialSource::Node,
+        );
+        let text = broken.expect_err("no JSON").to_string();
         assert!(text.contains("cannot be read at 1:"), "{text}");
         assert!(!text.contains("hunter2"));
-        let broken = ring.add_dockercfg(br#"{"r": {"auth": "aHVudGVyMg=="}}"#, &Source::Node);
-        assert!(broken.expect_err("no pair").starts_with("unable to parse auth field"));
-        ring.add_config_json(br#"{"auths": {"r": {"auth": "aTpodW50ZXIy"}}}"#, &Source::Node)
-            .expect("read");
+        let broken =
+            ring.add_dockercfg(br#"{"r": {"auth": "aHVudGVyMg=="}}"#, &CredentialSource::Node);
+        assert!(broken.expect_err("no pair").to_string().starts_with("unable to parse auth field"));
+        ring.add_config_json(
+            br#"{"auths": {"r": {"auth": "aTpodW50ZXIy"}}}"#,
+            &CredentialSource::Node,
+        )
+        .expect("read");
         assert_eq!(format!("{ring:?}"), r#"{"r"}"#);
     }
 }

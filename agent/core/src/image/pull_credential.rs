@@ -23,7 +23,7 @@ pub struct Coordinates {
 
 /// The owner of a credential.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum CredentialSource {
     /// Every pod of the node may use it.
     Node,
     /// Pods that may read this secret.
@@ -40,7 +40,7 @@ pub struct Credential {
     /// Part of the hash only.
     pub email: String,
     /// Its source.
-    pub source: Source,
+    pub source: CredentialSource,
 }
 
 impl fmt::Debug for Credential {
@@ -101,7 +101,7 @@ mod tests {
             password: password.to_owned(),
             ..v1::AuthConfig::default()
         };
-        Credential { auth, email: email.to_owned(), source: Source::Node }
+        Credential { auth, email: email.to_owned(), source: CredentialSource::Node }
     }
 
     #[test]

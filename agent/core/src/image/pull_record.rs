@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::image::pull_credential::{Coordinates, Credential, Source, sha256_hex};
+use crate::image::pull_credential::{Coordinates, Credential, CredentialSource, sha256_hex};
 use pintle_api_types::pod::image_name::without_tag;
 
 /// The version that is written; the older one is read, too.
@@ -34,7 +34,7 @@ pub struct Intent {
 /// An image that was pulled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Record {
+pub struct PulledImage {
     kind: String,
     api_version: String,
     /// To the second, in UTC.
@@ -43,10 +43,10 @@ pub struct Record {
     pub image_ref: String,
     /// By the image's name without tag and digest.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    credential_mapping: BTreeMap<String, Known>,
+    credential_mapping: BTreeMap<String, CredentialOwners>,
 }
 
-impl Record {
+impl PulledImage {
     /// True if it was last changed before this second, which is written in the format of its own
     /// time.
     pub fn is_older_than(&self, second: &str) -> bool {
@@ -57,7 +57,7 @@ impl Record {
 /// The owners of the credentials that pulled an image.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Known {
+pub struct CredentialOwners {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     kubernetes_secrets: Vec<KnownSecret>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -92,7 +92,7 @@ pub enum Match {
     /// It may use the image.
     Known,
     /// It may, and that is to be remembered.
-    Learned(Known),
+    Learned(CredentialOwners),
 }
 
 /// Secrets of one image after which no more are remembered while credentials are compared.
@@ -135,7 +135,7 @@ fn line(object: &impl Serialize) -> Vec<u8> {
     text
 }
 
-impl Record {
+impl PulledImage {
     /// An image known only to have been pulled.
     pub fn new(image_ref: &str, now: &str) -> Self {
         Self {
@@ -161,15 +161,15 @@ impl Record {
     }
 
     /// The owners known for an image of this name.
-    pub fn known(&self, image: &str) -> Option<&Known> {
+    pub fn known(&self, image: &str) -> Option<&CredentialOwners> {
         self.credential_mapping.get(without_tag(image))
     }
 
     /// The record with more known about an image; `None` when that is nothing new.
     // k8s: pkg/kubelet/images/pullmanager/image_pull_manager.go pulledRecordMergeNewCreds
     #[must_use]
-    pub fn with(&self, image: &str, new: &Known, now: &str) -> Option<Self> {
-        if new == &Known::default() {
+    pub fn with(&self, image: &str, new: &CredentialOwners, now: &str) -> Option<Self> {
+        if new == &CredentialOwners::default() {
             return None;
         }
         let name = without_tag(image);
@@ -184,17 +184,17 @@ impl Record {
     }
 }
 
-impl Known {
+impl CredentialOwners {
     /// The record of a pull with this credential; `None` stands for a pull without one.
     // k8s: pkg/kubelet/images/image_manager.go trackedToImagePullCreds
     pub fn of_pull(credential: Option<&Credential>) -> Self {
         let mut known = Self::default();
         match credential.map(|credential| (credential, &credential.source)) {
-            None | Some((_, Source::Node)) => known.node_pods_accessible = true,
-            Some((credential, Source::Secret(of))) => {
+            None | Some((_, CredentialSource::Node)) => known.node_pods_accessible = true,
+            Some((credential, CredentialSource::Secret(of))) => {
                 known.kubernetes_secrets.push(KnownSecret::of(of, credential));
             }
-            Some((_, Source::ServiceAccount(of))) => {
+            Some((_, CredentialSource::ServiceAccount(of))) => {
                 known.kubernetes_service_accounts.push(KnownAccount::of(of));
             }
         }
@@ -240,7 +240,7 @@ impl Known {
     pub fn compare(&self, credentials: &[Credential]) -> Match {
         let may_learn = self.kubernetes_secrets.len() < LEARNED_MAX;
         for credential in credentials {
-            let Source::Secret(of) = &credential.source else { continue };
+            let CredentialSource::Secret(of) = &credential.source else { continue };
             let secret = KnownSecret::of(of, credential);
             for known in &self.kubernetes_secrets {
                 let same_words = !known.credential_hash.is_empty()
@@ -256,7 +256,7 @@ impl Known {
             }
         }
         let mut accounts = credentials.iter().filter_map(|credential| match &credential.source {
-            Source::ServiceAccount(of) => Some(KnownAccount::of(of)),
+            CredentialSource::ServiceAccount(of) => Some(KnownAccount::of(of)),
             _ => None,
         });
         match accounts.next() {

@@ -13,7 +13,7 @@ use std::borrow::Cow;
 
 /// Which stream the container wrote to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stream {
+pub enum LogStream {
     /// Standard output.
     Stdout,
     /// Standard error.
@@ -26,7 +26,7 @@ pub struct LogLine<'a> {
     /// Time as written, RFC 3339.
     pub time: Cow<'a, str>,
     /// Stream.
-    pub stream: Stream,
+    pub stream: LogStream,
     /// Text; ends with a newline unless the line continues in the next one.
     pub text: Cow<'a, [u8]>,
 }
@@ -81,10 +81,10 @@ fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&bytes[..at], &bytes[at + 1..]))
 }
 
-fn stream_of(name: &[u8]) -> Result<Stream, BadLine> {
+fn stream_of(name: &[u8]) -> Result<LogStream, BadLine> {
     match name {
-        b"stdout" => Ok(Stream::Stdout),
-        b"stderr" => Ok(Stream::Stderr),
+        b"stdout" => Ok(LogStream::Stdout),
+        b"stderr" => Ok(LogStream::Stderr),
         _ => Err(BadLine::Stream),
     }
 }
@@ -117,15 +117,15 @@ mod tests {
     fn both_formats_are_read_and_broken_lines_are_refused() {
         let ok = |stream, text: &'static [u8]| Ok((stream, text));
         let table = [
-            (format!("{TIME} stdout F a line\n"), ok(Stream::Stdout, b"a line\n")),
-            (format!("{TIME} stderr P half\n"), ok(Stream::Stderr, b"half")),
-            (format!("{TIME} stdout F:TAG2 x\n"), ok(Stream::Stdout, b"x\n")),
-            (format!("{TIME} stdout P:TAG2 x\n"), ok(Stream::Stdout, b"x")),
-            (format!("{TIME} stdout F \n"), ok(Stream::Stdout, b"\n")),
-            (format!("{TIME} stdout F no newline"), ok(Stream::Stdout, b"no newline")),
+            (format!("{TIME} stdout F a line\n"), ok(LogStream::Stdout, b"a line\n")),
+            (format!("{TIME} stderr P half\n"), ok(LogStream::Stderr, b"half")),
+            (format!("{TIME} stdout F:TAG2 x\n"), ok(LogStream::Stdout, b"x\n")),
+            (format!("{TIME} stdout P:TAG2 x\n"), ok(LogStream::Stdout, b"x")),
+            (format!("{TIME} stdout F \n"), ok(LogStream::Stdout, b"\n")),
+            (format!("{TIME} stdout F no newline"), ok(LogStream::Stdout, b"no newline")),
             (
                 format!(r#"{{"log":"json\n","stream":"stderr","time":"{TIME}"}}"#),
-                ok(Stream::Stderr, b"json\n"),
+                ok(LogStream::Stderr, b"json\n"),
             ),
             (format!("{TIME} stdout F"), Err(BadLine::Fields)),
             (format!("{TIME} stdin F x"), Err(BadLine::Stream)),

@@ -23,7 +23,7 @@ const QUIET_AFTER: Duration = Duration::from_secs(2);
 
 /// The next step for a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum LogStep {
     /// It is at its limit.
     Rotate,
     /// Look again after this time.
@@ -56,15 +56,15 @@ impl Pace {
     }
 
     /// The log was woken up by a write: look soon.
-    pub fn woken(&mut self, at: Duration) -> Next {
+    pub fn woken(&mut self, at: Duration) -> LogStep {
         self.at = at;
         self.grew_at = at;
         self.rate = None;
-        Next::Look(LEARN)
+        LogStep::Look(LEARN)
     }
 
     /// The log is at `size` now.
-    pub fn observe(&mut self, size: u64, at: Duration) -> Next {
+    pub fn observe(&mut self, size: u64, at: Duration) -> LogStep {
         let elapsed = at.saturating_sub(self.at);
         let grown = size.saturating_sub(self.size);
         if grown > 0 {
@@ -78,20 +78,20 @@ impl Pace {
         }
         (self.size, self.at) = (size, at);
         if size >= self.limit {
-            return Next::Rotate;
+            return LogStep::Rotate;
         }
         if at.saturating_sub(self.grew_at) >= QUIET_AFTER {
-            return Next::Sleep;
+            return LogStep::Sleep;
         }
-        Next::Look(self.until_over())
+        LogStep::Look(self.until_over())
     }
 
     /// The live file is a new one.
-    pub fn rotated(&mut self, size: u64, at: Duration) -> Next {
+    pub fn rotated(&mut self, size: u64, at: Duration) -> LogStep {
         self.size = size;
         self.at = at;
         self.grew_at = at;
-        Next::Look(self.until_over().min(LEARN))
+        LogStep::Look(self.until_over().min(LEARN))
     }
 
     /// Until the log may be a tenth over its limit.
@@ -122,18 +122,18 @@ mod tests {
         let (mut largest, mut looks) = (0, 0);
         while now < Duration::from_secs(seconds) {
             match next {
-                Next::Look(after) => {
+                LogStep::Look(after) => {
                     now += after;
                     looks += 1;
                     next = pace.observe(bytes(now - started).expect("small"), now);
                 }
-                Next::Rotate => {
+                LogStep::Rotate => {
                     now += rotation;
                     largest = largest.max(bytes(now - started).expect("small"));
                     started = now;
                     next = pace.rotated(0, now);
                 }
-                Next::Sleep => break,
+                LogStep::Sleep => break,
             }
             largest = largest.max(bytes(now - started).expect("small"));
         }
@@ -157,7 +157,7 @@ mod tests {
         let mut pace = Pace::new(10 * MIB, 100, Duration::ZERO);
         let mut now = Duration::ZERO;
         let mut looks = 0;
-        while let Next::Look(after) = pace.observe(100, now) {
+        while let LogStep::Look(after) = pace.observe(100, now) {
             now += after;
             looks += 1;
         }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use super::machine::Machine;
+use super::machine::MachineFacts;
 use super::settings::NodeSettings;
 use pintle_api_types::quantity::Amount;
 
@@ -19,7 +19,7 @@ pub type Resources = BTreeMap<String, Quantity>;
 const HUGE: &str = "hugepages-";
 
 /// The capacity of the machine.
-pub fn capacity(settings: &NodeSettings, machine: &Machine) -> BTreeMap<String, Amount> {
+pub fn capacity(settings: &NodeSettings, machine: &MachineFacts) -> BTreeMap<String, Amount> {
     let pods = match settings.pods_per_core {
         per @ 1.. => settings.pods_max.min(machine.cpus.saturating_mul(per)),
         _ => settings.pods_max,
@@ -78,7 +78,7 @@ pub struct Allocatable {
 
 impl Allocatable {
     /// Of a machine.
-    pub fn of(settings: &NodeSettings, machine: &Machine) -> Self {
+    pub fn of(settings: &NodeSettings, machine: &MachineFacts) -> Self {
         let left = allocatable(settings, &capacity(settings, machine));
         let units = |name: &str| left.get(name).map_or(0, |amount| amount.units());
         let unsigned = |value: i64| u64::try_from(value).unwrap_or(0);
@@ -92,9 +92,9 @@ impl Allocatable {
 
 /// The amounts that all pods together may use: as allocatable, but including eviction thresholds.
 // k8s: pkg/kubelet/cm/node_container_manager_linux.go getNodeAllocatableInternalAbsolute
-pub fn enforced(settings: &NodeSettings, machine: &Machine) -> Allocatable {
+pub fn enforced(settings: &NodeSettings, machine: &MachineFacts) -> Allocatable {
     let settings = NodeSettings { eviction: BTreeMap::new(), ..settings.clone() };
-    let machine = Machine { hugepages: Vec::new(), ..machine.clone() };
+    let machine = MachineFacts { hugepages: Vec::new(), ..machine.clone() };
     Allocatable::of(&settings, &machine)
 }
 
@@ -110,7 +110,7 @@ fn kept(settings: &NodeSettings, resource: &str, capacity: Amount) -> Amount {
 /// The reason why the machine cannot hold its reservations, if it cannot: pods would be left with a
 /// negative amount, which limits of cgroups would turn into no limit at all.
 // k8s: pkg/kubelet/cm/node_container_manager_linux.go validateNodeAllocatable
-pub fn over_reserved(settings: &NodeSettings, machine: &Machine) -> Option<String> {
+pub fn over_reserved(settings: &NodeSettings, machine: &MachineFacts) -> Option<String> {
     let all = capacity(settings, machine).into_iter();
     let over = all.filter_map(|(resource, has)| {
         let kept = kept(settings, &resource, has);
@@ -156,15 +156,15 @@ pub fn is_extended(resource: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::eviction::threshold::Level;
+    use crate::eviction::threshold::ThresholdLevel;
 
-    fn machine() -> Machine {
-        Machine {
+    fn machine() -> MachineFacts {
+        MachineFacts {
             cpus: 2,
             memory_bytes: 24_684_084 * 1024,
             storage_bytes: Some(264_212_084 * 1024),
             hugepages: vec![(2 << 20, 0), (1 << 30, 0)],
-            ..Machine::default()
+            ..MachineFacts::default()
         }
     }
 
@@ -173,8 +173,8 @@ mod tests {
             pods_max: 110,
             storage_isolation: true,
             eviction: [
-                ("memory", Level::Amount(Amount::from_bytes(100 << 20))),
-                ("ephemeral-storage", Level::Part(0.1)),
+                ("memory", ThresholdLevel::Amount(Amount::from_bytes(100 << 20))),
+                ("ephemeral-storage", ThresholdLevel::Part(0.1)),
             ]
             .into(),
             ..NodeSettings::default()
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn resources_of_plugins_that_cannot_register_count_as_none() {
         let plugin_resources = vec!["example.com/gpu".to_owned()];
-        let machine = Machine { plugin_resources, ..machine() };
+        let machine = MachineFacts { plugin_resources, ..machine() };
         let all = capacity(&NodeSettings::default(), &machine);
         assert!(all["example.com/gpu"].is_zero());
         let left = allocatable(&NodeSettings::default(), &all);

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 /// The facts and resources of the machine.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Machine {
+pub struct MachineFacts {
     /// Id that the operating system's installation got.
     pub machine_id: String,
     /// Id of the hardware or the virtual machine.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Taint;
 
 use crate::eviction::signal::Signal;
-use crate::eviction::threshold::{self, Level};
+use crate::eviction::threshold::{self, ThresholdLevel};
 use pintle_agent_config::types::TextMap;
 use pintle_agent_config::{Config, KUBERNETES_VERSION};
 use pintle_api_types::quantity::Amount;
@@ -52,7 +52,7 @@ pub struct NodeSettings {
     /// The amounts reserved from pods, by resource.
     pub reserved: BTreeMap<String, Amount>,
     /// Free memory and disk that eviction reserves from pods.
-    pub eviction: BTreeMap<&'static str, Level>,
+    pub eviction: BTreeMap<&'static str, ThresholdLevel>,
     /// Most images in the status; `None` is any number.
     pub images_max: Option<usize>,
     /// Port of the HTTPS server.
@@ -176,7 +176,7 @@ pub fn cpu_count(list: &str) -> i64 {
 
 /// The two signals that reduce allocatable.
 // k8s: pkg/kubelet/cm/helpers.go hardEvictionReservation
-fn eviction(texts: &TextMap) -> BTreeMap<&'static str, Level> {
+fn eviction(texts: &TextMap) -> BTreeMap<&'static str, ThresholdLevel> {
     let of = |(signal, level)| match signal {
         Signal::MemoryAvailable => Some(("memory", level)),
         Signal::NodeFsAvailable => Some(("ephemeral-storage", level)),
@@ -207,7 +207,7 @@ mod tests {
         .into();
         let found = eviction(&hard);
         assert_eq!(found.len(), 2);
-        assert_eq!(found["ephemeral-storage"], Level::Part(0.1));
+        assert_eq!(found["ephemeral-storage"], ThresholdLevel::Part(0.1));
         let off: TextMap = [("nodefs.available".to_owned(), "100%".to_owned())].into();
         assert!(eviction(&off).is_empty());
     }

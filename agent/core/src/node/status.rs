@@ -16,7 +16,7 @@ use super::addresses;
 use super::capacity;
 use super::conditions::{self, NodeEvent, Pressure};
 use super::machine::HostAddresses;
-use super::machine::Machine;
+use super::machine::MachineFacts;
 use super::runtime_state::RuntimeState;
 use super::settings::NodeSettings;
 use pintle_api_types::ids::Now;
@@ -32,7 +32,7 @@ const LABEL_ARCH: &str = "kubernetes.io/arch";
 
 /// An image of the runtime.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Image {
+pub struct NodeImage {
     /// Id in the runtime; orders images of one size.
     pub id: String,
     /// Digests, then tags.
@@ -54,11 +54,11 @@ pub struct InUse {
 
 /// Everything that the status is made of.
 #[derive(Clone, Debug, Default)]
-pub struct Facts {
+pub struct StatusFacts {
     /// The configuration.
     pub settings: NodeSettings,
     /// The machine.
-    pub machine: Machine,
+    pub machine: MachineFacts,
     /// `containerd://2.1.9`.
     pub runtime_version: String,
     /// The last state that the runtime reported.
@@ -66,7 +66,7 @@ pub struct Facts {
     /// The host's addresses.
     pub host: HostAddresses,
     /// Images, largest first.
-    pub images: Vec<Image>,
+    pub images: Vec<NodeImage>,
     /// The node's pressure conditions.
     pub pressure: Pressure,
     /// Why no volume can be mounted yet.
@@ -78,7 +78,7 @@ pub struct Facts {
 }
 
 /// A Node object for registration.
-pub fn initial(facts: &Facts, now: Now) -> (Node, Vec<NodeEvent>) {
+pub fn initial(facts: &StatusFacts, now: Now) -> (Node, Vec<NodeEvent>) {
     let settings = &facts.settings;
     let arch = facts.machine.architecture.to_owned();
     let linux = "linux".to_owned();
@@ -109,7 +109,7 @@ pub fn initial(facts: &Facts, now: Now) -> (Node, Vec<NodeEvent>) {
 }
 
 /// Brings labels, annotations and status of a Node object up to date.
-pub fn update(facts: &Facts, node: &mut Node, now: Now) -> Vec<NodeEvent> {
+pub fn update(facts: &StatusFacts, node: &mut Node, now: Now) -> Vec<NodeEvent> {
     let labels = node.metadata.labels.get_or_insert_default();
     let required = [(LABEL_OS, "linux"), (LABEL_ARCH, facts.machine.architecture)];
     for (label, value) in required {
@@ -121,7 +121,7 @@ pub fn update(facts: &Facts, node: &mut Node, now: Now) -> Vec<NodeEvent> {
 }
 
 /// Runs every setter, in upstream's order.
-fn set(facts: &Facts, node: &mut Node, now: Now) -> Vec<NodeEvent> {
+fn set(facts: &StatusFacts, node: &mut Node, now: Now) -> Vec<NodeEvent> {
     let mut status = node.status.take().unwrap_or_default();
     set_addresses(facts, node, &mut status);
     let mut events = Vec::new();
@@ -166,7 +166,7 @@ fn set(facts: &Facts, node: &mut Node, now: Now) -> Vec<NodeEvent> {
 
 /// Sets the addresses. Unknown addresses leave those of the object; the reader of the addresses
 /// reports the failure.
-fn set_addresses(facts: &Facts, node: &mut Node, status: &mut NodeStatus) {
+fn set_addresses(facts: &StatusFacts, node: &mut Node, status: &mut NodeStatus) {
     let present = status.addresses.clone().unwrap_or_default();
     let Ok(decided) = addresses::decide(&facts.settings, &facts.host, &present) else { return };
     match addresses::provided_ip(&facts.settings) {
@@ -185,7 +185,7 @@ fn set_addresses(facts: &Facts, node: &mut Node, status: &mut NodeStatus) {
     }
 }
 
-fn set_machine(facts: &Facts, status: &mut NodeStatus, events: &mut Vec<NodeEvent>) {
+fn set_machine(facts: &StatusFacts, status: &mut NodeStatus, events: &mut Vec<NodeEvent>) {
     let machine = &facts.machine;
     let system: &mut NodeSystemInfo = status.node_info.get_or_insert_default();
     system.machine_id.clone_from(&machine.machine_id);
@@ -211,10 +211,10 @@ fn set_machine(facts: &Facts, status: &mut NodeStatus, events: &mut Vec<NodeEven
     status.capacity = Some(all);
 }
 
-fn images(facts: &Facts) -> Option<Vec<ContainerImage>> {
+fn images(facts: &StatusFacts) -> Option<Vec<ContainerImage>> {
     let limit = facts.settings.images_max.unwrap_or(usize::MAX);
     // Empty or zero fields are left out, because an API server returns them as absent.
-    let of = |image: &Image| {
+    let of = |image: &NodeImage| {
         let names: Vec<_> = image.names.iter().take(NAMES_PER_IMAGE_MAX).cloned().collect();
         ContainerImage {
             names: Some(names).filter(|names| !names.is_empty()),
@@ -226,7 +226,7 @@ fn images(facts: &Facts) -> Option<Vec<ContainerImage>> {
 }
 
 /// Resources that a node must have.
-fn missing(facts: &Facts, status: &NodeStatus) -> Option<String> {
+fn missing(facts: &StatusFacts, status: &NodeStatus) -> Option<String> {
     let mut needed = vec!["cpu", "memory", "pods"];
     if facts.settings.storage_isolation {
         needed.push("ephemeral-storage");
@@ -239,7 +239,7 @@ fn missing(facts: &Facts, status: &NodeStatus) -> Option<String> {
 
 /// Sorts as the kubelet does: by size, then by id, both falling.
 // k8s: pkg/kubelet/util/sliceutils/sliceutils.go ByImageSize
-pub fn sort_images(images: &mut [Image]) {
+pub fn sort_images(images: &mut [NodeImage]) {
     images.sort_by(|a, b| (b.bytes, &b.id).cmp(&(a.bytes, &a.id)));
 }
 
@@ -281,13 +281,13 @@ mod tests {
 
     #[test]
     fn what_an_api_server_gives_back_differs_in_nothing() {
-        let image = |id: &str, names: &[&str], bytes| Image {
+        let image = |id: &str, names: &[&str], bytes| NodeImage {
             id: id.to_owned(),
             names: names.iter().map(|name| (*name).to_owned()).collect(),
             bytes,
         };
         let images = vec![image("b", &["b:1"], 7), image("untagged", &[], 5), image("a", &[], 0)];
-        let facts = Facts { images, ..Facts::default() };
+        let facts = StatusFacts { images, ..StatusFacts::default() };
         let now = Now { mono: Mono(0), ..Now::default() };
         let (node, _) = initial(&facts, now);
         let mut text = serde_json::to_value(&node).expect("JSON");

@@ -62,7 +62,7 @@ pub enum NamespaceUse {
 }
 
 #[derive(Deserialize)]
-struct Told {
+struct RuntimeSpecFields {
     #[serde(default)]
     pid: Value,
 }
@@ -92,7 +92,7 @@ impl VerboseStatus {
         let Some(text) = info.get("info").filter(|text| text.len() <= INFO_BYTES_MAX) else {
             return Self::default();
         };
-        let told = serde_json::from_str::<Told>(text).ok();
+        let told = serde_json::from_str::<RuntimeSpecFields>(text).ok();
         let pid = told.and_then(|told| u32::try_from(told.pid.as_u64()?).ok());
         let spec = serde_json::from_str::<ToldSpec>(text).ok();
         Self { pid, spec: spec.map(|told| SpecFacts::of(&told.spec.linux)) }

@@ -25,7 +25,7 @@ pub const KINDS: [ProbeKind; 3] = [ProbeKind::Startup, ProbeKind::Readiness, Pro
 
 /// The result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ProbeOutcome {
     /// The container is well.
     Success,
     /// It is not.
@@ -36,7 +36,7 @@ pub enum Outcome {
 
 /// A result to publish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct ProbeChange {
     /// Which probe.
     pub kind: ProbeKind,
     /// Its result.
@@ -128,7 +128,7 @@ enum Duty {
 
 /// The last result of a probe, and how often in a row it came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Run {
+pub struct ResultRun {
     last: Option<bool>,
     in_a_row: u32,
 }
@@ -145,7 +145,7 @@ struct Schedule {
     again: bool,
     /// The published result; `None` only for a startup probe that has not been decided.
     told: Option<bool>,
-    run: Run,
+    run: ResultRun,
 }
 
 /// How a container's probes begin.
@@ -161,20 +161,20 @@ pub struct Beginning {
 
 /// The probes of one container.
 #[derive(Clone, Debug)]
-pub struct Machine {
+pub struct ContainerProbes {
     started: bool,
     schedules: Vec<Schedule>,
 }
 
-impl Machine {
+impl ContainerProbes {
     /// The machine of a container that is seen running for the first time, and the changes to
     /// publish at once. `worker` gives the time at which a probe's clock began, and its counts.
     pub fn new(
         container: &Container,
         beginning: Beginning,
         now: Duration,
-        worker: impl Fn(ProbeKind, &Settings) -> (Duration, Run),
-    ) -> (Self, Vec<Change>) {
+        worker: impl Fn(ProbeKind, &Settings) -> (Duration, ResultRun),
+    ) -> (Self, Vec<ProbeChange>) {
         let has_startup = container.startup_probe.is_some();
         let started = beginning.started || !has_startup;
         let mut machine = Self { started, schedules: Vec::new() };
@@ -194,7 +194,7 @@ impl Machine {
             };
             // Absence already means "not started", "not ready" and "alive".
             if told == Some(true) && kind != ProbeKind::Liveness {
-                changes.push(Change { kind, healthy: true });
+                changes.push(ProbeChange { kind, healthy: true });
             }
             let again = false;
             let schedule = Schedule { kind, settings, ticker, not_before, duty, again, told, run };
@@ -232,12 +232,12 @@ impl Machine {
     }
 
     /// The counts of the probes, for the next attempt of the container.
-    pub fn runs(&self) -> impl Iterator<Item = (ProbeKind, Run)> {
+    pub fn runs(&self) -> impl Iterator<Item = (ProbeKind, ResultRun)> {
         self.schedules.iter().map(|schedule| (schedule.kind, schedule.run))
     }
 
     /// The pod ends: liveness and startup count as passed and are not run any more.
-    pub fn terminate(&mut self, now: Duration) -> Vec<Change> {
+    pub fn terminate(&mut self, now: Duration) -> Vec<ProbeChange> {
         let mut changes = Vec::new();
         for schedule in &mut self.schedules {
             if schedule.kind == ProbeKind::Readiness {
@@ -246,7 +246,7 @@ impl Machine {
             schedule.duty = Duty::Over;
             if schedule.told != Some(true) {
                 schedule.told = Some(true);
-                changes.push(Change { kind: schedule.kind, healthy: true });
+                changes.push(ProbeChange { kind: schedule.kind, healthy: true });
             }
         }
         self.started = true;
@@ -284,24 +284,29 @@ impl Machine {
 
     /// An attempt ended. The next one is due at the next tick, or at once when a tick went by
     /// meanwhile; several count as one.
-    pub fn end(&mut self, kind: ProbeKind, now: Duration, outcome: Outcome) -> Option<Change> {
+    pub fn end(
+        &mut self,
+        kind: ProbeKind,
+        now: Duration,
+        outcome: ProbeOutcome,
+    ) -> Option<ProbeChange> {
         let schedule = self.schedule_mut(kind)?;
         let Duty::Running(began) = schedule.duty else { return None };
         schedule.duty = Duty::Due(schedule.ticker.after(began).max(now));
         let change = match outcome {
-            Outcome::Success => schedule.count(true),
-            Outcome::Failure => schedule.count(false),
-            Outcome::Unknown => None,
+            ProbeOutcome::Success => schedule.count(true),
+            ProbeOutcome::Failure => schedule.count(false),
+            ProbeOutcome::Unknown => None,
         };
         if std::mem::take(&mut schedule.again) && schedule.told != Some(true) {
             schedule.restart(now);
         }
-        let healthy = outcome == Outcome::Success;
+        let healthy = outcome == ProbeOutcome::Success;
         if kind == ProbeKind::Startup && change.is_some() && healthy {
             self.started = true;
             self.release(now);
         }
-        change?.then_some(Change { kind, healthy })
+        change?.then_some(ProbeChange { kind, healthy })
     }
 
     fn schedule(&self, kind: ProbeKind) -> Option<&Schedule> {

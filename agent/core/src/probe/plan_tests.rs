@@ -11,14 +11,17 @@ fn container(value: Value) -> Container {
     serde_json::from_value(value).expect("the test's container parses")
 }
 
-fn new(container: &Container, beginning: Beginning) -> (Machine, Vec<Change>) {
-    Machine::new(container, beginning, Duration::ZERO, |_, _| (Duration::ZERO, Run::default()))
+fn new(container: &Container, beginning: Beginning) -> (ContainerProbes, Vec<ProbeChange>) {
+    ContainerProbes::new(container, beginning, Duration::ZERO, |_, _| {
+        (Duration::ZERO, ResultRun::default())
+    })
 }
 
 /// The machine of a container that is seen at `seen`, of a pod that began at zero.
-fn seen_at(container: &Container, age: Duration, seen: Duration) -> Machine {
+fn seen_at(container: &Container, age: Duration, seen: Duration) -> ContainerProbes {
     let beginning = Beginning { age, ..Beginning::default() };
-    Machine::new(container, beginning, seen, |_, _| (Duration::ZERO, Run::default())).0
+    ContainerProbes::new(container, beginning, seen, |_, _| (Duration::ZERO, ResultRun::default()))
+        .0
 }
 
 fn all() -> Container {
@@ -33,18 +36,22 @@ fn one(kind: &str, successes: u32, failures: u32) -> Container {
 }
 
 /// Runs one attempt of a probe that is due.
-fn run(machine: &mut Machine, kind: ProbeKind, outcome: Outcome) -> Option<Change> {
+fn run(
+    machine: &mut ContainerProbes,
+    kind: ProbeKind,
+    outcome: ProbeOutcome,
+) -> Option<ProbeChange> {
     let at = machine.due(kind).expect("the probe is due");
     assert!(machine.begin(kind, at));
     machine.end(kind, at, outcome)
 }
 
-fn change(kind: ProbeKind, healthy: bool) -> Option<Change> {
-    Some(Change { kind, healthy })
+fn change(kind: ProbeKind, healthy: bool) -> Option<ProbeChange> {
+    Some(ProbeChange { kind, healthy })
 }
 
-use Outcome::{Failure, Success, Unknown};
 use ProbeKind::{Liveness, Readiness, Startup};
+use ProbeOutcome::{Failure, Success, Unknown};
 
 #[test]
 fn nonsense_numbers_never_make_a_probe_run_without_end() {
@@ -163,7 +170,7 @@ fn while_the_pod_ends_only_readiness_goes_on() {
     let (mut machine, _) = new(&all(), Beginning::default());
     let startup_at = machine.due(Startup).expect("due");
     assert!(machine.begin(Startup, startup_at));
-    assert_eq!(machine.terminate(SECOND), [Change { kind: Startup, healthy: true }]);
+    assert_eq!(machine.terminate(SECOND), [ProbeChange { kind: Startup, healthy: true }]);
     assert_eq!(machine.end(Startup, SECOND, Failure), None, "too late to matter");
     assert_eq!((machine.due(Startup), machine.due(Liveness)), (None, None));
     assert_eq!(run(&mut machine, Readiness, Success), change(Readiness, true));
@@ -174,7 +181,7 @@ fn while_the_pod_ends_only_readiness_goes_on() {
 fn a_failed_liveness_probe_is_quiet_again_while_the_pod_ends() {
     let (mut machine, _) = new(&one("livenessProbe", 1, 1), Beginning::default());
     assert_eq!(run(&mut machine, Liveness, Failure), change(Liveness, false));
-    assert_eq!(machine.terminate(SECOND), [Change { kind: Liveness, healthy: true }]);
+    assert_eq!(machine.terminate(SECOND), [ProbeChange { kind: Liveness, healthy: true }]);
 }
 
 #[test]
@@ -243,7 +250,7 @@ fn a_change_of_the_pod_ends_no_initial_delay_and_moves_neither_liveness_nor_star
 /// Upstream's worker outlives its containers, and so do its counts.
 #[test]
 fn the_next_attempt_of_a_container_counts_on() {
-    let counted = |container: &Container, history: &[Outcome]| {
+    let counted = |container: &Container, history: &[ProbeOutcome]| {
         let (mut machine, _) = new(container, Beginning::default());
         for outcome in history {
             let _ = run(&mut machine, KIND, *outcome);
@@ -253,7 +260,7 @@ fn the_next_attempt_of_a_container_counts_on() {
             let run = runs.iter().find(|(of, _)| *of == kind).expect("it has that probe").1;
             (Duration::ZERO, run)
         };
-        Machine::new(container, Beginning::default(), Duration::ZERO, worker).0
+        ContainerProbes::new(container, Beginning::default(), Duration::ZERO, worker).0
     };
     const KIND: ProbeKind = Liveness;
     let liveness = one("livenessProbe", 1, 3);
@@ -275,7 +282,9 @@ fn no_number_that_fits_a_pod_overflows_or_makes_a_probe_run_without_end() {
         let spec = container(json!({"name": "c", "livenessProbe": probe, "startupProbe": probe}));
         for now in [Duration::ZERO, SECOND * u32::MAX, Duration::MAX] {
             let (mut machine, _) =
-                Machine::new(&spec, Beginning::default(), now, |_, _| (now, Run::default()));
+                ContainerProbes::new(&spec, Beginning::default(), now, |_, _| {
+                    (now, ResultRun::default())
+                });
             for outcome in [Failure, Success, Success] {
                 let Some(at) = machine.due(Startup) else { break };
                 assert!(machine.begin(Startup, at));
@@ -290,12 +299,12 @@ fn no_number_that_fits_a_pod_overflows_or_makes_a_probe_run_without_end() {
     }
 }
 
-fn outcomes() -> impl Strategy<Value = Vec<Outcome>> {
+fn outcomes() -> impl Strategy<Value = Vec<ProbeOutcome>> {
     proptest::collection::vec(prop_oneof![Just(Success), Just(Failure), Just(Unknown)], 0..60)
 }
 
 /// The result after each outcome, computed from the whole history each time.
-fn expected(history: &[Outcome], (successes, failures): (u32, u32), initial: bool) -> bool {
+fn expected(history: &[ProbeOutcome], (successes, failures): (u32, u32), initial: bool) -> bool {
     let known: Vec<_> = history.iter().filter(|o| **o != Unknown).collect();
     let mut result = initial;
     for end in 1..=known.len() {
@@ -352,7 +361,7 @@ proptest! {
         let mut began: [Option<Duration>; 3] = [None; 3];
         let mut now = Duration::ZERO;
         let mut over = false;
-        let mut note = |changes: &[Change]| {
+        let mut note = |changes: &[ProbeChange]| {
             for change in changes {
                 let slot = &mut told[KINDS.iter().position(|k| *k == change.kind).expect("one of them")];
                 assert_ne!(*slot, Some(change.healthy), "told twice: {change:?}");

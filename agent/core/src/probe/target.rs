@@ -15,7 +15,7 @@ use pintle_api_types::pod::{self, containers};
 
 /// A container to be probed.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub struct ProbeTarget {
     /// Its pod.
     pub uid: PodUid,
     /// The container.
@@ -26,7 +26,7 @@ pub struct Target {
     pub host: Option<String>,
 }
 
-impl Target {
+impl ProbeTarget {
     /// The target that this container of the record is, without an address.
     pub fn new(uid: &PodUid, container: &Container, seen: &ObservedContainer) -> Self {
         let container = Rc::new(container.clone());
@@ -75,11 +75,11 @@ mod tests {
     use super::*;
     use crate::probe::testing;
 
-    fn target(spec: Value, pod_ip: Option<&str>) -> Target {
+    fn target(spec: Value, pod_ip: Option<&str>) -> ProbeTarget {
         let pod = testing::pod(spec, json!({}));
         let record = testing::observed(&pod, 1);
         let container = &pintle_api_types::pod::spec(&pod).containers[0];
-        Target::new(&record.uid, container, &record.containers[0]).moved_to(&pod, pod_ip)
+        ProbeTarget::new(&record.uid, container, &record.containers[0]).moved_to(&pod, pod_ip)
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::types::RuntimeHandler;
 
 /// The runtime's facts about itself.
 #[derive(Clone, Debug, Default)]
-pub struct Runtime {
+pub struct RuntimeFacts {
     /// Name: `containerd`.
     pub name: String,
     /// Version.
@@ -35,7 +35,7 @@ pub fn driver_of_info(config: &str) -> Option<(String, CgroupDriver)> {
     Some((name.to_owned(), driver))
 }
 
-impl Runtime {
+impl RuntimeFacts {
     /// From the answers to Version, Status and RuntimeConfig.
     pub fn of(
         version: &v1::VersionResponse,

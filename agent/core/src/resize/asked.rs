@@ -14,7 +14,7 @@ use pintle_api_types::quantity::Amount;
 
 /// One number of a container that is to be another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Asked {
+pub struct ResizeRequest {
     /// `memory`, `cpu`.
     pub resource: &'static str,
     /// `requests`, `limits`.
@@ -24,7 +24,7 @@ pub struct Asked {
 }
 
 /// The differences between two versions of a pod.
-pub fn asked(before: &Pod, now: &Pod) -> Vec<Asked> {
+pub fn asked(before: &Pod, now: &Pod) -> Vec<ResizeRequest> {
     let is_resizable = |kind| matches!(kind, ContainerKind::Main | ContainerKind::Sidecar);
     let mut all = Vec::new();
     for (kind, old) in containers::all(pod::spec(before)).filter(|(kind, _)| is_resizable(*kind)) {
@@ -36,7 +36,7 @@ pub fn asked(before: &Pod, now: &Pod) -> Vec<Asked> {
     all
 }
 
-fn of_one(old: &Container, new: &Container) -> impl Iterator<Item = Asked> {
+fn of_one(old: &Container, new: &Container) -> impl Iterator<Item = ResizeRequest> {
     const ALL: [(&str, Side, &str); 4] = [
         ("memory", Side::Requests, "requests"),
         ("memory", Side::Limits, "limits"),
@@ -46,7 +46,7 @@ fn of_one(old: &Container, new: &Container) -> impl Iterator<Item = Asked> {
     ALL.into_iter().filter_map(|(resource, side, requirement)| {
         let of = |container| of_container(container, side).get(resource).copied();
         let operation = operation(of(old), of(new))?;
-        Some(Asked { resource, requirement, operation })
+        Some(ResizeRequest { resource, requirement, operation })
     })
 }
 
@@ -84,7 +84,8 @@ mod tests {
     fn every_number_that_differs_is_told_with_its_direction() {
         let before = pod(json!({"cpu": "100m", "memory": "1Gi"}), json!({"cpu": "1"}));
         let now = pod(json!({"cpu": "0.1", "memory": "512Mi"}), json!({"memory": "2Gi"}));
-        let one = |resource, requirement, operation| Asked { resource, requirement, operation };
+        let one =
+            |resource, requirement, operation| ResizeRequest { resource, requirement, operation };
         let expected = [
             one("memory", "requests", "decrease"),
             one("memory", "limits", "add"),

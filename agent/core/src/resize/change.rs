@@ -75,7 +75,7 @@ pub struct ContainerUpdate {
 
 /// The action that a container needs.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Change {
+pub enum ResizeAction {
     /// Nothing.
     None,
     /// Other numbers while it runs.
@@ -90,10 +90,10 @@ pub fn of_container(
     container: &Container,
     id: &ContainerId,
     actuated: &PodResources,
-) -> Change {
+) -> ResizeAction {
     let known = actuated.containers.get(&container.name);
     if reads_the_same(pod, container, known) && actuated.pod.is_none() {
-        return Change::None;
+        return ResizeAction::None;
     }
     let resources = allocated(pod, container);
     let to = Figures::of(&resources);
@@ -101,7 +101,7 @@ pub fn of_container(
         Figures::of(&PodResources::with_pod_limits(actuated.pod.as_ref(), own))
     });
     if from == to {
-        return Change::None;
+        return ResizeAction::None;
     }
     let restarts = |resource: &str| {
         let mut policies = container.resize_policy.iter().flatten();
@@ -111,10 +111,10 @@ pub fn of_container(
     let cpu = (from.cpu_limit, from.cpu_request) != (to.cpu_limit, to.cpu_request);
     // Without a record its numbers are unknown: an update is harmless then, a restart is not.
     if known.is_some() && (memory && restarts("memory") || cpu && restarts("cpu")) {
-        return Change::Restart;
+        return ResizeAction::Restart;
     }
     let (id, name) = (id.clone(), container.name.clone());
-    Change::Update(Box::new(ContainerUpdate { id, name, from, to, resources }))
+    ResizeAction::Update(Box::new(ContainerUpdate { id, name, from, to, resources }))
 }
 
 /// True when the pod-level numbers in force are not those that the pod was given.
@@ -162,7 +162,7 @@ mod tests {
         serde_json::from_value(json!({"metadata": {}, "spec": spec})).expect("a pod")
     }
 
-    fn change(from: Value, to: Value, policy: Value) -> Change {
+    fn change(from: Value, to: Value, policy: Value) -> ResizeAction {
         let actuated = PodResources::of(&pod(from, json!([]), json!(null)));
         let pod = pod(to, policy, json!(null));
         of_container(&pod, &pod::spec(&pod).containers[0], &ContainerId::from("i"), &actuated)
@@ -177,9 +177,9 @@ mod tests {
     fn a_change_restarts_the_container_only_where_its_policy_says_so() {
         let restart = |resource: &str| json!([{"resourceName": resource, "restartPolicy": "RestartContainer"}]);
         let kind = |from: Value, to: Value, policy: Value| match change(from, to, policy) {
-            Change::None => "none",
-            Change::Update(_) => "update",
-            Change::Restart => "restart",
+            ResizeAction::None => "none",
+            ResizeAction::Update(_) => "update",
+            ResizeAction::Restart => "restart",
         };
         let (a, cpu, memory) = (both("1", "1Gi"), both("2", "1Gi"), both("1", "2Gi"));
         for (to, policy, want) in [
@@ -206,8 +206,8 @@ mod tests {
             let container = &pod::spec(&pod).containers[0];
             of_container(&pod, container, &ContainerId::from("i"), actuated)
         };
-        assert!(matches!(of(&PodResources::default()), Change::Update(_)));
-        assert_eq!(of(&PodResources::of(&pod)), Change::None);
+        assert!(matches!(of(&PodResources::default()), ResizeAction::Update(_)));
+        assert_eq!(of(&PodResources::of(&pod)), ResizeAction::None);
     }
 
     #[test]
@@ -219,7 +219,7 @@ mod tests {
         assert!(pod_level_differs(&pod, &actuated));
         let container = &pod::spec(&pod).containers[0];
         let change = of_container(&pod, container, &ContainerId::from("i"), &actuated);
-        let Change::Update(update) = change else { panic!("{change:?}") };
+        let ResizeAction::Update(update) = change else { panic!("{change:?}") };
         assert_eq!((update.from.cpu_limit, update.to.cpu_limit), (1000, 2000));
         assert_eq!(update.resources.limits.expect("limits")["memory"].0, "1Gi");
     }

@@ -26,16 +26,16 @@ type List<'a> = Option<&'a BTreeMap<String, Quantity>>;
 #[serde(rename_all = "camelCase")]
 struct Summary<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    init_containers: Vec<Named<'a>>,
+    init_containers: Vec<NamedAmount<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    containers: Vec<Named<'a>>,
+    containers: Vec<NamedAmount<'a>>,
     generation: i64,
     #[serde(skip_serializing_if = "str::is_empty")]
     error: &'a str,
 }
 
 #[derive(Serialize)]
-struct Named<'a> {
+struct NamedAmount<'a> {
     name: &'a str,
     resources: Resources<'a>,
 }
@@ -51,11 +51,11 @@ struct Resources<'a> {
 
 /// The text: `sentence: {…}`.
 pub fn text(sentence: &str, pod: &Pod, generation: Option<i64>, error: &str) -> String {
-    fn named(container: &Container) -> Named<'_> {
+    fn named(container: &Container) -> NamedAmount<'_> {
         let own = container.resources.as_ref();
         let limits = own.and_then(|own| own.limits.as_ref());
         let requests = own.and_then(|own| own.requests.as_ref());
-        Named { name: &container.name, resources: Resources { limits, requests } }
+        NamedAmount { name: &container.name, resources: Resources { limits, requests } }
     }
     let spec = pod::spec(pod);
     let summary = Summary {

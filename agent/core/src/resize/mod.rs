@@ -16,6 +16,6 @@ pub mod message;
 pub mod steps;
 
 pub use allocation::PodResources;
-pub use asked::{Asked, asked};
-pub use change::{Change, ContainerUpdate, Figures};
+pub use asked::{ResizeRequest, asked};
+pub use change::{ContainerUpdate, Figures, ResizeAction};
 pub use condition::{ResizeCondition, ResizeConditions};

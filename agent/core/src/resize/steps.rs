@@ -39,7 +39,7 @@ impl PodFigures {
 
 /// One write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum ResizeStep {
     /// The pod's memory limit.
     PodMemory,
     /// The pod's CPU quota.
@@ -52,7 +52,7 @@ pub enum Step {
 
 /// The resize to order.
 #[derive(Clone, Copy, Debug)]
-pub struct Order<'a> {
+pub struct ResizeOrder<'a> {
     /// Containers that are updated while they run.
     pub updates: &'a [ContainerUpdate],
     /// The pod's numbers change beyond that: a container restarts with others, or the pod's own
@@ -61,36 +61,36 @@ pub struct Order<'a> {
 }
 
 /// The writes in their order.
-pub fn steps(order: &Order<'_>, now: &PodFigures, then: &PodFigures) -> Vec<Step> {
+pub fn steps(order: &ResizeOrder<'_>, now: &PodFigures, then: &PodFigures) -> Vec<ResizeStep> {
     let mut steps = Vec::new();
     let memory = containers(order.updates, Resource::Memory);
     if !memory.is_empty() || order.pod_changes {
-        steps.extend((then.memory_limit > now.memory_limit).then_some(Step::PodMemory));
+        steps.extend((then.memory_limit > now.memory_limit).then_some(ResizeStep::PodMemory));
         steps.extend(memory);
-        steps.extend((then.memory_limit < now.memory_limit).then_some(Step::PodMemory));
+        steps.extend((then.memory_limit < now.memory_limit).then_some(ResizeStep::PodMemory));
     }
     let cpu = containers(order.updates, Resource::Cpu);
     if !cpu.is_empty() || order.pod_changes {
-        steps.extend((then.cpu_quota_us > now.cpu_quota_us).then_some(Step::PodQuota));
-        steps.extend((then.cpu_shares > now.cpu_shares).then_some(Step::PodShares));
+        steps.extend((then.cpu_quota_us > now.cpu_quota_us).then_some(ResizeStep::PodQuota));
+        steps.extend((then.cpu_shares > now.cpu_shares).then_some(ResizeStep::PodShares));
         steps.extend(cpu);
-        steps.extend((then.cpu_shares < now.cpu_shares).then_some(Step::PodShares));
-        steps.extend((then.cpu_quota_us < now.cpu_quota_us).then_some(Step::PodQuota));
+        steps.extend((then.cpu_shares < now.cpu_shares).then_some(ResizeStep::PodShares));
+        steps.extend((then.cpu_quota_us < now.cpu_quota_us).then_some(ResizeStep::PodQuota));
     }
     steps
 }
 
 /// Steps for containers with a change of that resource: each decrease comes first, each increase
 /// last.
-fn containers(updates: &[ContainerUpdate], resource: Resource) -> Vec<Step> {
+fn containers(updates: &[ContainerUpdate], resource: Resource) -> Vec<ResizeStep> {
     let (mut less, mut more) = (Vec::new(), Vec::new());
     for (index, update) in updates.iter().enumerate() {
         let (from, to) = (numbers(&update.from, resource), numbers(&update.to, resource));
         // A limit decides where it changes, else the request.
         let (from, to) = if from.0 == to.0 { (from.1, to.1) } else { (from.0, to.0) };
         match to.cmp(&from) {
-            std::cmp::Ordering::Greater => more.push(Step::Container(index, resource)),
-            std::cmp::Ordering::Less => less.insert(0, Step::Container(index, resource)),
+            std::cmp::Ordering::Greater => more.push(ResizeStep::Container(index, resource)),
+            std::cmp::Ordering::Less => less.insert(0, ResizeStep::Container(index, resource)),
             std::cmp::Ordering::Equal => {}
         }
     }
@@ -147,29 +147,29 @@ mod tests {
 
     #[test]
     fn the_pod_grows_before_its_containers_and_shrinks_after_them() {
+        use ResizeStep::{Container, PodMemory, PodQuota, PodShares};
         use Resource::{Cpu, Memory};
-        use Step::{Container, PodMemory, PodQuota, PodShares};
         let grow = [update((1, 1), (2, 2))];
-        let order = Order { updates: &grow, pod_changes: false };
+        let order = ResizeOrder { updates: &grow, pod_changes: false };
         let want = [PodMemory, Container(0, Memory), PodQuota, PodShares, Container(0, Cpu)];
         assert_eq!(steps(&order, &pod(1, 1), &pod(2, 2)), want);
         let shrink = [update((2, 2), (1, 1))];
-        let order = Order { updates: &shrink, pod_changes: false };
+        let order = ResizeOrder { updates: &shrink, pod_changes: false };
         let want = [Container(0, Memory), PodMemory, Container(0, Cpu), PodShares, PodQuota];
         assert_eq!(steps(&order, &pod(2, 2), &pod(1, 1)), want);
     }
 
     #[test]
     fn among_containers_decreases_come_first() {
+        use ResizeStep::Container;
         use Resource::{Cpu, Memory};
-        use Step::Container;
         let updates = [
             update((1, 5), (2, 5)),
             update((3, 5), (2, 4)),
             update((5, 1), (1, 1)),
             update((1, 1), (1, 9)),
         ];
-        let order = Order { updates: &updates, pod_changes: false };
+        let order = ResizeOrder { updates: &updates, pod_changes: false };
         let want = [
             Container(1, Memory),
             Container(3, Memory),
@@ -182,9 +182,9 @@ mod tests {
 
     #[test]
     fn a_restart_changes_the_pod_alone() {
-        let order = Order { updates: &[], pod_changes: true };
-        assert_eq!(steps(&order, &pod(1, 1), &pod(1, 2)), [Step::PodMemory]);
-        let nothing = Order { updates: &[], pod_changes: false };
+        let order = ResizeOrder { updates: &[], pod_changes: true };
+        assert_eq!(steps(&order, &pod(1, 1), &pod(1, 2)), [ResizeStep::PodMemory]);
+        let nothing = ResizeOrder { updates: &[], pod_changes: false };
         assert_eq!(steps(&nothing, &pod(1, 1), &pod(2, 2)), []);
     }
 
@@ -214,18 +214,18 @@ mod tests {
             };
             let (before, after) = (sum(|u| u.from), sum(|u| u.to));
             let (now, then) = (pod(before.0, before.1), pod(after.0, after.1));
-            let order = Order { updates: &updates, pod_changes: false };
+            let order = ResizeOrder { updates: &updates, pod_changes: false };
             let mut have: Vec<_> = updates.iter().map(|u| u.from).collect();
             let mut limit = now;
             for step in steps(&order, &now, &then) {
                 match step {
-                    Step::PodMemory => limit.memory_limit = then.memory_limit,
-                    Step::PodQuota => limit.cpu_quota_us = then.cpu_quota_us,
-                    Step::PodShares => limit.cpu_shares = then.cpu_shares,
-                    Step::Container(index, Resource::Memory) => {
+                    ResizeStep::PodMemory => limit.memory_limit = then.memory_limit,
+                    ResizeStep::PodQuota => limit.cpu_quota_us = then.cpu_quota_us,
+                    ResizeStep::PodShares => limit.cpu_shares = then.cpu_shares,
+                    ResizeStep::Container(index, Resource::Memory) => {
                         have[index].memory_limit = updates[index].to.memory_limit;
                     }
-                    Step::Container(index, Resource::Cpu) => {
+                    ResizeStep::Container(index, Resource::Cpu) => {
                         have[index].cpu_limit = updates[index].to.cpu_limit;
                     }
                 }

@@ -19,9 +19,9 @@ mod windows;
 
 use serde::{Deserialize, Serialize};
 
-use crate::status::{self, Verdict};
+use crate::status::{self, PodVerdict};
 pub use order::Shutdown;
-pub use record::{Record, RecordError, STATE_FILE};
+pub use record::{RecordError, STATE_FILE, ShutdownRecord};
 pub use windows::{Window, group_of, of_config, total};
 
 /// Reason of pods that ended because of it.
@@ -40,15 +40,15 @@ pub enum Notice {
         /// The groups, by ascending priority.
         windows: Vec<Window>,
         /// How far an agent before this one came.
-        resumed: Option<Record>,
+        resumed: Option<ShutdownRecord>,
     },
     /// It stays up.
     Cancelled,
 }
 
 /// The status of a pod that ended because of it.
-pub fn verdict() -> Verdict {
-    Verdict {
+pub fn verdict() -> PodVerdict {
+    PodVerdict {
         phase: status::FAILED.to_owned(),
         reason: REASON.to_owned(),
         message: MESSAGE.to_owned(),

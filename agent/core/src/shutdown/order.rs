@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::record::Record;
+use super::record::ShutdownRecord;
 use super::windows::{Window, group_of};
 use pintle_api_types::ids::{Mono, Now, UnixNanos};
 
@@ -29,7 +29,7 @@ pub struct Shutdown {
 
 impl Shutdown {
     /// It begins, or continues where an earlier agent was.
-    pub fn begin(windows: Vec<Window>, resumed: Option<&Record>, now: Now) -> Self {
+    pub fn begin(windows: Vec<Window>, resumed: Option<&ShutdownRecord>, now: Now) -> Self {
         let mut this = Self {
             windows,
             started_at: now.wall,
@@ -116,9 +116,9 @@ impl Shutdown {
     }
 
     /// Its record, for the owner of the file and for users.
-    pub fn record(&self, now: Now) -> Record {
+    pub fn record(&self, now: Now) -> ShutdownRecord {
         let window = self.windows.get(self.group);
-        Record {
+        ShutdownRecord {
             started_at: self.started_at,
             ended_at: self.ended_at,
             group: window.map(|window| (window.priority, now.wall_at(self.until))),
@@ -127,8 +127,8 @@ impl Shutdown {
     }
 
     /// The same, once the machine stays up.
-    pub fn cancelled(&self, now: Now) -> Record {
+    pub fn cancelled(&self, now: Now) -> ShutdownRecord {
         let ended_at = self.ended_at.or(Some(now.wall));
-        Record { started_at: self.started_at, ended_at, group: None, cancelled: true }
+        ShutdownRecord { started_at: self.started_at, ended_at, group: None, cancelled: true }
     }
 }

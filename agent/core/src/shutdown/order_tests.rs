@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{Record, Shutdown, Window};
+use super::{Shutdown, ShutdownRecord, Window};
 use pintle_api_types::ids::{Mono, Now, UnixNanos};
 
 fn windows(seconds: &[i64]) -> Vec<Window> {
@@ -50,14 +50,14 @@ fn a_new_agent_goes_on_in_the_group_of_the_old_one_with_what_is_left_of_its_time
         ("late", record.clone(), at(30_000), Some(at(30_000).mono), true),
         (
             "nothing is known",
-            Record { group: None, ..record.clone() },
+            ShutdownRecord { group: None, ..record.clone() },
             at(4_000),
             Some(at(9_000).mono),
             true,
         ),
         (
             "it was over",
-            Record { ended_at: Some(at(2_000).wall), ..record.clone() },
+            ShutdownRecord { ended_at: Some(at(2_000).wall), ..record.clone() },
             at(4_000),
             None,
             false,

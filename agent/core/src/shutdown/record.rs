@@ -19,7 +19,7 @@ const ZERO: &str = "0001-01-01T00:00:00Z";
 
 /// How far a shutdown has come.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
+pub struct ShutdownRecord {
     /// When it began.
     pub started_at: UnixNanos,
     /// When the last group was over, or it was given up.
@@ -48,7 +48,7 @@ pub enum RecordError {
 
 #[derive(Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct File {
+struct RecordFile {
     start_time: String,
     end_time: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,11 +59,11 @@ struct File {
     cancelled: bool,
 }
 
-impl Record {
+impl ShutdownRecord {
     /// The text of the file.
     pub fn text(&self) -> String {
         let told = |at: UnixNanos| at.to_timestamp().to_string();
-        let file = File {
+        let file = RecordFile {
             start_time: told(self.started_at),
             end_time: self.ended_at.map_or_else(|| ZERO.to_owned(), told),
             group_priority: self.group.map(|(priority, _)| priority),
@@ -75,7 +75,7 @@ impl Record {
 
     /// The record in a file; `None` when no shutdown has begun.
     pub fn of_text(text: &str) -> Result<Option<Self>, RecordError> {
-        let file: File = serde_json::from_str(text)?;
+        let file: RecordFile = serde_json::from_str(text)?;
         let Some(started_at) = time("startTime", &file.start_time)? else { return Ok(None) };
         let until = time("groupEndTime", &file.group_end_time)?;
         Ok(Some(Self {
@@ -111,28 +111,28 @@ mod tests {
     fn the_files_of_the_kubelet_are_read_and_ours_is_one() {
         // Recorded from storage.go's Store.
         let theirs = r#"{"startTime":"2026-03-01T10:00:00.5Z","endTime":"0001-01-01T00:00:00Z"}"#;
-        let record = Record::of_text(theirs).expect("a record").expect("a start");
+        let record = ShutdownRecord::of_text(theirs).expect("a record").expect("a start");
         let at = UnixNanos(1_772_359_200_500_000_000);
-        assert_eq!(record, Record { started_at: at, ..Record::default() });
-        let ended = Record { ended_at: Some(at), ..record.clone() };
+        assert_eq!(record, ShutdownRecord { started_at: at, ..ShutdownRecord::default() });
+        let ended = ShutdownRecord { ended_at: Some(at), ..record.clone() };
         let text = ended.text();
         assert!(text.contains(r#""endTime":"2026-03-01T10:00:00.5Z""#), "{text}");
         assert!(record.text().starts_with(&theirs[..theirs.len() - 1]), "{}", record.text());
-        let none = Record::of_text(r#"{"startTime":"0001-01-01T00:00:00Z"}"#);
+        let none = ShutdownRecord::of_text(r#"{"startTime":"0001-01-01T00:00:00Z"}"#);
         assert_eq!(none.expect("a file"), None);
         for broken in ["", "7", r#"{"startTime":"yesterday"}"#, r#"{"startTime":7}"#] {
-            assert!(Record::of_text(broken).is_err(), "{broken}");
+            assert!(ShutdownRecord::of_text(broken).is_err(), "{broken}");
         }
     }
 
     #[test]
     fn a_record_counts_in_the_boot_that_it_is_of() {
         let second = |at: i64| UnixNanos(at * 1_000_000_000);
-        let record = Record { started_at: second(100), ..Record::default() };
+        let record = ShutdownRecord { started_at: second(100), ..ShutdownRecord::default() };
         let up_for = Duration::from_secs(50);
         assert!(record.is_of_this_boot(second(130), up_for));
         assert!(!record.is_of_this_boot(second(151), up_for));
-        assert!(!Record { cancelled: true, ..record }.is_of_this_boot(second(130), up_for));
+        assert!(!ShutdownRecord { cancelled: true, ..record }.is_of_this_boot(second(130), up_for));
     }
 
     proptest! {
@@ -141,13 +141,13 @@ mod tests {
             times in prop::collection::vec(1..i64::MAX / 2, 3), priority in any::<i32>(),
             ended in any::<bool>(), grouped in any::<bool>(), cancelled in any::<bool>(),
         ) {
-            let record = Record {
+            let record = ShutdownRecord {
                 started_at: UnixNanos(times[0]),
                 ended_at: ended.then_some(UnixNanos(times[1])),
                 group: grouped.then_some((priority, UnixNanos(times[2]))),
                 cancelled,
             };
-            prop_assert_eq!(Record::of_text(&record.text()).expect("a record"), Some(record));
+            prop_assert_eq!(ShutdownRecord::of_text(&record.text()).expect("a record"), Some(record));
         }
     }
 }

@@ -9,11 +9,11 @@ use k8s_openapi::api::core::v1::Pod;
 use thiserror::Error;
 
 use super::references::first_reference;
-use super::static_pod::{self, Origin};
+use super::static_pod::{self, ManifestOrigin};
 use pintle_api_types::ids::PodUid;
 use pintle_api_types::pod::validate::{self, FieldError};
 use pintle_api_types::pod::{self, defaults};
-use pintle_api_types::yaml::{self, Json, Limits, Outline, TypeMeta};
+use pintle_api_types::yaml::{self, Json, Outline, ReadLimits, TypeMeta};
 
 /// Largest manifest in bytes.
 // k8s: pkg/kubelet/config/file.go maxConfigLength
@@ -21,7 +21,7 @@ pub const MANIFEST_BYTES_MAX: usize = 10 << 20;
 /// How much of a manifest, or of a whole list of pods, is read. A pod needs about 20 levels, and
 /// one with a hundred containers has some ten thousand values; so few that their tree is smaller
 /// than the agent. Few bytes of nested aliases stand for billions of values.
-const LIMITS: Limits = Limits { depth_max: 128, nodes_max: 100_000, replayed_max: 20_000 };
+const LIMITS: ReadLimits = ReadLimits { depth_max: 128, nodes_max: 100_000, replayed_max: 20_000 };
 
 /// Why a manifest is no pod.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -88,7 +88,7 @@ fn join(errors: &[LocatedError]) -> String {
 
 /// The one pod of a file.
 // k8s: pkg/kubelet/config/common.go tryDecodeSinglePod
-pub fn decode_pod(bytes: &[u8], origin: &Origin, node: &str) -> Result<Pod, ManifestError> {
+pub fn decode_pod(bytes: &[u8], origin: &ManifestOrigin, node: &str) -> Result<Pod, ManifestError> {
     let json = read(bytes)?;
     let located = Located { bytes, prefix: String::new() };
     match kind_of(&json)?.as_str() {
@@ -99,7 +99,11 @@ pub fn decode_pod(bytes: &[u8], origin: &Origin, node: &str) -> Result<Pod, Mani
 
 /// The pods of a URL: one pod or a list of them.
 // k8s: pkg/kubelet/config/common.go tryDecodePodList
-pub fn decode_pods(bytes: &[u8], origin: &Origin, node: &str) -> Result<Vec<Pod>, ManifestError> {
+pub fn decode_pods(
+    bytes: &[u8],
+    origin: &ManifestOrigin,
+    node: &str,
+) -> Result<Vec<Pod>, ManifestError> {
     let json = read(bytes)?;
     if kind_of(&json)? == "Pod" {
         return Ok(vec![decode_pod(bytes, origin, node)?]);
@@ -118,7 +122,7 @@ pub fn decode_pods(bytes: &[u8], origin: &Origin, node: &str) -> Result<Vec<Pod>
 
 /// Reads any bytes as manifest and as list; for fuzzing. Must never panic.
 pub fn fuzz_manifest(bytes: &[u8]) {
-    let origin = Origin {
+    let origin = ManifestOrigin {
         kind: super::SourceKind::File,
         place: "/fuzz".to_owned(),
         changed_at: pintle_api_types::ids::UnixNanos::NEVER,
@@ -189,7 +193,7 @@ impl Located<'_> {
 
 fn prepare(
     mut pod: Pod,
-    origin: &Origin,
+    origin: &ManifestOrigin,
     node: &str,
     located: &Located,
 ) -> Result<Pod, ManifestError> {

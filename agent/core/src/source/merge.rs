@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 
-use super::{Problem, ProblemCause, Problems, Reading, SourceKind, SourceUpdate, static_pod};
+use super::{Problem, ProblemCause, Problems, SourceKind, SourceReading, SourceUpdate, static_pod};
 use pintle_api_types::ids::{PodUid, UnixNanos};
 use pintle_api_types::pod;
 
@@ -24,9 +24,9 @@ pub type RunningUid<'a> = dyn Fn(&Pod, UnixNanos) -> Option<PodUid> + 'a;
 
 /// The pods of all sources.
 #[derive(Debug, Default)]
-pub struct Sources {
+pub struct PodSources {
     expected: BTreeSet<SourceKind>,
-    pods: BTreeMap<SourceKind, BTreeMap<String, Taken>>,
+    pods: BTreeMap<SourceKind, BTreeMap<String, SourcePod>>,
     /// Those that have delivered all their pods.
     complete: BTreeSet<SourceKind>,
     /// Pods that cannot be read, as of the last readings.
@@ -38,7 +38,7 @@ pub struct Sources {
     adopted: BTreeMap<String, String>,
 }
 
-impl Sources {
+impl PodSources {
     /// Sources that are to deliver before the node counts as known.
     pub fn new(expected: impl IntoIterator<Item = SourceKind>) -> Self {
         Self { expected: expected.into_iter().collect(), ..Self::default() }
@@ -67,7 +67,7 @@ impl Sources {
     pub fn set(
         &mut self,
         kind: SourceKind,
-        reading: Reading,
+        reading: SourceReading,
         now: UnixNanos,
         running_uid: &RunningUid,
     ) -> Vec<SourceUpdate> {
@@ -76,7 +76,7 @@ impl Sources {
         let mut pods = BTreeMap::new();
         let mut names = BTreeSet::new();
         let (mut updates, mut adopted) = (Vec::new(), BTreeMap::new());
-        let Reading { pods: mut read, mut problems, unreadable } = reading;
+        let SourceReading { pods: mut read, mut problems, unreadable } = reading;
         let known = self.problems.remove(&kind).unwrap_or_default();
         let known_by_place = ByPlace::new(&known, place);
         // A reading with problems may repeat old pods, which is no news.
@@ -171,7 +171,7 @@ impl Sources {
 
 /// A pod of a source.
 #[derive(Clone, Debug)]
-struct Taken {
+struct SourcePod {
     /// The pod as last read, if the source may deliver the same object again.
     read: Option<Arc<Pod>>,
     /// As it is wanted: with our annotations, and under the uid under which it runs.
@@ -209,11 +209,11 @@ fn duplicate(pod: &Pod, kind: SourceKind) -> Problem {
 
 /// The record to keep of a pod that was read, and the change.
 fn take(
-    old: Option<&Taken>,
+    old: Option<&SourcePod>,
     read: Arc<Pod>,
     (uid, kind): (&str, SourceKind),
     now: UnixNanos,
-) -> (Taken, Option<SourceUpdate>) {
+) -> (SourcePod, Option<SourceUpdate>) {
     if let Some(old) = old
         && old.read.as_ref().is_some_and(|before| Arc::ptr_eq(before, &read))
     {
@@ -226,7 +226,7 @@ fn take(
         static_pod::set_uid(&mut new, uid.to_owned());
     }
     let (pod, update) = merge_one(old.map(|old| &old.pod), new, kind, now);
-    (Taken { read: again, pod }, update)
+    (SourcePod { read: again, pod }, update)
 }
 
 /// The pod to keep and its change.
@@ -282,9 +282,9 @@ mod tests {
     use std::cell::Cell;
 
     /// An item with a place that counts how often it is compared.
-    struct Counted<'a>(String, &'a Cell<usize>);
+    struct ComparedItem<'a>(String, &'a Cell<usize>);
 
-    impl PartialEq for Counted<'_> {
+    impl PartialEq for ComparedItem<'_> {
         fn eq(&self, other: &Self) -> bool {
             self.1.set(self.1.get() + 1);
             self.0 == other.0
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn each_place_is_compared_with_itself_only() {
         let compared = Cell::new(0);
-        let known: Vec<_> = (0..5000).map(|n| Counted(format!("/m/{n}"), &compared)).collect();
+        let known: Vec<_> = (0..5000).map(|n| ComparedItem(format!("/m/{n}"), &compared)).collect();
         let by_place = ByPlace::new(&known, |one| one.0.as_str());
         assert!(known.iter().rev().all(|one| by_place.has(&one.0, one)));
         assert!(!by_place.has("/m/x", &known[0]));

@@ -28,7 +28,7 @@ use pintle_api_types::ids::{PodUid, UnixNanos};
 use pintle_api_types::pod;
 
 pub use manifest::{ManifestError, fuzz_manifest};
-pub use merge::Sources;
+pub use merge::PodSources;
 
 /// Kind of a source, as the annotation `kubernetes.io/config.source` names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -93,7 +93,7 @@ pub enum ProblemCause {
 
 /// All that a source has at one time.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Reading {
+pub struct SourceReading {
     /// Its pods, with the time at which each manifest was last changed. Shared: a pod that is the
     /// same object as in the reading before has not changed, and is skipped.
     pub pods: Vec<(Arc<Pod>, UnixNanos)>,
@@ -110,15 +110,15 @@ pub type Problems = Arc<Vec<Arc<Problem>>>;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Delivery {
     /// All that it has.
-    All(Reading),
+    All(SourceReading),
     /// One pod is new or changed.
     Changed(Box<Pod>),
     /// One pod is gone.
     Gone(Box<Pod>),
 }
 
-impl From<Reading> for Delivery {
-    fn from(reading: Reading) -> Self {
+impl From<SourceReading> for Delivery {
+    fn from(reading: SourceReading) -> Self {
         Self::All(reading)
     }
 }

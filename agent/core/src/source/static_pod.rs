@@ -20,7 +20,7 @@ const CHECK_DIGITS: usize = 4;
 
 /// The place where a static pod was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Origin {
+pub struct ManifestOrigin {
     /// File or URL.
     pub kind: SourceKind,
     /// Path or URL.
@@ -29,7 +29,7 @@ pub struct Origin {
     pub changed_at: UnixNanos,
 }
 
-impl Origin {
+impl ManifestOrigin {
     fn text(&self) -> String {
         match self.kind {
             SourceKind::File => format!("file:{}", self.place),
@@ -40,7 +40,7 @@ impl Origin {
 
 /// Makes a decoded manifest the static pod of this node.
 // k8s: pkg/kubelet/config/common.go applyDefaults
-pub(super) fn identify(pod: &mut Pod, origin: &Origin, node_name: &str) {
+pub(super) fn identify(pod: &mut Pod, origin: &ManifestOrigin, node_name: &str) {
     let given = pod.metadata.uid.take().filter(|uid| !uid.is_empty());
     let uid = given.unwrap_or_else(|| own_uid(pod, origin, node_name));
     let name = format!("{}-{}", pod::name(pod), node_name.to_lowercase());
@@ -66,7 +66,7 @@ pub(super) fn set_uid(pod: &mut Pod, uid: String) {
     pod.metadata.uid = Some(uid);
 }
 
-fn own_uid(pod: &Pod, origin: &Origin, node_name: &str) -> String {
+fn own_uid(pod: &Pod, origin: &ManifestOrigin, node_name: &str) -> String {
     let hash = hash::static_pod_uid(pod, node_name, &origin.text());
     let body = &hash[..hash.len() - CHECK_DIGITS];
     format!("{body}{}", check_digits(body))
@@ -153,8 +153,12 @@ mod tests {
     use crate::status::testing;
     use serde_json::json;
 
-    fn origin() -> Origin {
-        Origin { kind: SourceKind::File, place: "/m/web.yaml".into(), changed_at: UnixNanos(10) }
+    fn origin() -> ManifestOrigin {
+        ManifestOrigin {
+            kind: SourceKind::File,
+            place: "/m/web.yaml".into(),
+            changed_at: UnixNanos(10),
+        }
     }
 
     fn web() -> Pod {

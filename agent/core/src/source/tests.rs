@@ -8,8 +8,8 @@ use proptest::prelude::*;
 
 use super::manifest::{ManifestError, decode_pod, decode_pods, fuzz_manifest};
 use super::merge::RunningUid;
-use super::static_pod::Origin;
-use super::{Problem, ProblemCause, Reading, SourceKind, SourceUpdate, Sources};
+use super::static_pod::ManifestOrigin;
+use super::{PodSources, Problem, ProblemCause, SourceKind, SourceReading, SourceUpdate};
 use pintle_api_types::ids::{PodUid, UnixNanos};
 use pintle_api_types::pod;
 
@@ -23,8 +23,8 @@ spec:
     image: busybox
 ";
 
-fn origin(place: &str) -> Origin {
-    Origin { kind: SourceKind::File, place: place.into(), changed_at: UnixNanos(1) }
+fn origin(place: &str) -> ManifestOrigin {
+    ManifestOrigin { kind: SourceKind::File, place: place.into(), changed_at: UnixNanos(1) }
 }
 
 fn decode(text: &str) -> Result<Pod, ManifestError> {
@@ -39,9 +39,9 @@ fn none(_: &Pod, _: UnixNanos) -> Option<PodUid> {
     None
 }
 
-fn reading(pods: &[&Pod]) -> Reading {
+fn reading(pods: &[&Pod]) -> SourceReading {
     let pods = pods.iter().map(|pod| (Arc::new((*pod).clone()), UnixNanos(1))).collect();
-    Reading { pods, ..Reading::default() }
+    SourceReading { pods, ..SourceReading::default() }
 }
 
 fn broken(place: &str) -> Arc<Problem> {
@@ -149,7 +149,7 @@ fn a_uid_that_would_lead_to_other_directories_is_refused_with_its_line() {
 
 #[test]
 fn a_changed_manifest_is_a_removal_and_an_addition() {
-    let mut sources = Sources::new([SourceKind::File]);
+    let mut sources = PodSources::new([SourceKind::File]);
     let (old, new) = (decode(GOOD), decode(&GOOD.replace("busybox", "busybox:2")));
     let (old, new) = (old.expect("a pod"), new.expect("a pod"));
     let now = UnixNanos(1_763_692_195_722_523_766);
@@ -163,14 +163,14 @@ fn a_changed_manifest_is_a_removal_and_an_addition() {
     assert_eq!(sources.set(SourceKind::File, reading(&[&old]), now, &none), []);
     let second = sources.set(SourceKind::File, reading(&[&new]), now, &none);
     assert_eq!(kinds(&second), ["remove", "add"]);
-    let third = sources.set(SourceKind::File, Reading::default(), now, &none);
+    let third = sources.set(SourceKind::File, SourceReading::default(), now, &none);
     assert_eq!(kinds(&third), ["remove"]);
 }
 
 #[test]
 fn a_manifest_with_a_uid_of_its_own_is_updated_in_place() {
     let text = GOOD.replace("name: web", "name: web\n  uid: fixed");
-    let mut sources = Sources::new([SourceKind::File]);
+    let mut sources = PodSources::new([SourceKind::File]);
     let (old, new) = (decode(&text), decode(&text.replace("busybox", "busybox:2")));
     let (old, new) = (old.expect("a pod"), new.expect("a pod"));
     let first = sources.set(SourceKind::File, reading(&[&old]), UnixNanos(1), &none);
@@ -184,7 +184,7 @@ fn a_manifest_with_a_uid_of_its_own_is_updated_in_place() {
 
 #[test]
 fn of_two_manifests_of_one_name_the_later_is_dropped_and_said() {
-    let mut sources = Sources::new([SourceKind::File]);
+    let mut sources = PodSources::new([SourceKind::File]);
     let (a, b) = (decode(GOOD).expect("a pod"), decode(&GOOD.replace("busybox", "x")).expect("b"));
     let updates = sources.set(SourceKind::File, reading(&[&a, &b]), UnixNanos(1), &none);
     assert_eq!(kinds(&updates), ["add", "duplicate", "broken", "ready"]);
@@ -193,11 +193,11 @@ fn of_two_manifests_of_one_name_the_later_is_dropped_and_said() {
     let again = sources.set(SourceKind::File, reading(&[&a, &b]), UnixNanos(1), &none);
     assert_eq!(kinds(&again), ["duplicate"], "told with each reading, logged once");
     let unread = broken("/m/c");
-    let kept = || Reading { problems: vec![Arc::clone(&unread)], ..reading(&[&a, &b]) };
+    let kept = || SourceReading { problems: vec![Arc::clone(&unread)], ..reading(&[&a, &b]) };
     let kept_twice = [(); 2]
         .map(|()| kinds(&sources.set(SourceKind::File, kept(), UnixNanos(1), &none)).join(" "));
     assert_eq!(kept_twice, ["broken", ""], "what is only kept is no news");
-    let fewer = Reading { problems: vec![Arc::clone(&unread)], ..reading(&[&a]) };
+    let fewer = SourceReading { problems: vec![Arc::clone(&unread)], ..reading(&[&a]) };
     sources.set(SourceKind::File, fewer, UnixNanos(1), &none);
     let back = sources.set(SourceKind::File, kept(), UnixNanos(1), &none);
     assert_eq!(kinds(&back), ["duplicate", "broken"]);
@@ -205,11 +205,11 @@ fn of_two_manifests_of_one_name_the_later_is_dropped_and_said() {
 
 #[test]
 fn the_list_of_broken_manifests_is_made_anew_only_when_it_is_another() {
-    let mut sources = Sources::new([SourceKind::File, SourceKind::Http]);
+    let mut sources = PodSources::new([SourceKind::File, SourceKind::Http]);
     let web = decode(GOOD).expect("a pod");
     let mut broken: Vec<_> = (0..5000).map(|n| broken(&format!("/m/{n}"))).collect();
     let mut set = |kind, pods: &[&Pod], problems: &[Arc<Problem>]| {
-        let reading = Reading { problems: problems.to_vec(), ..reading(pods) };
+        let reading = SourceReading { problems: problems.to_vec(), ..reading(pods) };
         let updates = sources.set(kind, reading, UnixNanos(1), &none);
         let told = updates.iter().filter(|update| matches!(update, SourceUpdate::Broken(_)));
         (told.count(), Arc::clone(sources.problems()))
@@ -230,20 +230,20 @@ fn the_list_of_broken_manifests_is_made_anew_only_when_it_is_another() {
 
 #[test]
 fn nothing_is_reaped_before_all_is_known() {
-    let mut sources = Sources::new([SourceKind::File, SourceKind::Http]);
-    sources.set(SourceKind::Http, Reading::default(), UnixNanos(1), &none);
+    let mut sources = PodSources::new([SourceKind::File, SourceKind::Http]);
+    sources.set(SourceKind::Http, SourceReading::default(), UnixNanos(1), &none);
     assert!(!sources.all_ready());
-    let reading = Reading { problems: vec![broken("/m/a")], ..Reading::default() };
+    let reading = SourceReading { problems: vec![broken("/m/a")], ..SourceReading::default() };
     sources.set(SourceKind::File, reading, UnixNanos(1), &none);
     assert!(sources.all_ready(), "one manifest must not keep all other pods from being cleaned up");
 }
 
 #[test]
 fn a_pod_that_cannot_be_read_stays_as_it_was_and_keeps_no_source_from_being_ready() {
-    let mut sources = Sources::new([SourceKind::Api]);
+    let mut sources = PodSources::new([SourceKind::Api]);
     let pod = decode(GOOD).expect("a pod");
     let uids = BTreeSet::from(["never read".into(), pod::uid(&pod)]);
-    let broken = || Reading { unreadable: uids.clone(), ..Reading::default() };
+    let broken = || SourceReading { unreadable: uids.clone(), ..SourceReading::default() };
     // A change alone is no complete list.
     sources.change(SourceKind::Api, pod.clone(), UnixNanos(1));
     assert!(!sources.all_ready());
@@ -255,7 +255,7 @@ fn a_pod_that_cannot_be_read_stays_as_it_was_and_keeps_no_source_from_being_read
     assert_eq!(sources.unreadable(), BTreeSet::from(["never read".into()]));
     assert_eq!(sources.remove(SourceKind::Api, &"never read".into()), None);
     assert_eq!(sources.unreadable(), BTreeSet::new());
-    let gone = sources.set(SourceKind::Api, Reading::default(), UnixNanos(1), &none);
+    let gone = sources.set(SourceKind::Api, SourceReading::default(), UnixNanos(1), &none);
     assert_eq!(kinds(&gone), ["remove"]);
 }
 
@@ -264,7 +264,7 @@ fn an_adopted_uid_stays_as_long_as_its_manifest() {
     let foreign = "4af1cdbcca19c224c1ba02493adc56a0";
     let adopt = |_: &Pod, _: UnixNanos| Some(PodUid::from(foreign));
     let pod = decode(GOOD).expect("a pod");
-    let mut sources = Sources::new([SourceKind::File]);
+    let mut sources = PodSources::new([SourceKind::File]);
     let first = sources.set(SourceKind::File, reading(&[&pod]), UnixNanos(1), &adopt);
     let SourceUpdate::Add(added) = &first[0] else { panic!("an addition") };
     assert_eq!(added.metadata.uid.as_deref(), Some(foreign));
@@ -282,7 +282,7 @@ fn an_adopted_uid_stays_as_long_as_its_manifest() {
 fn a_pod_told_again_as_the_same_object_is_the_one_that_was_taken() {
     let foreign = "4af1cdbcca19c224c1ba02493adc56a0";
     let adopt = |_: &Pod, _: UnixNanos| Some(PodUid::from(foreign));
-    let mut sources = Sources::new([SourceKind::File]);
+    let mut sources = PodSources::new([SourceKind::File]);
     let mut set =
         |reading, adopt: &RunningUid| sources.set(SourceKind::File, reading, UnixNanos(1), adopt);
     let uid = |update: &SourceUpdate| update.pod().and_then(|pod| pod.metadata.uid.clone());
@@ -292,7 +292,7 @@ fn a_pod_told_again_as_the_same_object_is_the_one_that_was_taken() {
     let equal = reading(&[&read.pods[0].0]);
     assert_eq!(set(equal, &none), [], "another one that says the same");
     assert_eq!(set(read, &none), [], "the first one again");
-    let gone = set(Reading::default(), &none);
+    let gone = set(SourceReading::default(), &none);
     assert_eq!((kinds(&gone), uid(&gone[0]).as_deref()), (vec!["remove"], Some(foreign)));
 }
 
@@ -300,17 +300,17 @@ fn a_pod_told_again_as_the_same_object_is_the_one_that_was_taken() {
 fn a_pod_once_wanted_under_our_uid_is_never_renamed() {
     let adopt = |_: &Pod, _: UnixNanos| Some(PodUid::from("4af1cdbcca19c224c1ba02493adc56a0"));
     let pod = decode(GOOD).expect("a pod");
-    let mut sources = Sources::new([SourceKind::File]);
+    let mut sources = PodSources::new([SourceKind::File]);
     sources.set(SourceKind::File, reading(&[&pod]), UnixNanos(1), &none);
     assert_eq!(sources.set(SourceKind::File, reading(&[&pod]), UnixNanos(1), &adopt), []);
 }
 
 #[test]
 fn pods_of_the_api_server_are_reconciled_deleted_and_removed() {
-    let mut sources = Sources::new([SourceKind::Api]);
+    let mut sources = PodSources::new([SourceKind::Api]);
     let mut pod = decode(GOOD).expect("a pod");
     pod.metadata.annotations = None;
-    let set = |sources: &mut Sources, pod: &Pod| {
+    let set = |sources: &mut PodSources, pod: &Pod| {
         sources.set(SourceKind::Api, reading(&[pod]), UnixNanos(1), &none)
     };
     assert_eq!(kinds(&set(&mut sources, &pod)), ["add", "ready"]);
@@ -319,7 +319,7 @@ fn pods_of_the_api_server_are_reconciled_deleted_and_removed() {
     pod.metadata.deletion_timestamp =
         Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(UnixNanos(5).to_timestamp()));
     assert_eq!(kinds(&set(&mut sources, &pod)), ["delete"]);
-    let gone = sources.set(SourceKind::Api, Reading::default(), UnixNanos(1), &none);
+    let gone = sources.set(SourceKind::Api, SourceReading::default(), UnixNanos(1), &none);
     assert_eq!(kinds(&gone), ["remove"]);
 }
 

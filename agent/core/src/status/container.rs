@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::ended::{Ended, ended};
+use super::ended::{ContainerEnd, ended};
 use super::{DeriveInput, first_by, resources, restarting};
 use crate::observed::{ObservedContainer, ObservedMount, RunState};
 use crate::probe::adopt;
@@ -40,15 +40,15 @@ const MESSAGES_BYTES_MAX: usize = 12 * 1024;
 
 /// The subject container of a status.
 #[derive(Clone, Copy)]
-pub(crate) struct Subject<'a> {
+pub(crate) struct StatusSubject<'a> {
     pub container: &'a Container,
     pub kind: ContainerKind,
     pub old: Option<&'a ContainerStatus>,
-    pub record: &'a Record<'a>,
+    pub record: &'a PodFacts<'a>,
 }
 
 /// The facts that all containers of a pod share.
-pub(crate) struct Record<'a> {
+pub(crate) struct PodFacts<'a> {
     /// The newest two attempts of each name.
     attempts: HashMap<&'a str, [Option<&'a ObservedContainer>; 2]>,
     /// The pod restarts all its containers in place.
@@ -58,7 +58,7 @@ pub(crate) struct Record<'a> {
     message_bytes_max: usize,
 }
 
-impl<'a> Record<'a> {
+impl<'a> PodFacts<'a> {
     pub(crate) fn new(input: &DeriveInput<'a>, restarting: bool) -> Self {
         let spec = pod::spec(input.pod);
         let mut attempts: HashMap<&str, [Option<&ObservedContainer>; 2]> = HashMap::new();
@@ -78,7 +78,7 @@ impl<'a> Record<'a> {
 
 /// The status of one container.
 // k8s: pkg/kubelet/kubelet_pods.go convertToAPIContainerStatuses
-pub(crate) fn status(input: &DeriveInput, subject: &Subject) -> ContainerStatus {
+pub(crate) fn status(input: &DeriveInput, subject: &StatusSubject) -> ContainerStatus {
     let attempts = subject.record.attempts.get(&*subject.container.name);
     let [newest, older] = attempts.copied().unwrap_or_default();
     let mut status = match newest {
@@ -86,7 +86,7 @@ pub(crate) fn status(input: &DeriveInput, subject: &Subject) -> ContainerStatus 
         None => unseen(input, subject),
     };
     let older =
-        older.and_then(|older| seen(input, &Subject { old: None, ..*subject }, older).state);
+        older.and_then(|older| seen(input, &StatusSubject { old: None, ..*subject }, older).state);
     // An end of the newest attempt itself, if it is lost or no longer known, is later than the end
     // of the attempt before.
     let is_its = |last: &ContainerState| {
@@ -116,7 +116,7 @@ fn is_lost(state: &ContainerState) -> bool {
     state.terminated.as_ref().is_some_and(|end| end.message.as_deref() == Some(MESSAGE_LOST))
 }
 
-fn unknown_reason(subject: &Subject) -> &'static str {
+fn unknown_reason(subject: &StatusSubject) -> &'static str {
     if subject.record.restarting { restarting::REASON } else { REASON_UNKNOWN }
 }
 
@@ -142,7 +142,11 @@ fn waiting(reason: Option<&str>, message: Option<&str>) -> ContainerState {
 }
 
 /// Status of a container that the runtime has an instance of.
-fn seen(input: &DeriveInput, subject: &Subject, instance: &ObservedContainer) -> ContainerStatus {
+fn seen(
+    input: &DeriveInput,
+    subject: &StatusSubject,
+    instance: &ObservedContainer,
+) -> ContainerStatus {
     let old = subject.old;
     let id = qualified_id(input, &instance.id);
     let mut status = ContainerStatus {
@@ -200,7 +204,7 @@ fn seen(input: &DeriveInput, subject: &Subject, instance: &ObservedContainer) ->
 /// kubelet derives nothing between the two, so clients expect no wait without a reason.
 fn not_started(
     input: &DeriveInput,
-    subject: &Subject,
+    subject: &StatusSubject,
     instance: &ObservedContainer,
 ) -> ContainerState {
     if instance.restart_count == 0 {
@@ -236,7 +240,7 @@ pub(super) fn ended_as(old: &ContainerStatus) -> Option<&ContainerStateTerminate
     old.state.as_ref()?.terminated.as_ref()
 }
 
-fn terminated_state(instance: &ObservedContainer, end: Ended, id: &str) -> ContainerState {
+fn terminated_state(instance: &ObservedContainer, end: ContainerEnd, id: &str) -> ContainerState {
     terminated(ContainerStateTerminated {
         container_id: Some(id.to_owned()),
         exit_code: end.exit_code,
@@ -249,7 +253,7 @@ fn terminated_state(instance: &ObservedContainer, end: Ended, id: &str) -> Conta
 }
 
 /// Status of a container without a record in the runtime.
-fn unseen(input: &DeriveInput, subject: &Subject) -> ContainerStatus {
+fn unseen(input: &DeriveInput, subject: &StatusSubject) -> ContainerStatus {
     let old_state = subject.old.and_then(|old| old.state.as_ref());
     let waits = old_state.is_some_and(|state| state.waiting.is_some());
     if let Some(old) = subject.old.filter(|_| subject.record.restarting) {
@@ -298,7 +302,7 @@ fn unseen(input: &DeriveInput, subject: &Subject) -> ContainerStatus {
 /// The reason for which the next start waits, if there is one.
 fn apply_waiting(
     input: &DeriveInput,
-    subject: &Subject,
+    subject: &StatusSubject,
     newest: Option<&ObservedContainer>,
     status: &mut ContainerStatus,
 ) {
@@ -319,7 +323,11 @@ fn apply_waiting(
 /// Unlike upstream, a pod that is being stopped for whatever reason starts nothing: a crash-looping
 /// container of an evicted pod then keeps its real exit code instead of becoming "unknown".
 // k8s: pkg/kubelet/container/helpers.go ShouldContainerBeRestarted
-fn will_start(input: &DeriveInput, subject: &Subject, newest: Option<&ObservedContainer>) -> bool {
+fn will_start(
+    input: &DeriveInput,
+    subject: &StatusSubject,
+    newest: Option<&ObservedContainer>,
+) -> bool {
     if pod::is_deleted(input.pod) || input.lifecycle != super::Lifecycle::Syncing {
         return false;
     }
@@ -337,7 +345,7 @@ fn will_start(input: &DeriveInput, subject: &Subject, newest: Option<&ObservedCo
 // k8s: pkg/kubelet/prober/prober_manager.go UpdatePodStatus
 fn apply_probes(
     input: &DeriveInput,
-    subject: &Subject,
+    subject: &StatusSubject,
     newest: Option<&ObservedContainer>,
     status: &mut ContainerStatus,
 ) {
@@ -358,7 +366,7 @@ fn apply_probes(
     };
 }
 
-fn has_started(input: &DeriveInput, subject: &Subject, newest: &ObservedContainer) -> bool {
+fn has_started(input: &DeriveInput, subject: &StatusSubject, newest: &ObservedContainer) -> bool {
     if let Some(started) = input.probes.started.get(&newest.id) {
         return *started;
     }
@@ -379,7 +387,7 @@ fn has_started(input: &DeriveInput, subject: &Subject, newest: &ObservedContaine
 
 /// Until its probe has run, a container of an earlier agent stays as ready as it was.
 // k8s: pkg/kubelet/prober/prober_manager.go setReadyStateOnKubeletRestart
-fn is_ready(input: &DeriveInput, subject: &Subject, newest: &ObservedContainer) -> bool {
+fn is_ready(input: &DeriveInput, subject: &StatusSubject, newest: &ObservedContainer) -> bool {
     if let Some(probed) = input.probes.ready.get(&newest.id) {
         return *probed;
     }
@@ -399,7 +407,7 @@ pub(super) fn qualified_id(input: &DeriveInput, id: &ContainerId) -> String {
 
 fn volume_mounts(
     input: &DeriveInput,
-    subject: &Subject,
+    subject: &StatusSubject,
     instance: Option<&ObservedContainer>,
 ) -> Option<Vec<VolumeMountStatus>> {
     let mounts = subject.container.volume_mounts.as_deref().unwrap_or_default();

@@ -14,8 +14,8 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, HostIP, PodIP, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::container::{self, Record, Subject};
-use super::{DeriveInput, Lifecycle, Statuses, Verdict, first_by};
+use super::container::{self, PodFacts, StatusSubject};
+use super::{DeriveInput, Lifecycle, PodVerdict, Statuses, first_by};
 use super::{conditions, phase, resources, restarting};
 use crate::env::downward::ordered_ips;
 use crate::eviction::{self, message};
@@ -106,7 +106,7 @@ impl Lists {
             previous.ephemeral_container_statuses.as_deref(),
         ];
         let [old_main, old_init, old_ephemeral] = olds.map(Option::unwrap_or_default);
-        let record = Record::new(input, restarting::requested(input, previous));
+        let record = PodFacts::new(input, restarting::requested(input, previous));
         let mut lists = Self {
             main: statuses(input, main, old_main, &record),
             init: statuses(input, containers::init(spec), old_init, &record),
@@ -154,12 +154,12 @@ fn statuses<'a>(
     input: &DeriveInput,
     list: impl Iterator<Item = (ContainerKind, &'a Container)>,
     olds: &[ContainerStatus],
-    record: &Record<'_>,
+    record: &PodFacts<'_>,
 ) -> Vec<ContainerStatus> {
     let olds = first_by(olds, |old| &old.name);
     list.map(|(kind, container)| {
         let old = olds.get(&*container.name).copied();
-        container::status(input, &Subject { container, kind, old, record })
+        container::status(input, &StatusSubject { container, kind, old, record })
     })
     .collect()
 }
@@ -173,7 +173,7 @@ fn never_existed(input: &DeriveInput, previous: &PodStatus) -> bool {
 
 /// Status of a pod that was not admitted.
 // k8s: pkg/kubelet/kubelet.go rejectPod
-fn refused(input: &DeriveInput, previous: &PodStatus, verdict: &Verdict) -> PodStatus {
+fn refused(input: &DeriveInput, previous: &PodStatus, verdict: &PodVerdict) -> PodStatus {
     let foreign = input.pod.status.as_ref().and_then(|status| status.conditions.clone());
     PodStatus {
         phase: Some(verdict.phase.clone()),
@@ -260,14 +260,14 @@ fn report_phase(
 /// The node ends the pod although it did nothing wrong. A pod that exceeds its own limits, or was
 /// never admitted, is no target of a disruption.
 // k8s: pkg/kubelet/eviction/eviction_manager.go evictPod, its callers' condition
-fn is_disruptive(verdict: &Verdict) -> bool {
+fn is_disruptive(verdict: &PodVerdict) -> bool {
     let reason = verdict.reason.as_str();
     let by_node = reason != eviction::REASON || verdict.message.starts_with(message::OF_NODE);
     DISRUPTIVE.contains(&reason) && by_node
 }
 
 /// The condition's message for a verdict.
-fn disruption(verdict: &Verdict) -> &str {
+fn disruption(verdict: &PodVerdict) -> &str {
     match verdict.reason.as_str() {
         // k8s: pkg/kubelet/preemption/preemption.go evictPodsToFreeRequests
         "Preempting" => "Pod was preempted by Kubelet to accommodate a critical pod.",

@@ -22,7 +22,7 @@ const REASON_OOM: &str = "OOMKilled";
 
 /// The end of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct ContainerEnd {
     /// Exit code.
     pub exit_code: i32,
     /// `Completed`, `Error`, `OOMKilled`, …
@@ -34,12 +34,12 @@ pub struct Ended {
 }
 
 /// The container's end, when runtime or kernel know of it.
-pub fn ended(container: &ObservedContainer) -> Option<Ended> {
+pub fn ended(container: &ObservedContainer) -> Option<ContainerEnd> {
     let lost = container.exit_code == EXIT_LOST && container.reason == REASON_LOST;
     let mut end = match (container.state, container.evidence.end()) {
         (RunState::Exited, Some(exit)) if lost => from_kernel(exit.code, exit.at, container),
         (RunState::Unknown, Some(exit)) => from_kernel(exit.code, exit.at, container),
-        (RunState::Exited, _) => Ended {
+        (RunState::Exited, _) => ContainerEnd {
             exit_code: container.exit_code,
             reason: container.reason.clone(),
             message: container.message.clone(),
@@ -51,9 +51,9 @@ pub fn ended(container: &ObservedContainer) -> Option<Ended> {
     Some(end)
 }
 
-fn from_kernel(code: i32, at: UnixNanos, container: &ObservedContainer) -> Ended {
+fn from_kernel(code: i32, at: UnixNanos, container: &ObservedContainer) -> ContainerEnd {
     let message = container.message.clone();
-    Ended { exit_code: code, reason: reason_of(code).to_owned(), message, finished_at: at }
+    ContainerEnd { exit_code: code, reason: reason_of(code).to_owned(), message, finished_at: at }
 }
 
 /// The reason that a runtime gives to an end if it knows only the code.
@@ -61,7 +61,7 @@ pub(super) fn reason_of(code: i32) -> &'static str {
     if code == 0 { "Completed" } else { "Error" }
 }
 
-fn apply_oom(end: &mut Ended, evidence: &Evidence) {
+fn apply_oom(end: &mut ContainerEnd, evidence: &Evidence) {
     let Some(oom) = &evidence.oom else {
         return;
     };

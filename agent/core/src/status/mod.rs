@@ -33,7 +33,7 @@ use pintle_api_types::ids::{ContainerId, UnixNanos};
 
 pub use conditions::sandbox_serves;
 pub use derive::{derive, pod_ips, settled_phase};
-pub use ended::{Ended, ended};
+pub use ended::{ContainerEnd, ended};
 pub use phase::{FAILED, PENDING, PREEMPTING, RUNNING, SUCCEEDED, is_terminal};
 pub use restarting::is_restarting;
 pub use task_exit::ending;
@@ -51,7 +51,7 @@ pub enum Lifecycle {
 
 /// Why a container waits, kept since its last failed or delayed start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Waiting {
+pub struct WaitingReason {
     /// PascalCase reason: `CrashLoopBackOff`, `ErrImagePull`, `CreateContainerConfigError`, …
     pub reason: String,
     /// Sentence for users.
@@ -72,7 +72,7 @@ pub struct ProbeView {
 /// A verdict over the whole pod that overrides its containers' states: deadline, eviction, refused
 /// admission.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Verdict {
+pub struct PodVerdict {
     /// `Failed` always; kept as text because it is the API's.
     pub phase: String,
     /// `DeadlineExceeded`, `Evicted`, …
@@ -85,7 +85,7 @@ pub struct Verdict {
 // k8s: pkg/kubelet/kubelet.go rejectPod
 pub const REJECTED: &str = "Pod was rejected: ";
 
-impl Verdict {
+impl PodVerdict {
     /// True for one of admission: nothing of the pod ever began.
     pub fn is_rejection(&self) -> bool {
         self.message.starts_with(REJECTED)
@@ -104,11 +104,11 @@ pub struct DeriveInput<'a> {
     /// The phase of the worker.
     pub lifecycle: Lifecycle,
     /// Waiting reasons by container name.
-    pub waiting: &'a BTreeMap<String, Waiting>,
+    pub waiting: &'a BTreeMap<String, WaitingReason>,
     /// Probe results.
     pub probes: &'a ProbeView,
     /// Verdict over the pod, if any.
-    pub verdict: Option<&'a Verdict>,
+    pub verdict: Option<&'a PodVerdict>,
     /// The state of its resize.
     pub resize: &'a ResizeConditions,
     /// The resources that its containers were last given.

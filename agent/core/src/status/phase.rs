@@ -40,7 +40,7 @@ enum Standing<'a> {
 }
 
 #[derive(Default)]
-struct Count {
+struct PhaseCount {
     init_pending: usize,
     init_failed_for_good: usize,
     sidecars_pending: usize,
@@ -56,7 +56,7 @@ struct Count {
 // k8s: pkg/kubelet/kubelet_pods.go getPhase
 pub(super) fn of(input: &DeriveInput, statuses: &Statuses, over: bool) -> &'static str {
     let spec = pod::spec(input.pod);
-    let mut count = Count::default();
+    let mut count = PhaseCount::default();
     for (kind, container) in containers::all(spec) {
         let standing = standing(statuses.get(&*container.name).copied());
         let restarts = |end: &ContainerStateTerminated| {
@@ -89,7 +89,7 @@ pub(super) fn of(input: &DeriveInput, statuses: &Statuses, over: bool) -> &'stat
     if count.stopped == count.succeeded { SUCCEEDED } else { FAILED }
 }
 
-impl Count {
+impl PhaseCount {
     fn init(&mut self, standing: &Standing, restarts: impl Fn(&ContainerStateTerminated) -> bool) {
         match standing {
             Standing::Ended(end) => {

@@ -9,8 +9,8 @@ use k8s_openapi::api::core::v1::{PodCondition, PodStatus};
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::testing::{SECOND, World, container, exited, sandbox};
-use super::{Lifecycle, Verdict, Waiting, is_terminal};
+use super::testing::{DerivedPod, SECOND, container, exited, sandbox};
+use super::{Lifecycle, PodVerdict, WaitingReason, is_terminal};
 use crate::observed::{KernelExit, ObservedContainer, ObservedPod, RunState};
 use pintle_api_types::ids::UnixNanos;
 
@@ -68,7 +68,7 @@ fn any_moment() -> impl Strategy<Value = Moment> {
         })
 }
 
-fn any_pod() -> impl Strategy<Value = World> {
+fn any_pod() -> impl Strategy<Value = DerivedPod> {
     let policy = prop::sample::select(vec!["Always", "OnFailure", "Never"]);
     (policy, any::<[bool; 4]>()).prop_map(|(policy, [init, sidecar, rule, is_static])| {
         let mut inits = Vec::new();
@@ -85,7 +85,7 @@ fn any_pod() -> impl Strategy<Value = World> {
                 "exitCodes": {"operator": "In", "values": [2]}}]);
         }
         let source = if is_static { "file" } else { "api" };
-        World::new(json!({
+        DerivedPod::new(json!({
             "metadata": {"name": "p", "namespace": "ns", "uid": "u",
                 "annotations": {"kubernetes.io/config.source": source}},
             "spec": {"restartPolicy": policy, "initContainers": inits,
@@ -94,7 +94,7 @@ fn any_pod() -> impl Strategy<Value = World> {
     })
 }
 
-impl World {
+impl DerivedPod {
     fn pass(&mut self, moment: &Moment) -> PodStatus {
         self.now = UnixNanos(self.now.0 + moment.seconds * SECOND);
         self.lifecycle = match (moment.ends, self.lifecycle) {
@@ -104,11 +104,11 @@ impl World {
         };
         if moment.verdict && self.lifecycle > Lifecycle::Syncing {
             let (phase, reason) = ("Failed".into(), "Evicted".into());
-            self.verdict.get_or_insert(Verdict { phase, reason, message: "why".into() });
+            self.verdict.get_or_insert(PodVerdict { phase, reason, message: "why".into() });
         }
         self.waiting.clear();
         if moment.waits {
-            let why = Waiting { reason: "CrashLoopBackOff".into(), message: "wait".into() };
+            let why = WaitingReason { reason: "CrashLoopBackOff".into(), message: "wait".into() };
             self.waiting.insert("a".into(), why);
         }
         self.observed = moment.observed.as_ref().map(|(ready, containers)| {
@@ -129,7 +129,7 @@ impl World {
 }
 
 /// True when a container of that status is no longer in the runtime.
-fn vanished(before: &PodStatus, world: &World) -> bool {
+fn vanished(before: &PodStatus, world: &DerivedPod) -> bool {
     let init = before.init_container_statuses.iter().flatten();
     let mut known = init.chain(before.container_statuses.iter().flatten());
     let there = |name: &str| world.observed.as_ref().is_some_and(|o| o.latest(name).is_some());

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::DeriveInput;
-use super::container::Subject;
+use super::container::StatusSubject;
 use super::phase::{RUNNING, is_terminal};
 use crate::observed::{ObservedContainer, ObservedResources, RunState};
 use crate::request::pod_amounts;
@@ -34,7 +34,7 @@ type List = BTreeMap<String, Quantity>;
 /// Resources of a container as in force.
 // k8s: pkg/kubelet/kubelet_pods.go convertContainerStatusResources
 pub(crate) fn of_container(
-    subject: &Subject,
+    subject: &StatusSubject,
     instance: &ObservedContainer,
     id: &str,
     actuated: &PodResources,
@@ -192,14 +192,14 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::status::testing::{World, container, exited};
+    use crate::status::testing::{DerivedPod, container, exited};
     use crate::status::{Lifecycle, derive};
 
-    fn world(resources: Value) -> World {
+    fn world(resources: Value) -> DerivedPod {
         let own = json!({"name": "c", "image": "i", "resources": resources});
         let pod = json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u"},
             "spec": {"containers": [own, {"name": "d", "image": "i"}]}});
-        let mut world = World::new(pod).with(vec![container("c", "1"), container("d", "2")]);
+        let mut world = DerivedPod::new(pod).with(vec![container("c", "1"), container("d", "2")]);
         world.node.pod_cgroups =
             Some(PodCgroups { is_v2: false, enforce_cpu_quota: true, cpu_period_us: 100_000 });
         world

@@ -97,11 +97,11 @@ mod tests {
 
     use super::*;
     use crate::observed::{ObservedContainer, RunState};
-    use crate::status::testing::{World, container, exited};
+    use crate::status::testing::{DerivedPod, container, exited};
 
     /// `a` requests a restart of all with exit code 9; nothing restarts otherwise.
-    fn world() -> World {
-        World::new(json!({
+    fn world() -> DerivedPod {
+        DerivedPod::new(json!({
             "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
             "spec": {"restartPolicy": "Never", "initContainers": [{"name": "i", "image": "i"}],
                 "containers": [{"name": "b", "image": "i"}, {"name": "a", "image": "i",

@@ -5,11 +5,11 @@ use k8s_openapi::api::core::v1::{Container, VolumeMount};
 use serde_json::json;
 
 use super::settled_phase;
-use super::testing::{World, container, exited};
+use super::testing::{DerivedPod, container, exited};
 use crate::observed::ObservedMount;
 
-fn world() -> World {
-    World::new(json!({
+fn world() -> DerivedPod {
+    DerivedPod::new(json!({
         "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
         "spec": {"restartPolicy": "Never", "containers": []}
     }))

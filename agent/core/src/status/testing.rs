@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::Value;
 
-use super::{DeriveInput, Lifecycle, ProbeView, Verdict, Waiting};
+use super::{DeriveInput, Lifecycle, PodVerdict, ProbeView, WaitingReason};
 use crate::observed::{Evidence, ObservedContainer, ObservedPod, ObservedSandbox, RunState};
 use crate::resize::{PodResources, ResizeConditions};
 use crate::types::NodeFacts;
@@ -17,21 +17,21 @@ pub const SECOND: i64 = 1_000_000_000;
 /// All that `DeriveInput` borrows.
 #[derive(Debug)]
 #[allow(missing_docs)] // the fields are those of `DeriveInput`
-pub struct World {
+pub struct DerivedPod {
     pub pod: Pod,
     pub observed: Option<ObservedPod>,
     pub previous: Option<PodStatus>,
     pub lifecycle: Lifecycle,
-    pub waiting: BTreeMap<String, Waiting>,
+    pub waiting: BTreeMap<String, WaitingReason>,
     pub probes: ProbeView,
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<PodVerdict>,
     pub resize: ResizeConditions,
     pub actuated: PodResources,
     pub node: NodeFacts,
     pub now: UnixNanos,
 }
 
-impl World {
+impl DerivedPod {
     /// A world with that pod and nothing in the runtime.
     pub fn new(pod: Value) -> Self {
         let node = NodeFacts {

@@ -5,8 +5,8 @@ use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::testing::{SECOND, World, container, exited, sandbox};
-use super::{Lifecycle, REJECTED, Verdict, Waiting, settled_phase};
+use super::testing::{DerivedPod, SECOND, container, exited, sandbox};
+use super::{Lifecycle, PodVerdict, REJECTED, WaitingReason, settled_phase};
 use crate::observed::{Evidence, KernelExit, ObservedContainer, OomKill, RunState};
 use pintle_api_types::ids::UnixNanos;
 
@@ -33,13 +33,13 @@ fn condition(status: &PodStatus, type_: &str) -> (String, String) {
     (found.status, found.reason.unwrap_or_default())
 }
 
-fn verdict(reason: &str) -> Verdict {
-    Verdict { phase: "Failed".into(), reason: reason.into(), message: "why".into() }
+fn verdict(reason: &str) -> PodVerdict {
+    PodVerdict { phase: "Failed".into(), reason: reason.into(), message: "why".into() }
 }
 
 /// The verdict of admission.
-fn rejection(reason: &str) -> Verdict {
-    Verdict { message: format!("{REJECTED}why"), ..verdict(reason) }
+fn rejection(reason: &str) -> PodVerdict {
+    PodVerdict { message: format!("{REJECTED}why"), ..verdict(reason) }
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn a_probed_container_of_an_earlier_agent_stays_ready_until_it_is_asked() {
         if let Some(was) = was {
             manifest["status"] = json!({"conditions": [{"type": "Ready", "status": was}]});
         }
-        let mut world = World::new(manifest).with(vec![container("a", "1")]);
+        let mut world = DerivedPod::new(manifest).with(vec![container("a", "1")]);
         world.node.agent_started_at = UnixNanos(agent * SECOND);
         world.probes.ready.extend(probe.map(|ready| ("1".into(), ready)));
         let ready = main_status(&world.derive(), "a").ready;
@@ -85,7 +85,7 @@ fn a_static_pod_of_an_earlier_agent_has_started_once_its_probe_would_have_killed
                 "imageID": "", "ready": true, "restartCount": 0, "containerID": id,
                 "started": started}]});
         }
-        let mut world = World::new(manifest).with(vec![container("a", "1")]);
+        let mut world = DerivedPod::new(manifest).with(vec![container("a", "1")]);
         world.node.agent_started_at = UnixNanos(agent * SECOND);
         let started = main_status(&world.derive(), "a").started;
         assert_eq!(started, Some(want), "agent {agent}, {failures} failures, was {old:?}");
@@ -112,7 +112,7 @@ fn a_container_between_creation_and_start_waits_for_what_it_waited_for_before() 
             restart_count: restarts,
             ..container("a", "1")
         };
-        let derived = World::new(manifest).with(vec![created]).derive();
+        let derived = DerivedPod::new(manifest).with(vec![created]).derive();
         let state = main_status(&derived, "a").state.clone().expect("a state");
         let waiting = state.waiting.expect("it waits");
         assert_eq!(waiting.reason.as_deref(), want, "{restarts} restarts");
@@ -133,7 +133,7 @@ fn the_phase_follows_from_all_main_containers() {
         ("OnFailure", vec![exited("a", "1", 0), exited("b", "2", 0)], "Succeeded"),
         ("Never", vec![exited("a", "1", 0), exited("b", "2", 1)], "Failed"),
     ] {
-        let mut world = World::new(two()).with(containers.clone());
+        let mut world = DerivedPod::new(two()).with(containers.clone());
         world.pod.spec.as_mut().expect("a spec").restart_policy = Some(policy.into());
         let settled = settled_phase(&world.input());
         let reported = world.derive().phase.expect("a phase");
@@ -149,7 +149,7 @@ fn the_phase_follows_from_all_main_containers() {
 
 #[test]
 fn a_terminal_phase_is_reported_once_nothing_can_run() {
-    let mut world = World::new(one("Never")).with(vec![exited("a", "1", 0)]);
+    let mut world = DerivedPod::new(one("Never")).with(vec![exited("a", "1", 0)]);
     assert_eq!(world.derive().phase.as_deref(), Some("Pending"));
     world.lifecycle = Lifecycle::Terminating;
     assert_eq!(world.derive().phase.as_deref(), Some("Pending"));
@@ -162,7 +162,7 @@ fn a_terminal_phase_is_reported_once_nothing_can_run() {
 
 #[test]
 fn a_terminal_phase_is_never_left() {
-    let mut world = World::new(one("Never")).with(vec![exited("a", "1", 1)]);
+    let mut world = DerivedPod::new(one("Never")).with(vec![exited("a", "1", 1)]);
     world.lifecycle = Lifecycle::Terminated;
     assert_eq!(world.derive().phase.as_deref(), Some("Failed"));
     world.lifecycle = Lifecycle::Syncing;
@@ -172,11 +172,11 @@ fn a_terminal_phase_is_never_left() {
 
 #[test]
 fn a_finished_container_does_not_come_back_when_the_policy_forbids_it() {
-    let mut world = World::new(one("Never")).with(vec![exited("a", "1", 0)]);
+    let mut world = DerivedPod::new(one("Never")).with(vec![exited("a", "1", 0)]);
     let before = world.derive();
     world.observed.as_mut().expect("observed").containers = vec![container("a", "2")];
     assert_eq!(world.derive(), before);
-    let mut allowed = World::new(one("Always")).with(vec![exited("a", "1", 0)]);
+    let mut allowed = DerivedPod::new(one("Always")).with(vec![exited("a", "1", 0)]);
     allowed.derive();
     allowed.observed.as_mut().expect("observed").containers = vec![container("a", "2")];
     let status = allowed.derive();
@@ -191,7 +191,7 @@ fn a_container_that_failed_may_run_again_in_another_sandbox_if_its_pod_restarts_
         let containers = json!([{"name": "a", "restartPolicy": "Never"}, {"name": "b"}]);
         let spec = json!({"restartPolicy": "OnFailure", "containers": containers});
         let old = vec![exited("a", "1", code), container("b", "2")];
-        let mut world = World::new(pod(spec)).with(old);
+        let mut world = DerivedPod::new(pod(spec)).with(old);
         let before = world.derive();
         let observed = world.observed.as_mut().expect("observed");
         observed.sandboxes[0].ips = vec!["10.0.0.8".parse().expect("an address")];
@@ -209,7 +209,7 @@ fn a_container_that_failed_may_run_again_in_another_sandbox_if_its_pod_restarts_
 
 #[test]
 fn a_removed_pod_is_over_although_a_finished_container_was_being_made_again() {
-    let mut world = World::new(one("OnFailure")).with(vec![exited("a", "1", 0)]);
+    let mut world = DerivedPod::new(one("OnFailure")).with(vec![exited("a", "1", 0)]);
     world.derive();
     let made = ObservedContainer { state: RunState::Created, ..container("a", "2") };
     world.observed.as_mut().expect("observed").containers = vec![made];
@@ -221,7 +221,7 @@ fn a_removed_pod_is_over_although_a_finished_container_was_being_made_again() {
 
 #[test]
 fn a_running_container_that_vanished_counts_as_ended_not_as_never_started() {
-    let mut world = World::new(one("Always")).with(vec![container("a", "1")]);
+    let mut world = DerivedPod::new(one("Always")).with(vec![container("a", "1")]);
     world.derive();
     world.observed.as_mut().expect("observed").containers.clear();
     let status = world.derive();
@@ -235,9 +235,9 @@ fn a_running_container_that_vanished_counts_as_ended_not_as_never_started() {
 
 #[test]
 fn an_end_that_nobody_saw_is_later_than_that_of_the_attempt_before() {
-    let why = Waiting { reason: "CrashLoopBackOff".into(), message: "back-off".into() };
+    let why = WaitingReason { reason: "CrashLoopBackOff".into(), message: "back-off".into() };
     let newest = ObservedContainer { restart_count: 1, ..container("a", "2") };
-    let mut world = World::new(one("Always")).with(vec![newest, exited("a", "1", 3)]);
+    let mut world = DerivedPod::new(one("Always")).with(vec![newest, exited("a", "1", 3)]);
     world.waiting.insert("a".into(), why);
     world.derive();
     world.observed.as_mut().expect("observed").containers[0].state = RunState::Unknown;
@@ -249,9 +249,9 @@ fn an_end_that_nobody_saw_is_later_than_that_of_the_attempt_before() {
 
 #[test]
 fn an_end_of_which_nobody_knows_any_more_is_later_than_that_of_the_attempt_before() {
-    let why = Waiting { reason: "CrashLoopBackOff".into(), message: "back-off".into() };
+    let why = WaitingReason { reason: "CrashLoopBackOff".into(), message: "back-off".into() };
     let newest = ObservedContainer { restart_count: 1, ..exited("a", "2", 0) };
-    let mut world = World::new(one("Always")).with(vec![newest, exited("a", "1", 3)]);
+    let mut world = DerivedPod::new(one("Always")).with(vec![newest, exited("a", "1", 3)]);
     world.derive();
     world.waiting.insert("a".into(), why);
     let newest = &mut world.observed.as_mut().expect("observed").containers[0];
@@ -269,8 +269,8 @@ fn a_number_that_is_given_twice_counts_twice_as_it_does_for_the_kubelet() {
         created_at: UnixNanos(950 * SECOND),
         ..container("a", id)
     };
-    let count = |world: &mut World| main_status(&world.derive(), "a").restart_count;
-    let mut world = World::new(one("Always")).with(vec![exited("a", "1", 3)]);
+    let count = |world: &mut DerivedPod| main_status(&world.derive(), "a").restart_count;
+    let mut world = DerivedPod::new(one("Always")).with(vec![exited("a", "1", 3)]);
     assert_eq!(count(&mut world), 0);
     let made = ObservedContainer { state: RunState::Created, ..attempt("2", 1) };
     let mut world = world.with(vec![made, exited("a", "1", 3)]);
@@ -285,7 +285,8 @@ fn a_number_that_is_given_twice_counts_twice_as_it_does_for_the_kubelet() {
 #[test]
 fn a_container_that_never_comes_back_may_be_replaced_where_its_pod_always_does() {
     let policy = json!({"name": "a", "image": "i", "restartPolicy": "Never"});
-    let mut world = World::new(pod(json!({"restartPolicy": "Always", "containers": [policy]})));
+    let mut world =
+        DerivedPod::new(pod(json!({"restartPolicy": "Always", "containers": [policy]})));
     world = world.with(vec![exited("a", "1", 0)]);
     world.derive();
     let mut world = world.with(vec![container("a", "2")]);
@@ -295,7 +296,7 @@ fn a_container_that_never_comes_back_may_be_replaced_where_its_pod_always_does()
 
 #[test]
 fn before_the_first_read_nothing_is_taken_for_lost() {
-    let mut world = World::new(one("Always")).with(vec![container("a", "1")]);
+    let mut world = DerivedPod::new(one("Always")).with(vec![container("a", "1")]);
     world.derive();
     world.observed = None;
     let status = world.derive();
@@ -310,7 +311,7 @@ fn an_init_container_without_a_trace_is_done_once_main_containers_exist() {
                            {"name": "s", "image": "i", "restartPolicy": "Always"}],
         "containers": [{"name": "a", "image": "i"}]
     });
-    let mut world = World::new(pod(spec)).with(vec![container("a", "1"), container("s", "2")]);
+    let mut world = DerivedPod::new(pod(spec)).with(vec![container("a", "1"), container("s", "2")]);
     let status = world.derive();
     let inits = status.init_container_statuses.clone().expect("init statuses");
     let end = inits[0].state.clone().and_then(|state| state.terminated).expect("done");
@@ -327,7 +328,7 @@ fn a_sidecar_counts_for_readiness_and_must_start_before_the_pod_is_initialized()
                             "startupProbe": {"exec": {"command": ["true"]}}}],
         "containers": [{"name": "a", "image": "i"}]
     });
-    let mut world = World::new(pod(spec)).with(vec![container("s", "2")]);
+    let mut world = DerivedPod::new(pod(spec)).with(vec![container("s", "2")]);
     let status = world.derive();
     assert_eq!(condition(&status, "Initialized").0, "False");
     assert_eq!(status.phase.as_deref(), Some("Pending"));
@@ -348,7 +349,7 @@ fn probe_results_belong_to_one_container_id() {
     let spec = json!({"containers": [{"name": "a", "image": "i",
         "readinessProbe": {"exec": {"command": ["true"]}},
         "startupProbe": {"exec": {"command": ["true"]}}}]});
-    let mut world = World::new(pod(spec)).with(vec![container("a", "1")]);
+    let mut world = DerivedPod::new(pod(spec)).with(vec![container("a", "1")]);
     let flags = |status: &PodStatus| {
         let status = main_status(status, "a");
         (status.started, status.ready)
@@ -366,7 +367,7 @@ fn probe_results_belong_to_one_container_id() {
 fn a_started_container_stays_started_over_a_restart_of_the_agent() {
     let spec = json!({"containers": [{"name": "a", "image": "i",
         "startupProbe": {"exec": {"command": ["true"]}}}]});
-    let mut world = World::new(pod(spec)).with(vec![container("a", "1")]);
+    let mut world = DerivedPod::new(pod(spec)).with(vec![container("a", "1")]);
     world.probes.started.insert("1".into(), true);
     world.derive();
     world.probes.started.clear();
@@ -375,8 +376,8 @@ fn a_started_container_stays_started_over_a_restart_of_the_agent() {
 
 #[test]
 fn a_waiting_reason_shows_only_while_a_start_is_due() {
-    let why = Waiting { reason: "CrashLoopBackOff".into(), message: "back-off".into() };
-    let mut world = World::new(one("Always")).with(vec![exited("a", "1", 3)]);
+    let why = WaitingReason { reason: "CrashLoopBackOff".into(), message: "back-off".into() };
+    let mut world = DerivedPod::new(one("Always")).with(vec![exited("a", "1", 3)]);
     world.waiting.insert("a".into(), why);
     let status = world.derive();
     let shown = main_status(&status, "a");
@@ -408,7 +409,7 @@ fn evidence_of_the_kernel_reaches_the_status() {
             at: UnixNanos(940 * SECOND),
         }),
     };
-    let mut world = World::new(one("Always")).with(vec![lost]);
+    let mut world = DerivedPod::new(one("Always")).with(vec![lost]);
     let status = world.derive();
     let end = main_status(&status, "a").state.clone().and_then(|s| s.terminated).expect("ended");
     assert_eq!((end.exit_code, end.reason.as_deref()), (137, Some("OOMKilled")));
@@ -417,7 +418,7 @@ fn evidence_of_the_kernel_reaches_the_status() {
 
 #[test]
 fn a_refused_pod_has_nothing_but_its_refusal() {
-    let mut world = World::new(one("Always"));
+    let mut world = DerivedPod::new(one("Always"));
     world.verdict = Some(rejection("OutOfcpu"));
     let status = world.derive();
     assert_eq!(status.phase.as_deref(), Some("Failed"));
@@ -430,7 +431,7 @@ fn a_refused_pod_has_nothing_but_its_refusal() {
 
 #[test]
 fn a_refused_pod_keeps_conditions_of_others_only() {
-    let mut world = World::new(one("Never"));
+    let mut world = DerivedPod::new(one("Never"));
     let condition = |type_: &str| json!({"type": type_, "status": "True"});
     let status = json!({"conditions": [condition("PodScheduled"), condition("example.com/gate")]});
     world.pod.status = Some(serde_json::from_value(status).expect("a status"));
@@ -442,7 +443,7 @@ fn a_refused_pod_keeps_conditions_of_others_only() {
 
 #[test]
 fn a_pod_that_was_removed_before_it_ran_goes_on_saying_what_was_not_ready() {
-    let mut world = World::new(one("Always")).with(Vec::new());
+    let mut world = DerivedPod::new(one("Always")).with(Vec::new());
     world.derive();
     world.lifecycle = Lifecycle::Terminated;
     let expected = ("False".to_owned(), "ContainersNotReady".to_owned());
@@ -456,10 +457,10 @@ fn a_pod_that_was_removed_before_it_ran_goes_on_saying_what_was_not_ready() {
 
 #[test]
 fn an_evicted_pod_tells_that_the_node_ended_it() {
-    let mut world = World::new(one("Always")).with(vec![container("a", "1")]);
+    let mut world = DerivedPod::new(one("Always")).with(vec![container("a", "1")]);
     world.derive();
     let message = "The node was low on resource: memory. ".to_owned();
-    world.verdict = Some(Verdict { message, ..verdict("Evicted") });
+    world.verdict = Some(PodVerdict { message, ..verdict("Evicted") });
     world.lifecycle = Lifecycle::Terminating;
     let status = world.derive();
     assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some("Running"), None));
@@ -487,9 +488,9 @@ fn a_pod_that_made_room_and_ended_well_has_succeeded_and_tells_who_ended_it() {
         ("Evicted", 0, "Failed", Some("Evicted")),
         ("NodeShutdown", 0, "Failed", Some("NodeShutdown")),
     ] {
-        let mut world = World::new(one("Always")).with(vec![exited("a", "1", code)]);
+        let mut world = DerivedPod::new(one("Always")).with(vec![exited("a", "1", code)]);
         let message = format!("{}memory. ", crate::eviction::message::OF_NODE);
-        world.verdict = Some(Verdict { message, ..verdict(reason) });
+        world.verdict = Some(PodVerdict { message, ..verdict(reason) });
         world.lifecycle = Lifecycle::Terminated;
         let status = world.derive();
         let found = (status.phase.as_deref(), status.reason.as_deref());
@@ -502,7 +503,7 @@ fn a_pod_that_made_room_and_ended_well_has_succeeded_and_tells_who_ended_it() {
 
 #[test]
 fn a_pod_that_exceeded_a_limit_of_its_own_is_no_target_of_a_disruption() {
-    let mut world = World::new(one("Always")).with(vec![exited("a", "1", 143)]);
+    let mut world = DerivedPod::new(one("Always")).with(vec![exited("a", "1", 143)]);
     world.verdict = Some(verdict("Evicted"));
     world.lifecycle = Lifecycle::Terminated;
     let status = world.derive();
@@ -514,7 +515,7 @@ fn a_pod_that_exceeded_a_limit_of_its_own_is_no_target_of_a_disruption() {
 fn messages_share_twelve_kibibytes() {
     let mut ended = exited("a", "1", 1);
     ended.message = "é".repeat(8000);
-    let mut world = World::new(two()).with(vec![ended]);
+    let mut world = DerivedPod::new(two()).with(vec![ended]);
     let status = world.derive();
     let end = main_status(&status, "a").state.clone().and_then(|s| s.terminated).expect("ended");
     assert_eq!(end.message.expect("a message").len(), 6144);
@@ -522,7 +523,7 @@ fn messages_share_twelve_kibibytes() {
 
 #[test]
 fn addresses_put_the_nodes_family_first_and_host_network_takes_the_nodes() {
-    let mut world = World::new(one("Always")).with(vec![]);
+    let mut world = DerivedPod::new(one("Always")).with(vec![]);
     let six = "fd00::7".parse().expect("an address");
     world.observed.as_mut().expect("observed").sandboxes[0].ips.insert(0, six);
     let ips = |status: PodStatus| -> Vec<String> {
@@ -545,7 +546,7 @@ fn addresses_put_the_nodes_family_first_and_host_network_takes_the_nodes() {
 
 #[test]
 fn times_move_only_with_what_they_stamp() {
-    let mut world = World::new(one("Always")).with(vec![container("a", "1")]);
+    let mut world = DerivedPod::new(one("Always")).with(vec![container("a", "1")]);
     let first = world.derive();
     world.now = UnixNanos(2000 * SECOND);
     assert_eq!(world.derive(), first);
@@ -561,7 +562,7 @@ fn times_move_only_with_what_they_stamp() {
 
 #[test]
 fn conditions_of_others_are_kept() {
-    let mut world = World::new(json!({
+    let mut world = DerivedPod::new(json!({
         "metadata": {"generation": 4},
         "spec": {"containers": [{"name": "a"}], "readinessGates": [{"conditionType": "x/gate"}]},
         "status": {"conditions": [{"type": "x/gate", "status": "False"}]}
@@ -575,7 +576,7 @@ fn conditions_of_others_are_kept() {
 
 #[test]
 fn a_sandbox_serves_when_it_is_the_only_ready_one_and_has_an_address() {
-    let mut world = World::new(one("Always")).with(vec![]);
+    let mut world = DerivedPod::new(one("Always")).with(vec![]);
     assert_eq!(condition(&world.derive(), "PodReadyToStartContainers").0, "True");
     let sandboxes = &mut world.observed.as_mut().expect("observed").sandboxes;
     sandboxes.push(sandbox());
@@ -606,7 +607,7 @@ fn any_container() -> impl Strategy<Value = ObservedContainer> {
     )
 }
 
-fn any_world() -> impl Strategy<Value = World> {
+fn any_world() -> impl Strategy<Value = DerivedPod> {
     let policies = prop_oneof![Just("Always"), Just("OnFailure"), Just("Never")];
     let lifecycles = prop_oneof![
         Just(Lifecycle::Syncing),
@@ -620,12 +621,12 @@ fn any_world() -> impl Strategy<Value = World> {
             let mains = json!([{"name": "a", "image": "i"}, {"name": "b", "image": "i"}]);
             let spec =
                 json!({"restartPolicy": policy, "initContainers": inits, "containers": mains});
-            let mut world = World::new(pod(spec)).with(containers);
+            let mut world = DerivedPod::new(pod(spec)).with(containers);
             world.observed.as_mut().expect("observed").sandboxes[0].ready = ready;
             world.lifecycle = lifecycle;
             world.verdict = ended.then(|| verdict("DeadlineExceeded"));
             if waits {
-                let why = Waiting { reason: "ErrImagePull".into(), message: String::new() };
+                let why = WaitingReason { reason: "ErrImagePull".into(), message: String::new() };
                 world.waiting.insert("a".into(), why);
             }
             world

@@ -10,12 +10,14 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use serde_json::Value;
 
-use super::{Answer, Ask, Class, FullName, Key, REPEAT, RETRY, full_name, is_urgent};
+use super::{
+    Ask, FullName, QueueKey, REPEAT, RETRY, RequestResult, WorkClass, full_name, is_urgent,
+};
 use crate::api_health::{Trouble, Unwritten};
 use crate::status::is_terminal;
 use crate::status::phase::PENDING;
 use crate::status_queue::{merge, patch};
-use crate::worker::Stage;
+use crate::worker::WorkerStage;
 use pintle_api_types::ids::{Mono, Now, PodUid, UnixNanos};
 use pintle_api_types::pod;
 
@@ -25,12 +27,12 @@ struct Local {
     pod: Arc<Pod>,
     /// `None` before the first derivation.
     status: Option<Arc<PodStatus>>,
-    stage: Stage,
+    stage: WorkerStage,
 }
 
 /// The work due for an entry.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Work {
+pub(crate) enum EntryWork {
     Patch { body: Value, urgent: bool },
     Delete(PodUid),
     Mirror(PodUid),
@@ -60,7 +62,7 @@ pub(crate) struct PodEntry {
     /// Since when the API server has another status than we have.
     pub(super) differs_since: Option<Mono>,
     pub flight: Option<u64>,
-    pub(super) queued: Option<(Class, u64)>,
+    pub(super) queued: Option<(WorkClass, u64)>,
     pub timer: Option<Mono>,
     pub(super) retry_at: Option<Mono>,
     /// When the first of the changes came that wait for others.
@@ -70,11 +72,11 @@ pub(crate) struct PodEntry {
 impl PodEntry {
     pub(crate) fn wanted(&mut self, pod: Arc<Pod>) {
         let uid = pod::uid(&pod);
-        let fresh = Local { pod: Arc::clone(&pod), status: None, stage: Stage::Waiting };
+        let fresh = Local { pod: Arc::clone(&pod), status: None, stage: WorkerStage::Waiting };
         self.locals.entry(uid).or_insert(fresh).pod = pod;
     }
 
-    pub(crate) fn derived(&mut self, pod: Arc<Pod>, status: Arc<PodStatus>, stage: Stage) {
+    pub(crate) fn derived(&mut self, pod: Arc<Pod>, status: Arc<PodStatus>, stage: WorkerStage) {
         self.locals.insert(pod::uid(&pod), Local { pod, status: Some(status), stage });
     }
 
@@ -129,7 +131,7 @@ impl PodEntry {
 
     /// True when every pod of the entry is being stopped and has not ended.
     pub(super) fn is_stopping(&self) -> bool {
-        let stopping = |local: &Local| local.stage == Stage::Terminating;
+        let stopping = |local: &Local| local.stage == WorkerStage::Terminating;
         !self.locals.is_empty() && self.locals.values().all(stopping)
     }
 
@@ -138,7 +140,7 @@ impl PodEntry {
     pub(super) fn is_starting(&self) -> bool {
         let starting = |local: &Local| {
             let status = local.status.as_deref();
-            local.stage == Stage::Syncing && status.is_some_and(is_untouched)
+            local.stage == WorkerStage::Syncing && status.is_some_and(is_untouched)
         };
         !self.locals.is_empty() && self.locals.values().all(starting)
     }
@@ -147,7 +149,7 @@ impl PodEntry {
     /// that by itself, unless it stops half-way.
     pub(super) fn goes_by_itself(&self) -> bool {
         let grace = self.present().and_then(|copy| copy.metadata.deletion_grace_period_seconds);
-        grace == Some(0) && self.locals.values().all(|local| local.stage == Stage::Finished)
+        grace == Some(0) && self.locals.values().all(|local| local.stage == WorkerStage::Finished)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -159,86 +161,86 @@ impl PodEntry {
         self.copy.as_ref().filter(|copy| self.deleted.as_ref() != Some(&pod::uid(copy)))
     }
 
-    pub(crate) fn work(&self, key: &Key, sources_ready: bool) -> Option<Work> {
+    pub(crate) fn work(&self, key: &QueueKey, sources_ready: bool) -> Option<EntryWork> {
         if self.doubt {
-            return Some(Work::Refetch);
+            return Some(EntryWork::Refetch);
         }
         match key {
-            Key::Pod(uid) => self.pod_work(uid),
-            Key::Mirror(_) => self.mirror_work(sources_ready),
+            QueueKey::Pod(uid) => self.pod_work(uid),
+            QueueKey::Mirror(_) => self.mirror_work(sources_ready),
         }
     }
 
     /// The final status is written first, then the deletion is completed.
     // k8s: pkg/kubelet/status/status_manager.go syncPod, canBeDeleted
-    fn pod_work(&self, uid: &PodUid) -> Option<Work> {
+    fn pod_work(&self, uid: &PodUid) -> Option<EntryWork> {
         let (copy, local) = (self.present()?, self.locals.get(uid)?);
         let patch = patch_work(copy, local);
         let phase = copy.status.as_ref().and_then(|status| status.phase.as_deref());
-        let ended = local.stage == Stage::Finished && is_terminal(phase);
+        let ended = local.stage == WorkerStage::Finished && is_terminal(phase);
         // A write without effect is tried again some day, but it holds nothing up.
         let told = patch.as_ref().is_none_or(|work| self.repeat_at(work).is_some());
         let completes = pod::is_deleted(copy) && ended && told;
-        if completes { Some(Work::Delete(uid.clone())) } else { patch }
+        if completes { Some(EntryWork::Delete(uid.clone())) } else { patch }
     }
 
     // k8s: pkg/kubelet/kubelet.go tryReconcileMirrorPods, kubelet_pods.go HandlePodCleanups
-    fn mirror_work(&self, sources_ready: bool) -> Option<Work> {
-        let lives = |local: &&Local| local.stage == Stage::Syncing && local.status.is_some();
+    fn mirror_work(&self, sources_ready: bool) -> Option<EntryWork> {
+        let lives = |local: &&Local| local.stage == WorkerStage::Syncing && local.status.is_some();
         let living = self.locals.values().find(lives);
         let Some(copy) = self.present() else {
-            return living.map(|local| Work::Mirror(pod::uid(&local.pod)));
+            return living.map(|local| EntryWork::Mirror(pod::uid(&local.pod)));
         };
         let hash = pod::annotation(copy, pod::ANNOTATION_MIRROR);
         let is_of = |local: &&Local| pod::annotation(&local.pod, pod::ANNOTATION_HASH) == hash;
         let stale = living.is_some_and(|local| pod::is_deleted(copy) || !is_of(&local));
         let orphan = self.locals.is_empty() && sources_ready;
         if stale || orphan {
-            return Some(Work::Delete(pod::uid(copy)));
+            return Some(EntryWork::Delete(pod::uid(copy)));
         }
         patch_work(copy, self.locals.values().find(is_of)?)
     }
 
-    pub(crate) fn class(&self, work: &Work) -> Class {
-        if is_urgent(work) { Class::Urgent } else { Class::Normal }
+    pub(crate) fn class(&self, work: &EntryWork) -> WorkClass {
+        if is_urgent(work) { WorkClass::Urgent } else { WorkClass::Normal }
     }
 
     /// Until when a write is held back because the same one had no effect.
-    pub(super) fn repeat_at(&self, work: &Work) -> Option<Mono> {
+    pub(super) fn repeat_at(&self, work: &EntryWork) -> Option<Mono> {
         let (body, at) = self.written.as_ref()?;
-        matches!(work, Work::Patch { body: now, .. } if now == body).then(|| at.plus(REPEAT))
+        matches!(work, EntryWork::Patch { body: now, .. } if now == body).then(|| at.plus(REPEAT))
     }
 
     /// Records that the work is under way; returns the request.
     pub(crate) fn begin(
         &mut self,
-        key: &Key,
+        key: &QueueKey,
         ticket: u64,
-        work: Work,
+        work: EntryWork,
         now: Mono,
     ) -> Option<(FullName, Ask)> {
         let name = match key {
-            Key::Mirror(name) => name.clone(),
-            Key::Pod(_) => full_name(self.copy.as_ref()?),
+            QueueKey::Mirror(name) => name.clone(),
+            QueueKey::Pod(_) => full_name(self.copy.as_ref()?),
         };
         self.asked = match &work {
-            Work::Patch { .. } => "its status",
-            Work::Delete(_) => "its deletion",
-            Work::Mirror(_) => "its mirror pod",
-            Work::Refetch => self.asked,
+            EntryWork::Patch { .. } => "its status",
+            EntryWork::Delete(_) => "its deletion",
+            EntryWork::Mirror(_) => "its mirror pod",
+            EntryWork::Refetch => self.asked,
         };
         let ask = match work {
-            Work::Patch { body, .. } => {
+            EntryWork::Patch { body, .. } => {
                 self.written = None;
                 self.writing = Some(body.clone());
                 Ask::Patch(body)
             }
-            Work::Delete(uid) => Ask::Delete(uid),
-            Work::Mirror(uid) => {
+            EntryWork::Delete(uid) => Ask::Delete(uid),
+            EntryWork::Mirror(uid) => {
                 self.creating = true;
                 Ask::Mirror(Arc::clone(&self.locals.get(&uid)?.pod))
             }
-            Work::Refetch => Ask::Refetch,
+            EntryWork::Refetch => Ask::Refetch,
         };
         self.flight = Some(ticket);
         self.begun_with = self.copy.as_deref().and_then(version);
@@ -249,55 +251,64 @@ impl PodEntry {
     }
 
     /// Takes the answer; returns how long the written status had differed.
-    pub(crate) fn answered(&mut self, key: &Key, answer: Answer, now: Now) -> Option<Duration> {
-        let is_written = self.writing.is_some() && matches!(&answer, Answer::Copy(_));
+    pub(crate) fn answered(
+        &mut self,
+        key: &QueueKey,
+        answer: RequestResult,
+        now: Now,
+    ) -> Option<Duration> {
+        let is_written = self.writing.is_some() && matches!(&answer, RequestResult::Copy(_));
         let since = if is_written { self.differs_since.take() } else { None };
         self.take(key, answer, now);
         since.map(|since| now.mono.since(since))
     }
 
-    fn take(&mut self, key: &Key, answer: Answer, Now { wall, mono: now }: Now) {
+    fn take(&mut self, key: &QueueKey, answer: RequestResult, Now { wall, mono: now }: Now) {
         self.flight = None;
         let writing = self.writing.take();
         let creating = std::mem::take(&mut self.creating);
         self.note(&answer, creating, wall);
         match answer {
-            Answer::Copy(copy) if is_its(key, &copy) => {
+            RequestResult::Copy(copy) if is_its(key, &copy) => {
                 self.written = writing.map(|body| (body, now));
                 self.calm();
                 self.answer(Arc::new(*copy));
             }
-            Answer::Deleted => {
+            RequestResult::Deleted => {
                 self.deleted = self.copy.as_deref().map(pod::uid);
                 self.calm();
             }
             // No namespace, or another pod has the mirror pod's name.
-            Answer::Missing if creating => self.wait(now, Duration::ZERO),
-            Answer::Copy(_) if matches!(key, Key::Mirror(_)) => {
+            RequestResult::Missing if creating => self.wait(now, Duration::ZERO),
+            RequestResult::Copy(_) if matches!(key, QueueKey::Mirror(_)) => {
                 self.copy = None;
                 self.doubt = false;
                 self.wait(now, RETRY.1);
             }
-            Answer::Missing | Answer::Copy(_) => {
+            RequestResult::Missing | RequestResult::Copy(_) => {
                 self.copy = None;
                 self.calm();
             }
-            Answer::Conflict => {
+            RequestResult::Conflict => {
                 self.doubt = true;
                 self.wait(now, Duration::ZERO);
             }
-            Answer::Busy { after, .. } => self.wait(now, after),
-            Answer::Refused(_) | Answer::Unreachable(_) => self.wait(now, Duration::ZERO),
+            RequestResult::Busy { after, .. } => self.wait(now, after),
+            RequestResult::Refused(_) | RequestResult::Unreachable(_) => {
+                self.wait(now, Duration::ZERO)
+            }
         }
     }
 
     /// Remembers why a change is not written, and since when by the wall clock.
-    fn note(&mut self, answer: &Answer, creating: bool, now: UnixNanos) {
+    fn note(&mut self, answer: &RequestResult, creating: bool, now: UnixNanos) {
         let words = match answer {
-            Answer::Busy { why, .. } | Answer::Refused(why) | Answer::Unreachable(why) => why,
-            Answer::Missing if creating => "its namespace does not exist",
-            Answer::Conflict => return,
-            Answer::Copy(_) | Answer::Deleted | Answer::Missing => {
+            RequestResult::Busy { why, .. }
+            | RequestResult::Refused(why)
+            | RequestResult::Unreachable(why) => why,
+            RequestResult::Missing if creating => "its namespace does not exist",
+            RequestResult::Conflict => return,
+            RequestResult::Copy(_) | RequestResult::Deleted | RequestResult::Missing => {
                 self.trouble = None;
                 return;
             }
@@ -323,14 +334,14 @@ impl PodEntry {
 }
 
 /// True for the object that the entry is about.
-fn is_its(key: &Key, copy: &Pod) -> bool {
+fn is_its(key: &QueueKey, copy: &Pod) -> bool {
     match key {
-        Key::Pod(uid) => pod::uid(copy) == *uid,
-        Key::Mirror(_) => pod::is_mirror(copy),
+        QueueKey::Pod(uid) => pod::uid(copy) == *uid,
+        QueueKey::Mirror(_) => pod::is_mirror(copy),
     }
 }
 
-fn patch_work(copy: &Pod, local: &Local) -> Option<Work> {
+fn patch_work(copy: &Pod, local: &Local) -> Option<EntryWork> {
     let ours = local.status.as_deref()?;
     let none = PodStatus::default();
     let theirs = copy.status.as_ref().unwrap_or(&none);
@@ -343,8 +354,8 @@ fn patch_work(copy: &Pod, local: &Local) -> Option<Work> {
     // stopped on demand are reported together.
     // k8s: pkg/kubelet/kubelet.go SyncPod writes the status before it returns isTerminal
     let over = !pod::is_deleted(&local.pod) && !pod::is_deleted(copy) && !any_running(ours);
-    let stopping = local.stage >= Stage::Terminating && !over;
-    Some(Work::Patch { body, urgent: somebody_waits(theirs, ours, stopping) })
+    let stopping = local.stage >= WorkerStage::Terminating && !over;
+    Some(EntryWork::Patch { body, urgent: somebody_waits(theirs, ours, stopping) })
 }
 
 /// The API server's count of changes of the object; compared only between copies of one object.

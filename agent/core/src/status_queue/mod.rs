@@ -1,11 +1,11 @@
 //! The status queue: which status, deletion or mirror pod is to be written to the API server now.
 //!
 //! Pure. Input: statuses of the workers, the API server's copies of the pods as the watch shows
-//! them, and answers to earlier requests. Output: `Request`s. Each patch is the difference between
-//! our status and the newest copy, so a status that is overtaken by the next one is never sent, and
-//! a copy that another writer has changed is put right. Nothing is dropped before the API server
-//! has it or reports that the pod is gone: an outage only delays. Bounds: one request under way for
-//! each pod, `FLIGHTS_MAX` in all; retries wait up to `RETRY.1`.
+//! them, and answers to earlier requests. Output: `StatusRequest`s. Each patch is the difference
+//! between our status and the newest copy, so a status that is overtaken by the next one is never
+//! sent, and a copy that another writer has changed is put right. Nothing is dropped before the API
+//! server has it or reports that the pod is gone: an outage only delays. Bounds: one request under
+//! way for each pod, `FLIGHTS_MAX` in all; retries wait up to `RETRY.1`.
 // k8s: pkg/kubelet/status/status_manager.go
 
 mod entry;
@@ -22,8 +22,8 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::Value;
 
 use crate::api_health::Unwritten;
-use crate::worker::Stage;
-use entry::{PodEntry, Work};
+use crate::worker::WorkerStage;
+use entry::{EntryWork, PodEntry};
 use pintle_api_types::ids::{Mono, Now, PodUid};
 use pintle_api_types::pod;
 
@@ -51,7 +51,7 @@ pub type FullName = (String, String);
 
 /// An input of the status queue.
 #[derive(Clone, Debug)]
-pub enum Input {
+pub enum QueueInput {
     /// A source wants this pod; its status may follow later.
     Wanted(Arc<Pod>),
     /// A worker derived a status or came to another stage.
@@ -61,7 +61,7 @@ pub enum Input {
         /// Its status.
         status: Arc<PodStatus>,
         /// The stage of its worker.
-        stage: Stage,
+        stage: WorkerStage,
     },
     /// Nothing is left of the pod on this node.
     Gone(PodUid),
@@ -78,7 +78,7 @@ pub enum Input {
         /// The request's.
         ticket: u64,
         /// The answer.
-        answer: Answer,
+        answer: RequestResult,
     },
     /// Time has passed.
     Tick,
@@ -86,7 +86,7 @@ pub enum Input {
 
 /// A request to the API server.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Request {
+pub struct StatusRequest {
     /// To be returned with the answer.
     pub ticket: u64,
     /// The object.
@@ -110,7 +110,7 @@ pub enum Ask {
 
 /// The result of a request.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
+pub enum RequestResult {
     /// The object as it is now; its spec may be missing.
     Copy(Box<Pod>),
     /// Done, and the object is gone or will be.
@@ -135,12 +135,12 @@ pub enum Answer {
 /// The key of an entry of the status queue: a pod of the API by uid, a mirror pod by name, because
 /// its uid changes whenever it is created again.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Key {
+enum QueueKey {
     Pod(PodUid),
     Mirror(FullName),
 }
 
-impl Key {
+impl QueueKey {
     /// The key of a pod as a worker has it.
     fn of_local(pod: &Pod) -> Self {
         if pod::is_static(pod) { Self::Mirror(full_name(pod)) } else { Self::Pod(pod::uid(pod)) }
@@ -158,7 +158,7 @@ fn full_name(pod: &Pod) -> FullName {
 
 /// In which order waiting work is done. Ready changes and ends come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Class {
+enum WorkClass {
     Urgent,
     Normal,
 }
@@ -166,10 +166,10 @@ enum Class {
 /// All objects that are or may have to be written.
 #[derive(Debug, Default)]
 pub struct StatusQueue {
-    entries: BTreeMap<Key, PodEntry>,
-    flights: BTreeMap<u64, Key>,
-    queue: BTreeSet<(Class, u64, Key)>,
-    timers: BTreeSet<(Mono, Key)>,
+    entries: BTreeMap<QueueKey, PodEntry>,
+    flights: BTreeMap<u64, QueueKey>,
+    queue: BTreeSet<(WorkClass, u64, QueueKey)>,
+    timers: BTreeSet<(Mono, QueueKey)>,
     /// Which mirror pods a static pod of this uid belongs to.
     mirrors: BTreeMap<PodUid, BTreeSet<FullName>>,
     /// Source of tickets and of the order in the queue; only grows.
@@ -177,7 +177,7 @@ pub struct StatusQueue {
     sources_ready: bool,
     /// The API server could not be reached at the last request.
     outage: bool,
-    out: Vec<Request>,
+    out: Vec<StatusRequest>,
     /// How long each status that was written since the last question had differed.
     written: Vec<Duration>,
     /// Pending writes that changed since they were last taken.
@@ -186,41 +186,41 @@ pub struct StatusQueue {
 
 impl StatusQueue {
     /// Takes one input; returns the requests for the API server.
-    pub fn handle(&mut self, now: Now, input: Input) -> Vec<Request> {
+    pub fn handle(&mut self, now: Now, input: QueueInput) -> Vec<StatusRequest> {
         match input {
-            Input::Wanted(pod) => self.wanted(pod, now.mono),
-            Input::Derived { pod, status, stage } => {
+            QueueInput::Wanted(pod) => self.wanted(pod, now.mono),
+            QueueInput::Derived { pod, status, stage } => {
                 let key = self.key_of_local(&pod);
                 let entry = self.entries.entry(key.clone()).or_default();
                 entry.derived(pod, status, stage);
                 self.look_at(&key, now.mono);
             }
-            Input::Gone(uid) => self.gone(&uid, now.mono),
-            Input::Seen(pod) => {
-                let key = Key::of_copy(&pod);
+            QueueInput::Gone(uid) => self.gone(&uid, now.mono),
+            QueueInput::Seen(pod) => {
+                let key = QueueKey::of_copy(&pod);
                 self.entries.entry(key.clone()).or_default().seen(pod);
                 self.look_at(&key, now.mono);
             }
-            Input::Listed(pod) => {
-                let key = Key::of_copy(&pod);
+            QueueInput::Listed(pod) => {
+                let key = QueueKey::of_copy(&pod);
                 if let Some(entry) = self.entries.get_mut(&key) {
                     entry.listed(&pod);
                 }
                 self.look_at(&key, now.mono);
             }
-            Input::Unseen(pod) => {
-                let key = Key::of_copy(&pod);
+            QueueInput::Unseen(pod) => {
+                let key = QueueKey::of_copy(&pod);
                 if let Some(entry) = self.entries.get_mut(&key) {
                     entry.unseen(&pod);
                 }
                 self.look_at(&key, now.mono);
             }
-            Input::SourcesReady => {
+            QueueInput::SourcesReady => {
                 self.sources_ready = true;
                 self.everything(now.mono);
             }
-            Input::Answered { ticket, answer } => self.answered(ticket, answer, now),
-            Input::Tick => self.due(now.mono),
+            QueueInput::Answered { ticket, answer } => self.answered(ticket, answer, now),
+            QueueInput::Tick => self.due(now.mono),
         }
         self.dispatch(now.mono);
         std::mem::take(&mut self.out)
@@ -255,19 +255,19 @@ impl StatusQueue {
     }
 
     /// The key of a pod as a worker has it, which is remembered for its end.
-    fn key_of_local(&mut self, pod: &Pod) -> Key {
-        let key = Key::of_local(pod);
-        if let Key::Mirror(name) = &key {
+    fn key_of_local(&mut self, pod: &Pod) -> QueueKey {
+        let key = QueueKey::of_local(pod);
+        if let QueueKey::Mirror(name) = &key {
             self.mirrors.entry(pod::uid(pod)).or_default().insert(name.clone());
         }
         key
     }
 
     /// The keys of entries that may concern this pod.
-    fn keys_of(&self, uid: &PodUid) -> Vec<Key> {
+    fn keys_of(&self, uid: &PodUid) -> Vec<QueueKey> {
         let names = self.mirrors.get(uid).into_iter().flatten();
-        let mirrors = names.map(|name| Key::Mirror(name.clone()));
-        mirrors.chain([Key::Pod(uid.clone())]).collect()
+        let mirrors = names.map(|name| QueueKey::Mirror(name.clone()));
+        mirrors.chain([QueueKey::Pod(uid.clone())]).collect()
     }
 
     fn wanted(&mut self, pod: Arc<Pod>, now: Mono) {
@@ -306,9 +306,9 @@ impl StatusQueue {
         }
     }
 
-    fn answered(&mut self, ticket: u64, answer: Answer, now: Now) {
+    fn answered(&mut self, ticket: u64, answer: RequestResult, now: Now) {
         let Some(key) = self.flights.remove(&ticket) else { return };
-        let unreachable = matches!(answer, Answer::Unreachable(_));
+        let unreachable = matches!(answer, RequestResult::Unreachable(_));
         let back = self.outage && !unreachable;
         self.outage = unreachable;
         if let Some(entry) = self.entries.get_mut(&key) {
@@ -326,7 +326,7 @@ impl StatusQueue {
     }
 
     /// Puts a pod where it belongs: in the queue, at a timer, or nowhere.
-    fn look_at(&mut self, key: &Key, now: Mono) {
+    fn look_at(&mut self, key: &QueueKey, now: Mono) {
         let Some(entry) = self.entries.get_mut(key) else { return };
         if let Some((class, order)) = entry.queued.take() {
             self.queue.remove(&(class, order, key.clone()));
@@ -345,18 +345,18 @@ impl StatusQueue {
             (entry.gather_since, entry.differs_since) = (None, None);
             return;
         };
-        if matches!(work, Work::Patch { .. }) {
+        if matches!(work, EntryWork::Patch { .. }) {
             entry.differs_since.get_or_insert(now);
         }
         let goes = entry.goes_by_itself();
-        let class = if goes { Class::Normal } else { entry.class(&work) };
+        let class = if goes { WorkClass::Normal } else { entry.class(&work) };
         let gather = match () {
             () if goes => GATHER_GOING,
             () if entry.is_stopping() || entry.is_starting() => gather_among(self.timers.len()),
             () => GATHER,
         };
-        let gathers =
-            (class == Class::Normal).then(|| entry.gather_since.get_or_insert(now).plus(gather));
+        let gathers = (class == WorkClass::Normal)
+            .then(|| entry.gather_since.get_or_insert(now).plus(gather));
         let until = gathers.max(entry.retry_at).max(entry.repeat_at(&work));
         if let Some(at) = until.filter(|at| *at > now) {
             entry.timer = Some(at);
@@ -378,7 +378,7 @@ impl StatusQueue {
             let ticket = self.counter;
             let Some((name, ask)) = entry.begin(&key, ticket, work, now) else { continue };
             self.flights.insert(ticket, key);
-            self.out.push(Request { ticket, name, ask });
+            self.out.push(StatusRequest { ticket, name, ask });
         }
     }
 }
@@ -391,6 +391,6 @@ fn gather_among(others: usize) -> Duration {
 }
 
 /// True for a request with a delay that users would notice.
-fn is_urgent(work: &Work) -> bool {
-    !matches!(work, Work::Patch { urgent: false, .. })
+fn is_urgent(work: &EntryWork) -> bool {
+    !matches!(work, EntryWork::Patch { urgent: false, .. })
 }

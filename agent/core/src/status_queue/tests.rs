@@ -7,35 +7,35 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::{Value, json};
 
 use super::{
-    Answer, Ask, GATHER, GATHER_CHANGING, GATHER_GOING, Input, REPEAT, Request, StatusQueue,
-    gather_among,
+    Ask, GATHER, GATHER_CHANGING, GATHER_GOING, QueueInput, REPEAT, RequestResult, StatusQueue,
+    StatusRequest, gather_among,
 };
-use crate::worker::Stage;
+use crate::worker::WorkerStage;
 use pintle_api_types::ids::{Mono, Now, PodUid, UnixNanos};
 
 /// The initial wall clock; far from the agent's own.
 const WALL: UnixNanos = UnixNanos(1_700_000_000_000_000_000);
 
 /// An status queue with its clock.
-struct World {
+struct QueueWithClock {
     queue: StatusQueue,
     now: Now,
     version: u64,
 }
 
-impl World {
+impl QueueWithClock {
     fn new() -> Self {
         Self { queue: StatusQueue::default(), now: Now { wall: WALL, mono: Mono(1) }, version: 0 }
     }
 
-    fn give(&mut self, input: Input) -> Vec<Request> {
+    fn give(&mut self, input: QueueInput) -> Vec<StatusRequest> {
         self.queue.handle(self.now, input)
     }
 
     /// Time passes.
-    fn after(&mut self, by: Duration) -> Vec<Request> {
+    fn after(&mut self, by: Duration) -> Vec<StatusRequest> {
         self.now = self.now.plus(by);
-        self.give(Input::Tick)
+        self.give(QueueInput::Tick)
     }
 
     /// A copy of this object as the API server has it now.
@@ -45,19 +45,19 @@ impl World {
         Arc::new(pod(object))
     }
 
-    fn seen(&mut self, object: Value) -> Vec<Request> {
+    fn seen(&mut self, object: Value) -> Vec<StatusRequest> {
         let copy = self.copy(object);
-        self.give(Input::Seen(copy))
+        self.give(QueueInput::Seen(copy))
     }
 
     /// The API server took the request and has this object now.
-    fn took(&mut self, request: &Request, object: Value) -> Vec<Request> {
+    fn took(&mut self, request: &StatusRequest, object: Value) -> Vec<StatusRequest> {
         let copy = Box::new((*self.copy(object)).clone());
-        self.answer(request, Answer::Copy(copy))
+        self.answer(request, RequestResult::Copy(copy))
     }
 
-    fn answer(&mut self, request: &Request, answer: Answer) -> Vec<Request> {
-        self.give(Input::Answered { ticket: request.ticket, answer })
+    fn answer(&mut self, request: &StatusRequest, answer: RequestResult) -> Vec<StatusRequest> {
+        self.give(QueueInput::Answered { ticket: request.ticket, answer })
     }
 }
 
@@ -80,13 +80,13 @@ fn ready(ready: bool) -> Value {
     json!({"phase": "Running", "conditions": [{"type": "Ready", "status": status}]})
 }
 
-fn derived(object: &Value, status: Value, stage: Stage) -> Input {
+fn derived(object: &Value, status: Value, stage: WorkerStage) -> QueueInput {
     let status: PodStatus = serde_json::from_value(status).expect("a status");
-    Input::Derived { pod: Arc::new(pod(object.clone())), status: Arc::new(status), stage }
+    QueueInput::Derived { pod: Arc::new(pod(object.clone())), status: Arc::new(status), stage }
 }
 
-fn only(requests: Vec<Request>) -> Request {
-    let [request] = <[Request; 1]>::try_from(requests).expect("one request");
+fn only(requests: Vec<StatusRequest>) -> StatusRequest {
+    let [request] = <[StatusRequest; 1]>::try_from(requests).expect("one request");
     request
 }
 
@@ -101,17 +101,17 @@ fn mirror(uid: &str, of: &str, status: Value) -> Value {
     object
 }
 
-const NO: Answer = Answer::Missing;
+const NO: RequestResult = RequestResult::Missing;
 
 #[test]
 fn what_somebody_waits_for_goes_at_once_and_the_rest_gathers() {
-    let mut world = World::new();
+    let mut world = QueueWithClock::new();
     let object = api("1", json!({"phase": "Pending"}));
     assert_eq!(world.seen(object.clone()), []);
-    let waits = derived(&object, json!({"phase": "Pending", "hostIP": "h"}), Stage::Syncing);
+    let waits = derived(&object, json!({"phase": "Pending", "hostIP": "h"}), WorkerStage::Syncing);
     assert_eq!(world.give(waits), []);
     assert_eq!(world.queue.next_wake(), Some(world.now.mono.plus(GATHER_CHANGING.0)));
-    let request = only(world.give(derived(&object, ready(true), Stage::Syncing)));
+    let request = only(world.give(derived(&object, ready(true), WorkerStage::Syncing)));
     assert_eq!(request.name, ("ns".into(), "web".into()));
     let Ask::Patch(body) = &request.ask else { panic!("{request:?}") };
     assert_eq!(body["metadata"], json!({"uid": "1"}));
@@ -121,7 +121,7 @@ fn what_somebody_waits_for_goes_at_once_and_the_rest_gathers() {
     // A change without a waiting client is sent after its delay.
     let mut slow = ready(true);
     slow["hostIP"] = json!("10.0.0.1");
-    assert_eq!(world.give(derived(&object, slow, Stage::Syncing)), []);
+    assert_eq!(world.give(derived(&object, slow, WorkerStage::Syncing)), []);
     assert!(matches!(only(world.after(GATHER)).ask, Ask::Patch(_)));
 }
 
@@ -141,11 +141,11 @@ fn a_pod_that_is_over_by_itself_is_told_before_it_is_cleared_away() {
         (true, json!([ended("a"), ended("b")]), false),
     ];
     for (is_deleted, now, at_once) in table {
-        let mut world = World::new();
+        let mut world = QueueWithClock::new();
         let before = status(json!([runs("a"), runs("b")]));
         let object = if is_deleted { deleted("1", before) } else { api("1", before) };
         world.seen(object.clone());
-        let asked = world.give(derived(&object, status(now.clone()), Stage::Terminating));
+        let asked = world.give(derived(&object, status(now.clone()), WorkerStage::Terminating));
         assert_eq!(asked.len(), usize::from(at_once), "{now}");
         assert_eq!(world.after(GATHER_CHANGING.0).len(), usize::from(!at_once), "{now}");
     }
@@ -164,19 +164,19 @@ fn what_is_said_of_a_pod_that_starts_comes_together() {
         (&runs, GATHER),
     ];
     for (container, gathers) in table {
-        let mut world = World::new();
+        let mut world = QueueWithClock::new();
         let object = api("1", json!({"phase": "Pending"}));
         world.seen(object.clone());
-        assert_eq!(world.give(derived(&object, status(container), Stage::Syncing)), []);
+        assert_eq!(world.give(derived(&object, status(container), WorkerStage::Syncing)), []);
         assert_eq!(world.queue.next_wake(), Some(world.now.mono.plus(gathers)), "{container}");
     }
     // A pod that runs before that time is reported once, and no later than any other.
-    let mut world = World::new();
+    let mut world = QueueWithClock::new();
     let object = api("1", json!({"phase": "Pending"}));
     world.seen(object.clone());
-    assert_eq!(world.give(derived(&object, status(&creating), Stage::Syncing)), []);
+    assert_eq!(world.give(derived(&object, status(&creating), WorkerStage::Syncing)), []);
     assert_eq!(world.after(GATHER), []);
-    assert_eq!(world.give(derived(&object, status(&runs), Stage::Syncing)).len(), 1);
+    assert_eq!(world.give(derived(&object, status(&runs), WorkerStage::Syncing)).len(), 1);
 }
 
 #[test]
@@ -189,54 +189,54 @@ fn the_more_pods_are_on_their_way_the_longer_what_is_said_of_each_gathers() {
 
 #[test]
 fn one_request_is_under_way_and_only_the_last_status_follows_it() {
-    let mut world = World::new();
+    let mut world = QueueWithClock::new();
     let object = api("1", json!({"phase": "Pending"}));
     world.seen(object.clone());
-    let first = only(world.give(derived(&object, ready(true), Stage::Syncing)));
-    assert_eq!(world.give(derived(&object, ready(false), Stage::Syncing)), []);
-    assert_eq!(world.give(derived(&object, ready(true), Stage::Syncing)), []);
+    let first = only(world.give(derived(&object, ready(true), WorkerStage::Syncing)));
+    assert_eq!(world.give(derived(&object, ready(false), WorkerStage::Syncing)), []);
+    assert_eq!(world.give(derived(&object, ready(true), WorkerStage::Syncing)), []);
     assert_eq!(world.took(&first, api("1", ready(true))), [], "nothing is left to say");
-    assert_eq!(world.give(derived(&object, ready(false), Stage::Syncing)).len(), 1);
+    assert_eq!(world.give(derived(&object, ready(false), WorkerStage::Syncing)).len(), 1);
 }
 
 #[test]
 fn an_older_copy_never_hides_what_was_written() {
-    let mut world = World::new();
+    let mut world = QueueWithClock::new();
     let object = api("1", json!({"phase": "Pending"}));
     world.seen(object.clone());
     let old = world.copy(object.clone());
-    let write = only(world.give(derived(&object, ready(true), Stage::Syncing)));
+    let write = only(world.give(derived(&object, ready(true), WorkerStage::Syncing)));
     assert_eq!(world.took(&write, api("1", ready(true))), []);
-    assert_eq!(world.give(Input::Seen(old)), [], "the watch is behind");
+    assert_eq!(world.give(QueueInput::Seen(old)), [], "the watch is behind");
     // A newer copy that differs was changed by another writer: it is put right.
     assert!(matches!(only(world.seen(api("1", ready(false)))).ask, Ask::Patch(_)));
 }
 
 #[test]
 fn the_final_status_is_written_before_the_deletion_is_completed() {
-    let mut world = World::new();
+    let mut world = QueueWithClock::new();
     let object = deleted("1", ready(true));
     world.seen(object.clone());
     let over = json!({"phase": "Failed"});
-    let write = only(world.give(derived(&object, over.clone(), Stage::Terminated)));
+    let write = only(world.give(derived(&object, over.clone(), WorkerStage::Terminated)));
     assert!(matches!(write.ask, Ask::Patch(_)));
     assert_eq!(world.took(&write, deleted("1", over.clone())), [], "volumes are still there");
-    let delete = only(world.give(derived(&object, over.clone(), Stage::Finished)));
+    let delete = only(world.give(derived(&object, over.clone(), WorkerStage::Finished)));
     assert_eq!(delete.ask, Ask::Delete("1".into()));
-    assert_eq!(world.answer(&delete, Answer::Deleted), []);
+    assert_eq!(world.answer(&delete, RequestResult::Deleted), []);
     assert_eq!(world.seen(deleted("1", over.clone())), [], "it is asked for once");
     let gone = world.copy(deleted("1", over));
-    assert_eq!(world.give(Input::Unseen(gone)), []);
-    assert_eq!(world.give(Input::Gone("1".into())), []);
+    assert_eq!(world.give(QueueInput::Unseen(gone)), []);
+    assert_eq!(world.give(QueueInput::Gone("1".into())), []);
     assert!(world.queue.entries.is_empty());
 }
 
 #[test]
 fn a_pod_that_is_over_and_not_deleted_stays() {
-    let mut world = World::new();
+    let mut world = QueueWithClock::new();
     let object = api("1", json!({"phase": "Succeeded"}));
     world.seen(object.clone());
-    let over = derived(&object, json!({"phase": "Succeeded"}), Stage::Finished);
+    let over = derived(&object, json!({"phase": "Succeeded"}), WorkerStage::Finished);
     assert_eq!(world.give(over), []);
     let deletion = world.seen(deleted("1", json!({"phase": "Succeeded"})));
     assert_eq!(only(deletion).ask, Ask::Delete("1".into()));
@@ -244,11 +244,11 @@ fn a_pod_that_is_over_and_not_deleted_stays() {
 
 #[test]
 fn a_deletion_without_grace_is_left_to_the_api_server_for_a_while() {
-    let mut world = World::new();
+    let mut world = QueueWithClock::new();
     let over = json!({"phase": "Succeeded"});
     let object = api("1", over.clone());
     world.seen(object.clone());
-    world.give(derived(&object, over.clone(), Stage::Finished));
+    world.give(derived(&object, over.clone(), WorkerStage::Finished));
     let mut going = deleted("1", over);
     going["metadata"]["deletionGracePeriodSeconds"] = json!(0);
     assert_eq!(world.seen(going), []);
@@ -257,13 +257,13 @@ fn a_deletion_without_grace_is_left_to_the_api_server_for_a_while() {
 
 #[test]
 fn an_outage_delays_and_its_end_wakes_every_pod() {
-    let mut world = World::new();
+    let mut world = QueueWithClock::new();
     let (a, b) = (api("1", json!({"phase": "Pending"})), api("2", json!({"phase": "Pending"})));
     world.seen(a.clone());
     world.seen(b.clone());
-    let first = only(world.give(derived(&a, ready(true), Stage::Syncing)));
-    let second = only(world.give(derived(&b, ready(true), Stage::Syncing)));
-    let out = || Answer::Unreachable("no route".into());
+    let first = only(world.give(derived(&a, ready(true), WorkerStage::Syncing)));
+    let second = only(world.give(derived(&b, ready(true), WorkerStage::Syncing)));
+    let out = || RequestResult::Unreachable("no route".into());
     assert_eq!(world.answer(&first, out()), []);
     assert!(world.queue.is_outage());
     assert_eq!(world.answer(&second, out()), []);
@@ -286,18 +286,18 @@ fn an_outage_delays_and_its_end_wakes_every_pod() {
 
 #[test]
 fn an_answer_tells_what_is_unwritten_of_its_own_pods_alone_and_by_peoples_clock() {
-    let mut world = World::new();
+    let mut world = QueueWithClock::new();
     let mut requests = Vec::new();
     for uid in ["1", "2", "3"] {
         let object = api(uid, json!({"phase": "Pending"}));
         world.seen(object.clone());
-        requests.extend(world.give(derived(&object, ready(true), Stage::Syncing)));
+        requests.extend(world.give(derived(&object, ready(true), WorkerStage::Syncing)));
     }
     assert!(world.queue.take_unwritten().is_empty());
     world.after(Duration::from_secs(5));
     let since = world.now.wall;
     for request in &requests {
-        world.answer(request, Answer::Refused("no".into()));
+        world.answer(request, RequestResult::Refused("no".into()));
     }
     let told = world.queue.take_unwritten();
     let all = told.values().map(|unwritten| unwritten.as_ref().expect("unwritten"));
@@ -307,19 +307,19 @@ fn an_answer_tells_what_is_unwritten_of_its_own_pods_alone_and_by_peoples_clock(
     world.took(&again[1], api("2", ready(true)));
     let told = world.queue.take_unwritten();
     assert_eq!(told, [(PodUid::from("2"), None)].into(), "nothing of the others");
-    world.give(Input::Gone("3".into()));
+    world.give(QueueInput::Gone("3".into()));
     assert_eq!(world.queue.take_unwritten(), [(PodUid::from("3"), None)].into());
 }
 
 #[test]
 fn a_static_pods_end_is_found_at_every_name_that_it_had() {
-    let mut world = World::new();
+    let mut world = QueueWithClock::new();
     let mut other = static_pod("1");
     other["metadata"]["name"] = json!("other");
     for object in [&static_pod("1"), &other, &static_pod("2")] {
-        world.give(derived(object, ready(true), Stage::Syncing));
+        world.give(derived(object, ready(true), WorkerStage::Syncing));
     }
-    world.give(Input::Gone("1".into()));
+    world.give(QueueInput::Gone("1".into()));
     let left: Vec<_> = world.queue.entries.values().map(|entry| entry.uids().count()).collect();
     assert_eq!(left, [0, 1], "one waits for its request only, the other has a pod");
     assert_eq!(world.queue.mirrors.len(), 1);
@@ -327,15 +327,15 @@ fn a_static_pods_end_is_found_at_every_name_that_it_had() {
 
 #[test]
 fn a_pod_that_the_api_server_refuses_holds_up_no_other() {
-    let mut world = World::new();
+    let mut world = QueueWithClock::new();
     let (a, b) = (api("1", json!({"phase": "Pending"})), api("2", json!({"phase": "Pending"})));
     world.seen(a.clone());
     world.seen(b.clone());
-    let bad = only(world.give(derived(&a, ready(true), Stage::Syncing)));
-    assert_eq!(world.answer(&bad, Answer::Refused("invalid".into())), []);
-    let good = only(world.give(derived(&b, ready(true), Stage::Syncing)));
+    let bad = only(world.give(derived(&a, ready(true), WorkerStage::Syncing)));
+    assert_eq!(world.answer(&bad, RequestResult::Refused("invalid".into())), []);
+    let good = only(world.give(derived(&b, ready(true), WorkerStage::Syncing)));
     assert_eq!(world.took(&good, api("2", ready(true))), []);
-    let busy = Answer::Busy { after: Duration::from_secs(30), why: "later".into() };
+    let busy = RequestResult::Busy { after: Duration::from_secs(30), why: "later".into() };
     let again = only(world.after(Duration::from_secs(1)));
     assert_eq!(world.answer(&again, busy), []);
     assert_eq!(world.after(Duration::from_secs(29)), []);
@@ -344,11 +344,11 @@ fn a_pod_that_the_api_server_refuses_holds_up_no_other() {
 
 #[test]
 fn a_conflict_is_settled_by_a_look() {
-    let mut world = World::new();
+    let mut world = QueueWithClock::new();
     let object = api("1", json!({"phase": "Pending"}));
     world.seen(object.clone());
-    let write = only(world.give(derived(&object, ready(true), Stage::Syncing)));
-    assert_eq!(world.answer(&write, Answer::Conflict), []);
+    let write = only(world.give(derived(&object, ready(true), WorkerStage::Syncing)));
+    assert_eq!(world.answer(&write, RequestResult::Conflict), []);
     let look = only(world.after(Duration::from_secs(1)));
     assert_eq!(look.ask, Ask::Refetch);
     // Another pod has the name: nothing is written to it.
@@ -359,10 +359,10 @@ fn a_conflict_is_settled_by_a_look() {
 
 #[test]
 fn a_pod_that_is_not_there_any_more_is_left_alone_until_it_is_seen() {
-    let mut world = World::new();
+    let mut world = QueueWithClock::new();
     let object = api("1", json!({"phase": "Pending"}));
     world.seen(object.clone());
-    let write = only(world.give(derived(&object, ready(true), Stage::Syncing)));
+    let write = only(world.give(derived(&object, ready(true), WorkerStage::Syncing)));
     assert_eq!(world.answer(&write, NO), []);
     assert_eq!(world.after(Duration::from_secs(60)), []);
     assert_eq!(world.seen(object).len(), 1);
@@ -370,12 +370,12 @@ fn a_pod_that_is_not_there_any_more_is_left_alone_until_it_is_seen() {
 
 #[test]
 fn a_write_without_effect_is_not_repeated_at_once_and_holds_no_deletion_up() {
-    let mut world = World::new();
+    let mut world = QueueWithClock::new();
     let pending = json!({"phase": "Failed"});
     let object = api("1", pending.clone());
     world.seen(object.clone());
     let ours = json!({"phase": "Failed", "hostIP": "h"});
-    world.give(derived(&object, ours, Stage::Finished));
+    world.give(derived(&object, ours, WorkerStage::Finished));
     let write = only(world.after(GATHER));
     assert_eq!(world.took(&write, api("1", pending.clone())), []);
     assert_eq!(world.after(REPEAT / 2), []);
@@ -384,10 +384,10 @@ fn a_write_without_effect_is_not_repeated_at_once_and_holds_no_deletion_up() {
 
 #[test]
 fn a_static_pod_gets_a_mirror_and_its_status_goes_there() {
-    let mut world = World::new();
+    let mut world = QueueWithClock::new();
     let web = static_pod("h1");
-    world.give(Input::Wanted(Arc::new(pod(web.clone()))));
-    let request = only(world.give(derived(&web, ready(true), Stage::Syncing)));
+    world.give(QueueInput::Wanted(Arc::new(pod(web.clone()))));
+    let request = only(world.give(derived(&web, ready(true), WorkerStage::Syncing)));
     assert!(matches!(&request.ask, Ask::Mirror(of) if of.metadata.uid.as_deref() == Some("h1")));
     let write = only(world.took(&request, mirror("m1", "h1", json!({"phase": "Pending"}))));
     let Ask::Patch(body) = &write.ask else { panic!("{write:?}") };
@@ -398,57 +398,58 @@ fn a_static_pod_gets_a_mirror_and_its_status_goes_there() {
     dying["metadata"]["deletionTimestamp"] = json!("2026-11-21T02:27:13Z");
     let delete = only(world.seen(dying));
     assert_eq!(delete.ask, Ask::Delete("m1".into()));
-    assert!(matches!(only(world.answer(&delete, Answer::Deleted)).ask, Ask::Mirror(_)));
+    assert!(matches!(only(world.answer(&delete, RequestResult::Deleted)).ask, Ask::Mirror(_)));
 }
 
 #[test]
 fn a_changed_manifest_replaces_the_mirror_once_the_new_pod_lives() {
-    let mut world = World::new();
+    let mut world = QueueWithClock::new();
     let (old, new) = (static_pod("h1"), static_pod("h2"));
     world.seen(mirror("m1", "h1", ready(true)));
-    world.give(derived(&old, ready(true), Stage::Syncing));
-    world.give(Input::Wanted(Arc::new(pod(new.clone()))));
-    assert_eq!(world.give(derived(&old, ready(true), Stage::Terminating)), []);
-    let last = only(world.give(derived(&old, ready(false), Stage::Finished)));
+    world.give(derived(&old, ready(true), WorkerStage::Syncing));
+    world.give(QueueInput::Wanted(Arc::new(pod(new.clone()))));
+    assert_eq!(world.give(derived(&old, ready(true), WorkerStage::Terminating)), []);
+    let last = only(world.give(derived(&old, ready(false), WorkerStage::Finished)));
     assert!(matches!(last.ask, Ask::Patch(_)), "its end is told");
     world.took(&last, mirror("m1", "h1", ready(false)));
-    let delete = only(world.give(derived(&new, json!({"phase": "Pending"}), Stage::Syncing)));
+    let delete = only(world.give(derived(&new, json!({"phase": "Pending"}), WorkerStage::Syncing)));
     assert_eq!(delete.ask, Ask::Delete("m1".into()));
-    let create = only(world.answer(&delete, Answer::Deleted));
+    let create = only(world.answer(&delete, RequestResult::Deleted));
     assert!(matches!(&create.ask, Ask::Mirror(of) if of.metadata.uid.as_deref() == Some("h2")));
-    assert_eq!(world.give(Input::Gone("h1".into())), []);
+    assert_eq!(world.give(QueueInput::Gone("h1".into())), []);
 }
 
 #[test]
 fn a_mirror_without_a_static_pod_goes_when_every_source_has_spoken() {
-    let mut world = World::new();
+    let mut world = QueueWithClock::new();
     assert_eq!(world.seen(mirror("m1", "h1", ready(true))), []);
-    world.give(Input::Wanted(Arc::new(pod(static_pod("h1")))));
-    assert_eq!(world.give(Input::SourcesReady), [], "its static pod is known");
-    assert_eq!(only(world.give(Input::Gone("h1".into()))).ask, Ask::Delete("m1".into()));
+    world.give(QueueInput::Wanted(Arc::new(pod(static_pod("h1")))));
+    assert_eq!(world.give(QueueInput::SourcesReady), [], "its static pod is known");
+    assert_eq!(only(world.give(QueueInput::Gone("h1".into()))).ask, Ask::Delete("m1".into()));
 }
 
 #[test]
 fn a_pod_of_somebody_else_in_the_place_of_the_mirror_is_never_touched() {
-    let mut world = World::new();
+    let mut world = QueueWithClock::new();
     let web = static_pod("h1");
-    let create = only(world.give(derived(&web, ready(true), Stage::Syncing)));
-    assert_eq!(world.answer(&create, Answer::Conflict), []);
+    let create = only(world.give(derived(&web, ready(true), WorkerStage::Syncing)));
+    assert_eq!(world.answer(&create, RequestResult::Conflict), []);
     let look = only(world.after(Duration::from_secs(1)));
     assert_eq!(look.ask, Ask::Refetch);
     assert_eq!(world.took(&look, api("9", json!({"phase": "Running"}))), []);
     for _ in 0..10 {
         for request in world.after(Duration::from_secs(10)) {
             assert!(!matches!(request.ask, Ask::Delete(_) | Ask::Patch(_)), "{request:?}");
-            world.answer(&request, Answer::Conflict);
+            world.answer(&request, RequestResult::Conflict);
         }
     }
 }
 
 #[test]
 fn a_mirror_that_cannot_be_made_is_tried_with_patience() {
-    let mut world = World::new();
-    let mut request = only(world.give(derived(&static_pod("h1"), ready(true), Stage::Syncing)));
+    let mut world = QueueWithClock::new();
+    let mut request =
+        only(world.give(derived(&static_pod("h1"), ready(true), WorkerStage::Syncing)));
     let mut asked = 0;
     let end = world.now.mono.plus(Duration::from_secs(60));
     while world.now.mono < end {
@@ -470,15 +471,30 @@ fn a_pods_address_is_told_at_once_and_the_rest_gathers() {
     };
     // The API server's status, ours, the stage; true if it is sent at once.
     let table = [
-        (status(None, false), status(Some("10.0.0.1"), true), Stage::Syncing, true),
-        (status(Some("10.0.0.1"), true), status(Some("10.0.0.2"), true), Stage::Syncing, true),
-        (status(Some("10.0.0.1"), true), status(Some("10.0.0.1"), true), Stage::Syncing, false),
-        (status(Some("10.0.0.1"), true), status(Some("10.0.0.1"), false), Stage::Syncing, false),
-        (status(None, false), status(Some("10.0.0.1"), true), Stage::Terminating, false),
+        (status(None, false), status(Some("10.0.0.1"), true), WorkerStage::Syncing, true),
+        (
+            status(Some("10.0.0.1"), true),
+            status(Some("10.0.0.2"), true),
+            WorkerStage::Syncing,
+            true,
+        ),
+        (
+            status(Some("10.0.0.1"), true),
+            status(Some("10.0.0.1"), true),
+            WorkerStage::Syncing,
+            false,
+        ),
+        (
+            status(Some("10.0.0.1"), true),
+            status(Some("10.0.0.1"), false),
+            WorkerStage::Syncing,
+            false,
+        ),
+        (status(None, false), status(Some("10.0.0.1"), true), WorkerStage::Terminating, false),
     ];
     for (theirs, ours, stage, at_once) in table {
-        let mut world = World::new();
-        let going = stage == Stage::Terminating;
+        let mut world = QueueWithClock::new();
+        let going = stage == WorkerStage::Terminating;
         let object = if going { deleted("1", theirs) } else { api("1", theirs) };
         world.seen(object.clone());
         let asked = world.give(derived(&object, ours.clone(), stage));
@@ -493,15 +509,20 @@ fn start_of_a_sidecar_is_written_before_the_next_container_changes() {
     let status = |all: Value| json!({"phase": "Pending", "initContainerStatuses": all});
     // The API server's status, ours, stage; true if it is written at once.
     let table = [
-        (status(json!([])), status(json!([side(true)])), Stage::Syncing, true),
-        (status(json!([side(false)])), status(json!([side(true)])), Stage::Syncing, true),
-        (status(json!([side(true)])), status(json!([side(true), init])), Stage::Syncing, false),
-        (status(json!([side(true)])), status(json!([side(false)])), Stage::Syncing, false),
-        (status(json!([])), status(json!([side(true)])), Stage::Terminating, false),
+        (status(json!([])), status(json!([side(true)])), WorkerStage::Syncing, true),
+        (status(json!([side(false)])), status(json!([side(true)])), WorkerStage::Syncing, true),
+        (
+            status(json!([side(true)])),
+            status(json!([side(true), init])),
+            WorkerStage::Syncing,
+            false,
+        ),
+        (status(json!([side(true)])), status(json!([side(false)])), WorkerStage::Syncing, false),
+        (status(json!([])), status(json!([side(true)])), WorkerStage::Terminating, false),
     ];
     for (theirs, ours, stage, at_once) in table {
-        let mut world = World::new();
-        let is_stopped = stage == Stage::Terminating;
+        let mut world = QueueWithClock::new();
+        let is_stopped = stage == WorkerStage::Terminating;
         let object = if is_stopped { deleted("1", theirs) } else { api("1", theirs) };
         world.seen(object.clone());
         let asked = world.give(derived(&object, ours.clone(), stage));
@@ -511,16 +532,16 @@ fn start_of_a_sidecar_is_written_before_the_next_container_changes() {
 
 #[test]
 fn a_list_of_a_restored_store_is_asked_about_and_believed() {
-    let mut world = World::new();
+    let mut world = QueueWithClock::new();
     let object = api("1", json!({"phase": "Pending"}));
     world.seen(object.clone());
     world.version = 900;
-    let write = only(world.give(derived(&object, ready(true), Stage::Syncing)));
+    let write = only(world.give(derived(&object, ready(true), WorkerStage::Syncing)));
     assert_eq!(world.took(&write, api("1", ready(true))), []);
     // The store is restored: the list shows the pod as it was.
     world.version = 400;
     let copy = world.copy(api("1", json!({"phase": "Pending"})));
-    let look = only(world.give(Input::Listed(copy)));
+    let look = only(world.give(QueueInput::Listed(copy)));
     assert_eq!(look.ask, Ask::Refetch);
     let again = only(world.took(&look, api("1", json!({"phase": "Pending"}))));
     assert!(matches!(again.ask, Ask::Patch(_)), "it is written again: {again:?}");
@@ -530,27 +551,27 @@ fn a_list_of_a_restored_store_is_asked_about_and_believed() {
     going["metadata"]["deletionGracePeriodSeconds"] = json!(30);
     world.seen(going.clone());
     let over = json!({"phase": "Failed"});
-    let last = only(world.give(derived(&going, over.clone(), Stage::Finished)));
+    let last = only(world.give(derived(&going, over.clone(), WorkerStage::Finished)));
     let delete = only(world.took(&last, {
         going["status"] = over;
         going.clone()
     }));
     assert_eq!(delete.ask, Ask::Delete("1".into()));
-    assert_eq!(world.answer(&delete, Answer::Deleted), []);
+    assert_eq!(world.answer(&delete, RequestResult::Deleted), []);
     // And once more: the pod is there again.
     world.version = 410;
     let copy = world.copy(going.clone());
-    let look = only(world.give(Input::Listed(copy)));
+    let look = only(world.give(QueueInput::Listed(copy)));
     assert_eq!(only(world.took(&look, going)).ask, Ask::Delete("1".into()));
 }
 
 #[test]
 fn an_answer_that_is_older_than_what_was_known_before_it_is_believed() {
-    let mut world = World::new();
+    let mut world = QueueWithClock::new();
     world.version = 900;
     let object = api("1", json!({"phase": "Pending"}));
     world.seen(object.clone());
-    let write = only(world.give(derived(&object, ready(true), Stage::Syncing)));
+    let write = only(world.give(derived(&object, ready(true), WorkerStage::Syncing)));
     world.version = 400;
     assert_eq!(world.took(&write, api("1", ready(true))), []);
     assert!(matches!(only(world.seen(api("1", ready(false)))).ask, Ask::Patch(_)));
@@ -558,19 +579,19 @@ fn an_answer_that_is_older_than_what_was_known_before_it_is_believed() {
 
 #[test]
 fn a_deletion_that_meets_a_conflict_is_asked_for_again() {
-    let mut world = World::new();
+    let mut world = QueueWithClock::new();
     let over = json!({"phase": "Failed"});
     let object = deleted("1", over.clone());
     world.seen(object.clone());
-    let delete = only(world.give(derived(&object, over, Stage::Finished)));
+    let delete = only(world.give(derived(&object, over, WorkerStage::Finished)));
     assert_eq!(delete.ask, Ask::Delete("1".into()));
-    assert_eq!(world.answer(&delete, Answer::Conflict), []);
+    assert_eq!(world.answer(&delete, RequestResult::Conflict), []);
     let look = only(world.after(Duration::from_secs(1)));
     assert_eq!(look.ask, Ask::Refetch);
     let again = only(world.took(&look, object));
     assert_eq!(again.ask, Ask::Delete("1".into()), "it is still there");
     // Another pod of that name is nothing to delete.
-    assert_eq!(world.answer(&again, Answer::Conflict), []);
+    assert_eq!(world.answer(&again, RequestResult::Conflict), []);
     let look = only(world.after(Duration::from_secs(1)));
     assert_eq!(world.took(&look, api("2", json!({"phase": "Pending"}))), []);
     assert_eq!(world.after(Duration::from_secs(60)), []);

@@ -72,7 +72,7 @@ impl Default for Curve {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Entry {
+struct BackoffEntry {
     fingerprint: u64,
     wait: Duration,
     updated_at: Mono,
@@ -81,8 +81,8 @@ struct Entry {
     forgiven: Option<Mono>,
 }
 
-impl Entry {
-    fn new(key: Key<'_>, wait: Duration, updated_at: Mono) -> Self {
+impl BackoffEntry {
+    fn new(key: BackoffKey<'_>, wait: Duration, updated_at: Mono) -> Self {
         Self { fingerprint: key.fingerprint, wait, updated_at, forgiven: None }
     }
 }
@@ -91,7 +91,7 @@ impl Entry {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CrashLoop {
     curve: Curve,
-    entries: BTreeMap<String, Entry>,
+    entries: BTreeMap<String, BackoffEntry>,
 }
 
 impl CrashLoop {
@@ -101,17 +101,17 @@ impl CrashLoop {
     }
 
     /// Records a start of a container with the previous attempt's end at `ended_at`.
-    pub fn started(&mut self, key: Key<'_>, ended_at: Mono, now: Mono) {
+    pub fn started(&mut self, key: BackoffKey<'_>, ended_at: Mono, now: Mono) {
         let wait = match self.live(key, ended_at) {
             Some(entry) => (entry.wait * 2).min(self.curve.max),
             None => self.curve.initial,
         };
-        self.entries.insert(key.name.to_owned(), Entry::new(key, wait, now));
+        self.entries.insert(key.name.to_owned(), BackoffEntry::new(key, wait, now));
     }
 
     /// Takes over a crash loop of an earlier run of the agent, from the gap between the last two
     /// attempts, unless no loop has one of that length. Does nothing for a known container.
-    pub fn adopt(&mut self, key: Key<'_>, gap: Duration, started_at: Mono) {
+    pub fn adopt(&mut self, key: BackoffKey<'_>, gap: Duration, started_at: Mono) {
         if self.entries.contains_key(key.name) {
             return;
         }
@@ -120,7 +120,7 @@ impl CrashLoop {
         while is_kept && wait <= gap && wait < self.curve.max {
             wait = (wait * 2).min(self.curve.max);
         }
-        self.entries.insert(key.name.to_owned(), Entry::new(key, wait, started_at));
+        self.entries.insert(key.name.to_owned(), BackoffEntry::new(key, wait, started_at));
     }
 
     /// Ends the waits under way. They count as if they had passed: a container that crashes again
@@ -130,7 +130,12 @@ impl CrashLoop {
     }
 
     /// Until when the container has to wait, and the wait's length, or `None` when it may start.
-    pub fn held_until(&self, key: Key<'_>, ended_at: Mono, now: Mono) -> Option<(Mono, Duration)> {
+    pub fn held_until(
+        &self,
+        key: BackoffKey<'_>,
+        ended_at: Mono,
+        now: Mono,
+    ) -> Option<(Mono, Duration)> {
         let entry = self.live(key, ended_at)?;
         if entry.forgiven.is_some_and(|at| ended_at <= at) {
             return None;
@@ -140,7 +145,7 @@ impl CrashLoop {
     }
 
     /// An entry that nothing renewed for a long time does not count any more.
-    fn live(&self, key: Key<'_>, event_at: Mono) -> Option<&Entry> {
+    fn live(&self, key: BackoffKey<'_>, event_at: Mono) -> Option<&BackoffEntry> {
         let entry = self.entries.get(key.name).filter(|e| e.fingerprint == key.fingerprint)?;
         (event_at.since(entry.updated_at) <= FORGOTTEN_AFTER).then_some(entry)
     }
@@ -148,7 +153,7 @@ impl CrashLoop {
 
 /// Which container, and which version of it.
 #[derive(Clone, Copy, Debug)]
-pub struct Key<'a> {
+pub struct BackoffKey<'a> {
     /// Container name.
     pub name: &'a str,
     /// Fingerprint of image and resources.
@@ -159,7 +164,7 @@ pub struct Key<'a> {
 mod tests {
     use super::*;
 
-    const C: Key<'static> = Key { name: "c", fingerprint: 1 };
+    const C: BackoffKey<'static> = BackoffKey { name: "c", fingerprint: 1 };
 
     fn at(seconds: i64) -> Mono {
         Mono(seconds * 1_000_000_000)
@@ -213,7 +218,7 @@ mod tests {
         let mut table = CrashLoop::default();
         table.started(C, at(0), at(0));
         assert!(table.held_until(C, at(1), at(1)).is_some());
-        assert!(table.held_until(Key { name: "c", fingerprint: 2 }, at(1), at(1)).is_none());
+        assert!(table.held_until(BackoffKey { name: "c", fingerprint: 2 }, at(1), at(1)).is_none());
     }
 
     #[test]

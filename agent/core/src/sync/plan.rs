@@ -23,8 +23,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::fnv::Fnv;
 use crate::observed::{ObservedContainer, ObservedPod, RunState};
-use crate::resize::{Change, ContainerUpdate, PodResources, change};
-use crate::sync::backoff::{CrashLoop, Key, Pauses};
+use crate::resize::{ContainerUpdate, PodResources, ResizeAction, change};
+use crate::sync::backoff::{BackoffKey, CrashLoop, Pauses};
 use crate::sync::plan_init::plan_init;
 use crate::sync::restart;
 use pintle_api_types::ids::{ContainerId, ContainerKind, Mono, SandboxId};
@@ -198,7 +198,7 @@ pub struct PlanInput<'a> {
 
 /// A container that has to wait before its next start.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct DelayedContainer {
     /// Container name.
     pub name: String,
     /// Until when.
@@ -210,14 +210,14 @@ pub struct Held {
 
 /// The actions to start now and the waits.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
+pub struct SyncPlan {
     /// In order.
     pub actions: Vec<Action>,
     /// Waiting for their back-off.
-    pub held: Vec<Held>,
+    pub held: Vec<DelayedContainer>,
 }
 
-impl Plan {
+impl SyncPlan {
     /// True when there is nothing to do now.
     pub fn is_empty(&self) -> bool {
         self.actions.is_empty()
@@ -227,7 +227,7 @@ impl Plan {
 /// The target state of a pod's container lists; filled by the functions below and turned into
 /// actions at the end.
 #[derive(Debug, Default)]
-pub struct Wanted<'a> {
+pub struct TargetLists<'a> {
     pub(crate) kill_pod: bool,
     pub(crate) kill: Vec<Action>,
     pub(crate) start: Vec<(&'a Container, ContainerKind)>,
@@ -237,15 +237,15 @@ pub struct Wanted<'a> {
 }
 
 /// Decides the next actions of a pod that may run.
-pub fn plan(input: &PlanInput<'_>) -> Plan {
-    let Some(spec) = input.pod.spec.as_ref() else { return Plan::default() };
+pub fn plan(input: &PlanInput<'_>) -> SyncPlan {
+    let Some(spec) = input.pod.spec.as_ref() else { return SyncPlan::default() };
     if pod::is_deleted(input.pod) {
-        return Plan { actions: kill_remains(input.observed), held: Vec::new() };
+        return SyncPlan { actions: kill_remains(input.observed), held: Vec::new() };
     }
     if input.restart_all {
         let reset = reset_containers(spec, input.observed);
         if !reset.is_empty() {
-            return Plan { actions: reset, held: Vec::new() };
+            return SyncPlan { actions: reset, held: Vec::new() };
         }
     }
     match sandbox_change(spec, input.observed) {
@@ -277,7 +277,7 @@ fn sandbox_change(spec: &PodSpec, observed: &ObservedPod) -> Option<SandboxChang
         .then(|| SandboxChange { attempt, replaces: Some(newest.id.clone()) })
 }
 
-fn plan_new_sandbox(input: &PlanInput<'_>, spec: &PodSpec, change: SandboxChange) -> Plan {
+fn plan_new_sandbox(input: &PlanInput<'_>, spec: &PodSpec, change: SandboxChange) -> SyncPlan {
     let observed = input.observed;
     let ends_here = pod_policy(spec) == RestartPolicy::Never
         && change.attempt != 0
@@ -285,7 +285,7 @@ fn plan_new_sandbox(input: &PlanInput<'_>, spec: &PodSpec, change: SandboxChange
     let start: Vec<_> =
         spec.containers.iter().filter(|c| !succeeded_once(c, spec, observed)).collect();
     if ends_here || (start.is_empty() && any_main_created(spec, observed)) {
-        return Plan { actions: kill_remains(observed), held: Vec::new() };
+        return SyncPlan { actions: kill_remains(observed), held: Vec::new() };
     }
     let mut actions = kill_remains(observed);
     let init: Vec<_> = spec.init_containers.iter().flatten().collect();
@@ -299,23 +299,23 @@ fn plan_new_sandbox(input: &PlanInput<'_>, spec: &PodSpec, change: SandboxChange
         Some(first) => vec![(*first, pod::containers::init_kind(first))],
         None => start.into_iter().map(|c| (c, ContainerKind::Main)).collect(),
     };
-    let mut plan = Plan { actions, held: Vec::new() };
+    let mut plan = SyncPlan { actions, held: Vec::new() };
     append_starts(&mut plan, input, &wanted, None);
     plan
 }
 
-fn plan_in_sandbox(input: &PlanInput<'_>, spec: &PodSpec) -> Plan {
+fn plan_in_sandbox(input: &PlanInput<'_>, spec: &PodSpec) -> SyncPlan {
     let observed = input.observed;
-    let mut wanted = Wanted::default();
+    let mut wanted = TargetLists::default();
     let ephemeral = ephemeral_to_start(spec, observed);
     let initialised = plan_init(input, spec, &mut wanted);
     if initialised && !wanted.kill_pod {
         plan_main(input, spec, &mut wanted);
     }
     if wanted.kill_pod {
-        return Plan { actions: kill_remains(observed), held: Vec::new() };
+        return SyncPlan { actions: kill_remains(observed), held: Vec::new() };
     }
-    let mut plan = Plan { actions: std::mem::take(&mut wanted.kill), held: Vec::new() };
+    let mut plan = SyncPlan { actions: std::mem::take(&mut wanted.kill), held: Vec::new() };
     plan.actions.extend(stale_attempts(spec, input));
     let sandbox = observed.newest_sandbox().map(|s| s.id.clone());
     append_ephemeral(&mut plan, input, &ephemeral, sandbox.as_ref());
@@ -329,7 +329,7 @@ fn plan_in_sandbox(input: &PlanInput<'_>, spec: &PodSpec) -> Plan {
     plan
 }
 
-fn plan_main<'a>(input: &PlanInput<'_>, spec: &'a PodSpec, wanted: &mut Wanted<'a>) {
+fn plan_main<'a>(input: &PlanInput<'_>, spec: &'a PodSpec, wanted: &mut TargetLists<'a>) {
     let observed = input.observed;
     let mut kept = 0;
     let mut starts = 0;
@@ -390,12 +390,12 @@ pub fn resize(
     input: &PlanInput<'_>,
     container: &Container,
     running: &ObservedContainer,
-    wanted: &mut Wanted<'_>,
+    wanted: &mut TargetLists<'_>,
 ) -> bool {
     match change::of_container(input.pod, container, &running.id, input.actuated) {
-        Change::None => {}
-        Change::Update(update) => wanted.updates.push(*update),
-        Change::Restart => {
+        ResizeAction::None => {}
+        ResizeAction::Update(update) => wanted.updates.push(*update),
+        ResizeAction::Restart => {
             let message = format!("Container {} resize requires restart", container.name);
             wanted.kill.push(kill(running, message, KillReason::Other));
             wanted.restarts = true;
@@ -409,7 +409,7 @@ pub fn resize(
 fn pod_resize(
     input: &PlanInput<'_>,
     spec: &PodSpec,
-    wanted: &mut Wanted<'_>,
+    wanted: &mut TargetLists<'_>,
     initialised: bool,
 ) -> Option<Action> {
     let level = initialised && change::pod_level_differs(input.pod, input.actuated);
@@ -433,7 +433,7 @@ fn ephemeral_to_start(spec: &PodSpec, observed: &ObservedPod) -> Vec<String> {
 }
 
 fn append_ephemeral(
-    plan: &mut Plan,
+    plan: &mut SyncPlan,
     input: &PlanInput<'_>,
     names: &[String],
     sandbox: Option<&SandboxId>,
@@ -455,7 +455,7 @@ fn append_ephemeral(
 /// Appends starts in order; a start in back-off is held, and a held init container holds all later
 /// ones.
 fn append_starts(
-    plan: &mut Plan,
+    plan: &mut SyncPlan,
     input: &PlanInput<'_>,
     wanted: &[(&Container, ContainerKind)],
     sandbox: Option<&SandboxId>,
@@ -478,32 +478,32 @@ fn append_starts(
     }
 }
 
-fn held(input: &PlanInput<'_>, container: &Container) -> Option<Held> {
+fn held(input: &PlanInput<'_>, container: &Container) -> Option<DelayedContainer> {
     // The failure of its last start is shown until the next try.
     paused(input, &container.name).or_else(|| in_crash_loop(input, container))
 }
 
-fn in_crash_loop(input: &PlanInput<'_>, container: &Container) -> Option<Held> {
+fn in_crash_loop(input: &PlanInput<'_>, container: &Container) -> Option<DelayedContainer> {
     let dead = input.observed.attempts(&container.name).find(|c| c.state == RunState::Exited)?;
     let ended_at = *input.ends.get(&dead.id)?;
     let (until, wait) = input.backoff.held_until(key(container), ended_at, input.now)?;
-    Some(Held { name: container.name.clone(), until, wait: Some(wait) })
+    Some(DelayedContainer { name: container.name.clone(), until, wait: Some(wait) })
 }
 
-fn paused(input: &PlanInput<'_>, name: &str) -> Option<Held> {
+fn paused(input: &PlanInput<'_>, name: &str) -> Option<DelayedContainer> {
     let until = input.pauses.get(name)?.until;
-    (input.now < until).then(|| Held { name: name.to_owned(), until, wait: None })
+    (input.now < until).then(|| DelayedContainer { name: name.to_owned(), until, wait: None })
 }
 
 /// The crash-loop key of a container: a new image or new resources start afresh.
-pub fn key(container: &Container) -> Key<'_> {
+pub fn key(container: &Container) -> BackoffKey<'_> {
     let mut print = Fnv::default().text(container.image.as_deref().unwrap_or_default());
     if let Some(resources) = &container.resources {
         for (name, quantity) in resources.limits.iter().chain(&resources.requests).flatten() {
             print = print.text(name).text(&quantity.0);
         }
     }
-    Key { name: &container.name, fingerprint: print.number() }
+    BackoffKey { name: &container.name, fingerprint: print.number() }
 }
 
 /// Kills the rest of a pod; nothing when nothing is left.

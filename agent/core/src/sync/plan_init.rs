@@ -8,15 +8,19 @@
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 
 use crate::observed::{ObservedContainer, ObservedPod, RunState};
-use crate::resize::{Change, change};
+use crate::resize::{ResizeAction, change};
 use crate::sync::plan::{
-    KillReason, PlanInput, Wanted, definition_changed, kill, kill_unknown, remove, resize,
+    KillReason, PlanInput, TargetLists, definition_changed, kill, kill_unknown, remove, resize,
 };
 use crate::sync::restart;
 use pintle_api_types::pod;
 
 /// Fills `wanted` with the actions of the init containers; true when main containers may start.
-pub fn plan_init<'a>(input: &PlanInput<'_>, spec: &'a PodSpec, wanted: &mut Wanted<'a>) -> bool {
+pub fn plan_init<'a>(
+    input: &PlanInput<'_>,
+    spec: &'a PodSpec,
+    wanted: &mut TargetLists<'a>,
+) -> bool {
     let init = spec.init_containers.as_deref().unwrap_or_default();
     if init.is_empty() {
         return true;
@@ -60,7 +64,7 @@ struct Walk<'i, 'a> {
 
 impl<'a> Walk<'_, 'a> {
     /// Plans one init container; false when the pod has failed for good.
-    fn visit(&mut self, index: usize, wanted: &mut Wanted<'a>) -> bool {
+    fn visit(&mut self, index: usize, wanted: &mut TargetLists<'a>) -> bool {
         let container = &self.init[index];
         let sidecar = pod::containers::is_sidecar(container);
         let Some(latest) = in_current_sandbox(self.input.observed, &container.name) else {
@@ -81,7 +85,7 @@ impl<'a> Walk<'_, 'a> {
             RunState::Running => {
                 if sidecar {
                     self.running_sidecar(index, latest, wanted);
-                } else if let Change::Update(update) =
+                } else if let ResizeAction::Update(update) =
                     change::of_container(self.input.pod, container, &latest.id, self.input.actuated)
                 {
                     wanted.updates.push(*update);
@@ -103,7 +107,7 @@ impl<'a> Walk<'_, 'a> {
         &mut self,
         index: usize,
         running: &ObservedContainer,
-        wanted: &mut Wanted<'a>,
+        wanted: &mut TargetLists<'a>,
     ) {
         // As for a main container: a container that ended by itself is not killed.
         if running.certain_end().is_some() {
@@ -150,7 +154,7 @@ impl<'a> Walk<'_, 'a> {
         &mut self,
         index: usize,
         latest: &ObservedContainer,
-        wanted: &mut Wanted<'a>,
+        wanted: &mut TargetLists<'a>,
     ) -> bool {
         let container = &self.init[index];
         let again = pod::containers::is_sidecar(container)

@@ -24,7 +24,7 @@ pub use pintle_api_types::pod::GRACE_SECONDS_MAX;
 
 /// One container to stop.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Stop {
+pub struct ContainerStop {
     /// Its id.
     pub id: ContainerId,
     /// Its name.
@@ -40,7 +40,11 @@ pub struct Stop {
 }
 
 /// The stops of a whole pod.
-pub fn stop_pod(pod: Option<&Pod>, observed: &ObservedPod, grace: Option<i64>) -> Vec<Stop> {
+pub fn stop_pod(
+    pod: Option<&Pod>,
+    observed: &ObservedPod,
+    grace: Option<i64>,
+) -> Vec<ContainerStop> {
     let alive = |c: &&ObservedContainer| matches!(c.state, RunState::Running | RunState::Unknown);
     let running: Vec<_> = observed.containers.iter().filter(alive).collect();
     let mut stops: Vec<_> =
@@ -57,7 +61,7 @@ pub fn stop_container(
     container: &ObservedContainer,
     reason: KillReason,
     grace: Option<i64>,
-) -> Stop {
+) -> ContainerStop {
     let spec = pod.and_then(|p| pod::containers::find(pod::spec(p), &container.name));
     let notes = labels::container_notes(&container.annotations);
     let own = match (pod, spec) {
@@ -75,7 +79,7 @@ pub fn stop_container(
         ),
         None => (notes.pre_stop, notes.ports),
     };
-    Stop {
+    ContainerStop {
         id: container.id.clone(),
         name: container.name.clone(),
         grace_seconds: grace.unwrap_or(own).clamp(0, GRACE_SECONDS_MAX),
@@ -95,7 +99,7 @@ fn grace_of(pod: &Pod, container: &Container, reason: KillReason) -> i64 {
     }
 }
 
-fn order(pod: &Pod, stops: &mut [Stop]) {
+fn order(pod: &Pod, stops: &mut [ContainerStop]) {
     let spec = pod::spec(pod);
     let main = |name: &str| spec.containers.iter().any(|c| c.name == name);
     let sidecar = |name: &str| {

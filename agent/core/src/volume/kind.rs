@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use k8s_openapi::api::core::v1::{LocalVolumeSource, NFSVolumeSource};
 
 use super::layout::{EMPTY_DIR_PLUGIN, LOCAL_PLUGIN, NFS_PLUGIN};
-use super::payload::Sources;
+use super::payload::PayloadSources;
 use crate::storage::csi;
 use crate::storage::disk;
 use crate::volume::csi_dirs::PLUGIN_DIR;
@@ -34,7 +34,7 @@ pub enum UsageSource {
 
 /// Facts of a volume plugin that the stages need.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Plugin {
+pub struct VolumePlugin {
     /// The kubelet's name: `kubernetes.io/nfs`.
     pub name: &'static str,
     /// Its folder among a pod's volumes; `None` where the pod has none.
@@ -52,8 +52,8 @@ pub struct Plugin {
 }
 
 /// A row with what most plugins have.
-const fn row(name: &'static str, folder: Option<&'static str>) -> Plugin {
-    Plugin {
+const fn row(name: &'static str, folder: Option<&'static str>) -> VolumePlugin {
+    VolumePlugin {
         name,
         folder,
         is_payload: false,
@@ -64,38 +64,39 @@ const fn row(name: &'static str, folder: Option<&'static str>) -> Plugin {
     }
 }
 
-const fn payload(name: &'static str, folder: &'static str) -> Plugin {
+const fn payload(name: &'static str, folder: &'static str) -> VolumePlugin {
     let row = row(name, Some(folder));
-    Plugin { is_payload: true, takes_label: true, usage: UsageSource::Files, ..row }
+    VolumePlugin { is_payload: true, takes_label: true, usage: UsageSource::Files, ..row }
 }
 
 /// `emptyDir`.
-pub static EMPTY_DIR: Plugin = Plugin {
+pub static EMPTY_DIR: VolumePlugin = VolumePlugin {
     takes_label: true,
     usage: UsageSource::Files,
     ..row("kubernetes.io/empty-dir", Some(EMPTY_DIR_PLUGIN))
 };
 /// `configMap`.
-pub static CONFIG_MAP: Plugin = payload("kubernetes.io/configmap", "kubernetes.io~configmap");
+pub static CONFIG_MAP: VolumePlugin = payload("kubernetes.io/configmap", "kubernetes.io~configmap");
 /// `secret`.
-pub static SECRET: Plugin = payload("kubernetes.io/secret", "kubernetes.io~secret");
+pub static SECRET: VolumePlugin = payload("kubernetes.io/secret", "kubernetes.io~secret");
 /// `downwardAPI`.
-pub static DOWNWARD_API: Plugin =
+pub static DOWNWARD_API: VolumePlugin =
     payload("kubernetes.io/downward-api", "kubernetes.io~downward-api");
 /// `projected`.
-pub static PROJECTED: Plugin = payload("kubernetes.io/projected", "kubernetes.io~projected");
+pub static PROJECTED: VolumePlugin = payload("kubernetes.io/projected", "kubernetes.io~projected");
 /// `hostPath`.
-pub static HOST_PATH: Plugin = row("kubernetes.io/host-path", None);
+pub static HOST_PATH: VolumePlugin = row("kubernetes.io/host-path", None);
 /// `image`.
-pub static IMAGE: Plugin = Plugin { is_payload: true, ..row("kubernetes.io/image", None) };
+pub static IMAGE: VolumePlugin =
+    VolumePlugin { is_payload: true, ..row("kubernetes.io/image", None) };
 /// `nfs`.
-pub static NFS: Plugin = Plugin {
+pub static NFS: VolumePlugin = VolumePlugin {
     takes_options: true,
     usage: UsageSource::FileSystem,
     ..row("kubernetes.io/nfs", Some(NFS_PLUGIN))
 };
 /// `local` of a PersistentVolume.
-pub static LOCAL: Plugin = Plugin {
+pub static LOCAL: VolumePlugin = VolumePlugin {
     takes_label: true,
     takes_options: true,
     takes_devices: true,
@@ -104,7 +105,7 @@ pub static LOCAL: Plugin = Plugin {
 };
 
 /// Volumes of CSI drivers.
-pub static CSI: Plugin = Plugin {
+pub static CSI: VolumePlugin = VolumePlugin {
     takes_label: true,
     takes_options: true,
     takes_devices: true,
@@ -113,7 +114,7 @@ pub static CSI: Plugin = Plugin {
 };
 
 /// `iscsi`.
-pub static ISCSI: Plugin = Plugin {
+pub static ISCSI: VolumePlugin = VolumePlugin {
     takes_label: true,
     takes_options: true,
     takes_devices: true,
@@ -123,7 +124,7 @@ pub static ISCSI: Plugin = Plugin {
 
 /// `fc`. The kubelet has no figures of its use either.
 // k8s: pkg/volume/fc/fc.go fcDisk, which has MetricsNil
-pub static FC: Plugin = Plugin {
+pub static FC: VolumePlugin = VolumePlugin {
     takes_label: true,
     takes_options: true,
     takes_devices: true,
@@ -140,7 +141,7 @@ impl VolumeKind {
     }
 
     /// The plugin's row; `None` for what no plugin here serves.
-    pub fn plugin(&self) -> Option<&'static Plugin> {
+    pub fn plugin(&self) -> Option<&'static VolumePlugin> {
         Some(match self {
             Self::EmptyDir(_) => &EMPTY_DIR,
             Self::HostPath { .. } => &HOST_PATH,
@@ -209,11 +210,11 @@ pub enum VolumeKind {
     /// Files written by the agent, on a wrapped emptyDir.
     Payload {
         /// The volume plugin.
-        plugin: &'static Plugin,
+        plugin: &'static VolumePlugin,
         /// The directory beneath.
         wrapped: EmptyDir,
         /// Content.
-        sources: Sources,
+        sources: PayloadSources,
     },
     /// A directory of a file server.
     Nfs(Nfs),

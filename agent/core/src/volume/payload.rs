@@ -20,7 +20,7 @@ const PRIVATE_MODE: u32 = 0o600;
 
 /// One file to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct File {
+pub struct PayloadFile {
     /// Content.
     pub data: Arc<[u8]>,
     /// Permission bits.
@@ -30,14 +30,14 @@ pub struct File {
 }
 
 /// Files by relative path.
-pub type Payload = BTreeMap<String, File>;
+pub type Payload = BTreeMap<String, PayloadFile>;
 
 /// Key and value pairs of a config map or secret.
 pub type KeyValues = BTreeMap<String, Arc<[u8]>>;
 
 /// A source of a payload volume, with nothing left to look up in the pod.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Source {
+pub enum PayloadSource {
     /// Keys of a config map.
     ConfigMap(Keys),
     /// Keys of a secret.
@@ -130,13 +130,13 @@ pub struct Credentials {
 
 /// Everything that is needed to fill one volume.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sources {
+pub struct PayloadSources {
     /// Namespace of the named objects.
     pub namespace: String,
     /// Mode of files without their own.
     pub default_mode: u32,
     /// In the order of the spec: later ones win.
-    pub list: Vec<Source>,
+    pub list: Vec<PayloadSource>,
     /// `fsUser` of tokens: the one user of all containers.
     pub owner: Option<u32>,
     /// True when the pod has an fsGroup.
@@ -161,7 +161,7 @@ pub enum ContentError {
 
 /// Key and certificates of the pod as files.
 pub fn certificate_files(
-    sources: &Sources,
+    sources: &PayloadSources,
     request: &CertificateRequest,
     found: &Credentials,
 ) -> Payload {
@@ -179,10 +179,10 @@ pub fn certificate_files(
 }
 
 /// A file of the pod's one user, or of its group.
-pub fn private_file(sources: &Sources, path: &str, data: Arc<[u8]>) -> Payload {
+pub fn private_file(sources: &PayloadSources, path: &str, data: Arc<[u8]>) -> Payload {
     let private = sources.owner.is_some() || sources.has_group;
     let mode = if private { PRIVATE_MODE } else { sources.default_mode };
-    let file = File { data, mode, owner: sources.owner };
+    let file = PayloadFile { data, mode, owner: sources.owner };
     Payload::from([(clean(path), file)])
 }
 
@@ -200,7 +200,7 @@ pub fn lay_out(
         Err(ContentError::NotFound { .. }) if keys.optional => &nothing,
         Err(error) => return Err(error.to_string()),
     };
-    let file = |data: &Arc<[u8]>, mode| File { data: Arc::clone(data), mode, owner: None };
+    let file = |data: &Arc<[u8]>, mode| PayloadFile { data: Arc::clone(data), mode, owner: None };
     if keys.items.is_empty() {
         return Ok(values.iter().map(|(k, v)| (k.clone(), file(v, default_mode))).collect());
     }

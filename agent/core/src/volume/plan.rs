@@ -20,7 +20,7 @@ pub use super::kind::{EmptyDir, HostPathType, Local, Medium, Nfs, VolumeKind};
 use super::layout::PodDirs;
 use super::nested::{self, Nested};
 use super::payload::{
-    CertificateRequest, Keys, Source, Sources, TokenRequest, TrustRequest, mode_bits,
+    CertificateRequest, Keys, PayloadSource, PayloadSources, TokenRequest, TrustRequest, mode_bits,
 };
 use crate::env::downward;
 use crate::storage::csi;
@@ -234,12 +234,12 @@ impl Planner<'_> {
         }
         if let Some(source) = &volume.config_map {
             let keys = keys(Some(&source.name), &source.items, source.optional);
-            let list = vec![Source::ConfigMap(keys)];
+            let list = vec![PayloadSource::ConfigMap(keys)];
             return payload(&kind::CONFIG_MAP, disk(), source.default_mode, list);
         }
         if let Some(source) = &volume.secret {
             let keys = keys(source.secret_name.as_ref(), &source.items, source.optional);
-            let list = vec![Source::Secret(keys)];
+            let list = vec![PayloadSource::Secret(keys)];
             return payload(&kind::SECRET, memory(), source.default_mode, list);
         }
         if let Some(source) = &volume.downward_api {
@@ -364,9 +364,9 @@ impl Planner<'_> {
         })
     }
 
-    fn sources(&self, mode: Option<i32>, list: Vec<Source>) -> Sources {
+    fn sources(&self, mode: Option<i32>, list: Vec<PayloadSource>) -> PayloadSources {
         let security = pintle_api_types::pod::spec(self.pod).security_context.as_ref();
-        Sources {
+        PayloadSources {
             namespace: pintle_api_types::pod::namespace(self.pod).to_owned(),
             default_mode: mode.map_or(FILE_MODE, mode_bits),
             list,
@@ -376,7 +376,7 @@ impl Planner<'_> {
     }
 
     // k8s: pkg/volume/downwardapi/downwardapi.go CollectData
-    fn fields(&self, items: &Option<Vec<DownwardAPIVolumeFile>>) -> Vec<Source> {
+    fn fields(&self, items: &Option<Vec<DownwardAPIVolumeFile>>) -> Vec<PayloadSource> {
         let field = |item: &DownwardAPIVolumeFile| {
             let data = match (&item.field_ref, &item.resource_field_ref) {
                 (Some(field), _) => self.field(&field.field_path),
@@ -385,7 +385,7 @@ impl Planner<'_> {
                     .map_err(|error| error.to_string()),
                 (None, None) => Ok(Arc::default()),
             };
-            Source::Field { path: item.path.clone(), mode: item.mode.map(mode_bits), data }
+            PayloadSource::Field { path: item.path.clone(), mode: item.mode.map(mode_bits), data }
         };
         items.iter().flatten().map(field).collect()
     }
@@ -399,25 +399,29 @@ impl Planner<'_> {
         shown
     }
 
-    fn projection(&self, volume: &str, (at, source): (usize, &VolumeProjection)) -> Vec<Source> {
+    fn projection(
+        &self,
+        volume: &str,
+        (at, source): (usize, &VolumeProjection),
+    ) -> Vec<PayloadSource> {
         if let Some(s) = &source.secret {
-            return vec![Source::Secret(keys(Some(&s.name), &s.items, s.optional))];
+            return vec![PayloadSource::Secret(keys(Some(&s.name), &s.items, s.optional))];
         }
         if let Some(s) = &source.config_map {
-            return vec![Source::ConfigMap(keys(Some(&s.name), &s.items, s.optional))];
+            return vec![PayloadSource::ConfigMap(keys(Some(&s.name), &s.items, s.optional))];
         }
         if let Some(s) = &source.downward_api {
             return self.fields(&s.items);
         }
         if let Some(s) = &source.service_account_token {
-            return vec![Source::Token(TokenRequest {
+            return vec![PayloadSource::Token(TokenRequest {
                 path: s.path.clone(),
                 audience: s.audience.clone().unwrap_or_default(),
                 expiration_seconds: s.expiration_seconds.unwrap_or(TOKEN_SECONDS),
             })];
         }
         if let Some(s) = &source.cluster_trust_bundle {
-            return vec![Source::TrustBundle(TrustRequest {
+            return vec![PayloadSource::TrustBundle(TrustRequest {
                 path: s.path.clone(),
                 name: s.name.clone(),
                 signer: s.signer_name.clone(),
@@ -427,7 +431,7 @@ impl Planner<'_> {
         }
         // Validation lets no source pass that is none of these.
         let certificate = source.pod_certificate.clone().unwrap_or_default();
-        vec![Source::Certificate(CertificateRequest {
+        vec![PayloadSource::Certificate(CertificateRequest {
             volume: volume.to_owned(),
             source: at,
             signer: certificate.signer_name,

@@ -11,13 +11,13 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::admit::{self, Admitted, Candidate, Grant, Refusal, Taken};
-use crate::status::{self, Verdict};
+use crate::admit::{self, AdmissionCandidate, AdmissionRefusal, Admitted, Grant, TakenResources};
+use crate::status::{self, PodVerdict};
 use crate::worker::line::Blocked;
 use crate::worker::pods::Pods;
 use crate::worker::resizes::AdmissionRequest;
-use crate::worker::step::{Stage, Worker};
-use crate::worker::{Command, Count};
+use crate::worker::step::{Worker, WorkerStage};
+use crate::worker::{Command, DecisionCount};
 use pintle_api_types::ids::{Now, PodUid};
 use pintle_api_types::pod;
 use pintle_api_types::pod::resources::Amounts;
@@ -85,7 +85,7 @@ impl Pods {
         &self,
         uid: &PodUid,
         request: &AdmissionRequest,
-    ) -> Result<(Grant, Vec<PodUid>), Refusal> {
+    ) -> Result<(Grant, Vec<PodUid>), AdmissionRefusal> {
         let (pod, requests) = (&*request.pod, &request.requests);
         let first = self.admit(uid, pod, requests);
         if first.as_ref().is_ok_and(|grant| grant.victims.is_empty()) {
@@ -98,8 +98,8 @@ impl Pods {
             return first.map(|grant| (grant, leaving));
         }
         let staying = others().filter(|w| !w.is_removed()).filter_map(Worker::admitted);
-        let (node, staying) = (&self.settings.admission, Taken::of(staying));
-        let grant = admit::admit(node, &staying.all(), &Candidate { pod, requests })?;
+        let (node, staying) = (&self.settings.admission, TakenResources::of(staying));
+        let grant = admit::admit(node, &staying.all(), &AdmissionCandidate { pod, requests })?;
         Ok((grant, leaving))
     }
 
@@ -117,12 +117,17 @@ impl Pods {
     }
 
     /// Checks a pod against the node and all other admitted pods.
-    pub fn admit(&self, uid: &PodUid, pod: &Pod, requests: &Amounts) -> Result<Grant, Refusal> {
+    pub fn admit(
+        &self,
+        uid: &PodUid,
+        pod: &Pod,
+        requests: &Amounts,
+    ) -> Result<Grant, AdmissionRefusal> {
         let others = self.taken.but(uid);
-        admit::admit(&self.settings.admission, &others, &Candidate { pod, requests })
+        admit::admit(&self.settings.admission, &others, &AdmissionCandidate { pod, requests })
     }
 
-    fn refused(&mut self, uid: &PodUid, refusal: &Refusal) {
+    fn refused(&mut self, uid: &PodUid, refusal: &AdmissionRefusal) {
         self.out.push(Command::Event {
             uid: uid.clone(),
             warning: true,
@@ -130,7 +135,7 @@ impl Pods {
             message: refusal.message.clone(),
             container: None,
         });
-        self.out.push(Command::Count(Count::Refused(refusal.reason.clone())));
+        self.out.push(Command::Count(DecisionCount::Refused(refusal.reason.clone())));
     }
 
     /// Ends the pods that make room.
@@ -144,8 +149,8 @@ impl Pods {
                 message: admit::PREEMPTED.to_owned(),
                 container: None,
             });
-            self.out.push(Command::Count(Count::Preempted(grant.starved.clone())));
-            let verdict = Verdict {
+            self.out.push(Command::Count(DecisionCount::Preempted(grant.starved.clone())));
+            let verdict = PodVerdict {
                 phase: status::FAILED.to_owned(),
                 reason: admit::PREEMPTING.to_owned(),
                 message: admit::PREEMPTED.to_owned(),
@@ -156,8 +161,9 @@ impl Pods {
 
     /// True while a pod waits for others to make room for it.
     pub(super) fn is_blocked(&self, uid: &PodUid) -> bool {
-        let alive =
-            |other: &PodUid| self.workers.get(other).is_some_and(|w| w.stage() < Stage::Terminated);
+        let alive = |other: &PodUid| {
+            self.workers.get(other).is_some_and(|w| w.stage() < WorkerStage::Terminated)
+        };
         self.line.blocked(uid).is_some_and(|blocked| blocked.others.iter().any(alive))
     }
 }
@@ -174,15 +180,15 @@ impl Worker {
         let over =
             status::is_terminal(of_source) || status::is_terminal(self.status.phase.as_deref());
         let holds = match self.stage {
-            Stage::Waiting | Stage::Syncing => !over,
+            WorkerStage::Waiting | WorkerStage::Syncing => !over,
             // A pod that was over before this agent started was reported as over only when all of
             // it had stopped. The first read shows whether that holds.
             // k8s: pkg/kubelet/pod_workers.go UpdatePod isPodStatusCacheTerminal
-            Stage::Terminating if self.observed_stamp == 0 => !status::is_terminal(of_source),
-            Stage::Terminating => {
+            WorkerStage::Terminating if self.observed_stamp == 0 => !status::is_terminal(of_source),
+            WorkerStage::Terminating => {
                 self.needs_kill() || !status::is_terminal(self.status.phase.as_deref())
             }
-            Stage::Terminated | Stage::Finished => false,
+            WorkerStage::Terminated | WorkerStage::Finished => false,
         };
         holds.then_some(Admitted { uid: &self.uid, pod, requests })
     }

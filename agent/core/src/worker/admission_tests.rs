@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::types::NodeFacts;
 use crate::worker::testing::{self as core, Host, ON_HOST, plain, sized_pod as pod};
-use crate::worker::{Hint, Input, Stage};
+use crate::worker::{Hint, PodsInput, WorkerStage};
 
 #[test]
 fn a_pod_that_does_not_fit_never_starts_and_says_why() {
@@ -26,7 +26,7 @@ fn a_pod_that_does_not_fit_never_starts_and_says_why() {
     assert_eq!(status["message"], want);
     assert_eq!(status["observedGeneration"], 1);
     assert!(status.get("conditions").is_none() && status.get("containerStatuses").is_none());
-    assert_eq!(host.stage("b"), Some(Stage::Finished));
+    assert_eq!(host.stage("b"), Some(WorkerStage::Finished));
     // Refused is refused: room that becomes free is for others.
     host.remove("a");
     host.take();
@@ -83,12 +83,12 @@ fn a_pod_that_does_not_make_room_in_time_is_told_of_once_and_waited_for_no_more(
     let overdue = "ExceededGracePeriod a, StartContainer x";
     for (seconds, told) in [(9, ""), (2, overdue), (60, "")] {
         host.now = host.now.plus(Duration::from_secs(seconds));
-        host.tell(Input::Tick);
+        host.tell(PodsInput::Tick);
         assert_eq!(host.take(), told, "after {seconds} s");
     }
     host.stubborn = false;
     host.now = host.now.plus(Duration::from_secs(60));
-    host.tell(Input::Tick);
+    host.tell(PodsInput::Tick);
     assert_eq!(host.take(), "KillPod a");
 }
 
@@ -96,7 +96,7 @@ fn a_pod_that_does_not_make_room_in_time_is_told_of_once_and_waited_for_no_more(
 fn nothing_starts_before_the_network_is_ready_but_pods_of_the_hosts_network() {
     let mut host = Host::new();
     let error = Some("cni plugin not initialized".to_owned());
-    host.tell(Input::Node(NodeFacts { network_error: error, ..core::small_settings().node }));
+    host.tell(PodsInput::Node(NodeFacts { network_error: error, ..core::small_settings().node }));
     host.want(plain("a", "100m"));
     assert_eq!(host.take(), "NetworkNotReady a");
     let mut on_host = plain(ON_HOST, "100m");
@@ -105,11 +105,11 @@ fn nothing_starts_before_the_network_is_ready_but_pods_of_the_hosts_network() {
     assert_eq!(host.take(), "StartContainer on-host");
     let second = Duration::from_secs(1);
     host.now = host.now.plus(second);
-    host.tell(Input::Tick);
+    host.tell(PodsInput::Tick);
     assert_eq!(host.take(), "NetworkNotReady a");
-    host.tell(Input::Node(core::small_settings().node));
+    host.tell(PodsInput::Node(core::small_settings().node));
     host.now = host.now.plus(second);
-    host.tell(Input::Tick);
+    host.tell(PodsInput::Tick);
     assert_eq!(host.take(), "StartContainer a");
 }
 
@@ -126,7 +126,7 @@ fn without_a_node_object_admission_hears_from_the_runtime_what_it_can_do() {
     host.want(strict("a"));
     assert_eq!(host.take(), "SupplementalGroupsPolicyNotSupported a");
     let able = NodeFacts { supplemental_groups_policy: true, ..core::small_settings().node };
-    host.tell(Input::Node(able));
+    host.tell(PodsInput::Node(able));
     host.want(strict("b"));
     assert_eq!(host.take(), "StartContainer b");
 }
@@ -138,7 +138,7 @@ fn the_prober_hears_of_a_pod_before_its_containers_run_and_of_every_address_it_h
         host_ips: vec![ip.parse().expect("an address")],
         ..core::small_settings().node
     };
-    host.tell(Input::Node(at("192.0.2.2")));
+    host.tell(PodsInput::Node(at("192.0.2.2")));
     let mut pod = plain(ON_HOST, "100m");
     let spec = pod.spec.get_or_insert_default();
     spec.host_network = Some(true);
@@ -148,9 +148,9 @@ fn the_prober_hears_of_a_pod_before_its_containers_run_and_of_every_address_it_h
     host.take();
     let first = Some("192.0.2.2".to_owned());
     assert_eq!(host.probed, [(first.clone(), 0), (first, 1)]);
-    host.tell(Input::Node(at("192.0.2.3")));
+    host.tell(PodsInput::Node(at("192.0.2.3")));
     host.now = host.now.plus(Duration::from_secs(61));
-    host.tell(Input::Tick);
+    host.tell(PodsInput::Tick);
     assert_eq!(host.probed[2..], [(Some("192.0.2.3".to_owned()), 1)]);
 }
 
@@ -225,7 +225,7 @@ fn a_container_that_restarts_for_a_resize_has_what_its_sync_began_with() {
     let actions = worker.current_actions().to_vec();
     for (index, action) in actions.iter().enumerate() {
         let outcome = host.act(&"a".into(), action);
-        host.tell(Input::Progress { uid: "a".into(), ticket, index, outcome });
+        host.tell(PodsInput::Progress { uid: "a".into(), ticket, index, outcome });
     }
     let worker = host.pods.worker(&"a".into()).expect("a worker");
     let given = worker.actuated.containers["c"].limits.as_ref().expect("limits");
@@ -246,7 +246,7 @@ fn a_resize_without_room_waits_until_there_is() {
     assert_eq!(host.status("a")["observedGeneration"], 2);
     // Checked again, with no news.
     host.now = host.now.plus(Duration::from_secs(181));
-    host.tell(Input::Tick);
+    host.tell(PodsInput::Tick);
     assert_eq!(host.take(), "");
     host.remove("b");
     let log = host.take();
@@ -295,7 +295,7 @@ fn what_the_runtime_refuses_is_said_and_tried_again() {
     assert_eq!(progress, Some((json!("Error"), json!(2))));
     host.refuses = None;
     host.now = host.now.plus(Duration::from_secs(11));
-    host.tell(Input::Tick);
+    host.tell(PodsInput::Tick);
     assert_eq!(host.take(), "resize a [c], ResizeCompleted a");
 }
 
@@ -372,7 +372,7 @@ fn a_deleted_pod_that_was_over_before_the_agent_came_takes_no_room_until_it_is_r
         let mut host = Host::new();
         let uid = "a".into();
         // The answer to its first read is on its way.
-        let old = Input::Desired { uid, pod: std::sync::Arc::new(deleted("a", phase)) };
+        let old = PodsInput::Desired { uid, pod: std::sync::Arc::new(deleted("a", phase)) };
         host.pods.handle(host.now, old);
         host.want(plain("c", "900m"));
         let log = host.take();
@@ -388,7 +388,7 @@ fn a_deleted_pod_that_runs_on_takes_its_room_from_the_first_read_whatever_its_so
     host.take();
     host.stubborn = true;
     host.restart(vec![deleted("a", "Failed")]);
-    assert_eq!(host.stage("a"), Some(Stage::Terminating));
+    assert_eq!(host.stage("a"), Some(WorkerStage::Terminating));
     host.take();
     host.want(plain("c", "900m"));
     assert!(host.take().contains("OutOfcpu c"));
@@ -401,8 +401,8 @@ fn the_place_of_a_pod_is_free_when_its_end_is_told() {
     host.lingers = true;
     host.remove("old");
     // The runtime's event for the end of all containers comes before its call returns.
-    host.tell(Input::Hint { uid: "old".into(), hint: Hint::Changed });
-    assert_eq!(host.stage("old"), Some(Stage::Terminating));
+    host.tell(PodsInput::Hint { uid: "old".into(), hint: Hint::Changed });
+    assert_eq!(host.stage("old"), Some(WorkerStage::Terminating));
     assert_eq!(host.status("old")["phase"], "Succeeded");
     host.lingers = false;
     host.want(plain("new", "800m"));
@@ -421,7 +421,7 @@ fn a_container_that_does_not_come_up_is_in_a_crash_loop_like_one_that_ends() {
     assert_eq!(told(&host), (json!(0), json!("RunContainerError")));
     let mut sync = |seconds| {
         host.now = host.now.plus(Duration::from_secs(seconds));
-        host.tell(Input::Tick);
+        host.tell(PodsInput::Tick);
         told(&host)
     };
     assert_eq!(sync(1), (json!(1), json!("RunContainerError")));

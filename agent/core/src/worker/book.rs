@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use crate::ledger::{Draft, LedgerEntry};
 use crate::resize::PodResources;
 use crate::worker::pods::Pods;
-use crate::worker::step::{Stage, Worker};
+use crate::worker::step::{Worker, WorkerStage};
 use pintle_api_types::ids::PodUid;
 
 /// See the module's header.
@@ -57,8 +57,9 @@ impl Pods {
         // A pod that waits for its victims has no allocation yet: the next run admits it again, and
         // ends them again.
         // k8s: pkg/kubelet/allocation/allocation_manager.go AddPod (after canAdmitPod has preempted)
-        let waits =
-            |worker: &Worker| worker.stage() == Stage::Waiting && self.line.blocked(uid).is_some();
+        let waits = |worker: &Worker| {
+            worker.stage() == WorkerStage::Waiting && self.line.blocked(uid).is_some()
+        };
         let begun = worker.filter(|worker| !waits(worker));
         let given = begun.and_then(|worker| worker.pod.as_deref()).map(PodResources::of);
         let actuated = worker.map(|worker| worker.actuated.clone());

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::observed::ObservedPod;
 use crate::status::testing;
 use crate::sync::plan::Action;
-use crate::worker::{Command, Failure, Input, Pods, Settings, testing as core};
+use crate::worker::{Command, Failure, Pods, PodsInput, Settings, testing as core};
 use pintle_api_types::ids::{Now, PodUid};
 
 /// One pod, its record from the runtime, and the actions that fail.
@@ -23,7 +23,7 @@ struct Context {
     /// Verbs of the actions since the last look.
     log: Vec<&'static str>,
     /// Arrives while the next sync is under way.
-    during: Option<Input>,
+    during: Option<PodsInput>,
 }
 
 fn uid() -> PodUid {
@@ -48,8 +48,8 @@ impl Context {
             log: Vec::new(),
             during: None,
         };
-        context.tell(Input::Tick);
-        context.tell(Input::SourcesReady);
+        context.tell(PodsInput::Tick);
+        context.tell(PodsInput::SourcesReady);
         context
     }
 
@@ -61,11 +61,11 @@ impl Context {
     }
 
     fn want(&mut self, pod: Pod) {
-        self.tell(Input::Desired { uid: uid(), pod: Arc::new(pod) });
+        self.tell(PodsInput::Desired { uid: uid(), pod: Arc::new(pod) });
     }
 
     fn content(&mut self, files: bool) {
-        self.tell(Input::Content { uid: uid(), files });
+        self.tell(PodsInput::Content { uid: uid(), files });
     }
 
     /// Lets time pass up to when the core wants to be woken; the time that took.
@@ -73,7 +73,7 @@ impl Context {
         let at = self.pods.next_wake().expect("a time");
         let waited = at.since(self.now.mono);
         self.now = self.now.plus(waited);
-        self.tell(Input::Tick);
+        self.tell(PodsInput::Tick);
         waited
     }
 
@@ -81,7 +81,7 @@ impl Context {
         std::mem::take(&mut self.log)
     }
 
-    fn tell(&mut self, input: Input) {
+    fn tell(&mut self, input: PodsInput) {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
             for command in self.pods.handle(self.now, input) {
@@ -90,13 +90,17 @@ impl Context {
         }
     }
 
-    fn execute(&mut self, command: Command, inputs: &mut VecDeque<Input>) {
+    fn execute(&mut self, command: Command, inputs: &mut VecDeque<PodsInput>) {
         match command {
             Command::Read { uid, stamp, .. } => {
-                inputs.push_back(Input::Observed { uid, stamp, result: Ok(self.record.clone()) });
+                inputs.push_back(PodsInput::Observed {
+                    uid,
+                    stamp,
+                    result: Ok(self.record.clone()),
+                });
             }
             Command::List { stamp } => {
-                inputs.push_back(Input::Listed { stamp, result: Ok(Vec::new()) });
+                inputs.push_back(PodsInput::Listed { stamp, result: Ok(Vec::new()) });
             }
             Command::Run { uid, ticket, actions, .. } => {
                 inputs.extend(self.during.take());
@@ -104,12 +108,12 @@ impl Context {
                     let outcome = self.act(action);
                     let ends = outcome.is_err() && action.aborts_sync();
                     let uid = uid.clone();
-                    inputs.push_back(Input::Progress { uid, ticket, index, outcome });
+                    inputs.push_back(PodsInput::Progress { uid, ticket, index, outcome });
                     if ends {
                         break;
                     }
                 }
-                inputs.push_back(Input::SyncDone { uid, ticket });
+                inputs.push_back(PodsInput::SyncDone { uid, ticket });
             }
             _ => {}
         }
@@ -136,7 +140,7 @@ fn changed_files_are_written_once_and_nothing_else_is_done() {
     let mut context = Context::running();
     context.content(true);
     assert_eq!(context.take(), ["Refresh"]);
-    context.tell(Input::Tick);
+    context.tell(PodsInput::Tick);
     assert_eq!(context.take(), [""; 0]);
     // A variable keeps its value until the container restarts.
     context.content(false);
@@ -146,7 +150,7 @@ fn changed_files_are_written_once_and_nothing_else_is_done() {
 #[test]
 fn a_change_during_a_sync_is_seen_to_after_it() {
     let mut context = Context::running();
-    context.during = Some(Input::Content { uid: uid(), files: true });
+    context.during = Some(PodsInput::Content { uid: uid(), files: true });
     context.content(true);
     assert_eq!(context.take(), ["Refresh", "Refresh"]);
 }
@@ -164,11 +168,11 @@ fn a_refresh_that_fails_is_repeated_ever_more_seldom_and_holds_up_nothing() {
     // The container ends meanwhile: it starts again at once, files or not.
     context.record.containers = vec![testing::exited("c", "id", 1)];
     let hint = crate::worker::Hint::Changed;
-    context.tell(Input::Hint { uid: uid(), hint });
+    context.tell(PodsInput::Hint { uid: uid(), hint });
     assert_eq!(context.take(), ["Prepare", "StartContainer"]);
     // To prepare was to refresh: nothing is left to do.
     context.failing.clear();
-    context.tell(Input::Tick);
+    context.tell(PodsInput::Tick);
     assert_eq!(context.take(), [""; 0]);
     // A new report is acted upon at once, whatever failed before.
     context.content(true);
@@ -187,7 +191,7 @@ fn a_pod_that_waits_for_an_object_goes_on_when_it_appears() {
         context.failing.insert(verb, reason);
         context.want(pod(&json!({}), &json!([])));
         assert_eq!(context.take().last(), Some(&verb));
-        context.tell(Input::Tick);
+        context.tell(PodsInput::Tick);
         assert_eq!(context.take(), [""; 0], "it waits");
         context.failing.clear();
         context.content(verb == "Prepare");
@@ -266,12 +270,12 @@ fn a_prepare_that_fails_is_made_again_before_anything_else() {
     context.failing.insert("Prepare", "FailedMount");
     context.record.containers = vec![testing::exited("c", "id", 1)];
     let hint = crate::worker::Hint::Changed;
-    context.tell(Input::Hint { uid: uid(), hint });
+    context.tell(PodsInput::Hint { uid: uid(), hint });
     assert_eq!(context.take(), ["Prepare"]);
     // An earlier agent has started it: its volumes still have to be prepared.
     context.record.containers = vec![testing::container("c", "id")];
     context.failing.clear();
-    context.tell(Input::Hint { uid: uid(), hint: crate::worker::Hint::Changed });
+    context.tell(PodsInput::Hint { uid: uid(), hint: crate::worker::Hint::Changed });
     assert_eq!(context.take(), [""; 0]);
     context.wake();
     assert_eq!(context.take(), ["Prepare"]);

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::testing::{Host, pod, settings};
 use super::visits;
-use crate::worker::{Hint, Input};
+use crate::worker::{Hint, PodsInput};
 
 /// A node on which this many pods run.
 fn full(count: usize) -> Host {
@@ -32,7 +32,7 @@ fn visits_of_one(count: usize) -> u64 {
     let before = visits::so_far();
     host.want(named("one"));
     host.pods.checkpoints();
-    host.tell(Input::Hint { uid: "one".into(), hint: Hint::Changed });
+    host.tell(PodsInput::Hint { uid: "one".into(), hint: Hint::Changed });
     host.remove("one");
     host.pods.checkpoints();
     assert!(host.pods.worker(&"one".into()).is_none(), "it is gone");

@@ -10,9 +10,9 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::observed::RunState;
-use crate::status::{self, DeriveInput, Lifecycle, Verdict, Waiting};
+use crate::status::{self, DeriveInput, Lifecycle, PodVerdict, WaitingReason};
 use crate::sync::plan::{self, Action, PlanInput};
-use crate::worker::step::{Context, Stage, SyncRun, Worker};
+use crate::worker::step::{SyncRun, Worker, WorkerInputs, WorkerStage};
 use crate::worker::{Command, Failure, shown};
 use pintle_api_types::duration::GoDuration;
 use pintle_api_types::ids::{Mono, Now, UnixNanos};
@@ -24,9 +24,9 @@ const NETWORK_RETRY: Duration = Duration::from_secs(1);
 
 impl Worker {
     /// Checks everything and does the due work. Called after every input.
-    pub fn advance(&mut self, context: &mut Context<'_>) {
+    pub fn advance(&mut self, context: &mut WorkerInputs<'_>) {
         self.wake_at = None;
-        if self.stage == Stage::Waiting {
+        if self.stage == WorkerStage::Waiting {
             return;
         }
         self.check_overdue(context);
@@ -39,7 +39,7 @@ impl Worker {
         if self.exceeds_deadline(context) {
             self.derive(context);
         }
-        if self.stage == Stage::Syncing
+        if self.stage == WorkerStage::Syncing
             && self.sync_run.is_none()
             && self.fresh()
             && self.settled(context)
@@ -58,7 +58,7 @@ impl Worker {
 
     /// Updates the prober's containers and their addresses whenever these change. As in the status,
     /// a container runs once its postStart hook is done.
-    fn probe(&mut self, context: &mut Context<'_>) {
+    fn probe(&mut self, context: &mut WorkerInputs<'_>) {
         let Some(pod) = &self.pod else { return };
         if self.observed_stamp == 0 || !has_probes(pod) {
             return;
@@ -67,7 +67,7 @@ impl Worker {
         let observed = shown.as_ref().unwrap_or(&self.observed);
         let running = observed.containers.iter().filter(|c| c.state == RunState::Running);
         let running: Vec<_> = running.map(|c| c.id.clone()).collect();
-        let now = (running, self.status.pod_ip.clone(), self.stage > Stage::Syncing);
+        let now = (running, self.status.pod_ip.clone(), self.stage > WorkerStage::Syncing);
         if self.probing.as_ref() == Some(&now) {
             return;
         }
@@ -82,7 +82,7 @@ impl Worker {
         });
     }
 
-    fn cancel_if_asked(&mut self, context: &mut Context<'_>) {
+    fn cancel_if_asked(&mut self, context: &mut WorkerInputs<'_>) {
         let Some(run) = &mut self.sync_run else { return };
         let ticket = run.ticket;
         if std::mem::take(&mut run.cancelled) {
@@ -92,7 +92,7 @@ impl Worker {
         }
     }
 
-    fn decide(&mut self, context: &mut Context<'_>) {
+    fn decide(&mut self, context: &mut WorkerInputs<'_>) {
         if !self.fresh() {
             if self.reading.is_none() {
                 self.read(Duration::ZERO, context);
@@ -104,19 +104,19 @@ impl Worker {
         }
         self.retry_at = None;
         match self.stage {
-            Stage::Waiting => {}
-            Stage::Syncing => self.sync(context),
+            WorkerStage::Waiting => {}
+            WorkerStage::Syncing => self.sync(context),
             _ if self.needs_kill() => {
                 let grace_seconds = self.grace_seconds;
                 self.run(vec![Action::KillPod { grace_seconds }], context);
             }
-            Stage::Terminating => {
-                self.stage = Stage::Terminated;
+            WorkerStage::Terminating => {
+                self.stage = WorkerStage::Terminated;
                 self.derive(context);
                 self.run(vec![Action::Teardown], context);
             }
-            Stage::Terminated => self.run(vec![Action::Teardown], context),
-            Stage::Finished => {
+            WorkerStage::Terminated => self.run(vec![Action::Teardown], context),
+            WorkerStage::Finished => {
                 let actions = match self.removed {
                     true if self.cleaned() || self.goes_on() => Vec::new(),
                     true => vec![Action::Cleanup],
@@ -134,7 +134,7 @@ impl Worker {
         self.observed.any_running() || self.observed.sandboxes.iter().any(|s| s.ready)
     }
 
-    fn sync(&mut self, context: &mut Context<'_>) {
+    fn sync(&mut self, context: &mut WorkerInputs<'_>) {
         let Some(pod) = self.pod.clone() else { return };
         let mut plan = self.plan(&pod, context.now.mono);
         plan.actions.retain(|action| !self.is_paused(action, context.now.mono));
@@ -170,7 +170,12 @@ impl Worker {
 
     /// No container is started that the runtime could not connect; the pod is tried again soon.
     // k8s: pkg/kubelet/kubelet.go SyncPod networkErrors, pod_workers.go completeWork
-    fn lacks_network(&mut self, pod: &Pod, plan: &plan::Plan, context: &mut Context<'_>) -> bool {
+    fn lacks_network(
+        &mut self,
+        pod: &Pod,
+        plan: &plan::SyncPlan,
+        context: &mut WorkerInputs<'_>,
+    ) -> bool {
         let Some(error) = context.node.network_error.as_ref() else { return false };
         let starts = |action: &Action| {
             matches!(action, Action::CreateSandbox { .. } | Action::StartContainer { .. })
@@ -191,7 +196,7 @@ impl Worker {
         true
     }
 
-    pub(crate) fn plan(&self, pod: &Pod, now: Mono) -> plan::Plan {
+    pub(crate) fn plan(&self, pod: &Pod, now: Mono) -> plan::SyncPlan {
         plan::plan(&PlanInput {
             pod,
             observed: &self.observed,
@@ -209,7 +214,7 @@ impl Worker {
         })
     }
 
-    fn hold(&mut self, held: &plan::Held, pod: &Pod, context: &mut Context<'_>) {
+    fn hold(&mut self, held: &plan::DelayedContainer, pod: &Pod, context: &mut WorkerInputs<'_>) {
         let at = held.until;
         self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
         // A container that could not be started waits with the reason of that.
@@ -218,7 +223,7 @@ impl Worker {
         let wait = GoDuration::from_std(wait);
         let name = &held.name;
         let message = format!("back-off {wait} restarting failed container={name} pod={full}");
-        let waiting = Waiting { reason: "CrashLoopBackOff".to_owned(), message };
+        let waiting = WaitingReason { reason: "CrashLoopBackOff".to_owned(), message };
         if self.waiting.insert(name.clone(), waiting.clone()).as_ref() != Some(&waiting) {
             context.out.push(Command::Event {
                 uid: self.uid.clone(),
@@ -230,7 +235,7 @@ impl Worker {
         }
     }
 
-    fn announce(&self, actions: &[Action], context: &mut Context<'_>) {
+    fn announce(&self, actions: &[Action], context: &mut WorkerInputs<'_>) {
         let replaced =
             actions.iter().any(|a| matches!(a, Action::CreateSandbox { replaces: Some(_), .. }));
         if replaced {
@@ -244,7 +249,7 @@ impl Worker {
         }
     }
 
-    fn run(&mut self, actions: Vec<Action>, context: &mut Context<'_>) {
+    fn run(&mut self, actions: Vec<Action>, context: &mut WorkerInputs<'_>) {
         assert!(self.sync_run.is_none(), "one sync at a time");
         self.replaced = shown::replaced(&actions);
         let of_killed = self.note_actuated(&actions, context);
@@ -263,8 +268,8 @@ impl Worker {
 
     /// Ends a pod that has run as long as it may; true when it does so now.
     // k8s: pkg/kubelet/active_deadline.go
-    fn exceeds_deadline(&mut self, context: &mut Context<'_>) -> bool {
-        if self.stage != Stage::Syncing || status::is_terminal(self.status.phase.as_deref()) {
+    fn exceeds_deadline(&mut self, context: &mut WorkerInputs<'_>) -> bool {
+        if self.stage != WorkerStage::Syncing || status::is_terminal(self.status.phase.as_deref()) {
             return false;
         }
         let Some(at) = self.deadline(context.now) else { return false };
@@ -281,13 +286,15 @@ impl Worker {
             container: None,
         });
         let (phase, reason) = ("Failed".to_owned(), "DeadlineExceeded".to_owned());
-        self.kill(Verdict { phase, reason, message }, None);
+        self.kill(PodVerdict { phase, reason, message }, None);
         true
     }
 
     // k8s: pkg/kubelet/pod_workers.go killPodNow
-    fn check_overdue(&mut self, context: &mut Context<'_>) {
-        let Some(at) = self.overdue_at.filter(|_| self.stage < Stage::Terminated) else { return };
+    fn check_overdue(&mut self, context: &mut WorkerInputs<'_>) {
+        let Some(at) = self.overdue_at.filter(|_| self.stage < WorkerStage::Terminated) else {
+            return;
+        };
         if context.now.mono < at {
             self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
             return;
@@ -319,12 +326,12 @@ impl Worker {
     pub(super) fn derive_input<'a>(
         &'a self,
         pod: &'a Pod,
-        context: &'a Context<'_>,
+        context: &'a WorkerInputs<'_>,
     ) -> DeriveInput<'a> {
         let lifecycle = match self.stage {
-            Stage::Waiting | Stage::Syncing => Lifecycle::Syncing,
-            Stage::Terminating => Lifecycle::Terminating,
-            Stage::Terminated | Stage::Finished => Lifecycle::Terminated,
+            WorkerStage::Waiting | WorkerStage::Syncing => Lifecycle::Syncing,
+            WorkerStage::Terminating => Lifecycle::Terminating,
+            WorkerStage::Terminated | WorkerStage::Finished => Lifecycle::Terminated,
         };
         DeriveInput {
             pod,
@@ -341,7 +348,7 @@ impl Worker {
         }
     }
 
-    fn derive(&mut self, context: &mut Context<'_>) {
+    fn derive(&mut self, context: &mut WorkerInputs<'_>) {
         let Some(pod) = self.pod.clone() else { return };
         // Before the first read it is unknown whether the pod runs or is already over.
         if self.observed_stamp == 0 {
@@ -361,7 +368,7 @@ impl Worker {
     }
 
     /// Publishes the status at the end of this turn; states within the turn are never published.
-    fn publish(&mut self, context: &mut Context<'_>) {
+    fn publish(&mut self, context: &mut WorkerInputs<'_>) {
         let Some(pod) = &self.pod else { return };
         let stage = self.stage;
         let (status, was) = (&self.published.0, self.published.1);
@@ -381,12 +388,12 @@ impl Worker {
     }
 
     /// True once containers, verdict or history have decided that the pod is over.
-    fn settled(&self, context: &Context<'_>) -> bool {
+    fn settled(&self, context: &WorkerInputs<'_>) -> bool {
         let Some(pod) = &self.pod else { return false };
         status::settled_phase(&self.derive_input(pod, context)).is_some()
     }
 
-    fn schedule(&mut self, context: &mut Context<'_>) {
+    fn schedule(&mut self, context: &mut WorkerInputs<'_>) {
         // Actions due already wait for a read or a sync, and the end of that is an input of its
         // own.
         let due_later = |at: &Mono| *at > context.now.mono;
@@ -395,7 +402,7 @@ impl Worker {
         let pauses = pauses.map(|pause| pause.until);
         let at = self.retry_at.into_iter().chain(self.wake_at).chain(refresh_at).chain(pauses);
         let mut at = at.filter(due_later).min();
-        if self.stage == Stage::Syncing && self.sync_run.is_none() {
+        if self.stage == WorkerStage::Syncing && self.sync_run.is_none() {
             // k8s: syncFrequency with a jitter of up to a half, here fixed per pod.
             let half =
                 self.uid.as_str().bytes().fold(0_u32, |h, b| h.wrapping_mul(31) + u32::from(b));

@@ -10,11 +10,11 @@ use serde_json::json;
 use crate::observed::{ObservedContainer, ObservedPod, RunState, TaskExit};
 use crate::status::testing;
 use crate::sync::plan::Action;
-use crate::worker::{Command, Hint, Input, Pods, testing as core};
+use crate::worker::{Command, Hint, Pods, PodsInput, testing as core};
 use pintle_api_types::ids::{PodUid, UnixNanos};
 
 /// A pod that runs, and the commands of the core since the last check.
-struct Node {
+struct EndsNode {
     pods: Pods,
     record: ObservedPod,
     reads: Vec<(u64, Duration)>,
@@ -30,7 +30,7 @@ fn pod(policy: &str) -> Pod {
     core::pod(&json!({}), ("restartPolicy", json!(policy)))
 }
 
-impl Node {
+impl EndsNode {
     fn running(policy: &str) -> Self {
         Self::of(pod(policy))
     }
@@ -42,10 +42,10 @@ impl Node {
         record.containers = vec![testing::container("c", "id")];
         let (reads, syncs, statuses) = (Vec::new(), Vec::new(), Vec::new());
         let mut node = Self { pods: Pods::new(settings), record, reads, syncs, statuses };
-        node.tell(Input::Tick);
-        node.tell(Input::Listed { stamp: 1, result: Ok(Vec::new()) });
-        node.tell(Input::SourcesReady);
-        node.tell(Input::Desired { uid: uid(), pod: Arc::new(pod) });
+        node.tell(PodsInput::Tick);
+        node.tell(PodsInput::Listed { stamp: 1, result: Ok(Vec::new()) });
+        node.tell(PodsInput::SourcesReady);
+        node.tell(PodsInput::Desired { uid: uid(), pod: Arc::new(pod) });
         node.read();
         // Its containers were made by an earlier agent: only its volumes are prepared again.
         node.end_sync();
@@ -55,7 +55,7 @@ impl Node {
         node
     }
 
-    fn tell(&mut self, input: Input) {
+    fn tell(&mut self, input: PodsInput) {
         for command in self.pods.handle(core::now(), input) {
             match command {
                 Command::Read { stamp, after, .. } => self.reads.push((stamp, after)),
@@ -67,22 +67,22 @@ impl Node {
     }
 
     fn hint(&mut self, hint: Hint) {
-        self.tell(Input::Hint { uid: uid(), hint });
+        self.tell(PodsInput::Hint { uid: uid(), hint });
     }
 
     /// Answers the newest request.
     fn read(&mut self) {
         let (stamp, _) = std::mem::take(&mut self.reads).pop().expect("a question");
         let result = Ok(self.record.clone());
-        self.tell(Input::Observed { uid: uid(), stamp, result });
+        self.tell(PodsInput::Observed { uid: uid(), stamp, result });
     }
 
     fn end_sync(&mut self) {
         let (ticket, actions) = self.syncs.pop().expect("a sync");
         for index in 0..actions.len() {
-            self.tell(Input::Progress { uid: uid(), ticket, index, outcome: Ok(()) });
+            self.tell(PodsInput::Progress { uid: uid(), ticket, index, outcome: Ok(()) });
         }
-        self.tell(Input::SyncDone { uid: uid(), ticket });
+        self.tell(PodsInput::SyncDone { uid: uid(), ticket });
     }
 
     /// The end that the last status shows.
@@ -116,7 +116,7 @@ impl Node {
 fn an_end_that_both_tell_is_shown_at_once_and_acted_on_when_it_is_listed() {
     for (policy, then) in [("Always", "StartContainer"), ("Never", "KillPod")] {
         for kernel_first in [true, false] {
-            let mut node = Node::running(policy);
+            let mut node = EndsNode::running(policy);
             match kernel_first {
                 true => node.seen_by_kernel(),
                 false => node.told_by_runtime(),
@@ -151,7 +151,7 @@ fn a_container_whose_end_restarts_all_is_not_killed_before_its_end_is_listed() {
         json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [3]}}]);
     container.restart_policy = Some("Never".to_owned());
     container.restart_policy_rules = Some(serde_json::from_value(rule).expect("a rule"));
-    let mut node = Node::of(all);
+    let mut node = EndsNode::of(all);
     node.seen_by_kernel();
     node.told_by_runtime();
     assert_eq!(node.shown().map(|end| end.exit_code), Some(3));
@@ -165,8 +165,8 @@ fn a_container_whose_end_restarts_all_is_not_killed_before_its_end_is_listed() {
 
 #[test]
 fn while_a_pod_is_stopped_it_is_looked_at_seldom_and_afterwards_at_once() {
-    let mut node = Node::running("Always");
-    node.tell(Input::Removed { uid: uid() });
+    let mut node = EndsNode::running("Always");
+    node.tell(PodsInput::Removed { uid: uid() });
     let (_, actions) = node.syncs.last().expect("a sync");
     assert_eq!(actions[0].verb(), "KillPod");
     node.seen_by_kernel();
@@ -193,7 +193,7 @@ fn a_pod_that_comes_back_while_it_is_stopped_begins_with_what_was_told_of_it_mea
         host.remove("p");
         host.want(core::plain("p", "100m"));
         let told = core::sized_pod("p", "100m", 1, json!({"status": {"phase": phase}}));
-        host.tell(Input::Reconciled { uid: "p".into(), pod: Arc::new(told) });
+        host.tell(PodsInput::Reconciled { uid: "p".into(), pod: Arc::new(told) });
         host.finish("p");
         assert_eq!(host.take_starts(), starts, "{phase}");
         assert_eq!(host.status("p")["phase"], phase);
@@ -226,7 +226,7 @@ fn a_static_pod_that_comes_back_counts_its_starts_on_unless_it_would_be_over() {
 
 #[test]
 fn an_end_of_a_container_that_is_not_running_any_more_tells_nothing_new() {
-    let mut node = Node::running("Never");
+    let mut node = EndsNode::running("Never");
     node.record.containers = vec![testing::exited("c", "id", 0)];
     assert_eq!(node.record.containers[0].state, RunState::Exited);
     node.hint(Hint::Changed);

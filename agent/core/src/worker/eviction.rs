@@ -9,17 +9,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::eviction::evictor::{Scene, Step, Victim};
 use crate::eviction::observed::{Freed, Observation};
 use crate::eviction::rank::{Evictable, Uses};
-use crate::eviction::report::{self, Eviction, Report};
+use crate::eviction::report::{self, Eviction, EvictionReport};
 use crate::eviction::signal::Starved;
+use crate::eviction::step::{EvictionSnapshot, EvictionStep, Victim};
 use crate::eviction::{REASON, local};
 use crate::node::conditions::{NodeEvent, Pressure};
-use crate::status::{self, Verdict};
+use crate::status::{self, PodVerdict};
 use crate::worker::pods::Pods;
-use crate::worker::step::{Stage, Worker};
-use crate::worker::{Command, Count};
+use crate::worker::step::{Worker, WorkerStage};
+use crate::worker::{Command, DecisionCount};
 use pintle_api_types::ids::{Mono, Now, PodUid};
 use pintle_api_types::pod;
 
@@ -37,7 +37,8 @@ impl Pods {
         // The logs are removed with its containers: a disk that is observed before that still has
         // them, and another pod would be evicted for it.
         let is_cleared = |worker: &Worker| worker.cleaned() || !self.evictor.frees_a_disk();
-        let is_gone = |worker: &Worker| worker.stage() == Stage::Finished && is_cleared(worker);
+        let is_gone =
+            |worker: &Worker| worker.stage() == WorkerStage::Finished && is_cleared(worker);
         let gone = |uid: &PodUid| self.workers.get(uid).is_none_or(is_gone);
         let all_gone = self.evictor.victims().iter().all(gone);
         self.evictor.pass(all_gone, now.mono);
@@ -68,7 +69,7 @@ impl Pods {
         let workers: Vec<_> = self.workers.values().filter(|w| w.may_be_evicted()).collect();
         let pods: Vec<_> = workers.iter().filter_map(|worker| worker.evictable()).collect();
         let early = !self.knows_all() && now.mono.since(Mono::default()) < EARLY_MAX;
-        let scene = Scene {
+        let scene = EvictionSnapshot {
             settings: &self.settings.eviction,
             observation,
             pods: &pods,
@@ -105,7 +106,7 @@ impl Pods {
     }
 
     /// The report for users; `uses` is the current usage of pods, if it was collected as well.
-    pub fn pressure_report(&self, uses: Option<&Uses>, now: Now) -> Report {
+    pub fn pressure_report(&self, uses: Option<&Uses>, now: Now) -> EvictionReport {
         let workers = self.workers.values().filter(|worker| worker.may_be_evicted());
         let pods: Vec<_> = workers.filter_map(Worker::evictable).collect();
         report::report(&self.evictor, &self.settings.eviction, &pods, uses, now)
@@ -116,17 +117,19 @@ impl Pods {
         self.evictor.evictions().find(|eviction| eviction.uid == *uid)
     }
 
-    fn evict_step(&mut self, step: Step, now: Now) {
+    fn evict_step(&mut self, step: EvictionStep, now: Now) {
         match step {
-            Step::Tell(starved) => self.out.push(Command::NodeEvent(threshold_met(starved))),
-            Step::Reclaim { ticket, signal, containers, images } => {
+            EvictionStep::Tell(starved) => {
+                self.out.push(Command::NodeEvent(threshold_met(starved)))
+            }
+            EvictionStep::Reclaim { ticket, signal, containers, images } => {
                 self.reclaim((ticket, signal), (containers, images), now);
             }
-            Step::Age(signal, age) => {
-                self.out.push(Command::Count(Count::EvictionAge(signal, age)));
+            EvictionStep::Age(signal, age) => {
+                self.out.push(Command::Count(DecisionCount::EvictionAge(signal, age)));
             }
-            Step::Evict(victim) => self.evict(victim, now),
-            Step::Hurry(victims) => {
+            EvictionStep::Evict(victim) => self.evict(victim, now),
+            EvictionStep::Hurry(victims) => {
                 for uid in victims {
                     self.with(&uid, now, |worker, _| worker.terminate(Some(1)));
                 }
@@ -136,13 +139,13 @@ impl Pods {
 
     fn evict(&mut self, victim: Victim, now: Now) {
         let Victim { uid, signal, message, notes, grace_seconds } = victim;
-        let verdict = Verdict {
+        let verdict = PodVerdict {
             phase: status::FAILED.to_owned(),
             reason: REASON.to_owned(),
             message: message.clone(),
         };
         self.out.push(Command::Evicted { uid: uid.clone(), message, notes });
-        self.out.push(Command::Count(Count::Evicted(signal)));
+        self.out.push(Command::Count(DecisionCount::Evicted(signal)));
         self.with(&uid, now, |w, _| w.evict(verdict, Some(grace_seconds), now.mono));
     }
 }

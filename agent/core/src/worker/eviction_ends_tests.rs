@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::status;
 use crate::sync::plan::Action;
 use crate::worker::eviction_tests::{MI, Scarce, grace, hard, pod, settings};
-use crate::worker::{Input, Stage};
+use crate::worker::{PodsInput, WorkerStage};
 
 /// Its log is removed with its containers. No other pod is evicted meanwhile, and the API server
 /// need not know.
@@ -36,7 +36,7 @@ fn the_next_pod_waits_until_the_disk_can_show_what_the_victim_had() {
     (node.logs_stay, node.host.keeps_dead) = (true, true);
     node.pass(25);
     assert_eq!(node.victims(), ["b"]);
-    assert_eq!(node.host.stage("b"), Some(Stage::Finished), "its end frees nothing yet");
+    assert_eq!(node.host.stage("b"), Some(WorkerStage::Finished), "its end frees nothing yet");
     node.pass(120);
     assert_eq!(node.victims().len(), 2, "nobody waits for ever");
 }
@@ -57,7 +57,7 @@ fn a_new_agent_does_not_begin_a_victim_again_of_which_nothing_is_left() {
         node.host.restart_with(settings(hard()), vec![pod("a", 0), pod("b", 0)]);
         node.pass(120);
         assert_eq!(node.host.take(), "", "nothing was started");
-        assert_eq!(node.host.stage("b"), Some(Stage::Finished));
+        assert_eq!(node.host.stage("b"), Some(WorkerStage::Finished));
         let status = node.host.status("b");
         for field in ["phase", "reason", "message"] {
             assert_eq!(status[field], ended[field], "{field}");
@@ -73,7 +73,7 @@ fn a_new_agent_does_not_begin_a_victim_again_of_which_nothing_is_left() {
     let mut told = pod("b", 0);
     let status = json!({"phase": "Failed", "reason": "Evicted"});
     told.status = serde_json::from_value(status).expect("a status");
-    node.host.tell(Input::Reconciled { uid: "b".into(), pod: told.into() });
+    node.host.tell(PodsInput::Reconciled { uid: "b".into(), pod: told.into() });
     assert!(!kept(&mut node) && !needs(&node, Action::Cleanup), "its source knows");
 }
 
@@ -92,8 +92,8 @@ fn a_pod_that_makes_room_already_goes_at_once_before_anybody_else_does() {
     node.want(drains(), 600, 1);
     node.host.stubborn = true;
     let (phase, reason) = ("Failed".to_owned(), "Preempting".to_owned());
-    let verdict = status::Verdict { phase, reason, message: "room".to_owned() };
-    node.host.tell(Input::Kill { uid: "drains".into(), verdict, grace_seconds: None });
+    let verdict = status::PodVerdict { phase, reason, message: "room".to_owned() };
+    node.host.tell(PodsInput::Kill { uid: "drains".into(), verdict, grace_seconds: None });
     assert_eq!(grace(&node, "drains"), Some(3600));
     node.pass(15);
     assert_eq!(node.victims(), ["drains"]);

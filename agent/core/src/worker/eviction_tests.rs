@@ -10,13 +10,14 @@ use serde_json::json;
 
 use crate::eviction::Settings as EvictionSettings;
 use crate::eviction::observed::{
-    ContainerUse, DiskUse, Freed, Layout, Observation, PodUse, Reading, Scope, VolumeUse,
+    ContainerUse, DiskLayout, DiskUse, Freed, Observation, PodUse, ResourceReading, Scope,
+    VolumeUse,
 };
 use crate::eviction::rank::EvictionRule;
 use crate::eviction::signal::Signal;
-use crate::eviction::threshold::{Level, STALL_MIN, Threshold};
+use crate::eviction::threshold::{STALL_MIN, Threshold, ThresholdLevel};
 use crate::worker::testing::{Host, of_folder, sized_pod, small_settings};
-use crate::worker::{Input, Settings, Stage};
+use crate::worker::{PodsInput, Settings, WorkerStage};
 use pintle_api_types::ids::{PodUid, UnixNanos};
 
 pub(super) const MI: u64 = 1 << 20;
@@ -24,7 +25,7 @@ const MEMORY: u64 = 1_000 * MI;
 const DISK: u64 = 10_000 * MI;
 
 fn threshold(signal: Signal, level: &str, grace: u64) -> Threshold {
-    let level = Level::parse(level).expect("a level");
+    let level = ThresholdLevel::parse(level).expect("a level");
     Threshold { signal, level, grace: Duration::from_secs(grace), min_reclaim: None }
 }
 
@@ -123,13 +124,13 @@ impl Scarce {
         let readings = [
             (
                 Signal::MemoryAvailable,
-                Reading {
+                ResourceReading {
                     available: self.free_memory().saturating_sub(self.cache),
                     capacity: MEMORY,
                     at,
                 },
             ),
-            (Signal::NodeFsAvailable, Reading { available: disk, capacity: DISK, at }),
+            (Signal::NodeFsAvailable, ResourceReading { available: disk, capacity: DISK, at }),
         ];
         let asked = |uid: &&PodUid| match pods {
             Scope::Nobody => false,
@@ -141,7 +142,7 @@ impl Scarce {
         Observation {
             at: now,
             readings: readings.into(),
-            layout: Layout::default(),
+            layout: DiskLayout::default(),
             stall: self.stall,
             cache: BTreeMap::from([(Signal::MemoryAvailable, self.cache)]),
             pods: (*pods != Scope::Nobody).then_some(told),
@@ -167,12 +168,12 @@ impl Scarce {
         if let Some((ticket, pods, disks)) = self.host.looks.pop() {
             self.uses.values_mut().for_each(|(_, disk)| *disk += self.writes);
             let observation = Box::new(self.observe(&pods, disks));
-            self.host.tell(Input::Pressure { ticket, observation });
+            self.host.tell(PodsInput::Pressure { ticket, observation });
         } else if let Some(ticket) = self.host.reclaims.pop() {
             let bytes = std::mem::take(&mut self.garbage);
             self.unseen = (bytes, self.host.now.wall.plus(self.shows_after));
             let freed = Freed { bytes, images: u32::from(bytes > 0), ..Freed::default() };
-            self.host.tell(Input::Reclaimed { ticket, freed });
+            self.host.tell(PodsInput::Reclaimed { ticket, freed });
         } else {
             return false;
         }
@@ -236,12 +237,12 @@ fn nobody_goes_while_something_is_being_freed_however_long_that_takes() {
     };
     for _ in 0..5 {
         pass(&mut node, 110);
-        node.host.tell(Input::Reclaiming { ticket });
+        node.host.tell(PodsInput::Reclaiming { ticket });
     }
     assert_eq!(node.victims(), [""; 0]);
     // Word of another one is none of this one.
     pass(&mut node, 100);
-    node.host.tell(Input::Reclaiming { ticket: ticket + 1 });
+    node.host.tell(PodsInput::Reclaiming { ticket: ticket + 1 });
     pass(&mut node, 80);
     assert_eq!(node.victims(), ["a"], "{:?}", node.evicted);
 }
@@ -269,7 +270,7 @@ fn one_pod_goes_and_the_node_is_looked_at_before_another_one_does() {
     );
     assert_eq!(node.evicted[0], "Attempting to reclaim memory");
     for uid in ["a", "c"] {
-        assert_eq!(node.host.stage(uid), Some(Stage::Syncing));
+        assert_eq!(node.host.stage(uid), Some(WorkerStage::Syncing));
     }
     let report = node.host.pods.pressure_report(None, node.host.now);
     assert_eq!((report.evictions.len(), report.evictions[0].of), (1, 3));
@@ -284,8 +285,8 @@ fn nobody_is_spared_but_whom_the_node_needs() {
     node.want(pod("small", 100), 1, 1);
     node.pass(300);
     assert_eq!(node.victims(), ["small"]);
-    assert_eq!(node.host.stage("critical"), Some(Stage::Syncing));
-    assert_eq!(node.host.stage("static"), Some(Stage::Syncing));
+    assert_eq!(node.host.stage("critical"), Some(WorkerStage::Syncing));
+    assert_eq!(node.host.stage("static"), Some(WorkerStage::Syncing));
 }
 
 #[test]
@@ -432,10 +433,10 @@ fn new_pods_are_held_against_the_pressure_until_it_has_been_gone_for_long() {
     let message = node.host.status("early")["message"].clone();
     assert_eq!(message, "Pod was rejected: The node had condition: [MemoryPressure]. ");
     // The Node object's conditions meanwhile change nothing.
-    node.host.tell(Input::Admission(small_settings().admission));
+    node.host.tell(PodsInput::Admission(small_settings().admission));
     assert!(refused(&mut node, "meanwhile"));
     node.want(pod("burstable", 0), 1, 1);
-    assert_eq!(node.host.stage("burstable"), Some(Stage::Syncing));
+    assert_eq!(node.host.stage("burstable"), Some(WorkerStage::Syncing));
     node.pass(400);
     assert!(!refused(&mut node, "late"));
 }
@@ -447,7 +448,7 @@ fn the_kernels_word_brings_a_look_at_once_and_no_storm_of_them() {
     node.pass(1);
     assert!(node.host.looks.is_empty());
     for _ in 0..100 {
-        node.host.tell(Input::MemoryLow);
+        node.host.tell(PodsInput::MemoryLow);
     }
     assert_eq!(node.host.looks.len(), 1);
     assert!(node.answer());
@@ -467,7 +468,7 @@ fn a_look_that_is_never_answered_is_asked_for_again() {
     // The answer to the first one comes late and is none.
     node.want(pod("a", 0), 950, 1);
     let observation = Box::new(node.observe(&Scope::All, true));
-    node.host.tell(Input::Pressure { ticket: lost.0, observation });
+    node.host.tell(PodsInput::Pressure { ticket: lost.0, observation });
     assert_eq!(node.host.looks.len(), 1);
     assert_eq!(node.host.looks[0].0, again);
     assert_eq!(node.host.take(), "StartContainer a");
@@ -477,7 +478,7 @@ fn a_look_that_is_never_answered_is_asked_for_again() {
 fn without_settings_nothing_is_asked() {
     let mut host = Host::new();
     host.want(pod("a", 0));
-    host.tell(Input::MemoryLow);
+    host.tell(PodsInput::MemoryLow);
     host.wait(Duration::from_secs(600));
     assert!(host.looks.is_empty() && host.pods.evict_wake().is_none());
 }

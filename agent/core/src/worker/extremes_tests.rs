@@ -9,11 +9,11 @@ use k8s_openapi::api::core::v1::Pod;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::status::Verdict;
+use crate::status::PodVerdict;
 use crate::sync::plan::Action;
 use crate::sync::stop_order;
 use crate::worker::testing::{Host, plain, settings};
-use crate::worker::{Failure, Input};
+use crate::worker::{Failure, PodsInput};
 use pintle_api_types::ids::{Mono, UnixNanos};
 use pintle_api_types::pod;
 
@@ -140,9 +140,9 @@ proptest! {
         host.stubborn = true;
         let text = |text: &str| text.to_owned();
         let verdict =
-            Verdict { phase: text("Failed"), reason: text("Evicted"), message: text("why") };
+            PodVerdict { phase: text("Failed"), reason: text("Evicted"), message: text("why") };
         let grace_seconds = Some(numbers.long[0]);
-        host.tell(Input::Kill { uid: "p".into(), verdict, grace_seconds });
+        host.tell(PodsInput::Kill { uid: "p".into(), verdict, grace_seconds });
         host.take();
         // A year, and half a year more.
         host.wait(Duration::from_secs(3600 * 24 * 548));

@@ -20,14 +20,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::eviction::observed::Freed;
 use crate::eviction::signal::Signal;
-use crate::garbage::containers::{self, Discarded, Kept, Need};
+use crate::garbage::containers::{self, Discarded, KeptPod, Need};
 use crate::node::conditions::NodeEvent;
 use crate::observed::{ObservedContainer, RunState};
-use crate::status::Verdict;
+use crate::status::PodVerdict;
 use crate::sync::plan::{self, Action};
 use crate::worker::Command;
 use crate::worker::pods::Pods;
-use crate::worker::step::{Context, Stage, Worker};
+use crate::worker::step::{Worker, WorkerInputs, WorkerStage};
 use crate::{eviction, status};
 use pintle_api_types::ids::{ContainerId, Mono, Now, PodUid};
 use pintle_api_types::pod;
@@ -97,7 +97,7 @@ impl Pods {
         };
         let kept = self.workers.values().filter_map(|worker| {
             let need = need(worker).filter(|_| !worker.leaves_everything())?;
-            Some(Kept { pod: worker.observed(), need })
+            Some(KeptPod { pod: worker.observed(), need })
         });
         let kept: Vec<_> = kept.collect();
         let mut chosen = containers::discard(&self.settings.garbage, &kept, now.wall);
@@ -176,7 +176,7 @@ impl Worker {
     /// is being stopped.
     fn need(&self) -> Option<Need> {
         let is_wanted = self.pod.is_some() && !self.removed;
-        let is_settled = matches!(self.stage, Stage::Syncing | Stage::Finished);
+        let is_settled = matches!(self.stage, WorkerStage::Syncing | WorkerStage::Finished);
         let need = if self.is_over() { Need::Limits } else { Need::LastEnds };
         (is_wanted && is_settled).then_some(need)
     }
@@ -186,7 +186,7 @@ impl Worker {
     fn is_over(&self) -> bool {
         let known = self.pod.as_ref().filter(|pod| !pod::is_static(pod));
         let status = known.and_then(|pod| pod.status.as_ref());
-        self.stage == Stage::Finished
+        self.stage == WorkerStage::Finished
             && status.is_some_and(|s| status::is_terminal(s.phase.as_deref()))
     }
 
@@ -205,12 +205,15 @@ impl Worker {
         let is_kept =
             self.requests.is_some() && self.pod.as_ref().is_some_and(|p| !pod::is_static(p));
         let is_own = self.verdict.as_ref().is_some_and(|v| PUSHED_OUT.contains(&v.reason.as_str()));
-        is_own && is_kept && self.stage == Stage::Finished && is_pushed_out(Some(&self.status))
+        is_own
+            && is_kept
+            && self.stage == WorkerStage::Finished
+            && is_pushed_out(Some(&self.status))
     }
 
     /// Keeps the verdict before the last record of a pod's end is removed, like the results of a
     /// resize.
-    pub(super) fn note_verdict(&mut self, actions: &[Action], context: &mut Context<'_>) {
+    pub(super) fn note_verdict(&mut self, actions: &[Action], context: &mut WorkerInputs<'_>) {
         let tells = !self.keeps_verdict && !self.removed && actions.contains(&Action::Cleanup);
         if tells && self.was_pushed_out() && !self.is_over() {
             self.keeps_verdict = true;
@@ -219,13 +222,13 @@ impl Worker {
     }
 
     /// Ends a pod that an earlier agent has ended, and of which it removed all other records.
-    pub(super) fn ended_before(&mut self, verdict: Verdict) {
+    pub(super) fn ended_before(&mut self, verdict: PodVerdict) {
         self.keeps_verdict = true;
         self.kill(verdict, None);
     }
 
     /// The verdict of its end, as long as no other record of it would reach a later agent.
-    pub fn kept_verdict(&self) -> Option<&Verdict> {
+    pub fn kept_verdict(&self) -> Option<&PodVerdict> {
         let status = self.pod.as_ref().and_then(|pod| pod.status.as_ref());
         let is_known = status.is_some_and(|s| status::is_terminal(s.phase.as_deref()));
         self.verdict.as_ref().filter(|_| self.keeps_verdict && !is_known)

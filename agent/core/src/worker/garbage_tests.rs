@@ -7,18 +7,18 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
 use crate::eviction::Settings as EvictionSettings;
-use crate::eviction::observed::{Freed, Layout, Observation, Reading};
+use crate::eviction::observed::{DiskLayout, Freed, Observation, ResourceReading};
 use crate::eviction::signal::Signal;
-use crate::eviction::threshold::{Level, Threshold};
-use crate::garbage::containers::Limits;
+use crate::eviction::threshold::{Threshold, ThresholdLevel};
+use crate::garbage::containers::DeadLimits;
 use crate::status::testing;
 use crate::worker::testing::{Host, of_folder, plain, small_settings};
-use crate::worker::{Input, Settings};
+use crate::worker::{PodsInput, Settings};
 
 const LONG: Duration = Duration::from_secs(600);
 
 fn settings(per_container: Option<usize>) -> Settings {
-    let garbage = Limits { per_container, ..Limits::default() };
+    let garbage = DeadLimits { per_container, ..DeadLimits::default() };
     Settings { garbage, ..small_settings() }
 }
 
@@ -40,7 +40,7 @@ fn crash(host: &mut Host, times: u32) {
 /// The runtime is listed once more, late enough for a check of the rest.
 fn collect(host: &mut Host) {
     host.wait(Duration::from_secs(61));
-    host.tell(Input::Lost);
+    host.tell(PodsInput::Lost);
 }
 
 fn crashed(per_container: Option<usize>, pod: Pod, times: u32) -> Host {
@@ -82,7 +82,7 @@ fn the_last_end_stays_while_the_next_start_waits() {
     // It is started again at once after the first end, and waits after the second.
     host.end("p", "c", 1);
     host.end("p", "c", 1);
-    host.tell(Input::Lost);
+    host.tell(PodsInput::Lost);
     assert_eq!(left(&host), "4:Exited");
     host.wait(LONG);
     assert_eq!(left(&host), "5:Running 4:Exited", "its count goes on");
@@ -92,13 +92,13 @@ fn the_last_end_stays_while_the_next_start_waits() {
 fn nothing_goes_before_all_sources_have_told_their_pods() {
     let mut host = crashed(Some(3), plain("p", "100m"), 4);
     host.pods = super::Pods::new(settings(Some(0)));
-    host.tell(Input::Tick);
+    host.tell(PodsInput::Tick);
     host.want(plain("p", "100m"));
     for _ in 0..3 {
         collect(&mut host);
     }
     assert_eq!(left(&host), "4:Running 3:Exited", "as much as a start leaves");
-    host.tell(Input::SourcesReady);
+    host.tell(PodsInput::SourcesReady);
     collect(&mut host);
     assert_eq!(left(&host), "4:Running");
 }
@@ -115,7 +115,7 @@ fn a_pod_that_is_over_is_cleared_once_its_source_knows() {
     let mut host = ended_here(ended("Running", ""));
     assert_eq!(left(&host), "0:Exited", "after a crash of the agent it would be run again");
     let pod = Arc::new(ended("Succeeded", ""));
-    host.tell(Input::Reconciled { uid: "p".into(), pod });
+    host.tell(PodsInput::Reconciled { uid: "p".into(), pod });
     collect(&mut host);
     assert_eq!((left(&host), host.records["p"].sandboxes.len()), (String::new(), 1));
     assert_eq!(host.status("p")["phase"], "Succeeded");
@@ -123,7 +123,7 @@ fn a_pod_that_is_over_is_cleared_once_its_source_knows() {
     assert_eq!(end["exitCode"], 0, "people see its end all the same");
     let mut host = ended_here(of_folder(ended("Running", ""), "p"));
     let pod = Arc::new(of_folder(ended("Succeeded", ""), "p"));
-    host.tell(Input::Reconciled { uid: "p".into(), pod });
+    host.tell(PodsInput::Reconciled { uid: "p".into(), pod });
     collect(&mut host);
     assert_eq!(left(&host), "0:Exited", "nobody else knows that a static pod is over");
 }
@@ -136,7 +136,7 @@ fn nothing_stays_of_a_pod_that_had_to_go_for_others() {
         host.want(ended("Running", ""));
         host.end("p", "c", 1);
         let pod = Arc::new(ended("Failed", reason));
-        host.tell(Input::Reconciled { uid: "p".into(), pod });
+        host.tell(PodsInput::Reconciled { uid: "p".into(), pod });
         let left = |host: &Host| {
             let record = &host.records["p"];
             (record.containers.len(), record.sandboxes.len())
@@ -168,7 +168,7 @@ fn a_runtime_that_does_not_tell_its_pods_is_told_once_a_minute() {
     let mut fail = |after: u64| {
         host.now = host.now.plus(Duration::from_secs(after));
         let result = Err("rpc error: code = Unavailable desc = gone".to_owned());
-        host.tell(Input::Listed { stamp: 1, result });
+        host.tell(PodsInput::Listed { stamp: 1, result });
         host.take()
     };
     let told = "rpc error: code = Unavailable desc = gone";
@@ -179,7 +179,7 @@ fn a_runtime_that_does_not_tell_its_pods_is_told_once_a_minute() {
 
 /// A node without room on its disk, and two dead containers of a pod that is over.
 fn short_of_disk() -> Host {
-    let level = Level::parse("10%").expect("a level");
+    let level = ThresholdLevel::parse("10%").expect("a level");
     let (signal, grace) = (Signal::NodeFsAvailable, Duration::ZERO);
     let eviction = EvictionSettings {
         thresholds: vec![Threshold { signal, level, grace, min_reclaim: None }],
@@ -191,24 +191,24 @@ fn short_of_disk() -> Host {
     let mut host = Host::with(Settings { eviction, ..settings(Some(5)) });
     host.want(ended("Running", ""));
     host.end("p", "c", 1);
-    host.tell(Input::Reconciled { uid: "p".into(), pod: Arc::new(ended("Failed", "")) });
+    host.tell(PodsInput::Reconciled { uid: "p".into(), pod: Arc::new(ended("Failed", "")) });
     collect(&mut host);
     assert_eq!(left(&host), "0:Exited", "the limits leave it");
     host
 }
 
 fn tell_full(host: &mut Host) {
-    let reading = Reading { available: 1, capacity: 1000, at: host.now.wall };
+    let reading = ResourceReading { available: 1, capacity: 1000, at: host.now.wall };
     let observation = Observation {
         at: host.now.wall,
         readings: [(Signal::NodeFsAvailable, reading)].into(),
-        layout: Layout::default(),
+        layout: DiskLayout::default(),
         stall: None,
         cache: std::collections::BTreeMap::new(),
         pods: None,
     };
     let (ticket, ..) = host.looks.pop().expect("a look was asked for");
-    host.tell(Input::Pressure { ticket, observation: Box::new(observation) });
+    host.tell(PodsInput::Pressure { ticket, observation: Box::new(observation) });
 }
 
 #[test]

@@ -24,14 +24,14 @@ pub(super) struct Blocked {
 
 /// See the module's header.
 #[derive(Debug, Default)]
-pub(super) struct Line {
+pub(super) struct StartQueue {
     waiting: BTreeMap<PodUid, FullName>,
     by_name: BTreeMap<FullName, BTreeSet<PodUid>>,
     blocked: BTreeMap<PodUid, Blocked>,
     by_other: BTreeMap<PodUid, BTreeSet<PodUid>>,
 }
 
-impl Line {
+impl StartQueue {
     /// The pod waits for its name, or for room.
     pub(super) fn wait(&mut self, uid: &PodUid, name: FullName) {
         self.by_name.entry(name.clone()).or_default().insert(uid.clone());
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_pod_is_found_by_what_it_waits_for_until_it_leaves() {
-        let (mut line, [a, b, c]) = (Line::default(), ["a", "b", "c"].map(PodUid::from));
+        let (mut line, [a, b, c]) = (StartQueue::default(), ["a", "b", "c"].map(PodUid::from));
         let name = |name: &str| ("ns".to_owned(), name.to_owned());
         line.wait(&a, name("x"));
         line.wait(&b, name("x"));

@@ -130,7 +130,12 @@ impl Pods {
     }
 
     /// Answer to `Command::FetchNode`; without a node the known facts have to do.
-    pub(super) fn node_fetched(&mut self, ticket: u64, node: Option<Arc<admit::Node>>, now: Now) {
+    pub(super) fn node_fetched(
+        &mut self,
+        ticket: u64,
+        node: Option<Arc<admit::AdmissionNode>>,
+        now: Now,
+    ) {
         if !self.lobby.reading || ticket != self.lobby.reads {
             return;
         }

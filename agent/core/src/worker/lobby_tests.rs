@@ -9,14 +9,14 @@ use serde_json::json;
 
 use crate::admit;
 use crate::worker::testing::{Host, of_folder, plain, small_settings};
-use crate::worker::{Command, Input, Settings, Stage};
+use crate::worker::{Command, PodsInput, Settings, WorkerStage};
 
 /// A node with an object that the agent has not seen yet.
 fn unseen() -> Host {
     Host::with(Settings { has_node_object: true, ..small_settings() })
 }
 
-fn labelled(disk: &str) -> Arc<admit::Node> {
+fn labelled(disk: &str) -> Arc<admit::AdmissionNode> {
     let mut node = (*small_settings().admission).clone();
     node.labels.insert("disk".to_owned(), disk.to_owned());
     Arc::new(node)
@@ -37,7 +37,7 @@ fn pods_of_the_api_wait_until_the_node_was_seen_and_static_ones_do_not() {
     host.want(of_folder(plain("static", "100m"), "static"));
     assert_eq!((host.take().as_str(), host.stage("a")), ("StartContainer static", None));
     assert!(!host.pods.knows_all(), "what is there of it is not left over");
-    host.tell(Input::Admission(labelled("ssd")));
+    host.tell(PodsInput::Admission(labelled("ssd")));
     assert_eq!(host.take(), "StartContainer a");
     assert!(host.pods.knows_all());
 }
@@ -49,7 +49,7 @@ fn one_that_waits_for_the_node_may_change_and_go() {
     host.want(selective("a", "ssd"));
     host.want(selective("b", "ssd"));
     host.remove("b");
-    host.tell(Input::Admission(labelled("ssd")));
+    host.tell(PodsInput::Admission(labelled("ssd")));
     assert_eq!(host.take(), "StartContainer a");
 }
 
@@ -59,9 +59,9 @@ fn a_pod_that_waits_for_the_node_is_no_orphan() {
     host.want(plain("a", "100m"));
     let record = crate::observed::ObservedPod::empty("a".into(), "ns", "a");
     host.records.insert("a".into(), record);
-    host.tell(Input::Lost);
+    host.tell(PodsInput::Lost);
     assert_eq!(host.stage("a"), None);
-    host.tell(Input::Admission(labelled("ssd")));
+    host.tell(PodsInput::Admission(labelled("ssd")));
     assert_eq!(host.take(), "StartContainer a");
 }
 
@@ -72,16 +72,16 @@ fn what_runs_of_a_pod_that_goes_while_it_waits_is_stopped_before_anything_of_it_
     let mut record = crate::observed::ObservedPod::empty("a".into(), "ns", "a");
     record.containers.push(crate::status::testing::container("c", "c1"));
     host.records.insert("a".into(), record);
-    host.tell(Input::Lost);
+    host.tell(PodsInput::Lost);
     // The list of running pods may take its time, and fail.
-    let commands = host.pods.handle(host.now, Input::Removed { uid: "a".into() });
+    let commands = host.pods.handle(host.now, PodsInput::Removed { uid: "a".into() });
     assert!(!host.pods.knows_all(), "its volumes are in use");
     let list = commands.iter().find_map(|command| match command {
         Command::List { stamp } => Some(*stamp),
         _ => None,
     });
     let stamp = list.expect("a list that begins now");
-    host.tell(Input::Listed { stamp, result: Err("unavailable".to_owned()) });
+    host.tell(PodsInput::Listed { stamp, result: Err("unavailable".to_owned()) });
     assert!(!host.pods.knows_all());
     host.wait(Duration::from_secs(5));
     assert_eq!(host.take(), "KillPod a");
@@ -92,11 +92,11 @@ fn what_runs_of_a_pod_that_goes_while_it_waits_is_stopped_before_anything_of_it_
 fn labels_are_read_once_more_before_a_pod_is_failed_for_them() {
     for (fresh, told) in [(Some("ssd"), "StartContainer a"), (None, "NodeAffinity a")] {
         let mut host = unseen();
-        host.tell(Input::Admission(labelled("hdd")));
+        host.tell(PodsInput::Admission(labelled("hdd")));
         host.want(selective("a", "ssd"));
         assert_eq!(host.take(), "", "it is not failed for what may be old");
         let ticket = host.node_reads.pop().expect("a read of the node");
-        host.tell(Input::NodeFetched { ticket, node: fresh.map(labelled) });
+        host.tell(PodsInput::NodeFetched { ticket, node: fresh.map(labelled) });
         assert_eq!(host.take(), told, "{fresh:?}");
     }
     let mut host = Host::new();
@@ -107,15 +107,15 @@ fn labels_are_read_once_more_before_a_pod_is_failed_for_them() {
 #[test]
 fn a_read_that_began_before_a_pod_came_does_not_decide_about_it() {
     let mut host = unseen();
-    host.tell(Input::Admission(labelled("hdd")));
+    host.tell(PodsInput::Admission(labelled("hdd")));
     host.want(selective("a", "ssd"));
     host.want(selective("b", "ssd"));
     let ticket = host.node_reads.pop().expect("a read of the node");
     assert_eq!(host.node_reads.pop(), None, "one at a time");
-    host.tell(Input::NodeFetched { ticket, node: Some(labelled("hdd")) });
+    host.tell(PodsInput::NodeFetched { ticket, node: Some(labelled("hdd")) });
     assert_eq!(host.take(), "NodeAffinity a");
     let ticket = host.node_reads.pop().expect("another read");
-    host.tell(Input::NodeFetched { ticket, node: Some(labelled("ssd")) });
+    host.tell(PodsInput::NodeFetched { ticket, node: Some(labelled("ssd")) });
     assert_eq!(host.take(), "StartContainer b");
 }
 
@@ -127,9 +127,9 @@ fn a_static_pod_begins_when_an_earlier_one_of_its_name_has_ended() {
     host.lingers = true;
     host.remove("old");
     host.want(of_folder(plain("new", "100m"), "x"));
-    assert_eq!(host.stage("new"), Some(Stage::Waiting));
+    assert_eq!(host.stage("new"), Some(WorkerStage::Waiting));
     host.finish("old");
-    assert_eq!(host.stage("new"), Some(Stage::Syncing), "{}", host.take());
+    assert_eq!(host.stage("new"), Some(WorkerStage::Syncing), "{}", host.take());
 }
 
 /// Deaths of agents can leave two pods of one name; only the first of them holds the name.
@@ -144,10 +144,15 @@ fn a_static_pod_waits_for_each_earlier_one_of_its_name_that_an_agent_left() {
         host.lingers = true;
         host.restart(vec![of_folder(plain(new, "100m"), "x")]);
         for uid in left {
-            assert_eq!(host.stage(new), Some(Stage::Waiting), "{uid} is left: {}", host.take());
+            assert_eq!(
+                host.stage(new),
+                Some(WorkerStage::Waiting),
+                "{uid} is left: {}",
+                host.take()
+            );
             host.finish(uid);
         }
-        assert_eq!(host.stage(new), Some(Stage::Syncing), "{}", host.take());
+        assert_eq!(host.stage(new), Some(WorkerStage::Syncing), "{}", host.take());
     }
 }
 
@@ -158,11 +163,11 @@ fn a_static_pod_need_not_wait_for_the_removal_of_what_an_earlier_one_left() {
     old.spec.get_or_insert_default().restart_policy = Some("Never".to_owned());
     host.want(old);
     host.end("old", "c", 0);
-    assert_eq!(host.stage("old"), Some(Stage::Finished));
+    assert_eq!(host.stage("old"), Some(WorkerStage::Finished));
     host.lingers = true;
     host.remove("old");
     host.want(of_folder(plain("new", "100m"), "x"));
-    assert_eq!(host.stage("new"), Some(Stage::Syncing), "{}", host.take());
+    assert_eq!(host.stage("new"), Some(WorkerStage::Syncing), "{}", host.take());
 }
 
 #[test]
@@ -191,13 +196,13 @@ fn a_new_pod_waits_for_the_place_of_one_that_was_deleted_by_force_but_not_for_ev
         host.stubborn = stubborn;
         host.remove("old");
         host.want(plain("new", "800m"));
-        assert_eq!(host.stage("new"), Some(Stage::Waiting), "{}", host.take());
+        assert_eq!(host.stage("new"), Some(WorkerStage::Waiting), "{}", host.take());
         host.take();
         match stubborn {
             false => host.finish("old"),
             true => host.wait(Duration::from_secs(11)),
         }
-        assert_eq!(host.stage("new"), Some(Stage::Syncing), "{stubborn}: {}", host.take());
+        assert_eq!(host.stage("new"), Some(WorkerStage::Syncing), "{stubborn}: {}", host.take());
         assert_eq!(host.status("new")["phase"], json!("Running"));
     }
 }

@@ -70,25 +70,25 @@ use crate::admit;
 use crate::eviction::Settings as EvictionSettings;
 use crate::eviction::observed::{Freed, Observation, Scope};
 use crate::eviction::signal::Signal;
-use crate::garbage::containers::Limits;
+use crate::garbage::containers::DeadLimits;
 use crate::node::conditions::{NodeEvent, Pressure};
 use crate::observed::{ObservedPod, TaskExit};
 pub use crate::probe::ProbeKind;
-use crate::shutdown::{Notice, Record};
-pub use crate::status::Verdict;
+use crate::shutdown::{Notice, ShutdownRecord};
+pub use crate::status::PodVerdict;
 use crate::sync::backoff::Curve;
 pub use crate::sync::plan::Action;
 use crate::types::NodeFacts;
 use pintle_api_types::ids::{ContainerId, PodUid, UnixNanos};
 pub use pods::Pods;
 pub use state::State;
-pub use step::{Stage, Worker};
+pub use step::{Worker, WorkerStage};
 pub use syncs::ATTACHMENT_LIMIT;
 pub use waits::{RETRY_TOLD, Wait};
 
 /// An input for the set of pods.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Input {
+pub enum PodsInput {
     /// A source wants this pod, or wants it differently.
     Desired {
         /// The pod's uid.
@@ -119,7 +119,7 @@ pub enum Input {
         /// The pod's uid.
         uid: PodUid,
         /// The verdict for its status.
-        verdict: Verdict,
+        verdict: PodVerdict,
         /// Grace period in seconds, if shorter than the pod's own.
         grace_seconds: Option<i64>,
     },
@@ -198,14 +198,14 @@ pub enum Input {
     Node(NodeFacts),
     /// The node's offer to pods, from its object or as known without one: labels, taints,
     /// allocatable amounts, pressure.
-    Admission(#[serde(with = "crate::arc")] Arc<admit::Node>),
+    Admission(#[serde(with = "crate::arc")] Arc<admit::AdmissionNode>),
     /// Answer to `Command::FetchNode`.
     NodeFetched {
         /// The command's.
         ticket: u64,
         /// The node as its object is now; `None` when it could not be read.
         #[serde(with = "crate::arc::option")]
-        node: Option<Arc<admit::Node>>,
+        node: Option<Arc<admit::AdmissionNode>>,
     },
     /// The machine is about to shut down, or stays up after all.
     Shutdown(Notice),
@@ -385,7 +385,7 @@ pub enum Command {
         #[serde(serialize_with = "crate::arc::serialize")]
         status: Arc<PodStatus>,
         /// The stage of its worker; once it is `Finished` the pod may be deleted.
-        stage: Stage,
+        stage: WorkerStage,
     },
     /// Emit an event for users.
     Event {
@@ -406,9 +406,9 @@ pub enum Command {
         uid: PodUid,
     },
     /// An event that a metric counts.
-    Count(Count),
+    Count(DecisionCount),
     /// How far the shutdown of the node has come, to be kept for an agent that comes after this one.
-    Shutdown(Record),
+    Shutdown(ShutdownRecord),
     /// Measure the node's resources left, beginning not before now.
     Measure {
         /// To be returned with the answer.
@@ -447,7 +447,7 @@ pub enum Command {
 
 /// The decisions that metrics count.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub enum Count {
+pub enum DecisionCount {
     /// A pod was refused for this reason.
     Refused(String),
     /// A pod was evicted because this resource was short.
@@ -457,7 +457,7 @@ pub enum Count {
     /// A resize was granted that had been put off, because of this.
     Accepted(&'static str),
     /// A pod's spec requests a resize.
-    Asked(crate::resize::Asked),
+    Asked(crate::resize::ResizeRequest),
     /// The runtime had a pod that no source knew.
     Orphan,
     /// A pod is begun again under its uid; whether it is a static one.
@@ -481,7 +481,7 @@ pub struct Settings {
     pub node: NodeFacts,
     /// The node's offer to pods, as far as is known without its object.
     #[serde(with = "crate::arc")]
-    pub admission: Arc<admit::Node>,
+    pub admission: Arc<admit::AdmissionNode>,
     /// The node has an object at an API server: pods from there wait until it was read.
     pub has_node_object: bool,
     /// When pods are evicted so that the node has enough of everything.
@@ -489,5 +489,5 @@ pub struct Settings {
     pub eviction: EvictionSettings,
     /// How many dead containers stay.
     #[serde(default)]
-    pub garbage: Limits,
+    pub garbage: DeadLimits,
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::observed::{ObservedPod, RunState};
 use crate::sync::plan;
-use crate::worker::step::{Context, Stage, Worker};
+use crate::worker::step::{Worker, WorkerInputs, WorkerStage};
 use pintle_api_types::ids::{ContainerId, Mono, Now};
 
 /// Delay before the first re-read after an exit event of the kernel or of the task. containerd
@@ -29,7 +29,7 @@ const REREADS_DOUBTED_MAX: u32 = 6;
 impl Worker {
     /// A sync is under way that starts nothing any more.
     pub(super) fn is_being_stopped(&self) -> bool {
-        self.stage >= Stage::Terminating && self.sync_run.is_some()
+        self.stage >= WorkerStage::Terminating && self.sync_run.is_some()
     }
 
     /// Has the pod read until the runtime shows this end; returns the delay before the first read.
@@ -48,7 +48,7 @@ impl Worker {
         &mut self,
         stamp: u64,
         result: Result<ObservedPod, String>,
-        context: &mut Context<'_>,
+        context: &mut WorkerInputs<'_>,
     ) {
         if self.reading == Some(stamp) {
             self.reading = None;

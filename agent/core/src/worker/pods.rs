@@ -12,18 +12,18 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::admit::Taken;
+use crate::admit::TakenResources;
 use crate::eviction::Evictor;
 use crate::observed::digest_of;
 use crate::shutdown::Shutdown;
 use crate::worker::book::Book;
 use crate::worker::garbage::Garbage;
 use crate::worker::index::Index;
-use crate::worker::line::Line;
+use crate::worker::line::StartQueue;
 use crate::worker::lobby::Lobby;
-use crate::worker::resizes::{FREED, Record};
-use crate::worker::step::{Context, Notes, Stage, Worker};
-use crate::worker::{Command, Count, Input, ListedPod, Settings};
+use crate::worker::resizes::{FREED, ResizeRecord};
+use crate::worker::step::{Notes, Worker, WorkerInputs, WorkerStage};
+use crate::worker::{Command, DecisionCount, ListedPod, PodsInput, Settings};
 use pintle_api_types::ids::{Mono, Now, PodUid};
 use pintle_api_types::pod;
 
@@ -40,9 +40,9 @@ pub struct Pods {
     pub(crate) workers: BTreeMap<PodUid, Worker>,
     pub(crate) index: Index,
     /// The sum of the admitted pods.
-    pub(super) taken: Taken,
+    pub(super) taken: TakenResources,
     /// Workers that have not begun.
-    pub(super) line: Line,
+    pub(super) line: StartQueue,
     /// New pods that wait for the node's object.
     pub(super) lobby: Lobby,
     /// Which uid owns a name; other static pods of that name wait.
@@ -63,7 +63,7 @@ pub struct Pods {
     pub(super) ready_stamp: u64,
     pub(crate) out: Vec<Command>,
     /// Records of an earlier run, for pods that have not come yet.
-    pub records: BTreeMap<PodUid, Record>,
+    pub records: BTreeMap<PodUid, ResizeRecord>,
     /// The records that survive a restart.
     pub(super) book: Book,
     /// Pods with a pending resize, in the order in which it is tried again.
@@ -86,8 +86,8 @@ impl Pods {
             settings,
             workers: BTreeMap::new(),
             index: Index::default(),
-            taken: Taken::default(),
-            line: Line::default(),
+            taken: TakenResources::default(),
+            line: StartQueue::default(),
             owners: BTreeMap::new(),
             freed: Vec::new(),
             sources_ready: false,
@@ -112,65 +112,66 @@ impl Pods {
     }
 
     /// Takes one input and returns the commands to execute.
-    pub fn handle(&mut self, now: Now, input: Input) -> Vec<Command> {
+    pub fn handle(&mut self, now: Now, input: PodsInput) -> Vec<Command> {
         match input {
-            Input::Desired { uid, pod } => self.desired(uid, pod, now),
-            Input::Reconciled { uid, pod } if self.lobby.has(&uid) => self.desired(uid, pod, now),
-            Input::Reconciled { uid, pod } => self.with(&uid, now, |w, _| w.reconcile(pod)),
-            Input::Removed { uid } => {
+            PodsInput::Desired { uid, pod } => self.desired(uid, pod, now),
+            PodsInput::Reconciled { uid, pod } => self.reconciled(uid, pod, now),
+            PodsInput::Removed { uid } => {
                 self.leaves_lobby(&uid, now);
                 self.with(&uid, now, |w, _| w.remove());
             }
-            Input::Unreadable(uids) => {
+            PodsInput::Unreadable(uids) => {
                 // A pod that is no longer among them may be an orphan.
                 self.unreadable = uids;
                 self.list_soon(now);
             }
-            Input::SourcesReady => self.ready(now),
-            Input::Kill { uid, verdict, grace_seconds } => {
+            PodsInput::SourcesReady => self.ready(now),
+            PodsInput::Kill { uid, verdict, grace_seconds } => {
                 self.with(&uid, now, |w, _| w.evict(verdict, grace_seconds, now.mono));
             }
-            Input::Observed { uid, stamp, result } => {
+            PodsInput::Observed { uid, stamp, result } => {
                 self.with(&uid, now, |w, context| w.observe(stamp, result, context));
             }
-            Input::Listed { stamp, result } => self.listed(stamp, result, now),
-            Input::Hint { uid, hint } => self.with(&uid, now, |w, context| w.hint(hint, context)),
-            Input::ContainerHint { container, hint } => {
+            PodsInput::Listed { stamp, result } => self.listed(stamp, result, now),
+            PodsInput::Hint { uid, hint } => {
+                self.with(&uid, now, |w, context| w.hint(hint, context))
+            }
+            PodsInput::ContainerHint { container, hint } => {
                 if let Some(uid) = self.index.owner(&container).cloned() {
                     self.with(&uid, now, |w, context| w.hint(hint, context));
                 }
             }
-            Input::Progress { uid, ticket, index, outcome } => {
+            PodsInput::Progress { uid, ticket, index, outcome } => {
                 self.with(&uid, now, |w, context| w.progress(ticket, index, outcome, context));
             }
-            Input::SyncDone { uid, ticket } => {
+            PodsInput::SyncDone { uid, ticket } => {
                 self.with(&uid, now, |w, context| w.sync_done(ticket, context));
             }
-            Input::Probed { uid, container, probe, healthy } => {
+            PodsInput::Probed { uid, container, probe, healthy } => {
                 self.with(&uid, now, |w, _| w.probed(container, probe, healthy));
             }
-            Input::Content { uid, files } => self.with(&uid, now, |w, _| w.content(files)),
-            Input::Retry { uid } => self.with(&uid, now, |w, _| w.retry(now.mono)),
-            Input::Node(node) => {
+            PodsInput::Content { uid, files } => self.with(&uid, now, |w, _| w.content(files)),
+            PodsInput::Retry { uid } => self.with(&uid, now, |w, _| w.retry(now.mono)),
+            PodsInput::Node(node) => {
                 self.know_node(node);
                 self.everyone(now);
             }
-            Input::Admission(node) => {
+            PodsInput::Admission(node) => {
                 self.offered(node);
                 self.node_seen(now);
             }
-            Input::NodeFetched { ticket, node } => self.node_fetched(ticket, node, now),
-            Input::Shutdown(notice) => self.noticed(notice, now),
-            Input::Pressure { ticket, observation } => self.measured(ticket, &observation, now),
-            Input::Reclaiming { ticket } => self.evictor.reclaiming(ticket, now.mono),
-            Input::Reclaimed { ticket, freed } => self.reclaimed(ticket, &freed, now),
-            Input::MemoryLow => self.evictor.heed(now.mono),
-            Input::Lost => self.list_soon(now),
-            Input::RelistEvery(period) => {
+            PodsInput::NodeFetched { ticket, node } => self.node_fetched(ticket, node, now),
+            PodsInput::Shutdown(notice) => self.noticed(notice, now),
+            PodsInput::Pressure { ticket, observation } => self.measured(ticket, &observation, now),
+            PodsInput::Reclaiming { ticket } => self.evictor.reclaiming(ticket, now.mono),
+            PodsInput::Reclaimed { ticket, freed } => self.reclaimed(ticket, &freed, now),
+            PodsInput::MemoryLow => self.evictor.heed(now.mono),
+            PodsInput::Lost => self.list_soon(now),
+            PodsInput::RelistEvery(period) => {
                 self.settings.relist_period = period;
                 self.list_at = self.list_at.min(now.mono.plus(period));
             }
-            Input::Tick => self.due(now),
+            PodsInput::Tick => self.due(now),
         }
         self.begin_freed(now);
         self.resizes_due(now);
@@ -178,6 +179,15 @@ impl Pods {
         self.evict_due(now);
         self.list_if_due(now);
         std::mem::take(&mut self.out)
+    }
+
+    /// A pod that changed, or that still waits for its admission.
+    fn reconciled(&mut self, uid: PodUid, pod: Arc<Pod>, now: Now) {
+        if self.lobby.has(&uid) {
+            self.desired(uid, pod, now);
+        } else {
+            self.with(&uid, now, |w, _| w.reconcile(pod));
+        }
     }
 
     /// Every source has delivered.
@@ -280,10 +290,10 @@ impl Pods {
         &mut self,
         uid: &PodUid,
         now: Now,
-        change: impl FnOnce(&mut Worker, &mut Context<'_>),
+        change: impl FnOnce(&mut Worker, &mut WorkerInputs<'_>),
     ) {
         let Some(worker) = self.workers.get_mut(uid) else { return };
-        let mut context = Context {
+        let mut context = WorkerInputs {
             now,
             node: &self.settings.node,
             sync_period: self.settings.sync_period,
@@ -293,7 +303,7 @@ impl Pods {
         };
         let (held, before) = (worker.admitted().is_some(), worker.indexed());
         let (pod, unsaved) = (worker.pod.clone(), std::mem::take(&mut context.notes.unsaved));
-        let waited = worker.stage() == Stage::Waiting;
+        let waited = worker.stage() == WorkerStage::Waiting;
         change(worker, &mut context);
         worker.advance(&mut context);
         let holds = worker.admitted();
@@ -301,13 +311,13 @@ impl Pods {
             self.notes.freed = Some(FREED[0]);
         }
         self.taken.set(uid, holds);
-        self.notes.unsaved |= waited && worker.stage() != Stage::Waiting;
+        self.notes.unsaved |= waited && worker.stage() != WorkerStage::Waiting;
         if self.notes.unsaved || !is_same(pod.as_ref(), worker.pod.as_ref()) {
             self.book.changed(uid);
         }
         self.notes.unsaved |= unsaved;
         self.index.changed(uid, before, worker.indexed(), worker.observed());
-        let (gone, ended) = (worker.is_gone(), worker.stage() == Stage::Finished);
+        let (gone, ended) = (worker.is_gone(), worker.stage() == WorkerStage::Finished);
         if gone {
             self.gone(uid, now);
         } else if ended {
@@ -327,7 +337,7 @@ impl Pods {
         self.line.leave(uid);
         let is_free = self.release_name(uid, &worker.full_name);
         if let Some(pod) = worker.take_again() {
-            self.out.push(Command::Count(Count::Restarted(pod::is_static(&pod))));
+            self.out.push(Command::Count(DecisionCount::Restarted(pod::is_static(&pod))));
             self.desired(uid.clone(), pod, now);
         }
         if is_free {
@@ -388,7 +398,7 @@ impl Pods {
         let Some(worker) = self.workers.get(uid) else { return self.line.leave(uid) };
         let (name, serial) = (worker.full_name.clone(), worker.is_serial());
         if !worker.is_waiting() {
-            let has_ended = worker.stage() == Stage::Finished;
+            let has_ended = worker.stage() == WorkerStage::Finished;
             if has_ended || self.may_begin(uid, serial, name) {
                 self.line.leave(uid);
             }
@@ -473,7 +483,7 @@ impl Pods {
                 let name = (pod.namespace.clone(), pod.name.clone());
                 self.create_named(pod.uid.clone(), None, name);
                 self.with(&pod.uid, now, |w, _| w.orphaned());
-                self.out.push(Command::Count(Count::Orphan));
+                self.out.push(Command::Count(DecisionCount::Orphan));
             }
         }
         self.listed_once = true;
@@ -503,7 +513,7 @@ fn is_same(a: Option<&Arc<Pod>>, b: Option<&Arc<Pod>>) -> bool {
 impl Pods {
     /// Asserts that the indices equal a search through all workers.
     pub(super) fn assert_indexed(&self) {
-        let held = Taken::of(self.workers.values().filter_map(Worker::admitted));
+        let held = TakenResources::of(self.workers.values().filter_map(Worker::admitted));
         assert_eq!(format!("{:?}", self.taken), format!("{held:?}"));
         let wake = self.workers.values().filter_map(Worker::wake_at).min();
         assert_eq!(self.index.next_wake(), wake);
@@ -530,13 +540,13 @@ impl Pods {
         self.owners.retain(|_, uid| in_runtime.contains(uid) || workers.contains_key(uid));
         for pod in listed {
             let worker = workers.get(&pod.uid);
-            let stands = |w: &Worker| w.is_serial() && w.stage() != Stage::Finished;
+            let stands = |w: &Worker| w.is_serial() && w.stage() != WorkerStage::Finished;
             if self.lobby.has(&pod.uid) || worker.is_some_and(|w| !stands(w)) {
                 continue;
             }
             let name = (pod.namespace.clone(), pod.name.clone());
             let begun =
-                |uid: &PodUid| workers.get(uid).is_some_and(|w| w.stage() != Stage::Waiting);
+                |uid: &PodUid| workers.get(uid).is_some_and(|w| w.stage() != WorkerStage::Waiting);
             let owner = self.owners.entry(name).or_insert_with(|| pod.uid.clone());
             if !begun(owner) && !in_runtime.contains(owner) {
                 *owner = pod.uid.clone();

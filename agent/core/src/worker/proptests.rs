@@ -13,13 +13,13 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use crate::observed::{ObservedContainer, ObservedPod, RunState, TaskExit, digest_of};
-use crate::status::{Verdict, is_terminal, testing};
+use crate::status::{PodVerdict, is_terminal, testing};
 use crate::sync::backoff::Curve;
 use crate::sync::plan::Action;
 use crate::types::NodeFacts;
 use crate::worker::testing as testing_core;
 use crate::worker::{
-    Command, Failure, Hint, Input, ListedPod, Pods, ProbeKind, Settings, Stage, Worker,
+    Command, Failure, Hint, ListedPod, Pods, PodsInput, ProbeKind, Settings, Worker, WorkerStage,
 };
 use pintle_api_types::ids::{ContainerId, Now, PodUid, UnixNanos};
 
@@ -29,7 +29,7 @@ const NAMES: [&str; 3] = ["p", "p", "q"];
 
 /// One step, its choices still open numbers.
 #[derive(Clone, Debug)]
-pub(crate) enum Step {
+pub(crate) enum WorldStep {
     Desired { pod: usize, variant: u8, deleted: bool },
     Removed { pod: usize },
     SourcesReady,
@@ -61,33 +61,33 @@ fn any_record() -> impl Strategy<Value = Record> {
         .prop_map(|(sandboxes, containers)| Record { sandboxes, containers })
 }
 
-pub(crate) fn any_step() -> impl Strategy<Value = Step> {
+pub(crate) fn any_step() -> impl Strategy<Value = WorldStep> {
     let pod = || 0..UIDS.len();
     let listed = prop::collection::vec((pod(), any_record()), 0..3);
     prop_oneof![
         4 => (pod(), 0..4_u8, prop::bool::weighted(0.1))
-            .prop_map(|(pod, variant, deleted)| Step::Desired { pod, variant, deleted }),
-        1 => pod().prop_map(|pod| Step::Removed { pod }),
-        1 => Just(Step::SourcesReady),
+            .prop_map(|(pod, variant, deleted)| WorldStep::Desired { pod, variant, deleted }),
+        1 => pod().prop_map(|pod| WorldStep::Removed { pod }),
+        1 => Just(WorldStep::SourcesReady),
         1 => (pod(), prop::option::of(-1..40_i64))
-            .prop_map(|(pod, grace)| Step::Kill { pod, grace }),
+            .prop_map(|(pod, grace)| WorldStep::Kill { pod, grace }),
         8 => (pod(), prop::bool::weighted(0.8), prop::option::weighted(0.9, any_record()))
-            .prop_map(|(pod, newest, record)| Step::Observed { pod, newest, record }),
+            .prop_map(|(pod, newest, record)| WorldStep::Observed { pod, newest, record }),
         3 => (prop::bool::weighted(0.9), listed)
-            .prop_map(|(ok, records)| Step::Listed { ok, records }),
+            .prop_map(|(ok, records)| WorldStep::Listed { ok, records }),
         2 => (pod(), 0..5_u8, 0..9_u8)
-            .prop_map(|(pod, kind, container)| Step::Hint { pod, kind, container }),
+            .prop_map(|(pod, kind, container)| WorldStep::Hint { pod, kind, container }),
         5 => (pod(), prop::bool::weighted(0.1), 0..4_usize, 0..4_u8)
-            .prop_map(|(pod, bogus, index, outcome)| Step::Progress { pod, bogus, index, outcome }),
+            .prop_map(|(pod, bogus, index, outcome)| WorldStep::Progress { pod, bogus, index, outcome }),
         6 => (pod(), prop::bool::weighted(0.1))
-            .prop_map(|(pod, bogus)| Step::SyncDone { pod, bogus }),
+            .prop_map(|(pod, bogus)| WorldStep::SyncDone { pod, bogus }),
         1 => (pod(), 0..9_u8, any::<bool>())
-            .prop_map(|(pod, container, healthy)| Step::Probed { pod, container, healthy }),
-        2 => (pod(), any::<bool>()).prop_map(|(pod, files)| Step::Content { pod, files }),
-        2 => pod().prop_map(|pod| Step::Retry { pod }),
-        1 => Just(Step::Node),
+            .prop_map(|(pod, container, healthy)| WorldStep::Probed { pod, container, healthy }),
+        2 => (pod(), any::<bool>()).prop_map(|(pod, files)| WorldStep::Content { pod, files }),
+        2 => pod().prop_map(|pod| WorldStep::Retry { pod }),
+        1 => Just(WorldStep::Node),
         5 => prop::sample::select(vec![0, 1, 50, 1_000, 11_000, 70_000, 700_000])
-            .prop_map(|after_ms| Step::Tick { after_ms }),
+            .prop_map(|after_ms| WorldStep::Tick { after_ms }),
     ]
 }
 
@@ -122,6 +122,11 @@ fn id_of(container: u8) -> ContainerId {
     ContainerId::from(format!("id{container}"))
 }
 
+fn evicted() -> PodVerdict {
+    let (phase, reason, message) = ("Failed".into(), "Evicted".into(), "why".into());
+    PodVerdict { phase, reason, message }
+}
+
 fn record_of(pod: usize, record: &Record) -> ObservedPod {
     let mut built = ObservedPod::empty(PodUid::from(UIDS[pod]), "ns", NAMES[pod]);
     for (back, ready) in record.sandboxes.iter().enumerate() {
@@ -153,7 +158,7 @@ fn listed(ok: bool, records: &[(usize, Record)]) -> Result<Vec<ListedPod>, Strin
 /// A pod as its driver sees it, from its first command to `Gone`.
 #[derive(Debug, Default)]
 struct Life {
-    stage: Option<Stage>,
+    stage: Option<WorkerStage>,
     grace: Option<i64>,
     sync_run: Option<(u64, usize)>,
     reads: Vec<u64>,
@@ -161,13 +166,13 @@ struct Life {
 }
 
 /// Runs steps and checks the results.
-struct Watch {
+struct StepRunner {
     pods: Pods,
     now: Now,
     counter: u64,
     list: Option<u64>,
     lives: BTreeMap<PodUid, Life>,
-    inputs: Vec<(Now, Input)>,
+    inputs: Vec<(Now, PodsInput)>,
 }
 
 /// Settings of a run.
@@ -177,7 +182,7 @@ pub(crate) fn settings() -> Settings {
         relist_period: Duration::from_secs(60),
         crash_loop: Curve::default(),
         node: NodeFacts::default(),
-        admission: Arc::new(crate::admit::Node::roomy("node")),
+        admission: Arc::new(crate::admit::AdmissionNode::roomy("node")),
         has_node_object: false,
         eviction: Default::default(),
         garbage: Default::default(),
@@ -185,8 +190,8 @@ pub(crate) fn settings() -> Settings {
 }
 
 /// The inputs of a run of these steps, and when each of them came.
-pub(crate) fn inputs_of(steps: &[Step]) -> Vec<(Now, Input)> {
-    let mut watch = Watch::new();
+pub(crate) fn inputs_of(steps: &[WorldStep]) -> Vec<(Now, PodsInput)> {
+    let mut watch = StepRunner::new();
     for step in steps {
         // Violations of this run are for another test to report.
         let _ = watch.step(step);
@@ -194,7 +199,7 @@ pub(crate) fn inputs_of(steps: &[Step]) -> Vec<(Now, Input)> {
     watch.inputs
 }
 
-impl Watch {
+impl StepRunner {
     fn new() -> Self {
         Self {
             pods: Pods::new(settings()),
@@ -206,33 +211,30 @@ impl Watch {
         }
     }
 
-    fn input(&mut self, step: &Step) -> Option<Input> {
+    fn input(&mut self, step: &WorldStep) -> Option<PodsInput> {
         let uid = |pod: usize| PodUid::from(UIDS[pod]);
         let life = |pod: usize| self.lives.get(UIDS[pod]);
         Some(match step {
-            Step::Desired { pod, variant, deleted } => {
-                Input::Desired { uid: uid(*pod), pod: pod_of(*pod, *variant, *deleted) }
+            WorldStep::Desired { pod, variant, deleted } => {
+                PodsInput::Desired { uid: uid(*pod), pod: pod_of(*pod, *variant, *deleted) }
             }
-            Step::Removed { pod } => Input::Removed { uid: uid(*pod) },
-            Step::SourcesReady => Input::SourcesReady,
-            Step::Kill { pod, grace } => {
-                let text = |text: &str| text.to_owned();
-                let (phase, reason) = (text("Failed"), text("Evicted"));
-                let verdict = Verdict { phase, reason, message: text("why") };
-                Input::Kill { uid: uid(*pod), verdict, grace_seconds: *grace }
+            WorldStep::Removed { pod } => PodsInput::Removed { uid: uid(*pod) },
+            WorldStep::SourcesReady => PodsInput::SourcesReady,
+            WorldStep::Kill { pod, grace } => {
+                PodsInput::Kill { uid: uid(*pod), verdict: evicted(), grace_seconds: *grace }
             }
-            Step::Observed { pod, newest, record } => {
+            WorldStep::Observed { pod, newest, record } => {
                 let reads = &life(*pod)?.reads;
                 let stamp = *if *newest { reads.last() } else { reads.first() }?;
                 let record = record.as_ref().map(|record| record_of(*pod, record));
                 let result = record.ok_or_else(|| "no answer".to_owned());
-                Input::Observed { uid: uid(*pod), stamp, result }
+                PodsInput::Observed { uid: uid(*pod), stamp, result }
             }
-            Step::Listed { ok, records } => {
+            WorldStep::Listed { ok, records } => {
                 let stamp = self.list.take()?;
-                Input::Listed { stamp, result: listed(*ok, records) }
+                PodsInput::Listed { stamp, result: listed(*ok, records) }
             }
-            Step::Hint { pod, kind, container } => {
+            WorldStep::Hint { pod, kind, container } => {
                 let (number, container, at) = (container, Some(id_of(*container)), self.now.wall);
                 let hint = match kind {
                     0 => Hint::Changed,
@@ -244,9 +246,9 @@ impl Watch {
                     }
                     _ => Hint::Oom { container, init: true, pid: 1, comm: String::new(), at },
                 };
-                Input::Hint { uid: uid(*pod), hint }
+                PodsInput::Hint { uid: uid(*pod), hint }
             }
-            Step::Progress { pod, bogus, index, outcome } => {
+            WorldStep::Progress { pod, bogus, index, outcome } => {
                 let (ticket, count) = life(*pod)?.sync_run?;
                 let outcome = match outcome {
                     0 | 1 => Ok(()),
@@ -254,38 +256,40 @@ impl Watch {
                     _ => Err(Failure::cancelled()),
                 };
                 let index = if *bogus { count } else { index % count };
-                Input::Progress { uid: uid(*pod), ticket, index, outcome }
+                PodsInput::Progress { uid: uid(*pod), ticket, index, outcome }
             }
-            Step::SyncDone { pod, bogus } => {
+            WorldStep::SyncDone { pod, bogus } => {
                 let (ticket, _) = life(*pod)?.sync_run?;
                 let ticket = if *bogus { ticket + 1_000_000 } else { ticket };
-                Input::SyncDone { uid: uid(*pod), ticket }
+                PodsInput::SyncDone { uid: uid(*pod), ticket }
             }
-            Step::Probed { pod, container, healthy } => {
+            WorldStep::Probed { pod, container, healthy } => {
                 let probes = [ProbeKind::Liveness, ProbeKind::Readiness, ProbeKind::Startup];
                 let probe = probes[usize::from(*container) % 3];
                 let container = id_of(*container);
-                Input::Probed { uid: uid(*pod), container, probe, healthy: *healthy }
+                PodsInput::Probed { uid: uid(*pod), container, probe, healthy: *healthy }
             }
-            Step::Content { pod, files } => Input::Content { uid: uid(*pod), files: *files },
-            Step::Retry { pod } => Input::Retry { uid: uid(*pod) },
-            Step::Node => Input::Node(NodeFacts::default()),
-            Step::Tick { after_ms } => {
+            WorldStep::Content { pod, files } => {
+                PodsInput::Content { uid: uid(*pod), files: *files }
+            }
+            WorldStep::Retry { pod } => PodsInput::Retry { uid: uid(*pod) },
+            WorldStep::Node => PodsInput::Node(NodeFacts::default()),
+            WorldStep::Tick { after_ms } => {
                 self.now = self.now.plus(Duration::from_millis(*after_ms));
-                Input::Tick
+                PodsInput::Tick
             }
         })
     }
 
-    fn step(&mut self, step: &Step) -> Result<(), TestCaseError> {
+    fn step(&mut self, step: &WorldStep) -> Result<(), TestCaseError> {
         let Some(input) = self.input(step) else { return Ok(()) };
         self.inputs.push((self.now, input.clone()));
         let must_cancel = self.must_cancel(&input);
-        if let Input::SyncDone { uid, ticket } = &input {
+        if let PodsInput::SyncDone { uid, ticket } = &input {
             let life = self.lives.get_mut(uid).expect("it has a sync");
             life.sync_run = life.sync_run.filter(|(open, _)| open != ticket);
         }
-        let ticked = matches!(input, Input::Tick);
+        let ticked = matches!(input, PodsInput::Tick);
         let commands = self.pods.handle(self.now, input);
         if let Some((uid, ticket)) = must_cancel {
             let cancelled = commands.iter().any(|command| match command {
@@ -308,9 +312,9 @@ impl Watch {
     }
 
     /// The sync that has to be given up because its pod ends with this input.
-    fn must_cancel(&self, input: &Input) -> Option<(PodUid, u64)> {
-        let (Input::Removed { uid } | Input::Kill { uid, .. }) = input else { return None };
-        let syncing = self.pods.worker(uid)?.stage() == Stage::Syncing;
+    fn must_cancel(&self, input: &PodsInput) -> Option<(PodUid, u64)> {
+        let (PodsInput::Removed { uid } | PodsInput::Kill { uid, .. }) = input else { return None };
+        let syncing = self.pods.worker(uid)?.stage() == WorkerStage::Syncing;
         let (ticket, _) = self.lives.get(uid)?.sync_run.filter(|_| syncing)?;
         Some((uid.clone(), ticket))
     }
@@ -332,7 +336,7 @@ impl Watch {
                 prop_assert!(life.sync_run.is_none(), "one sync at a time");
                 prop_assert!(!actions.is_empty(), "a sync does something");
                 let starts = |a: &Action| matches!(a.verb(), "StartContainer" | "CreateSandbox");
-                let ends = life.stage.is_some_and(|stage| stage > Stage::Syncing);
+                let ends = life.stage.is_some_and(|stage| stage > WorkerStage::Syncing);
                 prop_assert!(!(ends && actions.iter().any(starts)), "it ends and starts");
                 life.sync_run = Some((*ticket, actions.len()));
             }
@@ -400,8 +404,8 @@ proptest! {
     fn whatever_comes_in_whatever_order_a_worker_keeps_its_word(
         steps in prop::collection::vec(any_step(), 1..120)
     ) {
-        let mut watch = Watch::new();
-        watch.step(&Step::Tick { after_ms: 0 })?;
+        let mut watch = StepRunner::new();
+        watch.step(&WorldStep::Tick { after_ms: 0 })?;
         for step in &steps {
             watch.step(step)?;
         }

@@ -21,11 +21,11 @@ use crate::ledger::Entries;
 use crate::resize::allocation::held_requests;
 use crate::resize::condition::{DEFERRED, ERROR, INFEASIBLE};
 use crate::resize::{PodResources, ResizeConditions, change, message};
-use crate::status::{self, Verdict};
+use crate::status::{self, PodVerdict};
 use crate::sync::plan::{Action, PodResize};
 use crate::worker::pods::Pods;
-use crate::worker::step::{Context, Stage, Worker};
-use crate::worker::{Command, Count, Failure};
+use crate::worker::step::{Worker, WorkerInputs, WorkerStage};
+use crate::worker::{Command, DecisionCount, Failure};
 use pintle_api_types::ids::{ContainerId, ContainerKind, Now, PodUid, UnixNanos};
 use pintle_api_types::pod;
 use pintle_api_types::pod::qos::{self, QosClass};
@@ -40,12 +40,12 @@ pub(super) const FREED: [&str; 2] = ["pod_terminated", "pod_resized"];
 
 /// A pod's record from an earlier run of the agent.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Record {
+pub struct ResizeRecord {
     pub(super) allocated: Option<PodResources>,
     pub(super) actuated: PodResources,
     /// It was over.
     #[serde(default)]
-    pub(super) ended: Option<Verdict>,
+    pub(super) ended: Option<PodVerdict>,
 }
 
 /// A pod at the door.
@@ -61,12 +61,12 @@ pub(super) struct AdmissionRequest {
     pub(super) admitted_before: bool,
     actuated: PodResources,
     #[serde(default)]
-    ended: Option<Verdict>,
+    ended: Option<PodVerdict>,
 }
 
 impl AdmissionRequest {
-    pub(crate) fn of(pod: Arc<Pod>, record: Option<Record>) -> Self {
-        let Record { allocated, actuated, ended } = record.unwrap_or_default();
+    pub(crate) fn of(pod: Arc<Pod>, record: Option<ResizeRecord>) -> Self {
+        let ResizeRecord { allocated, actuated, ended } = record.unwrap_or_default();
         let admitted_before = allocated.is_some();
         let given = allocated.and_then(|allocated| allocated.apply(&pod));
         let (pod, wanted) = match given {
@@ -106,7 +106,8 @@ impl Pods {
         let before = self.workers.get(&uid).and_then(|w| w.wanted.as_ref().or(w.pod.as_ref()));
         if let Some(before) = before {
             let asked = crate::resize::asked(before, &pod);
-            self.out.extend(asked.into_iter().map(|asked| Command::Count(Count::Asked(asked))));
+            self.out
+                .extend(asked.into_iter().map(|asked| Command::Count(DecisionCount::Asked(asked))));
         }
         let known = self.workers.get(&uid).filter(|worker| worker.requests.is_some());
         let given = known.and_then(|worker| worker.pod.as_deref()).map(PodResources::of);
@@ -172,7 +173,7 @@ impl Pods {
     // k8s: pkg/kubelet/allocation/allocation_manager.go handlePodResourcesResize
     fn try_resize(&mut self, uid: &PodUid, why: &'static str, now: Now) -> bool {
         let Some(worker) = self.workers.get(uid) else { return false };
-        let may = worker.stage <= Stage::Syncing && worker.admitted().is_some();
+        let may = worker.stage <= WorkerStage::Syncing && worker.admitted().is_some();
         let (Some(wanted), Some(given)) = (worker.wanted.clone(), worker.pod.clone()) else {
             return false;
         };
@@ -182,7 +183,7 @@ impl Pods {
         let was_deferred = worker.resize.pending.as_ref().is_some_and(|p| p.reason == DEFERRED);
         if let Some((message, label)) = admit::infeasible(&self.settings.admission, &wanted, &given)
         {
-            self.out.push(Command::Count(Count::Infeasible(label)));
+            self.out.push(Command::Count(DecisionCount::Infeasible(label)));
             self.with(uid, now, |w, context| {
                 w.resize_waits(&wanted, (INFEASIBLE, INFEASIBLE), message, context);
             });
@@ -191,7 +192,7 @@ impl Pods {
         match self.admit(uid, &wanted, &pod_requests(&wanted)) {
             Ok(grant) => {
                 if was_deferred {
-                    self.out.push(Command::Count(Count::Accepted(why)));
+                    self.out.push(Command::Count(DecisionCount::Accepted(why)));
                 }
                 self.grant(uid, wanted, &grant, now);
                 false
@@ -251,7 +252,7 @@ impl Worker {
         wanted: &Pod,
         reasons: (&str, &str),
         why: &str,
-        context: &mut Context<'_>,
+        context: &mut WorkerInputs<'_>,
     ) {
         let generation = wanted.metadata.generation;
         if !self.resize.set_pending(reasons.0, why, generation, context.now.wall) {
@@ -265,7 +266,7 @@ impl Worker {
         self.tell(true, event, message::text(&sentence, wanted, generation, why), context);
     }
 
-    fn resize_granted(&mut self, wanted: Arc<Pod>, context: &mut Context<'_>) {
+    fn resize_granted(&mut self, wanted: Arc<Pod>, context: &mut WorkerInputs<'_>) {
         let generation = wanted.metadata.generation;
         self.requests = Some(held_requests(&wanted, &self.actuated));
         self.wanted = None;
@@ -279,8 +280,8 @@ impl Worker {
 
     /// Reports that a resize is under way, or that it is done.
     // k8s: pkg/kubelet/kubelet.go SyncPod
-    pub(super) fn follow_resize(&mut self, context: &mut Context<'_>) {
-        let ready = self.stage == Stage::Syncing && self.sync_run.is_none() && self.fresh();
+    pub(super) fn follow_resize(&mut self, context: &mut WorkerInputs<'_>) {
+        let ready = self.stage == WorkerStage::Syncing && self.sync_run.is_none() && self.fresh();
         let Some(pod) = self.pod.clone().filter(|_| ready && self.observed_stamp > 0) else {
             return;
         };
@@ -299,7 +300,7 @@ impl Worker {
     pub(super) fn note_actuated(
         &mut self,
         actions: &[Action],
-        context: &mut Context<'_>,
+        context: &mut WorkerInputs<'_>,
     ) -> BTreeMap<String, ResourceRequirements> {
         let mut of_killed = BTreeMap::new();
         let Some(pod) = self.pod.clone() else { return of_killed };
@@ -327,7 +328,12 @@ impl Worker {
 
     /// A container has been killed: if the sync starts it again, it gets the resources of that
     /// start.
-    pub(super) fn note_killed(&mut self, name: &str, id: &ContainerId, context: &mut Context<'_>) {
+    pub(super) fn note_killed(
+        &mut self,
+        name: &str,
+        id: &ContainerId,
+        context: &mut WorkerInputs<'_>,
+    ) {
         let is_replaced = self.replaced.get(name) == Some(id);
         let run = self.sync_run.as_mut().filter(|_| is_replaced);
         if let Some(given) = run.and_then(|run| run.of_killed.remove(name)) {
@@ -335,7 +341,12 @@ impl Worker {
         }
     }
 
-    fn note_given(&mut self, name: &str, given: ResourceRequirements, context: &mut Context<'_>) {
+    fn note_given(
+        &mut self,
+        name: &str,
+        given: ResourceRequirements,
+        context: &mut WorkerInputs<'_>,
+    ) {
         self.uncertain.remove(name);
         let before = self.actuated.containers.insert(name.to_owned(), given.clone());
         context.notes.unsaved |= before != Some(given);
@@ -358,7 +369,7 @@ impl Worker {
     }
 
     /// A resize is in force.
-    pub fn resized(&mut self, resize: &PodResize, context: &mut Context<'_>) {
+    pub fn resized(&mut self, resize: &PodResize, context: &mut WorkerInputs<'_>) {
         for update in &resize.updates {
             self.uncertain.remove(&update.name);
             self.actuated.containers.insert(update.name.clone(), update.resources.clone());
@@ -376,7 +387,7 @@ impl Worker {
         &mut self,
         resize: &PodResize,
         failure: &Failure,
-        context: &mut Context<'_>,
+        context: &mut WorkerInputs<'_>,
     ) {
         self.uncertain.extend(resize.updates.iter().map(|update| update.name.clone()));
         let Some(pod) = self.pod.clone() else { return };
@@ -393,7 +404,7 @@ impl Worker {
         warning: bool,
         reason: &'static str,
         message: String,
-        context: &mut Context<'_>,
+        context: &mut WorkerInputs<'_>,
     ) {
         context.out.push(Command::Event {
             uid: self.uid.clone(),

@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use crate::worker::testing::{Host, plain};
-use crate::worker::{Failure, Input, Stage, Verdict, Wait};
+use crate::worker::{Failure, PodVerdict, PodsInput, Wait, WorkerStage};
 
 impl Host {
     fn retry(&mut self) {
-        self.tell(Input::Retry { uid: "p".into() });
+        self.tell(PodsInput::Retry { uid: "p".into() });
     }
 
     fn waits(&self) -> Vec<Wait> {
@@ -101,8 +101,8 @@ fn what_holds_up_the_whole_pod_is_tried_at_once_and_its_failures_stay_counted() 
     let fail = |host: &mut Host| {
         let ticket = host.ticket("p");
         let outcome = Err(Failure::new("FailedMount", "no such server"));
-        host.tell(Input::Progress { uid: "p".into(), ticket, index: 0, outcome });
-        host.tell(Input::SyncDone { uid: "p".into(), ticket });
+        host.tell(PodsInput::Progress { uid: "p".into(), ticket, index: 0, outcome });
+        host.tell(PodsInput::SyncDone { uid: "p".into(), ticket });
     };
     // Half a second, doubled each time.
     for wait in [500, 1000, 2000, 4000] {
@@ -120,21 +120,21 @@ fn what_holds_up_the_whole_pod_is_tried_at_once_and_its_failures_stay_counted() 
 #[test]
 fn a_pod_that_ends_or_has_ended_is_left_alone() {
     let mut host = in_crash_loop(160);
-    let verdict = Verdict {
+    let verdict = PodVerdict {
         phase: "Failed".to_owned(),
         reason: "Evicted".to_owned(),
         message: String::new(),
     };
     host.stubborn = true;
-    host.tell(Input::Kill { uid: "p".into(), verdict, grace_seconds: None });
-    assert_eq!(host.stage("p"), Some(Stage::Terminating));
-    for stage in [Stage::Terminating, Stage::Finished] {
+    host.tell(PodsInput::Kill { uid: "p".into(), verdict, grace_seconds: None });
+    assert_eq!(host.stage("p"), Some(WorkerStage::Terminating));
+    for stage in [WorkerStage::Terminating, WorkerStage::Finished] {
         host.take();
         host.retry();
         assert_eq!((host.take(), host.waits()), (String::new(), Vec::new()), "{stage:?}");
         host.stubborn = false;
         host.wait(Duration::from_secs(60));
         assert_eq!(host.take_starts(), [""; 0]);
-        assert_eq!(host.stage("p"), Some(Stage::Finished));
+        assert_eq!(host.stage("p"), Some(WorkerStage::Finished));
     }
 }

@@ -14,13 +14,13 @@ use crate::status::{self, DeriveInput, Lifecycle};
 use crate::types::NodeFacts;
 use crate::worker::Command;
 use crate::worker::pods::Pods;
-use crate::worker::step::{Context, Stage, Worker};
+use crate::worker::step::{Worker, WorkerInputs, WorkerStage};
 use pintle_api_types::ids::{Mono, Now, PodUid, UnixNanos};
 use pintle_api_types::pod;
 
 impl Pods {
     /// Sets the node's offer, with the facts that only the decisions know.
-    pub(super) fn offered(&mut self, node: Arc<admit::Node>) {
+    pub(super) fn offered(&mut self, node: Arc<admit::AdmissionNode>) {
         self.settings.admission = node;
         self.close(self.shutdown.is_some());
         self.press();
@@ -100,7 +100,7 @@ impl Pods {
     /// A container of the current group is still there.
     fn waits_for(&self, shutdown: &Shutdown) -> bool {
         let mut pods = self.workers.values().filter(|w| w.pod.is_some());
-        pods.any(|w| w.stage < Stage::Finished && shutdown.is_waited_for(w.priority()))
+        pods.any(|w| w.stage < WorkerStage::Finished && shutdown.is_waited_for(w.priority()))
     }
 }
 
@@ -112,7 +112,7 @@ impl Worker {
 
     /// True if it has not been stopped for the shutdown yet, and has a container to end.
     fn may_be_shut_down(&self) -> bool {
-        let is_over = self.stage >= Stage::Terminated
+        let is_over = self.stage >= WorkerStage::Terminated
             || status::is_terminal(self.status.phase.as_deref()) && !self.needs_kill();
         self.pod.is_some() && self.ends_with.is_none() && !is_over
     }
@@ -133,7 +133,7 @@ impl Worker {
 
     /// Judges a pod that a new agent has to stop, at its first read. A pod that was over before the
     /// shutdown began has ended by itself, whatever an earlier agent could report of it.
-    pub(super) fn judge(&mut self, context: &Context<'_>) {
+    pub(super) fn judge(&mut self, context: &WorkerInputs<'_>) {
         if self.observed_stamp == 0 {
             return;
         }

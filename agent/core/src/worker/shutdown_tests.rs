@@ -7,9 +7,9 @@ use serde_json::json;
 
 use crate::ledger;
 use crate::observed::RunState;
-use crate::shutdown::{Notice, Record, Window};
+use crate::shutdown::{Notice, ShutdownRecord, Window};
 use crate::worker::testing::{Host, of_folder, sized_pod, small_settings};
-use crate::worker::{Command, Input, Pods, Stage};
+use crate::worker::{Command, Pods, PodsInput, WorkerStage};
 use pintle_api_types::ids::UnixNanos;
 
 fn windows() -> Vec<Window> {
@@ -17,8 +17,8 @@ fn windows() -> Vec<Window> {
     vec![window(0, 10), window(1_000, 5), window(2_000_000_000, 3)]
 }
 
-fn begins() -> Input {
-    Input::Shutdown(Notice::Begins { windows: windows(), resumed: None })
+fn begins() -> PodsInput {
+    PodsInput::Shutdown(Notice::Begins { windows: windows(), resumed: None })
 }
 
 fn pod(uid: &str, priority: i32) -> Pod {
@@ -57,7 +57,7 @@ fn pods_end_group_by_group_and_say_why() {
         assert_eq!(target["status"], "True");
         assert_eq!(target["reason"], "TerminationByKubelet");
         assert_eq!(target["message"], message);
-        assert_eq!(host.stage(uid), Some(Stage::Finished));
+        assert_eq!(host.stage(uid), Some(WorkerStage::Finished));
     }
     // However often the machine reports it, nothing is stopped twice, nothing starts again.
     host.tell(begins());
@@ -70,7 +70,7 @@ fn a_pod_that_has_not_begun_ends_as_any_other() {
     let mut host = host();
     host.stubborn = true;
     host.want(sized_pod("waits", "990m", 1, json!({"priority": 2_000_001_000})));
-    assert_eq!(host.stage("waits"), Some(Stage::Waiting), "for those that make room");
+    assert_eq!(host.stage("waits"), Some(WorkerStage::Waiting), "for those that make room");
     host.stubborn = false;
     host.tell(begins());
     let status = host.status("waits");
@@ -89,7 +89,7 @@ fn a_group_waits_for_the_one_before_no_longer_than_its_time() {
     host.stubborn = true;
     host.tell(begins());
     let stages = |host: &Host| {
-        ["least", "middle", "critical"].map(|uid| host.stage(uid) == Some(Stage::Terminating))
+        ["least", "middle", "critical"].map(|uid| host.stage(uid) == Some(WorkerStage::Terminating))
     };
     assert_eq!(stages(&host), [true, false, false]);
     host.wait(seconds(9));
@@ -108,16 +108,16 @@ fn a_group_is_not_over_before_its_volumes_are_unmounted() {
     let mut host = host();
     host.lingers = true;
     host.tell(begins());
-    assert_eq!(host.stage("least"), Some(Stage::Terminating));
+    assert_eq!(host.stage("least"), Some(WorkerStage::Terminating));
     // Its containers have ended; the next action is the removal of its volumes.
     let stop = host.ticket("least");
-    host.tell(Input::SyncDone { uid: "least".into(), ticket: stop });
-    assert_eq!(host.stage("least"), Some(Stage::Terminated));
+    host.tell(PodsInput::SyncDone { uid: "least".into(), ticket: stop });
+    assert_eq!(host.stage("least"), Some(WorkerStage::Terminated));
     assert_eq!(host.status("least")["reason"], "Terminated");
-    assert_eq!(host.stage("middle"), Some(Stage::Syncing));
+    assert_eq!(host.stage("middle"), Some(WorkerStage::Syncing));
     host.finish("least");
     for uid in ["least", "middle", "critical"] {
-        assert_eq!(host.stage(uid), Some(Stage::Finished), "{uid}");
+        assert_eq!(host.stage(uid), Some(WorkerStage::Finished), "{uid}");
     }
 }
 
@@ -131,10 +131,10 @@ fn nobody_is_let_in_meanwhile_and_everybody_after_it_was_given_up() {
     assert!(host.status("late")["message"].as_str().is_some_and(|told| told.ends_with(message)));
     // The Node object's conditions meanwhile open nothing.
     let node = small_settings().admission;
-    host.tell(Input::Admission(node));
+    host.tell(PodsInput::Admission(node));
     host.want(pod("later", 0));
     assert_eq!(host.status("later")["reason"], "NodeShutdown");
-    host.tell(Input::Shutdown(Notice::Cancelled));
+    host.tell(PodsInput::Shutdown(Notice::Cancelled));
     host.take();
     host.want(pod("after", 0));
     assert_eq!(host.take(), "StartContainer after");
@@ -146,16 +146,16 @@ fn what_has_not_had_its_turn_goes_on_when_it_is_given_up() {
     let mut host = host();
     host.stubborn = true;
     host.tell(begins());
-    host.tell(Input::Shutdown(Notice::Cancelled));
+    host.tell(PodsInput::Shutdown(Notice::Cancelled));
     host.stubborn = false;
     host.wait(seconds(600));
-    assert_eq!(host.stage("least"), Some(Stage::Finished));
+    assert_eq!(host.stage("least"), Some(WorkerStage::Finished));
     for uid in ["middle", "critical"] {
-        assert_eq!(host.stage(uid), Some(Stage::Syncing));
+        assert_eq!(host.stage(uid), Some(WorkerStage::Syncing));
     }
     // And the next one starts over.
     host.tell(begins());
-    assert_eq!(host.stage("critical"), Some(Stage::Finished));
+    assert_eq!(host.stage("critical"), Some(WorkerStage::Finished));
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn pods_that_wait_for_the_node_object_are_refused_at_once() {
 }
 
 /// The content of the last command of the kind.
-fn records(host: &mut Host, input: Input) -> Vec<Record> {
+fn records(host: &mut Host, input: PodsInput) -> Vec<ShutdownRecord> {
     let commands = host.pods.handle(host.now, input).into_iter();
     let told = commands.filter_map(|command| match command {
         Command::Shutdown(record) => Some(record),
@@ -200,7 +200,7 @@ fn a_new_agent_starts_nothing_of_what_has_ended_and_goes_on() {
     host.stubborn = true;
     let first = records(&mut host, begins());
     host.now = host.now.plus(seconds(10));
-    let told = records(&mut host, Input::Tick);
+    let told = records(&mut host, PodsInput::Tick);
     let record = told.last().expect("the next group").clone();
     assert_eq!(record.started_at, first[0].started_at);
     assert_eq!(record.group.map(|(priority, _)| priority), Some(1_000));
@@ -212,20 +212,20 @@ fn a_new_agent_starts_nothing_of_what_has_ended_and_goes_on() {
     host.pods = Pods::new(small_settings());
     host.pods.restore(allocated, actuated);
     let resumed = Some(record);
-    host.tell(Input::Shutdown(Notice::Begins { windows: windows(), resumed }));
-    host.tell(Input::Tick);
+    host.tell(PodsInput::Shutdown(Notice::Begins { windows: windows(), resumed }));
+    host.tell(PodsInput::Tick);
     host.take();
     host.take_starts();
     for (uid, priority) in [("least", -7), ("middle", 1_500), ("critical", 2_000_001_000)] {
         host.want(manifest(uid, priority));
     }
-    assert_eq!(host.stage("critical"), Some(Stage::Finished), "refused: it had no record");
-    host.tell(Input::SourcesReady);
+    assert_eq!(host.stage("critical"), Some(WorkerStage::Finished), "refused: it had no record");
+    host.tell(PodsInput::SourcesReady);
     assert_eq!(host.take_starts(), Vec::<String>::new());
     for uid in ["least", "middle", "critical"] {
-        assert_eq!(host.stage(uid), Some(Stage::Finished), "{uid}");
+        assert_eq!(host.stage(uid), Some(WorkerStage::Finished), "{uid}");
     }
-    let over = records(&mut host, Input::Tick);
+    let over = records(&mut host, PodsInput::Tick);
     assert!(over.is_empty(), "it was told before: {over:?}");
 }
 
@@ -252,15 +252,16 @@ fn a_new_agent_tells_what_was_over_before_from_what_the_shutdown_ended() {
             (container.state, container.finished_at) = (RunState::Exited, at);
         }
         let group = Some((0, host.now.wall.plus(seconds(9))));
-        let resumed = Some(Record { started_at: began_at, group, ..Record::default() });
+        let resumed =
+            Some(ShutdownRecord { started_at: began_at, group, ..ShutdownRecord::default() });
         let (allocated, actuated) = host.pods.checkpoints();
         host.pods = Pods::new(small_settings());
         host.pods.restore(read(&allocated), read(&actuated));
         host.take_starts();
-        host.tell(Input::Shutdown(Notice::Begins { windows: windows(), resumed }));
-        host.tell(Input::Tick);
-        host.tell(Input::Desired { uid: "done".into(), pod: std::sync::Arc::new(done) });
-        host.tell(Input::SourcesReady);
+        host.tell(PodsInput::Shutdown(Notice::Begins { windows: windows(), resumed }));
+        host.tell(PodsInput::Tick);
+        host.tell(PodsInput::Desired { uid: "done".into(), pod: std::sync::Arc::new(done) });
+        host.tell(PodsInput::SourcesReady);
         assert_eq!(host.status("done")["phase"], expected);
         assert_eq!(host.take_starts(), Vec::<String>::new());
     }
@@ -270,13 +271,13 @@ fn a_new_agent_tells_what_was_over_before_from_what_the_shutdown_ended() {
 fn no_group_is_over_before_all_pods_are_known_but_by_its_time() {
     let mut host = Host::new();
     host.pods = Pods::new(small_settings());
-    host.tell(Input::Tick);
+    host.tell(PodsInput::Tick);
     let begun = records(&mut host, begins());
     assert_eq!(begun.last().and_then(|told| told.group.map(|(priority, _)| priority)), Some(0));
     host.now = host.now.plus(seconds(10));
-    let next = records(&mut host, Input::Tick);
+    let next = records(&mut host, PodsInput::Tick);
     assert_eq!(next.last().and_then(|told| told.group.map(|(priority, _)| priority)), Some(1_000));
-    host.tell(Input::SourcesReady);
+    host.tell(PodsInput::SourcesReady);
     assert!(host.pods.knows_all());
     assert!(host.pods.shutdown.as_ref().is_some_and(|shutdown| shutdown.is_over()));
 }

@@ -8,16 +8,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::admit::Taken;
+use crate::admit::TakenResources;
 use crate::eviction::Evictor;
 use crate::shutdown::Shutdown;
 use crate::worker::Settings;
 use crate::worker::garbage::Garbage;
 use crate::worker::index::Index;
-use crate::worker::line::{Blocked, Line};
+use crate::worker::line::{Blocked, StartQueue};
 use crate::worker::lobby::Lobby;
 use crate::worker::pods::{FullName, Pods};
-use crate::worker::resizes::{FREED, Record};
+use crate::worker::resizes::{FREED, ResizeRecord};
 use crate::worker::step::Worker;
 use pintle_api_types::ids::{ContainerId, Mono, PodUid, Version};
 
@@ -40,7 +40,7 @@ pub struct State {
     listing: bool,
     list_again: bool,
     ready_stamp: u64,
-    records: BTreeMap<PodUid, Record>,
+    records: BTreeMap<PodUid, ResizeRecord>,
     pending: Vec<PodUid>,
     resize_at: Mono,
     room_freed: Option<String>,
@@ -103,7 +103,7 @@ impl Pods {
 impl From<State> for Pods {
     fn from(state: State) -> Self {
         let mut pods = Self::new(state.settings);
-        let (mut line, mut index) = (Line::default(), Index::default());
+        let (mut line, mut index) = (StartQueue::default(), Index::default());
         state.waiting.into_iter().for_each(|(uid, name)| line.wait(&uid, name));
         state.blocked.into_iter().for_each(|(uid, blocked)| line.block(&uid, blocked));
         for (uid, worker) in &state.workers {
@@ -111,7 +111,7 @@ impl From<State> for Pods {
             index.changed(uid, never, worker.indexed(), worker.observed());
         }
         index.contest(state.contested);
-        pods.taken = Taken::of(state.workers.values().filter_map(Worker::admitted));
+        pods.taken = TakenResources::of(state.workers.values().filter_map(Worker::admitted));
         for uid in state.workers.keys().chain(state.records.keys()) {
             pods.book.changed(uid);
         }

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::observed::{Evidence, KernelExit, ObservedPod, OomKill};
 use crate::resize::{PodResources, ResizeConditions};
 use crate::shutdown::Window;
-use crate::status::{ProbeView, Verdict, Waiting};
+use crate::status::{PodVerdict, ProbeView, WaitingReason};
 use crate::sync::backoff::{CrashLoop, Curve, Pause, Pauses};
 use crate::sync::plan::{self, Action, ProbeVerdicts};
 use crate::types::NodeFacts;
@@ -39,7 +39,7 @@ const ORPHAN_GRACE_SECONDS: i64 = 1;
 
 /// The stage of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Stage {
+pub enum WorkerStage {
     /// An earlier pod of the same name has not ended yet.
     Waiting,
     /// Containers may be started.
@@ -67,7 +67,7 @@ pub(crate) struct SyncRun {
 }
 
 /// The inputs of a worker at one call.
-pub struct Context<'a> {
+pub struct WorkerInputs<'a> {
     pub now: Now,
     pub node: &'a NodeFacts,
     pub sync_period: Duration,
@@ -86,7 +86,7 @@ pub(super) struct Notes {
     pub(super) freed: Option<&'static str>,
 }
 
-impl Context<'_> {
+impl WorkerInputs<'_> {
     pub fn next(&mut self) -> u64 {
         *self.counter += 1;
         *self.counter
@@ -100,10 +100,10 @@ pub struct Worker {
     pub(crate) full_name: FullName,
     #[serde(with = "crate::arc::option")]
     pub(crate) pod: Option<Arc<Pod>>,
-    pub(crate) stage: Stage,
+    pub(crate) stage: WorkerStage,
     /// Effective grace period in seconds once terminating; only shrinks.
     pub grace_seconds: Option<i64>,
-    pub(crate) verdict: Option<Verdict>,
+    pub(crate) verdict: Option<PodVerdict>,
     /// The time by which an evicted pod should have ended.
     pub(super) overdue_at: Option<Mono>,
     /// No source wants it any more.
@@ -126,7 +126,7 @@ pub struct Worker {
     pub(crate) sync_run: Option<SyncRun>,
     /// Containers that the sync kills to start them again, until a read shows the result.
     pub(super) replaced: BTreeMap<String, ContainerId>,
-    pub(crate) waiting: BTreeMap<String, Waiting>,
+    pub(crate) waiting: BTreeMap<String, WaitingReason>,
     pub(crate) backoff: CrashLoop,
     /// When each dead container ended.
     pub ends: BTreeMap<ContainerId, Mono>,
@@ -140,7 +140,7 @@ pub struct Worker {
     pub(crate) status: Arc<PodStatus>,
     /// The last published status and stage.
     #[serde(with = "crate::arc::first")]
-    pub(crate) published: (Arc<PodStatus>, Stage),
+    pub(crate) published: (Arc<PodStatus>, WorkerStage),
     pub(crate) failures: u32,
     /// The next sync of the pod after a failure that affects all of it.
     pub(crate) retry_at: Option<Mono>,
@@ -202,7 +202,7 @@ impl Worker {
             uid,
             full_name,
             pod,
-            stage: Stage::Waiting,
+            stage: WorkerStage::Waiting,
             grace_seconds: None,
             verdict: None,
             overdue_at: None,
@@ -226,7 +226,7 @@ impl Worker {
             deadline: None,
             verdicts: BTreeMap::new(),
             probes: ProbeView::default(),
-            published: (Arc::clone(&status), Stage::Waiting),
+            published: (Arc::clone(&status), WorkerStage::Waiting),
             status,
             failures: 0,
             retry_at: None,
@@ -265,13 +265,13 @@ impl Worker {
     }
 
     /// Its stage.
-    pub fn stage(&self) -> Stage {
+    pub fn stage(&self) -> WorkerStage {
         self.stage
     }
 
     /// True until it begins.
     pub fn is_waiting(&self) -> bool {
-        self.stage == Stage::Waiting
+        self.stage == WorkerStage::Waiting
     }
 
     /// True once no source wants it any more.
@@ -290,10 +290,10 @@ impl Worker {
     }
 
     /// The plan it would make now, for the dry run; empty while a sync is under way.
-    pub fn dry_run(&self, now: Mono) -> plan::Plan {
+    pub fn dry_run(&self, now: Mono) -> plan::SyncPlan {
         match &self.pod {
-            Some(pod) if self.stage <= Stage::Syncing => self.plan(pod, now),
-            _ => plan::Plan::default(),
+            Some(pod) if self.stage <= WorkerStage::Syncing => self.plan(pod, now),
+            _ => plan::SyncPlan::default(),
         }
     }
 
@@ -328,7 +328,8 @@ impl Worker {
     /// True once nothing of the pod is left anywhere and no source wants it, or only the remains
     /// from which the same pod continues.
     pub fn is_gone(&self) -> bool {
-        let is_over = self.removed && self.stage == Stage::Finished && self.sync_run.is_none();
+        let is_over =
+            self.removed && self.stage == WorkerStage::Finished && self.sync_run.is_none();
         is_over && (self.cleaned() || self.goes_on())
     }
 
@@ -360,8 +361,8 @@ impl Worker {
 
     /// Lets a waiting worker begin.
     pub fn begin(&mut self) {
-        if self.stage == Stage::Waiting {
-            self.stage = Stage::Syncing;
+        if self.stage == WorkerStage::Waiting {
+            self.stage = WorkerStage::Syncing;
         }
     }
 
@@ -369,7 +370,7 @@ impl Worker {
 
     /// A source wants the pod (again).
     pub(super) fn desire(&mut self, pod: Arc<Pod>) {
-        if self.removed || (self.pod.is_none() && self.stage > Stage::Waiting) {
+        if self.removed || (self.pod.is_none() && self.stage > WorkerStage::Waiting) {
             self.again = Some(pod);
             return;
         }
@@ -419,8 +420,8 @@ impl Worker {
 
     /// The pod ends with this verdict. Of several the last one counts, until nothing of it runs.
     // k8s: pkg/kubelet/pod_workers.go acknowledgeTerminating
-    pub fn kill(&mut self, verdict: Verdict, grace_seconds: Option<i64>) {
-        if self.stage < Stage::Terminated {
+    pub fn kill(&mut self, verdict: PodVerdict, grace_seconds: Option<i64>) {
+        if self.stage < WorkerStage::Terminated {
             self.verdict = Some(verdict);
         }
         self.terminate(grace_seconds);
@@ -428,7 +429,7 @@ impl Worker {
 
     /// As `kill`, with an event when it takes much longer than its grace period.
     // k8s: pkg/kubelet/pod_workers.go killPodNow
-    pub fn evict(&mut self, verdict: Verdict, grace: Option<i64>, now: Mono) {
+    pub fn evict(&mut self, verdict: PodVerdict, grace: Option<i64>, now: Mono) {
         let own = self.pod.as_ref().map_or(0, |pod| pod::grace_seconds(pod));
         self.overdue_at = Some(now.plus(pod::patience(grace.unwrap_or(own))));
         self.kill(verdict, grace);
@@ -450,8 +451,8 @@ impl Worker {
         if shrunk {
             self.grace_seconds = Some(asked);
         }
-        if self.stage < Stage::Terminating {
-            self.stage = Stage::Terminating;
+        if self.stage < WorkerStage::Terminating {
+            self.stage = WorkerStage::Terminating;
             self.retry_at = None;
             self.failures = 0;
         } else if !shrunk {
@@ -461,12 +462,12 @@ impl Worker {
         if let Some(run) = &mut self.sync_run {
             // Given up below, in `advance`: a sync that starts must not start anything more, one
             // that stops continues with less time.
-            run.cancelled = run.cancelled || self.stage == Stage::Terminating;
+            run.cancelled = run.cancelled || self.stage == WorkerStage::Terminating;
         }
     }
 
     /// The pod may have changed.
-    pub fn hint(&mut self, hint: Hint, context: &mut Context<'_>) {
+    pub fn hint(&mut self, hint: Hint, context: &mut WorkerInputs<'_>) {
         let mut soon = Duration::ZERO;
         match hint {
             Hint::Exited { container: Some(id), code, at } => {
@@ -518,7 +519,7 @@ impl Worker {
         }
     }
 
-    pub(crate) fn read(&mut self, after: Duration, context: &mut Context<'_>) {
+    pub(crate) fn read(&mut self, after: Duration, context: &mut WorkerInputs<'_>) {
         // A read under way may have begun before the cause of this one.
         let stamp = context.next();
         self.reading = Some(stamp);

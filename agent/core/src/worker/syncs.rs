@@ -9,11 +9,11 @@
 use std::time::Duration;
 
 use crate::observed::RunState;
-use crate::status::{self, Verdict, Waiting};
+use crate::status::{self, PodVerdict, WaitingReason};
 use crate::sync::backoff::{Pause, grown};
 use crate::sync::plan::{self, Action};
-use crate::worker::step::{Context, Stage, Worker};
-use crate::worker::{Command, Count, Failure};
+use crate::worker::step::{Worker, WorkerInputs, WorkerStage};
+use crate::worker::{Command, DecisionCount, Failure};
 use pintle_api_types::ids::Mono;
 use pintle_api_types::pod;
 
@@ -46,7 +46,7 @@ impl Worker {
         ticket: u64,
         index: usize,
         outcome: Result<(), Failure>,
-        context: &mut Context<'_>,
+        context: &mut WorkerInputs<'_>,
     ) {
         let Some(run) = self.sync_run.as_mut().filter(|p| p.ticket == ticket) else { return };
         let Some(action) = run.actions.get(index).cloned() else { return };
@@ -62,7 +62,7 @@ impl Worker {
         }
     }
 
-    fn action_done(&mut self, action: &Action, context: &mut Context<'_>) {
+    fn action_done(&mut self, action: &Action, context: &mut WorkerInputs<'_>) {
         match action {
             Action::CreateSandbox { .. } => self.read(READ_STARTING, context),
             Action::Prepare => {
@@ -97,7 +97,7 @@ impl Worker {
         }
     }
 
-    fn action_failed(&mut self, action: &Action, failure: Failure, context: &mut Context<'_>) {
+    fn action_failed(&mut self, action: &Action, failure: Failure, context: &mut WorkerInputs<'_>) {
         let now = context.now.mono;
         match action {
             Action::StartContainer { name, .. } => self.start_failed(name, &failure, now),
@@ -116,7 +116,7 @@ impl Worker {
 
     /// The pod fails, so that its controller makes another one elsewhere.
     // k8s: pkg/kubelet/kubelet.go SyncPod, rejectPod
-    fn reject(&mut self, failure: &Failure, context: &mut Context<'_>) {
+    fn reject(&mut self, failure: &Failure, context: &mut WorkerInputs<'_>) {
         context.out.push(Command::Event {
             uid: self.uid.clone(),
             warning: true,
@@ -124,8 +124,8 @@ impl Worker {
             message: failure.message.clone(),
             container: None,
         });
-        context.out.push(Command::Count(Count::Refused(failure.reason.clone())));
-        let verdict = Verdict {
+        context.out.push(Command::Count(DecisionCount::Refused(failure.reason.clone())));
+        let verdict = PodVerdict {
             phase: status::FAILED.to_owned(),
             reason: failure.reason.clone(),
             message: format!("{}{}", status::REJECTED, failure.message),
@@ -144,7 +144,7 @@ impl Worker {
         };
         self.pauses.insert(name.to_owned(), Pause::after(before, bounds, now));
         let (reason, message) = (failure.reason.clone(), failure.message.clone());
-        self.waiting.insert(name.to_owned(), Waiting { reason, message });
+        self.waiting.insert(name.to_owned(), WaitingReason { reason, message });
     }
 
     /// An action for the whole pod failed: volumes, sandbox, a stop.
@@ -175,7 +175,7 @@ impl Worker {
     }
 
     /// The sync ended.
-    pub(super) fn sync_done(&mut self, ticket: u64, context: &mut Context<'_>) {
+    pub(super) fn sync_done(&mut self, ticket: u64, context: &mut WorkerInputs<'_>) {
         let Some(run) = self.sync_run.take_if(|p| p.ticket == ticket) else { return };
         if !run.failed && !run.cancelled {
             self.failures = 0;
@@ -183,7 +183,7 @@ impl Worker {
                 self.last_failure = None;
             }
             if run.actions.contains(&Action::Teardown) {
-                self.stage = Stage::Finished;
+                self.stage = WorkerStage::Finished;
             }
         }
         // Only a read that begins after the sync shows its result.

@@ -16,7 +16,7 @@ use crate::status::{self, testing};
 use crate::sync::backoff::Curve;
 use crate::sync::plan::Action;
 use crate::types::NodeFacts;
-use crate::worker::{Command, Failure, Hint, Input, ListedPod, Pods, Settings, Stage};
+use crate::worker::{Command, Failure, Hint, ListedPod, Pods, PodsInput, Settings, WorkerStage};
 use pintle_api_types::ids::{Mono, Now, PodUid, UnixNanos};
 
 /// When tests begin.
@@ -31,7 +31,7 @@ pub(super) fn settings(sync_period: Duration) -> Settings {
         relist_period: Duration::from_secs(3600),
         crash_loop: Curve::default(),
         node: NodeFacts::default(),
-        admission: Arc::new(admit::Node::roomy("n")),
+        admission: Arc::new(admit::AdmissionNode::roomy("n")),
         has_node_object: false,
         eviction: Default::default(),
         garbage: Default::default(),
@@ -86,7 +86,7 @@ const TURNS_MAX: usize = 1_000;
 pub(super) const ON_HOST: &str = "on-host";
 
 pub(super) fn small_settings() -> Settings {
-    let mut node = admit::Node::roomy("n");
+    let mut node = admit::AdmissionNode::roomy("n");
     node.allocatable.cpu_millis = 1000;
     Settings {
         node: NodeFacts { runtime_name: "containerd".to_owned(), ..NodeFacts::default() },
@@ -119,8 +119,8 @@ impl Host {
             looks: Vec::new(),
             reclaims: Vec::new(),
         };
-        host.tell(Input::Tick);
-        host.tell(Input::SourcesReady);
+        host.tell(PodsInput::Tick);
+        host.tell(PodsInput::SourcesReady);
         host.take();
         host
     }
@@ -138,18 +138,18 @@ impl Host {
             checkpoint::decode(draft.text().as_bytes()).expect("a checkpoint")
         };
         self.pods.restore(read(allocated), read(actuated));
-        self.tell(Input::Tick);
+        self.tell(PodsInput::Tick);
         for pod in pods {
             self.want(pod);
         }
-        self.tell(Input::SourcesReady);
+        self.tell(PodsInput::SourcesReady);
     }
 
     /// Completes the sync that began while it lingered.
     pub(super) fn finish(&mut self, uid: &str) {
         self.lingers = false;
         let ticket = self.ticket(uid);
-        self.tell(Input::SyncDone { uid: uid.into(), ticket });
+        self.tell(PodsInput::SyncDone { uid: uid.into(), ticket });
     }
 
     /// Of the sync under way.
@@ -160,15 +160,15 @@ impl Host {
 
     pub(super) fn want(&mut self, pod: Pod) {
         let uid = pintle_api_types::pod::uid(&pod);
-        self.tell(Input::Desired { uid, pod: Arc::new(pod) });
+        self.tell(PodsInput::Desired { uid, pod: Arc::new(pod) });
     }
 
     pub(super) fn remove(&mut self, uid: &str) {
-        self.tell(Input::Removed { uid: uid.into() });
+        self.tell(PodsInput::Removed { uid: uid.into() });
     }
 
     /// Feeds an input and everything that follows from it.
-    pub(super) fn tell(&mut self, input: Input) {
+    pub(super) fn tell(&mut self, input: PodsInput) {
         let mut inputs = std::collections::VecDeque::from([input]);
         let mut turns = 0;
         while let Some(input) = inputs.pop_front() {
@@ -195,13 +195,13 @@ impl Host {
     pub(super) fn execute(
         &mut self,
         command: Command,
-        inputs: &mut std::collections::VecDeque<Input>,
+        inputs: &mut std::collections::VecDeque<PodsInput>,
     ) {
         match command {
             Command::Read { uid, stamp, .. } => {
                 let empty = || ObservedPod::empty(uid.clone(), "ns", uid.as_str());
                 let result = Ok(self.records.get(&uid).cloned().unwrap_or_else(empty));
-                inputs.push_back(Input::Observed { uid, stamp, result });
+                inputs.push_back(PodsInput::Observed { uid, stamp, result });
             }
             Command::List { stamp } => {
                 let listed = |(uid, record): (&PodUid, &ObservedPod)| ListedPod {
@@ -211,7 +211,7 @@ impl Host {
                     digest: digest_of(record),
                 };
                 let result = Ok(self.records.iter().map(listed).collect());
-                inputs.push_back(Input::Listed { stamp, result });
+                inputs.push_back(PodsInput::Listed { stamp, result });
             }
             Command::Run { uid, ticket, actions, .. } => {
                 for (index, action) in actions.iter().enumerate() {
@@ -221,12 +221,12 @@ impl Host {
                     }
                     let ends = outcome.is_err() && action.aborts_sync();
                     let uid = uid.clone();
-                    inputs.push_back(Input::Progress { uid, ticket, index, outcome });
+                    inputs.push_back(PodsInput::Progress { uid, ticket, index, outcome });
                     if ends {
                         break;
                     }
                 }
-                inputs.push_back(Input::SyncDone { uid, ticket });
+                inputs.push_back(PodsInput::SyncDone { uid, ticket });
             }
             Command::Event { uid, reason, .. } => self.log.push(format!("{reason} {uid}")),
             Command::Probe { observed, pod_ip, .. } => {
@@ -318,7 +318,7 @@ impl Host {
     /// Time passes.
     pub(super) fn wait(&mut self, by: Duration) {
         self.now = self.now.plus(by);
-        self.tell(Input::Tick);
+        self.tell(PodsInput::Tick);
     }
 
     /// Containers that were started since the last look.
@@ -333,14 +333,14 @@ impl Host {
         let latest = latest.expect("a container");
         (latest.state, latest.exit_code) = (RunState::Exited, code);
         latest.finished_at = self.now.wall;
-        self.tell(Input::Hint { uid: uid.into(), hint: Hint::Changed });
+        self.tell(PodsInput::Hint { uid: uid.into(), hint: Hint::Changed });
     }
 
     pub(super) fn take(&mut self) -> String {
         std::mem::take(&mut self.log).join(", ")
     }
 
-    pub(super) fn stage(&self, uid: &str) -> Option<Stage> {
+    pub(super) fn stage(&self, uid: &str) -> Option<WorkerStage> {
         self.pods.worker(&uid.into()).map(|worker| worker.stage())
     }
 

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use crate::sync::backoff::Pause;
-use crate::worker::step::{Stage, Worker};
+use crate::worker::step::{Worker, WorkerStage};
 use pintle_api_types::ids::Mono;
 
 /// The text of timeline and replay for it.
@@ -28,7 +28,7 @@ impl Worker {
     /// The waits of the pod and their remaining time, with the wait that holds up all of it first;
     /// none for a pod that has not started or is ending.
     pub fn waits(&self, now: Mono) -> Vec<Wait> {
-        let Some(pod) = self.pod.as_ref().filter(|_| self.stage == Stage::Syncing) else {
+        let Some(pod) = self.pod.as_ref().filter(|_| self.stage == WorkerStage::Syncing) else {
             return Vec::new();
         };
         let failed = self.last_failure.as_ref().map_or("", |failure| &failure.reason);
@@ -55,7 +55,7 @@ impl Worker {
 
     /// Handles a user's request to try the pod again now.
     pub(super) fn retry(&mut self, now: Mono) {
-        if self.stage != Stage::Syncing {
+        if self.stage != WorkerStage::Syncing {
             return;
         }
         self.retry_at = None;

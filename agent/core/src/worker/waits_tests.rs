@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::observed::RunState;
 use crate::worker::testing::{Host, plain};
-use crate::worker::{Command, Failure, Hint, Input, ProbeKind};
+use crate::worker::{Command, Failure, Hint, PodsInput, ProbeKind};
 use pintle_api_types::ids::{ContainerId, UnixNanos};
 
 const HOUR: i64 = 3600 * 1_000_000_000;
@@ -122,7 +122,7 @@ fn everything_is_listed_in_its_time_whatever_the_wall_clock_does() {
         host.set_clock(hours * HOUR);
         let mut lists = |by| {
             host.now = host.now.plus(Duration::from_secs(by));
-            let commands = host.pods.handle(host.now, Input::Tick);
+            let commands = host.pods.handle(host.now, PodsInput::Tick);
             commands.iter().any(|command| matches!(command, Command::List { .. }))
         };
         assert!(!lists(3590), "{hours}");
@@ -166,7 +166,7 @@ fn an_image_that_cannot_be_pulled_holds_up_no_other_container() {
     assert_eq!(host.take_starts(), ["a"], "after its own crash loop");
     let id = host.records["p"].latest("a").expect("it runs").id.clone();
     let (uid, probe) = ("p".into(), ProbeKind::Liveness);
-    host.tell(Input::Probed { uid, container: id, probe, healthy: false });
+    host.tell(PodsInput::Probed { uid, container: id, probe, healthy: false });
     host.wait(Duration::from_secs(20));
     assert_eq!(host.take_starts(), ["a"], "its liveness probe failed");
 }
@@ -213,7 +213,7 @@ fn an_end_that_the_runtime_goes_on_denying_was_none() {
     for _ in 0..3 {
         let (container, at) = (Some(id.clone()), host.now.wall);
         let hint = Hint::Exited { container, code: Some(3), at };
-        host.tell(Input::Hint { uid: "p".into(), hint });
+        host.tell(PodsInput::Hint { uid: "p".into(), hint });
         let shown = host.pods.worker(&"p".into()).expect("a worker").observed().clone();
         assert_eq!(shown.containers[0].evidence.exit, None, "it is kept as evidence");
     }
@@ -223,7 +223,7 @@ fn an_end_that_the_runtime_goes_on_denying_was_none() {
     record.containers[0].state = crate::observed::RunState::Exited;
     (record.containers[0].exit_code, record.containers[0].reason) = (255, "Unknown".to_owned());
     let hint = Hint::Exited { container, code: Some(9), at };
-    host.tell(Input::Hint { uid: "p".into(), hint });
+    host.tell(PodsInput::Hint { uid: "p".into(), hint });
     let shown = host.pods.worker(&"p".into()).expect("a worker").observed().clone();
     let ended = shown.containers.iter().find(|c| c.id == id).expect("its end");
     assert_eq!(ended.exit_code, 9);
@@ -240,9 +240,9 @@ fn what_was_lost_while_a_list_was_under_way_is_listed_again() {
         };
         commands.iter().find_map(stamp)
     };
-    let stamp = lists(Input::Lost).expect("a list");
-    assert_eq!(lists(Input::Lost), None, "one at a time");
-    assert!(lists(Input::Listed { stamp, result: Ok(Vec::new()) }).is_some());
+    let stamp = lists(PodsInput::Lost).expect("a list");
+    assert_eq!(lists(PodsInput::Lost), None, "one at a time");
+    assert!(lists(PodsInput::Listed { stamp, result: Ok(Vec::new()) }).is_some());
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn a_hint_finds_its_pod_by_container_and_by_sandbox() {
     let container = record.containers[0].id.clone();
     let sandbox = ContainerId::from(record.sandboxes[0].id.as_str());
     for (id, reads) in [(container, true), (sandbox, true), ("other".into(), false)] {
-        let input = Input::ContainerHint { container: id.clone(), hint: Hint::Changed };
+        let input = PodsInput::ContainerHint { container: id.clone(), hint: Hint::Changed };
         let commands = host.pods.handle(host.now, input);
         let read = commands.iter().any(|command| matches!(command, Command::Read { .. }));
         assert_eq!(read, reads, "{id}");

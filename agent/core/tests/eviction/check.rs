@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use pintle_agent_core::eviction::observed::{Observation, Reading};
+use pintle_agent_core::eviction::observed::{Observation, ResourceReading};
 use pintle_agent_core::eviction::signal::{Condition, Pressure, Signal};
 use pintle_agent_core::eviction::threshold::{Settings, Threshold};
 use pintle_api_types::ids::{Mono, PodUid};
@@ -32,8 +32,8 @@ pub struct Check {
     idle_since: Option<Mono>,
 }
 
-fn is_under(threshold: &Threshold, reading: &Reading, resolving: bool) -> bool {
-    let bytes = |level: pintle_agent_core::eviction::threshold::Level| level.of(0);
+fn is_under(threshold: &Threshold, reading: &ResourceReading, resolving: bool) -> bool {
+    let bytes = |level: pintle_agent_core::eviction::threshold::ThresholdLevel| level.of(0);
     let mut least = bytes(threshold.level);
     if resolving && let Some(more) = threshold.min_reclaim {
         least = least + bytes(more);
@@ -44,11 +44,11 @@ fn is_under(threshold: &Threshold, reading: &Reading, resolving: bool) -> bool {
 
 /// The reading that counts: page cache is included where stall decides and no task waits for
 /// memory.
-fn left(settings: &Settings, seen: &Observation, threshold: &Threshold) -> Option<Reading> {
+fn left(settings: &Settings, seen: &Observation, threshold: &Threshold) -> Option<ResourceReading> {
     let reading = *seen.readings.get(&threshold.signal)?;
     let is_idle = seen.stall.zip(settings.stall_min).is_some_and(|(stall, min)| stall < min);
     let cache = seen.cache.get(&threshold.signal).filter(|_| is_idle).copied().unwrap_or(0);
-    Some(Reading { available: reading.available + cache, ..reading })
+    Some(ResourceReading { available: reading.available + cache, ..reading })
 }
 
 impl Check {

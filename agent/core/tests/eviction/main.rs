@@ -15,7 +15,7 @@
 mod check;
 mod world;
 
-use world::{Stats, World};
+use world::{EvictionWorld, Stats};
 
 /// Worlds of a run.
 const SEEDS: u64 = 400;
@@ -32,7 +32,7 @@ fn a_node_that_runs_short_ends_no_pod_too_many_and_none_too_late() {
     };
     let (mut all, count) = (Stats::default(), seeds.end - seeds.start);
     for seed in seeds {
-        all.add(&World::new(seed).run());
+        all.add(&EvictionWorld::new(seed).run());
     }
     println!("{all:?}");
     // Worlds in which nothing happens prove nothing.

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
-use pintle_agent_core::eviction::evictor::{Evictor, Scene, Step};
+use pintle_agent_core::eviction::evictor::Evictor;
 use pintle_agent_core::eviction::observed::{
-    ContainerUse, DiskUse, Freed, Layout, Observation, PodUse, Reading, Scope, Unread,
+    ContainerUse, DiskLayout, DiskUse, Freed, Observation, PodUse, ResourceReading, Scope, Unread,
 };
 use pintle_agent_core::eviction::rank::Evictable;
 use pintle_agent_core::eviction::signal::Signal;
-use pintle_agent_core::eviction::threshold::{Level, STALL_MIN, Settings, Threshold};
+use pintle_agent_core::eviction::step::{EvictionSnapshot, EvictionStep};
+use pintle_agent_core::eviction::threshold::{STALL_MIN, Settings, Threshold, ThresholdLevel};
 use pintle_api_types::ids::{Mono, Now, PodUid, UnixNanos};
 use pintle_api_types::quantity::Amount;
 use pintle_api_types::rng::Rng;
@@ -101,7 +102,7 @@ struct Look {
 }
 
 /// See the module's header.
-pub struct World {
+pub struct EvictionWorld {
     rng: Rng,
     tick: u64,
     settings: Settings,
@@ -123,8 +124,8 @@ pub struct World {
     stats: Stats,
 }
 
-fn bytes(of: u64) -> Level {
-    Level::Amount(Amount::from_bytes(i64::try_from(of).expect("small")))
+fn bytes(of: u64) -> ThresholdLevel {
+    ThresholdLevel::Amount(Amount::from_bytes(i64::try_from(of).expect("small")))
 }
 
 fn settings(rng: &mut Rng) -> Settings {
@@ -174,7 +175,7 @@ fn pod(rng: &mut Rng, index: u64) -> SimPod {
     }
 }
 
-impl World {
+impl EvictionWorld {
     pub fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let settings = settings(&mut rng);
@@ -283,7 +284,7 @@ impl World {
                 false if counts => self.memory_told(),
                 false => left.memory,
             };
-            threshold.is_hard() && Level::of(threshold.level, 0) > amount(left)
+            threshold.is_hard() && ThresholdLevel::of(threshold.level, 0) > amount(left)
         });
         let could_go = self.pods.iter().any(SimPod::is_evictable);
         self.check.truth(is_met, could_go, now);
@@ -341,13 +342,14 @@ impl World {
         let (left, cached, stalls) = (self.memory_told(), self.cache(), self.stalls());
         let disk = self.disk_before.back().copied().unwrap_or(CAPACITY);
         for look in self.looks.iter_mut().filter(|look| look.reads_at == tick) {
-            let reading = |available| Reading { available, capacity: CAPACITY, at: now.wall };
+            let reading =
+                |available| ResourceReading { available, capacity: CAPACITY, at: now.wall };
             let readings = BTreeMap::from([
                 (Signal::MemoryAvailable, reading(left)),
                 (Signal::NodeFsAvailable, reading(disk)),
             ]);
             let pods = (look.pods == Scope::All).then(|| uses(&mut self.pods, &mut self.rng));
-            let layout = Layout::default();
+            let layout = DiskLayout::default();
             let least = if stalls { STALL_MIN } else { 0 };
             let stall = Some(self.rng.range(least.into(), u64::from(least) + 1_000) as u16);
             let cache = BTreeMap::from([(Signal::MemoryAvailable, cached)]);
@@ -366,11 +368,11 @@ impl World {
         }
     }
 
-    fn observe(&mut self, look: &Look) -> Vec<Step> {
+    fn observe(&mut self, look: &Look) -> Vec<EvictionStep> {
         let evictable: Vec<_> = self.pods.iter().filter(|pod| pod.is_evictable()).collect();
         let pods: Vec<_> =
             evictable.iter().map(|of| Evictable { uid: &of.uid, pod: &of.object }).collect();
-        let scene = Scene {
+        let scene = EvictionSnapshot {
             settings: &self.settings,
             observation: look.seen.as_ref().expect("it was read"),
             pods: &pods,
@@ -388,7 +390,7 @@ impl World {
             self.settings.thresholds.iter().filter(|of| !of.signal.is_of_disk()).any(|of| {
                 let reading = seen.readings.get(&of.signal).expect("memory was read");
                 let available = reading.available + with_cache;
-                of.is_met(&Reading { available, ..*reading }, true)
+                of.is_met(&ResourceReading { available, ..*reading }, true)
             })
         };
         let by_stall = self.settings.stall_min.is_some();
@@ -397,19 +399,19 @@ impl World {
         let is_gone = is_low(cached);
         self.stats.cached += u64::from(by_stall && is_idle && is_low(0) && !is_gone);
         self.check.says(self.evictor.pressure(), &self.settings, seen, now);
-        let evictions = steps.iter().filter(|step| matches!(step, Step::Evict(_))).count();
+        let evictions = steps.iter().filter(|step| matches!(step, EvictionStep::Evict(_))).count();
         assert!(evictions <= 1, "seed {}: {steps:?}", self.check.seed);
         for step in steps {
             match step {
-                Step::Tell(_) | Step::Age(..) => {}
-                Step::Reclaim { ticket, .. } => {
+                EvictionStep::Tell(_) | EvictionStep::Age(..) => {}
+                EvictionStep::Reclaim { ticket, .. } => {
                     self.stats.reclaims += 1;
                     if !self.rng.chance(10) {
                         let at = self.tick + self.rng.range(0, 40 * SECOND);
                         self.reclaims.push((at, ticket));
                     }
                 }
-                Step::Evict(victim) => {
+                EvictionStep::Evict(victim) => {
                     let is_of_memory = victim.signal == Signal::MemoryAvailable.as_str();
                     if is_of_memory && self.settings.stall_min.is_some() {
                         assert!(!is_idle || is_gone, "seed {}", self.check.seed);
@@ -426,7 +428,7 @@ impl World {
                     }
                     self.goes(&victim.uid, takes);
                 }
-                Step::Hurry(victims) => {
+                EvictionStep::Hurry(victims) => {
                     victims.iter().for_each(|uid| self.goes(uid, 1));
                 }
             }

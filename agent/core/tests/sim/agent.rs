@@ -9,9 +9,9 @@ use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_core::observed::{ObservedPod, RunState};
 use pintle_agent_core::status_queue;
 use pintle_agent_core::sync::plan::{Action, KillReason};
-use pintle_agent_core::sync::stop_order::{self, Stop};
+use pintle_agent_core::sync::stop_order::{self, ContainerStop};
 use pintle_agent_core::types::{Mono, PodUid};
-use pintle_agent_core::worker::{Command, Failure, Input};
+use pintle_agent_core::worker::{Command, Failure, PodsInput};
 use pintle_api_types::pod::{containers, hash};
 
 use crate::faults::Fault;
@@ -28,17 +28,17 @@ pub struct SyncRun {
     observed: Arc<ObservedPod>,
     actions: Vec<Action>,
     index: usize,
-    step: Step,
+    step: ActionProgress,
     cancelled: bool,
     sandbox: Option<String>,
 }
 
 /// The progress of the current action.
-enum Step {
+enum ActionProgress {
     Begin,
     /// Containers being stopped, with the ones that already received the stop.
     Stopping {
-        stops: Vec<Stop>,
+        stops: Vec<ContainerStop>,
         asked: Vec<bool>,
     },
     /// The container was created.
@@ -64,7 +64,7 @@ impl World {
                 self.at(delay, Event::TakeList { run, stamp });
             }
             Command::Run { uid, ticket, pod, observed, actions } => {
-                let (index, step, cancelled) = (0, Step::Begin, false);
+                let (index, step, cancelled) = (0, ActionProgress::Begin, false);
                 let sync =
                     SyncRun { uid, pod, observed, actions, index, step, cancelled, sandbox: None };
                 self.syncs.insert(ticket, sync);
@@ -83,12 +83,12 @@ impl World {
                     || reason == "NodeAffinity" && !self.node.unread
                     || reason == "NodePorts";
                 assert!(!wrong, "{uid} is refused although it has its place here: {reason}");
-                self.mail(status_queue::Input::Derived { pod, status, stage });
+                self.mail(status_queue::QueueInput::Derived { pod, status, stage });
             }
             Command::Gone { uid } => {
                 self.check.gone(&uid);
                 self.reads.forget(&uid);
-                self.mail(status_queue::Input::Gone(uid.clone()));
+                self.mail(status_queue::QueueInput::Gone(uid.clone()));
                 self.failures.retain(|(of, _), _| *of != uid);
                 self.pulls.retain(|(of, _), _| *of != uid);
                 self.probing.remove(&uid);
@@ -117,7 +117,7 @@ impl World {
                     let (name, now) = (sync.observed.name.clone(), self.clocks());
                     let _ = self.runtime.run_sandbox(&sync.uid, &name, *attempt, now);
                 }
-                (Action::StartContainer { .. }, Step::Created(id))
+                (Action::StartContainer { .. }, ActionProgress::Created(id))
                     if self.rng.chance(50) && self.runtime.start(id, self.clocks()).is_ok() =>
                 {
                     self.started(&id.clone());
@@ -133,7 +133,7 @@ impl World {
         }
         let Some(mut sync) = self.syncs.remove(&ticket) else { return };
         let Some(action) = sync.actions.get(sync.index).cloned() else {
-            self.at(MS / 100, Event::ToAgent(run, Input::SyncDone { uid: sync.uid, ticket }));
+            self.at(MS / 100, Event::ToAgent(run, PodsInput::SyncDone { uid: sync.uid, ticket }));
             return;
         };
         let outcome = self.act(&mut sync, &action);
@@ -149,9 +149,9 @@ impl World {
             self.stats.failed_calls += 1;
         }
         let (uid, index) = (sync.uid.clone(), sync.index);
-        let progress = Input::Progress { uid, ticket, index, outcome };
+        let progress = PodsInput::Progress { uid, ticket, index, outcome };
         self.at(MS / 100, Event::ToAgent(run, progress));
-        sync.step = Step::Begin;
+        sync.step = ActionProgress::Begin;
         sync.index = if failed && action.aborts_sync() { usize::MAX } else { sync.index + 1 };
         self.syncs.insert(ticket, sync);
         let delay = self.rng.range(MS / 10, 100 * MS);
@@ -203,11 +203,11 @@ impl World {
                 return self.start(sync, name, *restart_count);
             }
             Action::KillPod { grace_seconds } => {
-                if let Step::Begin = sync.step {
+                if let ActionProgress::Begin = sync.step {
                     let pod = sync.pod.as_deref();
                     let stops = stop_order::stop_pod(pod, &sync.observed, *grace_seconds);
                     let asked = vec![false; stops.len()];
-                    sync.step = Step::Stopping { stops, asked };
+                    sync.step = ActionProgress::Stopping { stops, asked };
                 }
                 if !self.stopping(sync) {
                     return None;
@@ -218,11 +218,11 @@ impl World {
             }
             Action::KillContainer { id, reason, .. } => {
                 let container = sync.observed.containers.iter().find(|c| c.id == *id).cloned();
-                if let (Step::Begin, Some(container)) = (&sync.step, container) {
+                if let (ActionProgress::Begin, Some(container)) = (&sync.step, container) {
                     let grace = (*reason == KillReason::RestartAll).then_some(0);
                     let pod = sync.pod.as_deref();
                     let stop = stop_order::stop_container(pod, &container, *reason, grace);
-                    sync.step = Step::Stopping { stops: vec![stop], asked: vec![false] };
+                    sync.step = ActionProgress::Stopping { stops: vec![stop], asked: vec![false] };
                 }
                 if !self.stopping(sync) {
                     return None;
@@ -302,19 +302,19 @@ impl World {
     ) -> Option<Result<(), Failure>> {
         let refused = |text: String| Some(Err(Failure::new("Refused", text)));
         match &sync.step {
-            Step::Created(id) => {
+            ActionProgress::Created(id) => {
                 let id = id.clone();
                 if let Err(text) = self.runtime.start(&id, self.clocks()) {
                     return refused(text);
                 }
                 self.started(&id);
                 if self.check.known[&sync.uid].get(name).hook {
-                    sync.step = Step::Hooked(id);
+                    sync.step = ActionProgress::Hooked(id);
                     return None;
                 }
                 return Some(Ok(()));
             }
-            Step::Hooked(id) => {
+            ActionProgress::Hooked(id) => {
                 let id = id.clone();
                 if self.trouble(Fault::Hooks, 30) {
                     self.exit(&id, 137, false);
@@ -340,7 +340,7 @@ impl World {
         let made = making(sync.pod.as_deref(), name);
         match self.runtime.create(&sandbox, (name, attempt), made, self.clocks()) {
             Ok(id) => {
-                sync.step = Step::Created(id);
+                sync.step = ActionProgress::Created(id);
                 None
             }
             Err(text) => refused(text),
@@ -350,8 +350,8 @@ impl World {
     /// Sends each container its stop in its turn; true once all have ended.
     fn stopping(&mut self, sync: &mut SyncRun) -> bool {
         let uid = sync.uid.clone();
-        let Step::Stopping { stops, asked } = &mut sync.step else { return true };
-        let over = |world: &Self, stop: &Stop| {
+        let ActionProgress::Stopping { stops, asked } = &mut sync.step else { return true };
+        let over = |world: &Self, stop: &ContainerStop| {
             let container = world.runtime.containers.get(stop.id.as_str());
             container.is_none_or(|c| c.state != RunState::Running)
         };

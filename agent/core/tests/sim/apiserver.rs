@@ -13,10 +13,12 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_core::intake;
 use pintle_agent_core::observed::RunState;
-use pintle_agent_core::source::{Reading, SourceKind, SourceUpdate, Sources};
-use pintle_agent_core::status_queue::{Answer, Ask, Input as Mail, Request, StatusQueue};
+use pintle_agent_core::source::{PodSources, SourceKind, SourceReading, SourceUpdate};
+use pintle_agent_core::status_queue::{
+    Ask, QueueInput as Mail, RequestResult, StatusQueue, StatusRequest,
+};
 use pintle_agent_core::types::{Mono, PodUid, UnixNanos};
-use pintle_agent_core::worker::Input;
+use pintle_agent_core::worker::PodsInput;
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::PODS;
 use pintle_api_types::request::{
@@ -41,9 +43,9 @@ pub enum Wire {
     /// The watch begins, or begins again.
     List { run: u64 },
     /// A request reaches the API server.
-    Asked { run: u64, request: Request },
+    Asked { run: u64, request: StatusRequest },
     /// Its answer arrives.
-    Answered { run: u64, ticket: u64, answer: Answer },
+    Answered { run: u64, ticket: u64, answer: RequestResult },
     /// Time for the status queue.
     Tick { run: u64 },
     /// The API server becomes unreachable for a while, or is back.
@@ -73,7 +75,7 @@ pub struct ApiServer {
     epoch: u64,
     /// The agent watches. Changes between two watches are in the list of the next.
     watches: bool,
-    sources: Sources,
+    sources: PodSources,
     queue: StatusQueue,
     said_ready: bool,
     ticks_at: Option<Mono>,
@@ -95,7 +97,7 @@ impl ApiServer {
             watched_until: Mono::PAST,
             epoch: 0,
             watches: false,
-            sources: Sources::new([SourceKind::Api]),
+            sources: PodSources::new([SourceKind::Api]),
             queue: StatusQueue::default(),
             said_ready: false,
             ticks_at: None,
@@ -188,7 +190,7 @@ impl World {
         let run = self.run;
         let Some(api) = self.api.as_mut() else { return };
         api.end_watch();
-        api.sources = Sources::new([SourceKind::Api]);
+        api.sources = PodSources::new([SourceKind::Api]);
         (api.queue, api.said_ready, api.ticks_at) = (StatusQueue::default(), false, None);
         self.at(MS, Event::Wire(Wire::List { run }));
     }
@@ -295,7 +297,7 @@ impl World {
                 let copies: Vec<_> = pods.iter().cloned().map(Arc::new).collect();
                 let pods = pods.into_iter().map(|pod| (Arc::new(pod), UnixNanos::NEVER)).collect();
                 let now = self.clocks().wall;
-                let reading = Reading { pods, ..Reading::default() };
+                let reading = SourceReading { pods, ..SourceReading::default() };
                 let updates = self.api().sources.set(SourceKind::Api, reading, now, &|_, _| None);
                 self.api_updates(updates);
                 for copy in copies {
@@ -303,7 +305,7 @@ impl World {
                 }
                 if !std::mem::replace(&mut self.api().said_ready, true) {
                     self.mail(Mail::SourcesReady);
-                    self.tell(Input::SourcesReady);
+                    self.tell(PodsInput::SourcesReady);
                 }
             }
             Wire::Watched { run, epoch, gone, pod } => {
@@ -408,20 +410,20 @@ impl World {
     }
 
     /// A request of a dead agent may still arrive.
-    fn api_asked(&mut self, run: u64, request: Request) {
+    fn api_asked(&mut self, run: u64, request: StatusRequest) {
         let ticket = request.ticket;
         let out = self.api().out;
         let answer = if out || self.trouble(Fault::Api, 5) {
-            Answer::Unreachable("the connection broke".to_owned())
+            RequestResult::Unreachable("the connection broke".to_owned())
         } else if self.trouble(Fault::Api, 5) {
             let after = Duration::from_secs(self.rng.range(0, 3));
-            Answer::Busy { after, why: "too many requests".to_owned() }
+            RequestResult::Busy { after, why: "too many requests".to_owned() }
         } else if self.trouble(Fault::Api, 3) {
-            Answer::Conflict
+            RequestResult::Conflict
         } else {
             let answer = self.api_does(request);
             match self.trouble(Fault::Api, 5) {
-                true => Answer::Unreachable("the answer was lost".to_owned()),
+                true => RequestResult::Unreachable("the answer was lost".to_owned()),
                 false => answer,
             }
         };
@@ -429,7 +431,7 @@ impl World {
         self.at(delay, Event::Wire(Wire::Answered { run, ticket, answer }));
     }
 
-    fn api_does(&mut self, request: Request) -> Answer {
+    fn api_does(&mut self, request: StatusRequest) -> RequestResult {
         let name = request.name.1;
         let before = self.api().object(&name).cloned();
         let target = Target::object(PODS, key_of(&name));
@@ -444,7 +446,7 @@ impl World {
                 let before = before.expect("it was changed");
                 let (old, phase) = (&before["status"]["phase"], &new["status"]["phase"]);
                 assert!(!is_over(&before) || old == phase, "{name} left {old} for {phase}");
-                Answer::Copy(Box::new(decoded(&new)))
+                RequestResult::Copy(Box::new(decoded(&new)))
             }
             Ask::Delete(uid) => {
                 let options = DeleteOptions {
@@ -457,10 +459,10 @@ impl World {
                     Err(error) if error.is_conflict() => {}
                     Err(error) => return failed(&error),
                 }
-                Answer::Deleted
+                RequestResult::Deleted
             }
-            Ask::Refetch if before.is_none() => Answer::Missing,
-            Ask::Refetch => Answer::Copy(Box::new(self.api().pod(&name))),
+            Ask::Refetch if before.is_none() => RequestResult::Missing,
+            Ask::Refetch => RequestResult::Copy(Box::new(self.api().pod(&name))),
             Ask::Mirror(of) => panic!("a mirror of {:?} in a world of API pods", of.metadata.name),
         }
     }
@@ -515,11 +517,11 @@ impl World {
 }
 
 /// An error as the agent's client classifies it, see `failed` in `agent/cluster/src/status`.
-fn failed(error: &ApiError) -> Answer {
+fn failed(error: &ApiError) -> RequestResult {
     match error.code {
-        404 => Answer::Missing,
-        409 => Answer::Conflict,
-        400..=428 => Answer::Refused(error.message.clone()),
+        404 => RequestResult::Missing,
+        409 => RequestResult::Conflict,
+        400..=428 => RequestResult::Refused(error.message.clone()),
         _ => panic!("the API server fails: {error:?}"),
     }
 }

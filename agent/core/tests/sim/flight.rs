@@ -3,10 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use pintle_agent_core::flight::{Flight, Frame, Outcome, Redactor, Replay, Segment, Start, read};
+use pintle_agent_core::flight::{
+    AgentStart, Flight, Frame, Redactor, Replay, ReplayOutcome, Segment, read,
+};
 use pintle_agent_core::ledger::Entries;
 use pintle_agent_core::types::{Now, UnixNanos};
-use pintle_agent_core::worker::{Command, Input, Pods, Settings};
+use pintle_agent_core::worker::{Command, Pods, PodsInput, Settings};
 
 /// Inputs after which the state is recorded although no segment begins.
 const STATE_EVERY: u64 = 200;
@@ -24,7 +26,7 @@ impl Recording {
     /// An agent begins.
     pub fn boots(&mut self, settings: &Settings, records: (&Entries, &Entries), at: UnixNanos) {
         self.write(at);
-        let start = Start {
+        let start = AgentStart {
             version: "sim".to_owned(),
             settings: settings.clone(),
             allocated: records.0.clone(),
@@ -36,7 +38,7 @@ impl Recording {
     }
 
     /// It is given this.
-    pub fn input(&mut self, now: Now, input: &Input) {
+    pub fn input(&mut self, now: Now, input: &PodsInput) {
         self.inputs += 1;
         if let Some(flight) = &mut self.flight {
             flight.input(now, input);
@@ -78,7 +80,7 @@ impl Recording {
     }
 }
 
-fn check(run: &Outcome) {
+fn check(run: &ReplayOutcome) {
     assert!(run.difference.is_none(), "a replay differs: {:#?}", run.difference);
     assert_eq!(run.state_differs, None, "a replay comes to another state");
     assert!(!run.torn && run.unanswered.is_none(), "{run:?}");

@@ -5,9 +5,9 @@
 //! is not started again (`check`). The state file survives the agent.
 
 use pintle_agent_core::observed::RunState;
-use pintle_agent_core::shutdown::{Notice, Record, Window, group_of};
+use pintle_agent_core::shutdown::{Notice, ShutdownRecord, Window, group_of};
 use pintle_agent_core::types::UnixNanos;
-use pintle_agent_core::worker::Input;
+use pintle_agent_core::worker::PodsInput;
 
 use crate::world::{Event, S, World};
 
@@ -36,7 +36,7 @@ pub struct Machine {
     stays_up: bool,
     began_at: UnixNanos,
     /// The state file.
-    record: Option<Record>,
+    record: Option<ShutdownRecord>,
 }
 
 impl World {
@@ -69,7 +69,7 @@ impl World {
             MachineNews::StaysUp => {
                 self.machine.is_preparing = false;
                 self.stats.given_up += 1;
-                self.tell(Input::Shutdown(Notice::Cancelled));
+                self.tell(PodsInput::Shutdown(Notice::Cancelled));
                 self.check.forgets_shutdown(self.api.as_ref());
             }
             MachineNews::Down => {
@@ -84,24 +84,24 @@ impl World {
     /// The agent has started; it learns of the machine before it learns of any pod.
     pub fn machine_boot(&mut self) {
         if self.machine.is_preparing {
-            let of_this = |record: &Record| record.started_at >= self.machine.began_at;
+            let of_this = |record: &ShutdownRecord| record.started_at >= self.machine.began_at;
             let record = self.machine.record.clone();
             self.tell_begins(record.filter(|record| !record.cancelled && of_this(record)));
         }
     }
 
-    fn tell_begins(&mut self, resumed: Option<Record>) {
+    fn tell_begins(&mut self, resumed: Option<ShutdownRecord>) {
         let windows = self.machine.windows.clone();
-        self.tell(Input::Shutdown(Notice::Begins { windows, resumed }));
+        self.tell(PodsInput::Shutdown(Notice::Begins { windows, resumed }));
     }
 
     /// The agent reports its progress.
-    pub fn shutdown_goes_on(&mut self, record: Record) {
+    pub fn shutdown_goes_on(&mut self, record: ShutdownRecord) {
         let before = self.machine.record.replace(record.clone());
         if record.cancelled {
             return;
         }
-        let group = |record: &Record| {
+        let group = |record: &ShutdownRecord| {
             record.group.map(|(priority, _)| group_of(&self.machine.windows, priority))
         };
         let began = self.machine.began_at;

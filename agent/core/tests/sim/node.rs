@@ -8,7 +8,7 @@ use std::sync::Arc;
 use pintle_agent_core::admit;
 use pintle_agent_core::observed::{ObservedPod, RunState};
 use pintle_agent_core::types::PodUid;
-use pintle_agent_core::worker::{Input, ProbeKind};
+use pintle_agent_core::worker::{PodsInput, ProbeKind};
 
 use crate::faults::Fault;
 use crate::world::{Event, MS, S, World};
@@ -41,15 +41,15 @@ pub struct Node {
 
 impl Node {
     /// The agent's own knowledge of the node.
-    pub fn unseen(&self) -> admit::Node {
-        let mut node = admit::Node::roomy("node");
+    pub fn unseen(&self) -> admit::AdmissionNode {
+        let mut node = admit::AdmissionNode::roomy("node");
         if !self.roomy {
             node.allocatable.cpu_millis = CPU_MILLIS;
         }
         node
     }
 
-    fn shown(&self) -> Arc<admit::Node> {
+    fn shown(&self) -> Arc<admit::AdmissionNode> {
         let mut node = self.unseen();
         if self.labelled {
             node.labels.insert("disk".to_owned(), "ssd".to_owned());
@@ -98,13 +98,13 @@ impl World {
             NodeNews::Watched { run } if out => {
                 self.at(S, Event::Node(NodeNews::Watched { run }));
             }
-            NodeNews::Watched { .. } => self.tell(Input::Admission(self.node.shown())),
+            NodeNews::Watched { .. } => self.tell(PodsInput::Admission(self.node.shown())),
             NodeNews::Read { run, .. } if run != self.run => {}
             NodeNews::Read { ticket, .. } => {
                 let failed = out || self.trouble(Fault::Api, 10);
                 self.node.unread |= failed;
                 let node = (!failed).then(|| self.node.shown());
-                self.tell(Input::NodeFetched { ticket, node });
+                self.tell(PodsInput::NodeFetched { ticket, node });
             }
         }
     }
@@ -180,7 +180,7 @@ impl World {
             said.insert(probe, healthy);
         }
         let (uid, container) = (uid.clone(), id.into());
-        self.tell(Input::Probed { uid, container, probe, healthy });
+        self.tell(PodsInput::Probed { uid, container, probe, healthy });
     }
 
     /// True when the scheduler may send a pod with such requests.

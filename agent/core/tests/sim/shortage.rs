@@ -7,13 +7,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use pintle_agent_core::eviction::observed::{Observation, PodUse, Reading, Scope};
+use pintle_agent_core::eviction::observed::{Observation, PodUse, ResourceReading, Scope};
 use pintle_agent_core::eviction::signal::Signal;
-use pintle_agent_core::eviction::threshold::{Level, Settings, Threshold};
+use pintle_agent_core::eviction::threshold::{Settings, Threshold, ThresholdLevel};
 use pintle_agent_core::node::conditions::Pressure;
 use pintle_agent_core::observed::RunState;
 use pintle_agent_core::types::{Mono, PodUid};
-use pintle_agent_core::worker::Input;
+use pintle_agent_core::worker::PodsInput;
 use pintle_api_types::quantity::Amount;
 
 use crate::faults::Fault;
@@ -49,7 +49,7 @@ pub fn settings(faults: crate::faults::Faults) -> Settings {
     }
     let memory = Threshold {
         signal: Signal::MemoryAvailable,
-        level: Level::Amount(Amount::from_bytes(LEAST)),
+        level: ThresholdLevel::Amount(Amount::from_bytes(LEAST)),
         grace: Duration::ZERO,
         min_reclaim: None,
     };
@@ -74,7 +74,7 @@ impl World {
         let uid = self.rng.pick(&running).clone();
         self.shortage.greedy.insert(uid);
         if self.rng.chance(70) {
-            self.tell(Input::MemoryLow);
+            self.tell(PodsInput::MemoryLow);
         }
     }
 
@@ -96,10 +96,10 @@ impl World {
     /// The observation ends with the memory left.
     pub fn looked(&mut self, ticket: u64, pods: Option<BTreeMap<PodUid, PodUse>>) {
         let at = self.clocks().wall;
-        let reading = Reading { available: self.memory_left(), capacity: CAPACITY, at };
+        let reading = ResourceReading { available: self.memory_left(), capacity: CAPACITY, at };
         let readings = BTreeMap::from([(Signal::MemoryAvailable, reading)]);
         let observation = Observation { at, readings, pods, ..Observation::default() };
-        self.tell(Input::Pressure { ticket, observation: Box::new(observation) });
+        self.tell(PodsInput::Pressure { ticket, observation: Box::new(observation) });
     }
 
     /// Checks the eviction of a pod: it takes too much, and some pod does.

@@ -14,7 +14,7 @@ use pintle_agent_core::observed::{ObservedPod, RunState, TaskExit};
 use pintle_agent_core::sync::backoff::Curve;
 use pintle_agent_core::types::{ContainerId, Mono, NodeFacts, Now, PodUid, UnixNanos};
 use pintle_agent_core::worker::reads::Reads;
-use pintle_agent_core::worker::{Command, Hint, Input, ListedPod, Pods, ProbeKind, Settings};
+use pintle_agent_core::worker::{Command, Hint, ListedPod, Pods, PodsInput, ProbeKind, Settings};
 
 use crate::agent::SyncRun;
 use crate::apiserver::{ApiServer, Wire};
@@ -84,7 +84,7 @@ impl Stats {
 #[derive(Debug)]
 pub enum Event {
     /// To this run of the agent, if it still lives.
-    ToAgent(u64, Input),
+    ToAgent(u64, PodsInput),
     /// The source of manifests reports this one as it starts.
     Source { run: u64, uid: PodUid },
     /// A read is due.
@@ -336,7 +336,7 @@ impl World {
             self.count_down();
             assert!(self.stats.steps < STEPS_MAX, "the world spins at {:?}", self.now);
             if tick_first {
-                self.tell(Input::Tick);
+                self.tell(PodsInput::Tick);
                 continue;
             }
             let Reverse((_, _, index)) = self.queue.pop().expect("peeked");
@@ -393,7 +393,7 @@ impl World {
             Event::Deaf { on } => {
                 self.deaf = on;
                 if !on {
-                    self.tell(Input::Lost);
+                    self.tell(PodsInput::Lost);
                 }
             }
             Event::Content => self.content(),
@@ -404,16 +404,16 @@ impl World {
     }
 
     /// Gives the agent an input and executes its commands.
-    pub fn tell(&mut self, input: Input) {
-        let hint = matches!(input, Input::Hint { .. } | Input::ContainerHint { .. });
+    pub fn tell(&mut self, input: PodsInput) {
+        let hint = matches!(input, PodsInput::Hint { .. } | PodsInput::ContainerHint { .. });
         if self.deaf && hint {
             return;
         }
         let Some(mut agent) = self.agent.take() else { return };
-        if let Input::Removed { uid } = &input {
+        if let PodsInput::Removed { uid } = &input {
             self.check.removed(uid);
         }
-        if let Input::Desired { uid, .. } = &input {
+        if let PodsInput::Desired { uid, .. } = &input {
             self.check.wanted(uid);
         }
         let shown = self.trace.then(|| format!("{input:?}"));
@@ -480,7 +480,7 @@ impl World {
             self.take_read(uid.clone(), pod, next);
         }
         let delay = if self.rng.chance(20) { self.rng.range(MS / 10, 20 * MS) } else { 0 };
-        self.at(delay, Event::ToAgent(self.run, Input::Observed { uid, stamp, result }));
+        self.at(delay, Event::ToAgent(self.run, PodsInput::Observed { uid, stamp, result }));
     }
 
     fn take_list(&mut self, run: u64, stamp: u64) {
@@ -489,7 +489,7 @@ impl World {
             false => Ok(self.runtime.list(self.now)),
         };
         let delay = self.rng.range(MS / 10, 20 * MS);
-        self.at(delay, Event::ToAgent(run, Input::Listed { stamp, result }));
+        self.at(delay, Event::ToAgent(run, PodsInput::Listed { stamp, result }));
     }
 
     fn list_fails(&mut self) -> bool {
@@ -526,13 +526,13 @@ impl World {
     fn content(&mut self) {
         let Some(uid) = self.any_wanted() else { return };
         let files = self.rng.chance(70);
-        self.tell(Input::Content { uid, files });
+        self.tell(PodsInput::Content { uid, files });
     }
 
     /// A user has fixed the cause of some pod's wait, or believes so.
     fn retry(&mut self) {
         if let Some(uid) = self.any_wanted() {
-            self.tell(Input::Retry { uid });
+            self.tell(PodsInput::Retry { uid });
         }
     }
 
@@ -587,7 +587,7 @@ impl World {
             let code = (!self.rng.chance(10)).then_some(code);
             let hint = Hint::Exited { container, code, at };
             let delay = self.rng.range(MS / 50, 2 * MS);
-            let input = Input::Hint { uid: uid.clone(), hint };
+            let input = PodsInput::Hint { uid: uid.clone(), hint };
             self.at(delay, Event::ToAgent(self.run, input));
         }
         // Its event comes before its lists know of it, or after.
@@ -596,11 +596,11 @@ impl World {
             let end = TaskExit { code, at, words };
             let hint = Hint::TaskExit { container: ContainerId::from(id), end };
             let delay = self.rng.range(MS / 10, 20 * MS);
-            let input = Input::Hint { uid: uid.clone(), hint };
+            let input = PodsInput::Hint { uid: uid.clone(), hint };
             self.at(delay, Event::ToAgent(self.run, input));
         }
         if !self.trouble(Fault::Hints, 30) {
-            let input = Input::Hint { uid, hint: Hint::Changed };
+            let input = PodsInput::Hint { uid, hint: Hint::Changed };
             let delay = lag + self.rng.range(0, 5 * MS);
             self.at(delay, Event::ToAgent(self.run, input));
         }
@@ -624,12 +624,12 @@ impl World {
             let again = before.clone().expect("it was there");
             self.tell_removed(before.as_ref());
             self.manifests.insert(name.clone(), again.clone());
-            self.tell(Input::Desired { uid: again.uid.clone(), pod: again.pod.clone() });
+            self.tell(PodsInput::Desired { uid: again.uid.clone(), pod: again.pod.clone() });
             return;
         }
         self.tell_removed(before.as_ref());
         if let Some(new) = self.manifests.get(&name).cloned() {
-            self.tell(Input::Desired { uid: new.uid.clone(), pod: new.pod.clone() });
+            self.tell(PodsInput::Desired { uid: new.uid.clone(), pod: new.pod.clone() });
         }
     }
 
@@ -674,7 +674,7 @@ impl World {
 
     fn tell_removed(&mut self, before: Option<&Manifest>) {
         if let Some(old) = before {
-            self.tell(Input::Removed { uid: old.uid.clone() });
+            self.tell(PodsInput::Removed { uid: old.uid.clone() });
         }
     }
 
@@ -728,7 +728,7 @@ impl World {
             true => self.rng.range(0, 5),
             false => 0,
         };
-        self.tell(Input::Tick);
+        self.tell(PodsInput::Tick);
         if self.api.is_some() {
             self.node_boot();
             return self.api_boot();
@@ -741,14 +741,14 @@ impl World {
             last = last.max(delay);
             self.at(delay, Event::Source { run: self.run, uid });
         }
-        self.at(last + MS, Event::ToAgent(self.run, Input::SourcesReady));
+        self.at(last + MS, Event::ToAgent(self.run, PodsInput::SourcesReady));
     }
 
     /// A source reports its current manifests: never one that it has reported as removed.
     fn tell_wanted(&mut self, uid: &PodUid) {
         let wanted = self.manifests.values().find(|manifest| manifest.uid == *uid);
         if let Some(pod) = wanted.map(|manifest| manifest.pod.clone()) {
-            self.tell(Input::Desired { uid: uid.clone(), pod });
+            self.tell(PodsInput::Desired { uid: uid.clone(), pod });
         }
     }
 
@@ -790,7 +790,7 @@ impl World {
         for container in inside {
             self.exit(&container, 137, false);
         }
-        let input = Input::Hint { uid, hint: Hint::Changed };
+        let input = PodsInput::Hint { uid, hint: Hint::Changed };
         self.at(MS, Event::ToAgent(self.run, input));
     }
 }

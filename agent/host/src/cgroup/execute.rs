@@ -28,7 +28,7 @@ use std::time::Duration;
 use pintle_agent_core::types::PodUid;
 use pintle_api_types::pod::qos::QosClass;
 use pintle_daemon::blocking;
-use pintle_daemon::blocking::{Blocked, Place};
+use pintle_daemon::blocking::{Blocked, JobPlace};
 
 use super::formulas::SHARES_MIN;
 use super::limits::{CgroupLimits, QosLimits};
@@ -281,7 +281,7 @@ impl Cgroups {
     ) -> Result<T, CgroupError> {
         let (tree, owned) = (Arc::clone(&self.tree), name.to_owned());
         // Each cgroup is its own place, so that a slow removal does not delay other cgroups.
-        let place = Place::change(&PodUid::from(name));
+        let place = JobPlace::change(&PodUid::from(name));
         let done = blocking::run(place, move || work(&tree, &owned)).await;
         done.map_err(|source| CgroupError::Blocked { name: name.to_owned(), source })
     }

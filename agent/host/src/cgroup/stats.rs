@@ -135,13 +135,13 @@ pub struct Stall {
 #[derive(Debug)]
 pub struct Sampler {
     cgroups: Cgroups,
-    open: HashMap<PathBuf, Kept>,
+    open: HashMap<PathBuf, KeptFiles>,
     round: u64,
     buffer: Vec<u8>,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct KeptFiles {
     file: File,
     round: u64,
 }
@@ -362,7 +362,7 @@ impl Sampler {
         let opened = File::open(&file).ok()?;
         let text = read(&opened, &mut self.buffer).ok()?;
         if self.open.len() < FILES_MAX {
-            self.open.insert(file, Kept { file: opened, round });
+            self.open.insert(file, KeptFiles { file: opened, round });
         }
         Some(text)
     }

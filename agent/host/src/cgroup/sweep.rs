@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use pintle_agent_core::types::{PodUid, with_causes};
-use pintle_daemon::told::{self, Told};
+use pintle_daemon::told::{self, RepeatSuppressor};
 use pintle_daemon::twice::Twice;
 
 use crate::cgroup::Cgroups;
@@ -22,7 +22,7 @@ use crate::cgroup::Cgroups;
 pub struct Strangers {
     found: RefCell<Twice<String>>,
     killed: RefCell<BTreeSet<String>>,
-    kept: RefCell<Told>,
+    kept: RefCell<RepeatSuppressor>,
 }
 
 impl Cgroups {

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use nix::sys::stat::Mode;
 use pintle_daemon::blocking;
-use pintle_daemon::blocking::Place;
+use pintle_daemon::blocking::JobPlace;
 use pintle_ring::FileError;
 use pintle_ring::durable::{self, NewFile};
 use tokio::sync::{Notify, watch};
@@ -38,7 +38,7 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_
 
 /// A state to be written.
 #[derive(Debug)]
-struct Job {
+struct LedgerWrite {
     number: u64,
     allocated: Draft,
     actuated: Draft,
@@ -61,7 +61,7 @@ type Texts = (String, String);
 /// Orders writes and reports when they are done.
 #[derive(Debug)]
 pub struct Ledger {
-    jobs: watch::Sender<Option<Arc<Job>>>,
+    jobs: watch::Sender<Option<Arc<LedgerWrite>>>,
     saved: watch::Receiver<Saved>,
     again: Arc<Notify>,
     last: u64,
@@ -126,7 +126,7 @@ impl Ledger {
         self.last += 1;
         let number = self.last;
         // The task runs as long as the driver.
-        let _ = self.jobs.send(Some(Arc::new(Job { number, allocated, actuated })));
+        let _ = self.jobs.send(Some(Arc::new(LedgerWrite { number, allocated, actuated })));
     }
 
     /// The write of the state that is ordered last, or, with `unsaved`, of the next one.
@@ -163,7 +163,7 @@ impl Writing {
 
 async fn write_all(
     root: PathBuf,
-    mut queue: watch::Receiver<Option<Arc<Job>>>,
+    mut queue: watch::Receiver<Option<Arc<LedgerWrite>>>,
     done: watch::Sender<Saved>,
     again: Arc<Notify>,
 ) {
@@ -215,8 +215,12 @@ async fn write_all(
     }
 }
 
-async fn write(root: &Path, job: Arc<Job>, before: Option<Texts>) -> Result<Texts, FileError> {
-    let place = || Place::own("checkpoints");
+async fn write(
+    root: &Path,
+    job: Arc<LedgerWrite>,
+    before: Option<Texts>,
+) -> Result<Texts, FileError> {
+    let place = || JobPlace::own("checkpoints");
     let texts = move || (job.allocated.text(), job.actuated.text());
     let texts = blocking::run(place(), texts).await?;
     let mut files = Vec::new();
@@ -339,7 +343,7 @@ mod tests {
         let beside = root.path().join(format!(".{ALLOCATED}.new"));
         fs::write(beside, "half").expect("written");
         assert_eq!(uids(&load(root.path()).allocated), ["old"]);
-        let job = Job { number: 1, allocated: text("new"), actuated: text("new") };
+        let job = LedgerWrite { number: 1, allocated: text("new"), actuated: text("new") };
         write(root.path(), Arc::new(job), None).await.expect("written");
         assert_eq!(uids(&load(root.path()).allocated), ["new"]);
     }

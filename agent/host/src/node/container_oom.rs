@@ -4,7 +4,7 @@
 //! resident memory, the limit. Pure; `oom` reads the log. Bounds: one kill at a time. Under load
 //! the kernel leaves out all but the last line of a kill: then there is none here.
 
-use super::oom::{Verdict, killed};
+use super::oom::{CgroupKillLine, killed};
 
 /// A process that was killed in a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,7 +35,9 @@ impl Lines {
             self.open = ContainerKill::default();
         } else if let Some(limit) = limit_of(line) {
             self.open.limit = Some(limit);
-        } else if let Some(verdict) = Verdict::of(line).filter(|verdict| verdict.limit != "/") {
+        } else if let Some(verdict) =
+            CgroupKillLine::of(line).filter(|verdict| verdict.limit != "/")
+        {
             verdict.cgroup.clone_into(&mut self.open.cgroup);
         }
         let kill = killed(line)?;

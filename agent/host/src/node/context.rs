@@ -12,10 +12,10 @@ use pintle_agent_core::cgroup::formulas::LimitPolicy;
 use pintle_agent_core::cgroup::names::{CgroupDriver, CgroupSetup, CgroupVersion};
 use pintle_agent_core::node::capacity;
 use pintle_agent_core::node::capacity::Allocatable;
-use pintle_agent_core::node::machine::Machine;
+use pintle_agent_core::node::machine::MachineFacts;
 use pintle_agent_core::node::settings::NodeSettings;
 use pintle_agent_core::request::dns::NodeDns;
-use pintle_agent_core::request::runtime::Runtime;
+use pintle_agent_core::request::runtime::RuntimeFacts;
 use pintle_agent_core::request::security::SecurityPolicy;
 use pintle_agent_core::request::sysctl::AllowList;
 use pintle_agent_core::request::{Gates, NodeContext, SwapPolicy};
@@ -29,7 +29,7 @@ use crate::node::{facts, host};
 const PAGE_BYTES: i64 = 4096;
 
 /// The node's side of every request.
-pub fn build(config: &Config, runtime: &Runtime) -> NodeContext {
+pub fn build(config: &Config, runtime: &RuntimeFacts) -> NodeContext {
     let kubelet = &config.kubelet;
     let mut facts = facts::read(&config.node_name, &config.flags.node_ips, &runtime.name);
     let machine = host::read(&config.flags.root_dir);
@@ -86,7 +86,7 @@ pub fn build(config: &Config, runtime: &Runtime) -> NodeContext {
 
 /// The node as the agent itself knows it, before or without an API server.
 // k8s: pkg/kubelet/kubelet_getters.go getNodeAnyWay, initialNode
-pub fn admission(config: &Config, facts: &NodeFacts, sysctls: AllowList) -> admit::Node {
+pub fn admission(config: &Config, facts: &NodeFacts, sysctls: AllowList) -> admit::AdmissionNode {
     let gate = |name| config.gates.enabled(name);
     let settings = NodeSettings::of(config);
     let machine = host::read(&config.flags.root_dir);
@@ -99,7 +99,7 @@ pub fn admission(config: &Config, facts: &NodeFacts, sysctls: AllowList) -> admi
     ] {
         labels.insert(label.to_owned(), value.to_owned());
     }
-    admit::Node {
+    admit::AdmissionNode {
         name: facts.name.clone(),
         labels,
         taints: Vec::new(),
@@ -125,7 +125,7 @@ pub fn admission(config: &Config, facts: &NodeFacts, sysctls: AllowList) -> admi
 }
 
 /// What the gate `MemoryQoS` throttles and protects; `None` without it.
-fn memory_qos(config: &Config, machine: &Machine) -> Option<MemoryQos> {
+fn memory_qos(config: &Config, machine: &MachineFacts) -> Option<MemoryQos> {
     use modes::MemoryReservationPolicy::TieredReservation;
     let page_bytes = sysconf(SysconfVar::PAGE_SIZE).ok().flatten().unwrap_or(PAGE_BYTES);
     let left = capacity::enforced(&NodeSettings::of(config), machine);
@@ -178,7 +178,7 @@ pub fn configured_driver(config: &Config) -> CgroupDriver {
 }
 
 /// How this host's cgroups are laid out.
-pub fn cgroup_setup(config: &Config, runtime: &Runtime) -> CgroupSetup {
+pub fn cgroup_setup(config: &Config, runtime: &RuntimeFacts) -> CgroupSetup {
     let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
     CgroupSetup {
         root: config.kubelet.cgroup_root.clone(),

@@ -7,7 +7,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::machine::Machine;
+use super::machine::MachineFacts;
 use super::{facts, plugins, settings};
 
 /// Files that may hold the machine's id, the first that can be read wins.
@@ -24,11 +24,11 @@ const SYSTEM_UUID: [&str; 5] = [
 const OS_RELEASE: [&str; 2] = ["/etc/os-release", "/usr/lib/os-release"];
 
 /// Reads the machine; `root` is the agent's root folder.
-pub fn read(root: &Path) -> Machine {
+pub fn read(root: &Path) -> MachineFacts {
     let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     let release = nix::sys::utsname::uname().ok();
     let release = release.map(|name| name.release().to_string_lossy().into_owned());
-    Machine {
+    MachineFacts {
         machine_id: first_text(&MACHINE_ID).unwrap_or_default(),
         system_uuid: first_text(&SYSTEM_UUID).unwrap_or_default(),
         boot_id: first_text(&["/proc/sys/kernel/random/boot_id"]).unwrap_or_default(),

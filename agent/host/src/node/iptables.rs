@@ -61,14 +61,14 @@ enum TablesError {
 
 /// A wanted chain or rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Wanted {
+enum WantedRule {
     Chain { table: &'static str, name: &'static str },
     First { table: &'static str, chain: &'static str, rule: &'static [&'static str] },
     Last { table: &'static str, chain: &'static str, rule: &'static [&'static str] },
 }
 
 /// The chains and rules, in the order of their creation.
-fn wanted(is_v4: bool) -> Vec<Wanted> {
+fn wanted(is_v4: bool) -> Vec<WantedRule> {
     const JUMP: &[&str] = &["-j", FIREWALL];
     // As kube-proxy writes it, so that there is one of it.
     const DROP: &[&str] = &[
@@ -89,13 +89,13 @@ fn wanted(is_v4: bool) -> Vec<Wanted> {
         "-j",
         "DROP",
     ];
-    let mut all = vec![Wanted::Chain { table: "mangle", name: HINT }];
+    let mut all = vec![WantedRule::Chain { table: "mangle", name: HINT }];
     if is_v4 {
         all.extend([
-            Wanted::Chain { table: "filter", name: FIREWALL },
-            Wanted::First { table: "filter", chain: "OUTPUT", rule: JUMP },
-            Wanted::First { table: "filter", chain: "INPUT", rule: JUMP },
-            Wanted::Last { table: "filter", chain: FIREWALL, rule: DROP },
+            WantedRule::Chain { table: "filter", name: FIREWALL },
+            WantedRule::First { table: "filter", chain: "OUTPUT", rule: JUMP },
+            WantedRule::First { table: "filter", chain: "INPUT", rule: JUMP },
+            WantedRule::Last { table: "filter", chain: FIREWALL, rule: DROP },
         ]);
     }
     all
@@ -158,9 +158,13 @@ impl Tables {
     async fn make(&self) -> Result<(), TablesError> {
         for wanted in wanted(self.is_v4) {
             match wanted {
-                Wanted::Chain { table, name } => self.add_chain(table, name).await?,
-                Wanted::First { table, chain, rule } => self.add("-I", table, chain, rule).await?,
-                Wanted::Last { table, chain, rule } => self.add("-A", table, chain, rule).await?,
+                WantedRule::Chain { table, name } => self.add_chain(table, name).await?,
+                WantedRule::First { table, chain, rule } => {
+                    self.add("-I", table, chain, rule).await?
+                }
+                WantedRule::Last { table, chain, rule } => {
+                    self.add("-A", table, chain, rule).await?
+                }
             }
         }
         Ok(())
@@ -260,10 +264,10 @@ mod tests {
 
     #[test]
     fn only_ipv4_has_a_firewall_and_both_have_the_hint() {
-        assert_eq!(wanted(false), [Wanted::Chain { table: "mangle", name: HINT }]);
+        assert_eq!(wanted(false), [WantedRule::Chain { table: "mangle", name: HINT }]);
         let v4 = wanted(true);
         assert_eq!(v4[0], wanted(false)[0]);
-        let Wanted::Last { chain, rule, .. } = &v4[4] else { panic!("{v4:?}") };
+        let WantedRule::Last { chain, rule, .. } = &v4[4] else { panic!("{v4:?}") };
         assert_eq!(
             (*chain, rule.join(" ").as_str()),
             (

@@ -34,8 +34,8 @@ const RECORDS_MAX: usize = 256;
 /// read.
 pub async fn run(tell: NodeEvents, mut of_container: impl FnMut(ContainerKill)) {
     let tell = |told| match told {
-        Told::Node(kill) => tell(kill.event()),
-        Told::Container(kill) => of_container(kill),
+        OomVictimLine::Node(kill) => tell(kill.event()),
+        OomVictimLine::Container(kill) => of_container(kill),
     };
     let error = match open() {
         Ok(log) => follow(&log, tell).await,
@@ -61,7 +61,7 @@ fn watch(file: File) -> io::Result<AsyncFd<File>> {
 }
 
 /// Each read gives one record. Returns why there are no more.
-async fn follow(log: &AsyncFd<File>, mut tell: impl FnMut(Told)) -> io::Error {
+async fn follow(log: &AsyncFd<File>, mut tell: impl FnMut(OomVictimLine)) -> io::Error {
     let (mut said, mut lines, mut is_past) = (Log::default(), Lines::default(), true);
     let mut record = vec![0; RECORD_BYTES_MAX];
     loop {
@@ -74,9 +74,11 @@ async fn follow(log: &AsyncFd<File>, mut tell: impl FnMut(Told)) -> io::Error {
                 Ok(0) => return ErrorKind::UnexpectedEof.into(),
                 Ok(bytes) => {
                     let record = &record[..bytes];
-                    said.take(record).into_iter().for_each(|kill| tell(Told::Node(kill)));
+                    said.take(record).into_iter().for_each(|kill| tell(OomVictimLine::Node(kill)));
                     let kill = line(record).and_then(|line| lines.take(&line));
-                    kill.filter(|_| !is_past).into_iter().for_each(|k| tell(Told::Container(k)));
+                    kill.filter(|_| !is_past)
+                        .into_iter()
+                        .for_each(|k| tell(OomVictimLine::Container(k)));
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     ready.clear_ready();
@@ -95,7 +97,7 @@ async fn follow(log: &AsyncFd<File>, mut tell: impl FnMut(Told)) -> io::Error {
 
 /// The kill that a line of the log completes.
 #[derive(Debug)]
-enum Told {
+enum OomVictimLine {
     Node(Kill),
     Container(ContainerKill),
 }
@@ -121,11 +123,11 @@ impl Kill {
 #[derive(Debug, Default)]
 struct Log {
     /// The kill that it is speaking of.
-    open: Option<Report>,
+    open: Option<OomReport>,
 }
 
 #[derive(Debug, Default)]
-struct Report {
+struct OomReport {
     /// A cgroup's limit was met, and it is not the root's.
     of_cgroup: bool,
     victim: Kill,
@@ -138,7 +140,7 @@ impl Log {
         let line = &*line(record)?;
         let Some(report) = &mut self.open else {
             if line.contains("invoked oom-killer:") {
-                self.open = Some(Report::default());
+                self.open = Some(OomReport::default());
             }
             return None;
         };
@@ -157,11 +159,11 @@ fn line(record: &[u8]) -> Option<String> {
     message.lines().next().map(str::to_owned)
 }
 
-impl Report {
+impl OomReport {
     /// Reads a line; true once the victim is known. Without a cgroup's limit that takes the very
     /// last line.
     fn is_complete_with(&mut self, line: &str) -> bool {
-        if let Some(verdict) = Verdict::of(line) {
+        if let Some(verdict) = CgroupKillLine::of(line) {
             self.of_cgroup = verdict.limit != "/";
             if let Ok(pid) = verdict.pid.parse() {
                 self.victim = Kill { pid, process: verdict.process.to_owned() };
@@ -179,7 +181,7 @@ impl Report {
 
 /// The line that kernels since 5.0 write when a cgroup met its limit. It has another form when the
 /// node did: `global_oom` in place of the limit's owner.
-pub(super) struct Verdict<'a> {
+pub(super) struct CgroupKillLine<'a> {
     pub(super) limit: &'a str,
     /// The victim's own.
     pub(super) cgroup: &'a str,
@@ -187,7 +189,7 @@ pub(super) struct Verdict<'a> {
     pid: &'a str,
 }
 
-impl<'a> Verdict<'a> {
+impl<'a> CgroupKillLine<'a> {
     /// From the end, as the process' name is its owner's choice.
     pub(super) fn of(line: &'a str) -> Option<Self> {
         let (_, rest) = line.split_once("oom-kill:constraint=")?;

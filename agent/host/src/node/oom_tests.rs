@@ -123,8 +123,8 @@ async fn the_past_is_read_first_and_then_what_comes() {
     let (past, mut seen) = tokio::sync::mpsc::unbounded_channel();
     let read = follow(&log, |told| {
         pids.borrow_mut().push(match told {
-            Told::Node(kill) => (kill.pid, false),
-            Told::Container(kill) => (kill.pid, true),
+            OomVictimLine::Node(kill) => (kill.pid, false),
+            OomVictimLine::Container(kill) => (kill.pid, true),
         });
         past.send(()).expect("heard");
     });

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::node::Memory;
+use super::node::CgroupMemory;
 
 /// Fastest growth of usage in bytes a second for which peeks are planned: at this rate the line is
 /// not passed between two of them.
@@ -20,7 +20,7 @@ const UNUSED_PART: u64 = 32;
 
 /// How little of one memory has to be left for a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct MemoryThreshold {
     /// An observation is due when no more than this is left.
     pub left: u64,
     /// The usage at which the kernel sends a notice.
@@ -31,10 +31,10 @@ pub struct Line {
     pub is_hidden: bool,
 }
 
-impl Line {
+impl MemoryThreshold {
     /// The line of memory with `left` bytes left and `least` required. Half of the rest, so that
     /// the rate becomes known; but never beyond the threshold.
-    pub fn of(memory: &Memory, left: u64, least: u64) -> Self {
+    pub fn of(memory: &CgroupMemory, left: u64, least: u64) -> Self {
         let line = if left > least { least.max(left / 2) } else { left / 2 };
         let usage = memory.usage.saturating_add(left - line);
         let most = memory.capacity - memory.capacity / UNUSED_PART;
@@ -56,8 +56,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn memory(usage: u64) -> Memory {
-        Memory { capacity: 1_024 * MIB, usage: usage * MIB, ..Memory::default() }
+    fn memory(usage: u64) -> CgroupMemory {
+        CgroupMemory { capacity: 1_024 * MIB, usage: usage * MIB, ..CgroupMemory::default() }
     }
 
     #[test]
@@ -65,16 +65,16 @@ mod tests {
         for (left, least, line) in
             [(1_000, 0, 500), (1_000, 400, 500), (600, 400, 400), (401, 400, 400), (400, 400, 200)]
         {
-            let line_of = Line::of(&memory(0), left * MIB, least * MIB);
+            let line_of = MemoryThreshold::of(&memory(0), left * MIB, least * MIB);
             assert_eq!(line_of.left, line * MIB, "{left} {least}");
             assert_eq!(line_of.usage, (left - line) * MIB);
         }
-        assert_eq!(Line::of(&memory(7), 0, 0).left, 0, "nothing is left");
+        assert_eq!(MemoryThreshold::of(&memory(7), 0, 0).left, 0, "nothing is left");
     }
 
     #[test]
     fn where_cache_fills_the_memory_the_kernel_says_nothing() {
-        let of = |usage| Line::of(&memory(usage), 600 * MIB, 400 * MIB);
+        let of = |usage| MemoryThreshold::of(&memory(usage), 600 * MIB, 400 * MIB);
         assert!(!of(424).is_hidden, "without cache");
         assert!(of(900).is_hidden && of(1_024).is_hidden);
     }
@@ -82,8 +82,8 @@ mod tests {
     #[test]
     fn peeks_are_the_closer_the_less_has_to_go() {
         let of = |usage, left| {
-            let memory = Memory { capacity: u64::MAX, usage, ..Memory::default() };
-            Line::of(&memory, left, 100 * MIB).peek_in(left)
+            let memory = CgroupMemory { capacity: u64::MAX, usage, ..CgroupMemory::default() };
+            MemoryThreshold::of(&memory, left, 100 * MIB).peek_in(left)
         };
         assert_eq!(of(0, 400 * MIB), None, "the kernel says it");
         let near = of(u64::MAX, 110 * MIB).expect("hidden");

@@ -19,7 +19,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use pintle_daemon::blocking::{self, Place};
+use pintle_daemon::blocking::{self, JobPlace};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -37,12 +37,12 @@ const PAUSE: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub struct MemoryWatch {
     is_v2: bool,
-    watched: Vec<Watched>,
+    watched: Vec<WatchedCgroup>,
     last: Option<Instant>,
 }
 
 #[derive(Debug)]
-struct Watched {
+struct WatchedCgroup {
     dir: PathBuf,
     armed: Option<Armed>,
 }
@@ -64,7 +64,7 @@ enum Armed {
 impl MemoryWatch {
     /// Nothing is watched before `arm`; `dirs` are the cgroups' directories.
     pub fn new(is_v2: bool, dirs: impl IntoIterator<Item = PathBuf>) -> Self {
-        let watched = dirs.into_iter().map(|dir| Watched { dir, armed: None }).collect();
+        let watched = dirs.into_iter().map(|dir| WatchedCgroup { dir, armed: None }).collect();
         Self { is_v2, watched, last: None }
     }
 
@@ -178,7 +178,7 @@ async fn stalled(pressure: Option<&AsyncFd<File>>) {
 async fn crossed(usage: Option<&Arc<File>>, line: u64) {
     while let Some(usage) = usage.map(Arc::clone) {
         tokio::time::sleep(PEEK).await;
-        match blocking::run(Place::own("pressure").within(PEEK), move || used(&usage)).await {
+        match blocking::run(JobPlace::own("pressure").within(PEEK), move || used(&usage)).await {
             Ok(Some(used)) if used >= line => return,
             Ok(None) => break,
             _ => {}
@@ -201,9 +201,9 @@ mod tests {
     use std::fs;
 
     /// A cgroup of the memory hierarchy that is removed on drop.
-    struct Own(PathBuf);
+    struct OwnCgroup(PathBuf);
 
-    impl Own {
+    impl OwnCgroup {
         fn new(sampler: &Sampler, what: &str) -> Self {
             let name = format!("/pintle-memory-{what}-{}", std::process::id());
             let dir = sampler.memory_dir(&name).expect("a hierarchy");
@@ -212,14 +212,14 @@ mod tests {
         }
     }
 
-    impl Drop for Own {
+    impl Drop for OwnCgroup {
         fn drop(&mut self) {
             let _ = fs::remove_dir(&self.0);
         }
     }
 
     /// Has a shell in the cgroup fill a file in memory with 64 MiB and keep it, until the watch fires.
-    async fn fires(own: &Own, mut watch: MemoryWatch) {
+    async fn fires(own: &OwnCgroup, mut watch: MemoryWatch) {
         let folder = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
         let file = folder.path().join("file");
         let fill = format!(
@@ -246,7 +246,7 @@ mod tests {
     async fn a_cgroup_that_crosses_its_line_is_told() {
         blocking::Pool::own();
         let sampler = Sampler::new().expect("this host has cgroups");
-        let own = Own::new(&sampler, "line");
+        let own = OwnCgroup::new(&sampler, "line");
         let mut watch = MemoryWatch::new(sampler.is_v2(), [own.0.clone()]);
         watch.arm(0, 32 << 20, 0).expect("armed");
         watch.arm(0, (32 << 20) + 1, 0).expect("near enough");
@@ -262,7 +262,7 @@ mod tests {
         if !Path::new("/sys/fs/cgroup/memory.pressure").exists() {
             return xtask::skip("the kernel tells no stall of memory");
         }
-        let own = Own::new(&sampler, "stall");
+        let own = OwnCgroup::new(&sampler, "stall");
         fs::write(own.0.join("memory.high"), "8M").expect("limited");
         let mut watch = MemoryWatch::new(sampler.is_v2(), [own.0.clone()]);
         watch.arm(0, u64::MAX, 0).expect("armed");

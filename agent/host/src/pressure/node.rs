@@ -23,13 +23,13 @@ use crate::volume::mount::is_one_device;
 
 /// A reading of the node's resources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reading {
+pub struct NodeReading {
     /// When.
     pub at: UnixNanos,
     /// Of the whole node.
-    pub memory: Option<Memory>,
+    pub memory: Option<CgroupMemory>,
     /// Of all pods together; absent without a cgroup for them.
-    pub pods_memory: Option<Memory>,
+    pub pods_memory: Option<CgroupMemory>,
     /// Part of the last ten seconds in which all that wanted to run waited for memory, in hundredths
     /// of a percent: of the node or of all pods, whichever is greater.
     pub stall: Option<u16>,
@@ -49,7 +49,7 @@ pub struct Reading {
 
 /// Memory of a cgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
+pub struct CgroupMemory {
     /// Its capacity: its limit, or the node's memory.
     pub capacity: u64,
     /// Memory in use that cannot be had back at once.
@@ -60,7 +60,7 @@ pub struct Memory {
     pub active_cache: u64,
 }
 
-impl Memory {
+impl CgroupMemory {
     /// The memory left.
     pub fn available(&self) -> u64 {
         self.capacity.saturating_sub(self.working_set)
@@ -106,9 +106,9 @@ impl NodeReader {
     }
 
     /// Reads everything again.
-    pub fn read(&mut self, disks: &RuntimeDisks) -> Reading {
+    pub fn read(&mut self, disks: &RuntimeDisks) -> NodeReading {
         let of = |path: &Option<PathBuf>| path.as_deref().and_then(file_system);
-        Reading {
+        NodeReading {
             node_fs: file_system(&self.root_dir),
             image_fs: of(&disks.images),
             container_fs: of(&disks.layers).or_else(|| of(&disks.images)),
@@ -120,24 +120,24 @@ impl NodeReader {
     }
 
     /// Memory and stall alone, without a disk to wait for.
-    pub fn read_memory(&mut self) -> Reading {
+    pub fn read_memory(&mut self) -> NodeReading {
         self.sampler.begin();
         let pods = self.sampler.sample(&self.pods, false);
         let of_pods = pods.as_ref().and_then(|sample| sample.pressure.as_ref());
         // The second is that of memory. Version 1 of cgroups has none.
         let of_pods = of_pods.map(|[_, memory, _]| hundredths(memory.full.avg10));
-        Reading {
+        NodeReading {
             at: clock::now(),
             memory: self.sampler.sample("/", false).map(|sample| self.memory(&sample)),
             pods_memory: pods.map(|sample| self.memory(&sample)),
             stall: of_pods.max(stall()),
-            ..Reading::default()
+            ..NodeReading::default()
         }
     }
 
-    fn memory(&self, sample: &Sample) -> Memory {
+    fn memory(&self, sample: &Sample) -> CgroupMemory {
         let limit = sample.memory_limit_bytes.unwrap_or(self.memory_bytes);
-        Memory {
+        CgroupMemory {
             capacity: limit.min(self.memory_bytes),
             working_set: sample.working_set_bytes,
             usage: sample.memory_bytes,

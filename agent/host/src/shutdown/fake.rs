@@ -25,7 +25,7 @@ const LOGIND: &str = "/org/freedesktop/login1";
 
 /// Its state and the requests it received.
 #[derive(Debug, Default)]
-struct Facts {
+struct LogindState {
     preparing: bool,
     delay_usec: u64,
     /// Its delay once it has read its configuration.
@@ -41,7 +41,7 @@ struct Facts {
     refuses: bool,
 }
 
-type Shared = Arc<Mutex<Facts>>;
+type Shared = Arc<Mutex<LogindState>>;
 
 /// See the module's header.
 #[derive(Debug)]
@@ -117,7 +117,7 @@ impl Systemd {
     }
 }
 
-fn locked(facts: &Shared) -> std::sync::MutexGuard<'_, Facts> {
+fn locked(facts: &Shared) -> std::sync::MutexGuard<'_, LogindState> {
     facts.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -126,7 +126,7 @@ impl FakeLogind {
     pub fn start(socket: &Path, delay: Duration) -> std::io::Result<Self> {
         let listener = UnixListener::bind(socket)?;
         let usec = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
-        let facts = Facts { delay_usec: usec, ..Facts::default() };
+        let facts = LogindState { delay_usec: usec, ..LogindState::default() };
         let this = Self { facts: Arc::new(Mutex::new(facts)), clients: Arc::default() };
         let (facts, clients) = (Arc::clone(&this.facts), Arc::clone(&this.clients));
         tokio::spawn(async move {

@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pintle_daemon::blocking::{self, Place};
+use pintle_daemon::blocking::{self, JobPlace};
 use tokio_stream::StreamExt as _;
 use zbus::zvariant::{self, DynamicType, Value};
 use zbus::{Connection, MatchRule, Message, MessageStream};
@@ -219,7 +219,7 @@ async fn write(conf: &Path, wanted: Duration) -> Result<(), LogindError> {
         std::fs::create_dir_all(folder)?;
         std::fs::write(file, text)
     };
-    let written = blocking::run(Place::own("logind.conf"), write).await;
+    let written = blocking::run(JobPlace::own("logind.conf"), write).await;
     let written = written.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()));
     written.map_err(|source| LogindError::Conf { path, source })
 }

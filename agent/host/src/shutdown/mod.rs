@@ -27,8 +27,8 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 use pintle_agent_core::node::conditions::{NodeEvent, NodeEvents};
-use pintle_agent_core::shutdown::{self, Notice, Record, Window};
-use pintle_agent_core::worker::Input;
+use pintle_agent_core::shutdown::{self, Notice, ShutdownRecord, Window};
+use pintle_agent_core::worker::PodsInput;
 use pintle_daemon::{clock, tasks};
 use tokio::sync::{mpsc, watch};
 
@@ -58,7 +58,7 @@ pub struct Settings {
 }
 
 /// The progress of a shutdown, for all observers.
-pub type Progress = watch::Sender<Option<Record>>;
+pub type Progress = watch::Sender<Option<ShutdownRecord>>;
 
 /// The inhibitor lock of logind, and its last signal. A cancellation is recorded here before
 /// anything is awaited.
@@ -71,12 +71,12 @@ struct DelayLock {
 
 struct Watcher {
     settings: Settings,
-    inputs: mpsc::Sender<Input>,
+    inputs: mpsc::Sender<PodsInput>,
     events: NodeEvents,
     lock: Rc<DelayLock>,
     /// The record of an agent before this one, until it is known whether this shutdown continues
     /// it.
-    before: Option<Record>,
+    before: Option<ShutdownRecord>,
 }
 
 /// A connection on which shutdown signals arrive.
@@ -86,7 +86,7 @@ struct Session {
 }
 
 /// The record of an agent before this one; `None` when nothing can be read.
-pub fn last(root: &Path) -> Option<Record> {
+pub fn last(root: &Path) -> Option<ShutdownRecord> {
     state::load(root)
 }
 
@@ -94,7 +94,7 @@ pub fn last(root: &Path) -> Option<Record> {
 /// before that.
 pub async fn start(
     settings: Settings,
-    inputs: mpsc::Sender<Input>,
+    inputs: mpsc::Sender<PodsInput>,
     events: NodeEvents,
     progress: &Progress,
 ) {
@@ -205,7 +205,7 @@ impl Watcher {
             },
             false => Notice::Cancelled,
         };
-        self.inputs.send(Input::Shutdown(notice)).await.is_ok()
+        self.inputs.send(PodsInput::Shutdown(notice)).await.is_ok()
     }
 }
 

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use nix::sys::stat::Mode;
-use pintle_agent_core::shutdown::{Record, STATE_FILE};
-use pintle_daemon::blocking::Place;
+use pintle_agent_core::shutdown::{STATE_FILE, ShutdownRecord};
+use pintle_daemon::blocking::JobPlace;
 use pintle_ring::durable::{self, NewFile};
 use tokio::sync::watch;
 
@@ -17,7 +17,7 @@ use super::DelayLock;
 /// Longest file that is read.
 const FILE_BYTES_MAX: usize = 64 << 10;
 
-pub(super) fn load(root: &Path) -> Option<Record> {
+pub(super) fn load(root: &Path) -> Option<ShutdownRecord> {
     let path = root.join(STATE_FILE);
     let text = match pintle_daemon::files::try_read(&path, FILE_BYTES_MAX) {
         Ok(text) => text,
@@ -27,7 +27,7 @@ pub(super) fn load(root: &Path) -> Option<Record> {
             return None;
         }
     };
-    Record::of_text(&text).unwrap_or_else(|error| {
+    ShutdownRecord::of_text(&text).unwrap_or_else(|error| {
         tracing::warn!(path = %path.display(), %error, "the last shutdown is not known");
         None
     })
@@ -37,7 +37,7 @@ pub(super) fn load(root: &Path) -> Option<Record> {
 /// shutdown may be given up: then the lock is for the next one.
 pub(super) async fn keep(
     root: PathBuf,
-    mut progress: watch::Receiver<Option<Record>>,
+    mut progress: watch::Receiver<Option<ShutdownRecord>>,
     lock: Rc<DelayLock>,
 ) {
     while progress.changed().await.is_ok() {
@@ -45,7 +45,7 @@ pub(super) async fn keep(
         let mode = Mode::from_bits_truncate(0o644);
         let bytes = record.text().into_bytes();
         let file = NewFile { name: STATE_FILE.to_owned(), bytes, mode };
-        let written = durable::replace(Place::own("shutdown state"), &root, &[file]).await;
+        let written = durable::replace(JobPlace::own("shutdown state"), &root, &[file]).await;
         if let Err(error) = written {
             tracing::warn!(%error, root = %root.display(), "--root-dir: how far the shutdown has \
                 come cannot be written; an agent that starts now begins it anew");

@@ -13,16 +13,16 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Longer than anything takes here.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-struct World {
+struct ShutdownNode {
     dir: tempfile::TempDir,
     logind: FakeLogind,
-    inputs: mpsc::Receiver<Input>,
-    sender: mpsc::Sender<Input>,
+    inputs: mpsc::Receiver<PodsInput>,
+    sender: mpsc::Sender<PodsInput>,
     progress: Progress,
     told: Arc<Mutex<Vec<String>>>,
 }
 
-impl World {
+impl ShutdownNode {
     fn new(delay: Duration) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         let logind = FakeLogind::start(&dir.path().join("bus"), delay).expect("a bus");
@@ -57,7 +57,7 @@ impl World {
     async fn input(&mut self) -> Notice {
         let input = tokio::time::timeout(PATIENCE, self.inputs.recv()).await.expect("in time");
         match input.expect("an input") {
-            Input::Shutdown(notice) => notice,
+            PodsInput::Shutdown(notice) => notice,
             other => panic!("{other:?}"),
         }
     }
@@ -77,7 +77,7 @@ fn run(work: impl Future<Output = ()>) {
     LocalSet::new().block_on(&runtime.expect("a runtime"), work);
 }
 
-fn begins(notice: &Notice) -> Option<&Record> {
+fn begins(notice: &Notice) -> Option<&ShutdownRecord> {
     match notice {
         Notice::Begins { windows, resumed } => {
             assert_eq!(windows.len(), 2);
@@ -90,7 +90,7 @@ fn begins(notice: &Notice) -> Option<&Record> {
 #[test]
 fn the_lock_is_held_until_the_last_group_is_over_and_taken_again_when_it_is_given_up() {
     run(async {
-        let mut world = World::new(60 * SECOND);
+        let mut world = ShutdownNode::new(60 * SECOND);
         world.watch().await;
         world.held(1).await;
         let asked = world.logind.asked().expect("asked");
@@ -99,15 +99,15 @@ fn the_lock_is_held_until_the_last_group_is_over_and_taken_again_when_it_is_give
         assert_eq!(world.logind.hangups(), 0, "it waits long enough");
         world.logind.prepare(true).await.expect("announced");
         assert_eq!(begins(&world.input().await), None);
-        let begun = Record { started_at: clock::now(), ..Record::default() };
+        let begun = ShutdownRecord { started_at: clock::now(), ..ShutdownRecord::default() };
         world.progress.send_replace(Some(begun.clone()));
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert_eq!(world.logind.held(), 1);
-        let ended = Record { ended_at: Some(clock::now()), ..begun };
+        let ended = ShutdownRecord { ended_at: Some(clock::now()), ..begun };
         world.progress.send_replace(Some(ended.clone()));
         world.held(0).await;
         let text = std::fs::read_to_string(world.dir.path().join(STATE_FILE)).expect("a file");
-        assert_eq!(Record::of_text(&text).expect("a record"), Some(ended));
+        assert_eq!(ShutdownRecord::of_text(&text).expect("a record"), Some(ended));
         world.logind.prepare(false).await.expect("announced");
         assert_eq!(world.input().await, Notice::Cancelled);
         world.held(1).await;
@@ -130,7 +130,8 @@ fn a_shutdown_that_is_given_up_while_its_end_is_written_leaves_the_lock() {
             let progress = watch::Sender::new(None);
             let keeping =
                 state::keep(dir.path().to_owned(), progress.subscribe(), Rc::clone(&lock));
-            let ended = Record { ended_at: Some(clock::now()), ..Record::default() };
+            let ended =
+                ShutdownRecord { ended_at: Some(clock::now()), ..ShutdownRecord::default() };
             progress.send_replace(Some(ended.clone()));
             let keeping = tokio::task::spawn_local(keeping);
             tokio::task::yield_now().await;
@@ -148,7 +149,7 @@ fn whoever_announces_a_shutdown_is_heard_unless_logind_alone_is_to_be() {
     run(async {
         let cases = [(Announcer::Anybody, false), (Announcer::Logind, true)];
         for (announcer, names_sender) in cases {
-            let world = World::new(60 * SECOND);
+            let world = ShutdownNode::new(60 * SECOND);
             world.watch_for(announcer).await;
             world.held(1).await;
             let heard = |rule: &&String| rule.contains("member='PrepareForShutdown'");
@@ -163,7 +164,7 @@ fn whoever_announces_a_shutdown_is_heard_unless_logind_alone_is_to_be() {
 #[test]
 fn a_delay_that_is_too_short_is_raised_by_the_kubelets_file() {
     run(async {
-        let world = World::new(5 * SECOND);
+        let world = ShutdownNode::new(5 * SECOND);
         world.logind.delay_after_reload(30 * SECOND);
         world.watch().await;
         world.held(1).await;
@@ -177,7 +178,7 @@ fn a_delay_that_is_too_short_is_raised_by_the_kubelets_file() {
 #[test]
 fn a_logind_that_waits_no_longer_is_asked_to_wait_as_long_as_it_does() {
     run(async {
-        let world = World::new(5 * SECOND);
+        let world = ShutdownNode::new(5 * SECOND);
         world.watch().await;
         world.held(1).await;
         assert_eq!(world.logind.hangups(), 1);
@@ -187,7 +188,7 @@ fn a_logind_that_waits_no_longer_is_asked_to_wait_as_long_as_it_does() {
 #[test]
 fn a_lost_connection_is_made_again_and_what_was_missed_is_told() {
     run(async {
-        let mut world = World::new(60 * SECOND);
+        let mut world = ShutdownNode::new(60 * SECOND);
         world.watch().await;
         world.held(1).await;
         world.logind.prepare_silently(true);
@@ -204,15 +205,19 @@ fn a_lost_connection_is_made_again_and_what_was_missed_is_told() {
 fn a_start_in_the_middle_of_a_shutdown_tells_it_first_and_how_far_it_was() {
     run(async {
         for (name, left, goes_on) in [
-            ("of this boot", Some(Record { started_at: clock::now(), ..Record::default() }), true),
+            (
+                "of this boot",
+                Some(ShutdownRecord { started_at: clock::now(), ..ShutdownRecord::default() }),
+                true,
+            ),
             (
                 "of an earlier one",
-                Some(Record { started_at: UnixNanos(9), ..Record::default() }),
+                Some(ShutdownRecord { started_at: UnixNanos(9), ..ShutdownRecord::default() }),
                 false,
             ),
             ("none", None, false),
         ] {
-            let mut world = World::new(60 * SECOND);
+            let mut world = ShutdownNode::new(60 * SECOND);
             world.logind.prepare_silently(true);
             world.logind.refuse(true);
             if let Some(left) = &left {
@@ -220,7 +225,7 @@ fn a_start_in_the_middle_of_a_shutdown_tells_it_first_and_how_far_it_was() {
             }
             world.watch().await;
             // It is there when the start continues, before any pod is.
-            let Ok(Input::Shutdown(notice)) = world.inputs.try_recv() else { panic!("{name}") };
+            let Ok(PodsInput::Shutdown(notice)) = world.inputs.try_recv() else { panic!("{name}") };
             assert_eq!(begins(&notice).is_some(), goes_on, "{name}");
             world.logind.prepare(false).await.expect("announced");
             assert_eq!(world.input().await, Notice::Cancelled, "{name}");
@@ -231,7 +236,7 @@ fn a_start_in_the_middle_of_a_shutdown_tells_it_first_and_how_far_it_was() {
 #[test]
 fn without_windows_nobody_connects() {
     run(async {
-        let world = World::new(SECOND);
+        let world = ShutdownNode::new(SECOND);
         let settings = Settings {
             windows: Vec::new(),
             root_dir: world.dir.path().to_owned(),

@@ -37,7 +37,7 @@ const DIR_MODE: u32 = 0o755;
 
 /// The outcome of `write`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Written {
+pub enum WriteResult {
     /// The files were there already.
     Unchanged,
     /// A new version was published.
@@ -51,13 +51,13 @@ pub fn write(
     payload: &Payload,
     stamp: &str,
     set_perms: impl FnOnce() -> Result<(), IoFailure>,
-) -> Result<Written, Cause> {
+) -> Result<WriteResult, Cause> {
     let current = current_version(target)?;
     let equal = current.as_deref().is_some_and(|dir| shows(&target.join(dir), payload));
     if equal {
         show(target, payload)?;
         sweep(target, payload, current.as_deref())?;
-        return Ok(Written::Unchanged);
+        return Ok(WriteResult::Unchanged);
     }
     // The live version is never overwritten, even if the clock gives the same stamp.
     let stamp = match current.as_deref() {
@@ -76,7 +76,7 @@ pub fn write(
     fs::rename(&new, target.join(DATA)).on("rename", &new)?;
     show(target, payload)?;
     sweep(target, payload, Some(stamp))?;
-    Ok(Written::Published)
+    Ok(WriteResult::Published)
 }
 
 /// True when some version of some payload can be read at `target`.
@@ -108,7 +108,7 @@ fn is_version(name: &str) -> bool {
 /// True when `dir` holds exactly the payload's files with its bytes. Modes are not compared, as
 /// fsGroup changes them.
 fn shows(dir: &Path, payload: &Payload) -> bool {
-    let same = |(path, file): (&String, &super::payload::File)| {
+    let same = |(path, file): (&String, &super::payload::PayloadFile)| {
         fs::read(dir.join(path)).is_ok_and(|data| *data == *file.data)
     };
     let mut files = 0;

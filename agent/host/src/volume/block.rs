@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use pintle_agent_core::types::PodUid;
 use pintle_daemon::blocking;
-use pintle_daemon::blocking::Place;
+use pintle_daemon::blocking::JobPlace;
 
 use super::device_map::{bind_device, link_device, release_device, remove_file};
 use super::dir_fd::make_dir_all;
@@ -35,7 +35,7 @@ pub(super) async fn set_up(
     let fail = |cause| VolumeError::Map { volume: name.clone(), cause };
     let (dirs, path, own) = (pod.dirs.clone(), local.path.clone(), name.clone());
     let job = move || map(&dirs, &own, &path);
-    let mapped = blocking::run(Place::foreign(&pod.uid), job).await;
+    let mapped = blocking::run(JobPlace::foreign(&pod.uid), job).await;
     let is_new = mapped.map_err(|why| fail(why.to_string().into()))?.map_err(fail)?;
     let global = device_map(pod.dirs.root(), LOCAL_PLUGIN, &name);
     let links = pod.dirs.devices().join(LOCAL_PLUGIN);

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use pintle_daemon::blocking::Place;
+use pintle_daemon::blocking::JobPlace;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -48,7 +48,7 @@ pub async fn mount_claimed(volumes: &PodVolumes) -> ClaimedMounts {
             };
             let why = || "timed out waiting for the condition".to_owned();
             let late = || VolumeError::not_mounted(volume.name.clone(), why());
-            let done = timeout(Place::change(&pod.uid).patience(), set_up).await;
+            let done = timeout(JobPlace::change(&pod.uid).patience(), set_up).await;
             done.unwrap_or_else(|_| Err(late()))
         });
     }

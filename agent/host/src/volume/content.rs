@@ -10,8 +10,9 @@ use std::future::Future;
 use std::sync::Arc;
 
 use super::payload::{
-    CertificateRequest, ContentError, Credentials, File, KeyValues, Payload, Source, Sources,
-    TokenRequest, TrustRequest, certificate_files, checked, clean, lay_out, private_file,
+    CertificateRequest, ContentError, Credentials, KeyValues, Payload, PayloadFile, PayloadSource,
+    PayloadSources, TokenRequest, TrustRequest, certificate_files, checked, clean, lay_out,
+    private_file,
 };
 
 /// All files of a pod's volumes of files: most of them lie in memory.
@@ -23,7 +24,7 @@ pub fn too_large() -> String {
 }
 
 /// Where named objects come from. Implemented by the API stage; `NoContent` stands in without one.
-pub trait Content {
+pub trait ContentSource {
     /// `data` and `binaryData` of a config map.
     fn config_map(
         &self,
@@ -65,7 +66,7 @@ pub trait Content {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoContent;
 
-impl Content for NoContent {
+impl ContentSource for NoContent {
     async fn config_map(&self, _: &str, name: &str) -> Result<KeyValues, ContentError> {
         Err(ContentError::NotFound { kind: "configmap", name: name.to_owned() })
     }
@@ -83,12 +84,12 @@ impl Content for NoContent {
 /// several sources name is stored once.
 #[derive(Default)]
 pub struct Fetched {
-    answers: Vec<Answer>,
+    answers: Vec<FetchedContent>,
     /// Bytes of the fetched contents in memory, without those of the sources themselves.
     pub bytes: usize,
 }
 
-enum Answer {
+enum FetchedContent {
     /// The source itself has its content.
     InSource,
     Object(Object),
@@ -100,24 +101,30 @@ type Object = Arc<Result<KeyValues, ContentError>>;
 type Shown = Result<Arc<[u8]>, String>;
 
 /// Fetches the content of a volume.
-pub async fn fetch(sources: &Sources, content: &impl Content) -> Fetched {
+pub async fn fetch(sources: &PayloadSources, content: &impl ContentSource) -> Fetched {
     let namespace = &sources.namespace;
     let (objects, bundles) = (BTreeMap::new(), BTreeMap::new());
-    let mut known = Known { content, namespace, objects, bundles, bundle_bytes: 0 };
+    let mut known = FetchedObjects { content, namespace, objects, bundles, bundle_bytes: 0 };
     let mut fetched = Fetched::default();
     for source in &sources.list {
         fetched.answers.push(match source {
-            Source::ConfigMap(keys) => Answer::Object(known.object(false, &keys.name).await),
-            Source::Secret(keys) => Answer::Object(known.object(true, &keys.name).await),
-            Source::Field { .. } => Answer::InSource,
-            Source::Token(request) => {
-                let token = content.token(request).await.map_err(|e| e.to_string());
-                Answer::Text(token.map(|token| token.into_bytes().into()))
+            PayloadSource::ConfigMap(keys) => {
+                FetchedContent::Object(known.object(false, &keys.name).await)
             }
-            Source::TrustBundle(request) => Answer::Text(known.bundle(request).await),
-            Source::Certificate(request) => {
+            PayloadSource::Secret(keys) => {
+                FetchedContent::Object(known.object(true, &keys.name).await)
+            }
+            PayloadSource::Field { .. } => FetchedContent::InSource,
+            PayloadSource::Token(request) => {
+                let token = content.token(request).await.map_err(|e| e.to_string());
+                FetchedContent::Text(token.map(|token| token.into_bytes().into()))
+            }
+            PayloadSource::TrustBundle(request) => {
+                FetchedContent::Text(known.bundle(request).await)
+            }
+            PayloadSource::Certificate(request) => {
                 let found = content.certificate(request).await;
-                Answer::Certificate(found.map_err(|e| e.to_string()))
+                FetchedContent::Certificate(found.map_err(|e| e.to_string()))
             }
         });
     }
@@ -126,7 +133,7 @@ pub async fn fetch(sources: &Sources, content: &impl Content) -> Fetched {
 }
 
 /// The objects that were fetched for a volume so far.
-struct Known<'a, C> {
+struct FetchedObjects<'a, C> {
     content: &'a C,
     namespace: &'a str,
     /// By name, of secrets and of config maps.
@@ -135,7 +142,7 @@ struct Known<'a, C> {
     bundle_bytes: usize,
 }
 
-impl<'a, C: Content> Known<'a, C> {
+impl<'a, C: ContentSource> FetchedObjects<'a, C> {
     async fn object(&mut self, is_secret: bool, name: &'a str) -> Object {
         if let Some(known) = self.objects.get(&(is_secret, name)) {
             return Arc::clone(known);
@@ -175,7 +182,7 @@ impl<'a, C: Content> Known<'a, C> {
 impl Fetched {
     /// All files of the volume. All errors of its sources are reported together.
     // k8s: pkg/volume/projected/projected.go collectData
-    pub fn lay_out(&self, sources: &Sources) -> Result<Payload, String> {
+    pub fn lay_out(&self, sources: &PayloadSources) -> Result<Payload, String> {
         let mut payload = Payload::new();
         let mut errors = Vec::new();
         for (source, answer) in sources.list.iter().zip(&self.answers) {
@@ -192,23 +199,29 @@ impl Fetched {
     }
 }
 
-fn files(sources: &Sources, source: &Source, answer: &Answer) -> Result<Payload, String> {
+fn files(
+    sources: &PayloadSources,
+    source: &PayloadSource,
+    answer: &FetchedContent,
+) -> Result<Payload, String> {
     let mode = sources.default_mode;
     let private = |path, text: &Shown| text.clone().map(|text| private_file(sources, path, text));
     match (source, answer) {
-        (Source::ConfigMap(keys), Answer::Object(found)) => {
+        (PayloadSource::ConfigMap(keys), FetchedContent::Object(found)) => {
             lay_out("configmap references non-existent config key", keys, found, mode)
         }
-        (Source::Secret(keys), Answer::Object(found)) => {
+        (PayloadSource::Secret(keys), FetchedContent::Object(found)) => {
             lay_out("references non-existent secret key", keys, found, mode)
         }
-        (Source::Field { path, mode: own, data }, _) => data.clone().map(|data| {
+        (PayloadSource::Field { path, mode: own, data }, _) => data.clone().map(|data| {
             let mode = own.unwrap_or(mode);
-            Payload::from([(clean(path), File { data, mode, owner: None })])
+            Payload::from([(clean(path), PayloadFile { data, mode, owner: None })])
         }),
-        (Source::Token(request), Answer::Text(text)) => private(&request.path, text),
-        (Source::TrustBundle(request), Answer::Text(text)) => private(&request.path, text),
-        (Source::Certificate(request), Answer::Certificate(found)) => found
+        (PayloadSource::Token(request), FetchedContent::Text(text)) => private(&request.path, text),
+        (PayloadSource::TrustBundle(request), FetchedContent::Text(text)) => {
+            private(&request.path, text)
+        }
+        (PayloadSource::Certificate(request), FetchedContent::Certificate(found)) => found
             .as_ref()
             .map(|found| certificate_files(sources, request, found))
             .map_err(Clone::clone),

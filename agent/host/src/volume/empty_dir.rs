@@ -15,7 +15,7 @@ use super::layout::DIR_MODE;
 use super::mount;
 use super::ownership::give_to_group;
 use super::plan::{EmptyDir, Medium};
-use super::project::{self, Measure};
+use super::project::{self, UsageMeasure};
 
 /// Mode of the volume itself: every user of the pod may write.
 const VOLUME_MODE: u32 = 0o777;
@@ -30,7 +30,7 @@ pub fn set_up(
     ready_dir: &Path,
     volume: &EmptyDir,
     group: Option<u32>,
-    measure: Measure,
+    measure: UsageMeasure,
 ) -> Result<(), Cause> {
     if is_ready(dir, ready_dir, volume)? {
         return Ok(());
@@ -55,7 +55,7 @@ pub fn set_up(
     if let Some(group) = group {
         give_to_group(dir, group, false)?;
     }
-    if volume.medium == Medium::Disk && measure == Measure::Project {
+    if volume.medium == Medium::Disk && measure == UsageMeasure::Project {
         // Before the marker: no container has begun, so there is nothing yet to be counted.
         project::measure(dir);
     }

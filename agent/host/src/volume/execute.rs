@@ -19,11 +19,11 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use pintle_agent_core::types::PodUid;
 use pintle_daemon::blocking;
-use pintle_daemon::blocking::{Blocked, Place};
+use pintle_daemon::blocking::{Blocked, JobPlace};
 use pintle_daemon::regular_file;
 use tokio::task::JoinSet;
 
-use super::content::{Content, Fetched, POD_BYTES_MAX, fetch, too_large};
+use super::content::{ContentSource, Fetched, POD_BYTES_MAX, fetch, too_large};
 use super::dir_fd::{is_mount_point, make_dir, make_dir_all};
 use super::error::{Cause, Context, IoFailure, VolumeError};
 use super::layout::{
@@ -32,7 +32,7 @@ use super::layout::{
 use super::mounts::PlannedMount;
 use super::payload::Payload;
 use super::plan::{PodVolume, PodVolumes, VolumeKind};
-use super::project::{self, Measure};
+use super::project::{self, UsageMeasure};
 use super::remove::DELETING;
 use super::sub_path::{self, SubPathError};
 use super::{atomic, block, empty_dir, foreign, host_path, local, mount, nfs, ownership, remove};
@@ -106,12 +106,12 @@ pub fn write_hosts(dirs: &PodDirs, text: &str) -> Result<(), IoFailure> {
 pub async fn mount_all(
     uid: &PodUid,
     volumes: &PodVolumes,
-    measure: Measure,
-    content: &impl Content,
+    measure: UsageMeasure,
+    content: &impl ContentSource,
     now: jiff::Timestamp,
 ) -> Result<Vec<VolumeError>, Vec<VolumeError>> {
     let leads_away = volumes.volumes.iter().any(|v| matches!(v.kind, VolumeKind::HostPath { .. }));
-    let place = if leads_away { Place::foreign(uid) } else { Place::change(uid) };
+    let place = if leads_away { JobPlace::foreign(uid) } else { JobPlace::change(uid) };
     let mut mounting = Mounting { room: POD_BYTES_MAX, ..Mounting::default() };
     let (mut pod, mut part, mut bytes) = (None, Vec::new(), 0);
     for (at, volume) in volumes.volumes.iter().enumerate() {
@@ -165,7 +165,7 @@ impl Mounting {
         pod: &PodVolumes,
         volume: &PodVolume,
         fetched: &Fetched,
-        measure: Measure,
+        measure: UsageMeasure,
         now: jiff::Timestamp,
     ) {
         let payload = match &volume.kind {
@@ -208,7 +208,7 @@ async fn mount_remote(uid: &PodUid, volumes: &PodVolumes) -> Vec<VolumeError> {
     if mounts.is_empty() {
         return Vec::new();
     }
-    let patience = Place::change(uid).patience();
+    let patience = JobPlace::change(uid).patience();
     match tokio::time::timeout(patience, mounts.join_all()).await {
         Ok(failures) => failures.into_iter().flatten().collect(),
         Err(_) => vec![never_mounted(volumes, Blocked::TimedOut(patience))],
@@ -222,12 +222,13 @@ pub async fn unmount_remote(uid: &PodUid, dirs: &PodDirs) -> Result<Vec<String>,
     let plugin = dirs.volumes().join(NFS_PLUGIN);
     let list = move || nfs::mounted(children(&plugin));
     let lost = |why: Blocked| VolumeError::tear_down("nfs", why.to_string());
-    let mounted = blocking::run(Place::removal(uid), list).await.map_err(lost)?;
+    let mounted = blocking::run(JobPlace::removal(uid), list).await.map_err(lost)?;
     let mut given_up = Vec::new();
     for remote in mounted.map_err(VolumeError::PodDir)? {
         let name = remote.dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let dir = remote.dir;
-        let done = blocking::run(Place::remote(&remote.server), move || nfs::tear_down(&dir)).await;
+        let done =
+            blocking::run(JobPlace::remote(&remote.server), move || nfs::tear_down(&dir)).await;
         let done = done.map_err(|why| VolumeError::tear_down(&name, why.to_string()))?;
         let text = done.map_err(|failure| VolumeError::tear_down(&name, failure))?;
         given_up.extend(text.map(|text| format!("Volume {name:?} was unmounted by force: {text}")));
@@ -249,12 +250,12 @@ fn never_mounted(volumes: &PodVolumes, why: Blocked) -> VolumeError {
 pub async fn refresh(
     uid: &PodUid,
     volumes: &PodVolumes,
-    content: &impl Content,
+    content: &impl ContentSource,
     now: jiff::Timestamp,
 ) -> Result<(), Vec<VolumeError>> {
     let mut written = volumes.clone();
     written.volumes.retain(|volume| matches!(volume.kind, VolumeKind::Payload { .. }));
-    match mount_all(uid, &written, Measure::Walk, content, now).await {
+    match mount_all(uid, &written, UsageMeasure::Walk, content, now).await {
         Ok(failures) if failures.is_empty() => Ok(()),
         Ok(failures) | Err(failures) => Err(failures),
     }
@@ -270,7 +271,7 @@ fn set_up(
     pod: &PodVolumes,
     volume: &PodVolume,
     payload: &Payload,
-    measure: Measure,
+    measure: UsageMeasure,
     now: jiff::Timestamp,
 ) -> Result<(), VolumeError> {
     let name = volume.disk_name();
@@ -301,7 +302,7 @@ fn set_up(
         VolumeKind::Payload { wrapped, .. } => {
             let dir = volume.host_dir(&pod.dirs).unwrap_or_default();
             let ready = pod.dirs.ready_dir(&format!("wrapped_{name}"));
-            empty_dir::set_up(&dir, &ready, wrapped, pod.fs_group, Measure::Walk)
+            empty_dir::set_up(&dir, &ready, wrapped, pod.fs_group, UsageMeasure::Walk)
                 .and_then(|()| write_payload(&dir, volume, payload, pod.fs_group, now))
         }
     };
@@ -343,7 +344,7 @@ pub async fn prepare_container(
     // Containers of the pod, or a hostPath, control the files on this path.
     let name = container.clone();
     let bound = move || parts.iter().try_for_each(|mount| bind_sub_path(&container, mount));
-    blocking::run(Place::foreign(uid), bound).await.unwrap_or_else(|why| {
+    blocking::run(JobPlace::foreign(uid), bound).await.unwrap_or_else(|why| {
         let text = format!("failed to prepare subPaths of container {name:?}: {why}");
         Err(VolumeError::Container(text))
     })

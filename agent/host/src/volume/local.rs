@@ -15,7 +15,7 @@ use std::path::{Component, Path, PathBuf};
 
 use pintle_agent_core::types::PodUid;
 use pintle_daemon::blocking;
-use pintle_daemon::blocking::{Blocked, Place};
+use pintle_daemon::blocking::{Blocked, JobPlace};
 
 use super::device::{DiskMount, format_and_mount, set_bind_options};
 use super::dir_fd::make_dir_all;
@@ -35,7 +35,7 @@ enum LocalSource {
 }
 
 /// One volume to set up.
-struct Job<'a> {
+struct LocalSetup<'a> {
     uid: &'a PodUid,
     root: &'a Path,
     /// The pod's volume directory.
@@ -57,7 +57,7 @@ pub(super) async fn set_up(
     let dir = pod.dirs.volume(LOCAL_PLUGIN, name);
     let (uid, root) = (&pod.uid, pod.dirs.root());
     let (group, policy) = (pod.fs_group, pod.group_policy);
-    let job = Job { uid, root, dir, name, local, group, policy };
+    let job = LocalSetup { uid, root, dir, name, local, group, policy };
     let _guard = keyed_lock::lock(name).await;
     let step = |step: &'static str| {
         move |cause: Cause| VolumeError::Step { step, volume: name.to_owned(), cause }
@@ -73,12 +73,12 @@ pub(super) async fn set_up(
     job.bind(from).await.map_err(|cause| VolumeError::set_up(name, cause))
 }
 
-impl Job<'_> {
+impl LocalSetup<'_> {
     async fn foreign<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> Result<T, Cause> + Send + 'static,
     ) -> Result<T, Cause> {
-        let done = blocking::run(Place::foreign(self.uid), job).await;
+        let done = blocking::run(JobPlace::foreign(self.uid), job).await;
         done.map_err(|why: Blocked| Cause::from(why.to_string()))?
     }
 

@@ -34,7 +34,7 @@ pub mod remove;
 pub mod san;
 pub mod sub_path;
 
-pub use content::Content;
+pub use content::ContentSource;
 pub use error::{Cause, IoFailure, MountNotice, VolumeError};
 
 #[cfg(test)]

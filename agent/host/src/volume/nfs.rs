@@ -20,7 +20,7 @@ use nix::mount::{MntFlags, umount2};
 use nix::sys::statfs::statfs;
 use pintle_agent_core::types::PodUid;
 use pintle_daemon::blocking;
-use pintle_daemon::blocking::Place;
+use pintle_daemon::blocking::JobPlace;
 
 use super::dir_fd::make_dir_all;
 use super::error::{Cause, Context, IoFailure};
@@ -62,7 +62,7 @@ impl Mounter<'_> {
             Ok(is_there)
         };
         let blocked = |why: blocking::Blocked| Cause::from(why.to_string());
-        if blocking::run(Place::change(uid), prepare).await.map_err(blocked)?? {
+        if blocking::run(JobPlace::change(uid), prepare).await.map_err(blocked)?? {
             return Ok(());
         }
         let target = dir.to_string_lossy();
@@ -81,7 +81,7 @@ impl Mounter<'_> {
         if !matches!(error, ProgramError::Busy) {
             let own = dir.to_owned();
             let undo = move || tear_down(&own);
-            let undone = blocking::run(Place::remote(server_of(&nfs.source)), undo).await;
+            let undone = blocking::run(JobPlace::remote(server_of(&nfs.source)), undo).await;
             undone.map_err(blocked)??;
         }
         Err(program::mount_failure(&args, &error).into())

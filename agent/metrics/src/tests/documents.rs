@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pintle_agent_core::probe::plan::Outcome;
+use pintle_agent_core::probe::plan::ProbeOutcome;
 use pintle_agent_core::testing::snapshot_of;
 use pintle_agent_core::worker::ProbeKind;
 use serde_json::Value;
@@ -88,7 +88,7 @@ pub(super) fn absent() -> Vec<Pattern> {
 fn served() -> BTreeMap<String, Value> {
     let probes = ProbeCounts::default();
     let took = std::time::Duration::from_secs(1);
-    for result in [Outcome::Success, Outcome::Failure] {
+    for result in [ProbeOutcome::Success, ProbeOutcome::Failure] {
         probes.ended(&"u".into(), "c", ProbeKind::Liveness, result, took);
     }
     let pod = view(serde_json::json!({"metadata": {"name": "p", "uid": "u"}}));
@@ -154,14 +154,14 @@ fn what_is_worth_watching_is_served_and_what_is_absent_is_not() {
 /// The families of an expression of PromQL, with the labels that it selects by, and the labels that
 /// are left of an aggregation.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Asked {
+struct PromqlFamily {
     families: Vec<(String, Vec<String>)>,
     left: Vec<String>,
     is_aggregated: bool,
 }
 
-fn asked(expression: &str) -> Asked {
-    let mut asked = Asked::default();
+fn asked(expression: &str) -> PromqlFamily {
+    let mut asked = PromqlFamily::default();
     let mut rest = expression;
     while let Some(first) = rest.chars().next() {
         let is_word = |c: char| c.is_ascii_alphanumeric() || "_:".contains(c);

@@ -136,7 +136,7 @@ impl Usage {
 
 /// What a driver says about a volume's health.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Health {
+pub struct VolumeHealth {
     /// It is not as it should be.
     pub is_abnormal: bool,
     /// The driver's words.
@@ -151,7 +151,7 @@ pub struct VolumeStats {
     /// Usage in inodes.
     pub inodes: Option<Usage>,
     /// Its health, from drivers with that capability.
-    pub health: Option<Health>,
+    pub health: Option<VolumeHealth>,
 }
 
 impl VolumeStats {
@@ -164,7 +164,7 @@ impl VolumeStats {
                 Unit::Unknown => {}
             }
         }
-        read.health = answer.volume_condition.as_ref().map(|condition| Health {
+        read.health = answer.volume_condition.as_ref().map(|condition| VolumeHealth {
             is_abnormal: condition.abnormal,
             message: cut(&condition.message).to_owned(),
         });

@@ -23,7 +23,7 @@ use pintle_plugins_v1::csi::{
 use crate::error::CallError;
 use crate::wire::{Endpoint, Method};
 
-pub use facts::{Capabilities, Health, NodeFacts, RefusedFacts, Usage, VolumeStats};
+pub use facts::{Capabilities, NodeFacts, RefusedFacts, Usage, VolumeHealth, VolumeStats};
 
 /// Time limit of a call.
 // k8s: pkg/volume/csi/csi_plugin.go csiTimeout

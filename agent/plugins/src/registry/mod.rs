@@ -24,13 +24,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::csi::{Capabilities, Node, NodeFacts, RefusedFacts};
-use crate::drivers::{Driver, Plugins, Unregistered};
+use crate::drivers::{Plugins, RegisteredDriver, Unregistered};
 use crate::error::CallError;
-use crate::registration::{Candidate, Refusal};
+use crate::registration::{DriverCandidate, RegistrationRefusal};
 use crate::scan::Socket;
 
-use socket::{Entry, State};
-use turns::{Turns, WaitingSocket};
+use socket::{SocketEntry, State};
+use turns::{CallTurns, WaitingSocket};
 
 pub use task::{Refresher, Registrar, start};
 
@@ -53,7 +53,7 @@ pub(crate) enum Unasked {
     Unreached(CallError),
     /// What it says about itself cannot be.
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Refused(#[from] RegistrationRefusal),
 }
 
 /// Why a driver did not say what it is.
@@ -69,11 +69,11 @@ pub(crate) enum Uninspected {
 
 /// What happened.
 #[derive(Debug)]
-pub(crate) enum Input {
+pub(crate) enum RegistryInput {
     /// These sockets are in the folder.
     Sockets(Vec<Socket>),
     /// What `Ask` brought.
-    Asked(Ticket, Result<Candidate, Unasked>),
+    Asked(Ticket, Result<DriverCandidate, Unasked>),
     /// What `Inspect` brought.
     Inspected(Ticket, Result<Inspected, Uninspected>),
     /// What `Confirm` brought.
@@ -102,9 +102,9 @@ pub(crate) enum Command {
 /// All sockets and what became of them.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    entries: BTreeMap<PathBuf, Entry>,
+    entries: BTreeMap<PathBuf, SocketEntry>,
     drivers: BTreeMap<String, Registered>,
-    turns: Turns,
+    turns: CallTurns,
     tickets: u64,
     registrations: u64,
 }
@@ -113,37 +113,40 @@ pub(crate) struct Registry {
 #[derive(Debug)]
 struct Registered {
     socket: PathBuf,
-    driver: Arc<Driver>,
+    driver: Arc<RegisteredDriver>,
 }
 
 impl Registry {
     /// Takes an input; returns what follows from it.
-    pub(crate) fn handle(&mut self, now: Instant, input: Input) -> Vec<Command> {
+    pub(crate) fn handle(&mut self, now: Instant, input: RegistryInput) -> Vec<Command> {
         let mut commands = Vec::new();
-        if let Input::Asked(ticket, _) | Input::Inspected(ticket, _) | Input::Confirmed(ticket, _) =
-            &input
+        if let RegistryInput::Asked(ticket, _)
+        | RegistryInput::Inspected(ticket, _)
+        | RegistryInput::Confirmed(ticket, _) = &input
         {
             self.turns.end(*ticket);
         }
         match input {
-            Input::Sockets(sockets) => self.observe(now, sockets, &mut commands),
-            Input::Tick => self.retry(now),
-            Input::Asked(ticket, answer) => {
+            RegistryInput::Sockets(sockets) => self.observe(now, sockets, &mut commands),
+            RegistryInput::Tick => self.retry(now),
+            RegistryInput::Asked(ticket, answer) => {
                 if let Some(path) = self.awaited(ticket) {
                     self.asked(now, &path, answer, &mut commands);
                 }
             }
-            Input::Inspected(ticket, answer) => {
+            RegistryInput::Inspected(ticket, answer) => {
                 if let Some(path) = self.awaited(ticket) {
                     self.inspected(now, &path, answer, &mut commands);
                 }
             }
-            Input::Confirmed(ticket, answer) => {
+            RegistryInput::Confirmed(ticket, answer) => {
                 if let Some(path) = self.awaited(ticket) {
                     self.confirmed(now, &path, answer);
                 }
             }
-            Input::Refreshed(registration, inspected) => self.refresh(registration, inspected),
+            RegistryInput::Refreshed(registration, inspected) => {
+                self.refresh(registration, inspected)
+            }
         }
         self.take_turns(now, &mut commands);
         commands
@@ -170,7 +173,7 @@ impl Registry {
 
     /// When `Input::Tick` is due.
     pub(crate) fn due(&self) -> Option<Instant> {
-        let retries = self.entries.values().filter_map(Entry::due);
+        let retries = self.entries.values().filter_map(SocketEntry::due);
         let turn = self.turns.free_at().filter(|_| waiting(&self.entries).next().is_some());
         retries.chain(turn).min()
     }
@@ -192,7 +195,7 @@ impl Registry {
 
     /// Compares the folder with what is known.
     fn observe(&mut self, now: Instant, sockets: Vec<Socket>, commands: &mut Vec<Command>) {
-        let is_there = |path: &Path, entry: &Entry| {
+        let is_there = |path: &Path, entry: &SocketEntry| {
             sockets.iter().any(|socket| socket.path == path && socket.file == entry.file)
         };
         let known = self.entries.iter();
@@ -207,7 +210,7 @@ impl Registry {
                 continue;
             }
             let arrived = self.ticket();
-            self.entries.insert(socket.path.clone(), Entry::new(&socket, now, arrived));
+            self.entries.insert(socket.path.clone(), SocketEntry::new(&socket, now, arrived));
         }
     }
 
@@ -224,7 +227,7 @@ impl Registry {
         self.drivers.remove(&name);
         tracing::info!(driver = name, socket = %path.display(), "CSI driver is gone");
         let waits =
-            |entry: &Entry| matches!(&entry.state, State::Older(other, _) if *other == name);
+            |entry: &SocketEntry| matches!(&entry.state, State::Older(other, _) if *other == name);
         let waiting = self.entries.iter().filter(|(_, entry)| waits(entry));
         let waiting: Vec<_> = waiting.map(|(path, _)| path.clone()).collect();
         for path in waiting {
@@ -234,7 +237,7 @@ impl Registry {
 
     /// The plugins that are due for another attempt wait for their turn.
     fn retry(&mut self, now: Instant) {
-        let is_due = |entry: &Entry| entry.due().is_some_and(|due| due <= now);
+        let is_due = |entry: &SocketEntry| entry.due().is_some_and(|due| due <= now);
         let due = self.entries.iter().filter(|(_, entry)| is_due(entry));
         let due: Vec<_> = due.map(|(path, _)| path.clone()).collect();
         for path in due {
@@ -250,7 +253,7 @@ impl Registry {
         &mut self,
         now: Instant,
         path: &Path,
-        answer: Result<Candidate, Unasked>,
+        answer: Result<DriverCandidate, Unasked>,
         commands: &mut Vec<Command>,
     ) {
         let candidate = match answer {
@@ -304,7 +307,8 @@ impl Registry {
         let Inspected { facts, capabilities } = inspected;
         let socket = path.display();
         tracing::info!(driver = name, %socket, registration, "CSI driver is registered");
-        let driver = Driver { name: name.clone(), registration, facts, capabilities, node };
+        let driver =
+            RegisteredDriver { name: name.clone(), registration, facts, capabilities, node };
         let registered = Registered { socket: path.to_owned(), driver: Arc::new(driver) };
         let earlier = self.drivers.insert(name.clone(), registered);
         if let Some(earlier) = earlier.filter(|earlier| earlier.socket != path) {
@@ -333,7 +337,8 @@ impl Registry {
         let found = all.find(|registered| registered.driver.registration == registration);
         if let Some(found) = found {
             let Inspected { facts, capabilities } = inspected;
-            let driver = Driver { facts, capabilities, ..Driver::clone(&found.driver) };
+            let driver =
+                RegisteredDriver { facts, capabilities, ..RegisteredDriver::clone(&found.driver) };
             found.driver = Arc::new(driver);
         }
     }
@@ -347,7 +352,7 @@ impl Registry {
         if holder == path || self.entry(path).age() > self.entry(&holder).age() {
             return false;
         }
-        let why = Refusal::Taken(name.to_owned(), holder.display().to_string());
+        let why = RegistrationRefusal::Taken(name.to_owned(), holder.display().to_string());
         commands.push(Command::Refuse(path.to_owned(), why.to_string()));
         self.entry(path).state = State::Older(name.to_owned(), taken(&holder));
         true
@@ -364,7 +369,7 @@ impl Registry {
         all.find(|(_, entry)| entry.ticket() == Some(ticket)).map(|(path, _)| path.clone())
     }
 
-    fn entry(&mut self, path: &Path) -> &mut Entry {
+    fn entry(&mut self, path: &Path) -> &mut SocketEntry {
         self.entries.get_mut(path).expect("a name is held by, and answers come for, known sockets")
     }
 
@@ -375,7 +380,7 @@ impl Registry {
 }
 
 /// The sockets that wait for their turn.
-fn waiting(entries: &BTreeMap<PathBuf, Entry>) -> impl Iterator<Item = WaitingSocket<'_>> {
+fn waiting(entries: &BTreeMap<PathBuf, SocketEntry>) -> impl Iterator<Item = WaitingSocket<'_>> {
     entries.iter().filter_map(|(path, entry)| entry.waits(path))
 }
 

@@ -19,7 +19,7 @@ pub(super) const RETRY_MAX: Duration = Duration::from_secs(2 * 60 + 2);
 
 /// What is known about a socket.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct SocketEntry {
     pub(super) file: FileId,
     /// Change time of the file when it was first seen: a later chmod does not make it newer.
     changed: Nanos,
@@ -49,7 +49,7 @@ pub(super) enum State {
     Older(String, String),
 }
 
-impl Entry {
+impl SocketEntry {
     /// A new socket, which waits for its first turn.
     pub(super) fn new(socket: &Socket, now: Instant, arrived: Ticket) -> Self {
         Self {

@@ -13,12 +13,12 @@ use std::time::Instant;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::{Command, Input, Inspected, Registry, Ticket, Unasked, Uninspected};
+use super::{Command, Inspected, Registry, RegistryInput, Ticket, Unasked, Uninspected};
 use crate::csi::{Node, NodeFacts};
 use crate::drivers::{Drivers, Plugins, changes};
 use crate::registration;
 use crate::scan::Socket;
-use crate::watch::Watch;
+use crate::watch::WatchThread;
 
 /// Notifications of refusals under way.
 const REFUSALS_MAX: usize = 64;
@@ -27,7 +27,7 @@ const REFRESHES_MAX: usize = 64;
 
 /// Watches a folder for plugins. Nothing is registered before `Registrar::run`.
 pub fn start(root: &Path) -> io::Result<(Drivers, Refresher, Registrar)> {
-    let watch = Watch::start(root)?;
+    let watch = WatchThread::start(root)?;
     let (publisher, plugins) = watch::channel(Arc::default());
     let (refresher, refreshes) = mpsc::channel(REFRESHES_MAX);
     let registrar = Registrar {
@@ -63,12 +63,12 @@ impl Refresher {
 /// Registers plugins while it runs.
 #[derive(Debug)]
 pub struct Registrar {
-    _watch: Watch,
+    _watch: WatchThread,
     sockets: watch::Receiver<Vec<Socket>>,
     registry: Registry,
     publisher: watch::Sender<Arc<Plugins>>,
     refreshes: mpsc::Receiver<String>,
-    calls: JoinSet<Input>,
+    calls: JoinSet<RegistryInput>,
     handles: BTreeMap<Ticket, AbortHandle>,
     refusals: JoinSet<()>,
 }
@@ -86,7 +86,7 @@ impl Registrar {
             };
             let input = tokio::select! {
                 changed = self.sockets.changed() => match changed {
-                    Ok(()) => Input::Sockets(self.sockets.borrow_and_update().clone()),
+                    Ok(()) => RegistryInput::Sockets(self.sockets.borrow_and_update().clone()),
                     Err(_) => return,
                 },
                 Some(ended) = self.calls.join_next() => match ended {
@@ -98,15 +98,16 @@ impl Registrar {
                     self.refresh(&driver);
                     continue;
                 }
-                () = tick => Input::Tick,
+                () = tick => RegistryInput::Tick,
             };
             self.handle(input);
         }
     }
 
-    fn handle(&mut self, input: Input) {
-        if let Input::Asked(ticket, _) | Input::Inspected(ticket, _) | Input::Confirmed(ticket, _) =
-            &input
+    fn handle(&mut self, input: RegistryInput) {
+        if let RegistryInput::Asked(ticket, _)
+        | RegistryInput::Inspected(ticket, _)
+        | RegistryInput::Confirmed(ticket, _) = &input
         {
             self.handles.remove(ticket);
         }
@@ -127,12 +128,12 @@ impl Registrar {
         let (ticket, handle) = match command {
             Command::Ask(ticket, socket) => (ticket, self.calls.spawn(ask(ticket, socket))),
             Command::Inspect(ticket, node) => {
-                let call = async move { Input::Inspected(ticket, inspect(&node).await) };
+                let call = async move { RegistryInput::Inspected(ticket, inspect(&node).await) };
                 (ticket, self.calls.spawn(call))
             }
             Command::Confirm(ticket, socket) => {
                 let call = async move {
-                    Input::Confirmed(ticket, registration::notify(&socket, "").await)
+                    RegistryInput::Confirmed(ticket, registration::notify(&socket, "").await)
                 };
                 (ticket, self.calls.spawn(call))
             }
@@ -161,22 +162,22 @@ impl Registrar {
         let Some(driver) = self.registry.plugins().drivers.remove(name) else { return };
         self.calls.spawn(async move {
             match inspect(&driver.node).await {
-                Ok(inspected) => Input::Refreshed(driver.registration, inspected),
+                Ok(inspected) => RegistryInput::Refreshed(driver.registration, inspected),
                 Err(error) => {
                     tracing::info!(driver = driver.name, %error, "driver does not tell its limit");
-                    Input::Tick
+                    RegistryInput::Tick
                 }
             }
         });
     }
 }
 
-async fn ask(ticket: Ticket, socket: PathBuf) -> Input {
+async fn ask(ticket: Ticket, socket: PathBuf) -> RegistryInput {
     let answer = match registration::ask(&socket).await {
         Ok(info) => registration::check(&info, &socket).map_err(Unasked::Refused),
         Err(error) => Err(Unasked::Unreached(error)),
     };
-    Input::Asked(ticket, answer)
+    RegistryInput::Asked(ticket, answer)
 }
 
 /// Asks a driver about itself.

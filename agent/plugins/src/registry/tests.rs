@@ -14,18 +14,18 @@ use crate::scan::FileId;
 const NAME: &str = "csi.example.com";
 
 /// A registry and what it wants done.
-struct World {
+struct RegistryUnderTest {
     registry: Registry,
     now: Instant,
     sockets: Vec<Socket>,
 }
 
-impl World {
+impl RegistryUnderTest {
     fn new() -> Self {
         Self { registry: Registry::default(), now: Instant::now(), sockets: Vec::new() }
     }
 
-    fn handle(&mut self, input: Input) -> Vec<Command> {
+    fn handle(&mut self, input: RegistryInput) -> Vec<Command> {
         self.registry.handle(self.now, input)
     }
 
@@ -34,18 +34,18 @@ impl World {
         self.sockets.retain(|socket| socket.path != Path::new(path));
         let file = FileId::made_up(time);
         self.sockets.push(Socket { path: path.into(), file, changed: time });
-        self.handle(Input::Sockets(self.sockets.clone()))
+        self.handle(RegistryInput::Sockets(self.sockets.clone()))
     }
 
     fn unlink(&mut self, path: &str) -> Vec<Command> {
         self.sockets.retain(|socket| socket.path != Path::new(path));
-        self.handle(Input::Sockets(self.sockets.clone()))
+        self.handle(RegistryInput::Sockets(self.sockets.clone()))
     }
 
     /// Brings a socket's plugin to the point where its driver is asked.
     fn inspects(&mut self, commands: &[Command]) -> Ticket {
         let [Command::Ask(ticket, _)] = commands else { panic!("one is asked: {commands:?}") };
-        let commands = self.handle(Input::Asked(*ticket, Ok(candidate())));
+        let commands = self.handle(RegistryInput::Asked(*ticket, Ok(candidate())));
         let [Command::Inspect(ticket, _)] = commands[..] else { panic!("{commands:?}") };
         ticket
     }
@@ -53,12 +53,12 @@ impl World {
     /// Registers the plugin that is asked.
     fn register(&mut self, commands: &[Command]) {
         let ticket = self.inspects(commands);
-        let commands = self.handle(Input::Inspected(ticket, Ok(inspected("n1"))));
+        let commands = self.handle(RegistryInput::Inspected(ticket, Ok(inspected("n1"))));
         let Some(Command::Confirm(ticket, _)) = commands.last() else { panic!("{commands:?}") };
-        assert!(self.handle(Input::Confirmed(*ticket, Ok(()))).is_empty());
+        assert!(self.handle(RegistryInput::Confirmed(*ticket, Ok(()))).is_empty());
     }
 
-    fn registered(&self) -> Option<Arc<Driver>> {
+    fn registered(&self) -> Option<Arc<RegisteredDriver>> {
         self.registry.plugins().drivers.get(NAME).cloned()
     }
 
@@ -69,8 +69,8 @@ impl World {
     }
 }
 
-fn candidate() -> Candidate {
-    Candidate { name: NAME.to_owned(), endpoint: "/plugins/csi.sock".into() }
+fn candidate() -> DriverCandidate {
+    DriverCandidate { name: NAME.to_owned(), endpoint: "/plugins/csi.sock".into() }
 }
 
 fn inspected(node_id: &str) -> Inspected {
@@ -84,12 +84,12 @@ fn unreached() -> Unasked {
 
 #[test]
 fn driver_is_registered_before_its_plugin_is_told_and_gone_with_its_socket() {
-    let mut world = World::new();
+    let mut world = RegistryUnderTest::new();
     let commands = world.bind("/r/a", 1);
     assert_eq!(world.problem("/r/a"), Some(None));
     let ticket = world.inspects(&commands);
     assert!(world.registered().is_none());
-    let commands = world.handle(Input::Inspected(ticket, Ok(inspected("n1"))));
+    let commands = world.handle(RegistryInput::Inspected(ticket, Ok(inspected("n1"))));
     let [Command::Confirm(_, path)] = &commands[..] else { panic!("{commands:?}") };
     assert_eq!(path, Path::new("/r/a"));
     let driver = world.registered().expect("registered");
@@ -103,33 +103,33 @@ fn driver_is_registered_before_its_plugin_is_told_and_gone_with_its_socket() {
 
 #[test]
 fn plugin_that_cannot_be_told_counts_as_not_registered_and_is_tried_again() {
-    let mut world = World::new();
+    let mut world = RegistryUnderTest::new();
     let commands = world.bind("/r/a", 1);
     let ticket = world.inspects(&commands);
-    let commands = world.handle(Input::Inspected(ticket, Ok(inspected("n1"))));
+    let commands = world.handle(RegistryInput::Inspected(ticket, Ok(inspected("n1"))));
     let [Command::Confirm(ticket, _)] = commands[..] else { panic!("{commands:?}") };
     let lost = CallError::agent("NotifyRegistrationStatus", Code::Unavailable, "broken pipe");
-    world.handle(Input::Confirmed(ticket, Err(lost)));
+    world.handle(RegistryInput::Confirmed(ticket, Err(lost)));
     assert!(world.registered().is_none());
     world.now = world.registry.due().expect("it is tried again");
-    let commands = world.handle(Input::Tick);
+    let commands = world.handle(RegistryInput::Tick);
     world.register(&commands);
     assert!(world.registered().is_some());
 }
 
 #[test]
 fn waits_after_failures_double_to_the_kubelets_and_begin_anew_with_another_file() {
-    let mut world = World::new();
+    let mut world = RegistryUnderTest::new();
     let mut commands = world.bind("/r/a", 1);
     let mut wait = RETRY_MIN;
     for _ in 0..15 {
         let [Command::Ask(ticket, _)] = commands[..] else { panic!("{commands:?}") };
-        assert!(world.handle(Input::Asked(ticket, Err(unreached()))).is_empty());
+        assert!(world.handle(RegistryInput::Asked(ticket, Err(unreached()))).is_empty());
         assert_eq!(world.registry.due(), Some(world.now + wait));
         world.now += wait - Duration::from_nanos(1);
-        assert!(world.handle(Input::Tick).is_empty(), "it is too early");
+        assert!(world.handle(RegistryInput::Tick).is_empty(), "it is too early");
         world.now += Duration::from_nanos(1);
-        commands = world.handle(Input::Tick);
+        commands = world.handle(RegistryInput::Tick);
         wait = (wait * 2).min(RETRY_MAX);
     }
     assert_eq!(wait, RETRY_MAX);
@@ -139,24 +139,24 @@ fn waits_after_failures_double_to_the_kubelets_and_begin_anew_with_another_file(
     let [Command::Cancel(_), Command::Ask(ticket, _)] = commands[..] else {
         panic!("{commands:?}")
     };
-    world.handle(Input::Asked(ticket, Err(unreached())));
+    world.handle(RegistryInput::Asked(ticket, Err(unreached())));
     assert_eq!(world.registry.due(), Some(world.now + RETRY_MIN));
 }
 
 #[test]
 fn refused_plugin_is_told_why() {
-    let mut world = World::new();
+    let mut world = RegistryUnderTest::new();
     let commands = world.bind("/r/a", 1);
     let [Command::Ask(ticket, _)] = commands[..] else { panic!("{commands:?}") };
-    let refusal = Refusal::NotSupported("DRAPlugin".to_owned());
-    let commands = world.handle(Input::Asked(ticket, Err(refusal.clone().into())));
+    let refusal = RegistrationRefusal::NotSupported("DRAPlugin".to_owned());
+    let commands = world.handle(RegistryInput::Asked(ticket, Err(refusal.clone().into())));
     let [Command::Refuse(_, why)] = &commands[..] else { panic!("{commands:?}") };
     assert_eq!(*why, refusal.to_string());
     world.now = world.registry.due().expect("it is tried again");
-    let commands = world.handle(Input::Tick);
+    let commands = world.handle(RegistryInput::Tick);
     let ticket = world.inspects(&commands);
     let refused = Uninspected::Facts(RefusedFacts::NoNodeId);
-    let commands = world.handle(Input::Inspected(ticket, Err(refused)));
+    let commands = world.handle(RegistryInput::Inspected(ticket, Err(refused)));
     let [Command::Refuse(_, why)] = &commands[..] else { panic!("{commands:?}") };
     assert!(why.contains("driverNodeID must not be empty"), "{why}");
     assert!(world.registered().is_none());
@@ -164,7 +164,7 @@ fn refused_plugin_is_told_why() {
 
 #[test]
 fn older_second_socket_of_a_name_is_refused_and_follows_when_the_newer_goes() {
-    let mut world = World::new();
+    let mut world = RegistryUnderTest::new();
     let commands = world.bind("/r/new", 5);
     world.register(&commands);
     for time in [3, 4] {
@@ -173,7 +173,7 @@ fn older_second_socket_of_a_name_is_refused_and_follows_when_the_newer_goes() {
             [Command::Ask(ticket, _)] => ticket,
             _ => panic!("{commands:?}"),
         };
-        let commands = world.handle(Input::Asked(ticket, Ok(candidate())));
+        let commands = world.handle(RegistryInput::Asked(ticket, Ok(candidate())));
         let [Command::Refuse(path, why)] = &commands[..] else { panic!("{commands:?}") };
         assert_eq!(path, Path::new("/r/old"));
         assert!(why.contains("already registered by the newer socket /r/new"), "{why}");
@@ -187,18 +187,18 @@ fn older_second_socket_of_a_name_is_refused_and_follows_when_the_newer_goes() {
 
 #[test]
 fn newer_second_socket_of_a_name_takes_it_over_without_a_gap() {
-    let mut world = World::new();
+    let mut world = RegistryUnderTest::new();
     let commands = world.bind("/r/old", 1);
     world.register(&commands);
     let before = world.registry.plugins();
     let commands = world.bind("/r/new", 2);
     let ticket = world.inspects(&commands);
     assert_eq!(world.registered().map(|driver| driver.registration), Some(1), "until it is known");
-    let commands = world.handle(Input::Inspected(ticket, Ok(inspected("n2"))));
+    let commands = world.handle(RegistryInput::Inspected(ticket, Ok(inspected("n2"))));
     assert!(matches!(commands[..], [Command::Confirm(..)]), "{commands:?}");
     let changes = crate::changes(&before, &world.registry.plugins());
     assert!(
-        matches!(&changes[..], [crate::Change::Registered(driver)] if driver.facts.node_id == "n2")
+        matches!(&changes[..], [crate::DriverChange::Registered(driver)] if driver.facts.node_id == "n2")
     );
     assert!(world.problem("/r/old").is_some());
     // The end of the old plugin changes nothing.
@@ -209,14 +209,14 @@ fn newer_second_socket_of_a_name_takes_it_over_without_a_gap() {
 #[test]
 fn of_two_sockets_that_ask_at_once_the_newer_has_the_name_whoever_answers_first() {
     for is_newer_first in [true, false] {
-        let mut world = World::new();
+        let mut world = RegistryUnderTest::new();
         let commands = world.bind("/r/old", 1);
         let old = world.inspects(&commands);
         let commands = world.bind("/r/new", 2);
         let new = world.inspects(&commands);
         let (first, second) = if is_newer_first { (new, old) } else { (old, new) };
-        world.handle(Input::Inspected(first, Ok(inspected("n"))));
-        world.handle(Input::Inspected(second, Ok(inspected("n"))));
+        world.handle(RegistryInput::Inspected(first, Ok(inspected("n"))));
+        world.handle(RegistryInput::Inspected(second, Ok(inspected("n"))));
         assert!(world.problem("/r/old").flatten().is_some());
         assert_eq!(world.problem("/r/new"), None);
         assert!(world.registered().is_some());
@@ -225,7 +225,7 @@ fn of_two_sockets_that_ask_at_once_the_newer_has_the_name_whoever_answers_first(
 
 #[test]
 fn answers_that_come_after_their_socket_has_gone_change_nothing() {
-    let mut world = World::new();
+    let mut world = RegistryUnderTest::new();
     let commands = world.bind("/r/a", 1);
     let [Command::Ask(ticket, _)] = commands[..] else { panic!("{commands:?}") };
     let commands = world.bind("/r/a", 2);
@@ -233,20 +233,20 @@ fn answers_that_come_after_their_socket_has_gone_change_nothing() {
         panic!("{commands:?}")
     };
     assert_eq!(cancelled, ticket);
-    assert!(world.handle(Input::Asked(ticket, Ok(candidate()))).is_empty());
-    assert!(world.handle(Input::Inspected(ticket, Ok(inspected("n")))).is_empty());
-    assert!(world.handle(Input::Confirmed(ticket, Ok(()))).is_empty());
+    assert!(world.handle(RegistryInput::Asked(ticket, Ok(candidate()))).is_empty());
+    assert!(world.handle(RegistryInput::Inspected(ticket, Ok(inspected("n")))).is_empty());
+    assert!(world.handle(RegistryInput::Confirmed(ticket, Ok(()))).is_empty());
     assert!(world.registered().is_none());
 }
 
 #[test]
 fn refreshed_facts_are_those_of_that_registration_only() {
-    let mut world = World::new();
+    let mut world = RegistryUnderTest::new();
     let commands = world.bind("/r/a", 1);
     world.register(&commands);
-    world.handle(Input::Refreshed(1, inspected("other")));
+    world.handle(RegistryInput::Refreshed(1, inspected("other")));
     assert_eq!(world.registered().expect("registered").facts.node_id, "other");
-    world.handle(Input::Refreshed(7, inspected("late")));
+    world.handle(RegistryInput::Refreshed(7, inspected("late")));
     assert_eq!(world.registered().expect("registered").facts.node_id, "other");
 }
 
@@ -260,15 +260,15 @@ fn asked(commands: &[Command]) -> Vec<PathBuf> {
 }
 
 /// Goes on to the next moment at which the registry is due; returns the sockets that it asks.
-fn next_turn(world: &mut World) -> Vec<PathBuf> {
+fn next_turn(world: &mut RegistryUnderTest) -> Vec<PathBuf> {
     world.now = world.registry.due().expect("sockets wait").max(world.now);
-    let commands = world.handle(Input::Tick);
+    let commands = world.handle(RegistryInput::Tick);
     asked(&commands)
 }
 
 #[test]
 fn a_flood_of_sockets_that_hang_is_asked_little_by_little() {
-    let mut world = World::new();
+    let mut world = RegistryUnderTest::new();
     let flood: Vec<Socket> = (0..400)
         .map(|at| Socket {
             path: format!("/r/flood-{at:03}").into(),
@@ -277,7 +277,7 @@ fn a_flood_of_sockets_that_hang_is_asked_little_by_little() {
         })
         .collect();
     let begun = world.now;
-    let commands = world.handle(Input::Sockets(flood));
+    let commands = world.handle(RegistryInput::Sockets(flood));
     let mut all = asked(&commands);
     assert_eq!(all.len(), CALLS_MAX, "as many at once");
     while all.len() < 400 {
@@ -295,7 +295,7 @@ fn a_flood_of_sockets_that_hang_is_asked_little_by_little() {
 
 #[test]
 fn a_plugin_that_comes_amid_a_flood_is_asked_within_two_turns() {
-    let mut world = World::new();
+    let mut world = RegistryUnderTest::new();
     for at in 0..200 {
         world.bind(&format!("/r/flood-{at:03}"), at);
     }
@@ -309,10 +309,10 @@ fn a_plugin_that_comes_amid_a_flood_is_asked_within_two_turns() {
 
 #[test]
 fn a_plugin_that_failed_is_asked_again_while_new_sockets_keep_coming() {
-    let mut world = World::new();
+    let mut world = RegistryUnderTest::new();
     let commands = world.bind("/r/driver", 1);
     let [Command::Ask(ticket, _)] = commands[..] else { panic!("{commands:?}") };
-    world.handle(Input::Asked(ticket, Err(unreached())));
+    world.handle(RegistryInput::Asked(ticket, Err(unreached())));
     world.now += RETRY_MIN;
     let mut turns = 0;
     for at in 0.. {
@@ -331,14 +331,14 @@ fn a_plugin_that_failed_is_asked_again_while_new_sockets_keep_coming() {
 
 #[test]
 fn calls_that_ended_make_room_at_once_within_the_burst() {
-    let mut world = World::new();
+    let mut world = RegistryUnderTest::new();
     for at in 0..40 {
         let commands = world.bind(&format!("/r/fails-{at:02}"), at);
         let asked_now = asked(&commands).len();
         assert_eq!(asked_now, usize::from(at < i128::from(BURST) + 1), "{at}");
         for command in commands {
             let Command::Ask(ticket, _) = command else { panic!("{command:?}") };
-            world.handle(Input::Asked(ticket, Err(unreached())));
+            world.handle(RegistryInput::Asked(ticket, Err(unreached())));
         }
     }
     assert_eq!(world.registry.due(), Some(world.now + GAP), "then with a gap");

@@ -34,14 +34,14 @@ pub(super) struct WaitingSocket<'a> {
 
 /// The calls under way, and the pace of new ones.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
+pub(super) struct CallTurns {
     begun: BTreeMap<Ticket, Instant>,
     /// As many gaps ahead of now as turns were taken without one.
     paid_until: Option<Instant>,
     is_oldest_next: bool,
 }
 
-impl Turns {
+impl CallTurns {
     /// A call to a socket or its driver begins.
     pub(super) fn begin(&mut self, now: Instant, ticket: Ticket) {
         self.begun.insert(ticket, now);

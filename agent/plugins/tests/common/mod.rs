@@ -58,7 +58,7 @@ impl Script {
 
 /// What a plugin has seen.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct SeenCalls {
     pub(crate) calls: Vec<&'static str>,
     pub(crate) told: Vec<RegistrationStatus>,
 }
@@ -68,7 +68,7 @@ pub(crate) struct Seen {
 pub(crate) struct Plugin {
     path: PathBuf,
     script: Arc<Mutex<Script>>,
-    seen: watch::Sender<Seen>,
+    seen: watch::Sender<SeenCalls>,
     thread: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
@@ -77,7 +77,7 @@ impl Plugin {
         let listener = std::os::unix::net::UnixListener::bind(path)?;
         listener.set_nonblocking(true)?;
         let script = Arc::new(Mutex::new(script));
-        let seen = watch::Sender::new(Seen::default());
+        let seen = watch::Sender::new(SeenCalls::default());
         let face = Face { script: Arc::clone(&script), seen: seen.clone() };
         // A runtime of its own: with it end its connections, and calls in the middle, as of a kill.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -105,7 +105,7 @@ impl Plugin {
     }
 
     /// Waits until it has seen something.
-    pub(crate) async fn until(&self, has: impl FnMut(&Seen) -> bool) -> Seen {
+    pub(crate) async fn until(&self, has: impl FnMut(&SeenCalls) -> bool) -> SeenCalls {
         let mut seen = self.seen.subscribe();
         patiently(seen.wait_for(has)).await.expect("the plugin is here").clone()
     }
@@ -128,7 +128,7 @@ impl Drop for Plugin {
 #[derive(Clone, Debug)]
 struct Face {
     script: Arc<Mutex<Script>>,
-    seen: watch::Sender<Seen>,
+    seen: watch::Sender<SeenCalls>,
 }
 
 impl Face {

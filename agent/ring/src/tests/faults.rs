@@ -11,12 +11,12 @@ use nix::fcntl::{OFlag, RenameFlags};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::stat::Mode;
-use pintle_daemon::blocking::{Blocked, Class, Counts, Place, Pool};
+use pintle_daemon::blocking::{Blocked, Class, ClassCounts, JobPlace, Pool};
 use xtask::disk::{Fault, Faulty, Operation};
 
 use super::{own, runtime, uid};
 use crate::chain::{At, Chain, How};
-use crate::files::{ChainError, Files};
+use crate::files::{ChainError, RingFiles};
 
 /// Certainly over before a disk that hangs answers.
 const SHORT: Duration = Duration::from_millis(50);
@@ -34,13 +34,13 @@ fn mode() -> Mode {
 }
 
 /// Each way to run chains.
-fn all_ways() -> [Files; 3] {
-    let ring = |is_async| Files::ring(is_async).expect("this kernel has io_uring");
-    [ring(false), ring(true), Files::direct()]
+fn all_ways() -> [RingFiles; 3] {
+    let ring = |is_async| RingFiles::ring(is_async).expect("this kernel has io_uring");
+    [ring(false), ring(true), RingFiles::direct()]
 }
 
 /// Runs `test` each way, with a disk that does nothing wrong yet and has a file `f`.
-fn with_faulty(test: impl AsyncFn(&Files, &Path, &Faulty) + Copy + Send + 'static) {
+fn with_faulty(test: impl AsyncFn(&RingFiles, &Path, &Faulty) + Copy + Send + 'static) {
     for way in 0..3 {
         xtask::disk::with_private_mounts(move || {
             Pool::own();
@@ -132,7 +132,7 @@ fn an_operation_that_is_slow_is_done() {
         }
         for operation in Operation::ALL {
             let (_, chain) = chain_to(operation, folder);
-            let answers = files.run(Place::change(&uid("a")), chain).await.expect("answered");
+            let answers = files.run(JobPlace::change(&uid("a")), chain).await.expect("answered");
             assert!(answers.iter().all(Result::is_ok), "{operation:?}: {answers:?}");
         }
     });
@@ -158,16 +158,17 @@ fn an_operation_that_hangs_is_given_up_and_holds_up_its_pod_alone() {
                     // Withdrawn before it began where the machine is busy.
                     while disk.hung() == 0 {
                         let (_, chain) = chain_to(operation, folder.path());
-                        let place = Place::change(&uid("a")).within(patience);
+                        let place = JobPlace::change(&uid("a")).within(patience);
                         let ended = files.run(place, chain).await;
                         assert_eq!(ended.expect_err("it hangs"), Blocked::TimedOut(patience));
                         patience *= 2;
                     }
                     let read = Chain::read_file(at("/proc/self/stat"), How::read(), 10);
-                    let other = files.run(Place::change(&uid("b")), read).await.expect("answered");
+                    let other =
+                        files.run(JobPlace::change(&uid("b")), read).await.expect("answered");
                     assert!(other[0].is_ok(), "{operation:?}");
                     drop(disk);
-                    while files.counts(Class::Pod) != Counts::default() {
+                    while files.counts(Class::Pod) != ClassCounts::default() {
                         tokio::time::sleep(Duration::from_millis(5)).await;
                     }
                 });
@@ -201,7 +202,7 @@ fn without_a_descriptor_only_what_needs_one_fails() {
         chain.open_held(at(folder.path().join("f")), How::read());
         chain
     };
-    let errno = |files: &Files, chain: Chain| {
+    let errno = |files: &RingFiles, chain: Chain| {
         let mut answers = runtime.block_on(files.run(own(), chain)).expect("answered");
         answers.pop().expect("an answer").map(drop).map_err(ChainError::errno)
     };

@@ -4,12 +4,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use pintle_daemon::blocking::{Blocked, Class, Counts, Place, Pool};
+use pintle_daemon::blocking::{Blocked, Class, ClassCounts, JobPlace, Pool};
 use xtask::disk::Hung;
 
 use super::{own, runtime, uid};
 use crate::chain::{At, Batch, Chain, How};
-use crate::files::{Answers, Files};
+use crate::files::{Answers, RingFiles};
 
 /// Longer than any operation that is not hung.
 const LONG: Duration = Duration::from_secs(60);
@@ -26,7 +26,7 @@ fn reads(folder: &Path, count: usize) -> Batch {
 
 /// Runs `test` with a folder that answers, with one that does not, and with a ring of each kind
 /// and plain calls.
-fn with_hung(test: impl AsyncFn(&Files, &Path, &Path, Hung) + Copy + Send + 'static) {
+fn with_hung(test: impl AsyncFn(&RingFiles, &Path, &Path, Hung) + Copy + Send + 'static) {
     for kind in 0..2 {
         xtask::disk::with_private_mounts(move || {
             Pool::own();
@@ -38,7 +38,7 @@ fn with_hung(test: impl AsyncFn(&Files, &Path, &Path, Hung) + Copy + Send + 'sta
             for n in 0..8 {
                 std::fs::write(well.join(format!("f{n}")), "text").expect("written");
             }
-            let files = if kind == 0 { Files::ring(true) } else { Ok(Files::direct()) };
+            let files = if kind == 0 { RingFiles::ring(true) } else { Ok(RingFiles::direct()) };
             let files = files.expect("this kernel has io_uring");
             let hung = Hung::mount(&dead);
             let local = tokio::task::LocalSet::new();
@@ -63,7 +63,7 @@ fn who_asks_it_waits_alone_and_is_told_when_it_is_given_up() {
         let limits = Class::Pod.limits();
         let waiting: Vec<_> = (0..limits.threads)
             .map(|pod| {
-                let place = Place::look(&uid(&format!("hung{pod}"))).within(LONG);
+                let place = JobPlace::look(&uid(&format!("hung{pod}"))).within(LONG);
                 let (files, batch) = (files.clone(), reads(dead, 8));
                 tokio::task::spawn_local(async move { files.run(place, batch).await })
             })
@@ -71,7 +71,7 @@ fn who_asks_it_waits_alone_and_is_told_when_it_is_given_up() {
         until(|| files.counts(Class::Pod).running == limits.threads).await;
         // Another class, and once those are slow another pod.
         assert_read(files.run(own(), reads(well, 8)).await);
-        let place = Place::look(&uid("healthy")).within(LONG);
+        let place = JobPlace::look(&uid("healthy")).within(LONG);
         assert_read(files.run(place, reads(well, 8)).await);
         // The others still wait.
         until(|| files.counts(Class::Pod).running == limits.threads).await;
@@ -86,14 +86,14 @@ fn who_asks_it_waits_alone_and_is_told_when_it_is_given_up() {
                 assert!(gone.contains(&errno), "{errno}");
             }
         }
-        until(|| files.counts(Class::Pod) == Counts::default()).await;
+        until(|| files.counts(Class::Pod) == ClassCounts::default()).await;
     });
 }
 
 #[test]
 fn patience_ends_a_wait_and_the_next_change_of_the_pod_comes_after_it() {
     with_hung(async |files, well, dead, hung| {
-        let place = || Place::change(&uid("a"));
+        let place = || JobPlace::change(&uid("a"));
         // On a busy machine it is withdrawn before it begins, and is tried with more patience.
         let mut patience = SHORT;
         while files.counts(Class::Pod).running == 0 {
@@ -105,11 +105,11 @@ fn patience_ends_a_wait_and_the_next_change_of_the_pod_comes_after_it() {
         let next = files.run(place().within(SHORT), reads(well, 1)).await;
         assert_eq!(next.expect_err("it waits its turn"), Blocked::TimedOut(SHORT));
         assert_eq!(files.counts(Class::Pod).waiting, 0, "and is withdrawn");
-        let other = Place::change(&uid("b")).within(LONG);
+        let other = JobPlace::change(&uid("b")).within(LONG);
         assert_read(files.run(other, reads(well, 8)).await);
         drop(hung);
         assert_read(files.run(place().within(LONG), reads(well, 8)).await);
-        until(|| files.counts(Class::Pod) == Counts::default()).await;
+        until(|| files.counts(Class::Pod) == ClassCounts::default()).await;
     });
 }
 
@@ -126,19 +126,20 @@ fn what_is_dropped_begins_nothing_more() {
         ask.stat(At::path(dead.join("f")).expect("a path"), true);
         let batch = Batch::from(ask).then().with(make);
         tokio::select! {
-            ended = files.run(Place::look(&uid("a")).within(LONG), batch) => panic!("{ended:?}"),
+            ended = files.run(JobPlace::look(&uid("a")).within(LONG), batch) => panic!("{ended:?}"),
             () = until(|| files.counts(Class::Pod).running == 1) => {}
         }
         // More than the ring has places: those that wait are withdrawn.
         for pod in 0..40 {
-            let run = files.run(Place::look(&uid(&format!("p{pod}"))).within(LONG), reads(dead, 8));
+            let run =
+                files.run(JobPlace::look(&uid(&format!("p{pod}"))).within(LONG), reads(dead, 8));
             assert!(tokio::time::timeout(Duration::from_millis(1), run).await.is_err());
         }
         assert_eq!(files.counts(Class::Pod).waiting, 0);
         drop(hung);
-        until(|| files.counts(Class::Pod) == Counts::default()).await;
+        until(|| files.counts(Class::Pod) == ClassCounts::default()).await;
         assert!(!made.exists());
-        assert_read(files.run(Place::look(&uid("a")).within(LONG), reads(well, 8)).await);
+        assert_read(files.run(JobPlace::look(&uid("a")).within(LONG), reads(well, 8)).await);
     });
 }
 
@@ -149,15 +150,15 @@ fn the_last_handle_goes_while_the_kernel_works() {
         let hung = Hung::mount(dead.path());
         runtime().block_on(async {
             for _ in 0..4 {
-                let files = Files::ring(true).expect("this kernel has io_uring");
-                let place = Place::look(&uid("a")).within(SHORT);
+                let files = RingFiles::ring(true).expect("this kernel has io_uring");
+                let place = JobPlace::look(&uid("a")).within(SHORT);
                 let ended = files.run(place, reads(dead.path(), 8)).await;
                 assert_eq!(ended.expect_err("nobody answers"), Blocked::TimedOut(SHORT));
             }
         });
         // The kernel's buffers still exist when it writes to them.
         drop(hung);
-        let files = Files::ring(true).expect("this kernel has io_uring");
+        let files = RingFiles::ring(true).expect("this kernel has io_uring");
         let read = reads(Path::new("/nowhere"), 8);
         let answers = runtime().block_on(files.run(own(), read)).expect("answered");
         assert!(answers.iter().all(|answer| answer.as_ref().is_err()));

@@ -11,9 +11,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use pintle_api_types::ids::PodUid;
-use pintle_daemon::blocking::{Place, Pool};
+use pintle_daemon::blocking::{JobPlace, Pool};
 
-use crate::files::Files;
+use crate::files::RingFiles;
 
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
@@ -21,14 +21,14 @@ pub(crate) fn runtime() -> tokio::runtime::Runtime {
 }
 
 /// Runs `test` on each kind, in mounts of its own, with an empty folder.
-fn on_each(test: impl AsyncFn(&Files, &Path) + Copy + Send + 'static) {
+fn on_each(test: impl AsyncFn(&RingFiles, &Path) + Copy + Send + 'static) {
     for kind in 0..3 {
         xtask::disk::with_private_mounts(move || {
             Pool::own();
             let files = match kind {
-                0 => Files::ring(false).expect("this kernel has io_uring"),
-                1 => Files::ring(true).expect("this kernel has io_uring"),
-                _ => Files::direct(),
+                0 => RingFiles::ring(false).expect("this kernel has io_uring"),
+                1 => RingFiles::ring(true).expect("this kernel has io_uring"),
+                _ => RingFiles::direct(),
             };
             let folder = tempfile::tempdir().expect("a folder");
             runtime().block_on(test(&files, folder.path()));
@@ -40,8 +40,8 @@ fn uid(name: &str) -> PodUid {
     PodUid::from(name)
 }
 
-fn own() -> Place {
-    Place::own("test")
+fn own() -> JobPlace {
+    JobPlace::own("test")
 }
 
 fn dir(path: &Path) -> Arc<OwnedFd> {

@@ -9,11 +9,11 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, RenameFlags};
 use nix::mount::MsFlags;
 use nix::sys::stat::Mode;
-use pintle_daemon::blocking::{Blocked, Class, Limits, Place};
+use pintle_daemon::blocking::{Blocked, Class, JobPlace, ThreadLimits};
 
 use super::{dir, on_each, own, runtime, uid};
 use crate::chain::{At, Batch, Chain, Done, How, OPENS_MAX, STEPS_MAX};
-use crate::files::{Answers, ChainError, Files, Setup};
+use crate::files::{Answers, ChainError, RingFiles, Setup};
 
 fn at(path: impl AsRef<Path>) -> At {
     At::path(path).expect("a path")
@@ -23,11 +23,11 @@ fn mode(bits: u32) -> Mode {
     Mode::from_bits_truncate(bits)
 }
 
-async fn run(files: &Files, batch: impl Into<Batch>) -> Answers {
+async fn run(files: &RingFiles, batch: impl Into<Batch>) -> Answers {
     files.run(own(), batch).await.expect("answered")
 }
 
-async fn one(files: &Files, chain: Chain) -> Result<Vec<Done>, ChainError> {
+async fn one(files: &RingFiles, chain: Chain) -> Result<Vec<Done>, ChainError> {
     run(files, chain).await.pop().expect("an answer")
 }
 
@@ -35,7 +35,7 @@ async fn one(files: &Files, chain: Chain) -> Result<Vec<Done>, ChainError> {
 type Add<'a> = &'a dyn Fn(&mut Chain);
 
 /// The failing step and its error.
-async fn failure(files: &Files, chain: Chain) -> (usize, Errno) {
+async fn failure(files: &RingFiles, chain: Chain) -> (usize, Errno) {
     match one(files, chain).await {
         Err(ChainError::Step { step, errno, .. }) => (step, errno),
         other => panic!("{other:?}"),
@@ -238,10 +238,10 @@ fn a_group_waits_for_the_one_before_it_and_ends_with_its_failure() {
 #[test]
 fn thousands_of_chains_go_through_a_small_ring() {
     let folder = tempfile::tempdir().expect("a folder");
-    let limits = |_| Limits { threads: 2, spare: 0 };
+    let limits = |_| ThreadLimits { threads: 2, spare: 0 };
     let setup =
         Setup { name: "small", classes: &[Class::Pod], limits, entries: 32, is_async: false };
-    let files = Files::with(setup).expect("this kernel has io_uring");
+    let files = RingFiles::with(setup).expect("this kernel has io_uring");
     runtime().block_on(async {
         let pods = (0..8).map(|pod| {
             let (files, folder) = (&files, folder.path().join(format!("pod{pod}")));
@@ -254,7 +254,7 @@ fn thousands_of_chains_go_through_a_small_ring() {
                 let read = (0..300)
                     .map(|n| Chain::read_file(at(folder.join(n.to_string())), How::read(), 1000));
                 let batch = Batch { groups: vec![write.collect(), read.collect()] };
-                let place = Place::change(&uid(&format!("pod{pod}")));
+                let place = JobPlace::change(&uid(&format!("pod{pod}")));
                 let mut answers = files.run(place, batch).await.expect("answered");
                 for (n, answer) in answers.drain(..).skip(300).enumerate() {
                     let bytes = answer.expect("read").pop().expect("bytes").bytes();
@@ -290,7 +290,7 @@ fn a_loop_that_panics_answers_and_plain_calls_go_on() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("f");
     fs::write(&file, "text").expect("written");
-    let files = Files::ring(false).expect("this kernel has io_uring");
+    let files = RingFiles::ring(false).expect("this kernel has io_uring");
     let read = || files.run(own(), Chain::read_file(at(&file), How::read(), 10));
     runtime().block_on(async {
         read().await.expect("by the ring");

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use super::{dir, own, runtime};
 use crate::chain::{At, Chain, Done, How, OPENS_MAX};
-use crate::files::Files;
+use crate::files::RingFiles;
 
 /// A step by numbers: its kind, two names, an offset and a length.
 type Random = (u8, usize, usize, u64, usize);
@@ -89,7 +89,7 @@ fn shown(done: Done) -> String {
     }
 }
 
-fn after(files: &Files, chains: &[Vec<Random>]) -> (Vec<String>, Tree) {
+fn after(files: &RingFiles, chains: &[Vec<Random>]) -> (Vec<String>, Tree) {
     let root = tempfile::tempdir().expect("a folder");
     let folder = root.path().join("in");
     fs::create_dir(&folder).expect("made");
@@ -120,9 +120,9 @@ proptest! {
             1..12,
         )
     ) {
-        let expected = after(&Files::direct(), &chains);
+        let expected = after(&RingFiles::direct(), &chains);
         for is_async in [false, true] {
-            let ring = Files::ring(is_async).expect("this kernel has io_uring");
+            let ring = RingFiles::ring(is_async).expect("this kernel has io_uring");
             prop_assert_eq!(&after(&ring, &chains), &expected);
         }
     }

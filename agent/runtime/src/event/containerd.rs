@@ -11,18 +11,18 @@ use std::time::{Duration, SystemTime};
 
 use pintle_agent_core::observed::TaskExit;
 use pintle_agent_core::types::{ContainerId, UnixNanos};
-use pintle_agent_core::worker::{Hint, Input};
+use pintle_agent_core::worker::{Hint, PodsInput};
 use pintle_cri::containerd::{Containerd, HintKind};
 use tokio::sync::mpsc;
 
 use super::or_open;
-use crate::observed::Reader;
+use crate::observed::PodReader;
 
 /// First and longest wait before the stream is opened again.
 const REOPEN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
 /// Forwards task events as hints until the receiver is gone.
-pub async fn run(containerd: Containerd, reader: Reader, inputs: mpsc::Sender<Input>) {
+pub async fn run(containerd: Containerd, reader: PodReader, inputs: mpsc::Sender<PodsInput>) {
     let (mut wait, mut first) = (REOPEN.0, true);
     loop {
         let mut hints = containerd.hints();
@@ -31,7 +31,7 @@ pub async fn run(containerd: Containerd, reader: Reader, inputs: mpsc::Sender<In
             let item = or_open(gap, hints.next()).await;
             if gap && !matches!(item, Some(None | Some(Err(_)))) {
                 gap = false;
-                if inputs.send(Input::Lost).await.is_err() {
+                if inputs.send(PodsInput::Lost).await.is_err() {
                     return;
                 }
             }
@@ -64,7 +64,7 @@ pub async fn run(containerd: Containerd, reader: Reader, inputs: mpsc::Sender<In
                 // The agent reads the results of its own actions afterwards.
                 HintKind::Started { .. } | HintKind::Paused | HintKind::Resumed => continue,
             };
-            if inputs.send(Input::ContainerHint { container, hint }).await.is_err() {
+            if inputs.send(PodsInput::ContainerHint { container, hint }).await.is_err() {
                 return;
             }
         }
@@ -76,14 +76,14 @@ pub async fn run(containerd: Containerd, reader: Reader, inputs: mpsc::Sender<In
 /// Runs in a task of its own: the termination message of one container may take long to read, and
 /// the ends of others must not wait for it. Bounded by the time limit of such a read.
 async fn tell_end(
-    reader: Reader,
-    inputs: mpsc::Sender<Input>,
+    reader: PodReader,
+    inputs: mpsc::Sender<PodsInput>,
     (container, code, at): (ContainerId, i32, UnixNanos),
 ) {
     let words = reader.termination_message(&container, code).await;
     let hint = Hint::TaskExit { container: container.clone(), end: TaskExit { code, at, words } };
     // Fails only while the agent ends, when hints are not received any more.
-    let _ = inputs.send(Input::ContainerHint { container, hint }).await;
+    let _ = inputs.send(PodsInput::ContainerHint { container, hint }).await;
 }
 
 fn nanos(at: SystemTime) -> UnixNanos {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use pintle_agent_core::labels;
 use pintle_agent_core::types::{PodUid, UnixNanos};
-use pintle_agent_core::worker::{Hint, Input};
+use pintle_agent_core::worker::{Hint, PodsInput};
 use pintle_agent_metrics::Metrics;
 use pintle_cri::{Client, v1};
 use pintle_daemon::clock;
@@ -25,7 +25,7 @@ const REOPEN: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 const ASK_AGAIN: Duration = Duration::from_secs(60);
 
 /// Forwards events as hints until the receiver is gone.
-pub async fn run(client: Client, inputs: mpsc::Sender<Input>, metrics: Arc<Metrics>) {
+pub async fn run(client: Client, inputs: mpsc::Sender<PodsInput>, metrics: Arc<Metrics>) {
     let (mut wait, mut first) = (REOPEN.0, true);
     loop {
         match client.get_container_events(v1::GetEventsRequest {}) {
@@ -36,7 +36,7 @@ pub async fn run(client: Client, inputs: mpsc::Sender<Input>, metrics: Arc<Metri
                     let item = or_open(gap, stream.next()).await;
                     if gap && !matches!(item, Some(None | Some(Err(_)))) {
                         gap = false;
-                        if inputs.send(Input::Lost).await.is_err() {
+                        if inputs.send(PodsInput::Lost).await.is_err() {
                             return;
                         }
                     }
@@ -57,7 +57,7 @@ pub async fn run(client: Client, inputs: mpsc::Sender<Input>, metrics: Arc<Metri
                     else {
                         continue;
                     };
-                    if inputs.send(Input::Hint { uid, hint: Hint::Changed }).await.is_err() {
+                    if inputs.send(PodsInput::Hint { uid, hint: Hint::Changed }).await.is_err() {
                         return;
                     }
                 }

@@ -17,9 +17,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use pintle_agent_core::types::{ContainerId, PodUid, UnixNanos};
-use pintle_agent_core::worker::{Hint, Input};
+use pintle_agent_core::worker::{Hint, PodsInput};
 use pintle_daemon::clock;
-use pintle_ebpf::{Clocks, EventKind, KernelEvent, Mode, Options, Slot, Source, Watched};
+use pintle_ebpf::{Clocks, EventKind, EventSource, KernelEvent, Mode, Options, Slot, Watched};
 use tokio::sync::{mpsc, oneshot};
 
 use super::oom_pace::OomPace;
@@ -29,7 +29,7 @@ pub const RELIST: (Duration, Duration) = (Duration::from_secs(60), Duration::fro
 /// Requests that may wait for the task.
 const REQUESTS_MAX: usize = 256;
 
-enum Request {
+enum TrackRequest {
     Track { uid: PodUid, dir: PathBuf, done: oneshot::Sender<()> },
     Untrack { uid: PodUid },
     WatchInit { uid: PodUid, container: ContainerId, pid: Option<u32> },
@@ -38,7 +38,7 @@ enum Request {
 /// Handle of the task; clones share it.
 #[derive(Clone, Debug)]
 pub struct Tracker {
-    requests: mpsc::Sender<Request>,
+    requests: mpsc::Sender<TrackRequest>,
     mode: Mode,
     /// The source has ended: there are no events any more.
     ended: Arc<AtomicBool>,
@@ -47,8 +47,8 @@ pub struct Tracker {
 
 impl Tracker {
     /// Opens the best source that works here and starts its task on the current thread.
-    pub fn start(options: &Options, inputs: mpsc::Sender<Input>) -> Self {
-        let source = Source::open(options);
+    pub fn start(options: &Options, inputs: mpsc::Sender<PodsInput>) -> Self {
+        let source = EventSource::open(options);
         let (requests, queue) = mpsc::channel(REQUESTS_MAX);
         let dropped = Arc::new(AtomicU64::new(0));
         let (mode, ended) = (source.mode(), Arc::new(AtomicBool::new(false)));
@@ -98,7 +98,7 @@ impl Tracker {
     /// Follows a pod's cgroup directory; returns once the kernel does.
     pub async fn track(&self, uid: &PodUid, dir: &Path) {
         let (done, tracked) = oneshot::channel();
-        let request = Request::Track { uid: uid.clone(), dir: dir.to_owned(), done };
+        let request = TrackRequest::Track { uid: uid.clone(), dir: dir.to_owned(), done };
         if self.requests.send(request).await.is_ok() {
             let _ = tracked.await;
         }
@@ -106,19 +106,19 @@ impl Tracker {
 
     /// Forgets a pod.
     pub async fn untrack(&self, uid: &PodUid) {
-        let _ = self.requests.send(Request::Untrack { uid: uid.clone() }).await;
+        let _ = self.requests.send(TrackRequest::Untrack { uid: uid.clone() }).await;
     }
 
     /// Names a container's first process; `None` when it is unknown.
     pub async fn watch_init(&self, uid: &PodUid, container: &ContainerId, pid: Option<u32>) {
         let (uid, container) = (uid.clone(), container.clone());
-        let _ = self.requests.send(Request::WatchInit { uid, container, pid }).await;
+        let _ = self.requests.send(TrackRequest::WatchInit { uid, container, pid }).await;
     }
 }
 
 struct Task {
-    source: Source,
-    inputs: mpsc::Sender<Input>,
+    source: EventSource,
+    inputs: mpsc::Sender<PodsInput>,
     ended: Arc<AtomicBool>,
     dropped: Arc<AtomicU64>,
     /// How often everything is listed, as last reported.
@@ -136,7 +136,7 @@ struct Task {
 }
 
 impl Task {
-    async fn run(mut self, mut queue: mpsc::Receiver<Request>) {
+    async fn run(mut self, mut queue: mpsc::Receiver<TrackRequest>) {
         let mut batch = Vec::new();
         loop {
             batch.clear();
@@ -165,7 +165,7 @@ impl Task {
             }
             let dropped = self.source.dropped();
             if self.dropped.swap(dropped, Ordering::Relaxed) < dropped
-                && self.inputs.send(Input::Lost).await.is_err()
+                && self.inputs.send(PodsInput::Lost).await.is_err()
             {
                 return;
             }
@@ -173,7 +173,7 @@ impl Task {
     }
 
     /// Reports when the relist must come more or less often than before.
-    async fn tell_relist(&mut self) -> Result<(), mpsc::error::SendError<Input>> {
+    async fn tell_relist(&mut self) -> Result<(), mpsc::error::SendError<PodsInput>> {
         let mode = self.source.mode();
         if mode == Mode::Relist {
             self.ended.store(true, Ordering::Relaxed);
@@ -182,13 +182,13 @@ impl Task {
         if std::mem::replace(&mut self.relist, period) == period {
             return Ok(());
         }
-        self.inputs.send(Input::RelistEvery(period)).await
+        self.inputs.send(PodsInput::RelistEvery(period)).await
     }
 
     /// Returns a hint if the container to follow had ended before.
-    fn serve(&mut self, request: Request) -> Option<Input> {
+    fn serve(&mut self, request: TrackRequest) -> Option<PodsInput> {
         match request {
-            Request::Track { uid, dir, done } => {
+            TrackRequest::Track { uid, dir, done } => {
                 let slot = *self.slots.entry(uid.clone()).or_insert_with(|| {
                     self.next_slot += 1;
                     Slot(self.next_slot)
@@ -207,7 +207,7 @@ impl Task {
                 let _ = done.send(());
                 None
             }
-            Request::Untrack { uid } => {
+            TrackRequest::Untrack { uid } => {
                 let slot = self.slots.remove(&uid)?;
                 self.blind.remove(&uid);
                 self.ooms.forget(slot);
@@ -219,7 +219,7 @@ impl Task {
                 self.inits.retain(|_, (of, _)| *of != slot);
                 None
             }
-            Request::WatchInit { uid, container, pid } => {
+            TrackRequest::WatchInit { uid, container, pid } => {
                 let slot = self.slots.get(&uid).copied()?;
                 let Some(pid) = pid else {
                     self.blind.insert(uid);
@@ -232,7 +232,7 @@ impl Task {
                         self.inits.remove(&pid);
                         let at = clock::now();
                         let hint = Hint::Exited { container: Some(container), code: None, at };
-                        Some(Input::Hint { uid, hint })
+                        Some(PodsInput::Hint { uid, hint })
                     }
                     Err(error) => {
                         tracing::warn!(pod = %uid, pid, %error, "cannot follow a process");
@@ -273,7 +273,7 @@ impl Task {
         self.names.get(&event.cgroup_id).map(|(_, container)| container.clone())
     }
 
-    fn hint(&mut self, event: &KernelEvent, clocks: &Clocks) -> Option<Input> {
+    fn hint(&mut self, event: &KernelEvent, clocks: &Clocks) -> Option<PodsInput> {
         let slot = event.slot?;
         let uid = self.pods.get(&slot)?.0.clone();
         let at = wall(clocks, event);
@@ -308,7 +308,7 @@ impl Task {
             // cgroup of another client shows in the runtime's own events and in the relist.
             EventKind::Exec | EventKind::Populated(_) => return None,
         };
-        Some(Input::Hint { uid, hint })
+        Some(PodsInput::Hint { uid, hint })
     }
 }
 

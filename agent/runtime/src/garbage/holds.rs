@@ -18,10 +18,10 @@ use tokio::sync::Notify;
 
 /// The holds on images. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Holds(Rc<Shared>);
+pub(crate) struct Holds(Rc<SharedHolds>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SharedHolds {
     state: RefCell<State>,
     ended: Notify,
 }

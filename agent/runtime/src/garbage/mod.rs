@@ -1,10 +1,10 @@
 //! Removes unused images: when their disk is too full, when they are too old, on request.
 //!
-//! Owner: one task, `Collector::run`. Input: the clock, and `Request`s on a channel, each with the
-//! place for its answer: `Request::Images(answer)` removes every unused image that is older than
-//! the minimum age and answers with a `Freed`, `Request::Report(answer)` answers with the decision
-//! about each image. Output: events about the node, metrics, the answer; `steps`, so that a waiting
-//! caller sees progress, for its own request or an earlier one.
+//! Owner: one task, `Collector::run`. Input: the clock, and `GarbageRequest`s on a channel, each
+//! with the place for its answer: `GarbageRequest::Images(answer)` removes every unused image that
+//! is older than the minimum age and answers with a `Freed`, `GarbageRequest::Report(answer)`
+//! answers with the decision about each image. Output: events about the node, metrics, the answer;
+//! `steps`, so that a waiting caller sees progress, for its own request or an earlier one.
 //!
 //! Every `EVERY` the disk is read. The runtime is asked for images and containers only when the
 //! disk is too full, a maximum age is set, a container was started or removed since, or the last
@@ -26,20 +26,20 @@ use std::time::Duration;
 
 use pintle_agent_core::eviction::observed::Freed;
 use pintle_agent_core::garbage::images;
-use pintle_agent_core::garbage::images::{Judged, Policy, Report, Verdict};
+use pintle_agent_core::garbage::images::{ImageReport, ImageVerdict, Judged, Policy};
 use pintle_agent_core::node::conditions::{NodeEvent, NodeEvents};
 use pintle_agent_host::disk;
 use pintle_agent_host::disk::FileSystem;
 use pintle_agent_metrics::Metrics;
 use pintle_cri::{Client, v1};
 use pintle_daemon::blocking;
-use pintle_daemon::blocking::Place;
+use pintle_daemon::blocking::JobPlace;
 use pintle_daemon::clock;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use self::holds::Holds;
-use self::look::Found;
+use self::look::RuntimeImage;
 use self::past::Past;
 use crate::execute::Executor;
 use crate::puller;
@@ -59,18 +59,18 @@ pub const REQUESTS_MAX: usize = 4;
 
 /// A request that is due now.
 #[derive(Debug)]
-pub enum Request {
+pub enum GarbageRequest {
     /// Remove all unused images, however full the disk is.
     Images(oneshot::Sender<Freed>),
     /// Answer with the decision about each image.
-    Report(oneshot::Sender<Report>),
+    Report(oneshot::Sender<ImageReport>),
 }
 
 /// The channel to a collector, and its progress.
 #[derive(Clone, Debug)]
 pub struct Requests {
     /// The requests.
-    pub queue: mpsc::Sender<Request>,
+    pub queue: mpsc::Sender<GarbageRequest>,
     /// Changes with each answer of a look and each removed image.
     pub steps: watch::Receiver<u64>,
 }
@@ -101,7 +101,7 @@ pub struct Collector {
     node_events: NodeEvents,
     policy: Policy,
     past: Past,
-    found: Vec<Found>,
+    found: Vec<RuntimeImage>,
     looked_at: Option<Instant>,
     began: Instant,
     failed_before: bool,
@@ -136,7 +136,7 @@ impl Collector {
     }
 
     /// Collects until the request channel closes.
-    pub async fn run(mut self, mut requests: mpsc::Receiver<Request>) {
+    pub async fn run(mut self, mut requests: mpsc::Receiver<GarbageRequest>) {
         self.past.load().await;
         let mut tick = tokio::time::interval(EVERY);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -144,14 +144,14 @@ impl Collector {
             tokio::select! {
                 _ = tick.tick() => {
                     let result = self.turn().await;
-                    self.tell(result);
+                    self.report_result(result);
                 }
                 request = requests.recv() => match request {
-                    Some(Request::Images(answer)) => {
+                    Some(GarbageRequest::Images(answer)) => {
                         // The caller may have given up; the room is freed all the same.
                         let _ = answer.send(self.free_unused_images().await);
                     }
-                    Some(Request::Report(answer)) => {
+                    Some(GarbageRequest::Report(answer)) => {
                         let _ = answer.send(self.report().await);
                     }
                     None => return,
@@ -161,14 +161,14 @@ impl Collector {
     }
 
     /// One failure may be chance: users hear of the second in a row.
-    fn tell(&mut self, result: Result<(), String>) {
-        let Err(message) = result else {
+    fn report_result(&mut self, result: Result<(), CollectError>) {
+        let Err(error) = result else {
             self.failed_before = false;
             return;
         };
-        tracing::error!(error = message, "image garbage collection failed");
+        tracing::error!(%error, "image garbage collection failed");
         if std::mem::replace(&mut self.failed_before, true) {
-            self.warn("ImageGCFailed", message);
+            self.warn("ImageGCFailed", error.to_string());
         }
     }
 
@@ -176,7 +176,7 @@ impl Collector {
         (self.node_events)(NodeEvent { warning: true, reason, message });
     }
 
-    async fn turn(&mut self) -> Result<(), String> {
+    async fn turn(&mut self) -> Result<(), CollectError> {
         let by_age = !self.policy.max_age.is_zero();
         let full = match self.policy.is_on() {
             true => self.too_full().await,
@@ -197,55 +197,50 @@ impl Collector {
         }
         looked?;
         let judged = self.judge();
-        let old: Vec<_> = of(&judged, Verdict::TooOld).collect();
+        let old: Vec<_> = of(&judged, ImageVerdict::TooOld).collect();
         if !old.is_empty() {
             let removed = self.remove(&old, u64::MAX, Reason::Age).await;
             removed.into_result(|_, errors| {
                 let age = pintle_api_types::duration::GoDuration::from_std(self.policy.max_age);
-                format!(
-                    "wanted to free images older than {age}, encountered errors in image deletion: \
-                     {errors}"
-                )
+                CollectError::Old { age: age.to_string(), errors }
             })?;
         }
         let full = if old.is_empty() { full? } else { self.too_full().await? };
         let Some(full) = full else { return Ok(()) };
-        let spare: Vec<_> = of(&judged, Verdict::Spare).collect();
+        let spare: Vec<_> = of(&judged, ImageVerdict::Spare).collect();
         let removed = self.remove(&spare, full.to_free, Reason::Space).await;
-        let freed = removed.into_result(|freed, errors| {
-            format!(
-                "wanted to free {} bytes, but freed {freed} bytes space with errors in image \
-                 deletion: {errors}",
-                full.to_free
-            )
+        let wanted = full.to_free;
+        let freed = removed.into_result(|freed, errors| CollectError::Removals {
+            wanted,
+            freed,
+            errors,
         })?;
         if freed >= full.to_free {
             return Ok(());
         }
         let message = images::not_enough(full.capacity, full.available, freed);
         self.warn("FreeDiskSpaceFailed", message.clone());
-        Err(message)
+        Err(CollectError::NotEnough(message))
     }
 
     /// Removes every unused image that is not too young.
     // k8s: pkg/kubelet/images/image_gc_manager.go DeleteUnusedImages
     async fn free_unused_images(&mut self) -> Freed {
         if let Err(error) = self.look().await {
-            return Freed { error: Some(error), ..Freed::default() };
+            return Freed { error: Some(error.to_string()), ..Freed::default() };
         }
         let judged = self.judge();
-        let unused = [Verdict::TooOld, Verdict::Spare];
+        let unused = [ImageVerdict::TooOld, ImageVerdict::Spare];
         let spare: Vec<_> = judged.iter().filter(|j| unused.contains(&j.verdict)).collect();
         let removed = self.remove(&spare, u64::MAX, Reason::Space).await;
         let (bytes, images) = (removed.bytes, removed.images);
-        let error = removed.into_result(|freed, errors| {
-            format!(
-                "wanted to free {} bytes, but freed {freed} bytes space with errors in image \
-                 deletion: {errors}",
-                i64::MAX
-            )
+        let error = removed.into_result(|freed, errors| CollectError::Removals {
+            wanted: i64::MAX.unsigned_abs(),
+            freed,
+            errors,
         });
-        Freed { bytes, images, containers: 0, error: error.err() }
+        let error = error.err().map(|error| error.to_string());
+        Freed { bytes, images, containers: 0, error }
     }
 
     fn judge(&self) -> Vec<Judged> {
@@ -255,7 +250,7 @@ impl Collector {
     }
 
     /// Reads images and their users from the runtime.
-    async fn look(&mut self) -> Result<(), String> {
+    async fn look(&mut self) -> Result<(), CollectError> {
         self.holds.look();
         // Until the end of this look no image is known to be seen.
         self.looked_at = None;
@@ -270,16 +265,16 @@ impl Collector {
     }
 
     /// The decision about each image; from the last look when the runtime does not answer now.
-    async fn report(&mut self) -> Report {
+    async fn report(&mut self) -> ImageReport {
         if let Err(error) = self.look().await {
-            tracing::debug!(error, "images cannot be looked at: they are told as they were");
+            tracing::debug!(%error, "images cannot be listed: the last list is reported");
         }
         let disk = self.image_disk().await.ok();
         let judged = self.judge().into_iter().map(|judged| {
             let found = self.found.iter().find(|found| found.image.id == judged.id);
             (found.map_or_else(|| judged.id.clone(), |found| found.shown.clone()), judged)
         });
-        Report {
+        ImageReport {
             used_percent: disk.map(|(of, left)| images::used_percent(of, left)),
             policy: self.policy,
             images: judged.collect(),
@@ -306,27 +301,26 @@ impl Collector {
     }
 
     /// How much is to be freed; `None` while the disk has room.
-    async fn too_full(&self) -> Result<Option<Full>, String> {
+    async fn too_full(&self) -> Result<Option<Full>, CollectError> {
         let (capacity, available) = self.image_disk().await?;
         let to_free = images::bytes_to_free(&self.policy, capacity, available);
         Ok(to_free.map(|to_free| Full { capacity, available, to_free }))
     }
 
     /// Size of the images' disk, and the bytes left.
-    async fn image_disk(&self) -> Result<(u64, u64), String> {
+    async fn image_disk(&self) -> Result<(u64, u64), CollectError> {
         let told = self.client.image_fs_info(v1::ImageFsInfoRequest {}).await;
-        let told = told.map_err(|error| error.rpc_text())?;
+        let told = told.map_err(CollectError::Runtime)?;
         let first = told.image_filesystems.into_iter().next().and_then(|fs| fs.fs_id);
-        let first = first.ok_or("the runtime tells of no image filesystem")?;
+        let first = first.ok_or(CollectError::NoDisk)?;
         let (path, read) = (PathBuf::from(first.mountpoint), self.disk);
         let shown = path.display().to_string();
-        let place = Place::own("image disk").within(READ_MAX);
-        let found = blocking::run(place, move || read(&path)).await.map_err(|e| e.to_string())?;
-        let fs = found.ok_or_else(|| format!("the image filesystem at {shown} cannot be read"))?;
+        let place = JobPlace::own("image disk").within(READ_MAX);
+        let found = blocking::run(place, move || read(&path)).await?;
+        let fs = found.ok_or(CollectError::Disk(shown))?;
         if fs.capacity_bytes == 0 {
-            let message = "invalid capacity 0 on image filesystem".to_owned();
-            self.warn("InvalidDiskCapacity", message.clone());
-            return Err(message);
+            self.warn("InvalidDiskCapacity", CollectError::NoCapacity.to_string());
+            return Err(CollectError::NoCapacity);
         }
         Ok((fs.capacity_bytes, fs.available_bytes))
     }
@@ -345,13 +339,13 @@ impl Collector {
                     done.images = done.images.saturating_add(1);
                 }
                 Ok(false) => tracing::debug!(image = image.id, "somebody needs it now: it stays"),
-                Err(error) => done.errors.push(error),
+                Err(error) => done.errors.push(error.to_string()),
             }
         }
         done
     }
 
-    async fn remove_one(&self, image: &Judged, reason: Reason) -> Result<bool, String> {
+    async fn remove_one(&self, image: &Judged, reason: Reason) -> Result<bool, CollectError> {
         let Some(found) = self.found.iter().find(|found| found.image.id == image.id) else {
             return Ok(false);
         };
@@ -361,8 +355,8 @@ impl Collector {
         let removed = self.client.remove_image(v1::RemoveImageRequest { image: Some(spec) });
         let removed = tokio::time::timeout(REMOVE_MAX, removed).await;
         self.holds.changed();
-        let late = |_| format!("the removal of image {} did not end in time", image.id);
-        removed.map_err(late)?.map_err(|error| error.rpc_text())?;
+        let late = |_| CollectError::Late(image.id.clone());
+        removed.map_err(late)?.map_err(CollectError::Runtime)?;
         tracing::info!(image = image.id, bytes = image.bytes, ?reason, "removed an unused image");
         let label = if reason == Reason::Age { "age" } else { "space" };
         self.metrics.images().collected(label);
@@ -373,6 +367,37 @@ impl Collector {
         }
         Ok(true)
     }
+}
+
+/// Reason why images were not collected.
+#[derive(Debug, thiserror::Error)]
+enum CollectError {
+    #[error("{}", .0.rpc_text())]
+    Runtime(pintle_cri::Error),
+    #[error("get container status: {}", .0.rpc_text())]
+    ContainerStatus(pintle_cri::Error),
+    #[error("the removal of image {0} did not end in time")]
+    Late(String),
+    #[error("the runtime tells of no image filesystem")]
+    NoDisk,
+    #[error("the image filesystem at {0} cannot be read")]
+    Disk(String),
+    #[error("invalid capacity 0 on image filesystem")]
+    NoCapacity,
+    #[error(transparent)]
+    Read(#[from] blocking::Blocked),
+    #[error(
+        "wanted to free images older than {age}, encountered errors in image deletion: {errors}"
+    )]
+    Old { age: String, errors: String },
+    #[error(
+        "wanted to free {wanted} bytes, but freed {freed} bytes space with errors in image \
+         deletion: {errors}"
+    )]
+    Removals { wanted: u64, freed: u64, errors: String },
+    /// The sentence that users read.
+    #[error("{0}")]
+    NotEnough(String),
 }
 
 /// A disk that is too full.
@@ -392,16 +417,19 @@ struct Removed {
 }
 
 impl Removed {
-    /// The bytes, or the errors in the words of `tell`.
-    fn into_result(self, tell: impl FnOnce(u64, String) -> String) -> Result<u64, String> {
+    /// The bytes, or the errors of images as one.
+    fn into_result(
+        self,
+        failed: impl FnOnce(u64, String) -> CollectError,
+    ) -> Result<u64, CollectError> {
         match self.errors.is_empty() {
             true => Ok(self.bytes),
-            false => Err(tell(self.bytes, puller::aggregate(&self.errors))),
+            false => Err(failed(self.bytes, puller::aggregate(&self.errors))),
         }
     }
 }
 
-fn of(judged: &[Judged], verdict: Verdict) -> impl Iterator<Item = &Judged> {
+fn of(judged: &[Judged], verdict: ImageVerdict) -> impl Iterator<Item = &Judged> {
     judged.iter().filter(move |one| one.verdict == verdict)
 }
 

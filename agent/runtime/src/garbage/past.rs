@@ -9,11 +9,11 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use pintle_agent_core::garbage::images::{Image, Uses};
-use pintle_daemon::blocking::Place;
+use pintle_agent_core::garbage::images::{ImageFacts, Uses};
+use pintle_daemon::blocking::JobPlace;
 use pintle_daemon::{blocking, clock, durable};
 
-use super::look::Found;
+use super::look::RuntimeImage;
 
 const FILE: &str = "images.json";
 /// Longest file that is read.
@@ -38,7 +38,7 @@ impl Past {
 
     pub(super) async fn load(&mut self) {
         let path = self.path.clone();
-        let read = blocking::try_run(Place::own("images"), move || read(&path)).await;
+        let read = blocking::try_run(JobPlace::own("images"), move || read(&path)).await;
         match read {
             Ok(uses) => self.uses = uses,
             Err(error) => {
@@ -49,18 +49,18 @@ impl Past {
     }
 
     /// Nothing has changed since `found`.
-    pub(super) fn still(&mut self, found: &[Found]) {
+    pub(super) fn still(&mut self, found: &[RuntimeImage]) {
         self.uses.still(&images(found), clock::now());
     }
 
     /// Takes note of a look and writes it down.
-    pub(super) async fn see(&mut self, found: &[Found]) {
+    pub(super) async fn see(&mut self, found: &[RuntimeImage]) {
         self.uses.see(&images(found), clock::now());
         if self.uses == self.written {
             return;
         }
         let (path, uses) = (self.path.clone(), self.uses.clone());
-        let written = blocking::try_run(Place::own("images"), move || write(&path, &uses)).await;
+        let written = blocking::try_run(JobPlace::own("images"), move || write(&path, &uses)).await;
         match written {
             Ok(()) => self.written = self.uses.clone(),
             Err(error) => tracing::warn!(%error, "the last use of images cannot be written down"),
@@ -68,7 +68,7 @@ impl Past {
     }
 }
 
-fn images(found: &[Found]) -> Vec<Image> {
+fn images(found: &[RuntimeImage]) -> Vec<ImageFacts> {
     found.iter().map(|found| found.image.clone()).collect()
 }
 

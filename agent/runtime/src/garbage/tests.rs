@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use pintle_agent_config::image_policy::VerificationPolicy;
 use pintle_agent_config::modes::ImageVerificationPolicy;
-use pintle_agent_core::image::pull_record::{Record, file_name};
+use pintle_agent_core::image::pull_record::{PulledImage, file_name};
 use pintle_api_types::rate::Rate;
 use pintle_cri::fake::FakeRuntime;
 use pintle_cri::{Code, Deadlines, Method};
@@ -25,13 +25,13 @@ fn roomy(_: &Path) -> Option<FileSystem> {
     Some(FileSystem { capacity_bytes: 100, available_bytes: 100, ..FileSystem::default() })
 }
 
-struct Scene {
+struct GarbageScene {
     dir: tempfile::TempDir,
     runtime: FakeRuntime,
     events: Rc<RefCell<Vec<NodeEvent>>>,
 }
 
-impl Scene {
+impl GarbageScene {
     async fn new(images: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         let runtime = FakeRuntime::start(&dir.path().join("c.sock")).await.expect("it starts");
@@ -79,7 +79,7 @@ fn locally(test: impl Future<Output = ()>) {
 #[test]
 fn a_full_disk_loses_its_unused_images_but_not_those_that_are_held() {
     locally(async {
-        let scene = Scene::new(&["reg.example/a:1", "reg.example/b:1"]).await;
+        let scene = GarbageScene::new(&["reg.example/a:1", "reg.example/b:1"]).await;
         let mut collector = scene.collector(POLICY, full).await;
         let ids = scene.left(&collector).await;
         assert_eq!(ids.len(), 2);
@@ -87,7 +87,7 @@ fn a_full_disk_loses_its_unused_images_but_not_those_that_are_held() {
         for _ in 0..2 {
             let result = collector.turn().await;
             assert!(result.is_err(), "the disk stays full");
-            collector.tell(result);
+            collector.report_result(result);
         }
         assert_eq!(scene.left(&collector).await, ids[..1], "the held one stays");
         let reasons: Vec<_> = scene.events.borrow().iter().map(|event| event.reason).collect();
@@ -108,11 +108,11 @@ fn a_full_disk_loses_its_unused_images_but_not_those_that_are_held() {
 #[test]
 fn what_is_too_old_goes_though_the_disk_cannot_be_read() {
     locally(async {
-        let scene = Scene::new(&["reg.example/a:1"]).await;
+        let scene = GarbageScene::new(&["reg.example/a:1"]).await;
         let policy = Policy { max_age: Duration::from_nanos(1), ..POLICY };
         let mut collector = scene.collector(policy, |_| None).await;
         let error = collector.turn().await.expect_err("people have to know");
-        assert!(error.ends_with("cannot be read"), "{error}");
+        assert!(error.to_string().ends_with("cannot be read"), "{error}");
         assert_eq!(scene.left(&collector).await, Vec::<String>::new());
     });
 }
@@ -120,7 +120,7 @@ fn what_is_too_old_goes_though_the_disk_cannot_be_read() {
 #[test]
 fn a_disk_with_room_costs_one_look_and_no_image() {
     locally(async {
-        let scene = Scene::new(&["reg.example/a:1"]).await;
+        let scene = GarbageScene::new(&["reg.example/a:1"]).await;
         let mut collector = scene.collector(POLICY, roomy).await;
         collector.turn().await.expect("room");
         scene.runtime.add_image("reg.example/b:1");
@@ -136,7 +136,7 @@ fn a_disk_with_room_costs_one_look_and_no_image() {
 #[test]
 fn the_past_survives_a_restart_and_a_broken_file_costs_nothing_else() {
     locally(async {
-        let scene = Scene::new(&["reg.example/a:1"]).await;
+        let scene = GarbageScene::new(&["reg.example/a:1"]).await;
         let mut first = scene.collector(POLICY, roomy).await;
         first.turn().await.expect("room");
         let second = scene.collector(POLICY, roomy).await;
@@ -153,12 +153,12 @@ fn the_past_survives_a_restart_and_a_broken_file_costs_nothing_else() {
 #[test]
 fn a_collector_that_removes_nothing_by_itself_fails_at_nothing() {
     locally(async {
-        let scene = Scene::new(&["reg.example/a:1"]).await;
+        let scene = GarbageScene::new(&["reg.example/a:1"]).await;
         let mut collector = scene.collector(Policy { high_percent: 100, ..POLICY }, full).await;
         let down = scene.runtime.on(Method::ListImages).fail(Code::Unavailable, "not now");
         for _ in 0..2 {
             let result = collector.turn().await;
-            collector.tell(result);
+            collector.report_result(result);
         }
         assert!(scene.events.borrow().is_empty(), "{:?}", scene.events.borrow());
         down.lift();
@@ -171,7 +171,7 @@ fn a_collector_that_removes_nothing_by_itself_fails_at_nothing() {
 #[test]
 fn who_waits_behind_a_turn_of_the_collectors_own_hears_that_it_comes_further() {
     locally(async {
-        let scene = Scene::new(&["reg.example/a:1", "reg.example/b:1"]).await;
+        let scene = GarbageScene::new(&["reg.example/a:1", "reg.example/b:1"]).await;
         let mut collector = scene.collector(POLICY, full).await;
         let steps = collector.steps();
         collector.turn().await.expect_err("the disk stays full");
@@ -182,7 +182,7 @@ fn who_waits_behind_a_turn_of_the_collectors_own_hears_that_it_comes_further() {
 #[test]
 fn a_young_image_stays_whoever_asks() {
     locally(async {
-        let scene = Scene::new(&["reg.example/a:1"]).await;
+        let scene = GarbageScene::new(&["reg.example/a:1"]).await;
         let policy = Policy { min_age: Duration::from_secs(120), ..POLICY };
         let mut collector = scene.collector(policy, full).await;
         assert_eq!(collector.free_unused_images().await, Freed::default());
@@ -191,7 +191,7 @@ fn a_young_image_stays_whoever_asks() {
 }
 
 /// A collector with records of pulls, written by hand: image and when.
-async fn with_records(scene: &Scene, records: &[(&str, &str)]) -> Collector {
+async fn with_records(scene: &GarbageScene, records: &[(&str, &str)]) -> Collector {
     let mut collector = scene.collector(POLICY, roomy).await;
     let policy = ImageVerificationPolicy::NeverVerifyPreloadedImages;
     let policy = VerificationPolicy::new(policy, &[]).expect("a policy");
@@ -200,19 +200,19 @@ async fn with_records(scene: &Scene, records: &[(&str, &str)]) -> Collector {
     let limits = PullLimits { parallel: None, rate: Rate { per_second: 0.0, burst: 0 } };
     collector.puller = Rc::new(Puller::new(client, limits, Some(opened.expect("folders"))));
     for (image, at) in records {
-        std::fs::write(record(scene, image), Record::new(image, at).text()).expect("written");
+        std::fs::write(record(scene, image), PulledImage::new(image, at).text()).expect("written");
     }
     collector
 }
 
-fn record(scene: &Scene, image: &str) -> PathBuf {
+fn record(scene: &GarbageScene, image: &str) -> PathBuf {
     scene.dir.path().join("image_manager/pulled").join(file_name(image))
 }
 
 #[test]
 fn the_record_of_an_image_that_somebody_else_removed_goes() {
     locally(async {
-        let scene = Scene::new(&["reg.example/a:1"]).await;
+        let scene = GarbageScene::new(&["reg.example/a:1"]).await;
         let there = {
             let of = scene.collector(POLICY, roomy).await;
             scene.left(&of).await.remove(0)
@@ -236,7 +236,7 @@ fn the_record_of_an_image_that_somebody_else_removed_goes() {
 #[test]
 fn the_record_of_a_pull_that_came_while_its_image_was_being_removed_stays() {
     locally(async {
-        let scene = Scene::new(&["reg.example/a:1", "reg.example/b:1"]).await;
+        let scene = GarbageScene::new(&["reg.example/a:1", "reg.example/b:1"]).await;
         let of = scene.collector(POLICY, roomy).await;
         let ids = scene.left(&of).await;
         let records = [(&*ids[0], "2020-01-01T00:00:00Z"), (&*ids[1], "2999-01-01T00:00:00Z")];
@@ -251,7 +251,7 @@ fn the_record_of_a_pull_that_came_while_its_image_was_being_removed_stays() {
 #[test]
 fn people_are_told_what_becomes_of_each_image() {
     locally(async {
-        let scene = Scene::new(&["reg.example/a:1", "reg.example/b:1"]).await;
+        let scene = GarbageScene::new(&["reg.example/a:1", "reg.example/b:1"]).await;
         let mut collector = scene.collector(POLICY, full).await;
         let report = collector.report().await;
         assert_eq!(report.used_percent, Some(100));
@@ -260,7 +260,7 @@ fn people_are_told_what_becomes_of_each_image() {
         sorted.sort_unstable();
         assert_eq!(
             sorted,
-            [("reg.example/a:1", Verdict::Spare), ("reg.example/b:1", Verdict::Spare)]
+            [("reg.example/a:1", ImageVerdict::Spare), ("reg.example/b:1", ImageVerdict::Spare)]
         );
         assert_eq!(scene.left(&collector).await.len(), 2, "nothing is removed for it");
     });

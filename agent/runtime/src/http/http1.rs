@@ -14,7 +14,7 @@ use std::time::Instant;
 use hyper::StatusCode;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 
-use super::{Get, HEAD_BYTES_MAX, HEADERS_MAX, HttpAnswer, Watch, words};
+use super::{Get, HEAD_BYTES_MAX, HEADERS_MAX, HttpAnswer, RequestProgress, words};
 
 /// Longest line that begins a chunk, in bytes.
 // Go: net/http/internal maxLineLength
@@ -25,7 +25,7 @@ const CHUNK_EXCESS_BYTES_MAX: i64 = 16 * 1024;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum Broken {
+pub enum BrokenResponse {
     /// The peer closed the connection without a word.
     #[error("EOF")]
     Closed,
@@ -40,19 +40,19 @@ pub enum Broken {
     Header(String),
 }
 
-fn malformed<T>(text: impl Into<String>) -> Result<T, Broken> {
-    Err(Broken::Malformed(text.into()))
+fn malformed<T>(text: impl Into<String>) -> Result<T, BrokenResponse> {
+    Err(BrokenResponse::Malformed(text.into()))
 }
 
 /// The request, byte by byte.
 // Go: net/http Request.write, Transport.roundTrip
-pub(super) fn request(get: &Get, address: &str) -> Result<Vec<u8>, Broken> {
+pub(super) fn request(get: &Get, address: &str) -> Result<Vec<u8>, BrokenResponse> {
     for (name, value) in &get.headers {
         if name.is_empty() || !name.bytes().all(is_name) {
-            return Err(Broken::Header(format!("invalid header field name {name:?}")));
+            return Err(BrokenResponse::Header(format!("invalid header field name {name:?}")));
         }
         if value.bytes().any(|byte| byte != b'\t' && (byte < b' ' || byte == 0x7f)) {
-            return Err(Broken::Header(format!("invalid header field value for {name:?}")));
+            return Err(BrokenResponse::Header(format!("invalid header field value for {name:?}")));
         }
     }
     let target = match &*get.path {
@@ -103,8 +103,8 @@ pub(super) async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(
     mut stream: S,
     request: &[u8],
     limit: usize,
-    watch: &Watch,
-) -> Result<(HttpAnswer, Option<String>), Broken> {
+    watch: &RequestProgress,
+) -> Result<(HttpAnswer, Option<String>), BrokenResponse> {
     // A server may answer and close before it has read: the answer counts.
     let sent = async {
         stream.write_all(request).await?;
@@ -112,11 +112,13 @@ pub(super) async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(
     };
     let sent = sent.await;
     let mut input =
-        Input { stream: BufReader::new(stream), left: HEAD_BYTES_MAX, lines: HEADERS_MAX };
+        ResponseInput { stream: BufReader::new(stream), left: HEAD_BYTES_MAX, lines: HEADERS_MAX };
     match (input.peek().await, sent) {
         (Ok(Some(_)), _) => {}
-        (Ok(None) | Err(_), Err(error)) | (Err(error), Ok(())) => return Err(Broken::Read(error)),
-        (Ok(None), Ok(())) => return Err(Broken::Closed),
+        (Ok(None) | Err(_), Err(error)) | (Err(error), Ok(())) => {
+            return Err(BrokenResponse::Read(error));
+        }
+        (Ok(None), Ok(())) => return Err(BrokenResponse::Closed),
     }
     let mut head = input.head().await?;
     while (100..200).contains(&head.status) && head.status != 101 {
@@ -134,7 +136,7 @@ pub(super) async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(
 
 /// Status line and headers.
 #[derive(Debug)]
-struct Head {
+struct ResponseHead {
     status: u16,
     /// Major and minor version.
     version: (u8, u8),
@@ -150,14 +152,14 @@ enum Framing {
     Close,
 }
 
-impl Head {
+impl ResponseHead {
     fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
         let named = self.headers.iter().filter(move |(own, _)| own == name.as_bytes());
         named.map(|(_, value)| &**value)
     }
 
     // Go: net/http transferReader.parseTransferEncoding, fixLength
-    fn framing(&self) -> Result<Framing, Broken> {
+    fn framing(&self) -> Result<Framing, BrokenResponse> {
         let shown = |values: &[&[u8]]| {
             let texts = values.iter().map(|v| format!("{:?}", String::from_utf8_lossy(v)));
             texts.collect::<Vec<_>>().join(" ")
@@ -197,7 +199,7 @@ impl Head {
 }
 
 /// The stream, read as a head and then as a body.
-struct Input<S> {
+struct ResponseInput<S> {
     stream: BufReader<S>,
     /// Bytes that the heads may still take.
     left: usize,
@@ -205,7 +207,7 @@ struct Input<S> {
     lines: usize,
 }
 
-impl<S: AsyncRead + Unpin> Input<S> {
+impl<S: AsyncRead + Unpin> ResponseInput<S> {
     /// The buffered bytes; empty at the end of the stream.
     async fn buffered(&mut self) -> io::Result<&[u8]> {
         match self.stream.fill_buf().await {
@@ -221,18 +223,18 @@ impl<S: AsyncRead + Unpin> Input<S> {
     }
 
     /// A line without its end; `None` at the end of the stream.
-    async fn line(&mut self) -> Result<Option<Vec<u8>>, Broken> {
+    async fn line(&mut self) -> Result<Option<Vec<u8>>, BrokenResponse> {
         let mut line = Vec::new();
         loop {
             let left = self.left;
-            let bytes = self.buffered().await.map_err(Broken::Read)?;
+            let bytes = self.buffered().await.map_err(BrokenResponse::Read)?;
             if bytes.is_empty() {
                 return Ok(Some(line).filter(|line| !line.is_empty()));
             }
             let end = bytes.iter().position(|byte| *byte == b'\n');
             let taken = end.map_or(bytes.len(), |end| end + 1);
             if taken > left {
-                return Err(Broken::Header(format!(
+                return Err(BrokenResponse::Header(format!(
                     "server response headers exceeded {HEAD_BYTES_MAX} bytes; aborted"
                 )));
             }
@@ -249,7 +251,7 @@ impl<S: AsyncRead + Unpin> Input<S> {
     }
 
     // Go: net/http ReadResponse
-    async fn head(&mut self) -> Result<Head, Broken> {
+    async fn head(&mut self) -> Result<ResponseHead, BrokenResponse> {
         let Some(line) = self.line().await? else { return malformed("unexpected EOF") };
         let line = String::from_utf8_lossy(&line).into_owned();
         let Some((version, status)) = line.split_once(' ') else {
@@ -265,12 +267,12 @@ impl<S: AsyncRead + Unpin> Input<S> {
             }
             _ => return malformed(format!("malformed HTTP version {version:?}")),
         };
-        Ok(Head { status, version, headers: self.headers().await? })
+        Ok(ResponseHead { status, version, headers: self.headers().await? })
     }
 
     // Go: net/textproto Reader.ReadMIMEHeader
-    async fn headers(&mut self) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Broken> {
-        if matches!(self.peek().await.map_err(Broken::Read)?, Some(b' ' | b'\t')) {
+    async fn headers(&mut self) -> Result<Vec<(Vec<u8>, Vec<u8>)>, BrokenResponse> {
+        if matches!(self.peek().await.map_err(BrokenResponse::Read)?, Some(b' ' | b'\t')) {
             let line = self.line().await?.unwrap_or_default();
             let line = String::from_utf8_lossy(&line).into_owned();
             return malformed(format!("malformed MIME header initial line: {line:?}"));
@@ -305,7 +307,7 @@ impl<S: AsyncRead + Unpin> Input<S> {
 
     /// A header with the lines that continue it.
     // Go: net/textproto Reader.readContinuedLineSlice
-    async fn folded_line(&mut self) -> Result<Option<Vec<u8>>, Broken> {
+    async fn folded_line(&mut self) -> Result<Option<Vec<u8>>, BrokenResponse> {
         let Some(first) = self.line().await? else { return Ok(None) };
         if first.is_empty() {
             return Ok(Some(first));
@@ -315,7 +317,7 @@ impl<S: AsyncRead + Unpin> Input<S> {
             return malformed(format!("malformed MIME header: missing colon: {line:?}"));
         }
         let mut whole = trim(&first).to_vec();
-        while let Some(b' ' | b'\t') = self.peek().await.map_err(Broken::Read)? {
+        while let Some(b' ' | b'\t') = self.peek().await.map_err(BrokenResponse::Read)? {
             let Some(more) = self.line().await? else { break };
             whole.push(b' ');
             whole.extend_from_slice(trim(&more));
@@ -333,16 +335,16 @@ impl<S: AsyncRead + Unpin> Input<S> {
         };
         let error = match read {
             Ok(()) => String::new(),
-            Err(Broken::Read(error)) => words::broken(&error, "read"),
-            Err(Broken::Malformed(text)) => text,
+            Err(BrokenResponse::Read(error)) => words::broken(&error, "read"),
+            Err(BrokenResponse::Malformed(text)) => text,
             Err(other) => other.to_string(),
         };
         (body, error)
     }
 
-    async fn rest(&mut self, limit: usize, body: &mut Vec<u8>) -> Result<(), Broken> {
+    async fn rest(&mut self, limit: usize, body: &mut Vec<u8>) -> Result<(), BrokenResponse> {
         while body.len() < limit {
-            let bytes = self.buffered().await.map_err(Broken::Read)?;
+            let bytes = self.buffered().await.map_err(BrokenResponse::Read)?;
             let taken = bytes.len().min(limit - body.len());
             if taken == 0 {
                 break;
@@ -354,7 +356,12 @@ impl<S: AsyncRead + Unpin> Input<S> {
     }
 
     /// That many bytes, or as many as are kept.
-    async fn copy(&mut self, length: u64, limit: usize, body: &mut Vec<u8>) -> Result<(), Broken> {
+    async fn copy(
+        &mut self,
+        length: u64,
+        limit: usize,
+        body: &mut Vec<u8>,
+    ) -> Result<(), BrokenResponse> {
         let room = limit.saturating_sub(body.len());
         let end = body.len() + usize::try_from(length).unwrap_or(usize::MAX).min(room);
         self.rest(end, body).await?;
@@ -362,7 +369,7 @@ impl<S: AsyncRead + Unpin> Input<S> {
     }
 
     // Go: net/http/internal chunkedReader
-    async fn chunks(&mut self, limit: usize, body: &mut Vec<u8>) -> Result<(), Broken> {
+    async fn chunks(&mut self, limit: usize, body: &mut Vec<u8>) -> Result<(), BrokenResponse> {
         let mut excess = 0_i64;
         self.left = HEAD_BYTES_MAX;
         while body.len() < limit {
@@ -388,18 +395,18 @@ impl<S: AsyncRead + Unpin> Input<S> {
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     return malformed("unexpected EOF");
                 }
-                Err(error) => return Err(Broken::Read(error)),
+                Err(error) => return Err(BrokenResponse::Read(error)),
             }
         }
         Ok(())
     }
 
-    async fn chunk_line(&mut self) -> Result<Vec<u8>, Broken> {
+    async fn chunk_line(&mut self) -> Result<Vec<u8>, BrokenResponse> {
         let mut line = Vec::new();
         let mut bounded = (&mut self.stream).take(CHUNK_LINE_BYTES_MAX as u64 + 2);
         match bounded.read_until(b'\n', &mut line).await {
             Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
-                return Err(Broken::Read(error));
+                return Err(BrokenResponse::Read(error));
             }
             _ => {}
         }
@@ -419,8 +426,8 @@ impl<S: AsyncRead + Unpin> Input<S> {
 
     /// Reads the trailer after the last chunk.
     // Go: net/http body.readTrailer
-    async fn trailer(&mut self) -> Result<(), Broken> {
-        if self.peek().await.map_err(Broken::Read)?.is_none() {
+    async fn trailer(&mut self) -> Result<(), BrokenResponse> {
+        if self.peek().await.map_err(BrokenResponse::Read)?.is_none() {
             return malformed("http: unexpected EOF reading trailer");
         }
         self.headers().await.map(drop)
@@ -428,7 +435,7 @@ impl<S: AsyncRead + Unpin> Input<S> {
 }
 
 // Go: net/http/internal parseHexUint
-fn chunk_length(digits: &[u8]) -> Result<u64, Broken> {
+fn chunk_length(digits: &[u8]) -> Result<u64, BrokenResponse> {
     if digits.is_empty() {
         return malformed("empty hex number for chunk length");
     }

@@ -9,7 +9,7 @@ async fn asks(answer: &[u8]) -> Result<(u16, String, String), String> {
     let (ours, mut theirs) = duplex(64 * 1024);
     theirs.write_all(answer).await.expect("there is room");
     drop(theirs);
-    let watch = Watch::default();
+    let watch = RequestProgress::default();
     match exchange(ours, b"", 10 * 1024, &watch).await {
         Ok((answer, _)) => {
             let body = String::from_utf8_lossy(&answer.body).into_owned();

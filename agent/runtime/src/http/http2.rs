@@ -12,7 +12,7 @@ use hyper::header::{CONNECTION, HOST};
 use hyper::{Request, Uri};
 use tokio::task::JoinSet;
 
-use super::{HEAD_BYTES_MAX, HttpAnswer, Watch, talk};
+use super::{HEAD_BYTES_MAX, HttpAnswer, RequestProgress, talk};
 
 /// Bytes of a body that the peer may send before it is read.
 const WINDOW_BYTES: u32 = 64 * 1024;
@@ -45,7 +45,7 @@ pub(super) async fn exchange<S>(
     stream: S,
     request: Request<Empty<Bytes>>,
     limit: usize,
-    watch: &Watch,
+    watch: &RequestProgress,
 ) -> Result<(HttpAnswer, Option<String>), hyper::Error>
 where
     S: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,

@@ -21,12 +21,37 @@ pub(super) struct Url {
     pub(super) query: String,
 }
 
+/// Reason why a text is no URL, in Go's words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum UrlError {
+    #[error("net/url: invalid control character in URL")]
+    ControlCharacter,
+    #[error("first path segment in URL cannot contain colon")]
+    ColonInPath,
+    #[error("missing protocol scheme")]
+    Scheme,
+    #[error("net/url: invalid userinfo")]
+    User,
+    #[error("invalid host: ParseAddr({0:?}): unable to parse IP")]
+    Address(String),
+    #[error("missing ']' in host")]
+    Bracket,
+    #[error("invalid IP-literal")]
+    Literal,
+    #[error("invalid port {0:?} after host")]
+    Port(String),
+    #[error("invalid character {0:?} in host name")]
+    HostCharacter(String),
+    #[error("invalid URL escape {0:?}")]
+    Escape(String),
+}
+
 impl Url {
     /// Parses a URL; the error is Go's.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    pub(super) fn parse(text: &str) -> Result<Self, UrlError> {
         let (text, fragment) = text.split_once('#').unwrap_or((text, ""));
         if text.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
-            return Err("net/url: invalid control character in URL".to_owned());
+            return Err(UrlError::ControlCharacter);
         }
         if text == "*" {
             return Ok(Self { path: "*".to_owned(), ..Self::default() });
@@ -41,7 +66,7 @@ impl Url {
                 return Ok(Self { opaque: true, ..url });
             }
             if rest.split('/').next().is_some_and(|segment| segment.contains(':')) {
-                return Err("first path segment in URL cannot contain colon".to_owned());
+                return Err(UrlError::ColonInPath);
             }
         }
         let has_authority = !scheme.is_empty() || !rest.starts_with("///");
@@ -68,10 +93,10 @@ pub(super) fn path_of(given: &str) -> String {
 }
 
 // Go: net/url getScheme
-fn split_scheme(text: &str) -> Result<(&str, &str), String> {
+fn split_scheme(text: &str) -> Result<(&str, &str), UrlError> {
     let end = text.find(|c: char| !c.is_ascii_alphanumeric() && !"+-.".contains(c));
     match end {
-        Some(0) if text.starts_with(':') => Err("missing protocol scheme".to_owned()),
+        Some(0) if text.starts_with(':') => Err(UrlError::Scheme),
         Some(end)
             if text[end..].starts_with(':')
                 && text.starts_with(|c: char| c.is_ascii_alphabetic()) =>
@@ -84,26 +109,23 @@ fn split_scheme(text: &str) -> Result<(&str, &str), String> {
 
 /// Host and port of an authority, without its user.
 // Go: net/url parseAuthority, parseHost
-fn host_of(scheme: &str, authority: &str) -> Result<String, String> {
+fn host_of(scheme: &str, authority: &str) -> Result<String, UrlError> {
     let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
     let is_user = |c: char| c.is_ascii_alphanumeric() || "-._:~!$&'()*+,;=%@".contains(c);
     if !user.chars().all(is_user) {
-        return Err("net/url: invalid userinfo".to_owned());
+        return Err(UrlError::User);
     }
     let port = match (host.rfind('['), host.rfind(']')) {
         (Some(0), Some(end)) => {
             // The zone of an address may be anything.
             let address = host[1..end].split("%25").next().unwrap_or_default();
             if address.parse::<Ipv6Addr>().is_err() {
-                return Err(format!(
-                    "invalid host: ParseAddr({:?}): unable to parse IP",
-                    &host[1..end]
-                ));
+                return Err(UrlError::Address(host[1..end].to_owned()));
             }
             &host[end + 1..]
         }
-        (Some(0), None) => return Err("missing ']' in host".to_owned()),
-        (Some(_), _) => return Err("invalid IP-literal".to_owned()),
+        (Some(0), None) => return Err(UrlError::Bracket),
+        (Some(_), _) => return Err(UrlError::Literal),
         // Two colons are an invalid port where the scheme defines the host.
         (None, _) => match scheme {
             "http" | "https" => &host[host.find(':').unwrap_or(host.len())..],
@@ -112,19 +134,19 @@ fn host_of(scheme: &str, authority: &str) -> Result<String, String> {
     };
     let digits = port.strip_prefix(':').unwrap_or(port);
     if !digits.bytes().all(|byte| byte.is_ascii_digit()) || (port == digits && !port.is_empty()) {
-        return Err(format!("invalid port {port:?} after host"));
+        return Err(UrlError::Port(port.to_owned()));
     }
     let is_host = |c: char| {
         !c.is_ascii() || c.is_ascii_alphanumeric() || "-_.~!$&'()*+,;=:[]<>\"%".contains(c)
     };
     match host.chars().find(|c| !is_host(*c)) {
-        Some(bad) => Err(format!("invalid character {:?} in host name", bad.to_string())),
+        Some(bad) => Err(UrlError::HostCharacter(bad.to_string())),
         None => decode(host).map(|_| host.to_owned()),
     }
 }
 
 // Go: net/url URL.setPath, URL.EscapedPath
-fn escaped_path(path: &str) -> Result<String, String> {
+fn escaped_path(path: &str) -> Result<String, UrlError> {
     let decoded = decode(path)?;
     let is_valid = |byte: u8| !must_escape(byte) || b"!'()*[]%".contains(&byte);
     Ok(if path.bytes().all(is_valid) { path.to_owned() } else { escape(&decoded) })
@@ -132,7 +154,7 @@ fn escaped_path(path: &str) -> Result<String, String> {
 
 /// The bytes that escapes stand for.
 // Go: net/url unescape
-fn decode(text: &str) -> Result<Vec<u8>, String> {
+fn decode(text: &str) -> Result<Vec<u8>, UrlError> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&first, after)) = rest.split_first() {
@@ -144,7 +166,7 @@ fn decode(text: &str) -> Result<Vec<u8>, String> {
             }
             (b'%', ..) => {
                 let shown = String::from_utf8_lossy(&rest[..rest.len().min(3)]);
-                return Err(format!("invalid URL escape {shown:?}"));
+                return Err(UrlError::Escape(shown.into_owned()));
             }
             _ => {
                 out.push(first);
@@ -229,7 +251,11 @@ mod tests {
             (":b", "missing protocol scheme"),
             ("/a\n", "net/url: invalid control character in URL"),
         ] {
-            assert_eq!(Url::parse(text), Err(error.to_owned()), "{text}");
+            assert_eq!(
+                Url::parse(text).map_err(|found| found.to_string()),
+                Err(error.to_owned()),
+                "{text}"
+            );
         }
     }
 }

@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use tokio_rustls::rustls;
 use tokio_rustls::rustls::AlertDescription;
 
-use super::http1::Broken;
+use super::http1::BrokenResponse;
 use super::{Error, Get};
 
 /// Why the request came to nothing.
@@ -27,7 +27,7 @@ fn cause(error: &Error) -> String {
             "http: server gave HTTP response to HTTPS client".to_owned()
         }
         Error::Tls { source, .. } => refused(source).unwrap_or_else(|| broken(source, "tls")),
-        Error::Http1 { source: Broken::Read(source), .. } => broken(source, "read"),
+        Error::Http1 { source: BrokenResponse::Read(source), .. } => broken(source, "read"),
         Error::Http1 { source, .. } => source.to_string(),
         Error::Http2 { source, .. } if source.is_incomplete_message() => "EOF".to_owned(),
         Error::Http2 { source, .. } => lost(source),

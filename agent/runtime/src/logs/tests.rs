@@ -12,7 +12,7 @@ use crate::log_files::rotated;
 const MIB: u64 = 1 << 20;
 
 /// Writes logs as a runtime does: to an open file, until it is asked to open the name again.
-struct Writer {
+struct LogWriter {
     path: PathBuf,
     file: RefCell<File>,
     reopened: Cell<u32>,
@@ -25,7 +25,7 @@ fn open(path: &Path) -> File {
     fs::OpenOptions::new().create(true).append(true).open(path).expect("open")
 }
 
-impl Writer {
+impl LogWriter {
     fn new(dir: &Path) -> Rc<Self> {
         let path = dir.join("0.log");
         Rc::new(Self {
@@ -49,7 +49,7 @@ impl Writer {
     }
 }
 
-impl Reopen for Rc<Writer> {
+impl Reopen for Rc<LogWriter> {
     async fn reopen(&self, _: &ContainerId) -> Result<(), String> {
         // As long as a call to a busy runtime takes.
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -63,7 +63,7 @@ impl Reopen for Rc<Writer> {
 }
 
 /// Runs `test` together with a rotator of `writer`'s log.
-async fn beside<F: Future<Output = ()>>(writer: &Rc<Writer>, policy: RotatePolicy, test: F) {
+async fn beside<F: Future<Output = ()>>(writer: &Rc<LogWriter>, policy: RotatePolicy, test: F) {
     let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
     let id = ContainerId::from("c1");
     let path = writer.path.clone();
@@ -95,7 +95,7 @@ fn run(test: impl Future<Output = ()>) {
 fn a_fast_writer_stays_below_a_fifth_over_the_limit_and_loses_nothing() {
     run(async {
         let dir = tempfile::tempdir().expect("dir");
-        let writer = Writer::new(dir.path());
+        let writer = LogWriter::new(dir.path());
         let policy = RotatePolicy { max_bytes: 2 * MIB, max_files: 100 };
         beside(&writer, policy, async {
             // 20 kB each 10 ms: the limit in a second, so that a twelfth of it, the share left on a
@@ -143,7 +143,7 @@ fn contents(path: &Path) -> u64 {
 fn only_the_newest_files_stay() {
     run(async {
         let dir = tempfile::tempdir().expect("dir");
-        let writer = Writer::new(dir.path());
+        let writer = LogWriter::new(dir.path());
         let policy = RotatePolicy { max_bytes: MIB / 4, max_files: 3 };
         beside(&writer, policy, async {
             for round in 1..=6 {
@@ -164,7 +164,7 @@ fn only_the_newest_files_stay() {
 fn a_log_that_slept_is_rotated_once_it_is_written_again() {
     run(async {
         let dir = tempfile::tempdir().expect("dir");
-        let writer = Writer::new(dir.path());
+        let writer = LogWriter::new(dir.path());
         let policy = RotatePolicy { max_bytes: MIB, max_files: 5 };
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
         let mut rotator = Rotator::new(policy, Rc::clone(&writer));
@@ -172,7 +172,7 @@ fn a_log_that_slept_is_rotated_once_it_is_written_again() {
         rotator.command(LogCommand::Watch { id: id.clone(), path: writer.path.clone() });
         assert!(rotator.look(&id).is_none(), "it is opened first");
         let file = Some(regular_file::open_log(&writer.path).expect("a log"));
-        rotator.finish(&id, Outcome::Opened(file));
+        rotator.finish(&id, LogOutcome::Opened(file));
         rotator.sleep(&id);
         let next = rotator.logs[&id].due.expect("the backstop");
         assert!(next > Instant::now() + BACKSTOP / 2, "not looked at while it is silent");
@@ -192,7 +192,7 @@ fn a_log_that_slept_is_rotated_once_it_is_written_again() {
 fn a_runtime_that_refuses_keeps_its_log_and_is_asked_again() {
     run(async {
         let dir = tempfile::tempdir().expect("dir");
-        let writer = Writer::new(dir.path());
+        let writer = LogWriter::new(dir.path());
         writer.refuse.set(true);
         let policy = RotatePolicy { max_bytes: MIB / 4, max_files: 5 };
         beside(&writer, policy, async {
@@ -213,7 +213,7 @@ fn a_runtime_that_refuses_keeps_its_log_and_is_asked_again() {
 fn a_log_whose_name_is_gone_is_opened_again() {
     run(async {
         let dir = tempfile::tempdir().expect("dir");
-        let writer = Writer::new(dir.path());
+        let writer = LogWriter::new(dir.path());
         writer.write(1000);
         fs::rename(&writer.path, dir.path().join("0.log.20200101-000000")).expect("renamed");
         let policy = RotatePolicy { max_bytes: MIB, max_files: 5 };
@@ -229,7 +229,7 @@ fn what_stands_in_for_a_log_is_moved_aside_and_other_logs_go_on() {
     for (what, put) in xtask::disk::STRANGE {
         run(async move {
             let dir = tempfile::tempdir().expect("dir");
-            let writer = Writer::new(dir.path());
+            let writer = LogWriter::new(dir.path());
             fs::remove_file(&writer.path).expect("removed");
             put(&writer.path);
             let policy = RotatePolicy { max_bytes: MIB / 4, max_files: 3 };
@@ -309,7 +309,7 @@ fn on_a_full_disk_rotation_and_tidying_still_free_space() {
             // Below the folder of a pod's logs nothing is mounted.
             let logs = dir.path().join("ns_pod_uid/c");
             fs::create_dir_all(&logs).expect("made");
-            let writer = Writer::new(&logs);
+            let writer = LogWriter::new(&logs);
             // Incompressible data, so that even the smaller file has no room.
             let noise: Vec<u8> = (0_u32..700_000)
                 .flat_map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes())

@@ -19,7 +19,7 @@ use pintle_agent_core::labels;
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::volume::layout::pods_dir;
 use pintle_cri::{Client, Error, v1};
-use pintle_daemon::blocking::{self, Place};
+use pintle_daemon::blocking::{self, JobPlace};
 
 use super::listing::Lists;
 
@@ -38,7 +38,7 @@ pub(super) struct Everything {
 
 /// All sandboxes and containers of the runtime.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct RuntimeListing {
     pub(super) lists: Lists,
     /// Pods with a list of their own that is too long.
     pub(super) unlisted: BTreeSet<PodUid>,
@@ -58,7 +58,7 @@ impl Everything {
     pub(super) async fn list(
         &self,
         known: impl FnOnce() -> BTreeSet<PodUid>,
-    ) -> Result<Found, Error> {
+    ) -> Result<RuntimeListing, Error> {
         let (sandboxes, containers) = tokio::try_join!(
             async { unless_too_long(list_sandboxes(&self.client, None).await) },
             async { unless_too_long(list_containers(&self.client, None).await) },
@@ -68,11 +68,14 @@ impl Everything {
                 if self.said.take().is_some() {
                     tracing::info!("the runtime's list of everything fits into an answer again");
                 }
-                return Ok(Found { lists: Lists { sandboxes, containers }, ..Found::default() });
+                return Ok(RuntimeListing {
+                    lists: Lists { sandboxes, containers },
+                    ..RuntimeListing::default()
+                });
             }
             parts => parts,
         };
-        let mut found = Found::default();
+        let mut found = RuntimeListing::default();
         found.lists.sandboxes = match sandboxes {
             Some(all) => all,
             None => {
@@ -128,12 +131,12 @@ impl Everything {
             let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
             entries.filter_map(|entry| Some(entry.file_name().to_str()?.into())).collect()
         };
-        blocking::run(Place::own("pods of the runtime"), read).await.unwrap_or_default()
+        blocking::run(JobPlace::own("pods of the runtime"), read).await.unwrap_or_default()
     }
 
     /// Logs the pods with the largest parts of a list that is too long, once until these are
     /// others.
-    fn tell(&self, found: &Found) {
+    fn tell(&self, found: &RuntimeListing) {
         let longest = longest(&found.lists);
         let unlisted: Vec<_> = found.unlisted.iter().map(PodUid::as_str).collect();
         let text = format!("{longest} {unlisted:?}");

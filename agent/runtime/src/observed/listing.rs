@@ -35,11 +35,11 @@ const PODS_PER_QUESTION: usize = 8;
 #[derive(Clone, Debug)]
 pub(super) struct Listing {
     client: Client,
-    line: Rc<RefCell<Line>>,
+    line: Rc<RefCell<ListedLine>>,
 }
 
 #[derive(Debug, Default)]
-struct Line {
+struct ListedLine {
     busy: bool,
     waiting: Vec<(PodUid, oneshot::Sender<Message>)>,
     /// Pods of the last complete list.
@@ -58,7 +58,7 @@ enum Message {
 
 /// The right to list; passed on when dropped.
 #[derive(Debug)]
-struct Lead(Option<Rc<RefCell<Line>>>);
+struct Lead(Option<Rc<RefCell<ListedLine>>>);
 
 impl Listing {
     pub(super) fn new(client: Client) -> Self {

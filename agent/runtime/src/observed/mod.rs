@@ -10,4 +10,4 @@ mod read;
 mod termination_message;
 
 pub use everything::all_containers;
-pub use read::Reader;
+pub use read::PodReader;

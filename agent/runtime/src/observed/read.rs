@@ -30,7 +30,7 @@ use super::termination_message;
 
 /// Reads pods through one CRI client.
 #[derive(Clone, Debug)]
-pub struct Reader {
+pub struct PodReader {
     client: Client,
     everything: Everything,
     listing: Listing,
@@ -46,7 +46,7 @@ pub struct Reader {
 #[derive(Debug)]
 #[must_use]
 pub struct Reinspect {
-    reader: Reader,
+    reader: PodReader,
     uid: PodUid,
 }
 
@@ -73,7 +73,7 @@ fn forget_running(pod: &mut ObservedPod) {
     pod.containers.retain(|container| container.state != RunState::Running);
 }
 
-impl Reader {
+impl PodReader {
     /// A reader with nothing cached.
     pub fn new(client: Client) -> Self {
         Self {
@@ -340,7 +340,7 @@ mod tests {
         for method in [Method::PodSandboxStatus, Method::ContainerStatus] {
             runtime.on(method).times(1).fail(Code::Internal, "the shim does not answer");
         }
-        let reader = Reader::new(client);
+        let reader = PodReader::new(client);
         let pod = reader.read(&PodUid::from("u"), ("ns", "p")).await.expect("it answers");
         assert_eq!((pod.sandboxes.len(), pod.containers.len(), pod.specs.len()), (1, 1, 0));
     }
@@ -351,7 +351,7 @@ mod tests {
         let runtime = FakeRuntime::start(&dir.path().join("c.sock")).await.expect("it starts");
         let client = Client::connect(&runtime.endpoint(), Deadlines::default()).expect("a path");
         let (sandbox, container) = run(&client, 0).await;
-        let reader = Reader::new(client.clone());
+        let reader = PodReader::new(client.clone());
         let uid = PodUid::from("u");
         let read = async || reader.read(&uid, ("ns", "p")).await.expect("it answers");
         let at = |id: &str| Some(format!("{PARENT}/{id}"));

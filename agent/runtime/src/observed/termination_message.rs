@@ -12,7 +12,7 @@ use pintle_agent_core::observed::termination;
 use pintle_agent_core::observed::termination::TerminationMessage;
 use pintle_agent_core::types::PodUid;
 use pintle_daemon::blocking;
-use pintle_daemon::blocking::Place;
+use pintle_daemon::blocking::JobPlace;
 
 use crate::log_read;
 
@@ -54,7 +54,7 @@ async fn said(uid: &PodUid, container: &ObservedContainer, words: TerminationMes
         let file = words.file.as_deref().map(Path::new);
         log_read::termination_message(file, Path::new(&log), words.log_if_empty)
     };
-    match blocking::run(Place::look(uid), read).await {
+    match blocking::run(JobPlace::look(uid), read).await {
         Ok(said) => said,
         Err(error) => {
             let path = file.as_deref().unwrap_or(&container.log_path);

@@ -11,8 +11,8 @@ use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::worker::ProbeKind;
 use pintle_cri::Client;
 
-use super::plan::{Outcome, probe_of};
-use super::target::Target;
+use super::plan::{ProbeOutcome, probe_of};
+use super::target::ProbeTarget;
 use super::words::Spent;
 use super::{exec, grpc, http, tcp};
 use crate::resolver::Resolver;
@@ -23,7 +23,7 @@ const TRIES_MAX: u32 = 3;
 
 /// The result of one try.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum AttemptVerdict {
     /// Well.
     Success,
     /// Well, but worth an event.
@@ -41,7 +41,7 @@ pub(super) enum Verdict {
     },
 }
 
-impl Verdict {
+impl AttemptVerdict {
     /// The probe could not even be begun.
     pub(super) fn unknown(message: String) -> Self {
         Self::Error { state: "unknown", message }
@@ -63,14 +63,14 @@ impl Tools {
     /// Runs one attempt to its end.
     pub(super) async fn attempt(
         &self,
-        target: &Target,
+        target: &ProbeTarget,
         kind: ProbeKind,
         limit: Duration,
-    ) -> Outcome {
-        let Some(probe) = probe_of(&target.container, kind) else { return Outcome::Unknown };
+    ) -> ProbeOutcome {
+        let Some(probe) = probe_of(&target.container, kind) else { return ProbeOutcome::Unknown };
         let mut verdict = self.once(target, probe, limit).await;
         for _ in 1..TRIES_MAX {
-            if !matches!(verdict, Verdict::Error { .. }) {
+            if !matches!(verdict, AttemptVerdict::Error { .. }) {
                 break;
             }
             verdict = self.once(target, probe, limit).await;
@@ -80,7 +80,7 @@ impl Tools {
 
     /// Each kind is boxed, so that an attempt that waits is as large as its own kind, not as the
     /// largest: hundreds may wait.
-    async fn once(&self, target: &Target, probe: &Probe, limit: Duration) -> Verdict {
+    async fn once(&self, target: &ProbeTarget, probe: &Probe, limit: Duration) -> AttemptVerdict {
         if let Some(exec) = &probe.exec {
             Box::pin(exec::probe(&self.client, target, exec, limit)).await
         } else if let Some(get) = &probe.http_get {
@@ -91,34 +91,39 @@ impl Tools {
             Box::pin(grpc::probe(target, grpc, limit)).await
         } else {
             let name = &target.container.name;
-            Verdict::unknown(format!("missing probe handler for {}:{name}", target.uid))
+            AttemptVerdict::unknown(format!("missing probe handler for {}:{name}", target.uid))
         }
     }
 
-    fn conclude(&self, target: &Target, kind: ProbeKind, verdict: Verdict) -> Outcome {
+    fn conclude(
+        &self,
+        target: &ProbeTarget,
+        kind: ProbeKind,
+        verdict: AttemptVerdict,
+    ) -> ProbeOutcome {
         let event = |reason: &str, message: &str| {
             let container = Some(target.container.name.as_str());
             self.recorder.event(&target.uid, true, reason, message, container);
         };
         let kind = name_of(kind);
         let spent = match &verdict {
-            Verdict::TimedOut(_, spent) => Some(*spent),
+            AttemptVerdict::TimedOut(_, spent) => Some(*spent),
             _ => None,
         };
         let outcome = match verdict {
-            Verdict::Success => Outcome::Success,
-            Verdict::Warning(output) => {
+            AttemptVerdict::Success => ProbeOutcome::Success,
+            AttemptVerdict::Warning(output) => {
                 event("ProbeWarning", &format!("{kind} probe warning: {output}"));
-                Outcome::Success
+                ProbeOutcome::Success
             }
-            Verdict::Failure(output) | Verdict::TimedOut(output, _) => {
+            AttemptVerdict::Failure(output) | AttemptVerdict::TimedOut(output, _) => {
                 event("Unhealthy", &format!("{kind} probe failed: {output}"));
-                Outcome::Failure
+                ProbeOutcome::Failure
             }
-            Verdict::Error { state, message } => {
+            AttemptVerdict::Error { state, message } => {
                 let text = format!("{kind} probe errored and resulted in {state} state: {message}");
                 event("Unhealthy", &text);
-                Outcome::Unknown
+                ProbeOutcome::Unknown
             }
         };
         if let Some(spent) = spent {

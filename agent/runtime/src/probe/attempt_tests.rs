@@ -62,20 +62,20 @@ async fn closed_port() -> u16 {
     listener.local_addr().expect("it has an address").port()
 }
 
-async fn asks(probe: Value, limit: Duration) -> Verdict {
+async fn asks(probe: Value, limit: Duration) -> AttemptVerdict {
     let runtime = Runtime::start().await;
     let target = runtime.target(&json!({"livenessProbe": probe}));
     let probe = target.container.liveness_probe.clone().expect("it has one");
     runtime.tools().once(&target, &probe, limit).await
 }
 
-async fn gets(port: u16, limit: Duration) -> Verdict {
+async fn gets(port: u16, limit: Duration) -> AttemptVerdict {
     asks(json!({"httpGet": {"port": port, "path": "/live?full=1"}}), limit).await
 }
 
-fn failure(verdict: Verdict) -> String {
+fn failure(verdict: AttemptVerdict) -> String {
     match verdict {
-        Verdict::Failure(output) | Verdict::TimedOut(output, _) => output,
+        AttemptVerdict::Failure(output) | AttemptVerdict::TimedOut(output, _) => output,
         other => panic!("not a failure: {other:?}"),
     }
 }
@@ -83,7 +83,7 @@ fn failure(verdict: Verdict) -> String {
 #[tokio::test]
 async fn an_http_probe_asks_as_upstream_does_and_200_is_well() {
     let (port, asked) = server(vec![answer("200 OK", "", "fine")], false).await;
-    assert_eq!(gets(port, LONG).await, Verdict::Success);
+    assert_eq!(gets(port, LONG).await, AttemptVerdict::Success);
     let asked = asked.lock().expect("no test panics with it")[0].clone();
     let expected = format!(
         "GET /live?full=1 HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUser-Agent: kube-probe/1.36\r\n\
@@ -96,7 +96,7 @@ async fn an_http_probe_asks_as_upstream_does_and_200_is_well() {
 async fn an_http_status_from_400_on_is_a_failure_that_does_not_show_the_body() {
     let (port, _) = server(vec![answer("500 Oops", "", "secret")], false).await;
     let text = "HTTP probe failed with statuscode: 500";
-    assert_eq!(gets(port, LONG).await, Verdict::Failure(text.to_owned()));
+    assert_eq!(gets(port, LONG).await, AttemptVerdict::Failure(text.to_owned()));
 }
 
 #[tokio::test]
@@ -115,7 +115,7 @@ async fn a_redirect_to_another_host_is_a_warning() {
     let moved = answer("301 Moved", "Location: http://elsewhere.example/\r\n", "over there");
     let (port, asked) = server(vec![moved], false).await;
     let text = "Probe terminated redirects, Response body: over there";
-    assert_eq!(gets(port, LONG).await, Verdict::Warning(text.to_owned()));
+    assert_eq!(gets(port, LONG).await, AttemptVerdict::Warning(text.to_owned()));
     assert_eq!(asked.lock().expect("no test panics with it").len(), 1);
 }
 
@@ -282,7 +282,7 @@ async fn where_the_time_went_is_in_the_timeline_and_not_in_the_event() {
     let tools = runtime.tools();
     for _ in 0..2 {
         let outcome = tools.attempt(&target, ProbeKind::Liveness, SHORT).await;
-        assert_eq!(outcome, Outcome::Failure);
+        assert_eq!(outcome, ProbeOutcome::Failure);
     }
     let entries = tools.recorder.entries(&target.uid);
     let texts: Vec<_> = entries.iter().map(|e| (&*e.what, &*e.text, e.event, e.count)).collect();
@@ -353,7 +353,7 @@ async fn what_a_server_sends_without_end_is_neither_waited_for_nor_kept() {
     // A head and then gigabytes: well, after the first bytes.
     let first = b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n";
     let (port, count) = endless(first, BODY, Duration::ZERO).await;
-    assert_eq!(gets(port, LONG).await, Verdict::Success);
+    assert_eq!(gets(port, LONG).await, AttemptVerdict::Success);
     assert!(count.at_the_end().await < SENT_MAX);
     // A byte now and then: over with the limit.
     let (port, count) = endless(HEAD, b"h", Duration::from_millis(5)).await;
@@ -393,23 +393,23 @@ async fn a_commands_output_is_cut_as_it_comes() {
     let target = runtime.target(&json!({"livenessProbe": {"exec": {"command": ["loud"]}}}));
     let probe = target.container.liveness_probe.clone().expect("it has one");
     let verdict = runtime.tools().once(&target, &probe, LONG).await;
-    assert_eq!(verdict, Verdict::Failure(loud[..10 * 1024].to_owned()));
+    assert_eq!(verdict, AttemptVerdict::Failure(loud[..10 * 1024].to_owned()));
 }
 
 #[tokio::test]
 async fn a_body_that_does_not_end_or_breaks_off_counts_as_neither() {
     let part = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\npart".to_owned();
     let (port, _) = server(vec![part.clone()], true).await;
-    assert!(matches!(gets(port, SHORT).await, Verdict::Error { state: "failure", .. }));
+    assert!(matches!(gets(port, SHORT).await, AttemptVerdict::Error { state: "failure", .. }));
     let (port, _) = server(vec![part], false).await;
-    assert!(matches!(gets(port, LONG).await, Verdict::Error { state: "failure", .. }));
+    assert!(matches!(gets(port, LONG).await, AttemptVerdict::Error { state: "failure", .. }));
 }
 
 #[tokio::test]
 async fn only_the_first_bytes_of_a_long_body_are_read() {
     let long = answer("200 OK", "", &"x".repeat(1 << 20));
     let (port, _) = server(vec![long], true).await;
-    assert_eq!(gets(port, LONG).await, Verdict::Success);
+    assert_eq!(gets(port, LONG).await, AttemptVerdict::Success);
 }
 
 #[tokio::test]
@@ -417,8 +417,8 @@ async fn a_tcp_probe_is_well_once_it_is_connected() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     let port = listener.local_addr().expect("it has an address").port();
     let named = json!({"tcpSocket": {"port": port, "host": "localhost"}});
-    assert_eq!(asks(named, LONG).await, Verdict::Success);
-    assert_eq!(asks(json!({"tcpSocket": {"port": port}}), LONG).await, Verdict::Success);
+    assert_eq!(asks(named, LONG).await, AttemptVerdict::Success);
+    assert_eq!(asks(json!({"tcpSocket": {"port": port}}), LONG).await, AttemptVerdict::Success);
     let (mut stream, _) = listener.accept().await.expect("it was connected");
     assert_eq!(stream.read(&mut [0; 8]).await.expect("an orderly end"), 0);
 }
@@ -427,7 +427,7 @@ async fn a_tcp_probe_is_well_once_it_is_connected() {
 async fn a_grpc_probe_is_well_only_when_its_service_serves() {
     let port = testing::health(Health::Says(vec![("", 1), ("shop", 2)])).await;
     let ask = |service: &str| asks(json!({"grpc": {"port": port, "service": service}}), LONG);
-    assert_eq!(ask("").await, Verdict::Success);
+    assert_eq!(ask("").await, AttemptVerdict::Success);
     let text = "service unhealthy (responded with \"NOT_SERVING\")";
     assert_eq!(failure(ask("shop").await), text);
     let text = "error: health rpc probe failed: rpc error: code = NotFound desc = unknown service";
@@ -446,7 +446,7 @@ async fn a_grpc_probe_dials_again_until_its_server_speaks() {
         let mut server = TcpStream::connect(("127.0.0.1", health)).await.expect("it listens");
         let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
     });
-    assert_eq!(asks(json!({"grpc": {"port": port}}), LONG).await, Verdict::Success);
+    assert_eq!(asks(json!({"grpc": {"port": port}}), LONG).await, AttemptVerdict::Success);
     served.abort();
 }
 
@@ -470,12 +470,14 @@ async fn a_command_is_well_when_it_exits_with_0() {
     runtime.fake.script_exec("", "cat /ready", ExecAnswer::exit(1, "not yet"));
     runtime.fake.script_exec("", "sleep", ExecAnswer::takes(LONG));
     for (command, limit, expected) in [
-        (json!(["true"]), LONG, Verdict::Success),
-        (json!(["cat", "/ready"]), LONG, Verdict::Failure("not yet".to_owned())),
+        (json!(["true"]), LONG, AttemptVerdict::Success),
+        (json!(["cat", "/ready"]), LONG, AttemptVerdict::Failure("not yet".to_owned())),
         (
             json!(["sleep", "30"]),
             Duration::from_secs(1),
-            Verdict::Failure("command timed out: \"sleep 30\" timed out after 1s".to_owned()),
+            AttemptVerdict::Failure(
+                "command timed out: \"sleep 30\" timed out after 1s".to_owned(),
+            ),
         ),
     ] {
         let target = runtime.target(&json!({"livenessProbe": {"exec": {"command": command}}}));
@@ -490,7 +492,7 @@ async fn an_internal_error_is_tried_three_times_and_counts_as_neither() {
     runtime.fake.script_exec("", "nope", ExecAnswer::error("nope: not found"));
     let target = runtime.target(&json!({"livenessProbe": {"exec": {"command": ["nope"]}}}));
     let tools = runtime.tools();
-    assert_eq!(tools.attempt(&target, ProbeKind::Liveness, LONG).await, Outcome::Unknown);
+    assert_eq!(tools.attempt(&target, ProbeKind::Liveness, LONG).await, ProbeOutcome::Unknown);
     assert_eq!(runtime.fake.calls_of(Method::ExecSync, "").len(), 3);
     let events = tools.recorder.entries(&target.uid);
     let text = "Liveness probe errored and resulted in unknown state: rpc error: code = Unknown \
@@ -507,7 +509,7 @@ async fn a_failure_is_tried_once_and_its_event_says_which_probe_and_why() {
     let target = runtime.target(&json!({"startupProbe": probe, "readinessProbe": probe}));
     let tools = runtime.tools();
     for kind in [ProbeKind::Startup, ProbeKind::Readiness] {
-        assert_eq!(tools.attempt(&target, kind, LONG).await, Outcome::Failure);
+        assert_eq!(tools.attempt(&target, kind, LONG).await, ProbeOutcome::Failure);
     }
     assert_eq!(runtime.fake.calls_of(Method::ExecSync, "").len(), 2);
     let events = tools.recorder.entries(&target.uid);
@@ -527,5 +529,5 @@ async fn a_pod_without_an_address_is_not_asked_at_the_nodes() {
     target.host = None;
     let probe = target.container.liveness_probe.clone().expect("it has one");
     let verdict = runtime.tools().once(&target, &probe, LONG).await;
-    assert_eq!(verdict, Verdict::unknown("the pod has no address yet".to_owned()));
+    assert_eq!(verdict, AttemptVerdict::unknown("the pod has no address yet".to_owned()));
 }

@@ -13,9 +13,9 @@ use k8s_openapi::api::core::v1::ExecAction;
 use pintle_agent_core::env::expand::{TooLong, expand};
 use pintle_cri::{Client, v1};
 
-use super::attempt::Verdict;
+use super::attempt::AttemptVerdict;
 use super::patience::patiently;
-use super::target::Target;
+use super::target::ProbeTarget;
 use super::words;
 
 /// Longest output in an event, in bytes.
@@ -29,13 +29,13 @@ const MARGIN: Duration = Duration::from_secs(5);
 /// Runs the command once.
 pub(super) async fn probe(
     client: &Client,
-    target: &Target,
+    target: &ProbeTarget,
     exec: &ExecAction,
     limit: Duration,
-) -> Verdict {
+) -> AttemptVerdict {
     let cmd = match command(target, exec) {
         Ok(cmd) => cmd,
-        Err(text) => return Verdict::unknown(text),
+        Err(text) => return AttemptVerdict::unknown(text),
     };
     let timeout = i64::try_from(limit.as_secs()).unwrap_or(i64::MAX);
     let container_id = target.id.as_str().to_owned();
@@ -47,13 +47,13 @@ pub(super) async fn probe(
     let timed_out = || {
         let line = command(target, exec).unwrap_or_default().join(" ");
         let limit = words::seconds(limit);
-        Verdict::Failure(format!("command timed out: {line:?} timed out after {limit}"))
+        AttemptVerdict::Failure(format!("command timed out: {line:?} timed out after {limit}"))
     };
     match patiently(within, call).await.done {
-        Some(Ok(answer)) if answer.exit_code == 0 => Verdict::Success,
-        Some(Ok(answer)) => Verdict::Failure(output(answer)),
+        Some(Ok(answer)) if answer.exit_code == 0 => AttemptVerdict::Success,
+        Some(Ok(answer)) => AttemptVerdict::Failure(output(answer)),
         Some(Err(error)) if error.is_deadline() => timed_out(),
-        Some(Err(error)) => Verdict::unknown(error.rpc_text()),
+        Some(Err(error)) => AttemptVerdict::unknown(error.rpc_text()),
         None => timed_out(),
     }
 }
@@ -61,7 +61,7 @@ pub(super) async fn probe(
 /// The command with `$(NAME)` replaced by the container's plain environment values; others, such
 /// as those of references, count as empty.
 // k8s: pkg/kubelet/container/helpers.go ExpandContainerCommandOnlyStatic
-fn command(target: &Target, exec: &ExecAction) -> Result<Vec<String>, String> {
+fn command(target: &ProbeTarget, exec: &ExecAction) -> Result<Vec<String>, String> {
     // The last of a name counts. Not searched for each reference: both may be very many.
     let env = target.container.env.iter().flatten();
     let values: HashMap<&str, &str> = env
@@ -104,7 +104,7 @@ mod tests {
         );
         let record = testing::observed(&pod, 1);
         let container = &pintle_api_types::pod::spec(&pod).containers[0];
-        let target = Target::new(&record.uid, container, &record.containers[0]);
+        let target = ProbeTarget::new(&record.uid, container, &record.containers[0]);
         let words = ["test", "$(A)", "[$(REF)]", "$(NONE)", "$$(A)"];
         let exec = ExecAction { command: Some(words.map(str::to_owned).to_vec()) };
         let want = ["test", "two", "[]", "$(NONE)", "$(A)"].map(str::to_owned).to_vec();
@@ -118,7 +118,7 @@ mod tests {
         let pod = testing::pod(spec, json!({}));
         let record = testing::observed(&pod, 1);
         let container = &pintle_api_types::pod::spec(&pod).containers[0];
-        let target = Target::new(&record.uid, container, &record.containers[0]);
+        let target = ProbeTarget::new(&record.uid, container, &record.containers[0]);
         let bytes = |words: usize, each: usize| {
             let exec = ExecAction { command: Some(vec!["$(A)".repeat(each); words]) };
             command(&target, &exec).map(|words| words.concat().len())

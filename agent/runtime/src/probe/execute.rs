@@ -17,7 +17,7 @@ use std::time::Duration;
 use nix::sys::resource::{Resource, getrlimit};
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::{PodUid, UnixNanos};
-use pintle_agent_core::worker::{Command, Input};
+use pintle_agent_core::worker::{Command, PodsInput};
 use pintle_agent_metrics::{Metrics, ProbeCounts};
 use pintle_cri::Client;
 use pintle_daemon::clock;
@@ -25,8 +25,8 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use super::attempt::Tools;
-use super::plan::Outcome;
-use super::schedule::{Attempt, Key, Order, Schedule};
+use super::plan::ProbeOutcome;
+use super::schedule::{AttemptKey, ProbeAttempt, ProbeOrder, Schedule};
 use crate::resolver::Resolver;
 
 /// Attempts under way at a time. Far above the attempts due at once on a node of 110 pods, far
@@ -63,7 +63,7 @@ impl Prober {
     pub fn start(
         client: Client,
         recorder: Recorder,
-        inputs: mpsc::Sender<Input>,
+        inputs: mpsc::Sender<PodsInput>,
         agent_started_at: UnixNanos,
         metrics: Arc<Metrics>,
     ) -> Rc<Self> {
@@ -80,7 +80,7 @@ impl Prober {
         prober
     }
 
-    async fn run(self: Rc<Self>, inputs: mpsc::Sender<Input>) {
+    async fn run(self: Rc<Self>, inputs: mpsc::Sender<PodsInput>) {
         loop {
             while let Some(input) = self.take_result() {
                 if inputs.send(input).await.is_err() {
@@ -107,7 +107,7 @@ impl Prober {
         self.epoch.elapsed()
     }
 
-    fn take_result(&self) -> Option<Input> {
+    fn take_result(&self) -> Option<PodsInput> {
         self.schedule.borrow_mut().take_result()
     }
 
@@ -143,12 +143,12 @@ impl Prober {
         }
     }
 
-    fn begin(self: &Rc<Self>, attempt: Attempt) {
+    fn begin(self: &Rc<Self>, attempt: ProbeAttempt) {
         let key = attempt.key.clone();
         let prober = Rc::clone(self);
         let slot = Slot { prober: Rc::clone(self), key: attempt.key.clone(), outcome: None };
         let work = async move {
-            let Attempt { target, key, timeout } = &attempt;
+            let ProbeAttempt { target, key, timeout } = &attempt;
             let begun = Instant::now();
             let outcome = prober.tools.attempt(target, key.kind, *timeout).await;
             let name = &target.container.name;
@@ -178,12 +178,12 @@ fn attempts_max() -> usize {
 // k8s: pkg/kubelet/prober/worker.go doProbe (HandleCrash)
 struct Slot {
     prober: Rc<Prober>,
-    key: Key,
-    outcome: Option<Outcome>,
+    key: AttemptKey,
+    outcome: Option<ProbeOutcome>,
 }
 
 impl Slot {
-    async fn fill(mut self, work: impl Future<Output = Outcome>) {
+    async fn fill(mut self, work: impl Future<Output = ProbeOutcome>) {
         self.outcome = Some(work.await);
     }
 }
@@ -191,7 +191,7 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         let now = self.prober.now();
-        let outcome = self.outcome.unwrap_or(Outcome::Unknown);
+        let outcome = self.outcome.unwrap_or(ProbeOutcome::Unknown);
         self.prober.schedule.borrow_mut().ended(&self.key, now, outcome);
         self.prober.attempt_ended();
     }
@@ -201,7 +201,7 @@ impl Prober {
     /// Executes a `Command::Probe`.
     pub fn order(&self, command: Command) {
         let Command::Probe { uid, pod, observed, pod_ip, terminating } = command else { return };
-        let order = Order { uid, pod, observed, pod_ip, terminating };
+        let order = ProbeOrder { uid, pod, observed, pod_ip, terminating };
         let times = (self.now(), clock::now());
         self.schedule.borrow_mut().order(&order, times);
         self.changed.notify_one();

@@ -15,13 +15,13 @@ use super::*;
 /// Far beyond anything a test waits for; only there so that a broken one ends.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-struct World {
+struct ProbeWorld {
     prober: Rc<Prober>,
-    results: mpsc::Receiver<Input>,
+    results: mpsc::Receiver<PodsInput>,
     recorder: Recorder,
 }
 
-impl World {
+impl ProbeWorld {
     fn start(runtime: &Runtime) -> Self {
         let (send, results) = mpsc::channel(64);
         let tools = runtime.tools();
@@ -45,7 +45,7 @@ impl World {
     async fn result(&mut self) -> (ProbeKind, bool) {
         let input = tokio::time::timeout(PATIENCE, self.results.recv()).await;
         match input.expect("a result comes").expect("the prober lives") {
-            Input::Probed { probe, healthy, .. } => (probe, healthy),
+            PodsInput::Probed { probe, healthy, .. } => (probe, healthy),
             other => panic!("no result: {other:?}"),
         }
     }
@@ -58,7 +58,7 @@ async fn a_container_starts_then_becomes_ready_and_is_told_once() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let port = listener.local_addr().expect("it has an address").port();
         let probe = json!({"tcpSocket": {"port": port}, "periodSeconds": 1});
-        let mut world = World::start(&runtime);
+        let mut world = ProbeWorld::start(&runtime);
         let container =
             json!({"startupProbe": probe, "readinessProbe": probe, "livenessProbe": probe});
         world.order(&runtime, &container, false);
@@ -86,7 +86,7 @@ async fn forgetting_a_pod_ends_its_commands_at_the_runtime() {
     let work = async {
         let runtime = Runtime::start().await;
         runtime.fake.script_exec("", "sleep", ExecAnswer::takes(PATIENCE));
-        let world = World::start(&runtime);
+        let world = ProbeWorld::start(&runtime);
         let probe = json!({"exec": {"command": ["sleep", "60"]}, "timeoutSeconds": 60});
         world.order(&runtime, &json!({"livenessProbe": probe}), false);
         let called = runtime.fake.called(Method::ExecSync, "", 1);
@@ -114,7 +114,7 @@ async fn a_pod_that_ends_gives_up_its_liveness_probe_without_a_result() {
     let work = async {
         let runtime = Runtime::start().await;
         runtime.fake.script_exec("", "sleep", ExecAnswer::takes(PATIENCE));
-        let mut world = World::start(&runtime);
+        let mut world = ProbeWorld::start(&runtime);
         let hangs = json!({"exec": {"command": ["sleep", "60"]}, "timeoutSeconds": 60});
         let ready = json!({"exec": {"command": ["true"]}});
         let container = json!({"livenessProbe": hangs, "readinessProbe": ready});
@@ -150,7 +150,7 @@ async fn a_panic_in_an_attempt_gives_its_place_back_and_the_probe_goes_on() {
         let runtime = Runtime::start().await;
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let port = listener.local_addr().expect("it has an address").port();
-        let mut world = World::start(&runtime);
+        let mut world = ProbeWorld::start(&runtime);
         let probe = json!({"tcpSocket": {"port": port}, "periodSeconds": 1});
         // The attempt is taken before the prober's task sees it, and panics.
         world.order(&runtime, &json!({"readinessProbe": probe}), false);
@@ -183,7 +183,7 @@ async fn probes_that_never_end_hold_up_no_other_pods() {
             .collect();
         let pod = super::super::testing::pod(json!({"containers": containers}), json!({}));
         let observed = super::super::testing::observed(&pod, clock::now().0);
-        let mut world = World::start(&runtime);
+        let mut world = ProbeWorld::start(&runtime);
         world.prober.schedule.replace(Schedule::new(UnixNanos(1), 64));
         let (uid, observed) = (PodUid::from("tenant"), Arc::new(observed));
         let pod_ip = Some("127.0.0.1".to_owned());

@@ -24,10 +24,10 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
-use super::attempt::Verdict;
+use super::attempt::AttemptVerdict;
 use super::http::USER_AGENT;
 use super::patience::patiently;
-use super::target::Target;
+use super::target::ProbeTarget;
 use super::words::{self, Spent};
 
 /// Largest answer, in bytes.
@@ -60,14 +60,18 @@ pub(super) struct CheckResponse {
 }
 
 /// Makes one attempt.
-pub(super) async fn probe(target: &Target, grpc: &GRPCAction, limit: Duration) -> Verdict {
+pub(super) async fn probe(
+    target: &ProbeTarget,
+    grpc: &GRPCAction,
+    limit: Duration,
+) -> AttemptVerdict {
     let host = match target.host_or(None) {
         Ok(host) => host,
-        Err(message) => return Verdict::unknown(message),
+        Err(message) => return AttemptVerdict::unknown(message),
     };
     let address = match u16::try_from(grpc.port) {
         Ok(port) => words::address(&host, port),
-        Err(_) => return Verdict::unknown(format!("invalid port number: {}", grpc.port)),
+        Err(_) => return AttemptVerdict::unknown(format!("invalid port number: {}", grpc.port)),
     };
     let service = grpc.service.clone().unwrap_or_default();
     let greeted = RefCell::new(Greeted::default());
@@ -77,11 +81,13 @@ pub(super) async fn probe(target: &Target, grpc: &GRPCAction, limit: Duration) -
     let connected = greeted.borrow().get().copied();
     match (waited.done, connected) {
         (Some(Ok(Ok(answer))), _) => judge(answer.status),
-        (Some(Ok(Err(status))), _) => Verdict::Failure(refusal(&status)),
+        (Some(Ok(Err(status))), _) => AttemptVerdict::Failure(refusal(&status)),
         (Some(Err(error)), _) => {
             let error: tonic::transport::Error = error;
             let address = format!("{address:?}");
-            Verdict::Failure(format!("error: failed to connect service at {address}: {error}"))
+            AttemptVerdict::Failure(format!(
+                "error: failed to connect service at {address}: {error}"
+            ))
         }
         (None, connected) => {
             let connect = connected.map(|at| at.duration_since(began).min(limit));
@@ -94,7 +100,7 @@ pub(super) async fn probe(target: &Target, grpc: &GRPCAction, limit: Duration) -
                      deadline exceeded"
                 ),
             };
-            Verdict::TimedOut(what, spent)
+            AttemptVerdict::TimedOut(what, spent)
         }
     }
 }
@@ -136,7 +142,7 @@ struct Dial {
 }
 
 impl Service<Uri> for Dial {
-    type Response = TokioIo<Watched>;
+    type Response = TokioIo<WatchedSocket>;
     type Error = io::Error;
     type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
 
@@ -149,20 +155,20 @@ impl Service<Uri> for Dial {
         Box::pin(async move {
             let socket = TcpStream::connect(&address).await?;
             let _ = socket.set_nodelay(true);
-            Ok(TokioIo::new(Watched { socket, head: [0; FRAME_HEAD], heard: 0, greeted }))
+            Ok(TokioIo::new(WatchedSocket { socket, head: [0; FRAME_HEAD], heard: 0, greeted }))
         })
     }
 }
 
 /// A socket that checks the first frame it receives.
-struct Watched {
+struct WatchedSocket {
     socket: TcpStream,
     head: [u8; FRAME_HEAD],
     heard: usize,
     greeted: Greeted,
 }
 
-impl AsyncRead for Watched {
+impl AsyncRead for WatchedSocket {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -183,7 +189,7 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl AsyncWrite for WatchedSocket {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -210,15 +216,15 @@ async fn check(channel: Channel, service: String) -> Result<CheckResponse, Statu
     Ok(answer.into_inner())
 }
 
-fn judge(status: i32) -> Verdict {
+fn judge(status: i32) -> AttemptVerdict {
     let name = match status {
-        SERVING => return Verdict::Success,
+        SERVING => return AttemptVerdict::Success,
         0 => "UNKNOWN".to_owned(),
         2 => "NOT_SERVING".to_owned(),
         3 => "SERVICE_UNKNOWN".to_owned(),
         other => other.to_string(),
     };
-    Verdict::Failure(format!("service unhealthy (responded with {name:?})"))
+    AttemptVerdict::Failure(format!("service unhealthy (responded with {name:?})"))
 }
 
 fn refusal(status: &Status) -> String {
@@ -241,11 +247,11 @@ mod tests {
 
     #[test]
     fn only_serving_is_well_and_the_others_are_named() {
-        assert_eq!(judge(SERVING), Verdict::Success);
+        assert_eq!(judge(SERVING), AttemptVerdict::Success);
         for (status, name) in [(0, "UNKNOWN"), (2, "NOT_SERVING"), (3, "SERVICE_UNKNOWN"), (7, "7")]
         {
             let text = format!("service unhealthy (responded with \"{name}\")");
-            assert_eq!(judge(status), Verdict::Failure(text));
+            assert_eq!(judge(status), AttemptVerdict::Failure(text));
         }
     }
 

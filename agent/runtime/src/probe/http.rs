@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::HTTPGetAction;
 
-use super::attempt::Verdict;
+use super::attempt::AttemptVerdict;
 use super::patience::patiently;
-use super::target::Target;
+use super::target::ProbeTarget;
 use super::words::{self, Spent};
 use crate::http;
 use crate::http::words::failed;
-use crate::http::{Get, Watch};
+use crate::http::{Get, RequestProgress};
 use crate::resolver::Resolver;
 
 /// Longest body that is read, in bytes.
@@ -26,23 +26,25 @@ pub(super) const USER_AGENT: &str = "kube-probe/1.36";
 /// Makes one attempt.
 pub(super) async fn probe(
     resolver: &Resolver,
-    target: &Target,
+    target: &ProbeTarget,
     action: &HTTPGetAction,
     limit: Duration,
-) -> Verdict {
+) -> AttemptVerdict {
     let request = match request(resolver, target, action) {
         Ok(request) => request,
-        Err(message) => return Verdict::unknown(message),
+        Err(message) => return AttemptVerdict::unknown(message),
     };
     let (url, address) = (request.url(), words::address(&request.host, request.port));
-    let watch = Watch::default();
+    let watch = RequestProgress::default();
     let began = std::time::Instant::now();
     let waited = patiently(limit, http::get_watched(&request, &watch)).await;
     match waited.done {
         Some(Ok(answer)) => judge(answer),
-        Some(Err(error @ http::Error::Url { .. })) => Verdict::unknown(failed(&request, &error)),
-        Some(Err(error)) => Verdict::Failure(failed(&request, &error)),
-        None if watch.answered.get().is_some() => Verdict::Error {
+        Some(Err(error @ http::Error::Url { .. })) => {
+            AttemptVerdict::unknown(failed(&request, &error))
+        }
+        Some(Err(error)) => AttemptVerdict::Failure(failed(&request, &error)),
+        None if watch.answered.get().is_some() => AttemptVerdict::Error {
             state: "failure",
             message: "context deadline exceeded (Client.Timeout or context cancellation while \
                       reading body)"
@@ -57,12 +59,16 @@ pub(super) async fn probe(
                 None => format!("dial tcp {address}: i/o timeout"),
             };
             let limit = "(Client.Timeout exceeded while awaiting headers)";
-            Verdict::TimedOut(format!("Get {url:?}: {what} {limit}"), spent)
+            AttemptVerdict::TimedOut(format!("Get {url:?}: {what} {limit}"), spent)
         }
     }
 }
 
-fn request(resolver: &Resolver, target: &Target, action: &HTTPGetAction) -> Result<Get, String> {
+fn request(
+    resolver: &Resolver,
+    target: &ProbeTarget,
+    action: &HTTPGetAction,
+) -> Result<Get, String> {
     let host = target.host_or(action.host.as_deref())?;
     let port = target.port(&action.port)?;
     let request = Get::of(action, host, port, USER_AGENT);
@@ -72,17 +78,17 @@ fn request(resolver: &Resolver, target: &Target, action: &HTTPGetAction) -> Resu
 }
 
 // k8s: pkg/probe/http/http.go DoHTTPProbe
-fn judge(answer: http::HttpAnswer) -> Verdict {
+fn judge(answer: http::HttpAnswer) -> AttemptVerdict {
     if !answer.body_error.is_empty() {
-        return Verdict::Error { state: "failure", message: answer.body_error };
+        return AttemptVerdict::Error { state: "failure", message: answer.body_error };
     }
     match answer.status {
-        200..300 => Verdict::Success,
+        200..300 => AttemptVerdict::Success,
         300..400 => {
             let body = String::from_utf8_lossy(&answer.body);
-            Verdict::Warning(format!("Probe terminated redirects, Response body: {body}"))
+            AttemptVerdict::Warning(format!("Probe terminated redirects, Response body: {body}"))
         }
-        status => Verdict::Failure(format!("HTTP probe failed with statuscode: {status}")),
+        status => AttemptVerdict::Failure(format!("HTTP probe failed with statuscode: {status}")),
     }
 }
 
@@ -93,11 +99,14 @@ mod tests {
     #[test]
     fn statuses_below_400_are_well_and_a_redirect_that_stays_is_a_warning() {
         for (status, expected) in [
-            (200, Verdict::Success),
-            (299, Verdict::Success),
-            (304, Verdict::Warning("Probe terminated redirects, Response body: x".to_owned())),
-            (404, Verdict::Failure("HTTP probe failed with statuscode: 404".to_owned())),
-            (500, Verdict::Failure("HTTP probe failed with statuscode: 500".to_owned())),
+            (200, AttemptVerdict::Success),
+            (299, AttemptVerdict::Success),
+            (
+                304,
+                AttemptVerdict::Warning("Probe terminated redirects, Response body: x".to_owned()),
+            ),
+            (404, AttemptVerdict::Failure("HTTP probe failed with statuscode: 404".to_owned())),
+            (500, AttemptVerdict::Failure("HTTP probe failed with statuscode: 500".to_owned())),
         ] {
             let answer = http::HttpAnswer {
                 status,

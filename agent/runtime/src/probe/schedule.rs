@@ -17,14 +17,14 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use pintle_agent_core::observed::{ObservedContainer, ObservedPod, RunState};
 use pintle_agent_core::types::{ContainerId, ContainerKind, PodUid, UnixNanos};
-use pintle_agent_core::worker::{Input, ProbeKind};
+use pintle_agent_core::worker::{PodsInput, ProbeKind};
 use pintle_api_types::pod;
 use tokio::task::AbortHandle;
 
 use super::adopt;
-use super::plan::{Change, KINDS, Machine, Outcome, Run, Settings};
+use super::plan::{ContainerProbes, KINDS, ProbeChange, ProbeOutcome, ResultRun, Settings};
 use super::shares::Shares;
-use super::target::Target;
+use super::target::ProbeTarget;
 
 /// Entries of the heap from which on stale ones are searched; after that, when they have doubled:
 /// an entry costs the same however many there are.
@@ -32,7 +32,7 @@ const HEAP_MIN: usize = 64;
 
 /// `Command::Probe`, taken apart.
 #[derive(Debug)]
-pub(super) struct Order {
+pub(super) struct ProbeOrder {
     pub(super) uid: PodUid,
     pub(super) pod: Arc<Pod>,
     pub(super) observed: Arc<ObservedPod>,
@@ -42,7 +42,7 @@ pub(super) struct Order {
 
 /// Names an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Key {
+pub(super) struct AttemptKey {
     pub(super) uid: PodUid,
     pub(super) id: ContainerId,
     pub(super) kind: ProbeKind,
@@ -51,9 +51,9 @@ pub(super) struct Key {
 
 /// An attempt to begin.
 #[derive(Clone, Debug)]
-pub(super) struct Attempt {
-    pub(super) key: Key,
-    pub(super) target: Rc<Target>,
+pub(super) struct ProbeAttempt {
+    pub(super) key: AttemptKey,
+    pub(super) target: Rc<ProbeTarget>,
     pub(super) timeout: Duration,
 }
 
@@ -64,15 +64,15 @@ struct Probed {
     added_at: Duration,
     /// The agent's age at that time.
     agent_age: Duration,
-    containers: BTreeMap<ContainerId, Watched>,
+    containers: BTreeMap<ContainerId, WatchedPod>,
     /// The counts of containers that are gone, by name.
-    runs: BTreeMap<(String, ProbeKind), Run>,
+    runs: BTreeMap<(String, ProbeKind), ResultRun>,
 }
 
 #[derive(Debug)]
-struct Watched {
-    target: Rc<Target>,
-    machine: Machine,
+struct WatchedPod {
+    target: Rc<ProbeTarget>,
+    machine: ContainerProbes,
     /// Attempts under way, by kind.
     running: BTreeMap<ProbeKind, (u64, Option<AbortHandle>)>,
     /// Probes that wait for a place.
@@ -91,7 +91,7 @@ pub(super) struct Schedule {
     trim_at: usize,
     /// Places of attempts, given-up ones that have not ended yet included.
     places: Shares<PodUid, (ContainerId, ProbeKind)>,
-    results: VecDeque<Input>,
+    results: VecDeque<PodsInput>,
     counter: u64,
 }
 
@@ -111,7 +111,7 @@ impl Schedule {
 
     /// Probe exactly these containers of the pod from now on; `now` is the prober's clock and the
     /// wall clock.
-    pub(super) fn order(&mut self, order: &Order, (now, wall): (Duration, UnixNanos)) {
+    pub(super) fn order(&mut self, order: &ProbeOrder, (now, wall): (Duration, UnixNanos)) {
         let spec = pod::spec(&order.pod);
         let agent_age = wall.since(self.agent_started_at);
         let mut pod = self.pods.remove(&order.uid).unwrap_or_else(|| Probed {
@@ -154,17 +154,17 @@ impl Schedule {
     /// Forgets a pod.
     pub(super) fn forget(&mut self, uid: &PodUid) {
         let gone = self.pods.remove(uid).map(|pod| pod.containers).unwrap_or_default();
-        gone.into_values().for_each(Watched::give_up);
+        gone.into_values().for_each(WatchedPod::give_up);
         self.places.keep_waiting(uid, |_| false);
     }
 
     fn watch(
         &mut self,
-        order: &Order,
+        order: &ProbeOrder,
         pod: &Probed,
         (container, seen): (&Container, &ObservedContainer),
         (now, wall): (Duration, UnixNanos),
-    ) -> Watched {
+    ) -> WatchedPod {
         let times = (self.agent_started_at, wall);
         let beginning = adopt::beginning(&order.pod, container, seen, times);
         let worker = |kind, settings: &Settings| {
@@ -173,14 +173,14 @@ impl Schedule {
             let run = pod.runs.get(&(container.name.clone(), kind)).copied().unwrap_or_default();
             (pod.added_at.saturating_add(spread), run)
         };
-        let (machine, changes) = Machine::new(container, beginning, now, worker);
+        let (machine, changes) = ContainerProbes::new(container, beginning, now, worker);
         self.tell(&order.uid, &seen.id, changes);
-        let target = Rc::new(Target::new(&order.uid, container, seen));
-        Watched { target, machine, running: BTreeMap::new(), waiting: BTreeSet::new() }
+        let target = Rc::new(ProbeTarget::new(&order.uid, container, seen));
+        WatchedPod { target, machine, running: BTreeMap::new(), waiting: BTreeSet::new() }
     }
 
     /// The next attempt that is due, if there is room for one.
-    pub(super) fn take_due(&mut self, now: Duration) -> Option<Attempt> {
+    pub(super) fn take_due(&mut self, now: Duration) -> Option<ProbeAttempt> {
         while self.peek().is_some_and(|at| at <= now) {
             let Some(Reverse((_, uid, id, kind))) = self.heap.pop() else { break };
             let watched = self.pods.get_mut(&uid).and_then(|pod| pod.containers.get_mut(&id));
@@ -200,8 +200,8 @@ impl Schedule {
             self.places.take(&uid, self.counter, now);
             watched.running.insert(kind, (self.counter, None));
             let target = Rc::clone(&watched.target);
-            let key = Key { uid, id, kind, number: self.counter };
-            return Some(Attempt { key, target, timeout: settings.timeout });
+            let key = AttemptKey { uid, id, kind, number: self.counter };
+            return Some(ProbeAttempt { key, target, timeout: settings.timeout });
         }
         None
     }
@@ -249,7 +249,7 @@ impl Schedule {
     }
 
     /// The attempt's task runs and can be given up by this handle.
-    pub(super) fn began(&mut self, key: &Key, handle: AbortHandle) {
+    pub(super) fn began(&mut self, key: &AttemptKey, handle: AbortHandle) {
         if let Some((number, slot)) = self.watched(key).and_then(|w| w.running.get_mut(&key.kind))
             && *number == key.number
         {
@@ -258,7 +258,7 @@ impl Schedule {
     }
 
     /// An attempt ended, in any way.
-    pub(super) fn ended(&mut self, key: &Key, now: Duration, outcome: Outcome) {
+    pub(super) fn ended(&mut self, key: &AttemptKey, now: Duration, outcome: ProbeOutcome) {
         self.places.give_back(&key.uid, key.number);
         let Some(watched) = self.watched(key) else { return };
         if watched.running.get(&key.kind).is_none_or(|(number, _)| *number != key.number) {
@@ -279,12 +279,12 @@ impl Schedule {
         }
     }
 
-    fn watched(&mut self, key: &Key) -> Option<&mut Watched> {
+    fn watched(&mut self, key: &AttemptKey) -> Option<&mut WatchedPod> {
         self.pods.get_mut(&key.uid)?.containers.get_mut(&key.id)
     }
 
     /// The oldest result that has not been reported.
-    pub(super) fn take_result(&mut self) -> Option<Input> {
+    pub(super) fn take_result(&mut self) -> Option<PodsInput> {
         self.results.pop_front()
     }
 
@@ -303,9 +303,9 @@ impl Schedule {
         &mut self,
         uid: &PodUid,
         container: &ContainerId,
-        changes: impl IntoIterator<Item = Change>,
+        changes: impl IntoIterator<Item = ProbeChange>,
     ) {
-        self.results.extend(changes.into_iter().map(|change| Input::Probed {
+        self.results.extend(changes.into_iter().map(|change| PodsInput::Probed {
             uid: uid.clone(),
             container: container.clone(),
             probe: change.kind,
@@ -344,13 +344,13 @@ impl Schedule {
 
 impl Probed {
     /// Keeps the counts of a container that is gone, for the next of its name.
-    fn keep_runs(&mut self, gone: &Watched) {
+    fn keep_runs(&mut self, gone: &WatchedPod) {
         let name = &gone.target.container.name;
         self.runs.extend(gone.machine.runs().map(|(kind, run)| ((name.clone(), kind), run)));
     }
 }
 
-impl Watched {
+impl WatchedPod {
     /// Attempts that begin from now on ask at the pod's present address.
     fn move_to(&mut self, pod: &Pod, pod_ip: Option<&str>) {
         if !self.target.is_at(pod, pod_ip) {
@@ -376,7 +376,7 @@ impl Watched {
     }
 }
 
-fn due_times(machine: &Machine) -> Vec<(Duration, ProbeKind)> {
+fn due_times(machine: &ContainerProbes) -> Vec<(Duration, ProbeKind)> {
     KINDS.into_iter().filter_map(|kind| Some((machine.due(kind)?, kind))).collect()
 }
 

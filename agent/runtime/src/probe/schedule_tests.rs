@@ -18,14 +18,14 @@ fn spec(count: usize) -> Value {
     json!({"containers": containers})
 }
 
-struct World {
+struct ScheduleWorld {
     schedule: Schedule,
     pod: Arc<Pod>,
     observed: ObservedPod,
     pod_ip: &'static str,
 }
 
-impl World {
+impl ScheduleWorld {
     fn new(spec: Value) -> Self {
         Self::with_places(spec, 100)
     }
@@ -43,7 +43,7 @@ impl World {
 
     /// The same pod under another uid.
     fn order_as(&mut self, uid: PodUid, now: Duration, terminating: bool) {
-        let order = Order {
+        let order = ProbeOrder {
             uid,
             pod: Arc::clone(&self.pod),
             observed: Arc::new(self.observed.clone()),
@@ -53,14 +53,14 @@ impl World {
         self.schedule.order(&order, (now, WALL));
     }
 
-    fn due(&mut self, now: Duration) -> Vec<Attempt> {
+    fn due(&mut self, now: Duration) -> Vec<ProbeAttempt> {
         std::iter::from_fn(|| self.schedule.take_due(now)).collect()
     }
 
     fn results(&mut self) -> Vec<(String, ProbeKind, bool)> {
         std::iter::from_fn(|| self.schedule.take_result())
             .map(|input| match input {
-                Input::Probed { container, probe, healthy, .. } => {
+                PodsInput::Probed { container, probe, healthy, .. } => {
                     (container.to_string(), probe, healthy)
                 }
                 other => panic!("no result: {other:?}"),
@@ -71,13 +71,13 @@ impl World {
 
 #[test]
 fn each_probe_runs_once_a_period_and_only_one_attempt_at_a_time() {
-    let mut world = World::new(spec(3));
+    let mut world = ScheduleWorld::new(spec(3));
     world.order(Duration::ZERO, false);
     let first = world.due(Duration::ZERO);
     assert_eq!(first.len(), 6);
     assert_eq!(world.due(SECOND * 60).len(), 0, "all are under way");
     for attempt in &first {
-        world.schedule.ended(&attempt.key, SECOND, Outcome::Success);
+        world.schedule.ended(&attempt.key, SECOND, ProbeOutcome::Success);
     }
     assert_eq!(world.schedule.next_due(), Some(SECOND * 10));
     assert_eq!(world.due(SECOND * 9).len(), 0);
@@ -86,7 +86,7 @@ fn each_probe_runs_once_a_period_and_only_one_attempt_at_a_time() {
 
 #[test]
 fn attempts_beyond_the_bound_wait_and_none_is_lost() {
-    let mut world = World::with_places(spec(5), 3);
+    let mut world = ScheduleWorld::with_places(spec(5), 3);
     world.order(Duration::ZERO, false);
     let mut seen = Vec::new();
     loop {
@@ -94,7 +94,7 @@ fn attempts_beyond_the_bound_wait_and_none_is_lost() {
         assert!(batch.len() <= 3);
         for attempt in batch.iter() {
             world.order(SECOND, false);
-            world.schedule.ended(&attempt.key, SECOND, Outcome::Success);
+            world.schedule.ended(&attempt.key, SECOND, ProbeOutcome::Success);
             seen.push((attempt.key.id.clone(), attempt.key.kind));
         }
         if batch.is_empty() {
@@ -110,7 +110,7 @@ fn attempts_beyond_the_bound_wait_and_none_is_lost() {
 
 #[test]
 fn a_pod_whose_probes_never_answer_gives_way_to_another_at_once() {
-    let mut world = World::with_places(spec(136), 256);
+    let mut world = ScheduleWorld::with_places(spec(136), 256);
     world.order(Duration::ZERO, false);
     let hanging = world.due(Duration::ZERO);
     assert_eq!((hanging.len(), world.schedule.is_waiting()), (256, true));
@@ -121,7 +121,7 @@ fn a_pod_whose_probes_never_answer_gives_way_to_another_at_once() {
     assert_eq!(world.due(SECOND).len(), 0);
     assert_eq!(world.schedule.make_room(SECOND), 1);
     // The task that was aborted ends.
-    world.schedule.ended(&hanging[0].key, SECOND, Outcome::Unknown);
+    world.schedule.ended(&hanging[0].key, SECOND, ProbeOutcome::Unknown);
     let begun = world.due(SECOND);
     assert_eq!(begun.len(), 1);
     assert_eq!(begun[0].key.uid, other);
@@ -130,14 +130,14 @@ fn a_pod_whose_probes_never_answer_gives_way_to_another_at_once() {
 
 #[test]
 fn attempts_ask_at_the_address_that_the_pod_has_when_they_begin() {
-    let mut world = World::new(spec(1));
+    let mut world = ScheduleWorld::new(spec(1));
     world.order(Duration::ZERO, false);
     let first = world.due(Duration::ZERO);
     world.pod_ip = "10.0.0.2";
     world.order(SECOND, false);
     for attempt in &first {
         assert_eq!(attempt.target.host.as_deref(), Some("10.0.0.1"));
-        world.schedule.ended(&attempt.key, SECOND, Outcome::Success);
+        world.schedule.ended(&attempt.key, SECOND, ProbeOutcome::Success);
     }
     let second = world.due(SECOND * 10);
     assert_eq!(second.len(), 2);
@@ -146,14 +146,14 @@ fn attempts_ask_at_the_address_that_the_pod_has_when_they_begin() {
 
 #[test]
 fn a_change_of_one_container_has_the_unready_ones_of_its_pod_asked_at_once() {
-    let mut world = World::new(spec(2));
+    let mut world = ScheduleWorld::new(spec(2));
     world.order(Duration::ZERO, false);
     let all = world.due(Duration::ZERO);
     let readiness: Vec<_> =
         all.iter().filter(|attempt| attempt.key.kind == ProbeKind::Readiness).collect();
-    world.schedule.ended(&readiness[0].key, Duration::ZERO, Outcome::Failure);
+    world.schedule.ended(&readiness[0].key, Duration::ZERO, ProbeOutcome::Failure);
     assert_eq!(world.due(SECOND).len(), 0);
-    world.schedule.ended(&readiness[1].key, SECOND, Outcome::Success);
+    world.schedule.ended(&readiness[1].key, SECOND, ProbeOutcome::Success);
     let again = world.due(SECOND);
     assert_eq!(again.len(), 1);
     assert_eq!(again[0].key.id, readiness[0].key.id);
@@ -161,11 +161,11 @@ fn a_change_of_one_container_has_the_unready_ones_of_its_pod_asked_at_once() {
 
 #[test]
 fn a_repeated_order_changes_nothing() {
-    let mut world = World::new(spec(1));
+    let mut world = ScheduleWorld::new(spec(1));
     world.order(Duration::ZERO, false);
     let attempts = world.due(Duration::ZERO);
     for attempt in &attempts {
-        world.schedule.ended(&attempt.key, Duration::ZERO, Outcome::Success);
+        world.schedule.ended(&attempt.key, Duration::ZERO, ProbeOutcome::Success);
     }
     assert_eq!(world.results(), [("id-1".to_owned(), ProbeKind::Readiness, true)]);
     for _ in 0..1000 {
@@ -179,13 +179,13 @@ fn a_repeated_order_changes_nothing() {
 
 #[test]
 fn a_new_attempt_of_a_container_begins_from_nothing_and_the_old_ones_end_does_not_count() {
-    let mut world = World::new(spec(1));
+    let mut world = ScheduleWorld::new(spec(1));
     world.order(Duration::ZERO, false);
     let old = world.due(Duration::ZERO);
     world.observed.containers[0] = testing::container_named("id-2".into(), "c0", WALL.0);
     world.order(SECOND, false);
     for attempt in &old {
-        world.schedule.ended(&attempt.key, SECOND, Outcome::Failure);
+        world.schedule.ended(&attempt.key, SECOND, ProbeOutcome::Failure);
     }
     assert_eq!(world.results(), []);
     // Readiness at once, liveness at the next tick.
@@ -198,7 +198,7 @@ fn a_new_attempt_of_a_container_begins_from_nothing_and_the_old_ones_end_does_no
 
 #[test]
 fn the_end_of_an_attempt_that_was_given_up_is_not_taken_for_its_successors() {
-    let mut world = World::new(spec(1));
+    let mut world = ScheduleWorld::new(spec(1));
     world.order(Duration::ZERO, false);
     let old = world.due(Duration::ZERO);
     let uid = world.observed.uid.clone();
@@ -207,7 +207,7 @@ fn the_end_of_an_attempt_that_was_given_up_is_not_taken_for_its_successors() {
     let new = world.due(SECOND);
     assert_eq!((old.len(), new.len()), (2, 2));
     for attempt in &old {
-        world.schedule.ended(&attempt.key, SECOND, Outcome::Failure);
+        world.schedule.ended(&attempt.key, SECOND, ProbeOutcome::Failure);
     }
     assert_eq!(world.results(), []);
     assert_eq!(world.schedule.attempts(), 2);
@@ -215,7 +215,7 @@ fn the_end_of_an_attempt_that_was_given_up_is_not_taken_for_its_successors() {
 
 #[test]
 fn a_container_that_does_not_run_any_more_is_not_probed() {
-    let mut world = World::new(spec(2));
+    let mut world = ScheduleWorld::new(spec(2));
     world.order(Duration::ZERO, false);
     world.observed.containers[0].state = RunState::Exited;
     world.order(Duration::ZERO, false);
@@ -232,7 +232,7 @@ fn a_container_that_does_not_run_any_more_is_not_probed() {
 
 #[test]
 fn while_the_pod_ends_only_readiness_is_due() {
-    let mut world = World::new(spec(1));
+    let mut world = ScheduleWorld::new(spec(1));
     world.order(Duration::ZERO, true);
     let due = world.due(SECOND);
     assert_eq!(due.len(), 1);
@@ -242,7 +242,7 @@ fn while_the_pod_ends_only_readiness_is_due() {
 #[test]
 fn init_containers_have_no_probes_but_sidecars_do() {
     let probe = json!({"tcpSocket": {"port": 1}});
-    let mut world = World::new(json!({
+    let mut world = ScheduleWorld::new(json!({
         "initContainers": [
             {"name": "i", "readinessProbe": probe},
             {"name": "s", "restartPolicy": "Always", "readinessProbe": probe}],
@@ -256,7 +256,7 @@ fn init_containers_have_no_probes_but_sidecars_do() {
 #[test]
 fn a_container_of_an_earlier_run_of_the_agent_is_told_as_started_and_ready() {
     let probe = json!({"tcpSocket": {"port": 1}});
-    let mut world = World::new(json!({
+    let mut world = ScheduleWorld::new(json!({
         "initContainers": [{"name": "s", "restartPolicy": "Always", "startupProbe": probe}],
         "containers": [{"name": "c", "startupProbe": probe, "readinessProbe": probe}]}));
     for container in &mut world.observed.containers {

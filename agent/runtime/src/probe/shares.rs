@@ -19,7 +19,7 @@ const OLD: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct Shares<K, T> {
     max: usize,
-    pods: BTreeMap<K, Held<T>>,
+    pods: BTreeMap<K, HeldShare<T>>,
     /// Pods with a waiting attempt, in the order of their turns.
     turns: VecDeque<K>,
     taken: usize,
@@ -28,14 +28,14 @@ pub(super) struct Shares<K, T> {
 }
 
 #[derive(Debug)]
-struct Held<T> {
+struct HeldShare<T> {
     waiting: VecDeque<T>,
     /// When each place was taken, and if it was revoked; numbers grow with time.
     places: BTreeMap<u64, (Duration, bool)>,
     asked_back: usize,
 }
 
-impl<T> Held<T> {
+impl<T> HeldShare<T> {
     fn keeps(&self) -> usize {
         self.places.len() - self.asked_back
     }
@@ -160,16 +160,17 @@ impl<K: Ord + Clone, T> Shares<K, T> {
     }
 
     fn keeps(&self, pod: &K) -> usize {
-        self.pods.get(pod).map_or(0, Held::keeps)
+        self.pods.get(pod).map_or(0, HeldShare::keeps)
     }
 
-    fn held(&mut self, pod: &K) -> &mut Held<T> {
-        let empty = || Held { waiting: VecDeque::new(), places: BTreeMap::new(), asked_back: 0 };
+    fn held(&mut self, pod: &K) -> &mut HeldShare<T> {
+        let empty =
+            || HeldShare { waiting: VecDeque::new(), places: BTreeMap::new(), asked_back: 0 };
         self.pods.entry(pod.clone()).or_insert_with(empty)
     }
 
     fn drop_idle(&mut self, pod: &K) {
-        let idle = |held: &Held<T>| held.waiting.is_empty() && held.places.is_empty();
+        let idle = |held: &HeldShare<T>| held.waiting.is_empty() && held.places.is_empty();
         if self.pods.get(pod).is_some_and(idle) {
             self.pods.remove(pod);
         }
@@ -185,7 +186,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     /// Places with an owner that follows every order.
-    struct World {
+    struct ShareWorld {
         shares: Shares<usize, usize>,
         number: u64,
         now: Duration,
@@ -193,7 +194,7 @@ mod tests {
         gave_up: Vec<usize>,
     }
 
-    impl World {
+    impl ShareWorld {
         fn new(max: usize) -> Self {
             let (held, gave_up) = (Vec::new(), Vec::new());
             Self { shares: Shares::new(max), number: 0, now: SECOND, held, gave_up }
@@ -231,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_pod_alone_may_have_every_place_and_nobody_gives_up_while_there_is_one() {
-        let mut world = World::new(256);
+        let mut world = ShareWorld::new(256);
         world.wait(1, 200);
         world.wait(2, 40);
         world.wait(3, 16);
@@ -241,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_holds_everything_gives_way_to_another_at_once() {
-        let mut world = World::new(256);
+        let mut world = ShareWorld::new(256);
         world.wait(1, 272);
         assert_eq!(world.run().len(), 256);
         world.wait(2, 2);
@@ -251,7 +252,7 @@ mod tests {
 
     #[test]
     fn of_many_pods_that_hold_everything_those_with_more_give_way_the_oldest_first() {
-        let mut world = World::new(256);
+        let mut world = ShareWorld::new(256);
         (0..136).for_each(|pod| world.wait(pod, 2));
         assert_eq!(world.run().len(), 256);
         let oldest = world.held[0];
@@ -264,7 +265,7 @@ mod tests {
 
     #[test]
     fn among_equals_only_what_is_old_gives_way() {
-        let mut world = World::new(4);
+        let mut world = ShareWorld::new(4);
         (0..4).for_each(|pod| world.wait(pod, 1));
         assert_eq!(world.run(), [0, 1, 2, 3]);
         world.wait(9, 1);
@@ -276,7 +277,7 @@ mod tests {
 
     #[test]
     fn what_waits_goes_round_between_the_pods() {
-        let mut world = World::new(2);
+        let mut world = ShareWorld::new(2);
         world.wait(1, 2);
         assert_eq!(world.run(), [1, 1]);
         world.wait(1, 3);
@@ -297,7 +298,7 @@ mod tests {
 
     #[test]
     fn what_is_over_does_not_go_on_waiting() {
-        let mut world = World::new(1);
+        let mut world = ShareWorld::new(1);
         world.wait(1, 3);
         world.wait(2, 2);
         assert_eq!(world.run(), [1]);
@@ -316,7 +317,7 @@ mod tests {
             max in 1_usize..8,
             steps in proptest::collection::vec((0_usize..4, 0_usize..6, 0_u64..3), 1..80),
         ) {
-            let mut world = World::new(max);
+            let mut world = ShareWorld::new(max);
             let (mut waited, mut began, mut ended) = (0, 0, 0);
             for (what, pod, wait) in steps {
                 world.now += SECOND * u32::try_from(wait).expect("small");

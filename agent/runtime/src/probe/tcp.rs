@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::TCPSocketAction;
 
-use super::attempt::Verdict;
+use super::attempt::AttemptVerdict;
 use super::patience::patiently;
-use super::target::Target;
+use super::target::ProbeTarget;
 use super::words::{self, Spent};
 use crate::http::words::dial_error;
 use crate::resolver::Resolver;
@@ -19,22 +19,22 @@ use crate::resolver::Resolver;
 /// Connects once.
 pub(super) async fn probe(
     resolver: &Resolver,
-    target: &Target,
+    target: &ProbeTarget,
     tcp: &TCPSocketAction,
     limit: Duration,
-) -> Verdict {
+) -> AttemptVerdict {
     let (host, port) = match (target.host_or(tcp.host.as_deref()), target.port(&tcp.port)) {
         (Ok(host), Ok(port)) => (host, port),
-        (Err(message), _) | (_, Err(message)) => return Verdict::unknown(message),
+        (Err(message), _) | (_, Err(message)) => return AttemptVerdict::unknown(message),
     };
     let address = words::address(&host, port);
     let waited = patiently(limit, resolver.connect(&host, port)).await;
     match waited.done {
-        Some(Ok(_)) => Verdict::Success,
-        Some(Err(error)) => Verdict::Failure(dial_error(&address, &error)),
+        Some(Ok(_)) => AttemptVerdict::Success,
+        Some(Err(error)) => AttemptVerdict::Failure(dial_error(&address, &error)),
         None => {
             let spent = Spent { connect: None, answer: limit, delay: waited.delay };
-            Verdict::TimedOut(format!("dial tcp {address}: i/o timeout"), spent)
+            AttemptVerdict::TimedOut(format!("dial tcp {address}: i/o timeout"), spent)
         }
     }
 }

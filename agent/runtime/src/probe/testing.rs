@@ -15,7 +15,7 @@ use tonic_prost::ProstCodec;
 
 use super::attempt::Tools;
 use super::grpc::{CheckRequest, CheckResponse};
-use super::target::Target;
+use super::target::ProbeTarget;
 pub(super) use super::testing_pods::{observed, pod};
 use crate::resolver::Resolver;
 use pintle_agent_core::observed::ObservedPod;
@@ -78,10 +78,10 @@ impl Runtime {
         (pod, record)
     }
 
-    pub(super) fn target(&self, container: &Value) -> Target {
+    pub(super) fn target(&self, container: &Value) -> ProbeTarget {
         let (pod, record) = self.pod(container);
         let container = &pintle_api_types::pod::spec(&pod).containers[0];
-        let target = Target::new(&record.uid, container, &record.containers[0]);
+        let target = ProbeTarget::new(&record.uid, container, &record.containers[0]);
         target.moved_to(&pod, Some("127.0.0.1"))
     }
 }

@@ -19,18 +19,18 @@ pub(super) const GLOBAL: &str = "<global>";
 /// How often expired answers are dropped.
 const PURGE_EVERY: Duration = Duration::from_secs(15 * 60);
 
-struct Entry {
+struct CacheEntry {
     logins: Rc<Logins>,
     ends_at: Option<Instant>,
 }
 
 /// The answers of one plugin.
 pub(super) struct Cache {
-    entries: BTreeMap<(String, AccountKey), Entry>,
+    entries: BTreeMap<(String, AccountKey), CacheEntry>,
     purged_at: Instant,
 }
 
-impl Entry {
+impl CacheEntry {
     fn is_good(&self, now: Instant) -> bool {
         self.ends_at.is_none_or(|end| now <= end)
     }
@@ -74,7 +74,7 @@ impl Cache {
                 return false;
             }
         }
-        self.entries.insert(key, Entry { logins, ends_at: now.checked_add(lasts) });
+        self.entries.insert(key, CacheEntry { logins, ends_at: now.checked_add(lasts) });
         true
     }
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use pintle_agent_core::image::pull_credential::sha256_hex;
 use pintle_api_types::duration::GoDuration;
-use pintle_api_types::yaml::{self, Limits, Repeated, TypeMeta};
+use pintle_api_types::yaml::{self, ReadLimits, Repeated, TypeMeta};
 use serde::{Deserialize, Serialize};
 
 use super::validate;
@@ -21,7 +21,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Most files of a folder.
 const FILES_MAX: usize = 1000;
 /// A plugin needs some twenty values.
-const LIMITS: Limits = Limits { depth_max: 64, nodes_max: 100_000, replayed_max: 20_000 };
+const LIMITS: ReadLimits = ReadLimits { depth_max: 64, nodes_max: 100_000, replayed_max: 20_000 };
 const GROUP: &str = "kubelet.config.k8s.io";
 const KIND: &str = "CredentialProviderConfig";
 /// The only version with `tokenAttributes`.
@@ -128,7 +128,8 @@ pub fn read(config: &Path, bin_dir: &Path, accounts: bool) -> Result<Settings, S
             _ => format!("error inspecting binary directory {shown}: {error}"),
         }));
     }
-    let (providers, hash) = files(config).map_err(SettingsError::Config)?;
+    let (providers, hash) =
+        files(config).map_err(|error| SettingsError::Config(error.to_string()))?;
     let wrong = validate::check(&providers, accounts);
     if !wrong.is_empty() {
         let texts: Vec<_> = wrong.iter().map(ToString::to_string).collect();
@@ -145,26 +146,75 @@ pub fn read(config: &Path, bin_dir: &Path, accounts: bool) -> Result<Settings, S
     Ok(Settings { providers: providers?, hash: Some(hash) })
 }
 
+/// Reason why the configuration files of the plugins cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum ProviderFileError {
+    #[error("unable to access path {0:?}: {1}")]
+    Access(String, std::io::Error),
+    #[error("unable to read file {0:?}: {1}")]
+    Read(String, std::io::Error),
+    #[error("error decoding config {0:?}: {1}")]
+    Decode(String, ProviderDecodeError),
+    #[error("duplicate provider name {0:?} found in configuration file(s)")]
+    Repeated(String),
+    #[error("unable to read directory {0:?}: {1}")]
+    Folder(String, std::io::Error),
+    #[error("no configuration files found in directory {0:?}")]
+    NoFiles(String),
+    #[error("directory {0:?} has more than {FILES_MAX} files")]
+    ManyFiles(String),
+}
+
+/// Reason why the text of a configuration file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ProviderDecodeError {
+    /// The text is not of the type, or not valid.
+    #[error("{0}")]
+    Text(String),
+    /// Another kind, or a version that is not served.
+    #[error(
+        "no kind {kind:?} is registered for version {api_version:?}; write kind: {KIND} and \
+         apiVersion: {V1}"
+    )]
+    Kind {
+        /// The kind that it names.
+        kind: String,
+        /// The version that it names.
+        api_version: String,
+    },
+    /// A key that is set twice.
+    #[error("strict decoding error: line {line}: key {key:?} already set in map")]
+    RepeatedKey {
+        /// The line of the second value.
+        line: u64,
+        /// The key.
+        key: String,
+    },
+    /// A field that only the newest version has.
+    #[error("strict decoding error: unknown field {0:?}; it needs {V1}")]
+    Field(String),
+    /// Two plugins of one name.
+    #[error("duplicate provider name")]
+    RepeatedName,
+}
+
 /// The plugins of all files, and the hash over the files.
-fn files(path: &Path) -> Result<(Vec<ProviderWire>, String), String> {
+fn files(path: &Path) -> Result<(Vec<ProviderWire>, String), ProviderFileError> {
     let meta = fs::metadata(path)
-        .map_err(|error| format!("unable to access path {:?}: {error}", path.display()))?;
+        .map_err(|error| ProviderFileError::Access(path.display().to_string(), error))?;
     let paths = if meta.is_dir() { folder(path)? } else { vec![path.to_owned()] };
     let (mut all, mut names, mut hashed) = (Vec::new(), BTreeSet::new(), Vec::new());
     for path in paths {
         let shown = path.display().to_string();
         let bytes =
-            read_file(&path).map_err(|error| format!("unable to read file {shown:?}: {error}"))?;
+            read_file(&path).map_err(|error| ProviderFileError::Read(shown.clone(), error))?;
         hashed.extend((bytes.len() as u64).to_be_bytes());
         hashed.extend(&bytes);
         let providers =
-            decode(&bytes).map_err(|error| format!("error decoding config {shown:?}: {error}"))?;
+            decode(&bytes).map_err(|error| ProviderFileError::Decode(shown.clone(), error))?;
         for provider in providers {
             if !names.insert(provider.name.clone()) {
-                let name = &provider.name;
-                return Err(format!(
-                    "duplicate provider name {name:?} found in configuration file(s)"
-                ));
+                return Err(ProviderFileError::Repeated(provider.name));
             }
             all.push(provider);
         }
@@ -173,9 +223,9 @@ fn files(path: &Path) -> Result<(Vec<ProviderWire>, String), String> {
 }
 
 /// The configuration files of a folder in their order; folders in it are not entered.
-fn folder(path: &Path) -> Result<Vec<PathBuf>, String> {
+fn folder(path: &Path) -> Result<Vec<PathBuf>, ProviderFileError> {
     let shown = path.display().to_string();
-    let unreadable = |error: std::io::Error| format!("unable to read directory {shown:?}: {error}");
+    let unreadable = |error: std::io::Error| ProviderFileError::Folder(shown.clone(), error);
     let mut found = Vec::new();
     for entry in fs::read_dir(path).map_err(unreadable)? {
         let entry = entry.map_err(unreadable)?;
@@ -187,9 +237,9 @@ fn folder(path: &Path) -> Result<Vec<PathBuf>, String> {
         }
     }
     match found.len() {
-        0 => return Err(format!("no configuration files found in directory {shown:?}")),
+        0 => return Err(ProviderFileError::NoFiles(shown)),
         1..=FILES_MAX => found.sort(),
-        _ => return Err(format!("directory {shown:?} has more than {FILES_MAX} files")),
+        _ => return Err(ProviderFileError::ManyFiles(shown)),
     }
     Ok(found)
 }
@@ -203,30 +253,28 @@ fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
 }
 
 /// The plugins of one file, decoded strictly: unknown and repeated fields are refused.
-fn decode(bytes: &[u8]) -> Result<Vec<ProviderWire>, String> {
+fn decode(bytes: &[u8]) -> Result<Vec<ProviderWire>, ProviderDecodeError> {
     let document = yaml::read(bytes, &LIMITS).map_err(|error| match error.line {
-        Some(line) => format!("line {line}: {error}"),
-        None => error.to_string(),
+        Some(line) => ProviderDecodeError::Text(format!("line {line}: {error}")),
+        None => ProviderDecodeError::Text(error.to_string()),
     })?;
-    let TypeMeta { kind, api_version } =
-        TypeMeta::of(&document.value).map_err(|error| error.to_string())?;
+    let TypeMeta { kind, api_version } = TypeMeta::of(&document.value)
+        .map_err(|error| ProviderDecodeError::Text(error.to_string()))?;
     let (group, version) = api_version.split_once('/').unwrap_or_default();
     if group != GROUP || !matches!(version, "v1" | "v1beta1" | "v1alpha1") || kind != KIND {
-        return Err(format!(
-            "no kind {kind:?} is registered for version {api_version:?}; write kind: {KIND} and \
-             apiVersion: {V1}"
-        ));
+        return Err(ProviderDecodeError::Kind { kind, api_version });
     }
     if let Some(Repeated { line, key }) = document.repeated.first() {
-        return Err(format!("strict decoding error: line {line}: key {key:?} already set in map"));
+        return Err(ProviderDecodeError::RepeatedKey { line: *line, key: key.clone() });
     }
-    let config: ConfigWire = yaml::from_json(&document.value).map_err(|error| error.to_string())?;
+    let config: ConfigWire = yaml::from_json(&document.value)
+        .map_err(|error| ProviderDecodeError::Text(error.to_string()))?;
     let providers = config.providers.unwrap_or_default();
     let with_token = providers.iter().position(|provider| provider.token_attributes.is_some());
     match with_token.filter(|_| api_version != V1) {
         Some(at) => {
             let field = format!("providers[{at}].tokenAttributes");
-            Err(format!("strict decoding error: unknown field {field:?}; it needs {V1}"))
+            Err(ProviderDecodeError::Field(field))
         }
         None => Ok(providers),
     }
@@ -236,14 +284,14 @@ fn decode(bytes: &[u8]) -> Result<Vec<ProviderWire>, String> {
 ///
 /// # Errors
 /// Checks one file alone; an error describes it.
-pub fn read_alone(bytes: &[u8]) -> Result<Vec<ProviderWire>, String> {
+pub fn read_alone(bytes: &[u8]) -> Result<Vec<ProviderWire>, ProviderDecodeError> {
     let providers = decode(bytes)?;
     let names: BTreeSet<_> = providers.iter().map(|provider| &provider.name).collect();
     if names.len() < providers.len() {
-        return Err("duplicate provider name".to_owned());
+        return Err(ProviderDecodeError::RepeatedName);
     }
     match validate::check(&providers, true).first() {
-        Some(error) => Err(error.to_string()),
+        Some(error) => Err(ProviderDecodeError::Text(error.to_string())),
         None => Ok(providers),
     }
 }

@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 
 use super::config::ProviderSettings;
-use super::wire::{self, Request, Response};
+use super::wire::{self, ProviderRequest, Response};
 
 /// How long a plugin may take.
 const TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
@@ -21,7 +21,7 @@ const OUTPUT_BYTES_MAX: u64 = 1 << 20;
 /// Shown bytes of its standard error.
 const COMPLAINT_BYTES_MAX: u64 = 4 << 10;
 
-struct Ended {
+struct ProviderExit {
     status: ExitStatus,
     answer: Vec<u8>,
     complaint: Vec<u8>,
@@ -30,7 +30,7 @@ struct Ended {
 /// Calls a plugin.
 pub(super) async fn run(
     settings: &ProviderSettings,
-    request: &Request,
+    request: &ProviderRequest,
     metrics: &Metrics,
 ) -> Result<Response, String> {
     let begun = Instant::now();
@@ -55,7 +55,7 @@ pub(super) async fn run(
     wire::parse(&answer, &settings.api_version)
 }
 
-async fn carry_out(settings: &ProviderSettings, request: &[u8]) -> std::io::Result<Ended> {
+async fn carry_out(settings: &ProviderSettings, request: &[u8]) -> std::io::Result<ProviderExit> {
     let mut child = Command::new(&settings.program)
         .args(&settings.args)
         .envs(settings.env.iter().map(|(name, value)| (name, value)))
@@ -79,7 +79,7 @@ async fn carry_out(settings: &ProviderSettings, request: &[u8]) -> std::io::Resu
         let text = format!("it printed more than {OUTPUT_BYTES_MAX} bytes");
         return Err(std::io::Error::other(text));
     }
-    Ok(Ended { status: status?, answer, complaint })
+    Ok(ProviderExit { status: status?, answer, complaint })
 }
 
 /// Up to a byte more than `bytes_max`; the rest is discarded, so that the writer can end.

@@ -29,7 +29,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-pub use config::{ProviderWire, Settings, SettingsError, read, read_alone};
+pub use config::{ProviderDecodeError, ProviderWire, Settings, SettingsError, read, read_alone};
 use futures_util::FutureExt;
 use futures_util::future::{LocalBoxFuture, Shared};
 use k8s_openapi::api::core::v1::Pod;
@@ -38,10 +38,10 @@ use pintle_agent_cluster::objects::Accounts;
 use account::AccountKey;
 use cache::Cache;
 use config::ProviderSettings;
-use wire::{CacheKeyType, Request, Response};
+use wire::{CacheKeyType, ProviderRequest, Response};
 
 use pintle_agent_core::image::keyring::Keyring;
-use pintle_agent_core::image::pull_credential::{Coordinates, Source, sha256_hex};
+use pintle_agent_core::image::pull_credential::{Coordinates, CredentialSource, sha256_hex};
 use pintle_agent_core::image::registry_match;
 use pintle_agent_metrics::Metrics;
 use pintle_api_types::pod;
@@ -107,7 +107,7 @@ struct Caller {
     key: AccountKey,
     token: Rc<str>,
     token_hash: String,
-    source: Source,
+    source: CredentialSource,
 }
 
 impl Provider {
@@ -126,26 +126,26 @@ impl Provider {
         image: &str,
         pod: &Pod,
         accounts: &dyn Accounts,
-    ) -> Result<(Rc<Logins>, Source), String> {
+    ) -> Result<(Rc<Logins>, CredentialSource), String> {
         let meant = |pattern: &String| registry_match::matches(pattern, image);
         if !self.settings.match_images.iter().any(meant) {
-            return Ok((Rc::default(), Source::Node));
+            return Ok((Rc::default(), CredentialSource::Node));
         }
         let account = pod::spec(pod).service_account_name.as_deref().unwrap_or_default();
         let caller = match &self.settings.token {
             None => None,
             Some(token) if account.is_empty() && token.require_service_account => {
-                return Ok((Rc::default(), Source::Node));
+                return Ok((Rc::default(), CredentialSource::Node));
             }
             Some(_) if account.is_empty() => None,
             Some(_) => match self.caller(pod, account, accounts).await? {
                 Some(caller) => Some(caller),
                 // An annotation by which accounts opt in is not there.
-                None => return Ok((Rc::default(), Source::Node)),
+                None => return Ok((Rc::default(), CredentialSource::Node)),
             },
         };
         let key = caller.as_ref().map(|caller| caller.key.clone()).unwrap_or_default();
-        let source = caller.as_ref().map_or(Source::Node, |caller| caller.source.clone());
+        let source = caller.as_ref().map_or(CredentialSource::Node, |caller| caller.source.clone());
         if let Some(logins) = self.cache.borrow_mut().find(image, &key, Instant::now()) {
             return Ok((logins, source));
         }
@@ -182,7 +182,12 @@ impl Provider {
             annotations,
             token_hash: attributes.per_token.then(|| token_hash.clone()),
         };
-        Ok(Some(Caller { key, token, token_hash, source: Source::ServiceAccount(coordinates) }))
+        Ok(Some(Caller {
+            key,
+            token,
+            token_hash,
+            source: CredentialSource::ServiceAccount(coordinates),
+        }))
     }
 
     /// Joins the run for this image and account, or begins it.
@@ -194,7 +199,7 @@ impl Provider {
         if let Some(run) = under_way {
             return run.await;
         }
-        let request = Request {
+        let request = ProviderRequest {
             image: image.to_owned(),
             token: caller.map(|caller| Rc::clone(&caller.token)),
             annotations,

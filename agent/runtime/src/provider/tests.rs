@@ -11,7 +11,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
 use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_cluster::objects::{Account, Accounts};
-use pintle_agent_core::image::pull_credential::Source;
+use pintle_agent_core::image::pull_credential::CredentialSource;
 use pintle_agent_metrics::Metrics;
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ const V1: &str = "credentialprovider.kubelet.k8s.io/v1";
 const IMAGE: &str = "reg.example/team/app:1";
 
 /// A folder with programs and configuration.
-struct Scene {
+struct ProviderFolder {
     dir: tempfile::TempDir,
     metrics: Arc<Metrics>,
 }
@@ -59,7 +59,7 @@ impl Accounts for FakeAccounts {
     }
 }
 
-impl Scene {
+impl ProviderFolder {
     fn new() -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         fs::create_dir(dir.path().join("bin")).expect("made");
@@ -131,10 +131,10 @@ fn pod(name: &str, account: &str) -> Pod {
     serde_json::from_value(json!({"metadata": meta, "spec": spec})).expect("a pod")
 }
 
-fn run(test: impl AsyncFnOnce(Scene)) {
+fn run(test: impl AsyncFnOnce(ProviderFolder)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     tokio::task::LocalSet::new()
-        .block_on(&runtime.expect("a runtime"), async { test(Scene::new()).await });
+        .block_on(&runtime.expect("a runtime"), async { test(ProviderFolder::new()).await });
 }
 
 /// Users to try, in order.
@@ -251,7 +251,7 @@ fn a_plugin_that_wants_tokens_has_them_and_its_answers_are_the_accounts_own() {
         let providers = scene.providers(&all, &accounts);
         assert!(users(&providers, IMAGE, &pod("p", "")).await.is_empty(), "no account, not asked");
         let found = providers.keyring(IMAGE, &pod("p", "one")).await.of(IMAGE);
-        let Source::ServiceAccount(of) = &found[0].source else { panic!("{found:?}") };
+        let CredentialSource::ServiceAccount(of) = &found[0].source else { panic!("{found:?}") };
         assert_eq!((&*of.namespace, &*of.name, &*of.uid), ("ns", "one", "uid of ns/one"));
         accounts.0.borrow_mut().0 = 1;
         // Another pod with another token, but of the same account.

@@ -20,7 +20,7 @@ pub(super) const V1: &str = "credentialprovider.kubelet.k8s.io/v1";
 
 /// A request to a plugin.
 #[derive(Clone)]
-pub(super) struct Request {
+pub(super) struct ProviderRequest {
     /// A repository with its registry.
     pub(super) image: String,
     pub(super) token: Option<Rc<str>>,
@@ -85,7 +85,7 @@ struct AuthWire {
     password: String,
 }
 
-impl Request {
+impl ProviderRequest {
     /// The text that the plugin reads.
     pub(super) fn text(&self, version: &str) -> String {
         let mut request = json!({
@@ -140,7 +140,8 @@ mod tests {
     #[test]
     fn only_v1_is_told_of_service_accounts() {
         let annotations = BTreeMap::from([("a".to_owned(), "b".to_owned())]);
-        let request = Request { image: "reg/a".to_owned(), token: Some("t".into()), annotations };
+        let request =
+            ProviderRequest { image: "reg/a".to_owned(), token: Some("t".into()), annotations };
         for version in VERSIONS {
             let text: Value = serde_json::from_str(&request.text(version)).expect("JSON");
             let mut want = json!({"kind": "CredentialProviderRequest", "apiVersion": version,

@@ -10,7 +10,9 @@ use std::io::{self, ErrorKind, Read as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use pintle_agent_core::image::pull_record::{FILE_PREFIX, Intent, Record, TEMPORARY, file_name};
+use pintle_agent_core::image::pull_record::{
+    FILE_PREFIX, Intent, PulledImage, TEMPORARY, file_name,
+};
 use pintle_daemon::durable;
 
 /// Longest file that is read.
@@ -22,12 +24,12 @@ const DIR_MODE: u32 = 0o700;
 
 /// The directories of intents and records.
 #[derive(Clone, Debug)]
-pub(super) struct Files {
+pub(super) struct RecordFiles {
     pulling: PathBuf,
     pulled: PathBuf,
 }
 
-impl Files {
+impl RecordFiles {
     /// The folders below the agent's root directory; makes them.
     pub(super) fn open(root: &Path) -> io::Result<Self> {
         let dir = root.join("image_manager");
@@ -56,13 +58,13 @@ impl Files {
     }
 
     /// The record of an image; an error when it cannot be read.
-    pub(super) fn record(&self, image_ref: &str) -> io::Result<Option<Record>> {
+    pub(super) fn record(&self, image_ref: &str) -> io::Result<Option<PulledImage>> {
         let Some(text) = read(&self.pulled.join(file_name(image_ref)))? else { return Ok(None) };
-        let (record, _) = Record::read(&text).ok_or(ErrorKind::InvalidData)?;
+        let (record, _) = PulledImage::read(&text).ok_or(ErrorKind::InvalidData)?;
         Ok((record.image_ref == image_ref).then_some(record))
     }
 
-    pub(super) fn write_record(&self, record: &Record) -> io::Result<()> {
+    pub(super) fn write_record(&self, record: &PulledImage) -> io::Result<()> {
         write(&self.pulled, &record.image_ref, &record.text())
     }
 
@@ -85,7 +87,7 @@ impl Files {
             intents.push(intent.image);
         }
         for text in texts(&self.pulled) {
-            let Some((record, false)) = Record::read(&text) else { continue };
+            let Some((record, false)) = PulledImage::read(&text) else { continue };
             if let Err(error) = self.write_record(&record) {
                 let image = record.image_ref;
                 tracing::warn!(%error, image, "cannot update the pull record of an image");
@@ -96,7 +98,7 @@ impl Files {
 
     /// Images with records that were last changed before this second.
     pub(super) fn recorded_before(&self, second: &str) -> Vec<String> {
-        let records = texts(&self.pulled).filter_map(|text| Some(Record::read(&text)?.0));
+        let records = texts(&self.pulled).filter_map(|text| Some(PulledImage::read(&text)?.0));
         let old = records.filter(|record| record.is_older_than(second));
         old.map(|record| record.image_ref).collect()
     }

@@ -24,18 +24,18 @@ use std::sync::Arc;
 
 use pintle_agent_config::image_policy::VerificationPolicy;
 use pintle_agent_core::image::pull_credential::Credential;
-use pintle_agent_core::image::pull_record::{Known, Match, Record};
+use pintle_agent_core::image::pull_record::{CredentialOwners, Match, PulledImage};
 use pintle_agent_metrics::Metrics;
 use pintle_cri::{Client, v1};
 use pintle_daemon::blocking;
-use pintle_daemon::blocking::Place;
+use pintle_daemon::blocking::JobPlace;
 use tokio::sync::{Mutex, OnceCell};
 
-use files::Files;
+use files::RecordFiles;
 
 /// Records of pulls.
 pub struct PullRecords {
-    files: Files,
+    files: RecordFiles,
     policy: VerificationPolicy,
     client: Client,
     metrics: Arc<Metrics>,
@@ -64,7 +64,7 @@ impl PullRecords {
         client: Client,
         metrics: Arc<Metrics>,
     ) -> io::Result<Self> {
-        let files = Files::open(root)?;
+        let files = RecordFiles::open(root)?;
         Ok(Self {
             files,
             policy,
@@ -90,7 +90,7 @@ impl PullRecords {
     /// the intent stays: the image still counts as pulled.
     // k8s: pkg/kubelet/images/pullmanager/image_pull_manager.go RecordImagePulled
     pub async fn succeeded(&self, image: &str, image_ref: &str, used: Option<&Credential>) {
-        let known = Known::of_pull(used);
+        let known = CredentialOwners::of_pull(used);
         match self.write(image, image_ref, Some(known)).await {
             Ok(()) => self.end(image).await,
             Err(error) => tracing::error!(%error, image, "the record of a pull cannot be written"),
@@ -108,7 +108,7 @@ impl PullRecords {
     pub async fn removed(&self, image_ref: &str, began: jiff::Timestamp) {
         let _turn = self.turn.lock().await;
         let (id, second) = (image_ref.to_owned(), second(began));
-        let remove = move |files: &Files| match files.record(&id) {
+        let remove = move |files: &RecordFiles| match files.record(&id) {
             Ok(Some(record)) if !record.is_older_than(&second) => Ok(()),
             _ => files.remove_record(&id),
         };
@@ -188,7 +188,7 @@ impl PullRecords {
     }
 
     /// The record, and whether the image was ever pulled by an agent.
-    async fn read(&self, image: &str, image_ref: &str) -> io::Result<(Option<Record>, bool)> {
+    async fn read(&self, image: &str, image_ref: &str) -> io::Result<(Option<PulledImage>, bool)> {
         let _turn = self.turn.lock().await;
         let under_way = self.under_way.borrow().contains_key(image);
         let (name, id) = (image.to_owned(), image_ref.to_owned());
@@ -202,14 +202,19 @@ impl PullRecords {
 
     /// Adds to a record, or makes one; `None` for an image of unknown origin.
     // k8s: pkg/kubelet/images/pullmanager/image_pull_manager.go writePulledRecordIfChanged
-    async fn write(&self, image: &str, image_ref: &str, known: Option<Known>) -> io::Result<()> {
+    async fn write(
+        &self,
+        image: &str,
+        image_ref: &str,
+        known: Option<CredentialOwners>,
+    ) -> io::Result<()> {
         let _turn = self.turn.lock().await;
         let (name, id) = (image.to_owned(), image_ref.to_owned());
         let now = second(jiff::Timestamp::now());
         self.change(move |files| {
             // An unreadable record is as good as none: it is written again.
             let old = files.record(&id).ok().flatten();
-            let new = old.clone().unwrap_or_else(|| Record::new(&id, &now));
+            let new = old.clone().unwrap_or_else(|| PulledImage::new(&id, &now));
             let more = known.and_then(|known| new.with(&name, &known, &now));
             match more {
                 Some(record) => files.write_record(&record),
@@ -279,7 +284,7 @@ impl PullRecords {
     /// Changes files and counts them.
     async fn change(
         &self,
-        work: impl FnOnce(&Files) -> io::Result<()> + Send + 'static,
+        work: impl FnOnce(&RecordFiles) -> io::Result<()> + Send + 'static,
     ) -> io::Result<()> {
         let metrics = Arc::clone(&self.metrics);
         self.on_disk(move |files| {
@@ -294,10 +299,10 @@ impl PullRecords {
     /// Works with the files on a blocking thread, without holding up other tasks.
     async fn on_disk<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Files) -> io::Result<T> + Send + 'static,
+        work: impl FnOnce(&RecordFiles) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
         let files = self.files.clone();
-        blocking::try_run(Place::own("pull records"), move || work(&files)).await
+        blocking::try_run(JobPlace::own("pull records"), move || work(&files)).await
     }
 }
 

@@ -20,11 +20,11 @@ use pintle_agent_core::types::PodUid;
 use pintle_agent_host::csi;
 use pintle_agent_host::volume::ownership;
 use pintle_agent_metrics::OfDriver;
-use pintle_agent_plugins::error::{Origin, code_name};
-use pintle_agent_plugins::{CallError, Code, Driver};
+use pintle_agent_plugins::error::{ErrorSide, code_name};
+use pintle_agent_plugins::{CallError, Code, RegisteredDriver};
 use pintle_api_types::pod;
 use pintle_daemon::blocking;
-use pintle_daemon::blocking::Place;
+use pintle_daemon::blocking::JobPlace;
 
 use super::{READY_MAX, Shared};
 
@@ -47,7 +47,7 @@ impl Shared {
 
     /// The driver, or what the kubelet says without it where `step` is the call.
     // k8s: pkg/volume/csi/csi_client.go newCsiDriverClient
-    fn driver(&self, name: &str, step: &str) -> Result<Arc<Driver>, Failure> {
+    fn driver(&self, name: &str, step: &str) -> Result<Arc<RegisteredDriver>, Failure> {
         self.parts.drivers.find(name).ok_or_else(|| {
             not_asked(format!(
                 "kubernetes.io/csi: {step}: driver name {name} not found in the list of registered \
@@ -83,7 +83,7 @@ impl Shared {
         };
         let (text, target, at) = (record.text(), staging.clone(), folder.clone());
         // Something that hangs may be mounted there already: it holds up its driver alone.
-        self.disk(Place::remote(&volume.driver).within(READY_MAX), move || {
+        self.disk(JobPlace::remote(&volume.driver).within(READY_MAX), move || {
             csi::write_record(&at, &text)?;
             csi::make_target(&target)
         })
@@ -180,16 +180,16 @@ impl Shared {
                 return Err(failure(&error));
             }
             let folder = self.dirs.volume(pod, &known.name);
-            let removed = self.removed(Place::removal(pod), folder, target).await;
+            let removed = self.removed(JobPlace::removal(pod), folder, target).await;
             return removed.map_err(|_| failure(&error));
         }
         if known.is_block {
             // The record and the folders stay until the device is unstaged.
-            let removed = self.disk(Place::removal(pod), move || csi::remove_target(&target));
+            let removed = self.disk(JobPlace::removal(pod), move || csi::remove_target(&target));
             return removed.await;
         }
         let folder = self.dirs.volume(pod, &known.name);
-        self.removed(Place::removal(pod), folder, target).await
+        self.removed(JobPlace::removal(pod), folder, target).await
     }
 
     async fn unstage(&self, known: &Known) -> Outcome {
@@ -200,7 +200,7 @@ impl Shared {
             true => self.dirs.device_data(&known.name),
             false => self.dirs.global(&known.driver, &known.handle),
         };
-        let place = Place::remote(&known.driver).within(READY_MAX);
+        let place = JobPlace::remote(&known.driver).within(READY_MAX);
         let at = staging.clone();
         let is_there = self.disk(place.clone(), move || Ok::<_, String>(at.exists())).await?;
         if driver.capabilities.stages && is_there {
@@ -308,7 +308,7 @@ impl Shared {
         };
         let (at, text) = (folder.clone(), record.text());
         let parent = target.parent().map(Path::to_owned).unwrap_or_default();
-        self.disk(Place::change(&wanted.pod), move || {
+        self.disk(JobPlace::change(&wanted.pod), move || {
             csi::write_record(&at, &text)?;
             csi::make_target(&parent)
         })
@@ -328,7 +328,7 @@ impl Shared {
         let policy = security.and_then(|security| security.fs_group_change_policy.as_deref());
         let only_if_needed = policy == Some(ON_ROOT_MISMATCH);
         let is_read_only = wanted.volume.is_read_only;
-        let given = blocking::run(Place::ownership(&wanted.pod), move || {
+        let given = blocking::run(JobPlace::ownership(&wanted.pod), move || {
             match only_if_needed && ownership::is_given(&target, group, is_read_only) {
                 true => Ok(()),
                 false => ownership::give_to_group(&target, group, is_read_only),
@@ -344,19 +344,19 @@ impl Shared {
 
     /// After a refusal: what cannot be removed now goes with the pod.
     async fn clean_up(&self, pod: &PodUid, folder: PathBuf, target: PathBuf) {
-        if let Err(failure) = self.removed(Place::change(pod), folder, target).await {
+        if let Err(failure) = self.removed(JobPlace::change(pod), folder, target).await {
             tracing::debug!(%pod, why = failure.text, "a folder of a volume stays for now");
         }
     }
 
-    async fn removed(&self, place: Place, folder: PathBuf, target: PathBuf) -> Outcome {
+    async fn removed(&self, place: JobPlace, folder: PathBuf, target: PathBuf) -> Outcome {
         self.disk(place, move || csi::remove_volume(&folder, &target)).await
     }
 
     /// Runs a job on the disk; what fails is no word of the driver's.
     pub(super) async fn disk<T: Send + 'static, E: ToString + Send + 'static>(
         &self,
-        place: Place,
+        place: JobPlace,
         job: impl FnOnce() -> Result<T, E> + Send + 'static,
     ) -> Result<T, Failure> {
         match blocking::run(place, job).await {
@@ -370,7 +370,7 @@ impl Shared {
 /// publication. The kubelet repeats the call for ever. The id is the agent's own, so it is correct.
 // k8s: pkg/volume/csi/csi_mounter.go TearDownAt
 fn is_gone_with_its_pod(known: &Known, error: &CallError) -> bool {
-    let is_unknown = error.code == Code::NotFound && error.origin == Origin::Plugin;
+    let is_unknown = error.code == Code::NotFound && error.origin == ErrorSide::Plugin;
     known.lifecycle == Lifecycle::Ephemeral && is_unknown
 }
 
@@ -380,7 +380,7 @@ pub(super) fn of_driver(volume: &Volume) -> OfDriver<'_> {
     OfDriver { driver: &volume.driver, is_migrated: volume.is_migrated }
 }
 
-pub(super) fn extras(driver: &Driver) -> Extras {
+pub(super) fn extras(driver: &RegisteredDriver) -> Extras {
     Extras {
         tells_writers: driver.capabilities.tells_writers,
         mounts_for_group: driver.capabilities.mounts_for_group,
@@ -426,10 +426,10 @@ mod tests {
             origin,
         };
         for (lifecycle, code, origin, expected) in [
-            (Lifecycle::Ephemeral, Code::NotFound, Origin::Plugin, true),
-            (Lifecycle::Ephemeral, Code::NotFound, Origin::Agent, false),
-            (Lifecycle::Ephemeral, Code::Internal, Origin::Plugin, false),
-            (Lifecycle::Persistent, Code::NotFound, Origin::Plugin, false),
+            (Lifecycle::Ephemeral, Code::NotFound, ErrorSide::Plugin, true),
+            (Lifecycle::Ephemeral, Code::NotFound, ErrorSide::Agent, false),
+            (Lifecycle::Ephemeral, Code::Internal, ErrorSide::Plugin, false),
+            (Lifecycle::Persistent, Code::NotFound, ErrorSide::Plugin, false),
         ] {
             let is_gone = is_gone_with_its_pod(&known(lifecycle), &error(code, origin));
             assert_eq!(is_gone, expected, "{lifecycle:?} {code:?} {origin:?}");

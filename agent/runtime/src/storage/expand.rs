@@ -11,8 +11,8 @@ use pintle_agent_core::storage::expansion::{self, Order, Plan, Refusal, RefusalK
 use pintle_agent_core::storage::request::{self, Extras, Places};
 use pintle_agent_core::storage::{Failure, Known, Outcome, Problem, Wanted};
 use pintle_agent_plugins::CallError;
-use pintle_agent_plugins::error::{Code, Origin};
-use pintle_api::events::Kind;
+use pintle_agent_plugins::error::{Code, ErrorSide};
+use pintle_api::events::EventKind;
 use pintle_api_types::reference::to_core_object;
 use pintle_daemon::clock;
 
@@ -127,7 +127,7 @@ impl Shared {
         self.parts.recorder.event(&wanted.pod, false, SUCCESS, &text, None);
         if let Some(events) = &self.parts.events {
             let about = to_core_object("PersistentVolumeClaim", &claim.metadata);
-            events.event(about, Kind::Normal, SUCCESS, &text);
+            events.event(about, EventKind::Normal, SUCCESS, &text);
         }
     }
 }
@@ -141,7 +141,7 @@ fn later() -> Failure {
 // k8s: pkg/volume/csi/expander.go inUseError, isInfeasibleError
 fn refusal(error: &CallError) -> Refusal {
     let kind = match error.code {
-        _ if !error.is_final() || error.origin != Origin::Plugin => RefusalKind::Open,
+        _ if !error.is_final() || error.origin != ErrorSide::Plugin => RefusalKind::Open,
         Code::FailedPrecondition => RefusalKind::InUse,
         Code::InvalidArgument | Code::OutOfRange | Code::NotFound => RefusalKind::Infeasible,
         _ => RefusalKind::Failed,
@@ -171,11 +171,11 @@ mod tests {
             (Code::Aborted, RefusalKind::Open),
         ];
         for (code, kind) in table {
-            assert_eq!(refusal_of(code, Origin::Plugin).kind, kind, "{code:?}");
-            assert_eq!(refusal_of(code, Origin::Agent).kind, RefusalKind::Open, "{code:?}");
+            assert_eq!(refusal_of(code, ErrorSide::Plugin).kind, kind, "{code:?}");
+            assert_eq!(refusal_of(code, ErrorSide::Agent).kind, RefusalKind::Open, "{code:?}");
         }
         let text = "Expander.NodeExpand failed to expand the volume : rpc error: code = Internal \
                     desc = no";
-        assert_eq!(refusal_of(Code::Internal, Origin::Plugin).text, text);
+        assert_eq!(refusal_of(Code::Internal, ErrorSide::Plugin).text, text);
     }
 }

@@ -7,8 +7,8 @@ use pintle_agent_cluster::node::report::WrittenInUse;
 use pintle_agent_core::storage::{Input, NodeVolumes};
 use pintle_agent_host::csi::scan;
 use pintle_agent_host::volume::san;
-use pintle_agent_plugins::{Change, Plugins, changes};
-use pintle_daemon::blocking::Place;
+use pintle_agent_plugins::{DriverChange, Plugins, changes};
+use pintle_daemon::blocking::JobPlace;
 use pintle_daemon::{blocking, clock};
 
 use super::Volumes;
@@ -35,7 +35,7 @@ async fn look_at_disk(volumes: &Volumes) {
             found.unreadable.extend(disks.unreadable);
             found
         };
-        match blocking::run(Place::own("volumes"), look).await {
+        match blocking::run(JobPlace::own("volumes"), look).await {
             Ok(found) => break found,
             Err(why) => tracing::warn!(%why, "the volumes of drivers cannot be looked for yet"),
         }
@@ -58,7 +58,7 @@ async fn follow_drivers(volumes: &Volumes) {
     let mut now = Some(drivers.snapshot());
     while let Some(plugins) = now {
         for change in changes(&known, &plugins) {
-            if let Change::Registered(driver) = change {
+            if let DriverChange::Registered(driver) = change {
                 volumes.give(Input::DriverReady(driver.name.clone()));
             }
         }

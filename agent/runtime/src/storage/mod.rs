@@ -57,7 +57,7 @@ pub use pintle_agent_core::explain::volumes::sentences;
 pub const READY_MAX: Duration = Duration::from_secs(2 * 60 + 3);
 
 /// What the volumes need of the rest of the agent.
-pub struct Parts {
+pub struct StorageParts {
     /// The agent's root directory.
     pub root: PathBuf,
     /// The node's name.
@@ -104,13 +104,13 @@ struct Shared {
     dirs: CsiDirs,
     /// The node's network disks.
     san: SanHost,
-    parts: Parts,
+    parts: StorageParts,
 }
 
 impl Volumes {
     /// Begins to look at the disk, and to follow drivers and the Node. To be called within a
     /// `LocalSet`.
-    pub fn start(parts: Parts) -> Self {
+    pub fn start(parts: StorageParts) -> Self {
         let shared = Rc::new(Shared {
             machine: RefCell::default(),
             pods: RefCell::default(),

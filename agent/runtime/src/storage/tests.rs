@@ -12,7 +12,7 @@ const SHORT: Duration = Duration::from_millis(50);
 async fn volumes_are_waited_for_as_long_as_by_the_kubelet_and_no_longer() {
     assert_eq!(READY_MAX, Duration::from_secs(123));
     let root = tempfile::tempdir().expect("a folder");
-    let parts = Parts {
+    let parts = StorageParts {
         root: root.path().to_owned(),
         node_name: "n".into(),
         drivers: Drivers::none(),

@@ -47,13 +47,13 @@ pub(super) enum HttpError {
 
 /// An answer.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct HttpReply {
     pub(super) status: u16,
     pub(super) body: Vec<u8>,
 }
 
 /// Sends a request and reads the whole answer.
-pub(super) fn ask(socket: &Path, method: &str, path: &str) -> Result<Answer, HttpError> {
+pub(super) fn ask(socket: &Path, method: &str, path: &str) -> Result<HttpReply, HttpError> {
     let connected = UnixStream::connect(socket).map_err(|source| match source.kind() {
         ErrorKind::PermissionDenied => HttpError::NotAllowed { path: socket.to_owned() },
         _ => HttpError::NoAgent { path: socket.to_owned(), source },
@@ -61,7 +61,7 @@ pub(super) fn ask(socket: &Path, method: &str, path: &str) -> Result<Answer, Htt
     exchange(connected, method, path)
 }
 
-fn exchange(mut stream: UnixStream, method: &str, path: &str) -> Result<Answer, HttpError> {
+fn exchange(mut stream: UnixStream, method: &str, path: &str) -> Result<HttpReply, HttpError> {
     let broken = |error: io::Error| match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => HttpError::Silent,
         _ => HttpError::Broken(error),
@@ -74,7 +74,7 @@ fn exchange(mut stream: UnixStream, method: &str, path: &str) -> Result<Answer, 
     parse(&raw).ok_or(HttpError::Garbled)
 }
 
-fn parse(raw: &[u8]) -> Option<Answer> {
+fn parse(raw: &[u8]) -> Option<HttpReply> {
     let end = raw.windows(4).position(|window| window == b"\r\n\r\n")?;
     let (head, body) = (std::str::from_utf8(&raw[..end]).ok()?, &raw[end + 4..]);
     let mut lines = head.lines();
@@ -82,7 +82,7 @@ fn parse(raw: &[u8]) -> Option<Answer> {
     let mut fields = lines.filter_map(|line| line.split_once(':'));
     let length = fields.find(|(name, _)| name.eq_ignore_ascii_case("content-length"))?.1;
     let length: usize = length.trim().parse().ok()?;
-    (body.len() == length).then(|| Answer { status, body: body.to_vec() })
+    (body.len() == length).then(|| HttpReply { status, body: body.to_vec() })
 }
 
 #[cfg(test)]
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn an_answer_is_whole_or_no_answer() {
         let whole = b"HTTP/1.1 404 Not Found\r\nX: y\r\nContent-Length: 2\r\n\r\nno";
-        assert_eq!(parse(whole), Some(Answer { status: 404, body: b"no".to_vec() }));
+        assert_eq!(parse(whole), Some(HttpReply { status: 404, body: b"no".to_vec() }));
         for (cut, why) in [
             (&whole[..whole.len() - 1], "its body is cut"),
             (&whole[..20], "its head is cut"),

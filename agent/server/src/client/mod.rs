@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use pintle_agent_config::{ClientCommand, OutputFormat, PodFilter, Question};
+use pintle_agent_config::{CliQuestion, ClientCommand, OutputFormat, PodFilter};
 use serde_json::Value;
 
 use crate::record::RecordError;
@@ -48,7 +48,7 @@ enum ClientError {
 /// Asks, prints, and returns the exit code.
 pub fn run(command: &ClientCommand) -> ExitCode {
     let result = match &command.question {
-        Question::Replay(of) => recorded::replayed(of, command).and_then(|(text, is_equal)| {
+        CliQuestion::Replay(of) => recorded::replayed(of, command).and_then(|(text, is_equal)| {
             write(&mut io::stdout(), &text)?;
             Ok(if is_equal { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }),
@@ -109,8 +109,8 @@ fn watch(command: &ClientCommand) -> Result<(), ClientError> {
 
 fn answer(command: &ClientCommand) -> Result<String, ClientError> {
     let mut value = match &command.question {
-        Question::Replay(of) => return Ok(recorded::replayed(of, command)?.0),
-        Question::Past(past) => recorded::answered(past)?,
+        CliQuestion::Replay(of) => return Ok(recorded::replayed(of, command)?.0),
+        CliQuestion::Past(past) => recorded::answered(past)?,
         question => ask(&command.socket, question).map_err(|error| match error {
             ClientError::Http(error @ http::HttpError::NoAgent { .. }) if is_of_past(question) => {
                 ClientError::NoAgent(error)
@@ -118,22 +118,22 @@ fn answer(command: &ClientCommand) -> Result<String, ClientError> {
             error => error,
         })?,
     };
-    if let Question::Pods(filter) = &command.question {
+    if let CliQuestion::Pods(filter) = &command.question {
         choose(&mut value, filter);
     }
     let look = Look::of(command);
     Ok(match (command.output, &command.question) {
         (OutputFormat::Json, _) if command.watch => look::plain_json(&format!("{value}\n")),
-        (OutputFormat::Json, _) | (_, Question::Dump | Question::Replay(_)) => {
+        (OutputFormat::Json, _) | (_, CliQuestion::Dump | CliQuestion::Replay(_)) => {
             look::plain_json(&format!("{}\n", serde_json::to_string_pretty(&value)?))
         }
-        (OutputFormat::Table, Question::Pods(_)) => show::pods(&value, &look),
-        (OutputFormat::Table, Question::Explain(_)) => show::explanation(&value),
-        (OutputFormat::Table, Question::Timeline(_)) => show::timeline(&value, &look),
-        (OutputFormat::Table, Question::Pressure) => show::pressure(&value, &look),
-        (OutputFormat::Table, Question::Plan(_)) => show::plan(&value),
-        (OutputFormat::Table, Question::Retry(_)) => show::retried(&value),
-        (OutputFormat::Table, Question::Past(past)) => {
+        (OutputFormat::Table, CliQuestion::Pods(_)) => show::pods(&value, &look),
+        (OutputFormat::Table, CliQuestion::Explain(_)) => show::explanation(&value),
+        (OutputFormat::Table, CliQuestion::Timeline(_)) => show::timeline(&value, &look),
+        (OutputFormat::Table, CliQuestion::Pressure) => show::pressure(&value, &look),
+        (OutputFormat::Table, CliQuestion::Plan(_)) => show::plan(&value),
+        (OutputFormat::Table, CliQuestion::Retry(_)) => show::retried(&value),
+        (OutputFormat::Table, CliQuestion::Past(past)) => {
             let shown = if past.explain {
                 show::explanation(&value)
             } else {
@@ -145,8 +145,8 @@ fn answer(command: &ClientCommand) -> Result<String, ClientError> {
 }
 
 /// True if a record can answer as well.
-fn is_of_past(question: &Question) -> bool {
-    matches!(question, Question::Explain(_) | Question::Timeline(_))
+fn is_of_past(question: &CliQuestion) -> bool {
+    matches!(question, CliQuestion::Explain(_) | CliQuestion::Timeline(_))
 }
 
 /// Leaves out the pods that were not asked for.
@@ -162,22 +162,22 @@ fn choose(value: &mut Value, filter: &PodFilter) {
     }
 }
 
-fn path_of(question: &Question) -> String {
+fn path_of(question: &CliQuestion) -> String {
     match question {
-        Question::Pods(_) => "/pods".to_owned(),
-        Question::Dump => "/dump".to_owned(),
-        Question::Pressure => "/pressure".to_owned(),
-        Question::Explain(pod) => format!("/explain?pod={}", encoded(pod)),
-        Question::Timeline(pod) => format!("/timeline?pod={}", encoded(pod)),
-        Question::Plan(pod) => format!("/plan?pod={}", encoded(pod)),
-        Question::Retry(pod) => format!("/retry?pod={}", encoded(pod)),
+        CliQuestion::Pods(_) => "/pods".to_owned(),
+        CliQuestion::Dump => "/dump".to_owned(),
+        CliQuestion::Pressure => "/pressure".to_owned(),
+        CliQuestion::Explain(pod) => format!("/explain?pod={}", encoded(pod)),
+        CliQuestion::Timeline(pod) => format!("/timeline?pod={}", encoded(pod)),
+        CliQuestion::Plan(pod) => format!("/plan?pod={}", encoded(pod)),
+        CliQuestion::Retry(pod) => format!("/retry?pod={}", encoded(pod)),
         // No agent is asked.
-        Question::Replay(_) | Question::Past(_) => String::new(),
+        CliQuestion::Replay(_) | CliQuestion::Past(_) => String::new(),
     }
 }
 
-fn ask(socket: &Path, question: &Question) -> Result<Value, ClientError> {
-    let changes = matches!(question, Question::Retry(_));
+fn ask(socket: &Path, question: &CliQuestion) -> Result<Value, ClientError> {
+    let changes = matches!(question, CliQuestion::Retry(_));
     let method = if changes { "POST" } else { "GET" };
     let answer = http::ask(socket, method, &path_of(question))?;
     let value: Value = serde_json::from_slice(&answer.body)?;
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_pods_name_is_escaped_for_the_query() {
-        let path = path_of(&Question::Explain("ns/we b&x=ä".into()));
+        let path = path_of(&CliQuestion::Explain("ns/we b&x=ä".into()));
         assert_eq!(path, "/explain?pod=ns/we%20b%26x%3D%C3%A4");
     }
 
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn without_an_agent_the_error_names_the_socket_and_what_to_do() {
         let command = ClientCommand {
-            question: Question::Pods(PodFilter::default()),
+            question: CliQuestion::Pods(PodFilter::default()),
             output: OutputFormat::Table,
             watch: false,
             color: Color::Never,
@@ -255,7 +255,7 @@ mod tests {
         let error = answer(&command).expect_err("nobody listens").to_string();
         assert!(error.contains("no agent listens on /nonexistent/agent.sock"), "{error}");
         assert!(error.contains("--root-dir"), "{error}");
-        let past = ClientCommand { question: Question::Timeline("web".into()), ..command };
+        let past = ClientCommand { question: CliQuestion::Timeline("web".into()), ..command };
         let error = answer(&past).expect_err("nobody listens").to_string();
         assert!(error.ends_with("\n  what it has recorded: add --from-record"), "{error}");
     }

@@ -11,8 +11,8 @@ use serde_json::Value;
 use super::look::{self, Cell, Look, Style};
 use super::{ClientError, show};
 use crate::answers;
-use crate::record::past::{self, Asked};
-use crate::record::pod_inputs::{PodInputs, Row};
+use crate::record::past::{self, PastQuery};
+use crate::record::pod_inputs::{InputRow, PodInputs};
 use crate::record::{self, RecordError};
 
 /// The report of a replay, and whether it equals the record.
@@ -54,7 +54,7 @@ pub(super) fn replayed(
 /// The answer of a record about a pod.
 pub(super) fn answered(of: &PastQuestion) -> Result<Value, ClientError> {
     tasks::keep_caught_quiet();
-    let asked = Asked { pod: &of.pod, explain: of.explain, at: moment(of.at) };
+    let asked = PastQuery { pod: &of.pod, explain: of.explain, at: moment(of.at) };
     Ok(past::answer(&of.dir, asked)?)
 }
 
@@ -62,7 +62,7 @@ fn moment(of: Option<Moment>) -> Option<UnixNanos> {
     of.map(|moment| UnixNanos(moment.unix_nanos(clock::now().0)))
 }
 
-fn table(rows: &[Row], look: &Look) -> String {
+fn table(rows: &[InputRow], look: &Look) -> String {
     let mut all = vec![show::titles(&["TIME", "INPUT, COMMAND", "TEXT"])];
     all.extend(rows.iter().map(|row| {
         let (mark, style) =
@@ -77,17 +77,17 @@ fn table(rows: &[Row], look: &Look) -> String {
 mod tests {
     use super::*;
     use crate::record::testing::{Agent, desired};
-    use pintle_agent_config::{Color, Question};
+    use pintle_agent_config::{CliQuestion, Color};
     use std::path::Path;
 
-    fn command(question: Question, output: OutputFormat) -> ClientCommand {
+    fn command(question: CliQuestion, output: OutputFormat) -> ClientCommand {
         let (color, socket) = (Color::Never, "/nonexistent".into());
         ClientCommand { question, output, watch: false, color, width: None, socket }
     }
 
     fn replay(dir: &Path, pod: &str, output: OutputFormat) -> Result<(String, bool), ClientError> {
         let of = ReplayOf { dir: dir.to_owned(), pod: Some(pod.to_owned()), until: None };
-        replayed(&of, &command(Question::Replay(of.clone()), output))
+        replayed(&of, &command(CliQuestion::Replay(of.clone()), output))
     }
 
     #[test]

@@ -18,12 +18,12 @@ use std::time::Duration;
 use pintle_agent_core::observed::RunState;
 use pintle_agent_core::types::PodUid;
 use pintle_agent_runtime::log_files::rotated;
-use pintle_agent_runtime::log_read::{FileId, LogQuery, LogReader, Step};
+use pintle_agent_runtime::log_read::{FileId, LogQuery, LogReader, ReadStep};
 use pintle_daemon::blocking;
-use pintle_daemon::blocking::{Blocked, Place};
+use pintle_daemon::blocking::{Blocked, JobPlace};
 use pintle_daemon::serve::body::Sink;
 
-use super::watch::{Watch, Watches};
+use super::watch::{FolderWatch, Watches};
 use crate::Views;
 
 /// Text that is gathered before it is sent. A client that does not read has a few such pieces.
@@ -126,7 +126,7 @@ impl Follow {
     }
 }
 
-async fn changed(watch: &mut Option<Watch>) {
+async fn changed(watch: &mut Option<FolderWatch>) {
     match watch {
         Some(watch) => watch.changed().await,
         None => std::future::pending().await,
@@ -145,7 +145,7 @@ async fn off<T: Send + 'static>(
         let once = Arc::clone(&look);
         let job = move || lock(&once).take().map(|look| look());
         let done = tokio::select! {
-            done = blocking::run(Place::serve(uid), job) => done,
+            done = blocking::run(JobPlace::serve(uid), job) => done,
             () = sink.closed() => return Err(Gone),
         };
         match done {
@@ -197,7 +197,7 @@ impl Reading<'_> {
             if !text.is_empty() {
                 self.sink.send(text.into()).await.map_err(|_| Gone)?;
             }
-            if last == Step::End {
+            if last == ReadStep::End {
                 return Ok(Ok(()));
             }
         }
@@ -267,12 +267,12 @@ impl Reading<'_> {
 }
 
 /// Text up to a chunk, or the result of one read of the file.
-fn gather(reader: &mut LogReader) -> io::Result<(Vec<u8>, Step)> {
+fn gather(reader: &mut LogReader) -> io::Result<(Vec<u8>, ReadStep)> {
     let (mut text, begun) = (Vec::new(), reader.bytes_read());
     loop {
         let step = reader.step(&mut text)?;
         let looked = reader.bytes_read() - begun;
-        if step == Step::End || text.len() >= CHUNK_BYTES || looked >= LOOK_BYTES {
+        if step == ReadStep::End || text.len() >= CHUNK_BYTES || looked >= LOOK_BYTES {
             // It may lie a long time before a client reads it, and was half room for more.
             text.shrink_to_fit();
             return Ok((text, step));

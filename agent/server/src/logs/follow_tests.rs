@@ -12,13 +12,13 @@ use serde_json::json;
 
 use super::*;
 
-struct World {
+struct FollowedLog {
     dir: tempfile::TempDir,
     views: Views,
     lines: u64,
 }
 
-impl World {
+impl FollowedLog {
     fn new() -> Self {
         let world =
             Self { dir: tempfile::tempdir().expect("a folder"), views: Views::default(), lines: 0 };
@@ -90,7 +90,7 @@ async fn lines(body: &mut Body, count: usize) -> String {
 
 #[tokio::test]
 async fn a_log_that_is_not_followed_ends_with_its_file() {
-    let mut world = World::new();
+    let mut world = FollowedLog::new();
     world.write(5000);
     let mut body = world.follow(&Watches::start(), None);
     assert_eq!(lines(&mut body, usize::MAX).await, world.all());
@@ -98,7 +98,7 @@ async fn a_log_that_is_not_followed_ends_with_its_file() {
 
 #[tokio::test]
 async fn a_last_line_that_nobody_finishes_is_sent() {
-    let mut world = World::new();
+    let mut world = FollowedLog::new();
     world.write(1);
     let mut file = fs::OpenOptions::new().append(true).open(world.log()).expect("a log");
     write!(file, "2026-01-01T00:00:00Z stdout F hal").expect("written");
@@ -108,18 +108,18 @@ async fn a_last_line_that_nobody_finishes_is_sent() {
 
 #[test]
 fn what_waits_for_a_client_has_no_room_for_more() {
-    let mut world = World::new();
+    let mut world = FollowedLog::new();
     world.write(5000);
     let mut reader = LogReader::open(&world.log(), LogQuery::default()).expect("a log");
     let (text, step) = gather(&mut reader).expect("read");
-    assert_eq!(step, Step::Wrote);
+    assert_eq!(step, ReadStep::Wrote);
     assert!(text.len() >= CHUNK_BYTES);
     assert_eq!(text.capacity(), text.len());
 }
 
 #[tokio::test]
 async fn a_followed_log_ends_with_its_container() {
-    let mut world = World::new();
+    let mut world = FollowedLog::new();
     world.write(2);
     let mut body = world.follow(&Watches::start(), Some("id"));
     assert_eq!(lines(&mut body, 2).await, "0\n1\n");
@@ -132,7 +132,7 @@ async fn a_followed_log_ends_with_its_container() {
 
 #[tokio::test]
 async fn nothing_is_lost_or_repeated_when_a_log_is_rotated() {
-    let mut world = World::new();
+    let mut world = FollowedLog::new();
     world.write(3);
     let mut body = world.follow(&Watches::start(), Some("id"));
     let mut text = lines(&mut body, 3).await;
@@ -149,7 +149,7 @@ async fn nothing_is_lost_or_repeated_when_a_log_is_rotated() {
 
 #[tokio::test]
 async fn a_client_that_stalls_over_several_rotations_misses_nothing() {
-    let mut world = World::new();
+    let mut world = FollowedLog::new();
     // More than the body and the chunks hold.
     world.write(100_000);
     let mut body = world.follow(&Watches::start(), Some("id"));
@@ -168,7 +168,7 @@ async fn a_client_that_stalls_over_several_rotations_misses_nothing() {
 
 #[tokio::test]
 async fn a_client_that_goes_ends_the_reading() {
-    let mut world = World::new();
+    let mut world = FollowedLog::new();
     world.write(1);
     let (sink, mut body) = streamed();
     let follow = Follow {
@@ -187,7 +187,7 @@ async fn a_client_that_goes_ends_the_reading() {
 
 #[test]
 fn files_set_aside_before_or_read_are_not_read_again() {
-    let world = World::new();
+    let world = FollowedLog::new();
     let file = |name: &str| {
         let path = world.dir.path().join(name);
         fs::write(&path, "").expect("written");

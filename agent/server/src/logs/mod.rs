@@ -10,11 +10,11 @@ mod watch;
 
 use hyper::Response;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
-use pintle_daemon::serve::answer::Answer;
+use pintle_daemon::serve::answer::HttpAnswer;
 use pintle_daemon::serve::body::{self, Broken, Reply};
 use pintle_daemon::serve::query::Query;
 
-use super::api::{Held, Turn};
+use super::api::{HeldTurn, StreamTurn};
 use super::route::Words;
 use super::select;
 use crate::Views;
@@ -31,28 +31,29 @@ pub(super) fn container_logs(
     watches: &Watches,
     words: &Words,
     query: &Query,
-    turn: Turn,
+    turn: StreamTurn,
 ) -> Reply {
     let options = match Options::parse(query) {
         Ok(options) => options,
-        Err(refusal) => return Answer::text(refusal.status, refusal.text).into(),
+        Err(refusal) => return HttpAnswer::text(refusal.status, refusal.text).into(),
     };
     let snapshot = views.load();
     let Some(view) = select::by_name(&snapshot, &words.namespace, &words.pod) else {
-        return Answer::text(404, format!("pod {:?} does not exist", words.pod)).into();
+        return HttpAnswer::text(404, format!("pod {:?} does not exist", words.pod)).into();
     };
     if !select::has_container(view, &words.container) {
         let (container, pod) = (&words.container, &words.pod);
         let text = format!("container {container:?} not found in pod {pod:?}");
-        return Answer::text(404, text).into();
+        return HttpAnswer::text(404, text).into();
     }
     let chosen = match choose::container_id(&view.status, words, options.previous) {
         Ok(id) => id,
-        Err(text) => return Answer::text(400, text).into(),
+        Err(text) => return HttpAnswer::text(400, text).into(),
     };
     let Some(path) = choose::log_path(view, &chosen) else {
         // The kubelet has already begun its answer here.
-        return Answer::text(200, format!("unable to retrieve container logs for {chosen}")).into();
+        return HttpAnswer::text(200, format!("unable to retrieve container logs for {chosen}"))
+            .into();
     };
     let (sink, text) = body::streamed();
     let follow = follow::Follow {
@@ -64,7 +65,7 @@ pub(super) fn container_logs(
         watches: watches.clone(),
     };
     pintle_daemon::tasks::serve("log stream", async move {
-        if turn.hold(follow.run(&sink)).await == Held::Displaced {
+        if turn.hold(follow.run(&sink)).await == HeldTurn::Displaced {
             sink.break_off(Broken::Displaced);
         }
     });

@@ -31,12 +31,12 @@ enum Since {
 
 /// Reason why the request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(super) struct LogRefusal {
     pub(super) status: u16,
     pub(super) text: String,
 }
 
-impl Refusal {
+impl LogRefusal {
     fn undecodable() -> Self {
         Self { status: 400, text: UNDECODABLE.to_owned() }
     }
@@ -48,7 +48,7 @@ impl Refusal {
 
 impl Options {
     /// Reads and checks the parameters.
-    pub(super) fn parse(query: &Query) -> Result<Self, Refusal> {
+    pub(super) fn parse(query: &Query) -> Result<Self, LogRefusal> {
         let tail = match query.first("tail").filter(|tail| !tail.is_empty()) {
             // An older name; `all` is the same as none.
             Some("all") => None,
@@ -67,7 +67,7 @@ impl Options {
             || !["Stdout", "Stderr", ALL].contains(&stream)
             || (stream != ALL && tail.is_some());
         if wrong {
-            return Err(Refusal::invalid());
+            return Err(LogRefusal::invalid());
         }
         if stream != ALL {
             // The gate is alpha and off.
@@ -75,7 +75,7 @@ impl Options {
                 "unable to return the given log stream: {stream:?}. Please enable \
                  PodLogsQuerySplitStreams feature gate in kubelet"
             );
-            return Err(Refusal { status: 400, text });
+            return Err(LogRefusal { status: 400, text });
         }
         let unsigned = |number: Option<i64>| number.and_then(|n| u64::try_from(n).ok());
         Ok(Self {
@@ -112,14 +112,14 @@ fn flag(query: &Query, name: &str) -> bool {
     query.first(name).is_some_and(|text| text != "0" && !text.eq_ignore_ascii_case("false"))
 }
 
-fn number(text: &str) -> Result<i64, Refusal> {
-    text.parse().map_err(|_| Refusal::undecodable())
+fn number(text: &str) -> Result<i64, LogRefusal> {
+    text.parse().map_err(|_| LogRefusal::undecodable())
 }
 
-fn time(text: &str) -> Result<Option<Timestamp>, Refusal> {
+fn time(text: &str) -> Result<Option<Timestamp>, LogRefusal> {
     match text {
         "" | "null" => Ok(None),
-        text => text.parse().map(Some).map_err(|_| Refusal::undecodable()),
+        text => text.parse().map(Some).map_err(|_| LogRefusal::undecodable()),
     }
 }
 

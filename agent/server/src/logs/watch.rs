@@ -16,21 +16,21 @@ use tokio::sync::watch;
 
 /// All watches; clones share them.
 #[derive(Clone)]
-pub(crate) struct Watches(Option<Arc<Shared>>);
+pub(crate) struct Watches(Option<Arc<SharedWatches>>);
 
-struct Shared {
+struct SharedWatches {
     inotify: AsyncFd<InotifyFd>,
-    folders: Mutex<HashMap<WatchDescriptor, Folder>>,
+    folders: Mutex<HashMap<WatchDescriptor, WatchedFolder>>,
 }
 
-struct Folder {
+struct WatchedFolder {
     changes: watch::Sender<()>,
     followers: usize,
 }
 
 /// A watched folder; dropping it ends the watch.
-pub(super) struct Watch {
-    shared: Arc<Shared>,
+pub(super) struct FolderWatch {
+    shared: Arc<SharedWatches>,
     id: WatchDescriptor,
     changes: watch::Receiver<()>,
 }
@@ -53,7 +53,7 @@ impl Watches {
             inotify.and_then(|i| AsyncFd::with_interest(InotifyFd(i), Interest::READABLE));
         match inotify {
             Ok(inotify) => {
-                let shared = Arc::new(Shared { inotify, folders: Mutex::default() });
+                let shared = Arc::new(SharedWatches { inotify, folders: Mutex::default() });
                 // Without it followed logs are checked once a second.
                 pintle_daemon::tasks::serve("log watch", read(Arc::clone(&shared)));
                 Self(Some(shared))
@@ -66,7 +66,7 @@ impl Watches {
     }
 
     /// Watches a folder; `None` when that cannot be.
-    pub(super) fn watch(&self, folder: &Path) -> Option<Watch> {
+    pub(super) fn watch(&self, folder: &Path) -> Option<FolderWatch> {
         let shared = Arc::clone(self.0.as_ref()?);
         let events = AddWatchFlags::IN_MODIFY
             | AddWatchFlags::IN_CREATE
@@ -77,21 +77,22 @@ impl Watches {
         let mut folders = shared.folders();
         let id = shared.inotify.get_ref().0.add_watch(folder, events).ok()?;
         let entry = folders.entry(id);
-        let entry = entry.or_insert_with(|| Folder { changes: watch::channel(()).0, followers: 0 });
+        let entry =
+            entry.or_insert_with(|| WatchedFolder { changes: watch::channel(()).0, followers: 0 });
         entry.followers += 1;
         let changes = entry.changes.subscribe();
         drop(folders);
-        Some(Watch { shared, id, changes })
+        Some(FolderWatch { shared, id, changes })
     }
 }
 
-impl Shared {
-    fn folders(&self) -> std::sync::MutexGuard<'_, HashMap<WatchDescriptor, Folder>> {
+impl SharedWatches {
+    fn folders(&self) -> std::sync::MutexGuard<'_, HashMap<WatchDescriptor, WatchedFolder>> {
         self.folders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-async fn read(shared: Arc<Shared>) {
+async fn read(shared: Arc<SharedWatches>) {
     loop {
         let Ok(mut guard) = shared.inotify.readable().await else { return };
         while let Ok(events) = shared.inotify.get_ref().0.read_events() {
@@ -108,7 +109,7 @@ async fn read(shared: Arc<Shared>) {
     }
 }
 
-impl Watch {
+impl FolderWatch {
     /// Waits for the next change since the last call.
     pub(super) async fn changed(&mut self) {
         // Its sender lives for as long as this watch.
@@ -116,7 +117,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for FolderWatch {
     fn drop(&mut self) {
         let mut folders = self.shared.folders();
         if let Some(folder) = folders.get_mut(&self.id) {

@@ -82,14 +82,14 @@ fn listed(more: &[String]) -> String {
 
 /// A record's folder and its segments.
 #[derive(Clone, Debug)]
-pub(super) struct Folder {
+pub(super) struct RecordFolder {
     /// The folder that has the segments.
     pub(super) path: PathBuf,
     /// Their numbers, in order.
     pub(super) numbers: Vec<u64>,
 }
 
-impl Folder {
+impl RecordFolder {
     /// The record in this folder or below it.
     pub(super) fn open(dir: &Path) -> Result<Self, RecordError> {
         for path in [dir.to_owned(), dir.join(FOLDER)] {

@@ -19,14 +19,14 @@ use std::collections::BTreeMap;
 use std::ops::{ControlFlow, RangeInclusive};
 use std::path::{Path, PathBuf};
 
-use pintle_agent_core::flight::{Frame, Loss, Outcome, Replay, Segment};
+use pintle_agent_core::flight::{Frame, Loss, Replay, ReplayOutcome, Segment};
 use pintle_agent_core::types::{PodUid, UnixNanos};
-use pintle_agent_core::worker::Input;
+use pintle_agent_core::worker::PodsInput;
 use pintle_api_types::pod;
 use pintle_daemon::tasks;
 
-use folder::Folder;
 pub use folder::RecordError;
+use folder::RecordFolder;
 
 use crate::words;
 
@@ -64,7 +64,7 @@ pub enum Lost {
 
 /// The result of the replay of a folder.
 #[derive(Debug)]
-pub struct Report {
+pub struct FolderReport {
     /// The folder that has the segments.
     pub folder: PathBuf,
     /// The segments that were read.
@@ -72,7 +72,7 @@ pub struct Report {
     /// Their length together.
     pub bytes: u64,
     /// Each run of the agent, oldest first.
-    pub runs: Vec<Outcome>,
+    pub runs: Vec<ReplayOutcome>,
     /// Frames before the first start or state, or behind a gap: they cannot be replayed.
     pub passed: u64,
     /// Frames that are whole and of another version, which this one cannot read.
@@ -85,16 +85,16 @@ pub struct Report {
     pub until: Option<UnixNanos>,
 }
 
-impl Report {
+impl FolderReport {
     /// True if at least one run was replayed, and every one equals the record. Losses do not count:
     /// `lost`, `passed` and `Outcome::torn` report them.
     pub fn is_equal(&self) -> bool {
-        !self.runs.is_empty() && self.runs.iter().all(Outcome::is_equal)
+        !self.runs.is_empty() && self.runs.iter().all(ReplayOutcome::is_equal)
     }
 }
 
 /// Replays the record in a folder, or in the folder `flight` of an agent's root directory.
-pub fn replay_folder(dir: &Path) -> Result<Report, RecordError> {
+pub fn replay_folder(dir: &Path) -> Result<FolderReport, RecordError> {
     replay(dir, None, &mut |_, _| {})
 }
 
@@ -103,8 +103,8 @@ pub(crate) fn replay(
     dir: &Path,
     until: Option<UnixNanos>,
     seen: &mut dyn FnMut(&mut Replay, &Frame),
-) -> Result<Report, RecordError> {
-    let folder = Folder::open(dir)?;
+) -> Result<FolderReport, RecordError> {
+    let folder = RecordFolder::open(dir)?;
     let mut walk = Walk { until, ..Walk::default() };
     let mut replay = Replay::default();
     for &number in &folder.numbers {
@@ -126,7 +126,17 @@ pub(crate) fn replay(
     let (runs, passed) = replay.finish();
     let until = until.filter(|_| walk.is_stopped);
     let Walk { segments, bytes, unknown, lost, names, .. } = walk;
-    Ok(Report { folder: folder.path, segments, bytes, runs, passed, unknown, lost, names, until })
+    Ok(FolderReport {
+        folder: folder.path,
+        segments,
+        bytes,
+        runs,
+        passed,
+        unknown,
+        lost,
+        names,
+        until,
+    })
 }
 
 /// The state of a replay on its way through the segments.
@@ -172,7 +182,9 @@ impl Walk {
         if input.is_some_and(|(now, _)| self.until.is_some_and(|until| now.wall > until)) {
             return ControlFlow::Break(());
         }
-        if let Some((_, Input::Desired { uid, pod } | Input::Reconciled { uid, pod })) = input {
+        if let Some((_, PodsInput::Desired { uid, pod } | PodsInput::Reconciled { uid, pod })) =
+            input
+        {
             self.name(uid, || (pod::namespace(pod).to_owned(), pod::name(pod).to_owned()));
         }
         if let Err(panic) = tasks::catch(|| replay.take(frame)) {

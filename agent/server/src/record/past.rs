@@ -8,20 +8,20 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use pintle_agent_core::explain::{Subject, explain};
+use pintle_agent_core::explain::{ExplainSubject, explain};
 use pintle_agent_core::flight::{Left, Past, Why};
 use pintle_agent_core::types::UnixNanos;
 use pintle_agent_core::view::{PodView, Snapshot};
 use serde_json::{Value, json};
 
 use super::report::time;
-use super::{RecordError, Report, replay};
+use super::{FolderReport, RecordError, replay};
 use crate::answers;
 use crate::select::{Miss, full, select, uid};
 
 /// A question about one pod.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct PastQuery<'a> {
     /// The pod as people name it.
     pub(crate) pod: &'a str,
     /// Explain why it was not running; else its history.
@@ -31,13 +31,13 @@ pub(crate) struct Asked<'a> {
 }
 
 /// A pod that was found.
-struct Found<'a> {
+struct FoundPod<'a> {
     view: &'a PodView,
     left: Option<&'a Left>,
 }
 
 /// Answers from the record in a folder.
-pub(crate) fn answer(dir: &Path, asked: Asked<'_>) -> Result<Value, RecordError> {
+pub(crate) fn answer(dir: &Path, asked: PastQuery<'_>) -> Result<Value, RecordError> {
     let mut past = Past::default();
     let report = replay(dir, asked.at, &mut |replay, frame| past.see(replay, frame))?;
     let found = match find(&past, asked.pod) {
@@ -50,7 +50,7 @@ pub(crate) fn answer(dir: &Path, asked: Asked<'_>) -> Result<Value, RecordError>
     let mut answer = match asked.explain {
         true => {
             let snapshot = past.snapshot();
-            let explanation = explain(&Subject {
+            let explanation = explain(&ExplainSubject {
                 view: found.view,
                 calls: &[],
                 timeline: &entries,
@@ -71,13 +71,13 @@ pub(crate) fn answer(dir: &Path, asked: Asked<'_>) -> Result<Value, RecordError>
 }
 
 /// The pod that is meant: one that was there, else one that had been there.
-fn find<'a>(past: &'a Past, asked: &str) -> Result<Found<'a>, Miss> {
+fn find<'a>(past: &'a Past, asked: &str) -> Result<FoundPod<'a>, Miss> {
     let missed = match select(past.snapshot(), asked) {
-        Ok(view) => return Ok(Found { view, left: None }),
+        Ok(view) => return Ok(FoundPod { view, left: None }),
         Err(miss @ Miss::Ambiguous(_)) => return Err(miss),
         Err(miss) => miss,
     };
-    let of = |left: &'a Left| Found { view: &left.view, left: Some(left) };
+    let of = |left: &'a Left| FoundPod { view: &left.view, left: Some(left) };
     if let Some(left) = past.left().get(asked) {
         return Ok(of(left));
     }
@@ -102,7 +102,7 @@ fn find<'a>(past: &'a Past, asked: &str) -> Result<Found<'a>, Miss> {
     }
 }
 
-fn unknown(report: &Report, asked: Asked<'_>, past: &Past, miss: Miss) -> RecordError {
+fn unknown(report: &FolderReport, asked: PastQuery<'_>, past: &Past, miss: Miss) -> RecordError {
     let (path, pod) = (report.folder.clone(), asked.pod.to_owned());
     match miss {
         Miss::Ambiguous(pods) => RecordError::AmbiguousPod { pod, pods },
@@ -118,13 +118,18 @@ fn unknown(report: &Report, asked: Asked<'_>, past: &Past, miss: Miss) -> Record
     }
 }
 
-fn span(report: &Report) -> Option<(UnixNanos, UnixNanos)> {
+fn span(report: &FolderReport) -> Option<(UnixNanos, UnixNanos)> {
     let began = report.runs.iter().find_map(|run| run.began_at)?;
     Some((began, report.runs.iter().rev().find_map(|run| run.ended_at)?))
 }
 
 /// Notes on the limits of the answer.
-fn notes(report: &Report, past: &Past, found: &Found<'_>, at: Option<UnixNanos>) -> Vec<String> {
+fn notes(
+    report: &FolderReport,
+    past: &Past,
+    found: &FoundPod<'_>,
+    at: Option<UnixNanos>,
+) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some(left) = found.left {
         notes.push(match left.why {

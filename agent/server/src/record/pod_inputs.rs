@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use pintle_agent_core::flight::{Frame, Replay};
 use pintle_agent_core::types::{PodUid, UnixNanos};
-use pintle_agent_core::worker::{Command, Input, Pods, Worker};
+use pintle_agent_core::worker::{Command, Pods, PodsInput, Worker};
 use pintle_api_types::pod;
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ use crate::words;
 
 /// One input or command.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Row {
+pub(crate) struct InputRow {
     /// When.
     pub(crate) at: UnixNanos,
     /// The kind.
@@ -32,7 +32,7 @@ pub(crate) struct PodInputs {
     asked: String,
     /// Uids that were found to be meant.
     meant: BTreeSet<PodUid>,
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<InputRow>,
     pub(crate) json: Vec<Value>,
     /// True for JSON, else rows.
     is_json: bool,
@@ -74,17 +74,19 @@ impl PodInputs {
             self.json.push(json!({"unixNanos": now.wall, "input": input, "commands": commands}));
             return;
         }
-        let row = |(what, text), is_command| Row { at: now.wall, what, is_command, text };
+        let row = |(what, text), is_command| InputRow { at: now.wall, what, is_command, text };
         self.rows.push(row(words::input(input), false));
         self.rows.extend(commands.into_iter().map(|c| row(words::command(c), true)));
     }
 
-    fn means(&mut self, uid: &PodUid, input: &Input, pods: Option<&Pods>) -> bool {
+    fn means(&mut self, uid: &PodUid, input: &PodsInput, pods: Option<&Pods>) -> bool {
         if self.meant.contains(uid) {
             return true;
         }
         let wanted = match input {
-            Input::Desired { uid: of, pod } | Input::Reconciled { uid: of, pod } if of == uid => {
+            PodsInput::Desired { uid: of, pod } | PodsInput::Reconciled { uid: of, pod }
+                if of == uid =>
+            {
                 Some((pod::namespace(pod), pod::name(pod)))
             }
             _ => None,

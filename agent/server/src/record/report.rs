@@ -2,12 +2,12 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use pintle_agent_core::flight::{Difference, Digest, Outcome};
+use pintle_agent_core::flight::{Digest, ReplayDifference, ReplayOutcome};
 use pintle_agent_core::types::{Now, UnixNanos};
-use pintle_agent_core::worker::{Command, Input};
+use pintle_agent_core::worker::{Command, PodsInput};
 use serde_json::{Value, json};
 
-use super::{Lost, Report};
+use super::{FolderReport, Lost};
 use crate::words;
 
 /// Commands of a difference that are shown; behind the first that differs there may be many.
@@ -42,7 +42,7 @@ impl Display for Lost {
     }
 }
 
-impl Report {
+impl FolderReport {
     /// The report for people.
     pub fn text(&self, version: &str) -> String {
         let (first, last) = (self.segments.first(), self.segments.last());
@@ -85,7 +85,7 @@ impl Report {
         out.join("\n") + "\n"
     }
 
-    fn tell_run(&self, out: &mut Vec<String>, index: usize, run: &Outcome, version: &str) {
+    fn tell_run(&self, out: &mut Vec<String>, index: usize, run: &ReplayOutcome, version: &str) {
         let span = match (run.began_at, run.ended_at) {
             (Some(from), Some(to)) => format!(": {} to {}", time(from), time(to)),
             _ => ": no input".to_owned(),
@@ -121,7 +121,7 @@ impl Report {
         }
     }
 
-    fn tell_difference(&self, out: &mut Vec<String>, difference: &Difference) {
+    fn tell_difference(&self, out: &mut Vec<String>, difference: &ReplayDifference) {
         let input = self.shown(difference.now, &difference.input);
         out.push(format!("  DIFFERENT at input {}: {input}", difference.index + 1));
         let (then, now) = (&difference.recorded, &difference.replayed);
@@ -161,7 +161,7 @@ impl Report {
     }
 
     /// `2026-01-01T00:00:00.5Z Observed of pod ns/web (uid u): 1 sandbox, c running`.
-    fn shown(&self, now: Now, input: &Input) -> String {
+    fn shown(&self, now: Now, input: &PodsInput) -> String {
         let (what, text) = words::input(input);
         let pod = words::pod_of(input).map(|uid| {
             let name = self.names.get(uid).map(String::as_str).unwrap_or_default();
@@ -190,8 +190,8 @@ impl Report {
         })
     }
 
-    fn run_json(&self, run: &Outcome) -> Value {
-        let input = |now: Now, input: &Input| {
+    fn run_json(&self, run: &ReplayOutcome) -> Value {
+        let input = |now: Now, input: &PodsInput| {
             let uid = words::pod_of(input);
             json!({
                 "unixNanos": now.wall,

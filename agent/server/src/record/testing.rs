@@ -6,13 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pintle_agent_core::admit::Node;
-use pintle_agent_core::flight::{Flight, Redactor, Start, Written};
+use pintle_agent_core::admit::AdmissionNode;
+use pintle_agent_core::flight::{AgentStart, Flight, Redactor, SegmentBytes};
 use pintle_agent_core::ledger::Entries;
 use pintle_agent_core::observed::ObservedPod;
 use pintle_agent_core::sync::backoff::Curve;
 use pintle_agent_core::types::{Mono, NodeFacts, Now, PodUid, UnixNanos};
-use pintle_agent_core::worker::{Command, Failure, Input, Pods, Settings};
+use pintle_agent_core::worker::{Command, Failure, Pods, PodsInput, Settings};
 use serde_json::json;
 
 /// When the first agent began: 2026-01-01T00:00:00Z.
@@ -36,7 +36,7 @@ fn settings() -> Settings {
         relist_period: Duration::from_secs(60),
         crash_loop: Curve::default(),
         node: NodeFacts::default(),
-        admission: Arc::new(Node::roomy("node")),
+        admission: Arc::new(AdmissionNode::roomy("node")),
         has_node_object: false,
         eviction: Default::default(),
         garbage: Default::default(),
@@ -48,14 +48,14 @@ pub(crate) fn uid() -> PodUid {
 }
 
 /// The pod `ns/web`.
-pub(crate) fn desired() -> Input {
+pub(crate) fn desired() -> PodsInput {
     let pod = json!({
         "metadata": {"uid": "u", "name": "web", "namespace": "ns"},
         "spec": {"containers": [{"name": "c", "image": "i",
             "env": [{"name": "TOKEN", "value": SECRET}]}]},
     });
     let pod = serde_json::from_value(pod).expect("a pod");
-    Input::Desired { uid: uid(), pod: Arc::new(pod) }
+    PodsInput::Desired { uid: uid(), pod: Arc::new(pod) }
 }
 
 /// An agent that records; each input ends a batch.
@@ -71,7 +71,7 @@ pub(crate) struct Agent<'a> {
 impl<'a> Agent<'a> {
     /// Begins so many seconds after the first.
     pub(crate) fn begins(dir: &'a Path, number: u64, seconds: i64, version: &str) -> Self {
-        let start = Start {
+        let start = AgentStart {
             version: version.to_owned(),
             settings: settings(),
             allocated: Entries::new(),
@@ -82,12 +82,12 @@ impl<'a> Agent<'a> {
     }
 
     /// Takes an input a second after the one before, and records its commands.
-    pub(crate) fn takes(&mut self, input: Input) {
+    pub(crate) fn takes(&mut self, input: PodsInput) {
         self.takes_other(input.clone(), input);
     }
 
     /// Takes an input, as `takes`, of an agent that decides upon another input than it records.
-    pub(crate) fn takes_other(&mut self, recorded: Input, decided: Input) {
+    pub(crate) fn takes_other(&mut self, recorded: PodsInput, decided: PodsInput) {
         self.seconds += 1;
         self.flight.input(now(self.seconds), &recorded);
         let commands = self.pods.handle(now(self.seconds), decided);
@@ -97,13 +97,13 @@ impl<'a> Agent<'a> {
     }
 
     /// Dies of the input.
-    pub(crate) fn dies_of(mut self, input: &Input) {
+    pub(crate) fn dies_of(mut self, input: &PodsInput) {
         self.flight.input(now(self.seconds + 1), input);
         self.write();
     }
 
     fn write(&mut self) {
-        if let Some(Written { segment, bytes }) = self.flight.take(at(self.seconds)) {
+        if let Some(SegmentBytes { segment, bytes }) = self.flight.take(at(self.seconds)) {
             let path = self.dir.join(format!("{segment:010}.segment"));
             let mut whole = fs::read(&path).unwrap_or_default();
             whole.extend(bytes);
@@ -113,9 +113,9 @@ impl<'a> Agent<'a> {
 
     /// Nothing runs, and every source has delivered its pods.
     pub(crate) fn gets_ready(&mut self) {
-        self.takes(Input::Tick);
+        self.takes(PodsInput::Tick);
         self.lists_nothing();
-        self.takes(Input::SourcesReady);
+        self.takes(PodsInput::SourcesReady);
         self.lists_nothing();
     }
 
@@ -133,13 +133,13 @@ impl<'a> Agent<'a> {
         let command = self.asked(|command| matches!(command, Command::Run { .. }));
         let Command::Run { ticket, .. } = command else { panic!("{command:?}") };
         let outcome = Err(Failure::new(reason, message));
-        self.takes(Input::Progress { uid: uid(), ticket, index: 0, outcome });
-        self.takes(Input::SyncDone { uid: uid(), ticket });
+        self.takes(PodsInput::Progress { uid: uid(), ticket, index: 0, outcome });
+        self.takes(PodsInput::SyncDone { uid: uid(), ticket });
     }
 
     /// The pod is not wanted any more, and all that is asked for to end it is done.
     pub(crate) fn removes_all(&mut self) {
-        self.takes(Input::Removed { uid: uid() });
+        self.takes(PodsInput::Removed { uid: uid() });
         // The pod is gone after a handful; a bound, because the test would go on for ever
         // otherwise.
         for _ in 0..100 {
@@ -148,7 +148,7 @@ impl<'a> Agent<'a> {
                 Some(command) => self.obeys(command),
                 None => {
                     self.seconds += 60;
-                    self.takes(Input::Tick);
+                    self.takes(PodsInput::Tick);
                 }
             }
         }
@@ -170,15 +170,17 @@ impl<'a> Agent<'a> {
         match command {
             Command::Run { ticket, actions, .. } => {
                 for index in 0..actions.len() {
-                    self.takes(Input::Progress { uid: uid(), ticket, index, outcome: Ok(()) });
+                    self.takes(PodsInput::Progress { uid: uid(), ticket, index, outcome: Ok(()) });
                 }
-                self.takes(Input::SyncDone { uid: uid(), ticket });
+                self.takes(PodsInput::SyncDone { uid: uid(), ticket });
             }
             Command::Read { stamp, .. } => {
                 let result = Ok(ObservedPod::empty(uid(), "ns", "web"));
-                self.takes(Input::Observed { uid: uid(), stamp, result });
+                self.takes(PodsInput::Observed { uid: uid(), stamp, result });
             }
-            Command::List { stamp } => self.takes(Input::Listed { stamp, result: Ok(Vec::new()) }),
+            Command::List { stamp } => {
+                self.takes(PodsInput::Listed { stamp, result: Ok(Vec::new()) })
+            }
             _ => {}
         }
     }

@@ -5,14 +5,14 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use pintle_agent_core::flight::Panicked;
-use pintle_agent_core::worker::Input;
+use pintle_agent_core::worker::PodsInput;
 
 use serde_json::{Value, json};
 
-use super::past::{self, Asked};
+use super::past::{self, PastQuery};
 use super::pod_inputs::PodInputs;
 use super::testing::{Agent, SECRET, at, desired};
-use super::{RecordError, Report, replay, replay_folder};
+use super::{FolderReport, RecordError, replay, replay_folder};
 
 /// An agent that ran the pod, and one after it that died of its fourth input.
 fn two_runs(dir: &Path) {
@@ -26,7 +26,7 @@ fn two_runs(dir: &Path) {
     second.dies_of(&desired());
 }
 
-fn report(dir: &Path) -> Report {
+fn report(dir: &Path) -> FolderReport {
     replay_folder(dir).expect("a record")
 }
 
@@ -75,8 +75,8 @@ fn a_difference_is_told_with_its_input_and_pod_and_fails() {
     let mut agent = Agent::begins(dir.path(), 1, 0, "v0");
     agent.gets_ready();
     // Another program would have decided upon a pod of this name as this one does upon another.
-    agent.takes_other(desired(), Input::Lost);
-    agent.takes(Input::Tick);
+    agent.takes_other(desired(), PodsInput::Lost);
+    agent.takes(PodsInput::Tick);
     let report = report(dir.path());
     assert!(!report.is_equal());
     let text = report.text("v1");
@@ -191,7 +191,7 @@ fn a_pod_that_is_gone(dir: &Path) {
 }
 
 fn asked(dir: &Path, pod: &str, explain: bool, at: Option<i64>) -> Value {
-    let asked = Asked { pod, explain, at: at.map(super::testing::at) };
+    let asked = PastQuery { pod, explain, at: at.map(super::testing::at) };
     past::answer(dir, asked).expect("an answer")
 }
 
@@ -243,7 +243,7 @@ fn a_pod_of_before_a_restart_is_found_and_one_of_no_time_is_not() {
     let notes = restarted["record"]["notes"].to_string();
     assert!(notes.contains("the agent began anew after 2026-01-01T00:00:08Z"), "{notes}");
     let miss = |pod: &str, at: Option<i64>| {
-        let asked = Asked { pod, explain: true, at: at.map(super::testing::at) };
+        let asked = PastQuery { pod, explain: true, at: at.map(super::testing::at) };
         past::answer(dir.path(), asked).expect_err("no such pod").to_string()
     };
     assert!(

@@ -11,11 +11,11 @@ use pintle_agent_core::types::PodUid;
 use pintle_agent_core::view::Snapshot;
 use pintle_agent_host::cgroup::stats::{DeviceIo, More};
 
-use super::machine::{Disk, Machine};
+use super::machine::{Machine, MountedDisk};
 use super::network::Interface;
 use super::sweep::{CgroupReading, Sweep};
-use super::targets::Key;
-use super::text::{Text, labels};
+use super::targets::CgroupOwner;
+use super::text::{FamilyText, labels};
 
 const NANOS: f64 = 1e9;
 const COUNTER: &str = "counter";
@@ -23,7 +23,7 @@ const GAUGE: &str = "gauge";
 
 /// The owner of a cgroup, in labels.
 #[derive(Clone, Debug, Default)]
-struct Names {
+struct OwnerLabels {
     container: String,
     image: String,
     name: String,
@@ -32,14 +32,14 @@ struct Names {
     started_at_seconds: f64,
 }
 
-struct Row<'a> {
-    key: &'a Key,
+struct CadvisorRow<'a> {
+    key: &'a CgroupOwner,
     found: &'a CgroupReading,
-    names: Names,
+    names: OwnerLabels,
     at_ms: i64,
 }
 
-impl Row<'_> {
+impl CadvisorRow<'_> {
     /// The labels in their order, with one more in its place.
     fn labels(&self, more: &[(&str, &str)]) -> String {
         let names = &self.names;
@@ -67,7 +67,7 @@ impl Row<'_> {
 
 /// The exposition.
 pub(super) fn exposition(snapshot: &Snapshot, sweep: &Sweep, machine: &Machine) -> String {
-    let mut text = Text::default();
+    let mut text = FamilyText::default();
     let named = names(snapshot);
     let rows = rows(sweep, &named);
     version(&mut text, machine);
@@ -85,46 +85,46 @@ pub(super) fn exposition(snapshot: &Snapshot, sweep: &Sweep, machine: &Machine) 
 /// Each cgroup once, also when several names share it: all pods may be in the root, and the runtime
 /// with the agent. Pods that went since the sweep are left out, as without their names they would
 /// be others.
-fn rows<'a>(sweep: &'a Sweep, named: &HashMap<Key, Names>) -> Vec<Row<'a>> {
+fn rows<'a>(sweep: &'a Sweep, named: &HashMap<CgroupOwner, OwnerLabels>) -> Vec<CadvisorRow<'a>> {
     let mut paths = HashSet::new();
     let rows = sweep.cgroups.iter().filter_map(|(key, found)| {
         let names = match key {
-            Key::Pod(_) | Key::Container(_) => named.get(key)?.clone(),
-            _ => Names::default(),
+            CgroupOwner::Pod(_) | CgroupOwner::Container(_) => named.get(key)?.clone(),
+            _ => OwnerLabels::default(),
         };
         let at_ms = found.sample.at.0 / 1_000_000;
-        paths.insert(found.path.as_str()).then_some(Row { key, found, names, at_ms })
+        paths.insert(found.path.as_str()).then_some(CadvisorRow { key, found, names, at_ms })
     });
     rows.collect()
 }
 
-fn names(snapshot: &Snapshot) -> HashMap<Key, Names> {
+fn names(snapshot: &Snapshot) -> HashMap<CgroupOwner, OwnerLabels> {
     let mut names = HashMap::new();
     for (uid, view) in &snapshot.pods {
         let observed = &view.observed;
-        let pod = Names {
+        let pod = OwnerLabels {
             namespace: observed.namespace.clone(),
             pod: observed.name.clone(),
-            ..Names::default()
+            ..OwnerLabels::default()
         };
         for sandbox in &observed.sandboxes {
             let id = sandbox.id.as_str().to_owned();
             let started_at_seconds = seconds(sandbox.created_at.0);
-            let sandbox = Names { name: id.clone(), started_at_seconds, ..pod.clone() };
-            names.insert(Key::Container(id), sandbox);
+            let sandbox = OwnerLabels { name: id.clone(), started_at_seconds, ..pod.clone() };
+            names.insert(CgroupOwner::Container(id), sandbox);
         }
         for container in &observed.containers {
             let id = container.id.as_str().to_owned();
-            let of = Names {
+            let of = OwnerLabels {
                 container: container.name.clone(),
                 image: container.image.clone(),
                 name: id.clone(),
                 started_at_seconds: seconds(container.started_at.0),
                 ..pod.clone()
             };
-            names.insert(Key::Container(id), of);
+            names.insert(CgroupOwner::Container(id), of);
         }
-        names.insert(Key::Pod(uid.clone()), pod);
+        names.insert(CgroupOwner::Pod(uid.clone()), pod);
     }
     names
 }
@@ -139,7 +139,7 @@ fn float(value: u64) -> f64 {
     value as f64
 }
 
-type Figure = (&'static str, &'static str, fn(&Row<'_>) -> Option<f64>);
+type Figure = (&'static str, &'static str, fn(&CadvisorRow<'_>) -> Option<f64>);
 
 /// Families of one sample for each cgroup.
 const FIGURES: &[Figure] = &[
@@ -201,13 +201,13 @@ const FIGURES: &[Figure] = &[
     ("container_pressure_io_stalled_seconds_total", COUNTER, |r| stall(r, 2, true)),
 ];
 
-fn stall(row: &Row<'_>, which: usize, full: bool) -> Option<f64> {
+fn stall(row: &CadvisorRow<'_>, which: usize, full: bool) -> Option<f64> {
     let pressure = row.found.sample.pressure?[which];
     let stall = if full { pressure.full } else { pressure.some };
     Some(float(stall.total_us) / 1e6)
 }
 
-fn plain(text: &mut Text, rows: &[Row<'_>]) {
+fn plain(text: &mut FamilyText, rows: &[CadvisorRow<'_>]) {
     for (name, kind, figure) in FIGURES {
         let samples: Vec<_> = rows.iter().filter_map(|row| Some((row, figure(row)?))).collect();
         if samples.is_empty() {
@@ -221,7 +221,7 @@ fn plain(text: &mut Text, rows: &[Row<'_>]) {
 }
 
 /// Families with a label more.
-fn special(text: &mut Text, rows: &[Row<'_>]) {
+fn special(text: &mut FamilyText, rows: &[CadvisorRow<'_>]) {
     let name = "container_cpu_usage_seconds_total";
     text.family(name, COUNTER);
     for row in rows {
@@ -243,10 +243,10 @@ fn special(text: &mut Text, rows: &[Row<'_>]) {
 }
 
 /// Limits of a container's first process; cgroups that are no container's have none.
-fn limits(text: &mut Text, rows: &[Row<'_>]) {
+fn limits(text: &mut FamilyText, rows: &[CadvisorRow<'_>]) {
     let name = "container_ulimits_soft";
     text.family(name, GAUGE);
-    for row in rows.iter().filter(|row| matches!(row.key, Key::Container(_))) {
+    for row in rows.iter().filter(|row| matches!(row.key, CgroupOwner::Container(_))) {
         let limit = row.more().and_then(|more| more.holds.files_soft_limit);
         let value = match limit {
             Some(limit @ 0..) => float(limit.unsigned_abs()),
@@ -260,7 +260,7 @@ fn limits(text: &mut Text, rows: &[Row<'_>]) {
 
 type Traffic = (&'static str, fn(&Interface) -> u64);
 
-fn networks(text: &mut Text, rows: &[Row<'_>], sweep: &Sweep, snapshot: &Snapshot) {
+fn networks(text: &mut FamilyText, rows: &[CadvisorRow<'_>], sweep: &Sweep, snapshot: &Snapshot) {
     const TRAFFIC: [Traffic; 8] = [
         ("receive_bytes", |i| i.received.bytes),
         ("receive_errors", |i| i.received.errors),
@@ -277,8 +277,8 @@ fn networks(text: &mut Text, rows: &[Row<'_>], sweep: &Sweep, snapshot: &Snapsho
         text.family(&name, COUNTER);
         for row in rows {
             let interfaces = match row.key {
-                Key::Root => Some(&sweep.node_network),
-                Key::Container(id) => {
+                CgroupOwner::Root => Some(&sweep.node_network),
+                CgroupOwner::Container(id) => {
                     of_sandbox.get(id.as_str()).and_then(|uid| sweep.networks.get(*uid))
                 }
                 _ => None,
@@ -300,10 +300,10 @@ fn sandboxes(snapshot: &Snapshot) -> HashMap<&str, &PodUid> {
     ready.collect()
 }
 
-type DiskFigure = (&'static str, &'static str, fn(&Disk) -> f64);
+type DiskFigure = (&'static str, &'static str, fn(&MountedDisk) -> f64);
 
 /// The node's disks, on the root cgroup.
-fn disks(text: &mut Text, rows: &[Row<'_>], machine: &Machine) {
+fn disks(text: &mut FamilyText, rows: &[CadvisorRow<'_>], machine: &Machine) {
     const DISK: [DiskFigure; 15] = [
         ("container_fs_inodes_free", GAUGE, |d| float(d.fs.inodes_free)),
         ("container_fs_inodes_total", GAUGE, |d| float(d.fs.inodes)),
@@ -323,7 +323,7 @@ fn disks(text: &mut Text, rows: &[Row<'_>], machine: &Machine) {
         ("container_fs_io_time_seconds_total", COUNTER, |d| float(d.io[9]) / 1e3),
         ("container_fs_io_time_weighted_seconds_total", COUNTER, |d| float(d.io[10]) / 1e3),
     ];
-    let Some(root) = rows.iter().find(|row| *row.key == Key::Root) else { return };
+    let Some(root) = rows.iter().find(|row| *row.key == CgroupOwner::Root) else { return };
     for (name, kind, figure) in &DISK {
         text.family(name, kind);
         for disk in &machine.disks {
@@ -336,7 +336,7 @@ fn disks(text: &mut Text, rows: &[Row<'_>], machine: &Machine) {
             _ => continue,
         };
         // The root's are its disks' own counts.
-        for row in rows.iter().filter(|row| *row.key != Key::Root) {
+        for row in rows.iter().filter(|row| *row.key != CgroupOwner::Root) {
             for io in row.devices() {
                 let value = float(io.operations.get(operation).copied().unwrap_or(0));
                 let labels = row.labels(&[("device", device_name(machine, io))]);
@@ -347,7 +347,7 @@ fn disks(text: &mut Text, rows: &[Row<'_>], machine: &Machine) {
 }
 
 /// Bytes that each cgroup read and wrote, where the kernel counts them.
-fn transfers(text: &mut Text, rows: &[Row<'_>], machine: &Machine) {
+fn transfers(text: &mut FamilyText, rows: &[CadvisorRow<'_>], machine: &Machine) {
     let used = || rows.iter().flat_map(|row| row.devices().iter().map(move |io| (row, io)));
     if used().next().is_none() {
         return;
@@ -383,7 +383,7 @@ fn device_name<'a>(machine: &'a Machine, io: &DeviceIo) -> &'a str {
     machine.devices.get(&io.device).map(String::as_str).unwrap_or_default()
 }
 
-fn version(text: &mut Text, machine: &Machine) {
+fn version(text: &mut FamilyText, machine: &Machine) {
     text.family("cadvisor_version_info", GAUGE);
     let labels = labels(&[
         ("cadvisorRevision", ""),
@@ -395,7 +395,7 @@ fn version(text: &mut Text, machine: &Machine) {
     text.sample("cadvisor_version_info", &labels, 1.0, None);
 }
 
-fn machine_figures(text: &mut Text, machine: &Machine) {
+fn machine_figures(text: &mut FamilyText, machine: &Machine) {
     let labels = labels(&[
         ("boot_id", &machine.host.boot_id),
         ("machine_id", &machine.host.machine_id),
@@ -436,7 +436,7 @@ mod tests {
     #[test]
     fn families_types_and_labels_are_the_recorded_ones() {
         let (snapshot, ..) = world();
-        let machine = Machine { disks: vec![Disk::default()], ..Machine::default() };
+        let machine = Machine { disks: vec![MountedDisk::default()], ..Machine::default() };
         let text = exposition(&snapshot, &sweep(), &machine);
         let (ours, theirs) = (families(&text), recorded("/metrics/cadvisor"));
         for (name, family) in theirs.iter().filter(|(n, _)| !LEFT_OUT.contains(&n.as_str())) {
@@ -452,7 +452,7 @@ mod tests {
     fn what_a_container_holds_reads_and_writes_is_told() {
         let (snapshot, ..) = world();
         let devices = [((254, 0), "/dev/vda".to_owned())].into();
-        let disks = vec![Disk { device: "/dev/vda".to_owned(), ..Disk::default() }];
+        let disks = vec![MountedDisk { device: "/dev/vda".to_owned(), ..MountedDisk::default() }];
         let machine = Machine { disks, devices, ..Machine::default() };
         let text = exposition(&snapshot, &sweep(), &machine);
         let of = |name: &str, more: &str| {
@@ -479,17 +479,18 @@ mod tests {
     fn each_cgroup_is_told_once_and_none_of_whom_nobody_knows() {
         let (snapshot, ..) = world();
         let mut swept = sweep();
-        swept.cgroups.get_mut(&Key::Pods).expect("read").path = "/".to_owned();
+        swept.cgroups.get_mut(&CgroupOwner::Pods).expect("read").path = "/".to_owned();
         for name in ["kubelet", "runtime"] {
             let podruntime = CgroupReading {
                 path: "/podruntime.slice".to_owned(),
-                ..swept.cgroups[&Key::Root].clone()
+                ..swept.cgroups[&CgroupOwner::Root].clone()
             };
-            swept.cgroups.insert(Key::System(name), podruntime);
+            swept.cgroups.insert(CgroupOwner::System(name), podruntime);
         }
-        let gone = CgroupReading { path: "/gone".to_owned(), ..swept.cgroups[&Key::Root].clone() };
-        swept.cgroups.insert(Key::Container("gone".to_owned()), gone.clone());
-        swept.cgroups.insert(Key::Pod("gone".into()), gone);
+        let gone =
+            CgroupReading { path: "/gone".to_owned(), ..swept.cgroups[&CgroupOwner::Root].clone() };
+        swept.cgroups.insert(CgroupOwner::Container("gone".to_owned()), gone.clone());
+        swept.cgroups.insert(CgroupOwner::Pod("gone".into()), gone);
         let text = exposition(&snapshot, &swept, &Machine::default());
         let series = text.lines().filter_map(|line| line.split_once("} ")).map(|(of, _)| of);
         let mut once = HashSet::new();

@@ -6,10 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use super::text::{Text, labels};
-use super::volumes::{Counted, Volumes};
+use super::text::{FamilyText, labels};
+use super::volumes::{CountedVolume, Volumes};
 
-type Figure = fn(&Counted) -> Option<u64>;
+type Figure = fn(&CountedVolume) -> Option<u64>;
 
 /// Name, help and figure of each family.
 const FAMILIES: [(&str, &str, Figure); 7] = [
@@ -30,7 +30,7 @@ const FAMILIES: [(&str, &str, Figure); 7] = [
 /// The families of claims' volumes in Prometheus' text format.
 // k8s: pkg/kubelet/metrics/collectors/volume_stats.go CollectWithStability
 pub(super) fn exposition(volumes: &Volumes) -> String {
-    let claims: BTreeMap<(&str, &str), &Counted> = volumes
+    let claims: BTreeMap<(&str, &str), &CountedVolume> = volumes
         .values()
         .flatten()
         .filter_map(|volume| {
@@ -38,7 +38,7 @@ pub(super) fn exposition(volumes: &Volumes) -> String {
             Some(((&*claim.namespace, &*claim.name), volume))
         })
         .collect();
-    let mut text = Text::default();
+    let mut text = FamilyText::default();
     for (name, help, figure) in FAMILIES {
         let samples: Vec<_> =
             claims.iter().filter_map(|(claim, volume)| Some((*claim, figure(volume)?))).collect();
@@ -64,8 +64,8 @@ mod tests {
     use super::*;
     use pintle_agent_core::types::UnixNanos;
 
-    fn volume(claim: Option<&str>, bytes: u64, is_abnormal: Option<bool>) -> Counted {
-        Counted {
+    fn volume(claim: Option<&str>, bytes: u64, is_abnormal: Option<bool>) -> CountedVolume {
+        CountedVolume {
             name: "v".to_owned(),
             is_ephemeral: false,
             usage: Usage { bytes, inodes: 2 },

@@ -17,7 +17,7 @@ use pintle_agent_core::volume::layout::device_map;
 use pintle_agent_core::volume::{ClaimViews, ClaimedVolume, PodDirs};
 use pintle_api_types::pod;
 
-use super::driver_stats::Question;
+use super::driver_stats::VolumeQuery;
 use super::volumes::PvcRef;
 
 /// Volumes of one round.
@@ -47,7 +47,7 @@ pub(super) enum FigureSource {
     Device { path: PathBuf },
     /// The driver's answer.
     // k8s: pkg/volume/csi/csi_metrics.go
-    Driver(Question),
+    Driver(VolumeQuery),
 }
 
 impl ClaimTarget {
@@ -138,7 +138,7 @@ impl Finder<'_> {
             false => dirs.target(self.uid, &volume.name),
         };
         let (driver, handle) = (volume.driver.clone(), volume.handle.clone());
-        FigureSource::Driver(Question { driver, handle, path })
+        FigureSource::Driver(VolumeQuery { driver, handle, path })
     }
 }
 
@@ -213,7 +213,7 @@ pub(super) mod tests {
             let what = match &target.source {
                 FigureSource::FileSystem { server, .. } => format!("statfs {server:?}"),
                 FigureSource::Device { .. } => "size".to_owned(),
-                FigureSource::Driver(Question { driver, handle, .. }) => {
+                FigureSource::Driver(VolumeQuery { driver, handle, .. }) => {
                     format!("{driver} {handle}")
                 }
             };

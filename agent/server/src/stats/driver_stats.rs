@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use futures_util::future::BoxFuture;
 use pintle_agent_host::disk::FileSystem;
 use pintle_agent_metrics::{CountedFrom, Metrics, OfDriver};
-use pintle_agent_plugins::csi::{Health, Node, VolumeStats};
+use pintle_agent_plugins::csi::{Node, VolumeHealth, VolumeStats};
 use pintle_agent_plugins::error::code_name;
 use pintle_agent_plugins::{CallError, Drivers};
 use tokio::time::Instant;
@@ -23,7 +23,7 @@ const METHOD: &str = "NodeGetVolumeStats";
 
 /// A volume at the place where a pod has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Question {
+pub(super) struct VolumeQuery {
     pub(super) driver: String,
     pub(super) handle: String,
     pub(super) path: PathBuf,
@@ -35,7 +35,7 @@ pub(super) struct DriverFigures {
     pub(super) usage: Usage,
     pub(super) fs: FileSystem,
     /// `None` where the driver has no health, or the gate is off.
-    pub(super) health: Option<Health>,
+    pub(super) health: Option<VolumeHealth>,
 }
 
 /// Why a volume has no figures.
@@ -53,7 +53,7 @@ pub(super) enum NoFigures {
 
 /// Asks a driver.
 pub(super) type AskDriver =
-    Arc<dyn Fn(Question) -> BoxFuture<'static, Result<DriverFigures, NoFigures>> + Send + Sync>;
+    Arc<dyn Fn(VolumeQuery) -> BoxFuture<'static, Result<DriverFigures, NoFigures>> + Send + Sync>;
 
 /// Asks the drivers that are registered. The cell is filled once the agent looks for plugins.
 pub(super) fn registered(
@@ -74,7 +74,7 @@ pub(super) fn registered(
 
 async fn ask(
     drivers: Option<&Drivers>,
-    question: &Question,
+    question: &VolumeQuery,
     metrics: &Metrics,
     with_health: bool,
 ) -> Result<DriverFigures, NoFigures> {
@@ -98,7 +98,7 @@ fn read(stats: VolumeStats, has_health: bool) -> Result<DriverFigures, NoFigures
         return Err(NoFigures::NoUsage);
     }
     let (bytes, inodes) = (stats.bytes.unwrap_or_default(), stats.inodes.unwrap_or_default());
-    let healthy = || Health { is_abnormal: false, message: String::new() };
+    let healthy = || VolumeHealth { is_abnormal: false, message: String::new() };
     Ok(DriverFigures {
         usage: Usage { bytes: bytes.used, inodes: inodes.used },
         fs: FileSystem {
@@ -122,8 +122,8 @@ mod tests {
         Some(Told { total, used, available })
     }
 
-    fn sick() -> Option<Health> {
-        Some(Health { is_abnormal: true, message: "scratched".to_owned() })
+    fn sick() -> Option<VolumeHealth> {
+        Some(VolumeHealth { is_abnormal: true, message: "scratched".to_owned() })
     }
 
     #[test]
@@ -157,7 +157,7 @@ mod tests {
     async fn a_driver_that_is_not_registered_is_not_asked() {
         let drivers = Arc::new(OnceLock::new());
         let ask = registered(Arc::clone(&drivers), Arc::new(Metrics::new("n")), true);
-        let question = || Question { driver: "d".into(), handle: "h".into(), path: "/p".into() };
+        let question = || VolumeQuery { driver: "d".into(), handle: "h".into(), path: "/p".into() };
         for _ in 0..2 {
             let answer = ask(question()).await.expect_err("no driver");
             assert!(matches!(answer, NoFigures::NoDriver(name) if name == "d"));

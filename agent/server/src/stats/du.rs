@@ -60,7 +60,7 @@ fn usage_within(path: &Path, bounds: Bounds) -> nix::Result<Walked> {
     let mut count = Count::new(stat.st_dev, LINKS_MAX);
     count.add(&stat);
     let mut walk = Walk { bounds, levels: Vec::new(), closed: 0, is_whole: true };
-    walk.enter(Level::of(root, &stat, stat.st_ino)?)?;
+    walk.enter(FolderLevel::of(root, &stat, stat.st_ino)?)?;
     // Also those that count nothing.
     let mut seen = 1;
     while let Some((folder, list)) = walk.open() {
@@ -92,7 +92,7 @@ fn usage_within(path: &Path, bounds: Bounds) -> nix::Result<Walked> {
         match open_beneath(folder, name, flags, ResolveFlag::RESOLVE_NO_XDEV) {
             // Removed, replaced or mounted over meanwhile.
             Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EXDEV) => {}
-            folder => walk.enter(Level::of(folder?, &stat, entry.ino())?)?,
+            folder => walk.enter(FolderLevel::of(folder?, &stat, entry.ino())?)?,
         }
     }
     Ok(Walked { usage: count.usage(), is_whole: walk.is_whole })
@@ -108,13 +108,13 @@ struct Bounds {
 /// The folders from the root to the one that is being read.
 struct Walk {
     bounds: Bounds,
-    levels: Vec<Level>,
+    levels: Vec<FolderLevel>,
     /// This many of them, from the root on, are closed.
     closed: usize,
     is_whole: bool,
 }
 
-struct Level {
+struct FolderLevel {
     inode: u64,
     /// The inode as the list of the folder above has it: file systems may differ in the two.
     listed: u64,
@@ -138,7 +138,7 @@ impl Walk {
     }
 
     /// Enters a folder.
-    fn enter(&mut self, level: Level) -> nix::Result<()> {
+    fn enter(&mut self, level: FolderLevel) -> nix::Result<()> {
         if self.levels.len() >= self.bounds.depth {
             self.is_whole = false;
             return Ok(());
@@ -168,7 +168,7 @@ impl Walk {
     }
 }
 
-impl Level {
+impl FolderLevel {
     fn of(folder: OwnedFd, stat: &FileStat, listed: u64) -> nix::Result<Self> {
         let open = Some(entries(folder)?);
         Ok(Self { inode: stat.st_ino, listed, open, position: (0, 0), read: 0 })
@@ -403,16 +403,16 @@ mod tests {
         let of = |path: &str| {
             let folder = open_dir(&dir.path().join(path)).expect("there");
             let stat = fstat(folder.as_fd()).expect("there");
-            (stat.st_dev, Level::of(folder, &stat, stat.st_ino).expect("a list"))
+            (stat.st_dev, FolderLevel::of(folder, &stat, stat.st_ino).expect("a list"))
         };
         let ((device, mut above), (_, below)) = (of("a"), of("a/b"));
-        let mut back = |below: &Level| {
+        let mut back = |below: &FolderLevel| {
             above.open = None;
             let is_whole = above.reopen(below, device).expect("no error");
             (is_whole, above.open.is_some())
         };
         assert_eq!(back(&below), (true, true));
-        let stranger = Level { listed: 0, ..of("a/b").1 };
+        let stranger = FolderLevel { listed: 0, ..of("a/b").1 };
         assert_eq!(back(&stranger), (false, true), "the list does not have it any more");
         fs::rename(dir.path().join("a/b"), dir.path().join("elsewhere/b")).expect("moved");
         assert_eq!(back(&below), (false, false));

@@ -19,14 +19,14 @@ use pintle_agent_core::view::Snapshot;
 use pintle_agent_core::volume::ClaimViews;
 use pintle_agent_host::disk::{FileSystem, file_system};
 use pintle_agent_metrics::{CountedFrom, Metrics};
-use pintle_daemon::blocking::{self, Place};
+use pintle_daemon::blocking::{self, JobPlace};
 use pintle_daemon::{clock, tasks};
 use tokio::sync::{Semaphore, oneshot};
 
 use super::claimed::{ClaimTarget, FigureSource, targets};
-use super::driver_stats::{AskDriver, DriverFigures, NoFigures, Question};
+use super::driver_stats::{AskDriver, DriverFigures, NoFigures, VolumeQuery};
 use super::files::Usage;
-use super::volumes::{Counted, Volumes};
+use super::volumes::{CountedVolume, Volumes};
 
 /// Longest wait for an answer.
 const ASK_MAX: Duration = Duration::from_secs(1);
@@ -39,7 +39,7 @@ struct LastFigures {
     due: Instant,
     /// A driver is being asked for as long as its task holds the other end.
     under_way: Weak<()>,
-    counted: Option<Counted>,
+    counted: Option<CountedVolume>,
 }
 
 impl LastFigures {
@@ -107,7 +107,7 @@ impl Figures {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn figures(&self, target: &ClaimTarget) -> Option<Counted> {
+    async fn figures(&self, target: &ClaimTarget) -> Option<CountedVolume> {
         let begun = Instant::now();
         let known = self.lock().last.get(target.path()).cloned();
         if let Some(known) = known.as_ref().filter(|known| !known.is_due(begun)) {
@@ -117,14 +117,14 @@ impl Figures {
         match &target.source {
             FigureSource::Driver(question) => self.of_driver(target, question, before).await,
             FigureSource::Device { path } => {
-                let (path, place) = (path.clone(), Place::look(&target.uid));
+                let (path, place) = (path.clone(), JobPlace::look(&target.uid));
                 let read = blocking::run(place.within(ASK_MAX), move || size_of(&path)).await;
                 self.measured(target, begun, read.ok(), before)
             }
             FigureSource::FileSystem { path, server } => {
                 let place = match server {
-                    Some(server) => Place::remote_look(server),
-                    None => Place::look(&target.uid),
+                    Some(server) => JobPlace::remote_look(server),
+                    None => JobPlace::look(&target.uid),
                 };
                 let path = path.clone();
                 let read = blocking::run(place.within(ASK_MAX), move || file_system(&path)).await;
@@ -139,8 +139,8 @@ impl Figures {
         target: &ClaimTarget,
         begun: Instant,
         read: Option<Option<FileSystem>>,
-        before: Option<Counted>,
-    ) -> Option<Counted> {
+        before: Option<CountedVolume>,
+    ) -> Option<CountedVolume> {
         let is_device = matches!(target.source, FigureSource::Device { .. });
         let from = if is_device { CountedFrom::Device } else { CountedFrom::FileSystem };
         self.metrics.volume_counted(from, begun.elapsed());
@@ -167,9 +167,9 @@ impl Figures {
     async fn of_driver(
         &self,
         target: &ClaimTarget,
-        question: &Question,
-        before: Option<Counted>,
-    ) -> Option<Counted> {
+        question: &VolumeQuery,
+        before: Option<CountedVolume>,
+    ) -> Option<CountedVolume> {
         let asking = Arc::new(());
         let share = {
             let mut known = self.lock();
@@ -231,8 +231,8 @@ impl KnownFigures {
     }
 }
 
-fn counted(target: &ClaimTarget, figures: DriverFigures) -> Counted {
-    Counted {
+fn counted(target: &ClaimTarget, figures: DriverFigures) -> CountedVolume {
+    CountedVolume {
         name: target.name.clone(),
         is_ephemeral: false,
         usage: figures.usage,

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pintle_agent_core::types::PodUid;
-use pintle_agent_plugins::csi::Health;
+use pintle_agent_plugins::csi::VolumeHealth;
 use serde_json::{Value, json};
 
 use super::super::claimed::tests::world;
@@ -27,7 +27,10 @@ impl FakeDrivers {
             Box::pin(async move {
                 this.calls.fetch_add(1, Ordering::Relaxed);
                 let health = |is_abnormal| {
-                    Some(Health { is_abnormal, message: format!("{} is told", question.handle) })
+                    Some(VolumeHealth {
+                        is_abnormal,
+                        message: format!("{} is told", question.handle),
+                    })
                 };
                 let health = match question.driver.as_str() {
                     "hangs" => std::future::pending().await,
@@ -57,12 +60,12 @@ fn of_driver(driver: &str) -> Value {
     json!({"csi": {"driver": driver, "volumeHandle": format!("h-{driver}")}})
 }
 
-async fn read(figures: &Figures, snapshot: &Snapshot, root: &Path) -> Vec<Counted> {
+async fn read(figures: &Figures, snapshot: &Snapshot, root: &Path) -> Vec<CountedVolume> {
     let volumes = figures.add_to(Arc::default(), snapshot, root).await;
     volumes.get(&PodUid::from("u")).cloned().unwrap_or_default()
 }
 
-fn names(of_pod: &[Counted]) -> Vec<&str> {
+fn names(of_pod: &[CountedVolume]) -> Vec<&str> {
     of_pod.iter().map(|volume| volume.name.as_str()).collect()
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pintle_daemon::blocking;
-use pintle_daemon::blocking::Place;
+use pintle_daemon::blocking::JobPlace;
 use tokio::sync::Mutex;
 
 /// Longest wait for a reading.
@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_secs(10);
 
 /// A value of this node's files.
 #[derive(Debug)]
-pub(super) struct Known<T> {
+pub(super) struct NodeFileValue<T> {
     part: &'static str,
     read_max: Duration,
     last: Mutex<Last<T>>,
@@ -30,7 +30,7 @@ struct Last<T> {
     failed: Option<Instant>,
 }
 
-impl<T: Send + Sync + 'static> Known<T> {
+impl<T: Send + Sync + 'static> NodeFileValue<T> {
     /// Nothing is known yet; `part` has a share of the threads that read.
     pub(super) fn new(part: &'static str) -> Self {
         let last = Mutex::new(Last { value: None, failed: None });
@@ -43,7 +43,7 @@ impl<T: Send + Sync + 'static> Known<T> {
         if last.failed.is_some_and(|failed| failed.elapsed() < PAUSE) {
             return last.value.clone();
         }
-        let place = Place::serve_node(self.part).within(self.read_max);
+        let place = JobPlace::serve_node(self.part).within(self.read_max);
         match blocking::run(place, read).await {
             Ok(value) => *last = Last { value: Some(Arc::new(value)), failed: None },
             Err(error) => {
@@ -62,7 +62,8 @@ mod tests {
 
     #[tokio::test]
     async fn what_hangs_is_waited_for_once_and_the_last_value_is_shown() {
-        let known = Known { read_max: Duration::from_millis(50), ..Known::new("a test") };
+        let known =
+            NodeFileValue { read_max: Duration::from_millis(50), ..NodeFileValue::new("a test") };
         assert_eq!(known.get(|| 1).await.as_deref(), Some(&1));
         let (release, held) = channel::<()>();
         let hang = move || {

@@ -43,7 +43,7 @@ pub(super) struct LayersTold {
 /// Asks for them.
 #[derive(Debug, Default)]
 pub(super) struct Layers {
-    last: Mutex<Option<Arc<Question>>>,
+    last: Mutex<Option<Arc<LayerQuery>>>,
 }
 
 /// The answer to a question, and when it came.
@@ -51,7 +51,7 @@ type AnswerAt = (Option<Arc<LayersTold>>, Instant);
 
 /// The question in flight, or the last one.
 #[derive(Debug)]
-struct Question {
+struct LayerQuery {
     /// Closed without an answer when the task panicked.
     answer: watch::Receiver<Option<AnswerAt>>,
     began: Instant,
@@ -67,18 +67,18 @@ impl Layers {
         told.ok()?.as_ref().and_then(|(told, _)| told.clone())
     }
 
-    fn question(&self, runtime: &Client) -> Arc<Question> {
+    fn question(&self, runtime: &Client) -> Arc<LayerQuery> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(last) = last.as_ref().filter(|last| last.is_of_use()) {
             return Arc::clone(last);
         }
-        let question = Arc::new(Question::ask(runtime.clone()));
+        let question = Arc::new(LayerQuery::ask(runtime.clone()));
         *last = Some(Arc::clone(&question));
         question
     }
 }
 
-impl Question {
+impl LayerQuery {
     fn ask(runtime: Client) -> Self {
         let (told, answer) = watch::channel(None);
         let ask = async move {
@@ -102,7 +102,7 @@ impl Question {
     }
 }
 
-impl Drop for Question {
+impl Drop for LayerQuery {
     fn drop(&mut self) {
         self.task.abort();
     }

@@ -11,7 +11,7 @@ use pintle_agent_core::observed::RunState;
 use pintle_agent_core::view::Snapshot;
 
 use super::files::Usage;
-use super::text::{Text, labels};
+use super::text::{FamilyText, labels};
 
 const NAME: &str = "kubelet_container_log_filesystem_used_bytes";
 const HELP: &str = "[ALPHA] Bytes used by the container's logs on the filesystem.";
@@ -31,7 +31,7 @@ pub(super) fn folders(snapshot: &Snapshot) -> Vec<(String, PathBuf)> {
 
 /// The family, empty without running containers.
 pub(super) fn exposition(snapshot: &Snapshot, sizes: &Sizes) -> String {
-    let mut text = Text::default();
+    let mut text = FamilyText::default();
     let mut begun = false;
     for (uid, view) in &snapshot.pods {
         let observed = &view.observed;

@@ -21,18 +21,18 @@ const DISK_FIGURES: usize = 11;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Machine {
     /// As the Node object has it.
-    pub(super) host: machine::Machine,
+    pub(super) host: machine::MachineFacts,
     pub(super) cores: u64,
     pub(super) physical_cores: u64,
     pub(super) sockets: u64,
-    pub(super) disks: Vec<Disk>,
+    pub(super) disks: Vec<MountedDisk>,
     /// Names of all devices by their numbers: `/dev/vda`.
     pub(super) devices: BTreeMap<(u32, u32), String>,
 }
 
 /// A mounted disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Disk {
+pub(super) struct MountedDisk {
     pub(super) device: String,
     pub(super) fs: FileSystem,
     /// As the kernel lists them: reads, merged, sectors, ms, the same for writes, in flight, ms,
@@ -72,7 +72,7 @@ fn devices(stats: &str) -> BTreeMap<(u32, u32), String> {
     stats.lines().filter_map(device).take(DEVICES_MAX).collect()
 }
 
-fn disks(mounts: &str, stats: &str) -> Vec<Disk> {
+fn disks(mounts: &str, stats: &str) -> Vec<MountedDisk> {
     let mut seen = BTreeSet::new();
     let mounted = mounts.lines().filter_map(|line| {
         let mut words = line.split(' ');
@@ -82,7 +82,7 @@ fn disks(mounts: &str, stats: &str) -> Vec<Disk> {
     let first = mounted.filter(|(device, _)| seen.insert(device.to_owned()));
     let disks = first.filter_map(|(device, path)| {
         let fs = file_system(Path::new(path))?;
-        Some(Disk { device: device.to_owned(), fs, io: io(stats, device) })
+        Some(MountedDisk { device: device.to_owned(), fs, io: io(stats, device) })
     });
     disks.take(DISKS_MAX).collect()
 }

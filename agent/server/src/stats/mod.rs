@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 
 use pintle_agent_config::Config;
 use pintle_agent_core::cgroup::names::CgroupSetup;
-use pintle_agent_core::request::runtime::Runtime;
+use pintle_agent_core::request::runtime::RuntimeFacts;
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::UnixNanos;
 use pintle_agent_core::view::Snapshot;
@@ -48,19 +48,19 @@ use pintle_agent_metrics::Metrics;
 use pintle_agent_plugins::Drivers;
 use pintle_cri::{Client, v1};
 use pintle_daemon::clock;
-use pintle_daemon::serve::answer::Answer;
+use pintle_daemon::serve::answer::HttpAnswer;
 use tokio::sync::{Mutex, OnceCell};
 
-use super::Parts;
+use super::ServerParts;
 use crate::Views;
 use figures::Figures;
 use files::{FileSystem, Usage};
-use known::Known;
+use known::NodeFileValue;
 use layers::Layers;
 use machine::Machine;
 pub use pods::PodGauge;
 use summary::{NodeFigures, Storage};
-use sweep::{Kind, RATE_MIN, Sweep, Sweeper};
+use sweep::{RATE_MIN, ReadingKind, Sweep, Sweeper};
 
 /// How long a reading is reused.
 const FRESH_FOR: Duration = Duration::from_secs(5);
@@ -123,10 +123,10 @@ pub(super) struct Stats {
     /// Sweeps with all readings of `/metrics/cadvisor`.
     swept_more: Mutex<Option<Cached<Sweep>>>,
     stored: Mutex<Option<Cached<Storage>>>,
-    disks: Known<Disks>,
-    log_sizes: Known<logs::Sizes>,
-    hosts_sizes: Known<HashMap<String, Usage>>,
-    machine: Known<Machine>,
+    disks: NodeFileValue<Disks>,
+    log_sizes: NodeFileValue<logs::Sizes>,
+    hosts_sizes: NodeFileValue<HashMap<String, Usage>>,
+    machine: NodeFileValue<Machine>,
     started_at: UnixNanos,
 }
 
@@ -149,7 +149,7 @@ impl<T> Cached<T> {
 }
 
 impl Stats {
-    pub(super) fn new(parts: &Parts, runtime: Client) -> Self {
+    pub(super) fn new(parts: &ServerParts, runtime: Client) -> Self {
         Self {
             config: Arc::clone(&parts.config),
             views: parts.views.clone(),
@@ -160,52 +160,54 @@ impl Stats {
             swept_processes: Mutex::default(),
             swept_more: Mutex::default(),
             stored: Mutex::default(),
-            disks: Known::new("file systems"),
-            log_sizes: Known::new("sizes of logs"),
-            hosts_sizes: Known::new("sizes of hosts files"),
-            machine: Known::new("the machine"),
+            disks: NodeFileValue::new("file systems"),
+            log_sizes: NodeFileValue::new("sizes of logs"),
+            hosts_sizes: NodeFileValue::new("sizes of hosts files"),
+            machine: NodeFileValue::new("the machine"),
             started_at: clock::now(),
         }
     }
 
     /// `/stats/summary`.
     // k8s: pkg/kubelet/server/stats/handler.go handleSummary
-    pub(super) async fn summary(&self, only_cpu_and_memory: bool) -> Answer {
-        let kind = if only_cpu_and_memory { Kind::Shown } else { Kind::Processes };
+    pub(super) async fn summary(&self, only_cpu_and_memory: bool) -> HttpAnswer {
+        let kind = if only_cpu_and_memory { ReadingKind::Shown } else { ReadingKind::Processes };
         // The runtime may take its time: current usage is read after it.
         let storage = match only_cpu_and_memory {
             true => None,
             false => match self.storage(&self.views.load()).await {
                 Ok(storage) => Some(storage),
-                Err(why) => return Answer::text(500, format!("Internal Error: failed to {why}")),
+                Err(why) => {
+                    return HttpAnswer::text(500, format!("Internal Error: failed to {why}"));
+                }
             },
         };
         let snapshot = self.views.load();
         let Some(sweep) = self.with_rates(&snapshot, kind).await else {
-            return Answer::text(500, "Internal Error: failed to get root cgroup stats");
+            return HttpAnswer::text(500, "Internal Error: failed to get root cgroup stats");
         };
         let node = self.node();
-        Answer::json(&summary::summary(&snapshot, &sweep, &node, storage.as_deref()))
+        HttpAnswer::json(&summary::summary(&snapshot, &sweep, &node, storage.as_deref()))
     }
 
     /// `/metrics/resource`.
-    pub(super) async fn resource(&self) -> Answer {
+    pub(super) async fn resource(&self) -> HttpAnswer {
         let snapshot = self.views.load();
-        let sweep = self.sweep(&snapshot, Kind::Shown, FRESH_FOR).await;
-        Answer::metrics(resource::exposition(&snapshot, sweep.as_deref()))
+        let sweep = self.sweep(&snapshot, ReadingKind::Shown, FRESH_FOR).await;
+        HttpAnswer::metrics(resource::exposition(&snapshot, sweep.as_deref()))
     }
 
     /// `/metrics/cadvisor`.
-    pub(super) async fn cadvisor(&self) -> Answer {
+    pub(super) async fn cadvisor(&self) -> HttpAnswer {
         let snapshot = self.views.load();
-        match self.sweep(&snapshot, Kind::More, FRESH_FOR).await {
+        match self.sweep(&snapshot, ReadingKind::More, FRESH_FOR).await {
             Some(sweep) => {
                 let root = self.config.flags.root_dir.clone();
                 let machine = self.machine.get(move || machine::machine(&root)).await;
                 let machine = machine.unwrap_or_default();
-                Answer::metrics(cadvisor::exposition(&snapshot, &sweep, &machine))
+                HttpAnswer::metrics(cadvisor::exposition(&snapshot, &sweep, &machine))
             }
-            None => Answer::text(500, "there are no cgroups to be read\n"),
+            None => HttpAnswer::text(500, "there are no cgroups to be read\n"),
         }
     }
 
@@ -244,7 +246,7 @@ impl Stats {
 
     /// A sweep with the use per second, which needs two sweeps: the first request after a while
     /// waits for the second one.
-    async fn with_rates(&self, snapshot: &Snapshot, kind: Kind) -> Option<Arc<Sweep>> {
+    async fn with_rates(&self, snapshot: &Snapshot, kind: ReadingKind) -> Option<Arc<Sweep>> {
         let swept = self.sweep(snapshot, kind, FRESH_FOR).await?;
         if swept.has_rates() {
             return Some(swept);
@@ -257,13 +259,13 @@ impl Stats {
     async fn sweep(
         &self,
         snapshot: &Snapshot,
-        kind: Kind,
+        kind: ReadingKind,
         fresh_for: Duration,
     ) -> Option<Arc<Sweep>> {
         let cache = match kind {
-            Kind::Processes => &self.swept_processes,
-            Kind::More => &self.swept_more,
-            Kind::Shown | Kind::Weighed => &self.swept,
+            ReadingKind::Processes => &self.swept_processes,
+            ReadingKind::More => &self.swept_more,
+            ReadingKind::Shown | ReadingKind::Weighed => &self.swept,
         };
         let mut cached = cache.lock().await;
         if let Some(fresh) = Cached::fresh(&cached, fresh_for) {
@@ -277,7 +279,7 @@ impl Stats {
     }
 
     /// The cgroups of the host's processes.
-    fn system(&self) -> Vec<targets::Target> {
+    fn system(&self) -> Vec<targets::CgroupTarget> {
         let (kubelet, flags) = (&self.config.kubelet, &self.config.flags);
         let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let (ours, misc) = (&kubelet.kubelet_cgroups, &kubelet.system_cgroups);
@@ -289,7 +291,7 @@ impl Stats {
         let ask = async || told_setup(&self.config, &self.runtime).await.ok_or(());
         match self.setup.get_or_try_init(ask).await {
             Ok(setup) => setup.clone(),
-            Err(()) => cgroup_setup(&self.config, &Runtime::default()),
+            Err(()) => cgroup_setup(&self.config, &RuntimeFacts::default()),
         }
     }
 
@@ -375,7 +377,7 @@ impl Stats {
 /// The layout of pods' cgroups; as configured while the runtime does not answer.
 pub(super) async fn setup(config: &Config, runtime: &Client) -> CgroupSetup {
     let told = told_setup(config, runtime).await;
-    told.unwrap_or_else(|| cgroup_setup(config, &Runtime::default()))
+    told.unwrap_or_else(|| cgroup_setup(config, &RuntimeFacts::default()))
 }
 
 /// The runtime's cgroup driver, if it reports one; `None` when it does not answer.
@@ -385,7 +387,7 @@ async fn told_setup(config: &Config, runtime: &Client) -> Option<CgroupSetup> {
         Err(error) if error.is_unimplemented() => None,
         Err(_) => return None,
     };
-    let runtime = Runtime::of(&v1::VersionResponse::default(), None, told.as_ref());
+    let runtime = RuntimeFacts::of(&v1::VersionResponse::default(), None, told.as_ref());
     Some(cgroup_setup(config, &runtime))
 }
 

@@ -23,10 +23,10 @@ use pintle_agent_core::view::{PodView, Snapshot};
 use pintle_cri::Client;
 
 use super::files::Usage;
-use super::known::Known;
+use super::known::NodeFileValue;
 use super::layers::{LayersTold, READ_MAX};
-use super::sweep::{Kind, Sweep};
-use super::volumes::{Counted, Counts};
+use super::sweep::{ReadingKind, Sweep};
+use super::volumes::{CountedVolume, Counts};
 use super::{Gauges, files, logs, targets, volumes};
 
 /// Longest wait for cgroups; without them memory and processes are unknown.
@@ -39,8 +39,8 @@ pub struct PodGauge {
     root_dir: PathBuf,
     setup: CgroupSetup,
     runtime: Client,
-    logs: Known<logs::Sizes>,
-    hosts: Known<HashMap<String, Usage>>,
+    logs: NodeFileValue<logs::Sizes>,
+    hosts: NodeFileValue<HashMap<String, Usage>>,
 }
 
 /// Readings of the disks.
@@ -62,8 +62,8 @@ impl PodGauge {
             root_dir: config.flags.root_dir.clone(),
             setup,
             runtime,
-            logs: Known::new("sizes of logs to weigh"),
-            hosts: Known::new("sizes of hosts files to weigh"),
+            logs: NodeFileValue::new("sizes of logs to weigh"),
+            hosts: NodeFileValue::new("sizes of hosts files to weigh"),
         }
     }
 
@@ -78,7 +78,7 @@ impl PodGauge {
         let snapshot = &within(snapshot, scope)?;
         let sweep = async {
             let targets = targets::targets(snapshot, &self.setup);
-            let sweep = self.gauges.sweeper.as_ref()?.sweep(targets, Kind::Weighed);
+            let sweep = self.gauges.sweeper.as_ref()?.sweep(targets, ReadingKind::Weighed);
             tokio::time::timeout(SWEEP_WAIT, sweep).await.ok()?
         };
         let disks = async { if with_disks { Some(self.disks(snapshot).await) } else { None } };
@@ -172,7 +172,7 @@ fn unread(uid: &PodUid, view: &PodView, of: &Disks) -> Unread {
     }
 }
 
-fn volume(counted: &Counted) -> (String, VolumeUse) {
+fn volume(counted: &CountedVolume) -> (String, VolumeUse) {
     let used = VolumeUse { disk: disk(&counted.usage), in_memory: !counted.is_ephemeral };
     (counted.name.clone(), used)
 }
@@ -204,7 +204,7 @@ mod tests {
             volumes,
         };
         let mut shared = testing::sweep();
-        let shares = |key: &targets::Key| !matches!(key, targets::Key::Pod(_));
+        let shares = |key: &targets::CgroupOwner| !matches!(key, targets::CgroupOwner::Pod(_));
         shared.cgroups.retain(|key, _| shares(key));
         let of_shared = of_pod(uid, view, &shared, None);
         assert_eq!((of_shared.working_set, of_shared.processes), (Some(516_096), Some(3)));

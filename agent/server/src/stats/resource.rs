@@ -8,12 +8,12 @@ use pintle_agent_core::types::UnixNanos;
 use pintle_agent_core::view::{PodView, Snapshot};
 
 use super::sweep::{CgroupReading, Sweep};
-use super::targets::Key;
-use super::text::{Text, labels};
+use super::targets::CgroupOwner;
+use super::text::{FamilyText, labels};
 
 const NANOS: f64 = 1e9;
 
-struct Row<'a> {
+struct ResourceRow<'a> {
     labels: String,
     found: Cow<'a, CgroupReading>,
     started_at: UnixNanos,
@@ -21,16 +21,17 @@ struct Row<'a> {
 
 /// The exposition. Without a sweep it is an error and nothing else.
 pub(super) fn exposition(snapshot: &Snapshot, sweep: Option<&Sweep>) -> String {
-    let mut text = Text::default();
+    let mut text = FamilyText::default();
     if let Some(sweep) = sweep {
         let running = || snapshot.pods.values().filter(|view| !containers(view).is_empty());
-        let of_containers: Vec<Row<'_>> =
+        let of_containers: Vec<ResourceRow<'_>> =
             running().flat_map(|view| container_rows(view, sweep)).collect();
-        let of_pods: Vec<Row<'_>> = running().filter_map(|view| pod_row(view, sweep)).collect();
-        let root = sweep.cgroups.get(&Key::Root);
-        let of_node: Vec<Row<'_>> = root
+        let of_pods: Vec<ResourceRow<'_>> =
+            running().filter_map(|view| pod_row(view, sweep)).collect();
+        let root = sweep.cgroups.get(&CgroupOwner::Root);
+        let of_node: Vec<ResourceRow<'_>> = root
             .map(Cow::Borrowed)
-            .map(|found| Row { labels: String::new(), found, started_at: UnixNanos::NEVER })
+            .map(|found| ResourceRow { labels: String::new(), found, started_at: UnixNanos::NEVER })
             .into_iter()
             .collect();
         figures(&mut text, "container", &of_containers);
@@ -48,7 +49,7 @@ fn containers(view: &PodView) -> Vec<&ObservedContainer> {
     all.filter(|container| container.state == RunState::Running).collect()
 }
 
-fn container_rows<'a>(view: &PodView, sweep: &'a Sweep) -> Vec<Row<'a>> {
+fn container_rows<'a>(view: &PodView, sweep: &'a Sweep) -> Vec<ResourceRow<'a>> {
     let rows = containers(view).into_iter().filter_map(|container| {
         let labels = labels(&[
             ("container", &container.name),
@@ -56,22 +57,22 @@ fn container_rows<'a>(view: &PodView, sweep: &'a Sweep) -> Vec<Row<'a>> {
             ("pod", &view.observed.name),
         ]);
         let found = Cow::Borrowed(sweep.container(container.id.as_str())?);
-        Some(Row { labels, found, started_at: container.created_at })
+        Some(ResourceRow { labels, found, started_at: container.created_at })
     });
     rows.collect()
 }
 
-fn pod_row<'a>(view: &PodView, sweep: &'a Sweep) -> Option<Row<'a>> {
+fn pod_row<'a>(view: &PodView, sweep: &'a Sweep) -> Option<ResourceRow<'a>> {
     let observed = &view.observed;
     let found = sweep.pod(observed)?;
     let labels = labels(&[("namespace", &observed.namespace), ("pod", &observed.name)]);
-    Some(Row { labels, found, started_at: UnixNanos::NEVER })
+    Some(ResourceRow { labels, found, started_at: UnixNanos::NEVER })
 }
 
 type Figure = (&'static str, &'static str, fn(&CgroupReading) -> f64);
 
 #[allow(clippy::cast_precision_loss)] // bytes and nanoseconds below 2^53 are exact
-fn figures(text: &mut Text, what: &str, rows: &[Row<'_>]) {
+fn figures(text: &mut FamilyText, what: &str, rows: &[ResourceRow<'_>]) {
     const FIGURES: [Figure; 3] = [
         ("cpu_usage_seconds_total", "counter", |f| f.sample.cpu_ns as f64 / NANOS),
         ("memory_working_set_bytes", "gauge", |f| f.sample.working_set_bytes as f64),

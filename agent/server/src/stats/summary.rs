@@ -17,8 +17,8 @@ use super::files::{FileSystem, Usage};
 use super::layers::LayersTold;
 use super::network::Interface;
 use super::sweep::{CgroupReading, Sweep};
-use super::targets::Key;
-use super::volumes::{Counted, PvcRef, Volumes};
+use super::targets::CgroupOwner;
+use super::volumes::{CountedVolume, PvcRef, Volumes};
 
 /// The interface whose counters stand for the whole network.
 // k8s: pkg/kubelet/stats/helper.go (defaultNetworkInterfaceName)
@@ -219,7 +219,7 @@ pub(super) fn summary(
 
 fn node_stats(sweep: &Sweep, node: &NodeFigures, storage: Option<&Storage>) -> NodeStats {
     let nothing = CgroupReading::default();
-    let root = sweep.cgroups.get(&Key::Root).unwrap_or(&nothing);
+    let root = sweep.cgroups.get(&CgroupOwner::Root).unwrap_or(&nothing);
     let whole = Some(node.memory_bytes);
     let time = time(root.sample.at);
     let full = storage.is_some();
@@ -259,11 +259,11 @@ fn system_containers(sweep: &Sweep, node: &NodeFigures, full: bool) -> Vec<Conta
         swap: swap(&found.sample, None),
     };
     let each = sweep.cgroups.iter().filter_map(|(key, found)| match key {
-        Key::Pods => {
+        CgroupOwner::Pods => {
             let limit = found.sample.memory_limit_bytes.unwrap_or(node.memory_bytes);
             Some(of("pods", found, node.booted_at, Some(limit.min(node.memory_bytes))))
         }
-        Key::System(name) => {
+        CgroupOwner::System(name) => {
             let began = if *name == "kubelet" { node.started_at } else { node.booted_at };
             Some(of(name, found, began, found.sample.memory_limit_bytes))
         }
@@ -352,7 +352,7 @@ fn layer(id: &str, storage: &Storage) -> FsStats {
     layer.unwrap_or_default()
 }
 
-fn volume(counted: &Counted) -> VolumeStats {
+fn volume(counted: &CountedVolume) -> VolumeStats {
     let fs = part_of(Some(&counted.fs), counted.at, Some(counted.usage));
     let health = counted.is_abnormal.map(|abnormal| VolumeHealth { abnormal });
     VolumeStats { fs, name: counted.name.clone(), claim: counted.claim.clone(), health }
@@ -364,7 +364,7 @@ fn volume(counted: &Counted) -> VolumeStats {
 fn ephemeral(
     uid: &str,
     containers: &[ContainerStats],
-    volumes: &[Counted],
+    volumes: &[CountedVolume],
     storage: &Storage,
     now: UnixNanos,
 ) -> FsStats {
@@ -541,7 +541,7 @@ mod tests {
             made.pods[0].containers[0].memory.available_bytes
         };
         assert_eq!(left(&swept), Some((64 << 20) - 516_096));
-        let own = Key::Container("1".to_owned());
+        let own = CgroupOwner::Container("1".to_owned());
         swept.cgroups.get_mut(&own).expect("it is read").sample.memory_limit_bytes = None;
         assert_eq!(left(&swept), None);
     }
@@ -577,7 +577,7 @@ mod tests {
     fn a_pod_without_a_cgroup_of_its_own_is_told_as_the_sum_of_its_containers() {
         let (snapshot, node, storage) = world();
         let mut swept = sweep();
-        swept.cgroups.remove(&Key::Pod("u".into())).expect("it was read");
+        swept.cgroups.remove(&CgroupOwner::Pod("u".into())).expect("it was read");
         let made = summary(&snapshot, &swept, &node, Some(&storage));
         let (pod, own) = (&made.pods[0], &made.pods[0].containers[0]);
         assert_eq!(pod.memory.as_ref(), Some(&own.memory));
@@ -604,10 +604,10 @@ mod tests {
         let (snapshot, mut node, storage) = world();
         node.started_at = UnixNanos(7_000_000_000);
         let mut swept = sweep();
-        let mut found = swept.cgroups[&Key::Pods].clone();
+        let mut found = swept.cgroups[&CgroupOwner::Pods].clone();
         found.sample.memory_limit_bytes = None;
-        swept.cgroups.insert(Key::System("kubelet"), found.clone());
-        swept.cgroups.insert(Key::System("runtime"), found);
+        swept.cgroups.insert(CgroupOwner::System("kubelet"), found.clone());
+        swept.cgroups.insert(CgroupOwner::System("runtime"), found);
         let made = summary(&snapshot, &swept, &node, Some(&storage)).node.system_containers;
         let names: Vec<&str> = made.iter().map(|c| c.name.as_str()).collect();
         assert_eq!(names, ["pods", "kubelet", "runtime"]);

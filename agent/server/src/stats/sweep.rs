@@ -19,7 +19,7 @@ use pintle_daemon::tasks;
 use tokio::sync::oneshot;
 
 use super::network::{Interface, interfaces};
-use super::targets::{Key, Target};
+use super::targets::{CgroupOwner, CgroupTarget};
 
 /// Requests that wait for the thread.
 const REQUESTS_MAX: usize = 4;
@@ -35,7 +35,7 @@ const RATE_MAX: Duration = Duration::from_secs(30);
 /// All figures of one moment.
 #[derive(Debug, Default)]
 pub(super) struct Sweep {
-    pub(super) cgroups: BTreeMap<Key, CgroupReading>,
+    pub(super) cgroups: BTreeMap<CgroupOwner, CgroupReading>,
     /// Interfaces of pods.
     pub(super) networks: HashMap<PodUid, Vec<Interface>>,
     /// Interfaces of the node.
@@ -55,7 +55,7 @@ pub(super) struct CgroupReading {
 
 /// Readings of each cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ReadingKind {
     /// The readings of the statistics, for all cgroups, with the use per second.
     Shown,
     /// Also the processes of containers, which the kernel lists at each reading.
@@ -70,19 +70,19 @@ pub(super) enum Kind {
 impl Sweep {
     /// True if the use per second is known, but for new cgroups.
     pub(super) fn has_rates(&self) -> bool {
-        self.cgroups.get(&Key::Root).is_none_or(|root| root.nano_cores.is_some())
+        self.cgroups.get(&CgroupOwner::Root).is_none_or(|root| root.nano_cores.is_some())
     }
 
     /// Usage of a container.
     pub(super) fn container(&self, id: &str) -> Option<&CgroupReading> {
-        self.cgroups.get(&Key::Container(id.to_owned()))
+        self.cgroups.get(&CgroupOwner::Container(id.to_owned()))
     }
 
     /// Usage of a pod: the reading of its cgroup, or the sum of its running containers where it has
     /// none of its own.
     // k8s: pkg/kubelet/stats/cri_stats_provider.go addPodCPUMemoryStats, addSwapStats
     pub(super) fn pod(&self, pod: &ObservedPod) -> Option<Cow<'_, CgroupReading>> {
-        match self.cgroups.get(&Key::Pod(pod.uid.clone())) {
+        match self.cgroups.get(&CgroupOwner::Pod(pod.uid.clone())) {
             Some(own) => Some(Cow::Borrowed(own)),
             None => sum(self.running(pod)).map(Cow::Owned),
         }
@@ -135,15 +135,15 @@ fn sum<'a>(readings: impl Iterator<Item = &'a CgroupReading>) -> Option<CgroupRe
     Some(all)
 }
 
-struct Request {
-    targets: Vec<Target>,
-    kind: Kind,
+struct SweepRequest {
+    targets: Vec<CgroupTarget>,
+    kind: ReadingKind,
     answer: oneshot::Sender<Arc<Sweep>>,
 }
 
 /// Asks the thread; dropping it ends the thread.
 #[derive(Clone, Debug)]
-pub(super) struct Sweeper(SyncSender<Request>);
+pub(super) struct Sweeper(SyncSender<SweepRequest>);
 
 impl Sweeper {
     /// Starts the thread; `None` without cgroups.
@@ -158,9 +158,13 @@ impl Sweeper {
     }
 
     /// A new sweep; `None` when the thread has too much to do.
-    pub(super) async fn sweep(&self, targets: Vec<Target>, kind: Kind) -> Option<Arc<Sweep>> {
+    pub(super) async fn sweep(
+        &self,
+        targets: Vec<CgroupTarget>,
+        kind: ReadingKind,
+    ) -> Option<Arc<Sweep>> {
         let (answer, swept) = oneshot::channel();
-        self.0.try_send(Request { targets, kind, answer }).ok()?;
+        self.0.try_send(SweepRequest { targets, kind, answer }).ok()?;
         swept.await.ok()
     }
 }
@@ -168,14 +172,14 @@ impl Sweeper {
 struct Thread {
     sampler: Sampler,
     /// CPU time of the reading before, for the rate.
-    before: HashMap<Key, (UnixNanos, u64)>,
-    rates: HashMap<Key, u64>,
+    before: HashMap<CgroupOwner, (UnixNanos, u64)>,
+    rates: HashMap<CgroupOwner, u64>,
     warm: Option<Warm>,
 }
 
 /// Sweeps without a request.
 struct Warm {
-    targets: Vec<Target>,
+    targets: Vec<CgroupTarget>,
     /// Time of the last request.
     asked: Instant,
     next: Instant,
@@ -187,25 +191,25 @@ impl Thread {
     }
 
     /// Sweeps on request, or when it is time; returns false when every sender is gone.
-    fn turn(&mut self, queue: &Receiver<Request>) -> bool {
+    fn turn(&mut self, queue: &Receiver<SweepRequest>) -> bool {
         let request = match &self.warm {
             None => queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
             Some(warm) => queue.recv_timeout(warm.next.saturating_duration_since(Instant::now())),
         };
         match request {
-            Ok(Request { targets, kind, answer }) => {
+            Ok(SweepRequest { targets, kind, answer }) => {
                 // A sweep that panics has no answer, and the next one is made.
                 if let Some(swept) = self.caught(&targets, kind) {
                     let _ = answer.send(Arc::new(swept)); // the caller is gone: fine
                     let asked = Instant::now();
-                    if kind != Kind::Weighed {
+                    if kind != ReadingKind::Weighed {
                         self.warm = Some(Warm { targets, asked, next: asked + SWEEP_EVERY });
                     }
                 }
             }
             Err(RecvTimeoutError::Timeout) => {
                 if let Some(mut warm) = self.warm.take() {
-                    self.caught(&warm.targets, Kind::Shown);
+                    self.caught(&warm.targets, ReadingKind::Shown);
                     warm.next = Instant::now() + SWEEP_EVERY;
                     self.warm = Some(warm).filter(|warm| warm.asked.elapsed() < WARM_FOR);
                 }
@@ -215,7 +219,7 @@ impl Thread {
         true
     }
 
-    fn caught(&mut self, targets: &[Target], kind: Kind) -> Option<Sweep> {
+    fn caught(&mut self, targets: &[CgroupTarget], kind: ReadingKind) -> Option<Sweep> {
         let swept = tasks::catch(|| self.sweep(targets, kind));
         let lost = |panic: &tasks::Panicked| {
             tasks::counted("stats");
@@ -224,38 +228,42 @@ impl Thread {
         swept.inspect_err(lost).ok()
     }
 
-    fn sweep(&mut self, targets: &[Target], kind: Kind) -> Sweep {
+    fn sweep(&mut self, targets: &[CgroupTarget], kind: ReadingKind) -> Sweep {
         // Eviction ranking reads some cgroups only, and the other cgroups' files are read again
         // soon.
-        if kind != Kind::Weighed || self.warm.is_none() {
+        if kind != ReadingKind::Weighed || self.warm.is_none() {
             self.sampler.begin();
         }
         let mut sweep = Sweep::default();
         for target in targets {
             let Some(path) = self.path(target) else { continue };
-            let Some(sample) = self.sampler.sample(&path, kind == Kind::More) else { continue };
+            let Some(sample) = self.sampler.sample(&path, kind == ReadingKind::More) else {
+                continue;
+            };
             if let Some(uid) = &target.network_of
-                && kind != Kind::Weighed
+                && kind != ReadingKind::Weighed
                 && let Some(pid) = self.sampler.first_pid(&path)
                 && let Ok(text) = fs::read_to_string(format!("/proc/{pid}/net/dev"))
             {
                 sweep.networks.insert(uid.clone(), interfaces(&text));
             }
             let nano_cores = match kind {
-                Kind::Weighed => None,
+                ReadingKind::Weighed => None,
                 _ => self.rate(&target.key, sample.at, sample.cpu_ns),
             };
             let processes = match (kind, &target.key) {
-                (Kind::Processes | Kind::Weighed, Key::Container(_)) => {
+                (ReadingKind::Processes | ReadingKind::Weighed, CgroupOwner::Container(_)) => {
                     self.sampler.processes(&path)
                 }
-                (Kind::More, Key::Container(_)) => sample.more.as_ref().map(|m| m.holds.processes),
+                (ReadingKind::More, CgroupOwner::Container(_)) => {
+                    sample.more.as_ref().map(|m| m.holds.processes)
+                }
                 _ => None,
             };
             let reading = CgroupReading { path, sample, nano_cores, processes };
             sweep.cgroups.insert(target.key.clone(), reading);
         }
-        if kind == Kind::Weighed {
+        if kind == ReadingKind::Weighed {
             return sweep;
         }
         // Those of the host, also where the agent has a network of its own.
@@ -268,14 +276,14 @@ impl Thread {
         sweep
     }
 
-    fn path(&self, target: &Target) -> Option<String> {
+    fn path(&self, target: &CgroupTarget) -> Option<String> {
         match target.paths.as_slice() {
             [path] => Some(path.clone()),
             paths => self.sampler.first_of(paths).cloned(),
         }
     }
 
-    fn rate(&mut self, key: &Key, at: UnixNanos, cpu_ns: u64) -> Option<u64> {
+    fn rate(&mut self, key: &CgroupOwner, at: UnixNanos, cpu_ns: u64) -> Option<u64> {
         match self.before.get_mut(key) {
             // Also where the clock was set back.
             Some((before, _)) if at < *before || at.since(*before) > RATE_MAX => {
@@ -319,7 +327,7 @@ mod tests {
         let mut thread = Thread::over(Sampler::new().expect("this host has cgroups"));
         let mut rate = |seconds: i64, cpu_seconds: u64| {
             let at = UnixNanos(seconds * 1_000_000_000);
-            thread.rate(&Key::Root, at, cpu_seconds * 1_000_000_000)
+            thread.rate(&CgroupOwner::Root, at, cpu_seconds * 1_000_000_000)
         };
         assert_eq!(rate(100, 0), None);
         assert_eq!(rate(110, 10), Some(1_000_000_000));
@@ -334,17 +342,18 @@ mod tests {
     fn who_weighs_pods_puts_no_sweep_off() {
         let mut thread = Thread::over(Sampler::new().expect("this host has cgroups"));
         let (requests, queue) = sync_channel(REQUESTS_MAX);
-        let root = Target { key: Key::Root, paths: vec!["/".to_owned()], network_of: None };
+        let root =
+            CgroupTarget { key: CgroupOwner::Root, paths: vec!["/".to_owned()], network_of: None };
         let ask = |thread: &mut Thread, kind| {
             let (answer, _) = oneshot::channel();
-            let request = Request { targets: vec![root.clone()], kind, answer };
+            let request = SweepRequest { targets: vec![root.clone()], kind, answer };
             assert!(requests.try_send(request).is_ok());
             assert!(thread.turn(&queue));
             thread.warm.as_ref().map(|warm| warm.next)
         };
-        assert_eq!(ask(&mut thread, Kind::Weighed), None);
-        let next = ask(&mut thread, Kind::Shown).expect("it is warm");
-        assert_eq!(ask(&mut thread, Kind::Weighed), Some(next));
+        assert_eq!(ask(&mut thread, ReadingKind::Weighed), None);
+        let next = ask(&mut thread, ReadingKind::Shown).expect("it is warm");
+        assert_eq!(ask(&mut thread, ReadingKind::Weighed), Some(next));
         thread.warm.as_mut().expect("warm").next = Instant::now();
         assert!(thread.turn(&queue), "nobody asked");
         let again = thread.warm.as_ref().expect("warm").next;
@@ -374,7 +383,7 @@ mod tests {
             };
             CgroupReading { sample, nano_cores: Some(2), processes, ..CgroupReading::default() }
         };
-        let id = |id: &str| Key::Container(id.to_owned());
+        let id = |id: &str| CgroupOwner::Container(id.to_owned());
         let mut sweep = Sweep::default();
         assert!(sweep.pod(&pod).is_none() && sweep.processes(&pod).is_none());
         let all = [("1", 5, Some(9), Some(600)), ("2", 7, None, Some(3)), ("3", 11, None, Some(1))];
@@ -386,7 +395,7 @@ mod tests {
         assert_eq!((sample.working_set_bytes, sample.cpu_ns, sample.at), (12, 12, UnixNanos(7)));
         assert_eq!((sample.memory_limit_bytes, found.nano_cores), (Some(16), Some(4)));
         assert_eq!(sweep.processes(&pod), Some(603));
-        sweep.cgroups.insert(Key::Pod("u".into()), of(20, None, None));
+        sweep.cgroups.insert(CgroupOwner::Pod("u".into()), of(20, None, None));
         assert_eq!(sweep.pod(&pod).expect("its own").sample.working_set_bytes, 20);
         assert_eq!(sweep.processes(&pod), Some(603), "of containers in any case");
     }
@@ -395,22 +404,22 @@ mod tests {
     async fn the_thread_reads_what_there_is_and_leaves_out_what_there_is_not() {
         let sweeper = Sweeper::start().expect("this host has cgroups");
         let target =
-            |key, path: &str| Target { key, paths: vec![path.to_owned()], network_of: None };
-        let gone = Key::Container("gone".to_owned());
-        let one = Key::Container("1".to_owned());
-        let targets = [(Key::Root, "/"), (gone.clone(), "/no/such"), (one.clone(), "/")];
+            |key, path: &str| CgroupTarget { key, paths: vec![path.to_owned()], network_of: None };
+        let gone = CgroupOwner::Container("gone".to_owned());
+        let one = CgroupOwner::Container("1".to_owned());
+        let targets = [(CgroupOwner::Root, "/"), (gone.clone(), "/no/such"), (one.clone(), "/")];
         let targets = targets.into_iter().map(|(key, path)| target(key, path)).collect();
         let targets: Vec<_> = targets;
         let sweep = async |kind| sweeper.sweep(targets.clone(), kind).await.expect("an answer");
-        let swept = sweep(Kind::More).await;
-        assert!(swept.cgroups[&Key::Root].sample.cpu_ns > 0);
+        let swept = sweep(ReadingKind::More).await;
+        assert!(swept.cgroups[&CgroupOwner::Root].sample.cpu_ns > 0);
         assert!(!swept.cgroups.contains_key(&gone));
-        assert_eq!(swept.cgroups[&Key::Root].processes, None);
+        assert_eq!(swept.cgroups[&CgroupOwner::Root].processes, None);
         for (kind, counts) in [
-            (Kind::Shown, false),
-            (Kind::Processes, true),
-            (Kind::More, true),
-            (Kind::Weighed, true),
+            (ReadingKind::Shown, false),
+            (ReadingKind::Processes, true),
+            (ReadingKind::More, true),
+            (ReadingKind::Weighed, true),
         ] {
             let processes = sweep(kind).await.cgroups[&one].processes;
             assert_eq!(processes.is_some(), counts, "{kind:?}: of containers, for who needs them");

@@ -15,7 +15,7 @@ const TARGETS_MAX: usize = 8192;
 
 /// The owner of a cgroup.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Key {
+pub(super) enum CgroupOwner {
     /// The whole node.
     Root,
     /// All pods.
@@ -32,8 +32,8 @@ pub(super) enum Key {
 
 /// A cgroup to be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Target {
-    pub(super) key: Key,
+pub(super) struct CgroupTarget {
+    pub(super) key: CgroupOwner,
     /// Paths that it may have; the first one that exists counts.
     pub(super) paths: Vec<String>,
     /// The pod in whose network namespace its processes are.
@@ -41,12 +41,13 @@ pub(super) struct Target {
 }
 
 /// Everything there is to be read.
-pub(super) fn targets(snapshot: &Snapshot, setup: &CgroupSetup) -> Vec<Target> {
-    let one = |key, path| Target { key, paths: vec![path], network_of: None };
-    let mut targets = vec![one(Key::Root, "/".to_owned()), one(Key::Pods, setup.kubepods())];
+pub(super) fn targets(snapshot: &Snapshot, setup: &CgroupSetup) -> Vec<CgroupTarget> {
+    let one = |key, path| CgroupTarget { key, paths: vec![path], network_of: None };
+    let mut targets =
+        vec![one(CgroupOwner::Root, "/".to_owned()), one(CgroupOwner::Pods, setup.kubepods())];
     if setup.per_qos {
-        targets.push(one(Key::Class("burstable"), setup.qos(QosClass::Burstable)));
-        targets.push(one(Key::Class("besteffort"), setup.qos(QosClass::BestEffort)));
+        targets.push(one(CgroupOwner::Class("burstable"), setup.qos(QosClass::Burstable)));
+        targets.push(one(CgroupOwner::Class("besteffort"), setup.qos(QosClass::BestEffort)));
     }
     for (uid, view) in &snapshot.pods {
         if !runs(&view.observed) {
@@ -60,7 +61,7 @@ pub(super) fn targets(snapshot: &Snapshot, setup: &CgroupSetup) -> Vec<Target> {
             CgroupHome::Shared(path) => (path, false),
         };
         if has_own {
-            targets.push(one(Key::Pod(uid.clone()), path.clone()));
+            targets.push(one(CgroupOwner::Pod(uid.clone()), path.clone()));
         }
         let paths = |id: &str| {
             let told = view.observed.specs.get(id).and_then(|facts| facts.cgroup.clone());
@@ -73,15 +74,15 @@ pub(super) fn targets(snapshot: &Snapshot, setup: &CgroupSetup) -> Vec<Target> {
         };
         let sandboxes = view.observed.sandboxes.iter().filter(|sandbox| sandbox.ready);
         for sandbox in sandboxes {
-            targets.push(Target {
-                key: Key::Container(sandbox.id.as_str().to_owned()),
+            targets.push(CgroupTarget {
+                key: CgroupOwner::Container(sandbox.id.as_str().to_owned()),
                 paths: paths(sandbox.id.as_str()),
                 network_of: (!sandbox.host_network).then(|| uid.clone()),
             });
         }
         let running = view.observed.containers.iter().filter(|c| c.state == RunState::Running);
-        targets.extend(running.map(|container| Target {
-            key: Key::Container(container.id.as_str().to_owned()),
+        targets.extend(running.map(|container| CgroupTarget {
+            key: CgroupOwner::Container(container.id.as_str().to_owned()),
             paths: paths(container.id.as_str()),
             network_of: None,
         }));
@@ -93,7 +94,7 @@ pub(super) fn targets(snapshot: &Snapshot, setup: &CgroupSetup) -> Vec<Target> {
 /// The cgroups of the host's processes: as configured, the agent's else where it is; `own` is the
 /// text of `/proc/self/cgroup`.
 // k8s: pkg/kubelet/server/stats/summary_sys_containers.go GetSystemContainersStats
-pub(super) fn system(kubelet: &str, runtime: &str, misc: &str, own: &str) -> Vec<Target> {
+pub(super) fn system(kubelet: &str, runtime: &str, misc: &str, own: &str) -> Vec<CgroupTarget> {
     let given = |path: &str| {
         Some(path).filter(|path| !path.is_empty()).map(|p| format!("/{}", p.trim_matches('/')))
     };
@@ -103,7 +104,7 @@ pub(super) fn system(kubelet: &str, runtime: &str, misc: &str, own: &str) -> Vec
         ("misc", given(misc)),
     ];
     let target = |(name, path): (_, Option<String>)| {
-        Some(Target { key: Key::System(name), paths: vec![path?], network_of: None })
+        Some(CgroupTarget { key: CgroupOwner::System(name), paths: vec![path?], network_of: None })
     };
     all.into_iter().filter_map(target).collect()
 }
@@ -159,14 +160,14 @@ mod tests {
         pod.observed = Arc::new(observed);
         let idle = view(json!({"metadata": {"name": "i", "uid": "i"}}));
         let found = targets(&snapshot_of(vec![pod, idle]), &CgroupSetup::default());
-        let keys: Vec<Key> = found.iter().map(|target| target.key.clone()).collect();
-        let container = |id: &str| Key::Container(id.to_owned());
+        let keys: Vec<CgroupOwner> = found.iter().map(|target| target.key.clone()).collect();
+        let container = |id: &str| CgroupOwner::Container(id.to_owned());
         let expected = [
-            Key::Root,
-            Key::Pods,
-            Key::Class("burstable"),
-            Key::Class("besteffort"),
-            Key::Pod("u".into()),
+            CgroupOwner::Root,
+            CgroupOwner::Pods,
+            CgroupOwner::Class("burstable"),
+            CgroupOwner::Class("besteffort"),
+            CgroupOwner::Pod("u".into()),
             container("s"),
             container("1"),
         ];
@@ -183,7 +184,7 @@ mod tests {
             let found = system(kubelet, runtime, misc, own).into_iter();
             found.map(|target| (target.key, target.paths[0].clone())).collect::<Vec<_>>()
         };
-        let wanted = |name, path: &str| (Key::System(name), path.to_owned());
+        let wanted = |name, path: &str| (CgroupOwner::System(name), path.to_owned());
         let v2 = "0::/system.slice/kubelet.service\n";
         let expected = [
             wanted("kubelet", "/system.slice/kubelet.service"),
@@ -211,8 +212,12 @@ mod tests {
             observed.specs = told.collect();
             pod.observed = Arc::new(observed);
             let found = targets(&snapshot_of(vec![pod]), &CgroupSetup::default());
-            let of = |key: &Key| found.iter().find(|t| t.key == *key).map(|t| t.paths.clone());
-            (of(&Key::Pod("u".into())), of(&Key::Container("1".to_owned())).expect("it runs"))
+            let of =
+                |key: &CgroupOwner| found.iter().find(|t| t.key == *key).map(|t| t.paths.clone());
+            (
+                of(&CgroupOwner::Pod("u".into())),
+                of(&CgroupOwner::Container("1".to_owned())).expect("it runs"),
+            )
         };
         let (pod, container) = of(&[("s", "/old/kubepods/podu/s"), ("1", "/old/kubepods/podu/1")]);
         assert_eq!(pod.as_deref(), Some(&["/old/kubepods/podu".to_owned()][..]));

@@ -16,7 +16,7 @@ use super::network::{Interface, Traffic};
 use super::summary::{NodeFigures, Storage};
 use super::sweep::{CgroupReading, Sweep};
 use super::targets::targets;
-use super::volumes::Counted;
+use super::volumes::CountedVolume;
 
 /// Pod `ns/p` of uid `u` with a sandbox `s` and a container `c` of id `1`.
 pub(super) fn world() -> (Snapshot, NodeFigures, Storage) {
@@ -36,7 +36,7 @@ pub(super) fn world() -> (Snapshot, NodeFigures, Storage) {
         inodes_free: 5,
     };
     let usage = |bytes, inodes| Usage { bytes, inodes };
-    let counted = |name: &str, is_ephemeral| Counted {
+    let counted = |name: &str, is_ephemeral| CountedVolume {
         name: name.to_owned(),
         is_ephemeral,
         usage: usage(8192, 2),

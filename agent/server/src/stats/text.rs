@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 /// A family under way.
 #[derive(Debug, Default)]
-pub(super) struct Text(String);
+pub(super) struct FamilyText(String);
 
-impl Text {
+impl FamilyText {
     /// Begins a family. Its samples follow at once: a family stands together.
     pub(super) fn family(&mut self, name: &str, kind: &str) {
         self.line(format_args!("# TYPE {name} {kind}"));
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn samples_are_written_with_and_without_labels_and_times() {
-        let mut text = Text::default();
+        let mut text = FamilyText::default();
         text.family("f", "gauge");
         text.sample("f", "", 1.5, None);
         text.sample("f", &labels(&[("a", "x\"\\\n"), ("b", "")]), 3e12, Some(7));

@@ -45,7 +45,7 @@ const FIRST_TAKES: Duration = Duration::from_secs(1);
 
 /// A volume that is counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Target {
+pub(super) struct VolumeTarget {
     uid: PodUid,
     name: String,
     path: PathBuf,
@@ -59,7 +59,7 @@ pub(super) struct Target {
 
 /// A volume that was counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Counted {
+pub(super) struct CountedVolume {
     pub(super) name: String,
     pub(super) is_ephemeral: bool,
     pub(super) usage: Usage,
@@ -81,10 +81,10 @@ pub(super) struct PvcRef {
 }
 
 /// Counted volumes by pod: those that go with the pod's disk space first.
-pub(super) type Volumes = HashMap<PodUid, Vec<Counted>>;
+pub(super) type Volumes = HashMap<PodUid, Vec<CountedVolume>>;
 
 /// The volumes to count.
-pub(super) fn targets(snapshot: &Snapshot, root: &Path) -> Vec<Target> {
+pub(super) fn targets(snapshot: &Snapshot, root: &Path) -> Vec<VolumeTarget> {
     // Before there is a sandbox, volumes may be in preparation.
     let is_set_up = |view: &PodView| view.observed.sandboxes.iter().any(|sandbox| sandbox.ready);
     let pods = snapshot.pods.iter().filter(|(_, view)| is_set_up(view)).flat_map(|(uid, view)| {
@@ -102,7 +102,7 @@ pub(super) fn targets(snapshot: &Snapshot, root: &Path) -> Vec<Target> {
 }
 
 /// Paths of the node and images are not counted.
-fn target(uid: &PodUid, dirs: &PodDirs, volume: &Volume) -> Option<Target> {
+fn target(uid: &PodUid, dirs: &PodDirs, volume: &Volume) -> Option<VolumeTarget> {
     let on_disk = |medium: &Option<String>| medium.as_deref().unwrap_or_default().is_empty();
     let (plugin, is_ephemeral, is_ours) = match volume {
         Volume { empty_dir: Some(source), .. } => {
@@ -118,7 +118,7 @@ fn target(uid: &PodUid, dirs: &PodDirs, volume: &Volume) -> Option<Target> {
     let path = dirs.volume(plugin, &name);
     // A config map's folder is made without one.
     let may_have_project = is_ephemeral && !is_ours;
-    Some(Target { uid, path, name, is_ephemeral, is_ours, may_have_project })
+    Some(VolumeTarget { uid, path, name, is_ephemeral, is_ours, may_have_project })
 }
 
 /// The known counts of volumes.
@@ -139,8 +139,8 @@ pub(super) struct Counts {
     pub(super) unread: HashSet<PodUid>,
 }
 
-struct Request {
-    targets: Vec<Target>,
+struct CountRequest {
+    targets: Vec<VolumeTarget>,
     /// The targets are all volumes.
     is_all: bool,
     done: oneshot::Sender<()>,
@@ -149,7 +149,7 @@ struct Request {
 /// Asks the thread; dropping it ends the thread after its round.
 #[derive(Debug)]
 pub(super) struct Counter {
-    requests: SyncSender<Request>,
+    requests: SyncSender<CountRequest>,
     latest: Arc<Mutex<Latest>>,
     period: Duration,
 }
@@ -170,13 +170,13 @@ impl Counter {
     }
 
     /// The counts of all volumes, which are these targets; counts again those that are due.
-    pub(super) async fn volumes(&self, targets: Vec<Target>) -> Arc<Volumes> {
+    pub(super) async fn volumes(&self, targets: Vec<VolumeTarget>) -> Arc<Volumes> {
         self.ask(targets, true).await;
         Arc::clone(&locked(&self.latest).volumes)
     }
 
     /// The counts of some of the volumes; counts of other volumes may be old.
-    pub(super) async fn some(&self, targets: Vec<Target>) -> Counts {
+    pub(super) async fn some(&self, targets: Vec<VolumeTarget>) -> Counts {
         self.ask(targets.clone(), false).await;
         let latest = locked(&self.latest);
         let unread = targets.into_iter().filter(|target| latest.lacks(target, self.period));
@@ -184,9 +184,9 @@ impl Counter {
         Counts { volumes: Arc::clone(&latest.volumes), unread }
     }
 
-    async fn ask(&self, targets: Vec<Target>, is_all: bool) {
+    async fn ask(&self, targets: Vec<VolumeTarget>, is_all: bool) {
         let (done, counted) = oneshot::channel();
-        if self.requests.try_send(Request { targets, is_all, done }).is_ok() {
+        if self.requests.try_send(CountRequest { targets, is_all, done }).is_ok() {
             let _ = tokio::time::timeout(WAIT_MAX, counted).await; // the latest counts then
         }
     }
@@ -203,14 +203,14 @@ impl Latest {
     }
 
     /// True if it has no usable count.
-    fn lacks(&self, target: &Target, period: Duration) -> bool {
+    fn lacks(&self, target: &VolumeTarget, period: Duration) -> bool {
         let old = self.old(period);
         let is_known = |tried: &Instant| target.is_ours || tried.elapsed() < old;
         target.is_ephemeral && !self.tried.get(&target.path).is_some_and(is_known)
     }
 
     /// Takes a count that has ended; `None` for a volume that is not there.
-    fn take(&mut self, target: &Target, counted: Option<&Counted>) {
+    fn take(&mut self, target: &VolumeTarget, counted: Option<&CountedVolume>) {
         match counted.is_none_or(|counted| counted.is_whole) {
             true => drop(self.tried.insert(target.path.clone(), Instant::now())),
             false => drop(self.tried.remove(&target.path)),
@@ -224,18 +224,18 @@ impl Latest {
 
 /// The result of counting a volume.
 #[derive(Debug)]
-enum Attempt {
-    Counted(Counted),
+enum CountAttempt {
+    Counted(CountedVolume),
     /// The volume does not exist yet, or no more: it holds nothing.
     NotThere,
     /// Its usage is unknown.
     Failed,
 }
 
-struct Known {
+struct KnownCount {
     uid: PodUid,
     /// `None` of a volume that could never be counted.
-    counted: Option<Counted>,
+    counted: Option<CountedVolume>,
     /// Time of the last count or attempt.
     since: Instant,
     /// Its duration.
@@ -247,12 +247,12 @@ struct Thread {
     /// The kernel is asked where it counts.
     by_project: bool,
     metrics: Arc<Metrics>,
-    known: HashMap<PathBuf, Known>,
+    known: HashMap<PathBuf, KnownCount>,
     latest: Arc<Mutex<Latest>>,
 }
 
 impl Thread {
-    fn run(mut self, queue: &Receiver<Request>) {
+    fn run(mut self, queue: &Receiver<CountRequest>) {
         while let Ok(request) = queue.recv() {
             match tasks::catch(|| self.round(&request.targets, request.is_all)) {
                 Ok(volumes) => self.publish(volumes),
@@ -265,14 +265,14 @@ impl Thread {
         }
     }
 
-    fn round(&mut self, targets: &[Target], is_all: bool) -> Volumes {
+    fn round(&mut self, targets: &[VolumeTarget], is_all: bool) -> Volumes {
         let mut before = std::mem::take(&mut self.known);
         let mut volumes = Volumes::new();
         let may = self.by_project && targets.iter().any(|target| target.may_have_project);
-        let projects = if may { project::Files::host().listed() } else { Listed::default() };
+        let projects = if may { project::ProjectFiles::host().listed() } else { Listed::default() };
         // Slow volumes come last.
         let mut ordered: Vec<_> = targets.iter().collect();
-        let takes = |known: Option<&Known>| known.map_or(FIRST_TAKES, |known| known.took);
+        let takes = |known: Option<&KnownCount>| known.map_or(FIRST_TAKES, |known| known.took);
         ordered.sort_by_key(|target| takes(before.get(&target.path)));
         for target in ordered {
             let known = match before.remove(&target.path) {
@@ -281,7 +281,7 @@ impl Thread {
             };
             self.known.extend(known.map(|known| (target.path.clone(), known)));
         }
-        let mut show = |known: &Known| {
+        let mut show = |known: &KnownCount| {
             if let Some(counted) = known.counted.clone() {
                 volumes.entry(known.uid.clone()).or_default().push(counted);
             }
@@ -289,7 +289,7 @@ impl Thread {
         targets.iter().filter_map(|target| self.known.get(&target.path)).for_each(&mut show);
         // The request did not name the other volumes. Some of them may be gone.
         let recent =
-            |known: &Known| known.since.elapsed() < KEPT_PERIODS * self.period + known.took;
+            |known: &KnownCount| known.since.elapsed() < KEPT_PERIODS * self.period + known.took;
         for (path, known) in before.into_iter().filter(|(_, known)| !is_all && recent(known)) {
             show(&known);
             self.known.insert(path, known);
@@ -309,7 +309,7 @@ impl Thread {
         latest.tried.retain(|path, tried| self.known.contains_key(path) || tried.elapsed() < old);
     }
 
-    fn holds(&self, target: &Target, known: &Known) -> bool {
+    fn holds(&self, target: &VolumeTarget, known: &KnownCount) -> bool {
         // From its end on, or one that takes longer would be counted without a pause.
         let is_final = target.is_ours && known.counted.is_some();
         is_final || known.since.elapsed() < self.period + known.took
@@ -318,13 +318,13 @@ impl Thread {
     /// Counts a volume; `before` is its last count.
     fn try_again(
         &self,
-        target: &Target,
-        before: Option<Known>,
+        target: &VolumeTarget,
+        before: Option<KnownCount>,
         projects: &Listed,
-    ) -> Option<Known> {
+    ) -> Option<KnownCount> {
         let since = Instant::now();
         let counted = match self.count(target, projects) {
-            Attempt::Counted(counted) => {
+            CountAttempt::Counted(counted) => {
                 let was_whole = before.and_then(|of| of.counted).is_none_or(|of| of.is_whole);
                 if was_whole && !counted.is_whole {
                     let path = target.path.display();
@@ -333,17 +333,17 @@ impl Thread {
                 locked(&self.latest).take(target, Some(&counted));
                 Some(counted)
             }
-            Attempt::NotThere => {
+            CountAttempt::NotThere => {
                 locked(&self.latest).take(target, None);
                 return None;
             }
             // One that cannot be counted has its pause as well, and its place among the others.
-            Attempt::Failed => before.and_then(|known| known.counted),
+            CountAttempt::Failed => before.and_then(|known| known.counted),
         };
-        Some(Known { uid: target.uid.clone(), counted, since, took: since.elapsed() })
+        Some(KnownCount { uid: target.uid.clone(), counted, since, took: since.elapsed() })
     }
 
-    fn count(&self, target: &Target, projects: &Listed) -> Attempt {
+    fn count(&self, target: &VolumeTarget, projects: &Listed) -> CountAttempt {
         let (since, at) = (Instant::now(), clock::now());
         let counted = Some(&target.path).filter(|_| target.may_have_project);
         let (walked, from) = match counted.and_then(|path| projects.usage(path)) {
@@ -353,20 +353,20 @@ impl Thread {
             }
             None => match du::usage(&target.path) {
                 Ok(walked) => (walked, CountedFrom::Walk),
-                Err(Errno::ENOENT | Errno::ENOTDIR) => return Attempt::NotThere,
+                Err(Errno::ENOENT | Errno::ENOTDIR) => return CountAttempt::NotThere,
                 Err(error) => {
                     let path = target.path.display();
                     tracing::debug!(%error, %path, "a volume cannot be counted");
-                    return Attempt::Failed;
+                    return CountAttempt::Failed;
                 }
             },
         };
-        let Some(fs) = file_system(&target.path) else { return Attempt::Failed };
+        let Some(fs) = file_system(&target.path) else { return CountAttempt::Failed };
         self.metrics.volume_counted(from, since.elapsed());
-        let Target { name, is_ephemeral, .. } = target.clone();
+        let VolumeTarget { name, is_ephemeral, .. } = target.clone();
         let Walked { usage, is_whole } = walked;
         let (claim, is_abnormal) = (None, None);
-        Attempt::Counted(Counted {
+        CountAttempt::Counted(CountedVolume {
             name,
             is_ephemeral,
             usage,
@@ -578,7 +578,7 @@ mod tests {
         let lacks = |thread: &Thread| locked(&thread.latest).lacks(&disk[0], thread.period);
         let whole = thread.round(disk, true)[&PodUid::from("u")][0].clone();
         assert!(whole.is_whole && !lacks(&thread));
-        let part = Counted { is_whole: false, ..whole.clone() };
+        let part = CountedVolume { is_whole: false, ..whole.clone() };
         locked(&thread.latest).take(&disk[0], Some(&part));
         assert!(lacks(&thread));
         assert_eq!(locked(&thread.latest).volumes[&PodUid::from("u")], [part]);

@@ -24,12 +24,12 @@ use pintle_agent_core::observed::{ObservedContainer, RunState};
 use pintle_agent_core::view::PodView;
 use pintle_api_types::pod::containers;
 use pintle_cri::{Code, Error, v1};
-use pintle_daemon::serve::answer::Answer;
+use pintle_daemon::serve::answer::HttpAnswer;
 use pintle_daemon::serve::body::Reply;
 use pintle_daemon::serve::query::Query;
 
-use super::api::{Api, Turn};
-use super::route::{Kind, Words};
+use super::api::{Api, StreamTurn};
+use super::route::{RouteKind, Words};
 use super::select;
 use request::Wire;
 pub use spdy::fuzz as fuzz_spdy;
@@ -40,12 +40,12 @@ pub use websocket::fuzz as fuzz_websocket;
 const RETRY_AFTER_SECONDS: u32 = 60;
 
 /// A stream: the request and the URL of the runtime that answers it.
-struct Wanted {
+struct StreamRequest {
     request: Request<Incoming>,
 
     url: String,
     /// Held for as long as the stream lives.
-    turn: Turn,
+    turn: StreamTurn,
     /// The client's address, passed to the runtime.
     peer: std::net::IpAddr,
 }
@@ -53,28 +53,28 @@ struct Wanted {
 /// Answers exec, attach and port-forward.
 pub(super) async fn stream(
     api: &Api,
-    kind: Kind,
+    kind: RouteKind,
     words: &Words,
     query: &Query,
     request: Request<Incoming>,
-    (turn, peer): (Turn, std::net::IpAddr),
+    (turn, peer): (StreamTurn, std::net::IpAddr),
 ) -> Reply {
     let wire = request::wire(request.headers());
     let wanted = match url(api, kind, words, query, wire).await {
-        Ok(url) => Wanted { request, url, turn, peer },
+        Ok(url) => StreamRequest { request, url, turn, peer },
         Err(answer) => return answer.into(),
     };
     match (kind, wire) {
-        (Kind::PortForward, Wire::Tunnel) => {
+        (RouteKind::PortForward, Wire::Tunnel) => {
             api.metrics().websocket_stream("portforward");
             tunnel::open(wanted).await
         }
-        (Kind::Exec | Kind::Attach, Wire::Channels) => {
-            api.metrics().websocket_stream(if kind == Kind::Exec { "exec" } else { "attach" });
+        (RouteKind::Exec | RouteKind::Attach, Wire::Channels) => {
+            api.metrics().websocket_stream(if kind == RouteKind::Exec { "exec" } else { "attach" });
             // Checked when the URL was asked for.
             match request::streams(query) {
                 Ok(streams) => remote::open(wanted, streams).await,
-                Err(text) => Answer::text(400, text).into(),
+                Err(text) => HttpAnswer::text(400, text).into(),
             }
         }
         _ => proxy::open(wanted).await,
@@ -84,33 +84,35 @@ pub(super) async fn stream(
 /// The runtime's URL of the stream, or the refusal.
 async fn url(
     api: &Api,
-    kind: Kind,
+    kind: RouteKind,
     words: &Words,
     query: &Query,
     wire: Wire,
-) -> Result<String, Answer> {
-    let bad = |text| Answer::text(400, text);
+) -> Result<String, HttpAnswer> {
+    let bad = |text| HttpAnswer::text(400, text);
     let streams = match kind {
-        Kind::PortForward => None,
+        RouteKind::PortForward => None,
         _ => Some(request::streams(query).map_err(bad)?),
     };
     let ports = match (kind, wire) {
-        (Kind::PortForward, Wire::Raw { websocket: true }) => request::ports(query).map_err(bad)?,
+        (RouteKind::PortForward, Wire::Raw { websocket: true }) => {
+            request::ports(query).map_err(bad)?
+        }
         _ => Vec::new(),
     };
     let snapshot = api.views().load();
     let view = select::by_name(&snapshot, &words.namespace, &words.pod)
-        .ok_or_else(|| Answer::text(404, "pod does not exist"))?;
+        .ok_or_else(|| HttpAnswer::text(404, "pod does not exist"))?;
     let Some(streams) = streams else {
         let request = port_forward(view, words, ports)?;
         return Ok(api.runtime().port_forward(request).await.map_err(refusal)?.url);
     };
     let same = words.uid.is_empty() || words.uid == select::uid(view);
     let found = Some(view).filter(|_| same).and_then(|view| running(view, &words.container));
-    if kind == Kind::Attach {
+    if kind == RouteKind::Attach {
         let missing = || {
             let (name, pod) = (&words.container, pintle_api_types::pod::full_name(&view.pod));
-            Answer::text(500, format!("container {name} not found in pod {pod}"))
+            HttpAnswer::text(500, format!("container {name} not found in pod {pod}"))
         };
         let container_id = found.ok_or_else(missing)?.id.as_str().to_owned();
         let tty = tty(view, &words.container).ok_or_else(missing)?;
@@ -118,7 +120,7 @@ async fn url(
         let request = v1::AttachRequest { container_id, stdin, tty, stdout, stderr };
         return Ok(api.runtime().attach(request).await.map_err(refusal)?.url);
     }
-    let missing = || Answer::text(500, format!("container not found ({:?})", words.container));
+    let missing = || HttpAnswer::text(500, format!("container not found ({:?})", words.container));
     let request = v1::ExecRequest {
         container_id: found.ok_or_else(missing)?.id.as_str().to_owned(),
         cmd: query.all("command").map(str::to_owned).collect(),
@@ -134,13 +136,13 @@ fn port_forward(
     view: &PodView,
     words: &Words,
     port: Vec<i32>,
-) -> Result<v1::PortForwardRequest, Answer> {
+) -> Result<v1::PortForwardRequest, HttpAnswer> {
     if !words.uid.is_empty() && words.uid != select::uid(view) {
-        return Err(Answer::text(404, "pod not found"));
+        return Err(HttpAnswer::text(404, "pod not found"));
     }
     let ready = view.observed.sandboxes.iter().find(|sandbox| sandbox.ready);
     let missing = || {
-        Answer::text(
+        HttpAnswer::text(
             500,
             format!("pod not found ({:?})", pintle_api_types::pod::full_name(&view.pod)),
         )
@@ -167,18 +169,18 @@ fn tty(view: &PodView, name: &str) -> Option<bool> {
 
 /// A refusal of the runtime, as the kubelet passes it on.
 // k8s: staging/src/k8s.io/cri-streaming/pkg/streaming/errors.go WriteError
-fn refusal(error: Error) -> Answer {
+fn refusal(error: Error) -> HttpAnswer {
     refused(error.code, error.rpc_text())
 }
 
-fn refused(code: Code, text: String) -> Answer {
+fn refused(code: Code, text: String) -> HttpAnswer {
     let status = match code {
         Code::NotFound => 404,
         Code::ResourceExhausted => 429,
         _ => 500,
     };
     let retry_after_seconds = (status == 429).then_some(RETRY_AFTER_SECONDS);
-    Answer { retry_after_seconds, ..Answer::text(status, text) }
+    HttpAnswer { retry_after_seconds, ..HttpAnswer::text(status, text) }
 }
 
 #[cfg(test)]

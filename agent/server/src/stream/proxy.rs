@@ -16,8 +16,8 @@ use hyper::upgrade::OnUpgrade;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use pintle_daemon::blocking;
-use pintle_daemon::blocking::Place;
-use pintle_daemon::serve::answer::Answer;
+use pintle_daemon::blocking::JobPlace;
+use pintle_daemon::serve::answer::HttpAnswer;
 use pintle_daemon::serve::body::{Body, Reply, whole};
 use pintle_daemon::tasks;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
@@ -28,7 +28,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use super::Wanted;
+use super::StreamRequest;
 
 /// Buffer of one direction of a stream.
 pub(super) const BUFFER_BYTES: usize = 16 * 1024;
@@ -43,15 +43,15 @@ const HALF_CLOSED_MAX: Duration = Duration::from_secs(10);
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// Passes a request on and joins the connections.
-pub(super) async fn open(wanted: Wanted) -> Reply {
-    let Wanted { mut request, url, turn, peer, .. } = wanted;
+pub(super) async fn open(wanted: StreamRequest) -> Reply {
+    let StreamRequest { mut request, url, turn, peer, .. } = wanted;
     if !request.headers().contains_key(hyper::header::UPGRADE) {
-        return Answer::text(500, "Upgrade request required\n").into();
+        return HttpAnswer::text(500, "Upgrade request required\n").into();
     }
     let headers = forwarded(request.headers(), peer);
     let mut answer = match dial(&url, request.method().clone(), headers).await {
         Ok(answer) => answer,
-        Err(error) => return Answer::text(500, format!("{error}\n")).into(),
+        Err(error) => return HttpAnswer::text(500, format!("{error}\n")).into(),
     };
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
         return refused(answer).await;
@@ -123,11 +123,11 @@ async fn send(
     let port = uri.port_u16().unwrap_or(if is_secure { 443 } else { 80 });
     let socket = TcpStream::connect((host, port)).await?;
     let _ = socket.set_nodelay(true);
-    let socket: Box<dyn Stream> = match is_secure {
+    let socket: Box<dyn ProxyStream> = match is_secure {
         false => Box::new(socket),
         true => {
             // Files are read for it, and exec over TLS is rare.
-            let read = blocking::run(Place::serve_node("streaming TLS"), pintle_api::system_tls);
+            let read = blocking::run(JobPlace::serve_node("streaming TLS"), pintle_api::system_tls);
             let trust = read.await.map_err(std::io::Error::from)?.map_err(std::io::Error::other)?;
             Box::new(secured(socket, host, trust).await?)
         }
@@ -154,8 +154,8 @@ async fn send(
     Ok(sender.send_request(request).await?)
 }
 
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+trait ProxyStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ProxyStream for T {}
 
 /// TLS to a runtime that proves its name, as upstream's proxy wants it.
 async fn secured(
@@ -172,7 +172,7 @@ pub(super) async fn refused(answer: Response<Incoming>) -> Reply {
     let status = answer.status();
     if status.as_u16() < 400 {
         let text = format!("invalid upgrade response: status code {}\n", status.as_u16());
-        return Answer::text(500, text).into();
+        return HttpAnswer::text(500, text).into();
     }
     let (parts, body) = answer.into_parts();
     let body: Body = match Limited::new(body, REFUSAL_BYTES_MAX).collect().await {

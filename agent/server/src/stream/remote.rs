@@ -12,7 +12,7 @@ use hyper::header::{CONNECTION, HeaderMap, HeaderValue, UPGRADE};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper::{Method, StatusCode};
 use hyper_util::rt::TokioIo;
-use pintle_daemon::serve::answer::Answer;
+use pintle_daemon::serve::answer::HttpAnswer;
 use pintle_daemon::serve::body::Reply;
 use serde::de::IgnoredAny;
 use serde_json::json;
@@ -21,10 +21,10 @@ use tokio::sync::Mutex;
 
 use super::proxy::{BUFFER_BYTES, dial};
 use super::request::{Streams, V5};
-use super::spdy::{self, FIRST_STREAM, Framer, Head};
+use super::spdy::{self, FIRST_STREAM, Framer, SpdyHead};
 use super::tunnel::{SPDY, STREAM_PROTOCOL};
-use super::websocket::{self, Opcode, Reader};
-use super::{Wanted, handshake};
+use super::websocket::{self, FrameReader, Opcode};
+use super::{StreamRequest, handshake};
 
 /// Largest status that is kept until the outputs have ended.
 const STATUS_BYTES_MAX: usize = 64 * 1024;
@@ -42,10 +42,10 @@ const RESIZE: u8 = 4;
 const CLOSE: u8 = 255;
 
 /// Opens the WebSocket; the runtime is dialed afterwards, and a failure then is its status.
-pub(super) async fn open(wanted: Wanted, streams: Streams) -> Reply {
-    let Wanted { mut request, url, turn, .. } = wanted;
+pub(super) async fn open(wanted: StreamRequest, streams: Streams) -> Reply {
+    let StreamRequest { mut request, url, turn, .. } = wanted;
     let Some(reply) = handshake::accept(request.headers(), V5) else {
-        return Answer::text(400, "the WebSocket has no key\n").into();
+        return HttpAnswer::text(400, "the WebSocket has no key\n").into();
     };
     let client = hyper::upgrade::on(&mut request);
     pintle_daemon::tasks::serve("stream", async move {
@@ -187,7 +187,7 @@ impl<C: AsyncWrite + Unpin, R: AsyncWrite + Unpin> Link<'_, C, R> {
     /// From the client to the runtime, until the client closes the WebSocket. Bytes for a runtime
     /// that has gone are dropped: its final status is still to be read.
     async fn up(&self, from: impl AsyncRead + Unpin, numbers: &Numbers) -> io::Result<()> {
-        let mut reader = Reader::new(from);
+        let mut reader = FrameReader::new(from);
         let mut buffer = vec![0; BUFFER_BYTES];
         let mut channel = None;
         while let Some(mut head) = reader.head().await? {
@@ -292,10 +292,10 @@ impl<C: AsyncWrite + Unpin, R: AsyncWrite + Unpin> Link<'_, C, R> {
         if let Err(error) = from.read_exact(&mut head).await {
             return Ok(Err(error));
         }
-        let (stream, last, mut left) = match Head::parse(head) {
-            Head::Data { stream, last, bytes } => (stream, last, bytes as usize),
-            Head::Ping { .. } => return Ok(self.pong(from).await.map(|()| None)),
-            Head::Reset { bytes } | Head::GoAway { bytes } | Head::Other { bytes } => {
+        let (stream, last, mut left) = match SpdyHead::parse(head) {
+            SpdyHead::Data { stream, last, bytes } => (stream, last, bytes as usize),
+            SpdyHead::Ping { .. } => return Ok(self.pong(from).await.map(|()| None)),
+            SpdyHead::Reset { bytes } | SpdyHead::GoAway { bytes } | SpdyHead::Other { bytes } => {
                 (0, false, bytes as usize)
             }
         };
@@ -387,7 +387,9 @@ mod tests {
         loop {
             let mut head = [0; spdy::HEAD_BYTES];
             end.read_exact(&mut head).await.expect("a frame");
-            let Head::Data { stream, last, bytes } = Head::parse(head) else { panic!("data") };
+            let SpdyHead::Data { stream, last, bytes } = SpdyHead::parse(head) else {
+                panic!("data")
+            };
             assert_eq!(stream, numbers.stdin);
             let mut data = vec![0; bytes as usize];
             end.read_exact(&mut data).await.expect("data");

@@ -31,7 +31,7 @@ const SYNC_FLUSH: [u8; 5] = [0, 0, 0, 0xff, 0xff];
 
 /// The head of a frame from the runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Head {
+pub(super) enum SpdyHead {
     /// Data of a stream; `last` ends it.
     Data { stream: u32, last: bool, bytes: u32 },
     /// The runtime resets a stream.
@@ -44,7 +44,7 @@ pub(super) enum Head {
     Other { bytes: u32 },
 }
 
-impl Head {
+impl SpdyHead {
     /// Parses a head. Any bytes are one.
     pub(super) fn parse(head: [u8; HEAD_BYTES]) -> Self {
         let first = u32::from_be_bytes([head[0], head[1], head[2], head[3]]);
@@ -66,11 +66,11 @@ impl Head {
 pub fn fuzz(bytes: &[u8]) {
     let mut rest = bytes;
     while let Some((head, after)) = rest.split_first_chunk() {
-        let (Head::Data { bytes, .. }
-        | Head::Reset { bytes }
-        | Head::Ping { bytes }
-        | Head::GoAway { bytes }
-        | Head::Other { bytes }) = Head::parse(*head);
+        let (SpdyHead::Data { bytes, .. }
+        | SpdyHead::Reset { bytes }
+        | SpdyHead::Ping { bytes }
+        | SpdyHead::GoAway { bytes }
+        | SpdyHead::Other { bytes }) = SpdyHead::parse(*head);
         assert!(bytes < 1 << 24, "a length has 24 bits");
         rest = after.get(bytes as usize..).unwrap_or_default();
     }
@@ -188,22 +188,22 @@ mod tests {
 
     #[test]
     fn heads_are_told_apart() {
-        let head = |bytes: &[u8]| Head::parse(bytes.try_into().expect("8 bytes"));
+        let head = |bytes: &[u8]| SpdyHead::parse(bytes.try_into().expect("8 bytes"));
         let data = data(5, true, 7);
-        assert_eq!(head(&data), Head::Data { stream: 5, last: true, bytes: 7 });
-        assert_eq!(head(&ping([0, 0, 0, 2])[..8]), Head::Ping { bytes: 4 });
-        assert_eq!(head(&[0x80, 3, 0, 3, 0, 0, 0, 8]), Head::Reset { bytes: 8 });
-        assert_eq!(head(&[0x80, 3, 0, 7, 0, 0, 0, 8]), Head::GoAway { bytes: 8 });
-        assert_eq!(head(&[0x80, 3, 0, 2, 0, 0, 1, 0]), Head::Other { bytes: 256 });
-        assert_eq!(head(&[0x80, 3, 0, 6, 0, 0, 1, 0]), Head::Other { bytes: 256 });
+        assert_eq!(head(&data), SpdyHead::Data { stream: 5, last: true, bytes: 7 });
+        assert_eq!(head(&ping([0, 0, 0, 2])[..8]), SpdyHead::Ping { bytes: 4 });
+        assert_eq!(head(&[0x80, 3, 0, 3, 0, 0, 0, 8]), SpdyHead::Reset { bytes: 8 });
+        assert_eq!(head(&[0x80, 3, 0, 7, 0, 0, 0, 8]), SpdyHead::GoAway { bytes: 8 });
+        assert_eq!(head(&[0x80, 3, 0, 2, 0, 0, 1, 0]), SpdyHead::Other { bytes: 256 });
+        assert_eq!(head(&[0x80, 3, 0, 6, 0, 0, 1, 0]), SpdyHead::Other { bytes: 256 });
     }
 
     proptest! {
         #[test]
         fn any_head_says_how_long_its_frame_is(head in any::<[u8; 8]>()) {
             let expected = u32::from_be_bytes([0, head[5], head[6], head[7]]);
-            let (Head::Data { bytes, .. } | Head::Reset { bytes } | Head::Ping { bytes }
-                | Head::GoAway { bytes } | Head::Other { bytes }) = Head::parse(head);
+            let (SpdyHead::Data { bytes, .. } | SpdyHead::Reset { bytes } | SpdyHead::Ping { bytes }
+                | SpdyHead::GoAway { bytes } | SpdyHead::Other { bytes }) = SpdyHead::parse(head);
             prop_assert_eq!(bytes, expected);
         }
     }

@@ -11,15 +11,15 @@ use hyper::header::{
 use hyper::upgrade::OnUpgrade;
 use hyper::{HeaderMap, Method, StatusCode};
 use hyper_util::rt::TokioIo;
-use pintle_daemon::serve::answer::Answer;
+use pintle_daemon::serve::answer::HttpAnswer;
 use pintle_daemon::serve::body::Reply;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::Mutex;
 
 use super::proxy::{BUFFER_BYTES, dial, refused};
 use super::request::{TUNNEL_PREFIX, tunnelled};
-use super::websocket::{self, Opcode, Reader};
-use super::{Wanted, handshake};
+use super::websocket::{self, FrameReader, Opcode};
+use super::{StreamRequest, handshake};
 
 /// Protocol within a SPDY connection.
 pub(super) const STREAM_PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version");
@@ -27,11 +27,11 @@ pub(super) const STREAM_PROTOCOL: HeaderName = HeaderName::from_static("x-stream
 pub(super) const SPDY: HeaderValue = HeaderValue::from_static("SPDY/3.1");
 
 /// Opens a tunnel.
-pub(super) async fn open(wanted: Wanted) -> Reply {
-    let Wanted { mut request, url, turn, .. } = wanted;
+pub(super) async fn open(wanted: StreamRequest) -> Reply {
+    let StreamRequest { mut request, url, turn, .. } = wanted;
     let mut answer = match dial(&url, Method::POST, spdy_headers(request.headers())).await {
         Ok(answer) => answer,
-        Err(error) => return Answer::text(500, format!("{error}\n")).into(),
+        Err(error) => return HttpAnswer::text(500, format!("{error}\n")).into(),
     };
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
         return refused(answer).await;
@@ -39,7 +39,7 @@ pub(super) async fn open(wanted: Wanted) -> Reply {
     let chosen = answer.headers().get(STREAM_PROTOCOL).and_then(|value| value.to_str().ok());
     let protocol = format!("{TUNNEL_PREFIX}{}", chosen.unwrap_or_default().trim());
     let Some(reply) = handshake::accept(request.headers(), &protocol) else {
-        return Answer::text(400, "the WebSocket has no key\n").into();
+        return HttpAnswer::text(400, "the WebSocket has no key\n").into();
     };
     let runtime = hyper::upgrade::on(&mut answer);
     let client = hyper::upgrade::on(&mut request);
@@ -86,7 +86,7 @@ async fn copy(
     let (mut from_runtime, mut to_runtime) = tokio::io::split(runtime);
     let to_client = Mutex::new(to_client);
     let up = async {
-        let mut reader = Reader::new(from_client);
+        let mut reader = FrameReader::new(from_client);
         let mut buffer = vec![0; BUFFER_BYTES];
         while let Some(mut head) = reader.head().await? {
             match head.opcode {

@@ -60,7 +60,7 @@ impl Opcode {
 
 /// The head of a frame that a client sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct FrameHead {
     pub(super) opcode: Opcode,
     /// The last frame of its message.
     pub(super) last: bool,
@@ -73,17 +73,17 @@ pub(super) struct Head {
 
 /// Reads frames of a client.
 #[derive(Debug)]
-pub(super) struct Reader<R> {
+pub(super) struct FrameReader<R> {
     from: R,
 }
 
-impl<R: AsyncRead + Unpin> Reader<R> {
+impl<R: AsyncRead + Unpin> FrameReader<R> {
     pub(super) fn new(from: R) -> Self {
         Self { from }
     }
 
     /// The next frame's head; `None` at the end of the connection.
-    pub(super) async fn head(&mut self) -> io::Result<Option<Head>> {
+    pub(super) async fn head(&mut self) -> io::Result<Option<FrameHead>> {
         let mut start = [0; 2];
         if self.from.read(&mut start[..1]).await? == 0 {
             return Ok(None);
@@ -108,11 +108,15 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
         let mut mask = [0; 4];
         self.from.read_exact(&mut mask).await?;
-        Ok(Some(Head { opcode, last, bytes, mask, read: 0 }))
+        Ok(Some(FrameHead { opcode, last, bytes, mask, read: 0 }))
     }
 
     /// Fills `buffer` with the next piece of the frame's payload; 0 at its end.
-    pub(super) async fn piece(&mut self, head: &mut Head, buffer: &mut [u8]) -> io::Result<usize> {
+    pub(super) async fn piece(
+        &mut self,
+        head: &mut FrameHead,
+        buffer: &mut [u8],
+    ) -> io::Result<usize> {
         let wanted = buffer.len().min(usize::try_from(head.bytes).unwrap_or(usize::MAX));
         if wanted == 0 {
             return Ok(0);
@@ -130,7 +134,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 
     /// The whole payload of a control frame.
-    pub(super) async fn control(&mut self, mut head: Head) -> io::Result<Vec<u8>> {
+    pub(super) async fn control(&mut self, mut head: FrameHead) -> io::Result<Vec<u8>> {
         let mut payload = vec![0; CONTROL_BYTES_MAX];
         let mut filled = 0;
         while head.bytes > 0 {
@@ -145,7 +149,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 /// buffer, and no frame gives more than the bytes that are there.
 pub fn fuzz(bytes: &[u8]) {
     let read = async {
-        let (mut reader, mut buffer, mut taken) = (Reader::new(bytes), [0; 16], 0);
+        let (mut reader, mut buffer, mut taken) = (FrameReader::new(bytes), [0; 16], 0);
         while let Ok(Some(mut head)) = reader.head().await {
             if matches!(head.opcode, Opcode::Ping | Opcode::Pong) {
                 match reader.control(head).await {
@@ -234,7 +238,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    async fn payload(reader: &mut Reader<&[u8]>, mut head: Head) -> Vec<u8> {
+    async fn payload(reader: &mut FrameReader<&[u8]>, mut head: FrameHead) -> Vec<u8> {
         let (mut all, mut buffer) = (Vec::new(), [0; 7]);
         loop {
             let read = reader.piece(&mut head, &mut buffer).await.expect("read");
@@ -260,9 +264,9 @@ mod tests {
             ("a long ping", vec![0x89, 0xfe, 0, 126, 0, 0, 0, 0]),
             ("cut off", vec![0x82]),
         ] {
-            assert!(wait(Reader::new(frame.as_slice()).head()).is_err(), "{why}");
+            assert!(wait(FrameReader::new(frame.as_slice()).head()).is_err(), "{why}");
         }
-        assert_eq!(wait(Reader::new(&[][..]).head()).expect("the end"), None);
+        assert_eq!(wait(FrameReader::new(&[][..]).head()).expect("the end"), None);
     }
 
     proptest! {
@@ -274,7 +278,7 @@ mod tests {
             let frames: Vec<u8> =
                 payloads.iter().flat_map(|p| masked(Opcode::Binary, true, p)).collect();
             wait(async {
-                let mut reader = Reader::new(frames.as_slice());
+                let mut reader = FrameReader::new(frames.as_slice());
                 for sent in &payloads {
                     let head = reader.head().await.expect("a frame").expect("a frame");
                     assert_eq!((head.opcode, head.last), (Opcode::Binary, true));
@@ -287,7 +291,7 @@ mod tests {
         #[test]
         fn any_bytes_are_frames_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             wait(async {
-                let mut reader = Reader::new(bytes.as_slice());
+                let mut reader = FrameReader::new(bytes.as_slice());
                 while let Ok(Some(mut head)) = reader.head().await {
                     let mut buffer = [0; 16];
                     while matches!(reader.piece(&mut head, &mut buffer).await, Ok(1..)) {}

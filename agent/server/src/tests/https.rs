@@ -23,10 +23,10 @@ use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, StreamOwned};
 
-use super::super::open::Stream;
+use super::super::open::OpenStream;
 use super::super::route::TABLE;
 use super::super::{Addresses, Handle, spawn_at};
-use super::{Answer, World};
+use super::{ServerReply, TestServer};
 
 /// An API server that knows tokens by their user's name and lets `admin` do everything.
 #[derive(Default)]
@@ -100,7 +100,7 @@ impl Reviews for Cluster {
 
 /// A server with every check on.
 pub(super) struct Secured {
-    pub(super) world: World,
+    pub(super) world: TestServer,
     cluster: Arc<Cluster>,
     pub(super) ca: Authority,
     pub(super) server: Handle,
@@ -141,7 +141,7 @@ impl Authority {
 
 impl Secured {
     pub(super) fn new(configure: impl FnOnce(&mut pintle_agent_config::Config)) -> Self {
-        let mut world = World::new();
+        let mut world = TestServer::new();
         let (ca, cluster) = (Authority::new(), Arc::new(Cluster::default()));
         let ca_file = world.dir.path().join("ca.crt");
         fs::write(&ca_file, &ca.pem).expect("written");
@@ -173,7 +173,7 @@ impl Secured {
         StreamOwned::new(tls, socket)
     }
 
-    pub(super) fn ask_as(&self, config: ClientConfig, request: &str, header: &str) -> Answer {
+    pub(super) fn ask_as(&self, config: ClientConfig, request: &str, header: &str) -> ServerReply {
         let mut stream = self.connect(config);
         write!(stream, "{request} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{header}\r\n")
             .expect("sent");
@@ -182,11 +182,11 @@ impl Secured {
         let text = String::from_utf8_lossy(&bytes);
         let (head, body) = text.split_once("\r\n\r\n").expect("a head");
         let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).expect("a status");
-        Answer { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
+        ServerReply { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
     }
 
     /// Sends a request with that token, or without any.
-    pub(super) fn ask(&self, request: &str, token: &str) -> Answer {
+    pub(super) fn ask(&self, request: &str, token: &str) -> ServerReply {
         let header = match token {
             "" => String::new(),
             token => format!("Authorization: Bearer {token}\r\n"),
@@ -431,7 +431,7 @@ fn a_log_that_makes_room_for_another_namespace_does_not_end_as_a_whole_one() {
     loop {
         let pod = (format!("ns-{}", others.len()), "web".to_owned());
         let since = Instant::now();
-        let stream = Stream { what: "ExecStream", pod, container: "c".to_owned(), peer, since };
+        let stream = OpenStream { what: "ExecStream", pod, container: "c".to_owned(), peer, since };
         let (turn, is_displacing) = secured.world.parts.streams.enter(stream).expect("room");
         others.push(turn);
         if is_displacing {

@@ -18,10 +18,10 @@ use std::time::Duration;
 use http_body_util::BodyExt as _;
 use pintle_agent_config as config;
 use pintle_agent_config::{
-    ClientCommand, Color, Command, OutputFormat, PodFilter, Question, ReplayOf,
+    CliQuestion, ClientCommand, Color, Command, OutputFormat, PodFilter, ReplayOf,
 };
 use pintle_agent_core::source::{Problem, ProblemCause};
-use pintle_agent_core::sync::plan::{Action, Plan};
+use pintle_agent_core::sync::plan::{Action, SyncPlan};
 use pintle_agent_core::testing::{snapshot_of, view};
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::worker::Wait;
@@ -33,18 +33,18 @@ use pintle_daemon::serve::listen::ServeError;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::{Addresses, ApiReviews, EventSourceState, Handle, Health, Parts, spawn_at};
+use super::{Addresses, ApiReviews, EventSourceState, Handle, HealthState, ServerParts, spawn_at};
 use crate::Query;
 use crate::Views;
 use crate::record::testing::Agent;
 
-struct World {
-    parts: Parts,
+struct TestServer {
+    parts: ServerParts,
     queries: mpsc::Receiver<Query>,
     dir: tempfile::TempDir,
 }
 
-impl World {
+impl TestServer {
     fn new() -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         let args =
@@ -54,7 +54,7 @@ impl World {
         };
         let (sender, queries) = mpsc::channel(4);
         let metrics = Arc::new(Metrics::new("n"));
-        let parts = Parts {
+        let parts = ServerParts {
             views: Views::default(),
             recorder: Recorder::default(),
             calls: Arc::new(Vec::new),
@@ -68,7 +68,7 @@ impl World {
             problems: Arc::default(),
             metrics,
             config: Arc::new(*config),
-            health: Arc::new(Health::new(Duration::from_secs(60))),
+            health: Arc::new(HealthState::new(Duration::from_secs(60))),
             serving_cert: super::ServingCert::default(),
             api: None,
         };
@@ -92,33 +92,33 @@ impl World {
     }
 }
 
-struct Answer {
+struct ServerReply {
     status: u16,
     head: String,
     body: String,
 }
 
-impl Answer {
+impl ServerReply {
     fn json(&self) -> Value {
         serde_json::from_str(&self.body).expect("JSON")
     }
 }
 
-fn ask(mut stream: impl Read + Write, request: &str) -> Answer {
+fn ask(mut stream: impl Read + Write, request: &str) -> ServerReply {
     write!(stream, "{request} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("sent");
     let mut text = String::new();
     stream.read_to_string(&mut text).expect("an answer");
     let (head, body) = text.split_once("\r\n\r\n").expect("a head");
     let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).expect("a status");
-    Answer { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
+    ServerReply { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
 }
 
-fn get(address: Option<SocketAddr>, path: &str) -> Answer {
+fn get(address: Option<SocketAddr>, path: &str) -> ServerReply {
     let stream = TcpStream::connect(address.expect("a port")).expect("connected");
     ask(stream, &format!("GET {path}"))
 }
 
-fn local(world: &World, path: &str) -> Answer {
+fn local(world: &TestServer, path: &str) -> ServerReply {
     ask(UnixStream::connect(world.socket()).expect("connected"), &format!("GET {path}"))
 }
 
@@ -134,7 +134,7 @@ fn web() -> Value {
 
 #[test]
 fn health_is_ok_with_the_kubelets_words_and_types() {
-    let world = World::new();
+    let world = TestServer::new();
     let server = world.spawn().expect("a server");
     for path in ["/healthz", "/healthz/ping", "/healthz/syncloop"] {
         let answer = get(server.healthz, path);
@@ -147,7 +147,7 @@ fn health_is_ok_with_the_kubelets_words_and_types() {
 
 #[test]
 fn the_read_only_port_serves_what_needs_no_rights_and_nothing_else() {
-    let world = World::new().with_pods(&[web()]);
+    let world = TestServer::new().with_pods(&[web()]);
     let server = world.spawn().expect("a server");
     let pods = get(server.read_only, "/pods");
     assert!(pods.head.contains("content-type: application/json"), "{}", pods.head);
@@ -180,7 +180,7 @@ fn the_read_only_port_serves_what_needs_no_rights_and_nothing_else() {
 
 #[tokio::test]
 async fn there_is_no_summary_while_the_runtime_does_not_tell_what_it_holds() {
-    let world = World::new();
+    let world = TestServer::new();
     let runtime = FakeRuntime::start(&world.dir.path().join("c.sock")).await.expect("it starts");
     let client = Client::connect(&runtime.endpoint(), Deadlines::default()).expect("a path");
     let stats = crate::stats::Stats::new(&world.parts, client);
@@ -204,7 +204,7 @@ async fn there_is_no_summary_while_the_runtime_does_not_tell_what_it_holds() {
 
 #[test]
 fn a_taken_port_is_an_error_that_names_address_reason_and_remedy() {
-    let world = World::new();
+    let world = TestServer::new();
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address");
     let at = Addresses { healthz: Some(address), ..Addresses::default() };
@@ -217,7 +217,7 @@ fn a_taken_port_is_an_error_that_names_address_reason_and_remedy() {
 
 #[test]
 fn the_socket_is_its_owners_alone_and_goes_with_the_server() {
-    let world = World::new();
+    let world = TestServer::new();
     let server = world.spawn().expect("a server");
     let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
     assert_eq!(mode(world.socket()), 0o600);
@@ -228,7 +228,7 @@ fn the_socket_is_its_owners_alone_and_goes_with_the_server() {
 
 #[test]
 fn the_socket_of_a_killed_agent_is_replaced_and_that_of_a_living_one_is_not() {
-    let world = World::new();
+    let world = TestServer::new();
     fs::create_dir_all(world.socket().parent().expect("a folder")).expect("made");
     drop(UnixListener::bind(world.socket()).expect("bound")); // leaves its file behind
     let server = world.spawn().expect("a server in its place");
@@ -241,7 +241,7 @@ fn the_socket_of_a_killed_agent_is_replaced_and_that_of_a_living_one_is_not() {
 
 #[test]
 fn a_file_that_is_no_socket_is_left_alone() {
-    let world = World::new();
+    let world = TestServer::new();
     fs::create_dir_all(world.socket().parent().expect("a folder")).expect("made");
     fs::write(world.socket(), "precious").expect("written");
     let error = world.spawn().expect_err("no socket").to_string();
@@ -251,7 +251,7 @@ fn a_file_that_is_no_socket_is_left_alone() {
 
 #[test]
 fn idle_connections_keep_nobody_from_the_health_check_and_the_read_only_port() {
-    let world = World::new();
+    let world = TestServer::new();
     let server = world.spawn().expect("a server");
     let addresses = [server.healthz.expect("a port"), server.read_only.expect("a port")];
     let idle: Vec<_> = addresses
@@ -290,7 +290,7 @@ fn pods_on_the_socket_are_rows_with_their_reasons() {
     sick["status"] = json!({"phase": "Pending", "containerStatuses": [{"name": "c", "ready": false,
         "restartCount": 0, "image": "x", "imageID": "", "state": {"waiting":
         {"reason": "ErrImageNeverPull", "message": "no image"}}}]});
-    let world = World::new().with_pods(&[web(), sick]);
+    let world = TestServer::new().with_pods(&[web(), sick]);
     world.parts.problems.store(broken("/m/x.yaml", "kind is missing"));
     let _server = world.spawn().expect("a server");
     let answer = local(&world, "/pods").json();
@@ -302,7 +302,7 @@ fn pods_on_the_socket_are_rows_with_their_reasons() {
 
 #[test]
 fn a_pod_that_nobody_knows_is_explained_with_the_broken_manifests() {
-    let world = World::new().with_pods(&[web()]);
+    let world = TestServer::new().with_pods(&[web()]);
     world.parts.problems.store(broken("/m/x.yaml", "kind is missing"));
     let _server = world.spawn().expect("a server");
     let answer = local(&world, "/explain?pod=x");
@@ -319,7 +319,7 @@ fn a_pod_that_nobody_knows_is_explained_with_the_broken_manifests() {
 
 #[test]
 fn the_timeline_of_a_pod_that_is_gone_is_found_by_its_uid() {
-    let world = World::new();
+    let world = TestServer::new();
     world.parts.recorder.stage(&"gone".into(), "Seen", None, "");
     let _server = world.spawn().expect("a server");
     let answer = local(&world, "/timeline?pod=gone").json();
@@ -329,7 +329,7 @@ fn the_timeline_of_a_pod_that_is_gone_is_found_by_its_uid() {
 
 #[test]
 fn a_dry_run_asks_the_main_thread_and_one_that_ends_says_so() {
-    let mut world = World::new().with_pods(&[web()]);
+    let mut world = TestServer::new().with_pods(&[web()]);
     let _server = world.spawn().expect("a server");
     let (_, empty) = mpsc::channel(1);
     let mut queries = std::mem::replace(&mut world.queries, empty);
@@ -338,7 +338,7 @@ fn a_dry_run_asks_the_main_thread_and_one_that_ends_says_so() {
             panic!("a question")
         };
         assert_eq!(uid.as_str(), "u1");
-        let plan = Plan { actions: vec![Action::Prepare], held: Vec::new() };
+        let plan = SyncPlan { actions: vec![Action::Prepare], held: Vec::new() };
         answer.send(Some(plan)).expect("asked");
     });
     let planned = local(&world, "/plan?pod=web").json();
@@ -353,7 +353,7 @@ fn a_dry_run_asks_the_main_thread_and_one_that_ends_says_so() {
 
 #[test]
 fn a_retry_is_a_post_that_tells_what_had_been_waited_for() {
-    let mut world = World::new().with_pods(&[web()]);
+    let mut world = TestServer::new().with_pods(&[web()]);
     let _server = world.spawn().expect("a server");
     let (_, empty) = mpsc::channel(1);
     let mut queries = std::mem::replace(&mut world.queries, empty);
@@ -386,7 +386,7 @@ fn a_retry_is_a_post_that_tells_what_had_been_waited_for() {
 fn the_dump_shows_state_without_what_pods_keep_secret() {
     let mut pod = web();
     pod["spec"]["containers"][0]["env"] = json!([{"name": "TOKEN", "value": "hunter2"}]);
-    let world = World::new().with_pods(&[pod]);
+    let world = TestServer::new().with_pods(&[pod]);
     let _server = world.spawn().expect("a server");
     let answer = local(&world, "/dump");
     assert_eq!(answer.json()["pods"][0]["pod"], "default/web");
@@ -395,7 +395,7 @@ fn the_dump_shows_state_without_what_pods_keep_secret() {
 
 #[test]
 fn a_pull_that_waits_for_others_is_among_the_calls_of_the_dump() {
-    let world = World::new().with_pods(&[web()]);
+    let world = TestServer::new().with_pods(&[web()]);
     let _place = world.parts.pull_queue.enter("nginx:1");
     let _server = world.spawn().expect("it starts");
     let dump = local(&world, "/dump").json();
@@ -406,7 +406,7 @@ fn a_pull_that_waits_for_others_is_among_the_calls_of_the_dump() {
 
 #[test]
 fn while_the_runtime_is_missing_every_answer_says_so() {
-    let world = World::new();
+    let world = TestServer::new();
     let _server = world.spawn().expect("a server");
     world.parts.health.starting("no such socket; start it".to_owned());
     let why = "the agent is starting: no such socket; start it";
@@ -422,7 +422,7 @@ fn while_the_runtime_is_missing_every_answer_says_so() {
 
 #[test]
 fn a_request_without_end_is_refused() {
-    let world = World::new();
+    let world = TestServer::new();
     let server = world.spawn().expect("a server");
     let mut stream = TcpStream::connect(server.read_only.expect("a port")).expect("connected");
     let long = format!("GET /pods HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(64 << 10));
@@ -436,7 +436,7 @@ fn a_request_without_end_is_refused() {
 
 #[test]
 fn the_commands_print_what_the_agent_says_and_fail_when_it_refuses() {
-    let world = World::new().with_pods(&[web()]);
+    let world = TestServer::new().with_pods(&[web()]);
     let _server = world.spawn().expect("a server");
     let run = |question, output| {
         let socket = world.socket().to_owned();
@@ -451,17 +451,17 @@ fn the_commands_print_what_the_agent_says_and_fail_when_it_refuses() {
     };
     let same = |a: ExitCode, b: ExitCode| format!("{a:?}") == format!("{b:?}");
     assert!(same(
-        run(Question::Pods(PodFilter::default()), OutputFormat::Table),
+        run(CliQuestion::Pods(PodFilter::default()), OutputFormat::Table),
         ExitCode::SUCCESS
     ));
-    assert!(same(run(Question::Explain("web".into()), OutputFormat::Json), ExitCode::SUCCESS));
-    assert!(same(run(Question::Explain("nope".into()), OutputFormat::Table), ExitCode::FAILURE));
-    assert!(same(run(Question::Retry("nope".into()), OutputFormat::Table), ExitCode::FAILURE));
+    assert!(same(run(CliQuestion::Explain("web".into()), OutputFormat::Json), ExitCode::SUCCESS));
+    assert!(same(run(CliQuestion::Explain("nope".into()), OutputFormat::Table), ExitCode::FAILURE));
+    assert!(same(run(CliQuestion::Retry("nope".into()), OutputFormat::Table), ExitCode::FAILURE));
     assert!(world.dir.path().exists());
     let dir = tempfile::tempdir().expect("a folder");
     let replay = |dir: &Path| {
         let of = ReplayOf { dir: dir.to_owned(), pod: None, until: None };
-        run(Question::Replay(of), OutputFormat::Table)
+        run(CliQuestion::Replay(of), OutputFormat::Table)
     };
     assert!(same(replay(dir.path()), ExitCode::FAILURE));
     Agent::begins(dir.path(), 1, 0, "v1").gets_ready();

@@ -15,7 +15,7 @@ use pintle_api_types::rate::{Bucket, Rate};
 use serde_json::{Value, json};
 
 use super::Happened;
-use super::recent::{Key, Recent};
+use super::recent::{EventKey, Recent};
 
 /// Objects and events in the cache.
 // k8s: maxLruCacheEntries
@@ -40,7 +40,7 @@ pub struct Correlated {
 
 /// Opaque: the key under which the correlator finds the event again.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct KeyOf(Key);
+struct KeyOf(EventKey);
 
 #[derive(Debug)]
 struct Similar {
@@ -49,7 +49,7 @@ struct Similar {
 }
 
 #[derive(Debug, Default)]
-struct Told {
+struct CorrelatedEvent {
     count: i32,
     first: Timestamp,
     name: String,
@@ -60,7 +60,7 @@ struct Told {
 pub struct Correlator {
     source: EventSource,
     similar: Recent<Similar>,
-    told: Recent<Told>,
+    told: Recent<CorrelatedEvent>,
     spam: Recent<Bucket>,
     began: Instant,
     began_at: Timestamp,
@@ -83,7 +83,7 @@ impl Correlator {
     // k8s: EventCorrelate
     pub fn correlate(&mut self, happened: &Happened) -> Option<Correlated> {
         let (key, combined) = self.aggregate(happened);
-        let told = self.told.entry(key, Told::default);
+        let told = self.told.entry(key, CorrelatedEvent::default);
         told.count += 1;
         if told.count == 1 {
             let nanos = happened.at.as_nanosecond();
@@ -100,7 +100,7 @@ impl Correlator {
             json!({"count": count, "lastTimestamp": last, "message": event.message})
         });
         let parts = object_parts(&self.source, &happened.about);
-        let spam = Key::of(&[&parts[..], &[happened.kind.as_str()]].concat());
+        let spam = EventKey::of(&[&parts[..], &[happened.kind.as_str()]].concat());
         let now = self.clock(happened.at);
         let heard = self.spam.entry(spam, || Bucket::new(SPAM)).try_take(now);
         heard.then_some(Correlated { event, patch, key: KeyOf(key) })
@@ -109,16 +109,16 @@ impl Correlator {
     /// The event was sent and has this name.
     // k8s: UpdateState
     pub fn sent(&mut self, correlated: &Correlated, name: String) {
-        self.told.entry(correlated.key.0, Told::default).name = name;
+        self.told.entry(correlated.key.0, CorrelatedEvent::default).name = name;
     }
 
     /// The key under which the event is sent, and its message if it stands for several events.
     // k8s: EventAggregate
-    fn aggregate(&mut self, happened: &Happened) -> (Key, Option<String>) {
+    fn aggregate(&mut self, happened: &Happened) -> (EventKey, Option<String>) {
         let parts = object_parts(&self.source, &happened.about);
         let kind = [happened.kind.as_str(), happened.reason.as_str()];
         let path = happened.about.field_path.as_deref().unwrap_or_default();
-        let alike = Key::of(&[&parts[..], &kind].concat());
+        let alike = EventKey::of(&[&parts[..], &kind].concat());
         let fresh = || Similar { messages: BTreeSet::new(), last: happened.at };
         let similar = self.similar.entry(alike, fresh);
         let pause = happened.at.duration_since(similar.last);
@@ -128,7 +128,7 @@ impl Correlator {
         similar.last = happened.at;
         similar.messages.insert(hash_of(&happened.message));
         if similar.messages.len() < SIMILAR_MAX {
-            let own = Key::of(&[&parts[..], &kind, &[path, &happened.message]].concat());
+            let own = EventKey::of(&[&parts[..], &kind, &[path, &happened.message]].concat());
             return (own, None);
         }
         similar.messages.pop_first();

@@ -41,14 +41,14 @@ const REQUEST_MAX: Duration = Duration::from_secs(10);
 
 /// Normal or warning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum EventKind {
     /// The way it should be.
     Normal,
     /// Something may need help.
     Warning,
 }
 
-impl Kind {
+impl EventKind {
     /// The API's word.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -64,7 +64,7 @@ pub struct Happened {
     /// The involved object; with its field path for one container of a pod.
     pub about: ObjectReference,
     /// Normal or not.
-    pub kind: Kind,
+    pub kind: EventKind,
     /// PascalCase word.
     pub reason: String,
     /// Sentence.
@@ -103,7 +103,7 @@ pub fn recorder(client: Client, component: &str, host: &str, rate: Rate) -> (Rec
 
 impl Recorder {
     /// Something happened now. Never waits.
-    pub fn event(&self, about: ObjectReference, kind: Kind, reason: &str, message: &str) {
+    pub fn event(&self, about: ObjectReference, kind: EventKind, reason: &str, message: &str) {
         self.annotated(about, kind, reason, message, BTreeMap::new());
     }
 
@@ -111,7 +111,7 @@ impl Recorder {
     pub fn annotated(
         &self,
         about: ObjectReference,
-        kind: Kind,
+        kind: EventKind,
         reason: &str,
         message: &str,
         annotations: BTreeMap<String, String>,

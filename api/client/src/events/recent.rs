@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 
 /// Key of an event or an object: a hash of its parts, wide enough that no two are ever alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Key(u64, u64);
+pub(super) struct EventKey(u64, u64);
 
-impl Key {
+impl EventKey {
     pub(super) fn of(parts: &[&str]) -> Self {
         use std::hash::{DefaultHasher, Hash, Hasher};
         let hash = |seed: u8| {
@@ -23,8 +23,8 @@ impl Key {
 #[derive(Debug)]
 pub(super) struct Recent<V> {
     max: usize,
-    values: HashMap<Key, (u64, V)>,
-    order: BTreeMap<u64, Key>,
+    values: HashMap<EventKey, (u64, V)>,
+    order: BTreeMap<u64, EventKey>,
     clock: u64,
 }
 
@@ -34,7 +34,7 @@ impl<V> Recent<V> {
     }
 
     /// The value of that key, made if there is none, and used now.
-    pub(super) fn entry(&mut self, key: Key, fresh: impl FnOnce() -> V) -> &mut V {
+    pub(super) fn entry(&mut self, key: EventKey, fresh: impl FnOnce() -> V) -> &mut V {
         self.clock += 1;
         let clock = self.clock;
         if let Some((used, _)) = self.values.get(&key) {

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{EventSource, ObjectReference};
 use serde_json::json;
 
-use super::recent::{Key, Recent};
+use super::recent::{EventKey, Recent};
 use super::*;
 
 fn correlator() -> Correlator {
@@ -27,7 +27,7 @@ fn about(name: &str) -> ObjectReference {
 fn said(name: &str, message: &str, seconds: i64) -> Happened {
     Happened {
         about: about(name),
-        kind: Kind::Warning,
+        kind: EventKind::Warning,
         reason: "BackOff".into(),
         message: message.into(),
         annotations: Default::default(),
@@ -115,7 +115,7 @@ fn an_object_that_says_too_much_is_cut_off_and_heard_again_later() {
 #[test]
 fn what_is_as_it_should_be_is_heard_whatever_else_was_said() {
     let mut correlator = correlator();
-    let normal = |seconds| Happened { kind: Kind::Normal, ..said("web", "fine", seconds) };
+    let normal = |seconds| Happened { kind: EventKind::Normal, ..said("web", "fine", seconds) };
     while correlator.correlate(&said("web", "no", 0)).is_some() {}
     let heard = (0..40).filter(|_| correlator.correlate(&normal(1)).is_some()).count();
     assert_eq!(heard, 25);
@@ -124,7 +124,7 @@ fn what_is_as_it_should_be_is_heard_whatever_else_was_said() {
 #[test]
 fn what_was_used_least_recently_is_forgotten() {
     let mut recent = Recent::new(2);
-    let [a, b, c] = ["a", "b", "c"].map(|name| Key::of(&[name]));
+    let [a, b, c] = ["a", "b", "c"].map(|name| EventKey::of(&[name]));
     *recent.entry(a, || 0) = 1;
     recent.entry(b, || 0);
     recent.entry(a, || 0);

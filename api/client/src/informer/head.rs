@@ -73,7 +73,7 @@ impl HeldText {
 
 /// Fields at the beginning of an event, or of an object.
 #[derive(Debug, Default)]
-pub(super) struct Head {
+pub(super) struct EventHead {
     r#type: String,
     name: String,
     namespace: String,
@@ -81,20 +81,20 @@ pub(super) struct Head {
     pub(super) version: String,
 }
 
-impl Head {
+impl EventHead {
     /// The head of an event.
     pub(super) fn of_event(text: &[u8]) -> Self {
-        Self::read(text, Level::Event)
+        Self::read(text, NestingLevel::Event)
     }
 
     /// The head of an object.
     pub(super) fn of_object(text: &[u8]) -> Self {
-        Self::read(text, Level::Object)
+        Self::read(text, NestingLevel::Object)
     }
 
-    fn read(text: &[u8], level: Level) -> Self {
+    fn read(text: &[u8], level: NestingLevel) -> Self {
         let mut head = Self::default();
-        let part = Part { head: &mut head, level };
+        let part = HeadPart { head: &mut head, level };
         // Reading fails where the text is cut: the fields before that count.
         let _ = part.deserialize(&mut serde_json::Deserializer::from_slice(text));
         head
@@ -114,19 +114,19 @@ impl Head {
 }
 
 #[derive(Clone, Copy)]
-enum Level {
+enum NestingLevel {
     Event,
     Object,
     Meta,
 }
 
 /// Reads one level into the head.
-struct Part<'a> {
-    head: &'a mut Head,
-    level: Level,
+struct HeadPart<'a> {
+    head: &'a mut EventHead,
+    level: NestingLevel,
 }
 
-impl<'de> DeserializeSeed<'de> for Part<'_> {
+impl<'de> DeserializeSeed<'de> for HeadPart<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
@@ -134,7 +134,7 @@ impl<'de> DeserializeSeed<'de> for Part<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Part<'_> {
+impl<'de> Visitor<'de> for HeadPart<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -145,19 +145,19 @@ impl<'de> Visitor<'de> for Part<'_> {
         let Self { head, level } = self;
         while let Some(name) = map.next_key::<Cow<'_, str>>()? {
             let text = match (level, &*name) {
-                (Level::Event, "type") => &mut head.r#type,
-                (Level::Event, "object") => {
-                    map.next_value_seed(Part { head, level: Level::Object })?;
+                (NestingLevel::Event, "type") => &mut head.r#type,
+                (NestingLevel::Event, "object") => {
+                    map.next_value_seed(HeadPart { head, level: NestingLevel::Object })?;
                     continue;
                 }
-                (Level::Object, "metadata") => {
-                    map.next_value_seed(Part { head, level: Level::Meta })?;
+                (NestingLevel::Object, "metadata") => {
+                    map.next_value_seed(HeadPart { head, level: NestingLevel::Meta })?;
                     continue;
                 }
-                (Level::Meta, "name") => &mut head.name,
-                (Level::Meta, "namespace") => &mut head.namespace,
-                (Level::Meta, "uid") => &mut head.uid,
-                (Level::Meta, "resourceVersion") => &mut head.version,
+                (NestingLevel::Meta, "name") => &mut head.name,
+                (NestingLevel::Meta, "namespace") => &mut head.namespace,
+                (NestingLevel::Meta, "uid") => &mut head.uid,
+                (NestingLevel::Meta, "resourceVersion") => &mut head.version,
                 _ => {
                     map.next_value::<IgnoredAny>()?;
                     continue;
@@ -199,7 +199,7 @@ mod tests {
         let event = format!(r#"{{"type":"DELETED","object":{object}"#);
         let named = event.find("\"labels").expect("it has labels");
         for cut in 0..=event.len() {
-            let head = Head::of_event(&event.as_bytes()[..cut]);
+            let head = EventHead::of_event(&event.as_bytes()[..cut]);
             let found = head.object().map(|object| (object.key, object.uid));
             let all = cut + 1 >= named;
             let want = all.then(|| (ObjectKey::new("n", "a"), "u".into()));
@@ -207,7 +207,7 @@ mod tests {
             assert!(!all || (head.is_deleted() && head.version == "5"), "{cut}");
         }
         let of_cluster = br#"{"metadata":{"name":"a","uid":"u","resourceVersion":"5","labels":{"#;
-        let found = Head::of_object(of_cluster).object().map(|object| object.key);
+        let found = EventHead::of_object(of_cluster).object().map(|object| object.key);
         assert_eq!(found, Some(ObjectKey::new("", "a")));
     }
 }

@@ -11,7 +11,7 @@ use pintle_api_types::object::{Object, PrunedMeta, UnreadableObject};
 use serde::Deserialize;
 
 use super::error::{InformerError, StatusWire};
-use super::head::{Head, HeldText, ObjectText};
+use super::head::{EventHead, HeldText, ObjectText};
 
 /// The readable part of an object that cannot be read as a whole.
 #[derive(Debug, Default, PartialEq, Deserialize)]
@@ -84,7 +84,7 @@ pub(super) fn event<T: Object>(line: ObjectText<'_>) -> WatchEvent<T> {
     let line = match line {
         ObjectText::Whole(line) => line,
         ObjectText::TooLong(head) => {
-            return WatchEvent::Unreadable(too_long(Head::of_event(head)));
+            return WatchEvent::Unreadable(too_long(EventHead::of_event(head)));
         }
     };
     match serde_json::from_slice(line) {
@@ -109,13 +109,13 @@ pub(super) fn event<T: Object>(line: ObjectText<'_>) -> WatchEvent<T> {
 pub(super) fn item<T: Object>(text: ObjectText<'_>) -> Result<T, Unreadable> {
     let text = match text {
         ObjectText::Whole(text) => text,
-        ObjectText::TooLong(head) => return Err(too_long(Head::of_object(head))),
+        ObjectText::TooLong(head) => return Err(too_long(EventHead::of_object(head))),
     };
     serde_json::from_slice(text)
         .map_err(|error| unreadable(serde_json::from_slice(text).ok(), false, &error))
 }
 
-fn too_long(head: Head) -> Unreadable {
+fn too_long(head: EventHead) -> Unreadable {
     let (object, deleted) = (head.object(), head.is_deleted());
     Unreadable { object, version: head.version, deleted, at: None }
 }

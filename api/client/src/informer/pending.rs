@@ -69,7 +69,7 @@ pub(super) struct StoreChange<T> {
 }
 
 #[derive(Debug)]
-struct Waiting<T> {
+struct WaitingChange<T> {
     turn: u64,
     /// The state that the subscriber received last.
     told: Option<Arc<T>>,
@@ -79,7 +79,7 @@ struct Waiting<T> {
     initial: bool,
 }
 
-impl<T> Waiting<T> {
+impl<T> WaitingChange<T> {
     fn has_passed(&self) -> bool {
         self.told.is_none() && self.now.is_none()
     }
@@ -88,7 +88,7 @@ impl<T> Waiting<T> {
 /// Changes that wait for delivery.
 #[derive(Debug)]
 pub(super) struct PendingChanges<T> {
-    waiting: HashMap<ObjectKey, Waiting<T>>,
+    waiting: HashMap<ObjectKey, WaitingChange<T>>,
     order: BTreeMap<u64, ObjectKey>,
     turns: u64,
     /// Turns of those that have passed.
@@ -148,7 +148,7 @@ impl<T: Object> PendingChanges<T> {
         }
         self.turns += 1;
         let (told, now, gone) = (old.clone(), new.clone(), gone.clone());
-        let waiting = Waiting { turn: self.turns, told, now, gone, initial };
+        let waiting = WaitingChange { turn: self.turns, told, now, gone, initial };
         self.put(key.clone(), waiting);
     }
 
@@ -161,13 +161,13 @@ impl<T: Object> PendingChanges<T> {
         }
     }
 
-    fn put(&mut self, key: ObjectKey, waiting: Waiting<T>) {
+    fn put(&mut self, key: ObjectKey, waiting: WaitingChange<T>) {
         self.initial += usize::from(waiting.initial);
         self.order.insert(waiting.turn, key.clone());
         self.waiting.insert(key, waiting);
     }
 
-    fn take(&mut self, turn: u64) -> Option<(ObjectKey, Waiting<T>)> {
+    fn take(&mut self, turn: u64) -> Option<(ObjectKey, WaitingChange<T>)> {
         let (key, waiting) = self.waiting.remove_entry(&self.order.remove(&turn)?)?;
         self.passed.remove(&turn);
         self.initial -= usize::from(waiting.initial);

@@ -93,7 +93,7 @@ pub(super) enum ReflectorPlan {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Next {
+enum ReflectorStep {
     List { whole: bool, token: Option<String> },
     Watch,
 }
@@ -111,7 +111,7 @@ pub(super) struct Reflector {
     unavailable: bool,
     /// The server divides a list of any state: its watch cache is off.
     divides: bool,
-    next: Next,
+    next: ReflectorStep,
     wait: bool,
     /// A connection broke: the wait is `LOST_WAIT`.
     broke: bool,
@@ -126,7 +126,7 @@ pub(super) struct Reflector {
     got_on: bool,
 }
 
-const LIST: Next = Next::List { whole: false, token: None };
+const LIST: ReflectorStep = ReflectorStep::List { whole: false, token: None };
 /// The state of the server's watch cache.
 const ANY_VERSION: &str = "0";
 
@@ -143,7 +143,7 @@ impl Reflector {
             version: one.then(|| ANY_VERSION.to_owned()),
             unavailable: false,
             divides: false,
-            next: if one { Next::Watch } else { LIST },
+            next: if one { ReflectorStep::Watch } else { LIST },
             wait: false,
             broke: false,
             backoff: ReflectorBackoff::new(retry),
@@ -173,18 +173,18 @@ impl Reflector {
             return ReflectorPlan::Wait(self.backoff.wait(now, chance));
         }
         match &self.next {
-            Next::List { .. } if self.first == FirstList::Never => {
+            ReflectorStep::List { .. } if self.first == FirstList::Never => {
                 let from = Some(ANY_VERSION.to_owned());
-                (self.version, self.unavailable, self.next) = (from, false, Next::Watch);
+                (self.version, self.unavailable, self.next) = (from, false, ReflectorStep::Watch);
                 ReflectorPlan::ReadAgain
             }
-            Next::List { whole, token } => ReflectorPlan::List(ListPlan {
+            ReflectorStep::List { whole, token } => ReflectorPlan::List(ListPlan {
                 path: self.path,
                 at: self.list_at(),
                 limit: (!whole && self.may_divide()).then_some(PAGE),
                 token: token.clone(),
             }),
-            Next::Watch => ReflectorPlan::Watch(self.watch(chance)),
+            ReflectorStep::Watch => ReflectorPlan::Watch(self.watch(chance)),
         }
     }
 
@@ -219,7 +219,7 @@ impl Reflector {
 
     /// A page came; true when it was the last one.
     pub(super) fn page(&mut self, version: &str, token: &str) -> bool {
-        let Next::List { token: at, .. } = &mut self.next else { return false };
+        let ReflectorStep::List { token: at, .. } = &mut self.next else { return false };
         if !token.is_empty() {
             let in_memory = self.first == FirstList::Any && self.version.is_none();
             self.divides |= in_memory && !self.unavailable;
@@ -228,19 +228,19 @@ impl Reflector {
         }
         self.version = Some(version.to_owned());
         self.unavailable = false;
-        self.next = Next::Watch;
+        self.next = ReflectorStep::Watch;
         true
     }
 
     /// A page did not come; false when another request may succeed at once.
     pub(super) fn list_failed(&mut self, error: &InformerError) -> bool {
-        let Next::List { token, whole } = &self.next else { return true };
+        let ReflectorStep::List { token, whole } = &self.next else { return true };
         let newest = self.list_at() == ListAt::Newest;
         self.wait = true;
         match error {
             // k8s: staging/src/k8s.io/client-go/tools/pager/pager.go FullListIfExpired
             InformerError::Expired(_) if token.is_some() && !whole => {
-                self.next = Next::List { whole: true, token: None };
+                self.next = ReflectorStep::List { whole: true, token: None };
                 self.wait = false;
             }
             InformerError::Expired(_) | InformerError::TooLarge(_) => {
@@ -304,7 +304,7 @@ impl Reflector {
     // k8s: staging/src/k8s.io/client-go/tools/cache/reflector.go handleAnyWatch VeryShortWatchError
     pub(super) fn closed(&mut self, lasted: Duration) {
         self.wait = lasted < SHORT && !self.got_on;
-        self.next = if self.events == 0 { LIST } else { Next::Watch };
+        self.next = if self.events == 0 { LIST } else { ReflectorStep::Watch };
     }
 
     /// A watch could not be opened, or the server sent an error; returns false when that is nothing

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pintle_api_types::object::{Object, UnreadableObject};
 
 use super::store::{Listed, ObjectStore};
-use crate::Share;
+use crate::TenantShare;
 
 /// Receives a kind's objects, in order. The watch waits for each call to return.
 pub trait ObjectSink<T> {
@@ -38,8 +38,8 @@ pub trait ObjectSink<T> {
     /// Changes may have been missed, and there are no lists (`FirstList::Never`).
     fn read_again(&mut self) {}
     /// The share under which the next request is made, where clients are shared.
-    fn share(&self) -> Share {
-        Share::default()
+    fn share(&self) -> TenantShare {
+        TenantShare::default()
     }
 }
 

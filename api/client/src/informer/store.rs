@@ -13,7 +13,7 @@ use pintle_api_types::object::{Object, key_of};
 use pintle_api_types::symbol::Symbol;
 
 use super::pending::StoreChange;
-use super::subscription::Queue;
+use super::subscription::SubscriberQueue;
 
 /// Calls back with each value that an object has in an index.
 pub type IndexValues<T> = fn(&T, &mut dyn FnMut(&str));
@@ -23,12 +23,12 @@ pub type IndexBy<T> = (&'static str, IndexValues<T>);
 
 /// Everything that is known of a kind's objects.
 pub struct ObjectStore<T> {
-    objects: RwLock<Objects<T>>,
+    objects: RwLock<StoredObjects<T>>,
     /// Locked before `objects`, until a change is made and queued.
-    queues: Mutex<Vec<Weak<Queue<T>>>>,
+    queues: Mutex<Vec<Weak<SubscriberQueue<T>>>>,
 }
 
-struct Objects<T> {
+struct StoredObjects<T> {
     known: HashMap<ObjectKey, Arc<T>>,
     indexes: Vec<ObjectIndex<T>>,
     /// The first list is complete.
@@ -60,7 +60,7 @@ impl<T> ObjectIndex<T> {
     }
 }
 
-impl<T> Objects<T> {
+impl<T> StoredObjects<T> {
     fn put(&mut self, key: &ObjectKey, object: &Arc<T>) -> Option<Arc<T>> {
         let old = self.known.insert(key.clone(), Arc::clone(object));
         for index in &mut self.indexes {
@@ -103,11 +103,11 @@ impl<T: Object> ObjectStore<T> {
             keys: HashMap::new(),
         };
         let indexes = indexes.iter().map(index).collect();
-        let objects = Objects { known: HashMap::new(), indexes, synced: false };
+        let objects = StoredObjects { known: HashMap::new(), indexes, synced: false };
         Self { objects: RwLock::new(objects), queues: Mutex::default() }
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Objects<T>> {
+    fn read(&self) -> RwLockReadGuard<'_, StoredObjects<T>> {
         self.objects.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -154,7 +154,10 @@ impl<T: Object> ObjectStore<T> {
     }
 
     /// Makes changes, and queues them for every subscriber in the same order.
-    fn change<R>(&self, make: impl FnOnce(&mut Objects<T>, &mut Vec<StoreChange<T>>) -> R) -> R {
+    fn change<R>(
+        &self,
+        make: impl FnOnce(&mut StoredObjects<T>, &mut Vec<StoreChange<T>>) -> R,
+    ) -> R {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let mut changes = Vec::new();
         let (made, before, synced) = {
@@ -206,7 +209,7 @@ impl<T: Object> ObjectStore<T> {
     }
 
     /// Queues every current object for the subscriber, and from now on every change.
-    pub(super) fn join(&self, queue: &Arc<Queue<T>>) {
+    pub(super) fn join(&self, queue: &Arc<SubscriberQueue<T>>) {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let objects = self.read();
         let known = objects.known.iter().map(|(key, object)| StoreChange {
@@ -220,13 +223,17 @@ impl<T: Object> ObjectStore<T> {
     }
 
     /// Queues every object again for one subscriber.
-    pub(super) fn resync(&self, queue: &Queue<T>) {
+    pub(super) fn resync(&self, queue: &SubscriberQueue<T>) {
         let _in_order = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         queue.push_again(&mut self.read().known.iter());
     }
 }
 
-fn put<T: Object>(objects: &mut Objects<T>, changes: &mut Vec<StoreChange<T>>, object: T) -> bool {
+fn put<T: Object>(
+    objects: &mut StoredObjects<T>,
+    changes: &mut Vec<StoreChange<T>>,
+    object: T,
+) -> bool {
     let key = key_of(&object);
     if objects.known.get(&key).is_some_and(|known| **known == object) {
         return false;
@@ -238,7 +245,7 @@ fn put<T: Object>(objects: &mut Objects<T>, changes: &mut Vec<StoreChange<T>>, o
 }
 
 fn remove<T: Object>(
-    objects: &mut Objects<T>,
+    objects: &mut StoredObjects<T>,
     changes: &mut Vec<StoreChange<T>>,
     key: &ObjectKey,
     last: Option<T>,

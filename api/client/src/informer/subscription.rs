@@ -19,7 +19,7 @@ use super::store::ObjectStore;
 const RESYNC_MIN: Duration = Duration::from_secs(1);
 
 /// The store's changes for one subscriber.
-pub(super) struct Queue<T> {
+pub(super) struct SubscriberQueue<T> {
     state: Mutex<QueueState<T>>,
     changed: Notify,
     /// True when the subscriber has received every initial object.
@@ -34,7 +34,7 @@ struct QueueState<T> {
     in_hand: bool,
 }
 
-impl<T> Default for Queue<T> {
+impl<T> Default for SubscriberQueue<T> {
     fn default() -> Self {
         let pending = PendingChanges::default();
         let state = Mutex::new(QueueState { pending, complete: false, in_hand: false });
@@ -42,7 +42,7 @@ impl<T> Default for Queue<T> {
     }
 }
 
-impl<T: Object> Queue<T> {
+impl<T: Object> SubscriberQueue<T> {
     fn state(&self) -> MutexGuard<'_, QueueState<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -79,14 +79,14 @@ impl<T: Object> Queue<T> {
 
 /// The changes of an informer's objects, for one subscriber.
 pub struct Subscription<T> {
-    queue: Arc<Queue<T>>,
+    queue: Arc<SubscriberQueue<T>>,
     store: Arc<ObjectStore<T>>,
     resync: Option<(Duration, Instant)>,
 }
 
 impl<T: Object> Subscription<T> {
     pub(super) fn new(store: &Arc<ObjectStore<T>>) -> Self {
-        let queue = Arc::new(Queue::default());
+        let queue = Arc::new(SubscriberQueue::default());
         store.join(&queue);
         Self { queue, store: Arc::clone(store), resync: None }
     }

@@ -17,7 +17,7 @@ use pintle_api_types::url::escaped;
 
 use super::error::InformerError;
 use super::reflector::{ListAt, ListPlan, WatchPlan};
-use crate::{AnswerWithin, Share};
+use crate::{AnswerWithin, TenantShare};
 
 /// Limit of an error answer's body.
 const ERROR_BYTES_MAX: usize = 64 << 10;
@@ -133,7 +133,7 @@ pub(super) async fn open(
     client: &Client,
     path: &str,
     accepts: Accepts,
-    share: &Share,
+    share: &TenantShare,
     within: Option<Duration>,
 ) -> Result<Pieces, InformerError> {
     let mut request = Request::get(path)

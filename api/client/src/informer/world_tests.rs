@@ -63,7 +63,7 @@ enum Op {
     Steps(u8),
 }
 
-struct Server {
+struct ListServer {
     version: u64,
     things: Things,
     history: BTreeMap<u64, Things>,
@@ -79,7 +79,7 @@ struct Server {
 /// A page: its things, its version, and where the next one begins.
 type Page = (Vec<Thing>, String, String);
 
-impl Server {
+impl ListServer {
     fn new() -> Self {
         let history = BTreeMap::from([(1, Things::new())]);
         let (things, log) = (Things::new(), Vec::new());
@@ -199,7 +199,7 @@ impl Client {
 
     /// True if a write would overtake the version that the client knew before a restore: a client
     /// that has versions only cannot see that.
-    fn is_overtaken_by(&self, server: &Server) -> bool {
+    fn is_overtaken_by(&self, server: &ListServer) -> bool {
         let known = self.reflector.version().and_then(|version| version.parse::<u64>().ok());
         self.outdated && known.is_some_and(|known| server.version + 1 >= known)
     }
@@ -212,7 +212,7 @@ impl Client {
         }
     }
 
-    fn step(&mut self, server: &mut Server) {
+    fn step(&mut self, server: &mut ListServer) {
         if let Some(from) = self.stream {
             return self.follow(server, from);
         }
@@ -246,7 +246,7 @@ impl Client {
     }
 
     /// The next event of an open watch.
-    fn follow(&mut self, server: &Server, from: u64) {
+    fn follow(&mut self, server: &ListServer, from: u64) {
         let next = server.log.iter().find(|(version, ..)| *version > from);
         let Some((version, kind, put, thing)) = next else { return };
         self.stream = Some(*version);
@@ -282,14 +282,14 @@ impl Client {
         }
     }
 
-    fn knows(&self, server: &Server) -> bool {
+    fn knows(&self, server: &ListServer) -> bool {
         let mut known: Vec<_> = self.store.list().iter().map(|thing| (**thing).clone()).collect();
         known.sort_by_key(|thing| thing.metadata.name.parse::<u8>().expect("ours"));
         self.store.is_synced() && known == server.things.values().cloned().collect::<Vec<_>>()
     }
 }
 
-fn happen(op: &Op, server: &mut Server, client: &mut Client) {
+fn happen(op: &Op, server: &mut ListServer, client: &mut Client) {
     match op {
         Op::Put(_) | Op::Delete(_) if client.is_overtaken_by(server) => {}
         Op::Put(name) => server.change(*name, true),
@@ -360,7 +360,7 @@ fn op() -> impl Strategy<Value = Op> {
 
 #[test]
 fn the_first_list_that_nobody_says_more_about_is_not_older_than_the_question() {
-    let (mut server, mut client) = (Server::new(), Client::new(FirstList::default()));
+    let (mut server, mut client) = (ListServer::new(), Client::new(FirstList::default()));
     (0..6).for_each(|name| server.change(name, true));
     server.lag = 3;
     while !client.store.is_synced() {
@@ -377,7 +377,7 @@ proptest! {
         ops in proptest::collection::vec((op(), any::<bool>()), 0..60),
     ) {
         let first = if newest { FirstList::Newest } else { FirstList::Any };
-        let (mut server, mut client) = (Server::new(), Client::new(first));
+        let (mut server, mut client) = (ListServer::new(), Client::new(first));
         for (op, listens) in &ops {
             happen(op, &mut server, &mut client);
             if *listens {

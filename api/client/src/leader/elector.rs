@@ -8,7 +8,7 @@ use kube::api::{Api, PostParams};
 use pintle_api_types::jitter;
 use pintle_api_types::lease::Timing;
 
-use super::term::{Ask, Next, Term};
+use super::term::{Ask, Term, TermStep};
 use super::watch::LeaseWatch;
 use super::{JITTER, TimingError, check, request_max, work_max};
 
@@ -131,9 +131,9 @@ impl Elector {
         let found = self.answer(self.api.get_opt(&self.name)).await?;
         let now = Instant::now();
         match self.term.read(found, now, Timestamp::now()) {
-            Next::Wait => Ok(false),
-            Next::Write(lease) => self.write(&lease, now).await.map(|()| true),
-            Next::Create(lease) => {
+            TermStep::Wait => Ok(false),
+            TermStep::Write(lease) => self.write(&lease, now).await.map(|()| true),
+            TermStep::Create(lease) => {
                 let params = PostParams::default();
                 let made = self.answer(self.api.create(&params, &lease)).await?;
                 self.term.wrote(made, now);

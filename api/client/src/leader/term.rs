@@ -19,7 +19,7 @@ pub(super) enum Ask {
 
 /// The step after a read.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Next {
+pub(super) enum TermStep {
     /// There is no lease: create this one.
     Create(Box<Lease>),
     /// The lease is ours, free or expired: write this one.
@@ -30,7 +30,7 @@ pub(super) enum Next {
 
 /// A lease as it was last seen to change.
 #[derive(Clone, Debug)]
-struct Seen {
+struct SeenLease {
     lease: Lease,
     at: Instant,
 }
@@ -41,7 +41,7 @@ pub(super) struct Term {
     identity: String,
     name: String,
     lease: Duration,
-    seen: Option<Seen>,
+    seen: Option<SeenLease>,
     /// When the last write that was answered began.
     renewed: Option<Instant>,
 }
@@ -83,25 +83,25 @@ impl Term {
     }
 
     /// Handles a read; `found` is `None` when there is no lease.
-    pub(super) fn read(&mut self, found: Option<Lease>, now: Instant, wall: Timestamp) -> Next {
+    pub(super) fn read(&mut self, found: Option<Lease>, now: Instant, wall: Timestamp) -> TermStep {
         let Some(found) = found else {
-            return Next::Create(Box::new(self.wanted(None, wall)));
+            return TermStep::Create(Box::new(self.wanted(None, wall)));
         };
         match &mut self.seen {
             // Another version of the same words is no sign of life.
             Some(seen) if seen.lease.spec == found.spec => seen.lease = found,
-            seen => *seen = Some(Seen { lease: found, at: now }),
+            seen => *seen = Some(SeenLease { lease: found, at: now }),
         }
         let seen = self.seen.as_ref().expect("it was just stored");
         if self.leader().is_some() && !self.is_ours() && is_valid(seen, now) {
-            return Next::Wait;
+            return TermStep::Wait;
         }
-        Next::Write(Box::new(self.wanted(Some(&seen.lease), wall)))
+        TermStep::Write(Box::new(self.wanted(Some(&seen.lease), wall)))
     }
 
     /// The API server took our lease.
     pub(super) fn wrote(&mut self, lease: Lease, now: Instant) {
-        self.seen = Some(Seen { lease, at: now });
+        self.seen = Some(SeenLease { lease, at: now });
         self.renewed = Some(now);
     }
 
@@ -154,7 +154,7 @@ pub(super) fn holder(lease: &Lease) -> Option<&str> {
 
 /// True if the holder may still work, by the duration that the holder wrote.
 // k8s: leaderelection.go isLeaseValid
-fn is_valid(seen: &Seen, now: Instant) -> bool {
+fn is_valid(seen: &SeenLease, now: Instant) -> bool {
     let seconds = seen.lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
     let life = Duration::from_secs(u64::try_from(seconds.unwrap_or(0)).unwrap_or(0));
     now.saturating_duration_since(seen.at) < life

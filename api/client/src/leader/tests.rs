@@ -10,7 +10,7 @@ use pintle_api_types::lease::Timing;
 use pintle_memory_http::{Passage, SharedServer};
 use serde_json::{Value, json};
 
-use super::term::{Ask, Next, Term};
+use super::term::{Ask, Term, TermStep};
 use super::{Elector, TimingError, check};
 
 const WALL: Timestamp = Timestamp::UNIX_EPOCH;
@@ -55,18 +55,18 @@ fn a_lease_passes_from_one_to_the_other_when_it_has_not_changed_for_its_duration
     let after = |seconds| begun + Duration::from_secs(seconds);
     let (mut first, mut second) = (term("a"), term("b"));
     assert_eq!(first.ask(begun, WALL), Ask::Read);
-    let Next::Create(lease) = first.read(None, begun, WALL) else { panic!("nobody has it") };
+    let TermStep::Create(lease) = first.read(None, begun, WALL) else { panic!("nobody has it") };
     assert_eq!(spec(&lease)["leaseTransitions"], 0);
     assert_eq!(spec(&lease)["leaseDurationSeconds"], 15);
     first.wrote(*lease.clone(), begun);
     assert!(first.is_ours());
 
     // The other one sees it late, and counts from then.
-    assert_eq!(second.read(Some(*lease.clone()), after(10), WALL), Next::Wait);
+    assert_eq!(second.read(Some(*lease.clone()), after(10), WALL), TermStep::Wait);
     let mut untouched = *lease.clone();
     untouched.metadata.resource_version = Some("9".into());
-    assert_eq!(second.read(Some(untouched.clone()), after(24), WALL), Next::Wait);
-    let Next::Write(taken) = second.read(Some(untouched), after(25), WALL) else {
+    assert_eq!(second.read(Some(untouched.clone()), after(24), WALL), TermStep::Wait);
+    let TermStep::Write(taken) = second.read(Some(untouched), after(25), WALL) else {
         panic!("15 s without a change")
     };
     assert_eq!(spec(&taken)["holderIdentity"], "b");
@@ -75,7 +75,7 @@ fn a_lease_passes_from_one_to_the_other_when_it_has_not_changed_for_its_duration
 
     // The first one comes back: no longer valid, so it looks before it writes.
     assert_eq!(first.ask(after(16), WALL), Ask::Read);
-    assert_eq!(first.read(Some(*taken), after(26), WALL), Next::Wait);
+    assert_eq!(first.read(Some(*taken), after(26), WALL), TermStep::Wait);
     assert_eq!(first.leader(), Some("b"));
 }
 
@@ -83,7 +83,7 @@ fn a_lease_passes_from_one_to_the_other_when_it_has_not_changed_for_its_duration
 fn a_renewal_keeps_when_it_was_acquired_and_how_often_it_changed_hands() {
     let begun = Instant::now();
     let mut term = term("a");
-    let Next::Create(lease) = term.read(None, begun, WALL) else { panic!("nobody has it") };
+    let TermStep::Create(lease) = term.read(None, begun, WALL) else { panic!("nobody has it") };
     term.wrote(*lease, begun);
     let later = Timestamp::from_second(5).expect("a time");
     let Ask::Renew(renewed) = term.ask(begun + Duration::from_secs(5), later) else {
@@ -99,22 +99,22 @@ fn a_renewal_keeps_when_it_was_acquired_and_how_often_it_changed_hands() {
 fn a_lease_given_up_is_taken_at_the_next_look() {
     let begun = Instant::now();
     let (mut first, mut second) = (term("a"), term("b"));
-    let Next::Create(lease) = first.read(None, begun, WALL) else { panic!("nobody has it") };
+    let TermStep::Create(lease) = first.read(None, begun, WALL) else { panic!("nobody has it") };
     first.wrote(*lease.clone(), begun);
-    assert_eq!(second.read(Some(*lease.clone()), begun, WALL), Next::Wait);
+    assert_eq!(second.read(Some(*lease.clone()), begun, WALL), TermStep::Wait);
     assert_eq!(second.released(&lease, WALL), None, "it is not ours to give");
     let given = first.released(&lease, WALL).expect("it is ours");
-    assert!(matches!(second.read(Some(given), begun, WALL), Next::Write(_)));
+    assert!(matches!(second.read(Some(given), begun, WALL), TermStep::Write(_)));
 }
 
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/lock";
 
 /// The lease of an API server in memory.
-struct Store(SharedServer);
+struct LeaseStore(SharedServer);
 
 /// How the connection of a process behaves.
 #[derive(Clone, Copy, Default, PartialEq)]
-enum Line {
+enum ServerLine {
     #[default]
     Works,
     Refuses,
@@ -125,30 +125,30 @@ enum Line {
     Silent,
 }
 
-impl Store {
+impl LeaseStore {
     fn new() -> Self {
         Self(SharedServer::new(1))
     }
 
     /// A client for one process, whose connection may get worse.
-    fn client(&self) -> (kube::Client, Arc<Mutex<Line>>) {
-        let line = Arc::new(Mutex::new(Line::default()));
+    fn client(&self) -> (kube::Client, Arc<Mutex<ServerLine>>) {
+        let line = Arc::new(Mutex::new(ServerLine::default()));
         let of_client = Arc::clone(&line);
         let client = self.0.client_through(move |method| {
             let mut line = of_client.lock().expect("no panic");
             match *line {
-                Line::Works => Passage::Through,
-                Line::LosesOne if method == Method::GET => Passage::Through,
-                Line::Refuses => Passage::Refused(500),
-                Line::Breaks(after) => {
-                    *line = Line::Silent;
+                ServerLine::Works => Passage::Through,
+                ServerLine::LosesOne if method == Method::GET => Passage::Through,
+                ServerLine::Refuses => Passage::Refused(500),
+                ServerLine::Breaks(after) => {
+                    *line = ServerLine::Silent;
                     Passage::Late(after)
                 }
-                Line::LosesOne => {
-                    *line = Line::Works;
+                ServerLine::LosesOne => {
+                    *line = ServerLine::Works;
                     Passage::Lost
                 }
-                Line::Silent => Passage::Lost,
+                ServerLine::Silent => Passage::Lost,
             }
         });
         (client, line)
@@ -179,13 +179,13 @@ fn run(test: impl Future<Output = ()>) {
 #[test]
 fn a_process_that_is_cut_off_stops_before_another_one_leads() {
     run(async {
-        let store = Store::new();
+        let store = LeaseStore::new();
         let (client, line) = store.client();
         let mut first = elector(client, "a");
         first.acquire().await;
         assert_eq!(store.holder(), "a");
         let mut second = elector(store.client().0, "b");
-        *line.lock().expect("no panic") = Line::Refuses;
+        *line.lock().expect("no panic") = ServerLine::Refuses;
         let stopped = async {
             first.hold(|| {}).await;
             Instant::now()
@@ -203,13 +203,13 @@ fn a_process_that_is_cut_off_stops_before_another_one_leads() {
 #[test]
 fn an_answer_that_comes_late_makes_no_lease_last_longer() {
     run(async {
-        let store = Store::new();
+        let store = LeaseStore::new();
         let (client, line) = store.client();
         let timing = Timing { retry: Duration::from_millis(200), ..QUICK };
         let lock = ("kube-system", "lock");
         let mut first = Elector::new(client, lock, "a".into(), timing).expect("good timings");
         first.acquire().await;
-        *line.lock().expect("no panic") = Line::Breaks(Duration::from_millis(400));
+        *line.lock().expect("no panic") = ServerLine::Breaks(Duration::from_millis(400));
         first.hold(|| {}).await;
         let held = Duration::try_from(Timestamp::now() - store.renewed()).expect("not negative");
         assert!(held < timing.lease, "others may lead after {:?}, not {held:?}", timing.lease);
@@ -219,7 +219,7 @@ fn an_answer_that_comes_late_makes_no_lease_last_longer() {
 #[test]
 fn one_renewal_without_an_answer_costs_no_lease() {
     run(async {
-        let store = Store::new();
+        let store = LeaseStore::new();
         let (client, line) = store.client();
         let timing = Timing {
             lease: Duration::from_secs(6),
@@ -229,20 +229,20 @@ fn one_renewal_without_an_answer_costs_no_lease() {
         let lock = ("kube-system", "lock");
         let mut first = Elector::new(client, lock, "a".into(), timing).expect("good timings");
         first.acquire().await;
-        *line.lock().expect("no panic") = Line::LosesOne;
+        *line.lock().expect("no panic") = ServerLine::LosesOne;
         let (told, mut renewals) = tokio::sync::mpsc::unbounded_channel();
         tokio::select! {
             () = first.hold(|| told.send(()).expect("it is waited for")) => panic!("it was lost"),
             _ = renewals.recv() => {}
         }
-        assert!(*line.lock().expect("no panic") == Line::Works, "one was lost");
+        assert!(*line.lock().expect("no panic") == ServerLine::Works, "one was lost");
     });
 }
 
 #[test]
 fn a_lease_that_is_released_is_taken_without_waiting_for_its_end() {
     run(async {
-        let store = Store::new();
+        let store = LeaseStore::new();
         let (mut first, mut second) =
             (elector(store.client().0, "a"), elector(store.client().0, "b"));
         first.acquire().await;
@@ -258,7 +258,7 @@ fn a_lease_that_is_released_is_taken_without_waiting_for_its_end() {
 #[test]
 fn release_is_seen_without_waiting_for_the_next_attempt() {
     run(async {
-        let store = Store::new();
+        let store = LeaseStore::new();
         let timing = Timing {
             lease: Duration::from_secs(300),
             renew: Duration::from_secs(200),

@@ -28,7 +28,7 @@ enum State {
 
 /// The meaning of a watch event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seen {
+enum WatchOutcome {
     /// No process holds the lease.
     Released,
     /// A process holds it.
@@ -53,13 +53,13 @@ impl LeaseWatch {
         }
         while let State::Open(events) = &mut self.state {
             match seen(events.next().await) {
-                Seen::Released => return,
-                Seen::Held => {}
-                Seen::Broken => {
+                WatchOutcome::Released => return,
+                WatchOutcome::Held => {}
+                WatchOutcome::Broken => {
                     self.state = State::Closed;
                     break;
                 }
-                Seen::Refused => {
+                WatchOutcome::Refused => {
                     tracing::info!(
                         lease = self.name,
                         "the lease may not be watched: it is read every few seconds instead"
@@ -81,20 +81,20 @@ impl LeaseWatch {
     }
 }
 
-fn seen(event: Option<kube::Result<WatchEvent<Lease>>>) -> Seen {
+fn seen(event: Option<kube::Result<WatchEvent<Lease>>>) -> WatchOutcome {
     match event {
         Some(Ok(WatchEvent::Added(lease) | WatchEvent::Modified(lease))) => {
             match super::term::holder(&lease) {
-                Some(_) => Seen::Held,
-                None => Seen::Released,
+                Some(_) => WatchOutcome::Held,
+                None => WatchOutcome::Released,
             }
         }
-        Some(Ok(WatchEvent::Deleted(_))) => Seen::Released,
-        Some(Ok(WatchEvent::Bookmark(_))) => Seen::Held,
+        Some(Ok(WatchEvent::Deleted(_))) => WatchOutcome::Released,
+        Some(Ok(WatchEvent::Bookmark(_))) => WatchOutcome::Held,
         Some(Err(kube::Error::Api(status))) if [401, 403, 404, 405].contains(&status.code) => {
-            Seen::Refused
+            WatchOutcome::Refused
         }
-        Some(Ok(WatchEvent::Error(_)) | Err(_)) | None => Seen::Broken,
+        Some(Ok(WatchEvent::Error(_)) | Err(_)) | None => WatchOutcome::Broken,
     }
 }
 
@@ -114,13 +114,13 @@ mod tests {
     #[test]
     fn lease_without_a_holder_is_a_release() {
         for (kind, holder, expected) in [
-            ("ADDED", "host_1", Seen::Held),
-            ("MODIFIED", "host_1", Seen::Held),
-            ("MODIFIED", "", Seen::Released),
-            ("DELETED", "host_1", Seen::Released),
+            ("ADDED", "host_1", WatchOutcome::Held),
+            ("MODIFIED", "host_1", WatchOutcome::Held),
+            ("MODIFIED", "", WatchOutcome::Released),
+            ("DELETED", "host_1", WatchOutcome::Released),
         ] {
             assert_eq!(seen(event(kind, holder)), expected, "{kind} {holder}");
         }
-        assert_eq!(seen(None), Seen::Broken);
+        assert_eq!(seen(None), WatchOutcome::Broken);
     }
 }

@@ -30,7 +30,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
-use objects::{Pods, Told};
+use objects::{Pods, ServerReply};
 
 /// The packet filter's instruction that returns how many bytes of a packet to keep.
 const RETURN: u16 = 6;
@@ -67,7 +67,7 @@ impl Authority {
 
 /// A request's content.
 #[derive(Clone, Default)]
-pub(crate) struct Seen {
+pub(crate) struct SeenRequest {
     pub(crate) path: String,
     pub(crate) user_agent: String,
     pub(crate) authorization: Option<String>,
@@ -79,17 +79,17 @@ pub(crate) struct Seen {
 struct State {
     connections: AtomicUsize,
     requests: AtomicUsize,
-    last: Mutex<Seen>,
+    last: Mutex<SeenRequest>,
     hold: watch::Sender<bool>,
     refuse: Mutex<Option<(u16, Option<&'static str>)>>,
-    line: watch::Sender<Line>,
+    line: watch::Sender<ConnectionFault>,
     leaves: watch::Sender<()>,
     pods: Pods,
 }
 
 /// The state of the existing connections; new ones work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Line {
+enum ConnectionFault {
     #[default]
     Open,
     /// The server neither reads nor writes, and the kernel acknowledges what arrives.
@@ -180,7 +180,7 @@ impl Server {
         self.state.requests.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn last(&self) -> Seen {
+    pub(crate) fn last(&self) -> SeenRequest {
         self.state.last.lock().expect("not poisoned").clone()
     }
 
@@ -201,7 +201,7 @@ impl Server {
 
     /// Stops reading and writing on the existing connections.
     pub(crate) fn silence(&self) {
-        self.state.line.send_replace(Line::Silent);
+        self.state.line.send_replace(ConnectionFault::Silent);
     }
 
     /// Takes no more requests on the existing connections.
@@ -211,7 +211,7 @@ impl Server {
 
     /// No packet of the existing connections gets through.
     pub(crate) fn lose(&self) {
-        self.state.line.send_replace(Line::Lost);
+        self.state.line.send_replace(ConnectionFault::Lost);
     }
 }
 
@@ -250,7 +250,7 @@ async fn accept(listener: TcpListener, acceptors: [TlsAcceptor; 2], state: Arc<S
                 _ = copied => return,
                 changed = line.changed() => changed.expect("the server is there"),
             }
-            if *line.borrow() == Line::Lost {
+            if *line.borrow() == ConnectionFault::Lost {
                 lose_packets(&outside).await;
             }
             // Kept open, and nothing comes through.
@@ -315,11 +315,11 @@ async fn answer(
     request: Request<Incoming>,
     client: Option<String>,
     state: Arc<State>,
-) -> Result<Response<Answer>, Infallible> {
+) -> Result<Response<ReplyBody>, Infallible> {
     let header = |name: &str| {
         request.headers().get(name).map(|value| value.to_str().expect("text").to_owned())
     };
-    *state.last.lock().expect("not poisoned") = Seen {
+    *state.last.lock().expect("not poisoned") = SeenRequest {
         path: request.uri().path().to_owned(),
         user_agent: header("user-agent").unwrap_or_default(),
         authorization: header("authorization"),
@@ -332,34 +332,38 @@ async fn answer(
         if let Some(after) = after {
             response = response.header("retry-after", after);
         }
-        return Ok(response.body(Answer::default()).expect("a response"));
+        return Ok(response.body(ReplyBody::default()).expect("a response"));
     }
     let mut hold = state.hold.subscribe();
     let _ = hold.wait_for(|hold| !*hold).await;
     if request.uri().path() == "/api/v1/pods" {
         let (code, answer) = match state.pods.answer(request.uri().query().unwrap_or_default()) {
-            Told::Text(code, text) => {
-                (code, Answer { text: Some(text.into()), ..Answer::default() })
+            ServerReply::Text(code, text) => {
+                (code, ReplyBody { text: Some(text.into()), ..ReplyBody::default() })
             }
-            Told::Watch(lines) => (200, Answer { lines: Some(lines), ..Answer::default() }),
+            ServerReply::Watch(lines) => {
+                (200, ReplyBody { lines: Some(lines), ..ReplyBody::default() })
+            }
         };
         return Ok(Response::builder().status(code).body(answer).expect("a response"));
     }
     let endless = request.uri().query().is_some_and(|query| query.contains("watch=true"));
     let body = r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"n"}}"#;
     let response = Response::builder().header("content-type", "application/json");
-    Ok(response.body(Answer { text: Some(body.into()), endless, lines: None }).expect("a response"))
+    Ok(response
+        .body(ReplyBody { text: Some(body.into()), endless, lines: None })
+        .expect("a response"))
 }
 
 /// A text, or lines as they come; that of a watch of nodes never ends.
 #[derive(Default)]
-struct Answer {
+struct ReplyBody {
     text: Option<Bytes>,
     endless: bool,
     lines: Option<UnboundedReceiver<Bytes>>,
 }
 
-impl Body for Answer {
+impl Body for ReplyBody {
     type Data = Bytes;
     type Error = Infallible;
 

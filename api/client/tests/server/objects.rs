@@ -15,7 +15,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 const PAGE: usize = 2;
 
 /// An answer of the server.
-pub(crate) enum Told {
+pub(crate) enum ServerReply {
     Text(u16, String),
     Watch(UnboundedReceiver<Bytes>),
 }
@@ -104,7 +104,7 @@ impl Pods {
         self.with(|state| state.asked.clone())
     }
 
-    pub(crate) fn answer(&self, query: &str) -> Told {
+    pub(crate) fn answer(&self, query: &str) -> ServerReply {
         self.with(|state| {
             state.asked.push(query.to_owned());
             let part = |name: &str| {
@@ -151,28 +151,28 @@ impl State {
         }
     }
 
-    fn watch(&mut self, from: u64) -> Told {
+    fn watch(&mut self, from: u64) -> ServerReply {
         let (watch, lines) = unbounded_channel();
         let error = from < self.compacted;
         if error {
             let status = status(410, "Expired", "too old resource version");
             let line = format!("{}\n", json!({"type": "ERROR", "object": status}));
             watch.send(line.into()).expect("it has just been opened");
-            return Told::Watch(lines);
+            return ServerReply::Watch(lines);
         }
         for (_, line) in self.log.iter().filter(|(version, _)| *version > from) {
             watch.send(line.clone().into()).expect("it has just been opened");
         }
         // A version that is yet to come is waited for without a word, as the API server does.
         self.watches.push((self.version.max(from), watch));
-        Told::Watch(lines)
+        ServerReply::Watch(lines)
     }
 
-    fn list(&mut self, least: u64, divides: bool, token: Option<&str>) -> Told {
+    fn list(&mut self, least: u64, divides: bool, token: Option<&str>) -> ServerReply {
         if least > self.version {
             let mut status = status(504, "Timeout", "Too large resource version");
             status["details"] = json!({"causes": [{"reason": "ResourceVersionTooLarge"}]});
-            return Told::Text(504, status.to_string());
+            return ServerReply::Text(504, status.to_string());
         }
         let after = |name: &str| token.is_none_or(|token| name > token);
         let rest: Vec<_> = self.pods.iter().filter(|(name, _)| after(name)).collect();
@@ -183,7 +183,7 @@ impl State {
         }
         let items: Vec<_> = rest[..page].iter().map(|(_, pod)| pod).collect();
         let list = json!({"kind": "PodList", "metadata": meta, "items": items});
-        Told::Text(200, list.to_string())
+        ServerReply::Text(200, list.to_string())
     }
 }
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use pintle_api_types::duration::GoDuration;
 use pintle_config::daemon::FeatureGates;
-use pintle_config::field::{Field, FieldTable, Kind};
+use pintle_config::field::{Field, FieldKind, FieldTable};
 use pintle_config::flag::{Flag, FlagKind, FlagTable, Form, Group};
-use pintle_config::gates::{Gate, Stage};
+use pintle_config::gates::{FeatureGate, FeatureStage};
 use pintle_config::status::Status::{Done, Never, NotYet};
 use pintle_config::violations::Violations;
 use pintle_config::{ConfigError, Daemon, forms, words};
@@ -43,13 +43,13 @@ const WORK: Group = Group {
 /// A form of value that no other daemon has.
 const CHAIN: Form = Form { name: "linksxmetres,...", example: "3x20", read: chains };
 
-fn chains(text: &str) -> Result<Value, String> {
+fn chains(text: &str) -> Result<Value, forms::FormError> {
     let chain = |item: &str| {
-        let problem = || format!("{item:?} is not of the form LINKSxMETRES");
+        let problem = || forms::FormError::Item { item: item.to_owned(), form: "LINKSxMETRES" };
         let (links, metres) = item.split_once('x').ok_or_else(problem)?;
         Ok(json!([forms::number(links, 0, 9)?, forms::number(metres, 0, 99)?]))
     };
-    forms::items(text).map(chain).collect::<Result<Vec<_>, String>>().map(Value::Array)
+    forms::items(text).map(chain).collect::<Result<Vec<_>, forms::FormError>>().map(Value::Array)
 }
 
 words! {
@@ -65,7 +65,7 @@ words! {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct AnchorConfiguration {
-    pub(crate) server: Server,
+    pub(crate) server: AnchorServer,
     pub(crate) leader: Leader,
     pub(crate) mode: Mode,
     pub(crate) tags: BTreeMap<String, String>,
@@ -80,7 +80,7 @@ pub(crate) struct AnchorConfiguration {
 impl Default for AnchorConfiguration {
     fn default() -> Self {
         Self {
-            server: Server::default(),
+            server: AnchorServer::default(),
             leader: Leader::default(),
             mode: Mode::default(),
             tags: BTreeMap::new(),
@@ -95,12 +95,12 @@ impl Default for AnchorConfiguration {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(crate) struct Server {
+pub(crate) struct AnchorServer {
     pub(crate) port: i32,
     pub(crate) cert_file: String,
 }
 
-impl Default for Server {
+impl Default for AnchorServer {
     fn default() -> Self {
         Self { port: 20, cert_file: String::new() }
     }
@@ -127,25 +127,25 @@ pub(crate) struct Anchor;
 impl Daemon for Anchor {
     const FLAGS: FlagTable =
         FlagTable { parts: &[&[SERVER], &[WORK]], removed: &[("rope-size", "use --lease")] };
-    const GATES: &'static [Gate] = &[
-        Gate::off("Hauling", Stage::Alpha, Never("done by hand")),
-        Gate::off("Kedging", Stage::Alpha, Done),
-        Gate::on("Mooring", Stage::Ga, Done).locked(),
-        Gate::on("Weighing", Stage::Beta, Done),
+    const GATES: &'static [FeatureGate] = &[
+        FeatureGate::off("Hauling", FeatureStage::Alpha, Never("done by hand")),
+        FeatureGate::off("Kedging", FeatureStage::Alpha, Done),
+        FeatureGate::on("Mooring", FeatureStage::Ga, Done).locked(),
+        FeatureGate::on("Weighing", FeatureStage::Beta, Done),
     ];
     const FIELDS: FieldTable = FieldTable(&[
-        Field::value("server.port", Kind::Int32, Done),
-        Field::value("server.certFile", Kind::Text, Done),
-        Field::pointer("leader.elect", Kind::Bool, Done),
-        Field::value("leader.lease", Kind::Duration, Done),
-        Field::value("leader.retry", Kind::Duration, Done),
-        Field::value("mode", Kind::Word, Done),
-        Field::value("tags", Kind::TextMap, Done),
-        Field::value("groups", Kind::TextList, Done),
-        Field::value("depth", Kind::Int32, NotYet("nothing is that deep")),
-        Field::value("verbosity", Kind::Int32, Done),
-        Field::value("kubeAPIQPS", Kind::Float, Done),
-        Field::value("featureGates", Kind::Map, Done),
+        Field::value("server.port", FieldKind::Int32, Done),
+        Field::value("server.certFile", FieldKind::Text, Done),
+        Field::pointer("leader.elect", FieldKind::Bool, Done),
+        Field::value("leader.lease", FieldKind::Duration, Done),
+        Field::value("leader.retry", FieldKind::Duration, Done),
+        Field::value("mode", FieldKind::Word, Done),
+        Field::value("tags", FieldKind::TextMap, Done),
+        Field::value("groups", FieldKind::TextList, Done),
+        Field::value("depth", FieldKind::Int32, NotYet("nothing is that deep")),
+        Field::value("verbosity", FieldKind::Int32, Done),
+        Field::value("kubeAPIQPS", FieldKind::Float, Done),
+        Field::value("featureGates", FieldKind::Map, Done),
     ]);
     const KIND: &'static str = "AnchorConfiguration";
     const API_VERSION: &'static str = "anchor.example/v1";

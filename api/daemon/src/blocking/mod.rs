@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-pub use self::queue::{Counts, JobId, Queue, SLOW_AFTER};
+pub use self::queue::{ClassCounts, JobId, JobQueue, SLOW_AFTER};
 pub use self::threads::Pool;
 use pintle_api_types::ids::PodUid;
 
@@ -57,7 +57,7 @@ impl Class {
         [Self::Own, Self::Pod, Self::Foreign, Self::Remote, Self::Removal, Self::Bulk, Self::Serve];
 
     /// Threads, and spare ones for when those are held by slow jobs.
-    pub const fn limits(self) -> Limits {
+    pub const fn limits(self) -> ThreadLimits {
         let (threads, spare) = match self {
             Self::Own => (2, 1),
             Self::Pod => (4, 6),
@@ -66,7 +66,7 @@ impl Class {
             Self::Removal | Self::Serve => (2, 2),
             Self::Bulk => (1, 1),
         };
-        Limits { threads, spare }
+        ThreadLimits { threads, spare }
     }
 
     /// Name in metrics and of the threads.
@@ -85,14 +85,14 @@ impl Class {
 
 /// Jobs of a class that run at a time, a thread each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ThreadLimits {
     /// While none of them is slow.
     pub threads: usize,
     /// Further threads while some run slow jobs.
     pub spare: usize,
 }
 
-impl Limits {
+impl ThreadLimits {
     /// All that can ever run at a time.
     pub const fn most(self) -> usize {
         self.threads + self.spare
@@ -120,7 +120,7 @@ enum Lane {
 
 /// Class, owner and kind of access of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct JobPlace {
     class: Class,
     owner: Owner,
     lane: Lane,
@@ -141,7 +141,7 @@ const OWN_PATIENCE: Duration = Duration::from_secs(60);
 /// No caller waits for these.
 const BULK_PATIENCE: Duration = Duration::from_secs(3600);
 
-impl Place {
+impl JobPlace {
     fn of_pod(class: Class, uid: &PodUid, lane: Lane, patience: Duration) -> Self {
         Self { class, owner: Owner::Pod(uid.clone()), lane, patience }
     }
@@ -264,7 +264,7 @@ impl From<Blocked> for std::io::Error {
 
 /// Runs a job on the process's pool. Dropping the future withdraws a job that still waits.
 pub async fn run<T: Send + 'static>(
-    place: Place,
+    place: JobPlace,
     job: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Blocked> {
     Pool::of_process().run(place, job).await
@@ -272,7 +272,7 @@ pub async fn run<T: Send + 'static>(
 
 /// As `run` for jobs with an error type that can hold `Blocked`.
 pub async fn try_run<T: Send + 'static, E: From<Blocked> + Send + 'static>(
-    place: Place,
+    place: JobPlace,
     job: impl FnOnce() -> Result<T, E> + Send + 'static,
 ) -> Result<T, E> {
     run(place, job).await?
@@ -282,7 +282,7 @@ impl Pool {
     /// Runs a job on this pool.
     pub async fn run<T: Send + 'static>(
         &self,
-        place: Place,
+        place: JobPlace,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Blocked> {
         let patience = place.patience;

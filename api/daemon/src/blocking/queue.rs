@@ -8,7 +8,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::{Class, Lane, Limits, Owner, Place};
+use super::{Class, JobPlace, Lane, Owner, ThreadLimits};
 
 /// A job that runs longer than this no longer counts against its class's threads.
 pub const SLOW_AFTER: Duration = Duration::from_secs(2);
@@ -22,7 +22,7 @@ pub type JobId = u64;
 
 /// The current state of one class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct ClassCounts {
     /// Jobs that run.
     pub running: usize,
     /// Jobs that have run for longer than `SLOW_AFTER`.
@@ -34,49 +34,49 @@ pub struct Counts {
 type Key = (Owner, Lane);
 
 /// The jobs of all classes.
-pub struct Queue<J> {
-    classes: HashMap<Class, Line<J>>,
+pub struct JobQueue<J> {
+    classes: HashMap<Class, ClassQueue<J>>,
     /// Owners and lanes with a job that runs, over all classes.
     busy: HashSet<Key>,
     last: JobId,
 }
 
-struct Line<J> {
-    limits: Limits,
+struct ClassQueue<J> {
+    limits: ThreadLimits,
     waiting: HashMap<Key, VecDeque<(JobId, J)>>,
     /// The keys of `waiting` in the order of their turns.
     turns: VecDeque<Key>,
-    running: Vec<Running>,
+    running: Vec<RunningJobs>,
 }
 
-struct Running {
+struct RunningJobs {
     id: JobId,
     key: Key,
     since: Instant,
 }
 
-impl Running {
+impl RunningJobs {
     fn is_slow(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.since) >= SLOW_AFTER
     }
 }
 
-impl<J> Queue<J> {
+impl<J> JobQueue<J> {
     /// An empty one with these places in each class.
-    pub fn new(limits: impl Fn(Class) -> Limits) -> Self {
+    pub fn new(limits: impl Fn(Class) -> ThreadLimits) -> Self {
         let line = |class| {
             let (waiting, turns, running) = Default::default();
-            (class, Line { limits: limits(class), waiting, turns, running })
+            (class, ClassQueue { limits: limits(class), waiting, turns, running })
         };
         Self { classes: Class::ALL.map(line).into(), busy: HashSet::new(), last: 0 }
     }
 
-    fn line(&mut self, class: Class) -> &mut Line<J> {
+    fn line(&mut self, class: Class) -> &mut ClassQueue<J> {
         self.classes.get_mut(&class).expect("every class has a line")
     }
 
     /// Takes a job; gives it back when too many of its owner wait.
-    pub fn push(&mut self, place: &Place, job: J) -> Result<JobId, J> {
+    pub fn push(&mut self, place: &JobPlace, job: J) -> Result<JobId, J> {
         self.last += 1;
         let id = self.last;
         let line = self.line(place.class);
@@ -97,7 +97,7 @@ impl<J> Queue<J> {
     }
 
     /// Takes a waiting job away; one that runs or has ended is left alone.
-    pub fn withdraw(&mut self, place: &Place, id: JobId) -> Option<J> {
+    pub fn withdraw(&mut self, place: &JobPlace, id: JobId) -> Option<J> {
         let line = self.line(place.class);
         let key = (place.owner.clone(), place.lane);
         let jobs = line.waiting.get_mut(&key)?;
@@ -116,12 +116,12 @@ impl<J> Queue<J> {
         line.room(now) && line.turns.iter().any(|key| self.may_begin(line, key, now))
     }
 
-    fn may_begin(&self, line: &Line<J>, key: &Key, now: Instant) -> bool {
+    fn may_begin(&self, line: &ClassQueue<J>, key: &Key, now: Instant) -> bool {
         if self.busy.contains(key) {
             return false;
         }
         // Spare threads are only for owners without a slow job.
-        let own = |running: &Running| running.key.0 == key.0 && running.is_slow(now);
+        let own = |running: &RunningJobs| running.key.0 == key.0 && running.is_slow(now);
         line.running.len() < line.limits.threads || !line.running.iter().any(own)
     }
 
@@ -141,7 +141,7 @@ impl<J> Queue<J> {
         } else {
             line.turns.push_back(key.clone());
         }
-        line.running.push(Running { id, key: key.clone(), since: now });
+        line.running.push(RunningJobs { id, key: key.clone(), since: now });
         self.busy.insert(key);
         Some((id, job))
     }
@@ -150,14 +150,14 @@ impl<J> Queue<J> {
     pub fn ended(&mut self, class: Class, id: JobId) {
         let line = self.line(class);
         let Some(at) = line.running.iter().position(|running| running.id == id) else { return };
-        let Running { key, .. } = line.running.swap_remove(at);
+        let RunningJobs { key, .. } = line.running.swap_remove(at);
         self.busy.remove(&key);
     }
 
     /// The state of the class at this instant.
-    pub fn counts(&self, class: Class, now: Instant) -> Counts {
+    pub fn counts(&self, class: Class, now: Instant) -> ClassCounts {
         let line = &self.classes[&class];
-        Counts {
+        ClassCounts {
             running: line.running.len(),
             slow: line.running.iter().filter(|running| running.is_slow(now)).count(),
             waiting: line.waiting.values().map(VecDeque::len).sum(),
@@ -165,9 +165,9 @@ impl<J> Queue<J> {
     }
 }
 
-impl<J> Line<J> {
+impl<J> ClassQueue<J> {
     fn room(&self, now: Instant) -> bool {
-        let Limits { threads, spare } = self.limits;
+        let ThreadLimits { threads, spare } = self.limits;
         let counted = self.running.iter().filter(|running| !running.is_slow(now)).count();
         counted < threads && self.running.len() < threads + spare
     }

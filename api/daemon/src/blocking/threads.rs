@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::queue::{Counts, JobId, Queue};
-use super::{Blocked, Class, Limits, Place};
+use super::queue::{ClassCounts, JobId, JobQueue};
+use super::{Blocked, Class, JobPlace, ThreadLimits};
 
 /// A thread without work ends after this time.
 const IDLE_MAX: Duration = Duration::from_secs(10);
@@ -22,10 +22,10 @@ type Work = Box<dyn FnOnce() + Send>;
 /// Runs jobs on threads.
 #[derive(Clone)]
 pub struct Pool {
-    shared: Arc<Shared>,
+    shared: Arc<ThreadQueue>,
 }
 
-struct Shared {
+struct ThreadQueue {
     state: Mutex<State>,
     /// A condition for each class, so that a job wakes a thread that can run it.
     work: HashMap<Class, Condvar>,
@@ -33,7 +33,7 @@ struct Shared {
 }
 
 struct State {
-    queue: Queue<Work>,
+    queue: JobQueue<Work>,
     threads: HashMap<Class, Threads>,
 }
 
@@ -48,7 +48,7 @@ struct Threads {
 /// Withdraws a job that still waits, when the caller goes away.
 pub(super) struct Withdraw {
     pool: Pool,
-    place: Place,
+    place: JobPlace,
     id: Option<JobId>,
 }
 
@@ -97,17 +97,17 @@ impl Pool {
         OWN.with(|own| drop(own.set(Self::default())));
     }
 
-    pub(super) fn with(limits: impl Fn(Class) -> Limits) -> Self {
+    pub(super) fn with(limits: impl Fn(Class) -> ThreadLimits) -> Self {
         let state = State {
-            queue: Queue::new(limits),
+            queue: JobQueue::new(limits),
             threads: Class::ALL.map(|c| (c, Threads::default())).into(),
         };
         let work = Class::ALL.map(|class| (class, Condvar::new())).into();
-        let shared = Shared { state: Mutex::new(state), work, gave_up: AtomicU64::new(0) };
+        let shared = ThreadQueue { state: Mutex::new(state), work, gave_up: AtomicU64::new(0) };
         Self { shared: Arc::new(shared) }
     }
 
-    pub(super) fn order(&self, place: Place, work: Work) -> Result<Withdraw, Blocked> {
+    pub(super) fn order(&self, place: JobPlace, work: Work) -> Result<Withdraw, Blocked> {
         let mut state = self.shared.lock();
         let id = state.queue.push(&place, work).map_err(|_| Blocked::Full)?;
         let withdraw = Withdraw { pool: self.clone(), place, id: Some(id) };
@@ -220,7 +220,7 @@ impl Pool {
     }
 
     /// The current state of a class.
-    pub fn counts(&self, class: Class) -> Counts {
+    pub fn counts(&self, class: Class) -> ClassCounts {
         self.shared.lock().queue.counts(class, Instant::now())
     }
 
@@ -230,7 +230,7 @@ impl Pool {
     }
 }
 
-impl Shared {
+impl ThreadQueue {
     fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing panics while it is held; should it, the queue is still one.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

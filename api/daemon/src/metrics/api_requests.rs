@@ -11,7 +11,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 
-use super::Names;
+use super::MetricNames;
 
 /// Upper bounds of sizes in bytes.
 const BYTES: [f64; 11] = [
@@ -36,7 +36,7 @@ struct Again {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Asked {
+struct RequestLabels {
     host: String,
     verb: String,
 }
@@ -52,20 +52,20 @@ struct PluginCall {
 pub struct ApiRequests {
     total: Family<Answered, Counter>,
     again: Family<Again, Counter>,
-    seconds: Family<Asked, Histogram, fn() -> Histogram>,
-    limited: Family<Asked, Histogram, fn() -> Histogram>,
-    sent_bytes: Family<Asked, Histogram, fn() -> Histogram>,
-    received_bytes: Family<Asked, Histogram, fn() -> Histogram>,
+    seconds: Family<RequestLabels, Histogram, fn() -> Histogram>,
+    limited: Family<RequestLabels, Histogram, fn() -> Histogram>,
+    sent_bytes: Family<RequestLabels, Histogram, fn() -> Histogram>,
+    received_bytes: Family<RequestLabels, Histogram, fn() -> Histogram>,
     plugin_calls: Family<PluginCall, Counter>,
 }
 
 impl ApiRequests {
     /// Registers the families.
-    pub fn register(at: &mut Names<'_>) -> Self {
-        let histogram = || -> Family<Asked, Histogram, fn() -> Histogram> {
+    pub fn register(at: &mut MetricNames<'_>) -> Self {
+        let histogram = || -> Family<RequestLabels, Histogram, fn() -> Histogram> {
             Family::new_with_constructor(|| Histogram::new(SECONDS))
         };
-        let sizes = || -> Family<Asked, Histogram, fn() -> Histogram> {
+        let sizes = || -> Family<RequestLabels, Histogram, fn() -> Histogram> {
             Family::new_with_constructor(|| Histogram::new(BYTES))
         };
         Self {
@@ -109,7 +109,7 @@ impl Observer for ApiRequests {
     fn sent(&self, sent: Sent<'_>) {
         let code = sent.code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
         let (host, method) = (sent.host.to_owned(), sent.method.to_owned());
-        let asked = Asked { host: host.clone(), verb: method.clone() };
+        let asked = RequestLabels { host: host.clone(), verb: method.clone() };
         self.seconds.get_or_create(&asked).observe(sent.took.as_secs_f64());
         if let Some(bytes) = sent.bytes {
             self.sent_bytes.get_or_create(&asked).observe(bytes as f64);
@@ -122,12 +122,12 @@ impl Observer for ApiRequests {
     }
 
     fn received(&self, method: &str, host: &str, bytes: u64) {
-        let asked = Asked { host: host.to_owned(), verb: method.to_owned() };
+        let asked = RequestLabels { host: host.to_owned(), verb: method.to_owned() };
         self.received_bytes.get_or_create(&asked).observe(bytes as f64);
     }
 
     fn limited(&self, method: &str, host: &str, waited: Duration) {
-        let asked = Asked { host: host.to_owned(), verb: method.to_owned() };
+        let asked = RequestLabels { host: host.to_owned(), verb: method.to_owned() };
         self.limited.get_or_create(&asked).observe(waited.as_secs_f64());
     }
 
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn sizes_are_counted_where_they_are_known() {
         let mut registry = Registry::default();
-        let requests = ApiRequests::register(&mut Names(&mut registry));
+        let requests = ApiRequests::register(&mut MetricNames(&mut registry));
         let put = |bytes| Sent {
             method: "PUT",
             host: "h:1",

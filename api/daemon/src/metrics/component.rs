@@ -9,7 +9,7 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
-use super::Names;
+use super::MetricNames;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Build {
@@ -50,7 +50,7 @@ pub struct Leading(Family<Lease, Gauge>);
 impl Leading {
     /// Registers the family.
     // k8s: staging/src/k8s.io/component-base/metrics/prometheus/clientgo/leaderelection/metrics.go
-    pub fn register(at: &mut Names<'_>) -> Self {
+    pub fn register(at: &mut MetricNames<'_>) -> Self {
         Self(at.add(
             "leader_election_master_status",
             "[ALPHA] Gauge of if the reporting system is master of the relevant lease, 0 indicates \
@@ -66,7 +66,7 @@ impl Leading {
 }
 
 /// Registers build, versions and feature gates.
-pub fn register_component(at: &mut Names<'_>, gates: &[GateState]) {
+pub fn register_component(at: &mut MetricNames<'_>, gates: &[GateState]) {
     let mut parts = KUBERNETES_VERSION.trim_start_matches('v').split('.').map(str::to_owned);
     let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
     let before = minor.parse::<u32>().unwrap_or(1).saturating_sub(1);

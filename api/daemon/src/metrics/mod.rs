@@ -12,12 +12,12 @@ use prometheus_client::registry::{Metric, Registry};
 
 pub use api_requests::ApiRequests;
 pub use component::{Leading, register_component};
-pub use process::{Process, booted_at};
+pub use process::{ProcessMetrics, booted_at};
 
 /// Registers under the names that the exposition shows, without `_total`.
-pub struct Names<'a>(pub &'a mut Registry);
+pub struct MetricNames<'a>(pub &'a mut Registry);
 
-impl Names<'_> {
+impl MetricNames<'_> {
     /// A new metric.
     pub fn add<M: Metric + Clone + Default>(&mut self, name: &str, help: &str) -> M {
         self.put(name, help, M::default())
@@ -31,7 +31,7 @@ impl Names<'_> {
     }
 }
 
-impl std::fmt::Debug for Names<'_> {
+impl std::fmt::Debug for MetricNames<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Names").finish_non_exhaustive()
     }

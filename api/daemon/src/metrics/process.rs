@@ -11,14 +11,14 @@ use pintle_api_types::ids::UnixNanos;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 
-use super::Names;
+use super::MetricNames;
 
 /// Ticks per second in which the kernel reports CPU time to programs, on every architecture.
 const USER_HZ: f64 = 100.0;
 
 /// Handles of the family.
 #[derive(Debug)]
-pub struct Process {
+pub struct ProcessMetrics {
     start: Gauge<f64, AtomicU64>,
     cpu_seconds: Counter<f64, AtomicU64>,
     resident_bytes: Gauge,
@@ -30,9 +30,9 @@ pub struct Process {
     sent: Counter<f64, AtomicU64>,
 }
 
-impl Process {
+impl ProcessMetrics {
     /// Registers the family.
-    pub fn register(at: &mut Names<'_>) -> Self {
+    pub fn register(at: &mut MetricNames<'_>) -> Self {
         let start: Gauge<f64, AtomicU64> = at.add(
             "process_start_time_seconds",
             "Start time of the process since unix epoch in seconds.",

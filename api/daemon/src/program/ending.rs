@@ -20,7 +20,7 @@ use tokio::sync::watch;
 
 use super::StartError;
 use super::lease::LeaseKeeper;
-use super::watchdog::Turns;
+use super::watchdog::DecisionTurns;
 use crate::tasks;
 
 /// A deciding thread that does not answer for so long is stuck.
@@ -37,7 +37,7 @@ pub struct Signals {
 
 #[derive(Debug)]
 struct Guarded {
-    turns: Arc<Turns>,
+    turns: Arc<DecisionTurns>,
     lease: Option<LeaseKeeper>,
     /// Writes, in the words of the component: `bindings`.
     writes: &'static str,
@@ -46,7 +46,12 @@ struct Guarded {
 impl Signals {
     /// From now on the process has work to end: the deciding thread is asked first. `writes` names
     /// the writes that may be in flight.
-    pub fn guard(&self, turns: Arc<Turns>, lease: Option<LeaseKeeper>, writes: &'static str) {
+    pub fn guard(
+        &self,
+        turns: Arc<DecisionTurns>,
+        lease: Option<LeaseKeeper>,
+        writes: &'static str,
+    ) {
         // It is called once.
         let _ = self.guarded.set(Guarded { turns, lease, writes });
     }

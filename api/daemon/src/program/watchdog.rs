@@ -29,14 +29,14 @@ const LEASE_MAX: Duration = Duration::from_secs(3);
 
 /// The deciding thread's state, for other threads.
 #[derive(Debug, Default)]
-pub struct Turns {
+pub struct DecisionTurns {
     count: AtomicU64,
     /// Writes without an answer.
     ahead: AtomicUsize,
     is_given_up: AtomicBool,
 }
 
-impl Turns {
+impl DecisionTurns {
     /// The thread begins another turn.
     pub fn mark(&self) {
         self.count.fetch_add(1, Ordering::Relaxed);
@@ -100,7 +100,7 @@ impl Watchdog {
 ///
 /// # Errors
 /// When there is no thread to be had.
-pub fn start(turns: Arc<Turns>, lease: Option<LeaseKeeper>) -> Result<(), StartError> {
+pub fn start(turns: Arc<DecisionTurns>, lease: Option<LeaseKeeper>) -> Result<(), StartError> {
     let watches = move || {
         let (mut watchdog, mut last) = (Watchdog::default(), Instant::now());
         loop {
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn health_fails_once_the_thread_was_given_up() {
-        let turns = Turns::default();
+        let turns = DecisionTurns::default();
         assert_eq!(turns.check(), Ok(()));
         turns.give_up(None);
         assert!(turns.check().is_err_and(|error| error.contains("deciding thread")));

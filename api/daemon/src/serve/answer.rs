@@ -22,7 +22,7 @@ const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=unders
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct HttpAnswer {
     /// Status code of HTTP.
     pub status: u16,
     /// Media type of the body.
@@ -37,7 +37,7 @@ pub struct Answer {
     pub body: Bytes,
 }
 
-impl Answer {
+impl HttpAnswer {
     fn of(status: u16, content_type: &'static str, body: Vec<u8>) -> Self {
         Self {
             status,
@@ -88,8 +88,8 @@ impl Answer {
     }
 }
 
-impl From<Answer> for Response<Bytes> {
-    fn from(answer: Answer) -> Self {
+impl From<HttpAnswer> for Response<Bytes> {
+    fn from(answer: HttpAnswer) -> Self {
         let mut response = Response::new(answer.body);
         *response.status_mut() =
             hyper::StatusCode::from_u16(answer.status).expect("answers have known status codes");

@@ -16,7 +16,7 @@ use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::answer::Answer;
+use super::answer::HttpAnswer;
 
 /// Bytes of a whole body that are handed over at once. The HTTP library counts what it has taken as
 /// sent, so that a large answer is in flight for as long as its reader needs.
@@ -100,8 +100,8 @@ pub fn streamed() -> (Sink, Body) {
     (Sink { pieces, room }, Pieces(read).boxed_unsync())
 }
 
-impl From<Answer> for Reply {
-    fn from(answer: Answer) -> Self {
+impl From<HttpAnswer> for Reply {
+    fn from(answer: HttpAnswer) -> Self {
         Response::<Bytes>::from(answer).map(whole)
     }
 }

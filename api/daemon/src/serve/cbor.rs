@@ -12,7 +12,7 @@ const SELF_DESCRIBED: [u8; 3] = [0xd9, 0xd9, 0xf7];
 
 /// The type of an item: the upper three bits of its first byte.
 #[derive(Clone, Copy)]
-enum Kind {
+enum ItemKind {
     Natural = 0,
     Negative = 1,
     Bytes = 2,
@@ -36,27 +36,27 @@ pub(super) fn document(value: &Value) -> Vec<u8> {
 
 fn item(value: &Value, out: &mut Vec<u8>) {
     match value {
-        Value::Null => head(Kind::Simple, NULL, out),
-        Value::Bool(is) => head(Kind::Simple, if *is { TRUE } else { FALSE }, out),
+        Value::Null => head(ItemKind::Simple, NULL, out),
+        Value::Bool(is) => head(ItemKind::Simple, if *is { TRUE } else { FALSE }, out),
         Value::Number(number) => match (number.as_u64(), number.as_i64()) {
-            (Some(natural), _) => head(Kind::Natural, natural, out),
+            (Some(natural), _) => head(ItemKind::Natural, natural, out),
             // -1 is written as 0, -2 as 1: all bits turned.
-            (None, Some(negative)) => head(Kind::Negative, !negative.cast_unsigned(), out),
+            (None, Some(negative)) => head(ItemKind::Negative, !negative.cast_unsigned(), out),
             (None, None) => {
-                out.push((Kind::Simple as u8) << 5 | DOUBLE);
+                out.push((ItemKind::Simple as u8) << 5 | DOUBLE);
                 out.extend(number.as_f64().unwrap_or_default().to_be_bytes());
             }
         },
         Value::String(text) => bytes(text, out),
         Value::Array(items) => {
-            head(Kind::Array, items.len() as u64, out);
+            head(ItemKind::Array, items.len() as u64, out);
             items.iter().for_each(|inner| item(inner, out));
         }
         Value::Object(fields) => {
             let mut names: Vec<&String> = fields.keys().collect();
             // The order of bytes that are written: a length stands first.
             names.sort_unstable_by_key(|name| (name.len(), name.as_str()));
-            head(Kind::Map, names.len() as u64, out);
+            head(ItemKind::Map, names.len() as u64, out);
             for name in names {
                 bytes(name, out);
                 item(&fields[name], out);
@@ -66,12 +66,12 @@ fn item(value: &Value, out: &mut Vec<u8>) {
 }
 
 fn bytes(text: &str, out: &mut Vec<u8>) {
-    head(Kind::Bytes, text.len() as u64, out);
+    head(ItemKind::Bytes, text.len() as u64, out);
     out.extend(text.as_bytes());
 }
 
 /// The first byte of an item, and its number or length in as few bytes as it takes.
-fn head(kind: Kind, number: u64, out: &mut Vec<u8>) {
+fn head(kind: ItemKind, number: u64, out: &mut Vec<u8>) {
     let kind = (kind as u8) << 5;
     match number.to_be_bytes() {
         [0, 0, 0, 0, 0, 0, 0, small] if small < 24 => out.push(kind | small),

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use super::answer::Answer;
+use super::answer::HttpAnswer;
 use super::query::Query;
 
 /// Returns the fault in words.
@@ -75,7 +75,7 @@ impl Checks {
     }
 
     /// Answers a path at or below `/KIND`; `None` for others.
-    pub fn answer(&self, path: &str, query: &Query) -> Option<Answer> {
+    pub fn answer(&self, path: &str, query: &Query) -> Option<HttpAnswer> {
         let below = path.strip_prefix('/')?.strip_prefix(self.kind)?;
         if below.is_empty() || below == "/" {
             return Some(self.all(query));
@@ -83,12 +83,12 @@ impl Checks {
         let name = below.strip_prefix('/')?;
         let check = self.present().find(|check| check.name == name)?;
         Some(match (check.test)() {
-            Ok(()) => Answer::text(200, "ok"),
-            Err(error) => Answer::text(500, format!("internal server error: {error}\n")),
+            Ok(()) => HttpAnswer::text(200, "ok"),
+            Err(error) => HttpAnswer::text(500, format!("internal server error: {error}\n")),
         })
     }
 
-    fn all(&self, query: &Query) -> Answer {
+    fn all(&self, query: &Query) -> HttpAnswer {
         let mut excluded: BTreeSet<&str> = query.all("exclude").collect();
         let (mut text, mut failed) = (String::new(), false);
         for check in self.present() {
@@ -112,9 +112,9 @@ impl Checks {
         }
         let kind = self.kind;
         match failed {
-            true => Answer::text(500, format!("{text}{kind} check failed\n")),
-            false if query.first("verbose").is_none() => Answer::text(200, "ok"),
-            false => Answer::text(200, format!("{text}{kind} check passed\n")),
+            true => HttpAnswer::text(500, format!("{text}{kind} check failed\n")),
+            false if query.first("verbose").is_none() => HttpAnswer::text(200, "ok"),
+            false => HttpAnswer::text(200, format!("{text}{kind} check passed\n")),
         }
     }
 

@@ -37,21 +37,21 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::server::Acceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::answer::Answer;
+use super::answer::HttpAnswer;
 use super::body::{self, Aging, Reply};
 use super::connections::{
-    Busy, Connection, Connections, Limits, Metered, Over, Patience, PeerKey, Share,
+    Busy, ClassShare, Connection, ConnectionLimits, Connections, Metered, Over, Patience, PeerKey,
 };
-use super::secure::Verdict;
-use super::turns::{TurnLimits, Turns};
+use super::secure::CertificateVerdict;
+use super::turns::{TurnKind, TurnLimits};
 use crate::tasks;
 
 /// Connections open at the same time: unknown ones by address, known ones by name. The API server's
 /// are those of all its users, so one name may have most of them; and as many handshakes at once as
 /// users begin an exec must not displace each other, so an address may have more than a few.
-pub const LIMITS: Limits = Limits {
-    unknown: Share { total: 384, per_peer: 192 },
-    known: Share { total: 512, per_peer: 384 },
+pub const LIMITS: ConnectionLimits = ConnectionLimits {
+    unknown: ClassShare { total: 384, per_peer: 192 },
+    known: ClassShare { total: 512, per_peer: 384 },
 };
 /// Timeout of a handshake.
 const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
@@ -111,7 +111,7 @@ pub(super) struct AnswerTimes {
 /// The limits of a listener.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    pub(super) limits: Limits,
+    pub(super) limits: ConnectionLimits,
     pub(super) patience: Patience,
     pub(super) answers: AnswerTimes,
     /// Handshakes that begin, and how long one may take.
@@ -135,7 +135,7 @@ pub struct Peer {
     /// Its certificate and those that lead to the authority; not verified yet.
     pub certificates: Arc<[CertificateDer<'static>]>,
     /// The result of their verification.
-    pub verdict: Verdict,
+    pub verdict: CertificateVerdict,
     /// Its place, by which shares are counted.
     pub connection: Arc<Connection>,
 }
@@ -176,8 +176,8 @@ pub(super) async fn accept_within(
     };
     let on_full = Arc::clone(&handler);
     let connections = Connections::new(bounds.limits, bounds.patience, move || on_full.is_full());
-    let handshakes = Turns::new(bounds.handshakes, bounds.handshake);
-    let server = Arc::new(Server { tls: Arc::new(tls), handler, handshakes, bounds });
+    let handshakes = TurnKind::new(bounds.handshakes, bounds.handshake);
+    let server = Arc::new(ListenerState { tls: Arc::new(tls), handler, handshakes, bounds });
     loop {
         match listener.accept().await {
             Ok((socket, address)) => {
@@ -196,14 +196,14 @@ pub(super) async fn accept_within(
 }
 
 /// State that all connections of a listener share.
-struct Server {
+struct ListenerState {
     tls: Arc<ServerConfig>,
     handler: Arc<dyn Handler>,
-    handshakes: Turns,
+    handshakes: TurnKind,
     bounds: Bounds,
 }
 
-impl Server {
+impl ListenerState {
     async fn connection(&self, socket: TcpStream, address: SocketAddr, place: Arc<Connection>) {
         tune(&socket);
         let socket = Metered::new(socket, Arc::clone(&place), UNKNOWN_BYTES_MAX);
@@ -223,7 +223,7 @@ impl Server {
         let h2 = shown.alpn_protocol() == Some(b"h2");
         let certificates = shown.peer_certificates().unwrap_or_default();
         let certificates = certificates.iter().map(|c| c.clone().into_owned()).collect();
-        let verdict = Verdict::default();
+        let verdict = CertificateVerdict::default();
         let peer = Arc::new(Peer { address, certificates, verdict, connection: place });
         let head_bytes = match self.handler.name(&peer) {
             Some(name) => {
@@ -353,7 +353,7 @@ async fn reply(
     let answered: Reply = tasks::caught(asked).await.unwrap_or_else(|panic| {
         tasks::counted("request");
         tracing::error!(task = "request", "{panic}; one request is lost");
-        Answer::text(500, "internal server error\n").into()
+        HttpAnswer::text(500, "internal server error\n").into()
     });
     let end = if busy.is_admitted() { end } else { Instant::now() + times.open };
     busy.end_by(end.into_std());
@@ -395,7 +395,12 @@ mod tests {
         let address = SocketAddr::from(([192, 0, 2, 1], 1));
         let connections = Connections::new(LIMITS, PATIENCE, || {});
         let connection = connections.open(PeerKey::of(address.ip()));
-        Arc::new(Peer { address, certificates: [].into(), verdict: Verdict::default(), connection })
+        Arc::new(Peer {
+            address,
+            certificates: [].into(),
+            verdict: CertificateVerdict::default(),
+            connection,
+        })
     }
 
     fn get() -> Request<Empty<Bytes>> {

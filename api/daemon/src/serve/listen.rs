@@ -30,11 +30,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::time::Instant;
 
-use super::answer::Answer;
+use super::answer::HttpAnswer;
 use super::body;
 use super::body::Reply;
 use super::connections::{
-    Connection, Connections, Limits, Metered, Over, Patience, PeerKey, Share,
+    ClassShare, Connection, ConnectionLimits, Connections, Metered, Over, Patience, PeerKey,
 };
 use super::https::OPEN_ANSWER_MAX;
 use super::secure::tls::TlsError;
@@ -42,8 +42,8 @@ use super::secure::{AccessError, ServingCertError};
 use crate::tasks;
 
 /// Connections open at the same time on one listener. All clients are unknown here.
-const SHARE: Share = Share { total: 64, per_peer: 48 };
-const LIMITS: Limits = Limits { unknown: SHARE, known: SHARE };
+const SHARE: ClassShare = ClassShare { total: 64, per_peer: 48 };
+const LIMITS: ConnectionLimits = ConnectionLimits { unknown: SHARE, known: SHARE };
 /// Connections that the kernel keeps until they are accepted: a burst of many must not make an
 /// honest client wait for its second attempt.
 const BACKLOG: i32 = 1024;
@@ -65,7 +65,7 @@ const PATIENCE: Patience =
 
 /// A request as routes see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct RouteRequest {
     /// The path, not decoded.
     pub path: String,
     /// The query behind `?`, not decoded.
@@ -96,7 +96,7 @@ impl Takes {
     }
 }
 
-impl Asked {
+impl RouteRequest {
     /// Method, path and query of a request.
     pub fn of<T>(request: &Request<T>) -> Self {
         let uri = request.uri();
@@ -117,7 +117,8 @@ impl Asked {
 }
 
 /// Answers requests of one listener.
-pub type Service = Arc<dyn Fn(Asked) -> Pin<Box<dyn Future<Output = Answer> + Send>> + Send + Sync>;
+pub type Service =
+    Arc<dyn Fn(RouteRequest) -> Pin<Box<dyn Future<Output = HttpAnswer> + Send>> + Send + Sync>;
 
 /// Reason why the server cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -179,7 +180,7 @@ impl Listener {
 
 /// A port, in words for the user.
 #[derive(Clone, Copy, Debug)]
-pub struct Port {
+pub struct PortName {
     /// `the health check`, `the HTTPS server`.
     pub what: &'static str,
     /// The setting that moves it.
@@ -193,7 +194,7 @@ pub struct Port {
 /// # Errors
 /// When it is taken and stays so for `FREED_WAIT`, or the host has no such address.
 pub fn bind_tcp(
-    Port { what, field, rival }: Port,
+    PortName { what, field, rival }: PortName,
     address: SocketAddr,
 ) -> Result<(std::net::TcpListener, SocketAddr), ServeError> {
     let listen = || {
@@ -348,12 +349,12 @@ enum Open {
     Unix(UnixListener),
 }
 
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+trait ListenStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ListenStream for T {}
 
 impl Open {
     /// The next connection; `None` for one that was turned away.
-    async fn next(&self) -> io::Result<Option<(Box<dyn Stream>, PeerKey)>> {
+    async fn next(&self) -> io::Result<Option<(Box<dyn ListenStream>, PeerKey)>> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, address) = listener.accept().await?;
@@ -374,7 +375,7 @@ impl Open {
 }
 
 async fn connection(
-    stream: Box<dyn Stream>,
+    stream: Box<dyn ListenStream>,
     place: Arc<Connection>,
     takes: Takes,
     service: Service,
@@ -418,11 +419,11 @@ async fn connection(
     let _ = tokio::time::timeout(CLOSE_WAIT, connection).await;
 }
 
-async fn respond(request: &Request<Incoming>, takes: Takes, service: &Service) -> Answer {
+async fn respond(request: &Request<Incoming>, takes: Takes, service: &Service) -> HttpAnswer {
     if !takes.has(request.method()) {
-        return Answer::not_allowed();
+        return HttpAnswer::not_allowed();
     }
-    service(Asked::of(request)).await
+    service(RouteRequest::of(request)).await
 }
 
 #[cfg(test)]
@@ -431,7 +432,7 @@ mod tests {
 
     use super::*;
 
-    const PORT: Port = Port { what: "a test", field: "--port", rival: "another" };
+    const PORT: PortName = PortName { what: "a test", field: "--port", rival: "another" };
 
     #[test]
     fn an_address_that_is_freed_during_the_wait_is_taken() {

@@ -21,7 +21,7 @@ use tokio_rustls::rustls::pki_types::{
     CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName,
 };
 
-use super::answer::Answer;
+use super::answer::HttpAnswer;
 use super::body::{self, Reply};
 use super::connections::{Busy, Patience};
 use super::https::{self, AnswerTimes, BOUNDS, Bounds, Handler, LIMITS, Peer};
@@ -75,7 +75,7 @@ impl Handler for Health {
             match (request.uri().path(), self.name(&peer)) {
                 ("/healthz", _) => {
                     busy.open();
-                    Answer::text(200, "ok").into()
+                    HttpAnswer::text(200, "ok").into()
                 }
                 ("/big", _) => {
                     busy.open();
@@ -83,9 +83,9 @@ impl Handler for Health {
                 }
                 (_, Some(name)) => {
                     busy.admit(Some(&name));
-                    Answer::text(200, "secret").into()
+                    HttpAnswer::text(200, "secret").into()
                 }
-                _ => Answer::text(401, "Unauthorized").into(),
+                _ => HttpAnswer::text(401, "Unauthorized").into(),
             }
         })
     }
@@ -312,8 +312,8 @@ async fn readers_that_stall_do_not_shut_a_plain_port() {
     let service: super::listen::Service = Arc::new(|asked| {
         Box::pin(async move {
             match asked.path.as_str() {
-                "/big" => Answer::text(200, "x".repeat(BIG_BYTES / 8)),
-                _ => Answer::text(200, "ok"),
+                "/big" => HttpAnswer::text(200, "x".repeat(BIG_BYTES / 8)),
+                _ => HttpAnswer::text(200, "ok"),
             }
         })
     });

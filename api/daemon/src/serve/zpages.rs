@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::answer::Answer;
+use super::answer::HttpAnswer;
 use super::cbor;
 
 const GROUP: &str = "config.k8s.io";
@@ -74,7 +74,7 @@ pub struct Flagz {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Object<'a, T> {
+struct PageObject<'a, T> {
     kind: &'a str,
     api_version: String,
     metadata: Value,
@@ -84,7 +84,7 @@ struct Object<'a, T> {
 
 impl Statusz {
     /// The page in the form that the `Accept` header names.
-    pub fn answer(&self, accept: Option<&str>, encodings: Encodings) -> Answer {
+    pub fn answer(&self, accept: Option<&str>, encodings: Encodings) -> HttpAnswer {
         answer(("Statusz", self.component), self, (accept, encodings), || {
             let up = self.uptime_seconds;
             let up = format!("{} hr {:02} min {:02} sec", up / 3600, up / 60 % 60, up % 60);
@@ -104,7 +104,7 @@ impl Statusz {
 
 impl Flagz {
     /// The page in the form that the `Accept` header names.
-    pub fn answer(&self, accept: Option<&str>, encodings: Encodings) -> Answer {
+    pub fn answer(&self, accept: Option<&str>, encodings: Encodings) -> HttpAnswer {
         answer(("Flagz", self.component), self, (accept, encodings), || {
             let lines = self.flags.iter().map(|(name, value)| format!("{name}={value}\n"));
             format!("\n{} flagz\n{WARNING}\n{}", self.component, lines.collect::<String>())
@@ -127,8 +127,8 @@ fn answer<T: Serialize>(
     page: &T,
     (accept, encodings): (Option<&str>, Encodings),
     text: impl FnOnce() -> String,
-) -> Answer {
-    let object = |version: &str| Object {
+) -> HttpAnswer {
+    let object = |version: &str| PageObject {
         kind,
         api_version: format!("{GROUP}/{version}"),
         metadata: json!({"name": component}),
@@ -136,22 +136,22 @@ fn answer<T: Serialize>(
     };
     let value = |version: &str| serde_json::to_value(object(version)).unwrap_or_default();
     match negotiate(accept.unwrap_or_default(), kind, encodings) {
-        Some(Form::Text) => Answer::text(200, text()),
+        Some(Form::Text) => HttpAnswer::text(200, text()),
         Some(Form::Json(version)) => {
-            let mut answer = Answer::json(&object(version));
+            let mut answer = HttpAnswer::json(&object(version));
             answer.body = [&answer.body[..], b"\n"].concat().into();
             structured(answer, "json", kind, version)
         }
         Some(Form::Yaml(version)) => {
-            structured(Answer::text(200, yaml(&value(version), 0)), "yaml", kind, version)
+            structured(HttpAnswer::text(200, yaml(&value(version), 0)), "yaml", kind, version)
         }
         Some(Form::Cbor(version)) => {
-            let answer = Answer::json_bytes(cbor::document(&value(version)));
+            let answer = HttpAnswer::json_bytes(cbor::document(&value(version)));
             structured(answer, "cbor", kind, version)
         }
-        None => Answer {
+        None => HttpAnswer {
             status: 406,
-            ..Answer::json(&json!({
+            ..HttpAnswer::json(&json!({
                 "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
                 "message": not_acceptable(encodings), "reason": "NotAcceptable", "code": 406,
             }))
@@ -164,7 +164,7 @@ fn not_acceptable(encodings: Encodings) -> String {
     format!("{NOT_ACCEPTABLE}{more}")
 }
 
-fn structured(mut answer: Answer, form: &str, kind: &str, version: &str) -> Answer {
+fn structured(mut answer: HttpAnswer, form: &str, kind: &str, version: &str) -> HttpAnswer {
     answer.content_type = format!("application/{form};g={GROUP};v={version};as={kind}").into();
     if version == "v1alpha1" {
         let page = kind.to_lowercase();

@@ -152,7 +152,7 @@ pub(super) fn of_pod(
     }
     if let Some(disk) = &volume.gce_persistent_disk {
         let partition = partition_of_gce(disk.partition);
-        let handle = gce_path(Place::Zone, UNSPECIFIED, &disk.pd_name);
+        let handle = gce_path(DiskPlace::Zone, UNSPECIFIED, &disk.pd_name);
         let source = new(InTree::GcePd, handle, &[("partition", &partition)]);
         let (read_only, fs_type) = (set(disk.read_only), disk.fs_type.clone());
         let name = format!("{}-{}", InTree::GcePd.driver(), disk.pd_name);
@@ -239,15 +239,15 @@ fn partition_of_gce(partition: Option<i32>) -> String {
 }
 
 /// Where a disk of Google's is.
-enum Place {
+enum DiskPlace {
     Zone,
     Region,
 }
 
-fn gce_path(kind: Place, place: &str, disk: &str) -> String {
+fn gce_path(kind: DiskPlace, place: &str, disk: &str) -> String {
     let kind = match kind {
-        Place::Zone => "zones",
-        Place::Region => "regions",
+        DiskPlace::Zone => "zones",
+        DiskPlace::Region => "regions",
     };
     format!("projects/{UNSPECIFIED}/{kind}/{place}/disks/{disk}")
 }
@@ -260,12 +260,12 @@ fn gce_handle(volume: &PersistentVolume, disk: &str) -> Result<String, Translate
     let zones = zones.or_else(|| label(labels, ZONE)).unwrap_or_default();
     if !zones.contains(SEPARATOR) {
         let zone = if zones.is_empty() { UNSPECIFIED } else { zones };
-        return Ok(gce_path(Place::Zone, zone, disk));
+        return Ok(gce_path(DiskPlace::Zone, zone, disk));
     }
     let regions: Result<BTreeSet<String>, _> = zones.split(SEPARATOR).map(region).collect();
     let regions = regions?;
     match regions.first() {
-        Some(region) if regions.len() == 1 => Ok(gce_path(Place::Region, region, disk)),
+        Some(region) if regions.len() == 1 => Ok(gce_path(DiskPlace::Region, region, disk)),
         _ => {
             let all: Vec<String> = regions.iter().map(|region| format!("{region}:{{}}")).collect();
             Err(TranslateError::Regions(format!("map[{}]", all.join(" "))))

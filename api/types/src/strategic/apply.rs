@@ -10,7 +10,9 @@
 
 use serde_json::{Map, Value};
 
-use super::items::{DIRECTIVE, Identity, ItemKind, Partition, key_of, position, without_repeated};
+use super::items::{
+    DIRECTIVE, ItemIdentity, ItemKind, Partition, key_of, position, without_repeated,
+};
 use super::schema::{Schema, SchemaField, Strategy};
 use super::{PatchError, special};
 
@@ -92,7 +94,7 @@ fn apply_orders(
             }
         };
         let lists = Partition::of(merged, &order, field.merge_key)?;
-        let identity = Identity { kind: kind?, key: field.merge_key };
+        let identity = ItemIdentity { kind: kind?, key: field.merge_key };
         original.insert(name.to_owned(), identity.ordered(lists, &order, &server_order)?.into());
         patch.remove(name);
     }
@@ -245,7 +247,7 @@ fn merge_list(
     if kind != ItemKind::Object && deletes {
         return Ok(original.into_iter().filter(|item| !patch.contains(item)).collect());
     }
-    let identity = Identity { kind, key: field.merge_key };
+    let identity = ItemIdentity { kind, key: field.merge_key };
     if kind != ItemKind::Object {
         let both = original.iter().chain(&patch).cloned().collect();
         let lists = Partition::of(without_repeated(both), &patch, field.merge_key)?;

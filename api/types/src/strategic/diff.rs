@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::PatchError;
 use super::items::{
-    DIRECTIVE, Identity, ItemKind, key_of, scalar_text, sort_by_text, without_repeated,
+    DIRECTIVE, ItemIdentity, ItemKind, key_of, scalar_text, sort_by_text, without_repeated,
 };
 use super::schema::{Schema, SchemaField, Strategy};
 
@@ -38,7 +38,7 @@ pub(super) fn diff_objects(
     for (key, new) in modified {
         match original.get(key) {
             Some(old) if ItemKind::of(old) == ItemKind::of(new) => {
-                diff_field(&mut patch, key, Change { old, new }, schema)?;
+                diff_field(&mut patch, key, FieldChange { old, new }, schema)?;
             }
             _ => drop(patch.insert(key.clone(), new.clone())),
         }
@@ -56,7 +56,7 @@ pub(super) fn diff_objects(
 
 /// A field's value before and after.
 #[derive(Clone, Copy)]
-struct Change<'a> {
+struct FieldChange<'a> {
     old: &'a Value,
     new: &'a Value,
 }
@@ -64,10 +64,10 @@ struct Change<'a> {
 fn diff_field(
     patch: &mut Object,
     key: &str,
-    change: Change<'_>,
+    change: FieldChange<'_>,
     schema: Schema,
 ) -> Result<(), PatchError> {
-    let Change { old, new } = change;
+    let FieldChange { old, new } = change;
     match (old, new) {
         (Value::Object(before), Value::Object(after)) => match schema.field(key) {
             // A field that stays as it is needs no schema.
@@ -124,7 +124,7 @@ fn diff_lists(
         return Ok(ListChanges { changed: modified.to_vec(), ..ListChanges::default() });
     }
     let kind = ItemKind::of_items(original, modified)?;
-    let identity = Identity { kind, key: field.merge_key };
+    let identity = ItemIdentity { kind, key: field.merge_key };
     if kind != ItemKind::Object {
         return diff_scalars(original, modified, identity);
     }
@@ -208,7 +208,7 @@ fn diff_item(
 fn diff_scalars(
     original: &[Value],
     modified: &[Value],
-    identity: Identity,
+    identity: ItemIdentity,
 ) -> Result<ListChanges, PatchError> {
     let sorted = |items: &[Value]| {
         let mut items = items.to_vec();

@@ -30,7 +30,7 @@ pub(super) enum ItemKind {
 
 /// The identity of items of a list.
 #[derive(Clone, Copy)]
-pub(super) struct Identity {
+pub(super) struct ItemIdentity {
     pub(super) kind: ItemKind,
     /// The merge key of objects; empty for scalars.
     pub(super) key: &'static str,
@@ -61,7 +61,7 @@ impl ItemKind {
     }
 }
 
-impl Identity {
+impl ItemIdentity {
     /// The value that identifies an item.
     fn of(self, item: &Value) -> &Value {
         if self.kind == ItemKind::Object {
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn items_of_the_server_keep_their_places_between_those_of_the_patch() {
-        let identity = Identity { kind: ItemKind::Text, key: "" };
+        let identity = ItemIdentity { kind: ItemKind::Text, key: "" };
         let (patch, server) = (list(json!(["c", "a"])), list(json!(["a", "b", "c", "d"])));
         let lists = Partition::of(server.clone(), &patch, "").expect("scalars have no keys");
         let ordered = identity.ordered(lists, &patch, &server).expect("scalars have no keys");

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 
 use super::json::Json;
 use super::number;
-use super::parser::{Node, NodeId, NodeKind, Tree, YAML_TAG};
+use super::parser::{NodeId, NodeKind, Tree, YAML_TAG, YamlNode};
 use super::resolve::{self, Scalar};
-use super::{Document, Limits, SyntaxError};
+use super::{Document, ReadLimits, SyntaxError};
 
 /// Values that aliases may name, and values in all, before their share is checked.
 // k8s: decode.go decoder.unmarshal, allowedAliasRatio up to 400,000 values
@@ -31,7 +31,7 @@ pub struct Repeated {
     pub key: String,
 }
 
-pub(super) fn document(tree: &Tree, limits: &Limits) -> Result<Document, SyntaxError> {
+pub(super) fn document(tree: &Tree, limits: &ReadLimits) -> Result<Document, SyntaxError> {
     let mut composer = Composer::new(tree, limits);
     let value = match tree.root {
         Some(root) => composer.value(root)?,
@@ -49,7 +49,7 @@ type Entries = BTreeMap<String, (Scalar, Json)>;
 
 struct Composer<'t> {
     tree: &'t Tree,
-    limits: Limits,
+    limits: ReadLimits,
     /// Aliases that are followed now.
     open: Vec<NodeId>,
     /// Values that were made, and those of them that an alias named.
@@ -60,12 +60,12 @@ struct Composer<'t> {
 }
 
 impl<'t> Composer<'t> {
-    fn new(tree: &'t Tree, limits: &Limits) -> Self {
+    fn new(tree: &'t Tree, limits: &ReadLimits) -> Self {
         let (open, repeated) = (Vec::new(), Vec::new());
         Self { tree, limits: *limits, open, composed: 1, replayed: 0, depth: 0, repeated }
     }
 
-    fn node(&mut self, id: NodeId) -> Result<&'t Node, SyntaxError> {
+    fn node(&mut self, id: NodeId) -> Result<&'t YamlNode, SyntaxError> {
         let node = &self.tree.nodes[id];
         self.composed += 1;
         self.replayed += usize::from(!self.open.is_empty());
@@ -115,7 +115,7 @@ impl<'t> Composer<'t> {
         Ok(())
     }
 
-    fn deepen(&mut self, node: &Node) -> Result<(), SyntaxError> {
+    fn deepen(&mut self, node: &YamlNode) -> Result<(), SyntaxError> {
         self.depth += 1;
         if self.depth > 2 * self.limits.depth_max {
             return error(node, &format!("exceeded max depth of {}", self.limits.depth_max));
@@ -127,7 +127,7 @@ impl<'t> Composer<'t> {
     fn merge_into(
         &mut self,
         id: NodeId,
-        node: &Node,
+        node: &YamlNode,
         entries: &mut Entries,
     ) -> Result<(), SyntaxError> {
         let NodeKind::Mapping(pairs) = &self.tree.nodes[id].kind else { return Ok(()) };
@@ -215,7 +215,7 @@ impl<'t> Composer<'t> {
     }
 }
 
-fn resolved(node: &Node) -> Result<Scalar, SyntaxError> {
+fn resolved(node: &YamlNode) -> Result<Scalar, SyntaxError> {
     let NodeKind::Scalar { value, tag, is_implicit } = &node.kind else {
         return error(node, "a scalar is expected");
     };
@@ -246,7 +246,7 @@ fn is_finite(value: &Json) -> bool {
 }
 
 // k8s: decode.go isMerge
-fn is_merge(node: &Node) -> bool {
+fn is_merge(node: &YamlNode) -> bool {
     match &node.kind {
         NodeKind::Scalar { value, tag, is_implicit } => {
             value == "<<" && (*is_implicit || tag.strip_prefix(YAML_TAG) == Some("merge"))
@@ -255,6 +255,6 @@ fn is_merge(node: &Node) -> bool {
     }
 }
 
-fn error<T>(node: &Node, message: &str) -> Result<T, SyntaxError> {
+fn error<T>(node: &YamlNode, message: &str) -> Result<T, SyntaxError> {
     Err(SyntaxError::at(node.mark.line, message))
 }

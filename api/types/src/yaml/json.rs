@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 
-use super::{Document, Limits, Repeated, SyntaxError};
+use super::{Document, ReadLimits, Repeated, SyntaxError};
 
 /// A JSON value.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -143,7 +143,7 @@ pub fn utf8_of(mut bytes: &[u8]) -> String {
 }
 
 /// Reads JSON text, all of it.
-pub fn parse_json(bytes: &[u8], limits: &Limits) -> Result<Document, SyntaxError> {
+pub fn parse_json(bytes: &[u8], limits: &ReadLimits) -> Result<Document, SyntaxError> {
     let mut reader = Reader { bytes, at: 0, depth: 0, nodes: 0, limits, repeated: Vec::new() };
     let value = reader.value()?;
     reader.skip_space();
@@ -158,7 +158,7 @@ struct Reader<'b> {
     at: usize,
     depth: usize,
     nodes: usize,
-    limits: &'b Limits,
+    limits: &'b ReadLimits,
     repeated: Vec<Repeated>,
 }
 

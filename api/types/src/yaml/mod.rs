@@ -37,11 +37,11 @@ pub use json::{Json, parse_json, utf8_of};
 pub use meta::TypeMeta;
 pub use outline::Outline;
 
-use text::Text;
+use text::FileText;
 
 /// Limits of reading a file.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ReadLimits {
     /// Collections, one in another.
     pub depth_max: usize,
     /// Values and keys of the file as it is written.
@@ -81,13 +81,13 @@ pub struct Document {
 }
 
 /// Reads YAML, and JSON when the first character is a brace.
-pub fn read(bytes: &[u8], limits: &Limits) -> Result<Document, SyntaxError> {
+pub fn read(bytes: &[u8], limits: &ReadLimits) -> Result<Document, SyntaxError> {
     if is_json(bytes) { parse_json(bytes, limits) } else { read_yaml(bytes, limits) }
 }
 
 /// Reads YAML, of which JSON is a part as far as YAML 1.1 goes.
-pub fn read_yaml(bytes: &[u8], limits: &Limits) -> Result<Document, SyntaxError> {
-    let text = Text::of(bytes);
+pub fn read_yaml(bytes: &[u8], limits: &ReadLimits) -> Result<Document, SyntaxError> {
+    let text = FileText::of(bytes);
     let tree = parser::parse(&text, limits)?;
     compose::document(&tree, limits)
 }
@@ -105,11 +105,11 @@ fn is_json(bytes: &[u8]) -> bool {
 /// Any bytes as YAML, as JSON and as an outline; for fuzzing. A document that was read must be
 /// equal when it is read again from its JSON.
 pub fn fuzz_yaml(bytes: &[u8]) {
-    let limits = Limits { depth_max: 64, nodes_max: 20_000, replayed_max: 20_000 };
+    let limits = ReadLimits { depth_max: 64, nodes_max: 20_000, replayed_max: 20_000 };
     let _ = (parse_json(bytes, &limits), Outline::of(bytes, &limits)); // any answer is fine
     if let Ok(document) = read_yaml(bytes, &limits) {
         let written = document.value.to_string();
-        let wide = Limits { depth_max: 128, nodes_max: usize::MAX, replayed_max: 0 };
+        let wide = ReadLimits { depth_max: 128, nodes_max: usize::MAX, replayed_max: 0 };
         let again = parse_json(written.as_bytes(), &wide).expect("our own text is read");
         assert_eq!(again.value, document.value, "{written}");
     }

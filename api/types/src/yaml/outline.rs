@@ -2,9 +2,9 @@
 //!
 //! Best effort: bytes that are no YAML have an empty outline. Only used to explain errors.
 
-use super::Limits;
+use super::ReadLimits;
 use super::parser::{self, NodeId, NodeKind, Tree};
-use super::text::Text;
+use super::text::FileText;
 
 /// Lines of all fields of a file; of a repeated field, the last one's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,8 +14,8 @@ pub struct Outline {
 
 impl Outline {
     /// The outline of a file.
-    pub fn of(bytes: &[u8], limits: &Limits) -> Self {
-        let text = Text::of(bytes);
+    pub fn of(bytes: &[u8], limits: &ReadLimits) -> Self {
+        let text = FileText::of(bytes);
         let Ok(tree) = parser::parse(&text, limits) else { return Self::default() };
         let Some(root) = tree.root else { return Self::default() };
         let left = limits.nodes_max + limits.replayed_max;

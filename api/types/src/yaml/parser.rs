@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::scanner::{Mark, Scanned, Scanner, TokenKind};
-use super::text::Text;
-use super::{Limits, SyntaxError};
+use super::text::FileText;
+use super::{ReadLimits, SyntaxError};
 
 /// Prefix of YAML's own tags.
 pub(super) const YAML_TAG: &str = "tag:yaml.org,2002:";
@@ -18,12 +18,12 @@ pub(super) type NodeId = usize;
 
 /// The first document of a file.
 pub(super) struct Tree {
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<YamlNode>,
     /// `None` for an empty file.
     pub root: Option<NodeId>,
 }
 
-pub(super) struct Node {
+pub(super) struct YamlNode {
     pub kind: NodeKind,
     pub mark: Mark,
 }
@@ -46,7 +46,7 @@ pub(super) enum NodeKind {
 
 /// The place of a node, which decides what it may be.
 #[derive(Clone, Copy)]
-enum Place {
+enum NodePlace {
     /// In the value of a block mapping, where `-` may stand under its key.
     BlockOrIndentless,
     Block,
@@ -54,7 +54,7 @@ enum Place {
 }
 
 /// Reads the first document.
-pub(super) fn parse(text: &Text<'_>, limits: &Limits) -> Scanned<Tree> {
+pub(super) fn parse(text: &FileText<'_>, limits: &ReadLimits) -> Scanned<Tree> {
     let mut parser = Parser {
         scanner: Scanner::new(text, limits),
         nodes: Vec::new(),
@@ -69,12 +69,12 @@ pub(super) fn parse(text: &Text<'_>, limits: &Limits) -> Scanned<Tree> {
 
 struct Parser<'t> {
     scanner: Scanner<'t>,
-    nodes: Vec<Node>,
+    nodes: Vec<YamlNode>,
     anchors: HashMap<String, NodeId>,
     /// Prefixes by handle.
     tags: BTreeMap<String, String>,
     depth: usize,
-    limits: Limits,
+    limits: ReadLimits,
 }
 
 impl Parser<'_> {
@@ -98,7 +98,8 @@ impl Parser<'_> {
             self.scanner.peek()?.kind,
             VersionDirective { .. } | TagDirective { .. } | DocumentStart | DocumentEnd | StreamEnd
         );
-        let root = if is_explicit && is_empty { self.empty()? } else { self.node(Place::Block)? };
+        let root =
+            if is_explicit && is_empty { self.empty()? } else { self.node(NodePlace::Block)? };
         self.scanner.peek()?;
         Ok(Some(root))
     }
@@ -146,7 +147,7 @@ impl Parser<'_> {
         if self.nodes.len() >= self.limits.nodes_max {
             return error(mark, &format!("more than {} values", self.limits.nodes_max));
         }
-        self.nodes.push(Node { kind, mark });
+        self.nodes.push(YamlNode { kind, mark });
         Ok(self.nodes.len() - 1)
     }
 
@@ -158,7 +159,7 @@ impl Parser<'_> {
     }
 
     // k8s: parserc.go yaml_parser_parse_node
-    fn node(&mut self, place: Place) -> Scanned<NodeId> {
+    fn node(&mut self, place: NodePlace) -> Scanned<NodeId> {
         let start = self.mark()?;
         if let TokenKind::Alias(name) = &self.scanner.peek()?.kind {
             let name = name.clone();
@@ -211,15 +212,15 @@ impl Parser<'_> {
 
     fn content(
         &mut self,
-        place: Place,
+        place: NodePlace,
         start: Mark,
         anchor: Option<String>,
         tag: String,
     ) -> Scanned<NodeId> {
-        let is_block = !matches!(place, Place::Flow);
+        let is_block = !matches!(place, NodePlace::Flow);
         let has_properties = anchor.is_some() || !tag.is_empty();
         let kind = match &self.scanner.peek()?.kind {
-            TokenKind::BlockEntry if matches!(place, Place::BlockOrIndentless) => {
+            TokenKind::BlockEntry if matches!(place, NodePlace::BlockOrIndentless) => {
                 TokenKind::BlockEntry
             }
             TokenKind::Scalar { value, is_plain } => {
@@ -272,7 +273,7 @@ impl Parser<'_> {
     }
 
     /// A node, or nothing where one of these tokens stands.
-    fn node_or_empty(&mut self, place: Place, ends: &[TokenKind]) -> Scanned<NodeId> {
+    fn node_or_empty(&mut self, place: NodePlace, ends: &[TokenKind]) -> Scanned<NodeId> {
         if self.is_next(ends)? { self.empty() } else { self.node(place) }
     }
 
@@ -284,7 +285,7 @@ impl Parser<'_> {
             let token = self.scanner.take()?;
             match token.kind {
                 BlockEntry => {
-                    items.push(self.node_or_empty(Place::Block, &[BlockEntry, BlockEnd])?)
+                    items.push(self.node_or_empty(NodePlace::Block, &[BlockEntry, BlockEnd])?)
                 }
                 BlockEnd => return Ok(items),
                 _ => return error(token.mark, "did not find expected '-' indicator"),
@@ -298,7 +299,7 @@ impl Parser<'_> {
         while self.is_next(&[BlockEntry])? {
             self.scanner.take()?;
             let ends = [BlockEntry, Key, Value, BlockEnd];
-            items.push(self.node_or_empty(Place::Block, &ends)?);
+            items.push(self.node_or_empty(NodePlace::Block, &ends)?);
         }
         Ok(items)
     }
@@ -315,10 +316,10 @@ impl Parser<'_> {
                 _ => return error(token.mark, "did not find expected key"),
             }
             let ends = [Key, Value, BlockEnd];
-            let key = self.node_or_empty(Place::BlockOrIndentless, &ends)?;
+            let key = self.node_or_empty(NodePlace::BlockOrIndentless, &ends)?;
             let value = if self.is_next(&[Value])? {
                 self.scanner.take()?;
-                self.node_or_empty(Place::BlockOrIndentless, &ends)?
+                self.node_or_empty(NodePlace::BlockOrIndentless, &ends)?
             } else {
                 self.empty()?
             };
@@ -342,7 +343,7 @@ impl Parser<'_> {
             if self.is_next(&[Key])? {
                 items.push(self.flow_pair()?);
             } else if !self.is_next(&[FlowSequenceEnd])? {
-                items.push(self.node(Place::Flow)?);
+                items.push(self.node(NodePlace::Flow)?);
             }
         }
         self.scanner.take()?;
@@ -361,7 +362,7 @@ impl Parser<'_> {
             self.scanner.take()?;
             key
         } else {
-            self.node(Place::Flow)?
+            self.node(NodePlace::Flow)?
         };
         let value = self.flow_value(FlowSequenceEnd)?;
         self.nodes[id].kind = NodeKind::Mapping(vec![(key, value)]);
@@ -384,10 +385,10 @@ impl Parser<'_> {
             if self.is_next(&[Key])? {
                 self.scanner.take()?;
                 let ends = [Value, FlowEntry, FlowMappingEnd];
-                let key = self.node_or_empty(Place::Flow, &ends)?;
+                let key = self.node_or_empty(NodePlace::Flow, &ends)?;
                 entries.push((key, self.flow_value(FlowMappingEnd)?));
             } else if !self.is_next(&[FlowMappingEnd])? {
-                let key = self.node(Place::Flow)?;
+                let key = self.node(NodePlace::Flow)?;
                 entries.push((key, self.empty()?));
             }
         }
@@ -400,7 +401,7 @@ impl Parser<'_> {
             return self.empty();
         }
         self.scanner.take()?;
-        self.node_or_empty(Place::Flow, &[TokenKind::FlowEntry, end])
+        self.node_or_empty(NodePlace::Flow, &[TokenKind::FlowEntry, end])
     }
 }
 

@@ -7,8 +7,8 @@
 
 use std::collections::VecDeque;
 
-use super::text::Text;
-use super::{Limits, SyntaxError};
+use super::text::FileText;
+use super::{ReadLimits, SyntaxError};
 
 /// Longest simple key, in characters.
 const KEY_CHARS_MAX: usize = 1024;
@@ -84,7 +84,7 @@ pub(super) struct Scanner<'t> {
 pub(super) type Scanned<T> = Result<T, SyntaxError>;
 
 impl<'t> Scanner<'t> {
-    pub(super) fn new(text: &'t Text<'_>, limits: &Limits) -> Self {
+    pub(super) fn new(text: &'t FileText<'_>, limits: &ReadLimits) -> Self {
         Self {
             text: text.text.as_bytes(),
             broken: text.broken.as_ref(),

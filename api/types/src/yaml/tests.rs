@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-const LIMITS: Limits = Limits { depth_max: 64, nodes_max: 100_000, replayed_max: 20_000 };
+const LIMITS: ReadLimits = ReadLimits { depth_max: 64, nodes_max: 100_000, replayed_max: 20_000 };
 
 fn value(text: &str) -> Value {
     let document = read_yaml(text.as_bytes(), &LIMITS);

@@ -12,7 +12,7 @@ use super::SyntaxError;
 const CHUNK_BYTES: usize = 512;
 
 /// The text of a file up to the first unreadable byte.
-pub(super) struct Text<'b> {
+pub(super) struct FileText<'b> {
     pub text: Cow<'b, str>,
     /// The error at the end of the text, unless the file ends there.
     pub broken: Option<SyntaxError>,
@@ -25,7 +25,7 @@ enum Encoding {
     Utf16 { is_little: bool },
 }
 
-impl<'b> Text<'b> {
+impl<'b> FileText<'b> {
     /// The text of a file.
     pub(super) fn of(bytes: &'b [u8]) -> Self {
         let (encoding, mark) = match bytes {

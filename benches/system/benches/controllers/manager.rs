@@ -26,7 +26,7 @@ const LOOPS: &str = "replicationcontroller,resourcequota,namespace,serviceaccoun
 
 /// A program to be measured.
 #[derive(Clone, Debug)]
-pub(crate) struct Side {
+pub(crate) struct ManagerSide {
     pub(crate) name: &'static str,
     pub(crate) program: PathBuf,
 }
@@ -53,7 +53,7 @@ impl Drop for ManagerProcess {
 }
 
 impl ManagerProcess {
-    pub(crate) fn start(cluster: &Cluster, side: &Side) -> Result<Self> {
+    pub(crate) fn start(cluster: &Cluster, side: &ManagerSide) -> Result<Self> {
         let layout = cluster.layout();
         let mut cmd = cluster.control_command(&side.program)?;
         let config = layout.kubeconfig("controllers");

@@ -11,7 +11,7 @@ use pintle_system_benches::table::{Goal, Row, Spread};
 use serde_json::json;
 use xtask::cluster::Cluster;
 
-use super::{Audit, LOOK_EVERY, Running, Side, Workload};
+use super::{Audit, LOOK_EVERY, SchedulerProcess, SchedulerSide, Workload};
 use super::{all_bound, create_pods, new_cluster, set_up, with_client};
 
 /// Leaders that are killed.
@@ -25,19 +25,19 @@ const FIRST_PORT: usize = 10259;
 
 /// Milliseconds from the moment at which a standby logs that it took the lease to its first
 /// binding, the longest of some times; both schedulers.
-pub(crate) fn rows(ours: &Side, theirs: &Side, nodes: usize) -> Result<[Row; 1]> {
+pub(crate) fn rows(ours: &SchedulerSide, theirs: &SchedulerSide, nodes: usize) -> Result<[Row; 1]> {
     let (theirs, ours) = (longest(theirs, nodes)?, longest(ours, nodes)?);
     let measure = format!("hand-over: from the lease to the first binding, longest of {ROUNDS}");
     Ok([Row { measure, unit: "ms", goal: Goal::Limit(1e3), ours, bound: Some(theirs) }])
 }
 
-fn longest(side: &Side, nodes: usize) -> Result<f64> {
+fn longest(side: &SchedulerSide, nodes: usize) -> Result<f64> {
     let own = new_cluster(&json!({"leaderElect": true}))?;
     let cluster = &own.0;
     with_client(cluster, async |client| set_up(&client, nodes).await)?;
     let start = |at: usize| {
         let port = format!("--secure-port={}", FIRST_PORT + at);
-        Running::start_with(cluster, side, &[&port])
+        SchedulerProcess::start_with(cluster, side, &[&port])
     };
     let mut leader = start(0)?;
     let mut held = taken(cluster, None)?;
@@ -63,13 +63,13 @@ fn longest(side: &Side, nodes: usize) -> Result<f64> {
 }
 
 /// Holder of the lease, and the time since it took it, in seconds.
-struct Held {
+struct LeaseHolder {
     by: String,
     at: f64,
 }
 
 /// Waits until a scheduler, another one than before, holds the lease.
-fn taken(cluster: &Cluster, before: Option<&Held>) -> Result<Held> {
+fn taken(cluster: &Cluster, before: Option<&LeaseHolder>) -> Result<LeaseHolder> {
     with_client(cluster, async |client| {
         let leases: Api<Lease> = Api::namespaced(client, "kube-system");
         let begun = Instant::now();
@@ -81,7 +81,7 @@ fn taken(cluster: &Cluster, before: Option<&Held>) -> Result<Held> {
                 && !by.is_empty()
             {
                 let at: Timestamp = at.0;
-                return Ok(Held { by, at: at.as_microsecond() as f64 / 1e6 });
+                return Ok(LeaseHolder { by, at: at.as_microsecond() as f64 / 1e6 });
             }
             ensure!(begun.elapsed() < TAKEN_MAX, "nobody takes the lease");
             tokio::time::sleep(LOOK_EVERY).await;

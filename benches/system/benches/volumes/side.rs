@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use pintle_csi_driver::log::{Line, Phase};
 use pintle_system_benches::load::{Cpu, memory_mib};
 use serde_json::Value;
-use xtask::ratio::watch::{Pods, Seen, Watch};
+use xtask::ratio::watch::{PodWatch, Pods, SeenTimes};
 use xtask::shell::say;
 
 use super::ground::{AGENT, Ground, NAMESPACE, Source, claim, names, pod};
@@ -49,18 +49,18 @@ pub(crate) enum Measure {
 }
 
 /// One agent on the node.
-pub(crate) struct Side<'a> {
+pub(crate) struct AgentSide<'a> {
     ground: &'a Ground<'a>,
     name: &'a str,
     size: &'a Size,
-    watch: Watch<'a>,
+    watch: PodWatch<'a>,
     figures: Figures,
 }
 
-impl<'a> Side<'a> {
+impl<'a> AgentSide<'a> {
     /// The agent that runs on the node now.
     pub(crate) fn new(ground: &'a Ground<'a>, name: &'a str, size: &'a Size) -> Result<Self> {
-        let watch = Watch::of(ground.cluster, NAMESPACE)?;
+        let watch = PodWatch::of(ground.cluster, NAMESPACE)?;
         Ok(Self { ground, name, size, watch, figures: Figures::default() })
     }
 
@@ -223,7 +223,7 @@ impl<'a> Side<'a> {
         self.ground.cluster.kubectl(&["delete", "--raw", &path]).map(drop)
     }
 
-    fn run(&mut self, names: &[String]) -> Result<Vec<Seen>> {
+    fn run(&mut self, names: &[String]) -> Result<Vec<SeenTimes>> {
         let lacks = |pods: &Pods| without(pods, names, |pod| pod.running);
         self.watch.until("all run", LIMIT, lacks)?;
         self.seen(names)
@@ -234,7 +234,7 @@ impl<'a> Side<'a> {
         Ok(())
     }
 
-    fn seen(&mut self, names: &[String]) -> Result<Vec<Seen>> {
+    fn seen(&mut self, names: &[String]) -> Result<Vec<SeenTimes>> {
         let pods = self.watch.until("", Duration::ZERO, |_| Vec::new())?;
         let seen = |name: &String| pods.get(name).cloned().with_context(|| format!("no {name}"));
         names.iter().map(seen).collect()
@@ -242,7 +242,11 @@ impl<'a> Side<'a> {
 }
 
 /// Names of the pods that were not seen so far as this.
-fn without(pods: &Pods, names: &[String], at: impl Fn(&Seen) -> Option<Instant>) -> Vec<String> {
+fn without(
+    pods: &Pods,
+    names: &[String],
+    at: impl Fn(&SeenTimes) -> Option<Instant>,
+) -> Vec<String> {
     let lacks = |name: &&String| pods.get(*name).and_then(&at).is_none();
     names.iter().filter(lacks).cloned().collect()
 }

@@ -14,9 +14,9 @@ use pintle_api_types::request::{Answer, PatchForm, Request, Target};
 use serde_json::{Value, json};
 
 use super::owner::controller_reference;
-use crate::frame::{Stop, Transcript};
+use crate::frame::{Transcript, TranscriptStop};
 use crate::meta::Meta;
-use crate::tables::Row;
+use crate::tables::TableRow;
 
 /// The owner and the kind of the objects to claim.
 #[derive(Clone, Copy, Debug)]
@@ -57,12 +57,12 @@ impl Claim<'_> {
     ///
     /// # Errors
     /// When an adoption or a release failed, after all of them were tried.
-    pub fn claim<T: Row>(
+    pub fn claim<T: TableRow>(
         &self,
         candidates: &[Rc<T>],
         is_selected: impl Fn(&T) -> bool,
         asked: &mut Transcript,
-    ) -> Result<Vec<Rc<T>>, Stop> {
+    ) -> Result<Vec<Rc<T>>, TranscriptStop> {
         let fates: Vec<_> =
             candidates.iter().map(|object| self.fate(object.meta(), is_selected(object))).collect();
         if fates.iter().any(|fate| matches!(fate, Fate::Adopt)) {
@@ -109,7 +109,7 @@ impl Claim<'_> {
     ///
     /// # Errors
     /// When it is not.
-    pub fn check_owner(&self, asked: &mut Transcript) -> Result<(), Stop> {
+    pub fn check_owner(&self, asked: &mut Transcript) -> Result<(), TranscriptStop> {
         let key = self.owner.key();
         let target = Target::object(self.owner_kind, key.clone());
         let fresh = asked.send(Request::Read { target, only_metadata: false })??;
@@ -117,12 +117,12 @@ impl Claim<'_> {
         let uid = metadata["uid"].as_str().unwrap_or_default();
         if uid != self.owner.uid.as_str() {
             let (kind, wanted) = (self.owner_kind.kind, &self.owner.uid);
-            return Err(Stop::failed(format!(
+            return Err(TranscriptStop::failed(format!(
                 "original {kind} {key} is gone: got uid {uid}, wanted {wanted}"
             )));
         }
         match metadata["deletionTimestamp"].as_str() {
-            Some(at) => Err(Stop::failed(format!("{key} has just been deleted at {at}"))),
+            Some(at) => Err(TranscriptStop::failed(format!("{key} has just been deleted at {at}"))),
             None => Ok(()),
         }
     }
@@ -159,7 +159,7 @@ impl Claim<'_> {
     }
 }
 
-fn is_adopted(answer: Answer, failure: &mut Option<Stop>) -> bool {
+fn is_adopted(answer: Answer, failure: &mut Option<TranscriptStop>) -> bool {
     match answer {
         Ok(_) => return true,
         // The object was deleted; the other objects are not affected.
@@ -169,7 +169,7 @@ fn is_adopted(answer: Answer, failure: &mut Option<Stop>) -> bool {
     false
 }
 
-fn note_release(answer: Answer, failure: &mut Option<Stop>) {
+fn note_release(answer: Answer, failure: &mut Option<TranscriptStop>) {
     match answer {
         // Not found: it was deleted. Invalid: its UID differs, or it no longer has this owner.
         Err(error) if !error.is_not_found() && !error.is_invalid() => *failure = Some(error.into()),

@@ -11,9 +11,9 @@ use pintle_api_types::request::{DeleteOptions, PatchForm, Request, Target};
 use serde_json::{Value, json};
 
 use super::owner::controller_reference;
-use crate::frame::{Stop, Transcript};
+use crate::frame::{Transcript, TranscriptStop};
 use crate::golang::hash::controller_revision_hash;
-use crate::kept::Kept;
+use crate::kept::KeptObject;
 use crate::kinds::ControllerRevision;
 use crate::meta::Meta;
 use crate::selector::PodSelector;
@@ -27,7 +27,7 @@ const PREFIX_MAX: usize = 223;
 const CONFLICTS_MAX: u32 = 3;
 
 /// A revision as tables and answers have it.
-pub type Revision = Rc<Kept<ControllerRevision>>;
+pub type Revision = Rc<KeptObject<ControllerRevision>>;
 
 /// The owner of a history of revisions.
 #[derive(Clone, Copy, Debug)]
@@ -109,7 +109,7 @@ impl History<'_> {
         new: &NewRevision,
         collision_count: &mut i32,
         asked: &mut Transcript,
-    ) -> Result<Revision, Stop> {
+    ) -> Result<Revision, TranscriptStop> {
         let mut body = self.body(new, *collision_count);
         loop {
             let name = revision_name(&self.owner.name, &hash(new, *collision_count));
@@ -167,7 +167,7 @@ impl History<'_> {
         revision: &Revision,
         number: i64,
         asked: &mut Transcript,
-    ) -> Result<Revision, Stop> {
+    ) -> Result<Revision, TranscriptStop> {
         let mut newest = Rc::clone(revision);
         let mut conflicts = 0;
         while newest.revision != number {
@@ -191,10 +191,12 @@ impl History<'_> {
     /// # Errors
     /// When it is no orphan, or the API server refuses it.
     // k8s: controller_history.go AdoptControllerRevision
-    pub fn adopt(&self, revision: &Revision, asked: &mut Transcript) -> Result<(), Stop> {
+    pub fn adopt(&self, revision: &Revision, asked: &mut Transcript) -> Result<(), TranscriptStop> {
         if let Some(owner) = revision.metadata.controller() {
             let owner = &owner.name;
-            return Err(Stop::failed(format!("attempt to adopt revision owned by {owner}")));
+            return Err(TranscriptStop::failed(format!(
+                "attempt to adopt revision owned by {owner}"
+            )));
         }
         let body = json!({"metadata": {
             "uid": revision.metadata.uid.as_str(),
@@ -209,7 +211,11 @@ impl History<'_> {
     /// # Errors
     /// When the API server refuses it.
     // k8s: controller_history.go DeleteControllerRevision
-    pub fn delete(&self, revision: &Revision, asked: &mut Transcript) -> Result<(), Stop> {
+    pub fn delete(
+        &self,
+        revision: &Revision,
+        asked: &mut Transcript,
+    ) -> Result<(), TranscriptStop> {
         let target = Target::object(CONTROLLER_REVISIONS, revision.metadata.key());
         asked.send(Request::Delete { target, options: DeleteOptions::default() })??;
         Ok(())
@@ -232,9 +238,10 @@ fn patch(revision: &Revision, body: Value) -> Request {
 ///
 /// # Errors
 /// When it cannot be read.
-pub fn decode(answer: &Value) -> Result<Revision, Stop> {
-    let decoded = Kept::of_value(answer);
-    let unreadable = |error| Stop::failed(format!("a ControllerRevision cannot be read: {error}"));
+pub fn decode(answer: &Value) -> Result<Revision, TranscriptStop> {
+    let decoded = KeptObject::of_value(answer);
+    let unreadable =
+        |error| TranscriptStop::failed(format!("a ControllerRevision cannot be read: {error}"));
     decoded.map(Rc::new).map_err(unreadable)
 }
 

@@ -19,14 +19,14 @@ fn owner() -> Meta {
 
 /// Runs a task to its end; returns its requests and its outcome.
 fn run<T>(
-    task: impl Fn(History<'_>, &mut Transcript) -> Result<T, Stop>,
+    task: impl Fn(History<'_>, &mut Transcript) -> Result<T, TranscriptStop>,
     answer: impl Fn(&Request) -> Answer,
 ) -> Ran<T> {
     let owner = owner();
     let mut asked = Transcript::new(jiff::Timestamp::UNIX_EPOCH);
     loop {
         match task(History { owner_kind: STATEFUL_SETS, owner: &owner }, &mut asked) {
-            Err(Stop::Pending) => {
+            Err(TranscriptStop::Pending) => {
                 let answers = asked.wanted().iter().map(&answer).collect();
                 asked.answer(answers);
             }
@@ -40,7 +40,7 @@ fn run<T>(
 
 struct Ran<T> {
     requests: Vec<Request>,
-    end: Result<T, Stop>,
+    end: Result<T, TranscriptStop>,
 }
 
 fn refusal(code: u16, reason: &str) -> ApiError {

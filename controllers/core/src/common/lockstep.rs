@@ -5,7 +5,7 @@
 //! claim each take two rounds and not 1,000. A failed task stops only itself. Bounds:
 //! `frame::BATCH_MAX` requests at once.
 
-use crate::frame::{Stop, SyncError, Transcript};
+use crate::frame::{SyncError, Transcript, TranscriptStop};
 
 /// Runs a task for each of `count` objects side by side; returns their outcomes, in order.
 ///
@@ -13,9 +13,9 @@ use crate::frame::{Stop, SyncError, Transcript};
 /// [`Stop::Pending`] until all of them have ended.
 pub fn run_side_by_side<T>(
     count: usize,
-    task: impl Fn(usize, &mut Transcript) -> Result<T, Stop>,
+    task: impl Fn(usize, &mut Transcript) -> Result<T, TranscriptStop>,
     asked: &mut Transcript,
-) -> Result<Vec<Result<T, SyncError>>, Stop> {
+) -> Result<Vec<Result<T, SyncError>>, TranscriptStop> {
     let mut lanes: Vec<_> = (0..count).map(|_| Transcript::new(asked.now())).collect();
     let mut ends: Vec<Option<Result<T, SyncError>>> = (0..count).map(|_| None).collect();
     loop {
@@ -27,8 +27,8 @@ pub fn run_side_by_side<T>(
             }
             match task(at, lane) {
                 Ok(end) => ends[at] = Some(Ok(end)),
-                Err(Stop::Failed(error)) => ends[at] = Some(Err(error)),
-                Err(Stop::Pending) => {
+                Err(TranscriptStop::Failed(error)) => ends[at] = Some(Err(error)),
+                Err(TranscriptStop::Pending) => {
                     waiting.push(at);
                     requests.extend_from_slice(lane.wanted());
                 }
@@ -54,11 +54,13 @@ pub fn run_side_by_side<T>(
 ///
 /// # Errors
 /// [`Stop::Pending`].
-pub fn attempt<T>(result: Result<T, Stop>) -> Result<Result<T, SyncError>, Stop> {
+pub fn attempt<T>(
+    result: Result<T, TranscriptStop>,
+) -> Result<Result<T, SyncError>, TranscriptStop> {
     match result {
         Ok(value) => Ok(Ok(value)),
-        Err(Stop::Failed(error)) => Ok(Err(error)),
-        Err(Stop::Pending) => Err(Stop::Pending),
+        Err(TranscriptStop::Failed(error)) => Ok(Err(error)),
+        Err(TranscriptStop::Pending) => Err(TranscriptStop::Pending),
     }
 }
 
@@ -100,7 +102,7 @@ mod tests {
                 let answer = lane.send(get(format!("{at}/{turn}")))?;
                 lane.because(format!("{at}/{turn}"));
                 if answer? == json!("fails") {
-                    return Err(Stop::failed("no"));
+                    return Err(TranscriptStop::failed("no"));
                 }
             }
             Ok(at)
@@ -109,8 +111,8 @@ mod tests {
         let ends = loop {
             match run_side_by_side(3, task, &mut asked) {
                 Ok(ends) => break ends,
-                Err(Stop::Failed(error)) => panic!("{error}"),
-                Err(Stop::Pending) => {
+                Err(TranscriptStop::Failed(error)) => panic!("{error}"),
+                Err(TranscriptStop::Pending) => {
                     rounds.push(asked.wanted().len());
                     let answers = asked.wanted().iter().map(|request| match request {
                         Request::Get { path } if path == "1/1" => Ok(json!("fails")),
@@ -128,9 +130,9 @@ mod tests {
 
     #[test]
     fn aggregate_names_each_failure_once() {
-        let error = |message: &str| match Stop::failed(message) {
-            Stop::Failed(error) => error,
-            Stop::Pending => unreachable!("it failed"),
+        let error = |message: &str| match TranscriptStop::failed(message) {
+            TranscriptStop::Failed(error) => error,
+            TranscriptStop::Pending => unreachable!("it failed"),
         };
         let message = |errors: &[&str]| {
             aggregate(errors.iter().map(|one| error(one)).collect()).map(|error| error.message)

@@ -7,7 +7,7 @@ use pintle_api_types::request::{Answer, ApiError, DeleteOptions, Request, Target
 use serde_json::{Value, json};
 
 use super::owner::controller_reference;
-use crate::frame::{Event, EventTarget, Stop, Transcript};
+use crate::frame::{EventTarget, ObjectEvent, Transcript, TranscriptStop};
 use crate::meta::Meta;
 
 /// Longest start of a generated name that the API server does not cut.
@@ -43,7 +43,7 @@ pub fn generate_name(owner: &str) -> String {
 /// # Errors
 /// When the pod has no labels, because no selector would match it.
 // k8s: pkg/controller/controller_utils.go createPods
-pub fn create(namespace: &str, pod: Value) -> Result<Request, Stop> {
+pub fn create(namespace: &str, pod: Value) -> Result<Request, TranscriptStop> {
     let labels = pod["metadata"]["labels"].as_object();
     if labels.is_none_or(serde_json::Map::is_empty) {
         return Err(no_labels());
@@ -52,8 +52,8 @@ pub fn create(namespace: &str, pod: Value) -> Result<Request, Stop> {
 }
 
 /// The error for a pod without labels, which is not created.
-pub fn no_labels() -> Stop {
-    Stop::failed("unable to create pods, no labels")
+pub fn no_labels() -> TranscriptStop {
+    TranscriptStop::failed("unable to create pods, no labels")
 }
 
 /// The request that creates a pod, which has labels.
@@ -73,13 +73,13 @@ pub fn record_created(answer: &Answer, about: &EventTarget, asked: &mut Transcri
         Ok(pod) => {
             let name = pod["metadata"]["name"].as_str().unwrap_or_default();
             let message = format!("Created pod: {name}");
-            asked.event(Event::normal(about.clone(), "SuccessfulCreate", message));
+            asked.event(ObjectEvent::normal(about.clone(), "SuccessfulCreate", message));
         }
         // Every create in a terminating namespace fails, so an event adds nothing.
         Err(error) if error.is_namespace_terminating() => {}
         Err(error) => {
             let message = format!("Error creating: {error}");
-            asked.event(Event::warning(about.clone(), "FailedCreate", message));
+            asked.event(ObjectEvent::warning(about.clone(), "FailedCreate", message));
         }
     }
 }
@@ -95,13 +95,13 @@ pub fn record_deleted(
     match answer {
         Ok(_) => {
             let message = format!("Deleted pod: {name}");
-            asked.event(Event::normal(about.clone(), "SuccessfulDelete", message));
+            asked.event(ObjectEvent::normal(about.clone(), "SuccessfulDelete", message));
             Ok(())
         }
         Err(error) if error.is_not_found() => Ok(()),
         Err(error) => {
             let message = format!("Error deleting: {error}");
-            asked.event(Event::warning(about.clone(), "FailedDelete", message));
+            asked.event(ObjectEvent::warning(about.clone(), "FailedDelete", message));
             Err(error)
         }
     }

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use jiff::Timestamp;
 use pintle_api_types::symbol::Symbol;
 
-use crate::kept::Kept;
+use crate::kept::KeptObject;
 use crate::kinds::Pod;
 
 /// The annotation by which users say what a pod's deletion costs.
@@ -24,8 +24,8 @@ const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 pub type PodsByNode = BTreeMap<Symbol, usize>;
 
 /// A pod and what it is ranked by.
-struct Candidate<'a> {
-    pod: &'a Rc<Kept<Pod>>,
+struct RankCandidate<'a> {
+    pod: &'a Rc<KeptObject<Pod>>,
     is_assigned: bool,
     phase: u8,
     is_ready: bool,
@@ -37,17 +37,17 @@ struct Candidate<'a> {
 
 /// Sorts pods: those to delete first in front.
 pub fn rank_for_deletion(
-    pods: &[Rc<Kept<Pod>>],
+    pods: &[Rc<KeptObject<Pod>>],
     related: &PodsByNode,
     now: Timestamp,
-) -> Vec<Rc<Kept<Pod>>> {
-    let mut candidates: Vec<_> = pods.iter().map(|pod| Candidate::of(pod, related)).collect();
+) -> Vec<Rc<KeptObject<Pod>>> {
+    let mut candidates: Vec<_> = pods.iter().map(|pod| RankCandidate::of(pod, related)).collect();
     merge_sort(&mut candidates, &|one, other| one.goes_before(other, now));
     candidates.into_iter().map(|candidate| Rc::clone(candidate.pod)).collect()
 }
 
-impl<'a> Candidate<'a> {
-    fn of(pod: &'a Rc<Kept<Pod>>, related: &PodsByNode) -> Self {
+impl<'a> RankCandidate<'a> {
+    fn of(pod: &'a Rc<KeptObject<Pod>>, related: &PodsByNode) -> Self {
         let is_ready = pod.is_ready();
         let ready = pod.condition("Ready").filter(|_| is_ready);
         Self {

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::ranking::{PodsByNode, rank_for_deletion};
-use crate::kept::Kept;
+use crate::kept::KeptObject;
 use crate::kinds::Pod;
 
 const HOUR: i64 = 3600;
@@ -73,7 +73,7 @@ fn case(name: &'static str) -> Case {
     }
 }
 
-fn pod(case: Case, node: &str) -> Rc<Kept<Pod>> {
+fn pod(case: Case, node: &str) -> Rc<KeptObject<Pod>> {
     let node = if case.is_assigned { node } else { "" };
     let mut pod = json!({
         "metadata": {"name": case.name, "namespace": "n", "uid": node,
@@ -95,10 +95,10 @@ fn pod(case: Case, node: &str) -> Rc<Kept<Pod>> {
         pod["metadata"]["annotations"] =
             json!({"controller.kubernetes.io/pod-deletion-cost": cost});
     }
-    Rc::new(Kept::of_value(&pod).expect("a good pod"))
+    Rc::new(KeptObject::of_value(&pod).expect("a good pod"))
 }
 
-fn names(pods: &[Rc<Kept<Pod>>]) -> Vec<&str> {
+fn names(pods: &[Rc<KeptObject<Pod>>]) -> Vec<&str> {
     pods.iter().map(|pod| &*pod.metadata.name).collect()
 }
 

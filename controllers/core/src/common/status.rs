@@ -9,7 +9,7 @@ use pintle_api_types::kind::Kind;
 use pintle_api_types::request::{ApiError, Request, Target};
 use serde_json::Value;
 
-use crate::frame::{Stop, Transcript};
+use crate::frame::{Transcript, TranscriptStop};
 
 /// Which refusals are retried, and how often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub fn replace_status(
     retry: StatusRetry,
     edit: impl Fn(&mut Value),
     asked: &mut Transcript,
-) -> Result<Value, Stop> {
+) -> Result<Value, TranscriptStop> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let metadata = &object["metadata"];
     let uid = text(&metadata["uid"]);
@@ -79,7 +79,7 @@ mod tests {
         let edit = |status: &mut Value| *status = json!({"replicas": 1});
         loop {
             match replace_status(STATEFUL_SETS, object.clone(), retry, edit, &mut asked) {
-                Err(Stop::Pending) => {
+                Err(TranscriptStop::Pending) => {
                     let answers = asked.wanted().iter().map(&answer).collect();
                     asked.answer(answers);
                 }

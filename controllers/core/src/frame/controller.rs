@@ -11,7 +11,7 @@ use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::Kind;
 
 use super::queue::{Backoff, QueueKey};
-use super::transcript::{Stop, SyncError, Transcript};
+use super::transcript::{SyncError, Transcript, TranscriptStop};
 use crate::common::sample::SampleTotals;
 use crate::tables::{Change, Tables};
 
@@ -76,8 +76,10 @@ pub trait Controller: 'static {
     ///
     /// # Errors
     /// When a request has to be answered first, and when the sync failed.
-    fn sync(snapshot: &Self::Snapshot, asked: &mut Transcript)
-    -> Result<Outcome<Self::Note>, Stop>;
+    fn sync(
+        snapshot: &Self::Snapshot,
+        asked: &mut Transcript,
+    ) -> Result<SyncOutcome<Self::Note>, TranscriptStop>;
 
     /// Records a note of a sync.
     fn remember(&mut self, _key: &Self::Key, _note: Self::Note, _now: Now) {}
@@ -98,7 +100,7 @@ pub trait Controller: 'static {
 
 /// The outcome of a sync.
 #[derive(Debug)]
-pub struct Outcome<N> {
+pub struct SyncOutcome<N> {
     /// The key is synced again after this time.
     pub again: Option<Duration>,
     /// Notes for the controller, also of a failed sync.
@@ -107,7 +109,7 @@ pub struct Outcome<N> {
     pub failed: Option<SyncError>,
 }
 
-impl<N> Outcome<N> {
+impl<N> SyncOutcome<N> {
     /// Nothing more is to be done until something changes.
     pub fn done() -> Self {
         Self::new(None, Vec::new())

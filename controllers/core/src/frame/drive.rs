@@ -3,21 +3,21 @@
 use jiff::Timestamp;
 use pintle_api_types::request::{Answer, Request};
 
-use super::controller::{Controller, Outcome};
-use super::event::Event;
-use super::transcript::{Stop, SyncError, Transcript};
+use super::controller::{Controller, SyncOutcome};
+use super::event::ObjectEvent;
+use super::transcript::{SyncError, Transcript, TranscriptStop};
 
 /// A sync that was run to its end.
 #[derive(Debug)]
 pub struct Driven<N> {
     /// The outcome of the sync.
-    pub outcome: Result<Outcome<N>, SyncError>,
+    pub outcome: Result<SyncOutcome<N>, SyncError>,
     /// The notes of a sync that failed.
     pub failed_notes: Vec<N>,
     /// Its requests, in order.
     pub requests: Vec<Request>,
     /// Its events, in order.
-    pub events: Vec<Event>,
+    pub events: Vec<ObjectEvent>,
     /// The reasons of its decisions.
     pub reasons: Vec<String>,
 }
@@ -32,13 +32,13 @@ pub fn drive<C: Controller>(
     let mut failed_notes = Vec::new();
     let outcome = loop {
         match C::sync(snapshot, &mut asked) {
-            Ok(Outcome { failed: Some(error), notes, .. }) => {
+            Ok(SyncOutcome { failed: Some(error), notes, .. }) => {
                 failed_notes = notes;
                 break Err(error);
             }
             Ok(outcome) => break Ok(outcome),
-            Err(Stop::Failed(error)) => break Err(error),
-            Err(Stop::Pending) => {
+            Err(TranscriptStop::Failed(error)) => break Err(error),
+            Err(TranscriptStop::Pending) => {
                 let answers = asked.wanted().iter().map(&mut answer).collect();
                 asked.answer(answers);
             }

@@ -15,7 +15,7 @@ pub enum EventLevel {
 
 /// An event about an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct ObjectEvent {
     /// The object.
     pub about: EventTarget,
     /// How grave it is.
@@ -54,7 +54,7 @@ impl EventTarget {
     }
 }
 
-impl Event {
+impl ObjectEvent {
     /// Something that is as it should be.
     pub fn normal(about: EventTarget, reason: &'static str, message: String) -> Self {
         Self { about, level: EventLevel::Normal, reason, message }

@@ -10,7 +10,7 @@ use pintle_api_types::request::{Answer, Request};
 
 use super::controller::Controller;
 use super::running::catch;
-use super::transcript::{Stop, Transcript};
+use super::transcript::{Transcript, TranscriptStop};
 
 /// The state of an object's key.
 pub struct KeyState {
@@ -98,8 +98,10 @@ impl<C: Controller> DrySync for Dry<C> {
                 found.again = outcome.again;
                 found.failure = outcome.failed.map(|error| error.message);
             }
-            Ok(Err(Stop::Failed(error))) | Err(error) => found.failure = Some(error.message),
-            Ok(Err(Stop::Pending)) => {
+            Ok(Err(TranscriptStop::Failed(error))) | Err(error) => {
+                found.failure = Some(error.message)
+            }
+            Ok(Err(TranscriptStop::Pending)) => {
                 let wanted = self.transcript.wanted().to_vec();
                 match wanted.iter().any(is_write) {
                     true => found.writes = wanted,

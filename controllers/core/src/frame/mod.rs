@@ -25,17 +25,17 @@ use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::Kind;
 use pintle_api_types::request::{Answer, Request};
 
-pub use controller::{Controller, Now, Outcome, Wakes};
+pub use controller::{Controller, Now, SyncOutcome, Wakes};
 pub use drive::{Driven, drive};
-pub use event::{Event, EventLevel, EventTarget};
+pub use event::{EventLevel, EventTarget, ObjectEvent};
 pub use explain::{DrySync, Findings, KeyState, KeyWait, is_write};
 pub use queue::{Backoff, QueueKey, QueueStats, WorkQueue};
 pub use running::ControllerStats;
-pub use transcript::{BATCH_MAX, Retry, Step, Stop, SyncError, Transcript};
+pub use transcript::{BATCH_MAX, Retry, SyncError, Transcript, TranscriptStep, TranscriptStop};
 
 use crate::common::sample::SampleTotals;
 use crate::tables::{Change, Tables, WatchEvent};
-use running::{Run, Running, Turn};
+use running::{ControllerTurn, ErasedController, RunningController};
 
 /// Names requests until they are answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,7 +46,7 @@ pub const MANAGER: &str = "";
 
 /// An effect that the frame requests.
 #[derive(Debug)]
-pub enum Order {
+pub enum FrameEffect {
     /// Requests are to be sent at once, and all their answers brought back together.
     Send {
         /// Names them.
@@ -61,7 +61,7 @@ pub enum Order {
         /// The controller that reports it.
         controller: &'static str,
         /// The event.
-        event: Event,
+        event: ObjectEvent,
     },
     /// A sync of a controller in shadow ended; it would have made these writes.
     Decided {
@@ -89,15 +89,15 @@ pub enum Order {
 #[derive(Default)]
 pub struct Frame {
     tables: Tables,
-    controllers: Vec<Entry>,
+    controllers: Vec<FrameEntry>,
     /// Which controller asked.
     tickets: BTreeMap<Ticket, usize>,
     next_ticket: u64,
-    orders: Vec<Order>,
+    orders: Vec<FrameEffect>,
 }
 
-struct Entry {
-    run: Box<dyn Run>,
+struct FrameEntry {
+    run: Box<dyn ErasedController>,
     kinds: Vec<Kind>,
     is_started: bool,
 }
@@ -105,9 +105,9 @@ struct Entry {
 impl Frame {
     /// Adds a controller.
     pub fn add(&mut self, controller: impl Controller) {
-        let run = Box::new(Running::new(controller));
+        let run = Box::new(RunningController::new(controller));
         let kinds = run.kinds();
-        self.controllers.push(Entry { run, kinds, is_started: false });
+        self.controllers.push(FrameEntry { run, kinds, is_started: false });
     }
 
     /// The cluster's objects.
@@ -206,7 +206,7 @@ impl Frame {
     /// When the ticket was answered before.
     pub fn answer(&mut self, ticket: Ticket, answers: Vec<Answer>, now: Now) {
         let at = self.tickets.remove(&ticket).expect("a ticket is answered once");
-        let mut turn = Turn {
+        let mut turn = ControllerTurn {
             tables: &self.tables,
             now,
             orders: &mut self.orders,
@@ -217,10 +217,10 @@ impl Frame {
     }
 
     /// Starts all syncs that can start; returns the requested effects.
-    pub fn turn(&mut self, now: Now) -> Vec<Order> {
+    pub fn turn(&mut self, now: Now) -> Vec<FrameEffect> {
         for at in 0..self.controllers.len() {
             let from = self.orders.len();
-            let mut turn = Turn {
+            let mut turn = ControllerTurn {
                 tables: &self.tables,
                 now,
                 orders: &mut self.orders,
@@ -234,7 +234,7 @@ impl Frame {
 
     fn note_tickets(&mut self, at: usize, from: usize) {
         for order in &self.orders[from..] {
-            if let Order::Send { ticket, .. } = order {
+            if let FrameEffect::Send { ticket, .. } = order {
                 self.tickets.entry(*ticket).or_insert(at);
             }
         }

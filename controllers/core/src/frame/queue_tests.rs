@@ -93,7 +93,7 @@ fn tenants_take_turns_and_failures_of_one_delay_no_other() {
 
 /// An operation on a queue.
 #[derive(Clone, Debug)]
-enum Step {
+enum QueueStep {
     Add(u8),
     After(u8, u64),
     Fail(u8),
@@ -102,15 +102,15 @@ enum Step {
     Pass(u64),
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<QueueStep>> {
     let key = 0..5_u8;
     let step = prop_oneof![
-        key.clone().prop_map(Step::Add),
-        (key.clone(), 0..50_u64).prop_map(|(key, wait)| Step::After(key, wait)),
-        key.prop_map(Step::Fail),
-        Just(Step::Take),
-        Just(Step::Done),
-        (0..50_u64).prop_map(Step::Pass),
+        key.clone().prop_map(QueueStep::Add),
+        (key.clone(), 0..50_u64).prop_map(|(key, wait)| QueueStep::After(key, wait)),
+        key.prop_map(QueueStep::Fail),
+        Just(QueueStep::Take),
+        Just(QueueStep::Done),
+        (0..50_u64).prop_map(QueueStep::Pass),
     ];
     prop::collection::vec(step, 0..60)
 }
@@ -125,30 +125,30 @@ proptest! {
         let mut owed = BTreeSet::new();
         for step in steps {
             match step {
-                Step::Add(key) => {
+                QueueStep::Add(key) => {
                     state.add(key, now);
                     owed.insert(key);
                 }
-                Step::After(key, wait) => {
+                QueueStep::After(key, wait) => {
                     state.add_after(key, now, Duration::from_millis(wait));
                     owed.insert(key);
                 }
-                Step::Fail(key) => {
+                QueueStep::Fail(key) => {
                     state.add_rate_limited(key, now);
                     owed.insert(key);
                 }
-                Step::Take => {
+                QueueStep::Take => {
                     if let Some(key) = state.take(now) {
                         prop_assert!(working.insert(key), "{key} was given out twice");
                         owed.remove(&key);
                     }
                 }
-                Step::Done => {
+                QueueStep::Done => {
                     if let Some(key) = working.pop_first() {
                         state.done(&key, now);
                     }
                 }
-                Step::Pass(millis) => now += Duration::from_millis(millis),
+                QueueStep::Pass(millis) => now += Duration::from_millis(millis),
             }
         }
         // A key may have been given out for an addition while a later time was still to come: that

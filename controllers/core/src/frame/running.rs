@@ -13,18 +13,18 @@ use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::Kind;
 use pintle_api_types::request::{Answer, Request};
 
-use super::controller::{Controller, Now, Outcome, Wake, Wakes};
+use super::controller::{Controller, Now, SyncOutcome, Wake, Wakes};
 use super::explain::{Dry, KeyState, KeyWait, is_write};
 use super::fence::Fence;
 use super::fences::Fences;
 use super::queue::{QueueStats, WorkQueue};
-use super::transcript::{Retry, Stop, SyncError, Transcript};
-use super::{MANAGER, Order, Ticket};
+use super::transcript::{Retry, SyncError, Transcript, TranscriptStop};
+use super::{FrameEffect, MANAGER, Ticket};
 use crate::common::sample::SampleTotals;
 use crate::tables::{Change, Tables};
 
 /// A type-erased controller.
-pub(super) trait Run {
+pub(super) trait ErasedController {
     fn name(&self) -> &'static str;
     fn kinds(&self) -> Vec<Kind>;
     fn reads_all_metadata(&self) -> bool;
@@ -33,8 +33,8 @@ pub(super) trait Run {
     /// Records that the watch of a kind reached a newer version.
     fn note_progress(&mut self, kind: Kind, changes: &[Change], tables: &Tables);
     /// Starts syncs as long as there are keys and workers.
-    fn turn(&mut self, turn: &mut Turn<'_>);
-    fn answer(&mut self, ticket: Ticket, answers: Vec<Answer>, turn: &mut Turn<'_>);
+    fn turn(&mut self, turn: &mut ControllerTurn<'_>);
+    fn answer(&mut self, ticket: Ticket, answers: Vec<Answer>, turn: &mut ControllerTurn<'_>);
     fn next_due(&self) -> Option<Instant>;
     fn is_idle(&self) -> bool;
     fn stats(&self, now: Now) -> ControllerStats;
@@ -49,10 +49,10 @@ pub(super) trait Run {
 }
 
 /// The state that a controller's turn reads and writes.
-pub(super) struct Turn<'a> {
+pub(super) struct ControllerTurn<'a> {
     pub(super) tables: &'a Tables,
     pub(super) now: Now,
-    pub(super) orders: &'a mut Vec<Order>,
+    pub(super) orders: &'a mut Vec<FrameEffect>,
     pub(super) next_ticket: &'a mut u64,
 }
 
@@ -83,7 +83,7 @@ struct Sync<C: Controller> {
 }
 
 /// A controller and its progress.
-pub(super) struct Running<C: Controller> {
+pub(super) struct RunningController<C: Controller> {
     controller: C,
     queue: WorkQueue<C::Key>,
     syncs: BTreeMap<C::Key, Sync<C>>,
@@ -99,7 +99,7 @@ pub(super) struct Running<C: Controller> {
     shadowed: BTreeSet<C::Key>,
 }
 
-impl<C: Controller> Running<C> {
+impl<C: Controller> RunningController<C> {
     pub(super) fn new(controller: C) -> Self {
         Self {
             controller,
@@ -126,7 +126,7 @@ impl<C: Controller> Running<C> {
     }
 
     /// Keys behind a fence that opened are synced.
-    fn open_fences(&mut self, turn: &mut Turn<'_>) {
+    fn open_fences(&mut self, turn: &mut ControllerTurn<'_>) {
         let syncs = &self.syncs;
         for key in self.fences.take_open(|key| syncs.contains_key(key), turn.tables) {
             if self.queue.is_working(&key) {
@@ -136,7 +136,7 @@ impl<C: Controller> Running<C> {
         }
     }
 
-    fn begin(&mut self, key: C::Key, turn: &mut Turn<'_>) {
+    fn begin(&mut self, key: C::Key, turn: &mut ControllerTurn<'_>) {
         if !self.fences.is_open(&key, turn.tables) {
             self.stats.stale += 1;
             let lists = self.unknown(&key).to_vec();
@@ -157,7 +157,7 @@ impl<C: Controller> Running<C> {
             }
             Ok(None) => {
                 self.report(&key, &Transcript::new(turn.now.wall), turn);
-                self.finish(&key, Ok(Outcome::done()), turn);
+                self.finish(&key, Ok(SyncOutcome::done()), turn);
             }
             Err(panic) => self.finish(&key, Err(panic), turn),
         }
@@ -170,30 +170,30 @@ impl<C: Controller> Running<C> {
 
     /// Lists the objects after requests without an answer. The manager lists, because the roles of
     /// many controllers do not allow it, and their keys would be stuck for ever.
-    fn settle(&mut self, key: C::Key, lists: Vec<Request>, turn: &mut Turn<'_>) {
+    fn settle(&mut self, key: C::Key, lists: Vec<Request>, turn: &mut ControllerTurn<'_>) {
         let ticket = turn.ticket();
-        turn.orders.push(Order::Send { ticket, controller: MANAGER, requests: lists });
+        turn.orders.push(FrameEffect::Send { ticket, controller: MANAGER, requests: lists });
         self.tickets.insert(ticket, key);
     }
 
-    fn advance(&mut self, key: C::Key, mut sync: Sync<C>, turn: &mut Turn<'_>) {
+    fn advance(&mut self, key: C::Key, mut sync: Sync<C>, turn: &mut ControllerTurn<'_>) {
         let result = catch(|| C::sync(&sync.snapshot, &mut sync.transcript));
         let new = sync.transcript.events().get(sync.emitted..).unwrap_or_default();
         let events =
-            new.iter().map(|event| Order::Emit { controller: C::NAME, event: event.clone() });
+            new.iter().map(|event| FrameEffect::Emit { controller: C::NAME, event: event.clone() });
         turn.orders.extend(events);
         sync.emitted = sync.emitted.max(sync.transcript.events().len());
-        if !matches!(result, Ok(Err(Stop::Pending))) {
+        if !matches!(result, Ok(Err(TranscriptStop::Pending))) {
             self.report(&key, &sync.transcript, turn);
         }
         match result {
             Ok(Ok(outcome)) => self.finish(&key, Ok(outcome), turn),
-            Ok(Err(Stop::Failed(error))) => self.finish(&key, Err(error), turn),
+            Ok(Err(TranscriptStop::Failed(error))) => self.finish(&key, Err(error), turn),
             Err(panic) => self.finish(&key, Err(panic), turn),
-            Ok(Err(Stop::Pending)) => {
+            Ok(Err(TranscriptStop::Pending)) => {
                 let ticket = turn.ticket();
                 let requests = sync.transcript.wanted().to_vec();
-                turn.orders.push(Order::Send { ticket, controller: C::NAME, requests });
+                turn.orders.push(FrameEffect::Send { ticket, controller: C::NAME, requests });
                 self.tickets.insert(ticket, key.clone());
                 sync.asked = turn.now.instant;
                 self.syncs.insert(key, sync);
@@ -202,7 +202,7 @@ impl<C: Controller> Running<C> {
     }
 
     /// Reports the writes of a sync in shadow.
-    fn report(&mut self, key: &C::Key, transcript: &Transcript, turn: &mut Turn<'_>) {
+    fn report(&mut self, key: &C::Key, transcript: &Transcript, turn: &mut ControllerTurn<'_>) {
         if !self.is_shadow {
             return;
         }
@@ -212,14 +212,14 @@ impl<C: Controller> Running<C> {
             self.shadowed.insert(key.clone());
         }
         let key = format!("{key:?}");
-        turn.orders.push(Order::Decided { controller: C::NAME, key, writes });
+        turn.orders.push(FrameEffect::Decided { controller: C::NAME, key, writes });
     }
 
     fn finish(
         &mut self,
         key: &C::Key,
-        result: Result<Outcome<C::Note>, SyncError>,
-        turn: &mut Turn<'_>,
+        result: Result<SyncOutcome<C::Note>, SyncError>,
+        turn: &mut ControllerTurn<'_>,
     ) {
         match result {
             Ok(outcome) => {
@@ -248,7 +248,7 @@ impl<C: Controller> Running<C> {
         self.failed.remove(key);
     }
 
-    fn fail(&mut self, key: &C::Key, error: &SyncError, turn: &mut Turn<'_>) {
+    fn fail(&mut self, key: &C::Key, error: &SyncError, turn: &mut ControllerTurn<'_>) {
         if error.retry == Retry::NeverSilently {
             return self.queue.forget(key);
         }
@@ -262,7 +262,7 @@ impl<C: Controller> Running<C> {
             self.failed.insert(key.clone(), error.message.clone());
             self.queue.add_rate_limited(key.clone(), turn.now.instant);
         }
-        turn.orders.push(Order::Failed {
+        turn.orders.push(FrameEffect::Failed {
             controller: C::NAME,
             key: format!("{key:?}"),
             message: error.message.clone(),
@@ -271,7 +271,7 @@ impl<C: Controller> Running<C> {
     }
 }
 
-impl<C: Controller> Run for Running<C> {
+impl<C: Controller> ErasedController for RunningController<C> {
     fn name(&self) -> &'static str {
         C::NAME
     }
@@ -309,7 +309,7 @@ impl<C: Controller> Run for Running<C> {
         }
     }
 
-    fn turn(&mut self, turn: &mut Turn<'_>) {
+    fn turn(&mut self, turn: &mut ControllerTurn<'_>) {
         // Also before the start and while all workers are busy: a key that is due must not keep the
         // loop awake.
         self.queue.release_due(turn.now.instant);
@@ -323,7 +323,7 @@ impl<C: Controller> Run for Running<C> {
         }
     }
 
-    fn answer(&mut self, ticket: Ticket, answers: Vec<Answer>, turn: &mut Turn<'_>) {
+    fn answer(&mut self, ticket: Ticket, answers: Vec<Answer>, turn: &mut ControllerTurn<'_>) {
         let key = self.tickets.remove(&ticket).expect("an answer to a request under way");
         let Some(mut sync) = self.syncs.remove(&key) else {
             // A list that settles lost answers.
@@ -390,7 +390,7 @@ impl<C: Controller> Run for Running<C> {
     }
 }
 
-impl<C: Controller> Running<C> {
+impl<C: Controller> RunningController<C> {
     fn waits(&self, key: &C::Key, now: Now) -> Vec<KeyWait> {
         let mut waits = Vec::new();
         if !self.is_started {
@@ -421,7 +421,7 @@ impl<C: Controller> Running<C> {
     }
 }
 
-impl Turn<'_> {
+impl ControllerTurn<'_> {
     fn ticket(&mut self) -> Ticket {
         *self.next_ticket += 1;
         Ticket(*self.next_ticket)

@@ -7,7 +7,7 @@ use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{Kind, NAMESPACES, PODS};
 use pintle_api_types::request::Request;
 
-use super::{Controller, Frame, Now, Order, Outcome, Stop, Transcript, Wakes};
+use super::{Controller, Frame, FrameEffect, Now, SyncOutcome, Transcript, TranscriptStop, Wakes};
 use crate::tables::{Change, Tables, WatchEvent};
 
 /// One worker, which waits for an answer; another key is due a second after the start.
@@ -39,10 +39,10 @@ impl Controller for Busy {
         Some(())
     }
 
-    fn sync((): &(), asked: &mut Transcript) -> Result<Outcome<()>, Stop> {
+    fn sync((): &(), asked: &mut Transcript) -> Result<SyncOutcome<()>, TranscriptStop> {
         let (namespace, labels) = (String::new(), String::new());
         let list = Request::List { kind: PODS, namespace, labels, only_metadata: true };
-        asked.send(list).map(|_| Outcome::done())
+        asked.send(list).map(|_| SyncOutcome::done())
     }
 }
 
@@ -58,7 +58,7 @@ fn key_due_while_all_workers_are_busy_does_not_wake_the_loop() {
     frame.apply(WatchEvent::ListBegun(NAMESPACES), at(0));
     frame.apply(WatchEvent::ListComplete(NAMESPACES), at(0));
     let orders = frame.turn(at(0));
-    let [Order::Send { ticket, .. }] = orders[..] else { panic!("one request: {orders:?}") };
+    let [FrameEffect::Send { ticket, .. }] = orders[..] else { panic!("one request: {orders:?}") };
     assert_eq!(frame.next_due(), Some(at(1).instant));
     assert!(frame.turn(at(2)).is_empty(), "the only worker is busy");
     assert_eq!(frame.next_due(), None, "the key waits for the worker, not for the time");
@@ -76,11 +76,13 @@ fn sync_that_began_in_shadow_is_begun_anew_when_the_controller_acts() {
     frame.apply(WatchEvent::ListBegun(NAMESPACES), now);
     frame.apply(WatchEvent::ListComplete(NAMESPACES), now);
     let orders = frame.turn(now);
-    let [Order::Send { ticket, .. }] = orders[..] else { panic!("one request: {orders:?}") };
+    let [FrameEffect::Send { ticket, .. }] = orders[..] else { panic!("one request: {orders:?}") };
     frame.set_shadow(Busy::NAME, false, now);
     frame.answer(ticket, vec![Ok(serde_json::Value::Null)], now);
     let orders = frame.turn(now);
-    let [Order::Send { ticket, .. }] = orders[..] else { panic!("it asks again: {orders:?}") };
+    let [FrameEffect::Send { ticket, .. }] = orders[..] else {
+        panic!("it asks again: {orders:?}")
+    };
     assert_eq!(frame.stats(now)[0].stats.synced, 0);
     frame.answer(ticket, vec![Ok(serde_json::Value::Null)], now);
     assert_eq!(frame.stats(now)[0].stats.synced, 1);

@@ -10,14 +10,14 @@ use std::ops::Range;
 use jiff::Timestamp;
 use pintle_api_types::request::{Answer, Request};
 
-use super::event::Event;
+use super::event::ObjectEvent;
 
 /// Requests that are sent at once, at most.
 pub const BATCH_MAX: usize = 500;
 
 /// The reason for which a sync ends before its last line.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Stop {
+pub enum TranscriptStop {
     /// Requests have to be answered first.
     Pending,
     /// The sync failed.
@@ -48,14 +48,14 @@ pub enum Retry {
     NeverSilently,
 }
 
-impl Stop {
+impl TranscriptStop {
     /// A failed sync that is retried after the back-off of its key.
     pub fn failed(message: impl Into<String>) -> Self {
         Self::Failed(SyncError { message: message.into(), retry: Retry::Backoff })
     }
 }
 
-impl From<pintle_api_types::request::ApiError> for Stop {
+impl From<pintle_api_types::request::ApiError> for TranscriptStop {
     fn from(error: pintle_api_types::request::ApiError) -> Self {
         // A conflict means that the tables lag behind: no line in the log.
         let retry = if error.is_conflict() { Retry::Quietly } else { Retry::Backoff };
@@ -69,7 +69,7 @@ impl From<pintle_api_types::request::ApiError> for Stop {
 
 /// Requests that were asked for at once, and their answers.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Step {
+pub struct TranscriptStep {
     /// The requests.
     pub requests: Vec<Request>,
     /// An answer for each.
@@ -80,11 +80,11 @@ pub struct Step {
 #[derive(Clone, Debug)]
 pub struct Transcript {
     now: Timestamp,
-    steps: Vec<Step>,
+    steps: Vec<TranscriptStep>,
     /// Steps that this run has passed.
     passed: usize,
     wanted: Vec<Request>,
-    events: Vec<Event>,
+    events: Vec<ObjectEvent>,
     reasons: Vec<String>,
 }
 
@@ -110,7 +110,7 @@ impl Transcript {
     ///
     /// # Errors
     /// [`Stop::Pending`] until it is answered.
-    pub fn send(&mut self, request: Request) -> Result<Answer, Stop> {
+    pub fn send(&mut self, request: Request) -> Result<Answer, TranscriptStop> {
         let mut answers = self.send_all(vec![request])?;
         Ok(answers.pop().expect("one answer for one request"))
     }
@@ -119,7 +119,10 @@ impl Transcript {
     ///
     /// # Errors
     /// As [`Transcript::send`].
-    pub fn send_with(&mut self, request: impl FnOnce() -> Request) -> Result<Answer, Stop> {
+    pub fn send_with(
+        &mut self,
+        request: impl FnOnce() -> Request,
+    ) -> Result<Answer, TranscriptStop> {
         let mut answers = self.send_batch(1, || vec![request()])?;
         Ok(answers.pop().expect("one answer for one request"))
     }
@@ -131,7 +134,7 @@ impl Transcript {
     ///
     /// # Panics
     /// In debug builds when a rerun of the sync makes another request.
-    pub fn send_all(&mut self, requests: Vec<Request>) -> Result<Vec<Answer>, Stop> {
+    pub fn send_all(&mut self, requests: Vec<Request>) -> Result<Vec<Answer>, TranscriptStop> {
         if requests.is_empty() {
             return Ok(Vec::new());
         }
@@ -150,10 +153,10 @@ impl Transcript {
         &mut self,
         count: usize,
         requests: impl FnOnce() -> Vec<Request>,
-    ) -> Result<Vec<Answer>, Stop> {
+    ) -> Result<Vec<Answer>, TranscriptStop> {
         let Some(step) = self.steps.get(self.passed) else {
             self.wanted = requests();
-            return Err(Stop::Pending);
+            return Err(TranscriptStop::Pending);
         };
         debug_assert_eq!(step.answers.len(), count, "a sync asks for as much each time");
         if cfg!(debug_assertions) {
@@ -168,7 +171,7 @@ impl Transcript {
     ///
     /// # Errors
     /// [`Stop::Pending`] until all that were sent are answered.
-    pub fn slow_start(&mut self, requests: Vec<Request>) -> Result<Vec<Answer>, Stop> {
+    pub fn slow_start(&mut self, requests: Vec<Request>) -> Result<Vec<Answer>, TranscriptStop> {
         self.slow_start_with(requests.len(), |batch| requests[batch].to_vec())
     }
 
@@ -180,7 +183,7 @@ impl Transcript {
         &mut self,
         count: usize,
         request: impl Fn() -> Request,
-    ) -> Result<Vec<Answer>, Stop> {
+    ) -> Result<Vec<Answer>, TranscriptStop> {
         self.slow_start_with(count, |batch| vec![request(); batch.len()])
     }
 
@@ -189,7 +192,7 @@ impl Transcript {
         &mut self,
         count: usize,
         requests: impl Fn(Range<usize>) -> Vec<Request>,
-    ) -> Result<Vec<Answer>, Stop> {
+    ) -> Result<Vec<Answer>, TranscriptStop> {
         let mut answers = Vec::with_capacity(count);
         let mut batch = 1;
         while answers.len() < count {
@@ -207,7 +210,7 @@ impl Transcript {
     }
 
     /// Records an event.
-    pub fn event(&mut self, event: Event) {
+    pub fn event(&mut self, event: ObjectEvent) {
         self.events.push(event);
     }
 
@@ -222,12 +225,12 @@ impl Transcript {
     }
 
     /// The events of this run.
-    pub fn events(&self) -> &[Event] {
+    pub fn events(&self) -> &[ObjectEvent] {
         &self.events
     }
 
     /// The steps that were answered.
-    pub fn steps(&self) -> &[Step] {
+    pub fn steps(&self) -> &[TranscriptStep] {
         &self.steps
     }
 
@@ -247,7 +250,7 @@ impl Transcript {
     pub fn answer(&mut self, answers: Vec<Answer>) {
         let requests = std::mem::take(&mut self.wanted);
         assert_eq!(requests.len(), answers.len(), "an answer for each request");
-        self.steps.push(Step { requests, answers });
+        self.steps.push(TranscriptStep { requests, answers });
         self.rewind();
     }
 }

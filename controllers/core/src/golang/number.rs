@@ -38,7 +38,7 @@ pub(super) enum GoNumber {
 }
 
 /// A quantity's text, taken apart.
-struct Written<'a> {
+struct QuantityText<'a> {
     is_negative: bool,
     /// Digits before the point, without leading zeros.
     whole: &'a str,
@@ -83,7 +83,7 @@ impl<'a> GoQuantity<'a> {
         if text == "0" {
             return Self { text, format: "DecimalSI", ..ZERO };
         }
-        let Some(written) = Written::parse(&text) else { return ZERO };
+        let Some(written) = QuantityText::parse(&text) else { return ZERO };
         let format = written.format;
         match written.small() {
             Some((number, true)) => Self { number, text, format },
@@ -96,7 +96,7 @@ impl<'a> GoQuantity<'a> {
     }
 }
 
-impl<'a> Written<'a> {
+impl<'a> QuantityText<'a> {
     fn parse(text: &'a str) -> Option<Self> {
         let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
         let digits = unsigned.bytes().take_while(u8::is_ascii_digit).count();

@@ -181,11 +181,11 @@ fn claim_volumes<'de, D: serde::Deserializer<'de>>(
     #[serde(rename_all = "camelCase")]
     struct Volume {
         name: Symbol,
-        persistent_volume_claim: Option<Source>,
+        persistent_volume_claim: Option<VolumeSource>,
     }
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Source {
+    struct VolumeSource {
         claim_name: Symbol,
     }
     let volumes = Option::<Vec<Volume>>::deserialize(from)?.unwrap_or_default();

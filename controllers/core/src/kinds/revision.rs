@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::facts;
-use crate::kept::Kept;
+use crate::kept::KeptObject;
 use crate::meta::Meta;
 
 /// A ControllerRevision. Its data is read from the text, since its bytes matter.
@@ -17,7 +17,7 @@ pub struct ControllerRevision {
 }
 facts!(ControllerRevision, CONTROLLER_REVISIONS, whole: true);
 
-impl Kept<ControllerRevision> {
+impl KeptObject<ControllerRevision> {
     /// The patch that restores the template, byte by byte.
     pub fn data(&self) -> String {
         self.raw("data").unwrap_or_default()

@@ -14,14 +14,14 @@ use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::Kind;
 use serde_json::Value;
 
-use crate::kept::{Facts, Kept};
+use crate::kept::{Facts, KeptObject};
 use crate::kinds;
 use crate::meta::Meta;
 
 pub use discovery::{DiscoveredKind, Discovery};
-pub use table::{Delta, Row, Table};
+pub use table::{Delta, Table, TableRow};
 
-impl<T: Facts> Row for Kept<T> {
+impl<T: Facts> TableRow for KeptObject<T> {
     fn meta(&self) -> &Meta {
         self.metadata()
     }
@@ -30,7 +30,7 @@ impl<T: Facts> Row for Kept<T> {
     }
 }
 
-impl Row for kinds::Metadata {
+impl TableRow for kinds::Metadata {
     fn meta(&self) -> &Meta {
         &self.metadata
     }
@@ -83,7 +83,7 @@ macro_rules! tables {
         #[derive(Debug)]
         #[allow(missing_docs)] // the names are the documentation
         pub enum Decoded {
-            $($type(Box<Kept<kinds::$type>>),)*
+            $($type(Box<KeptObject<kinds::$type>>),)*
             Metadata(Box<kinds::Metadata>),
         }
 
@@ -91,7 +91,7 @@ macro_rules! tables {
         #[derive(Clone, Debug)]
         #[allow(missing_docs)] // the names are the documentation
         pub enum Change {
-            $($type(Delta<Kept<kinds::$type>>),)*
+            $($type(Delta<KeptObject<kinds::$type>>),)*
             Metadata(Delta<kinds::Metadata>),
             /// The first list of a kind is complete.
             Listed(Kind),
@@ -103,15 +103,15 @@ macro_rules! tables {
         #[derive(Debug, Default)]
         #[allow(missing_docs)] // the names are the documentation
         pub struct Tables {
-            $(pub $field: Table<Kept<kinds::$type>>,)*
+            $(pub $field: Table<KeptObject<kinds::$type>>,)*
             /// Kinds of which only metadata is kept.
             pub metadata: BTreeMap<Kind, Table<kinds::Metadata>>,
             /// The kinds that the API server has.
             pub discovery: Rc<Discovery>,
         }
 
-        $(impl From<Kept<kinds::$type>> for Decoded {
-            fn from(object: Kept<kinds::$type>) -> Self {
+        $(impl From<KeptObject<kinds::$type>> for Decoded {
+            fn from(object: KeptObject<kinds::$type>) -> Self {
                 Self::$type(Box::new(object))
             }
         })*
@@ -126,7 +126,7 @@ macro_rules! tables {
             /// When a field that controllers read has another type.
             pub fn typed(kind: Kind, text: &str) -> Result<Self, serde_json::Error> {
                 $(if kind == kinds::$type::KIND {
-                    return Kept::<kinds::$type>::decode(text).map(Self::from);
+                    return KeptObject::<kinds::$type>::decode(text).map(Self::from);
                 })*
                 Self::only_metadata(kind, text)
             }

@@ -12,7 +12,7 @@ use pintle_api_types::symbol::Symbol;
 use crate::meta::{Meta, Uid};
 
 /// An object that a table can hold.
-pub trait Row {
+pub trait TableRow {
     /// Its metadata.
     fn meta(&self) -> &Meta;
     /// Its key in the second index, if it has one.
@@ -71,7 +71,7 @@ impl<T> Default for Table<T> {
     }
 }
 
-impl<T: Row> Table<T> {
+impl<T: TableRow> Table<T> {
     /// A first list is complete.
     pub fn is_synced(&self) -> bool {
         self.is_synced
@@ -221,7 +221,7 @@ impl<T: Row> Table<T> {
     }
 }
 
-fn places<T: Row>(table: &mut Table<T>, object: &T, add: impl Fn(&mut BTreeSet<ObjectKey>)) {
+fn places<T: TableRow>(table: &mut Table<T>, object: &T, add: impl Fn(&mut BTreeSet<ObjectKey>)) {
     let meta = object.meta();
     match meta.controller() {
         Some(owner) => add(table.by_controller.entry(owner.uid.clone()).or_default()),
@@ -248,10 +248,10 @@ fn drop_key<K: Eq + std::hash::Hash>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kept::Kept;
+    use crate::kept::KeptObject;
     use crate::kinds::Pod;
 
-    fn pod(name: &str, version: u32, owner: &str) -> Kept<Pod> {
+    fn pod(name: &str, version: u32, owner: &str) -> KeptObject<Pod> {
         let owners = match owner {
             "" => String::new(),
             uid => format!(r#""ownerReferences":[{{"uid":"{uid}","controller":true}}],"#),
@@ -260,10 +260,10 @@ mod tests {
             r#"{{"metadata":{{{owners}"name":"{name}","namespace":"n","uid":"{name}",
             "resourceVersion":"{version}"}},"spec":{{"nodeName":"a"}}}}"#
         );
-        Kept::decode(&text).expect("a good pod")
+        KeptObject::decode(&text).expect("a good pod")
     }
 
-    fn names<'a>(objects: impl Iterator<Item = &'a Rc<Kept<Pod>>>) -> Vec<&'a str> {
+    fn names<'a>(objects: impl Iterator<Item = &'a Rc<KeptObject<Pod>>>) -> Vec<&'a str> {
         objects.map(|object| &*object.metadata.name).collect()
     }
 

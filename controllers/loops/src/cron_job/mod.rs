@@ -25,8 +25,10 @@ use jiff::tz::TimeZone;
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{CRON_JOBS, JOBS, Kind};
 use pintle_controllers_core::common::sample::{Sample, SampleTotals};
-use pintle_controllers_core::frame::{Controller, Now, Outcome, Stop, Transcript, Wakes};
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::frame::{
+    Controller, Now, SyncOutcome, Transcript, TranscriptStop, Wakes,
+};
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::{CronJob, Job};
 use pintle_controllers_core::meta::OwnerReference;
 use pintle_controllers_core::tables::{Change, Delta, Tables};
@@ -57,7 +59,12 @@ impl CronJobController {
     }
 
     // k8s: pkg/controller/cronjob/cronjob_controllerv2.go updateCronJob
-    fn handle_cron_job(&self, delta: &Delta<Kept<CronJob>>, now: Now, wake: &mut Wakes<ObjectKey>) {
+    fn handle_cron_job(
+        &self,
+        delta: &Delta<KeptObject<CronJob>>,
+        now: Now,
+        wake: &mut Wakes<ObjectKey>,
+    ) {
         let key = delta.object().metadata.key();
         if let (Some(old), Some(new)) = (&delta.old, &delta.new)
             && (&old.spec.schedule, &old.spec.time_zone)
@@ -108,7 +115,7 @@ impl Controller for CronJobController {
     fn snapshot(&mut self, key: &ObjectKey, tables: &Tables, _: Now) -> Option<CronJobSnapshot> {
         let cron_job = Rc::clone(tables.cron_jobs.get(key)?);
         // By name, as upstream: also Jobs of an earlier CronJob with the name.
-        let is_its = |job: &&Rc<Kept<Job>>| {
+        let is_its = |job: &&Rc<KeptObject<Job>>| {
             let controller = job.metadata.controller();
             controller.is_some_and(|owner| *owner.name == *cron_job.metadata.name)
         };
@@ -117,7 +124,10 @@ impl Controller for CronJobController {
         Some(CronJobSnapshot(CronState { cron_job, jobs, local: self.local.clone() }))
     }
 
-    fn sync(snapshot: &CronJobSnapshot, asked: &mut Transcript) -> Result<Outcome<Sample>, Stop> {
+    fn sync(
+        snapshot: &CronJobSnapshot,
+        asked: &mut Transcript,
+    ) -> Result<SyncOutcome<Sample>, TranscriptStop> {
         sync_cron_job(&snapshot.0, asked)
     }
 
@@ -132,7 +142,7 @@ impl Controller for CronJobController {
 
 /// Wakes the CronJobs that control a Job now or did before.
 // k8s: pkg/controller/cronjob/cronjob_controllerv2.go addJob, updateJob, deleteJob
-fn handle_job(delta: &Delta<Kept<Job>>, tables: &Tables, wake: &mut Wakes<ObjectKey>) {
+fn handle_job(delta: &Delta<KeptObject<Job>>, tables: &Tables, wake: &mut Wakes<ObjectKey>) {
     for job in [&delta.old, &delta.new].into_iter().flatten() {
         if let Some(owner) = job.metadata.controller()
             && let Some(key) = cron_job_key(job, owner, tables)

@@ -12,7 +12,7 @@ use pintle_api_types::request::Request;
 use pintle_controllers_core::common::owner::controller_reference;
 use pintle_controllers_core::common::sample::Sample;
 use pintle_controllers_core::common::times::whole_seconds;
-use pintle_controllers_core::frame::{Stop, Transcript};
+use pintle_controllers_core::frame::{Transcript, TranscriptStop};
 use pintle_controllers_core::kinds::CronJob;
 use pintle_controllers_core::meta::time;
 use serde_json::{Value, json};
@@ -52,7 +52,10 @@ impl CronSync<'_> {
     ///
     /// # Errors
     /// When requests have to be answered first, or one of them failed.
-    pub(super) fn start_due(&mut self, asked: &mut Transcript) -> Result<Option<Duration>, Stop> {
+    pub(super) fn start_due(
+        &mut self,
+        asked: &mut Transcript,
+    ) -> Result<Option<Duration>, TranscriptStop> {
         let Some(schedule) = self.valid_schedule(asked) else { return Ok(None) };
         let now = self.now;
         let due = match recent_start(self.start_base(), now, &schedule) {
@@ -164,7 +167,7 @@ impl CronSync<'_> {
         true
     }
 
-    fn delete_all_active(&mut self, asked: &mut Transcript) -> Result<(), Stop> {
+    fn delete_all_active(&mut self, asked: &mut Transcript) -> Result<(), TranscriptStop> {
         for active in self.status.active.clone() {
             asked.because(format!("the Job {} is replaced", active.name));
             let job = match read_job(&active.namespace, &active.name, asked)? {
@@ -176,7 +179,9 @@ impl CronSync<'_> {
             };
             if !self.delete_active(&job, asked)? {
                 let (namespace, name) = (&active.namespace, &active.name);
-                return Err(Stop::failed(format!("could not replace job {namespace}/{name}")));
+                return Err(TranscriptStop::failed(format!(
+                    "could not replace job {namespace}/{name}"
+                )));
             }
             self.is_changed = true;
         }
@@ -184,7 +189,11 @@ impl CronSync<'_> {
     }
 
     /// Creates the Job of a start, and puts it into the status; false if something else made it.
-    fn create_job(&mut self, start: Timestamp, asked: &mut Transcript) -> Result<bool, Stop> {
+    fn create_job(
+        &mut self,
+        start: Timestamp,
+        asked: &mut Transcript,
+    ) -> Result<bool, TranscriptStop> {
         let namespace = self.cron_job.metadata.namespace.to_string();
         let body = self.job_from_template(start);
         let create =

@@ -16,8 +16,10 @@ use pintle_api_types::kind::{CRON_JOBS, JOBS};
 use pintle_api_types::request::{Answer, ApiError, DeleteOptions, Propagation, Request, Target};
 use pintle_api_types::symbol::Symbol;
 use pintle_controllers_core::common::sample::Sample;
-use pintle_controllers_core::frame::{Event, EventTarget, Outcome, Stop, Transcript};
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::frame::{
+    EventTarget, ObjectEvent, SyncOutcome, Transcript, TranscriptStop,
+};
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::{CronJob, Job};
 use serde_json::Value;
 
@@ -26,9 +28,9 @@ use super::status::WorkingStatus;
 /// The state that the sync of a CronJob reads.
 #[derive(Debug)]
 pub(super) struct CronState {
-    pub(super) cron_job: Rc<Kept<CronJob>>,
+    pub(super) cron_job: Rc<KeptObject<CronJob>>,
     /// The Jobs of its namespace with a controller of its name.
-    pub(super) jobs: Vec<Rc<Kept<Job>>>,
+    pub(super) jobs: Vec<Rc<KeptObject<Job>>>,
     /// The zone of schedules that have none.
     pub(super) local: TimeZone,
 }
@@ -39,7 +41,7 @@ pub(super) struct CronSync<'a> {
     pub(super) now: Timestamp,
     pub(super) about: EventTarget,
     /// The CronJob as decisions see it.
-    pub(super) cron_job: Rc<Kept<CronJob>>,
+    pub(super) cron_job: Rc<KeptObject<CronJob>>,
     pub(super) status: WorkingStatus,
     /// The status is to be written.
     pub(super) is_changed: bool,
@@ -53,11 +55,11 @@ pub(super) struct CronSync<'a> {
 pub(super) fn sync_cron_job(
     state: &CronState,
     asked: &mut Transcript,
-) -> Result<Outcome<Sample>, Stop> {
+) -> Result<SyncOutcome<Sample>, TranscriptStop> {
     let mut sync = CronSync::new(state, asked.now())?;
     sync.clean_up_history(asked)?;
     let result = match sync.reconcile(asked) {
-        Err(Stop::Pending) => return Err(Stop::Pending),
+        Err(TranscriptStop::Pending) => return Err(TranscriptStop::Pending),
         result => result,
     };
     if sync.is_changed {
@@ -67,11 +69,11 @@ pub(super) fn sync_cron_job(
         asked.send(Request::Replace { target, body })??;
     }
     match result {
-        Ok(again) => Ok(Outcome::new(again, sync.samples)),
-        Err(Stop::Failed(error)) => {
-            Ok(Outcome { again: None, notes: sync.samples, failed: Some(error) })
+        Ok(again) => Ok(SyncOutcome::new(again, sync.samples)),
+        Err(TranscriptStop::Failed(error)) => {
+            Ok(SyncOutcome { again: None, notes: sync.samples, failed: Some(error) })
         }
-        Err(Stop::Pending) => Err(Stop::Pending),
+        Err(TranscriptStop::Pending) => Err(TranscriptStop::Pending),
     }
 }
 
@@ -80,7 +82,7 @@ pub(super) fn read_job(
     namespace: &str,
     name: &str,
     asked: &mut Transcript,
-) -> Result<Answer, Stop> {
+) -> Result<Answer, TranscriptStop> {
     let target = Target::object(JOBS, ObjectKey::new(namespace, name));
     asked.send(Request::Read { target, only_metadata: false })
 }
@@ -93,7 +95,7 @@ fn delete_job(key: ObjectKey) -> Request {
 }
 
 impl<'a> CronSync<'a> {
-    fn new(state: &'a CronState, now: Timestamp) -> Result<Self, Stop> {
+    fn new(state: &'a CronState, now: Timestamp) -> Result<Self, TranscriptStop> {
         Ok(Self {
             state,
             now,
@@ -106,16 +108,16 @@ impl<'a> CronSync<'a> {
     }
 
     pub(super) fn report(&self, reason: &'static str, message: String, asked: &mut Transcript) {
-        asked.event(Event::normal(self.about.clone(), reason, message));
+        asked.event(ObjectEvent::normal(self.about.clone(), reason, message));
     }
 
     pub(super) fn warn(&self, reason: &'static str, message: String, asked: &mut Transcript) {
-        asked.event(Event::warning(self.about.clone(), reason, message));
+        asked.event(ObjectEvent::warning(self.about.clone(), reason, message));
     }
 
     /// Deletes the oldest of the Jobs that ended, beyond the limits.
     // k8s: pkg/controller/cronjob/cronjob_controllerv2.go cleanupFinishedJobs
-    fn clean_up_history(&mut self, asked: &mut Transcript) -> Result<(), Stop> {
+    fn clean_up_history(&mut self, asked: &mut Transcript) -> Result<(), TranscriptStop> {
         let spec = &self.state.cron_job.spec;
         let limits = [
             ("Complete", spec.successful_jobs_history_limit),
@@ -135,9 +137,10 @@ impl<'a> CronSync<'a> {
         kind: &str,
         limit: usize,
         asked: &mut Transcript,
-    ) -> Result<(), Stop> {
-        let has_ended_so =
-            |job: &&Rc<Kept<Job>>| job.finished().is_some_and(|condition| &*condition.kind == kind);
+    ) -> Result<(), TranscriptStop> {
+        let has_ended_so = |job: &&Rc<KeptObject<Job>>| {
+            job.finished().is_some_and(|condition| &*condition.kind == kind)
+        };
         let mut jobs: Vec<_> = self.state.jobs.iter().filter(has_ended_so).cloned().collect();
         jobs.sort_by_key(|job| start_order(job));
         jobs.truncate(jobs.len().saturating_sub(limit));
@@ -159,7 +162,7 @@ impl<'a> CronSync<'a> {
         &mut self,
         job: &Value,
         asked: &mut Transcript,
-    ) -> Result<bool, Stop> {
+    ) -> Result<bool, TranscriptStop> {
         let text = |field: &str| job["metadata"][field].as_str().unwrap_or_default().to_owned();
         let key = ObjectKey::new(&text("namespace"), &text("name"));
         let answer = asked.send(delete_job(key))?;
@@ -185,7 +188,7 @@ impl<'a> CronSync<'a> {
     /// Brings the status up to date, and starts a Job when its time has come. Returns how long it
     /// is until the next start.
     // k8s: pkg/controller/cronjob/cronjob_controllerv2.go syncCronJob
-    fn reconcile(&mut self, asked: &mut Transcript) -> Result<Option<Duration>, Stop> {
+    fn reconcile(&mut self, asked: &mut Transcript) -> Result<Option<Duration>, TranscriptStop> {
         for job in &self.state.jobs {
             self.note_job(job, asked)?;
         }
@@ -197,7 +200,7 @@ impl<'a> CronSync<'a> {
         self.start_due(asked)
     }
 
-    fn note_job(&mut self, job: &Job, asked: &mut Transcript) -> Result<(), Stop> {
+    fn note_job(&mut self, job: &Job, asked: &mut Transcript) -> Result<(), TranscriptStop> {
         let uid = job.metadata.uid.as_str();
         let is_listed = self.status.is_active(uid);
         let Some(finished) = job.finished() else {
@@ -223,13 +226,14 @@ impl<'a> CronSync<'a> {
     }
 
     /// A Job runs that is not in the list of active ones: the CronJob in the tables may be old.
-    fn note_unlisted(&mut self, job: &Job, asked: &mut Transcript) -> Result<(), Stop> {
+    fn note_unlisted(&mut self, job: &Job, asked: &mut Transcript) -> Result<(), TranscriptStop> {
         let target = Target::object(CRON_JOBS, self.cron_job.metadata.key());
         let fresh = asked.send(Request::Read { target, only_metadata: false })??;
         let status = WorkingStatus::read(&fresh)?;
         if status.is_active(job.metadata.uid.as_str()) {
-            let fresh = Kept::of_value(&fresh)
-                .map_err(|error| Stop::failed(format!("the CronJob cannot be read: {error}")))?;
+            let fresh = KeptObject::of_value(&fresh).map_err(|error| {
+                TranscriptStop::failed(format!("the CronJob cannot be read: {error}"))
+            })?;
             self.cron_job = Rc::new(fresh);
             self.status = status;
             return Ok(());
@@ -241,7 +245,7 @@ impl<'a> CronSync<'a> {
     }
 
     /// Takes Jobs off the list of active ones that are not there any more.
-    fn forget_missing_jobs(&mut self, asked: &mut Transcript) -> Result<(), Stop> {
+    fn forget_missing_jobs(&mut self, asked: &mut Transcript) -> Result<(), TranscriptStop> {
         let known: HashSet<_> =
             self.state.jobs.iter().map(|job| job.metadata.uid.as_str()).collect();
         for job in self.status.active.clone() {

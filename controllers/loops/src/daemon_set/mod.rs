@@ -26,9 +26,10 @@ use pintle_controllers_core::common::claim::Claim;
 use pintle_controllers_core::common::history::Revision;
 use pintle_controllers_core::common::lockstep::attempt;
 use pintle_controllers_core::frame::{
-    Controller, Event, EventTarget, Now, Outcome, Stop, SyncError, Transcript, Wakes,
+    Controller, EventTarget, Now, ObjectEvent, SyncError, SyncOutcome, Transcript, TranscriptStop,
+    Wakes,
 };
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::{DaemonSet, Node, Pod};
 use pintle_controllers_core::meta::Uid;
 use pintle_controllers_core::tables::{Change, Tables};
@@ -71,11 +72,11 @@ pub struct FailedPodsNote {
 /// The state that a sync reads.
 #[derive(Debug)]
 pub struct DaemonSetSnapshot {
-    set: Rc<Kept<DaemonSet>>,
+    set: Rc<KeptObject<DaemonSet>>,
     /// All nodes, by name.
-    nodes: Vec<Rc<Kept<Node>>>,
+    nodes: Vec<Rc<KeptObject<Node>>>,
     /// Pods that it controls, and orphans of its namespace.
-    pods: Vec<Rc<Kept<Pod>>>,
+    pods: Vec<Rc<KeptObject<Pod>>>,
     /// Revisions that it controls, and orphans of its namespace.
     revisions: Vec<Revision>,
     failed: FailedPods,
@@ -142,18 +143,18 @@ impl Controller for DaemonSets {
     fn sync(
         seen: &DaemonSetSnapshot,
         asked: &mut Transcript,
-    ) -> Result<Outcome<FailedPodsNote>, Stop> {
+    ) -> Result<SyncOutcome<FailedPodsNote>, TranscriptStop> {
         let set = &*seen.set;
         let about = EventTarget::of(DAEMON_SETS, &set.metadata);
         if set.spec.selector.is_everything() {
             let message =
                 "This daemon set is selecting all pods. A non-empty selector is required.";
-            asked.event(Event::warning(about, "SelectingAll", message.to_owned()));
-            return Ok(Outcome::done());
+            asked.event(ObjectEvent::warning(about, "SelectingAll", message.to_owned()));
+            return Ok(SyncOutcome::done());
         }
         if set.metadata.is_deleting() {
             asked.because("the set is being deleted");
-            return Ok(Outcome::done());
+            return Ok(SyncOutcome::done());
         }
         let whole = set.value();
         let historian = Historian { set, whole: &whole };
@@ -185,7 +186,7 @@ impl Controller for DaemonSets {
             Err(error) => (None, Some(error)),
         };
         // Deletions of failed pods count also if something else was refused.
-        Ok(Outcome { again, notes, failed })
+        Ok(SyncOutcome { again, notes, failed })
     }
 
     fn remember(&mut self, _: &ObjectKey, note: FailedPodsNote, now: Now) {
@@ -197,15 +198,15 @@ impl Controller for DaemonSets {
     }
 }
 
-fn within(context: &str) -> impl Fn(SyncError) -> Stop {
-    move |error| Stop::Failed(SyncError { message: format!("{context}{error}"), ..error })
+fn within(context: &str) -> impl Fn(SyncError) -> TranscriptStop {
+    move |error| TranscriptStop::Failed(SyncError { message: format!("{context}{error}"), ..error })
 }
 
 // k8s: daemon_controller.go getDaemonPods
 fn claim_pods(
     seen: &DaemonSetSnapshot,
     asked: &mut Transcript,
-) -> Result<Vec<Rc<Kept<Pod>>>, Stop> {
+) -> Result<Vec<Rc<KeptObject<Pod>>>, TranscriptStop> {
     let set = &*seen.set;
     let owner = &set.metadata;
     let claim = Claim { owner_kind: DAEMON_SETS, owner, kind: PODS, finalizers: &[] };

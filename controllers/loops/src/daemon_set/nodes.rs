@@ -11,15 +11,15 @@ use std::time::Duration;
 use pintle_api_types::symbol::Symbol;
 use pintle_controllers_core::common::int_or_percent::{NoIntOrPercent, Rounding, scaled};
 use pintle_controllers_core::common::node_match::NodeFit;
-use pintle_controllers_core::frame::{Event, EventTarget, Transcript};
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::frame::{EventTarget, ObjectEvent, Transcript};
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::{DaemonSet, Node, Pod};
 
 use super::backoff::FailedPods;
 use super::template::HASH_LABEL;
 
 /// The daemon pods of each node, by the node's name.
-pub(super) type PodsByNode = BTreeMap<Symbol, Vec<Rc<Kept<Pod>>>>;
+pub(super) type PodsByNode = BTreeMap<Symbol, Vec<Rc<KeptObject<Pod>>>>;
 
 /// The decision of whether a node should have a daemon pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub(super) struct DaemonPlan {
 
 /// Groups pods by the node that they run on or are for.
 // k8s: daemon_controller.go getNodesToDaemonPods
-pub(super) fn by_node(pods: &[Rc<Kept<Pod>>]) -> PodsByNode {
+pub(super) fn by_node(pods: &[Rc<KeptObject<Pod>>]) -> PodsByNode {
     let mut by_node = PodsByNode::new();
     for pod in pods {
         // The kubelet or the collector of pods is about to remove it.
@@ -83,10 +83,11 @@ pub(super) fn by_node(pods: &[Rc<Kept<Pod>>]) -> PodsByNode {
 
 /// The pod that counts for its node comes first: bound, then oldest, then by name.
 // k8s: daemon_controller.go podByCreationTimestampAndPhase
-pub(super) fn sort_by_age(pods: &mut [Rc<Kept<Pod>>]) {
+pub(super) fn sort_by_age(pods: &mut [Rc<KeptObject<Pod>>]) {
     pods.sort_by(|one, other| {
-        let key =
-            |pod: &Rc<Kept<Pod>>| (pod.spec.node_name.is_empty(), pod.metadata.creation_timestamp);
+        let key = |pod: &Rc<KeptObject<Pod>>| {
+            (pod.spec.node_name.is_empty(), pod.metadata.creation_timestamp)
+        };
         key(one).cmp(&key(other)).then_with(|| one.metadata.name.cmp(&other.metadata.name))
     });
 }
@@ -125,7 +126,7 @@ impl NodePlanner<'_> {
     pub(super) fn plan(
         &mut self,
         node: &Node,
-        pods: Option<&[Rc<Kept<Pod>>]>,
+        pods: Option<&[Rc<KeptObject<Pod>>]>,
         asked: &mut Transcript,
     ) {
         let name = &*node.metadata.name;
@@ -156,9 +157,9 @@ impl NodePlanner<'_> {
     fn delete_ended(
         &mut self,
         node: &str,
-        pods: &[Rc<Kept<Pod>>],
+        pods: &[Rc<KeptObject<Pod>>],
         asked: &mut Transcript,
-    ) -> Vec<Rc<Kept<Pod>>> {
+    ) -> Vec<Rc<KeptObject<Pod>>> {
         let mut running = Vec::new();
         for pod in pods.iter().filter(|pod| !pod.metadata.is_deleting()) {
             let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
@@ -176,7 +177,7 @@ impl NodePlanner<'_> {
                         "Found failed daemon pod {namespace}/{name} on node {node}, will try to \
                          kill it"
                     );
-                    asked.event(Event::warning(about, "FailedDaemonPod", message));
+                    asked.event(ObjectEvent::warning(about, "FailedDaemonPod", message));
                     self.plan.delete.push(name.to_string());
                 }
                 "Succeeded" => {
@@ -184,7 +185,7 @@ impl NodePlanner<'_> {
                         "Found succeeded daemon pod {namespace}/{name} on node {node}, will try \
                          to delete it"
                     );
-                    asked.event(Event::normal(about, "SucceededDaemonPod", message));
+                    asked.event(ObjectEvent::normal(about, "SucceededDaemonPod", message));
                     self.plan.delete.push(name.to_string());
                 }
                 _ => running.push(Rc::clone(pod)),
@@ -196,7 +197,7 @@ impl NodePlanner<'_> {
     fn delete_excess<'p>(
         &mut self,
         node: &str,
-        pods: impl Iterator<Item = &'p Rc<Kept<Pod>>>,
+        pods: impl Iterator<Item = &'p Rc<KeptObject<Pod>>>,
         asked: &mut Transcript,
     ) {
         for pod in pods {
@@ -211,7 +212,7 @@ impl NodePlanner<'_> {
         &mut self,
         node: &str,
         placement: Placement,
-        running: &[Rc<Kept<Pod>>],
+        running: &[Rc<KeptObject<Pod>>],
         asked: &mut Transcript,
     ) {
         if running.is_empty() && placement == Placement::Run {
@@ -226,7 +227,7 @@ impl NodePlanner<'_> {
         };
         let new = running.iter().find(|pod| is_new(pod));
         let old = running.iter().find(|pod| !is_new(pod));
-        let is_kept = |pod: &&Rc<Kept<Pod>>| {
+        let is_kept = |pod: &&Rc<KeptObject<Pod>>| {
             [new, old].into_iter().flatten().any(|kept| Rc::ptr_eq(kept, pod))
         };
         self.delete_excess(node, running.iter().filter(|pod| !is_kept(pod)), asked);
@@ -243,8 +244,11 @@ impl NodePlanner<'_> {
 /// Pending pods for a deleted node: neither the scheduler nor the pod garbage collector deletes
 /// them.
 // k8s: daemon_controller.go getUnscheduledPodsWithoutNode
-pub(super) fn unscheduled_without_node(nodes: &[Rc<Kept<Node>>], pods: &PodsByNode) -> Vec<String> {
-    let is_unbound = |pod: &&Rc<Kept<Pod>>| pod.spec.node_name.is_empty();
+pub(super) fn unscheduled_without_node(
+    nodes: &[Rc<KeptObject<Node>>],
+    pods: &PodsByNode,
+) -> Vec<String> {
+    let is_unbound = |pod: &&Rc<KeptObject<Pod>>| pod.spec.node_name.is_empty();
     let waiting = pods.iter().filter(|(_, pods)| pods.iter().any(|pod| is_unbound(&pod)));
     let names: BTreeSet<&str> = nodes.iter().map(|node| &*node.metadata.name).collect();
     let homeless = waiting.filter(|(node, _)| !names.contains(node.as_str()));

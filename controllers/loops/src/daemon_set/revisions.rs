@@ -18,10 +18,10 @@ use pintle_controllers_core::common::history::{self, History, Revision};
 use pintle_controllers_core::common::owner::controller_reference;
 use pintle_controllers_core::common::status::{StatusRetry, replace_status};
 use pintle_controllers_core::common::template_defaults::with_defaults;
-use pintle_controllers_core::frame::{Retry, Stop, SyncError, Transcript};
+use pintle_controllers_core::frame::{Retry, SyncError, Transcript, TranscriptStop};
 use pintle_controllers_core::golang::hash::pod_template_hash;
 use pintle_controllers_core::golang::json::daemon_set_revision_data;
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::{DaemonSet, Pod};
 use serde_json::{Value, json};
 
@@ -69,9 +69,9 @@ impl Historian<'_> {
     pub(super) fn construct(
         &self,
         revisions: &[Revision],
-        claim_pods: impl FnOnce(&mut Transcript) -> Result<Vec<Rc<Kept<Pod>>>, Stop>,
+        claim_pods: impl FnOnce(&mut Transcript) -> Result<Vec<Rc<KeptObject<Pod>>>, TranscriptStop>,
         asked: &mut Transcript,
-    ) -> Result<DaemonHistory, Stop> {
+    ) -> Result<DaemonHistory, TranscriptStop> {
         let data = daemon_set_revision_data(self.whole);
         let mut old = Vec::new();
         let mut current = Vec::new();
@@ -104,7 +104,11 @@ impl Historian<'_> {
     }
 
     // k8s: update.go controlledHistories
-    fn claim(&self, revisions: &[Revision], asked: &mut Transcript) -> Result<Vec<Revision>, Stop> {
+    fn claim(
+        &self,
+        revisions: &[Revision],
+        asked: &mut Transcript,
+    ) -> Result<Vec<Revision>, TranscriptStop> {
         let claim = Claim {
             owner_kind: DAEMON_SETS,
             owner: &self.set.metadata,
@@ -116,7 +120,11 @@ impl Historian<'_> {
     }
 
     /// Labels a revision of an early release with its name.
-    fn with_label(&self, revision: Revision, asked: &mut Transcript) -> Result<Revision, Stop> {
+    fn with_label(
+        &self,
+        revision: Revision,
+        asked: &mut Transcript,
+    ) -> Result<Revision, TranscriptStop> {
         if revision.metadata.labels.get(HASH_LABEL).is_some() {
             return Ok(revision);
         }
@@ -142,9 +150,9 @@ impl Historian<'_> {
     fn merge(
         &self,
         mut current: Vec<Revision>,
-        claim_pods: impl FnOnce(&mut Transcript) -> Result<Vec<Rc<Kept<Pod>>>, Stop>,
+        claim_pods: impl FnOnce(&mut Transcript) -> Result<Vec<Rc<KeptObject<Pod>>>, TranscriptStop>,
         asked: &mut Transcript,
-    ) -> Result<Revision, Stop> {
+    ) -> Result<Revision, TranscriptStop> {
         let newest = (0..current.len()).max_by_key(|at| current[*at].revision);
         let kept = current.remove(newest.expect("there is one"));
         if current.is_empty() {
@@ -166,7 +174,12 @@ impl Historian<'_> {
     }
 
     // k8s: update.go snapshot
-    fn create(&self, data: &str, number: i64, asked: &mut Transcript) -> Result<Revision, Stop> {
+    fn create(
+        &self,
+        data: &str,
+        number: i64,
+        asked: &mut Transcript,
+    ) -> Result<Revision, TranscriptStop> {
         let meta = &self.set.metadata;
         let template = &self.whole["spec"]["template"];
         let hash = pod_template_hash(template, self.set.status.collision_count);
@@ -205,14 +218,17 @@ impl Historian<'_> {
                     return Ok(existing);
                 }
                 self.raise_collision_count(asked)?;
-                Err(Stop::Failed(SyncError { message: error.message, retry: Retry::Quietly }))
+                Err(TranscriptStop::Failed(SyncError {
+                    message: error.message,
+                    retry: Retry::Quietly,
+                }))
             }
             Err(error) => Err(error.into()),
         }
     }
 
     /// Another revision has the name: the next sync takes another one.
-    fn raise_collision_count(&self, asked: &mut Transcript) -> Result<(), Stop> {
+    fn raise_collision_count(&self, asked: &mut Transcript) -> Result<(), TranscriptStop> {
         let target = Target::object(DAEMON_SETS, self.set.metadata.key());
         let fresh = asked.send(Request::Read { target, only_metadata: false })??;
         let known = self.set.status.collision_count;
@@ -222,7 +238,7 @@ impl Historian<'_> {
                 |it: Option<i64>| it.map_or_else(|| "none".to_owned(), |it| it.to_string());
             let (known, found) = (number(known.map(i64::from)), number(found));
             let name = &self.set.metadata.name;
-            return Err(Stop::failed(format!(
+            return Err(TranscriptStop::failed(format!(
                 "found a stale collision count ({known}, expected {found}) of DaemonSet \
                  \"{name}\" while processing; will retry until it is updated"
             )));
@@ -242,12 +258,12 @@ impl Historian<'_> {
     pub(super) fn clean_up(
         &self,
         mut old: Vec<Revision>,
-        pods: &[Rc<Kept<Pod>>],
+        pods: &[Rc<KeptObject<Pod>>],
         asked: &mut Transcript,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), TranscriptStop> {
         let limit = self.set.spec.revision_history_limit.unwrap_or(HISTORY_LIMIT_DEFAULT);
         let excess = old.len().saturating_sub(usize::try_from(limit).unwrap_or(0));
-        let label = |pod: &Rc<Kept<Pod>>| pod.metadata.labels.get(HASH_LABEL).cloned();
+        let label = |pod: &Rc<KeptObject<Pod>>| pod.metadata.labels.get(HASH_LABEL).cloned();
         let live: BTreeSet<_> = pods.iter().filter_map(label).collect();
         old.sort_by_key(|one| one.revision);
         let unused = old.iter().filter(|one| {

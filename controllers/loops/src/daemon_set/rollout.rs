@@ -12,8 +12,8 @@ use jiff::Timestamp;
 use pintle_api_types::symbol::Symbol;
 use pintle_controllers_core::common::int_or_percent::{NoIntOrPercent, Rounding, scaled};
 use pintle_controllers_core::common::node_match::NodeFit;
-use pintle_controllers_core::frame::{Stop, Transcript};
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::frame::{Transcript, TranscriptStop};
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::{DaemonSet, Node, Pod};
 
 use super::nodes::{DaemonPlan, Placement, PodsByNode, surge};
@@ -28,7 +28,7 @@ pub(super) struct Rollout<'a> {
     /// The hash of its current revision.
     pub(super) hash: &'a str,
     /// All nodes, by name.
-    pub(super) nodes: &'a [Rc<Kept<Node>>],
+    pub(super) nodes: &'a [Rc<KeptObject<Node>>],
     /// When the sync began.
     pub(super) now: Timestamp,
 }
@@ -61,11 +61,11 @@ impl Rollout<'_> {
         &self,
         pods: &PodsByNode,
         asked: &mut Transcript,
-    ) -> Result<DaemonPlan, Stop> {
+    ) -> Result<DaemonPlan, TranscriptStop> {
         let mut pods = pods.clone();
-        let limits = self
-            .limits(&mut pods)
-            .map_err(|error| Stop::failed(format!("couldn't get unavailable numbers: {error}")))?;
+        let limits = self.limits(&mut pods).map_err(|error| {
+            TranscriptStop::failed(format!("couldn't get unavailable numbers: {error}"))
+        })?;
         let plan = match limits.surge {
             0 => self.plan_in_place(&pods, limits),
             _ => self.plan_surging(&pods, limits)?,
@@ -106,7 +106,7 @@ impl Rollout<'_> {
 
     /// The pods of a node that are not being deleted; `None` when there are several of a kind.
     // k8s: update.go findUpdatedPodsOnNode
-    fn pods_of<'p>(&self, pods: &'p [Rc<Kept<Pod>>]) -> Option<NodePods<'p>> {
+    fn pods_of<'p>(&self, pods: &'p [Rc<KeptObject<Pod>>]) -> Option<NodePods<'p>> {
         let generation = template_generation(self.set);
         let mut found = NodePods { new: None, old: None };
         for pod in pods.iter().filter(|pod| !pod.metadata.is_deleting()) {
@@ -148,7 +148,11 @@ impl Rollout<'_> {
         DaemonPlan { delete: replaced, ..DaemonPlan::default() }
     }
 
-    fn plan_surging(&self, pods: &PodsByNode, limits: RolloutLimits) -> Result<DaemonPlan, Stop> {
+    fn plan_surging(
+        &self,
+        pods: &PodsByNode,
+        limits: RolloutLimits,
+    ) -> Result<DaemonPlan, TranscriptStop> {
         let mut plan = DaemonPlan::default();
         let (mut surging, mut available) = (0, 0);
         let mut leaving = Vec::new();
@@ -184,11 +188,11 @@ impl Rollout<'_> {
     }
 
     /// The node of an old pod should still have one.
-    fn is_wanted(&self, name: &str) -> Result<bool, Stop> {
+    fn is_wanted(&self, name: &str) -> Result<bool, TranscriptStop> {
         let at = self.nodes.binary_search_by(|node| (*node.metadata.name).cmp(name));
         let at = at.map_err(|_| {
             let gone = format!("node \"{name}\" not found");
-            Stop::failed(format!("couldn't get node for nodeName \"{name}\": {gone}"))
+            TranscriptStop::failed(format!("couldn't get node for nodeName \"{name}\": {gone}"))
         })?;
         Ok(Placement::of(self.fit, &self.nodes[at]) == Placement::Run)
     }

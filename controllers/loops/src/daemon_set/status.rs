@@ -10,8 +10,8 @@ use jiff::Timestamp;
 use pintle_api_types::kind::DAEMON_SETS;
 use pintle_controllers_core::common::node_match::NodeFit;
 use pintle_controllers_core::common::status::{StatusRetry, replace_status};
-use pintle_controllers_core::frame::{Stop, Transcript};
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::frame::{Transcript, TranscriptStop};
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::{DaemonSet, DaemonSetStatus, Node};
 use serde_json::Value;
 
@@ -25,7 +25,7 @@ const RETRIES_MAX: u32 = 1;
 #[derive(Clone, Copy)]
 pub(super) struct DaemonCluster<'a> {
     /// All nodes.
-    pub(super) nodes: &'a [Rc<Kept<Node>>],
+    pub(super) nodes: &'a [Rc<KeptObject<Node>>],
     /// The pods of the set.
     pub(super) pods: &'a PodsByNode,
 }
@@ -75,7 +75,7 @@ pub(super) fn write(
     whole: &Value,
     status: &DaemonSetStatus,
     asked: &mut Transcript,
-) -> Result<(), Stop> {
+) -> Result<(), TranscriptStop> {
     let known =
         DaemonSetStatus { observed_generation: status.observed_generation, ..set.status.clone() };
     let is_observed = set.status.observed_generation >= set.metadata.generation;

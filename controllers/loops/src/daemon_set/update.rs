@@ -13,8 +13,8 @@ use pintle_api_types::key::ObjectKey;
 use pintle_controllers_core::common::lockstep::aggregate;
 use pintle_controllers_core::common::node_match::NodeFit;
 use pintle_controllers_core::common::pods;
-use pintle_controllers_core::frame::{EventTarget, Stop, SyncError, Transcript};
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::frame::{EventTarget, SyncError, Transcript, TranscriptStop};
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::{DaemonSet, Pod};
 use serde_json::Value;
 
@@ -55,7 +55,7 @@ impl<'a> DaemonUpdate<'a> {
         whole: &'a Value,
         hash: &'a str,
         about: &'a EventTarget,
-        pods: &[Rc<Kept<Pod>>],
+        pods: &[Rc<KeptObject<Pod>>],
     ) -> Self {
         let (fit, pods) = (template::fit_of(&seen.set), by_node(pods));
         Self { seen, whole, hash, about, fit, pods, failed: seen.failed.clone(), again: None }
@@ -70,7 +70,7 @@ impl<'a> DaemonUpdate<'a> {
     /// # Errors
     /// When the API server refuses something.
     // k8s: daemon_controller.go updateDaemonSet
-    pub(super) fn run(&mut self, asked: &mut Transcript) -> Result<(), Stop> {
+    pub(super) fn run(&mut self, asked: &mut Transcript) -> Result<(), TranscriptStop> {
         let plan = self.plan(asked);
         self.again = earlier(self.again, plan.again);
         let is_rolling = &*self.set().spec.update_strategy.kind == "RollingUpdate";
@@ -108,7 +108,11 @@ impl<'a> DaemonUpdate<'a> {
     }
 
     // k8s: daemon_controller.go syncNodes
-    fn carry_out(&self, plan: &DaemonPlan, asked: &mut Transcript) -> Result<Acted, Stop> {
+    fn carry_out(
+        &self,
+        plan: &DaemonPlan,
+        asked: &mut Transcript,
+    ) -> Result<Acted, TranscriptStop> {
         let namespace = &*self.set().metadata.namespace;
         let mut errors = Vec::new();
         let mut acted = Acted::No;
@@ -138,7 +142,7 @@ impl<'a> DaemonUpdate<'a> {
                 errors.push(failure(error.into()));
             }
         }
-        aggregate(errors).map_or(Ok(acted), |error| Err(Stop::Failed(error)))
+        aggregate(errors).map_or(Ok(acted), |error| Err(TranscriptStop::Failed(error)))
     }
 
     /// Writes the status; syncs again when pods that are ready become available.
@@ -146,7 +150,7 @@ impl<'a> DaemonUpdate<'a> {
     /// # Errors
     /// When the API server refuses it.
     // k8s: daemon_controller.go updateDaemonSetStatus
-    pub(super) fn write_status(&mut self, asked: &mut Transcript) -> Result<(), Stop> {
+    pub(super) fn write_status(&mut self, asked: &mut Transcript) -> Result<(), TranscriptStop> {
         let set = self.set();
         let cluster = status::DaemonCluster { nodes: &self.seen.nodes, pods: &self.pods };
         let counted = status::count(set, &self.fit, self.hash, cluster, asked.now());
@@ -159,9 +163,9 @@ impl<'a> DaemonUpdate<'a> {
     }
 }
 
-fn failure(stop: Stop) -> SyncError {
+fn failure(stop: TranscriptStop) -> SyncError {
     match stop {
-        Stop::Failed(error) => error,
-        Stop::Pending => unreachable!("an answer is no open request"),
+        TranscriptStop::Failed(error) => error,
+        TranscriptStop::Pending => unreachable!("an answer is no open request"),
     }
 }

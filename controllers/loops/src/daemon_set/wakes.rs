@@ -13,7 +13,7 @@ use std::time::Duration;
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::DAEMON_SETS;
 use pintle_controllers_core::frame::Wakes;
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::{ControllerRevision, DaemonSet, Node, Pod};
 use pintle_controllers_core::meta::{Meta, OwnerReference};
 use pintle_controllers_core::tables::{Delta, Tables};
@@ -25,7 +25,11 @@ use super::template::fit_of;
 const READY_SLACK: Duration = Duration::from_secs(1);
 
 /// Wakes the owner of a pod, or the sets that may adopt it.
-pub(super) fn handle_pod(delta: &Delta<Kept<Pod>>, tables: &Tables, wake: &mut Wakes<ObjectKey>) {
+pub(super) fn handle_pod(
+    delta: &Delta<KeptObject<Pod>>,
+    tables: &Tables,
+    wake: &mut Wakes<ObjectKey>,
+) {
     let pod = delta.object();
     let old = delta.old.as_ref().map(|old| &old.metadata);
     if delta.new.is_none() || pod.metadata.is_deleting() {
@@ -43,7 +47,7 @@ pub(super) fn handle_pod(delta: &Delta<Kept<Pod>>, tables: &Tables, wake: &mut W
 
 /// Wakes the owner of a revision, or the sets that may adopt it.
 pub(super) fn handle_revision(
-    delta: &Delta<Kept<ControllerRevision>>,
+    delta: &Delta<KeptObject<ControllerRevision>>,
     tables: &Tables,
     wake: &mut Wakes<ObjectKey>,
 ) {
@@ -76,7 +80,7 @@ impl MetaChange<'_> {
         &self,
         tables: &'t Tables,
         wake: &mut Wakes<ObjectKey>,
-    ) -> Option<&'t Rc<Kept<DaemonSet>>> {
+    ) -> Option<&'t Rc<KeptObject<DaemonSet>>> {
         let Self { old, new } = *self;
         let owner = new.controller();
         let is_moved = old.is_some_and(|old| old.controller() != owner);
@@ -101,7 +105,7 @@ fn set_of<'a>(
     namespace: &str,
     owner: &OwnerReference,
     tables: &'a Tables,
-) -> Option<&'a Rc<Kept<DaemonSet>>> {
+) -> Option<&'a Rc<KeptObject<DaemonSet>>> {
     let is_set = &*owner.kind == DAEMON_SETS.kind;
     is_set.then(|| tables.daemon_sets.get_uid(namespace, &owner.name, &owner.uid))?
 }
@@ -126,7 +130,11 @@ fn wake_selecting(meta: &Meta, tables: &Tables, wake: &mut Wakes<ObjectKey>) {
 }
 
 /// Wakes the sets that a new or changed node concerns.
-pub(super) fn handle_node(delta: &Delta<Kept<Node>>, tables: &Tables, wake: &mut Wakes<ObjectKey>) {
+pub(super) fn handle_node(
+    delta: &Delta<KeptObject<Node>>,
+    tables: &Tables,
+    wake: &mut Wakes<ObjectKey>,
+) {
     let Some(node) = &delta.new else { return };
     // k8s: daemon_controller.go shouldIgnoreNodeUpdate
     let is_same = delta.old.as_ref().is_some_and(|old| {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{DEPLOYMENTS, REPLICA_SETS};
 use pintle_controllers_core::frame::Wakes;
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::{Deployment, Pod, ReplicaSet};
 use pintle_controllers_core::meta::Meta;
 use pintle_controllers_core::tables::{Delta, Tables};
@@ -14,7 +14,7 @@ use super::RECREATE;
 
 /// Wakes the Deployments that a change of a set concerns.
 pub(super) fn handle_set(
-    delta: &Delta<Kept<ReplicaSet>>,
+    delta: &Delta<KeptObject<ReplicaSet>>,
     tables: &Tables,
     wake: &mut Wakes<ObjectKey>,
 ) {
@@ -57,7 +57,11 @@ fn handle_update(old: &Meta, new: &Meta, tables: &Tables, wake: &mut Wakes<Objec
 
 /// Wakes a Deployment with strategy `Recreate` once its last pod is deleted.
 // k8s: pkg/controller/deployment/deployment_controller.go deletePod
-pub(super) fn handle_pod(delta: &Delta<Kept<Pod>>, tables: &Tables, wake: &mut Wakes<ObjectKey>) {
+pub(super) fn handle_pod(
+    delta: &Delta<KeptObject<Pod>>,
+    tables: &Tables,
+    wake: &mut Wakes<ObjectKey>,
+) {
     let Some(old) = &delta.old else { return };
     let is_gone = delta.new.as_ref().is_none_or(|new| new.metadata.uid != old.metadata.uid);
     if !is_gone {
@@ -79,15 +83,15 @@ pub(super) fn handle_pod(delta: &Delta<Kept<Pod>>, tables: &Tables, wake: &mut W
 
 /// The pods that a set controls.
 pub(super) fn pods_of<'a>(
-    set: &'a Kept<ReplicaSet>,
+    set: &'a KeptObject<ReplicaSet>,
     tables: &'a Tables,
-) -> impl Iterator<Item = &'a Rc<Kept<Pod>>> {
+) -> impl Iterator<Item = &'a Rc<KeptObject<Pod>>> {
     let pods = tables.pods.controlled_by(&set.metadata.uid);
     pods.filter(|pod| pod.metadata.namespace == set.metadata.namespace)
 }
 
 // k8s: pkg/controller/deployment/deployment_controller.go getDeploymentForPod
-fn deployment_of_pod<'a>(pod: &Pod, tables: &'a Tables) -> Option<&'a Rc<Kept<Deployment>>> {
+fn deployment_of_pod<'a>(pod: &Pod, tables: &'a Tables) -> Option<&'a Rc<KeptObject<Deployment>>> {
     let owner = pod.metadata.controller().filter(|owner| &*owner.kind == REPLICA_SETS.kind)?;
     let set = tables.replica_sets.get_uid(&pod.metadata.namespace, &owner.name, &owner.uid)?;
     controller(&set.metadata, tables)
@@ -95,7 +99,7 @@ fn deployment_of_pod<'a>(pod: &Pod, tables: &'a Tables) -> Option<&'a Rc<Kept<De
 
 /// The Deployment that controls an object, if it is known.
 // k8s: pkg/controller/deployment/deployment_controller.go resolveControllerRef
-fn controller<'a>(object: &Meta, tables: &'a Tables) -> Option<&'a Rc<Kept<Deployment>>> {
+fn controller<'a>(object: &Meta, tables: &'a Tables) -> Option<&'a Rc<KeptObject<Deployment>>> {
     let owner = object.controller().filter(|owner| &*owner.kind == DEPLOYMENTS.kind)?;
     tables.deployments.get_uid(&object.namespace, &owner.name, &owner.uid)
 }

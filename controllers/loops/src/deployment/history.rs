@@ -3,7 +3,7 @@
 
 use pintle_api_types::kind::REPLICA_SETS;
 use pintle_api_types::request::{DeleteOptions, Request, Target};
-use pintle_controllers_core::frame::{Stop, Transcript};
+use pintle_controllers_core::frame::{Transcript, TranscriptStop};
 
 use super::rollout::Rollout;
 use super::sets::{self, Set};
@@ -13,7 +13,7 @@ impl Rollout<'_> {
     ///
     /// # Errors
     /// With the first failure; sets after it stay.
-    pub(super) fn clean_up(&self, asked: &mut Transcript) -> Result<(), Stop> {
+    pub(super) fn clean_up(&self, asked: &mut Transcript) -> Result<(), TranscriptStop> {
         let limit = self.spec().revision_history_limit.filter(|limit| *limit != i32::MAX);
         let Some(limit) = limit else { return Ok(()) };
         let mut old: Vec<_> =

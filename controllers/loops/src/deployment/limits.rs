@@ -2,7 +2,7 @@
 // k8s: pkg/controller/deployment/util/deployment_util.go
 
 use pintle_controllers_core::common::scaled::{Rounding, scaled};
-use pintle_controllers_core::frame::Stop;
+use pintle_controllers_core::frame::TranscriptStop;
 use pintle_controllers_core::kinds::{DeploymentSpec, RollingUpdate};
 
 use super::sets::{self, Set};
@@ -71,13 +71,13 @@ pub(super) fn new_set_replicas(
     spec: &DeploymentSpec,
     all: &[Set],
     current: i32,
-) -> Result<i32, Stop> {
+) -> Result<i32, TranscriptStop> {
     match &*spec.strategy.kind {
         ROLLING_UPDATE => {
             let update = spec.strategy.rolling_update.as_ref();
             let surge = update
                 .map_or(Ok(0), |update| scaled(&update.max_surge, spec.wanted(), Rounding::Up));
-            let surge = surge.map_err(|error| Stop::failed(error.to_string()))?;
+            let surge = surge.map_err(|error| TranscriptStop::failed(error.to_string()))?;
             let total = sets::wanted(all);
             let max_total = spec.wanted().wrapping_add(surge);
             if total >= max_total {
@@ -87,6 +87,6 @@ pub(super) fn new_set_replicas(
             Ok(current.wrapping_add(growth))
         }
         RECREATE => Ok(spec.wanted()),
-        other => Err(Stop::failed(format!("deployment type {other} isn't supported"))),
+        other => Err(TranscriptStop::failed(format!("deployment type {other} isn't supported"))),
     }
 }

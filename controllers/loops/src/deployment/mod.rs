@@ -39,8 +39,10 @@ use std::rc::Rc;
 
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{DEPLOYMENTS, Kind, PODS, REPLICA_SETS};
-use pintle_controllers_core::frame::{Controller, Now, Outcome, Stop, Transcript, Wakes};
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::frame::{
+    Controller, Now, SyncOutcome, Transcript, TranscriptStop, Wakes,
+};
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::Deployment;
 use pintle_controllers_core::meta::Uid;
 use pintle_controllers_core::tables::{Change, Tables};
@@ -62,7 +64,7 @@ pub struct DeploymentController {
 /// The state that one sync reads.
 #[derive(Debug)]
 pub struct Snapshot {
-    deployment: Rc<Kept<Deployment>>,
+    deployment: Rc<KeptObject<Deployment>>,
     /// Sets that it controls, and orphans of its namespace that it selects.
     sets: Vec<Set>,
     /// Those of these sets that have pods that have not ended; known for `Recreate` only.
@@ -122,7 +124,10 @@ impl Controller for DeploymentController {
         Some(Snapshot { deployment, sets, running })
     }
 
-    fn sync(snapshot: &Snapshot, asked: &mut Transcript) -> Result<Outcome<()>, Stop> {
+    fn sync(
+        snapshot: &Snapshot,
+        asked: &mut Transcript,
+    ) -> Result<SyncOutcome<()>, TranscriptStop> {
         sync::sync(snapshot, asked)
     }
 }

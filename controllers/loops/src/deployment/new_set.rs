@@ -5,7 +5,7 @@ use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{DEPLOYMENTS, REPLICA_SETS};
 use pintle_api_types::request::{ApiError, Request, Target};
 use pintle_controllers_core::common::owner::controller_reference;
-use pintle_controllers_core::frame::{Retry, Stop, SyncError, Transcript};
+use pintle_controllers_core::frame::{Retry, SyncError, Transcript, TranscriptStop};
 use pintle_controllers_core::golang::equal::POD_TEMPLATE_HASH;
 use pintle_controllers_core::golang::hash::pod_template_hash;
 use serde_json::{Value, json};
@@ -37,7 +37,7 @@ impl Rollout<'_> {
         &mut self,
         may_create: bool,
         asked: &mut Transcript,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), TranscriptStop> {
         let revision = sets::max_revision(&self.old).wrapping_add(1);
         match self.new.clone() {
             Some(set) => self.update_new_set(&set, revision, asked),
@@ -51,7 +51,7 @@ impl Rollout<'_> {
         set: &Set,
         revision: i64,
         asked: &mut Transcript,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), TranscriptStop> {
         let mut annotations = set.annotations();
         let is_changed = annotations::update_set(&mut annotations, &self.annotations(), revision);
         let min_ready = self.spec().min_ready_seconds;
@@ -76,7 +76,11 @@ impl Rollout<'_> {
         if has_news { self.write_status(asked) } else { Ok(()) }
     }
 
-    fn create_new_set(&mut self, revision: i64, asked: &mut Transcript) -> Result<(), Stop> {
+    fn create_new_set(
+        &mut self,
+        revision: i64,
+        asked: &mut Transcript,
+    ) -> Result<(), TranscriptStop> {
         let draft = self.draft_new_set(revision)?;
         let request = Request::Create {
             kind: REPLICA_SETS,
@@ -109,7 +113,7 @@ impl Rollout<'_> {
         if has_news { self.write_status(asked) } else { Ok(()) }
     }
 
-    fn draft_new_set(&self, revision: i64) -> Result<Draft, Stop> {
+    fn draft_new_set(&self, revision: i64) -> Result<Draft, TranscriptStop> {
         let meta = &self.deployment.metadata;
         let spec = self.spec();
         let mut template = self.template();
@@ -146,7 +150,7 @@ impl Rollout<'_> {
         draft: &Draft,
         error: ApiError,
         asked: &mut Transcript,
-    ) -> Result<Set, Stop> {
+    ) -> Result<Set, TranscriptStop> {
         let key = ObjectKey::new(&self.deployment.metadata.namespace, &draft.name);
         let target = Target::object(REPLICA_SETS, key);
         let found = asked.send(Request::Read { target, only_metadata: false })??;
@@ -169,12 +173,12 @@ impl Rollout<'_> {
         draft: &Draft,
         error: ApiError,
         asked: &mut Transcript,
-    ) -> Result<Stop, Stop> {
+    ) -> Result<TranscriptStop, TranscriptStop> {
         if error.is_namespace_terminating() {
             let message = error.message;
             asked.because("the namespace is being deleted: no ReplicaSet is created");
             // k8s: pkg/controller/deployment/deployment_controller.go handleErr
-            return Ok(Stop::Failed(SyncError { message, retry: Retry::NeverSilently }));
+            return Ok(TranscriptStop::Failed(SyncError { message, retry: Retry::NeverSilently }));
         }
         let message = format!("Failed to create new replica set {:?}: {error}", draft.name);
         if conditions::progress_deadline(self.spec()).is_some() {

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use pintle_controllers_core::frame::{Outcome, Stop, Transcript};
+use pintle_controllers_core::frame::{SyncOutcome, Transcript, TranscriptStop};
 use pintle_controllers_core::kinds::{ReplicaCondition, ReplicaStatus};
 
 use super::conditions::{
@@ -26,7 +26,7 @@ impl Rollout<'_> {
     pub(super) fn sync_rollout_status(
         &mut self,
         asked: &mut Transcript,
-    ) -> Result<Outcome<()>, Stop> {
+    ) -> Result<SyncOutcome<()>, TranscriptStop> {
         let now = asked.now();
         let mut status = self.calculate_status(now);
         let deadline = conditions::progress_deadline(self.spec());
@@ -45,11 +45,11 @@ impl Rollout<'_> {
         }
         self.explain(&status, asked);
         if status == self.status {
-            return Ok(Outcome::new(self.next_check(&status, now), Vec::new()));
+            return Ok(SyncOutcome::new(self.next_check(&status, now), Vec::new()));
         }
         self.status = status;
         self.write_status(asked)?;
-        Ok(Outcome::done())
+        Ok(SyncOutcome::done())
     }
 
     fn estimate_progress(&self, status: &mut ReplicaStatus, deadline: i32, now: Timestamp) {

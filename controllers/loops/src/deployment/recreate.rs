@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use pintle_controllers_core::frame::{Outcome, Stop, Transcript};
+use pintle_controllers_core::frame::{SyncOutcome, Transcript, TranscriptStop};
 use pintle_controllers_core::meta::Uid;
 
 use super::rollout::Rollout;
@@ -21,7 +21,7 @@ impl Rollout<'_> {
         &mut self,
         running: &BTreeSet<Uid>,
         asked: &mut Transcript,
-    ) -> Result<Outcome<()>, Stop> {
+    ) -> Result<SyncOutcome<()>, TranscriptStop> {
         self.sync_revision(false, asked)?;
         if self.scale_down_all_old(asked)? {
             return self.sync_rollout_status(asked);
@@ -44,7 +44,10 @@ impl Rollout<'_> {
 
     /// Scales old sets to nothing; says whether any had pods.
     // k8s: pkg/controller/deployment/recreate.go scaleDownOldReplicaSetsForRecreate
-    pub(super) fn scale_down_all_old(&self, asked: &mut Transcript) -> Result<bool, Stop> {
+    pub(super) fn scale_down_all_old(
+        &self,
+        asked: &mut Transcript,
+    ) -> Result<bool, TranscriptStop> {
         let mut is_any_scaled = false;
         for set in sets::active(&self.old) {
             is_any_scaled |= self.scale_set(&set, 0, Write::OfSize, asked)?.is_scaled;

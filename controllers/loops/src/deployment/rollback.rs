@@ -1,7 +1,7 @@
 //! Rollbacks that clients of an old API ask for by an annotation.
 // k8s: pkg/controller/deployment/rollback.go
 
-use pintle_controllers_core::frame::{Outcome, Stop, Transcript};
+use pintle_controllers_core::frame::{SyncOutcome, Transcript, TranscriptStop};
 use pintle_controllers_core::golang::equal::POD_TEMPLATE_HASH;
 use pintle_controllers_core::kinds::Deployment;
 
@@ -29,7 +29,7 @@ impl Rollout<'_> {
         &mut self,
         revision: i64,
         asked: &mut Transcript,
-    ) -> Result<Outcome<()>, Stop> {
+    ) -> Result<SyncOutcome<()>, TranscriptStop> {
         self.sync_revision(true, asked)?;
         let all = self.all();
         let revision = match revision {
@@ -56,7 +56,7 @@ impl Rollout<'_> {
         set: &Set,
         revision: i64,
         asked: &mut Transcript,
-    ) -> Result<Outcome<()>, Stop> {
+    ) -> Result<SyncOutcome<()>, TranscriptStop> {
         let name = self.name();
         let mut template = set.template();
         if set.template_digest() == self.deployment.template_digest() {
@@ -79,11 +79,14 @@ impl Rollout<'_> {
     }
 
     // k8s: pkg/controller/deployment/rollback.go updateDeploymentAndClearRollbackTo
-    fn clear_rollback(&mut self, asked: &mut Transcript) -> Result<Outcome<()>, Stop> {
+    fn clear_rollback(
+        &mut self,
+        asked: &mut Transcript,
+    ) -> Result<SyncOutcome<()>, TranscriptStop> {
         let mut known = self.annotations();
         known.remove(ROLLBACK_TO);
         self.set_annotations(known);
         self.write(asked)?;
-        Ok(Outcome::done())
+        Ok(SyncOutcome::done())
     }
 }

@@ -1,7 +1,7 @@
 //! The strategy `RollingUpdate`: scales the new set up and old ones down, within limits.
 // k8s: pkg/controller/deployment/rolling.go
 
-use pintle_controllers_core::frame::{Outcome, Retry, Stop, SyncError, Transcript};
+use pintle_controllers_core::frame::{Retry, SyncError, SyncOutcome, Transcript, TranscriptStop};
 
 use super::limits;
 use super::rollout::Rollout;
@@ -15,24 +15,27 @@ impl Rollout<'_> {
     /// # Errors
     /// When a write failed.
     // k8s: pkg/controller/deployment/rolling.go rolloutRolling
-    pub(super) fn roll(&mut self, asked: &mut Transcript) -> Result<Outcome<()>, Stop> {
+    pub(super) fn roll(
+        &mut self,
+        asked: &mut Transcript,
+    ) -> Result<SyncOutcome<()>, TranscriptStop> {
         self.sync_revision(true, asked)?;
-        let Some(new) = self.new.clone() else { return Ok(Outcome::done()) };
+        let Some(new) = self.new.clone() else { return Ok(SyncOutcome::done()) };
         if self.reconcile_new_set(&new, asked)? {
             return self.sync_rollout_status(asked);
         }
         let shrunk = match self.reconcile_old_sets(&new, asked) {
             // The status of a set lags behind its size: its next change wakes the key.
-            Err(Stop::Failed(error)) if error.retry == Retry::Never => Ok(false),
+            Err(TranscriptStop::Failed(error)) if error.retry == Retry::Never => Ok(false),
             // Upstream drops this error; here the status is synced as there, and the key retried.
-            Err(Stop::Failed(error)) => Err(error),
+            Err(TranscriptStop::Failed(error)) => Err(error),
             result => Ok(result?),
         };
         if !matches!(shrunk, Ok(true)) && is_complete(self, &self.status) {
             self.clean_up(asked)?;
         }
         let outcome = self.sync_rollout_status(asked)?;
-        shrunk.map(|_| outcome).map_err(|error: SyncError| Stop::Failed(error))
+        shrunk.map(|_| outcome).map_err(|error: SyncError| TranscriptStop::Failed(error))
     }
 
     /// Scales the new set; says whether its size changed.
@@ -41,7 +44,7 @@ impl Rollout<'_> {
         &self,
         new: &Set,
         asked: &mut Transcript,
-    ) -> Result<bool, Stop> {
+    ) -> Result<bool, TranscriptStop> {
         let (size, wanted) = (new.spec.wanted(), self.spec().wanted());
         let target = match size >= wanted {
             true => wanted,
@@ -63,7 +66,7 @@ impl Rollout<'_> {
         &self,
         new: &Set,
         asked: &mut Transcript,
-    ) -> Result<bool, Stop> {
+    ) -> Result<bool, TranscriptStop> {
         let old = sets::active(&self.old);
         if sets::wanted(&old) == 0 {
             return Ok(false);
@@ -97,7 +100,7 @@ impl Rollout<'_> {
         mut old: Vec<Set>,
         max: i32,
         asked: &mut Transcript,
-    ) -> Result<Cleaned, Stop> {
+    ) -> Result<Cleaned, TranscriptStop> {
         old.sort_by(sets::by_creation);
         let mut count = 0_i32;
         for set in &mut old {
@@ -128,7 +131,7 @@ impl Rollout<'_> {
         old: &[Set],
         new: &Set,
         asked: &mut Transcript,
-    ) -> Result<i32, Stop> {
+    ) -> Result<i32, TranscriptStop> {
         let all: Vec<_> = old.iter().chain([new]).cloned().collect();
         let available = sets::available(&all);
         let min_available = self.min_available();
@@ -159,11 +162,11 @@ impl Rollout<'_> {
         Ok(count)
     }
 
-    fn invalid_scale(&self, what: &str, set: &Set, target: i32) -> Stop {
+    fn invalid_scale(&self, what: &str, set: &Set, target: i32) -> TranscriptStop {
         let (key, size) = (set.metadata.key(), set.spec.wanted());
         let message =
             format!("when {what}, got invalid request to scale down {key} {size} -> {target}");
-        Stop::Failed(SyncError { message, retry: Retry::Never })
+        TranscriptStop::Failed(SyncError { message, retry: Retry::Never })
     }
 }
 

@@ -2,8 +2,10 @@
 
 use pintle_api_types::kind::{DEPLOYMENTS, REPLICA_SETS};
 use pintle_api_types::request::{Answer, Request, Target};
-use pintle_controllers_core::frame::{Event, EventTarget, Retry, Stop, SyncError, Transcript};
-use pintle_controllers_core::kept::{Facts, Kept};
+use pintle_controllers_core::frame::{
+    EventTarget, ObjectEvent, Retry, SyncError, Transcript, TranscriptStop,
+};
+use pintle_controllers_core::kept::{Facts, KeptObject};
 use pintle_controllers_core::kinds::{Deployment, DeploymentSpec, ReplicaStatus};
 use serde_json::Value;
 
@@ -13,7 +15,7 @@ use super::status;
 
 /// A Deployment that is being synced.
 pub(super) struct Rollout<'a> {
-    pub(super) deployment: &'a Kept<Deployment>,
+    pub(super) deployment: &'a KeptObject<Deployment>,
     /// The changes that this sync makes to it.
     edits: Edits,
     /// Its status, with what this sync has found so far.
@@ -36,7 +38,7 @@ struct Edits {
 
 impl<'a> Rollout<'a> {
     /// A Deployment without its sets.
-    pub(super) fn new(deployment: &'a Kept<Deployment>) -> Self {
+    pub(super) fn new(deployment: &'a KeptObject<Deployment>) -> Self {
         let status = deployment.status.clone();
         Self { deployment, edits: Edits::default(), status, new: None, old: Vec::new() }
     }
@@ -122,7 +124,7 @@ impl<'a> Rollout<'a> {
     ///
     /// # Errors
     /// When that failed.
-    pub(super) fn write_status(&mut self, asked: &mut Transcript) -> Result<(), Stop> {
+    pub(super) fn write_status(&mut self, asked: &mut Transcript) -> Result<(), TranscriptStop> {
         self.try_write_status(asked)??;
         Ok(())
     }
@@ -131,7 +133,10 @@ impl<'a> Rollout<'a> {
     ///
     /// # Errors
     /// Only until there is an answer.
-    pub(super) fn try_write_status(&mut self, asked: &mut Transcript) -> Result<Answer, Stop> {
+    pub(super) fn try_write_status(
+        &mut self,
+        asked: &mut Transcript,
+    ) -> Result<Answer, TranscriptStop> {
         self.edits.status = Some(status::to_value(&self.status));
         let target = Target::status(DEPLOYMENTS, self.deployment.metadata.key());
         self.replace(target, asked)
@@ -141,13 +146,17 @@ impl<'a> Rollout<'a> {
     ///
     /// # Errors
     /// When that failed.
-    pub(super) fn write(&mut self, asked: &mut Transcript) -> Result<(), Stop> {
+    pub(super) fn write(&mut self, asked: &mut Transcript) -> Result<(), TranscriptStop> {
         let target = Target::object(DEPLOYMENTS, self.deployment.metadata.key());
         self.replace(target, asked)??;
         Ok(())
     }
 
-    fn replace(&mut self, target: Target, asked: &mut Transcript) -> Result<Answer, Stop> {
+    fn replace(
+        &mut self,
+        target: Target,
+        asked: &mut Transcript,
+    ) -> Result<Answer, TranscriptStop> {
         let answer = asked.send_with(|| Request::Replace { target, body: self.body() })?;
         if let Ok(updated) = &answer {
             // The next write of this sync replaces what this one wrote.
@@ -158,12 +167,12 @@ impl<'a> Rollout<'a> {
 
     /// Records an event about the Deployment as it should be.
     pub(super) fn note(&self, reason: &'static str, message: String, asked: &mut Transcript) {
-        asked.event(Event::normal(self.about(), reason, message));
+        asked.event(ObjectEvent::normal(self.about(), reason, message));
     }
 
     /// Records an event about the Deployment as it should not be.
     pub(super) fn warn(&self, reason: &'static str, message: String, asked: &mut Transcript) {
-        asked.event(Event::warning(self.about(), reason, message));
+        asked.event(ObjectEvent::warning(self.about(), reason, message));
     }
 
     fn about(&self) -> EventTarget {
@@ -179,7 +188,7 @@ pub(super) fn replace_set(
     set: &Set,
     body: impl FnOnce() -> Value,
     asked: &mut Transcript,
-) -> Result<Set, Stop> {
+) -> Result<Set, TranscriptStop> {
     let target = Target::object(REPLICA_SETS, set.metadata.key());
     let updated = asked.send_with(|| Request::Replace { target, body: body() })??;
     set_of(&updated)
@@ -189,13 +198,13 @@ pub(super) fn replace_set(
 ///
 /// # Errors
 /// When it cannot be read.
-pub(super) fn set_of(answer: &Value) -> Result<Set, Stop> {
+pub(super) fn set_of(answer: &Value) -> Result<Set, TranscriptStop> {
     decode(answer).map(Into::into)
 }
 
-fn decode<T: Facts>(answer: &Value) -> Result<Kept<T>, Stop> {
-    Kept::of_value(answer).map_err(|error| {
+fn decode<T: Facts>(answer: &Value) -> Result<KeptObject<T>, TranscriptStop> {
+    KeptObject::of_value(answer).map_err(|error| {
         let message = format!("an answer of the API server cannot be read: {error}");
-        Stop::Failed(SyncError { message, retry: Retry::Backoff })
+        TranscriptStop::Failed(SyncError { message, retry: Retry::Backoff })
     })
 }

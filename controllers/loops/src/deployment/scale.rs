@@ -1,7 +1,7 @@
 //! Scaling outside a rollout: when the Deployment's replicas changed, or while it is paused.
 // k8s: pkg/controller/deployment/sync.go scale, scaleReplicaSet
 
-use pintle_controllers_core::frame::{Stop, Transcript};
+use pintle_controllers_core::frame::{Transcript, TranscriptStop};
 use pintle_controllers_core::kinds::DeploymentSpec;
 
 use super::annotations;
@@ -32,7 +32,10 @@ impl Rollout<'_> {
     /// # Errors
     /// When a write failed.
     // k8s: pkg/controller/deployment/sync.go isScalingEvent
-    pub(super) fn is_scaling_event(&mut self, asked: &mut Transcript) -> Result<bool, Stop> {
+    pub(super) fn is_scaling_event(
+        &mut self,
+        asked: &mut Transcript,
+    ) -> Result<bool, TranscriptStop> {
         self.sync_revision(false, asked)?;
         let wanted = self.spec().wanted();
         let is_outdated =
@@ -44,7 +47,7 @@ impl Rollout<'_> {
     ///
     /// # Errors
     /// When a write failed; the sets after it are not scaled.
-    pub(super) fn scale(&self, asked: &mut Transcript) -> Result<(), Stop> {
+    pub(super) fn scale(&self, asked: &mut Transcript) -> Result<(), TranscriptStop> {
         let wanted = self.spec().wanted();
         if let Some(set) = self.active_or_latest() {
             self.scale_set(&set, wanted, Write::OfSize, asked)?;
@@ -99,7 +102,7 @@ impl Rollout<'_> {
     }
 
     /// The size of each active set, in proportion to the size that it has.
-    pub(super) fn shares(&self) -> Vec<Share> {
+    pub(super) fn shares(&self) -> Vec<SetShare> {
         let spec = self.spec();
         // The order counts when nothing is added: then it is that of the writes.
         let all: Vec<_> = self.newest_old_first().into_iter().chain(self.new.clone()).collect();
@@ -118,7 +121,7 @@ impl Rollout<'_> {
             let left = to_add.wrapping_sub(added);
             let part = proportion(&set, spec, self.status.replicas, Growth { to_add, left });
             added = added.wrapping_add(part);
-            shares.push(Share { size: set.spec.wanted().wrapping_add(part), set });
+            shares.push(SetShare { size: set.spec.wanted().wrapping_add(part), set });
         }
         if to_add != 0
             && let Some(largest) = shares.first_mut()
@@ -139,7 +142,7 @@ impl Rollout<'_> {
         size: i32,
         write: Write,
         asked: &mut Transcript,
-    ) -> Result<Scaled, Stop> {
+    ) -> Result<Scaled, TranscriptStop> {
         let unchanged = Scaled { is_scaled: false, set: set.clone() };
         let before = set.spec.wanted();
         if write == Write::OfSize && before == size {
@@ -170,7 +173,7 @@ impl Rollout<'_> {
 }
 
 /// A set and the size that it is to have.
-pub(super) struct Share {
+pub(super) struct SetShare {
     pub(super) set: Set,
     pub(super) size: i32,
 }

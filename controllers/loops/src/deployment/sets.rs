@@ -4,11 +4,11 @@
 use std::cmp::Ordering;
 use std::rc::Rc;
 
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::{ReplicaSet, ReplicaStatus};
 
 /// A set as the tables or an answer of the API server show it.
-pub(super) type Set = Rc<Kept<ReplicaSet>>;
+pub(super) type Set = Rc<KeptObject<ReplicaSet>>;
 
 /// Which rollout of the Deployment a set is of; the Deployment has the current one.
 pub(super) const REVISION: &str = "deployment.kubernetes.io/revision";

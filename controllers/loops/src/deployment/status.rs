@@ -2,7 +2,7 @@
 // k8s: pkg/controller/deployment/sync.go
 
 use jiff::Timestamp;
-use pintle_controllers_core::frame::{Outcome, Stop, Transcript};
+use pintle_controllers_core::frame::{SyncOutcome, Transcript, TranscriptStop};
 use pintle_controllers_core::kinds::{ReplicaCondition, ReplicaStatus};
 use serde_json::{Map, Value, json};
 
@@ -17,13 +17,16 @@ impl Rollout<'_> {
     /// # Errors
     /// When the write failed.
     // k8s: pkg/controller/deployment/sync.go syncDeploymentStatus
-    pub(super) fn sync_status(&mut self, asked: &mut Transcript) -> Result<Outcome<()>, Stop> {
+    pub(super) fn sync_status(
+        &mut self,
+        asked: &mut Transcript,
+    ) -> Result<SyncOutcome<()>, TranscriptStop> {
         let status = self.calculate_status(asked.now());
         if status != self.status {
             self.status = status;
             self.write_status(asked)?;
         }
-        Ok(Outcome::done())
+        Ok(SyncOutcome::done())
     }
 
     /// The status as it should be.

@@ -3,8 +3,8 @@
 
 use pintle_api_types::kind::{DEPLOYMENTS, REPLICA_SETS};
 use pintle_controllers_core::common::claim::Claim;
-use pintle_controllers_core::frame::{Outcome, Stop, Transcript};
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::frame::{SyncOutcome, Transcript, TranscriptStop};
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::ReplicaSet;
 
 use super::conditions::{self, Finding, PAUSED, PROGRESSING, RESUMED, TIMED_OUT};
@@ -12,7 +12,10 @@ use super::rollback::rollback_to;
 use super::rollout::Rollout;
 use super::{RECREATE, ROLLING_UPDATE, Snapshot};
 
-pub(super) fn sync(snapshot: &Snapshot, asked: &mut Transcript) -> Result<Outcome<()>, Stop> {
+pub(super) fn sync(
+    snapshot: &Snapshot,
+    asked: &mut Transcript,
+) -> Result<SyncOutcome<()>, TranscriptStop> {
     let deployment = &*snapshot.deployment;
     let mut rollout = Rollout::new(deployment);
     let selector = &deployment.spec.selector;
@@ -21,7 +24,7 @@ pub(super) fn sync(snapshot: &Snapshot, asked: &mut Transcript) -> Result<Outcom
     }
     let owner = &deployment.metadata;
     let claim = Claim { owner_kind: DEPLOYMENTS, owner, kind: REPLICA_SETS, finalizers: &[] };
-    let is_selected = |set: &Kept<ReplicaSet>| selector.matches(&set.metadata.labels);
+    let is_selected = |set: &KeptObject<ReplicaSet>| selector.matches(&set.metadata.labels);
     rollout.assign_sets(claim.claim(&snapshot.sets, is_selected, asked)?);
     if deployment.metadata.is_deleting() {
         asked.because("the Deployment is being deleted: only its status is kept current");
@@ -42,12 +45,17 @@ pub(super) fn sync(snapshot: &Snapshot, asked: &mut Transcript) -> Result<Outcom
     match &*deployment.spec.strategy.kind {
         RECREATE => rollout.recreate(&snapshot.running, asked),
         ROLLING_UPDATE => rollout.roll(asked),
-        other => Err(Stop::failed(format!("unexpected deployment strategy type: {other}"))),
+        other => {
+            Err(TranscriptStop::failed(format!("unexpected deployment strategy type: {other}")))
+        }
     }
 }
 
 impl Rollout<'_> {
-    fn refuse_selector(&mut self, asked: &mut Transcript) -> Result<Outcome<()>, Stop> {
+    fn refuse_selector(
+        &mut self,
+        asked: &mut Transcript,
+    ) -> Result<SyncOutcome<()>, TranscriptStop> {
         let message = "This deployment is selecting all pods. A non-empty selector is required.";
         self.warn("SelectingAll", message.into(), asked);
         let generation = self.deployment.metadata.generation;
@@ -55,12 +63,12 @@ impl Rollout<'_> {
             self.status.observed_generation = generation;
             drop(self.try_write_status(asked)?); // nothing else depends on it
         }
-        Ok(Outcome::done())
+        Ok(SyncOutcome::done())
     }
 
     /// Scales without rolling out.
     // k8s: pkg/controller/deployment/sync.go sync
-    fn sync_scale(&mut self, asked: &mut Transcript) -> Result<Outcome<()>, Stop> {
+    fn sync_scale(&mut self, asked: &mut Transcript) -> Result<SyncOutcome<()>, TranscriptStop> {
         self.sync_revision(false, asked)?;
         self.scale(asked)?;
         if self.spec().paused && rollback_to(self.deployment).is_none() {
@@ -72,7 +80,7 @@ impl Rollout<'_> {
     /// Records that the rollout was paused or resumed: the time while it is paused does not count
     /// towards the deadline.
     // k8s: pkg/controller/deployment/sync.go checkPausedConditions
-    fn check_paused(&mut self, asked: &mut Transcript) -> Result<(), Stop> {
+    fn check_paused(&mut self, asked: &mut Transcript) -> Result<(), TranscriptStop> {
         if conditions::progress_deadline(self.spec()).is_none() {
             return Ok(());
         }

@@ -11,7 +11,7 @@ use pintle_api_types::kind::{CRON_JOBS, DEPLOYMENTS, JOBS, Kind, PODS, REPLICA_S
 use pintle_api_types::request::Request;
 use serde_json::Value;
 
-use super::subject::Subject;
+use super::subject::ExplainedKind;
 
 /// The objects that an explanation needs.
 #[derive(Clone, Debug, Default)]
@@ -88,14 +88,14 @@ impl LeaseState {
 }
 
 /// The list that has the object alone.
-pub fn object(subject: &Subject, key: &ObjectKey) -> Request {
+pub fn object(subject: &ExplainedKind, key: &ObjectKey) -> Request {
     let path = subject.kind.path(key.namespace());
     Request::Get { path: format!("{path}?fieldSelector=metadata.name%3D{}", key.name()) }
 }
 
 /// The lists of the objects below it: children first, pods second; `None` where there are none.
 pub fn dependents(
-    subject: &Subject,
+    subject: &ExplainedKind,
     key: &ObjectKey,
     object: &Value,
 ) -> (Option<Request>, Option<Request>) {

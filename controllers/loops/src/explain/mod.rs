@@ -25,7 +25,7 @@ use pintle_controllers_core::frame::{Findings, KeyWait};
 use serde::Serialize;
 
 pub use evidence::{Evidence, LeaseState, Remaining, dependents, object, owned_by};
-pub use subject::{SUBJECTS, Subject, UnknownKind, related};
+pub use subject::{ExplainedKind, SUBJECTS, UnknownKind, related};
 
 /// A controller's state of a key of the subject.
 #[derive(Clone, Debug, Default)]
@@ -71,7 +71,7 @@ impl fmt::Display for Explanation {
 
 /// Explains an object.
 pub fn explain(
-    subject: &Subject,
+    subject: &ExplainedKind,
     key: &ObjectKey,
     evidence: &Evidence,
     reports: &[KeyReport],

@@ -12,7 +12,7 @@ use pintle_controllers_core::tables::Tables;
 
 /// A kind that can be explained.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Subject {
+pub struct ExplainedKind {
     /// The kind.
     pub kind: Kind,
     /// The names that users give it beside the plural and the kind's own name.
@@ -22,7 +22,7 @@ pub struct Subject {
 }
 
 /// All of them.
-pub const SUBJECTS: [Subject; 10] = [
+pub const SUBJECTS: [ExplainedKind; 10] = [
     subject(DEPLOYMENTS, &["deploy"], "deployment-controller"),
     subject(REPLICA_SETS, &["rs"], "replicaset-controller"),
     subject(REPLICATION_CONTROLLERS, &["rc"], "replicationcontroller-controller"),
@@ -35,8 +35,12 @@ pub const SUBJECTS: [Subject; 10] = [
     subject(SERVICE_ACCOUNTS, &["sa"], "serviceaccount-controller"),
 ];
 
-const fn subject(kind: Kind, short: &'static [&'static str], controller: &'static str) -> Subject {
-    Subject { kind, short, controller }
+const fn subject(
+    kind: Kind,
+    short: &'static [&'static str],
+    controller: &'static str,
+) -> ExplainedKind {
+    ExplainedKind { kind, short, controller }
 }
 
 /// A kind that cannot be explained.
@@ -47,14 +51,14 @@ const fn subject(kind: Kind, short: &'static [&'static str], controller: &'stati
 )]
 pub struct UnknownKind(String);
 
-impl Subject {
+impl ExplainedKind {
     /// The subject that a user calls so; the group may follow after a dot.
     ///
     /// # Errors
     /// When there is none.
     pub fn find(name: &str) -> Result<&'static Self, UnknownKind> {
         let plain = name.split('.').next().unwrap_or_default().to_ascii_lowercase();
-        let is_it = |subject: &&Subject| {
+        let is_it = |subject: &&ExplainedKind| {
             plain == subject.kind.plural
                 || plain == subject.kind.kind.to_ascii_lowercase()
                 || subject.short.contains(&&*plain)
@@ -71,7 +75,7 @@ impl Subject {
 /// The controllers that have to do with an object, each with its key: its own, then those of the
 /// ReplicaSets that a Deployment controls and that want or have pods.
 pub fn related(
-    subject: &Subject,
+    subject: &ExplainedKind,
     key: &ObjectKey,
     tables: &Tables,
 ) -> Vec<(&'static str, ObjectKey)> {

@@ -16,7 +16,7 @@ fn pod(name: &str, spec: Value, status: Value) -> Value {
 }
 
 fn explained(kind: &str, evidence: &Evidence, reports: &[KeyReport]) -> Explanation {
-    let subject = Subject::find(kind).expect("a kind that can be explained");
+    let subject = ExplainedKind::find(kind).expect("a kind that can be explained");
     explain(subject, &subject.key("n", "web"), evidence, reports)
 }
 
@@ -36,11 +36,11 @@ fn kinds_have_the_names_of_kubectl() {
         ("ns", "Namespace"),
         ("sa", "ServiceAccount"),
     ] {
-        assert_eq!(Subject::find(name).map(|found| found.kind.kind), Ok(kind), "{name}");
+        assert_eq!(ExplainedKind::find(name).map(|found| found.kind.kind), Ok(kind), "{name}");
     }
-    let error = Subject::find("pod").expect_err("pods have no controller here").to_string();
+    let error = ExplainedKind::find("pod").expect_err("pods have no controller here").to_string();
     assert!(error.starts_with("\"pod\" cannot be explained: use deployment"), "{error}");
-    let namespace = Subject::find("namespace").expect("it is known");
+    let namespace = ExplainedKind::find("namespace").expect("it is known");
     assert_eq!(namespace.key("default", "a").as_str(), "a");
 }
 
@@ -332,7 +332,7 @@ fn lease_without_a_leader_is_named() {
 
 #[test]
 fn dependents_are_listed_by_the_selector_and_kept_by_their_owner() {
-    let subject = Subject::find("deployment").expect("it is known");
+    let subject = ExplainedKind::find("deployment").expect("it is known");
     let key = ObjectKey::new("n", "web");
     let object = json!({"spec": {"selector": {"matchLabels": {"a": "b"}, "matchExpressions": [
         {"key": "k", "operator": "In", "values": ["x", "y"]},

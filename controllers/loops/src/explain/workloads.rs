@@ -11,16 +11,20 @@ use pintle_api_types::quantity::Quantity;
 use serde_json::Value;
 
 use super::evidence::{condition, number, text, true_condition};
-use super::subject::Subject;
+use super::subject::ExplainedKind;
 use super::{Evidence, Explanation, names, namespace, pods};
 
 /// Finalizers that the garbage collector removes.
 const COLLECTED: [&str; 2] = ["foregroundDeletion", "orphan"];
 
 /// Adds what is the case.
-pub(super) fn describe(subject: &Subject, evidence: &Evidence, explanation: &mut Explanation) {
+pub(super) fn describe(
+    subject: &ExplainedKind,
+    evidence: &Evidence,
+    explanation: &mut Explanation,
+) {
     let Some(object) = &evidence.object else { return };
-    let facts = Facts { object, evidence, kind: subject.kind.kind };
+    let facts = WorkloadFacts { object, evidence, kind: subject.kind.kind };
     facts.common(explanation);
     match subject.kind {
         kind if kind == DEPLOYMENTS => facts.deployment(explanation),
@@ -45,13 +49,13 @@ fn collection(queue: usize) -> String {
     format!("The garbage collector has to end the deletion; {queue}.")
 }
 
-struct Facts<'a> {
+struct WorkloadFacts<'a> {
     object: &'a Value,
     evidence: &'a Evidence,
     kind: &'static str,
 }
 
-impl Facts<'_> {
+impl WorkloadFacts<'_> {
     fn name(&self) -> String {
         let metadata = &self.object["metadata"];
         match text(&metadata["namespace"]) {

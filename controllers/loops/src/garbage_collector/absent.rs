@@ -7,7 +7,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use super::identity::Identity;
+use super::identity::ObjectIdentity;
 
 /// Entries, at most.
 // k8s: pkg/controller/garbagecollector/graph_builder.go NewDependencyGraphBuilder
@@ -16,13 +16,13 @@ const ENTRIES_MAX: usize = 500;
 /// The newest owners that are absent.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AbsentOwners {
-    known: HashSet<Identity>,
-    order: VecDeque<Identity>,
+    known: HashSet<ObjectIdentity>,
+    order: VecDeque<ObjectIdentity>,
 }
 
 impl AbsentOwners {
     /// Records an absent owner.
-    pub(super) fn add(&mut self, owner: Identity) {
+    pub(super) fn add(&mut self, owner: ObjectIdentity) {
         if !self.known.insert(owner.clone()) {
             return;
         }
@@ -41,7 +41,7 @@ impl AbsentOwners {
     }
 
     /// The owner is known to be absent.
-    pub(super) fn has(&self, owner: &Identity) -> bool {
+    pub(super) fn has(&self, owner: &ObjectIdentity) -> bool {
         self.known.contains(owner)
     }
 }

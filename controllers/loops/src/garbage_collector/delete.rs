@@ -10,14 +10,16 @@ use std::rc::Rc;
 
 use pintle_api_types::kind::Kind;
 use pintle_api_types::request::{Propagation, Request};
-use pintle_controllers_core::frame::{Event, EventTarget, Retry, Stop, SyncError, Transcript};
+use pintle_controllers_core::frame::{
+    EventTarget, ObjectEvent, Retry, SyncError, Transcript, TranscriptStop,
+};
 use pintle_controllers_core::meta::{OwnerReference, Uid};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::absent::AbsentOwners;
 use super::graph::{FOREGROUND, Graph, ORPHAN};
-use super::identity::Identity;
+use super::identity::ObjectIdentity;
 use super::mapper::Mapper;
 use super::write::{self, MappedObject, is_waiting_for_dependents};
 use super::{GarbageCollector, GraphFinding};
@@ -35,7 +37,7 @@ pub struct GarbageCandidate {
     /// Some dependent is being deleted in the foreground, too.
     may_be_in_a_cycle: bool,
     /// Owners in other namespaces that an event is due about.
-    invalid_owners: Vec<Identity>,
+    invalid_owners: Vec<ObjectIdentity>,
     absent: Rc<AbsentOwners>,
     mapper: Rc<Mapper>,
     unlisted: Rc<BTreeSet<Kind>>,
@@ -100,7 +102,7 @@ impl GarbageCandidate {
             };
             let namespace = identity.namespace.as_str();
             let message = format!("ownerRef {owner} does not exist in namespace {namespace:?}");
-            asked.event(Event::warning(about, "OwnerRefInvalidNamespace", message));
+            asked.event(ObjectEvent::warning(about, "OwnerRefInvalidNamespace", message));
         }
     }
 }
@@ -109,7 +111,7 @@ impl GarbageCandidate {
 pub(super) fn attempt(
     item: &GarbageCandidate,
     asked: &mut Transcript,
-) -> Result<Vec<GraphFinding>, Stop> {
+) -> Result<Vec<GraphFinding>, TranscriptStop> {
     item.report_invalid_owners(asked);
     if item.is_being_deleted && !item.is_deleting_dependents {
         return Ok(Vec::new());
@@ -134,7 +136,7 @@ pub(super) fn attempt(
     if item.is_virtual && notes.is_empty() {
         // Its watch lags. If it was added and removed meanwhile, nothing will ever show it.
         let message = "the object has not been observed yet".to_owned();
-        return Err(Stop::Failed(SyncError { message, retry: Retry::Quietly }));
+        return Err(TranscriptStop::Failed(SyncError { message, retry: Retry::Quietly }));
     }
     Ok(notes)
 }
@@ -144,7 +146,7 @@ pub(super) fn attempt(
 fn wait_for_dependents(
     item: &GarbageCandidate,
     asked: &mut Transcript,
-) -> Result<Vec<GraphFinding>, Stop> {
+) -> Result<Vec<GraphFinding>, TranscriptStop> {
     if item.blocking.is_empty() {
         asked.because("no dependent blocks the deletion any more");
         write::remove_finalizer(&item.object, FOREGROUND, asked)?;
@@ -173,7 +175,7 @@ fn collect(
     item: &GarbageCandidate,
     latest: &Value,
     asked: &mut Transcript,
-) -> Result<Vec<GraphFinding>, Stop> {
+) -> Result<Vec<GraphFinding>, TranscriptStop> {
     let references = &latest["metadata"]["ownerReferences"];
     let references = Vec::<OwnerReference>::deserialize(references).unwrap_or_default();
     if references.is_empty() {
@@ -221,7 +223,7 @@ fn classify(
     item: &GarbageCandidate,
     references: &[OwnerReference],
     asked: &mut Transcript,
-) -> Result<Option<Owners>, Stop> {
+) -> Result<Option<Owners>, TranscriptStop> {
     let mut owners = Owners::default();
     for reference in references {
         match examine(item, reference, asked)? {
@@ -256,7 +258,7 @@ enum OwnerState {
     Unmapped,
     Unlisted(Kind),
     /// With the identity if that is news.
-    Absent(Option<Identity>),
+    Absent(Option<ObjectIdentity>),
     Waiting,
     Solid,
 }
@@ -266,9 +268,9 @@ fn examine(
     item: &GarbageCandidate,
     reference: &OwnerReference,
     asked: &mut Transcript,
-) -> Result<OwnerState, Stop> {
+) -> Result<OwnerState, TranscriptStop> {
     let own = &item.object.identity.namespace;
-    let owner = Identity::of_owner(reference, own);
+    let owner = ObjectIdentity::of_owner(reference, own);
     let of_cluster = owner.clone().of_cluster();
     if item.absent.has(&of_cluster) || item.absent.has(&owner) {
         return Ok(OwnerState::Absent(None));

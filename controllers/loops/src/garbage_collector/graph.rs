@@ -13,7 +13,7 @@ use std::sync::Arc;
 use pintle_controllers_core::meta::{Meta, OwnerReference, Uid};
 
 use super::absent::AbsentOwners;
-use super::identity::Identity;
+use super::identity::ObjectIdentity;
 use super::partition::{Fit, alternative, fit};
 
 /// The finalizer of a deletion that waits for dependents.
@@ -26,7 +26,7 @@ pub(super) const ORPHAN: &str = "orphan";
 /// An object, or an owner that some object claims.
 #[derive(Debug)]
 pub(super) struct GraphNode {
-    pub(super) identity: Identity,
+    pub(super) identity: ObjectIdentity,
     pub(super) dependents: BTreeSet<Uid>,
     pub(super) owners: Arc<[OwnerReference]>,
     /// It is being deleted in the foreground.
@@ -59,7 +59,7 @@ pub(super) struct Graph {
     /// Every kind that is followed is listed.
     pub(super) is_synced: bool,
     /// Owners in other namespaces that events are due about, by the dependent.
-    reports: BTreeMap<Uid, Vec<Identity>>,
+    reports: BTreeMap<Uid, Vec<ObjectIdentity>>,
 }
 
 impl Graph {
@@ -85,12 +85,12 @@ impl Graph {
     }
 
     /// The invalid owners that an event is due about.
-    pub(super) fn take_reports(&mut self, dependent: &Uid) -> Vec<Identity> {
+    pub(super) fn take_reports(&mut self, dependent: &Uid) -> Vec<ObjectIdentity> {
         self.reports.remove(dependent).unwrap_or_default()
     }
 
     /// Records that an owner is absent.
-    pub(super) fn add_absent(&mut self, owner: Identity) {
+    pub(super) fn add_absent(&mut self, owner: ObjectIdentity) {
         Rc::make_mut(&mut self.absent).add(owner);
     }
 
@@ -100,7 +100,7 @@ impl Graph {
 
     /// An object was added or modified.
     // k8s: graph_builder.go processGraphChanges, addEvent and updateEvent
-    pub(super) fn set(&mut self, identity: Identity, old: Option<&Meta>, new: &Meta) {
+    pub(super) fn set(&mut self, identity: ObjectIdentity, old: Option<&Meta>, new: &Meta) {
         let is_deleting_dependents = new.is_deleting() && new.has_finalizer(FOREGROUND);
         self.observe(&identity);
         match self.nodes.get_mut(&identity.uid) {
@@ -128,7 +128,7 @@ impl Graph {
     }
 
     /// A watch shows the object of a virtual node.
-    fn observe(&mut self, identity: &Identity) {
+    fn observe(&mut self, identity: &ObjectIdentity) {
         let Some(node) = self.nodes.get_mut(&identity.uid) else { return };
         if !node.is_virtual {
             return;
@@ -155,7 +155,7 @@ impl Graph {
     // k8s: graph_builder.go referencesDiffs and what processGraphChanges does upon it
     fn change_owners(
         &mut self,
-        dependent: &Identity,
+        dependent: &ObjectIdentity,
         old: &[OwnerReference],
         new: &[OwnerReference],
     ) {
@@ -185,7 +185,7 @@ impl Graph {
     /// Adds a dependent to its owners; an owner that is not known gets a virtual node, which is
     /// examined by a live read unless a watch shows the owner before.
     // k8s: graph_builder.go addDependentToOwners
-    fn add_to_owners(&mut self, dependent: &Identity, owners: &[OwnerReference]) {
+    fn add_to_owners(&mut self, dependent: &ObjectIdentity, owners: &[OwnerReference]) {
         let mut is_doubtful = false;
         for owner in owners {
             let Some(node) = self.nodes.get_mut(&owner.uid) else {
@@ -214,9 +214,9 @@ impl Graph {
         }
     }
 
-    fn add_virtual(&mut self, dependent: &Identity, owner: &OwnerReference) {
+    fn add_virtual(&mut self, dependent: &ObjectIdentity, owner: &OwnerReference) {
         let node = GraphNode {
-            identity: Identity::of_owner(owner, &dependent.namespace),
+            identity: ObjectIdentity::of_owner(owner, &dependent.namespace),
             dependents: BTreeSet::from([dependent.uid.clone()]),
             owners: Arc::default(),
             is_deleting_dependents: false,
@@ -231,7 +231,7 @@ impl Graph {
     fn report(&mut self, dependent: &Uid, owner: &Uid) {
         let Some(node) = self.nodes.get(dependent) else { return };
         let Some(reference) = node.owners.iter().find(|known| known.uid == *owner) else { return };
-        let invalid = Identity::of_owner(reference, &node.identity.namespace);
+        let invalid = ObjectIdentity::of_owner(reference, &node.identity.namespace);
         self.reports.entry(dependent.clone()).or_default().push(invalid);
     }
 
@@ -254,20 +254,20 @@ impl Graph {
 
     /// Removes a deleted object.
     // k8s: graph_builder.go processGraphChanges, deleteEvent
-    pub(super) fn remove(&mut self, identity: &Identity) {
+    pub(super) fn remove(&mut self, identity: &ObjectIdentity) {
         self.observe(identity);
         self.remove_node(identity);
     }
 
     /// Marks an object of a kind that is no longer watched as virtual, because its existence is
     /// unknown.
-    pub(super) fn forget(&mut self, identity: &Identity) {
+    pub(super) fn forget(&mut self, identity: &ObjectIdentity) {
         let Some(node) = self.nodes.get_mut(&identity.uid) else { return };
         node.is_virtual = true;
         self.tasks.push(GraphTask::Verify(identity.uid.clone()));
     }
 
-    fn remove_node(&mut self, identity: &Identity) {
+    fn remove_node(&mut self, identity: &ObjectIdentity) {
         let Some(node) = self.nodes.remove(&identity.uid) else { return };
         self.reports.remove(&identity.uid);
         if !node.dependents.is_empty() {
@@ -285,7 +285,7 @@ impl Graph {
 
     /// A live read found no object with this identity.
     // k8s: graph_builder.go processGraphChanges, virtual deleteEvent
-    pub(super) fn remove_absent(&mut self, identity: &Identity) {
+    pub(super) fn remove_absent(&mut self, identity: &ObjectIdentity) {
         let Some(node) = self.nodes.get(&identity.uid) else { return };
         let fits: Vec<(Uid, Fit)> = self
             .dependents(node)
@@ -312,7 +312,7 @@ impl Graph {
     }
 
     /// Dependents disagree about the coordinates of an owner: the next ones are examined.
-    fn try_alternative(&mut self, absent: &Identity, fits: &[(Uid, Fit)]) {
+    fn try_alternative(&mut self, absent: &ObjectIdentity, fits: &[(Uid, Fit)]) {
         let disagreeing = fits.iter().filter(|(_, fit)| fit.mismatches);
         let nodes = disagreeing.filter_map(|(uid, _)| self.get(uid));
         let Some(next) = alternative(nodes, absent) else { return };

@@ -12,7 +12,7 @@ use pintle_controllers_core::meta::{Meta, OwnerReference, Uid};
 /// An object. The order of the fields is the order in which alternatives are tried.
 // k8s: pkg/controller/garbagecollector/graph_builder.go referenceLessThan
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Identity {
+pub struct ObjectIdentity {
     /// The name of the kind.
     pub kind: Symbol,
     /// Group and version.
@@ -25,7 +25,7 @@ pub struct Identity {
     pub uid: Uid,
 }
 
-impl Identity {
+impl ObjectIdentity {
     /// An object that was observed.
     pub(super) fn of(api_version: &Symbol, kind: &Symbol, meta: &Meta) -> Self {
         Self {
@@ -68,7 +68,7 @@ impl Identity {
     }
 }
 
-impl fmt::Display for Identity {
+impl fmt::Display for ObjectIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, api_version, namespace, name, uid } = self;
         let (kind, api_version) = (kind.as_str(), api_version.as_str());

@@ -26,12 +26,14 @@ use std::rc::Rc;
 
 use pintle_api_types::kind::Kind;
 use pintle_api_types::symbol::Symbol;
-use pintle_controllers_core::frame::{Controller, Now, Outcome, Stop, Transcript, Wakes};
+use pintle_controllers_core::frame::{
+    Controller, Now, SyncOutcome, Transcript, TranscriptStop, Wakes,
+};
 use pintle_controllers_core::meta::{Meta, Uid};
 use pintle_controllers_core::tables::{Change, Tables};
 
 use graph::{Graph, GraphTask};
-pub use identity::Identity;
+pub use identity::ObjectIdentity;
 pub use key::{NodeKey, NodeReason};
 use mapper::Mapper;
 pub use view::GraphView;
@@ -49,9 +51,9 @@ pub enum NodeSnapshot {
 #[derive(Debug)]
 pub enum GraphFinding {
     /// No object has this identity.
-    Gone(Identity),
+    Gone(ObjectIdentity),
     /// No owner has this identity.
-    Absent(Identity),
+    Absent(ObjectIdentity),
     /// These nodes are to be examined.
     Wake(Vec<Uid>),
     /// An owner counts as present until this kind is listed.
@@ -69,7 +71,7 @@ pub struct GarbageCollector {
     graph: Rc<RefCell<Graph>>,
     mapper: Rc<Mapper>,
     unlisted: Rc<BTreeSet<Kind>>,
-    names: HashMap<Kind, Names>,
+    names: HashMap<Kind, KindNames>,
     /// Keys that wait for the list of a kind.
     waiting: BTreeMap<Kind, BTreeSet<NodeKey>>,
     /// Keys that wait for a kind to be discovered.
@@ -81,7 +83,7 @@ pub struct GarbageCollector {
 
 /// How objects name their kind.
 #[derive(Clone, Debug)]
-struct Names {
+struct KindNames {
     api_version: Symbol,
     kind: Symbol,
 }
@@ -113,16 +115,18 @@ impl GarbageCollector {
         GraphView::new(Rc::clone(&self.graph))
     }
 
-    fn names(&mut self, kind: Kind) -> Names {
-        let make =
-            || Names { api_version: Symbol::of(&kind.api_version()), kind: Symbol::of(kind.kind) };
+    fn names(&mut self, kind: Kind) -> KindNames {
+        let make = || KindNames {
+            api_version: Symbol::of(&kind.api_version()),
+            kind: Symbol::of(kind.kind),
+        };
         self.names.entry(kind).or_insert_with(make).clone()
     }
 
     /// Applies a change of one object to the graph.
     fn apply(&mut self, kind: Kind, change: &Change, tables: &Tables) {
         let names = self.names(kind);
-        let identity = |meta: &Meta| Identity::of(&names.api_version, &names.kind, meta);
+        let identity = |meta: &Meta| ObjectIdentity::of(&names.api_version, &names.kind, meta);
         let mut graph = self.graph.borrow_mut();
         // Objects of a dropped kind were not deleted: another version may be watched next.
         let is_followed = tables.version(kind).is_some();
@@ -177,7 +181,7 @@ impl GarbageCollector {
     }
 
     /// The resource of a node; none when the key has to wait for it.
-    fn map(&mut self, key: &NodeKey, identity: &Identity) -> Option<Kind> {
+    fn map(&mut self, key: &NodeKey, identity: &ObjectIdentity) -> Option<Kind> {
         let Some(mapped) = self.mapper.find(&identity.api_version, &identity.kind) else {
             self.unmapped.insert(key.clone());
             return None;
@@ -299,12 +303,12 @@ impl Controller for GarbageCollector {
     fn sync(
         snapshot: &NodeSnapshot,
         asked: &mut Transcript,
-    ) -> Result<Outcome<GraphFinding>, Stop> {
+    ) -> Result<SyncOutcome<GraphFinding>, TranscriptStop> {
         let notes = match snapshot {
             NodeSnapshot::Delete(item) => delete::attempt(item, asked)?,
             NodeSnapshot::Orphan(owner) => orphan::attempt(owner, asked)?,
         };
-        Ok(Outcome::new(None, notes))
+        Ok(SyncOutcome::new(None, notes))
     }
 
     fn remember(&mut self, key: &NodeKey, note: GraphFinding, _: Now) {

@@ -4,7 +4,7 @@
 
 use pintle_api_types::kind::Kind;
 use pintle_api_types::request::{ApiError, PatchForm};
-use pintle_controllers_core::frame::{Stop, Transcript};
+use pintle_controllers_core::frame::{Transcript, TranscriptStop};
 use pintle_controllers_core::meta::Uid;
 
 use super::GraphFinding;
@@ -37,7 +37,7 @@ impl OrphaningOwner {
 pub(super) fn attempt(
     owner: &OrphaningOwner,
     asked: &mut Transcript,
-) -> Result<Vec<GraphFinding>, Stop> {
+) -> Result<Vec<GraphFinding>, TranscriptStop> {
     let dropped = [owner.object.identity.uid.clone()];
     let mut failures = Vec::new();
     let mut unsupported = Vec::new();
@@ -57,7 +57,7 @@ pub(super) fn attempt(
     if !failures.is_empty() {
         let owner = &owner.object.identity;
         let failures = failures.join(", ");
-        return Err(Stop::failed(format!(
+        return Err(TranscriptStop::failed(format!(
             "failed to orphan dependents of owner {owner}, got errors: [{failures}]"
         )));
     }
@@ -72,7 +72,7 @@ fn merge_each(
     dropped: &[Uid],
     failures: &mut Vec<String>,
     asked: &mut Transcript,
-) -> Result<(), Stop> {
+) -> Result<(), TranscriptStop> {
     let reads = dependents.iter().map(|dependent| dependent.read());
     let answers = asked.send_all(reads.collect())?;
     let mut patched = Vec::new();

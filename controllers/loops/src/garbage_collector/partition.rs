@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use super::graph::GraphNode;
-use super::identity::Identity;
+use super::identity::ObjectIdentity;
 
 /// How a dependent references an owner; both are true when two references differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(super) struct Fit {
 
 /// Returns how a dependent references an owner.
 // k8s: pkg/controller/garbagecollector/graph_builder.go partitionDependents
-pub(super) fn fit(dependent: &GraphNode, owner: &Identity) -> Fit {
+pub(super) fn fit(dependent: &GraphNode, owner: &ObjectIdentity) -> Fit {
     if owner.is_namespaced() && owner.namespace != dependent.identity.namespace {
         return Fit { matches: false, mismatches: true };
     }
@@ -38,8 +38,8 @@ pub(super) fn fit(dependent: &GraphNode, owner: &Identity) -> Fit {
 // k8s: pkg/controller/garbagecollector/graph_builder.go getAlternateOwnerIdentity
 pub(super) fn alternative<'a>(
     dependents: impl Iterator<Item = &'a GraphNode>,
-    absent: &Identity,
-) -> Option<Identity> {
+    absent: &ObjectIdentity,
+) -> Option<ObjectIdentity> {
     let mut claimed = BTreeSet::new();
     for dependent in dependents {
         let namespace = &dependent.identity.namespace;
@@ -48,7 +48,7 @@ pub(super) fn alternative<'a>(
             if is_near && absent.is_meant_by(reference) {
                 continue;
             }
-            let mut claim = Identity::of_owner(reference, namespace);
+            let mut claim = ObjectIdentity::of_owner(reference, namespace);
             let is_same_kind = claim.kind == absent.kind && claim.api_version == absent.api_version;
             if !absent.is_namespaced() && is_same_kind {
                 // Objects of this kind live in no namespace.

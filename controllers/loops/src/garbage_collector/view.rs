@@ -10,7 +10,7 @@ use pintle_api_types::symbol::Symbol;
 use pintle_controllers_core::meta::Uid;
 
 use super::graph::{Graph, GraphNode};
-use super::identity::Identity;
+use super::identity::ObjectIdentity;
 
 /// A view of the graph.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub struct GraphView(Rc<RefCell<Graph>>);
 
 /// A node as it is shown.
 struct Vertex {
-    identity: Identity,
+    identity: ObjectIdentity,
     conditions: Vec<&'static str>,
 }
 
@@ -69,7 +69,7 @@ impl GraphView {
             for owner in node.owners.iter() {
                 edges.insert((node.identity.uid.clone(), owner.uid.clone()));
                 vertices.entry(owner.uid.clone()).or_insert_with(|| Vertex {
-                    identity: Identity::of_owner(owner, &Symbol::default()),
+                    identity: ObjectIdentity::of_owner(owner, &Symbol::default()),
                     conditions: vec!["missingFromGraph"],
                 });
             }
@@ -124,7 +124,7 @@ impl Vertex {
 
     // k8s: pkg/controller/garbagecollector/dump.go Attributes
     fn write(&self, text: &mut String) {
-        let Identity { kind, api_version, namespace, name, uid } = &self.identity;
+        let ObjectIdentity { kind, api_version, namespace, name, uid } = &self.identity;
         let (kind, namespace, name) = (kind.as_str(), namespace.as_str(), name.as_str());
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         let dot = if group.is_empty() { "" } else { "." };

@@ -7,12 +7,12 @@ use pintle_api_types::kind::Kind;
 use pintle_api_types::request::{
     Answer, ApiError, DeleteOptions, PatchForm, Propagation, Request, Target,
 };
-use pintle_controllers_core::frame::{Stop, Transcript};
+use pintle_controllers_core::frame::{Transcript, TranscriptStop};
 use pintle_controllers_core::meta::Uid;
 use serde_json::{Value, json};
 
 use super::graph::FOREGROUND;
-use super::identity::Identity;
+use super::identity::ObjectIdentity;
 
 /// Attempts to remove a finalizer upon conflicts.
 // k8s: staging/src/k8s.io/client-go/util/retry/util.go DefaultBackoff
@@ -21,7 +21,7 @@ const ATTEMPTS: usize = 4;
 /// An object and the resource that it is read from.
 #[derive(Debug)]
 pub(super) struct MappedObject {
-    pub(super) identity: Identity,
+    pub(super) identity: ObjectIdentity,
     pub(super) kind: Kind,
 }
 
@@ -55,7 +55,7 @@ pub(super) fn delete(
     latest: &Value,
     propagation: Propagation,
     asked: &mut Transcript,
-) -> Result<bool, Stop> {
+) -> Result<bool, TranscriptStop> {
     let version = latest["metadata"]["resourceVersion"].as_str().filter(|text| !text.is_empty());
     let request = |version: Option<&str>| Request::Delete {
         target: object.target(),
@@ -131,7 +131,7 @@ pub(super) fn drop_owners(
     latest: &Value,
     owners: &[Uid],
     asked: &mut Transcript,
-) -> Result<(), Stop> {
+) -> Result<(), TranscriptStop> {
     let strategic = strategic_drop(&object.identity.uid, owners);
     patch(object, strategic, merge_drop(latest, owners), asked)
 }
@@ -142,7 +142,7 @@ pub(super) fn unblock_owners(
     object: &MappedObject,
     latest: &Value,
     asked: &mut Transcript,
-) -> Result<(), Stop> {
+) -> Result<(), TranscriptStop> {
     let unblocked = |reference: &Value| {
         let mut reference = reference.clone();
         reference["blockOwnerDeletion"] = false.into();
@@ -164,7 +164,7 @@ fn patch(
     strategic: Value,
     merged: Value,
     asked: &mut Transcript,
-) -> Result<(), Stop> {
+) -> Result<(), TranscriptStop> {
     let answer: Answer = match asked.send(object.patch(PatchForm::Strategic, strategic))? {
         Err(error) if is_unsupported_form(&error) => {
             asked.send(object.patch(PatchForm::Merge, merged))?
@@ -181,14 +181,14 @@ pub(super) fn remove_finalizer(
     object: &MappedObject,
     finalizer: &str,
     asked: &mut Transcript,
-) -> Result<(), Stop> {
+) -> Result<(), TranscriptStop> {
     let identity = &object.identity;
     for _ in 0..ATTEMPTS {
         let live = match asked.send(object.read())? {
             Ok(live) => live,
             Err(error) if error.is_not_found() => return Ok(()),
             Err(error) => {
-                return Err(Stop::failed(format!(
+                return Err(TranscriptStop::failed(format!(
                     "cannot finalize owner {identity}, because cannot get it: {error}. The \
                      garbage collector will retry later"
                 )));
@@ -207,7 +207,7 @@ pub(super) fn remove_finalizer(
             Err(error) => return Err(error.into()),
         }
     }
-    Err(Stop::failed(format!(
+    Err(TranscriptStop::failed(format!(
         "updateMaxRetries({ATTEMPTS}) has reached. The garbage collector will retry later for \
          owner {identity}"
     )))

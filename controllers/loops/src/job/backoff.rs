@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::Pod;
 use pintle_controllers_core::meta::Uid;
 
@@ -70,7 +70,7 @@ impl BackoffRecord {
     /// The record after pods ended.
     // k8s: pkg/controller/job/backoff_utils.go newBackoffRecord
     pub(super) fn after(self, finished: &FinishedPods) -> Self {
-        let ends = |pods: &[Rc<Kept<Pod>>]| -> Vec<_> {
+        let ends = |pods: &[Rc<KeptObject<Pod>>]| -> Vec<_> {
             pods.iter().map(|pod| finished_at(pod)).collect()
         };
         let failures = ends(&finished.failed);
@@ -106,7 +106,7 @@ impl JobBackoff {
             .collect();
         self.counted.retain(|uid| tracked.contains(uid));
         let counted = &self.counted;
-        let is_new = |pod: &Rc<Kept<Pod>>| !counted.contains(&pod.metadata.uid);
+        let is_new = |pod: &Rc<KeptObject<Pod>>| !counted.contains(&pod.metadata.uid);
         let new = FinishedPods {
             succeeded: finished.succeeded.into_iter().filter(is_new).collect(),
             failed: finished.failed.into_iter().filter(is_new).collect(),

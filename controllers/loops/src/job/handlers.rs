@@ -11,7 +11,7 @@ use jiff::SignedDuration;
 use pintle_api_types::kind::JOBS;
 use pintle_controllers_core::common::sample::Sample;
 use pintle_controllers_core::frame::{Now, Wakes};
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::{Job, Pod};
 use pintle_controllers_core::meta::OwnerReference;
 use pintle_controllers_core::tables::{Delta, Tables};
@@ -22,7 +22,7 @@ use super::{JobController, JobKey};
 
 /// The Job that controls a pod, if it is known.
 // k8s: pkg/controller/job/job_controller.go resolveControllerRef
-pub(super) fn job_of<'a>(pod: &Pod, tables: &'a Tables) -> Option<&'a Rc<Kept<Job>>> {
+pub(super) fn job_of<'a>(pod: &Pod, tables: &'a Tables) -> Option<&'a Rc<KeptObject<Job>>> {
     job_named(pod, pod.metadata.controller()?, tables)
 }
 
@@ -30,7 +30,7 @@ fn job_named<'a>(
     pod: &Pod,
     reference: &OwnerReference,
     tables: &'a Tables,
-) -> Option<&'a Rc<Kept<Job>>> {
+) -> Option<&'a Rc<KeptObject<Job>>> {
     if &*reference.kind != JOBS.kind {
         return None;
     }
@@ -53,12 +53,13 @@ pub(super) fn wake_strays(tables: &Tables, wake: &mut Wakes<JobKey>) {
 impl JobController {
     pub(super) fn handle_job(
         &mut self,
-        delta: &Delta<Kept<Job>>,
+        delta: &Delta<KeptObject<Job>>,
         tables: &Tables,
         now: Now,
         wake: &mut Wakes<JobKey>,
     ) {
-        let is_same = |old: &Kept<Job>, new: &Kept<Job>| old.metadata.uid == new.metadata.uid;
+        let is_same =
+            |old: &KeptObject<Job>, new: &KeptObject<Job>| old.metadata.uid == new.metadata.uid;
         match (&delta.old, &delta.new) {
             (Some(old), Some(new)) if is_same(old, new) => {
                 self.handle_job_update(old, new, tables, now, wake);
@@ -79,8 +80,8 @@ impl JobController {
 
     fn handle_job_update(
         &mut self,
-        old: &Kept<Job>,
-        new: &Kept<Job>,
+        old: &KeptObject<Job>,
+        new: &KeptObject<Job>,
         tables: &Tables,
         now: Now,
         wake: &mut Wakes<JobKey>,
@@ -108,13 +109,14 @@ impl JobController {
 
     pub(super) fn handle_pod(
         &mut self,
-        delta: &Delta<Kept<Pod>>,
+        delta: &Delta<KeptObject<Pod>>,
         tables: &Tables,
         wake: &mut Wakes<JobKey>,
     ) {
         self.count_tracked_end(delta);
         let batch = self.settings.batch_period;
-        let is_same = |old: &Kept<Pod>, new: &Kept<Pod>| old.metadata.uid == new.metadata.uid;
+        let is_same =
+            |old: &KeptObject<Pod>, new: &KeptObject<Pod>| old.metadata.uid == new.metadata.uid;
         match (&delta.old, &delta.new) {
             (Some(old), Some(new)) if is_same(old, new) && !new.metadata.is_deleting() => {
                 handle_pod_update(old, new, tables, batch, wake);
@@ -138,8 +140,8 @@ impl JobController {
     }
 
     // k8s: pkg/controller/job/tracking_utils.go recordFinishedPodWithTrackingFinalizer
-    fn count_tracked_end(&mut self, delta: &Delta<Kept<Pod>>) {
-        let is_tracked_end = |pod: &Option<Rc<Kept<Pod>>>| {
+    fn count_tracked_end(&mut self, delta: &Delta<KeptObject<Pod>>) {
+        let is_tracked_end = |pod: &Option<Rc<KeptObject<Pod>>>| {
             pod.as_ref().is_some_and(|pod| pod.is_terminal() && is_tracked(pod))
         };
         let event = match (is_tracked_end(&delta.old), is_tracked_end(&delta.new)) {

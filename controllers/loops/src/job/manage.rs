@@ -12,7 +12,7 @@ use pintle_api_types::kind::PODS;
 use pintle_api_types::request::{PatchForm, Request, Target};
 use pintle_controllers_core::common::pods::{create, delete, record_created, record_deleted};
 use pintle_controllers_core::common::sample::Sample;
-use pintle_controllers_core::frame::{Event, Stop, Transcript};
+use pintle_controllers_core::frame::{ObjectEvent, Transcript, TranscriptStop};
 use pintle_controllers_core::kinds::Pod;
 use serde_json::{Value, json};
 
@@ -41,7 +41,7 @@ struct Deleted {
     pods: i64,
     /// Those of them that were ready.
     ready: i64,
-    failure: Option<Stop>,
+    failure: Option<TranscriptStop>,
 }
 
 impl PodCounts {
@@ -66,7 +66,10 @@ impl JobSync<'_> {
     ///
     /// # Errors
     /// When requests have to be answered first.
-    pub(super) fn manage(&mut self, asked: &mut Transcript) -> Result<Option<Stop>, Stop> {
+    pub(super) fn manage(
+        &mut self,
+        asked: &mut Transcript,
+    ) -> Result<Option<TranscriptStop>, TranscriptStop> {
         let mut counts = PodCounts {
             active: len(&self.active),
             ready: len(self.active.iter().filter(|pod| pod.facts.is_ready())),
@@ -93,7 +96,7 @@ impl JobSync<'_> {
         &mut self,
         counts: &mut PodCounts,
         asked: &mut Transcript,
-    ) -> Result<Option<Stop>, Stop> {
+    ) -> Result<Option<TranscriptStop>, TranscriptStop> {
         let active = self.active.clone();
         let deleted = self.delete_pods(&active, asked)?;
         if deleted.pods != counts.active {
@@ -105,7 +108,11 @@ impl JobSync<'_> {
     }
 
     /// Deletes pods at once, without touching their finalizers.
-    fn delete_pods(&self, pods: &[JobPod], asked: &mut Transcript) -> Result<Deleted, Stop> {
+    fn delete_pods(
+        &self,
+        pods: &[JobPod],
+        asked: &mut Transcript,
+    ) -> Result<Deleted, TranscriptStop> {
         let key = |pod: &JobPod| pod.facts.metadata.key();
         let answers = asked.send_all(pods.iter().map(|pod| delete(&key(pod))).collect())?;
         let mut deleted = Deleted::default();
@@ -121,11 +128,15 @@ impl JobSync<'_> {
 
     /// Deletes surplus pods; they are not counted, so their finalizers go first.
     // k8s: pkg/controller/job/job_controller.go deleteJobPods
-    fn delete_surplus(&self, pods: &[JobPod], asked: &mut Transcript) -> Result<Deleted, Stop> {
+    fn delete_surplus(
+        &self,
+        pods: &[JobPod],
+        asked: &mut Transcript,
+    ) -> Result<Deleted, TranscriptStop> {
         let tracked = pods.iter().filter(|pod| pod.is_tracked);
         let patches = tracked.map(|pod| remove_finalizer(&pod.facts)).collect();
         let mut answers = asked.send_all(patches)?.into_iter();
-        let (mut gone, mut failure) = (0, None::<Stop>);
+        let (mut gone, mut failure) = (0, None::<TranscriptStop>);
         let mut untracked = Vec::new();
         for pod in pods {
             let answer = pod.is_tracked.then(|| answers.next().expect("an answer for each"));
@@ -145,7 +156,7 @@ impl JobSync<'_> {
         &mut self,
         counts: &mut PodCounts,
         asked: &mut Transcript,
-    ) -> Result<Option<Stop>, Stop> {
+    ) -> Result<Option<TranscriptStop>, TranscriptStop> {
         let is_deleting = self.job().metadata.is_deleting();
         let failure = match is_deleting {
             true => {
@@ -190,7 +201,7 @@ impl JobSync<'_> {
         }
         self.needs_flush = true;
         let reason = if is_suspended { "Suspended" } else { "Resumed" };
-        asked.event(Event::normal(self.about.clone(), reason, message));
+        asked.event(ObjectEvent::normal(self.about.clone(), reason, message));
         if !is_suspended {
             // The active deadline is counted from the resumption.
             self.status.start_time = Some(self.now);
@@ -205,7 +216,7 @@ impl JobSync<'_> {
         &mut self,
         counts: &mut PodCounts,
         asked: &mut Transcript,
-    ) -> Result<Option<Stop>, Stop> {
+    ) -> Result<Option<TranscriptStop>, TranscriptStop> {
         let job = self.job();
         let pods_max = self.state.settings.pods_per_sync_max;
         let wanted = self.wanted_active(counts.active);
@@ -255,7 +266,7 @@ impl JobSync<'_> {
         missing: usize,
         counts: &mut PodCounts,
         asked: &mut Transcript,
-    ) -> Result<Option<Stop>, Stop> {
+    ) -> Result<Option<TranscriptStop>, TranscriptStop> {
         let job = self.job();
         self.action = "pods_created";
         let backoff = self.state.settings.failure_backoff;
@@ -276,7 +287,11 @@ impl JobSync<'_> {
         self.create_pods(pods, counts, asked)
     }
 
-    fn wait_for_backoff(&mut self, wait: Duration, asked: &mut Transcript) -> Option<Stop> {
+    fn wait_for_backoff(
+        &mut self,
+        wait: Duration,
+        asked: &mut Transcript,
+    ) -> Option<TranscriptStop> {
         asked.because(format!(
             "pods failed, the next one is created in {} s",
             wait.as_secs_f64().ceil()
@@ -339,7 +354,7 @@ impl JobSync<'_> {
         pods: Vec<Value>,
         counts: &mut PodCounts,
         asked: &mut Transcript,
-    ) -> Result<Option<Stop>, Stop> {
+    ) -> Result<Option<TranscriptStop>, TranscriptStop> {
         let namespace = self.job().metadata.namespace.as_str();
         let wanted = pods.len();
         let requests: Result<Vec<_>, _> =
@@ -350,7 +365,7 @@ impl JobSync<'_> {
         };
         asked.because(format!("{wanted} pods are missing"));
         let answers = asked.slow_start(requests)?;
-        let (mut failure, mut failed) = (None::<Stop>, 0);
+        let (mut failure, mut failed) = (None::<TranscriptStop>, 0);
         for answer in &answers {
             record_created(answer, &self.about, asked);
             match answer {

@@ -38,9 +38,9 @@ use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{JOBS, Kind, PODS};
 use pintle_controllers_core::common::sample::{Sample, SampleTotals};
 use pintle_controllers_core::frame::{
-    Backoff, Controller, Now, Outcome, QueueKey, Stop, Transcript, Wakes,
+    Backoff, Controller, Now, QueueKey, SyncOutcome, Transcript, TranscriptStop, Wakes,
 };
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::{Job, Pod};
 use pintle_controllers_core::tables::{Change, Tables};
 
@@ -178,7 +178,10 @@ impl Controller for JobController {
         Some(JobSnapshot(synced))
     }
 
-    fn sync(snapshot: &JobSnapshot, asked: &mut Transcript) -> Result<Outcome<Sample>, Stop> {
+    fn sync(
+        snapshot: &JobSnapshot,
+        asked: &mut Transcript,
+    ) -> Result<SyncOutcome<Sample>, TranscriptStop> {
         match &snapshot.0 {
             Synced::Job(state) => sync_job(state, asked),
             Synced::Orphan(state) => sync_orphan(state, asked),
@@ -224,9 +227,9 @@ impl JobController {
 }
 
 /// The Job's pods, and orphans that it may adopt.
-fn pods_of(job: &Job, tables: &Tables) -> Vec<Rc<Kept<Pod>>> {
+fn pods_of(job: &Job, tables: &Tables) -> Vec<Rc<KeptObject<Pod>>> {
     let meta = &job.metadata;
-    let is_adoptable = |pod: &&Rc<Kept<Pod>>| {
+    let is_adoptable = |pod: &&Rc<KeptObject<Pod>>| {
         !meta.is_deleting()
             && !pod.metadata.is_deleting()
             && job.spec.selector.matches(&pod.metadata.labels)

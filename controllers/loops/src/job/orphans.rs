@@ -12,8 +12,8 @@ use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::JOBS;
 use pintle_api_types::request::{Request, Target};
 use pintle_controllers_core::common::sample::Sample;
-use pintle_controllers_core::frame::{Outcome, Stop, Transcript};
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::frame::{SyncOutcome, Transcript, TranscriptStop};
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::{Job, Pod};
 use pintle_controllers_core::meta::OwnerReference;
 
@@ -25,9 +25,9 @@ use super::sync::managed_by_other;
 /// The state that the sync of an orphan reads.
 #[derive(Debug)]
 pub(super) struct OrphanState {
-    pub(super) pod: Rc<Kept<Pod>>,
+    pub(super) pod: Rc<KeptObject<Pod>>,
     /// The Job that controls it, if it is known.
-    pub(super) owner: Option<Rc<Kept<Job>>>,
+    pub(super) owner: Option<Rc<KeptObject<Job>>>,
     /// Its Job is not known, but may be there.
     pub(super) is_stray: bool,
 }
@@ -39,30 +39,30 @@ pub(super) struct OrphanState {
 pub(super) fn sync_orphan(
     state: &OrphanState,
     asked: &mut Transcript,
-) -> Result<Outcome<Sample>, Stop> {
+) -> Result<SyncOutcome<Sample>, TranscriptStop> {
     let pod = &state.pod;
     if !is_tracked(pod) {
-        return Ok(Outcome::done());
+        return Ok(SyncOutcome::done());
     }
     if let Some(reference) = pod.metadata.controller() {
         if !is_job(reference) {
             asked.because("the pod is controlled by something else than a Job");
-            return Ok(Outcome::done());
+            return Ok(SyncOutcome::done());
         }
         if let Some(job) = &state.owner {
             if managed_by_other(job).is_some() || job.finished().is_none() {
                 asked.because("the pod's Job counts it");
-                return Ok(Outcome::done());
+                return Ok(SyncOutcome::done());
             }
         } else if state.is_stray && is_counted_by_live_job(pod, reference, asked)? {
             asked.because("the pod's Job is there and counts it");
-            return Ok(Outcome::done());
+            return Ok(SyncOutcome::done());
         }
     }
     asked.because("no Job counts the pod any more");
     match asked.send(remove_finalizer(pod))? {
         Err(error) if !error.is_not_found() => Err(error.into()),
-        _ => Ok(Outcome::done()),
+        _ => Ok(SyncOutcome::done()),
     }
 }
 
@@ -75,7 +75,7 @@ fn is_counted_by_live_job(
     pod: &Pod,
     reference: &OwnerReference,
     asked: &mut Transcript,
-) -> Result<bool, Stop> {
+) -> Result<bool, TranscriptStop> {
     let key = ObjectKey::new(&pod.metadata.namespace, &reference.name);
     let target = Target::object(JOBS, key);
     match asked.send(Request::Read { target, only_metadata: false })? {

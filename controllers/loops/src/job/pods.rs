@@ -7,7 +7,7 @@
 use std::rc::Rc;
 
 use jiff::{SignedDuration, Timestamp};
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::{ContainerStatus, Job, Pod, UncountedPods};
 
 use super::failure_policy::match_failure_policy;
@@ -24,7 +24,7 @@ pub(super) const IGNORED_ANNOTATION: &str = "batch.kubernetes.io/job-index-ignor
 /// A pod of the Job that is synced.
 #[derive(Clone, Debug)]
 pub(super) struct JobPod {
-    pub(super) facts: Rc<Kept<Pod>>,
+    pub(super) facts: Rc<KeptObject<Pod>>,
     /// It has the tracking finalizer.
     pub(super) is_tracked: bool,
     /// Its completion index; `None` when it has no valid one.
@@ -34,7 +34,7 @@ pub(super) struct JobPod {
 impl JobPod {
     /// A pod that the Job with this UID has claimed.
     // k8s: pkg/controller/job/job_controller.go getPodsForJob
-    pub(super) fn claimed(facts: Rc<Kept<Pod>>, job: &Job) -> Self {
+    pub(super) fn claimed(facts: Rc<KeptObject<Pod>>, job: &Job) -> Self {
         let mut owners = facts.metadata.owner_references.iter();
         let is_adopted = !owners.any(|owner| owner.uid == job.metadata.uid);
         let is_tracked = is_adopted || is_tracked(&facts);
@@ -111,8 +111,8 @@ pub(super) fn is_countable(pod: &JobPod, job: &Job) -> bool {
 /// Pods that ended, each counted once.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FinishedPods {
-    pub(super) succeeded: Vec<Rc<Kept<Pod>>>,
-    pub(super) failed: Vec<Rc<Kept<Pod>>>,
+    pub(super) succeeded: Vec<Rc<KeptObject<Pod>>>,
+    pub(super) failed: Vec<Rc<KeptObject<Pod>>>,
 }
 
 /// The pods that ended and are in no list of the status yet.

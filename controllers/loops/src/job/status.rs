@@ -6,7 +6,7 @@
 
 use jiff::Timestamp;
 use pintle_controllers_core::common::times::seconds;
-use pintle_controllers_core::frame::{Retry, Stop, SyncError};
+use pintle_controllers_core::frame::{Retry, SyncError, TranscriptStop};
 use pintle_controllers_core::meta::or_default;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -85,11 +85,11 @@ impl WorkingStatus {
     ///
     /// # Errors
     /// When it cannot be read: counters that are not known must not be written.
-    pub(super) fn read(job: &Value) -> Result<Self, Stop> {
+    pub(super) fn read(job: &Value) -> Result<Self, TranscriptStop> {
         let status = Option::<Self>::deserialize(&job["status"]);
         let status = status.map_err(|error| {
             let message = format!("the status of the Job cannot be read: {error}");
-            Stop::Failed(SyncError { message, retry: Retry::Never })
+            TranscriptStop::Failed(SyncError { message, retry: Retry::Never })
         });
         Ok(status?.unwrap_or_default())
     }

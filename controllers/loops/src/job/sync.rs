@@ -14,8 +14,10 @@ use jiff::Timestamp;
 use pintle_api_types::kind::{JOBS, PODS};
 use pintle_controllers_core::common::claim::Claim;
 use pintle_controllers_core::common::sample::Sample;
-use pintle_controllers_core::frame::{Event, EventTarget, Outcome, Stop, Transcript};
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::frame::{
+    EventTarget, ObjectEvent, SyncOutcome, Transcript, TranscriptStop,
+};
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::{Job, Pod};
 use serde_json::Value;
 
@@ -36,9 +38,9 @@ const OWN_NAME: &str = "kubernetes.io/job-controller";
 /// The state that the sync of a Job reads.
 #[derive(Debug)]
 pub(super) struct JobState {
-    pub(super) job: Rc<Kept<Job>>,
+    pub(super) job: Rc<KeptObject<Job>>,
     /// Its pods, and orphans that it may adopt.
-    pub(super) pods: Vec<Rc<Kept<Pod>>>,
+    pub(super) pods: Vec<Rc<KeptObject<Pod>>>,
     /// Its failures in a row.
     pub(super) backoff: BackoffRecord,
     pub(super) settings: JobSettings,
@@ -79,10 +81,13 @@ pub(super) struct JobSync<'a> {
 ///
 /// # Errors
 /// When requests have to be answered first, or one of them failed.
-pub(super) fn sync_job(state: &JobState, asked: &mut Transcript) -> Result<Outcome<Sample>, Stop> {
+pub(super) fn sync_job(
+    state: &JobState,
+    asked: &mut Transcript,
+) -> Result<SyncOutcome<Sample>, TranscriptStop> {
     let job: &Job = &state.job;
     if is_left_alone(job, asked) {
-        return Ok(Outcome::done());
+        return Ok(SyncOutcome::done());
     }
     let claim = Claim {
         owner_kind: JOBS,
@@ -90,7 +95,7 @@ pub(super) fn sync_job(state: &JobState, asked: &mut Transcript) -> Result<Outco
         kind: PODS,
         finalizers: &[TRACKING_FINALIZER],
     };
-    let is_selected = |pod: &Kept<Pod>| job.spec.selector.matches(&pod.metadata.labels);
+    let is_selected = |pod: &KeptObject<Pod>| job.spec.selector.matches(&pod.metadata.labels);
     let claimed = claim.claim(&state.pods, is_selected, asked)?;
     let pods = claimed.into_iter().map(|pod| JobPod::claimed(pod, job)).collect();
     let mut sync = JobSync::new(state, pods, asked.now())?;
@@ -101,13 +106,13 @@ pub(super) fn sync_job(state: &JobState, asked: &mut Transcript) -> Result<Outco
     let failure = sync.manage(asked)?;
     sync.track(asked)?;
     match failure {
-        Some(Stop::Failed(error)) => {
-            Ok(Outcome { again: None, notes: sync.samples, failed: Some(error) })
+        Some(TranscriptStop::Failed(error)) => {
+            Ok(SyncOutcome { again: None, notes: sync.samples, failed: Some(error) })
         }
-        Some(Stop::Pending) => Err(Stop::Pending),
+        Some(TranscriptStop::Pending) => Err(TranscriptStop::Pending),
         None => {
             sync.count_sync();
-            Ok(Outcome::new(sync.again, sync.samples))
+            Ok(SyncOutcome::new(sync.again, sync.samples))
         }
     }
 }
@@ -128,7 +133,7 @@ fn is_left_alone(job: &Job, asked: &mut Transcript) -> bool {
             asked.because(format!("the completion mode {mode} is not known"));
             let message = "Skipped Job sync because completion mode is unknown".to_owned();
             let about = EventTarget::of(JOBS, &job.metadata);
-            asked.event(Event::warning(about, "UnknownCompletionMode", message));
+            asked.event(ObjectEvent::warning(about, "UnknownCompletionMode", message));
             true
         }
     }
@@ -146,7 +151,7 @@ pub(super) fn has_limit_per_index(job: &Job) -> bool {
 }
 
 impl<'a> JobSync<'a> {
-    fn new(state: &'a JobState, pods: Vec<JobPod>, now: Timestamp) -> Result<Self, Stop> {
+    fn new(state: &'a JobState, pods: Vec<JobPod>, now: Timestamp) -> Result<Self, TranscriptStop> {
         let job: &Job = &state.job;
         let object = state.job.value();
         let mut status = WorkingStatus::read(&object)?;

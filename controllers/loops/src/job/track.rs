@@ -12,7 +12,7 @@ use std::collections::HashSet;
 
 use pintle_api_types::kind::JOBS;
 use pintle_api_types::request::{Request, Target};
-use pintle_controllers_core::frame::{Event, Stop, Transcript};
+use pintle_controllers_core::frame::{ObjectEvent, Transcript, TranscriptStop};
 
 use super::failure_policy::match_failure_policy;
 use super::indexes::Indexes;
@@ -39,7 +39,7 @@ impl JobSync<'_> {
     ///
     /// # Errors
     /// When requests have to be answered first, or one of them failed.
-    pub(super) fn track(&mut self, asked: &mut Transcript) -> Result<(), Stop> {
+    pub(super) fn track(&mut self, asked: &mut Transcript) -> Result<(), TranscriptStop> {
         if is_indexed(self.job()) {
             self.pods.sort_by_key(|pod| pod.index);
         }
@@ -200,7 +200,7 @@ impl JobSync<'_> {
     }
 
     /// Writes the status. What is answered is what the next write changes.
-    fn flush(&mut self, asked: &mut Transcript) -> Result<(), Stop> {
+    fn flush(&mut self, asked: &mut Transcript) -> Result<(), TranscriptStop> {
         let mut body = self.object.clone();
         self.status.put(&mut body);
         let target = Target::status(JOBS, self.job().metadata.key());
@@ -216,10 +216,10 @@ impl JobSync<'_> {
         pods: &[JobPod],
         tracked: &mut HashSet<String>,
         asked: &mut Transcript,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), TranscriptStop> {
         let patches = pods.iter().map(|pod| remove_finalizer(&pod.facts)).collect();
         let answers = asked.send_all(patches)?;
-        let mut failure = None::<Stop>;
+        let mut failure = None::<TranscriptStop>;
         for (pod, answer) in pods.iter().zip(answers) {
             match answer {
                 Err(error) if !error.is_not_found() => failure = failure.or(Some(error.into())),
@@ -249,13 +249,17 @@ impl JobSync<'_> {
             if wanted.is_some_and(|wanted| self.status.succeeded > wanted) {
                 let message = "Too many succeeded pods running after completion count reached";
                 let about = self.about.clone();
-                asked.event(Event::warning(about, "TooManySucceededPods", message.to_owned()));
+                asked.event(ObjectEvent::warning(
+                    about,
+                    "TooManySucceededPods",
+                    message.to_owned(),
+                ));
             }
             let message = "Job completed".to_owned();
-            asked.event(Event::normal(self.about.clone(), "Completed", message));
+            asked.event(ObjectEvent::normal(self.about.clone(), "Completed", message));
         } else {
             let reason = event_reason(&finish.reason);
-            asked.event(Event::warning(self.about.clone(), reason, finish.message));
+            asked.event(ObjectEvent::warning(self.about.clone(), reason, finish.message));
         }
         let result = if is_complete { "succeeded" } else { "failed" };
         let labels = [("completion_mode", mode), ("result", result), ("reason", &*finish.reason)];

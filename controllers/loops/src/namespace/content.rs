@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{Kind, PODS};
 use pintle_api_types::request::{Answer, ApiError, DeleteOptions, Propagation, Request, Target};
-use pintle_controllers_core::frame::{Stop, Transcript};
+use pintle_controllers_core::frame::{Transcript, TranscriptStop};
 use pintle_controllers_core::tables::DiscoveredKind;
 use serde_json::Value;
 
@@ -21,7 +21,7 @@ use super::{TerminatingNamespace, is_unsupported, target};
 const FINALIZER_SECONDS: i64 = 15;
 
 /// A kind, and what is known of its deletion.
-struct Work<'a> {
+struct DeletionWork<'a> {
     found: &'a DiscoveredKind,
     /// Seconds that its objects may still take.
     estimate: i64,
@@ -29,7 +29,7 @@ struct Work<'a> {
     failure: Option<String>,
 }
 
-impl Work<'_> {
+impl DeletionWork<'_> {
     fn kind(&self) -> Kind {
         self.found.kind
     }
@@ -44,7 +44,7 @@ pub(super) fn delete_all(
     namespace: Value,
     snapshot: &TerminatingNamespace,
     asked: &mut Transcript,
-) -> Result<(i64, Value), Stop> {
+) -> Result<(i64, Value), TranscriptStop> {
     let mut findings = Findings::default();
     let mut errors = Vec::new();
     if let Some(failure) = snapshot.discovery.failure() {
@@ -73,7 +73,7 @@ pub(super) fn delete_all(
         }
     }
     let of_pods = findings.failures.len();
-    let works = others.iter().map(|found| Work { found, estimate: 0, failure: None });
+    let works = others.iter().map(|found| DeletionWork { found, estimate: 0, failure: None });
     estimate = estimate.max(delete_kinds(works.collect(), name, &mut findings, asked)?);
     errors.extend_from_slice(&findings.failures[of_pods..]);
     findings.remaining.explain(asked);
@@ -87,11 +87,11 @@ fn delete_pods(
     namespace: &Value,
     findings: &mut Findings,
     asked: &mut Transcript,
-) -> Result<i64, Stop> {
+) -> Result<i64, TranscriptStop> {
     let metadata = &namespace["metadata"];
     let deleted_at = metadata["deletionTimestamp"].as_str().and_then(|at| at.parse().ok());
     let name = metadata["name"].as_str().unwrap_or_default();
-    let mut work = Work { found, estimate: 0, failure: None };
+    let mut work = DeletionWork { found, estimate: 0, failure: None };
     match estimate_pods(name, deleted_at.unwrap_or(asked.now()), asked)? {
         Ok(seconds) => work.estimate = seconds,
         Err(error) => work.failure = Some(error.message),
@@ -99,11 +99,15 @@ fn delete_pods(
     delete_kinds(vec![work], name, findings, asked)
 }
 
-fn finish(estimate: i64, namespace: Value, errors: &[String]) -> Result<(i64, Value), Stop> {
+fn finish(
+    estimate: i64,
+    namespace: Value,
+    errors: &[String],
+) -> Result<(i64, Value), TranscriptStop> {
     match errors {
         [] => Ok((estimate, namespace)),
-        [error] => Err(Stop::failed(error)),
-        errors => Err(Stop::failed(format!("[{}]", errors.join(", ")))),
+        [error] => Err(TranscriptStop::failed(error)),
+        errors => Err(TranscriptStop::failed(format!("[{}]", errors.join(", ")))),
     }
 }
 
@@ -112,7 +116,7 @@ fn update_conditions(
     mut namespace: Value,
     findings: &Findings,
     asked: &mut Transcript,
-) -> Result<Value, Stop> {
+) -> Result<Value, TranscriptStop> {
     if !findings.update(&mut namespace["status"], asked.now()) {
         return Ok(namespace);
     }
@@ -127,7 +131,7 @@ fn estimate_pods(
     namespace: &str,
     deleted_at: Timestamp,
     asked: &mut Transcript,
-) -> Result<Result<i64, ApiError>, Stop> {
+) -> Result<Result<i64, ApiError>, TranscriptStop> {
     let answer = asked.send(list(PODS, namespace, false))?;
     let pods = match &answer {
         Ok(list) => list["items"].as_array().into_iter().flatten(),
@@ -144,14 +148,14 @@ fn estimate_pods(
 /// Deletes all objects of some kinds; returns the longest estimate.
 // k8s: deletion/namespaced_resources_deleter.go deleteAllContentForGroupVersionResource
 fn delete_kinds(
-    mut works: Vec<Work<'_>>,
+    mut works: Vec<DeletionWork<'_>>,
     namespace: &str,
     findings: &mut Findings,
     asked: &mut Transcript,
-) -> Result<i64, Stop> {
+) -> Result<i64, TranscriptStop> {
     let each = delete_collections(&mut works, namespace, asked)?;
     delete_each(&mut works, each, namespace, asked)?;
-    let counts = |work: &&Work<'_>| work.is_open() && work.found.supports(&["list"]);
+    let counts = |work: &&DeletionWork<'_>| work.is_open() && work.found.supports(&["list"]);
     let lists: Vec<_> =
         works.iter().filter(counts).map(|work| list(work.kind(), namespace, true)).collect();
     let mut answers = asked.send_all(lists)?.into_iter();
@@ -169,12 +173,12 @@ fn delete_kinds(
 
 /// Deletes the collections; returns the places of kinds without such a deletion.
 fn delete_collections(
-    works: &mut [Work<'_>],
+    works: &mut [DeletionWork<'_>],
     namespace: &str,
     asked: &mut Transcript,
-) -> Result<Vec<usize>, Stop> {
+) -> Result<Vec<usize>, TranscriptStop> {
     let is_collective =
-        |work: &Work<'_>| work.is_open() && work.found.supports(&["deletecollection"]);
+        |work: &DeletionWork<'_>| work.is_open() && work.found.supports(&["deletecollection"]);
     let deletions = works.iter().filter(|work| is_collective(work)).map(|work| {
         let (kind, namespace) = (work.kind(), namespace.to_owned());
         Request::DeleteCollection { kind, namespace, propagation: Some(Propagation::Background) }
@@ -201,11 +205,11 @@ fn delete_collections(
 /// Lists the kinds at these places and deletes each object.
 // k8s: deletion/namespaced_resources_deleter.go deleteEachItem
 fn delete_each(
-    works: &mut [Work<'_>],
+    works: &mut [DeletionWork<'_>],
     mut places: Vec<usize>,
     namespace: &str,
     asked: &mut Transcript,
-) -> Result<(), Stop> {
+) -> Result<(), TranscriptStop> {
     places.retain(|at| works[*at].found.supports(&["list"]));
     let lists = places.iter().map(|at| list(works[*at].kind(), namespace, true)).collect();
     let answers = asked.send_all(lists)?;
@@ -245,7 +249,7 @@ fn delete(target: Target) -> Request {
 }
 
 /// Counts what remains of a kind.
-fn count(work: &mut Work<'_>, answer: Answer, namespace: &str, findings: &mut Findings) {
+fn count(work: &mut DeletionWork<'_>, answer: Answer, namespace: &str, findings: &mut Findings) {
     let found = match answer {
         Ok(found) => found,
         Err(error) if is_unsupported(&error) => return,

@@ -9,7 +9,7 @@
 
 use pintle_api_types::kind::{Kind, PODS};
 use pintle_api_types::request::{Propagation, Request};
-use pintle_controllers_core::frame::{Outcome, Stop, Transcript};
+use pintle_controllers_core::frame::{SyncOutcome, Transcript, TranscriptStop};
 use pintle_controllers_core::tables::Tables;
 
 use super::content::list;
@@ -35,7 +35,7 @@ pub(super) fn delete_large(
     kinds: &[Kind],
     namespace: &str,
     asked: &mut Transcript,
-) -> Result<Outcome<()>, Stop> {
+) -> Result<SyncOutcome<()>, TranscriptStop> {
     asked.because("the grace is not over: only kinds with many objects are deleted");
     let pods = asked.send(list(PODS, namespace, true))?;
     let is_empty = |list: &serde_json::Value| list["items"].as_array().is_none_or(Vec::is_empty);
@@ -47,5 +47,5 @@ pub(super) fn delete_large(
         });
         drop(asked.send_all(deletions.collect())?);
     }
-    Ok(Outcome::done())
+    Ok(SyncOutcome::done())
 }

@@ -22,7 +22,7 @@ use pintle_api_types::kind::{Kind, NAMESPACES};
 use pintle_api_types::rate::Rate;
 use pintle_api_types::request::{ApiError, Request, Target};
 use pintle_controllers_core::frame::{
-    Backoff, Controller, Now, Outcome, Retry, Stop, SyncError, Transcript, Wakes,
+    Backoff, Controller, Now, Retry, SyncError, SyncOutcome, Transcript, TranscriptStop, Wakes,
 };
 use pintle_controllers_core::tables::{Change, Discovery, Tables};
 use serde_json::{Value, json};
@@ -171,14 +171,17 @@ impl Controller for Namespaces {
     }
 
     // k8s: deletion/namespaced_resources_deleter.go Delete
-    fn sync(snapshot: &TerminatingNamespace, asked: &mut Transcript) -> Result<Outcome<()>, Stop> {
+    fn sync(
+        snapshot: &TerminatingNamespace,
+        asked: &mut Transcript,
+    ) -> Result<SyncOutcome<()>, TranscriptStop> {
         if snapshot.discovery.kinds.is_empty() {
             let message = "the kinds of the API server are not discovered yet".to_owned();
-            return Err(Stop::Failed(SyncError { message, retry: Retry::Quietly }));
+            return Err(TranscriptStop::Failed(SyncError { message, retry: Retry::Quietly }));
         }
-        let Some(namespace) = read(&snapshot.key, asked)? else { return Ok(Outcome::done()) };
+        let Some(namespace) = read(&snapshot.key, asked)? else { return Ok(SyncOutcome::done()) };
         if !is_deleting(&namespace) {
-            return Ok(Outcome::done());
+            return Ok(SyncOutcome::done());
         }
         if !snapshot.early.is_empty() {
             return early::delete_large(&snapshot.early, snapshot.key.name(), asked);
@@ -187,28 +190,28 @@ impl Controller for Namespaces {
             let is_marked = namespace["status"]["phase"] == "Terminating";
             (is_deleting(namespace) && !is_marked).then(|| mark_terminating(namespace))
         })?;
-        let Some(namespace) = marked else { return Ok(Outcome::done()) };
+        let Some(namespace) = marked else { return Ok(SyncOutcome::done()) };
         let finalizers = namespace["spec"]["finalizers"].as_array();
         if !is_deleting(&namespace) || finalizers.is_none_or(Vec::is_empty) {
-            return Ok(Outcome::done());
+            return Ok(SyncOutcome::done());
         }
         if !snapshot.is_discovered {
             let message = "the kinds of the API server were not read since its deletion".to_owned();
-            return Err(Stop::Failed(SyncError { message, retry: Retry::Quietly }));
+            return Err(TranscriptStop::Failed(SyncError { message, retry: Retry::Quietly }));
         }
         let (estimate, namespace) = content::delete_all(namespace, snapshot, asked)?;
         if estimate > 0 {
             asked.because(format!("looks again in {} s", estimate / 2 + 1));
             let wait = u64::try_from(estimate / 2 + 1).unwrap_or(1);
-            return Ok(Outcome::after(Duration::from_secs(wait)));
+            return Ok(SyncOutcome::after(Duration::from_secs(wait)));
         }
         asked.because("all content is gone; the finalizer is removed");
         retry_on_conflict(namespace, &snapshot.key, asked, |namespace| Some(finalize(namespace)))?;
-        Ok(Outcome::done())
+        Ok(SyncOutcome::done())
     }
 }
 
-fn read(key: &ObjectKey, asked: &mut Transcript) -> Result<Option<Value>, Stop> {
+fn read(key: &ObjectKey, asked: &mut Transcript) -> Result<Option<Value>, TranscriptStop> {
     let target = Target::object(NAMESPACES, key.clone());
     match asked.send(Request::Read { target, only_metadata: false })? {
         Ok(namespace) => Ok(Some(namespace)),
@@ -229,7 +232,7 @@ fn retry_on_conflict(
     key: &ObjectKey,
     asked: &mut Transcript,
     request: impl Fn(&Value) -> Option<Request>,
-) -> Result<Option<Value>, Stop> {
+) -> Result<Option<Value>, TranscriptStop> {
     let mut latest = namespace;
     loop {
         let Some(request) = request(&latest) else { return Ok(Some(latest)) };
@@ -241,7 +244,7 @@ fn retry_on_conflict(
         }
         let Some(fresh) = read(key, asked)? else { return Ok(None) };
         if fresh["metadata"]["uid"] != latest["metadata"]["uid"] {
-            return Err(Stop::failed("namespace uid has changed across retries"));
+            return Err(TranscriptStop::failed("namespace uid has changed across retries"));
         }
         latest = fresh;
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pintle_api_types::key::ObjectKey;
 use pintle_controllers_core::frame::Wakes;
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::Pod;
 use pintle_controllers_core::meta::Meta;
 use pintle_controllers_core::tables::{Delta, Tables};
@@ -15,7 +15,7 @@ use super::{Replicated, names};
 
 /// Wakes the sets that a change of a pod concerns.
 pub(super) fn handle_pod<W: Replicated>(
-    delta: &Delta<Kept<Pod>>,
+    delta: &Delta<KeptObject<Pod>>,
     tables: &Tables,
     wake: &mut Wakes<ObjectKey>,
 ) {
@@ -35,7 +35,7 @@ pub(super) fn handle_pod<W: Replicated>(
 }
 
 // k8s: pkg/controller/replicaset/replica_set.go addPod
-fn handle_add<W: Replicated>(pod: &Kept<Pod>, tables: &Tables, wake: &mut Wakes<ObjectKey>) {
+fn handle_add<W: Replicated>(pod: &KeptObject<Pod>, tables: &Tables, wake: &mut Wakes<ObjectKey>) {
     let is_orphan = pod.metadata.controller().is_none();
     if is_orphan && !pod.metadata.is_deleting() {
         wake_adopters::<W>(&pod.metadata, tables, wake);
@@ -46,8 +46,8 @@ fn handle_add<W: Replicated>(pod: &Kept<Pod>, tables: &Tables, wake: &mut Wakes<
 
 // k8s: pkg/controller/replicaset/replica_set.go updatePod
 fn handle_update<W: Replicated>(
-    old: &Kept<Pod>,
-    new: &Kept<Pod>,
+    old: &KeptObject<Pod>,
+    new: &KeptObject<Pod>,
     tables: &Tables,
     wake: &mut Wakes<ObjectKey>,
 ) {
@@ -75,7 +75,11 @@ fn handle_update<W: Replicated>(
     }
 }
 
-fn wake_controller<W: Replicated>(pod: &Kept<Pod>, tables: &Tables, wake: &mut Wakes<ObjectKey>) {
+fn wake_controller<W: Replicated>(
+    pod: &KeptObject<Pod>,
+    tables: &Tables,
+    wake: &mut Wakes<ObjectKey>,
+) {
     if let Some(set) = controller::<W>(&pod.metadata, tables) {
         wake.now(set.metadata().key());
     }
@@ -83,7 +87,10 @@ fn wake_controller<W: Replicated>(pod: &Kept<Pod>, tables: &Tables, wake: &mut W
 
 /// The set that controls an object, if it is of the kind and known.
 // k8s: pkg/controller/replicaset/replica_set.go resolveControllerRef
-fn controller<'a, W: Replicated>(object: &Meta, tables: &'a Tables) -> Option<&'a Rc<Kept<W>>> {
+fn controller<'a, W: Replicated>(
+    object: &Meta,
+    tables: &'a Tables,
+) -> Option<&'a Rc<KeptObject<W>>> {
     let owner = object.controller()?;
     let set = W::table(tables).get(&ObjectKey::new(&object.namespace, &owner.name))?;
     names::<W>(owner, set.metadata()).then_some(set)

@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use pintle_controllers_core::common::pods;
 use pintle_controllers_core::common::ranking::rank_for_deletion;
-use pintle_controllers_core::frame::{EventTarget, Stop, Transcript};
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::frame::{EventTarget, Transcript, TranscriptStop};
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::Pod;
 
 use super::{BURST_MAX, Replicated, Snapshot};
@@ -17,9 +17,9 @@ use super::{BURST_MAX, Replicated, Snapshot};
 /// With the first failure, after all requests that were sent at once are answered.
 pub(super) fn manage<W: Replicated>(
     snapshot: &Snapshot<W>,
-    active: &[Rc<Kept<Pod>>],
+    active: &[Rc<KeptObject<Pod>>],
     asked: &mut Transcript,
-) -> Result<(), Stop> {
+) -> Result<(), TranscriptStop> {
     let wanted = usize::try_from(snapshot.set.spec().wanted()).unwrap_or_default();
     let there = active.len();
     if there < wanted {
@@ -37,7 +37,7 @@ fn create<W: Replicated>(
     snapshot: &Snapshot<W>,
     count: usize,
     asked: &mut Transcript,
-) -> Result<(), Stop> {
+) -> Result<(), TranscriptStop> {
     let meta = snapshot.set.metadata();
     if snapshot.set.spec().template.metadata.labels.iter().len() == 0 {
         return Err(pods::no_labels());
@@ -64,10 +64,10 @@ fn create<W: Replicated>(
 
 fn delete<W: Replicated>(
     snapshot: &Snapshot<W>,
-    active: &[Rc<Kept<Pod>>],
+    active: &[Rc<KeptObject<Pod>>],
     count: usize,
     asked: &mut Transcript,
-) -> Result<(), Stop> {
+) -> Result<(), TranscriptStop> {
     let mut surplus = match count < active.len() {
         true => rank_for_deletion(active, &snapshot.related, asked.now()),
         false => active.to_vec(),
@@ -84,7 +84,7 @@ fn delete<W: Replicated>(
         }
     }
     match failure {
-        Some(error) => Err(Stop::failed(format!("unable to delete pods: {error}"))),
+        Some(error) => Err(TranscriptStop::failed(format!("unable to delete pods: {error}"))),
         None => Ok(()),
     }
 }

@@ -21,9 +21,9 @@ use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{Kind, PODS};
 use pintle_controllers_core::common::ranking::PodsByNode;
 use pintle_controllers_core::frame::{
-    BATCH_MAX, Controller, Now, Outcome, Stop, Transcript, Wakes,
+    BATCH_MAX, Controller, Now, SyncOutcome, Transcript, TranscriptStop, Wakes,
 };
-use pintle_controllers_core::kept::{Facts, Kept};
+use pintle_controllers_core::kept::{Facts, KeptObject};
 use pintle_controllers_core::kinds::{
     Pod, ReplicaSet, ReplicaSpec, ReplicaStatus, ReplicationController,
 };
@@ -43,9 +43,9 @@ pub trait Replicated: Facts {
     const COUNTS_TERMINATING: bool;
 
     /// The kind's table.
-    fn table(tables: &Tables) -> &Table<Kept<Self>>;
+    fn table(tables: &Tables) -> &Table<KeptObject<Self>>;
     /// The change, when it is one of the kind.
-    fn delta(change: &Change) -> Option<&Delta<Kept<Self>>>;
+    fn delta(change: &Change) -> Option<&Delta<KeptObject<Self>>>;
     /// The desired state.
     fn spec(&self) -> &ReplicaSpec;
     /// The observed state.
@@ -58,10 +58,10 @@ macro_rules! replicated {
             const NAME: &'static str = $name;
             const COUNTS_TERMINATING: bool = $counts;
 
-            fn table(tables: &Tables) -> &Table<Kept<Self>> {
+            fn table(tables: &Tables) -> &Table<KeptObject<Self>> {
                 &tables.$table
             }
-            fn delta(change: &Change) -> Option<&Delta<Kept<Self>>> {
+            fn delta(change: &Change) -> Option<&Delta<KeptObject<Self>>> {
                 match change {
                     Change::$kind(delta) => Some(delta),
                     _ => None,
@@ -105,9 +105,9 @@ impl<W> ReplicaController<W> {
 #[derive(Debug)]
 pub struct Snapshot<W> {
     /// The set.
-    set: Rc<Kept<W>>,
+    set: Rc<KeptObject<W>>,
     /// Pods that it controls, and orphans of its namespace that it selects.
-    pods: Vec<Rc<Kept<Pod>>>,
+    pods: Vec<Rc<KeptObject<Pod>>>,
     /// Active pods of all sets of the set's own controller; empty unless pods may be deleted.
     related: PodsByNode,
 }
@@ -154,7 +154,10 @@ impl<W: Replicated> Controller for ReplicaController<W> {
         Some(Snapshot { set, pods, related })
     }
 
-    fn sync(snapshot: &Snapshot<W>, asked: &mut Transcript) -> Result<Outcome<()>, Stop> {
+    fn sync(
+        snapshot: &Snapshot<W>,
+        asked: &mut Transcript,
+    ) -> Result<SyncOutcome<()>, TranscriptStop> {
         sync::sync(snapshot, asked)
     }
 }
@@ -165,7 +168,7 @@ fn names<W: Replicated>(reference: &OwnerReference, owner: &Meta) -> bool {
 }
 
 // k8s: pkg/controller/controller_utils.go FilterPodsByOwner
-fn candidates<W: Replicated>(set: &Kept<W>, tables: &Tables) -> Vec<Rc<Kept<Pod>>> {
+fn candidates<W: Replicated>(set: &KeptObject<W>, tables: &Tables) -> Vec<Rc<KeptObject<Pod>>> {
     let meta = set.metadata();
     let own = tables.pods.controlled_by(&meta.uid).filter(|pod| {
         pod.metadata.namespace == meta.namespace
@@ -179,7 +182,7 @@ fn candidates<W: Replicated>(set: &Kept<W>, tables: &Tables) -> Vec<Rc<Kept<Pod>
 
 /// Counts, by node, the active pods that any set of the same controller selects.
 // k8s: pkg/controller/replicaset/replica_set.go getIndirectlyRelatedPods
-fn related<W: Replicated>(set: &Kept<W>, tables: &Tables) -> PodsByNode {
+fn related<W: Replicated>(set: &KeptObject<W>, tables: &Tables) -> PodsByNode {
     let mut by_node = PodsByNode::new();
     let Some(owner) = set.metadata().controller() else { return by_node };
     let sets: Vec<_> = W::table(tables).controlled_by(&owner.uid).collect();

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use jiff::Timestamp;
 use pintle_api_types::request::{Request, Target};
 use pintle_api_types::symbol::Symbol;
-use pintle_controllers_core::frame::{Stop, SyncError, Transcript};
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::frame::{SyncError, Transcript, TranscriptStop};
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::{Pod, ReplicaCondition, ReplicaStatus};
 use serde_json::{Map, Value, json};
 
@@ -17,9 +17,9 @@ use super::Replicated;
 const REPLICA_FAILURE: &str = "ReplicaFailure";
 
 /// The inputs of the status.
-pub(super) struct Counted<'a> {
+pub(super) struct CountedPods<'a> {
     /// The set's active pods.
-    pub(super) active: &'a [Rc<Kept<Pod>>],
+    pub(super) active: &'a [Rc<KeptObject<Pod>>],
     /// How many more are being deleted; `None` when the kind has no such count.
     pub(super) terminating: Option<usize>,
     /// Why pods could not be created or deleted.
@@ -29,8 +29,8 @@ pub(super) struct Counted<'a> {
 /// The status of a set as it should be.
 // k8s: pkg/controller/replicaset/replica_set_utils.go calculateStatus
 pub(super) fn calculate<W: Replicated>(
-    set: &Kept<W>,
-    counted: &Counted<'_>,
+    set: &KeptObject<W>,
+    counted: &CountedPods<'_>,
     now: Timestamp,
 ) -> ReplicaStatus {
     let spec = set.spec();
@@ -88,10 +88,10 @@ fn number(count: usize) -> i32 {
 /// Writes the status if it changed. A failed write is tried once more upon the live set.
 // k8s: pkg/controller/replicaset/replica_set_utils.go updateReplicaSetStatus
 pub(super) fn update<W: Replicated>(
-    set: &Rc<Kept<W>>,
+    set: &Rc<KeptObject<W>>,
     new: &ReplicaStatus,
     asked: &mut Transcript,
-) -> Result<(), Stop> {
+) -> Result<(), TranscriptStop> {
     let generation = set.metadata().generation;
     if set.status() == new && set.status().observed_generation == generation {
         return Ok(());

@@ -7,8 +7,8 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use pintle_api_types::kind::PODS;
 use pintle_controllers_core::common::claim::Claim;
-use pintle_controllers_core::frame::{Outcome, Stop, Transcript};
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::frame::{SyncOutcome, Transcript, TranscriptStop};
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::{Pod, ReplicaSpec, ReplicaStatus};
 
 use super::{Replicated, Snapshot, manage, status};
@@ -16,33 +16,33 @@ use super::{Replicated, Snapshot, manage, status};
 pub(super) fn sync<W: Replicated>(
     snapshot: &Snapshot<W>,
     asked: &mut Transcript,
-) -> Result<Outcome<()>, Stop> {
+) -> Result<SyncOutcome<()>, TranscriptStop> {
     let set = &*snapshot.set;
     let active: Vec<_> = snapshot.pods.iter().filter(|pod| pod.is_active()).cloned().collect();
     let claim = Claim { owner_kind: W::KIND, owner: set.metadata(), kind: PODS, finalizers: &[] };
-    let is_selected = |pod: &Kept<Pod>| set.spec().selector.matches(&pod.metadata.labels);
+    let is_selected = |pod: &KeptObject<Pod>| set.spec().selector.matches(&pod.metadata.labels);
     let active = claim.claim(&active, is_selected, asked)?;
     let failure = if set.metadata().is_deleting() {
         asked.because("the set is being deleted: its pods stay as they are");
         None
     } else {
         match manage::manage(snapshot, &active, asked) {
-            Err(Stop::Failed(error)) => Some(error),
+            Err(TranscriptStop::Failed(error)) => Some(error),
             result => result.map(|()| None)?,
         }
     };
     let terminating = W::COUNTS_TERMINATING.then(|| terminating(snapshot));
-    let counted = status::Counted { active: &active, terminating, failure: failure.as_ref() };
+    let counted = status::CountedPods { active: &active, terminating, failure: failure.as_ref() };
     let new = status::calculate(set, &counted, asked.now());
     status::update(&snapshot.set, &new, asked)?;
     if let Some(error) = failure {
-        return Err(Stop::Failed(error));
+        return Err(TranscriptStop::Failed(error));
     }
     let again = next_availability_check(set.spec(), &new, &active, asked.now());
     if let Some(wait) = again {
         asked.because(format!("a pod is available in {} s", wait.as_secs_f32().ceil()));
     }
-    Ok(Outcome::new(again, Vec::new()))
+    Ok(SyncOutcome::new(again, Vec::new()))
 }
 
 /// How many of the set's pods are being deleted.
@@ -62,7 +62,7 @@ fn terminating<W: Replicated>(snapshot: &Snapshot<W>) -> usize {
 fn next_availability_check(
     spec: &ReplicaSpec,
     status: &ReplicaStatus,
-    active: &[Rc<Kept<Pod>>],
+    active: &[Rc<KeptObject<Pod>>],
     now: Timestamp,
 ) -> Option<Duration> {
     let min_ready = spec.min_ready_seconds;

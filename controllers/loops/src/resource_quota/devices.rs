@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use jiff::Timestamp;
 use pintle_api_types::quantity::{Amount, Amounts};
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::{ExactRequest, Pod, ResourceClaim};
 use pintle_controllers_core::meta::Meta;
 use pintle_controllers_core::tables::Tables;
@@ -82,8 +82,8 @@ pub(super) fn depends_on_classes(name: &str, classes: &DeviceClasses) -> bool {
 // k8s: resource_claims.go Usage
 pub(super) fn usage(
     claim: &ResourceClaim,
-    claims: &[Rc<Kept<ResourceClaim>>],
-    pods: &[Rc<Kept<Pod>>],
+    claims: &[Rc<KeptObject<ResourceClaim>>],
+    pods: &[Rc<KeptObject<Pod>>],
     classes: &DeviceClasses,
     now: Timestamp,
 ) -> Amounts {
@@ -146,8 +146,8 @@ fn extended(devices: &Amounts, charged: &Amounts, classes: &DeviceClasses) -> Am
 // k8s: resource_claims.go getVerifiedPodUsage
 fn owner<'a>(
     claim: &ResourceClaim,
-    claims: &[Rc<Kept<ResourceClaim>>],
-    pods: &'a [Rc<Kept<Pod>>],
+    claims: &[Rc<KeptObject<ResourceClaim>>],
+    pods: &'a [Rc<KeptObject<Pod>>],
 ) -> Option<&'a Pod> {
     let meta = &claim.metadata;
     let is_pods = |meta: &Meta| {
@@ -166,7 +166,7 @@ fn owner<'a>(
         None => {
             // The pod does not name its claim yet: its first one is it.
             let age = |meta: &Meta| (meta.creation_timestamp, meta.name.clone());
-            let is_earlier = |other: &Rc<Kept<ResourceClaim>>| {
+            let is_earlier = |other: &Rc<KeptObject<ResourceClaim>>| {
                 let other = &other.metadata;
                 is_pods(other).is_some_and(|owner| owner.uid == controller.uid)
                     && age(other) < age(meta)

@@ -8,7 +8,7 @@ use pintle_api_types::kind::{
     CONFIG_MAPS, Kind, PERSISTENT_VOLUME_CLAIMS, PODS, REPLICATION_CONTROLLERS, RESOURCE_CLAIMS,
     RESOURCE_QUOTAS, SECRETS, SERVICES,
 };
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::{PersistentVolumeClaim, Pod, ResourceClaim, Service};
 use pintle_controllers_core::tables::{Discovery, Tables};
 
@@ -150,27 +150,27 @@ impl Evaluator {
     }
 
     /// The objects of a namespace.
-    pub(super) fn content(&self, namespace: &str, tables: &Tables) -> Content {
+    pub(super) fn content(&self, namespace: &str, tables: &Tables) -> NamespaceContent {
         if !tables.is_synced(self.kind) {
-            return Content::Unlisted(self.kind);
+            return NamespaceContent::Unlisted(self.kind);
         }
         let pods = || tables.pods.in_namespace(namespace).cloned().collect();
         match &self.manner {
-            Manner::Pods => Content::Pods(pods()),
-            Manner::Services => {
-                Content::Services(tables.services.in_namespace(namespace).cloned().collect())
-            }
+            Manner::Pods => NamespaceContent::Pods(pods()),
+            Manner::Services => NamespaceContent::Services(
+                tables.services.in_namespace(namespace).cloned().collect(),
+            ),
             Manner::Claims => {
                 let claims = tables.persistent_volume_claims.in_namespace(namespace);
-                Content::Claims(claims.cloned().collect())
+                NamespaceContent::Claims(claims.cloned().collect())
             }
             Manner::ResourceClaims => {
                 let claims = tables.resource_claims.in_namespace(namespace);
-                Content::ResourceClaims { claims: claims.cloned().collect(), pods: pods() }
+                NamespaceContent::ResourceClaims { claims: claims.cloned().collect(), pods: pods() }
             }
             Manner::Count(_) => match tables.count(self.kind, namespace) {
-                Some(count) => Content::Count(count),
-                None => Content::Unlisted(self.kind),
+                Some(count) => NamespaceContent::Count(count),
+                None => NamespaceContent::Unlisted(self.kind),
             },
         }
     }
@@ -190,15 +190,15 @@ pub(super) fn is_native(name: &str) -> bool {
 
 /// The objects of a namespace that an evaluator counts.
 #[derive(Debug)]
-pub(super) enum Content {
+pub(super) enum NamespaceContent {
     /// The objects of this kind are not listed yet.
     Unlisted(Kind),
-    Pods(Vec<Rc<Kept<Pod>>>),
-    Services(Vec<Rc<Kept<Service>>>),
-    Claims(Vec<Rc<Kept<PersistentVolumeClaim>>>),
+    Pods(Vec<Rc<KeptObject<Pod>>>),
+    Services(Vec<Rc<KeptObject<Service>>>),
+    Claims(Vec<Rc<KeptObject<PersistentVolumeClaim>>>),
     ResourceClaims {
-        claims: Vec<Rc<Kept<ResourceClaim>>>,
-        pods: Vec<Rc<Kept<Pod>>>,
+        claims: Vec<Rc<KeptObject<ResourceClaim>>>,
+        pods: Vec<Rc<KeptObject<Pod>>>,
     },
     Count(usize),
 }

@@ -28,14 +28,16 @@ use pintle_api_types::kind::{
 use pintle_api_types::quantity::{Amount, Amounts, Quantity};
 use pintle_api_types::request::{Request, Target};
 use pintle_api_types::symbol::Symbol;
-use pintle_controllers_core::frame::{Controller, Now, Outcome, Stop, Transcript, Wakes};
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::frame::{
+    Controller, Now, SyncOutcome, Transcript, TranscriptStop, Wakes,
+};
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::ResourceQuota;
 use pintle_controllers_core::tables::{Change, Tables};
 use serde_json::json;
 
 use devices::DeviceClasses;
-use evaluator::{Content, Evaluator};
+use evaluator::{Evaluator, NamespaceContent};
 pub use key::QuotaKey;
 use key::RAISE_WAIT;
 
@@ -98,7 +100,7 @@ impl ResourceQuotas {
     ) -> impl Iterator<Item = ObjectKey> + 'a {
         let evaluator = self.evaluators.iter().find(|known| known.is_for(kind));
         let quotas = evaluator.map(|_| tables.resource_quotas.in_namespace(namespace));
-        let is_counting = move |quota: &&Rc<Kept<ResourceQuota>>| {
+        let is_counting = move |quota: &&Rc<KeptObject<ResourceQuota>>| {
             // By its spec, because the status may not be known yet while an earlier count runs.
             let mut names = quota.spec.hard.keys().map(|name| &**name);
             evaluator.is_some_and(|known| names.any(|name| known.matches(name, &self.classes)))
@@ -159,8 +161,8 @@ impl ResourceQuotas {
 /// A quota and what its namespace has.
 #[derive(Debug)]
 pub struct QuotaSnapshot {
-    quota: Rc<Kept<ResourceQuota>>,
-    evaluators: Vec<(Evaluator, Content)>,
+    quota: Rc<KeptObject<ResourceQuota>>,
+    evaluators: Vec<(Evaluator, NamespaceContent)>,
     classes: Rc<DeviceClasses>,
     resync: Duration,
     /// Counts may only become higher.
@@ -242,14 +244,17 @@ impl Controller for ResourceQuotas {
     }
 
     // k8s: resource_quota_controller.go syncResourceQuota
-    fn sync(snapshot: &QuotaSnapshot, asked: &mut Transcript) -> Result<Outcome<()>, Stop> {
+    fn sync(
+        snapshot: &QuotaSnapshot,
+        asked: &mut Transcript,
+    ) -> Result<SyncOutcome<()>, TranscriptStop> {
         let quota = &snapshot.quota;
         let counted = snapshot.count(asked);
         if snapshot.is_raise {
             if let Some(used) = raised(quota, &counted) {
                 write(quota, &used, asked)?;
             }
-            return Ok(Outcome::done());
+            return Ok(SyncOutcome::done());
         }
         let used = used(quota, &counted);
         let status = &quota.status;
@@ -259,7 +264,7 @@ impl Controller for ResourceQuotas {
         if !has_current_limits(quota) || is_new || is_used_new {
             write(quota, &used, asked)?;
         }
-        Ok(Outcome::new(snapshot.next(asked), Vec::new()))
+        Ok(SyncOutcome::new(snapshot.next(asked), Vec::new()))
     }
 }
 
@@ -286,10 +291,10 @@ fn raised(quota: &ResourceQuota, counted: &Amounts) -> Option<BTreeMap<Symbol, Q
 
 /// Writes the counts.
 fn write(
-    quota: &Kept<ResourceQuota>,
+    quota: &KeptObject<ResourceQuota>,
     used: &BTreeMap<Symbol, Quantity>,
     asked: &mut Transcript,
-) -> Result<(), Stop> {
+) -> Result<(), TranscriptStop> {
     explain(used, quota.status.used.as_ref().unwrap_or(&BTreeMap::new()), asked);
     let mut body = quota.value();
     let hard = &body["spec"]["hard"];
@@ -354,7 +359,7 @@ impl QuotaSnapshot {
             if names.is_empty() {
                 continue;
             }
-            if let Content::Unlisted(kind) = content {
+            if let NamespaceContent::Unlisted(kind) = content {
                 asked.because(format!("{kind:?} are not listed yet, so the last count stays"));
                 matched.retain(|name| !names.contains(name));
                 continue;

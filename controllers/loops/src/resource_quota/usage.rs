@@ -12,10 +12,10 @@ use pintle_controllers_core::tables::Change;
 
 use super::add;
 use super::devices::{self, DeviceClasses};
-use super::evaluator::{Content, Evaluator, STORAGE_CLASS, is_native};
+use super::evaluator::{Evaluator, NamespaceContent, STORAGE_CLASS, is_native};
 use super::scopes;
 
-impl Content {
+impl NamespaceContent {
     /// The usage of the objects that the quota selects.
     pub(super) fn usage(
         &self,

@@ -20,9 +20,9 @@ use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{Kind, SERVICE_ACCOUNTS, TOKEN_SECRETS};
 use pintle_api_types::request::{ApiError, DeleteOptions, Request, Target};
 use pintle_controllers_core::frame::{
-    Controller, Now, Outcome, QueueKey, Retry, Stop, SyncError, Transcript, Wakes,
+    Controller, Now, QueueKey, Retry, SyncError, SyncOutcome, Transcript, TranscriptStop, Wakes,
 };
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::TokenSecret;
 use pintle_controllers_core::meta::{Meta, Uid};
 use pintle_controllers_core::tables::{Change, Tables};
@@ -110,7 +110,7 @@ impl AccountRef {
 /// A secret, its account, and what it is filled with.
 #[derive(Debug)]
 pub struct Fill {
-    secret: Rc<Kept<TokenSecret>>,
+    secret: Rc<KeptObject<TokenSecret>>,
     account: AccountRef,
     /// The UID of the account that is known by the name.
     known: Option<Uid>,
@@ -189,13 +189,13 @@ impl Controller for ServiceAccountTokens {
         }
     }
 
-    fn sync(work: &TokenWork, asked: &mut Transcript) -> Result<Outcome<()>, Stop> {
+    fn sync(work: &TokenWork, asked: &mut Transcript) -> Result<SyncOutcome<()>, TranscriptStop> {
         match work {
             TokenWork::Purge(secrets, uids) => delete_all(secrets, uids, asked)?,
             TokenWork::Unreference { account, secret } => unreference(account, secret, asked)?,
             TokenWork::Fill(fill) => fill.sync(asked)?,
         }
-        Ok(Outcome::done())
+        Ok(SyncOutcome::done())
     }
 }
 
@@ -225,7 +225,11 @@ fn purge(key: &ObjectKey, uid: &Uid, tables: &Tables) -> Option<TokenWork> {
 }
 
 // k8s: tokens_controller.go deleteToken
-fn delete_all(targets: &[Target], uids: &[Uid], asked: &mut Transcript) -> Result<(), Stop> {
+fn delete_all(
+    targets: &[Target],
+    uids: &[Uid],
+    asked: &mut Transcript,
+) -> Result<(), TranscriptStop> {
     asked.because("the service account is gone");
     let requests = targets.iter().zip(uids).map(|(target, uid)| Request::Delete {
         target: target.clone(),
@@ -237,13 +241,17 @@ fn delete_all(targets: &[Target], uids: &[Uid], asked: &mut Transcript) -> Resul
     let failures: Vec<_> = failures.map(|error| error.message).collect();
     match failures.is_empty() {
         true => Ok(()),
-        false => Err(Stop::failed(failures.join(", "))),
+        false => Err(TranscriptStop::failed(failures.join(", "))),
     }
 }
 
 /// Removes the reference to a secret from its account.
 // k8s: tokens_controller.go removeSecretReference
-fn unreference(account: &AccountRef, secret: &str, asked: &mut Transcript) -> Result<(), Stop> {
+fn unreference(
+    account: &AccountRef,
+    secret: &str,
+    asked: &mut Transcript,
+) -> Result<(), TranscriptStop> {
     let target = Target::object(SERVICE_ACCOUNTS, account.key.clone());
     for _ in 0..REMOVAL_ATTEMPTS {
         let read = Request::Read { target: target.clone(), only_metadata: false };
@@ -269,10 +277,12 @@ fn unreference(account: &AccountRef, secret: &str, asked: &mut Transcript) -> Re
 }
 
 /// An error that is not retried.
-fn finally(error: ApiError) -> Result<(), Stop> {
+fn finally(error: ApiError) -> Result<(), TranscriptStop> {
     match error.is_not_found() {
         true => Ok(()),
-        false => Err(Stop::Failed(SyncError { message: error.message, retry: Retry::Never })),
+        false => {
+            Err(TranscriptStop::Failed(SyncError { message: error.message, retry: Retry::Never }))
+        }
     }
 }
 
@@ -295,7 +305,7 @@ impl Lacks {
 }
 
 impl Fill {
-    fn sync(&self, asked: &mut Transcript) -> Result<(), Stop> {
+    fn sync(&self, asked: &mut Transcript) -> Result<(), TranscriptStop> {
         let Some(account_uid) = self.find_account(asked)? else {
             let target = Target::object(TOKEN_SECRETS, self.secret.metadata.key());
             return delete_all(&[target], std::slice::from_ref(&self.secret.metadata.uid), asked);
@@ -330,7 +340,7 @@ impl Fill {
 
     /// The UID of the account: the known one, else that of a live read.
     // k8s: tokens_controller.go getServiceAccount
-    fn find_account(&self, asked: &mut Transcript) -> Result<Option<Uid>, Stop> {
+    fn find_account(&self, asked: &mut Transcript) -> Result<Option<Uid>, TranscriptStop> {
         if self.known.is_some() {
             return Ok(self.known.clone());
         }
@@ -344,7 +354,7 @@ impl Fill {
 
     /// The secret with all that it lacks; `None` when that is nothing.
     // k8s: tokens_controller.go generateTokenIfNeeded
-    fn filled(&self, mut live: Value, account_uid: &Uid) -> Result<Option<Value>, Stop> {
+    fn filled(&self, mut live: Value, account_uid: &Uid) -> Result<Option<Value>, TranscriptStop> {
         let text = |field: &str| live["data"][field].as_str().unwrap_or_default();
         let lacks = Lacks {
             ca: !self.root_ca.is_empty() && text("ca.crt") != self.root_ca,
@@ -372,7 +382,7 @@ impl Fill {
 
     /// The token of the secret.
     // k8s: pkg/serviceaccount/legacy.go LegacyClaims
-    fn token(&self, account_uid: &Uid) -> Result<String, Stop> {
+    fn token(&self, account_uid: &Uid) -> Result<String, TranscriptStop> {
         let (namespace, name) = (self.account.key.namespace(), self.account.key.name());
         let claims = json!({
             "iss": "kubernetes/serviceaccount",
@@ -388,7 +398,7 @@ impl Fill {
         }
         let token = self.signer.sign(&claims).map_err(|error| {
             let message = error.to_string();
-            Stop::Failed(SyncError { message, retry: Retry::Never })
+            TranscriptStop::Failed(SyncError { message, retry: Retry::Never })
         })?;
         *signed = Some(SignedToken { claims, token: token.clone() });
         Ok(token)

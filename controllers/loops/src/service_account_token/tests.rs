@@ -78,7 +78,7 @@ impl TokenCluster {
         let Some(work) = controller().snapshot(key, &tables, at(0)) else {
             return Driven {
                 failed_notes: Vec::new(),
-                outcome: Ok(Outcome::done()),
+                outcome: Ok(SyncOutcome::done()),
                 requests: Vec::new(),
                 events: Vec::new(),
                 reasons: Vec::new(),
@@ -98,7 +98,7 @@ fn account_key() -> TokenKey {
 }
 
 fn secret_key_of(secret: &Value) -> TokenKey {
-    secret_key(&Kept::<TokenSecret>::of_value(secret).expect("a good secret"))
+    secret_key(&KeptObject::<TokenSecret>::of_value(secret).expect("a good secret"))
 }
 
 fn verbs(driven: &Driven<()>) -> Vec<String> {

@@ -11,10 +11,10 @@
 
 use std::time::{Duration, Instant};
 
-use pintle_controllers_core::frame::{Frame, Now, Order};
+use pintle_controllers_core::frame::{Frame, FrameEffect, Now};
 use pintle_controllers_core::tables::Change;
 
-use super::{Difference, Ledger, Oracle, note};
+use super::{Ledger, Oracle, WriteDifference, note};
 
 /// The controllers that are held back.
 pub const HELD_BACK: [&str; 2] = ["garbage-collector-controller", "namespace-controller"];
@@ -52,7 +52,7 @@ impl ShadowFirst {
     }
 
     /// The differences since the last call, to be logged.
-    pub fn take_fresh(&mut self) -> Vec<Difference> {
+    pub fn take_fresh(&mut self) -> Vec<WriteDifference> {
         self.ledger.take_fresh()
     }
 
@@ -62,7 +62,7 @@ impl ShadowFirst {
     }
 
     /// Turns the frame until only the API server can bring it further; returns what is to be done.
-    pub fn turn(&mut self, frame: &mut Frame, now: Now) -> Vec<Order> {
+    pub fn turn(&mut self, frame: &mut Frame, now: Now) -> Vec<FrameEffect> {
         let mut left = Vec::new();
         for _ in 0..TURNS_MAX {
             let orders = frame.turn(now);
@@ -75,22 +75,24 @@ impl ShadowFirst {
     }
 
     /// Keeps writes and events of the held back controllers from being made.
-    fn filter(&mut self, order: Order, frame: &mut Frame, now: Now) -> Option<Order> {
+    fn filter(&mut self, order: FrameEffect, frame: &mut Frame, now: Now) -> Option<FrameEffect> {
         match order {
-            Order::Send { ticket, controller, requests } if HELD_BACK.contains(&controller) => {
+            FrameEffect::Send { ticket, controller, requests }
+                if HELD_BACK.contains(&controller) =>
+            {
                 match self.oracle.answer_writes(&requests, frame.tables()) {
                     Some(answers) => frame.answer(ticket, answers, now),
-                    None => return Some(Order::Send { ticket, controller, requests }),
+                    None => return Some(FrameEffect::Send { ticket, controller, requests }),
                 }
                 None
             }
-            Order::Decided { controller, key, writes } => {
+            FrameEffect::Decided { controller, key, writes } => {
                 self.ledger.decide(controller, key, &writes, frame.tables(), now);
                 None
             }
-            Order::Emit { controller, .. } if HELD_BACK.contains(&controller) => None,
+            FrameEffect::Emit { controller, .. } if HELD_BACK.contains(&controller) => None,
             // What was not written is missed by the next request.
-            Order::Failed { controller, .. } if HELD_BACK.contains(&controller) => {
+            FrameEffect::Failed { controller, .. } if HELD_BACK.contains(&controller) => {
                 self.ledger.note_failure(controller);
                 None
             }

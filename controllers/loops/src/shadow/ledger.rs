@@ -16,7 +16,7 @@ use pintle_controllers_core::tables::{Change, Tables};
 use serde_json::Value;
 
 use super::mark::{self, Action, Deed, Mark};
-use super::report::{Difference, Report, Side};
+use super::report::{ShadowReport, WriteDifference, WriteSide};
 
 /// How long a write may be missing: a busy API server takes seconds for it.
 pub const DOUBT_WAIT: Duration = Duration::from_secs(10);
@@ -60,7 +60,7 @@ pub struct Ledger {
     dropped: VecDeque<(Instant, &'static str, Mark)>,
     /// Deletions that may be a user's, for as long as a sync may want them later.
     unattributed: VecDeque<(Instant, Mark)>,
-    report: Report,
+    report: ShadowReport,
 }
 
 impl Ledger {
@@ -70,12 +70,12 @@ impl Ledger {
     }
 
     /// The result of the comparison so far.
-    pub fn report(&self) -> &Report {
+    pub fn report(&self) -> &ShadowReport {
         &self.report
     }
 
     /// The differences since the last call, to be logged.
-    pub fn take_fresh(&mut self) -> Vec<Difference> {
+    pub fn take_fresh(&mut self) -> Vec<WriteDifference> {
         self.report.take_fresh()
     }
 
@@ -133,7 +133,7 @@ impl Ledger {
             .meta(mark.kind, &old.deed.key)
             .is_some_and(|meta| meta.uid.as_str() == mark.object && !meta.is_deleting());
         if mark.action == Action::Delete && is_there && DELETERS.contains(&source.0) {
-            self.add(Side::Withdrawn, source.0, &old.deed);
+            self.add(WriteSide::Withdrawn, source.0, &old.deed);
         } else if mark.action != Action::DeleteAll {
             self.report.of(source.0, &mark.reason()).overtaken += 1;
             self.dropped.push_back((now.instant, source.0, mark.clone()));
@@ -301,7 +301,7 @@ impl Ledger {
         let is_over = |since: Instant| since + DOUBT_WAIT <= now.instant;
         while self.doubts.front().is_some_and(|doubt| is_over(doubt.since)) {
             let doubt = self.doubts.pop_front().expect("it is there");
-            self.add(Side::Theirs, doubt.controller, &doubt.deed);
+            self.add(WriteSide::Theirs, doubt.controller, &doubt.deed);
         }
         while self.unattributed.front().is_some_and(|(since, _)| is_over(*since)) {
             self.unattributed.pop_front();
@@ -332,17 +332,17 @@ impl Ledger {
             if is_refused(controller, &key, &deed, tables) {
                 self.report.of(controller, &deed.mark.reason()).refused += 1;
             } else {
-                self.add(Side::Ours, controller, &deed);
+                self.add(WriteSide::Ours, controller, &deed);
             }
         }
         doubted
     }
 
-    fn add(&mut self, side: Side, controller: &'static str, deed: &Deed) {
+    fn add(&mut self, side: WriteSide, controller: &'static str, deed: &Deed) {
         let content = deed.content.as_ref().map(Value::to_string).unwrap_or_default();
         let content = content.chars().take(CONTENT_MAX).collect();
         let (reason, object) = (deed.mark.reason(), deed.name.clone());
-        self.report.add(Difference { controller, reason, side, object, content });
+        self.report.add(WriteDifference { controller, reason, side, object, content });
     }
 }
 

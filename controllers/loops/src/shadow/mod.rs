@@ -23,13 +23,13 @@ use std::time::{Duration, Instant};
 
 use pintle_api_types::kind::Kind;
 use pintle_api_types::request::{Answer, Request};
-use pintle_controllers_core::frame::{Frame, Now, Order, Ticket};
+use pintle_controllers_core::frame::{Frame, FrameEffect, Now, Ticket};
 use pintle_controllers_core::tables::{Change, WatchEvent};
 
 pub use first::{HELD_BACK, ShadowFirst};
 pub use ledger::{DOUBT_WAIT, Ledger};
 pub use oracle::Oracle;
-pub use report::{Counts, Difference, Report, Side};
+pub use report::{ReasonCounts, ShadowReport, WriteDifference, WriteSide};
 
 /// How long an event waits for earlier ones of other kinds.
 pub const SETTLE_WAIT: Duration = Duration::from_millis(1000);
@@ -80,12 +80,12 @@ impl Shadow {
     }
 
     /// The result of the comparison so far.
-    pub fn report(&self) -> &Report {
+    pub fn report(&self) -> &ShadowReport {
         self.ledger.report()
     }
 
     /// The differences since the last call, to be logged.
-    pub fn take_fresh(&mut self) -> Vec<Difference> {
+    pub fn take_fresh(&mut self) -> Vec<WriteDifference> {
         self.ledger.take_fresh()
     }
 
@@ -187,9 +187,9 @@ impl Shadow {
         }
     }
 
-    fn carry_out(&mut self, order: Order, now: Now, reads: &mut Vec<LiveReads>) {
+    fn carry_out(&mut self, order: FrameEffect, now: Now, reads: &mut Vec<LiveReads>) {
         match order {
-            Order::Send { ticket, controller, requests } => {
+            FrameEffect::Send { ticket, controller, requests } => {
                 let tables = self.frame.tables();
                 let answers: Option<Vec<_>> =
                     requests.iter().map(|request| self.oracle.answer(request, tables)).collect();
@@ -198,11 +198,11 @@ impl Shadow {
                     None => reads.push(LiveReads { ticket, controller, requests }),
                 }
             }
-            Order::Decided { controller, key, writes } => {
+            FrameEffect::Decided { controller, key, writes } => {
                 self.ledger.decide(controller, key, &writes, self.frame.tables(), now);
             }
-            Order::Emit { .. } => {}
-            Order::Failed { controller, .. } => self.ledger.note_failure(controller),
+            FrameEffect::Emit { .. } => {}
+            FrameEffect::Failed { controller, .. } => self.ledger.note_failure(controller),
         }
     }
 }

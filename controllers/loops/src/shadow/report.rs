@@ -14,7 +14,7 @@ const KEPT_MAX: usize = 256;
 /// The one side that would write, or wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Side {
+pub enum WriteSide {
     /// The shadow would write, and the acting manager did not.
     Ours,
     /// The acting manager wrote, and the shadow would not have.
@@ -26,13 +26,13 @@ pub enum Side {
 /// A difference.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Difference {
+pub struct WriteDifference {
     /// The controller.
     pub controller: &'static str,
     /// The kind of write, such as `create pods`.
     pub reason: String,
     /// The one side that would write.
-    pub side: Side,
+    pub side: WriteSide,
     /// The object.
     pub object: String,
     /// The content of the write.
@@ -42,7 +42,7 @@ pub struct Difference {
 /// Counts of one controller and reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Counts {
+pub struct ReasonCounts {
     /// Both wrote the same.
     pub same: u64,
     /// The shadow would write, and before the other wrote something changed.
@@ -60,35 +60,35 @@ pub struct Counts {
 /// The result of a comparison so far.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
+pub struct ShadowReport {
     /// By controller, then by reason.
-    pub counts: BTreeMap<&'static str, BTreeMap<String, Counts>>,
+    pub counts: BTreeMap<&'static str, BTreeMap<String, ReasonCounts>>,
     /// Deletions that may be a user's as well as a controller's.
     pub unattributed_deletions: u64,
     /// Syncs of the shadow that failed, by controller.
     pub failed_syncs: BTreeMap<&'static str, u64>,
     /// The last differences, the newest at the end.
-    pub differences: VecDeque<Difference>,
+    pub differences: VecDeque<WriteDifference>,
     /// Those that were not taken yet.
     #[serde(skip)]
-    fresh: Vec<Difference>,
+    fresh: Vec<WriteDifference>,
 }
 
-impl Report {
-    pub(super) fn of(&mut self, controller: &'static str, reason: &str) -> &mut Counts {
+impl ShadowReport {
+    pub(super) fn of(&mut self, controller: &'static str, reason: &str) -> &mut ReasonCounts {
         let reasons = self.counts.entry(controller).or_default();
         if !reasons.contains_key(reason) {
-            reasons.insert(reason.to_owned(), Counts::default());
+            reasons.insert(reason.to_owned(), ReasonCounts::default());
         }
         reasons.get_mut(reason).expect("it was inserted")
     }
 
-    pub(super) fn add(&mut self, found: Difference) {
+    pub(super) fn add(&mut self, found: WriteDifference) {
         let counts = self.of(found.controller, &found.reason);
         match found.side {
-            Side::Ours => counts.ours_only += 1,
-            Side::Theirs => counts.theirs_only += 1,
-            Side::Withdrawn => counts.withdrawn += 1,
+            WriteSide::Ours => counts.ours_only += 1,
+            WriteSide::Theirs => counts.theirs_only += 1,
+            WriteSide::Withdrawn => counts.withdrawn += 1,
         }
         if self.differences.len() >= KEPT_MAX {
             self.differences.pop_front();
@@ -98,7 +98,7 @@ impl Report {
     }
 
     /// The differences since the last call, to be logged.
-    pub fn take_fresh(&mut self) -> Vec<Difference> {
+    pub fn take_fresh(&mut self) -> Vec<WriteDifference> {
         std::mem::take(&mut self.fresh)
     }
 
@@ -109,24 +109,25 @@ impl Report {
     }
 }
 
-impl fmt::Display for Difference {
+impl fmt::Display for WriteDifference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { controller, reason, object, content, .. } = self;
         let who = match self.side {
-            Side::Ours => "the shadow alone would",
-            Side::Theirs => "the acting manager alone did",
-            Side::Withdrawn => "the shadow would have, and later not,",
+            WriteSide::Ours => "the shadow alone would",
+            WriteSide::Theirs => "the acting manager alone did",
+            WriteSide::Withdrawn => "the shadow would have, and later not,",
         };
         write!(f, "{controller}: {who} {reason} {object}")?;
         if content.is_empty() { Ok(()) } else { write!(f, ": {content}") }
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for ShadowReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (controller, reasons) in &self.counts {
             for (reason, counts) in reasons {
-                let Counts { same, overtaken, ours_only, theirs_only, refused, withdrawn } = counts;
+                let ReasonCounts { same, overtaken, ours_only, theirs_only, refused, withdrawn } =
+                    counts;
                 writeln!(
                     f,
                     "{controller}: {reason}: same {same}, ours only {ours_only}, theirs only \

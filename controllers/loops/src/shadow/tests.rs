@@ -16,14 +16,14 @@ const SETS: &str = "replicaset-controller";
 const COLLECTOR: &str = "garbage-collector-controller";
 const DEPLOYMENTS: &str = "deployment-controller";
 
-struct Cluster {
+struct ShadowCluster {
     tables: Tables,
     ledger: Ledger,
     now: Now,
     again: Vec<(&'static str, ObjectKey)>,
 }
 
-impl Cluster {
+impl ShadowCluster {
     fn new() -> Self {
         let mut cluster = Self {
             tables: Tables::default(),
@@ -60,7 +60,7 @@ impl Cluster {
         self.again.extend(again);
     }
 
-    fn counts(&self, controller: &str, reason: &str) -> Counts {
+    fn counts(&self, controller: &str, reason: &str) -> ReasonCounts {
         let reasons = self.ledger.report().counts.get(controller);
         reasons.and_then(|reasons| reasons.get(reason)).cloned().unwrap_or_default()
     }
@@ -94,14 +94,17 @@ fn delete(name: &str) -> Request {
 
 #[test]
 fn created_pods_match_by_owner_and_hash() {
-    let mut cluster = Cluster::new();
+    let mut cluster = ShadowCluster::new();
     cluster.decide(SETS, &[create("h"), create("h")]);
     cluster.set(PODS, pod("a", "h", 5));
     cluster.decide(SETS, &[create("h")]);
     cluster.set(PODS, pod("b", "h", 6));
     cluster.decide(SETS, &[]);
     cluster.pass(20);
-    assert_eq!(cluster.counts(SETS, "create pods"), Counts { same: 2, ..Counts::default() });
+    assert_eq!(
+        cluster.counts(SETS, "create pods"),
+        ReasonCounts { same: 2, ..ReasonCounts::default() }
+    );
     // A pod of another template is not what was wanted.
     cluster.decide(SETS, &[create("h")]);
     cluster.set(PODS, pod("c", "other", 7));
@@ -116,18 +119,21 @@ fn created_pods_match_by_owner_and_hash() {
 
 #[test]
 fn write_that_is_not_wanted_any_more_is_no_difference() {
-    let mut cluster = Cluster::new();
+    let mut cluster = ShadowCluster::new();
     cluster.decide(SETS, &[create("h")]);
     cluster.pass(5);
     cluster.decide(SETS, &[]);
     cluster.pass(20);
-    assert_eq!(cluster.counts(SETS, "create pods"), Counts { overtaken: 1, ..Counts::default() });
+    assert_eq!(
+        cluster.counts(SETS, "create pods"),
+        ReasonCounts { overtaken: 1, ..ReasonCounts::default() }
+    );
     assert_eq!(cluster.ledger.report().different(), 0);
 }
 
 #[test]
 fn scales_are_compared_by_their_size() {
-    let mut cluster = Cluster::new();
+    let mut cluster = ShadowCluster::new();
     cluster.set(REPLICA_SETS, set(1, 5));
     let scale = |size| {
         let target = Target::object(REPLICA_SETS, ObjectKey::new("n", "s"));
@@ -145,16 +151,19 @@ fn scales_are_compared_by_their_size() {
 
 #[test]
 fn deletion_is_compared_by_uid_and_a_users_is_not_ours_to_judge() {
-    let mut cluster = Cluster::new();
+    let mut cluster = ShadowCluster::new();
     cluster.set(REPLICA_SETS, set(1, 2));
     ["a", "b", "c"].iter().for_each(|name| cluster.set(PODS, pod(name, "h", 5)));
-    let gone = |cluster: &mut Cluster, name| {
+    let gone = |cluster: &mut ShadowCluster, name| {
         cluster.apply(WatchEvent::DeletedUnreadable(PODS, ObjectKey::new("n", name)));
     };
     cluster.decide(SETS, &[delete("a")]);
     gone(&mut cluster, "a");
     cluster.decide(SETS, &[]);
-    assert_eq!(cluster.counts(SETS, "delete pods"), Counts { same: 1, ..Counts::default() });
+    assert_eq!(
+        cluster.counts(SETS, "delete pods"),
+        ReasonCounts { same: 1, ..ReasonCounts::default() }
+    );
     gone(&mut cluster, "b");
     cluster.pass(20);
     assert_eq!(cluster.ledger.report().unattributed_deletions, 1);
@@ -168,7 +177,7 @@ fn deletion_is_compared_by_uid_and_a_users_is_not_ours_to_judge() {
 
 #[test]
 fn deletion_that_is_withdrawn_is_a_difference() {
-    let mut cluster = Cluster::new();
+    let mut cluster = ShadowCluster::new();
     cluster.set(PODS, pod("a", "h", 5));
     cluster.decide(COLLECTOR, &[delete("a")]);
     cluster.decide(COLLECTOR, &[]);
@@ -181,7 +190,7 @@ fn deletion_that_is_withdrawn_is_a_difference() {
 
 #[test]
 fn pod_chosen_by_the_other_instead_of_ours_is_a_difference() {
-    let mut cluster = Cluster::new();
+    let mut cluster = ShadowCluster::new();
     cluster.set(REPLICA_SETS, set(1, 2));
     for (name, second) in [("a", 1), ("b", 2), ("c", 1)] {
         let mut pod = pod(name, "h", 5);
@@ -203,20 +212,20 @@ fn pod_chosen_by_the_other_instead_of_ours_is_a_difference() {
 
 #[test]
 fn deletion_wanted_after_a_live_read_is_the_same() {
-    let mut cluster = Cluster::new();
+    let mut cluster = ShadowCluster::new();
     cluster.set(REPLICA_SETS, set(1, 2));
     cluster.set(PODS, pod("a", "h", 5));
     cluster.apply(WatchEvent::DeletedUnreadable(PODS, ObjectKey::new("n", "a")));
     cluster.decide(COLLECTOR, &[delete("a")]);
     cluster.pass(20);
     let counts = cluster.counts(COLLECTOR, "delete pods");
-    assert_eq!(counts, Counts { same: 1, ..Counts::default() });
+    assert_eq!(counts, ReasonCounts { same: 1, ..ReasonCounts::default() });
     assert_eq!(cluster.ledger.report().unattributed_deletions, 0);
 }
 
 #[test]
 fn removed_finalizer_is_seen_when_the_object_goes() {
-    let mut cluster = Cluster::new();
+    let mut cluster = ShadowCluster::new();
     let mut going = pod("a", "h", 5);
     going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     going["metadata"]["finalizers"] = json!(["foregroundDeletion"]);
@@ -227,12 +236,12 @@ fn removed_finalizer_is_seen_when_the_object_goes() {
     cluster.apply(WatchEvent::DeletedUnreadable(PODS, ObjectKey::new("n", "a")));
     cluster.pass(20);
     let counts = cluster.counts(COLLECTOR, "update pods");
-    assert_eq!(counts, Counts { same: 1, ..Counts::default() });
+    assert_eq!(counts, ReasonCounts { same: 1, ..ReasonCounts::default() });
 }
 
 #[test]
 fn collection_without_objects_and_creation_in_a_terminating_namespace_are_no_differences() {
-    let mut cluster = Cluster::new();
+    let mut cluster = ShadowCluster::new();
     let namespace = json!({"metadata": {"name": "n", "resourceVersion": "9",
         "deletionTimestamp": "2026-01-01T00:00:00Z"}});
     cluster.set(pintle_api_types::kind::NAMESPACES, namespace);
@@ -247,7 +256,7 @@ fn collection_without_objects_and_creation_in_a_terminating_namespace_are_no_dif
 
 #[test]
 fn key_with_a_missing_write_is_synced_again_once() {
-    let mut cluster = Cluster::new();
+    let mut cluster = ShadowCluster::new();
     cluster.decide(SETS, &[create("h")]);
     cluster.pass(4);
     assert_eq!(cluster.again, []);
@@ -259,7 +268,7 @@ fn key_with_a_missing_write_is_synced_again_once() {
 
 #[test]
 fn victim_of_an_earlier_state_is_the_same() {
-    let mut cluster = Cluster::new();
+    let mut cluster = ShadowCluster::new();
     cluster.set(REPLICA_SETS, set(1, 2));
     ["a", "b"].iter().for_each(|name| cluster.set(PODS, pod(name, "h", 5)));
     cluster.decide(SETS, &[delete("a")]);
@@ -271,7 +280,7 @@ fn victim_of_an_earlier_state_is_the_same() {
 
 #[test]
 fn statuses_are_compared_without_times() {
-    let mut cluster = Cluster::new();
+    let mut cluster = ShadowCluster::new();
     let status = |ready: i64, at: &str, version| {
         let mut set = set(1, version);
         set["status"] = json!({"readyReplicas": ready, "replicas": 0,
@@ -285,12 +294,12 @@ fn statuses_are_compared_without_times() {
     cluster.set(REPLICA_SETS, status(1, "2026-01-01T00:00:02Z", 6));
     cluster.decide(SETS, &[]);
     let counts = cluster.counts(SETS, "update the status of replicasets");
-    assert_eq!(counts, Counts { same: 1, ..Counts::default() });
+    assert_eq!(counts, ReasonCounts { same: 1, ..ReasonCounts::default() });
 }
 
 #[test]
 fn oracle_answers_with_the_object_and_no_version() {
-    let mut cluster = Cluster::new();
+    let mut cluster = ShadowCluster::new();
     let mut oracle = Oracle::default();
     let answer = oracle.answer(&create("h"), &cluster.tables).expect("a write");
     let object = answer.expect("it is created");
@@ -331,6 +340,6 @@ fn shadow_decides_before_a_write_of_the_other_is_applied() {
     assert!(take(REPLICA_SETS, owner).is_empty());
     assert!(shadow.settle(at(60)).is_empty());
     let counts = shadow.report().counts.get(SETS).and_then(|reasons| reasons.get("create pods"));
-    assert_eq!(counts, Some(&Counts { same: 1, ..Counts::default() }));
+    assert_eq!(counts, Some(&ReasonCounts { same: 1, ..ReasonCounts::default() }));
     assert!(Instant::now() >= at(0).instant);
 }

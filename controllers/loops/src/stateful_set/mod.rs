@@ -27,9 +27,9 @@ use pintle_controllers_core::common::claim::Claim;
 use pintle_controllers_core::common::history::{self, Revision};
 use pintle_controllers_core::common::lockstep::{aggregate, attempt};
 use pintle_controllers_core::frame::{
-    Controller, EventTarget, Now, Outcome, Stop, SyncError, Transcript, Wakes,
+    Controller, EventTarget, Now, SyncError, SyncOutcome, Transcript, TranscriptStop, Wakes,
 };
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::{Pod, StatefulSet, StatefulSetStatus};
 use pintle_controllers_core::meta::{Meta, OwnerReference};
 use pintle_controllers_core::tables::{Change, Delta, Tables};
@@ -51,9 +51,9 @@ pub struct StatefulSets {
 /// The state that a sync reads.
 #[derive(Debug)]
 pub struct StatefulSetSnapshot {
-    set: Rc<Kept<StatefulSet>>,
+    set: Rc<KeptObject<StatefulSet>>,
     /// Pods that it controls, and orphans of its namespace.
-    pods: Vec<Rc<Kept<Pod>>>,
+    pods: Vec<Rc<KeptObject<Pod>>>,
     /// Revisions that it controls, and orphans of its namespace.
     revisions: Vec<Revision>,
     /// Claims of the ordinals that it has or should have.
@@ -131,37 +131,40 @@ impl Controller for StatefulSets {
     }
 
     // k8s: stateful_set.go sync
-    fn sync(seen: &StatefulSetSnapshot, asked: &mut Transcript) -> Result<Outcome<()>, Stop> {
+    fn sync(
+        seen: &StatefulSetSnapshot,
+        asked: &mut Transcript,
+    ) -> Result<SyncOutcome<()>, TranscriptStop> {
         let set = &*seen.set;
         let claim =
             Claim { owner_kind: STATEFUL_SETS, owner: &set.metadata, kind: PODS, finalizers: &[] };
         let mut revisions = revisions::history_of(set).select(&seen.revisions, &set.spec.selector);
         history::sort(&mut revisions);
         revisions::adopt(set, &revisions, |asked| adoptable(&claim, asked), asked)?;
-        let is_own = |pod: &Kept<Pod>| {
+        let is_own = |pod: &KeptObject<Pod>| {
             set.spec.selector.matches(&pod.metadata.labels) && identity::is_member(set, pod)
         };
         let pods = claim.claim(&seen.pods, is_own, asked)?;
         let status = update_set(seen, &pods, &revisions, asked)?;
-        Ok(Outcome::new(next_sync(set, &pods, &status, asked), Vec::new()))
+        Ok(SyncOutcome::new(next_sync(set, &pods, &status, asked), Vec::new()))
     }
 }
 
 /// The set may adopt revisions: it still exists and is not being deleted.
-fn adoptable(claim: &Claim<'_>, asked: &mut Transcript) -> Result<(), Stop> {
+fn adoptable(claim: &Claim<'_>, asked: &mut Transcript) -> Result<(), TranscriptStop> {
     attempt(claim.check_owner(asked))?.map_err(|error| {
         let message = format!("can't adopt ControllerRevisions: {error}");
-        Stop::Failed(SyncError { message, ..error })
+        TranscriptStop::Failed(SyncError { message, ..error })
     })
 }
 
 // k8s: stateful_set_control.go UpdateStatefulSet
 fn update_set(
     seen: &StatefulSetSnapshot,
-    pods: &[Rc<Kept<Pod>>],
+    pods: &[Rc<KeptObject<Pod>>],
     revisions: &[Revision],
     asked: &mut Transcript,
-) -> Result<StatefulSetStatus, Stop> {
+) -> Result<StatefulSetStatus, TranscriptStop> {
     let set = &*seen.set;
     let whole = set.value();
     let live = attempt(LiveRevisions::find(set, &whole, revisions, asked))?;
@@ -177,7 +180,7 @@ fn update_set(
         (Ok(status), Ok(())) => Ok(status),
         (updated, truncated) => {
             let errors = updated.err().into_iter().chain(truncated.err()).collect();
-            Err(Stop::Failed(aggregate(errors).expect("one of both has failed")))
+            Err(TranscriptStop::Failed(aggregate(errors).expect("one of both has failed")))
         }
     }
 }
@@ -188,9 +191,9 @@ fn update_pods(
     seen: &StatefulSetSnapshot,
     whole: &Value,
     live: &LiveRevisions,
-    pods: &[Rc<Kept<Pod>>],
+    pods: &[Rc<KeptObject<Pod>>],
     asked: &mut Transcript,
-) -> Result<StatefulSetStatus, Stop> {
+) -> Result<StatefulSetStatus, TranscriptStop> {
     let set = &*seen.set;
     let about = EventTarget::of(STATEFUL_SETS, &set.metadata);
     let update = Update {
@@ -209,7 +212,7 @@ fn update_pods(
     let failure = update.run(pods, &mut status, asked)?;
     let written = attempt(status::write(set, whole, &mut status, asked))?;
     match failure.or(written.err()) {
-        Some(error) => Err(Stop::Failed(error)),
+        Some(error) => Err(TranscriptStop::Failed(error)),
         None => Ok(status),
     }
 }
@@ -218,7 +221,7 @@ fn update_pods(
 // k8s: stateful_set.go syncStatefulSet
 fn next_sync(
     set: &StatefulSet,
-    pods: &[Rc<Kept<Pod>>],
+    pods: &[Rc<KeptObject<Pod>>],
     status: &StatefulSetStatus,
     asked: &Transcript,
 ) -> Option<Duration> {
@@ -237,14 +240,14 @@ fn set_of<'a>(
     namespace: &str,
     owner: &OwnerReference,
     tables: &'a Tables,
-) -> Option<&'a Rc<Kept<StatefulSet>>> {
+) -> Option<&'a Rc<KeptObject<StatefulSet>>> {
     let is_set = &*owner.kind == STATEFUL_SETS.kind;
     is_set.then(|| tables.stateful_sets.get_uid(namespace, &owner.name, &owner.uid))?
 }
 
 /// Wakes the sets that a change of a pod concerns.
 // k8s: stateful_set.go addPod, updatePod, deletePod
-fn handle_pod(delta: &Delta<Kept<Pod>>, tables: &Tables, wake: &mut Wakes<ObjectKey>) {
+fn handle_pod(delta: &Delta<KeptObject<Pod>>, tables: &Tables, wake: &mut Wakes<ObjectKey>) {
     let Some(pod) = &delta.new else {
         return wake_owner(&delta.object().metadata, tables, wake);
     };

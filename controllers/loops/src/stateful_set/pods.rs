@@ -12,8 +12,10 @@ use pintle_api_types::kind::{PERSISTENT_VOLUME_CLAIMS, PODS};
 use pintle_api_types::request::{ApiError, Request, Target};
 use pintle_controllers_core::common::lockstep::{aggregate, attempt};
 use pintle_controllers_core::common::pods;
-use pintle_controllers_core::frame::{Event, EventTarget, Retry, Stop, SyncError, Transcript};
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::frame::{
+    EventTarget, ObjectEvent, Retry, SyncError, Transcript, TranscriptStop,
+};
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::{PersistentVolumeClaim, Pod, StatefulSet};
 use serde_json::Value;
 
@@ -25,7 +27,7 @@ use super::identity;
 const UPDATES_MAX: u32 = 4;
 
 /// Claims by name.
-pub(super) type Claims = BTreeMap<String, Rc<Kept<PersistentVolumeClaim>>>;
+pub(super) type Claims = BTreeMap<String, Rc<KeptObject<PersistentVolumeClaim>>>;
 
 /// The action on a pod, for events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +55,7 @@ impl PodControl<'_> {
         &'b self,
         pod: ClaimUser<'b>,
         ordinal: i64,
-    ) -> impl Iterator<Item = (OwnedClaim<'b>, &'b Kept<PersistentVolumeClaim>)> {
+    ) -> impl Iterator<Item = (OwnedClaim<'b>, &'b KeptObject<PersistentVolumeClaim>)> {
         claims::claim_names(self.set, ordinal).filter_map(move |name| {
             let claim = self.claims.get(&name)?;
             Some((OwnedClaim { set: self.set, pod, claim }, &**claim))
@@ -84,7 +86,7 @@ impl PodControl<'_> {
         pod: ClaimUser<'_>,
         ordinal: i64,
         asked: &mut Transcript,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), TranscriptStop> {
         for (owned, claim) in self.owned(pod, ordinal) {
             let name = &claim.metadata.name;
             if owned.has_foreign_controller() {
@@ -92,7 +94,11 @@ impl PodControl<'_> {
                     "PersistentVolumeClaim {name} has a conflicting OwnerReference that acts as a \
                      manging controller, the retention policy is ignored for this claim"
                 );
-                asked.event(Event::warning(self.about.clone(), "ConflictingController", message));
+                asked.event(ObjectEvent::warning(
+                    self.about.clone(),
+                    "ConflictingController",
+                    message,
+                ));
             }
             if owned.is_up_to_date() {
                 continue;
@@ -104,7 +110,7 @@ impl PodControl<'_> {
                 let retry = if error.is_conflict() { Retry::Quietly } else { Retry::Backoff };
                 let message =
                     format!("could not update claim {name} for delete policy ownerRefs: {error}");
-                return Err(Stop::Failed(SyncError { message, retry }));
+                return Err(TranscriptStop::Failed(SyncError { message, retry }));
             }
         }
         Ok(())
@@ -119,7 +125,7 @@ impl PodControl<'_> {
         pod: ClaimUser<'_>,
         ordinal: i64,
         asked: &mut Transcript,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), TranscriptStop> {
         match self.match_policy(pod, ordinal) {
             true => Ok(()),
             false => self.apply_policy(pod, ordinal, asked),
@@ -131,7 +137,7 @@ impl PodControl<'_> {
     /// # Errors
     /// When one of them cannot be created, or is being deleted.
     // k8s: stateful_pod_control.go createPersistentVolumeClaims
-    fn create_claims(&self, ordinal: i64, asked: &mut Transcript) -> Result<(), Stop> {
+    fn create_claims(&self, ordinal: i64, asked: &mut Transcript) -> Result<(), TranscriptStop> {
         let names: Vec<_> = claims::claim_names(self.set, ordinal).collect();
         let is_missing = |at: &usize| !self.claims.contains_key(&names[*at]);
         let create = |at: usize| Request::Create {
@@ -160,7 +166,7 @@ impl PodControl<'_> {
                 }
             }
         }
-        aggregate(errors).map_or(Ok(()), |error| Err(Stop::Failed(error)))
+        aggregate(errors).map_or(Ok(()), |error| Err(TranscriptStop::Failed(error)))
     }
 
     /// Creates the claims that a pending pod lacks, and gives all of them their owners.
@@ -168,7 +174,11 @@ impl PodControl<'_> {
     /// # Errors
     /// As [`Self::apply_policy`] and when a claim cannot be created.
     // k8s: stateful_pod_control.go createMissingPersistentVolumeClaims
-    pub(super) fn complete_claims(&self, pod: &Pod, asked: &mut Transcript) -> Result<(), Stop> {
+    pub(super) fn complete_claims(
+        &self,
+        pod: &Pod,
+        asked: &mut Transcript,
+    ) -> Result<(), TranscriptStop> {
         let name = &*pod.metadata.name;
         let ordinal = identity::ordinal(name).expect("a replica has an ordinal");
         self.create_claims(ordinal, asked)?;
@@ -186,7 +196,7 @@ impl PodControl<'_> {
         ordinal: i64,
         pod: Value,
         asked: &mut Transcript,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), TranscriptStop> {
         let name = identity::pod_name(self.set, ordinal);
         let claimed = self.create_claims(ordinal, asked);
         self.record_failure(Verb::Create, &name, claimed, asked)?;
@@ -199,7 +209,7 @@ impl PodControl<'_> {
         let user = ClaimUser { name: &name, uid: "" };
         let applied = self.apply_policy(user, ordinal, asked);
         self.record_failure(Verb::Update, &name, applied, asked)?;
-        let created = answer.map(drop).map_err(Stop::from);
+        let created = answer.map(drop).map_err(TranscriptStop::from);
         self.record(Verb::Create, &name, created, asked)
     }
 
@@ -216,7 +226,7 @@ impl PodControl<'_> {
     /// # Errors
     /// When the API server refuses the pod or a claim.
     // k8s: stateful_pod_control.go UpdateStatefulPod
-    pub(super) fn update(&self, pod: &Pod, asked: &mut Transcript) -> Result<(), Stop> {
+    pub(super) fn update(&self, pod: &Pod, asked: &mut Transcript) -> Result<(), TranscriptStop> {
         let name = &*pod.metadata.name;
         let ordinal = identity::ordinal(name).expect("a replica has an ordinal");
         if !claims::has_storage(self.set, pod) {
@@ -230,7 +240,12 @@ impl PodControl<'_> {
     }
 
     /// Replaces a pod by its newest state with identity and volumes; retries on conflicts.
-    fn replace(&self, pod: &Pod, ordinal: i64, asked: &mut Transcript) -> Result<(), Stop> {
+    fn replace(
+        &self,
+        pod: &Pod,
+        ordinal: i64,
+        asked: &mut Transcript,
+    ) -> Result<(), TranscriptStop> {
         let target = Target::object(PODS, pod.metadata.key());
         let mut updates = 0;
         loop {
@@ -238,7 +253,7 @@ impl PodControl<'_> {
             let mut body = asked.send(read)??;
             if body["metadata"]["uid"] != pod.metadata.uid.as_str() {
                 let message = format!("pod {} was recreated meanwhile", pod.metadata.key());
-                return Err(Stop::Failed(SyncError { message, retry: Retry::Quietly }));
+                return Err(TranscriptStop::Failed(SyncError { message, retry: Retry::Quietly }));
             }
             if !identity::has_identity(self.set, pod) {
                 identity::set_identity(self.set, ordinal, &mut body);
@@ -260,7 +275,7 @@ impl PodControl<'_> {
     /// # Errors
     /// When the API server refuses it.
     // k8s: stateful_pod_control.go DeleteStatefulPod
-    pub(super) fn delete(&self, pod: &Pod, asked: &mut Transcript) -> Result<(), Stop> {
+    pub(super) fn delete(&self, pod: &Pod, asked: &mut Transcript) -> Result<(), TranscriptStop> {
         let deleted = match asked.send(pods::delete(&pod.metadata.key()))? {
             Err(error) if !error.is_not_found() => Err(error.into()),
             _ => Ok(()),
@@ -273,12 +288,12 @@ impl PodControl<'_> {
         &self,
         verb: Verb,
         pod: &str,
-        result: Result<(), Stop>,
+        result: Result<(), TranscriptStop>,
         asked: &mut Transcript,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), TranscriptStop> {
         match attempt(result)? {
             Ok(()) => Ok(()),
-            Err(error) => self.record(verb, pod, Err(Stop::Failed(error)), asked),
+            Err(error) => self.record(verb, pod, Err(TranscriptStop::Failed(error)), asked),
         }
     }
 
@@ -288,9 +303,9 @@ impl PodControl<'_> {
         &self,
         verb: Verb,
         pod: &str,
-        result: Result<(), Stop>,
+        result: Result<(), TranscriptStop>,
         asked: &mut Transcript,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), TranscriptStop> {
         let about = self.about.clone();
         let result = attempt(result)?;
         let (done, failed) = match verb {
@@ -300,10 +315,12 @@ impl PodControl<'_> {
         };
         let subject = format!("{verb:?} Pod {pod} in StatefulSet {}", self.set.metadata.name);
         asked.event(match &result {
-            Ok(()) => Event::normal(about, done, format!("{subject} successful")),
-            Err(error) => Event::warning(about, failed, format!("{subject} failed error: {error}")),
+            Ok(()) => ObjectEvent::normal(about, done, format!("{subject} successful")),
+            Err(error) => {
+                ObjectEvent::warning(about, failed, format!("{subject} failed error: {error}"))
+            }
         });
-        result.map_err(Stop::Failed)
+        result.map_err(TranscriptStop::Failed)
     }
 
     // k8s: stateful_pod_control.go recordClaimEvent
@@ -320,13 +337,13 @@ impl PodControl<'_> {
             None => {
                 let message =
                     format!("Create Claim {claim} Pod {pod} in StatefulSet {set} success");
-                Event::normal(about, "SuccessfulCreate", message)
+                ObjectEvent::normal(about, "SuccessfulCreate", message)
             }
             Some(error) => {
                 let message = format!(
                     "Create Claim {claim} for Pod {pod} in StatefulSet {set} failed error: {error}"
                 );
-                Event::warning(about, "FailedCreate", message)
+                ObjectEvent::warning(about, "FailedCreate", message)
             }
         });
     }

@@ -13,7 +13,7 @@ use pintle_api_types::kind::STATEFUL_SETS;
 use pintle_api_types::strategic::{self, Schema};
 use pintle_controllers_core::common::history::{self, History, NewRevision, Revision};
 use pintle_controllers_core::common::template_defaults::with_defaults;
-use pintle_controllers_core::frame::{Stop, Transcript};
+use pintle_controllers_core::frame::{Transcript, TranscriptStop};
 use pintle_controllers_core::golang::json::stateful_set_revision_data;
 use pintle_controllers_core::kinds::{Pod, StatefulSet};
 use serde_json::Value;
@@ -50,7 +50,7 @@ impl LiveRevisions {
         whole: &Value,
         revisions: &[Revision],
         asked: &mut Transcript,
-    ) -> Result<Self, Stop> {
+    ) -> Result<Self, TranscriptStop> {
         let mut collision_count = set.status.collision_count.unwrap_or(0);
         let data = stateful_set_revision_data(whole);
         let number = history::next_number(revisions);
@@ -88,13 +88,13 @@ impl LiveRevisions {
     ///
     /// # Errors
     /// When the data of a revision is no patch of the set.
-    pub(super) fn templates(&self, whole: &Value) -> Result<Templates, Stop> {
+    pub(super) fn templates(&self, whole: &Value) -> Result<Templates, TranscriptStop> {
         let restored = |revision: &Revision| {
             let name = revision.metadata.name.to_string();
             let template = restore(revision, whole).ok_or_else(|| {
-                Stop::failed(format!("the data of ControllerRevision {name} is no patch"))
+                TranscriptStop::failed(format!("the data of ControllerRevision {name} is no patch"))
             })?;
-            Ok::<_, Stop>(RevisionTemplate { revision: name, template })
+            Ok::<_, TranscriptStop>(RevisionTemplate { revision: name, template })
         };
         Ok(Templates { current: restored(&self.current)?, update: restored(&self.update)? })
     }
@@ -126,9 +126,9 @@ fn restores(revision: &Revision, whole: &Value, data: &str) -> bool {
 pub(super) fn adopt(
     set: &StatefulSet,
     revisions: &[Revision],
-    check_owner: impl FnOnce(&mut Transcript) -> Result<(), Stop>,
+    check_owner: impl FnOnce(&mut Transcript) -> Result<(), TranscriptStop>,
     asked: &mut Transcript,
-) -> Result<(), Stop> {
+) -> Result<(), TranscriptStop> {
     let is_orphan = |one: &&Revision| one.metadata.controller().is_none();
     let mut orphans = revisions.iter().filter(is_orphan).peekable();
     if orphans.peek().is_some() {
@@ -148,7 +148,7 @@ pub(super) fn truncate(
     revisions: &[Revision],
     live: Option<&LiveRevisions>,
     asked: &mut Transcript,
-) -> Result<(), Stop> {
+) -> Result<(), TranscriptStop> {
     let mut names: BTreeSet<&str> = pods.iter().map(|pod| revision_of(pod)).collect();
     for revision in live.iter().flat_map(|live| [&live.current, &live.update]) {
         names.insert(&revision.metadata.name);

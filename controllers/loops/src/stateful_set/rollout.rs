@@ -6,7 +6,7 @@
 
 use pintle_controllers_core::common::int_or_percent::{NoIntOrPercent, Rounding, scaled};
 use pintle_controllers_core::common::lockstep::attempt;
-use pintle_controllers_core::frame::{Stop, SyncError, Transcript};
+use pintle_controllers_core::frame::{SyncError, Transcript, TranscriptStop};
 use pintle_controllers_core::kinds::{Pod, StatefulSet, StatefulSetStatus};
 
 use super::identity::revision_of;
@@ -22,7 +22,7 @@ pub(super) fn run(
     replicas: &[Replica],
     status: &mut StatefulSetStatus,
     asked: &mut Transcript,
-) -> Result<Option<SyncError>, Stop> {
+) -> Result<Option<SyncError>, TranscriptStop> {
     let strategy = &update.control.set.spec.update_strategy;
     if &*strategy.kind == "OnDelete" {
         return Ok(None);
@@ -41,7 +41,7 @@ fn one_by_one(
     replicas: &[Replica],
     status: &mut StatefulSetStatus,
     asked: &mut Transcript,
-) -> Result<(), Stop> {
+) -> Result<(), TranscriptStop> {
     for replica in replicas.iter().rev() {
         if let Some(pod) = outdated(update, replica) {
             return delete(update, pod, status, asked);
@@ -64,9 +64,9 @@ fn some_at_once(
     first: usize,
     status: &mut StatefulSetStatus,
     asked: &mut Transcript,
-) -> Result<(), Stop> {
-    let limit =
-        max_unavailable(update.control.set).map_err(|error| Stop::failed(error.to_string()))?;
+) -> Result<(), TranscriptStop> {
+    let limit = max_unavailable(update.control.set)
+        .map_err(|error| TranscriptStop::failed(error.to_string()))?;
     let is_bad = |replica: &&Replica| !is_replica_available(update, replica);
     let unavailable = replicas.iter().filter(is_bad).count();
     let Some(allowed) = limit.checked_sub(unavailable).filter(|allowed| *allowed > 0) else {
@@ -97,7 +97,7 @@ fn delete(
     pod: &Pod,
     status: &mut StatefulSetStatus,
     asked: &mut Transcript,
-) -> Result<(), Stop> {
+) -> Result<(), TranscriptStop> {
     let (name, revision) = (&pod.metadata.name, &update.templates.update.revision);
     asked.because(format!("pod {name} is not of revision {revision}"));
     update.control.delete(pod, asked)?;

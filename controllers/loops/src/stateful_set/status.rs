@@ -7,7 +7,7 @@
 use jiff::Timestamp;
 use pintle_api_types::kind::STATEFUL_SETS;
 use pintle_controllers_core::common::status::{StatusRetry, replace_status};
-use pintle_controllers_core::frame::{Stop, Transcript};
+use pintle_controllers_core::frame::{Transcript, TranscriptStop};
 use pintle_controllers_core::kinds::{Pod, StatefulSet, StatefulSetStatus};
 use serde_json::{Map, Value};
 
@@ -101,7 +101,7 @@ pub(super) fn write(
     whole: &Value,
     status: &mut StatefulSetStatus,
     asked: &mut Transcript,
-) -> Result<(), Stop> {
+) -> Result<(), TranscriptStop> {
     complete_rolling_update(set, status);
     if !is_inconsistent(set, status) {
         return Ok(());

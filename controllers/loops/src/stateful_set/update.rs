@@ -11,8 +11,8 @@ use std::rc::Rc;
 
 use jiff::Timestamp;
 use pintle_controllers_core::common::lockstep::{aggregate, attempt, run_side_by_side};
-use pintle_controllers_core::frame::{BATCH_MAX, Stop, SyncError, Transcript};
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::frame::{BATCH_MAX, SyncError, Transcript, TranscriptStop};
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::{Pod, StatefulSet, StatefulSetStatus};
 
 use super::claims::ClaimUser;
@@ -25,7 +25,7 @@ use super::status::{count, is_available, is_running_and_ready, is_unavailable};
 #[derive(Clone, Debug)]
 pub(super) enum Replica {
     /// It exists.
-    Live(Rc<Kept<Pod>>),
+    Live(Rc<KeptObject<Pod>>),
     /// It has to be created, with this ordinal.
     Missing(i64),
 }
@@ -60,7 +60,7 @@ pub(super) struct SortedPods {
     /// By ordinal, with no gaps.
     pub(super) replicas: Vec<Replica>,
     /// Beyond the ordinals of the set, the highest first.
-    pub(super) condemned: Vec<Rc<Kept<Pod>>>,
+    pub(super) condemned: Vec<Rc<KeptObject<Pod>>>,
 }
 
 /// Goes on with the next pod, or ends the sync.
@@ -72,7 +72,7 @@ enum Flow {
 
 impl SortedPods {
     /// Sorts the pods of a set. Pods without an ordinal are in neither list.
-    pub(super) fn of(set: &StatefulSet, pods: &[Rc<Kept<Pod>>]) -> Self {
+    pub(super) fn of(set: &StatefulSet, pods: &[Rc<KeptObject<Pod>>]) -> Self {
         let ordinals = identity::ordinals(set);
         let first = ordinals.start;
         let mut replicas: Vec<_> = ordinals.map(Replica::Missing).collect();
@@ -119,10 +119,10 @@ impl Update<'_> {
     /// [`Stop::Pending`] only.
     pub(super) fn run(
         &self,
-        pods: &[Rc<Kept<Pod>>],
+        pods: &[Rc<KeptObject<Pod>>],
         status: &mut StatefulSetStatus,
         asked: &mut Transcript,
-    ) -> Result<Option<SyncError>, Stop> {
+    ) -> Result<Option<SyncError>, TranscriptStop> {
         let set = self.control.set;
         count(status, set, pods.iter().map(|pod| &***pod), self.now);
         if set.metadata.is_deleting() {
@@ -143,7 +143,7 @@ impl Update<'_> {
         &*self.control.set.spec.pod_management_policy != "Parallel"
     }
 
-    fn act(&self, pods: &SortedPods, asked: &mut Transcript) -> Result<Flow, Stop> {
+    fn act(&self, pods: &SortedPods, asked: &mut Transcript) -> Result<Flow, TranscriptStop> {
         let replica = |at: usize, asked: &mut Transcript| self.replica(&pods.replicas[at], asked);
         if self.for_each(pods.replicas.len(), replica, asked)? == Flow::End {
             return Ok(Flow::End);
@@ -169,9 +169,9 @@ impl Update<'_> {
     fn for_each(
         &self,
         pods: usize,
-        task: impl Fn(usize, &mut Transcript) -> Result<Flow, Stop>,
+        task: impl Fn(usize, &mut Transcript) -> Result<Flow, TranscriptStop>,
         asked: &mut Transcript,
-    ) -> Result<Flow, Stop> {
+    ) -> Result<Flow, TranscriptStop> {
         if self.is_ordered() {
             for at in 0..pods {
                 if task(at, asked)? == Flow::End {
@@ -187,7 +187,7 @@ impl Update<'_> {
             let ends = run_side_by_side(batch, |at, lane| task(from + at, lane), asked)?;
             let errors = ends.into_iter().filter_map(Result::err).collect();
             if let Some(error) = aggregate(errors) {
-                return Err(Stop::Failed(error));
+                return Err(TranscriptStop::Failed(error));
             }
             from += batch;
             size = (size * 2).min(BATCH_MAX);
@@ -196,7 +196,7 @@ impl Update<'_> {
     }
 
     // k8s: stateful_set_control.go processReplica
-    fn replica(&self, replica: &Replica, asked: &mut Transcript) -> Result<Flow, Stop> {
+    fn replica(&self, replica: &Replica, asked: &mut Transcript) -> Result<Flow, TranscriptStop> {
         let set = self.control.set;
         let Some(pod) = replica.created() else { return self.create(replica, asked) };
         let name = &pod.metadata.name;
@@ -225,7 +225,7 @@ impl Update<'_> {
         Ok(Flow::Next)
     }
 
-    fn create(&self, replica: &Replica, asked: &mut Transcript) -> Result<Flow, Stop> {
+    fn create(&self, replica: &Replica, asked: &mut Transcript) -> Result<Flow, TranscriptStop> {
         let set = self.control.set;
         let ordinal = match replica {
             Replica::Missing(ordinal) => *ordinal,
@@ -283,7 +283,7 @@ impl Update<'_> {
         pod: &Pod,
         first_unavailable: Option<&str>,
         asked: &mut Transcript,
-    ) -> Result<Flow, Stop> {
+    ) -> Result<Flow, TranscriptStop> {
         let name = &*pod.metadata.name;
         if pod.metadata.is_deleting() {
             if !self.is_ordered() {

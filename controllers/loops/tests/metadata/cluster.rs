@@ -13,7 +13,7 @@ use pintle_api_types::kind::{
 use pintle_api_types::request::{ApiError, DeleteOptions, PatchForm, Propagation, Request, Target};
 use pintle_api_types::rng::Rng;
 use pintle_api_types::symbol::Symbol;
-use pintle_controllers_core::frame::{Frame, MANAGER, Now, Order};
+use pintle_controllers_core::frame::{Frame, FrameEffect, MANAGER, Now};
 use pintle_controllers_core::tables::{Decoded, DiscoveredKind, Discovery, WatchEvent};
 use pintle_controllers_loops::garbage_collector::GarbageCollector;
 use pintle_controllers_loops::namespace::Namespaces;
@@ -188,7 +188,7 @@ impl MetadataCluster {
         panic!("the cluster does not come to rest: {:?}", self.failures);
     }
 
-    fn turn(&mut self) -> Vec<Order> {
+    fn turn(&mut self) -> Vec<FrameEffect> {
         let mut orders = self.turn_once();
         // As in the process: what was decided is compared first.
         if let Some(first) = &mut self.first {
@@ -200,7 +200,7 @@ impl MetadataCluster {
         orders
     }
 
-    fn turn_once(&mut self) -> Vec<Order> {
+    fn turn_once(&mut self) -> Vec<FrameEffect> {
         match &mut self.first {
             Some(first) => first.turn(&mut self.frame, self.now),
             None => self.frame.turn(self.now),
@@ -214,9 +214,9 @@ impl MetadataCluster {
         }
     }
 
-    fn execute(&mut self, order: Order) {
+    fn execute(&mut self, order: FrameEffect) {
         match order {
-            Order::Send { ticket, controller, requests } => {
+            FrameEffect::Send { ticket, controller, requests } => {
                 let identity = identity(controller);
                 if controller == "garbage-collector-controller" {
                     let is_read = |one: &&Request| matches!(one, Request::Read { .. });
@@ -234,7 +234,7 @@ impl MetadataCluster {
                 let answers = answers.collect();
                 self.frame.answer(ticket, answers, self.now);
             }
-            Order::Failed { message, is_quiet: false, controller, .. } => {
+            FrameEffect::Failed { message, is_quiet: false, controller, .. } => {
                 self.failures.push(format!("{controller}: {message}"));
             }
             _ => {}

@@ -199,7 +199,7 @@ fn synced<C: Controller<Key = ObjectKey>>(
 }
 
 fn did<N>(driven: &Driven<N>) -> Did {
-    let event = |event: &pintle_controllers_core::frame::Event| {
+    let event = |event: &pintle_controllers_core::frame::ObjectEvent| {
         let level = if event.level == EventLevel::Normal { "Normal" } else { "Warning" };
         format!("{level} {} {}", event.reason, event.message)
     };

@@ -9,7 +9,7 @@ use jiff::tz::TimeZone;
 use pintle_api_types::kind::Kind;
 use pintle_api_types::request::{Answer, ApiError, Request};
 use pintle_api_types::symbol::Symbol;
-use pintle_controllers_core::frame::{Event, Frame, MANAGER, Now, Order, Ticket};
+use pintle_controllers_core::frame::{Frame, FrameEffect, MANAGER, Now, ObjectEvent, Ticket};
 use pintle_controllers_core::kinds::{ReplicaSet, ReplicationController};
 use pintle_controllers_core::tables::{Decoded, DiscoveredKind, Discovery, WatchEvent};
 use pintle_controllers_loops::cron_job::CronJobController;
@@ -52,7 +52,7 @@ pub(crate) struct Daemon {
     /// Syncs that failed, for messages.
     pub(crate) failures: Vec<String>,
     /// Events in their order, by the controller that reports them.
-    pub(crate) events: Vec<(&'static str, Event)>,
+    pub(crate) events: Vec<(&'static str, ObjectEvent)>,
 }
 
 /// All controllers.
@@ -163,7 +163,7 @@ impl Daemon {
     pub(crate) fn turn(&mut self, now: Now) {
         for order in self.frame.turn(now) {
             match order {
-                Order::Send { ticket, controller, requests } => {
+                FrameEffect::Send { ticket, controller, requests } => {
                     let answers = requests.iter().map(|_| None).collect();
                     self.waiting.insert(ticket, Waiting { answers });
                     let known = self.delivered.iter();
@@ -175,9 +175,9 @@ impl Daemon {
                         self.calls.push(Call { ticket, controller, request, at, known });
                     }
                 }
-                Order::Emit { controller, event } => self.events.push((controller, event)),
-                Order::Decided { .. } => {}
-                Order::Failed { controller, key, message, .. } => {
+                FrameEffect::Emit { controller, event } => self.events.push((controller, event)),
+                FrameEffect::Decided { .. } => {}
+                FrameEffect::Failed { controller, key, message, .. } => {
                     self.failures.push(format!("{controller} {key}: {message}"));
                 }
             }

@@ -7,9 +7,9 @@ use pintle_api_types::key::ObjectKey;
 use pintle_sched_core::intern::Str;
 use pintle_sched_core::snapshot::objects::PodSpec;
 
-use super::{Mirror, Nominee};
+use super::{ClusterCache, Nominee};
 
-impl Mirror {
+impl ClusterCache {
     /// Returns the nomination of a pod.
     pub fn nomination(&self, pod: Str) -> Option<&Nominee> {
         self.nominated.get(&pod)
@@ -34,7 +34,7 @@ impl Mirror {
     }
 
     /// Counts the volumes of nominated pods as in use on the node. Returns the pods that were
-    /// added, for [`Mirror::expect_no_users`].
+    /// added, for [`ClusterCache::expect_no_users`].
     pub fn expect_users(&mut self, node: &str, pods: &[Rc<PodSpec>]) -> Vec<Str> {
         let mut expected = Vec::new();
         for pod in pods.iter().filter(|pod| self.cluster.pods().find(pod.key).is_none()) {
@@ -53,7 +53,7 @@ impl Mirror {
     }
 
     /// Counts what the devices in the status of nominated pods take of the node. Returns the pods
-    /// that were added, for [`Mirror::expect_no_shares`].
+    /// that were added, for [`ClusterCache::expect_no_shares`].
     pub fn expect_shares(&mut self, node: &str, pods: &[Rc<PodSpec>]) -> Vec<Str> {
         let mut expected = Vec::new();
         let is_new = |pod: &&Rc<PodSpec>| self.cluster.pods().find(pod.key).is_none();
@@ -68,14 +68,14 @@ impl Mirror {
         expected
     }
 
-    /// Reverts [`Mirror::expect_shares`].
+    /// Reverts [`ClusterCache::expect_shares`].
     pub fn expect_no_shares(&mut self, expected: Vec<Str>) {
         for pod in expected {
             self.devices.users.take(self.cluster.text(pod));
         }
     }
 
-    /// Reverts [`Mirror::expect_users`].
+    /// Reverts [`ClusterCache::expect_users`].
     pub fn expect_no_users(&mut self, expected: Vec<Str>) {
         for pod in expected {
             self.volumes.users.take(self.cluster.text(pod));

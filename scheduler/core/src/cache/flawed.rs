@@ -11,21 +11,21 @@ use k8s_openapi::api::core::v1::Pod;
 use pintle_api_types::key::ObjectKey;
 use pintle_sched_core::snapshot::objects::PodSpec;
 
-use super::Mirror;
+use super::ClusterCache;
 use crate::plugins::dynamicresources::allocatable::with_devices;
-use crate::watch_event::Kind;
+use crate::watch_event::WatchedKind;
 
 /// Objects with an error now.
 #[derive(Debug, Default)]
 pub(super) struct Flawed {
-    there: HashMap<Kind, HashSet<ObjectKey>>,
+    there: HashMap<WatchedKind, HashSet<ObjectKey>>,
 }
 
 impl Flawed {
     /// Adds an object that has an invalid part. `what` is how the scheduler treats the object.
     pub(super) fn put(
         &mut self,
-        kind: Kind,
+        kind: WatchedKind,
         key: &ObjectKey,
         (what, error): (&str, &dyn std::error::Error),
     ) {
@@ -36,31 +36,31 @@ impl Flawed {
     }
 
     /// Adds an object that cannot be decoded at all; the decoder has logged it.
-    pub(super) fn put_undecoded(&mut self, kind: Kind, key: &ObjectKey) {
+    pub(super) fn put_undecoded(&mut self, kind: WatchedKind, key: &ObjectKey) {
         self.there.entry(kind).or_default().insert(key.clone());
     }
 
     /// Removes an object that can be read whole or was deleted.
-    pub(super) fn take(&mut self, kind: Kind, key: &ObjectKey) {
+    pub(super) fn take(&mut self, kind: WatchedKind, key: &ObjectKey) {
         if let Some(keys) = self.there.get_mut(&kind) {
             keys.remove(key);
         }
     }
 
     /// Names of objects with an error.
-    pub(super) fn keys(&self, kind: Kind) -> impl Iterator<Item = &ObjectKey> {
+    pub(super) fn keys(&self, kind: WatchedKind) -> impl Iterator<Item = &ObjectKey> {
         self.there.get(&kind).into_iter().flatten()
     }
 
     /// The number of objects with an error, for each kind that ever had one.
-    pub(super) fn counts(&self) -> BTreeMap<Kind, usize> {
+    pub(super) fn counts(&self) -> BTreeMap<WatchedKind, usize> {
         self.there.iter().map(|(kind, keys)| (*kind, keys.len())).collect()
     }
 }
 
-impl Mirror {
+impl ClusterCache {
     /// Adds an object that cannot be applied. In a list it counts as present.
-    pub(crate) fn put_flawed(&mut self, kind: Kind, key: &ObjectKey, is_listed: bool) {
+    pub(crate) fn put_flawed(&mut self, kind: WatchedKind, key: &ObjectKey, is_listed: bool) {
         self.flawed.put_undecoded(kind, key);
         if is_listed {
             self.lists.entry(kind).or_default().seen.insert(key.clone());
@@ -68,8 +68,8 @@ impl Mirror {
     }
 
     /// Marks a later version of such an object as applied. Its invalid parts count as before.
-    pub(crate) fn mark_applied(&mut self, kind: Kind, key: &ObjectKey) {
-        if !matches!(kind, Kind::Pod | Kind::Node) {
+    pub(crate) fn mark_applied(&mut self, kind: WatchedKind, key: &ObjectKey) {
+        if !matches!(kind, WatchedKind::Pod | WatchedKind::Node) {
             self.flawed.take(kind, key);
         }
     }
@@ -85,8 +85,8 @@ impl Mirror {
             Err(error) => (None, Some(error)),
         };
         match error {
-            Some(error) => self.flawed.put(Kind::Pod, key, (left_out, &error)),
-            None => self.flawed.take(Kind::Pod, key),
+            Some(error) => self.flawed.put(WatchedKind::Pod, key, (left_out, &error)),
+            None => self.flawed.take(WatchedKind::Pod, key),
         }
         spec
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Node;
 
-use crate::watch_event::Kind;
+use crate::watch_event::WatchedKind;
 
 /// Returns true if annotations or the statuses of conditions differ.
 // k8s: pkg/scheduler/framework/events.go NodeSchedulingPropertiesChange
@@ -20,23 +20,26 @@ pub(super) fn differs_beside_columns(old: &Node, new: &Node) -> bool {
 }
 
 /// Returns true if objects of this kind describe volumes.
-pub(super) fn is_of_volumes(kind: Kind) -> bool {
+pub(super) fn is_of_volumes(kind: WatchedKind) -> bool {
     matches!(
         kind,
-        Kind::PersistentVolume
-            | Kind::PersistentVolumeClaim
-            | Kind::StorageClass
-            | Kind::CSINode
-            | Kind::CSIDriver
-            | Kind::CSIStorageCapacity
-            | Kind::VolumeAttachment
+        WatchedKind::PersistentVolume
+            | WatchedKind::PersistentVolumeClaim
+            | WatchedKind::StorageClass
+            | WatchedKind::CSINode
+            | WatchedKind::CSIDriver
+            | WatchedKind::CSIStorageCapacity
+            | WatchedKind::VolumeAttachment
     )
 }
 
 /// Returns true if objects of this kind describe devices.
-pub(super) fn is_of_devices(kind: Kind) -> bool {
+pub(super) fn is_of_devices(kind: WatchedKind) -> bool {
     matches!(
         kind,
-        Kind::ResourceClaim | Kind::ResourceSlice | Kind::DeviceClass | Kind::DeviceTaintRule
+        WatchedKind::ResourceClaim
+            | WatchedKind::ResourceSlice
+            | WatchedKind::DeviceClass
+            | WatchedKind::DeviceTaintRule
     )
 }

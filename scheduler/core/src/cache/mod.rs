@@ -1,11 +1,13 @@
 //! Cluster state from watches: the columns of `sched-core`, and what decisions need of pods without
 //! a node.
 //!
-//! Input: [`Told`] by watches. Output: [`Step`]s, and the cluster after them. Owner: one task.
-//! Bounds: the objects in the API server. Of a bound pod only its row in the columns and its name
-//! are kept; of a node its fields as ids; of a pod without a node the pruned object, or its packed
-//! text (`kept`). Fields that cannot be parsed are left out; the object is counted and logged once.
+//! Input: [`WatchEvent`] by watches. Output: [`CacheDelta`]s, and the cluster after them. Owner:
+//! one task. Bounds: the objects in the API server. Of a bound pod only its row in the columns and
+//! its name are kept; of a node its fields as ids; of a pod without a node the pruned object, or
+//! its packed text (`kept`). Fields that cannot be parsed are left out; the object is counted and
+//! logged once.
 
+mod deletion;
 mod expected;
 pub(crate) mod flawed;
 mod kinds;
@@ -25,7 +27,7 @@ use pintle_api_types::object::key_of;
 use pintle_api_types::symbol::Symbol;
 use pintle_sched_core::Profile;
 use pintle_sched_core::attempt_budget::AttemptBudget;
-use pintle_sched_core::hint::Event;
+use pintle_sched_core::hint::HintEvent;
 use pintle_sched_core::intern::Str;
 use pintle_sched_core::preempt::Budget;
 use pintle_sched_core::snapshot::Cluster;
@@ -34,8 +36,8 @@ use pintle_sched_core::snapshot::objects::{NodeSpec, PodSpec};
 use self::flawed::Flawed;
 use self::kinds::{is_of_devices, is_of_volumes};
 pub(crate) use self::step::Aside;
-pub use self::step::{Hidden, Step};
-use crate::declared::{BoundPod, Declarations, Row};
+pub use self::step::{CacheDelta, Hidden};
+use crate::declared::{BoundPod, Declarations, DeclaredRow};
 use crate::framework::WholeNodes;
 use crate::framework::pods::WholePods;
 use crate::groups::Groups;
@@ -45,7 +47,7 @@ use crate::plugins::dynamicresources::look::{DeviceClaims, DeviceLimits};
 use crate::plugins::volumes::bind::{Progress, Write};
 use crate::plugins::volumes::{Claims, Refused, Volumes};
 use crate::pod_fields::{is_over, node_name, nominated_node, scheduler_name};
-use crate::watch_event::{KINDS, Kind, Thing, Told};
+use crate::watch_event::{KINDS, WatchEvent, WatchedKind, WatchedObject};
 
 /// A nominated pod.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,7 +68,7 @@ struct Listing {
 
 /// The scheduler's cache of the cluster.
 #[derive(Debug)]
-pub struct Mirror {
+pub struct ClusterCache {
     /// The columns.
     pub cluster: Cluster,
     /// Scheduling profiles, at least one.
@@ -95,13 +97,13 @@ pub struct Mirror {
     /// Pod groups, if their feature gate is on.
     pub groups: Option<Groups>,
     /// Events of volumes, devices and claims.
-    happened: Vec<Event>,
+    happened: Vec<HintEvent>,
     /// Hashes of the selectors of workloads and labels of namespaces: their status changes often.
-    others: HashMap<(Kind, ObjectKey), u64>,
-    lists: HashMap<Kind, Listing>,
+    others: HashMap<(WatchedKind, ObjectKey), u64>,
+    lists: HashMap<WatchedKind, Listing>,
     /// Objects absent from the last list of a kind, if that list had an object without a name.
-    missed: HashMap<Kind, HashSet<ObjectKey>>,
-    complete: HashSet<Kind>,
+    missed: HashMap<WatchedKind, HashSet<ObjectKey>>,
+    complete: HashSet<WatchedKind>,
     flawed: Flawed,
     /// The budget of the attempt under way; unlimited between attempts.
     pub attempt_budget: Rc<AttemptBudget>,
@@ -109,7 +111,7 @@ pub struct Mirror {
     pub(crate) is_changing: Cell<bool>,
 }
 
-impl Mirror {
+impl ClusterCache {
     /// Creates an empty mirror with one profile.
     pub fn new(profile: Profile) -> Self {
         Self::with_profiles(vec![profile])
@@ -168,18 +170,18 @@ impl Mirror {
     }
 
     /// Kinds that are watched because of a feature gate.
-    fn gated_kinds(&self) -> impl Iterator<Item = Kind> + use<> {
-        let groups = self.groups.as_ref().map(|_| Kind::PodGroup);
-        groups.into_iter().chain(self.devices.has_rules().then_some(Kind::DeviceTaintRule))
+    fn gated_kinds(&self) -> impl Iterator<Item = WatchedKind> + use<> {
+        let groups = self.groups.as_ref().map(|_| WatchedKind::PodGroup);
+        groups.into_iter().chain(self.devices.has_rules().then_some(WatchedKind::DeviceTaintRule))
     }
 
     /// Returns the kinds without a complete first list.
-    pub fn missing(&self) -> impl Iterator<Item = Kind> + '_ {
+    pub fn missing(&self) -> impl Iterator<Item = WatchedKind> + '_ {
         KINDS.into_iter().chain(self.gated_kinds()).filter(|kind| !self.complete.contains(kind))
     }
 
     /// Returns the number of objects that failed to decode, by kind.
-    pub fn unreadable(&self) -> BTreeMap<Kind, usize> {
+    pub fn unreadable(&self) -> BTreeMap<WatchedKind, usize> {
         self.flawed.counts()
     }
 
@@ -199,8 +201,8 @@ impl Mirror {
     }
 
     /// Returns the declarations of all pods, in no order.
-    pub fn declared(&self) -> Vec<Row> {
-        let row = |pod: &ObjectKey, node: Option<&Symbol>, declares| Row {
+    pub fn declared(&self) -> Vec<DeclaredRow> {
+        let row = |pod: &ObjectKey, node: Option<&Symbol>, declares| DeclaredRow {
             pod: pod.clone(),
             node: node.cloned(),
             declares: Arc::clone(declares),
@@ -211,7 +213,7 @@ impl Mirror {
     }
 
     /// Returns the events of volumes, devices and claims since the last call.
-    pub fn take_happened(&mut self) -> Vec<Event> {
+    pub fn take_happened(&mut self) -> Vec<HintEvent> {
         std::mem::take(&mut self.happened)
     }
 
@@ -255,50 +257,50 @@ impl Mirror {
 
     /// Applies a watch event; returns the changes of pods and nodes. Objects of other kinds change
     /// at once.
-    pub fn list(&mut self, told: Told) -> Vec<Step> {
+    pub fn list(&mut self, told: WatchEvent) -> Vec<CacheDelta> {
         match told {
-            Told::Begun(kind) => {
+            WatchEvent::Begun(kind) => {
                 self.lists.insert(kind, Listing::default());
                 Vec::new()
             }
-            Told::Listed(thing) => {
+            WatchEvent::Listed(thing) => {
                 let list = self.lists.entry(thing.kind()).or_default();
                 list.seen.insert(thing.key());
                 match thing {
-                    Thing::ResourceClaim(claim) => {
+                    WatchedObject::ResourceClaim(claim) => {
                         self.happened.extend(self.devices.set_listed(*claim));
                         Vec::new()
                     }
                     thing => self.set(thing),
                 }
             }
-            Told::Unreadable(kind, key) => {
+            WatchEvent::Unreadable(kind, key) => {
                 key.iter().for_each(|key| self.flawed.put_undecoded(kind, key));
                 let list = self.lists.entry(kind).or_default();
                 list.nameless |= key.is_none();
                 list.seen.extend(key);
                 Vec::new()
             }
-            Told::Complete(kind) => self.end_of_list(kind),
-            Told::Set(thing) => self.set(thing),
-            Told::Gone(thing) => self.gone(thing.kind(), &thing.key(), Some(&thing)),
-            Told::Lost(kind, key) => self.gone(kind, &key, None),
+            WatchEvent::Complete(kind) => self.end_of_list(kind),
+            WatchEvent::Set(thing) => self.set(thing),
+            WatchEvent::Gone(thing) => self.gone(thing.kind(), &thing.key(), Some(&thing)),
+            WatchEvent::Lost(kind, key) => self.gone(kind, &key, None),
         }
     }
 
-    fn end_of_list(&mut self, kind: Kind) -> Vec<Step> {
+    fn end_of_list(&mut self, kind: WatchedKind) -> Vec<CacheDelta> {
         self.complete.insert(kind);
         let list = self.lists.remove(&kind).unwrap_or_default();
         let known: Vec<ObjectKey> = match kind {
-            Kind::Pod => self.waiting.keys().chain(self.bound.keys()).cloned().collect(),
-            Kind::Node => {
+            WatchedKind::Pod => self.waiting.keys().chain(self.bound.keys()).cloned().collect(),
+            WatchedKind::Node => {
                 let names = self.nodes.keys().map(|name| self.cluster.text(*name));
                 names.map(|name| ObjectKey::new("", name)).collect()
             }
-            Kind::PodDisruptionBudget => self.budgets.keys().cloned().collect(),
+            WatchedKind::PodDisruptionBudget => self.budgets.keys().cloned().collect(),
             kind if is_of_volumes(kind) => self.volumes.keys(kind),
             kind if is_of_devices(kind) => self.devices.keys(kind),
-            Kind::PodGroup => self.groups.iter().flat_map(Groups::keys).collect(),
+            WatchedKind::PodGroup => self.groups.iter().flat_map(Groups::keys).collect(),
             _ => self.others.keys().filter(|(k, _)| *k == kind).map(|(_, k)| k.clone()).collect(),
         };
         let flawed = self.flawed.keys(kind).cloned().collect::<Vec<_>>();
@@ -315,21 +317,21 @@ impl Mirror {
     }
 
     /// Applies the current state of an object.
-    pub fn set(&mut self, thing: Thing) -> Vec<Step> {
+    pub fn set(&mut self, thing: WatchedObject) -> Vec<CacheDelta> {
         match thing {
-            Thing::Pod(pod) => {
+            WatchedObject::Pod(pod) => {
                 if let Some(groups) = &self.groups {
                     self.happened.extend(groups.set_pod(&pod, self.profile_number(&pod).is_some()));
                 }
                 self.set_pod(*pod)
             }
-            Thing::Node(node) => self.set_whole_node(*node),
-            Thing::PodGroup(group) => {
+            WatchedObject::Node(node) => self.set_whole_node(*node),
+            WatchedObject::PodGroup(group) => {
                 let groups = self.groups.as_ref();
                 self.happened.extend(groups.and_then(|groups| groups.set(*group)));
                 Vec::new()
             }
-            Thing::PodDisruptionBudget(budget) => {
+            WatchedObject::PodDisruptionBudget(budget) => {
                 self.budgets.insert(key_of(&*budget), *budget);
                 self.read_budgets = None;
                 Vec::new()
@@ -351,39 +353,44 @@ impl Mirror {
     }
 
     /// Returns the changes of pods and nodes that a state of an object would make.
-    pub fn foresee(&mut self, thing: &Thing) -> Vec<Step> {
+    pub fn foresee(&mut self, thing: &WatchedObject) -> Vec<CacheDelta> {
         match thing {
-            Thing::Pod(pod) => {
+            WatchedObject::Pod(pod) => {
                 let found = self.steps_of(pod, &key_of(&**pod));
                 found.map(|(_, steps)| steps).unwrap_or_default()
             }
-            Thing::Node(node) => self.read_node(node).into_iter().collect(),
+            WatchedObject::Node(node) => self.read_node(node).into_iter().collect(),
             _ => Vec::new(),
         }
     }
 
     /// Returns the changes that the deletion of an object would make.
-    pub fn foresee_end(&mut self, kind: Kind, key: &ObjectKey, last: Option<&Thing>) -> Vec<Step> {
+    pub fn foresee_end(
+        &mut self,
+        kind: WatchedKind,
+        key: &ObjectKey,
+        last: Option<&WatchedObject>,
+    ) -> Vec<CacheDelta> {
         let pod = match last {
-            Some(Thing::Pod(pod)) => Some(&**pod),
+            Some(WatchedObject::Pod(pod)) => Some(&**pod),
             _ => None,
         };
         match kind {
-            Kind::Pod => self.end_of_pod(key, pod),
-            Kind::Node => self.end_of_node(key).into_iter().collect(),
+            WatchedKind::Pod => self.end_of_pod(key, pod),
+            WatchedKind::Node => self.end_of_node(key).into_iter().collect(),
             _ => Vec::new(),
         }
     }
 
-    fn set_other(&mut self, thing: &Thing) {
+    fn set_other(&mut self, thing: &WatchedObject) {
         let mut hasher = DefaultHasher::new();
         let labels = thing.metadata().labels.as_ref();
         let said = match thing {
-            Thing::Namespace(_) => format!("{labels:?}"),
-            Thing::Service(o) => format!("{:?}", o.spec.as_ref().map(|s| &s.selector)),
-            Thing::ReplicaSet(o) => format!("{:?}", o.spec.as_ref().map(|s| &s.selector)),
-            Thing::StatefulSet(o) => format!("{:?}", o.spec.as_ref().map(|s| &s.selector)),
-            Thing::ReplicationController(o) => {
+            WatchedObject::Namespace(_) => format!("{labels:?}"),
+            WatchedObject::Service(o) => format!("{:?}", o.spec.as_ref().map(|s| &s.selector)),
+            WatchedObject::ReplicaSet(o) => format!("{:?}", o.spec.as_ref().map(|s| &s.selector)),
+            WatchedObject::StatefulSet(o) => format!("{:?}", o.spec.as_ref().map(|s| &s.selector)),
+            WatchedObject::ReplicationController(o) => {
                 format!("{:?}", o.spec.as_ref().map(|s| &s.selector))
             }
             _ => return,
@@ -394,16 +401,16 @@ impl Mirror {
             return;
         }
         match thing {
-            Thing::Namespace(o) => self.cluster.set_namespace(o),
-            Thing::Service(o) => self.cluster.set_service(o),
-            Thing::ReplicaSet(o) => self.cluster.set_replica_set(o),
-            Thing::StatefulSet(o) => self.cluster.set_stateful_set(o),
-            Thing::ReplicationController(o) => self.cluster.set_replication_controller(o),
+            WatchedObject::Namespace(o) => self.cluster.set_namespace(o),
+            WatchedObject::Service(o) => self.cluster.set_service(o),
+            WatchedObject::ReplicaSet(o) => self.cluster.set_replica_set(o),
+            WatchedObject::StatefulSet(o) => self.cluster.set_stateful_set(o),
+            WatchedObject::ReplicationController(o) => self.cluster.set_replication_controller(o),
             _ => {}
         }
     }
 
-    fn set_pod(&mut self, mut pod: Pod) -> Vec<Step> {
+    fn set_pod(&mut self, mut pod: Pod) -> Vec<CacheDelta> {
         let key = key_of(&pod);
         let Some((spec, steps)) = self.steps_of(&pod, &key) else { return Vec::new() };
         let declares = self.declarations.of(&pod);
@@ -433,7 +440,7 @@ impl Mirror {
     }
 
     /// Reads a pod and returns its changes; `None` for a pod without a name.
-    fn steps_of(&mut self, pod: &Pod, key: &ObjectKey) -> Option<(Rc<PodSpec>, Vec<Step>)> {
+    fn steps_of(&mut self, pod: &Pod, key: &ObjectKey) -> Option<(Rc<PodSpec>, Vec<CacheDelta>)> {
         let spec = self.spec_of(pod, key)?;
         let mut steps = Vec::new();
         // The deletion of an earlier pod of the same name was not observed.
@@ -450,7 +457,7 @@ impl Mirror {
         let Some(node) = node_name(pod) else {
             // The API server lost the binding, as after a restore of its store.
             let had = self.bound.get(key).filter(|known| known.uid == spec.key);
-            steps.extend(had.map(|known| Step::Gone {
+            steps.extend(had.map(|known| CacheDelta::Gone {
                 pod: spec.key,
                 last: Some(Rc::clone(&spec)),
                 node: known.node.as_str().into(),
@@ -460,12 +467,12 @@ impl Mirror {
         let node: Rc<str> = node.into();
         match self.cluster.pods().find(spec.key).map(|id| self.cluster.pods().get(id).terminating) {
             _ if is_over(pod) => steps.extend(self.end_of_pod(key, Some(pod))),
-            None => steps.push(Step::Bound(Rc::clone(&spec), node)),
+            None => steps.push(CacheDelta::Bound(Rc::clone(&spec), node)),
             Some(terminating) => {
                 // Other fields of a bound pod seldom change; their changes are not undone.
                 let old = PodSpec { terminating, ..(*spec).clone() };
                 let (old, new) = (Rc::new(old), Rc::clone(&spec));
-                steps.push(Step::Changed { old, new, node });
+                steps.push(CacheDelta::Changed { old, new, node });
             }
         }
         Some((spec, steps))
@@ -479,7 +486,7 @@ impl Mirror {
         pod: &Pod,
         spec: &Rc<PodSpec>,
         before: Option<&KeptPod>,
-    ) -> Option<Step> {
+    ) -> Option<CacheDelta> {
         let has_node = self.cluster.pods().find(spec.key).is_some() || node_name(pod).is_some();
         // Other schedulers keep the nominations of their own pods.
         let counts = !has_node && self.profile_number(pod).is_some();
@@ -493,101 +500,22 @@ impl Mirror {
             _ => said.map(Rc::from),
         };
         let new = node.map(|node| Nominee { spec: Rc::clone(spec), node });
-        (old != new).then_some(Step::Nominated { pod: spec.key, old, new })
+        (old != new).then_some(CacheDelta::Nominated { pod: spec.key, old, new })
     }
 
-    fn end_of_pod(&mut self, key: &ObjectKey, last: Option<&Pod>) -> Vec<Step> {
-        let mut steps = Vec::new();
-        let uid = match (self.bound.get(key).cloned(), self.waiting.get(key).cloned()) {
-            (Some(BoundPod { uid, node, .. }), _) => {
-                let last = last.and_then(|pod| self.cluster.read_pod_as_it_is(pod).ok());
-                let last = last.map(|(spec, _)| spec).filter(|spec| spec.key == uid).map(Rc::new);
-                steps.push(Step::Gone { pod: uid, last, node: node.as_str().into() });
-                Some(uid)
-            }
-            (None, Some(pod)) => Some(pod.spec().key),
-            (None, None) => None,
-        };
-        if let Some((pod, old)) = uid.and_then(|uid| Some((uid, self.nominated.get(&uid)?.clone())))
-        {
-            steps.push(Step::Nominated { pod, old: Some(old), new: None });
-        }
-        steps
-    }
-
-    fn read_node(&mut self, node: &Node) -> Option<Step> {
+    fn read_node(&mut self, node: &Node) -> Option<CacheDelta> {
         let key = key_of(node);
         match self.cluster.read_node(node) {
             Ok(spec) => {
-                self.flawed.take(Kind::Node, &key);
+                self.flawed.take(WatchedKind::Node, &key);
                 let old = self.nodes.get(&spec.name).cloned();
-                Some(Step::Node { old, new: Some(Rc::new(spec)) })
+                Some(CacheDelta::Node { old, new: Some(Rc::new(spec)) })
             }
             Err(error) => {
                 let stays = "it stays what it was, if it was known";
-                self.flawed.put(Kind::Node, &key, (stays, &error));
+                self.flawed.put(WatchedKind::Node, &key, (stays, &error));
                 None
             }
-        }
-    }
-
-    fn end_of_node(&self, key: &ObjectKey) -> Option<Step> {
-        let row = self.cluster.row(key.name())?;
-        let mut known = self.nodes.iter();
-        let old = known.find(|(name, _)| self.cluster.row(self.cluster.text(**name)) == Some(row));
-        old.map(|(_, spec)| Step::Node { old: Some(Rc::clone(spec)), new: None })
-    }
-
-    /// Applies the deletion of an object.
-    pub fn gone(&mut self, kind: Kind, key: &ObjectKey, last: Option<&Thing>) -> Vec<Step> {
-        let steps = self.foresee_end(kind, key, last);
-        self.flawed.take(kind, key);
-        match kind {
-            Kind::Pod => {
-                self.forget_whole(key);
-                self.waiting.remove(key);
-                self.bound.remove(key);
-                if let Some(groups) = &self.groups {
-                    groups.end_of_pod(key);
-                }
-            }
-            Kind::PodGroup => {
-                if let Some(groups) = &self.groups {
-                    groups.gone(key);
-                }
-            }
-            Kind::PodDisruptionBudget => {
-                self.budgets.remove(key);
-                self.read_budgets = None;
-            }
-            Kind::Node => {
-                if let Some(whole) = &mut self.whole_nodes {
-                    whole.remove(key.name());
-                }
-            }
-            kind if is_of_volumes(kind) => self.happened.extend(self.volumes.gone(kind, key)),
-            kind if is_of_devices(kind) => {
-                self.happened.extend(self.devices.gone(kind, key));
-                self.cluster.set_of_devices(self.devices.resources());
-            }
-            kind => {
-                self.others.remove(&(kind, key.clone()));
-                self.end_of_owner(kind, key);
-            }
-        }
-        steps
-    }
-
-    /// Removes the selectors of a deleted owner.
-    fn end_of_owner(&mut self, kind: Kind, key: &ObjectKey) {
-        let (namespace, name, cluster) = (key.namespace(), key.name(), &mut self.cluster);
-        match kind {
-            Kind::Namespace => cluster.remove_namespace(name),
-            Kind::Service => cluster.remove_service(namespace, name),
-            Kind::ReplicaSet => cluster.remove_replica_set(namespace, name),
-            Kind::StatefulSet => cluster.remove_stateful_set(namespace, name),
-            Kind::ReplicationController => cluster.remove_replication_controller(namespace, name),
-            _ => {}
         }
     }
 }

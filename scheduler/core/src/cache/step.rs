@@ -10,13 +10,13 @@ use std::rc::Rc;
 use pintle_sched_core::intern::Str;
 use pintle_sched_core::snapshot::objects::{NodeSpec, PodSpec};
 
-use super::{Mirror, Nominee};
+use super::{ClusterCache, Nominee};
 use crate::plugins::dynamicresources::users::Away;
 use crate::plugins::volumes::users::Lifted;
 
 /// A change of one pod or one node.
 #[derive(Clone, Debug)]
-pub enum Step {
+pub enum CacheDelta {
     /// A pod has a node.
     Bound(Rc<PodSpec>, Rc<str>),
     /// A bound pod was deleted or has ended.
@@ -66,7 +66,7 @@ pub struct Hidden {
     shares: Option<Away>,
 }
 
-impl Step {
+impl CacheDelta {
     /// Returns the pod or node that it changes.
     pub fn object(&self) -> Option<Str> {
         match self {
@@ -96,34 +96,37 @@ impl Step {
     }
 }
 
-impl Mirror {
+impl ClusterCache {
     /// Makes the change.
-    pub fn make(&mut self, step: &Step) {
+    pub fn make(&mut self, step: &CacheDelta) {
         crate::fault::pass("make");
         match step {
-            Step::Bound(pod, node) | Step::Changed { new: pod, node, .. } => self.place(pod, node),
-            Step::Gone { pod, .. } => self.take_away(*pod),
-            Step::Nominated { pod, new, .. } => self.nominate(*pod, new.clone()),
-            Step::Node { old, new } => self.set_node(old.as_deref(), new.clone()),
+            CacheDelta::Bound(pod, node) | CacheDelta::Changed { new: pod, node, .. } => {
+                self.place(pod, node)
+            }
+            CacheDelta::Gone { pod, .. } => self.take_away(*pod),
+            CacheDelta::Nominated { pod, new, .. } => self.nominate(*pod, new.clone()),
+            CacheDelta::Node { old, new } => self.set_node(old.as_deref(), new.clone()),
         }
     }
 
     /// Undoes the change.
-    pub fn take_back(&mut self, step: &Step) {
+    pub fn take_back(&mut self, step: &CacheDelta) {
         match step {
-            Step::Bound(pod, _) => self.take_away(pod.key),
-            Step::Gone { last: Some(pod), node, .. } | Step::Changed { old: pod, node, .. } => {
+            CacheDelta::Bound(pod, _) => self.take_away(pod.key),
+            CacheDelta::Gone { last: Some(pod), node, .. }
+            | CacheDelta::Changed { old: pod, node, .. } => {
                 self.place(pod, node);
             }
-            Step::Gone { last: None, .. } => {}
-            Step::Nominated { pod, old, .. } => self.nominate(*pod, old.clone()),
-            Step::Node { old, new } => self.set_node(new.as_deref(), old.clone()),
+            CacheDelta::Gone { last: None, .. } => {}
+            CacheDelta::Nominated { pod, old, .. } => self.nominate(*pod, old.clone()),
+            CacheDelta::Node { old, new } => self.set_node(new.as_deref(), old.clone()),
         }
     }
 
     /// Makes a step or undoes it, and later the other way round. The pod's volume usage is kept in
     /// `aside` while the pod has no node, because a step does not contain it.
-    pub(crate) fn turn(&mut self, step: &Step, makes: bool, aside: &mut Aside) {
+    pub(crate) fn turn(&mut self, step: &CacheDelta, makes: bool, aside: &mut Aside) {
         let pod = step.pod();
         if let Some(pod) = pod {
             let used = self.volumes.users.lift(self.cluster.text(pod));

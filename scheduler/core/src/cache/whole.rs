@@ -8,14 +8,14 @@ use std::rc::Rc;
 
 use k8s_openapi::api::core::v1::Node;
 use pintle_api_types::key::ObjectKey;
-use pintle_sched_core::hint::Event;
+use pintle_sched_core::hint::HintEvent;
 use pintle_sched_core::intern::Str;
 
 use super::kinds::differs_beside_columns;
-use super::{Mirror, Step, WholeNodes};
+use super::{CacheDelta, ClusterCache, WholeNodes};
 use crate::kept::Shelf;
 
-impl Mirror {
+impl ClusterCache {
     /// Keeps whole nodes from now on.
     pub fn keep_nodes(&mut self) {
         self.whole_nodes.get_or_insert_default();
@@ -70,7 +70,7 @@ impl Mirror {
         bound.into_iter().chain(waiting).for_each(|uid| whole.forget(uid));
     }
 
-    pub(super) fn set_whole_node(&mut self, node: Node) -> Vec<Step> {
+    pub(super) fn set_whole_node(&mut self, node: Node) -> Vec<CacheDelta> {
         let step = self.read_node(&node);
         if let Some(whole) = &mut self.whole_nodes {
             let new = Rc::new(node);
@@ -78,11 +78,11 @@ impl Mirror {
             let old = whole.insert(name, Rc::clone(&new));
             self.rows_are_stale = true;
             // An out-of-tree plugin may wait for a field that the columns do not have.
-            if let (Some(old), Some(Step::Node { new: Some(spec), .. })) = (old, &step)
+            if let (Some(old), Some(CacheDelta::Node { new: Some(spec), .. })) = (old, &step)
                 && differs_beside_columns(&old, &new)
             {
                 let spec = Some(Rc::clone(spec));
-                self.happened.push(Event::Node { old: spec.clone(), new: spec });
+                self.happened.push(HintEvent::Node { old: spec.clone(), new: spec });
             }
         }
         step.into_iter().collect()

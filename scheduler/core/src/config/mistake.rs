@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use super::{ConfigError, File};
+use super::{ConfigError, ConfigFile};
 
 /// Fields of one level, or items of a list, that are tried.
 const TRIED_MAX: usize = 100;
@@ -62,7 +62,7 @@ fn culprit(tree: &Value, said: &str) -> String {
     while let Some((next, shown)) = children(tree, &pointer).into_iter().find(|(name, _)| {
         let mut without = tree.clone();
         remove(&mut without, &pointer, name);
-        match serde_json::from_value::<File>(without) {
+        match serde_json::from_value::<ConfigFile>(without) {
             Ok(_) => true,
             Err(other) => {
                 let other = other.to_string();

@@ -5,13 +5,13 @@
 
 use super::points::{order, weight};
 use super::{FileProfile, PluginRef, PluginSet};
-use crate::framework::{Chosen, Registry};
+use crate::framework::{EnabledPlugins, Registry};
 
 /// Points where an in-tree plugin can only be replaced by an out-of-tree one.
 const REPLACED: [(&str, &str); 2] = [("queueSort", "PrioritySort"), ("bind", "DefaultBinder")];
 
-pub(super) fn take(from: &mut FileProfile, registry: &Registry) -> Chosen {
-    let mut chosen = Chosen::default();
+pub(super) fn take(from: &mut FileProfile, registry: &Registry) -> EnabledPlugins {
+    let mut chosen = EnabledPlugins::default();
     let points = &mut from.plugins;
     from.filter_order = order(&points.multi_point, &points.filter);
     from.pre_filter_order = order(&points.multi_point, &points.pre_filter);

@@ -10,12 +10,12 @@ use pintle_api_types::rate::Rate;
 use pintle_config::election::Election;
 use serde::Deserialize;
 
-use super::{ConfigError, File, field};
+use super::{ConfigError, ConfigFile, field};
 use crate::queue::Backoff;
 
 /// Process settings.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Process {
+pub struct ProcessSettings {
     /// Credentials.
     pub kubeconfig: Option<PathBuf>,
     /// Requests per second.
@@ -30,7 +30,7 @@ pub struct Process {
     pub percentage_of_nodes: i32,
 }
 
-impl Default for Process {
+impl Default for ProcessSettings {
     fn default() -> Self {
         Self {
             kubeconfig: None,
@@ -67,8 +67,8 @@ pub(super) struct ClientConnection {
     burst: Option<i32>,
 }
 
-impl Process {
-    pub(super) fn of(file: &File) -> Result<Self, ConfigError> {
+impl ProcessSettings {
+    pub(super) fn of(file: &ConfigFile) -> Result<Self, ConfigError> {
         let mut process = Self::default();
         process.connection(&file.client_connection)?;
         process.election(&file.leader_election)?;

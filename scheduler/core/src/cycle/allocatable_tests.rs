@@ -7,16 +7,16 @@ use super::device_tests::{answer, claim, class, has, read, reserves, user};
 use super::tests::{at, bound, condition, decide, node, pod, tell_all, with, without_second_look};
 use super::*;
 use crate::plugins::dynamicresources::DeviceGates;
-use crate::watch_event::{Thing, Told};
+use crate::watch_event::{WatchEvent, WatchedObject};
 
 const ON: DeviceGates = DeviceGates { taint_rules: false, lists: false, allocatable: true };
 
 /// Devices of a node that consume this many CPUs each.
-fn cards(node: &str, cpu: &str, names: &[&str]) -> Thing {
+fn cards(node: &str, cpu: &str, names: &[&str]) -> WatchedObject {
     let takes = json!({"cpu": {"allocationMultiplier": cpu}});
     let one = |name: &&str| json!({"name": name, "nodeAllocatableResourceMappings": takes});
     let devices: Vec<Value> = names.iter().map(one).collect();
-    Thing::ResourceSlice(read(json!({
+    WatchedObject::ResourceSlice(read(json!({
         "metadata": {"name": format!("slice-{node}")},
         "spec": {"driver": "d.example", "nodeName": node, "devices": devices,
             "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}},
@@ -24,7 +24,7 @@ fn cards(node: &str, cpu: &str, names: &[&str]) -> Thing {
 }
 
 /// A pod with a container that uses a claim.
-fn uses(name: &str, claim: &str, change: impl FnOnce(&mut Value)) -> Thing {
+fn uses(name: &str, claim: &str, change: impl FnOnce(&mut Value)) -> WatchedObject {
     with(name, "1", |pod| {
         pod["spec"]["resourceClaims"] = json!([{"name": "c", "resourceClaimName": claim}]);
         pod["spec"]["containers"][0]["resources"]["claims"] = json!([{"name": "c"}]);
@@ -36,7 +36,7 @@ fn status(claim: &str, cpu: &str) -> Value {
     json!([{"resourceClaimName": claim, "containers": ["c"], "resources": {"cpu": cpu}}])
 }
 
-fn knowing(gates: DeviceGates, things: &[Thing]) -> Scheduler {
+fn knowing(gates: DeviceGates, things: &[WatchedObject]) -> Scheduler {
     let scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
     let mut scheduler = scheduler.with_device_gates(gates);
     tell_all(&mut scheduler, things);
@@ -64,7 +64,7 @@ fn used(scheduler: &Scheduler) -> i64 {
     scheduler.mirror.cluster.view().numbers(0).cpu_used
 }
 
-fn base() -> Vec<Thing> {
+fn base() -> Vec<WatchedObject> {
     vec![class(), node("a", "4"), cards("a", "2", &["g0", "g1"]), claim("c")]
 }
 
@@ -84,16 +84,16 @@ fn devices_of_a_pod_count_on_its_node_before_it_is_bound_and_afterwards() {
     let asked = reserves(&commands).expect("it is reserved");
     let commands = answer(&mut scheduler, &asked, 1);
     let (of, node) = commands.iter().find_map(bound).expect("it is bound");
-    scheduler.ended(&of, &node, Ended::Bound, at(1));
+    scheduler.ended(&of, &node, BindingResult::Bound, at(1));
     // The pod as the API then has it.
     let told = uses("p", "c", |pod| {
         pod["spec"]["nodeName"] = json!("a");
         pod["metadata"]["resourceVersion"] = json!("9");
         pod["status"] = json!({"nodeAllocatableResourceClaimStatuses": status("c", "2")});
     });
-    scheduler.tell(Told::Set(told.clone()), at(2));
+    scheduler.tell(WatchEvent::Set(told.clone()), at(2));
     assert_eq!((scheduler.assumed(), used(&scheduler)), (0, 3000));
-    scheduler.tell(Told::Gone(told), at(3));
+    scheduler.tell(WatchEvent::Gone(told), at(3));
     assert_eq!(used(&scheduler), 0);
     assert!(decide(&mut scheduler, 10).iter().any(|command| bound(command).is_some()));
 }
@@ -195,7 +195,7 @@ fn who_goes_or_takes_less_leaves_the_node_to_devices() {
     let other = |cpu: &str| with("other", cpu, |pod| pod["spec"]["nodeName"] = json!("a"));
     let mut things = base();
     things.extend([other("2"), uses("p", "c", |_| ())]);
-    for told in [Told::Gone(other("2")), Told::Set(other("1"))] {
+    for told in [WatchEvent::Gone(other("2")), WatchEvent::Set(other("1"))] {
         let mut scheduler = knowing(ON, &things);
         assert_eq!(reserves(&decide(&mut scheduler, 0)), None, "three CPUs where two are left");
         scheduler.tell(told, at(1));
@@ -210,7 +210,7 @@ fn a_status_that_was_written_is_cleared_where_the_pod_gets_no_node() {
     let mut scheduler = knowing(ON, &things);
     let (of, number, _) = reserves(&decide(&mut scheduler, 0)).expect("asked for");
     let why = "updating pod default/p NodeAllocatableResourceClaimStatuses: no";
-    let reserved = Reserved {
+    let reserved = ReservationResult {
         pod: of.clone(),
         number,
         claims: Vec::new(),
@@ -228,7 +228,7 @@ fn a_status_that_was_written_is_cleared_where_the_pod_gets_no_node() {
     // A binding that fails releases the claim as well.
     let commands = answer(&mut scheduler, &asked, 41);
     let (of, node) = commands.iter().find_map(bound).expect("it is bound");
-    scheduler.ended(&of, &node, Ended::Failed("no".to_owned()), at(42));
+    scheduler.ended(&of, &node, BindingResult::Failed("no".to_owned()), at(42));
     assert_eq!(released(&scheduler.take_commands()), Some((1, true)));
     assert_eq!(used(&scheduler), 0);
 }
@@ -260,7 +260,7 @@ fn what_a_status_says_of_a_pod_without_a_node_is_replaced_by_what_is_chosen() {
 fn a_device_without_consumed_capacity_is_a_mistake() {
     let takes = json!({"cpu": {"capacityKey": "cores"}});
     let devices = json!([{"name": "g0", "nodeAllocatableResourceMappings": takes}]);
-    let offered = Thing::ResourceSlice(read(json!({
+    let offered = WatchedObject::ResourceSlice(read(json!({
         "metadata": {"name": "s"},
         "spec": {"driver": "d.example", "nodeName": "a", "devices": devices,
             "pool": {"name": "a", "generation": 1, "resourceSliceCount": 1}},

@@ -134,7 +134,7 @@ pub enum Command {
 
 /// The result of a binding.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum BindingResult {
     /// The pod is bound.
     Bound,
     /// The binding failed with this error.

@@ -19,12 +19,12 @@ use pintle_sched_core::preempt::{self, Candidate};
 use pintle_sched_core::snapshot::pods::PodId;
 
 use super::command::Command;
-use super::decide::{Found, Why, pod_ref, with_others};
+use super::decide::{NodeSearch, Why, pod_ref, with_others};
 use super::evict::victim;
-use super::{Asked, Scheduler, Uid};
+use super::{QueuedPod, Scheduler, Uid};
 use crate::diagnosis;
 use crate::extender::consulted::{Nodes, Rows};
-use crate::extender::{Answer, Consult, Consulted, Extender, Question, Victims};
+use crate::extender::{Consult, Consulted, Extender, ExtenderCall, ExtenderReply, Victims};
 use crate::framework::Attempt;
 use crate::pod_fields::PodRef;
 use crate::queue::Rejectors;
@@ -70,13 +70,13 @@ type Known = (Text, Rejectors, Option<Rc<Attempt>>);
 #[derive(Debug)]
 pub(super) struct Consulting {
     uid: Uid,
-    stage: Stage,
+    stage: ConsultStage,
     /// When the decision began.
     since: Duration,
 }
 
 #[derive(Debug)]
-enum Stage {
+enum ConsultStage {
     Kept(Rc<str>),
     Nodes(usize),
     Victims(Known),
@@ -134,24 +134,27 @@ impl Scheduler {
     pub(super) fn ask_about_nodes(
         &mut self,
         uid: &Uid,
-        asked: &Asked,
+        asked: &QueuedPod,
         names: Vec<Rc<str>>,
         is_kept: bool,
-    ) -> Found {
-        let stage =
-            if is_kept { Stage::Kept(Rc::clone(&names[0])) } else { Stage::Nodes(names.len()) };
+    ) -> NodeSearch {
+        let stage = if is_kept {
+            ConsultStage::Kept(Rc::clone(&names[0]))
+        } else {
+            ConsultStage::Nodes(names.len())
+        };
         let whole = names.iter().filter_map(|name| self.mirror.whole_node(name)).cloned();
-        let question = Question::Nodes { objects: whole.collect(), names };
+        let question = ExtenderCall::Nodes { objects: whole.collect(), names };
         self.ask(uid, asked, question, stage)
     }
 
     pub(super) fn ask_about_victims(
         &mut self,
         uid: &Uid,
-        asked: &Asked,
+        asked: &QueuedPod,
         known: Known,
         candidates: &[Candidate],
-    ) -> Found {
+    ) -> NodeSearch {
         let cluster = &self.mirror.cluster;
         let one = |candidate: &Candidate| {
             let there = cluster.pods().on_node(candidate.row);
@@ -163,19 +166,25 @@ impl Scheduler {
             (node, Victims { pods, violations, others })
         };
         let all: BTreeMap<String, Victims> = candidates.iter().map(one).collect();
-        self.ask(uid, asked, Question::Victims(all), Stage::Victims(known))
+        self.ask(uid, asked, ExtenderCall::Victims(all), ConsultStage::Victims(known))
     }
 
-    fn ask(&mut self, uid: &Uid, asked: &Asked, question: Question, stage: Stage) -> Found {
+    fn ask(
+        &mut self,
+        uid: &Uid,
+        asked: &QueuedPod,
+        question: ExtenderCall,
+        stage: ConsultStage,
+    ) -> NodeSearch {
         let consult = Consult { pod: asked.pod.whole(), about: pod_ref(asked, uid), question };
         self.commands.push(Command::Consult(consult));
         let since = self.decides_since;
         self.consulting = Some(Consulting { uid: Rc::clone(uid), stage, since });
-        Found::Later
+        NodeSearch::Later
     }
 
     /// Returns true if a pod that was popped before an extender call still needs a node.
-    pub(super) fn still_waits(&self, uid: &Uid, asked: &Asked) -> bool {
+    pub(super) fn still_waits(&self, uid: &Uid, asked: &QueuedPod) -> bool {
         self.mirror.waiting(&asked.key).is_some_and(|pod| {
             let is_it = pod.uid().unwrap_or(asked.key.as_str()) == &**uid;
             is_it && pod.whole().metadata.deletion_timestamp.is_none()
@@ -210,26 +219,26 @@ impl Scheduler {
         match (consulted.answer, stage) {
             // All nodes are evaluated as without a nomination.
             // k8s: pkg/scheduler/schedule_one.go findNodesThatFitPod
-            (Err(error), Stage::Kept(_)) => {
+            (Err(error), ConsultStage::Kept(_)) => {
                 tracing::warn!(error, pod = asked.key.as_str(), "its node was not asked about");
                 self.place(&uid, asked, Said::OfKept(None), now);
             }
-            (Err(error), Stage::Victims((text, rejectors, _))) => {
+            (Err(error), ConsultStage::Victims((text, rejectors, _))) => {
                 let message = diagnosis::without_preemption(&text.0, &error);
                 let why = Why { is_error: false, message, rejectors, nominated: None };
                 self.found_none(&uid, &asked, why, now);
             }
-            (Err(error), Stage::Nodes(_)) => {
+            (Err(error), ConsultStage::Nodes(_)) => {
                 self.found_none(&uid, &asked, Why::error(error), now);
             }
-            (Ok(Answer::Nodes(nodes)), Stage::Kept(node)) => {
+            (Ok(ExtenderReply::Nodes(nodes)), ConsultStage::Kept(node)) => {
                 let takes = nodes.left.contains(&*node) && self.mirror.cluster.row(&node).is_some();
                 self.place(&uid, asked, Said::OfKept(takes.then_some(node)), now);
             }
-            (Ok(Answer::Nodes(nodes)), Stage::Nodes(count)) => {
+            (Ok(ExtenderReply::Nodes(nodes)), ConsultStage::Nodes(count)) => {
                 self.place(&uid, asked, Said::OfAll(nodes, count), now);
             }
-            (Ok(Answer::Victims(victims)), Stage::Victims(known)) => {
+            (Ok(ExtenderReply::Victims(victims)), ConsultStage::Victims(known)) => {
                 let why = self.make_room(&asked, known, &victims, now);
                 self.found_none(&uid, &asked, why, now);
             }
@@ -244,7 +253,7 @@ impl Scheduler {
     // k8s: pkg/scheduler/framework/preemption/preemption.go callExtenders, SelectCandidate
     fn make_room(
         &mut self,
-        asked: &Asked,
+        asked: &QueuedPod,
         ((text, of_claims), rejectors, attempt): Known,
         victims: &BTreeMap<String, Victims>,
         now: Duration,

@@ -9,14 +9,14 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use pintle_sched_core::config::RANK_LAST;
 use pintle_sched_core::filter::status::Code;
-use pintle_sched_core::select::Refusal;
+use pintle_sched_core::select::PreFilterRefusal;
 use pintle_sched_core::{Plugin, explain};
 
 use super::command::{Command, Fact, Note};
 use super::consult::Said;
-use super::{Asked, Scheduler, Uid};
+use super::{QueuedPod, Scheduler, Uid};
 use crate::cache::flawed::in_full;
-use crate::cache::{Nominee, Step};
+use crate::cache::{CacheDelta, Nominee};
 use crate::diagnosis::{Asking, Diagnosis};
 use crate::framework::{Attempt, Room, Stopped};
 use crate::pod_fields::PodRef;
@@ -28,7 +28,7 @@ const NOTE_MAX: usize = 1024;
 const CUT: &str = " ...";
 
 /// The outcome of the search for a node.
-pub(super) enum Found {
+pub(super) enum NodeSearch {
     /// This node, and the attempt of out-of-tree plugins.
     Node(Rc<str>, Option<Rc<Attempt>>),
     /// Extenders are called first.
@@ -104,7 +104,7 @@ impl Scheduler {
     }
 
     /// Places a pod, given the extenders' answers so far.
-    pub(super) fn place(&mut self, uid: &Uid, asked: Rc<Asked>, said: Said, now: Duration) {
+    pub(super) fn place(&mut self, uid: &Uid, asked: Rc<QueuedPod>, said: Said, now: Duration) {
         self.hide_those_away();
         let found = self.find(uid, &asked, &said, now);
         self.count_found(&found, now);
@@ -112,11 +112,11 @@ impl Scheduler {
             return self.goes_on(uid, &asked, found, now);
         }
         match found {
-            Ok(Found::Node(node, attempt)) => {
+            Ok(NodeSearch::Node(node, attempt)) => {
                 self.keep_attempt(uid, attempt, &node);
                 self.assume(uid, asked, &node, now);
             }
-            Ok(Found::Later) => {}
+            Ok(NodeSearch::Later) => {}
             Err(why) => self.refuse(uid, &asked, why, now),
         }
     }
@@ -133,8 +133,8 @@ impl Scheduler {
 
     /// Counts a decision, unless it waits for extenders.
     // k8s: schedule_one.go schedulingAlgorithm
-    pub(super) fn count_found(&mut self, found: &Result<Found, Why>, now: Duration) {
-        if !matches!(found, Ok(Found::Later)) {
+    pub(super) fn count_found(&mut self, found: &Result<NodeSearch, Why>, now: Duration) {
+        if !matches!(found, Ok(NodeSearch::Later)) {
             self.count_decision(now);
         }
     }
@@ -145,7 +145,7 @@ impl Scheduler {
     }
 
     // k8s: schedule_one.go skipPodSchedule
-    pub(super) fn skips(&mut self, uid: &Uid, asked: &Asked) -> bool {
+    pub(super) fn skips(&mut self, uid: &Uid, asked: &QueuedPod) -> bool {
         if asked.pod.whole().metadata.deletion_timestamp.is_some() {
             let (namespace, name) = (asked.key.namespace(), asked.key.name());
             let note = format!("skip schedule deleting pod: {namespace}/{name}");
@@ -159,10 +159,10 @@ impl Scheduler {
     pub(super) fn find(
         &mut self,
         uid: &Uid,
-        asked: &Rc<Asked>,
+        asked: &Rc<QueuedPod>,
         said: &Said,
         now: Duration,
-    ) -> Result<Found, Why> {
+    ) -> Result<NodeSearch, Why> {
         let pod = asked.pod.whole();
         let asking = Asking::with_spec(Rc::clone(&pod), &asked.spec, &mut self.mirror);
         let mut asking = asking.map_err(|error| Why::error(in_full(&error)))?;
@@ -184,19 +184,19 @@ impl Scheduler {
                     asking.failed().map_or(Ok(()), |error| Err(Why::error(error)))?;
                     self.count_kept_node(asked.profile);
                     if !consults {
-                        return Ok(Found::Node(node, asking.attempt));
+                        return Ok(NodeSearch::Node(node, asking.attempt));
                     }
                     return Ok(self.ask_about_nodes(uid, asked, vec![node], true));
                 }
             }
             Said::OfKept(Some(node)) => {
-                return Ok(Found::Node(Rc::clone(node), asking.attempt));
+                return Ok(NodeSearch::Node(Rc::clone(node), asking.attempt));
             }
             Said::OfKept(None) | Said::OfAll(..) => {}
         }
         let outcome = self.evaluate(|thinker, mirror| thinker.choose(mirror, &asking))?;
         self.count_batch(asked.profile, said);
-        if let Some(Refusal::Error(error)) = &outcome.refusal {
+        if let Some(PreFilterRefusal::Error(error)) = &outcome.refusal {
             return Err(Why::error(error.clone()));
         }
         let failed = asking.failed();
@@ -214,7 +214,7 @@ impl Scheduler {
             let row = self.thinker.scratch.ties.iter().nth(which).or(outcome.first);
             if let Some(row) = row {
                 let node = self.mirror.cluster.node_name(row).into();
-                return Ok(Found::Node(node, asking.attempt));
+                return Ok(NodeSearch::Node(node, asking.attempt));
             }
         }
         match self.is_trial() {
@@ -227,12 +227,12 @@ impl Scheduler {
     /// Diagnoses why a pod fits on no node, and starts preemption.
     fn says_why(
         &mut self,
-        (uid, asked): (&Uid, &Rc<Asked>),
+        (uid, asked): (&Uid, &Rc<QueuedPod>),
         said: &Said,
         mut asking: Asking,
-        refusal: Option<&Refusal>,
+        refusal: Option<&PreFilterRefusal>,
         now: Duration,
-    ) -> Result<Found, Why> {
+    ) -> Result<NodeSearch, Why> {
         let unreserves = self.claim_of_group(asked);
         asking.unreserves = unreserves.is_some();
         let nodes = self.mirror.cluster.view().node_count();
@@ -257,7 +257,7 @@ impl Scheduler {
     }
 
     /// Runs the out-of-tree PreFilter plugins.
-    fn begin_attempt(&mut self, asked: &Rc<Asked>, asking: &mut Asking) -> Result<(), Why> {
+    fn begin_attempt(&mut self, asked: &Rc<QueuedPod>, asking: &mut Asking) -> Result<(), Why> {
         asked.rejected_by.borrow_mut().clear();
         let before = asking.refusal_rank(self.mirror.cluster.view());
         let own = asking.own_nodes(&self.mirror.cluster);
@@ -282,14 +282,14 @@ impl Scheduler {
     fn rejected(
         &mut self,
         uid: &Uid,
-        asked: &Rc<Asked>,
+        asked: &Rc<QueuedPod>,
         said: &Said,
-        (refusal, diagnosis, attempt): (Option<&Refusal>, Diagnosis, Option<&Rc<Attempt>>),
+        (refusal, diagnosis, attempt): (Option<&PreFilterRefusal>, Diagnosis, Option<&Rc<Attempt>>),
         now: Duration,
-    ) -> Result<Found, Why> {
+    ) -> Result<NodeSearch, Why> {
         let mut rejectors: Rejectors =
             diagnosis.statuses.iter().filter_map(|(_, status)| status.plugin).collect();
-        if let Some(Refusal::PreFilter(plugin, _)) = refusal {
+        if let Some(PreFilterRefusal::PreFilter(plugin, _)) = refusal {
             rejectors.insert(*plugin);
         }
         if said.rejects() {
@@ -335,14 +335,14 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn bind(&mut self, uid: &Uid, asked: &Asked, node: &Rc<str>) {
+    pub(super) fn bind(&mut self, uid: &Uid, asked: &QueuedPod, node: &Rc<str>) {
         let (pod, object) = (pod_ref(asked, uid), asked.pod.whole());
         let attempt = self.attempts.get(uid).map(|(attempt, _)| Rc::clone(attempt));
         self.commands.push(Command::Bind { pod, node: Rc::clone(node), object, attempt });
     }
 
     /// Ends the decision of a pod for which extenders left no node or failed.
-    pub(super) fn found_none(&mut self, uid: &Uid, asked: &Rc<Asked>, why: Why, now: Duration) {
+    pub(super) fn found_none(&mut self, uid: &Uid, asked: &Rc<QueuedPod>, why: Why, now: Duration) {
         self.count_decision(now);
         match self.group {
             Some(_) => self.goes_on(uid, asked, Err(why), now),
@@ -353,7 +353,7 @@ impl Scheduler {
     pub(super) fn count_refusal(
         &mut self,
         uid: &Uid,
-        asked: &Asked,
+        asked: &QueuedPod,
         is_error: bool,
         now: Duration,
     ) {
@@ -363,7 +363,7 @@ impl Scheduler {
     }
 
     // k8s: schedule_one.go handleSchedulingFailure
-    pub(super) fn refuse(&mut self, uid: &Uid, asked: &Rc<Asked>, why: Why, now: Duration) {
+    pub(super) fn refuse(&mut self, uid: &Uid, asked: &Rc<QueuedPod>, why: Why, now: Duration) {
         // The reasons found by an unfinished search are incomplete.
         let why = self.within_budget().err().unwrap_or(why);
         let changed = why.nominated.as_ref().is_some_and(|node| self.nominate(asked, node, now));
@@ -382,14 +382,14 @@ impl Scheduler {
     }
 
     /// Sets or clears the nomination of a pod before the API has it; returns true if it changed.
-    pub(super) fn nominate(&mut self, asked: &Asked, node: &str, now: Duration) -> bool {
+    pub(super) fn nominate(&mut self, asked: &QueuedPod, node: &str, now: Duration) -> bool {
         let pod = asked.spec.key;
         let old = self.mirror.nomination(pod).cloned();
         let spec = Rc::clone(&asked.spec);
         let new = (!node.is_empty()).then(|| Nominee { spec, node: node.into() });
         let changes = old != new;
         if changes {
-            self.make(&Step::Nominated { pod, old, new }, now);
+            self.make(&CacheDelta::Nominated { pod, old, new }, now);
         }
         changes
     }
@@ -397,7 +397,7 @@ impl Scheduler {
     /// Reports why a pod has no node, as an event and as a condition.
     pub(super) fn say(
         &mut self,
-        asked: &Asked,
+        asked: &QueuedPod,
         reason: &str,
         message: String,
         nominated: Option<String>,
@@ -433,7 +433,7 @@ impl Scheduler {
 
     pub(super) fn note(
         &mut self,
-        asked: &Asked,
+        asked: &QueuedPod,
         warning: bool,
         (reason, action): (&'static str, &'static str),
         note: String,
@@ -492,7 +492,7 @@ fn digest(condition: &PodCondition) -> u64 {
     hasher.finish()
 }
 
-pub(super) fn pod_ref(asked: &Asked, uid: &Uid) -> PodRef {
+pub(super) fn pod_ref(asked: &QueuedPod, uid: &Uid) -> PodRef {
     PodRef { key: asked.key.clone(), uid: Rc::clone(uid) }
 }
 

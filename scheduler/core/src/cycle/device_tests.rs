@@ -11,21 +11,23 @@ use super::*;
 use crate::groups::{GroupGates, Groups};
 use crate::plugins::dynamicresources::ready;
 use crate::pod_fields::PodRef;
-use crate::watch_event::{Kind, Thing, Told};
+use crate::watch_event::{WatchEvent, WatchedKind, WatchedObject};
 
 pub(super) fn read<T: serde::de::DeserializeOwned>(value: Value) -> Box<T> {
     Box::new(serde_json::from_value(value).expect("an object of its kind"))
 }
 
-pub(super) fn class() -> Thing {
+pub(super) fn class() -> WatchedObject {
     let selector = json!([{"cel": {"expression": "device.driver == 'd.example'"}}]);
-    Thing::DeviceClass(read(json!({"metadata": {"name": "gpu"}, "spec": {"selectors": selector}})))
+    WatchedObject::DeviceClass(read(
+        json!({"metadata": {"name": "gpu"}, "spec": {"selectors": selector}}),
+    ))
 }
 
 /// The devices of a node.
-pub(super) fn slice(node: &str, devices: &[&str]) -> Thing {
+pub(super) fn slice(node: &str, devices: &[&str]) -> WatchedObject {
     let devices: Vec<Value> = devices.iter().map(|name| json!({"name": name})).collect();
-    Thing::ResourceSlice(read(json!({
+    WatchedObject::ResourceSlice(read(json!({
         "metadata": {"name": format!("slice-{node}")},
         "spec": {"driver": "d.example", "nodeName": node, "devices": devices,
             "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}},
@@ -41,12 +43,17 @@ fn claim_value(name: &str, version: u32) -> Value {
     })
 }
 
-pub(super) fn claim(name: &str) -> Thing {
-    Thing::ResourceClaim(read(claim_value(name, 1)))
+pub(super) fn claim(name: &str) -> WatchedObject {
+    WatchedObject::ResourceClaim(read(claim_value(name, 1)))
 }
 
 /// A claim with a device of a node, and these consumers.
-pub(super) fn has(name: &str, version: u32, (node, device): (&str, &str), users: &[&str]) -> Thing {
+pub(super) fn has(
+    name: &str,
+    version: u32,
+    (node, device): (&str, &str),
+    users: &[&str],
+) -> WatchedObject {
     let mut value = claim_value(name, version);
     let result = json!({"driver": "d.example", "pool": node, "device": device, "request": "r"});
     let field = json!({"key": "metadata.name", "operator": "In", "values": [node]});
@@ -57,11 +64,11 @@ pub(super) fn has(name: &str, version: u32, (node, device): (&str, &str), users:
             "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]}},
         "reservedFor": users,
     });
-    Thing::ResourceClaim(read(value))
+    WatchedObject::ResourceClaim(read(value))
 }
 
 /// A pod that uses a claim.
-pub(super) fn user(name: &str, claim: &str) -> Thing {
+pub(super) fn user(name: &str, claim: &str) -> WatchedObject {
     with(name, "1", |pod| {
         pod["spec"]["resourceClaims"] = json!([{"name": "c", "resourceClaimName": claim}]);
     })
@@ -102,7 +109,8 @@ pub(super) fn answer(
     now: u64,
 ) -> Vec<Command> {
     let claims = written(claims, pod);
-    let reserved = Reserved { pod: pod.clone(), number: *number, claims, error: None, made: None };
+    let reserved =
+        ReservationResult { pod: pod.clone(), number: *number, claims, error: None, made: None };
     scheduler.devices_reserved(reserved, at(now));
     scheduler.take_commands()
 }
@@ -131,18 +139,18 @@ fn a_pod_gets_the_node_that_has_its_device() {
     let commands = answer(&mut scheduler, &asked, 1);
     let (pod, node) = commands.iter().find_map(bound).expect("it is bound");
     assert_eq!((pod.key.as_str(), &*node), ("default/p", "b"));
-    scheduler.ended(&pod, &node, Ended::Bound, at(1));
+    scheduler.ended(&pod, &node, BindingResult::Bound, at(1));
     // The device is allocated: no other pod gets it before it is released.
     let _ = scheduler.take_commands();
-    scheduler.tell(Told::Set(claim("other")), at(2));
-    scheduler.tell(Told::Set(user("q", "other")), at(2));
+    scheduler.tell(WatchEvent::Set(claim("other")), at(2));
+    scheduler.tell(WatchEvent::Set(user("q", "other")), at(2));
     let commands = decide(&mut scheduler, 2);
     let why = "0/2 nodes are available: 2 cannot allocate all claims. still not schedulable, \
         preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.";
     assert_eq!(condition(&commands), Some(("Unschedulable".to_owned(), why.to_owned())));
     let mut free = claim_value("c", 20);
     free["status"] = json!({});
-    scheduler.tell(Told::Set(Thing::ResourceClaim(read(free))), at(3));
+    scheduler.tell(WatchEvent::Set(WatchedObject::ResourceClaim(read(free))), at(3));
     let commands = decide(&mut scheduler, 5);
     assert_eq!(devices_of(&reserves(&commands).expect("now it has one").2), ["b/g0"]);
 }
@@ -152,8 +160,8 @@ fn who_has_no_claim_yet_is_not_tried() {
     let things = vec![class(), node("a", "4"), slice("a", &["g0"]), user("p", "c")];
     let mut scheduler = knowing(things);
     assert_eq!(decide(&mut scheduler, 0), []);
-    assert_eq!(scheduler.count(Place::Gated), 1);
-    scheduler.tell(Told::Set(claim("c")), at(1));
+    assert_eq!(scheduler.count(QueuePlace::Gated), 1);
+    scheduler.tell(WatchEvent::Set(claim("c")), at(1));
     assert!(reserves(&decide(&mut scheduler, 1)).is_some(), "it has come");
 }
 
@@ -173,14 +181,14 @@ fn a_claim_that_is_made_for_another_pod_is_none() {
         value["metadata"]["uid"] = json!(format!("for-{uid}"));
         value["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "Pod",
             "name": "p", "uid": uid, "controller": true}]);
-        Thing::ResourceClaim(read(value))
+        WatchedObject::ResourceClaim(read(value))
     };
     let things = vec![class(), node("a", "4"), slice("a", &["g0"])];
     let mut scheduler = knowing(things);
-    scheduler.tell(Told::Set(made_for("before", 1)), at(0));
-    scheduler.tell(Told::Set(from_template("now")), at(0));
-    assert_eq!((decide(&mut scheduler, 0), scheduler.count(Place::Gated)), (vec![], 1));
-    scheduler.tell(Told::Set(made_for("now", 2)), at(1));
+    scheduler.tell(WatchEvent::Set(made_for("before", 1)), at(0));
+    scheduler.tell(WatchEvent::Set(from_template("now")), at(0));
+    assert_eq!((decide(&mut scheduler, 0), scheduler.count(QueuePlace::Gated)), (vec![], 1));
+    scheduler.tell(WatchEvent::Set(made_for("now", 2)), at(1));
     assert!(reserves(&decide(&mut scheduler, 1)).is_some(), "it is its own");
 }
 
@@ -224,7 +232,7 @@ fn what_could_not_be_written_is_free_again() {
     let mut scheduler = knowing(things);
     let (pod, number, _) = reserves(&decide(&mut scheduler, 0)).expect("asked for");
     let error = Some("claim default/c got deleted in the meantime".to_owned());
-    let reserved = Reserved { pod, number, claims: Vec::new(), error, made: None };
+    let reserved = ReservationResult { pod, number, claims: Vec::new(), error, made: None };
     scheduler.devices_reserved(reserved, at(1));
     let commands = scheduler.take_commands();
     let (reason, why) = condition(&commands).expect("it is told");
@@ -247,12 +255,14 @@ fn who_is_not_bound_takes_nothing_from_whom_its_claim_is_given_to_by_then() {
     // The claim loses its device before the result comes, and another pod uses it.
     let mut free = claim_value("c", 20);
     free["status"] = json!({});
-    for thing in [Thing::ResourceClaim(read(free)), claim("d"), user("q", "c"), user("r", "d")] {
-        scheduler.tell(Told::Set(thing), at(2));
+    for thing in
+        [WatchedObject::ResourceClaim(read(free)), claim("d"), user("q", "c"), user("r", "d")]
+    {
+        scheduler.tell(WatchEvent::Set(thing), at(2));
     }
     let (of, _, claims) = reserves(&decide(&mut scheduler, 2)).expect("it is reserved again");
     assert_eq!((&*of.uid, devices_of(&claims)), ("q", vec!["a/g0".to_owned()]));
-    scheduler.ended(&pod, &node, Ended::Failed("no".to_owned()), at(3));
+    scheduler.ended(&pod, &node, BindingResult::Failed("no".to_owned()), at(3));
     assert_eq!(reserves(&decide(&mut scheduler, 60)), None, "the device is being given to c");
 }
 
@@ -262,9 +272,9 @@ fn devices_are_let_go_once_their_reservation_ended() {
     let things = vec![class(), node("a", "4"), slice("a", &["g0"]), claim("c"), user("p", "c")];
     let mut scheduler = knowing(things);
     let asked = reserves(&decide(&mut scheduler, 0)).expect("asked for");
-    scheduler.tell(Told::Gone(user("p", "c")), at(1));
-    scheduler.tell(Told::Set(claim("d")), at(1));
-    scheduler.tell(Told::Set(user("q", "d")), at(1));
+    scheduler.tell(WatchEvent::Gone(user("p", "c")), at(1));
+    scheduler.tell(WatchEvent::Set(claim("d")), at(1));
+    scheduler.tell(WatchEvent::Set(user("q", "d")), at(1));
     assert!(reserves(&decide(&mut scheduler, 1)).is_none(), "it may still be given away");
     let commands = answer(&mut scheduler, &asked, 2);
     let released = |command: &Command| match command {
@@ -274,14 +284,14 @@ fn devices_are_let_go_once_their_reservation_ended() {
     assert_eq!(commands.iter().find_map(released), Some(("p".into(), 1)));
     // The claim has the device now, for any pod.
     assert!(reserves(&decide(&mut scheduler, 3)).is_none(), "it was given away");
-    scheduler.tell(Told::Gone(claim("c")), at(4));
+    scheduler.tell(WatchEvent::Gone(claim("c")), at(4));
     let key = ObjectKey::new("default", "c");
-    scheduler.tell(Told::Lost(Kind::ResourceClaim, key), at(4));
+    scheduler.tell(WatchEvent::Lost(WatchedKind::ResourceClaim, key), at(4));
     assert!(reserves(&decide(&mut scheduler, 20)).is_some(), "it is free");
 }
 
 /// A device with binding conditions.
-pub(super) fn conditional() -> Thing {
+pub(super) fn conditional() -> WatchedObject {
     let mut offered = json!({
         "metadata": {"name": "s"},
         "spec": {"driver": "d.example", "nodeName": "a",
@@ -289,7 +299,7 @@ pub(super) fn conditional() -> Thing {
     });
     offered["spec"]["devices"] = json!([{"name": "g0", "bindsToNode": true,
         "bindingConditions": ["Ready"], "bindingFailureConditions": ["Broken"]}]);
-    Thing::ResourceSlice(read(offered))
+    WatchedObject::ResourceSlice(read(offered))
 }
 
 /// The claim with that device, with this condition.
@@ -332,7 +342,7 @@ fn a_pod_waits_until_its_devices_are_ready() {
     assert_eq!(waits(&mut scheduler), [], "it has not ended");
     let mut claim = written(&asked.2, &asked.0).remove(0);
     let ready = said(&claim, "30", "Ready");
-    scheduler.tell(Told::Set(Thing::ResourceClaim(Box::new(ready))), at(4));
+    scheduler.tell(WatchEvent::Set(WatchedObject::ResourceClaim(Box::new(ready))), at(4));
     let commands = scheduler.take_commands();
     assert!(commands.iter().any(|command| bound(command).is_some()), "ready");
     assert_eq!(waits(&mut scheduler), [("success", 3)]);
@@ -346,10 +356,11 @@ fn a_pod_waits_until_its_devices_are_ready() {
 
 #[test]
 fn devices_that_break_and_claims_that_go_end_the_wait() {
-    let broken: fn(&ResourceClaim) -> Told =
-        |claim| Told::Set(Thing::ResourceClaim(Box::new(said(claim, "30", "Broken"))));
-    let gone: fn(&ResourceClaim) -> Told =
-        |claim| Told::Gone(Thing::ResourceClaim(Box::new(claim.clone())));
+    let broken: fn(&ResourceClaim) -> WatchEvent = |claim| {
+        WatchEvent::Set(WatchedObject::ResourceClaim(Box::new(said(claim, "30", "Broken"))))
+    };
+    let gone: fn(&ResourceClaim) -> WatchEvent =
+        |claim| WatchEvent::Gone(WatchedObject::ResourceClaim(Box::new(claim.clone())));
     for (told, status, why) in [
         (broken, "failure", "device binding failed: claim=c, reason=R, message=\"m\""),
         (gone, "error", "could not find ResourceClaim \"default/c\""),
@@ -408,7 +419,7 @@ fn devices_that_a_claim_was_given_before_are_given_up_before() {
         let allocation = claims[0].status.as_mut().and_then(|status| status.allocation.as_mut());
         allocation.expect("devices").allocation_timestamp =
             Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(since));
-        let reserved = Reserved { pod, number, claims, error: None, made: None };
+        let reserved = ReservationResult { pod, number, claims, error: None, made: None };
         scheduler.devices_reserved(reserved, at(1));
         if until > 1 {
             assert_eq!(condition(&scheduler.take_commands()), None);
@@ -434,7 +445,7 @@ fn a_claim_that_is_ready_does_not_end_the_wait_for_another() {
         pod["spec"]["resourceClaims"] = json!([{"name": "c", "resourceClaimName": "c"},
             {"name": "d", "resourceClaimName": "d"}]);
     });
-    let slice = Thing::ResourceSlice(read(offered));
+    let slice = WatchedObject::ResourceSlice(read(offered));
     let mut scheduler = knowing(vec![class(), node("a", "4"), slice, claim("c"), claim("d"), both]);
     let (pod, number, claims) = reserves(&decide(&mut scheduler, 0)).expect("asked for");
     let first = devices_of(&claims[..1]).remove(0);
@@ -452,7 +463,7 @@ fn a_claim_that_is_ready_does_not_end_the_wait_for_another() {
             status.devices = serde_json::from_value(ready.clone()).expect("devices");
         }
     }
-    let reserved = Reserved { pod, number, claims, error: None, made: None };
+    let reserved = ReservationResult { pod, number, claims, error: None, made: None };
     scheduler.devices_reserved(reserved, at(1));
     assert_eq!(condition(&scheduler.take_commands()), None);
     assert_eq!(scheduler.next_due(false), Some(at(601)));
@@ -467,14 +478,14 @@ fn devices_that_are_given_back_meanwhile_are_not_waited_for() {
             "devices": [{"name": "g0", "bindingConditions": ["Ready"],
                 "bindingFailureConditions": ["Broken"]}]},
     });
-    let slice = Thing::ResourceSlice(read(offered));
+    let slice = WatchedObject::ResourceSlice(read(offered));
     let mut scheduler = knowing(vec![class(), node("a", "4"), slice, claim("c"), user("p", "c")]);
     let asked = reserves(&decide(&mut scheduler, 0)).expect("asked for");
     let _ = answer(&mut scheduler, &asked, 1);
     let mut given_back = written(&asked.2, &asked.0).remove(0);
     given_back.metadata.resource_version = Some("30".to_owned());
     given_back.status = None;
-    scheduler.tell(Told::Set(Thing::ResourceClaim(Box::new(given_back))), at(2));
+    scheduler.tell(WatchEvent::Set(WatchedObject::ResourceClaim(Box::new(given_back))), at(2));
     let (_, why) = condition(&scheduler.take_commands()).expect("it is told");
     assert!(why.ends_with("the devices of claim c were given back"), "{why}");
     scheduler.devices_released(&"p".into(), Vec::new(), at(3));
@@ -483,8 +494,8 @@ fn devices_that_are_given_back_meanwhile_are_not_waited_for() {
 }
 
 /// A class that offers an extended resource, and a pod that requests two of it.
-fn offered() -> (Thing, Thing) {
-    let class = Thing::DeviceClass(read(json!({"metadata": {"name": "gpu"},
+fn offered() -> (WatchedObject, WatchedObject) {
+    let class = WatchedObject::DeviceClass(read(json!({"metadata": {"name": "gpu"},
         "spec": {"extendedResourceName": "x.example/gpu"}})));
     let pod = with("p", "1", |pod| {
         pod["spec"]["containers"][0]["resources"]["requests"]["x.example/gpu"] = json!("2");
@@ -509,7 +520,7 @@ fn a_claim_is_made_where_no_device_plugin_offers_the_resource() {
     made.metadata.uid = Some("made".to_owned());
     let error = Some("no answer".to_owned());
     let (pod, number) = (asked.0.clone(), asked.1);
-    let reserved = Reserved { pod, number, claims: vec![made.clone()], error, made: None };
+    let reserved = ReservationResult { pod, number, claims: vec![made.clone()], error, made: None };
     scheduler.devices_reserved(reserved, at(1));
     let released = |command: &Command| match command {
         Command::ReleaseDevices { claims, .. } => claims[0].metadata.name.clone(),
@@ -523,7 +534,7 @@ fn a_claim_is_made_where_no_device_plugin_offers_the_resource() {
     let (_, why) = condition(&commands).expect("it is told");
     assert!(why.contains("2 cannot schedule extended resource claim"), "{why}");
     assert!(why.contains("deletion of ResourceClaim completed"), "{why}");
-    scheduler.tell(Told::Gone(Thing::ResourceClaim(Box::new(made))), at(21));
+    scheduler.tell(WatchEvent::Gone(WatchedObject::ResourceClaim(Box::new(made))), at(21));
     scheduler.gave_back(&asked.0.uid, true, Vec::new(), at(21));
     assert!(reserves(&decide(&mut scheduler, 40)).is_some(), "it is made anew");
 }
@@ -539,7 +550,7 @@ fn unversioned(reserve: &Reserve) -> Reserve {
 fn what_a_device_plugin_offers_is_taken_from_it() {
     let (class, pod) = offered();
     let has = |name: &str, gpus: &str| {
-        Thing::Node(read(json!({"metadata": {"name": name}, "status": {"allocatable":
+        WatchedObject::Node(read(json!({"metadata": {"name": name}, "status": {"allocatable":
             {"cpu": "4", "memory": "8Gi", "pods": "10", "x.example/gpu": gpus}}})))
     };
     // The device plugin offers too few; DRA devices serve only nodes without its resource.
@@ -557,12 +568,12 @@ fn an_answer_does_not_bring_a_claim_back_whose_end_was_told() {
     let things = vec![class(), slice("n", &["g"]), node("n", "4"), claim("c"), user("p", "c")];
     let mut scheduler = knowing(things);
     let asked = reserves(&decide(&mut scheduler, 0)).expect("its claim is reserved");
-    scheduler.tell(Told::Gone(claim("c")), at(1));
+    scheduler.tell(WatchEvent::Gone(claim("c")), at(1));
     answer(&mut scheduler, &asked, 2);
     assert!(scheduler.mirror.devices.claim(&ObjectKey::new("default", "c")).is_none());
     // Its device is free for the next claim.
-    scheduler.tell(Told::Set(claim("d")), at(3));
-    scheduler.tell(Told::Set(user("q", "d")), at(3));
+    scheduler.tell(WatchEvent::Set(claim("d")), at(3));
+    scheduler.tell(WatchEvent::Set(user("q", "d")), at(3));
     let (_, _, claims) = reserves(&decide(&mut scheduler, 3)).expect("the device is free");
     assert_eq!(devices_of(&claims), ["n/g"]);
 }
@@ -581,8 +592,8 @@ fn who_gets_a_node_with_its_group_keeps_what_is_reserved_for_it() {
     let gates = GroupGates { gangs: true, ..GroupGates::default() };
     let scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
     let mut scheduler = scheduler.with_groups(Groups::new(gates));
-    scheduler.tell(Told::Complete(Kind::PodGroup), at(0));
-    scheduler.tell(Told::Set(Thing::PodGroup(read(group))), at(0));
+    scheduler.tell(WatchEvent::Complete(WatchedKind::PodGroup), at(0));
+    scheduler.tell(WatchEvent::Set(WatchedObject::PodGroup(read(group))), at(0));
     tell_all(&mut scheduler, &things);
     let commands = decide(&mut scheduler, 0);
     let releases = |command: &Command| matches!(command, Command::ReleaseDevices { .. });

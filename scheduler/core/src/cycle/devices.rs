@@ -17,14 +17,14 @@ use k8s_openapi::api::core::v1::NodeAllocatableResourceClaimStatus;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use pintle_api_types::object::key_of;
 use pintle_sched_core::Plugin;
-use pintle_sched_core::hint::Event;
+use pintle_sched_core::hint::HintEvent;
 use pintle_sched_core::requests::node_claims;
 use pintle_sched_core::snapshot::objects::PodSpec;
 
 use super::command::{Command, Fact};
 use super::decide::pod_ref;
 use super::permit::PREEMPTED;
-use super::{Asked, Scheduler, Uid};
+use super::{QueuedPod, Scheduler, Uid};
 use crate::groups::OfGroup;
 use crate::plugins::dynamicresources::allocatable::on_node;
 use crate::plugins::dynamicresources::extended::is_of_resources;
@@ -37,7 +37,7 @@ use crate::pod_fields::PodRef;
 
 /// The result of a reservation.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Reserved {
+pub struct ReservationResult {
     /// The pod of the reservation.
     pub pod: PodRef,
     /// The number of the reservation.
@@ -51,7 +51,7 @@ pub struct Reserved {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum DeviceStage {
     Chosen,
     Writing,
     /// Binding conditions are pending, since and until these times.
@@ -63,14 +63,14 @@ enum Stage {
 }
 
 /// Devices were freed.
-const FREED: Event = Event::Other(&[Plugin::DynamicResources], "AssignedPodDelete");
+const FREED: HintEvent = HintEvent::Other(&[Plugin::DynamicResources], "AssignedPodDelete");
 
 /// The devices of a pod that has a node.
 #[derive(Debug)]
 pub(super) struct Reserving {
     pod: PodRef,
     number: u64,
-    stage: Stage,
+    stage: DeviceStage,
     all: Vec<Reserve>,
     /// Allocations that the cache holds for it: uids of claims and numbers of the allocations.
     given: Vec<(String, u64)>,
@@ -158,7 +158,7 @@ pub(super) struct All {
 impl All {
     /// Returns true if the pod waits for its devices.
     pub(super) fn waits(&self, uid: &Uid) -> bool {
-        self.of_pods.get(uid).is_some_and(|one| one.stage != Stage::Held)
+        self.of_pods.get(uid).is_some_and(|one| one.stage != DeviceStage::Held)
     }
 
     /// Returns the claims of a reservation.
@@ -179,7 +179,7 @@ impl Scheduler {
     pub(super) fn choose_devices(
         &mut self,
         uid: &Uid,
-        asked: &Asked,
+        asked: &QueuedPod,
         node: &str,
     ) -> Result<(), String> {
         let profile = Rc::new(self.mirror.profile(asked.profile).clone());
@@ -208,7 +208,7 @@ impl Scheduler {
         let (pod, number) = (pod_ref(asked, uid), self.devices.last);
         let group = asked.group.as_ref().filter(|group| group.has_claims());
         let group = group.map(|group| group.key.name().to_owned());
-        let (stage, late) = (Stage::Chosen, None);
+        let (stage, late) = (DeviceStage::Chosen, None);
         let is_said = !node_claims(&asked.pod.whole()).is_empty();
         let reserving =
             Reserving { pod, number, stage, all, given, group, late, statuses, is_said };
@@ -219,7 +219,12 @@ impl Scheduler {
     /// Assumes the node-allocatable resources of the pod's devices on its node; returns the pod's
     /// spec with them.
     // k8s: pkg/scheduler/schedule_one.go assume
-    pub(super) fn count_devices(&mut self, uid: &Uid, asked: &Asked, node: &str) -> Rc<PodSpec> {
+    pub(super) fn count_devices(
+        &mut self,
+        uid: &Uid,
+        asked: &QueuedPod,
+        node: &str,
+    ) -> Rc<PodSpec> {
         if !self.mirror.devices.takes_of_nodes() {
             return Rc::clone(&asked.spec);
         }
@@ -234,7 +239,7 @@ impl Scheduler {
     /// Starts the writes of a reservation; returns true if the binding has to wait for them.
     pub(super) fn begin_devices(&mut self, uid: &Uid) -> bool {
         let Some(one) = self.devices.of_pods.get_mut(uid) else { return false };
-        one.stage = Stage::Writing;
+        one.stage = DeviceStage::Writing;
         let group = one.group.as_deref();
         let is_new = |reserve: &&Reserve| !is_reserved(&reserve.claim, uid, group);
         let claims = one.all.iter().filter(is_new).cloned().collect();
@@ -245,11 +250,11 @@ impl Scheduler {
     }
 
     /// Handles the result of a reservation.
-    pub fn devices_reserved(&mut self, reserved: Reserved, now: Duration) {
+    pub fn devices_reserved(&mut self, reserved: ReservationResult, now: Duration) {
         self.netted(now, |scheduler| scheduler.take_reserved(reserved, now));
     }
 
-    fn take_reserved(&mut self, reserved: Reserved, now: Duration) {
+    fn take_reserved(&mut self, reserved: ReservationResult, now: Duration) {
         let uid = &reserved.pod.uid;
         let made = reserved.claims.iter().find(|claim| is_of_resources(claim));
         let wanted = self
@@ -271,12 +276,12 @@ impl Scheduler {
         take_newer(&mut one.all, reserved.claims);
         if let Some(error) = reserved.error {
             // Unwritten allocations count until the pod is given up, which is now.
-            one.stage = Stage::Held;
+            one.stage = DeviceStage::Held;
             return self.devices_failed(uid, error, now);
         }
         let profile = self.assumed.get(uid).map_or(0, |assumed| assumed.asked.profile);
         let until = now.saturating_add(self.mirror.profile(profile).device_binding_timeout);
-        one.stage = Stage::Waits { since: now, until };
+        one.stage = DeviceStage::Waits { since: now, until };
         if one.has_conditions()
             && let Some(assumed) = self.assumed.get(uid)
         {
@@ -297,7 +302,7 @@ impl Scheduler {
     }
 
     /// Handles the result of a reservation that was given up meanwhile.
-    fn was_given_up(&mut self, reserved: Reserved, now: Duration) {
+    fn was_given_up(&mut self, reserved: ReservationResult, now: Duration) {
         if let Some(mut one) = self.devices.leaving.remove(&reserved.number) {
             take_newer(&mut one.all, reserved.claims);
             if !self.let_go(one, now) {
@@ -335,7 +340,7 @@ impl Scheduler {
     // k8s: dynamicresources.go isPodReadyForBinding
     pub(super) fn look_at_devices(&mut self, now: Duration) {
         let waits = self.devices.of_pods.iter().filter_map(|(uid, one)| match one.stage {
-            Stage::Waits { since, until } => Some((Rc::clone(uid), since, until)),
+            DeviceStage::Waits { since, until } => Some((Rc::clone(uid), since, until)),
             _ => None,
         });
         for (uid, since, until) in waits.collect::<Vec<_>>() {
@@ -361,7 +366,7 @@ impl Scheduler {
             match found {
                 Readiness::Ready => {
                     if let Some(one) = self.devices.of_pods.get_mut(&uid) {
-                        one.stage = Stage::Held;
+                        one.stage = DeviceStage::Held;
                     }
                     self.bind_if_ready(&uid);
                 }
@@ -388,7 +393,7 @@ impl Scheduler {
         if !self.devices.waits(&uid) {
             return false;
         }
-        if let Some((Stage::Waits { since, .. }, one)) =
+        if let Some((DeviceStage::Waits { since, .. }, one)) =
             self.devices.of_pods.get(&uid).map(|one| (one.stage, one))
             && one.has_conditions()
         {
@@ -415,7 +420,9 @@ impl Scheduler {
     /// Returns when the next wait for devices times out.
     pub(super) fn devices_due(&self) -> Option<Duration> {
         let until = |one: &Reserving| match one.stage {
-            Stage::Waits { until, .. } => Some(one.late.as_ref().map_or(until, |(at, _)| *at)),
+            DeviceStage::Waits { until, .. } => {
+                Some(one.late.as_ref().map_or(until, |(at, _)| *at))
+            }
             _ => None,
         };
         self.devices.of_pods.values().filter_map(until).min()
@@ -436,7 +443,7 @@ impl Scheduler {
     pub(super) fn forget_devices(&mut self, uid: &Uid, now: Duration) {
         let Some(one) = self.devices.of_pods.remove(uid) else { return };
         match one.stage {
-            Stage::Writing => {
+            DeviceStage::Writing => {
                 self.hold(uid);
                 self.devices.leaving.insert(one.number, one);
             }
@@ -491,7 +498,7 @@ impl Scheduler {
     /// Returns a claim that is reserved for the group of an unschedulable pod, if the group has
     /// pods on nodes only in the current dry run.
     // k8s: dynamicresources.go unreservePodGroupClaims
-    pub(super) fn claim_of_group(&self, asked: &Asked) -> Option<Rc<ResourceClaim>> {
+    pub(super) fn claim_of_group(&self, asked: &QueuedPod) -> Option<Rc<ResourceClaim>> {
         let group = asked.group.as_ref().filter(|group| group.has_claims())?;
         let known = self.mirror.groups.as_ref()?.with_claims(&asked.pod.whole())?.ok()?;
         let cycle = self.group.as_ref()?;
@@ -522,7 +529,7 @@ impl Scheduler {
     /// pod is held until the release is written: until then the cache shows the claim as reserved
     /// for the pod, so it would be bound without reserving it.
     // k8s: dynamicresources.go PostFilter
-    pub(super) fn give_back(&mut self, uid: &Uid, asked: &Asked, claim: &Rc<ResourceClaim>) {
+    pub(super) fn give_back(&mut self, uid: &Uid, asked: &QueuedPod, claim: &Rc<ResourceClaim>) {
         // An earlier release is under way; the pod is decided again after it.
         if self.queue.get(uid).is_some_and(|waiting| waiting.pod.releases.get()) {
             return;

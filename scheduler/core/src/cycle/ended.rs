@@ -5,19 +5,19 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::Scheduler;
-use super::command::{Ended, Evicted, Fact};
+use super::command::{BindingResult, Evicted, Fact};
 use super::decide::Why;
 use crate::pod_fields::PodRef;
 
 impl Scheduler {
     /// Handles the result of a binding.
-    pub fn ended(&mut self, pod: &PodRef, node: &str, ended: Ended, now: Duration) {
+    pub fn ended(&mut self, pod: &PodRef, node: &str, ended: BindingResult, now: Duration) {
         self.netted(now, |scheduler| scheduler.take_end(pod, node, ended, now));
     }
 
-    fn take_end(&mut self, pod: &PodRef, node: &str, ended: Ended, now: Duration) {
+    fn take_end(&mut self, pod: &PodRef, node: &str, ended: BindingResult, now: Duration) {
         match ended {
-            Ended::Bound => {
+            BindingResult::Bound => {
                 // A pod that is being bound stays in the queue until now.
                 let Some(waiting) = self.queue.get(&pod.uid) else { return };
                 let asked = Rc::clone(&waiting.pod);
@@ -37,7 +37,7 @@ impl Scheduler {
                 let note = format!("Successfully assigned {namespace}/{name} to {node}");
                 self.note(&asked, false, ("Scheduled", "Binding"), note);
             }
-            Ended::Failed(error) => {
+            BindingResult::Failed(error) => {
                 self.failed(pod, error, now);
             }
         }

@@ -14,8 +14,8 @@ use pintle_sched_core::snapshot::pods::PodId;
 
 use super::command::{Command, Fact, Note, Related};
 use super::decide::pod_ref;
-use super::{Asked, Scheduler, Uid};
-use crate::cache::Step;
+use super::{QueuedPod, Scheduler, Uid};
+use crate::cache::CacheDelta;
 use crate::pod_fields::PodRef;
 
 impl Scheduler {
@@ -23,7 +23,7 @@ impl Scheduler {
     // k8s: pkg/scheduler/framework/preemption/preemption.go prepareCandidate
     pub(super) fn preempt(
         &mut self,
-        asked: &Asked,
+        asked: &QueuedPod,
         candidate: &Candidate,
         now: Duration,
     ) -> String {
@@ -75,12 +75,12 @@ impl Scheduler {
 
     /// Clears the nominations of lower-priority pods to the node.
     // k8s: pkg/scheduler/framework/preemption/preemption.go getLowerPriorityNominatedPods
-    fn unseat(&mut self, asked: &Asked, node: &str, now: Duration) {
+    fn unseat(&mut self, asked: &QueuedPod, node: &str, now: Duration) {
         for (key, nominee) in self.mirror.nominated_on(node) {
             if nominee.spec.priority >= asked.spec.priority || key == asked.spec.key {
                 continue;
             }
-            self.make(&Step::Nominated { pod: key, old: Some(nominee), new: None }, now);
+            self.make(&CacheDelta::Nominated { pod: key, old: Some(nominee), new: None }, now);
             let uid = self.mirror.cluster.text(key);
             if let Some(waiting) = self.queue.get(uid) {
                 self.commands.push(Command::Status {

@@ -6,10 +6,10 @@ use pintle_api_types::key::ObjectKey;
 use serde_json::json;
 
 use super::tests::{at, bound, condition, decide, knowing, node, pod, with};
-use crate::watch_event::{Kind, Thing, Told};
+use crate::watch_event::{WatchEvent, WatchedKind, WatchedObject};
 
 /// A pod on the only node, with two CPUs in one container and an invalid quantity in another.
-fn flawed(node: &str) -> Thing {
+fn flawed(node: &str) -> WatchedObject {
     with("old", "2", |pod| {
         pod["spec"]["nodeName"] = json!(node);
         let bad = json!({"name": "d", "resources": {"requests": {"cpu": "lots", "memory": "1Gi"}},
@@ -26,10 +26,10 @@ fn what_can_be_read_of_a_pod_on_a_node_counts() {
     let mut scheduler = knowing(vec![node("n", "3"), flawed("n"), pod("big", "2"), web]);
     let commands = decide(&mut scheduler, 0);
     assert!(commands.iter().all(|command| bound(command).is_none()), "{commands:?}");
-    assert_eq!(scheduler.mirror.unreadable(), BTreeMap::from([(Kind::Pod, 1)]));
+    assert_eq!(scheduler.mirror.unreadable(), BTreeMap::from([(WatchedKind::Pod, 1)]));
     let whole = with("old", "2", |pod| pod["spec"]["nodeName"] = json!("n"));
-    scheduler.tell(Told::Set(whole), at(1));
-    assert_eq!(scheduler.mirror.unreadable(), BTreeMap::from([(Kind::Pod, 0)]));
+    scheduler.tell(WatchEvent::Set(whole), at(1));
+    assert_eq!(scheduler.mirror.unreadable(), BTreeMap::from([(WatchedKind::Pod, 0)]));
 }
 
 #[test]
@@ -86,9 +86,9 @@ fn a_pod_that_changed_while_it_was_bound_no_longer_keeps_away_whom_it_kept_away(
                 "labelSelector": {"matchLabels": {"app": "z"}},
                 "topologyKey": "kubernetes.io/hostname"}]}});
     });
-    scheduler.tell(Told::Set(shy), at(1));
+    scheduler.tell(WatchEvent::Set(shy), at(1));
     assert_eq!(decide(&mut scheduler, 1).iter().find_map(bound), None, "it keeps away");
-    scheduler.tell(Told::Set(labelled("x", Some("n"))), at(2));
+    scheduler.tell(WatchEvent::Set(labelled("x", Some("n"))), at(2));
     let (second, _) = decide(&mut scheduler, 20).iter().find_map(bound).expect("nobody is z");
     assert_eq!(second.key.name(), "shy");
 }
@@ -103,10 +103,12 @@ fn whom_two_lists_with_something_nameless_miss_is_gone() {
         (vec!["a", "b"], &["a", "b"]),
     ];
     for (listed, left) in lists {
-        scheduler.tell(Told::Begun(Kind::Pod), at(1));
-        listed.into_iter().for_each(|name| _ = scheduler.tell(Told::Listed(on_node(name)), at(1)));
-        scheduler.tell(Told::Unreadable(Kind::Pod, None), at(1));
-        scheduler.tell(Told::Complete(Kind::Pod), at(1));
+        scheduler.tell(WatchEvent::Begun(WatchedKind::Pod), at(1));
+        listed
+            .into_iter()
+            .for_each(|name| _ = scheduler.tell(WatchEvent::Listed(on_node(name)), at(1)));
+        scheduler.tell(WatchEvent::Unreadable(WatchedKind::Pod, None), at(1));
+        scheduler.tell(WatchEvent::Complete(WatchedKind::Pod), at(1));
         let known = ["a", "b", "c"]
             .into_iter()
             .filter(|name| scheduler.mirror.node_of(&ObjectKey::new("default", name)).is_some());

@@ -7,7 +7,7 @@ use super::tests::{at, condition, decide, knowing, node, with};
 use super::wake_tests::node_like;
 use super::*;
 use crate::pod_fields::PodRef;
-use crate::watch_event::{Thing, Told};
+use crate::watch_event::{WatchEvent, WatchedObject};
 
 /// A pod with a claim that has a device of a deleted node.
 fn who_gives_back() -> (Scheduler, PodRef) {
@@ -20,7 +20,7 @@ fn who_gives_back() -> (Scheduler, PodRef) {
     };
     let pod = decide(&mut scheduler, 0).iter().find_map(gives).expect("it gives them back");
     // The claim fits now, and is still reserved for the pod in the cache.
-    scheduler.tell(Told::Set(node("gone", "4")), at(1));
+    scheduler.tell(WatchEvent::Set(node("gone", "4")), at(1));
     assert!(reserves(&decide(&mut scheduler, 60)).is_none(), "nobody knows whose the claim is");
     (scheduler, pod)
 }
@@ -28,7 +28,7 @@ fn who_gives_back() -> (Scheduler, PodRef) {
 #[test]
 fn who_gives_devices_back_is_not_decided_before_that_is_written() {
     let (mut scheduler, pod) = who_gives_back();
-    let Thing::ResourceClaim(free) = claim("c") else { panic!("it is a claim") };
+    let WatchedObject::ResourceClaim(free) = claim("c") else { panic!("it is a claim") };
     let mut free = *free;
     free.metadata.resource_version = Some("2".to_owned());
     scheduler.gave_back(&pod.uid, true, vec![free], at(61));

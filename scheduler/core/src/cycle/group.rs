@@ -22,12 +22,12 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 
 use super::command::{Command, Fact};
 use super::consult::Said;
-use super::decide::{Found, Why};
+use super::decide::{NodeSearch, Why};
 use super::devices::Reserving;
 use super::group_room::{NOT_ONE_BY_ONE, Search};
 use super::topology::Trials;
-use super::{Asked, Scheduler, Uid};
-use crate::cache::{Nominee, Step};
+use super::{QueuedPod, Scheduler, Uid};
+use crate::cache::{CacheDelta, Nominee};
 use crate::framework::Attempt;
 use crate::groups::{OfGroup, SCHEDULED};
 use crate::queue::Rejectors;
@@ -44,7 +44,7 @@ const OTHER_FAILED: &str = "failed to schedule other pod from a pod group";
 
 /// The outcome of a group so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Came {
+pub(super) enum GroupOutcome {
     /// Too few pods fit.
     Nowhere,
     /// Enough pods would fit after a preemption.
@@ -60,9 +60,9 @@ pub(super) enum Came {
 pub(super) struct GroupCycle {
     pub(super) group: OfGroup,
     pub(super) profile: usize,
-    pub(super) left: VecDeque<(Uid, Rc<Asked>)>,
+    pub(super) left: VecDeque<(Uid, Rc<QueuedPod>)>,
     pub(super) tried: Vec<Tried>,
-    pub(super) came: Came,
+    pub(super) came: GroupOutcome,
     pub(super) needs_room: bool,
     /// The message for the group, if not the default.
     pub(super) said: Option<String>,
@@ -83,7 +83,7 @@ pub(super) struct GroupCycle {
 
 impl GroupCycle {
     /// Returns the pods of the group that are decided, the current one excepted.
-    pub(super) fn pods(&self) -> Vec<(Uid, Rc<Asked>)> {
+    pub(super) fn pods(&self) -> Vec<(Uid, Rc<QueuedPod>)> {
         let tried = self.tried.iter().map(|one| (Rc::clone(&one.uid), Rc::clone(&one.asked)));
         tried.chain(self.left.iter().cloned()).collect()
     }
@@ -93,8 +93,8 @@ impl GroupCycle {
 #[derive(Debug)]
 pub(super) struct Tried {
     pub(super) uid: Uid,
-    pub(super) asked: Rc<Asked>,
-    pub(super) place: Option<Reserved>,
+    pub(super) asked: Rc<QueuedPod>,
+    pub(super) place: Option<ReservedNode>,
     /// Why it has no node, or cannot have it yet.
     why: Option<Why>,
     /// Its reverted device reservation: a pod that gets a node keeps the written claims.
@@ -103,7 +103,7 @@ pub(super) struct Tried {
 
 /// A node that a pod has in the dry run.
 #[derive(Debug)]
-pub(super) struct Reserved {
+pub(super) struct ReservedNode {
     node: Rc<str>,
     attempt: Option<Rc<Attempt>>,
     /// The pod's nomination before the dry run.
@@ -115,7 +115,7 @@ pub(super) struct Reserved {
 impl Scheduler {
     /// Decides all pending pods of the group of this pod.
     // k8s: schedule_one_podgroup.go scheduleOnePodGroup, podGroupInfoForPod
-    pub(super) fn decide_group(&mut self, uid: Uid, asked: Rc<Asked>, now: Duration) {
+    pub(super) fn decide_group(&mut self, uid: Uid, asked: Rc<QueuedPod>, now: Duration) {
         let Some(group) = asked.group.clone() else { return };
         let mut all = vec![(Rc::clone(&uid), asked)];
         for other in group.waiting().into_iter().filter(|other| *other != uid) {
@@ -156,7 +156,7 @@ impl Scheduler {
             profile,
             left: all.into(),
             tried: Vec::new(),
-            came: Came::Nowhere,
+            came: GroupOutcome::Nowhere,
             needs_room: false,
             said: None,
             never_preempts,
@@ -182,8 +182,11 @@ impl Scheduler {
         while self.consulting.is_none()
             && let Some(cycle) = &mut self.group
         {
-            let next =
-                if matches!(cycle.came, Came::Failed(_)) { None } else { cycle.left.pop_front() };
+            let next = if matches!(cycle.came, GroupOutcome::Failed(_)) {
+                None
+            } else {
+                cycle.left.pop_front()
+            };
             match next {
                 // The pod was deleted or bound by another scheduler during an extender call.
                 Some((uid, asked)) if !self.still_waits(&uid, &asked) => self.queue.done(&uid),
@@ -218,9 +221,9 @@ impl Scheduler {
         }
         let spent = self.within_budget().err().map(|why| why.message);
         cycle.came = match (spent, came) {
-            (Some(spent), _) => Came::Failed(spent),
-            (None, failed @ Came::Failed(_)) => failed,
-            (None, _) => Came::Failed(OTHER_FAILED.to_owned()),
+            (Some(spent), _) => GroupOutcome::Failed(spent),
+            (None, failed @ GroupOutcome::Failed(_)) => failed,
+            (None, _) => GroupOutcome::Failed(OTHER_FAILED.to_owned()),
         };
     }
 
@@ -228,8 +231,8 @@ impl Scheduler {
     pub(super) fn goes_on(
         &mut self,
         uid: &Uid,
-        asked: &Rc<Asked>,
-        found: Result<Found, Why>,
+        asked: &Rc<QueuedPod>,
+        found: Result<NodeSearch, Why>,
         now: Duration,
     ) {
         self.found_for_group(uid, asked, found, now);
@@ -240,13 +243,13 @@ impl Scheduler {
     pub(super) fn found_for_group(
         &mut self,
         uid: &Uid,
-        asked: &Rc<Asked>,
-        found: Result<Found, Why>,
+        asked: &Rc<QueuedPod>,
+        found: Result<NodeSearch, Why>,
         now: Duration,
     ) {
         let (node, attempt, why) = match found {
-            Ok(Found::Later) => return,
-            Ok(Found::Node(node, attempt)) => (Some(node), attempt, None),
+            Ok(NodeSearch::Later) => return,
+            Ok(NodeSearch::Node(node, attempt)) => (Some(node), attempt, None),
             Err(why) => {
                 let node = why.nominated.as_deref().filter(|node| !node.is_empty());
                 (node.map(Rc::from), None, Some(why))
@@ -269,11 +272,12 @@ impl Scheduler {
                 }
                 cycle.needs_room |= why.is_some();
                 if place.is_permitted {
-                    cycle.came = if cycle.needs_room { Came::NeedsRoom } else { Came::Fits };
+                    cycle.came =
+                        if cycle.needs_room { GroupOutcome::NeedsRoom } else { GroupOutcome::Fits };
                 }
             }
             (None, Some(why)) if why.is_error => {
-                cycle.came = Came::Failed(format!("{OTHER_FAILED}: {}", why.message));
+                cycle.came = GroupOutcome::Failed(format!("{OTHER_FAILED}: {}", why.message));
             }
             (None, _) => {}
         }
@@ -284,10 +288,10 @@ impl Scheduler {
     fn reserve(
         &mut self,
         uid: &Uid,
-        asked: &Rc<Asked>,
+        asked: &Rc<QueuedPod>,
         node: Rc<str>,
         now: Duration,
-    ) -> Result<Reserved, Why> {
+    ) -> Result<ReservedNode, Why> {
         if let Err(error) = self.choose_devices(uid, asked, &node) {
             self.unreserve(uid);
             return Err(Why::error(error));
@@ -300,9 +304,9 @@ impl Scheduler {
         let pod = asked.spec.key;
         let kept = self.mirror.nomination(pod).cloned();
         let spec = self.count_devices(uid, asked, &node);
-        self.mirror.make(&Step::Bound(spec, Rc::clone(&node)));
+        self.mirror.make(&CacheDelta::Bound(spec, Rc::clone(&node)));
         if kept.is_some() {
-            self.mirror.make(&Step::Nominated { pod, old: kept.clone(), new: None });
+            self.mirror.make(&CacheDelta::Nominated { pod, old: kept.clone(), new: None });
         }
         self.mirror.volumes.users.put(uid, &asked.pod.whole(), &node);
         if let Some(group) = &asked.group {
@@ -311,7 +315,7 @@ impl Scheduler {
         let attempt = self.attempts.get(uid).map(|(attempt, _)| Rc::clone(attempt));
         let permission = self.permission(uid, asked, &node);
         let is_permitted = permission.as_ref().is_ok_and(|pending| pending.is_empty());
-        let reserved = Reserved { node, attempt, kept, is_permitted };
+        let reserved = ReservedNode { node, attempt, kept, is_permitted };
         match permission {
             Ok(_) => Ok(reserved),
             Err(stopped) => {
@@ -324,7 +328,12 @@ impl Scheduler {
 
     /// Reverts `reserve`.
     // k8s: schedule_one.go unreserveAndForget
-    fn take_back(&mut self, uid: &Uid, asked: &Asked, reserved: &Reserved) -> Option<Reserving> {
+    fn take_back(
+        &mut self,
+        uid: &Uid,
+        asked: &QueuedPod,
+        reserved: &ReservedNode,
+    ) -> Option<Reserving> {
         self.forget_volumes(uid);
         let devices = self.unchoose_devices(uid);
         self.unreserve(uid);
@@ -336,10 +345,10 @@ impl Scheduler {
         if self.mirror.node_of(&asked.key).is_some() {
             return devices;
         }
-        self.mirror.make(&Step::Gone { pod, last: None, node: Rc::clone(&reserved.node) });
+        self.mirror.make(&CacheDelta::Gone { pod, last: None, node: Rc::clone(&reserved.node) });
         if reserved.kept.is_some() && self.mirror.waiting(&asked.key).is_some() {
             let new = reserved.kept.clone();
-            self.mirror.make(&Step::Nominated { pod, old: None, new });
+            self.mirror.make(&CacheDelta::Nominated { pod, old: None, new });
         }
         devices
     }
@@ -363,7 +372,7 @@ impl Scheduler {
         let GroupCycle { group, profile, left, tried, came, said, unreserved, .. } = cycle;
         let mut gives_back = cycle.gives_back;
         gives_back.retain(|(uid, _)| !cycle.had_node.contains(uid));
-        if came != Came::Fits {
+        if came != GroupOutcome::Fits {
             self.unreserve_of_group(&group, unreserved);
         }
         let mut bound = Vec::new();
@@ -374,18 +383,18 @@ impl Scheduler {
                 continue;
             }
             let why = match (&came, place, why) {
-                (Came::Failed(_), _, Some(why)) if why.is_error => why,
-                (Came::Failed(error), ..) => Why::error(error.clone()),
-                (Came::Fits, Some(reserved), None) => {
+                (GroupOutcome::Failed(_), _, Some(why)) if why.is_error => why,
+                (GroupOutcome::Failed(error), ..) => Why::error(error.clone()),
+                (GroupOutcome::Fits, Some(reserved), None) => {
                     bound.push(Rc::clone(&uid));
                     self.keep_attempt(&uid, reserved.attempt, &reserved.node);
                     self.assume(&uid, asked, &reserved.node, now);
                     continue;
                 }
-                (Came::NeedsRoom, Some(reserved), None) => {
+                (GroupOutcome::NeedsRoom, Some(reserved), None) => {
                     rejected(said.as_deref().unwrap_or(WAITS), &reserved.node)
                 }
-                (Came::Nowhere, Some(_), _) => rejected(TOO_FEW, ""),
+                (GroupOutcome::Nowhere, Some(_), _) => rejected(TOO_FEW, ""),
                 (_, _, Some(why)) => why,
                 (_, None, None) => rejected(UNSCHEDULABLE, ""),
             };
@@ -403,7 +412,7 @@ impl Scheduler {
                 continue;
             }
             let why = match &came {
-                Came::Failed(error) => Why::error(error.clone()),
+                GroupOutcome::Failed(error) => Why::error(error.clone()),
                 _ => rejected(said.as_deref().unwrap_or(UNSCHEDULABLE), ""),
             };
             self.refuse(&uid, &asked, why, now);
@@ -420,19 +429,19 @@ impl Scheduler {
         &mut self,
         group: &OfGroup,
         profile: usize,
-        (came, said): (Came, Option<String>),
+        (came, said): (GroupOutcome, Option<String>),
     ) {
         let (result, status, reason, message) = match came {
-            Came::Fits => ("scheduled", "True", "Scheduled", String::new()),
-            Came::NeedsRoom => {
+            GroupOutcome::Fits => ("scheduled", "True", "Scheduled", String::new()),
+            GroupOutcome::NeedsRoom => {
                 let said = said.unwrap_or_else(|| WAITS.to_owned());
                 ("waiting_on_preemption", "False", "Unschedulable", said)
             }
-            Came::Nowhere => {
+            GroupOutcome::Nowhere => {
                 let said = said.unwrap_or_else(|| UNSCHEDULABLE.to_owned());
                 ("unschedulable", "False", "Unschedulable", said)
             }
-            Came::Failed(error) => ("error", "False", "SchedulerError", error),
+            GroupOutcome::Failed(error) => ("error", "False", "SchedulerError", error),
         };
         self.facts.push(Fact::Group { profile, result });
         let condition = PodCondition {

@@ -10,21 +10,21 @@ use super::tests::{
 use super::*;
 use crate::groups::{GroupGates, Groups};
 use crate::pod_fields::PodRef;
-use crate::watch_event::{Kind, Thing, Told};
+use crate::watch_event::{WatchEvent, WatchedKind, WatchedObject};
 
 const WITHOUT: GroupGates =
     GroupGates { gangs: true, topology: false, preemption: false, claims: false };
 const WITH: GroupGates = GroupGates { claims: true, ..WITHOUT };
 
-fn group(change: impl FnOnce(&mut Value)) -> Thing {
+fn group(change: impl FnOnce(&mut Value)) -> WatchedObject {
     let mut value = json!({"metadata": {"name": "g", "namespace": "default", "uid": "uid-g"},
         "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}});
     change(&mut value);
-    Thing::PodGroup(read(value))
+    WatchedObject::PodGroup(read(value))
 }
 
 /// A group with this claim.
-fn with_claim(change: impl FnOnce(&mut Value)) -> Thing {
+fn with_claim(change: impl FnOnce(&mut Value)) -> WatchedObject {
     group(|group| {
         group["spec"]["resourceClaims"] = json!([{"name": "c", "resourceClaimName": "c"}]);
         change(group);
@@ -32,7 +32,7 @@ fn with_claim(change: impl FnOnce(&mut Value)) -> Thing {
 }
 
 /// A pod of the group that uses the claim.
-fn member(name: &str, change: impl FnOnce(&mut Value)) -> Thing {
+fn member(name: &str, change: impl FnOnce(&mut Value)) -> WatchedObject {
     with(name, "1", |pod| {
         pod["spec"]["resourceClaims"] = json!([{"name": "c", "resourceClaimName": "c"}]);
         pod["spec"]["schedulingGroup"] = json!({"podGroupName": "g"});
@@ -40,24 +40,25 @@ fn member(name: &str, change: impl FnOnce(&mut Value)) -> Thing {
     })
 }
 
-fn knowing(gates: GroupGates, things: &[Thing]) -> Scheduler {
+fn knowing(gates: GroupGates, things: &[WatchedObject]) -> Scheduler {
     asking(gates, Vec::new(), things)
 }
 
-fn asking(gates: GroupGates, extenders: Vec<Extender>, things: &[Thing]) -> Scheduler {
+fn asking(gates: GroupGates, extenders: Vec<Extender>, things: &[WatchedObject]) -> Scheduler {
     let scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
     let mut scheduler = scheduler.with_groups(Groups::new(gates)).with_extenders(extenders);
-    scheduler.tell(Told::Complete(Kind::PodGroup), at(0));
-    let is_group = |thing: &&Thing| thing.kind() == Kind::PodGroup;
+    scheduler.tell(WatchEvent::Complete(WatchedKind::PodGroup), at(0));
+    let is_group = |thing: &&WatchedObject| thing.kind() == WatchedKind::PodGroup;
     for thing in things.iter().filter(is_group) {
-        scheduler.tell(Told::Set(thing.clone()), at(0));
+        scheduler.tell(WatchEvent::Set(thing.clone()), at(0));
     }
-    let others: Vec<Thing> = things.iter().filter(|thing| !is_group(thing)).cloned().collect();
+    let others: Vec<WatchedObject> =
+        things.iter().filter(|thing| !is_group(thing)).cloned().collect();
     tell_all(&mut scheduler, &others);
     scheduler
 }
 
-fn pair(group: Thing) -> Vec<Thing> {
+fn pair(group: WatchedObject) -> Vec<WatchedObject> {
     let pods = ["a", "b"].map(|name| member(name, |_| {}));
     let nodes = [node("m", "4"), node("n", "4"), class(), slice("n", &["g0", "g1"]), group];
     nodes.into_iter().chain(pods).collect()
@@ -96,7 +97,8 @@ fn releases(commands: &[Command]) -> Vec<String> {
 #[test]
 fn pods_of_a_group_share_what_a_claim_is_being_given() {
     for gates in [WITHOUT, WITH] {
-        let things: Vec<Thing> = pair(group(|_| {})).into_iter().chain([claim("c")]).collect();
+        let things: Vec<WatchedObject> =
+            pair(group(|_| {})).into_iter().chain([claim("c")]).collect();
         let mut scheduler = knowing(gates, &things);
         let all = all_reserves(&decide(&mut scheduler, 0));
         assert_eq!(users(&all), ["a: itself", "b: itself"]);
@@ -105,12 +107,12 @@ fn pods_of_a_group_share_what_a_claim_is_being_given() {
         let commands = answer(&mut scheduler, &all[1], 1);
         assert_eq!(commands.iter().find_map(bound).expect("a pod").0.uid, "b".into());
         scheduler.tell(
-            Told::Set(with("x", "1", |pod| {
+            WatchEvent::Set(with("x", "1", |pod| {
                 pod["spec"]["resourceClaims"] = json!([{"name": "c", "resourceClaimName": "d"}]);
             })),
             at(2),
         );
-        scheduler.tell(Told::Set(claim("d")), at(2));
+        scheduler.tell(WatchEvent::Set(claim("d")), at(2));
         let others = all_reserves(&decide(&mut scheduler, 2));
         assert_ne!(devices_of(&others[0].2), devices_of(&all[0].2));
         let commands = answer(&mut scheduler, &all[0], 3);
@@ -120,30 +122,30 @@ fn pods_of_a_group_share_what_a_claim_is_being_given() {
 
 #[test]
 fn a_claim_that_is_being_given_is_free_when_nobody_of_the_group_wants_it_any_more() {
-    let things: Vec<Thing> = pair(group(|_| {})).into_iter().chain([claim("c")]).collect();
+    let things: Vec<WatchedObject> = pair(group(|_| {})).into_iter().chain([claim("c")]).collect();
     let mut scheduler = knowing(WITHOUT, &things);
     let all = all_reserves(&decide(&mut scheduler, 0));
     let fails = |scheduler: &mut Scheduler, at_second| {
         let one: &(PodRef, u64, Vec<Reserve>) = &all[at_second as usize - 1];
         let (pod, number, error) = (one.0.clone(), one.1, Some("no".to_owned()));
-        let reserved = Reserved { pod, number, claims: Vec::new(), error, made: None };
+        let reserved = ReservationResult { pod, number, claims: Vec::new(), error, made: None };
         scheduler.devices_reserved(reserved, at(at_second));
     };
     // With a single device on its node no other pod could have one.
-    scheduler.tell(Told::Set(slice("n", &["g0"])), at(0));
+    scheduler.tell(WatchEvent::Set(slice("n", &["g0"])), at(0));
     let is_given = |scheduler: &mut Scheduler, now| {
-        scheduler.tell(Told::Set(claim("d")), at(now));
+        scheduler.tell(WatchEvent::Set(claim("d")), at(now));
         let other = |pod: &mut Value| {
             pod["spec"]["resourceClaims"] = json!([{"name": "c", "resourceClaimName": "d"}]);
         };
-        scheduler.tell(Told::Set(with("x", "1", other)), at(now));
+        scheduler.tell(WatchEvent::Set(with("x", "1", other)), at(now));
         let found = all_reserves(&decide(scheduler, now));
-        scheduler.tell(Told::Gone(with("x", "1", other)), at(now));
+        scheduler.tell(WatchEvent::Gone(with("x", "1", other)), at(now));
         !found.iter().any(|(pod, ..)| &*pod.uid == "x")
     };
     fails(&mut scheduler, 1);
     assert!(is_given(&mut scheduler, 1), "the other one wants it still");
-    scheduler.tell(Told::Gone(member("a", |_| {})), at(1));
+    scheduler.tell(WatchEvent::Gone(member("a", |_| {})), at(1));
     fails(&mut scheduler, 2);
     assert!(!is_given(&mut scheduler, 2));
 }
@@ -153,7 +155,7 @@ fn what_a_claim_is_being_given_cannot_be_given_back() {
     // The node with the device has room for one of the pods.
     let pods = ["a", "b"].map(|name| member(name, |_| {}));
     let base = [node("m", "4"), node("n", "1"), class(), slice("n", &["g0"]), claim("c")];
-    let things: Vec<Thing> = base.into_iter().chain([group(|_| {})]).chain(pods).collect();
+    let things: Vec<WatchedObject> = base.into_iter().chain([group(|_| {})]).chain(pods).collect();
     let mut scheduler = knowing(WITHOUT, &things);
     let commands = decide(&mut scheduler, 0);
     let gives = |command: &Command| matches!(command, Command::GiveDevicesBack { .. });
@@ -184,9 +186,9 @@ fn who_gets_a_node_in_another_placement_gives_nothing_back() {
 }
 
 /// The commands for a group in which `a` has devices of a node in the second of two racks.
-fn in_two_racks(least: u32, pods: Vec<Thing>) -> Vec<Command> {
+fn in_two_racks(least: u32, pods: Vec<WatchedObject>) -> Vec<Command> {
     let in_rack = |name: &str, rack: &str| {
-        Thing::Node(read(json!({
+        WatchedObject::Node(read(json!({
             "metadata": {"name": name, "labels": {"rack": rack}},
             "status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10"}},
         })))
@@ -197,14 +199,15 @@ fn in_two_racks(least: u32, pods: Vec<Thing>) -> Vec<Command> {
     });
     let base = [in_rack("m", "x"), in_rack("n", "y"), class(), slice("n", &["g0"])];
     let claim = has("c", 1, ("n", "g0"), &["a"]);
-    let things: Vec<Thing> = base.into_iter().chain([racked, claim]).chain(pods).collect();
+    let things: Vec<WatchedObject> = base.into_iter().chain([racked, claim]).chain(pods).collect();
     let mut scheduler = knowing(GroupGates { topology: true, ..WITHOUT }, &things);
     decide(&mut scheduler, 0)
 }
 
 #[test]
 fn a_claim_of_a_group_is_reserved_for_the_group() {
-    let things: Vec<Thing> = pair(with_claim(|_| {})).into_iter().chain([claim("c")]).collect();
+    let things: Vec<WatchedObject> =
+        pair(with_claim(|_| {})).into_iter().chain([claim("c")]).collect();
     let mut scheduler = knowing(WITH, &things);
     let all = all_reserves(&decide(&mut scheduler, 0));
     assert_eq!(users(&all), ["a: uid-g", "b: uid-g"]);
@@ -215,14 +218,14 @@ fn a_claim_of_a_group_is_reserved_for_the_group() {
     let mut scheduler = knowing(WITHOUT, &things);
     assert_eq!(users(&all_reserves(&decide(&mut scheduler, 0))), ["a: itself", "b: itself"]);
     let other = with_claim(|group| group["spec"]["resourceClaims"][0]["name"] = json!("other"));
-    let things: Vec<Thing> = pair(other).into_iter().chain([claim("c")]).collect();
+    let things: Vec<WatchedObject> = pair(other).into_iter().chain([claim("c")]).collect();
     let mut scheduler = knowing(WITH, &things);
     assert_eq!(users(&all_reserves(&decide(&mut scheduler, 0))), ["a: itself", "b: itself"]);
 }
 
 /// A claim with a device of n that is reserved for the group.
-fn of_group(device: &str) -> Thing {
-    let Thing::ResourceClaim(mut claim) = has("c", 5, ("n", device), &["uid-g"]) else {
+fn of_group(device: &str) -> WatchedObject {
+    let WatchedObject::ResourceClaim(mut claim) = has("c", 5, ("n", device), &["uid-g"]) else {
         panic!("it is a claim")
     };
     let users = claim.status.as_mut().and_then(|status| status.reserved_for.as_mut());
@@ -230,12 +233,13 @@ fn of_group(device: &str) -> Thing {
         user.api_group = Some("scheduling.k8s.io".to_owned());
         (user.resource, user.name) = ("podgroups".to_owned(), "g".to_owned());
     }
-    Thing::ResourceClaim(claim)
+    WatchedObject::ResourceClaim(claim)
 }
 
 #[test]
 fn what_is_reserved_for_the_group_is_not_reserved_again() {
-    let things: Vec<Thing> = pair(with_claim(|_| {})).into_iter().chain([of_group("g0")]).collect();
+    let things: Vec<WatchedObject> =
+        pair(with_claim(|_| {})).into_iter().chain([of_group("g0")]).collect();
     let mut scheduler = knowing(WITH, &things);
     let commands = decide(&mut scheduler, 0);
     assert_eq!(users(&all_reserves(&commands)), ["a: nobody", "b: nobody"]);
@@ -246,11 +250,13 @@ fn what_is_reserved_for_the_group_is_not_reserved_again() {
 #[test]
 fn a_claim_that_was_made_for_a_group_is_that_of_its_pods() {
     let made = |owner: &str, kind: &str| {
-        let Thing::ResourceClaim(mut claim) = claim("made") else { panic!("it is a claim") };
+        let WatchedObject::ResourceClaim(mut claim) = claim("made") else {
+            panic!("it is a claim")
+        };
         claim.metadata.owner_references = Some(vec![*read(json!({
             "apiVersion": "scheduling.k8s.io/v1alpha2", "kind": kind, "name": owner,
             "uid": "uid-g", "controller": true}))]);
-        Thing::ResourceClaim(claim)
+        WatchedObject::ResourceClaim(claim)
     };
     let pods = ["a", "b"].map(|name| {
         member(name, |pod| {
@@ -260,13 +266,13 @@ fn a_claim_that_was_made_for_a_group_is_that_of_its_pods() {
                 json!([{"name": "c", "resourceClaimName": "made"}]);
         })
     });
-    let of = |gates, claim: Thing| {
+    let of = |gates, claim: WatchedObject| {
         let group = with_claim(|group| {
             let named = json!([{"name": "c", "resourceClaimTemplateName": "t"}]);
             group["spec"]["resourceClaims"] = named;
         });
         let base = [node("n", "4"), class(), slice("n", &["g0"]), group, claim];
-        let things: Vec<Thing> = base.into_iter().chain(pods.clone()).collect();
+        let things: Vec<WatchedObject> = base.into_iter().chain(pods.clone()).collect();
         let mut scheduler = knowing(gates, &things);
         users(&all_reserves(&decide(&mut scheduler, 0)))
     };
@@ -280,11 +286,11 @@ fn a_claim_that_was_made_for_a_group_is_that_of_its_pods() {
 #[test]
 fn a_group_that_fits_nowhere_gives_its_claim_up_unless_one_of_its_pods_has_a_node() {
     // The node of the device has no room.
-    let full = |more: Vec<Thing>| {
+    let full = |more: Vec<WatchedObject>| {
         let pods = ["a", "b"].map(|name| member(name, |_| {}));
         let base = [node("m", "4"), node("n", "1"), class(), slice("n", &["g0"])];
         let base = base.into_iter().chain([with_claim(|_| {}), of_group("g0")]);
-        base.chain(pods).chain(more).collect::<Vec<Thing>>()
+        base.chain(pods).chain(more).collect::<Vec<WatchedObject>>()
     };
     let mut scheduler = knowing(WITH, &full(Vec::new()));
     let commands = decide(&mut scheduler, 0);
@@ -293,7 +299,9 @@ fn a_group_that_fits_nowhere_gives_its_claim_up_unless_one_of_its_pods_has_a_nod
     let says = |text: &str| pods.iter().filter(|(.., message)| message.contains(text)).count();
     assert_eq!(says("ResourceClaim unreserved for PodGroup, preemption"), 1, "{pods:?}");
     // Then its devices are deallocated.
-    let Thing::ResourceClaim(free) = has("c", 6, ("n", "g0"), &[]) else { panic!("a claim") };
+    let WatchedObject::ResourceClaim(free) = has("c", 6, ("n", "g0"), &[]) else {
+        panic!("a claim")
+    };
     scheduler.devices_released(&"uid-g".into(), vec![*free], at(1));
     let commands = decide(&mut scheduler, 60);
     let gives = |command: &Command| matches!(command, Command::GiveDevicesBack { .. });
@@ -302,7 +310,7 @@ fn a_group_that_fits_nowhere_gives_its_claim_up_unless_one_of_its_pods_has_a_nod
     let base = [node("n", "1"), class(), slice("n", &["g0"]), of_group("g0")];
     let pods = ["a", "b"].map(|name| member(name, |_| {}));
     let basic = with_claim(|group| group["spec"]["schedulingPolicy"] = json!({"basic": {}}));
-    let things: Vec<Thing> = base.into_iter().chain([basic]).chain(pods).collect();
+    let things: Vec<WatchedObject> = base.into_iter().chain([basic]).chain(pods).collect();
     let mut scheduler = knowing(WITH, &things);
     let commands = decide(&mut scheduler, 0);
     assert_eq!((all_reserves(&commands).len(), releases(&commands)), (1, vec![]));
@@ -319,10 +327,12 @@ fn a_group_that_gives_its_claim_up_is_not_decided_before_that_is_written() {
     let mut scheduler = knowing(WITH, &base.chain(pods).collect::<Vec<_>>());
     assert_eq!(releases(&decide(&mut scheduler, 0)), ["uid-g c"]);
     // There is room now, and the cache shows the claim as the group's; a new pod waits as well.
-    scheduler.tell(Told::Set(node("n", "4")), at(1));
-    scheduler.tell(Told::Set(member("z", |_| {})), at(1));
+    scheduler.tell(WatchEvent::Set(node("n", "4")), at(1));
+    scheduler.tell(WatchEvent::Set(member("z", |_| {})), at(1));
     assert_eq!(all_reserves(&decide(&mut scheduler, 60)), []);
-    let Thing::ResourceClaim(free) = has("c", 6, ("n", "g0"), &[]) else { panic!("a claim") };
+    let WatchedObject::ResourceClaim(free) = has("c", 6, ("n", "g0"), &[]) else {
+        panic!("a claim")
+    };
     scheduler.devices_released(&"uid-g".into(), vec![*free], at(61));
     let all = all_reserves(&decide(&mut scheduler, 120));
     assert_eq!(users(&all), ["a: uid-g", "b: uid-g", "z: uid-g"]);
@@ -337,10 +347,10 @@ fn a_pod_that_comes_while_an_extender_is_asked_is_held_with_its_group() {
     };
     let pods = ["a", "b"].map(|name| member(name, |_| {}));
     let base = [node("n", "4"), class(), slice("n", &["g0"]), with_claim(|_| {}), of_group("g0")];
-    let things: Vec<Thing> = base.into_iter().chain(pods).collect();
+    let things: Vec<WatchedObject> = base.into_iter().chain(pods).collect();
     let mut scheduler = asking(WITH, vec![extender], &things);
     let first = question(&decide(&mut scheduler, 0)).expect("it is asked");
-    scheduler.tell(Told::Set(member("z", |_| {})), at(1));
+    scheduler.tell(WatchEvent::Set(member("z", |_| {})), at(1));
     let none = crate::extender::consulted::Nodes::default;
     scheduler.consulted(said(&first, none()), at(2));
     let mut commands = decide(&mut scheduler, 2);
@@ -351,7 +361,9 @@ fn a_pod_that_comes_while_an_extender_is_asked_is_held_with_its_group() {
     }
     assert_eq!(releases(&commands), ["uid-g c"]);
     assert!(question(&decide(&mut scheduler, 60)).is_none(), "nobody is decided");
-    let Thing::ResourceClaim(free) = has("c", 6, ("n", "g0"), &[]) else { panic!("a claim") };
+    let WatchedObject::ResourceClaim(free) = has("c", 6, ("n", "g0"), &[]) else {
+        panic!("a claim")
+    };
     scheduler.devices_released(&"uid-g".into(), vec![*free], at(61));
     assert!(question(&decide(&mut scheduler, 120)).is_some());
 }

@@ -21,9 +21,9 @@ use pintle_sched_core::preempt::units::{self, Unit};
 
 use super::command::{Command, Fact, Related};
 use super::evict::{going, victim};
-use super::group::{Came, GroupCycle, Tried, UNSCHEDULABLE, WAITS};
+use super::group::{GroupCycle, GroupOutcome, Tried, UNSCHEDULABLE, WAITS};
 use super::reprieve::Reprieve;
-use super::{Asked, Scheduler};
+use super::{QueuedPod, Scheduler};
 use crate::cache::Hidden;
 use crate::framework::Name;
 use crate::groups::Preemptor;
@@ -41,7 +41,7 @@ const NEVER: &str = "not eligible due to preemptionPolicy=Never.";
 const NO_VICTIMS: &str = "No preemption victims found for incoming preemptor";
 
 /// Why there are no victims for a group.
-enum Stop {
+enum GroupStop {
     Rejected(String),
     Failed(String),
 }
@@ -64,9 +64,9 @@ pub(super) struct Search {
     pub(super) back: Option<Range<usize>>,
     pub(super) reprieve: Reprieve,
     /// The group's results without preemption.
-    pub(super) before: (Vec<Tried>, Came),
+    pub(super) before: (Vec<Tried>, GroupOutcome),
     /// The out-of-tree plugins that rejected its pods then.
-    pub(super) rejected_by: Vec<(Rc<Asked>, Vec<Name>)>,
+    pub(super) rejected_by: Vec<(Rc<QueuedPod>, Vec<Name>)>,
 }
 
 impl Scheduler {
@@ -85,7 +85,7 @@ impl Scheduler {
     }
 
     fn begins_to_search(&mut self, cycle: &mut GroupCycle) -> bool {
-        let fits_not = matches!(cycle.came, Came::Nowhere | Came::NeedsRoom);
+        let fits_not = matches!(cycle.came, GroupOutcome::Nowhere | GroupOutcome::NeedsRoom);
         if !fits_not || !cycle.group.preempts_whole() {
             return false;
         }
@@ -98,7 +98,7 @@ impl Scheduler {
         };
         all.iter_mut().for_each(|one| self.hide(one));
         let tried = std::mem::take(&mut cycle.tried);
-        let before = (tried, std::mem::replace(&mut cycle.came, Came::Nowhere));
+        let before = (tried, std::mem::replace(&mut cycle.came, GroupOutcome::Nowhere));
         let rejected_by = before.0.iter().map(|tried| {
             let asked = Rc::clone(&tried.asked);
             let by = asked.rejected_by.borrow().clone();
@@ -114,18 +114,18 @@ impl Scheduler {
 
     /// Returns all potential victims as removed, in the order in which they are reprieved.
     // k8s: podgrouppreemption.go selectVictimsOnDomain
-    fn in_the_way(&mut self, cycle: &GroupCycle) -> Result<(Preemptor, Vec<InTheWay>), Stop> {
-        let rejected = |why: &str| Err(Stop::Rejected(why.to_owned()));
+    fn in_the_way(&mut self, cycle: &GroupCycle) -> Result<(Preemptor, Vec<InTheWay>), GroupStop> {
+        let rejected = |why: &str| Err(GroupStop::Rejected(why.to_owned()));
         if !self.mirror.profile(cycle.profile).preemption {
             return rejected(DISABLED);
         }
-        let preemptor = cycle.group.preemptor().map_err(Stop::Failed)?;
+        let preemptor = cycle.group.preemptor().map_err(GroupStop::Failed)?;
         if preemptor.has_topology {
             return rejected(HAS_TOPOLOGY);
         }
         let tried = cycle.tried.iter().map(|tried| &tried.asked);
         let mut pods = tried.chain(cycle.left.iter().map(|(_, asked)| asked));
-        let never = |asked: &Rc<Asked>| {
+        let never = |asked: &Rc<QueuedPod>| {
             let pod = asked.pod.whole();
             let policy = pod.spec.as_ref().and_then(|spec| spec.preemption_policy.as_deref());
             policy == Some("Never")
@@ -142,7 +142,7 @@ impl Scheduler {
         }
         units::sort(&mut all);
         let (violating, others) = units::split(cluster, all, &budgets, &self.mirror.attempt_budget)
-            .map_err(|exhausted| Stop::Rejected(exhausted.to_string()))?;
+            .map_err(|exhausted| GroupStop::Rejected(exhausted.to_string()))?;
         let all = violating.into_iter().chain(others);
         let all = all.map(|unit| InTheWay { unit, is_away: true, hidden: Vec::new() });
         Ok((preemptor, all.collect()))
@@ -157,14 +157,14 @@ impl Scheduler {
         now: Duration,
     ) -> bool {
         cycle.tried.clear();
-        let came = std::mem::replace(&mut cycle.came, Came::Nowhere);
-        let fits = came == Came::Fits;
+        let came = std::mem::replace(&mut cycle.came, GroupOutcome::Nowhere);
+        let fits = came == GroupOutcome::Fits;
         match search.back.take() {
             None if !fits => {
                 self.end_search(cycle, search);
                 let stop = match came {
-                    Came::Failed(error) => Stop::Failed(error),
-                    _ => Stop::Rejected(unschedulable(cycle).to_owned()),
+                    GroupOutcome::Failed(error) => GroupStop::Failed(error),
+                    _ => GroupStop::Rejected(unschedulable(cycle).to_owned()),
                 };
                 stops(cycle, stop);
                 return false;
@@ -192,9 +192,9 @@ impl Scheduler {
         let preemptor = search.preemptor.clone();
         self.end_search(cycle, search);
         self.make_room_for_group(cycle.profile, &preemptor, victims, now);
-        if cycle.came == Came::Nowhere {
+        if cycle.came == GroupOutcome::Nowhere {
             cycle.said.get_or_insert_with(|| UNSCHEDULABLE.to_owned());
-            cycle.came = Came::NeedsRoom;
+            cycle.came = GroupOutcome::NeedsRoom;
         }
         false
     }
@@ -290,11 +290,11 @@ fn unschedulable(cycle: &GroupCycle) -> &str {
 }
 
 /// Ends the preemption for a group without victims.
-fn stops(cycle: &mut GroupCycle, stop: Stop) {
+fn stops(cycle: &mut GroupCycle, stop: GroupStop) {
     match stop {
-        Stop::Failed(error) => cycle.came = Came::Failed(error),
-        Stop::Rejected(why) => {
-            let usual = if cycle.came == Came::NeedsRoom { WAITS } else { UNSCHEDULABLE };
+        GroupStop::Failed(error) => cycle.came = GroupOutcome::Failed(error),
+        GroupStop::Rejected(why) => {
+            let usual = if cycle.came == GroupOutcome::NeedsRoom { WAITS } else { UNSCHEDULABLE };
             let said = cycle.said.as_deref().unwrap_or(usual);
             cycle.said = Some(format!("{said}, {why}"));
         }

@@ -8,13 +8,18 @@ use super::tests::{at, decide, node, object, pod_value};
 use super::*;
 use crate::groups::GroupGates;
 use crate::pod_fields::PodRef;
-use crate::watch_event::{Thing, Told};
+use crate::watch_event::{WatchEvent, WatchedObject};
 
 const GATES: GroupGates =
     GroupGates { gangs: true, topology: false, preemption: true, claims: false };
 const UNSCHEDULABLE: &str = "pod group is unschedulable";
 
-fn group(name: &str, priority: i32, min: Option<i32>, change: impl FnOnce(&mut Value)) -> Thing {
+fn group(
+    name: &str,
+    priority: i32,
+    min: Option<i32>,
+    change: impl FnOnce(&mut Value),
+) -> WatchedObject {
     let policy = min.map_or(json!({"basic": {}}), |min| json!({"gang": {"minCount": min}}));
     let mut value = json!({
         "metadata": {"name": name, "namespace": "default", "uid": format!("g-{name}"),
@@ -22,44 +27,49 @@ fn group(name: &str, priority: i32, min: Option<i32>, change: impl FnOnce(&mut V
         "spec": {"schedulingPolicy": policy, "priority": priority},
     });
     change(&mut value["spec"]);
-    Thing::PodGroup(object(value))
+    WatchedObject::PodGroup(object(value))
 }
 
-fn gang(name: &str, priority: i32, min: i32) -> Thing {
+fn gang(name: &str, priority: i32, min: i32) -> WatchedObject {
     group(name, priority, Some(min), |_| {})
 }
 
-fn whole(name: &str, priority: i32) -> Thing {
+fn whole(name: &str, priority: i32) -> WatchedObject {
     group(name, priority, None, |spec| spec["disruptionMode"] = json!("PodGroup"))
 }
 
-fn pod(name: &str, group: Option<&str>, priority: i32, change: impl FnOnce(&mut Value)) -> Thing {
+fn pod(
+    name: &str,
+    group: Option<&str>,
+    priority: i32,
+    change: impl FnOnce(&mut Value),
+) -> WatchedObject {
     let mut value = pod_value(name, name, "1");
     value["spec"]["priority"] = json!(priority);
     if let Some(group) = group {
         value["spec"]["schedulingGroup"] = json!({"podGroupName": group});
     }
     change(&mut value);
-    Thing::Pod(object(value))
+    WatchedObject::Pod(object(value))
 }
 
-fn member(name: &str, group: &str, priority: i32) -> Thing {
+fn member(name: &str, group: &str, priority: i32) -> WatchedObject {
     pod(name, Some(group), priority, |_| {})
 }
 
 /// A pod on a node, started at this second.
-fn on(name: &str, node: &str, group: Option<&str>, (priority, since): (i32, u32)) -> Thing {
+fn on(name: &str, node: &str, group: Option<&str>, (priority, since): (i32, u32)) -> WatchedObject {
     pod(name, group, priority, |pod| {
         pod["spec"]["nodeName"] = json!(node);
         pod["status"] = json!({"startTime": format!("2026-01-01T00:00:{since:02}Z")});
     })
 }
 
-fn low(name: &str, priority: i32) -> Thing {
+fn low(name: &str, priority: i32) -> WatchedObject {
     on(name, "n", None, (priority, 0))
 }
 
-fn deciding(things: &[Thing]) -> (Scheduler, Vec<Command>) {
+fn deciding(things: &[WatchedObject]) -> (Scheduler, Vec<Command>) {
     let mut scheduler = knowing_groups(GATES, things);
     let commands = decide(&mut scheduler, 0);
     (scheduler, commands)
@@ -75,7 +85,7 @@ fn victims(commands: &[Command]) -> Vec<&str> {
 }
 
 /// The condition of a group without victims.
-fn refused(things: &[Thing]) -> Vec<Text> {
+fn refused(things: &[WatchedObject]) -> Vec<Text> {
     let (scheduler, commands) = deciding(things);
     assert_eq!((victims(&commands), all_bound(&commands)), (vec![], vec![]));
     assert_eq!(scheduler.assumed(), 0);
@@ -96,7 +106,7 @@ fn ended(scheduler: &mut Scheduler, all: bool, seconds: u64) {
 fn others_go_for_a_gang_as_a_whole_which_is_bound_when_they_are_gone() {
     let things = [node("n", "3"), gang("g", 100, 3), low("x", 10), low("y", 10)];
     let members = ["a", "b", "c"].map(|name| member(name, "g", 100));
-    let things: Vec<Thing> = things.into_iter().chain(members).collect();
+    let things: Vec<WatchedObject> = things.into_iter().chain(members).collect();
     let (mut scheduler, commands) = deciding(&things);
     assert_eq!(all_bound(&commands), [""; 0]);
     let evicts = commands.iter().find_map(|command| match command {
@@ -124,11 +134,11 @@ fn others_go_for_a_gang_as_a_whole_which_is_bound_when_they_are_gone() {
     assert_eq!(results(&mut scheduler), ["waiting_on_preemption"]);
     assert_eq!(scheduler.mirror.nominated_on("n").len(), 1);
     // No pod of the group is decided before the preemption ends, not even a new one.
-    scheduler.tell(Told::Gone(low("x", 10)), at(60));
-    scheduler.tell(Told::Set(member("d", "g", 100)), at(60));
+    scheduler.tell(WatchEvent::Gone(low("x", 10)), at(60));
+    scheduler.tell(WatchEvent::Set(member("d", "g", 100)), at(60));
     assert_eq!(decide(&mut scheduler, 60), []);
-    assert_eq!(scheduler.count(Place::Gated), 4);
-    scheduler.tell(Told::Gone(low("y", 10)), at(61));
+    assert_eq!(scheduler.count(QueuePlace::Gated), 4);
+    scheduler.tell(WatchEvent::Gone(low("y", 10)), at(61));
     ended(&mut scheduler, true, 61);
     let commands = decide(&mut scheduler, 120);
     assert_eq!(all_bound(&commands), ["a@n", "b@n", "c@n"]);
@@ -137,10 +147,10 @@ fn others_go_for_a_gang_as_a_whole_which_is_bound_when_they_are_gone() {
 
 #[test]
 fn only_as_many_go_as_have_to_the_least_important_and_the_youngest() {
-    let things = |pods: Vec<Thing>| {
+    let things = |pods: Vec<WatchedObject>| {
         let base = [node("n", "4"), gang("g", 100, 2)];
         let members = ["a", "b"].map(|name| member(name, "g", 100));
-        base.into_iter().chain(members).chain(pods).collect::<Vec<Thing>>()
+        base.into_iter().chain(members).chain(pods).collect::<Vec<WatchedObject>>()
     };
     let on = |name, since| on(name, "n", None, since);
     // pods on the nodes, victims
@@ -163,9 +173,9 @@ fn a_group_that_goes_as_a_whole_loses_all_its_pods_or_none() {
     let members = ["x", "y"].map(|name| on(name, "n", Some("w"), (0, 0)));
     let far = on("z", "m", Some("w"), (0, 0));
     let base = [node("n", "3"), node("m", "1"), member("a", "g", 100), far];
-    let all = |more: Vec<Thing>| {
+    let all = |more: Vec<WatchedObject>| {
         let all = base.iter().chain(&members).cloned().chain(more);
-        deciding(&all.collect::<Vec<Thing>>()).1
+        deciding(&all.collect::<Vec<WatchedObject>>()).1
     };
     let p = || low("p", 50);
     // The group's own priority counts, not that of its pods.
@@ -195,16 +205,16 @@ fn whoever_is_behind_a_budget_goes_last_and_a_group_by_its_first_pod_that_is() {
         })
     };
     let budget = |allowed: i32| {
-        Thing::PodDisruptionBudget(object(json!({
+        WatchedObject::PodDisruptionBudget(object(json!({
             "metadata": {"name": "b", "namespace": "default"},
             "spec": {"selector": {"matchLabels": {"app": "x"}}},
             "status": {"disruptionsAllowed": allowed, "currentHealthy": 0, "desiredHealthy": 0,
                 "expectedPods": 0}})))
     };
     let base = [node("n", "3"), gang("g", 100, 1), member("a", "g", 100), whole("w", 40)];
-    let all = |more: Vec<Thing>| {
+    let all = |more: Vec<WatchedObject>| {
         let all = base.iter().cloned().chain(more);
-        deciding(&all.collect::<Vec<Thing>>()).1
+        deciding(&all.collect::<Vec<WatchedObject>>()).1
     };
     // The group is less important, but protected by a budget.
     let group = || vec![guarded("x", Some("w")), guarded("y", Some("w"))];
@@ -219,7 +229,8 @@ fn whoever_is_behind_a_budget_goes_last_and_a_group_by_its_first_pod_that_is() {
 
 #[test]
 fn it_is_said_why_nobody_goes_for_a_group() {
-    let base = |group: Thing| vec![node("n", "1"), group, low("x", 10), member("a", "g", 100)];
+    let base =
+        |group: WatchedObject| vec![node("n", "1"), group, low("x", 10), member("a", "g", 100)];
     let never = "not eligible due to preemptionPolicy=Never.";
     let mut things = base(gang("g", 100, 1));
     let calm = |pod: &mut Value| pod["spec"]["preemptionPolicy"] = json!("Never");
@@ -247,8 +258,9 @@ fn nobody_goes_for_a_group_that_stays_in_one_domain() {
             spec["schedulingConstraints"] = json!({"topology": topology})
         })
     };
-    let things = |group: Thing| [node("n", "1"), group, low("x", 10), member("a", "g", 100)];
-    let of = |group: Thing| {
+    let things =
+        |group: WatchedObject| [node("n", "1"), group, low("x", 10), member("a", "g", 100)];
+    let of = |group: WatchedObject| {
         let mut scheduler = knowing_groups(gates, &things(group));
         let commands = decide(&mut scheduler, 0);
         let gone = victims(&commands).len();
@@ -274,7 +286,7 @@ fn of_a_basic_group_room_for_one_is_made_after_the_other() {
     things.extend(["a", "b"].map(|name| member(name, "g", 100)));
     let (mut scheduler, commands) = deciding(&things);
     assert_eq!(victims(&commands), ["x"]);
-    scheduler.tell(Told::Gone(low("x", 10)), at(1));
+    scheduler.tell(WatchEvent::Gone(low("x", 10)), at(1));
     ended(&mut scheduler, true, 1);
     // One pod of the group fits, so there is no preemption for the others.
     let commands = decide(&mut scheduler, 60);
@@ -296,7 +308,7 @@ fn whoever_goes_already_is_not_asked_again() {
     assert_eq!(told(&commands).1, texts(&[["False", "Unschedulable", UNSCHEDULABLE]]));
     assert_eq!(results(&mut scheduler), ["waiting_on_preemption"]);
     // Nothing is written: the group is not held.
-    assert_eq!(scheduler.count(Place::Gated), 0);
+    assert_eq!(scheduler.count(QueuePlace::Gated), 0);
 }
 
 #[test]

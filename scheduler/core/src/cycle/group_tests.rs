@@ -6,7 +6,7 @@ use super::tests::{answer, at, bound, decide, node, object, question, with, with
 use super::*;
 use crate::extender::consulted::Nodes;
 use crate::groups::{GroupGates, Groups};
-use crate::watch_event::{KINDS, Kind, Thing, Told};
+use crate::watch_event::{KINDS, WatchEvent, WatchedKind, WatchedObject};
 
 const TOO_FEW: &str = "pod group is unschedulable, waiting for minCount pods from a gang to be \
     scheduled, one or more plugins asked to wait and no plugin rejected pod";
@@ -14,61 +14,65 @@ const TOO_FEW: &str = "pod group is unschedulable, waiting for minCount pods fro
 /// The pod or the group's status, a reason, and a message.
 pub(super) type Text = (String, String, String);
 
-fn group(name: &str, policy: &Value) -> Thing {
-    Thing::PodGroup(object(json!({
+fn group(name: &str, policy: &Value) -> WatchedObject {
+    WatchedObject::PodGroup(object(json!({
         "metadata": {"name": name, "namespace": "default", "uid": format!("g-{name}"),
             "generation": 1},
         "spec": {"schedulingPolicy": policy},
     })))
 }
 
-fn gang(name: &str, min: i32) -> Thing {
+fn gang(name: &str, min: i32) -> WatchedObject {
     group(name, &json!({"gang": {"minCount": min}}))
 }
 
-fn basic(name: &str) -> Thing {
+fn basic(name: &str) -> WatchedObject {
     group(name, &json!({"basic": {}}))
 }
 
-fn member(name: &str, group: &str, cpu: &str) -> Thing {
+fn member(name: &str, group: &str, cpu: &str) -> WatchedObject {
     with(name, cpu, |pod| pod["spec"]["schedulingGroup"] = json!({"podGroupName": group}))
 }
 
-pub(super) fn knowing_groups(gates: GroupGates, things: &[Thing]) -> Scheduler {
+pub(super) fn knowing_groups(gates: GroupGates, things: &[WatchedObject]) -> Scheduler {
     telling(Scheduler::new(Vec::new(), without_second_look(), 1), gates, things)
 }
 
-pub(super) fn telling(scheduler: Scheduler, gates: GroupGates, things: &[Thing]) -> Scheduler {
+pub(super) fn telling(
+    scheduler: Scheduler,
+    gates: GroupGates,
+    things: &[WatchedObject],
+) -> Scheduler {
     let mut scheduler = scheduler.with_groups(Groups::new(gates));
-    for kind in KINDS.into_iter().chain([Kind::PodGroup]) {
-        scheduler.tell(Told::Begun(kind), at(0));
+    for kind in KINDS.into_iter().chain([WatchedKind::PodGroup]) {
+        scheduler.tell(WatchEvent::Begun(kind), at(0));
         for thing in things.iter().filter(|thing| thing.kind() == kind) {
-            scheduler.tell(Told::Listed(thing.clone()), at(0));
+            scheduler.tell(WatchEvent::Listed(thing.clone()), at(0));
         }
-        scheduler.tell(Told::Complete(kind), at(0));
+        scheduler.tell(WatchEvent::Complete(kind), at(0));
     }
     scheduler
 }
 
-fn knowing(things: &[Thing]) -> Scheduler {
+fn knowing(things: &[WatchedObject]) -> Scheduler {
     knowing_groups(GroupGates { gangs: true, ..GroupGates::default() }, things)
 }
 
-fn knowing_racks(things: &[Thing]) -> Scheduler {
+fn knowing_racks(things: &[WatchedObject]) -> Scheduler {
     knowing_groups(GroupGates { gangs: true, topology: true, ..GroupGates::default() }, things)
 }
 
 /// A node in a rack.
-fn in_rack(name: &str, rack: &str, cpu: &str) -> Thing {
-    Thing::Node(object(json!({
+fn in_rack(name: &str, rack: &str, cpu: &str) -> WatchedObject {
+    WatchedObject::Node(object(json!({
         "metadata": {"name": name, "labels": {"rack": rack}},
         "status": {"allocatable": {"cpu": cpu, "memory": "8Gi", "pods": "10"}},
     })))
 }
 
 /// A group that stays in one rack.
-fn racked(name: &str, policy: &Value) -> Thing {
-    Thing::PodGroup(object(json!({
+fn racked(name: &str, policy: &Value) -> WatchedObject {
+    WatchedObject::PodGroup(object(json!({
         "metadata": {"name": name, "namespace": "default", "uid": format!("g-{name}")},
         "spec": {"schedulingPolicy": policy,
             "schedulingConstraints": {"topology": [{"key": "rack"}]}},
@@ -125,7 +129,7 @@ fn a_gang_that_fits_is_bound_as_a_whole() {
     assert_eq!(all_bound(&commands), ["a@n", "b@n"]);
     assert_eq!(told(&commands), (vec![], texts(&[["True", "Scheduled", ""]])));
     assert_eq!(results(&mut scheduler), ["scheduled"]);
-    assert_eq!((scheduler.assumed(), scheduler.count(Place::Binding)), (2, 2));
+    assert_eq!((scheduler.assumed(), scheduler.count(QueuePlace::Binding)), (2, 2));
 }
 
 #[test]
@@ -142,7 +146,7 @@ fn of_a_gang_that_does_not_fit_nobody_is_bound_and_nothing_is_taken() {
     assert_eq!(results(&mut scheduler), ["unschedulable"]);
     assert_eq!(scheduler.assumed(), 0);
     // The room of its dry run is free for another pod.
-    scheduler.tell(Told::Set(with("c", "1", |_| {})), at(1));
+    scheduler.tell(WatchEvent::Set(with("c", "1", |_| {})), at(1));
     assert_eq!(all_bound(&decide(&mut scheduler, 1)), ["c@n"]);
 }
 
@@ -150,15 +154,15 @@ fn of_a_gang_that_does_not_fit_nobody_is_bound_and_nothing_is_taken() {
 fn a_gang_waits_for_its_group_and_for_as_many_pods_as_it_needs() {
     let mut scheduler = knowing(&[node("n", "9"), member("a", "g", "1")]);
     assert_eq!(decide(&mut scheduler, 0), []);
-    assert_eq!(scheduler.count(Place::Gated), 1);
-    scheduler.tell(Told::Set(gang("g", 3)), at(1));
-    scheduler.tell(Told::Set(member("b", "g", "1")), at(1));
-    scheduler.tell(Told::Set(member("x", "other", "1")), at(1));
+    assert_eq!(scheduler.count(QueuePlace::Gated), 1);
+    scheduler.tell(WatchEvent::Set(gang("g", 3)), at(1));
+    scheduler.tell(WatchEvent::Set(member("b", "g", "1")), at(1));
+    scheduler.tell(WatchEvent::Set(member("x", "other", "1")), at(1));
     assert_eq!(decide(&mut scheduler, 1), []);
-    assert_eq!(scheduler.count(Place::Gated), 3);
-    scheduler.tell(Told::Set(member("c", "g", "1")), at(2));
+    assert_eq!(scheduler.count(QueuePlace::Gated), 3);
+    scheduler.tell(WatchEvent::Set(member("c", "g", "1")), at(2));
     assert_eq!(all_bound(&decide(&mut scheduler, 2)), ["a@n", "b@n", "c@n"]);
-    scheduler.tell(Told::Set(basic("other")), at(3));
+    scheduler.tell(WatchEvent::Set(basic("other")), at(3));
     assert_eq!(all_bound(&decide(&mut scheduler, 3)), ["x@n"]);
 }
 
@@ -166,9 +170,9 @@ fn a_gang_waits_for_its_group_and_for_as_many_pods_as_it_needs() {
 fn whoever_of_a_gang_comes_with_a_node_is_one_that_the_others_waited_for() {
     let mut scheduler = knowing(&[node("n", "8"), gang("g", 2), member("a", "g", "1")]);
     assert_eq!(all_bound(&decide(&mut scheduler, 0)), Vec::<String>::new());
-    let Thing::Pod(mut there) = member("b", "g", "1") else { unreachable!("a pod") };
+    let WatchedObject::Pod(mut there) = member("b", "g", "1") else { unreachable!("a pod") };
     there.spec.get_or_insert_default().node_name = Some("n".to_owned());
-    scheduler.tell(Told::Set(Thing::Pod(there)), at(5));
+    scheduler.tell(WatchEvent::Set(WatchedObject::Pod(there)), at(5));
     assert_eq!(all_bound(&decide(&mut scheduler, 5)), ["a@n"]);
 }
 
@@ -211,7 +215,7 @@ fn more_pods_than_a_gang_needs_are_bound_as_far_as_they_fit_and_the_group_stays_
     // A later cycle for the remaining pod does not revert that.
     let commands = decide(&mut scheduler, 60);
     assert_eq!((all_bound(&commands), told(&commands).1), (vec![], vec![]));
-    scheduler.tell(Told::Set(node("m", "1")), at(120));
+    scheduler.tell(WatchEvent::Set(node("m", "1")), at(120));
     assert_eq!(all_bound(&decide(&mut scheduler, 120)), ["c@m"]);
 }
 
@@ -223,16 +227,16 @@ fn a_gang_is_tried_again_after_its_backoff_whatever_happens() {
     scheduler.take_facts();
     decide(&mut scheduler, 600);
     assert_eq!(results(&mut scheduler), ["unschedulable"]);
-    scheduler.tell(Told::Set(node("n", "2")), at(601));
+    scheduler.tell(WatchEvent::Set(node("n", "2")), at(601));
     assert_eq!(all_bound(&decide(&mut scheduler, 1200)), ["a@n", "b@n"]);
 }
 
 #[test]
 fn the_most_important_pods_of_a_gang_go_first() {
     let important = |name: &str| match member(name, "g", "1") {
-        Thing::Pod(mut pod) => {
+        WatchedObject::Pod(mut pod) => {
             pod.spec.as_mut().expect("a spec").priority = Some(1);
-            Thing::Pod(pod)
+            WatchedObject::Pod(pod)
         }
         other => other,
     };
@@ -266,7 +270,7 @@ fn a_gang_that_needs_room_waits_for_its_victims_as_a_whole() {
     assert!(pods[1].2.starts_with("0/1 nodes are available: 1 Insufficient cpu."), "{pods:?}");
     assert_eq!(results(&mut scheduler), ["waiting_on_preemption"]);
     let all = Evicted { pod: evicted[0].1.clone(), all: true, took: Duration::ZERO };
-    scheduler.tell(Told::Gone(low), at(1));
+    scheduler.tell(WatchEvent::Gone(low), at(1));
     scheduler.evicted(&all, at(1));
     assert_eq!(all_bound(&decide(&mut scheduler, 60)), ["a@n", "b@n"]);
 }
@@ -280,7 +284,7 @@ fn with_two_profiles() -> Scheduler {
 }
 
 /// A pod of a group that names the other profile.
-fn of_other(name: &str, group: &str, cpu: &str, priority: i32) -> Thing {
+fn of_other(name: &str, group: &str, cpu: &str, priority: i32) -> WatchedObject {
     with(name, cpu, |pod| {
         pod["spec"]["schedulingGroup"] = json!({"podGroupName": group});
         pod["spec"]["schedulerName"] = json!("other");
@@ -293,7 +297,7 @@ fn a_group_whose_pods_have_several_schedulers_is_a_mistake() {
     let mut scheduler = with_two_profiles();
     let pods = [member("a", "g", "1"), of_other("b", "g", "1", 0)];
     for thing in [node("n", "2"), gang("g", 2)].into_iter().chain(pods) {
-        scheduler.tell(Told::Set(thing), at(0));
+        scheduler.tell(WatchEvent::Set(thing), at(0));
     }
     let commands = decide(&mut scheduler, 0);
     let why = "all pods in a single pod group should have the same .spec.schedulerName set, got: \
@@ -307,10 +311,10 @@ fn a_group_whose_pods_have_several_schedulers_is_a_mistake() {
 fn the_schedulers_of_a_group_are_named_whoever_of_it_comes_last() {
     let mut scheduler = with_two_profiles();
     for thing in [node("n", "2"), basic("g"), of_other("b", "g", "9", 10)] {
-        scheduler.tell(Told::Set(thing), at(0));
+        scheduler.tell(WatchEvent::Set(thing), at(0));
     }
     decide(&mut scheduler, 0);
-    scheduler.tell(Told::Set(member("a", "g", "1")), at(1));
+    scheduler.tell(WatchEvent::Set(member("a", "g", "1")), at(1));
     let why = "all pods in a single pod group should have the same .spec.schedulerName set, got: \
         \"default-scheduler\" and \"other\"";
     let all = texts(&[["a", "SchedulerError", why], ["b", "SchedulerError", why]]);
@@ -322,7 +326,8 @@ fn a_group_with_a_topology_gets_all_its_nodes_in_one_domain() {
     let gang = racked("g", &json!({"gang": {"minCount": 2}}));
     let pods = [member("a", "g", "1"), member("b", "g", "1")];
     let nodes = [in_rack("x1", "x", "1"), in_rack("y1", "y", "1"), in_rack("y2", "y", "1")];
-    let all: Vec<Thing> = nodes.iter().cloned().chain([gang.clone()]).chain(pods.clone()).collect();
+    let all: Vec<WatchedObject> =
+        nodes.iter().cloned().chain([gang.clone()]).chain(pods.clone()).collect();
     let commands = decide(&mut knowing_racks(&all), 0);
     let bound = all_bound(&commands);
     assert!(bound == ["a@y1", "b@y2"] || bound == ["a@y2", "b@y1"], "{bound:?}");
@@ -363,7 +368,7 @@ fn whoever_comes_later_goes_where_its_group_is() {
     let things = [&nodes[..], &[basic.clone(), there, member("b", "g", "1")]].concat();
     let mut scheduler = knowing_racks(&things);
     assert_eq!(all_bound(&decide(&mut scheduler, 0)), ["b@x1"]);
-    scheduler.tell(Told::Set(member("c", "g", "1")), at(1));
+    scheduler.tell(WatchEvent::Set(member("c", "g", "1")), at(1));
     assert_eq!(all_bound(&decide(&mut scheduler, 1)), [""; 0]);
     // Pods in two racks are an error that persists.
     let other = with("z", "1", |pod| {
@@ -433,11 +438,11 @@ fn whoever_somebody_else_binds_while_an_extender_is_asked_stays_where_it_is() {
             scheduler.consulted(answer(&consult, left()), at(1));
             consult = question(&decide(&mut scheduler, 1)).expect("the second is asked about");
         }
-        scheduler.tell(Told::Set(elsewhere(bound_by_other)), at(2));
+        scheduler.tell(WatchEvent::Set(elsewhere(bound_by_other)), at(2));
         scheduler.consulted(answer(&consult, left()), at(3));
         let commands = decide(&mut scheduler, 3);
         assert_eq!((all_bound(&commands), question(&commands)), (vec![expected.to_owned()], None));
         assert_eq!(on(&scheduler, "x"), [format!("default/{bound_by_other}")]);
-        assert_eq!(scheduler.count(Place::InFlight), 0);
+        assert_eq!(scheduler.count(QueuePlace::InFlight), 0);
     }
 }

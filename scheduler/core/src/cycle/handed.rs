@@ -62,7 +62,7 @@ mod tests {
     use crate::cycle::tests::{
         at, decide, knowing, node, pod, tell_all, with, without_second_look,
     };
-    use crate::watch_event::Told;
+    use crate::watch_event::WatchEvent;
 
     #[test]
     fn pods_take_over_what_others_with_the_same_requests_left() {
@@ -73,8 +73,8 @@ mod tests {
         assert_eq!(scheduler.take_batches(), [batches]);
         assert_eq!(scheduler.take_batches(), [Batches::default()], "told once");
         // Pods without room reuse results as well.
-        scheduler.tell(Told::Set(pod("e", "2")), at(1));
-        scheduler.tell(Told::Set(pod("f", "2")), at(1));
+        scheduler.tell(WatchEvent::Set(pod("e", "2")), at(1));
+        scheduler.tell(WatchEvent::Set(pod("f", "2")), at(1));
         decide(&mut scheduler, 1);
         assert_eq!(scheduler.take_batches(), [Batches { used: 2, ..Batches::default() }]);
     }
@@ -84,7 +84,7 @@ mod tests {
         let kept = with("k", "1", |pod| pod["status"] = json!({"nominatedNodeName": "n"}));
         let mut scheduler = knowing(vec![node("n", "8"), pod("p", "1")]);
         decide(&mut scheduler, 0);
-        scheduler.tell(Told::Set(kept), at(1));
+        scheduler.tell(WatchEvent::Set(kept), at(1));
         decide(&mut scheduler, 1);
         assert_eq!(scheduler.take_batches(), [Batches { none: 2, ..Batches::default() }]);
     }
@@ -117,11 +117,11 @@ mod tests {
         // The node changes more often than the core remembers changes.
         for at_second in 0..1_200 {
             let cpu = if at_second % 2 == 0 { "998" } else { "999" };
-            scheduler.tell(Told::Set(node("n0", cpu)), at(at_second));
+            scheduler.tell(WatchEvent::Set(node("n0", cpu)), at(at_second));
         }
-        scheduler.tell(Told::Set(pod("again", "164m")), at(1_200));
+        scheduler.tell(WatchEvent::Set(pod("again", "164m")), at(1_200));
         let others = with("others", "164m", |pod| pod["spec"]["schedulerName"] = json!("other"));
-        scheduler.tell(Told::Set(others), at(1_200));
+        scheduler.tell(WatchEvent::Set(others), at(1_200));
         decide(&mut scheduler, 1_200);
         let expired = Batches { none: 1, expired: 1, ..Batches::default() };
         let displaces = Batches { none: 1, incompatible: 1, ..Batches::default() };

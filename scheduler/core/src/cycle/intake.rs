@@ -9,49 +9,50 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use pintle_api_types::key::ObjectKey;
-use pintle_sched_core::hint::{Changes, Event, PodFacts};
+use pintle_sched_core::hint::{Changes, HintEvent, PodFacts};
 use pintle_sched_core::intern::Str;
 use pintle_sched_core::snapshot::objects::PodSpec;
 
 use super::volumes::About;
-use super::{Asked, Assumed, Scheduler, Uid};
-use crate::cache::{Nominee, Step};
+use super::{Assumed, QueuedPod, Scheduler, Uid};
+use crate::cache::{CacheDelta, Nominee};
 use crate::groups::OfGroup;
 use crate::plugins::dynamicresources::look::has_claims;
 use crate::pod_fields::node_name;
-use crate::watch_event::{Kind, Thing, Told};
+use crate::watch_event::{WatchEvent, WatchedKind, WatchedObject};
 
 impl Scheduler {
     /// Applies a watch event. Returns upstream's label of the event, for pods and nodes.
-    pub fn tell(&mut self, told: Told, now: Duration) -> Option<&'static str> {
+    pub fn tell(&mut self, told: WatchEvent, now: Duration) -> Option<&'static str> {
         self.apply(told, now, |scheduler, told| scheduler.take_told(told, now))
     }
 
-    fn take_told(&mut self, told: Told, now: Duration) -> Option<&'static str> {
+    fn take_told(&mut self, told: WatchEvent, now: Duration) -> Option<&'static str> {
         let key = match &told {
-            Told::Listed(thing) | Told::Set(thing) | Told::Gone(thing)
-                if thing.kind() == Kind::Pod =>
+            WatchEvent::Listed(thing) | WatchEvent::Set(thing) | WatchEvent::Gone(thing)
+                if thing.kind() == WatchedKind::Pod =>
             {
                 Some(thing.key())
             }
-            Told::Lost(Kind::Pod, key) => Some(key.clone()),
+            WatchEvent::Lost(WatchedKind::Pod, key) => Some(key.clone()),
             _ => None,
         };
-        if let Told::Listed(Thing::Pod(pod)) | Told::Set(Thing::Pod(pod)) = &told
+        if let WatchEvent::Listed(WatchedObject::Pod(pod))
+        | WatchEvent::Set(WatchedObject::Pod(pod)) = &told
             && let Some(key) = &key
         {
             self.forget_namesake(key, pod, now);
         }
-        let is_list_of_pods = matches!(told, Told::Complete(Kind::Pod));
+        let is_list_of_pods = matches!(told, WatchEvent::Complete(WatchedKind::Pod));
         let about = About::of(&told);
         let mut event = key.as_ref().and_then(|key| self.event_of_pod(&told, key));
         let mut looks = false;
         for step in self.mirror.list(told) {
-            if let Step::Node { old, new } = &step
+            if let CacheDelta::Node { old, new } = &step
                 && old != new
             {
                 looks = true;
-                event = Event::of_node(old.clone(), new.clone()).map(|event| event.label());
+                event = HintEvent::of_node(old.clone(), new.clone()).map(|event| event.label());
             }
             self.make(&step, now);
         }
@@ -77,11 +78,12 @@ impl Scheduler {
     /// Returns upstream's label of a pod's event, before it is applied; `None` for a pending pod of
     /// another scheduler.
     // k8s: pkg/scheduler/framework/events.go, eventhandlers.go responsibleForPod
-    fn event_of_pod(&self, told: &Told, key: &ObjectKey) -> Option<&'static str> {
+    fn event_of_pod(&self, told: &WatchEvent, key: &ObjectKey) -> Option<&'static str> {
         let (waits, has_node) = (self.mirror.waiting(key), self.mirror.node_of(key).is_some());
         let is_ours = |pod: &Pod| self.mirror.profile_number(pod).is_some();
         match told {
-            Told::Listed(Thing::Pod(pod)) | Told::Set(Thing::Pod(pod)) => {
+            WatchEvent::Listed(WatchedObject::Pod(pod))
+            | WatchEvent::Set(WatchedObject::Pod(pod)) => {
                 match (node_name(pod).is_some(), waits.is_some(), has_node) {
                     (true, _, true) => Some("AssignedPodUpdate"),
                     (true, _, false) => Some("AssignedPodAdd"),
@@ -105,12 +107,12 @@ impl Scheduler {
     }
 
     /// Changes the mirror and requeues the pods that the change may help.
-    pub(super) fn make(&mut self, step: &Step, now: Duration) {
+    pub(super) fn make(&mut self, step: &CacheDelta, now: Duration) {
         let before = self.facts_before(step);
         let assumed = match step {
-            Step::Bound(spec, _) | Step::Changed { new: spec, .. } => Some(spec.key),
-            Step::Gone { pod, .. } => Some(*pod),
-            Step::Nominated { .. } | Step::Node { .. } => None,
+            CacheDelta::Bound(spec, _) | CacheDelta::Changed { new: spec, .. } => Some(spec.key),
+            CacheDelta::Gone { pod, .. } => Some(*pod),
+            CacheDelta::Nominated { .. } | CacheDelta::Node { .. } => None,
         };
         let assumed = assumed.and_then(|uid| {
             let uid = self.mirror.cluster.text(uid);
@@ -125,24 +127,25 @@ impl Scheduler {
             return;
         }
         match (step, before) {
-            (Step::Node { old, new }, _) => {
-                let event = Event::of_node(old.clone(), new.clone());
+            (CacheDelta::Node { old, new }, _) => {
+                let event = HintEvent::of_node(old.clone(), new.clone());
                 event.iter().for_each(|event| self.happened(event, now));
             }
-            (Step::Bound(spec, _), _) => {
+            (CacheDelta::Bound(spec, _), _) => {
                 let new = self.facts(spec);
-                self.happened(&Event::PodAdded(new), now);
+                self.happened(&HintEvent::PodAdded(new), now);
             }
-            (Step::Changed { new, node, .. }, before) => {
+            (CacheDelta::Changed { new, node, .. }, before) => {
                 let moved = assumed.as_ref().map(|assumed| Rc::clone(&assumed.node));
                 let moved = moved.filter(|from| from != node);
                 let new = self.facts(new);
                 self.pod_changed(before, new, assumed.is_some(), moved, now);
             }
             (
-                Step::Gone { node, .. } | Step::Nominated { old: Some(Nominee { node, .. }), .. },
+                CacheDelta::Gone { node, .. }
+                | CacheDelta::Nominated { old: Some(Nominee { node, .. }), .. },
                 Some(old),
-            ) => self.happened(&Event::PodGone(old, Rc::clone(node)), now),
+            ) => self.happened(&HintEvent::PodGone(old, Rc::clone(node)), now),
             _ => {}
         }
     }
@@ -160,18 +163,18 @@ impl Scheduler {
             Some(old) if is_confirmed => {
                 if let Some(from) = moved {
                     // Another scheduler bound the pod to another node.
-                    self.happened(&Event::PodGone(old, from), now);
+                    self.happened(&HintEvent::PodGone(old, from), now);
                 } else if old != new {
                     // Changes of a pod that is being bound are first observed together with its
                     // node.
-                    self.happened(&Event::PodChanged(old, Rc::clone(&new)), now);
+                    self.happened(&HintEvent::PodChanged(old, Rc::clone(&new)), now);
                 }
-                self.happened(&Event::PodAdded(new), now);
+                self.happened(&HintEvent::PodAdded(new), now);
             }
             // Most updates of pods on nodes change nothing that pending pods depend on.
             Some(old) if old == new => {}
-            Some(old) => self.happened(&Event::PodChanged(old, new), now),
-            None => self.happened(&Event::PodAdded(new), now),
+            Some(old) => self.happened(&HintEvent::PodChanged(old, new), now),
+            None => self.happened(&HintEvent::PodAdded(new), now),
         }
     }
 
@@ -180,18 +183,18 @@ impl Scheduler {
     }
 
     /// Returns the properties of the pod that a step changes or removes, as they are before it.
-    fn facts_before(&mut self, step: &Step) -> Option<Rc<PodFacts>> {
+    fn facts_before(&mut self, step: &CacheDelta) -> Option<Rc<PodFacts>> {
         if !self.is_listened_to() {
             return None;
         }
         match step {
-            Step::Changed { new, .. } => self.mirror.cluster.facts_of(new.key).map(Rc::new),
-            Step::Gone { pod, .. } => {
+            CacheDelta::Changed { new, .. } => self.mirror.cluster.facts_of(new.key).map(Rc::new),
+            CacheDelta::Gone { pod, .. } => {
                 let used = self.mirror.volumes.users.names(self.mirror.cluster.text(*pod));
                 let facts = self.mirror.cluster.facts_of(*pod);
                 facts.map(|facts| Rc::new(facts.with_volumes(used)))
             }
-            Step::Nominated { old: Some(old), .. } => {
+            CacheDelta::Nominated { old: Some(old), .. } => {
                 let facts = self.mirror.cluster.facts(&old.spec);
                 Some(Rc::new(facts.kept_for(old.spec.priority)))
             }
@@ -241,7 +244,7 @@ impl Scheduler {
         let group = self.mirror.groups.as_ref().and_then(|groups| groups.of(&pod, is_gang));
         let told = group.as_ref().map(OfGroup::pod_is_there);
         let claims = has_claims(&pod).then(|| Rc::clone(self.mirror.devices.claims()));
-        let asked = Rc::new(Asked {
+        let asked = Rc::new(QueuedPod {
             pod: kept,
             key: key.clone(),
             spec,
@@ -281,7 +284,7 @@ impl Scheduler {
     fn update(
         &mut self,
         uid: &Uid,
-        asked: Rc<Asked>,
+        asked: Rc<QueuedPod>,
         (own, changes): (Str, Changes),
         now: Duration,
     ) {
@@ -292,7 +295,7 @@ impl Scheduler {
             asked.rejected.borrow_mut().clone_from(&known.pod.rejected.borrow());
         }
         let hints = super::Happens::new(&self.mirror);
-        self.queue.update(&hints, uid, asked, Event::Own(own, changes), now);
+        self.queue.update(&hints, uid, asked, HintEvent::Own(own, changes), now);
     }
 
     fn pod_has_a_node(&mut self, key: &ObjectKey, uid: &Uid) {
@@ -320,7 +323,7 @@ impl Scheduler {
     }
 
     /// Removes an assumed pod from its node and releases what was reserved for it.
-    pub(super) fn forget(&mut self, uid: &Uid, now: Duration) -> Option<Rc<Asked>> {
+    pub(super) fn forget(&mut self, uid: &Uid, now: Duration) -> Option<Rc<QueuedPod>> {
         let Some(Assumed { asked, node, .. }) = self.assumed.remove(uid) else {
             self.forget_devices(uid, now);
             return None;
@@ -332,7 +335,7 @@ impl Scheduler {
             group.forget(uid);
         }
         let pod = asked.spec.key;
-        self.make(&Step::Gone { pod, last: None, node }, now);
+        self.make(&CacheDelta::Gone { pod, last: None, node }, now);
         Some(asked)
     }
 }
@@ -344,7 +347,7 @@ fn is_gated(pod: &Pod) -> bool {
 
 /// Compares a pending pod with its previous version, as far as plugins wait for it.
 // k8s: pkg/scheduler/framework/events.go PodSchedulingPropertiesChange
-fn changes(known: &Asked, pod: &Pod, spec: &PodSpec) -> Changes {
+fn changes(known: &QueuedPod, pod: &Pod, spec: &PodSpec) -> Changes {
     let was_told = known.pod.whole();
     let tolerations = |pod: &Pod| {
         pod.spec.as_ref().and_then(|s| s.tolerations.as_ref()).map_or(0, |all| all.len())

@@ -61,18 +61,18 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use pintle_api_types::key::ObjectKey;
-use pintle_sched_core::hint::{Event, Rejected};
+use pintle_sched_core::hint::{HintEvent, Rejected};
 use pintle_sched_core::intern::Str;
 use pintle_sched_core::snapshot::objects::PodSpec;
 use pintle_sched_core::{Plugin, Profile};
 
-pub use self::command::{Command, Ended, Evicted, Fact};
+pub use self::command::{BindingResult, Command, Evicted, Fact};
 use self::consult::Consulting;
-pub use self::devices::Reserved;
+pub use self::devices::ReservationResult;
 pub use self::handed::Batches;
 pub use self::net::Clock;
-pub use self::volumes::Written;
-use crate::cache::{Mirror, Nominee};
+pub use self::volumes::VolumeWrites;
+use crate::cache::{ClusterCache, Nominee};
 use crate::diagnosis::Thinker;
 use crate::explain::{Explanation, Queued, Unexplained};
 use crate::extender::Extender;
@@ -84,13 +84,13 @@ use crate::plugins::dynamicresources::known::Claims;
 use crate::plugins::dynamicresources::look;
 pub use crate::plugins::dynamicresources::row::Reserve;
 use crate::plugins::volumes::users;
-use crate::queue::{Candidate, Hints, Place, Queue, Settings, Waiting};
+use crate::queue::{Hints, Queue, QueueCandidate, QueuePlace, Settings, WaitingPod};
 
 type Uid = Rc<str>;
 
 /// A pending pod.
 #[derive(Debug)]
-pub struct Asked {
+pub struct QueuedPod {
     /// The pod as last observed.
     pub pod: Rc<KeptPod>,
     /// Its name.
@@ -123,7 +123,7 @@ pub struct Asked {
     rank: i64,
 }
 
-impl Candidate for Asked {
+impl QueueCandidate for QueuedPod {
     fn priority(&self) -> i32 {
         self.spec.priority
     }
@@ -179,13 +179,13 @@ type Expected = (Rc<str>, Vec<(Str, Nominee)>);
 
 /// Queueing hints, evaluated with the cluster as it is at the event.
 struct Happens<'a> {
-    mirror: &'a Mirror,
+    mirror: &'a ClusterCache,
     /// The pods nominated to the last node.
     expected: RefCell<Option<Expected>>,
 }
 
 impl<'a> Happens<'a> {
-    fn new(mirror: &'a Mirror) -> Self {
+    fn new(mirror: &'a ClusterCache) -> Self {
         Self { mirror, expected: RefCell::new(None) }
     }
 
@@ -194,7 +194,7 @@ impl<'a> Happens<'a> {
     /// preemption. Always true once the last victim is gone or its nominated node no longer accepts
     /// the pod.
     // k8s: defaultpreemption/default_preemption.go PodEligibleToPreemptOthers
-    fn has_room(&self, pod: &Asked, rejected: &Rejected, node: &Rc<str>) -> bool {
+    fn has_room(&self, pod: &QueuedPod, rejected: &Rejected, node: &Rc<str>) -> bool {
         let Some(kept) = self.mirror.nomination(pod.spec.key) else { return true };
         let cluster = &self.mirror.cluster;
         let goes = |victim: &Uid| cluster.is_placed(victim);
@@ -215,8 +215,8 @@ impl<'a> Happens<'a> {
     /// Returns true if the pod's nominated node was deleted or its taints changed: the pod may now
     /// preempt on another node. Upstream retries all pods when taints change.
     // k8s: pkg/scheduler/scheduler.go buildQueueingHintMap
-    fn is_of_kept_node(&self, event: &Event, pod: &Asked) -> bool {
-        let Event::Node { old: Some(old), new } = event else { return false };
+    fn is_of_kept_node(&self, event: &HintEvent, pod: &QueuedPod) -> bool {
+        let HintEvent::Node { old: Some(old), new } = event else { return false };
         let is_it = |kept: &Nominee| *kept.node == *self.mirror.cluster.text(old.name);
         let changes = new.as_ref().is_none_or(|new| new.taints != old.taints);
         changes && self.mirror.nomination(pod.spec.key).is_some_and(is_it)
@@ -227,10 +227,10 @@ impl<'a> Happens<'a> {
     /// registers neither event, so its pods wait for the unschedulable flush, even after their own
     /// preemption.
     // k8s: dynamicresources/dynamicresources.go EventsToRegister
-    fn leaves_room_for_devices(&self, event: &Event, rejector: Plugin) -> bool {
+    fn leaves_room_for_devices(&self, event: &HintEvent, rejector: Plugin) -> bool {
         let leaves = match event {
-            Event::PodGone(..) => true,
-            Event::PodChanged(old, new) => !new.asks_as(old),
+            HintEvent::PodGone(..) => true,
+            HintEvent::PodChanged(old, new) => !new.asks_as(old),
             _ => false,
         };
         leaves && rejector == Plugin::DynamicResources && self.mirror.devices.takes_of_nodes()
@@ -238,18 +238,18 @@ impl<'a> Happens<'a> {
 }
 
 impl Hints for Happens<'_> {
-    type Pod = Asked;
-    type Event = Event;
+    type Pod = QueuedPod;
+    type Event = HintEvent;
 
-    fn label(&self, event: &Event) -> &'static str {
+    fn label(&self, event: &HintEvent) -> &'static str {
         event.label()
     }
 
-    fn may_help(&self, event: &Event, rejector: Plugin) -> bool {
+    fn may_help(&self, event: &HintEvent, rejector: Plugin) -> bool {
         event.may_help(rejector) || self.leaves_room_for_devices(event, rejector)
     }
 
-    fn helps(&self, event: &Event, pod: &Asked, rejector: Plugin) -> bool {
+    fn helps(&self, event: &HintEvent, pod: &QueuedPod, rejector: Plugin) -> bool {
         if !event.concerns(pod.spec.priority) {
             return false;
         }
@@ -261,22 +261,22 @@ impl Hints for Happens<'_> {
         {
             return true;
         }
-        if let Event::Group(group, _) = event {
+        if let HintEvent::Group(group, _) = event {
             let is_it = |of: &OfGroup| of.key.as_str() == &**group;
             return rejector == Plugin::GangScheduling && pod.group.as_ref().is_some_and(is_it);
         }
-        if let Event::Claim(claim, _) = event
+        if let HintEvent::Claim(claim, _) = event
             && rejector != Plugin::Extender
         {
             return event.may_help(rejector) && users::uses(&pod.pod.whole(), claim);
         }
-        if let Event::PodGone(gone, _) = event
+        if let HintEvent::PodGone(gone, _) = event
             && let Some(names) = gone.volumes()
             && rejector == Plugin::VolumeRestrictions
         {
             return users::shares(&pod.pod.whole(), names);
         }
-        if let Event::ResourceClaim(claim, _) = event
+        if let HintEvent::ResourceClaim(claim, _) = event
             && rejector == Plugin::DynamicResources
         {
             let all = pod.claims.as_ref();
@@ -285,7 +285,7 @@ impl Hints for Happens<'_> {
         match &*pod.rejected.borrow() {
             Some(rejected) => {
                 let is_room = match event {
-                    Event::PodGone(_, node) if rejector == Plugin::NodeResourcesFit => {
+                    HintEvent::PodGone(_, node) if rejector == Plugin::NodeResourcesFit => {
                         self.has_room(pod, rejected, node)
                     }
                     _ => true,
@@ -293,7 +293,7 @@ impl Hints for Happens<'_> {
                 is_room && self.mirror.cluster.helps(event, rejected, rejector)
             }
             None => match event {
-                Event::Own(key, changes) => *key == pod.spec.key && changes.may_pass(rejector),
+                HintEvent::Own(key, changes) => *key == pod.spec.key && changes.may_pass(rejector),
                 // The pod changed since its last attempt: the plugins that would reject it now are
                 // unknown.
                 _ => !matches!(rejector, Plugin::SchedulingGates | Plugin::GangScheduling),
@@ -303,19 +303,20 @@ impl Hints for Happens<'_> {
 }
 
 /// Returns true if an out-of-tree plugin that rejected the pod says that the event may help.
-fn may_help_others(event: &Event, pod: &Asked) -> bool {
+fn may_help_others(event: &HintEvent, pod: &QueuedPod) -> bool {
     let happened = match event {
-        Event::Node { old: None, .. } => Happened::NodeAdded,
-        Event::Node { new: None, .. } => Happened::NodeGone,
-        Event::Node { .. } => Happened::NodeChanged,
-        Event::PodAdded(_) => Happened::PodAdded,
-        Event::PodChanged(..) => Happened::PodChanged,
-        Event::PodGone(..) => Happened::PodGone,
-        Event::Own(key, _) if *key != pod.spec.key => return false,
-        Event::Own(..) => Happened::Itself,
-        Event::Claim(..) | Event::ResourceClaim(..) | Event::Group(..) | Event::Other(..) => {
-            Happened::Other
-        }
+        HintEvent::Node { old: None, .. } => Happened::NodeAdded,
+        HintEvent::Node { new: None, .. } => Happened::NodeGone,
+        HintEvent::Node { .. } => Happened::NodeChanged,
+        HintEvent::PodAdded(_) => Happened::PodAdded,
+        HintEvent::PodChanged(..) => Happened::PodChanged,
+        HintEvent::PodGone(..) => Happened::PodGone,
+        HintEvent::Own(key, _) if *key != pod.spec.key => return false,
+        HintEvent::Own(..) => Happened::Itself,
+        HintEvent::Claim(..)
+        | HintEvent::ResourceClaim(..)
+        | HintEvent::Group(..)
+        | HintEvent::Other(..) => Happened::Other,
     };
     let by = pod.rejected_by.borrow();
     pod.plugins.as_ref().is_none_or(|plugins| plugins.may_help(&by, &pod.pod.whole(), happened))
@@ -324,7 +325,7 @@ fn may_help_others(event: &Event, pod: &Asked) -> bool {
 /// An assumed pod: it has a node that the API has not reported yet.
 #[derive(Debug)]
 struct Assumed {
-    asked: Rc<Asked>,
+    asked: Rc<QueuedPod>,
     node: Rc<str>,
     /// A write of the nominated node to the pod's status was requested before the binding.
     is_told: bool,
@@ -334,9 +335,9 @@ struct Assumed {
 #[derive(Debug)]
 pub struct Scheduler {
     /// The cluster as observed, with assumed pods.
-    pub mirror: Mirror,
+    pub mirror: ClusterCache,
     /// Pods without a node.
-    pub queue: Queue<Asked, Event>,
+    pub queue: Queue<QueuedPod, HintEvent>,
     thinker: Thinker,
     assumed: HashMap<Uid, Assumed>,
     /// Pods that are queued or assumed, by name.
@@ -374,7 +375,7 @@ impl Scheduler {
     pub fn new(profiles: Vec<Profile>, settings: Settings, seed: u64) -> Self {
         let batches = vec![Batches::default(); profiles.len().max(1)];
         Self {
-            mirror: Mirror::with_profiles(profiles),
+            mirror: ClusterCache::with_profiles(profiles),
             queue: Queue::new(settings),
             thinker: Thinker::default(),
             assumed: HashMap::new(),
@@ -461,7 +462,7 @@ impl Scheduler {
 
     /// Returns a line for each pod of the queue, at most this many.
     pub fn queue_lines(&self, most: usize, now: Duration) -> Vec<String> {
-        let line = |waiting: &Waiting<Asked>| {
+        let line = |waiting: &WaitingPod<QueuedPod>| {
             let rejectors: Vec<_> = waiting.rejectors.iter().map(|by| by.name()).collect();
             let (pod, place) = (waiting.pod.key.as_str(), waiting.place);
             let (attempts, by) = (waiting.attempts, rejectors.join(","));
@@ -523,7 +524,7 @@ impl Scheduler {
     }
 
     /// Requeues pods that an event may help.
-    fn happened(&mut self, event: &Event, now: Duration) {
+    fn happened(&mut self, event: &HintEvent, now: Duration) {
         self.queue.happened(&Happens::new(&self.mirror), event, now);
     }
 
@@ -557,7 +558,7 @@ impl Scheduler {
     }
 
     /// Returns the number of pods at a place of the queue.
-    pub fn count(&self, place: Place) -> usize {
+    pub fn count(&self, place: QueuePlace) -> usize {
         self.queue.count(place)
     }
 }

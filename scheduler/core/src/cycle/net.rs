@@ -24,12 +24,12 @@ use pintle_sched_core::attempt_budget::{AttemptBudget, Exhausted, Limits};
 
 use super::command::Fact;
 use super::decide::Why;
-use super::{Asked, Scheduler, Uid};
-use crate::cache::Mirror;
+use super::{QueuedPod, Scheduler, Uid};
+use crate::cache::ClusterCache;
 use crate::diagnosis::Thinker;
 use crate::explain::{self, Explanation, Unexplained};
 use crate::queue::Setback;
-use crate::watch_event::{Kind, Told};
+use crate::watch_event::{WatchEvent, WatchedKind};
 
 /// Time for one pod: a thousand times a plain decision among 5,000 nodes, and short enough for
 /// every other pod to wait.
@@ -66,13 +66,13 @@ pub(super) struct Net {
     /// The budget between attempts.
     unlimited: Rc<AttemptBudget>,
     /// The pods of the attempt under way.
-    under_way: Vec<(Uid, Rc<Asked>)>,
+    under_way: Vec<(Uid, Rc<QueuedPod>)>,
     /// A panic ended an evaluation of this attempt.
     has_panicked: bool,
     is_torn: bool,
     /// Setbacks of the pods in the attempt that tore the cache.
     setbacks: HashMap<Uid, Setback>,
-    suspects: HashMap<(Kind, ObjectKey), Suspect>,
+    suspects: HashMap<(WatchedKind, ObjectKey), Suspect>,
     /// Each evaluation spends a unit of the budget.
     #[cfg(test)]
     pub(super) pays: bool,
@@ -127,7 +127,7 @@ impl Net {
     }
 
     /// Returns true if the object is skipped because applying it has panicked before.
-    fn skips(&self, key: &(Kind, ObjectKey), version: Option<&str>) -> bool {
+    fn skips(&self, key: &(WatchedKind, ObjectKey), version: Option<&str>) -> bool {
         self.suspects.get(key).is_some_and(|suspect| {
             suspect.count >= FLAWS_MAX || suspect.version.as_deref() == version
         })
@@ -180,12 +180,12 @@ impl Scheduler {
     }
 
     /// Adds a pod to the attempt under way.
-    pub(super) fn attempts(&mut self, uid: &Uid, asked: &Rc<Asked>) {
+    pub(super) fn attempts(&mut self, uid: &Uid, asked: &Rc<QueuedPod>) {
         self.net.under_way.push((Rc::clone(uid), Rc::clone(asked)));
     }
 
     /// Adds all pods of a group to the attempt under way.
-    pub(super) fn attempts_all(&mut self, pods: impl IntoIterator<Item = (Uid, Rc<Asked>)>) {
+    pub(super) fn attempts_all(&mut self, pods: impl IntoIterator<Item = (Uid, Rc<QueuedPod>)>) {
         self.net.under_way.extend(pods);
         self.mirror.attempt_budget = self.net.budget(GROUP_DEADLINE);
     }
@@ -233,7 +233,7 @@ impl Scheduler {
     /// After a panic, or an exhausted budget: the result is incomplete then.
     pub(super) fn evaluate<T>(
         &mut self,
-        evaluate: impl FnOnce(&mut Thinker, &mut Mirror) -> T,
+        evaluate: impl FnOnce(&mut Thinker, &mut ClusterCache) -> T,
     ) -> Result<T, Why> {
         #[cfg(test)]
         if self.net.pays {
@@ -303,17 +303,17 @@ impl Scheduler {
     /// is not applied again.
     pub(super) fn apply(
         &mut self,
-        told: Told,
+        told: WatchEvent,
         now: Duration,
-        apply: impl FnOnce(&mut Self, Told) -> Option<&'static str>,
+        apply: impl FnOnce(&mut Self, WatchEvent) -> Option<&'static str>,
     ) -> Option<&'static str> {
         let (about, is_end) = match &told {
-            Told::Listed(thing) | Told::Set(thing) => {
+            WatchEvent::Listed(thing) | WatchEvent::Set(thing) => {
                 let key = (thing.kind(), thing.key());
                 (Some((key, thing.metadata().resource_version.clone())), false)
             }
-            Told::Gone(thing) => (Some(((thing.kind(), thing.key()), None)), true),
-            Told::Lost(kind, key) => (Some(((*kind, key.clone()), None)), true),
+            WatchEvent::Gone(thing) => (Some(((thing.kind(), thing.key()), None)), true),
+            WatchEvent::Lost(kind, key) => (Some(((*kind, key.clone()), None)), true),
             _ => (None, false),
         };
         let Some((key, version)) = about else { return self.netted(now, |s| apply(s, told)) };
@@ -321,7 +321,7 @@ impl Scheduler {
             self.net.suspects.remove(&key);
         } else if self.net.skips(&key, version.as_deref()) {
             let (kind, key) = key;
-            self.mirror.put_flawed(kind, &key, matches!(told, Told::Listed(_)));
+            self.mirror.put_flawed(kind, &key, matches!(told, WatchEvent::Listed(_)));
             return None;
         }
         let was_torn = self.net.is_torn;

@@ -10,7 +10,7 @@ use super::tests::{
 };
 use super::*;
 use crate::fault;
-use crate::watch_event::{Kind, Thing, Told};
+use crate::watch_event::{WatchEvent, WatchedKind, WatchedObject};
 
 /// An out-of-tree plugin that calls a function of the test at each point.
 mod plugin {
@@ -20,7 +20,7 @@ mod plugin {
     use k8s_openapi::api::core::v1::Pod;
 
     use crate::framework::{
-        Chosen, CycleState, Filter, Handle, NodeInfo, Permission, Permit, Plugins, Points,
+        CycleState, EnabledPlugins, Filter, Handle, NodeInfo, Permission, Permit, Plugins, Points,
         Registry, Rejection, Reserve, Score,
     };
 
@@ -79,7 +79,7 @@ mod plugin {
         });
         let handle = Handle::default();
         let multi_point = vec![("Test".to_owned(), 1)];
-        let chosen = Chosen { multi_point, ..Chosen::default() };
+        let chosen = EnabledPlugins { multi_point, ..EnabledPlugins::default() };
         let plugins = registry.plugins(&chosen, &handle).expect("it is registered");
         (vec![Some(Rc::new(plugins))], handle)
     }
@@ -87,7 +87,7 @@ mod plugin {
 
 /// A scheduler with these objects and the plugin.
 fn scheduler_with_plugin(
-    things: &[Thing],
+    things: &[WatchedObject],
     call: impl Fn(&str, &k8s_openapi::api::core::v1::Pod) + 'static,
 ) -> Scheduler {
     let calls = Rc::new(plugin::Calls::default());
@@ -110,7 +110,7 @@ fn names(commands: &[Command]) -> Vec<String> {
 }
 
 /// A node, and two pods that fit there.
-fn things() -> Vec<Thing> {
+fn things() -> Vec<WatchedObject> {
     vec![node("n", "8"), pod("bad", "1"), pod("good", "1")]
 }
 
@@ -146,7 +146,7 @@ fn attempt_that_exceeds_its_work_is_refused_with_a_sentence_and_put_aside() {
         let count = facts.iter().filter(|fact| **fact == Fact::Exhausted(limit)).count();
         assert_eq!(count, 2, "{facts:?}");
         // No event has it retried before its time.
-        scheduler.tell(Told::Set(node("m", "8")), at(2));
+        scheduler.tell(WatchEvent::Set(node("m", "8")), at(2));
         assert!(!scheduler.decide_next(at(2)));
         scheduler.net.pays = false;
         let mut scheduler = scheduler.with_limits(Limits::NONE);
@@ -185,9 +185,9 @@ fn attempt_that_exceeds_its_time_is_refused_and_makes_nobody_go() {
 fn namespace_that_takes_long_goes_behind_others() {
     let other = |name: &str| with(name, "1", |pod| pod["metadata"]["namespace"] = json!("other"));
     let mut scheduler = scheduler_with_slow_pod(900);
-    scheduler.tell(Told::Set(pod("late", "1")), at(1));
+    scheduler.tell(WatchEvent::Set(pod("late", "1")), at(1));
     assert!(scheduler.decide_next(at(1)), "it is slow");
-    scheduler.tell(Told::Set(other("quick")), at(2));
+    scheduler.tell(WatchEvent::Set(other("quick")), at(2));
     assert!(scheduler.decide_next(at(2)));
     let commands = scheduler.take_commands();
     assert_eq!(names(&commands), ["bad", "quick"], "and not good, which came before");
@@ -220,7 +220,7 @@ fn panic_of_a_plugin_is_the_error_of_its_pod() {
 }
 
 /// `bad` preempts, besides a nominated pod.
-fn crowded() -> Vec<Thing> {
+fn crowded() -> Vec<WatchedObject> {
     let low = with("low", "8", |pod| {
         pod["spec"]["nodeName"] = json!("n");
         pod["spec"]["priority"] = json!(-1);
@@ -256,15 +256,15 @@ fn panic_while_a_pod_is_evaluated_leaves_the_cache_as_it_was() {
 }
 
 /// Hands over to a successor that lists these objects.
-fn succeeded(mut torn: Scheduler, things: &[Thing], now: u64) -> Scheduler {
+fn succeeded(mut torn: Scheduler, things: &[WatchedObject], now: u64) -> Scheduler {
     let mut successor = Scheduler::new(Vec::new(), without_second_look(), 1);
     torn.succeed(&mut successor, at(now));
     for kind in crate::watch_event::KINDS {
-        successor.tell(Told::Begun(kind), at(now));
+        successor.tell(WatchEvent::Begun(kind), at(now));
         for thing in things.iter().filter(|thing| thing.kind() == kind) {
-            successor.tell(Told::Listed(thing.clone()), at(now));
+            successor.tell(WatchEvent::Listed(thing.clone()), at(now));
         }
-        successor.tell(Told::Complete(kind), at(now));
+        successor.tell(WatchEvent::Complete(kind), at(now));
     }
     successor
 }
@@ -283,7 +283,7 @@ fn panic_while_the_cache_changes_has_a_successor_begin_anew() {
         assert!(message.contains(&format!("injected at {point}")), "{message}");
         // A torn scheduler does nothing more.
         assert!(!scheduler.decide_next(at(1)));
-        assert_eq!(scheduler.tell(Told::Set(pod("later", "1")), at(1)), None);
+        assert_eq!(scheduler.tell(WatchEvent::Set(pod("later", "1")), at(1)), None);
         let mut successor = succeeded(scheduler, &things(), 1);
         assert_eq!(names(&decide(&mut successor, 1)), ["good"], "bad was put aside");
         assert_eq!(names(&decide(&mut successor, 8)), ["bad"]);
@@ -298,20 +298,20 @@ fn object_whose_event_panics_is_flawed_and_not_tried_again_in_this_version() {
         with("odd", cpu, |pod| pod["metadata"]["resourceVersion"] = json!(version))
     };
     fault::arm("event", 0);
-    scheduler.tell(Told::Set(versioned("7", "1")), at(1));
+    scheduler.tell(WatchEvent::Set(versioned("7", "1")), at(1));
     assert!(scheduler.is_torn());
-    let all: Vec<Thing> = things().into_iter().chain([versioned("7", "1")]).collect();
+    let all: Vec<WatchedObject> = things().into_iter().chain([versioned("7", "1")]).collect();
     fault::arm("event", usize::MAX);
     let mut successor = succeeded(scheduler, &all, 1);
     fault::disarm();
-    assert_eq!(successor.mirror.unreadable().get(&Kind::Pod), Some(&1));
+    assert_eq!(successor.mirror.unreadable().get(&WatchedKind::Pod), Some(&1));
     let mut names_of = names(&decide(&mut successor, 1));
     names_of.sort_unstable();
     assert_eq!(names_of, ["bad", "good"]);
     // A later version is applied.
-    successor.tell(Told::Set(versioned("8", "1")), at(2));
+    successor.tell(WatchEvent::Set(versioned("8", "1")), at(2));
     assert_eq!(names(&decide(&mut successor, 2)), ["odd"]);
-    assert_eq!(successor.mirror.unreadable().get(&Kind::Pod), Some(&0));
+    assert_eq!(successor.mirror.unreadable().get(&WatchedKind::Pod), Some(&0));
 }
 
 impl Scheduler {
@@ -336,7 +336,7 @@ impl Scheduler {
     /// Returns true if an attempt has left nothing behind.
     pub(super) fn is_sound(&self) -> bool {
         !self.is_torn()
-            && self.count(Place::InFlight) == 0
+            && self.count(QueuePlace::InFlight) == 0
             && self.group.is_none()
             && self.net.is_idle()
             && !self.mirror.is_changing.get()
@@ -352,7 +352,7 @@ mod groups {
 
     /// A gang of two, of higher priority than the pod in its way.
     fn scheduler_with_gang() -> Scheduler {
-        let gang = Thing::PodGroup(object(json!({
+        let gang = WatchedObject::PodGroup(object(json!({
             "metadata": {"name": "g", "namespace": "default", "uid": "g-g", "generation": 1},
             "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}, "priority": 5},
         })));

@@ -16,9 +16,9 @@ use pintle_sched_core::{Plugin, explain};
 
 use super::command::{Command, Fact};
 use super::decide::Why;
-use super::{Asked, Assumed, Happens, Scheduler, Uid};
-use crate::cache::Step;
-use crate::framework::{Attempt, Name, Plugins, Request, Stopped, WaitingPod};
+use super::{Assumed, Happens, QueuedPod, Scheduler, Uid};
+use crate::cache::CacheDelta;
+use crate::framework::{Attempt, Name, PluginRequest, Plugins, Stopped, WaitingPod};
 use crate::pod_fields::PodRef;
 
 /// The plugin that delays pods of a gang, and its longest wait.
@@ -52,7 +52,7 @@ impl Scheduler {
     /// Begins an attempt of out-of-tree plugins: runs PreFilter.
     pub(super) fn attempt(
         &mut self,
-        asked: &Rc<Asked>,
+        asked: &Rc<QueuedPod>,
         known: (Option<BTreeSet<String>>, Rank),
     ) -> Option<(Rc<Attempt>, Option<Stopped>)> {
         let plugins = Rc::clone(self.plugins_of(asked.profile)?);
@@ -63,7 +63,13 @@ impl Scheduler {
 
     /// Assumes a pod on its selected node, unless a plugin rejects it.
     // k8s: schedule_one.go assume
-    pub(super) fn assume(&mut self, uid: &Uid, asked: Rc<Asked>, node: &Rc<str>, now: Duration) {
+    pub(super) fn assume(
+        &mut self,
+        uid: &Uid,
+        asked: Rc<QueuedPod>,
+        node: &Rc<str>,
+        now: Duration,
+    ) {
         if let Err(error) = self.choose_devices(uid, &asked, node) {
             self.unreserve(uid);
             return self.refuse(uid, &asked, Why::error(error), now);
@@ -76,10 +82,10 @@ impl Scheduler {
         let pod = asked.spec.key;
         let kept = self.mirror.nomination(pod).cloned();
         let spec = self.count_devices(uid, &asked, node);
-        self.mirror.make(&Step::Bound(spec, Rc::clone(node)));
+        self.mirror.make(&CacheDelta::Bound(spec, Rc::clone(node)));
         if kept.as_ref().is_some_and(|kept| kept.node == *node) {
             // The pod takes the room of its own nomination, so no other pod gains room.
-            self.mirror.make(&Step::Nominated { pod, old: kept, new: None });
+            self.mirror.make(&CacheDelta::Nominated { pod, old: kept, new: None });
         }
         self.nominate(&asked, "", now);
         self.mirror.volumes.users.put(uid, &asked.pod.whole(), node);
@@ -122,7 +128,7 @@ impl Scheduler {
     pub(super) fn permission(
         &self,
         uid: &Uid,
-        asked: &Asked,
+        asked: &QueuedPod,
         node: &str,
     ) -> Result<BTreeMap<Name, Duration>, Stopped> {
         crate::fault::pass("permit");
@@ -141,7 +147,7 @@ impl Scheduler {
 
     /// Allows the waiting pods of a gang that has enough pods with nodes.
     // k8s: pkg/scheduler/framework/plugins/gangscheduling/gangscheduling.go Permit
-    fn allow_gang(&mut self, asked: &Asked, now: Duration) {
+    fn allow_gang(&mut self, asked: &QueuedPod, now: Duration) {
         let Some(group) = &asked.group else { return };
         group.assumed().iter().for_each(|uid| self.allowed(uid, GANG, now));
     }
@@ -150,7 +156,7 @@ impl Scheduler {
     fn is_stopped(
         &mut self,
         uid: &Uid,
-        asked: &Rc<Asked>,
+        asked: &Rc<QueuedPod>,
         node: &Rc<str>,
         stopped: Stopped,
         now: Duration,
@@ -163,12 +169,12 @@ impl Scheduler {
             group.forget(uid);
         }
         let pod = asked.spec.key;
-        self.mirror.make(&Step::Gone { pod, last: None, node: Rc::clone(node) });
+        self.mirror.make(&CacheDelta::Gone { pod, last: None, node: Rc::clone(node) });
         let why = self.why(asked, stopped);
         self.refuse(uid, asked, why, now);
     }
 
-    pub(super) fn why(&self, asked: &Asked, stopped: Stopped) -> Why {
+    pub(super) fn why(&self, asked: &QueuedPod, stopped: Stopped) -> Why {
         match stopped {
             Stopped::Failed(error) => Why::error(error),
             Stopped::Rejected(names, code, reason) => {
@@ -247,16 +253,16 @@ impl Scheduler {
         }
     }
 
-    fn take_request(&mut self, request: Request, now: Duration) {
+    fn take_request(&mut self, request: PluginRequest, now: Duration) {
         match request {
-            Request::Allow { uid, plugin } => self.allowed(&uid, &plugin, now),
-            Request::Reject { uid, plugin, why } => {
+            PluginRequest::Allow { uid, plugin } => self.allowed(&uid, &plugin, now),
+            PluginRequest::Reject { uid, plugin, why } => {
                 let uid: Uid = uid.as_str().into();
                 if self.permits.contains_key(&uid) {
                     self.rejected_by_plugin(&uid, &plugin.as_str().into(), why, now);
                 }
             }
-            Request::Activate(key) => {
+            PluginRequest::Activate(key) => {
                 if let Some(uid) = self.names.get(&key).cloned() {
                     self.queue.released(&uid, true, now);
                 }

@@ -9,15 +9,15 @@ use super::tests::{
 };
 use super::wake_tests::node_like;
 use super::*;
-use crate::extender::{Consulted, Question, consulted::Nodes};
+use crate::extender::{Consulted, ExtenderCall, consulted::Nodes};
 use crate::pod_fields::PodRef;
-use crate::watch_event::{Thing, Told};
+use crate::watch_event::{WatchEvent, WatchedObject};
 
-fn low(name: &str, at: &str) -> Thing {
+fn low(name: &str, at: &str) -> WatchedObject {
     with(name, "1", |pod| pod["spec"]["nodeName"] = json!(at))
 }
 
-fn high(name: &str, cpu: &str) -> Thing {
+fn high(name: &str, cpu: &str) -> WatchedObject {
     with(name, cpu, |pod| pod["spec"]["priority"] = json!(10))
 }
 
@@ -52,7 +52,7 @@ fn two_preempt() -> (Scheduler, Vec<(PodRef, Vec<String>)>) {
 
 fn gone(scheduler: &mut Scheduler, victim: &str, now: u64) -> Option<(PodRef, Rc<str>)> {
     let node = if victim == "x" { "a" } else { "b" };
-    scheduler.tell(Told::Gone(low(victim, node)), at(now));
+    scheduler.tell(WatchEvent::Gone(low(victim, node)), at(now));
     decide(scheduler, now).iter().find_map(bound)
 }
 
@@ -81,7 +81,7 @@ fn the_end_of_a_nomination_is_no_news_to_those_who_never_had_room() {
     let things = [node("a", "1"), low("x", "a"), high("p", "1"), with("w", "1", |_| ())];
     let mut scheduler = knowing(things.into());
     let (pod, _) = evicts(&decide(&mut scheduler, 0)).remove(0);
-    scheduler.tell(Told::Gone(low("x", "a")), at(2));
+    scheduler.tell(WatchEvent::Gone(low("x", "a")), at(2));
     // Room is reserved for the nominated pod; the other pod is rejected once more.
     assert_eq!(decide(&mut scheduler, 9).iter().find_map(bound), None);
     assert_eq!(attempts(&scheduler, "w"), 2);
@@ -103,7 +103,7 @@ fn room_elsewhere_is_taken_before_the_victim_is_gone() {
     let (pod, victims) = evicts(&decide(&mut scheduler, 0)).remove(0);
     assert_eq!(victims, ["x"]);
     scheduler.evicted(&Evicted { pod, all: true, took: Duration::ZERO }, at(1));
-    scheduler.tell(Told::Gone(other), at(2));
+    scheduler.tell(WatchEvent::Gone(other), at(2));
     let (_, at) = decide(&mut scheduler, 9).iter().find_map(bound).expect("b has room");
     assert_eq!(&*at, "b");
 }
@@ -117,13 +117,13 @@ fn whose_kept_node_closes_or_goes_makes_room_on_another_one() {
         })
     };
     let tainted = a(json!({"taints": [{"key": "k", "effect": "NoSchedule"}]}));
-    let cordoned = Told::Set(a(json!({"unschedulable": true})));
+    let cordoned = WatchEvent::Set(a(json!({"unschedulable": true})));
     let tiny = with("tiny", "0", |pod| pod["spec"]["nodeName"] = json!("b"));
     let changes = [
-        ("tainted", vec![Told::Set(tainted)]),
-        ("gone", vec![Told::Gone(a(json!({})))]),
+        ("tainted", vec![WatchEvent::Set(tainted)]),
+        ("gone", vec![WatchEvent::Gone(a(json!({})))]),
         // A cordon requeues no pod, but the later deletion of a pod elsewhere does.
-        ("cordoned", vec![cordoned, Told::Gone(tiny.clone())]),
+        ("cordoned", vec![cordoned, WatchEvent::Gone(tiny.clone())]),
     ];
     for (what, told) in changes {
         let things = [a(json!({})), low("x", "a"), high("p", "1")];
@@ -132,7 +132,7 @@ fn whose_kept_node_closes_or_goes_makes_room_on_another_one() {
         assert_eq!(victims, ["x"], "{what}");
         scheduler.evicted(&Evicted { pod, all: true, took: Duration::ZERO }, at(1));
         for thing in [leaves("x", "a"), low("y", "b"), tiny.clone(), node("b", "1")] {
-            scheduler.tell(Told::Set(thing), at(2));
+            scheduler.tell(WatchEvent::Set(thing), at(2));
         }
         assert_eq!(evicts(&decide(&mut scheduler, 9)), [], "{what}: its victim still goes");
         told.into_iter().for_each(|told| _ = scheduler.tell(told, at(20)));
@@ -153,8 +153,8 @@ fn the_last_victim_wakes_also_whoever_has_lost_its_room_meanwhile() {
         pod["spec"]["nodeName"] = json!(&*node);
         pod["spec"]["priority"] = json!(5);
     });
-    scheduler.tell(Told::Set(thief), at(2));
-    scheduler.tell(Told::Gone(low(&victims[0], &node)), at(3));
+    scheduler.tell(WatchEvent::Set(thief), at(2));
+    scheduler.tell(WatchEvent::Gone(low(&victims[0], &node)), at(3));
     let made = evicts(&decide(&mut scheduler, 9));
     let again = made.iter().find(|(pod, _)| pod.uid == first.uid).expect("it makes room anew");
     assert_eq!(again.1, ["thief"]);
@@ -170,7 +170,8 @@ fn whoever_was_refused_its_victims_is_told_of_any_that_goes() {
     asked.preempts.set(true);
     scheduler.evicted(&Evicted { pod: first.clone(), all: false, took: Duration::ZERO }, at(2));
     assert!(asked.victims.borrow().is_empty());
-    scheduler.tell(Told::Gone(low(&others[0], if others[0] == "x" { "a" } else { "b" })), at(3));
+    scheduler
+        .tell(WatchEvent::Gone(low(&others[0], if others[0] == "x" { "a" } else { "b" })), at(3));
     decide(&mut scheduler, 9);
     assert!(attempts(&scheduler, &first.uid) > 1);
 }
@@ -188,7 +189,7 @@ fn whom_room_is_kept_for_counts_as_it_is_now() {
     for (changed, is_leaving) in
         [(kept(&|pod| pod["metadata"]["labels"] = json!({"a": "b"})), false), (leaving, true)]
     {
-        scheduler.tell(Told::Set(changed), at(1));
+        scheduler.tell(WatchEvent::Set(changed), at(1));
         let [(_, nominee)] = &scheduler.mirror.nominated_on("n")[..] else { panic!("one") };
         assert_eq!(nominee.spec, scheduler.queue.get("p").expect("it waits").pod.spec);
         assert_eq!(nominee.spec.terminating, is_leaving);
@@ -198,7 +199,7 @@ fn whom_room_is_kept_for_counts_as_it_is_now() {
 /// A more important pod preempts a pod that is not bound yet, and gets its node at once. Returns
 /// the victim's message.
 fn unbound_makes_way(scheduler: &mut Scheduler) -> String {
-    scheduler.tell(Told::Set(high("h", "1")), at(5));
+    scheduler.tell(WatchEvent::Set(high("h", "1")), at(5));
     let commands = decide(scheduler, 5);
     assert_eq!(evicts(&commands), [], "nobody is deleted");
     let told = commands.iter().any(|command| match command {
@@ -290,7 +291,7 @@ fn where_nobody_has_to_go_preemption_fails_and_says_so() {
         on node \"a\"";
     assert_eq!((reason.as_str(), why.as_str()), ("Unschedulable", want));
     assert_eq!((evicts(&commands), nominated(&commands)), (vec![], vec![]));
-    assert_eq!(scheduler.count(Place::Unschedulable), 1);
+    assert_eq!(scheduler.count(QueuePlace::Unschedulable), 1);
 }
 
 #[test]
@@ -304,7 +305,7 @@ fn extenders_that_fail_about_victims_leave_the_pod_unschedulable() {
     let (reason, why) = condition(&commands).expect("a condition");
     let want = "0/1 nodes are available: 1 Insufficient cpu. preemption: no answer";
     assert_eq!((reason.as_str(), why.as_str()), ("Unschedulable", want));
-    assert_eq!(scheduler.count(Place::Unschedulable), 1, "it waits for what happens");
+    assert_eq!(scheduler.count(QueuePlace::Unschedulable), 1, "it waits for what happens");
 }
 
 #[test]
@@ -316,7 +317,7 @@ fn an_extender_that_fails_about_the_kept_node_is_asked_about_all() {
     let answer = Err("no answer".to_owned());
     scheduler.consulted(Consulted { about: consult.about.clone(), answer }, at(0));
     let consult = question(&scheduler.take_commands()).expect("it is asked again");
-    let Question::Nodes { names, .. } = consult.question else { panic!("of nodes") };
+    let ExtenderCall::Nodes { names, .. } = consult.question else { panic!("of nodes") };
     assert_eq!(names.len(), 2);
 }
 
@@ -354,7 +355,7 @@ fn nobody_goes_for_a_pod_that_wants_to_be_beside_one_that_is_not_there_yet() {
 }
 
 /// A victim on a node that is still terminating.
-fn leaves(name: &str, at: &str) -> Thing {
+fn leaves(name: &str, at: &str) -> WatchedObject {
     with(name, "1", |pod| {
         pod["spec"]["nodeName"] = json!(at);
         pod["metadata"]["deletionTimestamp"] = json!("2024-01-01T00:00:00Z");
@@ -364,7 +365,7 @@ fn leaves(name: &str, at: &str) -> Thing {
 }
 
 /// A pod that is nominated to this node.
-fn expected(name: &str, priority: i32, at: &str) -> Thing {
+fn expected(name: &str, priority: i32, at: &str) -> WatchedObject {
     with(name, "1", |pod| {
         pod["spec"]["priority"] = json!(priority);
         pod["status"] = json!({"nominatedNodeName": at});
@@ -417,7 +418,7 @@ fn the_search_for_victims_begins_anywhere() {
     let nodes = 150;
     let names: Vec<String> = (0..nodes).map(|number| format!("n{number}")).collect();
     let full = names.iter().flat_map(|name| [node(name, "1"), low(&format!("x-{name}"), name)]);
-    let things: Vec<Thing> = full.chain([high("p", "1")]).collect();
+    let things: Vec<WatchedObject> = full.chain([high("p", "1")]).collect();
     let chosen = |seed| {
         let mut scheduler = Scheduler::new(Vec::new(), without_second_look(), seed);
         super::tests::tell_all(&mut scheduler, &things);
@@ -444,13 +445,13 @@ fn a_service_that_is_gone_spreads_nobody_any_more() {
     let service = || {
         let service = json!({"metadata": {"name": "s", "namespace": "default"},
             "spec": {"selector": {"app": "web"}}});
-        Thing::Service(super::tests::object(service))
+        WatchedObject::Service(super::tests::object(service))
     };
     let zoned = |name: &str| {
-        let Thing::Node(mut node) = node(name, "9") else { unreachable!("a node") };
+        let WatchedObject::Node(mut node) = node(name, "9") else { unreachable!("a node") };
         let labels = node.metadata.labels.get_or_insert_default();
         labels.insert("topology.kubernetes.io/zone".to_owned(), name.to_owned());
-        Thing::Node(node)
+        WatchedObject::Node(node)
     };
     let web = |name: &str, cpu: &str, at: Option<&str>| {
         with(name, cpu, |pod| {
@@ -464,10 +465,10 @@ fn a_service_that_is_gone_spreads_nobody_any_more() {
     let things = [zoned("a"), zoned("b"), filler, service()];
     let mut scheduler = knowing(things.into_iter().chain(there).collect());
     let mut chosen = |name: &str, now| {
-        scheduler.tell(Told::Set(web(name, "1", None)), at(now));
+        scheduler.tell(WatchEvent::Set(web(name, "1", None)), at(now));
         let (_, node) = decide(&mut scheduler, now).iter().find_map(bound).expect("it has room");
-        scheduler.tell(Told::Gone(web(name, "1", None)), at(now));
-        scheduler.tell(Told::Gone(service()), at(now));
+        scheduler.tell(WatchEvent::Gone(web(name, "1", None)), at(now));
+        scheduler.tell(WatchEvent::Gone(service()), at(now));
         node
     };
     assert_eq!(&*chosen("p", 0), "a");
@@ -475,7 +476,7 @@ fn a_service_that_is_gone_spreads_nobody_any_more() {
 }
 
 /// A claim with a CSI volume, and the volume.
-fn attached(name: &str) -> [Thing; 2] {
+fn attached(name: &str) -> [WatchedObject; 2] {
     let claim = json!({
         "metadata": {"name": name, "namespace": "default", "uid": name, "resourceVersion": "1",
             "annotations": {"pv.kubernetes.io/bind-completed": "yes"}},
@@ -488,12 +489,16 @@ fn attached(name: &str) -> [Thing; 2] {
             "claimRef": {"namespace": "default", "name": name, "uid": name},
             "csi": {"driver": "d.example", "volumeHandle": name}}});
     [
-        Thing::PersistentVolumeClaim(super::tests::object(claim)),
-        Thing::PersistentVolume(super::tests::object(volume)),
+        WatchedObject::PersistentVolumeClaim(super::tests::object(claim)),
+        WatchedObject::PersistentVolume(super::tests::object(volume)),
     ]
 }
 
-fn with_claims(name: &str, claims: &[&str], change: impl FnOnce(&mut serde_json::Value)) -> Thing {
+fn with_claims(
+    name: &str,
+    claims: &[&str],
+    change: impl FnOnce(&mut serde_json::Value),
+) -> WatchedObject {
     with(name, "100m", |pod| {
         let volume =
             |claim: &&str| json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}});
@@ -520,7 +525,7 @@ fn volumes_of_pods_that_room_is_kept_for_count() {
     for (claims, fits) in [(&["c1", "c2"][..], false), (&[][..], true)] {
         let late = with_claims("m", &["c3"], |pod| pod["spec"]["priority"] = json!(5));
         let things = [node("n", "8"), expected(claims), leaving.clone(), late];
-        let csi_node = Thing::CSINode(super::tests::object(limit.clone()));
+        let csi_node = WatchedObject::CSINode(super::tests::object(limit.clone()));
         let volumes = ["c0", "c1", "c2", "c3"].into_iter().flat_map(attached);
         let mut scheduler = knowing(things.into_iter().chain([csi_node]).chain(volumes).collect());
         let commands = decide(&mut scheduler, 0);

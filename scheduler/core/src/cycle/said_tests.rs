@@ -4,10 +4,10 @@ use serde_json::{Value, json};
 
 use super::tests::{at, bound, condition, decide, knowing, node, pod, with};
 use super::*;
-use crate::watch_event::{Thing, Told};
+use crate::watch_event::{WatchEvent, WatchedObject};
 
 /// The pod with this condition in its status.
-fn told(name: &str, (reason, message): &(String, String), generation: u64) -> Thing {
+fn told(name: &str, (reason, message): &(String, String), generation: u64) -> WatchedObject {
     with(name, "1", |pod| {
         pod["metadata"]["generation"] = json!(generation);
         pod["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "False",
@@ -24,14 +24,14 @@ fn what_was_said_before_is_said_again_after_something_else() {
     let other = |name| with(name, "1", on_node);
     let mut scheduler = knowing(vec![node("n", "1"), other("first"), pod("p", "1")]);
     let full = condition(&decide(&mut scheduler, 0)).expect("there is no room");
-    scheduler.tell(Told::Set(told("p", &full, 1)), at(1));
-    scheduler.tell(Told::Gone(other("first")), at(2));
+    scheduler.tell(WatchEvent::Set(told("p", &full, 1)), at(1));
+    scheduler.tell(WatchEvent::Gone(other("first")), at(2));
     let (pod, node) = decide(&mut scheduler, 9).iter().find_map(bound).expect("there is room");
-    scheduler.ended(&pod, &node, Ended::Failed("refused".to_owned()), at(10));
+    scheduler.ended(&pod, &node, BindingResult::Failed("refused".to_owned()), at(10));
     let failed = condition(&scheduler.take_commands()).expect("it is told so");
     assert_eq!(failed.1, "refused");
     // This condition may be written at any time from now on.
-    scheduler.tell(Told::Set(other("second")), at(11));
+    scheduler.tell(WatchEvent::Set(other("second")), at(11));
     assert_eq!(condition(&decide(&mut scheduler, 60)), Some(full));
 }
 

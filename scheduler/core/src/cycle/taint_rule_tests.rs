@@ -6,20 +6,20 @@ use super::device_tests::{answer, claim, class, devices_of, read, reserves, slic
 use super::tests::{at, bound, condition, decide, node, tell_all, without_second_look};
 use super::*;
 use crate::plugins::dynamicresources::DeviceGates;
-use crate::watch_event::{Kind, Thing, Told};
+use crate::watch_event::{WatchEvent, WatchedKind, WatchedObject};
 
 pub(super) const RULES: DeviceGates =
     DeviceGates { taint_rules: true, lists: false, allocatable: false };
 
-fn rule(name: &str, selector: &Value) -> Thing {
-    Thing::DeviceTaintRule(read(json!({
+fn rule(name: &str, selector: &Value) -> WatchedObject {
+    WatchedObject::DeviceTaintRule(read(json!({
         "metadata": {"name": name},
         "spec": {"deviceSelector": selector, "taint": {"key": "k", "effect": "NoSchedule"}},
     })))
 }
 
 /// A node with a device, a pod that needs it, and these rules.
-fn knowing(rules: &[Thing]) -> Scheduler {
+fn knowing(rules: &[WatchedObject]) -> Scheduler {
     let scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
     let mut scheduler = scheduler.with_device_gates(RULES);
     let things = [class(), node("n", "4"), slice("n", &["g0"]), claim("c"), user("p", "c")];
@@ -28,12 +28,12 @@ fn knowing(rules: &[Thing]) -> Scheduler {
     scheduler
 }
 
-fn list(scheduler: &mut Scheduler, rules: &[Thing], now: u64) {
-    scheduler.tell(Told::Begun(Kind::DeviceTaintRule), at(now));
+fn list(scheduler: &mut Scheduler, rules: &[WatchedObject], now: u64) {
+    scheduler.tell(WatchEvent::Begun(WatchedKind::DeviceTaintRule), at(now));
     for rule in rules {
-        scheduler.tell(Told::Listed(rule.clone()), at(now));
+        scheduler.tell(WatchEvent::Listed(rule.clone()), at(now));
     }
-    scheduler.tell(Told::Complete(Kind::DeviceTaintRule), at(now));
+    scheduler.tell(WatchEvent::Complete(WatchedKind::DeviceTaintRule), at(now));
 }
 
 /// Checks that the device is reserved and the pod is bound.
@@ -51,7 +51,7 @@ fn a_pod_waits_while_a_rule_taints_its_device_and_is_bound_when_the_rule_goes() 
         preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.";
     let said = condition(&decide(&mut scheduler, 0));
     assert_eq!(said, Some(("Unschedulable".to_owned(), why.to_owned())));
-    scheduler.tell(Told::Gone(rule("r", &json!({"driver": "d.example"}))), at(60));
+    scheduler.tell(WatchEvent::Gone(rule("r", &json!({"driver": "d.example"}))), at(60));
     is_bound(&mut scheduler, 60);
 }
 
@@ -59,12 +59,15 @@ fn a_pod_waits_while_a_rule_taints_its_device_and_is_bound_when_the_rule_goes() 
 fn rules_that_change_no_device_wake_nobody() {
     let mut scheduler = knowing(&[rule("r", &json!({"driver": "d.example"}))]);
     assert!(condition(&decide(&mut scheduler, 0)).is_some());
-    scheduler.tell(Told::Set(rule("other", &json!({"driver": "other.example"}))), at(60));
-    scheduler.tell(Told::Set(rule("r", &json!({"driver": "d.example"}))), at(60));
-    scheduler.tell(Told::Gone(rule("other", &json!({"driver": "other.example"}))), at(60));
-    assert_eq!((decide(&mut scheduler, 60), scheduler.count(Place::Unschedulable)), (vec![], 1));
+    scheduler.tell(WatchEvent::Set(rule("other", &json!({"driver": "other.example"}))), at(60));
+    scheduler.tell(WatchEvent::Set(rule("r", &json!({"driver": "d.example"}))), at(60));
+    scheduler.tell(WatchEvent::Gone(rule("other", &json!({"driver": "other.example"}))), at(60));
+    assert_eq!(
+        (decide(&mut scheduler, 60), scheduler.count(QueuePlace::Unschedulable)),
+        (vec![], 1)
+    );
     // The rule now selects another node's devices.
-    scheduler.tell(Told::Set(rule("r", &json!({"pool": "elsewhere"}))), at(120));
+    scheduler.tell(WatchEvent::Set(rule("r", &json!({"pool": "elsewhere"}))), at(120));
     is_bound(&mut scheduler, 120);
 }
 
@@ -83,8 +86,8 @@ fn nobody_is_decided_before_the_rules_are_known_where_they_count() {
     let mut scheduler = scheduler.with_device_gates(RULES);
     tell_all(&mut scheduler, &things);
     assert_eq!(decide(&mut scheduler, 0), []);
-    let missing: Vec<Kind> = scheduler.mirror.missing().collect();
-    assert_eq!(missing, [Kind::DeviceTaintRule]);
+    let missing: Vec<WatchedKind> = scheduler.mirror.missing().collect();
+    assert_eq!(missing, [WatchedKind::DeviceTaintRule]);
     list(&mut scheduler, &[], 1);
     is_bound(&mut scheduler, 1);
 }

@@ -7,7 +7,7 @@ use crate::cycle::command::Note;
 use crate::extender::{self, Extender};
 use crate::pod_fields::PodRef;
 pub(crate) use crate::testing::*;
-use crate::watch_event::{Kind, Thing, Told};
+use crate::watch_event::{WatchEvent, WatchedKind, WatchedObject};
 
 pub(crate) fn bound(command: &Command) -> Option<(PodRef, Rc<str>)> {
     match command {
@@ -45,9 +45,9 @@ pub(crate) fn condition(commands: &[Command]) -> Option<(String, String)> {
 #[test]
 fn nothing_is_decided_before_everything_is_known() {
     let mut scheduler = Scheduler::new(Vec::new(), Settings::default(), 1);
-    scheduler.tell(Told::Begun(Kind::Pod), at(0));
-    scheduler.tell(Told::Listed(pod("p", "1")), at(0));
-    scheduler.tell(Told::Complete(Kind::Pod), at(0));
+    scheduler.tell(WatchEvent::Begun(WatchedKind::Pod), at(0));
+    scheduler.tell(WatchEvent::Listed(pod("p", "1")), at(0));
+    scheduler.tell(WatchEvent::Complete(WatchedKind::Pod), at(0));
     assert!(!scheduler.decide_next(at(0)));
 }
 
@@ -68,15 +68,15 @@ fn a_pod_gets_a_node_and_is_told_when_it_is_bound() {
     let commands = decide(&mut scheduler, 0);
     let (pod, node) = bound(&commands[0]).expect("it is bound");
     assert_eq!((pod.key.as_str(), &*node, commands.len()), ("default/p", "n", 1));
-    assert_eq!((scheduler.assumed(), scheduler.count(Place::Binding)), (1, 1));
-    scheduler.ended(&pod, &node, Ended::Bound, at(1));
+    assert_eq!((scheduler.assumed(), scheduler.count(QueuePlace::Binding)), (1, 1));
+    scheduler.ended(&pod, &node, BindingResult::Bound, at(1));
     let commands = scheduler.take_commands();
     let notes = said(&commands, "Scheduled");
     assert_eq!(notes[0].note, "Successfully assigned default/p to n");
     assert_eq!((notes[0].action, notes[0].warning), ("Binding", false));
     let there = with("p", "1", |pod| pod["spec"]["nodeName"] = json!("n"));
-    scheduler.tell(Told::Set(there), at(2));
-    assert_eq!((scheduler.assumed(), scheduler.count(Place::Binding)), (0, 0));
+    scheduler.tell(WatchEvent::Set(there), at(2));
+    assert_eq!((scheduler.assumed(), scheduler.count(QueuePlace::Binding)), (0, 0));
 }
 
 #[test]
@@ -88,11 +88,11 @@ fn who_finds_no_room_is_told_why_and_tried_again_when_somebody_goes() {
         preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod.";
     assert_eq!(condition(&commands), Some(("Unschedulable".to_owned(), why.to_owned())));
     assert_eq!(said(&commands, "FailedScheduling")[0].note, why);
-    scheduler.ended(&first, &node, Ended::Bound, at(1));
+    scheduler.ended(&first, &node, BindingResult::Bound, at(1));
     let there = with(first.key.name(), "1", |pod| pod["spec"]["nodeName"] = json!("n"));
-    scheduler.tell(Told::Set(there.clone()), at(1));
+    scheduler.tell(WatchEvent::Set(there.clone()), at(1));
     assert_eq!(decide(&mut scheduler, 5).iter().find_map(bound), None);
-    scheduler.tell(Told::Gone(there), at(6));
+    scheduler.tell(WatchEvent::Gone(there), at(6));
     let (second, _) = decide(&mut scheduler, 6).iter().find_map(bound).expect("it has room now");
     assert_ne!(first, second);
 }
@@ -101,11 +101,11 @@ fn who_finds_no_room_is_told_why_and_tried_again_when_somebody_goes() {
 fn a_binding_that_fails_gives_the_room_back() {
     let mut scheduler = knowing(vec![node("n", "1"), pod("p", "1")]);
     let (pod, node) = bound(&decide(&mut scheduler, 0)[0]).expect("it is bound");
-    scheduler.ended(&pod, &node, Ended::Failed("refused".to_owned()), at(1));
+    scheduler.ended(&pod, &node, BindingResult::Failed("refused".to_owned()), at(1));
     let (reason, message) = condition(&scheduler.take_commands()).expect("a condition");
     assert_eq!(reason, "SchedulerError");
     assert_eq!(message, "refused");
-    assert_eq!((scheduler.assumed(), scheduler.count(Place::ErrorBackoff)), (0, 1));
+    assert_eq!((scheduler.assumed(), scheduler.count(QueuePlace::ErrorBackoff)), (0, 1));
     let again = decide(&mut scheduler, 30);
     assert_eq!(again.iter().find_map(bound), Some((pod, node)));
 }
@@ -115,8 +115,8 @@ fn a_binding_whose_answer_is_lost_is_no_error_when_the_pod_is_there() {
     let mut scheduler = knowing(vec![node("n", "1"), pod("p", "1")]);
     let (pod, node) = bound(&decide(&mut scheduler, 0)[0]).expect("it is bound");
     let there = with("p", "1", |pod| pod["spec"]["nodeName"] = json!("n"));
-    scheduler.tell(Told::Set(there), at(1));
-    scheduler.ended(&pod, &node, Ended::Failed("no answer".to_owned()), at(2));
+    scheduler.tell(WatchEvent::Set(there), at(1));
+    scheduler.ended(&pod, &node, BindingResult::Failed("no answer".to_owned()), at(2));
     assert_eq!(scheduler.take_commands(), []);
     assert_eq!(decide(&mut scheduler, 60), []);
 }
@@ -126,10 +126,10 @@ fn a_pod_that_is_deleted_while_it_is_bound_takes_nothing_any_more() {
     let mut scheduler = knowing(vec![node("n", "1"), pod("a", "1"), pod("b", "1")]);
     let (first, node) = decide(&mut scheduler, 0).iter().find_map(bound).expect("one is bound");
     let gone = with(first.key.name(), "1", |_| {});
-    scheduler.tell(Told::Gone(gone), at(5));
+    scheduler.tell(WatchEvent::Gone(gone), at(5));
     let (second, _) = decide(&mut scheduler, 5).iter().find_map(bound).expect("room is free");
     assert_ne!(first, second);
-    scheduler.ended(&first, &node, Ended::Failed("gone".to_owned()), at(6));
+    scheduler.ended(&first, &node, BindingResult::Failed("gone".to_owned()), at(6));
     assert_eq!(scheduler.take_commands(), [], "nobody is told");
 }
 
@@ -138,11 +138,11 @@ fn a_namesake_is_another_pod() {
     let mut scheduler = knowing(vec![node("n", "1"), pod("p", "1")]);
     let (first, node) = decide(&mut scheduler, 0).iter().find_map(bound).expect("it is bound");
     let namesake = with("p", "1", |pod| pod["metadata"]["uid"] = json!("other"));
-    scheduler.tell(Told::Set(namesake), at(1));
+    scheduler.tell(WatchEvent::Set(namesake), at(1));
     let (second, _) = decide(&mut scheduler, 1).iter().find_map(bound).expect("it has room");
     assert_eq!((&*second.uid, second.key == first.key), ("other", true));
-    scheduler.ended(&first, &node, Ended::Failed("gone".to_owned()), at(2));
-    assert_eq!((scheduler.assumed(), scheduler.count(Place::Binding)), (1, 1));
+    scheduler.ended(&first, &node, BindingResult::Failed("gone".to_owned()), at(2));
+    assert_eq!((scheduler.assumed(), scheduler.count(QueuePlace::Binding)), (1, 1));
 }
 
 #[test]
@@ -150,8 +150,8 @@ fn a_gate_holds_a_pod_back_until_it_is_gone() {
     let gated = with("p", "1", |pod| pod["spec"]["schedulingGates"] = json!([{"name": "g"}]));
     let mut scheduler = knowing(vec![node("n", "1"), gated]);
     assert_eq!(decide(&mut scheduler, 0), []);
-    assert_eq!(scheduler.count(Place::Gated), 1);
-    scheduler.tell(Told::Set(pod("p", "1")), at(1));
+    assert_eq!(scheduler.count(QueuePlace::Gated), 1);
+    scheduler.tell(WatchEvent::Set(pod("p", "1")), at(1));
     assert!(decide(&mut scheduler, 1).iter().any(|command| bound(command).is_some()));
 }
 
@@ -193,12 +193,12 @@ fn a_pod_of_higher_priority_takes_the_place_of_another() {
     });
     assert_eq!(nominated, Some("n"));
     // No pod of lower priority gets the room meanwhile.
-    scheduler.tell(Told::Set(pod("other", "1")), at(1));
+    scheduler.tell(WatchEvent::Set(pod("other", "1")), at(1));
     assert_eq!(decide(&mut scheduler, 1).iter().find_map(bound), None);
-    scheduler.tell(Told::Gone(low), at(2));
+    scheduler.tell(WatchEvent::Gone(low), at(2));
     let commands = decide(&mut scheduler, 5);
     assert_eq!(commands.iter().find_map(bound), None, "nobody knows that all victims were told");
-    assert_eq!(scheduler.count(Place::Gated), 1);
+    assert_eq!(scheduler.count(QueuePlace::Gated), 1);
     scheduler.evicted(&Evicted { pod: preemptor.clone(), all: true, took: Duration::ZERO }, at(6));
     let commands = decide(&mut scheduler, 6);
     let (pod, _) = commands.iter().find_map(bound).expect("the room is free");
@@ -245,12 +245,12 @@ fn a_state_of_a_pod_that_is_older_than_what_is_kept_for_it_changes_nothing() {
     assert_eq!(kept(&scheduler), 1);
     // The update was written before the API server had the nomination.
     let labelled = high(&|pod| pod["metadata"]["labels"] = json!({"a": "b"}));
-    scheduler.tell(Told::Set(labelled), at(1));
+    scheduler.tell(WatchEvent::Set(labelled), at(1));
     assert_eq!(kept(&scheduler), 1);
     let nominated = high(&|pod| pod["status"] = json!({"nominatedNodeName": "n"}));
-    scheduler.tell(Told::Set(nominated), at(2));
+    scheduler.tell(WatchEvent::Set(nominated), at(2));
     assert_eq!(kept(&scheduler), 1);
-    scheduler.tell(Told::Set(high(&|_| ())), at(3));
+    scheduler.tell(WatchEvent::Set(high(&|_| ())), at(3));
     assert_eq!(kept(&scheduler), 0, "somebody took it back");
 }
 
@@ -260,7 +260,7 @@ fn a_namesake_of_a_pod_that_room_is_kept_for_does_not_have_it() {
     let mut scheduler = knowing(vec![node("n", "1"), kept]);
     assert_eq!(scheduler.mirror.nominated_on("n").len(), 1);
     let namesake = with("p", "3", |pod| pod["metadata"]["uid"] = json!("other"));
-    scheduler.tell(Told::Set(namesake), at(1));
+    scheduler.tell(WatchEvent::Set(namesake), at(1));
     assert_eq!(scheduler.mirror.nominated_on("n"), []);
 }
 
@@ -268,10 +268,10 @@ fn a_namesake_of_a_pod_that_room_is_kept_for_does_not_have_it() {
 fn a_pod_that_somebody_else_bound_elsewhere_leaves_its_room_to_others() {
     let mut scheduler = knowing(vec![node("n", "1"), pod("a", "1"), pod("b", "1")]);
     let (first, _) = decide(&mut scheduler, 0).iter().find_map(bound).expect("one is bound");
-    scheduler.tell(Told::Set(node("other", "1")), at(1));
+    scheduler.tell(WatchEvent::Set(node("other", "1")), at(1));
     // The second pod would fit on the new node, but another scheduler binds the first pod there.
     let there = with(first.key.name(), "1", |pod| pod["spec"]["nodeName"] = json!("other"));
-    scheduler.tell(Told::Set(there), at(1));
+    scheduler.tell(WatchEvent::Set(there), at(1));
     let (second, at) = decide(&mut scheduler, 20).iter().find_map(bound).expect("room is free");
     assert_eq!((first != second, &*at), (true, "n"));
 }
@@ -284,8 +284,8 @@ fn what_a_pod_says_of_itself_while_it_is_bound_counts_when_that_fails() {
         pod["metadata"]["resourceVersion"] = json!("7");
         pod["spec"]["nodeSelector"] = json!({"no": "node"});
     });
-    scheduler.tell(Told::Set(newer), at(1));
-    scheduler.ended(&first, &at_node, Ended::Failed("no".to_owned()), at(2));
+    scheduler.tell(WatchEvent::Set(newer), at(1));
+    scheduler.ended(&first, &at_node, BindingResult::Failed("no".to_owned()), at(2));
     let notes = said(&scheduler.take_commands(), "FailedScheduling");
     assert_eq!(notes[0].version.as_deref(), Some("7"));
     assert_eq!(decide(&mut scheduler, 60).iter().find_map(bound), None);
@@ -313,7 +313,7 @@ fn each_pod_is_decided_by_the_profile_that_it_asks_for() {
         bound.iter().map(|(pod, node)| (pod.key.name(), &**node)).collect();
     assert_eq!(found, [("a", "empty"), ("b", "used")]);
     let (pod, node) = &bound[1];
-    scheduler.ended(pod, node, Ended::Bound, at(1));
+    scheduler.ended(pod, node, BindingResult::Bound, at(1));
     assert_eq!(&*said(&scheduler.take_commands(), "Scheduled")[0].reporter, "full");
 }
 
@@ -333,7 +333,7 @@ fn whoever_wants_a_part_of_the_nodes_scored_has_others_each_time() {
 }
 
 /// A scheduler with an extender with these verbs, and these objects.
-pub(super) fn asking(change: impl FnOnce(&mut Extender), things: &[Thing]) -> Scheduler {
+pub(super) fn asking(change: impl FnOnce(&mut Extender), things: &[WatchedObject]) -> Scheduler {
     let mut extender = Extender { node_cache_capable: true, ..Extender::default() };
     change(&mut extender);
     let scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
@@ -353,7 +353,7 @@ pub(super) fn answer(
     consult: &extender::Consult,
     nodes: extender::consulted::Nodes,
 ) -> extender::Consulted {
-    let answer = Ok(extender::Answer::Nodes(nodes));
+    let answer = Ok(extender::ExtenderReply::Nodes(nodes));
     extender::Consulted { about: consult.about.clone(), answer }
 }
 
@@ -362,11 +362,13 @@ fn a_pod_goes_where_an_extender_would_have_it() {
     let things = [node("a", "8"), node("b", "4"), node("c", "8"), pod("p", "1"), pod("q", "1")];
     let mut scheduler = asking(|e| e.filter_verb = "filter".to_owned(), &things);
     let consult = question(&decide(&mut scheduler, 0)).expect("it is asked");
-    let extender::Question::Nodes { names, .. } = &consult.question else { panic!("{consult:?}") };
+    let extender::ExtenderCall::Nodes { names, .. } = &consult.question else {
+        panic!("{consult:?}")
+    };
     assert_eq!(names.len(), 3);
     assert_eq!(decide(&mut scheduler, 1), [], "nobody else is decided meanwhile");
     // One of the nodes that are left is deleted; the other gets a score above that of any plugin.
-    scheduler.tell(Told::Gone(node("c", "8")), at(1));
+    scheduler.tell(WatchEvent::Gone(node("c", "8")), at(1));
     let left = ["b", "c"].map(str::to_owned).into();
     let nodes = extender::consulted::Nodes {
         left,
@@ -407,7 +409,7 @@ fn pods_without_extenders_are_decided_while_an_extender_hangs() {
     let ms = Duration::from_millis;
     assert!(scheduler.decide_next(at(0)));
     let consult = question(&scheduler.take_commands()).expect("it is asked");
-    scheduler.tell(Told::Set(pod("plain", "1")), ms(10));
+    scheduler.tell(WatchEvent::Set(pod("plain", "1")), ms(10));
     assert!(!scheduler.decide_next(ms(99)), "an extender that answers keeps the order");
     assert_eq!(scheduler.patience_due(), Some(ms(100)));
     assert!(scheduler.decide_next(ms(100)));
@@ -434,7 +436,7 @@ fn a_decision_counts_once_and_with_the_wait_for_extenders() {
     scheduler.consulted(answer(&consult, nodes), at(2));
     assert_eq!(searched(&mut scheduler), [Fact::Decided(at(2))]);
     // A call that fails ends the decision as well.
-    scheduler.tell(Told::Set(pod("q", "1")), at(3));
+    scheduler.tell(WatchEvent::Set(pod("q", "1")), at(3));
     let consult = question(&decide(&mut scheduler, 3)).expect("it is asked");
     let (about, no) = (consult.about, Err("no answer".to_owned()));
     scheduler.consulted(extender::Consulted { about, answer: no }, at(7));
@@ -496,9 +498,9 @@ fn a_pod_that_an_extender_rejects_everywhere_waits_for_anything() {
     let want = "0/1 nodes are available: 1 no licence. no new claims to deallocate, preemption: \
         0/1 nodes are available: 1 Preemption is not helpful for scheduling.";
     assert_eq!((reason.as_str(), message.as_str()), ("Unschedulable", want));
-    assert_eq!(scheduler.count(Place::Unschedulable), 1);
+    assert_eq!(scheduler.count(QueuePlace::Unschedulable), 1);
     let other = with("o", "1", |pod| pod["spec"]["nodeName"] = json!("a"));
-    scheduler.tell(Told::Set(other), at(30));
+    scheduler.tell(WatchEvent::Set(other), at(30));
     assert!(question(&decide(&mut scheduler, 30)).is_some(), "it is tried again");
 }
 
@@ -512,7 +514,7 @@ fn an_extender_that_fails_is_an_error_of_the_attempt() {
     scheduler.consulted(extender::Consulted { about, answer }, at(0));
     let (reason, message) = condition(&scheduler.take_commands()).expect("a condition");
     assert_eq!((reason.as_str(), message.as_str()), ("SchedulerError", "no answer"));
-    assert_eq!(scheduler.count(Place::ErrorBackoff), 1);
+    assert_eq!(scheduler.count(QueuePlace::ErrorBackoff), 1);
 }
 
 #[test]
@@ -522,10 +524,10 @@ fn extenders_choose_who_goes() {
     let things = [node("a", "1"), node("b", "1"), low("x", "a"), low("y", "b"), high];
     let mut scheduler = asking(|e| e.preempt_verb = "preempt".to_owned(), &things);
     let consult = question(&decide(&mut scheduler, 0)).expect("it is asked");
-    let extender::Question::Victims(all) = &consult.question else { panic!("{consult:?}") };
+    let extender::ExtenderCall::Victims(all) = &consult.question else { panic!("{consult:?}") };
     assert_eq!((all.len(), &*all["b"].pods[0].uid), (2, "y"));
     let chosen = all["b"].clone();
-    let answer = Ok(extender::Answer::Victims([("b".to_owned(), chosen)].into()));
+    let answer = Ok(extender::ExtenderReply::Victims([("b".to_owned(), chosen)].into()));
     let about = consult.about.clone();
     scheduler.consulted(extender::Consulted { about, answer }, at(0));
     let commands = scheduler.take_commands();
@@ -538,14 +540,14 @@ fn extenders_choose_who_goes() {
 }
 
 /// A class with delayed binding, a volume that only node `a` can access, and its claim.
-pub(super) fn volumes() -> Vec<Thing> {
+pub(super) fn volumes() -> Vec<WatchedObject> {
     let class = json!({"metadata": {"name": "local"}, "volumeBindingMode": "WaitForFirstConsumer",
         "provisioner": "kubernetes.io/no-provisioner"});
-    vec![Thing::StorageClass(object(class)), volume("1", Value::Null), claim("1", false)]
+    vec![WatchedObject::StorageClass(object(class)), volume("1", Value::Null), claim("1", false)]
 }
 
-fn volume(version: &str, claim: Value) -> Thing {
-    Thing::PersistentVolume(object(json!({
+fn volume(version: &str, claim: Value) -> WatchedObject {
+    WatchedObject::PersistentVolume(object(json!({
         "metadata": {"name": "v", "resourceVersion": version},
         "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "local",
             "capacity": {"storage": "5Gi"}, "claimRef": claim,
@@ -554,7 +556,7 @@ fn volume(version: &str, claim: Value) -> Thing {
         "status": {"phase": "Available"}})))
 }
 
-pub(super) fn claim(version: &str, is_bound: bool) -> Thing {
+pub(super) fn claim(version: &str, is_bound: bool) -> WatchedObject {
     let mut claim = json!({
         "metadata": {"name": "c", "namespace": "default", "uid": "c", "resourceVersion": version},
         "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "local",
@@ -563,10 +565,10 @@ pub(super) fn claim(version: &str, is_bound: bool) -> Thing {
         claim["spec"]["volumeName"] = json!("v");
         claim["metadata"]["annotations"] = json!({"pv.kubernetes.io/bind-completed": "yes"});
     }
-    Thing::PersistentVolumeClaim(object(claim))
+    WatchedObject::PersistentVolumeClaim(object(claim))
 }
 
-pub(super) fn with_claim(name: &str) -> Thing {
+pub(super) fn with_claim(name: &str) -> WatchedObject {
     with(name, "1", |pod| {
         pod["spec"]["volumes"] =
             json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]);
@@ -580,8 +582,8 @@ pub(super) fn binds_volumes(commands: &[Command]) -> Option<PodRef> {
     })
 }
 
-pub(super) fn written(pod: &PodRef, version: &str) -> Written {
-    Written { pod: pod.clone(), number: 1, versions: vec![version.to_owned()], error: None }
+pub(super) fn written(pod: &PodRef, version: &str) -> VolumeWrites {
+    VolumeWrites { pod: pod.clone(), number: 1, versions: vec![version.to_owned()], error: None }
 }
 
 fn given() -> Value {
@@ -597,9 +599,9 @@ fn a_pod_is_bound_when_its_volumes_are() {
     assert_eq!((commands.len(), scheduler.assumed()), (2, 1));
     assert_eq!(nominated(&commands), ["a"], "others learn of it before it is bound");
     scheduler.volumes_written(written(&pod, "5"), at(1));
-    scheduler.tell(Told::Set(volume("5", given())), at(2));
+    scheduler.tell(WatchEvent::Set(volume("5", given())), at(2));
     assert_eq!(scheduler.take_commands(), []);
-    scheduler.tell(Told::Set(claim("6", true)), at(3));
+    scheduler.tell(WatchEvent::Set(claim("6", true)), at(3));
     let commands = scheduler.take_commands();
     let (bound, at_node) = commands.iter().find_map(bound).expect("it is bound");
     assert_eq!((bound, &*at_node), (pod, "a"));
@@ -607,11 +609,11 @@ fn a_pod_is_bound_when_its_volumes_are() {
 }
 
 /// The same claim or volume with another name.
-pub(super) fn renamed(thing: Thing, name: &str) -> Thing {
+pub(super) fn renamed(thing: WatchedObject, name: &str) -> WatchedObject {
     let mut thing = thing;
     match &mut thing {
-        Thing::PersistentVolume(volume) => volume.metadata.name = Some(name.to_owned()),
-        Thing::PersistentVolumeClaim(claim) => claim.metadata.name = Some(name.to_owned()),
+        WatchedObject::PersistentVolume(volume) => volume.metadata.name = Some(name.to_owned()),
+        WatchedObject::PersistentVolumeClaim(claim) => claim.metadata.name = Some(name.to_owned()),
         _ => unreachable!("a claim or a volume"),
     }
     thing
@@ -623,36 +625,36 @@ fn what_happens_to_others_makes_nobody_look_at_a_pod_that_waits_for_its_volumes(
     let mut scheduler = knowing(things.into_iter().chain(volumes()).collect());
     let pod = binds_volumes(&decide(&mut scheduler, 0)).expect("its volume is bound first");
     scheduler.volumes_written(written(&pod, "5"), at(1));
-    let mut looks = |told: Told| {
+    let mut looks = |told: WatchEvent| {
         let before = scheduler.binding_volumes.looks;
         scheduler.tell(told, at(2));
         scheduler.binding_volumes.looks - before
     };
-    assert_eq!(looks(Told::Set(renamed(claim("1", false), "d"))), 0);
-    assert_eq!(looks(Told::Set(renamed(volume("1", Value::Null), "w"))), 0);
-    assert_eq!(looks(Told::Set(node("b", "9"))), 0);
-    assert_eq!(looks(Told::Set(node("a", "9"))), 1);
-    assert_eq!(looks(Told::Set(volume("5", given()))), 1);
-    assert_eq!(looks(Told::Set(claim("6", true))), 1);
-    assert_eq!(looks(Told::Set(claim("7", true))), 0, "it is bound");
+    assert_eq!(looks(WatchEvent::Set(renamed(claim("1", false), "d"))), 0);
+    assert_eq!(looks(WatchEvent::Set(renamed(volume("1", Value::Null), "w"))), 0);
+    assert_eq!(looks(WatchEvent::Set(node("b", "9"))), 0);
+    assert_eq!(looks(WatchEvent::Set(node("a", "9"))), 1);
+    assert_eq!(looks(WatchEvent::Set(volume("5", given()))), 1);
+    assert_eq!(looks(WatchEvent::Set(claim("6", true))), 1);
+    assert_eq!(looks(WatchEvent::Set(claim("7", true))), 0, "it is bound");
 }
 
 #[test]
 fn a_pod_hears_of_the_volume_that_was_made_for_its_claim() {
     let class = json!({"metadata": {"name": "local"}, "provisioner": "d",
         "volumeBindingMode": "WaitForFirstConsumer"});
-    let things = [node("a", "8"), with_claim("p"), Thing::StorageClass(object(class))];
+    let things = [node("a", "8"), with_claim("p"), WatchedObject::StorageClass(object(class))];
     let mut scheduler = knowing(things.into_iter().chain([claim("1", false)]).collect());
     let pod = binds_volumes(&decide(&mut scheduler, 0)).expect("its volume is made first");
     scheduler.volumes_written(written(&pod, "5"), at(1));
     let mut bound_claim = claim("6", true);
-    if let Thing::PersistentVolumeClaim(claim) = &mut bound_claim {
+    if let WatchedObject::PersistentVolumeClaim(claim) = &mut bound_claim {
         let all = claim.metadata.annotations.get_or_insert_default();
         all.insert("volume.kubernetes.io/selected-node".to_owned(), "a".to_owned());
     }
-    scheduler.tell(Told::Set(bound_claim), at(2));
+    scheduler.tell(WatchEvent::Set(bound_claim), at(2));
     assert_eq!(scheduler.take_commands(), [], "the volume is not known yet");
-    scheduler.tell(Told::Set(volume("4", Value::Null)), at(3));
+    scheduler.tell(WatchEvent::Set(volume("4", Value::Null)), at(3));
     assert!(scheduler.take_commands().iter().find_map(bound).is_some());
 }
 
@@ -670,7 +672,7 @@ fn a_pod_whose_volumes_are_not_bound_in_time_looks_for_another_node() {
         "running PreBind plugin \"VolumeBinding\": binding volumes: context deadline exceeded";
     assert_eq!(message, why);
     assert_eq!(scheduler.take_commands(), []);
-    assert_eq!((scheduler.assumed(), scheduler.count(Place::ErrorBackoff)), (0, 1));
+    assert_eq!((scheduler.assumed(), scheduler.count(QueuePlace::ErrorBackoff)), (0, 1));
 }
 
 #[test]
@@ -679,7 +681,7 @@ fn a_volume_that_could_not_be_written_is_free_again() {
     let mut scheduler = knowing(things.into_iter().chain(volumes()).collect());
     let pod = binds_volumes(&decide(&mut scheduler, 0)).expect("its volume is bound first");
     let error = Some("the object has been modified".to_owned());
-    let failed = Written { pod: pod.clone(), number: 1, versions: vec![], error };
+    let failed = VolumeWrites { pod: pod.clone(), number: 1, versions: vec![], error };
     scheduler.volumes_written(failed.clone(), at(1));
     let message = condition(&scheduler.take_commands()).expect("a condition").1;
     let why = "running PreBind plugin \"VolumeBinding\": the object has been modified";
@@ -692,16 +694,16 @@ fn a_volume_that_could_not_be_written_is_free_again() {
 
 #[test]
 fn whoever_waits_for_volumes_hears_at_once_that_they_will_not_come() {
-    let gone: [(&str, Told); 3] = [
+    let gone: [(&str, WatchEvent); 3] = [
         (
             "failed to check binding: persistentvolumeclaims \"default/c\" not found",
-            Told::Gone(claim("1", false)),
+            WatchEvent::Gone(claim("1", false)),
         ),
         (
             "failed to check binding: persistentvolumes \"v\" not found",
-            Told::Gone(volume("1", Value::Null)),
+            WatchEvent::Gone(volume("1", Value::Null)),
         ),
-        ("failed to get node \"a\": node \"a\" not found", Told::Gone(node("a", "8"))),
+        ("failed to get node \"a\": node \"a\" not found", WatchEvent::Gone(node("a", "8"))),
     ];
     for (why, told) in gone {
         let things = [node("a", "8"), with_claim("p")];
@@ -720,10 +722,10 @@ fn a_pod_that_goes_while_it_waits_for_its_volumes_is_forgotten() {
     let things = [node("a", "8"), with_claim("p")];
     let mut scheduler = knowing(things.into_iter().chain(volumes()).collect());
     binds_volumes(&decide(&mut scheduler, 0)).expect("its volume is bound first");
-    scheduler.tell(Told::Gone(with_claim("p")), at(1));
-    assert_eq!((scheduler.assumed(), scheduler.count(Place::Binding)), (0, 0));
+    scheduler.tell(WatchEvent::Gone(with_claim("p")), at(1));
+    assert_eq!((scheduler.assumed(), scheduler.count(QueuePlace::Binding)), (0, 0));
     // The next pod gets the volume.
-    scheduler.tell(Told::Set(with_claim("q")), at(2));
+    scheduler.tell(WatchEvent::Set(with_claim("q")), at(2));
     assert!(binds_volumes(&decide(&mut scheduler, 2)).is_some());
 }
 
@@ -736,16 +738,16 @@ fn a_pod_waits_for_its_own_claim_and_for_no_other() {
     let message = condition(&decide(&mut scheduler, 0)).expect("a condition").1;
     let why = "0/1 nodes are available: persistentvolumeclaim \"c\" not found. not found";
     assert_eq!(message, why);
-    let other = Thing::PersistentVolumeClaim(object(json!({"metadata": {"name": "other",
+    let other = WatchedObject::PersistentVolumeClaim(object(json!({"metadata": {"name": "other",
         "namespace": "default", "resourceVersion": "2"}, "spec": {}})));
-    scheduler.tell(Told::Set(other), at(30));
-    assert_eq!(scheduler.count(Place::Unschedulable), 1);
-    scheduler.tell(Told::Set(claim("3", false)), at(31));
+    scheduler.tell(WatchEvent::Set(other), at(30));
+    assert_eq!(scheduler.count(QueuePlace::Unschedulable), 1);
+    scheduler.tell(WatchEvent::Set(claim("3", false)), at(31));
     assert!(binds_volumes(&decide(&mut scheduler, 31)).is_some());
 }
 
 /// A CSI volume and its claim, with this access mode.
-pub(super) fn of_driver(name: &str, mode: &str) -> [Thing; 2] {
+pub(super) fn of_driver(name: &str, mode: &str) -> [WatchedObject; 2] {
     let of = json!({"namespace": "default", "name": name, "uid": name});
     let volume = json!({"metadata": {"name": name, "resourceVersion": "1"},
         "spec": {"accessModes": [mode], "storageClassName": "made", "claimRef": of,
@@ -754,10 +756,18 @@ pub(super) fn of_driver(name: &str, mode: &str) -> [Thing; 2] {
             "resourceVersion": "1", "annotations": {"pv.kubernetes.io/bind-completed": "yes"}},
         "spec": {"accessModes": [mode], "storageClassName": "made", "volumeName": name,
             "resources": {"requests": {"storage": "5Gi"}}}});
-    [Thing::PersistentVolume(object(volume)), Thing::PersistentVolumeClaim(object(claim))]
+    [
+        WatchedObject::PersistentVolume(object(volume)),
+        WatchedObject::PersistentVolumeClaim(object(claim)),
+    ]
 }
 
-pub(super) fn using(name: &str, claim: &str, priority: i32, at_node: Option<&str>) -> Thing {
+pub(super) fn using(
+    name: &str,
+    claim: &str,
+    priority: i32,
+    at_node: Option<&str>,
+) -> WatchedObject {
     with(name, "1", |pod| {
         pod["spec"]["priority"] = json!(priority);
         pod["spec"]["nodeName"] = json!(at_node);
@@ -780,26 +790,27 @@ fn who_has_a_claim_for_one_pod_makes_way_for_a_higher_priority() {
     let things = [node("a", "8"), node("b", "8"), using("low", "c", 0, Some("a"))];
     let things = things.into_iter().chain(of_driver("c", "ReadWriteOncePod"));
     let mut scheduler = knowing(things.collect());
-    scheduler.tell(Told::Set(using("same", "c", 0, None)), at(1));
+    scheduler.tell(WatchEvent::Set(using("same", "c", 0, None)), at(1));
     let commands = decide(&mut scheduler, 1);
     assert_eq!(victims(&commands), [""; 0]);
     let why = "0/2 nodes are available: 2 node(s) unavailable due to PersistentVolumeClaim with \
         ReadWriteOncePod access mode already in-use by another pod.";
     let message = condition(&commands).expect("a condition").1;
     assert!(message.starts_with(why), "{message}");
-    scheduler.tell(Told::Set(using("high", "c", 5, None)), at(2));
+    scheduler.tell(WatchEvent::Set(using("high", "c", 5, None)), at(2));
     let commands = decide(&mut scheduler, 2);
     assert_eq!((victims(&commands), nominated(&commands)), (vec!["low".into()], vec!["a".into()]));
 }
 
 #[test]
 fn who_has_the_last_attachment_of_a_node_makes_way_for_a_higher_priority() {
-    let limit = Thing::CSINode(object(json!({"metadata": {"name": "a", "resourceVersion": "1"},
+    let limit =
+        WatchedObject::CSINode(object(json!({"metadata": {"name": "a", "resourceVersion": "1"},
         "spec": {"drivers": [{"name": "d", "nodeID": "a", "allocatable": {"count": 1}}]}})));
     let things = [node("a", "8"), limit, using("low", "c", 0, Some("a"))];
     let made = ["c", "e"].into_iter().flat_map(|name| of_driver(name, "ReadWriteOnce"));
     let mut scheduler = knowing(things.into_iter().chain(made).collect());
-    scheduler.tell(Told::Set(using("high", "e", 5, None)), at(1));
+    scheduler.tell(WatchEvent::Set(using("high", "e", 5, None)), at(1));
     let commands = decide(&mut scheduler, 1);
     assert_eq!((victims(&commands), nominated(&commands)), (vec!["low".into()], vec!["a".into()]));
     let Some(Command::Evict { pod, .. }) =
@@ -807,7 +818,7 @@ fn who_has_the_last_attachment_of_a_node_makes_way_for_a_higher_priority() {
     else {
         panic!("{commands:?}");
     };
-    scheduler.tell(Told::Gone(using("low", "c", 0, Some("a"))), at(2));
+    scheduler.tell(WatchEvent::Gone(using("low", "c", 0, Some("a"))), at(2));
     scheduler.evicted(&Evicted { pod: pod.clone(), all: true, took: Duration::ZERO }, at(2));
     let (bound, node) = decide(&mut scheduler, 30).iter().find_map(bound).expect("it has room");
     assert_eq!((bound.key.name(), &*node), ("high", "a"));

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use super::Scheduler;
-use super::group::{Came, GroupCycle, Tried, UNSCHEDULABLE};
+use super::group::{GroupCycle, GroupOutcome, Tried, UNSCHEDULABLE};
 use crate::diagnosis::Asking;
 use crate::placement::{self, Placement};
 
@@ -33,7 +33,7 @@ pub(super) struct Trials {
 struct Trial {
     placement: Option<Rc<Placement>>,
     tried: Vec<Tried>,
-    came: Came,
+    came: GroupOutcome,
 }
 
 impl Scheduler {
@@ -47,7 +47,7 @@ impl Scheduler {
             }
             Ok(found) => VecDeque::from(found),
             Err(error) => {
-                cycle.came = Came::Failed(error);
+                cycle.came = GroupOutcome::Failed(error);
                 return false;
             }
         };
@@ -91,10 +91,10 @@ impl Scheduler {
     /// Prepares the next placement once all pods were tried; returns false after the last one, with
     /// the outcome of the best placement.
     pub(super) fn tries_elsewhere(&mut self, cycle: &mut GroupCycle) -> bool {
-        let failed = matches!(cycle.came, Came::Failed(_));
+        let failed = matches!(cycle.came, GroupOutcome::Failed(_));
         let Some(trials) = cycle.trials.as_mut().filter(|_| !failed) else { return false };
         let tried = std::mem::take(&mut cycle.tried);
-        let came = std::mem::replace(&mut cycle.came, Came::Nowhere);
+        let came = std::mem::replace(&mut cycle.came, GroupOutcome::Nowhere);
         let again = tried.iter().map(|one| (Rc::clone(&one.uid), Rc::clone(&one.asked)));
         cycle.left = again.collect();
         trials.done.push(Trial { placement: trials.now.take(), tried, came });
@@ -120,7 +120,8 @@ impl Scheduler {
     /// Returns the feasible placement with the highest score.
     // k8s: schedule_one_podgroup.go findBestPlacement
     fn best_of(&mut self, cycle: &GroupCycle, done: &[Trial]) -> Option<usize> {
-        let takes = |trial: &Trial| matches!(trial.came, Came::Fits | Came::NeedsRoom);
+        let takes =
+            |trial: &Trial| matches!(trial.came, GroupOutcome::Fits | GroupOutcome::NeedsRoom);
         let fit: Vec<usize> = (0..done.len()).filter(|at| takes(&done[*at])).collect();
         if fit.len() < 2 {
             return fit.first().copied();

@@ -12,18 +12,18 @@ use std::time::Duration;
 
 use pintle_api_types::key::ObjectKey;
 use pintle_sched_core::Plugin;
-use pintle_sched_core::hint::Event;
+use pintle_sched_core::hint::HintEvent;
 
 use super::command::{Command, Fact};
 use super::decide::pod_ref;
 use super::permit::PREEMPTED;
-use super::{Asked, Assumed, Scheduler, Uid};
+use super::{Assumed, QueuedPod, Scheduler, Uid};
 use crate::plugins::volumes::bind::{Progress, Topic, Write};
 use crate::pod_fields::PodRef;
-use crate::watch_event::{Kind, Told};
+use crate::watch_event::{WatchEvent, WatchedKind};
 
 /// Volumes that were selected for a pod are free again.
-const FREED: Event = Event::Other(&[Plugin::VolumeBinding], "AssignedPodDelete");
+const FREED: HintEvent = HintEvent::Other(&[Plugin::VolumeBinding], "AssignedPodDelete");
 
 /// The volumes of a pod that has a node.
 #[derive(Debug)]
@@ -97,20 +97,22 @@ pub(super) enum About {
 }
 
 impl About {
-    pub(super) fn of(told: &Told) -> Self {
-        let topic = |kind: Kind, key: &dyn Fn() -> ObjectKey| match kind {
-            Kind::PersistentVolumeClaim => Self::One(Topic::Claim(key())),
-            Kind::PersistentVolume => Self::One(Topic::Volume(key().name().to_owned())),
-            Kind::Node | Kind::CSINode => Self::One(Topic::Node(key().name().to_owned())),
+    pub(super) fn of(told: &WatchEvent) -> Self {
+        let topic = |kind: WatchedKind, key: &dyn Fn() -> ObjectKey| match kind {
+            WatchedKind::PersistentVolumeClaim => Self::One(Topic::Claim(key())),
+            WatchedKind::PersistentVolume => Self::One(Topic::Volume(key().name().to_owned())),
+            WatchedKind::Node | WatchedKind::CSINode => {
+                Self::One(Topic::Node(key().name().to_owned()))
+            }
             _ => Self::Nothing,
         };
         match told {
-            Told::Listed(thing) | Told::Set(thing) | Told::Gone(thing) => {
+            WatchEvent::Listed(thing) | WatchEvent::Set(thing) | WatchEvent::Gone(thing) => {
                 topic(thing.kind(), &|| thing.key())
             }
-            Told::Lost(kind, key) => topic(*kind, &|| key.clone()),
-            Told::Complete(_) => Self::Any,
-            Told::Begun(_) | Told::Unreadable(..) => Self::Nothing,
+            WatchEvent::Lost(kind, key) => topic(*kind, &|| key.clone()),
+            WatchEvent::Complete(_) => Self::Any,
+            WatchEvent::Begun(_) | WatchEvent::Unreadable(..) => Self::Nothing,
         }
     }
 
@@ -122,7 +124,7 @@ impl About {
 
 /// The result of writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written {
+pub struct VolumeWrites {
     /// The pod of the volumes.
     pub pod: PodRef,
     /// The number of the command.
@@ -135,7 +137,7 @@ pub struct Written {
 
 impl Scheduler {
     /// Assumes the volumes that are selected for a pod on a node.
-    pub(super) fn choose_volumes(&mut self, uid: &Uid, asked: &Asked, node: &Rc<str>) {
+    pub(super) fn choose_volumes(&mut self, uid: &Uid, asked: &QueuedPod, node: &Rc<str>) {
         let claims = self.mirror.claims(&asked.pod.whole()).ok().flatten();
         let row = self.mirror.cluster.row(node);
         let choice = claims.zip(row).and_then(|(claims, row)| claims.choice(row));
@@ -169,11 +171,11 @@ impl Scheduler {
     }
 
     /// Handles the result of writes. Writes for an earlier node of the pod are ignored.
-    pub fn volumes_written(&mut self, written: Written, now: Duration) {
+    pub fn volumes_written(&mut self, written: VolumeWrites, now: Duration) {
         self.netted(now, |scheduler| scheduler.take_written(written, now));
     }
 
-    fn take_written(&mut self, written: Written, now: Duration) {
+    fn take_written(&mut self, written: VolumeWrites, now: Duration) {
         let uid = &written.pod.uid;
         let is_it = |binding: &&mut Binding| binding.number == written.number;
         let Some(binding) = self.binding_volumes.of_pods.get_mut(uid).filter(is_it) else { return };

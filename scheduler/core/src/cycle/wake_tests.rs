@@ -8,19 +8,19 @@ use super::tests::{
     using, volumes, with, with_claim, without_second_look,
 };
 use super::*;
-use crate::watch_event::{Thing, Told};
+use crate::watch_event::{WatchEvent, WatchedObject};
 
-pub(super) fn node_like(name: &str, change: impl FnOnce(&mut Value)) -> Thing {
+pub(super) fn node_like(name: &str, change: impl FnOnce(&mut Value)) -> WatchedObject {
     let mut node = json!({
         "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
         "spec": {},
         "status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10"}},
     });
     change(&mut node);
-    Thing::Node(object(node))
+    WatchedObject::Node(object(node))
 }
 
-fn web(name: &str, node: Option<&str>) -> Thing {
+fn web(name: &str, node: Option<&str>) -> WatchedObject {
     with(name, "1", |pod| {
         pod["metadata"]["labels"] = json!({"app": "web"});
         pod["spec"]["nodeName"] = json!(node);
@@ -45,15 +45,15 @@ fn whoever_is_spread_by_a_service_that_came_late_hears_of_pods_that_go() {
     assert_eq!(decide(&mut scheduler, 0).iter().find_map(bound), None, "it has no room");
     let service = json!({"metadata": {"name": "web", "namespace": "default"},
         "spec": {"selector": {"app": "web"}}});
-    scheduler.tell(Told::Set(Thing::Service(object(service))), at(10));
-    scheduler.tell(Told::Gone(fills), at(20));
+    scheduler.tell(WatchEvent::Set(WatchedObject::Service(object(service))), at(10));
+    scheduler.tell(WatchEvent::Gone(fills), at(20));
     assert_eq!(decide(&mut scheduler, 20).iter().find_map(bound), None, "its zone is full");
-    scheduler.tell(Told::Gone(there), at(40));
+    scheduler.tell(WatchEvent::Gone(there), at(40));
     let (_, node) = decide(&mut scheduler, 40).iter().find_map(bound).expect("it fits now");
     assert_eq!(&*node, "a");
 }
 
-fn waits_at(scheduler: &Scheduler, uid: &str) -> (Place, u32) {
+fn waits_at(scheduler: &Scheduler, uid: &str) -> (QueuePlace, u32) {
     let waiting = scheduler.queue.get(uid).expect("it waits");
     (waiting.place, waiting.attempts)
 }
@@ -74,9 +74,9 @@ fn images_and_a_cordon_of_a_node_bring_nobody_back() {
         let mut scheduler = knowing(vec![node_like("n", |_| ()), picky(&Value::Null)]);
         decide(&mut scheduler, 0);
         // The pod changed, so the plugins that would reject it now are unknown.
-        scheduler.tell(Told::Set(picky(&json!({"app": "web"}))), at(10));
-        assert_eq!(scheduler.tell(Told::Set(node_like("n", change)), at(20)), None);
-        assert_eq!(waits_at(&scheduler, "p"), (Place::Unschedulable, 1));
+        scheduler.tell(WatchEvent::Set(picky(&json!({"app": "web"}))), at(10));
+        assert_eq!(scheduler.tell(WatchEvent::Set(node_like("n", change)), at(20)), None);
+        assert_eq!(waits_at(&scheduler, "p"), (QueuePlace::Unschedulable, 1));
     }
 }
 
@@ -94,12 +94,12 @@ fn what_is_written_of_a_pod_that_needs_a_feature_of_nodes_does_not_bring_it_back
     assert!(!decide(&mut scheduler, 0).is_empty(), "it is told");
     let rejectors = &scheduler.queue.get("p").expect("it waits").rejectors;
     assert!(rejectors.contains(&Plugin::NodeDeclaredFeatures), "{rejectors:?}");
-    scheduler.tell(Told::Set(needs("2")), at(20));
+    scheduler.tell(WatchEvent::Set(needs("2")), at(20));
     assert_eq!(decide(&mut scheduler, 20), []);
     let declares = node_like("n", |node| {
         node["status"]["declaredFeatures"] = json!(["UserNamespacesHostNetworkSupport"]);
     });
-    scheduler.tell(Told::Set(declares), at(40));
+    scheduler.tell(WatchEvent::Set(declares), at(40));
     assert!(decide(&mut scheduler, 40).iter().any(|command| bound(command).is_some()));
 }
 
@@ -123,8 +123,8 @@ fn room_that_is_kept_no_longer_brings_back_those_who_respected_it() {
     // The last of them fits nowhere, so its nomination is cleared.
     decide(&mut scheduler, 0);
     assert_eq!(scheduler.mirror.nominated_on("n"), []);
-    assert_eq!(waits_at(&scheduler, "high"), (Place::Unschedulable, 1));
-    assert_eq!(waits_at(&scheduler, "alike"), (Place::Unschedulable, 2));
+    assert_eq!(waits_at(&scheduler, "high"), (QueuePlace::Unschedulable, 1));
+    assert_eq!(waits_at(&scheduler, "alike"), (QueuePlace::Unschedulable, 2));
 }
 
 #[test]
@@ -138,16 +138,19 @@ fn pods_that_wait_for_another_scheduler_are_no_event() {
     let mut scheduler = knowing(vec![node("n", "4")]);
     let mut tell = |told| scheduler.tell(told, at(1));
     let other = of("other", None);
-    assert_eq!([Told::Set(other.clone()), Told::Set(other.clone())].map(&mut tell), [None; 2]);
-    assert_eq!(tell(Told::Gone(other)), None);
+    assert_eq!(
+        [WatchEvent::Set(other.clone()), WatchEvent::Set(other.clone())].map(&mut tell),
+        [None; 2]
+    );
+    assert_eq!(tell(WatchEvent::Gone(other)), None);
     let ours = of("default-scheduler", None);
-    assert_eq!(tell(Told::Set(ours.clone())), Some("UnschedulablePodAdd"));
-    assert_eq!(tell(Told::Set(ours.clone())), Some("UnschedulablePodUpdate"));
-    assert_eq!(tell(Told::Gone(ours)), Some("UnschedulablePodDelete"));
+    assert_eq!(tell(WatchEvent::Set(ours.clone())), Some("UnschedulablePodAdd"));
+    assert_eq!(tell(WatchEvent::Set(ours.clone())), Some("UnschedulablePodUpdate"));
+    assert_eq!(tell(WatchEvent::Gone(ours)), Some("UnschedulablePodDelete"));
     let there = of("other", Some("n"));
-    assert_eq!(tell(Told::Set(there.clone())), Some("AssignedPodAdd"));
-    assert_eq!(tell(Told::Set(there.clone())), Some("AssignedPodUpdate"));
-    assert_eq!(tell(Told::Gone(there)), Some("AssignedPodDelete"));
+    assert_eq!(tell(WatchEvent::Set(there.clone())), Some("AssignedPodAdd"));
+    assert_eq!(tell(WatchEvent::Set(there.clone())), Some("AssignedPodUpdate"));
+    assert_eq!(tell(WatchEvent::Gone(there)), Some("AssignedPodDelete"));
 }
 
 #[test]
@@ -159,18 +162,19 @@ fn who_waits_for_a_claim_hears_only_of_pods_that_used_it() {
     decide(&mut scheduler, 0);
     let plain = with("plain", "1", |pod| pod["spec"]["nodeName"] = json!("a"));
     let mut leaving = plain.clone();
-    if let Thing::Pod(pod) = &mut leaving {
+    if let WatchedObject::Pod(pod) = &mut leaving {
         pod.metadata.deletion_timestamp = Some(*object(json!("2024-01-01T00:00:00Z")));
     }
     let other = using("other", "d", 0, Some("a"));
-    for told in [Told::Set(plain.clone()), Told::Set(leaving), Told::Gone(plain)] {
+    for told in [WatchEvent::Set(plain.clone()), WatchEvent::Set(leaving), WatchEvent::Gone(plain)]
+    {
         scheduler.tell(told, at(20));
     }
-    scheduler.tell(Told::Set(other.clone()), at(20));
-    scheduler.tell(Told::Gone(other), at(20));
-    let parked = (Place::Unschedulable, 1);
+    scheduler.tell(WatchEvent::Set(other.clone()), at(20));
+    scheduler.tell(WatchEvent::Gone(other), at(20));
+    let parked = (QueuePlace::Unschedulable, 1);
     assert_eq!((waits_at(&scheduler, "waits"), waits_at(&scheduler, "lacks")), (parked, parked));
-    scheduler.tell(Told::Gone(using("user", "c", 0, Some("a"))), at(21));
+    scheduler.tell(WatchEvent::Gone(using("user", "c", 0, Some("a"))), at(21));
     assert_eq!(waits_at(&scheduler, "lacks"), parked);
     let (pod, _) = decide(&mut scheduler, 40).iter().find_map(bound).expect("the claim is free");
     assert_eq!(pod.key.name(), "waits");
@@ -181,10 +185,10 @@ fn who_waits_for_volumes_hears_that_others_give_theirs_back() {
     let things = [node("a", "8"), with_claim("p")].into_iter().chain(volumes());
     let mut scheduler = knowing(things.collect());
     let pod = binds_volumes(&decide(&mut scheduler, 0)).expect("its volume is bound first");
-    scheduler.tell(Told::Set(renamed(claim("1", false), "e")), at(1));
-    scheduler.tell(Told::Set(using("q", "e", 0, None)), at(1));
+    scheduler.tell(WatchEvent::Set(renamed(claim("1", false), "e")), at(1));
+    scheduler.tell(WatchEvent::Set(using("q", "e", 0, None)), at(1));
     assert_eq!(binds_volumes(&decide(&mut scheduler, 1)), None, "there is one volume");
     let error = Some("the object has been modified".to_owned());
-    scheduler.volumes_written(Written { pod, number: 1, versions: vec![], error }, at(20));
-    assert_eq!(waits_at(&scheduler, "q").0, Place::Active);
+    scheduler.volumes_written(VolumeWrites { pod, number: 1, versions: vec![], error }, at(20));
+    assert_eq!(waits_at(&scheduler, "q").0, QueuePlace::Active);
 }

@@ -27,20 +27,20 @@ use super::tests::object;
 use super::*;
 use crate::diagnosis::Asking;
 use crate::pod_fields::PodRef;
-use crate::watch_event::{Kind, Thing, Told};
+use crate::watch_event::{WatchEvent, WatchedKind, WatchedObject};
 
 /// Random operations per world.
 const EVENTS: usize = 400;
 /// Names of pods.
 const PODS: usize = 24;
 /// Watched kinds with objects that change.
-const KINDS: [Kind; 6] = [
-    Kind::Pod,
-    Kind::Node,
-    Kind::ResourceClaim,
-    Kind::ResourceSlice,
-    Kind::PodGroup,
-    Kind::DeviceTaintRule,
+const KINDS: [WatchedKind; 6] = [
+    WatchedKind::Pod,
+    WatchedKind::Node,
+    WatchedKind::ResourceClaim,
+    WatchedKind::ResourceSlice,
+    WatchedKind::PodGroup,
+    WatchedKind::DeviceTaintRule,
 ];
 /// Seconds that end every backoff.
 const LONG: u64 = 60;
@@ -75,7 +75,7 @@ impl Chance {
 }
 
 /// The API server, and its undelivered events.
-struct World {
+struct SchedulerWorld {
     chance: Chance,
     nodes: BTreeMap<String, Value>,
     pods: BTreeMap<String, Value>,
@@ -92,9 +92,9 @@ struct World {
     preempts_whole: bool,
     known: groups::KnownPods,
     of_claims: claims::UnderWay,
-    untold: HashMap<Kind, VecDeque<Told>>,
+    untold: HashMap<WatchedKind, VecDeque<WatchEvent>>,
     binds: Vec<(PodRef, Rc<str>)>,
-    answers: Vec<(PodRef, Rc<str>, Ended)>,
+    answers: Vec<(PodRef, Rc<str>, BindingResult)>,
     /// Statuses not written yet, the latest for each pod.
     statuses: Vec<(PodRef, String)>,
     /// Preemptions under way.
@@ -105,27 +105,27 @@ struct World {
     /// Nodes shrink or are deleted while their pods stay.
     nodes_shrink: bool,
     /// Events delivered to the leader, if others may take over, and the number of takeovers.
-    told: Vec<Told>,
+    told: Vec<WatchEvent>,
     has_successors: bool,
     hand_overs: usize,
     /// The scheduler panics at random; `flawed` are the objects that made it panic.
     has_panics: bool,
-    flawed: Vec<(Kind, String)>,
+    flawed: Vec<(WatchedKind, String)>,
     panicked: usize,
 }
 
-fn thing(kind: Kind, value: &Value) -> Thing {
+fn thing(kind: WatchedKind, value: &Value) -> WatchedObject {
     match kind {
-        Kind::Node => Thing::Node(object(value.clone())),
-        Kind::ResourceClaim => Thing::ResourceClaim(object(value.clone())),
-        Kind::ResourceSlice => Thing::ResourceSlice(object(value.clone())),
-        Kind::PodGroup => Thing::PodGroup(object(value.clone())),
-        Kind::DeviceTaintRule => Thing::DeviceTaintRule(object(value.clone())),
-        _ => Thing::Pod(object(value.clone())),
+        WatchedKind::Node => WatchedObject::Node(object(value.clone())),
+        WatchedKind::ResourceClaim => WatchedObject::ResourceClaim(object(value.clone())),
+        WatchedKind::ResourceSlice => WatchedObject::ResourceSlice(object(value.clone())),
+        WatchedKind::PodGroup => WatchedObject::PodGroup(object(value.clone())),
+        WatchedKind::DeviceTaintRule => WatchedObject::DeviceTaintRule(object(value.clone())),
+        _ => WatchedObject::Pod(object(value.clone())),
     }
 }
 
-impl World {
+impl SchedulerWorld {
     fn new(seed: u64) -> Self {
         Self {
             chance: Chance(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1),
@@ -159,38 +159,38 @@ impl World {
         }
     }
 
-    fn tell(&mut self, kind: Kind, told: Told) {
+    fn tell(&mut self, kind: WatchedKind, told: WatchEvent) {
         self.untold.entry(kind).or_default().push_back(told);
     }
 
-    fn all(&mut self, kind: Kind) -> &mut BTreeMap<String, Value> {
+    fn all(&mut self, kind: WatchedKind) -> &mut BTreeMap<String, Value> {
         match kind {
-            Kind::Node => &mut self.nodes,
-            Kind::ResourceClaim => &mut self.claims,
-            Kind::ResourceSlice => &mut self.slices,
-            Kind::PodGroup => &mut self.groups,
-            Kind::DeviceTaintRule => &mut self.rules,
+            WatchedKind::Node => &mut self.nodes,
+            WatchedKind::ResourceClaim => &mut self.claims,
+            WatchedKind::ResourceSlice => &mut self.slices,
+            WatchedKind::PodGroup => &mut self.groups,
+            WatchedKind::DeviceTaintRule => &mut self.rules,
             _ => &mut self.pods,
         }
     }
 
-    fn set(&mut self, kind: Kind, name: &str, mut value: Value) {
+    fn set(&mut self, kind: WatchedKind, name: &str, mut value: Value) {
         self.numbered += 1;
         value["metadata"]["resourceVersion"] = self.numbered.to_string().into();
-        self.tell(kind, Told::Set(thing(kind, &value)));
+        self.tell(kind, WatchEvent::Set(thing(kind, &value)));
         let all = self.all(kind);
         all.insert(name.to_owned(), value);
     }
 
-    fn delete(&mut self, kind: Kind, name: &str) {
+    fn delete(&mut self, kind: WatchedKind, name: &str) {
         let all = self.all(kind);
         if let Some(value) = all.remove(name) {
             self.numbered += 1;
-            self.tell(kind, Told::Gone(thing(kind, &value)));
+            self.tell(kind, WatchEvent::Gone(thing(kind, &value)));
         }
     }
 
-    fn any(&mut self, kind: Kind) -> Option<String> {
+    fn any(&mut self, kind: WatchedKind) -> Option<String> {
         let all = self.all(kind);
         let names: Vec<String> = all.keys().cloned().collect();
         (!names.is_empty()).then(|| names[self.chance.below(names.len())].clone())
@@ -208,13 +208,13 @@ impl World {
             "status": {"allocatable": {"cpu": self.chance.of(&["1", "2", "4"]), "memory": "8Gi",
                 "pods": self.chance.of(&["2", "5"])}},
         });
-        self.set(Kind::Node, &name, value);
+        self.set(WatchedKind::Node, &name, value);
         let count = self.chance.below(3);
-        self.set(Kind::ResourceSlice, &name, claims::slice(&name, count, self.takes));
+        self.set(WatchedKind::ResourceSlice, &name, claims::slice(&name, count, self.takes));
     }
 
     fn change_node(&mut self) {
-        let Some(name) = self.any(Kind::Node) else { return };
+        let Some(name) = self.any(WatchedKind::Node) else { return };
         let mut node = self.nodes[&name].clone();
         match self.chance.below(if self.nodes_shrink { 5 } else { 4 }) {
             0 => {
@@ -233,7 +233,7 @@ impl World {
                 node["status"]["allocatable"]["cpu"] = cpu.into();
             }
         }
-        self.set(Kind::Node, &name, node);
+        self.set(WatchedKind::Node, &name, node);
     }
 
     fn new_pod(&mut self) {
@@ -287,11 +287,11 @@ impl World {
         let uid = format!("u{}", self.numbered);
         let value = json!({"metadata": {"name": name, "namespace": "default", "uid": uid,
             "labels": {"app": app, OWN_KEYS[0]: name}}, "spec": spec});
-        self.set(Kind::Pod, &name, value);
+        self.set(WatchedKind::Pod, &name, value);
     }
 
     fn change_pod(&mut self) {
-        let Some(name) = self.any(Kind::Pod) else { return };
+        let Some(name) = self.any(WatchedKind::Pod) else { return };
         let mut pod = self.pods[&name].clone();
         match self.chance.below(4) {
             0 => pod["metadata"]["labels"]["app"] = self.chance.of(&["x", "y", "z"]).into(),
@@ -299,7 +299,7 @@ impl World {
             2 => pod["spec"]["tolerations"] = json!([{"key": "k", "operator": "Exists"}]),
             _ => pod["metadata"]["deletionTimestamp"] = json!("2020-01-01T00:00:00Z"),
         }
-        self.set(Kind::Pod, &name, pod);
+        self.set(WatchedKind::Pod, &name, pod);
     }
 
     /// Makes a random change.
@@ -319,8 +319,8 @@ impl World {
                 if !self.nodes_shrink || !self.chance.one_in(4) {
                     return;
                 }
-                if let Some(name) = self.any(Kind::Node) {
-                    self.delete(Kind::Node, &name);
+                if let Some(name) = self.any(WatchedKind::Node) {
+                    self.delete(WatchedKind::Node, &name);
                 }
             }
             10..=12 => {
@@ -328,8 +328,8 @@ impl World {
                 if self.preempts_whole && self.chance.one_in(2) {
                     return;
                 }
-                if let Some(name) = self.any(Kind::Pod) {
-                    self.delete(Kind::Pod, &name);
+                if let Some(name) = self.any(WatchedKind::Pod) {
+                    self.delete(WatchedKind::Pod, &name);
                 }
             }
             _ => self.now += self.chance.below(3) as u64,
@@ -349,15 +349,15 @@ impl World {
                 assert!(value["spec"]["nodeName"].is_null(), "bound twice: {pod:?}");
                 let leaving = value["metadata"].get("deletionTimestamp").is_some();
                 if leaving {
-                    Ended::Failed("it is being deleted".to_owned())
+                    BindingResult::Failed("it is being deleted".to_owned())
                 } else {
                     self.has_its_devices(&value, &node);
                     value["spec"]["nodeName"] = (*node).into();
-                    self.set(Kind::Pod, pod.key.name(), value);
-                    Ended::Bound
+                    self.set(WatchedKind::Pod, pod.key.name(), value);
+                    BindingResult::Bound
                 }
             }
-            _ => Ended::Failed("no".to_owned()),
+            _ => BindingResult::Failed("no".to_owned()),
         };
         self.answers.push((pod, node, answer));
     }
@@ -401,7 +401,7 @@ impl World {
             let (pod, node) = self.statuses.swap_remove(at);
             if let Some(mut value) = self.is_there(&pod) {
                 value["status"]["nominatedNodeName"] = node.into();
-                self.set(Kind::Pod, pod.key.name(), value);
+                self.set(WatchedKind::Pod, pod.key.name(), value);
             }
             return true;
         }
@@ -423,13 +423,13 @@ impl World {
         let Some(mut value) = self.is_there(victim) else { return };
         let name = victim.key.name();
         if self.chance.one_in(2) {
-            return self.delete(Kind::Pod, name);
+            return self.delete(WatchedKind::Pod, name);
         }
         let gone = json!({"type": "DisruptionTarget", "status": "True",
             "reason": "PreemptionByScheduler"});
         value["status"]["conditions"] = json!([gone]);
         value["metadata"]["deletionTimestamp"] = json!("2020-01-01T00:00:00Z");
-        self.set(Kind::Pod, name, value);
+        self.set(WatchedKind::Pod, name, value);
     }
 
     /// Removes terminating pods from nodes at the end.
@@ -439,7 +439,7 @@ impl World {
         };
         let leaving: Vec<String> =
             self.pods.iter().filter(leaving).map(|(name, _)| name.clone()).collect();
-        leaving.iter().for_each(|name| self.delete(Kind::Pod, name));
+        leaving.iter().for_each(|name| self.delete(WatchedKind::Pod, name));
         !leaving.is_empty()
     }
 
@@ -455,7 +455,7 @@ impl World {
     }
 
     /// Returns the next event: the oldest one of a random kind.
-    fn next_told(&mut self) -> Option<Told> {
+    fn next_told(&mut self) -> Option<WatchEvent> {
         let kinds = self.kinds();
         let first = self.chance.below(kinds.len());
         let mut turns = kinds.iter().copied().cycle().skip(first).take(kinds.len());
@@ -534,7 +534,7 @@ impl World {
     fn settle(&mut self, scheduler: &mut Scheduler) {
         let mut quiet = 0;
         for turn in 0.. {
-            let waits = [Place::Active, Place::Backoff, Place::ErrorBackoff];
+            let waits = [QueuePlace::Active, QueuePlace::Backoff, QueuePlace::ErrorBackoff];
             let left = waits.map(|place| scheduler.count(place));
             assert!(turn < 200, "it does not come to an end: {left:?}");
             let (mut any, before) = (false, self.numbered);
@@ -564,7 +564,7 @@ impl World {
 
 /// Runs a world; returns the number of panics.
 fn world(seed: u64) -> usize {
-    let mut world = World::new(seed);
+    let mut world = SchedulerWorld::new(seed);
     (0..4).for_each(|_| world.new_node());
     world.new_groups();
     let mut scheduler = world.newcomer();

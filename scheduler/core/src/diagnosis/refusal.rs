@@ -10,14 +10,14 @@ use k8s_openapi::api::core::v1::Pod;
 use pintle_sched_core::config::{RANK_LAST, Rank};
 use pintle_sched_core::explain;
 use pintle_sched_core::filter::status::{Code, Status};
-use pintle_sched_core::select::{self, Refusal};
+use pintle_sched_core::select::{self, PreFilterRefusal};
 use pintle_sched_core::snapshot::objects::PodSpec;
 use pintle_sched_core::snapshot::{Cluster, View};
 use pintle_sched_core::{Plugin, Profile};
 
 use super::words::NO_CLAIMS;
 use super::{Asking, Diagnosis, Thinker};
-use crate::cache::Mirror;
+use crate::cache::ClusterCache;
 use crate::plugins::dynamicresources::look::DeviceClaims;
 use crate::plugins::volumes::{Claims, Refused};
 
@@ -48,14 +48,14 @@ impl Asking {
     /// Does DynamicResources' PostFilter fail for lack of state? Its PreFilter did not run if an
     /// earlier plugin returned UnschedulableAndUnresolvable.
     // k8s: pkg/scheduler/framework/plugins/dynamicresources/dynamicresources.go PostFilter, getStateData
-    pub(super) fn lacks_claims(&self, refusal: &Refusal) -> bool {
+    pub(super) fn lacks_claims(&self, refusal: &PreFilterRefusal) -> bool {
         let profile = &self.profile;
         let rank = match refusal {
-            Refusal::PreFilter(Plugin::OutOfTree, _) => {
+            PreFilterRefusal::PreFilter(Plugin::OutOfTree, _) => {
                 self.refused.as_ref().map(|(rank, _)| *rank)
             }
-            Refusal::PreFilter(plugin, _) => Some(profile.pre_filter_rank(*plugin)),
-            Refusal::Error(_) | Refusal::Stale => None,
+            PreFilterRefusal::PreFilter(plugin, _) => Some(profile.pre_filter_rank(*plugin)),
+            PreFilterRefusal::Error(_) | PreFilterRefusal::Stale => None,
         };
         let own = profile.pre_filter_rank(Plugin::DynamicResources);
         profile.filters(Plugin::DynamicResources)
@@ -66,23 +66,23 @@ impl Asking {
     /// Returns the PreFilter rejection: the recorded one, unless an earlier plugin of the columns
     /// rejects the pod too. `None` if no rejection was recorded.
     // k8s: pkg/scheduler/framework/runtime/framework.go RunPreFilterPlugins
-    pub(super) fn refusal(&self, view: &View) -> Option<Refusal> {
+    pub(super) fn refusal(&self, view: &View) -> Option<PreFilterRefusal> {
         let (rank, refused) = self.refused.as_ref()?;
-        let own = Refusal::PreFilter(refused.plugin, refused.reason.clone());
+        let own = PreFilterRefusal::PreFilter(refused.plugin, refused.reason.clone());
         let early = select::refusal(view, &self.program);
         let is_later = early.as_ref().is_none_or(|early| *rank < rank_of(early, view.profile()));
         if is_later { Some(own) } else { early }
     }
 
-    pub(super) fn any_refusal(&self, view: &View) -> Option<Refusal> {
+    pub(super) fn any_refusal(&self, view: &View) -> Option<PreFilterRefusal> {
         self.refusal(view).or_else(|| select::refusal(view, &self.program))
     }
 
     /// Returns the rank of the in-tree plugin that rejects the pod in PreFilter, if one does.
     pub fn refusal_rank(&self, view: &View) -> Rank {
         match self.any_refusal(view) {
-            Some(Refusal::PreFilter(plugin, _)) => view.profile().pre_filter_rank(plugin),
-            Some(Refusal::Error(_) | Refusal::Stale) | None => RANK_LAST,
+            Some(PreFilterRefusal::PreFilter(plugin, _)) => view.profile().pre_filter_rank(plugin),
+            Some(PreFilterRefusal::Error(_) | PreFilterRefusal::Stale) | None => RANK_LAST,
         }
     }
 }
@@ -91,10 +91,10 @@ impl Thinker {
     /// Diagnoses a pod rejected in PreFilter.
     pub(super) fn refused(
         &mut self,
-        mirror: &mut Mirror,
+        mirror: &mut ClusterCache,
         asking: &Asking,
         nodes: usize,
-        refusal: &Refusal,
+        refusal: &PreFilterRefusal,
     ) -> Diagnosis {
         let text = explain::refused(nodes, refusal);
         if asking.lacks_claims(refusal) {
@@ -109,10 +109,10 @@ impl Thinker {
 }
 
 /// Returns the rank of a rejection; an invalid pod comes first.
-fn rank_of(refusal: &Refusal, profile: &Profile) -> Rank {
+fn rank_of(refusal: &PreFilterRefusal, profile: &Profile) -> Rank {
     match refusal {
-        Refusal::PreFilter(plugin, _) => profile.pre_filter_rank(*plugin),
-        Refusal::Error(_) | Refusal::Stale => 0,
+        PreFilterRefusal::PreFilter(plugin, _) => profile.pre_filter_rank(*plugin),
+        PreFilterRefusal::Error(_) | PreFilterRefusal::Stale => 0,
     }
 }
 
@@ -122,7 +122,7 @@ pub(super) fn look(
     pod: &Pod,
     spec: &PodSpec,
     profile: &Profile,
-    mirror: &mut Mirror,
+    mirror: &mut ClusterCache,
 ) -> Result<(Option<Claims>, Option<DeviceClaims>), (Rank, Refused)> {
     let ranked = |refused: Refused| (profile.pre_filter_rank(refused.plugin), refused);
     let claims = mirror.claims(pod).map_err(ranked);

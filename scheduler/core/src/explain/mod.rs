@@ -16,16 +16,16 @@ use k8s_openapi::api::core::v1::Pod;
 use pintle_api_types::object::key_of;
 use pintle_sched_core::explain::{refused, statuses};
 use pintle_sched_core::filter::status::{Code, Status};
-use pintle_sched_core::preempt::{self, DryRun, Rule};
-use pintle_sched_core::remedy::{self, Change, Remedy};
-use pintle_sched_core::select::{Detail, Refusal, Scratch};
+use pintle_sched_core::preempt::{self, DryRun, RankingRule};
+use pintle_sched_core::remedy::{self, NodeRemedy, Remedy};
+use pintle_sched_core::select::{Detail, PreFilterRefusal, Scratch};
 use pintle_sched_core::snapshot::{Cluster, DeltaError};
 use serde::Serialize;
 
-use crate::cache::{Aside, Mirror, Step};
+use crate::cache::{Aside, CacheDelta, ClusterCache};
 use crate::diagnosis::{Asking, Thinker};
 use crate::pod_fields::scheduler_name;
-use crate::queue::Place;
+use crate::queue::QueuePlace;
 
 /// Feasible nodes that are named, the best first.
 const FITTING_MAX: usize = 10;
@@ -93,7 +93,7 @@ pub struct OneNode {
     pub why: Option<Rejection>,
     /// Changes it needs, all of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub lacks: Vec<Change>,
+    pub lacks: Vec<NodeRemedy>,
 }
 
 /// Place of a pending pod.
@@ -101,7 +101,7 @@ pub struct OneNode {
 #[serde(rename_all = "camelCase")]
 pub struct Queued {
     /// The part of the queue.
-    pub place: Place,
+    pub place: QueuePlace,
     /// Number of attempts.
     pub attempts: u32,
     /// Plugins that rejected it in the last attempt, or keep it out of the active queue.
@@ -137,7 +137,7 @@ pub struct Eviction {
     pub candidates: usize,
     /// The rule that ranks this node above the best of the others.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub decided_by: Option<Rule>,
+    pub decided_by: Option<RankingRule>,
     /// The best of the others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runner_up: Option<RunnerUp>,
@@ -220,7 +220,7 @@ pub enum Unexplained {
 /// # Errors
 /// When the pod cannot be read, or there is no such node.
 pub fn explain(
-    mirror: &mut Mirror,
+    mirror: &mut ClusterCache,
     thinker: &mut Thinker,
     pod: &Pod,
     asked: Option<&str>,
@@ -230,7 +230,7 @@ pub fn explain(
     let asked = asked.map(row).transpose()?;
     let asking = Asking::new(pod, mirror)?;
     let node = crate::pod_fields::node_name(pod);
-    let taken = node.map(|node| Step::Gone {
+    let taken = node.map(|node| CacheDelta::Gone {
         pod: asking.spec.key,
         last: Some(Rc::clone(&asking.spec)),
         node: node.into(),
@@ -259,7 +259,7 @@ pub fn explain(
 }
 
 fn look(
-    mirror: &mut Mirror,
+    mirror: &mut ClusterCache,
     thinker: &mut Thinker,
     asking: &Asking,
     asked: Option<u32>,
@@ -269,12 +269,14 @@ fn look(
     let nodes = mirror.cluster.view().node_count();
     let mut answer = Explanation { nodes, nominated, ..Explanation::default() };
     if let Some(refusal) = &outcome.refusal {
-        let gated =
-            matches!(refusal, Refusal::PreFilter(pintle_sched_core::Plugin::SchedulingGates, _));
+        let gated = matches!(
+            refusal,
+            PreFilterRefusal::PreFilter(pintle_sched_core::Plugin::SchedulingGates, _)
+        );
         answer.nearest = vec![remedy::of_refusal(refusal)];
         answer.message = match (refusal, gated) {
             // PreEnqueue rejects the pod until its gates are removed.
-            (Refusal::PreFilter(_, reason), true) => Some(reason.clone()),
+            (PreFilterRefusal::PreFilter(_, reason), true) => Some(reason.clone()),
             _ => thinker.diagnose(mirror, asking).map(|d| d.message),
         };
         answer.one_node = asked.map(|row| refused_everywhere(&mirror.cluster, refusal, row));
@@ -346,9 +348,9 @@ fn one_node(
 }
 
 /// Answers about a node that was not filtered, because PreFilter rejected the pod.
-fn refused_everywhere(cluster: &Cluster, refusal: &Refusal, row: u32) -> OneNode {
+fn refused_everywhere(cluster: &Cluster, refusal: &PreFilterRefusal, row: u32) -> OneNode {
     let (plugin, reason) = match refusal {
-        Refusal::PreFilter(plugin, reason) => (Some(plugin.name()), reason.clone()),
+        PreFilterRefusal::PreFilter(plugin, reason) => (Some(plugin.name()), reason.clone()),
         other => (None, refused(0, other)),
     };
     let why = Rejection { reasons: vec![reason], plugin, preemption_may_help: false };
@@ -370,7 +372,7 @@ fn may_preempt(cluster: &Cluster, asking: &Asking, row: u32, status: &Status) ->
     status.code == Code::Unschedulable && !is_never && remedy::has_victims(cluster, row, priority)
 }
 
-fn groups(mirror: &Mirror, asking: &Asking, statuses: &[(u32, Status)]) -> Vec<Group> {
+fn groups(mirror: &ClusterCache, asking: &Asking, statuses: &[(u32, Status)]) -> Vec<Group> {
     let mut by_reason: BTreeMap<&[String], Group> = BTreeMap::new();
     for (row, status) in statuses {
         let group = by_reason.entry(&status.reasons).or_insert_with(|| Group {

@@ -8,12 +8,12 @@ use super::*;
 use crate::cycle::Scheduler;
 use crate::cycle::tests::{at, decide, tell_all, with};
 use crate::queue::Settings;
-use crate::watch_event::{Thing, Told};
+use crate::watch_event::{WatchEvent, WatchedObject};
 
-fn node(name: &str, cpu: &str, taints: Value) -> Thing {
+fn node(name: &str, cpu: &str, taints: Value) -> WatchedObject {
     let node = json!({"metadata": {"name": name}, "spec": {"taints": taints},
         "status": {"allocatable": {"cpu": cpu, "memory": "8Gi", "pods": "10"}}});
-    Thing::Node(Box::new(serde_json::from_value(node).expect("a node")))
+    WatchedObject::Node(Box::new(serde_json::from_value(node).expect("a node")))
 }
 
 fn pod(name: &str, cpu: &str, priority: i32, node: Option<&str>) -> Pod {
@@ -23,22 +23,22 @@ fn pod(name: &str, cpu: &str, priority: i32, node: Option<&str>) -> Pod {
     serde_json::from_value(pod).expect("a pod")
 }
 
-fn mirror(things: Vec<Thing>) -> Mirror {
+fn mirror(things: Vec<WatchedObject>) -> ClusterCache {
     mirror_with(vec![Profile::default()], things)
 }
 
-fn mirror_with(profiles: Vec<Profile>, things: Vec<Thing>) -> Mirror {
-    let mut mirror = Mirror::with_profiles(profiles);
+fn mirror_with(profiles: Vec<Profile>, things: Vec<WatchedObject>) -> ClusterCache {
+    let mut mirror = ClusterCache::with_profiles(profiles);
     for thing in things {
-        for step in mirror.list(Told::Listed(thing)) {
+        for step in mirror.list(WatchEvent::Listed(thing)) {
             mirror.make(&step);
         }
     }
     mirror
 }
 
-fn bound(name: &str, cpu: &str, node: &str) -> Thing {
-    Thing::Pod(Box::new(pod(name, cpu, 0, Some(node))))
+fn bound(name: &str, cpu: &str, node: &str) -> WatchedObject {
+    WatchedObject::Pod(Box::new(pod(name, cpu, 0, Some(node))))
 }
 
 #[test]
@@ -80,9 +80,9 @@ fn a_pod_with_a_node_is_looked_at_without_it_there_and_stays() {
 fn room_that_is_kept_for_another_pod_is_no_room() {
     let mut waiting = pod("first", "1500m", 10, None);
     waiting.status = serde_json::from_value(json!({"nominatedNodeName": "n1"})).expect("a status");
-    let things = vec![node("n1", "2", json!([])), Thing::Pod(Box::new(waiting))];
+    let things = vec![node("n1", "2", json!([])), WatchedObject::Pod(Box::new(waiting))];
     let mut thinker = Thinker::default();
-    let mut asks = |mirror: &mut Mirror, cpu: &str, priority| {
+    let mut asks = |mirror: &mut ClusterCache, cpu: &str, priority| {
         let asked = pod("second", cpu, priority, None);
         explain(mirror, &mut thinker, &asked, None).expect("read")
     };
@@ -113,7 +113,8 @@ fn a_pod_that_was_looked_at_still_uses_its_disk() {
         pod
     };
     let user = with_disk("p", Some("n1"));
-    let mut mirror = mirror(vec![node("n1", "4", json!([])), Thing::Pod(Box::new(user.clone()))]);
+    let mut mirror =
+        mirror(vec![node("n1", "4", json!([])), WatchedObject::Pod(Box::new(user.clone()))]);
     let mut thinker = Thinker::default();
     let mut feasible = |pod| explain(&mut mirror, &mut thinker, pod, None).expect("read").feasible;
     let other = with_disk("q", None);
@@ -159,7 +160,7 @@ fn a_pod_is_looked_at_by_the_profile_that_it_asks_for() {
 
 #[test]
 fn whoever_would_be_evicted_is_told_with_the_rule_and_the_next_best_node() {
-    let mut things: Vec<Thing> = ["n1", "n2"].map(|name| node(name, "2", json!([]))).into();
+    let mut things: Vec<WatchedObject> = ["n1", "n2"].map(|name| node(name, "2", json!([]))).into();
     things.extend([bound("b1", "1", "n1"), bound("b2", "1", "n1"), bound("b3", "2", "n2")]);
     let asked = pod("p", "2", 5, None);
     let of = |things| explain(&mut mirror(things), &mut Thinker::default(), &asked, None);
@@ -180,7 +181,7 @@ fn whoever_would_be_evicted_is_told_with_the_rule_and_the_next_best_node() {
 }
 
 /// Nodes of a few sizes and zones, some tainted, some cordoned, some with a pod.
-fn generated(count: u32) -> Vec<Thing> {
+fn generated(count: u32) -> Vec<WatchedObject> {
     let mut random = 7_u32;
     let mut below = |end: u32| {
         random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -192,11 +193,13 @@ fn generated(count: u32) -> Vec<Thing> {
         let cpu = (1 + below(4)).to_string();
         let taint = json!([{"key": "a", "value": "b", "effect": "NoSchedule"}]);
         let taints = if below(4) == 0 { taint } else { json!([]) };
-        let Thing::Node(mut made) = node(&name, &cpu, taints) else { unreachable!("a node") };
+        let WatchedObject::Node(mut made) = node(&name, &cpu, taints) else {
+            unreachable!("a node")
+        };
         made.spec.as_mut().expect("a spec").unschedulable = (below(6) == 0).then_some(true);
         let zone = ("zone".to_owned(), format!("z{}", below(3)));
         made.metadata.labels = Some(BTreeMap::from([zone]));
-        things.push(Thing::Node(made));
+        things.push(WatchedObject::Node(made));
         if below(2) == 0 {
             things.push(bound(&format!("b{at}"), "500m", &name));
         }
@@ -307,7 +310,7 @@ fn a_pod_says_where_it_waits_and_when_it_is_tried_again() {
     tell_all(&mut scheduler, &things);
     decide(&mut scheduler, 0);
     // Enough for one of them.
-    scheduler.tell(Told::Set(node("n", "2", json!([]))), at(0));
+    scheduler.tell(WatchEvent::Set(node("n", "2", json!([]))), at(0));
     let mut of = |name: &str, now| {
         let key = ObjectKey::new("default", name);
         let answer = scheduler.explain(&key, None, at(now)).expect("it waits");
@@ -325,20 +328,20 @@ fn a_pod_says_where_it_waits_and_when_it_is_tried_again() {
         (
             "gated",
             0,
-            queued(Place::Gated, 0, "SchedulingGates", None),
+            queued(QueuePlace::Gated, 0, "SchedulingGates", None),
             "It is not tried before what holds it back is gone; 0 attempts; last rejected by \
              SchedulingGates.",
         ),
         (
             "q",
             0,
-            queued(Place::Backoff, 1, "NodeResourcesFit", Some(2)),
+            queued(QueuePlace::Backoff, 1, "NodeResourcesFit", Some(2)),
             "In backoff, tried again within 2 s; 1 attempt; last rejected by NodeResourcesFit.",
         ),
         (
             "p",
             10,
-            queued(Place::Unschedulable, 1, "NodeResourcesFit", Some(291)),
+            queued(QueuePlace::Unschedulable, 1, "NodeResourcesFit", Some(291)),
             "It waits for something that may help it, tried again within 291 s; 1 attempt; last \
              rejected by NodeResourcesFit.",
         ),

@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Formatter};
 use pintle_sched_core::remedy;
 
 use super::{Explanation, Group, OneNode, Queued};
-use crate::queue::Place;
+use crate::queue::QueuePlace;
 
 impl Display for Explanation {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
@@ -95,12 +95,12 @@ impl Display for OneNode {
 impl Display for Queued {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
         out.write_str(match self.place {
-            Place::Active => "It is tried when its turn comes",
-            Place::Backoff | Place::ErrorBackoff => "In backoff",
-            Place::Unschedulable => "It waits for something that may help it",
-            Place::Gated => "It is not tried before what holds it back is gone",
-            Place::InFlight => "It is being decided",
-            Place::Binding => "It is being bound",
+            QueuePlace::Active => "It is tried when its turn comes",
+            QueuePlace::Backoff | QueuePlace::ErrorBackoff => "In backoff",
+            QueuePlace::Unschedulable => "It waits for something that may help it",
+            QueuePlace::Gated => "It is not tried before what holds it back is gone",
+            QueuePlace::InFlight => "It is being decided",
+            QueuePlace::Binding => "It is being bound",
         })?;
         if let Some(seconds) = self.tried_again {
             write!(out, ", tried again within {seconds} s")?;

@@ -163,12 +163,12 @@ pub struct Consult {
     /// Its name and uid.
     pub about: PodRef,
     /// The question.
-    pub question: Question,
+    pub question: ExtenderCall,
 }
 
 /// A question.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Question {
+pub enum ExtenderCall {
     /// Filter and score these nodes.
     Nodes {
         /// Names of the nodes.
@@ -197,12 +197,12 @@ pub struct Consulted {
     /// The pod.
     pub about: PodRef,
     /// The answer, or the message of an error that ends the attempt.
-    pub answer: Result<Answer, String>,
+    pub answer: Result<ExtenderReply, String>,
 }
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
+pub enum ExtenderReply {
     /// Answer about nodes.
     Nodes(consulted::Nodes),
     /// Answer about victims, by node.

@@ -14,7 +14,7 @@ pub(super) type Enabled = (String, i64);
 
 /// The out-of-tree plugins that one profile enables.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Chosen {
+pub struct EnabledPlugins {
     /// Enabled at all of their points.
     pub multi_point: Vec<(String, i64)>,
     /// Enabled at single points, by the point's name in the file.
@@ -28,7 +28,7 @@ pub struct Chosen {
     pub args: BTreeMap<String, Value>,
 }
 
-impl Chosen {
+impl EnabledPlugins {
     /// Returns true if no plugin is enabled.
     #[must_use]
     pub fn is_empty(&self) -> bool {

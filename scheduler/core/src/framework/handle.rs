@@ -29,7 +29,7 @@ pub struct WaitingPod {
 
 /// A request of a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Request {
+pub(crate) enum PluginRequest {
     Allow { uid: String, plugin: String },
     Reject { uid: String, plugin: String, why: String },
     Activate(ObjectKey),
@@ -37,12 +37,12 @@ pub(crate) enum Request {
 
 /// The scheduler as plugins see it.
 #[derive(Clone, Default)]
-pub struct Handle(Rc<Shared>);
+pub struct Handle(Rc<HandleState>);
 
 #[derive(Default)]
-struct Shared {
+struct HandleState {
     waiting: RefCell<BTreeMap<Rc<str>, WaitingPod>>,
-    requests: RefCell<Vec<Request>>,
+    requests: RefCell<Vec<PluginRequest>>,
     wake: RefCell<Option<Box<dyn Fn()>>>,
     /// The client of the process, of a type that this crate does not know.
     client: RefCell<Option<Rc<dyn Any>>>,
@@ -75,19 +75,19 @@ impl Handle {
     /// Allows a waiting pod in the name of a plugin. It is bound once every plugin it waits for
     /// has.
     pub fn allow(&self, uid: &str, plugin: &str) {
-        self.ask(Request::Allow { uid: uid.to_owned(), plugin: plugin.to_owned() });
+        self.ask(PluginRequest::Allow { uid: uid.to_owned(), plugin: plugin.to_owned() });
     }
 
     /// Rejects a waiting pod; it is retried on an event.
     pub fn reject(&self, uid: &str, plugin: &str, why: &str) {
         let (uid, plugin, why) = (uid.to_owned(), plugin.to_owned(), why.to_owned());
-        self.ask(Request::Reject { uid, plugin, why });
+        self.ask(PluginRequest::Reject { uid, plugin, why });
     }
 
     /// Retries a pod without a node at once, whatever rejected it. A pod that is being decided is
     /// retried after its backoff.
     pub fn activate(&self, namespace: &str, name: &str) {
-        self.ask(Request::Activate(ObjectKey::new(namespace, name)));
+        self.ask(PluginRequest::Activate(ObjectKey::new(namespace, name)));
     }
 
     /// Returns the client that the process set, if it is of this type.
@@ -117,11 +117,11 @@ impl Handle {
         self.0.pods.forget_all();
     }
 
-    pub(crate) fn take_requests(&self) -> Vec<Request> {
+    pub(crate) fn take_requests(&self) -> Vec<PluginRequest> {
         std::mem::take(&mut *self.0.requests.borrow_mut())
     }
 
-    fn ask(&self, request: Request) {
+    fn ask(&self, request: PluginRequest) {
         self.0.requests.borrow_mut().push(request);
         if let Some(wake) = &*self.0.wake.borrow() {
             wake();

@@ -26,8 +26,8 @@ mod trial;
 
 pub use self::attempt::Attempt;
 pub(crate) use self::attempt::{Room, Stopped, WholeNodes};
-pub use self::chosen::Chosen;
-pub(crate) use self::handle::Request;
+pub use self::chosen::EnabledPlugins;
+pub(crate) use self::handle::PluginRequest;
 pub use self::handle::{Handle, WaitingPod};
 pub use self::meter::Meter;
 pub use self::points::{

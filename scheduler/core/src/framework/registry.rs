@@ -20,7 +20,7 @@ use super::points::{
     Bind, EnqueueExtensions, Filter, Happened, Permit, PostBind, PostFilter, PreBind, PreEnqueue,
     PreFilter, PreScore, QueueSort, Reserve, Score,
 };
-use super::{Chosen, Handle, Name};
+use super::{EnabledPlugins, Handle, Name};
 
 type Factory = Rc<dyn Fn(&Value, &Handle) -> Result<Points, String>>;
 
@@ -57,7 +57,7 @@ impl Registry {
     ///
     /// # Errors
     /// A message that names the plugin, and the point or the argument.
-    pub fn plugins(&self, chosen: &Chosen, handle: &Handle) -> Result<Plugins, String> {
+    pub fn plugins(&self, chosen: &EnabledPlugins, handle: &Handle) -> Result<Plugins, String> {
         let mut made = BTreeMap::new();
         for name in chosen.names() {
             if Plugin::from_name(name).is_some() {
@@ -117,7 +117,7 @@ macro_rules! points {
 
         impl Plugins {
             fn new(
-                chosen: &Chosen,
+                chosen: &EnabledPlugins,
                 made: &BTreeMap<String, Points>,
             ) -> Result<Self, String> {
                 let mut plugins = Self::default();
@@ -173,7 +173,7 @@ impl fmt::Debug for Plugins {
 
 impl Plugins {
     /// Sorts plugins into their ranks among the in-tree ones, at points where order matters.
-    fn take_places(&mut self, chosen: &Chosen) {
+    fn take_places(&mut self, chosen: &EnabledPlugins) {
         self.filters.sort_by_key(|(name, ..)| chosen.rank("filter", name));
         let ranks = self.filters.iter().map(|(name, ..)| chosen.rank("filter", name)).enumerate();
         for (at, rank) in ranks {
@@ -189,7 +189,7 @@ impl Plugins {
     }
 
     /// Checks rules that concern several plugins or points.
-    fn check(&mut self, chosen: &Chosen) -> Result<(), String> {
+    fn check(&mut self, chosen: &EnabledPlugins) -> Result<(), String> {
         let is_off = |point: &str, name: &str| {
             let off = chosen.disabled.get(point).into_iter().flatten();
             off.into_iter().any(|off| off == "*" || off == name)

@@ -15,9 +15,9 @@ use crate::config;
 use crate::cycle::tests::{
     at, bound, condition, decide, node, nominated, pod, tell_all, with, without_second_look,
 };
-use crate::cycle::{Command, Ended, Fact, Scheduler};
-use crate::queue::Place;
-use crate::watch_event::{Thing, Told};
+use crate::cycle::{BindingResult, Command, Fact, Scheduler};
+use crate::queue::QueuePlace;
+use crate::watch_event::{WatchEvent, WatchedObject};
 
 mod metered;
 mod places;
@@ -154,7 +154,7 @@ fn registry(script: &Rc<Script>, points: impl Fn(Rc<Script>) -> Points + 'static
 /// A scheduler with the plugin at these points, configured by this profile.
 fn running(
     text: &str,
-    things: &[Thing],
+    things: &[WatchedObject],
     script: &Rc<Script>,
     points: impl Fn(Rc<Script>) -> Points + 'static,
 ) -> (Scheduler, Handle) {
@@ -207,15 +207,15 @@ fn what_a_filter_of_others_says_is_in_the_sentence_and_wakes_by_its_word() {
     assert_eq!((reason.as_str(), message.as_str()), ("Unschedulable", why));
     script.rejects.borrow_mut().clear();
     let licensed = |value: &str| {
-        let Thing::Node(mut node) = node("a", "8") else { unreachable!("a node") };
+        let WatchedObject::Node(mut node) = node("a", "8") else { unreachable!("a node") };
         node.metadata.annotations = Some([("licence".to_owned(), value.to_owned())].into());
-        Thing::Node(node)
+        WatchedObject::Node(node)
     };
     script.deaf.set(true);
-    scheduler.tell(Told::Set(licensed("1")), at(30));
-    assert_eq!(scheduler.count(Place::Unschedulable), 1, "the plugin says it is no use");
+    scheduler.tell(WatchEvent::Set(licensed("1")), at(30));
+    assert_eq!(scheduler.count(QueuePlace::Unschedulable), 1, "the plugin says it is no use");
     script.deaf.set(false);
-    scheduler.tell(Told::Set(licensed("2")), at(31));
+    scheduler.tell(WatchEvent::Set(licensed("2")), at(31));
     assert_eq!(where_to(&decide(&mut scheduler, 31)), pair("p", "a"));
 }
 
@@ -284,7 +284,7 @@ fn what_comes_after_preemption_ends_the_sentence_as_upstream_does() {
         written.dedup();
         let is_kept = scheduler.mirror.nominated_on("a").len() == 1;
         assert_eq!((is_kept, &written), (kept.is_none(), &kept.into_iter().map(no).collect()));
-        assert_eq!(scheduler.count(Place::Unschedulable), 1, "{answer:?}");
+        assert_eq!(scheduler.count(QueuePlace::Unschedulable), 1, "{answer:?}");
     }
     let script = Rc::<Script>::default();
     *script.room.borrow_mut() = Some(Err(Rejection::Unschedulable(no("t"))));
@@ -354,11 +354,11 @@ fn a_gate_of_others_opens_when_something_happens_and_it_says_so() {
     let all = |s: Rc<Script>| Points::default().pre_enqueue(s);
     let (mut scheduler, _) = running(EVERYWHERE, &[node("a", "8"), pod("p", "1")], &script, all);
     assert_eq!(decide(&mut scheduler, 0), []);
-    assert_eq!(scheduler.count(Place::Gated), 1);
-    scheduler.tell(Told::Set(node("b", "8")), at(1));
-    assert_eq!(scheduler.count(Place::Gated), 1, "it still says no");
+    assert_eq!(scheduler.count(QueuePlace::Gated), 1);
+    scheduler.tell(WatchEvent::Set(node("b", "8")), at(1));
+    assert_eq!(scheduler.count(QueuePlace::Gated), 1, "it still says no");
     script.gate.borrow_mut().take();
-    scheduler.tell(Told::Set(node("c", "8")), at(2));
+    scheduler.tell(WatchEvent::Set(node("c", "8")), at(2));
     assert_eq!(where_to(&decide(&mut scheduler, 2)).len(), 1);
 }
 
@@ -384,9 +384,9 @@ fn who_does_not_reserve_gives_the_node_back_and_is_told() {
     let why = "0/1 nodes are available: 1 all taken.";
     assert_eq!((found.0.as_str(), found.1.as_str()), ("Unschedulable", why));
     assert_eq!(*script.calls.borrow(), ["reserve p", "unreserve p"]);
-    assert_eq!((scheduler.assumed(), scheduler.count(Place::Unschedulable)), (0, 1));
+    assert_eq!((scheduler.assumed(), scheduler.count(QueuePlace::Unschedulable)), (0, 1));
     script.reserve.borrow_mut().take();
-    scheduler.tell(Told::Set(node("b", "1")), at(30));
+    scheduler.tell(WatchEvent::Set(node("b", "1")), at(30));
     assert_eq!(where_to(&decide(&mut scheduler, 30)).len(), 1, "room is as before");
 }
 
@@ -421,7 +421,7 @@ fn a_pod_waits_for_permission_and_is_bound_with_it() {
     };
     assert_eq!(attempt.pre_bind(node).now_or_never(), Some(Ok(())));
     assert_eq!(attempt.bind(node).now_or_never(), Some(None), "the default binds it");
-    scheduler.ended(pod, node, Ended::Bound, at(3));
+    scheduler.ended(pod, node, BindingResult::Bound, at(3));
     assert_eq!(*script.calls.borrow(), ["reserve p", "prebind p", "postbind p"]);
     assert_eq!((handle.waiting_pods().len(), scheduler.next_due(false)), (0, None));
 }
@@ -438,7 +438,7 @@ fn a_pod_that_is_refused_permission_gives_its_node_back() {
     assert_eq!((found.0.as_str(), found.1.as_str()), ("Unschedulable", why));
     assert_eq!(nominated(&commands), [""], "the node is not kept for it any more");
     assert_eq!(*script.calls.borrow(), ["reserve p", "unreserve p"]);
-    assert_eq!((scheduler.assumed(), scheduler.count(Place::Backoff)), (0, 1));
+    assert_eq!((scheduler.assumed(), scheduler.count(QueuePlace::Backoff)), (0, 1));
 }
 
 #[test]
@@ -459,16 +459,16 @@ fn permission_that_does_not_come_in_time_is_refused() {
 fn a_pod_that_goes_while_it_waits_for_permission_is_forgotten() {
     let script = Rc::<Script>::default();
     let (mut scheduler, handle) = waiting(&script, 60);
-    scheduler.tell(Told::Gone(pod("p", "1")), at(1));
+    scheduler.tell(WatchEvent::Gone(pod("p", "1")), at(1));
     assert_eq!(*script.calls.borrow(), ["reserve p", "unreserve p"]);
     assert_eq!((scheduler.assumed(), handle.waiting_pods().len()), (0, 0));
     script.permit.borrow_mut().take();
-    scheduler.tell(Told::Set(pod("q", "1")), at(2));
+    scheduler.tell(WatchEvent::Set(pod("q", "1")), at(2));
     assert_eq!(where_to(&decide(&mut scheduler, 2)), pair("q", "a"));
 }
 
 /// Deletes or updates a pod that waits for Permit; checks the event and the metrics.
-fn removed(told: Told) -> (Vec<Command>, Scheduler) {
+fn removed(told: WatchEvent) -> (Vec<Command>, Scheduler) {
     let (mut scheduler, handle) = waiting(&Rc::default(), 60);
     scheduler.take_facts();
     scheduler.tell(told, at(3));
@@ -489,16 +489,16 @@ fn removed(told: Told) -> (Vec<Command>, Scheduler) {
 
 #[test]
 fn a_pod_that_goes_while_it_waits_for_permission_is_told_so_and_counted() {
-    let (_, scheduler) = removed(Told::Gone(pod("p", "1")));
+    let (_, scheduler) = removed(WatchEvent::Gone(pod("p", "1")));
     assert!(scheduler.queue.get("p").is_none());
     let leaves = with("p", "1", |pod| {
         pod["metadata"]["deletionTimestamp"] = json!("2024-01-01T00:00:00Z");
         pod["metadata"]["finalizers"] = json!(["a/b"]);
     });
-    let (commands, mut scheduler) = removed(Told::Set(leaves));
+    let (commands, mut scheduler) = removed(WatchEvent::Set(leaves));
     let (reason, _) = condition(&commands).expect("a condition");
     assert_eq!((reason.as_str(), nominated(&commands)), ("Unschedulable", vec![String::new()]));
-    scheduler.tell(Told::Set(pod("q", "1")), at(4));
+    scheduler.tell(WatchEvent::Set(pod("q", "1")), at(4));
     assert_eq!(nominated(&decide(&mut scheduler, 60)), ["a"], "its room is free");
 }
 
@@ -508,7 +508,7 @@ fn a_victim_that_waits_for_permission_is_not_deleted() {
     let (mut scheduler, _) = waiting(&script, 60);
     script.permit.borrow_mut().take();
     let high = with("high", "1", |pod| pod["spec"]["priority"] = json!(5));
-    scheduler.tell(Told::Set(high), at(1));
+    scheduler.tell(WatchEvent::Set(high), at(1));
     let commands = decide(&mut scheduler, 1);
     let evicts = commands.iter().any(|command| matches!(command, Command::Evict { .. }));
     assert!(!evicts, "{commands:?}");

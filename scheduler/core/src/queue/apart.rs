@@ -13,9 +13,9 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::{Candidate, Place, Queue, Uid};
+use super::{Queue, QueueCandidate, QueuePlace, Uid};
 
-impl<P: Candidate, E: Clone> Queue<P, E> {
+impl<P: QueueCandidate, E: Clone> Queue<P, E> {
     /// Pops the next active pod that needs no extender.
     pub fn pop_without_extenders(&mut self, now: Duration) -> Option<(Rc<str>, Rc<P>)> {
         loop {
@@ -23,7 +23,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
             let pod = &self.pods[&uid].pod;
             if pod.is_held() {
                 self.take_out(&uid);
-                self.put(&uid, Place::Gated);
+                self.put(&uid, QueuePlace::Gated);
             } else if pod.consults() {
                 self.hold_back(&uid);
             } else {
@@ -66,17 +66,17 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
 mod tests {
     use super::*;
     use crate::queue::Settings;
-    use crate::queue::tests::{Helps, Pod, pod};
+    use crate::queue::tests::{Helps, TestPod, pod};
 
     fn at(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
     }
 
-    fn popped(found: Option<(Rc<str>, Rc<Pod>)>) -> Option<String> {
+    fn popped(found: Option<(Rc<str>, Rc<TestPod>)>) -> Option<String> {
         found.map(|(uid, _)| uid.to_string())
     }
 
-    fn queue() -> Queue<Pod, Helps> {
+    fn queue() -> Queue<TestPod, Helps> {
         let mut queue = Queue::new(Settings::default());
         // Pods of an odd priority need an extender.
         for (seconds, (uid, priority)) in (0..).zip([("a", 9), ("b", 6), ("c", 5), ("d", 0)]) {
@@ -92,7 +92,7 @@ mod tests {
         for want in [Some("b"), Some("d"), None] {
             assert_eq!(popped(queue.pop_without_extenders(at(9))).as_deref(), want);
         }
-        assert_eq!(queue.count(Place::Active), 1, "the pod that is held back is active");
+        assert_eq!(queue.count(QueuePlace::Active), 1, "the pod that is held back is active");
         assert_eq!(popped(queue.pop(at(9))).as_deref(), Some("c"));
         assert_eq!(popped(queue.pop(at(9))), None, "the others are in flight");
     }

@@ -47,7 +47,7 @@ enum Worth {
 }
 
 /// A pending pod.
-pub trait Candidate {
+pub trait QueueCandidate {
     /// The pod's priority: the highest is decided first.
     fn priority(&self) -> i32;
     /// The sort key: the lowest is popped first.
@@ -82,7 +82,7 @@ pub trait Candidate {
 /// Queueing hints of the plugins.
 pub trait Hints {
     /// A pending pod.
-    type Pod: Candidate;
+    type Pod: QueueCandidate;
     /// An event in the cluster.
     type Event: Clone;
     /// Upstream's name of an event.
@@ -99,7 +99,7 @@ pub type Rejectors = BTreeSet<Plugin>;
 /// Where a pod is in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Place {
+pub enum QueuePlace {
     /// It is popped when its turn comes.
     Active,
     /// It waits for the end of its backoff, unless no pod is active.
@@ -137,11 +137,11 @@ impl Default for Settings {
 
 /// A pod in the queue. Times are since the process began.
 #[derive(Clone, Debug)]
-pub struct Waiting<P> {
+pub struct WaitingPod<P> {
     /// The pod as last observed.
     pub pod: Rc<P>,
     /// Where it is.
-    pub place: Place,
+    pub place: QueuePlace,
     /// Number of attempts.
     pub attempts: u32,
     /// When it first became active, or was popped from backoff.
@@ -171,7 +171,7 @@ pub struct Waiting<P> {
     was_counted: bool,
 }
 
-impl<P> Waiting<P> {
+impl<P> WaitingPod<P> {
     /// The pod's place in the order of arrival; the first pod has the lowest.
     pub fn number(&self) -> u64 {
         self.number
@@ -186,7 +186,7 @@ type Turn = (i64, Duration, u64);
 #[derive(Debug)]
 pub struct Queue<P, E> {
     settings: Settings,
-    pods: HashMap<Uid, Waiting<P>>,
+    pods: HashMap<Uid, WaitingPod<P>>,
     active: BTreeSet<(Turn, Uid)>,
     /// Active pods that were held back while an extender was called for another pod.
     behind: BTreeSet<(Turn, Uid)>,
@@ -230,7 +230,7 @@ mod cause {
     pub(super) const WAITED_LONG: &str = "UnschedulableTimeout";
 }
 
-impl<P: Candidate, E: Clone> Queue<P, E> {
+impl<P: QueueCandidate, E: Clone> Queue<P, E> {
     /// Creates an empty queue.
     pub fn new(settings: Settings) -> Self {
         let stay_max = settings.stay_max.max(STAY_MIN);
@@ -267,17 +267,17 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
     }
 
     /// Returns a pod by its uid.
-    pub fn get(&self, uid: &str) -> Option<&Waiting<P>> {
+    pub fn get(&self, uid: &str) -> Option<&WaitingPod<P>> {
         self.pods.get(uid)
     }
 
     /// Returns all pods, in no order.
-    pub fn iter(&self) -> impl Iterator<Item = &Waiting<P>> {
+    pub fn iter(&self) -> impl Iterator<Item = &WaitingPod<P>> {
         self.pods.values()
     }
 
     /// Returns how many pods are at a place.
-    pub fn count(&self, place: Place) -> usize {
+    pub fn count(&self, place: QueuePlace) -> usize {
         self.pods.values().filter(|waiting| waiting.place == place).count()
     }
 
@@ -307,9 +307,9 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
             return;
         }
         self.numbered += 1;
-        let waiting = Waiting {
+        let waiting = WaitingPod {
             pod,
-            place: Place::Gated,
+            place: QueuePlace::Gated,
             attempts: 0,
             first_attempt: None,
             last_attempt: now,
@@ -349,9 +349,12 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         self.change(&uid, |waiting| waiting.pod = pod);
         self.put(&uid, place);
         match place {
-            Place::InFlight => self.keep(event),
-            Place::Unschedulable | Place::Gated => self.weigh(hints, &uid, &event, now),
-            Place::Active | Place::Backoff | Place::ErrorBackoff | Place::Binding => {}
+            QueuePlace::InFlight => self.keep(event),
+            QueuePlace::Unschedulable | QueuePlace::Gated => self.weigh(hints, &uid, &event, now),
+            QueuePlace::Active
+            | QueuePlace::Backoff
+            | QueuePlace::ErrorBackoff
+            | QueuePlace::Binding => {}
         }
     }
 
@@ -359,7 +362,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
     pub fn remove(&mut self, uid: &str) {
         let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
         let (uid, place) = (Rc::clone(uid), waiting.place);
-        if matches!(place, Place::InFlight | Place::Binding) {
+        if matches!(place, QueuePlace::InFlight | QueuePlace::Binding) {
             return self.change(&uid, |waiting| waiting.is_gone = true);
         }
         self.leave(&uid);
@@ -376,7 +379,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
             // The pod may be held since it was queued, as other pods of its group are.
             if self.pods[&uid].pod.is_held() {
                 self.take_out(&uid);
-                self.put(&uid, Place::Gated);
+                self.put(&uid, QueuePlace::Gated);
                 continue;
             }
             if is_early {
@@ -391,7 +394,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
     // k8s: pkg/scheduler/backend/queue/scheduling_queue.go PopSpecificPod
     pub fn pop_this(&mut self, uid: &str, now: Duration) -> Option<Rc<P>> {
         let (uid, waiting) = self.pods.get_key_value(uid)?;
-        let flies = matches!(waiting.place, Place::InFlight | Place::Binding);
+        let flies = matches!(waiting.place, QueuePlace::InFlight | QueuePlace::Binding);
         let is_kept = flies || waiting.setback.holds(now);
         if is_kept || waiting.pod.gate().is_some() || waiting.pod.is_held() {
             return None;
@@ -410,17 +413,17 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
             waiting.sees_from = sees_from;
             waiting.is_wanted = false;
         });
-        self.put(uid, Place::InFlight);
+        self.put(uid, QueuePlace::InFlight);
         Rc::clone(&self.pods[uid].pod)
     }
 
     /// Marks a pod in flight as being bound. It stays in the queue until `done` or `back`.
     pub fn binds(&mut self, uid: &str) {
         let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
-        if waiting.place == Place::InFlight {
+        if waiting.place == QueuePlace::InFlight {
             let uid = Rc::clone(uid);
             self.take_out(&uid);
-            self.put(&uid, Place::Binding);
+            self.put(&uid, QueuePlace::Binding);
             self.forget_seen();
         }
     }
@@ -428,7 +431,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
     /// Removes a pod in flight or being bound: it is bound, or needs no node any more.
     pub fn done(&mut self, uid: &str) {
         let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
-        if matches!(waiting.place, Place::InFlight | Place::Binding) {
+        if matches!(waiting.place, QueuePlace::InFlight | QueuePlace::Binding) {
             self.leave(&Rc::clone(uid));
         }
     }
@@ -444,7 +447,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         now: Duration,
     ) {
         let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
-        if !matches!(waiting.place, Place::InFlight | Place::Binding) {
+        if !matches!(waiting.place, QueuePlace::InFlight | QueuePlace::Binding) {
             return;
         }
         let (uid, is_gone, sees_from) = (Rc::clone(uid), waiting.is_gone, waiting.sees_from);
@@ -453,7 +456,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
             return self.leave(&uid);
         }
         // No events were kept while the pod was being bound.
-        let was_binding = waiting.place == Place::Binding;
+        let was_binding = waiting.place == QueuePlace::Binding;
         self.take_out(&uid);
         self.change(&uid, |waiting| {
             waiting.setback = Setback::default();
@@ -502,17 +505,17 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         let (uid, place) = (Rc::clone(uid), waiting.place);
         self.cause = cause::RELEASED;
         match place {
-            Place::Active | Place::Binding => {}
-            Place::InFlight => self.change(&uid, |waiting| waiting.is_wanted |= at_once),
+            QueuePlace::Active | QueuePlace::Binding => {}
+            QueuePlace::InFlight => self.change(&uid, |waiting| waiting.is_wanted |= at_once),
             _ if at_once => {
                 self.take_out(&uid);
                 self.requeue(&uid, Worth::TryNow, now);
             }
-            Place::Gated => {
+            QueuePlace::Gated => {
                 self.take_out(&uid);
                 self.requeue(&uid, Worth::TryLater, now);
             }
-            Place::Unschedulable | Place::Backoff | Place::ErrorBackoff => {}
+            QueuePlace::Unschedulable | QueuePlace::Backoff | QueuePlace::ErrorBackoff => {}
         }
     }
 
@@ -521,12 +524,12 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
         let (uid, place) = (Rc::clone(uid), waiting.place);
         match place {
-            Place::Unschedulable => {
+            QueuePlace::Unschedulable => {
                 self.cause = cause::RELEASED;
                 self.take_out(&uid);
                 self.requeue(&uid, Worth::TryLater, now);
             }
-            Place::InFlight => self.change(&uid, |waiting| waiting.is_wanted = true),
+            QueuePlace::InFlight => self.change(&uid, |waiting| waiting.is_wanted = true),
             _ => {}
         }
     }
@@ -536,7 +539,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         self.cause = cause::BACKOFF_OVER;
         while let Some(uid) = self.first_due(now) {
             self.take_out(&uid);
-            self.put(&uid, Place::Active);
+            self.put(&uid, QueuePlace::Active);
         }
         self.cause = cause::WAITED_LONG;
         while let Some((since, uid)) = self.stays.first() {
@@ -560,12 +563,14 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
 
     /// Returns when a pod is retried at the latest without any event. `None` for a pod that waits
     /// for its turn or for an event, and for one that is being decided.
-    pub fn tried_again_at(&self, waiting: &Waiting<P>) -> Option<Duration> {
+    pub fn tried_again_at(&self, waiting: &WaitingPod<P>) -> Option<Duration> {
         let backoff = self.backoff_of(waiting).map(|until| self.settings.backoff.over_at(until));
         match waiting.place {
-            Place::Backoff | Place::ErrorBackoff => backoff,
-            Place::Unschedulable => backoff.max(Some(self.stays_until(waiting.since))),
-            Place::Active | Place::Gated | Place::InFlight | Place::Binding => None,
+            QueuePlace::Backoff | QueuePlace::ErrorBackoff => backoff,
+            QueuePlace::Unschedulable => backoff.max(Some(self.stays_until(waiting.since))),
+            QueuePlace::Active | QueuePlace::Gated | QueuePlace::InFlight | QueuePlace::Binding => {
+                None
+            }
         }
     }
 

@@ -8,19 +8,19 @@ use std::time::Duration;
 
 use pintle_sched_core::Plugin;
 
-use super::{Candidate, Hints, Place, Queue, Turn, Uid, Waiting, Worth};
+use super::{Hints, Queue, QueueCandidate, QueuePlace, Turn, Uid, WaitingPod, Worth};
 
 /// Upstream's name of the queue that a pending pod at this place is in.
-fn queue_of(place: Place) -> Option<&'static str> {
+fn queue_of(place: QueuePlace) -> Option<&'static str> {
     match place {
-        Place::Active => Some("active"),
-        Place::Backoff | Place::ErrorBackoff => Some("backoff"),
-        Place::Unschedulable | Place::Gated => Some("unschedulable"),
-        Place::InFlight | Place::Binding => None,
+        QueuePlace::Active => Some("active"),
+        QueuePlace::Backoff | QueuePlace::ErrorBackoff => Some("backoff"),
+        QueuePlace::Unschedulable | QueuePlace::Gated => Some("unschedulable"),
+        QueuePlace::InFlight | QueuePlace::Binding => None,
     }
 }
 
-impl<P: Candidate, E: Clone> Queue<P, E> {
+impl<P: QueueCandidate, E: Clone> Queue<P, E> {
     /// Returns a pod with a backoff that is over.
     pub(super) fn first_due(&self, now: Duration) -> Option<Uid> {
         let plain = self.backoff.first().map(|(until, _, uid)| (*until, uid));
@@ -30,7 +30,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         plain.into_iter().chain(error).find(is_due).map(|(_, uid)| Rc::clone(uid))
     }
 
-    pub(super) fn is_rejected_by_nobody(&self, waiting: &Waiting<P>) -> bool {
+    pub(super) fn is_rejected_by_nobody(&self, waiting: &WaitingPod<P>) -> bool {
         waiting.rejectors.is_empty() && waiting.pending.is_empty()
     }
 
@@ -38,7 +38,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
     pub(super) fn worth(
         &self,
         hints: &impl Hints<Pod = P, Event = E>,
-        waiting: &Waiting<P>,
+        waiting: &WaitingPod<P>,
         event: &E,
     ) -> Worth {
         let of = |plugin: &Plugin, worth| {
@@ -69,35 +69,39 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
     pub(super) fn requeue(&mut self, uid: &Uid, worth: Worth, now: Duration) {
         let waiting = &self.pods[uid];
         if waiting.setback.holds(now) {
-            return self.enter(uid, Place::ErrorBackoff, now);
+            return self.enter(uid, QueuePlace::ErrorBackoff, now);
         }
         let until = self.backoff_of(waiting);
         let is_early = until.is_some_and(|u| self.settings.backoff.is_before_its_end(u, now));
         match worth {
-            Worth::Nothing => self.put(uid, Place::Unschedulable),
+            Worth::Nothing => self.put(uid, QueuePlace::Unschedulable),
             Worth::TryLater if is_early => {
                 // A pod that is retried without any event would otherwise be retried in a tight
                 // loop.
                 let waits = waiting.pod.only_backs_off() || self.is_rejected_by_nobody(waiting);
-                self.enter(uid, if waits { Place::ErrorBackoff } else { Place::Backoff }, now);
+                self.enter(
+                    uid,
+                    if waits { QueuePlace::ErrorBackoff } else { QueuePlace::Backoff },
+                    now,
+                );
             }
-            _ => self.enter(uid, Place::Active, now),
+            _ => self.enter(uid, QueuePlace::Active, now),
         }
     }
 
     /// Puts a pod that was taken out into this place, unless a plugin gates it.
-    pub(super) fn enter(&mut self, uid: &Uid, place: Place, now: Duration) {
+    pub(super) fn enter(&mut self, uid: &Uid, place: QueuePlace, now: Duration) {
         let pod = &self.pods[uid].pod;
         let Some(plugin) = pod.gate() else {
-            let place = if pod.is_held() { Place::Gated } else { place };
-            if place == Place::Active {
+            let place = if pod.is_held() { QueuePlace::Gated } else { place };
+            if place == QueuePlace::Active {
                 // k8s: pkg/scheduler/backend/queue/scheduling_queue.go moveToActiveQ
                 self.change(uid, |waiting| _ = waiting.first_attempt.get_or_insert(now));
             }
             return self.put(uid, place);
         };
         self.change(uid, |waiting| _ = waiting.rejectors.insert(plugin));
-        self.put(uid, Place::Gated);
+        self.put(uid, QueuePlace::Gated);
     }
 
     /// Removes a pod from the queue for good.
@@ -108,16 +112,16 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
     }
 
     /// Returns when the pod's backoff ends, if it has one.
-    pub(super) fn backoff_of(&self, waiting: &Waiting<P>) -> Option<Duration> {
+    pub(super) fn backoff_of(&self, waiting: &WaitingPod<P>) -> Option<Duration> {
         let count = if waiting.errors > 0 { waiting.errors } else { waiting.unschedulable };
         self.settings.backoff.until(waiting.since, count).max(waiting.setback.until())
     }
 
-    pub(super) fn turn(waiting: &Waiting<P>) -> Turn {
+    pub(super) fn turn(waiting: &WaitingPod<P>) -> Turn {
         (waiting.pod.rank(), waiting.since, waiting.number)
     }
 
-    pub(super) fn put(&mut self, uid: &Uid, place: Place) {
+    pub(super) fn put(&mut self, uid: &Uid, place: QueuePlace) {
         let was = self.pods[uid].place;
         self.change(uid, |waiting| waiting.place = place);
         self.count_move(uid, was);
@@ -125,17 +129,17 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         let until = self.backoff_of(waiting).unwrap_or_default();
         let (turn, number, uid) = (Self::turn(waiting), waiting.number, Rc::clone(uid));
         match place {
-            Place::Active => self.active.insert((turn, uid)),
-            Place::Backoff => self.backoff.insert((until, turn, uid)),
-            Place::ErrorBackoff => self.error_backoff.insert((until, number, uid)),
-            Place::Unschedulable | Place::Gated => self.park(number, uid),
-            Place::InFlight => self.flying.insert((waiting.sees_from, uid)),
-            Place::Binding => true,
+            QueuePlace::Active => self.active.insert((turn, uid)),
+            QueuePlace::Backoff => self.backoff.insert((until, turn, uid)),
+            QueuePlace::ErrorBackoff => self.error_backoff.insert((until, number, uid)),
+            QueuePlace::Unschedulable | QueuePlace::Gated => self.park(number, uid),
+            QueuePlace::InFlight => self.flying.insert((waiting.sees_from, uid)),
+            QueuePlace::Binding => true,
         };
     }
 
     /// Counts a pod that waits in one of upstream's queues, and its move to it.
-    fn count_move(&mut self, uid: &Uid, was: Place) {
+    fn count_move(&mut self, uid: &Uid, was: QueuePlace) {
         let waiting = &self.pods[uid];
         let Some(queue) = queue_of(waiting.place) else { return };
         if queue_of(was) != Some(queue) || !waiting.was_counted {
@@ -148,7 +152,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
     }
 
     /// The plugins that rejected a pending pod, each with the number of the pod's profile.
-    fn rejected_by(waiting: &Waiting<P>) -> Vec<(Plugin, usize)> {
+    fn rejected_by(waiting: &WaitingPod<P>) -> Vec<(Plugin, usize)> {
         let profile = waiting.pod.profile();
         let all = waiting.rejectors.union(&waiting.pending);
         all.map(|plugin| (*plugin, profile)).collect()
@@ -172,22 +176,22 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         let until = self.backoff_of(waiting).unwrap_or_default();
         let (turn, number, uid) = (Self::turn(waiting), waiting.number, Rc::clone(uid));
         match waiting.place {
-            Place::Active => {
+            QueuePlace::Active => {
                 let is_here = self.active.remove(&(turn, Rc::clone(&uid)));
                 is_here
                     || self.behind.remove(&(turn, Rc::clone(&uid)))
                     || self.tenants.take(waiting.pod.namespace(), &(turn, uid))
             }
-            Place::Backoff => self.backoff.remove(&(until, turn, uid)),
-            Place::ErrorBackoff => self.error_backoff.remove(&(until, number, uid)),
-            Place::Unschedulable | Place::Gated => self.unpark(number, &uid),
-            Place::InFlight => self.flying.remove(&(waiting.sees_from, uid)),
-            Place::Binding => true,
+            QueuePlace::Backoff => self.backoff.remove(&(until, turn, uid)),
+            QueuePlace::ErrorBackoff => self.error_backoff.remove(&(until, number, uid)),
+            QueuePlace::Unschedulable | QueuePlace::Gated => self.unpark(number, &uid),
+            QueuePlace::InFlight => self.flying.remove(&(waiting.sees_from, uid)),
+            QueuePlace::Binding => true,
         };
     }
 
     /// The plugins that a pod waits for; `None` alone if any event requeues it.
-    fn awaits(waiting: &Waiting<P>) -> Vec<Option<Plugin>> {
+    fn awaits(waiting: &WaitingPod<P>) -> Vec<Option<Plugin>> {
         let all = waiting.rejectors.iter().chain(&waiting.pending);
         let all: Vec<_> = all.map(|plugin| Some(*plugin)).collect();
         if all.is_empty() { vec![None] } else { all }
@@ -198,7 +202,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         for by in Self::awaits(waiting) {
             *self.awaited.entry(by).or_default() += 1;
         }
-        if waiting.place == Place::Unschedulable {
+        if waiting.place == QueuePlace::Unschedulable {
             self.stays.insert((waiting.since, Rc::clone(&uid)));
         }
         self.parked.insert((number, uid))
@@ -218,7 +222,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         self.parked.remove(&(number, Rc::clone(uid)))
     }
 
-    pub(super) fn change(&mut self, uid: &Uid, change: impl FnOnce(&mut Waiting<P>)) {
+    pub(super) fn change(&mut self, uid: &Uid, change: impl FnOnce(&mut WaitingPod<P>)) {
         if let Some(waiting) = self.pods.get_mut(uid) {
             change(waiting);
         }

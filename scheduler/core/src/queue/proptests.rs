@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::tests::{Fake, Helps, Pod, pod};
+use super::tests::{Fake, Helps, TestPod, pod};
 use super::*;
 
 const PLUGINS: [Plugin; 3] =
@@ -43,7 +43,7 @@ fn operation() -> impl Strategy<Value = Operation> {
 }
 
 /// Every pod is in the heap of its place, and in no other.
-fn check(queue: &Queue<Pod, Helps>) {
+fn check(queue: &Queue<TestPod, Helps>) {
     let heaps = [
         queue
             .active
@@ -59,24 +59,26 @@ fn check(queue: &Queue<Pod, Helps>) {
     ];
     let all: Vec<&Uid> = heaps.iter().flatten().copied().collect();
     let distinct: std::collections::HashSet<&Uid> = all.iter().copied().collect();
-    let waiting = queue.pods.len() - queue.count(Place::Binding);
+    let waiting = queue.pods.len() - queue.count(QueuePlace::Binding);
     assert_eq!((all.len(), distinct.len()), (waiting, waiting), "{queue:?}");
     let places = [
-        (Place::Active, 0),
-        (Place::Backoff, 1),
-        (Place::ErrorBackoff, 2),
-        (Place::Unschedulable, 3),
-        (Place::Gated, 3),
-        (Place::InFlight, 4),
+        (QueuePlace::Active, 0),
+        (QueuePlace::Backoff, 1),
+        (QueuePlace::ErrorBackoff, 2),
+        (QueuePlace::Unschedulable, 3),
+        (QueuePlace::Gated, 3),
+        (QueuePlace::InFlight, 4),
     ];
     for (place, heap) in places {
         let of = queue.pods.iter().filter(|(_, waiting)| waiting.place == place);
         of.for_each(|(uid, _)| assert!(heaps[heap].contains(&uid), "{uid} {place:?}"));
     }
     assert!(!queue.flying.is_empty() || queue.events.is_empty(), "{queue:?}");
-    assert_eq!(queue.stays.len(), queue.count(Place::Unschedulable), "{queue:?}");
-    let parked =
-        queue.pods.values().filter(|w| matches!(w.place, Place::Unschedulable | Place::Gated));
+    assert_eq!(queue.stays.len(), queue.count(QueuePlace::Unschedulable), "{queue:?}");
+    let parked = queue
+        .pods
+        .values()
+        .filter(|w| matches!(w.place, QueuePlace::Unschedulable | QueuePlace::Gated));
     let mut awaited = BTreeMap::new();
     for by in parked.flat_map(|w| {
         let all: Vec<_> = w.rejectors.iter().chain(&w.pending).map(|by| Some(*by)).collect();
@@ -87,7 +89,7 @@ fn check(queue: &Queue<Pod, Helps>) {
     assert_eq!(queue.awaited, awaited, "{queue:?}");
 }
 
-fn run(queue: &mut Queue<Pod, Helps>, operation: &Operation, now: &mut Duration) {
+fn run(queue: &mut Queue<TestPod, Helps>, operation: &Operation, now: &mut Duration) {
     match operation {
         Operation::Add(uid, priority, gated) => {
             queue.add(&uid.to_string(), pod(*priority, *gated), *now);
@@ -105,12 +107,13 @@ fn run(queue: &mut Queue<Pod, Helps>, operation: &Operation, now: &mut Duration)
             assert_eq!(popped.is_some(), first.is_some() || queue.last_popped_backed_off(&popped));
             if let (Some(first), Some((_, pod))) = (first, popped) {
                 assert_eq!(pod.rank(), first);
-                let rest = queue.pods.values().filter(|w| w.place == Place::Active);
+                let rest = queue.pods.values().filter(|w| w.place == QueuePlace::Active);
                 rest.for_each(|other| assert!(other.pod.rank() >= first));
             }
         }
         Operation::PopWithoutExtenders => {
-            let apart = |w: &&Waiting<Pod>| w.place == Place::Active && !w.pod.consults();
+            let apart =
+                |w: &&WaitingPod<TestPod>| w.place == QueuePlace::Active && !w.pod.consults();
             let first = queue.pods.values().filter(apart).map(|w| w.pod.rank()).min();
             let popped = queue.pop_without_extenders(*now);
             assert_eq!(popped.map(|(_, pod)| pod.rank()), first);
@@ -129,14 +132,14 @@ fn run(queue: &mut Queue<Pod, Helps>, operation: &Operation, now: &mut Duration)
 }
 
 /// The number of pods that wait for the time, and how many of these are unschedulable.
-fn time_bound(queue: &Queue<Pod, Helps>) -> (usize, usize) {
-    let longest = queue.count(Place::Unschedulable);
+fn time_bound(queue: &Queue<TestPod, Helps>) -> (usize, usize) {
+    let longest = queue.count(QueuePlace::Unschedulable);
     (queue.backoff.len() + queue.error_backoff.len() + longest, longest)
 }
 
-impl Queue<Pod, Helps> {
+impl Queue<TestPod, Helps> {
     /// Returns true if the popped pod was popped before, so that it can have been in backoff.
-    fn last_popped_backed_off(&self, popped: &Option<(Rc<str>, Rc<Pod>)>) -> bool {
+    fn last_popped_backed_off(&self, popped: &Option<(Rc<str>, Rc<TestPod>)>) -> bool {
         popped.as_ref().is_some_and(|(uid, _)| self.pods[uid].attempts > 1)
     }
 }
@@ -157,7 +160,7 @@ proptest! {
             prop_assert!(may_go || queue.pods.len() >= known, "{operation:?}");
         }
         // Pods in flight come back; then every pod that is not gated is popped without any event.
-        let away = |w: &Waiting<Pod>| matches!(w.place, Place::InFlight | Place::Binding);
+        let away = |w: &WaitingPod<TestPod>| matches!(w.place, QueuePlace::InFlight | QueuePlace::Binding);
         let flying = queue.pods.iter().filter(|(_, waiting)| away(waiting));
         let flying: Vec<Uid> = flying.map(|(uid, _)| Rc::clone(uid)).collect();
         for uid in flying {
@@ -171,7 +174,7 @@ proptest! {
             let message = "it was due and nothing came of it";
             prop_assert!(time_bound(&queue) < before, "{message}: {queue:?}");
         }
-        let gated = queue.count(Place::Gated);
+        let gated = queue.count(QueuePlace::Gated);
         let turns = std::iter::from_fn(|| queue.pop(now)).count();
         prop_assert_eq!(turns + gated, queue.pods.len());
     }

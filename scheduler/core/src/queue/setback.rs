@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::backoff::aligned;
-use super::{Candidate, Place, Queue, Uid, Waiting, cause};
+use super::{Queue, QueueCandidate, QueuePlace, Uid, WaitingPod, cause};
 
 /// The first wait; each further one is twice as long.
 const WAIT_FIRST: Duration = Duration::from_secs(5);
@@ -47,12 +47,12 @@ impl Setback {
     }
 }
 
-impl<P: Candidate, E: Clone> Queue<P, E> {
+impl<P: QueueCandidate, E: Clone> Queue<P, E> {
     /// Sets a pod in flight aside after an aborted attempt. Neither an event nor another pod of its
     /// group gets it retried before the wait is over.
     pub fn set_back(&mut self, uid: &str, now: Duration) {
         let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
-        if !matches!(waiting.place, Place::InFlight | Place::Binding) {
+        if !matches!(waiting.place, QueuePlace::InFlight | QueuePlace::Binding) {
             return;
         }
         let (uid, is_gone) = (Rc::clone(uid), waiting.is_gone);
@@ -67,7 +67,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
             (waiting.rejectors, waiting.pending) = Default::default();
             (waiting.since, waiting.flushed) = (now, false);
         });
-        self.enter(&uid, Place::ErrorBackoff, now);
+        self.enter(&uid, QueuePlace::ErrorBackoff, now);
         self.forget_seen();
     }
 
@@ -78,7 +78,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
 
     /// Returns pods that must not be retried yet.
     pub fn setbacks(&self) -> HashMap<Uid, Setback> {
-        let is_held = |(_, waiting): &(&Uid, &Waiting<P>)| waiting.setback.until.is_some();
+        let is_held = |(_, waiting): &(&Uid, &WaitingPod<P>)| waiting.setback.until.is_some();
         let held = self.pods.iter().filter(is_held);
         held.map(|(uid, waiting)| (Rc::clone(uid), waiting.setback)).collect()
     }
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(waits, [5, 10, 20, 40, 80, 160, 300, 300, 300]);
     }
 
-    fn queue_after_setback(settings: Settings) -> Queue<crate::queue::tests::Pod, Vec<Plugin>> {
+    fn queue_after_setback(settings: Settings) -> Queue<crate::queue::tests::TestPod, Vec<Plugin>> {
         let mut queue = Queue::new(settings);
         queue.add("a", pod(0, false), at(1));
         assert!(queue.pop(at(1)).is_some());

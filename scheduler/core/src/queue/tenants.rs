@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::{Candidate, Queue, Turn, Uid};
+use super::{Queue, QueueCandidate, Turn, Uid};
 
 /// Attempts up to this duration are free: a plain decision takes a thousandth of it.
 const CHEAP: Duration = Duration::from_millis(20);
@@ -131,7 +131,7 @@ impl Tenants {
     }
 }
 
-impl<P: Candidate, E: Clone> Queue<P, E> {
+impl<P: QueueCandidate, E: Clone> Queue<P, E> {
     /// Charges a namespace for an attempt.
     pub fn charge(&mut self, namespace: &str, took: Duration, now: Duration) {
         self.tenants.charge(namespace, took, now);
@@ -170,7 +170,7 @@ mod tests {
 
     use super::*;
     use crate::queue::Settings;
-    use crate::queue::tests::{Helps, Pod, pod_of};
+    use crate::queue::tests::{Helps, TestPod, pod_of};
 
     fn ms(millis: u64) -> Duration {
         Duration::from_millis(millis)
@@ -208,13 +208,13 @@ mod tests {
         }
     }
 
-    fn popped(queue: &mut Queue<Pod, Helps>, now: u64) -> Option<String> {
+    fn popped(queue: &mut Queue<TestPod, Helps>, now: u64) -> Option<String> {
         queue.pop(ms(now)).map(|(uid, _)| uid.to_string())
     }
 
     #[test]
     fn pod_within_its_share_goes_before_any_number_of_pods_in_debt() {
-        let mut queue: Queue<Pod, Helps> = Queue::new(Settings::default());
+        let mut queue: Queue<TestPod, Helps> = Queue::new(Settings::default());
         (0..9).for_each(|at| queue.add(&format!("bad{at}"), pod_of("bad", 9), ms(0)));
         assert_eq!(popped(&mut queue, 0).as_deref(), Some("bad0"));
         queue.charge("bad", ms(1_000), ms(1_000));
@@ -237,8 +237,8 @@ mod tests {
             charges in proptest::collection::vec((0..4_usize, 0..2_000_u64), 0..6),
         ) {
             let names = ["", "a", "b", "c"];
-            let mut queue: Queue<Pod, Helps> = Queue::new(Settings::default());
-            let mut plain: Queue<Pod, Helps> = Queue::new(Settings::default());
+            let mut queue: Queue<TestPod, Helps> = Queue::new(Settings::default());
+            let mut plain: Queue<TestPod, Helps> = Queue::new(Settings::default());
             for (at, (of, priority)) in pods.iter().enumerate() {
                 for queue in [&mut queue, &mut plain] {
                     queue.add(&at.to_string(), pod_of(names[*of], *priority), ms(0));
@@ -247,7 +247,7 @@ mod tests {
             for (of, took) in charges {
                 queue.charge(names[of], ms(took), ms(0));
             }
-            let in_debt = |queue: &Queue<Pod, Helps>, uid: &str| {
+            let in_debt = |queue: &Queue<TestPod, Helps>, uid: &str| {
                 let number: usize = uid.parse().expect("a number");
                 queue.over_share(names[pods[number].0], ms(0)).is_some()
             };

@@ -11,14 +11,14 @@ pub(super) type Helps = Vec<Plugin>;
 
 /// A pending pod.
 #[derive(Debug)]
-pub(super) struct Pod {
+pub(super) struct TestPod {
     priority: i32,
     gated: bool,
     namespace: &'static str,
     consults: bool,
 }
 
-impl Candidate for Pod {
+impl QueueCandidate for TestPod {
     fn priority(&self) -> i32 {
         self.priority
     }
@@ -37,7 +37,7 @@ impl Candidate for Pod {
 }
 
 impl Hints for Fake {
-    type Pod = Pod;
+    type Pod = TestPod;
     type Event = Helps;
 
     fn label(&self, _: &Helps) -> &'static str {
@@ -48,18 +48,18 @@ impl Hints for Fake {
         event.contains(&rejector)
     }
 
-    fn helps(&self, event: &Helps, _: &Pod, rejector: Plugin) -> bool {
+    fn helps(&self, event: &Helps, _: &TestPod, rejector: Plugin) -> bool {
         event.contains(&rejector)
     }
 }
 
-pub(super) fn pod(priority: i32, gated: bool) -> Rc<Pod> {
-    Rc::new(Pod { priority, gated, namespace: "", consults: priority % 2 != 0 })
+pub(super) fn pod(priority: i32, gated: bool) -> Rc<TestPod> {
+    Rc::new(TestPod { priority, gated, namespace: "", consults: priority % 2 != 0 })
 }
 
 /// A pod of a namespace.
-pub(super) fn pod_of(namespace: &'static str, priority: i32) -> Rc<Pod> {
-    Rc::new(Pod { priority, gated: false, namespace, consults: false })
+pub(super) fn pod_of(namespace: &'static str, priority: i32) -> Rc<TestPod> {
+    Rc::new(TestPod { priority, gated: false, namespace, consults: false })
 }
 
 const FIT: Plugin = Plugin::NodeResourcesFit;
@@ -69,26 +69,26 @@ fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn queue() -> Queue<Pod, Helps> {
+fn queue() -> Queue<TestPod, Helps> {
     Queue::new(Settings::default())
 }
 
-fn popped(queue: &mut Queue<Pod, Helps>, now: Duration) -> Option<String> {
+fn popped(queue: &mut Queue<TestPod, Helps>, now: Duration) -> Option<String> {
     queue.pop(now).map(|(uid, _)| uid.to_string())
 }
 
-fn place(queue: &Queue<Pod, Helps>, uid: &str) -> Place {
+fn place(queue: &Queue<TestPod, Helps>, uid: &str) -> QueuePlace {
     queue.get(uid).expect("it waits").place
 }
 
 /// A queue with a pod that this plugin rejected at ten seconds.
-fn rejected(by: Plugin) -> Queue<Pod, Helps> {
+fn rejected(by: Plugin) -> Queue<TestPod, Helps> {
     let mut queue = queue();
     reject(&mut queue, by);
     queue
 }
 
-fn reject(queue: &mut Queue<Pod, Helps>, by: Plugin) {
+fn reject(queue: &mut Queue<TestPod, Helps>, by: Plugin) {
     queue.add("p", pod(0, false), at(0));
     assert_eq!(popped(queue, at(10)).as_deref(), Some("p"));
     queue.back(&Fake, "p", [by].into(), Rejectors::new(), at(10));
@@ -104,7 +104,7 @@ fn the_highest_priority_goes_first_then_who_has_waited_longest() {
     queue.add("low", pod(100, false), at(9));
     let order: Vec<_> = std::iter::from_fn(|| popped(&mut queue, at(10))).collect();
     assert_eq!(order, ["top", "early", "late", "low"]);
-    assert_eq!(queue.count(Place::InFlight), 4);
+    assert_eq!(queue.count(QueuePlace::InFlight), 4);
 }
 
 #[test]
@@ -124,22 +124,22 @@ fn whoever_is_to_be_tried_again_at_once_waits_for_upstreams_look_all_the_same() 
     let mut queue = Queue::new(Settings { stay_max: Duration::ZERO, ..Settings::default() });
     reject(&mut queue, FIT);
     queue.flush(at(40));
-    assert_eq!(place(&queue, "p"), Place::Unschedulable);
+    assert_eq!(place(&queue, "p"), QueuePlace::Unschedulable);
     let due = queue.next_flush().expect("it waits for the time");
     assert_eq!(due, at(40) + Duration::from_millis(1));
     queue.flush(due);
-    assert_eq!(place(&queue, "p"), Place::Active);
+    assert_eq!(place(&queue, "p"), QueuePlace::Active);
 }
 
 #[test]
 fn a_rejected_pod_waits_for_what_may_help_it() {
     let mut queue = rejected(FIT);
-    assert_eq!(place(&queue, "p"), Place::Unschedulable);
+    assert_eq!(place(&queue, "p"), QueuePlace::Unschedulable);
     queue.happened(&Fake, &vec![TAINTS], at(11));
-    assert_eq!(place(&queue, "p"), Place::Unschedulable);
+    assert_eq!(place(&queue, "p"), QueuePlace::Unschedulable);
     // The backoff is one second; until then the pod waits, unless no pod is active.
     queue.happened(&Fake, &vec![FIT], at(11));
-    assert_eq!(place(&queue, "p"), Place::Backoff);
+    assert_eq!(place(&queue, "p"), QueuePlace::Backoff);
     queue.add("other", pod(-5, false), at(11));
     assert_eq!(popped(&mut queue, at(11)).as_deref(), Some("other"));
     assert_eq!(popped(&mut queue, at(11)).as_deref(), Some("p"));
@@ -147,7 +147,7 @@ fn a_rejected_pod_waits_for_what_may_help_it() {
 
     let mut queue = rejected(FIT);
     queue.happened(&Fake, &vec![FIT], at(13));
-    assert_eq!(place(&queue, "p"), Place::Active, "its backoff is over");
+    assert_eq!(place(&queue, "p"), QueuePlace::Active, "its backoff is over");
 }
 
 #[test]
@@ -156,9 +156,9 @@ fn a_backoff_ends_with_its_window() {
     queue.happened(&Fake, &vec![FIT], at(10));
     assert_eq!(queue.next_flush(), Some(at(12)));
     queue.flush(Duration::from_millis(11_999));
-    assert_eq!(place(&queue, "p"), Place::Backoff);
+    assert_eq!(place(&queue, "p"), QueuePlace::Backoff);
     queue.flush(at(12));
-    assert_eq!(place(&queue, "p"), Place::Active);
+    assert_eq!(place(&queue, "p"), QueuePlace::Active);
     assert_eq!(queue.next_flush(), None);
 }
 
@@ -176,10 +176,10 @@ fn what_happens_while_a_pod_is_decided_is_not_missed() {
     popped(&mut queue, at(1));
     // The event helps the pod that was popped before it, and not the pod that was popped after it.
     queue.back(&Fake, "q", [FIT].into(), Rejectors::new(), at(2));
-    assert_eq!(place(&queue, "q"), Place::Unschedulable);
+    assert_eq!(place(&queue, "q"), QueuePlace::Unschedulable);
     assert_eq!(queue.kept_events(), 2, "the other one is to see them");
     queue.back(&Fake, "p", [FIT].into(), Rejectors::new(), at(2));
-    assert_eq!(place(&queue, "p"), Place::Backoff);
+    assert_eq!(place(&queue, "p"), QueuePlace::Backoff);
     assert_eq!(queue.kept_events(), 0);
 }
 
@@ -190,7 +190,7 @@ fn a_change_of_the_pod_itself_while_it_is_decided_is_not_missed() {
     popped(&mut queue, at(1));
     queue.update(&Fake, "p", pod(0, false), vec![FIT], at(1));
     queue.back(&Fake, "p", [FIT].into(), Rejectors::new(), at(1));
-    assert_eq!(place(&queue, "p"), Place::Backoff);
+    assert_eq!(place(&queue, "p"), QueuePlace::Backoff);
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn who_waits_for_something_goes_on_at_once_when_it_is_there() {
     popped(&mut queue, at(1));
     queue.back(&Fake, "p", [FIT].into(), [TAINTS].into(), at(1));
     queue.happened(&Fake, &vec![TAINTS], at(1));
-    assert_eq!(place(&queue, "p"), Place::Active);
+    assert_eq!(place(&queue, "p"), QueuePlace::Active);
 }
 
 #[test]
@@ -208,33 +208,33 @@ fn whoever_is_wanted_at_once_waits_for_no_backoff() {
     let mut queue = rejected(FIT);
     queue.happened(&Fake, &vec![FIT], at(10));
     queue.released("p", false, at(10));
-    assert_eq!(place(&queue, "p"), Place::Backoff);
+    assert_eq!(place(&queue, "p"), QueuePlace::Backoff);
     queue.released("p", true, at(10));
-    assert_eq!(place(&queue, "p"), Place::Active);
+    assert_eq!(place(&queue, "p"), QueuePlace::Active);
     assert_eq!(popped(&mut queue, at(10)).as_deref(), Some("p"));
     queue.back(&Fake, "p", Rejectors::new(), Rejectors::new(), at(10));
-    assert_eq!(place(&queue, "p"), Place::ErrorBackoff);
+    assert_eq!(place(&queue, "p"), QueuePlace::ErrorBackoff);
     queue.released("p", true, at(10));
-    assert_eq!(place(&queue, "p"), Place::Active);
+    assert_eq!(place(&queue, "p"), QueuePlace::Active);
 }
 
 #[test]
 fn whoever_is_wanted_while_it_is_decided_is_tried_again() {
     let mut queue = rejected(FIT);
     queue.released("p", true, at(10));
-    for (is_wanted, expected) in [(true, Place::Backoff), (false, Place::Unschedulable)] {
+    for (is_wanted, expected) in [(true, QueuePlace::Backoff), (false, QueuePlace::Unschedulable)] {
         assert_eq!(popped(&mut queue, at(10)).as_deref(), Some("p"));
         queue.released("p", is_wanted, at(10));
-        assert_eq!(place(&queue, "p"), Place::InFlight);
+        assert_eq!(place(&queue, "p"), QueuePlace::InFlight);
         queue.back(&Fake, "p", [FIT].into(), Rejectors::new(), at(10));
         assert_eq!(place(&queue, "p"), expected);
     }
     queue.later("p", at(10));
-    assert_eq!(place(&queue, "p"), Place::Backoff);
+    assert_eq!(place(&queue, "p"), QueuePlace::Backoff);
     assert_eq!(popped(&mut queue, at(30)).as_deref(), Some("p"));
     queue.later("p", at(30));
     queue.back(&Fake, "p", [FIT].into(), Rejectors::new(), at(30));
-    assert_eq!(place(&queue, "p"), Place::Backoff);
+    assert_eq!(place(&queue, "p"), QueuePlace::Backoff);
 }
 
 #[test]
@@ -244,7 +244,7 @@ fn after_an_error_nobody_hurries_and_everybody_tries_again() {
     for (now, waits) in [(10, 1), (20, 2), (30, 4)] {
         assert_eq!(popped(&mut queue, at(now)).as_deref(), Some("p"));
         queue.back(&Fake, "p", Rejectors::new(), Rejectors::new(), at(now));
-        assert_eq!(place(&queue, "p"), Place::ErrorBackoff);
+        assert_eq!(place(&queue, "p"), QueuePlace::ErrorBackoff);
         assert_eq!(popped(&mut queue, at(now)), None, "it waits though nothing else is to be done");
         assert_eq!(queue.next_flush(), Some(at(now + waits + 1)));
         queue.flush(at(now + waits + 1));
@@ -260,12 +260,12 @@ fn after_an_error_nobody_hurries_and_everybody_tries_again() {
 fn a_gated_pod_is_not_decided_until_its_gates_are_gone() {
     let mut queue = queue();
     queue.add("p", pod(0, true), at(0));
-    assert_eq!((place(&queue, "p"), popped(&mut queue, at(1))), (Place::Gated, None));
+    assert_eq!((place(&queue, "p"), popped(&mut queue, at(1))), (QueuePlace::Gated, None));
     queue.happened(&Fake, &vec![FIT], at(1));
     queue.update(&Fake, "p", pod(0, true), vec![Plugin::SchedulingGates], at(1));
-    assert_eq!(place(&queue, "p"), Place::Gated, "one of two gates is gone");
+    assert_eq!(place(&queue, "p"), QueuePlace::Gated, "one of two gates is gone");
     queue.flush(at(10_000));
-    assert_eq!(place(&queue, "p"), Place::Gated, "no time opens a gate");
+    assert_eq!(place(&queue, "p"), QueuePlace::Gated, "no time opens a gate");
     queue.update(&Fake, "p", pod(0, false), vec![Plugin::SchedulingGates], at(2));
     assert_eq!(popped(&mut queue, at(2)).as_deref(), Some("p"));
 }
@@ -274,10 +274,10 @@ fn a_gated_pod_is_not_decided_until_its_gates_are_gone() {
 fn a_pod_that_waited_for_too_long_is_tried_again_whatever_happened() {
     let mut queue = rejected(FIT);
     queue.flush(at(310));
-    assert_eq!(place(&queue, "p"), Place::Unschedulable);
+    assert_eq!(place(&queue, "p"), QueuePlace::Unschedulable);
     let due = queue.next_flush().expect("a time");
     queue.flush(due);
-    assert_eq!(place(&queue, "p"), Place::Active);
+    assert_eq!(place(&queue, "p"), QueuePlace::Active);
     assert!(queue.get("p").expect("it waits").flushed);
     popped(&mut queue, due);
     queue.back(&Fake, "p", [FIT].into(), Rejectors::new(), due);

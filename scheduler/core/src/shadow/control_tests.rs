@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::config;
 use crate::cycle::tests::{at, decide, object, tell_all, without_second_look};
-use crate::cycle::{Command, Ended, Scheduler};
+use crate::cycle::{BindingResult, Command, Scheduler};
 
 /// Pods that come.
 const PODS: usize = 120;
@@ -20,7 +20,7 @@ struct Pair {
     now: u64,
 }
 
-fn nodes() -> Vec<Thing> {
+fn nodes() -> Vec<WatchedObject> {
     let node = |at: usize| {
         let name = format!("n{at}");
         let prefer = json!([{"key": "soft", "effect": "PreferNoSchedule"}]);
@@ -30,7 +30,7 @@ fn nodes() -> Vec<Thing> {
             _ => json!([]),
         };
         let image = json!([{"names": ["registry/big:1"], "sizeBytes": 900_000_000}]);
-        Thing::Node(object(json!({
+        WatchedObject::Node(object(json!({
             "metadata": {"name": name, "resourceVersion": "1",
                 "labels": {"kubernetes.io/hostname": name, "zone": format!("z{}", at % 3),
                     "disk": if at < 4 { "ssd" } else { "hdd" }}},
@@ -83,10 +83,10 @@ impl Pair {
         let followed = Followed { profile: Profile::default(), percentage: 100 };
         let mut shadow = Shadow::new(followed);
         for kind in crate::watch_event::KINDS {
-            shadow.tell(at(0), Told::Begun(kind));
+            shadow.tell(at(0), WatchEvent::Begun(kind));
             let of = nodes().into_iter().filter(|thing| thing.kind() == kind);
-            of.for_each(|thing| shadow.tell(at(0), Told::Listed(thing)));
-            shadow.tell(at(0), Told::Complete(kind));
+            of.for_each(|thing| shadow.tell(at(0), WatchEvent::Listed(thing)));
+            shadow.tell(at(0), WatchEvent::Complete(kind));
         }
         Self { other, shadow, version: 1, now: 0 }
     }
@@ -96,13 +96,13 @@ impl Pair {
         self.version += 1;
         self.now += 11;
         value["metadata"]["resourceVersion"] = self.version.to_string().into();
-        let told = || Told::Set(Thing::Pod(object(value.clone())));
+        let told = || WatchEvent::Set(WatchedObject::Pod(object(value.clone())));
         self.other.tell(told(), at(self.now));
         self.shadow.tell(at(self.now), told());
         self.shadow.settle(at(self.now));
     }
 
-    fn run(mut self) -> Report {
+    fn run(mut self) -> ComparisonReport {
         for index in 0..PODS {
             let mut value = pod(index);
             self.set(&mut value);
@@ -111,7 +111,7 @@ impl Pair {
                     Command::Bind { pod, node, .. } => {
                         value["spec"]["nodeName"] = (*node).into();
                         self.set(&mut value);
-                        self.other.ended(&pod, &node, Ended::Bound, at(self.now));
+                        self.other.ended(&pod, &node, BindingResult::Bound, at(self.now));
                     }
                     Command::Status { condition: Some(condition), .. } => {
                         value["status"]["conditions"] = json!([condition]);
@@ -131,7 +131,7 @@ impl Pair {
 fn what_equals_it_is_the_same_decision() {
     let report = Pair::new("schedulerName: default-scheduler").run();
     let refused = PODS / 8;
-    let exact = |exact| report::Counts { exact, ..report::Counts::default() };
+    let exact = |exact| report::DecisionCounts { exact, ..report::DecisionCounts::default() };
     assert_eq!(report.bindings, exact((PODS - refused) as u64), "{report:?}");
     assert_eq!(report.refusals, exact(refused as u64), "{report:?}");
 }
@@ -169,5 +169,5 @@ fn who_says_another_sentence_is_found_out() {
     world.shadow.settle(at(world.now + 60));
     let report = &world.shadow.report;
     assert_eq!((report.refusals.other, report.refusals.all()), (1, 1), "{report:?}");
-    assert_eq!(report.disagreements[0].difference, report::Difference::Sentence);
+    assert_eq!(report.disagreements[0].difference, report::DecisionDifference::Sentence);
 }

@@ -10,9 +10,9 @@ use pintle_sched_core::select::sample_size;
 use pintle_sched_core::{Plugin, explain};
 
 use super::nearby;
-use super::report::{Difference, Disagreement, Verdict};
+use super::report::{DecisionDifference, Disagreement, ShadowVerdict};
 use super::{Decision, Shadow};
-use crate::cache::Mirror;
+use crate::cache::ClusterCache;
 use crate::diagnosis::{Asking, Thinker};
 use crate::pod_fields::has_claims;
 
@@ -27,16 +27,16 @@ const PERCENT_MIN: u32 = 5;
 
 impl Shadow {
     /// Compares a decision.
-    pub(super) fn judge(&mut self, decision: &Decision) -> Verdict {
+    pub(super) fn judge(&mut self, decision: &Decision) -> ShadowVerdict {
         let (Decision::Bound { before, .. } | Decision::Refused { before, .. }) = decision;
         if has_claims(before) {
-            return Verdict::LeftOut("volumes or resource claims");
+            return ShadowVerdict::LeftOut("volumes or resource claims");
         }
         let asking = match Asking::new(before, &mut self.mirror) {
             Ok(asking) => asking,
             Err(error) => {
                 tracing::debug!(pod = name(before), %error, "a pod cannot be compared");
-                return Verdict::LeftOut("unreadable");
+                return ShadowVerdict::LeftOut("unreadable");
             }
         };
         match decision {
@@ -45,7 +45,7 @@ impl Shadow {
         }
     }
 
-    fn judge_bound(&mut self, asking: &Asking, node: &str) -> Verdict {
+    fn judge_bound(&mut self, asking: &Asking, node: &str) -> ShadowVerdict {
         let enough = enough(self.followed.percentage, self.mirror.cluster.view().node_count());
         let outcome = self.thinker.decide(&mut self.mirror, asking);
         let sampled = outcome.feasible > enough;
@@ -54,27 +54,27 @@ impl Shadow {
         let found = near
             .find(&mut self.mirror, NODE_TRIES, |mirror| is_choice(thinker, mirror, asking, node));
         if let Some(distance) = found {
-            return Verdict::Same(distance);
+            return ShadowVerdict::Same(distance);
         }
         let mut disagreement = self.differs(asking, node);
-        let scored = disagreement.difference == Difference::Score;
+        let scored = disagreement.difference == DecisionDifference::Score;
         disagreement.nearby = near.told(&self.mirror);
-        if sampled && scored { Verdict::Sampled } else { Verdict::Other(disagreement) }
+        if sampled && scored { ShadowVerdict::Sampled } else { ShadowVerdict::Other(disagreement) }
     }
 
-    fn judge_refused(&mut self, asking: &Asking, said: &str) -> Verdict {
+    fn judge_refused(&mut self, asking: &Asking, said: &str) -> ShadowVerdict {
         let near = self.nearby(asking.spec.key);
         let thinker = &mut self.thinker;
         let found = near.find(&mut self.mirror, SENTENCE_TRIES, |mirror| {
             thinker.diagnose(mirror, asking).is_some_and(|d| d.message == said)
         });
         if let Some(distance) = found {
-            return Verdict::Same(distance);
+            return ShadowVerdict::Same(distance);
         }
         let ours = self.thinker.diagnose(&mut self.mirror, asking);
-        Verdict::Other(Disagreement {
+        ShadowVerdict::Other(Disagreement {
             pod: name(&asking.pod),
-            difference: Difference::Sentence,
+            difference: DecisionDifference::Sentence,
             plugin: None,
             theirs: said.to_owned(),
             ours: ours.map_or_else(|| "it fits".to_owned(), |d| d.message),
@@ -91,7 +91,7 @@ impl Shadow {
         let ours = outcome.first.map_or("no node".to_owned(), |row| cluster.node_name(row).into());
         let mut found = Disagreement {
             pod: name(&asking.pod),
-            difference: Difference::NoSuchNode,
+            difference: DecisionDifference::NoSuchNode,
             plugin: None,
             theirs: node.to_owned(),
             ours,
@@ -99,7 +99,7 @@ impl Shadow {
         };
         let Some(row) = cluster.row(node) else { return found };
         if let Some(first) = outcome.first.filter(|_| scratch.feasible.get(row)) {
-            found.difference = Difference::Score;
+            found.difference = DecisionDifference::Score;
             let (theirs, best) = (scratch.total[row as usize], outcome.best);
             // The plugin that sees the greatest advantage of our node.
             let advantage = |plugin: &Plugin| {
@@ -117,7 +117,7 @@ impl Shadow {
             }
             return found;
         }
-        found.difference = Difference::Filter;
+        found.difference = DecisionDifference::Filter;
         let statuses = match outcome.refusal {
             Some(_) => Vec::new(),
             None => explain::statuses(cluster, &asking.program, &detail, scratch),
@@ -137,7 +137,12 @@ impl Shadow {
 }
 
 /// Could this scheduler choose the node?
-fn is_choice(thinker: &mut Thinker, mirror: &mut Mirror, asking: &Asking, node: &str) -> bool {
+fn is_choice(
+    thinker: &mut Thinker,
+    mirror: &mut ClusterCache,
+    asking: &Asking,
+    node: &str,
+) -> bool {
     let Some(row) = mirror.cluster.row(node) else { return false };
     let outcome = thinker.decide(mirror, asking);
     if outcome.feasible == 0 || outcome.refusal.is_some() {

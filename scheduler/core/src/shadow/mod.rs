@@ -28,11 +28,11 @@ use pintle_api_types::key::ObjectKey;
 use pintle_api_types::object::key_of;
 use pintle_sched_core::Profile;
 
-use self::report::{Report, Verdict};
-use crate::cache::{Mirror, Step};
+use self::report::{ComparisonReport, ShadowVerdict};
+use crate::cache::{CacheDelta, ClusterCache};
 use crate::diagnosis::Thinker;
 use crate::pod_fields::{node_name, scheduler_name};
-use crate::watch_event::{Kind, Thing, Told};
+use crate::watch_event::{WatchEvent, WatchedKind, WatchedObject};
 
 /// Wait of a change for earlier ones of other kinds, and for related ones.
 const SETTLE_WAIT: Duration = Duration::from_millis(1000);
@@ -55,33 +55,33 @@ pub struct Followed {
 
 /// A change that waits.
 #[derive(Debug)]
-enum Held {
-    Set(Thing),
-    Gone(Kind, ObjectKey, Option<Thing>),
+enum HeldChange {
+    Set(WatchedObject),
+    Gone(WatchedKind, ObjectKey, Option<WatchedObject>),
 }
 
 /// The shadow.
 #[derive(Debug)]
 pub struct Shadow {
     /// The cluster after the last applied change.
-    pub mirror: Mirror,
+    pub mirror: ClusterCache,
     /// Result so far.
-    pub report: Report,
+    pub report: ComparisonReport,
     /// Memory of decisions.
     pub thinker: Thinker,
     followed: Followed,
-    held: BTreeMap<(u64, u64), (Duration, Held)>,
+    held: BTreeMap<(u64, u64), (Duration, HeldChange)>,
     numbered: u64,
     last: u64,
-    past: VecDeque<Step>,
+    past: VecDeque<CacheDelta>,
 }
 
 impl Shadow {
     /// Creates an empty shadow.
     pub fn new(followed: Followed) -> Self {
         Self {
-            mirror: Mirror::new(followed.profile.clone()),
-            report: Report::default(),
+            mirror: ClusterCache::new(followed.profile.clone()),
+            report: ComparisonReport::default(),
             thinker: Thinker::default(),
             followed,
             held: BTreeMap::new(),
@@ -92,13 +92,13 @@ impl Shadow {
     }
 
     /// Takes a watch event at time `now`, which only grows.
-    pub fn tell(&mut self, now: Duration, told: Told) {
+    pub fn tell(&mut self, now: Duration, told: WatchEvent) {
         let (version, held) = match told {
-            Told::Set(thing) => (thing.version(), Held::Set(thing)),
-            Told::Gone(thing) => {
-                (thing.version(), Held::Gone(thing.kind(), thing.key(), Some(thing)))
+            WatchEvent::Set(thing) => (thing.version(), HeldChange::Set(thing)),
+            WatchEvent::Gone(thing) => {
+                (thing.version(), HeldChange::Gone(thing.kind(), thing.key(), Some(thing)))
             }
-            Told::Lost(kind, key) => (self.last, Held::Gone(kind, key, None)),
+            WatchEvent::Lost(kind, key) => (self.last, HeldChange::Gone(kind, key, None)),
             list => return self.list(list),
         };
         self.numbered += 1;
@@ -109,8 +109,8 @@ impl Shadow {
     }
 
     /// A list is no history: it is applied as it is, and no decision is read from it.
-    fn list(&mut self, told: Told) {
-        if let Told::Listed(thing) = &told {
+    fn list(&mut self, told: WatchEvent) {
+        if let WatchEvent::Listed(thing) = &told {
             self.last = self.last.max(thing.version());
         }
         for step in self.mirror.list(told) {
@@ -142,15 +142,15 @@ impl Shadow {
         let Some((_, (_, first))) = self.held.first_key_value() else { return false };
         if let Some(decision) = self.decision(first) {
             match self.judge(&decision) {
-                Verdict::Other(_) if !at_any_rate => return false,
+                ShadowVerdict::Other(_) if !at_any_rate => return false,
                 verdict => self.report.take(&decision, verdict),
             }
         }
         let Some(((version, _), (_, held))) = self.held.pop_first() else { return false };
         self.last = self.last.max(version);
         let steps = match held {
-            Held::Set(thing) => self.mirror.set(thing),
-            Held::Gone(kind, key, last) => self.mirror.gone(kind, &key, last.as_ref()),
+            HeldChange::Set(thing) => self.mirror.set(thing),
+            HeldChange::Gone(kind, key, last) => self.mirror.gone(kind, &key, last.as_ref()),
         };
         for step in steps {
             self.mirror.make(&step);
@@ -164,8 +164,8 @@ impl Shadow {
     }
 
     /// Returns the decision of the other scheduler, if the change is one.
-    fn decision(&self, held: &Held) -> Option<Decision> {
-        let Held::Set(Thing::Pod(pod)) = held else { return None };
+    fn decision(&self, held: &HeldChange) -> Option<Decision> {
+        let HeldChange::Set(WatchedObject::Pod(pod)) = held else { return None };
         let before = self.mirror.waiting(&key_of(&**pod))?;
         if before.uid() != pod.metadata.uid.as_deref()
             || scheduler_name(pod) != self.followed.profile.scheduler_name

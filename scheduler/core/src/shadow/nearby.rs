@@ -11,8 +11,8 @@ use std::collections::{HashSet, VecDeque};
 
 use pintle_sched_core::intern::Str;
 
-use super::Held;
-use crate::cache::{Aside, Mirror, Step};
+use super::HeldChange;
+use crate::cache::{Aside, CacheDelta, ClusterCache};
 
 /// Steps to each side.
 const REACH: usize = 32;
@@ -27,9 +27,9 @@ const TOLD_MAX: usize = 8;
 #[derive(Debug)]
 pub(super) struct Nearby {
     /// Steps before it, the last one first.
-    past: Vec<Step>,
+    past: Vec<CacheDelta>,
     /// Steps after it, the next one first.
-    next: Vec<Step>,
+    next: Vec<CacheDelta>,
 }
 
 /// One step: before (false) or after (true), and its distance.
@@ -45,9 +45,9 @@ struct Turned {
 impl Nearby {
     /// Collects the steps; `asking` is the decided pod.
     pub(super) fn new<'a>(
-        mirror: &mut Mirror,
-        past: &VecDeque<Step>,
-        held: impl Iterator<Item = &'a Held>,
+        mirror: &mut ClusterCache,
+        past: &VecDeque<CacheDelta>,
+        held: impl Iterator<Item = &'a HeldChange>,
         asking: Str,
     ) -> Self {
         let mut seen: HashSet<Str> = [asking].into();
@@ -65,11 +65,11 @@ impl Nearby {
                 break;
             }
             let steps = match held {
-                Held::Set(thing) => mirror.foresee(thing),
-                Held::Gone(kind, key, last) => mirror.foresee_end(*kind, key, last.as_ref()),
+                HeldChange::Set(thing) => mirror.foresee(thing),
+                HeldChange::Gone(kind, key, last) => mirror.foresee_end(*kind, key, last.as_ref()),
             };
-            let Some(object) = steps.first().and_then(Step::object) else { continue };
-            if steps.iter().any(Step::matters) && seen.insert(object) {
+            let Some(object) = steps.first().and_then(CacheDelta::object) else { continue };
+            if steps.iter().any(CacheDelta::matters) && seen.insert(object) {
                 next.extend(steps);
             }
         }
@@ -80,9 +80,9 @@ impl Nearby {
     /// steps.
     pub(super) fn find(
         &self,
-        mirror: &mut Mirror,
+        mirror: &mut ClusterCache,
         tries: usize,
-        mut check: impl FnMut(&mut Mirror) -> bool,
+        mut check: impl FnMut(&mut ClusterCache) -> bool,
     ) -> Option<usize> {
         if check(mirror) {
             return Some(0);
@@ -101,22 +101,22 @@ impl Nearby {
     }
 
     /// Describes the steps nearby.
-    pub(super) fn told(&self, mirror: &Mirror) -> Vec<String> {
-        let text = |step: &Step| {
+    pub(super) fn told(&self, mirror: &ClusterCache) -> Vec<String> {
+        let text = |step: &CacheDelta| {
             let object = step.object().map_or("", |object| mirror.cluster.text(object));
             match step {
-                Step::Bound(pod, node) => {
+                CacheDelta::Bound(pod, node) => {
                     format!("{} bound to {node}", mirror.cluster.text(pod.name))
                 }
-                Step::Gone { node, .. } => format!("{object} gone from {node}"),
-                Step::Changed { new, node, .. } => {
+                CacheDelta::Gone { node, .. } => format!("{object} gone from {node}"),
+                CacheDelta::Changed { new, node, .. } => {
                     format!("{} changed on {node}", mirror.cluster.text(new.name))
                 }
-                Step::Nominated { new, .. } => {
+                CacheDelta::Nominated { new, .. } => {
                     let node = new.as_ref().map_or("no node", |n| &*n.node);
                     format!("{node} is kept for {object}")
                 }
-                Step::Node { new, .. } => {
+                CacheDelta::Node { new, .. } => {
                     format!("node {object} {}", if new.is_some() { "changed" } else { "gone" })
                 }
             }
@@ -162,7 +162,7 @@ impl Nearby {
     }
 
     /// Applies and undoes the difference between two states.
-    fn turn_to(&self, mirror: &mut Mirror, turned: &mut Turned, wanted: &[Turn]) {
+    fn turn_to(&self, mirror: &mut ClusterCache, turned: &mut Turned, wanted: &[Turn]) {
         let Turned { all, aside } = turned;
         let mut turn = |(after, at): Turn, on: bool| {
             let step = if after { &self.next[at] } else { &self.past[at] };

@@ -16,7 +16,7 @@ const KEPT_MAX: usize = 256;
 /// Kind of disagreement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Difference {
+pub enum DecisionDifference {
     /// The node is not known here.
     NoSuchNode,
     /// The node is rejected here.
@@ -34,7 +34,7 @@ pub struct Disagreement {
     /// namespace/name.
     pub pod: String,
     /// About what.
-    pub difference: Difference,
+    pub difference: DecisionDifference,
     /// The plugin that makes the difference.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plugin: Option<&'static str>,
@@ -48,7 +48,7 @@ pub struct Disagreement {
 
 /// Result of one comparison.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Verdict {
+pub enum ShadowVerdict {
     /// The same in a state this many steps away.
     Same(usize),
     /// The other scheduler filtered only a sample of nodes, and its node fits.
@@ -61,7 +61,7 @@ pub enum Verdict {
 
 /// Counts of one kind of decision.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Counts {
+pub struct DecisionCounts {
     /// Equal in the state before it.
     pub exact: u64,
     /// Equal in a state nearby.
@@ -74,17 +74,17 @@ pub struct Counts {
     pub farthest: usize,
 }
 
-impl Counts {
-    fn count(&mut self, verdict: &Verdict) {
+impl DecisionCounts {
+    fn count(&mut self, verdict: &ShadowVerdict) {
         match verdict {
-            Verdict::Same(0) => self.exact += 1,
-            Verdict::Same(steps) => {
+            ShadowVerdict::Same(0) => self.exact += 1,
+            ShadowVerdict::Same(steps) => {
                 self.nearby += 1;
                 self.farthest = self.farthest.max(*steps);
             }
-            Verdict::Sampled => self.sampled += 1,
-            Verdict::Other(_) => self.other += 1,
-            Verdict::LeftOut(_) => {}
+            ShadowVerdict::Sampled => self.sampled += 1,
+            ShadowVerdict::Other(_) => self.other += 1,
+            ShadowVerdict::LeftOut(_) => {}
         }
     }
 
@@ -97,11 +97,11 @@ impl Counts {
 /// Result of the comparison.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
+pub struct ComparisonReport {
     /// Bindings.
-    pub bindings: Counts,
+    pub bindings: DecisionCounts,
     /// Messages about pods that fit no node.
-    pub refusals: Counts,
+    pub refusals: DecisionCounts,
     /// Decisions that were not compared, by reason.
     pub left_out: BTreeMap<&'static str, u64>,
     /// Disagreements by difference and plugin.
@@ -110,9 +110,9 @@ pub struct Report {
     pub disagreements: VecDeque<Disagreement>,
 }
 
-impl Report {
-    pub(super) fn take(&mut self, decision: &Decision, verdict: Verdict) {
-        if let Verdict::LeftOut(reason) = verdict {
+impl ComparisonReport {
+    pub(super) fn take(&mut self, decision: &Decision, verdict: ShadowVerdict) {
+        if let ShadowVerdict::LeftOut(reason) = verdict {
             return *self.left_out.entry(reason).or_default() += 1;
         }
         match decision {
@@ -122,8 +122,8 @@ impl Report {
         self.keep(verdict);
     }
 
-    fn keep(&mut self, verdict: Verdict) {
-        let Verdict::Other(found) = verdict else { return };
+    fn keep(&mut self, verdict: ShadowVerdict) {
+        let ShadowVerdict::Other(found) = verdict else { return };
         tracing::warn!(
             pod = found.pod,
             plugin = found.plugin.unwrap_or("-"),

@@ -66,7 +66,7 @@ impl Same {
             + note.version.as_ref().map_or(0, String::len)
             + of_related;
         // Twice its own size: in the table, and in the queue.
-        texts + size_of::<Note>() + size_of::<Told>() + 4 * size_of::<Self>()
+        texts + size_of::<Note>() + size_of::<NoteState>() + 4 * size_of::<Self>()
     }
 }
 
@@ -99,7 +99,7 @@ type Namespace = Rc<str>;
 
 /// State of a note.
 #[derive(Debug)]
-struct Told {
+struct NoteState {
     state: State,
     first: Timestamp,
     last: Timestamp,
@@ -116,7 +116,7 @@ struct Told {
 
 /// A request to be sent.
 #[derive(Clone, Debug)]
-pub(super) struct Request {
+pub(super) struct EventRequest {
     same: Same,
     /// Time of the first occurrence.
     pub(super) first: Timestamp,
@@ -126,7 +126,7 @@ pub(super) struct Request {
     last: Timestamp,
 }
 
-impl Request {
+impl EventRequest {
     /// The note.
     pub(super) fn note(&self) -> &Note {
         &self.same.0
@@ -140,7 +140,7 @@ impl Request {
 
 /// Result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Written {
+pub(super) enum EventWritten {
     /// Written, or rejected for good.
     Settled,
     /// No answer: retried later.
@@ -149,7 +149,7 @@ pub(super) enum Written {
 
 /// Notes of one sink: those of one namespace, and so of one pod, in order.
 #[derive(Debug, Default)]
-struct Line {
+struct SinkQueue {
     queue: FairQueue<Namespace, Same>,
     later: VecDeque<(Instant, Same)>,
 }
@@ -157,8 +157,8 @@ struct Line {
 /// All series.
 #[derive(Debug)]
 pub(super) struct Book {
-    told: HashMap<Same, Told>,
-    lines: Vec<Line>,
+    told: HashMap<Same, NoteState>,
+    lines: Vec<SinkQueue>,
     bytes: usize,
     /// Bytes by namespace.
     shares: HashMap<Namespace, usize>,
@@ -182,7 +182,7 @@ pub(super) enum Loss {
 impl Book {
     /// Creates an empty book for so many sinks.
     pub(super) fn new(sinks: usize, bytes_max: usize) -> Self {
-        let lines = (0..sinks).map(|_| Line::default()).collect();
+        let lines = (0..sinks).map(|_| SinkQueue::default()).collect();
         Self {
             told: HashMap::new(),
             lines,
@@ -216,7 +216,7 @@ impl Book {
             return None;
         }
         let namespace = self.add(&same);
-        let told = Told {
+        let told = NoteState {
             state: State::Waits,
             first: at,
             last: at,
@@ -233,8 +233,8 @@ impl Book {
     }
 
     /// Returns the next request of this sink.
-    pub(super) fn next(&mut self, line: usize, now: Instant) -> Option<Request> {
-        let Line { queue, later } = &mut self.lines[line];
+    pub(super) fn next(&mut self, line: usize, now: Instant) -> Option<EventRequest> {
+        let SinkQueue { queue, later } = &mut self.lines[line];
         while later.front().is_some_and(|(due, _)| *due <= now) {
             if let Some((_, same)) = later.pop_front() {
                 queue.push(same.namespace().into(), same);
@@ -243,8 +243,8 @@ impl Book {
         let (_, same) = queue.pop()?;
         let told = self.told.get_mut(&same)?;
         told.state = State::IsSent;
-        let Told { first, last, count, .. } = *told;
-        Some(Request { same, first, is_made: told.said > 0, count, last })
+        let NoteState { first, last, count, .. } = *told;
+        Some(EventRequest { same, first, is_made: told.said > 0, count, last })
     }
 
     /// Returns when this sink has work at the latest, if nothing new is recorded.
@@ -253,11 +253,11 @@ impl Book {
     }
 
     /// A request ended.
-    pub(super) fn ended(&mut self, request: &Request, written: Written, now: Instant) {
+    pub(super) fn ended(&mut self, request: &EventRequest, written: EventWritten, now: Instant) {
         let same = &request.same;
         let line = self.line(same);
         let Some(told) = self.told.get_mut(same) else { return };
-        if written == Written::Again {
+        if written == EventWritten::Again {
             told.tries += 1;
             if told.tries < TRIES_MAX {
                 told.state = State::Waits;
@@ -454,7 +454,7 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(book.loss(), None);
             let request = book.next(0, now).expect("it waits");
-            book.ended(&request, Written::Settled, now);
+            book.ended(&request, EventWritten::Settled, now);
         }
         assert_eq!([book.loss(), book.loss()], [Some(Loss::Ended(2)), None]);
         assert_eq!(book.tell(now, AT, note("p3", "m")), Some(0));
@@ -469,17 +469,17 @@ mod tests {
         assert_eq!((request.is_made, request.series()), (false, None));
         // It occurs again while the first request is in flight.
         assert_eq!(book.tell(now, AT, note("p", "other words")), None);
-        book.ended(&request, Written::Settled, now);
+        book.ended(&request, EventWritten::Settled, now);
         let request = book.next(0, now).expect("a series");
         assert_eq!((request.is_made, request.series()), (true, Some((2, AT))));
-        book.ended(&request, Written::Settled, now);
+        book.ended(&request, EventWritten::Settled, now);
         assert_eq!(book.tell(now, AT, note("p", "m")), None);
         assert!(book.next(0, now).is_none());
         let later = now + SERIES_OVER + Duration::from_secs(1);
         book.look(later);
         let request = book.next(0, later).expect("its end");
         assert_eq!(request.series(), Some((3, AT)));
-        book.ended(&request, Written::Settled, later);
+        book.ended(&request, EventWritten::Settled, later);
         assert_eq!((book.told.len(), book.bytes, book.is_idle()), (0, 0, true));
     }
 
@@ -490,11 +490,11 @@ mod tests {
         for tried in 1..=TRIES_MAX {
             let request = book.next(0, now).expect("it is due");
             assert!(!request.is_made);
-            book.ended(&request, Written::Again, now);
+            book.ended(&request, EventWritten::Again, now);
             book.tell(now, AT, note(&format!("other-{tried}"), "m"));
             let other = book.next(0, now).expect("another pod's");
             assert_eq!(&*other.note().about.uid, format!("other-{tried}"));
-            book.ended(&other, Written::Settled, now);
+            book.ended(&other, EventWritten::Settled, now);
             if let Some(due) = book.due(0) {
                 assert!(due >= now + RETRY_AFTER && due <= now + RETRY_AFTER * 5 / 4);
                 now = due;
@@ -537,7 +537,7 @@ mod tests {
         let quiet = first.iter().filter(|r| r.note().about.key.namespace() == "quiet").count();
         assert_eq!(quiet, 10, "they do not wait for the crowd's to be written");
         for request in &first {
-            book.ended(request, Written::Settled, now);
+            book.ended(request, EventWritten::Settled, now);
         }
         let shares: usize = book.shares.values().sum();
         assert_eq!(shares, book.bytes);

@@ -6,7 +6,7 @@
 use super::super::ending;
 use super::super::position::{offset, path_at, position, sniff};
 use super::super::valid::flaws::{cut, cut_quotes};
-use super::{Loader, NAME_BYTES_MAX, Named, looks_like_json};
+use super::{Loader, NAME_BYTES_MAX, NamedObject, looks_like_json};
 
 /// Reason why a dump cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -95,7 +95,7 @@ impl Loader<'_, '_, '_> {
 
     /// Kind, namespace and name of an object, or its number.
     pub(super) fn named(&self, text: &str, kind: Option<&str>) -> String {
-        let head: Named = serde_json::from_str(text).unwrap_or_default();
+        let head: NamedObject = serde_json::from_str(text).unwrap_or_default();
         let kind = head.kind.as_deref().or(kind).map(cut);
         let names = head.metadata.unwrap_or_default();
         match (kind, names.namespace, names.name) {

@@ -24,7 +24,7 @@ const PORT_NAME_BYTES_MAX: usize = 15;
 
 /// Level of resources.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Level {
+enum ResourceLevel {
     Container,
     Pod,
 }
@@ -57,11 +57,11 @@ pub(super) fn containers(spec: &PodSpec, root: &Path<'_>, flaws: &mut Flaws) {
     }
     if let Some(own) = &spec.resources {
         let path = root.child("resources");
-        resources(own, Level::Pod, &path, flaws);
+        resources(own, ResourceLevel::Pod, &path, flaws);
         covers_containers(spec, own, &path.child("requests"), flaws);
     }
     if let Some(overhead) = &spec.overhead {
-        list(overhead, Level::Container, &root.child("overhead"), flaws);
+        list(overhead, ResourceLevel::Container, &root.child("overhead"), flaws);
     }
 }
 
@@ -77,7 +77,7 @@ fn common(container: &Container, path: &Path<'_>, flaws: &mut Flaws) {
     flaws.one_of_given(&path.child("imagePullPolicy"), pull, &PULLS);
     ports(container.ports.as_deref().unwrap_or_default(), &path.child("ports"), flaws);
     if let Some(all) = &container.resources {
-        resources(all, Level::Container, &path.child("resources"), flaws);
+        resources(all, ResourceLevel::Container, &path.child("resources"), flaws);
     }
 }
 
@@ -156,7 +156,7 @@ fn equal_host_ports(all: &[ContainerPort], path: &Path<'_>, flaws: &mut Flaws) {
     }
 }
 
-fn resources(all: &ResourceRequirements, level: Level, path: &Path<'_>, flaws: &mut Flaws) {
+fn resources(all: &ResourceRequirements, level: ResourceLevel, path: &Path<'_>, flaws: &mut Flaws) {
     let empty = Resources::new();
     let limits = all.limits.as_ref().unwrap_or(&empty);
     let requests = all.requests.as_ref().unwrap_or(&empty);
@@ -212,14 +212,14 @@ fn covers_containers(
 }
 
 /// Checks names and amounts of a list of a pod or container.
-fn list(all: &Resources, level: Level, path: &Path<'_>, flaws: &mut Flaws) {
+fn list(all: &Resources, level: ResourceLevel, path: &Path<'_>, flaws: &mut Flaws) {
     for (name, quantity) in all {
         let path = path.key(name);
         match (name_mistake(name), level) {
             (Some(why), _) => flaws.invalid(&path, name, why),
-            (None, Level::Container) => {}
-            (None, Level::Pod) if is_main(name) || is_huge(name) => {}
-            (None, Level::Pod) => {
+            (None, ResourceLevel::Container) => {}
+            (None, ResourceLevel::Pod) if is_main(name) || is_huge(name) => {}
+            (None, ResourceLevel::Pod) => {
                 flaws.one_of(&path, name, &["cpu", "hugepages-*", "memory"]);
             }
         }

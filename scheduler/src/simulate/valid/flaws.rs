@@ -25,11 +25,11 @@ pub(in crate::simulate) struct Flaw {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Path<'a> {
     parent: Option<&'a Path<'a>>,
-    part: Part<'a>,
+    part: FlawPart<'a>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Part<'a> {
+enum FlawPart<'a> {
     Field(&'a str),
     Index(usize),
     Key(&'a str),
@@ -37,19 +37,19 @@ enum Part<'a> {
 
 impl<'a> Path<'a> {
     pub(super) fn root(field: &'a str) -> Self {
-        Self { parent: None, part: Part::Field(field) }
+        Self { parent: None, part: FlawPart::Field(field) }
     }
 
     pub(super) fn child(&'a self, field: &'a str) -> Self {
-        Self { parent: Some(self), part: Part::Field(field) }
+        Self { parent: Some(self), part: FlawPart::Field(field) }
     }
 
     pub(super) fn index(&'a self, at: usize) -> Self {
-        Self { parent: Some(self), part: Part::Index(at) }
+        Self { parent: Some(self), part: FlawPart::Index(at) }
     }
 
     pub(super) fn key(&'a self, key: &'a str) -> Self {
-        Self { parent: Some(self), part: Part::Key(key) }
+        Self { parent: Some(self), part: FlawPart::Key(key) }
     }
 }
 
@@ -59,10 +59,10 @@ impl Display for Path<'_> {
             write!(out, "{parent}")?;
         }
         match self.part {
-            Part::Field(name) if self.parent.is_none() => out.write_str(name),
-            Part::Field(name) => write!(out, ".{name}"),
-            Part::Index(at) => write!(out, "[{at}]"),
-            Part::Key(key) => write!(out, "[{}]", cut(key)),
+            FlawPart::Field(name) if self.parent.is_none() => out.write_str(name),
+            FlawPart::Field(name) => write!(out, ".{name}"),
+            FlawPart::Index(at) => write!(out, "[{at}]"),
+            FlawPart::Key(key) => write!(out, "[{}]", cut(key)),
         }
     }
 }

@@ -43,7 +43,7 @@ pub(super) fn has(stage: &str) -> bool {
 
 impl Lane {
     /// Starts its process, with an option of this run.
-    pub(super) fn start(&'static self, option: &str) -> Result<Running> {
+    pub(super) fn start(&'static self, option: &str) -> Result<LaneProcess> {
         let log = repository().join(format!("target/beside-{}.log", self.name));
         let mut cmd = Command::new("nice");
         // The running program: an earlier stage has rebuilt its file.
@@ -52,14 +52,14 @@ impl Lane {
         cmd.arg(option).args(self.stages);
         let process = Logged::start(&mut cmd, &log)?;
         shell::say("beside", &format!("{}: {}", self.stages.join(", "), log.display()));
-        Ok(Running(process))
+        Ok(LaneProcess(process))
     }
 }
 
 /// The process of a lane.
-pub(super) struct Running(Logged);
+pub(super) struct LaneProcess(Logged);
 
-impl Running {
+impl LaneProcess {
     /// Waits for its end, prints its output, and returns the counts in the last line.
     pub(super) fn end(mut self) -> Result<Counts> {
         let (status, text) = self.0.end()?;

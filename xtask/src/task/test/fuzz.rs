@@ -61,8 +61,10 @@ fn run_targets(seconds: &str) -> Result<Counts> {
     names.sort();
     let mut counts = Counts::default();
     for together in names.chunks(thread::available_parallelism().map_or(1, NonZero::get)) {
-        let started: Result<Vec<Running>> =
-            together.iter().map(|name| Running::start(&program, name, seconds, &finds)).collect();
+        let started: Result<Vec<FuzzProcess>> = together
+            .iter()
+            .map(|name| FuzzProcess::start(&program, name, seconds, &finds))
+            .collect();
         for mut running in started? {
             match running.end() {
                 Ok(inputs) => {
@@ -97,12 +99,12 @@ fn build(dir: &Path) -> Result<PathBuf> {
 }
 
 /// A target at work.
-struct Running {
+struct FuzzProcess {
     name: String,
     process: Logged,
 }
 
-impl Running {
+impl FuzzProcess {
     fn start(program: &Path, name: &str, seconds: &str, finds: &Path) -> Result<Self> {
         let dir = repository().join(DIR);
         let (corpus, seeds) = (dir.join("corpus").join(name), dir.join("seeds").join(name));

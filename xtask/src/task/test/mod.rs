@@ -33,7 +33,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail, ensure};
 
 use self::checks::ended_well;
-use self::programs::{Choice, Outcome, Program};
+use self::programs::{Choice, Program, ProgramOutcome};
 use self::report::{Counts, report, summary, timed};
 use self::skips::Skips;
 use super::{demo, prepare};
@@ -342,7 +342,7 @@ fn running(programs: &[Program], run: &Run, env: &[(&str, &str)]) -> Result<Coun
 }
 
 /// The counts of a run of cargo's, which has failed as a whole if it is not whole.
-fn whole(outcome: Outcome, what: &str) -> Counts {
+fn whole(outcome: ProgramOutcome, what: &str) -> Counts {
     let mut counts = outcome.counts;
     if !outcome.is_whole {
         shell::say("failed", &format!("{what}: a program ended without a result"));

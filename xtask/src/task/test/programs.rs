@@ -90,7 +90,7 @@ fn is_of(target: &str, stage: &str) -> bool {
 
 /// Result of one run of a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Outcome {
+pub(super) struct ProgramOutcome {
     pub(super) counts: Counts,
     pub(super) passed: Vec<String>,
     pub(super) failed: Vec<String>,
@@ -144,7 +144,7 @@ impl Program {
         args: &[&str],
         env: &[(&str, &str)],
         skips: &Skips,
-    ) -> Result<Outcome> {
+    ) -> Result<ProgramOutcome> {
         shell::say("run", &self.name);
         let mut cmd = Command::new(&self.path);
         cmd.args(args).current_dir(&self.dir).envs(env.iter().copied());
@@ -158,7 +158,7 @@ impl Program {
 }
 
 /// Runs a command whose output contains that of test programs.
-pub(super) fn watch(cmd: &mut Command, skips: &Skips) -> Result<Outcome> {
+pub(super) fn watch(cmd: &mut Command, skips: &Skips) -> Result<ProgramOutcome> {
     let _ = fs::remove_file(skips.file());
     cmd.env(SKIPPED_FILE, skips.file()).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = cmd.spawn().with_context(|| format!("start {}", shell::line(cmd)))?;
@@ -179,7 +179,7 @@ pub(super) fn watch(cmd: &mut Command, skips: &Skips) -> Result<Outcome> {
 /// Reads the lines of one test program, or of several in a row.
 #[derive(Default)]
 struct Reader {
-    outcome: Outcome,
+    outcome: ProgramOutcome,
     begun: usize,
     ended: usize,
 }
@@ -205,7 +205,7 @@ impl Reader {
 
     /// A program is whole when each of its beginnings has an end, and failed tests are the only
     /// reason for which it failed.
-    fn end(mut self, status: ExitStatus) -> Outcome {
+    fn end(mut self, status: ExitStatus) -> ProgramOutcome {
         let is_told = status.success() == (self.outcome.counts.failed == 0);
         self.outcome.is_whole = self.ended > 0 && self.begun == self.ended && is_told;
         self.outcome
@@ -234,7 +234,7 @@ mod tests {
 
     use super::*;
 
-    fn read(lines: &[&str], code: i32) -> Outcome {
+    fn read(lines: &[&str], code: i32) -> ProgramOutcome {
         let mut reader = Reader::default();
         lines.iter().for_each(|line| reader.take(line));
         reader.end(ExitStatus::from_raw(code << 8))

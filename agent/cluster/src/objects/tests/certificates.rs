@@ -7,7 +7,7 @@ use pintle_agent_config::modes::ChangeDetectionStrategy;
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::volume::payload::CertificateRequest;
-use pintle_agent_host::volume::content::Content as _;
+use pintle_agent_host::volume::content::ContentSource as _;
 use pintle_memory_http::SharedServer;
 use serde_json::json;
 use tokio::sync::{mpsc, watch};

@@ -6,13 +6,13 @@ use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use pintle_agent_config::modes::ChangeDetectionStrategy;
 use pintle_agent_core::env::variables::LookupError;
-use pintle_agent_core::references::{Key, Kind};
+use pintle_agent_core::references::{ObjectName, ReferenceKind};
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::volume::ClaimViews;
 use pintle_agent_core::volume::payload::{ContentError, TokenRequest};
-use pintle_agent_core::worker::Input;
-use pintle_agent_host::volume::content::Content;
+use pintle_agent_core::worker::PodsInput;
+use pintle_agent_host::volume::content::ContentSource;
 use pintle_memory_http::SharedServer;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(super) struct Scene {
     pub(super) server: SharedServer,
     pub(super) objects: Objects,
-    inputs: mpsc::Receiver<Input>,
+    inputs: mpsc::Receiver<PodsInput>,
 }
 
 fn run(strategy: ChangeDetectionStrategy, test: impl AsyncFnOnce(Scene)) {
@@ -92,7 +92,7 @@ impl Scene {
     /// The next pod that is notified.
     pub(super) async fn told(&mut self) -> (String, bool) {
         match tokio::time::timeout(PATIENCE, self.inputs.recv()).await {
-            Ok(Some(Input::Content { uid, files })) => (uid.to_string(), files),
+            Ok(Some(PodsInput::Content { uid, files })) => (uid.to_string(), files),
             other => panic!("nobody was told: {other:?}, {:?}", self.server.requests()),
         }
     }
@@ -534,7 +534,7 @@ fn without_an_api_server_there_is_nothing() {
         let found = objects.environment(&pod.0, &pod.1, &Container::default()).await;
         assert_eq!(found.secret("ns", "s"), Err(LookupError::NoApi));
         assert_eq!(found.services().map(<[_]>::len), Some(0));
-        let key = Key::new(Kind::Secret, "ns", "s");
+        let key = ObjectName::new(ReferenceKind::Secret, "ns", "s");
         assert_eq!(objects.object(&pod.0, &key).await.err(), Some(LookupError::NoApi));
         assert_eq!(objects.runtime_handler(&pod.1).await, Ok(String::new()));
     });

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_core::references;
-use pintle_agent_core::references::{Key, Kind};
+use pintle_agent_core::references::{ObjectName, ReferenceKind};
 use serde_json::{Value, json};
 
 fn pod(spec: Value) -> Pod {
@@ -41,17 +41,17 @@ fn every_place_that_names_an_object_is_found_once() {
     assert_eq!(
         found,
         [
-            row(Kind::ConfigMap, "debug", false),
-            row(Kind::ConfigMap, "from", false),
-            row(Kind::ConfigMap, "key", false),
-            row(Kind::ConfigMap, "projected", true),
-            row(Kind::ConfigMap, "volume", true),
+            row(ReferenceKind::ConfigMap, "debug", false),
+            row(ReferenceKind::ConfigMap, "from", false),
+            row(ReferenceKind::ConfigMap, "key", false),
+            row(ReferenceKind::ConfigMap, "projected", true),
+            row(ReferenceKind::ConfigMap, "volume", true),
             // By a variable and by a volume: the volume decides.
-            row(Kind::Secret, "both", true),
-            row(Kind::Secret, "from", false),
-            row(Kind::Secret, "init", false),
-            row(Kind::Secret, "projected", true),
-            row(Kind::Secret, "pull", false),
+            row(ReferenceKind::Secret, "both", true),
+            row(ReferenceKind::Secret, "from", false),
+            row(ReferenceKind::Secret, "init", false),
+            row(ReferenceKind::Secret, "projected", true),
+            row(ReferenceKind::Secret, "pull", false),
         ]
     );
 }
@@ -59,5 +59,5 @@ fn every_place_that_names_an_object_is_found_once() {
 #[test]
 fn a_pod_without_references_has_none() {
     assert!(references::of(&pod(json!({"containers": [{"name": "c"}]}))).is_empty());
-    assert_eq!(Key::new(Kind::Secret, "ns", "s").to_string(), "secret ns/s");
+    assert_eq!(ObjectName::new(ReferenceKind::Secret, "ns", "s").to_string(), "secret ns/s");
 }

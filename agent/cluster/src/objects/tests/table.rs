@@ -3,38 +3,40 @@
 use std::collections::BTreeMap;
 
 use pintle_agent_core::env::variables::LookupError;
-use pintle_agent_core::references::{Key, Kind, References, Use};
+use pintle_agent_core::references::{ObjectName, ReferenceKind, ReferenceUse, References};
 use pintle_agent_core::types::PodUid;
 use proptest::prelude::*;
 use serde_json::json;
 
-use crate::objects::object::{ConfigMapWire, Object, Written};
-use crate::objects::table::{ENTRIES_MAX, Orders, Table, Told};
+use crate::objects::object::{ConfigMapWire, KeptObject, WrittenObject};
+use crate::objects::table::{ENTRIES_MAX, ObjectTable, Orders, WaitingPod};
 
 fn uid(name: &str) -> PodUid {
     PodUid::from(name)
 }
 
-fn key(name: &str) -> Key {
-    Key::new(Kind::ConfigMap, "ns", name)
+fn key(name: &str) -> ObjectName {
+    ObjectName::new(ReferenceKind::ConfigMap, "ns", name)
 }
 
 fn refers(list: &[(&str, bool)]) -> References {
-    list.iter().map(|(name, files)| (key(name), Use { files: *files, pulls: false })).collect()
+    list.iter()
+        .map(|(name, files)| (key(name), ReferenceUse { files: *files, pulls: false }))
+        .collect()
 }
 
-fn object(version: u64, value: &str) -> Object {
+fn object(version: u64, value: &str) -> KeptObject {
     let meta = json!({"name": "a", "namespace": "ns", "resourceVersion": version.to_string()});
     let wire = json!({"metadata": meta, "data": {"k": value}});
     serde_json::from_value::<ConfigMapWire>(wire).expect("a config map").keep()
 }
 
-fn told(list: &[(&str, bool)]) -> Vec<Told> {
-    list.iter().map(|(name, files)| Told { uid: uid(name), files: *files }).collect()
+fn told(list: &[(&str, bool)]) -> Vec<WaitingPod> {
+    list.iter().map(|(name, files)| WaitingPod { uid: uid(name), files: *files }).collect()
 }
 
 /// The object of a pod now: the value, `missing`, or the error.
-fn value(table: &mut Table, pod: &str, name: &str) -> String {
+fn value(table: &mut ObjectTable, pod: &str, name: &str) -> String {
     match table.settle(&uid(pod), &key(name)) {
         Ok(object) => String::from_utf8_lossy(&object.values()["k"]).into_owned(),
         Err(LookupError::NotFound) => "missing".to_owned(),
@@ -42,14 +44,14 @@ fn value(table: &mut Table, pod: &str, name: &str) -> String {
     }
 }
 
-fn answer(table: &mut Table, name: &str, found: Option<Object>) -> Vec<Told> {
+fn answer(table: &mut ObjectTable, name: &str, found: Option<KeptObject>) -> Vec<WaitingPod> {
     let due = table.due(&key(name)).expect("due");
     table.answered(&key(name), due, found)
 }
 
 #[test]
 fn an_object_is_opened_for_the_first_pod_and_closed_after_the_last() {
-    let mut table = Table::default();
+    let mut table = ObjectTable::default();
     let orders = table.register(&uid("p"), refers(&[("a", true), ("b", false)]));
     assert_eq!(orders, Orders { open: vec![key("a"), key("b")], ..Orders::default() });
     let orders = table.register(&uid("q"), refers(&[("a", false)]));
@@ -67,7 +69,7 @@ fn an_object_is_opened_for_the_first_pod_and_closed_after_the_last() {
 
 #[test]
 fn a_later_pod_waits_for_a_read_of_its_own() {
-    let mut table = Table::default();
+    let mut table = ObjectTable::default();
     table.register(&uid("p"), refers(&[("a", false)]));
     let first = table.want(&key("a"), false).expect("registered");
     let due = table.due(&key("a")).expect("due");
@@ -84,7 +86,7 @@ fn a_later_pod_waits_for_a_read_of_its_own() {
 
 #[test]
 fn pods_are_told_of_what_their_volumes_show_and_of_what_they_wait_for() {
-    let mut table = Table::default();
+    let mut table = ObjectTable::default();
     table.register(&uid("env"), refers(&[("a", false)]));
     table.register(&uid("files"), refers(&[("a", true)]));
     // The requesting pods await the first answer, so no pod is notified.
@@ -108,8 +110,8 @@ fn pods_are_told_of_what_their_volumes_show_and_of_what_they_wait_for() {
 
 #[test]
 fn who_pulls_with_a_secret_is_told_when_it_comes_changes_or_goes() {
-    let mut table = Table::default();
-    let pulls = References::from([(key("a"), Use { pulls: true, files: false })]);
+    let mut table = ObjectTable::default();
+    let pulls = References::from([(key("a"), ReferenceUse { pulls: true, files: false })]);
     table.register(&uid("p"), pulls);
     assert_eq!(answer(&mut table, "a", None), []);
     let p = told(&[("p", false)]);
@@ -122,7 +124,7 @@ fn who_pulls_with_a_secret_is_told_when_it_comes_changes_or_goes() {
 
 #[test]
 fn a_read_that_was_overtaken_does_not_bring_back_the_past() {
-    let mut table = Table::default();
+    let mut table = ObjectTable::default();
     table.register(&uid("p"), refers(&[("a", true)]));
     let due = table.due(&key("a")).expect("due");
     table.changed(&key("a"), object(5, "new"));
@@ -143,7 +145,7 @@ fn a_read_that_was_overtaken_does_not_bring_back_the_past() {
 
 #[test]
 fn a_read_that_nothing_overtook_wins_though_its_version_went_back() {
-    let mut table = Table::default();
+    let mut table = ObjectTable::default();
     table.register(&uid("p"), refers(&[("a", true)]));
     answer(&mut table, "a", Some(object(900, "late")));
     // The store was restored from a backup. The watch alone cannot distinguish that from a late
@@ -158,7 +160,7 @@ fn a_read_that_nothing_overtook_wins_though_its_version_went_back() {
 
 #[test]
 fn a_pod_that_refers_to_very_much_leaves_as_much_to_others() {
-    let mut table = Table::default();
+    let mut table = ObjectTable::default();
     let names: Vec<String> = (0..20_000).map(|n| format!("n{n}")).collect();
     let greedy: Vec<(&str, bool)> = names.iter().map(|name| (name.as_str(), false)).collect();
     assert_eq!(table.register(&uid("greedy"), refers(&greedy)).open.len(), ENTRIES_MAX / 2);
@@ -173,7 +175,7 @@ fn a_pod_that_refers_to_very_much_leaves_as_much_to_others() {
 
 #[test]
 fn what_cannot_be_read_says_why_and_whoever_asked_is_told_when_it_can() {
-    let mut table = Table::default();
+    let mut table = ObjectTable::default();
     table.register(&uid("p"), refers(&[("a", false)]));
     table.register(&uid("q"), refers(&[("a", false)]));
     let text = value(&mut table, "p", "a");
@@ -190,7 +192,7 @@ fn what_cannot_be_read_says_why_and_whoever_asked_is_told_when_it_can() {
 
 #[test]
 fn only_pods_with_files_are_looked_at_without_a_watch() {
-    let mut table = Table::default();
+    let mut table = ObjectTable::default();
     table.register(&uid("env"), refers(&[("a", false)]));
     table.register(&uid("files"), refers(&[("a", true), ("b", true)]));
     table.register(&uid("none"), refers(&[]));
@@ -199,29 +201,29 @@ fn only_pods_with_files_are_looked_at_without_a_watch() {
 
 #[test]
 fn an_immutable_object_is_known_as_such() {
-    let mut table = Table::default();
+    let mut table = ObjectTable::default();
     table.register(&uid("p"), refers(&[("a", true)]));
     assert!(!table.is_immutable(&key("a")));
-    answer(&mut table, "a", Some(Object { immutable: true, ..object(1, "x") }));
+    answer(&mut table, "a", Some(KeptObject { immutable: true, ..object(1, "x") }));
     assert!(table.is_immutable(&key("a")));
 }
 
 /// One step of a run; see `whatever_happens`.
 #[derive(Clone, Debug)]
-enum Step {
+enum TableStep {
     Register(usize, Vec<(usize, bool)>),
     Forget(usize),
     Answer(usize, bool),
     Change(usize, bool),
 }
 
-fn any_step() -> impl Strategy<Value = Step> {
+fn any_step() -> impl Strategy<Value = TableStep> {
     let references = prop::collection::vec((0..3_usize, any::<bool>()), 0..3);
     prop_oneof![
-        (0..3_usize, references).prop_map(|(pod, list)| Step::Register(pod, list)),
-        (0..3_usize).prop_map(Step::Forget),
-        (0..3_usize, any::<bool>()).prop_map(|(name, there)| Step::Answer(name, there)),
-        (0..3_usize, any::<bool>()).prop_map(|(name, there)| Step::Change(name, there)),
+        (0..3_usize, references).prop_map(|(pod, list)| TableStep::Register(pod, list)),
+        (0..3_usize).prop_map(TableStep::Forget),
+        (0..3_usize, any::<bool>()).prop_map(|(name, there)| TableStep::Answer(name, there)),
+        (0..3_usize, any::<bool>()).prop_map(|(name, there)| TableStep::Change(name, there)),
     ]
 }
 
@@ -232,7 +234,7 @@ proptest! {
     fn whatever_happens(steps in prop::collection::vec(any_step(), 0..60)) {
         const PODS: [&str; 3] = ["p", "q", "r"];
         const NAMES: [&str; 3] = ["a", "b", "c"];
-        let mut table = Table::default();
+        let mut table = ObjectTable::default();
         let mut open = std::collections::BTreeSet::new();
         let mut wanted: BTreeMap<usize, References> = BTreeMap::new();
         let mut last: BTreeMap<usize, Option<u64>> = BTreeMap::new();
@@ -240,7 +242,7 @@ proptest! {
         for step in steps {
             version += 1;
             let orders = match step {
-                Step::Register(pod, list) => {
+                TableStep::Register(pod, list) => {
                     let mut references = References::new();
                     for (name, files) in list {
                         references.entry(key(NAMES[name])).or_default().files |= files;
@@ -248,11 +250,11 @@ proptest! {
                     wanted.insert(pod, references.clone());
                     table.register(&uid(PODS[pod]), references)
                 }
-                Step::Forget(pod) => {
+                TableStep::Forget(pod) => {
                     wanted.remove(&pod);
                     table.forget(&uid(PODS[pod]))
                 }
-                Step::Answer(name, there) => {
+                TableStep::Answer(name, there) => {
                     if let Some(due) = table.due(&key(NAMES[name])) {
                         let found = there.then(|| object(version, "v"));
                         table.answered(&key(NAMES[name]), due, found);
@@ -260,7 +262,7 @@ proptest! {
                     }
                     Orders::default()
                 }
-                Step::Change(name, there) => {
+                TableStep::Change(name, there) => {
                     match there {
                         true => table.changed(&key(NAMES[name]), object(version, "v")),
                         false => table.deleted(&key(NAMES[name]), version),
@@ -278,7 +280,7 @@ proptest! {
                 prop_assert!(open.remove(&key), "closed twice");
                 last.retain(|name, _| NAMES[*name] != key.name);
             }
-            let referred: std::collections::BTreeSet<Key> =
+            let referred: std::collections::BTreeSet<ObjectName> =
                 wanted.values().flat_map(|references| references.keys().cloned()).collect();
             prop_assert_eq!(&open, &referred);
             prop_assert_eq!(table.is_empty(), wanted.is_empty());

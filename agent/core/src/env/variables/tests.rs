@@ -5,14 +5,14 @@ use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 
 #[derive(Default)]
-struct Sources {
+struct VariableSources {
     maps: BTreeMap<String, ConfigMap>,
     secrets: BTreeMap<String, Secret>,
     services: Option<Vec<Service>>,
     files: BTreeMap<(String, String), EnvFile>,
 }
 
-impl EnvSources for Sources {
+impl EnvSources for VariableSources {
     fn config_map(&self, _: &str, name: &str) -> Result<&ConfigMap, LookupError> {
         self.maps.get(name).ok_or(LookupError::NotFound)
     }
@@ -27,7 +27,7 @@ impl EnvSources for Sources {
     }
 }
 
-fn sources() -> Sources {
+fn sources() -> VariableSources {
     let map = ConfigMap {
         data: Some([("k1", "v1"), ("k2", "v2")].map(|(k, v)| (k.to_owned(), v.to_owned())).into()),
         ..ConfigMap::default()
@@ -43,7 +43,7 @@ fn sources() -> Sources {
             values.iter().map(|(key, value)| ((*key).to_owned(), value.map(str::to_owned)));
         EnvFile { host_path: "/host/f".to_owned(), values: values.collect() }
     };
-    Sources {
+    VariableSources {
         maps: [("cm".to_owned(), map)].into(),
         secrets: [("sec".to_owned(), secret)].into(),
         services: Some(vec![serde_json::from_value(service).expect("a service")]),
@@ -64,7 +64,7 @@ fn pod() -> Pod {
     .expect("a pod")
 }
 
-fn run(env: Value, from: Value, sources: &Sources) -> Result<Environment, EnvError> {
+fn run(env: Value, from: Value, sources: &VariableSources) -> Result<Environment, EnvError> {
     let container = json!({"name": "c", "env": env, "envFrom": from});
     let container = serde_json::from_value(container).expect("a container");
     let (pod, node) = (pod(), NodeFacts::default());
@@ -211,7 +211,7 @@ fn without_an_api_server_references_fail_and_services_are_none() {
     );
     assert_eq!(env(&NoSources, &pod, json!([])).map(|e| e.variables().len()), Ok(0));
     // Services not listed yet: pods of the API wait, static ones do not.
-    let unsynced = Sources::default();
+    let unsynced = VariableSources::default();
     assert!(env(&unsynced, &pod, json!([])).is_err());
     let source = [(pod::ANNOTATION_SOURCE.to_owned(), "file".to_owned())];
     pod.metadata.annotations = Some(source.into());

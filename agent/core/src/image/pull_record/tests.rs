@@ -1,13 +1,13 @@
 //! Records: their form, additions to them, and matching credentials.
 
-use crate::image::pull_credential::{Coordinates, Credential, Source};
-use crate::image::pull_record::{Intent, Known, Match, Record, file_name};
+use crate::image::pull_credential::{Coordinates, Credential, CredentialSource};
+use crate::image::pull_record::{CredentialOwners, Intent, Match, PulledImage, file_name};
 use pintle_cri_v1 as v1;
 use serde_json::{Value, json};
 
 const NOW: &str = "2026-01-02T03:04:05Z";
 
-fn credential(password: &str, source: Source) -> Credential {
+fn credential(password: &str, source: CredentialSource) -> Credential {
     let auth = v1::AuthConfig {
         username: "u".to_owned(),
         password: password.to_owned(),
@@ -21,26 +21,26 @@ fn at(name: &str, uid: &str) -> Coordinates {
 }
 
 fn secret(name: &str, uid: &str, password: &str) -> Credential {
-    credential(password, Source::Secret(at(name, uid)))
+    credential(password, CredentialSource::Secret(at(name, uid)))
 }
 
 fn account(name: &str, uid: &str) -> Credential {
-    credential("p", Source::ServiceAccount(at(name, uid)))
+    credential("p", CredentialSource::ServiceAccount(at(name, uid)))
 }
 
 fn node() -> Credential {
-    credential("p", Source::Node)
+    credential("p", CredentialSource::Node)
 }
 
 /// A record after pulls with these credentials, one after the other.
-fn pulled(image: &str, with: &[Option<Credential>]) -> Record {
-    with.iter().fold(Record::new("sha256:id", NOW), |record, credential| {
-        let known = Known::of_pull(credential.as_ref());
+fn pulled(image: &str, with: &[Option<Credential>]) -> PulledImage {
+    with.iter().fold(PulledImage::new("sha256:id", NOW), |record, credential| {
+        let known = CredentialOwners::of_pull(credential.as_ref());
         record.with(image, &known, NOW).unwrap_or(record)
     })
 }
 
-fn json_of(record: &Record) -> Value {
+fn json_of(record: &PulledImage) -> Value {
     serde_json::from_slice(&record.text()).expect("JSON")
 }
 
@@ -63,13 +63,13 @@ fn files_are_those_of_the_kubelet() {
                 \"credentialMapping\":{\"docker.io/testing/test\":{\"kubernetesServiceAccounts\":\
                 [{\"uid\":\"1\",\"namespace\":\"ns\",\"name\":\"a\"}]}}}\n";
     assert_eq!(String::from_utf8(record.text()).expect("text"), text);
-    assert_eq!(Record::read(text.as_bytes()), Some((record.clone(), true)));
+    assert_eq!(PulledImage::read(text.as_bytes()), Some((record.clone(), true)));
     let old = text.replace("v1beta1", "v1alpha1");
-    assert_eq!(Record::read(old.as_bytes()), Some((record, false)));
-    let bare = Record::new("id", NOW);
+    assert_eq!(PulledImage::read(old.as_bytes()), Some((record, false)));
+    let bare = PulledImage::new("id", NOW);
     assert_eq!(json_of(&bare).get("credentialMapping"), None);
     for broken in ["", "{}", &text.replace("kind", "sort"), &text.replace("v1beta1", "v2")] {
-        assert_eq!(Record::read(broken.as_bytes()), None, "{broken}");
+        assert_eq!(PulledImage::read(broken.as_bytes()), None, "{broken}");
         assert_eq!(Intent::read(broken.as_bytes()), None, "{broken}");
     }
 }
@@ -102,8 +102,12 @@ fn a_record_grows_by_who_pulled_and_ends_at_everybody() {
         assert_eq!(mapping(&with), everybody);
     }
     let record = pulled(image, &two);
-    assert_eq!(record.with(image, &Known::of_pull(two[0].as_ref()), NOW), None, "nothing new");
-    assert_eq!(record.with(image, &Known::default(), NOW), None, "nothing at all");
+    assert_eq!(
+        record.with(image, &CredentialOwners::of_pull(two[0].as_ref()), NOW),
+        None,
+        "nothing new"
+    );
+    assert_eq!(record.with(image, &CredentialOwners::default(), NOW), None, "nothing at all");
     // Another name of the same image is another registry to ask.
     assert!(record.known("other/a").is_none() && record.known("reg/a@sha256:0").is_some());
 }
@@ -113,7 +117,8 @@ fn a_record_grows_by_who_pulled_and_ends_at_everybody() {
 fn a_secret_counts_by_what_it_says_or_by_being_the_same_object() {
     let record = pulled("reg/a:1", &[Some(secret("s", "1", "p")), Some(account("sa", "9"))]);
     let known = record.known("reg/a:1").expect("known");
-    let learned = |credential: &Credential| Match::Learned(Known::of_pull(Some(credential)));
+    let learned =
+        |credential: &Credential| Match::Learned(CredentialOwners::of_pull(Some(credential)));
     let (twin, changed) = (secret("other", "2", "p"), secret("s", "1", "q"));
     let table = [
         (vec![], Match::None),
@@ -154,7 +159,7 @@ fn a_record_without_a_hash_never_matches_by_it() {
          {{\"kubernetesSecrets\":[{{\"uid\":\"1\",\"namespace\":\"ns\",\"name\":\"s\",\
          \"credentialHash\":\"\"}}]}}}}}}"
     );
-    let (record, _) = Record::read(text.as_bytes()).expect("a record");
+    let (record, _) = PulledImage::read(text.as_bytes()).expect("a record");
     let known = record.known("reg/a").expect("known");
     assert_eq!(known.compare(&[secret("t", "1", "p")]), Match::None);
     assert!(matches!(known.compare(&[secret("s", "1", "p")]), Match::Learned(_)), "the object");

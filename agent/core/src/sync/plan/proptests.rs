@@ -14,15 +14,15 @@ use pintle_api_types::ids::UnixNanos;
 
 /// A pod, its record and its probe results.
 #[derive(Debug)]
-struct World {
+struct PlannedPod {
     pod: Pod,
     observed: ObservedPod,
     probes: BTreeMap<ContainerId, ProbeVerdicts>,
     restart_all: bool,
 }
 
-impl World {
-    fn plan(&self) -> Plan {
+impl PlannedPod {
+    fn plan(&self) -> SyncPlan {
         let (pod, observed, probes) = (&self.pod, &self.observed, &self.probes);
         let (backoff, ends, now) = (&CrashLoop::default(), &BTreeMap::new(), Mono(0));
         let (restart_all, pauses) = (self.restart_all, &Pauses::new());
@@ -112,7 +112,7 @@ fn any_list(name: &'static str, size: std::ops::Range<usize>) -> AnyList {
 
 type AnyList = BoxedStrategy<Vec<(String, Traits, Attempts)>>;
 
-fn any_world() -> impl Strategy<Value = World> {
+fn any_world() -> impl Strategy<Value = PlannedPod> {
     let policy = prop::sample::select(vec!["Always", "OnFailure", "Never"]);
     let sandboxes = prop::collection::vec(prop::bool::weighted(0.7), 0..3);
     (policy, sandboxes, any_list("i", 0..4), any_list("m", 1..4), prop::bool::weighted(0.2))
@@ -139,12 +139,12 @@ fn any_world() -> impl Strategy<Value = World> {
                 }
             }
             let observed = record(sandboxes.collect(), containers);
-            World { pod, observed, probes, restart_all }
+            PlannedPod { pod, observed, probes, restart_all }
         })
 }
 
 /// The part of the pod that runs as planned: everything is healthy.
-fn running_world() -> impl Strategy<Value = World> {
+fn running_world() -> impl Strategy<Value = PlannedPod> {
     any_world().prop_map(|mut world| {
         world.restart_all = false;
         world.probes.clear();
@@ -264,7 +264,7 @@ proptest! {
 
     #[test]
     fn a_pod_that_runs_as_it_should_is_left_alone(world in running_world()) {
-        prop_assert_eq!(world.plan(), Plan::default());
+        prop_assert_eq!(world.plan(), SyncPlan::default());
     }
 
     #[test]

@@ -68,7 +68,7 @@ pub(super) fn record(
     ObservedPod { sandboxes, containers, ..ObservedPod::empty(PodUid::from("u"), "ns", "p") }
 }
 
-fn shown(plan: &Plan) -> String {
+fn shown(plan: &SyncPlan) -> String {
     let one = |action: &Action| match action {
         Action::CreateSandbox { attempt, .. } => format!("sandbox {attempt}"),
         Action::StartContainer { name, restart_count, .. } => match restart_count {

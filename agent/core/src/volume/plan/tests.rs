@@ -105,8 +105,8 @@ fn files_that_show_the_same_field_share_its_text() {
         VolumeKind::Payload { sources, .. } => sources.list.iter(),
         other => unreachable!("{other:?}"),
     });
-    let text = |source: &Source| match source {
-        Source::Field { data: Ok(data), .. } => Arc::clone(data),
+    let text = |source: &PayloadSource| match source {
+        PayloadSource::Field { data: Ok(data), .. } => Arc::clone(data),
         other => unreachable!("{other:?}"),
     };
     let texts: Vec<_> = sources.map(text).collect();

@@ -2,16 +2,16 @@
 
 use std::os::unix::fs::MetadataExt;
 
-use pintle_agent_core::volume::payload::File;
+use pintle_agent_core::volume::payload::PayloadFile;
 
 use super::*;
 
 fn payload(files: &[(&str, &str)]) -> Payload {
-    let file = |data: &str| File { data: data.as_bytes().into(), mode: 0o640, owner: None };
+    let file = |data: &str| PayloadFile { data: data.as_bytes().into(), mode: 0o640, owner: None };
     files.iter().map(|(path, data)| ((*path).to_owned(), file(data))).collect()
 }
 
-fn put(dir: &Path, second: u32, files: &[(&str, &str)]) -> Written {
+fn put(dir: &Path, second: u32, files: &[(&str, &str)]) -> WriteResult {
     let stamp = format!("..2026_01_01_00_00_{second:02}.1");
     write(dir, &payload(files), &stamp, || Ok(())).expect("written")
 }
@@ -34,14 +34,14 @@ fn names(dir: &Path) -> Vec<String> {
 fn files_are_reached_through_links_and_an_equal_payload_is_not_written_again() {
     let dir = tempfile::tempdir().expect("dir");
     let files = [("one", "1"), ("deep/er/two", "2")];
-    assert_eq!(put(dir.path(), 1, &files), Written::Published);
+    assert_eq!(put(dir.path(), 1, &files), WriteResult::Published);
     assert_eq!(names(dir.path()), ["..<version>", "..data", "deep", "one"]);
     assert_eq!(fs::read_to_string(dir.path().join("deep/er/two")).expect("two"), "2");
     assert_eq!(fs::read_link(dir.path().join("one")).expect("link"), Path::new("..data/one"));
     let mode = fs::metadata(dir.path().join("one")).expect("stat").mode();
     assert_eq!(mode & 0o777, 0o640);
     let version = fs::read_link(dir.path().join(DATA)).expect("link");
-    assert_eq!(put(dir.path(), 2, &files), Written::Unchanged);
+    assert_eq!(put(dir.path(), 2, &files), WriteResult::Unchanged);
     assert_eq!(fs::read_link(dir.path().join(DATA)).expect("link"), version);
 }
 
@@ -49,7 +49,11 @@ fn files_are_reached_through_links_and_an_equal_payload_is_not_written_again() {
 fn removed_keys_go_and_links_of_kept_ones_stay() {
     let dir = tempfile::tempdir().expect("dir");
     put(dir.path(), 1, &[("a", "1"), ("b/x", "1"), ("b/y", "1")]);
-    assert_eq!(put(dir.path(), 2, &[("b/y", "1")]), Written::Published, "fewer files differ too");
+    assert_eq!(
+        put(dir.path(), 2, &[("b/y", "1")]),
+        WriteResult::Published,
+        "fewer files differ too"
+    );
     assert_eq!(names(dir.path()), ["..<version>", "..data", "b"]);
     assert!(!dir.path().join("b/x").exists());
     put(dir.path(), 3, &[]);

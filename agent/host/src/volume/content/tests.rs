@@ -8,9 +8,9 @@ use proptest::prelude::*;
 use super::super::payload::*;
 use super::*;
 
-struct Store;
+struct ContentStore;
 
-impl Content for Store {
+impl ContentSource for ContentStore {
     async fn certificate(&self, _: &CertificateRequest) -> Result<Credentials, ContentError> {
         Ok(Credentials { key: "K".to_owned(), chain: "C".to_owned() })
     }
@@ -37,14 +37,14 @@ impl Content for Store {
     }
 }
 
-fn collected(sources: &Sources) -> Result<Payload, String> {
+fn collected(sources: &PayloadSources) -> Result<Payload, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
-    runtime.block_on(fetch(sources, &Store)).lay_out(sources)
+    runtime.block_on(fetch(sources, &ContentStore)).lay_out(sources)
 }
 
-fn sources(list: Vec<Source>) -> Sources {
+fn sources(list: Vec<PayloadSource>) -> PayloadSources {
     let namespace = "default".to_owned();
-    Sources { namespace, default_mode: 0o644, list, owner: None, has_group: false }
+    PayloadSources { namespace, default_mode: 0o644, list, owner: None, has_group: false }
 }
 
 fn keys(name: &str, items: &[(&str, &str, Option<i32>)], optional: bool) -> Keys {
@@ -58,7 +58,7 @@ fn keys(name: &str, items: &[(&str, &str, Option<i32>)], optional: bool) -> Keys
 
 /// `path:mode=data` of each file.
 fn shown(payload: &Payload) -> Vec<String> {
-    let show = |(path, file): (&String, &File)| {
+    let show = |(path, file): (&String, &PayloadFile)| {
         let owner = file.owner.map(|uid| format!(" of {uid}")).unwrap_or_default();
         format!("{path}:{:o}={}{owner}", file.mode, String::from_utf8_lossy(&file.data))
     };
@@ -67,7 +67,7 @@ fn shown(payload: &Payload) -> Vec<String> {
 
 #[test]
 fn keys_items_modes_and_optional_references_follow_the_api() {
-    let cm = Source::ConfigMap;
+    let cm = PayloadSource::ConfigMap;
     let table = [
         (cm(keys("cm", &[], false)), Ok(vec!["a:644=A", "b:644=B"])),
         (cm(keys("cm", &[("b", "d/./x", Some(0o400))], false)), Ok(vec!["d/x:400=B"])),
@@ -80,10 +80,10 @@ fn keys_items_modes_and_optional_references_follow_the_api() {
         (cm(keys("none", &[], false)), Err("configmap \"none\" not found")),
         (cm(keys("down", &[], true)), Err("the API server is down")),
         (
-            Source::Secret(keys("sec", &[("c", "y", None)], false)),
+            PayloadSource::Secret(keys("sec", &[("c", "y", None)], false)),
             Err("references non-existent secret key: c"),
         ),
-        (Source::Secret(keys("none", &[], false)), Err("secret \"none\" not found")),
+        (PayloadSource::Secret(keys("none", &[], false)), Err("secret \"none\" not found")),
     ];
     for (source, expected) in table {
         let found = collected(&sources(vec![source.clone()]));
@@ -95,16 +95,16 @@ fn keys_items_modes_and_optional_references_follow_the_api() {
 
 #[test]
 fn later_sources_win_and_all_failures_are_told() {
-    let field = |path: &str, data: &str| Source::Field {
+    let field = |path: &str, data: &str| PayloadSource::Field {
         path: path.to_owned(),
         mode: Some(0o600),
         data: Ok(data.as_bytes().into()),
     };
-    let both = sources(vec![Source::ConfigMap(keys("cm", &[], false)), field("a", "mine")]);
+    let both = sources(vec![PayloadSource::ConfigMap(keys("cm", &[], false)), field("a", "mine")]);
     assert_eq!(shown(&collected(&both).expect("collected")), ["a:600=mine", "b:644=B"]);
     let failing = sources(vec![
-        Source::Secret(keys("x", &[], false)),
-        Source::TrustBundle(TrustRequest {
+        PayloadSource::Secret(keys("x", &[], false)),
+        PayloadSource::TrustBundle(TrustRequest {
             path: "ca".to_owned(),
             name: Some("b".to_owned()),
             signer: None,
@@ -120,7 +120,7 @@ fn later_sources_win_and_all_failures_are_told() {
 
 #[test]
 fn a_token_is_private_to_the_user_and_the_group_of_the_pod() {
-    let token = Source::Token(TokenRequest {
+    let token = PayloadSource::Token(TokenRequest {
         path: "token".to_owned(),
         audience: "vault".to_owned(),
         expiration_seconds: 600,
@@ -142,16 +142,16 @@ fn a_certificate_is_shown_with_its_key_in_the_files_that_are_named() {
         chain_path: path(""),
         ..CertificateRequest::default()
     };
-    let mut of = sources(vec![Source::Certificate(request)]);
+    let mut of = sources(vec![PayloadSource::Certificate(request)]);
     assert_eq!(shown(&collected(&of).expect("collected")), ["b:644=KC", "d/k:644=K"]);
     of.has_group = true;
     assert_eq!(shown(&collected(&of).expect("collected")), ["b:600=KC", "d/k:600=K"]);
 }
 
 /// One object of one large value, and the number of reads.
-struct Counted(Cell<usize>);
+struct CountedObject(Cell<usize>);
 
-impl Content for Counted {
+impl ContentSource for CountedObject {
     async fn config_map(&self, _: &str, _: &str) -> Result<KeyValues, ContentError> {
         self.0.set(self.0.get() + 1);
         Ok(KeyValues::from([("k".to_owned(), vec![b'x'; 1 << 20].into())]))
@@ -183,13 +183,13 @@ fn what_many_sources_of_a_volume_name_is_fetched_once_and_held_once() {
             optional: false,
         };
         [
-            Source::ConfigMap(keys("o", &[("k", &path("cm"), None)], false)),
-            Source::Secret(keys("o", &[("k", &path("s"), None)], false)),
-            Source::TrustBundle(bundle),
+            PayloadSource::ConfigMap(keys("o", &[("k", &path("cm"), None)], false)),
+            PayloadSource::Secret(keys("o", &[("k", &path("s"), None)], false)),
+            PayloadSource::TrustBundle(bundle),
         ]
     };
     let sources = sources((0..1000).flat_map(of).collect());
-    let content = Counted(Cell::new(0));
+    let content = CountedObject(Cell::new(0));
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
     let fetched = runtime.block_on(fetch(&sources, &content));
     assert_eq!((content.0.get(), fetched.bytes), (3, 3 << 20));
@@ -203,7 +203,7 @@ fn what_many_sources_of_a_volume_name_is_fetched_once_and_held_once() {
 
 #[test]
 fn paths_that_leave_the_volume_or_collide_are_refused() {
-    let file = File { data: Arc::default(), mode: 0o644, owner: None };
+    let file = PayloadFile { data: Arc::default(), mode: 0o644, owner: None };
     let long = "x".repeat(256);
     let table = [
         ("a", true),
@@ -230,7 +230,7 @@ fn paths_that_leave_the_volume_or_collide_are_refused() {
 proptest! {
     #[test]
     fn an_accepted_path_stays_below_the_volume(path in "[./ab\\x00]{0,12}") {
-        let file = File { data: Arc::default(), mode: 0o644, owner: None };
+        let file = PayloadFile { data: Arc::default(), mode: 0o644, owner: None };
         if checked(Payload::from([(path.clone(), file)])).is_ok() {
             prop_assert!(!path.starts_with('/') && !path.is_empty());
             prop_assert!(path.split('/').all(|part| part != ".."));

@@ -57,7 +57,7 @@ const MODE: u32 = 0o644;
 
 /// How the usage of a pod's volumes is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Measure {
+pub enum UsageMeasure {
     /// By a walk.
     Walk,
     /// By a project of each where the file system has them, else by walking.
@@ -92,21 +92,21 @@ pub enum ProjectFailure {
 
 /// The two files.
 #[derive(Clone, Debug)]
-pub struct Files {
+pub struct ProjectFiles {
     folders: PathBuf,
     names: PathBuf,
 }
 
 /// Both files, locked against writes of other agents and tools.
-struct Held<'a> {
-    files: &'a Files,
+struct LockedFiles<'a> {
+    files: &'a ProjectFiles,
     list: Projects,
     _locks: [Flock<File>; 2],
     /// Lock among jobs of this process, which wait on it without polling.
     _turn: MutexGuard<'static, ()>,
 }
 
-impl Files {
+impl ProjectFiles {
     /// The node's files, in `/etc`.
     pub fn host() -> Self {
         Self::in_folder(Path::new("/etc"))
@@ -187,14 +187,14 @@ impl Files {
         Ok(Projects::parse(&text(&self.folders)?, &text(&self.names)?))
     }
 
-    fn lock(&self) -> Result<Held<'_>, ProjectFailure> {
+    fn lock(&self) -> Result<LockedFiles<'_>, ProjectFailure> {
         static TURN: Mutex<()> = Mutex::new(());
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let mut folders = locked(&self.folders)?;
         let mut names = locked(&self.names)?;
         let text = text_of(&mut folders, &self.folders)?;
         let list = Projects::parse(&text, &text_of(&mut names, &self.names)?);
-        Ok(Held { files: self, list, _locks: [folders, names], _turn: turn })
+        Ok(LockedFiles { files: self, list, _locks: [folders, names], _turn: turn })
     }
 
     fn write_folders(&self, list: &Projects) -> Result<(), ProjectFailure> {
@@ -206,7 +206,7 @@ impl Files {
     }
 }
 
-impl Held<'_> {
+impl LockedFiles<'_> {
     fn free(&self, dir: &OwnedFd) -> Result<u32, ProjectFailure> {
         let holds = |id| -> Result<bool, ProjectError> {
             let usage = project::usage(dir.as_fd(), id)?.unwrap_or_default();
@@ -244,7 +244,7 @@ impl Listed {
 /// Assigns a project to a new volume, or logs why it is walked instead.
 pub(super) fn measure(dir: &Path) {
     static SAID: Once = Once::new();
-    match Files::host().assign(dir) {
+    match ProjectFiles::host().assign(dir) {
         Ok(Some(_)) => {}
         Ok(None) => SAID.call_once(|| {
             tracing::info!(dir = %dir.display(),
@@ -258,14 +258,14 @@ pub(super) fn measure(dir: &Path) {
 
 /// Frees the project of a deleted volume; after a failure the sweep frees it.
 pub(super) fn release(dir: &Path) {
-    if let Err(error) = Files::host().release(dir) {
+    if let Err(error) = ProjectFiles::host().release(dir) {
         tracing::warn!(%error, dir = %dir.display(), "a volume's project stays listed for now");
     }
 }
 
 /// Frees the projects of deleted volumes, which a crash may leave.
 pub(super) fn sweep(pods: &Path) {
-    if let Err(error) = Files::host().sweep(pods) {
+    if let Err(error) = ProjectFiles::host().sweep(pods) {
         tracing::debug!(%error, "projects of volumes that are gone stay listed for now");
     }
 }

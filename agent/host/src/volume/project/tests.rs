@@ -16,14 +16,14 @@ use crate::volume::tests::{Objects, plan, pod, with_private_mounts};
 const FOLDERS: &str = "10:/srv\n1048577:/r/pods/u/a\n1048578:/r/pods/u/b\n1048579:/r/other/c\n";
 const NAMES: &str = "srv:10\nvolume1048577:1048577\nvolume1048578:1048578\nvolume1048579:1048579\n";
 
-fn written(folder: &Path) -> Files {
-    let files = Files::in_folder(folder);
+fn written(folder: &Path) -> ProjectFiles {
+    let files = ProjectFiles::in_folder(folder);
     fs::write(&files.folders, FOLDERS).expect("written");
     fs::write(&files.names, NAMES).expect("written");
     files
 }
 
-fn texts(files: &Files) -> (String, String) {
+fn texts(files: &ProjectFiles) -> (String, String) {
     let text = |path: &Path| fs::read_to_string(path).unwrap_or_default();
     (text(&files.folders), text(&files.names))
 }
@@ -50,7 +50,7 @@ fn a_project_is_released_and_the_files_keep_all_else() {
 #[test]
 fn without_the_files_there_is_nothing_to_release_and_none_is_made() {
     let dir = tempfile::tempdir().expect("a folder");
-    let files = Files::in_folder(dir.path());
+    let files = ProjectFiles::in_folder(dir.path());
     files.release(Path::new("/r/pods/u/a")).expect("nothing to do");
     files.sweep(Path::new("/r/pods")).expect("nothing to do");
     assert!(files.listed().0.is_empty());
@@ -64,7 +64,7 @@ fn a_sweep_frees_what_is_gone_below_the_pods_and_nothing_else() {
     let volume = |name: &str| pods.join("u").join(name);
     fs::create_dir_all(volume("there")).expect("made");
     fs::create_dir_all(volume(".deleting~going")).expect("made");
-    let files = Files::in_folder(dir.path());
+    let files = ProjectFiles::in_folder(dir.path());
     let mut list = Projects::parse("10:/no/such/folder\n", "");
     for (id, name) in (FIRST..).zip(["there", "going", "gone"]) {
         list.add(id, volume(name).to_str().expect("UTF-8"));
@@ -96,7 +96,7 @@ fn files_that_somebody_else_has_locked_are_left_alone() {
 fn what_is_no_plain_file_is_neither_read_for_ever_nor_replaced() {
     for (what, put) in xtask::disk::STRANGE {
         let dir = tempfile::tempdir().expect("a folder");
-        let files = Files::in_folder(dir.path());
+        let files = ProjectFiles::in_folder(dir.path());
         put(&files.folders);
         assert!(locked(&files.folders).is_err(), "{what}");
         assert!(files.release(Path::new("/r/pods/u/a")).is_err(), "{what}");
@@ -110,7 +110,7 @@ fn where_the_kernel_counts_no_projects_nothing_is_given_or_written() {
     with_private_mounts(|| {
         let root = tempfile::tempdir().expect("a folder");
         xtask::disk::small(root.path(), 1 << 20);
-        let files = Files::in_folder(root.path());
+        let files = ProjectFiles::in_folder(root.path());
         let volume = root.path().join("volume");
         fs::create_dir(&volume).expect("made");
         assert!(matches!(files.assign(&volume), Ok(None)), "memory is walked");
@@ -136,7 +136,7 @@ fn mount(volumes: &PodVolumes) {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime");
     let (uid, now) = ("u".into(), jiff::Timestamp::now());
-    let done = mount_all(&uid, volumes, Measure::Project, &Objects, now);
+    let done = mount_all(&uid, volumes, UsageMeasure::Project, &Objects, now);
     assert_eq!(runtime.block_on(done), Ok(Vec::new()));
 }
 
@@ -182,7 +182,7 @@ fn walk(dir: &Path) -> ProjectUsage {
 }
 
 fn projects_of(dirs: &PodDirs) -> Vec<Option<u32>> {
-    let listed = Files::host().listed();
+    let listed = ProjectFiles::host().listed();
     let volumes = ["a", "b"].map(|name| dirs.volume(EMPTY_DIR_PLUGIN, name));
     volumes.iter().map(|dir| listed.0.get(dir).copied()).collect()
 }
@@ -194,7 +194,7 @@ fn on_ext4_the_kernel_counts_what_a_walk_counts_and_projects_come_and_go_with_th
         mount(&first);
         assert_eq!(projects_of(&first.dirs), [Some(FIRST), Some(FIRST + 1)]);
         let [a, b] = ["a", "b"].map(|name| first.dirs.volume(EMPTY_DIR_PLUGIN, name));
-        let usage = |dir: &Path| Files::host().listed().usage(dir).expect("counted");
+        let usage = |dir: &Path| ProjectFiles::host().listed().usage(dir).expect("counted");
         assert_eq!((usage(&a), usage(&b)), (walk(&a), walk(&b)), "empty");
         fs::create_dir_all(a.join("x/y")).expect("made");
         for n in 0..50 {
@@ -208,20 +208,20 @@ fn on_ext4_the_kernel_counts_what_a_walk_counts_and_projects_come_and_go_with_th
         assert!(held.inodes == 53 && held.bytes > 1_000_000, "{held:?}");
         for (plugin, other) in [("kubernetes.io~configmap", "map"), (EMPTY_DIR_PLUGIN, "memory")] {
             let other = first.dirs.volume(plugin, other);
-            assert!(other.is_dir() && Files::host().listed().usage(&other).is_none());
+            assert!(other.is_dir() && ProjectFiles::host().listed().usage(&other).is_none());
         }
 
-        let before = texts(&Files::host());
+        let before = texts(&ProjectFiles::host());
         mount(&first);
-        assert_eq!(texts(&Files::host()), before, "another start of the agent");
+        assert_eq!(texts(&ProjectFiles::host()), before, "another start of the agent");
         mount(&second);
         assert_eq!(projects_of(&second.dirs), [Some(FIRST + 2), Some(FIRST + 3)]);
         // Killed between the list and the folder.
         let open = open_dir(&b).expect("there");
         project::assign(open.as_fd(), 0).expect("taken off");
         drop(open); // a folder that is open counts until it is closed
-        assert_eq!(Files::host().listed().usage(&b), None, "walked meanwhile");
-        assert_eq!(Files::host().assign(&b).expect("given again"), Some(FIRST + 1));
+        assert_eq!(ProjectFiles::host().listed().usage(&b), None, "walked meanwhile");
+        assert_eq!(ProjectFiles::host().assign(&b).expect("given again"), Some(FIRST + 1));
         assert_eq!(usage(&b), walk(&b));
 
         unmount_all(&first.dirs).expect("taken away");
@@ -244,7 +244,7 @@ fn on_ext4_the_kernel_counts_what_a_walk_counts_and_projects_come_and_go_with_th
         assert_eq!(projects_of(&second.dirs), [None, None]);
         unmount_all(&first.dirs).expect("taken away");
         unmount_all(&second.dirs).expect("taken away");
-        assert_eq!(texts(&Files::host()), Default::default());
+        assert_eq!(texts(&ProjectFiles::host()), Default::default());
     });
 }
 
@@ -262,7 +262,7 @@ fn on_ext4_one_call_tells_of_100_000_files_what_a_walk_does() {
         let begun = Instant::now();
         let walked = walk(&a);
         let walk_took = begun.elapsed();
-        let listed = Files::host().listed();
+        let listed = ProjectFiles::host().listed();
         let begun = Instant::now();
         let counted = listed.usage(&a);
         println!("a walk took {walk_took:?}, the call {:?}", begun.elapsed());

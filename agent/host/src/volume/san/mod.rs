@@ -28,7 +28,7 @@ use pintle_agent_core::storage::csi::Volume;
 use pintle_agent_core::storage::disk::record::DISK_RECORD_FILE;
 use pintle_agent_core::storage::disk::{DEVICES_DIR, NetworkDisk, global_dir, pod_folder, record};
 use pintle_agent_core::types::PodUid;
-use pintle_daemon::blocking::{Blocked, Place};
+use pintle_daemon::blocking::{Blocked, JobPlace};
 use pintle_daemon::{blocking, durable};
 
 use super::device::{DiskMount, format_and_mount, set_bind_options};
@@ -100,7 +100,7 @@ async fn on_disk<T: Send + 'static, E: Into<Cause> + Send + 'static>(
     handle: &str,
     job: impl FnOnce() -> Result<T, E> + Send + 'static,
 ) -> Result<T, Cause> {
-    let done = blocking::run(Place::remote(handle), job).await;
+    let done = blocking::run(JobPlace::remote(handle), job).await;
     done.map_err(|why: Blocked| Cause::from(why.to_string()))?.map_err(Into::into)
 }
 
@@ -184,7 +184,7 @@ impl SanHost {
             true => Ok(()),
             false => ownership::give_to_group(&dir, change.group, false),
         };
-        let given = blocking::run(Place::ownership(pod), give).await;
+        let given = blocking::run(JobPlace::ownership(pod), give).await;
         Ok(given.map_err(|why| Cause::from(why.to_string()))??)
     }
 

@@ -19,13 +19,13 @@ const DISK_BYTES: u64 = 64 << 20;
 const WAIT_MAX: Duration = Duration::from_secs(120);
 
 /// A target of the kernel with LUNs over files.
-struct Target {
+struct ScsiTarget {
     iqn: String,
     files: tempfile::TempDir,
     luns: usize,
 }
 
-impl Target {
+impl ScsiTarget {
     /// `None` where the kernel or the programs are missing.
     fn new(name: &str, luns: usize) -> Option<Self> {
         let has_program = Command::new("iscsiadm").arg("--version").output().is_ok();
@@ -85,7 +85,7 @@ impl Target {
     }
 }
 
-impl Drop for Target {
+impl Drop for ScsiTarget {
     fn drop(&mut self) {
         let _ = fs::write(self.group().join("enable"), "0");
         let _ = fs::remove_dir(self.group().join("np/127.0.0.1:3260"));
@@ -104,12 +104,12 @@ fn put(path: &Path, text: &str) {
 }
 
 /// A node's root directory with the real programs.
-struct Node {
+struct SanNode {
     root: tempfile::TempDir,
     runtime: tokio::runtime::Runtime,
 }
 
-impl Node {
+impl SanNode {
     fn new() -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         Self { root: tempfile::tempdir().expect("root"), runtime: runtime.expect("a runtime") }
@@ -150,8 +150,8 @@ impl Node {
 #[test]
 fn luns_of_a_real_target_share_its_session_and_keep_their_files() {
     with_private_mounts(|| {
-        let Some(target) = Target::new("shared", 3) else { return };
-        let node = Node::new();
+        let Some(target) = ScsiTarget::new("shared", 3) else { return };
+        let node = SanNode::new();
         let (first, third) = (target.volume(0, json!({})), target.volume(2, json!({})));
         node.stage(&first, &[]).expect("staged");
         node.stage(&third, &[]).expect("staged");
@@ -181,8 +181,8 @@ fn luns_of_a_real_target_share_its_session_and_keep_their_files() {
 #[test]
 fn real_target_that_goes_away_and_comes_back_loses_nothing() {
     with_private_mounts(|| {
-        let Some(target) = Target::new("away", 1) else { return };
-        let node = Node::new();
+        let Some(target) = ScsiTarget::new("away", 1) else { return };
+        let node = SanNode::new();
         let volume = target.volume(0, json!({}));
         node.stage(&volume, &[]).expect("staged");
         let file = node.publish(&volume).join("kept");
@@ -195,7 +195,7 @@ fn real_target_that_goes_away_and_comes_back_loses_nothing() {
         });
         std::thread::sleep(Duration::from_secs(3));
         // Another target is not delayed by it.
-        let other = Target::new("well", 1).expect("as the first one");
+        let other = ScsiTarget::new("well", 1).expect("as the first one");
         let well = other.volume(0, json!({}));
         node.stage(&well, &[]).expect("staged");
         target.enable(true);
@@ -214,11 +214,11 @@ fn real_target_that_goes_away_and_comes_back_loses_nothing() {
 #[test]
 fn real_target_with_a_secret_lets_in_only_who_has_it() {
     with_private_mounts(|| {
-        let Some(target) = Target::new("chap", 1) else { return };
+        let Some(target) = ScsiTarget::new("chap", 1) else { return };
         put(&target.group().join("attrib/authentication"), "1");
         put(&target.group().join("auth/userid"), "bob");
         put(&target.group().join("auth/password"), "s3cret-s3cret");
-        let node = Node::new();
+        let node = SanNode::new();
         let more = json!({"chapAuthSession": true, "secretRef": {"name": "chap"}});
         let volume = target.volume(0, more);
         let user = ("node.session.auth.username", "bob");
@@ -235,8 +235,8 @@ fn real_target_with_a_secret_lets_in_only_who_has_it() {
 #[test]
 fn block_volume_of_a_real_target_is_mapped_and_unmapped() {
     with_private_mounts(|| {
-        let Some(target) = Target::new("block", 1) else { return };
-        let node = Node::new();
+        let Some(target) = ScsiTarget::new("block", 1) else { return };
+        let node = SanNode::new();
         let mut volume = target.volume(0, json!({}));
         volume.is_block = true;
         volume.handle = format!("{DEVICES_DIR}/{}", volume.handle);

@@ -24,7 +24,7 @@ const LIFE_MICROS_MAX: u64 = 40_000;
 /// Every file of one version says so.
 struct Versioned(u64);
 
-impl Content for Versioned {
+impl ContentSource for Versioned {
     async fn config_map(&self, _: &str, _: &str) -> Result<KeyValues, ContentError> {
         let text = self.0.to_string();
         let mut files: KeyValues =
@@ -73,7 +73,8 @@ fn live(root: &Path) -> ! {
         for version in [version, version + 1, version + 2] {
             let content = Versioned(version);
             let uid = "u".into();
-            let done = mount_all(&uid, &volumes, Measure::Walk, &content, jiff::Timestamp::now());
+            let done =
+                mount_all(&uid, &volumes, UsageMeasure::Walk, &content, jiff::Timestamp::now());
             runtime.block_on(done).expect("mounted");
             let container = &pintle_api_types::pod::spec(&pod).containers[0];
             let mounts = volumes.mounts(container, &no_env(), false).expect("planned");
@@ -183,7 +184,7 @@ fn repairs(root: &Path, version: u64) {
             tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime");
         let content = Versioned(version);
         let uid = "u".into();
-        let done = mount_all(&uid, &volumes, Measure::Walk, &content, jiff::Timestamp::now());
+        let done = mount_all(&uid, &volumes, UsageMeasure::Walk, &content, jiff::Timestamp::now());
         runtime.block_on(done).expect("mounted");
         for dir in [
             volumes.dirs.volume("kubernetes.io~configmap", "cm"),

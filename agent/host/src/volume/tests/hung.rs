@@ -8,7 +8,7 @@ use pintle_agent_core::types::PodUid;
 use pintle_agent_core::volume::PodDirs;
 use pintle_agent_core::volume::layout::NFS_PLUGIN;
 use pintle_daemon::blocking;
-use pintle_daemon::blocking::Place;
+use pintle_daemon::blocking::JobPlace;
 use serde_json::{Value, json};
 use xtask::disk::Hung;
 
@@ -50,7 +50,7 @@ fn pods_on_a_server_that_hangs_wait_alone() {
                         let done = crate::volume::execute::mount_all(
                             &uid,
                             &volumes,
-                            Measure::Walk,
+                            UsageMeasure::Walk,
                             &Objects,
                             now,
                         )
@@ -67,9 +67,14 @@ fn pods_on_a_server_that_hangs_wait_alone() {
                 let volumes = plan(&root.path().join(uid.as_str()), &pod_with(volume));
                 crate::volume::execute::make_pod_dirs(&volumes.dirs).expect("made");
                 let now = jiff::Timestamp::now();
-                let done =
-                    crate::volume::execute::mount_all(&uid, &volumes, Measure::Walk, &Objects, now)
-                        .await;
+                let done = crate::volume::execute::mount_all(
+                    &uid,
+                    &volumes,
+                    UsageMeasure::Walk,
+                    &Objects,
+                    now,
+                )
+                .await;
                 assert_eq!(done, Ok(vec![]));
             }
             assert_eq!(mounted.get(), 0, "those on the dead server wait");
@@ -123,15 +128,20 @@ fn pods_of_a_dead_server_end_and_delay_no_other_removal() {
                 let volumes = plan(root.path(), &pod_of(&name, volume));
                 crate::volume::execute::make_pod_dirs(&volumes.dirs).expect("made");
                 let now = jiff::Timestamp::now();
-                let done =
-                    crate::volume::execute::mount_all(&uid, &volumes, Measure::Walk, &Objects, now);
+                let done = crate::volume::execute::mount_all(
+                    &uid,
+                    &volumes,
+                    UsageMeasure::Walk,
+                    &Objects,
+                    now,
+                );
                 assert_eq!(done.await, Ok(vec![]));
                 // Of a server that answers.
                 let (dirs, dir) = volume_of(&name);
                 crate::volume::mount::tmpfs(&dir, Some(64 << 10)).expect("mounted");
                 assert_eq!(unmount_remote(&uid, &dirs).await, Ok(vec![]));
                 let remove = move || unmount_all(&dirs).map(|()| remove_pod_dir(&dirs));
-                let removed = blocking::run(Place::removal(&uid), remove).await;
+                let removed = blocking::run(JobPlace::removal(&uid), remove).await;
                 removed.expect("a thread").expect("unmounted").expect("removed");
             }
             assert!(ended.get() < DEAD, "those of the dead server take their time");
@@ -176,7 +186,7 @@ fn a_full_or_read_only_disk_is_told_as_a_failed_mount_and_made_good_later() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
         let now = jiff::Timestamp::now();
         let mounted =
-            crate::volume::execute::mount_all(&uid, &volumes, Measure::Walk, &Objects, now);
+            crate::volume::execute::mount_all(&uid, &volumes, UsageMeasure::Walk, &Objects, now);
         let errors = runtime.expect("a runtime").block_on(mounted).expect_err("read-only");
         let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
         assert!(errors[0].contains("read-only file system"), "{errors:?}");

@@ -5,16 +5,16 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::{plan, pod, with_private_mounts};
-use crate::volume::content::Content;
+use crate::volume::content::ContentSource;
 use crate::volume::execute::{make_pod_dirs, mount_all};
 use crate::volume::payload::{ContentError, KeyValues, TokenRequest};
 use crate::volume::plan::PodVolumes;
-use crate::volume::project::Measure;
+use crate::volume::project::UsageMeasure;
 
 /// Config maps named by numbers: of each, the one before it is written before it is asked for.
 struct InOrder(PathBuf);
 
-impl Content for InOrder {
+impl ContentSource for InOrder {
     async fn config_map(&self, _: &str, name: &str) -> Result<KeyValues, ContentError> {
         let number: u32 = name.parse().expect("a number");
         if let Some(before) = number.checked_sub(1) {
@@ -38,7 +38,7 @@ fn mount(pod: &PodVolumes) -> Result<(), Vec<String>> {
         tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime");
     let content = InOrder(pod.dirs.volumes().join("kubernetes.io~configmap"));
     let uid = "u".into();
-    let done = mount_all(&uid, pod, Measure::Walk, &content, jiff::Timestamp::now());
+    let done = mount_all(&uid, pod, UsageMeasure::Walk, &content, jiff::Timestamp::now());
     let done = runtime.block_on(done).map(|outdated| assert_eq!(outdated, []));
     done.map_err(|errors| errors.iter().map(ToString::to_string).collect())
 }

@@ -16,17 +16,17 @@ use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_core::types::NodeFacts;
 
 use super::claim::Claims;
-use super::content::Content;
+use super::content::ContentSource;
 use super::payload::{ContentError, KeyValues, TokenRequest};
 use super::plan::PodVolumes;
-use super::project::Measure;
+use super::project::UsageMeasure;
 
 /// Runs `test` in a private mount namespace, with the threads of the pool and of a ring in it.
 pub(crate) fn with_private_mounts(test: impl FnOnce() + Send + 'static) {
     xtask::disk::with_private_mounts(|| {
         pintle_daemon::blocking::Pool::own();
-        pintle_ring::Files::ring(false)
-            .unwrap_or_else(|_| pintle_ring::Files::direct())
+        pintle_ring::RingFiles::ring(false)
+            .unwrap_or_else(|_| pintle_ring::RingFiles::direct())
             .for_thread();
         test();
     });
@@ -35,7 +35,7 @@ pub(crate) fn with_private_mounts(test: impl FnOnce() + Send + 'static) {
 /// The objects that existed when the recordings were made.
 pub(crate) struct Objects;
 
-impl Content for Objects {
+impl ContentSource for Objects {
     async fn config_map(&self, _: &str, name: &str) -> Result<KeyValues, ContentError> {
         match name {
             "cm1" => Ok(values(&[("k1", "v1"), ("k2", "v2")])),
@@ -78,7 +78,7 @@ fn mount(pod: &PodVolumes) -> Result<(), Vec<String>> {
         tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime");
     let uid = "u".into();
     let done =
-        super::execute::mount_all(&uid, pod, Measure::Walk, &Objects, jiff::Timestamp::now());
+        super::execute::mount_all(&uid, pod, UsageMeasure::Walk, &Objects, jiff::Timestamp::now());
     let done = runtime.block_on(done);
     let texts = |errors: Vec<_>| errors.iter().map(super::VolumeError::to_string).collect();
     done.map(|outdated| assert_eq!(outdated, [])).map_err(texts)

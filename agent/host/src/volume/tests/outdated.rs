@@ -12,7 +12,7 @@ use crate::volume::execute::{make_pod_dirs, mount_all, refresh};
 /// One config map, `a`, that may be missing.
 struct One(RefCell<Option<&'static str>>);
 
-impl Content for One {
+impl ContentSource for One {
     async fn config_map(&self, _: &str, name: &str) -> Result<KeyValues, ContentError> {
         let missing = || ContentError::NotFound { kind: "configmap", name: name.to_owned() };
         self.0.borrow().map(|value| values(&[("k", value)])).ok_or_else(missing)
@@ -33,7 +33,7 @@ fn mount_of(pod: &PodVolumes, one: &One) -> Done<Vec<VolumeError>> {
     make_pod_dirs(&pod.dirs).expect("directories");
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime");
-    runtime.block_on(mount_all(&"u".into(), pod, Measure::Walk, one, jiff::Timestamp::now()))
+    runtime.block_on(mount_all(&"u".into(), pod, UsageMeasure::Walk, one, jiff::Timestamp::now()))
 }
 
 fn refresh_of(pod: &PodVolumes, one: &One) -> Done<()> {

@@ -5,25 +5,25 @@ use pintle_cri::fake::FakeRuntime;
 use pintle_cri::{Deadlines, Method};
 
 use super::*;
-use crate::observed::Reader;
+use crate::observed::PodReader;
 
 /// Two of it fit into an answer, three do not.
 const LARGE: usize = 6 << 20;
 
-struct Scene {
+struct ListingScene {
     dir: tempfile::TempDir,
     runtime: FakeRuntime,
     client: Client,
 }
 
-async fn scene() -> Scene {
+async fn scene() -> ListingScene {
     let dir = tempfile::tempdir().expect("a folder");
     let runtime = FakeRuntime::start(&dir.path().join("c.sock")).await.expect("it starts");
     let client = Client::connect(&runtime.endpoint(), Deadlines::default()).expect("a path");
     let image = Some(v1::ImageSpec { image: "i".to_owned(), ..Default::default() });
     let pull = v1::PullImageRequest { image, ..Default::default() };
     client.pull_image(pull).await.expect("an image");
-    Scene { dir, runtime, client }
+    ListingScene { dir, runtime, client }
 }
 
 fn labels_of(uid: &str, container: &str) -> BTreeMap<String, String> {
@@ -40,7 +40,7 @@ fn note(bytes: usize) -> BTreeMap<String, String> {
     BTreeMap::from([("note".to_owned(), "x".repeat(bytes))])
 }
 
-impl Scene {
+impl ListingScene {
     async fn sandbox(&self, uid: &str, bytes: usize) -> String {
         let config = v1::PodSandboxConfig {
             metadata: Some(v1::PodSandboxMetadata {
@@ -78,7 +78,7 @@ impl Scene {
 }
 
 /// Uids, and how much of each there is.
-async fn listed(reader: &Reader) -> Vec<(String, usize)> {
+async fn listed(reader: &PodReader) -> Vec<(String, usize)> {
     let listed = reader.list().await.expect("it answers");
     listed.into_iter().map(|pod| (pod.uid.to_string(), pod.digest.len())).collect()
 }
@@ -94,7 +94,7 @@ async fn containers_that_are_too_long_for_one_list_are_listed_by_sandbox() {
         let sandbox = scene.sandbox(uid, 0).await;
         scene.container(&sandbox, uid, "c", LARGE).await;
     }
-    let reader = Reader::new(scene.client.clone());
+    let reader = PodReader::new(scene.client.clone());
     assert_eq!(listed(&reader).await, each(&["a", "b", "c"], 2));
     assert_eq!(all_containers(&scene.client).await.expect("listed").len(), 3);
     // A read in a group does not fail because the other pods' lists are too long.
@@ -114,7 +114,7 @@ async fn sandboxes_that_are_too_long_for_one_list_are_listed_by_the_pods_that_ar
     }
     let sandbox = scene.sandbox("e", 0).await;
     scene.container(&sandbox, "e", "c", 0).await;
-    let reader = Reader::new(scene.client.clone()).below(scene.dir.path());
+    let reader = PodReader::new(scene.client.clone()).below(scene.dir.path());
     let mut all = each(&["a", "b", "c", "d"], 1);
     all.push(("e".to_owned(), 2));
     assert_eq!(listed(&reader).await, all, "by directories, and the last by its container");
@@ -136,7 +136,7 @@ async fn a_pod_that_is_too_long_for_a_list_is_read_by_state_and_if_it_must_be_le
     for name in ["c1", "c2"] {
         scene.container(&sandbox, "b", name, LARGE).await;
     }
-    let reader = Reader::new(scene.client.clone());
+    let reader = PodReader::new(scene.client.clone());
     let of = |uid: &str, things| (uid.to_owned(), things);
     assert_eq!(listed(&reader).await, [of("a", 2), of("b", 4)]);
     let pod = reader.read(&"b".into(), ("ns", "p")).await.expect("by state");
@@ -147,7 +147,7 @@ async fn a_pod_that_is_too_long_for_a_list_is_read_by_state_and_if_it_must_be_le
     let error = reader.read(&"b".into(), ("ns", "p")).await.expect_err("too long");
     assert!(error.is_too_long(), "{error}");
     assert_eq!(listed(&reader).await, [of("a", 2), of("b", 4)], "as it was read");
-    assert_eq!(listed(&Reader::new(scene.client.clone())).await, [of("a", 2), of("b", 1)]);
+    assert_eq!(listed(&PodReader::new(scene.client.clone())).await, [of("a", 2), of("b", 1)]);
     assert!(all_containers(&scene.client).await.is_err(), "no image may be taken from it");
 }
 
@@ -157,7 +157,7 @@ async fn a_list_that_fails_for_another_reason_is_no_list() {
     scene.sandbox("a", 0).await;
     let fault = scene.runtime.on(Method::ListContainers);
     fault.times(1).fail(pintle_cri::Code::Unavailable, "it restarts");
-    let reader = Reader::new(scene.client.clone());
+    let reader = PodReader::new(scene.client.clone());
     assert!(reader.list().await.is_err());
     assert_eq!(listed(&reader).await, each(&["a"], 1));
 }

@@ -28,7 +28,7 @@ const RELEASE_MAX: Duration = Duration::from_secs(10);
 
 /// A component that takes part in an election.
 #[derive(Clone, Debug)]
-pub struct Candidate {
+pub struct LeaseCandidate {
     /// The lease and its timings.
     pub election: Election,
     /// The component that events name as their source.
@@ -128,7 +128,7 @@ impl LeaderLease {
     /// When the timings make no sense, or no thread can be started.
     pub fn begin(
         access: &Access,
-        candidate: &Candidate,
+        candidate: &LeaseCandidate,
         observer: Arc<dyn LeaseObserver>,
     ) -> Result<Self, StartError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -234,7 +234,7 @@ async fn ends(wish: &mut watch::Receiver<Wish>) -> Wish {
 }
 
 // k8s: cmd/kube-scheduler/app/options/options.go makeLeaderElectionConfig
-fn elector(access: &Access, of: &Candidate) -> Result<(Elector, LeaderEvents), StartError> {
+fn elector(access: &Access, of: &LeaseCandidate) -> Result<(Elector, LeaderEvents), StartError> {
     let user_agent = pintle_config::help::user_agent("leader-election");
     let client = access.client(ClientOptions { user_agent, ..Default::default() });
     let random = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();

@@ -19,9 +19,9 @@ pub use self::pages::{ComponentPages, Pages, denied};
 use super::StartError;
 use super::serving::{Serving, Tolerates};
 use crate::serve::https;
-use crate::serve::listen::{Port, bind_tcp};
-use crate::serve::secure::serving::{Fields, Serving as Certificate};
-use crate::serve::secure::{ApiReviews, ClusterAuthorities, Gate, Reviews, Rules, tls};
+use crate::serve::listen::{PortName, bind_tcp};
+use crate::serve::secure::serving::{PairFields, Serving as Certificate};
+use crate::serve::secure::{AccessGate, ApiReviews, ClusterAuthorities, Reviews, Rules, tls};
 use crate::tasks;
 
 /// Its members may do everything.
@@ -51,13 +51,13 @@ pub fn start(serving: &Serving, rival: &'static str, pages: Pages) -> Result<(),
     };
     let reviews = |access| ApiReviews::new(access, pintle_config::help::user_agent(component));
     let reviews = Reviewers { tokens: reviews(tokens), rights: reviews(rights) };
-    let gate = Gate::new(&rules, Arc::new(reviews))?;
+    let gate = AccessGate::new(&rules, Arc::new(reviews))?;
     let certificate = Arc::new(certificate(serving, component)?);
     let curves = &[];
     let settings =
         tls::Settings { min_version: &serving.min_version, suites: &serving.suites, curves };
     let tls = tls::server_config(settings, certificate)?;
-    let port = Port { what: "the HTTPS server", field: "--secure-port", rival };
+    let port = PortName { what: "the HTTPS server", field: "--secure-port", rival };
     let (listener, _) = bind_tcp(port, address)?;
     let handler = Arc::new(pages::Guarded::new(gate, serving.open_paths.clone(), pages));
     let run = move || {
@@ -74,7 +74,7 @@ pub fn start(serving: &Serving, rival: &'static str, pages: Pages) -> Result<(),
 }
 
 fn certificate(serving: &Serving, component: &str) -> Result<Certificate, StartError> {
-    let fields = Fields { certificate: "--tls-cert-file", key: "--tls-private-key-file" };
+    let fields = PairFields { certificate: "--tls-cert-file", key: "--tls-private-key-file" };
     Ok(match &serving.files {
         Some((certificate, key)) => Certificate::files(fields, certificate.clone(), key.clone())?,
         None => {

@@ -16,13 +16,13 @@ use jiff::Timestamp;
 use pintle_api_types::float::go_float;
 use serde_json::Value;
 
-use crate::serve::answer::Answer;
+use crate::serve::answer::HttpAnswer;
 use crate::serve::body::Reply;
 use crate::serve::checks::Checks;
 use crate::serve::connections::Busy;
 use crate::serve::https::{Handler, Peer};
 use crate::serve::query::{Query, decode_path};
-use crate::serve::secure::{Denial, Gate, Object, Wanted};
+use crate::serve::secure::{AccessGate, Denial, RequiredRights, ReviewedObject};
 use crate::serve::zpages::{self, Encodings, Flagz, Statusz};
 
 /// Pages of only one component.
@@ -56,7 +56,7 @@ pub struct Pages {
 
 /// Pages behind authentication and authorization.
 pub(super) struct Guarded {
-    gate: Gate,
+    gate: AccessGate,
     open_paths: Vec<String>,
     pages: Pages,
 }
@@ -81,14 +81,14 @@ impl Handler for Guarded {
 }
 
 impl Guarded {
-    pub(super) fn new(gate: Gate, open_paths: Vec<String>, pages: Pages) -> Self {
+    pub(super) fn new(gate: AccessGate, open_paths: Vec<String>, pages: Pages) -> Self {
         Self { gate, open_paths, pages }
     }
 
     async fn reply_to(&self, request: Request<Incoming>, peer: &Peer, busy: &Busy) -> Reply {
         let (head, _) = request.into_parts();
         let Some(path) = decode_path(head.uri.path()) else {
-            return Answer::text(400, "400 Bad Request: the path cannot be decoded\n").into();
+            return HttpAnswer::text(400, "400 Bad Request: the path cannot be decoded\n").into();
         };
         if self.is_open(&path) {
             busy.open();
@@ -102,7 +102,7 @@ impl Guarded {
             Method::DELETE => "delete",
             _ => "",
         };
-        let wanted = Wanted { verb, objects: vec![Object::Path(path.clone())] };
+        let wanted = RequiredRights { verb, objects: vec![ReviewedObject::Path(path.clone())] };
         match self.gate.admit(&head, (&path, &wanted), peer).await {
             Err(denial) => denied(denial, &wanted, &path).into(),
             Ok(user) => {
@@ -130,9 +130,9 @@ impl Pages {
         self.common(head, path).into()
     }
 
-    fn common(&self, head: &Parts, path: &str) -> Answer {
+    fn common(&self, head: &Parts, path: &str) -> HttpAnswer {
         if !matches!(head.method, Method::GET | Method::HEAD) {
-            return Answer::not_allowed();
+            return HttpAnswer::not_allowed();
         }
         let query = Query::parse(head.uri.query().unwrap_or_default());
         if let Some(answer) = self.checks.iter().find_map(|check| check.answer(path, &query)) {
@@ -140,21 +140,21 @@ impl Pages {
         }
         let accept = head.headers.get(hyper::header::ACCEPT).and_then(|value| value.to_str().ok());
         match path {
-            "/metrics" => Answer::metrics(self.own.metrics()),
+            "/metrics" => HttpAnswer::metrics(self.own.metrics()),
             "/metrics/slis" => {
                 let all: Vec<&Checks> = self.checks.iter().collect();
-                Answer::metrics(Checks::slis(&all) + &self.start_time())
+                HttpAnswer::metrics(Checks::slis(&all) + &self.start_time())
             }
             "/configz" => {
                 let (name, configuration) = &self.configuration;
-                Answer::json(&serde_json::json!({ *name: configuration }))
+                HttpAnswer::json(&serde_json::json!({ *name: configuration }))
             }
             "/flagz" => {
                 let (component, flags) = (self.component, self.flags.clone());
                 Flagz { component, flags }.answer(accept, self.encodings)
             }
             "/statusz" => self.statusz().answer(accept, self.encodings),
-            _ => Answer::not_found(),
+            _ => HttpAnswer::not_found(),
         }
     }
 
@@ -189,27 +189,27 @@ impl Pages {
 
 /// A denial as the API server's filters answer it.
 // k8s: staging/src/k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/errors.go
-pub fn denied(denial: Denial, wanted: &Wanted, path: &str) -> Answer {
+pub fn denied(denial: Denial, wanted: &RequiredRights, path: &str) -> HttpAnswer {
     match denial {
         Denial::Unauthenticated => failure(401, "Unauthorized", "Unauthorized", ""),
-        Denial::Busy => Answer::text(429, "too many requests wait for a review, try again\n"),
+        Denial::Busy => HttpAnswer::text(429, "too many requests wait for a review, try again\n"),
         Denial::Forbidden { user } => {
             let text = format!("User {user:?} cannot {} path {path:?}", wanted.verb);
             let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
             failure(403, "Forbidden", &format!("forbidden: {text}"), r#""details":{},"#)
         }
         Denial::Undecided { .. } => {
-            Answer::text(500, "Internal Server Error: the API server cannot be asked\n")
+            HttpAnswer::text(500, "Internal Server Error: the API server cannot be asked\n")
         }
     }
 }
 
 /// A Status, as Go writes it: with HTML's characters escaped.
-fn failure(code: u16, reason: &str, message: &str, details: &str) -> Answer {
+fn failure(code: u16, reason: &str, message: &str, details: &str) -> HttpAnswer {
     let message = Value::from(message).to_string().replace('&', "\\u0026");
     let text = format!(
         r#"{{"kind":"Status","apiVersion":"v1","metadata":{{}},"status":"Failure","message":{message},"#
     );
     let text = format!("{text}\"reason\":\"{reason}\",{details}\"code\":{code}}}\n");
-    Answer { status: code, ..Answer::json_bytes(text.into_bytes()) }
+    HttpAnswer { status: code, ..HttpAnswer::json_bytes(text.into_bytes()) }
 }

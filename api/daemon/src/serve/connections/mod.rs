@@ -25,8 +25,8 @@ use tokio::sync::Notify;
 
 pub use io::Metered;
 pub use peer::PeerKey;
-use table::{Class, Table};
-pub use table::{Limits, Share};
+pub use table::{ClassShare, ConnectionLimits};
+use table::{ConnectionClass, ConnectionTable};
 
 /// Bytes that a stalled client has to take within one idle time to count as reading.
 const PROGRESS_BYTES: u64 = 4096;
@@ -36,7 +36,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Reason why `accept` gave no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Refusal {
+enum AcceptRefusal {
     /// The client has given up, or its network has: the next one may be there.
     Client,
     /// Descriptors or memory have run out.
@@ -45,7 +45,7 @@ enum Refusal {
     Other,
 }
 
-impl Refusal {
+impl AcceptRefusal {
     // accept(2), "Error handling"
     fn of(error: &std::io::Error) -> Self {
         use nix::errno::Errno::{
@@ -77,7 +77,7 @@ pub struct Patience {
 /// All connections of a listener; clones share them.
 #[derive(Clone)]
 pub struct Connections {
-    table: Arc<Mutex<Table<Arc<Notify>>>>,
+    table: Arc<Mutex<ConnectionTable<Arc<Notify>>>>,
     patience: Patience,
     /// Called when a connection was displaced or refused.
     full: Arc<dyn Fn() + Send + Sync>,
@@ -135,11 +135,15 @@ const ALLOWED: u8 = 3;
 impl Connections {
     /// No connection yet.
     pub fn new(
-        limits: Limits,
+        limits: ConnectionLimits,
         patience: Patience,
         full: impl Fn() + Send + Sync + 'static,
     ) -> Self {
-        Self { table: Arc::new(Mutex::new(Table::new(limits))), patience, full: Arc::new(full) }
+        Self {
+            table: Arc::new(Mutex::new(ConnectionTable::new(limits))),
+            patience,
+            full: Arc::new(full),
+        }
     }
 
     /// Room for a new connection, which an unknown one may have to make.
@@ -168,13 +172,13 @@ impl Connections {
     /// room, and the listener comes back after a pause, because it would be refused again at once.
     pub async fn refused(&self, error: &std::io::Error) {
         tracing::debug!(%error, "a connection was not accepted");
-        match Refusal::of(error) {
-            Refusal::Client => return,
-            Refusal::Short => {
+        match AcceptRefusal::of(error) {
+            AcceptRefusal::Client => return,
+            AcceptRefusal::Short => {
                 let gone = self.table().shed(Instant::now());
                 self.displace(gone);
             }
-            Refusal::Other => {}
+            AcceptRefusal::Other => {}
         }
         tokio::time::sleep(ACCEPT_PAUSE).await;
     }
@@ -186,7 +190,7 @@ impl Connections {
         }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table<Arc<Notify>>> {
+    fn table(&self) -> MutexGuard<'_, ConnectionTable<Arc<Notify>>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -220,9 +224,9 @@ impl Connection {
             let state = self.all.table().state(self.id);
             let Some(state) = state else { return Over::Displaced };
             let wait = match state.class {
-                Class::Known => patience.known,
-                Class::Unknown if state.asked_once => patience.unknown,
-                Class::Unknown => patience.first_request,
+                ConnectionClass::Known => patience.known,
+                ConnectionClass::Unknown if state.asked_once => patience.unknown,
+                ConnectionClass::Unknown => patience.first_request,
             };
             let since = if state.asked_once { state.idle_since } else { self.opened };
             let silent = since.elapsed();
@@ -341,10 +345,10 @@ mod tests {
     use super::*;
 
     fn connections() -> Connections {
-        let share = Share { total: 4, per_peer: 2 };
+        let share = ClassShare { total: 4, per_peer: 2 };
         let wait = Duration::from_secs(10);
         let patience = Patience { first_request: wait, unknown: wait, known: 3 * wait };
-        Connections::new(Limits { unknown: share, known: share }, patience, || {})
+        Connections::new(ConnectionLimits { unknown: share, known: share }, patience, || {})
     }
 
     fn peer(last: u8) -> PeerKey {
@@ -410,25 +414,26 @@ mod tests {
     fn a_client_that_gives_up_costs_nobody_a_pause() {
         use nix::errno::Errno;
         let table = [
-            (Errno::EMFILE, Refusal::Short),
-            (Errno::ENFILE, Refusal::Short),
-            (Errno::ENOBUFS, Refusal::Short),
-            (Errno::ENOMEM, Refusal::Short),
-            (Errno::ECONNABORTED, Refusal::Client),
-            (Errno::EPERM, Refusal::Client),
-            (Errno::EINVAL, Refusal::Other),
+            (Errno::EMFILE, AcceptRefusal::Short),
+            (Errno::ENFILE, AcceptRefusal::Short),
+            (Errno::ENOBUFS, AcceptRefusal::Short),
+            (Errno::ENOMEM, AcceptRefusal::Short),
+            (Errno::ECONNABORTED, AcceptRefusal::Client),
+            (Errno::EPERM, AcceptRefusal::Client),
+            (Errno::EINVAL, AcceptRefusal::Other),
         ];
         for (errno, refusal) in table {
-            assert_eq!(Refusal::of(&errno.into()), refusal, "{errno}");
+            assert_eq!(AcceptRefusal::of(&errno.into()), refusal, "{errno}");
         }
     }
 
     #[tokio::test]
     async fn without_descriptors_an_idle_stranger_goes_and_the_listener_pauses() {
-        let share = Share { total: 4, per_peer: 4 };
+        let share = ClassShare { total: 4, per_peer: 4 };
         let wait = Duration::from_secs(3600);
         let patience = Patience { first_request: wait, unknown: wait, known: wait };
-        let all = Connections::new(Limits { unknown: share, known: share }, patience, || {});
+        let all =
+            Connections::new(ConnectionLimits { unknown: share, known: share }, patience, || {});
         let idle = all.open(peer(1));
         let refused = |errno: nix::errno::Errno| {
             let error = errno.into();
@@ -442,10 +447,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_busy_connection_is_not_idle_and_one_that_reads_is_not_either() {
-        let share = Share { total: 4, per_peer: 2 };
+        let share = ClassShare { total: 4, per_peer: 2 };
         let wait = Duration::from_millis(20);
         let patience = Patience { first_request: wait, unknown: wait, known: wait };
-        let all = Connections::new(Limits { unknown: share, known: share }, patience, || {});
+        let all =
+            Connections::new(ConnectionLimits { unknown: share, known: share }, patience, || {});
         let idle = all.open(peer(1));
         assert_eq!(idle.over().await, Over::Idle);
         let busy = all.open(peer(2));

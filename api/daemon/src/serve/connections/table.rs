@@ -23,7 +23,7 @@ const SHAKE_TIME: Duration = Duration::from_secs(1);
 
 /// Limits of the connections of one class.
 #[derive(Clone, Copy, Debug)]
-pub struct Share {
+pub struct ClassShare {
     /// Limit of all peers.
     pub total: usize,
     /// Limit of one peer.
@@ -32,23 +32,23 @@ pub struct Share {
 
 /// Limits of the connections of a listener.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ConnectionLimits {
     /// Connections of clients that have not proved a name.
-    pub unknown: Share,
+    pub unknown: ClassShare,
     /// Connections of those that have.
-    pub known: Share,
+    pub known: ClassShare,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Class {
+pub(super) enum ConnectionClass {
     Unknown,
     Known,
 }
 
 #[derive(Debug)]
-struct Entry<M> {
+struct ConnectionEntry<M> {
     peer: PeerKey,
-    class: Class,
+    class: ConnectionClass,
     /// Requests that wait to be allowed, and open answers that are not taken yet.
     asking: usize,
     /// Requests that were allowed and have not ended.
@@ -63,7 +63,7 @@ struct Entry<M> {
 /// State of a connection, for its idle timeout.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct State {
-    pub class: Class,
+    pub class: ConnectionClass,
     pub is_busy: bool,
     pub asked_once: bool,
     pub idle_since: Instant,
@@ -71,28 +71,28 @@ pub(super) struct State {
 
 /// The open connections; `M` is how the caller finds one again.
 #[derive(Debug)]
-pub(super) struct Table<M> {
-    limits: Limits,
-    entries: BTreeMap<u64, Entry<M>>,
-    counts: HashMap<(Class, PeerKey), usize>,
+pub(super) struct ConnectionTable<M> {
+    limits: ConnectionLimits,
+    entries: BTreeMap<u64, ConnectionEntry<M>>,
+    counts: HashMap<(ConnectionClass, PeerKey), usize>,
     totals: [usize; 2],
     next: u64,
 }
 
-impl<M: Clone> Table<M> {
-    pub(super) fn new(limits: Limits) -> Self {
+impl<M: Clone> ConnectionTable<M> {
+    pub(super) fn new(limits: ConnectionLimits) -> Self {
         let (entries, counts) = (BTreeMap::new(), HashMap::new());
         Self { limits, entries, counts, totals: [0; 2], next: 0 }
     }
 
     /// A new connection and the one that it displaces.
     pub(super) fn open(&mut self, peer: PeerKey, mark: M, now: Instant) -> (u64, Option<M>) {
-        let gone = self.room(Class::Unknown, peer, now).flatten();
+        let gone = self.room(ConnectionClass::Unknown, peer, now).flatten();
         self.next += 1;
         let id = self.next;
-        let entry = Entry {
+        let entry = ConnectionEntry {
             peer,
-            class: Class::Unknown,
+            class: ConnectionClass::Unknown,
             asking: 0,
             allowed: 0,
             asked_once: false,
@@ -101,20 +101,20 @@ impl<M: Clone> Table<M> {
             mark,
         };
         self.entries.insert(id, entry);
-        self.count(Class::Unknown, peer, true);
+        self.count(ConnectionClass::Unknown, peer, true);
         (id, gone)
     }
 
     /// The client proved its name, under which its share is counted from now on. Returns the
     /// displaced known connection.
     pub(super) fn set_known(&mut self, id: u64, name: PeerKey, now: Instant) -> Option<M> {
-        let before = self.entries.get(&id).filter(|e| e.class == Class::Unknown)?.peer;
+        let before = self.entries.get(&id).filter(|e| e.class == ConnectionClass::Unknown)?.peer;
         // Every known connection is busy: this one stays in its class.
-        let gone = self.room(Class::Known, name, now)?;
+        let gone = self.room(ConnectionClass::Known, name, now)?;
         let entry = self.entries.get_mut(&id)?;
-        (entry.class, entry.peer) = (Class::Known, name);
-        self.count(Class::Unknown, before, false);
-        self.count(Class::Known, name, true);
+        (entry.class, entry.peer) = (ConnectionClass::Known, name);
+        self.count(ConnectionClass::Unknown, before, false);
+        self.count(ConnectionClass::Known, name, true);
         gone
     }
 
@@ -152,11 +152,11 @@ impl<M: Clone> Table<M> {
 
     /// Displaces an idle unknown connection without a newcomer.
     pub(super) fn shed(&mut self, now: Instant) -> Option<M> {
-        self.displace(Class::Unknown, None, now)
+        self.displace(ConnectionClass::Unknown, None, now)
     }
 
     #[cfg(test)]
-    fn class(&self, id: u64) -> Option<Class> {
+    fn class(&self, id: u64) -> Option<ConnectionClass> {
         self.entries.get(&id).map(|entry| entry.class)
     }
 
@@ -170,10 +170,10 @@ impl<M: Clone> Table<M> {
     }
 
     /// `None` without room, else the displaced connection, if any.
-    fn room(&mut self, class: Class, peer: PeerKey, now: Instant) -> Option<Option<M>> {
+    fn room(&mut self, class: ConnectionClass, peer: PeerKey, now: Instant) -> Option<Option<M>> {
         let share = match class {
-            Class::Unknown => self.limits.unknown,
-            Class::Known => self.limits.known,
+            ConnectionClass::Unknown => self.limits.unknown,
+            ConnectionClass::Known => self.limits.known,
         };
         if self.of_peer(class, peer) >= share.per_peer {
             return self.displace(class, Some(peer), now).map(Some);
@@ -184,13 +184,18 @@ impl<M: Clone> Table<M> {
         Some(None)
     }
 
-    fn displace(&mut self, class: Class, only: Option<PeerKey>, now: Instant) -> Option<M> {
+    fn displace(
+        &mut self,
+        class: ConnectionClass,
+        only: Option<PeerKey>,
+        now: Instant,
+    ) -> Option<M> {
         let may_go = self.entries.iter().filter(|(_, entry)| {
-            let is_protected = class == Class::Known && entry.allowed > 0;
+            let is_protected = class == ConnectionClass::Known && entry.allowed > 0;
             entry.class == class && !is_protected && only.is_none_or(|peer| entry.peer == peer)
         });
         let (&id, _) = may_go.max_by_key(|(_, entry)| {
-            let shakes = class == Class::Unknown
+            let shakes = class == ConnectionClass::Unknown
                 && !entry.asked_once
                 && now.saturating_duration_since(entry.idle_since) < SHAKE_TIME;
             let work = (entry.allowed > 0, entry.asking > 0);
@@ -201,11 +206,11 @@ impl<M: Clone> Table<M> {
         Some(entry.mark)
     }
 
-    fn of_peer(&self, class: Class, peer: PeerKey) -> usize {
+    fn of_peer(&self, class: ConnectionClass, peer: PeerKey) -> usize {
         self.counts.get(&(class, peer)).copied().unwrap_or(0)
     }
 
-    fn count(&mut self, class: Class, peer: PeerKey, more: bool) {
+    fn count(&mut self, class: ConnectionClass, peer: PeerKey, more: bool) {
         let count = self.counts.entry((class, peer)).or_default();
         let total = &mut self.totals[class as usize];
         if more {
@@ -224,19 +229,21 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const LIMITS: Limits =
-        Limits { unknown: Share { total: 6, per_peer: 4 }, known: Share { total: 3, per_peer: 2 } };
+    const LIMITS: ConnectionLimits = ConnectionLimits {
+        unknown: ClassShare { total: 6, per_peer: 4 },
+        known: ClassShare { total: 3, per_peer: 2 },
+    };
 
     fn peer(last: u8) -> PeerKey {
         PeerKey::of([192, 0, 2, last].into())
     }
 
     /// A table that marks connections by names.
-    struct Names(Table<&'static str>, Instant);
+    struct TestNames(ConnectionTable<&'static str>, Instant);
 
-    impl Names {
+    impl TestNames {
         fn new() -> Self {
-            Self(Table::new(LIMITS), Instant::now())
+            Self(ConnectionTable::new(LIMITS), Instant::now())
         }
 
         fn open(&mut self, from: u8, name: &'static str) -> (u64, Option<&'static str>) {
@@ -246,7 +253,7 @@ mod tests {
 
     #[test]
     fn the_oldest_idle_connection_of_the_peer_with_most_goes_first() {
-        let mut names = Names::new();
+        let mut names = TestNames::new();
         names.open(2, "lone");
         for name in ["a", "b", "c", "d"] {
             assert_eq!(names.open(1, name).1, None);
@@ -259,7 +266,7 @@ mod tests {
 
     #[test]
     fn who_waits_to_be_allowed_goes_after_the_silent_and_who_was_allowed_stays() {
-        let mut names = Names::new();
+        let mut names = TestNames::new();
         let ids: Vec<u64> = ["a", "b", "c", "d"].map(|name| names.open(1, name).0).to_vec();
         names.0.ask(ids[0]);
         names.0.allow(ids[0]);
@@ -276,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_newcomer_finds_room_whatever_unknown_connections_do() {
-        let mut names = Names::new();
+        let mut names = TestNames::new();
         for name in ["a", "b", "c", "d"] {
             let id = names.open(1, name).0;
             names.0.ask(id);
@@ -291,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_handshake_that_has_just_begun_goes_after_requests_of_unknown_clients() {
-        let mut names = Names::new();
+        let mut names = TestNames::new();
         for (from, name) in [(1, "a"), (2, "b"), (3, "c"), (4, "d"), (5, "e")] {
             let id = names.open(from, name).0;
             names.0.ask(id);
@@ -306,7 +313,7 @@ mod tests {
 
     #[test]
     fn known_and_unknown_connections_do_not_compete() {
-        let mut names = Names::new();
+        let mut names = TestNames::new();
         let known = names.open(1, "known").0;
         assert_eq!(names.0.set_known(known, peer(1), names.1), None);
         for name in ["a", "b", "c", "d", "e", "f", "g", "h"] {
@@ -326,7 +333,11 @@ mod tests {
         names.0.allow(third);
         let fourth = names.open(1, "fourth").0;
         assert_eq!(names.0.set_known(fourth, peer(1), names.1), None);
-        assert_eq!(names.0.class(fourth), Some(Class::Unknown), "busy ones do not make room");
+        assert_eq!(
+            names.0.class(fourth),
+            Some(ConnectionClass::Unknown),
+            "busy ones do not make room"
+        );
     }
 
     proptest! {
@@ -334,12 +345,12 @@ mod tests {
         fn the_limits_hold_whatever_happens(
             steps in proptest::collection::vec((0_u8..6, 0_u8..4, 0_usize..12), 0..300)
         ) {
-            let (mut table, now) = (Table::new(LIMITS), Instant::now());
+            let (mut table, now) = (ConnectionTable::new(LIMITS), Instant::now());
             let mut busy: Vec<(u64, bool)> = Vec::new();
             for (what, from, which) in steps {
                 let ids: Vec<u64> = table.entries.keys().copied().collect();
                 let id = ids.get(which).copied().unwrap_or(0);
-                let is_known = |id: &u64| table.class(*id) == Some(Class::Known);
+                let is_known = |id: &u64| table.class(*id) == Some(ConnectionClass::Known);
                 let mut protected: Vec<u64> =
                     busy.iter().map(|(id, _)| *id).filter(is_known).collect();
                 match what {
@@ -357,10 +368,10 @@ mod tests {
                         table.close(id);
                     }
                 }
-                for class in [Class::Unknown, Class::Known] {
-                    let of = |e: &&Entry<()>| e.class == class;
+                for class in [ConnectionClass::Unknown, ConnectionClass::Known] {
+                    let of = |e: &&ConnectionEntry<()>| e.class == class;
                     let share =
-                        if class == Class::Known { LIMITS.known } else { LIMITS.unknown };
+                        if class == ConnectionClass::Known { LIMITS.known } else { LIMITS.unknown };
                     prop_assert!(table.entries.values().filter(of).count() <= share.total);
                     for from in 0..4 {
                         let of = table.entries.values().filter(of);

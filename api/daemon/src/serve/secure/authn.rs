@@ -43,7 +43,7 @@ const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
 /// The result for the certificate of a connection's client.
 #[derive(Default)]
-pub struct Verdict(Mutex<Option<Judged>>);
+pub struct CertificateVerdict(Mutex<Option<Judged>>);
 
 #[derive(Clone)]
 struct Judged {

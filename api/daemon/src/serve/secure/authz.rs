@@ -19,13 +19,13 @@ use super::flights::{Flights, NoAnswer};
 use super::reviews::Reviews;
 use super::ttl_cache::{ENTRIES_MAX, TtlCache};
 use super::user::User;
-use super::{Object, Rules};
+use super::{ReviewedObject, Rules};
 
 /// Longest description of user and request that is cached.
 // k8s: the same file, shouldCache (10000)
 const REMEMBERED_BYTES_MAX: usize = 10_000;
 
-type Question = (User, &'static str, Object);
+type Question = (User, &'static str, ReviewedObject);
 
 /// Decides what a user may do.
 pub(super) struct Authorizer {
@@ -77,7 +77,7 @@ impl Authorizer {
     pub(super) async fn allows(
         &self,
         user: &User,
-        (verb, object, path): (&'static str, &Object, &str),
+        (verb, object, path): (&'static str, &ReviewedObject, &str),
     ) -> Result<bool, AuthzError> {
         let Some(webhook) = &self.webhook else { return Ok(true) };
         // k8s: staging/src/k8s.io/apiserver/pkg/server/options/authorization.go toAuthorizer
@@ -111,10 +111,10 @@ fn allowed(answer: SubjectAccessReviewStatus) -> bool {
     answer.allowed
 }
 
-fn spec(user: &User, verb: &str, object: &Object) -> SubjectAccessReviewSpec {
+fn spec(user: &User, verb: &str, object: &ReviewedObject) -> SubjectAccessReviewSpec {
     let verb = Some(verb.to_owned());
     let (resource_attributes, non_resource_attributes) = match object {
-        Object::Node { name, subresource } => {
+        ReviewedObject::Node { name, subresource } => {
             let attributes = ResourceAttributes {
                 verb,
                 version: Some("v1".to_owned()),
@@ -125,7 +125,7 @@ fn spec(user: &User, verb: &str, object: &Object) -> SubjectAccessReviewSpec {
             };
             (Some(attributes), None)
         }
-        Object::Path(path) => {
+        ReviewedObject::Path(path) => {
             (None, Some(NonResourceAttributes { path: Some(path.clone()), verb }))
         }
     };
@@ -155,7 +155,7 @@ mod tests {
         let rules = Rules { rights, nobody_to_ask, may_all: &["masters"], ..Rules::default() };
         let authorizer = Authorizer::new(&rules, Arc::new(ApiReviews::new(None, String::new())));
         let user = User { groups: vec![group.to_owned()], ..User::default() };
-        let object = Object::Path("/metrics".to_owned());
+        let object = ReviewedObject::Path("/metrics".to_owned());
         authorizer.allows(&user, ("get", &object, "/metrics")).await
     }
 

@@ -17,7 +17,7 @@ use futures_util::future::{BoxFuture, FutureExt as _, Shared};
 use pintle_api_types::rate::Rate;
 
 use crate::serve::connections::PeerKey;
-use crate::serve::turns::{TurnLimits, Turns};
+use crate::serve::turns::{TurnKind, TurnLimits};
 
 /// Questions at the API server at the same time.
 const UNDER_WAY_MAX: usize = 32;
@@ -51,7 +51,7 @@ type Flight<V> = Shared<BoxFuture<'static, Result<V, NoAnswer>>>;
 /// Questions of one kind. A flood of tokens delays no question about rights.
 pub(super) struct Flights<K, V: Clone> {
     flights: Arc<Mutex<HashMap<K, Flight<V>>>>,
-    turns: Turns,
+    turns: TurnKind,
 }
 
 impl<K, V> Flights<K, V>
@@ -64,7 +64,7 @@ where
     }
 
     fn with(wait_max: Duration) -> Self {
-        Self { flights: Arc::default(), turns: Turns::new(LIMITS, wait_max) }
+        Self { flights: Arc::default(), turns: TurnKind::new(LIMITS, wait_max) }
     }
 
     /// A question of the peer's had a good answer: its next ones come before those of strangers.

@@ -61,7 +61,7 @@ impl ClusterAuthorities {
     pub async fn follow(self: Arc<Self>, client: kube::Client) {
         let mut spec = FollowSpec::new(NAME, &format!("/api/v1/namespaces/{NAMESPACE}/configmaps"));
         spec.source.field_selector = format!("metadata.name={NAME}");
-        follow::<ConfigMap, _>(client, spec, Told(self)).await;
+        follow::<ConfigMap, _>(client, spec, LookupReply(self)).await;
     }
 
     pub(super) fn proxy(&self) -> Option<Arc<Proxy>> {
@@ -96,9 +96,9 @@ impl ClusterAuthorities {
     }
 }
 
-struct Told(Arc<ClusterAuthorities>);
+struct LookupReply(Arc<ClusterAuthorities>);
 
-impl Told {
+impl LookupReply {
     fn take(&self, map: &ConfigMap) {
         if let Err(error) = self.0.take(map) {
             tracing::warn!(error, "{NAMESPACE}/{NAME}: the earlier authorities stay in force");
@@ -106,7 +106,7 @@ impl Told {
     }
 }
 
-impl ObjectSink<ConfigMap> for Told {
+impl ObjectSink<ConfigMap> for LookupReply {
     fn begin(&mut self) {}
 
     fn listed(&mut self, map: ConfigMap) {

@@ -32,7 +32,7 @@ use hyper::http::request;
 
 use super::https::Peer;
 
-pub use authn::Verdict;
+pub use authn::CertificateVerdict;
 use authn::{Authenticator, AuthnError};
 use authz::{Authorizer, AuthzError};
 pub use lookup::ClusterAuthorities;
@@ -81,7 +81,7 @@ pub struct Rules {
 
 /// The object of a request, in the terms of an access review.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Object {
+pub enum ReviewedObject {
     /// A subresource of a node.
     Node {
         /// The node.
@@ -95,15 +95,15 @@ pub enum Object {
 
 /// The permissions that a request needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct RequiredRights {
     /// `get`, `create`, ...; empty for methods without a verb, which no rule allows.
     pub verb: &'static str,
     /// One allowed object is enough; they are reviewed in this order.
-    pub objects: Vec<Object>,
+    pub objects: Vec<ReviewedObject>,
 }
 
 /// Lets requests in or turns them away.
-pub struct Gate {
+pub struct AccessGate {
     authenticator: Authenticator,
     authorizer: Authorizer,
 }
@@ -125,11 +125,11 @@ pub enum Denial {
         /// The user.
         user: String,
         /// The object.
-        object: Object,
+        object: ReviewedObject,
     },
 }
 
-impl Gate {
+impl AccessGate {
     /// Reads the authorities of client certificates.
     pub fn new(rules: &Rules, reviews: Arc<dyn Reviews>) -> Result<Self, AccessError> {
         let authenticator = Authenticator::new(rules, Arc::clone(&reviews))?;
@@ -147,7 +147,7 @@ impl Gate {
     pub async fn admit(
         &self,
         head: &request::Parts,
-        (path, wanted): (&str, &Wanted),
+        (path, wanted): (&str, &RequiredRights),
         peer: &Peer,
     ) -> Result<User, Denial> {
         let user = match self.authenticator.user(head, peer).await {
@@ -181,7 +181,7 @@ pub fn strip_credentials(headers: &mut HeaderMap) {
     websocket::strip(headers);
 }
 
-impl std::fmt::Debug for Gate {
+impl std::fmt::Debug for AccessGate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Gate").finish_non_exhaustive()
     }

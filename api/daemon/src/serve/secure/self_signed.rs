@@ -15,13 +15,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use arc_swap::ArcSwap;
 use jiff::civil::Date;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use tokio_rustls::rustls;
 use tokio_rustls::rustls::crypto::ring::default_provider;
-use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::pem::{self, PemObject as _};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::sign::CertifiedKey;
 
 use super::serving::off_thread;
-use super::trusted_path;
+use super::trusted_path::{self, TrustError};
 use crate::durable;
 
 /// Validity of a certificate.
@@ -31,26 +32,41 @@ pub(super) const RENEW_BEFORE: i64 = 30 * 24 * 3600;
 /// Seconds until the next attempt to renew a pair that could not be renewed.
 pub(super) const RENEW_RETRY: i64 = 600;
 
+/// Reason why there is no pair.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PairError {
+    #[error(transparent)]
+    Sign(#[from] rcgen::Error),
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+    #[error(transparent)]
+    Write(#[from] io::Error),
+    #[error(transparent)]
+    Pem(#[from] pem::Error),
+    #[error(transparent)]
+    Key(#[from] rustls::Error),
+}
+
 /// Certificate and authority, and the key, as PEM.
-pub(super) struct Pair {
+pub(super) struct CertificatePair {
     certificate: String,
     key: String,
 }
 
-impl Pair {
+impl CertificatePair {
     /// Makes an authority of its own and a certificate of it, both in one text, as the kubelet
     /// does.
-    pub(super) fn new(host: &str) -> Result<Self, String> {
+    pub(super) fn new(host: &str) -> Result<Self, PairError> {
         let today = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
         Self::until(host, today.saturating_add(jiff::Span::new().years(YEARS)))
     }
 
-    pub(super) fn until(host: &str, last: Date) -> Result<Self, String> {
-        signed(host, last).map_err(|error| error.to_string())
+    pub(super) fn until(host: &str, last: Date) -> Result<Self, PairError> {
+        Ok(signed(host, last)?)
     }
 
     /// Writes both files, into a folder that no other user may write to.
-    pub(super) fn write(&self, certificate: &Path, key: &Path) -> Result<(), String> {
+    pub(super) fn write(&self, certificate: &Path, key: &Path) -> Result<(), PairError> {
         if let Some(dir) = certificate.parent() {
             trusted_path::folder(dir)?;
         }
@@ -58,20 +74,19 @@ impl Pair {
             durable::replace(certificate, self.certificate.as_bytes(), 0o644)?;
             durable::replace(key, self.key.as_bytes(), 0o600)
         };
-        write().map_err(|error| error.to_string())
+        Ok(write()?)
     }
 
-    fn certified(&self) -> Result<CertifiedKey, String> {
+    fn certified(&self) -> Result<CertifiedKey, PairError> {
         let chain: Result<Vec<_>, _> =
             CertificateDer::pem_slice_iter(self.certificate.as_bytes()).collect();
-        let chain = chain.map_err(|error| error.to_string())?;
-        let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes());
-        let key = key.map_err(|error| error.to_string())?;
-        CertifiedKey::from_der(chain, key, &default_provider()).map_err(|error| error.to_string())
+        let chain = chain?;
+        let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes())?;
+        Ok(CertifiedKey::from_der(chain, key, &default_provider())?)
     }
 }
 
-fn signed(host: &str, last: Date) -> Result<Pair, rcgen::Error> {
+fn signed(host: &str, last: Date) -> Result<CertificatePair, rcgen::Error> {
     let now = jiff::Timestamp::now();
     let today = now.to_zoned(jiff::tz::TimeZone::UTC).date();
     let date = |date: Date| {
@@ -98,7 +113,7 @@ fn signed(host: &str, last: Date) -> Result<Pair, rcgen::Error> {
     leaf.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     leaf.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
     let leaf_pem = leaf.signed_by(&key, &Issuer::new(ca, ca_key))?.pem();
-    Ok(Pair { certificate: leaf_pem + &ca_pem, key: key.serialize_pem() })
+    Ok(CertificatePair { certificate: leaf_pem + &ca_pem, key: key.serialize_pem() })
 }
 
 /// When a pair must be renewed, in seconds since the epoch; never for one that was not made here.
@@ -119,38 +134,42 @@ pub(super) fn due_at(certified: &CertifiedKey) -> i64 {
 
 /// A pair that is nowhere but in memory.
 #[derive(Debug)]
-pub struct Memory(Arc<Kept>);
+pub struct MemoryPair(Arc<KeptPair>);
 
 #[derive(Debug)]
-struct Kept {
+struct KeptPair {
     host: String,
-    now: ArcSwap<Made>,
+    now: ArcSwap<MadePair>,
     is_making: AtomicBool,
 }
 
 #[derive(Debug)]
-struct Made {
+struct MadePair {
     certified: Arc<CertifiedKey>,
     /// When the pair must be renewed, in seconds since the epoch.
     due_at: i64,
 }
 
-impl Made {
-    fn new(pair: &Pair) -> Result<Self, String> {
+impl MadePair {
+    fn new(pair: &CertificatePair) -> Result<Self, PairError> {
         let certified = Arc::new(pair.certified()?);
         let due_at = due_at(&certified);
         Ok(Self { certified, due_at })
     }
 }
 
-impl Memory {
-    pub(super) fn new(host: &str) -> Result<Self, String> {
-        Self::of(host, &Pair::new(host)?)
+impl MemoryPair {
+    pub(super) fn new(host: &str) -> Result<Self, PairError> {
+        Self::of(host, &CertificatePair::new(host)?)
     }
 
-    fn of(host: &str, pair: &Pair) -> Result<Self, String> {
+    fn of(host: &str, pair: &CertificatePair) -> Result<Self, PairError> {
         let (host, is_making) = (host.to_owned(), AtomicBool::new(false));
-        Ok(Self(Arc::new(Kept { host, now: ArcSwap::from_pointee(Made::new(pair)?), is_making })))
+        Ok(Self(Arc::new(KeptPair {
+            host,
+            now: ArcSwap::from_pointee(MadePair::new(pair)?),
+            is_making,
+        })))
     }
 
     /// The pair in force. One that is due is renewed; this handshake does not wait for it.
@@ -160,9 +179,9 @@ impl Memory {
         if is_due && !self.0.is_making.swap(true, Ordering::Relaxed) {
             let kept = Arc::clone(&self.0);
             off_thread(move || {
-                match Pair::new(&kept.host).and_then(|pair| Made::new(&pair)) {
+                match CertificatePair::new(&kept.host).and_then(|pair| MadePair::new(&pair)) {
                     Ok(made) => kept.now.store(Arc::new(made)),
-                    Err(error) => tracing::warn!(error, "the certificate cannot be made again"),
+                    Err(error) => tracing::warn!(%error, "the certificate cannot be made again"),
                 }
                 kept.is_making.store(false, Ordering::Relaxed);
             });
@@ -172,7 +191,7 @@ impl Memory {
 }
 
 /// True if the pair exists, in files and folders that no other user can have written.
-pub(super) fn is_there(dir: &Path, certificate: &Path, key: &Path) -> Result<bool, String> {
+pub(super) fn is_there(dir: &Path, certificate: &Path, key: &Path) -> Result<bool, PairError> {
     if dir.exists() {
         trusted_path::folder(dir)?;
     }
@@ -180,8 +199,8 @@ pub(super) fn is_there(dir: &Path, certificate: &Path, key: &Path) -> Result<boo
     if !is_there(certificate) || !is_there(key) {
         return Ok(false);
     }
-    trusted_path::file(certificate, trusted_path::Use::Public)?;
-    trusted_path::file(key, trusted_path::Use::Secret)?;
+    trusted_path::file(certificate, trusted_path::FileUse::Public)?;
+    trusted_path::file(key, trusted_path::FileUse::Secret)?;
     Ok(true)
 }
 
@@ -196,8 +215,8 @@ mod tests {
 
     #[test]
     fn a_pair_in_memory_that_is_about_to_end_is_made_again_while_it_is_used() {
-        let old = Pair::until("n", tomorrow()).expect("made");
-        let memory = Memory::of("n", &old).expect("a pair");
+        let old = CertificatePair::until("n", tomorrow()).expect("made");
+        let memory = MemoryPair::of("n", &old).expect("a pair");
         // Begins to make one, and without a runtime ends it.
         let first = memory.current().cert[0].clone();
         let second = memory.current().cert[0].clone();
@@ -207,13 +226,17 @@ mod tests {
 
     #[test]
     fn only_pairs_with_the_name_of_our_own_are_ever_due() {
-        let own = Pair::new("node-1").expect("made").certified().expect("a pair");
+        let own = CertificatePair::new("node-1").expect("made").certified().expect("a pair");
         let now = jiff::Timestamp::now().as_second();
         assert!(due_at(&own) > now + 300 * 24 * 3600);
-        let ended = Pair::until("n", tomorrow()).expect("made").certified().expect("a pair");
+        let ended =
+            CertificatePair::until("n", tomorrow()).expect("made").certified().expect("a pair");
         assert!(due_at(&ended) < now);
         let other = rcgen::generate_simple_self_signed(["n".to_owned()]).expect("a pair");
         let (certificate, key) = (other.cert.pem(), other.signing_key.serialize_pem());
-        assert_eq!(due_at(&Pair { certificate, key }.certified().expect("a pair")), i64::MAX);
+        assert_eq!(
+            due_at(&CertificatePair { certificate, key }.certified().expect("a pair")),
+            i64::MAX
+        );
     }
 }

@@ -21,8 +21,8 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
 use tokio_rustls::rustls::sign::CertifiedKey;
 
-use super::self_signed::{self, Memory, Pair, RENEW_RETRY};
-use crate::blocking::{self, Place};
+use super::self_signed::{self, CertificatePair, MemoryPair, PairError, RENEW_RETRY};
+use crate::blocking::{self, JobPlace};
 
 /// Largest certificate or key file in bytes.
 const PEM_BYTES_MAX: u64 = 1 << 20;
@@ -75,20 +75,20 @@ pub type ServingCert = Arc<ArcSwapOption<CertifiedKey>>;
 #[derive(Debug)]
 pub enum Serving {
     /// Two files.
-    Files(Files),
+    Files(PairFiles),
     /// The pair in the cell.
     Rotated(ServingCert),
     /// A pair in memory.
-    Memory(Memory),
+    Memory(MemoryPair),
 }
 
 /// A pair of files and its last content.
 #[derive(Debug)]
-pub struct Files(Arc<Shared>);
+pub struct PairFiles(Arc<CurrentPair>);
 
 #[derive(Debug)]
-struct Shared {
-    fields: Fields,
+struct CurrentPair {
+    fields: PairFields,
     certificate: PathBuf,
     key: PathBuf,
     /// For a pair that is made: its folder and host.
@@ -131,7 +131,7 @@ impl Stamp {
 
 /// The settings' names of the two files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fields {
+pub struct PairFields {
     /// The setting that names the certificate's file.
     pub certificate: &'static str,
     /// The one of the key's.
@@ -141,36 +141,44 @@ pub struct Fields {
 impl Serving {
     /// A pair of files that is there.
     pub fn files(
-        fields: Fields,
+        fields: PairFields,
         certificate: PathBuf,
         key: PathBuf,
     ) -> Result<Self, ServingCertError> {
-        Files::open(fields, certificate, key, None).map(Self::Files)
+        PairFiles::open(fields, certificate, key, None).map(Self::Files)
     }
 
     /// A pair made for `host` that is never written.
     pub fn in_memory(host: &str) -> Result<Self, ServingCertError> {
-        Memory::new(host).map(Self::Memory).map_err(ServingCertError::Memory)
+        MemoryPair::new(host)
+            .map(Self::Memory)
+            .map_err(|error| ServingCertError::Memory(error.to_string()))
     }
 
     /// The pair `NAME.crt` and `NAME.key` of a folder, made for `host` when it is missing or, if it
     /// is one that was made, is about to end.
     pub fn self_signed(
-        fields: Fields,
+        fields: PairFields,
         dir: &Path,
         name: &str,
         host: &str,
     ) -> Result<Self, ServingCertError> {
         let at = |end: &str| dir.join(format!("{name}.{end}"));
         let (certificate, key) = (at("crt"), at("key"));
-        let untrusted = |reason| ServingCertError::Untrusted { path: dir.to_owned(), reason };
-        let failed = |reason| ServingCertError::SelfSigned { path: dir.to_owned(), reason };
+        let untrusted = |error: PairError| ServingCertError::Untrusted {
+            path: dir.to_owned(),
+            reason: error.to_string(),
+        };
+        let failed = |error: PairError| ServingCertError::SelfSigned {
+            path: dir.to_owned(),
+            reason: error.to_string(),
+        };
         if !self_signed::is_there(dir, &certificate, &key).map_err(untrusted)? {
-            let made = Pair::new(host).and_then(|pair| pair.write(&certificate, &key));
+            let made = CertificatePair::new(host).and_then(|pair| pair.write(&certificate, &key));
             made.map_err(failed)?;
         }
         let made_for = MadeFor { dir: dir.to_owned(), host: host.to_owned() };
-        let files = Files::open(fields, certificate, key, Some(made_for))?;
+        let files = PairFiles::open(fields, certificate, key, Some(made_for))?;
         files.0.renew();
         Ok(Self::Files(files))
     }
@@ -186,9 +194,9 @@ impl ResolvesServerCert for Serving {
     }
 }
 
-impl Files {
+impl PairFiles {
     fn open(
-        fields: Fields,
+        fields: PairFields,
         certificate: PathBuf,
         key: PathBuf,
         made_for: Option<MadeFor>,
@@ -198,7 +206,7 @@ impl Files {
         let (checked, is_checking) = (Instant::now(), false);
         let due_at = self_signed::due_at(&certified);
         let now = Mutex::new(Current { certified, stamps, checked, is_checking, due_at });
-        Ok(Self(Arc::new(Shared { fields, certificate, key, made_for, now })))
+        Ok(Self(Arc::new(CurrentPair { fields, certificate, key, made_for, now })))
     }
 
     /// The pair in force. Starts a check of the files if one is due; this handshake does not wait
@@ -216,7 +224,7 @@ impl Files {
     }
 }
 
-impl Shared {
+impl CurrentPair {
     fn now(&self) -> MutexGuard<'_, Current> {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -243,7 +251,10 @@ impl Shared {
     fn read(&self) -> Result<Arc<CertifiedKey>, ServingCertError> {
         if let Some(MadeFor { dir, .. }) = &self.made_for {
             let there = self_signed::is_there(dir, &self.certificate, &self.key);
-            there.map_err(|reason| ServingCertError::Untrusted { path: dir.clone(), reason })?;
+            there.map_err(|error| ServingCertError::Untrusted {
+                path: dir.clone(),
+                reason: error.to_string(),
+            })?;
         }
         read(self.fields, &self.certificate, &self.key)
     }
@@ -255,8 +266,9 @@ impl Shared {
         if at < self.now().due_at {
             return;
         }
-        let made = Pair::new(host).and_then(|pair| pair.write(&self.certificate, &self.key));
-        let made = made.and_then(|()| {
+        let made =
+            CertificatePair::new(host).and_then(|pair| pair.write(&self.certificate, &self.key));
+        let made = made.map_err(|error| error.to_string()).and_then(|()| {
             let stamps = [Stamp::of(&self.certificate), Stamp::of(&self.key)];
             Ok((stamps, self.read().map_err(|error| error.to_string())?))
         });
@@ -280,7 +292,7 @@ impl Shared {
 pub fn off_thread(work: impl FnOnce() + Send + 'static) {
     match tokio::runtime::Handle::try_current() {
         Ok(runtime) => drop(runtime.spawn(async {
-            if let Err(error) = blocking::run(Place::own("tls"), work).await {
+            if let Err(error) = blocking::run(JobPlace::own("tls"), work).await {
                 tracing::warn!(%error, "certificate files");
             }
         })),
@@ -299,7 +311,7 @@ pub fn read_bounded(path: &Path, max: u64) -> io::Result<Vec<u8>> {
 }
 
 fn read(
-    fields: Fields,
+    fields: PairFields,
     certificate: &Path,
     key: &Path,
 ) -> Result<Arc<CertifiedKey>, ServingCertError> {
@@ -327,29 +339,29 @@ fn read(
 mod tests {
     use super::*;
 
-    const FIELDS: Fields = Fields { certificate: "tlsCertFile", key: "tlsPrivateKeyFile" };
+    const FIELDS: PairFields = PairFields { certificate: "tlsCertFile", key: "tlsPrivateKeyFile" };
     use std::os::unix::fs::PermissionsExt as _;
 
     fn make(dir: &Path, name: &str) -> (PathBuf, PathBuf) {
         let at = |end: &str| dir.join(format!("{name}.{end}"));
         let (certificate, key) = (at("crt"), at("key"));
-        Pair::new("n").and_then(|pair| pair.write(&certificate, &key)).expect("made");
+        CertificatePair::new("n").and_then(|pair| pair.write(&certificate, &key)).expect("made");
         (certificate, key)
     }
 
-    fn files(serving: Serving) -> Files {
+    fn files(serving: Serving) -> PairFiles {
         let Serving::Files(files) = serving else { panic!("{serving:?}") };
         files
     }
 
     /// The certificate after a check of the files.
-    fn shown(files: &Files) -> CertificateDer<'static> {
+    fn shown(files: &PairFiles) -> CertificateDer<'static> {
         files.0.now().checked = Instant::now() - 2 * CHECK_EVERY;
         files.current(); // begins to look, and without a runtime ends it
         files.current().cert[0].clone()
     }
 
-    fn open(dir: &Path) -> Result<Files, ServingCertError> {
+    fn open(dir: &Path) -> Result<PairFiles, ServingCertError> {
         Serving::self_signed(FIELDS, dir, "kubelet", "node-1").map(files)
     }
 
@@ -404,7 +416,9 @@ mod tests {
         let (certificate, key) = (dir.path().join("kubelet.crt"), dir.path().join("kubelet.key"));
         let today = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
         let ends = |last| {
-            Pair::until("n", last).and_then(|pair| pair.write(&certificate, &key)).expect("made");
+            CertificatePair::until("n", last)
+                .and_then(|pair| pair.write(&certificate, &key))
+                .expect("made");
             fs::read(&certificate).expect("there")
         };
         let old = ends(today.yesterday().expect("there is one"));
@@ -437,7 +451,7 @@ mod tests {
     #[test]
     fn a_missing_file_is_named_with_its_field() {
         let (certificate, key) = ("/no/such.crt".into(), "/no/such.key".into());
-        let error = Files::open(FIELDS, certificate, key, None).expect_err("none");
+        let error = PairFiles::open(FIELDS, certificate, key, None).expect_err("none");
         assert!(error.to_string().starts_with("tlsCertFile /no/such.crt: "), "{error}");
     }
 }

@@ -17,7 +17,7 @@ const GROUPS_MAX: usize = 256;
 
 /// The subject of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Subject {
+pub(super) struct CertificateSubject {
     /// Common name: the user.
     pub name: String,
     /// Organisations: the user's groups.
@@ -25,7 +25,7 @@ pub(super) struct Subject {
 }
 
 /// The subject; `None` if the bytes are no certificate or it has no common name.
-pub(super) fn subject(certificate: &[u8]) -> Option<Subject> {
+pub(super) fn subject(certificate: &[u8]) -> Option<CertificateSubject> {
     let (_, certificate) = Value::expect(certificate, SEQUENCE)?;
     let (_, mut body) = Value::expect(certificate, SEQUENCE)?;
     if body.first() == Some(&VERSION) {
@@ -53,12 +53,12 @@ pub(super) fn subject(certificate: &[u8]) -> Option<Subject> {
             }
         }
     }
-    Some(Subject { name: name.filter(|name| !name.is_empty())?, groups })
+    Some(CertificateSubject { name: name.filter(|name| !name.is_empty())?, groups })
 }
 
 /// Reads any bytes as a certificate, for fuzzing: found values must be in them.
 pub fn fuzz(bytes: &[u8]) {
-    if let Some(Subject { name, groups }) = subject(bytes) {
+    if let Some(CertificateSubject { name, groups }) = subject(bytes) {
         assert!(!name.is_empty() && groups.len() <= GROUPS_MAX);
         let texts: usize = groups.iter().map(String::len).sum();
         assert!(name.len() + texts <= bytes.len());
@@ -123,7 +123,7 @@ mod tests {
             (DnType::OrganizationName, "system:masters"),
             (DnType::CommonName, "kube-apiserver-kubelet-client"),
         ]);
-        let expected = Subject {
+        let expected = CertificateSubject {
             name: "kube-apiserver-kubelet-client".to_owned(),
             groups: vec!["system:masters".to_owned()],
         };

@@ -13,7 +13,7 @@ pub(super) const ENTRIES_MAX: usize = 8192;
 /// A bounded map with entries that expire.
 #[derive(Debug)]
 pub(super) struct TtlCache<K, V> {
-    entries: HashMap<K, Entry<V>>,
+    entries: HashMap<K, TtlEntry<V>>,
     /// Keys in the order in which they were put, with the number of that put.
     order: VecDeque<(u64, K)>,
     puts: u64,
@@ -21,7 +21,7 @@ pub(super) struct TtlCache<K, V> {
 }
 
 #[derive(Debug)]
-struct Entry<V> {
+struct TtlEntry<V> {
     value: V,
     until: Instant,
     put: u64,
@@ -44,7 +44,7 @@ impl<K: Hash + Eq + Clone, V: Clone> TtlCache<K, V> {
             return;
         }
         self.puts += 1;
-        let entry = Entry { value, until: now + ttl, put: self.puts };
+        let entry = TtlEntry { value, until: now + ttl, put: self.puts };
         self.order.push_back((self.puts, key.clone()));
         self.entries.insert(key, entry);
         while self.entries.len() > self.max || self.order.len() > 2 * self.max {

@@ -28,12 +28,12 @@ pub(super) struct NoTurn;
 
 /// Turns of one kind; clones share them.
 #[derive(Clone)]
-pub(super) struct Turns {
-    shared: Arc<Mutex<Shared>>,
+pub(super) struct TurnKind {
+    shared: Arc<Mutex<SharedRota>>,
     wait_max: Duration,
 }
 
-struct Shared {
+struct SharedRota {
     rota: Rota,
     waiting: HashMap<Ticket, oneshot::Sender<Turn>>,
     /// The task that begins turns runs.
@@ -41,14 +41,15 @@ struct Shared {
 }
 
 /// A turn that has begun; dropping it ends it.
-pub(super) struct Turn(Turns, PeerKey);
+pub(super) struct Turn(TurnKind, PeerKey);
 
 /// A place among those that wait.
-struct Place(Turns, PeerKey, Ticket);
+struct WaitingPlace(TurnKind, PeerKey, Ticket);
 
-impl Turns {
+impl TurnKind {
     pub(super) fn new(limits: TurnLimits, wait_max: Duration) -> Self {
-        let shared = Shared { rota: Rota::new(limits), waiting: HashMap::new(), has_driver: false };
+        let shared =
+            SharedRota { rota: Rota::new(limits), waiting: HashMap::new(), has_driver: false };
         Self { shared: Arc::new(Mutex::new(shared)), wait_max }
     }
 
@@ -59,7 +60,7 @@ impl Turns {
             let mut shared = self.shared();
             let ticket = shared.rota.enter(peer, Instant::now()).ok_or(NoTurn)?;
             shared.waiting.insert(ticket, tell);
-            Place(self.clone(), peer, ticket)
+            WaitingPlace(self.clone(), peer, ticket)
         };
         self.begin_due();
         let turn = tokio::time::timeout(self.wait_max, told).await;
@@ -100,15 +101,15 @@ impl Turns {
         });
     }
 
-    fn shared(&self) -> MutexGuard<'_, Shared> {
+    fn shared(&self) -> MutexGuard<'_, SharedRota> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Shared {
+impl SharedRota {
     /// Begins the turns that are due. Returns the time until the next one, if it comes without a
     /// change, and turns whose waiters were gone.
-    fn begin_due(&mut self, turns: &Turns) -> (Option<Duration>, Vec<Turn>) {
+    fn begin_due(&mut self, turns: &TurnKind) -> (Option<Duration>, Vec<Turn>) {
         let mut unheard = Vec::new();
         let now = Instant::now();
         loop {
@@ -134,7 +135,7 @@ impl Drop for Turn {
     }
 }
 
-impl Drop for Place {
+impl Drop for WaitingPlace {
     fn drop(&mut self) {
         let mut shared = self.0.shared();
         if shared.waiting.remove(&self.2).is_some() {

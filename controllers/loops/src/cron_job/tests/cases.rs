@@ -87,13 +87,13 @@ fn wait_for_the_next_start_has_a_tenth_of_a_second_more() {
     }
 }
 
-struct Watch {
+struct CaseWatch {
     controller: CronJobController,
     tables: Tables,
     now: Now,
 }
 
-impl Watch {
+impl CaseWatch {
     fn at(now: &str) -> Self {
         let controller = CronJobController::new(1, TimeZone::UTC);
         let now = Now { instant: Instant::now(), wall: time(now) };
@@ -131,7 +131,7 @@ fn cron_job(version: u32, schedule: &str) -> Value {
 
 #[test]
 fn new_schedule_wakes_at_its_next_start_and_other_changes_at_once() {
-    let mut watch = Watch::at("2026-01-01T00:10:00Z");
+    let mut watch = CaseWatch::at("2026-01-01T00:10:00Z");
     assert_eq!(watch.set(CRON_JOBS, &cron_job(1, "0 * * * *")), ["ns/cron 0"]);
     assert_eq!(watch.set(CRON_JOBS, &cron_job(2, "0 * * * *")), ["ns/cron 0"]);
     // Kolkata is at half past.
@@ -142,7 +142,7 @@ fn new_schedule_wakes_at_its_next_start_and_other_changes_at_once() {
 
 #[test]
 fn change_of_a_job_wakes_the_cron_job_that_controls_it() {
-    let mut watch = Watch::at("2026-01-01T00:10:00Z");
+    let mut watch = CaseWatch::at("2026-01-01T00:10:00Z");
     watch.set(CRON_JOBS, &cron_job(1, "0 * * * *"));
     let job = |version: u32, uid: &str| {
         json!({"metadata": {"name": "j", "namespace": "ns", "uid": "j",
@@ -155,7 +155,7 @@ fn change_of_a_job_wakes_the_cron_job_that_controls_it() {
 
 #[test]
 fn job_has_the_time_of_its_start_in_its_name_and_annotation() {
-    let mut watch = Watch::at("2026-01-01T01:30:07Z");
+    let mut watch = CaseWatch::at("2026-01-01T01:30:07Z");
     watch.set(CRON_JOBS, &cron_job(1, "0 * * * *"));
     let driven = watch.sync();
     let Request::Create { body, .. } = &driven.requests[0] else { panic!("{driven:?}") };
@@ -173,7 +173,7 @@ fn job_has_the_time_of_its_start_in_its_name_and_annotation() {
 
 #[test]
 fn week_of_missed_starts_makes_one_job_and_one_warning() {
-    let mut watch = Watch::at("2026-01-08T00:00:30Z");
+    let mut watch = CaseWatch::at("2026-01-08T00:00:30Z");
     watch.set(CRON_JOBS, &cron_job(1, "* * * * *"));
     let driven = watch.sync();
     let creations = driven.requests.iter().filter(|one| matches!(one, Request::Create { .. }));

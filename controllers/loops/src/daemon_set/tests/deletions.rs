@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use pintle_api_types::kind::{CONTROLLER_REVISIONS, Kind};
-use pintle_controllers_core::frame::{Frame, Now, Order};
+use pintle_controllers_core::frame::{Frame, FrameEffect, Now};
 use pintle_controllers_core::tables::{Decoded, WatchEvent};
 
 use super::*;
@@ -15,7 +15,7 @@ use super::*;
 /// A frame, and the cluster that answers it.
 struct FrameWorld {
     frame: Frame,
-    world: World,
+    world: LoopWorld,
     now: Now,
 }
 
@@ -71,7 +71,7 @@ impl FrameWorld {
                 return actions;
             }
             for order in orders {
-                let Order::Send { ticket, requests, .. } = order else { continue };
+                let FrameEffect::Send { ticket, requests, .. } = order else { continue };
                 let count = |is_it: fn(&&Request) -> bool| requests.iter().filter(is_it).count();
                 actions.created +=
                     count(|one| matches!(one, Request::Create { kind, .. } if *kind == PODS));

@@ -19,7 +19,7 @@ use pintle_controllers_core::frame::Driven;
 use serde_json::{Value, json};
 
 use super::{DaemonSets, FailedPodsNote};
-use crate::test_world::World;
+use crate::test_world::LoopWorld;
 
 /// A set named `ds`.
 fn set() -> Value {
@@ -42,8 +42,8 @@ fn set() -> Value {
 }
 
 /// A cluster with the set and nodes `node-0`, `node-1` and so on.
-fn world(set: Value, nodes: usize) -> World {
-    let mut world = World::new();
+fn world(set: Value, nodes: usize) -> LoopWorld {
+    let mut world = LoopWorld::new();
     world.add(DAEMON_SETS, set);
     for at in 0..nodes {
         world.add(NODES, json!({"metadata": {"name": format!("node-{at}")}}));
@@ -51,7 +51,7 @@ fn world(set: Value, nodes: usize) -> World {
     world
 }
 
-fn edit(world: &mut World, edit: impl FnOnce(&mut Value)) {
+fn edit(world: &mut LoopWorld, edit: impl FnOnce(&mut Value)) {
     world.edit(DAEMON_SETS, "ds", |set| {
         let generation = set["metadata"]["generation"].as_i64().expect("a number") + 1;
         set["metadata"]["generation"] = generation.into();
@@ -60,7 +60,7 @@ fn edit(world: &mut World, edit: impl FnOnce(&mut Value)) {
 }
 
 /// Changes the template, and its number as the API server does.
-fn set_image(world: &mut World, image: &str) {
+fn set_image(world: &mut LoopWorld, image: &str) {
     edit(world, |set| {
         set["spec"]["template"]["spec"]["containers"][0]["image"] = image.into();
         let generation = set["metadata"]["generation"].to_string();
@@ -69,18 +69,18 @@ fn set_image(world: &mut World, image: &str) {
     });
 }
 
-fn taint(world: &mut World, node: &str, key: &str, effect: &str) {
+fn taint(world: &mut LoopWorld, node: &str, key: &str, effect: &str) {
     world.edit(NODES, node, |node| {
         node["spec"]["taints"] = json!([{"key": key, "effect": effect}]);
     });
 }
 
-fn sync(world: &mut World) -> Driven<FailedPodsNote> {
+fn sync(world: &mut LoopWorld) -> Driven<FailedPodsNote> {
     world.sync(&mut DaemonSets::new(1), "ds")
 }
 
 /// Syncs and runs kubelets until nothing changes any more.
-fn settle(world: &mut World) {
+fn settle(world: &mut LoopWorld) {
     for _ in 0..100 {
         let driven = sync(world);
         driven.outcome.as_ref().expect("no failure");
@@ -91,12 +91,12 @@ fn settle(world: &mut World) {
     panic!("it never settles: {:?}", sync(world).requests);
 }
 
-fn status(world: &World) -> &Value {
+fn status(world: &LoopWorld) -> &Value {
     &world.get(DAEMON_SETS, "ds").expect("the set is there")["status"]
 }
 
 /// The image of the pod on each node; several are joined.
-fn images(world: &World) -> BTreeMap<String, String> {
+fn images(world: &LoopWorld) -> BTreeMap<String, String> {
     let mut images = BTreeMap::<String, String>::new();
     for pod in world.all(PODS) {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();

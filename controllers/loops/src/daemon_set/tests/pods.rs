@@ -86,7 +86,7 @@ fn oldest_bound_pod_of_a_node_stays() {
     let mut world = world(set(), 1);
     sync(&mut world);
     let pending = world.names(PODS)[0].to_owned();
-    let old = |world: &mut World, name: &str, second: u8| {
+    let old = |world: &mut LoopWorld, name: &str, second: u8| {
         let mut pod = daemon_pod(name, "node-0", "Running");
         pod["metadata"]["creationTimestamp"] = format!("2025-01-01T00:00:0{second}Z").into();
         world.add(PODS, pod);
@@ -162,7 +162,7 @@ fn orphan_is_adopted_and_a_pod_that_is_not_selected_is_released() {
     world.add(PODS, orphan);
     sync(&mut world);
     assert_eq!(world.names(PODS), ["orphan"]);
-    let owners = |world: &World| {
+    let owners = |world: &LoopWorld| {
         let pod = world.get(PODS, "orphan").expect("it is there");
         pod["metadata"]["ownerReferences"].as_array().map_or(0, Vec::len)
     };

@@ -30,7 +30,7 @@ fn steps() -> impl Strategy<Value = Vec<ClusterChange>> {
     prop::collection::vec(step, 1..8)
 }
 
-fn apply(world: &mut World, step: &ClusterChange) {
+fn apply(world: &mut LoopWorld, step: &ClusterChange) {
     match step {
         ClusterChange::Taint(node, effect) => {
             let node = format!("node-{node}");
@@ -69,7 +69,7 @@ fn apply(world: &mut World, step: &ClusterChange) {
 }
 
 /// Nodes without an available pod that should have one.
-fn unavailable(world: &World) -> usize {
+fn unavailable(world: &LoopWorld) -> usize {
     let should_run = |node: &&Value| {
         let taints = node["spec"]["taints"].as_array().into_iter().flatten();
         taints.into_iter().all(|taint| taint["effect"] == "PreferNoSchedule")
@@ -129,7 +129,7 @@ fn rollout_keeps_within_its_limit_at_every_step() {
         let mut world = world(wanted, 6);
         settle(&mut world);
         set_image(&mut world, "two");
-        let is_new = |world: &World| images(world).values().all(|image| image == "two");
+        let is_new = |world: &LoopWorld| images(world).values().all(|image| image == "two");
         for _ in 0..40 {
             sync(&mut world);
             assert!(unavailable(&world) <= limit);

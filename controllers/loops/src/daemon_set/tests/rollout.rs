@@ -13,7 +13,7 @@ fn with_limits(unavailable: Value, surge: Value) -> Value {
     set
 }
 
-fn set_ready(world: &mut World, node: &str, ready: &str) {
+fn set_ready(world: &mut LoopWorld, node: &str, ready: &str) {
     let of_node = |pod: &&Value| pod["spec"]["nodeName"] == node;
     let pod = world.all(PODS).find(of_node).expect("a pod on the node").clone();
     let name = pod["metadata"]["name"].as_str().expect("a name");

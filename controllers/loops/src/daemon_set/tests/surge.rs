@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::*;
 
-fn surging(nodes: usize) -> World {
+fn surging(nodes: usize) -> LoopWorld {
     let mut set = set();
     set["spec"]["updateStrategy"]["rollingUpdate"] = json!({"maxUnavailable": 0, "maxSurge": 1});
     world(set, nodes)
@@ -26,7 +26,7 @@ const fn pod(name: &'static str, is_new: bool, created: u8, ready_at: Option<u8>
     NodePod { name, is_new, created, ready_at }
 }
 
-fn add(world: &mut World, pod: &NodePod) {
+fn add(world: &mut LoopWorld, pod: &NodePod) {
     let revision = world.all(CONTROLLER_REVISIONS).next().expect("a revision");
     let hash = revision["metadata"]["labels"]["controller-revision-hash"].clone();
     let mut object = daemon_pod(pod.name, "node-1", "Running");
@@ -86,7 +86,7 @@ fn surging_node_keeps_one_new_pod_and_an_old_one_that_is_ready() {
 }
 
 /// Settles a set with pods that take time to become available.
-fn settle_slowly(world: &mut World) {
+fn settle_slowly(world: &mut LoopWorld) {
     for _ in 0..4 {
         sync(world);
         world.run_kubelets();

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::*;
 
 /// The keys that a change of an object wakes; `None` is an object that does not exist.
-fn woken(world: &mut World, kind: Kind, old: Option<Value>, new: Option<Value>) -> String {
+fn woken(world: &mut LoopWorld, kind: Kind, old: Option<Value>, new: Option<Value>) -> String {
     let old = old.map(|object| world.add(kind, object));
     let mut tables = world.tables();
     let decode = |object: &Value| Decoded::typed(kind, &object.to_string()).expect("an object");

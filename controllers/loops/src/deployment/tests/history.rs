@@ -2,7 +2,7 @@
 // k8s: pkg/controller/deployment/sync_test.go TestDeploymentController_cleanupDeployment
 
 use pintle_api_types::request::Request;
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::Deployment;
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ fn sized(name: &str, spec: i32, status: i32) -> Value {
 fn deleted(limit: i32, values: &[Value]) -> Vec<String> {
     let mut value = deployment(1, json!(1), json!(0));
     value["spec"]["revisionHistoryLimit"] = limit.into();
-    let deployment: Kept<Deployment> = kept(&value);
+    let deployment: KeptObject<Deployment> = kept(&value);
     let ran = run(now(), agree, |asked| rollout(&deployment, values).clean_up(asked));
     assert_eq!(ran.result, Ok(()));
     let names = ran.requests.iter().map(|request| match request {
@@ -81,7 +81,7 @@ fn lowest_revisions_go_first() {
 fn set_that_is_gone_is_no_failure_and_another_failure_ends_the_clean_up() {
     let mut value = deployment(1, json!(1), json!(0));
     value["spec"]["revisionHistoryLimit"] = 0.into();
-    let deployment: Kept<Deployment> = kept(&value);
+    let deployment: KeptObject<Deployment> = kept(&value);
     let values = [sized("a", 0, 0), sized("b", 0, 0)];
     for (error, sent, is_ok) in [
         (refusal(404, "NotFound", "gone"), 2, true),

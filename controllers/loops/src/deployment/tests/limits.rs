@@ -1,6 +1,6 @@
 //! Limits of rolling updates.
 
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::{Deployment, RollingUpdate};
 use serde_json::{Value, json};
 
@@ -43,19 +43,19 @@ fn unavailable_pods_are_never_more_than_wanted_ones() {
         (5, json!("100%"), 5),
     ] {
         let value = deployment(replicas, json!(1), unavailable.clone());
-        let deployment: Kept<Deployment> = kept(&value);
+        let deployment: KeptObject<Deployment> = kept(&value);
         assert_eq!(max_unavailable(&deployment.spec), expected, "{unavailable} of {replicas}");
     }
     let mut recreate = deployment(10, json!(1), json!(5));
     recreate["spec"]["strategy"]["type"] = "Recreate".into();
-    let recreate: Kept<Deployment> = kept(&recreate);
+    let recreate: KeptObject<Deployment> = kept(&recreate);
     assert_eq!((max_unavailable(&recreate.spec), max_replicas(&recreate.spec)), (0, 10));
 }
 
 #[test]
 fn largest_numbers_wrap_as_upstream_has_it() {
     let value = deployment(i32::MAX, json!(1), json!(0));
-    let deployment: Kept<Deployment> = kept(&value);
+    let deployment: KeptObject<Deployment> = kept(&value);
     assert_eq!(max_replicas(&deployment.spec), i32::MIN);
     assert_eq!(max_unavailable(&deployment.spec), 0);
 }
@@ -67,12 +67,12 @@ fn new_set_grows_to_what_surge_allows() {
     {
         let mut value = deployment(wanted, json!(surge), json!(1));
         value["spec"]["strategy"]["type"] = strategy.into();
-        let deployment: Kept<Deployment> = kept(&value);
+        let deployment: KeptObject<Deployment> = kept(&value);
         let all = sets(&[set("old", "old", 5, 9)]);
         assert_eq!(new_set_replicas(&deployment.spec, &all, current), Ok(expected));
     }
     let mut value = deployment(1, json!(1), json!(1));
     value["spec"]["strategy"]["type"] = "Other".into();
-    let deployment: Kept<Deployment> = kept(&value);
+    let deployment: KeptObject<Deployment> = kept(&value);
     assert!(new_set_replicas(&deployment.spec, &[], 0).is_err());
 }

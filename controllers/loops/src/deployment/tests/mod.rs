@@ -18,7 +18,7 @@ mod wakes;
 use std::rc::Rc;
 
 use jiff::Timestamp;
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::Deployment;
 use serde_json::{Value, json};
 
@@ -88,7 +88,7 @@ pub(super) fn annotated(mut set: Value, key: &str, value: &str) -> Value {
 
 /// The set with the annotations that scaling it for this Deployment leaves.
 pub(super) fn scaled_for(set: Value, deployment: &Value) -> Value {
-    let deployment: Kept<Deployment> = kept(deployment);
+    let deployment: KeptObject<Deployment> = kept(deployment);
     let (desired, max) = (deployment.spec.wanted(), limits_of::max_replicas(&deployment.spec));
     let mut annotations = set_annotations::of(&set);
     set_annotations::set_replicas(&mut annotations, desired, max);
@@ -102,7 +102,7 @@ pub(super) fn sets(values: &[Value]) -> Vec<Set> {
 }
 
 /// The Deployment and its sets in the middle of a sync.
-pub(super) fn rollout<'a>(deployment: &'a Kept<Deployment>, values: &[Value]) -> Rollout<'a> {
+pub(super) fn rollout<'a>(deployment: &'a KeptObject<Deployment>, values: &[Value]) -> Rollout<'a> {
     let mut rollout = Rollout::new(deployment);
     rollout.assign_sets(sets(values));
     rollout

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::{Deployment, ReplicaStatus};
 use serde_json::{Value, json};
 
@@ -66,13 +66,13 @@ fn rollout_is_complete_when_all_pods_are_new_and_available() {
         (1, 1, 1, 0, false),
     ] {
         let value = deployment(None, wanted, [all, updated, available], json!([]));
-        let deployment: Kept<Deployment> = kept(&value);
+        let deployment: KeptObject<Deployment> = kept(&value);
         let rollout = rollout(&deployment, &[]);
         assert_eq!(is_complete(&rollout, &rollout.status), expected);
     }
     let mut value = deployment(None, 5, [5, 5, 5], json!([]));
     value["metadata"]["generation"] = 2.into();
-    let deployment: Kept<Deployment> = kept(&value);
+    let deployment: KeptObject<Deployment> = kept(&value);
     let rollout = rollout(&deployment, &[]);
     assert!(!is_complete(&rollout, &rollout.status), "the spec was not observed");
 }
@@ -111,7 +111,7 @@ fn stuck_rollout_is_checked_when_its_deadline_passes() {
         (Some(60), stuck(120), [3, 3, 1], Some(short)),
     ] {
         let value = deployment(deadline, 3, counted, conditions.clone());
-        let deployment: Kept<Deployment> = kept(&value);
+        let deployment: KeptObject<Deployment> = kept(&value);
         let rollout = rollout(&deployment, &[]);
         let check = rollout.next_check(&rollout.status, now());
         assert_eq!(check, expected, "{deadline:?} {conditions}");
@@ -126,7 +126,7 @@ fn sized(name: &str, revision: &str, spec: i32, status: i32, ready: i32) -> Valu
 }
 
 /// The condition Progressing after a sync of the status, and what it was before.
-struct Outcome {
+struct ProgressOutcome {
     name: &'static str,
     deployment: Value,
     sets: Vec<Value>,
@@ -136,13 +136,13 @@ struct Outcome {
     since: [i64; 2],
 }
 
-fn outcomes() -> Vec<Outcome> {
+fn outcomes() -> Vec<ProgressOutcome> {
     let updated = || json!([condition("True", "ReplicaSetUpdated", 100)]);
     let failed = || json!([condition("False", "ProgressDeadlineExceeded", 100)]);
     let done = || json!([condition("True", "NewReplicaSetAvailable", 100)]);
     let rolling = || vec![sized("old", "old", 0, 1, 1), sized("new", "new", 3, 2, 2)];
     let complete = || vec![sized("new", "new", 3, 3, 3)];
-    let of = |name, deployment, sets, expected, since| Outcome {
+    let of = |name, deployment, sets, expected, since| ProgressOutcome {
         name,
         deployment,
         sets,
@@ -234,7 +234,7 @@ fn condition_says_how_the_rollout_goes() {
         if case.expected.is_none_or(|(_, reason)| reason == "ReplicaSetUpdated") {
             value["status"]["readyReplicas"] = 0.into();
         }
-        let deployment: Kept<Deployment> = kept(&value);
+        let deployment: KeptObject<Deployment> = kept(&value);
         let ran = run(now(), agree, |asked| {
             let mut rollout = rollout(&deployment, &case.sets);
             rollout.sync_rollout_status(asked)?;
@@ -259,7 +259,7 @@ fn failure_of_the_new_set_comes_before_that_of_old_ones() {
         set
     };
     let value = deployment(Some(60), 3, [3, 3, 0], json!([]));
-    let deployment: Kept<Deployment> = kept(&value);
+    let deployment: KeptObject<Deployment> = kept(&value);
     let old = failing(sized("old", "old", 1, 1, 0), "old failure");
     let new = failing(sized("new", "new", 2, 2, 0), "new failure");
     let both = rollout(&deployment, &[old.clone(), new]).replica_failure();

@@ -7,7 +7,7 @@ use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{DEPLOYMENTS, REPLICA_SETS};
 use pintle_api_types::request::Request;
 use pintle_controllers_core::frame::{Controller, Now, drive};
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::Deployment;
 use pintle_controllers_core::tables::Tables;
 use proptest::prelude::*;
@@ -126,7 +126,7 @@ proptest! {
         settled in prop::collection::vec((0..=100_i64, 0..2_i64, prop::bool::weighted(0.1)), 1..30),
     ) {
         let mut cluster = cluster(replicas, surge, unavailable);
-        let facts: Kept<Deployment> = kept(&cluster.deployment);
+        let facts: KeptObject<Deployment> = kept(&cluster.deployment);
         let most = i64::from(max_replicas(&facts.spec));
         let least = i64::from(replicas - max_unavailable(&facts.spec));
         cluster.change_template(0);

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::Deployment;
 use pintle_controllers_core::meta::Uid;
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ fn running(uids: &[&str]) -> BTreeSet<Uid> {
 #[test]
 fn old_sets_are_scaled_to_nothing_before_a_new_one_is_created() {
     let value = recreate(3);
-    let deployment: Kept<Deployment> = kept(&value);
+    let deployment: KeptObject<Deployment> = kept(&value);
     let values = [set("old-1", "a", 3, 9), set("old-2", "b", 0, 8), set("old-3", "c", 1, 7)];
     let ran =
         run(now(), agree, |asked| rollout(&deployment, &values).recreate(&running(&[]), asked));
@@ -36,7 +36,7 @@ fn old_sets_are_scaled_to_nothing_before_a_new_one_is_created() {
 #[test]
 fn old_pods_by_the_sets_or_the_pods_count_hold_the_rollout() {
     let value = recreate(3);
-    let deployment: Kept<Deployment> = kept(&value);
+    let deployment: KeptObject<Deployment> = kept(&value);
     let counted = |count: i32| {
         let mut old = set("old", "old", 0, 9);
         old["status"]["replicas"] = count.into();
@@ -57,7 +57,7 @@ fn old_pods_by_the_sets_or_the_pods_count_hold_the_rollout() {
 #[test]
 fn new_set_is_created_with_all_pods_once_old_ones_are_gone() {
     let value = recreate(3);
-    let deployment: Kept<Deployment> = kept(&value);
+    let deployment: KeptObject<Deployment> = kept(&value);
     let old = set("old", "old", 0, 9);
     let waiting = run(now(), agree, |asked| {
         rollout(&deployment, std::slice::from_ref(&old)).recreate(&running(&["old"]), asked)

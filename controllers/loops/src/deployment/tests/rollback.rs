@@ -2,7 +2,7 @@
 // k8s: pkg/controller/deployment/deployment_controller_test.go TestReentrantRollback
 
 use pintle_api_types::request::Request;
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::Deployment;
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ use crate::stub_api::{Ran, agree, kept, messages, run, verbs};
 fn roll_back(revision: i64, values: &[Value]) -> Ran<()> {
     let mut value = annotated(deployment(1, json!(1), json!(0)), ROLLBACK_TO, "1");
     value["metadata"]["annotations"][REVISION] = "2".into();
-    let deployment: Kept<Deployment> = kept(&value);
+    let deployment: KeptObject<Deployment> = kept(&value);
     run(now(), agree, |asked| rollout(&deployment, values).roll_back(revision, asked).map(drop))
 }
 

@@ -1,6 +1,6 @@
 //! Steps of a rolling update.
 
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::Deployment;
 use serde_json::json;
 
@@ -18,7 +18,7 @@ fn new_set_is_scaled_as_far_as_surge_allows() {
         (10, 2, 0, 10, None),
     ] {
         let value = deployment(wanted, json!(surge), json!(0));
-        let deployment: Kept<Deployment> = kept(&value);
+        let deployment: KeptObject<Deployment> = kept(&value);
         let values = [set("new", "new", new, 1), set("old", "old", old, 9)];
         let rollout = rollout(&deployment, &values);
         let new_set = rollout.new.clone().expect("it has the template");
@@ -42,7 +42,7 @@ fn old_sets_shrink_while_enough_pods_stay_available() {
         (2, 0, 10, 0, 10, None),
     ] {
         let value = deployment(10, json!(1), json!(unavailable));
-        let deployment: Kept<Deployment> = kept(&value);
+        let deployment: KeptObject<Deployment> = kept(&value);
         let values = [
             available(set("new", "new", new, 1), new_ready),
             available(set("old", "old", old, 9), old_ready),
@@ -59,7 +59,7 @@ fn old_sets_shrink_while_enough_pods_stay_available() {
 fn unhealthy_pods_are_cleaned_up_to_a_limit() {
     for (ready, max, expected) in [(8, 1, 1), (8, 3, 2), (8, 0, 0), (10, 3, 0)] {
         let value = deployment(10, json!(2), json!(2));
-        let deployment: Kept<Deployment> = kept(&value);
+        let deployment: KeptObject<Deployment> = kept(&value);
         let values = [available(set("old", "old", 10, 9), ready)];
         let rollout = rollout(&deployment, &values);
         let ran =
@@ -81,7 +81,7 @@ fn available_pods_beyond_the_minimum_are_scaled_down() {
         (2, 1, 10, None),
     ] {
         let value = deployment(10, json!(0), json!(unavailable));
-        let deployment: Kept<Deployment> = kept(&value);
+        let deployment: KeptObject<Deployment> = kept(&value);
         let values =
             [available(set("old", "old", old, 9), ready), available(set("new", "new", 0, 1), 0)];
         let rollout = rollout(&deployment, &values);
@@ -96,7 +96,7 @@ fn available_pods_beyond_the_minimum_are_scaled_down() {
 #[test]
 fn oldest_set_is_scaled_down_first() {
     let value = deployment(4, json!(0), json!(3));
-    let deployment: Kept<Deployment> = kept(&value);
+    let deployment: KeptObject<Deployment> = kept(&value);
     let values = [
         available(set("newest", "c", 2, 1), 2),
         available(set("oldest", "a", 2, 9), 2),
@@ -112,7 +112,7 @@ fn oldest_set_is_scaled_down_first() {
 #[test]
 fn failure_to_shrink_an_old_set_is_retried_after_the_status_was_synced() {
     let value = deployment(4, json!(0), json!(2));
-    let deployment: Kept<Deployment> = kept(&value);
+    let deployment: KeptObject<Deployment> = kept(&value);
     let values = [
         available(set("old", "old", 4, 9), 4),
         super::annotated(set("new", "new", 0, 1), "deployment.kubernetes.io/revision", "1"),
@@ -135,7 +135,7 @@ fn failure_to_shrink_an_old_set_is_retried_after_the_status_was_synced() {
 #[test]
 fn status_of_a_set_that_lags_behind_its_size_is_no_failure() {
     let value = deployment(4, json!(2), json!(2));
-    let deployment: Kept<Deployment> = kept(&value);
+    let deployment: KeptObject<Deployment> = kept(&value);
     // It was just scaled from 4 to 3.
     let values = [available(set("old", "old", 3, 9), 4), available(set("new", "new", 4, 1), 4)];
     let ran = run(now(), agree, |asked| rollout(&deployment, &values).roll(asked));

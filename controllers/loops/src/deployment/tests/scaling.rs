@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::Deployment;
 use serde_json::{Value, json};
 
@@ -105,7 +105,7 @@ fn cases() -> Vec<Case> {
 
 /// The sizes of sets after a scaling event, by name.
 fn scaled(after: &Value, values: &[Value]) -> BTreeMap<String, i64> {
-    let deployment: Kept<Deployment> = kept(after);
+    let deployment: KeptObject<Deployment> = kept(after);
     let rollout = rollout(&deployment, values);
     let ran = run(now(), agree, |asked| rollout.scale(asked));
     assert_eq!(ran.result, Ok(()));
@@ -166,7 +166,7 @@ fn saturated_new_set_takes_old_ones_to_nothing() {
 #[test]
 fn scaled_set_records_the_size_of_the_deployment_and_reports_an_event() {
     let value = surging(12, 2);
-    let deployment: Kept<Deployment> = kept(&value);
+    let deployment: KeptObject<Deployment> = kept(&value);
     let values = [scaled_for(set("new", "new", 10, 1), &surging(10, 2))];
     let rollout = rollout(&deployment, &values);
     let ran = run(now(), agree, |asked| rollout.scale(asked));
@@ -198,7 +198,7 @@ fn fraction_of_a_set_follows_the_growth_of_the_deployment() {
         (100, 0, 10, 50, Some("130"), -8),
     ] {
         let value = deployment(wanted, json!(surge), json!(1));
-        let deployment: Kept<Deployment> = kept(&value);
+        let deployment: KeptObject<Deployment> = kept(&value);
         let mut one = set("one", "one", size, 1);
         if let Some(max) = max {
             one = annotated(one, MAX_REPLICAS, max);

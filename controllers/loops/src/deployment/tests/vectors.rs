@@ -103,7 +103,7 @@ fn own_writes(driven: &Driven<()>) -> Vec<String> {
 }
 
 fn own_events(driven: &Driven<()>) -> Vec<String> {
-    let line = |event: &pintle_controllers_core::frame::Event| {
+    let line = |event: &pintle_controllers_core::frame::ObjectEvent| {
         let level = if event.level == EventLevel::Normal { "Normal" } else { "Warning" };
         format!("{level} {} {}", event.reason, event.message)
     };

@@ -9,18 +9,18 @@ use pintle_controllers_core::meta::{Meta, OwnerReference, Uid};
 use proptest::prelude::*;
 
 use super::super::graph::{Graph, GraphNode};
-use super::super::identity::Identity;
+use super::super::identity::ObjectIdentity;
 use super::super::partition::{Fit, alternative, fit};
 
-fn identity(text: &str) -> Identity {
+fn identity(text: &str) -> ObjectIdentity {
     let parts: Vec<_> = text.split(' ').map(Symbol::of).collect();
     let [api_version, kind, namespace, name, uid] = &*parts else { panic!("{text}") };
     let namespace = if &**namespace == "-" { Symbol::default() } else { namespace.clone() };
     let (api_version, kind, name) = (api_version.clone(), kind.clone(), name.clone());
-    Identity { kind, api_version, namespace, name, uid: Uid::of(uid) }
+    ObjectIdentity { kind, api_version, namespace, name, uid: Uid::of(uid) }
 }
 
-fn reference(owner: &Identity) -> OwnerReference {
+fn reference(owner: &ObjectIdentity) -> OwnerReference {
     OwnerReference {
         api_version: owner.api_version.clone(),
         kind: owner.kind.clone(),
@@ -79,22 +79,22 @@ fn dependent_fits_an_owner_with_all_its_coordinates_only() {
 }
 
 #[derive(Clone, Debug)]
-struct Step {
+struct GraphStep {
     uid: usize,
     owners: Vec<usize>,
     is_gone: bool,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = GraphStep> {
     let owners = prop::collection::vec(0..8_usize, 0..4);
-    (0..8_usize, owners, any::<bool>()).prop_map(|(uid, owners, is_gone)| Step {
+    (0..8_usize, owners, any::<bool>()).prop_map(|(uid, owners, is_gone)| GraphStep {
         uid,
         owners,
         is_gone,
     })
 }
 
-fn name(at: usize) -> Identity {
+fn name(at: usize) -> ObjectIdentity {
     identity(&format!("v1 P n p{at} u{at}"))
 }
 

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use jiff::{SignedDuration, Timestamp};
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::Pod;
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ use super::super::pods::{FinishedPods, JobPod, finished_at};
 use super::kit::{NOON, job, pod, time};
 
 /// A pod that ended so many seconds after noon.
-fn ended(seconds: i64) -> Rc<Kept<Pod>> {
+fn ended(seconds: i64) -> Rc<KeptObject<Pod>> {
     let at = time(NOON) + SignedDuration::from_secs(seconds);
     Rc::new(pod(&json!({"metadata": {"name": "p", "uid": format!("u{seconds}"),
         "finalizers": ["batch.kubernetes.io/job-tracking"]},

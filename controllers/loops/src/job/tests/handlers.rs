@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use super::super::{JobController, JobKey};
 use super::kit::{NOON, time};
 
-struct Watch {
+struct HandlerWatch {
     controller: JobController,
     tables: Tables,
 }
 
-impl Watch {
+impl HandlerWatch {
     /// A watch of Jobs with these names, all of them selecting `a: b`.
     fn of(jobs: &[&str]) -> Self {
         let mut watch = Self { controller: JobController::default(), tables: Tables::default() };
@@ -74,7 +74,7 @@ fn deleting(mut pod: Value) -> Value {
 
 #[test]
 fn changes_of_a_pod_wake_its_job_after_the_batch_period() {
-    let mut watch = Watch::of(&["one", "two"]);
+    let mut watch = HandlerWatch::of(&["one", "two"]);
     assert_eq!(watch.set(PODS, &pod(2, Some("one"))), ["ns/one 1"]);
     assert_eq!(watch.set(PODS, &pod(3, Some("one"))), ["ns/one 1"]);
     assert_eq!(watch.set(PODS, &pod(4, Some("two"))), ["ns/one 1", "ns/two 1"]);
@@ -84,7 +84,7 @@ fn changes_of_a_pod_wake_its_job_after_the_batch_period() {
 
 #[test]
 fn orphan_wakes_jobs_that_select_it_and_loses_its_finalizer() {
-    let mut watch = Watch::of(&["one", "two"]);
+    let mut watch = HandlerWatch::of(&["one", "two"]);
     let all = ["orphan pod ns/p 0", "ns/one 1", "ns/two 1"];
     assert_eq!(watch.set(PODS, &pod(2, None)), all);
     assert_eq!(watch.set(PODS, &pod(3, None)), ["orphan pod ns/p 0"], "its labels are the same");
@@ -96,7 +96,7 @@ fn orphan_wakes_jobs_that_select_it_and_loses_its_finalizer() {
 
 #[test]
 fn pod_that_is_deleted_after_its_job_ended_loses_its_finalizer() {
-    let mut watch = Watch::of(&["one"]);
+    let mut watch = HandlerWatch::of(&["one"]);
     watch.set(PODS, &pod(2, Some("one")));
     let mut ended = job("one");
     ended["metadata"]["resourceVersion"] = "3".into();
@@ -107,7 +107,7 @@ fn pod_that_is_deleted_after_its_job_ended_loses_its_finalizer() {
 
 #[test]
 fn new_spec_wakes_at_once_and_a_new_status_after_the_batch_period() {
-    let mut watch = Watch::of(&["one"]);
+    let mut watch = HandlerWatch::of(&["one"]);
     let mut changed = job("one");
     changed["metadata"]["resourceVersion"] = "2".into();
     assert_eq!(watch.set(JOBS, &changed), ["ns/one 1"]);
@@ -120,7 +120,7 @@ fn new_spec_wakes_at_once_and_a_new_status_after_the_batch_period() {
 
 #[test]
 fn deleted_job_wakes_its_tracked_pods() {
-    let mut watch = Watch::of(&["one"]);
+    let mut watch = HandlerWatch::of(&["one"]);
     watch.set(PODS, &pod(2, Some("one")));
     let mut gone = job("one");
     gone["metadata"]["resourceVersion"] = "3".into();
@@ -129,7 +129,7 @@ fn deleted_job_wakes_its_tracked_pods() {
 
 #[test]
 fn start_wakes_tracked_pods_that_no_job_counts() {
-    let mut watch = Watch::of(&["one"]);
+    let mut watch = HandlerWatch::of(&["one"]);
     watch.set(PODS, &pod(2, Some("gone")));
     let mut wakes = Wakes::default();
     watch.controller.handle_start(&watch.tables, &mut wakes);

@@ -8,8 +8,8 @@ use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{JOBS, PODS};
 use pintle_api_types::request::{Answer, ApiError, Request};
 use pintle_controllers_core::common::sample::Sample;
-use pintle_controllers_core::frame::{Controller, Driven, Event, Now, drive};
-use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::frame::{Controller, Driven, Now, ObjectEvent, drive};
+use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::{Job, Pod};
 use pintle_controllers_core::tables::{Decoded, Tables, WatchEvent};
 use serde_json::{Value, json};
@@ -107,7 +107,7 @@ impl Case {
         let now = self.now_both();
         let snapshot = self.controller.snapshot(key, &self.tables, now).expect("it is there");
         let (faults, live) = (self.faults.clone(), self.live.clone());
-        let mut server = Server { faults, live, updates: 0, created: 0 };
+        let mut server = JobServer { faults, live, updates: 0, created: 0 };
         let driven = drive::<JobController>(&snapshot, self.now, |request| server.answer(request));
         Synced::of(driven, self.faults.create_limit)
     }
@@ -117,14 +117,14 @@ fn set(tables: &mut Tables, object: Result<Decoded, serde_json::Error>) {
     tables.apply(WatchEvent::Set(object.expect("an object that can be read")));
 }
 
-struct Server {
+struct JobServer {
     faults: Faults,
     live: Option<Value>,
     updates: usize,
     created: usize,
 }
 
-impl Server {
+impl JobServer {
     fn answer(&mut self, request: &Request) -> Answer {
         match request {
             Request::Create { body, .. } => {
@@ -203,7 +203,7 @@ impl Synced {
     }
 }
 
-fn is_of_pod(event: &Event) -> bool {
+fn is_of_pod(event: &ObjectEvent) -> bool {
     matches!(
         event.reason,
         "SuccessfulCreate" | "FailedCreate" | "SuccessfulDelete" | "FailedDelete"
@@ -211,11 +211,11 @@ fn is_of_pod(event: &Event) -> bool {
 }
 
 /// Facts of a Job.
-pub(super) fn job(value: &Value) -> Kept<Job> {
-    Kept::of_value(value).expect("a good Job")
+pub(super) fn job(value: &Value) -> KeptObject<Job> {
+    KeptObject::of_value(value).expect("a good Job")
 }
 
 /// Facts of a pod.
-pub(super) fn pod(value: &Value) -> Kept<Pod> {
-    Kept::of_value(value).expect("a good pod")
+pub(super) fn pod(value: &Value) -> KeptObject<Pod> {
+    KeptObject::of_value(value).expect("a good pod")
 }

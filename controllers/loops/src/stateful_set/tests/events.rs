@@ -9,7 +9,7 @@ use super::*;
 use crate::test_world::error;
 
 /// Refuses what is done to pods by this verb.
-fn refuse(world: &mut World, verb: &'static str, answer: ApiError) {
+fn refuse(world: &mut LoopWorld, verb: &'static str, answer: ApiError) {
     world.refuse = Box::new(move |request| {
         let is_it = match request {
             Request::Create { kind, .. } => verb == "create" && *kind == PODS,

@@ -17,7 +17,7 @@ use pintle_controllers_core::frame::{Driven, EventLevel};
 use serde_json::{Value, json};
 
 use super::StatefulSets;
-use crate::test_world::World;
+use crate::test_world::LoopWorld;
 
 const CONTROLLER: StatefulSets = StatefulSets { workers: 1, has_max_unavailable: false };
 
@@ -41,13 +41,13 @@ fn set(replicas: i32) -> Value {
     })
 }
 
-fn world(set: Value) -> World {
-    let mut world = World::new();
+fn world(set: Value) -> LoopWorld {
+    let mut world = LoopWorld::new();
     world.add(STATEFUL_SETS, set);
     world
 }
 
-fn edit(world: &mut World, edit: impl FnOnce(&mut Value)) {
+fn edit(world: &mut LoopWorld, edit: impl FnOnce(&mut Value)) {
     world.edit(STATEFUL_SETS, "web", |set| {
         let generation = set["metadata"]["generation"].as_i64().expect("a number");
         set["metadata"]["generation"] = (generation + 1).into();
@@ -55,16 +55,16 @@ fn edit(world: &mut World, edit: impl FnOnce(&mut Value)) {
     });
 }
 
-fn set_image(world: &mut World, image: &str) {
+fn set_image(world: &mut LoopWorld, image: &str) {
     edit(world, |set| set["spec"]["template"]["spec"]["containers"][0]["image"] = image.into());
 }
 
-fn sync(world: &mut World) -> Driven<()> {
+fn sync(world: &mut LoopWorld) -> Driven<()> {
     world.sync(&mut { CONTROLLER }, "web")
 }
 
 /// Syncs and runs kubelets until nothing is asked for any more; returns the syncs.
-fn settle(world: &mut World) -> usize {
+fn settle(world: &mut LoopWorld) -> usize {
     for turn in 0..100 {
         let driven = sync(world);
         driven.outcome.as_ref().expect("no failure");
@@ -75,11 +75,11 @@ fn settle(world: &mut World) -> usize {
     panic!("it never settles: {:?}", sync(world).requests);
 }
 
-fn status(world: &World) -> &Value {
+fn status(world: &LoopWorld) -> &Value {
     &world.get(STATEFUL_SETS, "web").expect("the set is there")["status"]
 }
 
-fn image_of<'a>(world: &'a World, pod: &str) -> &'a str {
+fn image_of<'a>(world: &'a LoopWorld, pod: &str) -> &'a str {
     let pod = world.get(PODS, pod).expect("the pod is there");
     pod["spec"]["containers"][0]["image"].as_str().expect("an image")
 }
@@ -103,7 +103,7 @@ fn actions(driven: &Driven<()>) -> Vec<String> {
 }
 
 fn events(driven: &Driven<()>) -> Vec<String> {
-    let event = |event: &pintle_controllers_core::frame::Event| {
+    let event = |event: &pintle_controllers_core::frame::ObjectEvent| {
         let level = if event.level == EventLevel::Normal { "Normal" } else { "Warning" };
         format!("{level} {} {}", event.reason, event.message)
     };

@@ -11,7 +11,7 @@ use super::*;
 const REVISION: &str = "db-79cd5b4bc8";
 
 /// The set as the API server stored it.
-fn recorded(extra: Value) -> World {
+fn recorded(extra: Value) -> LoopWorld {
     let container = json!({"name": "main", "image": "img:1", "resources": {"requests": {"cpu": "10m"}},
         "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File",
         "imagePullPolicy": "IfNotPresent"});
@@ -46,7 +46,7 @@ fn counts(status: &Value) -> String {
 }
 
 /// The writes of syncs until nothing is written, with the counts of each status.
-fn writes(world: &mut World) -> Vec<String> {
+fn writes(world: &mut LoopWorld) -> Vec<String> {
     let mut writes = Vec::new();
     loop {
         let driven = world.sync(&mut { CONTROLLER }, "db");

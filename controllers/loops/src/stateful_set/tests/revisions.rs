@@ -7,7 +7,7 @@ use serde_json::json;
 use super::*;
 use crate::test_world::error;
 
-fn revisions(world: &World) -> Vec<(String, i64)> {
+fn revisions(world: &LoopWorld) -> Vec<(String, i64)> {
     let revision = |one: &Value| {
         let name = one["metadata"]["name"].as_str().expect("a name").to_owned();
         (name, one["revision"].as_i64().expect("a number"))

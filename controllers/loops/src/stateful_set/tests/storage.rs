@@ -18,7 +18,7 @@ fn claiming(replicas: i32, when_scaled: &str, when_deleted: &str) -> Value {
     set
 }
 
-fn owners(world: &World, claim: &str) -> Vec<String> {
+fn owners(world: &LoopWorld, claim: &str) -> Vec<String> {
     let claim = world.get(PERSISTENT_VOLUME_CLAIMS, claim).expect("the claim is there");
     let owners = claim["metadata"]["ownerReferences"].as_array().into_iter().flatten();
     owners.map(|one| one["kind"].as_str().expect("a kind").to_owned()).collect()

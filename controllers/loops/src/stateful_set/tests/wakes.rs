@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::*;
 
-fn two_sets() -> World {
+fn two_sets() -> LoopWorld {
     let mut world = world(set(1));
     let mut other = set(1);
     other["metadata"]["name"] = "other".into();

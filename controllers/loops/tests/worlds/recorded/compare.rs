@@ -42,11 +42,11 @@ impl SeenWrite<'_> {
 }
 
 /// Writes of one side, without refused ones.
-struct Side<'a> {
+struct SideWrites<'a> {
     writes: Vec<SeenWrite<'a>>,
 }
 
-impl<'a> Side<'a> {
+impl<'a> SideWrites<'a> {
     fn recorded(recording: &'a Value) -> Self {
         let all = recording["writes"].as_array().into_iter().flatten();
         let good = all.filter(|write| is_good(write));
@@ -71,7 +71,7 @@ impl<'a> Side<'a> {
 
 /// Every difference in a sentence.
 pub(super) fn compare(recording: &Value, played: &Played) -> Vec<String> {
-    let (theirs, ours) = (Side::recorded(recording), Side::ours(played));
+    let (theirs, ours) = (SideWrites::recorded(recording), SideWrites::ours(played));
     let families = Families::new(theirs.prefixes().chain(ours.prefixes()));
     let mut found = Vec::new();
     diff(&mut found, "decisions", &decisions(&theirs, &families), &decisions(&ours, &families));
@@ -168,7 +168,7 @@ fn own_write(write: &Write) -> Option<SeenWrite<'_>> {
     }
 }
 
-fn decisions(side: &Side<'_>, families: &Families) -> Decisions {
+fn decisions(side: &SideWrites<'_>, families: &Families) -> Decisions {
     let mut decisions = Decisions::new();
     for write in side.writes.iter().filter(|write| write.sub.is_empty()) {
         let name = families.text(&write.name);
@@ -204,7 +204,7 @@ fn pause_of(recording: &Value, at: u64) -> usize {
     steps.filter(|step| at_ms(step) <= at).count()
 }
 
-fn statuses(recording: &Value, side: &Side<'_>) -> Objects {
+fn statuses(recording: &Value, side: &SideWrites<'_>) -> Objects {
     let mut statuses = Objects::new();
     for write in side.writes.iter().filter(|write| write.sub == "status") {
         let pause = pause_of(recording, write.at_ms);

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{Kind, NAMESPACES, NODES};
 use pintle_api_types::request::{Answer, Request};
-use pintle_controllers_core::frame::{Event, Now};
+use pintle_controllers_core::frame::{Now, ObjectEvent};
 use pintle_memory_api::{Identity, Server};
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ pub(super) struct Write {
 pub(super) struct Played {
     pub(super) server: Server,
     pub(super) writes: Vec<Write>,
-    pub(super) events: Vec<(&'static str, Event)>,
+    pub(super) events: Vec<(&'static str, ObjectEvent)>,
 }
 
 /// From the sending of a request to its answer; the recorded ones took 3 to 10 ms.

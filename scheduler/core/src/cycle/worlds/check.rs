@@ -2,11 +2,11 @@
 
 use super::*;
 
-impl World {
+impl SchedulerWorld {
     /// Checks all invariants.
     pub(super) fn check(&self, scheduler: &Scheduler) {
-        assert_eq!((scheduler.assumed(), scheduler.count(Place::Binding)), (0, 0));
-        assert_eq!(scheduler.count(Place::InFlight), 0);
+        assert_eq!((scheduler.assumed(), scheduler.count(QueuePlace::Binding)), (0, 0));
+        assert_eq!(scheduler.count(QueuePlace::InFlight), 0);
         if !self.nodes_shrink {
             self.nobody_shares();
         }
@@ -68,18 +68,18 @@ impl World {
     }
 
     fn nobody_fits(&self, scheduler: &Scheduler) {
-        let nodes = self.nodes.values().map(|node| thing(Kind::Node, node));
+        let nodes = self.nodes.values().map(|node| thing(WatchedKind::Node, node));
         // Pods of a gang get nodes one after the other, so the order decides whether all fit.
         let mut pods: Vec<&Value> = self.pods.values().collect();
         pods.sort_by_key(|pod| {
             let waiting = scheduler.queue.get(pod["metadata"]["uid"].as_str().expect("a uid"));
             waiting.map(|waiting| (waiting.first_attempt, waiting.number()))
         });
-        let pods = pods.into_iter().map(|pod| thing(Kind::Pod, pod));
-        let claims = self.claims.values().map(|claim| thing(Kind::ResourceClaim, claim));
-        let slices = self.slices.values().map(|slice| thing(Kind::ResourceSlice, slice));
+        let pods = pods.into_iter().map(|pod| thing(WatchedKind::Pod, pod));
+        let claims = self.claims.values().map(|claim| thing(WatchedKind::ResourceClaim, claim));
+        let slices = self.slices.values().map(|slice| thing(WatchedKind::ResourceSlice, slice));
         let devices = claims.chain(slices).chain([claims::class()]);
-        let things: Vec<Thing> = nodes.chain(pods).chain(devices).collect();
+        let things: Vec<WatchedObject> = nodes.chain(pods).chain(devices).collect();
         self.no_group_fits(things.clone());
         let mut fresh = self.knowing(&things);
         self.tell_rules(&mut fresh);

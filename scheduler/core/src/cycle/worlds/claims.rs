@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::NodeAllocatableResourceClaimStatus;
 use k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim};
 
 use super::*;
-use crate::cycle::{Reserve, Reserved};
+use crate::cycle::{ReservationResult, Reserve};
 
 /// A pod, the number of its reservation, its claims, and the device statuses for its status.
 type Reservation = (PodRef, u64, Vec<Reserve>, Vec<NodeAllocatableResourceClaimStatus>);
@@ -15,7 +15,7 @@ pub(super) struct UnderWay {
     reservations: Vec<Reservation>,
     releases: Vec<(PodRef, Vec<String>, bool)>,
     gives: Vec<(PodRef, Rc<ResourceClaim>)>,
-    reserved: Vec<Reserved>,
+    reserved: Vec<ReservationResult>,
     released: Vec<(Rc<str>, Vec<ResourceClaim>)>,
     gave_back: Vec<(Rc<str>, bool, Vec<ResourceClaim>)>,
 }
@@ -26,8 +26,8 @@ impl UnderWay {
     }
 }
 
-pub(super) fn class() -> Thing {
-    Thing::DeviceClass(object(json!({"metadata": {"name": "gpu"}, "spec": {}})))
+pub(super) fn class() -> WatchedObject {
+    WatchedObject::DeviceClass(object(json!({"metadata": {"name": "gpu"}, "spec": {}})))
 }
 
 /// The devices of a node; the first may consume node resources.
@@ -61,7 +61,7 @@ fn place(claim: &Value) -> Option<String> {
     results[0]["pool"].as_str().map(str::to_owned)
 }
 
-impl World {
+impl SchedulerWorld {
     pub(super) fn new_claim(&mut self) {
         let name = format!("c{}", self.chance.below(6));
         if self.claims.contains_key(&name) {
@@ -72,15 +72,15 @@ impl World {
         let uid = format!("u{}", self.numbered);
         let claim = json!({"metadata": {"name": name, "namespace": "default", "uid": uid},
             "spec": {"devices": {"requests": [request]}}});
-        self.set(Kind::ResourceClaim, &name, claim);
+        self.set(WatchedKind::ResourceClaim, &name, claim);
     }
 
     /// Deletes a claim: it disappears once no pod uses it.
     pub(super) fn end_claim(&mut self) {
-        let Some(name) = self.any(Kind::ResourceClaim) else { return };
+        let Some(name) = self.any(WatchedKind::ResourceClaim) else { return };
         let mut claim = self.claims[&name].clone();
         claim["metadata"]["deletionTimestamp"] = json!("2020-01-01T00:00:00Z");
-        self.set(Kind::ResourceClaim, &name, claim);
+        self.set(WatchedKind::ResourceClaim, &name, claim);
     }
 
     /// Returns true if a group with claims is protected from deletion: a pod uses it, or a claim is
@@ -113,10 +113,10 @@ impl World {
                 if left.is_empty() {
                     claim["status"] = Value::Null;
                 }
-                self.set(Kind::ResourceClaim, &name, claim);
+                self.set(WatchedKind::ResourceClaim, &name, claim);
                 any = true;
             } else if is_leaving && left.is_empty() {
-                self.delete(Kind::ResourceClaim, &name);
+                self.delete(WatchedKind::ResourceClaim, &name);
                 any = true;
             }
         }
@@ -192,13 +192,13 @@ impl World {
         if error.is_none() && self.chance.one_in(12) {
             error = Some("no answer".to_owned());
         }
-        self.of_claims.reserved.push(Reserved { pod, number, claims, error, made: None });
+        self.of_claims.reserved.push(ReservationResult { pod, number, claims, error, made: None });
     }
 
     /// Writes the node-allocatable resources of a pod's devices to its status.
     fn say_shares(&mut self, pod: &PodRef, mut value: Value, statuses: Value) {
         value["status"]["nodeAllocatableResourceClaimStatuses"] = statuses;
-        self.set(Kind::Pod, pod.key.name(), value);
+        self.set(WatchedKind::Pod, pod.key.name(), value);
     }
 
     fn reserve_one(&mut self, pod: &PodRef, reserve: &Reserve) -> Result<ResourceClaim, String> {
@@ -234,7 +234,7 @@ impl World {
             all.push(user);
         }
         claim["status"]["reservedFor"] = json!(all);
-        self.set(Kind::ResourceClaim, &name, claim);
+        self.set(WatchedKind::ResourceClaim, &name, claim);
         self.devices_are_given_once();
         Ok(self.claim(&name))
     }
@@ -245,7 +245,7 @@ impl World {
         let (name, mut claim) = (name.clone(), claim.clone());
         let left = users(&claim).into_iter().filter(|user| user["uid"] != *pod.uid);
         claim["status"]["reservedFor"] = json!(left.collect::<Vec<_>>());
-        self.set(Kind::ResourceClaim, &name, claim);
+        self.set(WatchedKind::ResourceClaim, &name, claim);
         Some(self.claim(&name))
     }
 
@@ -261,7 +261,7 @@ impl World {
             return false;
         }
         claim["status"] = Value::Null;
-        self.set(Kind::ResourceClaim, &name, claim);
+        self.set(WatchedKind::ResourceClaim, &name, claim);
         true
     }
 

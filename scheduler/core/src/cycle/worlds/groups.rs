@@ -10,11 +10,11 @@ use pintle_api_types::key::ObjectKey;
 use serde_json::{Value, json};
 
 use super::super::{Command, Scheduler};
-use super::{World, thing};
+use super::{SchedulerWorld, thing};
 use crate::cycle::tests::{at, decide};
 use crate::groups::{GroupGates, Groups};
 use crate::pod_fields::PodRef;
-use crate::watch_event::{KINDS, Kind, Thing, Told};
+use crate::watch_event::{KINDS, WatchEvent, WatchedKind, WatchedObject};
 
 /// minCount of each group; the basic group is no gang. The last ones exist with group preemption.
 const MIN: [i32; 6] = [1, 2, 3, 1, 2, 2];
@@ -42,7 +42,7 @@ fn told_group(pod: &Pod) -> Option<String> {
     pod.spec.as_ref()?.scheduling_group.as_ref()?.pod_group_name.clone()
 }
 
-impl World {
+impl SchedulerWorld {
     /// Puts a pod into a group at random.
     pub(super) fn join(&mut self, spec: &mut Value) {
         let joins = self.has_groups && !self.chance.one_in(if self.preempts_whole { 4 } else { 2 });
@@ -80,7 +80,7 @@ impl World {
         if !self.groups.contains_key(&name) {
             self.new_group(number);
         } else if self.chance.one_in(3) && !self.is_protected(&name) {
-            self.delete(Kind::PodGroup, &name);
+            self.delete(WatchedKind::PodGroup, &name);
         }
         true
     }
@@ -111,21 +111,21 @@ impl World {
         if number == IN_A_ZONE {
             value["spec"]["schedulingConstraints"] = json!({"topology": [{"key": "zone"}]});
         }
-        self.set(Kind::PodGroup, &name, value);
+        self.set(WatchedKind::PodGroup, &name, value);
     }
 
     /// Records delivered pods of groups.
-    pub(super) fn hears(&mut self, told: &Told) {
+    pub(super) fn hears(&mut self, told: &WatchEvent) {
         let pod = match told {
-            Told::Begun(Kind::Pod) => return self.known.clear(),
-            Told::Listed(Thing::Pod(pod))
-            | Told::Set(Thing::Pod(pod))
-            | Told::Gone(Thing::Pod(pod)) => pod,
+            WatchEvent::Begun(WatchedKind::Pod) => return self.known.clear(),
+            WatchEvent::Listed(WatchedObject::Pod(pod))
+            | WatchEvent::Set(WatchedObject::Pod(pod))
+            | WatchEvent::Gone(WatchedObject::Pod(pod)) => pod,
             _ => return,
         };
         let Some(group) = told_group(pod) else { return };
         let name = pod.metadata.name.clone().expect("a name");
-        if matches!(told, Told::Gone(_)) {
+        if matches!(told, WatchEvent::Gone(_)) {
             self.known.remove(&name);
             return;
         }
@@ -170,19 +170,19 @@ impl World {
     }
 
     /// Checks that a new scheduler with the same objects binds no pending group.
-    pub(super) fn no_group_fits(&self, others: Vec<Thing>) {
+    pub(super) fn no_group_fits(&self, others: Vec<WatchedObject>) {
         if !self.has_groups {
             return;
         }
-        let groups = self.groups.values().map(|group| thing(Kind::PodGroup, group));
-        let things: Vec<Thing> = others.into_iter().chain(groups).collect();
+        let groups = self.groups.values().map(|group| thing(WatchedKind::PodGroup, group));
+        let things: Vec<WatchedObject> = others.into_iter().chain(groups).collect();
         let mut fresh = self.knows_nothing().with_groups(self::groups(self.preempts_whole));
-        for kind in KINDS.into_iter().chain([Kind::PodGroup]) {
-            fresh.tell(Told::Begun(kind), at(0));
+        for kind in KINDS.into_iter().chain([WatchedKind::PodGroup]) {
+            fresh.tell(WatchEvent::Begun(kind), at(0));
             for thing in things.iter().filter(|thing| thing.kind() == kind) {
-                fresh.tell(Told::Listed(thing.clone()), at(0));
+                fresh.tell(WatchEvent::Listed(thing.clone()), at(0));
             }
-            fresh.tell(Told::Complete(kind), at(0));
+            fresh.tell(WatchEvent::Complete(kind), at(0));
         }
         self.tell_rules(&mut fresh);
         for command in decide(&mut fresh, 0) {
@@ -196,8 +196,8 @@ impl World {
     /// Returns true if only pods of groups are pending: they are retried forever, without effect
     /// unless something changes.
     pub(super) fn only_groups_wait(&self, scheduler: &Scheduler) -> bool {
-        let waits = |place: super::Place| {
-            use super::Place::{Active, Backoff, ErrorBackoff};
+        let waits = |place: super::QueuePlace| {
+            use super::QueuePlace::{Active, Backoff, ErrorBackoff};
             matches!(place, Active | Backoff | ErrorBackoff)
         };
         let mut waiting = scheduler.queue.iter().filter(|waiting| waits(waiting.place));

@@ -4,7 +4,7 @@ use super::*;
 use crate::cycle::tests::{tell_all, without_second_look};
 use crate::plugins::dynamicresources::DeviceGates;
 
-impl World {
+impl SchedulerWorld {
     /// The leader dies and a successor continues. Writes under way arrive or do not; their results
     /// are lost. The successor is a standby that received the same events, or a new scheduler that
     /// lists everything. All writes of the leader are delivered before its lease expires.
@@ -45,12 +45,13 @@ impl World {
         self.known.clear();
         let has_groups = self.has_groups;
         let kinds = self.kinds().iter().copied();
-        for kind in kinds.filter(|kind| *kind != Kind::PodGroup || has_groups) {
-            let things: Vec<Thing> = self.all(kind).values().map(|one| thing(kind, one)).collect();
-            things.iter().for_each(|thing| self.hears(&Told::Set(thing.clone())));
-            let listed = things.into_iter().map(Told::Listed);
-            let list = std::iter::once(Told::Begun(kind)).chain(listed);
-            for told in list.chain([Told::Complete(kind)]) {
+        for kind in kinds.filter(|kind| *kind != WatchedKind::PodGroup || has_groups) {
+            let things: Vec<WatchedObject> =
+                self.all(kind).values().map(|one| thing(kind, one)).collect();
+            things.iter().for_each(|thing| self.hears(&WatchEvent::Set(thing.clone())));
+            let listed = things.into_iter().map(WatchEvent::Listed);
+            let list = std::iter::once(WatchEvent::Begun(kind)).chain(listed);
+            for told in list.chain([WatchEvent::Complete(kind)]) {
                 self.told.push(told.clone());
                 self.hears(&told);
                 successor.tell(told, now);
@@ -63,16 +64,16 @@ impl World {
         let mut scheduler = self.knowing(&[claims::class()]);
         if self.has_groups {
             scheduler = scheduler.with_groups(groups::groups(self.preempts_whole));
-            scheduler.tell(Told::Complete(Kind::PodGroup), Duration::ZERO);
+            scheduler.tell(WatchEvent::Complete(WatchedKind::PodGroup), Duration::ZERO);
         }
         if self.has_rules {
-            scheduler.tell(Told::Complete(Kind::DeviceTaintRule), Duration::ZERO);
+            scheduler.tell(WatchEvent::Complete(WatchedKind::DeviceTaintRule), Duration::ZERO);
         }
         scheduler
     }
 
     /// A scheduler with the feature gates of this world and these objects.
-    pub(super) fn knowing(&self, things: &[Thing]) -> Scheduler {
+    pub(super) fn knowing(&self, things: &[WatchedObject]) -> Scheduler {
         let mut scheduler = self.knows_nothing();
         tell_all(&mut scheduler, things);
         scheduler

@@ -3,7 +3,7 @@
 use super::*;
 use crate::fault;
 
-impl World {
+impl SchedulerWorld {
     fn panics(&mut self, one_in: usize) -> bool {
         self.has_panics && self.chance.one_in(one_in)
     }
@@ -25,10 +25,10 @@ impl World {
     }
 
     /// Applies an event, which may panic once per object.
-    pub(super) fn apply(&mut self, scheduler: &mut Scheduler, told: Told) {
+    pub(super) fn apply(&mut self, scheduler: &mut Scheduler, told: WatchEvent) {
         let now = Duration::from_secs(self.now);
         let about = match &told {
-            Told::Set(thing) => Some((thing.kind(), thing.key().name().to_owned())),
+            WatchEvent::Set(thing) => Some((thing.kind(), thing.key().name().to_owned())),
             _ => None,
         };
         let Some(about) = about.filter(|about| self.panics(40) && !self.flawed.contains(about))

@@ -10,14 +10,14 @@ use pintle_sched_core::intern::Str;
 use pintle_sched_core::preempt::units::{self, Membership, Unit};
 use pintle_sched_core::snapshot::pods::PodId;
 
-use super::World;
-use crate::cache::{Nominee, Step};
+use super::SchedulerWorld;
+use crate::cache::{CacheDelta, Nominee};
 use crate::cycle::command::{Command, Note};
 use crate::cycle::consult::Said;
-use crate::cycle::group::{Came, GroupCycle};
+use crate::cycle::group::{GroupCycle, GroupOutcome};
 use crate::cycle::group_room::Search;
 use crate::cycle::reprieve::Reprieve;
-use crate::cycle::{Asked, Duration, Rc, Scheduler, Uid};
+use crate::cycle::{Duration, QueuedPod, Rc, Scheduler, Uid};
 use crate::groups::{OfGroup, Preemptor};
 use crate::pod_fields::PodRef;
 
@@ -28,7 +28,7 @@ const LOOKS: usize = 64;
 struct Room {
     preemptor: Preemptor,
     /// The pods of the group that were decided.
-    pods: Vec<(Uid, Rc<Asked>)>,
+    pods: Vec<(Uid, Rc<QueuedPod>)>,
     victims: HashSet<Str>,
     /// Nominations before the decision.
     kept: Kept,
@@ -45,7 +45,7 @@ pub(super) fn kept(scheduler: &Scheduler) -> Kept {
     kept.collect()
 }
 
-impl World {
+impl SchedulerWorld {
     /// Checks the victims of a group's preemption.
     pub(super) fn room_is_made_well(
         &self,
@@ -188,12 +188,12 @@ fn fits_without(scheduler: &mut Scheduler, room: &Room, away: &[Str]) -> bool {
         .map(|(_, asked)| {
             let pod = asked.spec.key;
             let old = scheduler.mirror.nomination(pod).cloned();
-            Step::Nominated { pod, old, new: room.kept.get(&pod).cloned() }
+            CacheDelta::Nominated { pod, old, new: room.kept.get(&pod).cloned() }
         })
         .collect();
     kept.iter().for_each(|step| scheduler.mirror.make(step));
     let preemptor = room.preemptor.clone();
-    let before = (Vec::new(), Came::Nowhere);
+    let before = (Vec::new(), GroupOutcome::Nowhere);
     let search = Search {
         preemptor,
         all: Vec::new(),
@@ -208,7 +208,7 @@ fn fits_without(scheduler: &mut Scheduler, room: &Room, away: &[Str]) -> bool {
         profile: 0,
         left: room.pods.iter().cloned().collect(),
         tried: Vec::new(),
-        came: Came::Nowhere,
+        came: GroupOutcome::Nowhere,
         needs_room: false,
         said: None,
         never_preempts: None,
@@ -228,5 +228,5 @@ fn fits_without(scheduler: &mut Scheduler, room: &Room, away: &[Str]) -> bool {
     scheduler.mirror.devices.decides_group(false);
     kept.iter().for_each(|step| scheduler.mirror.take_back(step));
     hidden.into_iter().for_each(|hidden| scheduler.mirror.show(hidden));
-    cycle.came == Came::Fits
+    cycle.came == GroupOutcome::Fits
 }

@@ -2,9 +2,9 @@
 
 use super::*;
 
-impl World {
+impl SchedulerWorld {
     /// The kinds of this world: worlds without rules behave as before rules were added.
-    pub(super) fn kinds(&self) -> &'static [Kind] {
+    pub(super) fn kinds(&self) -> &'static [WatchedKind] {
         &KINDS[..KINDS.len() - usize::from(!self.has_rules)]
     }
 
@@ -12,14 +12,17 @@ impl World {
     pub(super) fn end_rules(&mut self) -> bool {
         let names: Vec<String> = self.rules.keys().cloned().collect();
         let end = !names.is_empty() && self.chance.one_in(2);
-        names.iter().filter(|_| end).for_each(|name| self.delete(Kind::DeviceTaintRule, name));
+        names
+            .iter()
+            .filter(|_| end)
+            .for_each(|name| self.delete(WatchedKind::DeviceTaintRule, name));
         end
     }
 
     /// Sends the current rules to another scheduler.
     pub(super) fn tell_rules(&self, scheduler: &mut Scheduler) {
-        let rules = self.rules.values().map(|rule| thing(Kind::DeviceTaintRule, rule));
-        rules.for_each(|rule| _ = scheduler.tell(Told::Set(rule), Duration::ZERO));
+        let rules = self.rules.values().map(|rule| thing(WatchedKind::DeviceTaintRule, rule));
+        rules.for_each(|rule| _ = scheduler.tell(WatchEvent::Set(rule), Duration::ZERO));
     }
 
     /// Adds, changes or deletes a rule at random; returns true if it did.
@@ -29,7 +32,7 @@ impl World {
         }
         let name = self.chance.of(&["r0", "r1", "r2"]).to_owned();
         if self.rules.contains_key(&name) && self.chance.one_in(2) {
-            self.delete(Kind::DeviceTaintRule, &name);
+            self.delete(WatchedKind::DeviceTaintRule, &name);
             return true;
         }
         let node = format!("n{}", self.chance.below(6));
@@ -42,7 +45,7 @@ impl World {
         let taint = json!({"key": "k", "effect": self.chance.of(&["NoSchedule", "None"])});
         let rule = json!({"metadata": {"name": name},
             "spec": {"deviceSelector": selector, "taint": taint}});
-        self.set(Kind::DeviceTaintRule, &name, rule);
+        self.set(WatchedKind::DeviceTaintRule, &name, rule);
         true
     }
 }

@@ -8,24 +8,24 @@ use serde_json::{Value, json};
 use super::{EVERYWHERE, Script, running};
 use crate::cycle::Command;
 use crate::cycle::tests::{at, condition, decide, node, nominated, question, with};
-use crate::extender::{Answer, Consulted, Extender};
+use crate::extender::{Consulted, Extender, ExtenderReply};
 use crate::framework::{Points, Rejection};
-use crate::watch_event::Thing;
+use crate::watch_event::WatchedObject;
 
 const HEAD: &str = "0/1 nodes are available: no licence.";
 
-fn of(name: &str, cpu: &str, priority: i32, node: Option<&str>) -> Thing {
+fn of(name: &str, cpu: &str, priority: i32, node: Option<&str>) -> WatchedObject {
     with(name, cpu, |pod| {
         pod["spec"]["priority"] = json!(priority);
         pod["spec"]["nodeName"] = node.map_or(Value::Null, |node| json!(node));
     })
 }
 
-fn tainted() -> Thing {
-    let Thing::Node(mut node) = node("a", "8") else { unreachable!("a node") };
+fn tainted() -> WatchedObject {
+    let WatchedObject::Node(mut node) = node("a", "8") else { unreachable!("a node") };
     let taint = json!([{"key": "k", "effect": "NoSchedule"}]);
     node.spec.get_or_insert_default().taints = serde_json::from_value(taint).expect("a taint");
-    Thing::Node(node)
+    WatchedObject::Node(node)
 }
 
 fn all(script: Rc<Script>) -> Points {
@@ -70,7 +70,8 @@ fn others_go_for_a_pod_that_is_refused_for_now_where_that_makes_room() {
         *script.refuses.borrow_mut() = Some(Rejection::Unschedulable("no licence".to_owned()));
         let says = says.map(|why: &str| ("a", Rejection::Unschedulable(why.to_owned())));
         script.rejects.borrow_mut().extend(says);
-        let things: Vec<Thing> = things.into_iter().chain([of("p", "1", 9, None)]).collect();
+        let things: Vec<WatchedObject> =
+            things.into_iter().chain([of("p", "1", 9, None)]).collect();
         let (mut scheduler, _) = running(EVERYWHERE, &things, &script, all);
         let commands = decide(&mut scheduler, 0);
         assert_eq!(condition(&commands), Some(("Unschedulable".to_owned(), told)));
@@ -139,7 +140,7 @@ fn a_plugin_of_others_may_make_room_where_extenders_have_nobody_go() {
         let extender = Extender { preempt_verb: no("preempt"), ..Extender::default() };
         let mut scheduler = scheduler.with_extenders(vec![extender]);
         let consult = question(&decide(&mut scheduler, 0)).expect("it is asked");
-        let answer = Ok(Answer::Victims(BTreeMap::new()));
+        let answer = Ok(ExtenderReply::Victims(BTreeMap::new()));
         scheduler.consulted(Consulted { about: consult.about, answer }, at(0));
         let commands = scheduler.take_commands();
         assert_eq!(condition(&commands), Some((no("Unschedulable"), told)));

@@ -12,7 +12,7 @@ use super::{EVERYWHERE, HEAD, pair, where_to};
 use crate::config;
 use crate::cycle::tests::{at, condition, decide, node, pod, tell_all, with, without_second_look};
 use crate::cycle::{Command, Scheduler};
-use crate::watch_event::{Thing, Told};
+use crate::watch_event::{WatchEvent, WatchedObject};
 
 /// A plugin by which every node has one seat.
 struct Seats {
@@ -90,7 +90,7 @@ impl Filter for Seats {
     }
 }
 
-fn of(name: &str, priority: i32, node: Option<&str>) -> Thing {
+fn of(name: &str, priority: i32, node: Option<&str>) -> WatchedObject {
     with(name, "1", |pod| {
         pod["spec"]["priority"] = json!(priority);
         if let Some(node) = node {
@@ -101,7 +101,7 @@ fn of(name: &str, priority: i32, node: Option<&str>) -> Thing {
 
 type Calls = Rc<RefCell<Vec<String>>>;
 
-fn running(things: &[Thing], follows: bool) -> (Scheduler, Calls) {
+fn running(things: &[WatchedObject], follows: bool) -> (Scheduler, Calls) {
     let calls = Calls::default();
     let kept = Rc::clone(&calls);
     let registry = Registry::default().with("Script", move |_, handle| {
@@ -181,6 +181,6 @@ fn room_that_is_kept_for_a_pod_is_in_the_count_of_a_plugin() {
     let (mut scheduler, calls) = running(&[node("a", "8"), kept("kept"), pod("p", "1")], true);
     assert_eq!(where_to(&decide(&mut scheduler, 0)), []);
     assert!(calls.borrow().iter().any(|call| call == "add kept a"), "{:?}", calls.borrow());
-    scheduler.tell(Told::Gone(kept("kept")), at(30));
+    scheduler.tell(WatchEvent::Gone(kept("kept")), at(30));
     assert_eq!(where_to(&decide(&mut scheduler, 30)), pair("p", "a"));
 }

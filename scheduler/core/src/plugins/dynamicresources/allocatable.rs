@@ -68,7 +68,7 @@ impl Take {
 
 /// Total requests of a pod on a node, including what its devices take.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Share {
+pub(crate) struct NodeShare {
     /// The pod's `nodeAllocatableResourceClaimStatuses`, ordered by claim name.
     pub(crate) statuses: Vec<NodeAllocatableResourceClaimStatus>,
     /// All requests of the pod.
@@ -139,7 +139,7 @@ impl Sharer {
         gets: &[Gets],
         offers: &Offers,
         node: &str,
-    ) -> Result<Option<Share>, Unfit> {
+    ) -> Result<Option<NodeShare>, Unfit> {
         let takes = |given: &DeviceRequestAllocationResult| {
             device(offers, node, given).is_some_and(|device| !device.takes.is_empty())
         };
@@ -194,7 +194,7 @@ impl Sharer {
     }
 
     // k8s: validatePodLevelRequestsCoverDRA
-    fn total(&self, statuses: Vec<NodeAllocatableResourceClaimStatus>) -> Result<Share, Unfit> {
+    fn total(&self, statuses: Vec<NodeAllocatableResourceClaimStatus>) -> Result<NodeShare, Unfit> {
         let mut pod = self.pod.clone();
         pod.status.get_or_insert_default().node_allocatable_resource_claim_statuses =
             Some(statuses.clone());
@@ -213,11 +213,11 @@ impl Sharer {
                 )));
             }
         }
-        Ok(Share { statuses, total: Resources::of(&total) })
+        Ok(NodeShare { statuses, total: Resources::of(&total) })
     }
 
     /// Returns the reason a node has too little left for the pod's requests.
-    pub(super) fn lack(&self, share: &Share, view: &View, row: u32) -> Option<Status> {
+    pub(super) fn lack(&self, share: &NodeShare, view: &View, row: u32) -> Option<Status> {
         let of_size = |name: &str| self.pages(name, view, row);
         lack(&share.total, &view.numbers(row), of_size)
     }
@@ -225,7 +225,7 @@ impl Sharer {
     /// Like `lack`, without these pods of the node.
     pub(super) fn lack_without(
         &self,
-        share: &Share,
+        share: &NodeShare,
         cluster: &Cluster,
         (row, gone): (u32, &[PodId]),
     ) -> Option<Status> {

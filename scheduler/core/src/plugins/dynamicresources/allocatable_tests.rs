@@ -9,7 +9,7 @@ use pintle_sched_core::filter::status::Code;
 use pintle_sched_core::{Cluster, Profile};
 use serde_json::{Value, json};
 
-use super::allocatable::{Share, Sharer, Unfit, on_node, with_devices};
+use super::allocatable::{NodeShare, Sharer, Unfit, on_node, with_devices};
 use super::offer::{Offers, Slice};
 use super::tests::{claim, own, read};
 
@@ -44,7 +44,7 @@ fn given(devices: &[(&str, Value)]) -> AllocationResult {
 type Claims<'a> = &'a [(&'a str, &'a str, AllocationResult)];
 
 /// Computes the share of a pod with claims of these names; the pod knows them by names of its own.
-fn share(pod: &Pod, claims: Claims, offers: &Offers) -> Result<Option<Share>, Unfit> {
+fn share(pod: &Pod, claims: Claims, offers: &Offers) -> Result<Option<NodeShare>, Unfit> {
     let claims: Vec<(String, Rc<ResourceClaim>, &AllocationResult)> = claims
         .iter()
         .map(|(named, name, has)| ((*named).to_owned(), Rc::new(claim(name, json!({}))), has))
@@ -57,7 +57,7 @@ fn share(pod: &Pod, claims: Claims, offers: &Offers) -> Result<Option<Share>, Un
 }
 
 /// Shortens a result: the statuses, nothing, or the error.
-fn short(found: &Result<Option<Share>, Unfit>) -> Value {
+fn short(found: &Result<Option<NodeShare>, Unfit>) -> Value {
     match found {
         Ok(share) => json!(share.as_ref().map(|share| &share.statuses)),
         Err(Unfit::Here(why)) => json!({ "here": why }),

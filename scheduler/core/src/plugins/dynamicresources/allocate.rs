@@ -18,10 +18,10 @@ use pintle_sched_core::attempt_budget::{AttemptBudget, Exhausted};
 
 use super::answer;
 use super::constraint::Constraint;
-use super::offer::{Offers, Place};
+use super::offer::{AllocationNode, Offers};
 use super::pools::{State, pools};
-use super::request::{ALL, EXACT, Request, asked, name, requests};
-use super::search::{Asked, Key, Search, Spot, Stop};
+use super::request::{ALL, AskedDevice, EXACT, asked, name, requests};
+use super::search::{RequestIndex, Search, SearchRequest, SearchStop, Spot};
 use super::selectors::Selectors;
 use super::usage::Usage;
 
@@ -31,7 +31,7 @@ pub(super) const RESULTS_MAX: usize = 32;
 
 /// Offered and used devices, classes and compiled selectors.
 #[derive(Clone, Copy)]
-pub(crate) struct World<'a> {
+pub(crate) struct DeviceOffers<'a> {
     pub(crate) offers: &'a Offers,
     pub(crate) usage: &'a Usage,
     pub(crate) classes: &'a BTreeMap<String, Rc<DeviceClass>>,
@@ -63,8 +63,8 @@ pub(crate) enum Failure {
 /// The reason they get none.
 // k8s: allocator_incubating.go Allocate
 pub(crate) fn allocate(
-    world: World,
-    place: &dyn Place,
+    world: DeviceOffers,
+    place: &dyn AllocationNode,
     claims: &[Rc<ResourceClaim>],
     share_id: &mut dyn FnMut() -> String,
 ) -> Result<Vec<AllocationResult>, Failure> {
@@ -82,25 +82,29 @@ pub(crate) fn allocate(
     }
 }
 
-fn failure(stop: Stop) -> Failure {
+fn failure(stop: SearchStop) -> Failure {
     match stop {
-        Stop::Late => Failure::Late,
-        Stop::Exhausted(exhausted) => Failure::Exhausted(exhausted),
-        Stop::TooMany => Failure::Error("allocation max size exceeded".to_owned()),
-        Stop::Error(error) => Failure::Error(error),
+        SearchStop::Late => Failure::Late,
+        SearchStop::Exhausted(exhausted) => Failure::Exhausted(exhausted),
+        SearchStop::TooMany => Failure::Error("allocation max size exceeded".to_owned()),
+        SearchStop::Error(error) => Failure::Error(error),
     }
 }
 
 /// Reads the requests of a claim.
-fn prepare<'a>(search: &mut Search<'a>, at: usize, claim: &'a ResourceClaim) -> Result<(), Stop> {
+fn prepare<'a>(
+    search: &mut Search<'a>,
+    at: usize,
+    claim: &'a ResourceClaim,
+) -> Result<(), SearchStop> {
     let mut least = 0;
     search.requests.push(Vec::new());
     for (number, request) in requests(claim).iter().enumerate() {
         search.pace()?;
         search.requests[at].push(Vec::new());
         let mut of_request = usize::MAX;
-        for (sub, request) in Request::all(request).into_iter().enumerate() {
-            let key = Key { claim: at, request: number, sub };
+        for (sub, request) in AskedDevice::all(request).into_iter().enumerate() {
+            let key = RequestIndex { claim: at, request: number, sub };
             let asked = read(search, claim, request, key)?;
             of_request = of_request.min(asked.count);
             search.requests[at][number].push(Rc::new(asked));
@@ -111,7 +115,7 @@ fn prepare<'a>(search: &mut Search<'a>, at: usize, claim: &'a ResourceClaim) -> 
     if least > RESULTS_MAX {
         let limit = format!("exceeds the claim limit of {RESULTS_MAX}");
         let error = format!("claim {name}: number of requested devices {least} {limit}");
-        return Err(Stop::Error(error));
+        return Err(SearchStop::Error(error));
     }
     let constraints = asked(claim).and_then(|asked| asked.constraints.as_deref());
     let lists = search.world.selectors.have_lists();
@@ -132,9 +136,9 @@ fn prepare<'a>(search: &mut Search<'a>, at: usize, claim: &'a ResourceClaim) -> 
 fn read<'a>(
     search: &mut Search<'a>,
     claim: &ResourceClaim,
-    request: Request<'a>,
-    key: Key,
-) -> Result<Asked<'a>, Stop> {
+    request: AskedDevice<'a>,
+    key: RequestIndex,
+) -> Result<SearchRequest<'a>, SearchStop> {
     let whose = format!("claim {}, request {}", name(claim), request.name);
     if let Some(at) = request.selectors.iter().position(|selector| selector.cel.is_none()) {
         let why = "CEL expression empty (unsupported selector type?)";
@@ -149,7 +153,7 @@ fn read<'a>(
         let (class, kind) = (request.class, "deviceclass.resource.k8s.io");
         format!("{whose}: could not retrieve device class {class}: {kind} {class:?} not found")
     })?;
-    let mut asked = Asked { request, class, count: 0, all: Vec::new() };
+    let mut asked = SearchRequest { request, class, count: 0, all: Vec::new() };
     match request.mode {
         EXACT => asked.count = usize::try_from(request.count).unwrap_or(usize::MAX),
         ALL => {
@@ -164,10 +168,10 @@ fn read<'a>(
 /// Returns all devices that fit a request.
 fn all_devices(
     search: &mut Search,
-    asked: &Asked,
-    key: Key,
+    asked: &SearchRequest,
+    key: RequestIndex,
     whose: &str,
-) -> Result<Vec<Spot>, Stop> {
+) -> Result<Vec<Spot>, SearchStop> {
     let mut found = Vec::new();
     for pool in 0..search.pools.len() {
         let id = &search.pools[pool].id;

@@ -11,12 +11,12 @@ use k8s_openapi::api::core::v1::{Node, NodeSelector};
 use k8s_openapi::api::resource::v1::{
     AllocationResult, Device, DeviceClass, ResourceClaim, ResourceSlice,
 };
-use pintle_cel::{Limits, Patterns, Selector, Unanswered};
+use pintle_cel::{EvaluationLimits, Patterns, Selector, Unanswered};
 use pintle_sched_core::attempt_budget::AttemptBudget;
 use pintle_sched_core::{Cluster, Profile};
 
-use super::allocate::{Failure, World, allocate};
-use super::offer::{Offers, Place, Slice, value};
+use super::allocate::{DeviceOffers, Failure, allocate};
+use super::offer::{AllocationNode, Offers, Slice, value};
 use super::selectors::Selectors;
 use super::usage::Usage;
 
@@ -47,7 +47,7 @@ struct OneNode {
     meets: HashMap<*const NodeSelector, bool>,
 }
 
-impl Place for OneNode {
+impl AllocationNode for OneNode {
     fn name(&self) -> &str {
         &self.name
     }
@@ -96,7 +96,7 @@ impl Alone {
     /// # Errors
     /// The reason they get none.
     pub fn devices(&self, claims: Vec<ResourceClaim>) -> Result<Vec<AllocationResult>, NoDevices> {
-        let world = World {
+        let world = DeviceOffers {
             offers: &self.offers,
             usage: &self.usage,
             classes: &self.classes,
@@ -129,13 +129,13 @@ pub struct Selected {
 /// # Errors
 /// The text does not compile.
 pub fn selected(text: &str, driver: &str, device: &Device) -> Result<Selected, String> {
-    let selector = Selector::compile(text, false)?;
+    let selector = Selector::compile(text, false).map_err(|error| error.to_string())?;
     let value = value(device, driver, false)?;
     let budget = AttemptBudget::unlimited();
-    let limits = Limits { budget: &budget, is_late: &|| false };
+    let limits = EvaluationLimits { budget: &budget, is_late: &|| false };
     let (fits, cost) = selector.priced(&value, &Patterns::default(), limits);
     let fits = fits.map_err(|why| match why {
-        Unanswered::Error(error) => error,
+        Unanswered::Error(error) => error.to_string(),
         Unanswered::Exhausted(exhausted) => exhausted.to_string(),
         Unanswered::Late => "late".to_owned(),
     });

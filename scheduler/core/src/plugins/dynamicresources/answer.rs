@@ -15,7 +15,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::offer::Reach;
 use super::request::{asked, requests};
-use super::search::{Asked, Chosen, Search};
+use super::search::{ChosenDevice, Search, SearchRequest};
 
 /// Returns the allocations of all claims.
 ///
@@ -46,13 +46,13 @@ pub(super) fn results(
     search.claims.iter().enumerate().map(one).collect()
 }
 
-fn asked_of<'a, 's>(search: &'s Search<'a>, chosen: &Chosen) -> &'s Asked<'a> {
+fn asked_of<'a, 's>(search: &'s Search<'a>, chosen: &ChosenDevice) -> &'s SearchRequest<'a> {
     &search.requests[chosen.key.claim][chosen.key.request][chosen.key.sub]
 }
 
 fn result(
     search: &Search,
-    chosen: &Chosen,
+    chosen: &ChosenDevice,
     share_id: &mut dyn FnMut() -> String,
 ) -> DeviceRequestAllocationResult {
     let (asked, device) = (asked_of(search, chosen), search.device(chosen.spot));
@@ -128,7 +128,7 @@ fn from_claim(config: &DeviceClaimConfiguration) -> DeviceAllocationConfiguratio
 /// Returns the nodes on which the devices can be used; `None` for all.
 fn node_selector(
     search: &Search,
-    chosen: &[Chosen],
+    chosen: &[ChosenDevice],
     node: &str,
 ) -> Result<Option<NodeSelector>, String> {
     let (mut fields, mut labels) = (Vec::new(), Vec::new());

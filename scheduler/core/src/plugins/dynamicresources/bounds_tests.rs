@@ -65,7 +65,7 @@ const DEAR: &str = "lists.range(100).all(n, n >= 0) && device.attributes['d'].n 
 
 fn try_once(selectors: &Selectors, offers: &Offers, budget: &AttemptBudget) -> Result<(), Failure> {
     let claims = wants(json!([selects(DEAR, json!({}))]));
-    let limits = Limits { budget, is_late: &|| false };
+    let limits = EvaluationLimits { budget, is_late: &|| false };
     bounded(selectors, (offers, &Usage::default()), claims, limits).map(drop)
 }
 
@@ -106,7 +106,7 @@ fn error_of_a_device_is_kept_as_well() {
     let text = "lists.range(10000).all(n, n >= 0) && device.attributes['d'].absent == 1";
     let once = |budget: &AttemptBudget| {
         let claims = wants(json!([selects(text, json!({}))]));
-        let limits = Limits { budget, is_late: &|| false };
+        let limits = EvaluationLimits { budget, is_late: &|| false };
         short(&bounded(&selectors, (&offers, &Usage::default()), claims, limits))
     };
     let first = once(&AttemptBudget::unlimited());

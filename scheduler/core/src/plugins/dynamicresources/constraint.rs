@@ -17,12 +17,12 @@ pub(super) struct Constraint {
     /// Names of the requests it applies to; empty for all.
     requests: Vec<String>,
     attribute: String,
-    rule: Rule,
+    rule: ConstraintRule,
     devices: usize,
 }
 
 #[derive(Clone, Debug)]
-enum Rule {
+enum ConstraintRule {
     /// All devices have the same value.
     Match(Option<DeviceAttribute>),
     /// The last device of each request has a different value.
@@ -84,10 +84,10 @@ impl Constraint {
     pub(super) fn read(constraint: &DeviceConstraint, lists: bool) -> Option<Self> {
         let (all, distinct) = (&constraint.match_attribute, &constraint.distinct_attribute);
         let (attribute, rule) = match (all, distinct) {
-            (Some(name), _) if lists => (name, Rule::Common(None)),
-            (Some(name), _) => (name, Rule::Match(None)),
-            (None, Some(name)) if lists => (name, Rule::Disjoint(BTreeMap::new())),
-            (None, Some(name)) => (name, Rule::Distinct(BTreeMap::new())),
+            (Some(name), _) if lists => (name, ConstraintRule::Common(None)),
+            (Some(name), _) => (name, ConstraintRule::Match(None)),
+            (None, Some(name)) if lists => (name, ConstraintRule::Disjoint(BTreeMap::new())),
+            (None, Some(name)) => (name, ConstraintRule::Distinct(BTreeMap::new())),
             (None, None) => return None,
         };
         let requests = constraint.requests.clone().unwrap_or_default();
@@ -108,13 +108,13 @@ impl Constraint {
         let Some(attribute) = device.attribute(&self.attribute) else { return false };
         let is_first = self.devices == 0;
         let fits = match &mut self.rule {
-            Rule::Match(all) if is_first => {
+            ConstraintRule::Match(all) if is_first => {
                 *all = Some(attribute.clone());
                 true
             }
-            Rule::Match(all) => all.as_ref().is_some_and(|all| is_same(attribute, all)),
+            ConstraintRule::Match(all) => all.as_ref().is_some_and(|all| is_same(attribute, all)),
             // Upstream remembers one device of each request: the last of several.
-            Rule::Distinct(others) => {
+            ConstraintRule::Distinct(others) => {
                 let is_new =
                     is_known(attribute) && !others.values().any(|other| is_same(attribute, other));
                 let fits = is_first || is_new;
@@ -123,7 +123,7 @@ impl Constraint {
                 }
                 fits
             }
-            Rule::Common(common) => {
+            ConstraintRule::Common(common) => {
                 let own = Values::of(attribute);
                 let both = match &*common {
                     _ if is_first => own,
@@ -137,7 +137,7 @@ impl Constraint {
                 }
                 fits
             }
-            Rule::Disjoint(others) => {
+            ConstraintRule::Disjoint(others) => {
                 let own = Values::of(attribute);
                 let shares = |own: &Values| {
                     others.values().flatten().any(|other| other.common(own).is_some())
@@ -160,9 +160,9 @@ impl Constraint {
         }
         self.devices -= 1;
         match &mut self.rule {
-            Rule::Distinct(others) => _ = others.remove(request),
-            Rule::Disjoint(others) => _ = others.remove(request),
-            Rule::Match(_) | Rule::Common(_) => {}
+            ConstraintRule::Distinct(others) => _ = others.remove(request),
+            ConstraintRule::Disjoint(others) => _ = others.remove(request),
+            ConstraintRule::Match(_) | ConstraintRule::Common(_) => {}
         }
     }
 }

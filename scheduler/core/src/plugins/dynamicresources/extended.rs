@@ -67,7 +67,7 @@ fn is_extended(name: &str) -> bool {
 
 /// A requested resource, nodes that list it, and nodes that have some of it.
 #[derive(Clone, Debug)]
-struct Wanted {
+struct ExtendedRequest {
     name: String,
     class: Option<String>,
     named: Bits,
@@ -76,19 +76,19 @@ struct Wanted {
 
 /// A claim to be created.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Made {
+pub(crate) struct NewClaim {
     pub(crate) claim: Rc<ResourceClaim>,
     /// Maps the claim's requests to containers and resources.
     pub(crate) mappings: Vec<ContainerExtendedResourceRequest>,
 }
 
 /// Claims by the resources that nodes lack.
-type ByLack = HashMap<Vec<String>, Option<Rc<Made>>>;
+type ByLack = HashMap<Vec<String>, Option<Rc<NewClaim>>>;
 
 /// Extended resources that a pod requests.
 #[derive(Clone, Debug)]
 pub(super) struct Extended {
-    wanted: Vec<Wanted>,
+    wanted: Vec<ExtendedRequest>,
     /// The claim of an earlier attempt: it must be deleted first.
     pub(super) old: Option<Rc<ResourceClaim>>,
     metadata: ObjectMeta,
@@ -129,7 +129,12 @@ impl Devices {
         let wanted = resources.iter().filter(|(name, amount)| *amount != 0 && is_extended(name));
         let wanted = wanted.map(|(name, _)| {
             let (named, some) = cluster.rows_offering(name);
-            Wanted { name: name.clone(), class: self.extended.get(name).cloned(), named, some }
+            ExtendedRequest {
+                name: name.clone(),
+                class: self.extended.get(name).cloned(),
+                named,
+                some,
+            }
         });
         let uid = pod.metadata.uid.clone().unwrap_or_default();
         let name = pod.metadata.name.clone().unwrap_or_default();
@@ -177,7 +182,7 @@ impl Extended {
     /// # Errors
     /// The reason it cannot be created there.
     // k8s: filterExtendedResources
-    pub(super) fn at(&self, row: u32) -> Result<Option<Rc<Made>>, &'static str> {
+    pub(super) fn at(&self, row: u32) -> Result<Option<Rc<NewClaim>>, &'static str> {
         if self.old.is_some() {
             return Err("cannot schedule extended resource claim");
         }
@@ -195,7 +200,7 @@ impl Extended {
     }
 
     // k8s: createRequestsAndMappings
-    fn make(&self, lacks: &[String]) -> Made {
+    fn make(&self, lacks: &[String]) -> NewClaim {
         let (mut requests, mut mappings) = (Vec::new(), Vec::new());
         let lacks: BTreeSet<&String> = lacks.iter().collect();
         for resource in lacks {
@@ -218,7 +223,7 @@ impl Extended {
             spec: ResourceClaimSpec { devices },
             status: None,
         };
-        Made { claim: Rc::new(claim), mappings }
+        NewClaim { claim: Rc::new(claim), mappings }
     }
 }
 

@@ -17,17 +17,17 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::object::key_of;
 use pintle_sched_core::bits::Bits;
-use pintle_sched_core::hint::Event;
+use pintle_sched_core::hint::HintEvent;
 use pintle_sched_core::requests::node_claims;
 use pintle_sched_core::{Cluster, Plugin};
 
 use super::offer::{Offers, Slice};
-use super::rules::Rule;
+use super::rules::TaintRule;
 use super::selectors::Selectors;
 use super::usage::Usage;
 use super::users::Users;
 use super::{DeviceGates, extended};
-use crate::watch_event::{Kind, Thing};
+use crate::watch_event::{WatchedKind, WatchedObject};
 
 /// Claims by name, at the newest version that a watch, a list or a write returned.
 pub(crate) type Claims = Rc<RefCell<KnownClaims>>;
@@ -37,7 +37,7 @@ const CLAIM_UPDATE: &str = "resource.k8s.io/ResourceClaimUpdate";
 /// Upstream's event name of a slice update.
 const SLICE_UPDATE: &str = "resource.k8s.io/ResourceSliceUpdate";
 /// Taint rules changed; upstream reports it as a change of slices.
-const TAINTED: Event = Event::Other(&[Plugin::DynamicResources], SLICE_UPDATE);
+const TAINTED: HintEvent = HintEvent::Other(&[Plugin::DynamicResources], SLICE_UPDATE);
 
 /// See [`Claims`].
 #[derive(Debug, Default)]
@@ -49,7 +49,7 @@ pub(crate) struct KnownClaims {
 
 /// Version of a claim written here, and the time: a list may be older than the write.
 #[derive(Debug)]
-struct Written {
+struct WrittenClaim {
     version: u64,
     at: SystemTime,
 }
@@ -91,7 +91,7 @@ struct Reachable {
 #[derive(Debug)]
 pub struct Devices {
     claims: Claims,
-    written: HashMap<ObjectKey, Written>,
+    written: HashMap<ObjectKey, WrittenClaim>,
     /// Listed versions of claims that were written here just before the list.
     outlived: HashMap<ObjectKey, ResourceClaim>,
     /// Pending allocations by uid of the claim: decided, and not known to be written.
@@ -143,7 +143,7 @@ fn version(metadata: &ObjectMeta) -> u64 {
     metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-fn is_recent(written: &Written, now: SystemTime) -> bool {
+fn is_recent(written: &WrittenClaim, now: SystemTime) -> bool {
     now.duration_since(written.at).is_ok_and(|age| age < WRITTEN_KEPT)
 }
 
@@ -226,22 +226,22 @@ impl Devices {
     }
 
     /// Adds or updates an object. Returns the event for queueing hints.
-    pub(crate) fn set(&mut self, thing: Thing) -> Option<Event> {
+    pub(crate) fn set(&mut self, thing: WatchedObject) -> Option<HintEvent> {
         match thing {
-            Thing::ResourceClaim(claim) => self.set_claim(*claim),
-            Thing::ResourceSlice(slice) => {
+            WatchedObject::ResourceClaim(claim) => self.set_claim(*claim),
+            WatchedObject::ResourceSlice(slice) => {
                 let is_new = self.offers.set(Slice::read(&slice, self.gates.lists));
                 let label = match is_new {
                     true => "resource.k8s.io/ResourceSliceAdd",
                     false => SLICE_UPDATE,
                 };
-                Some(Event::Other(&[Plugin::DynamicResources], label))
+                Some(HintEvent::Other(&[Plugin::DynamicResources], label))
             }
-            Thing::DeviceTaintRule(rule) => {
+            WatchedObject::DeviceTaintRule(rule) => {
                 let name = rule.metadata.name.as_deref().unwrap_or_default();
-                self.offers.set_rule(name, Some(Rule::read(&rule))).then_some(TAINTED)
+                self.offers.set_rule(name, Some(TaintRule::read(&rule))).then_some(TAINTED)
             }
-            Thing::DeviceClass(class) => {
+            WatchedObject::DeviceClass(class) => {
                 let name = class.metadata.name.clone().unwrap_or_default();
                 let old = self.classes.insert(name, Rc::new(*class));
                 self.extended = extended::resources(self.classes.values());
@@ -249,7 +249,7 @@ impl Devices {
                     None => "resource.k8s.io/DeviceClassAdd",
                     Some(_) => "resource.k8s.io/DeviceClassUpdate",
                 };
-                Some(Event::Other(&[Plugin::DynamicResources, Plugin::NodeResourcesFit], label))
+                Some(HintEvent::Other(&[Plugin::DynamicResources, Plugin::NodeResourcesFit], label))
             }
             _ => None,
         }
@@ -257,7 +257,7 @@ impl Devices {
 
     /// Updates a claim, unless a newer version is known.
     // k8s: dynamicresources.go isSchedulableAfterClaimChange
-    pub(crate) fn set_claim(&mut self, claim: ResourceClaim) -> Option<Event> {
+    pub(crate) fn set_claim(&mut self, claim: ResourceClaim) -> Option<HintEvent> {
         let key = key_of(&claim);
         let old = self.claim(&key);
         if old.as_ref().is_some_and(|old| version(&old.metadata) > version(&claim.metadata)) {
@@ -268,7 +268,7 @@ impl Devices {
 
     /// Updates a claim from a full list: it replaces the known version, even with an older one,
     /// because a restored etcd counts from a lower number. A claim written here a moment ago stays.
-    pub(crate) fn set_listed(&mut self, claim: ResourceClaim) -> Option<Event> {
+    pub(crate) fn set_listed(&mut self, claim: ResourceClaim) -> Option<HintEvent> {
         let key = key_of(&claim);
         let old = self.claim(&key);
         let is_newer =
@@ -306,7 +306,7 @@ impl Devices {
         key: ObjectKey,
         old: Option<Rc<ResourceClaim>>,
         claim: ResourceClaim,
-    ) -> Option<Event> {
+    ) -> Option<HintEvent> {
         let new = Rc::new(claim);
         self.outlived.remove(&key);
         old.as_deref().into_iter().for_each(|old| self.count(old, false));
@@ -314,17 +314,17 @@ impl Devices {
         self.claims.borrow_mut().all.insert(key.clone(), Rc::clone(&new));
         let had = old.as_deref().and_then(allocation).is_some();
         if had && allocation(&new).is_none() {
-            return Some(Event::Other(&[Plugin::DynamicResources], CLAIM_UPDATE));
+            return Some(HintEvent::Other(&[Plugin::DynamicResources], CLAIM_UPDATE));
         }
         let label = if old.is_some() { CLAIM_UPDATE } else { "resource.k8s.io/ResourceClaimAdd" };
         let is_same = old.is_some_and(|old| uid(&old) == uid(&new) && old.status == new.status);
-        (!is_same).then(|| Event::ResourceClaim(key.as_str().into(), label))
+        (!is_same).then(|| HintEvent::ResourceClaim(key.as_str().into(), label))
     }
 
     /// Applies the answer of a write of a claim. A claim whose deletion was observed before the
     /// answer stays deleted, because no second deletion event follows.
     // k8s: pkg/scheduler/util/assumecache/assume_cache.go Assume
-    pub(crate) fn set_written(&mut self, claim: ResourceClaim) -> Option<Event> {
+    pub(crate) fn set_written(&mut self, claim: ResourceClaim) -> Option<HintEvent> {
         let key = key_of(&claim);
         let known = self.claim(&key)?;
         if uid(&known) != uid(&claim) {
@@ -332,7 +332,7 @@ impl Devices {
         }
         let now = self.now();
         self.written.retain(|_, written| is_recent(written, now));
-        self.written.insert(key, Written { version: version(&claim.metadata), at: now });
+        self.written.insert(key, WrittenClaim { version: version(&claim.metadata), at: now });
         self.set_claim(claim)
     }
 
@@ -348,22 +348,22 @@ impl Devices {
     }
 
     /// Removes an object. Returns the event for queueing hints.
-    pub(crate) fn gone(&mut self, kind: Kind, key: &ObjectKey) -> Option<Event> {
+    pub(crate) fn gone(&mut self, kind: WatchedKind, key: &ObjectKey) -> Option<HintEvent> {
         match kind {
-            Kind::ResourceClaim => {
+            WatchedKind::ResourceClaim => {
                 self.outlived.remove(key);
                 let old = self.claims.borrow_mut().all.remove(key)?;
                 self.count(&old, false);
                 // The deallocation was an event of its own, if it was observed.
                 let frees = allocation(&old).is_some() || extended::is_of_resources(&old);
                 let label = "resource.k8s.io/ResourceClaimDelete";
-                return frees.then_some(Event::Other(&[Plugin::DynamicResources], label));
+                return frees.then_some(HintEvent::Other(&[Plugin::DynamicResources], label));
             }
-            Kind::ResourceSlice => self.offers.remove(key.name()),
-            Kind::DeviceTaintRule => {
+            WatchedKind::ResourceSlice => self.offers.remove(key.name()),
+            WatchedKind::DeviceTaintRule => {
                 return self.offers.set_rule(key.name(), None).then_some(TAINTED);
             }
-            Kind::DeviceClass => {
+            WatchedKind::DeviceClass => {
                 self.classes.remove(key.name());
                 self.extended = extended::resources(self.classes.values());
             }
@@ -378,13 +378,13 @@ impl Devices {
     }
 
     /// Returns the names of all objects of a kind.
-    pub(crate) fn keys(&self, kind: Kind) -> Vec<ObjectKey> {
+    pub(crate) fn keys(&self, kind: WatchedKind) -> Vec<ObjectKey> {
         let unspaced = |name: &String| ObjectKey::new("", name);
         match kind {
-            Kind::ResourceClaim => self.claims.borrow().keys().cloned().collect(),
-            Kind::ResourceSlice => self.offers.names().map(unspaced).collect(),
-            Kind::DeviceTaintRule => self.offers.rules().map(unspaced).collect(),
-            Kind::DeviceClass => self.classes.keys().map(unspaced).collect(),
+            WatchedKind::ResourceClaim => self.claims.borrow().keys().cloned().collect(),
+            WatchedKind::ResourceSlice => self.offers.names().map(unspaced).collect(),
+            WatchedKind::DeviceTaintRule => self.offers.rules().map(unspaced).collect(),
+            WatchedKind::DeviceClass => self.classes.keys().map(unspaced).collect(),
             _ => Vec::new(),
         }
     }

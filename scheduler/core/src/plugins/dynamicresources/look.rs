@@ -21,7 +21,7 @@ use super::allocatable::Sharer;
 use super::extended::Extended;
 use super::known::{Claims, Devices, allocation};
 use super::request::{name, requests};
-use super::row::Memory;
+use super::row::RowMemory;
 use super::{groups, ready, request};
 use crate::plugins::volumes::Refused;
 
@@ -47,7 +47,7 @@ pub(crate) struct DeviceLimits {
 
 /// A claim of a pod.
 #[derive(Clone, Debug)]
-pub(super) struct Own {
+pub(super) struct PodClaim {
     pub(super) claim: Rc<ResourceClaim>,
     /// Its pending allocation, decided with another pod of the group.
     pub(super) shared: Option<AllocationResult>,
@@ -62,7 +62,7 @@ pub(super) struct Own {
 /// The claims of a pod.
 #[derive(Clone, Debug)]
 pub struct DeviceClaims {
-    pub(super) all: Vec<Own>,
+    pub(super) all: Vec<PodClaim>,
     /// Claims not yet allocated.
     pub(super) wanted: Vec<Rc<ResourceClaim>>,
     /// Extended resources of device classes that the pod requests.
@@ -75,7 +75,7 @@ pub struct DeviceClaims {
     /// The pod's state for node-allocatable devices, if their gate is on.
     pub(super) sharer: Option<Rc<Sharer>>,
     /// Results so far.
-    pub(super) memory: RefCell<Memory>,
+    pub(super) memory: RefCell<RowMemory>,
 }
 
 /// Does the pod name ResourceClaims?
@@ -211,7 +211,7 @@ impl Devices {
                 }
             }
             let user = group.as_ref().and_then(|group| groups::user(group, named));
-            all.push(Own { claim, shared, user, reach, is_broken });
+            all.push(PodClaim { claim, shared, user, reach, is_broken });
         }
         let extended = is_extended.then(|| self.extended(pod, resources, cluster));
         let reachable = match wanted.is_empty() && extended.is_none() {
@@ -257,7 +257,7 @@ impl Devices {
 
     // k8s: dynamicresources.go validateDeviceClass
     fn has_class(&self, whose: &str, request: &DeviceRequest) -> Result<(), String> {
-        let all = request::Request::all(request);
+        let all = request::AskedDevice::all(request);
         if all.is_empty() {
             let name = &request.name;
             return Err(format!("resource claim {whose}, request {name}: unknown request type"));

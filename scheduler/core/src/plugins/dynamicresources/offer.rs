@@ -18,8 +18,8 @@ use pintle_api_types::quantity::Amount;
 use pintle_cel::{self as cel, Map, Value, Version};
 
 use super::allocatable::{Take, Takes};
-use super::request::Request;
-use super::rules::{Rule, Rules};
+use super::request::AskedDevice;
+use super::rules::{Rules, TaintRule};
 
 /// Identity of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -62,7 +62,7 @@ impl Reach {
 
     /// Does it include the node?
     // k8s: structured/internal/incubating/pools_incubating.go NodeMatches
-    pub(super) fn is(&self, place: &dyn Place) -> bool {
+    pub(super) fn is(&self, place: &dyn AllocationNode) -> bool {
         match self {
             Self::Node(name) => name == place.name(),
             Self::Everywhere => true,
@@ -73,7 +73,7 @@ impl Reach {
 }
 
 /// A node on which devices are to be allocated.
-pub(crate) trait Place {
+pub(crate) trait AllocationNode {
     /// Its name.
     fn name(&self) -> &str;
     /// Does the node meet a selector of a slice or a device?
@@ -233,7 +233,7 @@ impl Device {
     }
 
     /// Do its taints keep the request off?
-    pub(super) fn keeps_off(&self, request: &Request) -> bool {
+    pub(super) fn keeps_off(&self, request: &AskedDevice) -> bool {
         let ruled = self.ruled.iter().map(|taint| &**taint);
         request.is_kept_off(self.taints.iter().chain(ruled))
     }
@@ -370,7 +370,7 @@ impl Offers {
 
     /// Adds, replaces or removes a rule. Returns true if the taints of any device changed.
     // k8s: resourceslice/tracker/tracker.go deviceTaintUpdate, syncSlice
-    pub(super) fn set_rule(&mut self, name: &str, rule: Option<Rule>) -> bool {
+    pub(super) fn set_rule(&mut self, name: &str, rule: Option<TaintRule>) -> bool {
         let new = rule.clone();
         let old = self.rules.set(name, rule);
         let is_touched = |id: &DeviceId| [&old, &new].into_iter().flatten().any(|r| r.selects(id));

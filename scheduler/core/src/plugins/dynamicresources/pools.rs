@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::rc::Rc;
 
-use super::offer::{Counters, Device, Offers, Place, Reach, Slice};
+use super::offer::{AllocationNode, Counters, Device, Offers, Reach, Slice};
 
 /// Driver and name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -35,7 +35,7 @@ pub(super) enum State {
 
 /// A pool.
 #[derive(Clone, Debug)]
-pub(super) struct Pool {
+pub(super) struct DevicePool {
     pub(super) id: PoolId,
     pub(super) state: State,
     /// Slices with devices for the node, by name.
@@ -46,7 +46,7 @@ pub(super) struct Pool {
     pub(super) counters: BTreeMap<String, Counters>,
 }
 
-impl Pool {
+impl DevicePool {
     /// A pool without usable devices.
     fn unusable(id: PoolId, state: State) -> Self {
         Self { id, state, near: Vec::new(), far: Vec::new(), counters: BTreeMap::new() }
@@ -60,7 +60,7 @@ impl Pool {
 
 /// Returns the pools of a node by driver and name; pools with devices that have binding conditions
 /// come last.
-pub(super) fn pools(offers: &Offers, place: &dyn Place) -> Vec<Pool> {
+pub(super) fn pools(offers: &Offers, place: &dyn AllocationNode) -> Vec<DevicePool> {
     let mut found: BTreeMap<PoolId, Vec<Rc<Slice>>> = BTreeMap::new();
     for slice in offers.near(place.name()).filter(|slice| is_near(slice, place)) {
         let id = PoolId { driver: Rc::clone(&slice.driver), pool: Rc::clone(&slice.pool) };
@@ -74,12 +74,12 @@ pub(super) fn pools(offers: &Offers, place: &dyn Place) -> Vec<Pool> {
         }
     }
     let pools = found.into_iter().filter_map(|(id, slices)| pool(offers, id, slices));
-    let (late, mut all): (Vec<_>, Vec<_>) = pools.partition(Pool::has_conditions);
+    let (late, mut all): (Vec<_>, Vec<_>) = pools.partition(DevicePool::has_conditions);
     all.extend(late);
     all
 }
 
-fn is_near(slice: &Slice, place: &dyn Place) -> bool {
+fn is_near(slice: &Slice, place: &dyn AllocationNode) -> bool {
     // Counters apply wherever the devices that consume them are.
     let per_device = || slice.devices.iter().any(|device| device.reach.is(place));
     !slice.shared.is_empty()
@@ -90,7 +90,7 @@ fn is_near(slice: &Slice, place: &dyn Place) -> bool {
 }
 
 /// Builds a pool from these slices; `None` if a newer generation replaces them.
-fn pool(offers: &Offers, id: PoolId, mut near: Vec<Rc<Slice>>) -> Option<Pool> {
+fn pool(offers: &Offers, id: PoolId, mut near: Vec<Rc<Slice>>) -> Option<DevicePool> {
     let (generation, count) = (near[0].generation, near[0].count);
     near.sort_by(|a, b| a.name.cmp(&b.name));
     let has = |slices: &[Rc<Slice>]| i64::try_from(slices.len()) == Ok(count);
@@ -106,18 +106,18 @@ fn pool(offers: &Offers, id: PoolId, mut near: Vec<Rc<Slice>>) -> Option<Pool> {
     let current = all.into_iter().filter(|slice| slice.generation == generation);
     let current: Vec<Rc<Slice>> = current.cloned().collect();
     if !has(&current) {
-        return Some(Pool::unusable(id, State::Incomplete));
+        return Some(DevicePool::unusable(id, State::Incomplete));
     }
     let is_far = |slice: &Rc<Slice>| !near.iter().any(|other| other.name == slice.name);
     let far = current.into_iter().filter(is_far).collect();
     Some(built(id, near, far))
 }
 
-fn built(id: PoolId, slices: Vec<Rc<Slice>>, far: Vec<Rc<Slice>>) -> Pool {
+fn built(id: PoolId, slices: Vec<Rc<Slice>>, far: Vec<Rc<Slice>>) -> DevicePool {
     let mut counters = BTreeMap::new();
     for (name, set) in slices.iter().flat_map(|slice| &slice.shared) {
         if counters.insert(name.clone(), set.clone()).is_some() {
-            return Pool::unusable(id, State::Invalid);
+            return DevicePool::unusable(id, State::Invalid);
         }
     }
     let mut names = BTreeSet::new();
@@ -136,7 +136,7 @@ fn built(id: PoolId, slices: Vec<Rc<Slice>>, far: Vec<Rc<Slice>>) -> Pool {
     let is_good =
         devices.all(|device| names.insert(&device.id.device)) && all_good(&near) && all_good(&far);
     if !is_good {
-        return Pool::unusable(id, State::Invalid);
+        return DevicePool::unusable(id, State::Invalid);
     }
-    Pool { id, state: State::Good, near, far, counters }
+    DevicePool { id, state: State::Good, near, far, counters }
 }

@@ -10,7 +10,7 @@ use k8s_openapi::api::resource::v1::{
 
 /// A request, or an alternative of one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Request<'a> {
+pub(super) struct AskedDevice<'a> {
     pub(super) name: &'a str,
     /// The request of which this is an alternative.
     pub(super) parent: Option<&'a str>,
@@ -29,7 +29,7 @@ pub(super) const EXACT: &str = "ExactCount";
 /// Allocation mode: all devices that fit.
 pub(super) const ALL: &str = "All";
 
-impl<'a> Request<'a> {
+impl<'a> AskedDevice<'a> {
     fn exact(request: &'a DeviceRequest, exact: &'a ExactDeviceRequest) -> Self {
         Self {
             name: &request.name,

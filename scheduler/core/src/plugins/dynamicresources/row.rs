@@ -24,12 +24,12 @@ use pintle_sched_core::select::RowPlugin;
 use pintle_sched_core::snapshot::pods::PodId;
 use pintle_sched_core::snapshot::{Cluster, View};
 
-use super::allocatable::{Share, Sharer, Unfit};
-use super::allocate::{Failure, World, allocate};
-use super::extended::Made;
+use super::allocatable::{NodeShare, Sharer, Unfit};
+use super::allocate::{DeviceOffers, Failure, allocate};
+use super::extended::NewClaim;
 use super::known::{Devices, allocation};
-use super::look::{DeviceClaims, Own, is_reserved};
-use super::offer::Place;
+use super::look::{DeviceClaims, PodClaim, is_reserved};
+use super::offer::AllocationNode;
 use super::request::requests;
 
 /// Highest score of a node.
@@ -59,17 +59,17 @@ pub(crate) struct Given {
     /// Allocations for the claims that need one, in their order.
     pub(super) devices: Vec<AllocationResult>,
     /// The claim to create for extended resources; its devices come last.
-    pub(super) extended: Option<Rc<Made>>,
+    pub(super) extended: Option<Rc<NewClaim>>,
     /// The pod's requests on the node, with what the devices take.
-    pub(crate) share: Option<Rc<Share>>,
+    pub(crate) share: Option<Rc<NodeShare>>,
 }
 
 /// A node on which the claims can be allocated.
 #[derive(Clone, Debug)]
-struct Seen {
+struct AllocatableNode {
     /// Score of the devices.
     score: i64,
-    share: Option<Rc<Share>>,
+    share: Option<Rc<NodeShare>>,
     /// Claims already allocated cannot be used there.
     is_unavailable: bool,
 }
@@ -79,9 +79,9 @@ type Found = Result<Given, Status>;
 
 /// Results by row within one decision.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Memory {
+pub(super) struct RowMemory {
     /// Devices found, or the rejection.
-    rows: HashMap<u32, Result<Seen, Status>>,
+    rows: HashMap<u32, Result<AllocatableNode, Status>>,
     scores: HashMap<u32, i64>,
     /// Indexes of claims with devices that cannot be used on some node.
     unavailable: BTreeSet<usize>,
@@ -103,7 +103,7 @@ struct At<'a> {
     reachable: &'a HashMap<*const NodeSelector, Rc<Bits>>,
 }
 
-impl Place for At<'_> {
+impl AllocationNode for At<'_> {
     fn name(&self) -> &str {
         self.name
     }
@@ -140,7 +140,7 @@ impl DeviceClaims {
     /// Returns all claims, with the new allocation of those that have none.
     pub(crate) fn with(&self, given: &Given) -> Vec<(Rc<ResourceClaim>, Option<AllocationResult>)> {
         let mut given = given.devices.iter();
-        let mut one = |own: &Own| match (&own.shared, allocation(&own.claim)) {
+        let mut one = |own: &PodClaim| match (&own.shared, allocation(&own.claim)) {
             (Some(shared), _) => Some(shared.clone()),
             (None, Some(_)) => None,
             (None, None) => given.next().cloned(),
@@ -192,7 +192,7 @@ impl OfDevices<'_> {
         &self,
         row: u32,
         is_gone: impl Fn(&str) -> bool,
-        lack: impl FnOnce(&Sharer, &Share) -> Option<Status>,
+        lack: impl FnOnce(&Sharer, &NodeShare) -> Option<Status>,
     ) -> Option<Status> {
         if let Some(status) = self.used_by_others(row, is_gone) {
             return Some(status);
@@ -226,11 +226,11 @@ impl OfDevices<'_> {
         })
     }
 
-    fn look_at(&self, row: u32) -> Result<Seen, Status> {
+    fn look_at(&self, row: u32) -> Result<AllocatableNode, Status> {
         let given = self.get(row)?;
         let (score, is_unavailable) =
             (self.raw_score(&given), self.unavailable(row).next().is_some());
-        Ok(Seen { score, share: given.share, is_unavailable })
+        Ok(AllocatableNode { score, share: given.share, is_unavailable })
     }
 
     /// Allocates the claims that need devices on a node.
@@ -256,7 +256,7 @@ impl OfDevices<'_> {
     }
 
     /// Returns the claim to create there for extended resources.
-    fn made(&self, row: u32) -> Result<Option<Rc<Made>>, Status> {
+    fn made(&self, row: u32) -> Result<Option<Rc<NewClaim>>, Status> {
         let extended = self.claims.extended.as_ref();
         extended.map_or(Ok(None), |extended| extended.at(row).map_err(rejected))
     }
@@ -266,8 +266,8 @@ impl OfDevices<'_> {
         if !self.devices.takes_of_nodes() {
             return None;
         }
-        let is_near = |own: &&Own| own.reach.as_ref().is_none_or(|rows| rows.get(row));
-        let has = |own: &&Own| own.shared.is_none() && allocation(&own.claim).is_some();
+        let is_near = |own: &&PodClaim| own.reach.as_ref().is_none_or(|rows| rows.get(row));
+        let has = |own: &&PodClaim| own.shared.is_none() && allocation(&own.claim).is_some();
         let mut claims = self.claims.all.iter().filter(is_near).filter(has);
         let why = claims.find_map(|own| {
             let known = (&*self.claims.uid, &key_of(&*own.claim));
@@ -278,7 +278,7 @@ impl OfDevices<'_> {
     }
 
     /// Computes the pod's requests on the node with these devices.
-    fn share(&self, row: u32, given: &Given) -> Result<Option<Rc<Share>>, Status> {
+    fn share(&self, row: u32, given: &Given) -> Result<Option<Rc<NodeShare>>, Status> {
         let Some(sharer) = &self.claims.sharer else { return Ok(None) };
         let own = self.claims.with(given);
         let own = own.iter().filter_map(|(claim, has)| Some((claim, has.as_ref()?)));
@@ -305,13 +305,14 @@ impl OfDevices<'_> {
 
     /// Returns the indexes of claims with devices that cannot be used on a node.
     fn unavailable(&self, row: u32) -> impl Iterator<Item = usize> {
-        let is_off =
-            move |own: &Own| own.is_broken || own.reach.as_ref().is_some_and(|rows| !rows.get(row));
+        let is_off = move |own: &PodClaim| {
+            own.is_broken || own.reach.as_ref().is_some_and(|rows| !rows.get(row))
+        };
         let all = self.claims.all.iter().enumerate();
         all.filter(move |(_, own)| is_off(own)).map(|(at, _)| at)
     }
 
-    fn allocate(&self, row: u32, made: Option<&Made>) -> Result<Vec<AllocationResult>, Status> {
+    fn allocate(&self, row: u32, made: Option<&NewClaim>) -> Result<Vec<AllocationResult>, Status> {
         let (claims, devices) = (self.claims, self.devices);
         let made = made.map(|made| Rc::clone(&made.claim));
         let wanted: Vec<_> = claims.wanted.iter().cloned().chain(made).collect();
@@ -321,7 +322,7 @@ impl OfDevices<'_> {
         let name = self.name(row);
         let place = At { name, row, reachable: &claims.reachable };
         let (began, most) = (Instant::now(), claims.limits.filter);
-        let world = World {
+        let world = DeviceOffers {
             offers: &devices.offers,
             usage: &devices.usage,
             classes: &devices.classes,
@@ -384,7 +385,7 @@ impl RowPlugin for OfDevices<'_> {
     }
 
     fn filter(&self, view: &View, _: &Program, row: u32) -> Option<Status> {
-        let lack = |sharer: &Sharer, share: &Share| sharer.lack(share, view, row);
+        let lack = |sharer: &Sharer, share: &NodeShare| sharer.lack(share, view, row);
         let status = self.rejection(row, |_| false, lack);
         if status.as_ref().is_some_and(|status| status.reasons == [UNAVAILABLE]) {
             self.claims.memory.borrow_mut().unavailable.extend(self.unavailable(row));

@@ -4,14 +4,14 @@ use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
 use serde_json::{Value, json};
 
 use super::offer::{Offers, Slice};
-use super::rules::{LeanRule, Rule};
+use super::rules::{LeanRule, TaintRule};
 use super::tests::{exactly, own, read, short, wants, within};
 use super::usage::Usage;
 
-fn rule(selector: Value, effect: &str) -> Rule {
+fn rule(selector: Value, effect: &str) -> TaintRule {
     let taint = json!({"key": "k", "value": "v", "effect": effect});
     let spec = json!({"deviceSelector": selector, "taint": taint});
-    Rule::read(&read::<DeviceTaintRule>(json!({"metadata": {"name": "rule"}, "spec": spec})))
+    TaintRule::read(&read::<DeviceTaintRule>(json!({"metadata": {"name": "rule"}, "spec": spec})))
 }
 
 /// The devices `a` and `b` of the driver `d` in the pools `p` and `q`.

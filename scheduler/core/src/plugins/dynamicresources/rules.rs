@@ -42,14 +42,14 @@ impl From<LeanRule> for DeviceTaintRule {
 
 /// A rule: its taint, and the devices that it selects (all, if it has no selector).
 #[derive(Clone, Debug)]
-pub(super) struct Rule {
+pub(super) struct TaintRule {
     driver: Option<String>,
     pool: Option<String>,
     device: Option<String>,
     taint: Rc<DeviceTaint>,
 }
 
-impl Rule {
+impl TaintRule {
     /// Reads a rule.
     pub(super) fn read(rule: &DeviceTaintRule) -> Self {
         let (selector, taint) = (rule.spec.device_selector.clone(), &rule.spec.taint);
@@ -78,11 +78,11 @@ impl Rule {
 
 /// All rules by name.
 #[derive(Debug, Default)]
-pub(super) struct Rules(BTreeMap<String, Rule>);
+pub(super) struct Rules(BTreeMap<String, TaintRule>);
 
 impl Rules {
     /// Adds, replaces or removes a rule; returns the old one.
-    pub(super) fn set(&mut self, name: &str, rule: Option<Rule>) -> Option<Rule> {
+    pub(super) fn set(&mut self, name: &str, rule: Option<TaintRule>) -> Option<TaintRule> {
         match rule {
             Some(rule) => self.0.insert(name.to_owned(), rule),
             None => self.0.remove(name),

@@ -3,7 +3,7 @@
 //! Requests are served one after the other, each device of a request starting where the previous
 //! one was found: the first full solution wins, in the same order as upstream. Input: requests of
 //! claims, pools. Output: the devices of each claim. Owner: one allocation. Bounds: exhaustive;
-//! [`World::is_late`] and the budget of the attempt end it.
+//! [`DeviceOffers::is_late`] and the budget of the attempt end it.
 // k8s: structured/internal/incubating/allocator_incubating.go allocateOne, allocateDevice
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -11,17 +11,17 @@ use std::rc::Rc;
 
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim};
 use pintle_api_types::quantity::Amount;
-use pintle_cel::Limits;
+use pintle_cel::EvaluationLimits;
 use pintle_sched_core::attempt_budget::Exhausted;
 
-use super::allocate::{RESULTS_MAX, World};
+use super::allocate::{DeviceOffers, RESULTS_MAX};
 use super::capacity;
 use super::constraint::Constraint;
-use super::offer::{Counters, Device, DeviceId, Place, Reach, Slice};
-use super::pools::{Pool, State};
-use super::request::{ALL, Request, name};
-use super::selectors::Origin;
-use super::usage::Parts;
+use super::offer::{AllocationNode, Counters, Device, DeviceId, Reach, Slice};
+use super::pools::{DevicePool, State};
+use super::request::{ALL, AskedDevice, name};
+use super::selectors::SelectorOrigin;
+use super::usage::UsedParts;
 
 /// Steps between two checks of the node's time limit.
 const STEPS_UNSEEN: u64 = 64;
@@ -32,7 +32,7 @@ pub(super) const SEARCHING: &str = "searching for devices";
 
 /// Index of a request, or of an alternative of one, of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Key {
+pub(super) struct RequestIndex {
     pub(super) claim: usize,
     pub(super) request: usize,
     pub(super) sub: usize,
@@ -48,8 +48,8 @@ pub(super) struct Spot {
 
 /// A request, or one alternative of it.
 #[derive(Clone, Debug)]
-pub(super) struct Asked<'a> {
-    pub(super) request: Request<'a>,
+pub(super) struct SearchRequest<'a> {
+    pub(super) request: AskedDevice<'a>,
     pub(super) class: Rc<DeviceClass>,
     pub(super) count: usize,
     /// The devices, for allocation mode All.
@@ -58,8 +58,8 @@ pub(super) struct Asked<'a> {
 
 /// A device chosen for a request.
 #[derive(Clone, Debug)]
-pub(super) struct Chosen {
-    pub(super) key: Key,
+pub(super) struct ChosenDevice {
+    pub(super) key: RequestIndex,
     pub(super) spot: Spot,
     /// The amounts taken, if the device is shared.
     pub(super) part: Option<Counters>,
@@ -67,7 +67,7 @@ pub(super) struct Chosen {
 
 /// Reason why the search ends without an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Stop {
+pub(super) enum SearchStop {
     /// The claim would have too many devices whatever is tried next.
     TooMany,
     Late,
@@ -76,33 +76,33 @@ pub(super) enum Stop {
     Error(String),
 }
 
-impl From<String> for Stop {
+impl From<String> for SearchStop {
     fn from(error: String) -> Self {
         Self::Error(error)
     }
 }
 
 /// An open step, which waits for the result of the steps after it.
-enum Open {
+enum OpenStep {
     /// All requests of a claim have their devices.
     Claim(usize),
     /// This alternative of a request is being tried; `all_too_many` says if all earlier ones
     /// exceeded the limit of devices.
-    Alternative { key: Key, all_too_many: bool },
+    Alternative { key: RequestIndex, all_too_many: bool },
     /// A request has the device of this number; `next` is the next device to try instead.
-    Device { key: Key, number: usize, next: Option<Spot> },
+    Device { key: RequestIndex, number: usize, next: Option<Spot> },
 }
 
 /// Next step of the search.
-enum Next {
+enum SearchStep {
     /// A request of a claim.
     Request(usize, usize),
     /// Find the device of this number, at the spot or later.
-    Device(Key, usize, Spot),
+    Device(RequestIndex, usize, Spot),
     /// Replace a device that led to no solution.
-    Other(Key, usize, Spot),
+    Other(RequestIndex, usize, Spot),
     /// Return to the open steps with a result.
-    Back(Result<bool, Stop>),
+    Back(Result<bool, SearchStop>),
 }
 
 /// Counters of a pool, by the names of set and counter.
@@ -110,20 +110,20 @@ type PoolCounters = BTreeMap<(String, String), Amount>;
 
 /// A search.
 pub(super) struct Search<'a> {
-    pub(super) world: World<'a>,
-    place: &'a dyn Place,
+    pub(super) world: DeviceOffers<'a>,
+    place: &'a dyn AllocationNode,
     pub(super) claims: &'a [Rc<ResourceClaim>],
-    pub(super) pools: Vec<Pool>,
+    pub(super) pools: Vec<DevicePool>,
     /// Requests by claim, request and alternative.
-    pub(super) requests: Vec<Vec<Vec<Rc<Asked<'a>>>>>,
+    pub(super) requests: Vec<Vec<Vec<Rc<SearchRequest<'a>>>>>,
     pub(super) constraints: Vec<Vec<Constraint>>,
     /// Chosen alternatives, by claim and request.
     pub(super) selected: HashMap<(usize, usize), usize>,
-    pub(super) results: Vec<Vec<Chosen>>,
-    fits: HashMap<(Key, Spot), bool>,
+    pub(super) results: Vec<Vec<ChosenDevice>>,
+    fits: HashMap<(RequestIndex, Spot), bool>,
     /// Claims that get the device in this search.
     giving: HashMap<DeviceId, BTreeSet<usize>>,
-    parts: HashMap<DeviceId, Parts>,
+    parts: HashMap<DeviceId, UsedParts>,
     /// Counters of pools before this search, and the amounts that it takes.
     left: HashMap<usize, PoolCounters>,
     taken: HashMap<usize, PoolCounters>,
@@ -132,10 +132,10 @@ pub(super) struct Search<'a> {
 
 impl<'a> Search<'a> {
     pub(super) fn new(
-        world: World<'a>,
-        place: &'a dyn Place,
+        world: DeviceOffers<'a>,
+        place: &'a dyn AllocationNode,
         claims: &'a [Rc<ResourceClaim>],
-        pools: Vec<Pool>,
+        pools: Vec<DevicePool>,
     ) -> Self {
         Self {
             world,
@@ -157,20 +157,24 @@ impl<'a> Search<'a> {
 
     /// Runs the search; true if there is a solution, which is then in `results`. Open steps are
     /// kept here and not on the stack, because a pod may name any number of claims.
-    pub(super) fn run(&mut self) -> Result<bool, Stop> {
+    pub(super) fn run(&mut self) -> Result<bool, SearchStop> {
         let mut open = Vec::new();
-        let mut next = Next::Request(0, 0);
+        let mut next = SearchStep::Request(0, 0);
         loop {
             let found = match next {
-                Next::Request(claim, request) => Ok(self.request(claim, request, &mut open)),
-                Next::Device(key, number, from) => self.device_of(key, number, from, &mut open),
-                Next::Other(key, number, from) => self.search_from(key, number, from, &mut open),
-                Next::Back(found) => match open.pop() {
+                SearchStep::Request(claim, request) => Ok(self.request(claim, request, &mut open)),
+                SearchStep::Device(key, number, from) => {
+                    self.device_of(key, number, from, &mut open)
+                }
+                SearchStep::Other(key, number, from) => {
+                    self.search_from(key, number, from, &mut open)
+                }
+                SearchStep::Back(found) => match open.pop() {
                     Some(at) => Ok(self.back(at, found, &mut open)),
                     None => return found,
                 },
             };
-            next = found.unwrap_or_else(|stop| Next::Back(Err(stop)));
+            next = found.unwrap_or_else(|stop| SearchStep::Back(Err(stop)));
         }
     }
 
@@ -183,59 +187,59 @@ impl<'a> Search<'a> {
     }
 
     /// Continues with a request of a claim, its first alternative first.
-    fn request(&mut self, claim: usize, request: usize, open: &mut Vec<Open>) -> Next {
-        let Some(requests) = self.requests.get(claim) else { return Next::Back(Ok(true)) };
+    fn request(&mut self, claim: usize, request: usize, open: &mut Vec<OpenStep>) -> SearchStep {
+        let Some(requests) = self.requests.get(claim) else { return SearchStep::Back(Ok(true)) };
         let Some(subs) = requests.get(request) else {
-            open.push(Open::Claim(claim));
-            return Next::Request(claim + 1, 0);
+            open.push(OpenStep::Claim(claim));
+            return SearchStep::Request(claim + 1, 0);
         };
-        let key = Key { claim, request, sub: 0 };
+        let key = RequestIndex { claim, request, sub: 0 };
         if subs.first().is_some_and(|asked| asked.request.parent.is_some()) {
-            open.push(Open::Alternative { key, all_too_many: true });
+            open.push(OpenStep::Alternative { key, all_too_many: true });
         }
-        Next::Device(key, 0, Spot::default())
+        SearchStep::Device(key, 0, Spot::default())
     }
 
     /// Finds the device of this number for a request, at `from` or later.
     fn device_of(
         &mut self,
-        key: Key,
+        key: RequestIndex,
         number: usize,
         from: Spot,
-        open: &mut Vec<Open>,
-    ) -> Result<Next, Stop> {
+        open: &mut Vec<OpenStep>,
+    ) -> Result<SearchStep, SearchStop> {
         self.pace()?;
         let asked = &self.requests[key.claim][key.request][key.sub];
         let wants_all = asked.request.mode == ALL;
         if wants_all && asked.all.is_empty() {
-            return Ok(Next::Back(Ok(false)));
+            return Ok(SearchStep::Back(Ok(false)));
         }
         if number >= asked.count {
-            return Ok(Next::Request(key.claim, key.request + 1));
+            return Ok(SearchStep::Request(key.claim, key.request + 1));
         }
         let others = asked.count - number;
         if self.results[key.claim].len().saturating_add(others) > RESULTS_MAX {
-            return Err(Stop::TooMany);
+            return Err(SearchStop::TooMany);
         }
         if !wants_all {
             return self.search_from(key, number, from, open);
         }
         let spot = asked.all[number];
         if !self.take(key, spot)? {
-            return Ok(Next::Back(Ok(false)));
+            return Ok(SearchStep::Back(Ok(false)));
         }
-        open.push(Open::Device { key, number, next: None });
-        Ok(Next::Device(key, number + 1, Spot::default()))
+        open.push(OpenStep::Device { key, number, next: None });
+        Ok(SearchStep::Device(key, number + 1, Spot::default()))
     }
 
     /// Takes the first device that fits.
     fn search_from(
         &mut self,
-        key: Key,
+        key: RequestIndex,
         number: usize,
         from: Spot,
-        open: &mut Vec<Open>,
-    ) -> Result<Next, Stop> {
+        open: &mut Vec<OpenStep>,
+    ) -> Result<SearchStep, SearchStop> {
         for pool in from.pool..self.pools.len() {
             if self.pools[pool].state != State::Good {
                 continue;
@@ -249,59 +253,69 @@ impl<'a> Search<'a> {
                     let spot = Spot { pool, slice, device };
                     if self.is_candidate(key, spot)? && self.take(key, spot)? {
                         let next = Spot { device: device + 1, ..spot };
-                        open.push(Open::Device { key, number, next: Some(next) });
-                        return Ok(Next::Device(key, number + 1, next));
+                        open.push(OpenStep::Device { key, number, next: Some(next) });
+                        return Ok(SearchStep::Device(key, number + 1, next));
                     }
                 }
             }
         }
-        Ok(Next::Back(Ok(false)))
+        Ok(SearchStep::Back(Ok(false)))
     }
 
     /// Continues from an open step, with the result of the steps after it.
-    fn back(&mut self, at: Open, found: Result<bool, Stop>, open: &mut Vec<Open>) -> Next {
+    fn back(
+        &mut self,
+        at: OpenStep,
+        found: Result<bool, SearchStop>,
+        open: &mut Vec<OpenStep>,
+    ) -> SearchStep {
         match (at, found) {
             // Other devices for the claims before it may lower its number.
-            (Open::Claim(claim), Err(Stop::TooMany)) if claim + 1 < self.requests.len() => {
-                Next::Back(Ok(false))
+            (OpenStep::Claim(claim), Err(SearchStop::TooMany))
+                if claim + 1 < self.requests.len() =>
+            {
+                SearchStep::Back(Ok(false))
             }
-            (Open::Claim(_), found) => Next::Back(found),
-            (Open::Alternative { key, .. }, Ok(true)) => {
+            (OpenStep::Claim(_), found) => SearchStep::Back(found),
+            (OpenStep::Alternative { key, .. }, Ok(true)) => {
                 self.selected.insert((key.claim, key.request), key.sub);
-                Next::Back(Ok(true))
+                SearchStep::Back(Ok(true))
             }
-            (Open::Alternative { key, all_too_many }, found @ (Ok(false) | Err(Stop::TooMany))) => {
+            (
+                OpenStep::Alternative { key, all_too_many },
+                found @ (Ok(false) | Err(SearchStop::TooMany)),
+            ) => {
                 let all_too_many = all_too_many && found.is_err();
-                let key = Key { sub: key.sub + 1, ..key };
+                let key = RequestIndex { sub: key.sub + 1, ..key };
                 if key.sub < self.requests[key.claim][key.request].len() {
-                    open.push(Open::Alternative { key, all_too_many });
-                    return Next::Device(key, 0, Spot::default());
+                    open.push(OpenStep::Alternative { key, all_too_many });
+                    return SearchStep::Device(key, 0, Spot::default());
                 }
-                Next::Back(if all_too_many { Err(Stop::TooMany) } else { Ok(false) })
+                SearchStep::Back(if all_too_many { Err(SearchStop::TooMany) } else { Ok(false) })
             }
-            (Open::Alternative { .. }, stop) => Next::Back(stop),
-            (Open::Device { .. }, Ok(true)) => Next::Back(Ok(true)),
-            (Open::Device { key, number, next }, found) => {
+            (OpenStep::Alternative { .. }, stop) => SearchStep::Back(stop),
+            (OpenStep::Device { .. }, Ok(true)) => SearchStep::Back(Ok(true)),
+            (OpenStep::Device { key, number, next }, found) => {
                 self.give_back(key);
                 match (found, next) {
-                    (Ok(false), Some(next)) => Next::Other(key, number, next),
-                    (found, _) => Next::Back(found),
+                    (Ok(false), Some(next)) => SearchStep::Other(key, number, next),
+                    (found, _) => SearchStep::Back(found),
                 }
             }
         }
     }
 
     /// Counts a step; ends the search at the time limit.
-    pub(super) fn pace(&mut self) -> Result<(), Stop> {
+    pub(super) fn pace(&mut self) -> Result<(), SearchStop> {
         self.steps += 1;
-        self.world.budget.pay(STEP_WORK, SEARCHING).map_err(Stop::Exhausted)?;
+        self.world.budget.pay(STEP_WORK, SEARCHING).map_err(SearchStop::Exhausted)?;
         match self.steps.is_multiple_of(STEPS_UNSEEN) && (self.world.is_late)() {
-            true => Err(Stop::Late),
+            true => Err(SearchStop::Late),
             false => Ok(()),
         }
     }
 
-    fn is_candidate(&mut self, key: Key, spot: Spot) -> Result<bool, Stop> {
+    fn is_candidate(&mut self, key: RequestIndex, spot: Spot) -> Result<bool, SearchStop> {
         if self.is_in_use(key, spot) {
             return Ok(false);
         }
@@ -310,7 +324,7 @@ impl<'a> Search<'a> {
     }
 
     /// Is the device in use? For admin access: is it already allocated to this claim?
-    fn is_in_use(&self, key: Key, spot: Spot) -> bool {
+    fn is_in_use(&self, key: RequestIndex, spot: Spot) -> bool {
         let asked = &self.requests[key.claim][key.request][key.sub];
         let device = self.device(spot);
         let giving = self.giving.get(&device.id);
@@ -325,23 +339,28 @@ impl<'a> Search<'a> {
 
     /// Do the selectors of class and request match the device?
     // k8s: allocator_incubating.go isSelectable
-    pub(super) fn fits(&mut self, asked: &Asked, key: Key, spot: Spot) -> Result<bool, Stop> {
+    pub(super) fn fits(
+        &mut self,
+        asked: &SearchRequest,
+        key: RequestIndex,
+        spot: Spot,
+    ) -> Result<bool, SearchStop> {
         if let Some(known) = self.fits.get(&(key, spot)) {
             return Ok(*known);
         }
         let device = self.device(spot);
         let class = asked.class.metadata.name.as_deref().unwrap_or_default();
         let of_class = asked.class.spec.selectors.as_deref().unwrap_or_default();
-        let World { selectors, budget, is_late, .. } = self.world;
+        let DeviceOffers { selectors, budget, is_late, .. } = self.world;
         if is_late() {
-            return Err(Stop::Late);
+            return Err(SearchStop::Late);
         }
-        budget.pay_at_once(STEP_WORK, SEARCHING).map_err(Stop::Exhausted)?;
+        budget.pay_at_once(STEP_WORK, SEARCHING).map_err(SearchStop::Exhausted)?;
         let claim = &self.claims[key.claim];
         let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
-        let class = Origin { namespace: "", whose: &|| format!("class {class}") };
-        let claim = Origin { namespace, whose: &|| format!("claim {}", name(claim)) };
-        let limits = Limits { budget, is_late };
+        let class = SelectorOrigin { namespace: "", whose: &|| format!("class {class}") };
+        let claim = SelectorOrigin { namespace, whose: &|| format!("claim {}", name(claim)) };
+        let limits = EvaluationLimits { budget, is_late };
         let found = selectors.all_match(of_class, device, limits, &class)?
             && selectors.all_match(asked.request.selectors, device, limits, &claim)?
             && (self.slice(spot).reach != Reach::PerDevice || device.reach.is(self.place));
@@ -350,7 +369,7 @@ impl<'a> Search<'a> {
     }
 
     /// Is enough of the device's capacity left for the request?
-    pub(super) fn has_capacity(&self, asked: &Asked, spot: Spot) -> bool {
+    pub(super) fn has_capacity(&self, asked: &SearchRequest, spot: Spot) -> bool {
         let device = self.device(spot);
         let used = [self.world.usage.parts(&device.id), self.parts.get(&device.id)];
         let used = used.map(|parts| parts.map(|parts| &parts.used));
@@ -358,7 +377,7 @@ impl<'a> Search<'a> {
     }
 
     /// Takes a device for a request if it fits.
-    fn take(&mut self, key: Key, spot: Spot) -> Result<bool, Stop> {
+    fn take(&mut self, key: RequestIndex, spot: Spot) -> Result<bool, SearchStop> {
         let asked = Rc::clone(&self.requests[key.claim][key.request][key.sub]);
         let (slice, request) = (Rc::clone(self.slice(spot)), asked.request);
         let device = &slice.devices[spot.device];
@@ -377,7 +396,7 @@ impl<'a> Search<'a> {
             }
             // A claim that requests all devices with a constraint they cannot meet is an error.
             let (claim, request) = (name(&self.claims[key.claim]), request.name);
-            return Err(Stop::Error(format!(
+            return Err(SearchStop::Error(format!(
                 "claim {claim}, request {request}: cannot add device {} because a claim \
                  constraint would not be satisfied",
                 device.id
@@ -398,13 +417,13 @@ impl<'a> Search<'a> {
                 self.giving.entry(device.id.clone()).or_default().insert(key.claim);
             }
         }
-        self.results[key.claim].push(Chosen { key, spot, part });
+        self.results[key.claim].push(ChosenDevice { key, spot, part });
         Ok(true)
     }
 
     /// Removes the last device of a claim.
-    fn give_back(&mut self, key: Key) {
-        let Some(Chosen { spot, part, .. }) = self.results[key.claim].pop() else { return };
+    fn give_back(&mut self, key: RequestIndex) {
+        let Some(ChosenDevice { spot, part, .. }) = self.results[key.claim].pop() else { return };
         let slice = Rc::clone(self.slice(spot));
         let device = &slice.devices[spot.device];
         match part {
@@ -481,7 +500,7 @@ fn needs(device: &Device) -> Vec<((String, String), Amount)> {
 }
 
 /// Returns a pool's counters less those of allocated devices.
-fn left(pool: &Pool, world: &World) -> PoolCounters {
+fn left(pool: &DevicePool, world: &DeviceOffers) -> PoolCounters {
     let mut left = PoolCounters::new();
     for (set, counters) in &pool.counters {
         left.extend(counters.iter().map(|(name, amount)| ((set.clone(), name.clone()), *amount)));

@@ -16,12 +16,12 @@ struct Recorded {
     driver: String,
     device: Device,
     expressions: Vec<String>,
-    answers: Vec<Answer>,
+    answers: Vec<SelectorResult>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Answer {
+struct SelectorResult {
     #[serde(default)]
     error: String,
     matches: bool,

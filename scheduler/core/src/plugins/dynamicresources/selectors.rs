@@ -13,10 +13,10 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use k8s_openapi::api::resource::v1::DeviceSelector;
-use pintle_cel::{Limits, Patterns, Selector, Unanswered};
+use pintle_cel::{CelError, EvaluationLimits, Patterns, Selector, Unanswered};
 
 use super::offer::{Device, DeviceNumber};
-use super::search::Stop;
+use super::search::SearchStop;
 
 /// Cached expressions of a namespace; those of classes share one such quota.
 const OF_NAMESPACE: usize = 64;
@@ -39,8 +39,8 @@ const COMPILING: &str = "compiling CEL expressions";
 
 /// An expression with its results.
 #[derive(Debug)]
-struct Known {
-    selector: Result<Selector, String>,
+struct KnownExpression {
+    selector: Result<Selector, CelError>,
     /// Time of the last use, in uses of all expressions.
     used: Cell<u64>,
     answers: RefCell<Answers>,
@@ -87,7 +87,7 @@ impl Answers {
 }
 
 /// The expressions of a namespace by their text.
-type Share = HashMap<String, Rc<Known>>;
+type Share = HashMap<String, Rc<KnownExpression>>;
 
 /// Expressions by namespace.
 #[derive(Debug, Default)]
@@ -99,7 +99,7 @@ pub(crate) struct Selectors {
 }
 
 /// Origin of selectors.
-pub(super) struct Origin<'a> {
+pub(super) struct SelectorOrigin<'a> {
     /// The namespace of the claim; empty for a class.
     pub(super) namespace: &'a str,
     /// Subject of error messages.
@@ -121,8 +121,8 @@ impl Selectors {
         &self,
         namespace: &str,
         text: &str,
-        limits: Limits,
-    ) -> Result<Rc<Known>, Unanswered> {
+        limits: EvaluationLimits,
+    ) -> Result<Rc<KnownExpression>, Unanswered> {
         self.uses.set(self.uses.get() + 1);
         let known = self.known.borrow();
         if let Some(found) = known.get(namespace).and_then(|share| share.get(text)) {
@@ -132,7 +132,7 @@ impl Selectors {
         drop(known);
         let paid = limits.budget.pay_at_once(READ_WORK * text.len() as u64, COMPILING);
         paid.map_err(Unanswered::Exhausted)?;
-        let new = Rc::new(Known {
+        let new = Rc::new(KnownExpression {
             selector: Selector::compile(text, self.lists),
             used: Cell::new(self.uses.get()),
             answers: RefCell::default(),
@@ -141,7 +141,7 @@ impl Selectors {
         Ok(new)
     }
 
-    fn keep(&self, namespace: &str, text: &str, new: Rc<Known>) {
+    fn keep(&self, namespace: &str, text: &str, new: Rc<KnownExpression>) {
         let mut known = self.known.borrow_mut();
         let share = known.entry(namespace.to_owned()).or_default();
         while share.len() >= OF_NAMESPACE || bytes(share) + text.len() > TEXT_OF_NAMESPACE {
@@ -163,14 +163,14 @@ impl Selectors {
     }
 
     /// Caches a result; over the limit, the least recently used expression loses its results.
-    fn remember(&self, of: &Known, device: DeviceNumber, answer: &Result<bool, String>) {
+    fn remember(&self, of: &KnownExpression, device: DeviceNumber, answer: &Result<bool, String>) {
         of.answers.borrow_mut().put(device, answer);
         if !device.is_multiple_of(OF_BLOCK) {
             return;
         }
         let known = self.known.borrow();
         let all = || known.values().flat_map(Share::values);
-        let blocks = |known: &Known| known.answers.borrow().blocks.len();
+        let blocks = |known: &KnownExpression| known.answers.borrow().blocks.len();
         if all().map(|known| blocks(known)).sum::<usize>() > BLOCKS_MAX {
             let with_some = all().filter(|known| blocks(known) > 0);
             let oldest = with_some.min_by_key(|known| known.used.get());
@@ -187,9 +187,9 @@ impl Selectors {
         &self,
         selectors: &[DeviceSelector],
         device: &Device,
-        limits: Limits,
-        origin: &Origin,
-    ) -> Result<bool, Stop> {
+        limits: EvaluationLimits,
+        origin: &SelectorOrigin,
+    ) -> Result<bool, SearchStop> {
         for (at, selector) in selectors.iter().enumerate() {
             let text = selector.cel.as_ref().map_or("", |cel| &cel.expression);
             let known = self.compiled(origin.namespace, text, limits).map_err(stopped)?;
@@ -209,10 +209,10 @@ impl Selectors {
 
     fn matches(
         &self,
-        known: &Known,
+        known: &KnownExpression,
         selector: &Selector,
         device: &Device,
-        limits: Limits,
+        limits: EvaluationLimits,
     ) -> Result<Result<bool, String>, Unanswered> {
         let value = match &device.value {
             Ok(value) => value,
@@ -224,7 +224,7 @@ impl Selectors {
         }
         let answer = match selector.matches(value, &self.patterns, limits) {
             Ok(answer) => Ok(answer),
-            Err(Unanswered::Error(error)) => Err(error),
+            Err(Unanswered::Error(error)) => Err(error.to_string()),
             Err(ended) => return Err(ended),
         };
         self.remember(known, device.number, &answer);
@@ -243,11 +243,11 @@ fn drop_oldest(share: &mut Share) -> bool {
     oldest.is_some_and(|text| share.remove(&text).is_some())
 }
 
-fn stopped(why: Unanswered) -> Stop {
+fn stopped(why: Unanswered) -> SearchStop {
     match why {
-        Unanswered::Late => Stop::Late,
-        Unanswered::Exhausted(exhausted) => Stop::Exhausted(exhausted),
-        Unanswered::Error(error) => Stop::Error(error),
+        Unanswered::Late => SearchStop::Late,
+        Unanswered::Exhausted(exhausted) => SearchStop::Exhausted(exhausted),
+        Unanswered::Error(error) => SearchStop::Error(error.to_string()),
     }
 }
 
@@ -259,7 +259,7 @@ mod tests {
 
     fn compile(selectors: &Selectors, namespace: &str, text: &str) {
         let budget = AttemptBudget::unlimited();
-        let limits = Limits { budget: &budget, is_late: &|| false };
+        let limits = EvaluationLimits { budget: &budget, is_late: &|| false };
         let known = selectors.compiled(namespace, text, limits).expect("without limits");
         assert!(known.selector.is_ok(), "{text}");
     }

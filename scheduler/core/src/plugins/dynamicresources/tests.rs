@@ -6,12 +6,12 @@ use std::rc::Rc;
 
 use k8s_openapi::api::core::v1::NodeSelector;
 use k8s_openapi::api::resource::v1::{AllocationResult, DeviceClass, ResourceClaim};
-use pintle_cel::Limits;
+use pintle_cel::EvaluationLimits;
 use pintle_sched_core::attempt_budget::AttemptBudget;
 use serde_json::{Value, json};
 
-use super::allocate::{Failure, World, allocate};
-use super::offer::{Offers, Place, Slice};
+use super::allocate::{DeviceOffers, Failure, allocate};
+use super::offer::{AllocationNode, Offers, Slice};
 use super::selectors::Selectors;
 use super::usage::Usage;
 
@@ -21,7 +21,7 @@ mod bounds;
 /// A node of this name in the zone `a`.
 struct Here(&'static str);
 
-impl Place for Here {
+impl AllocationNode for Here {
     fn name(&self) -> &str {
         self.0
     }
@@ -96,7 +96,7 @@ pub(super) fn selected(
     is_late: &dyn Fn() -> bool,
 ) -> Result<Vec<AllocationResult>, Failure> {
     let budget = &AttemptBudget::unlimited();
-    bounded(selectors, offered, claims, Limits { budget, is_late })
+    bounded(selectors, offered, claims, EvaluationLimits { budget, is_late })
 }
 
 /// Allocates within limits.
@@ -104,7 +104,7 @@ fn bounded(
     selectors: &Selectors,
     (offers, usage): (&Offers, &Usage),
     claims: Vec<ResourceClaim>,
-    Limits { budget, is_late }: Limits,
+    EvaluationLimits { budget, is_late }: EvaluationLimits,
 ) -> Result<Vec<AllocationResult>, Failure> {
     let class = |name: &str, spec: Value| -> (String, Rc<DeviceClass>) {
         (name.into(), Rc::new(read(json!({"metadata": {"name": name}, "spec": spec}))))
@@ -119,7 +119,7 @@ fn bounded(
         ),
         class("configured", json!({"config": [parameters(1), parameters(2)]})),
     ]);
-    let world = World { offers, usage, classes: &classes, selectors, budget, is_late };
+    let world = DeviceOffers { offers, usage, classes: &classes, selectors, budget, is_late };
     let claims: Vec<_> = claims.into_iter().map(Rc::new).collect();
     allocate(world, &Here("n"), &claims, &mut || "share".to_owned())
 }

@@ -16,17 +16,17 @@ use super::offer::{Counters, DeviceId, amount};
 pub(crate) struct Usage {
     /// Number of claims in exclusive use of a device: more than one only by mistake.
     whole: HashMap<DeviceId, usize>,
-    parts: HashMap<DeviceId, Parts>,
+    parts: HashMap<DeviceId, UsedParts>,
 }
 
 /// Parts of a shared device that claims use.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Parts {
+pub(super) struct UsedParts {
     claims: usize,
     pub(super) used: Counters,
 }
 
-impl Parts {
+impl UsedParts {
     /// Adds a claim's parts.
     pub(super) fn add(&mut self, used: &BTreeMap<String, Amount>) {
         self.claims += 1;
@@ -103,7 +103,7 @@ impl Usage {
     }
 
     /// Returns the used parts of a shared device; `None` if it is unused.
-    pub(super) fn parts(&self, device: &DeviceId) -> Option<&Parts> {
+    pub(super) fn parts(&self, device: &DeviceId) -> Option<&UsedParts> {
         self.parts.get(device)
     }
 

@@ -21,7 +21,7 @@ pub const BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 #[derive(Clone, Debug, PartialEq)]
 pub struct Write {
     /// The object.
-    pub target: Target,
+    pub target: WriteTarget,
     /// The version the decision is based on; after the write, the written version.
     pub version: String,
     /// It was written.
@@ -30,7 +30,7 @@ pub struct Write {
 
 /// Object to be written.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Target {
+pub enum WriteTarget {
     /// A volume is bound to a claim.
     Volume {
         /// The volume.
@@ -91,7 +91,7 @@ impl Volumes {
                 all.insert(BY_CONTROLLER.to_owned(), "yes".to_owned());
             }
             self.assumed_volumes.insert(name.clone(), Rc::new(new));
-            let target = Target::Volume { name: name.clone(), claim: Box::new(to), marks };
+            let target = WriteTarget::Volume { name: name.clone(), claim: Box::new(to), marks };
             writes.push(Write { target, version, is_written: false });
         }
         for key in &choice.provisions {
@@ -101,7 +101,7 @@ impl Volumes {
             let all = new.metadata.annotations.get_or_insert_default();
             all.insert(SELECTED.to_owned(), node.to_owned());
             self.assumed_claims.insert(key.clone(), Rc::new(new));
-            let target = Target::Claim { key: key.clone(), node: node.to_owned() };
+            let target = WriteTarget::Claim { key: key.clone(), node: node.to_owned() };
             writes.push(Write { target, version, is_written: false });
         }
         writes
@@ -111,7 +111,7 @@ impl Volumes {
     pub fn revert(&mut self, writes: &[Write]) {
         for write in writes.iter().filter(|write| !write.is_written) {
             match &write.target {
-                Target::Volume { name, .. } => {
+                WriteTarget::Volume { name, .. } => {
                     let is_it = |v: &Rc<_>| {
                         let volume: &k8s_openapi::api::core::v1::PersistentVolume = v;
                         version(&volume.metadata) == write.version
@@ -120,7 +120,7 @@ impl Volumes {
                         self.assumed_volumes.remove(name);
                     }
                 }
-                Target::Claim { key, .. } => {
+                WriteTarget::Claim { key, .. } => {
                     let is_it =
                         |c: &Rc<PersistentVolumeClaim>| version(&c.metadata) == write.version;
                     if self.assumed_claims.get(key).is_some_and(is_it) {
@@ -141,10 +141,12 @@ impl Volumes {
         };
         for write in writes {
             let found = match &write.target {
-                Target::Volume { name, claim, .. } => {
+                WriteTarget::Volume { name, claim, .. } => {
                     self.volume_progress(cluster, write, (name, claim), (node, row))
                 }
-                Target::Claim { key, .. } => self.claim_progress(cluster, write, key, (node, row)),
+                WriteTarget::Claim { key, .. } => {
+                    self.claim_progress(cluster, write, key, (node, row))
+                }
             };
             if found != Progress::Bound {
                 return found;
@@ -159,8 +161,8 @@ impl Volumes {
         let mut topics = vec![Topic::Node(node.to_owned())];
         for write in writes {
             let (key, volume) = match &write.target {
-                Target::Volume { name, claim, .. } => (key_of(claim), Some(&**name)),
-                Target::Claim { key, .. } => {
+                WriteTarget::Volume { name, claim, .. } => (key_of(claim), Some(&**name)),
+                WriteTarget::Claim { key, .. } => {
                     (key.clone(), self.claims.get(key).and_then(|claim| volume_name(claim)))
                 }
             };

@@ -22,7 +22,7 @@ use pintle_sched_core::Cluster;
 use pintle_sched_core::attempt_budget::{AttemptBudget, Exhausted};
 use pintle_sched_core::bits::Bits;
 
-use super::candidates::{Candidate, Candidates, Matcher, PURPOSE};
+use super::candidates::{Candidates, Matcher, PURPOSE, VolumeCandidate};
 use super::in_tree::{self, InTree};
 use super::{Volumes, annotation, class_of_claim, is_bound, version, volume_name};
 
@@ -42,7 +42,7 @@ pub(super) struct Binding {
     bound: Vec<Option<Rc<Bits>>>,
     /// Claims to be bound when the pod has a node, and how often they are named in a row: those
     /// already being provisioned in the pod's order, then the others, the smallest first.
-    wanted: Vec<(Rc<Wanted>, usize)>,
+    wanted: Vec<(Rc<LateClaim>, usize)>,
     /// Candidate volumes, by list number.
     lists: Vec<Candidates>,
     /// Budget of the attempt: once it is exhausted no node passes.
@@ -62,7 +62,7 @@ pub(super) struct Reach {
 
 /// A claim that is bound when its pod has a node.
 #[derive(Debug)]
-struct Wanted {
+struct LateClaim {
     key: ObjectKey,
     size: Amount,
     /// It is being provisioned on this node; the inner `None` is a node that no longer exists.
@@ -77,14 +77,14 @@ struct Wanted {
 }
 
 /// Volumes chosen on a node so far.
-struct Chosen<'a> {
+struct ChosenVolumes<'a> {
     row: u32,
     taken: HashSet<&'a str>,
     /// The first volume of each list not skipped yet: earlier ones are taken, on other nodes, or
     /// too small for the remaining claims.
     next: Vec<usize>,
     bindings: Vec<(String, ObjectKey)>,
-    made: Vec<&'a Wanted>,
+    made: Vec<&'a LateClaim>,
 }
 
 /// Volumes of a pod on a node.
@@ -130,7 +130,7 @@ impl Binding {
         if all.clone().any(|w| w.selected.is_some_and(|selected| selected != Some(row))) {
             return Err(BIND_CONFLICT);
         }
-        let mut chosen = Chosen {
+        let mut chosen = ChosenVolumes {
             row,
             taken: HashSet::new(),
             next: vec![0; self.lists.len()],
@@ -152,8 +152,8 @@ impl Binding {
     /// Chooses a volume for a claim; false if there is none.
     fn choose_one<'a>(
         &'a self,
-        wanted: &'a Wanted,
-        chosen: &mut Chosen<'a>,
+        wanted: &'a LateClaim,
+        chosen: &mut ChosenVolumes<'a>,
     ) -> Result<bool, Exhausted> {
         self.pay(2)?;
         let found = match wanted.given.as_ref().filter(|(name, _)| !chosen.taken.contains(&**name))
@@ -163,8 +163,9 @@ impl Binding {
                 let (list, first) = wanted.list;
                 let from = chosen.next[list].max(first);
                 let rest = self.lists[list].get(from..).unwrap_or_default();
-                let is_it =
-                    |c: &Candidate| c.rows.get(chosen.row) && !chosen.taken.contains(&*c.name);
+                let is_it = |c: &VolumeCandidate| {
+                    c.rows.get(chosen.row) && !chosen.taken.contains(&*c.name)
+                };
                 let at = rest.iter().position(is_it);
                 chosen.next[list] = from + at.map_or(rest.len(), |at| at + 1);
                 self.pay((chosen.next[list] - from) as u64)?;
@@ -178,8 +179,8 @@ impl Binding {
     }
 
     /// Returns the choice, if the claims without a volume can be provisioned.
-    fn provisioned(&self, chosen: Chosen<'_>) -> Result<Choice, &'static str> {
-        let Chosen { row, bindings, made, .. } = chosen;
+    fn provisioned(&self, chosen: ChosenVolumes<'_>) -> Result<Choice, &'static str> {
+        let ChosenVolumes { row, bindings, made, .. } = chosen;
         self.pay(made.len() as u64).map_err(|_| BIND_CONFLICT)?;
         let (mut provisions, mut seen) = (Vec::new(), HashSet::new());
         for wanted in made {
@@ -233,7 +234,7 @@ impl Volumes {
             }
             wanted.push(found);
         }
-        let mut named: Vec<Rc<Wanted>> =
+        let mut named: Vec<Rc<LateClaim>> =
             order.iter().filter_map(|at| wanted[*at].clone()).collect();
         named.sort_by_key(|w| w.selected.is_none().then_some(w.size));
         let in_a_row = named.chunk_by(Rc::ptr_eq).map(|all| (Rc::clone(&all[0]), all.len()));
@@ -247,7 +248,7 @@ impl Volumes {
         cluster: &mut Cluster,
         matcher: &mut Matcher,
         spent: &AttemptBudget,
-    ) -> Result<Wanted, Exhausted> {
+    ) -> Result<LateClaim, Exhausted> {
         let selected = annotation(&claim.metadata, SELECTED).map(|node| cluster.row(node));
         let given = matcher.given(claim).map(|volume| {
             let name = volume.metadata.name.as_deref().unwrap_or_default();
@@ -260,7 +261,7 @@ impl Volumes {
         let provision = class.and_then(|class| self.provision(cluster, claim, &class));
         let key = key_of(claim);
         let size = self.claims.get(&key).map(|claim| asked(claim)).unwrap_or_default();
-        Ok(Wanted { key, size, selected, given, list, provision })
+        Ok(LateClaim { key, size, selected, given, list, provision })
     }
 
     /// Returns the nodes where a claim can get this volume. Only node labels count: requirements on

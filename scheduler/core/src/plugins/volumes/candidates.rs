@@ -24,14 +24,14 @@ pub(super) const PURPOSE: &str = "matching volumes to claims";
 
 /// A volume and its nodes.
 #[derive(Clone, Debug)]
-pub(super) struct Candidate {
+pub(super) struct VolumeCandidate {
     room: Amount,
     pub(super) name: Rc<str>,
     pub(super) rows: Rc<Bits>,
 }
 
 /// Volumes, ordered by size.
-pub(super) type Candidates = Rc<[Candidate]>;
+pub(super) type Candidates = Rc<[VolumeCandidate]>;
 
 /// Properties of a claim that decide which volumes fit, except its size: class, mode, attributes
 /// class, access modes and selector.
@@ -136,7 +136,7 @@ impl Matcher {
             let values = values.map(|r| 1 + r.values.as_ref().map_or(0, Vec::len));
             s.match_labels.as_ref().map_or(0, |labels| labels.len()) + values.sum::<usize>()
         });
-        spent.pay_bytes((free.len() * size_of::<Candidate>()) as u64, PURPOSE)?;
+        spent.pay_bytes((free.len() * size_of::<VolumeCandidate>()) as u64, PURPOSE)?;
         let mut list = Vec::new();
         for (room, volume) in free {
             spent.pay(4 + 8 * words as u64, PURPOSE)?;
@@ -146,7 +146,7 @@ impl Matcher {
             }
             let name = volume.metadata.name.as_deref().unwrap_or_default().into();
             let rows = volumes.reachable(cluster, volume);
-            list.push(Candidate { room: *room, name, rows });
+            list.push(VolumeCandidate { room: *room, name, rows });
         }
         Ok(list.into())
     }

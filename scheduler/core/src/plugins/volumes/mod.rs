@@ -32,7 +32,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::object::key_of;
 use pintle_sched_core::Plugin::{self, NodeVolumeLimits, VolumeBinding, VolumeZone};
-use pintle_sched_core::hint::Event;
+use pintle_sched_core::hint::HintEvent;
 
 use self::attachments::Attachments;
 pub use self::binding::Choice;
@@ -40,7 +40,7 @@ use self::binding::Reach;
 pub use self::claims::{Claims, OfPlugin};
 pub use self::look::Refused;
 use self::users::Users;
-use crate::watch_event::{Kind, Thing};
+use crate::watch_event::{WatchedKind, WatchedObject};
 
 /// Cache of volumes, claims, classes and CSI objects.
 #[derive(Debug, Default)]
@@ -92,18 +92,18 @@ impl Volumes {
     }
 
     /// Adds or updates an object. Returns the event for queueing hints.
-    pub fn set(&mut self, thing: Thing) -> Option<Event> {
+    pub fn set(&mut self, thing: WatchedObject) -> Option<HintEvent> {
         match thing {
-            Thing::PersistentVolumeClaim(claim) => Some(self.set_claim(*claim)),
-            Thing::PersistentVolume(volume) => Some(self.set_volume(*volume)),
-            Thing::StorageClass(class) => self.set_class(*class),
-            Thing::CSINode(node) => self.set_csi_node(Rc::new(*node)),
-            Thing::CSIDriver(driver) => {
+            WatchedObject::PersistentVolumeClaim(claim) => Some(self.set_claim(*claim)),
+            WatchedObject::PersistentVolume(volume) => Some(self.set_volume(*volume)),
+            WatchedObject::StorageClass(class) => self.set_class(*class),
+            WatchedObject::CSINode(node) => self.set_csi_node(Rc::new(*node)),
+            WatchedObject::CSIDriver(driver) => {
                 let old = self.drivers.insert(name(&driver.metadata), Rc::new(*driver));
                 let label = "storage.k8s.io/CSIDriverUpdate";
-                old.is_some().then_some(Event::Other(&[VolumeBinding], label))
+                old.is_some().then_some(HintEvent::Other(&[VolumeBinding], label))
             }
-            Thing::CSIStorageCapacity(capacity) => {
+            WatchedObject::CSIStorageCapacity(capacity) => {
                 let new = Rc::new(*capacity);
                 let old = self.capacities.insert(key_of(&*new), Rc::clone(&new));
                 let label = match old {
@@ -111,9 +111,9 @@ impl Volumes {
                     Some(_) => "storage.k8s.io/CSIStorageCapacityUpdate",
                 };
                 let more = old.is_none_or(|old| binding::limit(&new) > binding::limit(&old));
-                more.then_some(Event::Other(&[VolumeBinding], label))
+                more.then_some(HintEvent::Other(&[VolumeBinding], label))
             }
-            Thing::VolumeAttachment(attachment) => {
+            WatchedObject::VolumeAttachment(attachment) => {
                 self.attachments.insert(*attachment);
                 None
             }
@@ -121,7 +121,7 @@ impl Volumes {
         }
     }
 
-    fn set_claim(&mut self, claim: PersistentVolumeClaim) -> Event {
+    fn set_claim(&mut self, claim: PersistentVolumeClaim) -> HintEvent {
         let key = key_of(&claim);
         let is_old =
             |a: &Rc<PersistentVolumeClaim>| version(&a.metadata) != version(&claim.metadata);
@@ -132,10 +132,10 @@ impl Volumes {
             None => "PersistentVolumeClaimAdd",
             Some(_) => "PersistentVolumeClaimUpdate",
         };
-        Event::Claim(key.as_str().into(), label)
+        HintEvent::Claim(key.as_str().into(), label)
     }
 
-    fn set_volume(&mut self, volume: PersistentVolume) -> Event {
+    fn set_volume(&mut self, volume: PersistentVolume) -> HintEvent {
         let name = name(&volume.metadata);
         let is_old = |a: &Rc<PersistentVolume>| version(&a.metadata) != version(&volume.metadata);
         if self.assumed_volumes.get(&name).is_some_and(is_old) {
@@ -145,26 +145,26 @@ impl Volumes {
             None => "PersistentVolumeAdd",
             Some(_) => "PersistentVolumeUpdate",
         };
-        Event::Other(&[VolumeBinding, VolumeZone], label)
+        HintEvent::Other(&[VolumeBinding, VolumeZone], label)
     }
 
-    fn set_class(&mut self, class: StorageClass) -> Option<Event> {
+    fn set_class(&mut self, class: StorageClass) -> Option<HintEvent> {
         let topologies = |class: &StorageClass| class.allowed_topologies.clone();
         let now = topologies(&class);
         let old = self.classes.insert(name(&class.metadata), Rc::new(class));
         match old {
             None => {
                 let label = "storage.k8s.io/StorageClassAdd";
-                Some(Event::Other(&[VolumeBinding, VolumeZone], label))
+                Some(HintEvent::Other(&[VolumeBinding, VolumeZone], label))
             }
             Some(old) if topologies(&old) != now => {
-                Some(Event::Other(&[VolumeBinding], "storage.k8s.io/StorageClassUpdate"))
+                Some(HintEvent::Other(&[VolumeBinding], "storage.k8s.io/StorageClassUpdate"))
             }
             Some(_) => None,
         }
     }
 
-    fn set_csi_node(&mut self, new: Rc<CSINode>) -> Option<Event> {
+    fn set_csi_node(&mut self, new: Rc<CSINode>) -> Option<HintEvent> {
         let old = self.csi_nodes.insert(name(&new.metadata), Rc::clone(&new));
         let moves = old.as_ref().is_none_or(|o| in_tree::moved(o) != in_tree::moved(&new));
         self.nodes_changed += u64::from(moves);
@@ -180,37 +180,37 @@ impl Volumes {
             (false, true) => &[VolumeBinding],
             (false, false) => return None,
         };
-        Some(Event::Other(helps, label))
+        Some(HintEvent::Other(helps, label))
     }
 
     /// Removes an object. Returns the event for queueing hints.
-    pub fn gone(&mut self, kind: Kind, key: &ObjectKey) -> Option<Event> {
+    pub fn gone(&mut self, kind: WatchedKind, key: &ObjectKey) -> Option<HintEvent> {
         match kind {
-            Kind::PersistentVolumeClaim => {
+            WatchedKind::PersistentVolumeClaim => {
                 self.claims.remove(key);
                 self.assumed_claims.remove(key);
                 // It requeues no pod, but ends the wait of a pod about to be bound with it.
-                return Some(Event::Other(&[], "PersistentVolumeClaimDelete"));
+                return Some(HintEvent::Other(&[], "PersistentVolumeClaimDelete"));
             }
-            Kind::PersistentVolume => {
+            WatchedKind::PersistentVolume => {
                 self.volumes.remove(key.name());
                 self.assumed_volumes.remove(key.name());
                 self.reachable.remove(key.name());
-                return Some(Event::Other(&[], "PersistentVolumeDelete"));
+                return Some(HintEvent::Other(&[], "PersistentVolumeDelete"));
             }
-            Kind::StorageClass => drop(self.classes.remove(key.name())),
-            Kind::CSINode => {
+            WatchedKind::StorageClass => drop(self.classes.remove(key.name())),
+            WatchedKind::CSINode => {
                 self.csi_nodes.remove(key.name());
                 self.nodes_changed += 1;
                 let helps = &[NodeVolumeLimits, VolumeBinding];
-                return Some(Event::Other(helps, "storage.k8s.io/CSINodeDelete"));
+                return Some(HintEvent::Other(helps, "storage.k8s.io/CSINodeDelete"));
             }
-            Kind::CSIDriver => drop(self.drivers.remove(key.name())),
-            Kind::CSIStorageCapacity => drop(self.capacities.remove(key)),
-            Kind::VolumeAttachment => {
+            WatchedKind::CSIDriver => drop(self.drivers.remove(key.name())),
+            WatchedKind::CSIStorageCapacity => drop(self.capacities.remove(key)),
+            WatchedKind::VolumeAttachment => {
                 self.attachments.remove(key.name());
                 let label = "storage.k8s.io/VolumeAttachmentDelete";
-                return Some(Event::Other(&[NodeVolumeLimits], label));
+                return Some(HintEvent::Other(&[NodeVolumeLimits], label));
             }
             _ => {}
         }
@@ -218,16 +218,16 @@ impl Volumes {
     }
 
     /// Returns the names of all objects of a kind.
-    pub fn keys(&self, kind: Kind) -> Vec<ObjectKey> {
+    pub fn keys(&self, kind: WatchedKind) -> Vec<ObjectKey> {
         let unspaced = |name: &String| ObjectKey::new("", name);
         match kind {
-            Kind::PersistentVolumeClaim => self.claims.keys().cloned().collect(),
-            Kind::PersistentVolume => self.volumes.keys().map(unspaced).collect(),
-            Kind::StorageClass => self.classes.keys().map(unspaced).collect(),
-            Kind::CSINode => self.csi_nodes.keys().map(unspaced).collect(),
-            Kind::CSIDriver => self.drivers.keys().map(unspaced).collect(),
-            Kind::CSIStorageCapacity => self.capacities.keys().cloned().collect(),
-            Kind::VolumeAttachment => {
+            WatchedKind::PersistentVolumeClaim => self.claims.keys().cloned().collect(),
+            WatchedKind::PersistentVolume => self.volumes.keys().map(unspaced).collect(),
+            WatchedKind::StorageClass => self.classes.keys().map(unspaced).collect(),
+            WatchedKind::CSINode => self.csi_nodes.keys().map(unspaced).collect(),
+            WatchedKind::CSIDriver => self.drivers.keys().map(unspaced).collect(),
+            WatchedKind::CSIStorageCapacity => self.capacities.keys().cloned().collect(),
+            WatchedKind::VolumeAttachment => {
                 self.attachments.keys().map(|name| ObjectKey::new("", name)).collect()
             }
             _ => Vec::new(),

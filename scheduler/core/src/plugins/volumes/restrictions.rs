@@ -17,7 +17,7 @@ pub(super) const ONE_POD: &str = "node(s) unavailable due to PersistentVolumeCla
 
 /// A disk named in a pod's spec. The flag says if it is read-only.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Disk {
+pub(super) enum PodDisk {
     Gce(String, bool),
     Aws(String),
     Iscsi(String, bool),
@@ -30,7 +30,7 @@ pub(super) enum Disk {
     },
 }
 
-impl Disk {
+impl PodDisk {
     /// Returns the name; disks that conflict have the same name.
     pub(super) fn name(&self) -> String {
         match self {
@@ -42,7 +42,7 @@ impl Disk {
     }
 }
 
-impl Disk {
+impl PodDisk {
     /// Is it read-only? An AWS disk never is.
     fn is_read_only(&self) -> bool {
         match self {
@@ -53,18 +53,18 @@ impl Disk {
 }
 
 /// Returns the disk of a volume.
-pub(super) fn disk(volume: &Volume) -> Option<Disk> {
+pub(super) fn disk(volume: &Volume) -> Option<PodDisk> {
     if let Some(gce) = &volume.gce_persistent_disk {
-        return Some(Disk::Gce(gce.pd_name.clone(), gce.read_only.unwrap_or(false)));
+        return Some(PodDisk::Gce(gce.pd_name.clone(), gce.read_only.unwrap_or(false)));
     }
     if let Some(aws) = &volume.aws_elastic_block_store {
-        return Some(Disk::Aws(aws.volume_id.clone()));
+        return Some(PodDisk::Aws(aws.volume_id.clone()));
     }
     if let Some(iscsi) = &volume.iscsi {
-        return Some(Disk::Iscsi(iscsi.iqn.clone(), iscsi.read_only.unwrap_or(false)));
+        return Some(PodDisk::Iscsi(iscsi.iqn.clone(), iscsi.read_only.unwrap_or(false)));
     }
     let rbd = volume.rbd.as_ref()?;
-    Some(Disk::Rbd {
+    Some(PodDisk::Rbd {
         monitors: rbd.monitors.clone(),
         pool: rbd.pool.clone().unwrap_or_default(),
         image: rbd.image.clone(),
@@ -89,11 +89,11 @@ pub(super) struct Disks {
 }
 
 impl Disks {
-    pub(super) fn of(disks: Vec<Disk>) -> Self {
+    pub(super) fn of(disks: Vec<PodDisk>) -> Self {
         let mut found = Self::default();
         for disk in disks {
             let (name, writes) = (disk.name(), !disk.is_read_only());
-            let Disk::Rbd { monitors, .. } = disk else {
+            let PodDisk::Rbd { monitors, .. } = disk else {
                 *found.plain.entry(name).or_default() |= writes;
                 continue;
             };
@@ -112,9 +112,9 @@ impl Disks {
 
     /// Does this disk conflict with those of a pod on the same node?
     // k8s: volume_restrictions.go isVolumeConflict, haveOverlap
-    fn conflict_with(&self, other: &Disk) -> bool {
+    fn conflict_with(&self, other: &PodDisk) -> bool {
         let reads = other.is_read_only();
-        let Disk::Rbd { monitors, .. } = other else {
+        let PodDisk::Rbd { monitors, .. } = other else {
             return self.plain.get(&other.name()).is_some_and(|writes| *writes || !reads);
         };
         self.rbd.get(&other.name()).is_some_and(|own| {
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     /// Returns the disk of an image at these monitors.
-    fn rbd(monitors: impl Iterator<Item = String>) -> Disk {
+    fn rbd(monitors: impl Iterator<Item = String>) -> PodDisk {
         let monitors = monitors.collect();
         let rbd = RBDVolumeSource { monitors, image: "i".to_owned(), ..Default::default() };
         disk(&Volume { rbd: Some(rbd), ..Default::default() }).expect("a disk")
@@ -196,23 +196,23 @@ mod tests {
     fn disks_conflict_unless_both_are_only_read() {
         for (own_reads, other_reads) in [(false, false), (false, true), (true, false), (true, true)]
         {
-            let rbd = |reads| Disk::Rbd {
+            let rbd = |reads| PodDisk::Rbd {
                 monitors: vec!["m".to_owned()],
                 pool: String::new(),
                 image: "i".to_owned(),
                 reads,
             };
-            let gce = |reads| Disk::Gce("d".to_owned(), reads);
+            let gce = |reads| PodDisk::Gce("d".to_owned(), reads);
             let want = !(own_reads && other_reads);
             assert_eq!(Disks::of(vec![rbd(own_reads)]).conflict_with(&rbd(other_reads)), want);
             assert_eq!(Disks::of(vec![gce(own_reads)]).conflict_with(&gce(other_reads)), want);
             let both = Disks::of(vec![gce(true), gce(own_reads)]);
             assert_eq!(both.conflict_with(&gce(other_reads)), want, "one of two writes");
         }
-        let aws = |id: &str| Disk::Aws(id.to_owned());
+        let aws = |id: &str| PodDisk::Aws(id.to_owned());
         assert!(Disks::of(vec![aws("a")]).conflict_with(&aws("a")));
         assert!(!Disks::of(vec![aws("a")]).conflict_with(&aws("b")));
-        assert!(!Disks::of(vec![aws("a")]).conflict_with(&Disk::Gce("a".to_owned(), false)));
+        assert!(!Disks::of(vec![aws("a")]).conflict_with(&PodDisk::Gce("a".to_owned(), false)));
     }
 
     #[test]
@@ -226,7 +226,7 @@ mod tests {
         let pod =
             json!({"metadata": {"name": "p"}, "spec": {"containers": [], "volumes": volumes}});
         users.put("uid", &serde_json::from_value(pod).expect("a pod"), "n");
-        let own = Disks::of((2_000..4_000).map(|at| Disk::Aws(format!("d{at}"))).collect());
+        let own = Disks::of((2_000..4_000).map(|at| PodDisk::Aws(format!("d{at}"))).collect());
         let spent = AttemptBudget::new(Limits { work: 2_000 * 20, bytes: u64::MAX }, || false);
         assert!(taken(&cluster, &users, &own, &spent).is_ok_and(|rows| rows.is_empty()));
         let spent = AttemptBudget::new(Limits { work: 1_000, bytes: u64::MAX }, || false);

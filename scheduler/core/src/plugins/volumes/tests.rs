@@ -1,22 +1,22 @@
 //! Nodes that volumes allow, and upstream's messages.
 
 use pintle_sched_core::attempt_budget::{AttemptBudget, Limits};
-use pintle_sched_core::hint::Event;
+use pintle_sched_core::hint::HintEvent;
 use pintle_sched_core::{Cluster, Profile};
 use serde_json::{Value, json};
 
-use super::bind::{Progress, Target};
+use super::bind::{Progress, WriteTarget};
 use super::*;
 
 fn object<T: serde::de::DeserializeOwned>(value: Value) -> Box<T> {
     Box::new(serde_json::from_value(value).expect("an object of its kind"))
 }
 
-fn set(volumes: &mut Volumes, thing: Thing) -> Option<Event> {
+fn set(volumes: &mut Volumes, thing: WatchedObject) -> Option<HintEvent> {
     volumes.set(thing)
 }
 
-fn claim(name: &str, change: impl FnOnce(&mut Value)) -> Thing {
+fn claim(name: &str, change: impl FnOnce(&mut Value)) -> WatchedObject {
     let mut value = json!({
         "metadata": {"name": name, "namespace": "ns", "uid": format!("c-{name}"),
             "resourceVersion": "1"},
@@ -24,17 +24,22 @@ fn claim(name: &str, change: impl FnOnce(&mut Value)) -> Thing {
             "resources": {"requests": {"storage": "5Gi"}}},
     });
     change(&mut value);
-    Thing::PersistentVolumeClaim(object(value))
+    WatchedObject::PersistentVolumeClaim(object(value))
 }
 
-fn bound_claim(name: &str, volume: &str) -> Thing {
+fn bound_claim(name: &str, volume: &str) -> WatchedObject {
     claim(name, |claim| {
         claim["metadata"]["annotations"] = json!({"pv.kubernetes.io/bind-completed": "yes"});
         claim["spec"]["volumeName"] = json!(volume);
     })
 }
 
-fn volume(name: &str, size: &str, nodes: &[&str], change: impl FnOnce(&mut Value)) -> Thing {
+fn volume(
+    name: &str,
+    size: &str,
+    nodes: &[&str],
+    change: impl FnOnce(&mut Value),
+) -> WatchedObject {
     let mut value = json!({
         "metadata": {"name": name, "resourceVersion": "1"},
         "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "local",
@@ -46,12 +51,14 @@ fn volume(name: &str, size: &str, nodes: &[&str], change: impl FnOnce(&mut Value
             {"matchExpressions": [{"key": "host", "operator": "In", "values": nodes}]}]}});
     }
     change(&mut value);
-    Thing::PersistentVolume(object(value))
+    WatchedObject::PersistentVolume(object(value))
 }
 
-fn class(name: &str, mode: &str, provisioner: &str) -> Thing {
-    Thing::StorageClass(object(json!({"metadata": {"name": name}, "provisioner": provisioner,
-        "volumeBindingMode": mode})))
+fn class(name: &str, mode: &str, provisioner: &str) -> WatchedObject {
+    WatchedObject::StorageClass(object(
+        json!({"metadata": {"name": name}, "provisioner": provisioner,
+        "volumeBindingMode": mode}),
+    ))
 }
 
 fn pod(claims: &[&str]) -> k8s_openapi::api::core::v1::Pod {
@@ -77,7 +84,7 @@ fn cluster() -> Cluster {
     cluster
 }
 
-fn known(things: Vec<Thing>) -> Volumes {
+fn known(things: Vec<WatchedObject>) -> Volumes {
     let mut volumes = Volumes::default();
     set(&mut volumes, class("local", "WaitForFirstConsumer", "kubernetes.io/no-provisioner"));
     for thing in things {
@@ -220,7 +227,7 @@ fn volumes_are_made_where_their_class_allows_and_where_there_is_room() {
         let mut value = json!({"metadata": {"name": "made"}, "provisioner": "csi.x",
             "volumeBindingMode": "WaitForFirstConsumer"});
         change(&mut value);
-        Thing::StorageClass(object(value))
+        WatchedObject::StorageClass(object(value))
     };
     let wants = |c: &mut Value| c["spec"]["storageClassName"] = json!("made");
     let mut volumes = known(vec![made(&|_| ()), claim("c", wants)]);
@@ -234,13 +241,15 @@ fn volumes_are_made_where_their_class_allows_and_where_there_is_room() {
     );
     assert_eq!(reasons(&mut volumes, &["c"]), ["", "", NO_MATCH]);
     let driver = json!({"metadata": {"name": "csi.x"}, "spec": {"storageCapacity": true}});
-    set(&mut volumes, Thing::CSIDriver(object(driver)));
+    set(&mut volumes, WatchedObject::CSIDriver(object(driver)));
     let full = "node(s) did not have enough free storage";
     assert_eq!(reasons(&mut volumes, &["c"]), [full, full, NO_MATCH]);
     let room = |size: &str| {
-        Thing::CSIStorageCapacity(object(json!({"metadata": {"name": "r", "namespace": "x"},
+        WatchedObject::CSIStorageCapacity(object(
+            json!({"metadata": {"name": "r", "namespace": "x"},
             "storageClassName": "made", "capacity": size,
-            "nodeTopology": {"matchLabels": {"host": "b"}}})))
+            "nodeTopology": {"matchLabels": {"host": "b"}}}),
+        ))
     };
     assert!(set(&mut volumes, room("1Gi")).is_some(), "there is room where there was none");
     assert_eq!(reasons(&mut volumes, &["c"]), [full, full, NO_MATCH]);
@@ -301,7 +310,7 @@ fn a_node_takes_as_many_volumes_as_its_driver_attaches() {
         volume("v3", "5Gi", &[], csi),
     ]);
     let node = |count: i32| {
-        Thing::CSINode(object(json!({"metadata": {"name": "a"}, "spec": {"drivers": [
+        WatchedObject::CSINode(object(json!({"metadata": {"name": "a"}, "spec": {"drivers": [
             {"name": "csi.x", "nodeID": "a", "allocatable": {"count": count}}]}})))
     };
     assert!(set(&mut volumes, node(2)).is_some());
@@ -312,10 +321,10 @@ fn a_node_takes_as_many_volumes_as_its_driver_attaches() {
     assert_eq!(reasons(&mut volumes, &["c2", "c3"]), [limits::TOO_MANY, "", ""]);
     let attached = json!({"metadata": {"name": "x"}, "spec": {"attacher": "csi.x",
         "nodeName": "a", "source": {"persistentVolumeName": "v3"}}, "status": {"attached": true}});
-    set(&mut volumes, Thing::VolumeAttachment(object(attached)));
+    set(&mut volumes, WatchedObject::VolumeAttachment(object(attached)));
     assert_eq!(reasons(&mut volumes, &["c2"]), [limits::TOO_MANY, "", ""]);
     let key = ObjectKey::new("", "x");
-    assert!(volumes.gone(Kind::VolumeAttachment, &key).is_some(), "there is room again");
+    assert!(volumes.gone(WatchedKind::VolumeAttachment, &key).is_some(), "there is room again");
     assert_eq!(reasons(&mut volumes, &["c2"]), ["", "", ""]);
 }
 
@@ -345,7 +354,9 @@ fn what_was_chosen_counts_until_it_is_told_or_taken_back() {
         volumes.look(&pod(&["c"]), &mut cluster, &Rc::default()).expect("some").expect("it");
     let choice = claims.choice(0).expect("it fits");
     let mut writes = volumes.assume(&choice, "a");
-    let Target::Volume { name, claim: to, marks } = &writes[0].target else { panic!("{writes:?}") };
+    let WriteTarget::Volume { name, claim: to, marks } = &writes[0].target else {
+        panic!("{writes:?}")
+    };
     assert_eq!((name.as_str(), to.uid.as_deref(), *marks), ("v", Some("c-c"), true));
     assert_eq!(reasons(&mut volumes, &["d"]), [NO_MATCH; 3], "it is taken");
     volumes.revert(&writes);
@@ -439,8 +450,8 @@ fn room_for_a_volume_is_counted_in_whole_bytes() {
             c["spec"]["storageClassName"] = json!("made");
             c["spec"]["resources"]["requests"]["storage"] = json!("1500m");
         }),
-        Thing::CSIDriver(object(driver)),
-        Thing::CSIStorageCapacity(object(room)),
+        WatchedObject::CSIDriver(object(driver)),
+        WatchedObject::CSIStorageCapacity(object(room)),
     ]);
     assert_eq!(reasons(&mut volumes, &["c"]), ["", "", ""]);
 }
@@ -528,15 +539,15 @@ fn each_plugin_speaks_for_itself_where_those_before_it_are_off() {
     assert_eq!(told(&mut volumes, &["VolumeZone"], &["waits"]), "");
 }
 
-fn csi_node(name: &str, moved: &str, limit: Option<i32>) -> Thing {
+fn csi_node(name: &str, moved: &str, limit: Option<i32>) -> WatchedObject {
     let allocatable = json!({"count": limit});
-    Thing::CSINode(object(json!({"metadata": {"name": name,
+    WatchedObject::CSINode(object(json!({"metadata": {"name": name,
         "annotations": {"storage.alpha.kubernetes.io/migrated-plugins": moved}},
         "spec": {"drivers": [{"name": "ebs.csi.aws.com", "nodeID": "n",
             "allocatable": allocatable}]}})))
 }
 
-fn aws(name: &str, id: &str, zone: &str) -> Thing {
+fn aws(name: &str, id: &str, zone: &str) -> WatchedObject {
     volume(name, "5Gi", &[], |volume| {
         volume["metadata"]["labels"] = json!({"failure-domain.beta.kubernetes.io/zone": zone});
         volume["spec"]["awsElasticBlockStore"] = json!({"volumeID": id});
@@ -606,7 +617,7 @@ fn claim_that_is_named_a_thousand_times_is_paid_for_once() {
 #[test]
 fn claims_that_ask_alike_share_their_volumes_and_pass_by_each_once() {
     let names: Vec<String> = (0..500).map(|at| format!("c{at}")).collect();
-    let mut things: Vec<Thing> = names.iter().map(|name| claim(name, |_| ())).collect();
+    let mut things: Vec<WatchedObject> = names.iter().map(|name| claim(name, |_| ())).collect();
     things.extend((0..1_000).map(|at| volume(&format!("v{at:04}"), "5Gi", &["a"], |_| ())));
     let mut volumes = known(things);
     let names: Vec<&str> = names.iter().map(String::as_str).collect();

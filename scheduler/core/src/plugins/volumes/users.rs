@@ -11,14 +11,14 @@ use pintle_api_types::key::ObjectKey;
 use pintle_sched_core::Cluster;
 
 use super::in_tree::{self, Handle};
-use super::restrictions::{self, Disk};
+use super::restrictions::{self, PodDisk};
 
 /// A pod on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct User {
     pub(super) node: Rc<str>,
     pub(super) claims: Vec<ObjectKey>,
-    pub(super) disks: Vec<Disk>,
+    pub(super) disks: Vec<PodDisk>,
     /// Inline volumes of migrated plugins.
     pub(super) in_tree: Vec<Handle>,
 }
@@ -53,7 +53,7 @@ impl User {
     fn names(&self) -> impl Iterator<Item = String> {
         let claims = self.claims.iter().map(|claim| claim.as_str().to_owned());
         let in_tree = self.in_tree.iter().map(|(driver, handle)| format!("{driver} {handle}"));
-        claims.chain(self.disks.iter().map(Disk::name)).chain(in_tree)
+        claims.chain(self.disks.iter().map(PodDisk::name)).chain(in_tree)
     }
 }
 
