@@ -2,8 +2,8 @@
 //!
 //! Effects. Input: targets. Output: a `Sweep`. The thread sleeps until it is asked; for
 //! `WARM_FOR` after that it sweeps every `SWEEP_EVERY`, so that the use per second is known when
-//! it is asked for again; between readings that lie further apart there is none. Bounds:
-//! `REQUESTS_MAX` requests that wait, the sampler's open files.
+//! it is asked for again; between readings that lie further apart there is none. Files of cgroups
+//! are open that long. Bounds: `REQUESTS_MAX` requests that wait, the sampler's open files.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -215,6 +215,9 @@ impl Thread {
                 }
             }
             Err(RecvTimeoutError::Disconnected) => return false,
+        }
+        if self.warm.is_none() {
+            self.sampler.close();
         }
         true
     }
