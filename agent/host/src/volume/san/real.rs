@@ -14,6 +14,8 @@ use super::*;
 use crate::volume::tests::with_private_mounts;
 
 const CONFIG: &str = "/sys/kernel/config/target";
+/// Addresses at which targets listen; the second one only where a test wants two paths.
+const PORTALS: [&str; 2] = ["127.0.0.1:3260", "127.0.0.1:3261"];
 const DISK_BYTES: u64 = 64 << 20;
 /// A guest without KVM is slow.
 const WAIT_MAX: Duration = Duration::from_secs(120);
@@ -52,9 +54,17 @@ impl ScsiTarget {
         for (key, value) in free.into_iter().chain([("demo_mode_write_protect", "0")]) {
             put(&target.group().join("attrib").join(key), value);
         }
-        fs::create_dir_all(target.group().join("np/127.0.0.1:3260")).expect("a portal");
+        target.listen(PORTALS[0]);
         target.enable(true);
         Some(target)
+    }
+
+    fn listen(&self, portal: &str) {
+        fs::create_dir_all(self.group().join("np").join(portal)).expect("a portal");
+    }
+
+    fn listen_no_more(&self, portal: &str) {
+        fs::remove_dir(self.group().join("np").join(portal)).expect("the portal is closed");
     }
 
     fn core(&self, lun: usize) -> PathBuf {
@@ -88,7 +98,9 @@ impl ScsiTarget {
 impl Drop for ScsiTarget {
     fn drop(&mut self) {
         let _ = fs::write(self.group().join("enable"), "0");
-        let _ = fs::remove_dir(self.group().join("np/127.0.0.1:3260"));
+        for portal in PORTALS {
+            let _ = fs::remove_dir(self.group().join("np").join(portal));
+        }
         for lun in 0..self.luns {
             let own = self.group().join(format!("lun/lun_{lun}"));
             let _ = fs::remove_file(own.join("link"));
@@ -248,5 +260,34 @@ fn block_volume_of_a_real_target_is_mapped_and_unmapped() {
         assert_eq!(target.sessions(), 0);
         let file = fs::read(target.files.path().join("0.img")).expect("read");
         assert_eq!(&file[..3], b"raw");
+    });
+}
+
+#[test]
+fn two_paths_to_a_real_target_are_one_device_and_losing_one_loses_nothing() {
+    with_private_mounts(|| {
+        let Some(target) = ScsiTarget::new("paths", 1) else { return };
+        target.listen(PORTALS[1]);
+        let node = SanNode::new();
+        let volume = target.volume(0, json!({"portals": [PORTALS[1]]}));
+        node.stage(&volume, &[]).expect("staged");
+        assert_eq!(target.sessions(), 2);
+        let dir = node.publish(&volume);
+        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("read");
+        let of_volume = mounts.lines().find(|line| line.contains(&*dir.to_string_lossy()));
+        let mount = of_volume.expect("it is mounted");
+        assert!(mount.contains("/dev/dm-") || mount.contains("/dev/mapper/"), "{mount}");
+
+        target.listen_no_more(PORTALS[0]);
+        let mut file = fs::File::create(dir.join("kept")).expect("made");
+        std::io::Write::write_all(&mut file, b"by the other path").expect("written");
+        file.sync_all().expect("written by the other path");
+        target.listen(PORTALS[0]);
+        node.end();
+        assert_eq!(target.sessions(), 0);
+        let left = fs::read_dir("/sys/block").expect("read").flatten();
+        let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
+        let is_map = |name: &std::ffi::OsString| name.to_string_lossy().starts_with("dm-");
+        assert!(!left.iter().any(is_map), "no multipath device is left: {left:?}");
     });
 }
