@@ -5,6 +5,7 @@
 //! runs on any kernel with BTF. C and not Rust for this side: stable Rust can neither emit these
 //! relocations nor target bpf.
 
+use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -28,7 +29,7 @@ fn main() {
     }
 }
 
-fn compile() -> Result<(), String> {
+fn compile() -> Result<(), Box<dyn Error>> {
     let clang = clang()?;
     let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?);
     let output = Command::new(&clang)
@@ -41,22 +42,22 @@ fn compile() -> Result<(), String> {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     let said = said.trim_end().replace('\n', "\ncargo::error=");
-    Err(format!("{} could not compile ebpf/{SOURCE}:\ncargo::error={said}", clang.display()))
+    Err(format!("{} could not compile ebpf/{SOURCE}:\ncargo::error={said}", clang.display()).into())
 }
 
-fn clang() -> Result<PathBuf, String> {
+fn clang() -> Result<PathBuf, Box<dyn Error>> {
     if let Some(named) = std::env::var_os("PINTLE_CLANG") {
         let named = PathBuf::from(named);
         return match starts(&named) {
             true => Ok(named),
-            false => Err(format!("PINTLE_CLANG={} does not run; {REMEDY}", named.display())),
+            false => Err(format!("PINTLE_CLANG={} does not run; {REMEDY}", named.display()).into()),
         };
     }
     CLANG_NAMES
         .iter()
         .map(PathBuf::from)
         .find(|name| starts(name))
-        .ok_or_else(|| format!("clang is needed to build the eBPF programs; {REMEDY}"))
+        .ok_or_else(|| format!("clang is needed to build the eBPF programs; {REMEDY}").into())
 }
 
 fn starts(program: &Path) -> bool {

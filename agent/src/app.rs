@@ -80,7 +80,7 @@ use tokio::sync::{mpsc, watch};
 use self::lock::Lock;
 use self::startup::Startup;
 use crate::driver::{self, INPUTS_MAX, PodDriver, Tape};
-use crate::pressure::{Lookout, PressureLook};
+use crate::pressure::{Lookout, PodSources, PressureLook};
 
 /// Questions of the server that may wait.
 const QUERIES_MAX: usize = 64;
@@ -88,8 +88,8 @@ const QUERIES_MAX: usize = 64;
 const LOOKS_MAX: usize = 4;
 /// Simultaneous calls that create or start a container or sandbox, for each CPU.
 const STARTS_PER_CPU: usize = 4;
-/// Pods that are removed from the runtime at the same time, for each CPU. A removal mostly waits for
-/// the runtime's database; one at a time takes 1.7 times as long as the runtime needs.
+/// Pods that are removed from the runtime at the same time, for each CPU. A removal mostly waits
+/// for the runtime's database; one at a time takes 1.7 times as long as the runtime needs.
 const CLEANUPS_PER_CPU: usize = 4;
 
 /// The shared inputs of every stage: the configuration, the connections, and the channel for
@@ -337,8 +337,8 @@ impl StageInputs {
         let pods = PodGauge::new(self.gauges.clone(), config, setup.clone(), runtime.clone());
         let root_dir = config.flags.root_dir.clone();
         let settings = pintle_agent_core::eviction::Settings::of(config);
-        let (runtime, views) = (runtime.clone(), self.views.clone());
-        let lookout = Lookout::new((root_dir, settings), setup, pods, runtime, views)?;
+        let of_pods = PodSources { runtime: runtime.clone(), views: self.views.clone() };
+        let lookout = Lookout::new(root_dir, settings, setup, pods, of_pods)?;
         let (looks, orders) = mpsc::channel(LOOKS_MAX);
         tasks::singleton("lookout", lookout.run(orders, self.inputs.clone()));
         Some(looks)

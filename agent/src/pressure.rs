@@ -66,15 +66,22 @@ pub(crate) struct Lookout {
     lines: BTreeMap<Signal, MemoryThreshold>,
 }
 
+/// The sources of disks and of pods.
+pub(crate) struct PodSources {
+    pub(crate) runtime: Client,
+    pub(crate) views: Views,
+}
+
 impl Lookout {
     /// A lookout of this node; `None`, with a log line, where there are no cgroups.
     pub(crate) fn new(
-        (root_dir, settings): (PathBuf, Settings),
+        root_dir: PathBuf,
+        settings: Settings,
         setup: &CgroupSetup,
         pods: PodGauge,
-        runtime: Client,
-        views: Views,
+        of_pods: PodSources,
     ) -> Option<Self> {
+        let PodSources { runtime, views } = of_pods;
         let reader = || {
             NodeReader::new(root_dir.clone(), setup.kubepods())
                 .inspect_err(
@@ -82,11 +89,11 @@ impl Lookout {
                 )
                 .ok()
         };
-        let reader = (reader()?, reader()?);
-        let (is_v2, dirs) = (reader.0.is_v2(), reader.0.memory_dirs());
+        let (all, memory) = (reader()?, reader()?);
+        let (is_v2, dirs) = (all.is_v2(), all.memory_dirs());
         let watch = MemoryWatch::new(is_v2, dirs.into_iter().flatten());
         let (last, lines) = (BTreeMap::new(), BTreeMap::new());
-        let readers = Readers::new(reader, READ_MAX);
+        let readers = Readers::new(all, memory, READ_MAX);
         Some(Self { readers, settings, pods, runtime, views, watch, disks: None, last, lines })
     }
 
@@ -216,7 +223,7 @@ struct Readers {
 }
 
 impl Readers {
-    fn new((all, memory): (NodeReader, NodeReader), wait: Duration) -> Self {
+    fn new(all: NodeReader, memory: NodeReader, wait: Duration) -> Self {
         Self { all: Arc::new(Mutex::new(all)), memory: Arc::new(Mutex::new(memory)), wait }
     }
 
@@ -385,8 +392,8 @@ mod tests {
             let root = tempfile::tempdir().expect("a folder");
             let hung = xtask::disk::Hung::mount(root.path());
             let reader = || NodeReader::new(root.path().to_owned(), "/".to_owned());
-            let two = (reader().expect("cgroups"), reader().expect("cgroups"));
-            let readers = Readers::new(two, Duration::from_secs(2));
+            let (all, memory) = (reader().expect("cgroups"), reader().expect("cgroups"));
+            let readers = Readers::new(all, memory, Duration::from_secs(2));
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let reading = readers.everything(RuntimeDisks::default());
             let reading = runtime.expect("a runtime").block_on(reading);

@@ -329,7 +329,8 @@ struct Reserved {
 fn decider(
     shared: &SharedCluster,
     work: &[(Arc<Program>, Arc<PodSpec>)],
-    (mine, deciders): (usize, usize),
+    mine: usize,
+    deciders: usize,
 ) -> Reserved {
     let (mut scratch, mut spent, start) = (Scratch::default(), Reserved::default(), cpu_ns());
     for (program, pod) in work.iter().skip(mine).step_by(deciders) {
@@ -365,7 +366,7 @@ fn reserved(deciders: usize) -> Reserved {
     let start = Instant::now();
     let found: Vec<Reserved> = std::thread::scope(|scope| {
         let (shared, work) = (&shared, &work);
-        let spawn = |at| scope.spawn(move || decider(shared, work, (at, deciders)));
+        let spawn = |at| scope.spawn(move || decider(shared, work, at, deciders));
         let deciders: Vec<_> = (0..deciders).map(spawn).collect();
         deciders.into_iter().map(|d| d.join().expect("decider")).collect()
     });

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use pintle_controllers_core::frame::{Frame, MANAGER, NamedStats, Now};
-use pintle_controllers_core::names::Controller;
+use pintle_controllers_core::names::ControllerNames;
 use pintle_controllers_loops::explain::{ExplainedKind, related};
 use pintle_daemon::serve::answer::HttpAnswer;
 use pintle_daemon::serve::query::Query;
@@ -47,7 +47,7 @@ pub(crate) fn answer(frame: &mut Frame, question: DecisionQuery, explainer: &Exp
     let asked = match asked(frame, &Query::parse(&question.query), now) {
         Ok(asked) => asked,
         Err(mistake) => {
-            let _ = question.answer.send(HttpAnswer::text(400, mistake + "\n"));
+            let _ = question.answer.send(HttpAnswer::text(400, format!("{mistake}\n")));
             return;
         }
     };
@@ -70,18 +70,30 @@ pub(crate) fn answer(frame: &mut Frame, question: DecisionQuery, explainer: &Exp
     });
 }
 
+/// Reason why a question names no object.
+#[derive(Debug, thiserror::Error)]
+enum SubjectError {
+    #[error("which object? ask for ?kind=KIND&namespace=NAMESPACE&name=NAME")]
+    NoName,
+    #[error("{0}")]
+    Kind(String),
+    #[error("{0} does not run here")]
+    NotRunning(&'static str),
+}
+
 /// The requested object, and the frame's state of it.
-fn asked(frame: &mut Frame, query: &Query, now: Now) -> Result<Investigation, String> {
+fn asked(frame: &mut Frame, query: &Query, now: Now) -> Result<Investigation, SubjectError> {
     let (Some(kind), Some(name)) = (query.first("kind"), query.first("name")) else {
-        return Err("which object? ask for ?kind=KIND&namespace=NAMESPACE&name=NAME".to_owned());
+        return Err(SubjectError::NoName);
     };
-    let subject = ExplainedKind::find(kind).map_err(|error| error.to_string())?;
+    let subject = ExplainedKind::find(kind);
+    let subject = subject.map_err(|error| SubjectError::Kind(error.to_string()))?;
     let key = subject.key(query.first("namespace").unwrap_or("default"), name);
     let keys = related(subject, &key, frame.tables());
     let states = keys.iter().filter_map(|(name, key)| frame.key_state(name, key, now));
     let states: Vec<_> = states.collect();
     if states.is_empty() {
-        return Err(format!("{} does not run here", subject.controller));
+        return Err(SubjectError::NotRunning(subject.controller));
     }
     let collector = frame.stats(now).into_iter().find(|one| one.name == COLLECTOR);
     let collector_queue = collector.map(|one| one.stats.queue.depth);
@@ -94,7 +106,8 @@ fn page(frame: &Frame, question: &DecisionQuery, now: Now) -> HttpAnswer {
     };
     let query = Query::parse(&question.query);
     let (name, page) = rest.split_once('/').unwrap_or((rest, ""));
-    let running = Controller::find(name).filter(|one| frame.names().any(|name| name == one.name));
+    let running =
+        ControllerNames::find(name).filter(|one| frame.names().any(|name| name == one.name));
     let Some(controller) = running else {
         let running: Vec<_> = frame.names().collect();
         let text = format!("no controller {name:?} runs here; these do: {}\n", running.join(", "));
@@ -169,7 +182,8 @@ mod tests {
 
     fn mistake(query: &str) -> String {
         let (mut frame, now) = frame();
-        asked(&mut frame, &Query::parse(query), now).err().expect("it cannot be explained")
+        let asked = asked(&mut frame, &Query::parse(query), now);
+        asked.err().expect("it cannot be explained").to_string()
     }
 
     #[test]

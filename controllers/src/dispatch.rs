@@ -21,7 +21,7 @@ const FAILURES_MAX: usize = 4096;
 
 /// The answers to the requests of a ticket.
 #[derive(Debug)]
-pub(crate) struct Answered {
+pub(crate) struct TicketAnswers {
     /// The ticket.
     pub(crate) ticket: Ticket,
     /// An answer for each request.
@@ -39,7 +39,7 @@ pub(crate) struct ControllerClients {
 /// Carries out orders.
 pub(crate) struct Dispatcher {
     identities: BTreeMap<&'static str, Rc<ControllerClients>>,
-    answers: mpsc::UnboundedSender<Answered>,
+    answers: mpsc::UnboundedSender<TicketAnswers>,
     /// Tickets without answers.
     under_way: usize,
     /// The last failure of each key that failed.
@@ -50,7 +50,7 @@ impl Dispatcher {
     /// One that sends under these identities, by controller.
     pub(crate) fn new(
         identities: BTreeMap<&'static str, Rc<ControllerClients>>,
-        answers: mpsc::UnboundedSender<Answered>,
+        answers: mpsc::UnboundedSender<TicketAnswers>,
     ) -> Self {
         Self { identities, answers, under_way: 0, failures: HashMap::new() }
     }
@@ -86,7 +86,7 @@ impl Dispatcher {
                         })
                     });
                     // The receiver is dropped only when the process is about to exit.
-                    let _ = answers.send(Answered { ticket, answers: all.collect() });
+                    let _ = answers.send(TicketAnswers { ticket, answers: all.collect() });
                 });
             }
             FrameEffect::Emit { controller, event } => {

@@ -83,12 +83,12 @@ pub(crate) fn follow_kind(
     let only_metadata = source.only_metadata;
     let is_defining = DEFINING.contains(&(kind.group, kind.plural));
     let (events, discovery) = (events.clone(), discovery.clone());
-    let sink = Sink { kind, only_metadata, events, kept: Vec::new(), is_defining, discovery };
+    let sink = WatchSink { kind, only_metadata, events, kept: Vec::new(), is_defining, discovery };
     Box::pin(follow::<ObjectText, _>(client, spec, sink))
 }
 
 /// Passes on what a watch reports.
-struct Sink {
+struct WatchSink {
     kind: Kind,
     only_metadata: bool,
     events: mpsc::Sender<WatchEvent>,
@@ -99,7 +99,7 @@ struct Sink {
     discovery: DiscoveryHandle,
 }
 
-impl Sink {
+impl WatchSink {
     fn decode(&self, text: &ObjectText) -> Option<Decoded> {
         let decoded = match self.only_metadata {
             true => Decoded::only_metadata(self.kind, text.text.get()),
@@ -153,7 +153,7 @@ impl Sink {
     }
 }
 
-impl ObjectSink<ObjectText> for Sink {
+impl ObjectSink<ObjectText> for WatchSink {
     fn begin(&mut self) {
         self.kept.clear();
         self.offer(WatchEvent::ListBegun(self.kind));

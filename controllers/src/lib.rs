@@ -7,8 +7,8 @@
 //! [`options`] reads the command line, [`process`] starts the parts of the daemon in order and ends
 //! them, [`clients`] gives each controller an identity, [`discovery`] knows which resources there
 //! are, `registry` sets the controllers up, `run` runs them: `watches` and `follow` bring watch
-//! events, `dispatch` carries orders out, `explain` says why an object is not where it should be. Decisions
-//! are made in the crates below; this one has the effects.
+//! events, `dispatch` carries orders out, `explain` says why an object is not where it should be.
+//! Decisions are made in the crates below; this one has the effects.
 #![forbid(unsafe_code)]
 
 pub mod clients;
@@ -33,7 +33,7 @@ use std::process::ExitCode;
 
 use pintle_config::given;
 
-use self::options::Command;
+use self::options::ManagerAction;
 
 /// The word that asks about one object.
 const EXPLAIN: &str = "explain";
@@ -52,11 +52,11 @@ pub fn command_line() -> ExitCode {
         };
     }
     match options::parse(&args) {
-        Ok(Command::Print(text)) => match std::io::stdout().write_all(text.as_bytes()) {
+        Ok(ManagerAction::Print(text)) => match std::io::stdout().write_all(text.as_bytes()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => complain([error]),
         },
-        Ok(Command::Run(options)) => match process::run(*options) {
+        Ok(ManagerAction::Run(options)) => match process::run(*options) {
             Ok(()) => ExitCode::SUCCESS,
             // With all causes, and without a trace of our own calls.
             Err(error) => complain([format!("{error:#}")]),

@@ -143,7 +143,7 @@ fn read(path: &Path, flag: &str) -> Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::{Command, parse};
+    use crate::options::{ManagerAction, parse};
 
     const KEY: &str =
         concat!(env!("CARGO_MANIFEST_DIR"), "/loops/src/service_account_token/testdata/rsa.pem");
@@ -153,8 +153,8 @@ mod tests {
     fn config_maps_and_secrets_are_followed_by_their_metadata() {
         let args = [format!("--service-account-private-key-file={KEY}")];
         let options = match parse(&args).expect("nothing is wrong") {
-            Command::Run(options) => options,
-            Command::Print(text) => panic!("it prints {text}"),
+            ManagerAction::Run(options) => options,
+            ManagerAction::Print(text) => panic!("it prints {text}"),
         };
         let frame = frame(&options, None).expect("the files are there");
         assert!(frame.reads_all_metadata());

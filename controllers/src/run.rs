@@ -12,19 +12,19 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use pintle_api_types::symbol::Symbol;
 use pintle_controllers_core::frame::{Frame, FrameEffect, MANAGER, Now};
-use pintle_controllers_core::names::Controller;
-use pintle_controllers_core::tables::{DiscoveredKind, Discovery, WatchEvent};
+use pintle_controllers_core::names::ControllerNames;
+use pintle_controllers_core::tables::{DiscoveredKind, DiscoveredKinds, WatchEvent};
 use pintle_controllers_loops::shadow::{HELD_BACK, ShadowFirst};
 use tokio::sync::mpsc;
 use tokio::time::sleep_until;
 
 use crate::counts::ControllerCounts;
 use crate::debug::{self, Explainer};
-use crate::dispatch::{Answered, ControllerClients, Dispatcher};
+use crate::dispatch::{ControllerClients, Dispatcher, TicketAnswers};
 use crate::follow::EVENTS_MAX;
 use crate::process::{ControllerContext, WritesUnderWay};
 use crate::shadow;
-use crate::watches::Watches;
+use crate::watches::KindWatches;
 
 /// Watch events that are applied before syncs begin.
 const BATCH_MAX: usize = 256;
@@ -42,7 +42,7 @@ pub(crate) async fn run(mut frame: Frame, mut context: ControllerContext) -> Wri
     let (answer, mut answers) = mpsc::unbounded_channel();
     // Watches wait for no turn.
     let client = context.clients.root("shared-informers").urgent();
-    let mut watches = Watches::new(client, context.discovery.clone(), told);
+    let mut watches = KindWatches::new(client, context.discovery.clone(), told);
     watches.follow(&frame.kinds(), false);
     let identities = identities(&frame, &context);
     let explainer = explainer(&identities, &context);
@@ -65,7 +65,7 @@ pub(crate) async fn run(mut frame: Frame, mut context: ControllerContext) -> Wri
                 drain(&mut events, &mut frame, &mut first);
             }
             answered = answers.recv() => {
-                let Some(Answered { ticket, answers }) = answered else { return WritesUnderWay::None };
+                let Some(TicketAnswers { ticket, answers }) = answered else { return WritesUnderWay::None };
                 frame.answer(ticket, answers, now());
                 dispatcher.mark_answered();
             }
@@ -82,7 +82,7 @@ pub(crate) async fn run(mut frame: Frame, mut context: ControllerContext) -> Wri
             }
             () = wait_for(due) => is_quiet = true,
         }
-        while let Ok(Answered { ticket, answers }) = answers.try_recv() {
+        while let Ok(TicketAnswers { ticket, answers }) = answers.try_recv() {
             frame.answer(ticket, answers, now());
             dispatcher.mark_answered();
         }
@@ -148,7 +148,7 @@ fn apply(frame: &mut Frame, first: &mut Option<ShadowFirst>, event: WatchEvent) 
     }
 }
 
-fn drop_kinds(watches: &mut Watches, frame: &mut Frame, first: &mut Option<ShadowFirst>) {
+fn drop_kinds(watches: &mut KindWatches, frame: &mut Frame, first: &mut Option<ShadowFirst>) {
     for kind in watches.end_undiscovered(Instant::now()) {
         apply(frame, first, WatchEvent::Dropped(kind));
     }
@@ -199,7 +199,7 @@ fn identities(
     context: &ControllerContext,
 ) -> BTreeMap<&'static str, Rc<ControllerClients>> {
     let identity = |name: &'static str| {
-        let names = Controller::find(name).expect("each controller has names");
+        let names = ControllerNames::find(name).expect("each controller has names");
         // Namespaces take turns in it.
         let client = context.clients.of(names.identity).bulk();
         let component = names.event_component;
@@ -217,7 +217,7 @@ fn identities(
 }
 
 /// The discovered kinds in the form that controllers read.
-pub(crate) fn discovered(known: &crate::discovery::Discovery) -> Discovery {
+pub(crate) fn discovered(known: &crate::discovery::DiscoveredGroups) -> DiscoveredKinds {
     let mut kinds = Vec::new();
     for group in &known.groups {
         let mut preferred = std::collections::BTreeSet::new();
@@ -232,5 +232,5 @@ pub(crate) fn discovered(known: &crate::discovery::Discovery) -> Discovery {
         }
     }
     let failed = known.failures().map(|(group, failure)| (group, failure.to_owned()));
-    Discovery { kinds, failed_groups: failed.collect(), read_at: known.read_at }
+    DiscoveredKinds { kinds, failed_groups: failed.collect(), read_at: known.read_at }
 }

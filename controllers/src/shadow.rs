@@ -19,7 +19,7 @@ use crate::debug::{self, Explainer};
 use crate::follow::EVENTS_MAX;
 use crate::process::{ControllerContext, DecisionQuery, ShadowMetrics, WritesUnderWay};
 use crate::run::{COUNT_EVERY, discovered, now, wait_for};
-use crate::watches::Watches;
+use crate::watches::KindWatches;
 
 /// The page of the report.
 const PAGE: &str = "/pintle/shadow";
@@ -32,7 +32,7 @@ pub(crate) async fn run(frame: Frame, mut context: ControllerContext) -> WritesU
     let (answer, mut answers) = mpsc::unbounded_channel::<Answered>();
     // Watches wait for no turn.
     let client = context.clients.root("shared-informers").urgent();
-    let mut watches = Watches::new(client, context.discovery.clone(), told);
+    let mut watches = KindWatches::new(client, context.discovery.clone(), told);
     watches.follow(&frame.kinds(), false);
     let client = context.clients.root("shadow").urgent();
     let explainer = Explainer {

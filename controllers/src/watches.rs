@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use pintle_api_types::kind::Kind;
 use pintle_controllers_core::frame::Frame;
-use pintle_controllers_core::tables::{Discovery, WatchEvent};
+use pintle_controllers_core::tables::{DiscoveredKinds, WatchEvent};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -23,7 +23,7 @@ use crate::follow::{KindSource, follow_kind};
 const DRAIN: Duration = Duration::from_secs(30);
 
 /// The watches under way, by kind.
-pub(crate) struct Watches {
+pub(crate) struct KindWatches {
     client: kube::Client,
     told: mpsc::Sender<WatchEvent>,
     discovery: DiscoveryHandle,
@@ -36,7 +36,7 @@ pub(crate) struct Watches {
 #[derive(Debug, Default)]
 struct Undiscovered(BTreeMap<Kind, Instant>);
 
-impl Watches {
+impl KindWatches {
     pub(crate) fn new(
         client: kube::Client,
         discovery: DiscoveryHandle,
@@ -64,7 +64,7 @@ impl Watches {
 
     /// Follows the metadata of each kind that is not followed otherwise, if some controller wants
     /// it.
-    pub(crate) fn follow_discovered(&mut self, frame: &Frame, discovered: &Discovery) {
+    pub(crate) fn follow_discovered(&mut self, frame: &Frame, discovered: &DiscoveredKinds) {
         if !frame.reads_all_metadata() {
             return;
         }
@@ -76,7 +76,7 @@ impl Watches {
     }
 
     /// Notes which followed kinds discovery has no more; a kind of an unreadable group stays.
-    pub(crate) fn mark_undiscovered(&mut self, discovered: &Discovery, now: Instant) {
+    pub(crate) fn mark_undiscovered(&mut self, discovered: &DiscoveredKinds, now: Instant) {
         self.undiscovered.mark(self.metadata.keys(), discovered, now);
     }
 
@@ -94,7 +94,7 @@ impl Undiscovered {
     fn mark<'a>(
         &mut self,
         followed: impl Iterator<Item = &'a Kind>,
-        discovered: &Discovery,
+        discovered: &DiscoveredKinds,
         now: Instant,
     ) {
         for kind in followed {
@@ -122,19 +122,19 @@ impl Undiscovered {
     }
 }
 
-fn is_served(kind: &Kind, discovered: &Discovery) -> bool {
+fn is_served(kind: &Kind, discovered: &DiscoveredKinds) -> bool {
     let group = kind.api_version();
     let mut failed = discovered.failed_groups.keys();
     discovered.kinds.iter().any(|found| found.kind == *kind)
         || failed.any(|failed| *failed == group || failed.starts_with('*'))
 }
 
-fn has_other_version(kind: &Kind, discovered: &Discovery) -> bool {
+fn has_other_version(kind: &Kind, discovered: &DiscoveredKinds) -> bool {
     let is_same = |other: &Kind| (other.group, other.plural) == (kind.group, kind.plural);
     discovered.kinds.iter().any(|found| is_same(&found.kind))
 }
 
-impl Drop for Watches {
+impl Drop for KindWatches {
     fn drop(&mut self) {
         self.typed.values().chain(self.metadata.values()).for_each(JoinHandle::abort);
     }
@@ -150,13 +150,13 @@ mod tests {
         Kind::interned("example.com", version, "things", "Thing", true)
     }
 
-    fn discovered(kinds: &[Kind]) -> Discovery {
+    fn discovered(kinds: &[Kind]) -> DiscoveredKinds {
         let found = kinds.iter().map(|kind| DiscoveredKind {
             kind: *kind,
             verbs: Vec::new(),
             is_preferred: true,
         });
-        Discovery { kinds: found.collect(), ..Discovery::default() }
+        DiscoveredKinds { kinds: found.collect(), ..DiscoveredKinds::default() }
     }
 
     #[test]
@@ -188,8 +188,10 @@ mod tests {
         let start = Instant::now();
         for failed in ["example.com/v1", "*"] {
             let failed_groups = [(failed.to_owned(), "no answer".to_owned())];
-            let discovered =
-                Discovery { failed_groups: failed_groups.into(), ..Discovery::default() };
+            let discovered = DiscoveredKinds {
+                failed_groups: failed_groups.into(),
+                ..DiscoveredKinds::default()
+            };
             let mut undiscovered = Undiscovered::default();
             undiscovered.mark([kind("v1")].iter(), &discovered, start);
             assert_eq!(undiscovered.take_over(start + DRAIN), [], "{failed}");

@@ -28,7 +28,7 @@ use tonic_prost::ProstCodec;
 use crate::{
     Code, CriCall, Deadlines, Error, InFlight, MESSAGE_BYTES_MAX, Method, Observer, StreamCall,
     error::Origin,
-    in_flight::{Calls, Ticket},
+    in_flight::{CallTicket, Calls},
     transport::{EndpointError, Link, SocketEndpoint},
     v1,
 };
@@ -182,7 +182,7 @@ impl Client {
         method: Method,
         subject: &str,
         deadline: Option<Duration>,
-    ) -> Result<Ticket, Error> {
+    ) -> Result<CallTicket, Error> {
         if self.link.is_unimplemented(method) {
             let message = "this runtime has no such call".to_owned();
             return Err(Error::client(method, subject, Code::Unimplemented, message));
@@ -196,7 +196,7 @@ impl Client {
     /// Turns an answer into a result and learns from it.
     fn settle<T>(
         &self,
-        ticket: &mut Ticket,
+        ticket: &mut CallTicket,
         subject: &str,
         answer: Result<T, Status>,
     ) -> Result<T, Error> {
@@ -220,7 +220,7 @@ impl Client {
 #[derive(Debug)]
 pub struct Replies<T> {
     client: Client,
-    ticket: Ticket,
+    ticket: CallTicket,
     method: Method,
     state: State<T>,
 }

@@ -35,7 +35,7 @@ impl fmt::Display for Unreadable {
 
 /// The reader's position within the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum At {
+enum ReaderPosition {
     /// In the bytes before it; so many have come.
     Head(usize),
     /// In the key of a field.
@@ -51,7 +51,7 @@ enum At {
 /// Reads an `ExecSyncResponse` as its bytes come.
 #[derive(Debug)]
 pub(crate) struct Scan {
-    at: At,
+    at: ReaderPosition,
     keep_bytes: usize,
     message_bytes_max: usize,
     /// The number that is being read, and how many of its bits have come.
@@ -66,19 +66,23 @@ impl Scan {
     /// Nothing has come yet.
     pub(crate) fn new(keep_bytes: usize, message_bytes_max: usize) -> Self {
         let answer = v1::ExecSyncResponse::default();
-        let (at, number, bits, left) = (At::Head(0), 0, 0, 0);
+        let (at, number, bits, left) = (ReaderPosition::Head(0), 0, 0, 0);
         Self { at, keep_bytes, message_bytes_max, number, bits, left, answer }
     }
 
     /// Takes the next bytes.
     pub(crate) fn read(&mut self, mut data: &[u8]) -> Result<(), Unreadable> {
         while !data.is_empty() {
-            if let At::Content(field, length) = self.at {
+            if let ReaderPosition::Content(field, length) = self.at {
                 let here = usize::try_from(length).unwrap_or(usize::MAX).min(data.len());
                 self.keep(field, &data[..here]);
                 self.spend(here as u64)?;
                 let length = length - here as u64;
-                self.at = if length == 0 { At::Key } else { At::Content(field, length) };
+                self.at = if length == 0 {
+                    ReaderPosition::Key
+                } else {
+                    ReaderPosition::Content(field, length)
+                };
                 data = &data[here..];
                 continue;
             }
@@ -89,12 +93,16 @@ impl Scan {
     }
 
     fn byte(&mut self, byte: u8) -> Result<(), Unreadable> {
-        if let At::Head(came) = self.at {
+        if let ReaderPosition::Head(came) = self.at {
             if came == 0 && byte != 0 {
                 return Err(Unreadable::Compressed);
             }
             self.left = (self.left << 8) | u64::from(byte);
-            self.at = if came + 1 == HEAD_BYTES { At::Key } else { At::Head(came + 1) };
+            self.at = if came + 1 == HEAD_BYTES {
+                ReaderPosition::Key
+            } else {
+                ReaderPosition::Head(came + 1)
+            };
             if self.left > self.message_bytes_max as u64 {
                 return Err(Unreadable::TooLong(self.left));
             }
@@ -112,20 +120,20 @@ impl Scan {
         let number = std::mem::take(&mut self.number);
         self.bits = 0;
         self.at = match self.at {
-            At::Key => match number & 7 {
-                0 => At::Number(number >> 3),
-                1 => At::Content(0, 8),
-                2 => At::Length(number >> 3),
-                5 => At::Content(0, 4),
+            ReaderPosition::Key => match number & 7 {
+                0 => ReaderPosition::Number(number >> 3),
+                1 => ReaderPosition::Content(0, 8),
+                2 => ReaderPosition::Length(number >> 3),
+                5 => ReaderPosition::Content(0, 4),
                 _ => return Err(Unreadable::Broken),
             },
-            At::Length(_) if number == 0 => At::Key,
-            At::Length(field) => At::Content(field, number),
+            ReaderPosition::Length(_) if number == 0 => ReaderPosition::Key,
+            ReaderPosition::Length(field) => ReaderPosition::Content(field, number),
             _ => {
-                if self.at == At::Number(3) {
+                if self.at == ReaderPosition::Number(3) {
                     self.answer.exit_code = number as i32;
                 }
-                At::Key
+                ReaderPosition::Key
             }
         };
         Ok(())
@@ -149,7 +157,7 @@ impl Scan {
     /// The whole answer, unless more was announced.
     pub(crate) fn done(self) -> Result<v1::ExecSyncResponse, Unreadable> {
         match self.at {
-            At::Key if self.left == 0 => Ok(self.answer),
+            ReaderPosition::Key if self.left == 0 => Ok(self.answer),
             _ => Err(Unreadable::Broken),
         }
     }

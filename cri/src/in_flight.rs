@@ -52,7 +52,7 @@ struct CallTable {
 
 /// Held by a call for as long as it is in flight.
 #[derive(Debug)]
-pub(crate) struct Ticket {
+pub(crate) struct CallTicket {
     calls: Calls,
     key: u64,
     method: Method,
@@ -71,7 +71,7 @@ impl Calls {
         method: Method,
         subject: String,
         deadline: Option<Duration>,
-    ) -> Option<Ticket> {
+    ) -> Option<CallTicket> {
         let started = Instant::now();
         let mut table = self.lock();
         if table.calls.len() >= CALLS_MAX {
@@ -81,7 +81,7 @@ impl Calls {
         table.next += 1;
         table.calls.insert(key, InFlight { method, subject, started, deadline });
         drop(table);
-        Some(Ticket { calls: self.clone(), key, method, started, outcome: None })
+        Some(CallTicket { calls: self.clone(), key, method, started, outcome: None })
     }
 
     /// All calls in flight, oldest first.
@@ -101,7 +101,7 @@ impl fmt::Debug for Calls {
     }
 }
 
-impl Ticket {
+impl CallTicket {
     pub(crate) fn method(&self) -> Method {
         self.method
     }
@@ -112,7 +112,7 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for CallTicket {
     fn drop(&mut self) {
         self.calls.lock().calls.remove(&self.key);
         if let Some(observer) = &self.calls.observer {

@@ -68,12 +68,12 @@ impl SocketEndpoint {
 
 /// When the next connection attempt may be made. Pure: time is an argument.
 #[derive(Debug, Default)]
-struct Backoff {
+struct ConnectBackoff {
     failures: u32,
     not_before: Option<Instant>,
 }
 
-impl Backoff {
+impl ConnectBackoff {
     /// The remaining wait; `None` means: try.
     fn wait(&self, now: Instant) -> Option<Duration> {
         self.not_before?.checked_duration_since(now).filter(|wait| !wait.is_zero())
@@ -101,7 +101,7 @@ pub(crate) struct Link {
 
 #[derive(Debug, Default)]
 struct State {
-    backoff: Backoff,
+    backoff: ConnectBackoff,
     connection: u64,    // counts connections made; 0 before the first
     unimplemented: u64, // one bit per `Method`, forgotten with the connection
 }
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn waits_double_from_100_ms_to_3_s_and_end_with_an_answer() {
         let start = Instant::now();
-        let mut backoff = Backoff::default();
+        let mut backoff = ConnectBackoff::default();
         assert_eq!(backoff.wait(start), None);
         for expected in [100, 200, 400, 800, 1600, 3000, 3000] {
             backoff.tried(start);
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn backoff_survives_any_number_of_failures() {
         let start = Instant::now();
-        let mut backoff = Backoff { failures: u32::MAX - 1, not_before: None };
+        let mut backoff = ConnectBackoff { failures: u32::MAX - 1, not_before: None };
         backoff.tried(start);
         backoff.tried(start);
         assert_eq!(backoff.wait(start), Some(BACKOFF_MAX));

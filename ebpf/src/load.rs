@@ -297,9 +297,9 @@ fn attach_all(ebpf: &mut Ebpf, btf: &Btf, wanted: Programs) -> Attached {
         };
         match attach(ebpf, btf, name, tracepoint) {
             Ok(()) => attached.programs = attached.programs.with(program),
-            Err(why) => {
+            Err(error) => {
                 at_exit |= program == KernelProgram::Oom;
-                attached.refusals.push((program, why));
+                attached.refusals.push((program, refusal(&error)));
             }
         }
     }
@@ -309,14 +309,14 @@ fn attach_all(ebpf: &mut Ebpf, btf: &Btf, wanted: Programs) -> Attached {
     attached
 }
 
-fn attach(ebpf: &mut Ebpf, btf: &Btf, name: &str, tracepoint: &str) -> Result<(), String> {
+fn attach(ebpf: &mut Ebpf, btf: &Btf, name: &str, tracepoint: &str) -> Result<(), ProgramError> {
     let program: &mut BtfTracePoint = ebpf
         .program_mut(name)
         .expect("every name is a program of the embedded object")
         .try_into()
         .expect("every program of the embedded object is a tp_btf one");
-    program.load(tracepoint, btf).map_err(|error| refusal(&error))?;
-    program.attach().map(|_| ()).map_err(|error| refusal(&error))
+    program.load(tracepoint, btf)?;
+    program.attach().map(drop)
 }
 
 /// One line: the error, and of the verifier's log the last line that says something.

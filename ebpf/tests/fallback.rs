@@ -5,7 +5,7 @@ mod common;
 use std::future::Future;
 use std::task::{Context, Waker};
 
-use common::{Cgroup, Gated, id_of, impossible, memory_hierarchy, next_of};
+use common::{Cgroup, Gated, Impossible, id_of, impossible, memory_hierarchy, next_of};
 use pintle_ebpf::{
     EventKind, EventSource, Exit, Hierarchy, Mode, Options, Programs, Slot, TrackError, Watched,
 };
@@ -13,9 +13,9 @@ use pintle_ebpf::{
 const POD: Slot = Slot(7);
 const EXITED: EventKind = EventKind::Exit(Exit { status: None, oom: false });
 
-fn open_pidfd(hierarchy: Hierarchy) -> Result<EventSource, String> {
+fn open_pidfd(hierarchy: Hierarchy) -> Result<EventSource, Impossible> {
     if let Some(why) = impossible(hierarchy) {
-        return Err(why);
+        return Err(Impossible(why));
     }
     let source =
         EventSource::open(&Options { programs: Programs::NONE, ..Options::new(hierarchy) });

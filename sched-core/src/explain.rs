@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::config::Plugin;
 use crate::filter;
-use crate::filter::status::{self, PassingParts, Status};
+use crate::filter::status::{self, FilterState, PassingParts, Status};
 use crate::program::Program;
 use crate::select::{self, Detail, PreFilterRefusal, Rejector, RowPlugin, Scratch};
 use crate::snapshot::{Cluster, View};
@@ -40,8 +40,9 @@ pub fn statuses(
         }
         let rejecting = detail.passing.iter().find(|(_, passing)| !passing.get(row));
         if let Some((plugin, _)) = rejecting {
-            let known = (&scratch.filter.spread, &passing);
-            found.push((row, status::of(*plugin, view, program, known, row, text)));
+            let (spread, passing) = (&scratch.filter.spread, &passing);
+            let state = FilterState { view, program, spread, passing };
+            found.push((row, status::of(*plugin, state, row, text)));
         }
     }
     found
@@ -82,7 +83,8 @@ pub fn status_of_row(
         Rejector::Column(plugin) => {
             let passing = prepare(view, program, scratch);
             let text = |id| cluster.text(id).to_owned();
-            status::of(plugin, view, program, (&scratch.filter.spread, &passing), row, text)
+            let (spread, passing) = (&scratch.filter.spread, &passing);
+            status::of(plugin, FilterState { view, program, spread, passing }, row, text)
         }
     })
 }

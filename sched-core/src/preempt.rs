@@ -21,7 +21,7 @@ pub use self::choice::{RankingRule, choose, decided_by};
 pub use self::disruption::Budget;
 use self::disruption::Guards;
 use self::stakes::Stakes;
-use self::trial::{Search, Trial, TrialStop};
+use self::trial::{Trial, TrialSearch, TrialStop};
 use crate::attempt_budget::{AttemptBudget, Exhausted};
 use crate::bits::Bits;
 use crate::config::{Plugin, Profile, Rank};
@@ -166,7 +166,8 @@ pub fn dry_run_from(
         return DryRun::default();
     }
     let fixed = Fixed::of(cluster.view(), program, scratch);
-    let search = Search { cluster, program, trials, fixed: &fixed, spread: &scratch.filter.spread };
+    let search =
+        TrialSearch { cluster, program, trials, fixed: &fixed, spread: &scratch.filter.spread };
     let mut found = DryRun { potential, ..DryRun::default() };
     if let Err(exhausted) = try_nodes(&search, priority, &mut found) {
         let (potential, ineligible) = (found.potential, Some(exhausted.to_string()));
@@ -177,8 +178,8 @@ pub fn dry_run_from(
 }
 
 /// Tries the potential nodes, one after another.
-fn try_nodes(search: &Search<'_>, priority: i32, found: &mut DryRun) -> Result<(), Exhausted> {
-    let Search { cluster, program, trials, spread, .. } = *search;
+fn try_nodes(search: &TrialSearch<'_>, priority: i32, found: &mut DryRun) -> Result<(), Exhausted> {
+    let TrialSearch { cluster, program, trials, spread, .. } = *search;
     let wanted = candidates_wanted(&cluster.view().profile, found.potential.len());
     let (skipped, first) = found.potential.split_at(trials.offset % found.potential.len().max(1));
     let mut stakes = Stakes::of(cluster, program, &spread.domains, trials.spent)?;

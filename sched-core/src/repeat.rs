@@ -32,7 +32,7 @@ const LOCAL_MAX: usize = 1024;
 
 /// Nodes with equal scores except for their local part.
 #[derive(Debug, Default)]
-struct Group {
+struct ScoreGroup {
     taint: i64,
     labels: i64,
     pods: i64,
@@ -47,7 +47,7 @@ struct Group {
 }
 
 /// A normalised plugin, its normalisation, if it takes part, and its raw score of a group.
-type Part = (Plugin, Normalise, bool, fn(&Group) -> i64);
+type Part = (Plugin, Normalise, bool, fn(&ScoreGroup) -> i64);
 
 /// One soft constraint's domains.
 #[derive(Debug, Default)]
@@ -84,7 +84,7 @@ pub struct Repeat {
     pods_scored: bool,
     labels_scored: bool,
     images: FastMap<u32, i32>,
-    groups: Vec<Group>,
+    groups: Vec<ScoreGroup>,
     ids: FastMap<Vec<i64>, u32>,
     seats: Vec<Option<Seat>>,
     domains: Vec<Domains>,
@@ -340,7 +340,7 @@ impl Repeat {
             return *id;
         }
         let id = u32::try_from(self.groups.len()).expect("few groups");
-        self.groups.push(Group {
+        self.groups.push(ScoreGroup {
             taint: key[0],
             labels: key[1],
             pods: key[2],
@@ -380,7 +380,7 @@ impl Repeat {
     fn normalised(&self, view: &View, totals: &mut Vec<i64>) {
         totals.clear();
         totals.resize(self.groups.len(), 0);
-        let live = |g: &&Group| !g.rows.is_empty();
+        let live = |g: &&ScoreGroup| !g.rows.is_empty();
         let parts: [Part; 3] = [
             (Plugin::TaintToleration, Normalise::Reversed, true, |g| g.taint),
             (Plugin::NodeAffinity, Normalise::Default, self.labels_scored, |g| g.labels),
@@ -418,7 +418,7 @@ impl Repeat {
         }
     }
 
-    fn raw_spread(&self, group: &Group, weights: &[f64]) -> i64 {
+    fn raw_spread(&self, group: &ScoreGroup, weights: &[f64]) -> i64 {
         let mut score = 0.0;
         for (at, c) in self.program.spread_soft.iter().enumerate() {
             if let Some(value) = group.spread[at] {

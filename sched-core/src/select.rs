@@ -27,7 +27,7 @@ mod shape;
 use self::layered::Layered;
 use self::row::RankedFilter;
 pub use self::row::{Rejector, rejector};
-pub use self::sample::{Sample, sample_size};
+pub use self::sample::{NodeSample, sample_size};
 pub use self::shape::Handed;
 
 /// Limit of a row plugin's weighted score of a node.
@@ -192,7 +192,7 @@ pub fn decide_sampled(
     view: &View,
     program: &Program,
     plugins: &[&dyn RowPlugin],
-    sample: &mut Sample,
+    sample: &mut NodeSample,
     scratch: &mut Scratch,
 ) -> Outcome {
     run(view, program, plugins, scratch, (None, Some(sample)))
@@ -234,7 +234,7 @@ fn run(
     program: &Program,
     plugins: &[&dyn RowPlugin],
     scratch: &mut Scratch,
-    (mut detail, sample): (Option<&mut Detail>, Option<&mut Sample>),
+    (mut detail, sample): (Option<&mut Detail>, Option<&mut NodeSample>),
 ) -> Outcome {
     if let Some(refusal) = refusal(view, program) {
         scratch.feasible.reset(view.rows);
@@ -434,7 +434,8 @@ fn score_all(
     for (plugin, how) in COLUMNS {
         let weight = weight(plugin);
         if weight != 0 {
-            base += column(view, program, scratch, (plugin, how, weight), detail.as_deref_mut());
+            let of = NormalisedPlugin { plugin, how, weight };
+            base += column(view, program, scratch, of, detail.as_deref_mut());
         }
     }
     if base != 0 {
@@ -500,12 +501,20 @@ fn numbers(view: &View, program: &Program, scratch: &mut Scratch, fit: bool, bal
     }
 }
 
+/// A plugin with normalised scores, and its weight.
+#[derive(Clone, Copy)]
+pub(crate) struct NormalisedPlugin {
+    pub(crate) plugin: Plugin,
+    pub(crate) how: Normalise,
+    pub(crate) weight: i32,
+}
+
 /// Adds one normalised plugin to the totals; returns the amount of every row.
 pub(crate) fn column(
     view: &View,
     program: &Program,
     scratch: &mut Scratch,
-    (plugin, how, weight): (Plugin, Normalise, i32),
+    NormalisedPlugin { plugin, how, weight }: NormalisedPlugin,
     detail: Option<&mut Detail>,
 ) -> i32 {
     let mut column = std::mem::take(&mut scratch.column);

@@ -1,7 +1,7 @@
 //! Label selectors over interned labels: comparisons and hashes are those of integers.
 
 use crate::intern::{Interner, Str};
-use pintle_api_types::selector::Words;
+use pintle_api_types::selector::SelectorWords;
 pub use pintle_api_types::selector::{LabelOp, SelectorError};
 
 /// A selector of interned words.
@@ -10,7 +10,7 @@ pub type Selector = pintle_api_types::selector::Selector<Str>;
 /// One of its requirements.
 pub type Requirement = pintle_api_types::selector::Requirement<Str>;
 
-impl Words for Interner {
+impl SelectorWords for Interner {
     type Word = Str;
 
     fn word(&mut self, text: &str) -> Str {

@@ -20,7 +20,7 @@ use serde_json::{from_value, json};
 
 /// A row with room for one pod, as a view shows it.
 #[derive(Clone, Default)]
-struct Row {
+struct LoomRow {
     used: u32,
     version: u64,
 }
@@ -28,21 +28,21 @@ struct Row {
 const ROOM: u32 = 1;
 
 struct Model {
-    view: Published<Row>,
+    view: Published<LoomRow>,
     claim: Claim,
-    writer: Combiner<Row, ()>,
+    writer: Combiner<LoomRow, ()>,
 }
 
 impl Model {
     fn new() -> Self {
         Self {
-            view: Published::new(Row::default()),
+            view: Published::new(LoomRow::default()),
             claim: Claim::default(),
-            writer: Combiner::new(Row::default()),
+            writer: Combiner::new(LoomRow::default()),
         }
     }
 
-    fn apply(row: &mut Row, (): ()) {
+    fn apply(row: &mut LoomRow, (): ()) {
         row.used += 1;
         row.version += 1;
     }
@@ -91,7 +91,7 @@ fn a_delta_from_outside_makes_older_decisions_lose() {
             thread::spawn(move || u32::from(model.decide()))
         };
         // A pod of another scheduler appears on the row.
-        let outside = |row: &mut Row| {
+        let outside = |row: &mut LoomRow| {
             row.used += 1;
             row.version += 1;
             model.claim.invalidate(1);

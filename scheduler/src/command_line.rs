@@ -16,11 +16,11 @@ use crate::{daemon, explain, output, run, shadow, simulate};
 #[command(name = "pintle-scheduler", version)]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: SchedulerSubcommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum SchedulerSubcommand {
     /// Place the pending pods of a dump and tell where, why, and what would make the rest fit.
     Simulate(Box<simulate::Options>),
     /// Follow a cluster that kube-scheduler schedules and compare its decisions; writes nothing.
@@ -46,21 +46,21 @@ pub fn command_line(registry: Registry) -> ExitCode {
             Err(help) => ended(output::print(|out| write!(out, "{}", help.render()))),
         },
         _ => match daemon::parse(&args[1.min(args.len())..], &registry) {
-            Ok(daemon::Command::Print(text)) => {
+            Ok(daemon::SchedulerAction::Print(text)) => {
                 ended(output::print(|out| out.write_all(text.as_bytes())))
             }
-            Ok(daemon::Command::Run(settings)) => ended(run::run(&settings, &registry)),
+            Ok(daemon::SchedulerAction::Run(settings)) => ended(run::run(&settings, &registry)),
             Err(errors) => complain(errors),
         },
     }
 }
 
-fn command(command: Command) -> anyhow::Result<()> {
+fn command(command: SchedulerSubcommand) -> anyhow::Result<()> {
     match command {
-        Command::Simulate(options) => simulate::run(&options),
-        Command::Shadow(options) => shadow::run(&options),
-        Command::Explain(options) => explain::explain(&options),
-        Command::WhatIf(options) => explain::what_if(&options),
+        SchedulerSubcommand::Simulate(options) => simulate::run(&options),
+        SchedulerSubcommand::Shadow(options) => shadow::run(&options),
+        SchedulerSubcommand::Explain(options) => explain::explain(&options),
+        SchedulerSubcommand::WhatIf(options) => explain::what_if(&options),
     }
 }
 

@@ -24,12 +24,13 @@ use pintle_daemon::program::lease::{LeaderLease, LeaseCandidate};
 use pintle_daemon::program::watchdog;
 use pintle_daemon::{logging, own_code, tasks};
 use pintle_scheduler_core::cycle::{BindingResult, Fact, Scheduler};
+use pintle_scheduler_core::extender::ExtenderError;
 use pintle_scheduler_core::framework::{Handle, Registry};
 use pintle_scheduler_core::watch_event::WatchEvent;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
 
-use self::rebuild::{Rebuilds, Watches};
+use self::rebuild::{Rebuilds, SchedulerWatches};
 use self::start::{OfOthers, access, plugins};
 use crate::daemon::Settings;
 use crate::daemon::serve::{self, SchedulerQuery, State};
@@ -73,7 +74,7 @@ pub fn run(settings: &Settings, registry: &Registry) -> Result<()> {
     let handle = Handle::default();
     let (state, questions) = State::new(settings);
     let state = Arc::new(state);
-    let plugins = plugins(settings, registry, &handle, &state)?;
+    let of_others = OfOthers { plugins: plugins(settings, registry, &handle, &state)?, handle };
     serve::start(&settings.serving, settings.process.election.is_on, &state)?;
     let lead = lead(&access, settings, &state)?;
     let lease = lead.as_ref().map(LeaderLease::keeper);
@@ -81,8 +82,7 @@ pub fn run(settings: &Settings, registry: &Registry) -> Result<()> {
     watchdog::start(Arc::clone(&state.turns), lease)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     tokio::task::LocalSet::new().block_on(&runtime, async {
-        let running =
-            RunningScheduler::new(&access, settings, &state, questions, (plugins, handle))?;
+        let running = RunningScheduler::new(&access, settings, &state, questions, of_others)?;
         work(running, lead, ending).await
     })
 }
@@ -181,7 +181,7 @@ struct RunningScheduler {
     /// Creates an empty scheduler.
     make: Box<dyn Fn() -> Scheduler>,
     lanes: Lanes,
-    watches: Watches,
+    watches: SchedulerWatches,
     rebuilds: Rebuilds,
     told: mpsc::Receiver<WatchEvent>,
     ended: mpsc::UnboundedReceiver<EndedWork>,
@@ -203,7 +203,7 @@ impl RunningScheduler {
         settings: &Settings,
         state: &Arc<State>,
         questions: mpsc::Receiver<SchedulerQuery>,
-        (plugins, handle): (OfOthers, Handle),
+        of_others: OfOthers,
     ) -> Result<Self> {
         let options = |observer: Option<Arc<dyn Observer>>| ClientOptions {
             user_agent: pintle_config::help::user_agent("kube-scheduler"),
@@ -218,20 +218,20 @@ impl RunningScheduler {
         let events = access.client(options(observer));
         let (lanes, ended) = Lanes::new(&clients, events);
         let callers = settings.extenders.iter().cloned().map(Caller::new);
-        let callers: Result<Vec<Caller>, String> = callers.collect();
+        let callers: Result<Vec<Caller>, ExtenderError> = callers.collect();
         let asked_for = Rc::new(Notify::new());
         let wake = Rc::clone(&asked_for);
-        handle.connect(clients.urgent(), Box::new(move || wake.notify_one()));
-        let whole = !settings.extenders.is_empty() || plugins.iter().any(Option::is_some);
-        let make = rebuild::maker(settings, plugins, handle, seed());
+        of_others.handle.connect(clients.urgent(), Box::new(move || wake.notify_one()));
+        let whole = !settings.extenders.is_empty() || of_others.plugins.iter().any(Option::is_some);
+        let make = rebuild::maker(settings, of_others, seed());
         let begun = Instant::now();
-        let (watches, told) = Watches::begin(clients, settings, whole);
+        let (watches, told) = SchedulerWatches::begin(clients, settings, whole);
         Ok(Self {
             scheduler: make().with_clock(Rc::new(move || begun.elapsed())),
             make,
             watches,
             rebuilds: Rebuilds::default(),
-            lanes: lanes.with_extenders(callers.map_err(anyhow::Error::msg)?),
+            lanes: lanes.with_extenders(callers?),
             told,
             ended,
             questions,
@@ -486,7 +486,7 @@ impl RunningScheduler {
         for fact in facts {
             match fact {
                 Fact::Bound { profile, took, all, attempts, was_flushed } => {
-                    metrics.bound(profile, took, all, (attempts, was_flushed));
+                    metrics.bound(profile, took, all, attempts, was_flushed);
                 }
                 Fact::Searched { profile, failed } => {
                     let status = if failed { "Error" } else { "Success" };

@@ -35,7 +35,7 @@ pub const TOLD_MAX: usize = 512;
 const LIVE_PODS: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
 /// A watched kind.
-trait Followed: Object {
+trait FollowedKind: Object {
     const KIND: WatchedKind;
     const NAME: &'static str;
     const PATH: &'static str;
@@ -46,7 +46,7 @@ trait Followed: Object {
 
 macro_rules! followed {
     ($kind:ident, $name:literal, $path:literal $(, $fields:expr)?) => {
-        impl Followed for $kind {
+        impl FollowedKind for $kind {
             const KIND: WatchedKind = WatchedKind::$kind;
             const NAME: &'static str = $name;
             const PATH: &'static str = $path;
@@ -59,7 +59,7 @@ macro_rules! followed {
     };
 }
 
-impl Followed for LeanPod {
+impl FollowedKind for LeanPod {
     const KIND: WatchedKind = WatchedKind::Pod;
     const NAME: &'static str = "pods";
     const PATH: &'static str = "/api/v1/pods";
@@ -69,7 +69,7 @@ impl Followed for LeanPod {
     }
 }
 
-impl Followed for Pod {
+impl FollowedKind for Pod {
     const KIND: WatchedKind = WatchedKind::Pod;
     const NAME: &'static str = LeanPod::NAME;
     const PATH: &'static str = LeanPod::PATH;
@@ -79,7 +79,7 @@ impl Followed for Pod {
     }
 }
 
-impl Followed for LeanRule {
+impl FollowedKind for LeanRule {
     const KIND: WatchedKind = WatchedKind::DeviceTaintRule;
     const NAME: &'static str = "devicetaintrules";
     // k8s: pkg/scheduler/scheduler.go New
@@ -170,7 +170,7 @@ pub fn follow_rules(client: kube::Client, told: &mpsc::Sender<WatchEvent>) -> Fo
     one::<LeanRule>(client, told, false, None)
 }
 
-fn one<T: Followed>(
+fn one<T: FollowedKind>(
     client: kube::Client,
     told: &mpsc::Sender<WatchEvent>,
     whole: bool,
@@ -204,7 +204,7 @@ impl Tell {
     }
 
     /// Returns the object without unused fields; `None` if that panics.
-    fn stripped<T: Followed>(&self, object: T) -> Option<WatchedObject> {
+    fn stripped<T: FollowedKind>(&self, object: T) -> Option<WatchedObject> {
         let stripped = tasks::catch(|| object.thing(self.whole));
         let stripped = stripped.inspect_err(|panic| {
             tasks::counted("watch");
@@ -226,7 +226,7 @@ impl Tell {
     }
 }
 
-impl<T: Followed> ObjectSink<T> for Tell {
+impl<T: FollowedKind> ObjectSink<T> for Tell {
     fn begin(&mut self) {
         self.kept.clear();
         self.offer(WatchEvent::Begun(T::KIND));

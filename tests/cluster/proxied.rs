@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use pintle_api_types::rng::Rng;
 use pintle_tests::cluster::TestCluster;
-use pintle_tests::cluster::proxy::{Fault, Protocol, ProxiedRequest, Proxy};
+use pintle_tests::cluster::proxy::{Protocol, ProxiedRequest, Proxy, RequestFault};
 use pintle_tests::manifest::{condition, phase};
 use pintle_tests::{LONG, until};
 
@@ -21,7 +21,7 @@ const STEPS: usize = 10;
 fn first(
     proxy: &Proxy,
     count: usize,
-    fault: &Fault,
+    fault: &RequestFault,
     is_meant: impl Fn(&ProxiedRequest) -> bool + Send + 'static,
 ) {
     let left = Arc::new(AtomicUsize::new(count));
@@ -31,11 +31,11 @@ fn first(
             && left
                 .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1))
                 .is_ok();
-        if is_hit { fault.clone() } else { Fault::None }
+        if is_hit { fault.clone() } else { RequestFault::None }
     });
 }
 
-fn happened(proxy: &Proxy, fault: &Fault, before: usize) {
+fn happened(proxy: &Proxy, fault: &RequestFault, before: usize) {
     until(LONG, &format!("{fault:?} happens"), || {
         ensure!(proxy.count(fault) > before, "{:?}", proxy.counts());
         Ok(())
@@ -53,13 +53,13 @@ fn watches_that_break_lose_no_pod_and_no_secret() {
     let file = test.volume(&reader, "secret", "s").join("word");
     let mut work = Work::new(&test, 0);
     let faults = [
-        Fault::Gone,
-        Fault::Refuse(410, None),
-        Fault::Refuse(429, Some(1)),
-        Fault::Refuse(503, None),
-        Fault::Swallow,
-        Fault::Truncate(1_500),
-        Fault::End(1_500),
+        RequestFault::Gone,
+        RequestFault::Refuse(410, None),
+        RequestFault::Refuse(429, Some(1)),
+        RequestFault::Refuse(503, None),
+        RequestFault::Swallow,
+        RequestFault::Truncate(1_500),
+        RequestFault::End(1_500),
     ];
     for (round, fault) in faults.iter().enumerate() {
         let before = proxy.count(fault);
@@ -88,14 +88,14 @@ fn a_status_arrives_whatever_happens_to_its_first_writes() {
     let test = TestCluster::take();
     let proxy = test.use_proxy(Protocol::Http2);
     let faults = [
-        Fault::Refuse(409, None),
-        Fault::Refuse(429, Some(1)),
-        Fault::Refuse(500, None),
-        Fault::Refuse(503, Some(1)),
-        Fault::Refuse(504, None),
-        Fault::Lose,
-        Fault::Truncate(100),
-        Fault::Slow(Duration::from_secs(2)),
+        RequestFault::Refuse(409, None),
+        RequestFault::Refuse(429, Some(1)),
+        RequestFault::Refuse(500, None),
+        RequestFault::Refuse(503, Some(1)),
+        RequestFault::Refuse(504, None),
+        RequestFault::Lose,
+        RequestFault::Truncate(100),
+        RequestFault::Slow(Duration::from_secs(2)),
     ];
     let mut work = Work::new(&test, 0);
     for (round, fault) in faults.iter().enumerate() {
@@ -136,27 +136,27 @@ fn connections_of_one_request_each_that_lose_packets_are_replaced() {
 }
 
 /// A random fault of all kinds.
-fn any_fault(rng: &mut Rng, seen: &ProxiedRequest) -> Fault {
+fn any_fault(rng: &mut Rng, seen: &ProxiedRequest) -> RequestFault {
     if seen.is_watch() {
         return match rng.range(0, 8) {
-            0 => Fault::Gone,
-            1 => Fault::Refuse(410, None),
-            2 => Fault::Refuse(500, None),
-            3 => Fault::Swallow,
-            4 => Fault::Truncate(rng.range(0, 8_000) as usize),
-            5 => Fault::End(rng.range(0, 8_000) as usize),
-            _ => Fault::None,
+            0 => RequestFault::Gone,
+            1 => RequestFault::Refuse(410, None),
+            2 => RequestFault::Refuse(500, None),
+            3 => RequestFault::Swallow,
+            4 => RequestFault::Truncate(rng.range(0, 8_000) as usize),
+            5 => RequestFault::End(rng.range(0, 8_000) as usize),
+            _ => RequestFault::None,
         };
     }
     match rng.range(0, 14) {
-        0 => Fault::Refuse(500, None),
-        1 => Fault::Refuse(503, None),
-        2 => Fault::Refuse(429, Some(1)),
-        3 => Fault::Lose,
-        4 => Fault::Slow(Duration::from_millis(rng.range(10, 1_500))),
-        5 => Fault::Truncate(rng.range(0, 400) as usize),
-        6 if seen.path.contains("/status") => Fault::Refuse(409, None),
-        _ => Fault::None,
+        0 => RequestFault::Refuse(500, None),
+        1 => RequestFault::Refuse(503, None),
+        2 => RequestFault::Refuse(429, Some(1)),
+        3 => RequestFault::Lose,
+        4 => RequestFault::Slow(Duration::from_millis(rng.range(10, 1_500))),
+        5 => RequestFault::Truncate(rng.range(0, 400) as usize),
+        6 if seen.path.contains("/status") => RequestFault::Refuse(409, None),
+        _ => RequestFault::None,
     }
 }
 

@@ -8,7 +8,7 @@
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-use crate::kit::{Case, condition, owner_reference};
+use crate::kit::{CaseNamespace, condition, owner_reference};
 use crate::server::{ControlPlane, PORT};
 
 const DEFINITION: &str = "crates.cases.pintle.test";
@@ -21,7 +21,7 @@ fn broken_kinds_hold_up_nothing_else() {
     let mut manager = server.start_tested("manager", &args);
     server.wait_healthy(PORT);
     server.with_client(async |client| {
-        let case = Case::begin(client.clone(), "broken".to_owned()).await?;
+        let case = CaseNamespace::begin(client.clone(), "broken".to_owned()).await?;
         break_conversion(&case).await?;
         break_service(&case).await
     });
@@ -30,7 +30,7 @@ fn broken_kinds_hold_up_nothing_else() {
     manager = server.start_tested("second", &args);
     server.wait_healthy(PORT);
     server.with_client(async |client| {
-        let case = Case::begin(client, "works".to_owned()).await?;
+        let case = CaseNamespace::begin(client, "works".to_owned()).await?;
         collects_and_counts(&case).await?;
         namespace_waits_and_ends(&case).await
     });
@@ -38,7 +38,7 @@ fn broken_kinds_hold_up_nothing_else() {
 }
 
 /// A kind of two versions, with an object of the old one, without a server for its conversion.
-async fn break_conversion(t: &Case) -> Result<()> {
+async fn break_conversion(t: &CaseNamespace) -> Result<()> {
     let schema = json!({"openAPIV3Schema": {"type": "object",
         "x-kubernetes-preserve-unknown-fields": true}});
     let version = |name: &str, storage: bool| {
@@ -67,14 +67,14 @@ async fn break_conversion(t: &Case) -> Result<()> {
     .map(drop)
 }
 
-async fn break_service(t: &Case) -> Result<()> {
+async fn break_service(t: &CaseNamespace) -> Result<()> {
     let spec = json!({"group": "broken.pintle.test", "version": "v1", "groupPriorityMinimum": 100,
         "versionPriority": 100, "insecureSkipTLSVerify": true,
         "service": {"name": "nowhere", "namespace": "default"}});
     t.create("APIService", SERVICE, json!({"spec": spec})).await.map(drop)
 }
 
-async fn collects_and_counts(t: &Case) -> Result<()> {
+async fn collects_and_counts(t: &CaseNamespace) -> Result<()> {
     let owner = t.config_map("a", &[], false).await?;
     t.config_map("b", &[owner_reference(&owner, true)], false).await?;
     t.create("ResourceQuota", "q", json!({"spec": {"hard": {"configmaps": "9"}}})).await?;
@@ -88,7 +88,7 @@ async fn collects_and_counts(t: &Case) -> Result<()> {
     t.eq("the root certificates are left", json!("1"), used).await
 }
 
-async fn namespace_waits_and_ends(t: &Case) -> Result<()> {
+async fn namespace_waits_and_ends(t: &CaseNamespace) -> Result<()> {
     let other = t.in_namespace("waits");
     other.create("Namespace", "waits", json!({})).await?;
     other.create("Secret", "s", json!({})).await?;

@@ -13,7 +13,7 @@ use pintle_tests::wait::{LONG, until};
 use serde_json::{Value, json};
 use xtask::cluster::controllers::LOOPS;
 
-use crate::kit::{Case, image};
+use crate::kit::{CaseNamespace, image};
 use crate::server::{ControlPlane, ManagerProcess, PORT};
 
 /// Port of the second manager.
@@ -76,13 +76,13 @@ fn one_of_two_managers_acts_and_a_restart_writes_nothing() {
     answers_on_its_port(&server);
     only_the_first_leads(&server);
     server.with_client(async |client| {
-        let case = Case::begin(client, "process".to_owned()).await?;
+        let case = CaseNamespace::begin(client, "process".to_owned()).await?;
         create_workloads(&case).await
     });
     writes_are_of_accounts(&server.audit());
     hand_over(&server, first);
     server.with_client(async |client| {
-        let case = Case::begin(client, "second".to_owned()).await?;
+        let case = CaseNamespace::begin(client, "second".to_owned()).await?;
         case.deployment("d", 2, json!({})).await?;
         case.eq("two pods", json!(2), async || Ok(case.pods().await?.len().into())).await?;
         case.settles(&KINDS).await
@@ -141,7 +141,7 @@ fn only_the_first_leads(server: &ControlPlane) {
 }
 
 /// One workload of each kind, settled, with pods that run.
-async fn create_workloads(t: &Case) -> Result<()> {
+async fn create_workloads(t: &CaseNamespace) -> Result<()> {
     let node = t.node("n", Value::Null).await?;
     t.kubelet(Some(&node), |_| true);
     t.deployment("d", 3, json!({})).await?;
@@ -173,7 +173,7 @@ async fn create_workloads(t: &Case) -> Result<()> {
 }
 
 /// A change that the API server recorded.
-struct Write {
+struct ObjectWrite {
     verb: String,
     /// Resource, or resource and subresource.
     of: String,
@@ -182,7 +182,7 @@ struct Write {
 }
 
 /// Changes by managers, without leases, events, and the tokens that they ask for.
-fn writes(audit: &str) -> Vec<Write> {
+fn writes(audit: &str) -> Vec<ObjectWrite> {
     let mut all = Vec::new();
     for line in audit.lines() {
         let Ok(entry) = serde_json::from_str::<Value>(line) else { continue };
@@ -198,7 +198,7 @@ fn writes(audit: &str) -> Vec<Write> {
         if is_managers && is_work && code < 300 {
             let of = if sub.is_empty() { resource } else { format!("{resource}/{sub}") };
             let object = format!("{}/{}", text(&reference["namespace"]), text(&reference["name"]));
-            all.push(Write { verb: text(&entry["verb"]), of, user, object });
+            all.push(ObjectWrite { verb: text(&entry["verb"]), of, user, object });
         }
     }
     all
@@ -221,10 +221,11 @@ fn writes_are_of_accounts(audit: &str) {
         ("create", "configmaps", "root-ca-cert-publisher"),
     ] {
         let user = format!("system:serviceaccount:kube-system:{account}");
-        let is_it = |write: &Write| write.verb == verb && write.of == of && write.user == user;
+        let is_it =
+            |write: &ObjectWrite| write.verb == verb && write.of == of && write.user == user;
         assert!(all.iter().any(is_it), "{verb} {of} by {account}");
     }
-    let own = |write: &&Write| write.user == "system:kube-controller-manager";
+    let own = |write: &&ObjectWrite| write.user == "system:kube-controller-manager";
     let others: Vec<String> = all
         .iter()
         .filter(own)

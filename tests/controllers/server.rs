@@ -22,7 +22,7 @@ use xtask::node::agent::build;
 use xtask::shell;
 use xtask::upstream::Program;
 
-use crate::kit::Requests;
+use crate::kit::NamespaceClient;
 
 /// Port of a controller manager.
 pub const PORT: u16 = 10257;
@@ -162,7 +162,7 @@ impl ControlPlane {
     /// The identity in the lease of the managers.
     pub fn holder(&self) -> Value {
         self.with_client(async |client| {
-            let requests = Requests::new(client, "kube-system".to_owned());
+            let requests = NamespaceClient::new(client, "kube-system".to_owned());
             let lease = requests.get("Lease", "kube-controller-manager").await?;
             Ok(lease["spec"]["holderIdentity"].clone())
         })

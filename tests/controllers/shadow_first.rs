@@ -11,7 +11,7 @@ use anyhow::{Result, ensure};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::kit::{Case, DeleteHow, owner_reference};
+use crate::kit::{CaseNamespace, DeleteHow, owner_reference};
 use crate::server::{ControlPlane, ManagerProcess, PORT};
 
 /// Log line of the manager when the held back controllers begin to act.
@@ -49,13 +49,13 @@ fn start(purpose: &str) -> Option<(ControlPlane, ManagerProcess)> {
 fn what_deletes_acts_only_after_its_time_in_shadow() {
     let Some((server, manager)) = start("first") else { return };
     server.with_client(async |client| {
-        let case = Case::begin(client, "first".to_owned()).await?;
+        let case = CaseNamespace::begin(client, "first".to_owned()).await?;
         waits_and_acts(&case, &manager).await
     });
     assert!(manager.end(Signal::SIGTERM).success());
 }
 
-async fn waits_and_acts(t: &Case, manager: &ManagerProcess) -> Result<()> {
+async fn waits_and_acts(t: &CaseNamespace, manager: &ManagerProcess) -> Result<()> {
     let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "never", "uid": "never"});
     t.config_map("dependent", &[owner], false).await?;
     let other = t.in_namespace("goes");
@@ -84,7 +84,7 @@ async fn waits_and_acts(t: &Case, manager: &ManagerProcess) -> Result<()> {
 fn difference_begins_the_time_in_shadow_anew() {
     let Some((server, manager)) = start("differs") else { return };
     server.with_client(async |client| {
-        let case = Case::begin(client, "differs".to_owned()).await?;
+        let case = CaseNamespace::begin(client, "differs".to_owned()).await?;
         differs_and_waits_again(&case, &manager).await
     });
     assert!(manager.end(Signal::SIGTERM).success());
@@ -98,7 +98,7 @@ fn never(api_version: &str, kind: &str) -> Value {
 /// An object would have been collected and gets another owner: the collector was wrong. Another is
 /// deleted as upstream's collector would, which ours would not have done, because the API server
 /// has no such kind.
-async fn differs_and_waits_again(t: &Case, manager: &ManagerProcess) -> Result<()> {
+async fn differs_and_waits_again(t: &CaseNamespace, manager: &ManagerProcess) -> Result<()> {
     let owner = never("v1", "ConfigMap");
     for name in ["dependent", "mistake"] {
         t.config_map(name, std::slice::from_ref(&owner), false).await?;
@@ -129,7 +129,7 @@ fn is_difference(line: &str) -> bool {
 }
 
 /// Waits until the log has a difference, before anything acts.
-async fn seen(t: &Case, manager: &ManagerProcess, difference: &str) -> Result<()> {
+async fn seen(t: &CaseNamespace, manager: &ManagerProcess, difference: &str) -> Result<()> {
     let log = t.until("a difference", difference, async || {
         let log = manager.log();
         Ok((log.contains(difference), log.into()))
@@ -166,7 +166,7 @@ fn shadow_beside_upstreams_collector_withdraws_nothing_and_acts_after_it() {
     let manager = server.start_tested("manager", &args);
     server.wait_healthy(PORT);
     server.with_client(async |client| {
-        let case = Case::begin(client, "agrees".to_owned()).await?;
+        let case = CaseNamespace::begin(client, "agrees".to_owned()).await?;
         collects(&case, "goes").await?;
         let log = manager.log();
         ensure!(!log.contains(ACTING), "upstream's took too long\n{log}");
@@ -174,7 +174,7 @@ fn shadow_beside_upstreams_collector_withdraws_nothing_and_acts_after_it() {
     });
     assert!(!upstream.end(Signal::SIGKILL).success());
     server.with_client(async |client| {
-        let case = Case::begin(client, "alone".to_owned()).await?;
+        let case = CaseNamespace::begin(client, "alone".to_owned()).await?;
         let acts = async || Ok((manager.log().contains(ACTING), manager.log_end().into()));
         case.until("it acts", ACTING, acts).await?;
         collects(&case, "goes-late").await?;
@@ -188,7 +188,7 @@ fn shadow_beside_upstreams_collector_withdraws_nothing_and_acts_after_it() {
 
 /// An object without its owner and a namespace with content are gone after a while, by whichever
 /// manager.
-async fn collects(t: &Case, namespace: &str) -> Result<()> {
+async fn collects(t: &CaseNamespace, namespace: &str) -> Result<()> {
     t.config_map("dependent", &[never("v1", "ConfigMap")], false).await?;
     let owner = t.config_map("owner", &[], false).await?;
     t.config_map("owned", &[owner_reference(&owner, true)], false).await?;

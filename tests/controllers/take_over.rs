@@ -16,7 +16,9 @@ use pintle_tests::wait::{LONG, until};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::kit::{Case, Requests, condition, image, is_terminating, name, template, uid};
+use crate::kit::{
+    CaseNamespace, NamespaceClient, condition, image, is_terminating, name, template, uid,
+};
 use crate::server::{ControlPlane, ManagerProcess, PORT};
 
 /// How long each one leads.
@@ -119,7 +121,7 @@ fn alternate(server: &ControlPlane, first: ManagerProcess, ended: &AtomicBool) -
 }
 
 async fn work(client: kube::Client, length: Duration) -> Result<()> {
-    let quiet = Case::begin(client.clone(), "quiet".to_owned()).await?;
+    let quiet = CaseNamespace::begin(client.clone(), "quiet".to_owned()).await?;
     let node = quiet.node("n", Value::Null).await?;
     quiet.kubelet(Some(&node), |_| true);
     quiet.deployment("d", 2, json!({})).await?;
@@ -127,7 +129,7 @@ async fn work(client: kube::Client, length: Duration) -> Result<()> {
     quiet.daemon_set("ds", json!({})).await?;
     quiet.settles(&QUIET).await?;
     let before = (quiet.versions(&QUIET).await?, pods(&quiet).await?);
-    let busy = Case::begin(client, "busy".to_owned()).await?;
+    let busy = CaseNamespace::begin(client, "busy".to_owned()).await?;
     let node = busy.node("n", Value::Null).await?;
     let kubelet = tokio::task::spawn_local(run_or_finish(busy.in_namespace("busy"), node));
     start_every_minute(&busy).await?;
@@ -149,19 +151,19 @@ async fn work(client: kube::Client, length: Duration) -> Result<()> {
 }
 
 /// UIDs of pods.
-async fn pods(t: &Requests) -> Result<Vec<String>> {
+async fn pods(t: &NamespaceClient) -> Result<Vec<String>> {
     Ok(t.list("Pod").await?.iter().map(uid).collect())
 }
 
 /// A kubelet that lets pods of Jobs succeed after they have run for a moment.
-async fn run_or_finish(t: Requests, node: String) {
+async fn run_or_finish(t: NamespaceClient, node: String) {
     loop {
         let _ = step(&t, &node).await;
         sleep(Duration::from_millis(300)).await;
     }
 }
 
-async fn step(t: &Requests, node: &str) -> Result<()> {
+async fn step(t: &NamespaceClient, node: &str) -> Result<()> {
     for pod in t.pods().await? {
         let pod_name = name(&pod);
         let is_job = pod["metadata"]["labels"]["batch.kubernetes.io/job-name"].is_string();
@@ -180,7 +182,7 @@ async fn step(t: &Requests, node: &str) -> Result<()> {
 }
 
 /// Changes the template again as soon as the rollout before is complete; how often.
-async fn rollouts(t: &Case, deployment: &str, end: Instant) -> Result<usize> {
+async fn rollouts(t: &CaseNamespace, deployment: &str, end: Instant) -> Result<usize> {
     let spec = json!({"revisionHistoryLimit": 1000});
     t.deployment(deployment, 4, spec).await?;
     let mut templates = 1;
@@ -211,7 +213,7 @@ async fn rollouts(t: &Case, deployment: &str, end: Instant) -> Result<usize> {
 }
 
 /// Runs one Job after another; returns their number.
-async fn jobs(t: &Case, end: Instant) -> Result<usize> {
+async fn jobs(t: &CaseNamespace, end: Instant) -> Result<usize> {
     let mut count = 0;
     while Instant::now() < end {
         let job = format!("job-{count}");
@@ -233,7 +235,7 @@ async fn jobs(t: &Case, end: Instant) -> Result<usize> {
 }
 
 /// Creates and deletes namespaces with content; how many.
-async fn namespaces(t: &Case, end: Instant) -> Result<usize> {
+async fn namespaces(t: &CaseNamespace, end: Instant) -> Result<usize> {
     let mut count = 0;
     while Instant::now() < end {
         let other = t.in_namespace(&format!("busy-{count}"));
@@ -251,7 +253,7 @@ async fn namespaces(t: &Case, end: Instant) -> Result<usize> {
     Ok(count)
 }
 
-async fn start_every_minute(t: &Case) -> Result<()> {
+async fn start_every_minute(t: &CaseNamespace) -> Result<()> {
     let pod = template("c", "good", json!({"restartPolicy": "Never"}));
     let job = json!({"spec": {"template": {"spec": pod["spec"]}}});
     let spec = json!({"schedule": "* * * * *", "jobTemplate": job,
@@ -260,7 +262,7 @@ async fn start_every_minute(t: &Case) -> Result<()> {
 }
 
 /// The CronJob's jobs are of minutes in a row, one each.
-async fn every_minute_ran_once(t: &Case) -> Result<()> {
+async fn every_minute_ran_once(t: &CaseNamespace) -> Result<()> {
     let mut minutes: BTreeMap<i64, usize> = BTreeMap::new();
     for job in t.list("Job").await? {
         let minute = name(&job).strip_prefix("minutely-").and_then(|minute| minute.parse().ok());

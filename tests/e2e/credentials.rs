@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
 use pintle_tests::manifest::{With, condition, container, pod, waiting_reason};
-use pintle_tests::registry::{PASSWORD, Registry, USER};
+use pintle_tests::registry::{ImageRegistry, PASSWORD, USER};
 use pintle_tests::{LONG, Options, TestNode, until};
 use serde_json::{Value, json};
 use xtask::image::set;
@@ -67,7 +67,7 @@ fn a_plugin_knows_the_password_of_the_images_that_it_is_meant_for() {
     let flags = plugins(&node);
     node.add_flags(flags);
     node.start_agent();
-    let registry = Registry::start(&node, 5000, true).expect("a registry");
+    let registry = ImageRegistry::start(&node, 5000, true).expect("a registry");
     let app = registry.add("team/app", "1", 32 << 10).expect("an image");
     let twin = registry.add("team/twin", "1", 32 << 10).expect("an image");
     let other = registry.add("other", "1", 32 << 10).expect("an image");
@@ -111,7 +111,7 @@ fn a_configuration_that_is_wrong_ends_the_agent_with_a_sentence() {
 fn an_image_that_nobody_is_known_to_have_pulled_is_for_nobody_where_all_are_verified() {
     let config = json!({"imagePullCredentialsVerificationPolicy": "AlwaysVerify"});
     let mut node = TestNode::start(Options { config, ..Options::default() });
-    let registry = Registry::start(&node, 5000, true).expect("a registry");
+    let registry = ImageRegistry::start(&node, 5000, true).expect("a registry");
     let app = registry.add("team/app", "1", 32 << 10).expect("an image");
     let never = |name: &str, image: &str| {
         let c = container("c", &["/box", "pause"])

@@ -3,7 +3,7 @@
 use std::fs;
 
 use pintle_tests::manifest::{With, condition, container, is_running, pod, waiting_reason};
-use pintle_tests::registry::{PASSWORD, Registry, USER};
+use pintle_tests::registry::{ImageRegistry, PASSWORD, USER};
 use pintle_tests::{LONG, TestNode, until};
 use serde_json::{Value, json};
 use xtask::image::set;
@@ -39,7 +39,7 @@ const PULL_FAILED: [&str; 2] = ["ErrImagePull", "ImagePullBackOff"];
 #[test]
 fn images_are_pulled_by_policy_and_with_the_password_of_the_node() {
     let node = TestNode::usual();
-    let registry = Registry::start(&node, 5000, true).expect("a registry");
+    let registry = ImageRegistry::start(&node, 5000, true).expect("a registry");
     let app = registry.add("team/app", "1", 32 << 10).expect("an image");
     let other = registry.add("team/other", "1", 32 << 10).expect("an image");
     let digest = format!("127.0.0.1:5000/team/other@{}", other.digest());
@@ -72,7 +72,7 @@ fn images_are_pulled_by_policy_and_with_the_password_of_the_node() {
 #[test]
 fn a_pod_whose_image_is_present_starts_while_another_pull_crawls() {
     let node = TestNode::usual();
-    let registry = Registry::start(&node, 5000, false).expect("a registry");
+    let registry = ImageRegistry::start(&node, 5000, false).expect("a registry");
     registry.add("slow", "1", 4 << 20).expect("an image");
     let slow = registry.slow_address(&node, 5001, 10 << 10).expect("a proxy");
     put(&node, "slow", &format!("{slow}/slow:1"), "IfNotPresent");

@@ -107,9 +107,9 @@ fn hostname_hosts_and_resolver_are_what_the_manifest_says() {
 }
 
 /// A network namespace of its own, while it is held.
-struct Namespace(Child);
+struct HeldNamespace(Child);
 
-impl Namespace {
+impl HeldNamespace {
     fn new() -> Self {
         let holder = Command::new("unshare").args(["--net", "sleep", "infinity"]).spawn();
         let holder = holder.expect("a process in a namespace");
@@ -139,7 +139,7 @@ impl Namespace {
     }
 }
 
-impl Drop for Namespace {
+impl Drop for HeldNamespace {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -149,7 +149,7 @@ impl Drop for Namespace {
 /// The chains as other components look for them, in both families; flushed tables get them again.
 #[test]
 fn chains_of_the_node_are_made_and_made_again_when_the_tables_are_flushed() {
-    let namespace = Namespace::new();
+    let namespace = HeldNamespace::new();
     let enter = namespace.enter();
     // The thread that keeps them ends with the test.
     let (_ends, ended) = tokio::sync::oneshot::channel::<()>();

@@ -9,7 +9,7 @@ use pintle_cri::v1::{
     PullImageRequest, RemovePodSandboxRequest, RuntimeConfigRequest, StopContainerRequest,
     StopPodSandboxRequest,
 };
-use pintle_tests::registry::{PASSWORD, Registry, USER};
+use pintle_tests::registry::{ImageRegistry, PASSWORD, USER};
 use pintle_tests::{LONG, Options, RawCri, TestNode, until};
 use xtask::runtime::Version;
 
@@ -101,7 +101,7 @@ fn what_a_release_lacks_is_reported_as_unimplemented() {
 fn a_pull_succeeds_with_the_right_password_only_and_a_throttled_one_is_slow() {
     let node = bare(Version::usual().expect("a release"));
     let cri = RawCri::connect(&node).expect("connected");
-    let registry = Registry::start(&node, 5000, true).expect("a registry");
+    let registry = ImageRegistry::start(&node, 5000, true).expect("a registry");
     let image = registry.add("team/app", "1", 64 << 10).expect("an image").reference;
     let pull = |image: &str, password: Option<&str>| {
         let auth = password.map(|p| AuthConfig {

@@ -22,14 +22,14 @@ pub(crate) const CRITICAL: i32 = 2_000_001_000;
 const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
 
 /// A logind and a node that listens to it.
-struct World {
+struct LogindNode {
     node: TestNode,
     logind: FakeLogind,
     runtime: Runtime,
     _dir: tempfile::TempDir,
 }
 
-impl World {
+impl LogindNode {
     /// With these seconds for pods of no priority, from 1,000 on, and critical ones.
     fn start(seconds: [i64; 3]) -> Self {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
@@ -118,7 +118,7 @@ fn gauge(metrics: &str, name: &str) -> i64 {
 
 #[test]
 fn pods_end_in_order_nobody_comes_and_the_machine_waits_until_the_last_has_ended() {
-    let world = World::start([40, 40, 40]);
+    let world = LogindNode::start([40, 40, 40]);
     let node = &world.node;
     world.put("least", -10, says("least", 0));
     world.put("middle", 1_500, says("middle", 3));
@@ -168,7 +168,7 @@ fn pods_end_in_order_nobody_comes_and_the_machine_waits_until_the_last_has_ended
 
 #[test]
 fn a_shutdown_that_is_given_up_lets_pods_in_again_and_the_next_one_is_waited_for() {
-    let world = World::start([60, 60, 60]);
+    let world = LogindNode::start([60, 60, 60]);
     let node = &world.node;
     world.put("least", 0, says("least", 0));
     world.put("critical", CRITICAL, says("critical", 0));
@@ -196,7 +196,7 @@ fn a_shutdown_that_is_given_up_lets_pods_in_again_and_the_next_one_is_waited_for
 
 #[test]
 fn an_agent_that_is_killed_in_the_middle_goes_on_and_starts_nothing_again() {
-    let mut world = World::start([50, 50, 50]);
+    let mut world = LogindNode::start([50, 50, 50]);
     // The first group ends at once; the second takes a while, and the agent is killed meanwhile.
     let slow = script(
         "c",
@@ -238,7 +238,7 @@ fn an_agent_that_is_killed_in_the_middle_goes_on_and_starts_nothing_again() {
 
 #[test]
 fn a_hook_that_hangs_does_not_outlast_its_groups_time() {
-    let world = World::start([4, 30, 30]);
+    let world = LogindNode::start([4, 30, 30]);
     let node = &world.node;
     let hang = json!({"preStop": {"exec": {"command": ["sh", "-c", "sleep 3600"]}}});
     let stubborn =

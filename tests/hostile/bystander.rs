@@ -17,7 +17,7 @@ use pintle_tests::{TestNode, until};
 use serde_json::{Value, json};
 use xtask::node::process;
 
-use crate::port::Port;
+use crate::port::NodePort;
 
 /// How many times as long as on the quiet node a part of a life may take.
 pub(crate) const LIMIT_FACTOR: u32 = 3;
@@ -57,7 +57,7 @@ fn manifest(name: &str) -> Value {
 /// Lives once and returns the duration of each part. A part longer than `longest` fails.
 pub(crate) fn live(
     node: &TestNode,
-    port: &Port,
+    port: &NodePort,
     name: &str,
     longest: Duration,
     mut seen: impl FnMut(&'static str, Duration),

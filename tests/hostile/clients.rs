@@ -15,11 +15,11 @@ use pintle_tests::node::NODE_NAME;
 use xtask::node::agent::{HEALTH_PORT, READ_ONLY_PORT};
 use xtask::node::http::{self, NodeHttpRequest};
 
-use crate::ground::Ground;
-use crate::port::{H2_PREFACE, Port, Stream, Who};
+use crate::ground::AttackedNode;
+use crate::port::{H2_PREFACE, NodePort, Stream, Who};
 use crate::support::{Flood, running};
 
-attacks!(Ground, "clients":
+attacks!(AttackedNode, "clients":
     seven_hundred_that_say_nothing,
     seven_hundred_idle_with_h2,
     heads_that_drip,
@@ -40,9 +40,9 @@ const GATHER_MAX: Duration = Duration::from_secs(8);
 /// Runs `one` in the node's network from several threads until there are so many results; those
 /// that are refused are the node's good right.
 fn crowd<T: Send>(
-    ground: &Ground,
+    ground: &AttackedNode,
     count: usize,
-    one: impl Fn(&TestNode, &Port) -> Option<T> + Sync,
+    one: impl Fn(&TestNode, &NodePort) -> Option<T> + Sync,
 ) -> Vec<T> {
     const THREADS: usize = 8;
     let (node, port, begin) = (&ground.node, &ground.port, Instant::now());
@@ -57,7 +57,7 @@ fn crowd<T: Send>(
 }
 
 /// Connections to the port without a single byte.
-fn seven_hundred_that_say_nothing(ground: &mut Ground) {
+fn seven_hundred_that_say_nothing(ground: &mut AttackedNode) {
     let silent = crowd(ground, CROWD, |node, port| port.socket(node).ok());
     assert!(silent.len() > CROWD / 2, "{} of them were taken", silent.len());
     ground.answers("beside silent connections");
@@ -65,7 +65,7 @@ fn seven_hundred_that_say_nothing(ground: &mut Ground) {
 }
 
 /// Connections that finish their handshake and send the preface of an h2 client, and no more.
-fn seven_hundred_idle_with_h2(ground: &mut Ground) {
+fn seven_hundred_idle_with_h2(ground: &mut AttackedNode) {
     let idle = crowd(ground, CROWD, |node, port| {
         let socket = port.socket(node).ok()?;
         // A handshake without an answer is given up, and the next one begins.
@@ -81,7 +81,7 @@ fn seven_hundred_idle_with_h2(ground: &mut Ground) {
 }
 
 /// Requests that send their heads a byte at a time.
-fn heads_that_drip(ground: &mut Ground) {
+fn heads_that_drip(ground: &mut AttackedNode) {
     let mut streams: Vec<Stream> = crowd(ground, 304, |node, port| {
         let mut stream = port.connect(node, Who::Nobody).ok()?;
         stream.write_all(b"GET /pods HTTP/1.1\r\nX: ").ok()?;
@@ -112,7 +112,7 @@ fn heads_that_drip(ground: &mut Ground) {
 }
 
 /// More connections than the plain ports take, idle or with half a request.
-fn idle_at_the_plain_ports(ground: &mut Ground) {
+fn idle_at_the_plain_ports(ground: &mut AttackedNode) {
     let at = |node: &TestNode, port: u16| -> Option<TcpStream> {
         node.connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).ok()
     };
@@ -128,7 +128,7 @@ fn idle_at_the_plain_ports(ground: &mut Ground) {
 }
 
 /// Requests with invalid tokens, a new one each time, as fast as they are refused.
-fn tokens_without_number(ground: &mut Ground) {
+fn tokens_without_number(ground: &mut AttackedNode) {
     let streams = crowd(ground, 16, |node, port| port.connect(node, Who::Nobody).ok());
     let streams = std::sync::Mutex::new(streams);
     let flood = Flood::start(2, move || {
@@ -149,7 +149,7 @@ fn tokens_without_number(ground: &mut Ground) {
 }
 
 /// Fifty scrapers of everything there is to scrape, all the time.
-fn scrapes_all_at_once(ground: &mut Ground) {
+fn scrapes_all_at_once(ground: &mut AttackedNode) {
     let containers: Vec<_> =
         (0..10).map(|n| container(&format!("c{n}"), &["/box", "pause"])).collect();
     for n in 0..2 {
@@ -176,19 +176,19 @@ fn scrapes_all_at_once(ground: &mut Ground) {
                 }
             });
         }
-        struct Over(Arc<std::sync::atomic::AtomicBool>);
-        impl Drop for Over {
+        struct AttackOver(Arc<std::sync::atomic::AtomicBool>);
+        impl Drop for AttackOver {
             fn drop(&mut self) {
                 self.0.store(true, std::sync::atomic::Ordering::Relaxed);
             }
         }
-        let _over = Over(is_over);
+        let _over = AttackOver(is_over);
         ground.bystander("while everything is scraped");
     });
 }
 
 /// Two hundred clients that follow one loud log and never read a byte.
-fn followers_that_never_read(ground: &mut Ground) {
+fn followers_that_never_read(ground: &mut AttackedNode) {
     ground.node.put("loud.json", &pod("loud", &[container("c", &["/box", "log", "1000000"])]));
     running(&ground.node, "loud", &["c"]);
     let path = format!("/containerLogs/default/loud-{NODE_NAME}/c?follow=true");
@@ -203,7 +203,7 @@ fn followers_that_never_read(ground: &mut Ground) {
 }
 
 /// Commands that print without end, and forwarded ports that answer without end, all unread.
-fn commands_and_ports_that_nobody_reads(ground: &mut Ground) {
+fn commands_and_ports_that_nobody_reads(ground: &mut AttackedNode) {
     let loud = pod(
         "loud",
         &[script("c", "exec /box pause"), container("rude", &["/box", "rude", "body=9001"])],
@@ -230,7 +230,7 @@ fn commands_and_ports_that_nobody_reads(ground: &mut Ground) {
 }
 
 /// Numbers in queries that are too large for every type, negative, or none.
-fn numbers_in_questions(ground: &mut Ground) {
+fn numbers_in_questions(ground: &mut AttackedNode) {
     ground.node.put("web.json", &pod("web", &[script("c", "echo said; exec /box pause")]));
     running(&ground.node, "web", &["c"]);
     let log = |query: &str| ("GET", format!("/containerLogs/default/web-{NODE_NAME}/c?{query}"));

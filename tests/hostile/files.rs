@@ -18,13 +18,13 @@ use serde_json::json;
 use xtask::node::agent::READ_ONLY_PORT;
 use xtask::shell;
 
-use crate::ground::Ground;
+use crate::ground::AttackedNode;
 use crate::support::{goes, host, kill, log_file, running, with_host};
 
 /// How often the agent is killed on a full disk.
 const KILLS: usize = 4;
 
-attacks!(Ground, "files":
+attacks!(AttackedNode, "files":
     logs_that_are_something_else,
     last_words_that_are_something_else,
     a_huge_fragmented_hosts_file,
@@ -39,7 +39,7 @@ attacks!(Ground, "files":
 
 /// Log files replaced by a FIFO, a link to /dev/zero, a folder, a link to itself; then the
 /// containers die, and their logs are asked for.
-fn logs_that_are_something_else(ground: &mut Ground) {
+fn logs_that_are_something_else(ground: &mut AttackedNode) {
     let node = &ground.node;
     let names = ["fifo", "zero", "folder", "loop"];
     for name in names {
@@ -74,7 +74,7 @@ fn logs_that_are_something_else(ground: &mut Ground) {
 }
 
 /// The termination message is a FIFO, a gigabyte, a device, or a link to a forbidden file.
-fn last_words_that_are_something_else(ground: &mut Ground) {
+fn last_words_that_are_something_else(ground: &mut AttackedNode) {
     let node = &ground.node;
     let ends = |name: &str, text: &str| {
         let c = script("c", &format!("{text}; exit 1"))
@@ -107,7 +107,7 @@ fn last_words_that_are_something_else(ground: &mut Ground) {
 
 /// The container's own /etc/hosts, grown to a gigabyte in pieces of one block; its restart makes
 /// the agent rewrite that file.
-fn a_huge_fragmented_hosts_file(ground: &mut Ground) {
+fn a_huge_fragmented_hosts_file(ground: &mut AttackedNode) {
     let text = "i=0; while [ $i -lt 4000 ]; do \
                 dd if=/dev/zero of=/etc/hosts bs=4k count=1 seek=$((i * 64)) conv=notrunc 2>/dev/null; \
                 i=$((i + 1)); done; dd if=/dev/zero of=/etc/hosts bs=1M count=500 conv=notrunc seek=1100 2>/dev/null; \
@@ -132,7 +132,7 @@ fn a_huge_fragmented_hosts_file(ground: &mut Ground) {
 }
 
 /// 200,000 files in one emptyDir, 2,000 nested folders in another; both are removed.
-fn a_volume_of_many_files_and_one_of_great_depth(ground: &mut Ground) {
+fn a_volume_of_many_files_and_one_of_great_depth(ground: &mut AttackedNode) {
     let many =
         "mkdir /v/d; cd /v/d; seq 1 200000 | xargs -n 2000 touch; echo made; exec /box pause";
     let deep = "cd /v; i=0; while [ $i -lt 2000 ]; do mkdir d; cd d; i=$((i + 1)); done; \
@@ -161,7 +161,7 @@ fn a_volume_of_many_files_and_one_of_great_depth(ground: &mut Ground) {
 
 /// A privileged container mounts into its volume, the mounts propagate to the node, and the
 /// container ends without unmounting them. The files behind them belong to the node.
-fn mounts_left_in_a_volume(ground: &mut Ground) {
+fn mounts_left_in_a_volume(ground: &mut AttackedNode) {
     let precious = ground.node.dir().join("precious");
     fs::create_dir_all(&precious).expect("made");
     fs::write(precious.join("file"), "precious").expect("written");
@@ -192,7 +192,7 @@ fn mounts_left_in_a_volume(ground: &mut Ground) {
 }
 
 /// A tenant with the agent's folder puts links where the agent writes next.
-fn links_where_the_agent_writes(ground: &mut Ground) {
+fn links_where_the_agent_writes(ground: &mut AttackedNode) {
     let target = ground.node.dir().join("not-yours");
     fs::write(&target, "untouched").expect("written");
     ground.node.put("linked.json", &pod("linked", &[container("c", &["/box", "pause"])]));
@@ -216,7 +216,7 @@ fn links_where_the_agent_writes(ground: &mut Ground) {
 }
 
 /// hostPath volumes on a FIFO, a socket, a link to itself and a device.
-fn host_paths_that_are_something_else(ground: &mut Ground) {
+fn host_paths_that_are_something_else(ground: &mut AttackedNode) {
     let dir = ground.node.dir().join("odd");
     fs::create_dir_all(&dir).expect("made");
     mkfifo(&dir.join("fifo"), Mode::S_IRWXU).expect("made");
@@ -243,16 +243,16 @@ fn host_paths_that_are_something_else(ground: &mut Ground) {
 }
 
 /// A command inside the node; it must succeed.
-fn inside(ground: &Ground, program: &str, args: &[&Path]) {
+fn inside(ground: &AttackedNode, program: &str, args: &[&Path]) {
     let mut cmd = ground.node.runtime_node().command(Path::new(program));
     shell::run(cmd.args(args)).expect("it runs");
 }
 
 /// The disk of the agent's folder and of the logs fills up, while pods start and end; then space is
 /// freed.
-fn a_disk_that_is_full(_: &mut Ground) {
+fn a_disk_that_is_full(_: &mut AttackedNode) {
     // The folders must be on a disk of their own before the agent starts.
-    let ground = Ground::prepare_with(json!({}), |node| {
+    let ground = AttackedNode::prepare_with(json!({}), |node| {
         for dir in [node.root(), node.pod_logs()] {
             let mut mount = node.runtime_node().command(Path::new("mount"));
             mount.args(["-t", "tmpfs", "-o", "size=24m", "none"]).arg(dir);
@@ -297,8 +297,8 @@ const FILL: &str = "cat /dev/zero >> \"$0\"/ballast; true";
 
 /// The disk is completely full while pods start, die and are deleted, and while the agent is
 /// killed; then space is freed, and everything recovers.
-fn a_disk_without_a_byte_while_the_agent_dies(_: &mut Ground) {
-    let mut ground = Ground::prepare_with(json!({}), |node| {
+fn a_disk_without_a_byte_while_the_agent_dies(_: &mut AttackedNode) {
+    let mut ground = AttackedNode::prepare_with(json!({}), |node| {
         let mut mount = node.runtime_node().command(Path::new("sh"));
         mount.args(["-ec", BLOCKS]).args([node.dir(), &node.root(), &node.pod_logs()]);
         shell::run(&mut mount).expect("mounted in the node");
@@ -325,7 +325,7 @@ fn a_disk_without_a_byte_while_the_agent_dies(_: &mut Ground) {
         ground.node.start_agent();
     }
     inside(&ground, "rm", &[&ground.node.root().join("ballast")]);
-    let check = |ground: &Ground| {
+    let check = |ground: &AttackedNode| {
         let node = &ground.node;
         for late in [KILLS - 2, KILLS - 1] {
             node.pod_until(&format!("late{late}"), "is ready", |p| condition(p, "Ready"));
@@ -356,7 +356,7 @@ fn a_disk_without_a_byte_while_the_agent_dies(_: &mut Ground) {
 }
 
 /// The disk of the agent's folder takes no writes for a while, as after an error of it.
-fn a_disk_that_takes_no_writes(ground: &mut Ground) {
+fn a_disk_that_takes_no_writes(ground: &mut AttackedNode) {
     let node = &ground.node;
     node.put("survivor.json", &pod("survivor", &[container("c", &["/box", "pause"])]));
     node.pod_until("survivor", "is ready", |p| condition(p, "Ready"));
@@ -376,7 +376,7 @@ fn a_disk_that_takes_no_writes(ground: &mut Ground) {
     ground.bystander("on a disk that takes writes again");
 }
 
-fn goes_after_all(ground: &Ground) {
+fn goes_after_all(ground: &AttackedNode) {
     ground.node.gone("survivor");
     ground.node.remove("late.json");
     goes(ground, "late");
@@ -384,7 +384,7 @@ fn goes_after_all(ground: &Ground) {
 
 /// Makes the folder writable again when dropped.
 struct Writable<'a> {
-    ground: &'a Ground,
+    ground: &'a AttackedNode,
 }
 
 impl Drop for Writable<'_> {

@@ -17,7 +17,7 @@ use pintle_tests::{LONG, Options, TestNode, patience, until};
 use serde_json::{Value, json};
 
 use crate::bystander::{self, Times};
-use crate::port::Port;
+use crate::port::NodePort;
 
 /// Threads that the agent may have under any attack.
 const THREADS_MAX: u64 = 40;
@@ -43,10 +43,10 @@ const AWAY: &str = "pintle_main_loop_stall_seconds";
 const WATCH_PERIOD: Duration = Duration::from_millis(50);
 
 /// A node under attack.
-pub(crate) struct Ground {
+pub(crate) struct AttackedNode {
     // Ends before the node does.
     watch: AgentSampler,
-    pub(crate) port: Port,
+    pub(crate) port: NodePort,
     pub(crate) node: TestNode,
     quiet: Times,
     quiet_kib: u64,
@@ -54,7 +54,7 @@ pub(crate) struct Ground {
     stalls: Cell<Stalls>,
 }
 
-impl Ground {
+impl AttackedNode {
     /// A quiet node with the usual agent, measured.
     pub(crate) fn prepare() -> Self {
         Self::prepare_with(json!({}), |_| ())
@@ -63,7 +63,7 @@ impl Ground {
     /// The same with fields of the agent's configuration, and with `first` done to the node before
     /// the agent starts.
     pub(crate) fn prepare_with(extra: Value, first: impl FnOnce(&TestNode)) -> Self {
-        let keys = crate::port::Keys::make();
+        let keys = crate::port::ClientKeys::make();
         let mut config = json!({
             "authentication": {"anonymous": {"enabled": false}, "webhook": {"enabled": false},
                 "x509": {"clientCAFile": keys.authority_file()}},
@@ -74,7 +74,7 @@ impl Ground {
         let mut node = TestNode::start(options);
         first(&node);
         node.start_agent();
-        let port = Port::of(&node, keys);
+        let port = NodePort::of(&node, keys);
         let watch = AgentSampler::start(node.agent_pid());
         let (quiet, quiet_stalls, stalls) = Default::default();
         let mut ground = Self { watch, port, node, quiet, quiet_kib: 0, quiet_stalls, stalls };

@@ -12,14 +12,14 @@ use pintle_tests::attacks;
 use pintle_tests::manifest::{With, condition, container, pod};
 use pintle_tests::{LONG, until};
 use serde_json::json;
-use xtask::disk::{Fault, Faulty, Operation, mount_fuse};
+use xtask::disk::{DiskFault, DiskOperation, Faulty, mount_fuse};
 use xtask::node::agent::READ_ONLY_PORT;
 use xtask::shell;
 
-use crate::ground::Ground;
+use crate::ground::AttackedNode;
 use crate::support::{host, kill, running, with_host};
 
-attacks!(Ground, "hung":
+attacks!(AttackedNode, "hung":
     host_paths_on_a_dead_server,
     a_dead_server_inside_of_a_volume,
     volumes_of_a_dead_file_server,
@@ -31,13 +31,13 @@ const DEAD_PODS: usize = 6;
 
 /// A mount in the node without answers from its server. Dropping this aborts and unmounts it.
 struct Hung<'a> {
-    ground: &'a Ground,
+    ground: &'a AttackedNode,
     at: PathBuf,
     server: Option<File>,
 }
 
 impl<'a> Hung<'a> {
-    fn mount(ground: &'a Ground, at: &Path) -> Self {
+    fn mount(ground: &'a AttackedNode, at: &Path) -> Self {
         fs::create_dir_all(at).expect("made");
         let fuse = File::options().read(true).write(true).open("/dev/fuse");
         let server = fuse.expect("the kernel has FUSE");
@@ -56,33 +56,33 @@ impl Drop for Hung<'_> {
     }
 }
 
-fn mount_in_node(ground: &Ground, at: &Path, server: &File, options: &str) {
+fn mount_in_node(ground: &AttackedNode, at: &Path, server: &File, options: &str) {
     mount_fuse(ground.node.runtime_node().command(Path::new("mount")), server, options, at);
 }
 
-fn umount_in_node(ground: &Ground, at: &Path) {
+fn umount_in_node(ground: &AttackedNode, at: &Path) {
     let mut umount = ground.node.runtime_node().command(Path::new("umount"));
     let _ = shell::capture(umount.arg("-l").arg(at));
 }
 
 /// A mount in the node with operations that fail as the test sets.
 struct Sick<'a> {
-    ground: &'a Ground,
+    ground: &'a AttackedNode,
     at: PathBuf,
     disk: Option<Faulty>,
 }
 
 impl<'a> Sick<'a> {
-    fn mount(ground: &'a Ground, at: &Path) -> Self {
+    fn mount(ground: &'a AttackedNode, at: &Path) -> Self {
         let mount = |device: &File, options: &str| mount_in_node(ground, at, device, options);
         let disk = Some(Faulty::mount_by(at, mount));
         Self { ground, at: at.to_owned(), disk }
     }
 
     /// Sets this fault for every operation.
-    fn all(&self, fault: Fault) {
+    fn all(&self, fault: DiskFault) {
         let disk = self.disk.as_ref().expect("until it is dropped");
-        Operation::ALL.into_iter().for_each(|operation| disk.set(operation, fault));
+        DiskOperation::ALL.into_iter().for_each(|operation| disk.set(operation, fault));
     }
 
     fn hung(&self) -> usize {
@@ -99,7 +99,7 @@ impl Drop for Sick<'_> {
 
 /// Twelve pods mount a folder there. The agent must stat it for half of them, the runtime for all
 /// that get so far.
-fn host_paths_on_a_dead_server(ground: &mut Ground) {
+fn host_paths_on_a_dead_server(ground: &mut AttackedNode) {
     let dir = ground.node.dir().join("dead");
     let hung = Hung::mount(ground, &dir);
     for n in 0..12 {
@@ -120,7 +120,7 @@ fn host_paths_on_a_dead_server(ground: &mut Ground) {
 
 /// The server of a mount inside of a pod's volume dies: the pod's container dies and restarts, the
 /// volume is measured, and the pod is removed.
-fn a_dead_server_inside_of_a_volume(ground: &mut Ground) {
+fn a_dead_server_inside_of_a_volume(ground: &mut AttackedNode) {
     let c = container("c", &["/box", "pause"])
         .with("volumeMounts", json!([{"name": "v", "mountPath": "/v"}]));
     let manifest = pod("holds", &[c]).with_spec("volumes", json!([{"name": "v", "emptyDir": {}}]));
@@ -140,7 +140,7 @@ fn a_dead_server_inside_of_a_volume(ground: &mut Ground) {
 
 /// The server of the NFS volumes of several pods dies while a process of the node waits for it in
 /// each, and the pods are removed: they end, and delay no other pod.
-fn volumes_of_a_dead_file_server(ground: &mut Ground) {
+fn volumes_of_a_dead_file_server(ground: &mut AttackedNode) {
     let names: Vec<_> = (0..DEAD_PODS).map(|n| format!("nfs{n}")).collect();
     let mut dead = Vec::new();
     for name in &names {
@@ -171,7 +171,7 @@ fn volumes_of_a_dead_file_server(ground: &mut Ground) {
 
 /// The disk of a pod's volume and its containers' messages is slow, then fails, then hangs, while
 /// the container dies and restarts, is measured, and the pod is removed.
-fn a_disk_of_messages_and_volumes_that_is_late_fails_and_hangs(ground: &mut Ground) {
+fn a_disk_of_messages_and_volumes_that_is_late_fails_and_hangs(ground: &mut AttackedNode) {
     let c = container("c", &["/box", "pause"])
         .with("volumeMounts", json!([{"name": "v", "mountPath": "/v"}]));
     let manifest = pod("sick", &[c]).with_spec("volumes", json!([{"name": "v", "emptyDir": {}}]));
@@ -180,15 +180,17 @@ fn a_disk_of_messages_and_volumes_that_is_late_fails_and_hangs(ground: &mut Grou
     let dir = ground.node.root().join("pods").join(sick.metadata.uid.expect("a uid"));
     let messages = Sick::mount(ground, &dir.join("containers/c"));
     let volume = Sick::mount(ground, &dir.join("volumes/kubernetes.io~empty-dir/v"));
-    let faults =
-        [("late", Fault::Slow(Duration::from_millis(300))), ("failing", Fault::Fails(Errno::EIO))];
+    let faults = [
+        ("late", DiskFault::Slow(Duration::from_millis(300))),
+        ("failing", DiskFault::Fails(Errno::EIO)),
+    ];
     for (how, fault) in faults {
         [&messages, &volume].into_iter().for_each(|disk| disk.all(fault));
         kill(&ground.node, &running(&ground.node, "sick", &["c"]), "c");
         let _ = ground.node.get(READ_ONLY_PORT, "/stats/summary");
         ground.bystander(&format!("beside a disk that is {how}"));
     }
-    [&messages, &volume].into_iter().for_each(|disk| disk.all(Fault::Hangs));
+    [&messages, &volume].into_iter().for_each(|disk| disk.all(DiskFault::Hangs));
     until(LONG, "the agent comes to a file that hangs", || {
         let _ = ground.node.get(READ_ONLY_PORT, "/stats/summary");
         ensure!(messages.hung() > 0, "it has not");

@@ -29,10 +29,10 @@ mod tenant;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use ground::{Ground, Stalls};
+use ground::{AttackedNode, Stalls};
 use pintle_tests::attacks;
 
-impl attacks::Ground for Ground {
+impl attacks::Ground for AttackedNode {
     type Tally = Stalls;
     const OVERALL: &'static str = "all::the_deciding_thread_is_never_busy_for_long";
 

@@ -7,10 +7,10 @@ use std::os::unix::fs::symlink;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
-use crate::ground::Ground;
+use crate::ground::AttackedNode;
 use pintle_tests::attacks;
 
-attacks!(Ground, "manifests":
+attacks!(AttackedNode, "manifests":
     five_thousand_files,
     files_that_are_something_else,
     text_that_grows_when_it_is_read,
@@ -18,7 +18,7 @@ attacks!(Ground, "manifests":
 );
 
 /// Five thousand files, none of them a pod.
-fn five_thousand_files(ground: &mut Ground) {
+fn five_thousand_files(ground: &mut AttackedNode) {
     let dir = ground.node.manifests();
     for n in 0..5_000 {
         fs::write(dir.join(format!("file{n}.yaml")), "apiVersion: v1\nkind: Pod\n")
@@ -32,7 +32,7 @@ fn five_thousand_files(ground: &mut Ground) {
 }
 
 /// A FIFO, a device, a folder, links to itself, to nothing, to an endless file; a huge file.
-fn files_that_are_something_else(ground: &mut Ground) {
+fn files_that_are_something_else(ground: &mut AttackedNode) {
     let dir = ground.node.manifests();
     mkfifo(&dir.join("fifo.yaml"), Mode::S_IRWXU).expect("made");
     symlink("/dev/zero", dir.join("zero.yaml")).expect("linked");
@@ -46,7 +46,7 @@ fn files_that_are_something_else(ground: &mut Ground) {
 }
 
 /// YAML that doubles with each alias, that is nested a hundred thousand deep, and JSON likewise.
-fn text_that_grows_when_it_is_read(ground: &mut Ground) {
+fn text_that_grows_when_it_is_read(ground: &mut AttackedNode) {
     let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
     for n in 1..12 {
         let aliases = format!("*a{},", n - 1).repeat(9);
@@ -70,7 +70,7 @@ fn text_that_grows_when_it_is_read(ground: &mut Ground) {
 }
 
 /// A manifest is rewritten a hundred times a second, each time with another label.
-fn a_manifest_that_changes_all_the_time(ground: &mut Ground) {
+fn a_manifest_that_changes_all_the_time(ground: &mut AttackedNode) {
     let path = ground.node.manifests();
     let number = std::sync::atomic::AtomicU64::new(0);
     let flood = crate::support::Flood::start(1, move || {

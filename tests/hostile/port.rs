@@ -44,13 +44,13 @@ pub(crate) enum Who {
 }
 
 /// An authority and its client's certificate.
-pub(crate) struct Keys {
+pub(crate) struct ClientKeys {
     dir: TempDir,
     certificate: CertificateDer<'static>,
     key: PrivateKeyDer<'static>,
 }
 
-impl Keys {
+impl ClientKeys {
     /// New ones; the authority's certificate lies in a file.
     pub(crate) fn make() -> Self {
         let key = KeyPair::generate().expect("a key");
@@ -77,16 +77,16 @@ impl Keys {
 }
 
 /// The port of a node, seen from inside its network.
-pub(crate) struct Port {
+pub(crate) struct NodePort {
     known: Arc<ClientConfig>,
     nobody: Arc<ClientConfig>,
     nobody_h2: Arc<ClientConfig>,
-    _keys: Keys,
+    _keys: ClientKeys,
 }
 
-impl Port {
+impl NodePort {
     /// For a node with an agent that trusts the CA of the keys.
-    pub(crate) fn of(_: &TestNode, keys: Keys) -> Self {
+    pub(crate) fn of(_: &TestNode, keys: ClientKeys) -> Self {
         let provider = Arc::new(ring::default_provider());
         let builder = || {
             let builder = ClientConfig::builder_with_provider(provider.clone());

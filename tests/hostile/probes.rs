@@ -11,10 +11,10 @@ use pintle_tests::{LONG, until};
 use serde_json::{Value, json};
 use xtask::shell;
 
-use crate::ground::Ground;
+use crate::ground::AttackedNode;
 use crate::support::running;
 
-attacks!(Ground, "probes":
+attacks!(AttackedNode, "probes":
     never_answered_and_never_given_up,
     of_names_that_hang,
     answered_without_end,
@@ -38,7 +38,7 @@ fn failed(page: &str) -> usize {
 }
 
 /// A crowd of containers, each with this probe as readiness and liveness probe.
-fn crowd(ground: &Ground, probe: &Value) {
+fn crowd(ground: &AttackedNode, probe: &Value) {
     let each = |n: usize| {
         let pause = container(&format!("c{n}"), &["/box", "pause"]);
         pause.with("readinessProbe", probe.clone()).with("livenessProbe", probe.clone())
@@ -54,7 +54,7 @@ fn crowd(ground: &Ground, probe: &Value) {
 }
 
 /// A server that takes connections and never answers, and probes of it with endless timeouts.
-fn never_answered_and_never_given_up(ground: &mut Ground) {
+fn never_answered_and_never_given_up(ground: &mut AttackedNode) {
     let rude = pod("rude", &[container("c", &["/box", "rude", "silent=9001"])])
         .with_spec("hostNetwork", json!(true));
     ground.node.put("rude.json", &rude);
@@ -66,7 +66,7 @@ fn never_answered_and_never_given_up(ground: &mut Ground) {
 }
 
 /// 272 probes a second of a host by its name, where DNS never answers.
-fn of_names_that_hang(ground: &mut Ground) {
+fn of_names_that_hang(ground: &mut AttackedNode) {
     let dns = HangingDns::start(ground);
     let probe = json!({"httpGet": {"host": "hangs.example", "port": 80, "path": "/"},
         "periodSeconds": 1, "timeoutSeconds": 1, "failureThreshold": i32::MAX});
@@ -84,12 +84,12 @@ fn of_names_that_hang(ground: &mut Ground) {
 
 /// A name server inside the node that reads all questions and answers none.
 struct HangingDns<'a> {
-    ground: &'a Ground,
+    ground: &'a AttackedNode,
     _socket: UdpSocket,
 }
 
 impl<'a> HangingDns<'a> {
-    fn start(ground: &'a Ground) -> Self {
+    fn start(ground: &'a AttackedNode) -> Self {
         let node = ground.node.runtime_node();
         let bound =
             node.in_network(|| UdpSocket::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 53))));
@@ -112,7 +112,7 @@ impl Drop for HangingDns<'_> {
 
 /// Servers that drip, that send headers or bodies for ever, that redirect to themselves, that
 /// speak no gRPC.
-fn answered_without_end(ground: &mut Ground) {
+fn answered_without_end(ground: &mut AttackedNode) {
     let kinds = ["silent", "drip", "headers", "body", "redirect"];
     let ports: Vec<String> =
         kinds.iter().enumerate().map(|(n, kind)| format!("{kind}={}", 9001 + n)).collect();
@@ -138,7 +138,7 @@ fn answered_without_end(ground: &mut Ground) {
 }
 
 /// Exec probes that print a gigabyte.
-fn by_commands_that_print_without_end(ground: &mut Ground) {
+fn by_commands_that_print_without_end(ground: &mut AttackedNode) {
     let probe = json!({"exec": {"command": ["sh", "-c", "yes | head -c 1000000000"]},
         "periodSeconds": 1, "timeoutSeconds": 30, "failureThreshold": 1000});
     let loud =
@@ -149,7 +149,7 @@ fn by_commands_that_print_without_end(ground: &mut Ground) {
 }
 
 /// Exec probes that never end and ignore SIGTERM.
-fn by_commands_that_never_end(ground: &mut Ground) {
+fn by_commands_that_never_end(ground: &mut AttackedNode) {
     let probe = json!({"exec": {"command": ["sh", "-c", "trap '' TERM INT; while :; do sleep 9; done"]},
         "periodSeconds": 1, "timeoutSeconds": i32::MAX, "failureThreshold": 1000});
     let each = |n: usize| {

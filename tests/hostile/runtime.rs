@@ -15,10 +15,10 @@ use xtask::node::process;
 use xtask::shell;
 
 use crate::bystander::healthy;
-use crate::ground::Ground;
+use crate::ground::AttackedNode;
 use crate::support::{goes, kill, running};
 
-attacks!(Ground, "runtime":
+attacks!(AttackedNode, "runtime":
     a_frozen_shim,
     a_frozen_containerd,
     containerd_killed_while_pods_start,
@@ -37,7 +37,7 @@ fn paused(name: &str) -> Value {
 }
 
 /// The shim of one pod is frozen, that pod is removed and another one dies.
-fn a_frozen_shim(ground: &mut Ground) {
+fn a_frozen_shim(ground: &mut AttackedNode) {
     let node = &ground.node;
     node.put("frozen.json", &paused("frozen"));
     node.pod_until("frozen", "is ready", |p| condition(p, "Ready"));
@@ -76,7 +76,7 @@ impl Drop for Thaw {
 
 /// containerd answers nothing for ten seconds. Work without the runtime continues; missed events
 /// are caught up.
-fn a_frozen_containerd(ground: &mut Ground) {
+fn a_frozen_containerd(ground: &mut AttackedNode) {
     let node = &ground.node;
     node.put("dies.json", &paused("dies"));
     let dies = node.pod_until("dies", "is ready", |p| condition(p, "Ready"));
@@ -100,7 +100,7 @@ fn a_frozen_containerd(ground: &mut Ground) {
 }
 
 /// containerd is killed while eight pods start and one dies.
-fn containerd_killed_while_pods_start(ground: &mut Ground) {
+fn containerd_killed_while_pods_start(ground: &mut AttackedNode) {
     let names: Vec<String> = (0..8).map(|n| format!("starts{n}")).collect();
     for name in &names {
         ground.node.put(&format!("{name}.json"), &paused(name));
@@ -134,7 +134,7 @@ fn containerd_killed_while_pods_start(ground: &mut Ground) {
 
 /// Sixteen pods pull images from registries that take connections and send nothing, or a byte now
 /// and then.
-fn registries_that_hang(ground: &mut Ground) {
+fn registries_that_hang(ground: &mut AttackedNode) {
     let rude = container("c", &["/box", "rude", "silent=9001", "drip=9002"]);
     ground.node.put("rude.json", &pod("rude", &[rude]).with_spec("hostNetwork", json!(true)));
     running(&ground.node, "rude", &["c"]);
@@ -156,7 +156,7 @@ fn registries_that_hang(ground: &mut Ground) {
 
 /// One container of a pod has an image that no registry has, and has waited for a while; its
 /// neighbour in the same pod dies.
-fn an_image_that_cannot_be_had(ground: &mut Ground) {
+fn an_image_that_cannot_be_had(ground: &mut AttackedNode) {
     let missing = container("missing", &["/box", "pause"])
         .with("image", json!("127.0.0.1:1/none:1"))
         .with("imagePullPolicy", json!("Always"));
@@ -183,7 +183,7 @@ fn an_image_that_cannot_be_had(ground: &mut Ground) {
 }
 
 /// The agent may open few files, and clients use them all; when they leave, it recovers.
-fn few_descriptors(ground: &mut Ground) {
+fn few_descriptors(ground: &mut AttackedNode) {
     let node = &ground.node;
     let limit = |files: &str| {
         let mut cmd = node.runtime_node().command(Path::new("prlimit"));

@@ -13,7 +13,7 @@ use pintle_tests::node::NODE_NAME;
 use pintle_tests::{LONG, TestNode, until};
 use serde_json::{Value, json};
 
-use crate::ground::Ground;
+use crate::ground::AttackedNode;
 
 /// Process 1 of a container that ends on no SIGTERM.
 pub(crate) fn stubborn(name: &str) -> Value {
@@ -36,7 +36,7 @@ pub(crate) fn running(node: &TestNode, pod: &str, containers: &[&str]) -> Pod {
 }
 
 /// Waits until the pod is deleted, no longer than a bystander may take.
-pub(crate) fn goes(ground: &Ground, pod: &str) {
+pub(crate) fn goes(ground: &AttackedNode, pod: &str) {
     let full = format!("{pod}-{NODE_NAME}");
     until(ground.limit("goes"), &format!("{pod} goes"), || {
         let pods = ground.node.pods()?;

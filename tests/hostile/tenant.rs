@@ -10,10 +10,10 @@ use pintle_tests::manifest::{
 use pintle_tests::{LONG, until};
 use serde_json::{Value, json};
 
-use crate::ground::Ground;
+use crate::ground::AttackedNode;
 use crate::support::{goes, host, running, stubborn, with_host};
 
-attacks!(Ground, "tenant":
+attacks!(AttackedNode, "tenant":
     a_grace_of_twelve_thousand_years,
     numbers_at_their_limits,
     numbers_beyond_their_limits,
@@ -29,7 +29,7 @@ attacks!(Ground, "tenant":
 );
 
 /// The grace period is longer than any clock counts; the process ends at once on SIGTERM.
-fn a_grace_of_twelve_thousand_years(ground: &mut Ground) {
+fn a_grace_of_twelve_thousand_years(ground: &mut AttackedNode) {
     let patient = pod("patient", &[container("c", &["/box", "pause"])])
         .with_spec("terminationGracePeriodSeconds", json!(400_000_000_000_i64));
     ground.node.put("patient.json", &patient);
@@ -40,7 +40,7 @@ fn a_grace_of_twelve_thousand_years(ground: &mut Ground) {
 }
 
 /// Each number that has a meaning is as large as its type allows.
-fn numbers_at_their_limits(ground: &mut Ground) {
+fn numbers_at_their_limits(ground: &mut AttackedNode) {
     let (long, int) = (i64::MAX, i32::MAX);
     let patient = |period: i32| {
         json!({"httpGet": {"port": 65535, "path": "/"}, "periodSeconds": period,
@@ -86,7 +86,7 @@ fn numbers_at_their_limits(ground: &mut Ground) {
 }
 
 /// Numbers beyond every limit: none of them ends the agent, or another pod.
-fn numbers_beyond_their_limits(ground: &mut Ground) {
+fn numbers_beyond_their_limits(ground: &mut AttackedNode) {
     let pause = || container("c", &["/box", "pause"]);
     let probe = |field: &str, value: Value| {
         let probe = json!({"tcpSocket": {"port": 1}}).with(field, value);
@@ -131,7 +131,7 @@ fn numbers_beyond_their_limits(ground: &mut Ground) {
 }
 
 /// Hooks that sleep, hang, get an endless answer, or call a server that never answers.
-fn hooks_that_never_end(ground: &mut Ground) {
+fn hooks_that_never_end(ground: &mut AttackedNode) {
     let rude = container(
         "rude",
         &["/box", "rude", "silent=9001", "drip=9002", "body=9003", "redirect=9004"],
@@ -176,7 +176,7 @@ fn hooks_that_never_end(ground: &mut Ground) {
 }
 
 /// Thirty-two pods that ignore SIGTERM are removed at the same time.
-fn dozens_that_ignore_sigterm(ground: &mut Ground) {
+fn dozens_that_ignore_sigterm(ground: &mut AttackedNode) {
     let names: Vec<String> = (0..4).map(|n| format!("stubborn{n}")).collect();
     let containers: Vec<Value> = (0..8).map(|n| stubborn(&format!("c{n}"))).collect();
     for name in &names {
@@ -193,7 +193,7 @@ fn dozens_that_ignore_sigterm(ground: &mut Ground) {
 }
 
 /// Processes of one container that start and end as fast as the kernel can create them.
-fn ten_thousand_ends_a_second(ground: &mut Ground) {
+fn ten_thousand_ends_a_second(ground: &mut AttackedNode) {
     let text = "n=0; while [ $n -lt 4 ]; do (while :; do (:); (:); (:); (:); done) & \
                 n=$((n+1)); done; wait";
     ground.node.put("forks.json", &pod("forks", &[script("c", text)]));
@@ -202,7 +202,7 @@ fn ten_thousand_ends_a_second(ground: &mut Ground) {
 }
 
 /// Sixty containers that end at once, each time they are started.
-fn a_crowd_in_a_crash_loop(ground: &mut Ground) {
+fn a_crowd_in_a_crash_loop(ground: &mut AttackedNode) {
     let containers: Vec<Value> =
         (0..15).map(|n| container(&format!("c{n}"), &["/box", "exit", "1"])).collect();
     let names: Vec<String> = (0..4).map(|n| format!("loop{n}")).collect();
@@ -218,7 +218,7 @@ fn a_crowd_in_a_crash_loop(ground: &mut Ground) {
 }
 
 /// Containers that take more memory than they may, as fast as they are started.
-fn memory_that_runs_out_again_and_again(ground: &mut Ground) {
+fn memory_that_runs_out_again_and_again(ground: &mut AttackedNode) {
     let limits = json!({"limits": {"memory": "24Mi"}});
     let hog = |name: &str, args: &[&str]| container(name, args).with("resources", limits.clone());
     // In a child, again and again, without an end of the container.
@@ -234,7 +234,7 @@ fn memory_that_runs_out_again_and_again(ground: &mut Ground) {
 }
 
 /// A container writes 200 MB of log a second.
-fn a_flood_of_log(ground: &mut Ground) {
+fn a_flood_of_log(ground: &mut AttackedNode) {
     ground
         .node
         .put("loud.json", &pod("loud", &[container("c", &["/box", "log", "200000000", "1000"])]));
@@ -243,7 +243,7 @@ fn a_flood_of_log(ground: &mut Ground) {
 }
 
 /// An endless line of the log, and a container that fails on it and shows its log's end.
-fn a_line_of_a_hundred_megabytes(ground: &mut Ground) {
+fn a_line_of_a_hundred_megabytes(ground: &mut AttackedNode) {
     let text = "head -c 100000000 /dev/zero | tr '\\0' x; exit 1";
     let wordy = script("c", text).with("terminationMessagePolicy", json!("FallbackToLogsOnError"));
     ground.node.put("wordy.json", &pod("wordy", &[wordy]));
@@ -259,7 +259,7 @@ fn a_line_of_a_hundred_megabytes(ground: &mut Ground) {
 
 /// A privileged container creates cgroups below its own, moves its processes there, and keeps doing
 /// so while it is removed.
-fn cgroups_of_its_own(ground: &mut Ground) {
+fn cgroups_of_its_own(ground: &mut AttackedNode) {
     let name = ground.node.runtime_node().name();
     let text = format!(
         "n=0; while :; do n=$(((n + 1) % 50)); \
@@ -277,7 +277,7 @@ fn cgroups_of_its_own(ground: &mut Ground) {
 
 /// Two manifests of one name, two of one uid, and uids that are paths. Every path leads into the
 /// node's own folder: an agent that follows it must not reach the machine's.
-fn one_name_for_two_and_a_uid_that_climbs(ground: &mut Ground) {
+fn one_name_for_two_and_a_uid_that_climbs(ground: &mut AttackedNode) {
     let absolute = ground.node.dir().join("precious");
     let beside = ground.node.root().join("pods-precious");
     for dir in [&absolute, &beside] {

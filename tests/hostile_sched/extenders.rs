@@ -14,9 +14,9 @@ use k8s_openapi::api::core::v1::Pod;
 use pintle_tests::attacks;
 use serde_json::{Value, json};
 
-use crate::ground::{EXTENDED, EXTENDER, Ground, pod};
+use crate::ground::{AttackedNode, EXTENDED, EXTENDER, pod};
 
-attacks!(Ground, "extenders":
+attacks!(AttackedNode, "extenders":
     nobody_listens,
     one_that_never_answers,
     one_whose_answer_trickles,
@@ -33,7 +33,7 @@ const PIECE: &[u8] = &[b' '; 64 << 10];
 
 /// How an extender behaves.
 #[derive(Clone, Copy, Debug)]
-pub enum Manner {
+pub enum ExtenderManner {
     /// It reads the request and never answers.
     Silent,
     /// A byte of its answer now and then.
@@ -60,7 +60,7 @@ impl Drop for Extender {
 }
 
 /// Starts an extender in the cluster's network.
-pub fn listen(ground: &Ground, manner: Manner) -> Extender {
+pub fn listen(ground: &AttackedNode, manner: ExtenderManner) -> Extender {
     let is_over = Arc::new(AtomicBool::new(false));
     let ends = Arc::clone(&is_over);
     let thread = ground.stand.in_network(move || {
@@ -71,7 +71,7 @@ pub fn listen(ground: &Ground, manner: Manner) -> Extender {
     Extender { is_over, thread: Some(thread) }
 }
 
-fn serve(listener: &TcpListener, manner: Manner, is_over: &Arc<AtomicBool>) {
+fn serve(listener: &TcpListener, manner: ExtenderManner, is_over: &Arc<AtomicBool>) {
     let mut answering = Vec::new();
     while !is_over.load(Ordering::Relaxed) {
         match listener.accept() {
@@ -88,7 +88,7 @@ fn serve(listener: &TcpListener, manner: Manner, is_over: &Arc<AtomicBool>) {
 }
 
 /// Answers requests on one connection, until it is closed or the attack is over.
-fn answer(mut peer: TcpStream, manner: Manner, is_over: &AtomicBool, number: usize) {
+fn answer(mut peer: TcpStream, manner: ExtenderManner, is_over: &AtomicBool, number: usize) {
     let _ = peer.set_nonblocking(false);
     let _ = peer.set_read_timeout(Some(LOOK));
     let _ = peer.set_write_timeout(Some(LOOK));
@@ -109,17 +109,17 @@ fn answer(mut peer: TcpStream, manner: Manner, is_over: &AtomicBool, number: usi
             Err(_) => false, // nothing came
         };
         let said = match manner {
-            Manner::Silent => continue,
-            Manner::Nonsense if asked => nonsense[number % nonsense.len()].as_bytes(),
-            Manner::Nonsense => continue,
-            Manner::Trickling | Manner::Endless if !head.is_empty() => {
+            ExtenderManner::Silent => continue,
+            ExtenderManner::Nonsense if asked => nonsense[number % nonsense.len()].as_bytes(),
+            ExtenderManner::Nonsense => continue,
+            ExtenderManner::Trickling | ExtenderManner::Endless if !head.is_empty() => {
                 std::mem::take(&mut head).as_bytes()
             }
-            Manner::Trickling => b" ",
-            Manner::Endless => PIECE,
+            ExtenderManner::Trickling => b" ",
+            ExtenderManner::Endless => PIECE,
         };
         let _ = peer.write(said); // unsent bytes do not matter
-        if matches!(manner, Manner::Nonsense) {
+        if matches!(manner, ExtenderManner::Nonsense) {
             return;
         }
     }
@@ -137,7 +137,7 @@ fn extended(count: usize) -> Vec<Value> {
     (0..count).map(one).collect()
 }
 
-fn beside(ground: &mut Ground, manner: Manner) {
+fn beside(ground: &mut AttackedNode, manner: ExtenderManner) {
     let _extender = listen(ground, manner);
     ground.create::<Pod>(extended(PODS));
     ground.bystander(&format!("beside an extender that is {manner:?}"));
@@ -145,24 +145,24 @@ fn beside(ground: &mut Ground, manner: Manner) {
     ground.bystander("after the first answers");
 }
 
-fn nobody_listens(ground: &mut Ground) {
+fn nobody_listens(ground: &mut AttackedNode) {
     ground.create::<Pod>(extended(PODS));
     ground.bystander("without the extender");
     ground.are_answered(&["p0"]);
 }
 
-fn one_that_never_answers(ground: &mut Ground) {
-    beside(ground, Manner::Silent);
+fn one_that_never_answers(ground: &mut AttackedNode) {
+    beside(ground, ExtenderManner::Silent);
 }
 
-fn one_whose_answer_trickles(ground: &mut Ground) {
-    beside(ground, Manner::Trickling);
+fn one_whose_answer_trickles(ground: &mut AttackedNode) {
+    beside(ground, ExtenderManner::Trickling);
 }
 
-fn one_whose_answer_never_ends(ground: &mut Ground) {
-    beside(ground, Manner::Endless);
+fn one_whose_answer_never_ends(ground: &mut AttackedNode) {
+    beside(ground, ExtenderManner::Endless);
 }
 
-fn one_that_answers_nonsense(ground: &mut Ground) {
-    beside(ground, Manner::Nonsense);
+fn one_that_answers_nonsense(ground: &mut AttackedNode) {
+    beside(ground, ExtenderManner::Nonsense);
 }

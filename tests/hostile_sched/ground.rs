@@ -28,7 +28,7 @@ use pintle_tests::wait::{LONG, patience, until};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::stand::{Ours, Stand};
+use crate::stand::{Ours, SchedulerStand};
 
 /// Namespaces of attackers and bystanders.
 pub const ATTACKER: &str = "attacker";
@@ -59,10 +59,10 @@ const WATCH_PERIOD: Duration = Duration::from_millis(50);
 const AT_ONCE: usize = 32;
 
 /// A cluster under attack.
-pub struct Ground {
+pub struct AttackedCluster {
     watch: MemorySampler,
     ours: Ours,
-    pub stand: Arc<Stand>,
+    pub stand: Arc<SchedulerStand>,
     quiet: Duration,
     quiet_kib: u64,
     holder: String,
@@ -73,7 +73,7 @@ pub struct Ground {
 #[derive(Debug, Default)]
 pub struct Ended(usize);
 
-impl pintle_tests::attacks::Ground for Ground {
+impl pintle_tests::attacks::Ground for AttackedCluster {
     type Tally = Ended;
     const OVERALL: &'static str = "all::the_scheduler_never_ended";
 
@@ -90,7 +90,7 @@ impl pintle_tests::attacks::Ground for Ground {
         });
         let gates = format!("--feature-gates={GATES}");
         let flags = [&*gates, "--runtime-config=scheduling.k8s.io/v1alpha2=true"];
-        let stand = Arc::new(Stand::with_api_server("hostile", &configuration, &flags));
+        let stand = Arc::new(SchedulerStand::with_api_server("hostile", &configuration, &flags));
         stand.with_client(async |client| set_up(&client).await);
         let serving = stand.serving();
         let serving = serving.iter().map(String::as_str).chain([&*gates]);
@@ -133,7 +133,7 @@ impl pintle_tests::attacks::Ground for Ground {
     }
 }
 
-impl Ground {
+impl AttackedCluster {
     /// Creates the attacker's objects of one kind, many at once.
     pub fn create<K>(&self, objects: Vec<Value>)
     where

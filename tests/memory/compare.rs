@@ -33,7 +33,7 @@ pub struct Difference {
 }
 
 /// The two servers and their answers.
-struct Pair<'a> {
+struct ServerPair<'a> {
     client: &'a kube::Client,
     server: Server,
     real: Side,
@@ -44,7 +44,7 @@ struct Pair<'a> {
 /// namespace. Then compares the events of watches.
 pub async fn run(client: &kube::Client, seed: u64, namespace: &str) -> Result<Option<Difference>> {
     let (real, model) = (Side::default(), Side::default());
-    let mut pair = Pair { client, server: Server::new(seed), real, model };
+    let mut pair = ServerPair { client, server: Server::new(seed), real, model };
     let mut start = String::new();
     for request in set_up(namespace) {
         let (theirs, ours) = pair.ask_both(&request, &request).await?;
@@ -81,7 +81,7 @@ pub async fn run(client: &kube::Client, seed: u64, namespace: &str) -> Result<Op
     Ok(None)
 }
 
-impl Pair<'_> {
+impl ServerPair<'_> {
     async fn ask_both(&mut self, theirs: &Request, ours: &Request) -> Result<(Answer, Answer)> {
         let answer = real::ask(self.client, theirs).await?;
         Ok((answer, self.server.handle(&Identity::Admin, ours, Timestamp::now())))

@@ -29,7 +29,7 @@ use pintle_api_types::request::Request;
 use serde_json::json;
 
 use self::compare::{Difference, definition, run};
-use crate::stand::Stand;
+use crate::stand::SchedulerStand;
 
 /// Sequences in CI.
 const SEQUENCES: u64 = 2_000;
@@ -48,14 +48,14 @@ fn server_in_memory_answers_as_the_real_one() {
     let first = number("PINTLE_SEED", 0);
     let seeds = first..first + number("PINTLE_MEMORY_CASES", SEQUENCES);
     println!("PINTLE_SEED={first}");
-    let stand = Stand::without_scheduler("memory", &json!({}));
+    let stand = SchedulerStand::without_scheduler("memory", &json!({}));
     let failures = stand.with_client(async |client| ask_all(&client, seeds).await);
     assert!(failures.is_empty(), "{failures}");
 }
 
 #[test]
 fn rights_in_memory_are_those_of_the_real_roles() {
-    let stand = Stand::without_scheduler("rights", &json!({}));
+    let stand = SchedulerStand::without_scheduler("rights", &json!({}));
     let differences = stand.with_client(async |client| rights::differences(&client).await);
     assert!(differences.is_empty(), "{differences:#?}");
 }

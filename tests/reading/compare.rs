@@ -37,7 +37,7 @@ pub(crate) fn meagre(value: Value) -> Value {
     }
 }
 
-fn kept((key, value): (String, Value)) -> Option<(String, Value)> {
+fn kept(key: String, value: Value) -> Option<(String, Value)> {
     let value = meagre(value);
     let is_nothing = match &value {
         Value::Null => true,

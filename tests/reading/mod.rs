@@ -179,7 +179,7 @@ fn ours(kind: &str, bytes: &[u8]) -> Verdict {
             let read = pintle_agent_config::read_alone(bytes);
             read.map(|config| json!(config)).map_err(|errors| format!("{errors:?}"))
         }
-        "kubeconfig" => kubeconfig(bytes),
+        "kubeconfig" => kubeconfig(bytes).map_err(|error| error.to_string()),
         "docker" => {
             keyring::logins_of_config_json(bytes).map(logins).map_err(|error| error.to_string())
         }
@@ -204,13 +204,13 @@ fn ours(kind: &str, bytes: &[u8]) -> Verdict {
 }
 
 /// Contents of a kubeconfig, which lies in the folder of the test's keys, as a client reads it.
-fn kubeconfig(bytes: &[u8]) -> Result<Value, String> {
+fn kubeconfig(bytes: &[u8]) -> anyhow::Result<Value> {
     let path = Path::new(material::folder()).join("kubeconfig");
     std::fs::write(&path, bytes).expect("written");
     let prefix = format!("kubeconfig {}: ", path.display());
     match Access::read(&path) {
         Ok(access) => Ok(access.contents()),
-        Err(error) => Err(error.to_string().replace(&prefix, "")),
+        Err(error) => Err(anyhow::Error::msg(error.to_string().replace(&prefix, ""))),
     }
 }
 

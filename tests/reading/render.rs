@@ -15,7 +15,7 @@ pub(crate) fn text(value: &Value, rng: &mut Rng) -> String {
     }
     let oddness = *rng.pick(&[0, 1, 1, 3]);
     let mut writer =
-        Writer { text: String::new(), anchors: Vec::new(), maps: Vec::new(), oddness, rng };
+        ReadingWriter { text: String::new(), anchors: Vec::new(), maps: Vec::new(), oddness, rng };
     if writer.rng.chance(10) {
         let leads =
             ["---\n", "%YAML 1.1\n---\n", "--- # c\n", "\n\n", "# c\n---\n", "%TAG !e! !\n---\n"];
@@ -39,7 +39,7 @@ pub(crate) fn text(value: &Value, rng: &mut Rng) -> String {
     writer.text
 }
 
-struct Writer<'r> {
+struct ReadingWriter<'r> {
     text: String,
     /// Names that were given to maps, lists and scalars.
     anchors: Vec<String>,
@@ -50,7 +50,7 @@ struct Writer<'r> {
     rng: &'r mut Rng,
 }
 
-impl Writer<'_> {
+impl ReadingWriter<'_> {
     /// Properties of a node, or an alias instead of it.
     fn properties(&mut self, value: &Value) -> Option<String> {
         if !self.rng.chance(self.oddness) {

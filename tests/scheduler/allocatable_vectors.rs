@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::device_vectors::number_of_cases;
-use crate::generate::Dice;
+use crate::generate::ChoiceDice;
 use crate::vectors;
 
 /// Pods in CI.
@@ -29,7 +29,7 @@ const SHOWN: usize = 5;
 const OLD: usize = 3;
 
 /// Node-allocatable mapping of a device: a fixed quantity, or a multiple of the consumed capacity.
-fn mapping(dice: &mut Dice, resource: &str, is_shared: bool) -> Value {
+fn mapping(dice: &mut ChoiceDice, resource: &str, is_shared: bool) -> Value {
     let mut mapping = json!({});
     // A capacity that cannot be consumed is an error, which ends the decision.
     let by_capacity = dice.chance(if is_shared { 60 } else { 2 });
@@ -50,7 +50,7 @@ fn mapping(dice: &mut Dice, resource: &str, is_shared: bool) -> Value {
     mapping
 }
 
-fn device(dice: &mut Dice, name: &str) -> Value {
+fn device(dice: &mut ChoiceDice, name: &str) -> Value {
     let mut device = json!({"name": name});
     let is_shared = dice.chance(40);
     if is_shared {
@@ -75,7 +75,7 @@ fn device(dice: &mut Dice, name: &str) -> Value {
     device
 }
 
-fn pool(dice: &mut Dice, at: usize) -> Value {
+fn pool(dice: &mut ChoiceDice, at: usize) -> Value {
     let name = format!("pool-{at}");
     let devices: Vec<Value> =
         (0..4 + dice.below(5)).map(|n| device(dice, &format!("dev-{n}"))).collect();
@@ -83,7 +83,7 @@ fn pool(dice: &mut Dice, at: usize) -> Value {
         "pool": {"name": name, "generation": 1, "resourceSliceCount": 1}, "devices": devices}})
 }
 
-fn amounts(dice: &mut Dice, percent: usize) -> Value {
+fn amounts(dice: &mut ChoiceDice, percent: usize) -> Value {
     let mut all = json!({});
     for (resource, known) in [
         ("cpu", ["100m", "500m", "1", "1500m", "3"]),
@@ -97,8 +97,8 @@ fn amounts(dice: &mut Dice, percent: usize) -> Value {
     all
 }
 
-fn claim(dice: &mut Dice, name: &str) -> Value {
-    let request = |dice: &mut Dice, name: &str| {
+fn claim(dice: &mut ChoiceDice, name: &str) -> Value {
+    let request = |dice: &mut ChoiceDice, name: &str| {
         let mut exactly = json!({"deviceClassName": "any", "allocationMode": "ExactCount",
             "count": 1 + usize::from(dice.chance(20))});
         if dice.chance(40) {
@@ -120,7 +120,7 @@ fn claim(dice: &mut Dice, name: &str) -> Value {
 }
 
 /// A claim with an allocated device of the first pool, on this node or on another one.
-fn old_claim(dice: &mut Dice, at: usize) -> Value {
+fn old_claim(dice: &mut ChoiceDice, at: usize) -> Value {
     let mut claim = claim(dice, &format!("old-{at}"));
     let node = if dice.chance(85) { "n" } else { "other" };
     let field = json!({"key": "metadata.name", "operator": "In", "values": [node]});
@@ -135,7 +135,7 @@ fn old_claim(dice: &mut Dice, at: usize) -> Value {
 }
 
 /// A pod on the node; its status has the node resources that devices of some claims use.
-fn placed(dice: &mut Dice, at: usize) -> Value {
+fn placed(dice: &mut ChoiceDice, at: usize) -> Value {
     let name = format!("on-{at}");
     let container =
         json!({"name": "main", "image": "i", "resources": {"requests": amounts(dice, 50)}});
@@ -153,7 +153,7 @@ fn placed(dice: &mut Dice, at: usize) -> Value {
         "status": {"nodeAllocatableResourceClaimStatuses": statuses}})
 }
 
-fn container(dice: &mut Dice, name: &str, claims: usize) -> Value {
+fn container(dice: &mut ChoiceDice, name: &str, claims: usize) -> Value {
     let uses: BTreeSet<usize> = (0..claims).filter(|_| dice.chance(80)).collect();
     let mut named: Vec<Value> = uses.iter().map(|at| json!({"name": format!("c{at}")})).collect();
     if let Some(first) = named.first_mut().filter(|_| dice.chance(15)) {
@@ -166,7 +166,7 @@ fn container(dice: &mut Dice, name: &str, claims: usize) -> Value {
 }
 
 /// A pod without a node, and the claims that are its alone.
-fn asking(dice: &mut Dice, at: usize) -> (Value, Vec<Value>) {
+fn asking(dice: &mut ChoiceDice, at: usize) -> (Value, Vec<Value>) {
     let (name, count) = (format!("pod-{at}"), 1 + dice.below(3));
     let (mut named, mut own) = (Vec::new(), Vec::new());
     for number in 0..count {
@@ -209,7 +209,7 @@ fn asking(dice: &mut Dice, at: usize) -> (Value, Vec<Value>) {
 }
 
 fn world(seed: u64) -> Value {
-    let dice = &mut Dice::new(seed);
+    let dice = &mut ChoiceDice::new(seed);
     let mut allocatable = json!({"cpu": dice.pick(&["8", "16", "32"]), "pods": "110",
         "memory": dice.pick(&["16Gi", "32Gi", "64Gi"]),
         "ephemeral-storage": dice.pick(&["20Gi", "100Gi"])});
@@ -269,7 +269,10 @@ fn any_of_them(reason: &str) -> String {
 fn ours(shared: &mut OneNodeCluster, pod: &Pod) -> Value {
     let found = match shared.ask(pod) {
         Ok(found) => found,
-        Err(reason) => return json!({"code": "UnschedulableAndUnresolvable", "reasons": [reason]}),
+        Err(error) => {
+            let reason = error.to_string();
+            return json!({"code": "UnschedulableAndUnresolvable", "reasons": [reason]});
+        }
     };
     let PluginVerdict { status, error, statuses, requests } = found;
     let code = |status: &Status| format!("{:?}", status.code);

@@ -16,7 +16,7 @@ use pintle_api_types::quantity;
 use serde_json::{Value, json};
 
 use crate::shadow::{ShadowOutcome, is_bound, is_refused, name, pods, set_up, waves};
-use crate::stand::Stand;
+use crate::stand::SchedulerStand;
 
 /// Two on one machine cannot share a port.
 const NO_PORT: [&str; 1] = ["--secure-port=0"];
@@ -33,7 +33,7 @@ fn every_pod_that_fits_gets_a_node_and_no_node_is_given_away_twice() {
     let seed = std::env::var("PINTLE_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
     println!("PINTLE_SEED={seed}");
     let (nodes, count) = (50, 400);
-    let mut stand = Stand::without_scheduler("binds", &configuration());
+    let mut stand = SchedulerStand::without_scheduler("binds", &configuration());
     stand.with_client(async |client| set_up(&client, nodes, seed).await);
     stand.start_shadow();
     let serving = stand.serving();
@@ -61,7 +61,7 @@ fn schedulers_that_are_killed_leave_nobody_behind_and_bind_nobody_twice() {
     configuration["leaderElection"] = json!({"leaderElect": true, "leaseDuration": "3s",
         "renewDeadline": "2s", "retryPeriod": "500ms"});
     let seed = 3;
-    let stand = Stand::without_scheduler("kills", &configuration);
+    let stand = SchedulerStand::without_scheduler("kills", &configuration);
     stand.with_client(async |client| set_up(&client, 30, seed).await);
     let ended = AtomicBool::new(false);
     let (outcome, kills) = std::thread::scope(|scope| {
@@ -91,7 +91,7 @@ impl Drop for Sets<'_> {
 
 /// Kills one of the two and starts it again; then the other, until all is over, but each once and
 /// one of them twice at least. Returns the number of kills.
-fn kill_again_and_again(stand: &Stand, ended: &AtomicBool) -> usize {
+fn kill_again_and_again(stand: &SchedulerStand, ended: &AtomicBool) -> usize {
     let mut both = [stand.start_ours(&NO_PORT), stand.start_ours(&NO_PORT)];
     let mut kills = 0;
     while !ended.load(Ordering::SeqCst) || kills < 3 {
@@ -108,7 +108,7 @@ fn kill_again_and_again(stand: &Stand, ended: &AtomicBool) -> usize {
 /// they are decided, many at once, so that on a busy machine it cannot find the state of each
 /// decision; then scores differ a little. No chosen node may be one that a filter rejects, and no
 /// refused pod may have a feasible node.
-fn decided_alike(report: &Value, stand: &Stand) {
+fn decided_alike(report: &Value, stand: &SchedulerStand) {
     let log = stand.ours_log_end();
     assert_eq!(report["refusals"]["other"], 0, "{report}\n{log}");
     let number = |what: &str| report["bindings"][what].as_u64().expect("a number");
@@ -120,7 +120,7 @@ fn decided_alike(report: &Value, stand: &Stand) {
 }
 
 /// The health paths need no authentication; the others need authorization.
-fn port(stand: &Stand, outcome: &ShadowOutcome) {
+fn port(stand: &SchedulerStand, outcome: &ShadowOutcome) {
     for path in ["/healthz", "/livez", "/readyz"] {
         let answer = stand.get(path, None);
         assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok"), "{path}: {answer}");
@@ -222,7 +222,7 @@ fn bound_once(audit: &str) -> Vec<String> {
 }
 
 /// A scheduler that reads the cluster afresh finds no node for the pods that have none.
-fn nobody_is_forgotten(stand: &Stand, all: &[Pod]) {
+fn nobody_is_forgotten(stand: &SchedulerStand, all: &[Pod]) {
     for pod in all.iter().filter(|pod| is_refused(pod)) {
         let pod = format!("{}/{}", pod.metadata.namespace.as_deref().unwrap_or(""), name(pod));
         let answer = stand.ask(&["explain", &pod, "-o", "json"]);

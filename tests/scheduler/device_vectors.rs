@@ -11,7 +11,7 @@ use k8s_openapi::api::resource::v1::{AllocationResult, DeviceClass, ResourceClai
 use pintle_scheduler_core::plugins::dynamicresources::alone::{Alone, NoDevices, SHARE};
 use serde_json::{Value, json};
 
-use crate::generate::Dice;
+use crate::generate::ChoiceDice;
 use crate::vectors::{self, number};
 
 /// Pods in CI.
@@ -65,11 +65,11 @@ const OF_LISTS: [&str; 16] = [
 ];
 
 /// Some of a list's numbers, in order, each with this probability.
-fn some(dice: &mut Dice, count: usize, percent: usize) -> Vec<usize> {
+fn some(dice: &mut ChoiceDice, count: usize, percent: usize) -> Vec<usize> {
     (0..count).filter(|_| dice.chance(percent)).collect()
 }
 
-fn selectors(dice: &mut Dice, percent: usize) -> Value {
+fn selectors(dice: &mut ChoiceDice, percent: usize) -> Value {
     // Those without an answer end everything, and so are seldom.
     let known = if dice.chance(15) { SELECTORS.len() } else { SELECTORS.len() - 3 };
     let count = if dice.chance(percent) { 1 + dice.below(2) } else { 0 };
@@ -78,7 +78,7 @@ fn selectors(dice: &mut Dice, percent: usize) -> Value {
 }
 
 /// Nodes on which a slice, or a device, can be used.
-fn reach(dice: &mut Dice) -> (&'static str, Value) {
+fn reach(dice: &mut ChoiceDice) -> (&'static str, Value) {
     match dice.below(8) {
         0 => ("nodeName", json!("other")),
         1 => ("allNodes", json!(true)),
@@ -92,7 +92,7 @@ fn reach(dice: &mut Dice) -> (&'static str, Value) {
     }
 }
 
-fn capacity(dice: &mut Dice, is_shared: bool) -> Value {
+fn capacity(dice: &mut ChoiceDice, is_shared: bool) -> Value {
     let mut all = json!({"memory": {"value": dice.pick(&AMOUNTS)}});
     if is_shared {
         let mut bandwidth = json!({"value": dice.pick(&["4Gi", "8Gi"])});
@@ -112,12 +112,12 @@ fn capacity(dice: &mut Dice, is_shared: bool) -> Value {
     all
 }
 
-fn taints(dice: &mut Dice) -> Value {
+fn taints(dice: &mut ChoiceDice) -> Value {
     let effect = dice.pick(&["NoSchedule", "NoExecute", "None"]);
     json!([{"key": dice.pick(&["broken", "old"]), "value": "yes", "effect": effect}])
 }
 
-fn device(dice: &mut Dice, name: &str, (has_counters, per_device): (bool, bool)) -> Value {
+fn device(dice: &mut ChoiceDice, name: &str, has_counters: bool, per_device: bool) -> Value {
     let mut attributes = json!({});
     if dice.chance(70) {
         attributes["model"] = json!({"string": dice.pick(&MODELS)});
@@ -162,7 +162,7 @@ fn device(dice: &mut Dice, name: &str, (has_counters, per_device): (bool, bool))
 }
 
 /// The devices of a slice; seldom two of one name.
-fn devices(dice: &mut Dice, slice: usize, has: (bool, bool)) -> Value {
+fn devices(dice: &mut ChoiceDice, slice: usize, has: (bool, bool)) -> Value {
     let names: Vec<String> = (0..1 + dice.below(4))
         .map(|n| match dice.below(60) {
             0 => "twice".to_owned(),
@@ -173,7 +173,7 @@ fn devices(dice: &mut Dice, slice: usize, has: (bool, bool)) -> Value {
 }
 
 /// The slices of a pool, whole and sound most of the time.
-fn pool(dice: &mut Dice, at: usize) -> Vec<Value> {
+fn pool(dice: &mut ChoiceDice, at: usize) -> Vec<Value> {
     let (driver, name) = (dice.pick(&DRIVERS), format!("pool-{at}"));
     let (has_counters, per_device) = (dice.chance(30), dice.chance(20));
     let (field, value) = match per_device {
@@ -205,7 +205,7 @@ fn pool(dice: &mut Dice, at: usize) -> Vec<Value> {
     if dice.chance(10) {
         // A slice of an older generation.
         let mut spec = spec(1);
-        spec["devices"] = json!([device(dice, "old", (false, per_device))]);
+        spec["devices"] = json!([device(dice, "old", false, per_device)]);
         specs.push(spec);
     }
     let named = |(number, spec): (usize, Value)| {
@@ -216,7 +216,7 @@ fn pool(dice: &mut Dice, at: usize) -> Vec<Value> {
 }
 
 /// Fields that a request and its alternatives share.
-fn wish(dice: &mut Dice) -> Value {
+fn wish(dice: &mut ChoiceDice) -> Value {
     let class = dice.pick(&["any", "any", "typed", "configured"]);
     let mut wish = json!({"deviceClassName": class, "selectors": selectors(dice, 40)});
     match dice.below(10) {
@@ -241,7 +241,7 @@ fn wish(dice: &mut Dice) -> Value {
     wish
 }
 
-fn request(dice: &mut Dice, name: &str) -> Value {
+fn request(dice: &mut ChoiceDice, name: &str) -> Value {
     if dice.chance(25) {
         let subs: Vec<Value> = (0..1 + dice.below(3))
             .map(|at| {
@@ -259,7 +259,7 @@ fn request(dice: &mut Dice, name: &str) -> Value {
     json!({"name": name, "exactly": exactly})
 }
 
-fn claim(dice: &mut Dice, name: &str) -> Value {
+fn claim(dice: &mut ChoiceDice, name: &str) -> Value {
     let requests: Vec<Value> =
         (0..1 + dice.below(3)).map(|at| request(dice, &format!("r{at}"))).collect();
     let mut devices = json!({"requests": requests});
@@ -283,7 +283,7 @@ fn claim(dice: &mut Dice, name: &str) -> Value {
 }
 
 /// Devices allocated to other claims, and parts of shareable devices.
-fn taken(dice: &mut Dice, slices: &[Value]) -> Vec<Value> {
+fn taken(dice: &mut ChoiceDice, slices: &[Value]) -> Vec<Value> {
     let mut results = Vec::new();
     for slice in slices {
         let spec = &slice["spec"];
@@ -306,7 +306,7 @@ fn taken(dice: &mut Dice, slices: &[Value]) -> Vec<Value> {
 }
 
 fn world(seed: u64) -> Value {
-    let mut dice = Dice::new(seed);
+    let mut dice = ChoiceDice::new(seed);
     let dice = &mut dice;
     let mut labels = json!({"kubernetes.io/hostname": "n", "zone": dice.pick(&["a", "b"])});
     if dice.chance(50) {
@@ -328,7 +328,7 @@ fn world(seed: u64) -> Value {
 /// The same world with some lists for attributes, and claims that select by them.
 fn world_of_lists(seed: u64) -> Value {
     let mut world = world(seed);
-    let dice = &mut Dice::new(seed.wrapping_add(1 << 40));
+    let dice = &mut ChoiceDice::new(seed.wrapping_add(1 << 40));
     world["lists"] = json!(true);
     let slices = world["slices"].as_array_mut().into_iter().flatten();
     let devices = slices.flat_map(|slice| slice["spec"]["devices"].as_array_mut());
@@ -353,7 +353,7 @@ fn world_of_lists(seed: u64) -> Value {
 }
 
 /// Some attributes have several values instead of one, in any order; a few have the same one twice.
-fn list_attributes(dice: &mut Dice, attributes: &mut Value) {
+fn list_attributes(dice: &mut ChoiceDice, attributes: &mut Value) {
     if dice.chance(30) {
         attributes["healthy"] = json!({"bool": dice.chance(50)});
     }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::metrics;
 use crate::shadow::{create, is_bound, patch};
-use crate::stand::Stand;
+use crate::stand::SchedulerStand;
 
 /// Port of ours beside kube-scheduler.
 const OURS: u16 = 10261;
@@ -20,7 +20,7 @@ const OURS: u16 = 10261;
 const SIDES: [&str; 2] = ["theirs", "ours"];
 
 /// A node's devices, claims, and the pods that use these, one after the other.
-struct Case {
+struct DeviceCase {
     name: &'static str,
     /// Fields of the slice beside its pool, and sets of counters in a slice of their own.
     slice: Value,
@@ -35,7 +35,7 @@ struct Case {
     asking: Vec<Value>,
 }
 
-impl Case {
+impl DeviceCase {
     fn new(name: &'static str, devices: Value, claims: Vec<Value>) -> Self {
         let pods = (0..claims.len()).map(|at| vec![at]).collect();
         let slice = json!({"devices": devices});
@@ -73,7 +73,7 @@ fn gpus() -> Value {
     ])
 }
 
-fn selectors() -> Vec<Case> {
+fn selectors() -> Vec<DeviceCase> {
     let all = [
         "device.attributes['d.example'].model == 'h100'",
         "device.attributes['d.example'].driverVersion.isGreaterThan(semver('1.9.0'))",
@@ -85,14 +85,14 @@ fn selectors() -> Vec<Case> {
     ];
     let claims = all.into_iter().map(|text| one(json!({"selectors": cel(text)})));
     vec![
-        Case::new("selectors", gpus(), claims.collect()),
-        Case::new(
+        DeviceCase::new("selectors", gpus(), claims.collect()),
+        DeviceCase::new(
             "counts",
             gpus(),
             vec![one(json!({"count": 2})), one(json!({"count": 3})), one(json!({"count": 2}))],
         ),
-        Case::new("all", gpus(), vec![one(json!({"allocationMode": "All"})), one(json!({}))]),
-        Case::new(
+        DeviceCase::new("all", gpus(), vec![one(json!({"allocationMode": "All"})), one(json!({}))]),
+        DeviceCase::new(
             "broken",
             gpus(),
             [
@@ -102,8 +102,8 @@ fn selectors() -> Vec<Case> {
             .map(|text| one(json!({"selectors": cel(text)})))
             .into(),
         ),
-        Case::new("no-class", gpus(), vec![one(json!({"deviceClassName": "nobody"}))]),
-        Case::new(
+        DeviceCase::new("no-class", gpus(), vec![one(json!({"deviceClassName": "nobody"}))]),
+        DeviceCase::new(
             "with-config",
             gpus(),
             vec![{
@@ -116,7 +116,7 @@ fn selectors() -> Vec<Case> {
     ]
 }
 
-fn together() -> Vec<Case> {
+fn together() -> Vec<DeviceCase> {
     let pair = |constraint: Value| {
         let request =
             |name: &str| json!({"name": name, "exactly": {"deviceClassName": "any", "count": 1}});
@@ -131,9 +131,9 @@ fn together() -> Vec<Case> {
         json!({"requests": [{"name": "r",
             "firstAvailable": [sub("best", names[0], 3), sub("good", names[1], 1)]}]})
     };
-    let mut shared = Case::new("shared", gpus(), vec![one(json!({"count": 4}))]);
+    let mut shared = DeviceCase::new("shared", gpus(), vec![one(json!({"count": 4}))]);
     shared.pods = vec![vec![0], vec![0]];
-    let mut several = Case::new(
+    let mut several = DeviceCase::new(
         "several",
         gpus(),
         vec![
@@ -143,11 +143,11 @@ fn together() -> Vec<Case> {
     );
     several.pods = vec![vec![0, 1]];
     let mut attached =
-        Case::new("attached", gpus(), vec![one(json!({"count": 2})), one(json!({}))]);
+        DeviceCase::new("attached", gpus(), vec![one(json!({"count": 2})), one(json!({}))]);
     attached.is_attached = true;
     vec![
         attached,
-        Case::new(
+        DeviceCase::new(
             "match",
             gpus(),
             vec![
@@ -155,18 +155,22 @@ fn together() -> Vec<Case> {
                 pair(json!({"matchAttribute": "d.example/numa"})),
             ],
         ),
-        Case::new("alternatives", gpus(), vec![first(["a100", "h100"]), first(["h100", "a100"])]),
+        DeviceCase::new(
+            "alternatives",
+            gpus(),
+            vec![first(["a100", "h100"]), first(["h100", "a100"])],
+        ),
         shared,
         several,
     ]
 }
 
-fn parts() -> Vec<Case> {
+fn parts() -> Vec<DeviceCase> {
     let part = |name: &str, memory: &str| {
         json!({"name": name, "consumesCounters": [
             {"counterSet": "card", "counters": {"memory": {"value": memory}}}]})
     };
-    let mut partitions = Case::new(
+    let mut partitions = DeviceCase::new(
         "partitions",
         json!([part("half-0", "20Gi"), part("half-1", "20Gi"), part("whole", "40Gi")]),
         vec![one(json!({})), one(json!({})), one(json!({}))],
@@ -183,13 +187,13 @@ fn parts() -> Vec<Case> {
         "effect": "NoExecute"}]});
     vec![
         partitions,
-        Case::new(
+        DeviceCase::new(
             "capacity",
             nic,
             vec![wants("6500Mi"), one(json!({})), wants("4Gi"), wants("2Gi")],
         ),
-        Case::new("taints", tainted, vec![one(tolerates), one(json!({}))]),
-        Case::new(
+        DeviceCase::new("taints", tainted, vec![one(tolerates), one(json!({}))]),
+        DeviceCase::new(
             "watched",
             gpus(),
             vec![
@@ -201,7 +205,7 @@ fn parts() -> Vec<Case> {
 }
 
 /// Pods that request devices of classes by the name of an extended resource.
-fn extended() -> Vec<Case> {
+fn extended() -> Vec<DeviceCase> {
     let container = |name: &str, amount: i64, more: Value| {
         let amounts = json!({"cpu": "1", "d.example/gpu": amount.to_string()});
         let mut one = json!({"name": name, "image": "i",
@@ -214,7 +218,7 @@ fn extended() -> Vec<Case> {
     let own_name = "deviceclass.resource.kubernetes.io/any";
     let by_class = json!({"name": "c", "image": "i", "resources":
         {"requests": {own_name: "1"}, "limits": {own_name: "1"}}});
-    let mut case = Case::new("extended", gpus(), Vec::new());
+    let mut case = DeviceCase::new("extended", gpus(), Vec::new());
     case.asking = vec![
         json!({"containers": [plain("a", 1)]}),
         json!({"containers": [plain("a", 1), plain("b", 1)],
@@ -222,13 +226,13 @@ fn extended() -> Vec<Case> {
                 container("s", 1, json!({"restartPolicy": "Always"}))]}),
         json!({"containers": [plain("a", 1)]}),
     ];
-    let mut of_class = Case::new("of-class", gpus(), Vec::new());
+    let mut of_class = DeviceCase::new("of-class", gpus(), Vec::new());
     of_class.asking =
         vec![json!({"containers": [by_class]}), json!({"containers": [plain("a", 9)]})];
     vec![case, of_class]
 }
 
-fn cases() -> Vec<Case> {
+fn cases() -> Vec<DeviceCase> {
     selectors().into_iter().chain(together()).chain(parts()).chain(extended()).collect()
 }
 
@@ -259,7 +263,7 @@ async fn set_up(client: &kube::Client) -> Result<()> {
     Ok(())
 }
 
-async fn add_node(client: &kube::Client, side: &str, case: &Case) -> Result<()> {
+async fn add_node(client: &kube::Client, side: &str, case: &DeviceCase) -> Result<()> {
     let nodes: Api<Node> = Api::all(client.clone());
     let name = format!("{side}-{}", case.name);
     let room = json!({"cpu": "100", "memory": "100Gi", "pods": "110"});
@@ -311,7 +315,7 @@ async fn settled(pods: &Api<Pod>, name: &str) -> Result<Value> {
 }
 
 /// Runs a case on one side; returns the outcome of its pods and claims.
-async fn run(client: &kube::Client, side: &str, case: &Case) -> Result<Value> {
+async fn run(client: &kube::Client, side: &str, case: &DeviceCase) -> Result<Value> {
     let claims: Api<ResourceClaim> = Api::namespaced(client.clone(), side);
     let claim_name = |at: usize| format!("{}-{at}", case.name);
     for (at, devices) in case.claims.iter().enumerate() {
@@ -352,7 +356,7 @@ async fn run(client: &kube::Client, side: &str, case: &Case) -> Result<Value> {
 }
 
 /// A pod for the node of a case.
-fn pod(side: &str, case: &Case, name: &str, spec: &Value) -> Value {
+fn pod(side: &str, case: &DeviceCase, name: &str, spec: &Value) -> Value {
     let mut spec = spec.clone();
     spec["schedulerName"] = json!(if side == "ours" { "ours" } else { "default-scheduler" });
     spec["nodeSelector"] = json!({"kubernetes.io/hostname": format!("{side}-{}", case.name)});
@@ -389,7 +393,8 @@ fn forget(value: &mut Value) {
 
 #[test]
 fn claims_get_the_devices_that_kube_scheduler_gives_them() {
-    let stand = Stand::start("devices", &json!({"leaderElection": {"leaderElect": false}}));
+    let stand =
+        SchedulerStand::start("devices", &json!({"leaderElection": {"leaderElect": false}}));
     stand.with_client(async |client| set_up(&client).await);
     let config = stand.file(
         "ours.json",

@@ -16,12 +16,12 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 
-use crate::generate::{APPS, Dice, NAMESPACES};
+use crate::generate::{APPS, ChoiceDice, NAMESPACES};
 use crate::reference::ClusterObjects;
 
 /// Owners of pods.
 #[derive(Default)]
-pub struct Owners {
+pub struct PodOwners {
     /// Their uid is their name, as of the other kinds.
     pub replica_sets: Vec<ReplicaSet>,
     /// See above.
@@ -34,8 +34,8 @@ const FEATURES: [&str; 3] =
     ["RestartAllContainersOnContainerExits", "UserNamespacesHostNetworkSupport", "Other"];
 
 /// Owners in the namespaces of the generator, each for the pods of one app.
-pub fn owners(dice: &mut Dice) -> Owners {
-    let mut found = Owners::default();
+pub fn owners(dice: &mut ChoiceDice) -> PodOwners {
+    let mut found = PodOwners::default();
     for at in 0..dice.below(5) {
         let labels = BTreeMap::from([("app".to_owned(), dice.pick(&APPS))]);
         let metadata = ObjectMeta {
@@ -71,7 +71,7 @@ pub fn owners(dice: &mut Dice) -> Owners {
 }
 
 /// Adds to nodes and bound pods.
-pub fn world(dice: &mut Dice, world: &mut ClusterObjects, owners: &Owners) {
+pub fn world(dice: &mut ChoiceDice, world: &mut ClusterObjects, owners: &PodOwners) {
     for node in &mut world.nodes {
         features(dice, node);
     }
@@ -83,26 +83,26 @@ pub fn world(dice: &mut Dice, world: &mut ClusterObjects, owners: &Owners) {
     }
 }
 
-fn features(dice: &mut Dice, node: &mut Node) {
+fn features(dice: &mut ChoiceDice, node: &mut Node) {
     let declared: Vec<_> = FEATURES.into_iter().filter(|_| dice.chance(40)).collect();
     if let Some(status) = node.status.as_mut().filter(|_| !declared.is_empty()) {
         status.declared_features = Some(declared.into_iter().map(str::to_owned).collect());
     }
 }
 
-fn amounts(dice: &mut Dice) -> BTreeMap<String, Quantity> {
+fn amounts(dice: &mut ChoiceDice) -> BTreeMap<String, Quantity> {
     let cpu = ["50m", "200m", "1", "1001m"][dice.below(4)];
     let memory = ["10Mi", "128Mi", "1G", "1500000001"][dice.below(4)];
     let both = [("cpu", cpu), ("memory", memory)].into_iter();
     both.filter(|_| dice.chance(75)).map(|(k, v)| (k.to_owned(), Quantity(v.to_owned()))).collect()
 }
 
-fn requests(dice: &mut Dice) -> ResourceRequirements {
+fn requests(dice: &mut ChoiceDice) -> ResourceRequirements {
     ResourceRequirements { requests: Some(amounts(dice)), ..ResourceRequirements::default() }
 }
 
 /// Adds to any pod.
-pub fn pod(dice: &mut Dice, pod: &mut Pod, owners: &Owners) {
+pub fn pod(dice: &mut ChoiceDice, pod: &mut Pod, owners: &PodOwners) {
     if dice.chance(40) {
         own(dice, pod, owners);
     }
@@ -133,7 +133,7 @@ pub fn pod(dice: &mut Dice, pod: &mut Pod, owners: &Owners) {
 }
 
 /// Adds to a pod without a node what names nodes.
-pub fn named_nodes(dice: &mut Dice, pod: &mut Pod, nodes: usize) {
+pub fn named_nodes(dice: &mut ChoiceDice, pod: &mut Pod, nodes: usize) {
     let spec = pod.spec.as_mut().expect("generated pods have one");
     let mut name = || format!("n{}", dice.below(nodes + 1));
     let (first, second) = (name(), name());
@@ -158,7 +158,7 @@ pub fn named_nodes(dice: &mut Dice, pod: &mut Pod, nodes: usize) {
     }
 }
 
-fn own(dice: &mut Dice, pod: &mut Pod, owners: &Owners) {
+fn own(dice: &mut ChoiceDice, pod: &mut Pod, owners: &PodOwners) {
     let of = |kind: &str, metadata: &ObjectMeta| (kind.to_owned(), metadata.clone());
     let sets = owners.replica_sets.iter().map(|o| of("ReplicaSet", &o.metadata));
     let stateful = owners.stateful_sets.iter().map(|o| of("StatefulSet", &o.metadata));
@@ -180,8 +180,8 @@ fn own(dice: &mut Dice, pod: &mut Pod, owners: &Owners) {
     }]);
 }
 
-fn sidecars(dice: &mut Dice, spec: &mut PodSpec) {
-    let init = |at: usize, dice: &mut Dice| Container {
+fn sidecars(dice: &mut ChoiceDice, spec: &mut PodSpec) {
+    let init = |at: usize, dice: &mut ChoiceDice| Container {
         name: format!("init-{at}"),
         image: Some("pause:3".into()),
         resources: Some(requests(dice)),
@@ -191,7 +191,7 @@ fn sidecars(dice: &mut Dice, spec: &mut PodSpec) {
     spec.init_containers = Some((0..1 + dice.below(3)).map(|at| init(at, dice)).collect());
 }
 
-fn images(dice: &mut Dice, spec: &mut PodSpec) {
+fn images(dice: &mut ChoiceDice, spec: &mut PodSpec) {
     let reference = ["big:v1", "huge:v2", "none"][dice.below(3)].to_owned();
     let source = ImageVolumeSource { reference: Some(reference), ..ImageVolumeSource::default() };
     spec.volumes =
@@ -207,7 +207,7 @@ fn restart_rules(spec: &mut PodSpec) {
 }
 
 /// A resize of its first container is under way.
-fn resized(dice: &mut Dice, pod: &mut Pod) {
+fn resized(dice: &mut ChoiceDice, pod: &mut Pod) {
     let name = pod.spec.as_ref().expect("a spec").containers[0].name.clone();
     let status = ContainerStatus {
         name,

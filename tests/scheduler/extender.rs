@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::shadow::{create, name, patch};
-use crate::stand::Stand;
+use crate::stand::SchedulerStand;
 
 /// The extender's address, in the cluster's network.
 const ADDRESS: &str = "127.0.0.1:8199";
@@ -167,7 +167,7 @@ fn profiles_and_an_extender_decide_where_pods_go() {
             "managedResources": [{"name": LICENCE, "ignoredByScheduler": true}],
         }],
     });
-    let stand = Stand::without_scheduler("extender", &configuration);
+    let stand = SchedulerStand::without_scheduler("extender", &configuration);
     stand.with_client(async |client| set_up(&client).await);
     let ours = stand.start_ours(&["--secure-port=0"]);
     let (found, asked) = stand.with_client(async |client| {

@@ -6,7 +6,7 @@
 
 use serde_json::{Value, json};
 
-use crate::generate::Dice;
+use crate::generate::ChoiceDice;
 
 /// Plugins, and the drivers that took their places.
 const PLUGINS: [(&str, &str); 7] = [
@@ -30,12 +30,12 @@ const DISKS: [&str; 3] = ["vol-1", "vol-2", "vol-3"];
 const ZONES_OF_DISK: [&str; 3] = ["e-w-1", "e-s-1", "e-w-1__e-w-2"];
 
 /// A plugin, as a class names it.
-pub(crate) fn provisioner(dice: &mut Dice) -> &'static str {
+pub(crate) fn provisioner(dice: &mut ChoiceDice) -> &'static str {
     PLUGINS[dice.below(PLUGINS.len())].0
 }
 
 /// Labels of a node for the drivers.
-pub(crate) fn label(dice: &mut Dice, node: &mut Value, zones: &[&str]) {
+pub(crate) fn label(dice: &mut ChoiceDice, node: &mut Value, zones: &[&str]) {
     for key in TOPOLOGIES {
         if dice.chance(50) {
             node["metadata"]["labels"][key] = json!(dice.pick(zones));
@@ -44,7 +44,7 @@ pub(crate) fn label(dice: &mut Dice, node: &mut Value, zones: &[&str]) {
 }
 
 /// Which plugins have moved on a node, and how many volumes their drivers attach there.
-pub(crate) fn move_plugins(dice: &mut Dice, node: &mut Value) {
+pub(crate) fn move_plugins(dice: &mut ChoiceDice, node: &mut Value) {
     if dice.chance(70) {
         let names = PLUGINS.iter().map(|(plugin, _)| *plugin);
         let names: Vec<&str> = names.filter(|_| dice.chance(60)).collect();
@@ -63,7 +63,7 @@ pub(crate) fn move_plugins(dice: &mut Dice, node: &mut Value) {
 }
 
 /// A disk of one of the drivers as a CSI volume: it may be the same disk as an in-tree volume.
-pub(crate) fn csi(dice: &mut Dice) -> Value {
+pub(crate) fn csi(dice: &mut ChoiceDice) -> Value {
     let (_, driver) = PLUGINS[dice.below(PLUGINS.len())];
     let handle = match dice.below(4) {
         0 => "projects/UNSPECIFIED/zones/UNSPECIFIED/disks/vol-1".to_owned(),
@@ -75,7 +75,7 @@ pub(crate) fn csi(dice: &mut Dice) -> Value {
 
 /// A source of a volume, with the name of its field. Whether it is one of a pod; whether its driver
 /// has to have it.
-pub(crate) fn source(dice: &mut Dice, of_pod: bool, known: bool) -> (&'static str, Value) {
+pub(crate) fn source(dice: &mut ChoiceDice, of_pod: bool, known: bool) -> (&'static str, Value) {
     let disk = dice.pick(&DISKS);
     let reads = dice.chance(50);
     match dice.below(7) {
@@ -112,7 +112,7 @@ pub(crate) fn source(dice: &mut Dice, of_pod: bool, known: bool) -> (&'static st
 }
 
 /// Makes zones of a volume of Google's such as its driver can have.
-pub(crate) fn put_right(dice: &mut Dice, volume: &mut Value) {
+pub(crate) fn put_right(dice: &mut ChoiceDice, volume: &mut Value) {
     if volume["spec"]["gcePersistentDisk"].is_null() {
         return;
     }

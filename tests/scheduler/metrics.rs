@@ -10,7 +10,7 @@ use pintle_tests::wait::{LONG, until};
 use serde_json::{Value, json};
 
 use crate::shadow::create;
-use crate::stand::{PORT, Stand};
+use crate::stand::{PORT, SchedulerStand};
 
 /// Pods that declare something of every kind.
 pub async fn declaring(client: &kube::Client, namespace: &str) -> Result<()> {
@@ -55,7 +55,7 @@ pub async fn declaring(client: &kube::Client, namespace: &str) -> Result<()> {
 }
 
 /// Both return the same resource metrics of all pods, byte by byte, to authorized users only.
-pub fn resources_alike(stand: &Stand, port: u16) {
+pub fn resources_alike(stand: &SchedulerStand, port: u16) {
     let path = "/metrics/resources";
     for port in [PORT, port] {
         let refused = stand.get_from(port, path, None);
@@ -181,7 +181,7 @@ const NOT_OURS: [&str; 22] = [
 ];
 
 /// Both have the same families, after the same work: names, kinds, words, labels, buckets.
-pub fn metrics_alike(stand: &Stand, port: u16) {
+pub fn metrics_alike(stand: &SchedulerStand, port: u16) {
     for port in [PORT, port] {
         let ready = stand.get_from(port, "/readyz", None);
         assert!(ready.ends_with("ok"), "{port}: {ready}");
@@ -220,7 +220,7 @@ pub fn metrics_alike(stand: &Stand, port: u16) {
 }
 
 /// Both accept the user headers of a configured front proxy only.
-pub fn proxies_are_believed_alike(stand: &Stand, port: u16) {
+pub fn proxies_are_believed_alike(stand: &SchedulerStand, port: u16) {
     let jane = "X-Remote-User: jane\r\n";
     let master = "X-Remote-User: jane\r\nX-Remote-Group: system:masters\r\n";
     for (user, head, code, word) in [

@@ -12,7 +12,7 @@ use pintle_tests::wait::LONG;
 use serde_json::{Value, json};
 
 use crate::shadow::{create, name, patch};
-use crate::stand::Stand;
+use crate::stand::SchedulerStand;
 
 /// How long a member of a gang waits for the others, in seconds.
 const GANG_WAITS: u64 = 20;
@@ -172,7 +172,7 @@ fn plugins_of_others_gather_gangs_and_hand_out_licences() {
             "pluginConfig": [{"name": "Gang", "args": {"waitSeconds": GANG_WAITS}}],
         }],
     });
-    let stand = Stand::without_scheduler("plugins", &configuration);
+    let stand = SchedulerStand::without_scheduler("plugins", &configuration);
     stand.with_client(async |client| set_up(&client).await);
     stand.give_rights(&json!([{"apiGroups": [""], "verbs": ["patch"], "resources": ["pods"]}]));
     let ours = stand.start_example(&["--secure-port=0"]);

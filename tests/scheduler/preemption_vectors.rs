@@ -20,8 +20,8 @@ use pintle_scheduler_core::config;
 use serde_json::{Value, json};
 
 use crate::compare::{compare, compare_preemption, only_differing};
-use crate::generate::{self, APPS, Dice, NAMESPACES};
-use crate::recorded::Recording;
+use crate::generate::{self, APPS, ChoiceDice, NAMESPACES};
+use crate::recorded::ClusterRecording;
 use crate::vectors::{ask, number, pruned};
 use crate::{enrich, profiles};
 
@@ -39,7 +39,7 @@ const PRIORITIES: [i32; 6] = [-10, 0, 0, 10, 100, 1000];
 
 /// A cluster without much room, and pods that want some.
 fn question(seed: u64) -> Value {
-    let mut dice = Dice::new(seed);
+    let mut dice = ChoiceDice::new(seed);
     let nodes_max = [2, 5, 12][dice.below(3)];
     let mut world = generate::world(&mut dice, nodes_max);
     let config =
@@ -78,7 +78,7 @@ fn question(seed: u64) -> Value {
 }
 
 /// The pod's first container requests these CPUs, most of the time.
-fn wants(dice: &mut Dice, pod: &mut Pod, cpu: &str) {
+fn wants(dice: &mut ChoiceDice, pod: &mut Pod, cpu: &str) {
     let spec = pod.spec.as_mut().expect("generated pods have one");
     let resources = spec.containers[0].resources.get_or_insert_default();
     if dice.chance(80) {
@@ -87,7 +87,7 @@ fn wants(dice: &mut Dice, pod: &mut Pod, cpu: &str) {
 }
 
 /// A pod on a node.
-fn bound(dice: &mut Dice, node: usize, at: usize) -> Pod {
+fn bound(dice: &mut ChoiceDice, node: usize, at: usize) -> Pod {
     let mut pod = generate::pod(dice, &format!("p-{node}-{at}"));
     let cpu = ["250m", "500m", "1", "1500m"][dice.below(4)];
     wants(dice, &mut pod, cpu);
@@ -128,7 +128,7 @@ fn time(seconds: i64) -> Time {
 }
 
 /// A budget that guards some pods, none, or all of a namespace.
-fn budget(dice: &mut Dice, at: usize, pods: &[Pod]) -> PodDisruptionBudget {
+fn budget(dice: &mut ChoiceDice, at: usize, pods: &[Pod]) -> PodDisruptionBudget {
     let selector = match dice.below(10) {
         0 => None,
         1 => Some(LabelSelector::default()),
@@ -169,7 +169,7 @@ fn budget(dice: &mut Dice, at: usize, pods: &[Pod]) -> PodDisruptionBudget {
 fn differences(line: &str) -> (Vec<String>, usize) {
     let text: Value = serde_json::from_str(line).expect("an answer");
     let config = text["config"].as_str().unwrap_or_default().to_owned();
-    let answer: Recording = serde_json::from_value(text).expect("a cluster");
+    let answer: ClusterRecording = serde_json::from_value(text).expect("a cluster");
     let answer = pruned(answer);
     let profile = match config.as_str() {
         "" => pintle_sched_core::Profile::default(),
@@ -186,7 +186,7 @@ fn differences(line: &str) -> (Vec<String>, usize) {
                 found.push(format!("{name} {what}: ours {ours}, theirs {theirs}"));
             }
         };
-        compare((&mut cluster, &profile), case, &mut report);
+        compare(&mut cluster, &profile, case, &mut report);
         if case.get("eligible").is_some() {
             compare_preemption(&mut cluster, &budgets, case, &mut report);
             preempting += usize::from(case["tied"].as_array().is_some_and(|t| !t.is_empty()));

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::generate::Dice;
+use crate::generate::ChoiceDice;
 
 /// Plugins that score, with any weight.
 const SCORING: [&str; 7] = [
@@ -58,7 +58,7 @@ const OTHER: [&str; 6] = [
 const RESOURCES: [&str; 4] = ["cpu", "memory", "ephemeral-storage", "example.com/gpu"];
 
 /// A configuration with one profile.
-pub fn config(dice: &mut Dice) -> Value {
+pub fn config(dice: &mut ChoiceDice) -> Value {
     let mut profile = Map::from_iter([("schedulerName".to_owned(), json!("default-scheduler"))]);
     if dice.chance(75) {
         profile.insert("plugins".to_owned(), plugins(dice));
@@ -70,7 +70,7 @@ pub fn config(dice: &mut Dice) -> Value {
     })
 }
 
-fn plugins(dice: &mut Dice) -> Value {
+fn plugins(dice: &mut ChoiceDice) -> Value {
     let mut points = Map::new();
     let mut without = "";
     if dice.chance(30) {
@@ -96,7 +96,7 @@ fn plugins(dice: &mut Dice) -> Value {
 }
 
 /// Puts filters in another order than the default, by each way that the configuration has.
-fn reorder(dice: &mut Dice, points: &mut Map<String, Value>, without: &str) {
+fn reorder(dice: &mut ChoiceDice, points: &mut Map<String, Value>, without: &str) {
     let there = |name: &&&str| **name != without;
     let filtering: Vec<&str> = FILTERING.iter().filter(there).copied().collect();
     let named = |names: Vec<&str>| -> Value {
@@ -132,7 +132,7 @@ fn reorder(dice: &mut Dice, points: &mut Map<String, Value>, without: &str) {
     }
 }
 
-pub(crate) fn shuffled<'a>(dice: &mut Dice, names: &[&'a str]) -> Vec<&'a str> {
+pub(crate) fn shuffled<'a>(dice: &mut ChoiceDice, names: &[&'a str]) -> Vec<&'a str> {
     let mut left = names.to_vec();
     let mut found = Vec::new();
     while !left.is_empty() {
@@ -141,7 +141,7 @@ pub(crate) fn shuffled<'a>(dice: &mut Dice, names: &[&'a str]) -> Vec<&'a str> {
     found
 }
 
-fn arguments(dice: &mut Dice) -> Value {
+fn arguments(dice: &mut ChoiceDice) -> Value {
     let mut found = Vec::new();
     if dice.chance(60) {
         found.push(json!({"name": "NodeResourcesFit", "args": fit(dice)}));
@@ -167,14 +167,14 @@ fn arguments(dice: &mut Dice) -> Value {
 }
 
 /// Some resources, cpu among them, each once.
-fn resources(dice: &mut Dice, weighted: bool) -> Value {
+fn resources(dice: &mut ChoiceDice, weighted: bool) -> Value {
     let more = RESOURCES.iter().skip(1).filter(|_| dice.chance(50)).copied();
     let names: Vec<&str> = std::iter::once(RESOURCES[0]).chain(more).collect();
-    let weight = |dice: &mut Dice| if weighted { 1 + dice.below(10) } else { 1 };
+    let weight = |dice: &mut ChoiceDice| if weighted { 1 + dice.below(10) } else { 1 };
     names.iter().map(|name| json!({"name": name, "weight": weight(dice)})).collect()
 }
 
-fn fit(dice: &mut Dice) -> Value {
+fn fit(dice: &mut ChoiceDice) -> Value {
     let mut args = Map::new();
     if dice.chance(20) {
         args.insert("ignoredResources".to_owned(), json!(["example.com/gpu"]));
@@ -192,7 +192,7 @@ fn fit(dice: &mut Dice) -> Value {
 }
 
 /// Points of rising utilisation.
-fn shape(dice: &mut Dice) -> Value {
+fn shape(dice: &mut ChoiceDice) -> Value {
     let mut points = Vec::new();
     let mut at = 0;
     while at <= 100 {
@@ -202,7 +202,7 @@ fn shape(dice: &mut Dice) -> Value {
     Value::Array(points)
 }
 
-fn spread(dice: &mut Dice) -> Value {
+fn spread(dice: &mut ChoiceDice) -> Value {
     if dice.chance(25) {
         return json!({"defaultingType": "System"});
     }
@@ -222,15 +222,15 @@ fn spread(dice: &mut Dice) -> Value {
     json!({"defaultingType": "List", "defaultConstraints": constraints})
 }
 
-fn affinity(dice: &mut Dice) -> Value {
-    let expression = |dice: &mut Dice| {
+fn affinity(dice: &mut ChoiceDice) -> Value {
+    let expression = |dice: &mut ChoiceDice| {
         let (key, value) = [("rack", "r1"), ("disk", "ssd"), ("disk", "7")][dice.below(3)];
         match ["In", "NotIn", "Exists", "DoesNotExist"][dice.below(4)] {
             plain @ ("In" | "NotIn") => json!({"key": key, "operator": plain, "values": [value]}),
             other => json!({"key": key, "operator": other}),
         }
     };
-    let term = |dice: &mut Dice| json!({"matchExpressions": [expression(dice)]});
+    let term = |dice: &mut ChoiceDice| json!({"matchExpressions": [expression(dice)]});
     let mut found = Map::new();
     if dice.chance(50) {
         let required = json!({"nodeSelectorTerms": [term(dice)]});

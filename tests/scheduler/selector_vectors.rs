@@ -10,7 +10,7 @@ use pintle_scheduler_core::plugins::dynamicresources::alone;
 use serde_json::{Value, json};
 
 use crate::device_vectors::{DeviceVector, ask, number_of_cases};
-use crate::generate::Dice;
+use crate::generate::ChoiceDice;
 use crate::vectors;
 
 /// Expressions in CI.
@@ -28,8 +28,8 @@ const DEARER_MAX: usize = 5;
 const REFUSED_MAX: usize = 15;
 
 /// Puts an expression together. Names of variables are numbers of the whole numbers they stand for.
-struct Writer<'a> {
-    dice: &'a mut Dice,
+struct ExpressionWriter<'a> {
+    dice: &'a mut ChoiceDice,
     names: usize,
 }
 
@@ -469,7 +469,7 @@ const NAMES: [Shape; 20] = [
     "$s + 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'",
 ];
 
-impl Writer<'_> {
+impl ExpressionWriter<'_> {
     fn of(&mut self, kind: char, deep: usize) -> String {
         let shapes: &[Shape] = match kind {
             'b' | 'B' => &BOOLS,
@@ -522,8 +522,8 @@ impl Writer<'_> {
     }
 }
 
-fn expression(dice: &mut Dice) -> String {
-    let text = Writer { dice, names: 0 }.of('b', DEPTH);
+fn expression(dice: &mut ChoiceDice) -> String {
+    let text = ExpressionWriter { dice, names: 0 }.of('b', DEPTH);
     text.replace("ATTR", "device.attributes['d.example']")
         .replace("CAP", "device.capacity['d.example']")
 }
@@ -535,7 +535,7 @@ fn device() -> Value {
 }
 
 fn world(seed: u64) -> Value {
-    let mut dice = Dice::new(seed);
+    let mut dice = ChoiceDice::new(seed);
     let device = device();
     let pool = json!({"name": "p", "generation": 1, "resourceSliceCount": 1});
     let claim = |text: String| {
@@ -595,7 +595,7 @@ fn every_selector_says_what_upstreams_cel_says() {
 
 /// The device of all worlds and expressions about it, as `selector-vectors` reads them.
 fn priced_world(seed: u64) -> Value {
-    let mut dice = Dice::new(seed);
+    let mut dice = ChoiceDice::new(seed);
     let texts: Vec<String> = (0..OF_WORLD).map(|_| expression(&mut dice)).collect();
     json!({"seed": seed, "driver": "d.example", "device": device(), "expressions": texts,
         "answers": null})

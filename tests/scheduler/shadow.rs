@@ -15,7 +15,7 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::stand::Stand;
+use crate::stand::SchedulerStand;
 use crate::world::{self, Chance, NAMESPACES};
 
 /// Requests at the same time.
@@ -47,7 +47,7 @@ fn compare(nodes: usize, pods: usize, seed: u64) {
         "leaderElection": {"leaderElect": false},
         "clientConnection": {"qps": 5000, "burst": 5000},
     });
-    let mut stand = Stand::start("shadow", &fast);
+    let mut stand = SchedulerStand::start("shadow", &fast);
     stand.with_client(async |client| set_up(&client, nodes, seed).await);
     stand.start_shadow();
     let before_kib = stand.resident_kib();
@@ -72,7 +72,7 @@ fn compare(nodes: usize, pods: usize, seed: u64) {
 }
 
 /// The commands answer about the same cluster.
-fn commands(stand: &Stand, outcome: &ShadowOutcome) {
+fn commands(stand: &SchedulerStand, outcome: &ShadowOutcome) {
     let refused = outcome.a_refused.as_deref().expect("some pod fits nowhere");
     let answer = stand.ask(&["explain", refused, "-o", "json"]);
     let answer: Value = serde_json::from_str(&answer).expect("JSON");

@@ -22,7 +22,7 @@ use xtask::shell;
 pub const PORT: u16 = 10259;
 
 /// A cluster without nodes of its own.
-pub struct Stand {
+pub struct SchedulerStand {
     cluster: Cluster,
     shadow: Option<Child>,
 }
@@ -58,7 +58,7 @@ impl Drop for Ours {
     }
 }
 
-impl Stand {
+impl SchedulerStand {
     /// Starts it with upstream's scheduler.
     pub fn start(purpose: &str, scheduler: &Value) -> Self {
         let stand = Self::without_scheduler(purpose, scheduler);
@@ -295,7 +295,7 @@ impl Stand {
     }
 }
 
-impl Drop for Stand {
+impl Drop for SchedulerStand {
     fn drop(&mut self) {
         if let Some(mut child) = self.shadow.take() {
             let _ = child.kill();

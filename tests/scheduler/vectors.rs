@@ -18,8 +18,8 @@ use serde_json::{Value, json};
 use xtask::upstream::Program;
 
 use crate::compare::{compare, only_differing, pod};
-use crate::generate::{self, Dice};
-use crate::recorded::Recording;
+use crate::generate::{self, ChoiceDice};
+use crate::recorded::ClusterRecording;
 use crate::{enrich, profiles};
 
 /// Cases in CI.
@@ -35,7 +35,7 @@ pub(crate) fn number(name: &str, default: u64) -> u64 {
 
 /// A cluster, pods and a configuration, as the program reads them.
 fn question(seed: u64) -> Value {
-    let mut dice = Dice::new(seed);
+    let mut dice = ChoiceDice::new(seed);
     let nodes_max = [3, 12, 40][dice.below(3)];
     let mut world = generate::world(&mut dice, nodes_max);
     let config = profiles::config(&mut dice);
@@ -70,7 +70,7 @@ fn lean(pod: Pod) -> Pod {
 }
 
 /// The same as a watch hands it on: without what no decision reads.
-pub(crate) fn pruned(mut whole: Recording) -> Recording {
+pub(crate) fn pruned(mut whole: ClusterRecording) -> ClusterRecording {
     whole.nodes = whole.nodes.into_iter().map(Prune::prune).collect();
     whole.pods = whole.pods.into_iter().map(lean).collect();
     whole.namespaces = whole.namespaces.into_iter().map(Prune::prune).collect();
@@ -89,7 +89,7 @@ pub(crate) fn pruned(mut whole: Recording) -> Recording {
 fn differences(line: &str) -> Vec<String> {
     let text: Value = serde_json::from_str(line).expect("an answer");
     let config = text["config"].as_str().expect("a configuration").to_owned();
-    let answer: Recording = serde_json::from_value(text).expect("a cluster");
+    let answer: ClusterRecording = serde_json::from_value(text).expect("a cluster");
     let answer = pruned(answer);
     let profile = config::profile(&config, None).expect("a configuration that upstream took");
     let mut cluster = answer.cluster(profile.clone());

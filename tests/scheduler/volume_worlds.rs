@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::generate::Dice;
+use crate::generate::ChoiceDice;
 use crate::in_tree_worlds as in_tree;
 use crate::profiles::shuffled;
 
@@ -43,16 +43,16 @@ const CAPACITIES: usize = 17;
 
 /// How many nodes and volumes there are.
 #[derive(Clone, Copy)]
-struct Size {
+struct WorldSize {
     nodes: usize,
     volumes: usize,
 }
 
 /// A cluster and pods.
 pub(crate) fn world(seed: u64) -> Value {
-    let mut dice = Dice::new(seed);
+    let mut dice = ChoiceDice::new(seed);
     let dice = &mut dice;
-    let size = Size { nodes: 2 + dice.below(7), volumes: 2 + dice.below(VOLUMES_MAX - 1) };
+    let size = WorldSize { nodes: 2 + dice.below(7), volumes: 2 + dice.below(VOLUMES_MAX - 1) };
     let nodes = size.nodes;
     let pods: Vec<Value> = (0..dice.below(2 * nodes + 1))
         .map(|at| {
@@ -78,7 +78,7 @@ pub(crate) fn world(seed: u64) -> Value {
     let binds = config.contains("VolumeBinding");
     json!({"seed": seed, "config": config,
         "nodes": (0..nodes).map(|at| node(dice, at)).collect::<Vec<_>>(),
-        "pods": pods, "cases": cases, "volumes": volumes(dice, (size, binds), &claims),
+        "pods": pods, "cases": cases, "volumes": volumes(dice, size, binds, &claims),
         "claims": claims, "classes": classes(dice),
         "csinodes": (0..nodes).filter_map(|at| csi_node(dice, at)).collect::<Vec<_>>(),
         "drivers": drivers(dice), "capacities": capacities(dice, nodes),
@@ -86,7 +86,7 @@ pub(crate) fn world(seed: u64) -> Value {
 }
 
 /// All of the plugins, or some, often in another order.
-fn config(dice: &mut Dice) -> String {
+fn config(dice: &mut ChoiceDice) -> String {
     let all = dice.chance(70);
     let chosen = PLUGINS.iter().filter(|_| all || dice.chance(50)).copied();
     let mut chosen: Vec<&str> = chosen.collect();
@@ -104,7 +104,7 @@ fn config(dice: &mut Dice) -> String {
     .to_string()
 }
 
-fn node(dice: &mut Dice, at: usize) -> Value {
+fn node(dice: &mut ChoiceDice, at: usize) -> Value {
     let name = format!("n{at}");
     let mut labels = Map::new();
     if dice.chance(95) {
@@ -128,7 +128,7 @@ fn node(dice: &mut Dice, at: usize) -> Value {
 }
 
 /// A requirement of nodes; the operators of labels alone, or all.
-fn requirement(dice: &mut Dice, nodes: usize, operators: &[&str]) -> Value {
+fn requirement(dice: &mut ChoiceDice, nodes: usize, operators: &[&str]) -> Value {
     let (key, values): (&str, Vec<String>) = match dice.below(4) {
         0 | 1 => (HOST, (0..1 + nodes / 2).map(|_| format!("n{}", dice.below(nodes))).collect()),
         2 => {
@@ -150,7 +150,7 @@ fn requirement(dice: &mut Dice, nodes: usize, operators: &[&str]) -> Value {
 }
 
 /// Nodes that have a volume: any of several terms.
-fn reach(dice: &mut Dice, nodes: usize) -> Value {
+fn reach(dice: &mut ChoiceDice, nodes: usize) -> Value {
     let operators = ["In", "In", "In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"];
     let terms: Vec<Value> = (0..1 + dice.below(2))
         .map(|_| {
@@ -168,7 +168,7 @@ fn reach(dice: &mut Dice, nodes: usize) -> Value {
     json!({"required": {"nodeSelectorTerms": terms}})
 }
 
-fn classes(dice: &mut Dice) -> Vec<Value> {
+fn classes(dice: &mut ChoiceDice) -> Vec<Value> {
     let mut found = Vec::new();
     for (name, mode, provisioner) in [
         ("now", "Immediate", "csi.a"),
@@ -205,7 +205,7 @@ fn classes(dice: &mut Dice) -> Vec<Value> {
     found
 }
 
-fn drivers(dice: &mut Dice) -> Vec<Value> {
+fn drivers(dice: &mut ChoiceDice) -> Vec<Value> {
     let mut found = Vec::new();
     for name in DRIVERS {
         if dice.chance(85) {
@@ -217,7 +217,7 @@ fn drivers(dice: &mut Dice) -> Vec<Value> {
     found
 }
 
-fn capacities(dice: &mut Dice, nodes: usize) -> Vec<Value> {
+fn capacities(dice: &mut ChoiceDice, nodes: usize) -> Vec<Value> {
     let operators = ["In", "In", "NotIn", "Exists", "DoesNotExist"];
     (0..dice.below(6))
         .map(|at| {
@@ -248,7 +248,7 @@ fn capacities(dice: &mut Dice, nodes: usize) -> Vec<Value> {
 }
 
 /// CSI drivers of a node and their limits; seldom none.
-fn csi_node(dice: &mut Dice, at: usize) -> Option<Value> {
+fn csi_node(dice: &mut ChoiceDice, at: usize) -> Option<Value> {
     if dice.chance(15) {
         return None;
     }
@@ -272,7 +272,7 @@ fn csi_node(dice: &mut Dice, at: usize) -> Option<Value> {
     Some(node)
 }
 
-fn attachments(dice: &mut Dice, nodes: usize) -> Vec<Value> {
+fn attachments(dice: &mut ChoiceDice, nodes: usize) -> Vec<Value> {
     (0..dice.below(6))
         .map(|at| {
             let node = format!("n{}", dice.below(nodes + 1));
@@ -287,7 +287,7 @@ fn attachments(dice: &mut Dice, nodes: usize) -> Vec<Value> {
         .collect()
 }
 
-fn modes(dice: &mut Dice) -> Vec<String> {
+fn modes(dice: &mut ChoiceDice) -> Vec<String> {
     let mut modes = vec![dice.pick(&MODES[..2])];
     if dice.chance(25) {
         modes.push(dice.pick(&MODES[1..]));
@@ -296,7 +296,7 @@ fn modes(dice: &mut Dice) -> Vec<String> {
 }
 
 /// Sets the class of a claim or a volume, in the spec or in the old annotation.
-fn set_class(dice: &mut Dice, object: &mut Value, class: &str) {
+fn set_class(dice: &mut ChoiceDice, object: &mut Value, class: &str) {
     if dice.chance(5) {
         object["metadata"]["annotations"][OLD_CLASS] = json!(class);
         object["spec"]["storageClassName"] = json!(dice.pick(&CLASSES));
@@ -306,7 +306,7 @@ fn set_class(dice: &mut Dice, object: &mut Value, class: &str) {
 }
 
 /// Fields that the specs of volumes and of claims share.
-fn set_common(dice: &mut Dice, object: &mut Value) {
+fn set_common(dice: &mut ChoiceDice, object: &mut Value) {
     if dice.chance(30) {
         let mode = if dice.chance(70) { "Filesystem" } else { "Block" };
         object["spec"]["volumeMode"] = json!(mode);
@@ -320,7 +320,7 @@ fn set_common(dice: &mut Dice, object: &mut Value) {
     }
 }
 
-fn volumes(dice: &mut Dice, (size, binds): (Size, bool), claims: &[Value]) -> Vec<Value> {
+fn volumes(dice: &mut ChoiceDice, size: WorldSize, binds: bool, claims: &[Value]) -> Vec<Value> {
     let first = dice.below(CAPACITIES);
     let mut free: Vec<&Value> = claims.iter().collect();
     (0..size.volumes)
@@ -346,7 +346,7 @@ fn volumes(dice: &mut Dice, (size, binds): (Size, bool), claims: &[Value]) -> Ve
 }
 
 /// Sets the access modes, phase, source and node affinity of a volume.
-fn set_source(dice: &mut Dice, volume: &mut Value, binds: bool) {
+fn set_source(dice: &mut ChoiceDice, volume: &mut Value, binds: bool) {
     let mut all = modes(dice);
     all.extend(dice.chance(70).then(|| MODES[0].to_owned()));
     all.extend(dice.chance(60).then(|| MODES[3].to_owned()));
@@ -386,7 +386,7 @@ fn set_source(dice: &mut Dice, volume: &mut Value, binds: bool) {
 }
 
 /// Pre-binds a volume to a claim without another volume, or to a stale one.
-fn set_claim(dice: &mut Dice, volume: &mut Value, free: &mut Vec<&Value>) {
+fn set_claim(dice: &mut ChoiceDice, volume: &mut Value, free: &mut Vec<&Value>) {
     let claim = free.swap_remove(dice.below(free.len()));
     let metadata = &claim["metadata"];
     let mut to = json!({"namespace": metadata["namespace"], "name": metadata["name"]});
@@ -400,7 +400,7 @@ fn set_claim(dice: &mut Dice, volume: &mut Value, free: &mut Vec<&Value>) {
 }
 
 /// Volumes that a claim wants, by label.
-fn selector(dice: &mut Dice) -> Value {
+fn selector(dice: &mut ChoiceDice) -> Value {
     if dice.chance(35) {
         return json!({"matchLabels": {"tier": dice.pick(&["fast", "slow"])}});
     }
@@ -412,12 +412,12 @@ fn selector(dice: &mut Dice) -> Value {
     json!({"matchExpressions": [wanted]})
 }
 
-fn claim(dice: &mut Dice, at: usize, size: Size) -> Value {
+fn claim(dice: &mut ChoiceDice, at: usize, size: WorldSize) -> Value {
     let space = if at.is_multiple_of(4) { "b" } else { "a" };
     claim_named(dice, space, &format!("c{at}"), size)
 }
 
-fn claim_named(dice: &mut Dice, space: &str, name: &str, size: Size) -> Value {
+fn claim_named(dice: &mut ChoiceDice, space: &str, name: &str, size: WorldSize) -> Value {
     let mut claim = json!({
         "metadata": {"name": name, "namespace": space, "uid": format!("uid-{space}-{name}"),
             "resourceVersion": "1"},
@@ -456,7 +456,7 @@ fn claim_named(dice: &mut Dice, space: &str, name: &str, size: Size) -> Value {
 }
 
 /// The claim of a pod's ephemeral volume `e`, unless it is missing; `any`: another pod may own it.
-fn claim_for(dice: &mut Dice, pod: &Value, size: Size, any: bool) -> Option<Value> {
+fn claim_for(dice: &mut ChoiceDice, pod: &Value, size: WorldSize, any: bool) -> Option<Value> {
     let mut volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
     volumes.find(|volume| volume["name"] == "e" && !dice.chance(10))?;
     let (space, pod) = (pod["metadata"]["namespace"].as_str()?, pod["metadata"]["name"].as_str()?);
@@ -468,7 +468,7 @@ fn claim_for(dice: &mut Dice, pod: &Value, size: Size, any: bool) -> Option<Valu
     Some(claim)
 }
 
-fn pod(dice: &mut Dice, name: &str) -> Value {
+fn pod(dice: &mut ChoiceDice, name: &str) -> Value {
     let space = if dice.chance(80) { "a" } else { "b" };
     let volumes: Vec<Value> = (0..1 + dice.below(4)).map(|at| volume(dice, space, at)).collect();
     json!({"metadata": {"name": name, "namespace": space, "uid": format!("uid-{name}")},
@@ -476,7 +476,7 @@ fn pod(dice: &mut Dice, name: &str) -> Value {
 }
 
 /// A volume of a pod.
-fn volume(dice: &mut Dice, space: &str, at: usize) -> Value {
+fn volume(dice: &mut ChoiceDice, space: &str, at: usize) -> Value {
     let name = format!("x{at}");
     if dice.chance(20) {
         let (field, source) = in_tree::source(dice, true, true);

@@ -15,7 +15,7 @@ use pintle_tests::wait::LONG;
 use serde_json::{Value, json};
 
 use crate::shadow::{create, name, patch};
-use crate::stand::Stand;
+use crate::stand::SchedulerStand;
 
 const SELECTED: &str = "volume.kubernetes.io/selected-node";
 /// Volumes that exist, and claims for each way to get one.
@@ -128,7 +128,7 @@ async fn bound(client: &kube::Client, count: usize) -> Result<BTreeMap<String, S
 #[test]
 fn pods_get_nodes_with_their_volumes() {
     let configuration = json!({"leaderElection": {"leaderElect": false}});
-    let stand = Stand::without_scheduler("volumes", &configuration);
+    let stand = SchedulerStand::without_scheduler("volumes", &configuration);
     stand.with_client(async |client| set_up(&client).await);
     let ours = stand.start_ours(&["--secure-port=0"]);
     let (pods, claims) = stand.with_client(async |client| {

@@ -34,7 +34,7 @@ macro_rules! attacks {
 }
 
 /// The target of attacks.
-pub trait Ground: Sized {
+pub trait AttackTarget: Sized {
     /// Counts through all attacks.
     type Tally: Default + Debug;
     /// The name of the test that checks the tally, when all attacks ran.
@@ -56,7 +56,7 @@ pub trait Ground: Sized {
 }
 
 /// Runs the chosen attacks.
-pub fn run<G: Ground>(themes: &[&'static [Attack<G>]]) -> ExitCode {
+pub fn run<G: AttackTarget>(themes: &[&'static [Attack<G>]]) -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let (options, names): (Vec<&str>, Vec<&str>) =
         args.iter().map(String::as_str).partition(|a| a.starts_with("--"));
@@ -94,7 +94,7 @@ pub fn run<G: Ground>(themes: &[&'static [Attack<G>]]) -> ExitCode {
 }
 
 /// Returns how many failed, and the tally of all grounds.
-fn run_all<G: Ground>(chosen: &[&Attack<G>]) -> (usize, G::Tally) {
+fn run_all<G: AttackTarget>(chosen: &[&Attack<G>]) -> (usize, G::Tally) {
     let (mut failed, mut tally) = (0, G::Tally::default());
     let mut ground: Option<G> = None;
     for attack in chosen {

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Result;
-use xtask::disk::{Fault, Faulty, Operation, mount_fuse};
+use xtask::disk::{DiskFault, DiskOperation, Faulty, mount_fuse};
 use xtask::shell;
 
 /// How long it takes for 128 KiB once it is `slow`.
@@ -43,7 +43,7 @@ impl<C: Fn(&str) -> Result<Command>> Late<C> {
     /// Delays all later reads of uncached data.
     pub fn slow(&self) {
         let disk = self.disk.as_ref().expect("until it is dropped");
-        disk.set(Operation::Read, Fault::Slow(READ));
+        disk.set(DiskOperation::Read, DiskFault::Slow(READ));
     }
 }
 

@@ -21,7 +21,7 @@ use k8s_openapi::api::core::v1::Pod;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 pub use xtask::node::agent::NODE_NAME;
-use xtask::node::agent::{self, HEALTH_PORT, Layout, READ_ONLY_PORT};
+use xtask::node::agent::{self, AgentLayout, HEALTH_PORT, READ_ONLY_PORT};
 use xtask::node::{ContainerdNode, Leftovers, NodeKind, http, process};
 use xtask::runtime::Version;
 use xtask::shell;
@@ -73,12 +73,12 @@ impl Default for Options {
 pub struct TestNode {
     agent: Option<Child>,
     options: Options,
-    layout: Layout,
+    layout: AgentLayout,
     /// An agent that records was up.
     recorded: bool,
     // Dropped after the agent's end and before the turn is passed on.
     node: ContainerdNode,
-    _turn: Turn,
+    _turn: NodeTurn,
 }
 
 impl TestNode {
@@ -90,11 +90,11 @@ impl TestNode {
 
     /// Starts a node; panics with the reason when it cannot, because no test can continue.
     pub fn start(options: Options) -> Self {
-        let turn = Turn::take();
+        let turn = NodeTurn::take();
         let kind = NodeKind { by_systemd: options.systemd, is_guarded: options.is_guarded };
         let node = ContainerdNode::start_with(options.version, kind);
         let node = node.expect("a private containerd starts");
-        let layout = Layout::of(&node);
+        let layout = AgentLayout::of(&node);
         layout.write(&node, &options.config).expect("the node's folder can be written");
         let mut node = Self { agent: None, options, layout, recorded: false, node, _turn: turn };
         if node.options.agent {
@@ -369,12 +369,12 @@ pub fn agent_binary() -> &'static Path {
 }
 
 /// One of the `NODES_MAX` places; passed on when dropped.
-struct Turn;
+struct NodeTurn;
 
 static RUNNING: Mutex<usize> = Mutex::new(0);
 static FREED: Condvar = Condvar::new();
 
-impl Turn {
+impl NodeTurn {
     fn take() -> Self {
         let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
         let full = |running: &mut usize| *running >= NODES_MAX;
@@ -384,7 +384,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for NodeTurn {
     fn drop(&mut self) {
         *RUNNING.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
         FREED.notify_one();

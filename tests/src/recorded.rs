@@ -30,7 +30,7 @@ pub fn path(name: &str) -> Option<PathBuf> {
     found
 }
 
-fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>, String> {
+fn find(folder: &Path, name: &str) -> anyhow::Result<Option<PathBuf>> {
     let path = folder.join(name);
     if path.exists() {
         return Ok(Some(path));
@@ -40,7 +40,7 @@ fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>, String> {
         return Ok(None);
     }
     let folder = folder.display();
-    Err(format!("there is no {name} in {folder}, and its {NOT_RECORDED} does not say so"))
+    anyhow::bail!("there is no {name} in {folder}, and its {NOT_RECORDED} does not say so")
 }
 
 /// A file as JSON; `None` when it was not recorded.
@@ -83,8 +83,8 @@ mod tests {
         assert!(find(dir.path(), "here.json").expect("it is there").is_some());
         find(dir.path(), "node-writes.json").expect_err("nobody says why");
         fs::write(dir.path().join(NOT_RECORDED), "pods/\nnode-writes.json\n").expect("written");
-        assert_eq!(find(dir.path(), "node-writes.json"), Ok(None));
-        assert_eq!(find(dir.path(), "pods"), Ok(None));
+        assert_eq!(find(dir.path(), "node-writes.json").expect("it is named"), None);
+        assert_eq!(find(dir.path(), "pods").expect("it is named"), None);
         find(dir.path(), "static-pods.json").expect_err("nobody says why");
     }
 }

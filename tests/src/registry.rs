@@ -24,12 +24,12 @@ pub const PASSWORD: &str = "correct-horse";
 const HTPASSWD: &str = "puller:$2b$04$9OGt3QxNwmzTZPKvZePyCeqU7tubEs70RKJvByE6OTKG4LXBCCVei\n";
 
 /// A running registry.
-pub struct Registry {
+pub struct ImageRegistry {
     address: SocketAddr,
     storage: std::path::PathBuf,
 }
 
-impl Registry {
+impl ImageRegistry {
     /// Starts one at 127.0.0.1:`port` of the node, open to all or only to `USER`.
     pub fn start(node: &TestNode, port: u16, needs_password: bool) -> Result<Self> {
         let dir = node.dir().join(format!("registry-{port}"));

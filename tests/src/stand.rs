@@ -27,7 +27,7 @@ use tokio::sync::oneshot;
 const STACK_BYTES: usize = 8 << 20;
 
 /// Options that make a stand differ from the usual one.
-pub struct Setup {
+pub struct StandSetup {
     /// Name of the node.
     pub node: String,
     /// Fields of KubeletConfiguration on top of the stand's own.
@@ -36,7 +36,7 @@ pub struct Setup {
     pub refused: Vec<(&'static str, &'static str, &'static str)>,
 }
 
-impl Default for Setup {
+impl Default for StandSetup {
     fn default() -> Self {
         Self { node: "node".to_owned(), config: json!({}), refused: Vec::new() }
     }
@@ -55,7 +55,7 @@ pub struct Stand {
 
 impl Stand {
     /// Starts everything; `None`, printed and counted as skipped, where this user may not mount.
-    pub fn start(setup: &Setup) -> Option<Self> {
+    pub fn start(setup: &StandSetup) -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
             crate::skip("volumes can be mounted by root only");
             return None;

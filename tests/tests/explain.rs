@@ -3,7 +3,7 @@
 
 use anyhow::ensure;
 use pintle_cri::Method;
-use pintle_tests::stand::{Setup, Stand};
+use pintle_tests::stand::{Stand, StandSetup};
 use pintle_tests::{LONG, until};
 use serde_json::{Value, json};
 use tonic::Code;
@@ -49,7 +49,7 @@ fn running(stand: &Stand, name: &str) {
 
 #[test]
 fn what_others_do_not_do_is_told_with_their_words() {
-    let Some(stand) = Stand::start(&Setup::default()) else { return };
+    let Some(stand) = Stand::start(&StandSetup::default()) else { return };
     stand.runtime.add_image("box");
 
     // The API server refuses a status.
@@ -93,7 +93,9 @@ fn what_others_do_not_do_is_told_with_their_words() {
 fn a_node_that_is_not_registered_says_why() {
     let words = "nodes is forbidden: no";
     let refused = vec![("POST", "/nodes", words), ("GET", "/nodes/node", words)];
-    let Some(stand) = Stand::start(&Setup { refused, ..Setup::default() }) else { return };
+    let Some(stand) = Stand::start(&StandSetup { refused, ..StandSetup::default() }) else {
+        return;
+    };
     until(LONG, "the refusal is told", || {
         let pods = stand.ask("/pods")?;
         let told = pods["apiServer"].to_string();

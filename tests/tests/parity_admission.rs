@@ -52,7 +52,7 @@ fn replay(name: &str, recording: &Value) -> bool {
     };
     let events = recording["events"].as_array().expect("events");
     let mut node = node(&pod);
-    let short = Shortage::parse(said);
+    let short = MessageFigures::parse(said);
     if let Some(short) = &short {
         match short.resource.as_str() {
             "cpu" => node.allocatable.cpu_millis = short.capacity,
@@ -85,10 +85,10 @@ fn node(pod: &Pod) -> AdmissionNode {
 fn admit(
     node: &AdmissionNode,
     pod: &Pod,
-    short: Option<&Shortage>,
+    short: Option<&MessageFigures>,
 ) -> Result<(), AdmissionRefusal> {
     let requests = pod_requests(pod);
-    let other = short.map(Shortage::user);
+    let other = short.map(MessageFigures::user);
     let uid = PodUid::from("other");
     let others = TakenResources::of(other.iter().map(|(pod, requests)| Admitted {
         uid: &uid,
@@ -99,13 +99,13 @@ fn admit(
 }
 
 /// Figures in the message.
-struct Shortage {
+struct MessageFigures {
     resource: String,
     used: i64,
     capacity: i64,
 }
 
-impl Shortage {
+impl MessageFigures {
     fn parse(message: &str) -> Option<Self> {
         let rest = message.strip_prefix("Node didn't have enough resource: ")?;
         let mut parts = rest.split(", ");

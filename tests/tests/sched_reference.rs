@@ -8,7 +8,7 @@ mod generate;
 #[path = "sched/reference.rs"]
 mod reference;
 
-use generate::Dice;
+use generate::ChoiceDice;
 use k8s_openapi::api::core::v1::Pod;
 use pintle_sched_core::config::Plugin;
 use pintle_sched_core::explain;

@@ -9,7 +9,7 @@ mod reference;
 
 use std::sync::Arc;
 
-use generate::Dice;
+use generate::ChoiceDice;
 use k8s_openapi::api::core::v1::Pod;
 use pintle_sched_core::remedy::{self, NodeRemedy};
 use pintle_sched_core::select::{self, Scratch};

@@ -67,13 +67,13 @@ pub fn require_root(remedy: &str) -> Result<()> {
 }
 
 /// A private package index over several releases.
-pub struct Index {
+pub struct PackageIndex {
     dir: PathBuf,
     /// Two runs of apt with the same lists would refuse each other.
     _alone: Flock<File>,
 }
 
-impl Index {
+impl PackageIndex {
     /// Reads the package lists of `suites` into `dir`; lists already there are only refreshed.
     pub fn update(dir: &Path, suites: &[&str]) -> Result<Self> {
         Self::read(dir, suites, &["deb"])

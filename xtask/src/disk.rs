@@ -19,7 +19,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use nix::unistd::mkfifo;
 
-pub use self::faulty::{Fault, Faulty, Operation};
+pub use self::faulty::{DiskFault, DiskOperation, Faulty};
 
 /// Puts something at a path that is no regular file.
 pub type Put = fn(&Path);

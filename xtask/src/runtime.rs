@@ -15,7 +15,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, anyhow, ensure};
 
-use crate::apt::Index;
+use crate::apt::PackageIndex;
 use crate::cache;
 use crate::shell::{capture, say, timed};
 use crate::upstream::containerd;
@@ -158,8 +158,8 @@ pub(crate) fn tools() -> Result<PathBuf> {
     })
 }
 
-pub(crate) fn index() -> Result<Index> {
-    Index::update(&cache::dir()?.join("apt"), &["bookworm", "trixie", "sid"])
+pub(crate) fn index() -> Result<PackageIndex> {
+    PackageIndex::update(&cache::dir()?.join("apt"), &["bookworm", "trixie", "sid"])
 }
 
 fn fetch_tools(staging: &Path, done: &Path) -> Result<()> {

@@ -29,12 +29,12 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 /// A supervised run with processes in the background.
-struct Run {
+struct SupervisedRun {
     supervisor: Child,
     name: String,
 }
 
-impl Run {
+impl SupervisedRun {
     fn start(dir: &Path) -> Self {
         let up = dir.join("up");
         let mut cmd = xtask(&["sh", "-c", SCRIPT, "sh"]);
@@ -57,7 +57,7 @@ impl Run {
     }
 }
 
-impl Drop for Run {
+impl Drop for SupervisedRun {
     fn drop(&mut self) {
         let _ = self.supervisor.kill();
         let _ = self.supervisor.wait();
@@ -84,7 +84,7 @@ fn a_run_that_is_asked_to_end_ends_all_that_it_started() {
     let _alone = alone();
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         let dir = tempfile::tempdir().expect("a folder");
-        let mut run = Run::start(dir.path());
+        let mut run = SupervisedRun::start(dir.path());
         let status = run.send(signal);
         assert_eq!(status.code(), Some(128 + signal as i32), "{signal}");
         assert_eq!(run.processes(), [0; 0], "{signal}");
@@ -95,9 +95,9 @@ fn a_run_that_is_asked_to_end_ends_all_that_it_started() {
 fn what_a_killed_run_left_is_ended_by_the_next_one() {
     let _alone = alone();
     let dir = tempfile::tempdir().expect("a folder");
-    let mut run = Run::start(dir.path());
+    let mut run = SupervisedRun::start(dir.path());
     let other_dir = tempfile::tempdir().expect("a folder");
-    let other = Run::start(other_dir.path());
+    let other = SupervisedRun::start(other_dir.path());
     assert_eq!(run.send(Signal::SIGKILL).signal(), Some(Signal::SIGKILL as i32));
     assert!(!run.processes().is_empty(), "nothing was left: the next run proves nothing");
     assert!(xtask(&["true"]).status().expect("it starts").success());

@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 
-use super::moment::Moment;
+use super::moment::PastMoment;
 use super::node_flags::{root_dir, socket_below};
 use super::{Command, ConfigError, usage};
 use pintle_config::{help, suggest};
@@ -64,7 +64,7 @@ pub struct ReplayOf {
     /// Show inputs and commands of this pod's decisions.
     pub pod: Option<String>,
     /// End there.
-    pub until: Option<Moment>,
+    pub until: Option<PastMoment>,
 }
 
 /// A question about a pod to a record.
@@ -77,7 +77,7 @@ pub struct PastQuestion {
     /// Explain why it was not running; else its history.
     pub explain: bool,
     /// When; `None` is the end of the record.
-    pub at: Option<Moment>,
+    pub at: Option<PastMoment>,
 }
 
 /// Filter of `pods`.
@@ -139,8 +139,8 @@ struct Options {
     width: Option<usize>,
     socket: Option<String>,
     root_dir: Option<String>,
-    at: Option<Moment>,
-    until: Option<Moment>,
+    at: Option<PastMoment>,
+    until: Option<PastMoment>,
     pod: Option<String>,
     /// From the record instead of a running agent, and from which.
     from_record: Option<Option<String>>,
@@ -304,8 +304,8 @@ impl Options {
             "--color" => self.color = color(&value)?,
             "--width" => self.width = Some(width(&value)?),
             "--socket" => self.socket = Some(value),
-            "--at" => self.at = Some(Moment::parse(name, &value)?),
-            "--until" => self.until = Some(Moment::parse(name, &value)?),
+            "--at" => self.at = Some(PastMoment::parse(name, &value)?),
+            "--until" => self.until = Some(PastMoment::parse(name, &value)?),
             "--pod" => self.pod = Some(value),
             _ => self.root_dir = Some(value),
         }
@@ -439,7 +439,7 @@ mod tests {
     #[test]
     fn the_record_is_asked_where_that_is_wanted() {
         let dir = |dir: &str| PathBuf::from(dir);
-        let ten_minutes = Some(Moment::Ago(std::time::Duration::from_secs(600)));
+        let ten_minutes = Some(PastMoment::Ago(std::time::Duration::from_secs(600)));
         let past = |dir, explain, at| {
             CliQuestion::Past(PastQuestion { dir, pod: "web".into(), explain, at })
         };
@@ -458,7 +458,9 @@ mod tests {
             ("replay /r --pod ns/web --until 10m", replay(dir("/r"), Some("ns/web"), ten_minutes)),
         ] {
             match parsed(line) {
-                Ok(Command::Client(command)) => assert_eq!(command.question, expected, "{line}"),
+                Ok(Command::Client(command)) => {
+                    assert_eq!(command.question, expected, "{line}")
+                }
                 other => panic!("{line}: {other:?}"),
             }
         }

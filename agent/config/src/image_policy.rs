@@ -1,6 +1,8 @@
 //! Decides which present images a pod may use without a check of its credentials: pure.
 // k8s: pkg/kubelet/images/pullmanager/image_pull_policies.go
 
+use std::fmt;
+
 use super::modes::ImageVerificationPolicy;
 use pintle_api_types::pod::image_name;
 use pintle_api_types::pod::image_name::without_tag;
@@ -21,7 +23,7 @@ enum Allowed {
 
 impl VerificationPolicy {
     /// The policy; the error names an invalid pattern of the list.
-    pub fn new(kind: ImageVerificationPolicy, list: &[String]) -> Result<Self, String> {
+    pub fn new(kind: ImageVerificationPolicy, list: &[String]) -> Result<Self, ImagePatternError> {
         let allowed: Result<Vec<_>, _> = list.iter().map(|pattern| allowed(pattern)).collect();
         Ok(Self { kind, allowed: allowed? })
     }
@@ -45,34 +47,72 @@ impl VerificationPolicy {
     }
 }
 
+/// An invalid pattern of the allowlist.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ImagePatternError {
+    /// It begins or ends with a space.
+    Spaces(String),
+    /// It has no name.
+    Short(String),
+    /// It has an asterisk elsewhere than at its end.
+    Wildcard(String),
+    /// It has no registry.
+    NoRegistry,
+    /// It is no name of an image.
+    Name(String),
+    /// It has a tag or a digest.
+    Tag(String),
+}
+
+impl fmt::Display for ImagePatternError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Spaces(pattern) => {
+                write!(f, "leading/trailing spaces are not allowed: {pattern}")
+            }
+            Self::Short(pattern) => write!(f, "the supplied pattern is too short: {pattern}"),
+            Self::Wildcard(pattern) => write!(
+                f,
+                "not a valid wildcard pattern, only patterns ending with '/*' are allowed: \
+                 {pattern}"
+            ),
+            Self::NoRegistry => f.write_str("at least registry hostname is required"),
+            Self::Name(why) => write!(f, "failed to parse as an image name: {why}"),
+            Self::Tag(pattern) => {
+                write!(f, "neither tag nor digest is accepted in an image reference: {pattern}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ImagePatternError {}
+
 // k8s: pkg/kubelet/images/pullmanager/image_pull_policies.go getAllowlistImagePattern
-fn allowed(pattern: &str) -> Result<Allowed, String> {
+fn allowed(pattern: &str) -> Result<Allowed, ImagePatternError> {
     if pattern != pattern.trim() {
-        return Err(format!("leading/trailing spaces are not allowed: {pattern}"));
+        return Err(ImagePatternError::Spaces(pattern.to_owned()));
     }
     let (rest, below) = match pattern.strip_suffix("/*") {
         Some(_) => (&pattern[..pattern.len() - 1], true),
         None => (pattern, false),
     };
     if rest.is_empty() {
-        return Err(format!("the supplied pattern is too short: {pattern}"));
+        return Err(ImagePatternError::Short(pattern.to_owned()));
     }
     if rest.contains('*') {
-        return Err(format!(
-            "not a valid wildcard pattern, only patterns ending with '/*' are allowed: {pattern}"
-        ));
+        return Err(ImagePatternError::Wildcard(pattern.to_owned()));
     }
     if below {
         return match rest.len() {
-            1 => Err("at least registry hostname is required".to_owned()),
+            1 => Err(ImagePatternError::NoRegistry),
             _ => Ok(Allowed::Below(rest.to_owned())),
         };
     }
     if let Err(error) = image_name::with_default_tag(rest) {
-        return Err(format!("failed to parse as an image name: {}", error.why));
+        return Err(ImagePatternError::Name(error.why.to_string()));
     }
     if without_tag(rest) != rest {
-        return Err(format!("neither tag nor digest is accepted in an image reference: {pattern}"));
+        return Err(ImagePatternError::Tag(pattern.to_owned()));
     }
     Ok(Allowed::Name(rest.to_owned()))
 }
@@ -120,7 +160,7 @@ mod tests {
             let list = [pattern.to_owned()];
             let error = VerificationPolicy::new(P::NeverVerifyAllowlistedImages, &list);
             let error = error.expect_err(pattern);
-            assert!(error.starts_with(part), "{error}");
+            assert!(error.to_string().starts_with(part), "{error}");
         }
     }
 }

@@ -40,7 +40,7 @@ pub use self::cli::{
     CliQuestion, ClientCommand, Color, OutputFormat, PastQuestion, PodFilter, ReplayOf,
 };
 pub use self::kubelet::{FeatureGates, Kubelet};
-pub use self::moment::Moment;
+pub use self::moment::PastMoment;
 pub use self::node_flags::{EventSource, NodeFlags};
 pub use self::types::KubeletConfiguration;
 pub use pintle_api_types::quantity;

@@ -14,7 +14,7 @@ const NANOS_PER_SEC: i64 = 1_000_000_000;
 
 /// A moment in the past.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moment {
+pub enum PastMoment {
     /// This one.
     At(Timestamp),
     /// So long before now.
@@ -23,7 +23,7 @@ pub enum Moment {
     OClock(u32),
 }
 
-impl Moment {
+impl PastMoment {
     /// Reads the value of a flag.
     pub(super) fn parse(flag: &str, text: &str) -> Result<Self, ConfigError> {
         if let Some(seconds) = o_clock(text) {
@@ -93,7 +93,7 @@ mod tests {
             ("12:00:01", NOW - second / 2 + second - 86_400 * second),
             ("9999-01-01T00:00:00Z", i64::MAX),
         ] {
-            let moment = Moment::parse("--at", text).expect(text);
+            let moment = PastMoment::parse("--at", text).expect(text);
             assert_eq!(moment.unix_nanos(NOW), nanos, "{text}");
         }
     }
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn what_is_no_moment_is_refused_with_examples() {
         for text in ["", "yesterday", "-10m", "24:00:00", "1:2", "12:60", "2026-01-31"] {
-            let error = Moment::parse("--at", text).expect_err(text).to_string();
+            let error = PastMoment::parse("--at", text).expect_err(text).to_string();
             assert!(error.contains("it is no moment") && error.contains("10m"), "{error}");
         }
     }

@@ -437,13 +437,13 @@ impl ImageVerificationPolicy {
 fn duration_or_nanos<'de, D: serde::Deserializer<'de>>(from: D) -> Result<GoDuration, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "a duration such as 5s, or nanoseconds")]
-    enum Form {
+    enum TaintForm {
         Nanos(i64),
         Text(GoDuration),
     }
-    Form::deserialize(from).map(|form| match form {
-        Form::Nanos(nanos) => GoDuration::from_nanos(nanos),
-        Form::Text(duration) => duration,
+    TaintForm::deserialize(from).map(|form| match form {
+        TaintForm::Nanos(nanos) => GoDuration::from_nanos(nanos),
+        TaintForm::Text(duration) => duration,
     })
 }
 

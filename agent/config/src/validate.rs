@@ -167,7 +167,7 @@ fn image_verification(config: &KubeletConfiguration, gates: &FeatureGates, found
                 false,
                 "preloadedImagesVerificationAllowlist",
                 list.join(","),
-                problem,
+                problem.to_string(),
                 remedy,
             );
         }

@@ -23,7 +23,7 @@ use nix::sys::stat::Mode;
 use pintle_agent_core::flight::SegmentBytes;
 use pintle_daemon::blocking::{self, JobPlace};
 use pintle_daemon::durable;
-use pintle_ring::{At, Batch, Chain, Done, FileError, How, run, run_one};
+use pintle_ring::{Batch, Chain, Done, FileError, How, PathStart, run, run_one};
 
 /// Name of the folder below the root folder.
 pub const FOLDER: &str = "flight";
@@ -41,12 +41,12 @@ pub struct FlightFolder {
     /// The segments that are there.
     numbers: Vec<u64>,
     /// The one that is appended to.
-    open: Option<Log>,
+    open: Option<SegmentLog>,
 }
 
 /// A segment's file and how long it is.
 #[derive(Debug)]
-struct Log {
+struct SegmentLog {
     number: u64,
     file: Arc<OwnedFd>,
     length: u64,
@@ -108,7 +108,7 @@ impl FlightFolder {
     /// Removes the remains of a failed write: on a full disk they would take the room that the next
     /// attempt needs, and an empty segment would count as a kept one.
     async fn leave_open(&mut self) {
-        let Some(Log { number, file, length }) = self.open.take() else { return };
+        let Some(SegmentLog { number, file, length }) = self.open.take() else { return };
         let path = self.dir.join(segment_name(number));
         if length == 0 {
             self.numbers.retain(|other| *other != number);
@@ -134,12 +134,12 @@ impl FlightFolder {
         self.make_room().await?;
         let (number, path) = (written.segment, self.dir.join(segment_name(written.segment)));
         let mut create = Chain::new();
-        create.open_held(At::path(path)?, How::create_new(Mode::S_IRUSR | Mode::S_IWUSR));
+        create.open_held(PathStart::path(path)?, How::create_new(Mode::S_IRUSR | Mode::S_IWUSR));
         let file = run_one(place(), create).await?.pop().and_then(Done::file);
         self.numbers.push(number);
-        self.open = file.map(|file| Log { number, file: Arc::new(file), length: 0 });
+        self.open = file.map(|file| SegmentLog { number, file: Arc::new(file), length: 0 });
         self.append_to_open(&written.bytes).await?;
-        run_one(place(), Chain::sync_dir(At::path(&self.dir)?)).await.map(drop)
+        run_one(place(), Chain::sync_dir(PathStart::path(&self.dir)?)).await.map(drop)
     }
 
     /// Removes the oldest segments, by their count: numbers are skipped where a disk failed.
@@ -149,7 +149,7 @@ impl FlightFolder {
         let mut batch = Batch::new();
         for number in self.numbers.drain(..self.numbers.len().saturating_sub(kept)) {
             let mut unlink = Chain::new();
-            unlink.unlink(At::path(self.dir.join(segment_name(number)))?);
+            unlink.unlink(PathStart::path(self.dir.join(segment_name(number)))?);
             batch.push(unlink);
         }
         // A file removed by another process is gone as well.

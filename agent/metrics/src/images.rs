@@ -17,12 +17,12 @@ struct PullLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Check {
+struct ImageCheck {
     result: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Collection {
+struct ImageCollection {
     reason: String,
 }
 
@@ -30,10 +30,10 @@ struct Collection {
 #[derive(Debug)]
 pub struct ImageMetrics {
     requests: Family<PullLabels, Counter>,
-    checks: Family<Check, Counter>,
+    checks: Family<ImageCheck, Counter>,
     intents: Gauge,
     records: Gauge,
-    collected: Family<Collection, Counter>,
+    collected: Family<ImageCollection, Counter>,
 }
 
 impl ImageMetrics {
@@ -77,12 +77,12 @@ impl ImageMetrics {
 
     /// An unused image was removed, because of its `age` or for `space`.
     pub fn collected(&self, reason: &str) {
-        self.collected.get_or_create(&Collection { reason: reason.to_owned() }).inc();
+        self.collected.get_or_create(&ImageCollection { reason: reason.to_owned() }).inc();
     }
 
     /// A pod's access to an image that is already there was decided.
     pub fn verified(&self, result: &str) {
-        self.checks.get_or_create(&Check { result: result.to_owned() }).inc();
+        self.checks.get_or_create(&ImageCheck { result: result.to_owned() }).inc();
     }
 
     /// Sets the numbers of files on disk.

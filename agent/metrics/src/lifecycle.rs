@@ -53,7 +53,7 @@ struct NoLabels {}
 
 /// The known state of a pod.
 #[derive(Debug, Default)]
-struct Followed {
+struct FollowedPod {
     /// Its start was counted.
     ran: bool,
     /// A status was derived.
@@ -84,7 +84,7 @@ enum PodStart {
 
 /// Handles of the families.
 #[derive(Debug)]
-pub(super) struct Lifecycle {
+pub(super) struct LifecycleMetrics {
     pod_seconds: Histogram,
     containers_per_pod: Histogram,
     sync_seconds: Family<SyncOf, Histogram, fn() -> Histogram>,
@@ -94,10 +94,10 @@ pub(super) struct Lifecycle {
     first_network: Gauge<f64, AtomicU64>,
     status_seconds: Histogram,
     ended: Family<EndedPod, Counter>,
-    followed: Mutex<BTreeMap<PodUid, Followed>>,
+    followed: Mutex<BTreeMap<PodUid, FollowedPod>>,
 }
 
-impl Lifecycle {
+impl LifecycleMetrics {
     pub(super) fn register(at: &mut MetricNames<'_>) -> Self {
         let starts = || -> Family<NoLabels, Histogram, fn() -> Histogram> {
             Family::new_with_constructor(|| Histogram::new(POD_START_SECONDS))
@@ -284,7 +284,7 @@ impl Lifecycle {
     }
 
     /// `None` when there are too many pods already.
-    fn with<T>(&self, uid: &PodUid, change: impl FnOnce(&mut Followed) -> T) -> Option<T> {
+    fn with<T>(&self, uid: &PodUid, change: impl FnOnce(&mut FollowedPod) -> T) -> Option<T> {
         let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
         if followed.len() >= PODS_MAX && !followed.contains_key(uid) {
             return None;

@@ -27,7 +27,7 @@ const RESIZE_MILLIS: [f64; 14] =
     [10.0, 50.0, 100.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 3e4, 6e4, 12e4, 3e5, 6e5];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Handler {
+struct HandlerInfo {
     runtime_handler: String,
 }
 
@@ -37,7 +37,7 @@ struct Success {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Feature {
+struct NodeFeature {
     name: String,
     stage: String,
 }
@@ -47,8 +47,8 @@ struct Feature {
 pub(super) struct NodeMetrics {
     cgroup_version: Gauge,
     cgroup_seconds: Durations<Operation>,
-    sandbox_seconds: Durations<Handler>,
-    sandbox_errors: Family<Handler, Counter>,
+    sandbox_seconds: Durations<HandlerInfo>,
+    sandbox_errors: Family<HandlerInfo, Counter>,
     user_pods: Counter,
     user_pod_errors: Counter,
     resize_millis: Durations<Success>,
@@ -56,7 +56,7 @@ pub(super) struct NodeMetrics {
     pub(super) sleeps_cut: Counter,
     orphans_cleaned: Gauge,
     orphans_kept: Gauge,
-    features: Family<Feature, Gauge>,
+    features: Family<NodeFeature, Gauge>,
     shutdown_started: Gauge,
     shutdown_ended: Gauge,
 }
@@ -144,7 +144,7 @@ impl NodeMetrics {
 
     /// A sandbox was asked for.
     pub(super) fn sandbox(&self, handler: &str, took: Duration, good: bool) {
-        let label = Handler { runtime_handler: handler.to_owned() };
+        let label = HandlerInfo { runtime_handler: handler.to_owned() };
         self.sandbox_seconds.get_or_create(&label).observe(took.as_secs_f64());
         if !good {
             self.sandbox_errors.get_or_create(&label).inc();
@@ -187,7 +187,7 @@ impl NodeMetrics {
                 FeatureStage::Beta => "BETA",
                 FeatureStage::Deprecated => "DEPRECATED",
             };
-            let label = Feature { name: gate.name.to_owned(), stage: stage.to_owned() };
+            let label = NodeFeature { name: gate.name.to_owned(), stage: stage.to_owned() };
             self.features.get_or_create(&label).set(gates.enabled(gate.name).into());
         }
     }

@@ -29,7 +29,7 @@ struct Pending {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Volumes {
+struct PodVolumeGauges {
     plugin_name: String,
     state: String,
 }
@@ -46,7 +46,7 @@ pub(super) struct PodGauges {
     ephemeral: Gauge,
     pending_resizes: Family<Pending, Gauge>,
     resizes: Gauge,
-    volumes: Family<Volumes, Gauge>,
+    volumes: Family<PodVolumeGauges, Gauge>,
 }
 
 impl PodGauges {
@@ -201,7 +201,7 @@ impl PodGauges {
                 {
                     let (plugin_name, state) = (plugin.to_owned(), state.to_owned());
                     if is_in {
-                        self.volumes.get_or_create(&Volumes { plugin_name, state }).inc();
+                        self.volumes.get_or_create(&PodVolumeGauges { plugin_name, state }).inc();
                     }
                 }
             }
@@ -285,7 +285,7 @@ mod tests {
         }
         let volumes = |state: &str| {
             let plugin_name = "kubernetes.io/empty-dir".to_owned();
-            gauge(&pod_gauges.volumes, &Volumes { plugin_name, state: state.to_owned() })
+            gauge(&pod_gauges.volumes, &PodVolumeGauges { plugin_name, state: state.to_owned() })
         };
         assert_eq!(volumes("desired_state_of_world"), Some(2), "not of the one that is over");
         assert_eq!(volumes("actual_state_of_world"), None, "there is no sandbox yet");

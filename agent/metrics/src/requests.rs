@@ -54,7 +54,7 @@ struct RequestEndpoint {
 
 /// Handles of the families.
 #[derive(Clone, Debug)]
-pub(super) struct Requests {
+pub(super) struct RequestMetrics {
     total: Family<RequestLabels, Counter>,
     seconds: Family<RequestLabels, Histogram, fn() -> Histogram>,
     websockets: Family<RequestEndpoint, Counter>,
@@ -65,7 +65,7 @@ pub(super) struct Requests {
 #[derive(Debug)]
 pub struct UnderWay {
     labels: RequestLabels,
-    requests: Requests,
+    requests: RequestMetrics,
     begun: Instant,
 }
 
@@ -78,7 +78,7 @@ impl Drop for UnderWay {
     }
 }
 
-impl Requests {
+impl RequestMetrics {
     pub(super) fn register(at: &mut MetricNames<'_>) -> Self {
         let seconds: Family<RequestLabels, Histogram, fn() -> Histogram> =
             Family::new_with_constructor(|| Histogram::new(SECONDS));

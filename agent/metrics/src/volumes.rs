@@ -59,7 +59,7 @@ struct DriverCall {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Operation {
+struct VolumeOperation {
     volume_plugin: String,
     operation_name: &'static str,
     status: &'static str,
@@ -73,19 +73,19 @@ struct CountedBy {
 
 /// Handles of the families.
 #[derive(Debug)]
-pub(super) struct Volumes {
+pub(super) struct VolumeMetrics {
     counted: Family<CountedBy, Histogram, fn() -> Histogram>,
     calls: Family<DriverCall, Histogram, fn() -> Histogram>,
-    operations: Family<Operation, Histogram, fn() -> Histogram>,
+    operations: Family<VolumeOperation, Histogram, fn() -> Histogram>,
 }
 
-impl Volumes {
+impl VolumeMetrics {
     pub(super) fn register(at: &mut MetricNames<'_>) -> Self {
         let counted: Family<CountedBy, Histogram, fn() -> Histogram> =
             Family::new_with_constructor(|| Histogram::new(SECONDS));
         let calls: Family<DriverCall, Histogram, fn() -> Histogram> =
             Family::new_with_constructor(|| Histogram::new(OPERATION_SECONDS));
-        let operations: Family<Operation, Histogram, fn() -> Histogram> =
+        let operations: Family<VolumeOperation, Histogram, fn() -> Histogram> =
             Family::new_with_constructor(|| Histogram::new(OPERATION_SECONDS));
         Self {
             calls: at.put(
@@ -134,7 +134,7 @@ impl Volumes {
         good: bool,
         took: Duration,
     ) {
-        let by = Operation {
+        let by = VolumeOperation {
             volume_plugin: match disk::is_plugin(of.driver) {
                 true => of.driver.to_owned(),
                 false => format!("kubernetes.io/csi:{}", of.driver),

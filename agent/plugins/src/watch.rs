@@ -81,7 +81,7 @@ struct Watcher {
 
 /// Why the thread goes on.
 #[derive(PartialEq, Eq)]
-enum Wake {
+enum WatchWake {
     Stop,
     Event,
     Clock,
@@ -96,10 +96,10 @@ impl Watcher {
             let began = Instant::now();
             self.look();
             let mut wake = self.wait(stopped);
-            while wake == Wake::Clock && !self.is_outdated() {
+            while wake == WatchWake::Clock && !self.is_outdated() {
                 wake = self.wait(stopped);
             }
-            if wake == Wake::Stop {
+            if wake == WatchWake::Stop {
                 return;
             }
             // Events that come meanwhile are part of the next look.
@@ -165,20 +165,20 @@ impl Watcher {
         has_new
     }
 
-    fn wait(&self, stopped: &OwnedFd) -> Wake {
+    fn wait(&self, stopped: &OwnedFd) -> WatchWake {
         let mut descriptors = vec![PollFd::new(stopped.as_fd(), PollFlags::POLLIN)];
         if let Some(inotify) = &self.inotify {
             descriptors.push(PollFd::new(inotify.as_fd(), PollFlags::POLLIN));
         }
         let timeout = PollTimeout::try_from(CHECK_EVERY).expect("a second fits");
         match poll(&mut descriptors, timeout) {
-            Ok(0) | Err(Errno::EINTR) => Wake::Clock,
+            Ok(0) | Err(Errno::EINTR) => WatchWake::Clock,
             // Its other end was dropped.
-            Ok(_) if descriptors[0].any() == Some(true) => Wake::Stop,
-            Ok(_) => Wake::Event,
+            Ok(_) if descriptors[0].any() == Some(true) => WatchWake::Stop,
+            Ok(_) => WatchWake::Event,
             Err(error) => {
                 tracing::error!(%error, "plugins are no longer looked for");
-                Wake::Stop
+                WatchWake::Stop
             }
         }
     }

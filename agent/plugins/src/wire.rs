@@ -64,12 +64,12 @@ pub(crate) struct Method {
 #[derive(Clone, Debug)]
 pub(crate) struct Endpoint {
     path: Arc<PathBuf>,
-    shared: Arc<Mutex<Weak<Connection>>>,
+    shared: Arc<Mutex<Weak<PluginConnection>>>,
 }
 
 /// An open connection; what it does in the background ends when it is dropped.
 #[derive(Debug)]
-struct Connection {
+struct PluginConnection {
     sender: http2::SendRequest<Full<Bytes>>,
     _running: Arc<Mutex<JoinSet<()>>>,
 }
@@ -132,7 +132,7 @@ impl Endpoint {
     }
 
     /// The connection that calls under way have, or a new one.
-    async fn connection(&self, method: Method) -> Result<Arc<Connection>, CallError> {
+    async fn connection(&self, method: Method) -> Result<Arc<PluginConnection>, CallError> {
         let open = self.lock().upgrade().filter(|open| !open.sender.is_closed());
         if let Some(open) = open {
             return Ok(open);
@@ -143,7 +143,7 @@ impl Endpoint {
         Ok(connection)
     }
 
-    async fn dial(&self, method: Method) -> Result<Connection, CallError> {
+    async fn dial(&self, method: Method) -> Result<PluginConnection, CallError> {
         let failed = |why: String| {
             let words = format!("dial unix {}: {why}", self.path.display());
             CallError::agent(method.name, Code::Unavailable, words)
@@ -167,10 +167,10 @@ impl Endpoint {
             let _ = connection.await; // calls under way fail with the reason
         };
         running.lock().unwrap_or_else(PoisonError::into_inner).spawn(serve);
-        Ok(Connection { sender, _running: running })
+        Ok(PluginConnection { sender, _running: running })
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Weak<Connection>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Weak<PluginConnection>> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -5,7 +5,7 @@ mod common;
 use std::path::Path;
 
 use bytes::Bytes;
-use common::{Plugin, Script, patiently};
+use common::{Script, ServedPlugin, patiently};
 use http::{HeaderMap, HeaderValue, Response};
 use http_body_util::StreamBody;
 use hyper::body::Frame;
@@ -17,9 +17,9 @@ use pintle_agent_plugins::{CallError, Code};
 use tokio::net::UnixListener;
 use tonic::Status;
 
-fn driver(folder: &Path, script: Script) -> (Node, Plugin) {
+fn driver(folder: &Path, script: Script) -> (Node, ServedPlugin) {
     let path = folder.join("csi.sock");
-    let plugin = Plugin::start(&path, script).expect("it starts");
+    let plugin = ServedPlugin::start(&path, script).expect("it starts");
     (Node::new(&path), plugin)
 }
 
@@ -104,7 +104,7 @@ async fn driver_that_dies_in_a_call_leaves_it_uncertain_and_the_next_one_is_dial
     assert!(!error.is_final());
     let error = stage(&node).await.expect_err("it is gone");
     assert!(error.message.contains("csi.sock"), "{error}");
-    let _plugin = Plugin::start(node.socket(), Script::new("a")).expect("it starts");
+    let _plugin = ServedPlugin::start(node.socket(), Script::new("a")).expect("it starts");
     stage(&node).await.expect("it is back");
 }
 

@@ -5,7 +5,7 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use common::{Plugin, Script, patiently};
+use common::{Script, ServedPlugin, patiently};
 use pintle_agent_plugins::{Drivers, Plugins, Refresher};
 use tempfile::TempDir;
 use tonic::Status;
@@ -32,8 +32,8 @@ impl RegistrationFolder {
         self.temp.path().join(name)
     }
 
-    fn plugin(&self, socket: &str, script: Script) -> Plugin {
-        Plugin::start(&self.path(socket), script).expect("it starts")
+    fn plugin(&self, socket: &str, script: Script) -> ServedPlugin {
+        ServedPlugin::start(&self.path(socket), script).expect("it starts")
     }
 
     /// Waits for a state.

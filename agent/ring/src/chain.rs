@@ -29,12 +29,12 @@ pub const READ_BYTES_MAX: usize = 64 << 20;
 
 /// A path, and where it begins.
 #[derive(Clone, Debug)]
-pub struct At {
+pub struct PathStart {
     pub(crate) dir: Option<Arc<OwnedFd>>,
     pub(crate) path: CString,
 }
 
-impl At {
+impl PathStart {
     /// A path from the root, or from where the process is.
     pub fn path(path: impl AsRef<Path>) -> Result<Self, Errno> {
         Self::new(None, path.as_ref())
@@ -126,16 +126,16 @@ impl From<&Arc<OwnedFd>> for OpenFile {
 /// One operation.
 #[derive(Clone, Debug)]
 pub(crate) enum ChainStep {
-    Open { at: At, how: How, into: Opened },
-    OpenHeld { at: At, how: How },
-    Stat { at: At, follow: bool },
+    Open { at: PathStart, how: How, into: Opened },
+    OpenHeld { at: PathStart, how: How },
+    Stat { at: PathStart, follow: bool },
     Read { file: OpenFile, offset: u64, bytes_max: usize },
     Write { file: OpenFile, offset: u64, bytes: Vec<u8> },
     Sync { file: OpenFile, data_only: bool },
-    MakeDir { at: At, mode: Mode },
-    Unlink { at: At, is_dir: bool },
-    Rename { from: At, to: At, flags: RenameFlags },
-    SymLink { target: CString, at: At },
+    MakeDir { at: PathStart, mode: Mode },
+    Unlink { at: PathStart, is_dir: bool },
+    Rename { from: PathStart, to: PathStart, flags: RenameFlags },
+    SymLink { target: CString, at: PathStart },
 }
 
 impl ChainStep {
@@ -226,7 +226,7 @@ impl Chain {
     }
 
     /// Opens a file for the steps that follow; it is closed at the chain's end.
-    pub fn open(&mut self, at: At, how: How) -> Opened {
+    pub fn open(&mut self, at: PathStart, how: How) -> Opened {
         assert!(self.opens < OPENS_MAX, "a chain opens at most {OPENS_MAX} files");
         let into = Opened(self.opens);
         self.opens += 1;
@@ -235,12 +235,12 @@ impl Chain {
     }
 
     /// Opens a file that is the caller's afterwards (`Done::File`).
-    pub fn open_held(&mut self, at: At, how: How) -> &mut Self {
+    pub fn open_held(&mut self, at: PathStart, how: How) -> &mut Self {
         self.step(ChainStep::OpenHeld { at, how })
     }
 
     /// Reads metadata (`Done::Stat`); with `follow` of the target of a link.
-    pub fn stat(&mut self, at: At, follow: bool) -> &mut Self {
+    pub fn stat(&mut self, at: PathStart, follow: bool) -> &mut Self {
         self.step(ChainStep::Stat { at, follow })
     }
 
@@ -266,33 +266,33 @@ impl Chain {
     }
 
     /// Makes a directory.
-    pub fn make_dir(&mut self, at: At, mode: Mode) -> &mut Self {
+    pub fn make_dir(&mut self, at: PathStart, mode: Mode) -> &mut Self {
         self.step(ChainStep::MakeDir { at, mode })
     }
 
     /// Removes a file's name.
-    pub fn unlink(&mut self, at: At) -> &mut Self {
+    pub fn unlink(&mut self, at: PathStart) -> &mut Self {
         self.step(ChainStep::Unlink { at, is_dir: false })
     }
 
     /// Removes an empty directory.
-    pub fn remove_dir(&mut self, at: At) -> &mut Self {
+    pub fn remove_dir(&mut self, at: PathStart) -> &mut Self {
         self.step(ChainStep::Unlink { at, is_dir: true })
     }
 
     /// Renames; an existing file of the new name is replaced unless the flags forbid it.
-    pub fn rename(&mut self, from: At, to: At, flags: RenameFlags) -> &mut Self {
+    pub fn rename(&mut self, from: PathStart, to: PathStart, flags: RenameFlags) -> &mut Self {
         self.step(ChainStep::Rename { from, to, flags })
     }
 
     /// Makes a link at `at` to `target`.
-    pub fn link(&mut self, target: impl AsRef<Path>, at: At) -> Result<&mut Self, Errno> {
+    pub fn link(&mut self, target: impl AsRef<Path>, at: PathStart) -> Result<&mut Self, Errno> {
         let target = text(target.as_ref())?;
         Ok(self.step(ChainStep::SymLink { target, at }))
     }
 
     /// The beginning of a small file: open, read, close. The bytes are of the second step.
-    pub fn read_file(at: At, how: How, bytes_max: usize) -> Self {
+    pub fn read_file(at: PathStart, how: How, bytes_max: usize) -> Self {
         let mut chain = Self::new();
         let file = chain.open(at, how);
         chain.read(file, 0, bytes_max);
@@ -301,7 +301,7 @@ impl Chain {
 
     /// A file that is replaced in one step, once the file at `beside` is written and durable. The
     /// folder is to be synced after it.
-    pub fn replace(beside: At, at: At, bytes: Vec<u8>, mode: Mode) -> Self {
+    pub fn replace(beside: PathStart, at: PathStart, bytes: Vec<u8>, mode: Mode) -> Self {
         let mut chain = Self::new();
         let file = chain.open(beside.clone(), How::create_new(mode));
         chain.write(file, 0, bytes).sync(file).rename(beside, at, RenameFlags::empty());
@@ -316,7 +316,7 @@ impl Chain {
     }
 
     /// A directory's names made durable.
-    pub fn sync_dir(at: At) -> Self {
+    pub fn sync_dir(at: PathStart) -> Self {
         let mut chain = Self::new();
         let dir = chain.open(at, How::directory());
         chain.sync(dir);

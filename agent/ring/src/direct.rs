@@ -16,14 +16,14 @@ use nix::sys::uio::{pread, pwrite};
 use nix::unistd::{UnlinkatFlags, fdatasync, fsync, symlinkat, unlinkat};
 use pintle_daemon::blocking::{Blocked, JobPlace, Pool};
 
-use crate::chain::{At, Batch, Chain, ChainStep, Done, FileStat, How, OPENS_MAX, OpenFile};
+use crate::chain::{Batch, Chain, ChainStep, Done, FileStat, How, OPENS_MAX, OpenFile, PathStart};
 use crate::files::{Answers, ChainError};
 use crate::progress::Failure;
 
 /// Set when the caller goes away.
-struct Gone(Arc<AtomicBool>);
+struct CallerGone(Arc<AtomicBool>);
 
-impl Drop for Gone {
+impl Drop for CallerGone {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -33,7 +33,7 @@ impl Drop for Gone {
 pub(crate) async fn run(pool: &Pool, place: JobPlace, batch: Batch) -> Result<Answers, Blocked> {
     let gone = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&gone);
-    let _gone = Gone(gone);
+    let _gone = CallerGone(gone);
     pool.run(place, move || all(batch, &seen)).await
 }
 
@@ -124,7 +124,7 @@ fn change_name(step: &ChainStep) -> nix::Result<()> {
     }
 }
 
-fn open_at(at: &At, how: &How) -> nix::Result<OwnedFd> {
+fn open_at(at: &PathStart, how: &How) -> nix::Result<OwnedFd> {
     let flags = how.flags | OFlag::O_CLOEXEC;
     let how = OpenHow::new().flags(flags).mode(how.mode).resolve(how.resolve);
     openat2(at.dir(), at.path.as_c_str(), how)

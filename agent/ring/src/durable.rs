@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::sys::stat::Mode;
 use pintle_daemon::blocking::JobPlace;
 
-use crate::chain::{At, Batch, Chain};
+use crate::chain::{Batch, Chain, PathStart};
 use crate::files::{FileError, run, run_all};
 
 /// A file that is to be.
@@ -25,8 +25,8 @@ pub struct NewFile {
 }
 
 impl NewFile {
-    fn beside(&self, folder: &Path) -> Result<At, Errno> {
-        At::path(folder.join(format!(".{}.new", self.name)))
+    fn beside(&self, folder: &Path) -> Result<PathStart, Errno> {
+        PathStart::path(folder.join(format!(".{}.new", self.name)))
     }
 }
 
@@ -49,11 +49,11 @@ pub async fn replace(place: JobPlace, folder: &Path, files: &[NewFile]) -> Resul
 
 fn batch(folder: &Path, files: &[NewFile]) -> Result<Batch, Errno> {
     let chain = |file: &NewFile| {
-        let at = At::path(folder.join(&file.name))?;
+        let at = PathStart::path(folder.join(&file.name))?;
         Ok(Chain::replace(file.beside(folder)?, at, file.bytes.clone(), file.mode))
     };
     let chains: Result<Vec<_>, Errno> = files.iter().map(chain).collect();
-    Ok(Batch::from(chains?).then().with(Chain::sync_dir(At::path(folder)?)))
+    Ok(Batch::from(chains?).then().with(Chain::sync_dir(PathStart::path(folder)?)))
 }
 
 /// Removes temporary files; missing ones are fine, and the next attempt reports other errors.

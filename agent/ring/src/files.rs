@@ -24,7 +24,7 @@ use crate::chain::{Batch, Chain, Done};
 use crate::direct;
 use crate::progress::Failure;
 use crate::serve::{self, CHAINS_PER_BATCH, LoopQueue, RingJob};
-use crate::uring::{Sizes, Uring};
+use crate::uring::{RingSizes, Uring};
 
 /// Classes of the agent's own ring; the others are of the pods'.
 const OWN: [Class; 2] = [Class::Own, Class::Bulk];
@@ -116,7 +116,7 @@ impl Drop for Ring {
 
 /// Settings of a ring.
 #[derive(Clone, Copy)]
-pub(crate) struct Setup {
+pub(crate) struct RingSetup {
     pub(crate) name: &'static str,
     pub(crate) classes: &'static [Class],
     pub(crate) limits: fn(Class) -> ThreadLimits,
@@ -140,10 +140,10 @@ impl Drop for GiveUp<'_> {
 }
 
 impl Ring {
-    fn start(setup: Setup) -> io::Result<Self> {
+    fn start(setup: RingSetup) -> io::Result<Self> {
         let places: usize = setup.classes.iter().map(|class| (setup.limits)(*class).most()).sum();
         let flights = places * CHAINS_PER_BATCH;
-        let sizes = Sizes { flights, entries: setup.entries, is_async: setup.is_async };
+        let sizes = RingSizes { flights, entries: setup.entries, is_async: setup.is_async };
         let none = ThreadLimits { threads: 0, spare: 0 };
         let limits =
             |class| if setup.classes.contains(&class) { (setup.limits)(class) } else { none };
@@ -196,11 +196,11 @@ impl RingFiles {
     pub fn ring(is_async: bool) -> io::Result<Self> {
         let limits = Class::limits;
         let setup =
-            Setup { name: "test", classes: &Class::ALL, limits, entries: ENTRIES, is_async };
+            RingSetup { name: "test", classes: &Class::ALL, limits, entries: ENTRIES, is_async };
         Self::with(setup)
     }
 
-    pub(crate) fn with(setup: Setup) -> io::Result<Self> {
+    pub(crate) fn with(setup: RingSetup) -> io::Result<Self> {
         let ring = Ring::start(setup)?;
         Ok(Self { backend: Backend::Ring(Arc::new(ring)) })
     }
@@ -229,7 +229,7 @@ impl RingFiles {
     }
 
     fn start(name: &'static str, classes: &'static [Class], is_async: bool) -> Self {
-        let setup = Setup { name, classes, limits: Class::limits, entries: ENTRIES, is_async };
+        let setup = RingSetup { name, classes, limits: Class::limits, entries: ENTRIES, is_async };
         Self::with(setup).unwrap_or_else(|error| {
             tracing::info!(%error, ring = name, "the kernel refuses an io_uring for files; they \
                  are read and written by plain calls");

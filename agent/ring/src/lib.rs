@@ -44,5 +44,5 @@ mod tests;
 #[allow(unsafe_code)]
 mod uring;
 
-pub use self::chain::{At, Batch, Chain, Done, FileStat, How, Opened};
+pub use self::chain::{Batch, Chain, Done, FileStat, How, Opened, PathStart};
 pub use self::files::{Answers, ChainError, FileError, RingFiles, run, run_all, run_one};

@@ -18,7 +18,7 @@ use crate::chain::{Chain, ChainStep, Done, OPENS_MAX};
 
 /// One entry of a submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Item {
+pub(crate) enum ChainItem {
     /// A step, by its number.
     Step(usize),
     /// The close of a file that the chain opened.
@@ -27,7 +27,7 @@ pub(crate) enum Item {
 
 /// The condition on which the entry behind one waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Link {
+pub(crate) enum LinkCondition {
     /// Its success.
     Success,
     /// Its end.
@@ -37,7 +37,7 @@ pub(crate) enum Link {
 }
 
 /// Entries that are submitted together.
-pub(crate) type Part = Vec<(Item, Link)>;
+pub(crate) type Part = Vec<(ChainItem, LinkCondition)>;
 
 /// The kernel's answer to an entry.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ pub(crate) type Failure = (usize, Errno);
 
 /// The progress of a chain.
 #[derive(Debug, Default)]
-pub(crate) struct Progress {
+pub(crate) struct ChainProgress {
     /// The results of its first steps.
     done: Vec<Done>,
     /// Bytes that the step after these has written.
@@ -63,7 +63,7 @@ pub(crate) struct Progress {
     failed: Option<Failure>,
 }
 
-impl Progress {
+impl ChainProgress {
     /// The next entries to submit; none at the chain's end.
     pub(crate) fn next(&self, chain: &Chain) -> Part {
         let mut items = Vec::new();
@@ -71,7 +71,7 @@ impl Progress {
         let mut at = self.done.len();
         if self.failed.is_none() {
             while let Some(step) = chain.steps.get(at) {
-                items.push(Item::Step(at));
+                items.push(ChainItem::Step(at));
                 at += 1;
                 match step {
                     ChainStep::Open { into, .. } => open[into.0] = true,
@@ -82,12 +82,12 @@ impl Progress {
         }
         if self.failed.is_some() || at == chain.steps.len() {
             let open = open.iter().enumerate().filter(|(_, is_open)| **is_open);
-            items.extend(open.map(|(slot, _)| Item::Close(slot)));
+            items.extend(open.map(|(slot, _)| ChainItem::Close(slot)));
         }
         let link = |at: usize| match items.get(at + 1) {
-            Some(Item::Step(_)) => Link::Success,
-            Some(Item::Close(_)) => Link::End,
-            None => Link::Last,
+            Some(ChainItem::Step(_)) => LinkCondition::Success,
+            Some(ChainItem::Close(_)) => LinkCondition::End,
+            None => LinkCondition::Last,
         };
         items.iter().enumerate().map(|(at, item)| (*item, link(at))).collect()
     }
@@ -104,12 +104,12 @@ impl Progress {
         for ((item, _), answer) in part.iter().zip(answers) {
             match *item {
                 // One that did not run is tried again; any other leaves nothing open.
-                Item::Close(slot) => {
+                ChainItem::Close(slot) => {
                     let again = [Errno::ECANCELED, Errno::EINTR];
                     self.open[slot] &=
                         matches!(answer, CompletionResult::Failed(errno) if again.contains(&errno));
                 }
-                Item::Step(step) => is_cut |= !self.step(chain, step, answer, is_cut),
+                ChainItem::Step(step) => is_cut |= !self.step(chain, step, answer, is_cut),
             }
         }
     }
@@ -163,10 +163,10 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chain::{At, How};
+    use crate::chain::{How, PathStart};
 
-    fn at(name: &str) -> At {
-        At::path(name).expect("a path")
+    fn at(name: &str) -> PathStart {
+        PathStart::path(name).expect("a path")
     }
 
     fn replace() -> Chain {
@@ -181,42 +181,49 @@ mod tests {
         CompletionResult::Failed(errno)
     }
 
-    fn items(part: &Part) -> Vec<Item> {
+    fn items(part: &Part) -> Vec<ChainItem> {
         part.iter().map(|(item, _)| *item).collect()
     }
 
-    use Item::{Close, Step as Number};
+    use ChainItem::{Close, Step as Number};
 
     #[test]
     fn only_what_cuts_a_chain_has_a_step_behind_it() {
-        let (mut progress, chain) = (Progress::default(), replace());
+        let (mut progress, chain) = (ChainProgress::default(), replace());
         let first = progress.next(&chain);
-        let links = [Link::Success, Link::Success, Link::Last];
+        let links = [LinkCondition::Success, LinkCondition::Success, LinkCondition::Last];
         let written: Part = [Number(0), Number(1), Number(2)].into_iter().zip(links).collect();
         assert_eq!(first, written, "a sync that fails would not stop the rename");
         progress.answered(&chain, &first, vec![opened(), CompletionResult::Wrote(8), opened()]);
-        assert_eq!(progress.next(&chain), [(Number(3), Link::End), (Close(0), Link::Last)]);
+        assert_eq!(
+            progress.next(&chain),
+            [(Number(3), LinkCondition::End), (Close(0), LinkCondition::Last)]
+        );
     }
 
     #[test]
     fn the_close_comes_whatever_the_last_step_gave() {
         let read = Chain::read_file(at("file"), How::read(), 10);
-        let expected = [(Number(0), Link::Success), (Number(1), Link::End), (Close(0), Link::Last)];
-        assert_eq!(Progress::default().next(&read), expected);
+        let expected = [
+            (Number(0), LinkCondition::Success),
+            (Number(1), LinkCondition::End),
+            (Close(0), LinkCondition::Last),
+        ];
+        assert_eq!(ChainProgress::default().next(&read), expected);
     }
 
     #[test]
     fn what_stands_behind_a_read_waits_for_what_it_gave() {
         let mut chain = Chain::read_file(at("file"), How::read(), 10);
         chain.unlink(at("file"));
-        let mut progress = Progress::default();
+        let mut progress = ChainProgress::default();
         let first = progress.next(&chain);
-        assert_eq!(first, [(Number(0), Link::Success), (Number(1), Link::Last)]);
+        assert_eq!(first, [(Number(0), LinkCondition::Success), (Number(1), LinkCondition::Last)]);
         let bytes = CompletionResult::Done(Done::Bytes(vec![1]));
         progress.answered(&chain, &first, vec![opened(), bytes]);
         assert_eq!(items(&progress.next(&chain)), [Number(2), Close(0)]);
 
-        let mut progress = Progress::default();
+        let mut progress = ChainProgress::default();
         progress.answered(&chain, &first, vec![opened(), failed(Errno::EISDIR)]);
         let rest = progress.next(&chain);
         assert_eq!(items(&rest), [Close(0)], "and is not done when it failed");
@@ -227,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_short_write_goes_on_where_it_ended() {
-        let (chain, mut progress) = (replace(), Progress::default());
+        let (chain, mut progress) = (replace(), ChainProgress::default());
         let cut = || failed(Errno::ECANCELED);
         let first = progress.next(&chain);
         progress.answered(&chain, &first, vec![opened(), CompletionResult::Wrote(3), cut()]);
@@ -247,7 +254,7 @@ mod tests {
         for (answer, failure) in
             [(CompletionResult::Wrote(0), Some((1, Errno::EIO))), (failed(Errno::EINTR), None)]
         {
-            let (chain, mut progress) = (replace(), Progress::default());
+            let (chain, mut progress) = (replace(), ChainProgress::default());
             let cut = || failed(Errno::ECANCELED);
             let first = progress.next(&chain);
             progress.answered(&chain, &first, vec![opened(), answer, cut()]);
@@ -265,7 +272,7 @@ mod tests {
         let chain = replace();
         let cut = || failed(Errno::ECANCELED);
         // A file that did not open is not closed.
-        let mut progress = Progress::default();
+        let mut progress = ChainProgress::default();
         let first = progress.next(&chain);
         let none = vec![failed(Errno::EEXIST), cut(), cut()];
         progress.answered(&chain, &first, none);
@@ -273,7 +280,7 @@ mod tests {
         assert_eq!(progress.finish().expect_err("exists"), (0, Errno::EEXIST));
         // A close that was cancelled comes again, one that failed does not.
         for (close, left) in [(cut(), vec![Close(0)]), (failed(Errno::EBADF), vec![])] {
-            let mut progress = Progress::default();
+            let mut progress = ChainProgress::default();
             let full = vec![opened(), failed(Errno::ENOSPC), cut()];
             progress.answered(&chain, &first, full);
             let closing = progress.next(&chain);
@@ -286,7 +293,7 @@ mod tests {
 
     #[test]
     fn what_was_given_up_begins_no_step_and_what_was_done_stays_done() {
-        let (chain, mut progress) = (replace(), Progress::default());
+        let (chain, mut progress) = (replace(), ChainProgress::default());
         let cut = || failed(Errno::ECANCELED);
         let first = progress.next(&chain);
         let short = vec![opened(), CompletionResult::Wrote(3), cut()];
@@ -295,7 +302,7 @@ mod tests {
         assert_eq!(items(&progress.next(&chain)), [Close(0)]);
         assert_eq!(progress.finish().expect_err("given up"), (1, Errno::ECANCELED));
 
-        let mut progress = Progress::default();
+        let mut progress = ChainProgress::default();
         progress.answered(&chain, &first, vec![opened(), CompletionResult::Wrote(8), opened()]);
         let last = progress.next(&chain);
         progress.answered(&chain, &last, vec![opened(), opened()]);
@@ -306,7 +313,7 @@ mod tests {
 
     #[test]
     fn a_step_that_failed_is_the_failure_though_the_kernel_went_on() {
-        let (chain, mut progress) = (replace(), Progress::default());
+        let (chain, mut progress) = (replace(), ChainProgress::default());
         let first = progress.next(&chain);
         let more = vec![opened(), failed(Errno::EDQUOT), opened()];
         progress.answered(&chain, &first, more);

@@ -71,7 +71,7 @@ pub enum ProjectError {
 /// `struct fsxattr` of `linux/fs.h`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-struct Attributes {
+struct FileAttributes {
     flags: u32,
     extent_size: u32,
     extents: u32,
@@ -106,7 +106,7 @@ struct Quota {
 }
 
 // The kernel's structures must fit.
-const _: () = assert!(size_of::<Attributes>() == 28);
+const _: () = assert!(size_of::<FileAttributes>() == 28);
 const _: () = assert!(size_of::<State>() == 24);
 const _: () = assert!(size_of::<Quota>() == 72);
 
@@ -125,9 +125,9 @@ impl QuotaReply for Quota {
 }
 
 mod calls {
-    use super::Attributes;
-    nix::ioctl_read!(get_attributes, b'X', 31, Attributes);
-    nix::ioctl_write_ptr!(set_attributes, b'X', 32, Attributes);
+    use super::FileAttributes;
+    nix::ioctl_read!(get_attributes, b'X', 31, FileAttributes);
+    nix::ioctl_write_ptr!(set_attributes, b'X', 32, FileAttributes);
 }
 
 /// True if the folder's file system accounts the usage of projects.
@@ -139,8 +139,10 @@ pub fn is_accounted(dir: BorrowedFd<'_>) -> Result<bool, ProjectError> {
 /// The folder's project; `None` where there are none.
 pub fn of_dir(dir: BorrowedFd<'_>) -> Result<Option<Project>, ProjectError> {
     let found = known(attributes(dir)).map_err(ProjectError::Read)?;
-    let project =
-        |found: Attributes| Project { id: found.project, is_inherited: found.flags & INHERIT != 0 };
+    let project = |found: FileAttributes| Project {
+        id: found.project,
+        is_inherited: found.flags & INHERIT != 0,
+    };
     Ok(found.map(project))
 }
 
@@ -181,8 +183,8 @@ fn known<T>(answer: nix::Result<T>) -> nix::Result<Option<T>> {
     }
 }
 
-fn attributes(dir: BorrowedFd<'_>) -> nix::Result<Attributes> {
-    let mut found = Attributes::default();
+fn attributes(dir: BorrowedFd<'_>) -> nix::Result<FileAttributes> {
+    let mut found = FileAttributes::default();
     // SAFETY: the descriptor is open as long as it is borrowed, and the kernel writes one `struct
     // fsxattr` into a place of that size that lives until the call returns.
     unsafe { calls::get_attributes(dir.as_raw_fd(), &raw mut found) }?;

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 
 use crate::chain::{Batch, Chain, Done};
 use crate::files::{Answers, ChainError};
-use crate::progress::{Failure, Progress};
+use crate::progress::{ChainProgress, Failure};
 use crate::uring::{EndedPart, Uring};
 
 /// Chains of a batch that are in flight at a time.
@@ -161,7 +161,7 @@ impl LoopQueue {
         LoopWork { begun, given_up, waits, is_closed: state.is_closed }
     }
 
-    fn ended(&self, ended: Vec<Over>) {
+    fn ended(&self, ended: Vec<EndedBatch>) {
         let mut state = self.lock();
         for over in &ended {
             state.queue.ended(over.class, over.id);
@@ -190,7 +190,7 @@ struct RunningBatch {
 }
 
 /// A batch that has ended.
-struct Over {
+struct EndedBatch {
     class: Class,
     id: JobId,
     answer: Option<oneshot::Sender<Answers>>,
@@ -201,7 +201,7 @@ struct Over {
 struct Flying {
     job: JobId,
     number: usize,
-    progress: Progress,
+    progress: ChainProgress,
 }
 
 struct RingWork<'a> {
@@ -209,7 +209,7 @@ struct RingWork<'a> {
     running: HashMap<JobId, RunningBatch>,
     flying: Vec<Option<Flying>>,
     free: Vec<usize>,
-    ended: Vec<Over>,
+    ended: Vec<EndedBatch>,
 }
 
 /// Serves until there are no callers left.
@@ -276,14 +276,14 @@ impl RingWork<'_> {
             let RunningBatch { class, answer, answers, .. } = running;
             let answers = answers.into_iter();
             let answers = answers.map(|one| one.unwrap_or(Err(ChainError::NotBegun))).collect();
-            self.ended.push(Over { class, id, answer, answers });
+            self.ended.push(EndedBatch { class, id, answer, answers });
         }
         Ok(())
     }
 
     fn start(&mut self, job: JobId, number: usize, chain: Chain) -> io::Result<()> {
         let flight = self.free.pop().expect("there are places for all batches of all classes");
-        self.flying[flight] = Some(Flying { job, number, progress: Progress::default() });
+        self.flying[flight] = Some(Flying { job, number, progress: ChainProgress::default() });
         self.go_on(flight, chain)
     }
 

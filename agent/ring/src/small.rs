@@ -8,7 +8,7 @@ use std::path::Path;
 
 use pintle_daemon::blocking::JobPlace;
 
-use crate::chain::{At, Batch, Chain, Done, How};
+use crate::chain::{Batch, Chain, Done, How, PathStart};
 use crate::files::{Answers, ChainError, FileError, run};
 
 /// Bytes of the first read of each file.
@@ -27,7 +27,7 @@ pub async fn read_all(
     bytes_max: usize,
 ) -> Result<Vec<Result<Vec<u8>, ChainError>>, FileError> {
     let chain = |path: &Path, bytes_max| -> Result<Chain, FileError> {
-        Ok(Chain::read_file(At::path(path)?, How::read(), bytes_max))
+        Ok(Chain::read_file(PathStart::path(path)?, How::read(), bytes_max))
     };
     let first_bytes = FIRST_BYTES.min(bytes_max);
     let first: Result<Vec<_>, _> =

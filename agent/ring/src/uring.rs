@@ -28,8 +28,10 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sys::eventfd::EventFd;
 
-use crate::chain::{At, Chain, ChainStep, Done, FileStat, How, OPENS_MAX, OpenFile, STEPS_MAX};
-use crate::progress::{CompletionResult, Item, Link, Part};
+use crate::chain::{
+    Chain, ChainStep, Done, FileStat, How, OPENS_MAX, OpenFile, PathStart, STEPS_MAX,
+};
+use crate::progress::{ChainItem, CompletionResult, LinkCondition, Part};
 
 /// Entries of one part.
 pub(crate) const ENTRIES_MAX: usize = STEPS_MAX + OPENS_MAX;
@@ -39,7 +41,7 @@ const CANCEL: u64 = u64::MAX - 1;
 
 /// Sizes of a ring.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sizes {
+pub(crate) struct RingSizes {
     /// Places of the slab; as many chains are in flight at most, each on a worker of the kernel.
     pub(crate) flights: usize,
     /// Entries of the submission queue.
@@ -90,7 +92,7 @@ pub(crate) struct Uring {
 
 impl Uring {
     /// Makes a ring; the error names a missing feature of the kernel.
-    pub(crate) fn new(sizes: Sizes, wake: Arc<EventFd>) -> io::Result<Self> {
+    pub(crate) fn new(sizes: RingSizes, wake: Arc<EventFd>) -> io::Result<Self> {
         let completions = (2 * sizes.flights * ENTRIES_MAX + 2).next_power_of_two();
         let completions = u32::try_from(completions).map_err(io::Error::other)?;
         let build = |is_deferred: bool| {
@@ -141,16 +143,16 @@ impl Uring {
         let mut entries = Vec::with_capacity(begun.part.len());
         for (at, (item, link)) in begun.part.iter().enumerate() {
             let entry = match *item {
-                Item::Close(slot) => opcode::Close::new(slot_of(slot_base, slot)).build(),
-                Item::Step(step) => {
+                ChainItem::Close(slot) => opcode::Close::new(slot_of(slot_base, slot)).build(),
+                ChainItem::Step(step) => {
                     let memory = &mut begun.memory[at];
                     entry_of(&begun.chain.steps[step], memory, slot_base, written(step))
                 }
             };
             let link = match link {
-                Link::Success => Flags::IO_LINK,
-                Link::End => Flags::IO_HARDLINK,
-                Link::Last => Flags::empty(),
+                LinkCondition::Success => Flags::IO_LINK,
+                LinkCondition::End => Flags::IO_HARDLINK,
+                LinkCondition::Last => Flags::empty(),
             };
             let flags = if self.is_async { link | Flags::ASYNC } else { link };
             entries.push(entry.flags(flags).user_data(name(begun.generation, flight, at)));
@@ -249,8 +251,8 @@ impl Uring {
         let each = part.iter().zip(memory).zip(results.into_iter().flatten());
         let answers = each
             .map(|(((item, _), memory), result)| match item {
-                Item::Close(_) => outcome(result, |_| CompletionResult::Done(Done::Nothing)),
-                Item::Step(step) => answer_of(&chain.steps[*step], memory, result),
+                ChainItem::Close(_) => outcome(result, |_| CompletionResult::Done(Done::Nothing)),
+                ChainItem::Step(step) => answer_of(&chain.steps[*step], memory, result),
             })
             .collect();
         Some(EndedPart { flight, chain, part, answers })
@@ -312,8 +314,8 @@ fn slot_of(base: usize, slot: usize) -> Fixed {
     Fixed(u32::try_from(base + slot).expect("the table of files is small"))
 }
 
-fn memory_for(item: Item, chain: &Chain) -> EntryMemory {
-    let Item::Step(step) = item else { return EntryMemory::Nothing };
+fn memory_for(item: ChainItem, chain: &Chain) -> EntryMemory {
+    let ChainItem::Step(step) = item else { return EntryMemory::Nothing };
     match &chain.steps[step] {
         ChainStep::Open { how, .. } => EntryMemory::How(Box::new(how_of(how, 0))),
         ChainStep::OpenHeld { how, .. } => EntryMemory::How(Box::new(how_of(how, libc::O_CLOEXEC))),
@@ -329,7 +331,7 @@ fn how_of(how: &How, more: libc::c_int) -> OpenHow {
     OpenHow::new().flags(flags).mode(how.mode.bits().into()).resolve(how.resolve.bits())
 }
 
-fn fd_of(at: &At) -> Fd {
+fn fd_of(at: &PathStart) -> Fd {
     Fd(at.dir().as_raw_fd())
 }
 

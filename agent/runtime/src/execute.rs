@@ -37,7 +37,7 @@ use crate::kill::Killer;
 use crate::observed::PodReader;
 use crate::start_permits::{CallFor, PAUSE_MAX, StartPermit, StartPermits, StartsUnderWay};
 use crate::storage::Volumes;
-use crate::users::Users;
+use crate::users::IdUsers;
 
 /// How long records of pods that are gone stay at most while others start or stop: longer than two
 /// cores need for a hundred pods, and half of what a kubelet lets them stay.
@@ -133,7 +133,7 @@ pub struct Executor {
     /// Events about the node.
     pub node_events: pintle_agent_core::node::conditions::NodeEvents,
     /// Ids of pods with users of their own.
-    pub users: Users,
+    pub users: IdUsers,
     /// The node's side of requests, with the facts of the start.
     pub node: NodeContext,
     /// The facts as they are now.
@@ -314,7 +314,7 @@ impl Executor {
             Action::Refresh => cancel.unless(self.refresh(order, pod)).await?,
             Action::CreateSandbox { attempt, .. } => {
                 state.sandbox =
-                    Some(self.create_sandbox(order, pod, *attempt, (&state.permit, cancel)).await?);
+                    Some(self.create_sandbox(order, pod, *attempt, &state.permit, cancel).await?);
                 Ok(())
             }
             Action::StartContainer { name, kind, restart_count, .. } => {

@@ -77,7 +77,7 @@ fn executor(root: &Path, client: &Client, inputs: mpsc::Sender<PodsInput>) -> Ex
         hooks,
         recorder,
         node_events: Rc::new(|_| ()),
-        users: Users::open(root, None, 110).expect("ids"),
+        users: IdUsers::open(root, None, 110).expect("ids"),
         facts: node.facts.clone().into(),
         node,
         cgroups: None,
@@ -126,7 +126,8 @@ async fn bring_up(
     executor: &Executor,
     mut spec: Value,
     attempt: u32,
-    (queue, back): (&mut mpsc::Receiver<PodsInput>, &mpsc::Sender<PodsInput>),
+    queue: &mut mpsc::Receiver<PodsInput>,
+    back: &mpsc::Sender<PodsInput>,
 ) -> Result<(), Failure> {
     spec["enableServiceLinks"] = json!(true);
     let meta = json!({"name": "p", "namespace": "ns", "uid": "u"});
@@ -165,12 +166,12 @@ fn containers_are_told_the_addresses_that_the_node_has_now() {
         let env = [of("status.hostIP"), of("status.hostIPs"), of("status.podIPs")];
         let spec = json!({"hostNetwork": true, "containers": [
             {"name": "c", "image": "app:1", "imagePullPolicy": "Never", "env": env}]});
-        let refused = bring_up(&executor, spec.clone(), 0, (&mut queue, &back)).await;
+        let refused = bring_up(&executor, spec.clone(), 0, &mut queue, &back).await;
         let refused = refused.expect_err("no address");
         assert_eq!(refused.message, "host IP unknown; known addresses: []");
         let ips = ["192.0.2.7", "2001:db8::7"].map(|ip| ip.parse().expect("an address"));
         executor.know_node(&NodeFacts { host_ips: ips.to_vec(), ..NodeFacts::default() });
-        bring_up(&executor, spec, 1, (&mut queue, &back)).await.expect("started");
+        bring_up(&executor, spec, 1, &mut queue, &back).await.expect("started");
         let calls = fake.calls_of(Method::CreateContainer, "ns/p/c");
         let request: v1::CreateContainerRequest = calls[0].request().expect("a request");
         let envs = request.config.expect("a configuration").envs;
@@ -191,7 +192,7 @@ fn pods_get_what_a_runtime_can_do_that_has_been_replaced() {
             "containers": [{"name": "c", "image": "app:1", "imagePullPolicy": "Never",
                 "volumeMounts": [{"name": "v", "mountPath": "/v", "readOnly": true,
                     "recursiveReadOnly": "IfPossible"}]}]});
-        let refused = bring_up(&executor, spec.clone(), 0, (&mut queue, &back)).await;
+        let refused = bring_up(&executor, spec.clone(), 0, &mut queue, &back).await;
         let refused = refused.expect_err("unable");
         assert!(refused.message.contains("user namespaces"), "{}", refused.message);
         let able = RuntimeHandler {
@@ -202,7 +203,7 @@ fn pods_get_what_a_runtime_can_do_that_has_been_replaced() {
         let mut facts = NodeFacts::default();
         facts.take_runtime(vec![able], true);
         executor.know_node(&facts);
-        bring_up(&executor, spec, 1, (&mut queue, &back)).await.expect("started");
+        bring_up(&executor, spec, 1, &mut queue, &back).await.expect("started");
         let calls = fake.calls_of(Method::CreateContainer, "ns/p/c");
         let request: v1::CreateContainerRequest = calls[0].request().expect("a request");
         assert!(request.config.expect("a configuration").mounts[0].recursive_read_only);

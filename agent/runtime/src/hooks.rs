@@ -67,6 +67,28 @@ impl Drop for Sleep<'_> {
     }
 }
 
+/// The failure of a hook, as a container's status shows it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HookError {
+    /// The hook has no handler.
+    #[error("Cannot run handler: invalid handler: neither exec, httpGet nor sleep")]
+    Invalid,
+    /// Its command or request failed.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// The failure of a hook's request.
+#[derive(Debug, thiserror::Error)]
+enum HookCallError {
+    #[error("the hook's port has no number")]
+    NoPort,
+    #[error("the pod has no address yet")]
+    NoAddress,
+    #[error("{0}")]
+    Call(String),
+}
+
 impl Hooks {
     /// Hooks of containers of this runtime.
     pub fn new(client: Client, recorder: Recorder) -> Self {
@@ -85,7 +107,7 @@ impl Hooks {
         &self,
         target: &HookTarget<'_>,
         hook: &LifecycleHandler,
-    ) -> Result<(), String> {
+    ) -> Result<(), HookError> {
         if let Some(exec) = &hook.exec {
             return self.exec(target, exec.command.clone().unwrap_or_default()).await;
         }
@@ -98,11 +120,10 @@ impl Hooks {
             cut.0 = None;
             return Ok(());
         }
-        let text = "Cannot run handler: invalid handler: neither exec, httpGet nor sleep";
-        Err(text.to_owned())
+        Err(HookError::Invalid)
     }
 
-    async fn exec(&self, target: &HookTarget<'_>, cmd: Vec<String>) -> Result<(), String> {
+    async fn exec(&self, target: &HookTarget<'_>, cmd: Vec<String>) -> Result<(), HookError> {
         let what = format!("Exec lifecycle hook ([{}])", cmd.join(" "));
         let line = cmd.join(" ");
         let container_id = target.container.as_str().to_owned();
@@ -117,18 +138,17 @@ impl Hooks {
         Err(failed(&what, target, &with_output(&error, &format!("{stdout}{stderr}"))))
     }
 
-    async fn http(&self, target: &HookTarget<'_>, get: &HTTPGetAction) -> Result<(), String> {
+    async fn http(&self, target: &HookTarget<'_>, get: &HTTPGetAction) -> Result<(), HookError> {
         let what = format!("HTTP lifecycle hook ({})", get.path.as_deref().unwrap_or_default());
-        self.ask(target, get).await.map_err(|error| failed(&what, target, &error))
+        self.ask(target, get).await.map_err(|error| failed(&what, target, &error.to_string()))
     }
 
-    async fn ask(&self, target: &HookTarget<'_>, get: &HTTPGetAction) -> Result<(), String> {
-        let port = containers::port_number(&get.port, target.ports)
-            .ok_or("the hook's port has no number")?;
+    async fn ask(&self, target: &HookTarget<'_>, get: &HTTPGetAction) -> Result<(), HookCallError> {
+        let port = containers::port_number(&get.port, target.ports).ok_or(HookCallError::NoPort)?;
         let named = get.host.clone().filter(|host| !host.is_empty());
         let host = named
             .or_else(|| target.ips.first().map(ToString::to_string))
-            .ok_or("the pod has no address yet")?;
+            .ok_or(HookCallError::NoAddress)?;
         let request = http::Get {
             body_bytes_max: BODY_BYTES_MAX,
             resolver: self.resolver.clone(),
@@ -138,7 +158,7 @@ impl Hooks {
             Ok(_) => Ok(()),
             Err(error) if error.is_plain_text_answer() => {
                 // If that fails as well, the first error is reported.
-                let first = http::words::failed(&request, &error);
+                let first = HookCallError::Call(http::words::failed(&request, &error));
                 let host = http::authority(&request.host, request.port);
                 http::get(&request.in_clear_text()).await.map_err(|_| first)?;
                 let text = format!(
@@ -151,17 +171,17 @@ impl Hooks {
                 }
                 Ok(())
             }
-            Err(error) => Err(http::words::failed(&request, &error)),
+            Err(error) => Err(HookCallError::Call(http::words::failed(&request, &error))),
         }
     }
 }
 
 /// The message of a container's status about a failed hook.
-fn failed(what: &str, target: &HookTarget<'_>, error: &str) -> String {
+fn failed(what: &str, target: &HookTarget<'_>, error: &str) -> HookError {
     let (name, pod) = (go_quote(target.name), go_quote(target.pod));
     let mut text = format!("{what} for Container {name} in Pod {pod} failed - error: {error}");
     text.truncate(text.floor_char_boundary(MESSAGE_BYTES_MAX));
-    text
+    HookError::Failed(text)
 }
 
 fn with_output(error: &str, output: &str) -> String {
@@ -185,11 +205,12 @@ mod tests {
         };
         let error = with_output("command 'sh -c false' exited with 9: no\n", "no\n");
         assert_eq!(
-            failed("Exec lifecycle hook ([sh -c false])", &target, &error),
+            failed("Exec lifecycle hook ([sh -c false])", &target, &error).to_string(),
             "Exec lifecycle hook ([sh -c false]) for Container \"main\" in Pod \"p_ns(u)\" failed - \
              error: command 'sh -c false' exited with 9: no\n, message: \"no\\n\""
         );
         let loud = failed("Exec lifecycle hook ([yes])", &target, &"ä".repeat(1 << 20));
+        let loud = loud.to_string();
         assert!(loud.starts_with("Exec lifecycle hook ([yes]) for") && loud.ends_with('ä'));
         assert!(loud.len() <= MESSAGE_BYTES_MAX, "{}", loud.len());
     }
@@ -214,14 +235,14 @@ mod tests {
         (port, served)
     }
 
-    async fn runs(get: serde_json::Value) -> Result<(), String> {
+    async fn runs(get: serde_json::Value) -> Result<(), HookError> {
         let deadlines = pintle_cri::Deadlines::default();
         let client = Client::connect("unix:///nowhere", deadlines).expect("a path");
         let hook = serde_json::from_value(serde_json::json!({"httpGet": get})).expect("a hook");
         run(&Hooks::new(client, Recorder::default()), hook).await
     }
 
-    async fn run(hooks: &Hooks, hook: LifecycleHandler) -> Result<(), String> {
+    async fn run(hooks: &Hooks, hook: LifecycleHandler) -> Result<(), HookError> {
         let (uid, container) = (PodUid::from("u"), ContainerId::from("c"));
         let ips = [IpAddr::from([127, 0, 0, 1])];
         let (pod, name) = ("p_ns(u)", "main");
@@ -252,12 +273,12 @@ mod tests {
             "HTTP lifecycle hook (/x) for Container \"main\" in Pod \"p_ns(u)\" failed - error: Get \
              \"http://127.0.0.1:{port}/x\": dial tcp 127.0.0.1:{port}: connect: connection refused"
         );
-        assert_eq!(told, Err(want));
+        assert_eq!(told, Err(HookError::Failed(want)));
     }
 
     #[tokio::test]
     async fn a_hook_whose_command_cannot_be_run_is_told_in_the_runtimes_words() {
-        let runtime = crate::probe::testing::Runtime::start().await;
+        let runtime = crate::probe::testing::ProbedRuntime::start().await;
         let refuses = runtime.fake.on(pintle_cri::Method::ExecSync);
         let _lift = refuses.fail(pintle_cri::Code::Unknown, "no such file");
         let hooks = Hooks::new(runtime.client.clone(), Recorder::default());
@@ -265,7 +286,7 @@ mod tests {
         let told = run(&hooks, serde_json::from_value(hook).expect("a hook")).await;
         let want = "Exec lifecycle hook ([nosuch]) for Container \"main\" in Pod \"p_ns(u)\" failed \
                     - error: rpc error: code = Unknown desc = no such file, message: \"\"";
-        assert_eq!(told, Err(want.to_owned()));
+        assert_eq!(told, Err(HookError::Failed(want.to_owned())));
     }
 
     #[tokio::test]

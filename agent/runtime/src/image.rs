@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Pod;
+use pintle_agent_cluster::objects::KeyringError;
 use pintle_agent_core::image::keyring::Keyring;
 use pintle_agent_core::image::pull_credential::Credential;
 use pintle_agent_core::request::security::ImageUser;
@@ -69,7 +70,7 @@ pub struct ImageRequest<'a> {
     /// The pod's sandbox, which the runtime wants to know.
     pub sandbox: &'a v1::PodSandboxConfig,
     /// The pod's own credentials, tried before the node's; or why they cannot be read.
-    pub keyring: &'a Result<Keyring, String>,
+    pub keyring: &'a Result<Keyring, KeyringError>,
 }
 
 /// An image that is there.
@@ -105,13 +106,24 @@ pub struct Images {
     seed: RandomState,
 }
 
+/// Reason why the credentials for an image are not known.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CredentialsError {
+    /// A secret of the pod has none.
+    #[error(transparent)]
+    Secret(#[from] KeyringError),
+    /// A file of the node cannot be read.
+    #[error("{0}")]
+    Files(String),
+}
+
 /// The credentials of a pod for an image: looked up once, and only if needed.
 struct Lookup<'a> {
     images: &'a Images,
     wanted: &'a ImageRequest<'a>,
     /// With its tag.
     image: String,
-    found: OnceCell<Result<Vec<Credential>, String>>,
+    found: OnceCell<Result<Vec<Credential>, CredentialsError>>,
 }
 
 /// The facts found for a request.
@@ -228,7 +240,7 @@ impl Images {
             match records.access(name, &image.id, lookup.credentials()).await {
                 Ok(Access::Granted) => message.push_str(" and can be accessed by the pod"),
                 Ok(Access::Ask) => return Ok(false),
-                Err(error) => return Err(Failure::new("ErrImagePull", error)),
+                Err(error) => return Err(Failure::new("ErrImagePull", error.to_string())),
             }
         }
         self.note(wanted, "Pulled", &message);
@@ -270,7 +282,8 @@ impl Images {
         // time.
         // k8s: pkg/kubelet/images/image_manager.go EnsureImageExists
         let credentials = lookup.credentials().await;
-        let credentials = credentials.map_err(|error| Failure::new("ErrImagePull", error))?;
+        let credentials =
+            credentials.map_err(|error| Failure::new("ErrImagePull", error.to_string()))?;
         self.note(wanted, "Pulling", &format!("Pulling image \"{}\"", wanted.image));
         let begun = Instant::now();
         match self.pulled(lookup, credentials).await {
@@ -356,11 +369,12 @@ impl Images {
 impl Lookup<'_> {
     /// The credentials that the pod may try for its image, in order.
     // k8s: pkg/kubelet/images/image_manager.go makeLookupPullCredentialsFunc
-    async fn credentials(&self) -> Result<Vec<Credential>, String> {
+    async fn credentials(&self) -> Result<Vec<Credential>, CredentialsError> {
         let found = self.found.get_or_init(async || {
             let (image, keys) = (&self.image, &self.images.keys);
             let mut found = self.wanted.keyring.as_ref().map_err(Clone::clone)?.of(image);
-            found.extend(keys.files.of(image).await.map_err(|error| error.to_string())?);
+            let of_files = keys.files.of(image).await;
+            found.extend(of_files.map_err(|error| CredentialsError::Files(error.to_string()))?);
             found.extend(keys.providers.keyring(image, self.wanted.pod).await.of(image));
             Ok(found)
         });

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
+use pintle_agent_cluster::objects::KeyringError;
 use pintle_agent_cluster::objects::Objects;
 use pintle_agent_config::image_policy::VerificationPolicy;
 use pintle_agent_config::modes::ImageVerificationPolicy;
@@ -33,7 +34,7 @@ struct Scene {
     metrics: Arc<Metrics>,
 }
 
-type KeyringResult = Result<Keyring, String>;
+type KeyringResult = Result<Keyring, KeyringError>;
 
 impl Scene {
     async fn new() -> Self {
@@ -170,7 +171,7 @@ fn an_image_that_a_secret_pulled_is_for_pods_with_a_secret_that_says_the_same() 
         }
         assert_eq!(scene.pulls(), pulls + 2);
         assert_eq!(scene.known()["kubernetesSecrets"].as_array().map(Vec::len), Some(2));
-        let broken = Err("a secret that is none".to_owned());
+        let broken = Err(KeyringError::new("a secret that is none"));
         assert_eq!(ensure(&images, "Never", &broken).await, Err("ErrImagePull".into()));
         // All of it holds after a restart of the agent.
         let images = scene.images(PRELOADED);
@@ -213,7 +214,7 @@ fn where_credentials_cannot_be_read_nothing_is_pulled_and_nothing_waits() {
         };
         for _ in 0..2 {
             let refused =
-                pull(&Err("a secret that is none".to_owned())).await.expect_err("refused");
+                pull(&Err(KeyringError::new("a secret that is none"))).await.expect_err("refused");
             assert_eq!(
                 (&*refused.reason, &*refused.message),
                 ("ErrImagePull", "a secret that is none")

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Container;
+use pintle_agent_cluster::objects::KeyringError;
 use pintle_agent_core::image::keyring::Keyring;
 use pintle_agent_core::volume::plan::VolumeKind;
 use pintle_agent_core::worker::Failure;
@@ -24,7 +25,7 @@ impl Executor {
         start: &ContainerStart<'_>,
         container: &Container,
         sandbox: &v1::PodSandboxConfig,
-        keyring: &Result<Keyring, String>,
+        keyring: &Result<Keyring, KeyringError>,
     ) -> Result<BTreeMap<String, String>, Failure> {
         let mut volumes = pod::spec(start.pod).volumes.iter().flatten();
         if !volumes.any(|volume| volume.image.is_some()) {

@@ -263,7 +263,7 @@ mod tests {
     use pintle_cri::{Code, Method};
 
     use super::*;
-    use crate::probe::testing::Runtime;
+    use crate::probe::testing::ProbedRuntime;
 
     #[test]
     fn failed_kills_are_told_as_the_kubelet_tells_them() {
@@ -280,14 +280,14 @@ mod tests {
         assert_eq!(told(&[container, sandbox]), format!("[{one}, {two}]"));
     }
 
-    fn killer(runtime: &Runtime, recorder: &Recorder) -> Killer {
+    fn killer(runtime: &ProbedRuntime, recorder: &Recorder) -> Killer {
         let hooks = Hooks::new(runtime.client.clone(), recorder.clone());
         Killer::new(runtime.client.clone(), hooks, recorder.clone())
     }
 
     /// Gives the kill up once the runtime has this call of it.
     async fn give_up(
-        runtime: &Runtime,
+        runtime: &ProbedRuntime,
         at: Method,
         kill: impl Future<Output = Result<(), Failure>>,
     ) {
@@ -308,7 +308,7 @@ mod tests {
         entries.iter().filter(|entry| entry.what == "Killing").map(|entry| entry.count).sum()
     }
 
-    fn graces(runtime: &Runtime) -> Vec<i64> {
+    fn graces(runtime: &ProbedRuntime) -> Vec<i64> {
         let calls = runtime.fake.calls_of(Method::StopContainer, "");
         let request = |call: &CallRecord| call.request::<v1::StopContainerRequest>();
         calls.iter().filter_map(request).map(|request| request.timeout).collect()
@@ -317,7 +317,7 @@ mod tests {
     /// The kubelet lets a kill run to the end of its grace period, and retries one that failed.
     #[tokio::test]
     async fn a_stop_that_is_given_up_goes_on_within_its_time_and_one_that_failed_begins_anew() {
-        let runtime = Runtime::start().await;
+        let runtime = ProbedRuntime::start().await;
         let hook = serde_json::json!({"exec": {"command": ["true"]}});
         let container = serde_json::json!({"lifecycle": {"preStop": hook}});
         let (pod, observed) = runtime.pod(&container);
@@ -341,7 +341,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_sidecar_outlasts_a_container_that_could_not_be_stopped_as_long_as_it_may() {
-        let runtime = Runtime::start().await;
+        let runtime = ProbedRuntime::start().await;
         let (mut pod, mut observed) = runtime.pod(&serde_json::json!({}));
         let sidecar = serde_json::json!([{"name": "s", "restartPolicy": "Always"}]);
         let spec = std::sync::Arc::make_mut(&mut pod).spec.as_mut().expect("it has one");
@@ -361,7 +361,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_stop_that_is_given_up_for_good_is_forgotten_with_its_pod() {
-        let runtime = Runtime::start().await;
+        let runtime = ProbedRuntime::start().await;
         let (pod, observed) = runtime.pod(&serde_json::json!({}));
         let recorder = Recorder::default();
         let killer = killer(&runtime, &recorder);
@@ -378,7 +378,7 @@ mod tests {
     /// A sandbox without a known stop may never have been stopped, and its network is still there.
     #[tokio::test]
     async fn a_sandbox_is_stopped_once_before_it_is_removed_and_again_when_that_fails() {
-        let runtime = Runtime::start().await;
+        let runtime = ProbedRuntime::start().await;
         let (pod, observed) = runtime.pod(&serde_json::json!({}));
         let id = &observed.sandboxes[0].id;
         let killer = || killer(&runtime, &Recorder::default());
@@ -398,7 +398,7 @@ mod tests {
     /// The hook is not cut at the end of the grace period: it has the time of the kill as well.
     #[tokio::test]
     async fn a_hook_that_outlives_the_grace_period_goes_on_until_its_container_has_stopped() {
-        let runtime = Runtime::start().await;
+        let runtime = ProbedRuntime::start().await;
         let long = Duration::from_secs(600);
         runtime.fake.script("", Behaviour::stops(Duration::from_millis(50), 0));
         runtime.fake.script_exec("", "sleep", ExecAnswer::takes(long));

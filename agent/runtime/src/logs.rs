@@ -75,27 +75,38 @@ pub enum LogCommand {
     },
 }
 
+/// Reason why a log is not rotated; a sentence.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RotateError {
+    /// The runtime does not open the log again.
+    #[error("{0}")]
+    Reopen(String),
+    /// A file cannot be moved, read or removed.
+    #[error("{0}")]
+    Files(String),
+}
+
 /// The runtime's ReopenContainerLog.
 pub trait Reopen {
-    /// Has the runtime open the container's log by its name. The error is a sentence.
-    fn reopen(&self, id: &ContainerId) -> impl Future<Output = Result<(), String>>;
+    /// Has the runtime open the container's log by its name.
+    fn reopen(&self, id: &ContainerId) -> impl Future<Output = Result<(), RotateError>>;
 }
 
 /// Keeps logs at their limit.
 pub struct Rotator<R> {
     reopen: Rc<R>,
     policy: RotatePolicy,
-    logs: BTreeMap<ContainerId, Log>,
-    /// The logs in the order of their next check; as `Log::due` says.
+    logs: BTreeMap<ContainerId, RotatedLog>,
+    /// The logs in the order of their next check; as `RotatedLog::due` says.
     due: BTreeSet<(Instant, ContainerId)>,
-    inotify: Option<AsyncFd<Watches>>,
+    inotify: Option<AsyncFd<InotifyHandle>>,
     watched: HashMap<WatchDescriptor, ContainerId>,
     started: Instant,
     /// Rotations under way.
     rotations: usize,
 }
 
-struct Log {
+struct RotatedLog {
     path: PathBuf,
     /// The live file; `None` until it can be opened.
     file: Option<File>,
@@ -121,21 +132,21 @@ enum LogAction {
 /// The result of the action.
 enum LogOutcome {
     Opened(Option<File>),
-    Rotated(Result<(), String>),
+    Rotated(Result<(), RotateError>),
 }
 
 type Work = LocalBoxFuture<'static, (ContainerId, LogOutcome)>;
 
 /// Inotify's descriptor, as `AsyncFd` wants it.
-struct Watches(Inotify);
+struct InotifyHandle(Inotify);
 
-impl AsRawFd for Watches {
+impl AsRawFd for InotifyHandle {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_fd().as_raw_fd()
     }
 }
 
-impl AsFd for Watches {
+impl AsFd for InotifyHandle {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -147,7 +158,8 @@ impl<R: Reopen + 'static> Rotator<R> {
         let flags = InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC;
         let inotify = Inotify::init(flags).map_err(std::io::Error::from);
         #[allow(deprecated, reason = "its successor is unsafe; `Watches` owns its one descriptor")]
-        let inotify = inotify.and_then(|i| AsyncFd::with_interest(Watches(i), Interest::READABLE));
+        let inotify =
+            inotify.and_then(|i| AsyncFd::with_interest(InotifyHandle(i), Interest::READABLE));
         if let Err(error) = &inotify {
             tracing::warn!(%error, "no inotify: container logs are looked at once a second");
         }
@@ -192,7 +204,7 @@ impl<R: Reopen + 'static> Rotator<R> {
                 let pace = Pace::new(self.policy.max_bytes, 0, self.started.elapsed());
                 let (due, watch, file) = (None, None, None);
                 let (busy, missing) = (false, false);
-                let log = Log { path, file, pace, due, watch, busy, missing, failures: 0 };
+                let log = RotatedLog { path, file, pace, due, watch, busy, missing, failures: 0 };
                 self.forget(&id);
                 self.logs.insert(id.clone(), log);
                 self.set_due(&id, Some(Instant::now()));
@@ -241,7 +253,11 @@ impl<R: Reopen + 'static> Rotator<R> {
     }
 
     /// Changes a log and enters when it is due then.
-    fn change<T>(&mut self, id: &ContainerId, change: impl FnOnce(&mut Log) -> T) -> Option<T> {
+    fn change<T>(
+        &mut self,
+        id: &ContainerId,
+        change: impl FnOnce(&mut RotatedLog) -> T,
+    ) -> Option<T> {
         let log = self.logs.get_mut(id)?;
         let before = log.due;
         let changed = change(log);
@@ -377,14 +393,14 @@ impl<R: Reopen + 'static> Rotator<R> {
     }
 }
 
-impl Log {
+impl RotatedLog {
     /// Size of the live file; `None` when there is none, or none by that name any more.
     fn size(&self) -> Option<u64> {
         let meta = self.file.as_ref().and_then(|file| file.metadata().ok());
         meta.filter(|meta| meta.nlink() > 0).map(|meta| meta.len())
     }
 
-    fn rotated(&mut self, id: &ContainerId, done: Result<(), String>, now: Duration) {
+    fn rotated(&mut self, id: &ContainerId, done: Result<(), RotateError>, now: Duration) {
         self.file = None;
         self.missing = false;
         match done {
@@ -398,7 +414,7 @@ impl Log {
                 // Logged once, not with every attempt: a container that just ended refuses too.
                 if self.failures == 0 {
                     let path = self.path.display();
-                    tracing::warn!(container = %id, %path, error, "cannot rotate a log");
+                    tracing::warn!(container = %id, %path, %error, "cannot rotate a log");
                 }
                 let wait = RETRY * (1 << self.failures.min(RETRY_DOUBLINGS));
                 self.due = Some(Instant::now() + wait);
@@ -432,11 +448,11 @@ async fn open(log: PathBuf) -> Option<File> {
 async fn step<T: Send + 'static>(
     log: &Path,
     work: impl FnOnce(&Path) -> Result<T, IoFailure> + Send + 'static,
-) -> Result<T, String> {
+) -> Result<T, RotateError> {
     let (place, log) = (JobPlace::logs(&owner(log)), log.to_owned());
     match blocking::run(place, move || log_files::beside(&log, work)).await {
-        Ok(done) => done.map_err(|failure| failure.to_string()),
-        Err(blocked) => Err(blocked.to_string()),
+        Ok(done) => done.map_err(|failure| RotateError::Files(failure.to_string())),
+        Err(blocked) => Err(RotateError::Files(blocked.to_string())),
     }
 }
 
@@ -447,7 +463,7 @@ async fn rotate<R: Reopen>(
     id: &ContainerId,
     log: &Path,
     policy: RotatePolicy,
-) -> Result<(), String> {
+) -> Result<(), RotateError> {
     let now = jiff::Timestamp::now();
     let Some(aside) = step(log, move |log| set_aside(log, now)).await? else {
         return reopen.reopen(id).await;

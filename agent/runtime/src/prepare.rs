@@ -1,7 +1,8 @@
-//! Makes cgroup, directories, claims and volumes of a pod ready, and keeps files in volumes up to date.
+//! Makes cgroup, directories, claims and volumes of a pod ready, and keeps files in volumes up to
+//! date.
 //!
-//! Effects of `Prepare` and `Refresh`, with the kubelet's events and reasons. `Prepare` is a list of
-//! stages; an entry of the pod's timeline has their times. Idempotent.
+//! Effects of `Prepare` and `Refresh`, with the kubelet's events and reasons. `Prepare` is a list
+//! of stages; an entry of the pod's timeline has their times. Idempotent.
 // k8s: pkg/kubelet/kubelet.go SyncPod
 
 use std::path::Path;
@@ -17,7 +18,7 @@ use pintle_agent_core::volume::plan::PodVolume;
 use pintle_agent_core::volume::{PodDirs, PodVolumes};
 use pintle_agent_core::worker::{ATTACHMENT_LIMIT, Failure};
 use pintle_agent_host::cgroup::Cgroups;
-use pintle_agent_host::cgroup::tree::Tree;
+use pintle_agent_host::cgroup::tree::CgroupTree;
 use pintle_agent_host::volume;
 use pintle_agent_host::volume::project::UsageMeasure;
 use pintle_agent_host::volume::{Cause, MountNotice, VolumeError};
@@ -226,7 +227,7 @@ impl Executor {
     ) -> Result<(), Failure> {
         let name = self.cgroup_name(pod);
         let limits = self.cgroup_limits(pod);
-        let exists = cgroups.on_disk(&name, Tree::exists).await;
+        let exists = cgroups.on_disk(&name, CgroupTree::exists).await;
         if !exists.is_ok_and(|exists| exists) {
             self.count_in_class(&order.uid, Some(pod)).await;
             let begun = std::time::Instant::now();

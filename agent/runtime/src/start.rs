@@ -78,7 +78,8 @@ impl Executor {
         order: &SyncOrder,
         pod: &Pod,
         attempt: u32,
-        (permit, cancel): (&StartPermit, &Cancel),
+        permit: &StartPermit,
+        cancel: &Cancel,
     ) -> Result<NewSandbox, Failure> {
         let fail = |text: String| {
             // The end of the pod meanwhile may remove the files that its sandbox is made of.
@@ -89,12 +90,14 @@ impl Executor {
             let failure = Failure::new("CreatePodSandboxError", text);
             Failure { cancelled: cancel.is_cancelled(), ..failure }
         };
-        let handler = self.objects.runtime_handler(pod).await.map_err(fail)?;
+        let handler = self.objects.runtime_handler(pod).await;
+        let handler = handler.map_err(|error| fail(error.to_string()))?;
         let handler = self.facts.borrow().handler(&handler);
-        let node = self.node_now().await.map_err(fail)?;
-        let users = self.users.range(pod, &handler).await.map_err(fail)?;
+        let node = self.node_now().await.map_err(|error| fail(error.to_string()))?;
+        let users = self.users.range(pod, &handler).await;
+        let users = users.map_err(|error| fail(error.to_string()))?;
         let extra_groups = &*self.objects.claims(&order.uid).extra_groups(pod);
-        let ctx = self.context(&node, pod, attempt, (&handler, users), &[]);
+        let ctx = self.context(&node, pod, attempt, &handler, users);
         let ctx = PodContext { extra_groups, ..ctx };
         let made = request::sandbox_config(&ctx).map_err(|error| fail(error.to_string()))?;
         for DnsWarning { about, reason, message } in made.warnings {
@@ -104,7 +107,8 @@ impl Executor {
             }
         }
         let logs = PathBuf::from(&made.config.log_directory);
-        in_background(&order.uid, move || make_log_dir(&logs)).await.map_err(fail)?;
+        let made_dir = in_background(&order.uid, move || make_log_dir(&logs)).await;
+        made_dir.map_err(|error| fail(error.to_string()))?;
         let request = v1::RunPodSandboxRequest {
             config: Some(made.config),
             runtime_handler: made.handler.clone(),
@@ -136,12 +140,13 @@ impl Executor {
         let (sandbox_id, attempt, ips) = sandbox_of(start)?;
         let handler = self.objects.known_handler(start.pod).await;
         let handler = self.facts.borrow().handler(&handler);
-        let node = self.node_now().await.map_err(|text| self.refuse(start, &text))?;
+        let node = self.node_now().await;
+        let node = node.map_err(|error| self.refuse(start, &error.to_string()))?;
         let users = self.users.range(start.pod, &handler).await;
-        let users = users.map_err(|text| self.refuse(start, &text))?;
+        let users = users.map_err(|error| self.refuse(start, &error.to_string()))?;
         let extra_groups = &*self.objects.claims(&start.order.uid).extra_groups(start.pod);
-        let ctx = self.context(&node, start.pod, attempt, (&handler, users), &ips);
-        let ctx = PodContext { extra_groups, ..ctx };
+        let ctx = self.context(&node, start.pod, attempt, &handler, users);
+        let ctx = PodContext { extra_groups, pod_ips: &ips, ..ctx };
         let mut config = request::sandbox_config(&ctx)
             .map_err(|error| self.refuse(start, &error.to_string()))?
             .config;
@@ -189,14 +194,15 @@ impl Executor {
         sandbox_id: &str,
         sandbox_config: v1::PodSandboxConfig,
     ) -> Result<Created, Failure> {
-        let refuse = |text: String| self.refuse(start, &text);
+        let failed = |error: StartRequestError| self.refuse(start, &error.to_string());
         // A pod that a kubelet admitted may need a device when one of its containers restarts.
         let plugins = &ctx.node.facts.plugin_resources;
         if let Some(resource) = admit::needed_plugin_resource(plugins, container) {
-            return Err(refuse(format!(
+            let text = format!(
                 "no device plugin is registered for {resource}: the container would start without \
                  its device"
-            )));
+            );
+            return Err(self.refuse(start, &text));
         }
         let logs = PathBuf::from(&sandbox_config.log_directory);
         let volumes = self.volumes(start.pod);
@@ -206,17 +212,16 @@ impl Executor {
             None => {
                 let log_dir = logs.join(start.name);
                 let next = move || Ok::<_, String>(log_files::next_attempt(&log_dir));
-                in_background(uid, next).await.map_err(refuse)?
+                in_background(uid, next).await.map_err(failed)?
             }
         };
         let sources = EnvSources {
-            files: EnvFiles::read(uid, container, &volumes).await.map_err(refuse)?,
+            files: EnvFiles::read(uid, container, &volumes).await.map_err(failed)?,
             objects: self.objects.environment(&start.order.uid, start.pod, container).await,
         };
-        let target_id = target_of(start).map_err(refuse)?;
+        let target_id = target_of(start).map_err(failed)?;
         let termination_file = random_hex();
-        let none = BTreeMap::new();
-        let devices = volumes.devices(container).map_err(|e| refuse(e.to_string()))?;
+        let devices = volumes.devices(container).map_err(StartRequestError::of).map_err(failed)?;
         let devices: Vec<_> = devices.into_iter().map(device).collect();
         let of_container = ContainerContext {
             container,
@@ -230,11 +235,11 @@ impl Executor {
             sources: &sources,
             devices: &devices,
             cdi_devices: &[],
-            annotations: &none,
+            annotations: &BTreeMap::new(),
             exclusive_cpus: false,
         };
-        let config = self.files_and_config(start, ctx, of_container, (&volumes, &logs)).await;
-        let config = config.map_err(refuse)?;
+        let config = self.files_and_config(start, ctx, of_container, &volumes, &logs).await;
+        let config = config.map_err(failed)?;
         let log = logs.join(&config.log_path);
         let request = v1::CreateContainerRequest {
             pod_sandbox_id: sandbox_id.to_owned(),
@@ -257,18 +262,19 @@ impl Executor {
         start: &ContainerStart<'_>,
         ctx: &PodContext<'_>,
         container: ContainerContext<'_>,
-        (volumes, logs): (&PodVolumes, &Path),
-    ) -> Result<v1::ContainerConfig, String> {
+        volumes: &PodVolumes,
+        logs: &Path,
+    ) -> Result<v1::ContainerConfig, StartRequestError> {
         let uid = &start.order.uid;
         let dirs = PodDirs::new(Path::new(&self.node.root_dir), uid);
         let environment =
-            request::container_environment(ctx, &container).map_err(|e| e.to_string())?;
+            request::container_environment(ctx, &container).map_err(StartRequestError::of)?;
         let env = environment.variables().iter().cloned().collect();
         let mounts = volumes
             .mounts(container.container, &env, ctx.handler.recursive_read_only)
-            .map_err(|e| e.to_string())?;
+            .map_err(StartRequestError::of)?;
         let prepared = volume::execute::prepare_container(uid, start.name, &mounts).await;
-        prepared.map_err(|e| e.to_string())?;
+        prepared.map_err(StartRequestError::of)?;
         let container = ContainerContext { mounts: &mounts, ..container };
         let hosts = match request::mounts_hosts_file(ctx, &container) {
             true => Some(self.hosts_text(start, ctx).await?),
@@ -283,7 +289,7 @@ impl Executor {
         })
         .await?;
         // Before the termination message file: a container that is refused leaves none.
-        let config = request::container_config(ctx, &container).map_err(|e| e.to_string())?;
+        let config = request::container_config(ctx, &container).map_err(StartRequestError::of)?;
         let (name, file) = (start.name.to_owned(), container.termination_file.to_owned());
         let logs = logs.to_owned();
         in_background(uid, move || {
@@ -298,7 +304,7 @@ impl Executor {
         &self,
         start: &ContainerStart<'_>,
         ctx: &PodContext<'_>,
-    ) -> Result<String, String> {
+    ) -> Result<String, StartRequestError> {
         let node_file = match pod::uses_host_network(start.pod) {
             true => {
                 let path = Path::new(hosts::HOSTS_PATH);
@@ -306,12 +312,12 @@ impl Executor {
                     Ok(text) => String::from_utf8_lossy(&text).into_owned(),
                     // As where there is none.
                     Err(FileError::Chain(_)) => String::new(),
-                    Err(error) => return Err(error.to_string()),
+                    Err(error) => return Err(StartRequestError::of(error)),
                 }
             }
             false => String::new(),
         };
-        request::hosts_text(ctx, &node_file).map_err(|e| e.to_string())
+        request::hosts_text(ctx, &node_file).map_err(StartRequestError::of)
     }
 
     async fn begin(&self, start: &ContainerStart<'_>, created: &Created) -> Result<(), Failure> {
@@ -360,9 +366,10 @@ impl Executor {
         let described = pod::described(start.pod);
         let target =
             HookTarget { uid, pod: &described, name: start.name, container: &id, ips, ports };
-        let Err(message) = cancel.unless(self.hooks.run(&target, hook)).await? else {
+        let Err(error) = cancel.unless(self.hooks.run(&target, hook)).await? else {
             return Ok(());
         };
+        let message = error.to_string();
         let text = "PostStartHook failed";
         self.recorder.event(uid, true, "FailedPostStartHook", text, Some(start.name));
         let stop = stop_order::ContainerStop {
@@ -401,8 +408,8 @@ impl Executor {
         node: &'a request::NodeContext,
         pod: &'a Pod,
         attempt: u32,
-        (handler, users): (&'a request::RuntimeHandler, Option<IdRange>),
-        pod_ips: &'a [IpAddr],
+        handler: &'a request::RuntimeHandler,
+        users: Option<IdRange>,
     ) -> PodContext<'a> {
         PodContext {
             node,
@@ -411,15 +418,15 @@ impl Executor {
             handler,
             users,
             extra_groups: &[],
-            pod_ips,
+            pod_ips: &[],
             exclusive_cpus: false,
         }
     }
 
-    /// The node's side with today's facts and resolv.conf. Without the latter no name would be resolved: a pod waits
-    /// rather than starts with none.
+    /// The node's side with today's facts and resolv.conf. Without the latter no name would be
+    /// resolved: a pod waits rather than starts with none.
     // k8s: pkg/kubelet/network/dns/dns.go getDNSConfig
-    async fn node_now(&self) -> Result<request::NodeContext, String> {
+    async fn node_now(&self) -> Result<request::NodeContext, StartRequestError> {
         let mut node = self.node.clone();
         node.facts = self.facts.borrow().clone();
         if let Some(path) = self.resolv_conf.clone() {
@@ -427,13 +434,32 @@ impl Executor {
             let text = text.map_err(|error| match error {
                 FileError::Chain(error) => {
                     // In Go's words.
-                    format!("open {}: {}", path.display(), error.errno().desc().to_lowercase())
+                    let why = error.errno().desc().to_lowercase();
+                    StartRequestError::ResolvConf { path: path.clone(), why }
                 }
-                other => other.to_string(),
+                other => StartRequestError::of(other),
             });
             node.dns.resolv_conf = Some(String::from_utf8_lossy(&text?).into_owned());
         }
         Ok(node)
+    }
+}
+
+/// Reason why a request to the runtime cannot be made; the text of the pod's event.
+#[derive(Debug, thiserror::Error)]
+enum StartRequestError {
+    /// The pod's definition does not allow one, or a file of it cannot be made or read.
+    #[error("{0}")]
+    Failed(String),
+    #[error("open {}: {why}", path.display())]
+    ResolvConf { path: PathBuf, why: String },
+    #[error("unable to find target container {0}")]
+    NoTarget(String),
+}
+
+impl StartRequestError {
+    fn of(error: impl std::fmt::Display) -> Self {
+        Self::Failed(error.to_string())
     }
 }
 
@@ -451,7 +477,7 @@ impl EnvFiles {
         uid: &PodUid,
         container: &Container,
         volumes: &PodVolumes,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, StartRequestError> {
         let needed = env::files_needed(container);
         let found = needed.into_iter().filter_map(|((name, path), keys)| {
             let found = volumes.volumes.iter().find(|v| v.name == name)?;
@@ -464,7 +490,7 @@ impl EnvFiles {
             return Ok(Self(BTreeMap::new()));
         }
         let read = move || Self(names.into_iter().zip(env_files::read_all(&wanted)).collect());
-        blocking::run(Work::look(uid), read).await.map_err(|blocked| blocked.to_string())
+        blocking::run(Work::look(uid), read).await.map_err(StartRequestError::of)
     }
 }
 
@@ -520,7 +546,7 @@ fn sandbox_of(start: &ContainerStart<'_>) -> Result<(String, u32, Vec<IpAddr>), 
 }
 
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go getTargetID
-fn target_of(start: &ContainerStart<'_>) -> Result<Option<String>, String> {
+fn target_of(start: &ContainerStart<'_>) -> Result<Option<String>, StartRequestError> {
     if start.kind != ContainerKind::Ephemeral {
         return Ok(None);
     }
@@ -529,7 +555,7 @@ fn target_of(start: &ContainerStart<'_>) -> Result<Option<String>, String> {
     let Some(target) = target.filter(|name| !name.is_empty()) else { return Ok(None) };
     match start.order.observed.latest(&target) {
         Some(found) => Ok(Some(found.id.as_str().to_owned())),
-        None => Err(format!("unable to find target container {target}")),
+        None => Err(StartRequestError::NoTarget(target)),
     }
 }
 
@@ -542,10 +568,10 @@ fn make_log_dir(path: &Path) -> std::io::Result<()> {
 async fn in_background<T: Send + 'static, E: std::fmt::Display + Send + 'static>(
     uid: &PodUid,
     change: impl FnOnce() -> Result<T, E> + Send + 'static,
-) -> Result<T, String> {
+) -> Result<T, StartRequestError> {
     match blocking::run(Work::change(uid), change).await {
-        Ok(done) => done.map_err(|error| error.to_string()),
-        Err(blocked) => Err(blocked.to_string()),
+        Ok(done) => done.map_err(StartRequestError::of),
+        Err(blocked) => Err(StartRequestError::of(blocked)),
     }
 }
 

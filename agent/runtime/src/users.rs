@@ -82,13 +82,13 @@ struct Mapping {
 
 /// Ranges of ids, and the pods that hold them.
 #[derive(Debug)]
-pub struct Users {
+pub struct IdUsers {
     pods_dir: PathBuf,
     ids: Ids,
     used: RefCell<BTreeMap<PodUid, u32>>,
 }
 
-impl Users {
+impl IdUsers {
     /// Finds the node's ids and the ranges that pods have already.
     pub fn open(root: &Path, ids_per_pod: Option<i64>, pods_max: i32) -> Result<Self, UsersError> {
         let length = ids_per_pod.and_then(|ids| u32::try_from(ids).ok()).unwrap_or(IDS_PER_POD);
@@ -113,21 +113,19 @@ impl Users {
         &self,
         pod: &Pod,
         handler: &RuntimeHandler,
-    ) -> Result<Option<IdRange>, String> {
+    ) -> Result<Option<IdRange>, IdRangeError> {
         if pod::spec(pod).host_users != Some(false) {
             return Ok(None);
         }
         if !handler.user_namespaces {
-            let who = match handler.name.as_str() {
-                "" => "runtime".to_owned(),
-                name => format!("RuntimeClass handler {name:?}"),
-            };
-            return Err(format!(
-                "can't set `spec.hostUsers: false`, {who} does not support user namespaces"
-            ));
+            return Err(match handler.name.as_str() {
+                "" => IdRangeError::Runtime,
+                name => IdRangeError::Handler(name.to_owned()),
+            });
         }
         let made = self.made(&pod::uid(pod)).await;
-        made.map(Some).map_err(|error| pintle_agent_core::types::with_causes(&error))
+        made.map(Some)
+            .map_err(|error| IdRangeError::Make(pintle_agent_core::types::with_causes(&error)))
     }
 
     /// The pod is gone: its ids are for others.
@@ -178,7 +176,8 @@ impl Users {
     fn take(&self, uid: &PodUid, text: &str) -> Result<IdRange, UsersError> {
         let range = parse(text)?;
         let mut used = self.used.borrow_mut();
-        let index = index_of(&self.ids, &range).map_err(UsersError::Mapping)?;
+        let index = index_of(&self.ids, &range);
+        let index = index.map_err(|foreign| UsersError::Mapping(foreign.to_string()))?;
         if used.values().any(|other| *other == index) {
             return Err(UsersError::Mapping(format!("range picked for pod {uid} already taken")));
         }
@@ -212,16 +211,44 @@ fn range_at(ids: &Ids, index: u32) -> IdRange {
     IdRange { host_id: ids.first + index * ids.length, length: ids.length }
 }
 
-fn index_of(ids: &Ids, range: &IdRange) -> Result<u32, String> {
+/// Reason why a pod has no user namespace ids.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IdRangeError {
+    /// The runtime's default handler has no user namespaces.
+    #[error("can't set `spec.hostUsers: false`, runtime does not support user namespaces")]
+    Runtime,
+    /// The handler of the pod's RuntimeClass has none.
+    #[error(
+        "can't set `spec.hostUsers: false`, RuntimeClass handler {0:?} does not support user \
+         namespaces"
+    )]
+    Handler(String),
+    /// The ids cannot be chosen or kept; with all causes.
+    #[error("{0}")]
+    Make(String),
+}
+
+/// A range that is none of this node's.
+#[derive(Debug, thiserror::Error)]
+enum ForeignRange {
+    #[error("wrong user namespace length {0}")]
+    Length(u32),
+    #[error("wrong user namespace offset specified {0}")]
+    Offset(u32),
+    #[error("id {0} is out of range")]
+    Outside(u32),
+}
+
+fn index_of(ids: &Ids, range: &IdRange) -> Result<u32, ForeignRange> {
     if range.length != ids.length {
-        return Err(format!("wrong user namespace length {}", range.length));
+        return Err(ForeignRange::Length(range.length));
     }
     let offset = range.host_id.checked_sub(ids.first);
     let offset = offset.filter(|offset| offset / ids.length < ids.ranges);
     match offset {
         Some(offset) if offset.is_multiple_of(ids.length) => Ok(offset / ids.length),
-        Some(_) => Err(format!("wrong user namespace offset specified {}", range.host_id)),
-        None => Err(format!("id {} is out of range", range.host_id)),
+        Some(_) => Err(ForeignRange::Offset(range.host_id)),
+        None => Err(ForeignRange::Outside(range.host_id)),
     }
 }
 
@@ -245,7 +272,7 @@ fn parse(text: &str) -> Result<IdRange, UsersError> {
 
 /// A range that is written down just now; free again when that comes to nothing.
 struct TakenRange<'a> {
-    users: &'a Users,
+    users: &'a IdUsers,
     uid: &'a PodUid,
     keep: bool,
 }
@@ -339,12 +366,12 @@ mod tests {
         RuntimeHandler { user_namespaces: true, ..RuntimeHandler::default() }
     }
 
-    fn open(root: &Path) -> Users {
+    fn open(root: &Path) -> IdUsers {
         let ids = ids(65_536, 3 * 65_536, 65_536, 3).expect("ids");
-        Users { pods_dir: root.join("pods"), ids, used: RefCell::default() }
+        IdUsers { pods_dir: root.join("pods"), ids, used: RefCell::default() }
     }
 
-    fn range(users: &Users, uid: &str) -> Result<Option<IdRange>, String> {
+    fn range(users: &IdUsers, uid: &str) -> Result<Option<IdRange>, IdRangeError> {
         fs::create_dir_all(users.pods_dir.join(uid)).expect("a folder");
         on_this_thread(users.range(&pod(uid, Some(false)), &able()))
     }
@@ -358,7 +385,7 @@ mod tests {
     fn each_pod_has_ids_of_its_own_and_keeps_them() {
         let root = tempfile::tempdir().expect("a folder");
         let users = open(root.path());
-        let first = |uid: &str, users: &Users| range(users, uid).expect("ids").map(|r| r.host_id);
+        let first = |uid: &str, users: &IdUsers| range(users, uid).expect("ids").map(|r| r.host_id);
         assert_eq!(first("a", &users), Some(65_536));
         assert_eq!(first("b", &users), Some(131_072));
         assert_eq!(first("a", &users), Some(65_536));
@@ -372,9 +399,9 @@ mod tests {
         let again = open(root.path());
         assert_eq!(first("b", &again), Some(131_072));
         assert_eq!(first("c", &again), Some(65_536));
-        assert!(range(&again, "a").expect_err("taken").contains("already taken"));
+        assert!(range(&again, "a").expect_err("taken").to_string().contains("already taken"));
         assert_eq!(first("d", &again), Some(196_608));
-        assert!(range(&again, "e").expect_err("full").contains("empty slot"));
+        assert!(range(&again, "e").expect_err("full").to_string().contains("empty slot"));
         on_this_thread(again.release(&"b".into()));
         assert_eq!(first("e", &again), Some(131_072));
     }
@@ -386,10 +413,10 @@ mod tests {
         for uid in ["gone", "back", "a"] {
             range(&users, uid).expect("ids");
         }
-        assert!(range(&users, "b").expect_err("full").contains("empty slot"));
+        assert!(range(&users, "b").expect_err("full").to_string().contains("empty slot"));
         users.swept(&["gone".into(), "back".into()], |uid| *uid == "back".into());
         assert_eq!(range(&users, "b").expect("ids").map(|range| range.host_id), Some(65_536));
-        assert!(range(&users, "c").expect_err("full").contains("empty slot"));
+        assert!(range(&users, "c").expect_err("full").to_string().contains("empty slot"));
     }
 
     #[test]
@@ -398,7 +425,7 @@ mod tests {
         let users = open(root.path());
         // The pod's directory is missing.
         let failed = on_this_thread(users.range(&pod("a", Some(false)), &able()));
-        assert!(failed.expect_err("refused").contains("No such file"));
+        assert!(failed.expect_err("refused").to_string().contains("No such file"));
         assert!(users.used.borrow().is_empty());
         for (what, put) in xtask::disk::STRANGE {
             let uid = what.replace(' ', "-");
@@ -419,10 +446,10 @@ mod tests {
         let unable = RuntimeHandler::default();
         assert_eq!((of(None, &unable), of(Some(true), &unable)), (Ok(None), Ok(None)));
         let why = "can't set `spec.hostUsers: false`, runtime does not support user namespaces";
-        assert_eq!(of(Some(false), &unable), Err(why.to_owned()));
+        assert_eq!(of(Some(false), &unable).expect_err("refused").to_string(), why);
         let named = RuntimeHandler { name: "x".to_owned(), ..unable };
         let why = "RuntimeClass handler \"x\" does not support user namespaces";
-        assert!(of(Some(false), &named).expect_err("refused").ends_with(why));
+        assert!(of(Some(false), &named).expect_err("refused").to_string().ends_with(why));
     }
 
     #[test]

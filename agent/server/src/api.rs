@@ -25,12 +25,13 @@ use super::logs::{Watches, container_logs};
 use super::open::{self, OpenStream};
 use super::renderings::Renderings;
 use super::route::{MatchedRoute, NoRoute, RouteKind, find};
-use super::stats::Stats;
+use super::stats::NodeStats;
+use super::stream::StreamCaller;
 use super::{ServerParts, access, node_logs, pages, pod_list, routes, run, stream};
 use crate::Views;
 
 /// The server's connection to the runtime, and statistics that are read through it.
-pub(super) type Runtime = (Client, Arc<Stats>);
+pub(super) type Runtime = (Client, Arc<NodeStats>);
 
 impl Handler for Api {
     fn name(&self, peer: &Peer) -> Option<String> {
@@ -88,7 +89,7 @@ pub(super) struct Api {
     gate: AccessGate,
     runtime: Client,
     watches: Watches,
-    stats: Arc<Stats>,
+    stats: Arc<NodeStats>,
     pages: Renderings,
 }
 
@@ -134,7 +135,7 @@ impl Api {
         let method = head.method.clone();
         let under_way = self.metrics().http_request("readwrite", method.as_str(), &path);
         let wanted = access::wanted(method.as_str(), &path, &self.node);
-        match self.gate.admit(&head, (&path, &wanted), peer).await {
+        match self.gate.admit(&head, &path, &wanted, peer).await {
             Err(denial) => access::denied(denial, &wanted).into(),
             Ok(user) => {
                 tracing::debug!(user = user.name, %method, path, "asked");
@@ -142,7 +143,7 @@ impl Api {
                 // The user is authenticated; no later code needs the credentials.
                 strip_credentials(&mut head.headers);
                 let request = Request::from_parts(head, body);
-                self.routed(request, &path, (peer, under_way)).await
+                self.routed(request, &path, peer, under_way).await
             }
         }
     }
@@ -151,7 +152,8 @@ impl Api {
         &self,
         request: Request<Incoming>,
         path: &str,
-        (peer, under_way): (&Peer, UnderWay),
+        peer: &Peer,
+        under_way: UnderWay,
     ) -> Reply {
         let found = match find(request.method(), path, &self.parts.config.kubelet) {
             Ok(found) if !self.has(found.kind) => return HttpAnswer::not_found().into(),
@@ -162,18 +164,17 @@ impl Api {
         };
         let query = request.uri().query().unwrap_or_default().to_owned();
         match found.kind {
-            RouteKind::ContainerLogs => self.log(&found, &Query::parse(&query), (peer, under_way)),
+            RouteKind::ContainerLogs => self.log(&found, &Query::parse(&query), peer, under_way),
             RouteKind::Exec | RouteKind::Attach | RouteKind::PortForward => {
-                match self.turn(&found, (peer, under_way)) {
+                match self.turn(&found, peer, under_way) {
                     Ok(turn) => {
-                        let (words, query) = (&found.words, Query::parse(&query));
-                        let from = (turn, peer.address.ip());
-                        stream::stream(self, found.kind, words, &query, request, from).await
+                        let caller = StreamCaller { turn, peer: peer.address.ip() };
+                        stream::stream(self, &found, &Query::parse(&query), request, caller).await
                     }
                     Err(answer) => answer.into(),
                 }
             }
-            RouteKind::Run => match self.turn(&found, (peer, under_way)) {
+            RouteKind::Run => match self.turn(&found, peer, under_way) {
                 // The answer may be large, and its reader may take its time.
                 Ok(turn) => {
                     let answer = run::run(self, &found.words, &Query::parse(&query)).await;
@@ -187,9 +188,8 @@ impl Api {
             RouteKind::NodeLogs => {
                 let config = &self.parts.config.kubelet;
                 let (rest, query) = (&found.words.rest, Query::parse(&query));
-                let asked = (&query, request.headers());
-                node_logs::answer(config, rest, asked, || self.turn(&found, (peer, under_way)))
-                    .await
+                let turn = || self.turn(&found, peer, under_way);
+                node_logs::answer(config, rest, &query, request.headers(), turn).await
             }
             kind => {
                 let asked = RouteRequest { path: path.to_owned(), ..RouteRequest::of(&request) };
@@ -210,8 +210,8 @@ impl Api {
         self.parts.config.gates.enabled(gate)
     }
 
-    fn log(&self, found: &MatchedRoute, query: &Query, of: (&Peer, UnderWay)) -> Reply {
-        match self.turn(found, of) {
+    fn log(&self, found: &MatchedRoute, query: &Query, peer: &Peer, under_way: UnderWay) -> Reply {
+        match self.turn(found, peer, under_way) {
             Ok(turn) => container_logs(self.views(), &self.watches, &found.words, query, turn),
             Err(answer) => answer.into(),
         }
@@ -221,7 +221,8 @@ impl Api {
     fn turn(
         &self,
         found: &MatchedRoute,
-        (peer, under_way): (&Peer, UnderWay),
+        peer: &Peer,
+        under_way: UnderWay,
     ) -> Result<StreamTurn, HttpAnswer> {
         let what = match found.kind {
             RouteKind::Exec => "ExecStream",
@@ -255,7 +256,7 @@ impl Api {
     ) -> HttpAnswer {
         let parts = &*self.parts;
         if let Some(page) =
-            routes::open_page(parts, (Some(&self.stats), &self.pages), kind, &asked).await
+            routes::open_page(parts, Some(&self.stats), &self.pages, kind, &asked).await
         {
             return page;
         }

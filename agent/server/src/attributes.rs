@@ -9,7 +9,7 @@ pub(crate) const SUBRESOURCES_MAX: usize = 2;
 
 /// The needed permission.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Attributes {
+pub(crate) struct NeededRights {
     /// `get`, `create`, …; empty for methods without a verb, which no rule allows.
     pub(crate) verb: &'static str,
     /// Subresources of the node; one that is allowed is enough.
@@ -30,7 +30,7 @@ const COARSE: [(&str, &str); 6] = [
 ];
 
 /// The attributes of a request.
-pub(crate) fn attributes(method: &str, path: &str) -> Attributes {
+pub(crate) fn attributes(method: &str, path: &str) -> NeededRights {
     let verb = match method {
         "POST" => "create",
         "GET" => "get",
@@ -45,7 +45,7 @@ pub(crate) fn attributes(method: &str, path: &str) -> Attributes {
     let mut subresources = Vec::with_capacity(SUBRESOURCES_MAX);
     subresources.extend(of(&FINE));
     subresources.push(of(&COARSE).unwrap_or("proxy"));
-    Attributes { verb, subresources }
+    NeededRights { verb, subresources }
 }
 
 /// The path itself, or a path below it.

@@ -17,7 +17,7 @@ pub(super) fn dump(parts: &ServerParts, snapshot: &Snapshot, calls: &[RuntimeCal
     let events = (parts.events)();
     let problems: Vec<String> = parts.problems.load().iter().map(ToString::to_string).collect();
     let starting = || parts.health.awaited().map(|awaited| format!("starting: {awaited}"));
-    let health = parts.health.check().err().or_else(starting);
+    let health = parts.health.check().err().map(|fault| fault.to_string()).or_else(starting);
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "sourcesReady": snapshot.sources_ready,

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
-use pintle_daemon::serve::checks::Checks;
+use pintle_daemon::serve::checks::{CheckFault, Checks};
 
 /// Shortest silence after which the main loop counts as hung.
 const SILENCE_MIN: Duration = Duration::from_secs(5 * 60);
@@ -74,7 +74,7 @@ impl HealthState {
     }
 
     /// `Ok`, or the fault.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), CheckFault> {
         self.heart.check()
     }
 
@@ -85,22 +85,18 @@ impl HealthState {
 }
 
 impl Heart {
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), CheckFault> {
         self.check_at(self.born.elapsed())
     }
 
-    fn check_at(&self, age: Duration) -> Result<(), String> {
+    fn check_at(&self, age: Duration) -> Result<(), CheckFault> {
         let last = Duration::from_millis(self.last_beat_ms.load(Ordering::Relaxed));
         let silence = age.saturating_sub(last);
         if silence <= self.silence_max {
             return Ok(());
         }
-        Err(format!(
-            "sync Loop took longer than expected: the main loop has not turned for {} s, \
-             {} s are allowed",
-            silence.as_secs(),
-            self.silence_max.as_secs()
-        ))
+        let (silence, allowed) = (silence.as_secs(), self.silence_max.as_secs());
+        Err(CheckFault::SilentLoop { silence, allowed })
     }
 }
 
@@ -117,6 +113,7 @@ mod tests {
         let health = HealthState::new(Duration::from_secs(60));
         assert_eq!(health.heart.check_at(Duration::from_secs(300)), Ok(()));
         let error = health.heart.check_at(Duration::from_secs(301)).expect_err("hung");
+        let error = error.to_string();
         assert!(error.contains("has not turned for 301 s, 300 s are allowed"), "{error}");
         health.heart.last_beat_ms.store(200_000, Ordering::Relaxed);
         assert_eq!(health.heart.check_at(Duration::from_secs(301)), Ok(()));

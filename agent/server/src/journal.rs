@@ -6,6 +6,7 @@
 // k8s: pkg/kubelet/kubelet_server_journal.go copyForBoot, heuristicsCopyFileLogs
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -18,7 +19,7 @@ use nix::fcntl::{OFlag, ResolveFlag};
 use pintle_agent_host::volume::dir_fd::{open_beneath, open_dir};
 use pintle_daemon::blocking;
 use pintle_daemon::blocking::JobPlace;
-use pintle_daemon::serve::body::Sink;
+use pintle_daemon::serve::body::StreamSink;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader};
 use tokio::process::Command;
 use tokio::sync::Semaphore;
@@ -35,7 +36,7 @@ const CHUNK_BYTES: usize = 16 * 1024;
 const PROGRAM: &str = "journalctl";
 
 /// Writes the requested logs into `sink`.
-pub(super) async fn copy(root: &Path, query: &NodeQuery, sink: &Sink) {
+pub(super) async fn copy(root: &Path, query: &NodeQuery, sink: &StreamSink) {
     static TURNS: Semaphore = Semaphore::const_new(RUNS_MAX);
     let copied = async {
         let _turn = TURNS.acquire().await;
@@ -45,7 +46,7 @@ pub(super) async fn copy(root: &Path, query: &NodeQuery, sink: &Sink) {
     let _ = tokio::time::timeout(TIME_MAX, copied).await;
 }
 
-async fn copy_all(root: &Path, query: &NodeQuery, sink: &Sink) {
+async fn copy_all(root: &Path, query: &NodeQuery, sink: &StreamSink) {
     let units = units(&query.services).await;
     let services = query.services.iter().map(String::as_str);
     let (native, others): (Vec<_>, Vec<_>) = services.partition(|service| units.contains(service));
@@ -98,7 +99,7 @@ async fn named(list: impl AsyncRead + Unpin, services: &[String]) -> BTreeSet<&s
     found
 }
 
-async fn copy_journal(args: &[String], sink: &Sink) -> std::io::Result<()> {
+async fn copy_journal(args: &[String], sink: &StreamSink) -> std::io::Result<()> {
     let mut cmd = Command::new(PROGRAM);
     cmd.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = cmd.kill_on_drop(true).spawn()?;
@@ -109,7 +110,7 @@ async fn copy_journal(args: &[String], sink: &Sink) -> std::io::Result<()> {
     child.wait().await.map(drop)
 }
 
-async fn forward(mut from: impl AsyncRead + Unpin, sink: &Sink) {
+async fn forward(mut from: impl AsyncRead + Unpin, sink: &StreamSink) {
     let mut buffer = vec![0; CHUNK_BYTES];
     while let Ok(read @ 1..) = from.read(&mut buffer).await {
         if sink.send(Bytes::copy_from_slice(&buffer[..read])).await.is_err() {
@@ -119,7 +120,7 @@ async fn forward(mut from: impl AsyncRead + Unpin, sink: &Sink) {
 }
 
 /// `SERVICE`, `SERVICE.log` or `SERVICE/SERVICE.log`, whichever is a file.
-async fn copy_file(root: &Path, service: &str, sink: &Sink) {
+async fn copy_file(root: &Path, service: &str, sink: &StreamSink) {
     let names = [service.to_owned(), format!("{service}.log"), format!("{service}/{service}.log")];
     for name in names {
         let path = root.to_owned();
@@ -136,15 +137,31 @@ async fn copy_file(root: &Path, service: &str, sink: &Sink) {
     say(sink, &format!("\nlog not found for {service}\n")).await;
 }
 
+/// A file that cannot be found, in the kubelet's words.
+#[derive(Debug)]
+pub(super) struct StatError {
+    pub(super) name: String,
+    pub(super) errno: Errno,
+}
+
+impl fmt::Display for StatError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = &self.name;
+        match self.errno {
+            Errno::EXDEV => write!(f, "statat {name}: path escapes from parent"),
+            Errno::ENOENT => write!(f, "statat {name}: no such file or directory"),
+            other => write!(f, "statat {name}: {}", other.desc().to_lowercase()),
+        }
+    }
+}
+
+impl std::error::Error for StatError {}
+
 /// Succeeds if there is a file of this name below the folder; the error is in the kubelet's words.
-pub(super) fn stat(root: &Path, name: &str) -> Result<(), String> {
+pub(super) fn stat(root: &Path, name: &str) -> Result<(), StatError> {
     let found = open_dir(root)
         .and_then(|dir| open_beneath(&dir, name, OFlag::O_PATH, ResolveFlag::empty()));
-    found.map(drop).map_err(|errno| match errno {
-        Errno::EXDEV => format!("statat {name}: path escapes from parent"),
-        Errno::ENOENT => format!("statat {name}: no such file or directory"),
-        other => format!("statat {name}: {}", other.desc().to_lowercase()),
-    })
+    found.map(drop).map_err(|errno| StatError { name: name.to_owned(), errno })
 }
 
 /// Opens the file or folder of this name below `root`.
@@ -163,7 +180,7 @@ fn open(root: &Path, name: &str) -> std::io::Result<File> {
     }
 }
 
-async fn say(sink: &Sink, text: &str) {
+async fn say(sink: &StreamSink, text: &str) {
     let _ = sink.send(Bytes::copy_from_slice(text.as_bytes())).await; // the client is gone: fine
 }
 

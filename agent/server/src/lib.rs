@@ -82,7 +82,7 @@ use api::Api;
 pub use health::HealthState;
 pub use open::Streams;
 use ports::{Addresses, Ports};
-use stats::Stats;
+use stats::NodeStats;
 pub use stats::{Gauges, PodGauge, VolumeSources};
 pub use stream::{fuzz_spdy, fuzz_websocket};
 pub use views::Views;
@@ -365,7 +365,7 @@ fn connect(parts: &ServerParts) -> Option<api::Runtime> {
     let observer = Arc::clone(&parts.metrics) as Arc<dyn pintle_cri::Observer>;
     let client = client.with_observer(observer);
     let _ = parts.own_runtime.set(client.clone());
-    let stats = Arc::new(Stats::new(parts, client.clone()));
+    let stats = Arc::new(NodeStats::new(parts, client.clone()));
     let watched = Arc::clone(&stats);
     drop(tasks::serve("volume health", async move { watched.watch_health().await }));
     Some((client, stats))
@@ -376,7 +376,7 @@ async fn feed_watchdog(notifier: Arc<Notifier>, health: Arc<HealthState>) {
     loop {
         match health.check() {
             Ok(()) => notifier.send("WATCHDOG=1"),
-            Err(error) => tracing::error!(error, "cannot notify the service manager's watchdog"),
+            Err(error) => tracing::error!(%error, "cannot notify the service manager's watchdog"),
         }
         tokio::time::sleep(interval).await;
     }

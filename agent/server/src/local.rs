@@ -88,7 +88,8 @@ fn calls(parts: &ServerParts, snapshot: &Snapshot) -> Vec<RuntimeCall> {
     let mut calls = (parts.calls)();
     calls.extend(parts.own_runtime.get().into_iter().flat_map(Client::in_flight));
     let calls = calls.iter().map(stuck::InFlightCall::of_call);
-    let turns = parts.pull_queue.waiting().into_iter().map(stuck::InFlightCall::of_turn);
+    let turns = parts.pull_queue.waiting().into_iter();
+    let turns = turns.map(|(subject, since)| stuck::InFlightCall::of_turn(subject, since));
     let streams = parts.streams.open();
     let streams =
         streams.iter().filter_map(|stream| stuck::InFlightCall::of_stream(stream, snapshot));

@@ -28,7 +28,7 @@ use pintle_api_types::url::escaped;
 use pintle_daemon::blocking;
 use pintle_daemon::blocking::{Blocked, JobPlace};
 use pintle_daemon::serve::answer::HttpAnswer;
-use pintle_daemon::serve::body::{self, Broken, Reply, Sink};
+use pintle_daemon::serve::body::{self, Broken, Reply, StreamSink};
 use pintle_daemon::serve::query::Query;
 
 use super::api::{HeldTurn, StreamTurn};
@@ -51,13 +51,14 @@ const FULL_PAUSE: Duration = Duration::from_millis(50);
 pub(super) async fn answer(
     config: &KubeletConfiguration,
     rest: &str,
-    (query, headers): (&Query, &HeaderMap),
+    query: &Query,
+    headers: &HeaderMap,
     turn: impl FnOnce() -> Result<StreamTurn, HttpAnswer>,
 ) -> Reply {
     if !config.enable_system_log_query {
         return below(Path::new(ROOT), rest, headers).await;
     }
-    match queried(Path::new(ROOT), rest, (query, headers), turn).await {
+    match queried(Path::new(ROOT), rest, query, headers, turn).await {
         Ok(Some(reply)) => reply,
         Ok(None) => below(Path::new(ROOT), rest, headers).await,
         Err(answer) => answer.into(),
@@ -68,7 +69,8 @@ pub(super) async fn answer(
 async fn queried(
     root: &'static Path,
     rest: &str,
-    (query, headers): (&Query, &HeaderMap),
+    query: &Query,
+    headers: &HeaderMap,
     turn: impl FnOnce() -> Result<StreamTurn, HttpAnswer>,
 ) -> Result<Option<Reply>, HttpAnswer> {
     let Some(asked) = NodeQuery::parse(query)? else { return Ok(None) };
@@ -263,11 +265,11 @@ fn put(reply: &mut Reply, name: HeaderName, value: &str) {
 }
 
 /// Sends a file to its end, piece by piece, as fast as it is read.
-pub(super) async fn copy(file: File, sink: &Sink) {
+pub(super) async fn copy(file: File, sink: &StreamSink) {
     copy_part(file, 0..u64::MAX, sink).await;
 }
 
-async fn copy_part(file: File, mut part: Range<u64>, sink: &Sink) {
+async fn copy_part(file: File, mut part: Range<u64>, sink: &StreamSink) {
     let file = Arc::new(file);
     loop {
         let (from, at) = (Arc::clone(&file), part.start);
@@ -319,12 +321,12 @@ mod tests {
             ("", "query=kubelet", 429),
         ] {
             let reply =
-                answer(&config, rest, (&Query::parse(query), &HeaderMap::new()), no_turn).await;
+                answer(&config, rest, &Query::parse(query), &HeaderMap::new(), no_turn).await;
             assert_eq!(reply.status().as_u16(), status, "{rest} {query}");
         }
         let off = KubeletConfiguration::default();
         let reply =
-            answer(&off, "", (&Query::parse("query=kubelet"), &HeaderMap::new()), no_turn).await;
+            answer(&off, "", &Query::parse("query=kubelet"), &HeaderMap::new(), no_turn).await;
         assert_eq!(reply.status().as_u16(), 200, "switched off: the listing");
     }
 

@@ -9,6 +9,8 @@
 use pintle_daemon::serve::answer::HttpAnswer;
 use pintle_daemon::serve::query::Query;
 
+use super::journal::StatError;
+
 /// Lines from the end that may be asked for.
 const LINES_MAX: i64 = 100_000;
 /// Bytes of a service's name.
@@ -86,7 +88,7 @@ impl NodeQuery {
     /// Checks the query; `has_file` returns why a file cannot be read.
     pub(super) fn check(
         &self,
-        has_file: impl Fn(&str) -> Result<(), String>,
+        has_file: impl Fn(&str) -> Result<(), StatError>,
     ) -> Result<(), HttpAnswer> {
         let mut errors = Vec::new();
         errors.extend(self.services.iter().filter_map(|service| bad_service(service)));
@@ -112,7 +114,8 @@ impl NodeQuery {
                 errors.push(invalid("query", &list(), "cannot specify file with options"));
             }
             ([file], true) => {
-                errors.extend(has_file(file).err().map(|why| invalid("query", &list(), &why)));
+                let missing = has_file(file).err();
+                errors.extend(missing.map(|why| invalid("query", &list(), &why.to_string())));
             }
         }
         if let (Some(since), Some(until)) = (&self.since, &self.until)
@@ -213,6 +216,8 @@ fn refusal(status: u16, errors: &[String]) -> HttpAnswer {
 
 #[cfg(test)]
 mod tests {
+    use nix::errno::Errno;
+
     use super::*;
 
     fn parse(query: &str) -> Result<Option<NodeQuery>, HttpAnswer> {
@@ -224,7 +229,8 @@ mod tests {
             (answer.status, String::from_utf8_lossy(&answer.body).trim_end().to_owned())
         };
         let asked = parse(query).map_err(text)?.expect("a query");
-        asked.check(|_| Err("statat x: no such file or directory".to_owned())).map_err(text)?;
+        let missing = || StatError { name: "x".to_owned(), errno: Errno::ENOENT };
+        asked.check(|_| Err(missing())).map_err(text)?;
         Ok(asked)
     }
 

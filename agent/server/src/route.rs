@@ -37,12 +37,12 @@ pub(super) enum RouteKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MatchedRoute {
     pub(super) kind: RouteKind,
-    pub(super) words: Words,
+    pub(super) words: PathWords,
 }
 
 /// The variable parts of a path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Words {
+pub(super) struct PathWords {
     pub(super) namespace: String,
     pub(super) pod: String,
     /// Empty unless the path has one.
@@ -65,7 +65,7 @@ pub(super) enum NoRoute {
 
 /// The form of the variable part of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shape {
+enum PathShape {
     /// Nothing follows.
     Exact,
     /// Anything may follow.
@@ -82,7 +82,7 @@ enum Shape {
 pub(super) struct RouteRow {
     pub(super) root: &'static str,
     kind: RouteKind,
-    shape: Shape,
+    shape: PathShape,
     pub(super) methods: &'static [Method],
     pub(super) debug: bool,
 }
@@ -95,7 +95,7 @@ const PUT: &[Method] = &[Method::PUT];
 const fn row(
     root: &'static str,
     kind: RouteKind,
-    shape: Shape,
+    shape: PathShape,
     methods: &'static [Method],
     debug: bool,
 ) -> RouteRow {
@@ -104,27 +104,27 @@ const fn row(
 
 /// All routes; the longer of two paths stands first.
 pub(super) const TABLE: &[RouteRow] = &[
-    row("/healthz", RouteKind::Healthz, Shape::Below, GET, false),
-    row("/pods", RouteKind::Pods, Shape::Exact, GET, false),
-    row("/stats/summary", RouteKind::Summary, Shape::Exact, BOTH, false),
-    row("/metrics/cadvisor", RouteKind::MetricsCadvisor, Shape::Exact, GET, false),
-    row("/metrics/resource", RouteKind::MetricsResource, Shape::Exact, GET, false),
-    row("/metrics/probes", RouteKind::MetricsProbes, Shape::Exact, GET, false),
-    row("/metrics/slis", RouteKind::MetricsSlis, Shape::Exact, GET, false),
-    row("/metrics", RouteKind::Metrics, Shape::Exact, GET, false),
-    row("/run", RouteKind::Run, Shape::ContainerUid, POST, true),
-    row("/exec", RouteKind::Exec, Shape::ContainerUid, BOTH, true),
-    row("/attach", RouteKind::Attach, Shape::ContainerUid, BOTH, true),
-    row("/portForward", RouteKind::PortForward, Shape::PodUid, BOTH, true),
-    row("/containerLogs", RouteKind::ContainerLogs, Shape::Container, GET, true),
-    row("/runningpods", RouteKind::RunningPods, Shape::Exact, GET, true),
-    row("/configz", RouteKind::Configz, Shape::Exact, GET, true),
-    row("/checkpoint", RouteKind::Checkpoint, Shape::Container, POST, true),
-    row("/logs", RouteKind::NodeLogs, Shape::Below, GET, true),
-    row("/debug/pprof", RouteKind::Pprof, Shape::Below, GET, true),
-    row("/debug/flags/v", RouteKind::DebugFlags, Shape::Exact, PUT, true),
-    row("/statusz", RouteKind::Statusz, Shape::Exact, GET, true),
-    row("/flagz", RouteKind::Flagz, Shape::Exact, GET, true),
+    row("/healthz", RouteKind::Healthz, PathShape::Below, GET, false),
+    row("/pods", RouteKind::Pods, PathShape::Exact, GET, false),
+    row("/stats/summary", RouteKind::Summary, PathShape::Exact, BOTH, false),
+    row("/metrics/cadvisor", RouteKind::MetricsCadvisor, PathShape::Exact, GET, false),
+    row("/metrics/resource", RouteKind::MetricsResource, PathShape::Exact, GET, false),
+    row("/metrics/probes", RouteKind::MetricsProbes, PathShape::Exact, GET, false),
+    row("/metrics/slis", RouteKind::MetricsSlis, PathShape::Exact, GET, false),
+    row("/metrics", RouteKind::Metrics, PathShape::Exact, GET, false),
+    row("/run", RouteKind::Run, PathShape::ContainerUid, POST, true),
+    row("/exec", RouteKind::Exec, PathShape::ContainerUid, BOTH, true),
+    row("/attach", RouteKind::Attach, PathShape::ContainerUid, BOTH, true),
+    row("/portForward", RouteKind::PortForward, PathShape::PodUid, BOTH, true),
+    row("/containerLogs", RouteKind::ContainerLogs, PathShape::Container, GET, true),
+    row("/runningpods", RouteKind::RunningPods, PathShape::Exact, GET, true),
+    row("/configz", RouteKind::Configz, PathShape::Exact, GET, true),
+    row("/checkpoint", RouteKind::Checkpoint, PathShape::Container, POST, true),
+    row("/logs", RouteKind::NodeLogs, PathShape::Below, GET, true),
+    row("/debug/pprof", RouteKind::Pprof, PathShape::Below, GET, true),
+    row("/debug/flags/v", RouteKind::DebugFlags, PathShape::Exact, PUT, true),
+    row("/statusz", RouteKind::Statusz, PathShape::Exact, GET, true),
+    row("/flagz", RouteKind::Flagz, PathShape::Exact, GET, true),
 ];
 /// Paths with a message of their own when debugging is off; the other debugging routes are unknown
 /// then.
@@ -181,27 +181,27 @@ fn below<'a>(path: &'a str, root: &str) -> Option<&'a str> {
     if rest.is_empty() { Some(rest) } else { rest.strip_prefix('/') }
 }
 
-fn words(shape: Shape, rest: &str) -> Option<Words> {
-    if shape == Shape::Below {
-        return Some(Words { rest: rest.to_owned(), ..Words::default() });
+fn words(shape: PathShape, rest: &str) -> Option<PathWords> {
+    if shape == PathShape::Below {
+        return Some(PathWords { rest: rest.to_owned(), ..PathWords::default() });
     }
     let parts: Vec<&str> = rest.trim_end_matches('/').split('/').collect();
     let (namespace, pod, uid, container) = match (shape, parts.as_slice()) {
-        (Shape::Exact, [""]) => return Some(Words::default()),
-        (Shape::Container | Shape::ContainerUid, &[namespace, pod, container]) => {
+        (PathShape::Exact, [""]) => return Some(PathWords::default()),
+        (PathShape::Container | PathShape::ContainerUid, &[namespace, pod, container]) => {
             (namespace, pod, "", container)
         }
-        (Shape::ContainerUid, &[namespace, pod, uid, container]) => {
+        (PathShape::ContainerUid, &[namespace, pod, uid, container]) => {
             (namespace, pod, uid, container)
         }
-        (Shape::PodUid, &[namespace, pod]) => (namespace, pod, "", ""),
-        (Shape::PodUid, &[namespace, pod, uid]) => (namespace, pod, uid, ""),
+        (PathShape::PodUid, &[namespace, pod]) => (namespace, pod, "", ""),
+        (PathShape::PodUid, &[namespace, pod, uid]) => (namespace, pod, uid, ""),
         _ => return None,
     };
     if parts.contains(&"") {
         return None;
     }
-    Some(Words {
+    Some(PathWords {
         namespace: namespace.to_owned(),
         pod: pod.to_owned(),
         uid: uid.to_owned(),

@@ -16,7 +16,7 @@ use pintle_daemon::serve::query::{Query, decode_path};
 
 use crate::renderings::{PageKey, Renderings};
 use crate::route::{NoRoute, RouteKind};
-use crate::stats::Stats;
+use crate::stats::NodeStats;
 use crate::{HealthState, ServerParts, route};
 
 /// The health check's routes.
@@ -28,7 +28,7 @@ pub(super) fn healthz(parts: Arc<ServerParts>) -> Service {
 
 /// The read-only port's routes: those of the HTTPS port that are there without debugging.
 // k8s: pkg/kubelet/server/server.go ListenAndServeKubeletReadOnlyServer
-pub(super) fn read_only(parts: Arc<ServerParts>, stats: Option<Arc<Stats>>) -> Service {
+pub(super) fn read_only(parts: Arc<ServerParts>, stats: Option<Arc<NodeStats>>) -> Service {
     let config = KubeletConfiguration {
         enable_debugging_handlers: false,
         ..KubeletConfiguration::default()
@@ -43,7 +43,7 @@ pub(super) fn read_only(parts: Arc<ServerParts>, stats: Option<Arc<Stats>>) -> S
                 return HttpAnswer::text(400, "400 Bad Request: the path cannot be decoded\n");
             };
             match route::find(&Method::GET, &path, &config) {
-                Ok(found) => open_page(&parts, (stats.as_deref(), &pages), found.kind, &asked)
+                Ok(found) => open_page(&parts, stats.as_deref(), &pages, found.kind, &asked)
                     .await
                     .unwrap_or_else(HttpAnswer::not_found),
                 Err(NoRoute::NotFound) => HttpAnswer::not_found(),
@@ -58,7 +58,8 @@ pub(super) fn read_only(parts: Arc<ServerParts>, stats: Option<Arc<Stats>>) -> S
 // k8s: pkg/kubelet/server/server.go InstallAuthNotRequiredHandlers
 pub(super) async fn open_page(
     parts: &ServerParts,
-    (stats, pages): (Option<&Stats>, &Renderings),
+    stats: Option<&NodeStats>,
+    pages: &Renderings,
     kind: RouteKind,
     asked: &RouteRequest,
 ) -> Option<HttpAnswer> {
@@ -84,7 +85,11 @@ pub(super) async fn open_page(
     }
 }
 
-async fn rendered(parts: &ServerParts, stats: Option<&Stats>, key: PageKey) -> Option<HttpAnswer> {
+async fn rendered(
+    parts: &ServerParts,
+    stats: Option<&NodeStats>,
+    key: PageKey,
+) -> Option<HttpAnswer> {
     Some(match key.kind {
         RouteKind::Metrics => {
             let mut text = metrics(parts);

@@ -10,7 +10,7 @@ use pintle_daemon::serve::answer::HttpAnswer;
 use pintle_daemon::serve::query::Query;
 
 use super::api::Api;
-use super::route::Words;
+use super::route::PathWords;
 use super::select;
 use super::stream::running;
 
@@ -18,7 +18,7 @@ use super::stream::running;
 const CHECKPOINT_MAX: i64 = 365 * 24 * 3600;
 
 /// Runs a command to its end, without a time limit, as the kubelet does.
-pub(super) async fn run(api: &Api, words: &Words, query: &Query) -> HttpAnswer {
+pub(super) async fn run(api: &Api, words: &PathWords, query: &Query) -> HttpAnswer {
     let snapshot = api.views().load();
     let Some(view) = select::by_name(&snapshot, &words.namespace, &words.pod) else {
         return HttpAnswer::text(404, "pod does not exist");
@@ -50,7 +50,7 @@ pub(super) async fn run(api: &Api, words: &Words, query: &Query) -> HttpAnswer {
 }
 
 /// Has the runtime write a checkpoint of a container to a file.
-pub(super) async fn checkpoint(api: &Api, words: &Words, query: &Query) -> HttpAnswer {
+pub(super) async fn checkpoint(api: &Api, words: &PathWords, query: &Query) -> HttpAnswer {
     let snapshot = api.views().load();
     let Some(view) = select::by_name(&snapshot, &words.namespace, &words.pod) else {
         return HttpAnswer::text(404, "pod does not exist");

@@ -41,7 +41,7 @@ impl InFlightCall {
     }
 
     /// A pull that waits for its turn: the runtime was not asked yet.
-    pub(super) fn of_turn((subject, started): (String, Instant)) -> Self {
+    pub(super) fn of_turn(subject: String, started: Instant) -> Self {
         Self { method: PULL_TURN, subject, started }
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use pintle_agent_cluster::NodeCluster;
-use pintle_agent_cluster::identity::bootstrap;
+use pintle_agent_cluster::identity::bootstrap::{self, BootstrapTarget};
 use pintle_agent_cluster::identity::certificate::Validity;
 use pintle_agent_cluster::identity::request::CertificateNames;
 use pintle_agent_cluster::identity::rotate;
@@ -157,8 +157,9 @@ async fn identity(
             bootstrap::write_kubeconfig(&access, path, &store.current())?;
             return Ok((access.with_certificate(store.current()), Some(first(&access))));
         }
-        let folder = (config.flags.cert_dir.as_path(), config.node_name.as_str());
-        bootstrap::request(&access, first(&access), (path, store), folder).await?;
+        let (cert_dir, node) = (config.flags.cert_dir.as_path(), config.node_name.as_str());
+        let of = BootstrapTarget { kubeconfig: path, store, cert_dir, node };
+        bootstrap::request(&access, first(&access), of).await?;
     }
     let mut access = Access::read(path).context("--kubeconfig")?;
     if !rotates {

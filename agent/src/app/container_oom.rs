@@ -32,7 +32,7 @@ pub(super) fn start(parts: &StageInputs) -> impl FnMut(ContainerKill) + use<> {
     let (kills, mut queue) = mpsc::channel(KILLS_MAX);
     let (views, recorder) = (parts.views.clone(), parts.recorder.clone());
     tasks::singleton("container oom", async move {
-        let mut pace = Pace::of(EVERY);
+        let mut pace = OomReportPace::of(EVERY);
         while let Some((seen, kill)) = queue.recv().await {
             sleep_until(seen + SETTLE).await;
             let snapshot = views.load();
@@ -42,7 +42,7 @@ pub(super) fn start(parts: &StageInputs) -> impl FnMut(ContainerKill) + use<> {
             }
         }
     });
-    let mut waits = Pace::of(SETTLE);
+    let mut waits = OomReportPace::of(SETTLE);
     move |kill| {
         let now = Instant::now();
         if waits.passes(&kill.cgroup, now) {
@@ -87,12 +87,12 @@ fn mebi(bytes: u64) -> String {
 }
 
 /// When each last passed, once in this period.
-struct Pace {
+struct OomReportPace {
     every: Duration,
     passed: HashMap<String, Instant>,
 }
 
-impl Pace {
+impl OomReportPace {
     fn of(every: Duration) -> Self {
         Self { every, passed: HashMap::new() }
     }
@@ -175,8 +175,8 @@ mod tests {
 
     #[test]
     fn a_container_that_loses_processes_all_the_time_is_told_of_once_a_minute() {
-        let (mut pace, now) = (Pace::of(EVERY), Instant::now());
-        let at = |pace: &mut Pace, id, s| pace.passes(id, now + Duration::from_secs(s));
+        let (mut pace, now) = (OomReportPace::of(EVERY), Instant::now());
+        let at = |pace: &mut OomReportPace, id, s| pace.passes(id, now + Duration::from_secs(s));
         assert!(at(&mut pace, "c", 0) && !at(&mut pace, "c", 59) && at(&mut pace, "d", 59));
         assert!(at(&mut pace, "c", 60) && !at(&mut pace, "d", 60));
     }

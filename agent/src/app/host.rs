@@ -35,7 +35,7 @@ use pintle_agent_runtime::provider;
 use pintle_agent_runtime::provider::Providers;
 use pintle_agent_runtime::pull_records::PullRecords;
 use pintle_agent_runtime::puller::{PullLimits, Puller};
-use pintle_agent_runtime::users::Users;
+use pintle_agent_runtime::users::IdUsers;
 use pintle_agent_server as server;
 use pintle_api_types::rate::Rate;
 use pintle_cri::{Client, Code, Deadlines, v1};
@@ -353,9 +353,10 @@ pub(super) fn kernel_options(config: &Config, cgroups: Option<&Cgroups>) -> Opti
 struct ReopenLog(Client);
 
 impl logs::Reopen for ReopenLog {
-    async fn reopen(&self, id: &ContainerId) -> Result<(), String> {
+    async fn reopen(&self, id: &ContainerId) -> Result<(), logs::RotateError> {
         let request = v1::ReopenContainerLogRequest { container_id: id.as_str().to_owned() };
-        self.0.reopen_container_log(request).await.map(drop).map_err(|error| error.to_string())
+        let reopened = self.0.reopen_container_log(request).await;
+        reopened.map(drop).map_err(|error| logs::RotateError::Reopen(error.to_string()))
     }
 }
 
@@ -386,10 +387,10 @@ pub(super) fn offer(config: &Config, facts: &NodeFacts) -> Result<admit::Admissi
 }
 
 /// Ids for pods with users of their own.
-pub(super) fn users(config: &Config) -> Result<Users> {
+pub(super) fn users(config: &Config) -> Result<IdUsers> {
     let kubelet = &config.kubelet;
     let ids = kubelet.user_namespaces.as_ref().and_then(|users| users.ids_per_pod);
-    Users::open(&config.flags.root_dir, ids, kubelet.max_pods).context("userNamespaces")
+    IdUsers::open(&config.flags.root_dir, ids, kubelet.max_pods).context("userNamespaces")
 }
 
 #[cfg(test)]

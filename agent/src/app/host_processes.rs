@@ -18,7 +18,7 @@ use pintle_agent_core::cgroup::CgroupLimits;
 use pintle_agent_core::cgroup::names::{CgroupDriver, CgroupSetup};
 use pintle_agent_core::types::with_causes;
 use pintle_agent_host::cgroup::Cgroups;
-use pintle_agent_host::cgroup::tree::Tree;
+use pintle_agent_host::cgroup::tree::CgroupTree;
 use pintle_daemon::blocking;
 use pintle_daemon::blocking::JobPlace;
 use pintle_daemon::tasks;
@@ -73,7 +73,7 @@ pub(super) async fn start(config: &Config, setup: &CgroupSetup) -> Result<()> {
     Ok(())
 }
 
-fn keep(cgroups: &Tree, own: &str, others: &str) {
+fn keep(cgroups: &CgroupTree, own: &str, others: &str) {
     if !others.is_empty() {
         for _ in 0..ROUNDS {
             let left: Vec<i32> =

@@ -51,7 +51,7 @@ enum Note {
 }
 
 #[derive(Default)]
-struct Notes {
+struct FlightNotes {
     list: Vec<Note>,
     /// Of `list`.
     bytes: usize,
@@ -61,7 +61,7 @@ struct Notes {
 
 /// The state that the tasks and the driver share.
 struct FlightState {
-    notes: Mutex<Notes>,
+    notes: Mutex<FlightNotes>,
     noted: Notify,
     many: Notify,
     /// None until the folder is open.
@@ -289,7 +289,7 @@ impl FlightState {
         if self.gap.swap(false, Ordering::Relaxed) {
             flight.lost(clock::now());
         }
-        let Notes { list, lost, .. } = std::mem::take(&mut *lock(&self.notes));
+        let FlightNotes { list, lost, .. } = std::mem::take(&mut *lock(&self.notes));
         for note in list {
             put(flight, note);
             if flight.is_due() {
@@ -355,7 +355,7 @@ impl FlightState {
     /// written.
     fn pause(&self) {
         self.paused.store(true, Ordering::Relaxed);
-        *lock(&self.notes) = Notes::default();
+        *lock(&self.notes) = FlightNotes::default();
         lock(&self.batches).clear();
     }
 

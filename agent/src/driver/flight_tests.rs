@@ -9,7 +9,7 @@ use pintle_agent_core::{admit, sync};
 use pintle_agent_metrics::Metrics;
 use serde_json::json;
 use tokio::task::LocalSet;
-use xtask::disk::{Fault, Faulty, Operation, with_private_mounts};
+use xtask::disk::{DiskFault, DiskOperation, Faulty, with_private_mounts};
 
 use super::*;
 use crate::driver::tests::exposition;
@@ -283,7 +283,7 @@ fn works_by_ring() {
 }
 
 /// A disk hangs in this operation, under a segment that is written, and is well later.
-fn hangs_under_a_segment(operation: Operation) {
+fn hangs_under_a_segment(operation: DiskOperation) {
     with_private_mounts(move || {
         works_by_ring();
         let root = tempfile::tempdir().expect("a folder");
@@ -293,7 +293,7 @@ fn hangs_under_a_segment(operation: Operation) {
             let mut agent = Recorded::below(root.path()).await;
             inputs(1).into_iter().for_each(|input| agent.decide(input));
             agent.until(|shared| shared.is_idle()).await;
-            disk.set(operation, Fault::Hangs);
+            disk.set(operation, DiskFault::Hangs);
             inputs(2).into_iter().for_each(|input| agent.decide(input));
             agent.until(|_| disk.hung() > 0).await;
             // Decisions continue until the write is given up, and after that.
@@ -309,10 +309,10 @@ fn hangs_under_a_segment(operation: Operation) {
 
 #[test]
 fn a_write_that_hangs_costs_a_part_of_the_record_and_no_decision() {
-    hangs_under_a_segment(Operation::Write);
+    hangs_under_a_segment(DiskOperation::Write);
 }
 
 #[test]
 fn a_sync_that_hangs_costs_a_part_of_the_record_and_no_decision() {
-    hangs_under_a_segment(Operation::Sync);
+    hangs_under_a_segment(DiskOperation::Sync);
 }

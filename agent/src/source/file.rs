@@ -63,7 +63,7 @@ enum Touched {
 /// One file: the state of its last read and the last good pod.
 #[derive(Debug)]
 struct Manifest {
-    stamp: Stamp,
+    stamp: ContentStamp,
     settled: bool,
     pod: Option<(Arc<Pod>, UnixNanos)>,
     problem: Option<Arc<Problem>>,
@@ -71,14 +71,14 @@ struct Manifest {
 
 /// Changes whenever the file's content may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
+struct ContentStamp {
     inode: u64,
     size: u64,
     modified: UnixNanos,
     changed: (i64, i64),
 }
 
-impl Stamp {
+impl ContentStamp {
     fn of(metadata: &Metadata) -> Self {
         let nanos = metadata.mtime().saturating_mul(1_000_000_000);
         Self {
@@ -194,7 +194,7 @@ impl ManifestFolder {
 
     /// The manifest of a file now; true if it differs from the known one.
     fn now(&self, path: &Path, metadata: &Metadata, known: Option<Manifest>) -> (Manifest, bool) {
-        let stamp = Stamp::of(metadata);
+        let stamp = ContentStamp::of(metadata);
         let known = match known {
             Some(known) if known.stamp == stamp && known.settled => return (known, false),
             known => known,
@@ -208,7 +208,12 @@ impl ManifestFolder {
         }
     }
 
-    fn read(&self, path: &Path, stamp: Stamp, previous: Option<(Arc<Pod>, UnixNanos)>) -> Manifest {
+    fn read(
+        &self,
+        path: &Path,
+        stamp: ContentStamp,
+        previous: Option<(Arc<Pod>, UnixNanos)>,
+    ) -> Manifest {
         let settled = stamp.is_settled();
         let place = path.display().to_string();
         let origin = ManifestOrigin {
@@ -548,12 +553,12 @@ mod tests {
         fs::write(&file, manifest("a", "i:1")).expect("written");
         let mut folder = ManifestFolder::new(dir.path(), "n");
         folder.scan().expect("scanned").expect("a reading");
-        let stamp = Stamp::of(&fs::metadata(&file).expect("metadata"));
+        let stamp = ContentStamp::of(&fs::metadata(&file).expect("metadata"));
         fs::write(&file, manifest("a", "i:2")).expect("written");
         // As if the clock had not moved on.
         let known = folder.files.get_mut(&file).expect("known");
         assert!(!known.settled, "read right after it was written");
-        known.stamp = Stamp::of(&fs::metadata(&file).expect("metadata"));
+        known.stamp = ContentStamp::of(&fs::metadata(&file).expect("metadata"));
         assert_eq!(known.stamp.size, stamp.size);
         let reading = folder.scan().expect("scanned").expect("a reading");
         let image = reading.pods[0].0.spec.as_ref().and_then(|s| s.containers[0].image.clone());

@@ -130,8 +130,8 @@ impl fmt::Debug for ManifestEndpoint {
 }
 
 /// A connection of either kind.
-trait Connection: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Connection for T {}
+trait AnyConnection: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> AnyConnection for T {}
 
 impl ManifestEndpoint {
     /// Checks a URL and headers (name and value).
@@ -219,7 +219,7 @@ impl ManifestEndpoint {
         if bytes.is_empty() { Err(HttpError::Empty { url: url() }) } else { Ok(bytes) }
     }
 
-    async fn connect(&self) -> Result<Box<dyn Connection>, HttpError> {
+    async fn connect(&self) -> Result<Box<dyn AnyConnection>, HttpError> {
         let port = self.uri.port_u16().unwrap_or(if self.tls.is_some() { 443 } else { 80 });
         let stream = TcpStream::connect((host(&self.uri), port)).await;
         let stream =

@@ -154,7 +154,7 @@ impl Evaluation<'_> {
             }
             ExprNode::Fold { kind, over, names: own, bodies, typed } => {
                 let prices = folds::Prices::of(*kind, bodies, typed.get());
-                self.fold((*kind, prices), over, own, bodies, names)
+                self.fold(prices, over, own, bodies, names)
             }
         }
     }
@@ -362,12 +362,13 @@ impl Evaluation<'_> {
     /// Evaluates a macro over the entries of a list or a map.
     fn fold(
         &self,
-        (kind, prices): (Fold, folds::Prices),
+        prices: folds::Prices,
         over: &Tree,
         own: &[Rc<str>],
         bodies: &[Tree],
         names: &ScopeValues,
     ) -> Evaluated {
+        let kind = prices.kind;
         let before = self.account.cost();
         let over = self.of(over, names)?;
         // Upstream evaluates a present entry a second time, for its value.

@@ -17,6 +17,8 @@ use super::value::{Map, MapKey, Value};
 
 /// Upstream's cost of loops in addition to their bodies, in its units.
 pub(super) struct Prices {
+    /// The macro.
+    pub(super) kind: Fold,
     /// Before any entry.
     pub(super) once: u64,
     /// Cost of the loop condition, for each entry.
@@ -39,7 +41,7 @@ impl Prices {
             bodies.last().is_some_and(|body| matches!(body.node, ExprNode::Literal(_)));
         // `result + [body]`; a list of literals is created once.
         let added = 2 + if is_literal { 0 } else { cost::LIST };
-        let plain = Self { once: 0, each: 0, step: 0, chosen: 0, kept: 0, end: 1, typed };
+        let plain = Self { kind, once: 0, each: 0, step: 0, chosen: 0, kept: 0, end: 1, typed };
         match kind {
             Fold::All => Self { each: 2, step: 1, ..plain },
             Fold::Exists => Self { each: 3, step: 1, ..plain },

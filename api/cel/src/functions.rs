@@ -17,7 +17,7 @@ use super::quantity::{self, Quantity};
 use super::signatures::INCLUDES;
 use super::times::{self, Time};
 use super::value::{MapKey, Value};
-use super::version::Version;
+use super::version::SemanticVersion;
 use super::{address, named, texts, url};
 
 /// Limit of values of a device's attributes.
@@ -342,10 +342,10 @@ pub(super) fn convert(to: &str, of: &Value, account: &Account) -> Evaluated {
     }
 }
 
-fn version(args: &[Value]) -> Result<Version, CelError> {
+fn version(args: &[Value]) -> Result<SemanticVersion, CelError> {
     match args {
-        [Value::Str(text)] | [Value::Str(text), Value::Bool(false)] => Version::parse(text),
-        [Value::Str(text), Value::Bool(true)] => Version::normalise(text),
+        [Value::Str(text)] | [Value::Str(text), Value::Bool(false)] => SemanticVersion::parse(text),
+        [Value::Str(text), Value::Bool(true)] => SemanticVersion::normalise(text),
         _ => Err(no_overload()),
     }
 }
@@ -398,7 +398,7 @@ fn approximate(a: Amount, canonical: &str) -> f64 {
     count * scale
 }
 
-fn of_version(name: &str, a: &Version, rest: &[Value]) -> Evaluated {
+fn of_version(name: &str, a: &SemanticVersion, rest: &[Value]) -> Evaluated {
     let number = |at: usize| Ok(Value::Int(i64::try_from(a.numbers[at]).unwrap_or(i64::MAX)));
     match (name, rest) {
         ("major", []) => number(0),

@@ -10,7 +10,8 @@ use pintle_sched_core::attempt_budget::{self, AttemptBudget};
 
 use super::account::Account;
 use super::{
-    COST_MAX, EvaluationLimits, Map, Patterns, Quantity, Selector, Unanswered, Value, Version, eval,
+    COST_MAX, EvaluationLimits, Map, Patterns, Quantity, Selector, SemanticVersion, Unanswered,
+    Value, eval,
 };
 
 /// Budget of one input.
@@ -25,7 +26,7 @@ fn device() -> Option<Value> {
         ("cores", Value::Int(8)),
         ("healthy", true.into()),
         ("links", Value::List(Rc::new([Value::Int(1), Value::Int(2)]))),
-        ("firmware", Value::Version(Rc::new(Version::parse("1.2.3").ok()?))),
+        ("firmware", Value::Version(Rc::new(SemanticVersion::parse("1.2.3").ok()?))),
     ]));
     let memory = Value::Quantity(Quantity::parse("40Gi")?);
     let capacity = map(Map::of([("memory", memory)]));

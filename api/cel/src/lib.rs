@@ -54,7 +54,7 @@ pub use self::fuzz::fuzz as fuzz_cel;
 pub use self::patterns::Patterns;
 pub use self::quantity::Quantity;
 pub use self::value::{Map, Value};
-pub use self::version::Version;
+pub use self::version::SemanticVersion;
 
 /// Longest expression.
 // k8s: staging/src/k8s.io/api/resource/v1/types.go CELSelectorExpressionMaxLength

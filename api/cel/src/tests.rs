@@ -13,7 +13,7 @@ use super::*;
 pub(super) fn device() -> Value {
     let empty = || Value::Map(Rc::new(Map::default()));
     let map = |map: Map| Value::Map(Rc::new(map));
-    let version = Version::parse("1.2.3").expect("a version");
+    let version = SemanticVersion::parse("1.2.3").expect("a version");
     let own = Map::of([
         ("model", "a100".into()),
         ("cores", Value::Int(8)),

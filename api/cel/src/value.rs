@@ -13,7 +13,7 @@ use super::error::CelError;
 use super::quantity::Quantity;
 use super::times::{self, Time};
 use super::url::Url;
-use super::version::Version;
+use super::version::SemanticVersion;
 
 /// Memory of a pair of addresses in a set, with the unused part of the set.
 const SEEN_BYTES: u64 = 32;
@@ -42,7 +42,7 @@ pub enum Value {
     /// A quantity of Kubernetes.
     Quantity(Quantity),
     /// A semantic version.
-    Version(Rc<Version>),
+    Version(Rc<SemanticVersion>),
     /// `timestamp`.
     Time(Time),
     /// `duration`, in nanoseconds.

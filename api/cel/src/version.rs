@@ -9,7 +9,7 @@ use super::error::CelError;
 
 /// A version. Build metadata after `+` is parsed and not compared.
 #[derive(Clone, Debug)]
-pub struct Version {
+pub struct SemanticVersion {
     pub(super) numbers: [u64; 3],
     before: Vec<VersionPart>,
 }
@@ -21,18 +21,18 @@ enum VersionPart {
     Word(String),
 }
 
-impl PartialEq for Version {
+impl PartialEq for SemanticVersion {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
-impl Eq for Version {}
-impl PartialOrd for Version {
+impl Eq for SemanticVersion {}
+impl PartialOrd for SemanticVersion {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
-impl Ord for Version {
+impl Ord for SemanticVersion {
     fn cmp(&self, other: &Self) -> Ordering {
         let before = match (self.before.is_empty(), other.before.is_empty()) {
             (true, false) => Ordering::Greater,
@@ -43,7 +43,7 @@ impl Ord for Version {
     }
 }
 
-impl Version {
+impl SemanticVersion {
     /// Parses a version.
     ///
     /// # Errors
@@ -151,13 +151,14 @@ mod tests {
             "1.10.0",
             "2.0.0",
         ];
-        let all: Vec<Version> = order.iter().map(|t| Version::parse(t).expect(t)).collect();
+        let all: Vec<SemanticVersion> =
+            order.iter().map(|t| SemanticVersion::parse(t).expect(t)).collect();
         for (at, a) in all.iter().enumerate() {
             for (other, b) in all.iter().enumerate() {
                 assert_eq!(a.cmp(b), at.cmp(&other), "{} {}", order[at], order[other]);
             }
         }
-        assert_eq!(Version::parse("1.0.0+a"), Version::parse("1.0.0+b"));
+        assert_eq!(SemanticVersion::parse("1.0.0+a"), SemanticVersion::parse("1.0.0+b"));
     }
 
     #[test]
@@ -165,13 +166,13 @@ mod tests {
         for text in
             ["", "1", "1.2", "v1.2.3", "01.2.3", "1.2.x", "1.2.3-", "1.2.3-01", "1.2.3+", "1.2.3-ä"]
         {
-            assert!(Version::parse(text).is_err(), "{text}");
+            assert!(SemanticVersion::parse(text).is_err(), "{text}");
         }
         for (text, want) in
             [("v1", "1.0.0"), ("01.02", "1.2.0"), ("1.2.03-rc", "1.2.3-rc"), ("00", "0.0.0")]
         {
-            assert_eq!(Version::normalise(text), Version::parse(want), "{text}");
+            assert_eq!(SemanticVersion::normalise(text), SemanticVersion::parse(want), "{text}");
         }
-        assert!(Version::normalise("1.2-rc").is_err());
+        assert!(SemanticVersion::normalise("1.2-rc").is_err());
     }
 }

@@ -23,7 +23,7 @@ use crate::identity::{Certificate, ClientIdentity, Secret};
 use crate::kubeconfig::{self, Kubeconfig, KubeconfigCluster, User};
 use crate::observer::Observer;
 use crate::pool::ConnectionPool;
-use crate::proxy::Proxy;
+use crate::proxy::{Proxy, ProxyUrlError};
 use crate::service::{Carrier, Manner};
 use crate::tls::{self, Trust};
 use crate::turns::Lane;
@@ -473,11 +473,11 @@ fn proxy(path: &Path, url: &str) -> Result<Proxy, ConnectError> {
     let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
     let parsed = match scheme.as_str() {
         "http" | "https" | "socks5" => Proxy::parse(url),
-        _ => Err(format!("the scheme {scheme:?} is not known")),
+        _ => Err(ProxyUrlError::Scheme(scheme)),
     };
     parsed.map_err(|problem| {
         let remedy = "use http://, https:// or socks5:// and a host";
-        ConnectError::field(path, "proxy-url", problem, remedy)
+        ConnectError::field(path, "proxy-url", problem.to_string(), remedy)
     })
 }
 

@@ -1,9 +1,9 @@
 //! The token of a service account, asked for when it is needed.
 //!
-//! Input: a client that may create tokens. Output: a bearer token that holds now. A token is renewed
-//! after `RENEW_AFTER` of its life, and at once when the server refuses it. While a renewal fails,
-//! the token before stays in use until its end. Owner: one per account. Bounds: one renewal at a
-//! time, `TRIES` requests each.
+//! Input: a client that may create tokens. Output: a bearer token that holds now. A token is
+//! renewed after `RENEW_AFTER` of its life, and at once when the server refuses it. While a renewal
+//! fails, the token before stays in use until its end. Owner: one per account. Bounds: one renewal
+//! at a time, `TRIES` requests each.
 // k8s: staging/src/k8s.io/controller-manager/pkg/clientbuilder/client_builder_dynamic.go
 
 use std::io;
@@ -41,13 +41,13 @@ pub(crate) struct AccountToken {
 
 #[derive(Default)]
 struct State {
-    token: Option<Token>,
+    token: Option<MountedToken>,
     /// Counts tokens: the last one's number.
     run: u64,
 }
 
 #[derive(Clone)]
-struct Token {
+struct MountedToken {
     text: Arc<str>,
     run: u64,
     renew_at: Instant,
@@ -57,9 +57,9 @@ struct Token {
 /// The step that a request needs at this moment.
 enum Need {
     /// This token holds.
-    Use(Token),
+    Use(MountedToken),
     /// This token holds, and its renewal is due.
-    Renew(Token),
+    Renew(MountedToken),
     /// There is no valid token.
     Ask,
 }
@@ -73,10 +73,10 @@ impl State {
         }
     }
 
-    fn put(&mut self, text: &str, life: Duration, now: Instant) -> Token {
+    fn put(&mut self, text: &str, life: Duration, now: Instant) -> MountedToken {
         self.run += 1;
         let life = life.max(LIFE_LEAST);
-        let token = Token {
+        let token = MountedToken {
             text: text.into(),
             run: self.run,
             renew_at: now + life.mul_f64(RENEW_AFTER),
@@ -148,7 +148,7 @@ impl AccountToken {
         }
     }
 
-    async fn renew(&self) -> io::Result<Token> {
+    async fn renew(&self) -> io::Result<MountedToken> {
         let mut last = None;
         for pause in TRIES {
             tokio::time::sleep(pause).await;

@@ -258,23 +258,38 @@ fn authority(cluster: &KubeconfigCluster) -> Option<String> {
     Some(STANDARD.encode(source.read().ok()?))
 }
 
-fn parse(output: &[u8], version: &str) -> Result<Credential, String> {
-    let answer: ExecCredential = serde_json::from_slice(output)
-        .map_err(|error| format!("it printed no ExecCredential: {error}"))?;
+/// Output of a plugin that is no credential.
+#[derive(Debug, thiserror::Error)]
+enum ExecOutputError {
+    #[error("it printed no ExecCredential: {0}")]
+    Malformed(serde_json::Error),
+    #[error("it speaks {it}, not {we}")]
+    Version { it: String, we: String },
+    #[error("it printed no status")]
+    NoStatus,
+    #[error("it printed one of certificate and key only")]
+    HalfPair,
+    #[error("it printed neither a token nor a certificate")]
+    Empty,
+}
+
+fn parse(output: &[u8], version: &str) -> Result<Credential, ExecOutputError> {
+    let answer: ExecCredential =
+        serde_json::from_slice(output).map_err(ExecOutputError::Malformed)?;
     if answer.api_version != version {
-        return Err(format!("it speaks {}, not {version}", answer.api_version));
+        return Err(ExecOutputError::Version { it: answer.api_version, we: version.to_owned() });
     }
-    let status = answer.status.ok_or("it printed no status")?;
+    let status = answer.status.ok_or(ExecOutputError::NoStatus)?;
     let filled = |text: Option<String>| text.filter(|text| !text.is_empty());
     let cert = filled(status.client_certificate_data);
     let pair = match (cert, filled(status.client_key_data)) {
         (Some(cert), Some(key)) => Some((cert.into_bytes(), key.into_bytes())),
         (None, None) => None,
-        _ => return Err("it printed one of certificate and key only".to_owned()),
+        _ => return Err(ExecOutputError::HalfPair),
     };
     let token = filled(status.token);
     if token.is_none() && pair.is_none() {
-        return Err("it printed neither a token nor a certificate".to_owned());
+        return Err(ExecOutputError::Empty);
     }
     let expires_at = status.expiration_timestamp;
     Ok(Credential { token, pair, expires_at, ..Credential::default() })
@@ -284,7 +299,7 @@ fn parse(output: &[u8], version: &str) -> Result<Credential, String> {
 mod tests {
     use super::*;
 
-    fn said(status: &str) -> Result<Credential, String> {
+    fn said(status: &str) -> Result<Credential, ExecOutputError> {
         let text = format!("{{\"apiVersion\":\"{}\",\"status\":{status}}}", VERSIONS[1]);
         parse(text.as_bytes(), VERSIONS[1])
     }

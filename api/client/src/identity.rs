@@ -83,7 +83,7 @@ pub(crate) struct Shown {
 
 /// Settings of a new connection.
 #[derive(Clone)]
-pub(crate) struct Now {
+pub(crate) struct ConnectionSettings {
     /// Grows when connections must be replaced.
     pub(crate) generation: u64,
     /// `None` without TLS.
@@ -98,7 +98,7 @@ pub(crate) struct ClientIdentity {
 }
 
 struct State {
-    now: Option<Now>,
+    now: Option<ConnectionSettings>,
     generation: u64,
     certificates: WatchedFiles,
     token: Option<(WatchedFiles, HeaderValue)>,
@@ -120,7 +120,7 @@ impl ClientIdentity {
 
     /// Settings of new connections. An error is one of reading certificates; no request is sent
     /// before a requested certificate has come.
-    pub(crate) fn now(&self) -> Result<Now, io::Error> {
+    pub(crate) fn now(&self) -> Result<ConnectionSettings, io::Error> {
         if let Some(Certificate::Rotated { pem, given: None }) = &self.access.certificate
             && !pem.exists()
         {
@@ -134,7 +134,8 @@ impl ClientIdentity {
         match tls::config(&self.access, state.plugged.as_ref()) {
             Ok(tls) => {
                 state.generation += 1;
-                let now = Now { generation: state.generation, tls: tls.map(Arc::new) };
+                let now =
+                    ConnectionSettings { generation: state.generation, tls: tls.map(Arc::new) };
                 state.now = Some(now.clone());
                 Ok(now)
             }

@@ -2,9 +2,9 @@
 //!
 //! Input: the bytes of a file and the folder that it is in. Output: its contexts, clusters and
 //! users by name, with relative paths resolved. Reading is lenient as upstream's is: YAML 1.1 or
-//! JSON, unknown fields are ignored, the last of repeated keys wins, null is the zero value. A value
-//! of another type, broken base64 and two entries of one name are refused wherever they are, also
-//! in a user that no context names. Bounds: `LIMITS`; the size of the file is the caller's.
+//! JSON, unknown fields are ignored, the last of repeated keys wins, null is the zero value. A
+//! value of another type, broken base64 and two entries of one name are refused wherever they are,
+//! also in a user that no context names. Bounds: `LIMITS`; the size of the file is the caller's.
 //!
 //! The types are its own because the client library's are stricter than Go's in some fields and
 //! laxer in others, and a node has to read the files that the kubelet read before it.
@@ -202,7 +202,7 @@ struct NamedUser {
 
 /// Reason why a file is no kubeconfig. It quotes no values, which may be secrets.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum DecodeError {
+pub(crate) enum KubeconfigError {
     /// The text is neither YAML nor JSON.
     #[error("{}{message}", line.map(|line| format!("line {line}: ")).unwrap_or_default())]
     Syntax {
@@ -236,14 +236,14 @@ pub(crate) enum DecodeError {
 }
 
 /// Reads a kubeconfig that is in this folder, an absolute one.
-pub(crate) fn decode(bytes: &[u8], folder: &Path) -> Result<Kubeconfig, DecodeError> {
+pub(crate) fn decode(bytes: &[u8], folder: &Path) -> Result<Kubeconfig, KubeconfigError> {
     let document = yaml::read_yaml(bytes, &LIMITS)
-        .map_err(|error| DecodeError::Syntax { line: error.line, message: error.message })?;
-    let typed = |error: yaml::DecodeError| DecodeError::Type { path: error.path };
+        .map_err(|error| KubeconfigError::Syntax { line: error.line, message: error.message })?;
+    let typed = |error: yaml::DecodeError| KubeconfigError::Type { path: error.path };
     let TypeMeta { kind, api_version: version } = TypeMeta::of(&document.value).map_err(typed)?;
     let is_config = kind.is_empty() || kind == KIND;
     if !is_config || !(version.is_empty() || version == VERSION) {
-        return Err(DecodeError::Kind { kind, version });
+        return Err(KubeconfigError::Kind { kind, version });
     }
     let wire: ConfigWire = yaml::from_json(&document.value).map_err(typed)?;
     check_extensions(&wire)?;
@@ -264,11 +264,11 @@ pub(crate) fn decode(bytes: &[u8], folder: &Path) -> Result<Kubeconfig, DecodeEr
 fn by_name<T>(
     field: &'static str,
     entries: impl Iterator<Item = (String, T)>,
-) -> Result<BTreeMap<String, T>, DecodeError> {
+) -> Result<BTreeMap<String, T>, KubeconfigError> {
     let mut found = BTreeMap::new();
     for (name, entry) in entries {
         if found.insert(name.clone(), entry).is_some() {
-            return Err(DecodeError::Duplicate { field, name });
+            return Err(KubeconfigError::Duplicate { field, name });
         }
     }
     Ok(found)
@@ -276,7 +276,7 @@ fn by_name<T>(
 
 /// Extensions have names of their own in each of their lists; empty ones are ignored.
 // k8s: conversion.go Convert_Slice_v1_NamedExtension_To_Map_string_To_runtime_Object
-fn check_extensions(wire: &ConfigWire) -> Result<(), DecodeError> {
+fn check_extensions(wire: &ConfigWire) -> Result<(), KubeconfigError> {
     let lists = [&wire.extensions, &wire.preferences.extensions].into_iter();
     let lists = lists
         .chain(wire.contexts.iter().map(|named| &named.context.extensions))
@@ -286,7 +286,7 @@ fn check_extensions(wire: &ConfigWire) -> Result<(), DecodeError> {
         let mut known = BTreeSet::new();
         for NamedExtension { name, extension } in list {
             if known.contains(name) {
-                return Err(DecodeError::Duplicate { field: "extensions", name: name.clone() });
+                return Err(KubeconfigError::Duplicate { field: "extensions", name: name.clone() });
             }
             if !extension.is_null() {
                 known.insert(name);
@@ -386,8 +386,8 @@ impl<'de> Deserialize<'de> for Data {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Kubeconfig, String> {
-        decode(text.as_bytes(), Path::new("/etc/kubernetes")).map_err(|error| error.to_string())
+    fn read(text: &str) -> Result<Kubeconfig, KubeconfigError> {
+        decode(text.as_bytes(), Path::new("/etc/kubernetes"))
     }
 
     #[test]
@@ -420,7 +420,7 @@ mod tests {
             ("apiVersion: v2", "of version \"v2\""),
             ("a: [", "line "),
         ] {
-            let error = read(text).expect_err(text);
+            let error = read(text).expect_err(text).to_string();
             assert!(error.contains(want) && !error.contains("secret"), "{text}: {error}");
         }
         read("extensions: [{name: a}, {name: a, extension: 1}]").expect("the first says nothing");

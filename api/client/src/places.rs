@@ -2,7 +2,7 @@
 //!
 //! A watch keeps its place for as long as it lasts. So a share of the bulk gets no more than
 //! `SHARE_MAX` places, nor more than are left, and `RESERVED` places are never given to the bulk.
-//! Input: lane and share of a request. Output: a `Room`, given back when it is dropped.
+//! Input: lane and share of a request. Output: a `TakenPlace`, given back when it is dropped.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ struct HeldPlace {
     all: usize,
     bulk: usize,
     shares: BTreeMap<TenantShare, usize>,
-    turns: RequestTurns<oneshot::Sender<Room>>,
+    turns: RequestTurns<oneshot::Sender<TakenPlace>>,
 }
 
 impl HeldPlace {
@@ -63,7 +63,7 @@ pub(crate) struct RequestPlaces(Mutex<HeldPlace>);
 
 /// A place that is taken.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct TakenPlace {
     /// `None` when it was given back already.
     places: Option<Arc<RequestPlaces>>,
     lane: Lane,
@@ -89,7 +89,7 @@ impl RequestPlaces {
     }
 
     /// Waits for a place.
-    pub(crate) async fn room(self: &Arc<Self>, lane: Lane, share: &TenantShare) -> Room {
+    pub(crate) async fn room(self: &Arc<Self>, lane: Lane, share: &TenantShare) -> TakenPlace {
         loop {
             let room = {
                 let mut held = self.held();
@@ -108,8 +108,8 @@ impl RequestPlaces {
         }
     }
 
-    fn taken(self: &Arc<Self>, lane: Lane, share: TenantShare) -> Room {
-        Room { places: Some(Arc::clone(self)), lane, share }
+    fn taken(self: &Arc<Self>, lane: Lane, share: TenantShare) -> TakenPlace {
+        TakenPlace { places: Some(Arc::clone(self)), lane, share }
     }
 
     /// Returns a place, and gives free places to waiting requests.
@@ -143,7 +143,7 @@ impl RequestPlaces {
     }
 }
 
-impl Drop for Room {
+impl Drop for TakenPlace {
     fn drop(&mut self) {
         if let Some(places) = self.places.take() {
             places.give_back(self.lane, &self.share);
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     /// Takes the places that are free now.
-    fn grab(places: &Arc<RequestPlaces>, lane: Lane, share: &str, most: usize) -> Vec<Room> {
+    fn grab(places: &Arc<RequestPlaces>, lane: Lane, share: &str, most: usize) -> Vec<TakenPlace> {
         let share = TenantShare::of(share);
         let take = |_| {
             let mut held = places.held();

@@ -29,7 +29,7 @@ use tokio::sync::{Mutex, watch};
 use crate::dial::{self, Dialed};
 use crate::identity::ClientIdentity;
 use crate::observer::Observer;
-use crate::places::{RequestPlaces, Room};
+use crate::places::{RequestPlaces, TakenPlace};
 use crate::turns::{Lane, TenantShare};
 
 /// A peer that is gone is found within this time.
@@ -84,7 +84,7 @@ pub(crate) struct AnswerBody {
     body: Incoming,
     measure: Option<ByteMeasure>,
     _stream: Option<TakenStream>,
-    _room: Room,
+    _room: TakenPlace,
 }
 
 /// Adds up the bytes of an answer for an observer.
@@ -102,7 +102,7 @@ impl ByteMeasure {
 }
 
 impl AnswerBody {
-    fn new(body: Incoming, stream: Option<TakenStream>, room: Room) -> Self {
+    fn new(body: Incoming, stream: Option<TakenStream>, room: TakenPlace) -> Self {
         Self { body, measure: None, _stream: stream, _room: room }
     }
 
@@ -134,7 +134,7 @@ impl ConnectionPool {
     }
 
     /// Waits until one more request may be in flight.
-    pub(crate) async fn room(&self, lane: Lane, share: &TenantShare) -> Room {
+    pub(crate) async fn room(&self, lane: Lane, share: &TenantShare) -> TakenPlace {
         self.places.room(lane, share).await
     }
 
@@ -143,7 +143,7 @@ impl ConnectionPool {
     pub(crate) async fn send(
         &self,
         request: Request<Body>,
-        room: Room,
+        room: TakenPlace,
     ) -> io::Result<Response<AnswerBody>> {
         let mut request = request;
         let mut again = self.shared.lock().await.connections.len().max(1);

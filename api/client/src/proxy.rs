@@ -21,6 +21,17 @@ pub(crate) enum ProxyKind {
     Socks5,
 }
 
+/// A URL of no proxy.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ProxyUrlError {
+    #[error("{0}")]
+    Url(http::uri::InvalidUri),
+    #[error("the scheme {0:?} is not known")]
+    Scheme(String),
+    #[error("there is no host")]
+    NoHost,
+}
+
 /// A proxy.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Proxy {
@@ -33,16 +44,16 @@ pub(crate) struct Proxy {
 
 impl Proxy {
     /// From a URL.
-    pub(crate) fn parse(url: &str) -> Result<Self, String> {
+    pub(crate) fn parse(url: &str) -> Result<Self, ProxyUrlError> {
         let full = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
-        let uri: Uri = full.parse().map_err(|error| format!("{error}"))?;
+        let uri: Uri = full.parse().map_err(ProxyUrlError::Url)?;
         let (kind, port) = match uri.scheme_str() {
             Some("http") => (ProxyKind::Http, 80),
             Some("https") => (ProxyKind::Https, 443),
             Some("socks5" | "socks5h") => (ProxyKind::Socks5, 1080),
-            other => return Err(format!("the scheme {:?} is not known", other.unwrap_or(""))),
+            other => return Err(ProxyUrlError::Scheme(other.unwrap_or("").to_owned())),
         };
-        let host = uri.host().filter(|host| !host.is_empty()).ok_or("there is no host")?;
+        let host = uri.host().filter(|host| !host.is_empty()).ok_or(ProxyUrlError::NoHost)?;
         let authority = uri.authority().map_or("", |authority| authority.as_str());
         let user = authority.rsplit_once('@').map(|(user, _)| {
             let (name, password) = user.split_once(':').unwrap_or((user, ""));

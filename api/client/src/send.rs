@@ -32,14 +32,14 @@ const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=met
 
 /// A request as HTTP carries it.
 #[derive(Debug, PartialEq)]
-struct Wire<'a> {
+struct WireRequest<'a> {
     method: Method,
     path: String,
     content_type: Option<&'static str>,
     body: Option<Cow<'a, Value>>,
 }
 
-impl<'a> Wire<'a> {
+impl<'a> WireRequest<'a> {
     fn of(request: &'a Request) -> Self {
         match request {
             Request::Create { kind, namespace, below, body } => {
@@ -142,7 +142,7 @@ fn share_of(request: &Request) -> TenantShare {
 
 /// Sends a request and returns its answer. Of a client's bulk requests, namespaces take turns.
 pub async fn send(client: &Client, request: &Request) -> Answer {
-    let wire = Wire::of(request);
+    let wire = WireRequest::of(request);
     let mut builder = http::Request::builder()
         .method(wire.method)
         .uri(wire.path)
@@ -314,7 +314,7 @@ mod tests {
             ),
             (list, "GET", "/api/v1/pods?labelSelector=a%3Db"),
         ] {
-            let wire = Wire::of(&request);
+            let wire = WireRequest::of(&request);
             assert_eq!((wire.method.as_str(), &*wire.path), (method, path));
         }
     }
@@ -348,7 +348,7 @@ mod tests {
             ..Default::default()
         };
         let request = Request::Delete { target, options };
-        let body = Wire::of(&request).body.expect("a body");
+        let body = WireRequest::of(&request).body.expect("a body");
         assert_eq!(body["preconditions"], json!({"uid": "u"}));
         assert_eq!(body["propagationPolicy"], "Foreground");
     }

@@ -26,7 +26,7 @@ use crate::breakage::is_broken;
 use crate::identity::ClientIdentity;
 use crate::limit::Limiter;
 use crate::observer::Sent;
-use crate::places::Room;
+use crate::places::TakenPlace;
 use crate::pool::{AnswerBody, ByteMeasure, ConnectionPool};
 use crate::turns::{Lane, TenantShare};
 
@@ -128,6 +128,16 @@ impl Service<Request<Body>> for Carrier {
     }
 }
 
+/// One of several attempts to send a request.
+struct SendAttempt {
+    /// The limit of the request, for messages.
+    timeout: Option<Duration>,
+    /// The part of it that is left.
+    left: Option<Duration>,
+    is_watch: bool,
+    is_repeated: bool,
+}
+
 impl ServiceParts {
     async fn carry(
         &self,
@@ -167,15 +177,15 @@ impl ServiceParts {
             }
             let room = self.pool.room(manner.lane, &share).await;
             let until = *until.get_or_insert(timeout.map(|limit| Instant::now() + limit));
-            let mut answer =
-                match self.attempt(request, room, (timeout, left), (is_watch, attempt > 1)).await {
-                    Err(error) if attempt < TRIES_MAX && reads && is_repeated(&error, until) => {
-                        tokio::time::sleep(BROKEN_WAIT).await;
-                        left = until.map(|until| until.saturating_duration_since(Instant::now()));
-                        continue;
-                    }
-                    answer => answer?,
-                };
+            let sending = SendAttempt { timeout, left, is_watch, is_repeated: attempt > 1 };
+            let mut answer = match self.attempt(request, room, sending).await {
+                Err(error) if attempt < TRIES_MAX && reads && is_repeated(&error, until) => {
+                    tokio::time::sleep(BROKEN_WAIT).await;
+                    left = until.map(|until| until.saturating_duration_since(Instant::now()));
+                    continue;
+                }
+                answer => answer?,
+            };
             let again = match answer.status() {
                 StatusCode::UNAUTHORIZED if !refused => {
                     refused = true;
@@ -209,9 +219,8 @@ impl ServiceParts {
     async fn attempt(
         &self,
         request: Request<Body>,
-        room: Room,
-        (timeout, left): (Option<Duration>, Option<Duration>),
-        (is_watch, again): (bool, bool),
+        room: TakenPlace,
+        SendAttempt { timeout, left, is_watch, is_repeated }: SendAttempt,
     ) -> io::Result<Response<AnswerBody>> {
         let method = request.method().clone();
         let bytes = request.body().size_hint().exact().filter(|_| !is_watch);
@@ -227,7 +236,7 @@ impl ServiceParts {
         if let Some(observer) = &self.options.observer {
             let code = answer.as_ref().ok().map(|answer| answer.status().as_u16());
             let (method, took) = (method.as_str(), begun.elapsed());
-            observer.sent(Sent { method, host: &self.host, code, took, bytes, again });
+            observer.sent(Sent { method, host: &self.host, code, took, bytes, again: is_repeated });
         }
         answer
     }

@@ -373,12 +373,12 @@ async fn a_server_that_speaks_http2_again_has_its_connections_shared_again() {
 
 /// The observed sizes: of sent bodies, where known, and of read bodies.
 #[derive(Default)]
-struct Sizes {
+struct BodySizes {
     sent: Mutex<Vec<Option<u64>>>,
     received: Mutex<Vec<u64>>,
 }
 
-impl Observer for Sizes {
+impl Observer for BodySizes {
     fn sent(&self, sent: Sent<'_>) {
         self.sent.lock().expect("not poisoned").push(sent.bytes);
     }
@@ -394,7 +394,7 @@ impl Observer for Sizes {
 
 /// Sends requests of known sizes and reads answers to their ends, or not.
 async fn counts_sizes(server: Server) {
-    let sizes = Arc::new(Sizes::default());
+    let sizes = Arc::new(BodySizes::default());
     let observer = Some(Arc::clone(&sizes) as Arc<dyn Observer>);
     let client = client(&server, ClientOptions { observer, ..Default::default() });
     let take = || {

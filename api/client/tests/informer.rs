@@ -23,17 +23,17 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Pod {
+struct InformedPod {
     metadata: PrunedMeta,
-    spec: Spec,
+    spec: WatchedSpec,
 }
 
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Spec {
+struct WatchedSpec {
     node_name: String,
 }
-pintle_api_types::pruned_object!(Pod);
+pintle_api_types::pruned_object!(InformedPod);
 
 #[derive(Default)]
 struct Heard(Mutex<BTreeMap<String, usize>>);
@@ -68,8 +68,8 @@ impl InformerObserver for Heard {
 
 struct InformerWorld {
     server: Server,
-    informer: Informer<Pod>,
-    subscription: Subscription<Pod>,
+    informer: Informer<InformedPod>,
+    subscription: Subscription<InformedPod>,
     heard: Arc<Heard>,
 }
 
@@ -83,7 +83,7 @@ async fn world(first_list: FirstList, pods: &[(&str, &str)]) -> InformerWorld {
     let mut spec = FollowSpec::new("pods", "/api/v1/pods");
     spec.first_list = first_list;
     spec.observer = heard.clone();
-    let by_node: IndexBy<Pod> = ("node", |pod, add| add(&pod.spec.node_name));
+    let by_node: IndexBy<InformedPod> = ("node", |pod, add| add(&pod.spec.node_name));
     let informer = Informer::new(spec, &[by_node]);
     let subscription = informer.subscribe();
     tokio::spawn(informer.run(client));
@@ -94,7 +94,7 @@ impl InformerWorld {
     /// The next change, in a few letters.
     async fn told(&mut self) -> String {
         let change = tokio::time::timeout(PATIENCE, self.subscription.next()).await;
-        let shown = |pod: &Pod| format!("{}@{}", pod.metadata.name, pod.spec.node_name);
+        let shown = |pod: &InformedPod| format!("{}@{}", pod.metadata.name, pod.spec.node_name);
         match change.expect("something is told") {
             ObjectChange::Added { object, initial } => {
                 format!("{}{}", if initial { "has " } else { "added " }, shown(&object))
@@ -127,7 +127,7 @@ async fn a_list_has_its_time_from_its_turn_on_and_waits_for_that_as_long_as_it_t
         let _ = told.send(request.extensions().get::<AnswerWithin>().copied());
         std::future::pending::<Result<http::Response<kube::client::Body>, tower::BoxError>>()
     });
-    let informer = Informer::<Pod>::new(FollowSpec::new("pods", "/api/v1/pods"), &[]);
+    let informer = Informer::<InformedPod>::new(FollowSpec::new("pods", "/api/v1/pods"), &[]);
     let limit = tokio::select! {
         () = informer.run(kube::Client::new(service, "default")) => None,
         limit = limits.recv() => limit.flatten(),

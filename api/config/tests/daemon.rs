@@ -159,12 +159,12 @@ fn a_file_nests_and_flags_win_over_it_but_gates_add_up() {
     assert_eq!(configuration.leader.lease.to_string(), "9s");
     assert!(!configuration.leader.elect);
     assert_eq!(configuration.mode, Mode::Deep);
-    assert_eq!(configuration.tags, [("a", "x"), ("b", "z")].map(own).into());
+    assert_eq!(configuration.tags, [own("a", "x"), own("b", "z")].into());
     assert!(gates.enabled("Kedging") && !gates.enabled("Weighing"));
     assert_eq!(warnings, [""; 0]);
 }
 
-fn own((key, value): (&str, &str)) -> (String, String) {
+fn own(key: &str, value: &str) -> (String, String) {
     (key.to_owned(), value.to_owned())
 }
 

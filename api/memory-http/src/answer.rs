@@ -9,7 +9,7 @@ use axum::http::{Method, Request, Response, StatusCode, header};
 use pintle_api_types::request::{self as api, ApiError};
 use serde_json::{Value, json};
 
-use crate::request::{self, Call, Parameters, refusal};
+use crate::request::{self, HttpCall, Parameters, refusal};
 use crate::route::Route;
 use crate::shared::SharedServer;
 use crate::{fields, watch};
@@ -24,7 +24,7 @@ pub(crate) fn answer(server: &SharedServer, request: &Request<Vec<u8>>) -> Respo
     let query = Query::<Parameters>::try_from_uri(uri);
     let query = query.map(|query| query.0).unwrap_or_default();
     let (headers, body) = (request.headers(), request.body().as_slice());
-    let call = Call { method, query: &query, headers, body };
+    let call = HttpCall { method, query: &query, headers, body };
     let Some(route) = Route::parse(uri.path()) else {
         let get = api::Request::Get { path: path.to_owned() };
         return server.handle(&get).map_or_else(|error| failure(&error), |v| success(200, &v));
@@ -37,7 +37,11 @@ pub(crate) fn answer(server: &SharedServer, request: &Request<Vec<u8>>) -> Respo
     answered.unwrap_or_else(|error| failure(&error))
 }
 
-fn unary(server: &SharedServer, route: Route, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
+fn unary(
+    server: &SharedServer,
+    route: Route,
+    call: &HttpCall<'_>,
+) -> Result<Response<Body>, ApiError> {
     let request = request::of(route, call)?;
     let mut object = server.handle(&request)?;
     if matches!(request, api::Request::List { .. }) {
@@ -49,7 +53,7 @@ fn unary(server: &SharedServer, route: Route, call: &Call<'_>) -> Result<Respons
 }
 
 /// Keeps the items of a list that a field selector selects.
-fn select(list: &mut Value, call: &Call<'_>) {
+fn select(list: &mut Value, call: &HttpCall<'_>) {
     if let Some(items) = list["items"].as_array_mut() {
         items.retain(|item| fields::are_selected(call.parameter("fieldSelector"), item));
     }
@@ -57,7 +61,7 @@ fn select(list: &mut Value, call: &Call<'_>) {
 
 /// Cuts a list into pages. A list of any version is read from the cache, whole.
 // k8s: staging/src/k8s.io/apiserver/pkg/storage/cacher/delegator/interface.go ShouldDelegateList
-fn divide(list: &mut Value, call: &Call<'_>) -> Result<(), ApiError> {
+fn divide(list: &mut Value, call: &HttpCall<'_>) -> Result<(), ApiError> {
     let number = |name: &str| match call.parameter(name) {
         "" => Ok(0),
         text => text.parse::<usize>().map_err(|_| refusal(400, &format!("no number: {name}"))),

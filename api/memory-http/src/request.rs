@@ -18,14 +18,14 @@ pub(crate) type Parameters = BTreeMap<String, String>;
 
 /// The parts of a request of HTTP.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Call<'a> {
+pub(crate) struct HttpCall<'a> {
     pub(crate) method: &'a Method,
     pub(crate) query: &'a Parameters,
     pub(crate) headers: &'a HeaderMap,
     pub(crate) body: &'a [u8],
 }
 
-impl Call<'_> {
+impl HttpCall<'_> {
     /// The parameter; empty when it is absent.
     pub(crate) fn parameter(&self, name: &str) -> &str {
         self.query.get(name).map_or("", String::as_str)
@@ -60,7 +60,7 @@ pub(crate) fn refusal(code: u16, message: &str) -> ApiError {
 }
 
 /// The request of the server in memory.
-pub(crate) fn of(route: Route, call: &Call<'_>) -> Result<Request, ApiError> {
+pub(crate) fn of(route: Route, call: &HttpCall<'_>) -> Result<Request, ApiError> {
     let only_metadata = call.header(header::ACCEPT).contains("as=PartialObjectMetadata");
     let is_collection = route.name.is_empty();
     Ok(match *call.method {
@@ -101,7 +101,7 @@ fn form(content_type: &str) -> Result<PatchForm, ApiError> {
     }
 }
 
-fn delete(route: Route, call: &Call<'_>) -> Result<Request, ApiError> {
+fn delete(route: Route, call: &HttpCall<'_>) -> Result<Request, ApiError> {
     let body = if call.body.is_empty() { Value::Null } else { call.object()? };
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let propagation = match body["propagationPolicy"].as_str() {

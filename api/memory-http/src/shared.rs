@@ -20,12 +20,12 @@ use crate::route::Route;
 pub struct SharedServer {
     state: Arc<Mutex<State>>,
     /// What watches wait for.
-    progress: watch::Sender<Progress>,
+    progress: watch::Sender<WatchProgress>,
 }
 
 /// Counts what watches have to react to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Progress {
+pub(crate) struct WatchProgress {
     pub(crate) writes: u64,
     /// Each ends the watches that began before it.
     pub(crate) cuts: u64,
@@ -37,7 +37,7 @@ pub(crate) struct State {
     pub(crate) open_watches: usize,
     /// The server's clock is behind the machine's.
     behind: SignedDuration,
-    faults: Vec<Fault>,
+    faults: Vec<HttpFault>,
     /// Method, path and query of each request.
     requests: Vec<String>,
 }
@@ -45,7 +45,7 @@ pub(crate) struct State {
 /// Requests of HTTP that are refused, watches among them; the server itself knows no watch, and
 /// refuses by verb and object ([`pintle_memory_api::Refusal`]).
 #[derive(Clone, Debug)]
-struct Fault {
+struct HttpFault {
     /// Empty for all.
     method: String,
     /// A part of the path with its query.
@@ -72,7 +72,7 @@ impl SharedServer {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn progress(&self) -> watch::Receiver<Progress> {
+    pub(crate) fn progress(&self) -> watch::Receiver<WatchProgress> {
         self.progress.subscribe()
     }
 
@@ -81,7 +81,7 @@ impl SharedServer {
         let mut state = self.state();
         state.requests.push(format!("{method} {path}"));
         let mut faults = state.faults.iter();
-        let is_meant = |fault: &&Fault| {
+        let is_meant = |fault: &&HttpFault| {
             (fault.method.is_empty() || fault.method == method) && path.contains(&fault.part)
         };
         faults.find(is_meant).map(|fault| fault.error.clone())
@@ -162,7 +162,7 @@ impl SharedServer {
     /// means every one.
     pub fn refuse(&self, method: &str, part: &str, code: u16, message: &str) {
         let (method, part) = (method.to_owned(), part.to_owned());
-        self.state().faults.push(Fault { method, part, error: refusal(code, message) });
+        self.state().faults.push(HttpFault { method, part, error: refusal(code, message) });
     }
 
     /// Refuses nothing from now on.

@@ -17,14 +17,14 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::fields;
-use crate::request::{Call, refusal};
+use crate::request::{HttpCall, refusal};
 use crate::route::Route;
-use crate::shared::{Progress, SharedServer, State};
+use crate::shared::{SharedServer, State, WatchProgress};
 
 /// An open watch.
 struct Watch {
     server: SharedServer,
-    progress: watch::Receiver<Progress>,
+    progress: watch::Receiver<WatchProgress>,
     /// Cuts before it began.
     cuts: u64,
     collection: Route,
@@ -42,7 +42,7 @@ struct Watch {
 pub(crate) fn open(
     server: &SharedServer,
     collection: Route,
-    call: &Call<'_>,
+    call: &HttpCall<'_>,
 ) -> Result<Body, ApiError> {
     if !call.parameter("labelSelector").is_empty() {
         return Err(refusal(400, "label selectors of watches are not modelled"));

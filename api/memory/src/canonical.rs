@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use pintle_api_types::kind::{self, Kind};
 
 use crate::meta;
-use crate::rules::{Rules, StatusKeeps};
+use crate::rules::{KindRules, StatusKeeps};
 
 /// Numbers and switches of statuses that are pointers in Go, so that 0 is not absence.
 const POINTERS: [&str; 4] = ["ready", "terminating", "collisionCount", "terminatingReplicas"];
@@ -18,7 +18,7 @@ const POINTERS: [&str; 4] = ["ready", "terminating", "collisionCount", "terminat
 const SPEC_ZEROES: [&str; 3] = ["minReadySeconds", "paused", "unschedulable"];
 
 /// Brings an object into its stored form.
-pub(crate) fn settle(kind: Kind, rules: &Rules, object: &mut Value) {
+pub(crate) fn settle(kind: Kind, rules: &KindRules, object: &mut Value) {
     let Some(fields) = object.as_object_mut() else { return };
     fields.insert("apiVersion".to_owned(), kind.api_version().into());
     fields.insert("kind".to_owned(), kind.kind.into());
@@ -89,7 +89,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-fn status(fields: &mut Map<String, Value>, rules: &Rules) {
+fn status(fields: &mut Map<String, Value>, rules: &KindRules) {
     fields.retain(|name, value| {
         let is_text = value.as_str() == Some("");
         POINTERS.contains(&name.as_str()) || !(is_zero(value) || is_text)

@@ -12,8 +12,8 @@ use pintle_api_types::request::{Answer, ApiError};
 use serde_json::{Value, json};
 
 use crate::change::daemon_set;
-use crate::errors::{self, Problem};
-use crate::rules::{self, Counts, StatusKeeps};
+use crate::errors::{self, FieldProblem};
+use crate::rules::{self, GenerationRule, StatusKeeps};
 use crate::server::Server;
 use crate::{admission, canonical, defaults, meta, validate};
 
@@ -199,7 +199,7 @@ pub(crate) fn place(kind: Kind, namespace: &str, object: &mut Value) -> Result<(
 // k8s: pkg/registry/*/*/strategy.go PrepareForCreate
 fn prepare(kind: Kind, object: &mut Value, now: Timestamp) {
     let rules = rules::of(kind);
-    if rules.counts != Counts::Nothing {
+    if rules.counts != GenerationRule::Nothing {
         meta::set(object, "generation", 1.into());
     }
     // A node's own status is accepted.
@@ -276,7 +276,7 @@ fn generate_selector(kind: Kind, job: &mut Value) {
 }
 
 /// The problem with the name of an object to be created.
-pub(crate) fn missing_name(object: &Value) -> Option<Problem> {
+pub(crate) fn missing_name(object: &Value) -> Option<FieldProblem> {
     let is_missing = meta::name(object).is_empty();
-    is_missing.then(|| Problem::required("metadata.name", "name or generateName is required"))
+    is_missing.then(|| FieldProblem::required("metadata.name", "name or generateName is required"))
 }

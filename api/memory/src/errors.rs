@@ -103,12 +103,12 @@ pub(crate) fn expired(asked: u64, current: u64) -> ApiError {
 }
 
 /// One field that validation rejects.
-pub(crate) struct Problem {
+pub(crate) struct FieldProblem {
     reason: &'static str,
     text: String,
 }
 
-impl Problem {
+impl FieldProblem {
     pub(crate) fn invalid(field: &str, value: &str, why: &str) -> Self {
         let text = format!("{field}: Invalid value: {value}: {why}");
         Self { reason: "FieldValueInvalid", text }
@@ -124,7 +124,7 @@ impl Problem {
 }
 
 /// The object is not valid, for one reason or more.
-pub(crate) fn invalid(kind: &str, name: &str, problems: &[Problem]) -> ApiError {
+pub(crate) fn invalid(kind: &str, name: &str, problems: &[FieldProblem]) -> ApiError {
     let texts: Vec<&str> = problems.iter().map(|problem| problem.text.as_str()).collect();
     let sum = match &texts[..] {
         [one] => (*one).to_owned(),

@@ -1,14 +1,14 @@
 //! Rules of the API server that differ by kind.
 //!
-//! Input: a kind. Output: its [`Rules`], from one table for Kubernetes' own kinds; every other kind
-//! is a custom resource. Rows cite nothing: each is a kind's `strategy.go` and `storage.go`.
+//! Input: a kind. Output: its [`KindRules`], from one table for Kubernetes' own kinds; every other
+//! kind is a custom resource. Rows cite nothing: each is a kind's `strategy.go` and `storage.go`.
 // k8s: pkg/registry/*/*/strategy.go, pkg/registry/*/*/storage/storage.go
 
 use pintle_api_types::kind::Kind;
 
 /// Which changes raise `metadata.generation`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Counts {
+pub(crate) enum GenerationRule {
     /// The kind has no generation.
     Nothing,
     /// It is 1 for ever.
@@ -49,8 +49,8 @@ pub(crate) enum Dependents {
 
 /// The rules of a kind.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rules {
-    pub(crate) counts: Counts,
+pub(crate) struct KindRules {
+    pub(crate) counts: GenerationRule,
     pub(crate) status: StatusKeeps,
     pub(crate) dependents: Dependents,
     /// The kind has the subresource `scale`.
@@ -67,8 +67,8 @@ pub(crate) struct Rules {
     pub(crate) status_zeroes: &'static [&'static str],
 }
 
-const PLAIN: Rules = Rules {
-    counts: Counts::Nothing,
+const PLAIN: KindRules = KindRules {
+    counts: GenerationRule::Nothing,
     status: StatusKeeps::None,
     dependents: Dependents::Deleted,
     has_scale: false,
@@ -78,22 +78,22 @@ const PLAIN: Rules = Rules {
     is_custom: false,
     status_zeroes: &[],
 };
-const SPEC: Counts = Counts::Field("spec");
+const SPEC: GenerationRule = GenerationRule::Field("spec");
 /// A kind with spec, status and generation.
-const WORKLOAD: Rules = Rules { counts: SPEC, status: StatusKeeps::Spec, ..PLAIN };
-const CUSTOM: Rules = Rules {
-    counts: Counts::Content,
+const WORKLOAD: KindRules = KindRules { counts: SPEC, status: StatusKeeps::Spec, ..PLAIN };
+const CUSTOM: KindRules = KindRules {
+    counts: GenerationRule::Content,
     status: StatusKeeps::Everything,
     updates_any_version: false,
     is_custom: true,
     ..PLAIN
 };
-const WITH_STATUS: Rules = Rules { status: StatusKeeps::Spec, ..PLAIN };
-const CLASS: Rules = Rules { answers_with_object: true, ..PLAIN };
-const ROLE: Rules = Rules { creates_on_update: true, ..PLAIN };
+const WITH_STATUS: KindRules = KindRules { status: StatusKeeps::Spec, ..PLAIN };
+const CLASS: KindRules = KindRules { answers_with_object: true, ..PLAIN };
+const ROLE: KindRules = KindRules { creates_on_update: true, ..PLAIN };
 
 /// The rules of a kind.
-pub(crate) fn of(kind: Kind) -> Rules {
+pub(crate) fn of(kind: Kind) -> KindRules {
     match kind.group {
         "" => core(kind.plural),
         "apps" | "batch" | "policy" | "autoscaling" => workloads(kind.plural),
@@ -101,14 +101,14 @@ pub(crate) fn of(kind: Kind) -> Rules {
     }
 }
 
-fn core(plural: &str) -> Rules {
+fn core(plural: &str) -> KindRules {
     match plural {
-        "pods" => Rules {
+        "pods" => KindRules {
             status: StatusKeeps::Fields(&["ownerReferences"]),
             answers_with_object: true,
             ..WORKLOAD
         },
-        "replicationcontrollers" => Rules {
+        "replicationcontrollers" => KindRules {
             dependents: Dependents::Orphaned,
             has_scale: true,
             status_zeroes: &["replicas"],
@@ -116,30 +116,36 @@ fn core(plural: &str) -> Rules {
         },
         "nodes" => WITH_STATUS,
         "namespaces" | "resourcequotas" | "persistentvolumes" | "persistentvolumeclaims" => {
-            Rules { answers_with_object: true, ..WITH_STATUS }
+            KindRules { answers_with_object: true, ..WITH_STATUS }
         }
-        "services" => Rules { creates_on_update: true, answers_with_object: true, ..WITH_STATUS },
+        "services" => {
+            KindRules { creates_on_update: true, answers_with_object: true, ..WITH_STATUS }
+        }
         "serviceaccounts" => CLASS,
-        "podtemplates" => Rules { counts: Counts::Field("template"), ..CLASS },
-        "events" => Rules { dependents: Dependents::Unsupported, creates_on_update: true, ..PLAIN },
-        "endpoints" | "limitranges" => Rules { creates_on_update: true, ..PLAIN },
+        "podtemplates" => KindRules { counts: GenerationRule::Field("template"), ..CLASS },
+        "events" => {
+            KindRules { dependents: Dependents::Unsupported, creates_on_update: true, ..PLAIN }
+        }
+        "endpoints" | "limitranges" => KindRules { creates_on_update: true, ..PLAIN },
         _ => PLAIN,
     }
 }
 
-fn workloads(plural: &str) -> Rules {
+fn workloads(plural: &str) -> KindRules {
     match plural {
-        "deployments" => Rules {
-            counts: Counts::SpecAndAnnotations,
+        "deployments" => KindRules {
+            counts: GenerationRule::SpecAndAnnotations,
             status: StatusKeeps::Fields(&["labels"]),
             has_scale: true,
             ..WORKLOAD
         },
-        "replicasets" => Rules { has_scale: true, status_zeroes: &["replicas"], ..WORKLOAD },
-        "statefulsets" => {
-            Rules { has_scale: true, status_zeroes: &["replicas", "availableReplicas"], ..WORKLOAD }
-        }
-        "daemonsets" => Rules {
+        "replicasets" => KindRules { has_scale: true, status_zeroes: &["replicas"], ..WORKLOAD },
+        "statefulsets" => KindRules {
+            has_scale: true,
+            status_zeroes: &["replicas", "availableReplicas"],
+            ..WORKLOAD
+        },
+        "daemonsets" => KindRules {
             status_zeroes: &[
                 "currentNumberScheduled",
                 "numberMisscheduled",
@@ -148,9 +154,9 @@ fn workloads(plural: &str) -> Rules {
             ],
             ..WORKLOAD
         },
-        "jobs" => Rules { dependents: Dependents::Orphaned, ..WORKLOAD },
+        "jobs" => KindRules { dependents: Dependents::Orphaned, ..WORKLOAD },
         "cronjobs" => WORKLOAD,
-        "poddisruptionbudgets" => Rules {
+        "poddisruptionbudgets" => KindRules {
             updates_any_version: false,
             status_zeroes: &[
                 "disruptionsAllowed",
@@ -160,49 +166,59 @@ fn workloads(plural: &str) -> Rules {
             ],
             ..WORKLOAD
         },
-        "horizontalpodautoscalers" => Rules { status_zeroes: &["desiredReplicas"], ..WITH_STATUS },
+        "horizontalpodautoscalers" => {
+            KindRules { status_zeroes: &["desiredReplicas"], ..WITH_STATUS }
+        }
         _ => PLAIN,
     }
 }
 
-fn others(kind: Kind) -> Rules {
-    let everything = Rules { status: StatusKeeps::Everything, ..PLAIN };
+fn others(kind: Kind) -> KindRules {
+    let everything = KindRules { status: StatusKeeps::Everything, ..PLAIN };
     match (kind.group, kind.plural) {
         ("coordination.k8s.io", _) => {
-            Rules { updates_any_version: false, creates_on_update: true, ..PLAIN }
+            KindRules { updates_any_version: false, creates_on_update: true, ..PLAIN }
         }
-        ("discovery.k8s.io", _) => Rules { counts: Counts::ContentAndLabels, ..PLAIN },
+        ("discovery.k8s.io", _) => KindRules { counts: GenerationRule::ContentAndLabels, ..PLAIN },
         ("events.k8s.io", _) => core("events"),
         ("rbac.authorization.k8s.io", _) => ROLE,
-        ("node.k8s.io", _) => Rules { updates_any_version: false, ..ROLE },
+        ("node.k8s.io", _) => KindRules { updates_any_version: false, ..ROLE },
         ("networking.k8s.io", "ingresses") => WORKLOAD,
         ("networking.k8s.io", "servicecidrs") => everything,
-        ("networking.k8s.io", _) => Rules { counts: SPEC, ..PLAIN },
+        ("networking.k8s.io", _) => KindRules { counts: SPEC, ..PLAIN },
         ("storage.k8s.io", "volumeattachments") => {
-            Rules { updates_any_version: false, answers_with_object: true, ..everything }
+            KindRules { updates_any_version: false, answers_with_object: true, ..everything }
         }
-        ("storage.k8s.io", "csistoragecapacities") => Rules { updates_any_version: false, ..PLAIN },
+        ("storage.k8s.io", "csistoragecapacities") => {
+            KindRules { updates_any_version: false, ..PLAIN }
+        }
         ("storage.k8s.io", "csidrivers" | "csinodes") => {
-            Rules { updates_any_version: false, ..CLASS }
+            KindRules { updates_any_version: false, ..CLASS }
         }
         ("storage.k8s.io", _) => CLASS,
-        ("resource.k8s.io", "resourceclaims") => Rules { answers_with_object: true, ..everything },
-        ("resource.k8s.io", "devicetaintrules") => {
-            Rules { counts: SPEC, answers_with_object: true, ..everything }
+        ("resource.k8s.io", "resourceclaims") => {
+            KindRules { answers_with_object: true, ..everything }
         }
-        ("resource.k8s.io", "resourceslices" | "deviceclasses") => Rules { counts: SPEC, ..CLASS },
+        ("resource.k8s.io", "devicetaintrules") => {
+            KindRules { counts: SPEC, answers_with_object: true, ..everything }
+        }
+        ("resource.k8s.io", "resourceslices" | "deviceclasses") => {
+            KindRules { counts: SPEC, ..CLASS }
+        }
         ("resource.k8s.io", _) => CLASS,
-        ("scheduling.k8s.io", "priorityclasses") => Rules { counts: Counts::Once, ..PLAIN },
+        ("scheduling.k8s.io", "priorityclasses") => {
+            KindRules { counts: GenerationRule::Once, ..PLAIN }
+        }
         ("flowcontrol.apiserver.k8s.io", _) => WORKLOAD,
         ("admissionregistration.k8s.io", "validatingadmissionpolicies") => {
-            Rules { counts: SPEC, updates_any_version: false, ..everything }
+            KindRules { counts: SPEC, updates_any_version: false, ..everything }
         }
         ("admissionregistration.k8s.io", _) => {
-            Rules { counts: Counts::Content, updates_any_version: false, ..PLAIN }
+            KindRules { counts: GenerationRule::Content, updates_any_version: false, ..PLAIN }
         }
         ("certificates.k8s.io", "certificatesigningrequests") => WITH_STATUS,
         ("apiextensions.k8s.io" | "apiregistration.k8s.io", _) => {
-            Rules { updates_any_version: false, ..everything }
+            KindRules { updates_any_version: false, ..everything }
         }
         _ => CUSTOM,
     }

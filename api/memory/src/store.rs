@@ -39,7 +39,7 @@ pub struct Event {
 
 /// Objects and history of a kind.
 #[derive(Clone, Debug, Default)]
-struct Collection {
+struct KindStore {
     objects: BTreeMap<ObjectKey, Arc<Value>>,
     events: Vec<Event>,
     /// Events up to this version are no longer kept.
@@ -50,7 +50,7 @@ struct Collection {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Store {
     version: u64,
-    collections: BTreeMap<Kind, Collection>,
+    collections: BTreeMap<Kind, KindStore>,
 }
 
 impl Store {

@@ -8,11 +8,11 @@ use pintle_api_types::request::ApiError;
 use serde_json::Value;
 
 use crate::create::missing_name;
-use crate::errors::{self, Problem};
+use crate::errors::{self, FieldProblem};
 use crate::meta;
 
 pub(crate) fn created(kind: Kind, object: &Value) -> Result<(), ApiError> {
-    let mut problems: Vec<Problem> = missing_name(object).into_iter().collect();
+    let mut problems: Vec<FieldProblem> = missing_name(object).into_iter().collect();
     problems.extend(template_labels(kind, object));
     answer(kind, object, &problems)
 }
@@ -25,7 +25,7 @@ pub(crate) fn updated(kind: Kind, object: &Value, old: &Value) -> Result<(), Api
     answer(kind, object, &problems)
 }
 
-fn answer(kind: Kind, object: &Value, problems: &[Problem]) -> Result<(), ApiError> {
+fn answer(kind: Kind, object: &Value, problems: &[FieldProblem]) -> Result<(), ApiError> {
     match problems {
         [] => Ok(()),
         problems => Err(errors::invalid(&errors::kind_name(kind), meta::name(object), problems)),
@@ -33,7 +33,7 @@ fn answer(kind: Kind, object: &Value, problems: &[Problem]) -> Result<(), ApiErr
 }
 
 // k8s: staging/src/k8s.io/apimachinery/pkg/api/validation/objectmeta.go
-fn metadata(object: &Value, old: &Value) -> Vec<Problem> {
+fn metadata(object: &Value, old: &Value) -> Vec<FieldProblem> {
     let mut problems = Vec::new();
     if meta::is_deleting(old) {
         let had = meta::finalizers(old);
@@ -45,13 +45,13 @@ fn metadata(object: &Value, old: &Value) -> Vec<Problem> {
                 "no new finalizers can be added if the object is being deleted, found new \
                  finalizers []string{{{list}}}"
             );
-            problems.push(Problem::forbidden("metadata.finalizers", &why));
+            problems.push(FieldProblem::forbidden("metadata.finalizers", &why));
         }
     }
     for field in ["name", "namespace", "uid"] {
         if meta::text(object, field) != meta::text(old, field) {
             let value = format!("{:?}", meta::text(object, field));
-            problems.push(Problem::invalid(
+            problems.push(FieldProblem::invalid(
                 &format!("metadata.{field}"),
                 &value,
                 "field is immutable",
@@ -62,7 +62,7 @@ fn metadata(object: &Value, old: &Value) -> Vec<Problem> {
 }
 
 /// A workload selects its own template.
-fn template_labels(kind: Kind, object: &Value) -> Option<Problem> {
+fn template_labels(kind: Kind, object: &Value) -> Option<FieldProblem> {
     let is_checked =
         [kind::REPLICA_SETS, kind::DEPLOYMENTS, kind::STATEFUL_SETS, kind::DAEMON_SETS]
             .contains(&kind);
@@ -73,13 +73,13 @@ fn template_labels(kind: Kind, object: &Value) -> Option<Problem> {
         let text = serde_json::to_string(&object["spec"]["template"]["metadata"]["labels"])
             .unwrap_or_default();
         let why = "`selector` does not match template `labels`";
-        Problem::invalid("spec.template.metadata.labels", &text, why)
+        FieldProblem::invalid("spec.template.metadata.labels", &text, why)
     })
 }
 
 /// Of a pod's spec nearly nothing changes; upstream's sentence ends with a diff, ours does not.
 // k8s: pkg/apis/core/validation/validation.go ValidatePodUpdate
-fn pod_spec(kind: Kind, object: &Value, old: &Value) -> Option<Problem> {
+fn pod_spec(kind: Kind, object: &Value, old: &Value) -> Option<FieldProblem> {
     let fixed = |pod: &Value| {
         let mut spec = pod["spec"].clone();
         for field in ["activeDeadlineSeconds", "tolerations"] {
@@ -98,11 +98,11 @@ fn pod_spec(kind: Kind, object: &Value, old: &Value) -> Option<Problem> {
                    `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` \
                    (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` \
                    (allow it to be set to 1 if it was previously negative)";
-        Problem::forbidden("spec", why)
+        FieldProblem::forbidden("spec", why)
     })
 }
 
-fn immutable_fields(kind: Kind, object: &Value, old: &Value) -> Vec<Problem> {
+fn immutable_fields(kind: Kind, object: &Value, old: &Value) -> Vec<FieldProblem> {
     let fields: &[&str] = match (kind.group, kind.plural) {
         ("apps", "replicasets") | ("apps", "deployments") | ("apps", "daemonsets") => &["selector"],
         ("batch", "jobs") => &["completions", "selector", "completionMode"],
@@ -112,7 +112,7 @@ fn immutable_fields(kind: Kind, object: &Value, old: &Value) -> Vec<Problem> {
     changed
         .map(|field| {
             let value = object["spec"][*field].to_string();
-            Problem::invalid(&format!("spec.{field}"), &value, "field is immutable")
+            FieldProblem::invalid(&format!("spec.{field}"), &value, "field is immutable")
         })
         .collect()
 }

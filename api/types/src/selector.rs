@@ -14,7 +14,7 @@ use crate::symbol::Symbol;
 use crate::symbol_map::SymbolMap;
 
 /// Turns texts into the words that a selector is made of; equal texts give equal words.
-pub trait Words {
+pub trait SelectorWords {
     /// A word.
     type Word: Ord + Clone;
 
@@ -26,7 +26,7 @@ pub trait Words {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Texts;
 
-impl Words for Texts {
+impl SelectorWords for Texts {
     type Word = String;
 
     fn word(&mut self, text: &str) -> String {
@@ -97,7 +97,7 @@ impl<W: Ord + Clone> Selector<W> {
     /// When an operator is unknown.
     pub fn from_api(
         selector: Option<&LabelSelector>,
-        words: &mut impl Words<Word = W>,
+        words: &mut impl SelectorWords<Word = W>,
     ) -> Result<Self, SelectorError> {
         let Some(selector) = selector else { return Ok(Self::Nothing) };
         let mut requirements = equalities(selector.match_labels.as_ref(), words);
@@ -118,7 +118,7 @@ impl<W: Ord + Clone> Selector<W> {
     /// Selects objects with all these labels.
     pub fn from_labels(
         labels: Option<&BTreeMap<String, String>>,
-        words: &mut impl Words<Word = W>,
+        words: &mut impl SelectorWords<Word = W>,
     ) -> Self {
         Self::canonical(equalities(labels, words))
     }
@@ -191,7 +191,7 @@ impl Selector<Symbol> {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Symbols;
 
-impl Words for Symbols {
+impl SelectorWords for Symbols {
     type Word = Symbol;
 
     fn word(&mut self, text: &str) -> Symbol {
@@ -199,7 +199,7 @@ impl Words for Symbols {
     }
 }
 
-fn equalities<T: Words>(
+fn equalities<T: SelectorWords>(
     labels: Option<&BTreeMap<String, String>>,
     words: &mut T,
 ) -> Vec<Requirement<T::Word>> {
@@ -217,8 +217,8 @@ fn equalities<T: Words>(
 pub fn matches(
     selector: Option<&LabelSelector>,
     labels: &BTreeMap<String, String>,
-) -> Result<bool, String> {
-    let selector = Selector::from_api(selector, &mut Texts).map_err(|error| error.to_string())?;
+) -> Result<bool, SelectorError> {
+    let selector = Selector::from_api(selector, &mut Texts)?;
     Ok(selector.matches_by(|key| labels.get(key)))
 }
 
@@ -275,7 +275,7 @@ mod tests {
         let json = json!({"matchExpressions": [{"key": "a", "operator": "Like"}]});
         let api: LabelSelector = serde_json::from_value(json).expect("a selector");
         let said = matches(Some(&api), &BTreeMap::new()).expect_err("unknown");
-        assert_eq!(said, "\"Like\" is not a valid label selector operator");
+        assert_eq!(said.to_string(), "\"Like\" is not a valid label selector operator");
     }
 
     #[test]

@@ -119,9 +119,9 @@ fn rows(ours: &SideResults, theirs: &SideResults) -> Vec<Row> {
 }
 
 /// A cluster of its own, removed with it.
-struct Own(Cluster);
+struct ControllersCluster(Cluster);
 
-impl Drop for Own {
+impl Drop for ControllersCluster {
     fn drop(&mut self) {
         if let Err(error) = self.0.down() {
             eprintln!("the cluster was not removed: {error:#}");
@@ -129,7 +129,7 @@ impl Drop for Own {
     }
 }
 
-impl Own {
+impl ControllersCluster {
     fn new() -> Result<Self> {
         let own = Self(Cluster::of_this_run("controllers")?);
         own.0.down()?;
@@ -164,7 +164,7 @@ impl Own {
 }
 
 fn measure(side: &ManagerSide) -> Result<SideResults> {
-    let own = Own::new()?;
+    let own = ControllersCluster::new()?;
     let mut found = SideResults::default();
     let amounts = Amounts {
         pods: count("PINTLE_BENCH_PODS", 10_000),
@@ -195,7 +195,7 @@ fn measure(side: &ManagerSide) -> Result<SideResults> {
 }
 
 /// Starts a manager after a namespace and a Deployment were created that no manager has seen.
-fn start(own: &Own, side: &ManagerSide, took: &mut Took) -> Result<ManagerProcess> {
+fn start(own: &ControllersCluster, side: &ManagerSide, took: &mut Took) -> Result<ManagerProcess> {
     let path = "/apis/apps/v1/namespaces/start/deployments";
     own.run(async |client| {
         let body = json!({"metadata": {"name": "start"}});
@@ -216,7 +216,7 @@ fn start(own: &Own, side: &ManagerSide, took: &mut Took) -> Result<ManagerProces
 }
 
 /// Deployments with pods get a new template, all at once.
-fn rollout(own: &Own, manager: &ManagerProcess) -> Result<Took> {
+fn rollout(own: &ControllersCluster, manager: &ManagerProcess) -> Result<Took> {
     let (sets, replicas) = (count("PINTLE_BENCH_ROLLOUT", 100), count("PINTLE_BENCH_REPLICAS", 20));
     let path = "/apis/apps/v1/namespaces/rollout/deployments";
     type Each<'a> = &'a dyn Fn(usize) -> (String, Value);
@@ -242,7 +242,7 @@ fn rollout(own: &Own, manager: &ManagerProcess) -> Result<Took> {
 }
 
 /// Changes all Deployments of one namespace at once; returns the cost and the additional memory.
-fn burst(own: &Own, manager: &ManagerProcess) -> Result<(Took, f64)> {
+fn burst(own: &ControllersCluster, manager: &ManagerProcess) -> Result<(Took, f64)> {
     let sets = count("PINTLE_BENCH_BURST", 1000);
     let path = "/apis/apps/v1/namespaces/burst/deployments";
     own.run(async |client| {
@@ -263,7 +263,7 @@ fn burst(own: &Own, manager: &ManagerProcess) -> Result<(Took, f64)> {
 }
 
 /// A namespace with many objects is deleted.
-fn namespace(own: &Own, manager: &ManagerProcess) -> Result<Took> {
+fn namespace(own: &ControllersCluster, manager: &ManagerProcess) -> Result<Took> {
     let path = "/api/v1/namespaces/full";
     own.run(async |client| {
         objects::namespace(client, "full").await?;
@@ -276,7 +276,7 @@ fn namespace(own: &Own, manager: &ManagerProcess) -> Result<Took> {
 }
 
 /// Memory at rest of a manager that starts beside ConfigMaps of this size.
-fn config_maps(own: &Own, side: &ManagerSide, kib: usize) -> Result<Memory> {
+fn config_maps(own: &ControllersCluster, side: &ManagerSide, kib: usize) -> Result<Memory> {
     let space = format!("maps{kib}");
     own.run(async |client| {
         objects::namespace(client, &space).await?;

@@ -20,7 +20,7 @@ use nix::sys::uio::pwrite;
 use nix::unistd::fdatasync;
 use pintle_daemon::blocking::{JobPlace, Pool};
 use pintle_daemon::durable;
-use pintle_ring::{At, Batch, Chain, How, RingFiles};
+use pintle_ring::{Batch, Chain, How, PathStart, RingFiles};
 use pintle_system_benches::rounds;
 use tokio::runtime::{Builder, Runtime};
 
@@ -94,7 +94,7 @@ impl Work {
 }
 
 /// Files that are open, and a folder with one that is not.
-struct Ground {
+struct OpenFiles {
     folder: tempfile::TempDir,
     open: Vec<Arc<OwnedFd>>,
     runtime: Runtime,
@@ -102,7 +102,7 @@ struct Ground {
     pool: Pool,
 }
 
-impl Ground {
+impl OpenFiles {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         fs::write(folder.path().join("f"), [b'x'; SMALL]).expect("written");
@@ -139,7 +139,7 @@ impl Ground {
     }
 
     async fn by_ring(&self, files: &RingFiles, work: Work) {
-        let at = |path: &Path| At::path(path).expect("a path");
+        let at = |path: &Path| PathStart::path(path).expect("a path");
         let path = self.path(work);
         let batch: Batch = match work {
             Work::Read | Work::Proc | Work::Cgroup => {
@@ -182,7 +182,7 @@ impl Ground {
 
 /// As far as a ring can do it: a real volume's content has modes and owners as well.
 fn content_by_ring(folder: &Path) -> Batch {
-    let at = |path: &Path| At::path(path).expect("a path");
+    let at = |path: &Path| PathStart::path(path).expect("a path");
     let (new, published) = (folder.join("content"), folder.join("content.published"));
     let one = |fill: &dyn Fn(&mut Chain)| {
         let mut chain = Chain::new();
@@ -239,7 +239,7 @@ fn direct(path: &Path, open: &[Arc<OwnedFd>], work: Work) {
 }
 
 fn file_ops(c: &mut Criterion) {
-    let ground = Ground::new();
+    let ground = OpenFiles::new();
     for work in Work::ALL {
         let mut group = c.benchmark_group(work.name());
         group.measurement_time(Duration::from_secs(2)).warm_up_time(Duration::from_millis(500));
@@ -258,7 +258,7 @@ fn cpu() -> Duration {
 }
 
 /// Median latency and CPU time of one operation, in microseconds.
-fn measure(ground: &Ground, way: Way, work: Work) -> (f64, f64) {
+fn measure(ground: &OpenFiles, way: Way, work: Work) -> (f64, f64) {
     let count = rounds(work.rounds());
     let before = cpu();
     let mut each: Vec<Duration> = (0..count)
@@ -274,7 +274,7 @@ fn measure(ground: &Ground, way: Way, work: Work) -> (f64, f64) {
 }
 
 fn report() {
-    let ground = Ground::new();
+    let ground = OpenFiles::new();
     for work in Work::ALL {
         println!("\n{}: median, CPU time of the process, each beside our pool's", work.name());
         for way in Way::ALL {

@@ -89,7 +89,8 @@ fn side(room: &str) -> Result<(Took, Option<Run>)> {
     let (pid, cpu) = (node.agent_pid(), Cpu::of(node.agent_pid())?);
     pods.iter().for_each(|name| put_pod(&node, name));
     let all_run = |seen: &[seen::SeenPod]| seen.iter().filter(|pod| pod.running.is_some()).count();
-    seen::watch(&node, START, |seen, _| all_run(seen) == pods.len()).context("all pods run")?;
+    seen::watch(&node, START.0, START.1, |seen, _| all_run(seen) == pods.len())
+        .context("all pods run")?;
     thread::sleep(STAY);
     pods.iter().for_each(|name| node.remove(&format!("{name}.json")));
     until(LONG, "all pods are gone", || {

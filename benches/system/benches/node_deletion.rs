@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use pintle_cri::v1;
-use pintle_system_benches::raw::{self, Template, Turn};
+use pintle_system_benches::raw::{self, RawRequests, TurnUnit};
 use pintle_system_benches::table::{Goal, Row, Spread};
 use pintle_system_benches::{bench_report, count, ms, names, now, parallel, put_pod, rounds, seen};
 use pintle_tests::manifest::{container_id, is_running};
@@ -34,14 +34,14 @@ fn main() -> Result<()> {
     let cri = RawCri::connect(&node)?;
     put_pod(&node, TEMPLATE);
     let pod = node.pod_until(TEMPLATE, "runs", |pod| is_running(pod, "main"));
-    let template = Template::of(&cri, &node, &container_id(&pod, "main"))?;
+    let template = RawRequests::of(&cri, &node, &container_id(&pod, "main"))?;
     let pods = count("PINTLE_BENCH_PODS", 50);
     let (mut ours, mut bounds) = (Vec::new(), Vec::new());
     for round in 0..rounds(3) {
         let mut bound = Ends::NEVER;
         for (parallel, order) in PARALLEL.into_iter().flat_map(|n| ORDERS.map(|order| (n, order))) {
             let names = names(&format!("raw-{round}-{parallel}-{order:?}").to_lowercase(), pods);
-            let ends = raw_ends(&cri, &template, &names, (parallel, order))?;
+            let ends = raw_ends(&cri, &template, &names, parallel, order)?;
             println!("raw, {parallel} at a time, {order:?}: {ends:.0?}");
             bound = bound.or_sooner(ends);
         }
@@ -89,11 +89,12 @@ impl Ends {
 
 fn raw_ends(
     cri: &RawCri,
-    template: &Template,
+    template: &RawRequests,
     names: &[String],
-    (at_a_time, order): (usize, Order),
+    at_a_time: usize,
+    order: Order,
 ) -> Result<Ends> {
-    let started = raw::start_all(cri, template, names, (Turn::Pod, parallel()))?;
+    let started = raw::start_all(cri, template, names, TurnUnit::Pod, parallel())?;
     thread::sleep(PAUSE);
     let (begin, mut stopped) = (now(), f64::INFINITY);
     if order == Order::StopsFirst {

@@ -31,7 +31,7 @@ fn main() -> Result<()> {
     let period = Duration::from_secs(1) / ASKS_A_SECOND;
     let before = Cpu::of(node.agent_pid())?;
     names("pods", PODS).iter().for_each(|name| put_pod(&node, name));
-    seen::watch(&node, (period, LONG * 3), |pods, _| {
+    seen::watch(&node, period, LONG * 3, |pods, _| {
         pods.iter().filter(|pod| pod.running.is_some()).count() == PODS
     })
     .context("all pods run")?;

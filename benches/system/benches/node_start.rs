@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use pintle_cri::v1;
-use pintle_system_benches::raw::{self, RawStarted, Template, Turn};
+use pintle_system_benches::raw::{self, RawRequests, RawStarted, TurnUnit};
 use pintle_system_benches::table::{Goal, Row, Spread};
 use pintle_system_benches::{Stamp, bench_report, ms, names, now, parallel, put_pod, rounds, seen};
 use pintle_tests::manifest::{container_id, is_running};
@@ -29,7 +29,7 @@ fn main() -> Result<()> {
     let cri = RawCri::connect(&node)?;
     put_pod(&node, "template");
     let pod = node.pod_until("template", "runs", |pod| is_running(pod, "main"));
-    let template = Template::of(&cri, &node, &container_id(&pod, "main"))?;
+    let template = RawRequests::of(&cri, &node, &container_id(&pod, "main"))?;
     let mut rows = one_at_a_time(&node, &cri, &template)?;
     rows.extend(at_once(&node, &cri, &template)?);
     bench_report::show("node_start", "lower bound", &rows)?;
@@ -42,12 +42,12 @@ struct Delays {
     visible: Vec<f64>,
 }
 
-fn one_at_a_time(node: &TestNode, cri: &RawCri, template: &Template) -> Result<Vec<Row>> {
+fn one_at_a_time(node: &TestNode, cri: &RawCri, template: &RawRequests) -> Result<Vec<Row>> {
     let (mut ours, mut visible, mut bound) = (Vec::new(), Vec::new(), Vec::new());
     for name in names("one", rounds(15)) {
         std::thread::sleep(PAUSE);
         let begin = now();
-        let raw = raw::start_all(cri, template, &[format!("raw-{name}")], (Turn::Call, 1))?;
+        let raw = raw::start_all(cri, template, &[format!("raw-{name}")], TurnUnit::Call, 1)?;
         bound.push(ms(begin, raw::started_at(cri, &raw[0].container_id)?));
         std::thread::sleep(PAUSE);
         let delays = agent_starts(node, cri, std::slice::from_ref(&name), ASK_EVERY)?;
@@ -101,17 +101,17 @@ impl Bursts {
     }
 }
 
-fn at_once(node: &TestNode, cri: &RawCri, template: &Template) -> Result<Vec<Row>> {
+fn at_once(node: &TestNode, cri: &RawCri, template: &RawRequests) -> Result<Vec<Row>> {
     let (mut ours, mut visible) = (Bursts::default(), Bursts::default());
     let (mut calls, mut pods) = (Bursts::default(), Bursts::default());
     for round in 0..rounds(3) {
-        calls.add("raw, a turn a call", burst_raw(cri, template, round, Turn::Call)?);
+        calls.add("raw, a turn a call", burst_raw(cri, template, round, TurnUnit::Call)?);
         let names = names(&format!("burst-{round}"), BURST_PODS);
         let delays = agent_starts(node, cri, &names, ASK_BURST_EVERY)?;
         ours.add("agent", delays.started);
         visible.add("agent on /pods", delays.visible);
         remove(node, cri, &names)?;
-        pods.add("raw, a turn a pod", burst_raw(cri, template, round, Turn::Pod)?);
+        pods.add("raw, a turn a pod", burst_raw(cri, template, round, TurnUnit::Pod)?);
     }
     let mut rows = Vec::new();
     let against = [("", calls.p50(), true), (" (bound: a turn a pod)", pods.p50(), false)];
@@ -135,11 +135,16 @@ fn at_once(node: &TestNode, cri: &RawCri, template: &Template) -> Result<Vec<Row
     Ok(rows)
 }
 
-fn burst_raw(cri: &RawCri, template: &Template, round: usize, turn: Turn) -> Result<Vec<f64>> {
+fn burst_raw(
+    cri: &RawCri,
+    template: &RawRequests,
+    round: usize,
+    turn: TurnUnit,
+) -> Result<Vec<f64>> {
     let names = names(&format!("raw-{round}"), BURST_PODS);
     std::thread::sleep(PAUSE);
     let begin = now();
-    let raw = raw::start_all(cri, template, &names, (turn, parallel()))?;
+    let raw = raw::start_all(cri, template, &names, turn, parallel())?;
     let ids = raw.iter().map(|pod| pod.container_id.as_str());
     let delays = delays_of(cri, begin, ids)?;
     raw::remove_all(cri, &raw, parallel())?;
@@ -166,7 +171,7 @@ fn agent_starts(
     let begin = now();
     names.iter().for_each(|name| put_pod(node, name));
     let mut shown: HashMap<String, (Stamp, String)> = HashMap::new();
-    seen::watch(node, (ask_every, LONG), |pods, at| {
+    seen::watch(node, ask_every, LONG, |pods, at| {
         for pod in pods.iter().filter(|pod| names.contains(&pod.name)) {
             if let Some(id) = &pod.running {
                 shown.entry(pod.name.clone()).or_insert_with(|| (at, id.clone()));
@@ -183,7 +188,7 @@ fn agent_starts(
 /// Removes the manifests and waits until the runtime has nothing of the pods.
 fn remove(node: &TestNode, cri: &RawCri, names: &[String]) -> Result<()> {
     names.iter().for_each(|name| node.remove(&format!("{name}.json")));
-    seen::watch(node, (ASK_BURST_EVERY, LONG), |pods, _| {
+    seen::watch(node, ASK_BURST_EVERY, LONG, |pods, _| {
         !pods.iter().any(|pod| names.contains(&pod.name))
     })
     .context("the pods are gone")?;

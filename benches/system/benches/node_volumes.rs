@@ -1,12 +1,14 @@
 //! Our agent beside the kubelet, with volumes: from claim to Running, 50 pods with volumes of a CSI
 //! driver at once, their teardown, a restart with 100 mounted volumes, and the cost of having them.
 //!
-//! One cluster with one node, on which the kubelet and then our agent run the same pods, with the same
-//! driver: folders and bind mounts, so that what is measured is the agent. Times are those of a watch
-//! of the API server and of the driver's own log. `PINTLE_BENCH_PHASES` names some of `claims`,
-//! `burst`, `restart`, `idle`; `PINTLE_BENCH_PODS` is the number of pods of a burst (50; twice as many
-//! have a volume at the restart), `PINTLE_BENCH_SECONDS` how long CPU time is counted (60),
-//! `PINTLE_BENCH_ROUNDS` the claims (8). `PINTLE_AGENT` and `PINTLE_CSI_DRIVER` name other programs.
+//! One cluster with one node, on which the kubelet and then our agent run the same pods, with the
+//! same driver: folders and bind mounts, so that what is measured is the agent. Times are those of
+//! a watch of the API server and of the driver's own log. `PINTLE_BENCH_PHASES` names some of
+//! `claims`,
+//! `burst`, `restart`, `idle`; `PINTLE_BENCH_PODS` is the number of pods of a burst (50; twice as
+//! many have a volume at the restart), `PINTLE_BENCH_SECONDS` how long CPU time is counted (60),
+//! `PINTLE_BENCH_ROUNDS` the claims (8). `PINTLE_AGENT` and `PINTLE_CSI_DRIVER` name other
+//! programs.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +33,7 @@ const PHASES: [&str; 4] = ["claims", "burst", "restart", "idle"];
 
 /// How much is measured.
 #[derive(Clone, Debug)]
-pub(crate) struct Size {
+pub(crate) struct VolumeLoad {
     /// Pods of a burst.
     pub(crate) pods: usize,
     /// Claims, one after the other.
@@ -41,7 +43,7 @@ pub(crate) struct Size {
     phases: Vec<String>,
 }
 
-impl Size {
+impl VolumeLoad {
     fn asked() -> Result<Self> {
         let named = std::env::var("PINTLE_BENCH_PHASES").unwrap_or_else(|_| PHASES.join(","));
         let phases: Vec<String> = named.split(',').map(|name| name.trim().to_owned()).collect();
@@ -68,9 +70,9 @@ impl Size {
 }
 
 /// Ends the cluster with the run, however that ends.
-struct Own(Cluster);
+struct VolumesCluster(Cluster);
 
-impl Drop for Own {
+impl Drop for VolumesCluster {
     fn drop(&mut self) {
         if let Err(error) = self.0.down() {
             eprintln!("the cluster {CLUSTER} was not removed: {error:#}");
@@ -82,9 +84,9 @@ impl Drop for Own {
 pub(crate) type Figures = BTreeMap<Measure, Vec<f64>>;
 
 fn main() -> Result<()> {
-    let size = Size::asked()?;
+    let size = VolumeLoad::asked()?;
     let ours = Agent::Pintle(Some(release("pintle-agent", "PINTLE_AGENT")?));
-    let own = Own(Cluster::of_this_run(CLUSTER)?.with_nodes(1)?);
+    let own = VolumesCluster(Cluster::of_this_run(CLUSTER)?.with_nodes(1)?);
     let cluster = &own.0;
     cluster.down()?; // what a killed run left
     cluster.choose_agent(NODE, &Agent::KubeletAlone)?;

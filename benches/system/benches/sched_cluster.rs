@@ -113,10 +113,10 @@ fn main() -> Result<()> {
     let mut rows = Vec::new();
     let only = std::env::var("PINTLE_BENCH_WORKLOAD").unwrap_or_default();
     for (workload, name) in WORKLOADS.into_iter().filter(|(_, name)| name.contains(&only)) {
-        let theirs = measure(&theirs, workload, (nodes, pods), None)?;
+        let theirs = measure(&theirs, workload, nodes, pods, None)?;
         println!("{name}: kube-scheduler: {theirs:.2?}");
         let rate = theirs.steady.map(|steady| steady.rate);
-        let ours = measure(&ours, workload, (nodes, pods), rate)?;
+        let ours = measure(&ours, workload, nodes, pods, rate)?;
         println!("{name}: ours: {ours:.2?}");
         rows.extend(rows_of(name, workload, ours, theirs));
         if let (Some(ours), Some(theirs)) = (ours.steady, theirs.steady) {
@@ -182,9 +182,9 @@ fn rows_of_waits(name: &str, ours: Steady, theirs: Steady, least: Steady) -> [Ro
 }
 
 /// A cluster of its own, removed with it.
-struct Own(Cluster);
+struct SchedulerCluster(Cluster);
 
-impl Drop for Own {
+impl Drop for SchedulerCluster {
     fn drop(&mut self) {
         if let Err(error) = self.0.down() {
             eprintln!("the cluster was not removed: {error:#}");
@@ -244,8 +244,8 @@ impl SchedulerProcess {
 }
 
 /// A new cluster without a scheduler.
-fn new_cluster(election: &Value) -> Result<Own> {
-    let own = Own(Cluster::of_this_run("sched")?);
+fn new_cluster(election: &Value) -> Result<SchedulerCluster> {
+    let own = SchedulerCluster(Cluster::of_this_run("sched")?);
     own.0.down()?;
     own.0.up_for_scheduler(&json!({
         "leaderElection": election,
@@ -263,7 +263,8 @@ fn alone() -> Value {
 fn measure(
     side: &SchedulerSide,
     workload: Workload,
-    (nodes, pods): (usize, usize),
+    nodes: usize,
+    pods: usize,
     rate: Option<usize>,
 ) -> Result<WorkloadResults> {
     let own = new_cluster(&alone())?;

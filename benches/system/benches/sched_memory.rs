@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use pintle_system_benches::load::{Cpu, memory_mib};
-use pintle_system_benches::memory_api::{MemoryApi, Size, wait_until_bound};
+use pintle_system_benches::memory_api::{InitialObjects, MemoryApi, wait_until_bound};
 use pintle_system_benches::table::{Goal, Row, Spread};
 use pintle_system_benches::{bench_report, count, release};
 use serde_json::json;
@@ -85,7 +85,7 @@ fn main() -> Result<()> {
     let wanted = |name: &str| name.contains(&only);
     let theirs = theirs.as_ref();
     let mut rows = Vec::new();
-    let few = Size { nodes: 1000, bound: 0, waiting: WAITING, fits: true, batch: None };
+    let few = InitialObjects { nodes: 1000, bound: 0, waiting: WAITING, fits: true, batch: None };
     let mut plain = None;
     if wanted("capacity") {
         let a = bind_all(&ours, few)?;
@@ -94,7 +94,7 @@ fn main() -> Result<()> {
     }
     if wanted("full") {
         let plain = plain.map_or_else(|| bind_all(&ours, few), Ok)?;
-        let full = bind_all(&ours, Size { bound: BOUND, ..few })?;
+        let full = bind_all(&ours, InitialObjects { bound: BOUND, ..few })?;
         println!("full: ours {full:.3?}");
         let time = |found: MemoryResults| 1e3 / found.a_second;
         let measure = "full: time a pod beside 150,000, and beside none";
@@ -199,7 +199,7 @@ impl MeasuredProcess {
 }
 
 /// All that wait are bound.
-fn bind_all(side: &MemorySide, size: Size) -> Result<MemoryResults> {
+fn bind_all(side: &MemorySide, size: InitialObjects) -> Result<MemoryResults> {
     let dir = tempfile::tempdir()?;
     let api = MemoryApi::start(size)?;
     let running = MeasuredProcess::start(side, &api, dir.path())?;
@@ -214,7 +214,8 @@ fn bind_all(side: &MemorySide, size: Size) -> Result<MemoryResults> {
 /// Nodes change while many pods fit nowhere.
 fn storm(side: &MemorySide) -> Result<MemoryResults> {
     let dir = tempfile::tempdir()?;
-    let size = Size { nodes: 1000, bound: 0, waiting: HOPELESS, fits: false, batch: None };
+    let size =
+        InitialObjects { nodes: 1000, bound: 0, waiting: HOPELESS, fits: false, batch: None };
     let api = MemoryApi::start(size)?;
     let running = MeasuredProcess::start(side, &api, dir.path())?;
     let begun = Instant::now();
@@ -233,8 +234,13 @@ fn storm(side: &MemorySide) -> Result<MemoryResults> {
 /// Pods come at a steady rate; each one's wait is from its creation to its binding.
 fn steady(side: &MemorySide) -> Result<MemoryResults> {
     let dir = tempfile::tempdir()?;
-    let api =
-        MemoryApi::start(Size { nodes: 1000, bound: 0, waiting: 0, fits: true, batch: None })?;
+    let api = MemoryApi::start(InitialObjects {
+        nodes: 1000,
+        bound: 0,
+        waiting: 0,
+        fits: true,
+        batch: None,
+    })?;
     let running = MeasuredProcess::start(side, &api, dir.path())?;
     running.wait_until_idle()?;
     let (before, _) = running.used()?;
@@ -257,7 +263,8 @@ fn steady(side: &MemorySide) -> Result<MemoryResults> {
 fn churn(side: &MemorySide, lasts: Duration) -> Result<(f64, f64)> {
     let dir = tempfile::tempdir()?;
     let batch = Some(CHURN_BATCH);
-    let size = Size { nodes: CHURN_NODES, bound: 0, waiting: CHURN_PODS, fits: true, batch };
+    let size =
+        InitialObjects { nodes: CHURN_NODES, bound: 0, waiting: CHURN_PODS, fits: true, batch };
     let api = MemoryApi::start(size)?;
     let running = MeasuredProcess::start(side, &api, dir.path())?;
     wait_until_bound(&api, CHURN_PODS, MOST)?;

@@ -70,7 +70,7 @@ fn ticks(stat: &str) -> Result<(f64, f64)> {
 
 /// A thread of a process.
 #[derive(Clone, Debug, Default)]
-pub struct Thread {
+pub struct ProcessThread {
     /// Its name.
     pub name: String,
     /// Nanoseconds on a CPU.
@@ -80,7 +80,7 @@ pub struct Thread {
 }
 
 /// Threads by their ids.
-pub type Threads = HashMap<String, Thread>;
+pub type Threads = HashMap<String, ProcessThread>;
 
 /// The threads of a process.
 pub fn threads(pid: i32) -> Threads {
@@ -90,7 +90,10 @@ pub fn threads(pid: i32) -> Threads {
         let name = read("comm")?.trim().to_owned();
         let spent = read("schedstat")?.split(' ').next()?.parse().ok()?;
         let sleeps = number(&read("status")?, "voluntary_ctxt_switches:")? as u64;
-        Some((dir.file_name().to_string_lossy().into_owned(), Thread { name, spent, sleeps }))
+        Some((
+            dir.file_name().to_string_lossy().into_owned(),
+            ProcessThread { name, spent, sleeps },
+        ))
     };
     threads.filter_map(of).collect()
 }

@@ -67,7 +67,7 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// The initial objects.
 #[derive(Clone, Copy, Debug)]
-pub struct Size {
+pub struct InitialObjects {
     /// Nodes with 64 CPUs and room for 250 pods.
     pub nodes: usize,
     /// Pods on them, in turn.
@@ -92,7 +92,7 @@ struct PodState {
 
 struct State {
     version: u64,
-    size: Size,
+    size: InitialObjects,
     pods: Vec<PodState>,
     /// Versions of nodes, 0 for a deleted one; each change is a label.
     nodes: Vec<u64>,
@@ -118,7 +118,7 @@ impl MemoryApi {
     ///
     /// # Errors
     /// When no port is free or no certificate can be made.
-    pub fn start(size: Size) -> Result<Self> {
+    pub fn start(size: InitialObjects) -> Result<Self> {
         let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()])?;
         let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
         let certificate = made.cert.pem();
@@ -312,7 +312,7 @@ impl MemoryApi {
 }
 
 impl State {
-    fn new(size: Size) -> Self {
+    fn new(size: InitialObjects) -> Self {
         let place = |at: usize| (at < size.bound).then(|| node_name(at % size.nodes));
         let pods = (0..size.bound + size.waiting).map(|at| PodState {
             node: place(at),

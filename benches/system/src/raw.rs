@@ -19,7 +19,7 @@ use crate::Stamp;
 
 /// The unit that takes turns: a call, or a whole pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum TurnUnit {
     /// Each call waits for its turn: all sandboxes come before the first container.
     Call,
     /// A pod keeps its turn until its container runs.
@@ -28,14 +28,14 @@ pub enum Turn {
 
 /// Requests that create a pod like their template.
 #[derive(Clone, Debug)]
-pub struct Template {
+pub struct RawRequests {
     sandbox: v1::PodSandboxConfig,
     container: v1::ContainerConfig,
     cgroup: String,
     logs: String,
 }
 
-impl Template {
+impl RawRequests {
     /// Reads back how this container and its sandbox were made.
     pub fn of(cri: &RawCri, node: &TestNode, container_id: &str) -> Result<Self> {
         let sandbox_id = cri.block(sandbox_of(&cri.client, container_id))?;
@@ -94,24 +94,26 @@ pub struct RawStarted {
 /// Starts these pods at once, at most `parallel` in turn at the same time.
 pub fn start_all(
     cri: &RawCri,
-    template: &Template,
+    template: &RawRequests,
     names: &[String],
-    (turn, parallel): (Turn, usize),
+    turn: TurnUnit,
+    parallel: usize,
 ) -> Result<Vec<RawStarted>> {
     let turns = Semaphore::new(parallel);
-    let starts = names.iter().map(|name| start(&cri.client, template, name, (turn, &turns)));
+    let starts = names.iter().map(|name| start(&cri.client, template, name, turn, &turns));
     cri.block(try_join_all(starts))
 }
 
 async fn start(
     client: &Client,
-    template: &Template,
+    template: &RawRequests,
     name: &str,
-    (turn, turns): (Turn, &Semaphore),
+    turn: TurnUnit,
+    turns: &Semaphore,
 ) -> Result<RawStarted> {
     let whole = match turn {
-        Turn::Pod => Some(turns.acquire().await?),
-        Turn::Call => None,
+        TurnUnit::Pod => Some(turns.acquire().await?),
+        TurnUnit::Call => None,
     };
     let one = async || -> Result<_> {
         Ok(if whole.is_some() { None } else { Some(turns.acquire().await?) })

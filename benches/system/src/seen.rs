@@ -31,24 +31,24 @@ pub struct SeenPod {
 #[derive(Deserialize)]
 struct List {
     #[serde(default)]
-    items: Option<Vec<Item>>,
+    items: Option<Vec<SeenItem>>,
 }
 
 #[derive(Deserialize)]
-struct Item {
-    metadata: Metadata,
+struct SeenItem {
+    metadata: SeenMetadata,
     #[serde(default)]
-    status: Status,
+    status: SeenStatus,
 }
 
 #[derive(Deserialize)]
-struct Metadata {
+struct SeenMetadata {
     name: String,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Status {
+struct SeenStatus {
     phase: String,
     container_statuses: Vec<Container>,
 }
@@ -79,7 +79,8 @@ struct Terminated {
 /// Polls every `period` until `is_done` accepts an answer and its stamp.
 pub fn watch(
     node: &TestNode,
-    (period, limit): (Duration, Duration),
+    period: Duration,
+    limit: Duration,
     mut is_done: impl FnMut(&[SeenPod], Stamp) -> bool + Send,
 ) -> Result<()> {
     let deadline = Instant::now() + limit;
@@ -110,7 +111,7 @@ fn decode(text: &str) -> Result<Vec<SeenPod>> {
     Ok(list.items.unwrap_or_default().into_iter().map(seen).collect())
 }
 
-fn seen(item: Item) -> SeenPod {
+fn seen(item: SeenItem) -> SeenPod {
     let suffix = format!("-{NODE_NAME}");
     let name = item.metadata.name.trim_end_matches(&suffix).to_owned();
     let container = item.status.container_statuses.into_iter().next().unwrap_or_default();

@@ -8,7 +8,7 @@
 
 /// A controller and its names.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Controller {
+pub struct ControllerNames {
     /// The canonical name, as in `--controllers` and `/healthz`.
     pub name: &'static str,
     /// The name of older releases, which `--controllers` accepts too; empty for none.
@@ -43,18 +43,18 @@ pub enum StartMode {
     Cloud,
 }
 
-impl Controller {
+impl ControllerNames {
     /// The controller with this canonical name or alias.
     pub fn find(name: &str) -> Option<&'static Self> {
         CONTROLLERS.iter().find(|one| one.name == name || is_alias(one, name))
     }
 }
 
-fn is_alias(controller: &Controller, name: &str) -> bool {
+fn is_alias(controller: &ControllerNames, name: &str) -> bool {
     !controller.alias.is_empty() && controller.alias == name
 }
 
-const USUAL: Controller = Controller {
+const USUAL: ControllerNames = ControllerNames {
     name: "",
     alias: "",
     identity: "",
@@ -68,8 +68,8 @@ const USUAL: Controller = Controller {
 };
 
 /// All controllers, in upstream's order.
-pub static CONTROLLERS: [Controller; 52] = [
-    Controller {
+pub static CONTROLLERS: [ControllerNames; 52] = [
+    ControllerNames {
         name: "serviceaccount-token-controller",
         alias: "serviceaccount-token",
         queues: &["serviceaccount_tokens_service"],
@@ -78,7 +78,7 @@ pub static CONTROLLERS: [Controller; 52] = [
         workers: 5,
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "endpoints-controller",
         alias: "endpoint",
         identity: "endpoint-controller",
@@ -88,7 +88,7 @@ pub static CONTROLLERS: [Controller; 52] = [
         workers: 5,
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "endpointslice-controller",
         alias: "endpointslice",
         identity: "endpointslice-controller",
@@ -98,7 +98,7 @@ pub static CONTROLLERS: [Controller; 52] = [
         workers: 5,
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "endpointslice-mirroring-controller",
         alias: "endpointslicemirroring",
         identity: "endpointslicemirroring-controller",
@@ -108,7 +108,7 @@ pub static CONTROLLERS: [Controller; 52] = [
         workers: 5,
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "replicationcontroller-controller",
         alias: "replicationcontroller",
         identity: "replication-controller",
@@ -118,14 +118,14 @@ pub static CONTROLLERS: [Controller; 52] = [
         workers: 5,
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "pod-garbage-collector-controller",
         alias: "podgc",
         identity: "pod-garbage-collector",
         queues: &["orphaned_pods_nodes"],
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "resourcequota-controller",
         alias: "resourcequota",
         identity: "resourcequota-controller",
@@ -138,7 +138,7 @@ pub static CONTROLLERS: [Controller; 52] = [
         workers: 5,
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "namespace-controller",
         alias: "namespace",
         identity: "namespace-controller",
@@ -147,14 +147,14 @@ pub static CONTROLLERS: [Controller; 52] = [
         workers: 10,
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "serviceaccount-controller",
         alias: "serviceaccount",
         identity: "service-account-controller",
         queues: &["serviceaccount"],
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "garbage-collector-controller",
         alias: "garbagecollector",
         identity: "generic-garbage-collector",
@@ -168,7 +168,7 @@ pub static CONTROLLERS: [Controller; 52] = [
         workers: 20,
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "daemonset-controller",
         alias: "daemonset",
         identity: "daemon-set-controller",
@@ -178,7 +178,7 @@ pub static CONTROLLERS: [Controller; 52] = [
         workers: 2,
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "job-controller",
         alias: "job",
         identity: "job-controller",
@@ -188,14 +188,14 @@ pub static CONTROLLERS: [Controller; 52] = [
         workers: 5,
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "podgroup-protection-controller",
         identity: "podgroup-protection-controller",
         queues: &["podgroupprotection"],
         gates: &["GenericWorkload"],
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "deployment-controller",
         alias: "deployment",
         identity: "deployment-controller",
@@ -205,7 +205,7 @@ pub static CONTROLLERS: [Controller; 52] = [
         workers: 5,
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "replicaset-controller",
         alias: "replicaset",
         identity: "replicaset-controller",
@@ -215,7 +215,7 @@ pub static CONTROLLERS: [Controller; 52] = [
         workers: 5,
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "horizontal-pod-autoscaler-controller",
         alias: "horizontalpodautoscaling",
         identity: "horizontal-pod-autoscaler",
@@ -225,7 +225,7 @@ pub static CONTROLLERS: [Controller; 52] = [
         workers: 5,
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "disruption-controller",
         alias: "disruption",
         identity: "disruption-controller",
@@ -233,7 +233,7 @@ pub static CONTROLLERS: [Controller; 52] = [
         queues: &["disruption", "disruption_recheck", "stale_pod_disruption"],
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "statefulset-controller",
         alias: "statefulset",
         identity: "statefulset-controller",
@@ -243,7 +243,7 @@ pub static CONTROLLERS: [Controller; 52] = [
         workers: 5,
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "cronjob-controller",
         alias: "cronjob",
         identity: "cronjob-controller",
@@ -253,7 +253,7 @@ pub static CONTROLLERS: [Controller; 52] = [
         workers: 5,
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "certificatesigningrequest-signing-controller",
         alias: "csrsigning",
         identity: "certificate-controller",
@@ -261,7 +261,7 @@ pub static CONTROLLERS: [Controller; 52] = [
         workers: 5,
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "certificatesigningrequest-approving-controller",
         alias: "csrapproving",
         identity: "certificate-controller",
@@ -269,19 +269,19 @@ pub static CONTROLLERS: [Controller; 52] = [
         workers: 5,
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "certificatesigningrequest-cleaner-controller",
         alias: "csrcleaner",
         identity: "certificate-controller",
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "podcertificaterequest-cleaner-controller",
         identity: "podcertificaterequestcleaner",
         gates: &["PodCertificateRequest"],
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "ttl-controller",
         alias: "ttl",
         identity: "ttl-controller",
@@ -289,7 +289,7 @@ pub static CONTROLLERS: [Controller; 52] = [
         workers: 5,
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "bootstrap-signer-controller",
         alias: "bootstrapsigner",
         identity: "bootstrap-signer",
@@ -297,7 +297,7 @@ pub static CONTROLLERS: [Controller; 52] = [
         is_on_by_default: false,
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "token-cleaner-controller",
         alias: "tokencleaner",
         identity: "token-cleaner",
@@ -305,7 +305,7 @@ pub static CONTROLLERS: [Controller; 52] = [
         is_on_by_default: false,
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "node-ipam-controller",
         alias: "nodeipam",
         identity: "node-controller",
@@ -314,7 +314,7 @@ pub static CONTROLLERS: [Controller; 52] = [
         workers: 30,
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "node-lifecycle-controller",
         alias: "nodelifecycle",
         identity: "node-controller",
@@ -323,21 +323,26 @@ pub static CONTROLLERS: [Controller; 52] = [
         workers: 8,
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "service-lb-controller",
         alias: "service",
         start: StartMode::Cloud,
         workers_flag: "concurrent-service-syncs",
         ..USUAL
     },
-    Controller { name: "node-route-controller", alias: "route", start: StartMode::Cloud, ..USUAL },
-    Controller {
+    ControllerNames {
+        name: "node-route-controller",
+        alias: "route",
+        start: StartMode::Cloud,
+        ..USUAL
+    },
+    ControllerNames {
         name: "cloud-node-lifecycle-controller",
         alias: "cloud-node-lifecycle",
         start: StartMode::Cloud,
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "persistentvolume-binder-controller",
         alias: "persistentvolume-binder",
         identity: "persistent-volume-binder",
@@ -345,7 +350,7 @@ pub static CONTROLLERS: [Controller; 52] = [
         queues: &["claims", "volumes"],
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "persistentvolume-attach-detach-controller",
         alias: "attachdetach",
         identity: "attachdetach-controller",
@@ -353,7 +358,7 @@ pub static CONTROLLERS: [Controller; 52] = [
         queues: &["pvcs"],
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "persistentvolume-expander-controller",
         alias: "persistentvolume-expander",
         identity: "expand-controller",
@@ -362,7 +367,7 @@ pub static CONTROLLERS: [Controller; 52] = [
         workers: 10,
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "clusterrole-aggregation-controller",
         alias: "clusterrole-aggregation",
         identity: "clusterrole-aggregation-controller",
@@ -370,28 +375,28 @@ pub static CONTROLLERS: [Controller; 52] = [
         workers: 5,
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "persistentvolumeclaim-protection-controller",
         alias: "pvc-protection",
         identity: "pvc-protection-controller",
         queues: &["pvcprotection"],
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "persistentvolume-protection-controller",
         alias: "pv-protection",
         identity: "pv-protection-controller",
         queues: &["pvprotection"],
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "volumeattributesclass-protection-controller",
         identity: "volumeattributesclass-protection-controller",
         queues: &["vacprotection"],
         gates: &["VolumeAttributesClass"],
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "ttl-after-finished-controller",
         alias: "ttl-after-finished",
         identity: "ttl-after-finished-controller",
@@ -401,21 +406,21 @@ pub static CONTROLLERS: [Controller; 52] = [
         workers: 5,
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "root-ca-certificate-publisher-controller",
         alias: "root-ca-cert-publisher",
         identity: "root-ca-cert-publisher",
         queues: &["root_ca_cert_publisher"],
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "kube-apiserver-serving-clustertrustbundle-publisher-controller",
         identity: "kube-apiserver-serving-clustertrustbundle-publisher",
         queues: &["ca_cert_publisher_cluster_trust_bundles"],
         gates: &["ClusterTrustBundle"],
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "ephemeral-volume-controller",
         alias: "ephemeral-volume",
         identity: "ephemeral-volume-controller",
@@ -425,7 +430,7 @@ pub static CONTROLLERS: [Controller; 52] = [
         workers: 5,
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "storageversion-garbage-collector-controller",
         alias: "storage-version-gc",
         identity: "storage-version-garbage-collector",
@@ -436,7 +441,7 @@ pub static CONTROLLERS: [Controller; 52] = [
         gates: &["APIServerIdentity", "StorageVersionAPI"],
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "resourceclaim-controller",
         alias: "resource-claim-controller",
         identity: "resource-claim-controller",
@@ -447,13 +452,13 @@ pub static CONTROLLERS: [Controller; 52] = [
         workers: 50,
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "resourcepoolstatusrequest-controller",
         identity: "resourcepoolstatusrequest-controller",
         gates: &["DRAResourcePoolStatus"],
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "device-taint-eviction-controller",
         identity: "device-taint-eviction-controller",
         event_component: "device-taint-eviction-controller",
@@ -463,13 +468,13 @@ pub static CONTROLLERS: [Controller; 52] = [
         workers: 8,
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "legacy-serviceaccount-token-cleaner-controller",
         alias: "legacy-service-account-token-cleaner",
         identity: "legacy-service-account-token-cleaner",
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "validatingadmissionpolicy-status-controller",
         identity: "validatingadmissionpolicy-status-controller",
         queues: &["validatingadmissionpolicy-status"],
@@ -477,7 +482,7 @@ pub static CONTROLLERS: [Controller; 52] = [
         workers: 5,
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "taint-eviction-controller",
         identity: "node-controller",
         event_component: "taint-eviction-controller",
@@ -486,7 +491,7 @@ pub static CONTROLLERS: [Controller; 52] = [
         workers: 8,
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "service-cidr-controller",
         identity: "service-cidrs-controller",
         event_component: "service-cidr-controller",
@@ -495,14 +500,14 @@ pub static CONTROLLERS: [Controller; 52] = [
         workers: 5,
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "storage-version-migrator-controller",
         alias: "svm",
         identity: "storage-version-migrator-controller",
         gates: &["StorageVersionMigrator"],
         ..USUAL
     },
-    Controller {
+    ControllerNames {
         name: "selinux-warning-controller",
         identity: "selinux-warning-controller",
         event_component: "selinux_warning",
@@ -532,7 +537,7 @@ mod tests {
         assert_eq!(ours, theirs);
     }
 
-    fn line(controller: &Controller) -> String {
+    fn line(controller: &ControllerNames) -> String {
         // The migrator checks its gate itself, instead of naming it.
         let gates = match controller.name {
             "storage-version-migrator-controller" => String::new(),
@@ -561,7 +566,7 @@ mod tests {
 
     #[test]
     fn controller_is_found_by_name_and_by_alias() {
-        let found = |name| Controller::find(name).map(|one| one.name);
+        let found = |name| ControllerNames::find(name).map(|one| one.name);
         assert_eq!(found("podgc"), Some("pod-garbage-collector-controller"));
         assert_eq!(found("job-controller"), Some("job-controller"));
         assert_eq!(found(""), None);

@@ -50,7 +50,7 @@ pub(crate) fn refusal(code: u16, reason: &str, message: &str) -> ApiError {
 }
 
 /// A step that was run to its end.
-pub(crate) struct Ran<T> {
+pub(crate) struct StepRun<T> {
     pub(crate) result: Result<T, SyncError>,
     pub(crate) requests: Vec<Request>,
     pub(crate) events: Vec<ObjectEvent>,
@@ -61,7 +61,7 @@ pub(crate) fn run<T>(
     now: Timestamp,
     mut answer: impl FnMut(&Request) -> Answer,
     step: impl Fn(&mut Transcript) -> Result<T, TranscriptStop>,
-) -> Ran<T> {
+) -> StepRun<T> {
     let mut asked = Transcript::new(now);
     let result = loop {
         match step(&mut asked) {
@@ -74,7 +74,7 @@ pub(crate) fn run<T>(
         }
     };
     let requests = asked.steps().iter().flat_map(|step| step.requests.iter().cloned()).collect();
-    Ran { result, requests, events: asked.events().to_vec() }
+    StepRun { result, requests, events: asked.events().to_vec() }
 }
 
 /// The sizes that requests give to ReplicaSets, by name.

@@ -28,7 +28,7 @@ const STEPS_MAX: usize = 20_000;
 const WORLDS: u64 = 15;
 
 /// A request under way.
-struct Call {
+struct JobRequest {
     ticket: Ticket,
     at: usize,
     request: Request,
@@ -38,7 +38,7 @@ struct Call {
 struct JobProcess {
     frame: Frame,
     delivered: BTreeMap<Kind, u64>,
-    calls: Vec<Call>,
+    calls: Vec<JobRequest>,
     answers: BTreeMap<Ticket, Vec<Option<Answer>>>,
 }
 
@@ -78,12 +78,12 @@ impl JobProcess {
             let FrameEffect::Send { ticket, requests, .. } = order else { continue };
             self.answers.insert(ticket, requests.iter().map(|_| None).collect());
             for (at, request) in requests.into_iter().enumerate() {
-                self.calls.push(Call { ticket, at, request });
+                self.calls.push(JobRequest { ticket, at, request });
             }
         }
     }
 
-    fn answer(&mut self, call: &Call, answer: Answer, now: Now) {
+    fn answer(&mut self, call: &JobRequest, answer: Answer, now: Now) {
         let answers = self.answers.get_mut(&call.ticket).expect("it waits");
         answers[call.at] = Some(answer);
         if answers.iter().all(Option::is_some) {

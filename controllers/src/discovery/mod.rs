@@ -3,8 +3,8 @@
 //! ```text
 //!   /api, /apis (aggregated v2, or group by group) ─> parse ─> Discovery ─> watch channel
 //! ```
-//! Input: a client. Output: [`Discovery`], read again every `REFRESH_EVERY`, and twice when asked
-//! for, because the definition of a kind has changed. A group that cannot be read keeps its
+//! Input: a client. Output: [`DiscoveredGroups`], read again every `REFRESH_EVERY`, and twice when
+//! asked for, because the definition of a kind has changed. A group that cannot be read keeps its
 //! failure, so that collectors do not consider its resources deleted.
 //! Owner: one task. Bounds: a page at a time, legacy groups at once; `ANSWER_MAX` a request.
 // k8s: staging/src/k8s.io/client-go/discovery/{discovery_client,aggregated_discovery}.go
@@ -20,7 +20,7 @@ use pintle_daemon::tasks;
 use tokio::sync::{Notify, watch};
 
 use self::parse::Page;
-pub use self::resources::{ApiGroup, ApiResource, ApiVersion, Discovery};
+pub use self::resources::{ApiGroup, ApiResource, ApiVersion, DiscoveredGroups};
 
 /// The wait between two readings.
 // k8s: cmd/kube-controller-manager/app/controllermanager.go CreateControllerContext
@@ -55,13 +55,13 @@ pub(crate) enum DiscoveryError {
 /// The last result of discovery, and a way to request a refresh.
 #[derive(Clone, Debug)]
 pub struct DiscoveryHandle {
-    known: watch::Receiver<Arc<Discovery>>,
+    known: watch::Receiver<Arc<DiscoveredGroups>>,
     refresh: Arc<Notify>,
 }
 
 impl DiscoveryHandle {
     /// The last result.
-    pub fn current(&self) -> Arc<Discovery> {
+    pub fn current(&self) -> Arc<DiscoveredGroups> {
         Arc::clone(&self.known.borrow())
     }
 
@@ -92,7 +92,7 @@ impl Discoverer {
 
     /// Reads once, and then again from time to time. Must be called on a `LocalSet`.
     pub async fn start(self) -> DiscoveryHandle {
-        let first = self.read(&Discovery::default()).await;
+        let first = self.read(&DiscoveredGroups::default()).await;
         let (tell, known) = watch::channel(Arc::new(first));
         let refresh = Arc::new(Notify::new());
         let handle = DiscoveryHandle { known, refresh: Arc::clone(&refresh) };
@@ -114,7 +114,7 @@ impl Discoverer {
     }
 
     /// Everything, with what was known before where a whole page fails.
-    async fn read(&self, before: &Discovery) -> Discovery {
+    async fn read(&self, before: &DiscoveredGroups) -> DiscoveredGroups {
         let read_at = Some(Instant::now());
         let pages = futures_util::future::join(self.page("/api"), self.page("/apis")).await;
         let mut groups = Vec::new();
@@ -133,7 +133,7 @@ impl Discoverer {
                 }
             }
         }
-        Discovery { read_at, ..Discovery::new(groups) }
+        DiscoveredGroups { read_at, ..DiscoveredGroups::new(groups) }
     }
 
     async fn page(&self, path: &str) -> Result<Vec<ApiGroup>, DiscoveryError> {

@@ -242,7 +242,7 @@ mod tests {
     use pintle_api_types::kind::{DEPLOYMENTS, LEASES};
     use serde_json::json;
 
-    use super::super::resources::Discovery;
+    use super::super::resources::DiscoveredGroups;
     use super::*;
 
     fn aggregated_page() -> String {
@@ -265,9 +265,9 @@ mod tests {
         .to_string()
     }
 
-    fn aggregated_groups() -> Discovery {
+    fn aggregated_groups() -> DiscoveredGroups {
         match page(&aggregated_page()).expect("a page") {
-            Page::Aggregated(groups) => Discovery::new(groups),
+            Page::Aggregated(groups) => DiscoveredGroups::new(groups),
             Page::Legacy(_) => panic!("it has resources"),
         }
     }
@@ -325,7 +325,7 @@ mod tests {
         let read = resource_list(&list.to_string(), &versions[0]);
         let failed = Err(DiscoveryError::NoList("Status".to_owned()));
         let groups = grouped(vec![(&versions[0], read), (&versions[1], failed)]);
-        let discovery = Discovery::new(groups);
+        let discovery = DiscoveredGroups::new(groups);
         assert_eq!(discovery.groups[0].versions[0], aggregated_groups().groups[0].versions[0]);
         let failures: Vec<_> = discovery.failures().collect();
         assert_eq!(failures, [("apps/v1beta1".to_owned(), "\"Status\" is no list of resources")]);

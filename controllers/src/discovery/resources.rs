@@ -67,14 +67,14 @@ impl ApiGroup {
 
 /// All groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Discovery {
+pub struct DiscoveredGroups {
     /// By name; the core group is the first.
     pub groups: Vec<ApiGroup>,
     /// When the reading began.
     pub read_at: Option<Instant>,
 }
 
-impl Discovery {
+impl DiscoveredGroups {
     pub(super) fn new(mut groups: Vec<ApiGroup>) -> Self {
         groups.sort_by(|one, other| one.name.cmp(&other.name));
         groups.dedup_by(|one, other| one.name == other.name);

@@ -14,13 +14,13 @@ use kube::client::Body;
 use pintle_api::{Access, AnswerWithin, ClientOptions};
 use pintle_api_types::kind::LEASES;
 use pintle_api_types::request::{Request, Target};
-use pintle_controllers_loops::explain::{Explanation, LeaseState, related};
+use pintle_controllers_loops::explain::{LeaseState, ObjectExplanation, related};
 use serde_json::Value;
 
 use super::arguments::{self, ExplainOptions, HELP};
 use super::{Investigation, investigate, lists};
 use crate::discovery::Discoverer;
-use crate::options::{self, COMPONENT, Command};
+use crate::options::{self, COMPONENT, ManagerAction};
 
 /// The longest wait for the manager's answer.
 const ANSWER_MAX: Duration = Duration::from_secs(15);
@@ -65,7 +65,7 @@ fn client(access: &Access) -> kube::Client {
     access.client(ClientOptions { user_agent, ..ClientOptions::default() })
 }
 
-fn shown(explanation: &Explanation, is_json: bool) -> Result<String> {
+fn shown(explanation: &ObjectExplanation, is_json: bool) -> Result<String> {
     Ok(match is_json {
         true => serde_json::to_string_pretty(explanation)? + "\n",
         false => explanation.to_string(),
@@ -120,12 +120,12 @@ async fn decide(
     options: &ExplainOptions,
     client: &kube::Client,
     namespace: &str,
-) -> Result<Explanation> {
+) -> Result<ObjectExplanation> {
     let (subject, key) = (options.subject, options.subject.key(namespace, &options.name));
     let discovery = Discoverer::new(client.clone()).start().await.current();
     let defaults = match options::parse(&[]) {
-        Ok(Command::Run(options)) => options,
-        Ok(Command::Print(_)) | Err(_) => bail!("the defaults cannot be read"),
+        Ok(ManagerAction::Run(options)) => options,
+        Ok(ManagerAction::Print(_)) | Err(_) => bail!("the defaults cannot be read"),
     };
     let names = [subject.controller, "replicaset-controller"];
     let mut frame = crate::registry::only(&names, &defaults)?;

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use pintle_api_types::kind::Kind;
 use pintle_api_types::request::{Answer, Request};
 use pintle_controllers_core::frame::{Frame, Now};
-use pintle_controllers_core::tables::{Decoded, Discovery, WatchEvent};
+use pintle_controllers_core::tables::{Decoded, DiscoveredKinds, WatchEvent};
 
 use super::ExplainError;
 
@@ -19,7 +19,7 @@ pub(super) async fn fill(
     frame: &mut Frame,
     client: &kube::Client,
     namespace: &str,
-    discovery: Discovery,
+    discovery: DiscoveredKinds,
 ) -> Result<(), ExplainError> {
     let typed = frame.kinds();
     let mut metadata = Vec::new();
@@ -28,7 +28,7 @@ pub(super) async fn fill(
         metadata = kinds.filter(|kind| kind.is_namespaced && !typed.contains(kind)).collect();
     }
     // Read with these lists: it is as new as they are, also where it began before them.
-    let discovery = Discovery { read_at: None, ..discovery };
+    let discovery = DiscoveredKinds { read_at: None, ..discovery };
     frame.apply(WatchEvent::Discovered(discovery), now());
     let sources = typed.iter().map(|kind| (*kind, false));
     let sources: Vec<_> = sources.chain(metadata.iter().map(|kind| (*kind, true))).collect();

@@ -5,8 +5,9 @@
 //!                                                 ├─> investigate (reads) ─> Explanation ─> page, text
 //!   explain KIND/NAME ─> lists, a frame of its own ┘
 //! ```
-//! Input: a subject, what controllers say about its keys, clients. Output: an [`Explanation`]. It
-//! sends reads alone. Owner: a task of its own, so that the deciding thread never waits. Bounds:
+//! Input: a subject, what controllers say about its keys, clients. Output: an
+//! [`ObjectExplanation`]. It sends reads alone. Owner: a task of its own, so that the deciding
+//! thread never waits. Bounds:
 //! `READS_MAX` reads of one dry sync; `LISTS_MAX` lists of a namespace at once.
 
 mod arguments;
@@ -23,11 +24,11 @@ use pintle_api_types::kind::{DEPLOYMENTS, NAMESPACES};
 use pintle_api_types::request::{Answer, ApiError, Request};
 use pintle_controllers_core::frame::{DrySync, KeyState};
 use pintle_controllers_loops::explain::{
-    self, Evidence, ExplainedKind, Explanation, KeyReport, LeaseState, Remaining,
+    self, Evidence, ExplainedKind, KeyReport, LeaseState, ObjectExplanation, Remaining,
 };
 use serde_json::Value;
 
-use crate::discovery::Discovery;
+use crate::discovery::DiscoveredGroups;
 
 pub(crate) use command::run;
 
@@ -73,8 +74,8 @@ pub(crate) async fn investigate(
     asked: Investigation,
     client: &kube::Client,
     client_of: impl Fn(&str) -> kube::Client,
-    discovery: &Discovery,
-) -> Result<Explanation, ExplainError> {
+    discovery: &DiscoveredGroups,
+) -> Result<ObjectExplanation, ExplainError> {
     let Investigation { subject, key, states, lease, collector_queue } = asked;
     let mut evidence = read_evidence(client, subject, &key).await?;
     (evidence.lease, evidence.collector_queue) = (lease, collector_queue);
@@ -158,7 +159,7 @@ async fn list(client: &kube::Client, request: &Request) -> Result<Value, Explain
 async fn read_content(
     client: &kube::Client,
     namespace: &str,
-    discovery: &Discovery,
+    discovery: &DiscoveredGroups,
     evidence: &mut Evidence,
 ) {
     let kinds = discovery.preferred(&["list", "delete"]).map(|found| found.kind);

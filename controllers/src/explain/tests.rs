@@ -6,13 +6,13 @@ use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::CONFIG_MAPS;
 use pintle_api_types::request::Request;
 use pintle_api_types::symbol::Symbol;
-use pintle_controllers_core::tables::{DiscoveredKind, Discovery};
+use pintle_controllers_core::tables::{DiscoveredKind, DiscoveredKinds};
 use pintle_memory_http::SharedServer;
 use serde_json::json;
 
 use super::arguments::{ArgumentError, parse};
 use super::{lists, report};
-use crate::options::{self, Command};
+use crate::options::{self, ManagerAction};
 
 const NAMESPACE: &str = "/api/v1/namespaces/a";
 
@@ -78,9 +78,10 @@ async fn terminating_namespace_is_emptied_upon_the_discovery_that_was_read_with_
     server.put(&format!("{NAMESPACE}/configmaps/m"), json!({}));
     let verbs = ["delete", "deletecollection", "list", "watch"].map(Symbol::of).to_vec();
     let kinds = vec![DiscoveredKind { kind: CONFIG_MAPS, verbs, is_preferred: true }];
-    let discovery = Discovery { kinds, read_at: Some(Instant::now()), ..Discovery::default() };
+    let discovery =
+        DiscoveredKinds { kinds, read_at: Some(Instant::now()), ..DiscoveredKinds::default() };
     server.delete(NAMESPACE);
-    let Ok(Command::Run(defaults)) = options::parse(&[]) else { panic!("no defaults") };
+    let Ok(ManagerAction::Run(defaults)) = options::parse(&[]) else { panic!("no defaults") };
     let controller = "namespace-controller";
     let mut frame = crate::registry::only(&[controller], &defaults).expect("a frame");
     lists::fill(&mut frame, &client, "a", discovery).await.expect("lists");

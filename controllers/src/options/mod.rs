@@ -101,7 +101,7 @@ pub struct Options {
 
 /// The action that the command line requests.
 #[derive(Debug)]
-pub enum Command {
+pub enum ManagerAction {
     /// Print this.
     Print(String),
     /// Run controllers.
@@ -112,15 +112,15 @@ pub enum Command {
 ///
 /// # Errors
 /// Everything that is wrong, one sentence each.
-pub fn parse(args: &[String]) -> Result<Command, Vec<ConfigError>> {
+pub fn parse(args: &[String]) -> Result<ManagerAction, Vec<ConfigError>> {
     let given = flags::TABLE.read(args)?;
     if given.is_true("help") {
-        return Ok(Command::Print(usage()));
+        return Ok(ManagerAction::Print(usage()));
     }
     if given.is_true("version") {
-        return Ok(Command::Print(help::version()));
+        return Ok(ManagerAction::Print(help::version()));
     }
-    options(&given).map(|options| Command::Run(Box::new(options)))
+    options(&given).map(|options| ManagerAction::Run(Box::new(options)))
 }
 
 fn usage() -> String {

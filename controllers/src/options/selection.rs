@@ -8,7 +8,7 @@
 
 use pintle_config::error::ConfigError;
 use pintle_config::suggest;
-use pintle_controllers_core::names::{CONTROLLERS, Controller, StartMode};
+use pintle_controllers_core::names::{CONTROLLERS, ControllerNames, StartMode};
 
 /// Which controllers run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl Selection {
         for entry in entries {
             let name = entry.strip_prefix('-').unwrap_or(entry);
             let sign = if name.len() < entry.len() { "-" } else { "" };
-            match Controller::find(name) {
+            match ControllerNames::find(name) {
                 _ if entry == "*" => canonical.push(entry.clone()),
                 Some(controller) => canonical.push(format!("{sign}{}", controller.name)),
                 None => errors.push(unknown(entry, name)),
@@ -48,7 +48,7 @@ impl Selection {
     }
 
     /// Why the controller does not run; `None` when it does. `is_on` answers for feature gates.
-    pub fn absence(&self, of: &Controller, is_on: impl Fn(&str) -> bool) -> Option<Absence> {
+    pub fn absence(&self, of: &ControllerNames, is_on: impl Fn(&str) -> bool) -> Option<Absence> {
         if of.start != StartMode::First && !self.names(of) {
             return Some(Absence::Disabled);
         }
@@ -70,7 +70,7 @@ impl Selection {
         first.any(|one| self.entries.iter().any(|entry| entry.strip_prefix('-') == Some(one.name)))
     }
 
-    fn names(&self, controller: &Controller) -> bool {
+    fn names(&self, controller: &ControllerNames) -> bool {
         for entry in &self.entries {
             if entry == controller.name {
                 return true;
@@ -102,7 +102,7 @@ mod tests {
     }
 
     fn runs(entries: &[&str], name: &str) -> bool {
-        let controller = Controller::find(name).expect("a controller");
+        let controller = ControllerNames::find(name).expect("a controller");
         selection(entries).absence(controller, |_| true).is_none()
     }
 
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn gate_that_is_off_is_the_reason() {
-        let controller = Controller::find("device-taint-eviction-controller").expect("known");
+        let controller = ControllerNames::find("device-taint-eviction-controller").expect("known");
         let absence = selection(&["*"]).absence(controller, |gate| gate != "DRADeviceTaints");
         assert_eq!(absence, Some(Absence::Gate("DRADeviceTaints")));
     }

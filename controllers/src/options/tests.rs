@@ -5,8 +5,8 @@ use super::*;
 fn run(args: &[&str]) -> Result<Options, Vec<String>> {
     let args: Vec<String> = args.iter().map(ToString::to_string).collect();
     match parse(&args) {
-        Ok(Command::Run(options)) => Ok(*options),
-        Ok(Command::Print(text)) => panic!("it prints {text}"),
+        Ok(ManagerAction::Run(options)) => Ok(*options),
+        Ok(ManagerAction::Print(text)) => panic!("it prints {text}"),
         Err(errors) => Err(errors.iter().map(ToString::to_string).collect()),
     }
 }

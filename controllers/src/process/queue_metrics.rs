@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pintle_controllers_core::frame::NamedStats;
-use pintle_controllers_core::names::Controller;
+use pintle_controllers_core::names::ControllerNames;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -75,7 +75,7 @@ impl QueueMetrics {
             set(&self.failed.get_or_create(&of), stats.failed);
             set(&self.panicked.get_or_create(&of), stats.panicked);
             set(&self.stale.get_or_create(&of), stats.stale);
-            let queues = Controller::find(name).map_or(&[][..], |names| names.queues);
+            let queues = ControllerNames::find(name).map_or(&[][..], |names| names.queues);
             let Some(queue) = queues.first().map(|name| QueueLabels { name }) else { continue };
             let depth = i64::try_from(stats.queue.depth).unwrap_or(i64::MAX);
             self.depth.get_or_create(&queue).set(depth);

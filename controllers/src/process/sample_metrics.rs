@@ -80,7 +80,7 @@ impl SampleMetrics {
 
 #[cfg(test)]
 mod tests {
-    use pintle_controllers_core::common::sample::Sample;
+    use pintle_controllers_core::common::sample::MetricValue;
 
     use super::*;
 
@@ -91,8 +91,8 @@ mod tests {
         let mut totals = SampleTotals::default();
         for count in [2.0, 1.0] {
             let labels = [("completion_mode", "Indexed"), ("result", "failed")];
-            totals.add(Sample::new("job_pods_finished_total", &labels, count));
-            totals.add(Sample::new("job_creation_skew_duration_seconds", &[], count));
+            totals.add(MetricValue::new("job_pods_finished_total", &labels, count));
+            totals.add(MetricValue::new("job_creation_skew_duration_seconds", &[], count));
             shown.update(&totals);
         }
         let text = metrics.text();

@@ -18,7 +18,7 @@ use pintle_daemon::program::port::{ComponentPages, Pages};
 use pintle_daemon::program::watchdog::DecisionTurns;
 use pintle_daemon::serve::answer::HttpAnswer;
 use pintle_daemon::serve::body::Reply;
-use pintle_daemon::serve::checks::Checks;
+use pintle_daemon::serve::checks::{CheckFault, Checks};
 use tokio::sync::{mpsc, oneshot};
 
 use super::context::DecisionQuery;
@@ -186,7 +186,7 @@ fn checks(elects: bool, state: &Arc<State>) -> [Checks; 3] {
     for controller in &CONTROLLERS {
         let (here, check) = (Arc::clone(&state.loops), Arc::clone(&state.loops));
         let name = controller.name;
-        let test = move || check.failure(name).map_or(Ok(()), Err);
+        let test = move || check.failure(name).map_or(Ok(()), |why| Err(CheckFault::Part(why)));
         healthz = healthz.with_while(name, move || here.is_running(name), test);
     }
     let turns = |checks: Checks| {
@@ -196,7 +196,7 @@ fn checks(elects: bool, state: &Arc<State>) -> [Checks; 3] {
     let livez = livez.with("ping", || Ok(()));
     let state = Arc::clone(state);
     let readyz = readyz.with("shutdown", move || match state.is_ending.load(Ordering::Relaxed) {
-        true => Err("process is shutting down".to_owned()),
+        true => Err(CheckFault::Ending),
         false => Ok(()),
     });
     [turns(healthz), turns(livez), readyz]

@@ -1,13 +1,13 @@
 //! Parts of the process.
 
 use super::*;
-use crate::options::{Command, parse};
+use crate::options::{ManagerAction, parse};
 
 fn options(args: &[&str]) -> Options {
     let args: Vec<String> = args.iter().map(ToString::to_string).collect();
     match parse(&args).expect("nothing is wrong") {
-        Command::Run(options) => *options,
-        Command::Print(text) => panic!("it prints {text}"),
+        ManagerAction::Run(options) => *options,
+        ManagerAction::Print(text) => panic!("it prints {text}"),
     }
 }
 

@@ -55,12 +55,12 @@ struct FaultRule {
 
 /// All rules of a runtime.
 #[derive(Debug, Default)]
-pub(super) struct Faults {
+pub(super) struct FaultRules {
     next: u64,
     rules: Vec<FaultRule>,
 }
 
-impl Faults {
+impl FaultRules {
     pub(super) fn add(
         &mut self,
         method: Method,
@@ -140,7 +140,7 @@ mod tests {
         CallFault::Fail(Code::Unknown, text.into())
     }
 
-    fn taken(faults: &mut Faults, method: Method, name: &str) -> Option<String> {
+    fn taken(faults: &mut FaultRules, method: Method, name: &str) -> Option<String> {
         match faults.take(method, &[name]) {
             Some(CallFault::Fail(_, text)) => Some(text),
             _ => None,
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_rule_applies_to_its_method_and_name_for_its_number_of_times() {
-        let mut faults = Faults::default();
+        let mut faults = FaultRules::default();
         faults.add(Method::StartContainer, "web".into(), Some(2), fail("a"));
         assert_eq!(taken(&mut faults, Method::StopContainer, "shop/web/main"), None);
         assert_eq!(taken(&mut faults, Method::StartContainer, "shop/api/main"), None);
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn the_newest_rule_wins_until_it_is_lifted() {
-        let mut faults = Faults::default();
+        let mut faults = FaultRules::default();
         faults.add(Method::Version, String::new(), None, fail("old"));
         let newer = faults.add(Method::Version, String::new(), None, fail("new"));
         assert_eq!(taken(&mut faults, Method::Version, ""), Some("new".into()));

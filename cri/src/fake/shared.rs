@@ -13,7 +13,7 @@ use tonic::{Code, Status};
 
 use super::{
     events::EventBus,
-    faults::{CallFault, Faults},
+    faults::{CallFault, FaultRules},
     flavor::Flavor,
     state::{Nanos, State},
 };
@@ -49,15 +49,15 @@ impl CallRecord {
 pub(super) struct FakeShared {
     pub(super) flavor: Flavor,
     state: Mutex<State>,
-    faults: Mutex<Faults>,
+    faults: Mutex<FaultRules>,
     events: Mutex<EventBus>,
-    calls: Mutex<Calls>,
+    calls: Mutex<FakeCalls>,
     changes: watch::Sender<u64>,
     arrivals: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
-struct Calls {
+struct FakeCalls {
     received: u64,
     kept: VecDeque<CallRecord>,
 }
@@ -153,7 +153,7 @@ impl FakeShared {
         self.arrivals.subscribe()
     }
 
-    pub(super) fn faults(&self) -> MutexGuard<'_, Faults> {
+    pub(super) fn faults(&self) -> MutexGuard<'_, FaultRules> {
         lock(&self.faults)
     }
 

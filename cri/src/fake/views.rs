@@ -50,7 +50,7 @@ impl State {
         })?;
         let linux = sandbox.config.linux.as_ref();
         let parent = linux.map(|linux| linux.cgroup_parent.as_str()).unwrap_or_default();
-        let spec = runtime_spec(parent, id, ("network", &format!("/run/netns/{id}")));
+        let spec = runtime_spec(parent, id, "network", &format!("/run/netns/{id}"));
         let info = format!(
             r#"{{"pid":{},"runtimeHandler":"{}","runtimeSpec":{spec}}}"#,
             1, sandbox.handler
@@ -76,7 +76,7 @@ impl State {
         let sandbox = self.sandboxes.get(&entry.sandbox_id);
         let linux = sandbox.and_then(|sandbox| sandbox.config.linux.as_ref());
         let parent = linux.map(|linux| linux.cgroup_parent.as_str()).unwrap_or_default();
-        let spec = runtime_spec(parent, id, ("pid", ""));
+        let spec = runtime_spec(parent, id, "pid", "");
         let info = format!(
             r#"{{"sandboxID":"{}","pid":{},"runtimeSpec":{spec}}}"#,
             entry.sandbox_id, entry.pid
@@ -282,7 +282,7 @@ fn has_labels(labels: &BTreeMap<String, String>, wanted: &BTreeMap<String, Strin
 }
 
 /// The part of an OCI runtime spec with cgroup path and namespace.
-fn runtime_spec(parent: &str, id: &str, (kind, path): (&str, &str)) -> String {
+fn runtime_spec(parent: &str, id: &str, kind: &str, path: &str) -> String {
     let namespace = match path {
         "" => format!(r#"{{"type":"{kind}"}}"#),
         path => format!(r#"{{"type":"{kind}","path":"{path}"}}"#),

@@ -189,13 +189,24 @@ pub fn impossible(hierarchy: Hierarchy) -> Option<String> {
     }
 }
 
+/// Reason why this machine cannot run a test.
+pub struct Impossible(pub String);
+
+impl std::ops::Deref for Impossible {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
 /// The eBPF source, or why this machine can have none; where it can, anything less is a failure.
-pub fn open_ebpf(options: &Options) -> Result<EventSource, String> {
+pub fn open_ebpf(options: &Options) -> Result<EventSource, Impossible> {
     if let Some(why) = impossible(options.hierarchy) {
-        return Err(why);
+        return Err(Impossible(why));
     }
     if !Path::new("/sys/kernel/btf/vmlinux").exists() {
-        return Err("needs a kernel with BTF".to_owned());
+        return Err(Impossible("needs a kernel with BTF".to_owned()));
     }
     let source = EventSource::open(options);
     let is_ebpf = matches!(source.mode(), Mode::Ebpf { .. });

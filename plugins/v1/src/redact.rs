@@ -11,9 +11,9 @@ use std::fmt;
 use crate::csi;
 
 /// Shows the keys of a map.
-struct Keys<'a>(&'a BTreeMap<String, String>);
+struct MapKeys<'a>(&'a BTreeMap<String, String>);
 
-impl fmt::Debug for Keys<'_> {
+impl fmt::Debug for MapKeys<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
     }
@@ -25,7 +25,7 @@ macro_rules! shows_keys {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 let mut shown = f.debug_struct(stringify!($type));
                 $(shown.field(stringify!($field), &self.$field);)*
-                $(shown.field(stringify!($map), &Keys(&self.$map));)*
+                $(shown.field(stringify!($map), &MapKeys(&self.$map));)*
                 shown.finish()
             }
         })*

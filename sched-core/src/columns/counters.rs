@@ -137,7 +137,7 @@ impl Counter {
     }
 
     /// One pod more (or less) on `row`, of a table of `rows`.
-    pub fn add(&mut self, (row, rows): (u32, usize), delta: i32, keys: &KeyTable) {
+    pub fn add(&mut self, row: u32, rows: usize, delta: i32, keys: &KeyTable) {
         self.nodes.add(row, delta, rows);
         for (key, counts) in &mut self.domains {
             add_to_domain(counts, keys.column(*key), row, delta);
@@ -195,7 +195,7 @@ pub struct Term {
 
 impl Term {
     /// One pod more (or less) with the term on `row`, of a table of `rows`.
-    pub fn add(&mut self, (row, rows): (u32, usize), delta: i32, keys: &KeyTable) {
+    pub fn add(&mut self, row: u32, rows: usize, delta: i32, keys: &KeyTable) {
         let column = keys.column(self.topology);
         if column.value(row) != 0 {
             if let Some(nodes) = &mut self.nodes {

@@ -293,7 +293,7 @@ impl KeyTable {
     }
 
     /// Sets a label of `row`, in a table of `rows`.
-    pub fn set(&mut self, (row, rows): (u32, usize), key: Str, value: Str, number: Option<i64>) {
+    pub fn set(&mut self, row: u32, rows: usize, key: Str, value: Str, number: Option<i64>) {
         let label = RareLabel { row, value, number };
         if let Some(key) = self.find(key) {
             return self.fill(key, &label);
@@ -436,7 +436,7 @@ mod tests {
         let mut table = KeyTable::default();
         for row in 0..rows {
             for key in 0..labels {
-                table.set((row, 5_000), Str(1_000 + key), Str(row), Some(row.into()));
+                table.set(row, 5_000, Str(1_000 + key), Str(row), Some(row.into()));
             }
         }
         table
@@ -463,7 +463,7 @@ mod tests {
         let mut table = labelled(5, 3);
         let key = table.intern(Str(1_001));
         table.intern(KEY);
-        table.set((5, 5_000), Str(1_001), Str(99), None);
+        table.set(5, 5_000, Str(1_001), Str(99), None);
         table.sweep(5_000, |used| used == key);
         assert_eq!((table.find(Str(1_001)), table.find(KEY)), (Some(key), None));
         table.sweep(5_000, |_| false);
@@ -477,7 +477,7 @@ mod tests {
         // As a list it is cleared and filled like any other.
         table.clear(5);
         table.clear(2);
-        table.set((2, 5_000), Str(1_001), Str(8), None);
+        table.set(2, 5_000, Str(1_001), Str(8), None);
         let again = table.intern(Str(1_001));
         let values = (0..6).map(|row| table.column(again).value(row) != 0).collect::<Vec<_>>();
         assert_eq!(values, [true, true, true, true, true, false]);

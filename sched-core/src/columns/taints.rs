@@ -21,7 +21,7 @@ pub enum Effect {
 
 /// A taint of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Taint {
+pub struct NodeTaint {
     /// Key.
     pub key: Str,
     /// Value.

@@ -19,7 +19,7 @@ use self::cost::PodCost;
 use crate::attempt_budget::AttemptBudget;
 use crate::columns::counters::{CounterId, CounterKey, PodMatch, Scope};
 use crate::columns::keys::{HOSTNAME, KeyId};
-use crate::columns::taints::{Effect, Taint, whole_number};
+use crate::columns::taints::{Effect, NodeTaint, whole_number};
 use crate::config::{Plugin, Profile, SpreadDefaults};
 use crate::intern::{Interner, LabelsId, Str};
 use crate::program::node_terms::{is_empty_term, parse_term};
@@ -186,9 +186,9 @@ impl<'a> Compiler<'a> {
     }
 
     /// Returns the taint of cordoned nodes.
-    fn unschedulable(&mut self) -> Taint {
+    fn unschedulable(&mut self) -> NodeTaint {
         let [key, value] = [TAINT_UNSCHEDULABLE, ""].map(|text| self.interner().intern(text));
-        Taint { key, value, number: None, effect: Effect::NoSchedule }
+        NodeTaint { key, value, number: None, effect: Effect::NoSchedule }
     }
 
     fn tolerations(&mut self) -> Box<[Toleration]> {
@@ -372,7 +372,9 @@ impl<'a> Compiler<'a> {
         let profile = Arc::clone(&self.profile);
         let defaults: Vec<TopologySpreadConstraint> = match &profile.spread_defaults {
             SpreadDefaults::System if action == "DoNotSchedule" => Vec::new(),
-            SpreadDefaults::System => SYSTEM_DEFAULTS.map(system_default).to_vec(),
+            SpreadDefaults::System => {
+                SYSTEM_DEFAULTS.map(|(key, max_skew)| system_default(key, max_skew)).to_vec()
+            }
             SpreadDefaults::List(list) => {
                 list.iter().filter(|c| c.when_unsatisfiable == action).cloned().collect()
             }
@@ -557,7 +559,7 @@ impl<'a> Compiler<'a> {
     }
 }
 
-fn system_default((key, max_skew): (&str, i32)) -> TopologySpreadConstraint {
+fn system_default(key: &str, max_skew: i32) -> TopologySpreadConstraint {
     TopologySpreadConstraint {
         max_skew,
         topology_key: key.to_owned(),

@@ -126,7 +126,7 @@ impl Cluster {
         let program =
             program.filter(|p| !is_named(pod) && !p.is_passing).map(|p| (&self.view.profile, p));
         let workloads = self.owners.changed(spec.namespace);
-        self.templates.keep(print, pod, (workloads, spec), program);
+        self.templates.keep(print, pod, workloads, spec, program);
     }
 
     /// Returns the own labels that counters, terms or workloads mention.

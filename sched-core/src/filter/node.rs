@@ -7,7 +7,7 @@
 use crate::bits::Bits;
 use crate::chunk::{BYTES_NARROW_MAX, CHUNK_ROWS, CPU_NARROW_MAX, Numbers};
 use crate::columns::keys::{KeyColumn, RareLabel, Values};
-use crate::columns::taints::{Effect, Taint};
+use crate::columns::taints::{Effect, NodeTaint};
 use crate::intern::Str;
 use crate::program::{NodeOp, NodeRequirement, NodeTerm, Program};
 use crate::simd;
@@ -31,12 +31,12 @@ pub(crate) fn keep_named(view: &View, names: &[Str], mask: &mut Bits) {
 }
 
 /// Returns true if a taint keeps pods away.
-pub(crate) fn is_hard(taint: &Taint) -> bool {
+pub(crate) fn is_hard(taint: &NodeTaint) -> bool {
     matches!(taint.effect, Effect::NoSchedule | Effect::NoExecute)
 }
 
 /// Returns true if a taint keeps this pod away.
-pub(crate) fn keeps_away(taint: &Taint, program: &Program) -> bool {
+pub(crate) fn keeps_away(taint: &NodeTaint, program: &Program) -> bool {
     is_hard(taint) && !program.tolerations.iter().any(|t| t.tolerates(taint))
 }
 

@@ -61,12 +61,19 @@ pub(crate) struct PassingParts {
     pub(crate) anti_affinity: Bits,
 }
 
+/// A pod's filters over all rows.
+#[derive(Clone, Copy)]
+pub(crate) struct FilterState<'a> {
+    pub(crate) view: &'a View,
+    pub(crate) program: &'a Program,
+    pub(crate) spread: &'a HardSpread,
+    pub(crate) passing: &'a PassingParts,
+}
+
 /// Returns the status of a row that a plugin rejects.
 pub(crate) fn of(
     plugin: Plugin,
-    view: &View,
-    program: &Program,
-    (spread, passing): (&HardSpread, &PassingParts),
+    FilterState { view, program, spread, passing }: FilterState<'_>,
     row: u32,
     text: impl Fn(Str) -> String,
 ) -> Status {

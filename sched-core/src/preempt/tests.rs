@@ -215,9 +215,9 @@ fn budgets_of_other_namespaces_cost_nothing_and_own_ones_once_a_class() {
 }
 
 /// Random pods of few kinds.
-struct Dice(u64);
+struct PodDice(u64);
 
-impl Dice {
+impl PodDice {
     fn roll(&mut self, sides: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
         (self.0 >> 33) as usize % sides
@@ -295,7 +295,7 @@ fn victims_by_removal(cluster: &Cluster, pod: &Pod, row: u32) -> Option<Vec<PodI
 fn victims_are_those_that_removing_pods_and_deciding_again_finds() {
     let (mut found, mut rejected) = (0, 0);
     for seed in 0..400 {
-        let mut dice = Dice(seed * 7919 + 1);
+        let mut dice = PodDice(seed * 7919 + 1);
         let mut cluster = Cluster::new(Profile::default());
         for at in 0..6 {
             let node = node_with(&format!("n{at}"), |n| {

@@ -14,7 +14,7 @@ use crate::bits::Bits;
 use crate::chunk::Numbers;
 use crate::config::{Plugin, RANK_LAST};
 use crate::filter::spread::HardSpread;
-use crate::filter::status::{self, Code, PodRule, Status};
+use crate::filter::status::{self, Code, FilterState, PodRule, Status};
 use crate::intern::Str;
 use crate::program::Program;
 use crate::snapshot::Cluster;
@@ -36,7 +36,7 @@ impl From<Exhausted> for TrialStop {
 }
 
 /// State of the search that does not depend on the node.
-pub(super) struct Search<'a> {
+pub(super) struct TrialSearch<'a> {
     pub(super) cluster: &'a Cluster,
     pub(super) program: &'a Program,
     pub(super) trials: &'a Trials<'a>,
@@ -60,7 +60,7 @@ struct Left {
 
 /// One node with some of its pods removed.
 pub(super) struct Trial<'a, 's> {
-    search: &'s Search<'a>,
+    search: &'s TrialSearch<'a>,
     stakes: &'s mut Stakes<'a>,
     view: &'a View,
     row: u32,
@@ -78,7 +78,7 @@ pub(super) struct Trial<'a, 's> {
 
 impl<'a, 's> Trial<'a, 's> {
     pub(super) fn new(
-        search: &'s Search<'a>,
+        search: &'s TrialSearch<'a>,
         stakes: &'s mut Stakes<'a>,
         row: u32,
     ) -> Result<Self, Exhausted> {
@@ -248,7 +248,7 @@ impl<'a, 's> Trial<'a, 's> {
     /// Returns the first rejection: by a column, or by a row plugin of lower rank.
     // k8s: pkg/scheduler/framework/runtime/framework.go RunFilterPlugins
     fn rejection_now(&self) -> Result<Option<Status>, Exhausted> {
-        let Search { cluster, trials, fixed, .. } = *self.search;
+        let TrialSearch { cluster, trials, fixed, .. } = *self.search;
         let columns = fixed.columns.iter();
         let mut columns = columns.map(|(plugin, passing)| (*plugin, passing.as_ref()));
         let of_column = columns
@@ -262,10 +262,10 @@ impl<'a, 's> Trial<'a, 's> {
 
     /// Returns the rejection by one column filter.
     fn rejection_of(&self, plugin: Plugin, passing: Option<&Bits>) -> Option<Status> {
-        let Search { cluster, program, fixed, spread, .. } = *self.search;
+        let TrialSearch { cluster, program, fixed, spread, .. } = *self.search;
         let text = |id| cluster.text(id).to_owned();
-        let of_column =
-            || status::of(plugin, self.view, program, (spread, &fixed.passing), self.row, text);
+        let state = FilterState { view: self.view, program, spread, passing: &fixed.passing };
+        let of_column = || status::of(plugin, state, self.row, text);
         match plugin {
             Plugin::NodePorts => (self.left.ports > 0).then(of_column),
             Plugin::NodeResourcesFit => {

@@ -11,7 +11,7 @@ pub(crate) mod node_terms;
 use crate::columns::counters::CounterId;
 use crate::columns::keys::KeyId;
 use crate::columns::ports::HostPort;
-use crate::columns::taints::{Effect, Taint};
+use crate::columns::taints::{Effect, NodeTaint};
 use crate::intern::{Lease, Str};
 use crate::requests::PodRequests;
 
@@ -41,7 +41,7 @@ impl Toleration {
     /// Returns true if it tolerates a taint.
     // k8s: staging/src/k8s.io/api/core/v1/toleration.go ToleratesTaint
     #[must_use]
-    pub fn tolerates(&self, taint: &Taint) -> bool {
+    pub fn tolerates(&self, taint: &NodeTaint) -> bool {
         self.effect.is_none_or(|e| e == taint.effect)
             && self.key.is_none_or(|k| k == taint.key)
             && match self.op {

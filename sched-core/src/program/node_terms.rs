@@ -34,7 +34,7 @@ pub(crate) fn parse_term(
     for (at, field) in term.match_fields.iter().flatten().enumerate() {
         match field_op(field, &format!("{path}.matchFields[{at}]"), interner) {
             Ok(op) => requirements.push(NodeRequirement { key: None, op }),
-            Err(error) => errors.push(error),
+            Err(error) => errors.push(error.to_string()),
         }
     }
     if errors.is_empty() { Ok(NodeTerm(requirements.into())) } else { Err(errors) }
@@ -111,15 +111,24 @@ fn is_label_value(text: &str) -> bool {
     }
 }
 
+/// An invalid requirement of a field.
+#[derive(Debug, thiserror::Error)]
+enum FieldTermError {
+    #[error("{0}.values: Invalid value: must have one element")]
+    Values(String),
+    #[error("{path}.operator: Unsupported value: {operator:?}")]
+    Operator { path: String, operator: String },
+}
+
 // k8s: nodeaffinity.go nodeSelectorRequirementsAsFieldSelector
 fn field_op(
     r: &NodeSelectorRequirement,
     path: &str,
     interner: &mut Interner,
-) -> Result<NodeOp, String> {
+) -> Result<NodeOp, FieldTermError> {
     let values = r.values.as_deref().unwrap_or_default();
     let [value] = values else {
-        return Err(format!("{path}.values: Invalid value: must have one element"));
+        return Err(FieldTermError::Values(path.to_owned()));
     };
     // A field other than the name reads as empty text.
     let named = r.key == "metadata.name";
@@ -129,6 +138,9 @@ fn field_op(
         ("NotIn", true) => Ok(NodeOp::NotIn([interner.intern(value)].into())),
         ("In", false) => Ok(if empty { NodeOp::Exists } else { NodeOp::NotExists }),
         ("NotIn", false) => Ok(if empty { NodeOp::NotExists } else { NodeOp::Exists }),
-        (other, _) => Err(format!("{path}.operator: Unsupported value: {other:?}")),
+        (other, _) => {
+            let (path, operator) = (path.to_owned(), other.to_owned());
+            Err(FieldTermError::Operator { path, operator })
+        }
     }
 }

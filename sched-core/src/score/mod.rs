@@ -11,7 +11,7 @@ pub(crate) mod parts;
 pub mod resources;
 pub mod spread;
 
-use crate::simd;
+use crate::simd::{self, LinearScale};
 
 /// Content of a plugin's raw column.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -72,18 +72,21 @@ pub(crate) fn add_normalised(
     match how {
         Normalise::Default if max <= 0.0 => 0,
         Normalise::Default => {
-            simd::add_normalised(column, (0.0, 1.0, max), weight, total);
+            let to = LinearScale { offset: 0.0, sign: 1.0, scale: max };
+            simd::add_normalised(column, to, weight, total);
             0
         }
         Normalise::Reversed => {
             if max > 0.0 {
-                simd::add_normalised(column, (0.0, 1.0, max), -weight, total);
+                let to = LinearScale { offset: 0.0, sign: 1.0, scale: max };
+                simd::add_normalised(column, to, -weight, total);
             }
             100 * weight
         }
         Normalise::Spread if max == 0.0 => 100 * weight,
         Normalise::Spread => {
-            simd::add_normalised(column, (max + min, -1.0, max), weight, total);
+            let to = LinearScale { offset: max + min, sign: -1.0, scale: max };
+            simd::add_normalised(column, to, weight, total);
             0
         }
         Normalise::Span if max <= min => 0,

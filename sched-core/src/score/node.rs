@@ -7,7 +7,7 @@
 use super::Raw;
 use super::parts::{PartsOutcome, ScoreParts};
 use crate::bits::{Bits, RowSet};
-use crate::columns::taints::{Effect, Taint};
+use crate::columns::taints::{Effect, NodeTaint};
 use crate::filter::node::{self, NodeScratch};
 use crate::program::Program;
 use crate::snapshot::view::View;
@@ -20,7 +20,7 @@ const IMAGE_BYTES_MAX: i64 = 1000 * 1024 * 1024;
 /// Rows of each soft taint that the pod does not tolerate.
 // k8s: tainttoleration/taint_toleration.go Score
 fn soft_taints<'a>(view: &'a View, program: &'a Program) -> impl Iterator<Item = &'a RowSet> {
-    let tolerated = |taint: &Taint| {
+    let tolerated = |taint: &NodeTaint| {
         let mut soft = program.tolerations.iter().filter(|t| t.is_soft());
         soft.any(|t| t.tolerates(taint))
     };

@@ -19,7 +19,7 @@ use crate::snapshot::view::View;
 
 /// A configured resource, resolved once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resource {
+pub enum ResolvedResource {
     /// CPU.
     Cpu,
     /// Memory.
@@ -37,15 +37,15 @@ fn amounts(
     view: &View,
     row: u32,
     n: &Numbers,
-    resource: Resource,
+    resource: ResolvedResource,
     pod: i64,
     plain: bool,
 ) -> Option<(i64, i64)> {
     let (all, used) = match resource {
-        Resource::Cpu => (n.cpu, if plain { n.cpu_used } else { n.cpu_nonzero }),
-        Resource::Mem => (n.mem, if plain { n.mem_used } else { n.mem_nonzero }),
-        Resource::Eph => (n.eph, n.eph_used),
-        Resource::Scalar(name) => {
+        ResolvedResource::Cpu => (n.cpu, if plain { n.cpu_used } else { n.cpu_nonzero }),
+        ResolvedResource::Mem => (n.mem, if plain { n.mem_used } else { n.mem_nonzero }),
+        ResolvedResource::Eph => (n.eph, n.eph_used),
+        ResolvedResource::Scalar(name) => {
             if pod == 0 {
                 return None;
             }
@@ -59,17 +59,17 @@ fn amounts(
 /// One resource of a profile with the pod's request, resolved once a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ScoredResource {
-    resource: Resource,
+    resource: ResolvedResource,
     pod: i64,
     weight: i64,
 }
 
 fn wanted(program: &Program, requests: &Resources, name: &str, weight: i64) -> ScoredResource {
     let resource = match name {
-        "cpu" => Resource::Cpu,
-        "memory" => Resource::Mem,
-        "ephemeral-storage" => Resource::Eph,
-        name => Resource::Scalar(scalar_of(program, name)),
+        "cpu" => ResolvedResource::Cpu,
+        "memory" => ResolvedResource::Mem,
+        "ephemeral-storage" => ResolvedResource::Eph,
+        name => ResolvedResource::Scalar(scalar_of(program, name)),
     };
     ScoredResource { resource, pod: requests.amount(name), weight }
 }
@@ -156,10 +156,10 @@ pub fn fullness(
     let (mut sum, mut weights) = (0i64, 0i64);
     for (name, weight) in &view.profile.fit_resources {
         let resource = match name.as_str() {
-            "cpu" => Resource::Cpu,
-            "memory" => Resource::Mem,
-            "ephemeral-storage" => Resource::Eph,
-            name => Resource::Scalar(scalar(name)),
+            "cpu" => ResolvedResource::Cpu,
+            "memory" => ResolvedResource::Mem,
+            "ephemeral-storage" => ResolvedResource::Eph,
+            name => ResolvedResource::Scalar(scalar(name)),
         };
         let asked = pods.iter().map(|pod| pod.score.amount(name));
         let asked = asked.fold(0i64, i64::wrapping_add);

@@ -7,7 +7,7 @@
 //! `select::column` instead, and that column is added to the shape's scores.
 //! Totals are 16 bits wide here: profiles with larger weights use columns.
 
-use super::{COLUMNS, Scratch, column};
+use super::{COLUMNS, NormalisedPlugin, Scratch, column};
 use crate::config::{Plugin, Profile};
 use crate::program::Program;
 use crate::score::parts::{PartsOutcome, ScoreParts};
@@ -64,7 +64,8 @@ pub(crate) fn score_all(
             PartsOutcome::Skip => {}
             PartsOutcome::TooMany => {
                 begin_columns(&mut layered.columns, scratch);
-                layered.base += column(view, program, scratch, (plugin, how, weight), None);
+                let of = NormalisedPlugin { plugin, how, weight };
+                layered.base += column(view, program, scratch, of, None);
             }
             PartsOutcome::Parts { whole } => {
                 parts.settle(how, weight);

@@ -23,14 +23,14 @@ pub fn sample_size(nodes: usize, percent: u32) -> usize {
 
 /// Start of the sample, and the sufficient number of nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sample {
+pub struct NodeSample {
     /// The first row, modulo the number of rows.
     pub from: u32,
     /// Number of feasible nodes that suffices.
     pub enough: usize,
 }
 
-impl Sample {
+impl NodeSample {
     /// Keeps the first feasible rows, from `from` on and wrapping around, and starts after them
     /// next time.
     pub(super) fn take(&mut self, valid: &Bits, rows: usize, passing: &mut Bits) {
@@ -75,7 +75,7 @@ mod tests {
         let mut valid = Bits::default();
         valid.reset(10);
         (0..10).filter(|row| *row != 3).for_each(|row| valid.set(row));
-        let mut sample = Sample { from: 0, enough: 4 };
+        let mut sample = NodeSample { from: 0, enough: 4 };
         let mut turn = || {
             let mut passing = valid.clone();
             passing.clear(5);
@@ -92,7 +92,7 @@ mod tests {
         let mut valid = Bits::default();
         valid.reset(4);
         (0..4).for_each(|row| valid.set(row));
-        let mut sample = Sample { from: 9, enough: 4 };
+        let mut sample = NodeSample { from: 9, enough: 4 };
         let mut passing = Bits::default();
         passing.reset(4);
         passing.set(2);

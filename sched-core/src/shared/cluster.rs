@@ -43,11 +43,11 @@ const SEGMENTS: usize = 24;
 
 /// Claims by row, for any number of rows.
 #[derive(Debug)]
-struct Claims {
+struct RowClaims {
     segments: [OnceLock<Box<[Claim]>>; SEGMENTS],
 }
 
-impl Claims {
+impl RowClaims {
     /// Claims of a view's rows.
     fn of(view: &View) -> Self {
         let claims = Self { segments: std::array::from_fn(|_| OnceLock::new()) };
@@ -79,7 +79,7 @@ struct WriterSeat {
 #[derive(Debug)]
 pub struct SharedCluster {
     view: Published<View>,
-    rows: Claims,
+    rows: RowClaims,
     whole: Claim,
     writer: Combiner<WriterSeat, Reservation>,
 }
@@ -91,7 +91,7 @@ impl SharedCluster {
         let view = Arc::new(cluster.publish());
         let epochs = Epochs::of(&mut cluster, Arc::clone(&view));
         Self {
-            rows: Claims::of(&view),
+            rows: RowClaims::of(&view),
             whole: Claim::at(view.whole),
             view: Published::of(view),
             writer: Combiner::new(WriterSeat { cluster, epochs }),

@@ -309,6 +309,17 @@ pub fn normalise_span(column: &mut [f64], min: f64, diff: f64) {
     }
 }
 
+/// The scale of a normalised score: `100 * (offset + sign * s) / scale`.
+#[derive(Clone, Copy, Debug)]
+pub struct LinearScale {
+    /// Added to each signed score.
+    pub offset: f64,
+    /// 1, or -1 where less is better.
+    pub sign: f64,
+    /// The largest score.
+    pub scale: f64,
+}
+
 /// `total += weight * trunc(100 * (offset + sign * s) / scale)`, integers throughout.
 #[multiversion(targets(
     "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
@@ -317,7 +328,7 @@ pub fn normalise_span(column: &mut [f64], min: f64, diff: f64) {
 ))]
 pub fn add_normalised(
     column: &[f64],
-    (offset, sign, scale): (f64, f64, f64),
+    LinearScale { offset, sign, scale }: LinearScale,
     weight: i32,
     total: &mut [i32],
 ) {

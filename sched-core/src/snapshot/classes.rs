@@ -191,7 +191,7 @@ impl Cluster {
             }
             for pod in self.pods.in_class(at as u32).map(|p| self.pods.get(p)) {
                 if pod.row != NONE && !(key.live_only && pod.terminating) {
-                    counter.add((pod.row, self.view.rows), 1, &self.view.keys);
+                    counter.add(pod.row, self.view.rows, 1, &self.view.keys);
                 }
             }
         }

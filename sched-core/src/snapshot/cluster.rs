@@ -435,7 +435,7 @@ impl Cluster {
         }
         let keys = Arc::make_mut(&mut self.view.keys);
         for (key, value) in &spec.labels {
-            keys.set((row, rows), *key, *value, self.interner.text(*value).parse().ok());
+            keys.set(row, rows, *key, *value, self.interner.text(*value).parse().ok());
         }
         for taint in &spec.taints {
             let taints = Arc::make_mut(&mut self.view.taints);

@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::{Node, Pod, PodAffinityTerm};
 use super::pods::NO_START;
 use crate::columns::counters::{Scope, TermKey, TermKind};
 use crate::columns::ports::HostPort;
-use crate::columns::taints::{Effect, Taint, whole_number};
+use crate::columns::taints::{Effect, NodeTaint, whole_number};
 use crate::intern::{Interner, LabelsId, Lease, Str};
 use crate::requests::{PodRequests, RequestError, Resources, is_sidecar};
 use crate::selector::{Selector, SelectorError};
@@ -46,7 +46,7 @@ pub struct NodeSpec {
     /// Labels, sorted by the number of the key.
     pub labels: Box<[(Str, Str)]>,
     /// Taints in their order.
-    pub taints: Vec<Taint>,
+    pub taints: Vec<NodeTaint>,
     /// Cordoned.
     pub unschedulable: bool,
     /// Allocatable amounts.
@@ -83,7 +83,7 @@ impl NodeSpec {
             name: interner.intern(name.ok_or(ObjectError::NoName)?),
             labels: labels.into(),
             taints: taints
-                .map(|t| Taint {
+                .map(|t| NodeTaint {
                     key: interner.intern(&t.key),
                     value: interner.intern(t.value.as_deref().unwrap_or("")),
                     number: t.value.as_deref().and_then(whole_number),

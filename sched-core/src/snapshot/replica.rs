@@ -47,11 +47,11 @@ impl View {
         match change {
             PodChange::Numbers(row, numbers) => self.set_numbers(*row, numbers),
             PodChange::Counter(id, row, delta) => {
-                self.counters.item_mut(id.0).add((*row, self.rows), *delta, &self.keys);
+                self.counters.item_mut(id.0).add(*row, self.rows, *delta, &self.keys);
             }
             PodChange::Term(id, row, delta) => {
                 self.terms_version += 1;
-                self.terms.item_mut(id.0).add((*row, self.rows), *delta, &self.keys);
+                self.terms.item_mut(id.0).add(*row, self.rows, *delta, &self.keys);
             }
             PodChange::Scalar(name, row, amount) => {
                 self.scalars.item_mut(*name).add_used(*row, *amount);

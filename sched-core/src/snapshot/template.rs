@@ -76,7 +76,8 @@ impl Templates {
         &mut self,
         print: u64,
         pod: &Pod,
-        (workloads, spec): (u64, &PodSpec),
+        workloads: u64,
+        spec: &PodSpec,
         program: Option<(&Arc<Profile>, &Arc<Program>)>,
     ) {
         if self.by_print.len() >= TEMPLATES_MAX {

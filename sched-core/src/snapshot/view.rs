@@ -15,7 +15,7 @@ use crate::columns::counters::{Counter, CowVec, Term, TermId};
 use crate::columns::index::Index;
 use crate::columns::keys::KeyTable;
 use crate::columns::sparse::{CowMap, ImageRows, PortUse, ScalarColumn};
-use crate::columns::taints::Taint;
+use crate::columns::taints::NodeTaint;
 use crate::config::Profile;
 use crate::intern::{FastMap, Str};
 use crate::program::Program;
@@ -40,7 +40,7 @@ pub struct View {
     pub(crate) wide_rows: Arc<Bits>,
     pub(crate) unschedulable: Arc<Bits>,
     pub(crate) keys: Arc<KeyTable>,
-    pub(crate) taints: Arc<Vec<(Taint, RowSet)>>,
+    pub(crate) taints: Arc<Vec<(NodeTaint, RowSet)>>,
     pub(crate) images: CowMap<Str, ImageRows>,
     pub(crate) features: CowMap<Str, RowSet>,
     pub(crate) scalars: CowMap<Str, ScalarColumn>,

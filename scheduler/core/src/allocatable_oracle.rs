@@ -33,6 +33,23 @@ pub struct PluginVerdict {
     pub requests: PodRequests,
 }
 
+/// Reason why the plugin has no verdict.
+#[derive(Debug, thiserror::Error)]
+pub enum VerdictError {
+    /// The pod is invalid.
+    #[error("it cannot be read")]
+    Unreadable,
+    /// The pod does not compile.
+    #[error("{0}")]
+    Program(String),
+    /// PreFilter rejects the pod.
+    #[error("{0}")]
+    Refused(String),
+    /// The plugin has nothing to decide.
+    #[error("it has no claims")]
+    NoClaims,
+}
+
 impl OneNodeCluster {
     /// Builds a cluster from these objects.
     pub fn new(things: Vec<WatchedObject>) -> Self {
@@ -49,12 +66,14 @@ impl OneNodeCluster {
     ///
     /// # Errors
     /// The pod cannot be decoded, or PreFilter rejects it.
-    pub fn ask(&mut self, pod: &Pod) -> Result<PluginVerdict, String> {
+    pub fn ask(&mut self, pod: &Pod) -> Result<PluginVerdict, VerdictError> {
         let mirror = &mut self.0;
-        let spec = mirror.spec_of(pod, &key_of(pod)).ok_or("it cannot be read")?;
-        let program = mirror.cluster.compile(pod).map_err(|error| error.to_string())?;
+        let spec = mirror.spec_of(pod, &key_of(pod)).ok_or(VerdictError::Unreadable)?;
+        let program = mirror.cluster.compile(pod);
+        let program = program.map_err(|error| VerdictError::Program(error.to_string()))?;
         let claims = mirror.device_claims(pod, &spec, &Profile::default());
-        let claims = claims.map_err(|refused| refused.reason)?.ok_or("it has no claims")?;
+        let claims = claims.map_err(|refused| VerdictError::Refused(refused.reason))?;
+        let claims = claims.ok_or(VerdictError::NoClaims)?;
         let plugin = claims.among(&mirror.devices);
         let status = plugin.filter(mirror.cluster.view(), &program, 0);
         let share = match status {

@@ -22,7 +22,7 @@ use self::points::{
     preparation,
 };
 pub use self::process::ProcessSettings;
-use crate::extender::{self, Extender};
+use crate::extender::{self, Extender, ExtenderError};
 use crate::framework::{EnabledPlugins, Registry};
 
 /// The supported apiVersion.
@@ -257,13 +257,13 @@ pub fn profiles_with(
 // k8s: pkg/scheduler/scheduler.go buildExtenders
 pub fn extenders(
     text: &str,
-    access: impl Fn(&Extender) -> Result<(), String>,
+    access: impl Fn(&Extender) -> Result<(), ExtenderError>,
 ) -> Result<Vec<Extender>, ConfigError> {
     let mut file = read(text)?;
     validate(&file)?;
     for (at, extender) in file.extenders.iter().enumerate() {
         let path = format!("extenders[{at}].urlPrefix");
-        access(extender).map_err(|problem| field(&path, &problem))?;
+        access(extender).map_err(|problem| field(&path, &problem.to_string()))?;
     }
     file.extenders.sort_by_key(|extender| extender.ignorable);
     Ok(file.extenders)

@@ -23,7 +23,7 @@ use pintle_sched_core::filter::status::{Code, Status};
 use pintle_sched_core::intern::Str;
 use pintle_sched_core::preempt::{self, DryRun};
 use pintle_sched_core::program::Program;
-use pintle_sched_core::select::{self, Detail, Outcome, RowPlugin, Sample, Scratch};
+use pintle_sched_core::select::{self, Detail, NodeSample, Outcome, RowPlugin, Scratch};
 use pintle_sched_core::snapshot::objects::PodSpec;
 use pintle_sched_core::snapshot::pods::PodId;
 use pintle_sched_core::snapshot::{Cluster, DeltaError, View};
@@ -31,6 +31,7 @@ use pintle_sched_core::{Plugin, Profile};
 
 use self::eligible::may_not_preempt;
 use self::refusal::look;
+use self::without::NodePluginState;
 use self::words::{of_claims, with_preemption};
 pub use self::words::{without_candidate, without_preemption};
 use crate::cache::ClusterCache;
@@ -296,7 +297,7 @@ impl Thinker {
             return self.decide(mirror, asking);
         }
         let kept = self.kept(mirror, asking, false);
-        let mut sample = Sample { from: self.from, enough };
+        let mut sample = NodeSample { from: self.from, enough };
         let (view, scratch) = (mirror.cluster.view(), &mut self.scratch);
         let claims = asking.of_claims(&mirror.devices);
         let plugins = asking.of_rows(&kept, &claims);
@@ -371,8 +372,8 @@ impl Thinker {
         let (claims, kept) = (asking.of_claims(&mirror.devices), NominatedRows::default());
         let plugins = asking.of_rows(&kept, &claims);
         asking.expects(&mirror.cluster, mirror.whole_pods.as_deref(), row, pods);
-        let known = (&mut mirror.cluster, &mirror.is_changing);
-        let found = with_pods(known, node, pods, |cluster, _| {
+        let is_changing = &mirror.is_changing;
+        let found = with_pods(&mut mirror.cluster, is_changing, node, pods, |cluster, _| {
             crate::fault::pass("beside");
             explain::status_of_row(cluster, &asking.program, &plugins, row, scratch)
         });
@@ -512,10 +513,10 @@ impl Thinker {
         let (kept, free): (Vec<_>, Vec<_>) =
             statuses.iter().cloned().partition(|(row, _)| is_kept(*row));
         let whole = mirror.whole_pods.clone();
-        let known = (&mirror.volumes, &mirror.devices, whole.as_deref());
+        let known = NodePluginState::of(&mirror.volumes, &mirror.devices, whole.as_deref());
         let without = |cluster: &Cluster, row, gone: &[PodId], before| {
             crate::fault::pass("dry run");
-            asking.without(known, cluster, (row, gone), before)
+            asking.without(known, cluster, row, gone, before)
         };
         let (offset, expected) = (self.preempts_from, &[][..]);
         let attempt = Rc::clone(&mirror.attempt_budget);
@@ -537,14 +538,14 @@ impl Thinker {
             asking.expects(&mirror.cluster, whole.as_deref(), one.0, &nominees[&node]);
             let users = mirror.expect_users(&node, &nominees[&node]);
             let shares = mirror.expect_shares(&node, &nominees[&node]);
-            let known = (&mirror.volumes, &mirror.devices, whole.as_deref());
+            let known = NodePluginState::of(&mirror.volumes, &mirror.devices, whole.as_deref());
             let without = |cluster: &Cluster, row, gone: &[PodId], before| {
-                let alone = asking.without(known, cluster, (row, gone), before);
-                let beside = || asking.beside_users(known.0, cluster, row, gone);
+                let alone = asking.without(known, cluster, row, gone, before);
+                let beside = || asking.beside_users(known.volumes, cluster, row, gone);
                 if users.is_empty() { alone } else { alone.or_else(beside) }
             };
-            let columns = (&mut mirror.cluster, &mirror.is_changing);
-            let others = with_pods(columns, &node, &nominees[&node], |cluster, ids| {
+            let (columns, flag) = (&mut mirror.cluster, &mirror.is_changing);
+            let others = with_pods(columns, flag, &node, &nominees[&node], |cluster, ids| {
                 let trials =
                     preempt::Trials { budgets, offset: 0, expected: ids, without: &without, spent };
                 preempt::dry_run_from(cluster, pod, program, &[one], &trials, scratch)
@@ -576,7 +577,8 @@ fn append(run: &mut DryRun, others: DryRun) {
 /// Runs `look` with these pods on the node, except those bound already. They are removed even if it
 /// panics.
 fn with_pods<T>(
-    (cluster, is_changing): (&mut Cluster, &Cell<bool>),
+    cluster: &mut Cluster,
+    is_changing: &Cell<bool>,
     node: &str,
     pods: &[Rc<PodSpec>],
     look: impl FnOnce(&Cluster, &[PodId]) -> T,

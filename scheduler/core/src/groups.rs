@@ -46,9 +46,30 @@ pub struct GroupGates {
     pub claims: bool,
 }
 
+/// Reason why a group has no answer: its object does not exist.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GroupError {
+    /// For claims and topology.
+    #[error("podgroup.scheduling.k8s.io \"{}\" not found", .0.name())]
+    NotFound(ObjectKey),
+    /// At Permit.
+    #[error(
+        "running Permit plugin \"GangScheduling\": failed to get podGroup {}: \
+         podgroup.scheduling.k8s.io \"{}\" not found",
+        .0.as_str(), .0.name()
+    )]
+    Permit(ObjectKey),
+    /// At preemption.
+    #[error(
+        "failed to get pod group object: podgroup.scheduling.k8s.io \"{}\" not found",
+        .0.name()
+    )]
+    Preemption(ObjectKey),
+}
+
 /// State of a pod of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stand {
+enum MemberState {
     Waits,
     Assumed,
     Assigned,
@@ -64,7 +85,7 @@ struct KnownGroup {
     groups: HashMap<ObjectKey, Rc<PodGroup>>,
     /// Groups with PodGroupScheduled=True reported by this process, by name: their uids.
     scheduled: HashMap<ObjectKey, Option<String>>,
-    members: HashMap<ObjectKey, BTreeMap<Uid, Stand>>,
+    members: HashMap<ObjectKey, BTreeMap<Uid, MemberState>>,
     of_pods: HashMap<ObjectKey, (ObjectKey, Uid)>,
     /// Uids of groups with a preemption under way.
     preempting: HashSet<String>,
@@ -89,12 +110,12 @@ pub struct Preemptor {
 }
 
 impl KnownGroup {
-    fn of_stand(&self, group: &ObjectKey, stand: Stand) -> Vec<Uid> {
+    fn of_stand(&self, group: &ObjectKey, stand: MemberState) -> Vec<Uid> {
         let members = self.members.get(group).into_iter().flatten();
         members.filter(|(_, is)| **is == stand).map(|(uid, _)| Rc::clone(uid)).collect()
     }
 
-    fn count(&self, group: &ObjectKey, counts: impl Fn(Stand) -> bool) -> usize {
+    fn count(&self, group: &ObjectKey, counts: impl Fn(MemberState) -> bool) -> usize {
         let members = self.members.get(group).into_iter().flatten();
         members.filter(|(_, stand)| counts(**stand)).count()
     }
@@ -124,7 +145,7 @@ impl KnownGroup {
     }
 
     /// Changes the state of a known pod from `from` to `to`.
-    fn moves(&mut self, group: &ObjectKey, uid: &str, from: Stand, to: Stand) {
+    fn moves(&mut self, group: &ObjectKey, uid: &str, from: MemberState, to: MemberState) {
         let members = self.members.get_mut(group);
         if let Some(stand) = members.and_then(|all| all.get_mut(uid)).filter(|s| **s == from) {
             *stand = to;
@@ -179,10 +200,11 @@ impl Groups {
         }
         known.of_pods.insert(key, (group.clone(), Rc::clone(&uid)));
         let told = HintEvent::Group(group.as_str().into(), "AssignedPodAdd");
-        let stand = known.members.entry(group).or_default().entry(uid).or_insert(Stand::Waits);
-        let comes = has_node && *stand != Stand::Assigned;
+        let stand =
+            known.members.entry(group).or_default().entry(uid).or_insert(MemberState::Waits);
+        let comes = has_node && *stand != MemberState::Assigned;
         if has_node {
-            *stand = Stand::Assigned;
+            *stand = MemberState::Assigned;
         }
         comes.then_some(told)
     }
@@ -212,10 +234,10 @@ impl Groups {
 
     /// Returns the group of a pod, which claims may belong to; an error if the group was deleted.
     // k8s: dynamicresources.go getPodGroup
-    pub fn with_claims(&self, pod: &Pod) -> Option<Result<Rc<PodGroup>, String>> {
+    pub fn with_claims(&self, pod: &Pod) -> Option<Result<Rc<PodGroup>, GroupError>> {
         let known = self.0.borrow();
         let key = group_of(pod).filter(|_| known.gates.claims)?;
-        let missing = || format!("podgroup.scheduling.k8s.io \"{}\" not found", key.name());
+        let missing = || GroupError::NotFound(key.clone());
         Some(known.groups.get(&key).cloned().ok_or_else(missing))
     }
 
@@ -227,7 +249,7 @@ impl Groups {
     /// Ends the preemption for a group and returns its waiting pods; `None` if none was under way.
     pub fn has_preempted(&self, group: &ObjectKey, uid: &str) -> Option<Vec<Uid>> {
         let mut known = self.0.borrow_mut();
-        known.preempting.remove(uid).then(|| known.of_stand(group, Stand::Waits))
+        known.preempting.remove(uid).then(|| known.of_stand(group, MemberState::Waits))
     }
 
     /// Marks the release of a group's claims as under way.
@@ -240,7 +262,7 @@ impl Groups {
     pub fn has_released(&self, uid: &str) -> Option<Vec<Uid>> {
         let mut known = self.0.borrow_mut();
         let group = known.releasing.remove(uid)?;
-        Some(known.of_stand(&group, Stand::Waits))
+        Some(known.of_stand(&group, MemberState::Waits))
     }
 
     /// Returns the handle of a pod to its group; `is_gang` if the pod's profile supports gangs.
@@ -316,30 +338,26 @@ impl OfGroup {
     /// # Errors
     /// When the group was deleted.
     // k8s: gangscheduling.go Permit
-    pub fn is_enough(&self) -> Result<bool, String> {
+    pub fn is_enough(&self) -> Result<bool, GroupError> {
         if !self.is_gang {
             return Ok(true);
         }
         let known = self.groups.0.borrow();
         if !known.groups.contains_key(&self.key) {
-            let (full, name) = (self.key.as_str(), self.key.name());
-            return Err(format!(
-                "running Permit plugin \"GangScheduling\": failed to get podGroup {full}: \
-                 podgroup.scheduling.k8s.io \"{name}\" not found"
-            ));
+            return Err(GroupError::Permit(self.key.clone()));
         }
         let min = known.min_count(&self.key);
-        Ok(min.is_none_or(|min| known.count(&self.key, |stand| stand != Stand::Waits) >= min))
+        Ok(min.is_none_or(|min| known.count(&self.key, |stand| stand != MemberState::Waits) >= min))
     }
 
     /// Counts a pod of the group as on a node.
     pub fn assume(&self, uid: &str) {
-        self.groups.0.borrow_mut().moves(&self.key, uid, Stand::Waits, Stand::Assumed);
+        self.groups.0.borrow_mut().moves(&self.key, uid, MemberState::Waits, MemberState::Assumed);
     }
 
     /// Reverts `assume`.
     pub fn forget(&self, uid: &str) {
-        self.groups.0.borrow_mut().moves(&self.key, uid, Stand::Assumed, Stand::Waits);
+        self.groups.0.borrow_mut().moves(&self.key, uid, MemberState::Assumed, MemberState::Waits);
     }
 
     /// Returns true if groups are placed within one domain of a topology.
@@ -352,11 +370,10 @@ impl OfGroup {
     ///
     /// # Errors
     /// When the group was deleted.
-    pub fn topology(&self) -> Result<(Option<String>, bool), String> {
+    pub fn topology(&self) -> Result<(Option<String>, bool), GroupError> {
         let known = self.groups.0.borrow();
-        let group = known.groups.get(&self.key).ok_or_else(|| {
-            format!("podgroup.scheduling.k8s.io \"{}\" not found", self.key.name())
-        })?;
+        let group = known.groups.get(&self.key);
+        let group = group.ok_or_else(|| GroupError::NotFound(self.key.clone()))?;
         let constraints = group.spec.scheduling_constraints.as_ref();
         let keys = constraints.and_then(|constraints| constraints.topology.as_ref());
         let key = keys.and_then(|keys| keys.first()).map(|topology| topology.key.clone());
@@ -369,7 +386,7 @@ impl OfGroup {
         let known = self.groups.0.borrow();
         let members = known.members.get(&self.key);
         let is_placed = |uid: &Uid| {
-            members.and_then(|all| all.get(uid)).is_some_and(|stand| *stand != Stand::Waits)
+            members.and_then(|all| all.get(uid)).is_some_and(|stand| *stand != MemberState::Waits)
         };
         let of_pods = known.of_pods.iter();
         let placed = of_pods.filter(|(_, (group, uid))| *group == self.key && is_placed(uid));
@@ -382,13 +399,13 @@ impl OfGroup {
     /// Returns the assumed pods of the group.
     #[must_use]
     pub fn assumed(&self) -> Vec<Uid> {
-        self.groups.0.borrow().of_stand(&self.key, Stand::Assumed)
+        self.groups.0.borrow().of_stand(&self.key, MemberState::Assumed)
     }
 
     /// Returns the pods of the group without a node.
     #[must_use]
     pub fn waiting(&self) -> Vec<Uid> {
-        self.groups.0.borrow().of_stand(&self.key, Stand::Waits)
+        self.groups.0.borrow().of_stand(&self.key, MemberState::Waits)
     }
 
     /// Returns true if groups preempt as a whole, and their pods never alone.
@@ -419,14 +436,10 @@ impl OfGroup {
     ///
     /// # Errors
     /// When the group was deleted.
-    pub fn preemptor(&self) -> Result<Preemptor, String> {
+    pub fn preemptor(&self) -> Result<Preemptor, GroupError> {
         let known = self.groups.0.borrow();
-        let group = known.groups.get(&self.key).ok_or_else(|| {
-            let name = self.key.name();
-            format!(
-                "failed to get pod group object: podgroup.scheduling.k8s.io \"{name}\" not found"
-            )
-        })?;
+        let group = known.groups.get(&self.key);
+        let group = group.ok_or_else(|| GroupError::Preemption(self.key.clone()))?;
         let constraints = group.spec.scheduling_constraints.as_ref();
         let topology = constraints.and_then(|constraints| constraints.topology.as_ref());
         Ok(Preemptor {

@@ -64,8 +64,8 @@ impl<'de> Deserialize<'de> for LeanPod {
 struct PodWire {
     #[serde(default)]
     metadata: ProjectedMeta,
-    spec: Option<Spec>,
-    status: Option<Status>,
+    spec: Option<LeanSpec>,
+    status: Option<LeanStatus>,
 }
 
 #[derive(Default, Deserialize)]
@@ -131,7 +131,7 @@ impl<'de> Deserialize<'de> for Annotations {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Spec {
+struct LeanSpec {
     #[serde(default)]
     containers: Vec<OneContainer>,
     init_containers: Option<Vec<OneContainer>>,
@@ -153,8 +153,8 @@ struct Spec {
     topology_spread_constraints: Option<Vec<TopologySpreadConstraint>>,
 }
 
-impl From<Spec> for PodSpec {
-    fn from(read: Spec) -> Self {
+impl From<LeanSpec> for PodSpec {
+    fn from(read: LeanSpec) -> Self {
         let volumes = read.volumes.into_iter().flatten().filter(OneVolume::ties);
         let volumes: Vec<Volume> = volumes.map(Into::into).collect();
         Self {
@@ -263,7 +263,7 @@ impl From<OneVolume> for Volume {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Status {
+struct LeanStatus {
     phase: Option<String>,
     start_time: Option<Time>,
     nominated_node_name: Option<String>,
@@ -272,13 +272,13 @@ struct Status {
     resize: Option<String>,
     container_statuses: Option<Vec<OneStatus>>,
     init_container_statuses: Option<Vec<OneStatus>>,
-    conditions: Option<Vec<Condition>>,
+    conditions: Option<Vec<LeanCondition>>,
     resource_claim_statuses: Option<Vec<PodResourceClaimStatus>>,
     node_allocatable_resource_claim_statuses: Option<Vec<NodeAllocatableResourceClaimStatus>>,
 }
 
-impl From<Status> for PodStatus {
-    fn from(read: Status) -> Self {
+impl From<LeanStatus> for PodStatus {
+    fn from(read: LeanStatus) -> Self {
         let statuses =
             |all: Option<Vec<OneStatus>>| all.map(|all| all.into_iter().map(Into::into).collect());
         Self {
@@ -321,7 +321,7 @@ impl From<OneStatus> for ContainerStatus {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Condition {
+struct LeanCondition {
     #[serde(rename = "type", default)]
     kind: String,
     #[serde(default)]
@@ -333,7 +333,7 @@ struct Condition {
     last_transition_time: Option<String>,
 }
 
-fn kept(read: Condition) -> Option<PodCondition> {
+fn kept(read: LeanCondition) -> Option<PodCondition> {
     if !KEPT_CONDITIONS.contains(&read.kind.as_str()) {
         return None;
     }

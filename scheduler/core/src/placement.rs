@@ -17,6 +17,25 @@ use pintle_sched_core::{Plugin, Profile};
 
 use crate::cache::ClusterCache;
 
+/// Reason why the domain of placed pods is not known.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DomainError {
+    /// A pod's node does not exist.
+    #[error("getting node for pod {pod}: nodeinfo not found for node name {node:?}")]
+    NoNode {
+        /// The pod.
+        pod: String,
+        /// Its node.
+        node: Rc<str>,
+    },
+    /// A pod's node is in no domain.
+    #[error("no topology domain found for pod {0}")]
+    None(String),
+    /// The pods are in several domains.
+    #[error("more than 1 domain found for pod group: {0}, {1}")]
+    Several(String, String),
+}
+
 /// Candidate nodes of a group.
 #[derive(Clone, Debug, Default)]
 pub struct Placement {
@@ -53,18 +72,17 @@ pub fn domain_of(
     mirror: &ClusterCache,
     key: &str,
     placed: &[(String, Rc<str>)],
-) -> Result<Option<String>, String> {
+) -> Result<Option<String>, DomainError> {
     let mut found: Option<String> = None;
     for (pod, node) in placed {
-        let labels = mirror.labels_of(node).ok_or_else(|| {
-            format!("getting node for pod {pod}: nodeinfo not found for node name {node:?}")
-        })?;
-        let domain =
-            labels.get(key).ok_or_else(|| format!("no topology domain found for pod {pod}"));
+        let labels = mirror
+            .labels_of(node)
+            .ok_or_else(|| DomainError::NoNode { pod: pod.clone(), node: Rc::clone(node) })?;
+        let domain = labels.get(key).ok_or_else(|| DomainError::None(pod.clone()));
         let domain = (*domain?).to_owned();
         match &found {
             Some(other) if *other != domain => {
-                return Err(format!("more than 1 domain found for pod group: {other}, {domain}"));
+                return Err(DomainError::Several(other.clone(), domain));
             }
             _ => found = Some(domain),
         }

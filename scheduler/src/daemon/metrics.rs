@@ -104,7 +104,7 @@ struct Handled {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Came {
+struct EventCount {
     result: &'static str,
 }
 
@@ -197,8 +197,8 @@ impl OfWaiting {
 struct OfEvents {
     handled: Histograms<Handled>,
     kept: Family<Handled, Gauge<i64, AtomicI64>>,
-    room_seconds: Histograms<Came>,
-    room_made: Family<Came, Counter>,
+    room_seconds: Histograms<EventCount>,
+    room_made: Family<EventCount, Counter>,
     claims_made: Family<Made, Counter>,
 }
 
@@ -340,7 +340,8 @@ impl SchedulerMetrics {
         profile: usize,
         took: Duration,
         all: Duration,
-        (attempts, was_flushed): (u32, bool),
+        attempts: u32,
+        was_flushed: bool,
     ) {
         self.attempt(profile, "scheduled", took);
         self.attempts_needed.observe(f64::from(attempts));
@@ -485,7 +486,7 @@ impl SchedulerMetrics {
 
     /// Preemption succeeded or failed.
     pub fn made_room(&self, is_made: bool, took: Duration) {
-        let came = Came { result: if is_made { "success" } else { "error" } };
+        let came = EventCount { result: if is_made { "success" } else { "error" } };
         self.events.room_seconds.get_or_create(&came).observe(took.as_secs_f64());
         self.events.room_made.get_or_create(&came).inc();
     }

@@ -103,7 +103,7 @@ pub struct Settings {
 
 /// Action of the process.
 #[derive(Debug)]
-pub enum Command {
+pub enum SchedulerAction {
     /// Print this.
     Print(String),
     /// Schedule.
@@ -114,15 +114,15 @@ pub enum Command {
 ///
 /// # Errors
 /// All mistakes, one sentence each.
-pub fn parse(args: &[String], registry: &Registry) -> Result<Command, Vec<ConfigError>> {
+pub fn parse(args: &[String], registry: &Registry) -> Result<SchedulerAction, Vec<ConfigError>> {
     let given = flags::TABLE.read(args)?;
     if given.is_true("help") {
-        return Ok(Command::Print(usage()));
+        return Ok(SchedulerAction::Print(usage()));
     }
     if given.is_true("version") {
-        return Ok(Command::Print(help::version()));
+        return Ok(SchedulerAction::Print(help::version()));
     }
-    settings(&given, registry).map(|settings| Command::Run(Box::new(settings)))
+    settings(&given, registry).map(|settings| SchedulerAction::Run(Box::new(settings)))
 }
 
 fn usage() -> String {

@@ -18,7 +18,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use super::serve::State;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Ran {
+struct PluginRunMetric {
     plugin: String,
     extension_point: &'static str,
     status: &'static str,
@@ -48,7 +48,7 @@ impl MetricConstructor<Histogram> for Short {
 
 /// Metrics of single plugins.
 pub(super) struct OfPlugins {
-    ran: Family<Ran, Histogram, Short>,
+    ran: Family<PluginRunMetric, Histogram, Short>,
     evaluated: Family<Evaluated, Counter>,
     failed: Family<MetricStage, Counter>,
 }
@@ -80,7 +80,7 @@ impl OfPlugins {
         status: &'static str,
         took: Duration,
     ) {
-        let ran = Ran { plugin: plugin.to_owned(), extension_point, status };
+        let ran = PluginRunMetric { plugin: plugin.to_owned(), extension_point, status };
         self.ran.get_or_create(&ran).observe(took.as_secs_f64());
     }
 

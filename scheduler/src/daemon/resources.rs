@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 use hyper::body::Bytes;
 use pintle_api_types::float::go_float;
-use pintle_daemon::serve::body::{Closed, Sink};
+use pintle_daemon::serve::body::{Closed, StreamSink};
 use pintle_scheduler_core::declared::{Declaration, DeclaredRow};
 
 /// Size at which a piece of the answer is sent.
@@ -40,7 +40,7 @@ const FAMILIES: [(&str, &str, OfPod); 2] = [
 ///
 /// # Errors
 /// The client has closed the connection.
-pub(super) async fn write(mut rows: Vec<DeclaredRow>, sink: &Sink) -> Result<(), Closed> {
+pub(super) async fn write(mut rows: Vec<DeclaredRow>, sink: &StreamSink) -> Result<(), Closed> {
     sort(&mut rows);
     let mut piece = String::with_capacity(PIECE_BYTES + 1024);
     for (name, help, of) in FAMILIES {

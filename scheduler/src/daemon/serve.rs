@@ -21,7 +21,7 @@ use pintle_daemon::program::serving::Serving;
 use pintle_daemon::program::watchdog::DecisionTurns;
 use pintle_daemon::serve::answer::HttpAnswer;
 use pintle_daemon::serve::body::{self, Reply};
-use pintle_daemon::serve::checks::Checks;
+use pintle_daemon::serve::checks::{CheckFault, Checks};
 use pintle_daemon::serve::query::Query;
 use pintle_daemon::serve::zpages::Encodings;
 use pintle_daemon::tasks;
@@ -232,12 +232,12 @@ pub(super) fn checks(elects: bool, state: &Arc<State>) -> [Checks; 3] {
     let is = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
     let readyz = readyz
         .with("shutdown", move || match is(&ending.is_ending) {
-            true => Err("process is shutting down".to_owned()),
+            true => Err(CheckFault::Ending),
             false => Ok(()),
         })
         .with("sched-handler-sync", move || match is(&synced.is_synced) {
             true => Ok(()),
-            false => Err("handlers are not fully synchronized".to_owned()),
+            false => Err(CheckFault::NotSynced),
         });
     [with_turns(healthz), with_turns(with_ping(livez)), readyz]
 }

@@ -14,8 +14,8 @@ use super::*;
 fn run(args: &[&str]) -> Result<Settings, Vec<String>> {
     let args: Vec<String> = args.iter().map(ToString::to_string).collect();
     match parse(&args, &Registry::default()) {
-        Ok(Command::Run(settings)) => Ok(*settings),
-        Ok(Command::Print(text)) => panic!("it prints {text}"),
+        Ok(SchedulerAction::Run(settings)) => Ok(*settings),
+        Ok(SchedulerAction::Print(text)) => panic!("it prints {text}"),
         Err(errors) => Err(errors.iter().map(ToString::to_string).collect()),
     }
 }

@@ -36,7 +36,7 @@ const TOO_MANY_REQUESTS: u16 = 429;
 /// Body of the request.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Binding<'a> {
+struct BindingBody<'a> {
     kind: &'static str,
     api_version: &'static str,
     metadata: BindingMeta<'a>,
@@ -110,7 +110,8 @@ impl BindLane {
                 None => Ok(()),
             };
             if let Err(error) = prepared {
-                return job.ends((BindingResult::Failed(error), BoundBy::Nobody), Duration::ZERO);
+                let ended = BindingResult::Failed(error.to_string());
+                return job.ends(ended, BoundBy::Nobody, Duration::ZERO);
             }
             if let Some(ended) = last_word.or_else(|| lane.status.forget(&job.pod.uid)) {
                 ended.notified().await;
@@ -136,8 +137,8 @@ impl BindLane {
             tokio::task::spawn_local(async move {
                 let _turn = turn;
                 let began = Instant::now();
-                let ended = job.make(client).await;
-                job.ends(ended, began.elapsed());
+                let (ended, by) = job.make(client).await;
+                job.ends(ended, by, began.elapsed());
             });
         }
     }
@@ -175,12 +176,12 @@ impl BindJob {
         };
         match own {
             Some(Ok(())) => (BindingResult::Bound, BoundBy::Plugin),
-            Some(Err(error)) => (BindingResult::Failed(error), BoundBy::Plugin),
+            Some(Err(error)) => (BindingResult::Failed(error.to_string()), BoundBy::Plugin),
             None => (bind(client, &self.pod, &self.node).await, BoundBy::Default),
         }
     }
 
-    fn ends(self, (ended, by): (BindingResult, BoundBy), took: Duration) {
+    fn ends(self, ended: BindingResult, by: BoundBy, took: Duration) {
         let Self { pod, node, owed, .. } = self;
         owed.pay(EndedWork::Bind(BindEnd { pod, node, ended, took, by }));
     }
@@ -188,7 +189,7 @@ impl BindJob {
 
 async fn bind(client: kube::Client, pod: &PodRef, node: &str) -> BindingResult {
     let (namespace, name) = (pod.key.namespace(), pod.key.name());
-    let binding = Binding {
+    let binding = BindingBody {
         kind: "Binding",
         api_version: "v1",
         metadata: BindingMeta { name, namespace, uid: &pod.uid },

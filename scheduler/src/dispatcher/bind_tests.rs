@@ -8,7 +8,9 @@ use http_body_util::BodyExt as _;
 use kube::client::Body;
 use pintle_scheduler_core::config;
 use pintle_scheduler_core::cycle::Scheduler;
-use pintle_scheduler_core::framework::{CycleState, Handle, Points, PreBind, Registry};
+use pintle_scheduler_core::framework::{
+    CycleState, Handle, PluginError, Points, PreBind, Registry,
+};
 use pintle_scheduler_core::testing::{decide, node, pod, tell_all, without_second_look};
 use tokio::sync::mpsc;
 
@@ -26,7 +28,7 @@ const TURNS: usize = 1000;
 type Seen = Arc<Mutex<Vec<String>>>;
 
 /// A plugin with a slow PreBind, and its result.
-struct Slow(Seen, Result<(), String>);
+struct Slow(Seen, Result<(), PluginError>);
 
 impl PreBind for Slow {
     fn pre_bind<'a>(
@@ -34,7 +36,7 @@ impl PreBind for Slow {
         _: &'a CycleState,
         _: &'a Pod,
         _: &'a str,
-    ) -> LocalBoxFuture<'a, Result<(), String>> {
+    ) -> LocalBoxFuture<'a, Result<(), PluginError>> {
         async {
             for _ in 0..TURNS {
                 tokio::task::yield_now().await;
@@ -65,7 +67,7 @@ fn takes_all(seen: &Seen) -> kube::Client {
 }
 
 /// Returns the result of a binding whose PreBind has this result, and the calls until then.
-async fn binding(prepared: Result<(), String>) -> (BindEnd, Vec<String>) {
+async fn binding(prepared: Result<(), PluginError>) -> (BindEnd, Vec<String>) {
     let seen = Seen::default();
     let of_plugin = Arc::clone(&seen);
     let slow = move |_: &serde_json::Value, _: &Handle| {
@@ -120,7 +122,7 @@ async fn others_learn_of_the_node_while_plugins_prepare_the_binding() {
 
 #[tokio::test]
 async fn nobody_binds_what_a_plugin_could_not_prepare() {
-    let (end, seen) = binding(Err("no licence".to_owned())).await;
+    let (end, seen) = binding(Err(PluginError::new("no licence"))).await;
     let why = "running PreBind plugin \"Slow\": no licence".to_owned();
     assert_eq!((end.ended, end.by), (BindingResult::Failed(why), BoundBy::Nobody));
     assert_eq!(seen.last().map(String::as_str), Some("prepared"));

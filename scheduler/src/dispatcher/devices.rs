@@ -38,6 +38,22 @@ const CONFLICT: u16 = 409;
 /// Reads of a claim after a failed write; the time between them doubles, 20 s in all.
 const LOOKS_MAX: u32 = 10;
 
+/// Failure of a write of claims, or of a pod's status about them.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ClaimWriteError {
+    #[error("create claim for extended resources {claim}: {why}")]
+    Create { claim: String, why: String },
+    #[error("update pod {pod} {field}: {why}")]
+    PodStatus { pod: String, field: &'static str, why: String },
+    #[error("updating pod {pod} NodeAllocatableResourceClaimStatuses: {why}")]
+    Shares { pod: String, why: String },
+    #[error("get updated claim {claim} after conflict: {why}")]
+    ReadAgain { claim: String, why: String },
+    /// A reservation; with what was being written.
+    #[error("{0}")]
+    Write(String),
+}
+
 /// A write that failed.
 struct Failed {
     error: String,
@@ -85,7 +101,7 @@ impl ClaimTurns {
         api: &Api<ResourceClaim>,
         pod: &PodRef,
         one: Reserve,
-    ) -> Result<ResourceClaim, String> {
+    ) -> Result<ResourceClaim, ClaimWriteError> {
         let uid = uid(&one.claim).to_owned();
         let turn = Rc::clone(self.0.borrow_mut().entry(uid.clone()).or_default());
         let mut last = turn.lock().await;
@@ -116,7 +132,7 @@ pub(super) async fn reserve(
         if !mappings.is_empty() {
             match make(&api(client, &one.claim), &one.claim).await {
                 Ok(claim) => (one.claim, made) = (Rc::new(claim), Some(true)),
-                Err(error) => return (done, Some(error), Some(false)),
+                Err(error) => return (done, Some(error.to_string()), Some(false)),
             }
         }
         let (api, name) = (api(client, &one.claim), own_name(&one.claim).to_owned());
@@ -124,13 +140,13 @@ pub(super) async fn reserve(
             Ok(claim) => done.push(claim),
             Err(error) => {
                 done.extend(look_again(&api, &name).await);
-                return (done, Some(error), made);
+                return (done, Some(error.to_string()), made);
             }
         }
         if !mappings.is_empty()
             && let Err(error) = tell_pod(client, pod, &name, mappings).await
         {
-            return (done, Some(error), made);
+            return (done, Some(error.to_string()), made);
         }
     }
     (done, None, made)
@@ -138,12 +154,14 @@ pub(super) async fn reserve(
 
 /// Creates a claim for extended resources.
 // k8s: extendeddynamicresources.go createExtendedResourceClaimInAPI
-async fn make(api: &Api<ResourceClaim>, claim: &ResourceClaim) -> Result<ResourceClaim, String> {
+async fn make(
+    api: &Api<ResourceClaim>,
+    claim: &ResourceClaim,
+) -> Result<ResourceClaim, ClaimWriteError> {
     let mut new = claim.clone();
     new.metadata.uid = None;
     let made = api.create(&PostParams::default(), &new).await;
-    let whose = name(claim);
-    made.map_err(|error| format!("create claim for extended resources {whose}: {}", text(error)))
+    made.map_err(|error| ClaimWriteError::Create { claim: name(claim), why: text(error) })
 }
 
 /// Writes the claim of the pod's extended resources into its status.
@@ -153,7 +171,7 @@ async fn tell_pod(
     pod: &PodRef,
     claim: &str,
     mappings: Vec<ContainerExtendedResourceRequest>,
-) -> Result<(), String> {
+) -> Result<(), ClaimWriteError> {
     let (namespace, name) = (pod.key.namespace(), pod.key.name());
     let status = json!({"resourceClaimName": claim, "requestMappings": mappings});
     let patch = json!({"metadata": {"uid": &*pod.uid},
@@ -161,7 +179,8 @@ async fn tell_pod(
     let pods = Api::<Pod>::namespaced(client.clone(), namespace);
     let written = pods.patch_status(name, &PatchParams::default(), &Patch::Strategic(patch)).await;
     written.map(drop).map_err(|error| {
-        format!("update pod {namespace}/{name} ExtendedResourceClaimStatus: {}", text(error))
+        let pod = format!("{namespace}/{name}");
+        ClaimWriteError::PodStatus { pod, field: "ExtendedResourceClaimStatus", why: text(error) }
     })
 }
 
@@ -208,7 +227,7 @@ async fn reserve_one(
     pod: &PodRef,
     Reserve { claim, allocation: given, user, .. }: Reserve,
     newest: Option<ResourceClaim>,
-) -> Result<ResourceClaim, String> {
+) -> Result<ResourceClaim, ClaimWriteError> {
     // The node was chosen with these devices.
     let decided = given.as_ref().or_else(|| allocation(&claim)).cloned();
     let whose = name(&claim);
@@ -223,16 +242,18 @@ async fn reserve_one(
     });
     let mut tries = 1;
     loop {
-        let failed = match write(api, &user, claim, (&decided, given.is_some())).await {
+        let failed = match write(api, &user, claim, &decided, given.is_some()).await {
             Ok(claim) => return Ok(claim),
-            Err(failed) if !failed.is_conflict || tries >= TRIES_MAX => return Err(failed.error),
+            Err(failed) if !failed.is_conflict || tries >= TRIES_MAX => {
+                return Err(ClaimWriteError::Write(failed.error));
+            }
             Err(failed) => failed,
         };
         tracing::debug!(claim = whose, failed.error, "it is tried again");
         tries += 1;
         // No event announces when the other writer is done.
         tokio::time::sleep(BETWEEN_TRIES).await;
-        let again = |error| format!("get updated claim {whose} after conflict: {}", text(error));
+        let again = |error| ClaimWriteError::ReadAgain { claim: whose.clone(), why: text(error) };
         let short = whose.split_once('/').map_or("", |(_, name)| name);
         claim = api.get(short).await.map_err(again)?;
     }
@@ -243,7 +264,8 @@ async fn write(
     api: &Api<ResourceClaim>,
     user: &ResourceClaimConsumerReference,
     mut claim: ResourceClaim,
-    (decided, is_given): (&Option<AllocationResult>, bool),
+    decided: &Option<AllocationResult>,
+    is_given: bool,
 ) -> Result<ResourceClaim, Failed> {
     let (whose, params) = (name(&claim), PatchParams::default());
     let fails = |what: &str| Failed::new(format!("claim {whose} got {what} in the meantime"));

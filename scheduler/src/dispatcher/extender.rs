@@ -14,7 +14,8 @@ use kube::client::Body;
 use pintle_api::{Access, ClientOptions, Data, KubeconfigCluster, User};
 use pintle_scheduler_core::cycle::command::BindingResult;
 use pintle_scheduler_core::extender::{
-    Consult, Consulted, Extender, ExtenderCall, ExtenderReply, Victims, consulted, wire,
+    Consult, Consulted, Extender, ExtenderCall, ExtenderError, ExtenderReply, Victims, consulted,
+    wire,
 };
 use pintle_scheduler_core::pod_fields::PodRef;
 use serde_json::Value;
@@ -33,10 +34,11 @@ pub struct Caller {
 /// # Errors
 /// The address, a certificate or a key is invalid.
 // k8s: pkg/scheduler/extender.go makeTransport
-pub fn access(extender: &Extender) -> Result<Access, String> {
+pub fn access(extender: &Extender) -> Result<Access, ExtenderError> {
     let tls = extender.tls_config.clone().unwrap_or_default();
-    let data = |field: &str, text: &str| {
-        Data::from_base64(text).map_err(|error| format!("extenders: tlsConfig.{field}: {error}"))
+    let data = |field, text: &str| {
+        let read = Data::from_base64(text);
+        read.map_err(|error| ExtenderError::Tls { field, problem: error.to_string() })
     };
     let has_authority = !tls.ca_file.is_empty() || !tls.ca_data.is_empty();
     let mut cluster = KubeconfigCluster::default();
@@ -50,7 +52,8 @@ pub fn access(extender: &Extender) -> Result<Access, String> {
     user.client_key_data = data("keyData", &tls.key_data)?;
     user.client_certificate = tls.cert_file;
     user.client_key = tls.key_file;
-    Access::to_server(Path::new("extenders"), cluster, user).map_err(|error| error.to_string())
+    let access = Access::to_server(Path::new("extenders"), cluster, user);
+    access.map_err(|error| ExtenderError::Access(error.to_string()))
 }
 
 impl Caller {
@@ -63,25 +66,28 @@ impl Caller {
     ///
     /// # Errors
     /// As [`access`].
-    pub fn new(extender: Extender) -> Result<Self, String> {
+    pub fn new(extender: Extender) -> Result<Self, ExtenderError> {
         let user_agent = pintle_config::help::user_agent("kube-scheduler");
         let client =
             access(&extender)?.client(ClientOptions { user_agent, ..ClientOptions::default() });
         Ok(Self { extender, client })
     }
 
-    async fn send(&self, verb: &str, body: &Value) -> Result<Value, String> {
+    async fn send(&self, verb: &str, body: &Value) -> Result<Value, ExtenderError> {
         let url = self.extender.url(verb);
         let whole = self.exchange(verb, body);
         match tokio::time::timeout(self.extender.timeout(), whole).await {
             Ok(answer) => answer,
-            Err(_) => Err(format!("Post {url:?}: no answer within {:?}", self.extender.timeout())),
+            Err(_) => Err(ExtenderError::Late { url, limit: self.extender.timeout() }),
         }
     }
 
-    async fn exchange(&self, verb: &str, body: &Value) -> Result<Value, String> {
+    async fn exchange(&self, verb: &str, body: &Value) -> Result<Value, ExtenderError> {
         let url = self.extender.url(verb);
-        let failed = |error: &dyn std::fmt::Display| format!("Post {url:?}: {error}");
+        let failed = |error: &dyn std::fmt::Display| ExtenderError::Post {
+            url: url.clone(),
+            problem: error.to_string(),
+        };
         let body = serde_json::to_vec(body).map_err(|error| failed(&error))?;
         let request = Request::builder()
             .method(Method::POST)
@@ -92,7 +98,7 @@ impl Caller {
         let answer = self.client.send(request).await.map_err(|error| failed(&error))?;
         if answer.status() != StatusCode::OK {
             let code = answer.status().as_u16();
-            return Err(format!("failed {verb} with extender at URL {url}, code {code}"));
+            return Err(ExtenderError::Code { verb: verb.to_owned(), url, code });
         }
         let body = Limited::new(answer.into_body(), ANSWER_BYTES).collect().await;
         let body = body.map_err(|error| failed(&error))?.to_bytes();
@@ -120,7 +126,7 @@ async fn nodes(
     pod: &Pod,
     mut names: Vec<Rc<str>>,
     mut objects: Vec<Rc<Node>>,
-) -> Result<consulted::Nodes, String> {
+) -> Result<consulted::Nodes, ExtenderError> {
     let mut found = consulted::Nodes::default();
     for caller in callers.iter().filter(|caller| !caller.extender.filter_verb.is_empty()) {
         let extender = &caller.extender;
@@ -134,7 +140,7 @@ async fn nodes(
         let filtered = match answer {
             Ok(filtered) => filtered,
             Err(error) if extender.ignorable => {
-                tracing::warn!(error, extender = extender.url_prefix, "an extender is left out");
+                tracing::warn!(%error, extender = extender.url_prefix, "an extender is left out");
                 continue;
             }
             Err(error) => return Err(error),
@@ -172,7 +178,7 @@ async fn scores(
             // The others choose.
             Err(error) => {
                 let extender = &extender.url_prefix;
-                tracing::warn!(error, extender, "an extender's scores are missing");
+                tracing::warn!(%error, extender, "an extender's scores are missing");
                 Vec::new()
             }
         }
@@ -185,7 +191,7 @@ async fn victims(
     callers: &[&Caller],
     pod: &Pod,
     of: BTreeMap<String, Victims>,
-) -> Result<BTreeMap<String, Victims>, String> {
+) -> Result<BTreeMap<String, Victims>, ExtenderError> {
     let mut chosen = of.clone();
     for caller in callers.iter().filter(|caller| !caller.extender.preempt_verb.is_empty()) {
         let extender = &caller.extender;
@@ -198,7 +204,7 @@ async fn victims(
         let mut answer = match known {
             Ok(answer) => answer,
             Err(error) if extender.ignorable => {
-                tracing::warn!(error, extender = extender.url_prefix, "an extender is left out");
+                tracing::warn!(%error, extender = extender.url_prefix, "an extender is left out");
                 continue;
             }
             Err(error) => return Err(error),
@@ -206,7 +212,7 @@ async fn victims(
         if let Some(node) = answer.iter().find(|(_, v)| v.pods.is_empty()).map(|(node, _)| node)
             && !extender.ignorable
         {
-            return Err(format!("expected at least one victim pod on node {node:?}"));
+            return Err(ExtenderError::NoVictim(node.clone()));
         }
         answer.retain(|_, victims| !victims.pods.is_empty());
         chosen = answer;
@@ -223,19 +229,17 @@ fn resolve(
     answer: BTreeMap<String, wire::MetaVictims>,
     of: &BTreeMap<String, Victims>,
     url: &str,
-) -> Result<BTreeMap<String, Victims>, String> {
+) -> Result<BTreeMap<String, Victims>, ExtenderError> {
     let mut all = BTreeMap::new();
     for (node, wire::MetaVictims { uids, violations }) in answer {
         let Some(known) = of.get(&node) else {
-            return Err(format!("nodeinfo not found for node name {node:?}"));
+            return Err(ExtenderError::NoCandidate(node));
         };
         let there = || known.pods.iter().chain(known.others.iter());
         let find = |uid: &String| {
             there().find(|pod| *pod.uid == **uid).cloned().ok_or_else(|| {
-                format!(
-                    "extender: {url} claims to preempt pod (UID: &{{{uid}}}) on node: {node}, but \
-                     the pod is not found on that node"
-                )
+                let (url, uid, node) = (url.to_owned(), uid.clone(), node.clone());
+                ExtenderError::UnknownVictim { url, uid, node }
             })
         };
         let pods = uids.iter().map(find).collect::<Result<_, _>>()?;
@@ -257,7 +261,7 @@ pub async fn bind(caller: &Caller, pod: &PodRef, node: &str) -> BindingResult {
     let answer = caller.send(&caller.extender.bind_verb, &body).await;
     match answer.and_then(|answer| wire::error(&answer)) {
         Ok(()) => BindingResult::Bound,
-        Err(error) => BindingResult::Failed(error),
+        Err(error) => BindingResult::Failed(error.to_string()),
     }
 }
 

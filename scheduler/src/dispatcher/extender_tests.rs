@@ -71,7 +71,10 @@ fn about() -> PodRef {
     PodRef { key: ObjectKey::new("ns", "p"), uid: "u".into() }
 }
 
-async fn ask(extenders: Vec<Extender>, question: ExtenderCall) -> Result<ExtenderReply, String> {
+async fn ask(
+    extenders: Vec<Extender>,
+    question: ExtenderCall,
+) -> Result<ExtenderReply, ExtenderError> {
     let callers = extenders.into_iter().map(|extender| Caller::new(extender).map(Rc::new));
     let callers: Vec<Rc<Caller>> = callers.collect::<Result<_, _>>().expect("an address");
     consult(&callers, Consult { pod: pod(), about: about(), question }).await.answer
@@ -173,7 +176,7 @@ async fn who_fails_fails_the_attempt_unless_it_may_be_left_out() {
         ("invents", "claims a filtered node \"z\""),
     ] {
         let error = ask(vec![of(verb, false)], nodes(&["a"])).await.expect_err(verb);
-        assert!(error.contains(words), "{error}");
+        assert!(error.to_string().contains(words), "{error}");
         let Ok(ExtenderReply::Nodes(found)) = ask(vec![of(verb, true)], nodes(&["a"])).await else {
             panic!("{verb} is left out")
         };
@@ -230,7 +233,7 @@ async fn an_extender_has_others_of_the_node_go() {
         ("elsewhere", "nodeinfo not found for node name \"z\""),
     ] {
         let error = asked(&[verb], false).await.expect_err(verb);
-        assert!(error.contains(why), "{error}");
+        assert!(error.to_string().contains(why), "{error}");
         let left = if verb == "nobody" { BTreeMap::new() } else { of.clone() };
         assert_eq!(asked(&[verb], true).await, Ok(ExtenderReply::Victims(left)), "it is left out");
     }

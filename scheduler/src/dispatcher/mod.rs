@@ -39,7 +39,7 @@ use pintle_api_types::key::ObjectKey;
 use pintle_daemon::tasks;
 use pintle_scheduler_core::cycle::command::{BindingResult, Command, Evicted, Note};
 use pintle_scheduler_core::cycle::{ReservationResult, Reserve, VolumeWrites};
-use pintle_scheduler_core::extender::{Consult, Consulted};
+use pintle_scheduler_core::extender::{Consult, Consulted, ExtenderError};
 use pintle_scheduler_core::framework::Attempt;
 use pintle_scheduler_core::plugins::volumes::bind::Write;
 use pintle_scheduler_core::pod_fields::PodRef;
@@ -50,7 +50,7 @@ use tokio::sync::{Semaphore, mpsc};
 use self::bind::{BindJob, BindLane};
 use self::extender::Caller;
 use self::groups::GroupLane;
-use self::notes::Notes;
+use self::notes::NoteRecorder;
 use self::status::StatusLane;
 
 /// Content type of requests.
@@ -124,7 +124,7 @@ pub struct Lanes {
     status: Rc<StatusLane>,
     groups: Rc<GroupLane>,
     turns: Rc<devices::ClaimTurns>,
-    notes: Notes,
+    notes: NoteRecorder,
     under_way: Rc<Cell<usize>>,
     /// Pods with writes of volumes or devices in flight.
     prepared: Rc<Cell<usize>>,
@@ -237,7 +237,7 @@ impl Lanes {
                 took: Duration::ZERO,
                 by: BoundBy::Nobody,
             })),
-            under_way: Some(UnderWay::one_more(&self.under_way)),
+            under_way: Some(InFlightCount::one_more(&self.under_way)),
         };
         // k8s: pkg/scheduler/schedule_one.go extendersBinding
         let binder = extender::binder(&self.extenders, object).cloned();
@@ -277,7 +277,8 @@ impl Lanes {
         tokio::task::spawn_local(async move {
             let (claims, mut error, made) = devices::reserve(&client, &turns, &pod, claims).await;
             if error.is_none() && !statuses.is_empty() {
-                error = shares::say(&client, &pod, &statuses).await.err();
+                let said = shares::say(&client, &pod, &statuses).await;
+                error = said.err().map(|error| error.to_string());
             }
             owed.pay(EndedWork::Devices(ReservationResult { pod, number, claims, error, made }));
         });
@@ -303,14 +304,13 @@ impl Lanes {
     /// Like `owes`, for a pod that counts as `ahead` until then.
     fn prepares(&self, end: EndedWork) -> Owed {
         let mut owed = self.owes(end);
-        owed.under_way = Some(UnderWay::one_more(&self.prepared));
+        owed.under_way = Some(InFlightCount::one_more(&self.prepared));
         owed
     }
 
     fn consult(&self, consult: Consult) {
-        let nobody = "the task that asks extenders ended without an answer".to_owned();
-        let end =
-            EndedWork::Consult(Consulted { about: consult.about.clone(), answer: Err(nobody) });
+        let answer = Err(ExtenderError::NoTask);
+        let end = EndedWork::Consult(Consulted { about: consult.about.clone(), answer });
         let owed = self.owes(end);
         let extenders = Rc::clone(&self.extenders);
         tokio::task::spawn_local(async move {
@@ -338,7 +338,8 @@ impl Lanes {
 /// Sends an object; only the status of the answer matters.
 async fn send(
     client: &kube::Client,
-    (method, path): (Method, &str),
+    method: Method,
+    path: &str,
     content: &'static str,
     object: &impl Serialize,
 ) -> kube::Result<()> {
@@ -349,7 +350,7 @@ async fn send(
 }
 
 async fn post(client: &kube::Client, path: &str, object: &impl Serialize) -> kube::Result<()> {
-    send(client, (Method::POST, path), JSON, object).await
+    send(client, Method::POST, path, JSON, object).await
 }
 
 /// Returns the API path of a pod.
@@ -384,7 +385,7 @@ async fn last_after_all<T>(
 // k8s: pkg/scheduler/framework/preemption/executor.go PreemptPod
 async fn evict(
     client: kube::Client,
-    notes: Notes,
+    notes: NoteRecorder,
     victim: PodRef,
     message: &str,
     note: Note,
@@ -404,7 +405,7 @@ async fn evict(
     let only = Preconditions { uid: Some(victim.uid.to_string()), ..Preconditions::default() };
     let params = DeleteParams { preconditions: Some(only), ..DeleteParams::default() };
     let path = path_of(&victim.key);
-    match send(&client, (Method::DELETE, &path), JSON, &params).await {
+    match send(&client, Method::DELETE, &path, JSON, &params).await {
         Ok(()) => notes.tell(note),
         Err(error) if is_gone(&error) => {}
         Err(error) => return failed(error),
@@ -413,16 +414,16 @@ async fn evict(
 }
 
 /// Counts one in flight, until it is dropped.
-struct UnderWay(Rc<Cell<usize>>);
+struct InFlightCount(Rc<Cell<usize>>);
 
-impl UnderWay {
+impl InFlightCount {
     fn one_more(count: &Rc<Cell<usize>>) -> Self {
         count.set(count.get() + 1);
         Self(Rc::clone(count))
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for InFlightCount {
     fn drop(&mut self) {
         self.0.set(self.0.get().saturating_sub(1));
     }
@@ -432,7 +433,7 @@ impl Drop for UnderWay {
 struct Owed {
     ends: mpsc::UnboundedSender<EndedWork>,
     end: Option<EndedWork>,
-    under_way: Option<UnderWay>,
+    under_way: Option<InFlightCount>,
 }
 
 impl Owed {

@@ -33,7 +33,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// Records notes; clones share the queue.
 #[derive(Clone, Debug)]
-pub struct Notes(Rc<EventOutbox>);
+pub struct NoteRecorder(Rc<EventOutbox>);
 
 #[derive(Debug)]
 struct EventOutbox {
@@ -41,7 +41,7 @@ struct EventOutbox {
     wakes: [Notify; SINKS],
 }
 
-impl Notes {
+impl NoteRecorder {
     /// Never waits.
     pub fn tell(&self, note: Note) {
         let told = self.0.book.borrow_mut().tell(Instant::now(), Timestamp::now(), note);
@@ -65,7 +65,7 @@ impl EventOutbox {
 }
 
 /// Sends recorded notes.
-pub struct Sink {
+pub struct NoteSink {
     number: usize,
     client: kube::Client,
     shared: Rc<EventOutbox>,
@@ -73,23 +73,23 @@ pub struct Sink {
 }
 
 /// Creates the recorder and its sinks, which the caller runs as tasks.
-pub fn notes(client: &kube::Client) -> (Notes, Vec<Sink>) {
+pub fn notes(client: &kube::Client) -> (NoteRecorder, Vec<NoteSink>) {
     let host = pintle_daemon::program::host_name();
     let shared = Rc::new(EventOutbox {
         book: RefCell::new(Book::new(SINKS, WAITING_MAX)),
         wakes: std::array::from_fn(|_| Notify::new()),
     });
-    let sink = |number| Sink {
+    let sink = |number| NoteSink {
         number,
         client: client.clone(),
         shared: Rc::clone(&shared),
         host: host.clone(),
     };
     let sinks = (0..SINKS).map(sink).collect();
-    (Notes(shared), sinks)
+    (NoteRecorder(shared), sinks)
 }
 
-impl Sink {
+impl NoteSink {
     /// Sends events, forever.
     pub async fn run(self) {
         let Self { number, shared, .. } = &self;
@@ -287,7 +287,7 @@ mod tests {
         (code, status)
     }
 
-    fn sink(server: &Arc<Mutex<EventServer>>) -> (Notes, Sink) {
+    fn sink(server: &Arc<Mutex<EventServer>>) -> (NoteRecorder, NoteSink) {
         let server = Arc::clone(server);
         let service = tower::service_fn(move |request: hyper::Request<Body>| {
             let server = Arc::clone(&server);
@@ -321,13 +321,13 @@ mod tests {
         }
     }
 
-    fn next(notes: &Notes) -> EventRequest {
+    fn next(notes: &NoteRecorder) -> EventRequest {
         let mut book = notes.0.book.borrow_mut();
         let next = (0..SINKS).find_map(|sink| book.next(sink, Instant::now()));
         next.expect("something to write")
     }
 
-    async fn write(notes: &Notes, sink: &Sink) -> EventWritten {
+    async fn write(notes: &NoteRecorder, sink: &NoteSink) -> EventWritten {
         let request = next(notes);
         let written = sink.write(&request).await;
         notes.0.book.borrow_mut().ended(&request, written, Instant::now());

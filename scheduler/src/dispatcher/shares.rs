@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::NodeAllocatableResourceClaimStatus;
 use pintle_scheduler_core::pod_fields::PodRef;
 use serde_json::{Value, json};
 
+use super::devices::ClaimWriteError;
 use super::{path_of, status};
 
 /// Writes the entries.
@@ -20,15 +21,15 @@ pub(super) async fn say(
     client: &kube::Client,
     pod: &PodRef,
     statuses: &[NodeAllocatableResourceClaimStatus],
-) -> Result<(), String> {
+) -> Result<(), ClaimWriteError> {
     let (namespace, name) = (pod.key.namespace(), pod.key.name());
     let written = write(client, pod, json!(statuses)).await;
     written.map_err(|error| {
-        let error = match error {
+        let why = match error {
             kube::Error::Api(status) => status.message.clone(),
             other => other.to_string(),
         };
-        format!("updating pod {namespace}/{name} NodeAllocatableResourceClaimStatuses: {error}")
+        ClaimWriteError::Shares { pod: format!("{namespace}/{name}"), why }
     })
 }
 
@@ -125,7 +126,7 @@ mod tests {
         let (client, sent) = server(&[503, 422]);
         let failed = say(&client, &pod(), &statuses()).await;
         let why = "updating pod ns/p NodeAllocatableResourceClaimStatuses: why not";
-        assert_eq!(failed, Err(why.to_owned()));
+        assert_eq!(failed.expect_err("refused").to_string(), why);
         assert_eq!(sent.lock().expect("not poisoned").len(), 2, "it was tried again once");
         let (client, sent) = server(&[404]);
         clear(&client, &pod()).await;

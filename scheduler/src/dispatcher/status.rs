@@ -168,7 +168,7 @@ async fn send_while(
 ) -> kube::Result<()> {
     let (mut pause, merge) = (TRY_AGAIN, PatchForm::Strategic.content_type());
     for tried in 1.. {
-        match super::send(client, (Method::PATCH, path), merge, patch).await {
+        match super::send(client, Method::PATCH, path, merge, patch).await {
             Ok(()) => return Ok(()),
             Err(kube::Error::Api(status)) if status.code < 500 && status.code != 429 => {
                 return Err(kube::Error::Api(status));

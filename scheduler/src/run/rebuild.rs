@@ -15,7 +15,7 @@ use anyhow::Result;
 use pintle_api::Clients;
 use pintle_daemon::tasks;
 use pintle_scheduler_core::cycle::Scheduler;
-use pintle_scheduler_core::framework::Handle;
+
 use pintle_scheduler_core::groups::Groups;
 use pintle_scheduler_core::watch_event::WatchEvent;
 use tokio::sync::mpsc;
@@ -55,8 +55,7 @@ impl Rebuilds {
 /// Returns a factory of empty schedulers with these settings.
 pub(super) fn maker(
     settings: &Settings,
-    plugins: start::OfOthers,
-    handle: Handle,
+    of_others: start::OfOthers,
     seed: u64,
 ) -> Box<dyn Fn() -> Scheduler> {
     let (profiles, queue) = (settings.profiles.clone(), settings.queue);
@@ -70,12 +69,12 @@ pub(super) fn maker(
             Some(gates) => scheduler.with_groups(Groups::new(gates)),
             None => scheduler,
         };
-        scheduler.with_plugins(plugins.clone(), handle.clone())
+        scheduler.with_plugins(of_others.plugins.clone(), of_others.handle.clone())
     })
 }
 
 /// The watches of one scheduler.
-pub(super) struct Watches {
+pub(super) struct SchedulerWatches {
     clients: Rc<Clients>,
     has_groups: bool,
     has_rules: bool,
@@ -83,7 +82,7 @@ pub(super) struct Watches {
     all: Vec<JoinHandle<()>>,
 }
 
-impl Watches {
+impl SchedulerWatches {
     /// Starts the watches, within a `LocalSet`.
     pub(super) fn begin(
         clients: Clients,

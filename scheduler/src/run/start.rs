@@ -17,7 +17,13 @@ use crate::daemon::plugin_metrics::OfProfile;
 use crate::daemon::serve::State;
 
 /// Out-of-tree plugins, by profile.
-pub(super) type OfOthers = Vec<Option<Rc<Plugins>>>;
+pub(super) type ProfilePlugins = Vec<Option<Rc<Plugins>>>;
+
+/// Out-of-tree plugins and their handle to the scheduler.
+pub(super) struct OfOthers {
+    pub(super) plugins: ProfilePlugins,
+    pub(super) handle: Handle,
+}
 
 /// Builds the out-of-tree plugins of each profile.
 pub(super) fn plugins(
@@ -25,7 +31,7 @@ pub(super) fn plugins(
     registry: &Registry,
     handle: &Handle,
     state: &Arc<State>,
-) -> Result<OfOthers> {
+) -> Result<ProfilePlugins> {
     let made = settings.chosen.iter().enumerate().map(|(at, chosen)| {
         if chosen.is_empty() {
             return Ok(None);
@@ -36,7 +42,7 @@ pub(super) fn plugins(
             anyhow::anyhow!("--config: configuration: profiles[{at}].{error}: correct the file")
         })
     });
-    let made = made.collect::<Result<OfOthers>>()?;
+    let made = made.collect::<Result<ProfilePlugins>>()?;
     let sorts =
         |plugins: &Option<Rc<Plugins>>| plugins.as_ref().and_then(|p| p.sorts_by().cloned());
     let first = made.first().and_then(sorts);

@@ -6,7 +6,7 @@ use pintle_scheduler_core::watch_event::KINDS;
 use serde_json::json;
 
 use super::*;
-use crate::daemon::{Command, parse};
+use crate::daemon::{SchedulerAction, parse};
 
 const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
@@ -30,8 +30,8 @@ fn settings(args: &[&str]) -> Settings {
     let args: Vec<String> =
         ["--secure-port=0"].iter().chain(args).map(ToString::to_string).collect();
     match parse(&args, &Registry::default()).expect("good arguments") {
-        Command::Run(settings) => *settings,
-        Command::Print(text) => panic!("{text}"),
+        SchedulerAction::Run(settings) => *settings,
+        SchedulerAction::Print(text) => panic!("{text}"),
     }
 }
 
@@ -44,7 +44,7 @@ fn begin(
     let settings = settings(args);
     let (state, questions) = State::new(&settings);
     let state = Arc::new(state);
-    let plugins = (vec![None], Handle::default());
+    let plugins = OfOthers { plugins: vec![None], handle: Handle::default() };
     let running = RunningScheduler::new(&access, &settings, &state, questions, plugins);
     let lead = lead(&access, &settings, &state).expect("good timings");
     (work(running.expect("good settings"), lead, Ending::never()), state)

@@ -90,7 +90,7 @@ struct LoadedObjects<'d> {
 }
 
 /// An object in a text.
-struct Item<'t> {
+struct LoadedItem<'t> {
     /// Its first byte in the text.
     at: usize,
     text: &'t str,
@@ -233,7 +233,7 @@ impl<'a> Loader<'a, '_, '_> {
             let problem = "is missing".to_owned();
             return Err(self.error(at, self.named(text, None), "kind: ".into(), problem));
         };
-        self.object(&Item { at, text, kind }, head.version.as_deref())
+        self.object(&LoadedItem { at, text, kind }, head.version.as_deref())
     }
 
     /// Applies a watch event: a deleted object is removed, a bookmark is ignored.
@@ -279,7 +279,7 @@ impl<'a> Loader<'a, '_, '_> {
         }
     }
 
-    fn object(&mut self, item: &Item<'_>, version: Option<&str>) -> Result<(), LoadError> {
+    fn object(&mut self, item: &LoadedItem<'_>, version: Option<&str>) -> Result<(), LoadError> {
         let kind = item.kind;
         let group = version.map(|version| version.rsplit_once('/').map_or("", |(group, _)| group));
         let is_known = group_of(kind).is_some_and(|known| group.is_none_or(|group| group == known));
@@ -305,7 +305,7 @@ impl<'a> Loader<'a, '_, '_> {
         Ok(())
     }
 
-    fn pod(&mut self, item: &Item<'_>) -> Result<(), LoadError> {
+    fn pod(&mut self, item: &LoadedItem<'_>) -> Result<(), LoadError> {
         let mut pod: api::core::v1::Pod = self.parse(item)?;
         if !valid::is_stored(&pod.metadata) {
             self.note_unknown(item, &pod);
@@ -324,7 +324,7 @@ impl<'a> Loader<'a, '_, '_> {
     }
 
     /// Notes the fields of a manifest that no known version of Kubernetes reads.
-    fn note_unknown(&mut self, item: &Item<'_>, pod: &api::core::v1::Pod) {
+    fn note_unknown(&mut self, item: &LoadedItem<'_>, pod: &api::core::v1::Pod) {
         let written: Value = serde_json::from_str(item.text).unwrap_or_default();
         let read = serde_json::to_value(pod).unwrap_or_default();
         let name = pod_name(pod);
@@ -333,7 +333,7 @@ impl<'a> Loader<'a, '_, '_> {
         self.found.dump.unknown_fields.extend(unknown);
     }
 
-    fn other(&mut self, item: &Item<'_>) -> Result<(), LoadError> {
+    fn other(&mut self, item: &LoadedItem<'_>) -> Result<(), LoadError> {
         match item.kind {
             "Namespace" => self.keep(item, |_| Flaws::default(), |dump| &mut dump.namespaces),
             "Service" => self.keep(item, |_| Flaws::default(), |dump| &mut dump.services),
@@ -354,7 +354,7 @@ impl<'a> Loader<'a, '_, '_> {
     /// Decodes and keeps an object of a kind that is only looked up by its name.
     fn keep<T>(
         &mut self,
-        item: &Item<'_>,
+        item: &LoadedItem<'_>,
         check: fn(&T) -> Flaws,
         list: fn(&mut Dump) -> &mut ByName<T>,
     ) -> Result<(), LoadError>
@@ -369,8 +369,8 @@ impl<'a> Loader<'a, '_, '_> {
         Ok(())
     }
 
-    fn parse<T: DeserializeOwned>(&self, item: &Item<'_>) -> Result<T, LoadError> {
-        let &Item { at, text, kind } = item;
+    fn parse<T: DeserializeOwned>(&self, item: &LoadedItem<'_>) -> Result<T, LoadError> {
+        let &LoadedItem { at, text, kind } = item;
         let error = match serde_json::from_str(text) {
             Ok(object) => return Ok(object),
             Err(error) => error,
@@ -402,7 +402,7 @@ impl<'a> Loader<'a, '_, '_> {
     /// The object has no name, or one that is too long.
     fn is_usable(
         &mut self,
-        item: &Item<'_>,
+        item: &LoadedItem<'_>,
         metadata: &ObjectMeta,
         flaws: Flaws,
     ) -> Result<bool, LoadError> {
@@ -422,7 +422,7 @@ impl<'a> Loader<'a, '_, '_> {
         Ok(is_usable)
     }
 
-    fn require_name(&self, item: &Item<'_>, name: Option<&str>) -> Result<(), LoadError> {
+    fn require_name(&self, item: &LoadedItem<'_>, name: Option<&str>) -> Result<(), LoadError> {
         let problem = match name {
             Some(name) if name.len() > NAME_BYTES_MAX => {
                 format!("has {} bytes, more than the {NAME_BYTES_MAX} of a name", name.len())

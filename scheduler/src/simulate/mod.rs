@@ -35,12 +35,21 @@ use crate::output;
 /// Nodes that may be added: twenty times those of the largest cluster that Kubernetes supports.
 const NODES_MAX: usize = 100_000;
 
+/// A number that an option does not take.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NumberError {
+    #[error("at most {0}")]
+    TooLarge(usize),
+    #[error("give a number from 0 to {0}")]
+    NoNumber(usize),
+}
+
 /// Parses a number with an upper limit.
-pub(crate) fn up_to<const MAX: usize>(text: &str) -> Result<usize, String> {
+pub(crate) fn up_to<const MAX: usize>(text: &str) -> Result<usize, NumberError> {
     match text.parse() {
         Ok(number) if number <= MAX => Ok(number),
-        Ok(_) => Err(format!("at most {MAX}")),
-        Err(_) => Err(format!("give a number from 0 to {MAX}")),
+        Ok(_) => Err(NumberError::TooLarge(MAX)),
+        Err(_) => Err(NumberError::NoNumber(MAX)),
     }
 }
 

@@ -26,7 +26,7 @@ use super::load::LoadError;
 use super::notes;
 pub use super::outcome::{NodeAnswer, Placed, Preemption, Unplaced, Why};
 use super::progress::Progress;
-use super::report::capacity::{self, Fragmentation, Shape};
+use super::report::capacity::{self, Fragmentation, PodShape};
 use super::valid::flaws::cut_quotes;
 
 /// Limit of passes over pods that did not fit: each needs a placement in the previous one.
@@ -107,7 +107,7 @@ pub struct Simulation {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<Why>,
     /// Number of further pods of each shape that fit.
-    pub capacity: Vec<Shape>,
+    pub capacity: Vec<PodShape>,
     /// Fragmentation of the free resources.
     pub fragmentation: Vec<Fragmentation>,
 }
@@ -149,7 +149,7 @@ impl Simulation {
         found.add_nodes(&mut cluster, model, questions.add_nodes)?;
         let budgets: Vec<_> = dump.budgets.values().cloned().collect();
         let budgets = cluster.budgets(&budgets);
-        let waiting = found.pods(&mut cluster, &mut dump, questions, (&scheduler, progress))?;
+        let waiting = found.pods(&mut cluster, &mut dump, questions, &scheduler, progress)?;
         found.pending = waiting.len();
         if waiting.is_empty() {
             found.notes.extend(notes::nobody(&scheduler, &found.others));
@@ -171,7 +171,8 @@ impl Simulation {
         cluster: &mut Cluster,
         dump: &mut Dump,
         questions: &Questions,
-        (scheduler, progress): (&str, &Progress),
+        scheduler: &str,
+        progress: &Progress,
     ) -> Result<Vec<PendingPod>, SimulationError> {
         let mut waiting = Vec::new();
         let all = dump.pods.len();

@@ -14,7 +14,7 @@ const LIMITS: ReadLimits =
 
 /// An object of a file.
 #[derive(Debug, PartialEq)]
-pub(super) struct Document {
+pub(super) struct DumpDocument {
     /// Its first line, from 1.
     pub(super) line: usize,
     /// The kind of the list's items.
@@ -33,7 +33,7 @@ pub(super) struct BrokenText {
 }
 
 /// The objects of a text.
-pub(super) fn documents(text: &str) -> Result<Vec<Document>, BrokenText> {
+pub(super) fn documents(text: &str) -> Result<Vec<DumpDocument>, BrokenText> {
     let mut all = Vec::new();
     for (line, part) in split(text) {
         let broken = |broken: BrokenText| BrokenText { line: broken.line + line - 1, ..broken };
@@ -51,12 +51,12 @@ pub(super) fn documents(text: &str) -> Result<Vec<Document>, BrokenText> {
                 let lines = item_lines(part, items.len());
                 for (at, item) in items.iter().enumerate() {
                     let line = line - 1 + lines.get(at).copied().unwrap_or(1);
-                    all.push(Document { line, kind: kind.clone(), text: item.to_string() });
+                    all.push(DumpDocument { line, kind: kind.clone(), text: item.to_string() });
                 }
                 // The metadata of the list.
-                all.push(Document { line, kind: None, text: Json::Object(fields).to_string() });
+                all.push(DumpDocument { line, kind: None, text: Json::Object(fields).to_string() });
             }
-            other => all.push(Document { line, kind: None, text: other.to_string() }),
+            other => all.push(DumpDocument { line, kind: None, text: other.to_string() }),
         }
     }
     Ok(all)

@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::cases;
-use crate::kit::{Case, annotation, run, uid};
+use crate::kit::{CaseNamespace, annotation, run, uid};
 
 const MAP: &str = "kube-root-ca.crt";
 const DESCRIPTION: &str = "kubernetes.io/description";
@@ -19,7 +19,7 @@ fn accounts_and_roots_are_upstreams() {
 }
 
 /// k#100926
-async fn a_changed_root_certificate_is_restored(t: &Case) -> Result<()> {
+async fn a_changed_root_certificate_is_restored(t: &CaseNamespace) -> Result<()> {
     let data = async || Ok(t.get("ConfigMap", MAP).await?["data"].clone());
     let text = async || Ok(annotation(&t.get("ConfigMap", MAP).await?, DESCRIPTION));
     let is_there = async || {
@@ -53,7 +53,7 @@ fn token(account: &str, uid: &str) -> Value {
 }
 
 /// k#40754
-async fn a_deleted_default_account_comes_back(t: &Case) -> Result<()> {
+async fn a_deleted_default_account_comes_back(t: &CaseNamespace) -> Result<()> {
     let account =
         async || -> Result<Value> { Ok(uid(&t.get("ServiceAccount", "default").await?).into()) };
     let before: Value = account().await?;
@@ -69,7 +69,7 @@ async fn a_deleted_default_account_comes_back(t: &Case) -> Result<()> {
     t.settles(&["ServiceAccount", "Secret"]).await
 }
 
-async fn a_secret_gets_the_token_of_its_account(t: &Case) -> Result<()> {
+async fn a_secret_gets_the_token_of_its_account(t: &CaseNamespace) -> Result<()> {
     let account = t.create("ServiceAccount", "robot", json!({})).await?;
     t.create("Secret", "s", token("robot", &uid(&account))).await?;
     t.eq("token, root and namespace", json!([true, true, true]), async || {

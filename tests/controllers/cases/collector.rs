@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::cases;
-use crate::kit::{Case, Custom, is_terminating, name, owner_reference, run, uid};
+use crate::kit::{CaseNamespace, Custom, is_terminating, name, owner_reference, run, uid};
 
 const HOLD: &str = "example.com/hold";
 
@@ -25,7 +25,7 @@ fn collected_objects_are_upstreams() {
 }
 
 /// k#47843
-async fn a_deleted_service_takes_the_deployment_that_it_owns(t: &Case) -> Result<()> {
+async fn a_deleted_service_takes_the_deployment_that_it_owns(t: &CaseNamespace) -> Result<()> {
     let spec = json!({"selector": {"app": "d"}, "ports": [{"port": 80}]});
     let service = t.create("Service", "s", json!({"spec": spec})).await?;
     t.deployment("d", 2, json!({})).await?;
@@ -42,7 +42,7 @@ async fn a_deleted_service_takes_the_deployment_that_it_owns(t: &Case) -> Result
 }
 
 /// k#121113
-async fn foreground_deletion_waits_for_blocking_dependents_only(t: &Case) -> Result<()> {
+async fn foreground_deletion_waits_for_blocking_dependents_only(t: &CaseNamespace) -> Result<()> {
     let owner = t.config_map("a", &[], false).await?;
     t.config_map("blocks", &[owner_reference(&owner, true)], true).await?;
     t.config_map("free", &[owner_reference(&owner, false)], true).await?;
@@ -60,7 +60,7 @@ async fn foreground_deletion_waits_for_blocking_dependents_only(t: &Case) -> Res
 }
 
 /// k#77081
-async fn a_second_foreground_deletion_does_not_hang(t: &Case) -> Result<()> {
+async fn a_second_foreground_deletion_does_not_hang(t: &CaseNamespace) -> Result<()> {
     let state = async || {
         let object = t.get("ConfigMap", "a").await?;
         Ok(json!([object["metadata"]["finalizers"], is_terminating(&object)]))
@@ -83,7 +83,7 @@ async fn a_second_foreground_deletion_does_not_hang(t: &Case) -> Result<()> {
 }
 
 /// k#98471
-async fn an_absent_owner_is_found_by_uid_and_by_name(t: &Case) -> Result<()> {
+async fn an_absent_owner_is_found_by_uid_and_by_name(t: &CaseNamespace) -> Result<()> {
     let owner = owner_reference(&t.config_map("a", &[], false).await?, true);
     let (mut other_uid, mut other_name) = (owner.clone(), owner.clone());
     other_uid["uid"] = "11111111-2222-3333-4444-555555555555".into();
@@ -97,7 +97,7 @@ async fn an_absent_owner_is_found_by_uid_and_by_name(t: &Case) -> Result<()> {
 }
 
 /// k#65200, k#88097: owners are of the dependent's namespace or of none.
-async fn an_owner_of_another_namespace_counts_as_absent(t: &Case) -> Result<()> {
+async fn an_owner_of_another_namespace_counts_as_absent(t: &CaseNamespace) -> Result<()> {
     let other = t.in_namespace(&format!("{}-x", t.namespace));
     other.create("Namespace", &other.namespace, json!({})).await?;
     let owner = other.config_map("a", &[], false).await?;
@@ -123,7 +123,7 @@ async fn an_owner_of_another_namespace_counts_as_absent(t: &Case) -> Result<()> 
 }
 
 /// An object with two owners lives as long as one of them.
-async fn a_gone_owner_is_taken_off_where_another_one_lives(t: &Case) -> Result<()> {
+async fn a_gone_owner_is_taken_off_where_another_one_lives(t: &CaseNamespace) -> Result<()> {
     let first = owner_reference(&t.config_map("first", &[], false).await?, false);
     let second = owner_reference(&t.config_map("second", &[], false).await?, false);
     t.config_map("both", &[first, second], false).await?;
@@ -139,7 +139,7 @@ async fn a_gone_owner_is_taken_off_where_another_one_lives(t: &Case) -> Result<(
     t.gone("ConfigMap", "both").await
 }
 
-async fn orphans_keep_running_without_their_owner(t: &Case) -> Result<()> {
+async fn orphans_keep_running_without_their_owner(t: &CaseNamespace) -> Result<()> {
     t.deployment("d", 2, json!({})).await?;
     t.eq("two pods", json!(2), async || Ok(t.pods().await?.len().into())).await?;
     let before = t.pod_names().await?;
@@ -155,7 +155,7 @@ async fn orphans_keep_running_without_their_owner(t: &Case) -> Result<()> {
 }
 
 /// A kind that appears while the collector runs, and that only discovery knows.
-async fn custom_resources_are_collected(t: &Case) -> Result<()> {
+async fn custom_resources_are_collected(t: &CaseNamespace) -> Result<()> {
     let crates = Custom { kind: "Crate", plural: "crates", group: "cases.pintle.test" };
     crates.define(t).await?;
     let owner = crates.create(t, t, "a").await?;
@@ -177,7 +177,9 @@ async fn custom_resources_are_collected(t: &Case) -> Result<()> {
 
 /// Objects are deleted with their definition, and their dependents after them. The definition comes
 /// back with the same name.
-async fn dependents_of_a_deleted_definitions_objects_are_collected(t: &Case) -> Result<()> {
+async fn dependents_of_a_deleted_definitions_objects_are_collected(
+    t: &CaseNamespace,
+) -> Result<()> {
     let parcels = Custom { kind: "Parcel", plural: "parcels", group: "parcels.pintle.test" };
     for round in 0..2 {
         parcels.define(t).await?;
@@ -197,7 +199,7 @@ async fn dependents_of_a_deleted_definitions_objects_are_collected(t: &Case) -> 
 }
 
 /// Objects of a kind that is not served any more are still stored.
-async fn dependents_of_a_kind_that_is_not_served_stay(t: &Case) -> Result<()> {
+async fn dependents_of_a_kind_that_is_not_served_stay(t: &CaseNamespace) -> Result<()> {
     let chests = Custom { kind: "Chest", plural: "chests", group: "chests.pintle.test" };
     let definition = chests.definition();
     chests.define(t).await?;
@@ -228,7 +230,7 @@ async fn dependents_of_a_kind_that_is_not_served_stay(t: &Case) -> Result<()> {
     t.delete("CustomResourceDefinition", &definition, Default::default()).await
 }
 
-async fn terminates(t: &Case, map: &str) -> Result<Value> {
+async fn terminates(t: &CaseNamespace, map: &str) -> Result<Value> {
     let object = t.get("ConfigMap", map).await?;
     Ok(if object.is_null() { Value::Null } else { is_terminating(&object).into() })
 }

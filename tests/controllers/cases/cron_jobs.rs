@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Zoned};
 use serde_json::{Value, json};
 
 use crate::cases;
-use crate::kit::{Case, controller, name, run, template};
+use crate::kit::{CaseNamespace, controller, name, run, template};
 
 const ZONE: &str = "Asia/Kolkata";
 /// Its offset from UTC, all year: the host may have no time zone database.
@@ -40,7 +40,7 @@ fn job_name(at: &Zoned) -> String {
     format!("c-{}", at.timestamp().as_second() / 60)
 }
 
-async fn create(t: &Case, schedule: &str, spec: Value) -> Result<()> {
+async fn create(t: &CaseNamespace, schedule: &str, spec: Value) -> Result<()> {
     let pod = template("c", "good", json!({"restartPolicy": "Never"}));
     let metadata = json!({"labels": {"from": "c"}, "annotations": {"note": "x"}});
     let job = json!({"metadata": metadata, "spec": {"template": {"spec": pod["spec"]}}});
@@ -52,26 +52,26 @@ async fn create(t: &Case, schedule: &str, spec: Value) -> Result<()> {
 }
 
 /// Its last start was three days ago.
-async fn miss_days(t: &Case) -> Result<()> {
+async fn miss_days(t: &CaseNamespace) -> Result<()> {
     let last = Zoned::now().checked_sub(SignedDuration::from_hours(72))?;
     let last = last.timestamp().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     t.patch_status("CronJob", "c", json!({"lastScheduleTime": last})).await.map(drop)
 }
 
-async fn jobs(t: &Case) -> Result<Value> {
+async fn jobs(t: &CaseNamespace) -> Result<Value> {
     let mut names: Vec<String> = t.list("Job").await?.iter().map(name).collect();
     names.sort();
     Ok(names.into())
 }
 
-async fn active(t: &Case) -> Result<Value> {
+async fn active(t: &CaseNamespace) -> Result<Value> {
     let object = t.get("CronJob", "c").await?;
     let active = object["status"]["active"].as_array();
     Ok(active.into_iter().flatten().map(|job| job["name"].clone()).collect())
 }
 
 /// k#86647
-async fn of_several_missed_days_the_newest_runs_once(t: &Case) -> Result<()> {
+async fn of_several_missed_days_the_newest_runs_once(t: &CaseNamespace) -> Result<()> {
     let (schedule, at) = daily(6)?;
     create(t, &schedule, json!({})).await?;
     t.stays("no job", json!([]), async || jobs(t).await).await?;
@@ -102,7 +102,7 @@ async fn of_several_missed_days_the_newest_runs_once(t: &Case) -> Result<()> {
 }
 
 /// k#123220
-async fn a_changed_schedule_makes_up_for_nothing(t: &Case) -> Result<()> {
+async fn a_changed_schedule_makes_up_for_nothing(t: &CaseNamespace) -> Result<()> {
     let (schedule, at) = daily(6)?;
     create(t, &schedule, json!({})).await?;
     miss_days(t).await?;
@@ -114,7 +114,7 @@ async fn a_changed_schedule_makes_up_for_nothing(t: &Case) -> Result<()> {
 }
 
 /// Starts a CronJob with a running job and a missed later start; returns the names of both.
-async fn one_runs(t: &Case, policy: &str) -> Result<(String, String)> {
+async fn one_runs(t: &CaseNamespace, policy: &str) -> Result<(String, String)> {
     let ((first, at), (second, later)) = (daily(6)?, daily(3)?);
     create(t, &first, json!({"concurrencyPolicy": policy, "successfulJobsHistoryLimit": 1}))
         .await?;
@@ -130,13 +130,13 @@ async fn one_runs(t: &Case, policy: &str) -> Result<(String, String)> {
     Ok((job, job_name(&later)))
 }
 
-async fn end_job(t: &Case, job: &str) -> Result<()> {
+async fn end_job(t: &CaseNamespace, job: &str) -> Result<()> {
     let pods = t.job_pods(job).await?;
     t.finish(&name(pods.first().context("the job has a pod")?), 0).await
 }
 
 /// hiddeco/cronjobber#54
-async fn forbid_starts_no_second_job_while_one_runs(t: &Case) -> Result<()> {
+async fn forbid_starts_no_second_job_while_one_runs(t: &CaseNamespace) -> Result<()> {
     let (old, new) = one_runs(t, "Forbid").await?;
     let why =
         "Not starting job because prior execution is running and concurrency policy is Forbid";
@@ -155,7 +155,7 @@ async fn forbid_starts_no_second_job_while_one_runs(t: &Case) -> Result<()> {
     t.settles(&["CronJob", "Job"]).await
 }
 
-async fn replace_deletes_the_running_job(t: &Case) -> Result<()> {
+async fn replace_deletes_the_running_job(t: &CaseNamespace) -> Result<()> {
     let (old, new) = one_runs(t, "Replace").await?;
     t.eq("the new job alone", json!([new]), async || jobs(t).await).await?;
     t.eq("it is active", json!([new]), async || active(t).await).await?;
@@ -165,7 +165,7 @@ async fn replace_deletes_the_running_job(t: &Case) -> Result<()> {
 }
 
 /// k#42649, k#36311, k#45825: minutes of three days are more than 100 starts.
-async fn after_more_than_100_missed_times_the_newest_runs(t: &Case) -> Result<()> {
+async fn after_more_than_100_missed_times_the_newest_runs(t: &CaseNamespace) -> Result<()> {
     create(t, "0 0 1 1 *", json!({"concurrencyPolicy": "Forbid"})).await?;
     miss_days(t).await?;
     t.settles(&["CronJob"]).await?;
@@ -178,7 +178,7 @@ async fn after_more_than_100_missed_times_the_newest_runs(t: &Case) -> Result<()
     t.stays("one job", json!(1), async || Ok(t.list("Job").await?.len().into())).await
 }
 
-async fn finished_jobs_beyond_the_limit_are_deleted(t: &Case) -> Result<()> {
+async fn finished_jobs_beyond_the_limit_are_deleted(t: &CaseNamespace) -> Result<()> {
     let (old, new) = one_runs(t, "Forbid").await?;
     end_job(t, &old).await?;
     t.eq("both", json!([old, new]), async || jobs(t).await).await?;
@@ -189,7 +189,7 @@ async fn finished_jobs_beyond_the_limit_are_deleted(t: &Case) -> Result<()> {
     t.settles(&["CronJob", "Job"]).await
 }
 
-async fn a_missed_start_behind_its_deadline_does_not_run(t: &Case) -> Result<()> {
+async fn a_missed_start_behind_its_deadline_does_not_run(t: &CaseNamespace) -> Result<()> {
     let (schedule, at) = daily(6)?;
     create(t, &schedule, json!({"startingDeadlineSeconds": 3600})).await?;
     miss_days(t).await?;

@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use crate::cases;
-use crate::kit::{Case, count, image, name, run};
+use crate::kit::{CaseNamespace, count, image, name, run};
 
 #[test]
 fn daemons_of_nodes_are_upstreams() {
@@ -17,21 +17,21 @@ fn daemons_of_nodes_are_upstreams() {
     ]);
 }
 
-async fn counts(t: &Case) -> Result<Value> {
+async fn counts(t: &CaseNamespace) -> Result<Value> {
     let set = t.get("DaemonSet", "d").await?;
     let fields =
         ["desiredNumberScheduled", "currentNumberScheduled", "numberMisscheduled", "numberReady"];
     Ok(fields.iter().map(|field| count(&set, field)).collect())
 }
 
-async fn images(t: &Case) -> Result<Value> {
+async fn images(t: &CaseNamespace) -> Result<Value> {
     let mut images: Vec<String> = t.pods().await?.iter().map(image).collect();
     images.sort();
     Ok(images.into())
 }
 
 /// k#42398
-async fn a_pod_comes_when_the_taint_is_taken_off(t: &Case) -> Result<()> {
+async fn a_pod_comes_when_the_taint_is_taken_off(t: &CaseNamespace) -> Result<()> {
     let taint = json!([{"key": "job", "value": "other", "effect": "NoSchedule"}]);
     let node = t.node("n", taint).await?;
     t.daemon_set("d", json!({})).await?;
@@ -58,7 +58,7 @@ async fn a_pod_comes_when_the_taint_is_taken_off(t: &Case) -> Result<()> {
 }
 
 /// k#40330
-async fn a_failed_daemon_pod_is_replaced(t: &Case) -> Result<()> {
+async fn a_failed_daemon_pod_is_replaced(t: &CaseNamespace) -> Result<()> {
     let node = t.node("n", Value::Null).await?;
     t.daemon_set("d", json!({})).await?;
     t.kubelet(Some(&node), |_| true);
@@ -80,7 +80,9 @@ async fn a_failed_daemon_pod_is_replaced(t: &Case) -> Result<()> {
 }
 
 /// k#96441
-async fn a_surging_update_deletes_the_old_pod_when_the_new_one_is_ready(t: &Case) -> Result<()> {
+async fn a_surging_update_deletes_the_old_pod_when_the_new_one_is_ready(
+    t: &CaseNamespace,
+) -> Result<()> {
     let node = t.node("n", Value::Null).await?;
     let surge = json!({"maxSurge": 1, "maxUnavailable": 0});
     let strategy = json!({"type": "RollingUpdate", "rollingUpdate": surge});
@@ -100,7 +102,7 @@ async fn a_surging_update_deletes_the_old_pod_when_the_new_one_is_ready(t: &Case
     t.settles(&["DaemonSet", "Pod"]).await
 }
 
-async fn a_node_that_no_longer_matches_loses_its_pod(t: &Case) -> Result<()> {
+async fn a_node_that_no_longer_matches_loses_its_pod(t: &CaseNamespace) -> Result<()> {
     let node = t.node("n", Value::Null).await?;
     t.daemon_set("d", json!({})).await?;
     t.kubelet(Some(&node), |_| true);
@@ -113,7 +115,7 @@ async fn a_node_that_no_longer_matches_loses_its_pod(t: &Case) -> Result<()> {
     t.settles(&["DaemonSet", "Pod", "ControllerRevision"]).await
 }
 
-async fn a_roll_back_gives_the_old_revision_the_highest_number(t: &Case) -> Result<()> {
+async fn a_roll_back_gives_the_old_revision_the_highest_number(t: &CaseNamespace) -> Result<()> {
     let node = t.node("n", Value::Null).await?;
     t.daemon_set("d", json!({})).await?;
     t.kubelet(Some(&node), |_| true);

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use crate::cases;
 use crate::kit::{
-    Case, annotation, condition, controller, count, image, is_terminating, label, name, run,
-    template,
+    CaseNamespace, annotation, condition, controller, count, image, is_terminating, label, name,
+    run, template,
 };
 
 const CAUSE: &str = "kubernetes.io/change-cause";
@@ -28,11 +28,11 @@ fn rollouts_are_upstreams() {
     ]);
 }
 
-async fn progress(t: &Case) -> Result<Value> {
+async fn progress(t: &CaseNamespace) -> Result<Value> {
     Ok(condition(&t.get("Deployment", "d").await?, "Progressing", &["status", "reason"]))
 }
 
-async fn available(t: &Case) -> Result<Value> {
+async fn available(t: &CaseNamespace) -> Result<Value> {
     t.counted("Deployment", "d", "availableReplicas").await
 }
 
@@ -42,7 +42,7 @@ fn surge(surge: u32, unavailable: u32) -> Value {
 }
 
 /// k#28105
-async fn a_stuck_rollout_is_scaled_in_proportion(t: &Case) -> Result<()> {
+async fn a_stuck_rollout_is_scaled_in_proportion(t: &CaseNamespace) -> Result<()> {
     t.deployment("d", 40, json!({"strategy": surge(3, 2)})).await?;
     t.kubelet(None, |pod| image(pod) == "good");
     t.eq("all are available", json!(40), async || available(t).await).await?;
@@ -68,7 +68,7 @@ async fn a_stuck_rollout_is_scaled_in_proportion(t: &Case) -> Result<()> {
 }
 
 /// k#49637
-async fn the_deadline_counts_from_the_new_rollout(t: &Case) -> Result<()> {
+async fn the_deadline_counts_from_the_new_rollout(t: &CaseNamespace) -> Result<()> {
     t.deployment("d", 2, json!({"progressDeadlineSeconds": 3})).await?;
     t.kubelet(None, |_| true);
     t.eq("complete", json!(COMPLETE), async || progress(t).await).await?;
@@ -88,7 +88,7 @@ async fn the_deadline_counts_from_the_new_rollout(t: &Case) -> Result<()> {
 }
 
 /// k#58814: only rollouts wait.
-async fn recreate_replaces_a_pod_deleted_by_hand_at_once(t: &Case) -> Result<()> {
+async fn recreate_replaces_a_pod_deleted_by_hand_at_once(t: &CaseNamespace) -> Result<()> {
     let node = t.node("n", Value::Null).await?;
     let pod = template("d", "good", json!({"terminationGracePeriodSeconds": 120}));
     t.deployment("d", 1, json!({"strategy": {"type": "Recreate"}, "template": pod})).await?;
@@ -112,7 +112,7 @@ async fn recreate_replaces_a_pod_deleted_by_hand_at_once(t: &Case) -> Result<()>
 }
 
 /// k#29735; the names follow from the template's hash.
-async fn a_foreign_set_of_the_same_name_counts_as_a_collision(t: &Case) -> Result<()> {
+async fn a_foreign_set_of_the_same_name_counts_as_a_collision(t: &CaseNamespace) -> Result<()> {
     let names = async || Ok(t.sets("d").await?.iter().map(name).collect());
     let first = "d-75c8b4c757";
     t.deployment("d", 1, json!({})).await?;
@@ -145,7 +145,7 @@ async fn a_foreign_set_of_the_same_name_counts_as_a_collision(t: &Case) -> Resul
 }
 
 /// k#61433
-async fn a_hand_made_set_of_an_equal_template_is_taken_over(t: &Case) -> Result<()> {
+async fn a_hand_made_set_of_an_equal_template_is_taken_over(t: &CaseNamespace) -> Result<()> {
     let selector = json!({"matchLabels": {"app": "d"}});
     let spec = json!({"replicas": 2, "selector": selector,
         "template": template("d", "good", json!({}))});
@@ -172,7 +172,7 @@ async fn a_hand_made_set_of_an_equal_template_is_taken_over(t: &Case) -> Result<
 }
 
 /// k#51315, k#49701, k#23087
-async fn a_roll_back_keeps_numbers_and_causes(t: &Case) -> Result<()> {
+async fn a_roll_back_keeps_numbers_and_causes(t: &CaseNamespace) -> Result<()> {
     let change = |cause: &str, image: &str| {
         let pod = json!({"spec": {"containers": [{"name": "c", "image": image}]}});
         json!({"metadata": {"annotations": {CAUSE: cause}}, "spec": {"template": pod}})
@@ -210,7 +210,7 @@ async fn a_roll_back_keeps_numbers_and_causes(t: &Case) -> Result<()> {
     t.settles(&["Deployment", "ReplicaSet"]).await
 }
 
-async fn a_stuck_rollout_says_so_and_recovers(t: &Case) -> Result<()> {
+async fn a_stuck_rollout_says_so_and_recovers(t: &CaseNamespace) -> Result<()> {
     t.deployment("d", 2, json!({"progressDeadlineSeconds": 2})).await?;
     t.kubelet(None, |pod| image(pod) != "bad");
     t.eq("complete", json!(COMPLETE), async || progress(t).await).await?;
@@ -227,7 +227,7 @@ async fn a_stuck_rollout_says_so_and_recovers(t: &Case) -> Result<()> {
 }
 
 /// k#21810, k#19299: an unready set is scaled down, and no old one is scaled up.
-async fn a_third_template_scales_the_second_down_first(t: &Case) -> Result<()> {
+async fn a_third_template_scales_the_second_down_first(t: &CaseNamespace) -> Result<()> {
     t.deployment("d", 6, json!({"strategy": surge(2, 1)})).await?;
     t.kubelet(None, |pod| image(pod) == "good");
     t.eq("available", json!(6), async || available(t).await).await?;
@@ -247,7 +247,7 @@ async fn a_third_template_scales_the_second_down_first(t: &Case) -> Result<()> {
     t.settles(&["Deployment", "ReplicaSet", "Pod"]).await
 }
 
-async fn old_sets_beyond_the_history_limit_are_deleted(t: &Case) -> Result<()> {
+async fn old_sets_beyond_the_history_limit_are_deleted(t: &CaseNamespace) -> Result<()> {
     t.deployment("d", 1, json!({"revisionHistoryLimit": 1})).await?;
     t.kubelet(None, |_| true);
     for image in ["v2", "v3", "v4"] {

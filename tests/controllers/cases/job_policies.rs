@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::jobs::{job_condition, status};
 use crate::cases;
-use crate::kit::{Case, DeleteHow, is_terminating, name, run, template};
+use crate::kit::{CaseNamespace, DeleteHow, is_terminating, name, run, template};
 
 #[test]
 fn ends_of_jobs_are_upstreams() {
@@ -19,7 +19,7 @@ fn ends_of_jobs_are_upstreams() {
 }
 
 /// Waits for this number of active pods, binds and runs them; returns their names.
-async fn run_pods(t: &Case, count: usize) -> Result<Vec<String>> {
+async fn run_pods(t: &CaseNamespace, count: usize) -> Result<Vec<String>> {
     let node = t.node("n", Value::Null).await?;
     t.eq("active", json!([count]), async || status(t, &["active"]).await).await?;
     let pods: Vec<String> = match t.indexed_pods("j").await? {
@@ -40,7 +40,7 @@ fn slow_to_end() -> Value {
 }
 
 /// k#70251
-async fn a_failure_at_the_limit_ends_the_other_pods(t: &Case) -> Result<()> {
+async fn a_failure_at_the_limit_ends_the_other_pods(t: &CaseNamespace) -> Result<()> {
     t.job("j", json!({"parallelism": 3, "completions": 3, "backoffLimit": 0})).await?;
     let pods = run_pods(t, 3).await?;
     t.finish(&pods[0], 1).await?;
@@ -63,7 +63,7 @@ async fn a_failure_at_the_limit_ends_the_other_pods(t: &Case) -> Result<()> {
 }
 
 /// k#125089
-async fn fail_job_waits_for_the_last_pod(t: &Case) -> Result<()> {
+async fn fail_job_waits_for_the_last_pod(t: &CaseNamespace) -> Result<()> {
     let codes = json!({"containerName": "c", "operator": "In", "values": [42]});
     let policy = json!({"rules": [{"action": "FailJob", "onExitCodes": codes}]});
     let spec = json!({"parallelism": 2, "completions": 2, "template": slow_to_end(),
@@ -93,7 +93,7 @@ async fn fail_job_waits_for_the_last_pod(t: &Case) -> Result<()> {
 }
 
 /// k#118009
-async fn too_many_failed_indexes_end_the_job(t: &Case) -> Result<()> {
+async fn too_many_failed_indexes_end_the_job(t: &CaseNamespace) -> Result<()> {
     let spec = json!({"parallelism": 4, "completions": 4, "completionMode": "Indexed",
         "backoffLimitPerIndex": 0, "maxFailedIndexes": 1});
     t.job("j", spec).await?;
@@ -111,7 +111,7 @@ async fn too_many_failed_indexes_end_the_job(t: &Case) -> Result<()> {
 }
 
 /// k#123412
-async fn a_success_policy_waits_for_the_last_pod(t: &Case) -> Result<()> {
+async fn a_success_policy_waits_for_the_last_pod(t: &CaseNamespace) -> Result<()> {
     let spec = json!({"parallelism": 3, "completions": 3, "completionMode": "Indexed",
         "template": slow_to_end(), "successPolicy": {"rules": [{"succeededIndexes": "0"}]}});
     t.job("j", spec).await?;
@@ -136,7 +136,7 @@ async fn a_success_policy_waits_for_the_last_pod(t: &Case) -> Result<()> {
 }
 
 /// k#54870
-async fn restarts_of_containers_count_for_the_limit(t: &Case) -> Result<()> {
+async fn restarts_of_containers_count_for_the_limit(t: &CaseNamespace) -> Result<()> {
     let pod = json!({"spec": template("j", "good", json!({"restartPolicy": "OnFailure"}))["spec"]});
     t.job("j", json!({"backoffLimit": 2, "template": pod})).await?;
     t.eq("active", json!([1]), async || status(t, &["active"]).await).await?;

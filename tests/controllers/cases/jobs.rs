@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use crate::cases;
-use crate::kit::{Case, annotation, condition, is_terminating, label, name, run};
+use crate::kit::{CaseNamespace, annotation, condition, is_terminating, label, name, run};
 
 const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 
@@ -22,19 +22,19 @@ fn counts_of_jobs_are_upstreams() {
 }
 
 /// Fields of the Job's status.
-pub(super) async fn status(t: &Case, fields: &[&str]) -> Result<Value> {
+pub(super) async fn status(t: &CaseNamespace, fields: &[&str]) -> Result<Value> {
     let job = t.get("Job", "j").await?;
     let or_zero = |value: &Value| if value.is_null() { json!(0) } else { value.clone() };
     Ok(fields.iter().map(|field| or_zero(&job["status"][field])).collect())
 }
 
 /// Status, reason and message of a condition.
-pub(super) async fn job_condition(t: &Case, kind: &str) -> Result<Value> {
+pub(super) async fn job_condition(t: &CaseNamespace, kind: &str) -> Result<Value> {
     Ok(condition(&t.get("Job", "j").await?, kind, &["status", "reason", "message"]))
 }
 
 /// k#134521
-async fn a_resumed_job_starts_anew(t: &Case) -> Result<()> {
+async fn a_resumed_job_starts_anew(t: &CaseNamespace) -> Result<()> {
     let active = async || status(t, &["active"]).await;
     let started =
         async || -> Result<Value> { Ok(t.get("Job", "j").await?["status"]["startTime"].clone()) };
@@ -70,7 +70,7 @@ async fn a_resumed_job_starts_anew(t: &Case) -> Result<()> {
 }
 
 /// k#109712
-async fn indexes_are_shown_and_completed(t: &Case) -> Result<()> {
+async fn indexes_are_shown_and_completed(t: &CaseNamespace) -> Result<()> {
     let spec = json!({"completionMode": "Indexed", "parallelism": 7, "completions": 7});
     t.job("j", spec).await?;
     t.eq("all indexes", json!(7), async || Ok(t.indexed_pods("j").await?.len().into())).await?;
@@ -111,7 +111,7 @@ async fn indexes_are_shown_and_completed(t: &Case) -> Result<()> {
 }
 
 /// k#91235, k#78721, k#28486
-async fn counts_do_not_go_down_when_pods_are_deleted(t: &Case) -> Result<()> {
+async fn counts_do_not_go_down_when_pods_are_deleted(t: &CaseNamespace) -> Result<()> {
     t.job("j", json!({"parallelism": 1, "completions": 3, "backoffLimit": 0})).await?;
     for done in 0..3 {
         let running = async || {
@@ -135,7 +135,7 @@ async fn counts_do_not_go_down_when_pods_are_deleted(t: &Case) -> Result<()> {
 }
 
 /// k#108645, k#109429, k#127917
-async fn pods_lose_the_finalizer_when_their_job_is_gone(t: &Case) -> Result<()> {
+async fn pods_lose_the_finalizer_when_their_job_is_gone(t: &CaseNamespace) -> Result<()> {
     t.job("j", json!({"parallelism": 2})).await?;
     let finalizers = async || {
         let pods = t.list("Pod").await?;
@@ -153,7 +153,7 @@ async fn pods_lose_the_finalizer_when_their_job_is_gone(t: &Case) -> Result<()> 
     Ok(())
 }
 
-async fn a_finished_job_is_deleted_after_its_ttl(t: &Case) -> Result<()> {
+async fn a_finished_job_is_deleted_after_its_ttl(t: &CaseNamespace) -> Result<()> {
     t.job("j", json!({"ttlSecondsAfterFinished": 3})).await?;
     t.eq("active", json!([1]), async || status(t, &["active"]).await).await?;
     t.stays("it runs", json!([1]), async || status(t, &["active"]).await).await?;
@@ -163,7 +163,7 @@ async fn a_finished_job_is_deleted_after_its_ttl(t: &Case) -> Result<()> {
     t.gone("Pod", &pod).await
 }
 
-async fn a_job_that_is_scaled_down_deletes_pods_and_completes(t: &Case) -> Result<()> {
+async fn a_job_that_is_scaled_down_deletes_pods_and_completes(t: &CaseNamespace) -> Result<()> {
     t.job("j", json!({"parallelism": 4, "completions": 4})).await?;
     let active = async || status(t, &["active"]).await;
     t.eq("four run", json!([4]), active).await?;
@@ -183,7 +183,7 @@ async fn a_job_that_is_scaled_down_deletes_pods_and_completes(t: &Case) -> Resul
     t.settles(&["Job", "Pod"]).await
 }
 
-async fn a_deleted_pod_counts_as_failed_and_is_replaced(t: &Case) -> Result<()> {
+async fn a_deleted_pod_counts_as_failed_and_is_replaced(t: &CaseNamespace) -> Result<()> {
     t.job("j", json!({"backoffLimit": 5})).await?;
     t.eq("active", json!([1]), async || status(t, &["active"]).await).await?;
     let pod = name(t.job_pods("j").await?.first().context("a pod")?);

@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::cases;
-use crate::kit::{Case, PodRun, before_now, condition, controller, name, run, template};
+use crate::kit::{CaseNamespace, PodRun, before_now, condition, controller, name, run, template};
 
 const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
@@ -21,7 +21,7 @@ fn replicas_are_upstreams() {
 }
 
 /// Creates a controller and its pods, and returns their names, the oldest first.
-async fn create(t: &Case, kind: &str, replicas: usize) -> Result<Vec<String>> {
+async fn create(t: &CaseNamespace, kind: &str, replicas: usize) -> Result<Vec<String>> {
     let labels = json!({"app": "r"});
     let selector =
         if kind == "ReplicaSet" { json!({"matchLabels": labels}) } else { labels.clone() };
@@ -32,7 +32,7 @@ async fn create(t: &Case, kind: &str, replicas: usize) -> Result<Vec<String>> {
     Ok(t.pods().await?.iter().map(name).collect())
 }
 
-async fn names(t: &Case) -> Result<Value> {
+async fn names(t: &CaseNamespace) -> Result<Value> {
     Ok(t.pod_names().await?.into())
 }
 
@@ -43,7 +43,7 @@ fn sorted(mut names: Vec<String>) -> Value {
 
 /// k#111443: without a node, pending, not Ready, a lower cost, more pods on the node, more
 /// restarts.
-async fn scaling_down_deletes_pods_by_rank(t: &Case) -> Result<()> {
+async fn scaling_down_deletes_pods_by_rank(t: &CaseNamespace) -> Result<()> {
     let (a, b) = (t.node("a", Value::Null).await?, t.node("b", Value::Null).await?);
     let mut pods = create(t, "ReplicaSet", 7).await?;
     for (pod, node) in [(1, &b), (2, &b), (3, &b), (4, &a), (5, &b), (6, &a)] {
@@ -74,7 +74,7 @@ async fn scaling_down_deletes_pods_by_rank(t: &Case) -> Result<()> {
 }
 
 /// k#126138
-async fn a_replication_controller_honours_the_deletion_cost(t: &Case) -> Result<()> {
+async fn a_replication_controller_honours_the_deletion_cost(t: &CaseNamespace) -> Result<()> {
     let node = t.node("n", Value::Null).await?;
     let pods = create(t, "ReplicationController", 3).await?;
     for (number, pod) in pods.iter().enumerate() {
@@ -92,7 +92,7 @@ async fn a_replication_controller_honours_the_deletion_cost(t: &Case) -> Result<
 }
 
 /// k#32829
-async fn orphans_are_adopted_by_a_matching_controller(t: &Case) -> Result<()> {
+async fn orphans_are_adopted_by_a_matching_controller(t: &CaseNamespace) -> Result<()> {
     for name in ["a", "b"] {
         let spec = json!({"replicas": 2, "selector": {"app": "x"},
             "template": template("x", "good", json!({}))});
@@ -111,7 +111,7 @@ async fn orphans_are_adopted_by_a_matching_controller(t: &Case) -> Result<()> {
     t.settles(&["ReplicationController", "Pod"]).await
 }
 
-async fn a_refused_pod_is_a_condition_until_the_quota_grows(t: &Case) -> Result<()> {
+async fn a_refused_pod_is_a_condition_until_the_quota_grows(t: &CaseNamespace) -> Result<()> {
     t.create("ResourceQuota", "q", json!({"spec": {"hard": {"pods": "1"}}})).await?;
     t.eq("the quota is known", json!({"pods": "0"}), async || {
         Ok(t.get("ResourceQuota", "q").await?["status"]["used"].clone())
@@ -131,7 +131,7 @@ async fn a_refused_pod_is_a_condition_until_the_quota_grows(t: &Case) -> Result<
     t.settles(&["ReplicaSet", "Pod", "ResourceQuota"]).await
 }
 
-async fn a_pod_whose_labels_change_is_released_and_replaced(t: &Case) -> Result<()> {
+async fn a_pod_whose_labels_change_is_released_and_replaced(t: &CaseNamespace) -> Result<()> {
     let pods = create(t, "ReplicaSet", 2).await?;
     t.patch("Pod", &pods[0], json!({"metadata": {"labels": {"app": "mine"}}})).await?;
     let owner = async || Ok(controller(&t.get("Pod", &pods[0]).await?));
@@ -147,7 +147,7 @@ async fn a_pod_whose_labels_change_is_released_and_replaced(t: &Case) -> Result<
     .await
 }
 
-async fn failed_pods_are_replaced_and_removed_with_the_set(t: &Case) -> Result<()> {
+async fn failed_pods_are_replaced_and_removed_with_the_set(t: &CaseNamespace) -> Result<()> {
     let pods = create(t, "ReplicaSet", 2).await?;
     t.finish(&pods[0], 1).await?;
     t.eq("another pod", json!(3), async || Ok(t.pods().await?.len().into())).await?;

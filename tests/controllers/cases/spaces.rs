@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::cases;
-use crate::kit::{Case, Custom, Requests, condition, run, template};
+use crate::kit::{CaseNamespace, Custom, NamespaceClient, condition, run, template};
 
 const FIELDS: [&str; 3] = ["status", "reason", "message"];
 
@@ -21,18 +21,18 @@ fn namespaces_and_quotas_are_upstreams() {
     ]);
 }
 
-async fn namespace_condition(t: &Requests, kind: &str) -> Result<Value> {
+async fn namespace_condition(t: &NamespaceClient, kind: &str) -> Result<Value> {
     Ok(condition(&t.get("Namespace", &t.namespace).await?, kind, &FIELDS))
 }
 
-async fn begin_other(t: &Case) -> Result<Requests> {
+async fn begin_other(t: &CaseNamespace) -> Result<NamespaceClient> {
     let other = t.in_namespace(&format!("{}-x", t.namespace));
     other.create("Namespace", &other.namespace, json!({})).await?;
     Ok(other)
 }
 
 /// k#82084
-async fn a_held_namespace_says_what_holds_it(t: &Case) -> Result<()> {
+async fn a_held_namespace_says_what_holds_it(t: &CaseNamespace) -> Result<()> {
     let other = begin_other(t).await?;
     other.config_map("a", &[], true).await?;
     other.config_map("b", &[], true).await?;
@@ -66,7 +66,7 @@ async fn a_held_namespace_says_what_holds_it(t: &Case) -> Result<()> {
 }
 
 /// While a pod is left, nothing else is deleted, and the conditions report no other kinds.
-async fn pods_go_before_everything_else_of_a_namespace(t: &Case) -> Result<()> {
+async fn pods_go_before_everything_else_of_a_namespace(t: &CaseNamespace) -> Result<()> {
     let (other, node) = (begin_other(t).await?, t.node("n", Value::Null).await?);
     let _ = other.create("ServiceAccount", "default", json!({})).await;
     let slow = template("a", "good", json!({"terminationGracePeriodSeconds": 30}));
@@ -91,12 +91,12 @@ async fn pods_go_before_everything_else_of_a_namespace(t: &Case) -> Result<()> {
     t.gone("Namespace", &other.namespace).await
 }
 
-async fn used(t: &Case, quota: &str) -> Result<Value> {
+async fn used(t: &CaseNamespace, quota: &str) -> Result<Value> {
     Ok(t.get("ResourceQuota", quota).await?["status"]["used"].clone())
 }
 
 /// The kind is defined just before the deletion: no object outlives its namespace.
-async fn objects_of_a_new_kind_go_with_their_namespace(t: &Case) -> Result<()> {
+async fn objects_of_a_new_kind_go_with_their_namespace(t: &CaseNamespace) -> Result<()> {
     let baskets = Custom { kind: "Basket", plural: "baskets", group: "baskets.pintle.test" };
     let other = begin_other(t).await?;
     baskets.define(t).await?;
@@ -108,7 +108,7 @@ async fn objects_of_a_new_kind_go_with_their_namespace(t: &Case) -> Result<()> {
 }
 
 /// Creates a quota and waits until all of it is counted.
-async fn quota(t: &Case, name: &str, hard: &Value, scope: Option<&str>) -> Result<()> {
+async fn quota(t: &CaseNamespace, name: &str, hard: &Value, scope: Option<&str>) -> Result<()> {
     let scopes: Vec<&str> = scope.into_iter().collect();
     let spec = json!({"hard": hard, "scopes": scopes});
     t.create("ResourceQuota", name, json!({"spec": spec})).await?;
@@ -118,14 +118,14 @@ async fn quota(t: &Case, name: &str, hard: &Value, scope: Option<&str>) -> Resul
     t.eq("it is counted", keys(hard), async || Ok(keys(&used(t, name).await?))).await
 }
 
-async fn create_pod(t: &Case, name: &str, cpu: &str, spec: Value) -> Result<()> {
+async fn create_pod(t: &CaseNamespace, name: &str, cpu: &str, spec: Value) -> Result<()> {
     let mut pod = template(name, "good", spec);
     pod["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": cpu}});
     t.create("Pod", name, json!({"spec": pod["spec"]})).await.map(drop)
 }
 
 /// k#117663
-async fn a_quota_of_pods_leaves_out_finished_ones(t: &Case) -> Result<()> {
+async fn a_quota_of_pods_leaves_out_finished_ones(t: &CaseNamespace) -> Result<()> {
     quota(t, "q", &json!({"pods": "9", "count/pods": "9", "requests.cpu": "2"}), None).await?;
     create_pod(t, "a", "100m", json!({})).await?;
     create_pod(t, "b", "250m", json!({})).await?;
@@ -142,7 +142,7 @@ async fn a_quota_of_pods_leaves_out_finished_ones(t: &Case) -> Result<()> {
 }
 
 /// k#135411
-async fn a_terminating_scope_is_about_deadlines(t: &Case) -> Result<()> {
+async fn a_terminating_scope_is_about_deadlines(t: &CaseNamespace) -> Result<()> {
     let node = t.node("n", Value::Null).await?;
     quota(t, "yes", &json!({"pods": "9"}), Some("Terminating")).await?;
     quota(t, "no", &json!({"pods": "9"}), Some("NotTerminating")).await?;
@@ -162,7 +162,7 @@ async fn a_terminating_scope_is_about_deadlines(t: &Case) -> Result<()> {
 }
 
 /// k#39599; the namespace's root certificates are a ConfigMap, too.
-async fn counts_of_objects_follow_deletions(t: &Case) -> Result<()> {
+async fn counts_of_objects_follow_deletions(t: &CaseNamespace) -> Result<()> {
     t.eq("the root certificates", json!(1), async || Ok(t.list("ConfigMap").await?.len().into()))
         .await?;
     let kinds = [
@@ -203,7 +203,7 @@ async fn counts_of_objects_follow_deletions(t: &Case) -> Result<()> {
 }
 
 /// k#65107, k#71450: objects created before their quota, and a quota that changes.
-async fn custom_and_changed_quotas_are_counted_again(t: &Case) -> Result<()> {
+async fn custom_and_changed_quotas_are_counted_again(t: &CaseNamespace) -> Result<()> {
     t.create("Secret", "a", json!({})).await?;
     t.create("Secret", "b", json!({})).await?;
     quota(t, "q", &json!({"count/secrets": "9"}), None).await?;

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 
 use crate::cases;
 use crate::kit::{
-    Case, controller, count, image, is_terminating, label, owner_reference, run, template, uid,
+    CaseNamespace, controller, count, image, is_terminating, label, owner_reference, run, template,
+    uid,
 };
 
 #[test]
@@ -22,17 +23,17 @@ fn stateful_pods_are_upstreams() {
     ]);
 }
 
-async fn wait_ready(t: &Case, count: usize) -> Result<()> {
+async fn wait_ready(t: &CaseNamespace, count: usize) -> Result<()> {
     let what = format!("{count} pods are Ready");
     t.eq(&what, json!(count), async || t.counted("StatefulSet", "s", "readyReplicas").await).await
 }
 
-async fn status(t: &Case, field: &str) -> Result<Value> {
+async fn status(t: &CaseNamespace, field: &str) -> Result<Value> {
     Ok(t.get("StatefulSet", "s").await?["status"][field].clone())
 }
 
 /// Images of the first pods; empty where there is none.
-async fn images(t: &Case, count: usize) -> Result<Value> {
+async fn images(t: &CaseNamespace, count: usize) -> Result<Value> {
     let mut images = Vec::new();
     for ordinal in 0..count {
         images.push(image(&t.get("Pod", &format!("s-{ordinal}")).await?));
@@ -40,7 +41,7 @@ async fn images(t: &Case, count: usize) -> Result<Value> {
     Ok(images.into())
 }
 
-async fn revision(t: &Case, pod: &str) -> Result<Value> {
+async fn revision(t: &CaseNamespace, pod: &str) -> Result<Value> {
     Ok(label(&t.get("Pod", pod).await?, "controller-revision-hash"))
 }
 
@@ -49,7 +50,7 @@ fn partition(partition: u32) -> Value {
 }
 
 /// k#119685
-async fn a_pod_below_the_partition_comes_back_old(t: &Case) -> Result<()> {
+async fn a_pod_below_the_partition_comes_back_old(t: &CaseNamespace) -> Result<()> {
     t.stateful_set("s", 2, json!({"updateStrategy": partition(1)})).await?;
     t.kubelet(None, |_| true);
     wait_ready(t, 2).await?;
@@ -80,7 +81,7 @@ async fn a_pod_below_the_partition_comes_back_old(t: &Case) -> Result<()> {
 }
 
 /// k#96218
-async fn a_parallel_update_waits_for_the_pod_that_it_replaced(t: &Case) -> Result<()> {
+async fn a_parallel_update_waits_for_the_pod_that_it_replaced(t: &CaseNamespace) -> Result<()> {
     t.stateful_set("s", 3, json!({"podManagementPolicy": "Parallel"})).await?;
     t.eq("all at once", json!(["s-0", "s-1", "s-2"]), async || Ok(t.pod_names().await?.into()))
         .await?;
@@ -111,7 +112,7 @@ fn claim() -> Value {
 }
 
 /// k#122400
-async fn a_claim_of_another_controller_is_left_alone(t: &Case) -> Result<()> {
+async fn a_claim_of_another_controller_is_left_alone(t: &CaseNamespace) -> Result<()> {
     let kind = "PersistentVolumeClaim";
     let mut owner = owner_reference(&t.config_map("boss", &[], false).await?, false);
     owner["controller"] = true.into();
@@ -149,7 +150,7 @@ async fn a_claim_of_another_controller_is_left_alone(t: &Case) -> Result<()> {
 }
 
 /// k#122709
-async fn finished_pods_are_replaced_once(t: &Case) -> Result<()> {
+async fn finished_pods_are_replaced_once(t: &CaseNamespace) -> Result<()> {
     t.stateful_set("s", 2, json!({})).await?;
     t.kubelet(None, |_| true);
     wait_ready(t, 2).await?;
@@ -180,7 +181,7 @@ async fn finished_pods_are_replaced_once(t: &Case) -> Result<()> {
 }
 
 /// k#121534: documented otherwise, but so it is in 1.36.
-async fn a_set_scaled_to_none_completes_its_update(t: &Case) -> Result<()> {
+async fn a_set_scaled_to_none_completes_its_update(t: &CaseNamespace) -> Result<()> {
     let spec = json!({"podManagementPolicy": "Parallel", "updateStrategy": partition(2)});
     t.stateful_set("s", 3, spec).await?;
     t.kubelet(None, |_| true);
@@ -204,7 +205,7 @@ async fn a_set_scaled_to_none_completes_its_update(t: &Case) -> Result<()> {
 }
 
 /// k#67250, k#60164: a roll-back waits for the pod that never gets Ready; documented so.
-async fn a_bad_revision_stays_until_its_pod_is_deleted(t: &Case) -> Result<()> {
+async fn a_bad_revision_stays_until_its_pod_is_deleted(t: &CaseNamespace) -> Result<()> {
     t.stateful_set("s", 2, json!({})).await?;
     t.kubelet(None, |pod| image(pod) == "good");
     wait_ready(t, 2).await?;
@@ -219,7 +220,7 @@ async fn a_bad_revision_stays_until_its_pod_is_deleted(t: &Case) -> Result<()> {
     t.settles(&["StatefulSet", "Pod", "ControllerRevision"]).await
 }
 
-async fn on_delete_does_not_move_the_current_revision(t: &Case) -> Result<()> {
+async fn on_delete_does_not_move_the_current_revision(t: &CaseNamespace) -> Result<()> {
     t.stateful_set("s", 2, json!({"updateStrategy": {"type": "OnDelete"}})).await?;
     t.kubelet(None, |_| true);
     wait_ready(t, 2).await?;
@@ -235,7 +236,7 @@ async fn on_delete_does_not_move_the_current_revision(t: &Case) -> Result<()> {
     t.eq("the old one is current", old, async || status(t, "currentRevision").await).await
 }
 
-async fn ordered_pods_come_and_go_one_by_one(t: &Case) -> Result<()> {
+async fn ordered_pods_come_and_go_one_by_one(t: &CaseNamespace) -> Result<()> {
     let node = t.node("n", Value::Null).await?;
     let slow = template("s", "good", json!({"terminationGracePeriodSeconds": 60}));
     t.stateful_set("s", 3, json!({"template": slow, "ordinals": {"start": 5}})).await?;

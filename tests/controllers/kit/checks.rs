@@ -11,7 +11,7 @@ use pintle_tests::patience;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::{Case, Requests, name};
+use super::{CaseNamespace, NamespaceClient, name};
 
 /// Enough for anything that a controller does here.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -21,7 +21,7 @@ const STAYS: Duration = Duration::from_secs(3);
 const SETTLES: Duration = Duration::from_secs(30);
 const PERIOD: Duration = Duration::from_millis(200);
 
-impl Case {
+impl CaseNamespace {
     /// Waits until the answer is the wanted one.
     pub async fn eq(
         &self,
@@ -112,7 +112,7 @@ impl Case {
     }
 }
 
-impl Requests {
+impl NamespaceClient {
     /// The version of each object of these kinds.
     pub async fn versions(&self, kinds: &[&str]) -> Result<BTreeMap<String, Value>> {
         let mut versions = BTreeMap::new();

@@ -3,8 +3,8 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::Case;
-use super::requests::Requests;
+use super::CaseNamespace;
+use super::requests::NamespaceClient;
 
 /// A custom kind of one version.
 pub struct Custom {
@@ -23,7 +23,7 @@ impl Custom {
     }
 
     /// Creates its definition.
-    pub async fn define(&self, t: &Requests) -> Result<()> {
+    pub async fn define(&self, t: &NamespaceClient) -> Result<()> {
         let schema = json!({"openAPIV3Schema": {"type": "object",
             "x-kubernetes-preserve-unknown-fields": true}});
         let version = json!({"name": "v1", "served": true, "storage": true, "schema": schema});
@@ -36,7 +36,12 @@ impl Custom {
     }
 
     /// Creates an object in the namespace of `of` as soon as the kind is served.
-    pub async fn create(&self, t: &Case, of: &Requests, name: &str) -> Result<Value> {
+    pub async fn create(
+        &self,
+        t: &CaseNamespace,
+        of: &NamespaceClient,
+        name: &str,
+    ) -> Result<Value> {
         t.until("the kind is served", "an object", async || {
             Ok((true, of.create(self.kind, name, json!({})).await?))
         })

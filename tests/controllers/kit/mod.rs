@@ -1,10 +1,10 @@
 //! Kit of a case: requests in a namespace of its own, checks that wait, and a kubelet and a
 //! scheduler that are simulated through the API.
 //!
-//! A case is an async function of one [`Case`]; cases run side by side on one thread. A check polls
-//! until it holds and fails at its limit with the last state; [`Case::stays`] and [`Case::settles`]
-//! fail on later changes. Nodes and background tasks end with the case, its namespace is deleted,
-//! and the next run begins on a new server.
+//! A case is an async function of one [`CaseNamespace`]; cases run side by side on one thread. A
+//! check polls until it holds and fails at its limit with the last state; [`CaseNamespace::stays`]
+//! and [`CaseNamespace::settles`] fail on later changes. Nodes and background tasks end with the
+//! case, its namespace is deleted, and the next run begins on a new server.
 //!
 //! - `requests`: objects in and out. `read`: fields of objects
 //! - `checks`: waiting. `node`: kubelet and scheduler. `workloads`, `custom`: objects and
@@ -33,7 +33,7 @@ pub use self::read::{
     annotation, condition, controller, count, image, is_terminating, label, name, owner_reference,
     uid,
 };
-pub use self::requests::{DeleteHow, Requests};
+pub use self::requests::{DeleteHow, NamespaceClient};
 pub use self::workloads::template;
 use crate::server::ControlPlane;
 
@@ -48,7 +48,7 @@ pub struct Named {
     /// The function's name.
     pub name: &'static str,
     /// The function.
-    pub run: fn(&Case) -> CaseRun<'_>,
+    pub run: fn(&CaseNamespace) -> CaseRun<'_>,
 }
 
 /// The named functions as cases.
@@ -60,24 +60,24 @@ macro_rules! cases {
 }
 
 /// A namespace for one case, and everything that ends with it.
-pub struct Case {
-    requests: Requests,
+pub struct CaseNamespace {
+    requests: NamespaceClient,
     nodes: RefCell<Vec<String>>,
     tasks: RefCell<Vec<JoinHandle<()>>>,
 }
 
-impl Deref for Case {
-    type Target = Requests;
+impl Deref for CaseNamespace {
+    type Target = NamespaceClient;
 
-    fn deref(&self) -> &Requests {
+    fn deref(&self) -> &NamespaceClient {
         &self.requests
     }
 }
 
-impl Case {
+impl CaseNamespace {
     /// Creates the namespace with its default account, which pods need.
     pub async fn begin(client: kube::Client, namespace: String) -> Result<Self> {
-        let requests = Requests::new(client, namespace);
+        let requests = NamespaceClient::new(client, namespace);
         let account = json!({});
         requests.create("Namespace", &requests.namespace, json!({})).await?;
         // The manager may have been quicker.
@@ -95,7 +95,7 @@ impl Case {
     }
 }
 
-impl Drop for Case {
+impl Drop for CaseNamespace {
     fn drop(&mut self) {
         self.tasks.take().iter().for_each(JoinHandle::abort);
     }
@@ -124,7 +124,7 @@ async fn run_one(client: kube::Client, case: &Named) -> Option<String> {
     let short: String = case.name.chars().take(NAMESPACE_CHARS).collect();
     let namespace = short.replace('_', "-").trim_end_matches('-').to_owned();
     let result = async {
-        let context = Case::begin(client, namespace).await?;
+        let context = CaseNamespace::begin(client, namespace).await?;
         let result = (case.run)(&context).await;
         let ended = context.end().await;
         result.and(ended)

@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::{Case, DeleteHow, Requests, condition, count, is_terminating, name};
+use super::{CaseNamespace, DeleteHow, NamespaceClient, condition, count, is_terminating, name};
 
 /// How often the played kubelet looks.
 const PERIOD: Duration = Duration::from_millis(250);
@@ -29,7 +29,7 @@ fn text_of(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-impl Case {
+impl CaseNamespace {
     /// Creates a Ready node with these taints; its name begins with the namespace's.
     pub async fn node(&self, suffix: &str, taints: Value) -> Result<String> {
         let node = format!("{}-{suffix}", self.namespace);
@@ -63,7 +63,7 @@ impl Case {
     }
 }
 
-impl Requests {
+impl NamespaceClient {
     async fn run_pods(&self, node: Option<&str>, runs: &impl Fn(&Value) -> bool) -> Result<()> {
         for pod in self.pods().await? {
             let is_over = matches!(pod["status"]["phase"].as_str(), Some("Failed" | "Succeeded"));

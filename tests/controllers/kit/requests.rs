@@ -62,13 +62,13 @@ impl DeleteHow {
 
 /// A client and a namespace.
 #[derive(Clone)]
-pub struct Requests {
+pub struct NamespaceClient {
     client: kube::Client,
     /// The namespace.
     pub namespace: String,
 }
 
-impl Requests {
+impl NamespaceClient {
     /// Requests with this client.
     pub fn new(client: kube::Client, namespace: String) -> Self {
         Self { client, namespace }

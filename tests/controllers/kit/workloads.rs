@@ -5,7 +5,7 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::{DeleteHow, Requests, annotation, controller, image, name, uid};
+use super::{DeleteHow, NamespaceClient, annotation, controller, image, name, uid};
 
 /// A pod template with the label `app` and a grace period of 0; fields of the spec on top.
 pub fn template(app: &str, image: &str, spec: Value) -> Value {
@@ -27,7 +27,7 @@ fn image_patch(image: &str) -> Value {
     json!({"spec": {"template": {"spec": {"containers": [{"name": "c", "image": image}]}}}})
 }
 
-impl Requests {
+impl NamespaceClient {
     /// A Deployment with these replicas.
     pub async fn deployment(&self, name: &str, replicas: u32, spec: Value) -> Result<Value> {
         let usual = json!({"replicas": replicas, "selector": {"matchLabels": {"app": name}},

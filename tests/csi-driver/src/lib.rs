@@ -83,8 +83,8 @@ pub async fn serve(settings: Settings) -> Result<()> {
     Ok(())
 }
 
-/// Makes a volume as CreateVolume does, beside or before the driver of that state folder; returns its
-/// id.
+/// Makes a volume as CreateVolume does, beside or before the driver of that state folder; returns
+/// its id.
 pub fn create(state: &Path, name: &str, bytes: i64, is_block: bool) -> Result<String> {
     let flags = [("--state", state.to_owned()), ("--endpoint", state.join("none.sock"))];
     let words = flags.into_iter().flat_map(|(flag, path)| [flag.into(), path.into_os_string()]);
@@ -118,8 +118,8 @@ pub fn volumes_in_use(state: &Path) -> Result<Vec<String>> {
     Ok(used.map(|(id, _)| id.clone()).collect())
 }
 
-/// Has no volume staged or published any more, as after a boot of all nodes. Mounts are the caller's
-/// to take away.
+/// Has no volume staged or published any more, as after a boot of all nodes. Mounts are the
+/// caller's to take away.
 pub fn forget_nodes(state: &Path) -> Result<()> {
     let mut locked = state::StateFile::new(state).lock()?;
     locked.state.volumes.values_mut().for_each(|volume| volume.nodes.clear());

@@ -22,13 +22,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const NAME: &str = "csi.test.pintle.dev";
 
 /// A driver that has registered, for a node that runs nothing.
-struct World {
+struct TestedDriver {
     temp: TempDir,
     drivers: Drivers,
     driver: JoinHandle<()>,
 }
 
-impl World {
+impl TestedDriver {
     async fn new(flags: &[&str]) -> Self {
         let temp = tempfile::tempdir().expect("a folder");
         let (drivers, _, registrar) =
@@ -95,7 +95,7 @@ impl World {
     }
 }
 
-impl Drop for World {
+impl Drop for TestedDriver {
     fn drop(&mut self) {
         self.driver.abort();
     }
@@ -167,7 +167,7 @@ fn unstage(id: &str, path: &str) -> NodeUnstageVolumeRequest {
 
 #[tokio::test]
 async fn volume_is_staged_published_and_taken_away_with_its_data_kept() {
-    let world = World::new(&["--without=attach"]).await;
+    let world = TestedDriver::new(&["--without=attach"]).await;
     let id = volume(&world.state(), false);
     let (node, staging, target) = (world.node().await, world.path("stage"), world.path("pod"));
     node.stage(&stage(id, &staging, false)).await.expect("staged");
@@ -190,7 +190,7 @@ async fn volume_is_staged_published_and_taken_away_with_its_data_kept() {
 
 #[tokio::test]
 async fn device_is_published_as_a_device_and_grows() {
-    let world = World::new(&["--without=attach"]).await;
+    let world = TestedDriver::new(&["--without=attach"]).await;
     let id = volume(&world.state(), true);
     let (node, staging, target) = (world.node().await, world.path("stage"), world.path("device"));
     node.stage(&stage(id, &staging, true)).await.expect("staged");
@@ -215,7 +215,7 @@ async fn device_is_published_as_a_device_and_grows() {
 
 #[tokio::test]
 async fn ephemeral_volume_goes_with_its_publication_and_no_secret_is_logged() {
-    let world = World::new(&[]).await;
+    let world = TestedDriver::new(&[]).await;
     world.publish_ephemeral("csi-abc", "pod").await.expect("published");
     assert!(world.state().join("volumes/csi-abc").is_dir());
     world.unpublish("csi-abc", "pod").await.expect("unpublished");
@@ -228,7 +228,7 @@ async fn ephemeral_volume_goes_with_its_publication_and_no_secret_is_logged() {
 
 #[tokio::test]
 async fn call_that_is_answered_twice_has_its_effect_and_no_answer() {
-    let world = World::new(&["--without=attach"]).await;
+    let world = TestedDriver::new(&["--without=attach"]).await;
     let id = volume(&world.state(), false);
     let (node, staging) = (world.node().await, world.path("stage"));
     world.faults(&[Rule::new("NodeStageVolume", Fault::Twice).times(1)]);
@@ -241,7 +241,7 @@ async fn call_that_is_answered_twice_has_its_effect_and_no_answer() {
 
 #[tokio::test]
 async fn faults_fail_calls_lose_answers_and_hang_until_they_are_lifted() {
-    let world = World::new(&[]).await;
+    let world = TestedDriver::new(&[]).await;
     let method = "NodePublishVolume";
     let fail = |code: Code| Fault::Fail { code: code as i32, message: "on demand".to_owned() };
     world.faults(&[Rule::new(method, fail(Code::Internal)).times(1)]);
@@ -274,7 +274,7 @@ async fn faults_fail_calls_lose_answers_and_hang_until_they_are_lifted() {
 #[tokio::test]
 async fn facts_of_the_driver_are_those_of_its_flags() {
     let flags = ["--max-volumes=5", "--topology=test.pintle.dev/zone=a", "--without=stats,stage"];
-    let world = World::new(&flags).await;
+    let world = TestedDriver::new(&flags).await;
     let driver = world.drivers.find(NAME).expect("registered");
     assert_eq!((driver.facts.node_id.as_str(), driver.facts.max_volumes), ("node-1", Some(5)));
     assert_eq!(driver.facts.topology["test.pintle.dev/zone"], "a");

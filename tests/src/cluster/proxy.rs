@@ -2,9 +2,9 @@
 //!
 //! It listens beside the API server, with the API server's own certificate, and forwards requests
 //! with the node's credentials: the agent needs only another address. Each connection of the agent
-//! has one of its own to the API server. A test's rule chooses a [`Fault`] for each request; `cut`
-//! and `lose_packets` affect whole connections. Injected faults are counted, so that a test can
-//! check that it has broken something.
+//! has one of its own to the API server. A test's rule chooses a [`RequestFault`] for each request;
+//! `cut` and `lose_packets` affect whole connections. Injected faults are counted, so that a test
+//! can check that it has broken something.
 
 mod body;
 mod tls;
@@ -43,7 +43,7 @@ const RETURN: u16 = 6;
 
 /// Fault of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum RequestFault {
     /// No fault.
     None,
     /// The API server does not see it; the answer is this status, with Retry-After in seconds.
@@ -62,7 +62,7 @@ pub enum Fault {
     Gone,
 }
 
-impl Fault {
+impl RequestFault {
     fn name(&self) -> &'static str {
         match self {
             Self::None => "none",
@@ -107,7 +107,7 @@ pub enum Protocol {
     Http1,
 }
 
-type Rule = Box<dyn FnMut(&ProxiedRequest) -> Fault + Send>;
+type Rule = Box<dyn FnMut(&ProxiedRequest) -> RequestFault + Send>;
 
 /// A running proxy; it ends with the value.
 pub struct Proxy {
@@ -173,7 +173,7 @@ impl Proxy {
     }
 
     /// Decides from now on what happens to requests.
-    pub fn on(&self, rule: impl FnMut(&ProxiedRequest) -> Fault + Send + 'static) {
+    pub fn on(&self, rule: impl FnMut(&ProxiedRequest) -> RequestFault + Send + 'static) {
         *locked(&self.shared.rule) = Some(Box::new(rule));
     }
 
@@ -205,7 +205,7 @@ impl Proxy {
     }
 
     /// How often this fault happened.
-    pub fn count(&self, fault: &Fault) -> usize {
+    pub fn count(&self, fault: &RequestFault) -> usize {
         self.counts().get(fault.name()).copied().unwrap_or(0)
     }
 }
@@ -298,11 +298,11 @@ async fn answer(
 ) -> Response<Broken> {
     let path = request.uri().path_and_query().map_or("/", |p| p.as_str()).to_owned();
     let seen = ProxiedRequest { method: request.method().clone(), path };
-    let fault = locked(&shared.rule).as_mut().map_or(Fault::None, |rule| rule(&seen));
+    let fault = locked(&shared.rule).as_mut().map_or(RequestFault::None, |rule| rule(&seen));
     *locked(&shared.counts).entry(fault.name()).or_default() += 1;
     match fault {
-        Fault::Refuse(code, again) => return refuse(code, again),
-        Fault::Slow(time) => tokio::time::sleep(time).await,
+        RequestFault::Refuse(code, again) => return refuse(code, again),
+        RequestFault::Slow(time) => tokio::time::sleep(time).await,
         _ => {}
     }
     let Ok(answer) = forward(request, &seen, sender).await else {

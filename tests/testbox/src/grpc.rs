@@ -8,7 +8,7 @@
 use std::io::{Error, Read, Write};
 use std::net::TcpStream;
 
-use crate::serve::Health;
+use crate::serve::ServedHealth;
 
 /// Connection preface of a client.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -25,7 +25,7 @@ const ACK: u8 = 1;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-pub(crate) fn serve(mut stream: TcpStream, health: &Health) -> std::io::Result<()> {
+pub(crate) fn serve(mut stream: TcpStream, health: &ServedHealth) -> std::io::Result<()> {
     let mut preface = [0; PREFACE.len()];
     stream.read_exact(&mut preface)?;
     send(&mut stream, SETTINGS, 0, 0, &[])?;
@@ -57,7 +57,12 @@ pub(crate) fn serve(mut stream: TcpStream, health: &Health) -> std::io::Result<(
 }
 
 /// Sends headers, one message and trailers.
-fn answer(stream: &mut TcpStream, id: u32, asked: &[u8], health: &Health) -> std::io::Result<()> {
+fn answer(
+    stream: &mut TcpStream,
+    id: u32,
+    asked: &[u8],
+    health: &ServedHealth,
+) -> std::io::Result<()> {
     let is_healthy = health.ask();
     let mut headers = vec![0x88]; // :status 200, from the static table
     literal(&mut headers, "content-type", "application/grpc");

@@ -21,7 +21,7 @@ const TCP_POLL: Duration = Duration::from_millis(20);
 
 /// The server's current state.
 #[derive(Default)]
-pub(crate) struct Health {
+pub(crate) struct ServedHealth {
     mode: AtomicU8,
     requests: AtomicU64,
 }
@@ -30,7 +30,7 @@ const HEALTHY: u8 = 0;
 const UNHEALTHY: u8 = 1;
 const HANGING: u8 = 2;
 
-impl Health {
+impl ServedHealth {
     /// Waits while hanging, counts the request, and says whether it is healthy.
     pub(crate) fn ask(&self) -> bool {
         self.requests.fetch_add(1, Ordering::Relaxed);
@@ -46,7 +46,7 @@ impl Health {
 }
 
 pub(crate) fn run(options: &[&str]) -> Outcome {
-    let health = Arc::new(Health::default());
+    let health = Arc::new(ServedHealth::default());
     let value = |name: &str| options.iter().find_map(|o| o.strip_prefix(name)?.strip_prefix('='));
     if let Some(ms) = value("delay") {
         thread::sleep(Duration::from_millis(ms.parse()?));
@@ -73,8 +73,8 @@ pub(crate) fn run(options: &[&str]) -> Outcome {
 /// One thread a connection.
 fn each(
     listener: &TcpListener,
-    health: &Arc<Health>,
-    answer: fn(TcpStream, &Health) -> std::io::Result<()>,
+    health: &Arc<ServedHealth>,
+    answer: fn(TcpStream, &ServedHealth) -> std::io::Result<()>,
 ) {
     for stream in listener.incoming().flatten() {
         let health = health.clone();
@@ -84,7 +84,7 @@ fn each(
     }
 }
 
-fn http(stream: TcpStream, health: &Health) -> std::io::Result<()> {
+fn http(stream: TcpStream, health: &ServedHealth) -> std::io::Result<()> {
     let mut lines = BufReader::new(stream.try_clone()?).lines();
     let request = lines.next().transpose()?.unwrap_or_default();
     let mut headers = String::new();
@@ -123,13 +123,13 @@ fn redirect(mut stream: TcpStream) -> std::io::Result<()> {
     )
 }
 
-fn set(health: &Health, mode: u8) -> String {
+fn set(health: &ServedHealth, mode: u8) -> String {
     health.set(mode);
     "set".to_owned()
 }
 
 /// Listens only while healthy.
-fn tcp(address: &str, health: &Health) {
+fn tcp(address: &str, health: &ServedHealth) {
     let mut listener: Option<TcpListener> = None;
     loop {
         let is_healthy = health.mode.load(Ordering::Relaxed) == HEALTHY;

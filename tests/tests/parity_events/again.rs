@@ -5,7 +5,7 @@ use std::fs;
 
 use anyhow::{Result, ensure};
 use pintle_cri::Method;
-use pintle_tests::stand::{Setup, Stand};
+use pintle_tests::stand::{Stand, StandSetup};
 use pintle_tests::{LONG, until};
 use serde_json::json;
 
@@ -33,7 +33,7 @@ fn seen(stand: &Stand, times: usize) -> Result<()> {
 fn a_static_pod_that_comes_back_while_it_ends_has_events_again() {
     let manifests = tempfile::tempdir().expect("a folder");
     let config = json!({"staticPodPath": manifests.path(), "fileCheckFrequency": "1s"});
-    let Some(stand) = Stand::start(&Setup { config, ..Setup::default() }) else { return };
+    let Some(stand) = Stand::start(&StandSetup { config, ..StandSetup::default() }) else { return };
     stand.api.put("/api/v1/namespaces/ns", json!({}));
     stand.runtime.add_image("box");
     let file = manifests.path().join("web.json");

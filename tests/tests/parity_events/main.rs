@@ -20,7 +20,7 @@ mod story;
 use std::sync::Mutex;
 use std::thread;
 
-use pintle_tests::stand::{Setup, Stand};
+use pintle_tests::stand::{Stand, StandSetup};
 use story::Story;
 
 /// Recorded pods that live at the same time.
@@ -35,7 +35,7 @@ fn every_recorded_event_is_told_again_and_none_besides() {
         return;
     }
     let node = stories[0].node();
-    let Some(stand) = Stand::start(&Setup { node, ..Setup::default() }) else { return };
+    let Some(stand) = Stand::start(&StandSetup { node, ..StandSetup::default() }) else { return };
     script::prepare(&stand, &recordings);
     for (index, story) in stories.iter_mut().enumerate() {
         story.settle(&stand, index);

@@ -18,12 +18,12 @@ pub(crate) const SILENT: u16 = 0;
 
 /// A port that answers until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Port {
+pub(crate) struct AnsweringPort {
     answer: Arc<AtomicU16>,
     stopped: Arc<AtomicBool>,
 }
 
-impl Port {
+impl AnsweringPort {
     /// Listens; connections are taken, and requests answered with this status.
     pub(crate) fn open(address: SocketAddr, answer: u16) -> std::io::Result<Self> {
         let listener = TcpListener::bind(address)?;
@@ -59,7 +59,7 @@ impl Port {
     }
 }
 
-impl Drop for Port {
+impl Drop for AnsweringPort {
     fn drop(&mut self) {
         self.stopped.store(true, Ordering::Relaxed);
     }

@@ -158,7 +158,7 @@ fn decoded(value: &Value) -> String {
 }
 
 /// One attempt of a container.
-struct Life {
+struct AttemptLife {
     name: String,
     attempt: u64,
     behaviour: Behaviour,
@@ -179,7 +179,7 @@ fn created(recording: &Value) -> Vec<(String, u64, String)> {
     calls.map(of).collect()
 }
 
-fn lives(recording: &Value) -> Vec<Life> {
+fn lives(recording: &Value) -> Vec<AttemptLife> {
     let ends = ends(recording);
     let stopped = |id: &str| {
         let mut calls = items(&recording["cri_calls"]);
@@ -196,7 +196,7 @@ fn lives(recording: &Value) -> Vec<Life> {
     let of = |(name, attempt, id): (String, u64, String)| {
         if let Some(words) = refused(&id) {
             let behaviour = Behaviour::start_error(&words);
-            return Life { name, attempt, behaviour };
+            return AttemptLife { name, attempt, behaviour };
         }
         let end = ends.iter().find(|end| text(&end["containerID"]).ends_with(&id));
         let code = end.and_then(|end| end["exitCode"].as_i64()).unwrap_or(137);
@@ -208,7 +208,7 @@ fn lives(recording: &Value) -> Vec<Life> {
             let reason = text(&end["reason"]);
             behaviour.exit_reason = (reason == "OOMKilled").then(|| reason.to_owned());
         }
-        Life { name, attempt, behaviour }
+        AttemptLife { name, attempt, behaviour }
     };
     created(recording).into_iter().map(of).collect()
 }

@@ -11,7 +11,7 @@ use pintle_tests::LONG;
 use pintle_tests::stand::Stand;
 use serde_json::{Value, json};
 
-use crate::ports::{self, Port, SILENT};
+use crate::ports::{self, AnsweringPort, SILENT};
 use crate::replay::statuses;
 use crate::script::{self, CONTAINERS, items};
 
@@ -213,7 +213,7 @@ impl Story {
     }
 
     /// Fails until everything that happened before the deletion has happened.
-    fn lived(&self, stand: &Stand, ports: &BTreeMap<String, Vec<Port>>) -> Result<()> {
+    fn lived(&self, stand: &Stand, ports: &BTreeMap<String, Vec<AnsweringPort>>) -> Result<()> {
         let told = self.told(stand);
         for wanted in self.wanted.iter().filter(|wanted| !wanted.is_end()) {
             let count = told.iter().find(|t| t.is_same(wanted)).map_or(0, |t| t.count);
@@ -267,7 +267,7 @@ impl Story {
     }
 
     /// Ports that answer as the recorded probes say.
-    fn open_ports(&self) -> BTreeMap<String, Vec<Port>> {
+    fn open_ports(&self) -> BTreeMap<String, Vec<AnsweringPort>> {
         let mut open = BTreeMap::new();
         for (name, numbers) in ports::probed(&self.pod) {
             let failed = self
@@ -283,7 +283,7 @@ impl Story {
                 }
             };
             let ports = numbers.iter().filter_map(|number| {
-                Port::open(SocketAddr::from((self.address, *number)), answer).ok()
+                AnsweringPort::open(SocketAddr::from((self.address, *number)), answer).ok()
             });
             open.insert(name, ports.collect());
         }
@@ -362,7 +362,7 @@ fn container_of(path: &str) -> &str {
 }
 
 /// The probe failed as often as recorded: from now on it succeeds.
-fn recover(ports: &BTreeMap<String, Vec<Port>>, path: &str) {
+fn recover(ports: &BTreeMap<String, Vec<AnsweringPort>>, path: &str) {
     let of = ports.get(container_of(path));
     of.into_iter().flatten().for_each(|port| port.answer(200));
 }

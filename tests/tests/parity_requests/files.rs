@@ -3,7 +3,7 @@
 use pintle_tests::recorded;
 use serde_json::{Value, json};
 
-use crate::world::Recording;
+use crate::world::PodRecording;
 
 /// A file about the node.
 pub(crate) fn of_node(name: &str) -> Value {
@@ -11,13 +11,13 @@ pub(crate) fn of_node(name: &str) -> Value {
 }
 
 /// All recorded pods.
-pub(crate) fn pods() -> Vec<Recording> {
+pub(crate) fn pods() -> Vec<PodRecording> {
     let recordings = recorded::pods().unwrap_or_default();
-    recordings.iter().map(|(name, file)| Recording::of_pod(name, file)).collect()
+    recordings.iter().map(|(name, file)| PodRecording::of_pod(name, file)).collect()
 }
 
 /// The static pods, each with its own calls.
-pub(crate) fn static_pods() -> Vec<Recording> {
+pub(crate) fn static_pods() -> Vec<PodRecording> {
     let Some(file) = recorded::json("static-pods.json") else {
         return Vec::new();
     };
@@ -27,7 +27,7 @@ pub(crate) fn static_pods() -> Vec<Recording> {
         let calls = file["cri_calls"].as_array().into_iter().flatten();
         let calls: Vec<&Value> = calls.filter(|call| &call["pod"] == name).collect();
         let file = json!({"pod_when_seen": pod, "cri_calls": calls});
-        Recording::of_pod(name.as_str().unwrap_or_default(), &file)
+        PodRecording::of_pod(name.as_str().unwrap_or_default(), &file)
     };
     pods.iter().map(of).collect()
 }

@@ -2,17 +2,17 @@
 
 use serde_json::Value;
 
-use crate::world::Recording;
+use crate::world::PodRecording;
 
 /// RunPodSandbox, comparable.
-pub(crate) fn normal_sandbox(request: &Value, recording: &Recording) -> Value {
+pub(crate) fn normal_sandbox(request: &Value, recording: &PodRecording) -> Value {
     let mut request = request.clone();
     sandbox(&mut request["config"], recording);
     without_nulls(request)
 }
 
 /// CreateContainer, comparable.
-pub(crate) fn normal_container(request: &Value, recording: &Recording) -> Value {
+pub(crate) fn normal_container(request: &Value, recording: &PodRecording) -> Value {
     let mut request = request.clone();
     sandbox(&mut request["sandbox_config"], recording);
     let config = &mut request["config"];
@@ -36,7 +36,7 @@ pub(crate) fn normal_container(request: &Value, recording: &Recording) -> Value 
     without_nulls(request)
 }
 
-fn sandbox(config: &mut Value, recording: &Recording) {
+fn sandbox(config: &mut Value, recording: &PodRecording) {
     let parent = &mut config["linux"]["cgroup_parent"];
     if let Some(path) = parent.as_str().and_then(|path| path.strip_prefix("/<")) {
         // The placeholder stands for an absolute path.

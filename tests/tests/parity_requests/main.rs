@@ -24,7 +24,7 @@ use pintle_tests::recorded;
 use serde_json::Value;
 
 use json::{difference, normal_container, normal_sandbox};
-use world::{RecordedNode, Recording};
+use world::{PodRecording, RecordedNode};
 
 /// One line of the table.
 struct RequestLine {
@@ -68,7 +68,7 @@ fn every_recorded_request_is_built_again() {
     table.finish();
 }
 
-fn requests_of(node: &RecordedNode, recording: &Recording, table: &mut Table) {
+fn requests_of(node: &RecordedNode, recording: &PodRecording, table: &mut Table) {
     let mut sandboxes = 0;
     let mut attempts: BTreeMap<String, u32> = BTreeMap::new();
     let mut ids: BTreeMap<String, String> = BTreeMap::new();
@@ -86,8 +86,10 @@ fn requests_of(node: &RecordedNode, recording: &Recording, table: &mut Table) {
             "CreateContainer" => {
                 let name = want["config"]["metadata"]["name"].as_str().unwrap_or_default();
                 let attempt = attempts.entry(name.to_owned()).or_default();
-                let got = create_request(node, recording, want, (name, *attempt), &ids)
-                    .map_or_else(Value::String, |m| to_json(&m).expect("a message"));
+                let got = create_request(node, recording, want, *attempt, &ids).map_or_else(
+                    |e| Value::String(e.to_string()),
+                    |m| to_json(&m).expect("a message"),
+                );
                 let line = format!("CreateContainer {name} #{attempt}");
                 let pair = (normal_container(want, recording), normal_container(&got, recording));
                 table.add(&recording.name, line, difference(&pair.0, &pair.1));
@@ -103,7 +105,7 @@ fn requests_of(node: &RecordedNode, recording: &Recording, table: &mut Table) {
 
 fn sandbox_request(
     node: &RecordedNode,
-    recording: &Recording,
+    recording: &PodRecording,
     attempt: u32,
 ) -> v1::RunPodSandboxRequest {
     let ctx = recording.context(node, attempt);
@@ -113,11 +115,12 @@ fn sandbox_request(
 
 fn create_request(
     node: &RecordedNode,
-    recording: &Recording,
+    recording: &PodRecording,
     want: &Value,
-    (name, attempt): (&str, u32),
+    attempt: u32,
     ids: &BTreeMap<String, String>,
-) -> Result<v1::CreateContainerRequest, String> {
+) -> anyhow::Result<v1::CreateContainerRequest> {
+    let name = want["config"]["metadata"]["name"].as_str().unwrap_or_default();
     let sandbox_attempt = want["sandbox_config"]["metadata"]["attempt"].as_u64().unwrap_or(0);
     let sandbox_attempt = u32::try_from(sandbox_attempt).expect("an attempt");
     let sandbox = sandbox_request(node, recording, sandbox_attempt);
@@ -136,7 +139,8 @@ fn containers_that_were_kept_waiting_are_refused_in_the_same_words() {
     for recording in &files::pods() {
         for (name, message) in recording.config_errors() {
             let got = recording.container_config(&node, &name, 0, &Value::Null, &BTreeMap::new());
-            let got = got.map_or_else(Value::String, |_| Value::from("no error"));
+            let got =
+                got.map_or_else(|e| Value::String(e.to_string()), |_| Value::from("no error"));
             let line = format!("refusal of {name}");
             table.add(&recording.name, line, difference(&Value::String(message), &got));
         }

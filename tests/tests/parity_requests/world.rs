@@ -36,7 +36,7 @@ pub(crate) struct RecordedNode {
     /// As the builders want it.
     pub(crate) context: NodeContext,
     handler: RuntimeHandler,
-    sources: Objects,
+    sources: RequestObjects,
 }
 
 impl RecordedNode {
@@ -96,7 +96,7 @@ impl RecordedNode {
             recursive_read_only: features["recursiveReadOnlyMounts"] == json!(true),
             user_namespaces: features["userNamespaces"] == json!(true),
         };
-        Self { context, handler, sources: Objects::recorded() }
+        Self { context, handler, sources: RequestObjects::recorded() }
     }
 }
 
@@ -129,13 +129,13 @@ fn address(value: &Value) -> IpAddr {
 }
 
 /// The objects that existed in the recorded cluster.
-struct Objects {
+struct RequestObjects {
     map: ConfigMap,
     secret: Secret,
     services: Vec<Service>,
 }
 
-impl Objects {
+impl RequestObjects {
     fn recorded() -> Self {
         let map = json!({"data": {"k1": "v1", "k2": "v2"}});
         let secret = json!({"data": {"user": "Ym9i", "pass": "czNjcmV0"}});
@@ -149,7 +149,7 @@ impl Objects {
     }
 }
 
-impl EnvSources for Objects {
+impl EnvSources for RequestObjects {
     fn config_map(&self, namespace: &str, name: &str) -> Result<&ConfigMap, LookupError> {
         let found = (namespace, name) == ("gold", "cm1");
         found.then_some(&self.map).ok_or(LookupError::NotFound)
@@ -167,7 +167,7 @@ impl EnvSources for Objects {
 }
 
 /// One recorded pod.
-pub(crate) struct Recording {
+pub(crate) struct PodRecording {
     /// Its name.
     pub(crate) name: String,
     /// The object as the agent sees it.
@@ -178,7 +178,7 @@ pub(crate) struct Recording {
     file: Value,
 }
 
-impl Recording {
+impl PodRecording {
     /// Reads a recording. For a pod that was gone before it was read again it uses the manifest.
     pub(crate) fn of_pod(name: &str, file: &Value) -> Self {
         let seen = match &file["pod_when_seen"] {
@@ -255,7 +255,7 @@ impl Recording {
         attempt: u32,
         want: &Value,
         ids: &BTreeMap<String, String>,
-    ) -> Result<v1::ContainerConfig, String> {
+    ) -> anyhow::Result<v1::ContainerConfig> {
         let container = self.container(name);
         let user = image_user(want);
         let ephemeral = pod::spec(&self.pod).ephemeral_containers.iter().flatten();
@@ -280,14 +280,14 @@ impl Recording {
         };
         let facts = &node.context.facts;
         let environment = request::container_environment(&pod_context, &ctx);
-        let environment = environment.map_err(|error| error.to_string())?.to_map();
+        let environment = environment?.to_map();
         let root = &node.context.root_dir;
         let volumes = PodVolumes::plan(root, facts, &self.pod, &Claims::default());
         let supported = node.handler.recursive_read_only;
         let mounts = volumes.mounts(&container, &environment, supported);
-        let mounts = mounts.map_err(|error| error.to_string())?;
+        let mounts = mounts?;
         ctx.mounts = &mounts;
-        request::container_config(&pod_context, &ctx).map_err(|error| error.to_string())
+        Ok(request::container_config(&pod_context, &ctx)?)
     }
 
     /// Containers that wait with `CreateContainerConfigError`, and the message.

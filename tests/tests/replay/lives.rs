@@ -6,8 +6,8 @@
 //! the digest of a pulled image stand in statuses only. They are gathered once for each container,
 //! from all of its statuses, and may not contradict each other.
 //!
-//! A `Moment` is a point of one container's life. Its life goes on: from none to an attempt, from
-//! made to running to ended, to the next attempt.
+//! A `LifePoint` is a point of one container's life. Its life goes on: from none to an attempt,
+//! from made to running to ended, to the next attempt.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ enum Stage {
 
 /// A point of a container's life.
 #[derive(Clone, Debug, Default)]
-pub struct Moment {
+pub struct LifePoint {
     /// The attempt's number, and its stage.
     at: Option<(usize, Stage)>,
     /// The attempt before is removed already.
@@ -65,7 +65,7 @@ struct Attempt {
 
 /// One container.
 #[derive(Default)]
-struct Life {
+struct ContainerLife {
     attempts: Vec<Attempt>,
     waits: Vec<WaitingReason>,
     probes: Probes,
@@ -82,14 +82,14 @@ struct Probes {
 
 /// All containers of a pod.
 pub struct Lives {
-    lives: BTreeMap<String, Life>,
+    lives: BTreeMap<String, ContainerLife>,
     /// Commands that were run: container, words, whether it succeeded.
     commands: Vec<(String, Vec<String>, bool)>,
 }
 
 impl Lives {
     pub fn of(recording: &Value, statuses: &[Value]) -> Self {
-        let mut lives: BTreeMap<String, Life> = BTreeMap::new();
+        let mut lives: BTreeMap<String, ContainerLife> = BTreeMap::new();
         let spec = &recording["pod_when_seen"]["spec"];
         for list in ["initContainers", "containers", "ephemeralContainers"] {
             for value in spec[list].as_array().into_iter().flatten() {
@@ -103,7 +103,7 @@ impl Lives {
         for (order, call) in calls(recording, "CreateContainer").enumerate() {
             let Some(id) = call["response"]["container_id"].as_str() else { continue };
             let name = text(&call["request"]["config"]["metadata"]["name"]);
-            let attempt = attempt(recording, statuses, (order, call), id);
+            let attempt = attempt(recording, statuses, order, call, id);
             lives.entry(name).or_default().attempts.push(attempt);
         }
         Self { lives, commands: commands(recording) }
@@ -114,18 +114,18 @@ impl Lives {
     }
 
     /// Id of the attempt of a moment.
-    pub fn id(&self, name: &str, moment: &Moment) -> Option<&str> {
+    pub fn id(&self, name: &str, moment: &LifePoint) -> Option<&str> {
         let (index, _) = moment.at?;
         Some(&self.lives[name].attempts[index].id)
     }
 
     /// The moments that may follow one, itself included, in their order.
-    pub fn moments(&self, name: &str, from: &Moment) -> Vec<Moment> {
+    pub fn moments(&self, name: &str, from: &LifePoint) -> Vec<LifePoint> {
         let life = &self.lives[name];
         let mut all = Vec::new();
         let waits = || std::iter::once(None).chain(life.waits.iter().cloned().map(Some));
         if from.at.is_none() {
-            all.extend(waits().map(|waiting| Moment { waiting, ..Moment::default() }));
+            all.extend(waits().map(|waiting| LifePoint { waiting, ..LifePoint::default() }));
         }
         for (index, attempt) in life.attempts.iter().enumerate() {
             let before = index.checked_sub(1).map(|before| &life.attempts[before]);
@@ -141,7 +141,7 @@ impl Lives {
                 for is_alone in removed {
                     for (started, ready) in self.probed(life, attempt, stage) {
                         let waits = attempt.waits(stage, waits().collect()).into_iter();
-                        let moment = |waiting| Moment { at, is_alone, started, ready, waiting };
+                        let moment = |waiting| LifePoint { at, is_alone, started, ready, waiting };
                         all.extend(waits.map(moment));
                     }
                 }
@@ -151,7 +151,7 @@ impl Lives {
     }
 
     /// Results that the probes of an attempt may have: started, ready.
-    fn probed(&self, life: &Life, attempt: &Attempt, stage: Stage) -> Vec<(bool, bool)> {
+    fn probed(&self, life: &ContainerLife, attempt: &Attempt, stage: Stage) -> Vec<(bool, bool)> {
         if stage == Stage::Created {
             return vec![(false, false)];
         }
@@ -186,7 +186,7 @@ impl Lives {
     }
 
     /// The container as the runtime shows it, and the attempt before it, with their order.
-    pub fn seen(&self, name: &str, moment: &Moment) -> Vec<(usize, ObservedContainer)> {
+    pub fn seen(&self, name: &str, moment: &LifePoint) -> Vec<(usize, ObservedContainer)> {
         let Some((index, stage)) = moment.at else { return Vec::new() };
         let attempts = &self.lives[name].attempts;
         let now = attempts[index].seen(name, stage);
@@ -274,12 +274,7 @@ fn full_name(image: &str) -> String {
     if last.contains([':', '@']) { name } else { format!("{name}:latest") }
 }
 
-fn attempt(
-    recording: &Value,
-    statuses: &[Value],
-    (order, call): (usize, &Value),
-    id: &str,
-) -> Attempt {
+fn attempt(recording: &Value, statuses: &[Value], order: usize, call: &Value, id: &str) -> Attempt {
     let of = |method| calls(recording, method).find(|call| call["request"]["container_id"] == id);
     let start = of("StartContainer");
     let error = start.map(|call| &call["error"]).filter(|error| !error.is_null());

@@ -20,7 +20,7 @@ use pintle_api_types::strategic::merge;
 use pintle_tests::recorded;
 use serde_json::{Map, Value, json};
 
-use lives::{Lives, Moment};
+use lives::{LifePoint, Lives};
 
 /// The recordings, by file name; empty only if the folder says that nothing was recorded.
 pub fn recordings() -> Vec<(String, Value)> {
@@ -107,8 +107,8 @@ impl ReplayedPod {
     /// comparison shows the difference.
     pub fn all(recording: &Value, statuses: &[Value]) -> Vec<Self> {
         let lives = Lives::of(recording, statuses);
-        let mut moments: Vec<(String, Moment)> =
-            lives.containers().map(|name| (name.to_owned(), Moment::default())).collect();
+        let mut moments: Vec<(String, LifePoint)> =
+            lives.containers().map(|name| (name.to_owned(), LifePoint::default())).collect();
         let mut worlds = Vec::new();
         for step in 1..statuses.len() {
             let mut world = Self::without_containers(recording, statuses, step);
@@ -164,7 +164,7 @@ impl ReplayedPod {
     }
 
     /// Puts every container where it stands at its moment.
-    fn play(&mut self, lives: &Lives, moments: &[(String, Moment)]) {
+    fn play(&mut self, lives: &Lives, moments: &[(String, LifePoint)]) {
         (self.waiting, self.probes) = (BTreeMap::new(), ProbeView::default());
         let mut containers = Vec::new();
         for (name, moment) in moments {

@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 
 /// Reports every observable of a case: what, ours, recorded.
 pub(crate) fn compare(
-    (cluster, profile): (&mut Cluster, &Profile),
+    cluster: &mut Cluster,
+    profile: &Profile,
     case: &Value,
     report: &mut dyn FnMut(&str, Value, Value),
 ) {
@@ -59,7 +60,9 @@ pub(crate) fn compare(
         let text = explain::summary(nodes, statuses.iter().map(|(_, s)| s));
         report("message", json!(text), case["message"].clone());
     } else if outcome.refusal.is_none() {
-        compare_scores((cluster, profile), (&outcome, &detail, &scratch), case, report);
+        let (outcome, detail, scratch) = (&outcome, &detail, &scratch);
+        let scored = ScoredDecision { outcome, detail, scratch };
+        compare_scores(cluster, profile, scored, case, report);
     }
 }
 
@@ -193,9 +196,17 @@ pub(crate) fn as_recorded(status: &Status) -> Value {
     }
 }
 
+/// A decision and the scores that led to it.
+struct ScoredDecision<'a> {
+    outcome: &'a Outcome,
+    detail: &'a Detail,
+    scratch: &'a Scratch,
+}
+
 fn compare_scores(
-    (cluster, profile): (&Cluster, &Profile),
-    (outcome, detail, scratch): (&Outcome, &Detail, &Scratch),
+    cluster: &Cluster,
+    profile: &Profile,
+    ScoredDecision { outcome, detail, scratch }: ScoredDecision<'_>,
     case: &Value,
     report: &mut dyn FnMut(&str, Value, Value),
 ) {

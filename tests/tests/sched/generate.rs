@@ -14,9 +14,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
 use crate::reference::ClusterObjects;
 
 /// A deterministic source of choices (splitmix64).
-pub(crate) struct Dice(u64);
+pub(crate) struct ChoiceDice(u64);
 
-impl Dice {
+impl ChoiceDice {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678)
     }
@@ -56,7 +56,7 @@ const MEMS: [&str; 6] = ["0", "64Mi", "100Mi", "1Gi", "3Gi", "777777777"];
 const IMAGES: [&str; 6] = ["pause:3", "reg:5000/app", "big:v1", "huge:v2", "app:latest", "none"];
 
 /// A cluster of up to `nodes_max` nodes.
-pub(crate) fn world(dice: &mut Dice, nodes_max: usize) -> ClusterObjects {
+pub(crate) fn world(dice: &mut ChoiceDice, nodes_max: usize) -> ClusterObjects {
     let mut world = ClusterObjects::default();
     for name in &NAMESPACES[..3] {
         let mut labels = BTreeMap::new();
@@ -103,7 +103,7 @@ fn meta(name: &str, space: Option<&str>, labels: Option<BTreeMap<String, String>
 }
 
 /// A node; number `at` of its cluster.
-pub(crate) fn node(dice: &mut Dice, at: usize) -> Node {
+pub(crate) fn node(dice: &mut ChoiceDice, at: usize) -> Node {
     let mut labels = BTreeMap::new();
     if dice.chance(95) {
         labels.insert(KEYS[0].to_owned(), format!("n{at}"));
@@ -171,7 +171,7 @@ pub(crate) fn node(dice: &mut Dice, at: usize) -> Node {
 }
 
 /// A pod without a node.
-pub(crate) fn pod(dice: &mut Dice, name: &str) -> Pod {
+pub(crate) fn pod(dice: &mut ChoiceDice, name: &str) -> Pod {
     let mut labels = BTreeMap::from([("app".to_owned(), dice.pick(&APPS))]);
     if dice.chance(50) {
         labels.insert("tier".to_owned(), dice.pick(&["front", "back"]));
@@ -199,7 +199,7 @@ pub(crate) fn pod(dice: &mut Dice, name: &str) -> Pod {
     Pod { metadata, spec: Some(spec), status: None }
 }
 
-fn container(dice: &mut Dice) -> Container {
+fn container(dice: &mut ChoiceDice) -> Container {
     let mut requests = BTreeMap::new();
     for (name, percent, values) in [
         ("cpu", 70, &CPUS[..]),
@@ -227,7 +227,7 @@ fn container(dice: &mut Dice) -> Container {
     }
 }
 
-fn toleration(dice: &mut Dice) -> Toleration {
+fn toleration(dice: &mut ChoiceDice) -> Toleration {
     Toleration {
         key: dice
             .sometimes(80, &["gpu", "old", "spot", "slow", "node.kubernetes.io/unschedulable"]),
@@ -238,7 +238,7 @@ fn toleration(dice: &mut Dice) -> Toleration {
     }
 }
 
-fn selector(dice: &mut Dice) -> Option<LabelSelector> {
+fn selector(dice: &mut ChoiceDice) -> Option<LabelSelector> {
     if dice.chance(4) {
         return None;
     }
@@ -255,7 +255,7 @@ fn selector(dice: &mut Dice) -> Option<LabelSelector> {
     Some(found)
 }
 
-fn pod_term(dice: &mut Dice) -> PodAffinityTerm {
+fn pod_term(dice: &mut ChoiceDice) -> PodAffinityTerm {
     let namespace_selector = dice.chance(20).then(|| {
         let expression = |operator: String| LabelSelectorRequirement {
             key: "team".into(),
@@ -278,14 +278,14 @@ fn pod_term(dice: &mut Dice) -> PodAffinityTerm {
     }
 }
 
-fn weighted(dice: &mut Dice) -> WeightedPodAffinityTerm {
+fn weighted(dice: &mut ChoiceDice) -> WeightedPodAffinityTerm {
     WeightedPodAffinityTerm {
         weight: 1 + dice.below(100) as i32,
         pod_affinity_term: pod_term(dice),
     }
 }
 
-fn node_term(dice: &mut Dice) -> NodeSelectorTerm {
+fn node_term(dice: &mut ChoiceDice) -> NodeSelectorTerm {
     let operator = dice.pick(&["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]);
     let values = match operator.as_str() {
         "In" | "NotIn" => Some(vec![dice.pick(&["z1", "z2", "r1", "ssd"]), "20".to_owned()]),
@@ -301,7 +301,7 @@ fn node_term(dice: &mut Dice) -> NodeSelectorTerm {
     }
 }
 
-fn affinity(dice: &mut Dice) -> Affinity {
+fn affinity(dice: &mut ChoiceDice) -> Affinity {
     let mut found = Affinity::default();
     if dice.chance(35) {
         found.node_affinity = Some(NodeAffinity {
@@ -339,7 +339,7 @@ fn affinity(dice: &mut Dice) -> Affinity {
     found
 }
 
-fn spread(dice: &mut Dice) -> TopologySpreadConstraint {
+fn spread(dice: &mut ChoiceDice) -> TopologySpreadConstraint {
     let hard = dice.chance(50);
     TopologySpreadConstraint {
         label_selector: selector(dice),

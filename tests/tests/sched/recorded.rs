@@ -1,7 +1,7 @@
 //! Recorded clusters of the real scheduler: where they are, and how they become a `Cluster`.
 //!
-//! Input: `PINTLE_RECORDED`, or the folder in the repository; gzipped JSON lines. Output: parsed lines.
-//! A file that is not there fails, unless the folder says that it was not recorded.
+//! Input: `PINTLE_RECORDED`, or the folder in the repository; gzipped JSON lines. Output: parsed
+//! lines. A file that is not there fails, unless the folder says that it was not recorded.
 
 use std::process::Command;
 
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 /// One recorded cluster.
 #[derive(Deserialize)]
-pub(crate) struct Recording {
+pub(crate) struct ClusterRecording {
     pub(crate) seed: u64,
     #[serde(default)]
     pub(crate) nodes: Vec<Node>,
@@ -35,7 +35,7 @@ pub(crate) struct Recording {
     pub(crate) cases: Vec<Value>,
 }
 
-impl Recording {
+impl ClusterRecording {
     /// The cluster, built by deltas in the recorded order.
     pub(crate) fn cluster(&self, profile: Profile) -> Cluster {
         let mut cluster = Cluster::new(profile);
@@ -55,7 +55,7 @@ impl Recording {
 }
 
 /// The lines of a recording; `None` when it was not recorded.
-pub(crate) fn load(name: &str) -> Option<Vec<Recording>> {
+pub(crate) fn load(name: &str) -> Option<Vec<ClusterRecording>> {
     let path = pintle_tests::recorded::path(name)?;
     let output = Command::new("gzip").arg("-dc").arg(&path).output().expect("gzip runs");
     assert!(output.status.success(), "{} is not gzip", path.display());

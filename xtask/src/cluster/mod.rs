@@ -40,7 +40,7 @@ pub use self::node::Agent;
 use self::processes::Processes;
 use crate::image::{e2e, set, sha256};
 use crate::node::leftovers::{self, Places};
-use crate::node::{Leftovers, Template, cgroups, process};
+use crate::node::{Leftovers, RootTemplate, cgroups, process};
 use crate::runtime::Version;
 use crate::shell::{capture, say, timed};
 use crate::upstream::Program;
@@ -455,7 +455,7 @@ pub(crate) fn template() -> Result<PathBuf> {
     let version = Version::usual()?;
     let all = format!("{} {digest} {}", standard.digest, version.name());
     let digest = sha256(all.as_bytes());
-    let template = Template { kind: "template/cluster", digest: &digest, version };
+    let template = RootTemplate { kind: "template/cluster", digest: &digest, version };
     template.ensure(|node| {
         node.import(&standard.path).context("import the standard images")?;
         node.import(&layout).context("import the suites' images")

@@ -24,7 +24,7 @@ const READY_WAIT: Duration = Duration::from_secs(20);
 const RETRY: Duration = Duration::from_millis(100);
 
 /// A connection; the proxy ends with it.
-pub(super) struct Api {
+pub(super) struct ApiConnection {
     socket: PathBuf,
     proxy: Child,
     store: Arc<Store>,
@@ -55,7 +55,7 @@ pub(super) struct SeenObject {
     pub(super) at: Instant,
 }
 
-impl Api {
+impl ApiConnection {
     /// Connects and follows pods and events.
     pub(super) fn start(cluster: &Cluster) -> Result<Self> {
         let socket = cluster.layout().dir().join("differential.sock");
@@ -124,7 +124,7 @@ impl Api {
     }
 }
 
-impl Drop for Api {
+impl Drop for ApiConnection {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.socket);
         let _ = self.proxy.kill();

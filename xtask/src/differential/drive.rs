@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::api::{Api, KeptObjects, SeenObject};
+use super::api::{ApiConnection, KeptObjects, SeenObject};
 use super::case::{Case, CaseStep, Patch};
 use super::flat::{self, Lines};
-use super::look::Look;
+use super::look::CasePlaces;
 use crate::cluster::Cluster;
 
 /// The pod met all expectations of a step.
@@ -33,7 +33,7 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// A case on a node.
 pub(super) struct CaseSide<'a> {
     cluster: &'a Cluster,
-    api: &'a Api,
+    api: &'a ApiConnection,
     case: &'a Case,
     node: &'a str,
     namespace: String,
@@ -44,7 +44,8 @@ impl<'a> CaseSide<'a> {
     /// The namespace's name contains `round` and a number of this run, so that the pod of another
     /// round or run is not mistaken for this one's.
     pub(super) fn new(
-        (cluster, api): (&'a Cluster, &'a Api),
+        cluster: &'a Cluster,
+        api: &'a ApiConnection,
         case: &'a Case,
         round: &str,
         node: &'a str,
@@ -82,8 +83,12 @@ impl<'a> CaseSide<'a> {
             let suffix = if at == 0 { String::new() } else { format!("@{}", at + 1) };
             let result = missing.map_or_else(|| CAME.to_owned(), |m| m.join(", "));
             lines.insert((format!("wait{suffix}"), "missing".to_owned()), result);
-            let look =
-                Look { cluster: self.cluster, api: self.api, node: self.node, suffix: &suffix };
+            let look = CasePlaces {
+                cluster: self.cluster,
+                api: self.api,
+                node: self.node,
+                suffix: &suffix,
+            };
             look.at(&seen, &mut lines).context("look at the pod")?;
             // An object that is gone by now is described by its last state.
             last = if seen.object.is_null() { last } else { seen };
@@ -92,7 +97,8 @@ impl<'a> CaseSide<'a> {
             self.delete()?;
         }
         let ended = self.ended()?;
-        let look = Look { cluster: self.cluster, api: self.api, node: self.node, suffix: "@end" };
+        let look =
+            CasePlaces { cluster: self.cluster, api: self.api, node: self.node, suffix: "@end" };
         look.at_end(&last, &ended, &mut lines).context("look at what is left")?;
         Ok(lines)
     }

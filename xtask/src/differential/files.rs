@@ -29,7 +29,7 @@ pub(super) fn folder(root: &Path, subject: &Subject) -> PathBuf {
 
 /// Everything of the pod below the node's root.
 pub(super) fn of(root: &Path, subject: &Subject, normal: &Normal) -> Value {
-    let mut lines = Tree { lines: BTreeMap::new(), normal };
+    let mut lines = FileTree { lines: BTreeMap::new(), normal };
     let inside = |path: &str| root.join(path.trim_start_matches('/'));
     let dir = format!("{PODS}/{}", subject.uid);
     walk(&folder(root, subject), &dir, &mut lines);
@@ -48,12 +48,12 @@ pub(super) fn of(root: &Path, subject: &Subject, normal: &Normal) -> Value {
 }
 
 /// Lines by path. Two paths may look alike once random parts are placeholders.
-struct Tree<'a> {
+struct FileTree<'a> {
     lines: BTreeMap<String, Vec<String>>,
     normal: &'a Normal,
 }
 
-impl Tree<'_> {
+impl FileTree<'_> {
     fn insert(&mut self, path: &str, line: &str) {
         self.lines.entry(self.normal.text(path)).or_default().push(self.normal.text(line));
     }
@@ -72,7 +72,7 @@ impl Tree<'_> {
     }
 }
 
-fn walk(path: &Path, shown: &str, lines: &mut Tree<'_>) {
+fn walk(path: &Path, shown: &str, lines: &mut FileTree<'_>) {
     if lines.lines.len() >= FILES_MAX || fs::symlink_metadata(path).is_err() {
         return;
     }
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn paths_that_look_alike_are_all_there() {
         let normal = Normal::new(Vec::new());
-        let mut tree = Tree { lines: BTreeMap::new(), normal: &normal };
+        let mut tree = FileTree { lines: BTreeMap::new(), normal: &normal };
         for (file, line) in [("0123abcd", "b"), ("4567abcd", "a")] {
             tree.insert(&format!("/p/containers/main/{file}"), line);
         }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::api::{Api, SeenObject};
+use super::api::{ApiConnection, SeenObject};
 use super::flat::{self, Lines};
 use super::normal::Normal;
 use super::{calls, cgroups, events, files, runtime};
@@ -25,9 +25,9 @@ const SETTLE_MAX: Duration = Duration::from_secs(10);
 const PERIOD: Duration = Duration::from_millis(100);
 
 /// Places to read, and the suffix of the aspects' names.
-pub(super) struct Look<'a> {
+pub(super) struct CasePlaces<'a> {
     pub(super) cluster: &'a Cluster,
-    pub(super) api: &'a Api,
+    pub(super) api: &'a ApiConnection,
     pub(super) node: &'a str,
     pub(super) suffix: &'a str,
 }
@@ -61,7 +61,7 @@ impl Subject {
     }
 }
 
-impl Look<'_> {
+impl CasePlaces<'_> {
     /// Records the pod while it exists.
     pub(super) fn at(&self, seen: &SeenObject, lines: &mut Lines) -> Result<()> {
         let subject = Subject::of(&seen.object);

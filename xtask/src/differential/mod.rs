@@ -40,7 +40,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow, ensure};
 use regex::Regex;
 
-use self::api::Api;
+use self::api::ApiConnection;
 pub use self::case::Case;
 use self::drive::CaseSide;
 use self::expected::Expected;
@@ -109,7 +109,7 @@ pub fn run(cluster: &Cluster, cases: Vec<Case>, procs: usize) -> Result<Outcome>
     let expected = Expected::read(&repository().join(FOLDER).join("expected.txt"))?;
     let kept = kept()?;
     let begin = Instant::now();
-    let api = Api::start(cluster)?;
+    let api = ApiConnection::start(cluster)?;
     let total = cases.len();
     let (alone, together): (Vec<Case>, Vec<Case>) = cases.into_iter().partition(|c| c.is_alone);
     let done: Mutex<Vec<Compared>> = Mutex::default();
@@ -119,7 +119,7 @@ pub fn run(cluster: &Cluster, cases: Vec<Case>, procs: usize) -> Result<Outcome>
             for _ in 0..procs {
                 scope.spawn(|| {
                     while let Some(case) = pop(&waiting) {
-                        let compared = compare((cluster, &api), case, "a", &kept);
+                        let compared = compare(cluster, &api, case, "a", &kept);
                         let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
                         say(&format!("{}/{total}", done.len() + 1), &report::progress(&compared));
                         done.push(compared);
@@ -130,7 +130,7 @@ pub fn run(cluster: &Cluster, cases: Vec<Case>, procs: usize) -> Result<Outcome>
     }
     let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     for compared in &mut done {
-        again((cluster, &api), compared, (&expected, &kept))?;
+        again(cluster, &api, compared, &expected, &kept)?;
     }
     done.sort_by(|a, b| a.case.name.cmp(&b.case.name));
     let unexplained = report::print(&done, &expected);
@@ -140,9 +140,11 @@ pub fn run(cluster: &Cluster, cases: Vec<Case>, procs: usize) -> Result<Outcome>
 
 /// Runs a differing case once more, alone; if it no longer differs, a third run decides.
 fn again(
-    (cluster, api): (&Cluster, &Api),
+    cluster: &Cluster,
+    api: &ApiConnection,
     compared: &mut Compared,
-    (expected, kept): (&Expected, &std::path::Path),
+    expected: &Expected,
+    kept: &std::path::Path,
 ) -> Result<()> {
     let is_open = |compared: &Compared| !expected.sort(compared).1.is_empty();
     if !is_open(compared) {
@@ -155,7 +157,7 @@ fn again(
             let file = |suffix: &str| kept.join(format!("{}{suffix}.{node}.txt", case.name));
             fs::rename(file(""), file(suffix)).context("keep what was seen before")?;
         }
-        let once_more = compare((cluster, api), case, round, kept);
+        let once_more = compare(cluster, api, case, round, kept);
         *compared = Compared { earlier: earlier.clone(), ..once_more };
         say("again", &report::progress(compared));
         if is_open(compared) {
@@ -178,12 +180,18 @@ fn kept() -> Result<PathBuf> {
 }
 
 /// Runs one case on both nodes at once.
-fn compare(at: (&Cluster, &Api), case: Case, round: &str, kept: &std::path::Path) -> Compared {
+fn compare(
+    cluster: &Cluster,
+    api: &ApiConnection,
+    case: Case,
+    round: &str,
+    kept: &std::path::Path,
+) -> Compared {
     let begin = Instant::now();
     let seen: Vec<Lines> = thread::scope(|scope| {
         let sides = NODES.map(|node| {
             let case = &case;
-            scope.spawn(move || CaseSide::new(at, case, round, node).run())
+            scope.spawn(move || CaseSide::new(cluster, api, case, round, node).run())
         });
         sides.map(|s| lines(s.join().unwrap_or_else(|_| Err(anyhow!("it panicked"))))).into()
     });

@@ -27,7 +27,7 @@ const QUESTION_BYTES_MAX: usize = (128 << 10) + 4096;
 
 /// Operations that can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Operation {
+pub enum DiskOperation {
     /// Look up a name.
     Lookup,
     /// Open a file.
@@ -46,7 +46,7 @@ pub enum Operation {
     Rename,
 }
 
-impl Operation {
+impl DiskOperation {
     /// All of them.
     pub const ALL: [Self; 8] = [
         Self::Lookup,
@@ -62,7 +62,7 @@ impl Operation {
 
 /// Kind of a fault.
 #[derive(Clone, Copy, Debug)]
-pub enum Fault {
+pub enum DiskFault {
     /// With this error.
     Fails(Errno),
     /// It is done, after this time.
@@ -86,7 +86,7 @@ struct FaultyNode {
 struct State {
     nodes: HashMap<u64, FaultyNode>,
     last: u64,
-    faults: HashMap<Operation, Fault>,
+    faults: HashMap<DiskOperation, DiskFault>,
     is_cached: bool,
     /// Questions that hang.
     hung: Vec<Vec<u8>>,
@@ -125,7 +125,7 @@ impl Faulty {
     }
 
     /// Sets the fault of an operation, or removes it.
-    pub fn set(&self, operation: Operation, fault: impl Into<Option<Fault>>) {
+    pub fn set(&self, operation: DiskOperation, fault: impl Into<Option<DiskFault>>) {
         let mut state = lock(&self.server.state);
         match fault.into() {
             Some(fault) => _ = state.faults.insert(operation, fault),
@@ -199,9 +199,9 @@ impl FaultyServer {
         let fault = request.operation().and_then(|of| lock(&self.state).faults.get(&of).copied());
         match fault {
             None => self.answer(&request),
-            Some(Fault::Fails(errno)) => reply(&self.device, request.id, Err(errno)),
-            Some(Fault::Hangs) => lock(&self.state).hung.push(question.to_owned()),
-            Some(Fault::Slow(time)) => {
+            Some(DiskFault::Fails(errno)) => reply(&self.device, request.id, Err(errno)),
+            Some(DiskFault::Hangs) => lock(&self.state).hung.push(question.to_owned()),
+            Some(DiskFault::Slow(time)) => {
                 let later = self.clone();
                 thread::spawn(move || {
                     thread::sleep(time);
@@ -427,12 +427,12 @@ mod tests {
             File::options().write(true).open(&hole).expect("there").set_len(1).expect("cut");
             assert_eq!(fs::read(&hole).expect("read"), b"a");
 
-            disk.set(Operation::Unlink, Fault::Fails(Errno::EIO));
+            disk.set(DiskOperation::Unlink, DiskFault::Fails(Errno::EIO));
             let error = fs::remove_file(folder.join("b")).expect_err("it fails");
             assert_eq!(error.raw_os_error(), Some(nix::libc::EIO));
-            disk.set(Operation::Unlink, Fault::Slow(Duration::from_millis(1)));
+            disk.set(DiskOperation::Unlink, DiskFault::Slow(Duration::from_millis(1)));
             fs::remove_file(folder.join("b")).expect("in the end");
-            disk.set(Operation::Create, Fault::Hangs);
+            disk.set(DiskOperation::Create, DiskFault::Hangs);
             let hangs = thread::scope(|scope| {
                 let asks = scope.spawn(|| fs::write(root.path().join("c"), "text"));
                 while disk.hung() == 0 {

@@ -2,7 +2,7 @@
 
 use nix::errno::Errno;
 
-use super::faulty::Operation;
+use super::faulty::DiskOperation;
 
 /// The root's number.
 pub(super) const ROOT: u64 = 1;
@@ -73,16 +73,16 @@ impl Request {
         Body(&self.bytes)
     }
 
-    pub(super) fn operation(&self) -> Option<Operation> {
+    pub(super) fn operation(&self) -> Option<DiskOperation> {
         Some(match self.code {
-            code::LOOKUP => Operation::Lookup,
-            code::OPEN => Operation::Open,
-            code::CREATE => Operation::Create,
-            code::READ => Operation::Read,
-            code::WRITE => Operation::Write,
-            code::FSYNC | code::FSYNCDIR => Operation::Sync,
-            code::UNLINK => Operation::Unlink,
-            code::RENAME | code::RENAME2 => Operation::Rename,
+            code::LOOKUP => DiskOperation::Lookup,
+            code::OPEN => DiskOperation::Open,
+            code::CREATE => DiskOperation::Create,
+            code::READ => DiskOperation::Read,
+            code::WRITE => DiskOperation::Write,
+            code::FSYNC | code::FSYNCDIR => DiskOperation::Sync,
+            code::UNLINK => DiskOperation::Unlink,
+            code::RENAME | code::RENAME2 => DiskOperation::Rename,
             _ => return None,
         })
     }

@@ -13,7 +13,7 @@ use crate::conformance::report::{self, TestOutcome};
 
 /// Result of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum NodeTestEnd {
     Passed,
     Failed,
     /// It began, and declined.
@@ -21,7 +21,7 @@ pub(super) enum End {
     Missing,
 }
 
-impl End {
+impl NodeTestEnd {
     fn word(self) -> &'static str {
         match self {
             Self::Passed => "passed",
@@ -35,7 +35,7 @@ impl End {
 /// Result of a test with the kubelet, and its duration in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Kubelet {
-    pub(super) end: End,
+    pub(super) end: NodeTestEnd,
     pub(super) seconds: f64,
 }
 
@@ -52,7 +52,7 @@ fn kubelet_line(line: &str) -> Result<(&str, Kubelet)> {
     let mut fields = line.splitn(3, '\t');
     let mut next = || fields.next().context("three fields with tabs between");
     let (word, seconds, name) = (next()?, next()?, next()?);
-    let all = [End::Passed, End::Failed, End::Skipped];
+    let all = [NodeTestEnd::Passed, NodeTestEnd::Failed, NodeTestEnd::Skipped];
     let end = all.into_iter().find(|end| end.word() == word).context("an unknown result")?;
     Ok((name, Kubelet { end, seconds: seconds.parse()? }))
 }
@@ -117,27 +117,27 @@ pub(super) fn check_exceptions(text: &str, lists: &[String]) -> Result<()> {
 }
 
 /// Results of a run.
-pub(super) struct Came {
+pub(super) struct RunResults {
     /// Tests that ran to an end.
     pub(super) ran: Vec<TestOutcome>,
     /// Skipped tests, with reasons.
     declined: BTreeMap<String, String>,
 }
 
-impl Came {
+impl RunResults {
     /// Reads the suite's report.
     pub(super) fn read(json: &str) -> Result<Self> {
         let declined = report::declined(json)?.into_iter().collect();
         Ok(Self { ran: report::parse(json)?, declined })
     }
 
-    fn end(&self, name: &str) -> (End, f64) {
+    fn end(&self, name: &str) -> (NodeTestEnd, f64) {
         let found = self.ran.iter().find(|o| o.is_test && o.name == name);
         match found {
-            Some(o) if o.passed => (End::Passed, o.took.as_secs_f64()),
-            Some(o) => (End::Failed, o.took.as_secs_f64()),
-            None if self.declined.contains_key(name) => (End::Skipped, 0.0),
-            None => (End::Missing, 0.0),
+            Some(o) if o.passed => (NodeTestEnd::Passed, o.took.as_secs_f64()),
+            Some(o) => (NodeTestEnd::Failed, o.took.as_secs_f64()),
+            None if self.declined.contains_key(name) => (NodeTestEnd::Skipped, 0.0),
+            None => (NodeTestEnd::Missing, 0.0),
         }
     }
 
@@ -149,11 +149,11 @@ impl Came {
         is_whole: bool,
     ) -> String {
         let kept = known.iter().filter(|(name, _)| !is_whole && !chosen.contains(**name));
-        let mut all: BTreeMap<&str, (End, f64)> =
+        let mut all: BTreeMap<&str, (NodeTestEnd, f64)> =
             kept.map(|(name, k)| (*name, (k.end, k.seconds))).collect();
         let ended = chosen.iter().map(|name| (name.as_str(), self.end(name)));
-        all.extend(ended.filter(|(_, (end, _))| *end != End::Missing));
-        let line = |(name, (end, seconds)): (&str, (End, f64))| {
+        all.extend(ended.filter(|(_, (end, _))| *end != NodeTestEnd::Missing));
+        let line = |(name, (end, seconds)): (&str, (NodeTestEnd, f64))| {
             format!("{}\t{seconds:.1}\t{name}\n", end.word())
         };
         all.into_iter().map(line).collect()
@@ -162,7 +162,7 @@ impl Came {
     /// A line for each test: its results with the kubelet and now, with seconds.
     pub(super) fn table(&self, chosen: &BTreeSet<String>, known: &Known<'_>) -> String {
         let mut text = format!("{:<16}  {:<16}  name\n", "kubelet", "this run");
-        let cell = |end: End, seconds: f64| format!("{:<8}{seconds:>6.1} s", end.word());
+        let cell = |end: NodeTestEnd, seconds: f64| format!("{:<8}{seconds:>6.1} s", end.word());
         for name in chosen {
             let theirs = known.get(name.as_str());
             let theirs = theirs.map_or_else(|| format!("{:<16}", "-"), |k| cell(k.end, k.seconds));
@@ -174,9 +174,14 @@ impl Came {
 
     /// Counts of each result, and of the differences between the two.
     pub(super) fn totals(&self, chosen: &BTreeSet<String>, known: &Known<'_>) -> String {
-        let count = |of: &dyn Fn(&str) -> Option<End>| {
+        let count = |of: &dyn Fn(&str) -> Option<NodeTestEnd>| {
             let count = |end| chosen.iter().filter(|name| of(name) == Some(end)).count();
-            let ends = [End::Passed, End::Failed, End::Skipped, End::Missing];
+            let ends = [
+                NodeTestEnd::Passed,
+                NodeTestEnd::Failed,
+                NodeTestEnd::Skipped,
+                NodeTestEnd::Missing,
+            ];
             ends.map(|end| format!("{:>4} {}", count(end), end.word())).join(", ")
         };
         let theirs = count(&|name| known.get(name).map(|k| k.end));
@@ -208,13 +213,15 @@ impl Came {
             let excepted = exceptions.contains_key(name.as_str());
             let theirs = known.get(name.as_str()).map(|k| k.end);
             match self.end(name).0 {
-                End::Passed if excepted => faults.push(format!("passes, so no exception: {name}")),
-                End::Skipped if excepted => {
+                NodeTestEnd::Passed if excepted => {
+                    faults.push(format!("passes, so no exception: {name}"))
+                }
+                NodeTestEnd::Skipped if excepted => {
                     faults.push(format!("declines, so no exception: {name}"));
                 }
-                End::Failed if !excepted => faults.push(format!("failed: {name}")),
-                End::Missing => faults.push(format!("did not run: {name}")),
-                End::Skipped if theirs != Some(End::Skipped) => {
+                NodeTestEnd::Failed if !excepted => faults.push(format!("failed: {name}")),
+                NodeTestEnd::Missing => faults.push(format!("did not run: {name}")),
+                NodeTestEnd::Skipped if theirs != Some(NodeTestEnd::Skipped) => {
                     let why = self.declined.get(name).map(String::as_str).unwrap_or_default();
                     faults.push(format!("declined, which the kubelet does not ({why}): {name}"));
                 }
@@ -252,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_run_is_judged_by_what_was_chosen_what_the_kubelet_does_and_what_is_excepted() {
-        let came = Came::read(REPORT).expect("a report");
+        let came = RunResults::read(REPORT).expect("a report");
         let known = "passed\t1.0\ta\npassed\t1.0\tb\nskipped\t0.0\tc\npassed\t1.0\td\n";
         let known = parse_kubelet(known).expect("a list");
         let of = |names: &str, exceptions: &str, whole| {
@@ -276,7 +283,7 @@ mod tests {
 
     #[test]
     fn to_decline_is_a_fault_where_the_kubelet_does_not() {
-        let came = Came::read(REPORT).expect("a report");
+        let came = RunResults::read(REPORT).expect("a report");
         let known = parse_kubelet("passed\t1.0\tc\n").expect("a list");
         let faults = came.faults(&chosen("c"), &known, &BTreeMap::new(), false);
         assert_eq!(faults, ["declined, which the kubelet does not (needs swap): c"]);
@@ -284,7 +291,7 @@ mod tests {
 
     #[test]
     fn what_is_written_down_is_read_again() {
-        let came = Came::read(REPORT).expect("a report");
+        let came = RunResults::read(REPORT).expect("a report");
         let before = parse_kubelet("passed\t1.0\tb\npassed\t2.0\tz\n").expect("a list");
         let text = came.recorded(&chosen("a b c d"), &before, false);
         let lines = "passed\t1.5\ta\nfailed\t0.5\tb\nskipped\t0.0\tc\n";

@@ -21,7 +21,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 
-use self::judge::Came;
+use self::judge::RunResults;
 pub use self::set::Set;
 use crate::cache;
 use crate::cluster::node::RUNTIME_CGROUP;
@@ -53,7 +53,7 @@ const STAND_INS: [(&str, &str); 3] = [
 
 /// The tests to run, the agent, and the output.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct NodeTestPlan {
     /// The agent.
     pub agent: Agent,
     /// From which tests are chosen.
@@ -72,7 +72,7 @@ pub struct Plan {
     pub reports: Option<PathBuf>,
 }
 
-impl Default for Plan {
+impl Default for NodeTestPlan {
     fn default() -> Self {
         Self {
             agent: Agent::Pintle(None),
@@ -87,7 +87,7 @@ impl Default for Plan {
     }
 }
 
-impl Plan {
+impl NodeTestPlan {
     /// Returns whether these are all tests of the kubelet's list.
     fn is_whole(&self) -> bool {
         self.focus.is_empty() && self.skip.is_empty() && self.label.is_empty()
@@ -136,7 +136,7 @@ impl Plan {
 
 /// Runs the tests on a machine that is made for them and removed afterwards; prints what came out
 /// and returns whether it is good.
-pub fn run(plan: &Plan) -> Result<bool> {
+pub fn run(plan: &NodeTestPlan) -> Result<bool> {
     ensure!(!plan.record || plan.is_kubelet(), "only runs with the kubelet are written down");
     let files = Files::read(plan)?;
     let cluster = Cluster::of_this_run("enode")?.with_nodes(1)?;
@@ -145,7 +145,7 @@ pub fn run(plan: &Plan) -> Result<bool> {
     let is_guest = plan.set == Set::Guest;
     let dir = if is_guest { plan.reports() } else { cluster.layout().dir().to_owned() };
     cache::remove(&dir.join("suite"))?;
-    let suite = Suite::in_folder(&dir.join("suite"), &agent, plan.set)?;
+    let suite = NodeSuite::in_folder(&dir.join("suite"), &agent, plan.set)?;
     let chosen = suite.chosen(plan, &files)?;
     ensure!(!chosen.is_empty(), "no test is chosen");
     let result = if is_guest {
@@ -183,7 +183,7 @@ struct Files {
 
 impl Files {
     /// Reads them, and refuses what does not fit together before anything runs.
-    fn read(plan: &Plan) -> Result<Self> {
+    fn read(plan: &NodeTestPlan) -> Result<Self> {
         let read = |path: &str| fs::read_to_string(repository().join(path));
         let list = |set: Set| {
             let path = set.list();
@@ -208,7 +208,12 @@ impl Files {
     }
 }
 
-fn conclude(plan: &Plan, files: &Files, chosen: &BTreeSet<String>, json: &str) -> Result<bool> {
+fn conclude(
+    plan: &NodeTestPlan,
+    files: &Files,
+    chosen: &BTreeSet<String>,
+    json: &str,
+) -> Result<bool> {
     // Another run may have written some of it meanwhile.
     let newest = if plan.record {
         fs::read_to_string(repository().join(plan.set.list()))
@@ -218,7 +223,7 @@ fn conclude(plan: &Plan, files: &Files, chosen: &BTreeSet<String>, json: &str) -
     let listed = newest.unwrap_or_default();
     let mut known = judge::parse_kubelet(&listed)?;
     let exceptions = judge::parse_exceptions(&files.exceptions, plan.is_kubelet())?;
-    let came = Came::read(json)?;
+    let came = RunResults::read(json)?;
     let recorded = came.recorded(chosen, &known, plan.is_whole());
     if plan.record {
         fs::write(repository().join(plan.set.list()), &recorded).context("write the list")?;
@@ -240,11 +245,11 @@ fn conclude(plan: &Plan, files: &Files, chosen: &BTreeSet<String>, json: &str) -
 }
 
 /// The folder from which the suite runs: it writes beside its program.
-struct Suite {
+struct NodeSuite {
     dir: PathBuf,
 }
 
-impl Suite {
+impl NodeSuite {
     fn in_folder(dir: &Path, agent: &Path, set: Set) -> Result<Self> {
         let suite = Self { dir: dir.to_owned() };
         fs::create_dir_all(dir.join("bin"))?;
@@ -276,7 +281,7 @@ impl Suite {
 
     /// Names of the tests that the plan chooses: the tests of its set that this host can run,
     /// filtered by the plan.
-    fn chosen(&self, plan: &Plan, files: &Files) -> Result<BTreeSet<String>> {
+    fn chosen(&self, plan: &NodeTestPlan, files: &Files) -> Result<BTreeSet<String>> {
         let mut chosen = self.listed(&plan.base())?;
         if let Some(text) = &files.left_out_of_host {
             let left_out = judge::parse_left_out(text)?;
@@ -312,7 +317,7 @@ impl Suite {
     fn run_on_node(
         &self,
         cluster: &Cluster,
-        plan: &Plan,
+        plan: &NodeTestPlan,
         chosen: &BTreeSet<String>,
     ) -> Result<bool> {
         let mut cmd = cluster.node_service(NODE, SUITE_CGROUP, &Program::Ginkgo.ensure()?)?;
@@ -325,15 +330,15 @@ impl Suite {
     }
 
     /// Runs the suite in a machine of its own; returns whether it got through.
-    fn run_in_guest(&self, plan: &Plan, chosen: &BTreeSet<String>) -> Result<bool> {
-        let machine = guest::Machine::make(&plan.reports(), &self.dir)?;
+    fn run_in_guest(&self, plan: &NodeTestPlan, chosen: &BTreeSet<String>) -> Result<bool> {
+        let machine = guest::GuestMachine::make(&plan.reports(), &self.dir)?;
         let mut suite = Command::new(Program::Ginkgo.ensure()?);
         suite.args(self.arguments(plan, chosen));
         suite.arg(format!("--server-start-timeout={}", guest::START_MAX));
         self.follow(plan, &mut machine.command(&suite)?)
     }
 
-    fn arguments(&self, plan: &Plan, chosen: &BTreeSet<String>) -> Vec<String> {
+    fn arguments(&self, plan: &NodeTestPlan, chosen: &BTreeSet<String>) -> Vec<String> {
         let mut args = vec![format!("--procs={}", plan.procs), format!("--timeout={RUN_MAX}")];
         args.extend(["--no-color", "--keep-going", "--json-report=report.json"].map(String::from));
         args.push(format!("--output-dir={}", plan.reports().display()));
@@ -344,7 +349,7 @@ impl Suite {
     }
 
     /// Runs the suite's command to its end; returns whether it got through.
-    fn follow(&self, plan: &Plan, cmd: &mut Command) -> Result<bool> {
+    fn follow(&self, plan: &NodeTestPlan, cmd: &mut Command) -> Result<bool> {
         let reports = plan.reports();
         fs::create_dir_all(&reports)?;
         let (log, report) = (reports.join("log.txt"), reports.join("report.json"));

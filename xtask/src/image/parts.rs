@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::apt::{self, Index};
+use crate::apt::{self, PackageIndex};
 use crate::cache;
 use crate::shell::{capture, timed};
 
@@ -39,7 +39,7 @@ pub(super) fn debian() -> Result<PathBuf> {
 /// Makes a Debian of this release in `staging/root`, of what is essential and these packages.
 pub(crate) fn bootstrap(staging: &Path, release: &str, packages: &str) -> Result<()> {
     let unpacked = staging.join("x");
-    let index = Index::update(&cache::dir()?.join("apt-bookworm"), &["bookworm"])?;
+    let index = PackageIndex::update(&cache::dir()?.join("apt-bookworm"), &["bookworm"])?;
     index.unpack(&["debootstrap/bookworm"], &unpacked)?;
     let home = unpacked.join("debootstrap");
     let root = staging.join("root");
@@ -75,7 +75,7 @@ fn build_busybox(staging: &Path) -> Result<()> {
     let work = staging.join("x");
     fs::create_dir_all(&work)?;
     let index = cache::dir()?.join("apt-sources");
-    Index::update_with_sources(&index, &["trixie"])?.source("busybox", &work)?;
+    PackageIndex::update_with_sources(&index, &["trixie"])?.source("busybox", &work)?;
     let files = fs::read_dir(&work)?.flatten().map(|e| e.path());
     let is_source = |p: &PathBuf| p.to_string_lossy().contains(".orig.tar");
     let archive = files.into_iter().find(is_source).context("busybox has no source archive")?;

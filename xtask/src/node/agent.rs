@@ -24,11 +24,11 @@ pub const HEALTH_PORT: u16 = 10248;
 
 /// Folders and files of a node's agent.
 #[derive(Clone, Debug)]
-pub struct Layout {
+pub struct AgentLayout {
     dir: PathBuf,
 }
 
-impl Layout {
+impl AgentLayout {
     /// The paths below a node's folder.
     pub fn of(node: &ContainerdNode) -> Self {
         Self { dir: node.dir().to_owned() }

@@ -338,12 +338,12 @@ pub fn sweep() {
 pub(crate) fn template(version: Version) -> Result<PathBuf> {
     let archive = set::archive()?;
     let kind = format!("template/{}", version.name());
-    let template = Template { kind: &kind, digest: &archive.digest, version };
+    let template = RootTemplate { kind: &kind, digest: &archive.digest, version };
     template.ensure(|node| node.import(&archive.path).context("import the images"))
 }
 
 /// A root folder of containerd with images imported, in the cache.
-pub(crate) struct Template<'a> {
+pub(crate) struct RootTemplate<'a> {
     /// The kind of the cache's entry.
     pub(crate) kind: &'a str,
     /// The sum of the images.
@@ -352,7 +352,7 @@ pub(crate) struct Template<'a> {
     pub(crate) version: Version,
 }
 
-impl Template<'_> {
+impl RootTemplate<'_> {
     /// Returns the template, or builds it by an import on a temporary node.
     pub(crate) fn ensure(
         &self,

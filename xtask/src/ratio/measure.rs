@@ -31,7 +31,7 @@ pub(super) enum Measure {
 
 /// The point of a spread that is shown.
 #[derive(Clone, Copy, Debug)]
-enum Point {
+enum SpreadPoint {
     First,
     Median,
     At99,
@@ -39,31 +39,37 @@ enum Point {
 }
 
 /// A line of the table: measure, point of its spread, name, unit, goal.
-type Line = (Measure, Point, &'static str, &'static str, Goal);
+type Line = (Measure, SpreadPoint, &'static str, &'static str, Goal);
 
 /// The table; goals are shares of what the kubelet needs.
 const LINES: [Line; 14] = [
-    (Measure::IdleCpu, Point::Median, "idle: share of a core", "%", Goal::Ratio(1.0 / 12.0)),
-    (Measure::Memory, Point::Median, "idle: resident memory", "MiB", Goal::Ratio(0.25)),
-    (Measure::Death, Point::Median, "death to status, p50", "ms", Goal::Ratio(1.0 / 12.0)),
-    (Measure::Death, Point::At99, "death to status, p99", "ms", Goal::Ratio(1.0 / 12.0)),
-    (Measure::Running, Point::First, "burst: first Running", "s", Goal::None),
-    (Measure::Running, Point::Median, "burst: median Running", "s", Goal::Ratio(0.7)),
-    (Measure::Running, Point::Last, "burst: last Running", "s", Goal::Ratio(1.0)),
-    (Measure::Writes, Point::Median, "API writes per pod started", "", Goal::Ratio(1.0)),
-    (Measure::StatusWrites, Point::Median, "of those, pods/status", "", Goal::None),
-    (Measure::Gone, Point::Median, "deletion: median gone", "s", Goal::None),
-    (Measure::Gone, Point::Last, "deletion: last gone", "s", Goal::Ratio(0.4)),
-    (Measure::ProbeRate, Point::Median, "exec probes: attempts a second", "", Goal::None),
-    (Measure::ProbeCpu, Point::Median, "exec probes: share of a core", "%", Goal::Ratio(1.0 / 3.0)),
-    (Measure::CpuPerProbe, Point::Median, "CPU per exec probe", "ms", Goal::Ratio(1.0 / 3.0)),
+    (Measure::IdleCpu, SpreadPoint::Median, "idle: share of a core", "%", Goal::Ratio(1.0 / 12.0)),
+    (Measure::Memory, SpreadPoint::Median, "idle: resident memory", "MiB", Goal::Ratio(0.25)),
+    (Measure::Death, SpreadPoint::Median, "death to status, p50", "ms", Goal::Ratio(1.0 / 12.0)),
+    (Measure::Death, SpreadPoint::At99, "death to status, p99", "ms", Goal::Ratio(1.0 / 12.0)),
+    (Measure::Running, SpreadPoint::First, "burst: first Running", "s", Goal::None),
+    (Measure::Running, SpreadPoint::Median, "burst: median Running", "s", Goal::Ratio(0.7)),
+    (Measure::Running, SpreadPoint::Last, "burst: last Running", "s", Goal::Ratio(1.0)),
+    (Measure::Writes, SpreadPoint::Median, "API writes per pod started", "", Goal::Ratio(1.0)),
+    (Measure::StatusWrites, SpreadPoint::Median, "of those, pods/status", "", Goal::None),
+    (Measure::Gone, SpreadPoint::Median, "deletion: median gone", "s", Goal::None),
+    (Measure::Gone, SpreadPoint::Last, "deletion: last gone", "s", Goal::Ratio(0.4)),
+    (Measure::ProbeRate, SpreadPoint::Median, "exec probes: attempts a second", "", Goal::None),
+    (
+        Measure::ProbeCpu,
+        SpreadPoint::Median,
+        "exec probes: share of a core",
+        "%",
+        Goal::Ratio(1.0 / 3.0),
+    ),
+    (Measure::CpuPerProbe, SpreadPoint::Median, "CPU per exec probe", "ms", Goal::Ratio(1.0 / 3.0)),
 ];
 
 /// Numbers by measure; those of all rounds.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Figures(BTreeMap<Measure, Vec<f64>>);
+pub(super) struct MeasuredNumbers(BTreeMap<Measure, Vec<f64>>);
 
-impl Figures {
+impl MeasuredNumbers {
     /// Adds numbers.
     pub(super) fn note(&mut self, measure: Measure, numbers: impl IntoIterator<Item = f64>) {
         self.0.entry(measure).or_default().extend(numbers);
@@ -76,19 +82,19 @@ impl Figures {
         }
     }
 
-    fn at(&self, measure: Measure, point: Point) -> Option<f64> {
+    fn at(&self, measure: Measure, point: SpreadPoint) -> Option<f64> {
         let spread = Spread::of(self.0.get(&measure)?.iter().copied());
         Some(match point {
-            Point::First => spread.min(),
-            Point::Median => spread.p50(),
-            Point::At99 => spread.at(0.99),
-            Point::Last => spread.max(),
+            SpreadPoint::First => spread.min(),
+            SpreadPoint::Median => spread.p50(),
+            SpreadPoint::At99 => spread.at(0.99),
+            SpreadPoint::Last => spread.max(),
         })
     }
 }
 
 /// Figures of one side, for the log: they survive when the run fails later.
-pub(super) fn summary(figures: &Figures) -> String {
+pub(super) fn summary(figures: &MeasuredNumbers) -> String {
     let text = |(measure, point, text, unit, _): Line| {
         Some(format!("{text} {:.3} {unit}", figures.at(measure, point)?))
     };
@@ -96,7 +102,7 @@ pub(super) fn summary(figures: &Figures) -> String {
 }
 
 /// The table's rows: what both sides have.
-pub(super) fn rows(ours: &Figures, kubelet: &Figures) -> Vec<Row> {
+pub(super) fn rows(ours: &MeasuredNumbers, kubelet: &MeasuredNumbers) -> Vec<Row> {
     let row = |(measure, point, text, unit, goal): Line| {
         let (ours, bound) = (ours.at(measure, point)?, kubelet.at(measure, point));
         Some(Row { measure: text.to_owned(), unit, goal, ours, bound })
@@ -110,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_row_compares_the_same_number_of_both_sides() {
-        let (mut ours, mut kubelet) = (Figures::default(), Figures::default());
+        let (mut ours, mut kubelet) = (MeasuredNumbers::default(), MeasuredNumbers::default());
         ours.note(Measure::Running, [1.0, 2.0, 3.0]);
         kubelet.note(Measure::Running, [4.0, 9.0]);
         kubelet.extend(ours.clone());

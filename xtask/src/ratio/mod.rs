@@ -4,8 +4,8 @@
 //! the same node, one after the other, with the same runtime, API server and pods; all pods go in
 //! between. A warm-up round, which counts for neither, comes before the first; the agent that
 //! begins alternates from round to round. Output: one table of ratios, a JSON file with its
-//! circumstances, and a chart. Here and not in `pintle-system-benches`, because nothing of it needs the
-//! agent's code: it watches the API server, reads `/proc` and the audit log.
+//! circumstances, and a chart. Here and not in `pintle-system-benches`, because nothing of it needs
+//! the agent's code: it watches the API server, reads `/proc` and the audit log.
 //!
 //! - `pods`, `watch`: the pods, and the times at which the API server reports their states
 //! - `load`, `writes`: CPU and memory of the agent, and its write requests
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
-use self::measure::Figures;
+use self::measure::MeasuredNumbers;
 pub use self::phases::Phases;
 use self::side::RatioSide;
 use crate::cluster::{Agent, Cluster};
@@ -50,7 +50,7 @@ const ASK_EVERY: Duration = Duration::from_millis(200);
 
 /// How much is done.
 #[derive(Clone, Copy, Debug)]
-pub struct Size {
+pub struct RatioSize {
     /// Pods on the node, `PINTLE_BENCH_PODS`; more than usual ones have the node's network.
     pub pods: usize,
     /// The phases to measure, `PINTLE_BENCH_PHASES`: all of them unless some are named.
@@ -61,7 +61,7 @@ pub struct Size {
     pub window: Duration,
 }
 
-impl Size {
+impl RatioSize {
     /// The size in the environment, else that of the goals.
     pub fn asked() -> Result<Self> {
         let pods = number("PINTLE_BENCH_PODS", 100)?;
@@ -85,9 +85,9 @@ fn number(name: &str, usual: usize) -> Result<usize> {
 }
 
 /// Ends the cluster with the run, however that ends.
-struct Own(Cluster);
+struct RatioCluster(Cluster);
 
-impl Drop for Own {
+impl Drop for RatioCluster {
     fn drop(&mut self) {
         if let Err(error) = self.0.down() {
             eprintln!("the cluster {CLUSTER} was not removed: {error:#}");
@@ -96,8 +96,8 @@ impl Drop for Own {
 }
 
 /// Measures both agents and prints the table.
-pub fn run(ours: &Agent, size: Size) -> Result<()> {
-    let own = Own(Cluster::of_this_run(CLUSTER)?.with_nodes(1)?);
+pub fn run(ours: &Agent, size: RatioSize) -> Result<()> {
+    let own = RatioCluster(Cluster::of_this_run(CLUSTER)?.with_nodes(1)?);
     let cluster = &own.0;
     // Removes leftovers of a killed run.
     cluster.down()?;
@@ -107,7 +107,7 @@ pub fn run(ours: &Agent, size: Size) -> Result<()> {
     }
     cluster.up()?;
     prepare(cluster)?;
-    let (mut our_figures, mut kubelets) = (Figures::default(), Figures::default());
+    let (mut our_figures, mut kubelets) = (MeasuredNumbers::default(), MeasuredNumbers::default());
     for round in 0..=size.rounds {
         let mut sides =
             [(&Agent::KubeletAlone, "kubelet", &mut kubelets), (ours, "ours", &mut our_figures)];

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
 
-use super::measure::{Figures, Measure};
+use super::measure::{Measure, MeasuredNumbers};
 use super::phases::Phase;
 use super::pods::{self, NAMESPACE, NODE, WorkloadKind};
 use super::watch::{PodWatch, Pods, SeenTimes};
 use super::writes::Since;
-use super::{Size, load};
+use super::{RatioSize, load};
 use crate::cluster::Cluster;
 use crate::node::process;
 use crate::shell::say;
@@ -35,20 +35,20 @@ const KILL_EVERY: Duration = Duration::from_millis(290);
 /// One agent on the node.
 pub(super) struct RatioSide<'a> {
     cluster: &'a Cluster,
-    size: Size,
+    size: RatioSize,
     watch: PodWatch<'a>,
-    figures: Figures,
+    figures: MeasuredNumbers,
 }
 
 impl<'a> RatioSide<'a> {
     /// The agent that runs on the node now.
-    pub(super) fn of(cluster: &'a Cluster, size: Size) -> Result<Self> {
+    pub(super) fn of(cluster: &'a Cluster, size: RatioSize) -> Result<Self> {
         let watch = PodWatch::of(cluster, NAMESPACE)?;
-        Ok(Self { cluster, size, watch, figures: Figures::default() })
+        Ok(Self { cluster, size, watch, figures: MeasuredNumbers::default() })
     }
 
     /// Every phase.
-    pub(super) fn measure(mut self) -> Result<Figures> {
+    pub(super) fn measure(mut self) -> Result<MeasuredNumbers> {
         thread::sleep(SETTLE);
         let names = pods::names("idle", self.size.pods);
         self.burst(&names)?;

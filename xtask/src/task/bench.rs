@@ -55,7 +55,7 @@ pub(super) fn run(names: &[&str]) -> Result<ExitCode> {
 }
 
 fn in_a_cluster() -> Result<()> {
-    let size = ratio::Size::asked()?;
+    let size = ratio::RatioSize::asked()?;
     let ours = match std::env::var(AGENT) {
         Ok(path) => Agent::parse(&path)?,
         Err(_) => Agent::Pintle(Some(agent::build_release("pintle-agent")?)),

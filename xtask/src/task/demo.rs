@@ -19,7 +19,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::prepare;
-use crate::node::agent::{self, HEALTH_PORT, Layout, NODE_NAME, READ_ONLY_PORT};
+use crate::node::agent::{self, AgentLayout, HEALTH_PORT, NODE_NAME, READ_ONLY_PORT};
 use crate::node::{ContainerdNode, http, process};
 use crate::runtime::Version;
 use crate::shell::{capture, say, tail};
@@ -49,7 +49,7 @@ const EXAMPLES: [Example; 5] = [
 
 /// The agent of the demo, with everything needed to query it.
 struct Demo {
-    layout: Layout,
+    layout: AgentLayout,
     binary: PathBuf,
     agent: Child,
     node: ContainerdNode,
@@ -72,7 +72,7 @@ impl Demo {
     fn start(binary: PathBuf) -> Result<Self> {
         say("start", "a containerd in its own namespaces");
         let node = ContainerdNode::start(Version::V2_1)?;
-        let layout = Layout::of(&node);
+        let layout = AgentLayout::of(&node);
         layout.write(&node, &serde_json::json!({}))?;
         let examples = repository().join("deploy/examples");
         for entry in fs::read_dir(&examples).context("read deploy/examples")? {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 
 use crate::cluster::Agent;
-use crate::e2e_node::{self, Plan, Set};
+use crate::e2e_node::{self, NodeTestPlan, Set};
 
 const USAGE: &str = "\
 usage: cargo xtask e2e-node [OPTION]...
@@ -26,7 +26,7 @@ fail although it is named there.";
 
 /// Runs the suite as the arguments ask for.
 pub(super) fn run(mut args: &[&str]) -> Result<ExitCode> {
-    let mut plan = Plan::default();
+    let mut plan = NodeTestPlan::default();
     loop {
         args = match args {
             [] => break,

@@ -17,11 +17,11 @@ use crate::repository;
 use crate::shell::capture;
 
 /// Results whose error is a `String`.
-const STRING_ERRORS_MAX: usize = 278;
+const STRING_ERRORS_MAX: usize = 60;
 /// Parameters that are tuples.
-const TUPLE_PARAMETERS_MAX: usize = 123;
+const TUPLE_PARAMETERS_MAX: usize = 17;
 /// Type names that are defined `SAME_NAMES` times or more.
-const SHARED_NAMES_MAX: usize = 155;
+const SHARED_NAMES_MAX: usize = 6;
 /// Definitions of one name from which it counts.
 const SAME_NAMES: usize = 3;
 /// Names that mean the same in every module.
@@ -115,16 +115,21 @@ mod tests {
 
     #[test]
     fn string_errors_are_counted_through_generics_and_lines() {
-        let text = "fn a() -> Result<Vec<(u8, u8)>, String>;\ntype B = Result<\n    (),\n    String,\n>;\n\
-                    fn c() -> Result<String, E>;\nfn d(f: impl Fn() -> Result<T, String>) {}\n";
-        assert_eq!(count_string_errors(text), 3);
+        // Put together here, or this file would count its own test.
+        let text = "fn a() -> R<Vec<(u8, u8)>, String>;\ntype B = R<\n    (),\n    String,\n>;\n\
+                    fn c() -> R<String, E>;\nfn d(f: impl Fn() -> R<T, String>) {}\n";
+        assert_eq!(count_string_errors(&text.replace("R<", "Result<")), 3);
     }
 
     #[test]
     fn tuple_parameters_are_counted_and_tuple_types_are_not() {
-        let text = "fn a((b, c): (u8, u8), d: (u8, u8)) {}\nfn e(\n    f: u8,\n    (g, h): (u8, u8),\n) {}\n\
-                    let (a, b): (u8, u8) = x;\n";
-        assert_eq!(count_tuple_parameters(text), 2);
+        // Put together here, or this file would count its own test.
+        let pair = [")", ": (u8, u8)"].concat();
+        let text = format!(
+            "fn a((b, c{pair}, d: (u8, u8)) {{}}\nfn e(\n    f: u8,\n    (g, h{pair},\n) {{}}\n\
+             let (a, b{pair} = x;\n"
+        );
+        assert_eq!(count_tuple_parameters(&text), 2);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use rcgen::KeyPair;
 use serde_json::json;
 
 use super::certificate::Validity;
-use super::request::{self, CertificateNames, RequestError};
+use super::request::{self, CertificateNames, RequestError, WantedCertificate};
 use super::store::CertificateStore;
 
 /// Longest wait for the first certificate.
@@ -83,20 +83,33 @@ pub fn prefer_stored(access: &mut Access, store: &CertificateStore, now: i64) {
     access.prefer_certificate(store.current());
 }
 
+/// The node that gets its first certificate, and where the certificate goes.
+pub struct BootstrapTarget<'a> {
+    /// The kubeconfig to be written.
+    pub kubeconfig: &'a Path,
+    /// The store of the certificate.
+    pub store: &'a CertificateStore,
+    /// The folder of the key until there is a certificate.
+    pub cert_dir: &'a Path,
+    /// The node's name.
+    pub node: &'a str,
+}
+
 /// Requests the first certificate, stores it and writes the kubeconfig. Waits for an API server
 /// that does not answer yet.
 pub async fn request(
     bootstrap: &Access,
     client: kube::Client,
-    (kubeconfig, store): (&Path, &CertificateStore),
-    (cert_dir, node): (&Path, &str),
+    of: BootstrapTarget<'_>,
 ) -> Result<(), BootstrapError> {
+    let BootstrapTarget { kubeconfig, store, cert_dir, node } = of;
     let path = cert_dir.join(KEY_FILE);
     let key = key(&path)?;
-    let wanted = CertificateNames { node: node.to_owned(), ..CertificateNames::default() };
-    let asked = (request::CLIENT_SIGNER, &wanted);
+    let names = CertificateNames { node: node.to_owned(), ..CertificateNames::default() };
+    let (signer, names) = (request::CLIENT_SIGNER, &names);
+    let wanted = WantedCertificate { signer, names, key: &key, digested: true };
     let pem = loop {
-        match request::certificate(client.clone(), asked, &key, true, SIGN_MAX).await {
+        match request::certificate(client.clone(), wanted, SIGN_MAX).await {
             Ok(pem) => break pem,
             Err(error) if error.is_answer() => return Err(error.into()),
             Err(error) => {

@@ -102,17 +102,29 @@ impl RequestError {
     }
 }
 
-/// Requests a certificate and waits for it. With `digested` the request has a name that stands
-/// for its content, so that a restart finds its earlier request again.
+/// The content of a certificate request.
+#[derive(Clone, Copy)]
+pub struct WantedCertificate<'a> {
+    /// The signer's name.
+    pub signer: &'a str,
+    /// The names in the certificate.
+    pub names: &'a CertificateNames,
+    /// The key that the certificate is for.
+    pub key: &'a KeyPair,
+    /// The request's name stands for its content, so that a restart finds its earlier request
+    /// again.
+    pub digested: bool,
+}
+
+/// Requests a certificate and waits for it.
 pub async fn certificate(
     client: kube::Client,
-    (signer, wanted): (&str, &CertificateNames),
-    key: &KeyPair,
-    digested: bool,
+    wanted: WantedCertificate<'_>,
     limit: Duration,
 ) -> Result<String, RequestError> {
+    let WantedCertificate { signer, names, key, digested } = wanted;
     let api: Api<CertificateSigningRequest> = Api::all(client.clone());
-    let request = request(signer, wanted, key, digested)?;
+    let request = request(signer, names, key, digested)?;
     let name = send(&api, request).await?;
     tracing::info!(request = name, "waiting for the certificate to be signed");
     // The watch continues over broken connections, because the request may just be approved.
@@ -129,13 +141,13 @@ pub async fn certificate(
     };
     match tokio::time::timeout(limit, waited).await {
         Ok(Some(Ok(certificate))) => Ok(certificate),
-        Ok(Some(Err(why))) => Err(RequestError::Refused { name, why }),
+        Ok(Some(Err(why))) => Err(RequestError::Refused { name, why: why.to_string() }),
         Ok(None) | Err(_) => Err(RequestError::Unsigned { name, limit }),
     }
 }
 
 /// Waits for the answer to the one request that its watch delivers. A deleted request has none.
-struct Answered(Option<oneshot::Sender<Result<String, String>>>);
+struct Answered(Option<oneshot::Sender<Result<String, NoCertificate>>>);
 
 impl Answered {
     fn look(&mut self, request: &CertificateSigningRequest) {
@@ -238,19 +250,30 @@ fn name(wanted: &CertificateNames, key: &KeyPair, usages: &[&str]) -> String {
     format!("node-csr-{}", URL_SAFE_NO_PAD.encode(digest.finish()))
 }
 
+/// Reason why a settled request has no certificate.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum NoCertificate {
+    /// It was denied, or its signer failed.
+    #[error("{condition}: {words}")]
+    Refused { condition: String, words: String },
+    #[error(transparent)]
+    NoText(#[from] std::string::FromUtf8Error),
+}
+
 /// The certificate, or why there will be none; nothing while it is undecided.
-fn answer(request: &CertificateSigningRequest) -> Option<Result<String, String>> {
+fn answer(request: &CertificateSigningRequest) -> Option<Result<String, NoCertificate>> {
     let status = request.status.as_ref()?;
     let conditions = status.conditions.as_deref().unwrap_or_default();
     let bad = conditions.iter().find(|condition| matches!(&*condition.type_, "Denied" | "Failed"));
     if let Some(condition) = bad {
         let words = [condition.reason.as_deref(), condition.message.as_deref()];
         let words: Vec<&str> = words.into_iter().flatten().collect();
-        return Some(Err(format!("{}: {}", condition.type_, words.join(": "))));
+        let (condition, words) = (condition.type_.clone(), words.join(": "));
+        return Some(Err(NoCertificate::Refused { condition, words }));
     }
     let approved = conditions.iter().any(|condition| condition.type_ == "Approved");
     let certificate = status.certificate.as_ref().filter(|bytes| !bytes.0.is_empty())?;
-    approved.then(|| String::from_utf8(certificate.0.clone()).map_err(|error| error.to_string()))
+    approved.then(|| String::from_utf8(certificate.0.clone()).map_err(NoCertificate::from))
 }
 
 #[cfg(test)]
@@ -311,7 +334,13 @@ mod tests {
         assert_eq!(of(both), Some(Ok("hi".to_owned())));
         let denied = json!({"conditions": [
             {"type": "Denied", "status": "True", "reason": "No", "message": "never"}]});
-        assert_eq!(of(denied), Some(Err("Denied: No: never".to_owned())));
+        assert_eq!(
+            of(denied),
+            Some(Err(NoCertificate::Refused {
+                condition: "Denied".to_owned(),
+                words: "No: never".to_owned(),
+            }))
+        );
     }
 
     #[tokio::test]
@@ -342,9 +371,9 @@ mod tests {
             });
         };
         let key = KeyPair::generate().expect("a key");
-        let wanted = wanted();
-        let minute = Duration::from_secs(60);
-        let asked = certificate(server.client(), (SERVING_SIGNER, &wanted), &key, false, minute);
+        let (signer, names) = (SERVING_SIGNER, &wanted());
+        let wanted = WantedCertificate { signer, names, key: &key, digested: false };
+        let asked = certificate(server.client(), wanted, Duration::from_secs(60));
         let (got, ()) = tokio::join!(asked, sign);
         assert_eq!(got.expect("a certificate"), "hi");
         let asked = server.requests();

@@ -27,7 +27,7 @@ use tokio_rustls::rustls::sign::CertifiedKey;
 
 use super::bootstrap;
 use super::certificate::Validity;
-use super::request::{self, CertificateNames, RequestError};
+use super::request::{self, CertificateNames, RequestError, WantedCertificate};
 use super::store::CertificateStore;
 use crate::node::own::OwnNode;
 
@@ -73,7 +73,7 @@ impl Without {
     /// Handles a failed request: `holds` is whether there is a valid certificate, `refused` whether
     /// the server refused our credentials. Returns true when only a restart can help.
     // k8s: pkg/kubelet/certificate/transport.go addCertRotation
-    fn failed(&mut self, (holds, refused): (bool, bool), now: Instant) -> bool {
+    fn failed(&mut self, holds: bool, refused: bool, now: Instant) -> bool {
         if holds {
             self.0 = None;
             return false;
@@ -110,7 +110,8 @@ impl Rotation {
     pub fn of_client(
         store: CertificateStore,
         access: Access,
-        (client, first): (kube::Client, Option<kube::Client>),
+        client: kube::Client,
+        first: Option<kube::Client>,
         counts: CertificateCounts,
     ) -> Self {
         let at_once = store.read().is_none();
@@ -130,7 +131,7 @@ impl Rotation {
     ) -> Self {
         let taken = move |pem: &[u8]| match certified(pem) {
             Ok(pair) => in_force(Arc::new(pair)),
-            Err(error) => tracing::warn!(error, "the serving certificate cannot be used"),
+            Err(error) => tracing::warn!(%error, "the serving certificate cannot be used"),
         };
         if let Some((pem, validity)) = store.read()
             && validity.not_after > now()
@@ -215,8 +216,9 @@ impl Rotation {
             (Some(first), false) => first.clone(),
             _ => self.client.clone(),
         };
-        let asked = (self.signer, wanted);
-        let pem = request::certificate(client, asked, &key, false, SIGN_MAX).await?;
+        let (signer, names) = (self.signer, wanted);
+        let wanted = WantedCertificate { signer, names, key: &key, digested: false };
+        let pem = request::certificate(client, wanted, SIGN_MAX).await?;
         let (store, key) = (self.store.clone(), key.serialize_pem());
         let store = move || store.update(&pem, &key, jiff::Timestamp::now());
         match blocking::try_run(JobPlace::own("certificates"), store).await {
@@ -253,7 +255,7 @@ impl Rotation {
         let Some(access) = self.access.clone() else { return };
         let holds = move || bootstrap::holds(&access, now());
         let Ok(holds) = blocking::run(JobPlace::own("certificates"), holds).await else { return };
-        if self.without.failed((holds, error.is_refusal()), Instant::now()) {
+        if self.without.failed(holds, error.is_refusal(), Instant::now()) {
             tracing::error!(
                 "there is no client certificate that holds, and the API server refuses to give one; \
                  ending. Give --bootstrap-kubeconfig, or a kubeconfig that is valid"
@@ -267,12 +269,19 @@ fn now() -> i64 {
     jiff::Timestamp::now().as_second()
 }
 
-fn certified(pem: &[u8]) -> Result<CertifiedKey, String> {
-    let chain = CertificateDer::pem_slice_iter(pem)
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| error.to_string())?;
-    let key = PrivateKeyDer::from_pem_slice(pem).map_err(|error| error.to_string())?;
-    CertifiedKey::from_der(chain, key, &default_provider()).map_err(|error| error.to_string())
+/// A pair that cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum PairError {
+    #[error(transparent)]
+    Pem(#[from] tokio_rustls::rustls::pki_types::pem::Error),
+    #[error(transparent)]
+    Key(#[from] tokio_rustls::rustls::Error),
+}
+
+fn certified(pem: &[u8]) -> Result<CertifiedKey, PairError> {
+    let chain = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>()?;
+    let key = PrivateKeyDer::from_pem_slice(pem)?;
+    Ok(CertifiedKey::from_der(chain, key, &default_provider())?)
 }
 
 /// The names of the serving certificate; `None` before the node has an address.
@@ -345,10 +354,10 @@ mod tests {
         for (error, ends) in cases {
             let refused = error.is_refusal();
             let mut without = Without::default();
-            assert!(!without.failed((false, refused), begin), "{error}");
-            assert_eq!(without.failed((false, refused), late), ends, "{error}");
-            assert!(!without.failed((true, refused), late), "one was put there");
-            assert!(!without.failed((false, refused), late), "it has only just expired");
+            assert!(!without.failed(false, refused, begin), "{error}");
+            assert_eq!(without.failed(false, refused, late), ends, "{error}");
+            assert!(!without.failed(true, refused, late), "one was put there");
+            assert!(!without.failed(false, refused, late), "it has only just expired");
         }
     }
 

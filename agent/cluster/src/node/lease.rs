@@ -129,14 +129,15 @@ impl LeaseKeeper {
 
     fn renewed(&self, base: Option<&Lease>) -> Lease {
         let owner = self.own.borrow().uid().map(|uid| owner(&self.name, uid));
-        renewed(base, (&self.name, self.duration_seconds), owner, jiff::Timestamp::now())
+        renewed(base, &self.name, self.duration_seconds, owner, jiff::Timestamp::now())
     }
 }
 
 /// The lease with `now` as its renew time.
 fn renewed(
     base: Option<&Lease>,
-    (name, duration_seconds): (&str, i32),
+    name: &str,
+    duration_seconds: i32,
     owner: Option<OwnerReference>,
     now: jiff::Timestamp,
 ) -> Lease {
@@ -176,7 +177,7 @@ mod tests {
     #[test]
     fn a_new_lease_belongs_to_the_node() {
         let now = jiff::Timestamp::from_second(7).expect("a time");
-        let lease = renewed(None, ("n", 40), Some(owner("n", "u")), now);
+        let lease = renewed(None, "n", 40, Some(owner("n", "u")), now);
         let text = serde_json::to_value(&lease).expect("JSON");
         assert_eq!(text["metadata"]["ownerReferences"][0]["uid"], "u");
         assert_eq!(text["spec"]["holderIdentity"], "n");
@@ -186,11 +187,11 @@ mod tests {
 
     #[test]
     fn a_renewed_lease_keeps_what_others_wrote() {
-        let mut base = renewed(None, ("n", 40), None, jiff::Timestamp::UNIX_EPOCH);
+        let mut base = renewed(None, "n", 40, None, jiff::Timestamp::UNIX_EPOCH);
         base.metadata.resource_version = Some("9".to_owned());
         base.spec.get_or_insert_default().lease_transitions = Some(3);
         let now = jiff::Timestamp::from_second(9).expect("a time");
-        let lease = renewed(Some(&base), ("n", 50), Some(owner("n", "u")), now);
+        let lease = renewed(Some(&base), "n", 50, Some(owner("n", "u")), now);
         assert_eq!(lease.metadata.resource_version.as_deref(), Some("9"));
         let spec = lease.spec.expect("a spec");
         assert_eq!((spec.lease_transitions, spec.lease_duration_seconds), (Some(3), Some(50)));

@@ -13,12 +13,13 @@ use pintle_api::TenantShare;
 use serde::Deserialize;
 
 use super::Objects;
+use super::tokens::TokenError;
 use super::tokens::TokenKey;
 use super::wire;
 
 /// The used fields of a service account.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Account {
+pub struct ServiceAccountFields {
     /// Its uid.
     pub uid: String,
     /// Its annotations.
@@ -32,7 +33,7 @@ pub trait Accounts {
         &'a self,
         namespace: &'a str,
         name: &'a str,
-    ) -> LocalBoxFuture<'a, Result<Account, String>>;
+    ) -> LocalBoxFuture<'a, Result<ServiceAccountFields, AccountError>>;
 
     /// A token of the pod's service account, of this uid, for an audience.
     fn token<'a>(
@@ -40,7 +41,7 @@ pub trait Accounts {
         pod: &'a Pod,
         audience: &'a str,
         account_uid: &'a str,
-    ) -> LocalBoxFuture<'a, Result<Rc<str>, String>>;
+    ) -> LocalBoxFuture<'a, Result<Rc<str>, AccountError>>;
 }
 
 #[derive(Deserialize)]
@@ -55,21 +56,34 @@ struct MetaWire {
     annotations: BTreeMap<String, String>,
 }
 
-const ALONE: &str = "cannot get ServiceAccounts when kubelet is in standalone mode";
+/// Reason why there is no service account, or no token of it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AccountError {
+    /// The node has no API server.
+    #[error("cannot get ServiceAccounts when kubelet is in standalone mode")]
+    Standalone,
+    /// The account cannot be read.
+    #[error("{0}")]
+    Read(String),
+    /// The API server issues no token.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+}
 
 impl Accounts for Objects {
     fn account<'a>(
         &'a self,
         namespace: &'a str,
         name: &'a str,
-    ) -> LocalBoxFuture<'a, Result<Account, String>> {
+    ) -> LocalBoxFuture<'a, Result<ServiceAccountFields, AccountError>> {
         async move {
-            let shared = self.0.as_ref().ok_or(ALONE)?;
+            let shared = self.0.as_ref().ok_or(AccountError::Standalone)?;
             let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}");
             let found =
                 wire::read::<AccountWire>(&shared.client, &TenantShare::default(), &path).await;
-            let MetaWire { uid, annotations } = found.map_err(|error| error.to_string())?.metadata;
-            Ok(Account { uid, annotations })
+            let found = found.map_err(|error| AccountError::Read(error.to_string()))?;
+            let MetaWire { uid, annotations } = found.metadata;
+            Ok(ServiceAccountFields { uid, annotations })
         }
         .boxed_local()
     }
@@ -79,15 +93,15 @@ impl Accounts for Objects {
         pod: &'a Pod,
         audience: &'a str,
         account_uid: &'a str,
-    ) -> LocalBoxFuture<'a, Result<Rc<str>, String>> {
+    ) -> LocalBoxFuture<'a, Result<Rc<str>, AccountError>> {
         async move {
-            let shared = self.0.as_ref().ok_or(ALONE)?;
+            let shared = self.0.as_ref().ok_or(AccountError::Standalone)?;
             let key = TokenKey {
                 audience: audience.to_owned(),
                 expiration_seconds: None,
                 account_uid: account_uid.to_owned(),
             };
-            shared.tokens.token(&pintle_api_types::pod::uid(pod), pod, &key).await
+            Ok(shared.tokens.token(&pintle_api_types::pod::uid(pod), pod, &key).await?)
         }
         .boxed_local()
     }

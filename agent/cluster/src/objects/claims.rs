@@ -2,11 +2,11 @@
 //!
 //! The node authorizer gives claims and PersistentVolumes by `get` only, so nothing is watched. An
 //! unusable claim is read again after 0.5 s, then with waits that grow to 7 s, and the pod's worker
-//! is woken when the answer changes. While the API server does not answer, the last resolution stays
-//! valid, because the volumes are mounted.
+//! is woken when the answer changes. While the API server does not answer, the last resolution
+//! stays valid, because the volumes are mounted.
 //!
-//! Effects. Owner: `Objects`. Bounds: the claims of a pod, one task a pod with unusable claims; each
-//! read takes at most `READ_MAX` and is made in the pod's share.
+//! Effects. Owner: `Objects`. Bounds: the claims of a pod, one task a pod with unusable claims;
+//! each read takes at most `READ_MAX` and is made in the pod's share.
 // k8s: pkg/kubelet/volumemanager/populator/desired_state_of_world_populator.go
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +27,7 @@ use pintle_api_types::pod;
 use serde::de::DeserializeOwned;
 use tokio::task::JoinHandle;
 
-use super::wire::{self, Pace, WireError};
+use super::wire::{self, RetryPace, WireError};
 use super::{Objects, ObjectsCore};
 
 /// First and longest wait before a claim that cannot be used is read again.
@@ -211,7 +211,7 @@ async fn wait_for_change(
     pod: Pod,
     before: Vec<UnusableClaim>,
 ) {
-    let mut pace = Pace::new(RETRY.0, RETRY.1);
+    let mut pace = RetryPace::new(RETRY.0, RETRY.1);
     loop {
         pace.wait().await;
         let Some(shared) = shared.upgrade() else { return };
@@ -278,7 +278,7 @@ async fn read<T: DeserializeOwned>(
     share: &TenantShare,
     path: &str,
 ) -> (Result<T, FetchError>, bool) {
-    let mut pace = Pace::new(REFUSED_RETRY.0, REFUSED_RETRY.1);
+    let mut pace = RetryPace::new(REFUSED_RETRY.0, REFUSED_RETRY.1);
     let mut refusals = 0;
     loop {
         let reading = wire::read::<T>(&shared.client, share, path);

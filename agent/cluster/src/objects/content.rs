@@ -53,13 +53,18 @@ impl ContentSource for PodContent<'_> {
             return Err(ContentError::Failed(text.to_owned()));
         };
         let token = shared.tokens.token(self.uid, self.pod, &TokenKey::of_volume(request)).await;
-        token.map(|token| token.to_string()).map_err(ContentError::Failed)
+        token
+            .map(|token| token.to_string())
+            .map_err(|error| ContentError::Failed(error.to_string()))
     }
 
     async fn trust_bundle(&self, request: &TrustRequest) -> Result<Vec<u8>, ContentError> {
         let shared = self.objects.0.as_ref();
         match shared.and_then(|shared| shared.trust_bundles.as_ref()) {
-            Some(bundles) => bundles.get(self.uid, request).await.map_err(ContentError::Failed),
+            Some(bundles) => {
+                let found = bundles.get(self.uid, request).await;
+                found.map_err(|error| ContentError::Failed(error.to_string()))
+            }
             None => NoContent.trust_bundle(request).await,
         }
     }

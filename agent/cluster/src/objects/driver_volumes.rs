@@ -176,7 +176,8 @@ impl Objects {
                 expiration_seconds: *expiration_seconds,
                 account_uid: String::new(),
             };
-            let (token, ends_at) = shared.tokens.token_with_end(uid, pod, &key).await?;
+            let issued = shared.tokens.token_with_end(uid, pod, &key).await;
+            let (token, ends_at) = issued.map_err(|error| error.to_string())?;
             let token = token.to_string();
             let expiration_timestamp = ends_at.to_rfc3339();
             tokens.insert(audience, TokenStatus { token, expiration_timestamp });

@@ -26,8 +26,8 @@ use tokio::time::Instant;
 
 use super::object::{ConfigMapWire, KeptObject, SecretWire, WrittenObject};
 use super::references::{ObjectName, ReferenceKind};
-use super::table::{ObjectTable, WaitingPod};
-use super::wire::{self, Pace, WireError};
+use super::table::{ObjectTable, WaitingReader};
+use super::wire::{self, RetryPace, WireError};
 use super::{Objects, ObjectsCore};
 
 /// First and longest wait after a failure.
@@ -39,12 +39,12 @@ const WAIT_NEWER_MAX: Duration = Duration::from_secs(1);
 
 /// Follows one object until it is dropped.
 pub(super) struct Follower {
-    signals: Rc<Signals>,
+    signals: Rc<FollowSignals>,
     task: JoinHandle<()>,
 }
 
 #[derive(Default)]
-struct Signals {
+struct FollowSignals {
     /// A read is due.
     due: Notify,
     /// Something is known that was not.
@@ -61,7 +61,7 @@ impl Drop for Follower {
 impl Follower {
     /// Begins to follow an object.
     pub(super) fn start(shared: &Rc<ObjectsCore>, key: &ObjectName) -> Self {
-        let signals = Rc::<Signals>::default();
+        let signals = Rc::<FollowSignals>::default();
         let shared = Rc::downgrade(shared);
         let (key, own) = (key.clone(), Rc::clone(&signals));
         let task = pintle_daemon::tasks::spawn("object", async move {
@@ -121,7 +121,7 @@ impl ObjectsCore {
     }
 
     /// True when the strategy asks for a new read.
-    fn is_stale(&self, signals: &Signals) -> bool {
+    fn is_stale(&self, signals: &FollowSignals) -> bool {
         match self.settings.strategy {
             ChangeDetectionStrategy::Watch => false,
             ChangeDetectionStrategy::Get => true,
@@ -135,7 +135,7 @@ impl ObjectsCore {
 async fn follow<T: WrittenObject>(
     shared: Weak<ObjectsCore>,
     key: ObjectName,
-    signals: Rc<Signals>,
+    signals: Rc<FollowSignals>,
 ) {
     let reads = keep_read::<T>(&shared, &key, &signals);
     let watches = async {
@@ -169,9 +169,9 @@ fn watch_spec(key: &ObjectName) -> FollowSpec {
 async fn keep_read<T: WrittenObject>(
     shared: &Weak<ObjectsCore>,
     key: &ObjectName,
-    signals: &Signals,
+    signals: &FollowSignals,
 ) {
-    let mut pace = Pace::new(RETRY.0, RETRY.1);
+    let mut pace = RetryPace::new(RETRY.0, RETRY.1);
     while let Some(shared) = shared.upgrade() {
         let due = shared.table.borrow().due(key);
         let Some(due) = due else {
@@ -204,7 +204,7 @@ async fn keep_read<T: WrittenObject>(
 async fn watch<T: WrittenObject>(
     shared: &Weak<ObjectsCore>,
     key: &ObjectName,
-    signals: &Rc<Signals>,
+    signals: &Rc<FollowSignals>,
 ) {
     while signals.read_at.get().is_none() {
         signals.answered.notified().await;
@@ -229,11 +229,11 @@ async fn watch<T: WrittenObject>(
 struct ObjectWatch {
     shared: Weak<ObjectsCore>,
     key: ObjectName,
-    signals: Rc<Signals>,
+    signals: Rc<FollowSignals>,
 }
 
 impl ObjectWatch {
-    async fn change(&self, change: impl FnOnce(&mut ObjectTable) -> Vec<WaitingPod>) {
+    async fn change(&self, change: impl FnOnce(&mut ObjectTable) -> Vec<WaitingReader>) {
         let Some(shared) = self.shared.upgrade() else { return };
         let told = change(&mut shared.table.borrow_mut());
         shared.tell(told).await;

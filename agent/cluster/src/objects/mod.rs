@@ -56,17 +56,19 @@ use tokio::sync::{mpsc, watch};
 
 use crate::node::own::OwnNode;
 
-pub use accounts::{Account, Accounts};
+pub use accounts::{AccountError, Accounts, ServiceAccountFields};
 pub use claims::{RefusedVolume, ResolvedClaims, UnusableClaim};
 pub use content::PodContent;
 pub use environment::ContainerObjects;
-pub use pull_secrets::PullSecrets;
+pub use pull_secrets::{KeyringError, PullSecrets};
 pub use references::{ObjectName, ReferenceKind};
+pub use runtime_class::RuntimeClassError;
+pub use tokens::TokenError;
 
 use follow::Follower;
 use pod_certificates::PodCertificates;
 use services::ServiceWatch;
-use table::{ObjectTable, Orders, WaitingPod};
+use table::{ObjectTable, Orders, WaitingReader};
 use tokens::Tokens;
 use trust_bundles::TrustBundles;
 
@@ -214,8 +216,8 @@ impl ObjectsCore {
     }
 
     /// Notifies workers; waits when their queue is full.
-    async fn tell(&self, told: Vec<WaitingPod>) {
-        for WaitingPod { uid, files } in told {
+    async fn tell(&self, told: Vec<WaitingReader>) {
+        for WaitingReader { uid, files } in told {
             // Without a driver the queue has no receiver.
             let _ = self.inputs.send(PodsInput::Content { uid, files }).await;
         }

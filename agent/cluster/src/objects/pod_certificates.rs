@@ -35,10 +35,11 @@ use serde_json::json;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
+use super::accounts::AccountError;
 use super::object::ObjectFields;
-use super::pod_key;
+use super::pod_key::{self, PodKeyError};
 use super::trust_bundles::clean_pem;
-use super::wire::{self, Pace};
+use super::wire::{self, RetryPace};
 use super::{Objects, ObjectsCore};
 use crate::node::own::OwnNode;
 use crate::objects::Accounts as _;
@@ -65,14 +66,14 @@ const GROUP: &str = "/apis/certificates.k8s.io/v1beta1";
 struct RequestWire {
     metadata: ObjectFields,
     #[serde(default)]
-    status: StatusWire,
+    status: PodCertificateStatus,
 }
 
 pruned_object!(RequestWire);
 
 #[derive(Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct StatusWire {
+struct PodCertificateStatus {
     conditions: Option<Vec<ConditionWire>>,
     certificate_chain: String,
     begin_refresh_at: Option<jiff::Timestamp>,
@@ -105,7 +106,7 @@ enum CertificateOutcome {
 }
 
 /// The end of a request, if it has one.
-fn outcome(status: &StatusWire) -> Option<CertificateOutcome> {
+fn outcome(status: &PodCertificateStatus) -> Option<CertificateOutcome> {
     let nanos = |time: Option<jiff::Timestamp>| {
         let nanos = time.map_or(i128::from(i64::MAX), jiff::Timestamp::as_nanosecond);
         UnixNanos(i64::try_from(nanos).unwrap_or(i64::MAX))
@@ -132,6 +133,19 @@ fn outcome(status: &StatusWire) -> Option<CertificateOutcome> {
 /// When the next certificate is asked for; `part` of the spread is this one's.
 fn renew_at(refresh_at: UnixNanos, now: UnixNanos, part: f64) -> UnixNanos {
     refresh_at.plus(SPREAD_MAX.mul_f64(part)).max(now.plus(RENEW_AFTER))
+}
+
+/// Reason why a request is not created.
+#[derive(Debug, thiserror::Error)]
+enum CertificateCreateError {
+    #[error("while fetching service account: {0}")]
+    Account(AccountError),
+    #[error("while getting node object from local cache: not known yet")]
+    NoNode,
+    #[error("while generating keypair: {0}")]
+    Key(PodKeyError),
+    #[error("while creating on API: {0}")]
+    Api(String),
 }
 
 /// Identifies a projection: pod, volume, source.
@@ -276,14 +290,14 @@ impl Keeper {
 
     /// A key and how its request ended.
     async fn issue(&self) -> EndedRequest {
-        let mut pace = Pace::new(RETRY.0, RETRY.1);
+        let mut pace = RetryPace::new(RETRY.0, RETRY.1);
         loop {
             let error = match self.create().await {
                 Ok((key, name)) => match self.ended(&name).await {
                     Some(outcome) => return EndedRequest { key, name, outcome },
                     None => format!("{name} was deleted"),
                 },
-                Err(error) => error,
+                Err(error) => error.to_string(),
             };
             tracing::warn!(pod = %self.uid, error, "no certificate for a pod yet");
             if let Err(shown) = &mut *self.shown.borrow_mut() {
@@ -295,18 +309,17 @@ impl Keeper {
 
     /// Makes a key and a request for it; its PEM and the request's name.
     // k8s: pkg/kubelet/podcertificate/podcertificatemanager.go createPodCertificateRequest
-    async fn create(&self) -> Result<(String, String), String> {
+    async fn create(&self) -> Result<(String, String), CertificateCreateError> {
         let (namespace, name) =
             (pintle_api_types::pod::namespace(&self.pod), pintle_api_types::pod::name(&self.pod));
         let account = pintle_api_types::pod::spec(&self.pod).service_account_name.as_deref();
         let account = account.unwrap_or_default();
         let objects = Objects(self.objects.upgrade());
         let found = objects.account(namespace, account).await;
-        let found = found.map_err(|error| format!("while fetching service account: {error}"))?;
+        let found = found.map_err(CertificateCreateError::Account)?;
         let node = self.desk.node.borrow().object().cloned();
-        let node = node.ok_or("while getting node object from local cache: not known yet")?;
-        let key = pod_key::make(&self.request.key_type)
-            .map_err(|error| format!("while generating keypair: {error}"))?;
+        let node = node.ok_or(CertificateCreateError::NoNode)?;
+        let key = pod_key::make(&self.request.key_type).map_err(CertificateCreateError::Key)?;
         let body = json!({
             "apiVersion": "certificates.k8s.io/v1beta1",
             "kind": "PodCertificateRequest",
@@ -333,7 +346,7 @@ impl Keeper {
         let made: Result<RequestWire, _> =
             wire::create(&self.desk.client, &self.share(), &path, body.to_string().into_bytes())
                 .await;
-        let made = made.map_err(|error| format!("while creating on API: {error}"))?;
+        let made = made.map_err(|error| CertificateCreateError::Api(error.to_string()))?;
         Ok((key.pem, made.metadata.name))
     }
 

@@ -22,24 +22,32 @@ pub(super) struct PodKey {
     pub(super) request: Vec<u8>,
 }
 
+/// Reason why there is no key.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PodKeyError {
+    #[error("keys of type {0:?} are not made by this agent; use ECDSAP256, ECDSAP384 or ED25519")]
+    Unsupported(String),
+    #[error("unknown key type {0:?}")]
+    Unknown(String),
+    #[error(transparent)]
+    Make(#[from] rcgen::Error),
+}
+
 /// Makes a key of this kind; RSA and P-521 are not made here.
-pub(super) fn make(kind: &str) -> Result<PodKey, String> {
+pub(super) fn make(kind: &str) -> Result<PodKey, PodKeyError> {
     let algorithm = match kind {
         "ECDSAP256" => &PKCS_ECDSA_P256_SHA256,
         "ECDSAP384" => &PKCS_ECDSA_P384_SHA384,
         "ED25519" => &PKCS_ED25519,
         "RSA3072" | "RSA4096" | "ECDSAP521" => {
-            return Err(format!(
-                "keys of type {kind:?} are not made by this agent; use ECDSAP256, ECDSAP384 or \
-                 ED25519"
-            ));
+            return Err(PodKeyError::Unsupported(kind.to_owned()));
         }
-        _ => return Err(format!("unknown key type {kind:?}")),
+        _ => return Err(PodKeyError::Unknown(kind.to_owned())),
     };
-    let key = KeyPair::generate_for(algorithm).map_err(|error| error.to_string())?;
+    let key = KeyPair::generate_for(algorithm)?;
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
-    let request = params.serialize_request(&key).map_err(|error| error.to_string())?;
+    let request = params.serialize_request(&key)?;
     let mut der = key.serialize_der();
     if kind == "ED25519"
         && let Some(part) = der.get(ED25519_PART)
@@ -67,7 +75,8 @@ mod tests {
             assert_eq!(info.subject_pki.raw, rcgen::PublicKeyData::subject_public_key_info(&pair));
             assert!(info.subject.iter().next().is_none(), "{kind}");
         }
-        assert!(make("RSA3072").err().is_some_and(|e| e.contains("use ECDSAP256")));
-        assert_eq!(make("x").err().as_deref(), Some("unknown key type \"x\""));
+        let refusal = |kind: &str| make(kind).err().map(|error| error.to_string());
+        assert!(refusal("RSA3072").is_some_and(|text| text.contains("use ECDSAP256")));
+        assert_eq!(refusal("x").as_deref(), Some("unknown key type \"x\""));
     }
 }

@@ -13,11 +13,23 @@ use pintle_agent_core::types::PodUid;
 use super::Objects;
 use super::references::{ObjectName, ReferenceKind};
 
+/// Reason why a secret has no credentials.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[error("{0}")]
+pub struct KeyringError(String);
+
+impl KeyringError {
+    /// The error with these words.
+    pub fn new(words: impl std::fmt::Display) -> Self {
+        Self(words.to_string())
+    }
+}
+
 /// The registries that a pod may pull from.
 #[derive(Debug)]
 pub struct PullSecrets {
     /// The credentials, or why a secret cannot be read as such.
-    pub keyring: Result<Keyring, String>,
+    pub keyring: Result<Keyring, KeyringError>,
     /// Names of secrets that are not there.
     pub missing: Vec<String>,
 }
@@ -52,7 +64,7 @@ impl Objects {
             match found.as_ref().ok().and_then(|object| object.secret()) {
                 Some(secret) => {
                     let failed = keyring.add_secret(secret).err();
-                    broken = failed.map(|error| error.to_string()).or(broken);
+                    broken = failed.map(KeyringError::new).or(broken);
                 }
                 None => missing.push(reference.name.clone()),
             }

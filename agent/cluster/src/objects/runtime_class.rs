@@ -26,10 +26,26 @@ struct ClassWire {
     handler: String,
 }
 
+/// Reason why the handler is not known.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RuntimeClassError {
+    /// The class does not exist.
+    #[error("runtimeclass.node.k8s.io {0:?} not found")]
+    NotFound(String),
+    /// The class cannot be read, and never was.
+    #[error("failed to lookup RuntimeClass {class}: {why}")]
+    Read {
+        /// Its name.
+        class: String,
+        /// The fault.
+        why: String,
+    },
+}
+
 impl Objects {
     /// Name of the handler that a pod's sandbox is to run with, empty for the default; or why it
     /// is not known.
-    pub async fn runtime_handler(&self, pod: &Pod) -> Result<String, String> {
+    pub async fn runtime_handler(&self, pod: &Pod) -> Result<String, RuntimeClassError> {
         let class =
             pintle_api_types::pod::spec(pod).runtime_class_name.as_deref().unwrap_or_default();
         // The kubelet without an API server takes no notice of the field.
@@ -48,13 +64,12 @@ impl Objects {
             }
             Err(WireError::NotFound(_)) => {
                 classes.borrow_mut().remove(class);
-                Err(format!("runtimeclass.node.k8s.io {class:?} not found"))
+                Err(RuntimeClassError::NotFound(class.to_owned()))
             }
-            Err(error) => classes
-                .borrow()
-                .get(class)
-                .cloned()
-                .ok_or_else(|| format!("failed to lookup RuntimeClass {class}: {error}")),
+            Err(error) => classes.borrow().get(class).cloned().ok_or_else(|| {
+                let (class, why) = (class.to_owned(), error.to_string());
+                RuntimeClassError::Read { class, why }
+            }),
         }
     }
 

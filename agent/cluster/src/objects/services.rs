@@ -30,14 +30,14 @@ pub(super) struct ServiceWire {
     #[serde(default)]
     metadata: ObjectFields,
     #[serde(default)]
-    spec: SpecWire,
+    spec: ServiceSpecWire,
 }
 
 pruned_object!(ServiceWire);
 
 #[derive(Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct SpecWire {
+struct ServiceSpecWire {
     #[serde(rename = "clusterIP")]
     cluster_ip: String,
     ports: Option<Vec<PortWire>>,

@@ -36,7 +36,7 @@ pub(super) struct Orders {
 
 /// A pod that is to look again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct WaitingPod {
+pub(super) struct WaitingReader {
     /// The pod.
     pub(super) uid: PodUid,
     /// Its volumes show the object.
@@ -188,7 +188,7 @@ impl ObjectTable {
         key: &ObjectName,
         due: Due,
         found: Option<KeptObject>,
-    ) -> Vec<WaitingPod> {
+    ) -> Vec<WaitingReader> {
         let Some(entry) = self.entries.get_mut(key) else { return Vec::new() };
         entry.error = None;
         // A missing object has no version: the watch may have seen it come since.
@@ -217,14 +217,14 @@ impl ObjectTable {
     }
 
     /// The watch saw the object added or changed.
-    pub(super) fn changed(&mut self, key: &ObjectName, object: KeptObject) -> Vec<WaitingPod> {
+    pub(super) fn changed(&mut self, key: &ObjectName, object: KeptObject) -> Vec<WaitingReader> {
         let Some(entry) = self.entries.get_mut(key) else { return Vec::new() };
         entry.changes += 1;
         entry.take(Some(object), false)
     }
 
     /// The watch saw the object deleted, at this version.
-    pub(super) fn deleted(&mut self, key: &ObjectName, version: u64) -> Vec<WaitingPod> {
+    pub(super) fn deleted(&mut self, key: &ObjectName, version: u64) -> Vec<WaitingReader> {
         let Some(entry) = self.entries.get_mut(key) else { return Vec::new() };
         entry.changes += 1;
         match &entry.known {
@@ -245,13 +245,13 @@ impl ObjectTable {
     }
 
     /// All pods whose volumes show some object.
-    pub(super) fn with_files(&self) -> Vec<WaitingPod> {
+    pub(super) fn with_files(&self) -> Vec<WaitingReader> {
         let shows = |uid: &PodUid, keys: &BTreeSet<ObjectName>| {
             let mut entries = keys.iter().filter_map(|key| self.entries.get(key));
             entries.any(|entry| entry.referrers.get(uid).is_some_and(|usage| usage.files))
         };
         let pods = self.pods.iter().filter(|(uid, keys)| shows(uid, keys));
-        pods.map(|(uid, _)| WaitingPod { uid: uid.clone(), files: true }).collect()
+        pods.map(|(uid, _)| WaitingReader { uid: uid.clone(), files: true }).collect()
     }
 }
 
@@ -274,7 +274,7 @@ impl TableEntry {
         Err(failure)
     }
 
-    fn take(&mut self, found: Option<KeptObject>, fresh: bool) -> Vec<WaitingPod> {
+    fn take(&mut self, found: Option<KeptObject>, fresh: bool) -> Vec<WaitingReader> {
         let (changed, appeared) = match (&self.known, &found) {
             (KnownObject::Present(old), Some(new)) if !fresh && new.version < old.version => {
                 return Vec::new();
@@ -296,7 +296,7 @@ impl TableEntry {
             // Before the first answer no pod has used the object; only pods that were let down wait
             // for it.
             if waits || ((usage.files || usage.pulls) && !first) {
-                told.push(WaitingPod { uid: uid.clone(), files: usage.files });
+                told.push(WaitingReader { uid: uid.clone(), files: usage.files });
             }
         }
         told

@@ -24,7 +24,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::{Notify, mpsc};
 
-use super::wire::{self, Pace, WireError};
+use super::wire::{self, RetryPace, WireError};
 
 /// Longest use of a token, however long its life.
 // k8s: pkg/kubelet/token/token_manager.go maxTTL
@@ -48,7 +48,7 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_m
 #[derive(Deserialize)]
 struct TokenWire {
     spec: SpecWire,
-    status: StatusWire,
+    status: TokenRequestStatus,
 }
 
 #[derive(Deserialize)]
@@ -59,12 +59,23 @@ struct SpecWire {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct StatusWire {
+struct TokenRequestStatus {
     token: String,
     expiration_timestamp: jiff::Timestamp,
 }
 
-struct Token {
+/// Reason why a service account has no token.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TokenError {
+    /// The API server issues none.
+    #[error("failed to fetch token: {0}")]
+    Fetch(String),
+    /// The last token has expired, and the API server issues no other.
+    #[error("token expired and refresh failed: {0}")]
+    Expired(String),
+}
+
+struct PodToken {
     text: Rc<str>,
     ends_at: UnixNanos,
     due_at: UnixNanos,
@@ -95,7 +106,7 @@ impl TokenKey {
     }
 }
 
-type OfPod = BTreeMap<TokenKey, Token>;
+type OfPod = BTreeMap<TokenKey, PodToken>;
 
 #[derive(Default)]
 struct State {
@@ -133,7 +144,7 @@ impl Tokens {
         uid: &PodUid,
         pod: &Pod,
         key: &TokenKey,
-    ) -> Result<Rc<str>, String> {
+    ) -> Result<Rc<str>, TokenError> {
         self.token_with_end(uid, pod, key).await.map(|(text, _)| text)
     }
 
@@ -143,7 +154,7 @@ impl Tokens {
         uid: &PodUid,
         pod: &Pod,
         key: &TokenKey,
-    ) -> Result<(Rc<str>, UnixNanos), String> {
+    ) -> Result<(Rc<str>, UnixNanos), TokenError> {
         let now = clock::now();
         let old = {
             let tokens = self.state.tokens.borrow();
@@ -162,12 +173,12 @@ impl Tokens {
                 Ok((text, ends_at))
             }
             Err(error) => match old {
-                None => Err(format!("failed to fetch token: {error}")),
+                None => Err(TokenError::Fetch(error.to_string())),
                 Some((text, _, ends_at)) if now < ends_at => {
                     tracing::warn!(pod = %uid, %error, "a token cannot be renewed yet");
                     Ok((text, ends_at))
                 }
-                Some(_) => Err(format!("token expired and refresh failed: {error}")),
+                Some(_) => Err(TokenError::Expired(error.to_string())),
             },
         }
     }
@@ -177,7 +188,12 @@ impl Tokens {
         self.state.tokens.borrow_mut().remove(uid);
     }
 
-    async fn request(&self, uid: &PodUid, pod: &Pod, key: &TokenKey) -> Result<Token, WireError> {
+    async fn request(
+        &self,
+        uid: &PodUid,
+        pod: &Pod,
+        key: &TokenKey,
+    ) -> Result<PodToken, WireError> {
         let account =
             pintle_api_types::pod::spec(pod).service_account_name.as_deref().unwrap_or_default();
         let namespace = pintle_api_types::pod::namespace(pod);
@@ -216,7 +232,7 @@ impl Tokens {
             Some(_) => due_at.max(clock::now().plus(TELL_AGAIN)),
             None => UnixNanos(i64::MAX),
         };
-        Ok(Token { text: answer.status.token.into(), ends_at, due_at, tell_at })
+        Ok(PodToken { text: answer.status.token.into(), ends_at, due_at, tell_at })
     }
 
     /// The node may ask for a pod's tokens from the moment the authorizer has seen the pod bound,
@@ -227,7 +243,7 @@ impl Tokens {
         path: &str,
         body: Vec<u8>,
     ) -> Result<TokenWire, WireError> {
-        let mut pace = Pace::new(RETRY.0, RETRY.1);
+        let mut pace = RetryPace::new(RETRY.0, RETRY.1);
         for _ in 1..ATTEMPTS_MAX {
             match wire::create::<TokenWire>(&self.client, share, path, body.clone()).await {
                 Err(WireError::Forbidden(_)) => pace.wait().await,
@@ -323,7 +339,7 @@ mod tests {
     #[test]
     fn a_pod_is_told_once_its_token_is_due_and_again_only_after_a_while() {
         let state = State::default();
-        let token = |due_at: i64| Token {
+        let token = |due_at: i64| PodToken {
             text: "t".into(),
             ends_at: UnixNanos(due_at * 2),
             due_at: UnixNanos(due_at),

@@ -38,22 +38,19 @@ const BUNDLES_MAX: usize = 4096;
 const WAIT_MAX: Duration = Duration::from_secs(10);
 /// Characters of a line of PEM.
 const LINE: usize = 64;
-/// The error of pods where there are no bundles.
-// k8s: pkg/kubelet/clustertrustbundle/clustertrustbundle_manager.go NoopManager
-const UNSUPPORTED: &str = "ClusterTrustBundle projection is not supported in static kubelet mode";
 
 #[derive(PartialEq, Deserialize)]
 pub(super) struct BundleWire {
     #[serde(default)]
     metadata: ObjectFields,
-    spec: SpecWire,
+    spec: BundleSpecWire,
 }
 
 pruned_object!(BundleWire);
 
 #[derive(PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct SpecWire {
+struct BundleSpecWire {
     #[serde(default)]
     signer_name: String,
     trust_bundle: String,
@@ -103,44 +100,54 @@ impl CollectionRecord for Bundles {
     }
 }
 
+/// Reason why a volume has no trust bundle.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum BundleError {
+    #[error(
+        "while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io {0:?} not found"
+    )]
+    NotFound(String),
+    #[error("ClusterTrustBundle projection requires either name or signerName to be set")]
+    NoName,
+    #[error("while parsing label selector: {0}")]
+    Selector(String),
+    #[error("combination of signerName and labelSelector matched zero ClusterTrustBundles")]
+    NoMatch,
+    /// The API server does not have the kind.
+    // k8s: pkg/kubelet/clustertrustbundle/clustertrustbundle_manager.go NoopManager
+    #[error("ClusterTrustBundle projection is not supported in static kubelet mode")]
+    Unsupported,
+    #[error("ClusterTrustBundle informer has not yet synced")]
+    NotSynced,
+}
+
 impl Bundles {
     /// The certificates for a volume, as PEM; or why there are none.
-    fn find(&self, request: &TrustRequest) -> Result<Vec<u8>, String> {
+    fn find(&self, request: &TrustRequest) -> Result<Vec<u8>, BundleError> {
         let found: Vec<&Bundle> = match (&request.name, &request.signer) {
             (Some(name), _) => match self.0.get(name) {
                 Some(bundle) => vec![bundle],
                 None if request.optional => Vec::new(),
-                None => {
-                    return Err(format!(
-                        "while getting ClusterTrustBundle: \
-                         clustertrustbundle.certificates.k8s.io {name:?} not found"
-                    ));
-                }
+                None => return Err(BundleError::NotFound(name.clone())),
             },
             (None, Some(signer)) => self.of_signer(signer, request)?,
-            (None, None) => {
-                return Err("ClusterTrustBundle projection requires either name or signerName to \
-                            be set"
-                    .to_owned());
-            }
+            (None, None) => return Err(BundleError::NoName),
         };
         let all: BTreeSet<&Vec<u8>> = found.iter().flat_map(|b| &b.certificates).collect();
         Ok(all.into_iter().flat_map(|der| pem("CERTIFICATE", der)).collect())
     }
 
-    fn of_signer(&self, signer: &str, request: &TrustRequest) -> Result<Vec<&Bundle>, String> {
+    fn of_signer(&self, signer: &str, request: &TrustRequest) -> Result<Vec<&Bundle>, BundleError> {
         let mut found = Vec::new();
         for bundle in self.0.values() {
             let matches = label_selector::matches(request.labels.as_ref(), &bundle.labels)
-                .map_err(|error| format!("while parsing label selector: {error}"))?;
+                .map_err(|error| BundleError::Selector(error.to_string()))?;
             if bundle.signer == signer && matches {
                 found.push(bundle);
             }
         }
         if found.is_empty() && !request.optional {
-            return Err("combination of signerName and labelSelector matched zero \
-                        ClusterTrustBundles"
-                .to_owned());
+            return Err(BundleError::NoMatch);
         }
         Ok(found)
     }
@@ -199,7 +206,7 @@ impl TrustBundles {
         &self,
         uid: &PodUid,
         request: &TrustRequest,
-    ) -> Result<Vec<u8>, String> {
+    ) -> Result<Vec<u8>, BundleError> {
         self.shown_by.borrow_mut().insert(uid.clone());
         self.all.open(&self.client);
         self.teller.borrow_mut().get_or_insert_with(|| {
@@ -217,10 +224,8 @@ impl TrustBundles {
         });
         match self.all.known(WAIT_MAX).await {
             CollectionState::All => self.all.kept().find(request),
-            CollectionState::NoKind => Err(UNSUPPORTED.to_owned()),
-            CollectionState::Nothing => {
-                Err("ClusterTrustBundle informer has not yet synced".to_owned())
-            }
+            CollectionState::NoKind => Err(BundleError::Unsupported),
+            CollectionState::Nothing => Err(BundleError::NotSynced),
         }
     }
 
@@ -302,15 +307,15 @@ mod tests {
             (request(None, Some("other/s"), "{}"), zero),
         ];
         for (mut request, want) in table {
-            let error = all.find(&request).expect_err(want);
+            let error = all.find(&request).expect_err(want).to_string();
             assert!(error.starts_with(want), "{error}");
             request.optional = true;
             assert_eq!(all.find(&request), Ok(Vec::new()), "{request:?}");
         }
-        let neither = all.find(&request(None, None, "null")).expect_err("neither");
+        let neither = all.find(&request(None, None, "null")).expect_err("neither").to_string();
         assert!(neither.ends_with("requires either name or signerName to be set"), "{neither}");
         let wrong = r#"{"matchExpressions": [{"key": "l", "operator": "Near"}]}"#;
-        let error = all.find(&request(None, signer, wrong)).expect_err("no operator");
+        let error = all.find(&request(None, signer, wrong)).expect_err("no operator").to_string();
         assert!(error.starts_with("while parsing label selector: "), "{error}");
     }
 

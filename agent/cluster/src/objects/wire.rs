@@ -3,8 +3,8 @@
 //! The client of `kube` prints an answer that it cannot parse; a secret or a token must not end
 //! there. So requests go through its connection, but answers are read here, up to `BODY_BYTES_MAX`;
 //! watches are the informers'. Each request is made in the share of the pod that needs it, so that
-//! a pod with thousands of references delays only itself, and waits at most `ANSWER_WAIT_MAX` for an
-//! answer. Effects; no retries, which are the callers'.
+//! a pod with thousands of references delays only itself, and waits at most `ANSWER_WAIT_MAX` for
+//! an answer. Effects; no retries, which are the callers'.
 
 use std::time::Duration;
 
@@ -138,13 +138,13 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, WireError> {
 
 /// Waits that grow from the first to the longest, spread so that many tasks do not come at once.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
+pub(super) struct RetryPace {
     next: Duration,
     first: Duration,
     longest: Duration,
 }
 
-impl Pace {
+impl RetryPace {
     /// From `first`, doubling, to `longest`.
     pub(super) const fn new(first: std::time::Duration, longest: std::time::Duration) -> Self {
         Self { next: first, first, longest }

@@ -34,7 +34,7 @@ use super::formulas::SHARES_MIN;
 use super::limits::{CgroupLimits, QosLimits};
 use super::names::{CgroupDriver, CgroupSetup};
 use super::systemd::{self, Systemd, SystemdError};
-use super::tree::Tree;
+use super::tree::CgroupTree;
 use super::unit;
 
 /// How often processes found in a pod's cgroup are killed before the removal gives up.
@@ -134,14 +134,14 @@ pub enum CgroupError {
 /// with systemd.
 #[derive(Debug)]
 pub struct Cgroups {
-    tree: Arc<Tree>,
+    tree: Arc<CgroupTree>,
     systemd: Option<Systemd>,
 }
 
 impl Deref for Cgroups {
-    type Target = Tree;
+    type Target = CgroupTree;
 
-    fn deref(&self) -> &Tree {
+    fn deref(&self) -> &CgroupTree {
         &self.tree
     }
 }
@@ -166,7 +166,7 @@ impl Cgroups {
         let (burstable, besteffort) =
             (setup.qos(QosClass::Burstable), setup.qos(QosClass::BestEffort));
         let root = if of_systemd { String::new() } else { root.to_owned() };
-        let tree = Tree::find(root, [setup.kubepods(), burstable, besteffort].map(below))?;
+        let tree = CgroupTree::find(root, [setup.kubepods(), burstable, besteffort].map(below))?;
         Ok(Self { tree: Arc::new(tree), systemd: of_systemd.then(Systemd::default) })
     }
 
@@ -185,13 +185,13 @@ impl Cgroups {
     /// A unified hierarchy in a folder, for tests that supply the files.
     #[cfg(test)]
     pub(super) fn unified_at(path: &Path) -> Self {
-        Self { tree: Arc::new(Tree::unified_at(path)), systemd: None }
+        Self { tree: Arc::new(CgroupTree::unified_at(path)), systemd: None }
     }
 
     /// Hierarchies of v1 in a folder, for tests that supply the files.
     #[cfg(test)]
     pub(super) fn legacy_at(path: &Path) -> Self {
-        Self { tree: Arc::new(Tree::legacy_at(path)), systemd: None }
+        Self { tree: Arc::new(CgroupTree::legacy_at(path)), systemd: None }
     }
 
     /// True when systemd creates the cgroups.
@@ -241,14 +241,14 @@ impl Cgroups {
     // k8s: pkg/kubelet/cm/cgroup_manager_linux.go Create
     pub async fn create_pod(&self, name: &str, limits: &CgroupLimits) -> Result<(), CgroupError> {
         check_name(name)?;
-        let is_new = !self.on_disk(name, Tree::exists).await?;
+        let is_new = !self.on_disk(name, CgroupTree::exists).await?;
         if let Some(systemd) = self.systemd.as_ref().filter(|_| is_new) {
             let made = systemd.start(name, self.is_v2()).await;
             made.map_err(|source| CgroupError::Systemd { name: name.to_owned(), source })?;
         }
         if is_new {
             // With systemd too, because it enables only the controllers that it needs itself.
-            self.on_disk(name, Tree::create).await??;
+            self.on_disk(name, CgroupTree::create).await??;
         }
         self.limit(name, limits).await
     }
@@ -277,7 +277,7 @@ impl Cgroups {
     pub async fn on_disk<T: Send + 'static>(
         &self,
         name: &str,
-        work: impl FnOnce(&Tree, &str) -> T + Send + 'static,
+        work: impl FnOnce(&CgroupTree, &str) -> T + Send + 'static,
     ) -> Result<T, CgroupError> {
         let (tree, owned) = (Arc::clone(&self.tree), name.to_owned());
         // Each cgroup is its own place, so that a slow removal does not delay other cgroups.
@@ -318,7 +318,7 @@ impl Cgroups {
         let mut wait = KILL_WAIT_FIRST / 10;
         let mut round = 0;
         loop {
-            match self.on_disk(name, Tree::remove).await? {
+            match self.on_disk(name, CgroupTree::remove).await? {
                 // An exited process keeps its cgroup busy until it is reaped.
                 Err(CgroupError::Remove { ref source, .. })
                     if source.raw_os_error() == Some(nix::libc::EBUSY) && round < KILL_ROUNDS => {}
@@ -331,17 +331,17 @@ impl Cgroups {
     }
 
     /// The hierarchies' files, for work in the pool.
-    pub fn tree(&self) -> Arc<Tree> {
+    pub fn tree(&self) -> Arc<CgroupTree> {
         Arc::clone(&self.tree)
     }
 
     /// Names of the cgroups right below this one.
     pub async fn children(&self, name: &str) -> Result<Vec<String>, CgroupError> {
-        self.on_disk(name, Tree::children).await
+        self.on_disk(name, CgroupTree::children).await
     }
 }
 
-impl Tree {
+impl CgroupTree {
     /// Moves a process into the cgroup, in every hierarchy.
     pub fn adopt(&self, name: &str, pid: i32) -> Result<(), CgroupError> {
         check_name(name)?;

@@ -12,7 +12,7 @@ use pintle_agent_core::resize::steps::PodFigures;
 
 use super::execute::{CgroupError, Cgroups};
 use super::formulas::{cpu_weight, weight_to_shares};
-use super::tree::Tree;
+use super::tree::CgroupTree;
 use super::unit;
 
 impl Cgroups {
@@ -23,7 +23,7 @@ impl Cgroups {
     }
 }
 
-impl Tree {
+impl CgroupTree {
     /// Memory limit, CPU quota and shares of a cgroup.
     pub fn figures(&self, name: &str) -> Result<PodFigures, CgroupError> {
         if self.is_v2() {

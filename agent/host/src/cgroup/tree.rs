@@ -34,7 +34,7 @@ const OPEN_MAX: usize = 256;
 
 /// The node's cgroup hierarchies.
 #[derive(Debug)]
-pub struct Tree {
+pub struct CgroupTree {
     v1: Option<V1>,
     root: String,
     /// `kubepods`, burstable, besteffort.
@@ -50,7 +50,7 @@ struct Mount {
     controllers: Vec<String>,
 }
 
-impl Tree {
+impl CgroupTree {
     /// Finds the hierarchies.
     pub(super) fn find(root: String, classes: [String; 3]) -> Result<Self, CgroupError> {
         let (mounts, warned) = (Vec::new(), Mutex::default());

@@ -4,8 +4,8 @@
 //! Input: the kernel's log, a record at a time, from its oldest one on: records that it still holds
 //! at the start of the agent are reported again, as by a kubelet. Output: an event about the node
 //! for each kill that was not caused by a cgroup's limit; of other kills only new ones, not those
-//! of the past. `Log` is pure, `run` has the effects; owner: its task. Bounds: `RECORD_BYTES_MAX`,
-//! and `RECORDS_MAX` records before other tasks run.
+//! of the past. `OomLines` is pure, `run` has the effects; owner: its task. Bounds:
+//! `RECORD_BYTES_MAX`, and `RECORDS_MAX` records before other tasks run.
 //!
 //! The log, because no other source names the scope that ran out of memory: the kernel's tracepoint
 //! has the victim alone, counters of cgroups have no names. It costs nothing while no records
@@ -62,7 +62,7 @@ fn watch(file: File) -> io::Result<AsyncFd<File>> {
 
 /// Each read gives one record. Returns why there are no more.
 async fn follow(log: &AsyncFd<File>, mut tell: impl FnMut(OomVictimLine)) -> io::Error {
-    let (mut said, mut lines, mut is_past) = (Log::default(), Lines::default(), true);
+    let (mut said, mut lines, mut is_past) = (OomLines::default(), Lines::default(), true);
     let mut record = vec![0; RECORD_BYTES_MAX];
     loop {
         let mut ready = match log.readable().await {
@@ -121,7 +121,7 @@ impl Kill {
 
 /// The kernel's lines about a kill, from its first line to the one that names the victim.
 #[derive(Debug, Default)]
-struct Log {
+struct OomLines {
     /// The kill that it is speaking of.
     open: Option<OomReport>,
 }
@@ -133,7 +133,7 @@ struct OomReport {
     victim: Kill,
 }
 
-impl Log {
+impl OomLines {
     /// Takes a record, `PRIORITY,SEQUENCE,TIME,FLAGS;MESSAGE` and lines with more; returns a kill
     /// once its report is complete, unless it is a cgroup's own.
     fn take(&mut self, record: &[u8]) -> Option<Kill> {

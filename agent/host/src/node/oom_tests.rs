@@ -24,7 +24,7 @@ fn verdict(constraint: &str, owner: &str) -> String {
 }
 
 fn told(messages: &[String]) -> Vec<String> {
-    let mut log = Log::default();
+    let mut log = OomLines::default();
     let kills = messages.iter().filter_map(|message| log.take(record(message).as_bytes()));
     kills.map(|kill| kill.event().message).collect()
 }
@@ -98,7 +98,7 @@ fn the_event_is_the_kubelets() {
 
 #[test]
 fn what_is_no_record_is_passed_over() {
-    let mut log = Log::default();
+    let mut log = OomLines::default();
     for bytes in [&b""[..], b";", b"no record", b"6,1,2,-;\n", b"6,1,2,-;\xff\xfe"] {
         assert_eq!(log.take(bytes), None, "{bytes:?}");
     }

@@ -26,8 +26,26 @@ const LOOK_PAUSE: Duration = Duration::from_millis(100);
 const NAME: &str = "org.freedesktop.login1";
 const OBJECT: &str = "/org/freedesktop/login1";
 const MANAGER: &str = "org.freedesktop.login1.Manager";
-const SYSTEMD: (&str, &str, &str) =
-    ("org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager");
+const SYSTEMD: BusInterface = BusInterface {
+    service: "org.freedesktop.systemd1",
+    object: "/org/freedesktop/systemd1",
+    interface: "org.freedesktop.systemd1.Manager",
+};
+
+/// An interface of an object on the bus.
+#[derive(Clone, Copy)]
+struct BusInterface {
+    service: &'static str,
+    object: &'static str,
+    interface: &'static str,
+}
+
+impl BusInterface {
+    /// Of logind's only object.
+    fn of_logind(interface: &'static str) -> Self {
+        Self { service: NAME, object: OBJECT, interface }
+    }
+}
 /// The kubelet's file: whichever agent comes next finds its own.
 const DROP_IN: &str = "99-kubelet.conf";
 
@@ -86,7 +104,7 @@ pub struct Logind {
 
 /// Shutdowns as they are announced and given up.
 #[derive(Debug)]
-pub struct Signals(MessageStream);
+pub struct ShutdownSignals(MessageStream);
 
 impl Logind {
     /// Over the bus of this address, else over the system bus.
@@ -107,7 +125,7 @@ impl Logind {
 
     /// Subscribes to the signals from here on.
     // k8s: pkg/kubelet/nodeshutdown/systemd/inhibit_linux.go MonitorShutdown
-    pub async fn signals(&self, from: Announcer) -> Result<Signals, LogindError> {
+    pub async fn signals(&self, from: Announcer) -> Result<ShutdownSignals, LogindError> {
         const WHAT: &str = "PrepareForShutdown";
         let rule = || {
             let rule = MatchRule::builder().msg_type(zbus::message::Type::Signal);
@@ -119,7 +137,7 @@ impl Logind {
         };
         let rule = rule().map_err(|error| refused(WHAT, error))?;
         let stream = MessageStream::for_match_rule(rule, &self.connection, Some(SIGNALS_MAX));
-        stream.await.map(Signals).map_err(|error| refused(WHAT, error))
+        stream.await.map(ShutdownSignals).map_err(|error| refused(WHAT, error))
     }
 
     /// True if the machine is about to shut down.
@@ -137,7 +155,7 @@ impl Logind {
         const WHAT: &str = "Inhibit";
         let why = "Kubelet needs time to handle node shutdown";
         let body = ("shutdown", "kubelet", why, "delay");
-        let answer = self.call((NAME, OBJECT, MANAGER), WHAT, &body).await?;
+        let answer = self.call(BusInterface::of_logind(MANAGER), WHAT, &body).await?;
         let lock: zvariant::OwnedFd =
             answer.body().deserialize().map_err(|error| refused(WHAT, error))?;
         Ok(lock.into())
@@ -169,7 +187,7 @@ impl Logind {
     where
         T: for<'a> TryFrom<Value<'a>, Error = zvariant::Error>,
     {
-        let at = (NAME, OBJECT, "org.freedesktop.DBus.Properties");
+        let at = BusInterface::of_logind("org.freedesktop.DBus.Properties");
         let answer = self.call(at, "Get", &(MANAGER, name)).await?;
         let body = answer.body();
         let value: Value<'_> = body.deserialize().map_err(|error| refused(name, error))?;
@@ -178,14 +196,16 @@ impl Logind {
 
     async fn call<B>(
         &self,
-        (name, object, interface): (&str, &str, &str),
+        at: BusInterface,
         method: &'static str,
         body: &B,
     ) -> Result<Message, LogindError>
     where
         B: serde::Serialize + DynamicType,
     {
-        let call = self.connection.call_method(Some(name), object, Some(interface), method, body);
+        let BusInterface { service, object, interface } = at;
+        let call =
+            self.connection.call_method(Some(service), object, Some(interface), method, body);
         match tokio::time::timeout(CALL_MAX, call).await {
             Ok(answer) => answer.map_err(|error| refused(method, error)),
             Err(_) => Err(LogindError::Slow(method)),
@@ -193,7 +213,7 @@ impl Logind {
     }
 }
 
-impl Signals {
+impl ShutdownSignals {
     /// The next one: true when the machine is about to shut down, false when it stays up.
     pub async fn next(&mut self) -> Result<bool, LogindError> {
         loop {

@@ -32,7 +32,7 @@ use pintle_agent_core::worker::PodsInput;
 use pintle_daemon::{clock, tasks};
 use tokio::sync::{mpsc, watch};
 
-use self::logind::{Announcer, Logind, LogindError, Signals};
+use self::logind::{Announcer, Logind, LogindError, ShutdownSignals};
 
 /// Directory of logind's configuration.
 pub const LOGIND_CONF: &str = "/etc/systemd/logind.conf.d";
@@ -80,9 +80,9 @@ struct Watcher {
 }
 
 /// A connection on which shutdown signals arrive.
-struct Session {
+struct SignalSession {
     logind: Logind,
-    signals: Signals,
+    signals: ShutdownSignals,
 }
 
 /// The record of an agent before this one; `None` when nothing can be read.
@@ -114,7 +114,7 @@ pub async fn start(
 }
 
 impl Watcher {
-    async fn run(mut self, mut opened: Result<Session, LogindError>) {
+    async fn run(mut self, mut opened: Result<SignalSession, LogindError>) {
         let mut wait = RECONNECT.0;
         let mut warned = false;
         loop {
@@ -139,16 +139,16 @@ impl Watcher {
 
     /// Connects, and reports a shutdown under way. The signals are subscribed first, so that none
     /// is missed in between.
-    async fn open(&mut self) -> Result<Session, LogindError> {
+    async fn open(&mut self) -> Result<SignalSession, LogindError> {
         let logind = Logind::connect(self.settings.bus.as_deref()).await?;
         let signals = logind.signals(self.settings.announcer).await?;
         let preparing = logind.is_preparing().await?;
         self.say(preparing).await;
-        Ok(Session { logind, signals })
+        Ok(SignalSession { logind, signals })
     }
 
     /// Runs until the connection ends; `Ok` when the receiver is gone.
-    async fn follow(&mut self, mut session: Session) -> Result<(), LogindError> {
+    async fn follow(&mut self, mut session: SignalSession) -> Result<(), LogindError> {
         self.raise_delay(&session.logind).await;
         self.hold(&session.logind).await;
         loop {

@@ -96,7 +96,7 @@ pub(super) async fn output(
     args: &[&str],
     limit: Duration,
 ) -> Result<String, ProgramError> {
-    let busy = Busy::take(about).ok_or(ProgramError::Busy)?;
+    let busy = BusyPath::take(about).ok_or(ProgramError::Busy)?;
     let (output, said) = io::pipe()?;
     let mut command = Command::new(program);
     command.args(args).stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said);
@@ -120,7 +120,7 @@ async fn wait(
     mut child: Child,
     limit: Duration,
     answer: oneshot::Sender<io::Result<Option<ExitStatus>>>,
-    busy: Busy,
+    busy: BusyPath,
 ) {
     let ended = match timeout(limit, child.wait()).await {
         Ok(ended) => ended.map(Some),
@@ -139,16 +139,16 @@ async fn wait(
 }
 
 /// A path for which a child runs.
-struct Busy(PathBuf);
+struct BusyPath(PathBuf);
 
-impl Busy {
+impl BusyPath {
     fn take(path: &Path) -> Option<Self> {
         let is_new = BUSY.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned());
         is_new.then(|| Self(path.to_owned()))
     }
 }
 
-impl Drop for Busy {
+impl Drop for BusyPath {
     fn drop(&mut self) {
         BUSY.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
     }

@@ -5,10 +5,10 @@
 //!   answers ─> Input::Asked .. ┴─> Registry::handle ─────┴─> `plugins`, published when it changes
 //! ```
 //! Pure: time is an argument. `task` carries out each command and returns its answer under the
-//! command's ticket. Sockets are independent: one that hangs delays no other. Each waits for its turn
-//! to be asked, so that a flood of sockets keeps the thread free (`turns`). A driver name belongs
-//! to the newest socket that claims it, by the change time of the file, which no tenant can set. An
-//! older socket is refused, and gets the name back when the newer one is removed. Bounds:
+//! command's ticket. Sockets are independent: one that hangs delays no other. Each waits for its
+//! turn to be asked, so that a flood of sockets keeps the thread free (`turns`). A driver name
+//! belongs to the newest socket that claims it, by the change time of the file, which no tenant can
+//! set. An older socket is refused, and gets the name back when the newer one is removed. Bounds:
 //! `scan::SOCKETS_MAX` sockets, one command each under way.
 // k8s: pkg/kubelet/pluginmanager/reconciler/reconciler.go, operationexecutor
 
@@ -36,7 +36,7 @@ pub use task::{Refresher, Registrar, start};
 
 /// Identifies a command until its answer arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Ticket(u64);
+pub(crate) struct CommandTicket(u64);
 
 /// What a driver says about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,11 +73,11 @@ pub(crate) enum RegistryInput {
     /// These sockets are in the folder.
     Sockets(Vec<Socket>),
     /// What `Ask` brought.
-    Asked(Ticket, Result<DriverCandidate, Unasked>),
+    Asked(CommandTicket, Result<DriverCandidate, Unasked>),
     /// What `Inspect` brought.
-    Inspected(Ticket, Result<Inspected, Uninspected>),
+    Inspected(CommandTicket, Result<Inspected, Uninspected>),
     /// What `Confirm` brought.
-    Confirmed(Ticket, Result<(), CallError>),
+    Confirmed(CommandTicket, Result<(), CallError>),
     /// What the driver of that registration says now.
     Refreshed(u64, Inspected),
     /// Time has passed.
@@ -86,22 +86,22 @@ pub(crate) enum RegistryInput {
 
 /// What is to be done.
 #[derive(Clone, Debug)]
-pub(crate) enum Command {
+pub(crate) enum RegistryCommand {
     /// Ask the plugin behind a socket what it is.
-    Ask(Ticket, PathBuf),
+    Ask(CommandTicket, PathBuf),
     /// Ask a driver about itself.
-    Inspect(Ticket, Node),
+    Inspect(CommandTicket, Node),
     /// Tell a plugin that it is registered.
-    Confirm(Ticket, PathBuf),
+    Confirm(CommandTicket, PathBuf),
     /// Notify a plugin of the reason for its refusal; the answer is ignored.
     Refuse(PathBuf, String),
     /// The answer is no longer wanted.
-    Cancel(Ticket),
+    Cancel(CommandTicket),
 }
 
 /// All sockets and what became of them.
 #[derive(Debug, Default)]
-pub(crate) struct Registry {
+pub(crate) struct SocketRegistry {
     entries: BTreeMap<PathBuf, SocketEntry>,
     drivers: BTreeMap<String, Registered>,
     turns: CallTurns,
@@ -116,9 +116,9 @@ struct Registered {
     driver: Arc<RegisteredDriver>,
 }
 
-impl Registry {
+impl SocketRegistry {
     /// Takes an input; returns what follows from it.
-    pub(crate) fn handle(&mut self, now: Instant, input: RegistryInput) -> Vec<Command> {
+    pub(crate) fn handle(&mut self, now: Instant, input: RegistryInput) -> Vec<RegistryCommand> {
         let mut commands = Vec::new();
         if let RegistryInput::Asked(ticket, _)
         | RegistryInput::Inspected(ticket, _)
@@ -153,21 +153,21 @@ impl Registry {
     }
 
     /// Counts the calls that begin or end, and asks the next sockets.
-    fn take_turns(&mut self, now: Instant, commands: &mut Vec<Command>) {
+    fn take_turns(&mut self, now: Instant, commands: &mut Vec<RegistryCommand>) {
         for command in commands.iter() {
             match command {
-                Command::Inspect(ticket, _) | Command::Confirm(ticket, _) => {
+                RegistryCommand::Inspect(ticket, _) | RegistryCommand::Confirm(ticket, _) => {
                     self.turns.begin(now, *ticket);
                 }
-                Command::Cancel(ticket) => self.turns.end(*ticket),
-                Command::Ask(..) | Command::Refuse(..) => {}
+                RegistryCommand::Cancel(ticket) => self.turns.end(*ticket),
+                RegistryCommand::Ask(..) | RegistryCommand::Refuse(..) => {}
             }
         }
         while let Some(path) = self.turns.next(now, waiting(&self.entries)) {
             let ticket = self.ticket();
             self.turns.begin(now, ticket);
             self.entry(&path).state = State::Asking(ticket);
-            commands.push(Command::Ask(ticket, path));
+            commands.push(RegistryCommand::Ask(ticket, path));
         }
     }
 
@@ -194,7 +194,7 @@ impl Registry {
     }
 
     /// Compares the folder with what is known.
-    fn observe(&mut self, now: Instant, sockets: Vec<Socket>, commands: &mut Vec<Command>) {
+    fn observe(&mut self, now: Instant, sockets: Vec<Socket>, commands: &mut Vec<RegistryCommand>) {
         let is_there = |path: &Path, entry: &SocketEntry| {
             sockets.iter().any(|socket| socket.path == path && socket.file == entry.file)
         };
@@ -214,9 +214,9 @@ impl Registry {
         }
     }
 
-    fn remove(&mut self, now: Instant, path: &Path, commands: &mut Vec<Command>) {
+    fn remove(&mut self, now: Instant, path: &Path, commands: &mut Vec<RegistryCommand>) {
         let Some(entry) = self.entries.remove(path) else { return };
-        commands.extend(entry.ticket().map(Command::Cancel));
+        commands.extend(entry.ticket().map(RegistryCommand::Cancel));
         self.release(now, path);
     }
 
@@ -254,7 +254,7 @@ impl Registry {
         now: Instant,
         path: &Path,
         answer: Result<DriverCandidate, Unasked>,
-        commands: &mut Vec<Command>,
+        commands: &mut Vec<RegistryCommand>,
     ) {
         let candidate = match answer {
             Ok(candidate) => candidate,
@@ -267,7 +267,7 @@ impl Registry {
         if !self.yields(path, &candidate.name, commands) {
             let ticket = self.ticket();
             let node = Node::new(&candidate.endpoint);
-            commands.push(Command::Inspect(ticket, node.clone()));
+            commands.push(RegistryCommand::Inspect(ticket, node.clone()));
             self.entry(path).state = State::Inspecting(ticket, candidate.name, node);
         }
     }
@@ -277,7 +277,7 @@ impl Registry {
         now: Instant,
         path: &Path,
         answer: Result<Inspected, Uninspected>,
-        commands: &mut Vec<Command>,
+        commands: &mut Vec<RegistryCommand>,
     ) {
         let State::Inspecting(_, name, node) = self.entry(path).state.clone() else { return };
         let inspected = match answer {
@@ -300,7 +300,7 @@ impl Registry {
         name: String,
         node: Node,
         inspected: Inspected,
-        commands: &mut Vec<Command>,
+        commands: &mut Vec<RegistryCommand>,
     ) {
         self.registrations += 1;
         let registration = self.registrations;
@@ -313,11 +313,11 @@ impl Registry {
         let earlier = self.drivers.insert(name.clone(), registered);
         if let Some(earlier) = earlier.filter(|earlier| earlier.socket != path) {
             let entry = self.entry(&earlier.socket);
-            commands.extend(entry.ticket().map(Command::Cancel));
+            commands.extend(entry.ticket().map(RegistryCommand::Cancel));
             entry.state = State::Older(name, taken(path));
         }
         let ticket = self.ticket();
-        commands.push(Command::Confirm(ticket, path.to_owned()));
+        commands.push(RegistryCommand::Confirm(ticket, path.to_owned()));
         self.entry(path).state = State::Confirming(ticket);
     }
 
@@ -344,7 +344,7 @@ impl Registry {
     }
 
     /// Returns whether a newer socket has the name, and lets this one wait for it then.
-    fn yields(&mut self, path: &Path, name: &str, commands: &mut Vec<Command>) -> bool {
+    fn yields(&mut self, path: &Path, name: &str, commands: &mut Vec<RegistryCommand>) -> bool {
         let Some(holder) = self.drivers.get(name).map(|registered| registered.socket.clone())
         else {
             return false;
@@ -353,18 +353,24 @@ impl Registry {
             return false;
         }
         let why = RegistrationRefusal::Taken(name.to_owned(), holder.display().to_string());
-        commands.push(Command::Refuse(path.to_owned(), why.to_string()));
+        commands.push(RegistryCommand::Refuse(path.to_owned(), why.to_string()));
         self.entry(path).state = State::Older(name.to_owned(), taken(&holder));
         true
     }
 
-    fn refuse(&mut self, now: Instant, path: &Path, why: String, commands: &mut Vec<Command>) {
-        commands.push(Command::Refuse(path.to_owned(), why.clone()));
+    fn refuse(
+        &mut self,
+        now: Instant,
+        path: &Path,
+        why: String,
+        commands: &mut Vec<RegistryCommand>,
+    ) {
+        commands.push(RegistryCommand::Refuse(path.to_owned(), why.clone()));
         self.entry(path).fail(now, why);
     }
 
     /// The socket that waits for this answer, if it still does.
-    fn awaited(&self, ticket: Ticket) -> Option<PathBuf> {
+    fn awaited(&self, ticket: CommandTicket) -> Option<PathBuf> {
         let mut all = self.entries.iter();
         all.find(|(_, entry)| entry.ticket() == Some(ticket)).map(|(path, _)| path.clone())
     }
@@ -373,9 +379,9 @@ impl Registry {
         self.entries.get_mut(path).expect("a name is held by, and answers come for, known sockets")
     }
 
-    fn ticket(&mut self) -> Ticket {
+    fn ticket(&mut self) -> CommandTicket {
         self.tickets += 1;
-        Ticket(self.tickets)
+        CommandTicket(self.tickets)
     }
 }
 

@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::Ticket;
+use super::CommandTicket;
 use super::turns::WaitingSocket;
 use crate::csi::Node;
 use crate::scan::{FileId, Nanos, Socket};
@@ -24,7 +24,7 @@ pub(super) struct SocketEntry {
     /// Change time of the file when it was first seen: a later chmod does not make it newer.
     changed: Nanos,
     /// Number of its first command: the clock of files stands still for milliseconds.
-    arrived: Ticket,
+    arrived: CommandTicket,
     pub(super) state: State,
     failures: u32,
     problem: Option<String>,
@@ -36,11 +36,11 @@ pub(super) enum State {
     /// Its plugin is to be asked what it is, since then, once it is its turn.
     Waiting(Instant),
     /// Its plugin is being asked what it is.
-    Asking(Ticket),
+    Asking(CommandTicket),
     /// The driver of that name is being asked about itself.
-    Inspecting(Ticket, String, Node),
+    Inspecting(CommandTicket, String, Node),
     /// It is registered; NotifyRegistrationStatus is under way.
-    Confirming(Ticket),
+    Confirming(CommandTicket),
     /// It is registered.
     Registered,
     /// It is tried again then.
@@ -51,7 +51,7 @@ pub(super) enum State {
 
 impl SocketEntry {
     /// A new socket, which waits for its first turn.
-    pub(super) fn new(socket: &Socket, now: Instant, arrived: Ticket) -> Self {
+    pub(super) fn new(socket: &Socket, now: Instant, arrived: CommandTicket) -> Self {
         Self {
             file: socket.file,
             changed: socket.changed,
@@ -63,12 +63,12 @@ impl SocketEntry {
     }
 
     /// Grows with each newer socket.
-    pub(super) fn age(&self) -> (Nanos, Ticket) {
+    pub(super) fn age(&self) -> (Nanos, CommandTicket) {
         (self.changed, self.arrived)
     }
 
     /// The answer that is awaited.
-    pub(super) fn ticket(&self) -> Option<Ticket> {
+    pub(super) fn ticket(&self) -> Option<CommandTicket> {
         match self.state {
             State::Asking(ticket) | State::Inspecting(ticket, ..) | State::Confirming(ticket) => {
                 Some(ticket)

@@ -13,7 +13,9 @@ use std::time::Instant;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::{Command, Inspected, Registry, RegistryInput, Ticket, Unasked, Uninspected};
+use super::{
+    CommandTicket, Inspected, RegistryCommand, RegistryInput, SocketRegistry, Unasked, Uninspected,
+};
 use crate::csi::{Node, NodeFacts};
 use crate::drivers::{Drivers, Plugins, changes};
 use crate::registration;
@@ -33,7 +35,7 @@ pub fn start(root: &Path) -> io::Result<(Drivers, Refresher, Registrar)> {
     let registrar = Registrar {
         sockets: watch.sockets(),
         _watch: watch,
-        registry: Registry::default(),
+        registry: SocketRegistry::default(),
         publisher,
         refreshes,
         calls: JoinSet::new(),
@@ -65,11 +67,11 @@ impl Refresher {
 pub struct Registrar {
     _watch: WatchThread,
     sockets: watch::Receiver<Vec<Socket>>,
-    registry: Registry,
+    registry: SocketRegistry,
     publisher: watch::Sender<Arc<Plugins>>,
     refreshes: mpsc::Receiver<String>,
     calls: JoinSet<RegistryInput>,
-    handles: BTreeMap<Ticket, AbortHandle>,
+    handles: BTreeMap<CommandTicket, AbortHandle>,
     refusals: JoinSet<()>,
 }
 
@@ -124,21 +126,21 @@ impl Registrar {
         });
     }
 
-    fn carry_out(&mut self, command: Command) {
+    fn carry_out(&mut self, command: RegistryCommand) {
         let (ticket, handle) = match command {
-            Command::Ask(ticket, socket) => (ticket, self.calls.spawn(ask(ticket, socket))),
-            Command::Inspect(ticket, node) => {
+            RegistryCommand::Ask(ticket, socket) => (ticket, self.calls.spawn(ask(ticket, socket))),
+            RegistryCommand::Inspect(ticket, node) => {
                 let call = async move { RegistryInput::Inspected(ticket, inspect(&node).await) };
                 (ticket, self.calls.spawn(call))
             }
-            Command::Confirm(ticket, socket) => {
+            RegistryCommand::Confirm(ticket, socket) => {
                 let call = async move {
                     RegistryInput::Confirmed(ticket, registration::notify(&socket, "").await)
                 };
                 (ticket, self.calls.spawn(call))
             }
-            Command::Refuse(socket, why) => return self.refuse(socket, why),
-            Command::Cancel(ticket) => {
+            RegistryCommand::Refuse(socket, why) => return self.refuse(socket, why),
+            RegistryCommand::Cancel(ticket) => {
                 if let Some(handle) = self.handles.remove(&ticket) {
                     handle.abort();
                 }
@@ -172,7 +174,7 @@ impl Registrar {
     }
 }
 
-async fn ask(ticket: Ticket, socket: PathBuf) -> RegistryInput {
+async fn ask(ticket: CommandTicket, socket: PathBuf) -> RegistryInput {
     let answer = match registration::ask(&socket).await {
         Ok(info) => registration::check(&info, &socket).map_err(Unasked::Refused),
         Err(error) => Err(Unasked::Unreached(error)),

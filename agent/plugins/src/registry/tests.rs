@@ -15,46 +15,50 @@ const NAME: &str = "csi.example.com";
 
 /// A registry and what it wants done.
 struct RegistryUnderTest {
-    registry: Registry,
+    registry: SocketRegistry,
     now: Instant,
     sockets: Vec<Socket>,
 }
 
 impl RegistryUnderTest {
     fn new() -> Self {
-        Self { registry: Registry::default(), now: Instant::now(), sockets: Vec::new() }
+        Self { registry: SocketRegistry::default(), now: Instant::now(), sockets: Vec::new() }
     }
 
-    fn handle(&mut self, input: RegistryInput) -> Vec<Command> {
+    fn handle(&mut self, input: RegistryInput) -> Vec<RegistryCommand> {
         self.registry.handle(self.now, input)
     }
 
     /// A socket appears, or is recreated; `time` is that of its file.
-    fn bind(&mut self, path: &str, time: i128) -> Vec<Command> {
+    fn bind(&mut self, path: &str, time: i128) -> Vec<RegistryCommand> {
         self.sockets.retain(|socket| socket.path != Path::new(path));
         let file = FileId::made_up(time);
         self.sockets.push(Socket { path: path.into(), file, changed: time });
         self.handle(RegistryInput::Sockets(self.sockets.clone()))
     }
 
-    fn unlink(&mut self, path: &str) -> Vec<Command> {
+    fn unlink(&mut self, path: &str) -> Vec<RegistryCommand> {
         self.sockets.retain(|socket| socket.path != Path::new(path));
         self.handle(RegistryInput::Sockets(self.sockets.clone()))
     }
 
     /// Brings a socket's plugin to the point where its driver is asked.
-    fn inspects(&mut self, commands: &[Command]) -> Ticket {
-        let [Command::Ask(ticket, _)] = commands else { panic!("one is asked: {commands:?}") };
+    fn inspects(&mut self, commands: &[RegistryCommand]) -> CommandTicket {
+        let [RegistryCommand::Ask(ticket, _)] = commands else {
+            panic!("one is asked: {commands:?}")
+        };
         let commands = self.handle(RegistryInput::Asked(*ticket, Ok(candidate())));
-        let [Command::Inspect(ticket, _)] = commands[..] else { panic!("{commands:?}") };
+        let [RegistryCommand::Inspect(ticket, _)] = commands[..] else { panic!("{commands:?}") };
         ticket
     }
 
     /// Registers the plugin that is asked.
-    fn register(&mut self, commands: &[Command]) {
+    fn register(&mut self, commands: &[RegistryCommand]) {
         let ticket = self.inspects(commands);
         let commands = self.handle(RegistryInput::Inspected(ticket, Ok(inspected("n1"))));
-        let Some(Command::Confirm(ticket, _)) = commands.last() else { panic!("{commands:?}") };
+        let Some(RegistryCommand::Confirm(ticket, _)) = commands.last() else {
+            panic!("{commands:?}")
+        };
         assert!(self.handle(RegistryInput::Confirmed(*ticket, Ok(()))).is_empty());
     }
 
@@ -90,14 +94,14 @@ fn driver_is_registered_before_its_plugin_is_told_and_gone_with_its_socket() {
     let ticket = world.inspects(&commands);
     assert!(world.registered().is_none());
     let commands = world.handle(RegistryInput::Inspected(ticket, Ok(inspected("n1"))));
-    let [Command::Confirm(_, path)] = &commands[..] else { panic!("{commands:?}") };
+    let [RegistryCommand::Confirm(_, path)] = &commands[..] else { panic!("{commands:?}") };
     assert_eq!(path, Path::new("/r/a"));
     let driver = world.registered().expect("registered");
     assert_eq!(driver.facts.node_id, "n1");
     assert_eq!(driver.node.socket(), Path::new("/plugins/csi.sock"));
     assert_eq!(world.problem("/r/a"), None);
     let commands = world.unlink("/r/a");
-    assert!(matches!(commands[..], [Command::Cancel(_)]), "{commands:?}");
+    assert!(matches!(commands[..], [RegistryCommand::Cancel(_)]), "{commands:?}");
     assert!(world.registered().is_none());
 }
 
@@ -107,7 +111,7 @@ fn plugin_that_cannot_be_told_counts_as_not_registered_and_is_tried_again() {
     let commands = world.bind("/r/a", 1);
     let ticket = world.inspects(&commands);
     let commands = world.handle(RegistryInput::Inspected(ticket, Ok(inspected("n1"))));
-    let [Command::Confirm(ticket, _)] = commands[..] else { panic!("{commands:?}") };
+    let [RegistryCommand::Confirm(ticket, _)] = commands[..] else { panic!("{commands:?}") };
     let lost = CallError::agent("NotifyRegistrationStatus", Code::Unavailable, "broken pipe");
     world.handle(RegistryInput::Confirmed(ticket, Err(lost)));
     assert!(world.registered().is_none());
@@ -123,7 +127,7 @@ fn waits_after_failures_double_to_the_kubelets_and_begin_anew_with_another_file(
     let mut commands = world.bind("/r/a", 1);
     let mut wait = RETRY_MIN;
     for _ in 0..15 {
-        let [Command::Ask(ticket, _)] = commands[..] else { panic!("{commands:?}") };
+        let [RegistryCommand::Ask(ticket, _)] = commands[..] else { panic!("{commands:?}") };
         assert!(world.handle(RegistryInput::Asked(ticket, Err(unreached()))).is_empty());
         assert_eq!(world.registry.due(), Some(world.now + wait));
         world.now += wait - Duration::from_nanos(1);
@@ -136,7 +140,7 @@ fn waits_after_failures_double_to_the_kubelets_and_begin_anew_with_another_file(
     let text = world.problem("/r/a").flatten().expect("a problem");
     assert!(text.ends_with("rpc error: code = Unavailable desc = connection refused"), "{text}");
     let commands = world.bind("/r/a", 2);
-    let [Command::Cancel(_), Command::Ask(ticket, _)] = commands[..] else {
+    let [RegistryCommand::Cancel(_), RegistryCommand::Ask(ticket, _)] = commands[..] else {
         panic!("{commands:?}")
     };
     world.handle(RegistryInput::Asked(ticket, Err(unreached())));
@@ -147,17 +151,17 @@ fn waits_after_failures_double_to_the_kubelets_and_begin_anew_with_another_file(
 fn refused_plugin_is_told_why() {
     let mut world = RegistryUnderTest::new();
     let commands = world.bind("/r/a", 1);
-    let [Command::Ask(ticket, _)] = commands[..] else { panic!("{commands:?}") };
+    let [RegistryCommand::Ask(ticket, _)] = commands[..] else { panic!("{commands:?}") };
     let refusal = RegistrationRefusal::NotSupported("DRAPlugin".to_owned());
     let commands = world.handle(RegistryInput::Asked(ticket, Err(refusal.clone().into())));
-    let [Command::Refuse(_, why)] = &commands[..] else { panic!("{commands:?}") };
+    let [RegistryCommand::Refuse(_, why)] = &commands[..] else { panic!("{commands:?}") };
     assert_eq!(*why, refusal.to_string());
     world.now = world.registry.due().expect("it is tried again");
     let commands = world.handle(RegistryInput::Tick);
     let ticket = world.inspects(&commands);
     let refused = Uninspected::Facts(RefusedFacts::NoNodeId);
     let commands = world.handle(RegistryInput::Inspected(ticket, Err(refused)));
-    let [Command::Refuse(_, why)] = &commands[..] else { panic!("{commands:?}") };
+    let [RegistryCommand::Refuse(_, why)] = &commands[..] else { panic!("{commands:?}") };
     assert!(why.contains("driverNodeID must not be empty"), "{why}");
     assert!(world.registered().is_none());
 }
@@ -170,11 +174,11 @@ fn older_second_socket_of_a_name_is_refused_and_follows_when_the_newer_goes() {
     for time in [3, 4] {
         let commands = world.bind("/r/old", time);
         let ticket = match commands[..] {
-            [Command::Ask(ticket, _)] => ticket,
+            [RegistryCommand::Ask(ticket, _)] => ticket,
             _ => panic!("{commands:?}"),
         };
         let commands = world.handle(RegistryInput::Asked(ticket, Ok(candidate())));
-        let [Command::Refuse(path, why)] = &commands[..] else { panic!("{commands:?}") };
+        let [RegistryCommand::Refuse(path, why)] = &commands[..] else { panic!("{commands:?}") };
         assert_eq!(path, Path::new("/r/old"));
         assert!(why.contains("already registered by the newer socket /r/new"), "{why}");
         assert_eq!(world.registry.due(), None, "no clock helps it");
@@ -195,7 +199,7 @@ fn newer_second_socket_of_a_name_takes_it_over_without_a_gap() {
     let ticket = world.inspects(&commands);
     assert_eq!(world.registered().map(|driver| driver.registration), Some(1), "until it is known");
     let commands = world.handle(RegistryInput::Inspected(ticket, Ok(inspected("n2"))));
-    assert!(matches!(commands[..], [Command::Confirm(..)]), "{commands:?}");
+    assert!(matches!(commands[..], [RegistryCommand::Confirm(..)]), "{commands:?}");
     let changes = crate::changes(&before, &world.registry.plugins());
     assert!(
         matches!(&changes[..], [crate::DriverChange::Registered(driver)] if driver.facts.node_id == "n2")
@@ -227,9 +231,9 @@ fn of_two_sockets_that_ask_at_once_the_newer_has_the_name_whoever_answers_first(
 fn answers_that_come_after_their_socket_has_gone_change_nothing() {
     let mut world = RegistryUnderTest::new();
     let commands = world.bind("/r/a", 1);
-    let [Command::Ask(ticket, _)] = commands[..] else { panic!("{commands:?}") };
+    let [RegistryCommand::Ask(ticket, _)] = commands[..] else { panic!("{commands:?}") };
     let commands = world.bind("/r/a", 2);
-    let [Command::Cancel(cancelled), Command::Ask(..)] = commands[..] else {
+    let [RegistryCommand::Cancel(cancelled), RegistryCommand::Ask(..)] = commands[..] else {
         panic!("{commands:?}")
     };
     assert_eq!(cancelled, ticket);
@@ -251,9 +255,9 @@ fn refreshed_facts_are_those_of_that_registration_only() {
 }
 
 /// The sockets that commands ask.
-fn asked(commands: &[Command]) -> Vec<PathBuf> {
-    let ask = |command: &Command| match command {
-        Command::Ask(_, path) => Some(path.clone()),
+fn asked(commands: &[RegistryCommand]) -> Vec<PathBuf> {
+    let ask = |command: &RegistryCommand| match command {
+        RegistryCommand::Ask(_, path) => Some(path.clone()),
         _ => None,
     };
     commands.iter().filter_map(ask).collect()
@@ -311,7 +315,7 @@ fn a_plugin_that_comes_amid_a_flood_is_asked_within_two_turns() {
 fn a_plugin_that_failed_is_asked_again_while_new_sockets_keep_coming() {
     let mut world = RegistryUnderTest::new();
     let commands = world.bind("/r/driver", 1);
-    let [Command::Ask(ticket, _)] = commands[..] else { panic!("{commands:?}") };
+    let [RegistryCommand::Ask(ticket, _)] = commands[..] else { panic!("{commands:?}") };
     world.handle(RegistryInput::Asked(ticket, Err(unreached())));
     world.now += RETRY_MIN;
     let mut turns = 0;
@@ -337,7 +341,7 @@ fn calls_that_ended_make_room_at_once_within_the_burst() {
         let asked_now = asked(&commands).len();
         assert_eq!(asked_now, usize::from(at < i128::from(BURST) + 1), "{at}");
         for command in commands {
-            let Command::Ask(ticket, _) = command else { panic!("{command:?}") };
+            let RegistryCommand::Ask(ticket, _) = command else { panic!("{command:?}") };
             world.handle(RegistryInput::Asked(ticket, Err(unreached())));
         }
     }

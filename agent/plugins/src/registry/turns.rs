@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::Ticket;
+use super::CommandTicket;
 
 /// Calls that may run at the same time, not counting slow ones.
 pub(super) const CALLS_MAX: usize = 16;
@@ -29,13 +29,13 @@ pub(super) struct WaitingSocket<'a> {
     pub(super) path: &'a Path,
     pub(super) failures: u32,
     pub(super) since: Instant,
-    pub(super) arrived: Ticket,
+    pub(super) arrived: CommandTicket,
 }
 
 /// The calls under way, and the pace of new ones.
 #[derive(Debug, Default)]
 pub(super) struct CallTurns {
-    begun: BTreeMap<Ticket, Instant>,
+    begun: BTreeMap<CommandTicket, Instant>,
     /// As many gaps ahead of now as turns were taken without one.
     paid_until: Option<Instant>,
     is_oldest_next: bool,
@@ -43,12 +43,12 @@ pub(super) struct CallTurns {
 
 impl CallTurns {
     /// A call to a socket or its driver begins.
-    pub(super) fn begin(&mut self, now: Instant, ticket: Ticket) {
+    pub(super) fn begin(&mut self, now: Instant, ticket: CommandTicket) {
         self.begun.insert(ticket, now);
     }
 
     /// A call has ended.
-    pub(super) fn end(&mut self, ticket: Ticket) {
+    pub(super) fn end(&mut self, ticket: CommandTicket) {
         self.begun.remove(&ticket);
     }
 

@@ -65,14 +65,14 @@ pub(crate) struct SeenCalls {
 
 /// A plugin that serves until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Plugin {
+pub(crate) struct ServedPlugin {
     path: PathBuf,
     script: Arc<Mutex<Script>>,
     seen: watch::Sender<SeenCalls>,
     thread: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
-impl Plugin {
+impl ServedPlugin {
     pub(crate) fn start(path: &Path, script: Script) -> io::Result<Self> {
         let listener = std::os::unix::net::UnixListener::bind(path)?;
         listener.set_nonblocking(true)?;
@@ -116,7 +116,7 @@ impl Plugin {
     }
 }
 
-impl Drop for Plugin {
+impl Drop for ServedPlugin {
     fn drop(&mut self) {
         let Some((stop, thread)) = self.thread.take() else { return };
         drop(stop);

@@ -12,10 +12,10 @@ use nix::mount::{MntFlags, umount2};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::stat::Mode;
 use pintle_daemon::blocking::{Blocked, Class, ClassCounts, JobPlace, Pool};
-use xtask::disk::{Fault, Faulty, Operation};
+use xtask::disk::{DiskFault, DiskOperation, Faulty};
 
 use super::{own, runtime, uid};
-use crate::chain::{At, Chain, How};
+use crate::chain::{Chain, How, PathStart};
 use crate::files::{ChainError, RingFiles};
 
 /// Certainly over before a disk that hangs answers.
@@ -25,8 +25,8 @@ const LATE: Duration = Duration::from_millis(20);
 /// Set in the process that has few descriptors.
 const CHILD: &str = "PINTLE_RING_TEST_FEW_DESCRIPTORS";
 
-fn at(path: impl AsRef<Path>) -> At {
-    At::path(path).expect("a path")
+fn at(path: impl AsRef<Path>) -> PathStart {
+    PathStart::path(path).expect("a path")
 }
 
 fn mode() -> Mode {
@@ -61,7 +61,7 @@ fn with_faulty(test: impl AsyncFn(&RingFiles, &Path, &Faulty) + Copy + Send + 's
 }
 
 /// A chain that comes to this operation with this step.
-fn chain_to(operation: Operation, folder: &Path) -> (usize, Chain) {
+fn chain_to(operation: DiskOperation, folder: &Path) -> (usize, Chain) {
     let file = || at(folder.join("f"));
     let write = |chain: &mut Chain| {
         let opened = chain.open(file(), How::flags(OFlag::O_WRONLY));
@@ -69,33 +69,33 @@ fn chain_to(operation: Operation, folder: &Path) -> (usize, Chain) {
     };
     let mut chain = Chain::new();
     let step = match operation {
-        Operation::Lookup => {
+        DiskOperation::Lookup => {
             chain.stat(file(), true);
             0
         }
-        Operation::Open | Operation::Read => {
+        DiskOperation::Open | DiskOperation::Read => {
             chain = Chain::read_file(file(), How::read(), 10);
-            usize::from(operation == Operation::Read)
+            usize::from(operation == DiskOperation::Read)
         }
-        Operation::Create => {
+        DiskOperation::Create => {
             chain = Chain::replace(at(folder.join(".f.new")), file(), b"new".to_vec(), mode());
             0
         }
-        Operation::Write => {
+        DiskOperation::Write => {
             write(&mut chain);
             1
         }
-        Operation::Sync => {
+        DiskOperation::Sync => {
             write(&mut chain);
             2
         }
-        Operation::Rename => {
+        DiskOperation::Rename => {
             let beside = at(folder.join("g"));
             chain.rename(file(), beside.clone(), RenameFlags::empty());
             chain.rename(beside, file(), RenameFlags::empty());
             0
         }
-        Operation::Unlink => {
+        DiskOperation::Unlink => {
             let opened = chain.open(at(folder.join("made")), How::create_new(mode()));
             chain.write(opened, 0, b"x".to_vec()).sync(opened).unlink(at(folder.join("made")));
             3
@@ -107,9 +107,9 @@ fn chain_to(operation: Operation, folder: &Path) -> (usize, Chain) {
 #[test]
 fn an_operation_that_fails_is_named_with_its_error_and_the_next_is_done() {
     with_faulty(async |files, folder, disk| {
-        for operation in Operation::ALL {
+        for operation in DiskOperation::ALL {
             for errno in [Errno::EIO, Errno::ENOSPC, Errno::EROFS] {
-                disk.set(operation, Fault::Fails(errno));
+                disk.set(operation, DiskFault::Fails(errno));
                 let (at, chain) = chain_to(operation, folder);
                 let mut answers = files.run(own(), chain.clone()).await.expect("answered");
                 let error = answers.pop().expect("an answer").expect_err("it fails");
@@ -127,10 +127,10 @@ fn an_operation_that_fails_is_named_with_its_error_and_the_next_is_done() {
 #[test]
 fn an_operation_that_is_slow_is_done() {
     with_faulty(async |files, folder, disk| {
-        for operation in Operation::ALL {
-            disk.set(operation, Fault::Slow(LATE));
+        for operation in DiskOperation::ALL {
+            disk.set(operation, DiskFault::Slow(LATE));
         }
-        for operation in Operation::ALL {
+        for operation in DiskOperation::ALL {
             let (_, chain) = chain_to(operation, folder);
             let answers = files.run(JobPlace::change(&uid("a")), chain).await.expect("answered");
             assert!(answers.iter().all(Result::is_ok), "{operation:?}: {answers:?}");
@@ -140,7 +140,7 @@ fn an_operation_that_is_slow_is_done() {
 
 #[test]
 fn an_operation_that_hangs_is_given_up_and_holds_up_its_pod_alone() {
-    for operation in Operation::ALL {
+    for operation in DiskOperation::ALL {
         for way in 0..3 {
             xtask::disk::with_private_mounts(move || {
                 Pool::own();
@@ -152,7 +152,7 @@ fn an_operation_that_hangs_is_given_up_and_holds_up_its_pod_alone() {
                 let folder = tempfile::tempdir().expect("a folder");
                 let disk = Faulty::mount(folder.path());
                 fs::write(folder.path().join("f"), "text").expect("written");
-                disk.set(operation, Fault::Hangs);
+                disk.set(operation, DiskFault::Hangs);
                 runtime().block_on(async {
                     let mut patience = SHORT;
                     // Withdrawn before it began where the machine is busy.

@@ -8,7 +8,7 @@ use pintle_daemon::blocking::{Blocked, Class, ClassCounts, JobPlace, Pool};
 use xtask::disk::Hung;
 
 use super::{own, runtime, uid};
-use crate::chain::{At, Batch, Chain, How};
+use crate::chain::{Batch, Chain, How, PathStart};
 use crate::files::{Answers, RingFiles};
 
 /// Longer than any operation that is not hung.
@@ -18,7 +18,7 @@ const SHORT: Duration = Duration::from_millis(50);
 
 fn reads(folder: &Path, count: usize) -> Batch {
     let chains = (0..count).map(|n| {
-        let path = At::path(folder.join(format!("f{n}"))).expect("a path");
+        let path = PathStart::path(folder.join(format!("f{n}"))).expect("a path");
         Chain::read_file(path, How::read(), 10)
     });
     chains.collect::<Vec<_>>().into()
@@ -119,11 +119,11 @@ fn what_is_dropped_begins_nothing_more() {
         // The second group would make a file if it came to that.
         let made = well.join("made");
         let mut make = Chain::new();
-        let path = At::path(&made).expect("a path");
+        let path = PathStart::path(&made).expect("a path");
         make.open(path, How::create_new(nix::sys::stat::Mode::S_IRWXU));
         // Its first group succeeds once the server answers.
         let mut ask = Chain::new();
-        ask.stat(At::path(dead.join("f")).expect("a path"), true);
+        ask.stat(PathStart::path(dead.join("f")).expect("a path"), true);
         let batch = Batch::from(ask).then().with(make);
         tokio::select! {
             ended = files.run(JobPlace::look(&uid("a")).within(LONG), batch) => panic!("{ended:?}"),

@@ -12,11 +12,11 @@ use nix::sys::stat::Mode;
 use pintle_daemon::blocking::{Blocked, Class, JobPlace, ThreadLimits};
 
 use super::{dir, on_each, own, runtime, uid};
-use crate::chain::{At, Batch, Chain, Done, How, OPENS_MAX, STEPS_MAX};
-use crate::files::{Answers, ChainError, RingFiles, Setup};
+use crate::chain::{Batch, Chain, Done, How, OPENS_MAX, PathStart, STEPS_MAX};
+use crate::files::{Answers, ChainError, RingFiles, RingSetup};
 
-fn at(path: impl AsRef<Path>) -> At {
-    At::path(path).expect("a path")
+fn at(path: impl AsRef<Path>) -> PathStart {
+    PathStart::path(path).expect("a path")
 }
 
 fn mode(bits: u32) -> Mode {
@@ -68,7 +68,7 @@ fn a_file_is_replaced_and_read_again() {
 fn names_are_made_shown_changed_and_removed() {
     on_each(async |files, folder| {
         let here = dir(folder);
-        let at = |name: &str| At::within(&here, name).expect("a path");
+        let at = |name: &str| PathStart::within(&here, name).expect("a path");
         let mut chain = Chain::new();
         chain.make_dir(at("d"), mode(0o700)).stat(at("d"), true);
         chain.link("f", at("d/link")).expect("a path").stat(at("d/link"), false);
@@ -119,7 +119,7 @@ fn errors_are_those_of_the_step_and_nothing_behind_it_is_done() {
         symlink("f", folder.join("link")).expect("linked");
         symlink("..", folder.join("d/up")).expect("linked");
         let here = dir(folder);
-        let within = |name: &str| At::within(&here, name).expect("a path");
+        let within = |name: &str| PathStart::within(&here, name).expect("a path");
         let open = |name: &str, how: How| {
             let mut chain = Chain::new();
             let file = chain.open(within(name), how);
@@ -183,7 +183,7 @@ fn errors_are_those_of_the_step_and_nothing_behind_it_is_done() {
         memory.make_dir(within("behind"), mode(0o700));
         assert_eq!(failure(files, memory).await, (1, Errno::EIO));
         assert!(!folder.join("behind").exists());
-        assert_eq!(At::path("a\0b").expect_err("no path"), Errno::EINVAL);
+        assert_eq!(PathStart::path("a\0b").expect_err("no path"), Errno::EINVAL);
     });
 }
 
@@ -240,7 +240,7 @@ fn thousands_of_chains_go_through_a_small_ring() {
     let folder = tempfile::tempdir().expect("a folder");
     let limits = |_| ThreadLimits { threads: 2, spare: 0 };
     let setup =
-        Setup { name: "small", classes: &[Class::Pod], limits, entries: 32, is_async: false };
+        RingSetup { name: "small", classes: &[Class::Pod], limits, entries: 32, is_async: false };
     let files = RingFiles::with(setup).expect("this kernel has io_uring");
     runtime().block_on(async {
         let pods = (0..8).map(|pod| {

@@ -10,7 +10,7 @@ use nix::sys::stat::Mode;
 use proptest::prelude::*;
 
 use super::{dir, own, runtime};
-use crate::chain::{At, Chain, Done, How, OPENS_MAX};
+use crate::chain::{Chain, Done, How, OPENS_MAX, PathStart};
 use crate::files::RingFiles;
 
 /// A step by numbers: its kind, two names, an offset and a length.
@@ -23,7 +23,7 @@ const NAMES: [&str; 8] = ["a", "b", "d", "d/a", "d/b", "d/e", "d/e/a", "../out"]
 
 fn chain(folder: &Path, steps: &[Random]) -> Chain {
     let here = dir(folder);
-    let at = |name: usize| At::within(&here, NAMES[name]).expect("a path");
+    let at = |name: usize| PathStart::within(&here, NAMES[name]).expect("a path");
     let mode = Mode::from_bits_truncate(0o750);
     let mut chain = Chain::new();
     let mut opened = Vec::new();

@@ -54,7 +54,7 @@ pub async fn run(containerd: Containerd, reader: PodReader, inputs: mpsc::Sender
             let hint = match hint.kind {
                 HintKind::Exited { code, .. } => match i32::try_from(code) {
                     Ok(code) => {
-                        let told = tell_end(reader.clone(), inputs.clone(), (container, code, at));
+                        let told = tell_end(reader.clone(), inputs.clone(), container, code, at);
                         pintle_daemon::tasks::spawn("last words", told);
                         continue;
                     }
@@ -78,7 +78,9 @@ pub async fn run(containerd: Containerd, reader: PodReader, inputs: mpsc::Sender
 async fn tell_end(
     reader: PodReader,
     inputs: mpsc::Sender<PodsInput>,
-    (container, code, at): (ContainerId, i32, UnixNanos),
+    container: ContainerId,
+    code: i32,
+    at: UnixNanos,
 ) {
     let words = reader.termination_message(&container, code).await;
     let hint = Hint::TaskExit { container: container.clone(), end: TaskExit { code, at, words } };

@@ -40,7 +40,7 @@ use tokio::time::Instant;
 
 use self::holds::Holds;
 use self::look::RuntimeImage;
-use self::past::Past;
+use self::past::ImageHistory;
 use crate::execute::Executor;
 use crate::puller;
 use crate::puller::Puller;
@@ -68,7 +68,7 @@ pub enum GarbageRequest {
 
 /// The channel to a collector, and its progress.
 #[derive(Clone, Debug)]
-pub struct Requests {
+pub struct CollectorRequests {
     /// The requests.
     pub queue: mpsc::Sender<GarbageRequest>,
     /// Changes with each answer of a look and each removed image.
@@ -100,7 +100,7 @@ pub struct Collector {
     metrics: Arc<Metrics>,
     node_events: NodeEvents,
     policy: Policy,
-    past: Past,
+    past: ImageHistory,
     found: Vec<RuntimeImage>,
     looked_at: Option<Instant>,
     began: Instant,
@@ -120,7 +120,7 @@ impl Collector {
             metrics: Arc::clone(&of.metrics),
             node_events: Rc::clone(&of.node_events),
             policy,
-            past: Past::new(root),
+            past: ImageHistory::new(root),
             found: Vec::new(),
             looked_at: None,
             began: Instant::now(),

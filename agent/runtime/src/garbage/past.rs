@@ -20,13 +20,13 @@ const FILE: &str = "images.json";
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// The past of the images.
-pub(super) struct Past {
+pub(super) struct ImageHistory {
     path: PathBuf,
     uses: Uses,
     written: Uses,
 }
 
-impl Past {
+impl ImageHistory {
     pub(super) fn new(root: &Path) -> Self {
         let path = root.join("pintle").join(FILE);
         Self { path, uses: Uses::default(), written: Uses::default() }

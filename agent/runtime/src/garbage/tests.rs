@@ -46,7 +46,7 @@ impl GarbageScene {
         let client = client.expect("a path");
         let limits = PullLimits { parallel: None, rate: Rate { per_second: 0.0, burst: 0 } };
         let events = Rc::clone(&self.events);
-        let mut past = Past::new(self.dir.path());
+        let mut past = ImageHistory::new(self.dir.path());
         past.load().await;
         Collector {
             puller: Rc::new(Puller::new(client.clone(), limits, None)),

@@ -50,11 +50,11 @@ impl LogWriter {
 }
 
 impl Reopen for Rc<LogWriter> {
-    async fn reopen(&self, _: &ContainerId) -> Result<(), String> {
+    async fn reopen(&self, _: &ContainerId) -> Result<(), RotateError> {
         // As long as a call to a busy runtime takes.
         tokio::time::sleep(Duration::from_millis(20)).await;
         if self.refuse.get() {
-            return Err("the runtime says no".to_owned());
+            return Err(RotateError::Reopen("the runtime says no".to_owned()));
         }
         *self.file.borrow_mut() = open(&self.path);
         self.reopened.set(self.reopened.get() + 1);

@@ -21,7 +21,7 @@ use pintle_agent_core::volume::layout::pods_dir;
 use pintle_cri::{Client, Error, v1};
 use pintle_daemon::blocking::{self, JobPlace};
 
-use super::listing::Lists;
+use super::listing::PodLists;
 
 /// Pods that the log names.
 const NAMED_MAX: usize = 5;
@@ -39,7 +39,7 @@ pub(super) struct Everything {
 /// All sandboxes and containers of the runtime.
 #[derive(Debug, Default)]
 pub(super) struct RuntimeListing {
-    pub(super) lists: Lists,
+    pub(super) lists: PodLists,
     /// Pods with a list of their own that is too long.
     pub(super) unlisted: BTreeSet<PodUid>,
 }
@@ -69,7 +69,7 @@ impl Everything {
                     tracing::info!("the runtime's list of everything fits into an answer again");
                 }
                 return Ok(RuntimeListing {
-                    lists: Lists { sandboxes, containers },
+                    lists: PodLists { sandboxes, containers },
                     ..RuntimeListing::default()
                 });
             }
@@ -153,7 +153,7 @@ impl Everything {
 }
 
 /// Namespace, name and bytes of the pods with the most labels and annotations.
-fn longest(lists: &Lists) -> String {
+fn longest(lists: &PodLists) -> String {
     let mut bytes: BTreeMap<(String, String), usize> = BTreeMap::new();
     let sandboxes = lists.sandboxes.iter().map(|s| (&s.labels, &s.annotations));
     let containers = lists.containers.iter().map(|c| (&c.labels, &c.annotations));

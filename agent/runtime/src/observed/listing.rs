@@ -23,7 +23,7 @@ use super::everything;
 
 /// The runtime's lists for one pod.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Lists {
+pub(super) struct PodLists {
     pub(super) sandboxes: Vec<v1::PodSandbox>,
     pub(super) containers: Vec<v1::Container>,
 }
@@ -49,7 +49,7 @@ struct ListedLine {
 #[derive(Debug)]
 enum Message {
     /// The answer.
-    Lists(Lists),
+    Lists(PodLists),
     /// There is no shared list, or it failed: make a call of your own.
     Alone,
     /// You make the next list.
@@ -71,7 +71,7 @@ impl Listing {
     }
 
     /// The sandboxes and containers of this pod, now or later.
-    pub(super) async fn of(&self, uid: &PodUid) -> Result<Lists, Error> {
+    pub(super) async fn of(&self, uid: &PodUid) -> Result<PodLists, Error> {
         let next = {
             let mut line = self.line.borrow_mut();
             if line.busy {
@@ -95,7 +95,7 @@ impl Listing {
     }
 
     /// One list for all current waiters.
-    async fn shared(&self, uid: &PodUid) -> Result<Lists, Error> {
+    async fn shared(&self, uid: &PodUid) -> Result<PodLists, Error> {
         let group = std::mem::take(&mut self.line.borrow_mut().waiting);
         let worth_it = (group.len() + 1) * PODS_PER_QUESTION >= self.line.borrow().pods;
         if group.is_empty() || !worth_it {
@@ -106,7 +106,7 @@ impl Listing {
         }
         let wanted = group.iter().map(|(uid, _)| uid).chain([uid]);
         let mut wanted: BTreeMap<_, _> =
-            wanted.map(|uid| (uid.clone(), Lists::default())).collect();
+            wanted.map(|uid| (uid.clone(), PodLists::default())).collect();
         let listed = self.all().await.map(|all| pick(all, &mut wanted));
         for (uid, answer) in group {
             let message = match &listed {
@@ -122,7 +122,7 @@ impl Listing {
         }
     }
 
-    async fn filtered(&self, uid: &PodUid) -> Result<Lists, Error> {
+    async fn filtered(&self, uid: &PodUid) -> Result<PodLists, Error> {
         let of_sandboxes = everything::sandboxes_with(uid);
         let label_selector = of_sandboxes.label_selector.clone();
         let of_containers = v1::ContainerFilter { label_selector, ..Default::default() };
@@ -130,20 +130,20 @@ impl Listing {
             everything::sandboxes(&self.client, of_sandboxes),
             everything::containers(&self.client, of_containers),
         )?;
-        Ok(Lists { sandboxes, containers })
+        Ok(PodLists { sandboxes, containers })
     }
 
-    async fn all(&self) -> Result<Lists, Error> {
+    async fn all(&self) -> Result<PodLists, Error> {
         let (sandboxes, containers) = tokio::try_join!(
             everything::list_sandboxes(&self.client, None),
             everything::list_containers(&self.client, None),
         )?;
-        Ok(Lists { sandboxes, containers })
+        Ok(PodLists { sandboxes, containers })
     }
 }
 
 /// Moves the entries of the wanted pods.
-fn pick(all: Lists, wanted: &mut BTreeMap<PodUid, Lists>) {
+fn pick(all: PodLists, wanted: &mut BTreeMap<PodUid, PodLists>) {
     for sandbox in all.sandboxes {
         let uid = labels::pod_uid(&sandbox.labels);
         if let Some(lists) = uid.and_then(|uid| wanted.get_mut(&uid)) {

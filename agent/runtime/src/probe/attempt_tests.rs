@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::rustls::{self, pki_types::PrivatePkcs8KeyDer};
 
-use super::super::testing::{self, Health, Runtime};
+use super::super::testing::{self, HealthServer, ProbedRuntime};
 use super::*;
 
 /// For attempts that end by themselves: far beyond the time that they need.
@@ -63,7 +63,7 @@ async fn closed_port() -> u16 {
 }
 
 async fn asks(probe: Value, limit: Duration) -> AttemptVerdict {
-    let runtime = Runtime::start().await;
+    let runtime = ProbedRuntime::start().await;
     let target = runtime.target(&json!({"livenessProbe": probe}));
     let probe = target.container.liveness_probe.clone().expect("it has one");
     runtime.tools().once(&target, &probe, limit).await
@@ -276,7 +276,7 @@ async fn a_server_that_says_nothing_is_a_failure_in_upstreams_words() {
 
 #[tokio::test]
 async fn where_the_time_went_is_in_the_timeline_and_not_in_the_event() {
-    let runtime = Runtime::start().await;
+    let runtime = ProbedRuntime::start().await;
     let (port, _) = server(vec![String::new(); 2], true).await;
     let target = runtime.target(&json!({"livenessProbe": {"httpGet": {"port": port}}}));
     let tools = runtime.tools();
@@ -387,7 +387,7 @@ async fn a_host_that_nobody_knows_is_a_failure_within_the_limit() {
 
 #[tokio::test]
 async fn a_commands_output_is_cut_as_it_comes() {
-    let runtime = Runtime::start().await;
+    let runtime = ProbedRuntime::start().await;
     let loud = "x".repeat(4 << 20);
     runtime.fake.script_exec("", "loud", ExecAnswer::exit(1, &loud));
     let target = runtime.target(&json!({"livenessProbe": {"exec": {"command": ["loud"]}}}));
@@ -425,7 +425,7 @@ async fn a_tcp_probe_is_well_once_it_is_connected() {
 
 #[tokio::test]
 async fn a_grpc_probe_is_well_only_when_its_service_serves() {
-    let port = testing::health(Health::Says(vec![("", 1), ("shop", 2)])).await;
+    let port = testing::health(HealthServer::Says(vec![("", 1), ("shop", 2)])).await;
     let ask = |service: &str| asks(json!({"grpc": {"port": port, "service": service}}), LONG);
     assert_eq!(ask("").await, AttemptVerdict::Success);
     let text = "service unhealthy (responded with \"NOT_SERVING\")";
@@ -436,7 +436,7 @@ async fn a_grpc_probe_is_well_only_when_its_service_serves() {
 
 #[tokio::test]
 async fn a_grpc_probe_dials_again_until_its_server_speaks() {
-    let health = testing::health(Health::Says(vec![("", 1)])).await;
+    let health = testing::health(HealthServer::Says(vec![("", 1)])).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     let port = listener.local_addr().expect("it has an address").port();
     let served = tokio::spawn(async move {
@@ -452,10 +452,10 @@ async fn a_grpc_probe_dials_again_until_its_server_speaks() {
 
 #[tokio::test]
 async fn a_grpc_server_without_the_protocol_or_without_an_answer_is_a_failure() {
-    let port = testing::health(Health::Lacks).await;
+    let port = testing::health(HealthServer::Lacks).await;
     let text = failure(asks(json!({"grpc": {"port": port}}), LONG).await);
     assert!(text.starts_with("error: this server does not implement the grpc health"), "{text}");
-    let port = testing::health(Health::Hangs).await;
+    let port = testing::health(HealthServer::Hangs).await;
     let text = failure(asks(json!({"grpc": {"port": port}}), SHORT).await);
     assert!(text.starts_with("timeout: health rpc did not complete within 0s"), "{text}");
     let port = closed_port().await;
@@ -466,7 +466,7 @@ async fn a_grpc_server_without_the_protocol_or_without_an_answer_is_a_failure() 
 
 #[tokio::test]
 async fn a_command_is_well_when_it_exits_with_0() {
-    let runtime = Runtime::start().await;
+    let runtime = ProbedRuntime::start().await;
     runtime.fake.script_exec("", "cat /ready", ExecAnswer::exit(1, "not yet"));
     runtime.fake.script_exec("", "sleep", ExecAnswer::takes(LONG));
     for (command, limit, expected) in [
@@ -488,7 +488,7 @@ async fn a_command_is_well_when_it_exits_with_0() {
 
 #[tokio::test]
 async fn an_internal_error_is_tried_three_times_and_counts_as_neither() {
-    let runtime = Runtime::start().await;
+    let runtime = ProbedRuntime::start().await;
     runtime.fake.script_exec("", "nope", ExecAnswer::error("nope: not found"));
     let target = runtime.target(&json!({"livenessProbe": {"exec": {"command": ["nope"]}}}));
     let tools = runtime.tools();
@@ -503,7 +503,7 @@ async fn an_internal_error_is_tried_three_times_and_counts_as_neither() {
 
 #[tokio::test]
 async fn a_failure_is_tried_once_and_its_event_says_which_probe_and_why() {
-    let runtime = Runtime::start().await;
+    let runtime = ProbedRuntime::start().await;
     runtime.fake.script_exec("", "check", ExecAnswer::exit(2, "bad"));
     let probe = json!({"exec": {"command": ["check"]}});
     let target = runtime.target(&json!({"startupProbe": probe, "readinessProbe": probe}));
@@ -524,7 +524,7 @@ async fn a_failure_is_tried_once_and_its_event_says_which_probe_and_why() {
 
 #[tokio::test]
 async fn a_pod_without_an_address_is_not_asked_at_the_nodes() {
-    let runtime = Runtime::start().await;
+    let runtime = ProbedRuntime::start().await;
     let mut target = runtime.target(&json!({"livenessProbe": {"tcpSocket": {"port": 80}}}));
     target.host = None;
     let probe = target.container.liveness_probe.clone().expect("it has one");

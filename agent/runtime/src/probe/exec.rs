@@ -35,7 +35,7 @@ pub(super) async fn probe(
 ) -> AttemptVerdict {
     let cmd = match command(target, exec) {
         Ok(cmd) => cmd,
-        Err(text) => return AttemptVerdict::unknown(text),
+        Err(error) => return AttemptVerdict::unknown(error.to_string()),
     };
     let timeout = i64::try_from(limit.as_secs()).unwrap_or(i64::MAX);
     let container_id = target.id.as_str().to_owned();
@@ -58,10 +58,18 @@ pub(super) async fn probe(
     }
 }
 
+/// A command that is too long with its references expanded.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the command has more than {} MiB with what its references stand for",
+    COMMAND_BYTES_MAX >> 20
+)]
+struct LongCommand;
+
 /// The command with `$(NAME)` replaced by the container's plain environment values; others, such
 /// as those of references, count as empty.
 // k8s: pkg/kubelet/container/helpers.go ExpandContainerCommandOnlyStatic
-fn command(target: &ProbeTarget, exec: &ExecAction) -> Result<Vec<String>, String> {
+fn command(target: &ProbeTarget, exec: &ExecAction) -> Result<Vec<String>, LongCommand> {
     // The last of a name counts. Not searched for each reference: both may be very many.
     let env = target.container.env.iter().flatten();
     let values: HashMap<&str, &str> = env
@@ -73,10 +81,7 @@ fn command(target: &ProbeTarget, exec: &ExecAction) -> Result<Vec<String>, Strin
         room -= word.len();
         Ok::<_, TooLong>(word)
     });
-    words.collect::<Result<_, _>>().map_err(|TooLong| {
-        let limit = COMMAND_BYTES_MAX >> 20;
-        format!("the command has more than {limit} MiB with what its references stand for")
-    })
+    words.collect::<Result<_, _>>().map_err(|TooLong| LongCommand)
 }
 
 fn output(answer: v1::ExecSyncResponse) -> String {
@@ -125,8 +130,9 @@ mod tests {
         };
         assert_eq!(bytes(4, 4), Ok(COMMAND_BYTES_MAX));
         let long = "the command has more than 2 MiB with what its references stand for";
+        assert_eq!(LongCommand.to_string(), long);
         for (words, each) in [(17, 1), (1, 17), (1000, 1000)] {
-            assert_eq!(bytes(words, each), Err(long.to_owned()), "{words} {each}");
+            assert_eq!(bytes(words, each), Err(LongCommand), "{words} {each}");
         }
     }
 

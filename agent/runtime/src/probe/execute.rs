@@ -1,9 +1,9 @@
 //! The prober: owns the schedules of all probes and begins attempts as they fall due.
 //!
-//! Effects, on the agent's main thread. Orders change the `Schedule` at once; one task sleeps until
-//! the earliest due time, starts due attempts and passes results on. A waiting probe is an entry of
-//! a heap and nothing else; an attempt is a task of its own while it lasts. An attempt at a
-//! container that is no longer probed is given up, which also ends its command at the runtime.
+//! Effects, on the agent's main thread. Orders change the `ProbeSchedule` at once; one task sleeps
+//! until the earliest due time, starts due attempts and passes results on. A waiting probe is an
+//! entry of a heap and nothing else; an attempt is a task of its own while it lasts. An attempt at
+//! a container that is no longer probed is given up, which also ends its command at the runtime.
 //! Bounds: one attempt per probe, `ATTEMPTS_MAX` of them at a time, shared fairly between pods
 //! (`shares`); due attempts beyond that wait, and their time limit does not run meanwhile. Under
 //! pressure an attempt of a pod that holds more than its share is given up and counts as neither
@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 use super::attempt::Tools;
 use super::plan::ProbeOutcome;
-use super::schedule::{AttemptKey, ProbeAttempt, ProbeOrder, Schedule};
+use super::schedule::{AttemptKey, ProbeAttempt, ProbeOrder, ProbeSchedule};
 use crate::resolver::Resolver;
 
 /// Attempts under way at a time. Far above the attempts due at once on a node of 110 pods, far
@@ -47,7 +47,7 @@ const SLEEP_WAITING: Duration = Duration::from_secs(1);
 /// Probes containers; see the module's header.
 #[derive(Debug)]
 pub struct Prober {
-    schedule: RefCell<Schedule>,
+    schedule: RefCell<ProbeSchedule>,
     changed: Notify,
     /// When the task wakes up by itself; never while it does not sleep.
     wakes_at: Cell<Duration>,
@@ -68,7 +68,7 @@ impl Prober {
         metrics: Arc<Metrics>,
     ) -> Rc<Self> {
         let prober = Rc::new(Self {
-            schedule: RefCell::new(Schedule::new(agent_started_at, attempts_max())),
+            schedule: RefCell::new(ProbeSchedule::new(agent_started_at, attempts_max())),
             changed: Notify::new(),
             wakes_at: Cell::new(Duration::MAX),
             tools: Tools { client, recorder, resolver: Resolver::default() },
@@ -146,7 +146,7 @@ impl Prober {
     fn begin(self: &Rc<Self>, attempt: ProbeAttempt) {
         let key = attempt.key.clone();
         let prober = Rc::clone(self);
-        let slot = Slot { prober: Rc::clone(self), key: attempt.key.clone(), outcome: None };
+        let slot = AttemptSlot { prober: Rc::clone(self), key: attempt.key.clone(), outcome: None };
         let work = async move {
             let ProbeAttempt { target, key, timeout } = &attempt;
             let begun = Instant::now();
@@ -176,19 +176,19 @@ fn attempts_max() -> usize {
 /// Gives an attempt's place back however the attempt ends: done, given up or panicked. Without an
 /// outcome it counts as neither success nor failure, as upstream has it.
 // k8s: pkg/kubelet/prober/worker.go doProbe (HandleCrash)
-struct Slot {
+struct AttemptSlot {
     prober: Rc<Prober>,
     key: AttemptKey,
     outcome: Option<ProbeOutcome>,
 }
 
-impl Slot {
+impl AttemptSlot {
     async fn fill(mut self, work: impl Future<Output = ProbeOutcome>) {
         self.outcome = Some(work.await);
     }
 }
 
-impl Drop for Slot {
+impl Drop for AttemptSlot {
     fn drop(&mut self) {
         let now = self.prober.now();
         let outcome = self.outcome.unwrap_or(ProbeOutcome::Unknown);
@@ -202,8 +202,8 @@ impl Prober {
     pub fn order(&self, command: Command) {
         let Command::Probe { uid, pod, observed, pod_ip, terminating } = command else { return };
         let order = ProbeOrder { uid, pod, observed, pod_ip, terminating };
-        let times = (self.now(), clock::now());
-        self.schedule.borrow_mut().order(&order, times);
+        let (now, wall) = (self.now(), clock::now());
+        self.schedule.borrow_mut().order(&order, now, wall);
         self.changed.notify_one();
     }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::LocalSet;
 
-use super::super::testing::Runtime;
+use super::super::testing::ProbedRuntime;
 use super::*;
 
 /// Far beyond anything a test waits for; only there so that a broken one ends.
@@ -22,7 +22,7 @@ struct ProbeWorld {
 }
 
 impl ProbeWorld {
-    fn start(runtime: &Runtime) -> Self {
+    fn start(runtime: &ProbedRuntime) -> Self {
         let (send, results) = mpsc::channel(64);
         let tools = runtime.tools();
         let recorder = tools.recorder.clone();
@@ -33,7 +33,7 @@ impl ProbeWorld {
         Self { prober, results, recorder }
     }
 
-    fn order(&self, runtime: &Runtime, container: &Value, terminating: bool) {
+    fn order(&self, runtime: &ProbedRuntime, container: &Value, terminating: bool) {
         let (pod, mut observed) = runtime.pod(container);
         observed.containers[0].started_at = clock::now();
         let uid = observed.uid.clone();
@@ -54,7 +54,7 @@ impl ProbeWorld {
 #[tokio::test]
 async fn a_container_starts_then_becomes_ready_and_is_told_once() {
     let work = async {
-        let runtime = Runtime::start().await;
+        let runtime = ProbedRuntime::start().await;
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let port = listener.local_addr().expect("it has an address").port();
         let probe = json!({"tcpSocket": {"port": port}, "periodSeconds": 1});
@@ -84,7 +84,7 @@ async fn a_container_starts_then_becomes_ready_and_is_told_once() {
 #[tokio::test]
 async fn forgetting_a_pod_ends_its_commands_at_the_runtime() {
     let work = async {
-        let runtime = Runtime::start().await;
+        let runtime = ProbedRuntime::start().await;
         runtime.fake.script_exec("", "sleep", ExecAnswer::takes(PATIENCE));
         let world = ProbeWorld::start(&runtime);
         let probe = json!({"exec": {"command": ["sleep", "60"]}, "timeoutSeconds": 60});
@@ -112,7 +112,7 @@ async fn forgetting_a_pod_ends_its_commands_at_the_runtime() {
 #[tokio::test]
 async fn a_pod_that_ends_gives_up_its_liveness_probe_without_a_result() {
     let work = async {
-        let runtime = Runtime::start().await;
+        let runtime = ProbedRuntime::start().await;
         runtime.fake.script_exec("", "sleep", ExecAnswer::takes(PATIENCE));
         let mut world = ProbeWorld::start(&runtime);
         let hangs = json!({"exec": {"command": ["sleep", "60"]}, "timeoutSeconds": 60});
@@ -147,7 +147,7 @@ async fn until_under_way(prober: &Prober, attempts: usize) {
 #[tokio::test]
 async fn a_panic_in_an_attempt_gives_its_place_back_and_the_probe_goes_on() {
     let work = async {
-        let runtime = Runtime::start().await;
+        let runtime = ProbedRuntime::start().await;
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let port = listener.local_addr().expect("it has an address").port();
         let mut world = ProbeWorld::start(&runtime);
@@ -156,7 +156,7 @@ async fn a_panic_in_an_attempt_gives_its_place_back_and_the_probe_goes_on() {
         world.order(&runtime, &json!({"readinessProbe": probe}), false);
         let attempt = world.prober.schedule.borrow_mut().take_due(world.prober.now());
         let key = attempt.expect("it is due").key;
-        let slot = Slot { prober: Rc::clone(&world.prober), key, outcome: None };
+        let slot = AttemptSlot { prober: Rc::clone(&world.prober), key, outcome: None };
         let ended = tokio::task::spawn_local(slot.fill(async { panic!("as a test wants it") }));
         assert!(ended.await.expect_err("it panicked").is_panic());
         assert_eq!(world.prober.schedule.borrow().attempts(), 0);
@@ -170,7 +170,7 @@ async fn a_panic_in_an_attempt_gives_its_place_back_and_the_probe_goes_on() {
 #[tokio::test]
 async fn probes_that_never_end_hold_up_no_other_pods() {
     let work = async {
-        let runtime = Runtime::start().await;
+        let runtime = ProbedRuntime::start().await;
         let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let silent = silent.local_addr().map(|a| (a.port(), silent)).expect("it has an address");
         let hangs = json!({"httpGet": {"port": silent.0}, "timeoutSeconds": i32::MAX,
@@ -184,7 +184,7 @@ async fn probes_that_never_end_hold_up_no_other_pods() {
         let pod = super::super::testing::pod(json!({"containers": containers}), json!({}));
         let observed = super::super::testing::observed(&pod, clock::now().0);
         let mut world = ProbeWorld::start(&runtime);
-        world.prober.schedule.replace(Schedule::new(UnixNanos(1), 64));
+        world.prober.schedule.replace(ProbeSchedule::new(UnixNanos(1), 64));
         let (uid, observed) = (PodUid::from("tenant"), Arc::new(observed));
         let pod_ip = Some("127.0.0.1".to_owned());
         let order = Command::Probe { uid, pod, observed, pod_ip, terminating: false };

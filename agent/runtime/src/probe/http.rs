@@ -32,7 +32,7 @@ pub(super) async fn probe(
 ) -> AttemptVerdict {
     let request = match request(resolver, target, action) {
         Ok(request) => request,
-        Err(message) => return AttemptVerdict::unknown(message),
+        Err(error) => return AttemptVerdict::unknown(error.to_string()),
     };
     let (url, address) = (request.url(), words::address(&request.host, request.port));
     let watch = RequestProgress::default();
@@ -64,13 +64,18 @@ pub(super) async fn probe(
     }
 }
 
+/// Reason why a probe has no host or port.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct ProbeAddressError(String);
+
 fn request(
     resolver: &Resolver,
     target: &ProbeTarget,
     action: &HTTPGetAction,
-) -> Result<Get, String> {
-    let host = target.host_or(action.host.as_deref())?;
-    let port = target.port(&action.port)?;
+) -> Result<Get, ProbeAddressError> {
+    let host = target.host_or(action.host.as_deref()).map_err(ProbeAddressError)?;
+    let port = target.port(&action.port).map_err(ProbeAddressError)?;
     let request = Get::of(action, host, port, USER_AGENT);
     let (resolver, body_bytes_max) = (resolver.clone(), BODY_BYTES_MAX);
     // k8s: pkg/probe/http/http.go NewWithTLSConfig (SetTransportDefaults); hooks do not have it

@@ -22,7 +22,9 @@ use pintle_api_types::pod;
 use tokio::task::AbortHandle;
 
 use super::adopt;
-use super::plan::{ContainerProbes, KINDS, ProbeChange, ProbeOutcome, ResultRun, Settings};
+use super::plan::{
+    Beginning, ContainerProbes, KINDS, ProbeChange, ProbeOutcome, ResultRun, Settings,
+};
 use super::shares::Shares;
 use super::target::ProbeTarget;
 
@@ -69,6 +71,13 @@ struct Probed {
     runs: BTreeMap<(String, ProbeKind), ResultRun>,
 }
 
+/// A running container whose probes begin.
+struct RunningContainer<'a> {
+    container: &'a Container,
+    seen: &'a ObservedContainer,
+    beginning: Beginning,
+}
+
 #[derive(Debug)]
 struct WatchedPod {
     target: Rc<ProbeTarget>,
@@ -83,7 +92,7 @@ type HeapEntry = Reverse<(Duration, PodUid, ContainerId, ProbeKind)>;
 
 /// See the module's header.
 #[derive(Debug)]
-pub(super) struct Schedule {
+pub(super) struct ProbeSchedule {
     agent_started_at: UnixNanos,
     pods: BTreeMap<PodUid, Probed>,
     heap: BinaryHeap<HeapEntry>,
@@ -95,7 +104,7 @@ pub(super) struct Schedule {
     counter: u64,
 }
 
-impl Schedule {
+impl ProbeSchedule {
     /// An empty schedule of an agent that began at this time, with that many attempts at a time.
     pub(super) fn new(agent_started_at: UnixNanos, attempts_max: usize) -> Self {
         Self {
@@ -111,7 +120,7 @@ impl Schedule {
 
     /// Probe exactly these containers of the pod from now on; `now` is the prober's clock and the
     /// wall clock.
-    pub(super) fn order(&mut self, order: &ProbeOrder, (now, wall): (Duration, UnixNanos)) {
+    pub(super) fn order(&mut self, order: &ProbeOrder, now: Duration, wall: UnixNanos) {
         let spec = pod::spec(&order.pod);
         let agent_age = wall.since(self.agent_started_at);
         let mut pod = self.pods.remove(&order.uid).unwrap_or_else(|| Probed {
@@ -136,7 +145,12 @@ impl Schedule {
         for (seen, (_, container)) in seen {
             let mut entry = match known.remove(&seen.id) {
                 Some(entry) => entry,
-                None => self.watch(order, &pod, (container, seen), (now, wall)),
+                None => {
+                    let times = (self.agent_started_at, wall);
+                    let beginning = adopt::beginning(&order.pod, container, seen, times);
+                    let running = RunningContainer { container, seen, beginning };
+                    self.watch(&order.uid, &pod, running, now)
+                }
             };
             entry.move_to(&order.pod, order.pod_ip.as_deref());
             if order.terminating {
@@ -160,22 +174,21 @@ impl Schedule {
 
     fn watch(
         &mut self,
-        order: &ProbeOrder,
+        uid: &PodUid,
         pod: &Probed,
-        (container, seen): (&Container, &ObservedContainer),
-        (now, wall): (Duration, UnixNanos),
+        running: RunningContainer<'_>,
+        now: Duration,
     ) -> WatchedPod {
-        let times = (self.agent_started_at, wall);
-        let beginning = adopt::beginning(&order.pod, container, seen, times);
+        let RunningContainer { container, seen, beginning } = running;
         let worker = |kind, settings: &Settings| {
-            let name = (&order.uid, &*container.name, kind);
+            let name = (uid, &*container.name, kind);
             let spread = spread(name, settings.period, pod.agent_age);
             let run = pod.runs.get(&(container.name.clone(), kind)).copied().unwrap_or_default();
             (pod.added_at.saturating_add(spread), run)
         };
         let (machine, changes) = ContainerProbes::new(container, beginning, now, worker);
-        self.tell(&order.uid, &seen.id, changes);
-        let target = Rc::new(ProbeTarget::new(&order.uid, container, seen));
+        self.tell(uid, &seen.id, changes);
+        let target = Rc::new(ProbeTarget::new(uid, container, seen));
         WatchedPod { target, machine, running: BTreeMap::new(), waiting: BTreeSet::new() }
     }
 

@@ -19,7 +19,7 @@ fn spec(count: usize) -> Value {
 }
 
 struct ScheduleWorld {
-    schedule: Schedule,
+    schedule: ProbeSchedule,
     pod: Arc<Pod>,
     observed: ObservedPod,
     pod_ip: &'static str,
@@ -33,7 +33,12 @@ impl ScheduleWorld {
     fn with_places(spec: Value, places: usize) -> Self {
         let pod = testing::pod(spec, json!({}));
         let observed = testing::observed(&pod, WALL.0);
-        Self { schedule: Schedule::new(UnixNanos(1), places), pod, observed, pod_ip: "10.0.0.1" }
+        Self {
+            schedule: ProbeSchedule::new(UnixNanos(1), places),
+            pod,
+            observed,
+            pod_ip: "10.0.0.1",
+        }
     }
 
     fn order(&mut self, now: Duration, terminating: bool) {
@@ -50,7 +55,7 @@ impl ScheduleWorld {
             pod_ip: Some(self.pod_ip.to_owned()),
             terminating,
         };
-        self.schedule.order(&order, (now, WALL));
+        self.schedule.order(&order, now, WALL);
     }
 
     fn due(&mut self, now: Duration) -> Vec<ProbeAttempt> {
@@ -263,7 +268,7 @@ fn a_container_of_an_earlier_run_of_the_agent_is_told_as_started_and_ready() {
         container.started_at = UnixNanos(1);
     }
     world.observed.sandboxes[0].id = SandboxId::from("sandbox");
-    world.schedule = Schedule::new(WALL, 9);
+    world.schedule = ProbeSchedule::new(WALL, 9);
     world.order(Duration::ZERO, false);
     let mut results = world.results();
     results.sort_unstable();

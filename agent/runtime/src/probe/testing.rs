@@ -23,14 +23,14 @@ use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::ContainerId;
 
 /// A fake runtime in which container `c` of pod `shop/web` runs.
-pub(crate) struct Runtime {
+pub(crate) struct ProbedRuntime {
     pub(crate) fake: FakeRuntime,
     pub(crate) client: Client,
     id: String,
     _folder: tempfile::TempDir,
 }
 
-impl Runtime {
+impl ProbedRuntime {
     pub(crate) async fn start() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("cri.sock");
@@ -88,7 +88,7 @@ impl Runtime {
 
 /// How a health server behaves.
 #[derive(Clone, Debug)]
-pub(super) enum Health {
+pub(super) enum HealthServer {
     /// Statuses by service; others are not found.
     Says(Vec<(&'static str, i32)>),
     /// Does not have the protocol.
@@ -97,7 +97,7 @@ pub(super) enum Health {
     Hangs,
 }
 
-impl Health {
+impl HealthServer {
     async fn answer(self, service: &str) -> Result<Response<CheckResponse>, Status> {
         match self {
             Self::Says(statuses) => {
@@ -111,11 +111,11 @@ impl Health {
     }
 }
 
-impl tonic::server::NamedService for Health {
+impl tonic::server::NamedService for HealthServer {
     const NAME: &'static str = "grpc.health.v1.Health";
 }
 
-impl tonic::server::UnaryService<CheckRequest> for Health {
+impl tonic::server::UnaryService<CheckRequest> for HealthServer {
     type Response = CheckResponse;
     type Future = BoxFuture<Response<CheckResponse>, Status>;
 
@@ -125,7 +125,7 @@ impl tonic::server::UnaryService<CheckRequest> for Health {
     }
 }
 
-impl Service<http::Request<Body>> for Health {
+impl Service<http::Request<Body>> for HealthServer {
     type Response = http::Response<Body>;
     type Error = std::convert::Infallible;
     type Future = BoxFuture<Self::Response, Self::Error>;
@@ -144,7 +144,7 @@ impl Service<http::Request<Body>> for Health {
 }
 
 /// Serves until the test's runtime ends; returns the port.
-pub(super) async fn health(health: Health) -> u16 {
+pub(super) async fn health(health: HealthServer) -> u16 {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     let port = listener.local_addr().expect("it has an address").port();
     let incoming = tonic::transport::server::TcpIncoming::from(listener);

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use pintle_agent_cluster::objects::Account;
+use pintle_agent_cluster::objects::ServiceAccountFields;
 use pintle_agent_core::image::pull_credential::Coordinates;
 
 use super::config::TokenSettings;
@@ -22,7 +22,10 @@ pub(super) struct AccountKey {
 impl TokenSettings {
     /// The annotations for the plugin; `None` when a required one is missing.
     // k8s: pkg/credentialprovider/plugin/plugin.go getServiceAccountData
-    pub(super) fn annotations(&self, account: &Account) -> Option<BTreeMap<String, String>> {
+    pub(super) fn annotations(
+        &self,
+        account: &ServiceAccountFields,
+    ) -> Option<BTreeMap<String, String>> {
         let find = |key: &String| {
             account.annotations.get_key_value(key).map(|(k, v)| (k.clone(), v.clone()))
         };
@@ -45,7 +48,7 @@ mod tests {
             ..TokenSettings::default()
         };
         let annotations = ["a", "b"].map(|key| (key.to_owned(), format!("{key}-value")));
-        let account = Account { uid: "u".to_owned(), annotations: annotations.into() };
+        let account = ServiceAccountFields { uid: "u".to_owned(), annotations: annotations.into() };
         let told = |required: &[&str], optional: &[&str]| {
             let told = token(required, optional).annotations(&account)?;
             Some(told.into_keys().collect::<Vec<_>>().join(","))

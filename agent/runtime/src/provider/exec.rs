@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 
 use super::config::ProviderSettings;
-use super::wire::{self, ProviderRequest, Response};
+use super::wire::{self, ProviderRequest, Response, ResponseError};
 
 /// How long a plugin may take.
 const TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
@@ -27,12 +27,25 @@ struct ProviderExit {
     complaint: Vec<u8>,
 }
 
+/// Reason why a call of a plugin has no response.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum PluginRunError {
+    #[error(
+        "error execing credential provider plugin {name} for image {image}: {error}: {complaint}"
+    )]
+    Exec { name: String, image: String, error: String, complaint: String },
+    #[error(transparent)]
+    Response(#[from] ResponseError),
+    #[error("{0}")]
+    Panicked(String),
+}
+
 /// Calls a plugin.
 pub(super) async fn run(
     settings: &ProviderSettings,
     request: &ProviderRequest,
     metrics: &Metrics,
-) -> Result<Response, String> {
+) -> Result<Response, PluginRunError> {
     let begun = Instant::now();
     let text = request.text(&settings.api_version);
     let ended = tokio::time::timeout(TIMEOUT, carry_out(settings, text.as_bytes())).await;
@@ -45,14 +58,10 @@ pub(super) async fn run(
     };
     metrics.credential_providers().ran(name, begun.elapsed(), answer.is_ok());
     let answer = answer.map_err(|error| {
-        let complaint = String::from_utf8_lossy(&complaint);
-        let complaint = complaint.trim_end();
-        format!(
-            "error execing credential provider plugin {name} for image {image}: {error}: \
-             {complaint}"
-        )
+        let complaint = String::from_utf8_lossy(&complaint).trim_end().to_owned();
+        PluginRunError::Exec { name: name.clone(), image: image.clone(), error, complaint }
     })?;
-    wire::parse(&answer, &settings.api_version)
+    Ok(wire::parse(&answer, &settings.api_version)?)
 }
 
 async fn carry_out(settings: &ProviderSettings, request: &[u8]) -> std::io::Result<ProviderExit> {

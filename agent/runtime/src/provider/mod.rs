@@ -33,11 +33,12 @@ pub use config::{ProviderDecodeError, ProviderWire, Settings, SettingsError, rea
 use futures_util::FutureExt;
 use futures_util::future::{LocalBoxFuture, Shared};
 use k8s_openapi::api::core::v1::Pod;
-use pintle_agent_cluster::objects::Accounts;
+use pintle_agent_cluster::objects::{AccountError, Accounts};
 
 use account::AccountKey;
 use cache::Cache;
 use config::ProviderSettings;
+use exec::PluginRunError;
 use wire::{CacheKeyType, ProviderRequest, Response};
 
 use pintle_agent_core::image::keyring::Keyring;
@@ -49,7 +50,26 @@ use pintle_daemon::tasks;
 
 /// User and password by registry, from a plugin.
 type Logins = BTreeMap<String, (String, String)>;
-type RunResult = Result<Rc<Response>, String>;
+type RunResult = Result<Rc<Response>, PluginRunError>;
+
+/// Reason why a plugin gives no credentials.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum ProviderError {
+    #[error("failed to get credential from external registry credential provider: {0}")]
+    Run(#[from] PluginRunError),
+    #[error("failed to get service account: {0}")]
+    Account(AccountError),
+    #[error("failed to get service account token: {0}")]
+    Token(AccountError),
+    #[error(
+        "credential provider plugin returned the service account token as the password which is \
+         not allowed when service account cache type is not set to 'Token'"
+    )]
+    Echo,
+    #[error("credential provider plugin did not return a valid cacheKeyType: {0}")]
+    CacheKey(String),
+}
+
 /// Image, hash of the token, annotations: equal requests share the run.
 type RunKey = (String, String, BTreeMap<String, String>);
 
@@ -126,7 +146,7 @@ impl Provider {
         image: &str,
         pod: &Pod,
         accounts: &dyn Accounts,
-    ) -> Result<(Rc<Logins>, CredentialSource), String> {
+    ) -> Result<(Rc<Logins>, CredentialSource), ProviderError> {
         let meant = |pattern: &String| registry_match::matches(pattern, image);
         if !self.settings.match_images.iter().any(meant) {
             return Ok((Rc::default(), CredentialSource::Node));
@@ -149,9 +169,7 @@ impl Provider {
         if let Some(logins) = self.cache.borrow_mut().find(image, &key, Instant::now()) {
             return Ok((logins, source));
         }
-        let response = self.run(image, caller.as_ref()).await.map_err(|error| {
-            format!("failed to get credential from external registry credential provider: {error}")
-        })?;
+        let response = self.run(image, caller.as_ref()).await?;
         self.check_echo(&response, caller.as_ref())?;
         Ok((self.keep(image, key, &response)?, source))
     }
@@ -162,15 +180,14 @@ impl Provider {
         pod: &Pod,
         name: &str,
         accounts: &dyn Accounts,
-    ) -> Result<Option<Caller>, String> {
+    ) -> Result<Option<Caller>, ProviderError> {
         let Some(attributes) = &self.settings.token else { return Ok(None) };
         let namespace = pod::namespace(pod);
         let account = accounts.account(namespace, name).await;
-        let account = account.map_err(|error| format!("failed to get service account: {error}"))?;
+        let account = account.map_err(ProviderError::Account)?;
         let Some(annotations) = attributes.annotations(&account) else { return Ok(None) };
         let token = accounts.token(pod, &attributes.audience, &account.uid).await;
-        let token =
-            token.map_err(|error| format!("failed to get service account token: {error}"))?;
+        let token = token.map_err(ProviderError::Token)?;
         let token_hash = format!("sha256:{}", sha256_hex(token.as_bytes()));
         let coordinates = Coordinates {
             namespace: namespace.to_owned(),
@@ -214,7 +231,7 @@ impl Provider {
                 Ok(answer) => answer.map(Rc::new),
                 Err(panic) => {
                     tasks::counted("credential provider");
-                    Err(panic.to_string())
+                    Err(PluginRunError::Panicked(panic.to_string()))
                 }
             }
         };
@@ -226,14 +243,15 @@ impl Provider {
     }
 
     /// A token that is returned as a password may not outlive itself in the cache.
-    fn check_echo(&self, response: &Response, caller: Option<&Caller>) -> Result<(), String> {
+    fn check_echo(
+        &self,
+        response: &Response,
+        caller: Option<&Caller>,
+    ) -> Result<(), ProviderError> {
         let per_token = self.settings.token.as_ref().is_some_and(|token| token.per_token);
         let Some(caller) = caller.filter(|_| !per_token) else { return Ok(()) };
         if response.logins.values().any(|(_, password)| **password == *caller.token) {
-            return Err("credential provider plugin returned the service account token as the \
-                        password which is not allowed when service account cache type is not set \
-                        to 'Token'"
-                .to_owned());
+            return Err(ProviderError::Echo);
         }
         Ok(())
     }
@@ -244,16 +262,13 @@ impl Provider {
         image: &str,
         key: AccountKey,
         response: &Response,
-    ) -> Result<Rc<Logins>, String> {
+    ) -> Result<Rc<Logins>, ProviderError> {
         let base = match CacheKeyType::of(&response.cache_key_type) {
             Some(CacheKeyType::Image) => image,
             Some(CacheKeyType::Registry) => registry_match::registry(image),
             Some(CacheKeyType::Global) => cache::GLOBAL,
             None => {
-                let told = &response.cache_key_type;
-                return Err(format!(
-                    "credential provider plugin did not return a valid cacheKeyType: {told}"
-                ));
+                return Err(ProviderError::CacheKey(response.cache_key_type.clone()));
             }
         };
         let logins = Rc::new(response.logins.clone());

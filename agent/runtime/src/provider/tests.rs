@@ -10,11 +10,12 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
 use k8s_openapi::api::core::v1::Pod;
-use pintle_agent_cluster::objects::{Account, Accounts};
+use pintle_agent_cluster::objects::{AccountError, Accounts, ServiceAccountFields};
 use pintle_agent_core::image::pull_credential::CredentialSource;
 use pintle_agent_metrics::Metrics;
 use serde_json::{Value, json};
 
+use super::config::SettingsError;
 use super::{Providers, Settings, read};
 
 const V1: &str = "credentialprovider.kubelet.k8s.io/v1";
@@ -35,14 +36,14 @@ impl Accounts for FakeAccounts {
         &'a self,
         namespace: &'a str,
         name: &'a str,
-    ) -> LocalBoxFuture<'a, Result<Account, String>> {
+    ) -> LocalBoxFuture<'a, Result<ServiceAccountFields, AccountError>> {
         async move {
             if let Some(error) = &self.0.borrow().1 {
-                return Err(error.clone());
+                return Err(AccountError::Read(error.clone()));
             }
             let annotations = [("here", "yes"), ("also", "so")];
             let annotations = annotations.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
-            Ok(Account { uid: format!("uid of {namespace}/{name}"), annotations })
+            Ok(ServiceAccountFields { uid: format!("uid of {namespace}/{name}"), annotations })
         }
         .boxed_local()
     }
@@ -52,7 +53,7 @@ impl Accounts for FakeAccounts {
         pod: &'a Pod,
         audience: &'a str,
         account_uid: &'a str,
-    ) -> LocalBoxFuture<'a, Result<Rc<str>, String>> {
+    ) -> LocalBoxFuture<'a, Result<Rc<str>, AccountError>> {
         let name = pintle_api_types::pod::name(pod);
         let text = format!("{audience}|{account_uid}|{name}|{}", self.0.borrow().0);
         async move { Ok(text.into()) }.boxed_local()
@@ -100,8 +101,8 @@ impl ProviderFolder {
         texts.map(|text| serde_json::from_slice(&text).expect("JSON")).collect()
     }
 
-    fn read(&self, config: &Path) -> Result<Settings, String> {
-        read(config, &self.path("bin"), true).map_err(|error| error.to_string())
+    fn read(&self, config: &Path) -> Result<Settings, SettingsError> {
+        read(config, &self.path("bin"), true)
     }
 
     fn providers(&self, all: &Value, accounts: &FakeAccounts) -> Providers {
@@ -304,7 +305,7 @@ fn a_folder_is_read_in_order_and_a_name_stands_once() {
     run(async |scene| {
         let dir = scene.path("config");
         fs::create_dir_all(dir.join("sub.json")).expect("made");
-        let empty = scene.read(&dir).expect_err("no files");
+        let empty = scene.read(&dir).expect_err("no files").to_string();
         assert!(empty.contains("no configuration files found in directory"), "{empty}");
         for name in ["one", "two", "three"] {
             scene.answering(name, &json!({"auth": {"reg.example": login(name)}}));
@@ -320,7 +321,7 @@ fn a_folder_is_read_in_order_and_a_name_stands_once() {
         assert_eq!(names, ["three", "one", "two"]);
         let hash = settings.hash.expect("a hash");
         put("30.yml", &json!([{"name": "two"}]));
-        let twice = scene.read(&dir).expect_err("twice");
+        let twice = scene.read(&dir).expect_err("twice").to_string();
         assert!(twice.contains("duplicate provider name \"two\" found"), "{twice}");
         fs::remove_file(dir.join("30.yml")).expect("removed");
         put("20.json", &json!([{"name": "two", "args": ["x"]}]));
@@ -334,7 +335,7 @@ fn what_cannot_be_read_or_run_is_told_with_flag_and_file() {
         let file = scene.path("c.yaml");
         let refused = |text: &str, part: &str| {
             fs::write(&file, text).expect("written");
-            let error = scene.read(&file).expect_err(part);
+            let error = scene.read(&file).expect_err(part).to_string();
             assert!(error.contains(part), "{error}");
             assert!(error.starts_with("--image-credential-provider-"), "{error}");
         };
@@ -348,7 +349,7 @@ fn what_cannot_be_read_or_run_is_told_with_flag_and_file() {
         refused(&old, "unknown field \"providers[0].tokenAttributes\"");
         fs::write(scene.path("bin/absent"), "").expect("written");
         refused(&one, "/bin/absent: permission denied");
-        let gone = scene.read(&scene.path("gone")).expect_err("no file");
+        let gone = scene.read(&scene.path("gone")).expect_err("no file").to_string();
         assert!(gone.contains("unable to access path"), "{gone}");
         let no_bin = read(&file, &scene.path("no-bin"), true).expect_err("no folder").to_string();
         assert!(no_bin.contains("plugin binary directory") && no_bin.contains("did not exist"));
@@ -436,12 +437,12 @@ fn what_the_kubelet_refuses_is_refused_in_its_words() {
                 provider[key] = value.clone();
             }
             fs::write(&file, config(&json!([provider]))).expect("written");
-            let error = scene.read(&file).expect_err(part);
+            let error = scene.read(&file).expect_err(part).to_string();
             assert!(error.contains(part), "{error}\nlacks {part}");
         }
         let empty = config(&json!([]));
         fs::write(&file, empty).expect("written");
-        let error = scene.read(&file).expect_err("no plugins");
+        let error = scene.read(&file).expect_err("no plugins").to_string();
         assert!(error.contains("providers: Required value: at least 1 item in plugins"), "{error}");
         let good = config(&json!([{"name": "good", "tokenAttributes": ok}]));
         fs::write(&file, good).expect("written");

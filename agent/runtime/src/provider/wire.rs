@@ -105,24 +105,33 @@ impl ProviderRequest {
     }
 }
 
+/// Output of a plugin that is no response.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ResponseError {
+    #[error("error reading GVK from response: it is no JSON at {line}:{column}")]
+    NoJson { line: usize, column: usize },
+    #[error(
+        "apiVersion from credential plugin response did not match expected \
+         apiVersion:{expected}, actual apiVersion:{actual}"
+    )]
+    Version { expected: String, actual: String },
+    #[error("error decoding credential provider plugin response from stdout")]
+    Malformed,
+}
+
 /// Reads an answer to a request of this version.
 // k8s: pkg/credentialprovider/plugin/plugin.go ExecPlugin, decodeResponse
-pub(super) fn parse(answer: &[u8], version: &str) -> Result<Response, String> {
-    let typed: TypeWire = serde_json::from_slice(answer).map_err(|error| {
-        let (line, column) = (error.line(), error.column());
-        format!("error reading GVK from response: it is no JSON at {line}:{column}")
-    })?;
+pub(super) fn parse(answer: &[u8], version: &str) -> Result<Response, ResponseError> {
+    let typed: TypeWire = serde_json::from_slice(answer)
+        .map_err(|error| ResponseError::NoJson { line: error.line(), column: error.column() })?;
     if typed.api_version != version {
-        return Err(format!(
-            "apiVersion from credential plugin response did not match expected \
-             apiVersion:{version}, actual apiVersion:{}",
-            typed.api_version
-        ));
+        let (expected, actual) = (version.to_owned(), typed.api_version);
+        return Err(ResponseError::Version { expected, actual });
     }
-    let failed = "error decoding credential provider plugin response from stdout";
-    let wire: ResponseWire = serde_json::from_slice(answer).map_err(|_| failed.to_owned())?;
+    let wire: ResponseWire =
+        serde_json::from_slice(answer).map_err(|_| ResponseError::Malformed)?;
     if wire.kind != "CredentialProviderResponse" {
-        return Err(failed.to_owned());
+        return Err(ResponseError::Malformed);
     }
     let logins = wire.auth.into_iter().flatten();
     Ok(Response {
@@ -169,20 +178,19 @@ mod tests {
         let Ok(read) = answer(r#","cacheDuration":null,"auth":null"#) else { panic!("no answer") };
         assert!(read.cache_duration.is_none() && read.logins.is_empty());
         assert_eq!(CacheKeyType::of(&read.cache_key_type), None);
-        let decoding = "error decoding credential provider plugin response from stdout";
         for rest in [
             r#","auth":{"reg":{"user":"hunter2"}}"#,
             r#","cacheDuration":"hunter2""#,
             r#","more":"hunter2""#,
         ] {
-            assert_eq!(answer(rest).err().as_deref(), Some(decoding));
+            assert_eq!(answer(rest).err(), Some(ResponseError::Malformed));
         }
         let beta = VERSIONS[2];
         let text = format!("{{\"apiVersion\":\"{beta}\",\"kind\":\"CredentialProviderResponse\"}}");
-        let error = parse(text.as_bytes(), V1).err().expect("another version");
+        let error = parse(text.as_bytes(), V1).err().expect("another version").to_string();
         assert!(error.contains("expected apiVersion:credentialprovider.kubelet.k8s.io/v1,"));
         assert!(error.ends_with("actual apiVersion:credentialprovider.kubelet.k8s.io/v1beta1"));
-        let text = parse(b"hunter2", V1).err().expect("no JSON");
+        let text = parse(b"hunter2", V1).err().expect("no JSON").to_string();
         assert_eq!(text, "error reading GVK from response: it is no JSON at 1:1");
     }
 }

@@ -22,6 +22,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::image::CredentialsError;
 use pintle_agent_config::image_policy::VerificationPolicy;
 use pintle_agent_core::image::pull_credential::Credential;
 use pintle_agent_core::image::pull_record::{CredentialOwners, Match, PulledImage};
@@ -141,8 +142,8 @@ impl PullRecords {
         &self,
         image: &str,
         image_ref: &str,
-        credentials: impl Future<Output = Result<Vec<Credential>, String>>,
-    ) -> Result<Access, String> {
+        credentials: impl Future<Output = Result<Vec<Credential>, CredentialsError>>,
+    ) -> Result<Access, CredentialsError> {
         let mut result = "error";
         let access = self.look(image, image_ref, credentials, &mut result).await;
         self.metrics.images().verified(result);
@@ -153,9 +154,9 @@ impl PullRecords {
         &self,
         image: &str,
         image_ref: &str,
-        credentials: impl Future<Output = Result<Vec<Credential>, String>>,
+        credentials: impl Future<Output = Result<Vec<Credential>, CredentialsError>>,
         result: &mut &'static str,
-    ) -> Result<Access, String> {
+    ) -> Result<Access, CredentialsError> {
         self.take_over().await;
         let (record, pulled) = match self.read(image, image_ref).await {
             Ok(read) => read,

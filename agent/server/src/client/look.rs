@@ -59,14 +59,14 @@ impl From<String> for Cell {
 
 /// Colours and width.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Look {
+pub(super) struct TextStyle {
     /// True to use colours.
     pub(super) color: bool,
     /// Columns of a line; `None` for any number.
     pub(super) width: Option<usize>,
 }
 
-impl Look {
+impl TextStyle {
     /// The form that the command asks for, and else the terminal's.
     pub(super) fn of(command: &ClientCommand) -> Self {
         let is_terminal = io::stdout().is_terminal();
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn columns_are_aligned_and_control_characters_left_out() {
-        let table = Look::default().table(&rows());
+        let table = TextStyle::default().table(&rows());
         assert_eq!(table, "A        B\nlonger   a sentence that[31m goes on\nx\n");
     }
 
@@ -187,10 +187,10 @@ mod tests {
 
     #[test]
     fn a_line_that_is_too_long_is_cut_with_a_mark() {
-        let look = Look { color: false, width: Some(12) };
+        let look = TextStyle { color: false, width: Some(12) };
         assert_eq!(look.table(&rows()), "A        B\nlonger   a …\nx\n");
         for width in 0..60 {
-            for line in (Look { color: false, width: Some(width) }).table(&rows()).lines() {
+            for line in (TextStyle { color: false, width: Some(width) }).table(&rows()).lines() {
                 assert!(line.chars().count() <= width.max(1), "{width}: {line}");
             }
         }
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn colours_do_not_count_as_columns() {
-        let look = Look { color: true, width: Some(12) };
+        let look = TextStyle { color: true, width: Some(12) };
         let table = look.table(&rows());
         assert_eq!(table.lines().nth(1), Some("longer   \x1b[31ma \x1b[0m…"));
         assert_eq!(table.lines().next(), Some("A        \x1b[1mB\x1b[0m"));

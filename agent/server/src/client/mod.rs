@@ -1,9 +1,9 @@
 //! The commands that ask a running agent: `pods`, `explain`, `timeline`, `plan`, `retry`, `dump`;
 //! and those that ask its record (`recorded`).
 //!
-//! Input: a `ClientCommand`. Output: a table or sentences for people, JSON for programs, on standard
-//! output; refusals on standard error with exit code 1. Blocking, in a process of its own: one
-//! request over the agent's socket, bounded in time and size by `http`; with `--watch` one each
+//! Input: a `ClientCommand`. Output: a table or sentences for people, JSON for programs, on
+//! standard output; refusals on standard error with exit code 1. Blocking, in a process of its own:
+//! one request over the agent's socket, bounded in time and size by `http`; with `--watch` one each
 //! `WATCH_PERIOD`.
 
 mod http;
@@ -19,8 +19,8 @@ use std::time::Duration;
 use pintle_agent_config::{CliQuestion, ClientCommand, OutputFormat, PodFilter};
 use serde_json::Value;
 
-use crate::record::RecordError;
-use look::Look;
+use crate::record::FlightRecordError;
+use look::TextStyle;
 
 /// Interval of `--watch`: people need no newer answer.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
@@ -38,7 +38,7 @@ enum ClientError {
     #[error("{0}\n  what it has recorded: add --from-record")]
     NoAgent(http::HttpError),
     #[error("{0}")]
-    Record(#[from] RecordError),
+    Record(#[from] FlightRecordError),
     #[error("standard output: {0}; not all of the answer is written")]
     Output(io::Error),
     #[error("{error}{}", more.iter().map(|line| format!("\n  {line}")).collect::<String>())]
@@ -121,7 +121,7 @@ fn answer(command: &ClientCommand) -> Result<String, ClientError> {
     if let CliQuestion::Pods(filter) = &command.question {
         choose(&mut value, filter);
     }
-    let look = Look::of(command);
+    let look = TextStyle::of(command);
     Ok(match (command.output, &command.question) {
         (OutputFormat::Json, _) if command.watch => look::plain_json(&format!("{value}\n")),
         (OutputFormat::Json, _) | (_, CliQuestion::Dump | CliQuestion::Replay(_)) => {

@@ -1,19 +1,20 @@
 //! The commands that ask the record of an agent, which need not run: `replay`, and `explain` and
 //! `timeline` of a moment that is past.
 //!
-//! Effects: reads the record's files and the clock. Nothing of it asks an agent or changes anything.
+//! Effects: reads the record's files and the clock. Nothing of it asks an agent or changes
+//! anything.
 
-use pintle_agent_config::{ClientCommand, Moment, OutputFormat, PastQuestion, ReplayOf};
+use pintle_agent_config::{ClientCommand, OutputFormat, PastMoment, PastQuestion, ReplayOf};
 use pintle_agent_core::types::UnixNanos;
 use pintle_daemon::{build, clock, tasks};
 use serde_json::Value;
 
-use super::look::{self, Cell, Look, Style};
+use super::look::{self, Cell, Style, TextStyle};
 use super::{ClientError, show};
 use crate::answers;
 use crate::record::past::{self, PastQuery};
 use crate::record::pod_inputs::{InputRow, PodInputs};
-use crate::record::{self, RecordError};
+use crate::record::{self, FlightRecordError};
 
 /// The report of a replay, and whether it equals the record.
 pub(super) fn replayed(
@@ -32,7 +33,7 @@ pub(super) fn replayed(
         && !pod.found()
     {
         let (path, pod) = (report.folder, asked.clone());
-        return Err(RecordError::UnknownPod { path, pod, more: Vec::new() }.into());
+        return Err(FlightRecordError::UnknownPod { path, pod, more: Vec::new() }.into());
     }
     let text = match is_json {
         true => {
@@ -44,7 +45,7 @@ pub(super) fn replayed(
             look::plain_json(&format!("{json}\n"))
         }
         false => {
-            let rows = pod.map(|pod| table(&pod.rows, &Look::of(command)) + "\n");
+            let rows = pod.map(|pod| table(&pod.rows, &TextStyle::of(command)) + "\n");
             rows.unwrap_or_default() + &look::plain_lines(&report.text(&build::version()))
         }
     };
@@ -58,11 +59,11 @@ pub(super) fn answered(of: &PastQuestion) -> Result<Value, ClientError> {
     Ok(past::answer(&of.dir, asked)?)
 }
 
-fn moment(of: Option<Moment>) -> Option<UnixNanos> {
+fn moment(of: Option<PastMoment>) -> Option<UnixNanos> {
     of.map(|moment| UnixNanos(moment.unix_nanos(clock::now().0)))
 }
 
-fn table(rows: &[InputRow], look: &Look) -> String {
+fn table(rows: &[InputRow], look: &TextStyle) -> String {
     let mut all = vec![show::titles(&["TIME", "INPUT, COMMAND", "TEXT"])];
     all.extend(rows.iter().map(|row| {
         let (mark, style) =

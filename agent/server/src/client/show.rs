@@ -1,7 +1,7 @@
 //! Answers for people: a table of pods, an explanation, a timeline, a plan. Pure.
 //!
-//! Input: the agent's JSON. Output: text that ends with a line end. A field that is missing shows as
-//! empty, so that an older command can read a newer agent.
+//! Input: the agent's JSON. Output: text that ends with a line end. A field that is missing shows
+//! as empty, so that an older command can read a newer agent.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use pintle_agent_core::explain::span;
 use serde_json::Value;
 
-use super::look::{self, Cell, Look, Style};
+use super::look::{self, Cell, Style, TextStyle};
 
 /// Index of the age among the words of a pod's line.
 const AGE_COLUMN: usize = 5;
@@ -19,7 +19,7 @@ const STARTING: &str =
     "the container runtime has not answered yet, or a source of pods has not been read.";
 
 /// The table of pods.
-pub(super) fn pods(answer: &Value, look: &Look) -> String {
+pub(super) fn pods(answer: &Value, look: &TextStyle) -> String {
     let head = ["NAMESPACE", "NAME", "READY", "STATUS", "RESTARTS", "AGE", "IP", "WHY"];
     let mut rows = vec![titles(&head)];
     for pod in items(&answer["pods"]) {
@@ -67,7 +67,7 @@ pub(super) fn explanation(answer: &Value) -> String {
 }
 
 /// One pod's timeline: microseconds since it was first seen.
-pub(super) fn timeline(answer: &Value, look: &Look) -> String {
+pub(super) fn timeline(answer: &Value, look: &TextStyle) -> String {
     let mut rows = vec![titles(&["SINCE SEEN", "WHAT", "CONTAINER", "TEXT"])];
     let entries: Vec<&Value> = items(&answer["entries"]).collect();
     for entry in &entries {
@@ -150,7 +150,7 @@ pub(super) fn retried(answer: &Value) -> String {
 }
 
 /// How close the node is to each threshold, the next victims, and the evicted pods.
-pub(super) fn pressure(answer: &Value, look: &Look) -> String {
+pub(super) fn pressure(answer: &Value, look: &TextStyle) -> String {
     let mut rows =
         vec![titles(&["SIGNAL", "LEFT", "THRESHOLD", "OF", "TREND", "MET", "FIRST TO GO"])];
     for signal in items(&answer["signals"]) {
@@ -202,7 +202,7 @@ pub(super) fn pressure(answer: &Value, look: &Look) -> String {
 }
 
 /// The images that would be deleted, and why others are kept; empty when they are unknown.
-fn images(told: &Value, look: &Look) -> String {
+fn images(told: &Value, look: &TextStyle) -> String {
     let mut rows = vec![titles(&["IMAGE", "SIZE", "UNUSED", "WHAT BECOMES OF IT"])];
     for image in items(&told["images"]) {
         let unused = image["unusedSeconds"].as_u64().filter(|seconds| *seconds > 0);
@@ -294,7 +294,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    const PLAIN: Look = Look { color: false, width: None };
+    const PLAIN: TextStyle = TextStyle { color: false, width: None };
 
     #[test]
     fn shortages_are_told_with_units_and_who_is_first() {

@@ -6,17 +6,19 @@
 
 use std::path::PathBuf;
 
+use std::fmt;
+
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, PodStatus};
 use pintle_agent_core::view::PodView;
 
-use crate::route::Words;
+use crate::route::PathWords;
 
 /// The id, as a status has it: `containerd://…`.
 pub(super) fn container_id(
     status: &PodStatus,
-    words: &Words,
+    words: &PathWords,
     previous: bool,
-) -> Result<String, String> {
+) -> Result<String, NoLog> {
     let (container, pod) = (&words.container, &words.pod);
     let lists = [
         &status.container_statuses,
@@ -24,24 +26,42 @@ pub(super) fn container_id(
         &status.ephemeral_container_statuses,
     ];
     let of = lists.into_iter().flatten().flatten().find(|status| status.name == *container);
-    let Some(of) = of else {
-        return Err(format!("container {container:?} in pod {pod:?} is not available"));
-    };
-    choose(of, previous).map_err(|miss| match miss {
-        Miss::NoPrevious => {
-            format!("previous terminated container {container:?} in pod {pod:?} not found")
-        }
-        Miss::Terminated => format!("container {container:?} in pod {pod:?} is terminated"),
-        Miss::Waiting(why) => {
-            format!("container {container:?} in pod {pod:?} is waiting to start{why}")
-        }
-    })
+    let missed = |miss| NoLog { container: container.clone(), pod: pod.clone(), miss };
+    let of = of.ok_or_else(|| missed(Miss::NotThere))?;
+    choose(of, previous).map_err(missed)
 }
 
+/// A container without the wanted log.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) struct NoLog {
+    container: String,
+    pod: String,
+    miss: Miss,
+}
+
+#[derive(Debug, PartialEq, Eq)]
 enum Miss {
+    NotThere,
     NoPrevious,
     Terminated,
+    /// With the reason, behind a separator.
     Waiting(String),
+}
+
+impl fmt::Display for NoLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { container, pod, miss } = self;
+        match miss {
+            Miss::NotThere => write!(f, "container {container:?} in pod {pod:?} is not available"),
+            Miss::NoPrevious => {
+                write!(f, "previous terminated container {container:?} in pod {pod:?} not found")
+            }
+            Miss::Terminated => write!(f, "container {container:?} in pod {pod:?} is terminated"),
+            Miss::Waiting(why) => {
+                write!(f, "container {container:?} in pod {pod:?} is waiting to start{why}")
+            }
+        }
+    }
 }
 
 fn choose(status: &ContainerStatus, previous: bool) -> Result<String, Miss> {
@@ -89,12 +109,13 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn id(state: &Value, last: &Value, previous: bool) -> Result<String, String> {
+    fn id(state: &Value, last: &Value, previous: bool) -> Result<String, NoLog> {
         let status = json!({"containerStatuses": [{"name": "c", "image": "", "imageID": "",
             "ready": false, "restartCount": 0, "containerID": "containerd://now",
             "state": state, "lastState": last}]});
         let status: PodStatus = serde_json::from_value(status).expect("a status");
-        let words = Words { pod: "p".to_owned(), container: "c".to_owned(), ..Words::default() };
+        let words =
+            PathWords { pod: "p".to_owned(), container: "c".to_owned(), ..PathWords::default() };
         container_id(&status, &words, previous)
     }
 
@@ -133,16 +154,19 @@ mod tests {
             ),
             (&none, &none, false, not("waiting to start - no logs yet")),
         ] {
-            assert_eq!(id(state, last, previous), expected, "{state} {last} {previous}");
+            let found = id(state, last, previous).map_err(|error| error.to_string());
+            assert_eq!(found, expected, "{state} {last} {previous}");
         }
         let missing = id(&running, &none, true).expect_err("none");
+        let missing = missing.to_string();
         assert_eq!(missing, "previous terminated container \"c\" in pod \"p\" not found");
     }
 
     #[test]
     fn a_container_without_a_status_is_not_available() {
-        let words = Words { pod: "p".to_owned(), container: "x".to_owned(), ..Words::default() };
+        let words =
+            PathWords { pod: "p".to_owned(), container: "x".to_owned(), ..PathWords::default() };
         let error = container_id(&PodStatus::default(), &words, false).expect_err("none");
-        assert_eq!(error, "container \"x\" in pod \"p\" is not available");
+        assert_eq!(error.to_string(), "container \"x\" in pod \"p\" is not available");
     }
 }

@@ -21,7 +21,7 @@ use pintle_agent_runtime::log_files::rotated;
 use pintle_agent_runtime::log_read::{FileId, LogQuery, LogReader, ReadStep};
 use pintle_daemon::blocking;
 use pintle_daemon::blocking::{Blocked, JobPlace};
-use pintle_daemon::serve::body::Sink;
+use pintle_daemon::serve::body::StreamSink;
 
 use super::watch::{FolderWatch, Watches};
 use crate::Views;
@@ -50,18 +50,18 @@ pub(super) struct Follow {
 }
 
 /// The client is gone.
-struct Gone;
+struct ClientGone;
 
 /// A reader that jobs on other threads use in turn.
 type Shared = Arc<Mutex<LogReader>>;
 
 impl Follow {
     /// Writes everything that is wanted; an error becomes the last text, as the status is sent.
-    pub(super) async fn run(self, sink: &Sink) {
+    pub(super) async fn run(self, sink: &StreamSink) {
         let (path, query) = (self.path.clone(), self.query.clone());
         let open = move || LogReader::open(&path, query).map(|reader| (reader, stems(&path)));
         let mut reading = match off(&self.uid, sink, open).await {
-            Err(Gone) => return,
+            Err(ClientGone) => return,
             Ok(Ok((reader, aside))) => {
                 let (reader, uid) = (Arc::new(Mutex::new(reader)), self.uid.clone());
                 Reading { reader, aside, uid, sink }
@@ -86,7 +86,7 @@ impl Follow {
         &self,
         container: &str,
         reading: &mut Reading<'_>,
-    ) -> Result<io::Result<()>, Gone> {
+    ) -> Result<io::Result<()>, ClientGone> {
         // Before the first read: later writes wake this task.
         let mut watch = self.path.parent().and_then(|dir| self.watches.watch(dir));
         loop {
@@ -113,7 +113,7 @@ impl Follow {
             tokio::select! {
                 () = changed(&mut watch) => {}
                 () = tokio::time::sleep(LOOK_EVERY) => {}
-                () = reading.sink.closed() => return Err(Gone),
+                () = reading.sink.closed() => return Err(ClientGone),
             }
         }
     }
@@ -137,16 +137,16 @@ async fn changed(watch: &mut Option<FolderWatch>) {
 /// wait for each other; a client that goes meanwhile is not waited for.
 async fn off<T: Send + 'static>(
     uid: &PodUid,
-    sink: &Sink,
+    sink: &StreamSink,
     look: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> Result<io::Result<T>, Gone> {
+) -> Result<io::Result<T>, ClientGone> {
     let look = Arc::new(Mutex::new(Some(look)));
     loop {
         let once = Arc::clone(&look);
         let job = move || lock(&once).take().map(|look| look());
         let done = tokio::select! {
             done = blocking::run(JobPlace::serve(uid), job) => done,
-            () = sink.closed() => return Err(Gone),
+            () = sink.closed() => return Err(ClientGone),
         };
         match done {
             Ok(Some(read)) => return Ok(read),
@@ -166,7 +166,7 @@ struct Reading<'a> {
     /// Files that were set aside before the current one.
     aside: BTreeSet<PathBuf>,
     uid: PodUid,
-    sink: &'a Sink,
+    sink: &'a StreamSink,
 }
 
 /// The relation of the current file to the log.
@@ -182,20 +182,20 @@ impl Reading<'_> {
     async fn look<T: Send + 'static>(
         &self,
         look: impl FnOnce(&mut LogReader) -> io::Result<T> + Send + 'static,
-    ) -> Result<io::Result<T>, Gone> {
+    ) -> Result<io::Result<T>, ClientGone> {
         let reader = Arc::clone(&self.reader);
         off(&self.uid, self.sink, move || look(&mut lock(&reader))).await
     }
 
     /// Sends everything up to the end of the current file.
-    async fn drain(&mut self) -> Result<io::Result<()>, Gone> {
+    async fn drain(&mut self) -> Result<io::Result<()>, ClientGone> {
         loop {
             let (text, last) = match self.look(gather).await? {
                 Ok(read) => read,
                 Err(error) => return Ok(Err(error)),
             };
             if !text.is_empty() {
-                self.sink.send(text.into()).await.map_err(|_| Gone)?;
+                self.sink.send(text.into()).await.map_err(|_| ClientGone)?;
             }
             if last == ReadStep::End {
                 return Ok(Ok(()));
@@ -204,7 +204,7 @@ impl Reading<'_> {
     }
 
     /// Sends everything that is there, with a last line that is unfinished.
-    async fn whole(&mut self) -> Result<io::Result<()>, Gone> {
+    async fn whole(&mut self) -> Result<io::Result<()>, ClientGone> {
         if let Err(error) = self.drain().await? {
             return Ok(Err(error));
         }
@@ -215,12 +215,12 @@ impl Reading<'_> {
         };
         match self.look(rest).await? {
             Ok(text) if text.is_empty() => Ok(Ok(())),
-            Ok(text) => self.sink.send(text.into()).await.map(Ok).map_err(|_| Gone),
+            Ok(text) => self.sink.send(text.into()).await.map(Ok).map_err(|_| ClientGone),
             Err(error) => Ok(Err(error)),
         }
     }
 
-    async fn state(&self, log: &Path) -> Result<io::Result<State>, Gone> {
+    async fn state(&self, log: &Path) -> Result<io::Result<State>, ClientGone> {
         let log = log.to_owned();
         let look = move |reader: &mut LogReader| {
             Ok(match FileId::of(&log) {
@@ -233,7 +233,7 @@ impl Reading<'_> {
     }
 
     /// Finishes the current file and all that were set aside after it, and opens the live one.
-    async fn advance(&mut self, log: &Path) -> Result<io::Result<()>, Gone> {
+    async fn advance(&mut self, log: &Path) -> Result<io::Result<()>, ClientGone> {
         if let Err(error) = self.drain().await? {
             return Ok(Err(error));
         }

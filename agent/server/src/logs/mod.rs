@@ -15,7 +15,7 @@ use pintle_daemon::serve::body::{self, Broken, Reply};
 use pintle_daemon::serve::query::Query;
 
 use super::api::{HeldTurn, StreamTurn};
-use super::route::Words;
+use super::route::PathWords;
 use super::select;
 use crate::Views;
 use options::Options;
@@ -29,7 +29,7 @@ const TEXT: &str = "text/plain; charset=utf-8";
 pub(super) fn container_logs(
     views: &Views,
     watches: &Watches,
-    words: &Words,
+    words: &PathWords,
     query: &Query,
     turn: StreamTurn,
 ) -> Reply {
@@ -48,7 +48,7 @@ pub(super) fn container_logs(
     }
     let chosen = match choose::container_id(&view.status, words, options.previous) {
         Ok(id) => id,
-        Err(text) => return HttpAnswer::text(400, text).into(),
+        Err(error) => return HttpAnswer::text(400, error.to_string()).into(),
     };
     let Some(path) = choose::log_path(view, &chosen) else {
         // The kubelet has already begun its answer here.

@@ -21,7 +21,7 @@ const FILE_BYTES_MAX: u64 = SEGMENT_BYTES + 2 * (BATCH_BYTES_MAX + FRAME_BYTES_M
 
 /// Reason why a record cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub enum RecordError {
+pub enum FlightRecordError {
     /// No segments.
     #[error(
         "{path} has no record: neither in it nor in its folder {FOLDER} is a file NUMBER.segment; \
@@ -91,29 +91,29 @@ pub(super) struct RecordFolder {
 
 impl RecordFolder {
     /// The record in this folder or below it.
-    pub(super) fn open(dir: &Path) -> Result<Self, RecordError> {
+    pub(super) fn open(dir: &Path) -> Result<Self, FlightRecordError> {
         for path in [dir.to_owned(), dir.join(FOLDER)] {
             match numbers(&path) {
                 Ok(numbers) if numbers.is_empty() => {}
                 Ok(numbers) => return Ok(Self { path, numbers }),
                 // The named path must exist; folders below it need not.
                 Err(error) if path != dir && error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(RecordError::Unreadable { path, error }),
+                Err(error) => return Err(FlightRecordError::Unreadable { path, error }),
             }
         }
-        Err(RecordError::Empty { path: dir.to_owned() })
+        Err(FlightRecordError::Empty { path: dir.to_owned() })
     }
 
     /// One segment, and the length of its file; `None` when the agent has removed it meanwhile.
-    pub(super) fn segment(&self, number: u64) -> Result<Option<(Segment, u64)>, RecordError> {
+    pub(super) fn segment(&self, number: u64) -> Result<Option<(Segment, u64)>, FlightRecordError> {
         let path = self.path.join(segment_name(number));
         let bytes = match bytes(&path) {
             Ok(Ok(bytes)) => bytes,
-            Ok(Err(why)) => return Err(RecordError::NoSegment { path, why }),
+            Ok(Err(why)) => return Err(FlightRecordError::NoSegment { path, why }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(RecordError::Unreadable { path, error }),
+            Err(error) => return Err(FlightRecordError::Unreadable { path, error }),
         };
-        let segment = read(&bytes).map_err(|error| RecordError::Newer { path, error })?;
+        let segment = read(&bytes).map_err(|error| FlightRecordError::Newer { path, error })?;
         Ok(Some((segment, bytes.len() as u64)))
     }
 }

@@ -25,7 +25,7 @@ use pintle_agent_core::worker::PodsInput;
 use pintle_api_types::pod;
 use pintle_daemon::tasks;
 
-pub use folder::RecordError;
+pub use folder::FlightRecordError;
 use folder::RecordFolder;
 
 use crate::words;
@@ -94,7 +94,7 @@ impl FolderReport {
 }
 
 /// Replays the record in a folder, or in the folder `flight` of an agent's root directory.
-pub fn replay_folder(dir: &Path) -> Result<FolderReport, RecordError> {
+pub fn replay_folder(dir: &Path) -> Result<FolderReport, FlightRecordError> {
     replay(dir, None, &mut |_, _| {})
 }
 
@@ -103,9 +103,9 @@ pub(crate) fn replay(
     dir: &Path,
     until: Option<UnixNanos>,
     seen: &mut dyn FnMut(&mut Replay, &Frame),
-) -> Result<FolderReport, RecordError> {
+) -> Result<FolderReport, FlightRecordError> {
     let folder = RecordFolder::open(dir)?;
-    let mut walk = Walk { until, ..Walk::default() };
+    let mut walk = ReplayWalk { until, ..ReplayWalk::default() };
     let mut replay = Replay::default();
     for &number in &folder.numbers {
         let Some((segment, bytes)) = folder.segment(number)? else { continue };
@@ -125,7 +125,7 @@ pub(crate) fn replay(
     }
     let (runs, passed) = replay.finish();
     let until = until.filter(|_| walk.is_stopped);
-    let Walk { segments, bytes, unknown, lost, names, .. } = walk;
+    let ReplayWalk { segments, bytes, unknown, lost, names, .. } = walk;
     Ok(FolderReport {
         folder: folder.path,
         segments,
@@ -141,7 +141,7 @@ pub(crate) fn replay(
 
 /// The state of a replay on its way through the segments.
 #[derive(Debug, Default)]
-struct Walk {
+struct ReplayWalk {
     until: Option<UnixNanos>,
     is_stopped: bool,
     segments: Vec<u64>,
@@ -151,7 +151,7 @@ struct Walk {
     names: BTreeMap<PodUid, String>,
 }
 
-impl Walk {
+impl ReplayWalk {
     /// Takes note of a segment; false for one that is not replayed.
     fn begins(&mut self, number: u64, segment: &Segment) -> bool {
         let last = self.segments.last().copied();

@@ -15,7 +15,7 @@ use pintle_agent_core::view::{PodView, Snapshot};
 use serde_json::{Value, json};
 
 use super::report::time;
-use super::{FolderReport, RecordError, replay};
+use super::{FlightRecordError, FolderReport, replay};
 use crate::answers;
 use crate::select::{Miss, full, select, uid};
 
@@ -37,7 +37,7 @@ struct FoundPod<'a> {
 }
 
 /// Answers from the record in a folder.
-pub(crate) fn answer(dir: &Path, asked: PastQuery<'_>) -> Result<Value, RecordError> {
+pub(crate) fn answer(dir: &Path, asked: PastQuery<'_>) -> Result<Value, FlightRecordError> {
     let mut past = Past::default();
     let report = replay(dir, asked.at, &mut |replay, frame| past.see(replay, frame))?;
     let found = match find(&past, asked.pod) {
@@ -102,10 +102,15 @@ fn find<'a>(past: &'a Past, asked: &str) -> Result<FoundPod<'a>, Miss> {
     }
 }
 
-fn unknown(report: &FolderReport, asked: PastQuery<'_>, past: &Past, miss: Miss) -> RecordError {
+fn unknown(
+    report: &FolderReport,
+    asked: PastQuery<'_>,
+    past: &Past,
+    miss: Miss,
+) -> FlightRecordError {
     let (path, pod) = (report.folder.clone(), asked.pod.to_owned());
     match miss {
-        Miss::Ambiguous(pods) => RecordError::AmbiguousPod { pod, pods },
+        Miss::Ambiguous(pods) => FlightRecordError::AmbiguousPod { pod, pods },
         Miss::Unknown(near) => {
             let mut more: Vec<_> =
                 near.iter().map(|name| format!("did you mean {name}?")).collect();
@@ -113,7 +118,7 @@ fn unknown(report: &FolderReport, asked: PastQuery<'_>, past: &Past, miss: Miss)
                 let to = report.until.unwrap_or(to.max(past.now()));
                 format!("what was replayed is from {} to {}", time(from), time(to))
             }));
-            RecordError::UnknownPod { path, pod, more }
+            FlightRecordError::UnknownPod { path, pod, more }
         }
     }
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::past::{self, PastQuery};
 use super::pod_inputs::PodInputs;
 use super::testing::{Agent, SECRET, at, desired};
-use super::{FolderReport, RecordError, replay, replay_folder};
+use super::{FlightRecordError, FolderReport, replay, replay_folder};
 
 /// An agent that ran the pod, and one after it that died of its fourth input.
 fn two_runs(dir: &Path) {
@@ -160,7 +160,7 @@ fn a_folder_without_segments_and_files_that_are_none_are_one_clear_sentence() {
     assert!(told(path).contains("0000000001.segment cannot be read"), "{}", told(path));
     fs::remove_file(path.join("0000000001.segment")).expect("it goes");
     fs::create_dir(path.join("0000000001.segment")).expect("a folder");
-    assert!(matches!(replay_folder(path), Err(RecordError::NoSegment { .. })));
+    assert!(matches!(replay_folder(path), Err(FlightRecordError::NoSegment { .. })));
     fs::remove_dir(path.join("0000000001.segment")).expect("it goes");
     let file = fs::File::create(path.join("0000000001.segment")).expect("a file");
     file.set_len(1 << 30).expect("a long one");

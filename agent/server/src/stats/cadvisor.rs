@@ -11,7 +11,7 @@ use pintle_agent_core::types::PodUid;
 use pintle_agent_core::view::Snapshot;
 use pintle_agent_host::cgroup::stats::{DeviceIo, More};
 
-use super::machine::{Machine, MountedDisk};
+use super::machine::{MachineStats, MountedDisk};
 use super::network::Interface;
 use super::sweep::{CgroupReading, Sweep};
 use super::targets::CgroupOwner;
@@ -66,7 +66,7 @@ impl CadvisorRow<'_> {
 }
 
 /// The exposition.
-pub(super) fn exposition(snapshot: &Snapshot, sweep: &Sweep, machine: &Machine) -> String {
+pub(super) fn exposition(snapshot: &Snapshot, sweep: &Sweep, machine: &MachineStats) -> String {
     let mut text = FamilyText::default();
     let named = names(snapshot);
     let rows = rows(sweep, &named);
@@ -303,7 +303,7 @@ fn sandboxes(snapshot: &Snapshot) -> HashMap<&str, &PodUid> {
 type DiskFigure = (&'static str, &'static str, fn(&MountedDisk) -> f64);
 
 /// The node's disks, on the root cgroup.
-fn disks(text: &mut FamilyText, rows: &[CadvisorRow<'_>], machine: &Machine) {
+fn disks(text: &mut FamilyText, rows: &[CadvisorRow<'_>], machine: &MachineStats) {
     const DISK: [DiskFigure; 15] = [
         ("container_fs_inodes_free", GAUGE, |d| float(d.fs.inodes_free)),
         ("container_fs_inodes_total", GAUGE, |d| float(d.fs.inodes)),
@@ -347,7 +347,7 @@ fn disks(text: &mut FamilyText, rows: &[CadvisorRow<'_>], machine: &Machine) {
 }
 
 /// Bytes that each cgroup read and wrote, where the kernel counts them.
-fn transfers(text: &mut FamilyText, rows: &[CadvisorRow<'_>], machine: &Machine) {
+fn transfers(text: &mut FamilyText, rows: &[CadvisorRow<'_>], machine: &MachineStats) {
     let used = || rows.iter().flat_map(|row| row.devices().iter().map(move |io| (row, io)));
     if used().next().is_none() {
         return;
@@ -379,11 +379,11 @@ fn transfers(text: &mut FamilyText, rows: &[CadvisorRow<'_>], machine: &Machine)
     }
 }
 
-fn device_name<'a>(machine: &'a Machine, io: &DeviceIo) -> &'a str {
+fn device_name<'a>(machine: &'a MachineStats, io: &DeviceIo) -> &'a str {
     machine.devices.get(&io.device).map(String::as_str).unwrap_or_default()
 }
 
-fn version(text: &mut FamilyText, machine: &Machine) {
+fn version(text: &mut FamilyText, machine: &MachineStats) {
     text.family("cadvisor_version_info", GAUGE);
     let labels = labels(&[
         ("cadvisorRevision", ""),
@@ -395,7 +395,7 @@ fn version(text: &mut FamilyText, machine: &Machine) {
     text.sample("cadvisor_version_info", &labels, 1.0, None);
 }
 
-fn machine_figures(text: &mut FamilyText, machine: &Machine) {
+fn machine_figures(text: &mut FamilyText, machine: &MachineStats) {
     let labels = labels(&[
         ("boot_id", &machine.host.boot_id),
         ("machine_id", &machine.host.machine_id),
@@ -436,7 +436,8 @@ mod tests {
     #[test]
     fn families_types_and_labels_are_the_recorded_ones() {
         let (snapshot, ..) = world();
-        let machine = Machine { disks: vec![MountedDisk::default()], ..Machine::default() };
+        let machine =
+            MachineStats { disks: vec![MountedDisk::default()], ..MachineStats::default() };
         let text = exposition(&snapshot, &sweep(), &machine);
         let (ours, theirs) = (families(&text), recorded("/metrics/cadvisor"));
         for (name, family) in theirs.iter().filter(|(n, _)| !LEFT_OUT.contains(&n.as_str())) {
@@ -453,7 +454,7 @@ mod tests {
         let (snapshot, ..) = world();
         let devices = [((254, 0), "/dev/vda".to_owned())].into();
         let disks = vec![MountedDisk { device: "/dev/vda".to_owned(), ..MountedDisk::default() }];
-        let machine = Machine { disks, devices, ..Machine::default() };
+        let machine = MachineStats { disks, devices, ..MachineStats::default() };
         let text = exposition(&snapshot, &sweep(), &machine);
         let of = |name: &str, more: &str| {
             let prefix = format!("{name}{{container=\"c\",");
@@ -491,7 +492,7 @@ mod tests {
             CgroupReading { path: "/gone".to_owned(), ..swept.cgroups[&CgroupOwner::Root].clone() };
         swept.cgroups.insert(CgroupOwner::Container("gone".to_owned()), gone.clone());
         swept.cgroups.insert(CgroupOwner::Pod("gone".into()), gone);
-        let text = exposition(&snapshot, &swept, &Machine::default());
+        let text = exposition(&snapshot, &swept, &MachineStats::default());
         let series = text.lines().filter_map(|line| line.split_once("} ")).map(|(of, _)| of);
         let mut once = HashSet::new();
         series.for_each(|of| assert!(once.insert(of), "{of}"));
@@ -502,7 +503,7 @@ mod tests {
     #[test]
     fn a_containers_sample_names_it() {
         let (snapshot, ..) = world();
-        let text = exposition(&snapshot, &sweep(), &Machine::default());
+        let text = exposition(&snapshot, &sweep(), &MachineStats::default());
         let line = "container_memory_working_set_bytes{container=\"c\",\
             id=\"/kubepods/besteffort/podu/1\",image=\"busybox\",name=\"1\",namespace=\"ns\",\
             pod=\"p\"} 516096 ";

@@ -59,7 +59,7 @@ pub(super) fn exposition(volumes: &Volumes) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::files::{FileSystem, Usage};
+    use super::super::files::{FileSystem, FileUsage};
     use super::super::volumes::PvcRef;
     use super::*;
     use pintle_agent_core::types::UnixNanos;
@@ -68,7 +68,7 @@ mod tests {
         CountedVolume {
             name: "v".to_owned(),
             is_ephemeral: false,
-            usage: Usage { bytes, inodes: 2 },
+            usage: FileUsage { bytes, inodes: 2 },
             fs: FileSystem { capacity_bytes: 9, ..FileSystem::default() },
             at: UnixNanos(1),
             is_whole: true,

@@ -16,7 +16,7 @@ use pintle_agent_plugins::error::code_name;
 use pintle_agent_plugins::{CallError, Drivers};
 use tokio::time::Instant;
 
-use super::files::Usage;
+use super::files::FileUsage;
 
 /// Method of the call, as metrics name it.
 const METHOD: &str = "NodeGetVolumeStats";
@@ -32,7 +32,7 @@ pub(super) struct VolumeQuery {
 /// A driver's answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DriverFigures {
-    pub(super) usage: Usage,
+    pub(super) usage: FileUsage,
     pub(super) fs: FileSystem,
     /// `None` where the driver has no health, or the gate is off.
     pub(super) health: Option<VolumeHealth>,
@@ -100,7 +100,7 @@ fn read(stats: VolumeStats, has_health: bool) -> Result<DriverFigures, NoFigures
     let (bytes, inodes) = (stats.bytes.unwrap_or_default(), stats.inodes.unwrap_or_default());
     let healthy = || VolumeHealth { is_abnormal: false, message: String::new() };
     Ok(DriverFigures {
-        usage: Usage { bytes: bytes.used, inodes: inodes.used },
+        usage: FileUsage { bytes: bytes.used, inodes: inodes.used },
         fs: FileSystem {
             capacity_bytes: bytes.total,
             available_bytes: bytes.available,

@@ -23,7 +23,7 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 use nix::unistd::{Whence, lseek};
 use pintle_agent_host::volume::dir_fd::{open_beneath, open_dir};
 
-use super::files::Usage;
+use super::files::FileUsage;
 
 /// Nested folders that are open; of each there are two descriptors and a page of its list.
 const OPEN_MAX: usize = 128;
@@ -43,23 +43,23 @@ const BLOCK_BYTES: u64 = 512;
 /// The counts of a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Walked {
-    pub(super) usage: Usage,
+    pub(super) usage: FileUsage,
     /// Nothing was too deep or too much, or was moved away while it was counted.
     pub(super) is_whole: bool,
 }
 
 /// Counts a folder.
 pub(super) fn usage(path: &Path) -> nix::Result<Walked> {
-    let bounds = Bounds { open: OPEN_MAX, depth: DEPTH_MAX, entries: ENTRIES_MAX };
+    let bounds = WalkBounds { open: OPEN_MAX, depth: DEPTH_MAX, entries: ENTRIES_MAX };
     usage_within(path, bounds)
 }
 
-fn usage_within(path: &Path, bounds: Bounds) -> nix::Result<Walked> {
+fn usage_within(path: &Path, bounds: WalkBounds) -> nix::Result<Walked> {
     let root = open_dir(path)?;
     let stat = fstat(root.as_fd())?;
     let mut count = Count::new(stat.st_dev, LINKS_MAX);
     count.add(&stat);
-    let mut walk = Walk { bounds, levels: Vec::new(), closed: 0, is_whole: true };
+    let mut walk = FolderWalk { bounds, levels: Vec::new(), closed: 0, is_whole: true };
     walk.enter(FolderLevel::of(root, &stat, stat.st_ino)?)?;
     // Also those that count nothing.
     let mut seen = 1;
@@ -99,15 +99,15 @@ fn usage_within(path: &Path, bounds: Bounds) -> nix::Result<Walked> {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Bounds {
+struct WalkBounds {
     open: usize,
     depth: usize,
     entries: u64,
 }
 
 /// The folders from the root to the one that is being read.
-struct Walk {
-    bounds: Bounds,
+struct FolderWalk {
+    bounds: WalkBounds,
     levels: Vec<FolderLevel>,
     /// This many of them, from the root on, are closed.
     closed: usize,
@@ -125,7 +125,7 @@ struct FolderLevel {
     read: u32,
 }
 
-impl Walk {
+impl FolderWalk {
     /// The folder that is being read, and the rest of its list.
     fn open(&mut self) -> Option<(&OwnedFd, &mut OwningIter)> {
         let level = self.levels.last_mut()?;
@@ -257,8 +257,8 @@ impl Count {
         true
     }
 
-    fn usage(&self) -> Usage {
-        Usage { bytes: self.bytes, inodes: (self.inode_parts + INODE_PARTS / 2) / INODE_PARTS }
+    fn usage(&self) -> FileUsage {
+        FileUsage { bytes: self.bytes, inodes: (self.inode_parts + INODE_PARTS / 2) / INODE_PARTS }
     }
 }
 
@@ -268,23 +268,24 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::{MetadataExt as _, symlink};
 
-    const BOUNDS: Bounds = Bounds { open: OPEN_MAX, depth: DEPTH_MAX, entries: ENTRIES_MAX };
+    const BOUNDS: WalkBounds =
+        WalkBounds { open: OPEN_MAX, depth: DEPTH_MAX, entries: ENTRIES_MAX };
 
     /// All that is there.
-    fn whole(path: &Path, bounds: Bounds) -> Usage {
+    fn whole(path: &Path, bounds: WalkBounds) -> FileUsage {
         let walked = usage_within(path, bounds).expect("counted");
         assert!(walked.is_whole, "{walked:?}");
         walked.usage
     }
 
     /// Counts the same folder by paths.
-    fn by_paths(path: &Path) -> Usage {
+    fn by_paths(path: &Path) -> FileUsage {
         let meta = fs::symlink_metadata(path).expect("there");
-        let own = Usage { bytes: meta.blocks() * BLOCK_BYTES, inodes: 1 };
+        let own = FileUsage { bytes: meta.blocks() * BLOCK_BYTES, inodes: 1 };
         let below = meta.is_dir().then(|| fs::read_dir(path).expect("there"));
         below.into_iter().flatten().flatten().fold(own, |sum, entry| {
             let of = by_paths(&entry.path());
-            Usage { bytes: sum.bytes + of.bytes, inodes: sum.inodes + of.inodes }
+            FileUsage { bytes: sum.bytes + of.bytes, inodes: sum.inodes + of.inodes }
         })
     }
 
@@ -345,7 +346,7 @@ mod tests {
         for n in 1..8 {
             fs::hard_link(files.join("0"), files.join(n.to_string())).expect("linked");
         }
-        let bounds = |entries| Bounds { entries, ..BOUNDS };
+        let bounds = |entries| WalkBounds { entries, ..BOUNDS };
         assert_eq!(whole(dir.path(), bounds(10)).inodes, 3, "two folders, eight names of a file");
         let some = usage_within(dir.path(), bounds(2)).expect("a lower bound");
         assert_eq!((some.usage.inodes, some.is_whole), (2, false), "both folders");
@@ -380,7 +381,7 @@ mod tests {
         }
         let all = by_paths(dir.path());
         for open in 1..5 {
-            assert_eq!(whole(dir.path(), Bounds { open, ..BOUNDS }), all, "{open}");
+            assert_eq!(whole(dir.path(), WalkBounds { open, ..BOUNDS }), all, "{open}");
         }
     }
 
@@ -390,7 +391,7 @@ mod tests {
         for name in ["a", "b", "c"] {
             chain(&dir.path().join(name), 9);
         }
-        let bounds = Bounds { open: 2, depth: 4, ..BOUNDS };
+        let bounds = WalkBounds { open: 2, depth: 4, ..BOUNDS };
         let some = usage_within(dir.path(), bounds).expect("a lower bound");
         assert_eq!((some.usage.inodes, some.is_whole), (1 + 3 * 4, false));
     }

@@ -1,10 +1,11 @@
 //! Figures of volumes that are measured by others: file systems, devices and CSI drivers.
 //!
 //! Input: the targets of `claimed`. Output: the figures of each, at most a period old, and an event
-//! when a driver calls a volume abnormal. A statfs of a dead server never returns, so each server has
-//! its own share of threads for it. A call to a driver costs no thread and is a task of its own: an
-//! answer here waits `ASK_MAX` for all of them, and shows the last figures meanwhile. Bounds: one
-//! measurement a volume, `CALLS_MAX` calls a driver, so a driver that hangs delays its own volumes.
+//! when a driver calls a volume abnormal. A statfs of a dead server never returns, so each server
+//! has its own share of threads for it. A call to a driver costs no thread and is a task of its
+//! own: an answer here waits `ASK_MAX` for all of them, and shows the last figures meanwhile.
+//! Bounds: one measurement a volume, `CALLS_MAX` calls a driver, so a driver that hangs delays its
+//! own volumes.
 // k8s: pkg/kubelet/server/stats/volume_stat_calculator.go, fs_resource_analyzer.go
 
 use std::collections::HashMap;
@@ -25,7 +26,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use super::claimed::{ClaimTarget, FigureSource, targets};
 use super::driver_stats::{AskDriver, DriverFigures, NoFigures, VolumeQuery};
-use super::files::Usage;
+use super::files::FileUsage;
 use super::volumes::{CountedVolume, Volumes};
 
 /// Longest wait for an answer.
@@ -57,7 +58,7 @@ struct KnownFigures {
 
 /// Reads the figures of volumes. Clones share what is known.
 #[derive(Clone)]
-pub(super) struct Figures {
+pub(super) struct VolumeFigures {
     claims: ClaimViews,
     period: Duration,
     ask: AskDriver,
@@ -66,13 +67,13 @@ pub(super) struct Figures {
     known: Arc<Mutex<KnownFigures>>,
 }
 
-impl std::fmt::Debug for Figures {
+impl std::fmt::Debug for VolumeFigures {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Figures").field("known", &self.known).finish_non_exhaustive()
     }
 }
 
-impl Figures {
+impl VolumeFigures {
     pub(super) fn new(
         claims: ClaimViews,
         period: Duration,
@@ -146,7 +147,7 @@ impl Figures {
         self.metrics.volume_counted(from, begun.elapsed());
         let counted = match read {
             Some(read) => read.map(|fs| {
-                let usage = Usage {
+                let usage = FileUsage {
                     bytes: fs.capacity_bytes.saturating_sub(fs.free_bytes),
                     inodes: fs.inodes.saturating_sub(fs.inodes_free),
                 };

@@ -39,7 +39,7 @@ impl FakeDrivers {
                     "well" => health(false),
                     _ => None,
                 };
-                let usage = Usage { bytes: 7, inodes: 1 };
+                let usage = FileUsage { bytes: 7, inodes: 1 };
                 let fs = FileSystem { capacity_bytes: 9, ..FileSystem::default() };
                 Ok(DriverFigures { usage, fs, health })
             })
@@ -51,16 +51,16 @@ impl FakeDrivers {
     }
 }
 
-fn figures(claims: ClaimViews, drivers: &Arc<FakeDrivers>) -> Figures {
+fn figures(claims: ClaimViews, drivers: &Arc<FakeDrivers>) -> VolumeFigures {
     let (recorder, metrics) = (Recorder::default(), Arc::new(Metrics::new("n")));
-    Figures::new(claims, PERIOD, drivers.asked(), recorder, metrics)
+    VolumeFigures::new(claims, PERIOD, drivers.asked(), recorder, metrics)
 }
 
 fn of_driver(driver: &str) -> Value {
     json!({"csi": {"driver": driver, "volumeHandle": format!("h-{driver}")}})
 }
 
-async fn read(figures: &Figures, snapshot: &Snapshot, root: &Path) -> Vec<CountedVolume> {
+async fn read(figures: &VolumeFigures, snapshot: &Snapshot, root: &Path) -> Vec<CountedVolume> {
     let volumes = figures.add_to(Arc::default(), snapshot, root).await;
     volumes.get(&PodUid::from("u")).cloned().unwrap_or_default()
 }
@@ -101,7 +101,7 @@ async fn figures_of_a_device_are_its_size_alone() {
     assert_eq!(names(&of_pod), ["raw"]);
     let capacity_bytes = 4096;
     let fs = FileSystem { capacity_bytes, free_bytes: capacity_bytes, ..FileSystem::default() };
-    assert_eq!((of_pod[0].fs, of_pod[0].usage), (fs, Usage::default()));
+    assert_eq!((of_pod[0].fs, of_pod[0].usage), (fs, FileUsage::default()));
 }
 
 #[tokio::test]

@@ -16,30 +16,30 @@ const BLOCK_BYTES: u64 = 512;
 
 /// Disk usage of some files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Usage {
+pub(super) struct FileUsage {
     pub(super) bytes: u64,
     pub(super) inodes: u64,
 }
 
 /// Disk usage of the files of a folder, without folders below it.
-pub(super) fn folder(path: &Path) -> Usage {
+pub(super) fn folder(path: &Path) -> FileUsage {
     let entries = fs::read_dir(path).into_iter().flatten().flatten().take(FILES_MAX);
-    entries.fold(Usage::default(), |sum, entry| add(sum, &entry.path()))
+    entries.fold(FileUsage::default(), |sum, entry| add(sum, &entry.path()))
 }
 
 /// Adds one file to a sum.
-pub(super) fn add(sum: Usage, file: &Path) -> Usage {
+pub(super) fn add(sum: FileUsage, file: &Path) -> FileUsage {
     match fs::symlink_metadata(file) {
         Ok(meta) if meta.is_file() => {
-            Usage { bytes: sum.bytes + meta.blocks() * BLOCK_BYTES, inodes: sum.inodes + 1 }
+            FileUsage { bytes: sum.bytes + meta.blocks() * BLOCK_BYTES, inodes: sum.inodes + 1 }
         }
         _ => sum,
     }
 }
 
 /// The hosts files that the agent wrote for pods, by their uids.
-pub(super) fn hosts_files(pods: &Path, uids: Vec<String>) -> HashMap<String, Usage> {
-    let size = |uid: &String| add(Usage::default(), &pods.join(uid).join("etc-hosts"));
+pub(super) fn hosts_files(pods: &Path, uids: Vec<String>) -> HashMap<String, FileUsage> {
+    let size = |uid: &String| add(FileUsage::default(), &pods.join(uid).join("etc-hosts"));
     uids.into_iter().map(|uid| (uid.clone(), size(&uid))).collect()
 }
 
@@ -56,7 +56,7 @@ mod tests {
         let usage = folder(dir.path());
         assert_eq!(usage.inodes, 2);
         assert!(usage.bytes >= 10_000 && usage.bytes < 40_000, "{usage:?}");
-        assert_eq!(folder(Path::new("/no/such")), Usage::default());
+        assert_eq!(folder(Path::new("/no/such")), FileUsage::default());
         let fs = file_system(dir.path()).expect("there");
         assert!(fs.capacity_bytes >= fs.available_bytes && fs.inodes >= fs.inodes_free);
     }

@@ -19,7 +19,7 @@ use pintle_daemon::{clock, tasks};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-use super::files::Usage;
+use super::files::FileUsage;
 
 /// Longest wait for an answer in eviction ranking.
 pub(super) const READ_MAX: Duration = Duration::from_secs(2);
@@ -30,7 +30,7 @@ pub(super) const ASK_MAX: Duration = Duration::from_secs(120);
 const FRESH_FOR: Duration = Duration::from_secs(15);
 
 /// Writable layers by container id.
-pub(super) type Sizes = HashMap<String, Usage>;
+pub(super) type Sizes = HashMap<String, FileUsage>;
 
 /// The runtime's answer.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -114,7 +114,7 @@ async fn layers(runtime: &Client) -> Option<Sizes> {
     let told = told.inspect_err(|error| tracing::debug!(%error, "no writable layers are known"));
     let layers = told.ok()?.into_iter().filter_map(|stats| {
         let layer = stats.writable_layer?;
-        let usage = Usage {
+        let usage = FileUsage {
             bytes: layer.used_bytes.map_or(0, |value| value.value),
             inodes: layer.inodes_used.map_or(0, |value| value.value),
         };

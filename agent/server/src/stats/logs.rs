@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 use pintle_agent_core::observed::RunState;
 use pintle_agent_core::view::Snapshot;
 
-use super::files::Usage;
+use super::files::FileUsage;
 use super::text::{FamilyText, labels};
 
 const NAME: &str = "kubelet_container_log_filesystem_used_bytes";
 const HELP: &str = "[ALPHA] Bytes used by the container's logs on the filesystem.";
 
 /// Disk usage of containers' logs, by the containers' ids.
-pub(super) type Sizes = HashMap<String, Usage>;
+pub(super) type Sizes = HashMap<String, FileUsage>;
 
 /// The folders of all containers' logs, with the containers' ids.
 pub(super) fn folders(snapshot: &Snapshot) -> Vec<(String, PathBuf)> {
@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn logs_of_running_containers_are_measured() {
         let (snapshot, ..) = world();
-        let sizes = HashMap::from([("1".to_owned(), Usage { bytes: 5, inodes: 1 })]);
+        let sizes = HashMap::from([("1".to_owned(), FileUsage { bytes: 5, inodes: 1 })]);
         assert_eq!(folders(&snapshot), [("1".to_owned(), "/none/ns_p_u/c".into())]);
         let text = exposition(&snapshot, &sizes);
         let samples: String = text.lines().skip(1).map(|line| format!("{line}\n")).collect();

@@ -19,7 +19,7 @@ const DISK_FIGURES: usize = 11;
 
 /// The machine.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Machine {
+pub(super) struct MachineStats {
     /// As the Node object has it.
     pub(super) host: machine::MachineFacts,
     pub(super) cores: u64,
@@ -41,7 +41,7 @@ pub(super) struct MountedDisk {
 }
 
 /// Reads all of it; `root` is the agent's root folder.
-pub(super) fn machine(root: &Path) -> Machine {
+pub(super) fn machine(root: &Path) -> MachineStats {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     let cpus = text("/proc/cpuinfo");
     let count = |field: &str| {
@@ -53,7 +53,7 @@ pub(super) fn machine(root: &Path) -> Machine {
     let logical = u64::try_from(count("processor").len()).unwrap_or(0);
     let number = |len: usize| u64::try_from(len).unwrap_or(0);
     let stats = text("/proc/diskstats");
-    Machine {
+    MachineStats {
         host: host::read(root),
         cores: logical,
         physical_cores: number(physical.len()).max(u64::from(logical > 0)),

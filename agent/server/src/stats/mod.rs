@@ -53,13 +53,13 @@ use tokio::sync::{Mutex, OnceCell};
 
 use super::ServerParts;
 use crate::Views;
-use figures::Figures;
-use files::{FileSystem, Usage};
+use figures::VolumeFigures;
+use files::{FileSystem, FileUsage};
 use known::NodeFileValue;
 use layers::Layers;
-use machine::Machine;
+use machine::MachineStats;
 pub use pods::PodGauge;
-use summary::{NodeFigures, Storage};
+use summary::{NodeFigures, StorageStats};
 use sweep::{RATE_MIN, ReadingKind, Sweep, Sweeper};
 
 /// How long a reading is reused.
@@ -77,7 +77,7 @@ pub struct Gauges {
     volumes: Option<Arc<volumes::Counter>>,
     layers: Arc<Layers>,
     /// Absent when volumes are not to be counted.
-    figures: Option<Figures>,
+    figures: Option<VolumeFigures>,
 }
 
 /// Feature gate of the health of volumes, as CSI drivers report it.
@@ -103,7 +103,7 @@ impl Gauges {
         let layers = Arc::default();
         let with_health = config.gates.enabled(HEALTH_GATE);
         let ask = driver_stats::registered(of.drivers, Arc::clone(metrics), with_health);
-        let figures = Figures::new(of.claims, period, ask, of.recorder, Arc::clone(metrics));
+        let figures = VolumeFigures::new(of.claims, period, ask, of.recorder, Arc::clone(metrics));
         let figures = volumes.is_some().then_some(figures);
         let volumes = volumes.map(Arc::new);
         Self { sweeper: Sweeper::start(), volumes, layers, figures }
@@ -111,7 +111,7 @@ impl Gauges {
 }
 
 /// The statistics of the node.
-pub(super) struct Stats {
+pub(super) struct NodeStats {
     config: Arc<Config>,
     views: Views,
     runtime: Client,
@@ -122,17 +122,30 @@ pub(super) struct Stats {
     swept_processes: Mutex<Option<Cached<Sweep>>>,
     /// Sweeps with all readings of `/metrics/cadvisor`.
     swept_more: Mutex<Option<Cached<Sweep>>>,
-    stored: Mutex<Option<Cached<Storage>>>,
-    disks: NodeFileValue<Disks>,
+    stored: Mutex<Option<Cached<StorageStats>>>,
+    disks: NodeFileValue<NodeDisks>,
     log_sizes: NodeFileValue<logs::Sizes>,
-    hosts_sizes: NodeFileValue<HashMap<String, Usage>>,
-    machine: NodeFileValue<Machine>,
+    hosts_sizes: NodeFileValue<HashMap<String, FileUsage>>,
+    machine: NodeFileValue<MachineStats>,
     started_at: UnixNanos,
+}
+
+/// Reason why there are no statistics of files; follows "failed to".
+#[derive(Debug, thiserror::Error)]
+enum StorageStatsError {
+    #[error("get imageFs stats: {0}")]
+    Images(String),
+    #[error("get imageFs stats: imageFs information is unavailable")]
+    NoImageDisk,
+    #[error("list pod stats: failed to list all container stats")]
+    Containers,
+    #[error("get rootFs stats: the disk does not tell them")]
+    RootDisk,
 }
 
 /// File systems of the node.
 #[derive(Default)]
-struct Disks {
+struct NodeDisks {
     node: Option<FileSystem>,
     images: Option<FileSystem>,
 }
@@ -148,7 +161,7 @@ impl<T> Cached<T> {
     }
 }
 
-impl Stats {
+impl NodeStats {
     pub(super) fn new(parts: &ServerParts, runtime: Client) -> Self {
         Self {
             config: Arc::clone(&parts.config),
@@ -316,22 +329,22 @@ impl Stats {
 
     /// All figures of file systems; an error names the missing part that the summary needs.
     // k8s: pkg/kubelet/server/stats/summary.go Get
-    async fn storage(&self, snapshot: &Snapshot) -> Result<Arc<Storage>, String> {
+    async fn storage(&self, snapshot: &Snapshot) -> Result<Arc<StorageStats>, StorageStatsError> {
         let mut cached = self.stored.lock().await;
         if let Some(fresh) = Cached::fresh(&cached, STORAGE_FRESH_FOR) {
             return Ok(fresh);
         }
         let layers = self.gauges.layers.read(&self.runtime, layers::ASK_MAX);
         let (images, layers) = tokio::join!(self.images(), layers);
-        let (mount, used) = images.map_err(|why| format!("get imageFs stats: {why}"))?;
-        let layers = layers.ok_or("list pod stats: failed to list all container stats")?;
+        let (mount, used) = images?;
+        let layers = layers.ok_or(StorageStatsError::Containers)?;
         let root = self.config.flags.root_dir.clone();
-        let disks = self.disks.get(move || Disks {
+        let disks = self.disks.get(move || NodeDisks {
             node: files::file_system(&root),
             images: files::file_system(&mount),
         });
         let disks = disks.await.unwrap_or_default();
-        let node = disks.node.ok_or("get rootFs stats: the disk does not tell them")?;
+        let node = disks.node.ok_or(StorageStatsError::RootDisk)?;
         let pods = self.config.flags.root_dir.join("pods");
         let uids = pods::uids(snapshot);
         let hosts = self.hosts_sizes.get(move || files::hosts_files(&pods, uids));
@@ -346,7 +359,7 @@ impl Stats {
             Some(all) => all.add_to(volumes, snapshot, &self.config.flags.root_dir).await,
             None => volumes,
         };
-        let storage = Storage {
+        let storage = StorageStats {
             node,
             images: (disks.images, used),
             layers,
@@ -360,12 +373,12 @@ impl Stats {
     }
 
     // k8s: pkg/kubelet/stats/cri_stats_provider.go ImageFsStats
-    async fn images(&self) -> Result<(PathBuf, Usage), String> {
+    async fn images(&self) -> Result<(PathBuf, FileUsage), StorageStatsError> {
         let told = self.runtime.image_fs_info(v1::ImageFsInfoRequest {}).await;
-        let told = told.map_err(|error| error.to_string())?;
+        let told = told.map_err(|error| StorageStatsError::Images(error.to_string()))?;
         let fs = told.image_filesystems.into_iter().next();
-        let fs = fs.ok_or("imageFs information is unavailable")?;
-        let usage = Usage {
+        let fs = fs.ok_or(StorageStatsError::NoImageDisk)?;
+        let usage = FileUsage {
             bytes: fs.used_bytes.map_or(0, |value| value.value),
             inodes: fs.inodes_used.map_or(0, |value| value.value),
         };

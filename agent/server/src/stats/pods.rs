@@ -22,11 +22,11 @@ use pintle_agent_core::types::PodUid;
 use pintle_agent_core::view::{PodView, Snapshot};
 use pintle_cri::Client;
 
-use super::files::Usage;
+use super::files::FileUsage;
 use super::known::NodeFileValue;
 use super::layers::{LayersTold, READ_MAX};
 use super::sweep::{ReadingKind, Sweep};
-use super::volumes::{CountedVolume, Counts};
+use super::volumes::{CountedVolume, VolumeCounts};
 use super::{Gauges, files, logs, targets, volumes};
 
 /// Longest wait for cgroups; without them memory and processes are unknown.
@@ -40,18 +40,18 @@ pub struct PodGauge {
     setup: CgroupSetup,
     runtime: Client,
     logs: NodeFileValue<logs::Sizes>,
-    hosts: NodeFileValue<HashMap<String, Usage>>,
+    hosts: NodeFileValue<HashMap<String, FileUsage>>,
 }
 
 /// Readings of the disks.
 #[derive(Default)]
-struct Disks {
+struct DiskReadings {
     /// `None` while the runtime does not report them.
     layers: Option<Arc<LayersTold>>,
     /// `None` while the disk does not answer.
     logs: Option<Arc<logs::Sizes>>,
-    hosts: Arc<HashMap<String, Usage>>,
-    volumes: Counts,
+    hosts: Arc<HashMap<String, FileUsage>>,
+    volumes: VolumeCounts,
 }
 
 impl PodGauge {
@@ -91,11 +91,11 @@ impl PodGauge {
         )
     }
 
-    async fn disks(&self, snapshot: &Snapshot) -> Disks {
+    async fn disks(&self, snapshot: &Snapshot) -> DiskReadings {
         let volumes = async {
             match &self.gauges.volumes {
                 Some(counter) => counter.some(volumes::targets(snapshot, &self.root_dir)).await,
-                None => Counts::default(),
+                None => VolumeCounts::default(),
             }
         };
         let folders = logs::folders(snapshot);
@@ -106,7 +106,7 @@ impl PodGauge {
         let hosts = self.hosts.get(move || files::hosts_files(&pods, uids));
         let layers = self.gauges.layers.read(&self.runtime, READ_MAX);
         let (volumes, logs, hosts, layers) = tokio::join!(volumes, logs, hosts, layers);
-        Disks { layers, logs, hosts: hosts.unwrap_or_default(), volumes }
+        DiskReadings { layers, logs, hosts: hosts.unwrap_or_default(), volumes }
     }
 }
 
@@ -130,7 +130,7 @@ pub(super) fn uids(snapshot: &Snapshot) -> Vec<String> {
     snapshot.pods.keys().map(|uid| uid.as_str().to_owned()).collect()
 }
 
-fn of_pod(uid: &PodUid, view: &PodView, sweep: &Sweep, disks: Option<&Disks>) -> PodUse {
+fn of_pod(uid: &PodUid, view: &PodView, sweep: &Sweep, disks: Option<&DiskReadings>) -> PodUse {
     let whole = sweep.pod(&view.observed);
     let running = view.observed.containers.iter().filter(|c| c.state == RunState::Running);
     let (layers, logs) = disks.map(|disks| (&disks.layers, &disks.logs)).unzip();
@@ -156,7 +156,7 @@ fn of_pod(uid: &PodUid, view: &PodView, sweep: &Sweep, disks: Option<&Disks>) ->
 
 /// The missing disk figures of a pod. A figure that was read or requested before a container
 /// existed does not cover it.
-fn unread(uid: &PodUid, view: &PodView, of: &Disks) -> Unread {
+fn unread(uid: &PodUid, view: &PodView, of: &DiskReadings) -> Unread {
     let running = view.observed.containers.iter().filter(|c| c.state == RunState::Running);
     let any = |is_missing: &dyn Fn(&ObservedContainer) -> bool| running.clone().any(is_missing);
     let is_later = |told: &LayersTold, container: &ObservedContainer| {
@@ -177,7 +177,7 @@ fn volume(counted: &CountedVolume) -> (String, VolumeUse) {
     (counted.name.clone(), used)
 }
 
-fn disk(usage: &Usage) -> DiskUse {
+fn disk(usage: &FileUsage) -> DiskUse {
     DiskUse { bytes: usage.bytes, inodes: usage.inodes }
 }
 
@@ -196,8 +196,8 @@ mod tests {
         assert_eq!((bare.working_set, bare.processes), (None, None));
         assert_eq!(bare.containers["c"], ContainerUse::default(), "it runs, and nothing is known");
         assert!(bare.unread.is_none(), "nobody asked for disks");
-        let volumes = Counts { volumes: storage.volumes, ..Counts::default() };
-        let disks = Disks {
+        let volumes = VolumeCounts { volumes: storage.volumes, ..VolumeCounts::default() };
+        let disks = DiskReadings {
             layers: Some(storage.layers),
             logs: Some(Arc::new(storage.logs)),
             hosts: Arc::new(storage.pods),
@@ -231,10 +231,10 @@ mod tests {
         newer.observed = Arc::new(observed);
         assert!(lacks(&newer).new_layers, "it was not there when the runtime was asked");
         assert!(lacks(view).is_none());
-        let volumes = Counts { unread: [uid.clone()].into(), ..Counts::default() };
-        let lacks = of_pod(uid, view, &testing::sweep(), Some(&Disks { volumes, ..disks }));
+        let volumes = VolumeCounts { unread: [uid.clone()].into(), ..VolumeCounts::default() };
+        let lacks = of_pod(uid, view, &testing::sweep(), Some(&DiskReadings { volumes, ..disks }));
         assert_eq!(lacks.unread, Unread { volumes: true, ..Unread::default() });
-        let lacks = of_pod(uid, view, &testing::sweep(), Some(&Disks::default()));
+        let lacks = of_pod(uid, view, &testing::sweep(), Some(&DiskReadings::default()));
         assert!(lacks.unread.layers && lacks.unread.logs, "not known is not nothing");
     }
 }

@@ -13,7 +13,7 @@ use pintle_agent_core::view::{PodView, Snapshot};
 use pintle_agent_host::cgroup::stats::{Pressure, Sample};
 use serde::Serialize;
 
-use super::files::{FileSystem, Usage};
+use super::files::{FileSystem, FileUsage};
 use super::layers::LayersTold;
 use super::network::Interface;
 use super::sweep::{CgroupReading, Sweep};
@@ -191,17 +191,17 @@ pub(super) struct NodeFigures {
 
 /// Everything about files; absent with `only_cpu_and_memory`.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Storage {
+pub(super) struct StorageStats {
     /// The file system of `--root-dir`.
     pub(super) node: FileSystem,
     /// The file system of images, if this node knows it, and their usage.
-    pub(super) images: (Option<FileSystem>, Usage),
+    pub(super) images: (Option<FileSystem>, FileUsage),
     /// Writable layers.
     pub(super) layers: Arc<LayersTold>,
     /// Logs by container id.
-    pub(super) logs: std::collections::HashMap<String, Usage>,
+    pub(super) logs: std::collections::HashMap<String, FileUsage>,
     /// `etc-hosts` and other files of the agent's own, by pod.
-    pub(super) pods: std::collections::HashMap<String, Usage>,
+    pub(super) pods: std::collections::HashMap<String, FileUsage>,
     /// Usage of volumes, and of the file systems that they lie on.
     pub(super) volumes: Arc<Volumes>,
 }
@@ -211,13 +211,13 @@ pub(super) fn summary(
     snapshot: &Snapshot,
     sweep: &Sweep,
     node: &NodeFigures,
-    storage: Option<&Storage>,
+    storage: Option<&StorageStats>,
 ) -> Summary {
     let pods = snapshot.pods.values().filter_map(|view| pod(view, sweep, node, storage));
     Summary { pods: pods.collect(), node: node_stats(sweep, node, storage) }
 }
 
-fn node_stats(sweep: &Sweep, node: &NodeFigures, storage: Option<&Storage>) -> NodeStats {
+fn node_stats(sweep: &Sweep, node: &NodeFigures, storage: Option<&StorageStats>) -> NodeStats {
     let nothing = CgroupReading::default();
     let root = sweep.cgroups.get(&CgroupOwner::Root).unwrap_or(&nothing);
     let whole = Some(node.memory_bytes);
@@ -277,7 +277,7 @@ fn pod(
     view: &PodView,
     sweep: &Sweep,
     node: &NodeFigures,
-    storage: Option<&Storage>,
+    storage: Option<&StorageStats>,
 ) -> Option<PodStats> {
     let running = view.observed.containers.iter().filter(|c| c.state == RunState::Running);
     let containers: Vec<ContainerStats> =
@@ -324,7 +324,7 @@ fn container(
     container: &ObservedContainer,
     sweep: &Sweep,
     node: &NodeFigures,
-    storage: Option<&Storage>,
+    storage: Option<&StorageStats>,
 ) -> Option<ContainerStats> {
     let id = container.id.as_str();
     let found = sweep.container(id)?;
@@ -345,7 +345,7 @@ fn container(
 
 /// Empty for a container that the runtime did not report.
 // k8s: pkg/kubelet/stats/cri_stats_provider.go makeContainerStats
-fn layer(id: &str, storage: &Storage) -> FsStats {
+fn layer(id: &str, storage: &StorageStats) -> FsStats {
     let (fs, _) = &storage.images;
     let told = storage.layers.sizes.get(id);
     let layer = told.map(|usage| part_of(fs.as_ref(), storage.layers.asked_at, Some(*usage)));
@@ -365,15 +365,15 @@ fn ephemeral(
     uid: &str,
     containers: &[ContainerStats],
     volumes: &[CountedVolume],
-    storage: &Storage,
+    storage: &StorageStats,
     now: UnixNanos,
 ) -> FsStats {
     let of_containers = containers.iter().flat_map(|c| [&c.rootfs, &c.logs]).flatten();
     let of_containers = of_containers
-        .filter_map(|fs| Some(Usage { bytes: fs.used_bytes?, inodes: fs.inodes_used? }));
+        .filter_map(|fs| Some(FileUsage { bytes: fs.used_bytes?, inodes: fs.inodes_used? }));
     let of_volumes = volumes.iter().filter(|volume| volume.is_ephemeral).map(|v| v.usage);
     let all = of_containers.chain(of_volumes).chain(storage.pods.get(uid).copied());
-    let usage = all.reduce(|sum, more| Usage {
+    let usage = all.reduce(|sum, more| FileUsage {
         bytes: sum.bytes.saturating_add(more.bytes),
         inodes: sum.inodes.saturating_add(more.inodes),
     });
@@ -457,7 +457,7 @@ fn network(time: &str, interfaces: &[Interface]) -> NetworkStats {
 
 /// A file system, with the usage of all its users.
 fn whole_disk(fs: &FileSystem, at: UnixNanos) -> FsStats {
-    let all = Usage {
+    let all = FileUsage {
         bytes: fs.capacity_bytes.saturating_sub(fs.free_bytes),
         inodes: fs.inodes.saturating_sub(fs.inodes_free),
     };
@@ -465,7 +465,7 @@ fn whole_disk(fs: &FileSystem, at: UnixNanos) -> FsStats {
 }
 
 /// Disk usage of one user of a file system, as far as either is known.
-fn part_of(fs: Option<&FileSystem>, at: UnixNanos, usage: Option<Usage>) -> FsStats {
+fn part_of(fs: Option<&FileSystem>, at: UnixNanos, usage: Option<FileUsage>) -> FsStats {
     FsStats {
         time: Some(time(at)),
         available_bytes: fs.map(|fs| fs.available_bytes),
@@ -629,7 +629,7 @@ mod tests {
     #[test]
     fn what_is_not_known_of_a_disk_is_not_told_as_nothing() {
         let (snapshot, node, storage) = world();
-        let of = |storage: &Storage| {
+        let of = |storage: &StorageStats| {
             let made = summary(&snapshot, &sweep(), &node, Some(storage));
             serde_json::to_value(&made).expect("JSON")
         };
@@ -637,7 +637,7 @@ mod tests {
         let rootfs = &all["pods"][0]["containers"][0]["rootfs"];
         assert_eq!((&rootfs["usedBytes"], &rootfs["time"]), (&24_576.into(), &ASKED_AT.into()));
         let told = LayersTold { sizes: Default::default(), ..(*storage.layers).clone() };
-        let storage = Storage {
+        let storage = StorageStats {
             layers: Arc::new(told),
             images: (None, storage.images.1),
             logs: Default::default(),

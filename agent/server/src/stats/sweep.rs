@@ -152,7 +152,7 @@ impl Sweeper {
             .inspect_err(|error| tracing::warn!(%error, "pod statistics are not available"))
             .ok()?;
         let (requests, queue) = sync_channel(REQUESTS_MAX);
-        let mut thread = Thread::over(sampler);
+        let mut thread = SweepThread::over(sampler);
         pintle_daemon::tasks::thread("stats", move || while thread.turn(&queue) {}).ok()?;
         Some(Self(requests))
     }
@@ -169,7 +169,7 @@ impl Sweeper {
     }
 }
 
-struct Thread {
+struct SweepThread {
     sampler: Sampler,
     /// CPU time of the reading before, for the rate.
     before: HashMap<CgroupOwner, (UnixNanos, u64)>,
@@ -185,7 +185,7 @@ struct Warm {
     next: Instant,
 }
 
-impl Thread {
+impl SweepThread {
     fn over(sampler: Sampler) -> Self {
         Self { sampler, before: HashMap::new(), rates: HashMap::new(), warm: None }
     }
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn what_was_used_long_ago_is_no_use_per_second() {
-        let mut thread = Thread::over(Sampler::new().expect("this host has cgroups"));
+        let mut thread = SweepThread::over(Sampler::new().expect("this host has cgroups"));
         let mut rate = |seconds: i64, cpu_seconds: u64| {
             let at = UnixNanos(seconds * 1_000_000_000);
             thread.rate(&CgroupOwner::Root, at, cpu_seconds * 1_000_000_000)
@@ -343,11 +343,11 @@ mod tests {
 
     #[test]
     fn who_weighs_pods_puts_no_sweep_off() {
-        let mut thread = Thread::over(Sampler::new().expect("this host has cgroups"));
+        let mut thread = SweepThread::over(Sampler::new().expect("this host has cgroups"));
         let (requests, queue) = sync_channel(REQUESTS_MAX);
         let root =
             CgroupTarget { key: CgroupOwner::Root, paths: vec!["/".to_owned()], network_of: None };
-        let ask = |thread: &mut Thread, kind| {
+        let ask = |thread: &mut SweepThread, kind| {
             let (answer, _) = oneshot::channel();
             let request = SweepRequest { targets: vec![root.clone()], kind, answer };
             assert!(requests.try_send(request).is_ok());

@@ -10,16 +10,16 @@ use pintle_agent_core::view::Snapshot;
 use pintle_agent_host::cgroup::stats::{DeviceIo, Holds, More, Sample};
 use serde_json::{Value, json};
 
-use super::files::{FileSystem, Usage};
+use super::files::{FileSystem, FileUsage};
 use super::layers::LayersTold;
 use super::network::{Interface, Traffic};
-use super::summary::{NodeFigures, Storage};
+use super::summary::{NodeFigures, StorageStats};
 use super::sweep::{CgroupReading, Sweep};
 use super::targets::targets;
 use super::volumes::CountedVolume;
 
 /// Pod `ns/p` of uid `u` with a sandbox `s` and a container `c` of id `1`.
-pub(super) fn world() -> (Snapshot, NodeFigures, Storage) {
+pub(super) fn world() -> (Snapshot, NodeFigures, StorageStats) {
     let mut pod = view(json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u"},
         "spec": {"containers": [{"name": "c", "image": "x"}]}}));
     let mut observed = (*pod.observed).clone();
@@ -35,7 +35,7 @@ pub(super) fn world() -> (Snapshot, NodeFigures, Storage) {
         inodes: 10,
         inodes_free: 5,
     };
-    let usage = |bytes, inodes| Usage { bytes, inodes };
+    let usage = |bytes, inodes| FileUsage { bytes, inodes };
     let counted = |name: &str, is_ephemeral| CountedVolume {
         name: name.to_owned(),
         is_ephemeral,
@@ -46,7 +46,7 @@ pub(super) fn world() -> (Snapshot, NodeFigures, Storage) {
         claim: None,
         is_abnormal: None,
     };
-    let storage = Storage {
+    let storage = StorageStats {
         node: fs,
         images: (Some(fs), usage(7, 1)),
         layers: Arc::new(LayersTold {

@@ -32,7 +32,7 @@ use serde::Serialize;
 use tokio::sync::oneshot;
 
 use super::du::{self, Walked};
-use super::files::{FileSystem, Usage, file_system};
+use super::files::{FileSystem, FileUsage, file_system};
 
 /// Volumes of one round.
 const VOLUMES_MAX: usize = 16_384;
@@ -62,7 +62,7 @@ pub(super) struct VolumeTarget {
 pub(super) struct CountedVolume {
     pub(super) name: String,
     pub(super) is_ephemeral: bool,
-    pub(super) usage: Usage,
+    pub(super) usage: FileUsage,
     pub(super) fs: FileSystem,
     pub(super) at: UnixNanos,
     /// The count is complete.
@@ -133,7 +133,7 @@ struct Latest {
 
 /// Counts of some volumes.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct VolumeCounts {
     pub(super) volumes: Arc<Volumes>,
     /// Pods of which a volume on a disk has no count, or one that is not whole or long ago.
     pub(super) unread: HashSet<PodUid>,
@@ -164,7 +164,7 @@ impl Counter {
         let (requests, queue) = sync_channel(1);
         let latest = Arc::<Mutex<Latest>>::default();
         let (known, latest_too) = (HashMap::new(), Arc::clone(&latest));
-        let thread = Thread { period, by_project, metrics, known, latest: latest_too };
+        let thread = StatThread { period, by_project, metrics, known, latest: latest_too };
         pintle_daemon::tasks::thread("volumes", move || thread.run(&queue)).ok()?;
         Some(Self { requests, latest, period })
     }
@@ -176,12 +176,12 @@ impl Counter {
     }
 
     /// The counts of some of the volumes; counts of other volumes may be old.
-    pub(super) async fn some(&self, targets: Vec<VolumeTarget>) -> Counts {
+    pub(super) async fn some(&self, targets: Vec<VolumeTarget>) -> VolumeCounts {
         self.ask(targets.clone(), false).await;
         let latest = locked(&self.latest);
         let unread = targets.into_iter().filter(|target| latest.lacks(target, self.period));
         let unread = unread.map(|target| target.uid).collect();
-        Counts { volumes: Arc::clone(&latest.volumes), unread }
+        VolumeCounts { volumes: Arc::clone(&latest.volumes), unread }
     }
 
     async fn ask(&self, targets: Vec<VolumeTarget>, is_all: bool) {
@@ -242,7 +242,7 @@ struct KnownCount {
     took: Duration,
 }
 
-struct Thread {
+struct StatThread {
     period: Duration,
     /// The kernel is asked where it counts.
     by_project: bool,
@@ -251,7 +251,7 @@ struct Thread {
     latest: Arc<Mutex<Latest>>,
 }
 
-impl Thread {
+impl StatThread {
     fn run(mut self, queue: &Receiver<CountRequest>) {
         while let Ok(request) = queue.recv() {
             match tasks::catch(|| self.round(&request.targets, request.is_all)) {
@@ -348,7 +348,7 @@ impl Thread {
         let counted = Some(&target.path).filter(|_| target.may_have_project);
         let (walked, from) = match counted.and_then(|path| projects.usage(path)) {
             Some(ProjectUsage { bytes, inodes }) => {
-                let usage = Usage { bytes, inodes };
+                let usage = FileUsage { bytes, inodes };
                 (Walked { usage, is_whole: true }, CountedFrom::Quota)
             }
             None => match du::usage(&target.path) {
@@ -404,10 +404,10 @@ mod tests {
         snapshot_of(vec![pod])
     }
 
-    fn thread(period: Duration) -> Thread {
+    fn thread(period: Duration) -> StatThread {
         let metrics = Arc::new(Metrics::new("n"));
         let (known, latest) = (HashMap::new(), Arc::default());
-        Thread { period, by_project: true, metrics, known, latest }
+        StatThread { period, by_project: true, metrics, known, latest }
     }
 
     #[test]
@@ -460,7 +460,7 @@ mod tests {
         let again = thread.round(&targets, true)[&uid].clone();
         let inodes: Vec<u64> = again.iter().map(|volume| volume.usage.inodes).collect();
         assert_eq!(inodes, [2, 1, 1, 2]);
-        let mut thread = Thread { period: Duration::from_secs(60), ..thread };
+        let mut thread = StatThread { period: Duration::from_secs(60), ..thread };
         assert_eq!(
             thread.round(&targets[..1], false)[&uid].len(),
             4,
@@ -491,7 +491,7 @@ mod tests {
         fs::create_dir_all(&targets[2].path).expect("made");
         let mut thread = thread(Duration::from_secs(60));
         let period = thread.period;
-        let lacks = |thread: &Thread| -> Vec<String> {
+        let lacks = |thread: &StatThread| -> Vec<String> {
             let latest = locked(&thread.latest);
             let lacking = targets.iter().filter(|target| latest.lacks(target, period));
             lacking.map(|target| target.name.clone()).collect()
@@ -542,7 +542,7 @@ mod tests {
         fs::create_dir_all(parent).expect("made");
         let cannot = || std::os::unix::fs::symlink(path, path).expect("a link to itself");
         let mut thread = thread(Duration::from_secs(60));
-        let lacks = |thread: &Thread| locked(&thread.latest).lacks(&disk[0], thread.period);
+        let lacks = |thread: &StatThread| locked(&thread.latest).lacks(&disk[0], thread.period);
         cannot();
         let volumes = thread.round(disk, true);
         assert!(volumes.is_empty() && lacks(&thread), "never counted");
@@ -552,7 +552,7 @@ mod tests {
 
         fs::remove_file(path).expect("removed");
         fs::create_dir(path).expect("made");
-        let long_ago = |thread: &mut Thread| {
+        let long_ago = |thread: &mut StatThread| {
             thread.known.values_mut().for_each(|known| known.since -= KEPT_PERIODS * thread.period);
         };
         long_ago(&mut thread);
@@ -575,7 +575,7 @@ mod tests {
         let disk = &targets(&world(), root.path())[2..3];
         fs::create_dir_all(&disk[0].path).expect("made");
         let mut thread = thread(Duration::from_secs(60));
-        let lacks = |thread: &Thread| locked(&thread.latest).lacks(&disk[0], thread.period);
+        let lacks = |thread: &StatThread| locked(&thread.latest).lacks(&disk[0], thread.period);
         let whole = thread.round(disk, true)[&PodUid::from("u")][0].clone();
         assert!(whole.is_whole && !lacks(&thread));
         let part = CountedVolume { is_whole: false, ..whole.clone() };

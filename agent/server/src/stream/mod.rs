@@ -29,9 +29,9 @@ use pintle_daemon::serve::body::Reply;
 use pintle_daemon::serve::query::Query;
 
 use super::api::{Api, StreamTurn};
-use super::route::{RouteKind, Words};
+use super::route::{MatchedRoute, PathWords, RouteKind};
 use super::select;
-use request::Wire;
+use request::{StreamProtocol, StreamQueryError};
 pub use spdy::fuzz as fuzz_spdy;
 pub use websocket::fuzz as fuzz_websocket;
 
@@ -50,31 +50,37 @@ struct StreamRequest {
     peer: std::net::IpAddr,
 }
 
+/// A client's turn, and its address.
+pub(super) struct StreamCaller {
+    pub(super) turn: StreamTurn,
+    pub(super) peer: std::net::IpAddr,
+}
+
 /// Answers exec, attach and port-forward.
 pub(super) async fn stream(
     api: &Api,
-    kind: RouteKind,
-    words: &Words,
+    found: &MatchedRoute,
     query: &Query,
     request: Request<Incoming>,
-    (turn, peer): (StreamTurn, std::net::IpAddr),
+    caller: StreamCaller,
 ) -> Reply {
+    let (kind, StreamCaller { turn, peer }) = (found.kind, caller);
     let wire = request::wire(request.headers());
-    let wanted = match url(api, kind, words, query, wire).await {
+    let wanted = match url(api, kind, &found.words, query, wire).await {
         Ok(url) => StreamRequest { request, url, turn, peer },
         Err(answer) => return answer.into(),
     };
     match (kind, wire) {
-        (RouteKind::PortForward, Wire::Tunnel) => {
+        (RouteKind::PortForward, StreamProtocol::Tunnel) => {
             api.metrics().websocket_stream("portforward");
             tunnel::open(wanted).await
         }
-        (RouteKind::Exec | RouteKind::Attach, Wire::Channels) => {
+        (RouteKind::Exec | RouteKind::Attach, StreamProtocol::Channels) => {
             api.metrics().websocket_stream(if kind == RouteKind::Exec { "exec" } else { "attach" });
             // Checked when the URL was asked for.
             match request::streams(query) {
                 Ok(streams) => remote::open(wanted, streams).await,
-                Err(text) => HttpAnswer::text(400, text).into(),
+                Err(error) => HttpAnswer::text(400, error.to_string()).into(),
             }
         }
         _ => proxy::open(wanted).await,
@@ -85,17 +91,17 @@ pub(super) async fn stream(
 async fn url(
     api: &Api,
     kind: RouteKind,
-    words: &Words,
+    words: &PathWords,
     query: &Query,
-    wire: Wire,
+    wire: StreamProtocol,
 ) -> Result<String, HttpAnswer> {
-    let bad = |text| HttpAnswer::text(400, text);
+    let bad = |error: StreamQueryError| HttpAnswer::text(400, error.to_string());
     let streams = match kind {
         RouteKind::PortForward => None,
         _ => Some(request::streams(query).map_err(bad)?),
     };
     let ports = match (kind, wire) {
-        (RouteKind::PortForward, Wire::Raw { websocket: true }) => {
+        (RouteKind::PortForward, StreamProtocol::Raw { websocket: true }) => {
             request::ports(query).map_err(bad)?
         }
         _ => Vec::new(),
@@ -134,7 +140,7 @@ async fn url(
 
 fn port_forward(
     view: &PodView,
-    words: &Words,
+    words: &PathWords,
     port: Vec<i32>,
 ) -> Result<v1::PortForwardRequest, HttpAnswer> {
     if !words.uid.is_empty() && words.uid != select::uid(view) {

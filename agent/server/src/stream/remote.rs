@@ -20,7 +20,7 @@ use tokio::io::{self, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as
 use tokio::sync::Mutex;
 
 use super::proxy::{BUFFER_BYTES, dial};
-use super::request::{Streams, V5};
+use super::request::{StreamChoice, V5};
 use super::spdy::{self, FIRST_STREAM, Framer, SpdyHead};
 use super::tunnel::{SPDY, STREAM_PROTOCOL};
 use super::websocket::{self, FrameReader, Opcode};
@@ -42,7 +42,7 @@ const RESIZE: u8 = 4;
 const CLOSE: u8 = 255;
 
 /// Opens the WebSocket; the runtime is dialed afterwards, and a failure then is its status.
-pub(super) async fn open(wanted: StreamRequest, streams: Streams) -> Reply {
+pub(super) async fn open(wanted: StreamRequest, streams: StreamChoice) -> Reply {
     let StreamRequest { mut request, url, turn, .. } = wanted;
     let Some(reply) = handshake::accept(request.headers(), V5) else {
         return HttpAnswer::text(400, "the WebSocket has no key\n").into();
@@ -54,7 +54,7 @@ pub(super) async fn open(wanted: StreamRequest, streams: Streams) -> Reply {
     reply
 }
 
-async fn translate(client: OnUpgrade, url: &str, streams: Streams) {
+async fn translate(client: OnUpgrade, url: &str, streams: StreamChoice) {
     let client = match client.await {
         Ok(client) => TokioIo::new(client),
         Err(error) => return tracing::debug!(%error, "a WebSocket was not upgraded"),
@@ -66,10 +66,10 @@ async fn translate(client: OnUpgrade, url: &str, streams: Streams) {
         let status = match reach(url).await {
             Ok(runtime) => {
                 let (from_runtime, to_runtime) = io::split(TokioIo::new(runtime));
-                let link = Link { to_client: &to_client, to_runtime: Mutex::new(to_runtime) };
-                link.run(from_client, from_runtime, &Numbers::new(streams)).await?
+                let link = PingLink { to_client: &to_client, to_runtime: Mutex::new(to_runtime) };
+                link.run(from_client, from_runtime, &StreamNumbers::new(streams)).await?
             }
-            Err(error) => internal_error(&error),
+            Err(error) => internal_error(&error.to_string()),
         };
         let mut to = to_client.lock().await;
         websocket::write(&mut *to, Opcode::Binary, Some(ERROR), &status).await?;
@@ -81,31 +81,43 @@ async fn translate(client: OnUpgrade, url: &str, streams: Streams) {
 }
 
 /// An empty message on the first output shows the client that it is connected.
-async fn greet(to: &Mutex<impl AsyncWrite + Unpin>, streams: Streams) -> io::Result<()> {
+async fn greet(to: &Mutex<impl AsyncWrite + Unpin>, streams: StreamChoice) -> io::Result<()> {
     let channel = match streams {
-        Streams { stdout: true, .. } => STDOUT,
-        Streams { stderr: true, .. } => STDERR,
+        StreamChoice { stdout: true, .. } => STDOUT,
+        StreamChoice { stderr: true, .. } => STDERR,
         _ => ERROR,
     };
     let mut to = to.lock().await;
     websocket::write(&mut *to, Opcode::Binary, Some(channel), &[]).await
 }
 
-async fn reach(url: &str) -> Result<Upgraded, String> {
+/// Reason why the runtime's stream does not open.
+#[derive(Debug, thiserror::Error)]
+enum ReachError {
+    #[error("{0}")]
+    Dial(String),
+    #[error("unable to upgrade connection: {0}")]
+    Refused(StatusCode),
+    #[error(transparent)]
+    Upgrade(#[from] hyper::Error),
+}
+
+async fn reach(url: &str) -> Result<Upgraded, ReachError> {
     let mut headers = HeaderMap::new();
     headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     headers.insert(UPGRADE, SPDY);
     headers.insert(STREAM_PROTOCOL, V4);
-    let answer = dial(url, Method::POST, headers).await.map_err(|error| error.to_string())?;
+    let answer = dial(url, Method::POST, headers).await;
+    let answer = answer.map_err(|error| ReachError::Dial(error.to_string()))?;
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
-        return Err(format!("unable to upgrade connection: {}", answer.status()));
+        return Err(ReachError::Refused(answer.status()));
     }
-    hyper::upgrade::on(answer).await.map_err(|error| error.to_string())
+    Ok(hyper::upgrade::on(answer).await?)
 }
 
 /// The numbers of the SPDY streams; 0 for those that were not requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Numbers {
+struct StreamNumbers {
     error: u32,
     stdin: u32,
     stdout: u32,
@@ -113,8 +125,8 @@ struct Numbers {
     resize: u32,
 }
 
-impl Numbers {
-    fn new(streams: Streams) -> Self {
+impl StreamNumbers {
+    fn new(streams: StreamChoice) -> Self {
         let mut next = FIRST_STREAM;
         let mut number = |wanted: bool| {
             let number = if wanted { next } else { 0 };
@@ -159,18 +171,18 @@ impl Numbers {
 }
 
 /// Both connections' writing halves, which each direction needs for its own pings.
-struct Link<'a, C, R> {
+struct PingLink<'a, C, R> {
     to_client: &'a Mutex<C>,
     to_runtime: Mutex<R>,
 }
 
-impl<C: AsyncWrite + Unpin, R: AsyncWrite + Unpin> Link<'_, C, R> {
+impl<C: AsyncWrite + Unpin, R: AsyncWrite + Unpin> PingLink<'_, C, R> {
     /// Runs until the runtime is done; the status. An error when the client is gone.
     async fn run(
         &self,
         from_client: impl AsyncRead + Unpin,
         from_runtime: impl AsyncRead + Unpin,
-        numbers: &Numbers,
+        numbers: &StreamNumbers,
     ) -> io::Result<Vec<u8>> {
         self.to_runtime.lock().await.write_all(&numbers.open()).await?;
         let mut up = std::pin::pin!(self.up(from_client, numbers));
@@ -186,7 +198,7 @@ impl<C: AsyncWrite + Unpin, R: AsyncWrite + Unpin> Link<'_, C, R> {
 
     /// From the client to the runtime, until the client closes the WebSocket. Bytes for a runtime
     /// that has gone are dropped: its final status is still to be read.
-    async fn up(&self, from: impl AsyncRead + Unpin, numbers: &Numbers) -> io::Result<()> {
+    async fn up(&self, from: impl AsyncRead + Unpin, numbers: &StreamNumbers) -> io::Result<()> {
         let mut reader = FrameReader::new(from);
         let mut buffer = vec![0; BUFFER_BYTES];
         let mut channel = None;
@@ -231,7 +243,12 @@ impl<C: AsyncWrite + Unpin, R: AsyncWrite + Unpin> Link<'_, C, R> {
         Ok(())
     }
 
-    async fn to_stream(&self, channel: u8, piece: &[u8], numbers: &Numbers) -> io::Result<()> {
+    async fn to_stream(
+        &self,
+        channel: u8,
+        piece: &[u8],
+        numbers: &StreamNumbers,
+    ) -> io::Result<()> {
         if channel == CLOSE {
             // Closing an unknown stream, or one twice, changes nothing.
             let Some(stream) = piece.first().and_then(|closed| numbers.stream_of(*closed)) else {
@@ -260,7 +277,7 @@ impl<C: AsyncWrite + Unpin, R: AsyncWrite + Unpin> Link<'_, C, R> {
     async fn down(
         &self,
         mut from: impl AsyncRead + Unpin,
-        numbers: &Numbers,
+        numbers: &StreamNumbers,
     ) -> io::Result<Vec<u8>> {
         let mut status = Vec::new();
         let mut open = vec![numbers.error];
@@ -285,7 +302,7 @@ impl<C: AsyncWrite + Unpin, R: AsyncWrite + Unpin> Link<'_, C, R> {
         &self,
         from: &mut (impl AsyncRead + Unpin),
         buffer: &mut [u8],
-        numbers: &Numbers,
+        numbers: &StreamNumbers,
         status: &mut Vec<u8>,
     ) -> io::Result<io::Result<Option<u32>>> {
         let mut head = [0; spdy::HEAD_BYTES];
@@ -320,7 +337,7 @@ impl<C: AsyncWrite + Unpin, R: AsyncWrite + Unpin> Link<'_, C, R> {
         &self,
         stream: u32,
         piece: &[u8],
-        numbers: &Numbers,
+        numbers: &StreamNumbers,
         status: &mut Vec<u8>,
     ) -> io::Result<()> {
         let channel = match stream {
@@ -363,15 +380,15 @@ mod tests {
     use crate::stream::websocket::masked;
     use serde_json::Value;
 
-    const ALL: Streams = Streams { stdin: true, stdout: true, stderr: true, tty: false };
+    const ALL: StreamChoice = StreamChoice { stdin: true, stdout: true, stderr: true, tty: false };
 
     #[test]
     fn only_the_streams_that_were_asked_for_have_numbers() {
-        let all = Numbers { error: 1, stdin: 3, stdout: 5, stderr: 7, resize: 0 };
-        assert_eq!(Numbers::new(ALL), all);
-        let terminal = Streams { stderr: false, tty: true, ..ALL };
-        let expected = Numbers { error: 1, stdin: 3, stdout: 5, stderr: 0, resize: 7 };
-        assert_eq!(Numbers::new(terminal), expected);
+        let all = StreamNumbers { error: 1, stdin: 3, stdout: 5, stderr: 7, resize: 0 };
+        assert_eq!(StreamNumbers::new(ALL), all);
+        let terminal = StreamChoice { stderr: false, tty: true, ..ALL };
+        let expected = StreamNumbers { error: 1, stdin: 3, stdout: 5, stderr: 0, resize: 7 };
+        assert_eq!(StreamNumbers::new(terminal), expected);
         assert_eq!(expected.stream_of(RESIZE), Some(7));
         assert_eq!(all.stream_of(RESIZE), None);
         assert_eq!(all.stream_of(STDOUT), None, "clients do not write outputs");
@@ -379,7 +396,7 @@ mod tests {
 
     /// A runtime that takes stdin to its end, answers with it, and sends its status.
     async fn runtime(mut end: impl AsyncRead + AsyncWrite + Unpin, status: &[u8]) {
-        let numbers = Numbers::new(ALL);
+        let numbers = StreamNumbers::new(ALL);
         let mut opening = vec![0; numbers.open().len()];
         end.read_exact(&mut opening).await.expect("streams are opened");
         assert_eq!(opening, numbers.open());
@@ -422,7 +439,7 @@ mod tests {
         let (from_client, to_client) = io::split(client);
         let (from_runtime, to_runtime) = io::split(ours);
         let to_client = Mutex::new(to_client);
-        let link = Link { to_client: &to_client, to_runtime: Mutex::new(to_runtime) };
+        let link = PingLink { to_client: &to_client, to_runtime: Mutex::new(to_runtime) };
         for frame in [
             masked(Opcode::Ping, true, b"p"),
             masked(Opcode::Binary, true, b"\0hel"),
@@ -433,7 +450,8 @@ mod tests {
         ] {
             user.write_all(&frame).await.expect("sent");
         }
-        let said = link.run(from_client, from_runtime, &Numbers::new(ALL)).await.expect("a status");
+        let said =
+            link.run(from_client, from_runtime, &StreamNumbers::new(ALL)).await.expect("a status");
         assert_eq!(said, status);
         let mut frames = [0; 3 + 8 + 7];
         user.read_exact(&mut frames).await.expect("frames");
@@ -457,8 +475,9 @@ mod tests {
         let (from_client, to_client) = io::split(client);
         let (from_runtime, _) = io::split(ours);
         let to_client = Mutex::new(to_client);
-        let link = Link { to_client: &to_client, to_runtime: Mutex::new(io::sink()) };
-        let status = link.run(from_client, from_runtime, &Numbers::new(ALL)).await.expect("said");
+        let link = PingLink { to_client: &to_client, to_runtime: Mutex::new(io::sink()) };
+        let status =
+            link.run(from_client, from_runtime, &StreamNumbers::new(ALL)).await.expect("said");
         serde_json::from_slice(&status).expect("JSON")
     }
 
@@ -484,12 +503,13 @@ mod tests {
     async fn input_that_the_runtime_does_not_take_any_more_ends_nothing() {
         let (mut user, client) = io::duplex(1 << 16);
         let (to_runtime, _) = io::duplex(1);
-        let link = Link { to_client: &Mutex::new(io::sink()), to_runtime: Mutex::new(to_runtime) };
+        let link =
+            PingLink { to_client: &Mutex::new(io::sink()), to_runtime: Mutex::new(to_runtime) };
         for _ in 0..2 {
             user.write_all(&masked(Opcode::Binary, true, b"\0more")).await.expect("sent");
         }
         user.write_all(&masked(Opcode::Close, true, b"")).await.expect("sent");
-        link.up(client, &Numbers::new(ALL)).await.expect("the client closed");
+        link.up(client, &StreamNumbers::new(ALL)).await.expect("the client closed");
     }
 
     #[test]

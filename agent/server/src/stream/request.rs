@@ -16,7 +16,7 @@ const PORTS_MAX: usize = 256;
 
 /// The client's protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wire {
+pub(super) enum StreamProtocol {
     /// Bytes that the runtime understands.
     Raw { websocket: bool },
     /// A WebSocket with closable streams.
@@ -28,7 +28,7 @@ pub(super) enum Wire {
 /// The streams of an exec or attach.
 // k8s: staging/src/k8s.io/cri-streaming/pkg/streaming/remotecommand/httpstream.go NewOptions
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Streams {
+pub(super) struct StreamChoice {
     pub(super) stdin: bool,
     pub(super) stdout: bool,
     pub(super) stderr: bool,
@@ -37,16 +37,16 @@ pub(super) struct Streams {
 
 /// The client's protocol according to its headers.
 // k8s: staging/src/k8s.io/streaming/pkg/httpstream/wsstream/conn.go
-pub(super) fn wire(headers: &HeaderMap) -> Wire {
+pub(super) fn wire(headers: &HeaderMap) -> StreamProtocol {
     let websocket = headers
         .get(UPGRADE)
         .is_some_and(|upgrade| upgrade.as_bytes().eq_ignore_ascii_case(b"websocket"));
     if websocket && protocols(headers).any(|protocol| protocol == V5) {
-        Wire::Channels
+        StreamProtocol::Channels
     } else if websocket && tunnelled(headers).next().is_some() {
-        Wire::Tunnel
+        StreamProtocol::Tunnel
     } else {
-        Wire::Raw { websocket }
+        StreamProtocol::Raw { websocket }
     }
 }
 
@@ -61,43 +61,59 @@ fn protocols(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     values.filter_map(|value| value.to_str().ok()).flat_map(|v| v.split(',')).map(str::trim)
 }
 
+/// Reason why a query names no streams or ports.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum StreamQueryError {
+    #[error("you must specify at least 1 of stdin, stdout, stderr")]
+    NoStream,
+    #[error("query parameter \"port\" cannot be empty")]
+    EmptyPort,
+    #[error("unable to parse {text:?} as a port: {number:?} is not a number up to 65535")]
+    NoPort { text: String, number: String },
+    #[error("port {0:?} must be > 0")]
+    Zero(String),
+    #[error("query parameter \"port\" is required")]
+    PortMissing,
+    #[error("more than {PORTS_MAX} ports")]
+    ManyPorts,
+}
+
 /// The streams that the query asks for.
-pub(super) fn streams(query: &Query) -> Result<Streams, String> {
+pub(super) fn streams(query: &Query) -> Result<StreamChoice, StreamQueryError> {
     let is = |name| query.first(name) == Some("1");
     let tty = is("tty");
     // A terminal has one output.
     let streams =
-        Streams { stdin: is("input"), stdout: is("output"), stderr: is("error") && !tty, tty };
+        StreamChoice { stdin: is("input"), stdout: is("output"), stderr: is("error") && !tty, tty };
     if !streams.stdin && !streams.stdout && !streams.stderr {
-        return Err("you must specify at least 1 of stdin, stdout, stderr".to_owned());
+        return Err(StreamQueryError::NoStream);
     }
     Ok(streams)
 }
 
 /// The ports that a WebSocket asks for.
 // k8s: staging/src/k8s.io/cri-streaming/pkg/streaming/portforward/websocket.go NewV4Options
-pub(super) fn ports(query: &Query) -> Result<Vec<i32>, String> {
+pub(super) fn ports(query: &Query) -> Result<Vec<i32>, StreamQueryError> {
     let mut ports = Vec::new();
     for text in query.all("port") {
         if text.is_empty() {
-            return Err("query parameter \"port\" cannot be empty".to_owned());
+            return Err(StreamQueryError::EmptyPort);
         }
         for number in text.split(',').take(PORTS_MAX) {
             let port: u16 = number.parse().map_err(|_| {
-                format!(
-                    "unable to parse {text:?} as a port: {number:?} is not a number up to 65535"
-                )
+                let (text, number) = (text.to_owned(), number.to_owned());
+                StreamQueryError::NoPort { text, number }
             })?;
             if port == 0 {
-                return Err(format!("port {text:?} must be > 0"));
+                return Err(StreamQueryError::Zero(text.to_owned()));
             }
             ports.push(i32::from(port));
         }
     }
     match ports.len() {
-        0 => Err("query parameter \"port\" is required".to_owned()),
+        0 => Err(StreamQueryError::PortMissing),
         1..=PORTS_MAX => Ok(ports),
-        _ => Err(format!("more than {PORTS_MAX} ports")),
+        _ => Err(StreamQueryError::ManyPorts),
     }
 }
 
@@ -115,13 +131,13 @@ mod tests {
 
     #[test]
     fn the_wire_is_read_off_the_headers() {
-        let raw = |websocket| Wire::Raw { websocket };
+        let raw = |websocket| StreamProtocol::Raw { websocket };
         for (upgrade, protocol, expected) in [
             ("SPDY/3.1", "", raw(false)),
             ("SPDY/3.1", "v5.channel.k8s.io", raw(false)),
             ("websocket", "v4.channel.k8s.io", raw(true)),
-            ("WebSocket", "v5.channel.k8s.io, v4.channel.k8s.io", Wire::Channels),
-            ("websocket", "SPDY/3.1+portforward.k8s.io", Wire::Tunnel),
+            ("WebSocket", "v5.channel.k8s.io, v4.channel.k8s.io", StreamProtocol::Channels),
+            ("websocket", "SPDY/3.1+portforward.k8s.io", StreamProtocol::Tunnel),
             ("websocket", "SPDY/3.1+other", raw(true)),
         ] {
             assert_eq!(wire(&headers(upgrade, protocol)), expected, "{upgrade} {protocol}");
@@ -132,9 +148,9 @@ mod tests {
     #[test]
     fn streams_are_asked_for_with_ones_and_a_terminal_has_no_stderr() {
         let of = |query| streams(&Query::parse(query));
-        let all = Streams { stdin: true, stdout: true, stderr: true, tty: false };
+        let all = StreamChoice { stdin: true, stdout: true, stderr: true, tty: false };
         assert_eq!(of("input=1&output=1&error=1"), Ok(all));
-        let terminal = Streams { stderr: false, tty: true, ..all };
+        let terminal = StreamChoice { stderr: false, tty: true, ..all };
         assert_eq!(of("input=1&output=1&error=1&tty=1"), Ok(terminal));
         assert!(of("input=true").is_err());
         assert!(of("tty=1&error=1").is_err());

@@ -16,7 +16,7 @@ use pintle_agent_config::modes::AuthorizationMode;
 use pintle_agent_core::testing::{snapshot_of, view};
 use pintle_api::AnyServer;
 use pintle_daemon::serve::connections::PeerKey;
-use pintle_daemon::serve::secure::Reviews;
+use pintle_daemon::serve::secure::{ReviewError, Reviews};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use serde_json::json;
 use tokio_rustls::rustls::crypto::ring::default_provider;
@@ -30,7 +30,7 @@ use super::{ServerReply, TestServer};
 
 /// An API server that knows tokens by their user's name and lets `admin` do everything.
 #[derive(Default)]
-struct Cluster {
+struct TokenServer {
     tokens: AtomicUsize,
     /// Reviews that never end and are waited for.
     hanging: Arc<AtomicUsize>,
@@ -54,8 +54,8 @@ impl Drop for Hanging {
     }
 }
 
-impl Reviews for Cluster {
-    fn token(&self, token: String) -> BoxFuture<'_, Result<TokenReviewStatus, String>> {
+impl Reviews for TokenServer {
+    fn token(&self, token: String) -> BoxFuture<'_, Result<TokenReviewStatus, ReviewError>> {
         self.tokens.fetch_add(1, Ordering::Relaxed);
         Box::pin(async move {
             if token.starts_with("hang") {
@@ -64,7 +64,7 @@ impl Reviews for Cluster {
             }
             assert_ne!(token, "panic", "as a test wants it");
             if token == "down" {
-                return Err("the API server is down".to_owned());
+                return Err(ReviewError::Failed("the API server is down".to_owned()));
             }
             let known = token != "unknown";
             let user = UserInfo { username: Some(token), ..UserInfo::default() };
@@ -79,7 +79,7 @@ impl Reviews for Cluster {
     fn access(
         &self,
         spec: SubjectAccessReviewSpec,
-    ) -> BoxFuture<'_, Result<SubjectAccessReviewStatus, String>> {
+    ) -> BoxFuture<'_, Result<SubjectAccessReviewStatus, ReviewError>> {
         let user = spec.user.unwrap_or_default();
         let wanted = spec.resource_attributes.unwrap_or_default();
         assert_eq!(wanted.resource.as_deref(), Some("nodes"));
@@ -91,7 +91,7 @@ impl Reviews for Cluster {
         self.asked.lock().expect("no panic").push((user, verb, sub));
         Box::pin(async move {
             if undecided {
-                return Err("the API server is down".to_owned());
+                return Err(ReviewError::Failed("the API server is down".to_owned()));
             }
             Ok(SubjectAccessReviewStatus { allowed, ..SubjectAccessReviewStatus::default() })
         })
@@ -101,18 +101,18 @@ impl Reviews for Cluster {
 /// A server with every check on.
 pub(super) struct Secured {
     pub(super) world: TestServer,
-    cluster: Arc<Cluster>,
-    pub(super) ca: Authority,
+    cluster: Arc<TokenServer>,
+    pub(super) ca: ClientAuthority,
     pub(super) server: Handle,
 }
 
 /// Signs client certificates.
-pub(super) struct Authority {
+pub(super) struct ClientAuthority {
     pem: String,
     issuer: Issuer<'static, KeyPair>,
 }
 
-impl Authority {
+impl ClientAuthority {
     fn new() -> Self {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::default();
@@ -142,7 +142,7 @@ impl Authority {
 impl Secured {
     pub(super) fn new(configure: impl FnOnce(&mut pintle_agent_config::Config)) -> Self {
         let mut world = TestServer::new();
-        let (ca, cluster) = (Authority::new(), Arc::new(Cluster::default()));
+        let (ca, cluster) = (ClientAuthority::new(), Arc::new(TokenServer::default()));
         let ca_file = world.dir.path().join("ca.crt");
         fs::write(&ca_file, &ca.pem).expect("written");
         let mut config = (*world.parts.config).clone();
@@ -290,7 +290,7 @@ fn client_certificates_are_judged_by_the_authorities_of_the_moment() {
     assert_eq!(get(secured.ca.user("eve")).status, 403);
     let server = rcgen::ExtendedKeyUsagePurpose::ServerAuth;
     assert_eq!(get(secured.ca.client("admin", server)).status, 401, "not meant for clients");
-    let other = Authority::new();
+    let other = ClientAuthority::new();
     assert_eq!(get(other.user("admin")).status, 401, "another authority");
     let both = format!("{}{}", secured.ca.pem, other.pem);
     fs::write(&secured.world.parts.config.kubelet.authentication.x509.client_ca_file, both)

@@ -183,7 +183,7 @@ async fn there_is_no_summary_while_the_runtime_does_not_tell_what_it_holds() {
     let world = TestServer::new();
     let runtime = FakeRuntime::start(&world.dir.path().join("c.sock")).await.expect("it starts");
     let client = Client::connect(&runtime.endpoint(), Deadlines::default()).expect("a path");
-    let stats = crate::stats::Stats::new(&world.parts, client);
+    let stats = crate::stats::NodeStats::new(&world.parts, client);
     for (method, why) in [
         (Method::ListContainerStats, "failed to list pod stats: "),
         (Method::ImageFsInfo, "failed to get imageFs stats: "),

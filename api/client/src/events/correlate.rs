@@ -91,7 +91,7 @@ impl Correlator {
             (told.first, told.name) = (happened.at, format!("{name}.{nanos:x}"));
         }
         let (count, first, name) = (told.count, told.first, told.name.clone());
-        let mut event = self.event(happened, (name, count, first));
+        let mut event = self.event(happened, name, count, first);
         if let Some(message) = combined {
             speak_for_many(&mut event, message);
         }
@@ -135,7 +135,7 @@ impl Correlator {
         (alike, Some(format!("(combined from similar events): {}", happened.message)))
     }
 
-    fn event(&self, happened: &Happened, (name, count, first): (String, i32, Timestamp)) -> Event {
+    fn event(&self, happened: &Happened, name: String, count: i32, first: Timestamp) -> Event {
         let about = happened.about.clone();
         let namespace = about.namespace.clone().filter(|namespace| !namespace.is_empty());
         Event {

@@ -25,7 +25,7 @@ pub(super) struct ReflectorBackoff {
 }
 
 impl ReflectorBackoff {
-    pub(super) fn new((first, longest): (Duration, Duration)) -> Self {
+    pub(super) fn new(first: Duration, longest: Duration) -> Self {
         Self { first, longest, next: first, began: Duration::ZERO }
     }
 
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn waits_double_up_to_a_limit_and_begin_anew_every_two_minutes() {
-        let mut backoff = ReflectorBackoff::new(CLIENT_GO);
+        let mut backoff = ReflectorBackoff::new(CLIENT_GO.0, CLIENT_GO.1);
         let mut now = Duration::ZERO;
         let mut waits = Vec::new();
         for _ in 0..10 {
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn what_fails_every_other_minute_never_waits_long() {
-        let mut backoff = ReflectorBackoff::new(CLIENT_GO);
+        let mut backoff = ReflectorBackoff::new(CLIENT_GO.0, CLIENT_GO.1);
         let mut now = Duration::ZERO;
         for _ in 0..20 {
             let wait = backoff.wait(now, 0.0);

@@ -44,7 +44,7 @@ impl LineSplitter {
 
 /// An event of a watch.
 #[derive(Debug, PartialEq)]
-pub(super) enum WatchEvent<T> {
+pub(super) enum LineEvent<T> {
     Added(T),
     Modified(T),
     Deleted(T),
@@ -80,19 +80,19 @@ enum LineWire<T> {
 }
 
 /// Decodes a line.
-pub(super) fn event<T: Object>(line: ObjectText<'_>) -> WatchEvent<T> {
+pub(super) fn event<T: Object>(line: ObjectText<'_>) -> LineEvent<T> {
     let line = match line {
         ObjectText::Whole(line) => line,
         ObjectText::TooLong(head) => {
-            return WatchEvent::Unreadable(too_long(EventHead::of_event(head)));
+            return LineEvent::Unreadable(too_long(EventHead::of_event(head)));
         }
     };
     match serde_json::from_slice(line) {
-        Ok(LineWire::Added(object)) => WatchEvent::Added(object),
-        Ok(LineWire::Modified(object)) => WatchEvent::Modified(object),
-        Ok(LineWire::Deleted(object)) => WatchEvent::Deleted(object),
-        Ok(LineWire::Bookmark(mark)) => WatchEvent::Bookmark(mark.metadata.resource_version.into()),
-        Ok(LineWire::Error(status)) => WatchEvent::Error(status.into()),
+        Ok(LineWire::Added(object)) => LineEvent::Added(object),
+        Ok(LineWire::Modified(object)) => LineEvent::Modified(object),
+        Ok(LineWire::Deleted(object)) => LineEvent::Deleted(object),
+        Ok(LineWire::Bookmark(mark)) => LineEvent::Bookmark(mark.metadata.resource_version.into()),
+        Ok(LineWire::Error(status)) => LineEvent::Error(status.into()),
         Err(error) => {
             let meta = serde_json::from_slice::<LineWire<OnlyMeta>>(line);
             let (meta, deleted) = match meta {
@@ -100,7 +100,7 @@ pub(super) fn event<T: Object>(line: ObjectText<'_>) -> WatchEvent<T> {
                 Ok(LineWire::Deleted(meta)) => (Some(meta), true),
                 _ => (None, false),
             };
-            WatchEvent::Unreadable(unreadable(meta, deleted, &error))
+            LineEvent::Unreadable(unreadable(meta, deleted, &error))
         }
     }
 }
@@ -161,7 +161,7 @@ mod tests {
             let object = key
                 .map(|name| UnreadableObject { key: ObjectKey::new("n", name), uid: "u".into() });
             let version = version.into();
-            WatchEvent::Unreadable(Unreadable { object, version, deleted, at: None })
+            LineEvent::Unreadable(Unreadable { object, version, deleted, at: None })
         };
         let expired = InformerError::Expired("too old".to_owned());
         let of = |kind: &str, rest: &str| {
@@ -172,18 +172,18 @@ mod tests {
         let error = r#"{"type":"ERROR","object":{"kind":"Status","code":410,"message":"too old"}}"#;
         let turned = format!(r#"{{"object":{{"metadata":{meta},"count":2}},"type":"MODIFIED"}}"#);
         for (line, want) in [
-            (of("ADDED", r#","count":1"#), WatchEvent::Added(small("a", 1))),
-            (turned, WatchEvent::Modified(small("a", 2))),
-            (of("DELETED", r#","spec":[[{}]]"#), WatchEvent::Deleted(small("a", 0))),
-            (bookmark.to_owned(), WatchEvent::Bookmark("9".to_owned())),
-            (error.to_owned(), WatchEvent::Error(expired)),
+            (of("ADDED", r#","count":1"#), LineEvent::Added(small("a", 1))),
+            (turned, LineEvent::Modified(small("a", 2))),
+            (of("DELETED", r#","spec":[[{}]]"#), LineEvent::Deleted(small("a", 0))),
+            (bookmark.to_owned(), LineEvent::Bookmark("9".to_owned())),
+            (error.to_owned(), LineEvent::Error(expired)),
             (of("MODIFIED", r#","count":"many""#), lost(Some("a"), "5", false)),
             (of("DELETED", r#","count":-1"#), lost(Some("a"), "5", true)),
             ("{".to_owned(), lost(None, "", false)),
             (r#"{"type":"NEW","object":{}}"#.to_owned(), lost(None, "", false)),
         ] {
             let mut got = event::<Small>(ObjectText::Whole(line.as_bytes()));
-            if let WatchEvent::Unreadable(unreadable) = &mut got {
+            if let LineEvent::Unreadable(unreadable) = &mut got {
                 unreadable.at = None;
             }
             assert_eq!(got, want, "{line}");
@@ -229,7 +229,7 @@ mod tests {
             for piece in line.as_bytes().chunks(1 << 20) {
                 splitter.feed(piece, &mut |line| events.push(event::<Small>(line)));
             }
-            assert_eq!(events, [WatchEvent::Unreadable(lost(deleted))]);
+            assert_eq!(events, [LineEvent::Unreadable(lost(deleted))]);
         }
         assert_eq!(item::<Small>(ObjectText::TooLong(&object.as_bytes()[..200])), Err(lost(false)));
     }

@@ -6,28 +6,32 @@ use serde::Deserialize;
 use super::*;
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-struct Thing {
+struct PendingThing {
     metadata: PrunedMeta,
     content: u32,
 }
-pintle_api_types::pruned_object!(Thing);
+pintle_api_types::pruned_object!(PendingThing);
 
-fn thing(name: &str, uid: &str, content: u32) -> Arc<Thing> {
+fn thing(name: &str, uid: &str, content: u32) -> Arc<PendingThing> {
     let metadata = PrunedMeta { name: name.into(), uid: uid.into(), ..PrunedMeta::default() };
-    Arc::new(Thing { metadata, content })
+    Arc::new(PendingThing { metadata, content })
 }
 
-type Known<'a> = Option<&'a Arc<Thing>>;
+type Known<'a> = Option<&'a Arc<PendingThing>>;
 
-fn change(old: Known<'_>, new: Known<'_>, last: Option<(&Arc<Thing>, bool)>) -> StoreChange<Thing> {
+fn change(
+    old: Known<'_>,
+    new: Known<'_>,
+    last: Option<(&Arc<PendingThing>, bool)>,
+) -> StoreChange<PendingThing> {
     let key = key_of(&**old.or(new).expect("something changed"));
     let gone = last.map(|(last, is_final)| (Arc::clone(last), is_final));
     StoreChange { key, old: old.cloned(), new: new.cloned(), gone }
 }
 
 /// The delivered changes, in a few letters.
-fn told(pending: &mut PendingChanges<Thing>) -> Vec<String> {
-    let shown = |thing: &Thing| format!("{}{}", thing.metadata.uid, thing.content);
+fn told(pending: &mut PendingChanges<PendingThing>) -> Vec<String> {
+    let shown = |thing: &PendingThing| format!("{}{}", thing.metadata.uid, thing.content);
     let all = std::iter::from_fn(|| pending.pop()).map(|change| match change {
         ObjectChange::Added { object, initial: false } => format!("+{}", shown(&object)),
         ObjectChange::Added { object, initial: true } => format!("!{}", shown(&object)),

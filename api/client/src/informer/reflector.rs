@@ -146,7 +146,7 @@ impl Reflector {
             next: if one { ReflectorStep::Watch } else { LIST },
             wait: false,
             broke: false,
-            backoff: ReflectorBackoff::new(retry),
+            backoff: ReflectorBackoff::new(retry.0, retry.1),
             bookmarks: false,
             ordered: false,
             events: 0,
@@ -262,9 +262,9 @@ impl Reflector {
 
     /// An event came; false when it cannot be: the server went back, and the watch is to be ended.
     /// The version is empty when it could not be read.
-    pub(super) fn event(&mut self, version: &str, kind: EventKind) -> bool {
+    pub(super) fn event(&mut self, version: &str, kind: VersionEvent) -> bool {
         self.events += 1;
-        self.bookmarks |= kind == EventKind::Bookmark;
+        self.bookmarks |= kind == VersionEvent::Bookmark;
         if version.is_empty() {
             return true;
         }
@@ -273,7 +273,7 @@ impl Reflector {
             return false;
         }
         // A watch from no version begins with the existing objects, in any order.
-        self.ordered |= kind != EventKind::Added;
+        self.ordered |= kind != VersionEvent::Added;
         self.got_on |= self.version.as_deref() != Some(version);
         if self.ordered {
             self.version = Some(version.to_owned());
@@ -336,7 +336,7 @@ impl Reflector {
 
 /// The kind of an event, for the version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum EventKind {
+pub(super) enum VersionEvent {
     Added,
     Changed,
     Bookmark,

@@ -5,18 +5,18 @@ use std::time::Duration;
 use super::backoff::CLIENT_GO;
 use super::error::InformerError;
 use super::reflector::{
-    EventKind, FirstList, ListAt, ListPlan, Reflector, ReflectorPlan, WatchPlan,
+    FirstList, ListAt, ListPlan, Reflector, ReflectorPlan, VersionEvent, WatchPlan,
 };
 
 const LONG: Duration = Duration::from_secs(400);
 const SHORT: Duration = Duration::from_millis(10);
 
 /// The result of a step.
-enum Came {
+enum StepResult {
     Page(&'static str, &'static str),
     ListFailed(InformerError),
     WatchFailed(InformerError),
-    Event(&'static str, EventKind),
+    Event(&'static str, VersionEvent),
     Closed(Duration),
     Idle,
 }
@@ -52,26 +52,26 @@ fn shown(plan: &ReflectorPlan) -> String {
 }
 
 /// Replays a story; after each result, these are the plans that follow.
-fn tell(mut reflector: Reflector, story: Vec<(Came, &str)>) {
+fn tell(mut reflector: Reflector, story: Vec<(StepResult, &str)>) {
     for (at, (came, want)) in story.into_iter().enumerate() {
         match came {
-            Came::Page(version, token) => {
+            StepResult::Page(version, token) => {
                 assert_eq!(reflector.page(version, token), token.is_empty());
             }
-            Came::ListFailed(error) => {
+            StepResult::ListFailed(error) => {
                 reflector.list_failed(&error);
             }
-            Came::WatchFailed(error) => {
+            StepResult::WatchFailed(error) => {
                 reflector.watch_failed(&error);
             }
-            Came::Event(version, kind) => {
+            StepResult::Event(version, kind) => {
                 if reflector.event(version, kind) {
                     assert_eq!(want, "goes on", "step {at}");
                     continue;
                 }
             }
-            Came::Closed(lasted) => reflector.closed(lasted),
-            Came::Idle => reflector.idle(),
+            StepResult::Closed(lasted) => reflector.closed(lasted),
+            StepResult::Idle => reflector.idle(),
         }
         let mut plans = vec![shown(&reflector.plan(Duration::ZERO, 0.0))];
         while plans.last().is_some_and(|last| last.starts_with("wait") || last == "read") {
@@ -91,18 +91,18 @@ fn first(first: FirstList) -> Reflector {
 
 #[test]
 fn after_a_list_there_is_a_watch_and_it_goes_on_where_it_ended() {
-    use Came::{Closed, Event, Idle, Page};
+    use StepResult::{Closed, Event, Idle, Page};
     tell(
         first(FirstList::Any),
         vec![
             (Page("5", ""), "watch 5"),
-            (Event("7", EventKind::Changed), "goes on"),
+            (Event("7", VersionEvent::Changed), "goes on"),
             (Closed(LONG), "watch 7"),
-            (Event("9", EventKind::Bookmark), "goes on"),
+            (Event("9", VersionEvent::Bookmark), "goes on"),
             (Closed(SHORT), "watch 9"),
-            (Event("9", EventKind::Changed), "goes on"),
+            (Event("9", VersionEvent::Changed), "goes on"),
             (Closed(SHORT), "wait 800, watch 9"),
-            (Event("11", EventKind::Added), "goes on"),
+            (Event("11", VersionEvent::Added), "goes on"),
             (Idle, "list from 11"),
             (Page("12", ""), "watch 12"),
             (Closed(LONG), "list from 12"),
@@ -114,7 +114,7 @@ fn after_a_list_there_is_a_watch_and_it_goes_on_where_it_ended() {
 
 #[test]
 fn versions_that_the_server_does_not_have_are_given_up() {
-    use Came::{Event, ListFailed, Page, WatchFailed};
+    use StepResult::{Event, ListFailed, Page, WatchFailed};
     let connection = || InformerError::Unreachable("refused".to_owned());
     tell(
         first(FirstList::Any),
@@ -131,7 +131,7 @@ fn versions_that_the_server_does_not_have_are_given_up() {
             (WatchFailed(expired()), "wait 30000, list from 8"),
             (ListFailed(too_large()), "list newest"),
             (Page("3", ""), "watch 3"),
-            (Event("2", EventKind::Changed), "wait 30000, list newest"),
+            (Event("2", VersionEvent::Changed), "wait 30000, list newest"),
             (Page("2", ""), "watch 2"),
             (WatchFailed(too_large()), "wait 30000, list newest"),
         ],
@@ -140,7 +140,7 @@ fn versions_that_the_server_does_not_have_are_given_up() {
 
 #[test]
 fn a_watch_whose_connection_breaks_is_asked_for_each_second_where_it_was() {
-    use Came::{ListFailed, Page, WatchFailed};
+    use StepResult::{ListFailed, Page, WatchFailed};
     let lost = || InformerError::Lost("reset".to_owned());
     let mut story = vec![(Page("5", ""), "watch 5")];
     story.extend((0..30).map(|_| (WatchFailed(lost()), "wait 1000, watch 5")));
@@ -151,7 +151,7 @@ fn a_watch_whose_connection_breaks_is_asked_for_each_second_where_it_was() {
 
 #[test]
 fn of_very_many_watches_each_waits_longer_and_longer_for_a_connection() {
-    use Came::WatchFailed;
+    use StepResult::WatchFailed;
     let lost = || InformerError::Lost("reset".to_owned());
     let story = [800, 1_600, 3_200, 6_400].map(|wait| format!("wait {wait}, watch 0"));
     let story = story.iter().map(|want| (WatchFailed(lost()), want.as_str())).collect();
@@ -164,7 +164,7 @@ fn a_watch_that_got_on_for_a_while_makes_the_next_wait_the_first() {
     reflector.page("5", "");
     let waits = |reflector: &mut Reflector, lasted: Duration, version: &str| {
         reflector.plan(Duration::ZERO, 0.0);
-        reflector.event(version, EventKind::Changed);
+        reflector.event(version, VersionEvent::Changed);
         reflector.lasted(lasted);
         reflector.watch_failed(&failed());
         let wait = shown(&reflector.plan(Duration::ZERO, 0.0));
@@ -180,7 +180,7 @@ fn a_watch_that_got_on_for_a_while_makes_the_next_wait_the_first() {
 
 #[test]
 fn a_list_in_pages_that_is_forgotten_is_asked_for_whole() {
-    use Came::{ListFailed, Page, WatchFailed};
+    use StepResult::{ListFailed, Page, WatchFailed};
     tell(
         first(FirstList::Any),
         vec![
@@ -208,17 +208,17 @@ fn a_list_in_pages_that_is_forgotten_is_asked_for_whole() {
 
 #[test]
 fn a_watch_from_no_version_has_none_until_it_is_past_the_beginning() {
-    use Came::{Closed, Event, Page};
+    use StepResult::{Closed, Event, Page};
     tell(
         first(FirstList::Any),
         vec![
             (Page("", ""), "watch "),
-            (Event("9", EventKind::Added), "goes on"),
-            (Event("4", EventKind::Added), "goes on"),
+            (Event("9", VersionEvent::Added), "goes on"),
+            (Event("4", VersionEvent::Added), "goes on"),
             (Closed(LONG), "watch "),
-            (Event("9", EventKind::Added), "goes on"),
-            (Event("12", EventKind::Changed), "goes on"),
-            (Event("", EventKind::Changed), "goes on"),
+            (Event("9", VersionEvent::Added), "goes on"),
+            (Event("12", VersionEvent::Changed), "goes on"),
+            (Event("", VersionEvent::Changed), "goes on"),
             (Closed(LONG), "watch 12"),
         ],
     );
@@ -226,7 +226,7 @@ fn a_watch_from_no_version_has_none_until_it_is_past_the_beginning() {
 
 #[test]
 fn a_kind_is_looked_for_under_each_of_its_paths() {
-    use Came::{ListFailed, Page, WatchFailed};
+    use StepResult::{ListFailed, Page, WatchFailed};
     let none = || InformerError::NotFound("no such kind".to_owned());
     let mut reflector = Reflector::new(FirstList::Any, 2, CLIENT_GO);
     reflector.plan(Duration::ZERO, 0.0);
@@ -244,7 +244,7 @@ fn a_kind_is_looked_for_under_each_of_its_paths() {
 
 #[test]
 fn one_object_is_never_listed_and_is_read_when_its_place_is_lost() {
-    use Came::{Closed, Event, Idle, WatchFailed};
+    use StepResult::{Closed, Event, Idle, WatchFailed};
     let mut reflector = Reflector::new(FirstList::Never, 1, CLIENT_GO);
     let ReflectorPlan::Watch(WatchPlan { from, seconds, .. }) = reflector.plan(Duration::ZERO, 0.5)
     else {
@@ -257,13 +257,13 @@ fn one_object_is_never_listed_and_is_read_when_its_place_is_lost() {
         vec![
             // Nothing there, and no word of where the watch stands.
             (Closed(LONG), "read, watch 0"),
-            (Event("7", EventKind::Added), "goes on"),
+            (Event("7", VersionEvent::Added), "goes on"),
             (Closed(LONG), "watch 7"),
             (WatchFailed(failed()), "wait 800, watch 7"),
             (Closed(SHORT), "wait 1600, read, watch 0"),
-            (Event("9", EventKind::Changed), "goes on"),
-            (Event("8", EventKind::Changed), "wait 3200, read, watch 0"),
-            (Event("10", EventKind::Bookmark), "goes on"),
+            (Event("9", VersionEvent::Changed), "goes on"),
+            (Event("8", VersionEvent::Changed), "wait 3200, read, watch 0"),
+            (Event("10", VersionEvent::Bookmark), "goes on"),
             (WatchFailed(expired()), "wait 6400, read, watch 0"),
             (WatchFailed(too_large()), "wait 12800, read, watch 0"),
             (WatchFailed(none()), "wait 25600, read, watch 0"),
@@ -284,6 +284,6 @@ fn watches_last_five_to_ten_minutes_and_silence_counts_once_there_are_bookmarks(
     };
     assert_eq!((watch(0.0), watch(0.5), watch(1.0)), ((300, 330), (450, 480), (600, 630)));
     assert_eq!(reflector.idle_max(), None);
-    assert!(reflector.event("6", EventKind::Bookmark));
+    assert!(reflector.event("6", VersionEvent::Bookmark));
     assert_eq!(reflector.idle_max(), Some(Duration::from_secs(180)));
 }

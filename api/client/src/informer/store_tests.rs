@@ -7,29 +7,33 @@ use super::*;
 use crate::informer::{ObjectChange, Subscription};
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-struct Thing {
+struct StoredThing {
     metadata: PrunedMeta,
     node: String,
     owners: Vec<String>,
 }
-pintle_api_types::pruned_object!(Thing);
+pintle_api_types::pruned_object!(StoredThing);
 
-fn thing(name: &str, version: u32, node: &str, owners: &[&str]) -> Thing {
+fn thing(name: &str, version: u32, node: &str, owners: &[&str]) -> StoredThing {
     let metadata = PrunedMeta {
         name: name.into(),
         namespace: Symbol::of("n"),
         uid: name.into(),
         resource_version: version.to_string().into(),
     };
-    Thing { metadata, node: node.to_owned(), owners: owners.iter().map(|&o| o.into()).collect() }
+    StoredThing {
+        metadata,
+        node: node.to_owned(),
+        owners: owners.iter().map(|&o| o.into()).collect(),
+    }
 }
 
-const INDEXES: [IndexBy<Thing>; 2] = [
+const INDEXES: [IndexBy<StoredThing>; 2] = [
     ("node", |thing, add| add(&thing.node)),
     ("owner", |thing, add| thing.owners.iter().for_each(|owner| add(owner))),
 ];
 
-fn names(found: &[Arc<Thing>]) -> Vec<&str> {
+fn names(found: &[Arc<StoredThing>]) -> Vec<&str> {
     found.iter().map(|thing| &*thing.metadata.name).collect()
 }
 
@@ -112,7 +116,7 @@ async fn each_subscriber_has_synced_when_it_has_dealt_with_the_beginning() {
     drop(early);
     store.apply(thing("a", 3, "", &[]));
     assert_eq!(store.queues.lock().expect("not poisoned").len(), 1);
-    let empty = Arc::new(ObjectStore::<Thing>::new(&[]));
+    let empty = Arc::new(ObjectStore::<StoredThing>::new(&[]));
     let none = Subscription::new(&empty);
     empty.replace(Listed::default());
     assert!(none.has_synced(), "there is nothing to deal with");

@@ -19,9 +19,9 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::FollowSpec;
 use super::error::InformerError;
 use super::head::OBJECT_BYTES_MAX;
-use super::lines::{self, LineSplitter, Unreadable, WatchEvent};
+use super::lines::{self, LineEvent, LineSplitter, Unreadable};
 use super::pages::{ListMeta, ListScanner};
-use super::reflector::{EventKind, ListPlan, Reflector, ReflectorPlan, WatchPlan};
+use super::reflector::{ListPlan, Reflector, ReflectorPlan, VersionEvent, WatchPlan};
 use super::sink::ObjectSink;
 use super::wire::{self, Pieces};
 
@@ -211,32 +211,32 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
     }
 
     /// Handles an event; returns why the watch is over, if it is.
-    async fn event(&mut self, event: WatchEvent<T>) -> Option<WatchEnd> {
+    async fn event(&mut self, event: LineEvent<T>) -> Option<WatchEnd> {
         let (version, kind) = match &event {
-            WatchEvent::Added(object) => (object.resource_version(), EventKind::Added),
-            WatchEvent::Modified(object) | WatchEvent::Deleted(object) => {
-                (object.resource_version(), EventKind::Changed)
+            LineEvent::Added(object) => (object.resource_version(), VersionEvent::Added),
+            LineEvent::Modified(object) | LineEvent::Deleted(object) => {
+                (object.resource_version(), VersionEvent::Changed)
             }
-            WatchEvent::Bookmark(version) => (version.as_str(), EventKind::Bookmark),
-            WatchEvent::Unreadable(lost) => (lost.version.as_str(), EventKind::Changed),
-            WatchEvent::Error(error) => return Some(WatchEnd::Error(error.clone())),
+            LineEvent::Bookmark(version) => (version.as_str(), VersionEvent::Bookmark),
+            LineEvent::Unreadable(lost) => (lost.version.as_str(), VersionEvent::Changed),
+            LineEvent::Error(error) => return Some(WatchEnd::Error(error.clone())),
         };
         if !self.reflector.event(version, kind) {
             return Some(WatchEnd::WentBack);
         }
         match event {
-            WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+            LineEvent::Added(object) | LineEvent::Modified(object) => {
                 self.sink.applied(object).await;
             }
-            WatchEvent::Deleted(object) => self.sink.deleted(object).await,
-            WatchEvent::Unreadable(lost) => {
+            LineEvent::Deleted(object) => self.sink.deleted(object).await,
+            LineEvent::Unreadable(lost) => {
                 self.spec.unreadable(&lost);
                 if let (true, Some(object)) = (lost.deleted, lost.object) {
                     self.sink.deleted_unreadable(object).await;
                 }
             }
-            WatchEvent::Bookmark(version) => self.sink.at_version(&version).await,
-            WatchEvent::Error(_) => {}
+            LineEvent::Bookmark(version) => self.sink.at_version(&version).await,
+            LineEvent::Error(_) => {}
         }
         None
     }

@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use super::backoff::CLIENT_GO;
 use super::error::InformerError;
-use super::reflector::{EventKind, FirstList, ListAt, ListPlan, Reflector, ReflectorPlan};
+use super::reflector::{FirstList, ListAt, ListPlan, Reflector, ReflectorPlan, VersionEvent};
 use super::store::{Listed, ObjectStore};
 use super::{ObjectChange, Subscription};
 
@@ -67,7 +67,7 @@ struct ListServer {
     version: u64,
     things: Things,
     history: BTreeMap<u64, Things>,
-    log: Vec<(u64, EventKind, bool, Thing)>,
+    log: Vec<(u64, VersionEvent, bool, Thing)>,
     compacted: u64,
     restored: u64,
     contents: u64,
@@ -109,7 +109,7 @@ impl ListServer {
         } else {
             self.things.remove(&name);
         }
-        let kind = if put && !known { EventKind::Added } else { EventKind::Changed };
+        let kind = if put && !known { VersionEvent::Added } else { VersionEvent::Changed };
         self.log.push((self.version, kind, put, thing));
         self.history.insert(self.version, self.things.clone());
     }
@@ -298,7 +298,7 @@ fn happen(op: &Op, server: &mut ListServer, client: &mut Client) {
             // A server that is not that far, or has events to send first, sends none.
             let version = server.version.to_string();
             if client.stream.is_some_and(|from| from == server.version)
-                && !client.reflector.event(&version, EventKind::Bookmark)
+                && !client.reflector.event(&version, VersionEvent::Bookmark)
             {
                 client.stream = None;
             }

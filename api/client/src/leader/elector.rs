@@ -8,7 +8,7 @@ use kube::api::{Api, PostParams};
 use pintle_api_types::jitter;
 use pintle_api_types::lease::Timing;
 
-use super::term::{Ask, Term, TermStep};
+use super::term::{Ask, LeaseTerm, TermStep};
 use super::watch::LeaseWatch;
 use super::{JITTER, TimingError, check, request_max, work_max};
 
@@ -26,7 +26,7 @@ pub struct Elector {
     api: Api<Lease>,
     name: String,
     timing: Timing,
-    term: Term,
+    term: LeaseTerm,
 }
 
 impl Elector {
@@ -34,12 +34,13 @@ impl Elector {
     /// process may have: upstream's is the host's name, `_`, and a random uuid. Sends nothing yet.
     pub fn new(
         client: kube::Client,
-        (namespace, name): (&str, &str),
+        namespace: &str,
+        name: &str,
         identity: String,
         timing: Timing,
     ) -> Result<Self, TimingError> {
         let timing = check(timing)?;
-        let term = Term::new(identity, name.to_owned(), timing.lease);
+        let term = LeaseTerm::new(identity, name.to_owned(), timing.lease);
         Ok(Self { api: Api::namespaced(client, namespace), name: name.to_owned(), timing, term })
     }
 
@@ -53,8 +54,8 @@ impl Elector {
         self.term.lease()
     }
 
-    /// Waits until this process leads. May be dropped at any time. A release of the lease is seen at
-    /// once where the lease may be watched, and at the next attempt otherwise.
+    /// Waits until this process leads. May be dropped at any time. A release of the lease is seen
+    /// at once where the lease may be watched, and at the next attempt otherwise.
     pub async fn acquire(&mut self) {
         let mut watch = LeaseWatch::new(self.api.clone(), &self.name);
         while !self.attempt().await {

@@ -37,7 +37,7 @@ struct SeenLease {
 
 /// One process' view of a lease.
 #[derive(Clone, Debug)]
-pub(super) struct Term {
+pub(super) struct LeaseTerm {
     identity: String,
     name: String,
     lease: Duration,
@@ -46,7 +46,7 @@ pub(super) struct Term {
     renewed: Option<Instant>,
 }
 
-impl Term {
+impl LeaseTerm {
     /// Nothing is known yet.
     pub(super) fn new(identity: String, name: String, lease: Duration) -> Self {
         Self { identity, name, lease, seen: None, renewed: None }

@@ -10,7 +10,7 @@ use pintle_api_types::lease::Timing;
 use pintle_memory_http::{Passage, SharedServer};
 use serde_json::{Value, json};
 
-use super::term::{Ask, Term, TermStep};
+use super::term::{Ask, LeaseTerm, TermStep};
 use super::{Elector, TimingError, check};
 
 const WALL: Timestamp = Timestamp::UNIX_EPOCH;
@@ -41,8 +41,8 @@ fn timings_with_which_two_could_lead_are_refused() {
     }
 }
 
-fn term(identity: &str) -> Term {
-    Term::new(identity.into(), "lock".into(), Duration::from_secs(15))
+fn term(identity: &str) -> LeaseTerm {
+    LeaseTerm::new(identity.into(), "lock".into(), Duration::from_secs(15))
 }
 
 fn spec(lease: &Lease) -> Value {
@@ -167,7 +167,11 @@ impl LeaseStore {
 }
 
 fn elector(client: kube::Client, identity: &str) -> Elector {
-    Elector::new(client, ("kube-system", "lock"), identity.into(), QUICK).expect("good timings")
+    lock(client, identity, QUICK)
+}
+
+fn lock(client: kube::Client, identity: &str, timing: Timing) -> Elector {
+    Elector::new(client, "kube-system", "lock", identity.into(), timing).expect("good timings")
 }
 
 fn run(test: impl Future<Output = ()>) {
@@ -206,8 +210,8 @@ fn an_answer_that_comes_late_makes_no_lease_last_longer() {
         let store = LeaseStore::new();
         let (client, line) = store.client();
         let timing = Timing { retry: Duration::from_millis(200), ..QUICK };
-        let lock = ("kube-system", "lock");
-        let mut first = Elector::new(client, lock, "a".into(), timing).expect("good timings");
+
+        let mut first = lock(client, "a", timing);
         first.acquire().await;
         *line.lock().expect("no panic") = ServerLine::Breaks(Duration::from_millis(400));
         first.hold(|| {}).await;
@@ -226,8 +230,8 @@ fn one_renewal_without_an_answer_costs_no_lease() {
             renew: Duration::from_secs(3),
             retry: Duration::from_millis(50),
         };
-        let lock = ("kube-system", "lock");
-        let mut first = Elector::new(client, lock, "a".into(), timing).expect("good timings");
+
+        let mut first = lock(client, "a", timing);
         first.acquire().await;
         *line.lock().expect("no panic") = ServerLine::LosesOne;
         let (told, mut renewals) = tokio::sync::mpsc::unbounded_channel();
@@ -264,10 +268,10 @@ fn release_is_seen_without_waiting_for_the_next_attempt() {
             renew: Duration::from_secs(200),
             retry: Duration::from_secs(100),
         };
-        let lock = ("kube-system", "lock");
+
         let elector = |identity: &str| {
             let client = store.client().0;
-            Elector::new(client, lock, identity.into(), timing).expect("good timings")
+            lock(client, identity, timing)
         };
         let (mut first, mut second) = (elector("a"), elector("b"));
         first.acquire().await;

@@ -30,7 +30,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
-use objects::{Pods, ServerReply};
+use objects::{PodStore, ServerReply};
 
 /// The packet filter's instruction that returns how many bytes of a packet to keep.
 const RETURN: u16 = 6;
@@ -84,7 +84,7 @@ struct State {
     refuse: Mutex<Option<(u16, Option<&'static str>)>>,
     line: watch::Sender<ConnectionFault>,
     leaves: watch::Sender<()>,
-    pods: Pods,
+    pods: PodStore,
 }
 
 /// The state of the existing connections; new ones work.
@@ -195,7 +195,7 @@ impl Server {
     }
 
     #[allow(dead_code)] // not every test follows pods
-    pub(crate) fn pods(&self) -> &Pods {
+    pub(crate) fn pods(&self) -> &PodStore {
         &self.state.pods
     }
 
@@ -263,8 +263,8 @@ async fn accept(listener: TcpListener, acceptors: [TlsAcceptor; 2], state: Arc<S
 /// acknowledged before, or the kernel would send them again and be heard.
 async fn lose_packets(stream: &TcpStream) {
     let port = |address: std::io::Result<SocketAddr>| address.expect("an address").port();
-    let ends = (port(stream.local_addr()), port(stream.peer_addr()));
-    while bytes_on_their_way(ends) != Some(0) {
+    let (local, peer) = (port(stream.local_addr()), port(stream.peer_addr()));
+    while bytes_on_their_way(local, peer) != Some(0) {
         tokio::task::yield_now().await;
     }
     let nothing = [SockFilter::new(RETURN, 0, 0, 0)];
@@ -272,7 +272,7 @@ async fn lose_packets(stream: &TcpStream) {
 }
 
 /// Bytes that the socket between these ports has sent and that are not acknowledged.
-fn bytes_on_their_way((local, peer): (u16, u16)) -> Option<u64> {
+fn bytes_on_their_way(local: u16, peer: u16) -> Option<u64> {
     let table = std::fs::read_to_string("/proc/thread-self/net/tcp").expect("the kernel's table");
     let ends = [format!(":{local:04X}"), format!(":{peer:04X}")];
     let rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());

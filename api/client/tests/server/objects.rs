@@ -22,7 +22,7 @@ pub(crate) enum ServerReply {
 
 /// The pods.
 #[derive(Default)]
-pub(crate) struct Pods(Mutex<State>);
+pub(crate) struct PodStore(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -36,7 +36,7 @@ struct State {
     asked: Vec<String>,
 }
 
-impl Pods {
+impl PodStore {
     fn with<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
         act(&mut self.0.lock().expect("not poisoned"))
     }

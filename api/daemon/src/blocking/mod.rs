@@ -111,7 +111,7 @@ enum Owner {
 
 /// Jobs of one owner and lane run one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Lane {
+enum JobLane {
     Change,
     Look,
     /// Rotated logs, which have a writer of their own.
@@ -123,7 +123,7 @@ enum Lane {
 pub struct JobPlace {
     class: Class,
     owner: Owner,
-    lane: Lane,
+    lane: JobLane,
     patience: Duration,
 }
 
@@ -142,79 +142,79 @@ const OWN_PATIENCE: Duration = Duration::from_secs(60);
 const BULK_PATIENCE: Duration = Duration::from_secs(3600);
 
 impl JobPlace {
-    fn of_pod(class: Class, uid: &PodUid, lane: Lane, patience: Duration) -> Self {
+    fn of_pod(class: Class, uid: &PodUid, lane: JobLane, patience: Duration) -> Self {
         Self { class, owner: Owner::Pod(uid.clone()), lane, patience }
     }
 
     /// A part of the agent works on its own files; its jobs run in order.
     pub fn own(part: &'static str) -> Self {
         let (owner, patience) = (Owner::Part(part), OWN_PATIENCE);
-        Self { class: Class::Own, owner, lane: Lane::Change, patience }
+        Self { class: Class::Own, owner, lane: JobLane::Change, patience }
     }
 
     /// Long work of a part of the agent.
     pub fn bulk(part: &'static str) -> Self {
         let (owner, patience) = (Owner::Part(part), BULK_PATIENCE);
-        Self { class: Class::Bulk, owner, lane: Lane::Change, patience }
+        Self { class: Class::Bulk, owner, lane: JobLane::Change, patience }
     }
 
     /// A pod's own files are changed.
     pub fn change(uid: &PodUid) -> Self {
-        Self::of_pod(Class::Pod, uid, Lane::Change, CHANGE_PATIENCE)
+        Self::of_pod(Class::Pod, uid, JobLane::Change, CHANGE_PATIENCE)
     }
 
     /// Place of a change that touches paths that the pod named.
     pub fn foreign(uid: &PodUid) -> Self {
-        Self::of_pod(Class::Foreign, uid, Lane::Change, CHANGE_PATIENCE)
+        Self::of_pod(Class::Foreign, uid, JobLane::Change, CHANGE_PATIENCE)
     }
 
     /// A volume of a file server or of a driver; those of one server or driver one after the other.
     pub fn remote(server: &str) -> Self {
         let owner = Owner::Server(server.to_owned());
-        Self { class: Class::Remote, owner, lane: Lane::Change, patience: REMOTE_PATIENCE }
+        Self { class: Class::Remote, owner, lane: JobLane::Change, patience: REMOTE_PATIENCE }
     }
 
     /// The owner of every file of a volume is changed: as long as its files take.
     // k8s: pkg/volume/volume_linux.go ChangePermissions, which no time limit ends
     pub fn ownership(uid: &PodUid) -> Self {
-        Self::of_pod(Class::Foreign, uid, Lane::Change, OWNERSHIP_PATIENCE)
+        Self::of_pod(Class::Foreign, uid, JobLane::Change, OWNERSHIP_PATIENCE)
     }
 
     /// A statfs of a file server, besides the work on its mounts.
     pub fn remote_look(server: &str) -> Self {
         let owner = Owner::Server(server.to_owned());
-        Self { class: Class::Remote, owner, lane: Lane::Look, patience: LOOK_PATIENCE }
+        Self { class: Class::Remote, owner, lane: JobLane::Look, patience: LOOK_PATIENCE }
     }
 
     /// Place of a change that removes trees of any size.
     pub fn removal(uid: &PodUid) -> Self {
-        Self::of_pod(Class::Removal, uid, Lane::Change, CHANGE_PATIENCE)
+        Self::of_pod(Class::Removal, uid, JobLane::Change, CHANGE_PATIENCE)
     }
 
     /// A pod's files are read.
     pub fn look(uid: &PodUid) -> Self {
-        Self::of_pod(Class::Pod, uid, Lane::Look, LOOK_PATIENCE)
+        Self::of_pod(Class::Pod, uid, JobLane::Look, LOOK_PATIENCE)
     }
 
     /// A pod's logs are rotated, which waits for no volume.
     pub fn logs(uid: &PodUid) -> Self {
-        Self::of_pod(Class::Pod, uid, Lane::Logs, OWN_PATIENCE)
+        Self::of_pod(Class::Pod, uid, JobLane::Logs, OWN_PATIENCE)
     }
 
     /// A pod's rotated logs are compressed.
     pub fn compression(uid: &PodUid) -> Self {
-        Self::of_pod(Class::Bulk, uid, Lane::Logs, BULK_PATIENCE)
+        Self::of_pod(Class::Bulk, uid, JobLane::Logs, BULK_PATIENCE)
     }
 
     /// A client asks for a pod's files.
     pub fn serve(uid: &PodUid) -> Self {
-        Self::of_pod(Class::Serve, uid, Lane::Look, LOOK_PATIENCE)
+        Self::of_pod(Class::Serve, uid, JobLane::Look, LOOK_PATIENCE)
     }
 
     /// A client asks a part of the agent for files of the node.
     pub fn serve_node(part: &'static str) -> Self {
         let (owner, patience) = (Owner::Part(part), LOOK_PATIENCE);
-        Self { class: Class::Serve, owner, lane: Lane::Look, patience }
+        Self { class: Class::Serve, owner, lane: JobLane::Look, patience }
     }
 
     /// The class of the work.

@@ -8,7 +8,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::{Class, JobPlace, Lane, Owner, ThreadLimits};
+use super::{Class, JobLane, JobPlace, Owner, ThreadLimits};
 
 /// A job that runs longer than this no longer counts against its class's threads.
 pub const SLOW_AFTER: Duration = Duration::from_secs(2);
@@ -31,7 +31,7 @@ pub struct ClassCounts {
     pub waiting: usize,
 }
 
-type Key = (Owner, Lane);
+type Key = (Owner, JobLane);
 
 /// The jobs of all classes.
 pub struct JobQueue<J> {

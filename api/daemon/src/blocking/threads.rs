@@ -70,7 +70,7 @@ impl Drop for Withdraw {
 
 /// A thread of the class is to be woken once the lock is free.
 #[must_use]
-struct Wake(Class);
+struct ThreadWake(Class);
 
 thread_local! {
     /// The pool that `Pool::own` made for this thread.
@@ -132,22 +132,22 @@ impl Pool {
         wakes.into_iter().for_each(|wake| self.notify(wake));
     }
 
-    fn notify(&self, wake: Option<Wake>) {
-        if let Some(Wake(class)) = wake {
+    fn notify(&self, wake: Option<ThreadWake>) {
+        if let Some(ThreadWake(class)) = wake {
             self.shared.work[&class].notify_one();
         }
     }
 
     /// Has a thread woken, or makes one, when a job of the class could begin. That thread sees to
     /// the next.
-    fn wake(&self, state: &mut State, class: Class) -> std::io::Result<Option<Wake>> {
+    fn wake(&self, state: &mut State, class: Class) -> std::io::Result<Option<ThreadWake>> {
         if !state.queue.could_begin(class, Instant::now()) {
             return Ok(None);
         }
         let threads = state.threads.entry(class).or_default();
         if threads.idle > threads.woken {
             threads.woken += 1;
-            return Ok(Some(Wake(class)));
+            return Ok(Some(ThreadWake(class)));
         }
         if threads.woken > 0 {
             return Ok(None);

@@ -22,7 +22,7 @@ const BYTES: [f64; 11] = [
 const SECONDS: [f64; 12] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Answered {
+struct AnsweredRequest {
     code: String,
     host: String,
     method: String,
@@ -50,7 +50,7 @@ struct PluginCall {
 /// Handles of the families.
 #[derive(Debug)]
 pub struct ApiRequests {
-    total: Family<Answered, Counter>,
+    total: Family<AnsweredRequest, Counter>,
     again: Family<Again, Counter>,
     seconds: Family<RequestLabels, Histogram, fn() -> Histogram>,
     limited: Family<RequestLabels, Histogram, fn() -> Histogram>,
@@ -118,7 +118,7 @@ impl Observer for ApiRequests {
             let again = Again { code: code.clone(), host: host.clone(), verb: method.clone() };
             self.again.get_or_create(&again).inc();
         }
-        self.total.get_or_create(&Answered { code, host, method }).inc();
+        self.total.get_or_create(&AnsweredRequest { code, host, method }).inc();
     }
 
     fn received(&self, method: &str, host: &str, bytes: u64) {

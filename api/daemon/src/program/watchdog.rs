@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use super::StartError;
 use super::lease::LeaseKeeper;
+use crate::serve::checks::CheckFault;
 use crate::tasks;
 
 /// A thread that made no turn for so long is stuck: an attempt has a second or two.
@@ -57,9 +58,9 @@ impl DecisionTurns {
     ///
     /// # Errors
     /// When it was given up.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), CheckFault> {
         if self.is_given_up() {
-            return Err(format!("the deciding thread is stuck: no turn for {STALL_MAX:?}"));
+            return Err(CheckFault::StuckThread(STALL_MAX));
         }
         Ok(())
     }
@@ -154,6 +155,6 @@ mod tests {
         let turns = DecisionTurns::default();
         assert_eq!(turns.check(), Ok(()));
         turns.give_up(None);
-        assert!(turns.check().is_err_and(|error| error.contains("deciding thread")));
+        assert_eq!(turns.check(), Err(CheckFault::StuckThread(STALL_MAX)));
     }
 }

@@ -42,7 +42,7 @@ pub enum Broken {
 
 /// The writing end of a stream; dropping it ends the stream.
 #[derive(Debug)]
-pub struct Sink {
+pub struct StreamSink {
     pieces: mpsc::Sender<Result<Piece, Broken>>,
     room: Arc<Semaphore>,
 }
@@ -52,7 +52,7 @@ pub struct Sink {
 #[error("nobody reads the answer any more")]
 pub struct Closed;
 
-impl Sink {
+impl StreamSink {
     /// Sends a piece once there is room for it.
     pub async fn send(&self, bytes: Bytes) -> Result<(), Closed> {
         let room = Arc::clone(&self.room);
@@ -94,10 +94,10 @@ pub fn whole(bytes: impl Into<Bytes>) -> Body {
 }
 
 /// A body that is written as it is read.
-pub fn streamed() -> (Sink, Body) {
+pub fn streamed() -> (StreamSink, Body) {
     let (pieces, read) = mpsc::channel(PIECES_MAX + 1);
     let room = Arc::new(Semaphore::new(PIECES_MAX));
-    (Sink { pieces, room }, Pieces(read).boxed_unsync())
+    (StreamSink { pieces, room }, Pieces(read).boxed_unsync())
 }
 
 impl From<HttpAnswer> for Reply {

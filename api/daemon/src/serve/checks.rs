@@ -9,21 +9,53 @@
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::answer::HttpAnswer;
 use super::query::Query;
 
-/// Returns the fault in words.
-type Test = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
+/// The fault that a check found.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CheckFault {
+    /// The lease was held, and its renewal is late.
+    #[error("failed election to renew leadership on lease {0}")]
+    LateLease(String),
+    /// The deciding thread has made no turn for this long.
+    #[error("the deciding thread is stuck: no turn for {0:?}")]
+    StuckThread(Duration),
+    /// The main loop is silent.
+    #[error(
+        "sync Loop took longer than expected: the main loop has not turned for {silence} s, \
+         {allowed} s are allowed"
+    )]
+    SilentLoop {
+        /// Seconds without a turn.
+        silence: u64,
+        /// Seconds that are allowed.
+        allowed: u64,
+    },
+    /// The process ends.
+    #[error("process is shutting down")]
+    Ending,
+    /// The first lists are not complete.
+    #[error("handlers are not fully synchronized")]
+    NotSynced,
+    /// The words of a part of the process.
+    #[error("{0}")]
+    Part(String),
+}
+
+/// Returns the fault.
+type Test = Box<dyn Fn() -> Result<(), CheckFault> + Send + Sync>;
 
 /// The checks of one path.
 pub struct Checks {
     /// `healthz`, `livez`, `readyz`.
     kind: &'static str,
-    checks: Vec<Check>,
+    checks: Vec<NamedCheck>,
 }
 
-struct Check {
+struct NamedCheck {
     name: &'static str,
     /// The check exists only while this returns true.
     is_there: Box<dyn Fn() -> bool + Send + Sync>,
@@ -49,7 +81,7 @@ impl Checks {
     pub fn with(
         self,
         name: &'static str,
-        test: impl Fn() -> Result<(), String> + Send + Sync + 'static,
+        test: impl Fn() -> Result<(), CheckFault> + Send + Sync + 'static,
     ) -> Self {
         self.with_while(name, || true, test)
     }
@@ -61,16 +93,16 @@ impl Checks {
         mut self,
         name: &'static str,
         is_there: impl Fn() -> bool + Send + Sync + 'static,
-        test: impl Fn() -> Result<(), String> + Send + Sync + 'static,
+        test: impl Fn() -> Result<(), CheckFault> + Send + Sync + 'static,
     ) -> Self {
         let (good, bad, last) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU8::new(UNKNOWN));
         let (is_there, test) = (Box::new(is_there), Box::new(test));
-        self.checks.push(Check { name, is_there, test, good, bad, last });
+        self.checks.push(NamedCheck { name, is_there, test, good, bad, last });
         self
     }
 
     /// The checks that exist now.
-    fn present(&self) -> impl Iterator<Item = &Check> {
+    fn present(&self) -> impl Iterator<Item = &NamedCheck> {
         self.checks.iter().filter(|check| (check.is_there)())
     }
 
@@ -149,7 +181,7 @@ impl Checks {
     }
 }
 
-impl Check {
+impl NamedCheck {
     fn run(&self, kind: &str) -> bool {
         let outcome = (self.test)();
         let (counter, now) = match outcome {
@@ -158,10 +190,10 @@ impl Check {
         };
         counter.fetch_add(1, Ordering::Relaxed);
         let before = self.last.swap(now, Ordering::Relaxed);
-        if let Err(reason) = outcome
+        if let Err(reason) = &outcome
             && before != FAILED
         {
-            tracing::warn!(check = self.name, reason, "{kind} fails");
+            tracing::warn!(check = self.name, %reason, "{kind} fails");
         }
         now == PASSED
     }
@@ -185,7 +217,7 @@ mod tests {
         let broken = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&broken);
         let test = move || match told.load(Ordering::Relaxed) {
-            true => Err("no turn for 400 s".to_owned()),
+            true => Err(CheckFault::Part("no turn for 400 s".to_owned())),
             false => Ok(()),
         };
         (Checks::new("readyz").with("ping", || Ok(())).with("loop", test), broken)
@@ -247,7 +279,7 @@ mod tests {
     fn check_that_is_not_there_is_neither_run_nor_shown() {
         let (checks, is_there) = (Checks::new("healthz"), Arc::new(AtomicBool::new(false)));
         let there = Arc::clone(&is_there);
-        let fails = || Err("broken".to_owned());
+        let fails = || Err(CheckFault::Part("broken".to_owned()));
         let checks = checks.with_while("part", move || there.load(Ordering::Relaxed), fails);
         assert_eq!(text(&checks, "/healthz", ""), Some((200, "ok".to_owned())));
         assert_eq!(text(&checks, "/healthz/part", ""), None);

@@ -369,9 +369,9 @@ mod tests {
     use tokio::sync::mpsc;
 
     /// Answers each request with a stream that the test writes.
-    struct Streams(mpsc::UnboundedSender<body::Sink>);
+    struct TestStreams(mpsc::UnboundedSender<body::StreamSink>);
 
-    impl Handler for Streams {
+    impl Handler for TestStreams {
         fn name(&self, _: &Peer) -> Option<String> {
             None
         }
@@ -414,11 +414,12 @@ mod tests {
     async fn connect(
         window: u32,
         age: Duration,
-    ) -> (Client, Served, mpsc::UnboundedReceiver<body::Sink>) {
+    ) -> (Client, Served, mpsc::UnboundedReceiver<body::StreamSink>) {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
         let (streams, begun) = mpsc::unbounded_channel();
         let times = AnswerTimes { admitted: age, open: age };
-        let served = serve_h2(ours, Arc::new(Streams(streams)), peer(), HEAD_BYTES_KNOWN, times);
+        let served =
+            serve_h2(ours, Arc::new(TestStreams(streams)), peer(), HEAD_BYTES_KNOWN, times);
         let served = tokio::spawn(served);
         let mut client = client::Builder::new(TokioExecutor::new());
         client.initial_stream_window_size(window);

@@ -56,11 +56,11 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 /// A daemon with an open `/healthz`; a client with the trusted certificate has a name.
-struct Health {
+struct HealthDaemon {
     trusted: CertificateDer<'static>,
 }
 
-impl Handler for Health {
+impl Handler for HealthDaemon {
     fn name(&self, peer: &Peer) -> Option<String> {
         (peer.certificates.first() == Some(&self.trusted)).then(|| "admin".to_owned())
     }
@@ -99,12 +99,12 @@ fn pair(name: &str) -> (CertificateDer<'static>, Vec<u8>) {
     (made.cert.der().clone(), made.signing_key.serialize_der())
 }
 
-struct Port {
+struct DaemonPort {
     address: SocketAddr,
     trusted: (CertificateDer<'static>, Vec<u8>),
 }
 
-impl Port {
+impl DaemonPort {
     fn new(bounds: Bounds) -> Self {
         use nix::sys::resource::{Resource, getrlimit, setrlimit};
         let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
@@ -115,7 +115,7 @@ impl Port {
         let certificate = Arc::new(Serving::in_memory("node").expect("a pair"));
         let tls = server_config(Settings::default(), certificate).expect("TLS");
         let trusted = pair("admin");
-        let handler = Arc::new(Health { trusted: trusted.0.clone() });
+        let handler = Arc::new(HealthDaemon { trusted: trusted.0.clone() });
         tokio::spawn(https::accept_within(listener, tls, handler, bounds));
         Self { address, trusted }
     }
@@ -206,7 +206,7 @@ async fn until_cut(client: &mut (impl AsyncRead + Unpin)) -> usize {
 
 #[tokio::test]
 async fn clients_that_take_no_open_answer_leave_room_for_others() {
-    let port = Port::new(BOUNDS);
+    let port = DaemonPort::new(BOUNDS);
     let mut attackers = Vec::new();
     for from in [2, 3] {
         for _ in 0..LIMITS.unknown.per_peer {
@@ -231,7 +231,7 @@ async fn clients_that_take_no_open_answer_leave_room_for_others() {
 #[tokio::test]
 async fn an_open_answer_that_is_not_taken_ends_its_connection_and_a_known_clients_does_not() {
     let answers = AnswerTimes { open: SOON, ..BOUNDS.answers };
-    let port = Port::new(Bounds { answers, ..BOUNDS });
+    let port = DaemonPort::new(Bounds { answers, ..BOUNDS });
     let mut known = port.without_window(1, Some(&port.trusted)).await;
     let mut stalled = port.without_window(2, None).await;
     until_cut(&mut stalled).await;
@@ -255,7 +255,7 @@ const SLOW: [(&str, &str, &[u8]); 5] = [
 #[tokio::test]
 async fn a_client_that_sends_byte_by_byte_is_cut_in_time() {
     let patience = Patience { first_request: SOON, unknown: SOON, known: SOON };
-    let port = Port::new(Bounds { patience, handshake: SOON, ..BOUNDS });
+    let port = DaemonPort::new(Bounds { patience, handshake: SOON, ..BOUNDS });
     // No byte at all, and a hello that never ends.
     until_cut(&mut port.tcp(2).await).await;
     let mut hello = port.tcp(2).await;
@@ -294,7 +294,7 @@ async fn handshakes_of_one_address_have_a_rate_and_others_do_not_wait_for_it() {
     let one = Rate { per_second: 0.001, burst: 1 };
     let many = Rate { per_second: 1000.0, burst: 1000 };
     let handshakes = TurnLimits { rate: many, peer_rate: one, ..BOUNDS.handshakes };
-    let port = Port::new(Bounds { handshakes, handshake: SOON, ..BOUNDS });
+    let port = DaemonPort::new(Bounds { handshakes, handshake: SOON, ..BOUNDS });
     let first = port.try_tls(2, None, "http/1.1").await;
     ask(&mut first.expect("it has its turn"), "/healthz", "\r\n\r\nok").await;
     let second = port.try_tls(2, None, "http/1.1").await;

@@ -21,7 +21,7 @@ const NOT_ACCEPTABLE: &str = "only the following media types are accepted: appli
 
 /// The form of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum PageForm {
     Text,
     Json(&'static str),
     Yaml(&'static str),
@@ -82,33 +82,64 @@ struct PageObject<'a, T> {
     page: &'a T,
 }
 
+/// A page that is text or a structured object.
+trait StructuredPage: Serialize {
+    /// The kind of the object.
+    const KIND: &'static str;
+
+    /// The name of the object.
+    fn component(&self) -> &str;
+
+    fn text(&self) -> String;
+}
+
 impl Statusz {
     /// The page in the form that the `Accept` header names.
     pub fn answer(&self, accept: Option<&str>, encodings: Encodings) -> HttpAnswer {
-        answer(("Statusz", self.component), self, (accept, encodings), || {
-            let up = self.uptime_seconds;
-            let up = format!("{} hr {:02} min {:02} sec", up / 3600, up / 60 % 60, up % 60);
-            format!(
-                "\n{} statusz\n{WARNING}\n\nStarted: {}\nUp: {up}\nGo version: {}\n\
-                 Binary version: {}\nEmulation version: {}\nPaths: {}\n",
-                self.component,
-                self.started,
-                self.go_version,
-                self.binary_version,
-                self.emulation_version,
-                self.paths.join(" ")
-            )
-        })
+        answer(self, accept, encodings)
+    }
+}
+
+impl StructuredPage for Statusz {
+    const KIND: &'static str = "Statusz";
+
+    fn component(&self) -> &str {
+        self.component
+    }
+
+    fn text(&self) -> String {
+        let up = self.uptime_seconds;
+        let up = format!("{} hr {:02} min {:02} sec", up / 3600, up / 60 % 60, up % 60);
+        format!(
+            "\n{} statusz\n{WARNING}\n\nStarted: {}\nUp: {up}\nGo version: {}\n\
+             Binary version: {}\nEmulation version: {}\nPaths: {}\n",
+            self.component,
+            self.started,
+            self.go_version,
+            self.binary_version,
+            self.emulation_version,
+            self.paths.join(" ")
+        )
     }
 }
 
 impl Flagz {
     /// The page in the form that the `Accept` header names.
     pub fn answer(&self, accept: Option<&str>, encodings: Encodings) -> HttpAnswer {
-        answer(("Flagz", self.component), self, (accept, encodings), || {
-            let lines = self.flags.iter().map(|(name, value)| format!("{name}={value}\n"));
-            format!("\n{} flagz\n{WARNING}\n{}", self.component, lines.collect::<String>())
-        })
+        answer(self, accept, encodings)
+    }
+}
+
+impl StructuredPage for Flagz {
+    const KIND: &'static str = "Flagz";
+
+    fn component(&self) -> &str {
+        self.component
+    }
+
+    fn text(&self) -> String {
+        let lines = self.flags.iter().map(|(name, value)| format!("{name}={value}\n"));
+        format!("\n{} flagz\n{WARNING}\n{}", self.component, lines.collect::<String>())
     }
 }
 
@@ -122,30 +153,26 @@ pub fn folders<'a>(paths: impl Iterator<Item = &'a str>) -> Vec<String> {
     folders
 }
 
-fn answer<T: Serialize>(
-    (kind, component): (&str, &str),
-    page: &T,
-    (accept, encodings): (Option<&str>, Encodings),
-    text: impl FnOnce() -> String,
-) -> HttpAnswer {
+fn answer<T: StructuredPage>(page: &T, accept: Option<&str>, encodings: Encodings) -> HttpAnswer {
+    let kind = T::KIND;
     let object = |version: &str| PageObject {
         kind,
         api_version: format!("{GROUP}/{version}"),
-        metadata: json!({"name": component}),
+        metadata: json!({"name": page.component()}),
         page,
     };
     let value = |version: &str| serde_json::to_value(object(version)).unwrap_or_default();
     match negotiate(accept.unwrap_or_default(), kind, encodings) {
-        Some(Form::Text) => HttpAnswer::text(200, text()),
-        Some(Form::Json(version)) => {
+        Some(PageForm::Text) => HttpAnswer::text(200, page.text()),
+        Some(PageForm::Json(version)) => {
             let mut answer = HttpAnswer::json(&object(version));
             answer.body = [&answer.body[..], b"\n"].concat().into();
             structured(answer, "json", kind, version)
         }
-        Some(Form::Yaml(version)) => {
+        Some(PageForm::Yaml(version)) => {
             structured(HttpAnswer::text(200, yaml(&value(version), 0)), "yaml", kind, version)
         }
-        Some(Form::Cbor(version)) => {
+        Some(PageForm::Cbor(version)) => {
             let answer = HttpAnswer::json_bytes(cbor::document(&value(version)));
             structured(answer, "cbor", kind, version)
         }
@@ -181,9 +208,9 @@ type Params<'a> = Vec<(&'a str, &'a str)>;
 
 /// The first form that the client accepts and that is available.
 // k8s: staging/src/k8s.io/apiserver/pkg/endpoints/handlers/negotiation/negotiate.go
-fn negotiate(accept: &str, kind: &str, encodings: Encodings) -> Option<Form> {
+fn negotiate(accept: &str, kind: &str, encodings: Encodings) -> Option<PageForm> {
     if accept.trim().is_empty() {
-        return Some(Form::Text);
+        return Some(PageForm::Text);
     }
     let mut clauses: Vec<(f32, &str, Params<'_>)> = accept
         .split(',')
@@ -199,17 +226,17 @@ fn negotiate(accept: &str, kind: &str, encodings: Encodings) -> Option<Form> {
     clauses.iter().find_map(|(_, name, params)| form(name, params, kind, encodings))
 }
 
-fn form(name: &str, params: &[(&str, &str)], kind: &str, encodings: Encodings) -> Option<Form> {
+fn form(name: &str, params: &[(&str, &str)], kind: &str, encodings: Encodings) -> Option<PageForm> {
     let of = |key: &str| params.iter().find(|(name, _)| *name == key).map(|(_, value)| *value);
     let plain = of("as").is_none();
     let version = ["v1beta1", "v1alpha1"].into_iter().find(|version| {
         of("as") == Some(kind) && of("g") == Some(GROUP) && of("v") == Some(version)
     });
     match name {
-        "text/plain" | "text/*" | "*/*" if plain => Some(Form::Text),
-        "application/json" | "application/*" | "*/*" => version.map(Form::Json),
-        "application/yaml" => version.map(Form::Yaml),
-        "application/cbor" if encodings == Encodings::WithCbor => version.map(Form::Cbor),
+        "text/plain" | "text/*" | "*/*" if plain => Some(PageForm::Text),
+        "application/json" | "application/*" | "*/*" => version.map(PageForm::Json),
+        "application/yaml" => version.map(PageForm::Yaml),
+        "application/cbor" if encodings == Encodings::WithCbor => version.map(PageForm::Cbor),
         _ => None,
     }
 }

@@ -54,7 +54,8 @@ impl Server {
             let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
             if replicas < 0 {
                 let why = "must be greater than or equal to 0";
-                let problem = errors::Problem::invalid("spec.replicas", &replicas.to_string(), why);
+                let problem =
+                    errors::FieldProblem::invalid("spec.replicas", &replicas.to_string(), why);
                 return Err(errors::invalid("Scale.autoscaling", target.key.name(), &[problem]));
             }
             meta::child(&mut workload, "spec").insert("replicas".to_owned(), replicas.into());

@@ -9,7 +9,7 @@ use pintle_api_types::kind::{self, Kind};
 use pintle_api_types::request::ApiError;
 use serde_json::Value;
 
-use crate::rules::{Rules, StatusKeeps};
+use crate::rules::{KindRules, StatusKeeps};
 use crate::{errors, meta};
 
 /// Metadata that only an update of the object itself may change.
@@ -17,7 +17,7 @@ use crate::{errors, meta};
 const OWN_METADATA: [&str; 4] = ["labels", "annotations", "finalizers", "ownerReferences"];
 
 /// True if a kind has such a subresource.
-pub(crate) fn exists(kind: Kind, rules: &Rules, sub: &str) -> bool {
+pub(crate) fn exists(kind: Kind, rules: &KindRules, sub: &str) -> bool {
     match sub {
         "" => true,
         "status" => rules.status != StatusKeeps::None,
@@ -31,7 +31,7 @@ pub(crate) fn exists(kind: Kind, rules: &Rules, sub: &str) -> bool {
 /// Restores what an update of a subresource may not change.
 pub(crate) fn prepare(
     kind: Kind,
-    rules: &Rules,
+    rules: &KindRules,
     sub: &str,
     new: &mut Value,
     old: &Value,
@@ -52,7 +52,7 @@ pub(crate) fn prepare(
     Ok(())
 }
 
-fn prepare_status(kind: Kind, rules: &Rules, new: &mut Value, old: &Value) {
+fn prepare_status(kind: Kind, rules: &KindRules, new: &mut Value, old: &Value) {
     match rules.status {
         StatusKeeps::None | StatusKeeps::Spec => meta::copy_field(new, "spec", old),
         StatusKeeps::Fields(fields) => {

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::change::{daemon_set, scale, status};
 use crate::create::Naming;
-use crate::rules::{self, Counts, Rules, StatusKeeps};
+use crate::rules::{self, GenerationRule, KindRules, StatusKeeps};
 use crate::server::Server;
 use crate::{canonical, create, defaults, errors, meta, validate};
 
@@ -141,12 +141,12 @@ pub(crate) fn storage_conflict(
     errors::conflict(&errors::resource(target.kind), target.key.name(), &why)
 }
 
-fn check_version(kind: Kind, rules: &Rules, new: &Value, old: &Value) -> Result<(), ApiError> {
+fn check_version(kind: Kind, rules: &KindRules, new: &Value, old: &Value) -> Result<(), ApiError> {
     match meta::version(new) {
         "" if rules.updates_any_version => Ok(()),
         "" => {
             let why = "must be specified for an update";
-            let problem = errors::Problem::invalid("metadata.resourceVersion", "0", why);
+            let problem = errors::FieldProblem::invalid("metadata.resourceVersion", "0", why);
             Err(errors::invalid(&errors::resource(kind), meta::name(old), &[problem]))
         }
         version if version == meta::version(old) => Ok(()),
@@ -156,7 +156,7 @@ fn check_version(kind: Kind, rules: &Rules, new: &Value, old: &Value) -> Result<
 
 /// Restores what an update of the object may not change, and counts the generation.
 // k8s: pkg/registry/*/*/strategy.go PrepareForUpdate
-fn prepare(kind: Kind, rules: &Rules, new: &mut Value, old: &Value) {
+fn prepare(kind: Kind, rules: &KindRules, new: &mut Value, old: &Value) {
     meta::copy(new, "generation", old);
     if rules.status != StatusKeeps::None {
         meta::copy_field(new, "status", old);
@@ -170,16 +170,16 @@ fn prepare(kind: Kind, rules: &Rules, new: &mut Value, old: &Value) {
     }
 }
 
-fn has_new_generation(rules: &Rules, new: &Value, old: &Value) -> bool {
+fn has_new_generation(rules: &KindRules, new: &Value, old: &Value) -> bool {
     let differs = |field: &str| new[field] != old[field];
     let differs_in =
         |field: &str| meta::texts(&new["metadata"][field]) != meta::texts(&old["metadata"][field]);
     match rules.counts {
-        Counts::Nothing | Counts::Once => false,
-        Counts::Field(field) => differs(field),
-        Counts::SpecAndAnnotations => differs("spec") || differs_in("annotations"),
-        Counts::Content => content(new) != content(old),
-        Counts::ContentAndLabels => content(new) != content(old) || differs_in("labels"),
+        GenerationRule::Nothing | GenerationRule::Once => false,
+        GenerationRule::Field(field) => differs(field),
+        GenerationRule::SpecAndAnnotations => differs("spec") || differs_in("annotations"),
+        GenerationRule::Content => content(new) != content(old),
+        GenerationRule::ContentAndLabels => content(new) != content(old) || differs_in("labels"),
     }
 }
 

@@ -20,7 +20,7 @@ const EVERYBODY: &str = "@everybody";
 
 /// One rule of a role.
 #[derive(Debug)]
-struct Rule {
+struct RoleRule {
     groups: Vec<&'static str>,
     resources: Vec<&'static str>,
     verbs: Vec<&'static str>,
@@ -32,7 +32,7 @@ struct Rule {
 
 /// The rules of all identities.
 #[derive(Debug)]
-pub(crate) struct Rights(BTreeMap<&'static str, Vec<Rule>>);
+pub(crate) struct Rights(BTreeMap<&'static str, Vec<RoleRule>>);
 
 /// The access that a request needs, in RBAC's terms.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ struct Attributes<'a> {
 
 impl Rights {
     pub(crate) fn upstream() -> Self {
-        let mut rules: BTreeMap<&'static str, Vec<Rule>> = BTreeMap::new();
+        let mut rules: BTreeMap<&'static str, Vec<RoleRule>> = BTreeMap::new();
         let mut heading = "";
         for line in TABLE.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
             match line.strip_prefix("  ") {
@@ -83,12 +83,12 @@ impl Rights {
     }
 }
 
-fn parse(line: &'static str) -> Rule {
+fn parse(line: &'static str) -> RoleRule {
     let list = |text: &'static str| text.split(',').collect::<Vec<_>>();
     let mut words = line.split(' ');
     let mut next = || words.next().unwrap_or_default();
     let (groups, resources, verbs) = (list(next()), list(next()), list(next()));
-    let mut rule = Rule { groups, resources, verbs, names: Vec::new(), namespace: "" };
+    let mut rule = RoleRule { groups, resources, verbs, names: Vec::new(), namespace: "" };
     for word in words {
         match word.strip_prefix('@') {
             Some(namespace) => rule.namespace = namespace,
@@ -98,7 +98,7 @@ fn parse(line: &'static str) -> Rule {
     rule
 }
 
-impl Rule {
+impl RoleRule {
     fn allows(&self, asked: &Attributes<'_>) -> bool {
         let group = if asked.kind.group.is_empty() { "core" } else { asked.kind.group };
         let has = |list: &[&str], word: &str| list.iter().any(|has| *has == "*" || *has == word);

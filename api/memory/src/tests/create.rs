@@ -7,7 +7,7 @@ use super::*;
 
 #[test]
 fn created_deployment_has_system_fields_and_defaults() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     let made = world.made(kind::DEPLOYMENTS, workload("x"));
     let meta = &made["metadata"];
     assert_eq!((&meta["generation"], &meta["namespace"]), (&json!(1), &json!("a")));
@@ -25,7 +25,7 @@ fn created_deployment_has_system_fields_and_defaults() {
 
 #[test]
 fn second_object_of_a_name_already_exists() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     world.made(kind::DEPLOYMENTS, workload("x"));
     let error = world.create(kind::DEPLOYMENTS, workload("x")).expect_err("it exists");
     assert!(error.is_already_exists());
@@ -34,20 +34,20 @@ fn second_object_of_a_name_already_exists() {
 
 #[test]
 fn generated_names_differ_and_repeat_with_the_seed() {
-    let name = |world: &mut World| {
+    let name = |world: &mut ServerWorld| {
         let body = json!({"metadata": {"generateName": "x-"}});
         let made = world.made(kind::CONFIG_MAPS, body);
         made["metadata"]["name"].as_str().expect("a name").to_owned()
     };
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     let (one, two) = (name(&mut world), name(&mut world));
     assert!(one != two && one.len() == 7, "{one} {two}");
-    assert_eq!(name(&mut World::new()), one);
+    assert_eq!(name(&mut ServerWorld::new()), one);
 }
 
 #[test]
 fn creation_needs_a_namespace_that_stays() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     let request = |namespace: &str| Request::Create {
         kind: kind::CONFIG_MAPS,
         namespace: namespace.to_owned(),
@@ -68,7 +68,7 @@ fn creation_needs_a_namespace_that_stays() {
 
 #[test]
 fn job_selects_its_pods_by_its_uid() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     let body = json!({"metadata": {"name": "x"}, "spec": {"template": {
         "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i:1"}]}}}});
     let job = world.made(kind::JOBS, body);
@@ -82,10 +82,10 @@ fn job_selects_its_pods_by_its_uid() {
 
 #[test]
 fn object_put_back_keeps_what_it_says_and_its_namespace_is_there() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     let key = ObjectKey::new("new", "x");
     let said = json!({"metadata": {"uid": "u"}, "status": {"phase": "Running"}});
-    let put = |world: &mut World, object: Value| {
+    let put = |world: &mut ServerWorld, object: Value| {
         world.server.put(kind::PODS, &key, object, Timestamp::UNIX_EPOCH)
     };
     let stored = put(&mut world, said);

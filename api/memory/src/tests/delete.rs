@@ -7,14 +7,14 @@ use serde_json::json;
 use super::*;
 use crate::Change;
 
-fn changes(world: &World, kind: Kind) -> Vec<Change> {
+fn changes(world: &ServerWorld, kind: Kind) -> Vec<Change> {
     let events = world.server.events_since(kind, 0).expect("nothing is compacted");
     events.iter().map(|event| event.change).collect()
 }
 
 #[test]
 fn object_without_finalizers_is_gone_at_once() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     let made = world.made(kind::CONFIG_MAPS, json!({"metadata": {"name": "x"}}));
     let answer = world.delete(kind::CONFIG_MAPS, "x", DeleteOptions::default()).expect("deleted");
     assert_eq!(answer["status"], "Success");
@@ -26,7 +26,7 @@ fn object_without_finalizers_is_gone_at_once() {
 
 #[test]
 fn pod_on_a_node_is_marked_until_its_kubelet_removes_it() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     world.made(kind::PODS, pod("x", "n"));
     let marked = world.delete(kind::PODS, "x", DeleteOptions::default()).expect("marked");
     assert_eq!(marked["metadata"]["deletionTimestamp"], "1970-01-01T00:00:30Z");
@@ -44,7 +44,7 @@ fn pod_on_a_node_is_marked_until_its_kubelet_removes_it() {
 
 #[test]
 fn pod_without_a_node_is_removed_at_once() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     world.made(kind::PODS, pod("x", ""));
     let answer = world.delete(kind::PODS, "x", DeleteOptions::default()).expect("removed");
     assert_eq!(answer["metadata"]["deletionGracePeriodSeconds"], 0);
@@ -53,7 +53,7 @@ fn pod_without_a_node_is_removed_at_once() {
 
 #[test]
 fn grace_that_runs_can_be_shortened() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     world.made(kind::PODS, pod("x", "n"));
     world.delete(kind::PODS, "x", DeleteOptions::default()).expect("marked");
     world.wait(5);
@@ -64,7 +64,7 @@ fn grace_that_runs_can_be_shortened() {
 
 #[test]
 fn last_finalizer_that_goes_takes_the_object_with_it() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     let body = json!({"metadata": {"name": "x", "finalizers": ["e.x/f"]}});
     world.made(kind::CONFIG_MAPS, body);
     let mut marked =
@@ -81,7 +81,7 @@ fn last_finalizer_that_goes_takes_the_object_with_it() {
 
 #[test]
 fn propagation_becomes_a_finalizer_of_the_collector() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     for (kind, propagation, finalizer) in [
         (kind::REPLICA_SETS, Some(Propagation::Foreground), "foregroundDeletion"),
         (kind::REPLICA_SETS, Some(Propagation::Orphan), "orphan"),
@@ -106,7 +106,7 @@ fn propagation_becomes_a_finalizer_of_the_collector() {
 
 #[test]
 fn preconditions_name_what_differs() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     let made = world.made(kind::REPLICA_SETS, workload("x"));
     let other = DeleteOptions { uid: Some("u".to_owned()), ..DeleteOptions::default() };
     let error = world.delete(kind::REPLICA_SETS, "x", other).expect_err("another object");
@@ -124,7 +124,7 @@ fn preconditions_name_what_differs() {
 
 #[test]
 fn namespace_stays_until_it_is_finalized() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     let marked = world.delete(kind::NAMESPACES, "a", DeleteOptions::default()).expect("marked");
     assert_eq!(marked["status"]["phase"], "Terminating");
     assert_eq!(marked["spec"]["finalizers"], json!(["kubernetes"]));

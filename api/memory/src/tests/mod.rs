@@ -15,12 +15,12 @@ use serde_json::{Value, json};
 use crate::{Identity, Server};
 
 /// A server with the namespace `a`, and its time.
-pub(crate) struct World {
+pub(crate) struct ServerWorld {
     pub(crate) server: Server,
     now: Timestamp,
 }
 
-impl World {
+impl ServerWorld {
     pub(crate) fn new() -> Self {
         let mut world = Self { server: Server::new(1), now: Timestamp::UNIX_EPOCH };
         world.create(kind::NAMESPACES, json!({"metadata": {"name": "a"}})).expect("a namespace");

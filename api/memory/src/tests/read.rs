@@ -9,7 +9,7 @@ use serde_json::json;
 use super::*;
 use crate::{Change, Refusal, Verb};
 
-fn list(world: &mut World, labels: &str, only_metadata: bool) -> Value {
+fn list(world: &mut ServerWorld, labels: &str, only_metadata: bool) -> Value {
     let request = Request::List {
         kind: kind::CONFIG_MAPS,
         namespace: "a".to_owned(),
@@ -19,14 +19,14 @@ fn list(world: &mut World, labels: &str, only_metadata: bool) -> Value {
     world.ask(&request).expect("a list")
 }
 
-fn with_labels(world: &mut World, name: &str, labels: Value) {
+fn with_labels(world: &mut ServerWorld, name: &str, labels: Value) {
     let body = json!({"metadata": {"name": name, "labels": labels}, "data": {"k": "v"}});
     world.made(kind::CONFIG_MAPS, body);
 }
 
 #[test]
 fn lists_select_by_labels_and_have_the_version_of_everything() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     with_labels(&mut world, "one", json!({"app": "x", "tier": "t"}));
     with_labels(&mut world, "two", json!({"app": "y"}));
     for (labels, names) in [
@@ -48,7 +48,7 @@ fn lists_select_by_labels_and_have_the_version_of_everything() {
 
 #[test]
 fn metadata_alone_is_answered_without_the_rest() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     with_labels(&mut world, "one", json!({}));
     let list = list(&mut world, "", true);
     assert_eq!(list["kind"], "PartialObjectMetadataList");
@@ -60,7 +60,7 @@ fn metadata_alone_is_answered_without_the_rest() {
 
 #[test]
 fn events_follow_versions_until_history_is_compacted() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     let start = world.server.version();
     with_labels(&mut world, "one", json!({}));
     with_labels(&mut world, "two", json!({}));
@@ -80,7 +80,7 @@ fn events_follow_versions_until_history_is_compacted() {
 
 #[test]
 fn refusal_applies_as_often_as_it_says() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     let error =
         ApiError { code: 429, retry_after: Some(Duration::from_secs(1)), ..ApiError::default() };
     world.server.refuse(Refusal {
@@ -97,7 +97,7 @@ fn refusal_applies_as_often_as_it_says() {
 
 #[test]
 fn token_of_a_service_account_ends_when_it_says() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     let request = |name: &str| Request::Create {
         kind: kind::SERVICE_ACCOUNTS,
         namespace: "a".to_owned(),
@@ -116,7 +116,7 @@ fn token_of_a_service_account_ends_when_it_says() {
 
 #[test]
 fn binding_assigns_a_pod_once() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     world.made(kind::PODS, pod("x", ""));
     let bind = Request::Create {
         kind: kind::PODS,
@@ -136,7 +136,7 @@ fn binding_assigns_a_pod_once() {
 
 #[test]
 fn deleting_a_collection_answers_with_what_there_was() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     with_labels(&mut world, "one", json!({}));
     with_labels(&mut world, "two", json!({}));
     let request = Request::DeleteCollection {

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::*;
 
-fn evict(world: &mut World, name: &str) -> Answer {
+fn evict(world: &mut ServerWorld, name: &str) -> Answer {
     world.ask(&Request::Create {
         kind: kind::PODS,
         namespace: "a".to_owned(),
@@ -16,7 +16,7 @@ fn evict(world: &mut World, name: &str) -> Answer {
 }
 
 /// A running, ready pod with the label that the budget selects.
-fn running(world: &mut World, name: &str) {
+fn running(world: &mut ServerWorld, name: &str) {
     let mut body = pod(name, "n");
     body["metadata"]["labels"] = json!({"app": "x"});
     let mut made = world.made(kind::PODS, body);
@@ -27,7 +27,7 @@ fn running(world: &mut World, name: &str) {
 
 #[test]
 fn eviction_takes_a_disruption_that_the_budget_allows() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     running(&mut world, "one");
     running(&mut world, "two");
     let budgets =
@@ -48,7 +48,7 @@ fn eviction_takes_a_disruption_that_the_budget_allows() {
 
 #[test]
 fn template_of_a_daemon_set_is_counted_and_hidden_from_metadata() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     let annotation = "deprecated.daemonset.template.generation";
     let mut made = world.made(kind::DAEMON_SETS, workload("x"));
     assert_eq!(made["metadata"]["annotations"][annotation], "1");
@@ -62,7 +62,7 @@ fn template_of_a_daemon_set_is_counted_and_hidden_from_metadata() {
 
 #[test]
 fn first_update_of_a_claim_is_always_a_change() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     let made = world.made(kind::PERSISTENT_VOLUME_CLAIMS, json!({"metadata": {"name": "x"}}));
     assert_eq!(made["metadata"]["finalizers"], json!(["kubernetes.io/pvc-protection"]));
     let first = world.replace(kind::PERSISTENT_VOLUME_CLAIMS, "", &made).expect("updated");
@@ -73,7 +73,7 @@ fn first_update_of_a_claim_is_always_a_change() {
 
 #[test]
 fn update_in_a_namespace_that_is_gone_is_refused() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     let made = world.made(kind::CONFIG_MAPS, json!({"metadata": {"name": "x"}}));
     let mut gone =
         world.delete(kind::NAMESPACES, "a", DeleteOptions::default()).expect("it is marked");
@@ -86,7 +86,7 @@ fn update_in_a_namespace_that_is_gone_is_refused() {
 
 #[test]
 fn strategic_patches_merge_lists_by_their_keys() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     world.made(kind::DEPLOYMENTS, workload("x"));
     let containers = json!([{"name": "c", "image": "i:2"}, {"name": "d", "image": "i:3"}]);
     let patch = json!({"spec": {"template": {"spec": {"containers": containers}}}});

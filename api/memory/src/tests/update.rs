@@ -11,7 +11,7 @@ fn generation(object: &Value) -> i64 {
 
 #[test]
 fn update_of_an_old_version_is_a_conflict() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     let old = world.made(kind::REPLICA_SETS, workload("x"));
     let mut new = old.clone();
     new["spec"]["replicas"] = 2.into();
@@ -27,7 +27,7 @@ fn update_of_an_old_version_is_a_conflict() {
 
 #[test]
 fn only_changes_of_the_spec_raise_the_generation() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     let mut set = world.made(kind::REPLICA_SETS, workload("x"));
     set["metadata"]["annotations"] = json!({"a": "b"});
     set["status"]["replicas"] = 5.into();
@@ -40,7 +40,7 @@ fn only_changes_of_the_spec_raise_the_generation() {
 
 #[test]
 fn annotations_of_a_deployment_raise_its_generation() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     let mut made = world.made(kind::DEPLOYMENTS, workload("x"));
     made["metadata"]["annotations"] = json!({"a": "b"});
     let made = world.replace(kind::DEPLOYMENTS, "", &made).expect("updated");
@@ -49,7 +49,7 @@ fn annotations_of_a_deployment_raise_its_generation() {
 
 #[test]
 fn update_without_effect_keeps_the_version() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     let made = world.made(kind::REPLICA_SETS, workload("x"));
     let version = world.server.version();
     let mut same = made.clone();
@@ -64,7 +64,7 @@ fn update_without_effect_keeps_the_version() {
 
 #[test]
 fn status_update_takes_metadata_as_it_is_sent() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     let mut body = workload("x");
     body["metadata"]["annotations"] = json!({"a": "b"});
     body["metadata"]["labels"] = json!({"a": "b"});
@@ -83,7 +83,7 @@ fn status_update_takes_metadata_as_it_is_sent() {
 
 #[test]
 fn status_update_of_a_custom_resource_changes_nothing_else() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     let kind = Kind::interned("e.x", "v1", "foos", "Foo", true);
     let mut made = world.made(kind, json!({"metadata": {"name": "x"}, "a": 1}));
     made["a"] = 2.into();
@@ -96,7 +96,7 @@ fn status_update_of_a_custom_resource_changes_nothing_else() {
 
 #[test]
 fn scale_changes_replicas_and_generation() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     world.made(kind::DEPLOYMENTS, workload("x"));
     let at = target(kind::DEPLOYMENTS, "x", "scale");
     let patch = json!({"spec": {"replicas": 4}});
@@ -112,7 +112,7 @@ fn scale_changes_replicas_and_generation() {
 
 #[test]
 fn four_forms_of_patches_change_objects() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     world.made(kind::CONFIG_MAPS, json!({"metadata": {"name": "x"}, "data": {"a": "1"}}));
     let at = || target(kind::CONFIG_MAPS, "x", "");
     let apply = PatchForm::Apply { manager: "m" };
@@ -143,7 +143,7 @@ fn four_forms_of_patches_change_objects() {
 
 #[test]
 fn patch_with_an_old_version_is_a_conflict() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     world.made(kind::CONFIG_MAPS, json!({"metadata": {"name": "x"}}));
     let at = target(kind::CONFIG_MAPS, "x", "");
     let patch = json!({"metadata": {"resourceVersion": "1"}, "data": {"a": "1"}});
@@ -152,7 +152,7 @@ fn patch_with_an_old_version_is_a_conflict() {
 
 #[test]
 fn kinds_without_unconditional_updates_need_a_version() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     let lease = json!({"metadata": {"name": "x"}, "spec": {"holderIdentity": "me"}});
     world.replace(kind::LEASES, "", &lease).expect("a lease is created by an update");
     let error = world.replace(kind::LEASES, "", &lease).expect_err("no version is stated");
@@ -168,7 +168,7 @@ fn kinds_without_unconditional_updates_need_a_version() {
 
 #[test]
 fn update_of_an_object_with_another_uid_is_a_conflict() {
-    let mut world = World::new();
+    let mut world = ServerWorld::new();
     let made = world.made(kind::CONFIG_MAPS, json!({"metadata": {"name": "x"}}));
     let mut other = made.clone();
     other["metadata"]["uid"] = "u".into();

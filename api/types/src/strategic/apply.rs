@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use super::items::{
     DIRECTIVE, ItemIdentity, ItemKind, Partition, key_of, position, without_repeated,
 };
-use super::schema::{Schema, SchemaField, Strategy};
+use super::schema::{PatchStrategy, Schema, SchemaField};
 use super::{PatchError, special};
 
 const RETAIN_KEYS: &str = "$retainKeys";
@@ -87,7 +87,7 @@ fn apply_orders(
             (Some(old), None) => old,
             (None, Some(new)) => new.into_iter().filter_map(without_directives).collect(),
             (Some(old), Some(new)) => {
-                if field.strategy == Strategy::Merge && !field.merge_key.is_empty() {
+                if field.strategy == PatchStrategy::Merge && !field.merge_key.is_empty() {
                     server_order = special::order_after_merge(&old, &new, field.merge_key);
                 }
                 merge_list(old, new, field, false)?
@@ -178,7 +178,7 @@ fn merge_field(
     let merged = match (original.remove(key), value) {
         (Some(Value::Object(old)), Value::Object(new)) => {
             let field = schema.field(key)?;
-            if field.strategy == Strategy::Replace {
+            if field.strategy == PatchStrategy::Replace {
                 new.into()
             } else {
                 merge_object(old, new, field.inner)?.into()
@@ -237,7 +237,7 @@ fn merge_list(
     field: SchemaField,
     deletes: bool,
 ) -> Result<Vec<Value>, PatchError> {
-    if field.strategy != Strategy::Merge && !deletes {
+    if field.strategy != PatchStrategy::Merge && !deletes {
         return Ok(patch);
     }
     if original.is_empty() && patch.is_empty() {

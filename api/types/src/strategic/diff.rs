@@ -14,7 +14,7 @@ use super::PatchError;
 use super::items::{
     DIRECTIVE, ItemIdentity, ItemKind, key_of, scalar_text, sort_by_text, without_repeated,
 };
-use super::schema::{Schema, SchemaField, Strategy};
+use super::schema::{PatchStrategy, Schema, SchemaField};
 
 type Object = Map<String, Value>;
 
@@ -73,7 +73,7 @@ fn diff_field(
             // A field that stays as it is needs no schema.
             Err(_) if old == new => {}
             Err(unknown) => return Err(unknown),
-            Ok(field) if field.strategy == Strategy::Replace => {
+            Ok(field) if field.strategy == PatchStrategy::Replace => {
                 patch.insert(key.to_owned(), new.clone());
             }
             Ok(field) => {
@@ -86,7 +86,7 @@ fn diff_field(
         (Value::Array(before), Value::Array(after)) => match schema.list(key) {
             Err(_) if old == new => {}
             Err(unknown) => return Err(unknown),
-            Ok(field) if field.strategy == Strategy::Merge => {
+            Ok(field) if field.strategy == PatchStrategy::Merge => {
                 let changes = diff_lists(before, after, field)?;
                 changes.add_to(patch, key);
             }

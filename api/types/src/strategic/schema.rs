@@ -25,7 +25,7 @@ pub(super) struct SchemaField {
     /// The fields of the object, or of each item.
     pub(super) inner: Schema,
     is_list: bool,
-    pub(super) strategy: Strategy,
+    pub(super) strategy: PatchStrategy,
     /// A patch names all keys that stay.
     pub(super) retains_keys: bool,
     /// The key by which items merge; empty for lists of scalars.
@@ -34,7 +34,7 @@ pub(super) struct SchemaField {
 
 /// The patch strategy of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Strategy {
+pub(super) enum PatchStrategy {
     /// Objects merge and lists are replaced.
     Usual,
     Merge,
@@ -125,11 +125,11 @@ impl SchemaField {
         let inner = Schema(of.map(|name| structs[name]));
         let strategies: Vec<_> = parts.next().unwrap_or_default().split(',').collect();
         let strategy = if strategies.contains(&"merge") {
-            Strategy::Merge
+            PatchStrategy::Merge
         } else if strategies.contains(&"replace") {
-            Strategy::Replace
+            PatchStrategy::Replace
         } else {
-            Strategy::Usual
+            PatchStrategy::Usual
         };
         let retains_keys = strategies.contains(&"retainKeys");
         let merge_key = parts.next().unwrap_or_default();
@@ -146,11 +146,11 @@ mod tests {
         let pod = Schema::of_kind("v1", "Pod").expect("pods are built in");
         let spec = pod.inside("spec").expect("a pod has a spec");
         let containers = spec.list("containers").expect("a spec has containers");
-        assert_eq!((containers.strategy, containers.merge_key), (Strategy::Merge, "name"));
+        assert_eq!((containers.strategy, containers.merge_key), (PatchStrategy::Merge, "name"));
         let volumes = spec.list("volumes").expect("a spec has volumes");
-        assert!(volumes.retains_keys && volumes.strategy == Strategy::Merge);
+        assert!(volumes.retains_keys && volumes.strategy == PatchStrategy::Merge);
         let tolerations = spec.list("tolerations").expect("a spec has tolerations");
-        assert_eq!(tolerations.strategy, Strategy::Usual);
+        assert_eq!(tolerations.strategy, PatchStrategy::Usual);
         let finalizers = pod.inside("metadata").and_then(|meta| meta.list("finalizers"));
         assert_eq!(finalizers.expect("metadata has finalizers").merge_key, "");
     }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::json::Json;
 use super::number;
-use super::parser::{NodeId, NodeKind, Tree, YAML_TAG, YamlNode};
+use super::parser::{NodeId, NodeKind, YAML_TAG, YamlNode, YamlTree};
 use super::resolve::{self, Scalar};
 use super::{Document, ReadLimits, SyntaxError};
 
@@ -31,7 +31,7 @@ pub struct Repeated {
     pub key: String,
 }
 
-pub(super) fn document(tree: &Tree, limits: &ReadLimits) -> Result<Document, SyntaxError> {
+pub(super) fn document(tree: &YamlTree, limits: &ReadLimits) -> Result<Document, SyntaxError> {
     let mut composer = Composer::new(tree, limits);
     let value = match tree.root {
         Some(root) => composer.value(root)?,
@@ -48,7 +48,7 @@ pub(super) fn document(tree: &Tree, limits: &ReadLimits) -> Result<Document, Syn
 type Entries = BTreeMap<String, (Scalar, Json)>;
 
 struct Composer<'t> {
-    tree: &'t Tree,
+    tree: &'t YamlTree,
     limits: ReadLimits,
     /// Aliases that are followed now.
     open: Vec<NodeId>,
@@ -60,7 +60,7 @@ struct Composer<'t> {
 }
 
 impl<'t> Composer<'t> {
-    fn new(tree: &'t Tree, limits: &ReadLimits) -> Self {
+    fn new(tree: &'t YamlTree, limits: &ReadLimits) -> Self {
         let (open, repeated) = (Vec::new(), Vec::new());
         Self { tree, limits: *limits, open, composed: 1, replayed: 0, depth: 0, repeated }
     }
@@ -220,7 +220,7 @@ fn resolved(node: &YamlNode) -> Result<Scalar, SyntaxError> {
         return error(node, "a scalar is expected");
     };
     resolve::scalar(value, tag, *is_implicit)
-        .map_err(|message| SyntaxError::at(node.mark.line, message))
+        .map_err(|error| SyntaxError::at(node.mark.line, error.to_string()))
 }
 
 fn json_of(scalar: Scalar) -> Json {

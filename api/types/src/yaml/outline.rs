@@ -3,7 +3,7 @@
 //! Best effort: bytes that are no YAML have an empty outline. Only used to explain errors.
 
 use super::ReadLimits;
-use super::parser::{self, NodeId, NodeKind, Tree};
+use super::parser::{self, NodeId, NodeKind, YamlTree};
 use super::text::FileText;
 
 /// Lines of all fields of a file; of a repeated field, the last one's.
@@ -19,7 +19,7 @@ impl Outline {
         let Ok(tree) = parser::parse(&text, limits) else { return Self::default() };
         let Some(root) = tree.root else { return Self::default() };
         let left = limits.nodes_max + limits.replayed_max;
-        let mut walk = Walk { tree: &tree, fields: Vec::new(), open: Vec::new(), left };
+        let mut walk = OutlineWalk { tree: &tree, fields: Vec::new(), open: Vec::new(), left };
         walk.add("", root);
         Self { fields: walk.fields }
     }
@@ -36,15 +36,15 @@ impl Outline {
     }
 }
 
-struct Walk<'t> {
-    tree: &'t Tree,
+struct OutlineWalk<'t> {
+    tree: &'t YamlTree,
     fields: Vec<(String, u64)>,
     /// Aliases that are followed now.
     open: Vec<NodeId>,
     left: usize,
 }
 
-impl Walk<'_> {
+impl OutlineWalk<'_> {
     fn add(&mut self, path: &str, id: NodeId) {
         let node = &self.tree.nodes[id];
         self.left = self.left.saturating_sub(1);

@@ -17,7 +17,7 @@ pub(super) const YAML_TAG: &str = "tag:yaml.org,2002:";
 pub(super) type NodeId = usize;
 
 /// The first document of a file.
-pub(super) struct Tree {
+pub(super) struct YamlTree {
     pub nodes: Vec<YamlNode>,
     /// `None` for an empty file.
     pub root: Option<NodeId>,
@@ -54,7 +54,7 @@ enum NodePlace {
 }
 
 /// Reads the first document.
-pub(super) fn parse(text: &FileText<'_>, limits: &ReadLimits) -> Scanned<Tree> {
+pub(super) fn parse(text: &FileText<'_>, limits: &ReadLimits) -> Scanned<YamlTree> {
     let mut parser = Parser {
         scanner: Scanner::new(text, limits),
         nodes: Vec::new(),
@@ -64,7 +64,7 @@ pub(super) fn parse(text: &FileText<'_>, limits: &ReadLimits) -> Scanned<Tree> {
         limits: *limits,
     };
     let root = parser.document()?;
-    Ok(Tree { nodes: parser.nodes, root })
+    Ok(YamlTree { nodes: parser.nodes, root })
 }
 
 struct Parser<'t> {

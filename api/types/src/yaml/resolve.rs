@@ -28,8 +28,23 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(DecodePaddingMode::RequireCanonical),
 );
 
+/// A value that does not fit its tag.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ScalarError {
+    #[error("cannot decode {value:?} as a !!{tag}")]
+    Tag { value: String, tag: String },
+    #[error("!!binary value contains invalid base64 data")]
+    Base64,
+}
+
+impl ScalarError {
+    fn tag(value: &str, tag: &str) -> Self {
+        Self::Tag { value: value.to_owned(), tag: tag.to_owned() }
+    }
+}
+
 /// Resolves a scalar; the error is why its tag does not fit.
-pub(super) fn scalar(value: &str, tag: &str, is_implicit: bool) -> Result<Scalar, String> {
+pub(super) fn scalar(value: &str, tag: &str, is_implicit: bool) -> Result<Scalar, ScalarError> {
     if tag.is_empty() && !is_implicit {
         return Ok(Scalar::Text(value.to_owned()));
     }
@@ -47,7 +62,7 @@ pub(super) fn scalar(value: &str, tag: &str, is_implicit: bool) -> Result<Scalar
 }
 
 /// A value with one of YAML's own tags has to be of that type.
-fn tagged(value: &str, tag: &str) -> Result<Scalar, String> {
+fn tagged(value: &str, tag: &str) -> Result<Scalar, ScalarError> {
     let found = plain(value);
     let is_time = tag == "timestamp" && is_timestamp(value);
     let fits = match (&found, tag) {
@@ -59,14 +74,14 @@ fn tagged(value: &str, tag: &str) -> Result<Scalar, String> {
         | (Scalar::Float(_), "float") => true,
         _ => false,
     };
-    if fits { Ok(found) } else { Err(format!("cannot decode {value:?} as a !!{tag}")) }
+    if fits { Ok(found) } else { Err(ScalarError::tag(value, tag)) }
 }
 
-fn binary(value: &str) -> Result<Scalar, String> {
+fn binary(value: &str) -> Result<Scalar, ScalarError> {
     let digits: String = value.chars().filter(|it| !matches!(it, '\r' | '\n')).collect();
     match BASE64.decode(digits) {
         Ok(bytes) => Ok(Scalar::Text(json::utf8_of(&bytes))),
-        Err(_) => Err("!!binary value contains invalid base64 data".to_owned()),
+        Err(_) => Err(ScalarError::Base64),
     }
 }
 

@@ -21,12 +21,12 @@ const OTHERS: [&str; 2] = ["events", "leases"];
 pub(crate) type Writes = BTreeMap<String, usize>;
 
 /// A place in the log.
-pub(crate) struct Mark {
+pub(crate) struct LogMark {
     path: PathBuf,
     at: u64,
 }
 
-impl Mark {
+impl LogMark {
     /// The current end of the log.
     pub(crate) fn at_end(path: &Path) -> Result<Self> {
         Ok(Self { path: path.to_owned(), at: fs::metadata(path)?.len() })

@@ -32,14 +32,15 @@ pub(crate) async fn bind(
     let mut count = 0;
     let bound = new.map_ok(|pod| {
         count += 1;
-        one((&all, &events), pod, node(count))
+        one(&all, &events, pod, node(count))
     });
     bound.try_buffer_unordered(AT_ONCE).take(pods).try_for_each(async |()| Ok(())).await?;
     Ok(())
 }
 
 async fn one(
-    (all, events): (&Api<Pod>, &Api<Event>),
+    all: &Api<Pod>,
+    events: &Api<Event>,
     pod: ObjectMeta,
     node: String,
 ) -> kube::Result<()> {

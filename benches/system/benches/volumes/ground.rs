@@ -19,7 +19,7 @@ const VOLUME_BYTES: i64 = 1 << 20;
 
 /// Where a volume of a pod comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum VolumeSourceKind {
     /// A folder of the node.
     HostPath,
     /// The driver.
@@ -27,14 +27,14 @@ pub(crate) enum Source {
 }
 
 /// The cluster with the driver; it ends with this.
-pub(crate) struct Ground<'a> {
+pub(crate) struct DriverCluster<'a> {
     pub(crate) cluster: &'a Cluster,
     /// The driver's folder, which the node sees at the same path.
     pub(crate) state: PathBuf,
     driver: Child,
 }
 
-impl<'a> Ground<'a> {
+impl<'a> DriverCluster<'a> {
     pub(crate) fn start(cluster: &'a Cluster) -> Result<Self> {
         let program = match std::env::var_os("PINTLE_CSI_DRIVER") {
             Some(path) => PathBuf::from(path),
@@ -77,14 +77,14 @@ impl<'a> Ground<'a> {
     }
 
     /// A volume of this name, to be bound to the claim of its name.
-    pub(crate) fn volume(&self, name: &str, source: Source) -> Result<Value> {
+    pub(crate) fn volume(&self, name: &str, source: VolumeSourceKind) -> Result<Value> {
         let source = match source {
-            Source::HostPath => {
+            VolumeSourceKind::HostPath => {
                 let path = self.state.join(format!("folder-{name}"));
                 std::fs::create_dir_all(&path)?;
                 json!({"hostPath": {"path": path, "type": "Directory"}})
             }
-            Source::Csi => {
+            VolumeSourceKind::Csi => {
                 let handle = pintle_csi_driver::create(&self.state, name, VOLUME_BYTES, false)?;
                 json!({"csi": {"driver": DRIVER, "volumeHandle": handle}})
             }
@@ -110,7 +110,7 @@ impl<'a> Ground<'a> {
     }
 }
 
-impl Drop for Ground<'_> {
+impl Drop for DriverCluster<'_> {
     fn drop(&mut self) {
         let _ = self.driver.kill();
         let _ = self.driver.wait();

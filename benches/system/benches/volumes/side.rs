@@ -14,7 +14,7 @@ use serde_json::Value;
 use xtask::ratio::watch::{PodWatch, Pods, SeenTimes};
 use xtask::shell::say;
 
-use super::ground::{AGENT, Ground, NAMESPACE, Source, claim, names, pod};
+use super::ground::{AGENT, DriverCluster, NAMESPACE, VolumeSourceKind, claim, names, pod};
 use super::{Figures, Size};
 
 /// Longest wait for all pods of a phase.
@@ -50,7 +50,7 @@ pub(crate) enum Measure {
 
 /// One agent on the node.
 pub(crate) struct AgentSide<'a> {
-    ground: &'a Ground<'a>,
+    ground: &'a DriverCluster<'a>,
     name: &'a str,
     size: &'a Size,
     watch: PodWatch<'a>,
@@ -59,7 +59,11 @@ pub(crate) struct AgentSide<'a> {
 
 impl<'a> AgentSide<'a> {
     /// The agent that runs on the node now.
-    pub(crate) fn new(ground: &'a Ground<'a>, name: &'a str, size: &'a Size) -> Result<Self> {
+    pub(crate) fn new(
+        ground: &'a DriverCluster<'a>,
+        name: &'a str,
+        size: &'a Size,
+    ) -> Result<Self> {
         let watch = PodWatch::of(ground.cluster, NAMESPACE)?;
         Ok(Self { ground, name, size, watch, figures: Figures::default() })
     }
@@ -68,8 +72,8 @@ impl<'a> AgentSide<'a> {
     pub(crate) fn measure(mut self) -> Result<Figures> {
         thread::sleep(SETTLE);
         let warm = [self.own("warm-0"), self.own("warm-1")];
-        self.time_claim(&warm[0], Source::HostPath)?;
-        self.time_claim(&warm[1], Source::Csi)?;
+        self.time_claim(&warm[0], VolumeSourceKind::HostPath)?;
+        self.time_claim(&warm[1], VolumeSourceKind::Csi)?;
         if self.size.has("claims") {
             self.claims()?;
         }
@@ -102,8 +106,10 @@ impl<'a> AgentSide<'a> {
     }
 
     fn claims(&mut self) -> Result<()> {
-        let kinds =
-            [(Measure::HostPath, Source::HostPath, "folder"), (Measure::Csi, Source::Csi, "claim")];
+        let kinds = [
+            (Measure::HostPath, VolumeSourceKind::HostPath, "folder"),
+            (Measure::Csi, VolumeSourceKind::Csi, "claim"),
+        ];
         for (measure, source, prefix) in kinds {
             for name in names(&self.own(prefix), self.size.claims) {
                 let took = self.time_claim(&name, source)?;
@@ -113,8 +119,9 @@ impl<'a> AgentSide<'a> {
         Ok(())
     }
 
-    /// Seconds from the creation of a claim and its pod until the pod runs; the pod ends afterwards.
-    fn time_claim(&mut self, name: &str, source: Source) -> Result<f64> {
+    /// Seconds from the creation of a claim and its pod until the pod runs; the pod ends
+    /// afterwards.
+    fn time_claim(&mut self, name: &str, source: VolumeSourceKind) -> Result<f64> {
         self.ground.create(&[self.ground.volume(name, source)?])?;
         self.ground.create(&[claim(name), pod(name)])?;
         let names = [name.to_owned()];
@@ -138,7 +145,7 @@ impl<'a> AgentSide<'a> {
         say("start", &format!("{} pods with a volume each", names.len()));
         let mut items = Vec::new();
         for name in &names {
-            items.push(self.ground.volume(name, Source::Csi)?);
+            items.push(self.ground.volume(name, VolumeSourceKind::Csi)?);
             items.push(claim(name));
         }
         self.ground.create(&items)?;
@@ -272,7 +279,7 @@ struct Tail {
 }
 
 impl Tail {
-    fn from_end(ground: &Ground<'_>) -> Result<Self> {
+    fn from_end(ground: &DriverCluster<'_>) -> Result<Self> {
         let path = ground.state.join("calls.jsonl");
         let offset = std::fs::metadata(&path)?.len();
         Ok(Self { path, offset })

@@ -24,7 +24,7 @@ fn ago(seconds: i64) -> Value {
 }
 
 /// A pod of the upstream table; each has a node of its own, so that it has a rank of its own.
-struct Case {
+struct RankedPod {
     name: &'static str,
     is_assigned: bool,
     phase: &'static str,
@@ -35,8 +35,8 @@ struct Case {
     cost: Option<&'static str>,
 }
 
-fn case(name: &'static str) -> Case {
-    let base = Case {
+fn case(name: &'static str) -> RankedPod {
+    let base = RankedPod {
         name,
         is_assigned: true,
         phase: "Running",
@@ -58,22 +58,22 @@ fn case(name: &'static str) -> Case {
         _ => None,
     };
     let base = match times {
-        Some((since, created)) => Case { ready_since: Some(since), created, ..base },
+        Some((since, created)) => RankedPod { ready_since: Some(since), created, ..base },
         None => base,
     };
     match name {
-        "unscheduled" => Case { is_assigned: false, phase: "Pending", ..base },
-        "pending" => Case { phase: "Pending", ..base },
-        "unknown" => Case { phase: "Unknown", ..base },
-        "many restarts" => Case { restarts: 9001, ..base },
-        "many sidecar restarts" => Case { restarts: 9001, sidecar_restarts: 9001, ..base },
-        "cheap" => Case { cost: Some("10"), ..base },
-        "dear" => Case { cost: Some("100"), ..base },
+        "unscheduled" => RankedPod { is_assigned: false, phase: "Pending", ..base },
+        "pending" => RankedPod { phase: "Pending", ..base },
+        "unknown" => RankedPod { phase: "Unknown", ..base },
+        "many restarts" => RankedPod { restarts: 9001, ..base },
+        "many sidecar restarts" => RankedPod { restarts: 9001, sidecar_restarts: 9001, ..base },
+        "cheap" => RankedPod { cost: Some("10"), ..base },
+        "dear" => RankedPod { cost: Some("100"), ..base },
         _ => base,
     }
 }
 
-fn pod(case: Case, node: &str) -> Rc<KeptObject<Pod>> {
+fn pod(case: RankedPod, node: &str) -> Rc<KeptObject<Pod>> {
     let node = if case.is_assigned { node } else { "" };
     let mut pod = json!({
         "metadata": {"name": case.name, "namespace": "n", "uid": node,
@@ -154,8 +154,8 @@ fn deletion_cost_that_is_not_valid_counts_as_nothing() {
         ("-9999999999", false),
         ("x", false),
     ] {
-        let costly = pod(Case { cost: Some(cost), ..case("dear") }, "b");
-        let zero = pod(Case { cost: None, ..case("dear") }, "a");
+        let costly = pod(RankedPod { cost: Some(cost), ..case("dear") }, "b");
+        let zero = pod(RankedPod { cost: None, ..case("dear") }, "a");
         let ranked = rank_for_deletion(&[zero, costly], &PodsByNode::new(), now());
         let is_first = ranked[0].metadata.uid.as_str() == "b";
         assert_eq!(is_first, is_before_zero, "{cost}");
@@ -170,7 +170,7 @@ proptest! {
     ) {
         let mut pods = Vec::new();
         for (at, (is_assigned, phase, since, restarts, created)) in draws.into_iter().enumerate() {
-            let drawn = Case {
+            let drawn = RankedPod {
                 is_assigned,
                 phase: ["Pending", "Unknown", "Running"][phase],
                 ready_since: since.map(|hours| ago(hours * HOUR)),

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 /// A sample of a metric.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sample {
+pub struct MetricValue {
     /// The metric's name, without the prefix of its controller.
     pub name: &'static str,
     /// Labels and their values, in the metric's order.
@@ -15,7 +15,7 @@ pub struct Sample {
     pub value: f64,
 }
 
-impl Sample {
+impl MetricValue {
     /// A sample with labels.
     pub fn new(name: &'static str, labels: &[(&'static str, &str)], value: f64) -> Self {
         let labels = labels.iter().map(|(label, text)| (*label, (*text).to_owned()));
@@ -41,7 +41,7 @@ pub struct SampleTotals(BTreeMap<SampleKey, SampleTotal>);
 
 impl SampleTotals {
     /// Adds a sample.
-    pub fn add(&mut self, sample: Sample) {
+    pub fn add(&mut self, sample: MetricValue) {
         let total = self.0.entry((sample.name, sample.labels)).or_default();
         total.count += 1;
         total.sum += sample.value;
@@ -49,7 +49,7 @@ impl SampleTotals {
 
     /// The total of a metric's samples with these label values.
     pub fn total(&self, name: &'static str, labels: &[(&'static str, &str)]) -> SampleTotal {
-        let sample = Sample::new(name, labels, 0.0);
+        let sample = MetricValue::new(name, labels, 0.0);
         self.0.get(&(sample.name, sample.labels)).copied().unwrap_or_default()
     }
 

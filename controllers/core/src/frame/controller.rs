@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::Kind;
 
-use super::queue::{Backoff, QueueKey};
+use super::queue::{KeyBackoff, QueueKey};
 use super::transcript::{SyncError, Transcript, TranscriptStop};
 use crate::common::sample::SampleTotals;
 use crate::tables::{Change, Tables};
@@ -37,7 +37,7 @@ pub trait Controller: 'static {
     /// The canonical name, such as `deployment-controller`.
     const NAME: &'static str;
     /// The back-off of failed keys.
-    const BACKOFF: Backoff = Backoff::DEFAULT;
+    const BACKOFF: KeyBackoff = KeyBackoff::DEFAULT;
     /// Failures in a row after which the key is dropped until its next change.
     const RETRIES_MAX: Option<u32> = None;
 

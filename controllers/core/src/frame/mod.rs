@@ -29,7 +29,7 @@ pub use controller::{Controller, Now, SyncOutcome, Wakes};
 pub use drive::{Driven, drive};
 pub use event::{EventLevel, EventTarget, ObjectEvent};
 pub use explain::{DrySync, Findings, KeyState, KeyWait, is_write};
-pub use queue::{Backoff, QueueKey, QueueStats, WorkQueue};
+pub use queue::{KeyBackoff, QueueKey, QueueStats, WorkQueue};
 pub use running::ControllerStats;
 pub use transcript::{BATCH_MAX, Retry, SyncError, Transcript, TranscriptStep, TranscriptStop};
 

@@ -20,7 +20,7 @@ const WAIT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The back-off of failed keys.
 #[derive(Clone, Copy, Debug)]
-pub struct Backoff {
+pub struct KeyBackoff {
     /// After the first failure; doubles with each.
     pub first: Duration,
     /// The longest wait of one key.
@@ -30,7 +30,7 @@ pub struct Backoff {
     pub all: Option<Rate>,
 }
 
-impl Backoff {
+impl KeyBackoff {
     /// The limiter that most controllers have.
     // k8s: staging/src/k8s.io/client-go/util/workqueue/default_rate_limiters.go
     pub const DEFAULT: Self = Self {
@@ -90,7 +90,7 @@ pub struct WorkQueue<K> {
     delayed: BTreeSet<(Instant, K)>,
     due: HashMap<K, Instant>,
     failures: HashMap<K, u32>,
-    backoff: Backoff,
+    backoff: KeyBackoff,
     retries: HashMap<Box<str>, Bucket>,
     adds: u64,
     retried: u64,
@@ -98,7 +98,7 @@ pub struct WorkQueue<K> {
 
 impl<K: QueueKey> WorkQueue<K> {
     /// An empty queue.
-    pub fn new(backoff: Backoff) -> Self {
+    pub fn new(backoff: KeyBackoff) -> Self {
         Self {
             waiting: FairQueue::default(),
             dirty: HashSet::new(),

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use pintle_api_types::key::ObjectKey;
 use proptest::prelude::*;
 
-use super::queue::{Backoff, WorkQueue};
+use super::queue::{KeyBackoff, WorkQueue};
 
 #[test]
 fn key_added_twice_comes_once() {
     let now = Instant::now();
-    let mut state = WorkQueue::<u8>::new(Backoff::DEFAULT);
+    let mut state = WorkQueue::<u8>::new(KeyBackoff::DEFAULT);
     [1, 2, 1].into_iter().for_each(|key| state.add(key, now));
     assert_eq!([state.take(now), state.take(now), state.take(now)], [Some(1), Some(2), None]);
 }
@@ -19,7 +19,7 @@ fn key_added_twice_comes_once() {
 #[test]
 fn key_added_while_worked_on_comes_again() {
     let now = Instant::now();
-    let mut state = WorkQueue::<u8>::new(Backoff::DEFAULT);
+    let mut state = WorkQueue::<u8>::new(KeyBackoff::DEFAULT);
     state.add(1, now);
     assert_eq!(state.take(now), Some(1));
     state.add(1, now);
@@ -32,7 +32,7 @@ fn key_added_while_worked_on_comes_again() {
 fn key_added_with_several_waits_comes_after_the_shortest() {
     let now = Instant::now();
     let after = |seconds| now + Duration::from_secs(seconds);
-    let mut state = WorkQueue::<u8>::new(Backoff::DEFAULT);
+    let mut state = WorkQueue::<u8>::new(KeyBackoff::DEFAULT);
     for seconds in [9, 3, 5] {
         state.add_after(1, now, Duration::from_secs(seconds));
     }
@@ -47,7 +47,7 @@ fn key_added_with_several_waits_comes_after_the_shortest() {
 #[test]
 fn failed_key_waits_longer_each_time_until_forgotten() {
     let now = Instant::now();
-    let mut state = WorkQueue::<u8>::new(Backoff::DEFAULT);
+    let mut state = WorkQueue::<u8>::new(KeyBackoff::DEFAULT);
     let mut waits = Vec::new();
     for _ in 0..40 {
         state.add_rate_limited(1, now);
@@ -67,7 +67,7 @@ fn failed_key_waits_longer_each_time_until_forgotten() {
 #[test]
 fn keys_failing_at_once_are_spread() {
     let now = Instant::now();
-    let mut state = WorkQueue::<u32>::new(Backoff::DEFAULT);
+    let mut state = WorkQueue::<u32>::new(KeyBackoff::DEFAULT);
     (0..200).for_each(|key| state.add_rate_limited(key, now));
     let mut last = now;
     while let Some(due) = state.next_due() {
@@ -80,7 +80,7 @@ fn keys_failing_at_once_are_spread() {
 #[test]
 fn tenants_take_turns_and_failures_of_one_delay_no_other() {
     let now = Instant::now();
-    let mut queue = WorkQueue::<ObjectKey>::new(Backoff::DEFAULT);
+    let mut queue = WorkQueue::<ObjectKey>::new(KeyBackoff::DEFAULT);
     let key = |namespace: &str, at: u32| ObjectKey::new(namespace, &at.to_string());
     for at in 0..1_000 {
         queue.add_rate_limited(key("many", at), now);
@@ -119,7 +119,7 @@ proptest! {
     #[test]
     fn key_is_neither_lost_nor_worked_on_twice_at_once(steps in steps()) {
         let mut now = Instant::now();
-        let mut state = WorkQueue::<u8>::new(Backoff::DEFAULT);
+        let mut state = WorkQueue::<u8>::new(KeyBackoff::DEFAULT);
         let mut working = BTreeSet::new();
         // Keys with something that happened since they were last given out.
         let mut owed = BTreeSet::new();

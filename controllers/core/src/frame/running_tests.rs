@@ -11,9 +11,9 @@ use super::{Controller, Frame, FrameEffect, Now, SyncOutcome, Transcript, Transc
 use crate::tables::{Change, Tables, WatchEvent};
 
 /// One worker, which waits for an answer; another key is due a second after the start.
-struct Busy;
+struct BusyWorker;
 
-impl Controller for Busy {
+impl Controller for BusyWorker {
     type Key = ObjectKey;
     type Snapshot = ();
     type Note = ();
@@ -54,7 +54,7 @@ fn key_due_while_all_workers_are_busy_does_not_wake_the_loop() {
         wall: Timestamp::UNIX_EPOCH,
     };
     let mut frame = Frame::default();
-    frame.add(Busy);
+    frame.add(BusyWorker);
     frame.apply(WatchEvent::ListBegun(NAMESPACES), at(0));
     frame.apply(WatchEvent::ListComplete(NAMESPACES), at(0));
     let orders = frame.turn(at(0));
@@ -71,13 +71,13 @@ fn key_due_while_all_workers_are_busy_does_not_wake_the_loop() {
 fn sync_that_began_in_shadow_is_begun_anew_when_the_controller_acts() {
     let now = Now { instant: Instant::now(), wall: Timestamp::UNIX_EPOCH };
     let mut frame = Frame::default();
-    frame.add(Busy);
-    frame.set_shadow(Busy::NAME, true, now);
+    frame.add(BusyWorker);
+    frame.set_shadow(BusyWorker::NAME, true, now);
     frame.apply(WatchEvent::ListBegun(NAMESPACES), now);
     frame.apply(WatchEvent::ListComplete(NAMESPACES), now);
     let orders = frame.turn(now);
     let [FrameEffect::Send { ticket, .. }] = orders[..] else { panic!("one request: {orders:?}") };
-    frame.set_shadow(Busy::NAME, false, now);
+    frame.set_shadow(BusyWorker::NAME, false, now);
     frame.answer(ticket, vec![Ok(serde_json::Value::Null)], now);
     let orders = frame.turn(now);
     let [FrameEffect::Send { ticket, .. }] = orders[..] else {

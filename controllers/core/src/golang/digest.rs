@@ -9,7 +9,7 @@ use std::hash::{DefaultHasher, Hasher};
 use serde_json::Value;
 
 use super::equal::POD_TEMPLATE_HASH;
-use super::types::{GoStruct, Shape};
+use super::types::{GoStruct, JsonShape};
 use super::{number, time};
 
 /// A digest of a pod template.
@@ -58,24 +58,24 @@ fn spell_struct(of: &GoStruct, value: Option<&Value>, to: &mut Vec<u8>) {
     }
 }
 
-fn spell(shape: &Shape, value: Option<&Value>, to: &mut Vec<u8>) {
+fn spell(shape: &JsonShape, value: Option<&Value>, to: &mut Vec<u8>) {
     let value = value.filter(|value| !value.is_null());
     match shape {
-        Shape::Pointer(inner) => {
+        JsonShape::Pointer(inner) => {
             to.push(if value.is_some() { PRESENT } else { ABSENT });
             if value.is_some() {
                 spell(inner, value, to);
             }
         }
-        Shape::Struct(at) => spell_struct(GoStruct::at(*at), value, to),
-        Shape::List(inner) => {
+        JsonShape::Struct(at) => spell_struct(GoStruct::at(*at), value, to),
+        JsonShape::List(inner) => {
             for item in value.and_then(Value::as_array).into_iter().flatten() {
                 to.push(PRESENT);
                 spell(inner, Some(item), to);
             }
             to.push(ABSENT);
         }
-        Shape::Map(inner) => {
+        JsonShape::Map(inner) => {
             for (key, value) in value.and_then(Value::as_object).into_iter().flatten() {
                 to.push(PRESENT);
                 spell_text(key, to);
@@ -83,20 +83,20 @@ fn spell(shape: &Shape, value: Option<&Value>, to: &mut Vec<u8>) {
             }
             to.push(ABSENT);
         }
-        Shape::Quantity => spell_text(&number::amount(value).canonical(), to),
-        Shape::Time | Shape::MicroTime => match time::instant(value) {
+        JsonShape::Quantity => spell_text(&number::amount(value).canonical(), to),
+        JsonShape::Time | JsonShape::MicroTime => match time::instant(value) {
             Some(at) => spell_text(&at.to_string(), to),
             None => to.push(ABSENT),
         },
-        Shape::Text | Shape::Bytes => {
+        JsonShape::Text | JsonShape::Bytes => {
             spell_text(value.and_then(Value::as_str).unwrap_or_default(), to);
         }
-        Shape::Bool => to.push(u8::from(value.and_then(Value::as_bool).unwrap_or_default())),
-        Shape::Int | Shape::Float | Shape::IntOrString => match value {
+        JsonShape::Bool => to.push(u8::from(value.and_then(Value::as_bool).unwrap_or_default())),
+        JsonShape::Int | JsonShape::Float | JsonShape::IntOrString => match value {
             Some(value) => spell_text(&value.to_string(), to),
             None => spell_text("0", to),
         },
-        Shape::Duration | Shape::Fields | Shape::Raw => match value {
+        JsonShape::Duration | JsonShape::Fields | JsonShape::Raw => match value {
             Some(value) => spell_text(&value.to_string(), to),
             None => to.push(ABSENT),
         },

@@ -8,7 +8,7 @@
 
 use serde_json::Value;
 
-use super::types::{GoStruct, Shape};
+use super::types::{GoStruct, JsonShape};
 use super::{number, time};
 
 /// The label with the hash, which a Deployment adds to the templates of its ReplicaSets.
@@ -53,41 +53,41 @@ fn are_structs_equal(of: &GoStruct, one: Option<&Value>, other: Option<&Value>) 
     of.fields.iter().all(|field| is_equal(&field.shape, field.of(one), field.of(other)))
 }
 
-fn is_equal<'a>(shape: &Shape, one: Option<&'a Value>, other: Option<&'a Value>) -> bool {
+fn is_equal<'a>(shape: &JsonShape, one: Option<&'a Value>, other: Option<&'a Value>) -> bool {
     let one = one.filter(|value| !value.is_null());
     let other = other.filter(|value| !value.is_null());
     match shape {
-        Shape::Pointer(inner) => match (one, other) {
+        JsonShape::Pointer(inner) => match (one, other) {
             (Some(_), Some(_)) => is_equal(inner, one, other),
             (one, other) => one.is_none() == other.is_none(),
         },
-        Shape::Struct(at) => are_structs_equal(GoStruct::at(*at), one, other),
-        Shape::List(inner) => {
+        JsonShape::Struct(at) => are_structs_equal(GoStruct::at(*at), one, other),
+        JsonShape::List(inner) => {
             let count = |of: Option<&Value>| of.and_then(Value::as_array).map_or(0, Vec::len);
             let item = |of: Option<&'a Value>, at: usize| of.and_then(|list| list.get(at));
             count(one) == count(other)
                 && (0..count(one)).all(|at| is_equal(inner, item(one, at), item(other, at)))
         }
-        Shape::Map(inner) => are_maps_equal(inner, one, other),
-        Shape::Quantity => number::amount(one) == number::amount(other),
-        Shape::Time | Shape::MicroTime => time::instant(one) == time::instant(other),
-        Shape::Text | Shape::Bytes => {
+        JsonShape::Map(inner) => are_maps_equal(inner, one, other),
+        JsonShape::Quantity => number::amount(one) == number::amount(other),
+        JsonShape::Time | JsonShape::MicroTime => time::instant(one) == time::instant(other),
+        JsonShape::Text | JsonShape::Bytes => {
             let text = |of: Option<&'a Value>| of.and_then(Value::as_str).unwrap_or_default();
             text(one) == text(other)
         }
-        Shape::Bool => {
+        JsonShape::Bool => {
             let is_set = |of: Option<&Value>| of.and_then(Value::as_bool).unwrap_or_default();
             is_set(one) == is_set(other)
         }
-        Shape::Int | Shape::Float | Shape::IntOrString => {
+        JsonShape::Int | JsonShape::Float | JsonShape::IntOrString => {
             let zero = Value::from(0);
             one.unwrap_or(&zero) == other.unwrap_or(&zero)
         }
-        Shape::Duration | Shape::Fields | Shape::Raw => one == other,
+        JsonShape::Duration | JsonShape::Fields | JsonShape::Raw => one == other,
     }
 }
 
-fn are_maps_equal(inner: &Shape, one: Option<&Value>, other: Option<&Value>) -> bool {
+fn are_maps_equal(inner: &JsonShape, one: Option<&Value>, other: Option<&Value>) -> bool {
     let entries = |of: Option<&Value>| of.and_then(Value::as_object).map_or(0, |map| map.len());
     entries(one) == entries(other)
         && one.and_then(Value::as_object).is_none_or(|map| {

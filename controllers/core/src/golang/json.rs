@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::types::{GoStruct, Shape};
+use super::types::{GoStruct, JsonShape};
 use super::{number, time};
 
 /// The largest number that a float holds exactly.
@@ -71,7 +71,7 @@ fn write_struct(of: &GoStruct, value: Option<&Value>, out: &mut String) {
 
 fn write_fields(of: &GoStruct, value: Option<&Value>, is_first: &mut bool, out: &mut String) {
     for field in &of.fields {
-        if let (true, Shape::Struct(at)) = (field.is_inline, &field.shape) {
+        if let (true, JsonShape::Struct(at)) = (field.is_inline, &field.shape) {
             write_fields(GoStruct::at(*at), value, is_first, out);
             continue;
         }
@@ -94,12 +94,12 @@ fn separate(is_first: &mut bool, out: &mut String) {
     }
 }
 
-fn write_value(shape: &Shape, value: Option<&Value>, out: &mut String) {
+fn write_value(shape: &JsonShape, value: Option<&Value>, out: &mut String) {
     let value = value.filter(|value| !value.is_null());
     match (shape, value) {
-        (Shape::Struct(at), _) => write_struct(GoStruct::at(*at), value, out),
-        (Shape::Pointer(inner), Some(_)) => write_value(inner, value, out),
-        (Shape::List(inner), Some(Value::Array(items))) => {
+        (JsonShape::Struct(at), _) => write_struct(GoStruct::at(*at), value, out),
+        (JsonShape::Pointer(inner), Some(_)) => write_value(inner, value, out),
+        (JsonShape::List(inner), Some(Value::Array(items))) => {
             out.push('[');
             let mut is_first = true;
             for item in items {
@@ -108,7 +108,7 @@ fn write_value(shape: &Shape, value: Option<&Value>, out: &mut String) {
             }
             out.push(']');
         }
-        (Shape::Map(inner), Some(Value::Object(entries))) => {
+        (JsonShape::Map(inner), Some(Value::Object(entries))) => {
             out.push('{');
             let mut is_first = true;
             for (key, item) in entries {
@@ -123,30 +123,30 @@ fn write_value(shape: &Shape, value: Option<&Value>, out: &mut String) {
     }
 }
 
-fn write_leaf(shape: &Shape, value: Option<&Value>, out: &mut String) {
+fn write_leaf(shape: &JsonShape, value: Option<&Value>, out: &mut String) {
     let text = value.and_then(Value::as_str);
     match shape {
-        Shape::Text => write_text(text.unwrap_or_default(), out),
-        Shape::Duration => write_text(text.unwrap_or("0s"), out),
-        Shape::Bool => out.push_str(match value.and_then(Value::as_bool) {
+        JsonShape::Text => write_text(text.unwrap_or_default(), out),
+        JsonShape::Duration => write_text(text.unwrap_or("0s"), out),
+        JsonShape::Bool => out.push_str(match value.and_then(Value::as_bool) {
             Some(true) => "true",
             _ => "false",
         }),
-        Shape::Quantity => write_text(&number::encoded(value), out),
-        Shape::Time => write_optional(time::encoded(value).as_deref(), out),
-        Shape::MicroTime => write_optional(time::encoded_micros(value).as_deref(), out),
-        Shape::Bytes => write_optional(text, out),
-        Shape::IntOrString if text.is_some() => write_optional(text, out),
-        Shape::Int | Shape::IntOrString => {
+        JsonShape::Quantity => write_text(&number::encoded(value), out),
+        JsonShape::Time => write_optional(time::encoded(value).as_deref(), out),
+        JsonShape::MicroTime => write_optional(time::encoded_micros(value).as_deref(), out),
+        JsonShape::Bytes => write_optional(text, out),
+        JsonShape::IntOrString if text.is_some() => write_optional(text, out),
+        JsonShape::Int | JsonShape::IntOrString => {
             let number = value.and_then(Value::as_i64).unwrap_or_default();
             write!(out, "{number}").expect("a text has room");
         }
-        Shape::Float => write_float(value.and_then(Value::as_f64).unwrap_or_default(), out),
-        Shape::Fields | Shape::Raw => match value {
+        JsonShape::Float => write_float(value.and_then(Value::as_f64).unwrap_or_default(), out),
+        JsonShape::Fields | JsonShape::Raw => match value {
             Some(raw) => write_raw(raw, out),
             None => out.push_str("null"),
         },
-        Shape::Pointer(_) | Shape::List(_) | Shape::Map(_) | Shape::Struct(_) => {
+        JsonShape::Pointer(_) | JsonShape::List(_) | JsonShape::Map(_) | JsonShape::Struct(_) => {
             out.push_str("null");
         }
     }

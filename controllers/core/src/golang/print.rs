@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::number::{GoNumber, GoQuantity};
 use super::time;
-use super::types::{GoStruct, Shape};
+use super::types::{GoStruct, JsonShape};
 
 const NIL: &str = "<nil>";
 
@@ -41,38 +41,40 @@ fn print_struct(of: &GoStruct, value: Option<&Value>, out: &mut impl Write) -> f
 }
 
 /// Prints a value without its type.
-fn print(shape: &Shape, value: Option<&Value>, out: &mut impl Write) -> fmt::Result {
+fn print(shape: &JsonShape, value: Option<&Value>, out: &mut impl Write) -> fmt::Result {
     let value = value.filter(|value| !value.is_null());
     let text = value.and_then(Value::as_str).unwrap_or_default();
     match shape {
-        Shape::Pointer(inner) if value.is_some() => print(inner, value, out),
-        Shape::List(inner) => print_list(inner, value, out),
-        Shape::Map(inner) => print_map(inner, value, out),
-        Shape::Struct(at) => print_struct(GoStruct::at(*at), value, out),
-        Shape::Text => out.write_str(text),
-        Shape::Bool => write!(out, "{}", value.and_then(Value::as_bool).unwrap_or_default()),
-        Shape::Int => write!(out, "{}", value.and_then(Value::as_i64).unwrap_or_default()),
-        Shape::Quantity => print_quantity(&GoQuantity::decode(value), out),
-        Shape::Time | Shape::MicroTime => print_time(value, out),
-        Shape::IntOrString => {
+        JsonShape::Pointer(inner) if value.is_some() => print(inner, value, out),
+        JsonShape::List(inner) => print_list(inner, value, out),
+        JsonShape::Map(inner) => print_map(inner, value, out),
+        JsonShape::Struct(at) => print_struct(GoStruct::at(*at), value, out),
+        JsonShape::Text => out.write_str(text),
+        JsonShape::Bool => write!(out, "{}", value.and_then(Value::as_bool).unwrap_or_default()),
+        JsonShape::Int => write!(out, "{}", value.and_then(Value::as_i64).unwrap_or_default()),
+        JsonShape::Quantity => print_quantity(&GoQuantity::decode(value), out),
+        JsonShape::Time | JsonShape::MicroTime => print_time(value, out),
+        JsonShape::IntOrString => {
             let kind = u8::from(value.is_some_and(Value::is_string));
             let number = value.and_then(Value::as_i64).unwrap_or_default();
             let fields = format_args!("IntVal:(int32){number} StrVal:(string){text}");
             write!(out, "{{Type:(intstr.Type){kind} {fields}}}")
         }
-        Shape::Fields => {
+        JsonShape::Fields => {
             let raw = value.map(Value::to_string).unwrap_or_default();
             out.write_str("{Raw:([]uint8)")?;
             print_items(raw.bytes(), value.is_some(), out)?;
             out.write_char('}')
         }
-        Shape::Pointer(_) | Shape::Bytes | Shape::Float | Shape::Duration | Shape::Raw => {
-            out.write_str(NIL)
-        }
+        JsonShape::Pointer(_)
+        | JsonShape::Bytes
+        | JsonShape::Float
+        | JsonShape::Duration
+        | JsonShape::Raw => out.write_str(NIL),
     }
 }
 
-fn print_list(inner: &Shape, value: Option<&Value>, out: &mut impl Write) -> fmt::Result {
+fn print_list(inner: &JsonShape, value: Option<&Value>, out: &mut impl Write) -> fmt::Result {
     let Some(items) = value.and_then(Value::as_array) else { return out.write_str(NIL) };
     out.write_char('[')?;
     for (at, item) in items.iter().enumerate() {
@@ -82,7 +84,7 @@ fn print_list(inner: &Shape, value: Option<&Value>, out: &mut impl Write) -> fmt
     out.write_char(']')
 }
 
-fn print_map(inner: &Shape, value: Option<&Value>, out: &mut impl Write) -> fmt::Result {
+fn print_map(inner: &JsonShape, value: Option<&Value>, out: &mut impl Write) -> fmt::Result {
     let Some(entries) = value.and_then(Value::as_object) else { return out.write_str(NIL) };
     out.write_str("map[")?;
     // The keys of serde_json's maps are sorted by their bytes, as Go sorts them.

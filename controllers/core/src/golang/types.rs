@@ -32,15 +32,15 @@ pub(super) struct GoField {
     pub(super) is_inline: bool,
     pub(super) omits_empty: bool,
     pub(super) omits_zero: bool,
-    pub(super) shape: Shape,
+    pub(super) shape: JsonShape,
 }
 
 /// The JSON form of a type's values.
 #[derive(Debug)]
-pub(super) enum Shape {
-    Pointer(Box<Shape>),
-    List(Box<Shape>),
-    Map(Box<Shape>),
+pub(super) enum JsonShape {
+    Pointer(Box<JsonShape>),
+    List(Box<JsonShape>),
+    Map(Box<JsonShape>),
     /// An index into the table.
     Struct(usize),
     Bytes,
@@ -112,7 +112,7 @@ impl GoField {
             is_inline: flags.contains('i'),
             omits_empty: flags.contains('e'),
             omits_zero: flags.contains('z'),
-            shape: Shape::parse(shape, by_name),
+            shape: JsonShape::parse(shape, by_name),
         }
     }
 
@@ -125,7 +125,7 @@ impl GoField {
     }
 }
 
-impl Shape {
+impl JsonShape {
     fn parse(text: &'static str, by_name: &HashMap<&'static str, usize>) -> Self {
         let inner = || Box::new(Self::parse(&text[1..], by_name));
         match text.as_bytes().first() {
@@ -197,7 +197,7 @@ mod tests {
     fn add_names(of: &GoStruct, names: &mut Vec<&str>) {
         for field in &of.fields {
             match (field.is_inline, &field.shape) {
-                (true, Shape::Struct(at)) => add_names(GoStruct::at(*at), names),
+                (true, JsonShape::Struct(at)) => add_names(GoStruct::at(*at), names),
                 _ => names.push(field.json),
             }
         }
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn an_absent_struct_is_not_empty_but_zero() {
-        let shape = Shape::Struct(STRUCTS.by_name["core/v1.PodSpec"]);
+        let shape = JsonShape::Struct(STRUCTS.by_name["core/v1.PodSpec"]);
         assert!(!shape.is_empty(None) && shape.is_zero(None));
         let spec = serde_json::json!({"containers": null, "hostNetwork": false});
         assert!(shape.is_zero(Some(&spec)));

@@ -179,7 +179,7 @@ fn claim_volumes<'de, D: serde::Deserializer<'de>>(
 ) -> Result<Box<[ClaimVolume]>, D::Error> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Volume {
+    struct VolumeWire {
         name: Symbol,
         persistent_volume_claim: Option<VolumeSource>,
     }
@@ -188,7 +188,7 @@ fn claim_volumes<'de, D: serde::Deserializer<'de>>(
     struct VolumeSource {
         claim_name: Symbol,
     }
-    let volumes = Option::<Vec<Volume>>::deserialize(from)?.unwrap_or_default();
+    let volumes = Option::<Vec<VolumeWire>>::deserialize(from)?.unwrap_or_default();
     let claims = volumes.into_iter().filter_map(|volume| {
         let claim = volume.persistent_volume_claim?.claim_name;
         Some(ClaimVolume { name: volume.name, claim })

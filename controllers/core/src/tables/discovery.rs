@@ -12,7 +12,7 @@ use pintle_api_types::symbol::Symbol;
 
 /// The kinds that discovery found.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Discovery {
+pub struct DiscoveredKinds {
     /// Every version of every kind, without subresources.
     pub kinds: Vec<DiscoveredKind>,
     /// Versions of groups, such as `metrics.k8s.io/v1beta1`, that could not be discovered, with the
@@ -41,7 +41,7 @@ impl DiscoveredKind {
     }
 }
 
-impl Discovery {
+impl DiscoveredKinds {
     /// The preferred version of each kind that has all these verbs.
     pub fn preferred(&self, verbs: &[&str]) -> impl Iterator<Item = &DiscoveredKind> {
         self.kinds.iter().filter(move |found| found.is_preferred && found.supports(verbs))
@@ -89,7 +89,7 @@ mod tests {
         let pods = DiscoveredKind { kind: PODS, verbs, is_preferred: true };
         let failed = [("a/v1".to_owned(), "down".to_owned())];
         let discovery =
-            Discovery { kinds: vec![pods], failed_groups: failed.into(), read_at: None };
+            DiscoveredKinds { kinds: vec![pods], failed_groups: failed.into(), read_at: None };
         assert_eq!(discovery.preferred(&["list", "watch"]).count(), 1);
         assert_eq!(discovery.preferred(&["delete"]).count(), 0);
         assert_eq!(discovery.find("v1", "Pod").map(|found| found.kind), Some(PODS));

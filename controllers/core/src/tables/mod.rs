@@ -18,7 +18,7 @@ use crate::kept::{Facts, KeptObject};
 use crate::kinds;
 use crate::meta::Meta;
 
-pub use discovery::{DiscoveredKind, Discovery};
+pub use discovery::{DiscoveredKind, DiscoveredKinds};
 pub use table::{Delta, Table, TableRow};
 
 impl<T: Facts> TableRow for KeptObject<T> {
@@ -58,7 +58,7 @@ pub enum WatchEvent {
     /// The kind is not followed any more.
     Dropped(Kind),
     /// Discovery found these kinds.
-    Discovered(Discovery),
+    Discovered(DiscoveredKinds),
 }
 
 impl WatchEvent {
@@ -107,7 +107,7 @@ macro_rules! tables {
             /// Kinds of which only metadata is kept.
             pub metadata: BTreeMap<Kind, Table<kinds::Metadata>>,
             /// The kinds that the API server has.
-            pub discovery: Rc<Discovery>,
+            pub discovery: Rc<DiscoveredKinds>,
         }
 
         $(impl From<KeptObject<kinds::$type>> for Decoded {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use pintle_controllers_core::kinds::CronJob;
 
-use super::schedule::Schedule;
+use super::schedule::CronSchedule;
 
 /// Added to the wait for the next start, because clocks differ a little.
 const NEXT_START_DELAY: SignedDuration = SignedDuration::from_millis(100);
@@ -69,7 +69,7 @@ impl StartBase {
 pub(super) fn recent_start(
     base: StartBase,
     now: Timestamp,
-    schedule: &Schedule,
+    schedule: &CronSchedule,
 ) -> Result<RecentStart, NeverDue> {
     let mut earliest = base.last;
     if let Some(seconds) = base.deadline_seconds {
@@ -100,7 +100,7 @@ pub(super) fn recent_start(
 
 /// How long it is until the next start.
 // k8s: pkg/controller/cronjob/utils.go nextScheduleTimeDuration
-pub(super) fn wait_for_next(base: StartBase, now: Timestamp, schedule: &Schedule) -> Duration {
+pub(super) fn wait_for_next(base: StartBase, now: Timestamp, schedule: &CronSchedule) -> Duration {
     let after = match recent_start(base.without_deadline(), now, schedule) {
         Err(NeverDue) => now,
         Ok(RecentStart { newest: Some(newest), .. }) => newest,

@@ -24,7 +24,7 @@ use std::rc::Rc;
 use jiff::tz::TimeZone;
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{CRON_JOBS, JOBS, Kind};
-use pintle_controllers_core::common::sample::{Sample, SampleTotals};
+use pintle_controllers_core::common::sample::{MetricValue, SampleTotals};
 use pintle_controllers_core::frame::{
     Controller, Now, SyncOutcome, Transcript, TranscriptStop, Wakes,
 };
@@ -34,7 +34,7 @@ use pintle_controllers_core::meta::OwnerReference;
 use pintle_controllers_core::tables::{Change, Delta, Tables};
 
 use missed::{StartBase, wait_for_next};
-use schedule::Schedule;
+use schedule::CronSchedule;
 use start::schedule_text;
 use sync::{CronState, sync_cron_job};
 
@@ -69,7 +69,7 @@ impl CronJobController {
         if let (Some(old), Some(new)) = (&delta.old, &delta.new)
             && (&old.spec.schedule, &old.spec.time_zone)
                 != (&new.spec.schedule, &new.spec.time_zone)
-            && let Ok(schedule) = Schedule::parse(&schedule_text(new), &self.local)
+            && let Ok(schedule) = CronSchedule::parse(&schedule_text(new), &self.local)
         {
             let base = StartBase::new(new, new.status.last_schedule_time);
             return wake.after(key, wait_for_next(base, now.wall, &schedule));
@@ -82,7 +82,7 @@ impl CronJobController {
 impl Controller for CronJobController {
     type Key = ObjectKey;
     type Snapshot = CronJobSnapshot;
-    type Note = Sample;
+    type Note = MetricValue;
 
     const NAME: &'static str = "cronjob-controller";
 
@@ -127,11 +127,11 @@ impl Controller for CronJobController {
     fn sync(
         snapshot: &CronJobSnapshot,
         asked: &mut Transcript,
-    ) -> Result<SyncOutcome<Sample>, TranscriptStop> {
+    ) -> Result<SyncOutcome<MetricValue>, TranscriptStop> {
         sync_cron_job(&snapshot.0, asked)
     }
 
-    fn remember(&mut self, _: &ObjectKey, sample: Sample, _: Now) {
+    fn remember(&mut self, _: &ObjectKey, sample: MetricValue, _: Now) {
         self.totals.add(sample);
     }
 

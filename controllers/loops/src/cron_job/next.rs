@@ -12,13 +12,13 @@ use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
-use super::schedule::{STAR, Schedule, Times};
+use super::schedule::{CronSchedule, STAR, Times};
 
 /// Years that are searched.
 const YEARS_MAX: i16 = 5;
 const DAY_SECONDS: i64 = 24 * 3600;
 
-impl Schedule {
+impl CronSchedule {
     /// The first time after another one.
     pub(super) fn next(&self, after: Timestamp) -> Option<Timestamp> {
         let second = after.as_nanosecond().div_euclid(1_000_000_000);
@@ -38,7 +38,7 @@ impl Times {
         if fields.iter().any(|field| field & !STAR == 0) {
             return None;
         }
-        let mut search = Search { at: after + 1, zone: &self.zone, is_cut: false };
+        let mut search = TimeSearch { at: after + 1, zone: &self.zone, is_cut: false };
         let last_year = search.local()?.year().saturating_add(YEARS_MAX);
         while search.local()?.year() <= last_year {
             if self.step(&mut search)? {
@@ -50,7 +50,7 @@ impl Times {
 
     /// Advances to the first matching month, day, hour and minute; false when a higher field
     /// changed and must be matched again.
-    fn step(&self, search: &mut Search<'_>) -> Option<bool> {
+    fn step(&self, search: &mut TimeSearch<'_>) -> Option<bool> {
         while !has(self.month, search.local()?.month()) {
             search.cut(Unit::Month)?;
             search.add_date(1, 0)?;
@@ -117,7 +117,7 @@ enum Unit {
 }
 
 /// Where the search is.
-struct Search<'a> {
+struct TimeSearch<'a> {
     /// Seconds since 1970.
     at: i64,
     zone: &'a TimeZone,
@@ -125,7 +125,7 @@ struct Search<'a> {
     is_cut: bool,
 }
 
-impl Search<'_> {
+impl TimeSearch<'_> {
     fn local(&self) -> Option<DateTime> {
         let at = Timestamp::from_second(self.at).ok()?;
         Some(self.zone.to_datetime(at))

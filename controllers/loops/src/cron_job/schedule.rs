@@ -15,7 +15,7 @@ pub(super) const STAR: u64 = 1 << 63;
 
 /// When Jobs are to be started.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Schedule {
+pub(super) enum CronSchedule {
     /// So many seconds after the last time.
     Every(i64),
     /// At local times.
@@ -67,25 +67,25 @@ pub(super) enum ScheduleError {
 }
 
 /// The values of a field.
-struct Bounds {
+struct FieldBounds {
     min: i64,
     max: i64,
     /// Names of values, from `min` on.
     names: &'static [&'static str],
 }
 
-const MINUTES: Bounds = Bounds { min: 0, max: 59, names: &[] };
-const HOURS: Bounds = Bounds { min: 0, max: 23, names: &[] };
-const DAYS: Bounds = Bounds { min: 1, max: 31, names: &[] };
-const MONTHS: Bounds = Bounds {
+const MINUTES: FieldBounds = FieldBounds { min: 0, max: 59, names: &[] };
+const HOURS: FieldBounds = FieldBounds { min: 0, max: 23, names: &[] };
+const DAYS: FieldBounds = FieldBounds { min: 1, max: 31, names: &[] };
+const MONTHS: FieldBounds = FieldBounds {
     min: 1,
     max: 12,
     names: &["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"],
 };
-const WEEKDAYS: Bounds =
-    Bounds { min: 0, max: 6, names: &["sun", "mon", "tue", "wed", "thu", "fri", "sat"] };
+const WEEKDAYS: FieldBounds =
+    FieldBounds { min: 0, max: 6, names: &["sun", "mon", "tue", "wed", "thu", "fri", "sat"] };
 
-impl Schedule {
+impl CronSchedule {
     /// Parses a schedule; one without a time zone is in the local one.
     // Go: cron.ParseStandard
     pub(super) fn parse(text: &str, local: &TimeZone) -> Result<Self, ScheduleError> {
@@ -124,13 +124,13 @@ fn split_zone<'a>(text: &'a str, local: &TimeZone) -> Result<(TimeZone, &'a str)
 }
 
 /// The bits of a field: ranges with commas between them.
-fn parse_field(field: &str, bounds: &Bounds) -> Result<u64, ScheduleError> {
+fn parse_field(field: &str, bounds: &FieldBounds) -> Result<u64, ScheduleError> {
     let ranges = field.split(',').filter(|range| !range.is_empty());
     ranges.map(|range| parse_range(range, bounds)).try_fold(0, |bits, range| Ok(bits | range?))
 }
 
 /// The bits of `*`, `5`, `1-5`, `*/2`, `1-5/2` or `5/2`, which means from 5 on.
-fn parse_range(range: &str, bounds: &Bounds) -> Result<u64, ScheduleError> {
+fn parse_range(range: &str, bounds: &FieldBounds) -> Result<u64, ScheduleError> {
     let text = || range.to_owned();
     let mut parts = range.split('/');
     let limits: Vec<_> = parts.next().unwrap_or_default().split('-').collect();
@@ -167,7 +167,7 @@ struct Steps {
     step: i64,
 }
 
-fn checked_bits(steps: Steps, bounds: &Bounds, range: &str) -> Result<u64, ScheduleError> {
+fn checked_bits(steps: Steps, bounds: &FieldBounds, range: &str) -> Result<u64, ScheduleError> {
     let Steps { start, end, step } = steps;
     let (min, max, text) = (bounds.min, bounds.max, range.to_owned());
     match () {
@@ -179,7 +179,7 @@ fn checked_bits(steps: Steps, bounds: &Bounds, range: &str) -> Result<u64, Sched
     }
 }
 
-fn parse_value(text: &str, bounds: &Bounds) -> Result<i64, ScheduleError> {
+fn parse_value(text: &str, bounds: &FieldBounds) -> Result<i64, ScheduleError> {
     let lower = text.to_lowercase();
     match (bounds.min..).zip(bounds.names).find(|(_, name)| **name == lower) {
         Some((value, _)) => Ok(value),
@@ -208,15 +208,15 @@ fn bits(start: i64, end: i64, step: i64) -> u64 {
     (start..=end).step_by(step).fold(0, |bits, value| bits | 1 << value)
 }
 
-fn all(bounds: &Bounds) -> u64 {
+fn all(bounds: &FieldBounds) -> u64 {
     STAR | bits(bounds.min, bounds.max, 1)
 }
 
 // Go: cron parseDescriptor
-fn parse_descriptor(text: &str, zone: TimeZone) -> Result<Schedule, ScheduleError> {
+fn parse_descriptor(text: &str, zone: TimeZone) -> Result<CronSchedule, ScheduleError> {
     if let Some(duration) = text.strip_prefix("@every ") {
         return match duration.parse::<GoDuration>() {
-            Ok(duration) => Ok(Schedule::Every((duration.as_nanos() / 1_000_000_000).max(1))),
+            Ok(duration) => Ok(CronSchedule::Every((duration.as_nanos() / 1_000_000_000).max(1))),
             Err(_) => Err(ScheduleError::Duration {
                 descriptor: text.to_owned(),
                 duration: duration.to_owned(),
@@ -241,5 +241,5 @@ fn parse_descriptor(text: &str, zone: TimeZone) -> Result<Schedule, ScheduleErro
         "@hourly" => hourly,
         _ => return Err(ScheduleError::Descriptor(text.to_owned())),
     };
-    Ok(Schedule::Times(Box::new(times)))
+    Ok(CronSchedule::Times(Box::new(times)))
 }

@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use pintle_api_types::kind::{CRON_JOBS, JOBS};
 use pintle_api_types::request::Request;
 use pintle_controllers_core::common::owner::controller_reference;
-use pintle_controllers_core::common::sample::Sample;
+use pintle_controllers_core::common::sample::MetricValue;
 use pintle_controllers_core::common::times::whole_seconds;
 use pintle_controllers_core::frame::{Transcript, TranscriptStop};
 use pintle_controllers_core::kinds::CronJob;
@@ -18,7 +18,7 @@ use pintle_controllers_core::meta::time;
 use serde_json::{Value, json};
 
 use super::missed::{Missed, StartBase, recent_start, wait_for_next};
-use super::schedule::Schedule;
+use super::schedule::CronSchedule;
 use super::status::ActiveJob;
 use super::sync::{CronSync, read_job};
 use super::zones::{in_zone, load_zone};
@@ -96,7 +96,7 @@ impl CronSync<'_> {
     }
 
     /// The schedule, unless it is suspended or not valid.
-    fn valid_schedule(&self, asked: &mut Transcript) -> Option<Schedule> {
+    fn valid_schedule(&self, asked: &mut Transcript) -> Option<CronSchedule> {
         let spec = &self.cron_job.spec;
         if let Some(zone) = &spec.time_zone
             && let Err(error) = load_zone(zone, &self.state.local)
@@ -119,7 +119,7 @@ impl CronSync<'_> {
             );
             self.warn("UnsupportedSchedule", message, asked);
         }
-        match Schedule::parse(&schedule_text(&self.cron_job), &self.state.local) {
+        match CronSchedule::parse(&schedule_text(&self.cron_job), &self.state.local) {
             Ok(schedule) => Some(schedule),
             Err(error) => {
                 let message = format!("unparseable schedule: {:?} : {error}", spec.schedule);
@@ -231,7 +231,7 @@ impl CronSync<'_> {
         let created = time(&metadata["creationTimestamp"]).ok().flatten();
         if let Some(created) = created {
             let skew = created.duration_since(start).as_secs_f64();
-            self.samples.push(Sample::new("job_creation_skew_duration_seconds", &[], skew));
+            self.samples.push(MetricValue::new("job_creation_skew_duration_seconds", &[], skew));
         }
         let name = metadata["name"].as_str().unwrap_or_default();
         self.report("SuccessfulCreate", format!("Created job {name}"), asked);

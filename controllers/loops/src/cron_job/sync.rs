@@ -15,7 +15,7 @@ use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{CRON_JOBS, JOBS};
 use pintle_api_types::request::{Answer, ApiError, DeleteOptions, Propagation, Request, Target};
 use pintle_api_types::symbol::Symbol;
-use pintle_controllers_core::common::sample::Sample;
+use pintle_controllers_core::common::sample::MetricValue;
 use pintle_controllers_core::frame::{
     EventTarget, ObjectEvent, SyncOutcome, Transcript, TranscriptStop,
 };
@@ -45,7 +45,7 @@ pub(super) struct CronSync<'a> {
     pub(super) status: WorkingStatus,
     /// The status is to be written.
     pub(super) is_changed: bool,
-    pub(super) samples: Vec<Sample>,
+    pub(super) samples: Vec<MetricValue>,
 }
 
 /// Syncs a CronJob.
@@ -55,7 +55,7 @@ pub(super) struct CronSync<'a> {
 pub(super) fn sync_cron_job(
     state: &CronState,
     asked: &mut Transcript,
-) -> Result<SyncOutcome<Sample>, TranscriptStop> {
+) -> Result<SyncOutcome<MetricValue>, TranscriptStop> {
     let mut sync = CronSync::new(state, asked.now())?;
     sync.clean_up_history(asked)?;
     let result = match sync.reconcile(asked) {

@@ -31,7 +31,7 @@ pub(super) const RESUMED: &str = "DeploymentResumed";
 
 /// A condition's type, status and reason.
 #[derive(Clone, Copy)]
-pub(super) struct Finding {
+pub(super) struct ConditionChange {
     /// The type.
     pub(super) kind: &'static str,
     /// `True`, `False` or `Unknown`.
@@ -40,7 +40,7 @@ pub(super) struct Finding {
     pub(super) reason: &'static str,
 }
 
-impl Finding {
+impl ConditionChange {
     /// A finding about progress.
     pub(super) fn progressing(status: &'static str, reason: &'static str) -> Self {
         Self { kind: PROGRESSING, status, reason }

@@ -63,7 +63,7 @@ pub struct DeploymentController {
 
 /// The state that one sync reads.
 #[derive(Debug)]
-pub struct Snapshot {
+pub struct DeploymentSnapshot {
     deployment: Rc<KeptObject<Deployment>>,
     /// Sets that it controls, and orphans of its namespace that it selects.
     sets: Vec<Set>,
@@ -73,7 +73,7 @@ pub struct Snapshot {
 
 impl Controller for DeploymentController {
     type Key = ObjectKey;
-    type Snapshot = Snapshot;
+    type Snapshot = DeploymentSnapshot;
     type Note = ();
 
     const NAME: &'static str = "deployment-controller";
@@ -107,7 +107,7 @@ impl Controller for DeploymentController {
         }
     }
 
-    fn snapshot(&mut self, key: &ObjectKey, tables: &Tables, _: Now) -> Option<Snapshot> {
+    fn snapshot(&mut self, key: &ObjectKey, tables: &Tables, _: Now) -> Option<DeploymentSnapshot> {
         let deployment = Rc::clone(tables.deployments.get(key)?);
         let meta = &deployment.metadata;
         let own = tables.replica_sets.controlled_by(&meta.uid);
@@ -121,11 +121,11 @@ impl Controller for DeploymentController {
                 |set: &&Set| handlers::pods_of(set, tables).any(|pod| !pod.is_terminal());
             running = sets.iter().filter(is_running).map(|set| set.metadata.uid.clone()).collect();
         }
-        Some(Snapshot { deployment, sets, running })
+        Some(DeploymentSnapshot { deployment, sets, running })
     }
 
     fn sync(
-        snapshot: &Snapshot,
+        snapshot: &DeploymentSnapshot,
         asked: &mut Transcript,
     ) -> Result<SyncOutcome<()>, TranscriptStop> {
         sync::sync(snapshot, asked)

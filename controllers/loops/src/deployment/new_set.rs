@@ -11,7 +11,7 @@ use pintle_controllers_core::golang::hash::pod_template_hash;
 use serde_json::{Value, json};
 
 use super::annotations;
-use super::conditions::{self, CREATE_ERROR, Finding, PROGRESSING, SET_CREATED, SET_FOUND};
+use super::conditions::{self, CREATE_ERROR, ConditionChange, PROGRESSING, SET_CREATED, SET_FOUND};
 use super::limits;
 use super::rollout::{Rollout, replace_set, set_of};
 use super::sets::{self, REVISION, Set};
@@ -69,7 +69,7 @@ impl Rollout<'_> {
         let has_deadline = conditions::progress_deadline(self.spec()).is_some();
         if has_deadline && self.status.condition(PROGRESSING).is_none() {
             let message = format!("Found new replica set {:?}", &*set.metadata.name);
-            let finding = Finding::progressing("True", SET_FOUND);
+            let finding = ConditionChange::progressing("True", SET_FOUND);
             conditions::set(&mut self.status, finding.condition(&message, asked.now()));
             has_news = true;
         }
@@ -105,7 +105,7 @@ impl Rollout<'_> {
         let mut has_news = self.set_revision(&revision.to_string());
         if is_created && conditions::progress_deadline(self.spec()).is_some() {
             let message = format!("Created new replica set {:?}", &*set.metadata.name);
-            let finding = Finding::progressing("True", SET_CREATED);
+            let finding = ConditionChange::progressing("True", SET_CREATED);
             conditions::set(&mut self.status, finding.condition(&message, asked.now()));
             has_news = true;
         }
@@ -182,7 +182,7 @@ impl Rollout<'_> {
         }
         let message = format!("Failed to create new replica set {:?}: {error}", draft.name);
         if conditions::progress_deadline(self.spec()).is_some() {
-            let finding = Finding::progressing("False", CREATE_ERROR);
+            let finding = ConditionChange::progressing("False", CREATE_ERROR);
             conditions::set(&mut self.status, finding.condition(&message, asked.now()));
             drop(self.try_write_status(asked)?); // the creation is the error to report
         }

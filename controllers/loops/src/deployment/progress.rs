@@ -9,7 +9,7 @@ use pintle_controllers_core::frame::{SyncOutcome, Transcript, TranscriptStop};
 use pintle_controllers_core::kinds::{ReplicaCondition, ReplicaStatus};
 
 use super::conditions::{
-    self, Finding, PROGRESSING, REPLICA_FAILURE, SET_AVAILABLE, SET_UPDATED, TIMED_OUT,
+    self, ConditionChange, PROGRESSING, REPLICA_FAILURE, SET_AVAILABLE, SET_UPDATED, TIMED_OUT,
 };
 use super::rollout::Rollout;
 use super::status::is_complete;
@@ -59,11 +59,12 @@ impl Rollout<'_> {
         };
         if is_complete(self, status) {
             let message = format!("{subject} has successfully progressed.");
-            let finding = Finding::progressing("True", SET_AVAILABLE);
+            let finding = ConditionChange::progressing("True", SET_AVAILABLE);
             conditions::set(status, finding.condition(&message, now));
         } else if is_progressing(&self.status, status) {
             let message = format!("{subject} is progressing.");
-            let mut condition = Finding::progressing("True", SET_UPDATED).condition(&message, now);
+            let mut condition =
+                ConditionChange::progressing("True", SET_UPDATED).condition(&message, now);
             // Its time of update moves with each progress, also when its reason stays.
             let current = self.status.condition(PROGRESSING);
             if let Some(current) = current.filter(|current| &*current.status == "True") {
@@ -73,7 +74,7 @@ impl Rollout<'_> {
             conditions::set(status, condition);
         } else if is_timed_out(status, deadline, now) {
             let message = format!("{subject} has timed out progressing.");
-            let finding = Finding::progressing("False", TIMED_OUT);
+            let finding = ConditionChange::progressing("False", TIMED_OUT);
             conditions::set(status, finding.condition(&message, now));
         }
     }

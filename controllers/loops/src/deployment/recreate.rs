@@ -7,7 +7,7 @@ use pintle_controllers_core::frame::{SyncOutcome, Transcript, TranscriptStop};
 use pintle_controllers_core::meta::Uid;
 
 use super::rollout::Rollout;
-use super::scale::Write;
+use super::scale::ScaleWrite;
 use super::sets;
 use super::status::is_complete;
 
@@ -34,7 +34,7 @@ impl Rollout<'_> {
             self.sync_revision(true, asked)?;
         }
         if let Some(new) = self.new.clone() {
-            self.scale_set(&new, self.spec().wanted(), Write::OfSize, asked)?;
+            self.scale_set(&new, self.spec().wanted(), ScaleWrite::OfSize, asked)?;
         }
         if is_complete(self, &self.status) {
             self.clean_up(asked)?;
@@ -50,7 +50,7 @@ impl Rollout<'_> {
     ) -> Result<bool, TranscriptStop> {
         let mut is_any_scaled = false;
         for set in sets::active(&self.old) {
-            is_any_scaled |= self.scale_set(&set, 0, Write::OfSize, asked)?.is_scaled;
+            is_any_scaled |= self.scale_set(&set, 0, ScaleWrite::OfSize, asked)?.is_scaled;
         }
         Ok(is_any_scaled)
     }

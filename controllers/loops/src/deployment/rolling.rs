@@ -5,7 +5,7 @@ use pintle_controllers_core::frame::{Retry, SyncError, SyncOutcome, Transcript, 
 
 use super::limits;
 use super::rollout::Rollout;
-use super::scale::Write;
+use super::scale::ScaleWrite;
 use super::sets::{self, Set};
 use super::status::is_complete;
 
@@ -57,7 +57,7 @@ impl Rollout<'_> {
                  added to those wanted before old ones go"
             ));
         }
-        Ok(self.scale_set(new, target, Write::OfSize, asked)?.is_scaled)
+        Ok(self.scale_set(new, target, ScaleWrite::OfSize, asked)?.is_scaled)
     }
 
     /// Scales old sets down as far as enough pods stay available; says whether any was.
@@ -117,7 +117,7 @@ impl Rollout<'_> {
             if target > size {
                 return Err(self.invalid_scale("cleaning up unhealthy replicas", set, target));
             }
-            *set = self.scale_set(set, target, Write::OfSize, asked)?.set;
+            *set = self.scale_set(set, target, ScaleWrite::OfSize, asked)?.set;
             count = count.wrapping_add(shrink);
         }
         Ok(Cleaned { old, count })
@@ -156,7 +156,7 @@ impl Rollout<'_> {
             if target > size {
                 return Err(self.invalid_scale("scaling down old RS", set, target));
             }
-            self.scale_set(set, target, Write::OfSize, asked)?;
+            self.scale_set(set, target, ScaleWrite::OfSize, asked)?;
             count = count.wrapping_add(shrink);
         }
         Ok(count)

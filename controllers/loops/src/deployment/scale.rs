@@ -11,7 +11,7 @@ use super::sets::{self, DESIRED_REPLICAS, MAX_REPLICAS, Set};
 
 /// When a set is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Write {
+pub(super) enum ScaleWrite {
     /// When its size changes.
     OfSize,
     /// When its size or its annotations about replicas change.
@@ -50,12 +50,12 @@ impl Rollout<'_> {
     pub(super) fn scale(&self, asked: &mut Transcript) -> Result<(), TranscriptStop> {
         let wanted = self.spec().wanted();
         if let Some(set) = self.active_or_latest() {
-            self.scale_set(&set, wanted, Write::OfSize, asked)?;
+            self.scale_set(&set, wanted, ScaleWrite::OfSize, asked)?;
             return Ok(());
         }
         if self.is_saturated() {
             for set in self.newest_old_first().iter().filter(|set| set.spec.wanted() > 0) {
-                self.scale_set(set, 0, Write::OfSize, asked)?;
+                self.scale_set(set, 0, ScaleWrite::OfSize, asked)?;
             }
             return Ok(());
         }
@@ -64,7 +64,7 @@ impl Rollout<'_> {
                 asked.because("several sets have pods: each is scaled in proportion");
             }
             for share in self.shares() {
-                self.scale_set(&share.set, share.size, Write::OfSizeOrAnnotations, asked)?;
+                self.scale_set(&share.set, share.size, ScaleWrite::OfSizeOrAnnotations, asked)?;
             }
         }
         Ok(())
@@ -140,12 +140,12 @@ impl Rollout<'_> {
         &self,
         set: &Set,
         size: i32,
-        write: Write,
+        write: ScaleWrite,
         asked: &mut Transcript,
     ) -> Result<Scaled, TranscriptStop> {
         let unchanged = Scaled { is_scaled: false, set: set.clone() };
         let before = set.spec.wanted();
-        if write == Write::OfSize && before == size {
+        if write == ScaleWrite::OfSize && before == size {
             return Ok(unchanged);
         }
         let (desired, max) = (self.spec().wanted(), limits::max_replicas(self.spec()));

@@ -6,7 +6,7 @@ use pintle_controllers_core::frame::{SyncOutcome, Transcript, TranscriptStop};
 use pintle_controllers_core::kinds::{ReplicaCondition, ReplicaStatus};
 use serde_json::{Map, Value, json};
 
-use super::conditions::{self, AVAILABLE, Finding};
+use super::conditions::{self, AVAILABLE, ConditionChange};
 use super::limits;
 use super::rollout::Rollout;
 use super::sets;
@@ -50,12 +50,18 @@ impl Rollout<'_> {
         let spec = self.spec();
         let min_available = spec.wanted().wrapping_sub(limits::max_unavailable(spec));
         let condition = if available >= min_available {
-            let finding =
-                Finding { kind: AVAILABLE, status: "True", reason: "MinimumReplicasAvailable" };
+            let finding = ConditionChange {
+                kind: AVAILABLE,
+                status: "True",
+                reason: "MinimumReplicasAvailable",
+            };
             finding.condition("Deployment has minimum availability.", now)
         } else {
-            let finding =
-                Finding { kind: AVAILABLE, status: "False", reason: "MinimumReplicasUnavailable" };
+            let finding = ConditionChange {
+                kind: AVAILABLE,
+                status: "False",
+                reason: "MinimumReplicasUnavailable",
+            };
             finding.condition("Deployment does not have minimum availability.", now)
         };
         conditions::set(&mut status, condition);

@@ -7,13 +7,13 @@ use pintle_controllers_core::frame::{SyncOutcome, Transcript, TranscriptStop};
 use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::ReplicaSet;
 
-use super::conditions::{self, Finding, PAUSED, PROGRESSING, RESUMED, TIMED_OUT};
+use super::conditions::{self, ConditionChange, PAUSED, PROGRESSING, RESUMED, TIMED_OUT};
 use super::rollback::rollback_to;
 use super::rollout::Rollout;
-use super::{RECREATE, ROLLING_UPDATE, Snapshot};
+use super::{DeploymentSnapshot, RECREATE, ROLLING_UPDATE};
 
 pub(super) fn sync(
-    snapshot: &Snapshot,
+    snapshot: &DeploymentSnapshot,
     asked: &mut Transcript,
 ) -> Result<SyncOutcome<()>, TranscriptStop> {
     let deployment = &*snapshot.deployment;
@@ -94,7 +94,7 @@ impl Rollout<'_> {
             true => (PAUSED, "Deployment is paused"),
             false => (RESUMED, "Deployment is resumed"),
         };
-        let finding = Finding::progressing("Unknown", reason);
+        let finding = ConditionChange::progressing("Unknown", reason);
         conditions::set(&mut self.status, finding.condition(message, asked.now()));
         self.write_status(asked)
     }

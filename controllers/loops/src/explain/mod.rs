@@ -5,7 +5,8 @@
 //!                    └────> evidence (objects, live) ─────────┴─> Explanation: text or JSON
 //! ```
 //! Input: what the frame knows of the keys, and objects as the API server shows them. Output:
-//! [`Explanation`]. Pure: the caller reads the objects and answers the reads of dry syncs. Bounds:
+//! [`ObjectExplanation`]. Pure: the caller reads the objects and answers the reads of dry syncs.
+//! Bounds:
 //! `POD_GROUPS_MAX` troubles of pods and `NAMES_MAX` names each are shown.
 
 mod evidence;
@@ -41,7 +42,7 @@ pub struct KeyReport {
 /// The explanation of why an object is not in its wanted state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Explanation {
+pub struct ObjectExplanation {
     /// The kind.
     pub kind: &'static str,
     /// The namespace; empty for an object of the whole cluster.
@@ -61,7 +62,7 @@ pub struct Explanation {
     pub remedy: Option<String>,
 }
 
-impl fmt::Display for Explanation {
+impl fmt::Display for ObjectExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lines = self.state.iter().chain(&self.next_writes).chain(&self.waits_for);
         lines.into_iter().try_for_each(|line| writeln!(f, "{line}"))?;
@@ -75,13 +76,13 @@ pub fn explain(
     key: &ObjectKey,
     evidence: &Evidence,
     reports: &[KeyReport],
-) -> Explanation {
-    let mut explanation = Explanation {
+) -> ObjectExplanation {
+    let mut explanation = ObjectExplanation {
         kind: subject.kind.kind,
         namespace: key.namespace().to_owned(),
         name: key.name().to_owned(),
         is_settled: true,
-        ..Explanation::default()
+        ..ObjectExplanation::default()
     };
     workloads::describe(subject, evidence, &mut explanation);
     for report in reports {

@@ -7,13 +7,13 @@
 use serde_json::Value;
 
 use super::evidence::text;
-use super::{Evidence, Explanation};
+use super::{Evidence, ObjectExplanation};
 
 /// Kinds that are named.
 const KINDS_MAX: usize = 8;
 
 /// Adds what is the case with a namespace.
-pub(super) fn describe(object: &Value, evidence: &Evidence, explanation: &mut Explanation) {
+pub(super) fn describe(object: &Value, evidence: &Evidence, explanation: &mut ObjectExplanation) {
     let name = text(&object["metadata"]["name"]);
     let Some(since) = object["metadata"]["deletionTimestamp"].as_str() else {
         let phase = text(&object["status"]["phase"]);

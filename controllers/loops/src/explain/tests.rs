@@ -15,7 +15,7 @@ fn pod(name: &str, spec: Value, status: Value) -> Value {
         "spec": spec, "status": status})
 }
 
-fn explained(kind: &str, evidence: &Evidence, reports: &[KeyReport]) -> Explanation {
+fn explained(kind: &str, evidence: &Evidence, reports: &[KeyReport]) -> ObjectExplanation {
     let subject = ExplainedKind::find(kind).expect("a kind that can be explained");
     explain(subject, &subject.key("n", "web"), evidence, reports)
 }

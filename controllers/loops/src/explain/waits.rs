@@ -1,13 +1,13 @@
 //! Describes a controller's state of a key, in sentences.
 //!
-//! Input: a [`KeyReport`]. Output: sentences in an [`Explanation`]. Pure.
+//! Input: a [`KeyReport`]. Output: sentences in an [`ObjectExplanation`]. Pure.
 
 use std::time::Duration;
 
 use pintle_controllers_core::frame::KeyWait;
 
 use super::writes::phrases;
-use super::{Explanation, KeyReport, sentence};
+use super::{KeyReport, ObjectExplanation, sentence};
 
 /// Parts of reasons that the counts and conditions say already.
 const REPEATS: [&str; 7] = [
@@ -21,7 +21,7 @@ const REPEATS: [&str; 7] = [
 ];
 
 /// Adds what a controller says.
-pub(super) fn add_report(report: &KeyReport, explanation: &mut Explanation) {
+pub(super) fn add_report(report: &KeyReport, explanation: &mut ObjectExplanation) {
     let findings = &report.findings;
     let is_new = |reason: &&String| !REPEATS.iter().any(|said| reason.contains(said));
     let reasons: Vec<_> = findings.reasons.iter().filter(is_new).collect();

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::evidence::{condition, number, text, true_condition};
 use super::subject::ExplainedKind;
-use super::{Evidence, Explanation, names, namespace, pods};
+use super::{Evidence, ObjectExplanation, names, namespace, pods};
 
 /// Finalizers that the garbage collector removes.
 const COLLECTED: [&str; 2] = ["foregroundDeletion", "orphan"];
@@ -21,7 +21,7 @@ const COLLECTED: [&str; 2] = ["foregroundDeletion", "orphan"];
 pub(super) fn describe(
     subject: &ExplainedKind,
     evidence: &Evidence,
-    explanation: &mut Explanation,
+    explanation: &mut ObjectExplanation,
 ) {
     let Some(object) = &evidence.object else { return };
     let facts = WorkloadFacts { object, evidence, kind: subject.kind.kind };
@@ -64,7 +64,7 @@ impl WorkloadFacts<'_> {
         }
     }
 
-    fn common(&self, explanation: &mut Explanation) {
+    fn common(&self, explanation: &mut ObjectExplanation) {
         let (kind, name) = (self.kind, self.name());
         let metadata = &self.object["metadata"];
         if metadata["deletionTimestamp"].is_string() && kind != "Namespace" {
@@ -104,7 +104,7 @@ impl WorkloadFacts<'_> {
     }
 
     /// How many pods there are of those that should be; whether all are there.
-    fn count(&self, what: &str, is: i64, wanted: i64, explanation: &mut Explanation) -> bool {
+    fn count(&self, what: &str, is: i64, wanted: i64, explanation: &mut ObjectExplanation) -> bool {
         let (kind, name) = (self.kind, self.name());
         let verb = if is == 1 { "is" } else { "are" };
         explanation.state.push(format!("{kind} {name}: {is} of {wanted} pods {verb} {what}."));
@@ -113,11 +113,11 @@ impl WorkloadFacts<'_> {
         is_complete
     }
 
-    fn pods(&self, explanation: &mut Explanation) {
+    fn pods(&self, explanation: &mut ObjectExplanation) {
         explanation.state.extend(pods::troubles(&self.evidence.pods));
     }
 
-    fn deployment(&self, explanation: &mut Explanation) {
+    fn deployment(&self, explanation: &mut ObjectExplanation) {
         let wanted = self.wanted();
         if self.object["spec"]["paused"] == true {
             explanation.state.push(format!("Deployment {} is paused.", self.name()));
@@ -153,13 +153,13 @@ impl WorkloadFacts<'_> {
         self.pods(explanation);
     }
 
-    fn replica_set(&self, explanation: &mut Explanation) {
+    fn replica_set(&self, explanation: &mut ObjectExplanation) {
         self.count("available", self.status("availableReplicas"), self.wanted(), explanation);
         replica_failure(self.kind, self.object, explanation);
         self.pods(explanation);
     }
 
-    fn stateful_set(&self, explanation: &mut Explanation) {
+    fn stateful_set(&self, explanation: &mut ObjectExplanation) {
         let wanted = self.wanted();
         self.count("ready", self.status("readyReplicas"), wanted, explanation);
         let update = text(&self.object["status"]["updateRevision"]);
@@ -183,7 +183,7 @@ impl WorkloadFacts<'_> {
         }
     }
 
-    fn daemon_set(&self, explanation: &mut Explanation) {
+    fn daemon_set(&self, explanation: &mut ObjectExplanation) {
         let wanted = self.status("desiredNumberScheduled");
         self.count("available", self.status("numberAvailable"), wanted, explanation);
         let updated = self.status("updatedNumberScheduled");
@@ -200,7 +200,7 @@ impl WorkloadFacts<'_> {
         self.pods(explanation);
     }
 
-    fn job(&self, explanation: &mut Explanation) {
+    fn job(&self, explanation: &mut ObjectExplanation) {
         let name = self.name();
         for (kind, words) in [("Complete", "has completed"), ("Failed", "has failed")] {
             if let Some(found) = true_condition(self.object, kind) {
@@ -239,7 +239,7 @@ impl WorkloadFacts<'_> {
         explanation.state.extend(pods::troubles(&active));
     }
 
-    fn cron_job(&self, explanation: &mut Explanation) {
+    fn cron_job(&self, explanation: &mut ObjectExplanation) {
         let name = self.name();
         let (schedule, spec) = (text(&self.object["spec"]["schedule"]), &self.object["spec"]);
         let last = text(&self.object["status"]["lastScheduleTime"]);
@@ -271,7 +271,7 @@ impl WorkloadFacts<'_> {
         }
     }
 
-    fn quota(&self, explanation: &mut Explanation) {
+    fn quota(&self, explanation: &mut ObjectExplanation) {
         let (hard, used) = (&self.object["spec"]["hard"], &self.object["status"]["used"]);
         let name = self.name();
         let mut full = Vec::new();
@@ -303,7 +303,7 @@ impl WorkloadFacts<'_> {
 }
 
 /// Explains why a set creates or deletes no pods.
-fn replica_failure(kind: &str, set: &Value, explanation: &mut Explanation) {
+fn replica_failure(kind: &str, set: &Value, explanation: &mut ObjectExplanation) {
     if let Some(found) = true_condition(set, "ReplicaFailure") {
         explanation.is_settled = false;
         let verb = if found["reason"] == "FailedDelete" { "delete" } else { "create" };

@@ -161,7 +161,7 @@ fn wait_for_dependents(
 /// Owners by what became of them.
 // k8s: garbagecollector.go classifyReferences
 #[derive(Default)]
-struct Owners {
+struct OwnersByState {
     /// They are there.
     solid: usize,
     /// They are absent.
@@ -223,8 +223,8 @@ fn classify(
     item: &GarbageCandidate,
     references: &[OwnerReference],
     asked: &mut Transcript,
-) -> Result<Option<Owners>, TranscriptStop> {
-    let mut owners = Owners::default();
+) -> Result<Option<OwnersByState>, TranscriptStop> {
+    let mut owners = OwnersByState::default();
     for reference in references {
         match examine(item, reference, asked)? {
             OwnerState::Invalid => return Ok(None),
@@ -233,7 +233,11 @@ fn classify(
                 asked.because(format!("the API server has no kind {kind} in {version}"));
                 owners.solid += 1;
                 owners.notes.push(GraphFinding::Unmapped);
-                return Ok(Some(Owners { dangling: Vec::new(), waiting: Vec::new(), ..owners }));
+                return Ok(Some(OwnersByState {
+                    dangling: Vec::new(),
+                    waiting: Vec::new(),
+                    ..owners
+                }));
             }
             OwnerState::Unlisted(kind) => {
                 asked.because(format!("{kind:?} are not listed yet, so the owner counts"));

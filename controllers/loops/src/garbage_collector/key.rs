@@ -80,7 +80,7 @@ impl QueueKey for NodeKey {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use pintle_controllers_core::frame::{Backoff, WorkQueue};
+    use pintle_controllers_core::frame::{KeyBackoff, WorkQueue};
 
     use super::*;
 
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn namespaces_take_turns_and_a_node_is_one_key_in_any_of_them() {
-        let mut queue = WorkQueue::new(Backoff::DEFAULT);
+        let mut queue = WorkQueue::new(KeyBackoff::DEFAULT);
         let now = Instant::now();
         for uid in ["a", "b", "c"] {
             queue.add(key("large", uid), now);

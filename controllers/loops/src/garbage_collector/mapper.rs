@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use pintle_api_types::kind::Kind;
 use pintle_api_types::symbol::Symbol;
-use pintle_controllers_core::tables::{Discovery, Tables};
+use pintle_controllers_core::tables::{DiscoveredKinds, Tables};
 
 /// Verbs that a kind must support to be watched.
 // k8s: pkg/controller/garbagecollector/garbagecollector.go GetDeletableResources
@@ -29,7 +29,7 @@ pub(super) struct Mapper {
 
 impl Mapper {
     /// The kinds that discovery found, of which `ignored` (group and plural) are not followed.
-    pub(super) fn new(discovery: &Discovery, ignored: &[(String, String)]) -> Self {
+    pub(super) fn new(discovery: &DiscoveredKinds, ignored: &[(String, String)]) -> Self {
         let is_ignored =
             |kind: Kind| ignored.iter().any(|(g, p)| (&**g, &**p) == (kind.group, kind.plural));
         let followed: BTreeSet<_> = discovery

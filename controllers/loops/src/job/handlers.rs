@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use pintle_api_types::kind::JOBS;
-use pintle_controllers_core::common::sample::Sample;
+use pintle_controllers_core::common::sample::MetricValue;
 use pintle_controllers_core::frame::{Now, Wakes};
 use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::{Job, Pod};
@@ -71,7 +71,11 @@ impl JobController {
                 }
                 if let Some(manager) = new.as_ref().and_then(|job| managed_by_other(job)) {
                     let labels = [("controller_name", manager)];
-                    self.totals.add(Sample::new("jobs_by_external_controller_total", &labels, 1.0));
+                    self.totals.add(MetricValue::new(
+                        "jobs_by_external_controller_total",
+                        &labels,
+                        1.0,
+                    ));
                 }
                 wake.now(JobKey::Job(delta.object().metadata.key()));
             }
@@ -150,7 +154,7 @@ impl JobController {
             _ => return,
         };
         let name = "terminated_pods_tracking_finalizer_total";
-        self.totals.add(Sample::new(name, &[("event", event)], 1.0));
+        self.totals.add(MetricValue::new(name, &[("event", event)], 1.0));
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use pintle_api_types::kind::PODS;
 use pintle_api_types::request::{PatchForm, Request, Target};
 use pintle_controllers_core::common::pods::{create, delete, record_created, record_deleted};
-use pintle_controllers_core::common::sample::Sample;
+use pintle_controllers_core::common::sample::MetricValue;
 use pintle_controllers_core::frame::{ObjectEvent, Transcript, TranscriptStop};
 use pintle_controllers_core::kinds::Pod;
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ use super::pods::{
     replaces_only_failed,
 };
 use super::removal::pods_to_remove;
-use super::status::Condition;
+use super::status::JobConditionState;
 use super::sync::{JobSync, has_limit_per_index, len};
 
 /// The pods of the Job after this sync's deletions and creations.
@@ -167,8 +167,12 @@ impl JobSync<'_> {
         };
         if self.is_complete(counts.active) {
             let message = "Reached expected number of succeeded pods";
-            let condition =
-                Condition::new("SuccessCriteriaMet", "CompletionsReached", message, self.now);
+            let condition = JobConditionState::new(
+                "SuccessCriteriaMet",
+                "CompletionsReached",
+                message,
+                self.now,
+            );
             self.finish = Some(condition);
             asked.because("enough pods succeeded");
         } else if !is_deleting {
@@ -189,10 +193,10 @@ impl JobSync<'_> {
     fn note_suspension(&mut self, asked: &mut Transcript) {
         let is_suspended = is_suspended(self.job());
         let condition = match is_suspended {
-            true => Condition::new("Suspended", "JobSuspended", "Job suspended", self.now),
-            false => Condition {
+            true => JobConditionState::new("Suspended", "JobSuspended", "Job suspended", self.now),
+            false => JobConditionState {
                 status: "False".to_owned(),
-                ..Condition::new("Suspended", "JobResumed", "Job resumed", self.now)
+                ..JobConditionState::new("Suspended", "JobResumed", "Job resumed", self.now)
             },
         };
         let message = condition.message.clone();
@@ -408,6 +412,6 @@ impl JobSync<'_> {
         labels: &[(&'static str, &str)],
         count: i64,
     ) {
-        self.samples.push(Sample::new(name, labels, count as f64));
+        self.samples.push(MetricValue::new(name, labels, count as f64));
     }
 }

@@ -36,9 +36,9 @@ use std::time::Duration;
 
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{JOBS, Kind, PODS};
-use pintle_controllers_core::common::sample::{Sample, SampleTotals};
+use pintle_controllers_core::common::sample::{MetricValue, SampleTotals};
 use pintle_controllers_core::frame::{
-    Backoff, Controller, Now, QueueKey, SyncOutcome, Transcript, TranscriptStop, Wakes,
+    Controller, KeyBackoff, Now, QueueKey, SyncOutcome, Transcript, TranscriptStop, Wakes,
 };
 use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::{Job, Pod};
@@ -133,11 +133,11 @@ enum Synced {
 impl Controller for JobController {
     type Key = JobKey;
     type Snapshot = JobSnapshot;
-    type Note = Sample;
+    type Note = MetricValue;
 
     const NAME: &'static str = "job-controller";
     // k8s: pkg/controller/job/job_controller.go DefaultJobApiBackOff, MaxJobApiBackOff
-    const BACKOFF: Backoff = Backoff::of_key(Duration::from_secs(1), Duration::from_secs(60));
+    const BACKOFF: KeyBackoff = KeyBackoff::of_key(Duration::from_secs(1), Duration::from_secs(60));
 
     fn key_of(object: &ObjectKey) -> Option<JobKey> {
         Some(JobKey::Job(object.clone()))
@@ -181,14 +181,14 @@ impl Controller for JobController {
     fn sync(
         snapshot: &JobSnapshot,
         asked: &mut Transcript,
-    ) -> Result<SyncOutcome<Sample>, TranscriptStop> {
+    ) -> Result<SyncOutcome<MetricValue>, TranscriptStop> {
         match &snapshot.0 {
             Synced::Job(state) => sync_job(state, asked),
             Synced::Orphan(state) => sync_orphan(state, asked),
         }
     }
 
-    fn remember(&mut self, _: &JobKey, sample: Sample, _: Now) {
+    fn remember(&mut self, _: &JobKey, sample: MetricValue, _: Now) {
         self.totals.add(sample);
     }
 

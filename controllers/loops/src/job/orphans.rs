@@ -11,7 +11,7 @@ use std::rc::Rc;
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::JOBS;
 use pintle_api_types::request::{Request, Target};
-use pintle_controllers_core::common::sample::Sample;
+use pintle_controllers_core::common::sample::MetricValue;
 use pintle_controllers_core::frame::{SyncOutcome, Transcript, TranscriptStop};
 use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::{Job, Pod};
@@ -39,7 +39,7 @@ pub(super) struct OrphanState {
 pub(super) fn sync_orphan(
     state: &OrphanState,
     asked: &mut Transcript,
-) -> Result<SyncOutcome<Sample>, TranscriptStop> {
+) -> Result<SyncOutcome<MetricValue>, TranscriptStop> {
     let pod = &state.pod;
     if !is_tracked(pod) {
         return Ok(SyncOutcome::done());

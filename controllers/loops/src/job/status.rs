@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct WorkingStatus {
     #[serde(deserialize_with = "or_default", skip_serializing_if = "Vec::is_empty")]
-    pub(super) conditions: Vec<Condition>,
+    pub(super) conditions: Vec<JobConditionState>,
     #[serde(with = "seconds", skip_serializing_if = "Option::is_none")]
     pub(super) start_time: Option<Timestamp>,
     #[serde(with = "seconds", skip_serializing_if = "Option::is_none")]
@@ -55,7 +55,7 @@ pub(super) struct Uncounted {
 /// A condition of a Job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct Condition {
+pub(super) struct JobConditionState {
     /// Such as `Complete`.
     #[serde(rename = "type")]
     pub(super) kind: String,
@@ -100,7 +100,7 @@ impl WorkingStatus {
     }
 
     /// The condition of a type, if its status is true.
-    pub(super) fn true_condition(&self, kind: &str) -> Option<&Condition> {
+    pub(super) fn true_condition(&self, kind: &str) -> Option<&JobConditionState> {
         let mut conditions = self.conditions.iter();
         conditions.find(|condition| condition.kind == kind).filter(|one| one.status == "True")
     }
@@ -108,7 +108,7 @@ impl WorkingStatus {
     /// Adds a condition or changes the one of its type; returns whether anything changed. A status
     /// that goes from nothing to false is not added.
     // k8s: pkg/controller/job/job_controller.go ensureJobConditionStatus
-    pub(super) fn ensure(&mut self, condition: Condition) -> bool {
+    pub(super) fn ensure(&mut self, condition: JobConditionState) -> bool {
         match self.conditions.iter_mut().find(|known| known.kind == condition.kind) {
             Some(known) if known.is_same(&condition) => false,
             Some(known) => {
@@ -124,7 +124,7 @@ impl WorkingStatus {
     }
 }
 
-impl Condition {
+impl JobConditionState {
     /// A condition that is true from now on.
     // k8s: pkg/controller/job/job_controller.go newCondition
     pub(super) fn new(

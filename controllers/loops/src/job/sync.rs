@@ -13,7 +13,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use pintle_api_types::kind::{JOBS, PODS};
 use pintle_controllers_core::common::claim::Claim;
-use pintle_controllers_core::common::sample::Sample;
+use pintle_controllers_core::common::sample::MetricValue;
 use pintle_controllers_core::frame::{
     EventTarget, ObjectEvent, SyncOutcome, Transcript, TranscriptStop,
 };
@@ -29,7 +29,7 @@ use super::pods::{
     IndexFailures, JobPod, TRACKING_FINALIZER, completions, finished_at, is_countable, is_failed,
     is_indexed, is_suspended, new_finished_pods,
 };
-use super::status::{Condition, WorkingStatus};
+use super::status::{JobConditionState, WorkingStatus};
 use super::success_policy::match_success_policy;
 
 /// The value of `managedBy` that means this controller.
@@ -70,11 +70,11 @@ pub(super) struct JobSync<'a> {
     /// Failed pods that stay until their index has a new pod, since that one continues the count.
     pub(super) delayed: BTreeMap<i64, JobPod>,
     /// The condition of the Job's end.
-    pub(super) finish: Option<Condition>,
+    pub(super) finish: Option<JobConditionState>,
     pub(super) again: Option<Duration>,
     /// The action of the sync, as metrics name it.
     pub(super) action: &'static str,
-    pub(super) samples: Vec<Sample>,
+    pub(super) samples: Vec<MetricValue>,
 }
 
 /// Syncs a Job.
@@ -84,7 +84,7 @@ pub(super) struct JobSync<'a> {
 pub(super) fn sync_job(
     state: &JobState,
     asked: &mut Transcript,
-) -> Result<SyncOutcome<Sample>, TranscriptStop> {
+) -> Result<SyncOutcome<MetricValue>, TranscriptStop> {
     let job: &Job = &state.job;
     if is_left_alone(job, asked) {
         return Ok(SyncOutcome::done());
@@ -213,7 +213,7 @@ impl<'a> JobSync<'a> {
     }
 
     // k8s: pkg/controller/job/job_controller.go getFailJobMessage
-    fn failure_by_policy(&self) -> Option<Condition> {
+    fn failure_by_policy(&self) -> Option<JobConditionState> {
         let policy = self.job().spec.pod_failure_policy.as_deref()?;
         let failed = self.pods.iter().filter(|pod| is_failed(&pod.facts, self.job()));
         let mut messages =
@@ -225,7 +225,7 @@ impl<'a> JobSync<'a> {
         Some(self.failure("PodFailurePolicy", &message))
     }
 
-    fn failure_by_limits(&mut self) -> Option<Condition> {
+    fn failure_by_limits(&mut self) -> Option<JobConditionState> {
         let limit = backoff_limit(self.job());
         if self.failed > limit || self.has_restarted_too_often(limit) {
             let message = "Job has reached the specified backoff limit";
@@ -241,8 +241,8 @@ impl<'a> JobSync<'a> {
     }
 
     // k8s: pkg/controller/job/job_controller.go newFailureCondition
-    fn failure(&self, reason: &str, message: &str) -> Condition {
-        Condition::new("FailureTarget", reason, message, self.now)
+    fn failure(&self, reason: &str, message: &str) -> JobConditionState {
+        JobConditionState::new("FailureTarget", reason, message, self.now)
     }
 
     /// The rest of the Job's active deadline.
@@ -290,7 +290,7 @@ impl<'a> JobSync<'a> {
             let policy = job.spec.success_policy.as_deref();
             let message = match_success_policy(policy, completions, &self.succeeded_indexes);
             self.finish = message.map(|message| {
-                Condition::new("SuccessCriteriaMet", "SuccessPolicy", message, self.now)
+                JobConditionState::new("SuccessCriteriaMet", "SuccessPolicy", message, self.now)
             });
         }
     }
@@ -332,7 +332,7 @@ impl<'a> JobSync<'a> {
         }
     }
 
-    fn failure_by_indexes(&self, failed: &Indexes) -> Option<Condition> {
+    fn failure_by_indexes(&self, failed: &Indexes) -> Option<JobConditionState> {
         let spec = &self.job().spec;
         let total = failed.total();
         if spec.max_failed_indexes.is_some_and(|limit| total > i64::from(limit)) {

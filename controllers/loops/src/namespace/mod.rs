@@ -22,9 +22,9 @@ use pintle_api_types::kind::{Kind, NAMESPACES};
 use pintle_api_types::rate::Rate;
 use pintle_api_types::request::{ApiError, Request, Target};
 use pintle_controllers_core::frame::{
-    Backoff, Controller, Now, Retry, SyncError, SyncOutcome, Transcript, TranscriptStop, Wakes,
+    Controller, KeyBackoff, Now, Retry, SyncError, SyncOutcome, Transcript, TranscriptStop, Wakes,
 };
-use pintle_controllers_core::tables::{Change, Discovery, Tables};
+use pintle_controllers_core::tables::{Change, DiscoveredKinds, Tables};
 use serde_json::{Value, json};
 
 /// Wait before the content of a namespace is deleted: API servers and etcd members that lag behind
@@ -93,7 +93,7 @@ impl Namespaces {
 #[derive(Debug)]
 pub struct TerminatingNamespace {
     key: ObjectKey,
-    discovery: Rc<Discovery>,
+    discovery: Rc<DiscoveredKinds>,
     /// Discovery was read after the deletion was seen. A kind that was defined shortly before it
     /// may be missing otherwise, and its objects would outlive the namespace.
     is_discovered: bool,
@@ -108,7 +108,7 @@ impl Controller for Namespaces {
 
     const NAME: &'static str = "namespace-controller";
     // k8s: pkg/controller/namespace/namespace_controller.go nsControllerRateLimiter
-    const BACKOFF: Backoff = Backoff {
+    const BACKOFF: KeyBackoff = KeyBackoff {
         first: Duration::from_millis(5),
         longest: Duration::from_secs(60),
         all: Some(Rate { per_second: 10.0, burst: 100 }),

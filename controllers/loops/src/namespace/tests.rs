@@ -26,7 +26,7 @@ fn snapshot() -> TerminatingNamespace {
         found(DEPLOYMENTS, ALL),
         found(NODES, ALL),
     ];
-    let discovery = Discovery { kinds, ..Discovery::default() };
+    let discovery = DiscoveredKinds { kinds, ..DiscoveredKinds::default() };
     let (key, discovery) = (ObjectKey::new("", "n"), Rc::new(discovery));
     TerminatingNamespace { key, discovery, is_discovered: true, early: Vec::new() }
 }
@@ -229,7 +229,7 @@ fn dead_group_keeps_the_namespace_but_all_other_content_goes() {
     assert_eq!(failure(driven), expected);
     let (status, reason, message) = cluster.condition("NamespaceDeletionDiscoveryFailure");
     assert_eq!((&*status, &*reason), ("True", "DiscoveryFailed"));
-    assert_eq!(message, format!("Discovery failed for some groups, 1 failing: {expected}"));
+    assert_eq!(message, format!("DiscoveredKinds failed for some groups, 1 failing: {expected}"));
 }
 
 // k8s: namespaced_resources_deleter_test.go TestDeleteEncounters404
@@ -313,7 +313,7 @@ fn last_object_of_a_kind_wakes_its_terminating_namespace() {
 fn namespace_is_not_emptied_upon_kinds_that_were_read_before_its_deletion() {
     let discovered = |seconds| {
         let (kinds, read_at) = (vec![found(PODS, ALL)], Some(at(seconds).instant));
-        WatchEvent::Discovered(Discovery { kinds, read_at, ..Discovery::default() })
+        WatchEvent::Discovered(DiscoveredKinds { kinds, read_at, ..DiscoveredKinds::default() })
     };
     let mut tables = applied(vec![discovered(1)]);
     let mut controller = Namespaces::new(1, false);
@@ -350,7 +350,8 @@ fn namespace_with_many_objects_is_synced_at_once_and_again_after_the_grace() {
         Decoded::only_metadata(kind, &text)
     };
     for (maps, pods, expected) in [(99, 0, 1), (100, 0, 2), (100, 1, 1)] {
-        let discovery = Discovery { kinds: vec![found(CONFIG_MAPS, ALL)], ..Discovery::default() };
+        let discovery =
+            DiscoveredKinds { kinds: vec![found(CONFIG_MAPS, ALL)], ..DiscoveredKinds::default() };
         let mut tables = applied(vec![WatchEvent::Discovered(discovery)]);
         for at in 0..maps {
             tables.apply(set(of(CONFIG_MAPS, &format!("m{at}"))));

@@ -9,14 +9,14 @@ use pintle_controllers_core::frame::{EventTarget, Transcript, TranscriptStop};
 use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::Pod;
 
-use super::{BURST_MAX, Replicated, Snapshot};
+use super::{BURST_MAX, ReplicaSnapshot, Replicated};
 
 /// Brings the number of active pods closer to the wanted one.
 ///
 /// # Errors
 /// With the first failure, after all requests that were sent at once are answered.
 pub(super) fn manage<W: Replicated>(
-    snapshot: &Snapshot<W>,
+    snapshot: &ReplicaSnapshot<W>,
     active: &[Rc<KeptObject<Pod>>],
     asked: &mut Transcript,
 ) -> Result<(), TranscriptStop> {
@@ -34,7 +34,7 @@ pub(super) fn manage<W: Replicated>(
 }
 
 fn create<W: Replicated>(
-    snapshot: &Snapshot<W>,
+    snapshot: &ReplicaSnapshot<W>,
     count: usize,
     asked: &mut Transcript,
 ) -> Result<(), TranscriptStop> {
@@ -63,7 +63,7 @@ fn create<W: Replicated>(
 }
 
 fn delete<W: Replicated>(
-    snapshot: &Snapshot<W>,
+    snapshot: &ReplicaSnapshot<W>,
     active: &[Rc<KeptObject<Pod>>],
     count: usize,
     asked: &mut Transcript,

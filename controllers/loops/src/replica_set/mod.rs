@@ -103,7 +103,7 @@ impl<W> ReplicaController<W> {
 
 /// The state that one sync reads.
 #[derive(Debug)]
-pub struct Snapshot<W> {
+pub struct ReplicaSnapshot<W> {
     /// The set.
     set: Rc<KeptObject<W>>,
     /// Pods that it controls, and orphans of its namespace that it selects.
@@ -114,7 +114,7 @@ pub struct Snapshot<W> {
 
 impl<W: Replicated> Controller for ReplicaController<W> {
     type Key = ObjectKey;
-    type Snapshot = Snapshot<W>;
+    type Snapshot = ReplicaSnapshot<W>;
     type Note = ();
 
     const NAME: &'static str = W::NAME;
@@ -145,17 +145,17 @@ impl<W: Replicated> Controller for ReplicaController<W> {
         }
     }
 
-    fn snapshot(&mut self, key: &ObjectKey, tables: &Tables, _: Now) -> Option<Snapshot<W>> {
+    fn snapshot(&mut self, key: &ObjectKey, tables: &Tables, _: Now) -> Option<ReplicaSnapshot<W>> {
         let set = Rc::clone(W::table(tables).get(key)?);
         let pods = candidates(&set, tables);
         let active = pods.iter().filter(|pod| pod.is_active()).count();
         let has_surplus = i64::try_from(active).is_ok_and(|n| n > i64::from(set.spec().wanted()));
         let related = if has_surplus { related(&set, tables) } else { PodsByNode::new() };
-        Some(Snapshot { set, pods, related })
+        Some(ReplicaSnapshot { set, pods, related })
     }
 
     fn sync(
-        snapshot: &Snapshot<W>,
+        snapshot: &ReplicaSnapshot<W>,
         asked: &mut Transcript,
     ) -> Result<SyncOutcome<()>, TranscriptStop> {
         sync::sync(snapshot, asked)

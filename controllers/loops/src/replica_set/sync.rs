@@ -11,10 +11,10 @@ use pintle_controllers_core::frame::{SyncOutcome, Transcript, TranscriptStop};
 use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::{Pod, ReplicaSpec, ReplicaStatus};
 
-use super::{Replicated, Snapshot, manage, status};
+use super::{ReplicaSnapshot, Replicated, manage, status};
 
 pub(super) fn sync<W: Replicated>(
-    snapshot: &Snapshot<W>,
+    snapshot: &ReplicaSnapshot<W>,
     asked: &mut Transcript,
 ) -> Result<SyncOutcome<()>, TranscriptStop> {
     let set = &*snapshot.set;
@@ -47,7 +47,7 @@ pub(super) fn sync<W: Replicated>(
 
 /// How many of the set's pods are being deleted.
 // k8s: pkg/controller/controller_utils.go FilterClaimedPods
-fn terminating<W: Replicated>(snapshot: &Snapshot<W>) -> usize {
+fn terminating<W: Replicated>(snapshot: &ReplicaSnapshot<W>) -> usize {
     let set = &snapshot.set;
     let pods = snapshot.pods.iter().filter(|pod| {
         pod.is_terminating()

@@ -10,7 +10,7 @@ use pintle_api_types::kind::{
 };
 use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::{PersistentVolumeClaim, Pod, ResourceClaim, Service};
-use pintle_controllers_core::tables::{Discovery, Tables};
+use pintle_controllers_core::tables::{DiscoveredKinds, Tables};
 
 use super::devices::{self, DeviceClasses};
 
@@ -57,11 +57,11 @@ pub(super) const STORAGE_CLASS: &str = ".storageclass.storage.k8s.io/";
 #[derive(Clone, Debug)]
 pub(super) struct Evaluator {
     kind: Kind,
-    manner: Manner,
+    manner: CountManner,
 }
 
 #[derive(Clone, Debug)]
-enum Manner {
+enum CountManner {
     Pods,
     Services,
     Claims,
@@ -74,12 +74,12 @@ enum Manner {
 // k8s: pkg/quota/v1/evaluator/core/registry.go NewEvaluators
 pub(super) fn fixed(reads_claims: bool) -> Vec<Evaluator> {
     let mut evaluators = vec![
-        Evaluator { kind: PODS, manner: Manner::Pods },
-        Evaluator { kind: SERVICES, manner: Manner::Services },
-        Evaluator { kind: PERSISTENT_VOLUME_CLAIMS, manner: Manner::Claims },
+        Evaluator { kind: PODS, manner: CountManner::Pods },
+        Evaluator { kind: SERVICES, manner: CountManner::Services },
+        Evaluator { kind: PERSISTENT_VOLUME_CLAIMS, manner: CountManner::Claims },
     ];
     if reads_claims {
-        evaluators.push(Evaluator { kind: RESOURCE_CLAIMS, manner: Manner::ResourceClaims });
+        evaluators.push(Evaluator { kind: RESOURCE_CLAIMS, manner: CountManner::ResourceClaims });
     }
     for kind in [CONFIG_MAPS, RESOURCE_QUOTAS, REPLICATION_CONTROLLERS, SECRETS] {
         evaluators.push(Evaluator::count(kind, Some(kind.plural)));
@@ -88,7 +88,7 @@ pub(super) fn fixed(reads_claims: bool) -> Vec<Evaluator> {
 }
 
 /// The kinds of objects that discovery found and quotas count.
-pub(super) fn counted(discovery: &Discovery) -> impl Iterator<Item = Kind> {
+pub(super) fn counted(discovery: &DiscoveredKinds) -> impl Iterator<Item = Kind> {
     let kinds = discovery.preferred(VERBS).map(|found| found.kind);
     kinds.filter(|kind| kind.is_namespaced && !IGNORED.contains(&(kind.group, kind.plural)))
 }
@@ -108,7 +108,7 @@ impl Evaluator {
     pub(super) fn count(kind: Kind, alias: Option<&str>) -> Self {
         let mut names = vec![count_name(kind)];
         names.extend(alias.map(str::to_owned));
-        Self { kind, manner: Manner::Count(names) }
+        Self { kind, manner: CountManner::Count(names) }
     }
 
     /// Counts objects of this kind, in any version.
@@ -119,7 +119,7 @@ impl Evaluator {
     /// The names of a count.
     pub(super) fn names(&self) -> &[String] {
         match &self.manner {
-            Manner::Count(names) => names,
+            CountManner::Count(names) => names,
             _ => &[],
         }
     }
@@ -128,14 +128,14 @@ impl Evaluator {
     // k8s: MatchingResources of each evaluator
     pub(super) fn matches(&self, name: &str, classes: &DeviceClasses) -> bool {
         match &self.manner {
-            Manner::Pods => {
+            CountManner::Pods => {
                 POD_NAMES.contains(&name)
                     || name.starts_with("hugepages-")
                     || name.starts_with("requests.hugepages-")
                     || is_extended(name)
             }
-            Manner::Services => SERVICE_NAMES.contains(&name),
-            Manner::Claims => {
+            CountManner::Services => SERVICE_NAMES.contains(&name),
+            CountManner::Claims => {
                 let of_class = |known: &&str| {
                     let class = name.strip_suffix(known);
                     class.is_some_and(|class| class.ends_with(STORAGE_CLASS))
@@ -144,8 +144,8 @@ impl Evaluator {
                     || CLAIM_NAMES.contains(&name)
                     || CLAIM_NAMES.iter().any(of_class)
             }
-            Manner::ResourceClaims => devices::matches(name, classes),
-            Manner::Count(names) => names.iter().any(|known| known == name),
+            CountManner::ResourceClaims => devices::matches(name, classes),
+            CountManner::Count(names) => names.iter().any(|known| known == name),
         }
     }
 
@@ -156,19 +156,19 @@ impl Evaluator {
         }
         let pods = || tables.pods.in_namespace(namespace).cloned().collect();
         match &self.manner {
-            Manner::Pods => NamespaceContent::Pods(pods()),
-            Manner::Services => NamespaceContent::Services(
+            CountManner::Pods => NamespaceContent::Pods(pods()),
+            CountManner::Services => NamespaceContent::Services(
                 tables.services.in_namespace(namespace).cloned().collect(),
             ),
-            Manner::Claims => {
+            CountManner::Claims => {
                 let claims = tables.persistent_volume_claims.in_namespace(namespace);
                 NamespaceContent::Claims(claims.cloned().collect())
             }
-            Manner::ResourceClaims => {
+            CountManner::ResourceClaims => {
                 let claims = tables.resource_claims.in_namespace(namespace);
                 NamespaceContent::ResourceClaims { claims: claims.cloned().collect(), pods: pods() }
             }
-            Manner::Count(_) => match tables.count(self.kind, namespace) {
+            CountManner::Count(_) => match tables.count(self.kind, namespace) {
                 Some(count) => NamespaceContent::Count(count),
                 None => NamespaceContent::Unlisted(self.kind),
             },

@@ -15,7 +15,7 @@ use pintle_controllers_core::frame::Now;
 use pintle_controllers_core::tables::{Change, Tables};
 use serde_json::Value;
 
-use super::mark::{self, Action, Deed, Mark};
+use super::mark::{self, Action, Deed, WriteMark};
 use super::report::{ShadowReport, WriteDifference, WriteSide};
 
 /// How long a write may be missing: a busy API server takes seconds for it.
@@ -53,13 +53,13 @@ struct Doubt {
 #[derive(Debug, Default)]
 pub struct Ledger {
     controllers: BTreeSet<&'static str>,
-    intents: BTreeMap<Source, BTreeMap<Mark, Intent>>,
-    by_mark: BTreeMap<Mark, BTreeSet<Source>>,
+    intents: BTreeMap<Source, BTreeMap<WriteMark, Intent>>,
+    by_mark: BTreeMap<WriteMark, BTreeSet<Source>>,
     doubts: VecDeque<Doubt>,
     /// Writes that are not wanted any more, for as long as the other may still make them.
-    dropped: VecDeque<(Instant, &'static str, Mark)>,
+    dropped: VecDeque<(Instant, &'static str, WriteMark)>,
     /// Deletions that may be a user's, for as long as a sync may want them later.
-    unattributed: VecDeque<(Instant, Mark)>,
+    unattributed: VecDeque<(Instant, WriteMark)>,
     report: ShadowReport,
 }
 
@@ -94,7 +94,7 @@ impl Ledger {
         now: Now,
     ) {
         let source = (controller, key);
-        let mut new: BTreeMap<Mark, Intent> = BTreeMap::new();
+        let mut new: BTreeMap<WriteMark, Intent> = BTreeMap::new();
         for deed in writes.iter().filter_map(|write| mark::of_request(write, tables)) {
             if self.resolve_doubt(&deed) || self.claim_deletion(controller, &deed) {
                 continue;
@@ -142,7 +142,7 @@ impl Ledger {
 
     /// The other decided upon a state that is a little older, as a batch of writes does.
     fn match_dropped(&mut self, deed: &Deed) -> bool {
-        let is_it = |(_, _, mark): &(Instant, &str, Mark)| *mark == deed.mark;
+        let is_it = |(_, _, mark): &(Instant, &str, WriteMark)| *mark == deed.mark;
         let chosen = matches!(deed.mark.action, Action::Create | Action::Delete);
         let Some(at) = self.dropped.iter().position(is_it).filter(|_| chosen) else { return false };
         let (_, controller, mark) = self.dropped.remove(at).expect("it was found");
@@ -151,7 +151,7 @@ impl Ledger {
         true
     }
 
-    fn unlist(&mut self, mark: &Mark, source: &Source) {
+    fn unlist(&mut self, mark: &WriteMark, source: &Source) {
         if let Some(sources) = self.by_mark.get_mut(mark) {
             sources.remove(source);
             if sources.is_empty() {
@@ -237,7 +237,7 @@ impl Ledger {
             return false;
         }
         let object = deed.key.namespace().to_owned();
-        let all = Mark { action: Action::DeleteAll, kind: deed.mark.kind, object };
+        let all = WriteMark { action: Action::DeleteAll, kind: deed.mark.kind, object };
         let Some(source) = self.by_mark.get(&all).and_then(|all| all.first()).cloned() else {
             return false;
         };
@@ -268,7 +268,7 @@ impl Ledger {
         let key = ObjectKey::new(deed.key.namespace(), &owner.name).to_string();
         let source = (controller, key);
         let intents = self.intents.get(&source)?;
-        let is_other = |known: &Mark| {
+        let is_other = |known: &WriteMark| {
             known.action == Action::Delete && known.kind == deed.mark.kind && *known != deed.mark
         };
         intents.keys().any(is_other).then_some(source)

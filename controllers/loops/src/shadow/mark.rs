@@ -1,7 +1,8 @@
 //! The effect of a write, in a form in which our writes and changes in the cluster are comparable.
 //!
-//! Input: a request, or a change. Output: [`Mark`]s with the content that counts. A created pod is
-//! known by its owner and template hash, since its name is random; other objects by name. Pure.
+//! Input: a request, or a change. Output: [`WriteMark`]s with the content that counts. A created
+//! pod is known by its owner and template hash, since its name is random; other objects by name.
+//! Pure.
 
 use std::fmt;
 
@@ -59,7 +60,7 @@ impl fmt::Display for Action {
 
 /// A write, by what is done to what.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Mark {
+pub(super) struct WriteMark {
     pub(super) action: Action,
     pub(super) kind: Kind,
     /// Create: the key, or the owner's UID and the hash. Delete: the UID. Otherwise the key, or the
@@ -67,7 +68,7 @@ pub(super) struct Mark {
     pub(super) object: String,
 }
 
-impl Mark {
+impl WriteMark {
     fn new(action: Action, kind: Kind, object: impl Into<String>) -> Self {
         let kind = plain(kind);
         Self { action, kind, object: object.into() }
@@ -100,7 +101,7 @@ fn is_seen_twice(kind: Kind, meta: &Meta, action: Action, tables: &Tables) -> bo
 /// A write with what it says.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Deed {
-    pub(super) mark: Mark,
+    pub(super) mark: WriteMark,
     /// The number of replicas, the status.
     pub(super) content: Option<Value>,
     /// The object, for people.
@@ -123,7 +124,7 @@ pub(super) fn of_request(request: &Request, tables: &Tables) -> Option<Deed> {
                 "" => text(&body["metadata"]["generateName"]).to_owned() + "*",
                 _ => name.to_owned(),
             };
-            let mark = Mark::new(Action::Create, *kind, object);
+            let mark = WriteMark::new(Action::Create, *kind, object);
             let name = ObjectKey::new(namespace, &shown).to_string();
             Some(Deed { mark, content: None, name, key })
         }
@@ -136,12 +137,12 @@ pub(super) fn of_request(request: &Request, tables: &Tables) -> Option<Deed> {
             let known = tables.meta(target.kind, &target.key);
             let known = known.map(|meta| meta.uid.as_str().to_owned());
             let uid = options.uid.clone().or(known).unwrap_or_default();
-            let mark = Mark::new(Action::Delete, target.kind, uid);
+            let mark = WriteMark::new(Action::Delete, target.kind, uid);
             let name = target.key.to_string();
             Some(Deed { mark, content: None, name, key: target.key.clone() })
         }
         Request::DeleteCollection { kind, namespace, .. } => {
-            let mark = Mark::new(Action::DeleteAll, *kind, namespace.as_str());
+            let mark = WriteMark::new(Action::DeleteAll, *kind, namespace.as_str());
             let key = ObjectKey::new("", namespace);
             Some(Deed { mark, content: None, name: namespace.clone(), key })
         }
@@ -153,7 +154,7 @@ fn of_replace(target: &Target, body: &Value, tables: &Tables) -> Deed {
     match target.sub {
         "status" => on_object(Action::Status, target, Some(plain_status(&body["status"]))),
         "finalize" => {
-            let mark = Mark::new(Action::Delete, target.kind, text(&body["metadata"]["uid"]));
+            let mark = WriteMark::new(Action::Delete, target.kind, text(&body["metadata"]["uid"]));
             let name = target.key.to_string();
             Deed { mark, content: None, name, key: target.key.clone() }
         }
@@ -173,7 +174,7 @@ fn of_replace(target: &Target, body: &Value, tables: &Tables) -> Deed {
 
 fn on_object(action: Action, target: &Target, content: Option<Value>) -> Deed {
     let key = target.key.clone();
-    let mark = Mark::new(action, target.kind, key.as_str());
+    let mark = WriteMark::new(action, target.kind, key.as_str());
     Deed { mark, content, name: key.to_string(), key }
 }
 
@@ -220,7 +221,7 @@ pub(super) fn is_tie(one: &Pod, other: &Pod) -> bool {
 
 fn deed(action: Action, kind: Kind, object: &str, meta: &Meta) -> Deed {
     let key = meta.key();
-    Deed { mark: Mark::new(action, kind, object), content: None, name: key.to_string(), key }
+    Deed { mark: WriteMark::new(action, kind, object), content: None, name: key.to_string(), key }
 }
 
 fn created(kind: Kind, new: &Meta) -> Vec<Deed> {

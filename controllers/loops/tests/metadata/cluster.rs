@@ -14,7 +14,7 @@ use pintle_api_types::request::{ApiError, DeleteOptions, PatchForm, Propagation,
 use pintle_api_types::rng::Rng;
 use pintle_api_types::symbol::Symbol;
 use pintle_controllers_core::frame::{Frame, FrameEffect, MANAGER, Now};
-use pintle_controllers_core::tables::{Decoded, DiscoveredKind, Discovery, WatchEvent};
+use pintle_controllers_core::tables::{Decoded, DiscoveredKind, DiscoveredKinds, WatchEvent};
 use pintle_controllers_loops::garbage_collector::GarbageCollector;
 use pintle_controllers_loops::namespace::Namespaces;
 use pintle_controllers_loops::resource_quota::ResourceQuotas;
@@ -83,7 +83,7 @@ impl MetadataCluster {
         let verbs = ["create", "delete", "deletecollection", "list", "watch"].map(Symbol::of);
         let kinds =
             KINDS.map(|kind| DiscoveredKind { kind, verbs: verbs.to_vec(), is_preferred: true });
-        let discovery = Discovery { kinds: kinds.to_vec(), ..Discovery::default() };
+        let discovery = DiscoveredKinds { kinds: kinds.to_vec(), ..DiscoveredKinds::default() };
         cluster.frame.apply(WatchEvent::Discovered(discovery), now);
         cluster
     }

@@ -15,7 +15,9 @@ use pintle_api_types::request::{Answer, ApiError, PatchForm, Request, Target};
 use pintle_api_types::symbol::Symbol;
 use pintle_controllers_core::frame::{Controller, Now, Wakes, drive};
 use pintle_controllers_core::meta::Uid;
-use pintle_controllers_core::tables::{Decoded, DiscoveredKind, Discovery, Tables, WatchEvent};
+use pintle_controllers_core::tables::{
+    Decoded, DiscoveredKind, DiscoveredKinds, Tables, WatchEvent,
+};
 use pintle_controllers_loops::garbage_collector::{
     GarbageCollector, GraphFinding, NodeKey, NodeReason,
 };
@@ -71,7 +73,7 @@ impl<'a> CollectedCluster<'a> {
             verbs: ["delete", "list", "watch"].map(Symbol::of).to_vec(),
             is_preferred: true,
         });
-        let discovery = Discovery { kinds: kinds.to_vec(), ..Discovery::default() };
+        let discovery = DiscoveredKinds { kinds: kinds.to_vec(), ..DiscoveredKinds::default() };
         cluster.apply(WatchEvent::Discovered(discovery));
         KINDS.into_iter().for_each(|kind| cluster.apply(WatchEvent::ListComplete(kind)));
         for event in all(line, "events") {

@@ -15,7 +15,9 @@ use pintle_api_types::kind::{Kind, NAMESPACES};
 use pintle_api_types::request::{Answer, ApiError, Propagation, Request, Target};
 use pintle_api_types::symbol::Symbol;
 use pintle_controllers_core::frame::{Controller, Now, drive};
-use pintle_controllers_core::tables::{Decoded, DiscoveredKind, Discovery, Tables, WatchEvent};
+use pintle_controllers_core::tables::{
+    Decoded, DiscoveredKind, DiscoveredKinds, Tables, WatchEvent,
+};
 use pintle_controllers_loops::namespace::Namespaces;
 use serde_json::{Value, json};
 
@@ -172,7 +174,7 @@ fn deleted(line: &Value) -> Deleted {
     let failed = line["failedGroups"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let failed = failed.map(|group| (format!("{group}/v1beta1"), "it is down".to_owned()));
     let (kinds, failed_groups) = (kinds.collect(), failed.collect());
-    let discovery = Discovery { kinds, failed_groups, read_at: None };
+    let discovery = DiscoveredKinds { kinds, failed_groups, read_at: None };
     let mut tables = Tables::default();
     tables.apply(WatchEvent::Discovered(discovery));
     let namespace = Decoded::typed(NAMESPACES, &line["namespace"].to_string());

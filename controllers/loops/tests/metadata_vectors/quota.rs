@@ -15,7 +15,9 @@ use pintle_api_types::quantity::Amount;
 use pintle_api_types::request::Request;
 use pintle_api_types::symbol::Symbol;
 use pintle_controllers_core::frame::{Controller, Now, Wakes, drive};
-use pintle_controllers_core::tables::{Decoded, DiscoveredKind, Discovery, Tables, WatchEvent};
+use pintle_controllers_core::tables::{
+    Decoded, DiscoveredKind, DiscoveredKinds, Tables, WatchEvent,
+};
 use pintle_controllers_loops::resource_quota::ResourceQuotas;
 use serde_json::Value;
 
@@ -46,7 +48,7 @@ fn events(line: &Value) -> Vec<WatchEvent> {
         verbs: ["create", "list", "watch", "delete"].map(Symbol::of).to_vec(),
         is_preferred: true,
     });
-    let discovery = Discovery { kinds: found.to_vec(), ..Discovery::default() };
+    let discovery = DiscoveredKinds { kinds: found.to_vec(), ..DiscoveredKinds::default() };
     let mut events = vec![WatchEvent::Discovered(discovery)];
     for object in line["objects"].as_array().expect("objects") {
         let object = Decoded::typed(kind_of(object), &object.to_string()).expect("an object");

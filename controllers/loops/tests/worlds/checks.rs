@@ -8,7 +8,7 @@ use pintle_api_types::request::{Answer, Request};
 use pintle_memory_api::Server;
 use serde_json::Value;
 
-use crate::manager::Call;
+use crate::manager::ManagerRequest;
 
 /// Counters of a Job that must never go down.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -28,7 +28,7 @@ impl Checks {
     /// After a controller's request.
     pub(crate) fn after(
         &mut self,
-        call: &Call,
+        call: &ManagerRequest,
         answer: &Answer,
         before: Option<&Server>,
         server: &Server,
@@ -54,7 +54,7 @@ impl Checks {
 
     /// A pod was created: there must not be more of its owner's than some version of the owner
     /// wanted that the controller may have decided by.
-    fn check_pod_count(&self, call: &Call, pod: &Value, server: &Server) {
+    fn check_pod_count(&self, call: &ManagerRequest, pod: &Value, server: &Server) {
         if self.is_split {
             return;
         }

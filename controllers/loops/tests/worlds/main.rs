@@ -20,13 +20,13 @@ mod silence;
 mod users;
 mod world;
 
-use world::{Faults, World};
+use world::{FaultRates, ManagerWorld};
 
 /// Worlds with seeds of their own in each run.
 const FRESH: u64 = 2_000;
 
-fn run(seed: u64, faults: Faults) {
-    let result = std::panic::catch_unwind(|| World::new(seed, faults).run());
+fn run(seed: u64, faults: FaultRates) {
+    let result = std::panic::catch_unwind(|| ManagerWorld::new(seed, faults).run());
     if let Err(panic) = result {
         eprintln!("the world of seed {seed} failed; PINTLE_SEED={seed} repeats it");
         std::panic::resume_unwind(panic);
@@ -35,19 +35,19 @@ fn run(seed: u64, faults: Faults) {
 
 #[test]
 fn world_without_faults_reaches_its_wanted_state() {
-    (0..20).for_each(|seed| run(seed, Faults::none()));
+    (0..20).for_each(|seed| run(seed, FaultRates::none()));
 }
 
 #[test]
 fn world_with_faults_reaches_its_wanted_state() {
     let asked = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     if let Some(seed) = asked("PINTLE_SEED") {
-        return run(seed, Faults::of_seed(seed));
+        return run(seed, FaultRates::of_seed(seed));
     }
     let count = asked("PINTLE_SEEDS").unwrap_or(FRESH);
     let first = asked("PINTLE_FRESH").unwrap_or_else(seed_of_now);
     println!("worlds {first} to {}", first + count - 1);
-    (first..first + count).for_each(|seed| run(seed, Faults::of_seed(seed)));
+    (first..first + count).for_each(|seed| run(seed, FaultRates::of_seed(seed)));
 }
 
 /// A seed that the last run did not have.

@@ -11,7 +11,7 @@ use pintle_api_types::request::{Answer, ApiError, Request};
 use pintle_api_types::symbol::Symbol;
 use pintle_controllers_core::frame::{Frame, FrameEffect, MANAGER, Now, ObjectEvent, Ticket};
 use pintle_controllers_core::kinds::{ReplicaSet, ReplicationController};
-use pintle_controllers_core::tables::{Decoded, DiscoveredKind, Discovery, WatchEvent};
+use pintle_controllers_core::tables::{Decoded, DiscoveredKind, DiscoveredKinds, WatchEvent};
 use pintle_controllers_loops::cron_job::CronJobController;
 use pintle_controllers_loops::daemon_set::DaemonSets;
 use pintle_controllers_loops::deployment::DeploymentController;
@@ -29,7 +29,7 @@ use pintle_memory_api::{Change, Identity, Server};
 use serde_json::{Value, json};
 
 /// A request under way.
-pub(crate) struct Call {
+pub(crate) struct ManagerRequest {
     pub(crate) ticket: Ticket,
     pub(crate) controller: &'static str,
     pub(crate) request: Request,
@@ -47,7 +47,7 @@ pub(crate) struct Daemon {
     pub(crate) frame: Frame,
     /// The version up to which events were delivered; none before the first list.
     pub(crate) delivered: BTreeMap<Kind, Option<u64>>,
-    pub(crate) calls: Vec<Call>,
+    pub(crate) calls: Vec<ManagerRequest>,
     waiting: BTreeMap<Ticket, Waiting>,
     /// Syncs that failed, for messages.
     pub(crate) failures: Vec<String>,
@@ -150,7 +150,7 @@ impl Daemon {
             verbs: verbs.clone(),
             is_preferred: true,
         });
-        let discovery = Discovery { kinds: kinds.collect(), ..Discovery::default() };
+        let discovery = DiscoveredKinds { kinds: kinds.collect(), ..DiscoveredKinds::default() };
         if self.frame.reads_all_metadata() {
             for found in &discovery.kinds {
                 self.delivered.entry(found.kind).or_insert(None);
@@ -172,7 +172,7 @@ impl Daemon {
                     let requests = requests.into_iter().map(unfiltered);
                     for (at, request) in requests.enumerate() {
                         let known = known.clone();
-                        self.calls.push(Call { ticket, controller, request, at, known });
+                        self.calls.push(ManagerRequest { ticket, controller, request, at, known });
                     }
                 }
                 FrameEffect::Emit { controller, event } => self.events.push((controller, event)),
@@ -185,7 +185,7 @@ impl Daemon {
     }
 
     /// A request was answered, or its answer was lost.
-    pub(crate) fn answer(&mut self, call: &Call, answer: Option<Answer>, now: Now) {
+    pub(crate) fn answer(&mut self, call: &ManagerRequest, answer: Option<Answer>, now: Now) {
         let lost =
             || Err(ApiError { message: "connection lost".to_owned(), ..ApiError::default() });
         let waiting = self.waiting.get_mut(&call.ticket).expect("it waits");

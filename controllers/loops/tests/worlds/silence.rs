@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::checks;
 use crate::users::NAMESPACE;
-use crate::world::{Faults, World};
+use crate::world::{FaultRates, ManagerWorld};
 
 const SILENCE: Duration = Duration::from_secs(20 * 60);
 /// Kinds, and how many pods each workload wants; there are three nodes.
@@ -47,7 +47,7 @@ fn workload(kind: Kind, count: usize) -> Value {
     json!({"metadata": {"name": "w"}, "spec": spec})
 }
 
-impl World {
+impl ManagerWorld {
     fn user(&mut self, request: &Request) {
         self.ask(&Identity::Admin, request).unwrap_or_else(|error| panic!("{request:?}: {error}"));
     }
@@ -78,7 +78,7 @@ fn wanted() -> BTreeMap<String, usize> {
 #[test]
 fn watch_of_pods_that_is_silent_for_20_minutes_creates_no_pod_twice() {
     for seed in 0..5 {
-        let mut world = World::new(seed, Faults::none());
+        let mut world = ManagerWorld::new(seed, FaultRates::none());
         world.user_steps = 0;
         world.pass(Duration::from_secs(10));
         world.silent.insert(PODS);
@@ -97,7 +97,7 @@ fn watch_of_pods_that_is_silent_for_20_minutes_creates_no_pod_twice() {
 #[test]
 fn watch_of_pods_that_is_silent_while_pods_are_deleted_ends_with_the_right_number() {
     for seed in 0..5 {
-        let mut world = World::new(seed, Faults::none());
+        let mut world = ManagerWorld::new(seed, FaultRates::none());
         world.user_steps = 0;
         world.create_workloads();
         world.pass(Duration::from_secs(60));

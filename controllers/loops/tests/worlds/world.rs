@@ -11,7 +11,7 @@ use pintle_controllers_core::frame::Now;
 use pintle_memory_api::{Identity, Server};
 
 use crate::checks::{self, Checks};
-use crate::manager::{self, Call, Daemon};
+use crate::manager::{self, Daemon, ManagerRequest};
 use crate::{cluster, users};
 
 /// Steps after which a world that still moves has failed.
@@ -21,7 +21,7 @@ const QUIET: Duration = Duration::from_secs(24 * 3600);
 
 /// Rates of faults, each per thousand cases.
 #[derive(Clone, Debug)]
-pub(crate) struct Faults {
+pub(crate) struct FaultRates {
     /// An answer is lost.
     lost: u64,
     /// The manager crashes.
@@ -32,7 +32,7 @@ pub(crate) struct Faults {
     lag: u64,
 }
 
-impl Faults {
+impl FaultRates {
     pub(crate) fn none() -> Self {
         Self { lost: 0, crash: 0, split: 0, lag: 0 }
     }
@@ -44,15 +44,15 @@ impl Faults {
     }
 }
 
-pub(crate) struct World {
+pub(crate) struct ManagerWorld {
     pub(crate) server: Server,
     /// Kinds with a silent watch.
     pub(crate) silent: BTreeSet<Kind>,
     managers: Vec<Daemon>,
     /// Requests of managers that are dead.
-    ghosts: Vec<Call>,
+    ghosts: Vec<ManagerRequest>,
     rng: Rng,
-    faults: Faults,
+    faults: FaultRates,
     checks: Checks,
     begun: Instant,
     passed: Duration,
@@ -64,7 +64,7 @@ pub(crate) struct World {
 }
 
 /// The next actor and its action.
-enum Turn {
+enum WorldTurn {
     Deliver { manager: usize, kind: Kind },
     Send { manager: usize, call: usize },
     Ghost(usize),
@@ -72,8 +72,8 @@ enum Turn {
     User,
 }
 
-impl World {
-    pub(crate) fn new(seed: u64, faults: Faults) -> Self {
+impl ManagerWorld {
+    pub(crate) fn new(seed: u64, faults: FaultRates) -> Self {
         let mut world = Self {
             server: Server::new(seed),
             silent: BTreeSet::new(),
@@ -115,7 +115,7 @@ impl World {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             self.settle();
             checks::check_end(&self.server);
-            self.faults = Faults::none();
+            self.faults = FaultRates::none();
             let (writes, version) = (self.writes, self.server.version());
             self.managers = vec![Daemon::new()];
             self.ghosts.clear();
@@ -180,22 +180,23 @@ impl World {
         true
     }
 
-    fn turns(&mut self) -> Vec<Turn> {
+    fn turns(&mut self) -> Vec<WorldTurn> {
         let mut turns = Vec::new();
         for (at, manager) in self.managers.iter().enumerate() {
             let late = manager.late(&self.server).into_iter();
             for kind in late.filter(|kind| !self.silent.contains(kind)) {
-                turns.push(Turn::Deliver { manager: at, kind });
+                turns.push(WorldTurn::Deliver { manager: at, kind });
             }
-            turns.extend((0..manager.calls.len()).map(|call| Turn::Send { manager: at, call }));
+            turns
+                .extend((0..manager.calls.len()).map(|call| WorldTurn::Send { manager: at, call }));
         }
-        turns.extend((0..self.ghosts.len()).map(Turn::Ghost));
+        turns.extend((0..self.ghosts.len()).map(WorldTurn::Ghost));
         let wall = self.now().wall.to_string();
         if cluster::step(&self.server, &mut self.rng.clone(), &wall).is_some() {
-            turns.push(Turn::Cluster);
+            turns.push(WorldTurn::Cluster);
         }
         if self.user_steps > 0 {
-            turns.push(Turn::User);
+            turns.push(WorldTurn::User);
         }
         turns
     }
@@ -212,15 +213,15 @@ impl World {
         true
     }
 
-    fn take(&mut self, turn: Turn) {
+    fn take(&mut self, turn: WorldTurn) {
         match turn {
-            Turn::Deliver { manager, kind } => {
+            WorldTurn::Deliver { manager, kind } => {
                 if self.rng.range(0, 10) >= self.faults.lag {
                     let now = self.now();
                     self.managers[manager].deliver(kind, &self.server, now);
                 }
             }
-            Turn::Send { manager, call } => {
+            WorldTurn::Send { manager, call } => {
                 let call = self.managers[manager].calls.swap_remove(call);
                 let is_lost = self.rng.range(0, 1000) < self.faults.lost;
                 if is_lost && self.rng.chance(50) {
@@ -232,17 +233,17 @@ impl World {
                 let now = self.now();
                 self.managers[manager].answer(&call, (!is_lost).then_some(answer), now);
             }
-            Turn::Ghost(at) => {
+            WorldTurn::Ghost(at) => {
                 let call = self.ghosts.swap_remove(at);
                 drop(self.send(&call));
             }
-            Turn::Cluster => {
+            WorldTurn::Cluster => {
                 let wall = self.now().wall.to_string();
                 let step = cluster::step(&self.server, &mut self.rng, &wall);
                 let request = step.expect("there was one");
                 let _ = self.ask(&cluster::IDENTITY, &request); // it may have come too late
             }
-            Turn::User => {
+            WorldTurn::User => {
                 self.user_steps -= 1;
                 let request = users::step(&self.server, &mut self.rng);
                 self.note("user", &request);
@@ -251,7 +252,7 @@ impl World {
         }
     }
 
-    fn send(&mut self, call: &Call) -> pintle_api_types::request::Answer {
+    fn send(&mut self, call: &ManagerRequest) -> pintle_api_types::request::Answer {
         let collects = call.controller == "garbage-collector-controller";
         let deletes = matches!(call.request, Request::Delete { .. });
         // A copy of everything is dear, and only one check needs it.

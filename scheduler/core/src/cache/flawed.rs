@@ -27,7 +27,8 @@ impl Flawed {
         &mut self,
         kind: WatchedKind,
         key: &ObjectKey,
-        (what, error): (&str, &dyn std::error::Error),
+        what: &str,
+        error: &dyn std::error::Error,
     ) {
         if self.there.entry(kind).or_default().insert(key.clone()) {
             let error = in_full(error);
@@ -85,7 +86,7 @@ impl ClusterCache {
             Err(error) => (None, Some(error)),
         };
         match error {
-            Some(error) => self.flawed.put(WatchedKind::Pod, key, (left_out, &error)),
+            Some(error) => self.flawed.put(WatchedKind::Pod, key, left_out, &error),
             None => self.flawed.take(WatchedKind::Pod, key),
         }
         spec

@@ -43,8 +43,8 @@ use crate::framework::pods::WholePods;
 use crate::groups::Groups;
 use crate::kept::{KeptPod, Shelf};
 use crate::plugins::dynamicresources::known::Devices;
-use crate::plugins::dynamicresources::look::{DeviceClaims, DeviceLimits};
-use crate::plugins::volumes::bind::{Progress, Write};
+use crate::plugins::dynamicresources::look::{ClaimingPod, DeviceClaims, DeviceLimits};
+use crate::plugins::volumes::bind::{BindProgress, Write};
 use crate::plugins::volumes::{Claims, Refused, Volumes};
 use crate::pod_fields::{is_over, node_name, nominated_node, scheduler_name};
 use crate::watch_event::{KINDS, WatchEvent, WatchedKind, WatchedObject};
@@ -237,14 +237,15 @@ impl ClusterCache {
     ) -> Result<Option<DeviceClaims>, Refused> {
         let (filter, binding) = (profile.device_filter_timeout, profile.device_binding_timeout);
         let budget = Rc::clone(&self.attempt_budget);
-        let of_nodes = (self.volumes.nodes_changed, DeviceLimits { filter, binding, budget });
+        let limits = DeviceLimits { filter, binding, budget };
         let resources = &spec.requests.plain.scalars;
         let group = self.groups.as_ref().and_then(|groups| groups.with_claims(pod));
-        self.devices.look((pod, resources), &mut self.cluster, of_nodes, group)
+        let of = ClaimingPod { pod, resources, group };
+        self.devices.look(of, &mut self.cluster, self.volumes.nodes_changed, limits)
     }
 
     /// Returns the progress of binding a pod's volumes on a node.
-    pub fn progress(&mut self, writes: &[Write], node: &str) -> Progress {
+    pub fn progress(&mut self, writes: &[Write], node: &str) -> BindProgress {
         self.volumes.progress(&mut self.cluster, writes, node)
     }
 
@@ -513,7 +514,7 @@ impl ClusterCache {
             }
             Err(error) => {
                 let stays = "it stays what it was, if it was known";
-                self.flawed.put(WatchedKind::Node, &key, (stays, &error));
+                self.flawed.put(WatchedKind::Node, &key, stays, &error);
                 None
             }
         }

@@ -56,12 +56,12 @@ struct WeightedResource {
 #[serde(deny_unknown_fields)]
 struct Ratio {
     #[serde(default)]
-    shape: Vec<Point>,
+    shape: Vec<ShapePoint>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Point {
+struct ShapePoint {
     #[serde(default)]
     utilization: i64,
     #[serde(default)]
@@ -107,7 +107,7 @@ struct DeviceArgs {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct VolumeBindingArgs {
     bind_timeout_seconds: Option<i64>,
-    shape: Option<Vec<Point>>,
+    shape: Option<Vec<ShapePoint>>,
 }
 
 /// Plugins that upstream removed, so that it rejects their arguments.

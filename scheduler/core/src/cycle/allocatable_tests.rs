@@ -118,7 +118,7 @@ fn what_pods_have_of_their_node_is_known_after_a_restart_by_their_status() {
         pod["spec"]["nodeName"] = json!("a");
         pod["status"] = json!({"nodeAllocatableResourceClaimStatuses": status("d", "2")});
     });
-    things.extend([has("d", 1, ("a", "g0"), &["other"]), other, uses("p", "c", |_| ())]);
+    things.extend([has("d", 1, "a", "g0", &["other"]), other, uses("p", "c", |_| ())]);
     let mut scheduler = knowing(ON, &things);
     assert_eq!(used(&scheduler), 3000);
     // The pod's own CPU alone would fit.
@@ -135,7 +135,7 @@ fn a_claim_that_another_pod_of_the_node_uses_so_cannot_be_shared() {
         pod["spec"]["nodeName"] = json!("a");
         pod["status"] = json!({"nodeAllocatableResourceClaimStatuses": status("d", "500m")});
     });
-    things.extend([has("d", 1, ("a", "g0"), &["other"]), other, uses("p", "d", |_| ())]);
+    things.extend([has("d", 1, "a", "g0", &["other"]), other, uses("p", "d", |_| ())]);
     let mut scheduler = knowing(ON, &things);
     let why = "0/1 nodes are available: 1 node allocatable resource claim d is already used by \
         another pod. still not schedulable, preemption: 0/1 nodes are available: 1 Preemption is \
@@ -248,7 +248,7 @@ fn what_a_status_says_of_a_pod_without_a_node_is_replaced_by_what_is_chosen() {
     // With its claim allocated no device is selected: as upstream, only the pod's own requests
     // count.
     let mut things = base();
-    things[3] = has("c", 1, ("a", "g0"), &["p"]);
+    things[3] = has("c", 1, "a", "g0", &["p"]);
     things.push(uses("p", "c", left));
     let mut scheduler = knowing(ON, &things);
     let commands = decide(&mut scheduler, 0);

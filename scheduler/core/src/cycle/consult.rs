@@ -19,12 +19,14 @@ use pintle_sched_core::preempt::{self, Candidate};
 use pintle_sched_core::snapshot::pods::PodId;
 
 use super::command::Command;
-use super::decide::{NodeSearch, Why, pod_ref, with_others};
+use super::decide::{NodeSearch, PodRejection, pod_ref, with_others};
 use super::evict::victim;
 use super::{QueuedPod, Scheduler, Uid};
 use crate::diagnosis;
 use crate::extender::consulted::{Nodes, Rows};
-use crate::extender::{Consult, Consulted, Extender, ExtenderCall, ExtenderReply, Victims};
+use crate::extender::{
+    Consult, Consulted, Extender, ExtenderCall, ExtenderError, ExtenderReply, Victims,
+};
 use crate::framework::Attempt;
 use crate::pod_fields::PodRef;
 use crate::queue::Rejectors;
@@ -115,9 +117,8 @@ impl Scheduler {
             return false;
         }
         let about = pod_ref(&waiting.pod, &asking.uid);
-        let seconds = GROUP_PATIENCE.as_secs();
-        let error = format!("no extender answered about a pod of a group within {seconds} s");
-        self.take_consulted(Consulted { about, answer: Err(error) }, now);
+        let answer = Err(ExtenderError::GroupLate(GROUP_PATIENCE));
+        self.take_consulted(Consulted { about, answer }, now);
         true
     }
 
@@ -220,16 +221,16 @@ impl Scheduler {
             // All nodes are evaluated as without a nomination.
             // k8s: pkg/scheduler/schedule_one.go findNodesThatFitPod
             (Err(error), ConsultStage::Kept(_)) => {
-                tracing::warn!(error, pod = asked.key.as_str(), "its node was not asked about");
+                tracing::warn!(%error, pod = asked.key.as_str(), "its node was not asked about");
                 self.place(&uid, asked, Said::OfKept(None), now);
             }
             (Err(error), ConsultStage::Victims((text, rejectors, _))) => {
-                let message = diagnosis::without_preemption(&text.0, &error);
-                let why = Why { is_error: false, message, rejectors, nominated: None };
+                let message = diagnosis::without_preemption(&text.0, &error.to_string());
+                let why = PodRejection { is_error: false, message, rejectors, nominated: None };
                 self.found_none(&uid, &asked, why, now);
             }
             (Err(error), ConsultStage::Nodes(_)) => {
-                self.found_none(&uid, &asked, Why::error(error), now);
+                self.found_none(&uid, &asked, PodRejection::error(error.to_string()), now);
             }
             (Ok(ExtenderReply::Nodes(nodes)), ConsultStage::Kept(node)) => {
                 let takes = nodes.left.contains(&*node) && self.mirror.cluster.row(&node).is_some();
@@ -244,7 +245,7 @@ impl Scheduler {
             }
             (Ok(_), _) => {
                 let error = "extenders answered another question".to_owned();
-                self.found_none(&uid, &asked, Why::error(error), now);
+                self.found_none(&uid, &asked, PodRejection::error(error), now);
             }
         }
     }
@@ -257,7 +258,7 @@ impl Scheduler {
         ((text, of_claims), rejectors, attempt): Known,
         victims: &BTreeMap<String, Victims>,
         now: Duration,
-    ) -> Why {
+    ) -> PodRejection {
         let cluster = &self.mirror.cluster;
         let candidate = |(node, victims): (&String, &Victims)| {
             let row = cluster.row(node)?;
@@ -281,6 +282,6 @@ impl Scheduler {
                 }
             }
         };
-        Why { is_error: false, message, rejectors, nominated }
+        PodRejection { is_error: false, message, rejectors, nominated }
     }
 }

@@ -35,9 +35,16 @@ pub(super) enum NodeSearch {
     Later,
 }
 
+/// A search that found no node.
+struct FailedSearch<'a> {
+    said: &'a Said,
+    refusal: Option<&'a PreFilterRefusal>,
+    asking: Asking,
+}
+
 /// The rejection of a pod.
 #[derive(Debug)]
-pub(super) struct Why {
+pub(super) struct PodRejection {
     pub(super) is_error: bool,
     pub(super) message: String,
     pub(super) rejectors: Rejectors,
@@ -45,7 +52,7 @@ pub(super) struct Why {
     pub(super) nominated: Option<String>,
 }
 
-impl Why {
+impl PodRejection {
     pub(super) fn error(message: String) -> Self {
         let nominated = Some(String::new());
         Self { is_error: true, message, rejectors: Rejectors::new(), nominated }
@@ -133,7 +140,7 @@ impl Scheduler {
 
     /// Counts a decision, unless it waits for extenders.
     // k8s: schedule_one.go schedulingAlgorithm
-    pub(super) fn count_found(&mut self, found: &Result<NodeSearch, Why>, now: Duration) {
+    pub(super) fn count_found(&mut self, found: &Result<NodeSearch, PodRejection>, now: Duration) {
         if !matches!(found, Ok(NodeSearch::Later)) {
             self.count_decision(now);
         }
@@ -149,7 +156,7 @@ impl Scheduler {
         if asked.pod.whole().metadata.deletion_timestamp.is_some() {
             let (namespace, name) = (asked.key.namespace(), asked.key.name());
             let note = format!("skip schedule deleting pod: {namespace}/{name}");
-            self.note(asked, true, ("FailedScheduling", "Scheduling"), note);
+            self.note(asked, true, "FailedScheduling", "Scheduling", note);
             return true;
         }
         self.assumed.contains_key(uid)
@@ -162,10 +169,10 @@ impl Scheduler {
         asked: &Rc<QueuedPod>,
         said: &Said,
         now: Duration,
-    ) -> Result<NodeSearch, Why> {
+    ) -> Result<NodeSearch, PodRejection> {
         let pod = asked.pod.whole();
         let asking = Asking::with_spec(Rc::clone(&pod), &asked.spec, &mut self.mirror);
-        let mut asking = asking.map_err(|error| Why::error(in_full(&error)))?;
+        let mut asking = asking.map_err(|error| PodRejection::error(in_full(&error)))?;
         asking.consulted = said.of_all(&self.mirror.cluster);
         self.stays_in_placement(&mut asking);
         // Services, device classes and namespaces may have changed since the last attempt.
@@ -181,7 +188,7 @@ impl Scheduler {
                     self.count_search(asked.profile, said, asking.failed().is_some());
                 }
                 if let Some((node, true)) = kept {
-                    asking.failed().map_or(Ok(()), |error| Err(Why::error(error)))?;
+                    asking.failed().map_or(Ok(()), |error| Err(PodRejection::error(error)))?;
                     self.count_kept_node(asked.profile);
                     if !consults {
                         return Ok(NodeSearch::Node(node, asking.attempt));
@@ -197,13 +204,13 @@ impl Scheduler {
         let outcome = self.evaluate(|thinker, mirror| thinker.choose(mirror, &asking))?;
         self.count_batch(asked.profile, said);
         if let Some(PreFilterRefusal::Error(error)) = &outcome.refusal {
-            return Err(Why::error(error.clone()));
+            return Err(PodRejection::error(error.clone()));
         }
         let failed = asking.failed();
         if outcome.refusal.is_none() {
             self.count_search(asked.profile, said, failed.is_some());
         }
-        failed.map_or(Ok(()), |error| Err(Why::error(error)))?;
+        failed.map_or(Ok(()), |error| Err(PodRejection::error(error)))?;
         if outcome.feasible > 0 && outcome.refusal.is_none() {
             if consults && asking.consulted.is_none() {
                 let name = |row| self.mirror.cluster.node_name(row).into();
@@ -219,51 +226,58 @@ impl Scheduler {
         }
         match self.is_trial() {
             // A dry run of a group needs no reasons.
-            true => Err(Why::of_trial()),
-            false => self.says_why((uid, asked), said, asking, outcome.refusal.as_ref(), now),
+            true => Err(PodRejection::of_trial()),
+            false => {
+                let search = FailedSearch { said, refusal: outcome.refusal.as_ref(), asking };
+                self.says_why(uid, asked, search, now)
+            }
         }
     }
 
     /// Diagnoses why a pod fits on no node, and starts preemption.
     fn says_why(
         &mut self,
-        (uid, asked): (&Uid, &Rc<QueuedPod>),
-        said: &Said,
-        mut asking: Asking,
-        refusal: Option<&PreFilterRefusal>,
+        uid: &Uid,
+        asked: &Rc<QueuedPod>,
+        mut search: FailedSearch<'_>,
         now: Duration,
-    ) -> Result<NodeSearch, Why> {
+    ) -> Result<NodeSearch, PodRejection> {
         let unreserves = self.claim_of_group(asked);
-        asking.unreserves = unreserves.is_some();
+        search.asking.unreserves = unreserves.is_some();
         let nodes = self.mirror.cluster.view().node_count();
         if nodes == 0 {
             // k8s: schedule_one.go ErrNoNodesAvailable, after which upstream keeps retrying.
             // Here every new node requeues the pod, as after a rejection by NodeName.
             let message = explain::summary(0, std::iter::empty());
-            return Err(Why::nowhere(message, Plugin::NodeName));
+            return Err(PodRejection::nowhere(message, Plugin::NodeName));
         }
         self.thinker.preempts_from = self.random(usize::MAX);
-        match self.evaluate(|thinker, mirror| thinker.diagnose(mirror, &asking))? {
+        match self.evaluate(|thinker, mirror| thinker.diagnose(mirror, &search.asking))? {
             Some(diagnosis) => {
                 asked.rejected_by.borrow_mut().extend(diagnosis.rejected_by.iter().cloned());
                 if let Some(cycle) = self.group.as_mut().filter(|_| diagnosis.unreserves) {
                     cycle.unreserved.extend(unreserves);
                 }
-                let found = (refusal, diagnosis, asking.attempt.as_ref());
-                self.rejected(uid, asked, said, found, now)
+                self.rejected(uid, asked, &search, diagnosis, now)
             }
-            None => Err(Why::error("the cluster changed while it was looked at".to_owned())),
+            None => {
+                Err(PodRejection::error("the cluster changed while it was looked at".to_owned()))
+            }
         }
     }
 
     /// Runs the out-of-tree PreFilter plugins.
-    fn begin_attempt(&mut self, asked: &Rc<QueuedPod>, asking: &mut Asking) -> Result<(), Why> {
+    fn begin_attempt(
+        &mut self,
+        asked: &Rc<QueuedPod>,
+        asking: &mut Asking,
+    ) -> Result<(), PodRejection> {
         asked.rejected_by.borrow_mut().clear();
         let before = asking.refusal_rank(self.mirror.cluster.view());
         let own = asking.own_nodes(&self.mirror.cluster);
-        let Some((attempt, stopped)) = self.attempt(asked, (own, before)) else { return Ok(()) };
+        let Some((attempt, stopped)) = self.attempt(asked, own, before) else { return Ok(()) };
         match stopped {
-            Some(Stopped::Failed(error)) => return Err(Why::error(error)),
+            Some(Stopped::Failed(error)) => return Err(PodRejection::error(error)),
             // An UnschedulableAndUnresolvable result overrides an earlier Unschedulable one.
             Some(Stopped::Rejected(names, code, reason))
                 if code == Code::UnschedulableAndUnresolvable || before == RANK_LAST =>
@@ -283,16 +297,17 @@ impl Scheduler {
         &mut self,
         uid: &Uid,
         asked: &Rc<QueuedPod>,
-        said: &Said,
-        (refusal, diagnosis, attempt): (Option<&PreFilterRefusal>, Diagnosis, Option<&Rc<Attempt>>),
+        search: &FailedSearch<'_>,
+        diagnosis: Diagnosis,
         now: Duration,
-    ) -> Result<NodeSearch, Why> {
+    ) -> Result<NodeSearch, PodRejection> {
+        let attempt = search.asking.attempt.as_ref();
         let mut rejectors: Rejectors =
             diagnosis.statuses.iter().filter_map(|(_, status)| status.plugin).collect();
-        if let Some(PreFilterRefusal::PreFilter(plugin, _)) = refusal {
+        if let Some(PreFilterRefusal::PreFilter(plugin, _)) = search.refusal {
             rejectors.insert(*plugin);
         }
-        if said.rejects() {
+        if search.said.rejects() {
             // k8s: schedule_one.go findNodesThatFitPod
             rejectors.insert(Plugin::Extender);
         }
@@ -324,7 +339,7 @@ impl Scheduler {
             (None, Some(_)) if fails => (message, None),
             (None, Some(attempt)) => with_others(text, message, attempt, may_preempt),
         };
-        Err(Why { is_error: false, message, rejectors, nominated })
+        Err(PodRejection { is_error: false, message, rejectors, nominated })
     }
 
     /// Keeps the attempt if an out-of-tree plugin runs after a node is selected.
@@ -342,7 +357,13 @@ impl Scheduler {
     }
 
     /// Ends the decision of a pod for which extenders left no node or failed.
-    pub(super) fn found_none(&mut self, uid: &Uid, asked: &Rc<QueuedPod>, why: Why, now: Duration) {
+    pub(super) fn found_none(
+        &mut self,
+        uid: &Uid,
+        asked: &Rc<QueuedPod>,
+        why: PodRejection,
+        now: Duration,
+    ) {
         self.count_decision(now);
         match self.group {
             Some(_) => self.goes_on(uid, asked, Err(why), now),
@@ -363,7 +384,13 @@ impl Scheduler {
     }
 
     // k8s: schedule_one.go handleSchedulingFailure
-    pub(super) fn refuse(&mut self, uid: &Uid, asked: &Rc<QueuedPod>, why: Why, now: Duration) {
+    pub(super) fn refuse(
+        &mut self,
+        uid: &Uid,
+        asked: &Rc<QueuedPod>,
+        why: PodRejection,
+        now: Duration,
+    ) {
         // The reasons found by an unfinished search are incomplete.
         let why = self.within_budget().err().unwrap_or(why);
         let changed = why.nominated.as_ref().is_some_and(|node| self.nominate(asked, node, now));
@@ -403,7 +430,7 @@ impl Scheduler {
         nominated: Option<String>,
     ) {
         let note = cut(&message);
-        self.note(asked, true, ("FailedScheduling", "Scheduling"), note);
+        self.note(asked, true, "FailedScheduling", "Scheduling", note);
         let whole = asked.pod.whole();
         let condition = PodCondition {
             type_: "PodScheduled".to_owned(),
@@ -435,7 +462,8 @@ impl Scheduler {
         &mut self,
         asked: &QueuedPod,
         warning: bool,
-        (reason, action): (&'static str, &'static str),
+        reason: &'static str,
+        action: &'static str,
         note: String,
     ) {
         let uid: Uid = self.mirror.cluster.text(asked.spec.key).into();

@@ -51,7 +51,8 @@ pub(super) fn claim(name: &str) -> WatchedObject {
 pub(super) fn has(
     name: &str,
     version: u32,
-    (node, device): (&str, &str),
+    node: &str,
+    device: &str,
     users: &[&str],
 ) -> WatchedObject {
     let mut value = claim_value(name, version);
@@ -198,7 +199,7 @@ fn a_claim_with_devices_leads_to_its_node() {
         class(),
         node("a", "4"),
         node("b", "4"),
-        has("c", 1, ("b", "g0"), &["p", "other"]),
+        has("c", 1, "b", "g0", &["p", "other"]),
         user("p", "c"),
     ];
     let mut scheduler = knowing(things);
@@ -212,7 +213,7 @@ fn a_claim_with_devices_leads_to_its_node() {
 
 #[test]
 fn devices_that_nobody_else_uses_are_given_back_where_their_node_is_full() {
-    let things = vec![class(), node("a", "4"), has("c", 1, ("gone", "g0"), &["p"]), user("p", "c")];
+    let things = vec![class(), node("a", "4"), has("c", 1, "gone", "g0", &["p"]), user("p", "c")];
     let mut scheduler = knowing(things);
     let commands = decide(&mut scheduler, 0);
     let gives = |command: &Command| match command {
@@ -587,7 +588,7 @@ fn who_gets_a_node_with_its_group_keeps_what_is_reserved_for_it() {
         pod["spec"]["resourceClaims"] = json!([{"name": "c", "resourceClaimName": "c"}]);
         pod["spec"]["schedulingGroup"] = json!({"podGroupName": "g"});
     });
-    let claim = has("c", 2, ("n", "g0"), &["p"]);
+    let claim = has("c", 2, "n", "g0", &["p"]);
     let things = [node("n", "4"), class(), slice("n", &["g0"]), claim, pod];
     let gates = GroupGates { gangs: true, ..GroupGates::default() };
     let scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);

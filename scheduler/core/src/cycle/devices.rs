@@ -22,7 +22,7 @@ use pintle_sched_core::requests::node_claims;
 use pintle_sched_core::snapshot::objects::PodSpec;
 
 use super::command::{Command, Fact};
-use super::decide::pod_ref;
+use super::decide::{PodRejection, pod_ref};
 use super::permit::PREEMPTED;
 use super::{QueuedPod, Scheduler, Uid};
 use crate::groups::OfGroup;
@@ -98,7 +98,8 @@ impl Reserving {
     // k8s: dynamicresources.go isPodReadyForBinding, isClaimTimeout
     fn will_be_late(
         &self,
-        (since, until): (Duration, Duration),
+        since: Duration,
+        until: Duration,
         clock: SystemTime,
         now: Duration,
     ) -> Option<(Duration, String)> {
@@ -181,22 +182,23 @@ impl Scheduler {
         uid: &Uid,
         asked: &QueuedPod,
         node: &str,
-    ) -> Result<(), String> {
+    ) -> Result<(), PodRejection> {
         let profile = Rc::new(self.mirror.profile(asked.profile).clone());
         self.mirror.cluster.use_profile(&profile);
         let claims = self.mirror.device_claims(&asked.pod.whole(), &asked.spec, &profile);
-        let claims = claims.map_err(|why| why.reason)?;
+        let claims = claims.map_err(|why| PodRejection::error(why.reason))?;
         let Some(claims) = claims else { return Ok(()) };
-        let row = self.mirror.cluster.row(node).ok_or("the node is gone")?;
+        let row = self.mirror.cluster.row(node);
+        let row = row.ok_or_else(|| PodRejection::error("the node is gone".to_owned()))?;
         let given = claims.among(&self.mirror.devices).at(row);
-        let given = given.map_err(|status| status.reasons.join(", "))?;
+        let given = given.map_err(|status| PodRejection::error(status.reasons.join(", ")))?;
         let statuses = given.share.as_ref().map(|share| share.statuses.clone()).unwrap_or_default();
         let all = claims.reserves(given);
         if all.is_empty() {
             return Ok(());
         }
         // Devices found by an unfinished search are no allocation.
-        self.within_budget().map_err(|why| why.message)?;
+        self.within_budget().map_err(|why| PodRejection::error(why.message))?;
         let devices = &mut self.mirror.devices;
         let give = |Reserve { claim, allocation, .. }: &Reserve| {
             let number = devices.give(claim, allocation.clone()?);
@@ -232,7 +234,7 @@ impl Scheduler {
         if statuses.is_empty() && !asked.spec.requests.has_devices() {
             return Rc::clone(&asked.spec);
         }
-        self.mirror.devices.users.put((uid, asked.key.namespace()), statuses, node);
+        self.mirror.devices.users.put(uid, asked.key.namespace(), statuses, node);
         on_node(&asked.pod.whole(), &asked.spec, statuses)
     }
 
@@ -287,7 +289,7 @@ impl Scheduler {
         {
             let (asked, node) = (Rc::clone(&assumed.asked), &assumed.node);
             let note = format!("waiting for binding conditions for device on node {node}");
-            self.note(&asked, false, ("BindingConditionsPending", "Scheduling"), note);
+            self.note(&asked, false, "BindingConditionsPending", "Scheduling", note);
         }
         self.look_at_devices(now);
     }
@@ -347,7 +349,7 @@ impl Scheduler {
             let Some(one) = self.devices.of_pods.get_mut(&uid) else { continue };
             let found = one.look(&self.mirror.devices);
             if found == Readiness::Waits {
-                one.late = one.will_be_late((since, until), self.mirror.devices.now(), now);
+                one.late = one.will_be_late(since, until, self.mirror.devices.now(), now);
                 if now < one.late.as_ref().map_or(until, |(at, _)| *at) {
                     continue;
                 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Scheduler;
 use super::command::{BindingResult, Evicted, Fact};
-use super::decide::Why;
+use super::decide::PodRejection;
 use crate::pod_fields::PodRef;
 
 impl Scheduler {
@@ -35,7 +35,7 @@ impl Scheduler {
                 }
                 let (namespace, name) = (pod.key.namespace(), pod.key.name());
                 let note = format!("Successfully assigned {namespace}/{name} to {node}");
-                self.note(&asked, false, ("Scheduled", "Binding"), note);
+                self.note(&asked, false, "Scheduled", "Binding", note);
             }
             BindingResult::Failed(error) => {
                 self.failed(pod, error, now);
@@ -68,6 +68,6 @@ impl Scheduler {
 
     pub(super) fn failed(&mut self, pod: &PodRef, message: String, now: Duration) {
         let is_told = self.assumed.get(&pod.uid).is_some_and(|assumed| assumed.is_told);
-        self.gives_up(pod, Why::error(message), is_told, now);
+        self.gives_up(pod, PodRejection::error(message), is_told, now);
     }
 }

@@ -43,7 +43,7 @@ impl Scheduler {
         if makes_go {
             self.facts.push(Fact::Preempted(candidate.victims.len()));
         }
-        self.preempt_in_memory(&mut victims, (&name, &related, &said), now);
+        self.preempt_in_memory(&mut victims, &name, &related, &said, now);
         let notes = going(&victims, &name, &related, &said);
         let message = format!("{name}: preempting to accommodate a higher priority pod");
         // An attempt without victims clears no other pod's nomination.
@@ -63,7 +63,9 @@ impl Scheduler {
     pub(super) fn preempt_in_memory(
         &mut self,
         victims: &mut Vec<PodRef>,
-        (reporter, related, said): (&Rc<str>, &Related, &str),
+        reporter: &Rc<str>,
+        related: &Related,
+        said: &str,
         now: Duration,
     ) {
         let gone: Vec<PodRef> =

@@ -11,7 +11,7 @@ use crate::watch_event::{WatchEvent, WatchedObject};
 
 /// A pod with a claim that has a device of a deleted node.
 fn who_gives_back() -> (Scheduler, PodRef) {
-    let stranded = has("c", 1, ("gone", "g0"), &["p"]);
+    let stranded = has("c", 1, "gone", "g0", &["p"]);
     let things = vec![class(), node("a", "4"), slice("a", &["g0"]), stranded, user("p", "c")];
     let mut scheduler = knowing(things);
     let gives = |command: &Command| match command {
@@ -59,7 +59,7 @@ fn nobody_gives_devices_back_for_a_node_on_which_others_are_in_the_way() {
         pod["status"] = json!({"nominatedNodeName": "a"});
     });
     for in_the_way in [low, expected] {
-        let own = has("c", 1, ("b", "g0"), &["p"]);
+        let own = has("c", 1, "b", "g0", &["p"]);
         let things = [class(), node("a", "4"), closed.clone(), slice("b", &["g0"]), own];
         let pods = [in_the_way, user("p", "c")];
         let mut scheduler = knowing(things.into_iter().chain(pods).collect());

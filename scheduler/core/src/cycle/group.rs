@@ -22,9 +22,9 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 
 use super::command::{Command, Fact};
 use super::consult::Said;
-use super::decide::{NodeSearch, Why};
+use super::decide::{NodeSearch, PodRejection};
 use super::devices::Reserving;
-use super::group_room::{NOT_ONE_BY_ONE, Search};
+use super::group_room::{NOT_ONE_BY_ONE, VictimSearch};
 use super::topology::Trials;
 use super::{QueuedPod, Scheduler, Uid};
 use crate::cache::{CacheDelta, Nominee};
@@ -71,7 +71,7 @@ pub(super) struct GroupCycle {
     /// The placements to try, one after the other.
     pub(super) trials: Option<Trials>,
     /// The search for victims of the whole group.
-    pub(super) search: Option<Search>,
+    pub(super) search: Option<VictimSearch>,
     /// Claims to release if none of its pods gets a node.
     pub(super) unreserved: Vec<Rc<ResourceClaim>>,
     /// Claims to deallocate for pods without a node; such a pod may still get a node in another
@@ -96,7 +96,7 @@ pub(super) struct Tried {
     pub(super) asked: Rc<QueuedPod>,
     pub(super) place: Option<ReservedNode>,
     /// Why it has no node, or cannot have it yet.
-    why: Option<Why>,
+    why: Option<PodRejection>,
     /// Its reverted device reservation: a pod that gets a node keeps the written claims.
     devices: Option<Reserving>,
 }
@@ -135,7 +135,7 @@ impl Scheduler {
                  got: {other:?} and {first:?}"
             );
             for (uid, asked) in all {
-                self.refuse(&uid, &asked, Why::error(error.clone()), now);
+                self.refuse(&uid, &asked, PodRejection::error(error.clone()), now);
             }
             return;
         }
@@ -232,7 +232,7 @@ impl Scheduler {
         &mut self,
         uid: &Uid,
         asked: &Rc<QueuedPod>,
-        found: Result<NodeSearch, Why>,
+        found: Result<NodeSearch, PodRejection>,
         now: Duration,
     ) {
         self.found_for_group(uid, asked, found, now);
@@ -244,7 +244,7 @@ impl Scheduler {
         &mut self,
         uid: &Uid,
         asked: &Rc<QueuedPod>,
-        found: Result<NodeSearch, Why>,
+        found: Result<NodeSearch, PodRejection>,
         now: Duration,
     ) {
         let (node, attempt, why) = match found {
@@ -291,10 +291,10 @@ impl Scheduler {
         asked: &Rc<QueuedPod>,
         node: Rc<str>,
         now: Duration,
-    ) -> Result<ReservedNode, Why> {
+    ) -> Result<ReservedNode, PodRejection> {
         if let Err(error) = self.choose_devices(uid, asked, &node) {
             self.unreserve(uid);
-            return Err(Why::error(error));
+            return Err(error);
         }
         self.choose_volumes(uid, asked, &node);
         if let Err(why) = self.within_budget() {
@@ -384,7 +384,7 @@ impl Scheduler {
             }
             let why = match (&came, place, why) {
                 (GroupOutcome::Failed(_), _, Some(why)) if why.is_error => why,
-                (GroupOutcome::Failed(error), ..) => Why::error(error.clone()),
+                (GroupOutcome::Failed(error), ..) => PodRejection::error(error.clone()),
                 (GroupOutcome::Fits, Some(reserved), None) => {
                     bound.push(Rc::clone(&uid));
                     self.keep_attempt(&uid, reserved.attempt, &reserved.node);
@@ -412,7 +412,7 @@ impl Scheduler {
                 continue;
             }
             let why = match &came {
-                GroupOutcome::Failed(error) => Why::error(error.clone()),
+                GroupOutcome::Failed(error) => PodRejection::error(error.clone()),
                 _ => rejected(said.as_deref().unwrap_or(UNSCHEDULABLE), ""),
             };
             self.refuse(&uid, &asked, why, now);
@@ -421,7 +421,7 @@ impl Scheduler {
         for uid in bound.iter().filter(|uid| self.waits_for_permission(uid)).collect::<Vec<_>>() {
             self.tell_node(uid);
         }
-        self.tell_group(&group, profile, (came, said));
+        self.tell_group(&group, profile, came, said);
     }
 
     /// Counts the outcome of a group and writes its condition.
@@ -429,7 +429,8 @@ impl Scheduler {
         &mut self,
         group: &OfGroup,
         profile: usize,
-        (came, said): (GroupOutcome, Option<String>),
+        came: GroupOutcome,
+        said: Option<String>,
     ) {
         let (result, status, reason, message) = match came {
             GroupOutcome::Fits => ("scheduled", "True", "Scheduled", String::new()),
@@ -459,8 +460,8 @@ impl Scheduler {
 }
 
 /// A rejection by the group's outcome, not by a plugin.
-fn rejected(message: &str, node: &str) -> Why {
-    Why {
+fn rejected(message: &str, node: &str) -> PodRejection {
+    PodRejection {
         is_error: false,
         message: message.to_owned(),
         rejectors: Rejectors::new(),

@@ -198,7 +198,7 @@ fn in_two_racks(least: u32, pods: Vec<WatchedObject>) -> Vec<Command> {
         group["spec"]["schedulingConstraints"] = json!({"topology": [{"key": "rack"}]});
     });
     let base = [in_rack("m", "x"), in_rack("n", "y"), class(), slice("n", &["g0"])];
-    let claim = has("c", 1, ("n", "g0"), &["a"]);
+    let claim = has("c", 1, "n", "g0", &["a"]);
     let things: Vec<WatchedObject> = base.into_iter().chain([racked, claim]).chain(pods).collect();
     let mut scheduler = knowing(GroupGates { topology: true, ..WITHOUT }, &things);
     decide(&mut scheduler, 0)
@@ -225,7 +225,7 @@ fn a_claim_of_a_group_is_reserved_for_the_group() {
 
 /// A claim with a device of n that is reserved for the group.
 fn of_group(device: &str) -> WatchedObject {
-    let WatchedObject::ResourceClaim(mut claim) = has("c", 5, ("n", device), &["uid-g"]) else {
+    let WatchedObject::ResourceClaim(mut claim) = has("c", 5, "n", device, &["uid-g"]) else {
         panic!("it is a claim")
     };
     let users = claim.status.as_mut().and_then(|status| status.reserved_for.as_mut());
@@ -299,9 +299,7 @@ fn a_group_that_fits_nowhere_gives_its_claim_up_unless_one_of_its_pods_has_a_nod
     let says = |text: &str| pods.iter().filter(|(.., message)| message.contains(text)).count();
     assert_eq!(says("ResourceClaim unreserved for PodGroup, preemption"), 1, "{pods:?}");
     // Then its devices are deallocated.
-    let WatchedObject::ResourceClaim(free) = has("c", 6, ("n", "g0"), &[]) else {
-        panic!("a claim")
-    };
+    let WatchedObject::ResourceClaim(free) = has("c", 6, "n", "g0", &[]) else { panic!("a claim") };
     scheduler.devices_released(&"uid-g".into(), vec![*free], at(1));
     let commands = decide(&mut scheduler, 60);
     let gives = |command: &Command| matches!(command, Command::GiveDevicesBack { .. });
@@ -330,9 +328,7 @@ fn a_group_that_gives_its_claim_up_is_not_decided_before_that_is_written() {
     scheduler.tell(WatchEvent::Set(node("n", "4")), at(1));
     scheduler.tell(WatchEvent::Set(member("z", |_| {})), at(1));
     assert_eq!(all_reserves(&decide(&mut scheduler, 60)), []);
-    let WatchedObject::ResourceClaim(free) = has("c", 6, ("n", "g0"), &[]) else {
-        panic!("a claim")
-    };
+    let WatchedObject::ResourceClaim(free) = has("c", 6, "n", "g0", &[]) else { panic!("a claim") };
     scheduler.devices_released(&"uid-g".into(), vec![*free], at(61));
     let all = all_reserves(&decide(&mut scheduler, 120));
     assert_eq!(users(&all), ["a: uid-g", "b: uid-g", "z: uid-g"]);
@@ -361,9 +357,7 @@ fn a_pod_that_comes_while_an_extender_is_asked_is_held_with_its_group() {
     }
     assert_eq!(releases(&commands), ["uid-g c"]);
     assert!(question(&decide(&mut scheduler, 60)).is_none(), "nobody is decided");
-    let WatchedObject::ResourceClaim(free) = has("c", 6, ("n", "g0"), &[]) else {
-        panic!("a claim")
-    };
+    let WatchedObject::ResourceClaim(free) = has("c", 6, "n", "g0", &[]) else { panic!("a claim") };
     scheduler.devices_released(&"uid-g".into(), vec![*free], at(61));
     assert!(question(&decide(&mut scheduler, 120)).is_some());
 }

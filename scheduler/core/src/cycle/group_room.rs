@@ -56,7 +56,7 @@ pub(super) struct InTheWay {
 
 /// A search for the victims of a group.
 #[derive(Debug)]
-pub(super) struct Search {
+pub(super) struct VictimSearch {
     pub(super) preemptor: Preemptor,
     /// Potential victims, in the order in which they are reprieved.
     pub(super) all: Vec<InTheWay>,
@@ -108,7 +108,10 @@ impl Scheduler {
         // A group without constraints is tried on all nodes.
         cycle.trials = None;
         let reprieve = Reprieve::of(all.len());
-        looks_again(cycle, Search { preemptor, all, back: None, reprieve, before, rejected_by });
+        looks_again(
+            cycle,
+            VictimSearch { preemptor, all, back: None, reprieve, before, rejected_by },
+        );
         true
     }
 
@@ -119,7 +122,8 @@ impl Scheduler {
         if !self.mirror.profile(cycle.profile).preemption {
             return rejected(DISABLED);
         }
-        let preemptor = cycle.group.preemptor().map_err(GroupStop::Failed)?;
+        let preemptor = cycle.group.preemptor();
+        let preemptor = preemptor.map_err(|error| GroupStop::Failed(error.to_string()))?;
         if preemptor.has_topology {
             return rejected(HAS_TOPOLOGY);
         }
@@ -153,7 +157,7 @@ impl Scheduler {
     fn goes_on_searching(
         &mut self,
         cycle: &mut GroupCycle,
-        mut search: Search,
+        mut search: VictimSearch,
         now: Duration,
     ) -> bool {
         cycle.tried.clear();
@@ -200,7 +204,7 @@ impl Scheduler {
     }
 
     /// Restores the state before the search.
-    pub(super) fn end_search(&mut self, cycle: &mut GroupCycle, mut search: Search) {
+    pub(super) fn end_search(&mut self, cycle: &mut GroupCycle, mut search: VictimSearch) {
         search.all.iter_mut().for_each(|one| self.show(one));
         for (asked, by) in search.rejected_by {
             *asked.rejected_by.borrow_mut() = by;
@@ -233,7 +237,7 @@ impl Scheduler {
         let name = self.reporter(profile);
         let related = Related::Group(group.clone(), version.clone());
         let said = format!("Preempted by podgroup {uid} on node cluster");
-        self.preempt_in_memory(&mut victims, (&name, &related, &said), now);
+        self.preempt_in_memory(&mut victims, &name, &related, &said, now);
         if victims.is_empty() {
             return;
         }
@@ -277,7 +281,7 @@ impl Scheduler {
 }
 
 /// Prepares another dry run of all pods.
-fn looks_again(cycle: &mut GroupCycle, search: Search) {
+fn looks_again(cycle: &mut GroupCycle, search: VictimSearch) {
     let again = search.before.0.iter().map(|one| (Rc::clone(&one.uid), Rc::clone(&one.asked)));
     cycle.left = again.collect();
     cycle.needs_room = false;

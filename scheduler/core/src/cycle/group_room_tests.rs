@@ -58,7 +58,7 @@ fn member(name: &str, group: &str, priority: i32) -> WatchedObject {
 }
 
 /// A pod on a node, started at this second.
-fn on(name: &str, node: &str, group: Option<&str>, (priority, since): (i32, u32)) -> WatchedObject {
+fn on(name: &str, node: &str, group: Option<&str>, priority: i32, since: u32) -> WatchedObject {
     pod(name, group, priority, |pod| {
         pod["spec"]["nodeName"] = json!(node);
         pod["status"] = json!({"startTime": format!("2026-01-01T00:00:{since:02}Z")});
@@ -66,7 +66,7 @@ fn on(name: &str, node: &str, group: Option<&str>, (priority, since): (i32, u32)
 }
 
 fn low(name: &str, priority: i32) -> WatchedObject {
-    on(name, "n", None, (priority, 0))
+    on(name, "n", None, priority, 0)
 }
 
 fn deciding(things: &[WatchedObject]) -> (Scheduler, Vec<Command>) {
@@ -152,13 +152,13 @@ fn only_as_many_go_as_have_to_the_least_important_and_the_youngest() {
         let members = ["a", "b"].map(|name| member(name, "g", 100));
         base.into_iter().chain(members).chain(pods).collect::<Vec<WatchedObject>>()
     };
-    let on = |name, since| on(name, "n", None, since);
+    let on = |name, since| on(name, "n", None, 1, since);
     // pods on the nodes, victims
     for (pods, wanted) in [
         (vec![low("p", 50), low("q", 10), low("r", 30), low("s", 10)], vec!["q", "s"]),
         (vec![low("p", 50), low("q", 60), low("r", 30), low("s", 10)], vec!["r", "s"]),
         (vec![low("p", 100), low("q", 99), low("r", 101), low("s", 98)], vec!["q", "s"]),
-        (vec![on("p", (1, 9)), on("q", (1, 7)), on("r", (1, 8)), on("s", (1, 6))], vec!["r", "p"]),
+        (vec![on("p", 9), on("q", 7), on("r", 8), on("s", 6)], vec!["r", "p"]),
         (vec![low("p", 10), low("q", 10)], vec![]),
         (vec![low("p", 10), low("q", 20), low("r", 200)], vec!["p"]),
     ] {
@@ -170,8 +170,8 @@ fn only_as_many_go_as_have_to_the_least_important_and_the_youngest() {
 
 #[test]
 fn a_group_that_goes_as_a_whole_loses_all_its_pods_or_none() {
-    let members = ["x", "y"].map(|name| on(name, "n", Some("w"), (0, 0)));
-    let far = on("z", "m", Some("w"), (0, 0));
+    let members = ["x", "y"].map(|name| on(name, "n", Some("w"), 0, 0));
+    let far = on("z", "m", Some("w"), 0, 0);
     let base = [node("n", "3"), node("m", "1"), member("a", "g", 100), far];
     let all = |more: Vec<WatchedObject>| {
         let all = base.iter().chain(&members).cloned().chain(more);

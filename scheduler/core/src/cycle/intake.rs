@@ -270,7 +270,7 @@ impl Scheduler {
                     self.happened(&told, now);
                 }
             }
-            Some(changes) => self.update(&uid, asked, (own, changes), now),
+            Some(changes) => self.update(&uid, asked, own, changes, now),
         }
     }
 
@@ -285,7 +285,8 @@ impl Scheduler {
         &mut self,
         uid: &Uid,
         asked: Rc<QueuedPod>,
-        (own, changes): (Str, Changes),
+        own: Str,
+        changes: Changes,
         now: Duration,
     ) {
         if changes == Changes::default()

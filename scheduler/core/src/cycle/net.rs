@@ -23,7 +23,7 @@ use pintle_api_types::panics::{self, Panicked};
 use pintle_sched_core::attempt_budget::{AttemptBudget, Exhausted, Limits};
 
 use super::command::Fact;
-use super::decide::Why;
+use super::decide::PodRejection;
 use super::{QueuedPod, Scheduler, Uid};
 use crate::cache::ClusterCache;
 use crate::diagnosis::Thinker;
@@ -234,7 +234,7 @@ impl Scheduler {
     pub(super) fn evaluate<T>(
         &mut self,
         evaluate: impl FnOnce(&mut Thinker, &mut ClusterCache) -> T,
-    ) -> Result<T, Why> {
+    ) -> Result<T, PodRejection> {
         #[cfg(test)]
         if self.net.pays {
             let budget = &self.mirror.attempt_budget;
@@ -253,7 +253,7 @@ impl Scheduler {
                 let pods = self.net.under_way.iter().map(|(_, asked)| asked.key.as_str());
                 let pods: Vec<_> = pods.collect();
                 tracing::error!("{panic}; evaluating {}", pods.join(", "));
-                Err(Why::error(of_panic(&panic)))
+                Err(PodRejection::error(of_panic(&panic)))
             }
         }
     }
@@ -262,8 +262,8 @@ impl Scheduler {
     ///
     /// # Errors
     /// The message for the pod.
-    pub(super) fn within_budget(&self) -> Result<(), Why> {
-        self.exhausted().map_or(Ok(()), |spent| Err(Why::error(of_exhausted(spent))))
+    pub(super) fn within_budget(&self) -> Result<(), PodRejection> {
+        self.exhausted().map_or(Ok(()), |spent| Err(PodRejection::error(of_exhausted(spent))))
     }
 
     pub(super) fn exhausted(&self) -> Option<Exhausted> {

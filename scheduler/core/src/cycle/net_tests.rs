@@ -20,40 +20,40 @@ mod plugin {
     use k8s_openapi::api::core::v1::Pod;
 
     use crate::framework::{
-        CycleState, EnabledPlugins, Filter, Handle, NodeInfo, Permission, Permit, Plugins, Points,
-        Registry, Rejection, Reserve, Score,
+        CycleState, EnabledPlugins, Filter, Handle, NodeInfo, Permission, Permit, PluginError,
+        Plugins, Points, Registry, Rejection, Reserve, Score,
     };
 
     /// The function that is called.
     #[derive(Default)]
-    pub(super) struct Calls(pub(super) RefCell<Option<Call>>);
+    pub(super) struct CalledFunction(pub(super) RefCell<Option<Call>>);
     /// Called with the point and the pod.
     type Call = Rc<dyn Fn(&str, &Pod)>;
 
-    impl Calls {
+    impl CalledFunction {
         fn call(&self, point: &str, pod: &Pod) {
             let call = self.0.borrow().clone();
             call.into_iter().for_each(|call| call(point, pod));
         }
     }
 
-    pub(super) struct Plugin(pub(super) Rc<Calls>);
+    pub(super) struct CallingPlugin(pub(super) Rc<CalledFunction>);
 
-    impl Filter for Plugin {
+    impl Filter for CallingPlugin {
         fn filter(&self, _: &CycleState, pod: &Pod, _: &NodeInfo<'_>) -> Result<(), Rejection> {
             self.0.call("filter", pod);
             Ok(())
         }
     }
 
-    impl Score for Plugin {
-        fn score(&self, _: &CycleState, pod: &Pod, _: &NodeInfo<'_>) -> Result<i64, String> {
+    impl Score for CallingPlugin {
+        fn score(&self, _: &CycleState, pod: &Pod, _: &NodeInfo<'_>) -> Result<i64, PluginError> {
             self.0.call("score", pod);
             Ok(1)
         }
     }
 
-    impl Reserve for Plugin {
+    impl Reserve for CallingPlugin {
         fn reserve(&self, _: &CycleState, pod: &Pod, _: &str) -> Result<(), Rejection> {
             self.0.call("reserve", pod);
             Ok(())
@@ -63,17 +63,17 @@ mod plugin {
         }
     }
 
-    impl Permit for Plugin {
+    impl Permit for CallingPlugin {
         fn permit(&self, _: &CycleState, pod: &Pod, _: &str) -> Result<Permission, Rejection> {
             self.0.call("permit", pod);
             Ok(Permission::Granted)
         }
     }
 
-    pub(super) fn plugins(calls: &Rc<Calls>) -> (Vec<Option<Rc<Plugins>>>, Handle) {
+    pub(super) fn plugins(calls: &Rc<CalledFunction>) -> (Vec<Option<Rc<Plugins>>>, Handle) {
         let calls = Rc::clone(calls);
         let registry = Registry::default().with("Test", move |_, _| {
-            let plugin = Rc::new(Plugin(Rc::clone(&calls)));
+            let plugin = Rc::new(CallingPlugin(Rc::clone(&calls)));
             let points = Points::default().filter(plugin.clone()).score(plugin.clone());
             Ok(points.reserve(plugin.clone()).permit(plugin))
         });
@@ -90,7 +90,7 @@ fn scheduler_with_plugin(
     things: &[WatchedObject],
     call: impl Fn(&str, &k8s_openapi::api::core::v1::Pod) + 'static,
 ) -> Scheduler {
-    let calls = Rc::new(plugin::Calls::default());
+    let calls = Rc::new(plugin::CalledFunction::default());
     *calls.0.borrow_mut() = Some(Rc::new(call));
     let (plugins, handle) = plugin::plugins(&calls);
     let scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);

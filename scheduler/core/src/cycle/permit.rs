@@ -15,7 +15,7 @@ use pintle_sched_core::filter::status::{Code, Status};
 use pintle_sched_core::{Plugin, explain};
 
 use super::command::{Command, Fact};
-use super::decide::Why;
+use super::decide::PodRejection;
 use super::{Assumed, Happens, QueuedPod, Scheduler, Uid};
 use crate::cache::CacheDelta;
 use crate::framework::{Attempt, Name, PluginRequest, Plugins, Stopped, WaitingPod};
@@ -53,11 +53,12 @@ impl Scheduler {
     pub(super) fn attempt(
         &mut self,
         asked: &Rc<QueuedPod>,
-        known: (Option<BTreeSet<String>>, Rank),
+        own: Option<BTreeSet<String>>,
+        before: Rank,
     ) -> Option<(Rc<Attempt>, Option<Stopped>)> {
         let plugins = Rc::clone(self.plugins_of(asked.profile)?);
         let nodes = self.mirror.whole_rows();
-        let (attempt, stopped) = Attempt::begin(&plugins, &asked.pod.whole(), nodes, known);
+        let (attempt, stopped) = Attempt::begin(&plugins, &asked.pod.whole(), nodes, own, before);
         Some((Rc::new(attempt), stopped))
     }
 
@@ -72,7 +73,7 @@ impl Scheduler {
     ) {
         if let Err(error) = self.choose_devices(uid, &asked, node) {
             self.unreserve(uid);
-            return self.refuse(uid, &asked, Why::error(error), now);
+            return self.refuse(uid, &asked, error, now);
         }
         self.choose_volumes(uid, &asked, node);
         if let Err(why) = self.within_budget() {
@@ -138,7 +139,7 @@ impl Scheduler {
             pending = attempt.permit(node)?;
         }
         if let Some(group) = &asked.group
-            && !group.is_enough().map_err(Stopped::Failed)?
+            && !group.is_enough().map_err(|error| Stopped::Failed(error.to_string()))?
         {
             pending.insert(GANG.into(), GANG_MAX);
         }
@@ -174,15 +175,15 @@ impl Scheduler {
         self.refuse(uid, asked, why, now);
     }
 
-    pub(super) fn why(&self, asked: &QueuedPod, stopped: Stopped) -> Why {
+    pub(super) fn why(&self, asked: &QueuedPod, stopped: Stopped) -> PodRejection {
         match stopped {
-            Stopped::Failed(error) => Why::error(error),
+            Stopped::Failed(error) => PodRejection::error(error),
             Stopped::Rejected(names, code, reason) => {
                 let is_gang = names.iter().any(|name| **name == *GANG);
                 let by = if is_gang { Plugin::GangScheduling } else { Plugin::OutOfTree };
                 *asked.rejected_by.borrow_mut() = if is_gang { Vec::new() } else { names };
                 let status = Status { plugin: Some(by), code, reasons: vec![reason] };
-                Why::nowhere(explain::summary(1, std::iter::once(&status)), by)
+                PodRejection::nowhere(explain::summary(1, std::iter::once(&status)), by)
             }
         }
     }
@@ -330,12 +331,18 @@ impl Scheduler {
         self.count_refusal(uid, &asked, false, now);
         let (nobody, why) = (NOBODY.into(), REMOVED.to_owned());
         let why = self.why(&asked, Stopped::Rejected(vec![nobody], Code::Unschedulable, why));
-        self.note(&asked, true, ("FailedScheduling", "Scheduling"), why.message);
+        self.note(&asked, true, "FailedScheduling", "Scheduling", why.message);
         self.queue.done(uid);
     }
 
     /// Takes the node from an assumed pod and reports why.
-    pub(super) fn gives_up(&mut self, pod: &PodRef, why: Why, is_told: bool, now: Duration) {
+    pub(super) fn gives_up(
+        &mut self,
+        pod: &PodRef,
+        why: PodRejection,
+        is_told: bool,
+        now: Duration,
+    ) {
         let uid = &pod.uid;
         let rejected_by = self.assumed.get(uid).map(|a| a.asked.rejected_by.borrow().clone());
         if self.forget(uid, now).is_none() {
@@ -371,7 +378,7 @@ impl Scheduler {
         self.ends_waiting(&uid, "Error", now);
         let Some(Assumed { asked, is_told, .. }) = self.assumed.get(&uid) else { return false };
         let (pod, is_told) = (super::decide::pod_ref(asked, &uid), *is_told);
-        let why = Why::error("waiting on permit for pod: preempted".to_owned());
+        let why = PodRejection::error("waiting on permit for pod: preempted".to_owned());
         self.gives_up(&pod, why, is_told, now);
         true
     }

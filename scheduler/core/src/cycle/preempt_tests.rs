@@ -9,7 +9,7 @@ use super::tests::{
 };
 use super::wake_tests::node_like;
 use super::*;
-use crate::extender::{Consulted, ExtenderCall, consulted::Nodes};
+use crate::extender::{Consulted, ExtenderCall, ExtenderError, consulted::Nodes};
 use crate::pod_fields::PodRef;
 use crate::watch_event::{WatchEvent, WatchedObject};
 
@@ -299,7 +299,7 @@ fn extenders_that_fail_about_victims_leave_the_pod_unschedulable() {
     let things = [node("a", "1"), low("x", "a"), high("p", "1")];
     let mut scheduler = asking(|e| e.preempt_verb = "preempt".to_owned(), &things);
     let consult = question(&decide(&mut scheduler, 0)).expect("it is asked");
-    let answer = Err("no answer".to_owned());
+    let answer = Err(ExtenderError::Answered("no answer".to_owned()));
     scheduler.consulted(Consulted { about: consult.about.clone(), answer }, at(0));
     let commands = scheduler.take_commands();
     let (reason, why) = condition(&commands).expect("a condition");
@@ -314,7 +314,7 @@ fn an_extender_that_fails_about_the_kept_node_is_asked_about_all() {
     let things = [node("a", "8"), node("b", "8"), kept];
     let mut scheduler = asking(|e| e.filter_verb = "filter".to_owned(), &things);
     let consult = question(&decide(&mut scheduler, 0)).expect("it is asked");
-    let answer = Err("no answer".to_owned());
+    let answer = Err(ExtenderError::Answered("no answer".to_owned()));
     scheduler.consulted(Consulted { about: consult.about.clone(), answer }, at(0));
     let consult = question(&scheduler.take_commands()).expect("it is asked again");
     let ExtenderCall::Nodes { names, .. } = consult.question else { panic!("of nodes") };

@@ -417,7 +417,7 @@ fn pods_without_extenders_are_decided_while_an_extender_hangs() {
     let (first, _) = commands.iter().find_map(bound).expect("it is bound");
     assert_eq!(&*first.uid, "plain");
     assert!(!scheduler.decide_next(ms(200)), "the other pod needs the extender as well");
-    let late = Err("no answer".to_owned());
+    let late = Err(extender::ExtenderError::Answered("no answer".to_owned()));
     scheduler.consulted(extender::Consulted { about: consult.about, answer: late }, at(5));
     assert!(scheduler.decide_next(at(5)));
     let next = question(&scheduler.take_commands()).expect("the next one is asked about");
@@ -438,7 +438,8 @@ fn a_decision_counts_once_and_with_the_wait_for_extenders() {
     // A call that fails ends the decision as well.
     scheduler.tell(WatchEvent::Set(pod("q", "1")), at(3));
     let consult = question(&decide(&mut scheduler, 3)).expect("it is asked");
-    let (about, no) = (consult.about, Err("no answer".to_owned()));
+    let no = Err(extender::ExtenderError::Answered("no answer".to_owned()));
+    let about = consult.about;
     scheduler.consulted(extender::Consulted { about, answer: no }, at(7));
     assert_eq!(searched(&mut scheduler), [search.clone(), Fact::Decided(at(4))]);
     // Without extenders there is no wait, and a terminating pod is not decided. A pod that fits
@@ -510,7 +511,7 @@ fn an_extender_that_fails_is_an_error_of_the_attempt() {
         asking(|e| e.filter_verb = "filter".to_owned(), &[node("a", "8"), pod("p", "1")]);
     let consult = question(&decide(&mut scheduler, 0)).expect("it is asked");
     let about = consult.about.clone();
-    let answer = Err("no answer".to_owned());
+    let answer = Err(extender::ExtenderError::Answered("no answer".to_owned()));
     scheduler.consulted(extender::Consulted { about, answer }, at(0));
     let (reason, message) = condition(&scheduler.take_commands()).expect("a condition");
     assert_eq!((reason.as_str(), message.as_str()), ("SchedulerError", "no answer"));

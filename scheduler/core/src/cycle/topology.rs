@@ -11,7 +11,8 @@ use std::rc::Rc;
 use super::Scheduler;
 use super::group::{GroupCycle, GroupOutcome, Tried, UNSCHEDULABLE};
 use crate::diagnosis::Asking;
-use crate::placement::{self, Placement};
+use crate::groups::GroupError;
+use crate::placement::{self, DomainError, Placement};
 
 /// Upstream's messages.
 // k8s: framework/runtime/framework.go RunPlacementGeneratePlugins,
@@ -25,15 +26,24 @@ pub(super) struct Trials {
     now: Option<Rc<Placement>>,
     left: VecDeque<Option<Rc<Placement>>>,
     count: usize,
-    done: Vec<Trial>,
+    done: Vec<PlacementTrial>,
 }
 
 /// The outcome in one placement.
 #[derive(Debug)]
-struct Trial {
+struct PlacementTrial {
     placement: Option<Rc<Placement>>,
     tried: Vec<Tried>,
     came: GroupOutcome,
+}
+
+/// Reason why a group has no placements.
+#[derive(Debug, thiserror::Error)]
+enum PlacementError {
+    #[error(transparent)]
+    Group(#[from] GroupError),
+    #[error("cannot determine domain for already scheduled pods: {0}")]
+    Domain(#[from] DomainError),
 }
 
 impl Scheduler {
@@ -47,7 +57,7 @@ impl Scheduler {
             }
             Ok(found) => VecDeque::from(found),
             Err(error) => {
-                cycle.came = GroupOutcome::Failed(error);
+                cycle.came = GroupOutcome::Failed(error.to_string());
                 return false;
             }
         };
@@ -58,7 +68,10 @@ impl Scheduler {
     }
 
     // k8s: topologyaware/topology_placement.go GeneratePlacements
-    fn placements_of(&self, cycle: &mut GroupCycle) -> Result<Vec<Option<Rc<Placement>>>, String> {
+    fn placements_of(
+        &self,
+        cycle: &mut GroupCycle,
+    ) -> Result<Vec<Option<Rc<Placement>>>, PlacementError> {
         let (key, is_constrained) = cycle.group.topology()?;
         if is_constrained {
             cycle.never_preempts = Some(NEVER);
@@ -74,9 +87,7 @@ impl Scheduler {
             Some((pod.as_str().to_owned(), node))
         });
         let placed: Vec<_> = placed.collect();
-        let only = placement::domain_of(&self.mirror, &key, &placed).map_err(|error| {
-            format!("cannot determine domain for already scheduled pods: {error}")
-        })?;
+        let only = placement::domain_of(&self.mirror, &key, &placed)?;
         let found = placement::placements(&self.mirror, &key, only.as_deref());
         Ok(found.into_iter().map(|placement| Some(Rc::new(placement))).collect())
     }
@@ -97,7 +108,7 @@ impl Scheduler {
         let came = std::mem::replace(&mut cycle.came, GroupOutcome::Nowhere);
         let again = tried.iter().map(|one| (Rc::clone(&one.uid), Rc::clone(&one.asked)));
         cycle.left = again.collect();
-        trials.done.push(Trial { placement: trials.now.take(), tried, came });
+        trials.done.push(PlacementTrial { placement: trials.now.take(), tried, came });
         if let Some(next) = trials.left.pop_front() {
             trials.now = next;
             cycle.needs_room = false;
@@ -119,9 +130,10 @@ impl Scheduler {
 
     /// Returns the feasible placement with the highest score.
     // k8s: schedule_one_podgroup.go findBestPlacement
-    fn best_of(&mut self, cycle: &GroupCycle, done: &[Trial]) -> Option<usize> {
-        let takes =
-            |trial: &Trial| matches!(trial.came, GroupOutcome::Fits | GroupOutcome::NeedsRoom);
+    fn best_of(&mut self, cycle: &GroupCycle, done: &[PlacementTrial]) -> Option<usize> {
+        let takes = |trial: &PlacementTrial| {
+            matches!(trial.came, GroupOutcome::Fits | GroupOutcome::NeedsRoom)
+        };
         let fit: Vec<usize> = (0..done.len()).filter(|at| takes(&done[*at])).collect();
         if fit.len() < 2 {
             return fit.first().copied();

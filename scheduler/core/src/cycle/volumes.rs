@@ -18,7 +18,7 @@ use super::command::{Command, Fact};
 use super::decide::pod_ref;
 use super::permit::PREEMPTED;
 use super::{Assumed, QueuedPod, Scheduler, Uid};
-use crate::plugins::volumes::bind::{Progress, Topic, Write};
+use crate::plugins::volumes::bind::{BindProgress, Topic, Write};
 use crate::pod_fields::PodRef;
 use crate::watch_event::{WatchEvent, WatchedKind};
 
@@ -27,7 +27,7 @@ const FREED: HintEvent = HintEvent::Other(&[Plugin::VolumeBinding], "AssignedPod
 
 /// The volumes of a pod that has a node.
 #[derive(Debug)]
-pub(super) struct Binding {
+pub(super) struct PodBinding {
     number: u64,
     node: Rc<str>,
     writes: Vec<Write>,
@@ -44,7 +44,7 @@ pub(super) struct Binding {
 /// all pods at each event would take time quadratic in their number.
 #[derive(Debug, Default)]
 pub(super) struct Bindings {
-    of_pods: HashMap<Uid, Binding>,
+    of_pods: HashMap<Uid, PodBinding>,
     by_topic: HashMap<Topic, HashSet<Uid>>,
     /// The number of checks.
     #[cfg(test)]
@@ -52,7 +52,7 @@ pub(super) struct Bindings {
 }
 
 impl Bindings {
-    fn put(&mut self, uid: &Uid, binding: Binding) {
+    fn put(&mut self, uid: &Uid, binding: PodBinding) {
         self.remove(uid);
         for topic in &binding.topics {
             self.by_topic.entry(topic.clone()).or_default().insert(Rc::clone(uid));
@@ -60,7 +60,7 @@ impl Bindings {
         self.of_pods.insert(Rc::clone(uid), binding);
     }
 
-    fn remove(&mut self, uid: &Uid) -> Option<Binding> {
+    fn remove(&mut self, uid: &Uid) -> Option<PodBinding> {
         let binding = self.of_pods.remove(uid)?;
         for topic in &binding.topics {
             if let Some(uids) = self.by_topic.get_mut(topic) {
@@ -149,7 +149,7 @@ impl Scheduler {
             let number = self.volumes_chosen;
             let (is_written, is_wanted) = (false, Rc::new(Cell::new(true)));
             let topics = self.mirror.volumes.topics(&writes, &node);
-            let binding = Binding { number, node, writes, is_written, is_wanted, until, topics };
+            let binding = PodBinding { number, node, writes, is_written, is_wanted, until, topics };
             self.binding_volumes.put(uid, binding);
         }
     }
@@ -177,7 +177,7 @@ impl Scheduler {
 
     fn take_written(&mut self, written: VolumeWrites, now: Duration) {
         let uid = &written.pod.uid;
-        let is_it = |binding: &&mut Binding| binding.number == written.number;
+        let is_it = |binding: &&mut PodBinding| binding.number == written.number;
         let Some(binding) = self.binding_volumes.of_pods.get_mut(uid).filter(is_it) else { return };
         for (write, version) in binding.writes.iter_mut().zip(written.versions) {
             (write.version, write.is_written) = (version, true);
@@ -215,25 +215,25 @@ impl Scheduler {
         }
         let progress = match binding.is_written {
             true => self.mirror.progress(&binding.writes, &binding.node),
-            false => Progress::Waits,
+            false => BindProgress::Waits,
         };
         match progress {
-            Progress::Waits if now >= binding.until => {
+            BindProgress::Waits if now >= binding.until => {
                 let error = "binding volumes: context deadline exceeded";
                 self.volumes_failed(uid, error.to_owned(), now);
             }
-            Progress::Waits => {
+            BindProgress::Waits => {
                 let topics = self.mirror.volumes.topics(&binding.writes, &binding.node);
                 if topics != binding.topics
                     && let Some(binding) = self.binding_volumes.remove(uid)
                 {
-                    self.binding_volumes.put(uid, Binding { topics, ..binding });
+                    self.binding_volumes.put(uid, PodBinding { topics, ..binding });
                 }
             }
-            Progress::Failed(error) => {
+            BindProgress::Failed(error) => {
                 self.volumes_failed(uid, format!("binding volumes: {error}"), now);
             }
-            Progress::Bound => {
+            BindProgress::Bound => {
                 self.binding_volumes.remove(uid);
                 self.bind_if_ready(uid);
             }

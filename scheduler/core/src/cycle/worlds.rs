@@ -91,7 +91,7 @@ struct SchedulerWorld {
     /// WorkloadAwarePreemption is on.
     preempts_whole: bool,
     known: groups::KnownPods,
-    of_claims: claims::UnderWay,
+    of_claims: claims::ClaimWrites,
     untold: HashMap<WatchedKind, VecDeque<WatchEvent>>,
     binds: Vec<(PodRef, Rc<str>)>,
     answers: Vec<(PodRef, Rc<str>, BindingResult)>,
@@ -140,7 +140,7 @@ impl SchedulerWorld {
             takes: seed.is_multiple_of(7).then_some("500m"),
             preempts_whole: seed.is_multiple_of(6),
             known: BTreeMap::new(),
-            of_claims: claims::UnderWay::default(),
+            of_claims: claims::ClaimWrites::default(),
             untold: HashMap::new(),
             binds: Vec::new(),
             answers: Vec::new(),

@@ -23,16 +23,37 @@ enum Looks<'a> {
     OfOthers(&'a Attempt),
 }
 
+/// State of the plugins that decide by node.
+#[derive(Clone, Copy)]
+pub(super) struct NodePluginState<'a> {
+    pub volumes: &'a Volumes,
+    pub devices: &'a Devices,
+    /// Kept only for out-of-tree plugins.
+    pub pods: Option<&'a WholePods>,
+}
+
+impl<'a> NodePluginState<'a> {
+    pub(super) fn of(
+        volumes: &'a Volumes,
+        devices: &'a Devices,
+        pods: Option<&'a WholePods>,
+    ) -> Self {
+        Self { volumes, devices, pods }
+    }
+}
+
 impl Asking {
     /// Returns the first rejection of a row by row filters without these pods, of filters that come
     /// before this rank.
     pub(super) fn without(
         &self,
-        (volumes, devices, pods): (&Volumes, &Devices, Option<&WholePods>),
+        state: NodePluginState<'_>,
         cluster: &Cluster,
-        (row, gone): (u32, &[PodId]),
+        row: u32,
+        gone: &[PodId],
         before: Rank,
     ) -> Option<Status> {
+        let NodePluginState { volumes, devices, pods } = state;
         let profile = cluster.view().profile();
         let rank = |plugin: &dyn RowPlugin| profile.filter_rank(plugin.plugin());
         let of_claims = self.claims.iter().flat_map(Claims::plugins);
@@ -51,13 +72,13 @@ impl Asking {
         all.into_iter().find_map(|(rank, looks)| match looks {
             Looks::AtVolumes(plugin) => {
                 let uids = gone.iter().map(text).collect();
-                plugin.rejection_without((volumes, cluster), row, &uids)
+                plugin.rejection_without(volumes, cluster, row, &uids)
             }
             Looks::AtDevices(plugin) => plugin.rejection_without(cluster, row, gone),
             Looks::OfOthers(attempt) => {
                 let whole = gone.iter().filter_map(|id| pods?.get(text(id))).collect::<Vec<_>>();
                 let numbers = cluster.numbers_without(row, gone);
-                attempt.rejection_without(cluster.view(), (row, numbers), &whole, rank)
+                attempt.rejection_without(cluster.view(), row, numbers, &whole, rank)
             }
         })
     }

@@ -308,7 +308,7 @@ fn look(
     let scratch = &mut thinker.scratch;
     answer.one_node = asked.map(|row| {
         let status = statuses.iter().find(|(at, _)| *at == row).map(|(_, status)| status);
-        one_node((&mirror.cluster, asking), &detail, scratch, row, status)
+        one_node(&mirror.cluster, asking, &detail, scratch, RowStatus { row, status })
     });
     answer
 }
@@ -329,12 +329,18 @@ fn eviction(cluster: &Cluster, run: &DryRun) -> Option<Eviction> {
     Some(Eviction { node, victims, violations, candidates, decided_by, runner_up })
 }
 
+/// A row, and the rejection of it, if any.
+struct RowStatus<'a> {
+    row: u32,
+    status: Option<&'a Status>,
+}
+
 fn one_node(
-    (cluster, asking): (&Cluster, &Asking),
+    cluster: &Cluster,
+    asking: &Asking,
     detail: &Detail,
     scratch: &mut Scratch,
-    row: u32,
-    status: Option<&Status>,
+    RowStatus { row, status }: RowStatus<'_>,
 ) -> OneNode {
     let node = cluster.node_name(row).to_owned();
     let Some(status) = status else {

@@ -155,6 +155,86 @@ fn is_extended(name: &str) -> bool {
     name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.")
 }
 
+/// Failure of an extender.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExtenderError {
+    /// A certificate or key in its configuration is invalid.
+    #[error("extenders: tlsConfig.{field}: {problem}")]
+    Tls {
+        /// The field.
+        field: &'static str,
+        /// The fault.
+        problem: String,
+    },
+    /// Its address or credentials are invalid.
+    #[error("{0}")]
+    Access(String),
+    /// The request cannot be sent, or its answer cannot be read.
+    #[error("Post {url:?}: {problem}")]
+    Post {
+        /// The address.
+        url: String,
+        /// The fault.
+        problem: String,
+    },
+    /// It does not answer.
+    #[error("Post {url:?}: no answer within {limit:?}")]
+    Late {
+        /// The address.
+        url: String,
+        /// Its `httpTimeout`.
+        limit: Duration,
+    },
+    /// A pod of a group waits for no extender any longer.
+    #[error("no extender answered about a pod of a group within {} s", .0.as_secs())]
+    GroupLate(Duration),
+    /// The call ended without an answer.
+    #[error("the task that asks extenders ended without an answer")]
+    NoTask,
+    /// It answers with another code than 200.
+    #[error("failed {verb} with extender at URL {url}, code {code}")]
+    Code {
+        /// The verb.
+        verb: String,
+        /// The address.
+        url: String,
+        /// The code.
+        code: u16,
+    },
+    /// The error in its answer.
+    #[error("{0}")]
+    Answered(String),
+    /// It leaves a node that it was not asked about.
+    #[error(
+        "extender {url:?} claims a filtered node {node:?} which is not found in the input node list"
+    )]
+    UnknownNode {
+        /// The extender.
+        url: String,
+        /// The node.
+        node: String,
+    },
+    /// It leaves a node without victims.
+    #[error("expected at least one victim pod on node {0:?}")]
+    NoVictim(String),
+    /// It names victims on a node that is no candidate.
+    #[error("nodeinfo not found for node name {0:?}")]
+    NoCandidate(String),
+    /// It names a victim that is not on the node.
+    #[error(
+        "extender: {url} claims to preempt pod (UID: &{{{uid}}}) on node: {node}, but the pod is \
+         not found on that node"
+    )]
+    UnknownVictim {
+        /// The extender.
+        url: String,
+        /// The pod.
+        uid: String,
+        /// The node.
+        node: String,
+    },
+}
+
 /// Request to extenders.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Consult {
@@ -196,8 +276,8 @@ pub struct Victims {
 pub struct Consulted {
     /// The pod.
     pub about: PodRef,
-    /// The answer, or the message of an error that ends the attempt.
-    pub answer: Result<ExtenderReply, String>,
+    /// The answer, or the error that ends the attempt.
+    pub answer: Result<ExtenderReply, ExtenderError>,
 }
 
 /// An answer.

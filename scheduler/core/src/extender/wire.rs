@@ -9,7 +9,7 @@ use std::rc::Rc;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::{Value, json};
 
-use super::Victims;
+use super::{ExtenderError, Victims};
 use crate::pod_fields::PodRef;
 
 /// Scores of extenders reach ten, those of plugins a hundred.
@@ -83,10 +83,10 @@ fn text(of: &Value, name: &str) -> String {
 }
 
 /// Returns the error that an answer reports.
-pub fn error(answer: &Value) -> Result<(), String> {
+pub fn error(answer: &Value) -> Result<(), ExtenderError> {
     match text(answer, "Error") {
         none if none.is_empty() => Ok(()),
-        error => Err(error),
+        error => Err(ExtenderError::Answered(error)),
     }
 }
 
@@ -100,7 +100,7 @@ pub fn filtered(
     by_name: bool,
     asked: &[Rc<str>],
     url: &str,
-) -> Result<Filtered, String> {
+) -> Result<Filtered, ExtenderError> {
     error(answer)?;
     let mut found = Filtered::default();
     let names = field(answer, "NodeNames").filter(|_| by_name).and_then(Value::as_array);
@@ -109,10 +109,8 @@ pub fn filtered(
         for name in names {
             let name = name.as_str().unwrap_or_default();
             if !known.contains(name) {
-                return Err(format!(
-                    "extender {url:?} claims a filtered node {name:?} which is not found in the \
-                     input node list"
-                ));
+                let (url, node) = (url.to_owned(), name.to_owned());
+                return Err(ExtenderError::UnknownNode { url, node });
             }
             found.left.push(name.to_owned());
         }

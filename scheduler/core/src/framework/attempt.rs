@@ -22,7 +22,9 @@ use pintle_sched_core::snapshot::View;
 use pintle_sched_core::{Plugin, Profile};
 
 use super::meter;
-use super::points::{CycleState, NodeInfo, Nodes, Permission, PreFilterExtensions, Rejection};
+use super::points::{
+    CycleState, NodeInfo, Nodes, Permission, PluginError, PreFilterExtensions, Rejection,
+};
 use super::trial::{Expected, Trial};
 use super::{Name, Plugins};
 
@@ -31,6 +33,35 @@ use super::{Name, Plugins};
 const WAIT_MAX: Duration = Duration::from_secs(15 * 60);
 /// Highest score of a node.
 const SCORE_MAX: i64 = 100;
+
+/// Failure of the plugins of one extension point.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PointError {
+    /// A plugin failed.
+    #[error("running {point} plugin {name:?}: {error}")]
+    Plugin {
+        /// The extension point.
+        point: &'static str,
+        /// The plugin.
+        name: Name,
+        /// Its error.
+        error: PluginError,
+    },
+    /// A score that is out of range after normalizing.
+    #[error(
+        "plugin {name:?} returns an invalid score {score}, it should in the range of \
+         [0, {SCORE_MAX}] after normalizing"
+    )]
+    Score {
+        /// The plugin.
+        name: Name,
+        /// Its score.
+        score: i64,
+    },
+    /// No plugin has bound the pod, and the default binder is disabled.
+    #[error("all of the Bind plugins skipped the pod")]
+    NoneBound,
+}
 
 /// Whole nodes by row.
 pub(crate) type WholeNodes = Rc<Vec<Option<Rc<Node>>>>;
@@ -112,7 +143,8 @@ impl Attempt {
         plugins: &Rc<Plugins>,
         pod: &Rc<Pod>,
         nodes: WholeNodes,
-        (own, before): (Option<BTreeSet<String>>, Rank),
+        own: Option<BTreeSet<String>>,
+        before: Rank,
     ) -> (Self, Option<Stopped>) {
         let mut attempt = Self {
             plugins: Rc::clone(plugins),
@@ -265,7 +297,11 @@ impl Attempt {
     }
 
     /// Scores all feasible rows.
-    fn run_scores(&self, view: &View, feasible: &Bits) -> Result<HashMap<u32, i64>, String> {
+    fn run_scores(&self, view: &View, feasible: &Bits) -> Result<HashMap<u32, i64>, PointError> {
+        let failed = |point, name: &Name, error| {
+            let name = Rc::clone(name);
+            PointError::Plugin { point, name, error }
+        };
         if self.plugins.scores.is_empty() {
             return Ok(HashMap::new());
         }
@@ -277,7 +313,7 @@ impl Attempt {
             self.evaluates("PreScore", name, 1);
             let run = || plugin.pre_score(&self.state, &self.pod, &infos);
             let prepared = self.timed(name, "PreScore", run, meter::of_prepared);
-            if !prepared.map_err(|e| format!("running PreScore plugin {name:?}: {e}"))? {
+            if !prepared.map_err(|error| failed("PreScore", name, error))? {
                 skipped.insert(Rc::clone(name));
             }
         }
@@ -291,17 +327,15 @@ impl Attempt {
                 let run = || plugin.score(&self.state, &self.pod, info);
                 self.timed(name, "Score", run, meter::of_done)
             });
-            let scored: Result<Vec<i64>, String> = scored.collect();
-            let mut scored = scored.map_err(|e| format!("running Score plugin {name:?}: {e}"))?;
+            let scored: Result<Vec<i64>, PluginError> = scored.collect();
+            let mut scored = scored.map_err(|error| failed("Score", name, error))?;
             let run = || plugin.normalize(&self.state, &self.pod, &mut scored);
-            meter::asked(name, "NormalizeScore", run)
-                .map_err(|panic| format!("running NormalizeScore plugin {name:?}: {panic}"))?;
+            meter::asked(name, "NormalizeScore", run).map_err(|panic| {
+                failed("NormalizeScore", name, PluginError::new(panic.to_string()))
+            })?;
             for (sum, score) in sums.iter_mut().zip(scored) {
                 if !(0..=SCORE_MAX).contains(&score) {
-                    return Err(format!(
-                        "plugin {name:?} returns an invalid score {score}, it should in the range \
-                         of [0, {SCORE_MAX}] after normalizing"
-                    ));
+                    return Err(PointError::Score { name: Rc::clone(name), score });
                 }
                 *sum = sum.saturating_add(score.saturating_mul(*weight));
             }
@@ -398,29 +432,34 @@ impl Attempt {
     ///
     /// # Errors
     /// A plugin fails.
-    pub async fn pre_bind(&self, node: &str) -> Result<(), String> {
+    pub async fn pre_bind(&self, node: &str) -> Result<(), PointError> {
         for (name, _, plugin) in &self.plugins.pre_binds {
             let began = Instant::now();
             let done = plugin.pre_bind(&self.state, &self.pod, node).await;
             self.took(name, "PreBind", meter::of_done(&done), began.elapsed());
-            done.map_err(|error| format!("running PreBind plugin {name:?}: {error}"))?;
+            done.map_err(|error| PointError::Plugin {
+                point: "PreBind",
+                name: Rc::clone(name),
+                error,
+            })?;
         }
         Ok(())
     }
 
     /// Binds the pod by a plugin; `None` leaves it to the default binder.
-    pub async fn bind(&self, node: &str) -> Option<Result<(), String>> {
+    pub async fn bind(&self, node: &str) -> Option<Result<(), PointError>> {
         for (name, _, plugin) in &self.plugins.binds {
             let began = Instant::now();
             let done = plugin.bind(&self.state, &self.pod, node).await;
             let status = done.as_ref().map_or("Skip", meter::of_done);
             self.took(name, "Bind", status, began.elapsed());
             if let Some(done) = done {
-                let failed = |error| format!("running Bind plugin {name:?}: {error}");
+                let failed =
+                    |error| PointError::Plugin { point: "Bind", name: Rc::clone(name), error };
                 return Some(done.map_err(failed));
             }
         }
-        let nobody = || Err("all of the Bind plugins skipped the pod".to_owned());
+        let nobody = || Err(PointError::NoneBound);
         (!self.plugins.binds_by_default).then(nobody)
     }
 
@@ -479,7 +518,7 @@ impl RowPlugin for Attempt {
     fn prepare(&self, view: &View, feasible: &Bits) {
         match self.run_scores(view, feasible) {
             Ok(scores) => *self.scores.borrow_mut() = scores,
-            Err(error) => _ = self.error.borrow_mut().get_or_insert(error),
+            Err(error) => _ = self.error.borrow_mut().get_or_insert_with(|| error.to_string()),
         }
     }
 

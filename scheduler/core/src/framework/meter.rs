@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use pintle_api_types::panics::{self, Panicked};
 
 use super::attempt::Attempt;
-use super::points::{Nodes, Permission, Rejection};
+use super::points::{Nodes, Permission, PluginError, Rejection};
 use super::{Name, Plugins};
 
 /// One attempt of this many is timed.
@@ -44,9 +44,9 @@ impl<T> Failed for Result<T, Rejection> {
     }
 }
 
-impl<T> Failed for Result<T, String> {
+impl<T> Failed for Result<T, PluginError> {
     fn failed(panic: Panicked) -> Self {
-        Err(panic.to_string())
+        Err(PluginError::new(panic.to_string()))
     }
 }
 
@@ -119,7 +119,7 @@ pub(super) fn of_nodes(said: &Result<Nodes, Rejection>) -> &'static str {
     }
 }
 
-pub(super) fn of_prepared(said: &Result<bool, String>) -> &'static str {
+pub(super) fn of_prepared(said: &Result<bool, PluginError>) -> &'static str {
     match said {
         Ok(true) => "Success",
         Ok(false) => "Skip",
@@ -127,7 +127,7 @@ pub(super) fn of_prepared(said: &Result<bool, String>) -> &'static str {
     }
 }
 
-pub(super) fn of_done<T>(said: &Result<T, String>) -> &'static str {
+pub(super) fn of_done<T>(said: &Result<T, PluginError>) -> &'static str {
     if said.is_ok() { "Success" } else { "Error" }
 }
 

@@ -24,7 +24,7 @@ mod registry;
 mod tests;
 mod trial;
 
-pub use self::attempt::Attempt;
+pub use self::attempt::{Attempt, PointError};
 pub(crate) use self::attempt::{Room, Stopped, WholeNodes};
 pub use self::chosen::EnabledPlugins;
 pub(crate) use self::handle::PluginRequest;
@@ -32,10 +32,10 @@ pub use self::handle::{Handle, WaitingPod};
 pub use self::meter::Meter;
 pub use self::points::{
     Bind, CycleState, EnqueueExtensions, Filter, Happened, NodeInfo, Nodes, Permission, Permit,
-    PostBind, PostFilter, PreBind, PreEnqueue, PreFilter, PreFilterExtensions, PreScore, QueueSort,
-    Rejection, Reserve, Score,
+    PluginError, PostBind, PostFilter, PreBind, PreEnqueue, PreFilter, PreFilterExtensions,
+    PreScore, QueueSort, Rejection, Reserve, Score,
 };
-pub use self::registry::{Plugins, Points, Registry};
+pub use self::registry::{Plugins, Points, Registry, RegistryError};
 
 /// The name of a plugin.
 pub type Name = std::rc::Rc<str>;

@@ -26,6 +26,18 @@ pub enum Rejection {
     Error(String),
 }
 
+/// A failure of a plugin, or its reason to refuse, in its own words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct PluginError(Box<str>);
+
+impl PluginError {
+    /// The error with this message.
+    pub fn new(message: impl Into<Box<str>>) -> Self {
+        Self(message.into())
+    }
+}
+
 /// State of plugins during one attempt of one pod, by type. It lives until the pod is bound or the
 /// attempt has failed.
 #[derive(Default)]
@@ -85,7 +97,7 @@ pub trait PreEnqueue {
     ///
     /// # Errors
     /// The reason why the pod is gated.
-    fn pre_enqueue(&self, pod: &Pod) -> Result<(), String>;
+    fn pre_enqueue(&self, pod: &Pod) -> Result<(), PluginError>;
 }
 
 /// Orders the queue. At most one plugin, the same in all profiles.
@@ -188,7 +200,7 @@ pub trait PreScore {
         state: &CycleState,
         pod: &Pod,
         nodes: &[NodeInfo<'_>],
-    ) -> Result<bool, String>;
+    ) -> Result<bool, PluginError>;
 }
 
 /// Scores nodes.
@@ -197,7 +209,8 @@ pub trait Score {
     ///
     /// # Errors
     /// When it fails; the pod is retried after its backoff.
-    fn score(&self, state: &CycleState, pod: &Pod, node: &NodeInfo<'_>) -> Result<i64, String>;
+    fn score(&self, state: &CycleState, pod: &Pod, node: &NodeInfo<'_>)
+    -> Result<i64, PluginError>;
 
     /// Normalizes the scores of all nodes, in one order, to 0..=100. Default: no change.
     fn normalize(&self, _state: &CycleState, _pod: &Pod, _scores: &mut [i64]) {}
@@ -244,7 +257,7 @@ pub trait PreBind {
         state: &'a CycleState,
         pod: &'a Pod,
         node: &'a str,
-    ) -> LocalBoxFuture<'a, Result<(), String>>;
+    ) -> LocalBoxFuture<'a, Result<(), PluginError>>;
 }
 
 /// Binds pods itself.
@@ -255,7 +268,7 @@ pub trait Bind {
         state: &'a CycleState,
         pod: &'a Pod,
         node: &'a str,
-    ) -> LocalBoxFuture<'a, Option<Result<(), String>>>;
+    ) -> LocalBoxFuture<'a, Option<Result<(), PluginError>>>;
 }
 
 /// Runs after a pod was bound.

@@ -17,12 +17,50 @@ use serde_json::Value;
 
 use super::meter::{self, Meter};
 use super::points::{
-    Bind, EnqueueExtensions, Filter, Happened, Permit, PostBind, PostFilter, PreBind, PreEnqueue,
-    PreFilter, PreScore, QueueSort, Reserve, Score,
+    Bind, EnqueueExtensions, Filter, Happened, Permit, PluginError, PostBind, PostFilter, PreBind,
+    PreEnqueue, PreFilter, PreScore, QueueSort, Reserve, Score,
 };
 use super::{EnabledPlugins, Handle, Name};
 
-type Factory = Rc<dyn Fn(&Value, &Handle) -> Result<Points, String>>;
+type Factory = Rc<dyn Fn(&Value, &Handle) -> Result<Points, PluginError>>;
+
+/// Reason why a profile's plugins cannot run. The text begins with the setting.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegistryError {
+    /// An out-of-tree plugin has the name of an upstream plugin.
+    #[error("plugin {0:?} is one of upstream's: register it otherwise")]
+    Upstreams(String),
+    /// No plugin has this name.
+    #[error("plugin {0:?} is not known")]
+    Unknown(String),
+    /// A plugin refuses its arguments.
+    #[error("pluginConfig[{name}].args: {error}")]
+    Args {
+        /// The plugin.
+        name: String,
+        /// Its reason.
+        error: PluginError,
+    },
+    /// A plugin is enabled at a point that it does not have.
+    #[error("plugins.{point}: plugin {name:?} is not asked at this point")]
+    Point {
+        /// The extension point.
+        point: &'static str,
+        /// The plugin.
+        name: String,
+    },
+    /// Two plugins sort the queue, one of them upstream's.
+    #[error(
+        "plugins.queueSort: {0:?} and PrioritySort cannot both sort the queue: disable PrioritySort"
+    )]
+    SortsBesidePriority(Name),
+    /// Several plugins sort the queue.
+    #[error("plugins.queueSort: only one plugin can sort the queue")]
+    SeveralSorts,
+    /// The default binder is disabled, and no plugin binds.
+    #[error("plugins.bind: nothing is left to bind pods")]
+    NoBinder,
+}
 
 /// Linked-in plugins, by name.
 #[derive(Clone, Default)]
@@ -41,7 +79,7 @@ impl Registry {
     pub fn with(
         mut self,
         name: &str,
-        make: impl Fn(&Value, &Handle) -> Result<Points, String> + 'static,
+        make: impl Fn(&Value, &Handle) -> Result<Points, PluginError> + 'static,
     ) -> Self {
         self.0.insert(name.to_owned(), Rc::new(make));
         self
@@ -57,16 +95,21 @@ impl Registry {
     ///
     /// # Errors
     /// A message that names the plugin, and the point or the argument.
-    pub fn plugins(&self, chosen: &EnabledPlugins, handle: &Handle) -> Result<Plugins, String> {
+    pub fn plugins(
+        &self,
+        chosen: &EnabledPlugins,
+        handle: &Handle,
+    ) -> Result<Plugins, RegistryError> {
         let mut made = BTreeMap::new();
         for name in chosen.names() {
             if Plugin::from_name(name).is_some() {
-                return Err(format!("plugin {name:?} is one of upstream's: register it otherwise"));
+                return Err(RegistryError::Upstreams(name.to_owned()));
             }
-            let make = self.0.get(name).ok_or_else(|| format!("plugin {name:?} is not known"))?;
+            let make = self.0.get(name);
+            let make = make.ok_or_else(|| RegistryError::Unknown(name.to_owned()))?;
             let args = chosen.args.get(name).unwrap_or(&Value::Null);
             let points = make(args, handle)
-                .map_err(|error| format!("pluginConfig[{name}].args: {error}"))?;
+                .map_err(|error| RegistryError::Args { name: name.to_owned(), error })?;
             made.insert(name.to_owned(), points);
         }
         Plugins::new(chosen, &made)
@@ -119,15 +162,13 @@ macro_rules! points {
             fn new(
                 chosen: &EnabledPlugins,
                 made: &BTreeMap<String, Points>,
-            ) -> Result<Self, String> {
+            ) -> Result<Self, RegistryError> {
                 let mut plugins = Self::default();
                 $(for (name, weight) in chosen.at($point) {
                     let Some(plugin) = made.get(&name).and_then(|points| points.$field.clone())
                     else {
                         if chosen.named_at($point).iter().any(|(named, _)| *named == name) {
-                            return Err(format!(
-                                "plugins.{}: plugin {name:?} is not asked at this point", $point
-                            ));
+                            return Err(RegistryError::Point { point: $point, name });
                         }
                         continue;
                     };
@@ -189,24 +230,21 @@ impl Plugins {
     }
 
     /// Checks rules that concern several plugins or points.
-    fn check(&mut self, chosen: &EnabledPlugins) -> Result<(), String> {
+    fn check(&mut self, chosen: &EnabledPlugins) -> Result<(), RegistryError> {
         let is_off = |point: &str, name: &str| {
             let off = chosen.disabled.get(point).into_iter().flatten();
             off.into_iter().any(|off| off == "*" || off == name)
         };
         if !self.queue_sorts.is_empty() && !is_off("queueSort", "PrioritySort") {
             let (name, ..) = &self.queue_sorts[0];
-            return Err(format!(
-                "plugins.queueSort: {name:?} and PrioritySort cannot both sort the queue: disable \
-                 PrioritySort"
-            ));
+            return Err(RegistryError::SortsBesidePriority(Rc::clone(name)));
         }
         if self.queue_sorts.len() > 1 {
-            return Err("plugins.queueSort: only one plugin can sort the queue".to_owned());
+            return Err(RegistryError::SeveralSorts);
         }
         self.binds_by_default = !is_off("bind", "DefaultBinder");
         if self.binds.is_empty() && !self.binds_by_default {
-            return Err("plugins.bind: nothing is left to bind pods".to_owned());
+            return Err(RegistryError::NoBinder);
         }
         // The default binder comes first unless it is disabled, and binds every pod.
         if self.binds_by_default && chosen.named_at("bind").is_empty() {

@@ -48,8 +48,8 @@ impl Script {
 }
 
 impl PreEnqueue for Script {
-    fn pre_enqueue(&self, _: &Pod) -> Result<(), String> {
-        self.gate.borrow().clone().map_or(Ok(()), Err)
+    fn pre_enqueue(&self, _: &Pod) -> Result<(), PluginError> {
+        self.gate.borrow().clone().map_or(Ok(()), |said| Err(PluginError::new(said)))
     }
 }
 
@@ -79,7 +79,7 @@ impl Filter for Script {
 }
 
 impl Score for Script {
-    fn score(&self, _: &CycleState, _: &Pod, node: &NodeInfo<'_>) -> Result<i64, String> {
+    fn score(&self, _: &CycleState, _: &Pod, node: &NodeInfo<'_>) -> Result<i64, PluginError> {
         Ok(self.scores.borrow().get(node.name()).copied().unwrap_or(0))
     }
 }
@@ -112,9 +112,11 @@ impl PreBind for Script {
         _: &'a CycleState,
         pod: &'a Pod,
         _: &'a str,
-    ) -> LocalBoxFuture<'a, Result<(), String>> {
+    ) -> LocalBoxFuture<'a, Result<(), PluginError>> {
         self.call("prebind", pod);
-        std::future::ready(self.pre_bind.borrow().clone().map_or(Ok(()), Err)).boxed_local()
+        let said = self.pre_bind.borrow().clone();
+        let done = said.map_or(Ok(()), |said| Err(PluginError::new(said)));
+        std::future::ready(done).boxed_local()
     }
 }
 
@@ -124,7 +126,7 @@ impl Bind for Script {
         _: &'a CycleState,
         pod: &'a Pod,
         _: &'a str,
-    ) -> LocalBoxFuture<'a, Option<Result<(), String>>> {
+    ) -> LocalBoxFuture<'a, Option<Result<(), PluginError>>> {
         self.call("bind", pod);
         std::future::ready(Some(Ok(()))).boxed_local()
     }
@@ -535,13 +537,16 @@ fn who_binds_itself_replaces_the_default() {
 fn mistakes_in_a_file_are_told_in_a_sentence() {
     let script = Rc::<Script>::default();
     let registry = registry(&script, |s| Points::default().score(s)).with("Picky", |args, _| {
-        if args.is_null() { Ok(Points::default()) } else { Err("knows no arguments".to_owned()) }
+        match args.is_null() {
+            true => Ok(Points::default()),
+            false => Err(PluginError::new("knows no arguments")),
+        }
     });
     let refused = |text: &str| {
         let (_, chosen) = config::profiles_with(&format!("{HEAD}{text}\n"), &registry)
             .expect("as far as the file is concerned");
         let plugins = registry.plugins(&chosen[0], &Handle::default());
-        plugins.map(|_| ()).expect_err("it is refused")
+        plugins.map(|_| ()).expect_err("it is refused").to_string()
     };
     let error = refused("plugins: {filter: {enabled: [{name: Script}]}}");
     assert_eq!(error, "plugins.filter: plugin \"Script\" is not asked at this point");

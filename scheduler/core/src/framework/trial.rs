@@ -88,7 +88,8 @@ impl Attempt {
     pub(crate) fn rejection_without(
         &self,
         view: &View,
-        (row, numbers): (u32, Numbers),
+        row: u32,
+        numbers: Numbers,
         gone: &[Rc<Pod>],
         rank: Rank,
     ) -> Option<Status> {

@@ -9,7 +9,7 @@ const PLUGINS: [Plugin; 3] =
     [Plugin::NodeResourcesFit, Plugin::TaintToleration, Plugin::SchedulingGates];
 
 #[derive(Clone, Debug)]
-enum Operation {
+enum QueueOperation {
     Add(u8, i32, bool),
     Update(u8, bool),
     Remove(u8),
@@ -24,21 +24,21 @@ enum Operation {
     Wait(u16),
 }
 
-fn operation() -> impl Strategy<Value = Operation> {
+fn operation() -> impl Strategy<Value = QueueOperation> {
     let uid = 0_u8..8;
     prop_oneof![
-        3 => (uid.clone(), -2..3, any::<bool>()).prop_map(|(u, p, g)| Operation::Add(u, p, g)),
-        1 => (uid.clone(), any::<bool>()).prop_map(|(u, g)| Operation::Update(u, g)),
-        1 => uid.clone().prop_map(Operation::Remove),
-        5 => Just(Operation::Pop),
-        2 => Just(Operation::PopWithoutExtenders),
-        2 => uid.clone().prop_map(Operation::Binds),
-        1 => uid.clone().prop_map(Operation::Done),
-        3 => (uid, proptest::option::of(0..3_usize)).prop_map(|(u, p)| Operation::Back(u, p)),
-        3 => (0..3_usize).prop_map(Operation::Happened),
-        2 => (0_u8..8, any::<bool>()).prop_map(|(u, now)| Operation::Released(u, now)),
-        1 => Just(Operation::Flush),
-        2 => (0..4000_u16).prop_map(Operation::Wait),
+        3 => (uid.clone(), -2..3, any::<bool>()).prop_map(|(u, p, g)| QueueOperation::Add(u, p, g)),
+        1 => (uid.clone(), any::<bool>()).prop_map(|(u, g)| QueueOperation::Update(u, g)),
+        1 => uid.clone().prop_map(QueueOperation::Remove),
+        5 => Just(QueueOperation::Pop),
+        2 => Just(QueueOperation::PopWithoutExtenders),
+        2 => uid.clone().prop_map(QueueOperation::Binds),
+        1 => uid.clone().prop_map(QueueOperation::Done),
+        3 => (uid, proptest::option::of(0..3_usize)).prop_map(|(u, p)| QueueOperation::Back(u, p)),
+        3 => (0..3_usize).prop_map(QueueOperation::Happened),
+        2 => (0_u8..8, any::<bool>()).prop_map(|(u, now)| QueueOperation::Released(u, now)),
+        1 => Just(QueueOperation::Flush),
+        2 => (0..4000_u16).prop_map(QueueOperation::Wait),
     ]
 }
 
@@ -89,19 +89,19 @@ fn check(queue: &Queue<TestPod, Helps>) {
     assert_eq!(queue.awaited, awaited, "{queue:?}");
 }
 
-fn run(queue: &mut Queue<TestPod, Helps>, operation: &Operation, now: &mut Duration) {
+fn run(queue: &mut Queue<TestPod, Helps>, operation: &QueueOperation, now: &mut Duration) {
     match operation {
-        Operation::Add(uid, priority, gated) => {
+        QueueOperation::Add(uid, priority, gated) => {
             queue.add(&uid.to_string(), pod(*priority, *gated), *now);
         }
-        Operation::Update(uid, gated) => {
+        QueueOperation::Update(uid, gated) => {
             let Some(known) = queue.get(&uid.to_string()) else { return };
             let priority = known.pod.priority();
             let event = vec![Plugin::SchedulingGates];
             queue.update(&Fake, &uid.to_string(), pod(priority, *gated), event, *now);
         }
-        Operation::Remove(uid) => queue.remove(&uid.to_string()),
-        Operation::Pop => {
+        QueueOperation::Remove(uid) => queue.remove(&uid.to_string()),
+        QueueOperation::Pop => {
             let first = queue.active.iter().chain(&queue.behind).map(|(turn, _)| turn.0).min();
             let popped = queue.pop(*now);
             assert_eq!(popped.is_some(), first.is_some() || queue.last_popped_backed_off(&popped));
@@ -111,23 +111,23 @@ fn run(queue: &mut Queue<TestPod, Helps>, operation: &Operation, now: &mut Durat
                 rest.for_each(|other| assert!(other.pod.rank() >= first));
             }
         }
-        Operation::PopWithoutExtenders => {
+        QueueOperation::PopWithoutExtenders => {
             let apart =
                 |w: &&WaitingPod<TestPod>| w.place == QueuePlace::Active && !w.pod.consults();
             let first = queue.pods.values().filter(apart).map(|w| w.pod.rank()).min();
             let popped = queue.pop_without_extenders(*now);
             assert_eq!(popped.map(|(_, pod)| pod.rank()), first);
         }
-        Operation::Binds(uid) => queue.binds(&uid.to_string()),
-        Operation::Done(uid) => queue.done(&uid.to_string()),
-        Operation::Back(uid, by) => {
+        QueueOperation::Binds(uid) => queue.binds(&uid.to_string()),
+        QueueOperation::Done(uid) => queue.done(&uid.to_string()),
+        QueueOperation::Back(uid, by) => {
             let by = by.map(|at| PLUGINS[at]).into_iter().collect();
             queue.back(&Fake, &uid.to_string(), by, Rejectors::new(), *now);
         }
-        Operation::Happened(at) => queue.happened(&Fake, &vec![PLUGINS[*at]], *now),
-        Operation::Released(uid, at_once) => queue.released(&uid.to_string(), *at_once, *now),
-        Operation::Flush => queue.flush(*now),
-        Operation::Wait(millis) => *now += Duration::from_millis((*millis).into()),
+        QueueOperation::Happened(at) => queue.happened(&Fake, &vec![PLUGINS[*at]], *now),
+        QueueOperation::Released(uid, at_once) => queue.released(&uid.to_string(), *at_once, *now),
+        QueueOperation::Flush => queue.flush(*now),
+        QueueOperation::Wait(millis) => *now += Duration::from_millis((*millis).into()),
     }
 }
 
@@ -156,7 +156,7 @@ proptest! {
             run(&mut queue, operation, &mut now);
             check(&queue);
             let may_go = matches!(operation,
-                Operation::Remove(_) | Operation::Done(_) | Operation::Back(..));
+                QueueOperation::Remove(_) | QueueOperation::Done(_) | QueueOperation::Back(..));
             prop_assert!(may_go || queue.pods.len() >= known, "{operation:?}");
         }
         // Pods in flight come back; then every pod that is not gated is popped without any event.

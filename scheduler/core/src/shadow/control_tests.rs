@@ -13,7 +13,7 @@ const PODS: usize = 120;
 const HEAD: &str = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n";
 
 /// A scheduler with this profile, and the shadow that follows it by the default one.
-struct Pair {
+struct ShadowPair {
     other: Scheduler,
     shadow: Shadow,
     version: u64,
@@ -74,7 +74,7 @@ fn pod(at: usize) -> Value {
         "labels": {"app": app}}, "spec": spec})
 }
 
-impl Pair {
+impl ShadowPair {
     fn new(plugins: &str) -> Self {
         let text = format!("{HEAD}profiles:\n- {plugins}\n");
         let profiles = config::profiles(&text).expect("a configuration");
@@ -129,7 +129,7 @@ impl Pair {
 
 #[test]
 fn what_equals_it_is_the_same_decision() {
-    let report = Pair::new("schedulerName: default-scheduler").run();
+    let report = ShadowPair::new("schedulerName: default-scheduler").run();
     let refused = PODS / 8;
     let exact = |exact| report::DecisionCounts { exact, ..report::DecisionCounts::default() };
     assert_eq!(report.bindings, exact((PODS - refused) as u64), "{report:?}");
@@ -150,7 +150,7 @@ fn who_leaves_out_a_rule_is_found_out_and_the_rule_is_named() {
     ] {
         let point = if difference == "filter" { "filter" } else { "score" };
         let without = format!("plugins: {{{point}: {{disabled: [{{name: {plugin}}}]}}}}");
-        let report = Pair::new(&without).run();
+        let report = ShadowPair::new(&without).run();
         let named = |key: &&String| key.to_lowercase().contains(difference) && key.contains(plugin);
         let found = report.by_plugin.keys().find(named);
         assert!(found.is_some(), "without {plugin}'s {difference}: {report:?}");
@@ -160,7 +160,7 @@ fn who_leaves_out_a_rule_is_found_out_and_the_rule_is_named() {
 
 #[test]
 fn who_says_another_sentence_is_found_out() {
-    let mut world = Pair::new("schedulerName: default-scheduler");
+    let mut world = ShadowPair::new("schedulerName: default-scheduler");
     let mut value = pod(5);
     world.set(&mut value);
     value["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "False",

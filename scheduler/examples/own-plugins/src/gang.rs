@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use pintle_scheduler::framework::{
-    CycleState, Handle, Permission, Permit, Points, Rejection, Reserve,
+    CycleState, Handle, Permission, Permit, PluginError, Points, Rejection, Reserve,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -28,10 +28,11 @@ struct Args {
 }
 
 /// Creates the plugin of one profile.
-pub(crate) fn make(args: &Value, handle: &Handle) -> Result<Points, String> {
+pub(crate) fn make(args: &Value, handle: &Handle) -> Result<Points, PluginError> {
     let args = match args {
         Value::Null => Args { wait_seconds: 60 },
-        args => serde_json::from_value(args.clone()).map_err(|error| error.to_string())?,
+        args => serde_json::from_value(args.clone())
+            .map_err(|error| PluginError::new(error.to_string()))?,
     };
     let gangs = Rc::new(Gangs {
         handle: handle.clone(),
@@ -153,7 +154,7 @@ mod tests {
     #[test]
     fn mistakes_are_told_in_a_sentence() {
         let error = make(&json!({"wait": 5}), &Handle::default()).expect_err("unknown");
-        assert!(error.contains("wait"), "{error}");
+        assert!(error.to_string().contains("wait"), "{error}");
         let refused =
             made().permit.expect("it is").permit(&CycleState::default(), &pod("a", "many"), "n");
         let why = "annotation example.pintle.dev/gang-size must say how many pods gang g has";

@@ -15,7 +15,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use pintle_scheduler::framework::{
     CycleState, EnqueueExtensions, Filter, Handle, HandleClient as _, Happened, NodeInfo, Nodes,
-    Points, PreBind, PreFilter, PreFilterExtensions, Rejection, Score,
+    PluginError, Points, PreBind, PreFilter, PreFilterExtensions, Rejection, Score,
 };
 use serde_json::{Value, json};
 
@@ -23,9 +23,9 @@ const NEEDS: &str = "example.pintle.dev/needs-licence";
 const FROM: &str = "example.pintle.dev/licence-from";
 
 /// Creates the plugin of one profile.
-pub(crate) fn make(args: &Value, handle: &Handle) -> Result<Points, String> {
+pub(crate) fn make(args: &Value, handle: &Handle) -> Result<Points, PluginError> {
     if !args.is_null() {
-        return Err("Licence has no arguments: remove them".to_owned());
+        return Err(PluginError::new("Licence has no arguments: remove them"));
     }
     let plugin = Rc::new(Licence(handle.clone()));
     Ok(Points::default()
@@ -131,7 +131,7 @@ impl Filter for Licence {
 }
 
 impl Score for Licence {
-    fn score(&self, state: &CycleState, _: &Pod, node: &NodeInfo<'_>) -> Result<i64, String> {
+    fn score(&self, state: &CycleState, _: &Pod, node: &NodeInfo<'_>) -> Result<i64, PluginError> {
         Ok(state.read::<Needed>().map_or(0, |needed| needed.left(node)))
     }
 
@@ -147,7 +147,7 @@ impl PreBind for Licence {
         _: &'a CycleState,
         pod: &'a Pod,
         node: &'a str,
-    ) -> LocalBoxFuture<'a, Result<(), String>> {
+    ) -> LocalBoxFuture<'a, Result<(), PluginError>> {
         async move {
             let Some((client, _)) = self.0.client().zip(needed(pod)) else { return Ok(()) };
             let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
@@ -156,7 +156,7 @@ impl PreBind for Licence {
             let patch = Patch::Merge(json!({"metadata": {"uid": pod.metadata.uid,
                 "annotations": {FROM: node}}}));
             let written = pods.patch(name, &PatchParams::default(), &patch).await;
-            written.map(|_| ()).map_err(|error| error.to_string())
+            written.map(|_| ()).map_err(|error| PluginError::new(error.to_string()))
         }
         .boxed_local()
     }

@@ -4,14 +4,16 @@
 use std::rc::Rc;
 
 use k8s_openapi::api::core::v1::Pod;
-use pintle_scheduler::framework::{CycleState, Filter, Handle, NodeInfo, Points, Rejection};
+use pintle_scheduler::framework::{
+    CycleState, Filter, Handle, NodeInfo, PluginError, Points, Rejection,
+};
 use serde_json::Value;
 
 /// `blocks` or `panics`.
 const LABEL: &str = "example.pintle.dev/stuck";
 
 /// Creates the plugin of one profile.
-pub(crate) fn make(_: &Value, _: &Handle) -> Result<Points, String> {
+pub(crate) fn make(_: &Value, _: &Handle) -> Result<Points, PluginError> {
     Ok(Points::default().filter(Rc::new(Stuck)))
 }
 

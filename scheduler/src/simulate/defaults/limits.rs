@@ -38,7 +38,8 @@ pub(super) fn give(range: &LimitRange, pod: &mut Pod) -> bool {
 // k8s: admission.go PodValidateLimitFunc
 pub(super) fn check(range: &LimitRange, pod: &Pod) -> Result<(), (String, String)> {
     let name = range.metadata.name.as_deref().unwrap_or_default();
-    let refused = |field: String, why: String| (field, format!("{why} (LimitRange {name})"));
+    let refused =
+        |field: String, why: LimitViolation| (field, format!("{why} (LimitRange {name})"));
     let Some(spec) = &pod.spec else { return Ok(()) };
     let init = spec.init_containers.as_deref().unwrap_or_default();
     for (list, field) in [(&spec.containers[..], "containers"), (init, "initContainers")] {
@@ -72,18 +73,28 @@ fn items<'a>(range: &'a LimitRange, kind: &'a str) -> impl Iterator<Item = &'a L
     all.filter(move |limit| limit.type_ == kind)
 }
 
-fn one(limit: &LimitRangeItem, used: &Used) -> Result<(), String> {
+/// A limit that a pod does not keep.
+#[derive(Debug, thiserror::Error)]
+#[error("{limit}, but {found}")]
+struct LimitViolation {
+    limit: String,
+    found: String,
+}
+
+fn one(limit: &LimitRangeItem, used: &Used) -> Result<(), LimitViolation> {
+    let broken =
+        |limit: String, found: &str| Err(LimitViolation { limit, found: found.to_owned() });
     let kind = &limit.type_;
     let (requests, limits) = (&used.requests, &used.limits);
     for (name, least) in amounts(limit.min.as_ref()) {
         let head = format!("minimum {name} usage per {kind} is {}", least.canonical());
         match (requests.get(&name), limits.get(&name)) {
-            (None, _) => return Err(format!("{head}, but no request is specified")),
+            (None, _) => return broken(head, "no request is specified"),
             (Some(asked), _) if *asked < least => {
-                return Err(format!("{head}, but request is {}", asked.canonical()));
+                return broken(head, &format!("request is {}", asked.canonical()));
             }
             (_, Some(most)) if *most < least => {
-                return Err(format!("{head}, but limit is {}", most.canonical()));
+                return broken(head, &format!("limit is {}", most.canonical()));
             }
             _ => {}
         }
@@ -91,12 +102,12 @@ fn one(limit: &LimitRangeItem, used: &Used) -> Result<(), String> {
     for (name, most) in amounts(limit.max.as_ref()) {
         let head = format!("maximum {name} usage per {kind} is {}", most.canonical());
         match (limits.get(&name), requests.get(&name)) {
-            (None, _) => return Err(format!("{head}, but no limit is specified")),
+            (None, _) => return broken(head, "no limit is specified"),
             (Some(limit), _) if *limit > most => {
-                return Err(format!("{head}, but limit is {}", limit.canonical()));
+                return broken(head, &format!("limit is {}", limit.canonical()));
             }
             (_, Some(asked)) if *asked > most => {
-                return Err(format!("{head}, but request is {}", asked.canonical()));
+                return broken(head, &format!("request is {}", asked.canonical()));
             }
             _ => {}
         }
@@ -105,14 +116,14 @@ fn one(limit: &LimitRangeItem, used: &Used) -> Result<(), String> {
         let head = format!("{name} max limit to request ratio per {kind} is {}", ratio.canonical());
         let given = |list: &Amounts| list.get(&name).copied().filter(|amount| !amount.is_zero());
         let Some(asked) = given(requests) else {
-            return Err(format!("{head}, but no request is specified or request is 0"));
+            return broken(head, "no request is specified or request is 0");
         };
         let Some(most) = given(limits) else {
-            return Err(format!("{head}, but no limit is specified or limit is 0"));
+            return broken(head, "no limit is specified or limit is 0");
         };
         if most > asked.times(ratio) {
             let is = most.approximate() / asked.approximate();
-            return Err(format!("{head}, but provided ratio is {is:.3}"));
+            return broken(head, &format!("provided ratio is {is:.3}"));
         }
     }
     Ok(())

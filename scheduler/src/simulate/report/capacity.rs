@@ -22,7 +22,7 @@ const PROGRAMS_MAX: usize = 2000;
 /// Pods of the same shape.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Shape {
+pub struct PodShape {
     /// Requests of one pod.
     pub requests: String,
     /// Number of pods to place.
@@ -51,7 +51,10 @@ pub struct Fragmentation {
 
 /// Measures both.
 #[must_use]
-pub fn measure(cluster: &Cluster, programs: &[Arc<Program>]) -> (Vec<Shape>, Vec<Fragmentation>) {
+pub fn measure(
+    cluster: &Cluster,
+    programs: &[Arc<Program>],
+) -> (Vec<PodShape>, Vec<Fragmentation>) {
     let mut counts: HashMap<*const Program, (usize, usize)> = HashMap::new();
     for (at, program) in programs.iter().enumerate() {
         counts.entry(Arc::as_ptr(program)).or_insert((at, 0)).1 += 1;
@@ -59,11 +62,11 @@ pub fn measure(cluster: &Cluster, programs: &[Arc<Program>]) -> (Vec<Shape>, Vec
     let mut most: Vec<(usize, usize)> = counts.into_values().collect();
     most.sort_unstable_by_key(|(at, count)| (std::cmp::Reverse(*count), *at));
     let mut scratch = Scratch::default();
-    let mut shapes: Vec<Shape> = Vec::new();
+    let mut shapes: Vec<PodShape> = Vec::new();
     for (at, pods) in most.iter().take(PROGRAMS_MAX) {
         let found = shape(cluster, &programs[*at], *pods, &mut scratch);
         // Pods that differ only in labels or spread have the same capacity.
-        let same = |s: &&mut Shape| {
+        let same = |s: &&mut PodShape| {
             (&s.requests, s.more, s.nodes) == (&found.requests, found.more, found.nodes)
         };
         match shapes.iter_mut().find(same) {
@@ -76,7 +79,7 @@ pub fn measure(cluster: &Cluster, programs: &[Arc<Program>]) -> (Vec<Shape>, Vec
     (shapes, fragmentation(cluster))
 }
 
-fn shape(cluster: &Cluster, program: &Program, pods: usize, scratch: &mut Scratch) -> Shape {
+fn shape(cluster: &Cluster, program: &Program, pods: usize, scratch: &mut Scratch) -> PodShape {
     let view = cluster.view();
     let (_, detail) = select::decide_in_detail(view, program, &[], scratch);
     let (mut more, mut nodes) = (0i64, 0);
@@ -111,7 +114,7 @@ fn shape(cluster: &Cluster, program: &Program, pods: usize, scratch: &mut Scratc
         more = i64::saturating_add(more, fit.max(0));
         nodes += usize::from(fit > 0);
     }
-    Shape { requests: requests_text(program), pods, more, nodes }
+    PodShape { requests: requests_text(program), pods, more, nodes }
 }
 
 fn requests_text(program: &Program) -> String {

@@ -21,13 +21,13 @@ const ACTIONS: [&str; 2] = ["DoNotSchedule", "ScheduleAnyway"];
 
 /// Flaws, and how strict the checks are: stored objects keep label values from before the API
 /// validated them.
-pub(super) struct Checker<'a> {
+pub(super) struct AffinityChecker<'a> {
     pub(super) flaws: &'a mut Flaws,
     /// An API server has stored the object.
     pub(super) is_stored: bool,
 }
 
-impl Checker<'_> {
+impl AffinityChecker<'_> {
     pub(super) fn affinity(&mut self, affinity: &Affinity, root: &Path<'_>) {
         if let Some(of_node) = &affinity.node_affinity {
             let path = root.child("nodeAffinity");

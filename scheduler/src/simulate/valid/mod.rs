@@ -12,7 +12,7 @@ mod policies;
 
 use std::collections::{BTreeMap, HashSet};
 
-use affinity::Checker;
+use affinity::AffinityChecker;
 use flaws::{Flaws, Path};
 use k8s_openapi::api::core::v1::{
     Node, Pod, PodResourceClaim, PodSchedulingGate, PodSpec, Taint, Toleration,
@@ -92,7 +92,7 @@ pub(super) fn pod(pod: &Pod) -> Flaws {
     }
     gates(spec.scheduling_gates.as_deref().unwrap_or_default(), &path, &mut flaws);
     claims(spec.resource_claims.as_deref().unwrap_or_default(), &path, &mut flaws);
-    let mut checker = Checker { flaws: &mut flaws, is_stored: is_stored(&pod.metadata) };
+    let mut checker = AffinityChecker { flaws: &mut flaws, is_stored: is_stored(&pod.metadata) };
     if let Some(affinity) = &spec.affinity {
         checker.affinity(affinity, &path.child("affinity"));
     }

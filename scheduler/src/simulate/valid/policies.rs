@@ -12,7 +12,7 @@ use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::affinity::Checker;
+use super::affinity::AffinityChecker;
 use super::containers::amount;
 use super::flaws::{Flaws, Path};
 use super::{PREEMPTIONS, is_stored, metadata, tolerates};
@@ -160,6 +160,6 @@ pub(in crate::simulate) fn stateful_set(set: &StatefulSet) -> Flaws {
 }
 
 fn selector(metadata: &ObjectMeta, of: Option<&LabelSelector>, flaws: &mut Flaws) {
-    let mut checker = Checker { flaws, is_stored: is_stored(metadata) };
+    let mut checker = AffinityChecker { flaws, is_stored: is_stored(metadata) };
     checker.selector(of, &Path::root("spec").child("selector"));
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming};
 use serde_json::json;
 
-use super::Fault;
+use super::RequestFault;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -41,14 +41,16 @@ impl Broken {
     }
 
     /// The API server's body under a fault.
-    pub(super) fn of(body: Incoming, fault: Fault) -> Self {
+    pub(super) fn of(body: Incoming, fault: RequestFault) -> Self {
         let (left, then) = match fault {
-            Fault::Gone => return Self::whole(gone()),
-            Fault::Lose => (0, Then::Fail),
-            Fault::Truncate(bytes) => (bytes, Then::Fail),
-            Fault::End(bytes) => (bytes, Then::End),
-            Fault::Swallow => (0, Then::End),
-            Fault::None | Fault::Refuse(..) | Fault::Slow(_) => (0, Then::Pass),
+            RequestFault::Gone => return Self::whole(gone()),
+            RequestFault::Lose => (0, Then::Fail),
+            RequestFault::Truncate(bytes) => (bytes, Then::Fail),
+            RequestFault::End(bytes) => (bytes, Then::End),
+            RequestFault::Swallow => (0, Then::End),
+            RequestFault::None | RequestFault::Refuse(..) | RequestFault::Slow(_) => {
+                (0, Then::Pass)
+            }
         };
         Self { from: From::ApiServer(body), left, then }
     }

@@ -37,14 +37,14 @@ pub(super) const START_MAX: &str = "15m";
 const FOLDERS: [&str; 2] = ["kubelet", "pods"];
 
 /// Files of the machine. Its disk is removed with it.
-pub(super) struct Machine {
+pub(super) struct GuestMachine {
     /// The folder that it writes to.
     share: PathBuf,
     dir: PathBuf,
     disk: PathBuf,
 }
 
-impl Machine {
+impl GuestMachine {
     /// Makes the disk, and the units and configurations in the suite's folder.
     pub(super) fn make(share: &Path, dir: &Path) -> Result<Self> {
         let runtime = Runtime::ensure(Version::usual()?)?;
@@ -132,7 +132,7 @@ impl Machine {
     }
 }
 
-impl Drop for Machine {
+impl Drop for GuestMachine {
     fn drop(&mut self) {
         // The host has nothing else of it.
         let _ = fs::remove_file(&self.disk);

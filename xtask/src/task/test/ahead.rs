@@ -9,7 +9,7 @@ use std::thread;
 
 use anyhow::Result;
 
-use super::Run;
+use super::TestRun;
 use crate::image::{e2e, set};
 use crate::runtime::{Runtime, Version};
 use crate::upstream::Program;
@@ -33,7 +33,7 @@ pub(super) fn start() {
 }
 
 /// Compiles the agent of the end-to-end tests, while other stages run programs that are ready.
-pub(super) fn build_agent(run: &Arc<Run>) {
+pub(super) fn build_agent(run: &Arc<TestRun>) {
     let run = Arc::clone(run);
     in_background("the agent", move || run.agent().map(drop));
 }

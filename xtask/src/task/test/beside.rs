@@ -8,12 +8,12 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::logged::Logged;
-use super::report::{Counts, parse_summary};
+use super::report::{TestCounts, parse_summary};
 use crate::repository;
 use crate::shell;
 
 /// Stages, the time at which they start, and the processors that they leave to others.
-pub(super) struct Lane {
+pub(super) struct StageLane {
     pub(super) name: &'static str,
     pub(super) stages: &'static [&'static str],
     /// The stage after which it starts.
@@ -22,13 +22,13 @@ pub(super) struct Lane {
 }
 
 /// In the order in which they are waited for.
-pub(super) const LANES: [Lane; 2] = [
+pub(super) const LANES: [StageLane; 2] = [
     // API servers, schedulers and controllers wait for most of their time, and need no agent: they
     // run while the agent is compiled as it is shipped.
-    Lane { name: "waits", stages: &["scheduler"], after: "build", niceness: 0 },
+    StageLane { name: "waits", stages: &["scheduler"], after: "build", niceness: 0 },
     // No stage here measures time. After the last stage that compiles, because cargo locks its
     // folder.
-    Lane {
+    StageLane {
         name: "computes",
         stages: &["clippy", "doc", "sim", "loom", "fuzz"],
         after: "release",
@@ -41,7 +41,7 @@ pub(super) fn has(stage: &str) -> bool {
     LANES.iter().any(|lane| lane.stages.contains(&stage))
 }
 
-impl Lane {
+impl StageLane {
     /// Starts its process, with an option of this run.
     pub(super) fn start(&'static self, option: &str) -> Result<LaneProcess> {
         let log = repository().join(format!("target/beside-{}.log", self.name));
@@ -61,7 +61,7 @@ pub(super) struct LaneProcess(Logged);
 
 impl LaneProcess {
     /// Waits for its end, prints its output, and returns the counts in the last line.
-    pub(super) fn end(mut self) -> Result<Counts> {
+    pub(super) fn end(mut self) -> Result<TestCounts> {
         let (status, text) = self.0.end()?;
         print!("{text}");
         let counts = text.lines().next_back().and_then(parse_summary);

@@ -5,20 +5,20 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Result, ensure};
 
-use super::report::Counts;
-use super::{Run, programs, whole};
+use super::report::TestCounts;
+use super::{TestRun, programs, whole};
 use crate::repository;
 use crate::shell::{self, cargo};
 
-pub(super) fn fmt(_: &Run) -> Result<Counts> {
+pub(super) fn fmt(_: &TestRun) -> Result<TestCounts> {
     check(cargo(&["fmt", "--all", "--check"]))
 }
 
-pub(super) fn tidy(_: &Run) -> Result<Counts> {
+pub(super) fn tidy(_: &TestRun) -> Result<TestCounts> {
     ended_well(xtask_tidy::run()?, "something is over a hard limit")
 }
 
-pub(super) fn clippy(_: &Run) -> Result<Counts> {
+pub(super) fn clippy(_: &TestRun) -> Result<TestCounts> {
     let all = ["clippy", "--locked", "--quiet", "--workspace", "--all-targets"];
     let mut cmd = cargo(&all);
     cmd.args(["--", "-D", "warnings"]);
@@ -26,7 +26,7 @@ pub(super) fn clippy(_: &Run) -> Result<Counts> {
 }
 
 /// The documentation of all crates: links that lead nowhere, markup that is broken.
-pub(super) fn doc(_: &Run) -> Result<Counts> {
+pub(super) fn doc(_: &TestRun) -> Result<TestCounts> {
     let mut cmd = cargo(&["doc", "--locked", "--quiet", "--no-deps", "--workspace"]);
     cmd.env("RUSTDOCFLAGS", "-D warnings").env_remove("CARGO_ENCODED_RUSTDOCFLAGS");
     check(cmd)
@@ -35,8 +35,8 @@ pub(super) fn doc(_: &Run) -> Result<Counts> {
 /// Every crate with a `cfg(loom)` dependency and models in `tests/loom.rs`, that target only: under
 /// that configuration other tests would use the checked types outside of a model. Only the models
 /// and the checker are optimised: they run for long, everything else just has to be there.
-pub(super) fn loom(run: &Run) -> Result<Counts> {
-    let mut total = Counts::default();
+pub(super) fn loom(run: &TestRun) -> Result<TestCounts> {
+    let mut total = TestCounts::default();
     let packages = loom_packages()?;
     ensure!(!packages.is_empty(), "no crate has a loom model");
     for package in packages {
@@ -66,13 +66,13 @@ fn loom_packages() -> Result<Vec<String>> {
 }
 
 /// A stage that is one yes or no.
-fn check(mut cmd: Command) -> Result<Counts> {
+fn check(mut cmd: Command) -> Result<TestCounts> {
     shell::run(&mut cmd)?;
-    Ok(Counts::PASSED)
+    Ok(TestCounts::PASSED)
 }
 
 /// The same for another task of xtask.
-pub(super) fn ended_well(code: ExitCode, otherwise: &str) -> Result<Counts> {
+pub(super) fn ended_well(code: ExitCode, otherwise: &str) -> Result<TestCounts> {
     ensure!(code == ExitCode::SUCCESS, "{otherwise}");
-    Ok(Counts::PASSED)
+    Ok(TestCounts::PASSED)
 }

@@ -17,8 +17,8 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::logged::Logged;
-use super::report::Counts;
-use super::{Run, prepare, sample};
+use super::report::TestCounts;
+use super::{TestRun, prepare, sample};
 use crate::repository;
 use crate::shell::{self, capture, capture_shown, cargo, tail};
 
@@ -43,13 +43,13 @@ const COVERAGE: [&str; 5] = [
     "-Cllvm-args=-sanitizer-coverage-pc-table",
 ];
 
-pub(super) fn run(run: &Run) -> Result<Counts> {
+pub(super) fn run(run: &TestRun) -> Result<TestCounts> {
     let extent = sample::FUZZ.extent(run);
     let seconds = if extent.drawn_by().is_some() { SAMPLED_SECONDS } else { SECONDS };
     extent.conclude(run_targets(seconds), BTreeSet::new())
 }
 
-fn run_targets(seconds: &str) -> Result<Counts> {
+fn run_targets(seconds: &str) -> Result<TestCounts> {
     prepare::fuzz_tools()?;
     let dir = repository().join(DIR);
     let finds = repository().join("target/fuzz/finds");
@@ -59,7 +59,7 @@ fn run_targets(seconds: &str) -> Result<Counts> {
     let mut names: Vec<_> =
         seeds.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     names.sort();
-    let mut counts = Counts::default();
+    let mut counts = TestCounts::default();
     for together in names.chunks(thread::available_parallelism().map_or(1, NonZero::get)) {
         let started: Result<Vec<FuzzProcess>> = together
             .iter()

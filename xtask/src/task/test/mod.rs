@@ -33,8 +33,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail, ensure};
 
 use self::checks::ended_well;
-use self::programs::{Choice, Program, ProgramOutcome};
-use self::report::{Counts, report, summary, timed};
+use self::programs::{Choice, ProgramOutcome, StageProgram};
+use self::report::{TestCounts, report, summary, timed};
 use self::skips::Skips;
 use super::{demo, prepare};
 use crate::node::agent;
@@ -105,11 +105,11 @@ const FRESH_DIGITS: usize = 12;
 struct Stage {
     name: &'static str,
     needs_tools: bool,
-    run: fn(&Run) -> Result<Counts>,
+    run: fn(&TestRun) -> Result<TestCounts>,
 }
 
 /// Options of one invocation.
-struct Run {
+struct TestRun {
     filter: Option<String>,
     /// True if suites that passed with the same inputs may run as samples.
     may_sample: bool,
@@ -117,10 +117,10 @@ struct Run {
     /// The release build of the agent, once it was needed; locked while it is built.
     agent: Mutex<Option<PathBuf>>,
     /// The test programs, once all of them were built.
-    built: OnceLock<Vec<Program>>,
+    built: OnceLock<Vec<StageProgram>>,
 }
 
-impl Run {
+impl TestRun {
     fn new(filter: Option<String>, may_sample: bool) -> Self {
         let skips = Skips::of("tests");
         Self { filter, may_sample, skips, agent: Mutex::default(), built: OnceLock::new() }
@@ -140,9 +140,9 @@ impl Run {
     }
 
     /// The test programs of a stage, built now or with all others.
-    fn programs(&self, choice: Choice) -> Result<Vec<Program>> {
+    fn programs(&self, choice: Choice) -> Result<Vec<StageProgram>> {
         let Some(built) = self.built.get() else { return programs::build(&choice.args()?) };
-        let chosen: Vec<Program> = built.iter().filter(|p| choice.has(p)).cloned().collect();
+        let chosen: Vec<StageProgram> = built.iter().filter(|p| choice.has(p)).cloned().collect();
         ensure!(!chosen.is_empty(), "there is no test program of {choice:?}");
         Ok(chosen)
     }
@@ -216,13 +216,13 @@ pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
     }
     let is_everything = chosen == Chosen::Everything;
     let may_sample = option == Some(SAMPLED) || (is_everything && option.is_none());
-    let total = run_stages(&stages, &Arc::new(Run::new(filter, may_sample)), is_everything);
+    let total = run_stages(&stages, &Arc::new(TestRun::new(filter, may_sample)), is_everything);
     println!("{}", summary(&total));
     Ok(if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Runs the stages one after the other; a run of everything has the lanes beside them.
-fn run_stages(stages: &[&'static Stage], run: &Arc<Run>, is_everything: bool) -> Counts {
+fn run_stages(stages: &[&'static Stage], run: &Arc<TestRun>, is_everything: bool) -> TestCounts {
     if is_everything {
         ahead::start();
     }
@@ -256,16 +256,16 @@ fn usage() -> String {
 }
 
 /// All programs and all tests, so that later stages find them built.
-fn build(run: &Run) -> Result<Counts> {
+fn build(run: &TestRun) -> Result<TestCounts> {
     shell::run(&mut cargo(&["build", "--locked", "--quiet", "--workspace"]))?;
     let programs = programs::build(&Choice::All.args()?)?;
     run.built.get_or_init(|| programs);
-    Ok(Counts::PASSED)
+    Ok(TestCounts::PASSED)
 }
 
 /// Every test that no later stage runs. All stages select the whole workspace, because cargo
 /// unites the features of what is selected: another selection would compile half of it again.
-fn unit(run: &Run) -> Result<Counts> {
+fn unit(run: &TestRun) -> Result<TestCounts> {
     let mut counts = each(Choice::Unit, run)?;
     let mut docs = cargo(&["test", "--locked", "--no-fail-fast", "--workspace", "--doc"]);
     if let Some(filter) = &run.filter {
@@ -276,17 +276,17 @@ fn unit(run: &Run) -> Result<Counts> {
 }
 
 /// Tests of the pure crates, with the simulator's worlds.
-fn pure(run: &Run) -> Result<Counts> {
+fn pure(run: &TestRun) -> Result<TestCounts> {
     running(&programs::build_packages(&DECIDING)?, run, &[])
 }
 
-fn parity(run: &Run) -> Result<Counts> {
+fn parity(run: &TestRun) -> Result<TestCounts> {
     each(Choice::Stage("parity"), run)
 }
 
 /// Thousands of worlds. The fresh ones differ for each version of the agent and are the same in all
 /// runs of that version, so that a failure can be reproduced. A sample has others, and fewer.
-fn sim(run: &Run) -> Result<Counts> {
+fn sim(run: &TestRun) -> Result<TestCounts> {
     let extent = sample::SIM.extent(run);
     let first = first_fresh_world(extent.drawn_by()).to_string();
     shell::say("sim", &format!("fresh worlds from {first}; {FRESH_WORLDS}={first} repeats them"));
@@ -312,29 +312,29 @@ fn fresh_worlds_of(tree: &str) -> Option<u64> {
 }
 
 /// Builds the release build of the agent, for all later stages.
-fn release(run: &Run) -> Result<Counts> {
-    run.agent().map(|_| Counts::PASSED)
+fn release(run: &TestRun) -> Result<TestCounts> {
+    run.agent().map(|_| TestCounts::PASSED)
 }
 
-fn demo(_: &Run) -> Result<Counts> {
+fn demo(_: &TestRun) -> Result<TestCounts> {
     ended_well(demo::run()?, "an example does not do what it is an example of")
 }
 
 /// The CSI driver of the tests does what CSI demands of a driver.
-fn csi_sanity(_: &Run) -> Result<Counts> {
+fn csi_sanity(_: &TestRun) -> Result<TestCounts> {
     sanity::run()
 }
 
 /// Builds the selected programs and runs each once: what they test gives the same answer each
 /// time, or is wrong.
-fn each(choice: Choice, run: &Run) -> Result<Counts> {
+fn each(choice: Choice, run: &TestRun) -> Result<TestCounts> {
     running(&run.programs(choice)?, run, &[])
 }
 
 /// Runs each program once; `env` is for them.
-fn running(programs: &[Program], run: &Run, env: &[(&str, &str)]) -> Result<Counts> {
+fn running(programs: &[StageProgram], run: &TestRun, env: &[(&str, &str)]) -> Result<TestCounts> {
     let filter: Vec<&str> = run.filter.as_deref().into_iter().collect();
-    let mut total = Counts::default();
+    let mut total = TestCounts::default();
     for program in programs {
         total.add(program.run(&filter, env, &run.skips)?.counts);
     }
@@ -342,7 +342,7 @@ fn running(programs: &[Program], run: &Run, env: &[(&str, &str)]) -> Result<Coun
 }
 
 /// The counts of a run of cargo's, which has failed as a whole if it is not whole.
-fn whole(outcome: ProgramOutcome, what: &str) -> Counts {
+fn whole(outcome: ProgramOutcome, what: &str) -> TestCounts {
     let mut counts = outcome.counts;
     if !outcome.is_whole {
         shell::say("failed", &format!("{what}: a program ended without a result"));

@@ -9,9 +9,9 @@ use std::thread;
 use anyhow::{Result, bail, ensure};
 
 use super::programs::Choice;
-use super::report::Counts;
+use super::report::TestCounts;
 use super::skips::Skips;
-use super::{Run, prepare, sample};
+use super::{TestRun, prepare, sample};
 use crate::cluster::{Agent, Cluster};
 use crate::conformance::{self, Selection};
 use crate::shell;
@@ -25,17 +25,17 @@ const NAMED_CLUSTER: &str = "PINTLE_TEST_CLUSTER";
 /// Tests of upstream's suite that run at once: they wait for most of their time.
 const SUITE_PROCS: usize = 6;
 
-pub(super) fn e2e(run: &Run) -> Result<Counts> {
+pub(super) fn e2e(run: &TestRun) -> Result<TestCounts> {
     twice("e2e", run)
 }
 
-pub(super) fn hostile(run: &Run) -> Result<Counts> {
+pub(super) fn hostile(run: &TestRun) -> Result<TestCounts> {
     twice("hostile", run)
 }
 
 /// The agent in a real cluster, which tests share: one at a time has it, and leaves it as it found
 /// it. As they wait for most of their time, there are two, for half of the tests each.
-pub(super) fn cluster(run: &Run) -> Result<Counts> {
+pub(super) fn cluster(run: &TestRun) -> Result<TestCounts> {
     if run.filter.is_some() {
         // Perhaps none is chosen; those that are start their own.
         return twice("cluster", run);
@@ -45,7 +45,7 @@ pub(super) fn cluster(run: &Run) -> Result<Counts> {
         let cluster = Cluster::of_this_run(purpose)?.with_nodes(1)?;
         let name = cluster.layout().name().to_owned();
         let (env, skips) = ([(NAMED_CLUSTER, &*name)], Skips::of(purpose));
-        on(&cluster, run, || tried_again("cluster", run, (args, &env), &skips))
+        on(&cluster, run, || tried_again("cluster", run, args, &env, &skips))
     };
     thread::scope(|scope| {
         let other = scope.spawn(|| half("eviction", &[EVICTION]));
@@ -57,38 +57,38 @@ pub(super) fn cluster(run: &Run) -> Result<Counts> {
 }
 
 /// Claims of a node of a real cluster, which its tests share.
-pub(super) fn storage(run: &Run) -> Result<Counts> {
+pub(super) fn storage(run: &TestRun) -> Result<TestCounts> {
     if run.filter.is_some() {
         return twice("storage", run);
     }
     let cluster = Cluster::of_this_run("storage")?.with_nodes(1)?;
     let name = cluster.layout().name().to_owned();
     let (env, skips) = ([(NAMED_CLUSTER, &*name)], Skips::of("storage"));
-    on(&cluster, run, || tried_again("storage", run, (&[], &env), &skips))
+    on(&cluster, run, || tried_again("storage", run, &[], &env, &skips))
 }
 
 /// The scheduler beside an API server and kube-scheduler, without any node.
-pub(super) fn scheduler(run: &Run) -> Result<Counts> {
+pub(super) fn scheduler(run: &TestRun) -> Result<TestCounts> {
     twice("scheduler", run)
 }
 
 /// The controllers beside an API server and kube-controller-manager, without any node.
-pub(super) fn controllers(run: &Run) -> Result<Counts> {
+pub(super) fn controllers(run: &TestRun) -> Result<TestCounts> {
     twice("controllers", run)
 }
 
 /// The agent on cgroup v2 with systemd, a guest for each test.
-pub(super) fn uml(run: &Run) -> Result<Counts> {
+pub(super) fn uml(run: &TestRun) -> Result<TestCounts> {
     twice("uml", run)
 }
 
 /// Nodes of the agent that kubeadm makes.
-pub(super) fn kubeadm(run: &Run) -> Result<Counts> {
+pub(super) fn kubeadm(run: &TestRun) -> Result<TestCounts> {
     twice("kubeadm", run)
 }
 
 /// Upstream's tests of a node that end soon, on a cluster of our agent.
-pub(super) fn conformance(run: &Run) -> Result<Counts> {
+pub(super) fn conformance(run: &TestRun) -> Result<TestCounts> {
     let cluster = Cluster::of_this_run("ci")?;
     conformance::prepare()?;
     let extent = sample::CONFORMANCE.extent(run);
@@ -99,7 +99,11 @@ pub(super) fn conformance(run: &Run) -> Result<Counts> {
 }
 
 /// Starts a cluster with the agent under test, and removes it afterwards.
-fn on(cluster: &Cluster, run: &Run, work: impl FnOnce() -> Result<Counts>) -> Result<Counts> {
+fn on(
+    cluster: &Cluster,
+    run: &TestRun,
+    work: impl FnOnce() -> Result<TestCounts>,
+) -> Result<TestCounts> {
     let agent = Agent::Pintle(Some(run.agent()?));
     for node in cluster.nodes() {
         cluster.choose_agent(node, &agent)?;
@@ -112,10 +116,10 @@ fn on(cluster: &Cluster, run: &Run, work: impl FnOnce() -> Result<Counts>) -> Re
 
 /// The first run must run all chosen tests. Failed tests run once more, because these tests share a
 /// small machine with five others and have limits of their own.
-fn fast(cluster: &Cluster, names: &[String], marked: &mut BTreeSet<String>) -> Result<Counts> {
+fn fast(cluster: &Cluster, names: &[String], marked: &mut BTreeSet<String>) -> Result<TestCounts> {
     let first = conformance::run(cluster, &Selection::exactly(names, SUITE_PROCS))?;
     let passed = first.passed.len();
-    let mut counts = Counts { passed, failed: first.failed.len(), ..Counts::default() };
+    let mut counts = TestCounts { passed, failed: first.failed.len(), ..TestCounts::default() };
     if first.is_suite_broken {
         bail!("the suite itself failed; {passed} tests passed");
     }
@@ -132,18 +136,19 @@ fn fast(cluster: &Cluster, names: &[String], marked: &mut BTreeSet<String>) -> R
 }
 
 /// Runs a stage and repeats its failed tests.
-fn twice(stage: &'static str, run: &Run) -> Result<Counts> {
+fn twice(stage: &'static str, run: &TestRun) -> Result<TestCounts> {
     let filter: Vec<&str> = run.filter.as_deref().into_iter().collect();
-    tried_again(stage, run, (&filter, &[]), &run.skips)
+    tried_again(stage, run, &filter, &[], &run.skips)
 }
 
 /// The same with arguments and variables of the environment for the test programs.
 fn tried_again(
     stage: &'static str,
-    run: &Run,
-    (args, env): (&[&str], &[(&str, &str)]),
+    run: &TestRun,
+    args: &[&str],
+    env: &[(&str, &str)],
     skips: &Skips,
-) -> Result<Counts> {
+) -> Result<TestCounts> {
     prepare::node_tools()?;
     let programs = run.programs(Choice::Stage(stage))?;
     let agent = match stage {
@@ -153,7 +158,7 @@ fn tried_again(
     };
     let mut env = env.to_vec();
     env.extend(agent.as_deref().map(|agent| ("PINTLE_AGENT", agent)));
-    let mut total = Counts::default();
+    let mut total = TestCounts::default();
     for program in &programs {
         let first = program.run(args, &env, skips)?;
         let mut counts = first.counts;
@@ -169,7 +174,7 @@ fn tried_again(
 }
 
 /// Counts failed tests as flaky if the second run names them among the passed ones.
-fn forgive(counts: &mut Counts, failed: &[String], passed: &[String]) {
+fn forgive(counts: &mut TestCounts, failed: &[String], passed: &[String]) {
     for name in failed.iter().filter(|name| passed.contains(name)) {
         shell::say("flaky", name);
         counts.passed += 1;
@@ -186,11 +191,11 @@ mod tests {
     fn what_failed_is_forgiven_only_where_it_is_seen_to_pass() {
         let names = |all: &[&str]| all.iter().map(|n| (*n).to_owned()).collect::<Vec<String>>();
         let failed = names(&["a", "b", "c"]);
-        let first = Counts { passed: 5, failed: 3, ..Counts::default() };
+        let first = TestCounts { passed: 5, failed: 3, ..TestCounts::default() };
         // The second run: a passed, b failed again, c did not run at all.
         let mut counts = first;
         forgive(&mut counts, &failed, &names(&["a", "x"]));
-        assert_eq!(counts, Counts { passed: 6, failed: 2, skipped: 0, flaky: 1 });
+        assert_eq!(counts, TestCounts { passed: 6, failed: 2, skipped: 0, flaky: 1 });
         // A second run that did not reach its tests forgives nothing.
         let mut counts = first;
         forgive(&mut counts, &failed, &[]);

@@ -13,7 +13,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::report::Counts;
+use super::report::TestCounts;
 use super::skips::Skips;
 use crate::shell::{self, capture_shown, cargo};
 use crate::task::SKIPPED_FILE;
@@ -34,7 +34,7 @@ const INTEGRATION: [&str; 10] = [
 
 /// A test program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Program {
+pub(super) struct StageProgram {
     /// Its package and target, such as `pintle-agent lib`.
     pub(super) name: String,
     /// Its target, where that is one of tests; libraries and programs have their tests inside.
@@ -65,7 +65,7 @@ impl Choice {
         Ok(inside.iter().map(|arg| (*arg).to_owned()).chain(tests).collect())
     }
 
-    pub(super) fn has(self, program: &Program) -> bool {
+    pub(super) fn has(self, program: &StageProgram) -> bool {
         program.target.as_ref().map_or_else(|| self.has_inside(), |target| self.has_target(target))
     }
 
@@ -91,7 +91,7 @@ fn is_of(target: &str, stage: &str) -> bool {
 /// Result of one run of a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ProgramOutcome {
-    pub(super) counts: Counts,
+    pub(super) counts: TestCounts,
     pub(super) passed: Vec<String>,
     pub(super) failed: Vec<String>,
     /// True if its output ends as a test program's does.
@@ -99,17 +99,17 @@ pub(super) struct ProgramOutcome {
 }
 
 /// Builds the test programs of the workspace that these arguments of `cargo test` select.
-pub(super) fn build(args: &[String]) -> Result<Vec<Program>> {
+pub(super) fn build(args: &[String]) -> Result<Vec<StageProgram>> {
     build_with(cargo(&["test", "--locked", "--no-run", "--workspace"]).args(args))
 }
 
 /// Builds the test programs of these packages alone, with what they depend on and nothing else.
-pub(super) fn build_packages(packages: &[&str]) -> Result<Vec<Program>> {
+pub(super) fn build_packages(packages: &[&str]) -> Result<Vec<StageProgram>> {
     let mut cmd = cargo(&["test", "--locked", "--no-run", "--lib", "--tests"]);
     build_with(cmd.args(packages.iter().flat_map(|package| ["--package", package])))
 }
 
-fn build_with(cmd: &mut Command) -> Result<Vec<Program>> {
+fn build_with(cmd: &mut Command) -> Result<Vec<StageProgram>> {
     cmd.arg("--message-format=json-render-diagnostics");
     let programs = named(&capture_shown(cmd).context("build the tests")?);
     ensure!(!programs.is_empty(), "no test program: {}", shell::line(cmd));
@@ -117,7 +117,7 @@ fn build_with(cmd: &mut Command) -> Result<Vec<Program>> {
 }
 
 /// The programs that cargo's messages name.
-fn named(messages: &str) -> Vec<Program> {
+fn named(messages: &str) -> Vec<StageProgram> {
     let messages = messages.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
     let program = |message: Value| {
         let path = PathBuf::from(message["executable"].as_str()?);
@@ -132,12 +132,12 @@ fn named(messages: &str) -> Vec<Program> {
             "test" => (format!("{package} {target}"), Some(target.to_owned())),
             _ => (format!("{package} {target}"), None),
         };
-        Some(Program { name, target, path, dir })
+        Some(StageProgram { name, target, path, dir })
     };
     messages.filter_map(program).collect()
 }
 
-impl Program {
+impl StageProgram {
     /// Runs it with these arguments, shows its output and counts.
     pub(super) fn run(
         &self,
@@ -213,12 +213,12 @@ impl Reader {
 }
 
 /// Reads `ok. 2 passed; 0 failed; 1 ignored; ...`.
-fn totals(text: &str) -> Counts {
+fn totals(text: &str) -> TestCounts {
     let number = |what: &str| {
         let end = text.find(what)?;
         text[..end].trim_end().rsplit(' ').next()?.parse().ok()
     };
-    Counts {
+    TestCounts {
         passed: number("passed").unwrap_or(0),
         failed: number("failed").unwrap_or(0),
         skipped: number("ignored").unwrap_or(0),
@@ -255,7 +255,7 @@ mod tests {
         let outcome = read(&lines, 101);
         assert_eq!(outcome.passed, ["a::b", "c"]);
         assert_eq!(outcome.failed, ["d"]);
-        assert_eq!(outcome.counts, Counts { passed: 2, failed: 1, skipped: 1, flaky: 0 });
+        assert_eq!(outcome.counts, TestCounts { passed: 2, failed: 1, skipped: 1, flaky: 0 });
         assert!(outcome.is_whole);
     }
 

@@ -10,7 +10,7 @@ use crate::shell;
 
 /// Results of tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(super) struct TestCounts {
     pub(super) passed: usize,
     pub(super) failed: usize,
     pub(super) skipped: usize,
@@ -18,7 +18,7 @@ pub(super) struct Counts {
     pub(super) flaky: usize,
 }
 
-impl Counts {
+impl TestCounts {
     /// One yes.
     pub(super) const PASSED: Self = Self { passed: 1, failed: 0, skipped: 0, flaky: 0 };
 
@@ -32,9 +32,9 @@ impl Counts {
 
 /// One stage's row of the table.
 #[derive(Clone, Debug)]
-pub(super) struct Row {
+pub(super) struct StageRow {
     stage: &'static str,
-    pub(super) counts: Counts,
+    pub(super) counts: TestCounts,
     took: Duration,
     /// Processor time of the programs that ended meanwhile, with that of their own children.
     cpu: Duration,
@@ -43,27 +43,27 @@ pub(super) struct Row {
 }
 
 /// Runs a stage and measures it; a stage that cannot be run has failed.
-pub(super) fn timed(stage: &'static str, work: impl FnOnce() -> Result<Counts>) -> Row {
+pub(super) fn timed(stage: &'static str, work: impl FnOnce() -> Result<TestCounts>) -> StageRow {
     shell::say("stage", stage);
-    let (begin, cpu, machine) = (Instant::now(), cpu_of_children(), Machine::read());
+    let (begin, cpu, machine) = (Instant::now(), cpu_of_children(), MachineTicks::read());
     let counts = work().unwrap_or_else(|error| {
         shell::say("failed", &format!("{stage}: {error:#}"));
-        Counts { failed: 1, ..Counts::default() }
+        TestCounts { failed: 1, ..TestCounts::default() }
     });
-    let busy = machine.and_then(|before| Machine::read()?.busy_since(before));
+    let busy = machine.and_then(|before| MachineTicks::read()?.busy_since(before));
     let cpu = cpu_of_children().saturating_sub(cpu);
-    Row { stage, counts, took: begin.elapsed(), cpu, busy }
+    StageRow { stage, counts, took: begin.elapsed(), cpu, busy }
 }
 
 /// Prints the table, and returns the sum of all counts.
-pub(super) fn report(rows: &[Row]) -> Counts {
+pub(super) fn report(rows: &[StageRow]) -> TestCounts {
     println!(
         "\n{:>11}  {:>7}  {:>7}  {:>5}  {:>6}  {:>6}  {:>7}  {:>5}",
         "stage", "seconds", "cpu", "busy", "passed", "failed", "skipped", "flaky"
     );
-    let mut total = Counts::default();
+    let mut total = TestCounts::default();
     for row in rows {
-        let Counts { passed, failed, skipped, flaky } = row.counts;
+        let TestCounts { passed, failed, skipped, flaky } = row.counts;
         let (stage, took, cpu) = (row.stage, row.took.as_secs_f64(), row.cpu.as_secs_f64());
         let busy = row.busy.map(|percent| format!("{percent}%")).unwrap_or_default();
         println!(
@@ -76,18 +76,18 @@ pub(super) fn report(rows: &[Row]) -> Counts {
 }
 
 /// The last line of a run.
-pub(super) fn summary(total: &Counts) -> String {
-    let Counts { passed, failed, skipped, flaky } = total;
+pub(super) fn summary(total: &TestCounts) -> String {
+    let TestCounts { passed, failed, skipped, flaky } = total;
     format!("{passed} passed ({flaky} of them flaky), {failed} failed, {skipped} skipped")
 }
 
 /// Reads the line of `summary`.
-pub(super) fn parse_summary(line: &str) -> Option<Counts> {
+pub(super) fn parse_summary(line: &str) -> Option<TestCounts> {
     let (passed, rest) = line.split_once(" passed (")?;
     let (flaky, rest) = rest.split_once(" of them flaky), ")?;
     let (failed, rest) = rest.split_once(" failed, ")?;
     let skipped = rest.strip_suffix(" skipped")?;
-    Some(Counts {
+    Some(TestCounts {
         passed: passed.parse().ok()?,
         failed: failed.parse().ok()?,
         skipped: skipped.parse().ok()?,
@@ -107,12 +107,12 @@ fn cpu_of_children() -> Duration {
 
 /// Ticks of all processors together, as `/proc/stat` counts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Machine {
+struct MachineTicks {
     all: u64,
     idle: u64,
 }
 
-impl Machine {
+impl MachineTicks {
     fn read() -> Option<Self> {
         Self::parse(&fs::read_to_string("/proc/stat").ok()?)
     }
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_summary_is_read_as_it_was_written() {
-        let counts = Counts { passed: 12, failed: 3, skipped: 4, flaky: 1 };
+        let counts = TestCounts { passed: 12, failed: 3, skipped: 4, flaky: 1 };
         assert_eq!(parse_summary(&summary(&counts)), Some(counts));
         for broken in ["", "12 passed", "a passed (1 of them flaky), 3 failed, 4 skipped"] {
             assert_eq!(parse_summary(broken), None, "{broken}");
@@ -146,12 +146,13 @@ mod tests {
 
     #[test]
     fn waiting_for_a_disk_is_not_busy_and_a_guest_counts_as_one() {
-        let before = Machine::parse("cpu  10 0 10 70 10 0 0 0 5 0\ncpu0 1 1\n").expect("a line");
-        assert_eq!(before, Machine { all: 100, idle: 80 });
-        let after = Machine::parse("cpu  80 0 40 140 40 0 0 0 50 0\n").expect("a line");
+        let before =
+            MachineTicks::parse("cpu  10 0 10 70 10 0 0 0 5 0\ncpu0 1 1\n").expect("a line");
+        assert_eq!(before, MachineTicks { all: 100, idle: 80 });
+        let after = MachineTicks::parse("cpu  80 0 40 140 40 0 0 0 50 0\n").expect("a line");
         assert_eq!(after.busy_since(before), Some(50));
         assert_eq!(before.busy_since(before), None, "no time has passed");
-        assert_eq!(Machine::parse("intr 1 2"), None);
+        assert_eq!(MachineTicks::parse("intr 1 2"), None);
     }
 
     #[test]
@@ -159,9 +160,9 @@ mod tests {
         let row = timed("test", || {
             let spin = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done";
             shell::run(std::process::Command::new("sh").args(["-c", spin]))?;
-            Ok(Counts::PASSED)
+            Ok(TestCounts::PASSED)
         });
-        assert!(row.cpu > Duration::ZERO && row.counts == Counts::PASSED, "{row:?}");
+        assert!(row.cpu > Duration::ZERO && row.counts == TestCounts::PASSED, "{row:?}");
         let row = timed("test", || anyhow::bail!("no"));
         assert_eq!(row.counts.failed, 1);
     }

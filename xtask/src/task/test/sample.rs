@@ -13,14 +13,14 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::Run;
-use super::report::Counts;
+use super::TestRun;
+use super::report::TestCounts;
 use crate::image::sha256;
 use crate::shell::{self, capture};
 use crate::{cache, repository, supervisor};
 
 /// A suite that may run as a sample.
-pub(super) struct Suite {
+pub(super) struct SampledSuite {
     name: &'static str,
     /// All that it is made from, besides `COMMON`.
     inputs: &'static [&'static str],
@@ -28,11 +28,11 @@ pub(super) struct Suite {
 
 /// Inputs of every program, and the code that runs suites.
 const COMMON: [&str; 5] = ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml", "api", "xtask"];
-pub(super) const CONFORMANCE: Suite =
-    Suite { name: "conformance", inputs: &["agent", "cri", "ebpf", "tests/upstream"] };
-pub(super) const SIM: Suite = Suite { name: "sim", inputs: &["agent"] };
-pub(super) const FUZZ: Suite =
-    Suite { name: "fuzz", inputs: &["agent", "cri", "ebpf", "sched-core", "tests/fuzz"] };
+pub(super) const CONFORMANCE: SampledSuite =
+    SampledSuite { name: "conformance", inputs: &["agent", "cri", "ebpf", "tests/upstream"] };
+pub(super) const SIM: SampledSuite = SampledSuite { name: "sim", inputs: &["agent"] };
+pub(super) const FUZZ: SampledSuite =
+    SampledSuite { name: "fuzz", inputs: &["agent", "cri", "ebpf", "sched-core", "tests/fuzz"] };
 
 /// A sample has one test of so many, besides one of each kind and the marked ones.
 const ONE_OF: u64 = 4;
@@ -49,13 +49,13 @@ pub(super) struct Extent {
     marked: BTreeSet<String>,
 }
 
-impl Suite {
+impl SampledSuite {
     /// How much of it runs in this run.
-    pub(super) fn extent(&self, run: &Run) -> Extent {
+    pub(super) fn extent(&self, run: &TestRun) -> Extent {
         // A run with a filter or such a variable proves nothing about the suite.
         let is_usual = run.filter.is_none() && !std::env::vars_os().any(|(name, _)| changes(&name));
         let inputs = if is_usual { self.sum() } else { None };
-        let past = Past::read(self.name).unwrap_or_default();
+        let past = SuiteHistory::read(self.name).unwrap_or_default();
         let tested = inputs.as_ref().is_some_and(|sum| past.passed.contains(sum));
         let may_sample = run.may_sample && tested;
         let drawn_by = if may_sample { git(&["rev-parse", "HEAD^{tree}"]) } else { None };
@@ -98,11 +98,11 @@ impl Extent {
     /// run to its end has failed.
     pub(super) fn conclude(
         self,
-        result: Result<Counts>,
+        result: Result<TestCounts>,
         marked: BTreeSet<String>,
-    ) -> Result<Counts> {
+    ) -> Result<TestCounts> {
         let Some(inputs) = self.inputs else { return result };
-        let mut past = Past::read(self.suite).unwrap_or_default();
+        let mut past = SuiteHistory::read(self.suite).unwrap_or_default();
         past.marked = marked;
         past.passed.retain(|sum| *sum != inputs);
         if result.as_ref().is_ok_and(|counts| counts.failed == 0) {
@@ -148,14 +148,14 @@ fn kind(name: &str) -> &str {
 
 /// Records of earlier runs of a suite on this machine.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Past {
+struct SuiteHistory {
     /// Sums of inputs with which all of it passed, newest last.
     passed: Vec<String>,
     /// Tests that failed or were flaky in the last run.
     marked: BTreeSet<String>,
 }
 
-impl Past {
+impl SuiteHistory {
     fn read(suite: &str) -> Result<Self> {
         Ok(Self::parse(&fs::read_to_string(Self::path(suite)?)?))
     }
@@ -229,18 +229,18 @@ mod tests {
         };
         assert_eq!(whole.choose(names()), names());
         // Named by a person: no suite is sampled. Filtered: nothing is written down.
-        assert!(CONFORMANCE.extent(&Run::new(None, false)).drawn_by().is_none());
-        assert!(CONFORMANCE.extent(&Run::new(Some("x".to_owned()), true)).inputs.is_none());
+        assert!(CONFORMANCE.extent(&TestRun::new(None, false)).drawn_by().is_none());
+        assert!(CONFORMANCE.extent(&TestRun::new(Some("x".to_owned()), true)).inputs.is_none());
         assert!(changes(OsStr::new("PINTLE_AGENT")) && !changes(OsStr::new(supervisor::MARK)));
     }
 
     #[test]
     fn what_was_written_down_is_read_again_and_the_oldest_is_forgotten() {
-        let past = Past {
+        let past = SuiteHistory {
             passed: (0..REMEMBERED_MAX + 2).map(|n| n.to_string()).collect(),
             marked: ["[sig-node] a b".to_owned()].into(),
         };
-        let read = Past::parse(&past.text());
+        let read = SuiteHistory::parse(&past.text());
         assert_eq!(read.passed, past.passed[2..]);
         assert_eq!(read.marked, past.marked);
     }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::report::Counts;
+use super::report::TestCounts;
 use crate::node::agent;
 use crate::shell::{self, say};
 use crate::upstream::Program;
@@ -39,15 +39,15 @@ const RUNS: [(&[&str], &[&str]); 5] = [
     (&["--max-volumes=3"], &["--csi.testnodevolumeattachlimit"]),
 ];
 
-pub(super) fn run() -> Result<Counts> {
+pub(super) fn run() -> Result<TestCounts> {
     let driver = agent::build("pintle-csi-driver")?;
     let suite = Program::CsiSanity.ensure()?;
-    let mut total = Counts::default();
+    let mut total = TestCounts::default();
     for (driver_flags, suite_flags) in RUNS {
         let flags = [driver_flags, suite_flags].concat().join(" ");
         say("csi-sanity", if flags.is_empty() { "as it is" } else { &flags });
         let folder = tempfile::tempdir()?;
-        let mut serving = Driver::start(&driver, folder.path(), driver_flags)?;
+        let mut serving = SanityDriver::start(&driver, folder.path(), driver_flags)?;
         let counts = ask(&suite, folder.path(), suite_flags);
         serving.stop();
         total.add(counts?);
@@ -57,9 +57,9 @@ pub(super) fn run() -> Result<Counts> {
 }
 
 /// The driver, and the namespace that ends with it.
-struct Driver(Child);
+struct SanityDriver(Child);
 
-impl Driver {
+impl SanityDriver {
     fn start(program: &Path, folder: &Path, flags: &[&str]) -> Result<Self> {
         let mut command = Command::new("unshare");
         command.args(["--mount", "--propagation=private", "--fork", "--kill-child", "--"]);
@@ -81,14 +81,14 @@ impl Driver {
     }
 }
 
-impl Drop for Driver {
+impl Drop for SanityDriver {
     fn drop(&mut self) {
         self.stop();
     }
 }
 
 /// Runs the suite and reads its last lines.
-fn ask(suite: &Path, folder: &Path, flags: &[&str]) -> Result<Counts> {
+fn ask(suite: &Path, folder: &Path, flags: &[&str]) -> Result<TestCounts> {
     let mut command = Command::new("timeout");
     command.arg(RUN_MAX).arg(suite).arg("--ginkgo.no-color");
     command.arg(format!("--csi.endpoint=unix://{}", folder.join("csi.sock").display()));
@@ -106,7 +106,7 @@ fn ask(suite: &Path, folder: &Path, flags: &[&str]) -> Result<Counts> {
 
 /// Reads `.. 85 Passed | 0 Failed | 0 Pending | 18 Skipped`; what the driver lacks on purpose is
 /// skipped, and is no test that a host cannot run.
-fn counts(text: &str) -> Result<Counts> {
+fn counts(text: &str) -> Result<TestCounts> {
     let number = |word: &str| {
         let before = text.rsplit_once(&format!(" {word}")).map(|(before, _)| before);
         let digits = before?.rsplit(|c: char| !c.is_ascii_digit()).next()?;
@@ -115,7 +115,7 @@ fn counts(text: &str) -> Result<Counts> {
     let passed = number("Passed").context("csi-sanity tells no counts")?;
     let failed = number("Failed").context("csi-sanity tells no counts")?;
     ensure!(passed + failed > 0, "csi-sanity ran nothing");
-    Ok(Counts { passed, failed, skipped: 0, flaky: 0 })
+    Ok(TestCounts { passed, failed, skipped: 0, flaky: 0 })
 }
 
 /// How often the suite called out of order, as the driver sees it.

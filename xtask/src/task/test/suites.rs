@@ -6,8 +6,8 @@
 
 use anyhow::{Result, ensure};
 
-use super::report::Counts;
-use super::{Run, sample};
+use super::report::TestCounts;
+use super::{TestRun, sample};
 use crate::node::agent;
 use crate::shell;
 use crate::suites::{self, CONTROLLERS, Plan};
@@ -19,7 +19,7 @@ const SAMPLED: usize = 2;
 /// Packages at once.
 const JOBS: usize = 2;
 
-pub(super) fn run(run: &Run) -> Result<Counts> {
+pub(super) fn run(run: &TestRun) -> Result<TestCounts> {
     let mut plan = Plan::of(&CONTROLLERS);
     plan.jobs = JOBS;
     if run.may_sample {
@@ -29,7 +29,7 @@ pub(super) fn run(run: &Run) -> Result<Counts> {
     }
     plan.program = Some(agent::build_with_features(CONTROLLERS.ours, CONTROLLERS.features)?);
     ensure!(suites::run(&plan)?, "upstream's tests do not come to what they come to upstream");
-    Ok(Counts::PASSED)
+    Ok(TestCounts::PASSED)
 }
 
 /// The packages of a sample.

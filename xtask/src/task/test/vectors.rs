@@ -10,22 +10,22 @@ use std::ops::Range;
 
 use anyhow::{Context, Result, bail};
 
-use super::programs::{Choice, Program};
-use super::report::Counts;
-use super::{Run, fresh_worlds_of, sample};
+use super::programs::{Choice, StageProgram};
+use super::report::TestCounts;
+use super::{TestRun, fresh_worlds_of, sample};
 use crate::shell;
 use crate::task::vectors::{self, Folder, KINDS, VectorKind};
 
 /// Syncs of each kind in a sample.
 const SAMPLED: u64 = 1_000;
 
-pub(super) fn run(run: &Run) -> Result<Counts> {
+pub(super) fn run(run: &TestRun) -> Result<TestCounts> {
     let seeds = seeds(run.may_sample);
     let text = format!("seeds {} to {} of each kind", seeds.start, seeds.end);
     shell::say("vectors", &text);
     let programs = run.programs(Choice::Unit)?;
-    let given = Given { programs: &programs, folder: &Folder::new()?, run };
-    let mut counts = Counts::default();
+    let given = VectorInputs { programs: &programs, folder: &Folder::new()?, run };
+    let mut counts = TestCounts::default();
     for kind in &KINDS {
         match compare(kind, seeds.clone(), &given) {
             Ok(()) => counts.passed += 1,
@@ -48,14 +48,14 @@ fn seeds(may_sample: bool) -> Range<u64> {
 
 /// Inputs that every kind is compared with.
 #[derive(Clone, Copy)]
-struct Given<'a> {
-    programs: &'a [Program],
+struct VectorInputs<'a> {
+    programs: &'a [StageProgram],
     folder: &'a Folder,
-    run: &'a Run,
+    run: &'a TestRun,
 }
 
-fn compare(kind: &VectorKind, seeds: Range<u64>, given: &Given<'_>) -> Result<()> {
-    let Given { programs, folder, run } = *given;
+fn compare(kind: &VectorKind, seeds: Range<u64>, given: &VectorInputs<'_>) -> Result<()> {
+    let VectorInputs { programs, folder, run } = *given;
     let name = format!("{} {}", kind.package, kind.target);
     let program = programs.iter().find(|program| program.name == name);
     let program = program.with_context(|| format!("there is no test program {name}"))?;

@@ -56,7 +56,7 @@ pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
     let options = parse(args)?;
     apt::require_root("there is no way around it: the host's root is shared")?;
     let guest = prepare::guest()?;
-    let run = Run::new(&options)?;
+    let run = VmRun::new(&options)?;
     run.boot(&guest, &options)?;
     run.result(&options)
 }
@@ -92,11 +92,11 @@ fn parse(args: &[&str]) -> Result<Options> {
 }
 
 /// The folder through which host and guest talk; removed unless there was no result.
-struct Run {
+struct VmRun {
     dir: PathBuf,
 }
 
-impl Run {
+impl VmRun {
     fn new(options: &Options) -> Result<Self> {
         cache::sweep("vm-run-")?;
         let dir = cache::dir()?.join(format!("vm-run-{}", std::process::id()));
@@ -111,7 +111,7 @@ impl Run {
         Ok(Self { dir })
     }
 
-    fn boot(&self, guest: &prepare::Guest, options: &Options) -> Result<()> {
+    fn boot(&self, guest: &prepare::GuestFiles, options: &Options) -> Result<()> {
         let mut server = self.serve_files()?;
         let mut qemu = self.qemu(guest, options).spawn().context("start QEMU")?;
         let deadline = Instant::now() + Duration::from_secs(options.seconds);
@@ -155,7 +155,7 @@ impl Run {
         Ok(child)
     }
 
-    fn qemu(&self, guest: &prepare::Guest, options: &Options) -> Command {
+    fn qemu(&self, guest: &prepare::GuestFiles, options: &Options) -> Command {
         // QEMU ends with its parent, so that a killed run leaves no machine behind.
         let mut cmd = Command::new("setpriv");
         cmd.args(["--pdeathsig", "KILL", "qemu-system-x86_64"]);

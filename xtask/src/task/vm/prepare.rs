@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::apt::{self, Index};
+use crate::apt::{self, PackageIndex};
 use crate::cache;
 use crate::runtime::{Runtime, Version};
 use crate::shell::{capture, timed};
@@ -24,13 +24,13 @@ const BOOT_MODULES: [&str; 4] = ["virtio_pci", "virtio_blk", "virtiofs", "overla
 const DISK: &str = "400M";
 
 /// Files of a guest.
-pub(super) struct Guest {
+pub(super) struct GuestFiles {
     pub(super) kernel: PathBuf,
     pub(super) initrd: PathBuf,
     pub(super) disk: PathBuf,
 }
 
-pub(super) fn guest() -> Result<Guest> {
+pub(super) fn guest() -> Result<GuestFiles> {
     ensure!(
         cfg!(target_arch = "x86_64"),
         "the guest is an x86-64 machine, and so must the host be"
@@ -41,11 +41,11 @@ pub(super) fn guest() -> Result<Guest> {
         timed("fetch", "a kernel for the guest from the Debian archive", || make(staging))
     })?;
     let at = |name: &str| dir.join(name);
-    Ok(Guest { kernel: at("vmlinuz"), initrd: at("initrd"), disk: at("modules.img") })
+    Ok(GuestFiles { kernel: at("vmlinuz"), initrd: at("initrd"), disk: at("modules.img") })
 }
 
 fn make(staging: &Path) -> Result<()> {
-    let index = Index::update(&cache::dir()?.join("apt-stable"), &["bookworm"])?;
+    let index = PackageIndex::update(&cache::dir()?.join("apt-stable"), &["bookworm"])?;
     let depends = index.depends("linux-image-cloud-amd64")?;
     let kernel = depends.into_iter().find(|p| p.starts_with("linux-image-6"));
     let kernel = kernel.context("the cloud kernel's package names its version")?;

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use crate::objects::object::{ConfigMapWire, KeptObject, WrittenObject};
-use crate::objects::table::{ENTRIES_MAX, ObjectTable, Orders, WaitingPod};
+use crate::objects::table::{ENTRIES_MAX, ObjectTable, Orders, WaitingReader};
 
 fn uid(name: &str) -> PodUid {
     PodUid::from(name)
@@ -31,8 +31,8 @@ fn object(version: u64, value: &str) -> KeptObject {
     serde_json::from_value::<ConfigMapWire>(wire).expect("a config map").keep()
 }
 
-fn told(list: &[(&str, bool)]) -> Vec<WaitingPod> {
-    list.iter().map(|(name, files)| WaitingPod { uid: uid(name), files: *files }).collect()
+fn told(list: &[(&str, bool)]) -> Vec<WaitingReader> {
+    list.iter().map(|(name, files)| WaitingReader { uid: uid(name), files: *files }).collect()
 }
 
 /// The object of a pod now: the value, `missing`, or the error.
@@ -44,7 +44,7 @@ fn value(table: &mut ObjectTable, pod: &str, name: &str) -> String {
     }
 }
 
-fn answer(table: &mut ObjectTable, name: &str, found: Option<KeptObject>) -> Vec<WaitingPod> {
+fn answer(table: &mut ObjectTable, name: &str, found: Option<KeptObject>) -> Vec<WaitingReader> {
     let due = table.due(&key(name)).expect("due");
     table.answered(&key(name), due, found)
 }

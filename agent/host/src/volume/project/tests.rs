@@ -11,7 +11,7 @@ use crate::volume::execute::{mount_all, unmount_all};
 use crate::volume::layout::{EMPTY_DIR_PLUGIN, PodDirs};
 use crate::volume::orphan;
 use crate::volume::plan::PodVolumes;
-use crate::volume::tests::{Objects, plan, pod, with_private_mounts};
+use crate::volume::tests::{RecordedObjects, plan, pod, with_private_mounts};
 
 const FOLDERS: &str = "10:/srv\n1048577:/r/pods/u/a\n1048578:/r/pods/u/b\n1048579:/r/other/c\n";
 const NAMES: &str = "srv:10\nvolume1048577:1048577\nvolume1048578:1048578\nvolume1048579:1048579\n";
@@ -136,7 +136,7 @@ fn mount(volumes: &PodVolumes) {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime");
     let (uid, now) = ("u".into(), jiff::Timestamp::now());
-    let done = mount_all(&uid, volumes, UsageMeasure::Project, &Objects, now);
+    let done = mount_all(&uid, volumes, UsageMeasure::Project, &RecordedObjects, now);
     assert_eq!(runtime.block_on(done), Ok(Vec::new()));
 }
 

@@ -51,7 +51,7 @@ fn pods_on_a_server_that_hangs_wait_alone() {
                             &uid,
                             &volumes,
                             UsageMeasure::Walk,
-                            &Objects,
+                            &RecordedObjects,
                             now,
                         )
                         .await;
@@ -71,7 +71,7 @@ fn pods_on_a_server_that_hangs_wait_alone() {
                     &uid,
                     &volumes,
                     UsageMeasure::Walk,
-                    &Objects,
+                    &RecordedObjects,
                     now,
                 )
                 .await;
@@ -132,7 +132,7 @@ fn pods_of_a_dead_server_end_and_delay_no_other_removal() {
                     &uid,
                     &volumes,
                     UsageMeasure::Walk,
-                    &Objects,
+                    &RecordedObjects,
                     now,
                 );
                 assert_eq!(done.await, Ok(vec![]));
@@ -185,8 +185,13 @@ fn a_full_or_read_only_disk_is_told_as_a_failed_mount_and_made_good_later() {
         let uid = PodUid::from("x");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
         let now = jiff::Timestamp::now();
-        let mounted =
-            crate::volume::execute::mount_all(&uid, &volumes, UsageMeasure::Walk, &Objects, now);
+        let mounted = crate::volume::execute::mount_all(
+            &uid,
+            &volumes,
+            UsageMeasure::Walk,
+            &RecordedObjects,
+            now,
+        );
         let errors = runtime.expect("a runtime").block_on(mounted).expect_err("read-only");
         let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
         assert!(errors[0].contains("read-only file system"), "{errors:?}");

@@ -33,9 +33,9 @@ pub(crate) fn with_private_mounts(test: impl FnOnce() + Send + 'static) {
 }
 
 /// The objects that existed when the recordings were made.
-pub(crate) struct Objects;
+pub(crate) struct RecordedObjects;
 
-impl ContentSource for Objects {
+impl ContentSource for RecordedObjects {
     async fn config_map(&self, _: &str, name: &str) -> Result<KeyValues, ContentError> {
         match name {
             "cm1" => Ok(values(&[("k1", "v1"), ("k2", "v2")])),
@@ -77,8 +77,13 @@ fn mount(pod: &PodVolumes) -> Result<(), Vec<String>> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime");
     let uid = "u".into();
-    let done =
-        super::execute::mount_all(&uid, pod, UsageMeasure::Walk, &Objects, jiff::Timestamp::now());
+    let done = super::execute::mount_all(
+        &uid,
+        pod,
+        UsageMeasure::Walk,
+        &RecordedObjects,
+        jiff::Timestamp::now(),
+    );
     let done = runtime.block_on(done);
     let texts = |errors: Vec<_>| errors.iter().map(super::VolumeError::to_string).collect();
     done.map(|outdated| assert_eq!(outdated, [])).map_err(texts)

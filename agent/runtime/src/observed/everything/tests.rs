@@ -171,6 +171,6 @@ fn the_longest_pods_are_named() {
     };
     let sizes = [("a", 100), ("b", 70_000), ("c", LARGE)];
     let sandboxes = sizes.map(|(name, bytes)| sandbox(name, bytes)).into();
-    let text = longest(&Lists { sandboxes, containers: Vec::new() });
+    let text = longest(&PodLists { sandboxes, containers: Vec::new() });
     assert_eq!(text, "ns/c (6144 KiB), ns/b (68 KiB)");
 }

@@ -6,6 +6,8 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::serve::checks::CheckFault;
+
 /// A leader that has not renewed its lease for so long after it expired is not healthy.
 // k8s: cmd/kube-scheduler/app/options/options.go makeLeaderElectionConfig, NewLeaderHealthzAdaptor
 const LATE_MAX: Duration = Duration::from_secs(20);
@@ -33,11 +35,11 @@ impl LeaderHealth {
     ///
     /// # Errors
     /// In upstream's words.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), CheckFault> {
         let renewed = *self.renewed.lock().unwrap_or_else(PoisonError::into_inner);
         match renewed {
             Some(renewed) if renewed.elapsed() > self.duration + LATE_MAX => {
-                Err(format!("failed election to renew leadership on lease {}", self.lease))
+                Err(CheckFault::LateLease(self.lease.clone()))
             }
             _ => Ok(()),
         }

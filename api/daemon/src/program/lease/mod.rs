@@ -147,7 +147,8 @@ impl LeaderLease {
                 if started.await.is_err() {
                     return;
                 }
-                let term = Term { events: &events, report: &report, observer: &*observer, rival };
+                let term =
+                    TermReports { events: &events, report: &report, observer: &*observer, rival };
                 lead(elector, &term, wish).await;
             });
             over.mark_over();
@@ -187,7 +188,7 @@ impl LeaderLease {
 }
 
 /// Reports changes of the lease from its thread.
-struct Term<'a> {
+struct TermReports<'a> {
     events: &'a LeaderEvents,
     report: &'a mpsc::UnboundedSender<Leadership>,
     observer: &'a dyn LeaseObserver,
@@ -196,7 +197,7 @@ struct Term<'a> {
 
 /// Acquires the lease and holds it until it is lost, or until its release is asked for.
 // k8s: staging/src/k8s.io/client-go/tools/leaderelection/leaderelection.go acquire, renew
-async fn lead(mut elector: Elector, term: &Term<'_>, mut wish: watch::Receiver<Wish>) {
+async fn lead(mut elector: Elector, term: &TermReports<'_>, mut wish: watch::Receiver<Wish>) {
     tokio::select! {
         () = elector.acquire() => {}
         _ = ends(&mut wish) => return,
@@ -240,9 +241,9 @@ fn elector(access: &Access, of: &LeaseCandidate) -> Result<(Elector, LeaderEvent
     let random = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
     let identity = format!("{}_{}", super::host_name(), random.trim());
     let election = &of.election;
-    let lease = (election.namespace.as_str(), election.name.as_str());
+    let (namespace, name) = (election.namespace.as_str(), election.name.as_str());
     let events = LeaderEvents::new(client.clone(), identity.clone(), of.reporter.clone());
-    Ok((Elector::new(client, lease, identity, election.timing)?, events))
+    Ok((Elector::new(client, namespace, name, identity, election.timing)?, events))
 }
 
 #[cfg(test)]
@@ -279,8 +280,8 @@ mod tests {
         let client = server.client();
         let leader_events =
             LeaderEvents::new(client.clone(), "host_1".to_owned(), "mine".to_owned());
-        let lease = ("kube-system", "lock");
-        let elector = Elector::new(client, lease, "host_1".to_owned(), Timing::default());
+        let (identity, timing) = ("host_1".to_owned(), Timing::default());
+        let elector = Elector::new(client, "kube-system", "lock", identity, timing);
         let elector = elector.expect("good timings");
         let (report, mut changes) = mpsc::unbounded_channel();
         let (keeper, asked) = LeaseKeeper::new();
@@ -291,7 +292,7 @@ mod tests {
             }
             keeper.wish.send_replace(wish);
         };
-        let term = Term {
+        let term = TermReports {
             events: &leader_events,
             report: &report,
             observer: &Unobserved,

@@ -21,7 +21,9 @@ use super::serving::{Serving, Tolerates};
 use crate::serve::https;
 use crate::serve::listen::{PortName, bind_tcp};
 use crate::serve::secure::serving::{PairFields, Serving as Certificate};
-use crate::serve::secure::{AccessGate, ApiReviews, ClusterAuthorities, Reviews, Rules, tls};
+use crate::serve::secure::{
+    AccessGate, ApiReviews, ClusterAuthorities, ReviewError, Reviews, Rules, tls,
+};
 use crate::tasks;
 
 /// Its members may do everything.
@@ -125,9 +127,9 @@ fn look_up(
     match (looked, tolerates) {
         (Ok(()), _) => {}
         (Err(error), Tolerates::Failure) => {
-            tracing::warn!(error, "the cluster's authorities are not known yet");
+            tracing::warn!(%error, "the cluster's authorities are not known yet");
         }
-        (Err(error), Tolerates::Nothing) => return Err(StartError::Lookup(error)),
+        (Err(error), Tolerates::Nothing) => return Err(StartError::Lookup(error.to_string())),
     }
     Ok(Some((authorities, access.clone())))
 }
@@ -139,14 +141,14 @@ struct Reviewers {
 }
 
 impl Reviews for Reviewers {
-    fn token(&self, token: String) -> BoxFuture<'_, Result<TokenReviewStatus, String>> {
+    fn token(&self, token: String) -> BoxFuture<'_, Result<TokenReviewStatus, ReviewError>> {
         self.tokens.token(token)
     }
 
     fn access(
         &self,
         spec: SubjectAccessReviewSpec,
-    ) -> BoxFuture<'_, Result<SubjectAccessReviewStatus, String>> {
+    ) -> BoxFuture<'_, Result<SubjectAccessReviewStatus, ReviewError>> {
         self.rights.access(spec)
     }
 }

@@ -103,7 +103,7 @@ impl Guarded {
             _ => "",
         };
         let wanted = RequiredRights { verb, objects: vec![ReviewedObject::Path(path.clone())] };
-        match self.gate.admit(&head, (&path, &wanted), peer).await {
+        match self.gate.admit(&head, &path, &wanted, peer).await {
             Err(denial) => denied(denial, &wanted, &path).into(),
             Ok(user) => {
                 busy.admit(user.proven_name());

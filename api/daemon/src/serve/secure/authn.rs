@@ -20,15 +20,15 @@ use ring::digest::{SHA256, digest};
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
 use super::super::https::Peer;
-use super::client_ca::ClientCa;
+use super::client_ca::{ClientCa, ClientCaError};
 use super::flights::{Flights, NoAnswer};
 use super::lookup::ClusterAuthorities;
-use super::proxy::Proxy;
+use super::proxy::RequestProxy;
 use super::reviews::Reviews;
 use super::subject::subject;
 use super::ttl_cache::{ENTRIES_MAX, TtlCache};
 use super::user::User;
-use super::websocket;
+use super::websocket::{self, WebsocketTokenError};
 use super::{AccessError, Rules};
 
 /// Longest token that is reviewed, in bytes.
@@ -52,7 +52,7 @@ struct Judged {
     /// Unix time at which one of the authorities ends, so that the certificate must be verified
     /// again.
     until: i64,
-    user: Result<Option<User>, String>,
+    user: Result<Option<User>, ClientCaError>,
 }
 
 type Digest = [u8; 32];
@@ -60,7 +60,7 @@ type Digest = [u8; 32];
 /// Authenticates requests.
 pub(super) struct Authenticator {
     client_ca: Option<ClientCa>,
-    proxy: Option<Arc<Proxy>>,
+    proxy: Option<Arc<RequestProxy>>,
     of_cluster: Option<Arc<ClusterAuthorities>>,
     tokens: Option<Tokens>,
     anonymous: bool,
@@ -93,7 +93,7 @@ impl From<NoAnswer> for AuthnError {
     fn from(none: NoAnswer) -> Self {
         match none {
             NoAnswer::Busy => Self::Busy,
-            NoAnswer::Failed(error) => Self::Invalid(error),
+            NoAnswer::Failed(error) => Self::Invalid(error.to_string()),
         }
     }
 }
@@ -109,7 +109,7 @@ impl Authenticator {
         });
         let ca = rules.client_ca.clone();
         let client_ca = ca.map(|(field, path)| ClientCa::open(field, path)).transpose()?;
-        let proxy = rules.proxies.as_ref().map(Proxy::open).transpose()?.map(Arc::new);
+        let proxy = rules.proxies.as_ref().map(RequestProxy::open).transpose()?.map(Arc::new);
         let of_cluster = rules.of_cluster.clone();
         Ok(Self { client_ca, proxy, of_cluster, tokens, anonymous: rules.anonymous })
     }
@@ -130,12 +130,12 @@ impl Authenticator {
         match self.by_proxy(head, peer) {
             Ok(Some(user)) => return Ok(Some(user.authenticated())),
             Ok(None) => {}
-            Err(error) => failed = Some(AuthnError::Invalid(error)),
+            Err(error) => failed = Some(AuthnError::Invalid(error.to_string())),
         }
         match self.by_certificate(peer) {
             Ok(Some(user)) => return Ok(Some(user.authenticated())),
             Ok(None) => {}
-            Err(error) => failed = Some(AuthnError::Invalid(error)),
+            Err(error) => failed = Some(AuthnError::Invalid(error.to_string())),
         }
         if let Some(tokens) = &self.tokens {
             for token in [Ok(bearer(&head.headers)), websocket::token(&head.headers)] {
@@ -153,7 +153,7 @@ impl Authenticator {
     }
 
     /// The user that a proxy names. Chains are verified for each request that comes from a proxy.
-    fn by_proxy(&self, head: &request::Parts, peer: &Peer) -> Result<Option<User>, String> {
+    fn by_proxy(&self, head: &request::Parts, peer: &Peer) -> Result<Option<User>, ClientCaError> {
         let of_cluster = || self.of_cluster.as_ref().and_then(|all| all.proxy());
         match self.proxy.clone().or_else(of_cluster) {
             Some(proxy) => proxy.user(&head.headers, &peer.certificates),
@@ -162,7 +162,7 @@ impl Authenticator {
     }
 
     /// Chains are verified once for a connection and each change of the authorities.
-    fn by_certificate(&self, peer: &Peer) -> Result<Option<User>, String> {
+    fn by_certificate(&self, peer: &Peer) -> Result<Option<User>, ClientCaError> {
         let of_cluster = self.of_cluster.as_ref().map(|all| &all.client_ca);
         let Some(ca) = self.client_ca.as_ref().or(of_cluster) else { return Ok(None) };
         if peer.certificates.is_empty() || !ca.is_known() {
@@ -189,7 +189,7 @@ impl Authenticator {
 fn judge(
     ca: &ClientCa,
     certificates: &[CertificateDer<'static>],
-) -> Result<(Option<User>, i64), String> {
+) -> Result<(Option<User>, i64), ClientCaError> {
     let Some((leaf, chain)) = certificates.split_first() else { return Ok((None, i64::MAX)) };
     let until = ca.verify(leaf, chain)?;
     let Some(subject) = subject(leaf) else { return Ok((None, until)) };
@@ -214,11 +214,12 @@ fn end_of(certificates: &[CertificateDer<'static>]) -> i64 {
 impl Tokens {
     async fn user(
         &self,
-        token: Result<Option<String>, String>,
+        token: Result<Option<String>, WebsocketTokenError>,
         peer: &Peer,
     ) -> Result<Option<User>, AuthnError> {
         let invalid = |why: &str| Err(AuthnError::Invalid(why.to_owned()));
-        let Some(token) = token.map_err(AuthnError::Invalid)? else { return Ok(None) };
+        let token = token.map_err(|error| AuthnError::Invalid(error.to_string()))?;
+        let Some(token) = token else { return Ok(None) };
         if token.len() > TOKEN_BYTES_MAX {
             return invalid("the bearer token is too long");
         }

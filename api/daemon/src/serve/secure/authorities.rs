@@ -19,6 +19,27 @@ use tokio_rustls::rustls::server::danger::ClientCertVerifier;
 
 use super::old_forms;
 
+/// Reason why a bundle has no authorities, or why these do not vouch for a certificate.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum AuthorityError {
+    /// The file cannot be read.
+    #[error("{0}")]
+    Unreadable(String),
+    #[error("there is no certificate in it")]
+    Empty,
+    /// A certificate cannot be decoded.
+    #[error("{0}")]
+    Malformed(String),
+    /// The TLS library refuses an authority or a certificate.
+    #[error("{0}")]
+    Refused(String),
+    #[error("no authority may sign others, or all have ended or not begun")]
+    NoneHolds,
+    /// A certificate of an old form does not hold.
+    #[error("{0}")]
+    OldForm(&'static str),
+}
+
 /// All authorities of a bundle.
 pub(super) struct Authorities {
     roots: Vec<Root>,
@@ -47,13 +68,13 @@ struct InForce {
 
 impl Authorities {
     /// Reads a bundle, of authorities that hold or not.
-    pub(super) fn read(pem: &[u8], now: i64) -> Result<Self, String> {
+    pub(super) fn read(pem: &[u8], now: i64) -> Result<Self, AuthorityError> {
         let mut roots = Vec::new();
         for certificate in CertificateDer::pem_slice_iter(pem) {
-            roots.push(Root::new(certificate.map_err(|error| error.to_string())?)?);
+            roots.push(Root::new(certificate.map_err(malformed)?)?);
         }
         if roots.is_empty() {
-            return Err("there is no certificate in it".to_owned());
+            return Err(AuthorityError::Empty);
         }
         let in_force = Mutex::new(in_force(&roots, now)?);
         Ok(Self { roots, in_force })
@@ -65,24 +86,24 @@ impl Authorities {
         leaf: &CertificateDer<'_>,
         chain: &[CertificateDer<'_>],
         now: i64,
-    ) -> Result<i64, String> {
+    ) -> Result<i64, AuthorityError> {
         let InForce { to, verifier, .. } = self.at(now)?;
         let seconds = Duration::from_secs(u64::try_from(now).unwrap_or(0));
         let time = UnixTime::since_unix_epoch(seconds);
         let error = match verifier.map(|by| by.verify_client_cert(leaf, chain, time)) {
             Some(Ok(_)) => return Ok(to),
-            Some(Err(error)) => error.to_string(),
-            None => "no authority may sign others, or all have ended or not begun".to_owned(),
+            Some(Err(error)) => refused(error),
+            None => AuthorityError::NoneHolds,
         };
         let holding = self.roots.iter().filter(|root| root.from <= now && now <= root.to);
         let signers = holding.map(|root| (&*root.subject, &*root.certificate));
         match old_forms::verify(leaf, signers, now) {
-            Some(verified) => verified.map(|()| to).map_err(str::to_owned),
+            Some(verified) => verified.map(|()| to).map_err(AuthorityError::OldForm),
             None => Err(error),
         }
     }
 
-    fn at(&self, now: i64) -> Result<InForce, String> {
+    fn at(&self, now: i64) -> Result<InForce, AuthorityError> {
         let mut known = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
         if now < known.from || now > known.to {
             *known = in_force(&self.roots, now)?;
@@ -92,12 +113,12 @@ impl Authorities {
 }
 
 impl Root {
-    fn new(certificate: CertificateDer<'static>) -> Result<Self, String> {
+    fn new(certificate: CertificateDer<'static>) -> Result<Self, AuthorityError> {
         // As an authority, too: it may begin later.
         let added = RootCertStore::empty().add(certificate.clone());
-        added.map_err(|error| error.to_string())?;
+        added.map_err(refused)?;
         let parsed = x509_parser::parse_x509_certificate(&certificate);
-        let (_, parsed) = parsed.map_err(|error| error.to_string())?;
+        let (_, parsed) = parsed.map_err(malformed)?;
         let validity = parsed.validity();
         let (from, to) = (validity.not_before.timestamp(), validity.not_after.timestamp());
         let subject = parsed.subject().as_raw().to_vec();
@@ -106,7 +127,15 @@ impl Root {
     }
 }
 
-fn in_force(roots: &[Root], now: i64) -> Result<InForce, String> {
+fn malformed(error: impl std::fmt::Display) -> AuthorityError {
+    AuthorityError::Malformed(error.to_string())
+}
+
+fn refused(error: impl std::fmt::Display) -> AuthorityError {
+    AuthorityError::Refused(error.to_string())
+}
+
+fn in_force(roots: &[Root], now: i64) -> Result<InForce, AuthorityError> {
     let (mut from, mut to) = (i64::MIN, i64::MAX);
     let mut store = RootCertStore::empty();
     let mut out = 0;
@@ -120,7 +149,7 @@ fn in_force(roots: &[Root], now: i64) -> Result<InForce, String> {
         } else {
             (from, to) = (from.max(root.from), to.min(root.to));
             if root.may_sign {
-                store.add(root.certificate.clone()).map_err(|error| error.to_string())?;
+                store.add(root.certificate.clone()).map_err(refused)?;
             }
         }
     }
@@ -133,7 +162,7 @@ fn in_force(roots: &[Root], now: i64) -> Result<InForce, String> {
     }
     let provider = Arc::new(default_provider());
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(store), provider).build();
-    Ok(InForce { from, to, verifier: Some(verifier.map_err(|error| error.to_string())?) })
+    Ok(InForce { from, to, verifier: Some(verifier.map_err(refused)?) })
 }
 
 #[cfg(test)]
@@ -186,7 +215,7 @@ mod tests {
         let (ended, leaf) = pair(7200, -3600);
         let all = Authorities::read(ended.as_bytes(), now).expect("authorities");
         let refused = all.verify(&leaf, &[], now).expect_err("nobody vouches");
-        assert_eq!(refused, "no authority may sign others, or all have ended or not begun");
+        assert_eq!(refused, AuthorityError::NoneHolds);
         assert!(Authorities::read(b"", now).is_err());
     }
 }

@@ -55,7 +55,7 @@ impl From<NoAnswer> for AuthzError {
     fn from(none: NoAnswer) -> Self {
         match none {
             NoAnswer::Busy => Self::Busy,
-            NoAnswer::Failed(error) => Self::Undecided(error),
+            NoAnswer::Failed(error) => Self::Undecided(error.to_string()),
         }
     }
 }
@@ -77,7 +77,9 @@ impl Authorizer {
     pub(super) async fn allows(
         &self,
         user: &User,
-        (verb, object, path): (&'static str, &ReviewedObject, &str),
+        verb: &'static str,
+        object: &ReviewedObject,
+        path: &str,
     ) -> Result<bool, AuthzError> {
         let Some(webhook) = &self.webhook else { return Ok(true) };
         // k8s: staging/src/k8s.io/apiserver/pkg/server/options/authorization.go toAuthorizer
@@ -156,7 +158,7 @@ mod tests {
         let authorizer = Authorizer::new(&rules, Arc::new(ApiReviews::new(None, String::new())));
         let user = User { groups: vec![group.to_owned()], ..User::default() };
         let object = ReviewedObject::Path("/metrics".to_owned());
-        authorizer.allows(&user, ("get", &object, "/metrics")).await
+        authorizer.allows(&user, "get", &object, "/metrics").await
     }
 
     #[tokio::test]

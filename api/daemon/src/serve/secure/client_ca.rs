@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
 use super::AccessError;
-use super::authorities::Authorities;
-use super::serving::{Stamp, off_thread, read_bounded};
+use super::authorities::{Authorities, AuthorityError};
+use super::serving::{FileStamp, off_thread, read_bounded};
 
 /// Largest bundle in bytes.
 const BUNDLE_BYTES_MAX: u64 = 4 << 20;
@@ -29,12 +29,24 @@ pub(super) struct ClientCa {
     now: Arc<Mutex<Current>>,
 }
 
+/// Reason why a client's certificate does not hold.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ClientCaError {
+    #[error("no authorities of client certificates are known")]
+    Unknown,
+    #[error("the client certificate: {0}")]
+    Refused(AuthorityError),
+    /// A proxy's certificate with another name.
+    #[error("x509: subject with cn={0} is not in the allowed list")]
+    NotAllowed(String),
+}
+
 struct Current {
     /// `None` until there are any.
     authorities: Option<Arc<Authorities>>,
     /// Grows with each change of the authorities.
     generation: u64,
-    stamp: Option<Stamp>,
+    stamp: Option<FileStamp>,
     checked: Instant,
     is_checking: bool,
 }
@@ -42,8 +54,12 @@ struct Current {
 impl ClientCa {
     /// Reads the file.
     pub(super) fn open(field: &'static str, path: PathBuf) -> Result<Self, AccessError> {
-        let stamp = Stamp::of(&path);
-        let fail = |reason| AccessError::ClientCa { field, path: path.clone(), reason };
+        let stamp = FileStamp::of(&path);
+        let fail = |reason: AuthorityError| AccessError::ClientCa {
+            field,
+            path: path.clone(),
+            reason: reason.to_string(),
+        };
         let authorities = read(&path).map_err(fail)?;
         let (generation, checked, authorities) = (1, Instant::now(), Some(authorities));
         let now = Current { authorities, generation, stamp, checked, is_checking: false };
@@ -58,7 +74,7 @@ impl ClientCa {
     }
 
     /// Replaces the authorities.
-    pub(super) fn put(&self, pem: &[u8]) -> Result<(), String> {
+    pub(super) fn put(&self, pem: &[u8]) -> Result<(), AuthorityError> {
         let authorities = parsed(pem)?;
         let mut now = lock(&self.now);
         now.authorities = Some(authorities);
@@ -83,7 +99,7 @@ impl ClientCa {
             (now.checked, now.is_checking) = (Instant::now(), true);
             let (shared, known) = (Arc::clone(&self.now), now.stamp);
             drop(now);
-            off_thread(move || check((field, &path), &shared, known));
+            off_thread(move || check(field, &path, &shared, known));
         }
         generation
     }
@@ -93,17 +109,17 @@ impl ClientCa {
         &self,
         leaf: &CertificateDer<'_>,
         chain: &[CertificateDer<'_>],
-    ) -> Result<i64, String> {
+    ) -> Result<i64, ClientCaError> {
         let authorities = lock(&self.now).authorities.clone();
-        let authorities = authorities.ok_or("no authorities of client certificates are known")?;
+        let authorities = authorities.ok_or(ClientCaError::Unknown)?;
         let verified = authorities.verify(leaf, chain, jiff::Timestamp::now().as_second());
-        verified.map_err(|error| format!("the client certificate: {error}"))
+        verified.map_err(ClientCaError::Refused)
     }
 }
 
 /// Checks the file, on a thread that may wait for its disk.
-fn check((field, path): (&str, &Path), shared: &Mutex<Current>, known: Option<Stamp>) {
-    let stamp = Stamp::of(path);
+fn check(field: &str, path: &Path, shared: &Mutex<Current>, known: Option<FileStamp>) {
+    let stamp = FileStamp::of(path);
     let read = (stamp != known).then(|| read(path));
     let mut now = lock(shared);
     (now.stamp, now.is_checking) = (stamp, false);
@@ -115,7 +131,7 @@ fn check((field, path): (&str, &Path), shared: &Mutex<Current>, known: Option<St
         }
         Some(Err(error)) => {
             let path = path.display();
-            tracing::warn!(error, %path, "{field}: the earlier authorities stay in force");
+            tracing::warn!(%error, %path, "{field}: the earlier authorities stay in force");
         }
     }
 }
@@ -124,10 +140,11 @@ fn lock(of: &Mutex<Current>) -> MutexGuard<'_, Current> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn read(path: &Path) -> Result<Arc<Authorities>, String> {
-    parsed(&read_bounded(path, BUNDLE_BYTES_MAX).map_err(|error| error.to_string())?)
+fn read(path: &Path) -> Result<Arc<Authorities>, AuthorityError> {
+    let pem = read_bounded(path, BUNDLE_BYTES_MAX);
+    parsed(&pem.map_err(|error| AuthorityError::Unreadable(error.to_string()))?)
 }
 
-fn parsed(pem: &[u8]) -> Result<Arc<Authorities>, String> {
+fn parsed(pem: &[u8]) -> Result<Arc<Authorities>, AuthorityError> {
     Authorities::read(pem, jiff::Timestamp::now().as_second()).map(Arc::new)
 }

@@ -16,6 +16,7 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, FutureExt as _, Shared};
 use pintle_api_types::rate::Rate;
 
+use super::reviews::ReviewError;
 use crate::serve::connections::PeerKey;
 use crate::serve::turns::{TurnKind, TurnLimits};
 
@@ -43,7 +44,7 @@ pub(super) enum NoAnswer {
     /// Too much is asked; later there may be a turn.
     Busy,
     /// The API server did not answer the question.
-    Failed(String),
+    Failed(ReviewError),
 }
 
 type Flight<V> = Shared<BoxFuture<'static, Result<V, NoAnswer>>>;
@@ -77,7 +78,7 @@ where
         &self,
         question: K,
         peer: PeerKey,
-        ask: impl FnOnce() -> BoxFuture<'static, Result<V, String>>,
+        ask: impl FnOnce() -> BoxFuture<'static, Result<V, ReviewError>>,
     ) -> Result<V, NoAnswer> {
         let flight = {
             let mut flights = lock(&self.flights);
@@ -127,7 +128,7 @@ mod tests {
         Arc::new(Flights::with(WAIT))
     }
 
-    fn never() -> BoxFuture<'static, Result<u32, String>> {
+    fn never() -> BoxFuture<'static, Result<u32, ReviewError>> {
         std::future::pending().boxed()
     }
 

@@ -18,17 +18,42 @@ use pintle_api::informer::{FollowSpec, ObjectSink, follow};
 use pintle_api_types::object::UnreadableObject;
 
 use super::client_ca::ClientCa;
-use super::proxy::{Headers, Proxy};
+use super::proxy::{Headers, RequestProxy};
 
 const NAMESPACE: &str = "kube-system";
 const NAME: &str = "extension-apiserver-authentication";
 /// Timeout of the first read.
 const LOOK_MAX: Duration = Duration::from_secs(10);
 
+/// Reason why the cluster's authorities are not known.
+#[derive(Debug, thiserror::Error)]
+pub enum LookupError {
+    /// The config map cannot be read.
+    #[error(transparent)]
+    Get(#[from] kube::Error),
+    /// The API server did not answer.
+    #[error("no answer within {0:?}")]
+    Late(Duration),
+    /// A field of the config map is invalid.
+    #[error("{field}: {reason}")]
+    Field {
+        /// Its name.
+        field: String,
+        /// The fault.
+        reason: String,
+    },
+}
+
+impl LookupError {
+    fn field(field: &str, reason: impl std::fmt::Display) -> Self {
+        Self::Field { field: field.to_owned(), reason: reason.to_string() }
+    }
+}
+
 /// The authorities that the cluster publishes.
 pub struct ClusterAuthorities {
     pub(super) client_ca: ClientCa,
-    proxy: Mutex<Option<Arc<Proxy>>>,
+    proxy: Mutex<Option<Arc<RequestProxy>>>,
 }
 
 impl Default for ClusterAuthorities {
@@ -48,12 +73,12 @@ impl ClusterAuthorities {
     ///
     /// # Errors
     /// When the config map cannot be had or read.
-    pub async fn look(&self, client: kube::Client) -> Result<(), String> {
+    pub async fn look(&self, client: kube::Client) -> Result<(), LookupError> {
         let maps: Api<ConfigMap> = Api::namespaced(client, NAMESPACE);
         match tokio::time::timeout(LOOK_MAX, maps.get(NAME)).await {
             Ok(Ok(map)) => self.take(&map),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err(format!("no answer within {LOOK_MAX:?}")),
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => Err(LookupError::Late(LOOK_MAX)),
         }
     }
 
@@ -64,22 +89,23 @@ impl ClusterAuthorities {
         follow::<ConfigMap, _>(client, spec, LookupReply(self)).await;
     }
 
-    pub(super) fn proxy(&self) -> Option<Arc<Proxy>> {
+    pub(super) fn proxy(&self) -> Option<Arc<RequestProxy>> {
         self.proxy.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn take(&self, map: &ConfigMap) -> Result<(), String> {
+    fn take(&self, map: &ConfigMap) -> Result<(), LookupError> {
         let empty = BTreeMap::new();
         let data = map.data.as_ref().unwrap_or(&empty);
         if let Some(pem) = data.get("client-ca-file").filter(|pem| !pem.is_empty()) {
-            self.client_ca.put(pem.as_bytes()).map_err(|why| format!("client-ca-file: {why}"))?;
+            let field = "client-ca-file";
+            self.client_ca.put(pem.as_bytes()).map_err(|why| LookupError::field(field, why))?;
         }
         let field = "requestheader-client-ca-file";
         let Some(pem) = data.get(field).filter(|pem| !pem.is_empty()) else { return Ok(()) };
         let texts = |name: &str| match data.get(name) {
             None => Ok(Vec::new()),
             Some(text) => serde_json::from_str::<Vec<String>>(text)
-                .map_err(|error| format!("{name}: {error}")),
+                .map_err(|error| LookupError::field(name, error)),
         };
         let headers = Headers {
             allowed_names: texts("requestheader-allowed-names")?,
@@ -89,8 +115,8 @@ impl ClusterAuthorities {
             extra_prefixes: texts("requestheader-extra-headers-prefix")?,
         };
         let ca = ClientCa::told();
-        ca.put(pem.as_bytes()).map_err(|why| format!("{field}: {why}"))?;
-        let proxy = Arc::new(Proxy { ca, headers });
+        ca.put(pem.as_bytes()).map_err(|why| LookupError::field(field, why))?;
+        let proxy = Arc::new(RequestProxy { ca, headers });
         *self.proxy.lock().unwrap_or_else(PoisonError::into_inner) = Some(proxy);
         Ok(())
     }
@@ -101,7 +127,7 @@ struct LookupReply(Arc<ClusterAuthorities>);
 impl LookupReply {
     fn take(&self, map: &ConfigMap) {
         if let Err(error) = self.0.take(map) {
-            tracing::warn!(error, "{NAMESPACE}/{NAME}: the earlier authorities stay in force");
+            tracing::warn!(%error, "{NAMESPACE}/{NAME}: the earlier authorities stay in force");
         }
     }
 }

@@ -35,9 +35,9 @@ use super::https::Peer;
 pub use authn::CertificateVerdict;
 use authn::{Authenticator, AuthnError};
 use authz::{Authorizer, AuthzError};
-pub use lookup::ClusterAuthorities;
+pub use lookup::{ClusterAuthorities, LookupError};
 pub use proxy::{Headers, Proxies};
-pub use reviews::{ApiReviews, Reviews};
+pub use reviews::{ApiReviews, ReviewError, Reviews};
 pub use serving::{ServingCert, ServingCertError};
 pub use subject::fuzz as fuzz_certificate;
 pub use user::User;
@@ -147,7 +147,8 @@ impl AccessGate {
     pub async fn admit(
         &self,
         head: &request::Parts,
-        (path, wanted): (&str, &RequiredRights),
+        path: &str,
+        wanted: &RequiredRights,
         peer: &Peer,
     ) -> Result<User, Denial> {
         let user = match self.authenticator.user(head, peer).await {
@@ -160,7 +161,7 @@ impl AccessGate {
             }
         };
         for object in &wanted.objects {
-            match self.authorizer.allows(&user, (wanted.verb, object, path)).await {
+            match self.authorizer.allows(&user, wanted.verb, object, path).await {
                 Ok(true) => return Ok(user),
                 Ok(false) => {}
                 Err(AuthzError::Busy) => return Err(Denial::Busy),

@@ -112,7 +112,8 @@ fn has_signed(signer: &[u8], leaf: &[u8], certificate: &X509Certificate<'_>) -> 
 /// True if the client with a certificate of version 1 has its key, by its signature in the
 /// handshake.
 pub(super) fn has_key(
-    (certificate, message): (&[u8], &[u8]),
+    certificate: &[u8],
+    message: &[u8],
     signature: &DigitallySignedStruct,
     version: ProtocolVersion,
     algorithms: &WebPkiSupportedAlgorithms,

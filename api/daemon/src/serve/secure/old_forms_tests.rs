@@ -14,7 +14,7 @@ use tokio_rustls::rustls::{ClientConfig, SupportedProtocolVersion, version};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::*;
-use crate::serve::secure::authorities::Authorities;
+use crate::serve::secure::authorities::{Authorities, AuthorityError};
 use crate::serve::secure::tls::{Settings, server_config};
 
 fn params(name: &str, is_ca: bool, usage: &[ExtendedKeyUsagePurpose]) -> CertificateParams {
@@ -28,13 +28,13 @@ fn params(name: &str, is_ca: bool, usage: &[ExtendedKeyUsagePurpose]) -> Certifi
     params
 }
 
-struct Authority {
+struct OldAuthority {
     pem: String,
     key: KeyPair,
     params: CertificateParams,
 }
 
-impl Authority {
+impl OldAuthority {
     fn new(name: &str) -> Self {
         let (params, key) = (params(name, true, &[]), KeyPair::generate().expect("a key"));
         Self { pem: params.self_signed(&key).expect("signed").pem(), key, params }
@@ -75,14 +75,15 @@ fn now() -> i64 {
 
 #[test]
 fn a_client_of_version_1_is_taken_from_its_authority_alone() {
-    let (ca, other) = (Authority::new("ca"), Authority::new("ca"));
+    let (ca, other) = (OldAuthority::new("ca"), OldAuthority::new("ca"));
     let all = Authorities::read(ca.pem.as_bytes(), now()).expect("authorities");
     let key = KeyPair::generate().expect("a key");
     let modern = ca.sign(&params("client", false, &[ExtendedKeyUsagePurpose::ClientAuth]), &key);
     let leaf = ca.as_version_1(&modern);
     assert!(all.verify(&leaf, &[], now()).is_ok());
     let refused = |leaf: &CertificateDer<'_>, now| all.verify(leaf, &[], now).expect_err("refused");
-    assert_eq!(refused(&other.as_version_1(&modern), now()), "no authority has signed it");
+    let unsigned = AuthorityError::OldForm("no authority has signed it");
+    assert_eq!(refused(&other.as_version_1(&modern), now()), unsigned);
     let (_, parsed) = x509_parser::parse_x509_certificate(&leaf).expect("a certificate");
     let before = parsed.validity().not_before.timestamp() - 1;
     assert!(all.verify(&leaf, &[], before).is_err());
@@ -95,8 +96,8 @@ fn a_client_of_version_1_is_taken_from_its_authority_alone() {
 
 #[test]
 fn a_client_that_is_marked_as_an_authority_is_taken_if_it_is_for_clients() {
-    let ca = Authority::new("ca");
-    let alone = Authority::new("alone");
+    let ca = OldAuthority::new("ca");
+    let alone = OldAuthority::new("alone");
     let bundle = format!("{}{}", ca.pem, alone.pem);
     let all = Authorities::read(bundle.as_bytes(), now()).expect("authorities");
     let key = KeyPair::generate().expect("a key");
@@ -105,10 +106,11 @@ fn a_client_that_is_marked_as_an_authority_is_taken_if_it_is_for_clients() {
     assert_eq!(verify(&itself), Ok(()));
     assert_eq!(verify(&ca.sign(&params("client", true, &[]), &key)), Ok(()));
     let servers = params("server", true, &[ExtendedKeyUsagePurpose::ServerAuth]);
-    assert_eq!(verify(&ca.sign(&servers, &key)), Err("it is not for clients".to_owned()));
-    let stranger = Authority::new("ca");
+    let other_use = AuthorityError::OldForm("it is not for clients");
+    assert_eq!(verify(&ca.sign(&servers, &key)), Err(other_use));
+    let stranger = OldAuthority::new("ca");
     let stranger = stranger.sign(&params("client", true, &[]), &key);
-    assert_eq!(verify(&stranger), Err("no authority has signed it".to_owned()));
+    assert_eq!(verify(&stranger), Err(AuthorityError::OldForm("no authority has signed it")));
     // Any other form is the library's.
     let plain = ca.sign(&params("client", false, &[]), &key);
     assert!(super::verify(&plain, std::iter::empty(), now()).is_none());
@@ -162,7 +164,7 @@ async fn shaken(
 
 #[tokio::test]
 async fn a_client_of_version_1_shows_that_it_has_its_key() {
-    let ca = Authority::new("ca");
+    let ca = OldAuthority::new("ca");
     let key = KeyPair::generate().expect("a key");
     let leaf = ca.as_version_1(&ca.sign(&params("client", false, &[]), &key));
     let thief = KeyPair::generate().expect("a key");

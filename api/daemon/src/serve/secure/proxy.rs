@@ -13,7 +13,7 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 
 use super::super::query::decode_path;
 use super::AccessError;
-use super::client_ca::ClientCa;
+use super::client_ca::{ClientCa, ClientCaError};
 use super::subject::subject;
 use super::user::User;
 
@@ -42,12 +42,12 @@ pub struct Proxies {
 }
 
 /// Proxies with their authorities.
-pub(super) struct Proxy {
+pub(super) struct RequestProxy {
     pub(super) ca: ClientCa,
     pub(super) headers: Headers,
 }
 
-impl Proxy {
+impl RequestProxy {
     pub(super) fn open(of: &Proxies) -> Result<Self, AccessError> {
         let (field, path) = of.client_ca.clone();
         Ok(Self { ca: ClientCa::open(field, path)?, headers: of.headers.clone() })
@@ -58,14 +58,14 @@ impl Proxy {
         &self,
         headers: &HeaderMap,
         certificates: &[CertificateDer<'static>],
-    ) -> Result<Option<User>, String> {
+    ) -> Result<Option<User>, ClientCaError> {
         let Some((leaf, chain)) = certificates.split_first() else { return Ok(None) };
         self.ca.generation();
         self.ca.verify(leaf, chain)?;
         let name = subject(leaf).map(|subject| subject.name).unwrap_or_default();
         let allowed = &self.headers.allowed_names;
         if !allowed.is_empty() && !allowed.contains(&name) {
-            return Err(format!("x509: subject with cn={name} is not in the allowed list"));
+            return Err(ClientCaError::NotAllowed(name));
         }
         Ok(self.headers.user(headers))
     }
@@ -170,7 +170,7 @@ mod tests {
                 ..Headers::default()
             };
             let client_ca = ("--requestheader-client-ca-file", file.path().to_owned());
-            let proxy = Proxy::open(&Proxies { client_ca, headers }).expect("authorities");
+            let proxy = RequestProxy::open(&Proxies { client_ca, headers }).expect("authorities");
             let head = [("x-remote-user", "jane")].map(|(name, value)| {
                 (HeaderName::from_static(name), HeaderValue::from_static(value))
             });
@@ -180,8 +180,7 @@ mod tests {
         let jane = Ok(Some("jane".to_owned()));
         assert_eq!(said(&["other", "front"], "front"), jane);
         assert_eq!(said(&[], "anybody"), jane, "none is listed");
-        let refused =
-            |name: &str| Err(format!("x509: subject with cn={name} is not in the allowed list"));
+        let refused = |name: &str| Err(ClientCaError::NotAllowed(name.to_owned()));
         assert_eq!(said(&["front"], "other"), refused("other"));
         assert_eq!(said(&["front"], "front "), refused("front "), "the name as a whole");
     }

@@ -30,15 +30,32 @@ const PASSING: [u16; 3] = [429, 500, 504];
 /// The API server does not accept our credentials.
 const UNAUTHORIZED: u16 = 401;
 
+/// Reason why a review has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReviewError {
+    /// The daemon has no API server.
+    #[error("there is no API server to ask")]
+    NoServer,
+    /// An attempt took this long.
+    #[error("no answer within {0:?}")]
+    Late(Duration),
+    /// The API server refused, or could not be reached; with all causes.
+    #[error("{0}")]
+    Failed(String),
+    /// The answer is empty.
+    #[error("the access review has no answer")]
+    Empty,
+}
+
 /// Answers questions about tokens and permissions.
 pub trait Reviews: Send + Sync {
     /// The user of a token.
-    fn token(&self, token: String) -> BoxFuture<'_, Result<TokenReviewStatus, String>>;
+    fn token(&self, token: String) -> BoxFuture<'_, Result<TokenReviewStatus, ReviewError>>;
     /// Checks a user's permission.
     fn access(
         &self,
         spec: SubjectAccessReviewSpec,
-    ) -> BoxFuture<'_, Result<SubjectAccessReviewStatus, String>>;
+    ) -> BoxFuture<'_, Result<SubjectAccessReviewStatus, ReviewError>>;
 }
 
 /// The cluster's API server.
@@ -54,18 +71,18 @@ impl ApiReviews {
         Self { access, user_agent, client: Mutex::default() }
     }
 
-    async fn client(&self) -> Result<Client, String> {
+    async fn client(&self) -> Result<Client, ReviewError> {
         let mut client = self.client.lock().await;
         if let Some(client) = &*client {
             return Ok(client.clone());
         }
-        let access = self.access.as_ref().ok_or("there is no API server to ask")?;
+        let access = self.access.as_ref().ok_or(ReviewError::NoServer)?;
         let user_agent = self.user_agent.clone();
         let options = ClientOptions { user_agent, ..ClientOptions::default() };
         Ok(client.insert(access.client(options)).clone())
     }
 
-    async fn review<R, F>(&self, ask: impl Fn(Client) -> F) -> Result<R, String>
+    async fn review<R, F>(&self, ask: impl Fn(Client) -> F) -> Result<R, ReviewError>
     where
         F: Future<Output = kube::Result<R>>,
     {
@@ -74,7 +91,7 @@ impl ApiReviews {
         loop {
             let client = self.client().await?;
             let answer = tokio::time::timeout(ATTEMPT_MAX, ask(client)).await;
-            let error = match answer.map_err(|_| format!("no answer within {ATTEMPT_MAX:?}"))? {
+            let error = match answer.map_err(|_| ReviewError::Late(ATTEMPT_MAX))? {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
@@ -83,7 +100,7 @@ impl ApiReviews {
                 *client = None;
             }
             if tried == TRIES || !(may_pass(&error) || (unknown && tried == 1)) {
-                return Err(describe(&error));
+                return Err(ReviewError::Failed(describe(&error)));
             }
             tokio::time::sleep(pause).await;
             pause = pause * 3 / 2;
@@ -93,7 +110,7 @@ impl ApiReviews {
 }
 
 impl Reviews for ApiReviews {
-    fn token(&self, token: String) -> BoxFuture<'_, Result<TokenReviewStatus, String>> {
+    fn token(&self, token: String) -> BoxFuture<'_, Result<TokenReviewStatus, ReviewError>> {
         let spec = TokenReviewSpec { token, audiences: None };
         let review = TokenReview { spec, ..TokenReview::default() };
         Box::pin(async move {
@@ -108,14 +125,14 @@ impl Reviews for ApiReviews {
     fn access(
         &self,
         spec: SubjectAccessReviewSpec,
-    ) -> BoxFuture<'_, Result<SubjectAccessReviewStatus, String>> {
+    ) -> BoxFuture<'_, Result<SubjectAccessReviewStatus, ReviewError>> {
         let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
         Box::pin(async move {
             let review = &review;
             let answer = self.review(|client| async move {
                 Api::all(client).create(&PostParams::default(), review).await
             });
-            answer.await?.status.ok_or_else(|| "the access review has no answer".to_owned())
+            answer.await?.status.ok_or(ReviewError::Empty)
         })
     }
 }

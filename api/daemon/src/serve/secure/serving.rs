@@ -105,7 +105,7 @@ struct MadeFor {
 #[derive(Debug)]
 struct Current {
     certified: Arc<CertifiedKey>,
-    stamps: [Option<Stamp>; 2],
+    stamps: [Option<FileStamp>; 2],
     checked: Instant,
     is_checking: bool,
     /// When the pair is renewed, in seconds since the epoch.
@@ -114,13 +114,13 @@ struct Current {
 
 /// Distinguishes one version of a file from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamp {
+pub struct FileStamp {
     inode: u64,
     bytes: u64,
     changed: (i64, i64),
 }
 
-impl Stamp {
+impl FileStamp {
     /// The stamp of the present file.
     pub fn of(path: &Path) -> Option<Self> {
         let meta = fs::metadata(path).ok()?;
@@ -201,7 +201,7 @@ impl PairFiles {
         key: PathBuf,
         made_for: Option<MadeFor>,
     ) -> Result<Self, ServingCertError> {
-        let stamps = [Stamp::of(&certificate), Stamp::of(&key)];
+        let stamps = [FileStamp::of(&certificate), FileStamp::of(&key)];
         let certified = read(fields, &certificate, &key)?;
         let (checked, is_checking) = (Instant::now(), false);
         let due_at = self_signed::due_at(&certified);
@@ -231,7 +231,7 @@ impl CurrentPair {
 
     /// Checks the files, on a thread that may wait for their disk.
     fn check(&self) {
-        let stamps = [Stamp::of(&self.certificate), Stamp::of(&self.key)];
+        let stamps = [FileStamp::of(&self.certificate), FileStamp::of(&self.key)];
         let read = (stamps != self.now().stamps).then(|| self.read());
         let mut now = self.now();
         match read {
@@ -269,7 +269,7 @@ impl CurrentPair {
         let made =
             CertificatePair::new(host).and_then(|pair| pair.write(&self.certificate, &self.key));
         let made = made.map_err(|error| error.to_string()).and_then(|()| {
-            let stamps = [Stamp::of(&self.certificate), Stamp::of(&self.key)];
+            let stamps = [FileStamp::of(&self.certificate), FileStamp::of(&self.key)];
             Ok((stamps, self.read().map_err(|error| error.to_string())?))
         });
         let mut now = self.now();

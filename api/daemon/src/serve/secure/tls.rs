@@ -207,7 +207,7 @@ impl ClientCertVerifier for AnyClient {
     ) -> Result<HandshakeSignatureValid, Error> {
         let version = ProtocolVersion::TLSv1_2;
         verify_tls12_signature(message, certificate, signature, &self.0).or_else(|error| {
-            let has_key = old_forms::has_key((certificate, message), signature, version, &self.0);
+            let has_key = old_forms::has_key(certificate, message, signature, version, &self.0);
             has_key.then(HandshakeSignatureValid::assertion).ok_or(error)
         })
     }
@@ -220,7 +220,7 @@ impl ClientCertVerifier for AnyClient {
     ) -> Result<HandshakeSignatureValid, Error> {
         let version = ProtocolVersion::TLSv1_3;
         verify_tls13_signature(message, certificate, signature, &self.0).or_else(|error| {
-            let has_key = old_forms::has_key((certificate, message), signature, version, &self.0);
+            let has_key = old_forms::has_key(certificate, message, signature, version, &self.0);
             has_key.then(HandshakeSignatureValid::assertion).ok_or(error)
         })
     }

@@ -11,28 +11,41 @@ use hyper::header::{CONNECTION, HeaderMap, HeaderValue, SEC_WEBSOCKET_PROTOCOL, 
 /// Prefix of a token.
 const PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
 
+/// Reason why a token is refused.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum WebsocketTokenError {
+    #[error("multiple base64.bearer.authorization tokens specified")]
+    Several,
+    #[error("invalid base64.bearer.authorization token encoding")]
+    Encoding,
+    #[error("invalid base64.bearer.authorization token")]
+    NoText,
+    /// The answer has to choose another protocol.
+    #[error("missing additional subprotocol")]
+    Alone,
+}
+
 /// The token; `None` without a WebSocket or a token.
-pub(super) fn token(headers: &HeaderMap) -> Result<Option<String>, String> {
+pub(super) fn token(headers: &HeaderMap) -> Result<Option<String>, WebsocketTokenError> {
     if !is_websocket(headers) {
         return Ok(None);
     }
     let (tokens, others): (Vec<_>, Vec<_>) =
         protocols(headers).partition(|protocol| protocol.starts_with(PREFIX));
-    let refuse = |why: &str| Err(why.to_owned());
+
     let token = match tokens.as_slice() {
         [] => return Ok(None),
         [one] => one.trim_start_matches(PREFIX),
-        _ => return refuse("multiple base64.bearer.authorization tokens specified"),
+        _ => return Err(WebsocketTokenError::Several),
     };
     let Ok(token) = URL_SAFE_NO_PAD.decode(token) else {
-        return refuse("invalid base64.bearer.authorization token encoding");
+        return Err(WebsocketTokenError::Encoding);
     };
     let Ok(token) = String::from_utf8(token) else {
-        return refuse("invalid base64.bearer.authorization token");
+        return Err(WebsocketTokenError::NoText);
     };
     if !token.is_empty() && others.is_empty() {
-        // Something has to be left for the answer to choose.
-        return refuse("missing additional subprotocol");
+        return Err(WebsocketTokenError::Alone);
     }
     Ok(Some(token).filter(|token| !token.is_empty()))
 }
@@ -105,7 +118,7 @@ mod tests {
             (vec!["a", &*of("/w")], Err("invalid base64.bearer.authorization token encoding")),
             (vec!["a", &*of("_w")], Err("invalid base64.bearer.authorization token")),
         ] {
-            let found = token(&headers(&protocols));
+            let found = token(&headers(&protocols)).map_err(|error| error.to_string());
             let expected = expected.map(|t| t.map(str::to_owned)).map_err(str::to_owned);
             assert_eq!(found, expected, "{protocols:?}");
         }

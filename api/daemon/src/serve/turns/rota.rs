@@ -55,7 +55,7 @@ pub(super) enum NextTurn {
     None,
 }
 
-struct Account {
+struct PeerAccount {
     bucket: Bucket,
     under_way: usize,
     waiting: usize,
@@ -65,7 +65,7 @@ struct Account {
 pub(super) struct Rota {
     limits: TurnLimits,
     all: Bucket,
-    accounts: HashMap<PeerKey, Account>,
+    accounts: HashMap<PeerKey, PeerAccount>,
     under_way: usize,
     proven: HashMap<PeerKey, Instant>,
     /// Tickets of proven peers, and of the others.
@@ -99,7 +99,7 @@ impl Rota {
                 return None;
             }
         }
-        let account = self.accounts.entry(peer).or_insert_with(|| Account {
+        let account = self.accounts.entry(peer).or_insert_with(|| PeerAccount {
             bucket: Bucket::new(self.limits.peer_rate),
             under_way: 0,
             waiting: 0,

@@ -12,7 +12,7 @@ const PORT_RANGE: &str = "must be between 1 and 65535, inclusive";
 
 /// The ways to act that a probe or hook may name.
 #[derive(Default)]
-struct Handler<'a> {
+struct HandlerActions<'a> {
     exec: Option<&'a ExecAction>,
     http_get: Option<&'a HTTPGetAction>,
     tcp_socket: Option<&'a TCPSocketAction>,
@@ -57,7 +57,7 @@ pub(crate) fn check(errors: &mut Errors, path: &Path, container: &Container, gra
 
 // k8s: pkg/apis/core/validation/validation.go validateProbe
 fn check_probe(errors: &mut Errors, path: &Path, probe: &Probe) {
-    let handler = Handler {
+    let handler = HandlerActions {
         exec: probe.exec.as_ref(),
         http_get: probe.http_get.as_ref(),
         tcp_socket: probe.tcp_socket.as_ref(),
@@ -81,7 +81,7 @@ fn check_probe(errors: &mut Errors, path: &Path, probe: &Probe) {
 }
 
 fn check_hook(errors: &mut Errors, path: &Path, hook: &LifecycleHandler, grace_seconds: i64) {
-    let handler = Handler {
+    let handler = HandlerActions {
         exec: hook.exec.as_ref(),
         http_get: hook.http_get.as_ref(),
         tcp_socket: hook.tcp_socket.as_ref(),
@@ -92,7 +92,7 @@ fn check_hook(errors: &mut Errors, path: &Path, hook: &LifecycleHandler, grace_s
 }
 
 // k8s: pkg/apis/core/validation/validation.go validateHandler
-fn check_handler(errors: &mut Errors, path: &Path, handler: &Handler, grace_seconds: i64) {
+fn check_handler(errors: &mut Errors, path: &Path, handler: &HandlerActions, grace_seconds: i64) {
     let named = [
         ("exec", handler.exec.is_some()),
         ("httpGet", handler.http_get.is_some()),

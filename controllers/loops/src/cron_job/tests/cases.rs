@@ -8,21 +8,21 @@ use jiff::tz::TimeZone;
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{CRON_JOBS, JOBS, Kind};
 use pintle_api_types::request::Request;
-use pintle_controllers_core::common::sample::Sample;
+use pintle_controllers_core::common::sample::MetricValue;
 use pintle_controllers_core::frame::{Controller, Driven, Now, Wakes, drive};
 use pintle_controllers_core::tables::{Decoded, Tables, WatchEvent};
 use serde_json::{Value, json};
 
 use super::super::CronJobController;
 use super::super::missed::{Missed, NeverDue, StartBase, recent_start, wait_for_next};
-use super::super::schedule::Schedule;
+use super::super::schedule::CronSchedule;
 
 fn time(text: &str) -> Timestamp {
     text.parse().expect("a time")
 }
 
-fn schedule(text: &str) -> Schedule {
-    Schedule::parse(text, &TimeZone::UTC).expect("a schedule")
+fn schedule(text: &str) -> CronSchedule {
+    CronSchedule::parse(text, &TimeZone::UTC).expect("a schedule")
 }
 
 fn starts(text: &str, after: &str, count: usize) -> Vec<String> {
@@ -110,7 +110,7 @@ impl CaseWatch {
         wakes.waits().map(|(key, wait)| format!("{key} {}", wait.as_millis())).collect()
     }
 
-    fn sync(&mut self) -> Driven<Sample> {
+    fn sync(&mut self) -> Driven<MetricValue> {
         let key = ObjectKey::new("ns", "cron");
         let snapshot = self.controller.snapshot(&key, &self.tables, self.now);
         let snapshot = snapshot.expect("it is there");

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::Deserialize;
 
-use super::super::schedule::Schedule;
+use super::super::schedule::CronSchedule;
 
 /// Lines with a schedule, a time, and the five next times or the error, as upstream has them.
 /// `PINTLE_SCHEDULE_VECTORS` names a file with more.
@@ -39,7 +39,7 @@ impl ScheduleVector {
     }
 
     fn found(&self) -> Starts {
-        let schedule = match Schedule::parse(&self.spec, &TimeZone::UTC) {
+        let schedule = match CronSchedule::parse(&self.spec, &TimeZone::UTC) {
             Ok(schedule) => schedule,
             Err(error) => return Starts::Error(error.to_string()),
         };
@@ -86,7 +86,7 @@ fn schedules_and_their_next_times_are_those_of_upstream() {
 #[test]
 fn search_goes_on_where_a_zone_skipped_a_day() {
     // Samoa had no 30 December 2011.
-    let schedule = Schedule::parse("TZ=Pacific/Apia 0 0 15 * *", &TimeZone::UTC);
+    let schedule = CronSchedule::parse("TZ=Pacific/Apia 0 0 15 * *", &TimeZone::UTC);
     let schedule = schedule.expect("a schedule");
     let next = schedule.next("2011-12-28T00:00:00Z".parse().expect("a time"));
     assert_eq!(next.map(|next| next.to_string()).as_deref(), Some("2012-01-14T10:00:00Z"));

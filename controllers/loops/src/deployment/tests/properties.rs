@@ -19,7 +19,7 @@ use super::{available, deployment, now, scaled_for, set};
 use crate::stub_api::{agree, kept, put};
 
 /// A cluster of one Deployment; its sets create and delete pods at once.
-struct Cluster {
+struct DeploymentCluster {
     deployment: Value,
     sets: BTreeMap<String, Value>,
     version: u64,
@@ -29,7 +29,7 @@ fn number(value: &Value) -> i64 {
     value.as_i64().unwrap_or_default()
 }
 
-impl Cluster {
+impl DeploymentCluster {
     fn wanted(&self) -> i64 {
         self.sets.values().map(|set| number(&set["spec"]["replicas"])).sum()
     }
@@ -100,11 +100,11 @@ impl Cluster {
     }
 }
 
-fn cluster(replicas: i32, surge: Value, unavailable: Value) -> Cluster {
+fn cluster(replicas: i32, surge: Value, unavailable: Value) -> DeploymentCluster {
     let deployment = deployment(replicas, surge, unavailable);
     let first = available(set("first", "new", replicas, 100), replicas);
     let first = scaled_for(first, &deployment);
-    Cluster { deployment, sets: [("first".to_owned(), first)].into(), version: 1_000_000 }
+    DeploymentCluster { deployment, sets: [("first".to_owned(), first)].into(), version: 1_000_000 }
 }
 
 /// A limit as users write it.

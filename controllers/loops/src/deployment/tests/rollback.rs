@@ -10,10 +10,10 @@ use super::super::annotations::ROLLBACK_TO;
 use super::super::rollback::rollback_to;
 use super::super::sets::REVISION;
 use super::{annotated, deployment, now, rollout, set, template};
-use crate::stub_api::{Ran, agree, kept, messages, run, verbs};
+use crate::stub_api::{StepRun, agree, kept, messages, run, verbs};
 
 /// Rolls a Deployment at revision 2 back; it has an old set of revision 1.
-fn roll_back(revision: i64, values: &[Value]) -> Ran<()> {
+fn roll_back(revision: i64, values: &[Value]) -> StepRun<()> {
     let mut value = annotated(deployment(1, json!(1), json!(0)), ROLLBACK_TO, "1");
     value["metadata"]["annotations"][REVISION] = "2".into();
     let deployment: KeptObject<Deployment> = kept(&value);
@@ -27,7 +27,7 @@ fn old_and_new() -> [Value; 2] {
     ]
 }
 
-fn written(ran: &Ran<()>) -> &Value {
+fn written(ran: &StepRun<()>) -> &Value {
     let Some(Request::Replace { target, body }) = ran.requests.last() else { panic!("an update") };
     assert_eq!((target.kind.plural, target.sub), ("deployments", ""));
     body

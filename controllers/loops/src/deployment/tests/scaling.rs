@@ -13,7 +13,7 @@ use super::{annotated, available, deployment, now, rollout, scaled_for, set, set
 use crate::stub_api::{agree, kept, messages, run, sizes};
 
 /// A case: sizes of the new set, which comes first, and of old ones from newer to older.
-struct Case {
+struct ScalingCase {
     name: &'static str,
     before: Value,
     after: Value,
@@ -32,8 +32,8 @@ fn surging(replicas: i32, surge: i32) -> Value {
     deployment(replicas, json!(surge), json!(0))
 }
 
-fn case(name: &'static str, before: i32, after: i32, sizes: Sizes) -> Case {
-    Case {
+fn case(name: &'static str, before: i32, after: i32, sizes: SetSizes) -> ScalingCase {
+    ScalingCase {
         name,
         before: plain(before),
         after: plain(after),
@@ -44,7 +44,7 @@ fn case(name: &'static str, before: i32, after: i32, sizes: Sizes) -> Case {
     }
 }
 
-struct Sizes {
+struct SetSizes {
     new: Option<i32>,
     old: &'static [i32],
     expected_new: Option<i32>,
@@ -56,11 +56,11 @@ fn from_to(
     old: &'static [i32],
     expected_new: i32,
     expected_old: &'static [i32],
-) -> Sizes {
-    Sizes { new: Some(new), old, expected_new: Some(expected_new), expected_old }
+) -> SetSizes {
+    SetSizes { new: Some(new), old, expected_new: Some(expected_new), expected_old }
 }
 
-fn cases() -> Vec<Case> {
+fn cases() -> Vec<ScalingCase> {
     vec![
         case("normal: 10 -> 12", 10, 12, from_to(10, &[], 12, &[])),
         case("normal: 10 -> 5", 10, 5, from_to(10, &[], 5, &[])),
@@ -77,25 +77,25 @@ fn cases() -> Vec<Case> {
             "no new set: 4 -> 5",
             4,
             5,
-            Sizes { new: None, old: &[2, 2], expected_new: None, expected_old: &[3, 2] },
+            SetSizes { new: None, old: &[2, 2], expected_new: None, expected_old: &[3, 2] },
         ),
         case(
             "size and template: 10 -> 14",
             10,
             14,
-            Sizes { new: None, old: &[7, 3], expected_new: None, expected_old: &[10, 4] },
+            SetSizes { new: None, old: &[7, 3], expected_new: None, expected_old: &[10, 4] },
         ),
-        Case {
+        ScalingCase {
             before: surging(10, 2),
             after: surging(20, 2),
             ..case("surge pods", 0, 0, from_to(6, &[6], 11, &[11]))
         },
-        Case {
+        ScalingCase {
             before: surging(10, 3),
             after: surging(50, 6),
             ..case("surge and size", 0, 0, from_to(5, &[8], 22, &[34]))
         },
-        Case {
+        ScalingCase {
             before: deployment(2, json!(1), json!(1)),
             after: deployment(2, json!(1), json!(1)),
             ..case("new set without available pods", 0, 0, from_to(2, &[1], 2, &[1]))

@@ -11,13 +11,13 @@ use pintle_controllers_core::golang::hash::pod_template_hash;
 use pintle_controllers_core::tables::Tables;
 use serde_json::{Value, json};
 
-use super::super::{DeploymentController, Snapshot};
+use super::super::{DeploymentController, DeploymentSnapshot};
 use super::{ago, annotated, available, deployment, now, scaled_for, set, template};
 use crate::stub_api::{agree, messages, put, refusal, verbs};
 
 const REVISION: &str = "deployment.kubernetes.io/revision";
 
-fn snapshot(deployment: &Value, sets: &[Value], pods: &[Value]) -> Snapshot {
+fn snapshot(deployment: &Value, sets: &[Value], pods: &[Value]) -> DeploymentSnapshot {
     let mut tables = Tables::default();
     put(&mut tables, DEPLOYMENTS, deployment);
     sets.iter().for_each(|set| drop(put(&mut tables, REPLICA_SETS, set)));

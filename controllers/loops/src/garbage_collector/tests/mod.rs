@@ -11,7 +11,9 @@ use std::collections::VecDeque;
 use pintle_api_types::kind::{DEPLOYMENTS, NODES, PODS, SECRETS};
 use pintle_api_types::request::Request;
 use pintle_controllers_core::frame::{Driven, drive};
-use pintle_controllers_core::tables::{Change, Decoded, DiscoveredKind, Discovery, WatchEvent};
+use pintle_controllers_core::tables::{
+    Change, Decoded, DiscoveredKind, DiscoveredKinds, WatchEvent,
+};
 use serde_json::{Value, json};
 
 use super::*;
@@ -95,7 +97,7 @@ impl CollectorWorld {
             verbs: verbs.clone(),
             is_preferred: kind != old_foos(),
         });
-        let discovery = Discovery { kinds: found.collect(), ..Discovery::default() };
+        let discovery = DiscoveredKinds { kinds: found.collect(), ..DiscoveredKinds::default() };
         world.apply(WatchEvent::Discovered(discovery));
         world
     }

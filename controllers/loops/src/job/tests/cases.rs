@@ -10,7 +10,7 @@ use pintle_controllers_core::frame::{Controller, drive};
 use serde_json::{Value, json};
 
 use super::super::{JobController, JobKey};
-use super::kit::{Case, NOON, time};
+use super::kit::{JobCase, NOON, time};
 
 fn job() -> Value {
     json!({"metadata": {"name": "job", "namespace": "ns", "uid": "job-uid", "generation": 1},
@@ -38,7 +38,7 @@ fn orphan_that_the_job_selects_is_adopted_with_the_finalizer_and_counted() {
     let mut orphan = pod("p", "Succeeded");
     orphan["metadata"]["ownerReferences"] = json!([]);
     orphan["metadata"]["finalizers"] = json!([]);
-    let mut case = Case::new(&job(), &[orphan]).serving(job());
+    let mut case = JobCase::new(&job(), &[orphan]).serving(job());
     let synced = case.sync();
     assert!(matches!(synced.driven.requests[0], Request::Read { .. }), "the Job is read live");
     assert_eq!(
@@ -52,13 +52,13 @@ fn orphan_that_the_job_selects_is_adopted_with_the_finalizer_and_counted() {
 fn job_past_its_deadline_fails_once_its_pods_have_ended() {
     let mut late = job();
     late["spec"]["activeDeadlineSeconds"] = 100.into();
-    let synced = Case::new(&late, &[pod("p", "Running")]).sync();
+    let synced = JobCase::new(&late, &[pod("p", "Running")]).sync();
     assert_eq!(synced.deleted, ["p"]);
     let status = synced.status();
     assert_eq!(conditions(status), ["FailureTarget"], "p terminates");
     assert_eq!((&status["terminating"], &status["failed"]), (&json!(1), &json!(1)));
     assert_eq!(synced.driven.events.len(), 1, "the end is not reported yet");
-    let synced = Case::new(&late, &[]).sync();
+    let synced = JobCase::new(&late, &[]).sync();
     assert_eq!(conditions(synced.status()), ["FailureTarget", "Failed"]);
     let event = "Warning DeadlineExceeded Job was active longer than specified deadline";
     assert_eq!(synced.events(), [event]);
@@ -68,7 +68,7 @@ fn job_past_its_deadline_fails_once_its_pods_have_ended() {
 fn job_with_a_deadline_is_synced_again_at_it() {
     let mut job = job();
     job["spec"]["activeDeadlineSeconds"] = 250.into();
-    let synced = Case::new(&job, &[pod("p", "Running"), pod("q", "Running")]).sync();
+    let synced = JobCase::new(&job, &[pod("p", "Running"), pod("q", "Running")]).sync();
     let outcome = synced.driven.outcome.expect("no failure");
     assert_eq!(outcome.again, Some(Duration::from_secs(150)));
 }
@@ -76,7 +76,7 @@ fn job_with_a_deadline_is_synced_again_at_it() {
 #[test]
 fn status_lists_no_more_pods_than_its_limit() {
     let pods: Vec<_> = (0..5).map(|at| pod(&format!("p{at}"), "Failed")).collect();
-    let mut case = Case::new(&job(), &pods);
+    let mut case = JobCase::new(&job(), &pods);
     case.controller.settings.uncounted_max = 2;
     let synced = case.sync();
     let listed = synced.statuses[0]["uncountedTerminatedPods"]["failed"].as_array();
@@ -89,7 +89,7 @@ fn one_sync_creates_no_more_pods_than_its_limit() {
     let mut big = job();
     big["spec"]["parallelism"] = 9.into();
     big["spec"]["completions"] = 9.into();
-    let mut case = Case::new(&big, &[]);
+    let mut case = JobCase::new(&big, &[]);
     case.controller.settings.pods_per_sync_max = 4;
     let synced = case.sync();
     assert_eq!((synced.created.len(), &synced.status()["active"]), (4, &json!(4)));
@@ -100,7 +100,7 @@ fn suspended_job_keeps_its_start_time_without_the_gate() {
     let mut job = job();
     job["spec"]["suspend"] = true.into();
     for (is_cleared, start) in [(true, Value::Null), (false, "2026-03-01T12:00:00Z".into())] {
-        let mut case = Case::new(&job, &[]);
+        let mut case = JobCase::new(&job, &[]);
         case.controller.settings.clears_start_time = is_cleared;
         let synced = case.sync();
         assert_eq!(synced.status()["startTime"], start);
@@ -117,7 +117,7 @@ fn job_that_is_finished_or_managed_by_another_controller_is_left_alone() {
     let mut unknown = job();
     unknown["spec"]["completionMode"] = "Sometimes".into();
     for (job, events) in [(finished, 0), (managed, 0), (unknown, 1)] {
-        let synced = Case::new(&job, &[pod("p", "Failed")]).sync();
+        let synced = JobCase::new(&job, &[pod("p", "Failed")]).sync();
         assert!(synced.driven.requests.is_empty() && synced.driven.outcome.is_ok());
         assert_eq!(synced.driven.events.len(), events);
         assert_eq!(synced.driven.reasons.len(), 1, "explain has a reason");
@@ -128,7 +128,7 @@ fn job_that_is_finished_or_managed_by_another_controller_is_left_alone() {
 fn field_of_the_status_that_is_not_known_is_kept() {
     let mut job = job();
     job["status"]["later"] = json!({"x": 1});
-    let synced = Case::new(&job, &[]).sync();
+    let synced = JobCase::new(&job, &[]).sync();
     assert_eq!(synced.status()["later"], json!({"x": 1}));
 }
 
@@ -136,7 +136,7 @@ fn field_of_the_status_that_is_not_known_is_kept() {
 fn status_that_cannot_be_read_is_not_written() {
     let mut job = job();
     job["status"]["succeeded"] = "many".into();
-    let synced = Case::new(&job, &[]).sync();
+    let synced = JobCase::new(&job, &[]).sync();
     assert!(synced.driven.requests.is_empty() && synced.driven.outcome.is_err());
 }
 
@@ -157,7 +157,7 @@ fn pods_without_a_job_that_counts_them_lose_the_finalizer() {
         (other.clone(), pod("p", "Failed"), true),
         (other, replica, false),
     ] {
-        let mut case = Case::new(&job, &[pod]);
+        let mut case = JobCase::new(&job, &[pod]);
         let synced = case.sync_key(&JobKey::Orphan(ObjectKey::new("ns", "p")));
         assert_eq!(synced.patched.len(), usize::from(is_patched));
         assert!(synced.driven.outcome.is_ok());
@@ -170,7 +170,7 @@ fn stray_pod_keeps_the_finalizer_if_the_server_has_its_job() {
     other["metadata"]["uid"] = "another".into();
     let key = JobKey::Stray(ObjectKey::new("ns", "p"));
     for (live, is_patched) in [(job(), false), (other.clone(), true)] {
-        let mut case = Case::new(&other, &[pod("p", "Failed")]).serving(live);
+        let mut case = JobCase::new(&other, &[pod("p", "Failed")]).serving(live);
         assert_eq!(case.sync_key(&key).patched.len(), usize::from(is_patched));
     }
 }
@@ -178,7 +178,7 @@ fn stray_pod_keeps_the_finalizer_if_the_server_has_its_job() {
 #[test]
 fn sync_asks_for_the_same_whenever_it_is_run_anew() {
     let pods = [pod("p", "Succeeded"), pod("q", "Failed"), pod("r", "Running")];
-    let mut case = Case::new(&job(), &pods);
+    let mut case = JobCase::new(&job(), &pods);
     let now = case.now_both();
     let key = JobKey::Job(ObjectKey::new("ns", "job"));
     let snapshot = case.controller.snapshot(&key, &case.tables, now).expect("it is there");

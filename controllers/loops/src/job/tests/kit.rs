@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{JOBS, PODS};
 use pintle_api_types::request::{Answer, ApiError, Request};
-use pintle_controllers_core::common::sample::Sample;
+use pintle_controllers_core::common::sample::MetricValue;
 use pintle_controllers_core::frame::{Controller, Driven, Now, ObjectEvent, drive};
 use pintle_controllers_core::kept::KeptObject;
 use pintle_controllers_core::kinds::{Job, Pod};
@@ -27,7 +27,7 @@ pub(super) fn time(text: &str) -> Timestamp {
 
 /// Requests that fail.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Faults {
+pub(super) struct JobFaults {
     /// The update of the status that conflicts, counted from 1.
     pub(super) conflict_at: usize,
     pub(super) patch_fails: BTreeSet<String>,
@@ -38,11 +38,11 @@ pub(super) struct Faults {
 }
 
 /// A Job with its pods.
-pub(super) struct Case {
+pub(super) struct JobCase {
     pub(super) controller: JobController,
     pub(super) tables: Tables,
     pub(super) now: Timestamp,
-    pub(super) faults: Faults,
+    pub(super) faults: JobFaults,
     /// The Job that a live read finds.
     live: Option<Value>,
     key: ObjectKey,
@@ -51,7 +51,7 @@ pub(super) struct Case {
 /// The outcome of a sync.
 #[derive(Debug)]
 pub(super) struct Synced {
-    pub(super) driven: Driven<Sample>,
+    pub(super) driven: Driven<MetricValue>,
     /// Bodies of created pods.
     pub(super) created: Vec<Value>,
     /// Names and bodies of patched pods.
@@ -62,7 +62,7 @@ pub(super) struct Synced {
     pub(super) statuses: Vec<Value>,
 }
 
-impl Case {
+impl JobCase {
     pub(super) fn new(job: &Value, pods: &[Value]) -> Self {
         let mut tables = Tables::default();
         set(&mut tables, Decoded::typed(JOBS, &job.to_string()));
@@ -72,7 +72,7 @@ impl Case {
         let text = |field: &str| job["metadata"][field].as_str().unwrap_or_default();
         let key = ObjectKey::new(text("namespace"), text("name"));
         let controller = JobController { workers: 1, ..JobController::default() };
-        Self { controller, tables, now: time(NOON), faults: Faults::default(), live: None, key }
+        Self { controller, tables, now: time(NOON), faults: JobFaults::default(), live: None, key }
     }
 
     /// The Job failed before.
@@ -92,7 +92,7 @@ impl Case {
         Now { instant: std::time::Instant::now(), wall: self.now }
     }
 
-    pub(super) fn failing(mut self, faults: Faults) -> Self {
+    pub(super) fn failing(mut self, faults: JobFaults) -> Self {
         self.faults = faults;
         self
     }
@@ -118,7 +118,7 @@ fn set(tables: &mut Tables, object: Result<Decoded, serde_json::Error>) {
 }
 
 struct JobServer {
-    faults: Faults,
+    faults: JobFaults,
     live: Option<Value>,
     updates: usize,
     created: usize,
@@ -171,7 +171,7 @@ pub(super) fn error(code: u16, reason: &str) -> ApiError {
 }
 
 impl Synced {
-    fn of(driven: Driven<Sample>, create_limit: Option<usize>) -> Self {
+    fn of(driven: Driven<MetricValue>, create_limit: Option<usize>) -> Self {
         let (mut created, mut patched) = (Vec::new(), Vec::new());
         let (mut deleted, mut statuses) = (Vec::new(), Vec::new());
         for request in &driven.requests {

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::super::backoff::BackoffRecord;
-use super::kit::{Case, Faults, Synced};
+use super::kit::{JobCase, JobFaults, Synced};
 
 const VECTORS: &str = include_str!("vectors.jsonl");
 
@@ -49,11 +49,11 @@ struct JobWant {
 }
 
 impl JobVector {
-    fn case(&self) -> Case {
-        let mut case = Case::new(&self.job, self.pods.as_deref().unwrap_or_default());
+    fn case(&self) -> JobCase {
+        let mut case = JobCase::new(&self.job, self.pods.as_deref().unwrap_or_default());
         case.now = self.now;
         let all = |names: &Option<Vec<String>>| names.iter().flatten().cloned().collect();
-        let faults = Faults {
+        let faults = JobFaults {
             conflict_at: self.faults.status_conflict_at,
             patch_fails: all(&self.faults.patch_fails),
             patch_not_found: all(&self.faults.patch_gone),

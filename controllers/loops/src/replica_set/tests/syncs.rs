@@ -12,7 +12,7 @@ use pintle_controllers_core::kinds::{ReplicaSet, ReplicationController};
 use pintle_controllers_core::tables::Tables;
 use serde_json::{Value, json};
 
-use super::super::{ReplicaController, Replicated, Snapshot};
+use super::super::{ReplicaController, ReplicaSnapshot, Replicated};
 use crate::stub_api::{agree, messages, put, refusal, verbs};
 
 fn now() -> Timestamp {
@@ -50,7 +50,7 @@ fn pods(count: usize) -> Vec<Value> {
     (0..count).map(|n| pod(&format!("pod-{n}"))).collect()
 }
 
-fn snapshot<W: Replicated>(set: &Value, pods: &[Value]) -> Snapshot<W> {
+fn snapshot<W: Replicated>(set: &Value, pods: &[Value]) -> ReplicaSnapshot<W> {
     let mut tables = Tables::default();
     put(&mut tables, W::KIND, set);
     pods.iter().for_each(|pod| drop(put(&mut tables, PODS, pod)));

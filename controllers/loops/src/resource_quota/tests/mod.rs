@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use pintle_api_types::kind::{CONFIG_MAPS, JOBS, SECRETS};
 use pintle_controllers_core::frame::{Driven, drive};
-use pintle_controllers_core::tables::{Decoded, DiscoveredKind, Discovery, WatchEvent};
+use pintle_controllers_core::tables::{Decoded, DiscoveredKind, DiscoveredKinds, WatchEvent};
 use serde_json::Value;
 
 use super::*;
@@ -56,7 +56,8 @@ impl QuotaWorld {
         let controller = ResourceQuotas::new(1, Duration::from_secs(300), true);
         let mut world = Self { tables: applied(Vec::new()), controller };
         let kinds = [CONFIG_MAPS, SECRETS, JOBS];
-        let discovery = Discovery { kinds: kinds.map(found).to_vec(), ..Discovery::default() };
+        let discovery =
+            DiscoveredKinds { kinds: kinds.map(found).to_vec(), ..DiscoveredKinds::default() };
         world.apply(WatchEvent::Discovered(discovery));
         for kind in world.controller.kinds().into_iter().chain(kinds) {
             if !unlisted.contains(&kind) {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::controllers::{is_ours, short_name, user};
 use super::normal::{Families, family};
-use super::play::{Played, Write, at_ms};
+use super::play::{Played, RecordedWrite, at_ms};
 use super::steps::kind_of;
 
 /// A controller's decisions about each object, in order.
@@ -95,8 +95,9 @@ pub(super) fn summary(recording: &Value, played: &Played) -> String {
     let theirs = recording["writes"].as_array().into_iter().flatten();
     let theirs: Vec<_> = theirs.filter(|write| is_ours(user(write))).collect();
     let refused = theirs.iter().filter(|write| !is_good(write)).count();
-    let is_write =
-        |write: &&Write| !matches!(write.request, Request::Read { .. } | Request::List { .. });
+    let is_write = |write: &&RecordedWrite| {
+        !matches!(write.request, Request::Read { .. } | Request::List { .. })
+    };
     let ours: Vec<_> = played.writes.iter().filter(is_write).collect();
     let own_refused = ours.iter().filter(|write| write.answer.is_err()).count();
     format!(
@@ -139,7 +140,7 @@ fn recorded_write(write: &Value) -> SeenWrite<'_> {
 }
 
 /// A write of ours; none for a read or a refused one.
-fn own_write(write: &Write) -> Option<SeenWrite<'_>> {
+fn own_write(write: &RecordedWrite) -> Option<SeenWrite<'_>> {
     let answer = write.answer.as_ref().ok()?;
     let seen = |verb, resource, sub, name: &str, body| SeenWrite {
         at_ms: write.at_ms,

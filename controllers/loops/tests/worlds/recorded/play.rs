@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 
 use super::pods::PodStep;
 use super::{admission, clock};
-use crate::manager::{self, Call, Daemon};
+use crate::manager::{self, Daemon, ManagerRequest};
 
 /// A request of a controller and what came of it.
-pub(super) struct Write {
+pub(super) struct RecordedWrite {
     pub(super) at_ms: u64,
     pub(super) user: String,
     pub(super) request: Request,
@@ -26,7 +26,7 @@ pub(super) struct Write {
 /// The results of a played recording.
 pub(super) struct Played {
     pub(super) server: Server,
-    pub(super) writes: Vec<Write>,
+    pub(super) writes: Vec<RecordedWrite>,
     pub(super) events: Vec<(&'static str, ObjectEvent)>,
 }
 
@@ -37,7 +37,7 @@ const REST_MS: u64 = 1_500;
 
 pub(super) enum Happening {
     Step(usize),
-    Arrive(Box<Call>),
+    Arrive(Box<ManagerRequest>),
     Pod(ObjectKey, PodStep),
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Player<'a> {
     count: u64,
     /// UIDs of objects for which the kubelet and the scheduler have started steps.
     pub(super) begun_for: BTreeSet<String>,
-    pub(super) writes: Vec<Write>,
+    pub(super) writes: Vec<RecordedWrite>,
     pub(super) bound: usize,
 }
 
@@ -203,10 +203,10 @@ impl Player<'_> {
         }
     }
 
-    fn arrive(&mut self, call: &Call) {
+    fn arrive(&mut self, call: &ManagerRequest) {
         let identity = manager::identity(call.controller);
         let answer = self.handle(&identity, &call.request);
-        self.writes.push(Write {
+        self.writes.push(RecordedWrite {
             at_ms: self.ms,
             user: identity.user(),
             request: call.request.clone(),

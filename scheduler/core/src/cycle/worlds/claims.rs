@@ -11,7 +11,7 @@ type Reservation = (PodRef, u64, Vec<Reserve>, Vec<NodeAllocatableResourceClaimS
 
 /// Writes of claims under way.
 #[derive(Default)]
-pub(super) struct UnderWay {
+pub(super) struct ClaimWrites {
     reservations: Vec<Reservation>,
     releases: Vec<(PodRef, Vec<String>, bool)>,
     gives: Vec<(PodRef, Rc<ResourceClaim>)>,
@@ -20,7 +20,7 @@ pub(super) struct UnderWay {
     gave_back: Vec<(Rc<str>, bool, Vec<ResourceClaim>)>,
 }
 
-impl UnderWay {
+impl ClaimWrites {
     fn writes(&self) -> usize {
         self.reservations.len() + self.releases.len() + self.gives.len()
     }
@@ -177,7 +177,7 @@ impl SchedulerWorld {
             match self.reserve_one(&pod, reserve) {
                 Ok(claim) => claims.push(claim),
                 Err(why) => {
-                    error = Some(why);
+                    error = Some(why.to_owned());
                     break;
                 }
             }
@@ -201,7 +201,11 @@ impl SchedulerWorld {
         self.set(WatchedKind::Pod, pod.key.name(), value);
     }
 
-    fn reserve_one(&mut self, pod: &PodRef, reserve: &Reserve) -> Result<ResourceClaim, String> {
+    fn reserve_one(
+        &mut self,
+        pod: &PodRef,
+        reserve: &Reserve,
+    ) -> Result<ResourceClaim, &'static str> {
         let name = reserve.claim.metadata.name.clone().expect("a name");
         let is_it = |claim: &&Value| {
             claim["metadata"]["uid"].as_str() == reserve.claim.metadata.uid.as_deref()
@@ -209,10 +213,10 @@ impl SchedulerWorld {
         let claim = self.claims.get(&name).filter(is_it);
         let mut claim = claim.cloned().ok_or("not found")?;
         if claim["metadata"].get("deletionTimestamp").is_some() {
-            return Err("deleted".to_owned());
+            return Err("deleted");
         }
         if self.chance.one_in(10) {
-            return Err("no".to_owned());
+            return Err("no");
         }
         let has = &claim["status"]["allocation"];
         let known = reserve.claim.status.as_ref().and_then(|status| status.allocation.as_ref());
@@ -221,9 +225,9 @@ impl SchedulerWorld {
             // Another pod of the group has written the same allocation.
             Some(given) if !has.is_null() && is_same(given) => {}
             Some(given) if has.is_null() => claim["status"]["allocation"] = json!(given),
-            None if has.is_null() => return Err("deallocated elsewhere".to_owned()),
+            None if has.is_null() => return Err("deallocated elsewhere"),
             None if known.is_some_and(is_same) => {}
-            Some(_) | None => return Err("allocated elsewhere".to_owned()),
+            Some(_) | None => return Err("allocated elsewhere"),
         }
         let mut all = users(&claim);
         let user = match &reserve.user {

@@ -20,7 +20,7 @@ impl SchedulerWorld {
             self.write();
         }
         (self.statuses, self.evictions, self.answers) = (Vec::new(), Vec::new(), Vec::new());
-        (self.evicted, self.of_claims) = (Vec::new(), claims::UnderWay::default());
+        (self.evicted, self.of_claims) = (Vec::new(), claims::ClaimWrites::default());
         self.hand_overs += 1;
         let mut successor = self.newcomer();
         if self.chance.one_in(2) {

@@ -15,7 +15,7 @@ use crate::cache::{CacheDelta, Nominee};
 use crate::cycle::command::{Command, Note};
 use crate::cycle::consult::Said;
 use crate::cycle::group::{GroupCycle, GroupOutcome};
-use crate::cycle::group_room::Search;
+use crate::cycle::group_room::VictimSearch;
 use crate::cycle::reprieve::Reprieve;
 use crate::cycle::{Duration, QueuedPod, Rc, Scheduler, Uid};
 use crate::groups::{OfGroup, Preemptor};
@@ -25,7 +25,7 @@ use crate::pod_fields::PodRef;
 const LOOKS: usize = 64;
 
 /// A preemption for a group, to be checked.
-struct Room {
+struct GroupPreemption {
     preemptor: Preemptor,
     /// The pods of the group that were decided.
     pods: Vec<(Uid, Rc<QueuedPod>)>,
@@ -55,7 +55,7 @@ impl SchedulerWorld {
     ) {
         for command in commands {
             if let Command::Evict { victims, pod, .. } = command
-                && let Some(mut room) = self.room_for(scheduler, (victims, pod), commands)
+                && let Some(mut room) = self.room_for(scheduler, victims, pod, commands)
             {
                 room.kept.clone_from(kept);
                 goes_whole_and_is_lower(scheduler, &room);
@@ -67,9 +67,10 @@ impl SchedulerWorld {
     fn room_for(
         &self,
         scheduler: &Scheduler,
-        (victims, group): (&[PodRef], &PodRef),
+        victims: &[PodRef],
+        group: &PodRef,
         commands: &[Command],
-    ) -> Option<Room> {
+    ) -> Option<GroupPreemption> {
         let refused = commands.iter().filter_map(|command| match command {
             Command::Tell(Note { reason: "FailedScheduling", about, .. }) => Some(about),
             _ => None,
@@ -90,7 +91,7 @@ impl SchedulerWorld {
         let placed = |pod: &PodRef| scheduler.mirror.cluster.placed(&pod.uid).expect("it is there");
         let victims = victims.iter().map(placed).collect();
         let (kept, now) = (Kept::new(), Duration::from_secs(self.now));
-        Some(Room { preemptor, pods, victims, kept, now })
+        Some(GroupPreemption { preemptor, pods, victims, kept, now })
     }
 }
 
@@ -106,7 +107,7 @@ fn all(scheduler: &Scheduler) -> Vec<(PodId, Option<usize>, i32)> {
     cluster.pods().iter().map(of).collect()
 }
 
-fn goes_whole_and_is_lower(scheduler: &Scheduler, room: &Room) {
+fn goes_whole_and_is_lower(scheduler: &Scheduler, room: &GroupPreemption) {
     let pods = scheduler.mirror.cluster.pods();
     let all = all(scheduler);
     let is_victim = |id: PodId| room.victims.contains(&pods.get(id).key);
@@ -124,7 +125,7 @@ fn goes_whole_and_is_lower(scheduler: &Scheduler, room: &Room) {
     }
 }
 
-fn is_needed(scheduler: &mut Scheduler, room: &Room, commands: &[Command]) {
+fn is_needed(scheduler: &mut Scheduler, room: &GroupPreemption, commands: &[Command]) {
     let all = all(scheduler);
     let pods = scheduler.mirror.cluster.pods();
     let key = |id: PodId| pods.get(id).key;
@@ -153,7 +154,7 @@ fn is_needed(scheduler: &mut Scheduler, room: &Room, commands: &[Command]) {
 /// victims before it, and all less important pods. With one of these the group may fit despite the
 /// victim, by affinity.
 // k8s: podgrouppreemption.go selectVictimsOnDomain
-fn turns(scheduler: &Scheduler, room: &Room) -> Vec<(Unit, Vec<Str>)> {
+fn turns(scheduler: &Scheduler, room: &GroupPreemption) -> Vec<(Unit, Vec<Str>)> {
     let cluster = &scheduler.mirror.cluster;
     let groups = scheduler.mirror.groups.as_ref().expect("there are groups");
     let mut all = units::below(cluster, room.preemptor.priority, &groups.memberships(cluster));
@@ -169,7 +170,7 @@ fn turns(scheduler: &Scheduler, room: &Room) -> Vec<(Unit, Vec<Str>)> {
 
 /// Returns true if the group fits without its victims and without some of the terminating pods; it
 /// may need one of these, by affinity.
-fn makes_it_fit(scheduler: &mut Scheduler, room: &Room, leaving: &[Str]) -> bool {
+fn makes_it_fit(scheduler: &mut Scheduler, room: &GroupPreemption, leaving: &[Str]) -> bool {
     let mut sets = 0..1_usize << leaving.len();
     sets.any(|staying| {
         let goes = leaving.iter().enumerate().filter(|(at, _)| (staying >> at) & 1 == 0);
@@ -180,7 +181,7 @@ fn makes_it_fit(scheduler: &mut Scheduler, room: &Room, leaving: &[Str]) -> bool
 }
 
 /// Returns true if the group fits with these pods removed.
-fn fits_without(scheduler: &mut Scheduler, room: &Room, away: &[Str]) -> bool {
+fn fits_without(scheduler: &mut Scheduler, room: &GroupPreemption, away: &[Str]) -> bool {
     let hidden: Vec<_> = away.iter().filter_map(|pod| scheduler.mirror.hide(*pod)).collect();
     let kept: Vec<_> = room
         .pods
@@ -194,7 +195,7 @@ fn fits_without(scheduler: &mut Scheduler, room: &Room, away: &[Str]) -> bool {
     kept.iter().for_each(|step| scheduler.mirror.make(step));
     let preemptor = room.preemptor.clone();
     let before = (Vec::new(), GroupOutcome::Nowhere);
-    let search = Search {
+    let search = VictimSearch {
         preemptor,
         all: Vec::new(),
         back: None,

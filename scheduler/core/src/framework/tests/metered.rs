@@ -13,12 +13,12 @@ use crate::cycle::Scheduler;
 use crate::cycle::tests::{decide, node, pod, tell_all, without_second_look};
 
 #[derive(Default)]
-struct Counts {
+struct MeteredCalls {
     timed: RefCell<BTreeMap<(&'static str, &'static str), usize>>,
     asked: RefCell<BTreeMap<&'static str, usize>>,
 }
 
-impl Meter for Counts {
+impl Meter for MeteredCalls {
     fn ran(&self, plugin: &str, point: &'static str, status: &'static str, _: Duration) {
         assert_eq!(plugin, "Script");
         *self.timed.borrow_mut().entry((point, status)).or_default() += 1;
@@ -41,7 +41,7 @@ fn calls_are_counted_and_one_attempt_of_ten_is_timed() {
     let registry = registry(&script, all);
     let file = format!("{HEAD}{EVERYWHERE}\n");
     let (profiles, chosen) = config::profiles_with(&file, &registry).expect("a good file");
-    let (handle, counts) = (Handle::default(), Rc::<Counts>::default());
+    let (handle, counts) = (Handle::default(), Rc::<MeteredCalls>::default());
     let plugins = registry.plugins(&chosen[0], &handle).expect("good plugins");
     let plugins = plugins.metered(counts.clone());
     let scheduler = Scheduler::new(profiles, without_second_look(), 1);

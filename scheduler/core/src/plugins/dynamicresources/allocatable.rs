@@ -119,7 +119,8 @@ impl Sharer {
         pod: &Pod,
         claims: impl Iterator<Item = (&'a String, &'a Rc<ResourceClaim>)>,
         asks: &[(String, i64)],
-        (offers, cluster): (&Offers, &Cluster),
+        offers: &Offers,
+        cluster: &Cluster,
     ) -> Self {
         let claims = claims.map(|(name, claim)| (name.clone(), uid(claim).to_owned())).collect();
         let of_devices = offers.all().flat_map(|slice| &slice.takes);
@@ -153,7 +154,8 @@ impl Sharer {
         }
         let mut statuses = Vec::new();
         for (claim, has) in taking {
-            let resources = taken(claim, has, offers, node).map_err(Unfit::Anywhere)?;
+            let resources = taken(claim, has, offers, node);
+            let resources = resources.map_err(|error| Unfit::Anywhere(error.to_string()))?;
             statuses.extend(resources.map(|resources| self.status(claim, &resources)));
         }
         statuses.sort_by(|a, b| a.resource_claim_name.cmp(&b.resource_claim_name));
@@ -227,7 +229,8 @@ impl Sharer {
         &self,
         share: &NodeShare,
         cluster: &Cluster,
-        (row, gone): (u32, &[PodId]),
+        row: u32,
+        gone: &[PodId],
     ) -> Option<Status> {
         let of_size = |name: &str| {
             let (all, used) = self.pages(name, cluster.view(), row);
@@ -268,6 +271,26 @@ fn newest<'a>(
     all.max_by_key(|(generation, _)| *generation).map(|(_, device)| device)
 }
 
+/// A device whose amounts of the node's resources are not known.
+#[derive(Debug, thiserror::Error)]
+#[error("claim {claim}, device {device}: {fault}")]
+struct TakenError {
+    claim: String,
+    device: String,
+    fault: TakenFault,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum TakenFault {
+    #[error("device {0} not found in pool {1}")]
+    NotInPool(String, String),
+    #[error(
+        "ConsumedCapacity is nil, but Capacity key '{key}' is set in \
+         NodeAllocatableResourceMappings for resource {resource}"
+    )]
+    NoCapacity { key: String, resource: String },
+}
+
 /// Sums the amounts that the devices of a claim take from their node; `None` if nothing counts.
 // k8s: buildNodeAllocatableDRAInfo
 fn taken(
@@ -275,19 +298,20 @@ fn taken(
     has: &AllocationResult,
     offers: &Offers,
     node: &str,
-) -> Result<Option<Amounts>, String> {
+) -> Result<Option<Amounts>, TakenError> {
     let mut taken = None;
     for given in results(has) {
-        let whose = format!("claim {}, device {}", name(claim), given.device);
+        let failed = |fault| {
+            let (claim, device) = (name(claim), given.device.clone());
+            TakenError { claim, device, fault }
+        };
         let device = device(offers, node, given).ok_or_else(|| {
-            format!("{whose}: device {} not found in pool {}", given.device, given.pool)
+            failed(TakenFault::NotInPool(given.device.clone(), given.pool.clone()))
         })?;
         for (resource, take) in &device.takes {
             let amount = take.of(given).map_err(|key| {
-                format!(
-                    "{whose}: ConsumedCapacity is nil, but Capacity key '{key}' is set in \
-                     NodeAllocatableResourceMappings for resource {resource}"
-                )
+                let (key, resource) = (key.to_owned(), resource.clone());
+                failed(TakenFault::NoCapacity { key, resource })
             })?;
             if let Some(amount) = amount {
                 let all: &mut Amounts = taken.get_or_insert_default();

@@ -51,7 +51,7 @@ fn share(pod: &Pod, claims: Claims, offers: &Offers) -> Result<Option<NodeShare>
         .collect();
     let cluster = Cluster::new(Profile::default());
     let names = claims.iter().map(|(named, claim, _)| (named, claim));
-    let sharer = Sharer::new(pod, names, &[], (offers, &cluster));
+    let sharer = Sharer::new(pod, names, &[], offers, &cluster);
     let gets: Vec<_> = claims.iter().map(|(_, claim, has)| (claim, *has)).collect();
     sharer.share(&gets, offers, "n")
 }
@@ -300,7 +300,7 @@ fn a_node_lacks_what_is_not_left_and_whoever_goes_does_not_help_where_it_never_w
         let claim = Rc::new(claim("x", json!({})));
         let named = "c".to_owned();
         let names = std::iter::once((&named, &claim));
-        let sharer = Sharer::new(&pod(json!({})), names, &[], (&offers, &cluster));
+        let sharer = Sharer::new(&pod(json!({})), names, &[], &offers, &cluster);
         let devices = given(&[("a", Value::Null)]);
         let share = sharer.share(&[(&claim, &devices)], &offers, "n");
         let share = share.expect("it can be had").expect("it takes something");
@@ -309,7 +309,7 @@ fn a_node_lacks_what_is_not_left_and_whoever_goes_does_not_help_where_it_never_w
         assert_eq!(said, lacks, "{takes} of {has}");
         assert!(status.is_none_or(|status| status.code == code), "{takes} of {has}");
         let gone: Vec<_> = cluster.pods().on_node(0).collect();
-        let status = sharer.lack_without(&share, &cluster, (0, &gone));
+        let status = sharer.lack_without(&share, &cluster, 0, &gone);
         let said = status.as_ref().map_or(&[][..], |status| &status.reasons);
         assert_eq!(said, without, "{takes} of {has} once the other one has gone");
     }

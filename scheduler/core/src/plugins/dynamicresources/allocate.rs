@@ -44,7 +44,7 @@ pub(crate) struct DeviceOffers<'a> {
 
 /// Reason why claims get no devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Failure {
+pub(crate) enum AllocationFailure {
     /// No combination fits.
     Nothing,
     /// No combination fits, and some pools cannot be used.
@@ -67,27 +67,30 @@ pub(crate) fn allocate(
     place: &dyn AllocationNode,
     claims: &[Rc<ResourceClaim>],
     share_id: &mut dyn FnMut() -> String,
-) -> Result<Vec<AllocationResult>, Failure> {
+) -> Result<Vec<AllocationResult>, AllocationFailure> {
     let mut search = Search::new(world, place, claims, pools(world.offers, place));
     for (at, claim) in claims.iter().enumerate() {
         prepare(&mut search, at, claim).map_err(failure)?;
     }
     match search.run() {
-        Ok(true) => answer::results(&search, place.name(), share_id).map_err(Failure::Error),
-        Ok(false) if search.pools.iter().any(|pool| pool.state == State::Invalid) => {
-            Err(Failure::OnNode("invalid resource pools were encountered".to_owned()))
+        Ok(true) => {
+            let results = answer::results(&search, place.name(), share_id);
+            results.map_err(|error| AllocationFailure::Error(error.to_string()))
         }
-        Ok(false) => Err(Failure::Nothing),
+        Ok(false) if search.pools.iter().any(|pool| pool.state == State::Invalid) => {
+            Err(AllocationFailure::OnNode("invalid resource pools were encountered".to_owned()))
+        }
+        Ok(false) => Err(AllocationFailure::Nothing),
         Err(stop) => Err(failure(stop)),
     }
 }
 
-fn failure(stop: SearchStop) -> Failure {
+fn failure(stop: SearchStop) -> AllocationFailure {
     match stop {
-        SearchStop::Late => Failure::Late,
-        SearchStop::Exhausted(exhausted) => Failure::Exhausted(exhausted),
-        SearchStop::TooMany => Failure::Error("allocation max size exceeded".to_owned()),
-        SearchStop::Error(error) => Failure::Error(error),
+        SearchStop::Late => AllocationFailure::Late,
+        SearchStop::Exhausted(exhausted) => AllocationFailure::Exhausted(exhausted),
+        SearchStop::TooMany => AllocationFailure::Error("allocation max size exceeded".to_owned()),
+        SearchStop::Error(error) => AllocationFailure::Error(error),
     }
 }
 
@@ -121,13 +124,13 @@ fn prepare<'a>(
     let lists = search.world.selectors.have_lists();
     let read = |(at, constraint)| {
         Constraint::read(constraint, lists).ok_or_else(|| {
-            format!(
+            SearchStop::Error(format!(
                 "claim {name}, constraint #{at}: empty constraint (unsupported constraint type?)"
-            )
+            ))
         })
     };
     let all = constraints.unwrap_or_default().iter().enumerate().map(read);
-    search.constraints.push(all.collect::<Result<_, String>>()?);
+    search.constraints.push(all.collect::<Result<_, SearchStop>>()?);
     Ok(())
 }
 

@@ -15,7 +15,7 @@ use pintle_cel::{EvaluationLimits, Patterns, Selector, Unanswered};
 use pintle_sched_core::attempt_budget::AttemptBudget;
 use pintle_sched_core::{Cluster, Profile};
 
-use super::allocate::{DeviceOffers, Failure, allocate};
+use super::allocate::{AllocationFailure, DeviceOffers, allocate};
 use super::offer::{AllocationNode, Offers, Slice, value};
 use super::selectors::Selectors;
 use super::usage::Usage;
@@ -68,9 +68,9 @@ impl Alone {
         slices: &[ResourceSlice],
         taken: &[AllocationResult],
         lists: bool,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, OracleError> {
         let mut cluster = Cluster::new(Profile::default());
-        cluster.set_node(node).map_err(|error| error.to_string())?;
+        cluster.set_node(node).map_err(|error| OracleError::Node(error.to_string()))?;
         let (mut offers, mut usage) = (Offers::default(), Usage::default());
         slices.iter().for_each(|slice| _ = offers.set(Slice::read(slice, lists)));
         taken.iter().for_each(|taken| usage.add(taken));
@@ -107,19 +107,36 @@ impl Alone {
         let claims: Vec<_> = claims.into_iter().map(Rc::new).collect();
         let found = allocate(world, &self.node, &claims, &mut || SHARE.to_owned());
         found.map_err(|failure| match failure {
-            Failure::Nothing | Failure::Late => NoDevices::Here(String::new()),
-            Failure::OnNode(why) => NoDevices::Here(why),
-            Failure::Exhausted(why) => NoDevices::Anywhere(why.to_string()),
-            Failure::Error(why) => NoDevices::Anywhere(why),
+            AllocationFailure::Nothing | AllocationFailure::Late => NoDevices::Here(String::new()),
+            AllocationFailure::OnNode(why) => NoDevices::Here(why),
+            AllocationFailure::Exhausted(why) => NoDevices::Anywhere(why.to_string()),
+            AllocationFailure::Error(why) => NoDevices::Anywhere(why),
         })
     }
+}
+
+/// Reason why the oracle has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OracleError {
+    /// The node is invalid.
+    #[error("{0}")]
+    Node(String),
+    /// The selector does not compile.
+    #[error("{0}")]
+    Selector(String),
+    /// The device has an invalid attribute.
+    #[error("{0}")]
+    Device(String),
+    /// The selector has no result.
+    #[error("{0}")]
+    Evaluation(String),
 }
 
 /// Result of a selector for a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selected {
     /// Does the device match? An error says why the selector has no answer.
-    pub fits: Result<bool, String>,
+    pub fits: Result<bool, OracleError>,
     /// CEL cost as upstream counts it.
     pub cost: u64,
 }
@@ -128,16 +145,20 @@ pub struct Selected {
 ///
 /// # Errors
 /// The text does not compile.
-pub fn selected(text: &str, driver: &str, device: &Device) -> Result<Selected, String> {
-    let selector = Selector::compile(text, false).map_err(|error| error.to_string())?;
-    let value = value(device, driver, false)?;
+pub fn selected(text: &str, driver: &str, device: &Device) -> Result<Selected, OracleError> {
+    let selector = Selector::compile(text, false);
+    let selector = selector.map_err(|error| OracleError::Selector(error.to_string()))?;
+    let value = value(device, driver, false);
+    let value = value.map_err(|error| OracleError::Device(error.to_string()))?;
     let budget = AttemptBudget::unlimited();
     let limits = EvaluationLimits { budget: &budget, is_late: &|| false };
     let (fits, cost) = selector.priced(&value, &Patterns::default(), limits);
-    let fits = fits.map_err(|why| match why {
-        Unanswered::Error(error) => error.to_string(),
-        Unanswered::Exhausted(exhausted) => exhausted.to_string(),
-        Unanswered::Late => "late".to_owned(),
+    let fits = fits.map_err(|why| {
+        OracleError::Evaluation(match why {
+            Unanswered::Error(error) => error.to_string(),
+            Unanswered::Exhausted(exhausted) => exhausted.to_string(),
+            Unanswered::Late => "late".to_owned(),
+        })
     });
     Ok(Selected { fits, cost })
 }

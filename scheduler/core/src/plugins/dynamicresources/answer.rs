@@ -17,6 +17,17 @@ use super::offer::Reach;
 use super::request::{asked, requests};
 use super::search::{ChosenDevice, Search, SearchRequest};
 
+/// A slice whose node selector has several terms.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "create NodeSelector for claim {claim}: unsupported ResourceSlice.NodeSelector with {terms} \
+     terms"
+)]
+pub(super) struct UnsupportedReach {
+    claim: String,
+    terms: usize,
+}
+
 /// Returns the allocations of all claims.
 ///
 /// # Errors
@@ -25,14 +36,14 @@ pub(super) fn results(
     search: &Search,
     node: &str,
     share_id: &mut dyn FnMut() -> String,
-) -> Result<Vec<AllocationResult>, String> {
+) -> Result<Vec<AllocationResult>, UnsupportedReach> {
     let one = |(at, claim): (usize, &std::rc::Rc<ResourceClaim>)| {
         let chosen = &search.results[at];
         let results: Vec<_> = chosen.iter().map(|one| result(search, one, share_id)).collect();
         let config = config(search, at, claim);
-        let selector = node_selector(search, chosen, node).map_err(|error| {
-            let name = claim.metadata.name.as_deref().unwrap_or_default();
-            format!("create NodeSelector for claim {name}: {error}")
+        let selector = node_selector(search, chosen, node).map_err(|terms| {
+            let claim = claim.metadata.name.clone().unwrap_or_default();
+            UnsupportedReach { claim, terms }
         })?;
         Ok(AllocationResult {
             allocation_timestamp: None,
@@ -130,7 +141,7 @@ fn node_selector(
     search: &Search,
     chosen: &[ChosenDevice],
     node: &str,
-) -> Result<Option<NodeSelector>, String> {
+) -> Result<Option<NodeSelector>, usize> {
     let (mut fields, mut labels) = (Vec::new(), Vec::new());
     for one in chosen {
         let device = search.device(one.spot);
@@ -148,10 +159,7 @@ fn node_selector(
                 add(&mut fields, term.match_fields.as_deref());
                 add(&mut labels, term.match_expressions.as_deref());
             }
-            terms => {
-                let count = terms.len();
-                return Err(format!("unsupported ResourceSlice.NodeSelector with {count} terms"));
-            }
+            terms => return Err(terms.len()),
         }
     }
     let some = |all: Vec<_>| Some(all).filter(|all| !all.is_empty());

@@ -30,7 +30,7 @@ fn a_pod_may_have_more_claims_than_the_stack_has_room_for() {
     // The last claim finds nothing, so all others are undone.
     let mut claims = many(claim("none", json!({})));
     claims.push(claim("one", json!({"requests": [exactly("r", json!({}))]})));
-    assert_eq!(get(Vec::new(), &[], claims), Err(Failure::Nothing));
+    assert_eq!(get(Vec::new(), &[], claims), Err(AllocationFailure::Nothing));
 }
 
 #[test]
@@ -39,9 +39,9 @@ fn a_search_among_devices_of_which_none_fits_ends_in_time() {
     for mode in ["ExactCount", "All"] {
         let claims = wants(json!([selects("false", json!({"allocationMode": mode}))]));
         let found = within(&offers, &Usage::default(), claims.clone(), &|| false);
-        assert_eq!(found, Err(Failure::Nothing), "{mode}");
+        assert_eq!(found, Err(AllocationFailure::Nothing), "{mode}");
         let found = within(&offers, &Usage::default(), claims, &|| true);
-        assert_eq!(found, Err(Failure::Late), "{mode}");
+        assert_eq!(found, Err(AllocationFailure::Late), "{mode}");
     }
 }
 
@@ -51,7 +51,7 @@ fn a_selector_that_takes_long_ends_the_search() {
     for mode in ["ExactCount", "All"] {
         let claims = wants(json!([selects(text, json!({"allocationMode": mode}))]));
         let found = within(&offers(1), &Usage::default(), claims, &|| true);
-        assert_eq!(found, Err(Failure::Late), "{mode}");
+        assert_eq!(found, Err(AllocationFailure::Late), "{mode}");
     }
 }
 
@@ -63,25 +63,32 @@ fn budget(work: u64) -> AttemptBudget {
 
 const DEAR: &str = "lists.range(100).all(n, n >= 0) && device.attributes['d'].n < 0";
 
-fn try_once(selectors: &Selectors, offers: &Offers, budget: &AttemptBudget) -> Result<(), Failure> {
+fn try_once(
+    selectors: &Selectors,
+    offers: &Offers,
+    budget: &AttemptBudget,
+) -> Result<(), AllocationFailure> {
     let claims = wants(json!([selects(DEAR, json!({}))]));
     let limits = EvaluationLimits { budget, is_late: &|| false };
-    bounded(selectors, (offers, &Usage::default()), claims, limits).map(drop)
+    bounded(selectors, offers, &Usage::default(), claims, limits).map(drop)
 }
 
 #[test]
 fn attempt_that_spent_its_budget_gets_further_at_its_next_try() {
     let (offers, selectors) = (offers(300), Selectors::default());
-    let tries: Vec<Failure> = (0..20)
+    let tries: Vec<AllocationFailure> = (0..20)
         .map(|_| try_once(&selectors, &offers, &budget(200_000)).expect_err("none fits"))
-        .take_while(|failure| *failure != Failure::Nothing)
+        .take_while(|failure| *failure != AllocationFailure::Nothing)
         .collect();
     assert!((2..20).contains(&tries.len()), "{}", tries.len());
-    assert!(tries.iter().all(|failure| matches!(failure, Failure::Exhausted(_))), "{tries:?}");
+    assert!(
+        tries.iter().all(|failure| matches!(failure, AllocationFailure::Exhausted(_))),
+        "{tries:?}"
+    );
     // Results of another node or attempt are cached: only the search itself costs.
-    assert_eq!(try_once(&selectors, &offers, &budget(100_000)), Err(Failure::Nothing));
+    assert_eq!(try_once(&selectors, &offers, &budget(100_000)), Err(AllocationFailure::Nothing));
     let fresh = try_once(&Selectors::default(), &offers, &budget(100_000));
-    assert!(matches!(fresh, Err(Failure::Exhausted(_))), "{fresh:?}");
+    assert!(matches!(fresh, Err(AllocationFailure::Exhausted(_))), "{fresh:?}");
 }
 
 #[test]
@@ -94,7 +101,7 @@ fn device_that_changed_is_asked_again() {
         for _ in 0..2 {
             let text = "device.attributes['d'].model == 'a'";
             let claims = wants(json!([selects(text, json!({}))]));
-            let found = selected(&selectors, (&offers, &Usage::default()), claims, &|| false);
+            let found = selected(&selectors, &offers, &Usage::default(), claims, &|| false);
             assert_eq!(short(&found), want, "{model}");
         }
     }
@@ -107,7 +114,7 @@ fn error_of_a_device_is_kept_as_well() {
     let once = |budget: &AttemptBudget| {
         let claims = wants(json!([selects(text, json!({}))]));
         let limits = EvaluationLimits { budget, is_late: &|| false };
-        short(&bounded(&selectors, (&offers, &Usage::default()), claims, limits))
+        short(&bounded(&selectors, &offers, &Usage::default(), claims, limits))
     };
     let first = once(&AttemptBudget::unlimited());
     assert!(first.contains("no such key: absent"), "{first}");

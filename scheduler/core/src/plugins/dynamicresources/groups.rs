@@ -14,7 +14,7 @@ use pintle_api_types::key::ObjectKey;
 use pintle_api_types::object::key_of;
 
 use super::known::{Claims, allocation};
-use super::look::is_reserved;
+use super::look::{ClaimError, is_reserved};
 
 /// API names of a pod group in references.
 const API_GROUP: &str = "scheduling.k8s.io";
@@ -35,7 +35,7 @@ fn controller(claim: &ResourceClaim) -> Option<&OwnerReference> {
 /// # Errors
 /// The claim was not created for it.
 // k8s: resourceclaim.go IsForPod
-pub(super) fn is_for(pod: &Pod, claim: &ResourceClaim, of_groups: bool) -> Result<(), String> {
+pub(super) fn is_for(pod: &Pod, claim: &ResourceClaim, of_groups: bool) -> Result<(), ClaimError> {
     let owner = controller(claim);
     if owner.is_some_and(|owner| Some(&owner.uid) == pod.metadata.uid.as_ref()) {
         return Ok(());
@@ -48,13 +48,8 @@ pub(super) fn is_for(pod: &Pod, claim: &ResourceClaim, of_groups: bool) -> Resul
     if owner.is_some_and(is_its) {
         return Ok(());
     }
-    let nobody = match group {
-        Some(group) => format!("neither Pod nor PodGroup {group} is the owner"),
-        None => "Pod is not owner".to_owned(),
-    };
-    let (claim, pod) = (key_of(claim), key_of(pod));
-    let (claim, pod) = (claim.as_str(), pod.as_str());
-    Err(format!("ResourceClaim {claim} was not created for Pod {pod} ({nobody})"))
+    let group = group.map(str::to_owned);
+    Err(ClaimError::NotOwner { claim: key_of(claim), pod: key_of(pod), group })
 }
 
 /// Is this consumer of a claim the group of this name?

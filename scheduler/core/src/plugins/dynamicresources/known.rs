@@ -25,7 +25,7 @@ use super::offer::{Offers, Slice};
 use super::rules::TaintRule;
 use super::selectors::Selectors;
 use super::usage::Usage;
-use super::users::Users;
+use super::users::ClaimUsers;
 use super::{DeviceGates, extended};
 use crate::watch_event::{WatchedKind, WatchedObject};
 
@@ -67,7 +67,7 @@ impl Deref for KnownClaims {
 
 /// A pending allocation of a claim.
 #[derive(Debug)]
-struct Given {
+struct PendingAllocation {
     key: ObjectKey,
     allocation: AllocationResult,
     /// Number of pods that wait for it.
@@ -95,7 +95,7 @@ pub struct Devices {
     /// Listed versions of claims that were written here just before the list.
     outlived: HashMap<ObjectKey, ResourceClaim>,
     /// Pending allocations by uid of the claim: decided, and not known to be written.
-    given: HashMap<String, Given>,
+    given: HashMap<String, PendingAllocation>,
     last_given: u64,
     /// Number of groups decided, and whether a group is being decided now.
     cycles: u64,
@@ -107,7 +107,7 @@ pub struct Devices {
     pub(super) extended: BTreeMap<String, String>,
     pub(super) usage: Usage,
     /// Pods with node-allocatable devices.
-    pub(crate) users: Users,
+    pub(crate) users: ClaimUsers,
     pub(super) selectors: Selectors,
     reachable: HashMap<*const NodeSelector, Reachable>,
     /// Node names by row, at a node count.
@@ -130,7 +130,7 @@ impl Default for Devices {
             classes: BTreeMap::new(),
             extended: BTreeMap::new(),
             usage: Usage::default(),
-            users: Users::default(),
+            users: ClaimUsers::default(),
             selectors: Selectors::default(),
             reachable: HashMap::new(),
             names: (0, Rc::new([])),
@@ -203,7 +203,7 @@ impl Devices {
     pub(crate) fn uses(&mut self, uid: &str, pod: &Pod, node: &str) {
         if self.takes_of_nodes() {
             let namespace = key_of(pod);
-            self.users.put((uid, namespace.namespace()), node_claims(pod), node);
+            self.users.put(uid, namespace.namespace(), node_claims(pod), node);
         }
     }
 
@@ -404,7 +404,7 @@ impl Devices {
         let (key, cycle) = (key_of(claim), self.cycle());
         self.last_given += 1;
         let number = self.last_given;
-        let given = Given { key, allocation, pods: 1, cycle, number };
+        let given = PendingAllocation { key, allocation, pods: 1, cycle, number };
         self.given.insert(uid(claim).to_owned(), given);
         number
     }

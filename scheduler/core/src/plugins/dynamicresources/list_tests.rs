@@ -14,7 +14,7 @@ fn get(lists: bool, devices: &Value, devices_of_claim: Value) -> String {
     offers.set(Slice::read(&read(own("p", devices.clone())), lists));
     let claims = vec![claim("claim", devices_of_claim)];
     let (selectors, usage) = (Selectors::new(lists), Usage::default());
-    short(&selected(&selectors, (&offers, &usage), claims, &|| false))
+    short(&selected(&selectors, &offers, &usage, claims, &|| false))
 }
 
 /// Devices `a`, `b` and so on with an attribute each.
@@ -150,6 +150,6 @@ fn a_list_with_a_version_that_is_none_is_no_value() {
     let plain = wants(json!([exactly("r", json!({}))]));
     let mut offers = Offers::default();
     offers.set(Slice::read(&read(own("p", all)), true));
-    let found = selected(&Selectors::new(true), (&offers, &Usage::default()), plain, &|| false);
+    let found = selected(&Selectors::new(true), &offers, &Usage::default(), plain, &|| false);
     assert_eq!(short(&found), "r=p/a", "who does not look at it has it");
 }

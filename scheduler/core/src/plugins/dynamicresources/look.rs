@@ -13,7 +13,7 @@ use k8s_openapi::api::resource::v1::{
 use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::object::key_of;
-use pintle_sched_core::attempt_budget::AttemptBudget;
+use pintle_sched_core::attempt_budget::{AttemptBudget, Exhausted};
 use pintle_sched_core::bits::Bits;
 use pintle_sched_core::{Cluster, Plugin};
 
@@ -23,6 +23,7 @@ use super::known::{Claims, Devices, allocation};
 use super::request::{name, requests};
 use super::row::RowMemory;
 use super::{groups, ready, request};
+use crate::groups::GroupError;
 use crate::plugins::volumes::Refused;
 
 /// Limit of consumers that a claim may be reserved for.
@@ -33,6 +34,53 @@ const USERS_MAX: usize = 256;
 const CLAIM_WORK: u64 = 64;
 /// Label of budget steps spent on reading claims.
 const READING: &str = "reading the pod's claims of devices";
+
+/// Reason why a pod's claims cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ClaimError {
+    #[error(
+        "pod \"{}\", spec.resourceClaim {claim:?}: none of the supported fields are set",
+        pod.as_str()
+    )]
+    NoField { pod: ObjectKey, claim: String },
+    #[error("pod \"{}\": ResourceClaim not created yet", .0.as_str())]
+    NotCreated(ObjectKey),
+    #[error("{0}")]
+    Exhausted(Exhausted),
+    #[error("could not find ResourceClaim {:?}", .0.as_str())]
+    NotFound(ObjectKey),
+    #[error("resourceclaim {:?} is being deleted", .0.name())]
+    Deleted(ObjectKey),
+    #[error(
+        "ResourceClaim {} was not created for Pod {} ({})",
+        claim.as_str(), pod.as_str(), not_owner(group.as_deref())
+    )]
+    NotOwner { claim: ObjectKey, pod: ObjectKey, group: Option<String> },
+    #[error("resource claim {0} is in the process of being allocated")]
+    InAllocation(String),
+    #[error("resource claim {claim}, request {request}: unknown request type")]
+    UnknownType { claim: String, request: String },
+    #[error("request {0}: unsupported request type")]
+    UnsupportedType(String),
+    #[error("request {request}: device class {class} does not exist")]
+    NoClass { request: String, class: String },
+}
+
+fn not_owner(group: Option<&str>) -> String {
+    match group {
+        Some(group) => format!("neither Pod nor PodGroup {group} is the owner"),
+        None => "Pod is not owner".to_owned(),
+    }
+}
+
+/// A pod that may have claims.
+pub(crate) struct ClaimingPod<'a> {
+    pub pod: &'a Pod,
+    /// Its requests for resources other than CPU and memory, which devices may provide.
+    pub resources: &'a [(String, i64)],
+    /// Its group, if claims of groups count.
+    pub group: Option<Result<Rc<PodGroup>, GroupError>>,
+}
 
 /// Limits of the plugin: from the profile, and the budget of the attempt.
 #[derive(Clone, Debug)]
@@ -91,21 +139,19 @@ fn named(pod: &Pod) -> &[PodResourceClaim] {
 /// Returns the name of a claim, and whether it was created for the pod; `None` if the pod needs
 /// none.
 // k8s: staging/src/k8s.io/dynamic-resource-allocation/resourceclaim/resourceclaim.go Name
-fn name_of(pod: &Pod, claim: &PodResourceClaim) -> Result<Option<(ObjectKey, bool)>, String> {
+fn name_of(pod: &Pod, claim: &PodResourceClaim) -> Result<Option<(ObjectKey, bool)>, ClaimError> {
     let whose = key_of(pod);
     let key = |name: &str| ObjectKey::new(whose.namespace(), name);
     if let Some(name) = &claim.resource_claim_name {
         return Ok(Some((key(name), false)));
     }
-    let pod_name = whose.as_str();
     if claim.resource_claim_template_name.is_none() {
-        let (claim, why) = (&claim.name, "none of the supported fields are set");
-        return Err(format!("pod \"{pod_name}\", spec.resourceClaim {claim:?}: {why}"));
+        return Err(ClaimError::NoField { pod: whose, claim: claim.name.clone() });
     }
     let made = pod.status.as_ref().and_then(|status| status.resource_claim_statuses.as_ref());
     match made.into_iter().flatten().find(|made| made.name == claim.name) {
         Some(made) => Ok(made.resource_claim_name.as_deref().map(|name| (key(name), true))),
-        None => Err(format!("pod \"{pod_name}\": ResourceClaim not created yet")),
+        None => Err(ClaimError::NotCreated(whose)),
     }
 }
 
@@ -114,7 +160,7 @@ fn name_of(pod: &Pod, claim: &PodResourceClaim) -> Result<Option<(ObjectKey, boo
 /// # Errors
 /// A claim does not exist, is being deleted, or belongs to another pod.
 // k8s: dynamicresources.go foreachPodResourceClaim
-pub(crate) fn claims_of(pod: &Pod, known: &Claims) -> Result<Vec<Rc<ResourceClaim>>, String> {
+pub(crate) fn claims_of(pod: &Pod, known: &Claims) -> Result<Vec<Rc<ResourceClaim>>, ClaimError> {
     let all = named_claims_of(pod, known, &AttemptBudget::unlimited())?;
     Ok(all.into_iter().map(|(_, claim)| claim).collect())
 }
@@ -128,16 +174,16 @@ fn named_claims_of<'a>(
     pod: &'a Pod,
     known: &Claims,
     budget: &AttemptBudget,
-) -> Result<Vec<NamedClaim<'a>>, String> {
+) -> Result<Vec<NamedClaim<'a>>, ClaimError> {
     let known = known.borrow();
     let mut found = Vec::new();
     for named in named(pod) {
-        budget.pay(CLAIM_WORK, READING).map_err(|exhausted| exhausted.to_string())?;
+        budget.pay(CLAIM_WORK, READING).map_err(ClaimError::Exhausted)?;
         let Some((key, is_made)) = name_of(pod, named)? else { continue };
-        let missing = || format!("could not find ResourceClaim {:?}", key.as_str());
+        let missing = || ClaimError::NotFound(key.clone());
         let claim = known.get(&key).ok_or_else(missing)?;
         if claim.metadata.deletion_timestamp.is_some() {
-            return Err(format!("resourceclaim {:?} is being deleted", key.name()));
+            return Err(ClaimError::Deleted(key));
         }
         if is_made {
             groups::is_for(pod, claim, known.of_groups)?;
@@ -169,10 +215,10 @@ impl Devices {
     /// The claims allow no node.
     pub(crate) fn look(
         &mut self,
-        (pod, resources): (&Pod, &[(String, i64)]),
+        ClaimingPod { pod, resources, group }: ClaimingPod<'_>,
         cluster: &mut Cluster,
-        (nodes, limits): (u64, DeviceLimits),
-        group: Option<Result<Rc<PodGroup>, String>>,
+        nodes: u64,
+        limits: DeviceLimits,
     ) -> Result<Option<DeviceClaims>, Refused> {
         let on = cluster.view().profile().filters(Plugin::DynamicResources);
         let is_offered =
@@ -183,8 +229,9 @@ impl Devices {
         }
         self.end_outlived();
         let refused = |reason| Refused { plugin: Plugin::DynamicResources, reason };
-        let claims = named_claims_of(pod, self.claims(), &limits.budget).map_err(refused)?;
-        let group = group.transpose().map_err(refused)?;
+        let claims = named_claims_of(pod, self.claims(), &limits.budget);
+        let claims = claims.map_err(|error| refused(error.to_string()))?;
+        let group = group.transpose().map_err(|error| refused(error.to_string()))?;
         let group_name = group.as_ref().and_then(|group| group.metadata.name.as_deref());
         if claims.is_empty() && !is_extended {
             return Ok(None);
@@ -206,7 +253,8 @@ impl Devices {
                     is_broken = ready::is_broken(&claim, limits.binding, (self.clock)());
                 }
                 None => {
-                    self.is_possible(&claim).map_err(refused)?;
+                    let possible = self.is_possible(&claim);
+                    possible.map_err(|error| refused(error.to_string()))?;
                     wanted.push(Rc::clone(&claim));
                 }
             }
@@ -243,32 +291,33 @@ impl Devices {
     ) -> Option<Rc<Sharer>> {
         let takes = self.takes_of_nodes() && self.offers.all().any(|slice| !slice.takes.is_empty());
         let claims = claims.iter().map(|(named, claim)| (&named.name, claim));
-        takes.then(|| Rc::new(Sharer::new(pod, claims, resources, (&self.offers, cluster))))
+        takes.then(|| Rc::new(Sharer::new(pod, claims, resources, &self.offers, cluster)))
     }
 
     /// Can the claim be allocated at all?
-    fn is_possible(&self, claim: &ResourceClaim) -> Result<(), String> {
+    fn is_possible(&self, claim: &ResourceClaim) -> Result<(), ClaimError> {
         let whose = name(claim);
         if self.is_given(claim) {
-            return Err(format!("resource claim {whose} is in the process of being allocated"));
+            return Err(ClaimError::InAllocation(whose));
         }
         requests(claim).iter().try_for_each(|request| self.has_class(&whose, request))
     }
 
     // k8s: dynamicresources.go validateDeviceClass
-    fn has_class(&self, whose: &str, request: &DeviceRequest) -> Result<(), String> {
+    fn has_class(&self, whose: &str, request: &DeviceRequest) -> Result<(), ClaimError> {
         let all = request::AskedDevice::all(request);
         if all.is_empty() {
-            let name = &request.name;
-            return Err(format!("resource claim {whose}, request {name}: unknown request type"));
+            let (claim, request) = (whose.to_owned(), request.name.clone());
+            return Err(ClaimError::UnknownType { claim, request });
         }
         for one in all {
             let (name, class) = (one.full_name(), one.class);
             if class.is_empty() {
-                return Err(format!("request {name}: unsupported request type"));
+                return Err(ClaimError::UnsupportedType(name.to_string()));
             }
             if !self.classes.contains_key(class) {
-                return Err(format!("request {name}: device class {class} does not exist"));
+                let (request, class) = (name.to_string(), class.to_owned());
+                return Err(ClaimError::NoClass { request, class });
             }
         }
         Ok(())
@@ -307,7 +356,7 @@ mod tests {
         let few = AttemptBudget::new(few, || false);
         let refused = named_claims_of(&pod, devices.claims(), &few).expect_err("it is long");
         assert!(
-            refused.ends_with("exceeded while reading the pod's claims of devices"),
+            refused.to_string().ends_with("exceeded while reading the pod's claims of devices"),
             "{refused}"
         );
     }

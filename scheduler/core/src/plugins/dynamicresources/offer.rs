@@ -15,11 +15,11 @@ use k8s_openapi::api::resource::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use pintle_api_types::quantity::Amount;
-use pintle_cel::{self as cel, Map, Value, Version};
+use pintle_cel::{self as cel, Map, SemanticVersion, Value};
 
 use super::allocatable::{Take, Takes};
 use super::request::AskedDevice;
-use super::rules::{Rules, TaintRule};
+use super::rules::{TaintRule, TaintRules};
 
 /// Identity of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -127,7 +127,7 @@ pub(super) struct Device {
     /// Amounts that it takes from the node.
     pub(super) takes: Takes,
     /// CEL value of the device, or the error of building it.
-    pub(super) value: Result<Value, String>,
+    pub(super) value: Result<Value, DeviceValueError>,
 }
 
 /// A capacity of a device, and the amounts that may be requested.
@@ -169,7 +169,7 @@ impl Slice {
         };
         let read = |device: &api::Device| {
             let value = value(device, &driver, lists);
-            Device::read(device, value, (&driver, &pool), per_device)
+            Device::read(device, value, &driver, &pool, per_device)
         };
         let shared = spec.shared_counters.iter().flatten();
         let devices: Vec<Device> = spec.devices.iter().flatten().map(read).collect();
@@ -200,8 +200,9 @@ impl Slice {
 impl Device {
     fn read(
         device: &api::Device,
-        value: Result<Value, String>,
-        (driver, pool): (&Rc<str>, &Rc<str>),
+        value: Result<Value, DeviceValueError>,
+        driver: &Rc<str>,
+        pool: &Rc<str>,
         per_device: bool,
     ) -> Self {
         let (driver, pool) = (Rc::clone(driver), Rc::clone(pool));
@@ -264,11 +265,32 @@ impl Capacity {
     }
 }
 
+/// An attribute that has no value for selectors.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("attribute {attribute}: {fault}")]
+pub(super) struct DeviceValueError {
+    attribute: String,
+    fault: AttributeFault,
+}
+
+/// The fault of an attribute.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum AttributeFault {
+    #[error("unsupported attribute value")]
+    Unsupported,
+    #[error("parse semantic version: {0}")]
+    Version(String),
+}
+
 /// Builds the CEL variable `device`.
 // k8s: cel/compile.go DeviceMatches, getAttributeValue
-pub(super) fn value(device: &api::Device, driver: &str, lists: bool) -> Result<Value, String> {
+pub(super) fn value(
+    device: &api::Device,
+    driver: &str,
+    lists: bool,
+) -> Result<Value, DeviceValueError> {
     let attribute = |(name, attribute): (&String, &DeviceAttribute)| {
-        let wrong = |error| format!("attribute {name}: {error}");
+        let wrong = |fault| DeviceValueError { attribute: name.clone(), fault };
         if let Some(all) = list(attribute).filter(|_| lists) {
             return Ok((name.clone(), Value::List(all.map_err(wrong)?.into())));
         }
@@ -277,12 +299,12 @@ pub(super) fn value(device: &api::Device, driver: &str, lists: bool) -> Result<V
             DeviceAttribute { bool: Some(b), .. } => Value::Bool(*b),
             DeviceAttribute { string: Some(text), .. } => Value::Str(text.as_str().into()),
             DeviceAttribute { version: Some(text), .. } => version(text).map_err(wrong)?,
-            _ => return Err(wrong("unsupported attribute value".to_owned())),
+            _ => return Err(wrong(AttributeFault::Unsupported)),
         };
         Ok((name.clone(), value))
     };
     let attributes = device.attributes.iter().flatten().map(attribute);
-    let attributes = attributes.collect::<Result<Vec<_>, String>>()?;
+    let attributes = attributes.collect::<Result<Vec<_>, DeviceValueError>>()?;
     let capacity = device.capacity.iter().flatten().filter_map(|(name, capacity)| {
         Some((name.clone(), Value::Quantity(cel::Quantity::parse(&capacity.value.0)?)))
     });
@@ -295,14 +317,14 @@ pub(super) fn value(device: &api::Device, driver: &str, lists: bool) -> Result<V
     ]))))
 }
 
-fn version(text: &str) -> Result<Value, String> {
-    let version = Version::parse(text);
-    let version = version.map_err(|error| format!("parse semantic version: {error}"))?;
+fn version(text: &str) -> Result<Value, AttributeFault> {
+    let version = SemanticVersion::parse(text);
+    let version = version.map_err(|error| AttributeFault::Version(error.to_string()))?;
     Ok(Value::Version(Rc::new(version)))
 }
 
 /// Returns the values of a list attribute.
-fn list(attribute: &DeviceAttribute) -> Option<Result<Vec<Value>, String>> {
+fn list(attribute: &DeviceAttribute) -> Option<Result<Vec<Value>, AttributeFault>> {
     Some(match attribute {
         DeviceAttribute { ints: Some(all), .. } => {
             Ok(all.iter().copied().map(Value::Int).collect())
@@ -342,7 +364,7 @@ pub(crate) struct Offers {
     /// Names of slices of single nodes, and of the others.
     by_node: HashMap<String, Vec<String>>,
     others: Vec<String>,
-    rules: Rules,
+    rules: TaintRules,
 }
 
 impl Offers {

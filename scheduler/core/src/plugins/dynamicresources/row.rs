@@ -25,7 +25,7 @@ use pintle_sched_core::snapshot::pods::PodId;
 use pintle_sched_core::snapshot::{Cluster, View};
 
 use super::allocatable::{NodeShare, Sharer, Unfit};
-use super::allocate::{DeviceOffers, Failure, allocate};
+use super::allocate::{AllocationFailure, DeviceOffers, allocate};
 use super::extended::NewClaim;
 use super::known::{Devices, allocation};
 use super::look::{DeviceClaims, PodClaim, is_reserved};
@@ -97,13 +97,13 @@ pub struct OfDevices<'a> {
 }
 
 /// A node.
-struct At<'a> {
+struct RowPlace<'a> {
     name: &'a str,
     row: u32,
     reachable: &'a HashMap<*const NodeSelector, Rc<Bits>>,
 }
 
-impl AllocationNode for At<'_> {
+impl AllocationNode for RowPlace<'_> {
     fn name(&self) -> &str {
         self.name
     }
@@ -221,9 +221,7 @@ impl OfDevices<'_> {
     ) -> Option<Status> {
         let text = |id: &PodId| cluster.text(cluster.pods().get(*id).key);
         let is_gone = |uid: &str| gone.iter().any(|id| text(id) == uid);
-        self.rejection(row, is_gone, |sharer, share| {
-            sharer.lack_without(share, cluster, (row, gone))
-        })
+        self.rejection(row, is_gone, |sharer, share| sharer.lack_without(share, cluster, row, gone))
     }
 
     fn look_at(&self, row: u32) -> Result<AllocatableNode, Status> {
@@ -270,8 +268,8 @@ impl OfDevices<'_> {
         let has = |own: &&PodClaim| own.shared.is_none() && allocation(&own.claim).is_some();
         let mut claims = self.claims.all.iter().filter(is_near).filter(has);
         let why = claims.find_map(|own| {
-            let known = (&*self.claims.uid, &key_of(&*own.claim));
-            self.devices.users.refusal(known, self.name(row), &is_gone)
+            let key = key_of(&*own.claim);
+            self.devices.users.refusal(&self.claims.uid, &key, self.name(row), &is_gone)
         })?;
         // A rejection for extended resources takes precedence.
         Some(self.made(row).err().unwrap_or_else(|| rejected(&why)))
@@ -320,7 +318,7 @@ impl OfDevices<'_> {
             return Ok(Vec::new());
         }
         let name = self.name(row);
-        let place = At { name, row, reachable: &claims.reachable };
+        let place = RowPlace { name, row, reachable: &claims.reachable };
         let (began, most) = (Instant::now(), claims.limits.filter);
         let world = DeviceOffers {
             offers: &devices.offers,
@@ -333,11 +331,13 @@ impl OfDevices<'_> {
         let mut share_id = uuid;
         let error = match allocate(world, &place, &wanted, &mut share_id) {
             Ok(found) => return Ok(found),
-            Err(Failure::Nothing) => return Err(rejected("cannot allocate all claims")),
-            Err(Failure::OnNode(why)) => return Err(rejected(&why)),
-            Err(Failure::Late) => format!("node {name}: timed out trying to allocate devices"),
-            Err(Failure::Exhausted(exhausted)) => exhausted.to_string(),
-            Err(Failure::Error(error)) => error,
+            Err(AllocationFailure::Nothing) => return Err(rejected("cannot allocate all claims")),
+            Err(AllocationFailure::OnNode(why)) => return Err(rejected(&why)),
+            Err(AllocationFailure::Late) => {
+                format!("node {name}: timed out trying to allocate devices")
+            }
+            Err(AllocationFailure::Exhausted(exhausted)) => exhausted.to_string(),
+            Err(AllocationFailure::Error(error)) => error,
         };
         Err(self.fails(&error))
     }

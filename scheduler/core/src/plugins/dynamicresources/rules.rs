@@ -78,9 +78,9 @@ impl TaintRule {
 
 /// All rules by name.
 #[derive(Debug, Default)]
-pub(super) struct Rules(BTreeMap<String, TaintRule>);
+pub(super) struct TaintRules(BTreeMap<String, TaintRule>);
 
-impl Rules {
+impl TaintRules {
     /// Adds, replaces or removes a rule; returns the old one.
     pub(super) fn set(&mut self, name: &str, rule: Option<TaintRule>) -> Option<TaintRule> {
         match rule {

@@ -46,11 +46,22 @@ struct KnownExpression {
     answers: RefCell<Answers>,
 }
 
+/// The text of an error of a selector, or of the device's value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+struct SelectorError(Box<str>);
+
+impl SelectorError {
+    fn of(error: &impl std::fmt::Display) -> Self {
+        Self(error.to_string().into())
+    }
+}
+
 /// Results by the number of the device: two bits each, devices of a slice side by side.
 #[derive(Debug, Default)]
 struct Answers {
     blocks: HashMap<u64, u64>,
-    errors: HashMap<DeviceNumber, Box<str>>,
+    errors: HashMap<DeviceNumber, SelectorError>,
 }
 
 const NO: u64 = 1;
@@ -59,9 +70,9 @@ const YES: u64 = 2;
 const OF_BLOCK: u64 = 32;
 
 impl Answers {
-    fn get(&self, device: DeviceNumber) -> Option<Result<bool, String>> {
+    fn get(&self, device: DeviceNumber) -> Option<Result<bool, SelectorError>> {
         if let Some(error) = self.errors.get(&device) {
-            return Some(Err(error.to_string()));
+            return Some(Err(error.clone()));
         }
         let block = self.blocks.get(&(device / OF_BLOCK)).copied().unwrap_or(0);
         match block >> (2 * (device % OF_BLOCK)) & 3 {
@@ -71,15 +82,15 @@ impl Answers {
         }
     }
 
-    fn put(&mut self, device: DeviceNumber, answer: &Result<bool, String>) {
+    fn put(&mut self, device: DeviceNumber, answer: &Result<bool, SelectorError>) {
         match answer {
             Ok(answer) => {
                 let bits = if *answer { YES } else { NO };
                 let block = self.blocks.entry(device / OF_BLOCK).or_default();
                 *block |= bits << (2 * (device % OF_BLOCK));
             }
-            Err(error) if error.len() <= ERROR_BYTES && self.errors.len() < ERRORS_MAX => {
-                self.errors.insert(device, error.as_str().into());
+            Err(error) if error.0.len() <= ERROR_BYTES && self.errors.len() < ERRORS_MAX => {
+                self.errors.insert(device, error.clone());
             }
             Err(_) => {}
         }
@@ -163,7 +174,12 @@ impl Selectors {
     }
 
     /// Caches a result; over the limit, the least recently used expression loses its results.
-    fn remember(&self, of: &KnownExpression, device: DeviceNumber, answer: &Result<bool, String>) {
+    fn remember(
+        &self,
+        of: &KnownExpression,
+        device: DeviceNumber,
+        answer: &Result<bool, SelectorError>,
+    ) {
         of.answers.borrow_mut().put(device, answer);
         if !device.is_multiple_of(OF_BLOCK) {
             return;
@@ -213,10 +229,10 @@ impl Selectors {
         selector: &Selector,
         device: &Device,
         limits: EvaluationLimits,
-    ) -> Result<Result<bool, String>, Unanswered> {
+    ) -> Result<Result<bool, SelectorError>, Unanswered> {
         let value = match &device.value {
             Ok(value) => value,
-            Err(error) => return Ok(Err(error.clone())),
+            Err(error) => return Ok(Err(SelectorError::of(error))),
         };
         let answer = known.answers.borrow().get(device.number);
         if let Some(answer) = answer {
@@ -224,7 +240,7 @@ impl Selectors {
         }
         let answer = match selector.matches(value, &self.patterns, limits) {
             Ok(answer) => Ok(answer),
-            Err(Unanswered::Error(error)) => Err(error.to_string()),
+            Err(Unanswered::Error(error)) => Err(SelectorError::of(&error)),
             Err(ended) => return Err(ended),
         };
         self.remember(known, device.number, &answer);
@@ -303,11 +319,11 @@ mod tests {
         for device in 0..100 {
             answers.put(device, &Ok(device % 3 == 0));
         }
-        answers.put(100, &Err("why".to_owned()));
+        answers.put(100, &Err(SelectorError::of(&"why")));
         for device in 0..100 {
             assert_eq!(answers.get(device), Some(Ok(device % 3 == 0)));
         }
-        assert_eq!(answers.get(100), Some(Err("why".to_owned())));
+        assert_eq!(answers.get(100), Some(Err(SelectorError::of(&"why"))));
         assert_eq!(answers.get(101), None);
         assert_eq!(answers.blocks.len(), 4);
     }

@@ -10,7 +10,7 @@ use pintle_cel::EvaluationLimits;
 use pintle_sched_core::attempt_budget::AttemptBudget;
 use serde_json::{Value, json};
 
-use super::allocate::{DeviceOffers, Failure, allocate};
+use super::allocate::{AllocationFailure, DeviceOffers, allocate};
 use super::offer::{AllocationNode, Offers, Slice};
 use super::selectors::Selectors;
 use super::usage::Usage;
@@ -37,7 +37,7 @@ pub(super) fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
 }
 
 /// A slice of the driver `d`, one of `count` of the pool `pool`.
-fn slice(name: &str, pool: &str, (generation, count): (i64, i64), mut more: Value) -> Value {
+fn slice(name: &str, pool: &str, generation: i64, count: i64, mut more: Value) -> Value {
     more["driver"] = json!("d");
     more["pool"] = json!({"name": pool, "generation": generation, "resourceSliceCount": count});
     json!({"metadata": {"name": name}, "spec": more})
@@ -45,7 +45,7 @@ fn slice(name: &str, pool: &str, (generation, count): (i64, i64), mut more: Valu
 
 /// The only slice of a pool of the node `n`.
 pub(super) fn own(pool: &str, devices: Value) -> Value {
-    slice(pool, pool, (1, 1), json!({"nodeName": "n", "devices": devices}))
+    slice(pool, pool, 1, 1, json!({"nodeName": "n", "devices": devices}))
 }
 
 pub(super) fn claim(name: &str, devices: Value) -> ResourceClaim {
@@ -68,7 +68,7 @@ fn get(
     slices: Vec<Value>,
     taken: &[&str],
     claims: Vec<ResourceClaim>,
-) -> Result<Vec<AllocationResult>, Failure> {
+) -> Result<Vec<AllocationResult>, AllocationFailure> {
     let mut offers = Offers::default();
     slices.into_iter().for_each(|slice| _ = offers.set(Slice::read(&read(slice), false)));
     let mut usage = Usage::default();
@@ -85,27 +85,29 @@ pub(super) fn within(
     usage: &Usage,
     claims: Vec<ResourceClaim>,
     is_late: &dyn Fn() -> bool,
-) -> Result<Vec<AllocationResult>, Failure> {
-    selected(&Selectors::default(), (offers, usage), claims, is_late)
+) -> Result<Vec<AllocationResult>, AllocationFailure> {
+    selected(&Selectors::default(), offers, usage, claims, is_late)
 }
 
 pub(super) fn selected(
     selectors: &Selectors,
-    offered: (&Offers, &Usage),
+    offers: &Offers,
+    usage: &Usage,
     claims: Vec<ResourceClaim>,
     is_late: &dyn Fn() -> bool,
-) -> Result<Vec<AllocationResult>, Failure> {
+) -> Result<Vec<AllocationResult>, AllocationFailure> {
     let budget = &AttemptBudget::unlimited();
-    bounded(selectors, offered, claims, EvaluationLimits { budget, is_late })
+    bounded(selectors, offers, usage, claims, EvaluationLimits { budget, is_late })
 }
 
 /// Allocates within limits.
 fn bounded(
     selectors: &Selectors,
-    (offers, usage): (&Offers, &Usage),
+    offers: &Offers,
+    usage: &Usage,
     claims: Vec<ResourceClaim>,
     EvaluationLimits { budget, is_late }: EvaluationLimits,
-) -> Result<Vec<AllocationResult>, Failure> {
+) -> Result<Vec<AllocationResult>, AllocationFailure> {
     let class = |name: &str, spec: Value| -> (String, Rc<DeviceClass>) {
         (name.into(), Rc::new(read(json!({"metadata": {"name": name}, "spec": spec}))))
     };
@@ -125,7 +127,7 @@ fn bounded(
 }
 
 /// Shortens results: request, pool and device, by claim.
-pub(super) fn short(found: &Result<Vec<AllocationResult>, Failure>) -> String {
+pub(super) fn short(found: &Result<Vec<AllocationResult>, AllocationFailure>) -> String {
     let one = |allocation: &AllocationResult| {
         let devices = allocation.devices.as_ref().expect("devices");
         let all = devices.results.iter().flatten();
@@ -170,7 +172,7 @@ fn devices_are_counted_and_nobody_gets_one_twice() {
     }
     let found =
         get(Vec::new(), &[], wants(json!([exactly("r", json!({"allocationMode": "All"}))])));
-    assert_eq!(found, Err(Failure::Nothing), "all of none are not enough");
+    assert_eq!(found, Err(AllocationFailure::Nothing), "all of none are not enough");
 }
 
 #[test]
@@ -231,7 +233,7 @@ fn errors_say_whose_they_are() {
         ),
     ] {
         let found = get(vec![own("p", abc())], &[], wants(requests));
-        assert_eq!(found, Err(Failure::Error(want.to_owned())));
+        assert_eq!(found, Err(AllocationFailure::Error(want.to_owned())));
     }
     let claims = || {
         vec![claim(
@@ -241,22 +243,22 @@ fn errors_say_whose_they_are() {
         )]
     };
     let want = "claim ns/claim, constraint #0: empty constraint (unsupported constraint type?)";
-    assert_eq!(get(vec![], &[], claims()), Err(Failure::Error(want.to_owned())));
+    assert_eq!(get(vec![], &[], claims()), Err(AllocationFailure::Error(want.to_owned())));
     let odd = json!([{"name": "a", "attributes": {"v": {"version": "1"}}}]);
     let found = get(vec![own("p", odd)], &[], wants(json!([selects("true")])));
     let want = "claim ns/claim: selector #0: CEL runtime error: attribute v: parse semantic \
         version: No Major.Minor.Patch elements found";
-    assert_eq!(found, Err(Failure::Error(want.to_owned())));
+    assert_eq!(found, Err(AllocationFailure::Error(want.to_owned())));
 }
 
 #[test]
 fn pools_that_change_are_left_alone() {
     let one = |name: &str, generation, count, device: &str| {
         let more = json!({"nodeName": "n", "devices": [{"name": device}]});
-        slice(name, "p", (generation, count), more)
+        slice(name, "p", generation, count, more)
     };
     let elsewhere = |generation, count| {
-        slice("z", "p", (generation, count), json!({"nodeName": "m", "devices": [{"name": "z"}]}))
+        slice("z", "p", generation, count, json!({"nodeName": "m", "devices": [{"name": "z"}]}))
     };
     let simple = || wants(json!([exactly("r", json!({}))]));
     let all = || wants(json!([exactly("r", json!({"allocationMode": "All"}))]));
@@ -313,7 +315,7 @@ fn devices_are_where_their_slices_say() {
         (per_device(json!({"nodeSelector": zone("b")})), None),
         (json!({"allNodes": true, "devices": [{"name": "a", "bindsToNode": true}]}), Some(by_name)),
     ] {
-        let slices = vec![slice("s", "p", (1, 1), spec.clone())];
+        let slices = vec![slice("s", "p", 1, 1, spec.clone())];
         let found = get(slices, &[], wants(json!([exactly("r", json!({}))]))).ok();
         let selector = found.map(|found| json!(found[0].node_selector));
         assert_eq!(selector, want, "{spec}");
@@ -328,7 +330,8 @@ fn selectors_of_nodes_are_added_up() {
         slice(
             pool,
             pool,
-            (1, 1),
+            1,
+            1,
             json!({"devices": [{"name": "a"}],
         "nodeSelector": {"nodeSelectorTerms": terms}}),
         )
@@ -351,7 +354,7 @@ fn selectors_of_nodes_are_added_up() {
     );
     let want =
         "create NodeSelector for claim claim: unsupported ResourceSlice.NodeSelector with 2 terms";
-    assert_eq!(found, Err(Failure::Error(want.to_owned())));
+    assert_eq!(found, Err(AllocationFailure::Error(want.to_owned())));
 }
 
 #[test]
@@ -512,12 +515,13 @@ fn parts_of_a_device_share_its_counters() {
     let counters = slice(
         "p-counters",
         "p",
-        (1, 2),
+        1,
+        2,
         json!({"nodeName": "n", "sharedCounters":
         [{"name": "gpu", "counters": {"memory": {"value": "8Gi"}}}]}),
     );
     let parts = |devices: Value| {
-        slice("p-devices", "p", (1, 2), json!({"nodeName": "n", "devices": devices}))
+        slice("p-devices", "p", 1, 2, json!({"nodeName": "n", "devices": devices}))
     };
     let devices = json!([part("whole", "8Gi"), part("half", "4Gi"), part("other-half", "4Gi")]);
     let request = |count: i64| wants(json!([exactly("r", json!({ "count": count }))]));
@@ -560,7 +564,7 @@ fn several_may_have_some_of_a_device() {
         &[],
         wants(json!([some("r", "4Gi"), some("s", "7Gi")])),
     );
-    assert_eq!(found, Err(Failure::Nothing));
+    assert_eq!(found, Err(AllocationFailure::Nothing));
 
     let (mut usage, mut offers) = (Usage::default(), Offers::default());
     offers.set(Slice::read(&read(own("p", device)), false));
@@ -632,5 +636,5 @@ fn a_search_that_takes_too_long_ends() {
         looks.set(looks.get() + 1);
         looks.get() > 3
     };
-    assert_eq!(within(&offers, &Usage::default(), claims, &is_late), Err(Failure::Late));
+    assert_eq!(within(&offers, &Usage::default(), claims, &is_late), Err(AllocationFailure::Late));
 }

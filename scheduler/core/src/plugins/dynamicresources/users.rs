@@ -13,34 +13,35 @@ use pintle_api_types::key::ObjectKey;
 
 /// A pod on a node, and its claims.
 #[derive(Clone, Debug, PartialEq)]
-struct User {
+struct NodeClaimUser {
     node: Rc<str>,
     claims: Vec<ObjectKey>,
 }
 
 /// A pod removed in a dry run.
 #[derive(Debug)]
-pub(crate) struct Away(Rc<str>, User);
+pub(crate) struct Away(Rc<str>, NodeClaimUser);
 
 /// All such pods.
 #[derive(Debug, Default)]
-pub(crate) struct Users {
-    pods: HashMap<Rc<str>, User>,
+pub(crate) struct ClaimUsers {
+    pods: HashMap<Rc<str>, NodeClaimUser>,
     by_claim: HashMap<ObjectKey, BTreeSet<Rc<str>>>,
 }
 
-impl Users {
+impl ClaimUsers {
     /// Records a pod on a node with the status entries of its claims, which are in its namespace.
     pub(crate) fn put(
         &mut self,
-        (uid, namespace): (&str, &str),
+        uid: &str,
+        namespace: &str,
         statuses: &[NodeAllocatableResourceClaimStatus],
         node: &str,
     ) {
         self.take(uid);
         let claims = statuses.iter();
         let claims = claims.map(|status| ObjectKey::new(namespace, &status.resource_claim_name));
-        let user = User { node: node.into(), claims: claims.collect() };
+        let user = NodeClaimUser { node: node.into(), claims: claims.collect() };
         if !user.claims.is_empty() {
             self.put_back(Away(uid.into(), user));
         }
@@ -73,7 +74,8 @@ impl Users {
     // k8s: nodeallocatabledynamicresources.go validateNodeAllocatableDRAClaimSharing
     pub(super) fn refusal(
         &self,
-        (pod, claim): (&str, &ObjectKey),
+        pod: &str,
+        claim: &ObjectKey,
         node: &str,
         is_gone: impl Fn(&str) -> bool,
     ) -> Option<String> {
@@ -108,34 +110,35 @@ mod tests {
 
     #[test]
     fn a_claim_is_for_one_pod_of_a_node() {
-        let mut users = Users::default();
-        users.put(("p", "ns"), &statuses(&["c", "d"]), "a");
-        users.put(("q", "ns"), &statuses(&["e"]), "b");
-        let says = |users: &Users, pod: &str, (namespace, claim): (&str, &str), node: &str| {
-            users.refusal((pod, &ObjectKey::new(namespace, claim)), node, |_| false)
+        let mut users = ClaimUsers::default();
+        users.put("p", "ns", &statuses(&["c", "d"]), "a");
+        users.put("q", "ns", &statuses(&["e"]), "b");
+        let says = |users: &ClaimUsers, pod: &str, namespace: &str, claim: &str, node: &str| {
+            users.refusal(pod, &ObjectKey::new(namespace, claim), node, |_| false)
         };
         let used =
             Some("node allocatable resource claim c is already used by another pod".to_owned());
-        for (pod, claim, node, want) in [
-            ("q", ("ns", "c"), "a", used.clone()),
-            ("p", ("ns", "c"), "a", None),
-            ("q", ("ns", "c"), "b", None),
-            ("q", ("other", "c"), "a", None),
-            ("q", ("ns", "e"), "b", None),
+        for (pod, namespace, claim, node, want) in [
+            ("q", "ns", "c", "a", used.clone()),
+            ("p", "ns", "c", "a", None),
+            ("q", "ns", "c", "b", None),
+            ("q", "other", "c", "a", None),
+            ("q", "ns", "e", "b", None),
         ] {
-            assert_eq!(says(&users, pod, claim, node), want, "{pod} {claim:?} {node}");
+            let said = says(&users, pod, namespace, claim, node);
+            assert_eq!(said, want, "{pod} {namespace}/{claim} {node}");
         }
         let key = ObjectKey::new("ns", "c");
-        assert_eq!(users.refusal(("q", &key), "a", |uid| uid == "p"), None, "it goes");
-        users.put(("r", "ns"), &statuses(&["c"]), "a");
+        assert_eq!(users.refusal("q", &key, "a", |uid| uid == "p"), None, "it goes");
+        users.put("r", "ns", &statuses(&["c"]), "a");
         let several = "node allocatable resource claim c shared by multiple pods";
-        assert_eq!(says(&users, "p", ("ns", "c"), "a").as_deref(), Some(several));
+        assert_eq!(says(&users, "p", "ns", "c", "a").as_deref(), Some(several));
         let away = users.take("p").expect("it was there");
-        assert_eq!(says(&users, "q", ("ns", "c"), "a"), used, "the other one is");
+        assert_eq!(says(&users, "q", "ns", "c", "a"), used, "the other one is");
         users.put_back(away);
-        users.put(("r", "ns"), &[], "a");
-        users.put(("p", "ns"), &statuses(&["d"]), "a");
-        assert_eq!(says(&users, "q", ("ns", "c"), "a"), None, "nobody says so any more");
+        users.put("r", "ns", &[], "a");
+        users.put("p", "ns", &statuses(&["d"]), "a");
+        assert_eq!(says(&users, "q", "ns", "c", "a"), None, "nobody says so any more");
         ["p", "q"].iter().for_each(|uid| _ = users.take(uid));
         assert!(users.pods.is_empty() && users.by_claim.is_empty());
     }

@@ -60,9 +60,17 @@ pub enum Topic {
     Node(String),
 }
 
+/// A volume that the node cannot use.
+#[derive(Debug, thiserror::Error)]
+#[error("pv {volume:?} node affinity doesn't match node {node:?}: no matching NodeSelectorTerms")]
+struct VolumeElsewhere {
+    volume: String,
+    node: String,
+}
+
 /// Progress of the volumes of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum BindProgress {
     /// The PersistentVolume controller, or a provisioner, is not done.
     Waits,
     /// All are bound.
@@ -133,26 +141,31 @@ impl Volumes {
 
     /// Returns the progress of the volumes, by the objects as observed.
     // k8s: binder.go checkBindings
-    pub fn progress(&mut self, cluster: &mut Cluster, writes: &[Write], node: &str) -> Progress {
+    pub fn progress(
+        &mut self,
+        cluster: &mut Cluster,
+        writes: &[Write],
+        node: &str,
+    ) -> BindProgress {
         let Some(row) = cluster.row(node) else {
-            return Progress::Failed(format!(
+            return BindProgress::Failed(format!(
                 "failed to get node {node:?}: node {node:?} not found"
             ));
         };
         for write in writes {
             let found = match &write.target {
                 WriteTarget::Volume { name, claim, .. } => {
-                    self.volume_progress(cluster, write, (name, claim), (node, row))
+                    self.volume_progress(cluster, write, name, claim, (node, row))
                 }
                 WriteTarget::Claim { key, .. } => {
                     self.claim_progress(cluster, write, key, (node, row))
                 }
             };
-            if found != Progress::Bound {
+            if found != BindProgress::Bound {
                 return found;
             }
         }
-        Progress::Bound
+        BindProgress::Bound
     }
 
     /// Returns the objects that the progress depends on, as known now: a claim may get a volume
@@ -176,11 +189,12 @@ impl Volumes {
         &mut self,
         cluster: &mut Cluster,
         write: &Write,
-        (name, claim): (&str, &ObjectReference),
+        name: &str,
+        claim: &ObjectReference,
         node: (&str, u32),
-    ) -> Progress {
+    ) -> BindProgress {
         let missing = |what: &str, name: &str| {
-            Progress::Failed(format!("failed to check binding: {what} {name:?} not found"))
+            BindProgress::Failed(format!("failed to check binding: {what} {name:?} not found"))
         };
         let key = key_of(claim);
         let Some(volume) = self.volumes.get(name).cloned() else {
@@ -190,16 +204,16 @@ impl Volumes {
             return missing("persistentvolumeclaims", key.as_str());
         };
         if is_older(version(&volume.metadata), &write.version) {
-            return Progress::Waits;
+            return BindProgress::Waits;
         }
-        if let Err(error) = self.is_near(cluster, name, node) {
-            return Progress::Failed(error);
+        if let Err(error) = self.is_near(cluster, name, node.0, node.1) {
+            return BindProgress::Failed(error.to_string());
         }
         let to = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
         if to.and_then(|to| to.uid.as_deref()).is_none_or(str::is_empty) {
-            return Progress::Failed(format!("ClaimRef got reset for pv {name:?}"));
+            return BindProgress::Failed(format!("ClaimRef got reset for pv {name:?}"));
         }
-        if is_bound(&claim) { Progress::Bound } else { Progress::Waits }
+        if is_bound(&claim) { BindProgress::Bound } else { BindProgress::Waits }
     }
 
     fn claim_progress(
@@ -208,46 +222,45 @@ impl Volumes {
         write: &Write,
         key: &ObjectKey,
         node: (&str, u32),
-    ) -> Progress {
+    ) -> BindProgress {
         let Some(claim) = self.claims.get(key).cloned() else {
             let key = key.as_str();
             let error = "failed to check provisioning pvc: persistentvolumeclaims";
-            return Progress::Failed(format!("{error} {key:?} not found"));
+            return BindProgress::Failed(format!("{error} {key:?} not found"));
         };
         if is_older(version(&claim.metadata), &write.version) {
-            return Progress::Waits;
+            return BindProgress::Waits;
         }
         let name = key.name();
         if claim.metadata.annotations.is_none() {
-            return Progress::Failed(format!("selectedNode annotation reset for PVC {name:?}"));
+            return BindProgress::Failed(format!("selectedNode annotation reset for PVC {name:?}"));
         }
         if annotation(&claim.metadata, SELECTED) != Some(node.0) {
-            return Progress::Failed(format!("provisioning failed for PVC {name:?}"));
+            return BindProgress::Failed(format!("provisioning failed for PVC {name:?}"));
         }
         if let Some(volume) = volume_name(&claim) {
             if !self.volumes.contains_key(volume) {
-                return Progress::Waits;
+                return BindProgress::Waits;
             }
-            if let Err(error) = self.is_near(cluster, volume, node) {
-                return Progress::Failed(error);
+            if let Err(error) = self.is_near(cluster, volume, node.0, node.1) {
+                return BindProgress::Failed(error.to_string());
             }
         }
-        if is_bound(&claim) { Progress::Bound } else { Progress::Waits }
+        if is_bound(&claim) { BindProgress::Bound } else { BindProgress::Waits }
     }
 
     fn is_near(
         &mut self,
         cluster: &mut Cluster,
         name: &str,
-        (node, row): (&str, u32),
-    ) -> Result<(), String> {
+        node: &str,
+        row: u32,
+    ) -> Result<(), VolumeElsewhere> {
         let Some(volume) = self.volumes.get(name).cloned() else { return Ok(()) };
         if self.usable(cluster, &volume).get(row) {
             return Ok(());
         }
-        Err(format!(
-            "pv {name:?} node affinity doesn't match node {node:?}: no matching NodeSelectorTerms"
-        ))
+        Err(VolumeElsewhere { volume: name.to_owned(), node: node.to_owned() })
     }
 }
 

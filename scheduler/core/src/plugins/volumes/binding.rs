@@ -293,7 +293,7 @@ impl Volumes {
             let terms = required.map(|required| required.node_selector_terms.clone());
             let own = Rc::new(rows(cluster, terms.clone()));
             let used = match in_tree::plugin_of(volume) {
-                Some(plugin) => Rc::new(self.of_driver(cluster, plugin, (volume, terms), &own)),
+                Some(plugin) => Rc::new(self.of_driver(cluster, plugin, volume, terms, &own)),
                 None => Rc::clone(&own),
             };
             let version = version(&volume.metadata).to_owned();
@@ -308,7 +308,8 @@ impl Volumes {
         &self,
         cluster: &mut Cluster,
         plugin: InTree,
-        (volume, own_terms): (&PersistentVolume, Option<Vec<NodeSelectorTerm>>),
+        volume: &PersistentVolume,
+        own_terms: Option<Vec<NodeSelectorTerm>>,
         own: &Bits,
     ) -> Bits {
         let mut moved = Bits::with_rows(cluster.all_rows().words().len() * 64);

@@ -14,7 +14,7 @@ use pintle_sched_core::{Cluster, Plugin};
 use super::binding::{Binding, Choice};
 use super::limits::Attached;
 use super::restrictions::Disks;
-use super::users::User;
+use super::users::VolumeUser;
 use super::{Volumes, limits, restrictions, zone};
 
 /// Rows that the volume plugins reject.
@@ -88,7 +88,8 @@ impl Claims {
     fn rejection_without(
         &self,
         plugin: Plugin,
-        (volumes, cluster): (&Volumes, &Cluster),
+        volumes: &Volumes,
+        cluster: &Cluster,
         row: u32,
         gone: &HashSet<&str>,
     ) -> Option<Status> {
@@ -110,7 +111,8 @@ impl Claims {
 
     /// Charges a comparison of its volumes with those on a node.
     fn pay_for_node(&self, volumes: &Volumes, node: &str) -> Result<(), Exhausted> {
-        let there = volumes.users.on_node(node, &HashSet::new()).map(User::len).sum::<usize>();
+        let there =
+            volumes.users.on_node(node, &HashSet::new()).map(VolumeUser::len).sum::<usize>();
         self.binding.pay((1 + self.wanted.len() + there) as u64)
     }
 
@@ -147,11 +149,12 @@ impl OfPlugin<'_> {
     /// Returns the rejection of a node without the pods of these uids.
     pub fn rejection_without(
         &self,
-        known: (&Volumes, &Cluster),
+        volumes: &Volumes,
+        cluster: &Cluster,
         row: u32,
         gone: &HashSet<&str>,
     ) -> Option<Status> {
-        self.1.rejection_without(self.0, known, row, gone)
+        self.1.rejection_without(self.0, volumes, cluster, row, gone)
     }
 }
 

@@ -12,7 +12,7 @@ use pintle_sched_core::bits::Bits;
 
 use super::candidates::PURPOSE;
 use super::in_tree::{self, Handle};
-use super::users::{Gone, User};
+use super::users::{Gone, VolumeUser};
 use super::{Volumes, class_of_claim, volume_name};
 
 pub(super) const TOO_MANY: &str = "node(s) exceed max volume count";
@@ -78,9 +78,9 @@ impl Volumes {
                 continue;
             }
             let attachments = self.attachments.on_node(node).count();
-            let there = self.users.on_node(node, &Gone::new()).map(User::len).sum::<usize>();
+            let there = self.users.on_node(node, &Gone::new()).map(VolumeUser::len).sum::<usize>();
             spent.pay((new.len() + attachments + there) as u64 * WORK_A_VOLUME, PURPOSE)?;
-            if self.is_over((node, csi), new, &Gone::new()) {
+            if self.is_over(node, csi, new, &Gone::new()) {
                 rows.set(row);
             }
         }
@@ -90,7 +90,7 @@ impl Volumes {
     /// Would these volumes exceed a limit of the node, once the pods `gone` have left?
     pub(super) fn is_too_many(&self, node: &str, new: &Attached, gone: &Gone<'_>) -> bool {
         let csi = self.csi_nodes.get(node).filter(|csi| is_limited(csi, new));
-        csi.is_some_and(|csi| self.is_over((node, csi), new, gone))
+        csi.is_some_and(|csi| self.is_over(node, csi, new, gone))
     }
 
     /// Returns the volumes attached to a node.
@@ -108,7 +108,7 @@ impl Volumes {
         found
     }
 
-    fn is_over(&self, (node, csi): (&str, &CSINode), new: &Attached, gone: &Gone<'_>) -> bool {
+    fn is_over(&self, node: &str, csi: &CSINode, new: &Attached, gone: &Gone<'_>) -> bool {
         let attached = self.attached(node);
         let mut there = Attached::new();
         for user in self.users.on_node(node, gone) {

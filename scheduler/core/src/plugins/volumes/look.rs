@@ -15,6 +15,30 @@ use super::restrictions::Disks;
 use super::users::{Gone, claim_of, volumes};
 use super::{Volumes, class_of_claim, in_tree, is_bound, restrictions, volume_name};
 
+/// Reason why a pod's volume claim cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum VolumeClaimError {
+    #[error("persistentvolumeclaim {0:?} not found")]
+    NotFound(String),
+    #[error("persistentvolume {0:?} not found")]
+    NoVolume(String),
+    #[error("PersistentVolumeClaim had no pv name and storageClass name")]
+    NoClassName,
+    #[error("storageclass.storage.k8s.io {0:?} not found")]
+    NoClass(String),
+    #[error("PersistentVolume had no name")]
+    NoVolumeName,
+    #[error("persistentvolumeclaim {claim:?} bound to non-existent persistentvolume {volume:?}")]
+    Lost { claim: String, volume: String },
+    #[error("persistentvolumeclaim {0:?} is being deleted")]
+    Deleted(String),
+    #[error(
+        "PVC {} was not created for pod {}/{pod} (pod is not owner)",
+        claim.as_str(), claim.namespace()
+    )]
+    NotOwner { claim: ObjectKey, pod: String },
+}
+
 /// A rejection of the pod on all nodes, which no preemption can resolve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
@@ -119,7 +143,8 @@ impl Volumes {
                     false => format!("persistentvolumeclaim {name:?} not found"),
                 }));
             };
-            unusable(pod, key, claim, *is_made).map_err(refused)?;
+            let usable = unusable(pod, key, claim, *is_made);
+            usable.map_err(|error| refused(error.to_string()))?;
             immediate |= !is_bound(claim) && !self.waits_for_consumer(claim);
         }
         match immediate {
@@ -131,40 +156,41 @@ impl Volumes {
     /// Returns the volumes of bound claims.
     // k8s: volumezone/volume_zone.go getPVbyPod
     fn zoned(&self, named: &[Named]) -> Result<Vec<Rc<PersistentVolume>>, Refused> {
-        let refused = |reason| Refused { plugin: Plugin::VolumeZone, reason };
+        let refused = |error: VolumeClaimError| Refused {
+            plugin: Plugin::VolumeZone,
+            reason: error.to_string(),
+        };
         self.volumes_of(named).map_err(refused)
     }
 
-    fn volumes_of(&self, named: &[Named]) -> Result<Vec<Rc<PersistentVolume>>, String> {
+    fn volumes_of(&self, named: &[Named]) -> Result<Vec<Rc<PersistentVolume>>, VolumeClaimError> {
         let mut volumes = Vec::new();
         for (key, _) in named.iter().filter(|(_, is_made)| !is_made) {
             let claim = self.claim(key);
-            let claim =
-                claim.ok_or_else(|| format!("persistentvolumeclaim {:?} not found", key.name()))?;
+            let claim = claim.ok_or_else(|| VolumeClaimError::NotFound(key.name().to_owned()))?;
             let Some(name) = volume_name(claim) else {
                 self.waits(claim)?;
                 continue;
             };
             let volume = self.volume(name);
-            let volume = volume.ok_or_else(|| format!("persistentvolume {name:?} not found"))?;
+            let volume = volume.ok_or_else(|| VolumeClaimError::NoVolume(name.to_owned()))?;
             volumes.push(Rc::clone(volume));
         }
         Ok(volumes)
     }
 
     /// Checks that an unbound claim waits for its first consumer.
-    fn waits(&self, claim: &PersistentVolumeClaim) -> Result<(), String> {
+    fn waits(&self, claim: &PersistentVolumeClaim) -> Result<(), VolumeClaimError> {
         let class = class_of_claim(claim);
         if class.is_empty() {
-            let words = "PersistentVolumeClaim had no pv name and storageClass name";
-            return Err(words.to_owned());
+            return Err(VolumeClaimError::NoClassName);
         }
         if !self.classes.contains_key(class) {
-            return Err(format!("storageclass.storage.k8s.io {class:?} not found"));
+            return Err(VolumeClaimError::NoClass(class.to_owned()));
         }
         match self.waits_for_consumer(claim) {
             true => Ok(()),
-            false => Err("PersistentVolume had no name".to_owned()),
+            false => Err(VolumeClaimError::NoVolumeName),
         }
     }
 
@@ -196,28 +222,23 @@ fn unusable(
     key: &ObjectKey,
     claim: &PersistentVolumeClaim,
     is_made: bool,
-) -> Result<(), String> {
+) -> Result<(), VolumeClaimError> {
     let name = key.name();
     let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
     if phase == Some("Lost") {
-        let volume = volume_name(claim).unwrap_or_default();
-        return Err(format!(
-            "persistentvolumeclaim {name:?} bound to non-existent persistentvolume {volume:?}"
-        ));
+        let (claim, volume) = (name.to_owned(), volume_name(claim).unwrap_or_default().to_owned());
+        return Err(VolumeClaimError::Lost { claim, volume });
     }
     if claim.metadata.deletion_timestamp.is_some() {
-        return Err(format!("persistentvolumeclaim {name:?} is being deleted"));
+        return Err(VolumeClaimError::Deleted(name.to_owned()));
     }
     let owners = claim.metadata.owner_references.iter().flatten();
     let mut controllers = owners.filter(|owner| owner.controller == Some(true));
     let is_ours = controllers.any(|owner| Some(owner.uid.as_str()) == pod.metadata.uid.as_deref());
     if is_made && !is_ours {
         // k8s: component-helpers/storage/ephemeral/ephemeral.go VolumeIsForPod
-        let pod = pod.metadata.name.as_deref().unwrap_or_default();
-        let (namespace, claim) = (key.namespace(), key.as_str());
-        return Err(format!(
-            "PVC {claim} was not created for pod {namespace}/{pod} (pod is not owner)"
-        ));
+        let pod = pod.metadata.name.clone().unwrap_or_default();
+        return Err(VolumeClaimError::NotOwner { claim: key.clone(), pod });
     }
     Ok(())
 }

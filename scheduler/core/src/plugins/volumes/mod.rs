@@ -39,7 +39,7 @@ pub use self::binding::Choice;
 use self::binding::Reach;
 pub use self::claims::{Claims, OfPlugin};
 pub use self::look::Refused;
-use self::users::Users;
+use self::users::VolumeUsers;
 use crate::watch_event::{WatchedKind, WatchedObject};
 
 /// Cache of volumes, claims, classes and CSI objects.
@@ -58,7 +58,7 @@ pub struct Volumes {
     capacities: BTreeMap<ObjectKey, Rc<CSIStorageCapacity>>,
     attachments: Attachments,
     /// Pods on nodes that use volumes.
-    pub users: Users,
+    pub users: VolumeUsers,
     /// Nodes that the affinity of a volume allows.
     reachable: HashMap<String, Reach>,
     /// Counts changes of nodes and of their migrated plugins.

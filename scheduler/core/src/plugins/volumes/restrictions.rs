@@ -9,7 +9,7 @@ use pintle_sched_core::attempt_budget::{AttemptBudget, Exhausted};
 use pintle_sched_core::bits::Bits;
 
 use super::candidates::PURPOSE;
-use super::users::{Gone, Users};
+use super::users::{Gone, VolumeUsers};
 
 pub(super) const DISK_CONFLICT: &str = "node(s) had no available disk";
 pub(super) const ONE_POD: &str = "node(s) unavailable due to PersistentVolumeClaim with \
@@ -127,7 +127,7 @@ impl Disks {
 /// Returns the nodes where pods use conflicting disks.
 pub(super) fn taken(
     cluster: &Cluster,
-    users: &Users,
+    users: &VolumeUsers,
     disks: &Disks,
     spent: &AttemptBudget,
 ) -> Result<Bits, Exhausted> {
@@ -148,7 +148,7 @@ pub(super) fn taken(
 }
 
 /// Does a pod on the node, other than those `gone`, have a conflicting disk?
-pub(super) fn is_taken(users: &Users, node: &str, disks: &Disks, gone: &Gone<'_>) -> bool {
+pub(super) fn is_taken(users: &VolumeUsers, node: &str, disks: &Disks, gone: &Gone<'_>) -> bool {
     if disks.is_empty() {
         return false;
     }
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn disks_of_two_pods_are_compared_once_each() {
-        let (mut users, cluster) = (Users::default(), Cluster::new(Profile::default()));
+        let (mut users, cluster) = (VolumeUsers::default(), Cluster::new(Profile::default()));
         let volume = |at: usize| {
             json!({"name": format!("v{at}"), "awsElasticBlockStore":
             {"volumeID": format!("d{at}")}})

@@ -5,7 +5,7 @@ use pintle_sched_core::hint::HintEvent;
 use pintle_sched_core::{Cluster, Profile};
 use serde_json::{Value, json};
 
-use super::bind::{Progress, WriteTarget};
+use super::bind::{BindProgress, WriteTarget};
 use super::*;
 
 fn object<T: serde::de::DeserializeOwned>(value: Value) -> Box<T> {
@@ -370,13 +370,13 @@ fn what_was_chosen_counts_until_it_is_told_or_taken_back() {
         })
     };
     let mut progress = |volumes: &mut Volumes| volumes.progress(&mut cluster, &writes, "a");
-    assert_eq!(progress(&mut volumes), Progress::Waits, "the write was not told");
+    assert_eq!(progress(&mut volumes), BindProgress::Waits, "the write was not told");
     set(&mut volumes, given("7", "c-c"));
-    assert_eq!(progress(&mut volumes), Progress::Waits, "its claim is not bound");
+    assert_eq!(progress(&mut volumes), BindProgress::Waits, "its claim is not bound");
     set(&mut volumes, bound_claim("c", "v"));
-    assert_eq!(progress(&mut volumes), Progress::Bound);
+    assert_eq!(progress(&mut volumes), BindProgress::Bound);
     set(&mut volumes, given("8", ""));
-    let reset = Progress::Failed("ClaimRef got reset for pv \"v\"".to_owned());
+    let reset = BindProgress::Failed("ClaimRef got reset for pv \"v\"".to_owned());
     assert_eq!(progress(&mut volumes), reset);
 }
 
@@ -592,13 +592,14 @@ fn a_disk_counts_once_for_the_driver_however_it_is_named() {
 }
 
 /// Chooses on three nodes for a pod with these claims, within a budget of `work` units.
-fn choose_within(volumes: &mut Volumes, claims: &[&str], work: u64) -> Result<(), String> {
+fn choose_within(volumes: &mut Volumes, claims: &[&str], work: u64) -> Result<(), Refused> {
     let limits = Limits { work, bytes: u64::MAX };
     let spent = Rc::new(AttemptBudget::new(limits, || false));
     let found = volumes.look(&pod(claims), &mut cluster(), &spent);
-    let claims = found.map_err(|refused| refused.reason)?.expect("it has claims");
+    let claims = found?.expect("it has claims");
     (0..3).for_each(|row| _ = claims.choice(row));
-    spent.exhausted().map_or(Ok(()), |exhausted| Err(exhausted.to_string()))
+    let refused = |reason: String| Refused { plugin: Plugin::VolumeBinding, reason };
+    spent.exhausted().map_or(Ok(()), |exhausted| Err(refused(exhausted.to_string())))
 }
 
 #[test]
@@ -611,7 +612,8 @@ fn claim_that_is_named_a_thousand_times_is_paid_for_once() {
     assert_eq!(choose_within(&mut volumes, &["c"; 1_000], once), Ok(()));
     let why =
         "the work limit of one scheduling attempt was exceeded while matching volumes to claims";
-    assert_eq!(choose_within(&mut volumes, &["c"; 1_000], 13_000), Err(why.to_owned()));
+    let refused = choose_within(&mut volumes, &["c"; 1_000], 13_000).expect_err("it is long");
+    assert_eq!(refused.reason, why);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use super::restrictions::{self, PodDisk};
 
 /// A pod on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct User {
+pub(super) struct VolumeUser {
     pub(super) node: Rc<str>,
     pub(super) claims: Vec<ObjectKey>,
     pub(super) disks: Vec<PodDisk>,
@@ -23,7 +23,7 @@ pub(super) struct User {
     pub(super) in_tree: Vec<Handle>,
 }
 
-impl User {
+impl VolumeUser {
     /// Returns what a pod uses on a node, and those of its claims that were not created for it.
     fn of(pod: &Pod, node: &str) -> (Self, Vec<ObjectKey>) {
         let (claims, disks, in_tree) = (Vec::new(), Vec::new(), Vec::new());
@@ -60,14 +60,14 @@ impl User {
 /// Does the pod use any of the claims and disks of these names?
 pub fn shares(pod: &Pod, names: &[String]) -> bool {
     let names: HashSet<&String> = names.iter().collect();
-    !names.is_empty() && User::of(pod, "").0.names().any(|name| names.contains(&name))
+    !names.is_empty() && VolumeUser::of(pod, "").0.names().any(|name| names.contains(&name))
 }
 
 /// Volumes of a pod removed in a dry run.
 #[derive(Debug)]
 pub struct Lifted {
     uid: Rc<str>,
-    user: User,
+    user: VolumeUser,
     own: Vec<ObjectKey>,
 }
 
@@ -76,8 +76,8 @@ pub(super) type Gone<'a> = HashSet<&'a str>;
 
 /// Pods with their claims and disks.
 #[derive(Debug, Default)]
-pub struct Users {
-    pods: HashMap<Rc<str>, User>,
+pub struct VolumeUsers {
+    pods: HashMap<Rc<str>, VolumeUser>,
     by_node: HashMap<Rc<str>, HashSet<Rc<str>>>,
     /// Pods that use a claim by its own name; claims created for the pod itself do not count.
     claims: HashMap<ObjectKey, HashSet<Rc<str>>>,
@@ -105,10 +105,10 @@ pub fn uses(pod: &Pod, claim: &str) -> bool {
     volumes(pod).filter_map(|v| claim_of(pod, v)).any(|(key, _)| key.as_str() == claim)
 }
 
-impl Users {
+impl VolumeUsers {
     /// Records a pod on a node.
     pub fn put(&mut self, uid: &str, pod: &Pod, node: &str) {
-        let (user, own) = User::of(pod, node);
+        let (user, own) = VolumeUser::of(pod, node);
         if user.claims.is_empty() && user.disks.is_empty() && user.in_tree.is_empty() {
             return;
         }
@@ -189,13 +189,13 @@ impl Users {
         &'a self,
         node: &str,
         gone: &'a Gone<'_>,
-    ) -> impl Iterator<Item = &'a User> {
+    ) -> impl Iterator<Item = &'a VolumeUser> {
         let uids = self.by_node.get(node).into_iter().flatten();
         uids.filter(|uid| !gone.contains(&***uid)).filter_map(|uid| self.pods.get(uid))
     }
 
     /// Returns all users.
-    pub(super) fn all(&self) -> impl Iterator<Item = &User> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &VolumeUser> {
         self.pods.values()
     }
 }
