@@ -54,7 +54,7 @@ impl PodView {
             doing: worker.current_actions().to_vec(),
             failure: worker.last_failure().cloned(),
             wake_at: worker.wake_at().map(|at| now.wall_at(at)),
-            ends_with: worker.ends_with,
+            ends_with: worker.ending.ends_with,
             evicted: pods.eviction_of(uid).cloned().map(Arc::new),
         })
     }

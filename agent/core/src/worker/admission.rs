@@ -25,7 +25,7 @@ use pintle_api_types::pod::resources::Amounts;
 impl Pods {
     /// A pod that has no worker yet.
     pub(super) fn arrive(&mut self, uid: PodUid, pod: Arc<Pod>, now: Now) {
-        let record = self.records.remove(&uid);
+        let record = self.resizes.records.remove(&uid);
         self.book.changed(&uid);
         let request = AdmissionRequest::of(pod, record);
         if request.is_asked() && self.lobby.must_wait(&request.pod) && !self.is_closed() {
@@ -108,7 +108,7 @@ impl Pods {
         let others = [grant.victims.clone(), leaving].concat();
         let graces = others.iter().filter_map(|other| {
             let other = self.workers.get(other)?;
-            other.grace_seconds.or_else(|| other.pod.as_deref().map(pod::grace_seconds))
+            other.ending.grace_seconds.or_else(|| other.pod.as_deref().map(pod::grace_seconds))
         });
         if let Some(grace) = graces.max() {
             let until = now.mono.plus(pod::patience(grace));
@@ -175,18 +175,20 @@ impl Worker {
     pub fn admitted(&self) -> Option<Admitted<'_>> {
         #[cfg(test)]
         super::visits::count();
-        let (pod, requests) = (self.pod.as_ref()?, self.requests.as_ref()?);
+        let (pod, requests) = (self.pod.as_ref()?, self.resizing.requests.as_ref()?);
         let of_source = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-        let over =
-            status::is_terminal(of_source) || status::is_terminal(self.status.phase.as_deref());
+        let over = status::is_terminal(of_source)
+            || status::is_terminal(self.shown.status.phase.as_deref());
         let holds = match self.stage {
             WorkerStage::Waiting | WorkerStage::Syncing => !over,
             // A pod that was over before this agent started was reported as over only when all of
             // it had stopped. The first read shows whether that holds.
             // k8s: pkg/kubelet/pod_workers.go UpdatePod isPodStatusCacheTerminal
-            WorkerStage::Terminating if self.observed_stamp == 0 => !status::is_terminal(of_source),
+            WorkerStage::Terminating if self.reads.observed_stamp == 0 => {
+                !status::is_terminal(of_source)
+            }
             WorkerStage::Terminating => {
-                self.needs_kill() || !status::is_terminal(self.status.phase.as_deref())
+                self.needs_kill() || !status::is_terminal(self.shown.status.phase.as_deref())
             }
             WorkerStage::Terminated | WorkerStage::Finished => false,
         };

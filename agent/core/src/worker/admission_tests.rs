@@ -67,7 +67,7 @@ fn a_critical_pod_that_waits_for_room_has_it_made_over_a_restart() {
     assert!(host.pods.is_unsaved(), "it was given its share when it began");
     host.restart(vec![critical()]);
     assert_eq!(host.take(), "");
-    assert!(host.pods.worker(&"x".into()).is_some_and(|worker| worker.requests.is_some()));
+    assert!(host.pods.worker(&"x".into()).is_some_and(|worker| worker.resizing.requests.is_some()));
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn a_container_that_restarts_for_a_resize_has_what_its_sync_began_with() {
         host.tell(PodsInput::Progress { uid: "a".into(), ticket, index, outcome });
     }
     let worker = host.pods.worker(&"a".into()).expect("a worker");
-    let given = worker.actuated.containers["c"].limits.as_ref().expect("limits");
+    let given = worker.resizing.actuated.containers["c"].limits.as_ref().expect("limits");
     assert_eq!(given["cpu"].0, "600m");
 }
 

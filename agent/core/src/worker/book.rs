@@ -53,7 +53,7 @@ impl Pods {
 
     /// The entries to keep for a pod: its worker's, or those of an earlier run.
     fn recorded(&self, uid: &PodUid) -> (Option<LedgerEntry>, Option<LedgerEntry>) {
-        let worker = self.workers.get(uid).filter(|worker| worker.requests.is_some());
+        let worker = self.workers.get(uid).filter(|worker| worker.resizing.requests.is_some());
         // A pod that waits for its victims has no allocation yet: the next run admits it again, and
         // ends them again.
         // k8s: pkg/kubelet/allocation/allocation_manager.go AddPod (after canAdmitPod has preempted)
@@ -62,8 +62,8 @@ impl Pods {
         };
         let begun = worker.filter(|worker| !waits(worker));
         let given = begun.and_then(|worker| worker.pod.as_deref()).map(PodResources::of);
-        let actuated = worker.map(|worker| worker.actuated.clone());
-        let record = self.records.get(uid).cloned();
+        let actuated = worker.map(|worker| worker.resizing.actuated.clone());
+        let record = self.resizes.records.get(uid).cloned();
         let ended = match &record {
             Some(record) => record.ended.clone(),
             None => worker.and_then(|worker| worker.kept_verdict()).cloned(),
@@ -82,7 +82,8 @@ impl Pods {
         let before = self.notes.unsaved;
         let (allocated, actuated) = self.checkpoints();
         self.notes.unsaved = before;
-        let uids: BTreeSet<_> = self.workers.keys().chain(self.records.keys()).cloned().collect();
+        let uids: BTreeSet<_> =
+            self.workers.keys().chain(self.resizes.records.keys()).cloned().collect();
         let (mut all, mut forces) = (Draft::default(), Draft::default());
         for uid in &uids {
             let (given, actuated) = self.recorded(uid);

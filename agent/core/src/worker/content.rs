@@ -17,24 +17,26 @@ impl Worker {
     /// An object that the pod refers to changed or appeared.
     pub fn content(&mut self, files: bool) {
         if files {
-            self.stale = true;
-            self.refresh_at = None;
-            self.refresh_failures = 0;
+            self.files.stale = true;
+            self.files.refresh_at = None;
+            self.files.refresh_failures = 0;
         }
         // Actions that waited for it need not wait any longer; other failures keep their pace.
         let waits = |reason: &str| WAIT_FOR_CONTENT.contains(&reason);
-        if self.last_failure.as_ref().is_some_and(|failure| waits(&failure.reason)) {
-            self.retry_at = None;
+        if self.retries.last_failure.as_ref().is_some_and(|failure| waits(&failure.reason)) {
+            self.retries.retry_at = None;
         }
-        let waiting = &self.waiting;
-        self.pauses.retain(|name, _| !waiting.get(name).is_some_and(|why| waits(&why.reason)));
+        let waiting = &self.shown.waiting;
+        self.retries
+            .pauses
+            .retain(|name, _| !waiting.get(name).is_some_and(|why| waits(&why.reason)));
     }
 
     /// Containers keep running with the files that they have; nothing else of the pod waits.
     pub(super) fn refresh_failed(&mut self, now: Mono) {
-        let wait = VOLUME_RETRY.0 * 2_u32.pow(self.refresh_failures.min(12));
-        self.refresh_failures += 1;
-        self.refresh_at = Some(now.plus(wait.min(VOLUME_RETRY.1)));
-        self.stale = true;
+        let wait = VOLUME_RETRY.0 * 2_u32.pow(self.files.refresh_failures.min(12));
+        self.files.refresh_failures += 1;
+        self.files.refresh_at = Some(now.plus(wait.min(VOLUME_RETRY.1)));
+        self.files.stale = true;
     }
 }

@@ -40,7 +40,7 @@ impl Worker {
             self.derive(context);
         }
         if self.stage == WorkerStage::Syncing
-            && self.sync_run.is_none()
+            && self.sync.run.is_none()
             && self.fresh()
             && self.settled(context)
         {
@@ -49,7 +49,7 @@ impl Worker {
         }
         self.cancel_if_asked(context);
         self.probe(context);
-        if self.sync_run.is_none() {
+        if self.sync.run.is_none() {
             self.decide(context);
         }
         self.publish(context);
@@ -60,30 +60,30 @@ impl Worker {
     /// a container runs once its postStart hook is done.
     fn probe(&mut self, context: &mut WorkerInputs<'_>) {
         let Some(pod) = &self.pod else { return };
-        if self.observed_stamp == 0 || !has_probes(pod) {
+        if self.reads.observed_stamp == 0 || !has_probes(pod) {
             return;
         }
         let shown = self.shown();
-        let observed = shown.as_ref().unwrap_or(&self.observed);
+        let observed = shown.as_ref().unwrap_or(&self.reads.observed);
         let running = observed.containers.iter().filter(|c| c.state == RunState::Running);
         let running: Vec<_> = running.map(|c| c.id.clone()).collect();
-        let now = (running, self.status.pod_ip.clone(), self.stage > WorkerStage::Syncing);
-        if self.probing.as_ref() == Some(&now) {
+        let now = (running, self.shown.status.pod_ip.clone(), self.stage > WorkerStage::Syncing);
+        if self.shown.probing.as_ref() == Some(&now) {
             return;
         }
         let (pod_ip, terminating) = (now.1.clone(), now.2);
-        self.probing = Some(now);
+        self.shown.probing = Some(now);
         context.out.push(Command::Probe {
             uid: self.uid.clone(),
             pod: Arc::clone(pod),
-            observed: shown.map_or_else(|| Arc::clone(&self.observed), Arc::new),
+            observed: shown.map_or_else(|| Arc::clone(&self.reads.observed), Arc::new),
             pod_ip,
             terminating,
         });
     }
 
     fn cancel_if_asked(&mut self, context: &mut WorkerInputs<'_>) {
-        let Some(run) = &mut self.sync_run else { return };
+        let Some(run) = &mut self.sync.run else { return };
         let ticket = run.ticket;
         if std::mem::take(&mut run.cancelled) {
             context.out.push(Command::Cancel { uid: self.uid.clone(), ticket });
@@ -94,20 +94,20 @@ impl Worker {
 
     fn decide(&mut self, context: &mut WorkerInputs<'_>) {
         if !self.fresh() {
-            if self.reading.is_none() {
+            if self.reads.reading.is_none() {
                 self.read(Duration::ZERO, context);
             }
             return;
         }
-        if self.retry_at.is_some_and(|at| context.now.mono < at) {
+        if self.retries.retry_at.is_some_and(|at| context.now.mono < at) {
             return;
         }
-        self.retry_at = None;
+        self.retries.retry_at = None;
         match self.stage {
             WorkerStage::Waiting => {}
             WorkerStage::Syncing => self.sync(context),
             _ if self.needs_kill() => {
-                let grace_seconds = self.grace_seconds;
+                let grace_seconds = self.ending.grace_seconds;
                 self.run(vec![Action::KillPod { grace_seconds }], context);
             }
             WorkerStage::Terminating => {
@@ -117,7 +117,7 @@ impl Worker {
             }
             WorkerStage::Terminated => self.run(vec![Action::Teardown], context),
             WorkerStage::Finished => {
-                let actions = match self.removed {
+                let actions = match self.ending.removed {
                     true if self.cleaned() || self.goes_on() => Vec::new(),
                     true => vec![Action::Cleanup],
                     false => self.discarding(context.now.mono),
@@ -131,7 +131,7 @@ impl Worker {
 
     /// A container of the pod runs, as far as is known.
     pub(super) fn needs_kill(&self) -> bool {
-        self.observed.any_running() || self.observed.sandboxes.iter().any(|s| s.ready)
+        self.reads.observed.any_running() || self.reads.observed.sandboxes.iter().any(|s| s.ready)
     }
 
     fn sync(&mut self, context: &mut WorkerInputs<'_>) {
@@ -141,21 +141,22 @@ impl Worker {
         if self.lacks_network(&pod, &plan, context) {
             return;
         }
-        if !self.prepared && !plan.actions.contains(&Action::Prepare) {
+        if !self.files.prepared && !plan.actions.contains(&Action::Prepare) {
             plan.actions.insert(0, Action::Prepare);
         }
         // To prepare is to refresh, and more.
-        if self.stale && plan.actions.contains(&Action::Prepare) {
-            self.stale = false;
-        } else if self.stale && self.refresh_at.is_none_or(|at| at <= context.now.mono) {
-            self.stale = false;
+        if self.files.stale && plan.actions.contains(&Action::Prepare) {
+            self.files.stale = false;
+        } else if self.files.stale && self.files.refresh_at.is_none_or(|at| at <= context.now.mono)
+        {
+            self.files.stale = false;
             plan.actions.insert(0, Action::Refresh);
         }
         for held in &plan.held {
             self.hold(held, &pod, context);
         }
         // A pod that fails to come up keeps leaving dead containers.
-        if plan.is_empty() || self.failures > 0 {
+        if plan.is_empty() || self.retries.failures > 0 {
             let mut discards = self.discarding(context.now.mono);
             discards.retain(|action| !plan.actions.contains(action));
             plan.actions.splice(0..0, discards);
@@ -184,7 +185,7 @@ impl Worker {
             return false;
         }
         let message = format!("network is not ready: {error}");
-        self.last_failure = Some(Failure::new("NetworkNotReady", message.clone()));
+        self.retries.last_failure = Some(Failure::new("NetworkNotReady", message.clone()));
         context.out.push(Command::Event {
             uid: self.uid.clone(),
             warning: true,
@@ -192,24 +193,24 @@ impl Worker {
             message,
             container: None,
         });
-        self.retry_at = Some(context.now.mono.plus(NETWORK_RETRY));
+        self.retries.retry_at = Some(context.now.mono.plus(NETWORK_RETRY));
         true
     }
 
     pub(crate) fn plan(&self, pod: &Pod, now: Mono) -> plan::SyncPlan {
         plan::plan(&PlanInput {
             pod,
-            observed: &self.observed,
-            probes: &self.verdicts,
+            observed: &self.reads.observed,
+            probes: &self.shown.verdicts,
             actuated: &self.known_in_force(pod),
-            ends_kept: self.ends_kept,
-            backoff: &self.backoff,
-            ends: &self.ends,
-            pauses: &self.pauses,
+            ends_kept: self.sync.ends_kept,
+            backoff: &self.retries.crash_loop,
+            ends: &self.reads.ends,
+            pauses: &self.retries.pauses,
             // The status may know of an end that the record does not show yet: a container that
             // ended by itself must not be killed.
-            restart_all: status::is_restarting(&self.status)
-                && !self.observed.containers.iter().any(|c| status::ending(c).is_some()),
+            restart_all: status::is_restarting(&self.shown.status)
+                && !self.reads.observed.containers.iter().any(|c| status::ending(c).is_some()),
             now,
         })
     }
@@ -224,7 +225,7 @@ impl Worker {
         let name = &held.name;
         let message = format!("back-off {wait} restarting failed container={name} pod={full}");
         let waiting = WaitingReason { reason: "CrashLoopBackOff".to_owned(), message };
-        if self.waiting.insert(name.clone(), waiting.clone()).as_ref() != Some(&waiting) {
+        if self.shown.waiting.insert(name.clone(), waiting.clone()).as_ref() != Some(&waiting) {
             context.out.push(Command::Event {
                 uid: self.uid.clone(),
                 warning: true,
@@ -250,8 +251,8 @@ impl Worker {
     }
 
     fn run(&mut self, actions: Vec<Action>, context: &mut WorkerInputs<'_>) {
-        assert!(self.sync_run.is_none(), "one sync at a time");
-        self.replaced = shown::replaced(&actions);
+        assert!(self.sync.run.is_none(), "one sync at a time");
+        self.sync.replaced = shown::replaced(&actions);
         let of_killed = self.note_actuated(&actions, context);
         self.note_verdict(&actions, context);
         let ticket = context.next();
@@ -259,17 +260,19 @@ impl Worker {
             uid: self.uid.clone(),
             ticket,
             pod: self.pod.clone(),
-            observed: Arc::clone(&self.observed),
+            observed: Arc::clone(&self.reads.observed),
             actions: actions.clone(),
         });
         let (done, cancelled, failed) = (0, false, false);
-        self.sync_run = Some(SyncRun { ticket, actions, done, cancelled, failed, of_killed });
+        self.sync.run = Some(SyncRun { ticket, actions, done, cancelled, failed, of_killed });
     }
 
     /// Ends a pod that has run as long as it may; true when it does so now.
     // k8s: pkg/kubelet/active_deadline.go
     fn exceeds_deadline(&mut self, context: &mut WorkerInputs<'_>) -> bool {
-        if self.stage != WorkerStage::Syncing || status::is_terminal(self.status.phase.as_deref()) {
+        if self.stage != WorkerStage::Syncing
+            || status::is_terminal(self.shown.status.phase.as_deref())
+        {
             return false;
         }
         let Some(at) = self.deadline(context.now) else { return false };
@@ -292,14 +295,15 @@ impl Worker {
 
     // k8s: pkg/kubelet/pod_workers.go killPodNow
     fn check_overdue(&mut self, context: &mut WorkerInputs<'_>) {
-        let Some(at) = self.overdue_at.filter(|_| self.stage < WorkerStage::Terminated) else {
+        let Some(at) = self.ending.overdue_at.filter(|_| self.stage < WorkerStage::Terminated)
+        else {
             return;
         };
         if context.now.mono < at {
             self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
             return;
         }
-        self.overdue_at = None;
+        self.ending.overdue_at = None;
         let message = "Container runtime did not kill the pod within specified grace period.";
         context.out.push(Command::Event {
             uid: self.uid.clone(),
@@ -315,11 +319,12 @@ impl Worker {
     fn deadline(&mut self, now: Now) -> Option<Mono> {
         let spec = self.pod.as_ref()?.spec.as_ref()?;
         let seconds = u64::try_from(spec.active_deadline_seconds?).ok()?;
-        let start = self.status.start_time.as_ref()?;
+        let start = self.shown.status.start_time.as_ref()?;
         let start = UnixNanos(i64::try_from(start.0.as_nanosecond()).ok()?);
-        let known = self.deadline.filter(|(of, _)| *of == (start, seconds));
+        let known = self.ending.deadline.filter(|(of, _)| *of == (start, seconds));
         let at = || now.mono_of(start).plus(Duration::from_secs(seconds));
-        let (_, at) = self.deadline.insert(known.unwrap_or_else(|| ((start, seconds), at())));
+        let (_, at) =
+            self.ending.deadline.insert(known.unwrap_or_else(|| ((start, seconds), at())));
         Some(*at)
     }
 
@@ -335,14 +340,14 @@ impl Worker {
         };
         DeriveInput {
             pod,
-            observed: (self.observed_stamp > 0).then_some(&*self.observed),
-            previous: self.status.phase.is_some().then_some(&*self.status),
+            observed: (self.reads.observed_stamp > 0).then_some(&*self.reads.observed),
+            previous: self.shown.status.phase.is_some().then_some(&*self.shown.status),
             lifecycle,
-            waiting: &self.waiting,
-            probes: &self.probes,
-            verdict: self.verdict.as_ref(),
-            resize: &self.resize,
-            actuated: &self.actuated,
+            waiting: &self.shown.waiting,
+            probes: &self.shown.probes,
+            verdict: self.ending.verdict.as_ref(),
+            resize: &self.resizing.conditions,
+            actuated: &self.resizing.actuated,
             node: context.node,
             now: context.now.wall,
         }
@@ -351,38 +356,38 @@ impl Worker {
     fn derive(&mut self, context: &mut WorkerInputs<'_>) {
         let Some(pod) = self.pod.clone() else { return };
         // Before the first read it is unknown whether the pod runs or is already over.
-        if self.observed_stamp == 0 {
+        if self.reads.observed_stamp == 0 {
             return;
         }
-        if self.sync_run.is_none() && self.fresh() {
-            self.replaced.clear();
+        if self.sync.run.is_none() && self.fresh() {
+            self.sync.replaced.clear();
         }
         let shown = self.unreplaced(&pod, self.shown());
         let mut input = self.derive_input(&pod, context);
         input.observed = shown.as_ref().or(input.observed);
         let derived = status::derive(&input);
-        if derived == *self.status {
+        if derived == *self.shown.status {
             return;
         }
-        self.status = Arc::new(derived);
+        self.shown.status = Arc::new(derived);
     }
 
     /// Publishes the status at the end of this turn; states within the turn are never published.
     fn publish(&mut self, context: &mut WorkerInputs<'_>) {
         let Some(pod) = &self.pod else { return };
         let stage = self.stage;
-        let (status, was) = (&self.published.0, self.published.1);
-        let is_same = Arc::ptr_eq(status, &self.status) || *status == self.status;
+        let (status, was) = (&self.shown.published.0, self.shown.published.1);
+        let is_same = Arc::ptr_eq(status, &self.shown.status) || *status == self.shown.status;
         let told = is_same && was == stage;
         // Without a status there is nothing to publish, whatever the stage.
-        if told || self.status.phase.is_none() {
+        if told || self.shown.status.phase.is_none() {
             return;
         }
-        self.published = (Arc::clone(&self.status), stage);
+        self.shown.published = (Arc::clone(&self.shown.status), stage);
         context.out.push(Command::Publish {
             uid: self.uid.clone(),
             pod: Arc::clone(pod),
-            status: Arc::clone(&self.status),
+            status: Arc::clone(&self.shown.status),
             stage,
         });
     }
@@ -397,12 +402,13 @@ impl Worker {
         // Actions due already wait for a read or a sync, and the end of that is an input of its
         // own.
         let due_later = |at: &Mono| *at > context.now.mono;
-        let refresh_at = self.refresh_at.filter(|_| self.stale);
-        let pauses = self.resize_pause.into_iter().chain(self.removal_pause);
+        let refresh_at = self.files.refresh_at.filter(|_| self.files.stale);
+        let pauses = self.resizing.pause.into_iter().chain(self.retries.removal_pause);
         let pauses = pauses.map(|pause| pause.until);
-        let at = self.retry_at.into_iter().chain(self.wake_at).chain(refresh_at).chain(pauses);
+        let at =
+            self.retries.retry_at.into_iter().chain(self.wake_at).chain(refresh_at).chain(pauses);
         let mut at = at.filter(due_later).min();
-        if self.stage == WorkerStage::Syncing && self.sync_run.is_none() {
+        if self.stage == WorkerStage::Syncing && self.sync.run.is_none() {
             // k8s: syncFrequency with a jitter of up to a half, here fixed per pod.
             let half =
                 self.uid.as_str().bytes().fold(0_u32, |h, b| h.wrapping_mul(31) + u32::from(b));

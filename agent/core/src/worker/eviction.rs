@@ -160,7 +160,7 @@ impl Worker {
     // k8s: pkg/kubelet/kubelet_pods.go isPodInactive
     fn may_be_evicted(&self) -> bool {
         let spared = self.pod.as_ref().is_none_or(|pod| pod::is_critical(pod));
-        let is_told = self.verdict.as_ref().is_some_and(|verdict| verdict.reason == REASON);
+        let is_told = self.ending.verdict.as_ref().is_some_and(|verdict| verdict.reason == REASON);
         !spared && !is_told && self.needs_kill() && self.admitted().is_some()
     }
 

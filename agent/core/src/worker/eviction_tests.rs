@@ -485,7 +485,7 @@ fn without_settings_nothing_is_asked() {
 
 /// The grace period of a pod that ends.
 pub(super) fn grace(node: &Scarce, uid: &str) -> Option<i64> {
-    node.host.pods.worker(&uid.into()).and_then(|worker| worker.grace_seconds)
+    node.host.pods.worker(&uid.into()).and_then(|worker| worker.ending.grace_seconds)
 }
 
 proptest! {

@@ -118,7 +118,7 @@ impl Pods {
             }
         }
         for (uid, discards) in told {
-            self.with(&uid, now, |worker, _| worker.discards = Some(discards));
+            self.with(&uid, now, |worker, _| worker.sync.discards = Some(discards));
         }
         chosen
     }
@@ -175,7 +175,7 @@ impl Worker {
     /// The containers of it that are still needed; `None` for a pod that removes all of itself, or
     /// is being stopped.
     fn need(&self) -> Option<Need> {
-        let is_wanted = self.pod.is_some() && !self.removed;
+        let is_wanted = self.pod.is_some() && !self.ending.removed;
         let is_settled = matches!(self.stage, WorkerStage::Syncing | WorkerStage::Finished);
         let need = if self.is_over() { Need::Limits } else { Need::LastEnds };
         (is_wanted && is_settled).then_some(need)
@@ -202,28 +202,31 @@ impl Worker {
     /// that outlasts the agent where the pod was admitted, and a static pod's source knows no such
     /// end.
     fn was_pushed_out(&self) -> bool {
-        let is_kept =
-            self.requests.is_some() && self.pod.as_ref().is_some_and(|p| !pod::is_static(p));
-        let is_own = self.verdict.as_ref().is_some_and(|v| PUSHED_OUT.contains(&v.reason.as_str()));
+        let is_kept = self.resizing.requests.is_some()
+            && self.pod.as_ref().is_some_and(|p| !pod::is_static(p));
+        let is_own =
+            self.ending.verdict.as_ref().is_some_and(|v| PUSHED_OUT.contains(&v.reason.as_str()));
         is_own
             && is_kept
             && self.stage == WorkerStage::Finished
-            && is_pushed_out(Some(&self.status))
+            && is_pushed_out(Some(&self.shown.status))
     }
 
     /// Keeps the verdict before the last record of a pod's end is removed, like the results of a
     /// resize.
     pub(super) fn note_verdict(&mut self, actions: &[Action], context: &mut WorkerInputs<'_>) {
-        let tells = !self.keeps_verdict && !self.removed && actions.contains(&Action::Cleanup);
+        let tells = !self.ending.keeps_verdict
+            && !self.ending.removed
+            && actions.contains(&Action::Cleanup);
         if tells && self.was_pushed_out() && !self.is_over() {
-            self.keeps_verdict = true;
+            self.ending.keeps_verdict = true;
             context.notes.unsaved = true;
         }
     }
 
     /// Ends a pod that an earlier agent has ended, and of which it removed all other records.
     pub(super) fn ended_before(&mut self, verdict: PodVerdict) {
-        self.keeps_verdict = true;
+        self.ending.keeps_verdict = true;
         self.kill(verdict, None);
     }
 
@@ -231,17 +234,17 @@ impl Worker {
     pub fn kept_verdict(&self) -> Option<&PodVerdict> {
         let status = self.pod.as_ref().and_then(|pod| pod.status.as_ref());
         let is_known = status.is_some_and(|s| status::is_terminal(s.phase.as_deref()));
-        self.verdict.as_ref().filter(|_| self.keeps_verdict && !is_known)
+        self.ending.verdict.as_ref().filter(|_| self.ending.keeps_verdict && !is_known)
     }
 
     /// True if only the record of its end will show another agent that it is over once these
     /// actions are done.
     pub fn needs_record(&self, actions: &[Action]) -> bool {
-        !self.removed && self.kept_verdict().is_some() && actions.contains(&Action::Cleanup)
+        !self.ending.removed && self.kept_verdict().is_some() && actions.contains(&Action::Cleanup)
     }
 
     fn has_spare_sandbox(&self, all: bool) -> bool {
-        containers::sandboxes(&self.observed, !all).next().is_some()
+        containers::sandboxes(&self.reads.observed, !all).next().is_some()
     }
 
     /// The removals that are due now; none once all of it is gone. Containers that have come to run
@@ -249,9 +252,9 @@ impl Worker {
     pub(super) fn discarding(&mut self, now: Mono) -> Vec<Action> {
         if self.leaves_everything() {
             // At once: its logs may hold the scarce resource.
-            self.discards = Some(Discards { everything: true, ..Discards::default() });
+            self.sync.discards = Some(Discards { everything: true, ..Discards::default() });
         }
-        let Some(discards) = self.discards.clone() else { return Vec::new() };
+        let Some(discards) = self.sync.discards.clone() else { return Vec::new() };
         if discards.everything && !self.cleaned() {
             return vec![Action::Cleanup];
         }
@@ -260,14 +263,14 @@ impl Worker {
         let is_chosen = |c: &&ObservedContainer| {
             discards.containers.contains(&c.id) && c.state != RunState::Running
         };
-        let chosen = self.observed.containers.iter().filter(is_chosen);
+        let chosen = self.reads.observed.containers.iter().filter(is_chosen);
         let mut actions: Vec<_> = chosen.map(|c| plan::remove(c, false)).collect();
         if actions.is_empty() {
-            let spare = containers::sandboxes(&self.observed, !discards.all_sandboxes);
+            let spare = containers::sandboxes(&self.reads.observed, !discards.all_sandboxes);
             actions.extend(spare.map(|s| Action::RemoveSandbox { id: s.id.clone() }));
         }
         if actions.is_empty() {
-            self.discards = None;
+            self.sync.discards = None;
         }
         actions.retain(|action| !self.is_paused(action, now));
         actions

@@ -34,6 +34,7 @@ mod lobby;
 #[cfg(test)]
 mod lobby_tests;
 mod observe;
+mod parts;
 mod pods;
 #[cfg(test)]
 pub(crate) mod proptests;

@@ -29,17 +29,17 @@ const REREADS_DOUBTED_MAX: u32 = 6;
 impl Worker {
     /// A sync is under way that starts nothing any more.
     pub(super) fn is_being_stopped(&self) -> bool {
-        self.stage >= WorkerStage::Terminating && self.sync_run.is_some()
+        self.stage >= WorkerStage::Terminating && self.sync.run.is_some()
     }
 
     /// Has the pod read until the runtime shows this end; returns the delay before the first read.
     pub(super) fn expect_exit(&mut self, id: ContainerId) -> Duration {
-        let known = self.observed.containers.iter().find(|c| c.id == id);
+        let known = self.reads.observed.containers.iter().find(|c| c.id == id);
         if known.is_none_or(|c| c.state == RunState::Exited) {
             return Duration::ZERO;
         }
-        self.expected_exits.insert(id);
-        self.rereads = 0;
+        self.reads.expected_exits.insert(id);
+        self.reads.rereads = 0;
         REREAD_FIRST
     }
 
@@ -50,31 +50,31 @@ impl Worker {
         result: Result<ObservedPod, String>,
         context: &mut WorkerInputs<'_>,
     ) {
-        if self.reading == Some(stamp) {
-            self.reading = None;
+        if self.reads.reading == Some(stamp) {
+            self.reads.reading = None;
         }
         let Ok(mut pod) = result else {
             // The runtime did not answer: the record stays as it is and the read is repeated.
-            self.read_failures += 1;
-            let steps = self.read_failures.min(8);
+            self.reads.failures += 1;
+            let steps = self.reads.failures.min(8);
             self.read((REREAD_MAX * 2_u32.pow(steps)).min(READ_RETRY_MAX), context);
             return;
         };
-        self.read_failures = 0;
-        if stamp < self.observed_stamp {
+        self.reads.failures = 0;
+        if stamp < self.reads.observed_stamp {
             return;
         }
-        pod.version = pintle_api_types::ids::Version(self.observed.version.0 + 1);
-        let before = std::mem::replace(&mut self.observed, Arc::new(pod));
-        self.observed_stamp = stamp;
+        pod.version = pintle_api_types::ids::Version(self.reads.observed.version.0 + 1);
+        let before = std::mem::replace(&mut self.reads.observed, Arc::new(pod));
+        self.reads.observed_stamp = stamp;
         self.apply_evidence();
         self.note_ends(&before, context.now);
         self.forget_dead();
         let behind = self.behind_kernel() && !self.is_being_stopped();
         let rereads = if self.was_wrong() { REREADS_DOUBTED_MAX } else { REREADS_MAX };
-        if behind && self.rereads < rereads {
-            let wait = (REREAD_FIRST * 2_u32.pow(self.rereads.min(3))).min(REREAD_MAX);
-            self.rereads += 1;
+        if behind && self.reads.rereads < rereads {
+            let wait = (REREAD_FIRST * 2_u32.pow(self.reads.rereads.min(3))).min(REREAD_MAX);
+            self.reads.rereads += 1;
             self.read(wait, context);
         } else if behind {
             self.disbelieve();
@@ -87,40 +87,42 @@ impl Worker {
 
     /// The kernel saw an end that the runtime does not show yet.
     fn behind_kernel(&mut self) -> bool {
-        let observed = &self.observed;
-        self.expected_exits.retain(|id| {
+        let observed = &self.reads.observed;
+        self.reads.expected_exits.retain(|id| {
             observed.containers.iter().any(|c| c.id == *id && c.state != RunState::Exited)
         });
-        !self.expected_exits.is_empty()
+        !self.reads.expected_exits.is_empty()
     }
 
     /// The kernel has reported false exits of one of these containers.
     fn was_wrong(&self) -> bool {
-        self.expected_exits.iter().any(|id| self.doubted.contains(id))
+        self.reads.expected_exits.iter().any(|id| self.reads.doubted.contains(id))
     }
 
     /// The runtime still lists these containers as running, so another process than their first one
     /// ended: a pod that shares the host's processes may make more that look like it.
     fn disbelieve(&mut self) {
-        for id in std::mem::take(&mut self.expected_exits) {
-            if let Some(evidence) = self.evidence.get_mut(&id) {
+        for id in std::mem::take(&mut self.reads.expected_exits) {
+            if let Some(evidence) = self.reads.evidence.get_mut(&id) {
                 evidence.exit = None;
             }
-            self.doubted.insert(id);
+            self.reads.doubted.insert(id);
         }
-        let observed = Arc::make_mut(&mut self.observed);
-        for container in observed.containers.iter_mut().filter(|c| self.doubted.contains(&c.id)) {
+        let observed = Arc::make_mut(&mut self.reads.observed);
+        for container in
+            observed.containers.iter_mut().filter(|c| self.reads.doubted.contains(&c.id))
+        {
             container.evidence.exit = None;
         }
     }
 
     pub(super) fn apply_evidence(&mut self) {
-        if self.evidence.is_empty() {
+        if self.reads.evidence.is_empty() {
             return;
         }
-        let observed = Arc::make_mut(&mut self.observed);
+        let observed = Arc::make_mut(&mut self.reads.observed);
         for container in &mut observed.containers {
-            let Some(evidence) = self.evidence.get(&container.id) else { continue };
+            let Some(evidence) = self.reads.evidence.get(&container.id) else { continue };
             container.evidence = evidence.clone();
             let lost = container.exit_code == 255 && container.reason == "Unknown";
             if let (RunState::Exited, true, Some(exit)) = (container.state, lost, evidence.end()) {
@@ -137,31 +139,32 @@ impl Worker {
     fn note_ends(&mut self, before: &ObservedPod, now: Now) {
         let ran = before.containers.iter().filter(|c| c.state == RunState::Running);
         let ran: BTreeSet<_> = ran.map(|c| &c.id).collect();
-        let dead = self.observed.containers.iter().filter(|c| c.state == RunState::Exited);
+        let dead = self.reads.observed.containers.iter().filter(|c| c.state == RunState::Exited);
         for container in dead {
-            let earliest = if ran.contains(&container.id) { self.observed_at } else { Mono::PAST };
-            let end = self.ends.entry(container.id.clone()).or_insert(Mono::PAST);
+            let earliest =
+                if ran.contains(&container.id) { self.reads.observed_at } else { Mono::PAST };
+            let end = self.reads.ends.entry(container.id.clone()).or_insert(Mono::PAST);
             // A runtime that was down reports the end first and its time later.
             if *end == Mono::PAST {
                 *end = now.mono_of(container.finished_at).max(earliest);
             }
         }
-        self.observed_at = now.mono;
+        self.reads.observed_at = now.mono;
     }
 
     /// Drops the state of containers that the runtime no longer has.
     fn forget_dead(&mut self) {
-        let ids: BTreeSet<_> = self.observed.containers.iter().map(|c| &c.id).collect();
-        self.evidence.retain(|id, _| ids.contains(id));
-        self.verdicts.retain(|id, _| ids.contains(id));
-        self.ends.retain(|id, _| ids.contains(id));
-        self.doubted.retain(|id| ids.contains(id));
-        self.probes.ready.retain(|id, _| ids.contains(id));
-        self.probes.started.retain(|id, _| ids.contains(id));
+        let ids: BTreeSet<_> = self.reads.observed.containers.iter().map(|c| &c.id).collect();
+        self.reads.evidence.retain(|id, _| ids.contains(id));
+        self.shown.verdicts.retain(|id, _| ids.contains(id));
+        self.reads.ends.retain(|id, _| ids.contains(id));
+        self.reads.doubted.retain(|id| ids.contains(id));
+        self.shown.probes.ready.retain(|id, _| ids.contains(id));
+        self.shown.probes.started.retain(|id, _| ids.contains(id));
         // The last that is put in for a name is the newest.
-        let oldest_first = self.observed.containers.iter().rev();
+        let oldest_first = self.reads.observed.containers.iter().rev();
         let states: BTreeMap<_, _> = oldest_first.map(|c| (&*c.name, c.state)).collect();
-        self.waiting.retain(|name, _| states.get(&**name) != Some(&RunState::Running));
+        self.shown.waiting.retain(|name, _| states.get(&**name) != Some(&RunState::Running));
     }
 
     /// Continues the crash loops of an earlier run of the agent.
@@ -169,14 +172,18 @@ impl Worker {
         let Some(pod) = self.pod.clone() else { return };
         let Some(spec) = pod.spec.as_ref() else { return };
         for container in spec.init_containers.iter().flatten().chain(&spec.containers) {
-            let mut attempts = self.observed.attempts(&container.name);
+            let mut attempts = self.reads.observed.attempts(&container.name);
             let (Some(latest), previous) = (attempts.next(), attempts.next()) else { continue };
             if latest.restart_count == 0 {
                 continue;
             }
             let gap = previous.map(|p| latest.created_at.since(p.finished_at));
             let gap = gap.unwrap_or_default();
-            self.backoff.adopt(plan::key(container), gap, now.mono_of(latest.created_at));
+            self.retries.crash_loop.adopt(
+                plan::key(container),
+                gap,
+                now.mono_of(latest.created_at),
+            );
         }
     }
 }

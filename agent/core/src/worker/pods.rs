@@ -21,7 +21,8 @@ use crate::worker::garbage::Garbage;
 use crate::worker::index::Index;
 use crate::worker::line::StartQueue;
 use crate::worker::lobby::Lobby;
-use crate::worker::resizes::{FREED, ResizeRecord};
+use crate::worker::parts::{ListState, ResizeQueue};
+use crate::worker::resizes::FREED;
 use crate::worker::step::{Notes, Worker, WorkerInputs, WorkerStage};
 use crate::worker::{Command, DecisionCount, ListedPod, PodsInput, Settings};
 use pintle_api_types::ids::{Mono, Now, PodUid};
@@ -52,23 +53,12 @@ pub struct Pods {
     pub(crate) sources_ready: bool,
     /// Pods that are wanted in a way that cannot be read.
     pub(super) unreadable: BTreeSet<PodUid>,
-    pub(super) listed_once: bool,
-    pub(super) listed_since_ready: bool,
+    pub(super) lists: ListState,
     pub(super) counter: u64,
-    pub(super) list_at: Mono,
-    pub(super) listing: bool,
-    /// An event was lost since the list under way began: another list follows it at once.
-    pub(super) list_again: bool,
-    /// The first complete list of pods since every source has reported.
-    pub(super) ready_stamp: u64,
     pub(crate) out: Vec<Command>,
-    /// Records of an earlier run, for pods that have not come yet.
-    pub records: BTreeMap<PodUid, ResizeRecord>,
+    pub(crate) resizes: ResizeQueue,
     /// The records that survive a restart.
     pub(super) book: Book,
-    /// Pods with a pending resize, in the order in which it is tried again.
-    pub pending: Vec<PodUid>,
-    pub(super) resize_at: Mono,
     pub(super) notes: Notes,
     /// The node is being shut down.
     pub(super) shutdown: Option<Shutdown>,
@@ -92,18 +82,11 @@ impl Pods {
             freed: Vec::new(),
             sources_ready: false,
             unreadable: BTreeSet::new(),
-            listed_once: false,
-            listed_since_ready: false,
+            lists: ListState::default(),
             counter: 0,
-            list_at: Mono::PAST,
-            listing: false,
-            list_again: false,
-            ready_stamp: 0,
             out: Vec::new(),
-            records: BTreeMap::new(),
+            resizes: ResizeQueue::default(),
             book: Book::default(),
-            pending: Vec::new(),
-            resize_at: Mono::NEVER,
             notes: Notes::default(),
             shutdown: None,
             evictor: Evictor::default(),
@@ -169,7 +152,7 @@ impl Pods {
             PodsInput::Lost => self.list_soon(now),
             PodsInput::RelistEvery(period) => {
                 self.settings.relist_period = period;
-                self.list_at = self.list_at.min(now.mono.plus(period));
+                self.lists.at = self.lists.at.min(now.mono.plus(period));
             }
             PodsInput::Tick => self.due(now),
         }
@@ -197,7 +180,7 @@ impl Pods {
         self.everyone(now);
         // All pods that were admitted before have come by this time.
         let unreadable = &self.unreadable;
-        for (uid, _) in self.records.extract_if(.., |uid, _| !unreadable.contains(uid)) {
+        for (uid, _) in self.resizes.records.extract_if(.., |uid, _| !unreadable.contains(uid)) {
             self.book.changed(&uid);
         }
         self.retry_resizes("pods_added", now);
@@ -205,8 +188,8 @@ impl Pods {
 
     /// When the next `Input::Tick` is needed at the latest.
     pub fn next_wake(&self) -> Option<Mono> {
-        let list = (!self.listing).then_some(self.list_at);
-        let resize = (!self.pending.is_empty()).then_some(self.resize_at);
+        let list = (!self.lists.under_way).then_some(self.lists.at);
+        let resize = (!self.resizes.pending.is_empty()).then_some(self.resizes.at);
         let blocked = self.line.next_wake();
         let shutdown = self.shutdown.as_ref().and_then(Shutdown::until);
         let others = list.into_iter().chain(resize).chain(blocked).chain(shutdown);
@@ -242,7 +225,7 @@ impl Pods {
     /// True once every pod that a source wants or the runtime has is known: all other remains of
     /// pods on the node are left over.
     pub fn knows_all(&self) -> bool {
-        self.sources_ready && self.listed_since_ready && self.lobby.is_empty()
+        self.sources_ready && self.lists.since_ready && self.lobby.is_empty()
     }
 
     pub(super) fn desired(&mut self, uid: PodUid, pod: Arc<Pod>, now: Now) {
@@ -262,7 +245,7 @@ impl Pods {
     fn create_named(&mut self, uid: PodUid, pod: Option<Arc<Pod>>, name: FullName) {
         let curve = self.settings.crash_loop;
         let mut worker = Worker::new(uid.clone(), pod, name.clone(), curve);
-        worker.ends_kept = self.settings.garbage.kept_at_once();
+        worker.sync.ends_kept = self.settings.garbage.kept_at_once();
         if !worker.is_serial() {
             // A list before its source may have taken it for a pod that blocks others.
             if self.release_name(&uid, &name) {
@@ -270,7 +253,7 @@ impl Pods {
             }
         }
         // Before the first list it is unknown whether an earlier pod of this name still runs.
-        let begins = self.may_begin(&uid, worker.is_serial(), name.clone()) && self.listed_once;
+        let begins = self.may_begin(&uid, worker.is_serial(), name.clone()) && self.lists.once;
         if begins && !self.is_blocked(&uid) {
             worker.begin();
         } else {
@@ -390,7 +373,7 @@ impl Pods {
     }
 
     fn begin_one(&mut self, uid: &PodUid, now: Now) {
-        if !self.listed_once {
+        if !self.lists.once {
             return;
         }
         #[cfg(test)]
@@ -429,10 +412,10 @@ impl Pods {
     }
 
     fn list_if_due(&mut self, now: Now) {
-        if self.listing || now.mono < self.list_at {
+        if self.lists.under_way || now.mono < self.lists.at {
             return;
         }
-        self.listing = true;
+        self.lists.under_way = true;
         self.counter += 1;
         self.out.push(Command::List { stamp: self.counter });
     }
@@ -440,8 +423,8 @@ impl Pods {
     /// Starts a new list, because the one under way may have missed the change. No pod is known to
     /// be an orphan before a list that begins from now on.
     fn list_anew(&mut self, now: Now) {
-        self.listed_since_ready = false;
-        self.ready_stamp = self.counter + 1;
+        self.lists.since_ready = false;
+        self.lists.ready_stamp = self.counter + 1;
         self.list_soon(now);
     }
 
@@ -456,18 +439,18 @@ impl Pods {
     }
 
     fn list_soon(&mut self, now: Now) {
-        self.list_at = now.mono;
-        self.list_again = self.listing;
+        self.lists.at = now.mono;
+        self.lists.again = self.lists.under_way;
     }
 
     fn listed(&mut self, stamp: u64, result: Result<Vec<ListedPod>, String>, now: Now) {
-        self.listing = false;
+        self.lists.under_way = false;
         let period = match result {
             Ok(_) => self.settings.relist_period,
             Err(_) => LIST_RETRY,
         };
-        let wait = if std::mem::take(&mut self.list_again) { Duration::ZERO } else { period };
-        self.list_at = now.mono.plus(wait);
+        let wait = if std::mem::take(&mut self.lists.again) { Duration::ZERO } else { period };
+        self.lists.at = now.mono.plus(wait);
         let listed = match result {
             Ok(listed) => listed,
             Err(error) => return self.garbage_stays(error, now),
@@ -486,8 +469,8 @@ impl Pods {
                 self.out.push(Command::Count(DecisionCount::Orphan));
             }
         }
-        self.listed_once = true;
-        self.listed_since_ready |= self.sources_ready && stamp >= self.ready_stamp;
+        self.lists.once = true;
+        self.lists.since_ready |= self.sources_ready && stamp >= self.lists.ready_stamp;
         self.begin_waiting(now);
         let uids: Vec<_> = self.workers.keys().cloned().collect();
         for uid in uids {

@@ -381,7 +381,7 @@ impl StepRunner {
     }
 
     fn look(&mut self, worker: &Worker) -> Result<(), TestCaseError> {
-        let (stage, grace) = (worker.stage(), worker.grace_seconds);
+        let (stage, grace) = (worker.stage(), worker.ending.grace_seconds);
         let life = self.life(worker.uid());
         prop_assert!(life.stage.is_none_or(|before| before <= stage), "back to {stage:?}");
         if let Some(before) = life.grace {
@@ -389,10 +389,10 @@ impl StepRunner {
         }
         (life.stage, life.grace) = (Some(stage), grace);
         prop_assert_eq!(
-            worker.sync_run.as_ref().map(|p| p.ticket),
+            worker.sync.run.as_ref().map(|p| p.ticket),
             life.sync_run.map(|(open, _)| open)
         );
-        prop_assert!(worker.reading.is_none_or(|stamp| life.reads.last() == Some(&stamp)));
+        prop_assert!(worker.reads.reading.is_none_or(|stamp| life.reads.last() == Some(&stamp)));
         Ok(())
     }
 }

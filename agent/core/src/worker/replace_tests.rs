@@ -49,7 +49,7 @@ fn kill_only(host: &mut Host, pod: Pod, code: i32) -> Vec<Action> {
 
 fn go_on(host: &mut Host, actions: &[Action], fails: bool) {
     let uid = PodUid::from("p");
-    let ticket = host.pods.worker(&uid).and_then(|w| w.sync_run.as_ref()).map(|p| p.ticket);
+    let ticket = host.pods.worker(&uid).and_then(|w| w.sync.run.as_ref()).map(|p| p.ticket);
     let ticket = ticket.expect("a sync under way");
     host.lingers = false;
     for (index, action) in actions.iter().enumerate() {

@@ -40,7 +40,7 @@ pub(super) const FREED: [&str; 2] = ["pod_terminated", "pod_resized"];
 
 /// A pod's record from an earlier run of the agent.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct ResizeRecord {
+pub(crate) struct ResizeRecord {
     pub(super) allocated: Option<PodResources>,
     pub(super) actuated: PodResources,
     /// It was over.
@@ -89,13 +89,13 @@ impl Pods {
     /// Takes over the records of an earlier run.
     pub fn restore(&mut self, allocated: Entries, actuated: Entries) {
         for (uid, entry) in allocated {
-            let record = self.records.entry(uid).or_default();
+            let record = self.resizes.records.entry(uid).or_default();
             (record.allocated, record.ended) = (Some(entry.resources), entry.ended);
         }
         for (uid, entry) in actuated {
-            self.records.entry(uid).or_default().actuated = entry.resources;
+            self.resizes.records.entry(uid).or_default().actuated = entry.resources;
         }
-        for uid in self.records.keys() {
+        for uid in self.resizes.records.keys() {
             self.book.changed(uid);
         }
     }
@@ -103,27 +103,28 @@ impl Pods {
     /// A pod that has a worker is wanted differently.
     // k8s: pkg/kubelet/kubelet.go HandlePodUpdates
     pub fn update(&mut self, uid: PodUid, pod: Arc<Pod>, now: Now) {
-        let before = self.workers.get(&uid).and_then(|w| w.wanted.as_ref().or(w.pod.as_ref()));
+        let before =
+            self.workers.get(&uid).and_then(|w| w.resizing.wanted.as_ref().or(w.pod.as_ref()));
         if let Some(before) = before {
             let asked = crate::resize::asked(before, &pod);
             self.out
                 .extend(asked.into_iter().map(|asked| Command::Count(DecisionCount::Asked(asked))));
         }
-        let known = self.workers.get(&uid).filter(|worker| worker.requests.is_some());
+        let known = self.workers.get(&uid).filter(|worker| worker.resizing.requests.is_some());
         let given = known.and_then(|worker| worker.pod.as_deref()).map(PodResources::of);
         let shown = given.and_then(|given| given.apply(&pod));
         let Some(shown) = shown else {
-            self.pending.retain(|pending| *pending != uid);
+            self.resizes.pending.retain(|pending| *pending != uid);
             self.with(&uid, now, |w, _| {
-                w.wanted = None;
-                w.resize.pending = None;
+                w.resizing.wanted = None;
+                w.resizing.conditions.pending = None;
                 w.desire(pod);
             });
             return;
         };
         // Checked first: the worker should not act on a pod that is replaced at once.
         if let Some(worker) = self.workers.get_mut(&uid) {
-            worker.wanted = Some(pod);
+            worker.resizing.wanted = Some(pod);
             worker.see(Arc::clone(&shown));
             self.index.touch(&uid);
             self.taken.set(&uid, worker.admitted());
@@ -131,7 +132,7 @@ impl Pods {
         }
         self.put_off(uid.clone());
         self.retry_resizes("pod_updated", now);
-        if self.workers.get(&uid).is_some_and(|worker| worker.wanted.is_some()) {
+        if self.workers.get(&uid).is_some_and(|worker| worker.resizing.wanted.is_some()) {
             self.with(&uid, now, |w, _| w.desire(shown));
         }
     }
@@ -139,18 +140,18 @@ impl Pods {
     /// Adds a pod to those with a pending resize.
     // k8s: pkg/kubelet/allocation/allocation_manager.go sortPendingResizes
     pub(super) fn put_off(&mut self, uid: PodUid) {
-        if !self.pending.contains(&uid) {
-            self.pending.push(uid);
+        if !self.resizes.pending.contains(&uid) {
+            self.resizes.pending.push(uid);
         }
         let workers = &self.workers;
-        self.pending.sort_by_cached_key(|uid| workers.get(uid).map(Worker::resize_order));
+        self.resizes.pending.sort_by_cached_key(|uid| workers.get(uid).map(Worker::resize_order));
     }
 
     /// Tries resizes when room became free or their time has come.
     pub(super) fn resizes_due(&mut self, now: Now) {
         if let Some(why) = self.notes.freed.take() {
             self.retry_resizes(why, now);
-        } else if now.mono >= self.resize_at {
+        } else if now.mono >= self.resizes.at {
             self.retry_resizes("periodic_retry", now);
         }
     }
@@ -158,13 +159,13 @@ impl Pods {
     /// Grants the resizes that fit, in order.
     // k8s: pkg/kubelet/allocation/allocation_manager.go retryPendingResizes
     pub(super) fn retry_resizes(&mut self, why: &'static str, now: Now) {
-        if self.pending.is_empty() || !self.sources_ready {
+        if self.resizes.pending.is_empty() || !self.sources_ready {
             return;
         }
-        self.resize_at = now.mono.plus(RETRY);
-        for uid in std::mem::take(&mut self.pending) {
+        self.resizes.at = now.mono.plus(RETRY);
+        for uid in std::mem::take(&mut self.resizes.pending) {
             if self.try_resize(&uid, why, now) {
-                self.pending.push(uid);
+                self.resizes.pending.push(uid);
             }
         }
     }
@@ -174,13 +175,15 @@ impl Pods {
     fn try_resize(&mut self, uid: &PodUid, why: &'static str, now: Now) -> bool {
         let Some(worker) = self.workers.get(uid) else { return false };
         let may = worker.stage <= WorkerStage::Syncing && worker.admitted().is_some();
-        let (Some(wanted), Some(given)) = (worker.wanted.clone(), worker.pod.clone()) else {
+        let (Some(wanted), Some(given)) = (worker.resizing.wanted.clone(), worker.pod.clone())
+        else {
             return false;
         };
         if !may {
             return false;
         }
-        let was_deferred = worker.resize.pending.as_ref().is_some_and(|p| p.reason == DEFERRED);
+        let was_deferred =
+            worker.resizing.conditions.pending.as_ref().is_some_and(|p| p.reason == DEFERRED);
         if let Some((message, label)) = admit::infeasible(&self.settings.admission, &wanted, &given)
         {
             self.out.push(Command::Count(DecisionCount::Infeasible(label)));
@@ -218,13 +221,13 @@ impl Worker {
     pub(super) fn let_in(&mut self, request: AdmissionRequest) {
         let none = PodStatus::default();
         let status = request.pod.status.as_ref().unwrap_or(&none);
-        self.resize = ResizeConditions::read(status);
+        self.resizing.conditions = ResizeConditions::read(status);
         if request.wanted.is_none() {
-            self.resize.pending = None;
+            self.resizing.conditions.pending = None;
         }
-        self.requests = Some(request.requests);
-        self.actuated = request.actuated;
-        self.wanted = request.wanted;
+        self.resizing.requests = Some(request.requests);
+        self.resizing.actuated = request.actuated;
+        self.resizing.wanted = request.wanted;
         self.desire(request.pod);
         if let Some(verdict) = request.ended {
             self.ended_before(verdict);
@@ -234,7 +237,8 @@ impl Worker {
     /// The position of a resize among others: one that requests no more comes first, then by
     /// priority, class, and waiting time.
     fn resize_order(&self) -> (bool, Reverse<i32>, bool, UnixNanos) {
-        let (Some(wanted), Some(given)) = (self.wanted.as_deref(), self.pod.as_deref()) else {
+        let (Some(wanted), Some(given)) = (self.resizing.wanted.as_deref(), self.pod.as_deref())
+        else {
             return (false, Reverse(0), false, UnixNanos::NEVER);
         };
         let (asked, has) = (pod_requests(wanted), pod_requests(given));
@@ -242,7 +246,8 @@ impl Worker {
         let priority = pod::spec(wanted).priority.unwrap_or(0);
         let lower = qos::class_of(wanted) != QosClass::Guaranteed;
         // A resize that was never tried has waited least.
-        let since = self.resize.pending.as_ref().map_or(UnixNanos(i64::MAX), |p| p.since);
+        let since =
+            self.resizing.conditions.pending.as_ref().map_or(UnixNanos(i64::MAX), |p| p.since);
         (more, Reverse(priority), lower, since)
     }
 
@@ -255,7 +260,7 @@ impl Worker {
         context: &mut WorkerInputs<'_>,
     ) {
         let generation = wanted.metadata.generation;
-        if !self.resize.set_pending(reasons.0, why, generation, context.now.wall) {
+        if !self.resizing.conditions.set_pending(reasons.0, why, generation, context.now.wall) {
             return;
         }
         let event = match reasons.0 {
@@ -268,10 +273,10 @@ impl Worker {
 
     fn resize_granted(&mut self, wanted: Arc<Pod>, context: &mut WorkerInputs<'_>) {
         let generation = wanted.metadata.generation;
-        self.requests = Some(held_requests(&wanted, &self.actuated));
-        self.wanted = None;
-        self.resize = ResizeConditions::default();
-        self.resize.set_in_progress("", "", generation, context.now.wall);
+        self.resizing.requests = Some(held_requests(&wanted, &self.resizing.actuated));
+        self.resizing.wanted = None;
+        self.resizing.conditions = ResizeConditions::default();
+        self.resizing.conditions.set_in_progress("", "", generation, context.now.wall);
         let text = message::text("Pod resize started", &wanted, generation, "");
         self.tell(false, message::STARTED, text, context);
         context.notes.unsaved = true;
@@ -281,13 +286,18 @@ impl Worker {
     /// Reports that a resize is under way, or that it is done.
     // k8s: pkg/kubelet/kubelet.go SyncPod
     pub(super) fn follow_resize(&mut self, context: &mut WorkerInputs<'_>) {
-        let ready = self.stage == WorkerStage::Syncing && self.sync_run.is_none() && self.fresh();
-        let Some(pod) = self.pod.clone().filter(|_| ready && self.observed_stamp > 0) else {
+        let ready = self.stage == WorkerStage::Syncing && self.sync.run.is_none() && self.fresh();
+        let Some(pod) = self.pod.clone().filter(|_| ready && self.reads.observed_stamp > 0) else {
             return;
         };
-        if change::is_in_progress(&pod, &self.observed, &self.actuated) {
-            self.resize.set_in_progress("", "", pod.metadata.generation, context.now.wall);
-        } else if let Some(done) = self.resize.in_progress.take() {
+        if change::is_in_progress(&pod, &self.reads.observed, &self.resizing.actuated) {
+            self.resizing.conditions.set_in_progress(
+                "",
+                "",
+                pod.metadata.generation,
+                context.now.wall,
+            );
+        } else if let Some(done) = self.resizing.conditions.in_progress.take() {
             let text = message::text("Pod resize completed", &pod, done.generation, "");
             self.tell(false, message::COMPLETED, text, context);
         }
@@ -308,13 +318,13 @@ impl Worker {
         for action in actions {
             match action {
                 Action::CreateSandbox { .. } => {
-                    context.notes.unsaved |= self.actuated.pod != spec.resources;
-                    self.actuated.pod.clone_from(&spec.resources);
+                    context.notes.unsaved |= self.resizing.actuated.pod != spec.resources;
+                    self.resizing.actuated.pod.clone_from(&spec.resources);
                 }
                 Action::StartContainer { name, kind, .. } if *kind != ContainerKind::Ephemeral => {
                     let Some((_, container)) = pod::containers::find(spec, name) else { continue };
                     let given = change::allocated(&pod, container);
-                    if self.replaced.contains_key(name) {
+                    if self.sync.replaced.contains_key(name) {
                         of_killed.insert(name.clone(), given);
                     } else {
                         self.note_given(name, given, context);
@@ -334,8 +344,8 @@ impl Worker {
         id: &ContainerId,
         context: &mut WorkerInputs<'_>,
     ) {
-        let is_replaced = self.replaced.get(name) == Some(id);
-        let run = self.sync_run.as_mut().filter(|_| is_replaced);
+        let is_replaced = self.sync.replaced.get(name) == Some(id);
+        let run = self.sync.run.as_mut().filter(|_| is_replaced);
         if let Some(given) = run.and_then(|run| run.of_killed.remove(name)) {
             self.note_given(name, given, context);
         }
@@ -347,8 +357,8 @@ impl Worker {
         given: ResourceRequirements,
         context: &mut WorkerInputs<'_>,
     ) {
-        self.uncertain.remove(name);
-        let before = self.actuated.containers.insert(name.to_owned(), given.clone());
+        self.resizing.uncertain.remove(name);
+        let before = self.resizing.actuated.containers.insert(name.to_owned(), given.clone());
         context.notes.unsaved |= before != Some(given);
     }
 
@@ -356,11 +366,11 @@ impl Worker {
     /// container of a failed resize that was taken back. The runtime may have the new numbers, so
     /// the old ones are set again.
     pub(super) fn known_in_force(&self, pod: &Pod) -> Cow<'_, PodResources> {
-        let mut known = Cow::Borrowed(&self.actuated);
-        for name in &self.uncertain {
+        let mut known = Cow::Borrowed(&self.resizing.actuated);
+        for name in &self.resizing.uncertain {
             let found = pod::containers::find(pod::spec(pod), name);
             let allocated = found.map(|(_, container)| change::allocated(pod, container));
-            let in_force = self.actuated.containers.get(name);
+            let in_force = self.resizing.actuated.containers.get(name);
             if allocated.as_ref().map(change::Figures::of) == in_force.map(change::Figures::of) {
                 known.to_mut().containers.remove(name);
             }
@@ -371,12 +381,12 @@ impl Worker {
     /// A resize is in force.
     pub fn resized(&mut self, resize: &PodResize, context: &mut WorkerInputs<'_>) {
         for update in &resize.updates {
-            self.uncertain.remove(&update.name);
-            self.actuated.containers.insert(update.name.clone(), update.resources.clone());
+            self.resizing.uncertain.remove(&update.name);
+            self.resizing.actuated.containers.insert(update.name.clone(), update.resources.clone());
         }
-        self.actuated.pod.clone_from(&resize.of_pod);
+        self.resizing.actuated.pod.clone_from(&resize.of_pod);
         if let Some(pod) = &self.pod {
-            self.requests = Some(held_requests(pod, &self.actuated));
+            self.resizing.requests = Some(held_requests(pod, &self.resizing.actuated));
         }
         context.notes.unsaved = true;
         context.notes.freed = Some(FREED[1]);
@@ -389,11 +399,17 @@ impl Worker {
         failure: &Failure,
         context: &mut WorkerInputs<'_>,
     ) {
-        self.uncertain.extend(resize.updates.iter().map(|update| update.name.clone()));
+        self.resizing.uncertain.extend(resize.updates.iter().map(|update| update.name.clone()));
         let Some(pod) = self.pod.clone() else { return };
         let generation = pod.metadata.generation;
-        if self.resize.set_in_progress(ERROR, &failure.message, generation, context.now.wall) {
-            let generation = self.resize.in_progress.as_ref().and_then(|c| c.generation);
+        if self.resizing.conditions.set_in_progress(
+            ERROR,
+            &failure.message,
+            generation,
+            context.now.wall,
+        ) {
+            let generation =
+                self.resizing.conditions.in_progress.as_ref().and_then(|c| c.generation);
             let text = message::text("Pod resize error", &pod, generation, &failure.message);
             self.tell(true, message::ERROR, text, context);
         }

@@ -29,9 +29,9 @@ impl Worker {
             let created = || ObservedContainer { state: RunState::Created, ..container.clone() };
             status::ending(container).or_else(|| waits.then(created))
         };
-        let mut changed = self.observed.containers.iter().map(shown).collect::<Vec<_>>();
+        let mut changed = self.reads.observed.containers.iter().map(shown).collect::<Vec<_>>();
         changed.iter().any(Option::is_some).then(|| {
-            let mut pod = (*self.observed).clone();
+            let mut pod = (*self.reads.observed).clone();
             for (container, shown) in pod.containers.iter_mut().zip(&mut changed) {
                 if let Some(shown) = shown.take() {
                     *container = shown;
@@ -43,7 +43,7 @@ impl Worker {
 
     /// The container that is being started, if it has a postStart hook.
     fn hooked(&self) -> Option<&str> {
-        let (pass, pod) = (self.sync_run.as_ref()?, self.pod.as_ref()?);
+        let (pass, pod) = (self.sync.run.as_ref()?, self.pod.as_ref()?);
         let action = pass.actions.get(pass.done)?;
         let name =
             matches!(action, Action::StartContainer { .. }).then(|| action.container())??;
@@ -57,20 +57,20 @@ impl Worker {
     // k8s: pkg/kubelet/status/status_manager.go checkContainerStateTransition
     pub(super) fn unreplaced(&self, pod: &Pod, shown: Option<ObservedPod>) -> Option<ObservedPod> {
         let spec = pod::spec(pod);
-        let record = shown.as_ref().unwrap_or(&self.observed);
+        let record = shown.as_ref().unwrap_or(&self.reads.observed);
         let stays_dead = |dead: &ObservedContainer| {
             let container = pod::containers::find(spec, &dead.name).map(|(_, c)| c);
             dead.state == RunState::Exited
                 && container.is_some_and(|c| !restart::may_restart(c, spec, dead.exit_code))
         };
-        let killed = |c: &ObservedContainer| self.replaced.get(&c.name) == Some(&c.id);
+        let killed = |c: &ObservedContainer| self.sync.replaced.get(&c.name) == Some(&c.id);
         let dead = record.containers.iter().filter(|c| killed(c) && stays_dead(c));
         let dead: BTreeMap<_, _> =
             dead.map(|c| (c.name.clone(), (c.id.clone(), c.restart_count))).collect();
         if dead.is_empty() {
             return shown;
         }
-        let mut record = shown.unwrap_or_else(|| (*self.observed).clone());
+        let mut record = shown.unwrap_or_else(|| (*self.reads.observed).clone());
         record.containers.retain(|c| dead.get(&c.name).is_none_or(|(_, n)| c.restart_count <= *n));
         for container in &mut record.containers {
             if dead.get(&container.name).is_some_and(|(id, _)| *id == container.id) {

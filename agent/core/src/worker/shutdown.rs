@@ -113,40 +113,40 @@ impl Worker {
     /// True if it has not been stopped for the shutdown yet, and has a container to end.
     fn may_be_shut_down(&self) -> bool {
         let is_over = self.stage >= WorkerStage::Terminated
-            || status::is_terminal(self.status.phase.as_deref()) && !self.needs_kill();
-        self.pod.is_some() && self.ends_with.is_none() && !is_over
+            || status::is_terminal(self.shown.status.phase.as_deref()) && !self.needs_kill();
+        self.pod.is_some() && self.ending.ends_with.is_none() && !is_over
     }
 
     /// It ends with the node, within this many seconds and its own grace period.
     fn shut_down(&mut self, window: Window, grace: i64, began_at: UnixNanos, now: Mono) {
-        self.ends_with = Some(window);
+        self.ending.ends_with = Some(window);
         let own = self.pod.as_ref().map_or(grace, |pod| pod::grace_seconds(pod));
         let grace = Some(own.min(grace));
-        if self.observed_stamp > 0 {
+        if self.reads.observed_stamp > 0 {
             return self.evict(shutdown::verdict(), grace, now);
         }
         // It is unknown whether the pod is over already, so nothing of it may start until that is
         // known.
-        self.unjudged = Some(began_at);
+        self.ending.unjudged = Some(began_at);
         self.terminate(grace);
     }
 
     /// Judges a pod that a new agent has to stop, at its first read. A pod that was over before the
     /// shutdown began has ended by itself, whatever an earlier agent could report of it.
     pub(super) fn judge(&mut self, context: &WorkerInputs<'_>) {
-        if self.observed_stamp == 0 {
+        if self.reads.observed_stamp == 0 {
             return;
         }
-        let Some(began_at) = self.unjudged.take() else { return };
+        let Some(began_at) = self.ending.unjudged.take() else { return };
         let Some(pod) = self.pod.clone() else { return };
         let input = self.derive_input(&pod, context);
         let input = DeriveInput { lifecycle: Lifecycle::Syncing, ..input };
-        let mut containers = self.observed.containers.iter();
+        let mut containers = self.reads.observed.containers.iter();
         let is_over = !self.needs_kill()
             && containers.all(|container| container.finished_at < began_at)
             && status::settled_phase(&input).is_some();
-        if !is_over && self.verdict.is_none() {
-            self.verdict = Some(shutdown::verdict());
+        if !is_over && self.ending.verdict.is_none() {
+            self.ending.verdict = Some(shutdown::verdict());
         }
     }
 }

@@ -99,7 +99,7 @@ fn a_group_waits_for_the_one_before_no_longer_than_its_time() {
     host.wait(seconds(5));
     assert_eq!(stages(&host), [true, true, true]);
     let graces = ["least", "middle", "critical"]
-        .map(|uid| host.pods.worker(&uid.into()).and_then(|worker| worker.grace_seconds));
+        .map(|uid| host.pods.worker(&uid.into()).and_then(|worker| worker.ending.grace_seconds));
     assert_eq!(graces, [Some(10), Some(5), Some(3)], "the less of its own and its group's");
 }
 

@@ -16,10 +16,11 @@ use crate::worker::garbage::Garbage;
 use crate::worker::index::Index;
 use crate::worker::line::{Blocked, StartQueue};
 use crate::worker::lobby::Lobby;
+use crate::worker::parts::{ListState, ResizeQueue};
 use crate::worker::pods::{FullName, Pods};
-use crate::worker::resizes::{FREED, ResizeRecord};
+use crate::worker::resizes::FREED;
 use crate::worker::step::Worker;
-use pintle_api_types::ids::{ContainerId, Mono, PodUid, Version};
+use pintle_api_types::ids::{ContainerId, PodUid, Version};
 
 /// See the module's header.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -33,16 +34,9 @@ pub struct State {
     freed: Vec<FullName>,
     sources_ready: bool,
     unreadable: BTreeSet<PodUid>,
-    listed_once: bool,
-    listed_since_ready: bool,
+    lists: ListState,
     counter: u64,
-    list_at: Mono,
-    listing: bool,
-    list_again: bool,
-    ready_stamp: u64,
-    records: BTreeMap<PodUid, ResizeRecord>,
-    pending: Vec<PodUid>,
-    resize_at: Mono,
+    resizes: ResizeQueue,
     room_freed: Option<String>,
     contested: Vec<(ContainerId, Option<PodUid>)>,
     #[serde(default)]
@@ -81,16 +75,9 @@ impl Pods {
             freed: self.freed.clone(),
             sources_ready: self.sources_ready,
             unreadable: self.unreadable.clone(),
-            listed_once: self.listed_once,
-            listed_since_ready: self.listed_since_ready,
+            lists: self.lists.clone(),
             counter: self.counter,
-            list_at: self.list_at,
-            listing: self.listing,
-            list_again: self.list_again,
-            ready_stamp: self.ready_stamp,
-            records: self.records.clone(),
-            pending: self.pending.clone(),
-            resize_at: self.resize_at,
+            resizes: self.resizes.clone(),
             room_freed: self.notes.freed.map(str::to_owned),
             contested: self.index.contested(),
             shutdown: self.shutdown.clone(),
@@ -112,7 +99,7 @@ impl From<State> for Pods {
         }
         index.contest(state.contested);
         pods.taken = TakenResources::of(state.workers.values().filter_map(Worker::admitted));
-        for uid in state.workers.keys().chain(state.records.keys()) {
+        for uid in state.workers.keys().chain(state.resizes.records.keys()) {
             pods.book.changed(uid);
         }
         (pods.line, pods.index, pods.workers) = (line, index, state.workers);
@@ -121,16 +108,9 @@ impl From<State> for Pods {
         pods.freed = state.freed;
         pods.sources_ready = state.sources_ready;
         pods.unreadable = state.unreadable;
-        pods.listed_once = state.listed_once;
-        pods.listed_since_ready = state.listed_since_ready;
+        pods.lists = state.lists;
         pods.counter = state.counter;
-        pods.list_at = state.list_at;
-        pods.listing = state.listing;
-        pods.list_again = state.list_again;
-        pods.ready_stamp = state.ready_stamp;
-        pods.records = state.records;
-        pods.pending = state.pending;
-        pods.resize_at = state.resize_at;
+        pods.resizes = state.resizes;
         pods.shutdown = state.shutdown;
         pods.evictor = state.evictor;
         pods.garbage = state.garbage;

@@ -6,28 +6,28 @@
 //! restart of the agent; nothing is started because of an event alone.
 // k8s: pkg/kubelet/pod_workers.go, kubelet.go SyncPod, SyncTerminatingPod, SyncTerminatedPod
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus, ResourceRequirements};
 use serde::{Deserialize, Serialize};
 
-use crate::observed::{Evidence, KernelExit, ObservedPod, OomKill};
-use crate::resize::{PodResources, ResizeConditions};
-use crate::shutdown::Window;
-use crate::status::{PodVerdict, ProbeView, WaitingReason};
-use crate::sync::backoff::{CrashLoop, Curve, Pause, Pauses};
-use crate::sync::plan::{self, Action, ProbeVerdicts};
+use crate::observed::{KernelExit, ObservedPod, OomKill};
+use crate::resize::PodResources;
+use crate::status::PodVerdict;
+use crate::sync::backoff::Curve;
+use crate::sync::plan::{self, Action};
 use crate::types::NodeFacts;
 use crate::volume;
-use crate::worker::garbage::Discards;
 use crate::worker::index::Indexed;
+use crate::worker::parts::{
+    EndState, FileState, ReadState, ResizeState, RetryState, StatusState, SyncState,
+};
 use crate::worker::pods::FullName;
 use crate::worker::{Command, Failure, Hint, ProbeKind};
-use pintle_api_types::ids::{ContainerId, Mono, Now, PodUid, UnixNanos};
+use pintle_api_types::ids::{ContainerId, Mono, Now, PodUid};
 use pintle_api_types::pod;
-use pintle_api_types::pod::resources::Amounts;
 
 /// Least delay between reads of a pod that is being stopped, for users' status: its next action
 /// waits for the end of the sync and a read after that. Without it, a hundred pods that end
@@ -101,90 +101,15 @@ pub struct Worker {
     #[serde(with = "crate::arc::option")]
     pub(crate) pod: Option<Arc<Pod>>,
     pub(crate) stage: WorkerStage,
-    /// Effective grace period in seconds once terminating; only shrinks.
-    pub grace_seconds: Option<i64>,
-    pub(crate) verdict: Option<PodVerdict>,
-    /// The time by which an evicted pod should have ended.
-    pub(super) overdue_at: Option<Mono>,
-    /// No source wants it any more.
-    pub removed: bool,
-    /// The same uid was wanted again after it was removed.
-    #[serde(with = "crate::arc::option")]
-    pub again: Option<Arc<Pod>>,
-    #[serde(with = "crate::arc")]
-    pub(crate) observed: Arc<ObservedPod>,
-    pub(super) observed_stamp: u64,
-    /// A plan needs a record from a read that began after this stamp.
-    pub(super) need_stamp: u64,
-    pub(crate) reading: Option<u64>,
-    pub(super) expected_exits: BTreeSet<ContainerId>,
-    /// Containers for which the kernel reported a false exit.
-    pub(super) doubted: BTreeSet<ContainerId>,
-    pub(super) rereads: u32,
-    pub(super) read_failures: u32,
-    pub(crate) evidence: BTreeMap<ContainerId, Evidence>,
-    pub(crate) sync_run: Option<SyncRun>,
-    /// Containers that the sync kills to start them again, until a read shows the result.
-    pub(super) replaced: BTreeMap<String, ContainerId>,
-    pub(crate) waiting: BTreeMap<String, WaitingReason>,
-    pub(crate) backoff: CrashLoop,
-    /// When each dead container ended.
-    pub ends: BTreeMap<ContainerId, Mono>,
-    /// When the record was read.
-    pub(super) observed_at: Mono,
-    /// When the pod has run as long as it may, for this start and this many seconds.
-    pub deadline: Option<((UnixNanos, u64), Mono)>,
-    pub(super) verdicts: BTreeMap<ContainerId, ProbeVerdicts>,
-    pub(crate) probes: ProbeView,
-    #[serde(with = "crate::arc")]
-    pub(crate) status: Arc<PodStatus>,
-    /// The last published status and stage.
-    #[serde(with = "crate::arc::first")]
-    pub(crate) published: (Arc<PodStatus>, WorkerStage),
-    pub(crate) failures: u32,
-    /// The next sync of the pod after a failure that affects all of it.
-    pub(crate) retry_at: Option<Mono>,
-    /// Containers that could not be started.
-    pub(crate) pauses: Pauses,
-    pub(crate) resize_pause: Option<Pause>,
-    /// Of the removal of dead attempts.
-    pub(crate) removal_pause: Option<Pause>,
-    pub(crate) wake_at: Option<Mono>,
     pub(crate) adopted: bool,
-    pub(crate) prepared: bool,
-    /// Files of its volumes are out of date.
-    pub(super) stale: bool,
-    /// When they may be written again after that failed.
-    pub refresh_at: Option<Mono>,
-    pub(super) refresh_failures: u32,
-    pub(crate) last_failure: Option<Failure>,
-    /// The node resources that the pod holds since it was admitted.
-    pub requests: Option<Amounts>,
-    /// The pod as its source has it, while it requests resources beyond its allocation.
-    #[serde(with = "crate::arc::option")]
-    pub wanted: Option<Arc<Pod>>,
-    /// The resources that its containers were last given.
-    pub actuated: PodResources,
-    /// Containers of a failed resize: the runtime may have carried it out.
-    pub(super) uncertain: BTreeSet<String>,
-    pub(crate) resize: ResizeConditions,
-    /// The last content of `Command::Probe`.
-    pub(super) probing: Option<(Vec<ContainerId>, Option<String>, bool)>,
-    /// It ends because the node is being shut down, in this group.
-    #[serde(default)]
-    pub(crate) ends_with: Option<Window>,
-    /// When that shutdown began, until the first read shows whether the pod was over before.
-    #[serde(default)]
-    pub(super) unjudged: Option<UnixNanos>,
-    /// How many ends of a container stay when it is started again.
-    #[serde(default)]
-    pub(super) ends_kept: usize,
-    /// The containers of it to remove.
-    #[serde(default)]
-    pub(super) discards: Option<Discards>,
-    /// Its verdict is kept for a later agent.
-    #[serde(default)]
-    pub(super) keeps_verdict: bool,
+    pub(crate) wake_at: Option<Mono>,
+    pub(crate) reads: ReadState,
+    pub(crate) ending: EndState,
+    pub(crate) retries: RetryState,
+    pub(crate) resizing: ResizeState,
+    pub(crate) files: FileState,
+    pub(crate) sync: SyncState,
+    pub(crate) shown: StatusState,
 }
 
 impl Worker {
@@ -196,61 +121,20 @@ impl Worker {
         full_name: FullName,
         curve: Curve,
     ) -> Self {
-        let status = Arc::<PodStatus>::default();
-        let observed = Arc::new(ObservedPod::empty(uid.clone(), &full_name.0, &full_name.1));
         Self {
+            reads: ReadState::new(&uid, &full_name.0, &full_name.1),
             uid,
             full_name,
             pod,
             stage: WorkerStage::Waiting,
-            grace_seconds: None,
-            verdict: None,
-            overdue_at: None,
-            removed: false,
-            again: None,
-            observed,
-            observed_stamp: 0,
-            need_stamp: 1,
-            reading: None,
-            expected_exits: BTreeSet::new(),
-            doubted: BTreeSet::new(),
-            rereads: 0,
-            read_failures: 0,
-            evidence: BTreeMap::new(),
-            sync_run: None,
-            replaced: BTreeMap::new(),
-            waiting: BTreeMap::new(),
-            backoff: CrashLoop::new(curve),
-            ends: BTreeMap::new(),
-            observed_at: Mono::PAST,
-            deadline: None,
-            verdicts: BTreeMap::new(),
-            probes: ProbeView::default(),
-            published: (Arc::clone(&status), WorkerStage::Waiting),
-            status,
-            failures: 0,
-            retry_at: None,
-            pauses: Pauses::new(),
-            resize_pause: None,
-            removal_pause: None,
-            wake_at: None,
             adopted: false,
-            prepared: false,
-            stale: false,
-            refresh_at: None,
-            refresh_failures: 0,
-            last_failure: None,
-            requests: None,
-            wanted: None,
-            actuated: PodResources::default(),
-            uncertain: BTreeSet::new(),
-            resize: ResizeConditions::default(),
-            probing: None,
-            ends_with: None,
-            unjudged: None,
-            ends_kept: 1,
-            discards: None,
-            keeps_verdict: false,
+            wake_at: None,
+            ending: EndState::default(),
+            retries: RetryState::new(curve),
+            resizing: ResizeState::default(),
+            files: FileState::default(),
+            sync: SyncState::new(),
+            shown: StatusState::new(),
         }
     }
 
@@ -276,17 +160,17 @@ impl Worker {
 
     /// True once no source wants it any more.
     pub fn is_removed(&self) -> bool {
-        self.removed
+        self.ending.removed
     }
 
     /// The last derived status.
     pub fn status(&self) -> &Arc<PodStatus> {
-        &self.status
+        &self.shown.status
     }
 
     /// The last observed record.
     pub fn observed(&self) -> &Arc<ObservedPod> {
-        &self.observed
+        &self.reads.observed
     }
 
     /// The plan it would make now, for the dry run; empty while a sync is under way.
@@ -299,12 +183,12 @@ impl Worker {
 
     /// The remaining actions of the sync under way, the current one first.
     pub fn current_actions(&self) -> &[Action] {
-        self.sync_run.as_ref().map_or(&[], |p| p.actions.get(p.done..).unwrap_or_default())
+        self.sync.run.as_ref().map_or(&[], |p| p.actions.get(p.done..).unwrap_or_default())
     }
 
     /// The last failure of a sync, until one succeeds.
     pub fn last_failure(&self) -> Option<&Failure> {
-        self.last_failure.as_ref()
+        self.retries.last_failure.as_ref()
     }
 
     /// When it next wakes.
@@ -314,7 +198,7 @@ impl Worker {
 
     /// Its values in the indices over all workers.
     pub(super) fn indexed(&self) -> Indexed {
-        (self.wake_at, self.observed.version)
+        (self.wake_at, self.reads.observed.version)
     }
 
     /// True for a pod that may not run at the same time as another one of its name: a static pod,
@@ -329,7 +213,7 @@ impl Worker {
     /// from which the same pod continues.
     pub fn is_gone(&self) -> bool {
         let is_over =
-            self.removed && self.stage == WorkerStage::Finished && self.sync_run.is_none();
+            self.ending.removed && self.stage == WorkerStage::Finished && self.sync.run.is_none();
         is_over && (self.cleaned() || self.goes_on())
     }
 
@@ -343,20 +227,22 @@ impl Worker {
             let policy = pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref());
             pod::is_static(pod) && matches!(policy, None | Some("Always"))
         };
-        self.again.as_ref().is_some_and(restarts) && self.fresh() && !self.needs_kill()
+        self.ending.again.as_ref().is_some_and(restarts) && self.fresh() && !self.needs_kill()
     }
 
     /// The pod to start over with after this worker is gone.
     pub(super) fn take_again(&mut self) -> Option<Arc<Pod>> {
-        self.again.take()
+        self.ending.again.take()
     }
 
     pub(crate) fn cleaned(&self) -> bool {
-        self.observed.sandboxes.is_empty() && self.observed.containers.is_empty() && self.fresh()
+        self.reads.observed.sandboxes.is_empty()
+            && self.reads.observed.containers.is_empty()
+            && self.fresh()
     }
 
     pub(crate) fn fresh(&self) -> bool {
-        self.observed_stamp >= self.need_stamp
+        self.reads.observed_stamp >= self.reads.need_stamp
     }
 
     /// Lets a waiting worker begin.
@@ -370,16 +256,16 @@ impl Worker {
 
     /// A source wants the pod (again).
     pub(super) fn desire(&mut self, pod: Arc<Pod>) {
-        if self.removed || (self.pod.is_none() && self.stage > WorkerStage::Waiting) {
-            self.again = Some(pod);
+        if self.ending.removed || (self.pod.is_none() && self.stage > WorkerStage::Waiting) {
+            self.ending.again = Some(pod);
             return;
         }
         let deleted = pod.metadata.deletion_timestamp.is_some();
         let grace = pod.metadata.deletion_grace_period_seconds;
         self.see(pod);
-        self.retry_at = None;
-        self.pauses.clear();
-        self.resize_pause = None;
+        self.retries.retry_at = None;
+        self.retries.pauses.clear();
+        self.resizing.pause = None;
         if deleted {
             self.terminate(grace);
         }
@@ -389,31 +275,31 @@ impl Worker {
     pub(super) fn see(&mut self, pod: Arc<Pod>) {
         let before = self.pod.replace(pod);
         if let (Some(before), Some(now)) = (before, &self.pod) {
-            self.stale |= volume::plan::shows_change(&before, now);
+            self.files.stale |= volume::plan::shows_change(&before, now);
         }
     }
 
     /// Takes a pod with a status written by others. Waits go on: the agent's own write comes back
     /// this way, and must not restart anything.
     pub fn reconcile(&mut self, pod: Arc<Pod>) {
-        if let Some(again) = &mut self.again {
+        if let Some(again) = &mut self.ending.again {
             // The next start of the pod begins with the newest known object: the pod may be over.
             *again = pod;
             return;
         }
-        let Some(own) = self.pod.clone().filter(|_| !self.removed) else { return };
+        let Some(own) = self.pod.clone().filter(|_| !self.ending.removed) else { return };
         // While it requests more, the worker sees the pod with its allocated resources.
-        let asks = self.wanted.is_some();
+        let asks = self.resizing.wanted.is_some();
         match asks.then(|| PodResources::of(&own).apply(&pod)).flatten() {
-            Some(shown) => (self.wanted, self.pod) = (Some(pod), Some(shown)),
+            Some(shown) => (self.resizing.wanted, self.pod) = (Some(pod), Some(shown)),
             None => self.pod = Some(pod),
         }
     }
 
     /// No source wants the pod any more.
     pub fn remove(&mut self) {
-        self.removed = true;
-        self.again = None;
+        self.ending.removed = true;
+        self.ending.again = None;
         let own = self.pod.as_ref().and_then(|p| p.metadata.deletion_grace_period_seconds);
         self.terminate(own);
     }
@@ -422,7 +308,7 @@ impl Worker {
     // k8s: pkg/kubelet/pod_workers.go acknowledgeTerminating
     pub fn kill(&mut self, verdict: PodVerdict, grace_seconds: Option<i64>) {
         if self.stage < WorkerStage::Terminated {
-            self.verdict = Some(verdict);
+            self.ending.verdict = Some(verdict);
         }
         self.terminate(grace_seconds);
     }
@@ -431,13 +317,13 @@ impl Worker {
     // k8s: pkg/kubelet/pod_workers.go killPodNow
     pub fn evict(&mut self, verdict: PodVerdict, grace: Option<i64>, now: Mono) {
         let own = self.pod.as_ref().map_or(0, |pod| pod::grace_seconds(pod));
-        self.overdue_at = Some(now.plus(pod::patience(grace.unwrap_or(own))));
+        self.ending.overdue_at = Some(now.plus(pod::patience(grace.unwrap_or(own))));
         self.kill(verdict, grace);
     }
 
     /// The runtime knows the pod and no source does.
     pub fn orphaned(&mut self) {
-        self.removed = true;
+        self.ending.removed = true;
         self.terminate(Some(ORPHAN_GRACE_SECONDS));
     }
 
@@ -445,21 +331,21 @@ impl Worker {
     pub(crate) fn terminate(&mut self, grace_seconds: Option<i64>) {
         let spec = self.pod.as_ref().and_then(|p| p.spec.as_ref());
         let own = spec.and_then(|s| s.termination_grace_period_seconds);
-        let asked = grace_seconds.or(self.grace_seconds).or(own).unwrap_or(1);
+        let asked = grace_seconds.or(self.ending.grace_seconds).or(own).unwrap_or(1);
         let asked = asked.clamp(1, pod::GRACE_SECONDS_MAX);
-        let shrunk = self.grace_seconds.is_none_or(|current| asked < current);
+        let shrunk = self.ending.grace_seconds.is_none_or(|current| asked < current);
         if shrunk {
-            self.grace_seconds = Some(asked);
+            self.ending.grace_seconds = Some(asked);
         }
         if self.stage < WorkerStage::Terminating {
             self.stage = WorkerStage::Terminating;
-            self.retry_at = None;
-            self.failures = 0;
+            self.retries.retry_at = None;
+            self.retries.failures = 0;
         } else if !shrunk {
             return;
         }
-        self.retry_at = None;
-        if let Some(run) = &mut self.sync_run {
+        self.retries.retry_at = None;
+        if let Some(run) = &mut self.sync.run {
             // Given up below, in `advance`: a sync that starts must not start anything more, one
             // that stops continues with less time.
             run.cancelled = run.cancelled || self.stage == WorkerStage::Terminating;
@@ -472,7 +358,7 @@ impl Worker {
         match hint {
             Hint::Exited { container: Some(id), code, at } => {
                 if let Some(code) = code {
-                    let evidence = self.evidence.entry(id.clone()).or_default();
+                    let evidence = self.reads.evidence.entry(id.clone()).or_default();
                     if evidence.exit.as_ref().is_none_or(|known| known.at < at) {
                         evidence.exit = Some(KernelExit { code, at });
                     }
@@ -481,12 +367,12 @@ impl Worker {
                 self.apply_evidence();
             }
             Hint::TaskExit { container: id, end } => {
-                self.evidence.entry(id.clone()).or_default().told.get_or_insert(end);
+                self.reads.evidence.entry(id.clone()).or_default().told.get_or_insert(end);
                 soon = self.expect_exit(id);
                 self.apply_evidence();
             }
             Hint::Oom { container: Some(id), init, pid, comm, at } => {
-                let evidence = self.evidence.entry(id).or_default();
+                let evidence = self.reads.evidence.entry(id).or_default();
                 let count = evidence.oom.as_ref().map_or(0, |o| o.count) + 1;
                 let init = init || evidence.oom.as_ref().is_some_and(|o| o.init);
                 evidence.oom = Some(OomKill { init, count, pid, comm, at });
@@ -496,25 +382,25 @@ impl Worker {
         }
         match self.is_being_stopped() {
             false => self.read(soon, context),
-            true if self.reading.is_none() => self.read(READ_STOPPING, context),
+            true if self.reads.reading.is_none() => self.read(READ_STOPPING, context),
             true => {}
         }
     }
 
     /// A probe's result changed.
     pub fn probed(&mut self, container: ContainerId, probe: ProbeKind, healthy: bool) {
-        if !self.observed.containers.iter().any(|c| c.id == container) {
+        if !self.reads.observed.containers.iter().any(|c| c.id == container) {
             return;
         }
-        let verdicts = self.verdicts.entry(container.clone()).or_default();
+        let verdicts = self.shown.verdicts.entry(container.clone()).or_default();
         match probe {
             ProbeKind::Liveness => verdicts.liveness = Some(healthy),
             ProbeKind::Startup => {
                 verdicts.startup = Some(healthy);
-                self.probes.started.insert(container, healthy);
+                self.shown.probes.started.insert(container, healthy);
             }
             ProbeKind::Readiness => {
-                self.probes.ready.insert(container, healthy);
+                self.shown.probes.ready.insert(container, healthy);
             }
         }
     }
@@ -522,7 +408,7 @@ impl Worker {
     pub(crate) fn read(&mut self, after: Duration, context: &mut WorkerInputs<'_>) {
         // A read under way may have begun before the cause of this one.
         let stamp = context.next();
-        self.reading = Some(stamp);
+        self.reads.reading = Some(stamp);
         context.out.push(Command::Read { uid: self.uid.clone(), stamp, after });
     }
 }

@@ -48,7 +48,7 @@ impl Worker {
         outcome: Result<(), Failure>,
         context: &mut WorkerInputs<'_>,
     ) {
-        let Some(run) = self.sync_run.as_mut().filter(|p| p.ticket == ticket) else { return };
+        let Some(run) = self.sync.run.as_mut().filter(|p| p.ticket == ticket) else { return };
         let Some(action) = run.actions.get(index).cloned() else { return };
         run.done = run.done.max(index + 1);
         match outcome {
@@ -66,18 +66,18 @@ impl Worker {
         match action {
             Action::CreateSandbox { .. } => self.read(READ_STARTING, context),
             Action::Prepare => {
-                self.prepared = true;
-                self.failures = 0;
+                self.files.prepared = true;
+                self.retries.failures = 0;
             }
-            Action::Refresh => self.refresh_failures = 0,
+            Action::Refresh => self.files.refresh_failures = 0,
             Action::KillContainer { id, name, .. } => self.note_killed(name, id, context),
             Action::StartContainer { name, .. } => {
-                self.waiting.remove(name);
-                self.pauses.remove(name);
+                self.shown.waiting.remove(name);
+                self.retries.pauses.remove(name);
                 self.note_start(name, context.now.mono);
             }
             Action::ResizePod(resize) => {
-                self.resize_pause = None;
+                self.resizing.pause = None;
                 self.resized(resize, context);
             }
             _ => {}
@@ -91,9 +91,9 @@ impl Worker {
         else {
             return;
         };
-        let dead = self.observed.attempts(name).find(|c| c.state == RunState::Exited);
-        if let Some(ended_at) = dead.and_then(|c| self.ends.get(&c.id).copied()) {
-            self.backoff.started(plan::key(container), ended_at, now);
+        let dead = self.reads.observed.attempts(name).find(|c| c.state == RunState::Exited);
+        if let Some(ended_at) = dead.and_then(|c| self.reads.ends.get(&c.id).copied()) {
+            self.retries.crash_loop.started(plan::key(container), ended_at, now);
         }
     }
 
@@ -103,15 +103,16 @@ impl Worker {
             Action::StartContainer { name, .. } => self.start_failed(name, &failure, now),
             Action::ResizePod(resize) => {
                 self.resize_failed(resize, &failure, context);
-                self.resize_pause = Some(Pause::after(self.resize_pause, (RETRY, RETRY), now));
+                self.resizing.pause = Some(Pause::after(self.resizing.pause, (RETRY, RETRY), now));
             }
             Action::Prepare if failure.reason == ATTACHMENT_LIMIT => self.reject(&failure, context),
             Action::RemoveContainer { keep_logs: false, .. } | Action::RemoveSandbox { .. } => {
-                self.removal_pause = Some(Pause::after(self.removal_pause, (RETRY, RETRY), now));
+                self.retries.removal_pause =
+                    Some(Pause::after(self.retries.removal_pause, (RETRY, RETRY), now));
             }
             _ => self.pod_failed(action, &failure, now),
         }
-        self.last_failure = Some(failure);
+        self.retries.last_failure = Some(failure);
     }
 
     /// The pod fails, so that its controller makes another one elsewhere.
@@ -136,38 +137,38 @@ impl Worker {
     /// A container could not be started: it alone waits.
     fn start_failed(&mut self, name: &str, failure: &Failure, now: Mono) {
         self.note_start(name, now);
-        let before = self.pauses.get(name).copied();
+        let before = self.retries.pauses.get(name).copied();
         let bounds = match failure.retry_after {
             _ if MADE.contains(&&*failure.reason) => COME_UP_RETRY,
             Some(wait) => (wait, wait),
             None => (RETRY, RETRY),
         };
-        self.pauses.insert(name.to_owned(), Pause::after(before, bounds, now));
+        self.retries.pauses.insert(name.to_owned(), Pause::after(before, bounds, now));
         let (reason, message) = (failure.reason.clone(), failure.message.clone());
-        self.waiting.insert(name.to_owned(), WaitingReason { reason, message });
+        self.shown.waiting.insert(name.to_owned(), WaitingReason { reason, message });
     }
 
     /// An action for the whole pod failed: volumes, sandbox, a stop.
     fn pod_failed(&mut self, action: &Action, failure: &Failure, now: Mono) {
-        self.failures += 1;
+        self.retries.failures += 1;
         let bounds = match action {
             Action::Prepare | Action::Teardown | Action::Cleanup => VOLUME_RETRY,
             Action::KillPod { .. } | Action::KillContainer { .. } => KILL_RETRY,
             _ => failure.retry_after.map_or((RETRY, RETRY), |wait| (wait, wait)),
         };
-        let at = now.plus(grown(bounds, self.failures));
-        self.retry_at = Some(self.retry_at.map_or(at, |earlier| earlier.min(at)));
+        let at = now.plus(grown(bounds, self.retries.failures));
+        self.retries.retry_at = Some(self.retries.retry_at.map_or(at, |earlier| earlier.min(at)));
         if *action == Action::Prepare {
-            self.prepared = false;
+            self.files.prepared = false;
         }
     }
 
     /// True for an action that failed and waits before the next try.
     pub(super) fn is_paused(&self, action: &Action, now: Mono) -> bool {
         let pause = match action {
-            Action::ResizePod(_) => self.resize_pause,
+            Action::ResizePod(_) => self.resizing.pause,
             Action::RemoveContainer { keep_logs: false, .. } | Action::RemoveSandbox { .. } => {
-                self.removal_pause
+                self.retries.removal_pause
             }
             _ => None,
         };
@@ -176,18 +177,18 @@ impl Worker {
 
     /// The sync ended.
     pub(super) fn sync_done(&mut self, ticket: u64, context: &mut WorkerInputs<'_>) {
-        let Some(run) = self.sync_run.take_if(|p| p.ticket == ticket) else { return };
+        let Some(run) = self.sync.run.take_if(|p| p.ticket == ticket) else { return };
         if !run.failed && !run.cancelled {
-            self.failures = 0;
-            if self.pauses.values().all(|pause| pause.until <= context.now.mono) {
-                self.last_failure = None;
+            self.retries.failures = 0;
+            if self.retries.pauses.values().all(|pause| pause.until <= context.now.mono) {
+                self.retries.last_failure = None;
             }
             if run.actions.contains(&Action::Teardown) {
                 self.stage = WorkerStage::Finished;
             }
         }
         // Only a read that begins after the sync shows its result.
-        self.need_stamp = *context.counter + 1;
+        self.reads.need_stamp = *context.counter + 1;
         self.read(Duration::ZERO, context);
     }
 }

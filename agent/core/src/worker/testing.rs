@@ -154,7 +154,7 @@ impl Host {
 
     /// Of the sync under way.
     pub(super) fn ticket(&self, uid: &str) -> u64 {
-        let run = self.pods.worker(&uid.into()).and_then(|w| w.sync_run.as_ref());
+        let run = self.pods.worker(&uid.into()).and_then(|w| w.sync.run.as_ref());
         run.map(|run| run.ticket).expect("a sync under way")
     }
 

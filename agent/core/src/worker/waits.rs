@@ -31,20 +31,20 @@ impl Worker {
         let Some(pod) = self.pod.as_ref().filter(|_| self.stage == WorkerStage::Syncing) else {
             return Vec::new();
         };
-        let failed = self.last_failure.as_ref().map_or("", |failure| &failure.reason);
+        let failed = self.retries.last_failure.as_ref().map_or("", |failure| &failure.reason);
         let until = |pause: Option<Pause>| pause.map(|pause| pause.until);
         let of_pod = [
-            ("all of the pod", failed, self.retry_at),
-            ("what its volumes show", "", self.refresh_at.filter(|_| self.stale)),
-            ("its resize", "", until(self.resize_pause)),
-            ("the removal of what is dead", "", until(self.removal_pause)),
+            ("all of the pod", failed, self.retries.retry_at),
+            ("what its volumes show", "", self.files.refresh_at.filter(|_| self.files.stale)),
+            ("its resize", "", until(self.resizing.pause)),
+            ("the removal of what is dead", "", until(self.retries.removal_pause)),
         ];
         let of_pod = of_pod.into_iter().filter_map(|(what, reason, at)| {
             Some((what.to_owned(), reason, at.filter(|at| now < *at)?))
         });
         let held = self.plan(pod, now).held;
         let of_containers = held.iter().map(|held| {
-            let reason = self.waiting.get(&held.name).map_or("", |why| &why.reason);
+            let reason = self.shown.waiting.get(&held.name).map_or("", |why| &why.reason);
             (format!("container {}", held.name), reason, held.until)
         });
         of_pod
@@ -58,12 +58,12 @@ impl Worker {
         if self.stage != WorkerStage::Syncing {
             return;
         }
-        self.retry_at = None;
-        self.refresh_at = None;
+        self.retries.retry_at = None;
+        self.files.refresh_at = None;
         // Their failures stay counted.
-        let pauses = self.pauses.values_mut();
-        let pauses = pauses.chain(&mut self.resize_pause).chain(&mut self.removal_pause);
+        let pauses = self.retries.pauses.values_mut();
+        let pauses = pauses.chain(&mut self.resizing.pause).chain(&mut self.retries.removal_pause);
         pauses.for_each(|pause| pause.until = pause.until.min(now));
-        self.backoff.forgive(now);
+        self.retries.crash_loop.forgive(now);
     }
 }
