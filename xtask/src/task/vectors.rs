@@ -34,7 +34,7 @@ pub(super) const FIRST_SEED: u64 = 1_000_000;
 /// A kind of vectors.
 pub(super) struct VectorKind {
     pub(super) name: &'static str,
-    program: Program,
+    pub(super) program: Program,
     /// The folder of the package of the test, as its test programs are named.
     pub(super) package: &'static str,
     /// The variable that names the file, or the folder with it.

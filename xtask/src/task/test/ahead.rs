@@ -12,6 +12,7 @@ use anyhow::Result;
 use super::TestRun;
 use crate::image::{e2e, set};
 use crate::runtime::{Runtime, Version};
+use crate::task::vectors;
 use crate::upstream::Program;
 use crate::{cluster, shell};
 
@@ -21,7 +22,8 @@ pub(super) fn start() {
         Program::FOR_CLUSTERS.iter().try_for_each(|program| program.ensure().map(drop))?;
         e2e::layout()?;
         cluster::template()?;
-        Program::FOR_SUITES.iter().try_for_each(|program| program.ensure().map(drop))
+        Program::FOR_SUITES.iter().try_for_each(|program| program.ensure().map(drop))?;
+        vectors::KINDS.iter().try_for_each(|kind| kind.program.ensure().map(drop))
     });
     in_background("runtimes and images", || {
         e2e::fetch_parts()?;

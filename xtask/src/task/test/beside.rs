@@ -22,10 +22,18 @@ pub(super) struct StageLane {
 }
 
 /// In the order in which they are waited for.
-pub(super) const LANES: [StageLane; 2] = [
+pub(super) const LANES: [StageLane; 3] = [
     // API servers, schedulers and controllers wait for most of their time, and need no agent: they
     // run while the agent is compiled as it is shipped.
-    StageLane { name: "waits", stages: &["scheduler"], after: "build", niceness: 0 },
+    StageLane {
+        name: "waits",
+        stages: &["scheduler", "controllers", "vectors"],
+        after: "build",
+        niceness: 0,
+    },
+    // Pods with volumes, beside clusters whose nodes wait as much. After the stage that measures how
+    // long other pods take.
+    StageLane { name: "volumes", stages: &["storage"], after: "hostile", niceness: 0 },
     // No stage here measures time. After the last stage that compiles, because cargo locks its
     // folder.
     StageLane {

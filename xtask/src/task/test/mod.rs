@@ -42,7 +42,7 @@ use crate::shell::{self, cargo};
 use crate::supervisor;
 
 /// The stages, in order.
-const STAGES: [Stage; 17] = [
+const STAGES: [Stage; 19] = [
     Stage { name: "fmt", needs_tools: false, run: checks::fmt },
     Stage { name: "tidy", needs_tools: false, run: checks::tidy },
     Stage { name: "clippy", needs_tools: true, run: checks::clippy },
@@ -59,13 +59,13 @@ const STAGES: [Stage; 17] = [
     Stage { name: "cluster", needs_tools: true, run: nodes::cluster },
     Stage { name: "storage", needs_tools: true, run: nodes::storage },
     Stage { name: "scheduler", needs_tools: true, run: nodes::scheduler },
+    Stage { name: "controllers", needs_tools: true, run: nodes::controllers },
+    Stage { name: "vectors", needs_tools: true, run: vectors::run },
     Stage { name: "conformance", needs_tools: true, run: nodes::conformance },
 ];
 /// Stages that run only when they are named: other stages cover them, or, for `csi-sanity`, they
 /// check a program of the tests alone.
-const BY_NAME: [Stage; 8] = [
-    Stage { name: "vectors", needs_tools: true, run: vectors::run },
-    Stage { name: "controllers", needs_tools: true, run: nodes::controllers },
+const BY_NAME: [Stage; 6] = [
     Stage { name: "suites", needs_tools: true, run: suites::run },
     Stage { name: "uml", needs_tools: true, run: nodes::uml },
     Stage { name: "kubeadm", needs_tools: true, run: nodes::kubeadm },

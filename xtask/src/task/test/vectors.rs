@@ -4,7 +4,8 @@
 //! Input: the test programs of the controllers, which are built already, and upstream's sync
 //! functions as programs of Go. Output: a count for each kind. A whole run has 10,000 of each kind,
 //! like `cargo xtask vectors`; a sample has fewer, and its first seed is derived from git's hash of
-//! the folder `controllers`, so that each version of it has others.
+//! the folder `controllers`, so that each version of it has others. A kind that differs is made and
+//! compared once more: some of upstream's sums depend on the order of a map.
 
 use std::ops::Range;
 
@@ -27,8 +28,13 @@ pub(super) fn run(run: &TestRun) -> Result<TestCounts> {
     let given = VectorInputs { programs: &programs, folder: &Folder::new()?, run };
     let mut counts = TestCounts::default();
     for kind in &KINDS {
+        let Err(error) = compare(kind, seeds.clone(), &given) else {
+            counts.passed += 1;
+            continue;
+        };
+        shell::say("again", &format!("{}: {error:#}", kind.name));
         match compare(kind, seeds.clone(), &given) {
-            Ok(()) => counts.passed += 1,
+            Ok(()) => (counts.passed, counts.flaky) = (counts.passed + 1, counts.flaky + 1),
             Err(error) => {
                 shell::say("failed", &format!("{}: {error:#}", kind.name));
                 counts.failed += 1;
