@@ -13,8 +13,9 @@ use crate::view::PodView;
 
 /// Age from which a call is called hanging.
 const HANGING_AFTER: Duration = Duration::from_secs(5);
-/// Age from which a process that cannot run explains a call.
-const BLOCKED_AFTER: Duration = Duration::from_secs(2);
+/// Age from which a process that cannot run explains a call. containerd 2.3 gives up on a shim after
+/// 2 s.
+const BLOCKED_AFTER: Duration = Duration::from_secs(1);
 /// Age from which a pull is slow.
 const SLOW_PULL: Duration = Duration::from_secs(120);
 /// Age from which a pull is worth telling.
