@@ -20,6 +20,7 @@ mod flight;
 mod image_use;
 mod images;
 mod lifecycle;
+mod memory_qos;
 mod node;
 mod pod_gauges;
 mod probes;
@@ -51,6 +52,7 @@ pub use self::start::StartStep;
 pub use self::volumes::{CountedFrom, OfDriver};
 pub use certificates::{CertificateCounts, CertificateOf};
 use pintle_agent_config::FeatureGates;
+use pintle_agent_core::cgroup::memory_qos::ClassRequests;
 use pintle_agent_core::resize::ResizeRequest;
 use pintle_agent_core::shutdown::ShutdownRecord;
 use pintle_agent_core::sync::plan::Action;
@@ -273,6 +275,11 @@ impl Metrics {
     pub fn settings(&self, cgroup_version: u8, gates: &FeatureGates) {
         self.node.cgroups(cgroup_version);
         self.node.features(gates);
+    }
+
+    /// Shows the requests of all pods that the node protects from reclaim.
+    pub fn memory_protected(&self, requests: ClassRequests) {
+        self.node.memory_qos.protected(requests);
     }
 
     /// A pod's cgroup was made (`create`), changed (`update`) or removed (`destroy`).

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use pintle_agent_config::FeatureGates;
 use pintle_agent_config::gate_table::{FeatureStage, GATES};
+use pintle_agent_core::cgroup::memory_qos::ClassRequests;
 use pintle_agent_core::shutdown::ShutdownRecord;
 use pintle_api_types::ids::UnixNanos;
 use pintle_daemon::metrics::MetricNames;
@@ -18,6 +19,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
 use super::families::{Operation, SECONDS};
+use super::memory_qos::MemoryQosMetrics;
 
 type Durations<L> = Family<L, Histogram, fn() -> Histogram>;
 
@@ -59,6 +61,7 @@ pub(super) struct NodeMetrics {
     features: Family<NodeFeature, Gauge>,
     shutdown_started: Gauge,
     shutdown_ended: Gauge,
+    pub(super) memory_qos: MemoryQosMetrics,
 }
 
 impl NodeMetrics {
@@ -128,6 +131,7 @@ impl NodeMetrics {
                 "kubelet_graceful_shutdown_end_time_seconds",
                 "[ALPHA] Last graceful shutdown end time since unix epoch in seconds",
             ),
+            memory_qos: MemoryQosMetrics::register(at),
         }
     }
 
@@ -189,6 +193,9 @@ impl NodeMetrics {
             };
             let label = NodeFeature { name: gate.name.to_owned(), stage: stage.to_owned() };
             self.features.get_or_create(&label).set(gates.enabled(gate.name).into());
+        }
+        if gates.enabled("MemoryQoS") {
+            self.memory_qos.protected(ClassRequests::default());
         }
     }
 }

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
+use pintle_agent_config::FeatureGates;
+use pintle_agent_core::cgroup::memory_qos::ClassRequests;
 use pintle_agent_core::sync::plan::Action;
 use pintle_agent_core::testing::{snapshot_of, view};
 use pintle_agent_core::types::{ContainerKind, UnixNanos};
@@ -50,6 +52,23 @@ fn a_runtime_call_is_counted_timed_and_its_failure_told() {
     assert_eq!(of("kubelet_runtime_operations_duration_seconds_count").as_deref(), Some("2"));
     let closed = "kubelet_runtime_operations_errors_total{operation_type=\"get_container_events\"}";
     assert_eq!(value(&text, closed), None, "a closed stream is no error");
+}
+
+#[test]
+fn protected_memory_is_shown_only_where_its_gate_is_on() {
+    let series = ["min", "low"].map(|kind| format!("kubelet_memory_qos_node_memory_{kind}_bytes"));
+    let shown = |metrics: &Metrics| {
+        let text = metrics.scraped();
+        series.each_ref().map(|name| value(&text, name))
+    };
+    let metrics = Metrics::new("n");
+    metrics.settings(2, &FeatureGates::default());
+    assert!(!metrics.scraped().contains("memory_qos"));
+    let asked = BTreeMap::from([("MemoryQoS".to_owned(), true)]);
+    metrics.settings(2, &FeatureGates::new(&asked).expect("a known gate"));
+    assert_eq!(shown(&metrics), [Some("0".to_owned()), Some("0".to_owned())]);
+    metrics.memory_protected(ClassRequests { guaranteed_bytes: 3, burstable_bytes: 4 });
+    assert_eq!(shown(&metrics), [Some("3".to_owned()), Some("4".to_owned())]);
 }
 
 #[test]
@@ -148,7 +167,7 @@ fn touched() -> Metrics {
     metrics.volume_counted(CountedFrom::Walk, second);
     metrics.driver_called(OfDriver::own("d"), "NodePublishVolume", "OK", second);
     metrics.volume_operated(OfDriver::own("d"), "volume_mount", true, second);
-    metrics.settings(1, &pintle_agent_config::FeatureGates::default());
+    metrics.settings(1, &FeatureGates::default());
     metrics.cgroup("create", second);
     metrics.sandbox("", second, false);
     metrics.user_namespaced_pod(false);

@@ -325,6 +325,9 @@ impl Executor {
             let shares = self.class_shares.borrow();
             (ClassShare::burstable_millis(shares.values()), ClassShare::memory(shares.values()))
         };
+        if self.node.limits.memory_qos.is_some() {
+            self.metrics.memory_protected(memory);
+        }
         // Limits of all pods together are set once, at the start.
         let all = pintle_agent_core::cgroup::CgroupLimits::default();
         let limits = formulas::qos_limits(all, millis, memory, &self.node.limits);

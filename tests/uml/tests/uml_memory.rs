@@ -123,6 +123,13 @@ fn requests_are_protected_by_class_and_their_sums_in_the_slices_above() {
     assert_eq!(node.cgroup("", "memory.min"), mib(48));
     assert_eq!(node.property(burstable, "MemoryLow"), mib(16));
     assert_eq!(node.cgroup(burstable, "memory.low"), mib(16));
+    let gauge = |kind: &str| {
+        let metrics = node.node().get("/metrics").expect("metrics").body;
+        let name = format!("kubelet_memory_qos_node_memory_{kind}_bytes ");
+        let value = metrics.lines().find_map(|line| line.strip_prefix(&name).map(str::to_owned));
+        value.and_then(|value| value.parse::<f64>().ok()).map(|value| value as u64)
+    };
+    assert_eq!(["min", "low"].map(gauge), [Some(32 << 20), Some(16 << 20)]);
     node.remove("some");
     node.until("only the guaranteed pod is protected", || {
         let (all, low) = (node.cgroup("", "memory.min"), node.cgroup(burstable, "memory.low"));
