@@ -54,7 +54,10 @@ unsafe extern "C" fn add_segments(
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
     let loaded = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
     for header in loaded.filter(|header| header.p_flags & libc::PF_W == 0) {
-        all.extend(whole_pages(info.dlpi_addr + header.p_vaddr, header.p_memsz));
+        // The base is a difference, which is negative for an object that was linked higher than it
+        // is loaded, as the vDSO of some kernels is.
+        let start = info.dlpi_addr.wrapping_add(header.p_vaddr);
+        all.extend(whole_pages(start, header.p_memsz));
     }
     0
 }
@@ -86,6 +89,27 @@ mod tests {
         assert_eq!(whole_pages(4 * K, 256 * K), Some(64 << 10..256 << 10));
         assert_eq!(whole_pages(4 * K, 60 * K), None);
         assert_eq!(whole_pages(u64::MAX, 256 * K), None);
+    }
+
+    #[test]
+    fn segment_of_an_object_that_is_loaded_below_its_own_addresses_is_found() {
+        // SAFETY: a header is numbers alone.
+        #[allow(unsafe_code)]
+        let mut header: libc::Elf64_Phdr = unsafe { std::mem::zeroed() };
+        (header.p_type, header.p_flags) = (libc::PT_LOAD, libc::PF_R | libc::PF_X);
+        (header.p_vaddr, header.p_memsz) = (u64::MAX - (1 << 20) + 1, 256 << 10);
+        // SAFETY: as above; a null name is not read.
+        #[allow(unsafe_code)]
+        let mut info: libc::dl_phdr_info = unsafe { std::mem::zeroed() };
+        (info.dlpi_phdr, info.dlpi_phnum) = (&raw const header, 1);
+        info.dlpi_addr = (1 << 20) + (1 << 20);
+        let mut all: Vec<Range<usize>> = Vec::new();
+        // SAFETY: the description has one header, and the pointer is that of a vector.
+        #[allow(unsafe_code)]
+        unsafe {
+            add_segments(&raw mut info, 0, (&raw mut all).cast())
+        };
+        assert_eq!(all, [1 << 20..(1 << 20) + (256 << 10)]);
     }
 
     #[test]
