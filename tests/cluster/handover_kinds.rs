@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::Pod;
@@ -181,7 +182,10 @@ pub struct Shared(tempfile::TempDir);
 
 impl Shared {
     pub fn new() -> Self {
-        Self(tempfile::tempdir().expect("a folder that the node sees too"))
+        let dir = tempfile::tempdir().expect("a folder that the node sees too");
+        // Some containers are not root.
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).expect("its owner");
+        Self(dir)
     }
 
     /// A pod on the node, which has the folder.
