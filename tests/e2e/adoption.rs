@@ -11,7 +11,6 @@ use pintle_tests::node::NODE_NAME;
 use pintle_tests::{LONG, Options, TestNode, until};
 use serde_json::{Value, json};
 use xtask::node::agent::READ_ONLY_PORT;
-use xtask::node::cgroups;
 
 use crate::support::{explain, explained, kill, shared, sharing};
 
@@ -57,7 +56,8 @@ fn container_statistics(node: &TestNode, pod: &Pod) {
 
 /// Directories of pods' cgroups below the node's own.
 fn cgroups_of_pods(node: &TestNode) -> Vec<String> {
-    node.leftovers().cgroups.into_iter().filter(|path| path.contains("/pod")).collect()
+    let of_a_pod = |path: &String| path.contains("/pod") || path.contains("-pod");
+    node.leftovers().cgroups.into_iter().filter(of_a_pod).collect()
 }
 
 #[test]
@@ -73,8 +73,9 @@ fn pods_of_another_cgroup_root_run_on_are_measured_seen_dying_and_taken_away_whe
         (name, cgroup(&node, &ready, "c"), ready)
     });
     let root = format!("/{}/moved", node.runtime_node().name());
+    let moved = node.runtime_node().cgroup("moved");
     node.stop_agent();
-    cgroups::create(root.trim_start_matches('/')).expect("made");
+    node.runtime_node().make_cgroup("moved").expect("made");
     node.add_flags(vec![format!("--cgroup-root={root}")]);
     node.start_agent();
 
@@ -92,7 +93,7 @@ fn pods_of_another_cgroup_root_run_on_are_measured_seen_dying_and_taken_away_whe
         });
         let told = node.cli(&["timeline", &format!("{name}-{NODE_NAME}")]).expect("answered");
         let told: Vec<_> = told.lines().filter(|line| line.contains("AdoptedAsItIs")).collect();
-        assert!(told.len() == 1 && told[0].contains(&root), "once: {told:?}");
+        assert!(told.len() == 1 && told[0].contains(&moved), "once: {told:?}");
     }
     let unused: Vec<_> =
         cgroups_of_pods(&node).into_iter().filter(|p| p.contains("moved")).collect();
@@ -137,7 +138,7 @@ fn pods_without_cgroups_of_their_own_run_on_when_the_next_agent_makes_some() {
     }
     let web = node.pod_until("web", "is ready", |p| condition(p, "Ready"));
     let other = node.pod_until("other", "is ready", |p| condition(p, "Ready"));
-    let shared = format!("/{}", node.runtime_node().name());
+    let shared = node.runtime_node().cgroup("");
     let place = cgroup(&node, &web, "c");
     assert_eq!(PathBuf::from(&place).parent(), Some(std::path::Path::new(&shared)));
     node.stop_agent();
@@ -157,14 +158,16 @@ fn pods_without_cgroups_of_their_own_run_on_when_the_next_agent_makes_some() {
         node.pod_until("web", "was restarted", |p| restarts(p, "c") == 1 && condition(p, "Ready"));
     let uid = web.metadata.uid.as_deref().expect("a uid");
     let place = cgroup(&node, &web, "c");
-    assert!(place.contains(&format!("/kubepods/besteffort/pod{uid}/")), "{place}");
+    let own = node.runtime_node().cgroup(&format!("kubepods/besteffort/pod{uid}"));
+    assert!(place.starts_with(&own), "{place}");
     container_statistics(&node, &web);
     // What goes is the pod's own; the cgroup that all others are in stays.
     node.remove("web.json");
     node.gone("web");
     until(LONG, "the pod's cgroup is gone", || {
         let left = cgroups_of_pods(&node);
-        ensure!(!left.iter().any(|path| path.contains(uid)), "{left:?}");
+        let (_, leaf) = own.rsplit_once('/').expect("a path");
+        ensure!(!left.iter().any(|path| path.contains(leaf)), "{left:?}");
         Ok(())
     });
     let other = (node.pod("other").expect("served"), other);

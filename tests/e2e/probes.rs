@@ -137,11 +137,12 @@ fn exec_probes_that_hang_leave_no_process_behind() {
     for name in ["a", "b", "c"] {
         node.pod_until(name, "is ready", |p| condition(p, "Ready"));
     }
+    let cgroup = node.runtime_node().cgroup("");
     until(LONG, "no probe's process is left", || {
         let sleeping = |pid: &i32| {
             let group = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
             let args = process::arguments(*pid);
-            group.contains(node.runtime_node().name()) && args.iter().any(|a| a == forever)
+            group.contains(&cgroup) && args.iter().any(|a| a == forever)
         };
         let left: Vec<i32> = process::all().into_iter().filter(sleeping).collect();
         ensure!(left.is_empty(), "{left:?}");

@@ -208,7 +208,8 @@ fn a_left_over_slice_goes() {
 #[test]
 fn a_configuration_that_contradicts_an_old_containerd_is_refused_in_a_sentence() {
     let config = json!({"cgroupDriver": "systemd"});
-    let options = Options { version: Version::V1_7, config, agent: false, ..Options::default() };
+    let (version, agent) = (Version::V1_7, false);
+    let options = Options { version, config, agent, systemd: false, ..Options::default() };
     let mut node = TestNode::start(options);
     let (status, log) = node.agent_refuses();
     assert!(!status.success());

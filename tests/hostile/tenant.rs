@@ -260,10 +260,11 @@ fn a_line_of_a_hundred_megabytes(ground: &mut AttackedNode) {
 /// A privileged container creates cgroups below its own, moves its processes there, and keeps doing
 /// so while it is removed.
 fn cgroups_of_its_own(ground: &mut AttackedNode) {
-    let name = ground.node.runtime_node().name();
+    let class = ground.node.runtime_node().cgroup("kubepods/besteffort");
     let text = format!(
         "n=0; while :; do n=$(((n + 1) % 50)); \
-         for pod in /host/*/{name}/kubepods/besteffort/pod*; do \
+         for pod in /host/*{class}/pod* /host{class}/*pod*; do \
+         [ -d $pod ] || continue; \
          mkdir -p $pod/mine$n/deep; echo $$ > $pod/mine$n/deep/cgroup.procs; \
          rmdir $pod/mine$(((n + 1) % 50))/deep $pod/mine$(((n + 1) % 50)); \
          done 2>/dev/null; done"

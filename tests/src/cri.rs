@@ -47,7 +47,7 @@ impl RawCri {
         let endpoint = format!("unix://{}", node.runtime_node().socket().display());
         let connect = async { Client::connect(&endpoint, Deadlines::default()) };
         let client = runtime.block_on(connect)?;
-        let cgroup = format!("/{}", node.runtime_node().name());
+        let cgroup = node.runtime_node().cgroup("");
         let cri = Self { runtime, client, logs: node.pod_logs(), cgroup };
         until(LONG, "the runtime is ready", || cri.is_ready());
         Ok(cri)
@@ -68,6 +68,12 @@ impl RawCri {
         Ok(())
     }
 
+    /// The pod's own cgroup, or the node's slice, in which systemd makes those of containers.
+    fn parent_of(&self, name: &str) -> String {
+        let is_slice = self.cgroup.ends_with(".slice");
+        if is_slice { self.cgroup.clone() } else { format!("{}/{name}", self.cgroup) }
+    }
+
     /// RunPodSandbox for a pod called `name`.
     pub fn run_pod(&self, name: &str) -> Result<RawPod> {
         let config = PodSandboxConfig {
@@ -80,7 +86,7 @@ impl RawCri {
             hostname: name.to_owned(),
             log_directory: self.logs.join(name).to_string_lossy().into_owned(),
             linux: Some(LinuxPodSandboxConfig {
-                cgroup_parent: format!("{}/{name}", self.cgroup),
+                cgroup_parent: self.parent_of(name),
                 ..Default::default()
             }),
             ..Default::default()

@@ -50,7 +50,8 @@ pub struct Options {
     pub name: Option<String>,
     /// Another program in place of the agent, for example the kubelet.
     pub program: Option<PathBuf>,
-    /// True if the runtime uses systemd as its cgroup driver.
+    /// True if systemd makes the cgroups of runtime and agent; `PINTLE_CGROUPS=systemd` has it in
+    /// all nodes.
     pub systemd: bool,
     /// True if the kernel lets the agent create an io_uring.
     pub ring: bool,
@@ -64,7 +65,8 @@ impl Default for Options {
         let (config, name, program) = (json!({}), None, None);
         let version = Version::usual().expect("PINTLE_CONTAINERD names a release");
         let (agent, ring) = (true, true);
-        let (systemd, is_guarded) = (false, false);
+        let systemd = std::env::var("PINTLE_CGROUPS").is_ok_and(|maker| maker == "systemd");
+        let is_guarded = false;
         Self { version, config, flags, env, agent, name, program, systemd, ring, is_guarded }
     }
 }

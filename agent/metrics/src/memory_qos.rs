@@ -1,7 +1,7 @@
 //! Memory that the node protects from reclaim, in numbers.
 //!
-//! Input: whether the gate `MemoryQoS` is on, and the requests of all pods. Output: two gauges, which
-//! the exposition has only where the gate is on.
+//! Input: whether the gate `MemoryQoS` is on, and the requests of all pods. Output: two gauges,
+//! which the exposition has only where the gate is on.
 // k8s: pkg/kubelet/metrics/metrics.go MemoryQoSNodeMemoryMinBytes, Register
 
 use std::sync::{Arc, OnceLock};

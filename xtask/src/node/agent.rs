@@ -81,7 +81,7 @@ impl AgentLayout {
             "healthzPort": HEALTH_PORT,
             "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
             "authorization": {"mode": "AlwaysAllow"},
-            "cgroupDriver": "cgroupfs",
+            "cgroupDriver": if node.is_by_systemd() { "systemd" } else { "cgroupfs" },
             "cgroupRoot": format!("/{}", node.name()),
             "enforceNodeAllocatable": [],
             // The disk is the host's, which may be nearly full; what is removed from it could not

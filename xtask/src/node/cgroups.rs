@@ -60,7 +60,7 @@ pub fn remove(name: &str) -> Result<()> {
     for (mount, _) in hierarchies()? {
         let dir = mount.join(name);
         while dir.exists() {
-            kill_below(&dir);
+            kill_in(&dir);
             match remove_tree(&dir) {
                 Ok(()) => break,
                 Err(e) if Instant::now() > deadline => {
@@ -105,7 +105,18 @@ pub fn below(name: &str) -> Result<Vec<String>> {
     Ok(found.into_iter().collect())
 }
 
-fn kill_below(dir: &Path) {
+/// Kills what runs below `name`.
+pub(super) fn kill_below(name: &str) -> Result<()> {
+    hierarchies()?.iter().for_each(|(mount, _)| kill_in(&mount.join(name)));
+    Ok(())
+}
+
+/// Returns whether any hierarchy has the cgroup.
+pub(super) fn exists(name: &str) -> Result<bool> {
+    Ok(hierarchies()?.iter().any(|(mount, _)| mount.join(name).exists()))
+}
+
+fn kill_in(dir: &Path) {
     for dir in tree(dir) {
         // A frozen process takes its SIGKILL only after the thaw.
         let _ = fs::write(dir.join("freezer.state"), "THAWED");

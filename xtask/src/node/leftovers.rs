@@ -61,8 +61,7 @@ pub(crate) struct Places<'a> {
 
 /// Counts leftovers on the node that has the namespaces of the process `holder`.
 pub(crate) fn count(holder: u32, places: &Places<'_>) -> Result<Leftovers> {
-    let standing = |path: &String| STANDING_CGROUPS.contains(&path.as_str());
-    let cgroups = cgroups::below(places.cgroup)?.into_iter().filter(|p| !standing(p)).collect();
+    let cgroups = cgroups::below(places.cgroup)?.into_iter().filter(|p| !is_standing(p)).collect();
     let mounts = fs::read_to_string(format!("/proc/{holder}/mountinfo"));
     let mounts = mounts.context("read the node's mounts")?;
     let points = mounts.lines().filter_map(|l| l.split(' ').nth(4)).map(Path::new);
@@ -85,6 +84,16 @@ pub(crate) fn count(holder: u32, places: &Places<'_>) -> Result<Leftovers> {
     })
 }
 
+/// Whether a cgroup stays without pods; slices end with the names that cgroupfs has.
+fn is_standing(path: &str) -> bool {
+    let plain = |part: &str| match part.strip_suffix(".slice") {
+        Some(slice) => slice.rsplit('-').next().unwrap_or(slice).to_owned(),
+        None => part.to_owned(),
+    };
+    let parts: Vec<String> = path.split('/').map(plain).collect();
+    STANDING_CGROUPS.contains(&&*parts.join("/"))
+}
+
 fn entries(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect()
@@ -93,6 +102,17 @@ fn entries(dir: &Path) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cgroups_of_classes_stay_and_those_of_pods_do_not() {
+        for path in ["kubepods", "n-kubepods.slice/n-kubepods-burstable.slice"] {
+            assert!(is_standing(path), "{path}");
+        }
+        let of_pods = ["kubepods/podu", "n-kubepods.slice/n-kubepods-podu.slice"];
+        for path in [of_pods[0], of_pods[1], "n-kubepods.slice/x.scope", "other"] {
+            assert!(!is_standing(path), "{path}");
+        }
+    }
 
     #[test]
     fn leftovers_without_abandoned_sandboxes_keep_the_mounts_of_others() {

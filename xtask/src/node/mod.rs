@@ -15,6 +15,7 @@ pub mod http;
 pub(crate) mod leftovers;
 pub(crate) mod network;
 pub mod process;
+mod slices;
 
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpStream};
@@ -55,6 +56,7 @@ pub struct NodeKind {
 pub struct ContainerdNode {
     name: String,
     dir: PathBuf,
+    by_systemd: bool,
     runtime: Runtime,
     holder: Child,
     containerd: Option<Child>,
@@ -93,8 +95,9 @@ impl ContainerdNode {
         )?;
         fs::write(dir.join("cni.d/10-pods.conflist"), config::network(&dir))?;
         let holder = hold(&name, &dir, kind.is_guarded)?;
-        let node = Self { name, dir, runtime, holder, containerd: None };
-        cgroups::create(&node.name)?;
+        let by_systemd = kind.by_systemd;
+        let node = Self { name, dir, by_systemd, runtime, holder, containerd: None };
+        node.make_cgroup("")?;
         Ok(node)
     }
 
@@ -145,9 +148,29 @@ impl ContainerdNode {
         self.containerd.as_ref().map(Child::id)
     }
 
-    /// The node's name; also that of its cgroup below each hierarchy's root.
+    /// The node's name; also that of its cgroup as the agent's configuration has it.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether systemd makes the containers' cgroups.
+    pub fn is_by_systemd(&self) -> bool {
+        self.by_systemd
+    }
+
+    /// Path of a cgroup below the root of each hierarchy. Its name is that below the node's own, as
+    /// cgroupfs has it; an empty one is the node's own.
+    pub fn cgroup(&self, below: &str) -> String {
+        let name = format!("{}/{below}", self.name);
+        let name = name.trim_end_matches('/');
+        if self.by_systemd { format!("/{}", slices::path(name)) } else { format!("/{name}") }
+    }
+
+    /// Makes a cgroup of this name.
+    pub fn make_cgroup(&self, below: &str) -> Result<()> {
+        let name = format!("{}/{below}", self.name);
+        let name = name.trim_end_matches('/');
+        if self.by_systemd { slices::create(name) } else { cgroups::create(name) }
     }
 
     /// The node's folder: everything it writes lies below.
@@ -240,7 +263,9 @@ impl ContainerdNode {
     /// Resources that pods left behind, given the agent's root folder.
     pub fn leftovers(&self, agent_root: &Path, pod_logs: &Path) -> Result<Leftovers> {
         let (pods, state, logs) = (agent_root.join("pods"), self.state(), pod_logs.to_owned());
-        let places = Places { cgroup: &self.name, mark: &self.name, pods, state, logs };
+        let cgroup = self.cgroup("");
+        let cgroup = cgroup.trim_start_matches('/');
+        let places = Places { cgroup, mark: &self.name, pods, state, logs };
         leftovers::count(self.holder.id(), &places)
     }
 }
@@ -252,7 +277,7 @@ impl Drop for ContainerdNode {
         end_processes(&self.name, &self.dir);
         let _ = self.holder.kill();
         let _ = self.holder.wait();
-        let removed = cgroups::remove(&self.name);
+        let removed = remove_cgroups(&self.name);
         let removed = removed.and_then(|()| {
             if std::env::var_os("PINTLE_KEEP").is_some() {
                 shell::say("kept", &self.dir.display().to_string());
@@ -316,6 +341,14 @@ fn end_processes(name: &str, dir: &Path) {
     }
 }
 
+/// Removes the node's cgroups, whoever made them.
+fn remove_cgroups(name: &str) -> Result<()> {
+    if cgroups::exists(&slices::path(name))? {
+        slices::remove(name)?;
+    }
+    cgroups::remove(name)
+}
+
 /// Removes nodes of processes that have ended: a killed test run cannot clean up.
 pub fn sweep() {
     let entries = fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
@@ -328,7 +361,7 @@ pub fn sweep() {
             continue;
         }
         end_processes(&name, &entry.path());
-        if let Err(error) = cgroups::remove(&name).and_then(|()| cache::remove(&entry.path())) {
+        if let Err(error) = remove_cgroups(&name).and_then(|()| cache::remove(&entry.path())) {
             shell::say("leftover", &format!("{error:#}"));
         }
     }

@@ -6,6 +6,7 @@ mod conformance;
 mod demo;
 mod differential;
 mod e2e_node;
+mod guest_tests;
 mod prepare;
 mod suites;
 mod test;
@@ -43,6 +44,7 @@ usage: cargo xtask TASK
                    CMD in a guest with cgroup v2 (--seconds, --memory, --cpus, --systemd, --disk)
   uml [OPTION]... -- CMD
                    CMD in a guest with cgroup v2 and systemd that boots in seconds (--share, --memory)
+  uml e2e [ARG]... the end-to-end tests in such a guest; also uml hostile
   run -- CMD       CMD, and the end of all that it started when it or this ends
   tidy             what is over the style's limits, licences of dependencies; also `cargo tidy`
   fetch            put every container runtime and test image into the cache";

@@ -6,27 +6,35 @@
 //! the paths that they have here. The command's exit code is ours. `PINTLE_UML_KERNEL=own` takes a
 //! kernel that has these, and builds it once, which takes half an hour.
 //!
+//! `cargo xtask uml e2e|hostile [ARG...]` runs end-to-end tests there, see `guest_tests`.
+//!
 //! Options: `--share DIR`, again for each folder (the current one); `--memory MIB` (2048). What
 //! tests take from the environment is handed on, as by `vm`.
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::guest_tests;
 use super::vm::{exports, quote, quoted};
 use crate::uml::{Guest, Options};
 use crate::{cache, shell, supervisor};
 
 pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
-    let (options, command) = parse(args)?;
+    let stage = args.first().and_then(|arg| guest_tests::STAGES.into_iter().find(|s| s == arg));
     if !supervisor::is_supervised() {
         let program = std::env::current_exe().context("find this program")?;
         return supervisor::run(Command::new(program).arg("uml").args(args));
     }
     supervisor::die_with_supervisor()?;
+    if let Some(stage) = stage {
+        return guest_tests::run(stage, &args[1..]);
+    }
+    let (options, command) = parse(args)?;
     let guest = Guest::boot(&options)?;
-    let output = guest.stream(&script(&command)?, &mut std::io::stdout().lock())?;
+    let output = guest.stream(&script(&quoted(&command))?, &mut std::io::stdout().lock())?;
     guest.power_off()?;
     if output != 0 {
         shell::say("guest", &format!("{} ended with {output}", command.join(" ")));
@@ -55,10 +63,15 @@ fn parse(args: &[&str]) -> Result<(Options, Vec<String>)> {
     Ok((options, command))
 }
 
-/// The command in the first shared folder, with the variables that tests take.
-fn script(command: &[String]) -> Result<String> {
+/// What a guest sees of the host unless other folders are named.
+pub(super) fn shares() -> Result<Vec<PathBuf>> {
+    Ok(vec![std::env::current_dir()?, cache::dir()?])
+}
+
+/// A command of a shell in the current folder, with the variables that tests take.
+pub(super) fn script(command: &str) -> Result<String> {
     let here = std::env::current_dir()?;
     let (here, cache) = (quote(&here.to_string_lossy()), quote(&cache::dir()?.to_string_lossy()));
     let home = format!("export HOME=/root PINTLE_CACHE={cache}\n");
-    Ok(format!("cd {here}\n{}{home}{}", exports(), quoted(command)))
+    Ok(format!("cd {here}\n{}{home}{command}", exports()))
 }

@@ -148,6 +148,13 @@ impl TestRun {
     }
 }
 
+/// The test program of a stage that has one alone, built now.
+pub(super) fn program(stage: &'static str) -> Result<PathBuf> {
+    let args = ["--test".to_owned(), stage.to_owned()];
+    let programs = programs::build(&args)?;
+    programs.into_iter().next().map(Program::into_path).context("cargo names the program")
+}
+
 fn all() -> impl Iterator<Item = &'static Stage> {
     STAGES.iter().chain(&BY_NAME)
 }

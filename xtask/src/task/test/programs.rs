@@ -138,6 +138,11 @@ fn named(messages: &str) -> Vec<StageProgram> {
 }
 
 impl StageProgram {
+    /// Where the program is.
+    pub(super) fn into_path(self) -> PathBuf {
+        self.path
+    }
+
     /// Runs it with these arguments, shows its output and counts.
     pub(super) fn run(
         &self,
