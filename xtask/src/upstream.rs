@@ -11,6 +11,7 @@ pub(crate) mod containerd;
 mod overlay;
 mod patch;
 mod patched;
+mod sidecars;
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -21,6 +22,8 @@ use anyhow::{Context, Result, bail};
 
 use self::patched::ModulePatch;
 pub(crate) use self::patched::Patched;
+pub use self::sidecars::Sidecar;
+pub(crate) use self::sidecars::snapshot_definitions;
 use crate::image::sha256;
 use crate::shell::{self, timed};
 use crate::{cache, repository};
@@ -162,6 +165,8 @@ pub enum Program {
     KubeadmNext,
     /// The suite for CSI drivers, of a module of its own.
     CsiSanity,
+    /// A sidecar of CSI drivers, or the controller of snapshots, of a module of their own.
+    Sidecar(Sidecar),
     /// The suite's runner.
     Ginkgo,
     /// The end-to-end suite.
@@ -203,6 +208,7 @@ impl Program {
             Self::Kubeadm => "kubeadm",
             Self::KubeadmNext => "kubeadm-next",
             Self::CsiSanity => "csi-sanity",
+            Self::Sidecar(sidecar) => sidecar.name(),
             Self::Ginkgo => "ginkgo",
             Self::E2e => "e2e.test",
             Self::E2eNode => "e2e_node.test",
@@ -229,6 +235,7 @@ impl Program {
             Self::MetricsServer => (".", false),
             Self::Kubeadm | Self::KubeadmNext => ("k8s.io/kubernetes/cmd/kubeadm", false),
             Self::CsiSanity => ("github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity", false),
+            Self::Sidecar(sidecar) => (sidecar.package(), false),
             Self::Ginkgo => ("github.com/onsi/ginkgo/v2/ginkgo", false),
             Self::E2e => ("k8s.io/kubernetes/test/e2e", true),
             Self::E2eNode => ("k8s.io/kubernetes/test/e2e_node", true),
@@ -244,6 +251,7 @@ impl Program {
             Self::Kubeadm => (module_dir().join("kubeadm"), &MODULE_FILES),
             Self::KubeadmNext => (module_dir().join("kubeadm-next"), &MODULE_FILES),
             Self::CsiSanity => (module_dir().join("csi-sanity"), &MODULE_FILES),
+            Self::Sidecar(_) => (module_dir().join("csi-sidecars"), &MODULE_FILES),
             Self::Components => (module_dir(), &COMPONENT_FILES),
             Self::GolangVectors => (module_dir(), &GOLANG_FILES),
             Self::SetVectors => (module_dir(), &SET_FILES),
@@ -322,12 +330,17 @@ impl Program {
 
 /// A file of one of the modules that ours requires, such as the suites' certificates.
 pub fn module_file(module: &str, path: &str) -> Result<PathBuf> {
+    module_file_of(&module_dir(), module, path)
+}
+
+/// The same for the module in `dir`.
+fn module_file_of(dir: &Path, module: &str, path: &str) -> Result<PathBuf> {
     let mut go = go()?;
     // Downloading it again is a no-op.
-    shell::capture_retried(go.args(["mod", "download", module]))?;
+    shell::capture_retried(go.current_dir(dir).args(["mod", "download", module]))?;
     let mut list = self::go()?;
-    let dir = shell::capture(list.args(["list", "-m", "-f", "{{.Dir}}", module]))?;
-    Ok(Path::new(dir.trim()).join(path))
+    list.current_dir(dir).args(["list", "-m", "-f", "{{.Dir}}", module]);
+    Ok(Path::new(shell::capture(&mut list)?.trim()).join(path))
 }
 
 /// `go` in the module's folder; the environment's flags are ignored.

@@ -19,6 +19,7 @@ use crate::lifecycle::{Checker, Violation};
 use crate::log::{CallLog, Phase, Subject};
 use crate::settings::{Feature, Settings};
 use crate::state::{State, StateFile, VolumeState};
+use crate::trace::CallTrace;
 
 /// The driver. Clones are the same one.
 #[derive(Clone, Debug)]
@@ -77,7 +78,11 @@ impl Driver {
         let log = &self.shared.log;
         let call = log.next_call();
         log.append(Phase::Begin, call, &subject, format!("{request:?}"));
+        let trace = self.settings().traces.then(|| CallTrace::of(subject.method, &request));
         let answer = self.carry_out(call, &subject, request, effect).await;
+        if let Some(trace) = trace {
+            eprintln!("{}", trace.line(answer.as_ref().err()));
+        }
         let code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
         log.append(Phase::End, call, &subject, format!("{code:?}"));
         answer.map(Response::new)

@@ -14,7 +14,9 @@
 //!   state         all volumes and snapshots, in a file that the drivers of several nodes share
 //!   disk, loops   folders, bind mounts, loop devices
 //!   proxy         in place of all that: calls are handed to upstream's mock suites
-//!   log           the record of all calls, and its reader for tests
+//!   host_path     the flags of upstream's host-path driver, as settings; read by `go_flags`
+//!   sidecar       stand-ins for node-driver-registrar and livenessprobe
+//!   log           the record of all calls, and its reader for tests; `trace` is for upstream's
 //!
 //! It stands where upstream's suites run the host-path driver. Every volume is below `--state`, and
 //! nothing is removed across a mount. Not for production: access to the socket is root.
@@ -27,6 +29,8 @@ mod controller;
 mod disk;
 mod doubled;
 pub mod faults;
+pub mod go_flags;
+pub mod host_path;
 mod identity;
 mod lifecycle;
 pub mod log;
@@ -35,8 +39,10 @@ mod node;
 pub mod proxy;
 mod registration;
 mod settings;
+pub mod sidecar;
 mod snapshots;
 mod state;
+mod trace;
 mod volumes;
 
 use std::io;

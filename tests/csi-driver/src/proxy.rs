@@ -12,6 +12,8 @@ use anyhow::{Context as _, Result};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 
+use crate::go_flags::GoFlags;
+
 /// How long to look for the end of a connection that has not been used.
 const CLOSED_WITHIN: Duration = Duration::from_millis(1);
 
@@ -25,23 +27,12 @@ pub struct ProxySettings {
 }
 
 impl ProxySettings {
-    /// Reads Go's flags; `None` without `-proxy-endpoint`. Other flags mean nothing to a proxy.
-    pub fn of_arguments<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Option<Self> {
-        let (mut endpoint, mut suite) = (None, None);
-        for argument in arguments {
-            match argument.trim_start_matches('-').split_once('=') {
-                Some(("endpoint", path)) => {
-                    endpoint = Some(PathBuf::from(path.trim_start_matches("unix://")));
-                }
-                Some(("proxy-endpoint", address)) => {
-                    let address = address.trim_start_matches("tcp://");
-                    let any = if address.starts_with(':') { "0.0.0.0" } else { "" };
-                    suite = Some(format!("{any}{address}"));
-                }
-                _ => {}
-            }
-        }
-        Some(Self { endpoint: endpoint?, suite: suite? })
+    /// The addresses; `None` without `-proxy-endpoint`. Other flags mean nothing to a proxy.
+    pub fn of_flags(flags: &GoFlags) -> Option<Self> {
+        let endpoint = flags.value("endpoint")?.trim_start_matches("unix://");
+        let address = flags.value("proxy-endpoint")?.trim_start_matches("tcp://");
+        let any = if address.starts_with(':') { "0.0.0.0" } else { "" };
+        Some(Self { endpoint: PathBuf::from(endpoint), suite: format!("{any}{address}") })
     }
 }
 
@@ -100,8 +91,9 @@ mod tests {
             endpoint: PathBuf::from("/csi/csi.sock"),
             suite: "0.0.0.0:9000".to_owned(),
         };
-        assert_eq!(ProxySettings::of_arguments(flags), Some(expected));
-        assert_eq!(ProxySettings::of_arguments(["--endpoint=/csi/csi.sock", "--state=/s"]), None);
+        assert_eq!(ProxySettings::of_flags(&GoFlags::read(flags)), Some(expected));
+        let driver = GoFlags::read(["--endpoint=/csi/csi.sock", "--state=/s"]);
+        assert_eq!(ProxySettings::of_flags(&driver), None);
     }
 
     #[tokio::test]

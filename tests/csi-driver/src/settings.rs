@@ -71,6 +71,9 @@ pub struct Settings {
     /// A capability that this driver does not have; may be repeated.
     #[arg(long, value_delimiter = ',')]
     pub without: Vec<Feature>,
+    /// Prints each call as upstream's suites read it, secrets included.
+    #[arg(long)]
+    pub traces: bool,
 }
 
 /// One label of a topology.

@@ -12,6 +12,7 @@
 //! - `guest`: nodes with a kernel of their own, see `uml`
 //! - `disk`: a node's folder on a file system of its own
 //! - `metrics`: metrics-server, on request
+//! - `snapshots`: the controller of volume snapshots, on request
 
 pub mod config;
 pub mod control;
@@ -24,6 +25,7 @@ mod network;
 pub mod node;
 mod pki;
 mod processes;
+mod snapshots;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -304,8 +306,10 @@ impl Cluster {
 
     /// Starts a part of the control plane or of a node: `apiserver`, `n1-agent` and so on.
     pub fn start(&self, process: &str) -> Result<()> {
-        if process == metrics::PART {
-            return metrics::start(self);
+        match process {
+            metrics::PART => return metrics::start(self),
+            snapshots::PART => return snapshots::start(self),
+            _ => {}
         }
         match process.split_once('-') {
             Some((node, "agent" | "proxy")) => {
@@ -405,7 +409,8 @@ impl Cluster {
         let nodes = self.nodes.iter();
         let parts = ["containerd", "agent", "proxy"];
         let of_nodes = nodes.flat_map(|n| parts.iter().map(move |p| format!("{n}-{p}")));
-        let central = control::PARTS.iter().chain(&[metrics::PART]).map(|p| (*p).to_owned());
+        let central =
+            control::PARTS.iter().chain(&[metrics::PART, snapshots::PART]).map(|p| (*p).to_owned());
         let all = central.chain(of_nodes);
         let line = |name: String| match self.processes.pid(&name) {
             Some(pid) => format!("{name:<16} {pid:>8}  {}", self.layout.log(&name).display()),

@@ -2,8 +2,8 @@
 //!
 //! Input: which tests, on which cluster. Output: a table of them in `target/conformance`, the names
 //! of those that passed and failed, and whether the suite itself ran to its end.
-//! `tests/upstream/base.txt` lists the tests that pass with upstream's kubelet on such a cluster:
-//! only other tests may fail. The suite's own serial tests run alone, after the others.
+//! `tests/upstream/base.txt` and `storage.txt` list the tests that pass with upstream's kubelet on
+//! such a cluster: only other tests may fail. The suite's own serial tests run alone, after the others.
 
 pub mod report;
 
@@ -15,10 +15,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use self::report::TestOutcome;
+use self::report::{Base, TestOutcome};
 use crate::cluster::Cluster;
+use crate::image::storage;
 use crate::repository;
-use crate::shell::{self, say, tail};
+use crate::shell::{self, say, tail, timed};
 use crate::upstream::Program;
 
 /// The longest that a whole run may take.
@@ -29,8 +30,14 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(200);
 /// Tests that pass with upstream's kubelet, a line each: seconds that it took, name.
 const BASE: &str = "tests/upstream/base.txt";
+/// The same for tests of the storage suites that deploy drivers.
+const STORAGE_BASE: &str = "tests/upstream/storage.txt";
 /// Groups of tests that concern a node.
 const FAST_GROUPS: [&str; 3] = ["[sig-node]", "[sig-storage]", "[sig-network]"];
+/// Suites that deploy CSI drivers: the host-path driver's and the mock driver's.
+const STORAGE: &str = r"\[Driver: csi-hostpath\]|\[sig-storage\] CSI Mock";
+/// Of these, tests that take many minutes, break the node, or need a feature that is off.
+const STORAGE_SKIPPED: &str = r"\[Slow\]|\[Serial\]|\[Disruptive\]|\[Flaky\]|\[Feature:";
 /// Tests that take longer than this with the kubelet are left out of the fast subset.
 const FAST_SECONDS_MAX: f64 = 40.0;
 
@@ -45,6 +52,8 @@ pub struct Selection {
     pub procs: usize,
     /// How many tests these are, where they are known by their names.
     pub count: Option<usize>,
+    /// They deploy CSI drivers: nodes need the images, the cluster the controller of snapshots.
+    pub deploys_drivers: bool,
 }
 
 impl Selection {
@@ -56,13 +65,20 @@ impl Selection {
     /// These tests, so many at once.
     pub fn exactly(names: &[String], procs: usize) -> Self {
         let focus = report::literally(names.iter().map(String::as_str));
-        Self { focus, skip: String::new(), procs, count: Some(names.len()) }
+        let count = Some(names.len());
+        Self { focus, skip: String::new(), procs, count, deploys_drivers: false }
+    }
+
+    /// Upstream's suites of CSI drivers, without slow and disruptive tests.
+    pub fn storage(procs: usize) -> Self {
+        let (focus, skip) = (STORAGE.to_owned(), STORAGE_SKIPPED.to_owned());
+        Self { focus, skip, procs, count: None, deploys_drivers: true }
     }
 }
 
 /// The tests that CI runs: those that concern a node, without slow and serial ones.
 pub fn fast_names() -> Result<Vec<String>> {
-    let text = base()?;
+    let text = read_base(BASE)?;
     let base = report::parse_base(&text);
     let is_fast = |(name, seconds): &(&&str, &f64)| {
         **seconds <= FAST_SECONDS_MAX
@@ -72,9 +88,9 @@ pub fn fast_names() -> Result<Vec<String>> {
     Ok(base.iter().filter(is_fast).map(|(name, _)| (*name).to_owned()).collect())
 }
 
-/// The list of what passes with upstream's kubelet.
-fn base() -> Result<String> {
-    fs::read_to_string(repository().join(BASE)).context("read base.txt")
+/// A list of what passes with upstream's kubelet.
+fn read_base(path: &str) -> Result<String> {
+    fs::read_to_string(repository().join(path)).with_context(|| format!("read {path}"))
 }
 
 /// Builds the programs of a run.
@@ -95,6 +111,9 @@ pub fn run(cluster: &Cluster, selection: &Selection) -> Result<Summary> {
             "--timeout=120s",
         ])
         .context("wait for the cluster's DNS")?;
+    if selection.deploys_drivers {
+        provide_drivers(cluster)?;
+    }
     let dir = repository().join("target/conformance");
     fs::create_dir_all(&dir)?;
     let log = dir.join("log.txt");
@@ -110,12 +129,22 @@ pub fn run(cluster: &Cluster, selection: &Selection) -> Result<Summary> {
     let Ok(json) = fs::read_to_string(&report) else {
         bail!("the suite did not run:\n{}", end());
     };
-    let mut summary = summary(report::parse(&json)?, &dir)?;
+    let base = read_base(if selection.deploys_drivers { STORAGE_BASE } else { BASE })?;
+    let mut summary = summary(report::parse(&json)?, &report::parse_base(&base), &dir)?;
     if !status.success() && summary.failed.is_empty() && !summary.is_suite_broken {
         say("failed", &format!("no test failed, but the suite: {status}\n{}", end()));
         summary.is_suite_broken = true;
     }
     Ok(summary)
+}
+
+/// Gives the cluster what upstream's deployments of CSI drivers need.
+fn provide_drivers(cluster: &Cluster) -> Result<()> {
+    let images = storage::layout()?;
+    timed("import", "images of CSI drivers", || {
+        cluster.nodes().iter().try_for_each(|node| cluster.import_images(node, &images))
+    })?;
+    cluster.start("snapshots")
 }
 
 /// Result of a run.
@@ -139,14 +168,12 @@ impl Summary {
     }
 }
 
-fn summary(all: Vec<TestOutcome>, dir: &Path) -> Result<Summary> {
-    let base = base()?;
-    let base = report::parse_base(&base);
-    let table = report::table(&all, &base);
+fn summary(all: Vec<TestOutcome>, base: &Base, dir: &Path) -> Result<Summary> {
+    let table = report::table(&all, base);
     fs::write(dir.join("results.txt"), &table)?;
     fs::write(dir.join("failures.txt"), report::failures(&all))?;
-    print!("{table}\n{}", report::totals(&all, &base));
-    let regressions = report::regressions(&all, &base);
+    print!("{table}\n{}", report::totals(&all, base));
+    let regressions = report::regressions(&all, base);
     if all.iter().any(|o| !o.passed) {
         println!("\nwhy:\n{}", report::failures(&all));
     }

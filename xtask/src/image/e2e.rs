@@ -21,7 +21,7 @@ use crate::shell::{capture, timed};
 use crate::upstream::{self, Program};
 
 /// Changes whenever the recipe below does.
-const RECIPE: &str = "4";
+const RECIPE: &str = "5";
 /// Registry folder of the suites' own images.
 const REGISTRY: &str = "registry.k8s.io/e2e-test-images";
 /// PATH inside the images.
@@ -30,6 +30,23 @@ const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin
 const NGINX: &str = "error_log /dev/stderr;\nevents {}\nhttp {\n  include /etc/nginx/mime.types;\n  \
     access_log /dev/stdout;\n  server {\n    listen 80;\n    listen [::]:80;\n    \
     location / { root /usr/share/nginx/html; index index.html; }\n  }\n}\n";
+
+/// nsenter for tests of a node's mounts: upstream's own node has a process 1, ours shares the
+/// machine's; its containerd has the node's mounts.
+// k8s: test/e2e/storage/utils/host_exec.go
+const NSENTER: &str = r#"#!/bin/sh
+socket=run/containerd/containerd.sock
+inode() { stat -c %d:%i "$1/$socket" 2>/dev/null; }
+if [ "$1" = --mount=/rootfs/proc/1/ns/mnt ]; then
+    for process in /rootfs/proc/[0-9]*; do
+        [ "$(cat "$process/comm" 2>/dev/null)" = containerd ] || continue
+        [ "$(inode "$process/root")" = "$(inode /rootfs)" ] || continue
+        shift
+        exec /usr/bin/nsenter --mount="$process/ns/mnt" "$@"
+    done
+fi
+exec /usr/bin/nsenter "$@"
+"#;
 
 /// The layout's folder, and a sum that changes when it does.
 pub fn layout() -> Result<(PathBuf, String)> {
@@ -69,6 +86,9 @@ impl Writer {
             let busybox = layer(&layout, &work, |root| fill_busybox(root, &tools))?;
             let agnhost = layer(&layout, &work, |root| {
                 fill_agnhost(root, &rootfs, &agnhost)?;
+                let nsenter = "usr/local/sbin/nsenter";
+                put(root, nsenter, NSENTER)?;
+                fs::set_permissions(root.join(nsenter), Permissions::from_mode(0o755))?;
                 // The suite of one node stamps its lines with it, and upstream's image has it.
                 copy(root, "usr/bin/nmeter", &tools, 0o755)
             })?;

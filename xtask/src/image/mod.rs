@@ -12,6 +12,7 @@ pub(crate) mod parts;
 pub mod pulled;
 pub mod registry;
 pub mod set;
+pub mod storage;
 pub mod tar;
 
 use std::collections::HashMap;

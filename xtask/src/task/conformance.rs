@@ -21,6 +21,8 @@ usage: cargo xtask conformance [--name NAME] [OPTION]...
   --focus RE     tests whose name matches (default: \\[Conformance\\])
   --skip RE      but not those
   --fast         the subset that CI runs
+  --storage      upstream's suites of CSI drivers, with images for them; --focus and --skip after it
+                 select other tests
   --procs N      how many at once (default 6)
   --agent A      the nodes' agent: pintle (default), kubelet, or a program's path
   --scheduler S  kube-scheduler (default), pintle, or a program's path
@@ -34,8 +36,13 @@ with its scheduler and controllers unless --scheduler or --controllers is.";
 /// tests that were chosen did not run.
 pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
     let (name, mut args) = name(args)?;
-    let mut selection =
-        Selection { focus: CONFORMANCE.to_owned(), skip: String::new(), procs: PROCS, count: None };
+    let mut selection = Selection {
+        focus: CONFORMANCE.to_owned(),
+        skip: String::new(),
+        procs: PROCS,
+        count: None,
+        deploys_drivers: false,
+    };
     let (mut programs, mut keep) = (Programs::default(), false);
     loop {
         args = match args {
@@ -46,6 +53,10 @@ pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
             }
             ["--fast", rest @ ..] => {
                 selection = Selection::fast(selection.procs)?;
+                rest
+            }
+            ["--storage", rest @ ..] => {
+                selection = Selection::storage(selection.procs);
                 rest
             }
             ["--keep", rest @ ..] => {
