@@ -47,13 +47,14 @@ use pintle_agent_core::node::conditions::Pressure;
 use pintle_agent_core::request::NodeContext;
 use pintle_agent_core::request::runtime::RuntimeFacts;
 use pintle_agent_core::source::Problem;
+use pintle_agent_core::storage::selinux::LabelSettings;
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::{NodeFacts, UnixNanos};
 use pintle_agent_core::volume::ClaimViews;
 use pintle_agent_core::worker::{Pods, PodsInput, Settings};
 use pintle_agent_host::ledger;
 use pintle_agent_host::ledger::Ledger;
-use pintle_agent_host::node::context;
+use pintle_agent_host::node::{context, selinux};
 use pintle_agent_host::shutdown::Progress;
 use pintle_agent_metrics::Metrics;
 use pintle_agent_plugins::Drivers;
@@ -461,6 +462,10 @@ impl StageInputs {
             attaches_by_controller: self.cluster.is_some()
                 && self.config.kubelet.enable_controller_attach_detach,
             refresher,
+            labels: LabelSettings {
+                files: selinux::file_label(),
+                has_all_modes: self.config.gates.enabled("SELinuxMount"),
+            },
             resync: self.config.kubelet.sync_frequency.to_std(),
         }))
     }

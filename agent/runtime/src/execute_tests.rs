@@ -7,6 +7,7 @@ use pintle_agent_core::cgroup::names::CgroupSetup;
 use pintle_agent_core::request::dns::NodeDns;
 use pintle_agent_core::request::security::SecurityPolicy;
 use pintle_agent_core::request::{Gates, SwapPolicy};
+use pintle_agent_core::storage::selinux::LabelSettings;
 use pintle_agent_core::types::{ContainerKind, RuntimeHandler};
 use pintle_agent_metrics::Metrics;
 use pintle_api_types::rate::Rate;
@@ -71,6 +72,7 @@ fn executor(root: &Path, client: &Client, inputs: mpsc::Sender<PodsInput>) -> Ex
             events: None,
             attaches_by_controller: false,
             refresher: Refresher::none(),
+            labels: LabelSettings::default(),
             resync: Duration::from_secs(60),
         }),
         killer: Killer::new(client.clone(), hooks.clone(), recorder.clone()),

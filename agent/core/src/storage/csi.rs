@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::{
 use serde::{Deserialize, Serialize};
 
 use super::disk::{self, NetworkDisk};
+use super::selinux::LabelParts;
 use crate::image::pull_credential::sha256_hex;
 use pintle_api_types::ids::PodUid;
 use pintle_api_types::migration::{InTree, csi_volume_of_pod};
@@ -162,6 +163,9 @@ pub struct Volume {
     // k8s: pkg/volume/plugins.go Spec.Migrated
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_migrated: bool,
+    /// SELinux options of the containers that mount it, each once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<LabelParts>,
 }
 
 /// The sizes of a volume and of its claim. The volume's grows first; the claim's once the file
@@ -234,6 +238,7 @@ impl Volume {
             size: ClaimSize::of(volume, claimed),
             disk: None,
             is_migrated: false,
+            labels: Vec::new(),
         })
     }
 
@@ -257,6 +262,7 @@ impl Volume {
             size: None,
             disk: None,
             is_migrated: false,
+            labels: Vec::new(),
         }
     }
 

@@ -19,6 +19,7 @@ mod machine;
 pub mod node_info;
 pub mod record;
 pub mod request;
+pub mod selinux;
 
 pub use machine::{
     Answer, Call, Command, Failure, FoundVolume, InUse, Input, Known, NodeVolumes, Outcome,

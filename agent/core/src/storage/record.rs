@@ -74,6 +74,12 @@ impl Record {
         }
     }
 
+    /// With the SELinux label that the volume is mounted with, if there is one.
+    #[must_use]
+    pub fn labelled(self, label: Option<&str>) -> Self {
+        Self { se_linux_mount_context: label.unwrap_or_default().to_owned(), ..self }
+    }
+
     /// Beside a device.
     // k8s: pkg/volume/csi/csi_plugin.go NewBlockVolumeMapper
     pub fn of_device(volume: &Volume, node: &str) -> Self {

@@ -21,6 +21,7 @@ fn volume() -> Volume {
         size: None,
         disk: None,
         is_migrated: false,
+        labels: Vec::new(),
     }
 }
 

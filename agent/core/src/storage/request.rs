@@ -18,6 +18,7 @@ use pintle_plugins_v1::csi::{
 };
 
 use super::csi::{AccessMode, Lifecycle, Volume};
+use super::selinux::mount_option;
 use super::{Known, Wanted};
 
 /// Key of the tokens in attributes or secrets.
@@ -141,9 +142,10 @@ fn capability(wanted: &Wanted, extras: &Extras) -> VolumeCapability {
 
 fn mount(wanted: &Wanted, volume: &Volume, mounts_for_group: bool) -> MountVolume {
     let group = wanted.fs_group.filter(|_| mounts_for_group);
+    let label = wanted.selinux_label.as_deref().map(mount_option);
     MountVolume {
         fs_type: volume.fs_type.clone(),
-        mount_flags: volume.mount_options.clone(),
+        mount_flags: volume.mount_options.iter().cloned().chain(label).collect(),
         volume_mount_group: group.map(|group| group.to_string()).unwrap_or_default(),
     }
 }

@@ -25,6 +25,7 @@ use super::payload::{
 use crate::env::downward;
 use crate::storage::csi;
 use crate::storage::disk;
+use crate::storage::selinux::options_of;
 use crate::types::NodeFacts;
 use crate::volume::csi_dirs::CsiDirs;
 use pintle_api_types::ids::PodUid;
@@ -201,10 +202,13 @@ impl Planner<'_> {
     fn volume(&self, volume: &Volume) -> Option<PodVolume> {
         let name = volume.name.clone();
         let claimed = self.claims.get(&name);
-        let kind = match claimed {
+        let mut kind = match claimed {
             Some(claimed) => claimed.kind(),
             None => self.kind(volume),
         };
+        if let VolumeKind::Csi(of_driver) = &mut kind {
+            of_driver.labels = options_of(self.pod, &name);
+        }
         let is_own = kind.plugin().is_some() && kind.staged().is_none();
         let is_served = is_own && claimed.is_none();
         if !is_served && !self.uses.has(&name) {

@@ -147,7 +147,9 @@ fn known(folder: &Path, is_block: bool) -> Result<Option<Known>, ReadError> {
     let (driver, handle) = (record.driver_name, record.volume_handle);
     let name = record.spec_vol_id;
     // The disk does not tell whether it is migrated, as for the kubelet.
-    Ok(Some(Known { driver, handle, name, lifecycle, is_block, is_migrated: false }))
+    let is_migrated = false;
+    let selinux_label = Some(record.se_linux_mount_context).filter(|label| !label.is_empty());
+    Ok(Some(Known { driver, handle, name, lifecycle, is_block, is_migrated, selinux_label }))
 }
 
 /// The folders in a folder, in order.

@@ -72,7 +72,7 @@ pub fn build(config: &Config, runtime: &RuntimeFacts) -> NodeContext {
             extra_masked_paths: throttle_paths(),
         },
         single_process_oom_kill: kubelet.single_process_oom_kill,
-        selinux: Path::new("/sys/fs/selinux/enforce").exists(),
+        selinux: super::selinux::is_enabled(),
         gates: Gates {
             env_files: config.gates.enabled("EnvFiles"),
             container_stop_signals: config.gates.enabled("ContainerStopSignals"),

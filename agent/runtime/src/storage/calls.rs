@@ -79,7 +79,10 @@ impl Shared {
                 let record = Record::of_device(volume, &self.parts.node_name);
                 (self.dirs.device_data(&volume.name), record)
             }
-            false => (self.dirs.global(&volume.driver, &volume.handle), Record::of_staging(volume)),
+            false => {
+                let record = Record::of_staging(volume).labelled(wanted.selinux_label.as_deref());
+                (self.dirs.global(&volume.driver, &volume.handle), record)
+            }
         };
         let (text, target, at) = (record.text(), staging.clone(), folder.clone());
         // Something that hangs may be mounted there already: it holds up its driver alone.
@@ -302,7 +305,8 @@ impl Shared {
                 (self.dirs.device_data(&volume.name), record)
             }
             false => {
-                let record = Record::of_pod(volume, &self.parts.node_name);
+                let record = Record::of_pod(volume, &self.parts.node_name)
+                    .labelled(wanted.selinux_label.as_deref());
                 (self.dirs.volume(&wanted.pod, &volume.name), record)
             }
         };
@@ -418,6 +422,7 @@ mod tests {
             lifecycle,
             is_block: false,
             is_migrated: false,
+            selinux_label: None,
         };
         let error = |code, origin| CallError {
             method: "NodeUnpublishVolume",

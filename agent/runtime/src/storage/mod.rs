@@ -36,6 +36,7 @@ use pintle_agent_cluster::node::report::WrittenInUse;
 use pintle_agent_cluster::objects::Objects;
 use pintle_agent_core::explain::volumes::{READY, WAITING};
 use pintle_agent_core::storage::csi::Volume;
+use pintle_agent_core::storage::selinux::LabelSettings;
 use pintle_agent_core::storage::{
     Answer, Call, Command, InUse, Input, Known, Outcome, Storage, Waiting,
 };
@@ -79,6 +80,8 @@ pub struct StorageParts {
     pub attaches_by_controller: bool,
     /// Has a driver asked again how many volumes the node can have.
     pub refresher: Refresher,
+    /// SELinux labels of volumes.
+    pub labels: LabelSettings,
     /// `syncFrequency`: how often claims of pods that run are read again.
     pub resync: Duration,
 }
@@ -173,8 +176,16 @@ impl Volumes {
         let deadline = tokio::time::Instant::now() + limit;
         self.0.pods.borrow_mut().insert(uid.clone(), Arc::clone(pod));
         let wanted = self.0.wanted(uid, pod, volumes);
-        let Ok(wanted) = tokio::time::timeout_at(deadline, wanted).await else {
-            return Err(NotReady { waiting: Vec::new() });
+        let late = || NotReady { waiting: Vec::new() };
+        let wanted = match tokio::time::timeout_at(deadline, wanted).await.map_err(|_| late())? {
+            Ok(wanted) => wanted,
+            Err(conflict) => {
+                // It ends with the pod alone: the spec of a pod does not change.
+                let text = conflict.to_string();
+                self.0.parts.recorder.event(uid, true, "FailedMount", &text, None);
+                tokio::time::sleep_until(deadline).await;
+                return Err(late());
+            }
         };
         let done = self.wait(uid);
         self.give(Input::Wanted { pod: uid.clone(), volumes: wanted });

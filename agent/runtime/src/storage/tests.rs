@@ -23,6 +23,7 @@ async fn volumes_are_waited_for_as_long_as_by_the_kubelet_and_no_longer() {
         events: None,
         attaches_by_controller: false,
         refresher: Refresher::none(),
+        labels: LabelSettings::default(),
         resync: Duration::from_secs(60),
     };
     let disk = json!({"metadata": {"name": "pv"}, "spec": {"csi": {
@@ -56,6 +57,7 @@ fn operations_of_a_migrated_volume_say_so_but_for_its_expansion() {
             is_attached_first: false,
             is_republished: false,
             fs_group: None,
+            selinux_label: None,
         });
         let known = Known::of(&wanted);
         let calls = [

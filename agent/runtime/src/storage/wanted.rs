@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_core::storage::Wanted;
 use pintle_agent_core::storage::csi::{Lifecycle, Volume};
 use pintle_agent_core::storage::driver::DriverSpec;
+use pintle_agent_core::storage::selinux::SeveralLabels;
 use pintle_agent_core::types::PodUid;
 use pintle_api_types::pod;
 
@@ -18,13 +19,17 @@ const RETRY: Duration = Duration::from_secs(1);
 impl Shared {
     /// Waits until the API server has said how each driver wants its volumes treated: without that it
     /// is not known whether a volume has to be attached first.
+    ///
+    /// # Errors
+    /// Containers of the pod want one volume with several SELinux labels.
     pub(super) async fn wanted(
         &self,
         uid: &PodUid,
         pod: &Arc<Pod>,
         volumes: &[Volume],
-    ) -> Vec<Wanted> {
+    ) -> Result<Vec<Wanted>, SeveralLabels> {
         let security = pod::spec(pod).security_context.as_ref();
+        let change = security.and_then(|security| security.se_linux_change_policy.as_deref());
         let group = security.and_then(|security| security.fs_group);
         let fs_group = group.and_then(|group| u32::try_from(group).ok());
         let mut wanted = Vec::new();
@@ -38,20 +43,23 @@ impl Shared {
                     is_attached_first: self.parts.attaches_by_controller,
                     is_republished: false,
                     fs_group,
+                    selinux_label: None,
                 });
                 continue;
             }
             let spec = self.spec(uid, &volume.driver).await;
             let is_persistent = volume.lifecycle == Lifecycle::Persistent;
+            let selinux_label = self.parts.labels.mount_label(volume, &spec, change)?;
             wanted.push(Wanted {
                 pod: uid.clone(),
                 volume: volume.clone(),
                 is_attached_first: spec.is_attach_required && is_persistent,
                 is_republished: spec.is_republished,
                 fs_group,
+                selinux_label,
             });
         }
-        wanted
+        Ok(wanted)
     }
 
     async fn spec(&self, uid: &PodUid, driver: &str) -> DriverSpec {

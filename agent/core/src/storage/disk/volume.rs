@@ -49,6 +49,7 @@ impl Setup<'_> {
             size: None,
             disk: Some(Box::new(disk)),
             is_migrated: false,
+            labels: Vec::new(),
         }
     }
 }

@@ -48,6 +48,9 @@ pub struct Wanted {
     pub is_republished: bool,
     /// Group that files are given to.
     pub fs_group: Option<u32>,
+    /// SELinux label that it is mounted with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selinux_label: Option<String>,
 }
 
 impl Wanted {

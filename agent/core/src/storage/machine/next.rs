@@ -3,9 +3,9 @@
 //! Pure: the volume's state, what the node says, and the time. At most one call comes out.
 // k8s: pkg/kubelet/volumemanager/reconciler/reconciler.go
 
-use super::volume::{Certainty, State, Use, failed};
+use super::volume::{Certainty, Known, State, Use, failed};
 use super::{BACKOFF, Call, Command, Wanted};
-use crate::storage::csi::AccessMode;
+use crate::storage::csi::{AccessMode, VolumeId};
 use crate::sync::backoff::Pause;
 use pintle_api_types::ids::{Mono, PodUid};
 
@@ -43,8 +43,16 @@ impl State {
             let call = self.unstage(node, now);
             return Next { call, ..Next::default() };
         }
-        let refused = self.refuse_second_pods(now);
+        let mut refused = self.refuse_second_pods(now);
+        refused.extend(self.refuse_other_labels(now));
         Next { call: self.bring_up(node, now), refused }
+    }
+
+    /// It has to be unstaged before this pod gets it.
+    fn is_staged_with_other_label(&self, wanted: &Wanted) -> bool {
+        let is_other = |known: &Known| known.selinux_label != wanted.selinux_label;
+        let is_held = self.uses.values().any(|of| of.published != Certainty::No);
+        !is_held && self.staged != Certainty::No && self.known.as_ref().is_some_and(is_other)
     }
 
     fn unpublish(&self, now: Mono) -> Option<Call> {
@@ -81,6 +89,33 @@ impl State {
         told
     }
 
+    /// A volume that is mounted with a label is not published with another one.
+    // k8s: pkg/kubelet/volumemanager/cache/actual_state_of_world.go PodExistsInVolume
+    fn refuse_other_labels(&mut self, now: Mono) -> Vec<Command> {
+        let mut holders = self.uses.values().filter(|of| of.published != Certainty::No);
+        let Some(label) = holders.next().map(|of| of.known.selinux_label.clone()) else {
+            return Vec::new();
+        };
+        let mut told = Vec::new();
+        for (pod, of) in &mut self.uses {
+            let is_waiting = of.published == Certainty::No && !of.is_released && !of.waits(now);
+            let is_other = of.wanted.as_ref().is_some_and(|wanted| wanted.selinux_label != label);
+            if is_waiting && is_other {
+                of.pause = Some(Pause::after(of.pause, BACKOFF, now));
+                let id = VolumeId::shared(&of.known.driver, &of.known.handle);
+                let why = format!(
+                    "waiting for unmount of volume {:?}, because it is already mounted to a \
+                     different pod with a different SELinux label",
+                    id.as_str()
+                );
+                let text = failed("MountVolume.SetUp", &of.known.name, &why);
+                of.failure = Some(text.clone());
+                told.push(Command::Failed { pod: pod.clone(), text });
+            }
+        }
+        told
+    }
+
     fn bring_up(&self, node: Node, now: Mono) -> Option<Call> {
         let wanting = self.uses.values().filter(|of| !of.is_released);
         let wanting = wanting.filter_map(|of| Some((of, of.wanted.as_ref()?)));
@@ -91,6 +126,9 @@ impl State {
         let Some((of, wanted)) = open.next() else { return self.expand(now) };
         let is_shared =
             matches!(wanted.volume.lifecycle, crate::storage::csi::Lifecycle::Persistent);
+        if is_shared && self.is_staged_with_other_label(wanted) {
+            return self.unstage(node, now);
+        }
         if is_shared && self.staged != Certainty::Yes {
             let waits = self.pause.is_some_and(|pause| pause.until > now);
             let again = self.staged == Certainty::Uncertain;

@@ -27,6 +27,7 @@ fn wanted(pod: u32) -> Wanted {
         size: None,
         disk: None,
         is_migrated: false,
+        labels: Vec::new(),
     };
     Wanted {
         pod: uid(pod),
@@ -34,6 +35,7 @@ fn wanted(pod: u32) -> Wanted {
         is_attached_first: false,
         is_republished: false,
         fs_group: None,
+        selinux_label: None,
     }
 }
 
@@ -118,6 +120,7 @@ fn found(pod: Option<u32>) -> FoundVolume {
         lifecycle: Lifecycle::Persistent,
         is_block: false,
         is_migrated: false,
+        selinux_label: None,
     };
     FoundVolume { known, pod: pod.map(uid) }
 }
@@ -402,6 +405,47 @@ fn volume_of_one_pod_is_refused_to_a_second_one_until_the_first_has_gone() {
     assert_eq!(commands, [Command::Failed { pod: uid(2), text: text.to_owned() }]);
     let commands = bed.release(1);
     assert_eq!(verb(&bed.answer(&commands, Ok(()))), "publish");
+}
+
+fn labelled(pod: u32, label: &str) -> Wanted {
+    Wanted { selinux_label: Some(label.to_owned()), ..wanted(pod) }
+}
+
+#[test]
+fn volume_with_another_label_waits_for_its_holder_and_is_staged_anew() {
+    let mut bed = Bed::new();
+    bed.bring_up(labelled(1, "s0:c1"));
+    let commands = bed.want(labelled(2, "s0:c2"));
+    let text = "MountVolume.SetUp failed for volume \"pv\" : waiting for unmount of volume \
+                \"kubernetes.io/csi/d^h\", because it is already mounted to a different pod with a \
+                different SELinux label";
+    assert_eq!(commands, [Command::Failed { pod: uid(2), text: text.to_owned() }]);
+    let commands = bed.want(labelled(3, "s0:c1"));
+    assert_eq!(verb(&commands), "publish", "the same label is shared");
+    bed.answer(&commands, Ok(()));
+    let commands = bed.release(1);
+    bed.answer(&commands, Ok(()));
+    let mut commands = bed.release(3);
+    for expected in ["unpublish", "unstage", "stage", "publish"] {
+        assert_eq!(verb(&commands), expected);
+        commands = bed.answer(&commands, Ok(()));
+    }
+}
+
+#[test]
+fn staging_that_was_found_with_the_label_of_its_record_is_kept_for_that_label_alone() {
+    for (label, expected) in [("s0:c1", "stage again"), ("s0:c2", "unstage")] {
+        let mut bed = Bed::default();
+        let mut volume = found(None);
+        volume.known.selinux_label = Some("s0:c1".to_owned());
+        bed.give(Input::Found { volumes: vec![volume], is_whole: true });
+        let mut commands = bed.want(labelled(1, label));
+        if label == "s0:c2" {
+            assert_eq!(commands, [], "every source of pods reports first");
+            commands = bed.give(Input::SourcesReady);
+        }
+        assert_eq!(verb(&commands), expected);
+    }
 }
 
 #[test]

@@ -41,15 +41,19 @@ pub struct Known {
     /// Its plugin was once part of Kubernetes; records on the disk do not say so.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_migrated: bool,
+    /// SELinux label that it is mounted with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selinux_label: Option<String>,
 }
 
 impl Known {
     /// What is to be known to take a wanted volume away again.
     pub fn of(wanted: &Wanted) -> Self {
-        Self::of_volume(&wanted.volume)
+        let selinux_label = wanted.selinux_label.clone();
+        Self { selinux_label, ..Self::of_volume(&wanted.volume) }
     }
 
-    /// The same of a volume.
+    /// The same of a volume that is mounted without a label.
     pub fn of_volume(volume: &Volume) -> Self {
         Self {
             driver: volume.driver.clone(),
@@ -58,6 +62,7 @@ impl Known {
             lifecycle: volume.lifecycle,
             is_block: volume.is_block,
             is_migrated: volume.is_migrated,
+            selinux_label: None,
         }
     }
 }

@@ -95,6 +95,7 @@ impl Volume {
             size: (self == Self::Share).then(size),
             disk: None,
             is_migrated: false,
+            labels: Vec::new(),
         };
         Wanted {
             pod: pod.clone(),
@@ -102,6 +103,7 @@ impl Volume {
             is_attached_first: self.is_attached_first(),
             is_republished: self == Self::Inline,
             fs_group: None,
+            selinux_label: None,
         }
     }
 }

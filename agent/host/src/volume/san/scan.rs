@@ -75,6 +75,7 @@ fn known(driver: &str, handle: &str, name: &str) -> Known {
         lifecycle: Lifecycle::Persistent,
         is_block: handle.starts_with(&format!("{DEVICES_DIR}/")),
         is_migrated: false,
+        selinux_label: None,
     }
 }
 

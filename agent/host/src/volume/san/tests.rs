@@ -244,6 +244,7 @@ pub(super) fn known(volume: &Volume) -> Known {
         is_attached_first: false,
         is_republished: false,
         fs_group: None,
+        selinux_label: None,
     })
 }
 
