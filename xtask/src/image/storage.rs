@@ -118,8 +118,8 @@ mod tests {
 
     #[test]
     fn images_of_a_manifest_are_known_by_their_programs() {
-        let manifest = "spec:\n  containers:\n    - name: a\n      image: some.test/team/livenessprobe:v1\n    \
-                        - name: b\n      image: some.test/team/other:v2\n";
+        let manifest = "containers:\n- name: a\n  image: some.test/team/livenessprobe:v1\n\
+                        - name: b\n  image: some.test/team/other:v2\n";
         let names: Vec<&str> = images_of(manifest).collect();
         assert_eq!(names, ["some.test/team/livenessprobe:v1", "some.test/team/other:v2"]);
         assert_eq!(program_of(names[0]), "livenessprobe");
