@@ -237,7 +237,7 @@ fn writes_are_of_accounts(audit: &str) {
 
 fn hand_over(server: &ControlPlane, first: ManagerProcess) {
     let holder = async |client: &kube::Client| {
-        let lease = crate::kit::Requests::new(client.clone(), "kube-system".to_owned());
+        let lease = crate::kit::NamespaceClient::new(client.clone(), "kube-system".to_owned());
         let lease = lease.get("Lease", "kube-controller-manager").await?;
         Ok::<_, anyhow::Error>(lease["spec"]["holderIdentity"].clone())
     };
@@ -264,7 +264,7 @@ fn hand_over(server: &ControlPlane, first: ManagerProcess) {
 fn restart(server: &ControlPlane) {
     let versions = || {
         server.with_client(async |client| {
-            let requests = crate::kit::Requests::new(client, "process".to_owned());
+            let requests = crate::kit::NamespaceClient::new(client, "process".to_owned());
             requests.versions(&KINDS).await
         })
     };

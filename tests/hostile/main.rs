@@ -32,7 +32,7 @@ use anyhow::Result;
 use ground::{AttackedNode, Stalls};
 use pintle_tests::attacks;
 
-impl attacks::Ground for AttackedNode {
+impl attacks::AttackTarget for AttackedNode {
     type Tally = Stalls;
     const OVERALL: &'static str = "all::the_deciding_thread_is_never_busy_for_long";
 

@@ -6,9 +6,9 @@ use k8s_openapi::api::scheduling::v1::PriorityClass;
 use pintle_tests::attacks;
 use serde_json::{Value, json};
 
-use crate::ground::{ATTACKER, AttackedNode, NODES, pod};
+use crate::ground::{ATTACKER, AttackedCluster, NODES, pod};
 
-attacks!(AttackedNode, "affinity":
+attacks!(AttackedCluster, "affinity":
     preferred_terms_by_the_thousand,
     terms_that_preemption_weighs,
     budgets_that_preemption_weighs,
@@ -34,7 +34,7 @@ fn misfits(count: usize, spec: &Value) -> Vec<Value> {
     (0..count).map(one).collect()
 }
 
-fn preferred_terms_by_the_thousand(ground: &mut AttackedNode) {
+fn preferred_terms_by_the_thousand(ground: &mut AttackedCluster) {
     let weighed: Vec<Value> = terms(10_000)
         .into_iter()
         .map(|term| json!({"weight": 1, "podAffinityTerm": term}))
@@ -47,7 +47,7 @@ fn preferred_terms_by_the_thousand(ground: &mut AttackedNode) {
 }
 
 /// Nodes full of pods that a more important pod could evict, were there any use in it.
-fn full_of_unimportant(ground: &AttackedNode) {
+fn full_of_unimportant(ground: &AttackedCluster) {
     let class = json!({"metadata": {"name": format!("{ATTACKER}-low")}, "value": -10});
     ground.create_global::<PriorityClass>(vec![class]);
     let low = json!({"priorityClassName": format!("{ATTACKER}-low")});
@@ -56,7 +56,7 @@ fn full_of_unimportant(ground: &AttackedNode) {
     ground.are_answered(&["low0", &format!("low{}", NODES * 50 - 1)]);
 }
 
-fn terms_that_preemption_weighs(ground: &mut AttackedNode) {
+fn terms_that_preemption_weighs(ground: &mut AttackedCluster) {
     full_of_unimportant(ground);
     let affinity = json!({"podAntiAffinity":
         {"requiredDuringSchedulingIgnoredDuringExecution": terms(10_000)}});
@@ -65,7 +65,7 @@ fn terms_that_preemption_weighs(ground: &mut AttackedNode) {
     eprintln!("    {:?}", ground.are_answered(&["misfit0"]));
 }
 
-fn budgets_that_preemption_weighs(ground: &mut AttackedNode) {
+fn budgets_that_preemption_weighs(ground: &mut AttackedCluster) {
     full_of_unimportant(ground);
     let budget = |at: usize| {
         json!({"metadata": {"name": format!("b{at}")}, "spec": {"minAvailable": 1,
@@ -78,7 +78,7 @@ fn budgets_that_preemption_weighs(ground: &mut AttackedNode) {
     eprintln!("    {:?}", ground.are_answered(&["misfit0"]));
 }
 
-fn terms_of_all_namespaces(ground: &mut AttackedNode) {
+fn terms_of_all_namespaces(ground: &mut AttackedCluster) {
     let term = |at: usize| {
         let expression = json!({"key": format!("n{at}"), "operator": "DoesNotExist"});
         json!({"topologyKey": "kubernetes.io/hostname",
@@ -94,7 +94,7 @@ fn terms_of_all_namespaces(ground: &mut AttackedNode) {
     eprintln!("    {:?}", ground.are_answered(&["p0"]));
 }
 
-fn constraints_of_spreading(ground: &mut AttackedNode) {
+fn constraints_of_spreading(ground: &mut AttackedCluster) {
     let constraint = |at: usize| {
         json!({"topologyKey": format!("key{at}"), "maxSkew": 1,
             "whenUnsatisfiable": "ScheduleAnyway",
@@ -106,7 +106,7 @@ fn constraints_of_spreading(ground: &mut AttackedNode) {
     eprintln!("    {:?}", ground.are_answered(&["misfit0"]));
 }
 
-fn values_of_a_node_selector(ground: &mut AttackedNode) {
+fn values_of_a_node_selector(ground: &mut AttackedCluster) {
     let values: Vec<String> = (0..2_000).map(|at| format!("zone{at}")).collect();
     let term = |at: usize| {
         json!({"matchExpressions": [
@@ -122,7 +122,7 @@ fn values_of_a_node_selector(ground: &mut AttackedNode) {
     eprintln!("    {:?}", ground.are_answered(&["p0"]));
 }
 
-fn tolerations_by_the_thousand(ground: &mut AttackedNode) {
+fn tolerations_by_the_thousand(ground: &mut AttackedCluster) {
     let toleration = |at: usize| json!({"key": format!("k{at}"), "operator": "Exists"});
     let tolerations: Vec<Value> = (0..10_000).map(toleration).collect();
     ground.create::<Pod>(misfits(8, &json!({"tolerations": tolerations})));

@@ -5,9 +5,9 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use pintle_tests::attacks;
 use serde_json::{Value, json};
 
-use crate::ground::{AttackedNode, pod};
+use crate::ground::{AttackedCluster, pod};
 
-attacks!(AttackedNode, "claims":
+attacks!(AttackedCluster, "claims":
     precision_beyond_what_the_standard_library_formats,
     exponents_of_the_same_precision,
     lists_without_an_order,
@@ -43,7 +43,7 @@ fn user(name: &str, claims: &[&str]) -> Value {
 }
 
 /// Pods with claims that have this expression, each answered in the end.
-fn evaluate(ground: &mut AttackedNode, expression: &str, pods: usize) {
+fn evaluate(ground: &mut AttackedCluster, expression: &str, pods: usize) {
     let names: Vec<String> = (0..pods).map(|at| format!("p{at}")).collect();
     ground.create::<ResourceClaim>(names.iter().map(|name| chosen(name, expression)).collect());
     ground.create::<Pod>(names.iter().map(|name| user(name, &[name])).collect());
@@ -75,16 +75,16 @@ fn long_text(doublings: usize, body: &str) -> String {
     text + &body.replace("$t", &format!("t{doublings}")) + &")".repeat(doublings + 1)
 }
 
-fn precision_beyond_what_the_standard_library_formats(ground: &mut AttackedNode) {
+fn precision_beyond_what_the_standard_library_formats(ground: &mut AttackedCluster) {
     evaluate(ground, "'%.65536f'.format([1.0]) != ''", 1);
 }
 
-fn exponents_of_the_same_precision(ground: &mut AttackedNode) {
+fn exponents_of_the_same_precision(ground: &mut AttackedCluster) {
     evaluate(ground, "'%.999999e'.format([1.0]) != ''", 1);
 }
 
 /// Not-a-number among numbers: no order that a sorting function may rely on.
-fn lists_without_an_order(ground: &mut AttackedNode) {
+fn lists_without_an_order(ground: &mut AttackedCluster) {
     let numbers: Vec<String> = (0..40)
         .map(|at| if at % 3 == 0 { "0.0/0.0".to_owned() } else { format!("{}.5", (at * 7) % 23) })
         .collect();
@@ -95,7 +95,7 @@ fn lists_without_an_order(ground: &mut AttackedNode) {
     ground.bystander("beside the second list");
 }
 
-fn doubled_lists_compared(ground: &mut AttackedNode) {
+fn doubled_lists_compared(ground: &mut AttackedCluster) {
     evaluate(
         ground,
         &doubled(60, |last| format!("{last} == cel.bind(m, {last}, [m[0], m[1]])")),
@@ -103,29 +103,29 @@ fn doubled_lists_compared(ground: &mut AttackedNode) {
     );
 }
 
-fn doubled_lists_as_text(ground: &mut AttackedNode) {
+fn doubled_lists_as_text(ground: &mut AttackedCluster) {
     evaluate(ground, &doubled(40, |last| format!("'%s'.format([{last}]) != ''")), 1);
 }
 
-fn doubled_lists_flattened(ground: &mut AttackedNode) {
+fn doubled_lists_flattened(ground: &mut AttackedCluster) {
     evaluate(ground, &doubled(40, |last| format!("{last}.flatten(64).size() > 0")), 1);
 }
 
-fn texts_of_gigabytes(ground: &mut AttackedNode) {
+fn texts_of_gigabytes(ground: &mut AttackedCluster) {
     let clauses = "%.65000f".repeat(100);
     let numbers = vec!["1.0"; 100].join(", ");
     evaluate(ground, &format!("'{clauses}'.format([{numbers}]) != ''"), 3);
 }
 
-fn a_regex_of_seconds(ground: &mut AttackedNode) {
+fn a_regex_of_seconds(ground: &mut AttackedCluster) {
     evaluate(ground, &long_text(10, "$t.matches('(a?){1000}[^a]')"), 1);
 }
 
-fn a_regex_of_seconds_in_a_hundred_pods(ground: &mut AttackedNode) {
+fn a_regex_of_seconds_in_a_hundred_pods(ground: &mut AttackedCluster) {
     evaluate(ground, &long_text(8, "$t.matches('(a?){1000}[^a]')"), 100);
 }
 
-fn loops_within_loops(ground: &mut AttackedNode) {
+fn loops_within_loops(ground: &mut AttackedCluster) {
     let list = format!("[{}]", vec!["1"; 24].join(", "));
     let within = format!("{list}.all(x, {list}.all(y, {list}.exists(z, x + y + z == 4)))");
     evaluate(ground, &format!("!({within})"), 20);
@@ -141,14 +141,14 @@ fn endless(name: &str) -> Value {
     claim(name, json!([request("most", 7, "true"), request("x", 1, only), request("y", 1, only)]))
 }
 
-fn a_search_without_an_end(ground: &mut AttackedNode) {
+fn a_search_without_an_end(ground: &mut AttackedCluster) {
     ground.create::<ResourceClaim>(vec![endless("p0")]);
     ground.create::<Pod>(vec![user("p0", &["p0"])]);
     ground.bystander("beside the search");
     eprintln!("    {:?}", ground.are_answered(&["p0"]));
 }
 
-fn a_hundred_searches_without_an_end(ground: &mut AttackedNode) {
+fn a_hundred_searches_without_an_end(ground: &mut AttackedCluster) {
     let names: Vec<String> = (0..100).map(|at| format!("p{at}")).collect();
     ground.create::<ResourceClaim>(names.iter().map(|name| endless(name)).collect());
     ground.create::<Pod>(names.iter().map(|name| user(name, &[name])).collect());
@@ -156,7 +156,7 @@ fn a_hundred_searches_without_an_end(ground: &mut AttackedNode) {
     eprintln!("    {:?}", ground.are_answered(&["p0"]));
 }
 
-fn one_claim_named_many_times(ground: &mut AttackedNode) {
+fn one_claim_named_many_times(ground: &mut AttackedCluster) {
     ground.create::<ResourceClaim>(vec![chosen("one", "true")]);
     let pods = (0..20).map(|at| user(&format!("p{at}"), &["one"; 200]));
     ground.create::<Pod>(pods.collect());

@@ -14,10 +14,10 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, StreamOwned};
 
-use crate::ground::AttackedNode;
+use crate::ground::AttackedCluster;
 use crate::stand::PORT;
 
-attacks!(AttackedNode, "clients":
+attacks!(AttackedCluster, "clients":
     answers_that_are_never_taken,
     silent_connections,
     heads_without_an_end,
@@ -83,7 +83,7 @@ fn connect(from: u8, config: &Arc<ClientConfig>) -> Result<Stream> {
 }
 
 /// Makes connections until there are enough, from addresses 127.0.0.2 and 127.0.0.3.
-fn crowd<T: Send>(ground: &AttackedNode, one: impl Fn(u8) -> Result<T> + Sync) -> Vec<T> {
+fn crowd<T: Send>(ground: &AttackedCluster, one: impl Fn(u8) -> Result<T> + Sync) -> Vec<T> {
     const THREADS: usize = 4;
     let begin = Instant::now();
     let some = || {
@@ -104,7 +104,7 @@ fn crowd<T: Send>(ground: &AttackedNode, one: impl Fn(u8) -> Result<T> + Sync) -
     all
 }
 
-fn answers_that_are_never_taken(ground: &mut AttackedNode) {
+fn answers_that_are_never_taken(ground: &mut AttackedCluster) {
     let (h2, request) = (config(b"h2"), request_without_window());
     let open = crowd(ground, |from| {
         let mut stream = connect(from, &h2)?;
@@ -120,7 +120,7 @@ fn answers_that_are_never_taken(ground: &mut AttackedNode) {
     drop(open);
 }
 
-fn silent_connections(ground: &mut AttackedNode) {
+fn silent_connections(ground: &mut AttackedCluster) {
     let open = crowd(ground, socket);
     assert!(open.len() > CROWD / 4, "{} of them were taken", open.len());
     for _ in 0..9 {
@@ -130,7 +130,7 @@ fn silent_connections(ground: &mut AttackedNode) {
     drop(open);
 }
 
-fn heads_without_an_end(ground: &mut AttackedNode) {
+fn heads_without_an_end(ground: &mut AttackedCluster) {
     let http1 = config(b"http/1.1");
     let open = crowd(ground, |from| {
         let mut stream = connect(from, &http1)?;
@@ -147,7 +147,7 @@ fn heads_without_an_end(ground: &mut AttackedNode) {
 }
 
 /// Each request has another token, which the scheduler would have to send to the API server.
-fn tokens_without_number(ground: &mut AttackedNode) {
+fn tokens_without_number(ground: &mut AttackedCluster) {
     let http1 = config(b"http/1.1");
     let stand = Arc::clone(&ground.stand);
     thread::scope(|scope| {

@@ -14,9 +14,9 @@ use k8s_openapi::api::core::v1::Pod;
 use pintle_tests::attacks;
 use serde_json::{Value, json};
 
-use crate::ground::{AttackedNode, EXTENDED, EXTENDER, pod};
+use crate::ground::{AttackedCluster, EXTENDED, EXTENDER, pod};
 
-attacks!(AttackedNode, "extenders":
+attacks!(AttackedCluster, "extenders":
     nobody_listens,
     one_that_never_answers,
     one_whose_answer_trickles,
@@ -60,7 +60,7 @@ impl Drop for Extender {
 }
 
 /// Starts an extender in the cluster's network.
-pub fn listen(ground: &AttackedNode, manner: ExtenderManner) -> Extender {
+pub fn listen(ground: &AttackedCluster, manner: ExtenderManner) -> Extender {
     let is_over = Arc::new(AtomicBool::new(false));
     let ends = Arc::clone(&is_over);
     let thread = ground.stand.in_network(move || {
@@ -137,7 +137,7 @@ fn extended(count: usize) -> Vec<Value> {
     (0..count).map(one).collect()
 }
 
-fn beside(ground: &mut AttackedNode, manner: ExtenderManner) {
+fn beside(ground: &mut AttackedCluster, manner: ExtenderManner) {
     let _extender = listen(ground, manner);
     ground.create::<Pod>(extended(PODS));
     ground.bystander(&format!("beside an extender that is {manner:?}"));
@@ -145,24 +145,24 @@ fn beside(ground: &mut AttackedNode, manner: ExtenderManner) {
     ground.bystander("after the first answers");
 }
 
-fn nobody_listens(ground: &mut AttackedNode) {
+fn nobody_listens(ground: &mut AttackedCluster) {
     ground.create::<Pod>(extended(PODS));
     ground.bystander("without the extender");
     ground.are_answered(&["p0"]);
 }
 
-fn one_that_never_answers(ground: &mut AttackedNode) {
+fn one_that_never_answers(ground: &mut AttackedCluster) {
     beside(ground, ExtenderManner::Silent);
 }
 
-fn one_whose_answer_trickles(ground: &mut AttackedNode) {
+fn one_whose_answer_trickles(ground: &mut AttackedCluster) {
     beside(ground, ExtenderManner::Trickling);
 }
 
-fn one_whose_answer_never_ends(ground: &mut AttackedNode) {
+fn one_whose_answer_never_ends(ground: &mut AttackedCluster) {
     beside(ground, ExtenderManner::Endless);
 }
 
-fn one_that_answers_nonsense(ground: &mut AttackedNode) {
+fn one_that_answers_nonsense(ground: &mut AttackedCluster) {
     beside(ground, ExtenderManner::Nonsense);
 }

@@ -73,7 +73,7 @@ pub struct AttackedCluster {
 #[derive(Debug, Default)]
 pub struct Ended(usize);
 
-impl pintle_tests::attacks::Ground for AttackedCluster {
+impl pintle_tests::attacks::AttackTarget for AttackedCluster {
     type Tally = Ended;
     const OVERALL: &'static str = "all::the_scheduler_never_ended";
 

@@ -6,9 +6,9 @@ use kube::api::{Api, DeleteParams, PostParams};
 use pintle_tests::attacks;
 use serde_json::{Value, json};
 
-use crate::ground::{ATTACKER, AttackedNode, EXTENDED, pod};
+use crate::ground::{ATTACKER, AttackedCluster, EXTENDED, pod};
 
-attacks!(AttackedNode, "groups":
+attacks!(AttackedCluster, "groups":
     gangs_by_the_thousand_that_never_are_complete,
     a_gang_of_hundreds_that_almost_fits,
     gangs_that_try_every_domain,
@@ -36,7 +36,7 @@ fn members(group: &str, count: usize, cpus: usize) -> Vec<Value> {
     (0..count).map(|at| member(&format!("{group}-{at}"), group, cpus)).collect()
 }
 
-fn gangs_by_the_thousand_that_never_are_complete(ground: &mut AttackedNode) {
+fn gangs_by_the_thousand_that_never_are_complete(ground: &mut AttackedCluster) {
     ground.create::<PodGroup>((0..1_000).map(|at| gang(&format!("g{at}"), 100)).collect());
     let pods = (0..1_000).flat_map(|at| members(&format!("g{at}"), 1, 1));
     ground.create::<Pod>(pods.collect());
@@ -44,7 +44,7 @@ fn gangs_by_the_thousand_that_never_are_complete(ground: &mut AttackedNode) {
 }
 
 /// The 40 nodes have room for 200 pods of three CPUs.
-fn a_gang_of_hundreds_that_almost_fits(ground: &mut AttackedNode) {
+fn a_gang_of_hundreds_that_almost_fits(ground: &mut AttackedCluster) {
     for group in ["g0", "g1", "g2"] {
         ground.create::<PodGroup>(vec![gang(group, 220)]);
         ground.create::<Pod>(members(group, 220, 3));
@@ -53,7 +53,7 @@ fn a_gang_of_hundreds_that_almost_fits(ground: &mut AttackedNode) {
     ground.are_answered(&["g0-0"]);
 }
 
-fn gangs_that_try_every_domain(ground: &mut AttackedNode) {
+fn gangs_that_try_every_domain(ground: &mut AttackedCluster) {
     let bound_to_a_node = |at: usize| {
         let mut group = gang(&format!("g{at}"), 20);
         group["spec"]["schedulingConstraints"] =
@@ -67,7 +67,7 @@ fn gangs_that_try_every_domain(ground: &mut AttackedNode) {
     ground.are_answered(&["g0-0", "g29-19"]);
 }
 
-fn a_gang_with_dear_terms(ground: &mut AttackedNode) {
+fn a_gang_with_dear_terms(ground: &mut AttackedCluster) {
     let term = |at: usize| json!({"topologyKey": "zone", "labelSelector": {"matchLabels": {"a": format!("v{at}")}}});
     let terms: Vec<Value> = (0..400).map(term).collect();
     let pods = members("g0", 60, 1).into_iter().map(|mut pod| {
@@ -83,7 +83,7 @@ fn a_gang_with_dear_terms(ground: &mut AttackedNode) {
 }
 
 /// Pods of no priority fill the nodes; gangs of a higher one need more than all nodes have.
-fn gangs_that_preempt_in_vain(ground: &mut AttackedNode) {
+fn gangs_that_preempt_in_vain(ground: &mut AttackedCluster) {
     let class = json!({"metadata": {"name": format!("{ATTACKER}-high")}, "value": 1000});
     ground.create_global::<k8s_openapi::api::scheduling::v1::PriorityClass>(vec![class]);
     ground.create::<Pod>((0..400).map(|at| pod(&format!("low{at}"), json!({}))).collect());
@@ -102,7 +102,7 @@ fn gangs_that_preempt_in_vain(ground: &mut AttackedNode) {
     ground.are_answered(&["g0-0", "low0"]);
 }
 
-fn groups_that_come_and_go(ground: &mut AttackedNode) {
+fn groups_that_come_and_go(ground: &mut AttackedCluster) {
     ground.create::<Pod>((0..10).flat_map(|at| members(&format!("g{at}"), 20, 1)).collect());
     for _ in 0..10 {
         ground.create::<PodGroup>((0..10).map(|at| gang(&format!("g{at}"), 21)).collect());
@@ -132,7 +132,7 @@ fn groups_that_come_and_go(ground: &mut AttackedNode) {
 }
 
 /// While the extender handles one of its pods, the others are placed on trial.
-fn a_gang_whose_extender_hangs(ground: &mut AttackedNode) {
+fn a_gang_whose_extender_hangs(ground: &mut AttackedCluster) {
     let _extender = crate::extenders::listen(ground, crate::extenders::ExtenderManner::Silent);
     for at in 0..20 {
         let group = format!("g{at}");

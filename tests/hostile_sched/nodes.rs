@@ -5,9 +5,9 @@ use kube::api::{Api, Patch, PatchParams};
 use pintle_tests::attacks;
 use serde_json::{Value, json};
 
-use crate::ground::{ATTACKER, AttackedNode, pod};
+use crate::ground::{ATTACKER, AttackedCluster, pod};
 
-attacks!(AttackedNode, "nodes":
+attacks!(AttackedCluster, "nodes":
     thirty_thousand_labels_of_each,
     taints_by_the_thousand,
     images_and_resources_by_the_thousand,
@@ -35,7 +35,7 @@ fn merge(into: &mut Value, from: Value) {
     }
 }
 
-fn thirty_thousand_labels_of_each(ground: &mut AttackedNode) {
+fn thirty_thousand_labels_of_each(ground: &mut AttackedCluster) {
     let labels = (0..30_000).map(|at| (format!("k{at}"), Value::from("v"))).collect();
     let labels = Value::Object(labels);
     ground.create_global::<Node>(nodes(10, |_| json!({"metadata": {"labels": labels}})));
@@ -44,7 +44,7 @@ fn thirty_thousand_labels_of_each(ground: &mut AttackedNode) {
     ground.bystander("after changes of labels");
 }
 
-fn taints_by_the_thousand(ground: &mut AttackedNode) {
+fn taints_by_the_thousand(ground: &mut AttackedCluster) {
     let taint = |node: usize, at: usize| json!({"key": format!("k{node}-{at}"), "value": "v", "effect": "NoSchedule"});
     let taints = |node: usize| (0..3_000).map(|at| taint(node, at)).collect::<Vec<Value>>();
     ground.create_global::<Node>(nodes(10, |node| json!({"spec": {"taints": taints(node)}})));
@@ -54,7 +54,7 @@ fn taints_by_the_thousand(ground: &mut AttackedNode) {
     ground.are_answered(&["p0", "p19"]);
 }
 
-fn images_and_resources_by_the_thousand(ground: &mut AttackedNode) {
+fn images_and_resources_by_the_thousand(ground: &mut AttackedCluster) {
     let images = |node: usize| {
         let image = |at: usize| json!({"names": [format!("r.example/{node}/i{at}:1")], "sizeBytes": i64::MAX});
         (0..3_000).map(image).collect::<Vec<Value>>()
@@ -70,7 +70,7 @@ fn images_and_resources_by_the_thousand(ground: &mut AttackedNode) {
     ground.bystander("beside images and resources");
 }
 
-fn statuses_all_the_time(ground: &mut AttackedNode) {
+fn statuses_all_the_time(ground: &mut AttackedCluster) {
     ground.create_global::<Node>(nodes(10, |_| json!({})));
     let stand = std::sync::Arc::clone(&ground.stand);
     std::thread::scope(|scope| {
@@ -92,7 +92,7 @@ fn statuses_all_the_time(ground: &mut AttackedNode) {
 }
 
 /// Changes the attacker's nodes in turns.
-fn change(ground: &AttackedNode, count: usize, to: impl Fn(usize) -> Value + Send + Sync) {
+fn change(ground: &AttackedCluster, count: usize, to: impl Fn(usize) -> Value + Send + Sync) {
     ground.stand.with_client(async |client| {
         let nodes = Api::<Node>::all(client);
         for at in 0..count {

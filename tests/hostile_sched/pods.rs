@@ -6,9 +6,9 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use pintle_tests::attacks;
 use serde_json::{Value, json};
 
-use crate::ground::{ATTACKER, AttackedNode, pod};
+use crate::ground::{ATTACKER, AttackedCluster, pod};
 
-attacks!(AttackedNode, "pods":
+attacks!(AttackedCluster, "pods":
     a_thousand_that_fit_nowhere,
     a_thousand_that_fit,
     annotations_of_a_megabyte,
@@ -34,20 +34,20 @@ fn asking(name: &str, amounts: &Value) -> Value {
     pod
 }
 
-fn a_thousand_that_fit_nowhere(ground: &mut AttackedNode) {
+fn a_thousand_that_fit_nowhere(ground: &mut AttackedCluster) {
     let pods = (0..1_000).map(|at| asking(&format!("p{at}"), &json!({"cpu": format!("1{at:03}")})));
     ground.create::<Pod>(pods.collect());
     ground.bystander("beside a thousand misfits");
     ground.are_answered(&["p0", "p999"]);
 }
 
-fn a_thousand_that_fit(ground: &mut AttackedNode) {
+fn a_thousand_that_fit(ground: &mut AttackedCluster) {
     ground.create::<Pod>((0..1_000).map(|at| pod(&format!("p{at}"), json!({}))).collect());
     ground.bystander("beside a thousand pods");
     ground.are_answered(&["p0", "p999"]);
 }
 
-fn annotations_of_a_megabyte(ground: &mut AttackedNode) {
+fn annotations_of_a_megabyte(ground: &mut AttackedCluster) {
     let large = |at: usize| {
         let mut pod = asking(&format!("p{at}"), &json!({"cpu": "1000"}));
         pod["metadata"]["annotations"] = json!({"large": "x".repeat(250_000)});
@@ -58,7 +58,7 @@ fn annotations_of_a_megabyte(ground: &mut AttackedNode) {
     ground.are_answered(&["p0", "p99"]);
 }
 
-fn resources_by_the_hundred(ground: &mut AttackedNode) {
+fn resources_by_the_hundred(ground: &mut AttackedCluster) {
     let amounts = |pod: usize| -> Value {
         let amount = |at: usize| (format!("r{pod}-{at}.example/r"), Value::from("1"));
         Value::Object((0..500).map(amount).collect())
@@ -69,7 +69,7 @@ fn resources_by_the_hundred(ground: &mut AttackedNode) {
     eprintln!("    {:?}", ground.are_answered(&["p0"]).iter().map(String::len).max());
 }
 
-fn quantities_at_their_limits(ground: &mut AttackedNode) {
+fn quantities_at_their_limits(ground: &mut AttackedCluster) {
     let most = i64::MAX.to_string();
     let amounts = [
         json!({"cpu": most, "memory": most, "ephemeral-storage": most}),
@@ -98,7 +98,7 @@ fn quantities_at_their_limits(ground: &mut AttackedNode) {
     eprintln!("    {:?}", ground.are_answered(&["p0", "p1", "p2", "p3", "p4", "p5", "sum0"]));
 }
 
-fn host_ports_by_the_thousand(ground: &mut AttackedNode) {
+fn host_ports_by_the_thousand(ground: &mut AttackedCluster) {
     let with_ports = |at: usize| {
         let mut pod = pod(&format!("p{at}"), json!({}));
         let port = |n: usize| json!({"containerPort": 1, "hostPort": 1_000 + n});
@@ -110,7 +110,7 @@ fn host_ports_by_the_thousand(ground: &mut AttackedNode) {
     ground.are_answered(&["p0", "p59"]);
 }
 
-fn gates_by_the_hundred(ground: &mut AttackedNode) {
+fn gates_by_the_hundred(ground: &mut AttackedCluster) {
     let gates: Vec<Value> =
         (0..1_000).map(|at| json!({"name": format!("g.example/{at}")})).collect();
     let pods = (0..50).map(|at| pod(&format!("p{at}"), json!({"schedulingGates": gates})));
@@ -128,7 +128,7 @@ fn gates_by_the_hundred(ground: &mut AttackedNode) {
 }
 
 /// An administrator creates many priority classes; pods of each wait for room.
-fn classes_of_priority_without_number(ground: &mut AttackedNode) {
+fn classes_of_priority_without_number(ground: &mut AttackedCluster) {
     let class = |at: usize| {
         json!({"metadata": {"name": format!("{ATTACKER}-{at}")}, "value": at,
             "preemptionPolicy": if at.is_multiple_of(2) { "Never" } else { "PreemptLowerPriority" }})
@@ -146,7 +146,7 @@ fn classes_of_priority_without_number(ground: &mut AttackedNode) {
 
 /// Rounds of an attack that continues while bystanders are bound.
 fn goes_on(
-    ground: &mut AttackedNode,
+    ground: &mut AttackedCluster,
     when: &str,
     round: impl AsyncFn(&Api<Pod>, usize) -> kube::Result<()> + Sync,
 ) {
@@ -166,7 +166,7 @@ fn goes_on(
     });
 }
 
-fn created_and_deleted_again(ground: &mut AttackedNode) {
+fn created_and_deleted_again(ground: &mut AttackedCluster) {
     goes_on(ground, "while pods come and go", async |pods, at| {
         let name = format!("p{at}");
         let object = serde_json::from_value(pod(&name, json!({}))).expect("a pod");
@@ -175,7 +175,7 @@ fn created_and_deleted_again(ground: &mut AttackedNode) {
     });
 }
 
-fn labels_that_change_all_the_time(ground: &mut AttackedNode) {
+fn labels_that_change_all_the_time(ground: &mut AttackedCluster) {
     ground.create::<Pod>(
         (0..10).map(|at| asking(&format!("p{at}"), &json!({"cpu": "1000"}))).collect(),
     );

@@ -4,16 +4,16 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use pintle_tests::attacks;
 use serde_json::{Value, json};
 
-use crate::ground::{ATTACKER, AttackedNode, LATE_CLASS, NODES, pod};
+use crate::ground::{ATTACKER, AttackedCluster, LATE_CLASS, NODES, pod};
 
-attacks!(AttackedNode, "volumes":
+attacks!(AttackedCluster, "volumes":
     one_claim_named_two_thousand_times,
     two_hundred_claims_of_one_pod,
     names_of_claims_that_are_not_there,
 );
 
 /// Volumes on disks of nodes, for the first claim that comes.
-fn offer(ground: &AttackedNode, count: usize) {
+fn offer(ground: &AttackedCluster, count: usize) {
     let volume = |at: usize| {
         let node = json!({"key": "kubernetes.io/hostname", "operator": "In",
             "values": [format!("n{}", at % NODES)]});
@@ -25,7 +25,7 @@ fn offer(ground: &AttackedNode, count: usize) {
     ground.create_global::<PersistentVolume>((0..count).map(volume).collect());
 }
 
-fn claims(ground: &AttackedNode, count: usize) {
+fn claims(ground: &AttackedCluster, count: usize) {
     let claim = |at: usize| {
         json!({"metadata": {"name": format!("claim{at}")}, "spec": {
             "accessModes": ["ReadWriteOnce"], "storageClassName": LATE_CLASS,
@@ -43,7 +43,7 @@ fn user(name: &str, claims: impl Iterator<Item = String>) -> Value {
     pod(name, json!({"volumes": claims.enumerate().map(volume).collect::<Vec<Value>>()}))
 }
 
-fn one_claim_named_two_thousand_times(ground: &mut AttackedNode) {
+fn one_claim_named_two_thousand_times(ground: &mut AttackedCluster) {
     offer(ground, 500);
     claims(ground, 1);
     let pods = (0..4).map(|at| user(&format!("p{at}"), (0..2_000).map(|_| "claim0".to_owned())));
@@ -52,7 +52,7 @@ fn one_claim_named_two_thousand_times(ground: &mut AttackedNode) {
     eprintln!("    {:?}", ground.are_answered(&["p0"]));
 }
 
-fn two_hundred_claims_of_one_pod(ground: &mut AttackedNode) {
+fn two_hundred_claims_of_one_pod(ground: &mut AttackedCluster) {
     offer(ground, 500);
     claims(ground, 200);
     let pods = (0..4).map(|at| user(&format!("p{at}"), (0..200).map(|at| format!("claim{at}"))));
@@ -61,7 +61,7 @@ fn two_hundred_claims_of_one_pod(ground: &mut AttackedNode) {
     eprintln!("    {:?}", ground.are_answered(&["p0"]));
 }
 
-fn names_of_claims_that_are_not_there(ground: &mut AttackedNode) {
+fn names_of_claims_that_are_not_there(ground: &mut AttackedCluster) {
     let pods = (0..20).map(|at| user(&format!("p{at}"), (0..1_000).map(|at| format!("none{at}"))));
     ground.create::<Pod>(pods.collect());
     ground.bystander("beside missing claims");

@@ -31,7 +31,10 @@ const VALUES: [&str; 12] = [
 /// are no pointers.
 pub(crate) fn meagre(value: Value) -> Value {
     match value {
-        Value::Object(entries) => Value::Object(entries.into_iter().filter_map(kept).collect()),
+        Value::Object(entries) => {
+            let entries = entries.into_iter();
+            Value::Object(entries.filter_map(|(key, value)| kept(key, value)).collect())
+        }
         Value::Array(items) => items.into_iter().map(meagre).collect(),
         other => other,
     }

@@ -169,7 +169,7 @@ fn devices(dice: &mut ChoiceDice, slice: usize, has: (bool, bool)) -> Value {
             _ => format!("dev-{slice}-{n}"),
         })
         .collect();
-    names.iter().map(|name| device(dice, name, has)).collect()
+    names.iter().map(|name| device(dice, name, has.0, has.1)).collect()
 }
 
 /// The slices of a pool, whole and sound most of the time.

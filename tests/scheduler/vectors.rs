@@ -96,7 +96,7 @@ fn differences(line: &str) -> Vec<String> {
     let mut found = Vec::new();
     for case in &answer.cases {
         let name = format!("seed {} pod {}", answer.seed, case["scenario"]);
-        compare((&mut cluster, &profile), case, &mut |what, ours, theirs| {
+        compare(&mut cluster, &profile, case, &mut |what, ours, theirs| {
             if ours != theirs {
                 let (ours, theirs) = only_differing(ours, theirs);
                 found.push(format!("{name} {what}: ours {ours}, theirs {theirs}"));

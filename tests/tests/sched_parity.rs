@@ -23,7 +23,7 @@ fn parity_of_every_recorded_vector() {
         for case in &recording.cases {
             cases += 1;
             let name = format!("seed {} {}", recording.seed, case["scenario"]);
-            compare((&mut cluster, &Profile::default()), case, &mut |what, ours, theirs| {
+            compare(&mut cluster, &Profile::default(), case, &mut |what, ours, theirs| {
                 if ours != theirs {
                     let (ours, theirs) = only_differing(ours, theirs);
                     differences.push(format!("{name} {what}: ours {ours}, recorded {theirs}"));

@@ -106,7 +106,7 @@ fn columns_equal_the_slow_reference_on_generated_clusters() {
     let mut scratch = Scratch::default();
     let (mut feasible, mut rejected) = (0u64, 0u64);
     for seed in 0..cases.div_ceil(PODS) {
-        let mut dice = Dice::new(seed);
+        let mut dice = ChoiceDice::new(seed);
         // Most are small, where constraints meet; some cross a word of the masks.
         let nodes_max = if seed % 50 == 0 { 140 } else { 8 };
         let world = generate::world(&mut dice, nodes_max);
@@ -130,7 +130,7 @@ fn columns_equal_the_slow_reference_on_generated_clusters() {
 fn any_order_of_deltas_equals_a_cluster_built_anew() {
     let mut scratch = Scratch::default();
     for seed in 0..400 {
-        let mut dice = Dice::new(1_000_000 + seed);
+        let mut dice = ChoiceDice::new(1_000_000 + seed);
         let mut world = generate::world(&mut dice, 8);
         let mut cluster = build(&world);
         for step in 0..60 {
@@ -153,7 +153,7 @@ fn any_order_of_deltas_equals_a_cluster_built_anew() {
 fn identical_pods_are_rescored_as_the_full_path_scores_them() {
     let (mut scratch, mut repeated, mut declined) = (Scratch::default(), 0, 0);
     for seed in 0..1500 {
-        let mut dice = Dice::new(2_000_000 + seed);
+        let mut dice = ChoiceDice::new(2_000_000 + seed);
         let world = generate::world(&mut dice, if seed % 20 == 0 { 140 } else { 12 });
         let mut cluster = build(&world);
         let mut pod = generate::pod(&mut dice, "same");
@@ -197,7 +197,7 @@ fn identical_pods_are_rescored_as_the_full_path_scores_them() {
 }
 
 /// Changes one thing in the objects and, by a delta, in the cluster.
-fn change(dice: &mut Dice, world: &mut ClusterObjects, cluster: &mut Cluster, step: usize) {
+fn change(dice: &mut ChoiceDice, world: &mut ClusterObjects, cluster: &mut Cluster, step: usize) {
     match dice.below(7) {
         0 => {
             let node = generate::node(dice, dice_node(step));

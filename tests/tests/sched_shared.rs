@@ -125,7 +125,7 @@ fn apply(change: &NodeRemedy, pod: &mut Pod) -> bool {
 fn doing_what_the_remedy_says_makes_the_pod_fit_there() {
     let (mut applied, mut scratch) = (0, Scratch::default());
     for seed in 0..2500 {
-        let mut dice = Dice::new(3_000_000 + seed);
+        let mut dice = ChoiceDice::new(3_000_000 + seed);
         let world = generate::world(&mut dice, 4);
         let mut cluster = Cluster::new(Profile::default());
         world.namespaces.iter().for_each(|n| cluster.set_namespace(n));

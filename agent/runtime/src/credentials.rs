@@ -15,6 +15,17 @@ use pintle_ring::{FileError, small};
 /// Longest configuration file in bytes.
 const FILE_BYTES_MAX: usize = 1 << 20;
 
+/// Reason why the credentials for an image are not known.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CredentialsError {
+    /// A secret of the pod has none.
+    #[error(transparent)]
+    Secret(#[from] pintle_agent_cluster::objects::KeyringError),
+    /// A file of the node cannot be read.
+    #[error("{0}")]
+    Files(String),
+}
+
 /// Reads a file of one kind.
 type Read = fn(&mut Keyring, &[u8], &CredentialSource) -> Result<(), KeyringError>;
 

@@ -29,7 +29,7 @@ use pintle_api_types::pod::image_name::ImageNameError;
 use pintle_cri::{Client, v1};
 use tokio::sync::OnceCell;
 
-use crate::credentials::NodeCredentials;
+use crate::credentials::{CredentialsError, NodeCredentials};
 use crate::garbage::holds::{Hold, Holds};
 use crate::provider::Providers;
 use crate::pull_records::Access;
@@ -104,17 +104,6 @@ pub struct Images {
     metrics: Arc<Metrics>,
     back_off: RefCell<HashMap<(PodUid, String), BackOff>>,
     seed: RandomState,
-}
-
-/// Reason why the credentials for an image are not known.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CredentialsError {
-    /// A secret of the pod has none.
-    #[error(transparent)]
-    Secret(#[from] KeyringError),
-    /// A file of the node cannot be read.
-    #[error("{0}")]
-    Files(String),
 }
 
 /// The credentials of a pod for an image: looked up once, and only if needed.

@@ -72,8 +72,7 @@ pub(super) async fn connect(
         let wanted =
             CertificateNames { node: config.node_name.clone(), ..CertificateNames::default() };
         let counts = metrics.certificate(CertificateOf::Client);
-        let clients = (client.clone(), first);
-        let rotation = Rotation::of_client(store, access.clone(), clients, counts);
+        let rotation = Rotation::of_client(store, access.clone(), client.clone(), first, counts);
         tasks::singleton("client certificate", async move {
             // The sender stays until the end: the names never change.
             let (_names, wanted) = watch::channel(Some(wanted));

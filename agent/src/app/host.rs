@@ -282,7 +282,7 @@ pub(super) fn dead_containers(config: &Config) -> DeadLimits {
 }
 
 /// Starts the collector of unused images.
-pub(super) fn start_collector(config: &Config, executor: &Executor) -> garbage::Requests {
+pub(super) fn start_collector(config: &Config, executor: &Executor) -> garbage::CollectorRequests {
     let kubelet = &config.kubelet;
     let percent = |percent: i32| u8::try_from(percent.clamp(0, 100)).unwrap_or(100);
     let policy = Policy {
@@ -295,7 +295,7 @@ pub(super) fn start_collector(config: &Config, executor: &Executor) -> garbage::
     let steps = collector.steps();
     let (queue, requests) = mpsc::channel(garbage::REQUESTS_MAX);
     tasks::singleton("image collector", collector.run(requests));
-    garbage::Requests { queue, steps }
+    garbage::CollectorRequests { queue, steps }
 }
 
 fn pull_records(

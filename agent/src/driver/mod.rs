@@ -92,7 +92,7 @@ pub(crate) struct PodDriver {
     /// The channel for observations of the node; `None` where these are impossible.
     pub looks: Option<mpsc::Sender<PressureLook>>,
     /// Removes unused images.
-    pub garbage: garbage::Requests,
+    pub garbage: garbage::CollectorRequests,
     /// The node's pressure conditions, for its object.
     pub pressure: watch::Sender<Pressure>,
     /// The loop's pulse.

@@ -109,7 +109,7 @@ mod tests {
         unsafe {
             add_segments(&raw mut info, 0, (&raw mut all).cast())
         };
-        assert_eq!(all, [1 << 20..(1 << 20) + (256 << 10)]);
+        assert_eq!(all, vec![Range { start: 1 << 20, end: (1 << 20) + (256 << 10) }]);
     }
 
     #[test]

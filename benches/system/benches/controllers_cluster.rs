@@ -30,7 +30,7 @@ mod writes;
 
 use manager::{ManagerProcess, ManagerSide, Memory};
 use objects::{Amounts, call, call_all, wait_for};
-use writes::{Mark, Writes};
+use writes::{LogMark, Writes};
 
 /// Duration, CPU and memory of a step.
 #[derive(Clone, Debug, Default)]
@@ -154,7 +154,7 @@ impl ControllersCluster {
         manager: &ManagerProcess,
         work: impl AsyncFnOnce(&kube::Client) -> Result<()> + Send,
     ) -> Result<Took> {
-        let mark = Mark::at_end(&self.0.layout().audit_log())?;
+        let mark = LogMark::at_end(&self.0.layout().audit_log())?;
         let (before, begun) = (manager.rest()?, Instant::now());
         self.run(work)?;
         let wall = begun.elapsed().as_secs_f64();

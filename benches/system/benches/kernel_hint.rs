@@ -74,7 +74,7 @@ fn kernel_hint(criterion: &mut Criterion) {
     let options = Options::new(memory_hierarchy());
     let probe = Builder::new_current_thread().enable_io().build().expect("a runtime");
     if let Err(why) = probe.block_on(async { open_ebpf(&options).map(drop) }) {
-        eprintln!("skipped: {why}");
+        eprintln!("skipped: {}", &*why);
         return;
     }
     let cgroup = Cgroup::new(memory_hierarchy());

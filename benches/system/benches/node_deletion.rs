@@ -107,7 +107,7 @@ fn raw_ends(
 
 fn agent_ends(node: &TestNode, cri: &RawCri, names: &[String]) -> Result<Ends> {
     names.iter().for_each(|name| put_pod(node, name));
-    seen::watch(node, START, |pods, _| {
+    seen::watch(node, START.0, START.1, |pods, _| {
         pods.iter().filter(|pod| pod.running.is_some()).count() > names.len()
     })
     .context("all pods run")?;

@@ -56,7 +56,7 @@ fn main() -> Result<()> {
 /// Waits until every pod shows its running container, and returns their ids.
 fn full_picture(node: &TestNode, every: Duration, limit: Duration) -> Result<Vec<String>> {
     let mut running = Vec::new();
-    seen::watch(node, (every, limit), |pods, _| {
+    seen::watch(node, every, limit, |pods, _| {
         running = pods.iter().filter_map(|pod| pod.running.clone()).collect();
         running.sort();
         running.len() == PODS

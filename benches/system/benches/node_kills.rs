@@ -37,7 +37,7 @@ fn main() -> Result<()> {
     let names = names("kill", PODS);
     names.iter().for_each(|name| put_pod(&node, name));
     let mut running = HashMap::new();
-    seen::watch(&node, (START_EVERY, START_LIMIT), |pods, _| {
+    seen::watch(&node, START_EVERY, START_LIMIT, |pods, _| {
         running = pods.iter().filter_map(|p| Some((p.name.clone(), p.running.clone()?))).collect();
         running.len() == PODS
     })
@@ -107,7 +107,7 @@ fn kill_at_once(node: &TestNode, ids: &[String]) -> Result<Round> {
     let mut all_back = None;
     let begin = now();
     pids.iter().for_each(|pid| process::signal(*pid, Signal::SIGKILL));
-    seen::watch(node, (ASK_EVERY, LONG), |pods, at| {
+    seen::watch(node, ASK_EVERY, LONG, |pods, at| {
         for id in pods.iter().flat_map(|pod| &pod.ended).filter(|id| ids.contains(id)) {
             shown.entry(id.clone()).or_insert(at);
         }

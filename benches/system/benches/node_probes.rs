@@ -31,7 +31,7 @@ fn main() -> Result<()> {
     let pods = count("PINTLE_BENCH_PODS", 50);
     names("probed", pods).iter().for_each(|name| put_probed(&node, name));
     let mut running = Vec::new();
-    seen::watch(&node, START, |seen, _| {
+    seen::watch(&node, START.0, START.1, |seen, _| {
         running = seen.iter().filter_map(|pod| pod.running.clone()).collect();
         running.len() == pods
     })

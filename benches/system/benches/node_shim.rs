@@ -30,7 +30,7 @@ fn main() -> Result<()> {
     let names = names("shim", 2 * rounds(10) + 1);
     names.iter().for_each(|name| put_pod(&node, name));
     let mut running = BTreeMap::new();
-    seen::watch(&node, START, |pods, _| {
+    seen::watch(&node, START.0, START.1, |pods, _| {
         running = pods.iter().filter_map(|p| Some((p.name.clone(), p.running.clone()?))).collect();
         running.len() == names.len()
     })
@@ -72,7 +72,7 @@ fn restart(node: &TestNode, cri: &RawCri, name: &str, id: &str) -> Result<f64> {
     let pid = node.container_pid(id).context("the container has a process")?;
     let (begin, mut next) = (now(), None);
     process::signal(pid, Signal::SIGKILL);
-    seen::watch(node, (ASK_EVERY, LONG), |pods, _| {
+    seen::watch(node, ASK_EVERY, LONG, |pods, _| {
         let pod = pods.iter().find(|pod| pod.name == name);
         next = pod.and_then(|pod| pod.running.clone()).filter(|running| running != id);
         next.is_some()

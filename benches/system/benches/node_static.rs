@@ -90,12 +90,12 @@ fn burst(program: &Path, pods: usize) -> Result<Burst> {
     let program = Some(program.to_owned());
     let node = TestNode::start(Options { config, program, ..Options::default() });
     // The first answer comes from an agent that has found its runtime.
-    seen::watch(&node, (ASK_EVERY, LONG), |_, _| true).context("/pods is answered")?;
+    seen::watch(&node, ASK_EVERY, LONG, |_, _| true).context("/pods is answered")?;
     let cpu = Cpu::of(node.agent_pid())?;
     let begin = now();
     names("pod", pods).iter().for_each(|name| put_pod(&node, name));
     let mut running = HashMap::new();
-    seen::watch(&node, (ASK_EVERY, LONG * 5), |found, at| {
+    seen::watch(&node, ASK_EVERY, LONG * 5, |found, at| {
         for pod in found.iter().filter(|pod| pod.running.is_some()) {
             running.entry(pod.name.clone()).or_insert(at);
         }

@@ -23,7 +23,7 @@ mod ground;
 #[path = "volumes/side.rs"]
 mod side;
 
-use ground::{Ground, NODE};
+use ground::{DriverCluster, NODE};
 use side::{AgentSide, Measure};
 
 /// The cluster's name; it is started for this and removed afterwards.
@@ -91,7 +91,7 @@ fn main() -> Result<()> {
     cluster.down()?; // what a killed run left
     cluster.choose_agent(NODE, &Agent::KubeletAlone)?;
     cluster.up()?;
-    let ground = Ground::start(cluster)?;
+    let ground = DriverCluster::start(cluster)?;
     let mut sides = Vec::new();
     for (agent, name) in [(&Agent::KubeletAlone, "kubelet"), (&ours, "ours")] {
         let figures = timed("measure", name, || {

@@ -15,7 +15,7 @@ use xtask::ratio::watch::{PodWatch, Pods, SeenTimes};
 use xtask::shell::say;
 
 use super::ground::{AGENT, DriverCluster, NAMESPACE, VolumeSourceKind, claim, names, pod};
-use super::{Figures, Size};
+use super::{Figures, VolumeLoad};
 
 /// Longest wait for all pods of a phase.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -52,7 +52,7 @@ pub(crate) enum Measure {
 pub(crate) struct AgentSide<'a> {
     ground: &'a DriverCluster<'a>,
     name: &'a str,
-    size: &'a Size,
+    size: &'a VolumeLoad,
     watch: PodWatch<'a>,
     figures: Figures,
 }
@@ -62,7 +62,7 @@ impl<'a> AgentSide<'a> {
     pub(crate) fn new(
         ground: &'a DriverCluster<'a>,
         name: &'a str,
-        size: &'a Size,
+        size: &'a VolumeLoad,
     ) -> Result<Self> {
         let watch = PodWatch::of(ground.cluster, NAMESPACE)?;
         Ok(Self { ground, name, size, watch, figures: Figures::default() })

@@ -152,7 +152,7 @@ impl TestRun {
 pub(super) fn program(stage: &'static str) -> Result<PathBuf> {
     let args = ["--test".to_owned(), stage.to_owned()];
     let programs = programs::build(&args)?;
-    programs.into_iter().next().map(Program::into_path).context("cargo names the program")
+    programs.into_iter().next().map(StageProgram::into_path).context("cargo names the program")
 }
 
 fn all() -> impl Iterator<Item = &'static Stage> {
