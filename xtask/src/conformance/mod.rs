@@ -3,7 +3,8 @@
 //! Input: which tests, on which cluster. Output: a table of them in `target/conformance`, the names
 //! of those that passed and failed, and whether the suite itself ran to its end.
 //! `tests/upstream/base.txt` lists the tests that pass with upstream's kubelet on such a cluster:
-//! only other tests may fail. Of the suites of CSI drivers none may. The suite's own serial tests run alone, after the others.
+//! only other tests may fail. Of the suites of CSI drivers none may. The suite's own serial tests
+//! run alone, after the others.
 
 pub mod report;
 
