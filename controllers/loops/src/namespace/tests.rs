@@ -229,7 +229,7 @@ fn dead_group_keeps_the_namespace_but_all_other_content_goes() {
     assert_eq!(failure(driven), expected);
     let (status, reason, message) = cluster.condition("NamespaceDeletionDiscoveryFailure");
     assert_eq!((&*status, &*reason), ("True", "DiscoveryFailed"));
-    assert_eq!(message, format!("DiscoveredKinds failed for some groups, 1 failing: {expected}"));
+    assert_eq!(message, format!("Discovery failed for some groups, 1 failing: {expected}"));
 }
 
 // k8s: namespaced_resources_deleter_test.go TestDeleteEncounters404
