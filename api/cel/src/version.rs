@@ -64,7 +64,7 @@ impl SemanticVersion {
             if word.is_empty() {
                 return Err("Build meta data is empty".into());
             }
-            is_word(word, "Invalid character(s) found in build meta data")?;
+            check_word(word, "Invalid character(s) found in build meta data")?;
         }
         Ok(Self { numbers, before })
     }
@@ -123,11 +123,11 @@ fn part(text: &str) -> Result<VersionPart, CelError> {
         let out = |_| out_of_range(text);
         return text.parse().map(VersionPart::Number).map_err(out);
     }
-    is_word(text, "Invalid character(s) found in prerelease")?;
+    check_word(text, "Invalid character(s) found in prerelease")?;
     Ok(VersionPart::Word(text.to_owned()))
 }
 
-fn is_word(text: &str, error: &str) -> Result<(), CelError> {
+fn check_word(text: &str, error: &str) -> Result<(), CelError> {
     let good = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
     if text.bytes().all(good) { Ok(()) } else { Err(format!("{error} {text:?}").into()) }
 }

@@ -13,7 +13,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use oci_spec::image::{Config, Descriptor, ImageIndexBuilder, ImageManifest, MediaType};
 
-use super::{Blob, config_blob, manifest_blob, sha256, with_platform, write};
+use super::{Blob, config_blob, manifest_blob, sha256, sha256_of_file, with_platform, write};
 use crate::shell::capture;
 
 /// The annotation that names an image of a layout.
@@ -40,8 +40,7 @@ impl Layout {
         tar.args(["--create", "--sort=name", "--mtime=@0", "--numeric-owner", "--one-file-system"]);
         tar.args(["--format=gnu", "--file"]).arg(&path).arg("-C").arg(folder).arg(".");
         capture(&mut tar)?;
-        let sum = capture(Command::new("sha256sum").arg(&path))?;
-        let sha = sum.split(' ').next().context("a sum")?.to_owned();
+        let sha = sha256_of_file(&path)?;
         let bytes = fs::metadata(&path)?.len();
         fs::rename(&path, self.blob(&sha))?;
         Ok(Blob { sha, bytes })

@@ -18,6 +18,7 @@ pub mod tar;
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::str::FromStr;
 
 use anyhow::{Context, Result};
@@ -30,6 +31,7 @@ use sha2::{Digest, Sha256};
 
 use self::registry::{Source, Storage};
 use self::tar::Tar;
+use crate::shell::capture;
 
 /// An image: its reference and its blobs in memory.
 pub struct Image {
@@ -101,6 +103,12 @@ pub fn archive(images: &[Image]) -> Result<Vec<u8>> {
 /// Lower-case hexadecimal SHA-256.
 pub fn sha256(data: &[u8]) -> String {
     Sha256::digest(data).iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// The same of a file of any size.
+pub(crate) fn sha256_of_file(path: &Path) -> Result<String> {
+    let line = capture(Command::new("sha256sum").arg(path))?;
+    Ok(line.split(' ').next().context("a sum")?.to_owned())
 }
 
 /// The sum and the length of something that an image refers to.

@@ -7,17 +7,15 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 
 use super::e2e::{config, copy, layer};
 use super::layout::Layout;
-use super::{parts, sha256};
+use super::{parts, sha256, sha256_of_file};
 use crate::cache;
 use crate::node::agent;
-use crate::shell::capture;
 use crate::upstream::{self, Program, Sidecar};
 
 /// Changes whenever the recipe below does.
@@ -43,9 +41,9 @@ pub fn layout() -> Result<PathBuf> {
     let driver = agent::build(DRIVER)?;
     let names = references()?;
     let programs = sidecars()?;
-    let mut sums = format!("{RECIPE} {} {}", parts::RECIPE, sum(&driver)?);
+    let mut sums = format!("{RECIPE} {} {}", parts::RECIPE, sha256_of_file(&driver)?);
     for (sidecar, program) in &programs {
-        sums += &format!(" {} {}", sidecar.name(), sum(program)?);
+        sums += &format!(" {} {}", sidecar.name(), sha256_of_file(program)?);
     }
     sums.extend(names.iter().map(|name| format!(" {name}")));
     cache::content_entry("storage-images", &sha256(sums.as_bytes()), |staging, _| {
@@ -75,11 +73,6 @@ pub fn layout() -> Result<PathBuf> {
 fn sidecars() -> Result<Vec<(Sidecar, PathBuf)>> {
     let build = |sidecar: Sidecar| Ok((sidecar, Program::Sidecar(sidecar).ensure()?));
     Sidecar::ALL.into_iter().map(build).collect()
-}
-
-fn sum(path: &Path) -> Result<String> {
-    let line = capture(Command::new("sha256sum").arg(path))?;
-    Ok(line.split(' ').next().context("a sum")?.to_owned())
 }
 
 /// The names of images that the manifests have, and of which one of ours is made.

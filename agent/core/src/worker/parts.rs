@@ -1,6 +1,6 @@
-//! What a worker knows, by who tells it: the runtime's records, the end of the pod, failures,
-//! resizes, files of volumes, the sync under way, what was published. For all pods: lists of the
-//! runtime, and resizes that wait.
+//! The parts of a worker's state: records of the runtime, the pod's end, failures, resizes, files of
+//! volumes, the sync under way, the published status. Of all pods: lists of the runtime, and resizes
+//! that wait for room.
 //!
 //! Plain data of [`Worker`](super::step::Worker) and [`Pods`](super::pods::Pods); their modules
 //! read and write the parts directly. Bounds: the containers of one pod; the pods of the node.

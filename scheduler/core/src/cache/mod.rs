@@ -112,12 +112,12 @@ pub struct ClusterCache {
 }
 
 impl ClusterCache {
-    /// Creates an empty mirror with one profile.
+    /// Creates an empty cache with one profile.
     pub fn new(profile: Profile) -> Self {
         Self::with_profiles(vec![profile])
     }
 
-    /// Creates an empty mirror. Without any profile it has the default one.
+    /// Creates an empty cache. Without any profile it has the default one.
     pub fn with_profiles(profiles: Vec<Profile>) -> Self {
         let mut profiles: Vec<Arc<Profile>> = profiles.into_iter().map(Arc::new).collect();
         if profiles.is_empty() {

@@ -169,7 +169,7 @@ impl All {
     }
 
     /// Drops the reservation of a pod that was bound; its claims remain reserved for it.
-    pub(super) fn is_bound(&mut self, uid: &Uid) {
+    pub(super) fn forget_bound(&mut self, uid: &Uid) {
         self.of_pods.remove(uid);
     }
 }
@@ -266,14 +266,14 @@ impl Scheduler {
         if let (Some(made), Some(wanted)) = (made, wanted) {
             let before = std::mem::replace(&mut wanted.claim, Rc::new(made.clone()));
             let _ = self.mirror.devices.set_claim(made.clone());
-            self.mirror.devices.is_written(uid_of(&before));
+            self.mirror.devices.drop_pending(uid_of(&before));
         }
         for claim in &reserved.claims {
-            self.is_written(claim, now);
+            self.apply_written(claim, now);
         }
         let is_it = |one: &&mut Reserving| one.number == reserved.number;
         let Some(one) = self.devices.of_pods.get_mut(uid).filter(is_it) else {
-            return self.was_given_up(reserved, now);
+            return self.handle_given_up(reserved, now);
         };
         take_newer(&mut one.all, reserved.claims);
         if let Some(error) = reserved.error {
@@ -295,16 +295,16 @@ impl Scheduler {
     }
 
     /// Applies a written claim.
-    fn is_written(&mut self, claim: &ResourceClaim, now: Duration) {
+    fn apply_written(&mut self, claim: &ResourceClaim, now: Duration) {
         let event = self.mirror.devices.set_written(claim.clone());
         if allocation(claim).is_some() {
-            self.mirror.devices.is_written(uid_of(claim));
+            self.mirror.devices.drop_pending(uid_of(claim));
         }
         event.iter().for_each(|event| self.happened(event, now));
     }
 
     /// Handles the result of a reservation that was given up meanwhile.
-    fn was_given_up(&mut self, reserved: ReservationResult, now: Duration) {
+    fn handle_given_up(&mut self, reserved: ReservationResult, now: Duration) {
         if let Some(mut one) = self.devices.leaving.remove(&reserved.number) {
             take_newer(&mut one.all, reserved.claims);
             if !self.let_go(one, now) {

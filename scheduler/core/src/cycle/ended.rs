@@ -29,7 +29,7 @@ impl Scheduler {
                     was_flushed: waiting.flushed,
                 });
                 self.queue.done(&pod.uid);
-                self.devices.is_bound(&pod.uid);
+                self.devices.forget_bound(&pod.uid);
                 if let Some((attempt, _)) = self.attempts.remove(&pod.uid) {
                     attempt.post_bind(node);
                 }

@@ -97,7 +97,7 @@ impl Scheduler {
             group.assume(uid);
         }
         match self.permission(uid, &asked, node) {
-            Err(stopped) => self.is_stopped(uid, &asked, node, stopped, now),
+            Err(stopped) => self.reject_stopped(uid, &asked, node, stopped, now),
             Ok(pending) => {
                 self.queue.binds(uid);
                 if pending.is_empty() {
@@ -154,7 +154,7 @@ impl Scheduler {
     }
 
     /// Rejects a pod in Reserve or Permit, before its node was reported.
-    fn is_stopped(
+    fn reject_stopped(
         &mut self,
         uid: &Uid,
         asked: &Rc<QueuedPod>,

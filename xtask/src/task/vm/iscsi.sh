@@ -22,5 +22,5 @@ multipathd
 set +e
 "$@"
 rc=$?
-[ $rc = 0 ] || { dmesg | tail -30; ls -l /dev/disk/by-path; }
+[ $rc = 0 ] || { dmesg | tail -30; ls -l /dev/disk/by-path; multipathd show paths; multipathd show maps; }
 exit $rc

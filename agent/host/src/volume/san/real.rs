@@ -63,10 +63,6 @@ impl ScsiTarget {
         fs::create_dir_all(self.group().join("np").join(portal)).expect("a portal");
     }
 
-    fn listen_no_more(&self, portal: &str) {
-        fs::remove_dir(self.group().join("np").join(portal)).expect("the portal is closed");
-    }
-
     fn core(&self, lun: usize) -> PathBuf {
         let name = self.iqn.rsplit(':').next().unwrap_or_default();
         Path::new(CONFIG).join(format!("core/fileio_{lun}/{name}{lun}"))
@@ -91,7 +87,7 @@ impl ScsiTarget {
     }
 
     fn sessions(&self) -> usize {
-        SanHost::default().sessions_of(&self.iqn).expect("read").len()
+        host().sessions_of(&self.iqn).expect("read").len()
     }
 }
 
@@ -115,6 +111,11 @@ fn put(path: &Path, text: &str) {
     fs::write(path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
 }
 
+/// The real programs; in a slow guest a multipath device is waited for longer.
+fn host() -> SanHost {
+    SanHost { multipath_wait: WAIT_MAX, ..SanHost::default() }
+}
+
 /// A node's root directory with the real programs.
 struct SanNode {
     root: tempfile::TempDir,
@@ -130,12 +131,12 @@ impl SanNode {
     fn stage(&self, volume: &Volume, secret: &[(&str, &str)]) -> Result<(), StageError> {
         let text = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
         let secret = secret.iter().map(text).collect();
-        let host = SanHost::default();
+        let host = host();
         self.runtime.block_on(host.stage(self.root.path(), volume, &secret))
     }
 
     fn publish(&self, volume: &Volume) -> PathBuf {
-        let (host, pod) = (SanHost::default(), uid());
+        let (host, pod) = (host(), uid());
         let published = host.publish(self.root.path(), &pod, volume, None);
         self.runtime.block_on(published).expect("published");
         let dirs = PodDirs::new(self.root.path(), &uid());
@@ -144,7 +145,7 @@ impl SanNode {
 
     /// Takes away what is found on the disk, as an agent that knows nothing else.
     fn end(&self) {
-        let host = SanHost::default();
+        let host = host();
         let found = scan::scan(self.root.path());
         assert_eq!(found.unreadable, []);
         for found in found.volumes {
@@ -168,13 +169,13 @@ fn luns_of_a_real_target_share_its_session_and_keep_their_files() {
         node.stage(&first, &[]).expect("staged");
         node.stage(&third, &[]).expect("staged");
         assert_eq!(target.sessions(), 1);
-        let sessions = SanHost::default().sessions_of(&target.iqn).expect("read");
+        let sessions = host().sessions_of(&target.iqn).expect("read");
         let luns: Vec<u16> = sessions[0].luns.iter().map(|found| found.lun).collect();
         assert_eq!(luns, [0, 2], "only those that were asked for");
         let dir = node.publish(&first);
         fs::write(dir.join("kept"), "x").expect("written");
 
-        let (host, third) = (SanHost::default(), known(&third));
+        let (host, third) = (host(), known(&third));
         let done = host.unstage(node.root.path(), &third);
         node.runtime.block_on(done).expect("unstaged");
         assert_eq!(target.sessions(), 1);
@@ -273,16 +274,20 @@ fn two_paths_to_a_real_target_are_one_device_and_losing_one_loses_nothing() {
         node.stage(&volume, &[]).expect("staged");
         assert_eq!(target.sessions(), 2);
         let dir = node.publish(&volume);
-        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("read");
+        let mounts = fs::read_to_string("/proc/thread-self/mountinfo").expect("read");
         let of_volume = mounts.lines().find(|line| line.contains(&*dir.to_string_lossy()));
         let mount = of_volume.expect("it is mounted");
         assert!(mount.contains("/dev/dm-") || mount.contains("/dev/mapper/"), "{mount}");
 
-        target.listen_no_more(PORTALS[0]);
+        let name = format!("ip-{}-iscsi-{}-lun-0", PORTALS[0], target.iqn);
+        let path = fs::canonicalize(Path::new("/dev/disk/by-path").join(name)).expect("a path");
+        let disk = path.file_name().expect("a name");
+        let state = Path::new("/sys/block").join(disk).join("device/state");
+        put(&state, "offline\n");
         let mut file = fs::File::create(dir.join("kept")).expect("made");
         std::io::Write::write_all(&mut file, b"by the other path").expect("written");
         file.sync_all().expect("written by the other path");
-        target.listen(PORTALS[0]);
+        put(&state, "running\n");
         node.end();
         assert_eq!(target.sessions(), 0);
         let left = fs::read_dir("/sys/block").expect("read").flatten();

@@ -59,7 +59,7 @@ impl SchedulerWorld {
             {
                 room.kept.clone_from(kept);
                 goes_whole_and_is_lower(scheduler, &room);
-                is_needed(scheduler, &room, commands);
+                assert_needed(scheduler, &room, commands);
             }
         }
     }
@@ -125,7 +125,7 @@ fn goes_whole_and_is_lower(scheduler: &Scheduler, room: &GroupPreemption) {
     }
 }
 
-fn is_needed(scheduler: &mut Scheduler, room: &GroupPreemption, commands: &[Command]) {
+fn assert_needed(scheduler: &mut Scheduler, room: &GroupPreemption, commands: &[Command]) {
     let all = all(scheduler);
     let pods = scheduler.mirror.cluster.pods();
     let key = |id: PodId| pods.get(id).key;

@@ -35,7 +35,11 @@ fn controller(claim: &ResourceClaim) -> Option<&OwnerReference> {
 /// # Errors
 /// The claim was not created for it.
 // k8s: resourceclaim.go IsForPod
-pub(super) fn is_for(pod: &Pod, claim: &ResourceClaim, of_groups: bool) -> Result<(), ClaimError> {
+pub(super) fn check_owner(
+    pod: &Pod,
+    claim: &ResourceClaim,
+    of_groups: bool,
+) -> Result<(), ClaimError> {
     let owner = controller(claim);
     if owner.is_some_and(|owner| Some(&owner.uid) == pod.metadata.uid.as_ref()) {
         return Ok(());

@@ -398,7 +398,7 @@ impl Devices {
             given.pods += 1;
             return given.number;
         }
-        self.is_written(uid(claim));
+        self.drop_pending(uid(claim));
         self.count(claim, false);
         self.usage.add(&allocation);
         let (key, cycle) = (key_of(claim), self.cycle());
@@ -420,13 +420,13 @@ impl Devices {
     pub(crate) fn take_back(&mut self, uid_of_claim: &str, number: u64) {
         match self.given.get_mut(uid_of_claim).filter(|given| given.number == number) {
             Some(given) if given.pods > 1 => given.pods -= 1,
-            Some(_) => self.is_written(uid_of_claim),
+            Some(_) => self.drop_pending(uid_of_claim),
             None => {}
         }
     }
 
     /// Drops the pending allocation of a claim: from now on the claim's own status counts.
-    pub(crate) fn is_written(&mut self, uid_of_claim: &str) {
+    pub(crate) fn drop_pending(&mut self, uid_of_claim: &str) {
         let Some(given) = self.given.remove(uid_of_claim) else { return };
         self.usage.remove(&given.allocation);
         let claim = self.claim(&given.key).filter(|claim| uid(claim) == uid_of_claim);

@@ -186,7 +186,7 @@ fn named_claims_of<'a>(
             return Err(ClaimError::Deleted(key));
         }
         if is_made {
-            groups::is_for(pod, claim, known.of_groups)?;
+            groups::check_owner(pod, claim, known.of_groups)?;
         }
         found.push((named, Rc::clone(claim)));
     }
@@ -253,7 +253,7 @@ impl Devices {
                     is_broken = ready::is_broken(&claim, limits.binding, (self.clock)());
                 }
                 None => {
-                    let possible = self.is_possible(&claim);
+                    let possible = self.check_possible(&claim);
                     possible.map_err(|error| refused(error.to_string()))?;
                     wanted.push(Rc::clone(&claim));
                 }
@@ -295,16 +295,16 @@ impl Devices {
     }
 
     /// Can the claim be allocated at all?
-    fn is_possible(&self, claim: &ResourceClaim) -> Result<(), ClaimError> {
+    fn check_possible(&self, claim: &ResourceClaim) -> Result<(), ClaimError> {
         let whose = name(claim);
         if self.is_given(claim) {
             return Err(ClaimError::InAllocation(whose));
         }
-        requests(claim).iter().try_for_each(|request| self.has_class(&whose, request))
+        requests(claim).iter().try_for_each(|request| self.check_class(&whose, request))
     }
 
     // k8s: dynamicresources.go validateDeviceClass
-    fn has_class(&self, whose: &str, request: &DeviceRequest) -> Result<(), ClaimError> {
+    fn check_class(&self, whose: &str, request: &DeviceRequest) -> Result<(), ClaimError> {
         let all = request::AskedDevice::all(request);
         if all.is_empty() {
             let (claim, request) = (whose.to_owned(), request.name.clone());

@@ -206,7 +206,7 @@ impl Volumes {
         if is_older(version(&volume.metadata), &write.version) {
             return BindProgress::Waits;
         }
-        if let Err(error) = self.is_near(cluster, name, node.0, node.1) {
+        if let Err(error) = self.check_affinity(cluster, name, node.0, node.1) {
             return BindProgress::Failed(error.to_string());
         }
         let to = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
@@ -242,14 +242,14 @@ impl Volumes {
             if !self.volumes.contains_key(volume) {
                 return BindProgress::Waits;
             }
-            if let Err(error) = self.is_near(cluster, volume, node.0, node.1) {
+            if let Err(error) = self.check_affinity(cluster, volume, node.0, node.1) {
                 return BindProgress::Failed(error.to_string());
             }
         }
         if is_bound(&claim) { BindProgress::Bound } else { BindProgress::Waits }
     }
 
-    fn is_near(
+    fn check_affinity(
         &mut self,
         cluster: &mut Cluster,
         name: &str,
