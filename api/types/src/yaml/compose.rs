@@ -138,7 +138,7 @@ impl<'t> Composer<'t> {
                 continue;
             }
             let (scalar, name) = self.key(*key)?;
-            let line = self.tree.nodes[*value].mark.line as u64 + 1;
+            let line = self.tree.nodes[*value].line as u64 + 1;
             let json = self.value(*value)?;
             let before = entries.get(&name);
             if before.is_some_and(|(before, _)| *before == scalar) {
@@ -220,7 +220,7 @@ fn resolved(node: &YamlNode) -> Result<Scalar, SyntaxError> {
         return error(node, "a scalar is expected");
     };
     resolve::scalar(value, tag, *is_implicit)
-        .map_err(|error| SyntaxError::at(node.mark.line, error.to_string()))
+        .map_err(|error| SyntaxError::at(node.line, error.to_string()))
 }
 
 fn json_of(scalar: Scalar) -> Json {
@@ -249,12 +249,12 @@ fn is_finite(value: &Json) -> bool {
 fn is_merge(node: &YamlNode) -> bool {
     match &node.kind {
         NodeKind::Scalar { value, tag, is_implicit } => {
-            value == "<<" && (*is_implicit || tag.strip_prefix(YAML_TAG) == Some("merge"))
+            &**value == "<<" && (*is_implicit || tag.strip_prefix(YAML_TAG) == Some("merge"))
         }
         _ => false,
     }
 }
 
 fn error<T>(node: &YamlNode, message: &str) -> Result<T, SyntaxError> {
-    Err(SyntaxError::at(node.mark.line, message))
+    Err(SyntaxError::at(node.line, message))
 }

@@ -52,7 +52,7 @@ impl OutlineWalk<'_> {
             return;
         }
         if !path.is_empty() && self.open.last().is_none_or(|alias| self.target(*alias) != id) {
-            self.fields.push((path.to_owned(), node.mark.line as u64 + 1));
+            self.fields.push((path.to_owned(), node.line as u64 + 1));
         }
         match &node.kind {
             NodeKind::Scalar { .. } => {}
@@ -89,7 +89,7 @@ impl OutlineWalk<'_> {
         let NodeKind::Scalar { value: key, .. } = &self.tree.nodes[self.target(key)].kind else {
             return;
         };
-        if key != "<<" {
+        if &**key != "<<" {
             return self.add(&child(path, key), value);
         }
         // A merged map is part of the map itself.

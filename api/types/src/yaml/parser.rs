@@ -23,23 +23,27 @@ pub(super) struct YamlTree {
     pub root: Option<NodeId>,
 }
 
+/// Small: a file of the most values that are allowed has a hundred thousand of them.
 pub(super) struct YamlNode {
     pub kind: NodeKind,
-    pub mark: Mark,
+    /// From 0.
+    pub line: usize,
 }
+
+const _: () = assert!(size_of::<YamlNode>() <= 48);
 
 pub(super) enum NodeKind {
     Scalar {
-        value: String,
+        value: Box<str>,
         /// Empty if there is none.
-        tag: String,
+        tag: Box<str>,
         /// Plain and without a tag, so that its text decides its type.
         is_implicit: bool,
     },
     Sequence(Vec<NodeId>),
     Mapping(Vec<(NodeId, NodeId)>),
     Alias {
-        name: String,
+        name: Box<str>,
         target: NodeId,
     },
 }
@@ -147,14 +151,14 @@ impl Parser<'_> {
         if self.nodes.len() >= self.limits.nodes_max {
             return error(mark, &format!("more than {} values", self.limits.nodes_max));
         }
-        self.nodes.push(YamlNode { kind, mark });
+        self.nodes.push(YamlNode { kind, line: mark.line });
         Ok(self.nodes.len() - 1)
     }
 
     /// A null where nothing stands.
     fn empty(&mut self) -> Scanned<NodeId> {
         let mark = self.mark()?;
-        let kind = NodeKind::Scalar { value: String::new(), tag: String::new(), is_implicit: true };
+        let kind = NodeKind::Scalar { value: "".into(), tag: "".into(), is_implicit: true };
         self.add(kind, mark)
     }
 
@@ -165,7 +169,7 @@ impl Parser<'_> {
             let name = name.clone();
             self.scanner.take()?;
             return match self.anchors.get(&name) {
-                Some(&target) => self.add(NodeKind::Alias { name, target }, start),
+                Some(&target) => self.add(NodeKind::Alias { name: name.into(), target }, start),
                 None => {
                     Err(SyntaxError::at(start.line, format!("unknown anchor '{name}' referenced")))
                 }
@@ -225,7 +229,8 @@ impl Parser<'_> {
             }
             TokenKind::Scalar { value, is_plain } => {
                 let is_implicit = (tag.is_empty() && *is_plain) || tag == "!";
-                let kind = NodeKind::Scalar { value: value.clone(), tag, is_implicit };
+                let (value, tag) = (value.as_str().into(), tag.into());
+                let kind = NodeKind::Scalar { value, tag, is_implicit };
                 self.scanner.take()?;
                 return self.add_anchored(kind, start, anchor);
             }
@@ -235,7 +240,7 @@ impl Parser<'_> {
             TokenKind::BlockMappingStart if is_block => TokenKind::BlockMappingStart,
             _ if has_properties => {
                 let is_implicit = tag.is_empty();
-                let kind = NodeKind::Scalar { value: String::new(), tag, is_implicit };
+                let kind = NodeKind::Scalar { value: "".into(), tag: tag.into(), is_implicit };
                 return self.add_anchored(kind, start, anchor);
             }
             _ => return error(self.mark()?, "did not find expected node content"),
