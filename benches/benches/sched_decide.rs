@@ -10,7 +10,7 @@ mod cases;
 #[path = "sched/cluster.rs"]
 mod cluster;
 #[allow(dead_code, unreachable_pub)]
-#[path = "../../tests/tests/sched/reference.rs"]
+#[path = "../../tests/scheduler/tests/sched/reference.rs"]
 mod reference;
 
 use std::hint::black_box;

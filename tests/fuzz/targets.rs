@@ -1,5 +1,5 @@
 //! Every decoder of bytes that others wrote, by the name of its folder of seeds. The fuzz targets
-//! run these, and so does `tests/tests/decoders.rs` for a moment in each run of the unit tests.
+//! run these, and so does `tests/parity/tests/decoders.rs` for a moment in each run of the unit tests.
 
 use pintle_agent_core::image::{keyring, pull_credential, pull_record};
 use pintle_agent_core::observed::{VerboseStatus, read_back, termination};

@@ -24,7 +24,7 @@ use pintle_daemon::blocking::{self, JobPlace};
 use pintle_system_benches::load::{self, Cpu};
 use pintle_system_benches::table::{Goal, Row};
 use pintle_system_benches::{bench_report, count, names, put_pod, rounds, seen};
-use pintle_tests::{LONG, Options, TestNode, until};
+use pintle_testbed::{LONG, Options, TestNode, until};
 
 const START: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(180));
 /// How long the pods stay.

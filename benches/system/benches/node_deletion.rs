@@ -15,8 +15,8 @@ use pintle_cri::v1;
 use pintle_system_benches::raw::{self, RawRequests, TurnUnit};
 use pintle_system_benches::table::{Goal, Row, Spread};
 use pintle_system_benches::{bench_report, count, ms, names, now, parallel, put_pod, rounds, seen};
-use pintle_tests::manifest::{container_id, is_running};
-use pintle_tests::{RawCri, TestNode};
+use pintle_testbed::manifest::{container_id, is_running};
+use pintle_testbed::{RawCri, TestNode};
 
 const RATIO_GOAL: f64 = 1.05;
 /// Raw calls at a time.

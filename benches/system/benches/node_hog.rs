@@ -13,9 +13,9 @@ use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use pintle_system_benches::table::{Goal, Row, Spread};
 use pintle_system_benches::{bench_report, rounds};
-use pintle_tests::cluster::TestCluster;
-use pintle_tests::manifest::{With, container, pod};
-use pintle_tests::{LONG, until};
+use pintle_testbed::cluster::TestCluster;
+use pintle_testbed::manifest::{With, container, pod};
+use pintle_testbed::{LONG, until};
 use serde_json::json;
 use xtask::cluster::node::agent_process;
 

@@ -15,7 +15,7 @@ use pintle_cri::{Client, Deadlines, v1};
 use pintle_system_benches::load::Cpu;
 use pintle_system_benches::table::{Goal, Row, Spread};
 use pintle_system_benches::{bench_report, load, ms, names, now, put_pod, rounds, seen};
-use pintle_tests::{LONG, Options, TestNode};
+use pintle_testbed::{LONG, Options, TestNode};
 use serde_json::json;
 use tokio::runtime::Builder;
 

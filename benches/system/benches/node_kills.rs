@@ -16,7 +16,7 @@ use nix::sys::signal::Signal;
 use pintle_cri::{Client, Deadlines, v1};
 use pintle_system_benches::table::{Goal, Row, Spread};
 use pintle_system_benches::{Stamp, bench_report, ms, names, now, put_pod, rounds, seen};
-use pintle_tests::{LONG, TestNode};
+use pintle_testbed::{LONG, TestNode};
 use tokio::runtime::Builder;
 use xtask::node::process;
 

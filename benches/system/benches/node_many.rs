@@ -15,9 +15,9 @@ use pintle_cri::v1;
 use pintle_system_benches::load::{self, Cpu};
 use pintle_system_benches::table::{Goal, Row};
 use pintle_system_benches::{bench_report, count, names};
-use pintle_tests::manifest::{With as _, container, pod};
-use pintle_tests::node::Options;
-use pintle_tests::{RawCri, TestNode};
+use pintle_testbed::manifest::{With as _, container, pod};
+use pintle_testbed::node::Options;
+use pintle_testbed::{RawCri, TestNode};
 use serde_json::json;
 
 const FEW: usize = 50;

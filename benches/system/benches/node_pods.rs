@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use pintle_system_benches::load::Cpu;
 use pintle_system_benches::table::{Goal, Row, Spread};
 use pintle_system_benches::{bench_report, count, names, put_pod, rounds, seen};
-use pintle_tests::{LONG, Options, TestNode};
+use pintle_testbed::{LONG, Options, TestNode};
 use serde_json::json;
 use xtask::node::agent::READ_ONLY_PORT;
 

@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 use pintle_cri::v1;
 use pintle_system_benches::table::{Goal, Row, Spread};
 use pintle_system_benches::{bench_report, ms, names, now, put_pod, raw, rounds, seen};
-use pintle_tests::{LONG, RawCri, TestNode};
+use pintle_testbed::{LONG, RawCri, TestNode};
 use xtask::node::process;
 
 const GOAL_MS: f64 = 2000.0;

@@ -13,8 +13,8 @@ use pintle_cri::v1;
 use pintle_system_benches::raw::{self, RawRequests, RawStarted, TurnUnit};
 use pintle_system_benches::table::{Goal, Row, Spread};
 use pintle_system_benches::{Stamp, bench_report, ms, names, now, parallel, put_pod, rounds, seen};
-use pintle_tests::manifest::{container_id, is_running};
-use pintle_tests::{LONG, RawCri, TestNode, until};
+use pintle_testbed::manifest::{container_id, is_running};
+use pintle_testbed::{LONG, RawCri, TestNode, until};
 
 const RATIO_GOAL: f64 = 1.10;
 const BURST_PODS: usize = 50;

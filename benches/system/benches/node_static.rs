@@ -14,8 +14,8 @@ use anyhow::{Context, Result};
 use pintle_system_benches::load::Cpu;
 use pintle_system_benches::table::{Goal, Row, Spread};
 use pintle_system_benches::{bench_report, count, ms, names, now, put_pod, rounds, seen};
-use pintle_tests::node::agent_binary;
-use pintle_tests::{LONG, Options, TestNode};
+use pintle_testbed::node::agent_binary;
+use pintle_testbed::{LONG, Options, TestNode};
 use serde_json::json;
 use xtask::upstream::Program;
 

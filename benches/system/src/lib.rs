@@ -21,8 +21,8 @@ pub use xtask::{bench_report, table};
 use std::path::PathBuf;
 
 use anyhow::Result;
-use pintle_tests::TestNode;
-use pintle_tests::manifest::{container, pod};
+use pintle_testbed::TestNode;
+use pintle_testbed::manifest::{container, pod};
 use xtask::node::agent::build_release;
 
 /// Nanoseconds since the Unix epoch, as CRI stamps them.

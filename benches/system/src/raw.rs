@@ -11,7 +11,7 @@ use anyhow::{Context, Result, anyhow};
 use futures_util::future::{join_all, try_join_all};
 use pintle_cri::json::from_json;
 use pintle_cri::{Client, v1};
-use pintle_tests::{RawCri, TestNode};
+use pintle_testbed::{RawCri, TestNode};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 

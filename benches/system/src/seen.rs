@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use pintle_tests::TestNode;
+use pintle_testbed::TestNode;
 use serde::Deserialize;
 use xtask::node::agent::{NODE_NAME, READ_ONLY_PORT};
 use xtask::node::http;

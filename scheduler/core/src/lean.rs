@@ -3,7 +3,7 @@
 //! Input: a pod of the API as JSON. Output: the pod without those fields. Owner: pure functions. A
 //! pod of the API has kilobytes of environment, mounts, status and field managers; a few hundred
 //! bytes of it decide where it may run. The comparison with upstream's plugins, which get whole
-//! pods (`tests/scheduler/vectors.rs`), proves that no decision misses a field.
+//! pods (`tests/scheduler/tests/scheduler/vectors.rs`), proves that no decision misses a field.
 
 use std::collections::BTreeMap;
 use std::fmt;

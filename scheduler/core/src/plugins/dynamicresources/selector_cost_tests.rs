@@ -1,4 +1,4 @@
-//! Recorded costs of upstream; `tests/scheduler/selector_vectors.rs` generates more of them and
+//! Recorded costs of upstream; `tests/scheduler/tests/scheduler/selector_vectors.rs` generates more of them and
 //! runs cel-go itself.
 
 use k8s_openapi::api::resource::v1::Device;

@@ -1,0 +1,37 @@
+//! Pods of one name: the next one does not wait for the end of one that was forced out.
+
+use anyhow::ensure;
+use pintle_testbed::cluster::{NODE, TestCluster};
+use pintle_testbed::manifest::{With, condition, container_id, pod, script};
+use pintle_testbed::{LONG, until};
+use serde_json::json;
+
+#[test]
+fn a_pod_that_takes_the_name_of_a_forced_out_one_does_not_wait_for_its_end() {
+    let test = TestCluster::take();
+    // It needs all its grace to end, far longer than the second one needs to start.
+    let stubborn = script("c", "trap '' TERM; while :; do sleep 0.1; done");
+    let manifest = pod("twin", &[stubborn])
+        .with_spec("nodeName", json!(NODE))
+        .with_spec("terminationGracePeriodSeconds", json!(45));
+    test.apply(&manifest);
+    let first = test.pod_until("twin", "is ready", |p| condition(p, "Ready"));
+
+    test.kubectl(&["delete", "pod", "twin", "--force", "--grace-period=0"]).expect("deleted");
+    until(LONG, "the name is free", || test.create(&manifest));
+    let second = test.pod_until("twin", "is ready", |p| {
+        p.metadata.uid != first.metadata.uid && condition(p, "Ready")
+    });
+
+    let running = test.running().expect("a list");
+    assert!(running.contains(&container_id(&second, "c")), "the second one runs");
+    assert!(running.contains(&container_id(&first, "c")), "the first one still has its grace");
+    until(LONG, "the first one ends", || {
+        let running = test.running()?;
+        ensure!(!running.contains(&container_id(&first, "c")), "{running:?}");
+        Ok(())
+    });
+    test.pod_until("twin", "is still the second one, and ready", |p| {
+        p.metadata.uid == second.metadata.uid && condition(p, "Ready")
+    });
+}
