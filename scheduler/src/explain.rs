@@ -93,18 +93,18 @@ pub fn explain(options: &ExplainOptions) -> Result<()> {
         Some((namespace, name)) => (namespace, name),
         None => (options.namespace.as_str(), options.pod.as_str()),
     };
-    let mut mirror = ClusterCache::with_profiles(profiles(&options.at)?);
-    let listed = |mirror: &mut ClusterCache, told| {
-        let steps = mirror.list(told);
-        steps.iter().for_each(|step| mirror.make(step));
+    let mut cache = ClusterCache::with_profiles(profiles(&options.at)?);
+    let listed = |cache: &mut ClusterCache, told| {
+        let steps = cache.list(told);
+        steps.iter().for_each(|step| cache.make(step));
     };
     let pod = on_cluster(&options.at, async |clients| {
-        list_all(&clients, |told| listed(&mut mirror, told)).await?;
+        list_all(&clients, |told| listed(&mut cache, told)).await?;
         let pods: kube::Api<Pod> = kube::Api::namespaced(clients, namespace);
         pods.get(name).await.with_context(|| format!("pod {namespace}/{name}"))
     })?;
     let answer = pintle_scheduler_core::explain::explain(
-        &mut mirror,
+        &mut cache,
         &mut Thinker::default(),
         &pod,
         options.node.as_deref(),

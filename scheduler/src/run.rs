@@ -253,11 +253,11 @@ impl RunningScheduler {
     async fn learn(&mut self) -> Result<()> {
         let first = tokio::time::Instant::now() + SAY_MISSING_EVERY;
         let mut says = tokio::time::interval_at(first, SAY_MISSING_EVERY);
-        while !self.scheduler.mirror.is_complete() {
+        while !self.scheduler.cache.is_complete() {
             tokio::select! {
                 is_told = self.hear() => if !is_told? { return Ok(()) },
                 _ = says.tick() => {
-                    let missing: Vec<_> = self.scheduler.mirror.missing().collect();
+                    let missing: Vec<_> = self.scheduler.cache.missing().collect();
                     tracing::warn!("not ready to schedule: no list yet of {missing:?}");
                 }
             }
@@ -309,7 +309,7 @@ impl RunningScheduler {
     /// Decides for ever.
     async fn schedule(&mut self) -> Result<()> {
         self.state.works();
-        let (waiting, bound, nodes) = self.scheduler.mirror.counts();
+        let (waiting, bound, nodes) = self.scheduler.cache.counts();
         tracing::info!("scheduling: {nodes} nodes, {bound} pods on them, {waiting} without");
         loop {
             self.begin_turn().await?;
@@ -390,7 +390,7 @@ impl RunningScheduler {
 
     /// Logs cache and queue, for debugging.
     fn dump(&self) {
-        let (waiting, bound, nodes) = self.scheduler.mirror.counts();
+        let (waiting, bound, nodes) = self.scheduler.cache.counts();
         let assumed = self.scheduler.assumed();
         tracing::info!(
             "dump: {nodes} nodes, {bound} pods on them, {waiting} without, {assumed} assumed"
@@ -407,7 +407,7 @@ impl RunningScheduler {
                 let now = self.now();
                 drop(answer.send(self.scheduler.explain(&pod, node.as_deref(), now)));
             }
-            SchedulerQuery::Declared(answer) => drop(answer.send(self.scheduler.mirror.declared())),
+            SchedulerQuery::Declared(answer) => drop(answer.send(self.scheduler.cache.declared())),
         }
     }
 
@@ -516,11 +516,11 @@ impl RunningScheduler {
             return;
         }
         (self.counted, self.is_counted) = (now, true);
-        let (_, bound, nodes) = self.scheduler.mirror.counts();
+        let (_, bound, nodes) = self.scheduler.cache.counts();
         let known = [nodes, bound, self.scheduler.assumed()];
         let metrics = &self.state.metrics;
         metrics.counts(|place| self.scheduler.count(place), known);
-        metrics.unreadable(self.scheduler.mirror.unreadable());
+        metrics.unreadable(self.scheduler.cache.unreadable());
         metrics.kept(self.scheduler.kept_events());
         let moved = self.scheduler.queue.take_moved();
         metrics.queue(moved, self.scheduler.queue.rejected(), self.lanes.under_way());

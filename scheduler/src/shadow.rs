@@ -121,9 +121,9 @@ async fn follow(shadow: &mut Shadow, mut told: mpsc::Receiver<WatchEvent>) {
                 next = shadow.settle(now).unwrap_or(now + LOOK_EVERY);
             }
         }
-        if !ready && shadow.mirror.is_complete() {
+        if !ready && shadow.cache.is_complete() {
             ready = true;
-            let (waiting, bound, nodes) = shadow.mirror.counts();
+            let (waiting, bound, nodes) = shadow.cache.counts();
             tracing::info!("following {nodes} nodes, {bound} pods on them, {waiting} without one");
         }
         let compared = shadow.report.bindings.all() + shadow.report.refusals.all();

@@ -53,13 +53,13 @@ pub enum VerdictError {
 impl OneNodeCluster {
     /// Builds a cluster from these objects.
     pub fn new(things: Vec<WatchedObject>) -> Self {
-        let mut mirror = ClusterCache::new(Profile::default());
-        mirror.devices.use_gates(DeviceGates { allocatable: true, ..DeviceGates::default() });
+        let mut cache = ClusterCache::new(Profile::default());
+        cache.devices.use_gates(DeviceGates { allocatable: true, ..DeviceGates::default() });
         for thing in things {
-            let steps = mirror.set(thing);
-            steps.iter().for_each(|step| mirror.make(step));
+            let steps = cache.set(thing);
+            steps.iter().for_each(|step| cache.make(step));
         }
-        Self(mirror)
+        Self(cache)
     }
 
     /// Runs the plugin for a pod without a node.
@@ -67,15 +67,15 @@ impl OneNodeCluster {
     /// # Errors
     /// The pod cannot be decoded, or PreFilter rejects it.
     pub fn ask(&mut self, pod: &Pod) -> Result<PluginVerdict, VerdictError> {
-        let mirror = &mut self.0;
-        let spec = mirror.spec_of(pod, &key_of(pod)).ok_or(VerdictError::Unreadable)?;
-        let program = mirror.cluster.compile(pod);
+        let cache = &mut self.0;
+        let spec = cache.spec_of(pod, &key_of(pod)).ok_or(VerdictError::Unreadable)?;
+        let program = cache.cluster.compile(pod);
         let program = program.map_err(|error| VerdictError::Program(error.to_string()))?;
-        let claims = mirror.device_claims(pod, &spec, &Profile::default());
+        let claims = cache.device_claims(pod, &spec, &Profile::default());
         let claims = claims.map_err(|refused| VerdictError::Refused(refused.reason))?;
         let claims = claims.ok_or(VerdictError::NoClaims)?;
-        let plugin = claims.among(&mirror.devices);
-        let status = plugin.filter(mirror.cluster.view(), &program, 0);
+        let plugin = claims.among(&cache.devices);
+        let status = plugin.filter(cache.cluster.view(), &program, 0);
         let share = match status {
             None => plugin.at(0).ok().and_then(|given| given.share),
             // The pod asks for no devices then.

@@ -1,7 +1,7 @@
 //! Requests and limits of pods, for `/metrics/resources`: stored once for all pods with the same.
 //!
 //! Input: a pod as observed. Output: [`Declaration`], shared by all pods with the same scheduler,
-//! priority and resources. Owner: the mirror. Bounds: twice the declarations in use, and
+//! priority and resources. Owner: the cache. Bounds: twice the declarations in use, and
 //! `SWEEP_MIN`. A pod costs a pointer; an event costs the serialization of these fields and a
 //! lookup. Requests and limits are summed only for the first pod of a declaration.
 // k8s: pkg/scheduler/metrics/resources/resources.go

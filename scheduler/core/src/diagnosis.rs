@@ -81,13 +81,13 @@ impl Asking {
     ///
     /// # Errors
     /// The pod is invalid.
-    pub fn new(pod: &Pod, mirror: &mut ClusterCache) -> Result<Self, DeltaError> {
+    pub fn new(pod: &Pod, cache: &mut ClusterCache) -> Result<Self, DeltaError> {
         let mut pod = pod.clone();
         if let Some(spec) = &mut pod.spec {
             spec.node_name = None;
         }
-        let spec = Rc::new(mirror.cluster.read_pod(&pod)?);
-        Self::with_spec(Rc::new(pod), &spec, mirror)
+        let spec = Rc::new(cache.cluster.read_pod(&pod)?);
+        Self::with_spec(Rc::new(pod), &spec, cache)
     }
 
     /// Like `new`, for a pod without a node and its parsed spec.
@@ -97,19 +97,19 @@ impl Asking {
     pub fn with_spec(
         pod: Rc<Pod>,
         spec: &Rc<PodSpec>,
-        mirror: &mut ClusterCache,
+        cache: &mut ClusterCache,
     ) -> Result<Self, DeltaError> {
         // PodDisruptionBudgets may add label keys, after which programs are compiled again.
-        mirror.budgets();
-        let profile = Arc::clone(mirror.profile(mirror.profile_number(&pod).unwrap_or(0)));
-        mirror.cluster.use_profile(&profile);
+        cache.budgets();
+        let profile = Arc::clone(cache.profile(cache.profile_number(&pod).unwrap_or(0)));
+        cache.cluster.use_profile(&profile);
         let spec = match spec.terms.is_empty() {
             true => Rc::clone(spec),
             // Its terms may have been freed since; parsing registers them again.
-            false => Rc::new(mirror.cluster.read_pod(&pod)?),
+            false => Rc::new(cache.cluster.read_pod(&pod)?),
         };
-        let program = mirror.cluster.compile_within(&pod, &mirror.attempt_budget)?;
-        let (claims, devices, refused) = match look(&pod, &spec, &profile, mirror) {
+        let program = cache.cluster.compile_within(&pod, &cache.attempt_budget)?;
+        let (claims, devices, refused) = match look(&pod, &spec, &profile, cache) {
             Ok((claims, devices)) => (claims, devices, None),
             Err(refused) => (None, None, Some(refused)),
         };
@@ -256,50 +256,50 @@ pub struct Thinker {
 
 impl Thinker {
     /// Decides; the ties are in the scratch.
-    pub fn decide(&mut self, mirror: &mut ClusterCache, asking: &Asking) -> Outcome {
-        mirror.cluster.use_profile(&asking.profile);
-        let found = self.decide_beside(mirror, asking, &NominatedRows::default());
+    pub fn decide(&mut self, cache: &mut ClusterCache, asking: &Asking) -> Outcome {
+        cache.cluster.use_profile(&asking.profile);
+        let found = self.decide_beside(cache, asking, &NominatedRows::default());
         if found.feasible == 0 || found.refusal.is_some() {
             return found;
         }
         // Nodes that reject the pod as they are need no second check with nominated pods.
-        let kept = self.kept(mirror, asking, true);
-        if kept.0.is_empty() { found } else { self.decide_beside(mirror, asking, &kept) }
+        let kept = self.kept(cache, asking, true);
+        if kept.0.is_empty() { found } else { self.decide_beside(cache, asking, &kept) }
     }
 
     fn decide_beside(
         &mut self,
-        mirror: &ClusterCache,
+        cache: &ClusterCache,
         asking: &Asking,
         kept: &NominatedRows,
     ) -> Outcome {
-        let view = mirror.cluster.view();
+        let view = cache.cluster.view();
         if let Some(refusal) = asking.refusal(view) {
             return Outcome { refusal: Some(refusal), ..Outcome::default() };
         }
-        let claims = asking.of_claims(&mirror.devices);
+        let claims = asking.of_claims(&cache.devices);
         let plugins = asking.of_rows(kept, &claims);
         crate::fault::pass("filter");
         select::decide_with(view, &asking.program, &plugins, &mut self.scratch)
     }
 
     /// Decides among as many nodes as the profile scores; the ties are in the scratch.
-    pub fn choose(&mut self, mirror: &mut ClusterCache, asking: &Asking) -> Outcome {
+    pub fn choose(&mut self, cache: &mut ClusterCache, asking: &Asking) -> Outcome {
         let percent = asking.profile.percentage_of_nodes;
-        let enough = select::sample_size(mirror.cluster.view().node_count(), percent);
+        let enough = select::sample_size(cache.cluster.view().node_count(), percent);
         // Extenders have filtered already: all remaining nodes are scored.
         if asking.consulted.is_some()
             || asking.placement.is_some()
             || asking.refused.is_some()
             || percent == 0
-            || enough == mirror.cluster.view().node_count()
+            || enough == cache.cluster.view().node_count()
         {
-            return self.decide(mirror, asking);
+            return self.decide(cache, asking);
         }
-        let kept = self.kept(mirror, asking, false);
+        let kept = self.kept(cache, asking, false);
         let mut sample = NodeSample { from: self.from, enough };
-        let (view, scratch) = (mirror.cluster.view(), &mut self.scratch);
-        let claims = asking.of_claims(&mirror.devices);
+        let (view, scratch) = (cache.cluster.view(), &mut self.scratch);
+        let claims = asking.of_claims(&cache.devices);
         let plugins = asking.of_rows(&kept, &claims);
         let outcome = select::decide_sampled(view, &asking.program, &plugins, &mut sample, scratch);
         self.from = sample.from;
@@ -309,25 +309,25 @@ impl Thinker {
     /// Decides and keeps every score.
     pub fn decide_in_detail(
         &mut self,
-        mirror: &mut ClusterCache,
+        cache: &mut ClusterCache,
         asking: &Asking,
     ) -> (Outcome, Detail) {
-        let kept = self.kept(mirror, asking, false);
-        self.in_detail(mirror, asking, &kept)
+        let kept = self.kept(cache, asking, false);
+        self.in_detail(cache, asking, &kept)
     }
 
     fn in_detail(
         &mut self,
-        mirror: &ClusterCache,
+        cache: &ClusterCache,
         asking: &Asking,
         kept: &NominatedRows,
     ) -> (Outcome, Detail) {
-        let view = mirror.cluster.view();
+        let view = cache.cluster.view();
         if let Some(refusal) = asking.refusal(view) {
             let outcome = Outcome { refusal: Some(refusal), ..Outcome::default() };
             return (outcome, Detail::default());
         }
-        let claims = asking.of_claims(&mirror.devices);
+        let claims = asking.of_claims(&cache.devices);
         let plugins = asking.of_rows(kept, &claims);
         select::decide_in_detail(view, &asking.program, &plugins, &mut self.scratch)
     }
@@ -337,22 +337,22 @@ impl Thinker {
     // k8s: pkg/scheduler/framework/runtime/framework.go RunFilterPluginsWithNominatedPods
     fn kept(
         &mut self,
-        mirror: &mut ClusterCache,
+        cache: &mut ClusterCache,
         asking: &Asking,
         only_feasible: bool,
     ) -> NominatedRows {
-        mirror.cluster.use_profile(&asking.profile);
+        cache.cluster.use_profile(&asking.profile);
         let mut kept = NominatedRows::default();
         if let Some(devices) = asking.devices.as_ref().filter(|_| !only_feasible) {
             // Without nominated pods more nodes may have passed the earlier filters.
             devices.forget_unavailable();
         }
-        for (node, pods) in mirror.nominees(asking.uid(), asking.spec.priority) {
+        for (node, pods) in cache.nominees(asking.uid(), asking.spec.priority) {
             let is_feasible = |row| self.scratch.feasible.get(row);
-            if only_feasible && !mirror.cluster.row(&node).is_some_and(is_feasible) {
+            if only_feasible && !cache.cluster.row(&node).is_some_and(is_feasible) {
                 continue;
             }
-            let status = self.beside(mirror, asking, &node, &pods);
+            let status = self.beside(cache, asking, &node, &pods);
             kept.0.extend(status);
         }
         kept
@@ -361,34 +361,34 @@ impl Thinker {
     /// Returns the rejection of a node with these pods added, and its row.
     fn beside(
         &mut self,
-        mirror: &mut ClusterCache,
+        cache: &mut ClusterCache,
         asking: &Asking,
         node: &str,
         pods: &[Rc<PodSpec>],
     ) -> Option<(u32, Status)> {
-        let row = mirror.cluster.row(node)?;
+        let row = cache.cluster.row(node)?;
         let scratch = &mut self.scratch;
-        let shares = mirror.expect_shares(node, pods);
-        let (claims, kept) = (asking.of_claims(&mirror.devices), NominatedRows::default());
+        let shares = cache.expect_shares(node, pods);
+        let (claims, kept) = (asking.of_claims(&cache.devices), NominatedRows::default());
         let plugins = asking.of_rows(&kept, &claims);
-        asking.expects(&mirror.cluster, mirror.whole_pods.as_deref(), row, pods);
-        let is_changing = &mirror.is_changing;
-        let found = with_pods(&mut mirror.cluster, is_changing, node, pods, |cluster, _| {
+        asking.expects(&cache.cluster, cache.whole_pods.as_deref(), row, pods);
+        let is_changing = &cache.is_changing;
+        let found = with_pods(&mut cache.cluster, is_changing, node, pods, |cluster, _| {
             crate::fault::pass("beside");
             explain::status_of_row(cluster, &asking.program, &plugins, row, scratch)
         });
         asking.expects_nobody();
-        mirror.expect_no_shares(shares);
+        cache.expect_no_shares(shares);
         let found = found.unwrap_or_else(|panic| resume_unwind(panic));
         let found = found.or_else(|| {
             asking.claims.as_ref()?;
-            let users = mirror.expect_users(node, pods);
+            let users = cache.expect_users(node, pods);
             if users.is_empty() {
                 return None;
             }
-            let look = || asking.beside_users(&mirror.volumes, &mirror.cluster, row, &[]);
+            let look = || asking.beside_users(&cache.volumes, &cache.cluster, row, &[]);
             let beside = catch_unwind(AssertUnwindSafe(look));
-            mirror.expect_no_users(users);
+            cache.expect_no_users(users);
             beside.unwrap_or_else(|panic| resume_unwind(panic))
         });
         found.map(|status| (row, status))
@@ -399,48 +399,48 @@ impl Thinker {
     // k8s: pkg/scheduler/schedule_one.go evaluateNominatedNode
     pub fn kept_node(
         &mut self,
-        mirror: &mut ClusterCache,
+        cache: &mut ClusterCache,
         asking: &Asking,
     ) -> Option<(Rc<str>, bool)> {
-        let node = Rc::clone(&mirror.nomination(asking.uid())?.node);
-        let row = mirror.cluster.row(&node)?;
-        mirror.cluster.use_profile(&asking.profile);
+        let node = Rc::clone(&cache.nomination(asking.uid())?.node);
+        let row = cache.cluster.row(&node)?;
+        cache.cluster.use_profile(&asking.profile);
         let is_elsewhere = asking.placement.as_ref().is_some_and(|p| !p.rows.get(row));
-        if is_elsewhere || asking.any_refusal(mirror.cluster.view()).is_some() {
+        if is_elsewhere || asking.any_refusal(cache.cluster.view()).is_some() {
             return None;
         }
         let (program, scratch) = (&asking.program, &mut self.scratch);
-        let (claims, kept) = (asking.of_claims(&mirror.devices), NominatedRows::default());
+        let (claims, kept) = (asking.of_claims(&cache.devices), NominatedRows::default());
         let plugins = asking.of_rows(&kept, &claims);
-        let view = mirror.cluster.view();
+        let view = cache.cluster.view();
         if select::rejector(view, program, &plugins, row, scratch).is_some() {
             return Some((node, false));
         }
-        let others = mirror.nominees(asking.uid(), asking.spec.priority);
+        let others = cache.nominees(asking.uid(), asking.spec.priority);
         let others = others.get(&node).map_or(&[][..], Vec::as_slice);
-        let fits = self.beside(mirror, asking, &node, others).is_none();
+        let fits = self.beside(cache, asking, &node, others).is_none();
         Some((node, fits))
     }
 
     /// Returns why the pod fits no node; `None` if it fits one.
-    pub fn diagnose(&mut self, mirror: &mut ClusterCache, asking: &Asking) -> Option<Diagnosis> {
-        mirror.cluster.use_profile(&asking.profile);
+    pub fn diagnose(&mut self, cache: &mut ClusterCache, asking: &Asking) -> Option<Diagnosis> {
+        cache.cluster.use_profile(&asking.profile);
         let placement = asking.placement.as_deref();
-        let nodes = placement.map_or(mirror.cluster.view().node_count(), |p| p.nodes);
-        if let Some(refusal) = asking.any_refusal(mirror.cluster.view()) {
-            return Some(self.refused(mirror, asking, nodes, &refusal));
+        let nodes = placement.map_or(cache.cluster.view().node_count(), |p| p.nodes);
+        if let Some(refusal) = asking.any_refusal(cache.cluster.view()) {
+            return Some(self.refused(cache, asking, nodes, &refusal));
         }
-        let kept = self.kept(mirror, asking, false);
-        let (outcome, detail) = self.in_detail(mirror, asking, &kept);
+        let kept = self.kept(cache, asking, false);
+        let (outcome, detail) = self.in_detail(cache, asking, &kept);
         if let Some(refusal) = &outcome.refusal {
-            return Some(self.refused(mirror, asking, nodes, refusal));
+            return Some(self.refused(cache, asking, nodes, refusal));
         }
         if outcome.feasible > 0 {
             return None;
         }
         crate::fault::pass("score");
         let program = &asking.program;
-        let found = explain::statuses(&mirror.cluster, program, &detail, &mut self.scratch);
+        let found = explain::statuses(&cache.cluster, program, &detail, &mut self.scratch);
         let mut statuses: BTreeMap<u32, Status> = found.into_iter().collect();
         for (row, status) in kept.0 {
             // An absent node stays absent.
@@ -457,13 +457,13 @@ impl Thinker {
         }
         let statuses: Vec<(u32, Status)> = statuses.into_iter().collect();
         let text = explain::summary(nodes, statuses.iter().map(|(_, status)| status));
-        Some(self.conclude(mirror, asking, nodes, text, statuses))
+        Some(self.conclude(cache, asking, nodes, text, statuses))
     }
 
     /// Decides what to do for a pod that no node accepts, and composes its message.
     fn conclude(
         &mut self,
-        mirror: &mut ClusterCache,
+        cache: &mut ClusterCache,
         asking: &Asking,
         nodes: usize,
         text: String,
@@ -471,18 +471,18 @@ impl Thinker {
     ) -> Diagnosis {
         // Read before preemption: plugins that reject nodes in its dry run must not count.
         let rejected_by = asking.attempt.as_ref().map(|attempt| attempt.rejected_by());
-        let preemption = self.preempt(mirror, asking, &statuses);
+        let preemption = self.preempt(cache, asking, &statuses);
         let devices = asking.devices.as_ref();
         let gives_back = devices.and_then(DeviceClaims::to_give_back);
         let unreserves = devices.is_some() && gives_back.is_none() && asking.unreserves;
         let devices = devices.map(|_| gives_back.as_deref());
-        let view = mirror.cluster.view();
+        let view = cache.cluster.view();
         let is_on = view.profile().filters(Plugin::DynamicResources);
         let of_claims = match unreserves && is_on {
             true => "ResourceClaim unreserved for PodGroup, ",
             false => of_claims(view, devices),
         };
-        let message = with_preemption(&mirror.cluster, nodes, &text, of_claims, &preemption);
+        let message = with_preemption(&cache.cluster, nodes, &text, of_claims, &preemption);
         Diagnosis {
             statuses,
             rejected_by: rejected_by.unwrap_or_default(),
@@ -498,32 +498,32 @@ impl Thinker {
 
     fn preempt(
         &mut self,
-        mirror: &mut ClusterCache,
+        cache: &mut ClusterCache,
         asking: &Asking,
         statuses: &[(u32, Status)],
     ) -> DryRun {
-        if let Some(ineligible) = may_not_preempt(mirror, asking, statuses) {
+        if let Some(ineligible) = may_not_preempt(cache, asking, statuses) {
             return DryRun { ineligible: Some(ineligible), ..DryRun::default() };
         }
         let Asking { pod, program, .. } = asking;
-        let budgets = mirror.budgets();
+        let budgets = cache.budgets();
         let budgets = &budgets[..];
-        let nominees = mirror.nominees(asking.uid(), asking.spec.priority);
-        let is_kept = |row: u32| nominees.contains_key(mirror.cluster.node_name(row));
+        let nominees = cache.nominees(asking.uid(), asking.spec.priority);
+        let is_kept = |row: u32| nominees.contains_key(cache.cluster.node_name(row));
         let (kept, free): (Vec<_>, Vec<_>) =
             statuses.iter().cloned().partition(|(row, _)| is_kept(*row));
-        let whole = mirror.whole_pods.clone();
-        let known = NodePluginState::of(&mirror.volumes, &mirror.devices, whole.as_deref());
+        let whole = cache.whole_pods.clone();
+        let known = NodePluginState::of(&cache.volumes, &cache.devices, whole.as_deref());
         let without = |cluster: &Cluster, row, gone: &[PodId], before| {
             crate::fault::pass("dry run");
             asking.without(known, cluster, row, gone, before)
         };
         let (offset, expected) = (self.preempts_from, &[][..]);
-        let attempt = Rc::clone(&mirror.attempt_budget);
+        let attempt = Rc::clone(&cache.attempt_budget);
         let spent = &*attempt;
         let trials = preempt::Trials { budgets, offset, expected, without: &without, spent };
         let scratch = &mut self.scratch;
-        let mut run = preempt::dry_run_from(&mirror.cluster, pod, program, &free, &trials, scratch);
+        let mut run = preempt::dry_run_from(&cache.cluster, pod, program, &free, &trials, scratch);
         let is_soft = |(_, status): &&(u32, Status)| status.code == Code::Unschedulable;
         let potential = free.iter().chain(&kept).filter(is_soft).count();
         let wanted = preempt::candidates_wanted(&asking.profile, potential);
@@ -534,24 +534,24 @@ impl Thinker {
             if is_enough || run.ineligible.is_some() {
                 break;
             }
-            let node: Rc<str> = mirror.cluster.node_name(one.0).into();
-            asking.expects(&mirror.cluster, whole.as_deref(), one.0, &nominees[&node]);
-            let users = mirror.expect_users(&node, &nominees[&node]);
-            let shares = mirror.expect_shares(&node, &nominees[&node]);
-            let known = NodePluginState::of(&mirror.volumes, &mirror.devices, whole.as_deref());
+            let node: Rc<str> = cache.cluster.node_name(one.0).into();
+            asking.expects(&cache.cluster, whole.as_deref(), one.0, &nominees[&node]);
+            let users = cache.expect_users(&node, &nominees[&node]);
+            let shares = cache.expect_shares(&node, &nominees[&node]);
+            let known = NodePluginState::of(&cache.volumes, &cache.devices, whole.as_deref());
             let without = |cluster: &Cluster, row, gone: &[PodId], before| {
                 let alone = asking.without(known, cluster, row, gone, before);
                 let beside = || asking.beside_users(known.volumes, cluster, row, gone);
                 if users.is_empty() { alone } else { alone.or_else(beside) }
             };
-            let (columns, flag) = (&mut mirror.cluster, &mirror.is_changing);
+            let (columns, flag) = (&mut cache.cluster, &cache.is_changing);
             let others = with_pods(columns, flag, &node, &nominees[&node], |cluster, ids| {
                 let trials =
                     preempt::Trials { budgets, offset: 0, expected: ids, without: &without, spent };
                 preempt::dry_run_from(cluster, pod, program, &[one], &trials, scratch)
             });
-            mirror.expect_no_users(users);
-            mirror.expect_no_shares(shares);
+            cache.expect_no_users(users);
+            cache.expect_no_shares(shares);
             let others = others.unwrap_or_else(|panic| resume_unwind(panic));
             append(&mut run, others);
         }
@@ -560,7 +560,7 @@ impl Thinker {
             run.candidates.clear();
         }
         asking.expects_nobody();
-        run.chosen = preempt::choose(&mirror.cluster, &run.candidates);
+        run.chosen = preempt::choose(&cache.cluster, &run.candidates);
         run
     }
 }

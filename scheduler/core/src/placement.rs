@@ -69,13 +69,13 @@ impl RowPlugin for Placement {
 /// When a node has no domain, or the pods are in several.
 // k8s: topology_placement.go getScheduledPodsTopologyDomain
 pub fn domain_of(
-    mirror: &ClusterCache,
+    cache: &ClusterCache,
     key: &str,
     placed: &[(String, Rc<str>)],
 ) -> Result<Option<String>, DomainError> {
     let mut found: Option<String> = None;
     for (pod, node) in placed {
-        let labels = mirror
+        let labels = cache
             .labels_of(node)
             .ok_or_else(|| DomainError::NoNode { pod: pod.clone(), node: Rc::clone(node) })?;
         let domain = labels.get(key).ok_or_else(|| DomainError::None(pod.clone()));
@@ -92,11 +92,11 @@ pub fn domain_of(
 
 /// Returns a placement for each domain, or only for `only`.
 #[must_use]
-pub fn placements(mirror: &ClusterCache, key: &str, only: Option<&str>) -> Vec<Placement> {
+pub fn placements(cache: &ClusterCache, key: &str, only: Option<&str>) -> Vec<Placement> {
     let mut found: BTreeMap<String, Placement> = BTreeMap::new();
-    let rows = mirror.cluster.view().row_count();
-    for (node, domain) in mirror.domains(key) {
-        let Some(row) = mirror.cluster.row(node) else { continue };
+    let rows = cache.cluster.view().row_count();
+    for (node, domain) in cache.domains(key) {
+        let Some(row) = cache.cluster.row(node) else { continue };
         if only.is_some_and(|only| only != domain) {
             continue;
         }

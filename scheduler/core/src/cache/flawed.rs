@@ -1,7 +1,7 @@
 //! Objects that failed to decode, whole or in part.
 //!
 //! Input: the error found when an object was observed. Output: the number of such objects, by kind.
-//! Owner: the mirror. Bounds: one entry per object of the API with an error. Each is logged once,
+//! Owner: the cache. Bounds: one entry per object of the API with an error. Each is logged once,
 //! until it can be read or is deleted.
 
 use std::collections::{BTreeMap, HashMap, HashSet};

@@ -1,6 +1,6 @@
 //! Which plugin's objects a kind describes, and changes of a node beside the columns.
 //!
-//! Input: kinds, nodes as observed. Output: one answer each, for the mirror. Owner: pure functions.
+//! Input: kinds, nodes as observed. Output: one answer each, for the cache. Owner: pure functions.
 
 use std::collections::BTreeMap;
 

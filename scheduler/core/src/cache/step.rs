@@ -1,7 +1,7 @@
-//! One change of the mirror that can be undone and made again.
+//! One change of the cache that can be undone and made again.
 //!
-//! Input: what was read of an object. Output: the mirror with the change, or as it was before.
-//! Owner: the mirror. Bounds: a step holds interned ids and a pod's requests, never an API object.
+//! Input: what was read of an object. Output: the cache with the change, or as it was before.
+//! Owner: the cache. Bounds: a step holds interned ids and a pod's requests, never an API object.
 //! A step that no longer applies (its pod is deleted, its node unknown) changes nothing.
 
 use std::collections::HashMap;

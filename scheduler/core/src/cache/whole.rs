@@ -1,6 +1,6 @@
 //! Whole nodes and pods for out-of-tree plugins and extenders, and lookups by label.
 //!
-//! Input: nodes. Output: the same, by name and by row. Owner: the mirror. Bounds: one object per
+//! Input: nodes. Output: the same, by name and by row. Owner: the cache. Bounds: one object per
 //! node; none unless a plugin or an extender needs them.
 
 use std::collections::BTreeMap;

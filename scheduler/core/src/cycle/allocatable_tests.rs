@@ -61,7 +61,7 @@ fn released(commands: &[Command]) -> Option<(usize, bool)> {
 
 /// CPUs in use on the only node.
 fn used(scheduler: &Scheduler) -> i64 {
-    scheduler.mirror.cluster.view().numbers(0).cpu_used
+    scheduler.cache.cluster.view().numbers(0).cpu_used
 }
 
 fn base() -> Vec<WatchedObject> {

@@ -144,7 +144,7 @@ impl Scheduler {
         } else {
             ConsultStage::Nodes(names.len())
         };
-        let whole = names.iter().filter_map(|name| self.mirror.whole_node(name)).cloned();
+        let whole = names.iter().filter_map(|name| self.cache.whole_node(name)).cloned();
         let question = ExtenderCall::Nodes { objects: whole.collect(), names };
         self.ask(uid, asked, question, stage)
     }
@@ -156,7 +156,7 @@ impl Scheduler {
         known: Known,
         candidates: &[Candidate],
     ) -> NodeSearch {
-        let cluster = &self.mirror.cluster;
+        let cluster = &self.cache.cluster;
         let one = |candidate: &Candidate| {
             let there = cluster.pods().on_node(candidate.row);
             let others = there.filter(|id| !candidate.victims.contains(id));
@@ -186,7 +186,7 @@ impl Scheduler {
 
     /// Returns true if a pod that was popped before an extender call still needs a node.
     pub(super) fn still_waits(&self, uid: &Uid, asked: &QueuedPod) -> bool {
-        self.mirror.waiting(&asked.key).is_some_and(|pod| {
+        self.cache.waiting(&asked.key).is_some_and(|pod| {
             let is_it = pod.uid().unwrap_or(asked.key.as_str()) == &**uid;
             is_it && pod.whole().metadata.deletion_timestamp.is_none()
         })
@@ -233,7 +233,7 @@ impl Scheduler {
                 self.found_none(&uid, &asked, PodRejection::error(error.to_string()), now);
             }
             (Ok(ExtenderReply::Nodes(nodes)), ConsultStage::Kept(node)) => {
-                let takes = nodes.left.contains(&*node) && self.mirror.cluster.row(&node).is_some();
+                let takes = nodes.left.contains(&*node) && self.cache.cluster.row(&node).is_some();
                 self.place(&uid, asked, Said::OfKept(takes.then_some(node)), now);
             }
             (Ok(ExtenderReply::Nodes(nodes)), ConsultStage::Nodes(count)) => {
@@ -259,7 +259,7 @@ impl Scheduler {
         victims: &BTreeMap<String, Victims>,
         now: Duration,
     ) -> PodRejection {
-        let cluster = &self.mirror.cluster;
+        let cluster = &self.cache.cluster;
         let candidate = |(node, victims): (&String, &Victims)| {
             let row = cluster.row(node)?;
             let violations = usize::try_from(victims.violations).unwrap_or(0);

@@ -133,7 +133,7 @@ impl Scheduler {
     // k8s: schedule_one.go findNodesThatPassFilters
     fn count_search(&mut self, profile: usize, said: &Said, failed: bool) {
         let is_first = matches!(said, Said::Nothing | Said::OfKept(None));
-        if is_first && self.mirror.cluster.view().node_count() > 0 {
+        if is_first && self.cache.cluster.view().node_count() > 0 {
             self.facts.push(Fact::Searched { profile, failed });
         }
     }
@@ -171,19 +171,19 @@ impl Scheduler {
         now: Duration,
     ) -> Result<NodeSearch, PodRejection> {
         let pod = asked.pod.whole();
-        let asking = Asking::with_spec(Rc::clone(&pod), &asked.spec, &mut self.mirror);
+        let asking = Asking::with_spec(Rc::clone(&pod), &asked.spec, &mut self.cache);
         let mut asking = asking.map_err(|error| PodRejection::error(in_full(&error)))?;
-        asking.consulted = said.of_all(&self.mirror.cluster);
+        asking.consulted = said.of_all(&self.cache.cluster);
         self.stays_in_placement(&mut asking);
         // Services, device classes and namespaces may have changed since the last attempt.
-        let rejected = self.mirror.cluster.rejected(&asked.spec, &asking.program);
+        let rejected = self.cache.cluster.rejected(&asked.spec, &asking.program);
         *asked.rejected.borrow_mut() = rejected.ok();
         self.begin_attempt(asked, &mut asking)?;
         self.within_budget()?;
         let consults = self.consults(&pod);
         match said {
             Said::Nothing => {
-                let kept = self.evaluate(|thinker, mirror| thinker.kept_node(mirror, &asking))?;
+                let kept = self.evaluate(|thinker, cache| thinker.kept_node(cache, &asking))?;
                 if kept.is_some() {
                     self.count_search(asked.profile, said, asking.failed().is_some());
                 }
@@ -201,7 +201,7 @@ impl Scheduler {
             }
             Said::OfKept(None) | Said::OfAll(..) => {}
         }
-        let outcome = self.evaluate(|thinker, mirror| thinker.choose(mirror, &asking))?;
+        let outcome = self.evaluate(|thinker, cache| thinker.choose(cache, &asking))?;
         self.count_batch(asked.profile, said);
         if let Some(PreFilterRefusal::Error(error)) = &outcome.refusal {
             return Err(PodRejection::error(error.clone()));
@@ -213,14 +213,14 @@ impl Scheduler {
         failed.map_or(Ok(()), |error| Err(PodRejection::error(error)))?;
         if outcome.feasible > 0 && outcome.refusal.is_none() {
             if consults && asking.consulted.is_none() {
-                let name = |row| self.mirror.cluster.node_name(row).into();
+                let name = |row| self.cache.cluster.node_name(row).into();
                 let names = self.thinker.scratch.feasible.iter().map(name).collect();
                 return Ok(self.ask_about_nodes(uid, asked, names, false));
             }
             let which = self.random(outcome.ties);
             let row = self.thinker.scratch.ties.iter().nth(which).or(outcome.first);
             if let Some(row) = row {
-                let node = self.mirror.cluster.node_name(row).into();
+                let node = self.cache.cluster.node_name(row).into();
                 return Ok(NodeSearch::Node(node, asking.attempt));
             }
         }
@@ -244,7 +244,7 @@ impl Scheduler {
     ) -> Result<NodeSearch, PodRejection> {
         let unreserves = self.claim_of_group(asked);
         search.asking.unreserves = unreserves.is_some();
-        let nodes = self.mirror.cluster.view().node_count();
+        let nodes = self.cache.cluster.view().node_count();
         if nodes == 0 {
             // k8s: schedule_one.go ErrNoNodesAvailable, after which upstream keeps retrying.
             // Here every new node requeues the pod, as after a rejection by NodeName.
@@ -252,7 +252,7 @@ impl Scheduler {
             return Err(PodRejection::nowhere(message, Plugin::NodeName));
         }
         self.thinker.preempts_from = self.random(usize::MAX);
-        match self.evaluate(|thinker, mirror| thinker.diagnose(mirror, &search.asking))? {
+        match self.evaluate(|thinker, cache| thinker.diagnose(cache, &search.asking))? {
             Some(diagnosis) => {
                 asked.rejected_by.borrow_mut().extend(diagnosis.rejected_by.iter().cloned());
                 if let Some(cycle) = self.group.as_mut().filter(|_| diagnosis.unreserves) {
@@ -273,8 +273,8 @@ impl Scheduler {
         asking: &mut Asking,
     ) -> Result<(), PodRejection> {
         asked.rejected_by.borrow_mut().clear();
-        let before = asking.refusal_rank(self.mirror.cluster.view());
-        let own = asking.own_nodes(&self.mirror.cluster);
+        let before = asking.refusal_rank(self.cache.cluster.view());
+        let own = asking.own_nodes(&self.cache.cluster);
         let Some((attempt, stopped)) = self.attempt(asked, own, before) else { return Ok(()) };
         match stopped {
             Some(Stopped::Failed(error)) => return Err(PodRejection::error(error)),
@@ -311,7 +311,7 @@ impl Scheduler {
             // k8s: schedule_one.go findNodesThatFitPod
             rejectors.insert(Plugin::Extender);
         }
-        if self.mirror.profile(asked.profile).preemption && !diagnosis.fails {
+        if self.cache.profile(asked.profile).preemption && !diagnosis.fails {
             self.facts.push(Fact::TriedToPreempt);
         }
         match (&diagnosis.gives_back, &mut self.group) {
@@ -329,7 +329,7 @@ impl Scheduler {
             let known = (text, rejectors, attempt.cloned());
             return Ok(self.ask_about_victims(uid, asked, known, &run.candidates));
         }
-        let fails = diagnosis.fails || run.mistake(&self.mirror.cluster).is_some();
+        let fails = diagnosis.fails || run.mistake(&self.cache.cluster).is_some();
         let may_preempt = run.ineligible.is_none() && !fails;
         let Diagnosis { text, message, .. } = diagnosis;
         let (message, nominated) = match (chosen, attempt) {
@@ -398,7 +398,7 @@ impl Scheduler {
         if self.is_set_back() {
             self.queue.set_back(uid, now);
         } else {
-            let hints = super::Happens::new(&self.mirror);
+            let hints = super::Happens::new(&self.cache);
             self.queue.back(&hints, uid, why.rejectors, BTreeSet::new(), now);
         }
         let reason = if why.is_error { "SchedulerError" } else { "Unschedulable" };
@@ -411,7 +411,7 @@ impl Scheduler {
     /// Sets or clears the nomination of a pod before the API has it; returns true if it changed.
     pub(super) fn nominate(&mut self, asked: &QueuedPod, node: &str, now: Duration) -> bool {
         let pod = asked.spec.key;
-        let old = self.mirror.nomination(pod).cloned();
+        let old = self.cache.nomination(pod).cloned();
         let spec = Rc::clone(&asked.spec);
         let new = (!node.is_empty()).then(|| Nominee { spec, node: node.into() });
         let changes = old != new;
@@ -455,7 +455,7 @@ impl Scheduler {
 
     /// Returns the scheduler name of a profile.
     pub(super) fn reporter(&self, profile: usize) -> Rc<str> {
-        self.mirror.profile(profile).scheduler_name.as_str().into()
+        self.cache.profile(profile).scheduler_name.as_str().into()
     }
 
     pub(super) fn note(
@@ -466,7 +466,7 @@ impl Scheduler {
         action: &'static str,
         note: String,
     ) {
-        let uid: Uid = self.mirror.cluster.text(asked.spec.key).into();
+        let uid: Uid = self.cache.cluster.text(asked.spec.key).into();
         let note = Note {
             about: pod_ref(asked, &uid),
             reporter: self.reporter(asked.profile),

@@ -571,7 +571,7 @@ fn an_answer_does_not_bring_a_claim_back_whose_end_was_told() {
     let asked = reserves(&decide(&mut scheduler, 0)).expect("its claim is reserved");
     scheduler.tell(WatchEvent::Gone(claim("c")), at(1));
     answer(&mut scheduler, &asked, 2);
-    assert!(scheduler.mirror.devices.claim(&ObjectKey::new("default", "c")).is_none());
+    assert!(scheduler.cache.devices.claim(&ObjectKey::new("default", "c")).is_none());
     // Its device is free for the next claim.
     scheduler.tell(WatchEvent::Set(claim("d")), at(3));
     scheduler.tell(WatchEvent::Set(user("q", "d")), at(3));

@@ -183,14 +183,14 @@ impl Scheduler {
         asked: &QueuedPod,
         node: &str,
     ) -> Result<(), PodRejection> {
-        let profile = Rc::new(self.mirror.profile(asked.profile).clone());
-        self.mirror.cluster.use_profile(&profile);
-        let claims = self.mirror.device_claims(&asked.pod.whole(), &asked.spec, &profile);
+        let profile = Rc::new(self.cache.profile(asked.profile).clone());
+        self.cache.cluster.use_profile(&profile);
+        let claims = self.cache.device_claims(&asked.pod.whole(), &asked.spec, &profile);
         let claims = claims.map_err(|why| PodRejection::error(why.reason))?;
         let Some(claims) = claims else { return Ok(()) };
-        let row = self.mirror.cluster.row(node);
+        let row = self.cache.cluster.row(node);
         let row = row.ok_or_else(|| PodRejection::error("the node is gone".to_owned()))?;
-        let given = claims.among(&self.mirror.devices).at(row);
+        let given = claims.among(&self.cache.devices).at(row);
         let given = given.map_err(|status| PodRejection::error(status.reasons.join(", ")))?;
         let statuses = given.share.as_ref().map(|share| share.statuses.clone()).unwrap_or_default();
         let all = claims.reserves(given);
@@ -199,7 +199,7 @@ impl Scheduler {
         }
         // Devices found by an unfinished search are no allocation.
         self.within_budget().map_err(|why| PodRejection::error(why.message))?;
-        let devices = &mut self.mirror.devices;
+        let devices = &mut self.cache.devices;
         let give = |Reserve { claim, allocation, .. }: &Reserve| {
             let number = devices.give(claim, allocation.clone()?);
             Some((uid_of(claim).to_owned(), number))
@@ -227,14 +227,14 @@ impl Scheduler {
         asked: &QueuedPod,
         node: &str,
     ) -> Rc<PodSpec> {
-        if !self.mirror.devices.takes_of_nodes() {
+        if !self.cache.devices.takes_of_nodes() {
             return Rc::clone(&asked.spec);
         }
         let statuses = self.devices.of_pods.get(uid).map_or(&[][..], |one| &one.statuses);
         if statuses.is_empty() && !asked.spec.requests.has_devices() {
             return Rc::clone(&asked.spec);
         }
-        self.mirror.devices.users.put(uid, asked.key.namespace(), statuses, node);
+        self.cache.devices.users.put(uid, asked.key.namespace(), statuses, node);
         on_node(&asked.pod.whole(), &asked.spec, statuses)
     }
 
@@ -265,8 +265,8 @@ impl Scheduler {
             .and_then(|all| all.iter_mut().find(|r| is_unmade(&r.claim)));
         if let (Some(made), Some(wanted)) = (made, wanted) {
             let before = std::mem::replace(&mut wanted.claim, Rc::new(made.clone()));
-            let _ = self.mirror.devices.set_claim(made.clone());
-            self.mirror.devices.drop_pending(uid_of(&before));
+            let _ = self.cache.devices.set_claim(made.clone());
+            self.cache.devices.drop_pending(uid_of(&before));
         }
         for claim in &reserved.claims {
             self.apply_written(claim, now);
@@ -282,7 +282,7 @@ impl Scheduler {
             return self.devices_failed(uid, error, now);
         }
         let profile = self.assumed.get(uid).map_or(0, |assumed| assumed.asked.profile);
-        let until = now.saturating_add(self.mirror.profile(profile).device_binding_timeout);
+        let until = now.saturating_add(self.cache.profile(profile).device_binding_timeout);
         one.stage = DeviceStage::Waits { since: now, until };
         if one.has_conditions()
             && let Some(assumed) = self.assumed.get(uid)
@@ -296,9 +296,9 @@ impl Scheduler {
 
     /// Applies a written claim.
     fn apply_written(&mut self, claim: &ResourceClaim, now: Duration) {
-        let event = self.mirror.devices.set_written(claim.clone());
+        let event = self.cache.devices.set_written(claim.clone());
         if allocation(claim).is_some() {
-            self.mirror.devices.drop_pending(uid_of(claim));
+            self.cache.devices.drop_pending(uid_of(claim));
         }
         event.iter().for_each(|event| self.happened(event, now));
     }
@@ -320,9 +320,9 @@ impl Scheduler {
     }
 
     fn take_released(&mut self, uid: &Uid, claims: Vec<ResourceClaim>, now: Duration) {
-        let told = claims.into_iter().filter_map(|claim| self.mirror.devices.set_written(claim));
+        let told = claims.into_iter().filter_map(|claim| self.cache.devices.set_written(claim));
         told.collect::<Vec<_>>().iter().for_each(|event| self.happened(event, now));
-        let of_group = self.mirror.groups.as_ref().and_then(|groups| groups.has_released(uid));
+        let of_group = self.cache.groups.as_ref().and_then(|groups| groups.has_released(uid));
         of_group.iter().flatten().for_each(|pod| self.queue.released(pod, false, now));
         if let Some(waiting) = self.queue.get(uid) {
             waiting.pod.releases.set(false);
@@ -347,9 +347,9 @@ impl Scheduler {
         });
         for (uid, since, until) in waits.collect::<Vec<_>>() {
             let Some(one) = self.devices.of_pods.get_mut(&uid) else { continue };
-            let found = one.look(&self.mirror.devices);
+            let found = one.look(&self.cache.devices);
             if found == Readiness::Waits {
-                one.late = one.will_be_late(since, until, self.mirror.devices.now(), now);
+                one.late = one.will_be_late(since, until, self.cache.devices.now(), now);
                 if now < one.late.as_ref().map_or(until, |(at, _)| *at) {
                     continue;
                 }
@@ -463,7 +463,7 @@ impl Scheduler {
 
     fn take_back_choices(&mut self, one: &Reserving) {
         for (claim, number) in &one.given {
-            self.mirror.devices.take_back(claim, *number);
+            self.cache.devices.take_back(claim, *number);
         }
     }
 
@@ -477,7 +477,7 @@ impl Scheduler {
     pub(super) fn release_devices(&mut self, one: Reserving, now: Duration) -> bool {
         let mut writes = false;
         // A pod on a node needs its claims, even if another scheduler has bound it.
-        if self.mirror.node_of(&one.pod.key).is_none() {
+        if self.cache.node_of(&one.pod.key).is_none() {
             let uid = &one.pod.uid;
             let all = one.all.into_iter().map(|reserve| reserve.claim);
             let is_to_go = |claim: &Rc<ResourceClaim>| match is_of_resources(claim) {
@@ -502,13 +502,13 @@ impl Scheduler {
     // k8s: dynamicresources.go unreservePodGroupClaims
     pub(super) fn claim_of_group(&self, asked: &QueuedPod) -> Option<Rc<ResourceClaim>> {
         let group = asked.group.as_ref().filter(|group| group.has_claims())?;
-        let known = self.mirror.groups.as_ref()?.with_claims(&asked.pod.whole())?.ok()?;
+        let known = self.cache.groups.as_ref()?.with_claims(&asked.pod.whole())?.ok()?;
         let cycle = self.group.as_ref()?;
         let for_now = |uid: &Uid| cycle.tried.iter().any(|tried| tried.uid == *uid);
         if group.placed().iter().any(|(_, uid)| !for_now(uid)) {
             return None;
         }
-        let all = reserved(&known, self.mirror.devices.claims());
+        let all = reserved(&known, self.cache.devices.claims());
         let is_new = |claim: &Rc<ResourceClaim>| {
             !cycle.unreserved.iter().any(|given_up| uid_of(given_up) == uid_of(claim))
         };
@@ -522,7 +522,7 @@ impl Scheduler {
         let Ok(of) = group.preemptor() else { return };
         if !claims.is_empty() {
             let pod = PodRef { key: of.key, uid: of.uid };
-            self.mirror.groups.iter().for_each(|groups| groups.releases(&pod.key, &pod.uid));
+            self.cache.groups.iter().for_each(|groups| groups.releases(&pod.key, &pod.uid));
             self.commands.push(Command::ReleaseDevices { pod, claims, clears: false });
         }
     }

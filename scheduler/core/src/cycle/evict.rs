@@ -27,7 +27,7 @@ impl Scheduler {
         candidate: &Candidate,
         now: Duration,
     ) -> String {
-        let cluster = &self.mirror.cluster;
+        let cluster = &self.cache.cluster;
         let node = cluster.node_name(candidate.row).to_owned();
         // Victims that are already terminating are not deleted again.
         let live = candidate.victims.iter().filter(|id| !cluster.pods().get(**id).terminating);
@@ -78,12 +78,12 @@ impl Scheduler {
     /// Clears the nominations of lower-priority pods to the node.
     // k8s: pkg/scheduler/framework/preemption/preemption.go getLowerPriorityNominatedPods
     fn unseat(&mut self, asked: &QueuedPod, node: &str, now: Duration) {
-        for (key, nominee) in self.mirror.nominated_on(node) {
+        for (key, nominee) in self.cache.nominated_on(node) {
             if nominee.spec.priority >= asked.spec.priority || key == asked.spec.key {
                 continue;
             }
             self.make(&CacheDelta::Nominated { pod: key, old: Some(nominee), new: None }, now);
-            let uid = self.mirror.cluster.text(key);
+            let uid = self.cache.cluster.text(key);
             if let Some(waiting) = self.queue.get(uid) {
                 self.commands.push(Command::Status {
                     pod: Rc::clone(&waiting.pod.pod),

@@ -26,10 +26,10 @@ fn what_can_be_read_of_a_pod_on_a_node_counts() {
     let mut scheduler = knowing(vec![node("n", "3"), flawed("n"), pod("big", "2"), web]);
     let commands = decide(&mut scheduler, 0);
     assert!(commands.iter().all(|command| bound(command).is_none()), "{commands:?}");
-    assert_eq!(scheduler.mirror.unreadable(), BTreeMap::from([(WatchedKind::Pod, 1)]));
+    assert_eq!(scheduler.cache.unreadable(), BTreeMap::from([(WatchedKind::Pod, 1)]));
     let whole = with("old", "2", |pod| pod["spec"]["nodeName"] = json!("n"));
     scheduler.tell(WatchEvent::Set(whole), at(1));
-    assert_eq!(scheduler.mirror.unreadable(), BTreeMap::from([(WatchedKind::Pod, 0)]));
+    assert_eq!(scheduler.cache.unreadable(), BTreeMap::from([(WatchedKind::Pod, 0)]));
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn whom_two_lists_with_something_nameless_miss_is_gone() {
         scheduler.tell(WatchEvent::Complete(WatchedKind::Pod), at(1));
         let known = ["a", "b", "c"]
             .into_iter()
-            .filter(|name| scheduler.mirror.node_of(&ObjectKey::new("default", name)).is_some());
+            .filter(|name| scheduler.cache.node_of(&ObjectKey::new("default", name)).is_some());
         assert_eq!(known.collect::<Vec<_>>(), left);
     }
 }

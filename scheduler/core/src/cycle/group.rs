@@ -128,7 +128,7 @@ impl Scheduler {
         });
         let profile = all[0].1.profile;
         if let Some((_, other)) = all.iter().find(|(_, other)| other.profile != profile) {
-            let name = |of: usize| self.mirror.profile(of).scheduler_name.clone();
+            let name = |of: usize| self.cache.profile(of).scheduler_name.clone();
             let (first, other) = (name(profile), name(other.profile));
             let error = format!(
                 "all pods in a single pod group should have the same .spec.schedulerName set, \
@@ -170,7 +170,7 @@ impl Scheduler {
             self.makes_room(&mut cycle, now);
             return self.submit(cycle, now);
         }
-        self.mirror.devices.decides_group(true);
+        self.cache.devices.decides_group(true);
         self.group = Some(cycle);
         self.go_on(now);
     }
@@ -302,13 +302,13 @@ impl Scheduler {
             return Err(why);
         }
         let pod = asked.spec.key;
-        let kept = self.mirror.nomination(pod).cloned();
+        let kept = self.cache.nomination(pod).cloned();
         let spec = self.count_devices(uid, asked, &node);
-        self.mirror.make(&CacheDelta::Bound(spec, Rc::clone(&node)));
+        self.cache.make(&CacheDelta::Bound(spec, Rc::clone(&node)));
         if kept.is_some() {
-            self.mirror.make(&CacheDelta::Nominated { pod, old: kept.clone(), new: None });
+            self.cache.make(&CacheDelta::Nominated { pod, old: kept.clone(), new: None });
         }
-        self.mirror.volumes.users.put(uid, &asked.pod.whole(), &node);
+        self.cache.volumes.users.put(uid, &asked.pod.whole(), &node);
         if let Some(group) = &asked.group {
             group.assume(uid);
         }
@@ -342,13 +342,13 @@ impl Scheduler {
         }
         let pod = asked.spec.key;
         // Another scheduler may have bound the pod during an extender call.
-        if self.mirror.node_of(&asked.key).is_some() {
+        if self.cache.node_of(&asked.key).is_some() {
             return devices;
         }
-        self.mirror.make(&CacheDelta::Gone { pod, last: None, node: Rc::clone(&reserved.node) });
-        if reserved.kept.is_some() && self.mirror.waiting(&asked.key).is_some() {
+        self.cache.make(&CacheDelta::Gone { pod, last: None, node: Rc::clone(&reserved.node) });
+        if reserved.kept.is_some() && self.cache.waiting(&asked.key).is_some() {
             let new = reserved.kept.clone();
-            self.mirror.make(&CacheDelta::Nominated { pod, old: None, new });
+            self.cache.make(&CacheDelta::Nominated { pod, old: None, new });
         }
         devices
     }
@@ -365,7 +365,7 @@ impl Scheduler {
     // k8s: schedule_one_podgroup.go submitPodGroupAlgorithmResult
     fn submit(&mut self, cycle: GroupCycle, now: Duration) {
         self.submit_each(cycle, now);
-        self.mirror.devices.decides_group(false);
+        self.cache.devices.decides_group(false);
     }
 
     fn submit_each(&mut self, cycle: GroupCycle, now: Duration) {
@@ -452,7 +452,7 @@ impl Scheduler {
             message: Some(message),
             ..PodCondition::default()
         };
-        let groups = self.mirror.groups.as_ref();
+        let groups = self.cache.groups.as_ref();
         if let Some((group, condition)) = groups.and_then(|g| g.is_news(&group.key, condition)) {
             self.commands.push(Command::GroupStatus { group, condition });
         }

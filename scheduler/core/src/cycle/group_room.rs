@@ -119,7 +119,7 @@ impl Scheduler {
     // k8s: podgrouppreemption.go selectVictimsOnDomain
     fn in_the_way(&mut self, cycle: &GroupCycle) -> Result<(Preemptor, Vec<InTheWay>), GroupStop> {
         let rejected = |why: &str| Err(GroupStop::Rejected(why.to_owned()));
-        if !self.mirror.profile(cycle.profile).preemption {
+        if !self.cache.profile(cycle.profile).preemption {
             return rejected(DISABLED);
         }
         let preemptor = cycle.group.preemptor();
@@ -137,15 +137,15 @@ impl Scheduler {
         if pods.any(never) {
             return rejected(NEVER);
         }
-        let budgets = self.mirror.budgets();
-        let cluster = &self.mirror.cluster;
-        let groups = self.mirror.groups.as_ref().map(|groups| groups.memberships(cluster));
+        let budgets = self.cache.budgets();
+        let cluster = &self.cache.cluster;
+        let groups = self.cache.groups.as_ref().map(|groups| groups.memberships(cluster));
         let mut all = units::below(cluster, preemptor.priority, &groups.unwrap_or_default());
         if all.is_empty() {
             return rejected(NO_VICTIMS);
         }
         units::sort(&mut all);
-        let (violating, others) = units::split(cluster, all, &budgets, &self.mirror.attempt_budget)
+        let (violating, others) = units::split(cluster, all, &budgets, &self.cache.attempt_budget)
             .map_err(|exhausted| GroupStop::Rejected(exhausted.to_string()))?;
         let all = violating.into_iter().chain(others);
         let all = all.map(|unit| InTheWay { unit, is_away: true, hidden: Vec::new() });
@@ -222,7 +222,7 @@ impl Scheduler {
         now: Duration,
     ) {
         units::sort(&mut units);
-        let cluster = &self.mirror.cluster;
+        let cluster = &self.cache.cluster;
         let all = units.iter().flat_map(|unit| &unit.pods);
         let all: Vec<_> = all.filter_map(|pod| cluster.pods().find(*pod)).collect();
         // Victims that are already terminating are not deleted again.
@@ -243,7 +243,7 @@ impl Scheduler {
         }
         let notes = going(&victims, &name, &related, &said);
         let message = format!("{name}: preempting to accommodate a higher priority podgroup");
-        self.mirror.groups.iter().for_each(|groups| groups.preempts(uid));
+        self.cache.groups.iter().for_each(|groups| groups.preempts(uid));
         self.commands.push(Command::Evict { victims, pod: group, message, notes });
     }
 
@@ -271,12 +271,12 @@ impl Scheduler {
 
     fn hide(&mut self, one: &mut InTheWay) {
         if one.hidden.is_empty() {
-            one.hidden.extend(one.unit.pods.iter().filter_map(|pod| self.mirror.hide(*pod)));
+            one.hidden.extend(one.unit.pods.iter().filter_map(|pod| self.cache.hide(*pod)));
         }
     }
 
     fn show(&mut self, one: &mut InTheWay) {
-        one.hidden.drain(..).for_each(|hidden| self.mirror.show(hidden));
+        one.hidden.drain(..).for_each(|hidden| self.cache.show(hidden));
     }
 }
 

@@ -132,7 +132,7 @@ fn others_go_for_a_gang_as_a_whole_which_is_bound_when_they_are_gone() {
     let groups = texts(&[["False", "Unschedulable", UNSCHEDULABLE]]);
     assert_eq!(told(&commands), (pods, groups));
     assert_eq!(results(&mut scheduler), ["waiting_on_preemption"]);
-    assert_eq!(scheduler.mirror.nominated_on("n").len(), 1);
+    assert_eq!(scheduler.cache.nominated_on("n").len(), 1);
     // No pod of the group is decided before the preemption ends, not even a new one.
     scheduler.tell(WatchEvent::Gone(low("x", 10)), at(60));
     scheduler.tell(WatchEvent::Set(member("d", "g", 100)), at(60));

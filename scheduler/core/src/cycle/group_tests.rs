@@ -410,7 +410,7 @@ fn with_the_gate_of_topologies_other_groups_are_decided_as_before() {
 
 /// Pods of a node in the cache.
 fn on(scheduler: &Scheduler, node: &str) -> Vec<String> {
-    let cluster = &scheduler.mirror.cluster;
+    let cluster = &scheduler.cache.cluster;
     let row = cluster.row(node).expect("it is there");
     cluster.pods().on_node(row).map(|id| cluster.pod_name(id)).collect()
 }

@@ -25,7 +25,7 @@ impl Scheduler {
     /// Counts the last decision for a pod of this profile.
     pub(super) fn count_batch(&mut self, profile: usize, said: &Said) {
         let handed = self.thinker.scratch.take_handed();
-        let nodes = self.mirror.cluster.view().node_count();
+        let nodes = self.cache.cluster.view().node_count();
         let batches = &mut self.batches[profile];
         batches.expired += handed.outdated;
         batches.incompatible += handed.displaced;

@@ -1,4 +1,4 @@
-//! Watch events: they change the mirror, queue pods and requeue the pods that they may help.
+//! Watch events: they change the cache, queue pods and requeue the pods that they may help.
 //!
 //! A pod's properties are read before and after a change, and only while a pod may need the event.
 // k8s: pkg/scheduler/eventhandlers.go
@@ -47,7 +47,7 @@ impl Scheduler {
         let about = About::of(&told);
         let mut event = key.as_ref().and_then(|key| self.event_of_pod(&told, key));
         let mut looks = false;
-        for step in self.mirror.list(told) {
+        for step in self.cache.list(told) {
             if let CacheDelta::Node { old, new } = &step
                 && old != new
             {
@@ -57,7 +57,7 @@ impl Scheduler {
             self.make(&step, now);
         }
         crate::fault::pass("event");
-        let happened = self.mirror.take_happened();
+        let happened = self.cache.take_happened();
         happened.iter().for_each(|event| self.happened(event, now));
         if looks || !happened.is_empty() {
             self.look_at_volumes(&about, now);
@@ -79,8 +79,8 @@ impl Scheduler {
     /// another scheduler.
     // k8s: pkg/scheduler/framework/events.go, eventhandlers.go responsibleForPod
     fn event_of_pod(&self, told: &WatchEvent, key: &ObjectKey) -> Option<&'static str> {
-        let (waits, has_node) = (self.mirror.waiting(key), self.mirror.node_of(key).is_some());
-        let is_ours = |pod: &Pod| self.mirror.profile_number(pod).is_some();
+        let (waits, has_node) = (self.cache.waiting(key), self.cache.node_of(key).is_some());
+        let is_ours = |pod: &Pod| self.cache.profile_number(pod).is_some();
         match told {
             WatchEvent::Listed(WatchedObject::Pod(pod))
             | WatchEvent::Set(WatchedObject::Pod(pod)) => {
@@ -106,7 +106,7 @@ impl Scheduler {
         }
     }
 
-    /// Changes the mirror and requeues the pods that the change may help.
+    /// Changes the cache and requeues the pods that the change may help.
     pub(super) fn make(&mut self, step: &CacheDelta, now: Duration) {
         let before = self.facts_before(step);
         let assumed = match step {
@@ -115,14 +115,14 @@ impl Scheduler {
             CacheDelta::Nominated { .. } | CacheDelta::Node { .. } => None,
         };
         let assumed = assumed.and_then(|uid| {
-            let uid = self.mirror.cluster.text(uid);
+            let uid = self.cache.cluster.text(uid);
             self.assumed.remove_entry(uid)
         });
         if let Some((uid, _)) = &assumed {
             self.waits_no_more(uid, now);
         }
         let assumed = assumed.map(|(_, assumed)| assumed);
-        self.mirror.make(step);
+        self.cache.make(step);
         if !self.is_listened_to() {
             return;
         }
@@ -179,7 +179,7 @@ impl Scheduler {
     }
 
     fn facts(&mut self, spec: &PodSpec) -> Rc<PodFacts> {
-        Rc::new(self.mirror.cluster.facts(spec))
+        Rc::new(self.cache.cluster.facts(spec))
     }
 
     /// Returns the properties of the pod that a step changes or removes, as they are before it.
@@ -188,14 +188,14 @@ impl Scheduler {
             return None;
         }
         match step {
-            CacheDelta::Changed { new, .. } => self.mirror.cluster.facts_of(new.key).map(Rc::new),
+            CacheDelta::Changed { new, .. } => self.cache.cluster.facts_of(new.key).map(Rc::new),
             CacheDelta::Gone { pod, .. } => {
-                let used = self.mirror.volumes.users.names(self.mirror.cluster.text(*pod));
-                let facts = self.mirror.cluster.facts_of(*pod);
+                let used = self.cache.volumes.users.names(self.cache.cluster.text(*pod));
+                let facts = self.cache.cluster.facts_of(*pod);
                 facts.map(|facts| Rc::new(facts.with_volumes(used)))
             }
             CacheDelta::Nominated { old: Some(old), .. } => {
-                let facts = self.mirror.cluster.facts(&old.spec);
+                let facts = self.cache.cluster.facts(&old.spec);
                 Some(Rc::new(facts.kept_for(old.spec.priority)))
             }
             _ => None,
@@ -204,9 +204,9 @@ impl Scheduler {
 
     /// Queues a pod without a node; removes it from the queue once it has a node or is deleted.
     pub(super) fn queue_pod(&mut self, key: &ObjectKey, now: Duration) {
-        let Some(kept) = self.mirror.waiting(key).cloned() else {
+        let Some(kept) = self.cache.waiting(key).cloned() else {
             if let Some(uid) = self.names.get(key).cloned() {
-                match self.mirror.node_of(key) {
+                match self.cache.node_of(key) {
                     Some(_) => self.pod_has_a_node(key, &uid),
                     None => self.pod_is_gone(key, &uid, now),
                 }
@@ -219,7 +219,7 @@ impl Scheduler {
         }
         let pod = kept.whole();
         // k8s: pkg/scheduler/eventhandlers.go responsibleForPod
-        let Some(profile) = self.mirror.profile_number(&pod) else { return };
+        let Some(profile) = self.cache.profile_number(&pod) else { return };
         if let Some(assumed) = self.assumed.get(&uid) {
             let was = assumed.asked.pod.whole().metadata.deletion_timestamp.is_some();
             // Only the deletion of an assumed pod matters.
@@ -240,10 +240,10 @@ impl Scheduler {
         let by_priority = -i64::from(spec.priority);
         let rank = plugins.as_ref().and_then(|plugins| plugins.rank(&pod)).unwrap_or(by_priority);
         let rejected_by = known.map(|known| known.rejected_by.clone()).unwrap_or_default();
-        let is_gang = self.mirror.profile(profile).gangs;
-        let group = self.mirror.groups.as_ref().and_then(|groups| groups.of(&pod, is_gang));
+        let is_gang = self.cache.profile(profile).gangs;
+        let group = self.cache.groups.as_ref().and_then(|groups| groups.of(&pod, is_gang));
         let told = group.as_ref().map(OfGroup::pod_is_there);
-        let claims = has_claims(&pod).then(|| Rc::clone(self.mirror.devices.claims()));
+        let claims = has_claims(&pod).then(|| Rc::clone(self.cache.devices.claims()));
         let asked = Rc::new(QueuedPod {
             pod: kept,
             key: key.clone(),
@@ -295,7 +295,7 @@ impl Scheduler {
             // Its rejectors and their reasons stay the same.
             asked.rejected.borrow_mut().clone_from(&known.pod.rejected.borrow());
         }
-        let hints = super::Happens::new(&self.mirror);
+        let hints = super::Happens::new(&self.cache);
         self.queue.update(&hints, uid, asked, HintEvent::Own(own, changes), now);
     }
 

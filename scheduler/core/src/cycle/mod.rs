@@ -1,7 +1,7 @@
 //! The scheduling cycle: pending pods get nodes, one after the other.
 //!
 //! ```text
-//!   Told ──intake──> mirror ──events──> queue ──pop──> decide ──> assume ──> Command::Bind
+//!   Told ──intake──> cache ──events──> queue ──pop──> decide ──> assume ──> Command::Bind
 //!                      ^                  ^              └── rejected: Refuse, Preempt, back
 //!                      └──── forget ──────┴── answers <────────── (the lanes that execute them)
 //! ```
@@ -179,14 +179,14 @@ type Expected = (Rc<str>, Vec<(Str, Nominee)>);
 
 /// Queueing hints, evaluated with the cluster as it is at the event.
 struct Happens<'a> {
-    mirror: &'a ClusterCache,
+    cache: &'a ClusterCache,
     /// The pods nominated to the last node.
     expected: RefCell<Option<Expected>>,
 }
 
 impl<'a> Happens<'a> {
-    fn new(mirror: &'a ClusterCache) -> Self {
-        Self { mirror, expected: RefCell::new(None) }
+    fn new(cache: &'a ClusterCache) -> Self {
+        Self { cache, expected: RefCell::new(None) }
     }
 
     /// Returns true if the deletion of another pod on a node may help the pod. While victims of the
@@ -195,15 +195,15 @@ impl<'a> Happens<'a> {
     /// the pod.
     // k8s: defaultpreemption/default_preemption.go PodEligibleToPreemptOthers
     fn has_room(&self, pod: &QueuedPod, rejected: &Rejected, node: &Rc<str>) -> bool {
-        let Some(kept) = self.mirror.nomination(pod.spec.key) else { return true };
-        let cluster = &self.mirror.cluster;
+        let Some(kept) = self.cache.nomination(pod.spec.key) else { return true };
+        let cluster = &self.cache.cluster;
         let goes = |victim: &Uid| cluster.is_placed(victim);
         if !pod.victims.borrow().iter().any(goes) || !cluster.is_open(rejected, &kept.node) {
             return true;
         }
         let mut last = self.expected.borrow_mut();
         if last.as_ref().is_none_or(|(known, _)| known != node) {
-            *last = Some((Rc::clone(node), self.mirror.nominated_on(node)));
+            *last = Some((Rc::clone(node), self.cache.nominated_on(node)));
         }
         let expected = last.iter().flat_map(|(_, expected)| expected);
         let expected = expected.filter(|(key, nominee)| {
@@ -217,9 +217,9 @@ impl<'a> Happens<'a> {
     // k8s: pkg/scheduler/scheduler.go buildQueueingHintMap
     fn is_of_kept_node(&self, event: &HintEvent, pod: &QueuedPod) -> bool {
         let HintEvent::Node { old: Some(old), new } = event else { return false };
-        let is_it = |kept: &Nominee| *kept.node == *self.mirror.cluster.text(old.name);
+        let is_it = |kept: &Nominee| *kept.node == *self.cache.cluster.text(old.name);
         let changes = new.as_ref().is_none_or(|new| new.taints != old.taints);
-        changes && self.mirror.nomination(pod.spec.key).is_some_and(is_it)
+        changes && self.cache.nomination(pod.spec.key).is_some_and(is_it)
     }
 
     /// Returns true if the deletion or scale-down of a pod may free resources of its node for
@@ -233,7 +233,7 @@ impl<'a> Happens<'a> {
             HintEvent::PodChanged(old, new) => !new.asks_as(old),
             _ => false,
         };
-        leaves && rejector == Plugin::DynamicResources && self.mirror.devices.takes_of_nodes()
+        leaves && rejector == Plugin::DynamicResources && self.cache.devices.takes_of_nodes()
     }
 }
 
@@ -290,7 +290,7 @@ impl Hints for Happens<'_> {
                     }
                     _ => true,
                 };
-                is_room && self.mirror.cluster.helps(event, rejected, rejector)
+                is_room && self.cache.cluster.helps(event, rejected, rejector)
             }
             None => match event {
                 HintEvent::Own(key, changes) => *key == pod.spec.key && changes.may_pass(rejector),
@@ -335,7 +335,7 @@ struct Assumed {
 #[derive(Debug)]
 pub struct Scheduler {
     /// The cluster as observed, with assumed pods.
-    pub mirror: ClusterCache,
+    pub cache: ClusterCache,
     /// Pods without a node.
     pub queue: Queue<QueuedPod, HintEvent>,
     thinker: Thinker,
@@ -375,7 +375,7 @@ impl Scheduler {
     pub fn new(profiles: Vec<Profile>, settings: Settings, seed: u64) -> Self {
         let batches = vec![Batches::default(); profiles.len().max(1)];
         Self {
-            mirror: ClusterCache::with_profiles(profiles),
+            cache: ClusterCache::with_profiles(profiles),
             queue: Queue::new(settings),
             thinker: Thinker::default(),
             assumed: HashMap::new(),
@@ -405,7 +405,7 @@ impl Scheduler {
         let takes_nodes =
             |extender: &Extender| extender.looks_at_nodes() && !extender.node_cache_capable;
         if extenders.iter().any(takes_nodes) {
-            self.mirror.keep_nodes();
+            self.cache.keep_nodes();
         }
         self.extenders = extenders;
         self
@@ -415,8 +415,8 @@ impl Scheduler {
     #[must_use]
     pub fn with_plugins(mut self, plugins: Vec<Option<Rc<Plugins>>>, handle: Handle) -> Self {
         if plugins.iter().any(Option::is_some) {
-            self.mirror.keep_nodes();
-            self.mirror.whole_pods = Some(Rc::clone(handle.pods()));
+            self.cache.keep_nodes();
+            self.cache.whole_pods = Some(Rc::clone(handle.pods()));
         }
         (self.plugins, self.handle) = (plugins, handle);
         self
@@ -427,16 +427,16 @@ impl Scheduler {
     #[must_use]
     pub fn with_groups(mut self, groups: Groups) -> Self {
         if groups.have_claims() {
-            self.mirror.devices.of_groups();
+            self.cache.devices.of_groups();
         }
-        self.mirror.groups = Some(groups);
+        self.cache.groups = Some(groups);
         self
     }
 
     /// Sets the feature gates of devices.
     #[must_use]
     pub fn with_device_gates(mut self, gates: DeviceGates) -> Self {
-        self.mirror.devices.use_gates(gates);
+        self.cache.devices.use_gates(gates);
         self
     }
 
@@ -487,7 +487,7 @@ impl Scheduler {
         node: Option<&str>,
         now: Duration,
     ) -> Result<Explanation, Unexplained> {
-        let waits = self.mirror.waiting(pod).map(|waits| waits.whole());
+        let waits = self.cache.waiting(pod).map(|waits| waits.whole());
         let waits = waits.ok_or_else(|| Unexplained::NotWaiting(pod.as_str().to_owned()))?;
         let answer = self.explain_pod(&waits, node, now)?;
         Ok(Explanation { queue: self.queued(pod, now), ..answer })
@@ -525,7 +525,7 @@ impl Scheduler {
 
     /// Requeues pods that an event may help.
     fn happened(&mut self, event: &HintEvent, now: Duration) {
-        self.queue.happened(&Happens::new(&self.mirror), event, now);
+        self.queue.happened(&Happens::new(&self.cache), event, now);
     }
 
     /// Returns true if a pod in the queue may need the next event.
@@ -545,7 +545,7 @@ impl Scheduler {
     /// Returns true while no pod is decided: the first lists are not complete, or an extender call
     /// is under way and its patience is not over.
     pub fn is_blocked(&self, now: Duration) -> bool {
-        !self.mirror.is_complete() || self.waits_for_extenders(now)
+        !self.cache.is_complete() || self.waits_for_extenders(now)
     }
 
     /// Returns when the next timeout is due.

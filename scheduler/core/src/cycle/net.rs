@@ -163,12 +163,12 @@ impl Scheduler {
         work: impl FnOnce(&mut Self) -> T,
     ) -> T {
         let began = self.net.elapsed();
-        self.mirror.attempt_budget = self.net.budget(DEADLINE);
+        self.cache.attempt_budget = self.net.budget(DEADLINE);
         let done = self.netted(now, work);
         if let Some(spent) = self.exhausted() {
             self.facts.push(Fact::Exhausted(spent.limit));
         }
-        self.mirror.attempt_budget = Rc::clone(&self.net.unlimited);
+        self.cache.attempt_budget = Rc::clone(&self.net.unlimited);
         let took = self.net.elapsed().saturating_sub(began);
         let has_panicked = std::mem::take(&mut self.net.has_panicked) || self.net.is_torn;
         let took = if has_panicked { took.max(PANIC_CHARGE) } else { took };
@@ -187,7 +187,7 @@ impl Scheduler {
     /// Adds all pods of a group to the attempt under way.
     pub(super) fn attempts_all(&mut self, pods: impl IntoIterator<Item = (Uid, Rc<QueuedPod>)>) {
         self.net.under_way.extend(pods);
-        self.mirror.attempt_budget = self.net.budget(GROUP_DEADLINE);
+        self.cache.attempt_budget = self.net.budget(GROUP_DEADLINE);
     }
 
     /// Runs work that changes the cache or the queue. After a panic in it both are unreliable: no
@@ -237,13 +237,13 @@ impl Scheduler {
     ) -> Result<T, PodRejection> {
         #[cfg(test)]
         if self.net.pays {
-            let budget = &self.mirror.attempt_budget;
+            let budget = &self.cache.attempt_budget;
             let _ = budget.pay_at_once(1, "testing").and(budget.pay_bytes(1, "testing"));
         }
-        match panics::catch(|| evaluate(&mut self.thinker, &mut self.mirror)) {
+        match panics::catch(|| evaluate(&mut self.thinker, &mut self.cache)) {
             Ok(found) => self.within_budget().map(|()| found),
             // The panic left pods of a dry run in the cache.
-            Err(panic) if self.mirror.is_changing.get() => {
+            Err(panic) if self.cache.is_changing.get() => {
                 std::panic::resume_unwind(Box::new(panic.0))
             }
             Err(panic) => {
@@ -267,7 +267,7 @@ impl Scheduler {
     }
 
     pub(super) fn exhausted(&self) -> Option<Exhausted> {
-        self.mirror.attempt_budget.exhausted()
+        self.cache.attempt_budget.exhausted()
     }
 
     /// Explains a pod within the budget of an attempt.
@@ -280,13 +280,13 @@ impl Scheduler {
         node: Option<&str>,
         now: Duration,
     ) -> Result<Explanation, Unexplained> {
-        self.mirror.attempt_budget = self.net.budget(DEADLINE);
+        self.cache.attempt_budget = self.net.budget(DEADLINE);
         let found = self.netted(now, |scheduler| {
-            let (mirror, thinker) = (&mut scheduler.mirror, &mut scheduler.thinker);
-            Some(explain::explain(mirror, thinker, pod, node))
+            let (cache, thinker) = (&mut scheduler.cache, &mut scheduler.thinker);
+            Some(explain::explain(cache, thinker, pod, node))
         });
         let spent = self.exhausted();
-        self.mirror.attempt_budget = Rc::clone(&self.net.unlimited);
+        self.cache.attempt_budget = Rc::clone(&self.net.unlimited);
         match (found, spent) {
             (_, Some(spent)) => Err(Unexplained::NotFinished(spent.to_string())),
             (None, None) => Err(Unexplained::NotFinished("the scheduler failed on it".to_owned())),
@@ -321,7 +321,7 @@ impl Scheduler {
             self.net.suspects.remove(&key);
         } else if self.net.skips(&key, version.as_deref()) {
             let (kind, key) = key;
-            self.mirror.put_flawed(kind, &key, matches!(told, WatchEvent::Listed(_)));
+            self.cache.put_flawed(kind, &key, matches!(told, WatchEvent::Listed(_)));
             return None;
         }
         let was_torn = self.net.is_torn;
@@ -331,7 +331,7 @@ impl Scheduler {
             let suspect = self.net.suspects.entry(key).or_default();
             *suspect = Suspect { version, count: suspect.count + 1 };
         } else if !self.net.is_torn && self.net.suspects.remove(&key).is_some() {
-            self.mirror.mark_applied(key.0, &key.1);
+            self.cache.mark_applied(key.0, &key.1);
         }
         event
     }

@@ -175,7 +175,7 @@ fn attempt_that_exceeds_its_time_is_refused_and_makes_nobody_go() {
     assert!(!commands.iter().any(|c| matches!(c, Command::Evict { .. })), "{commands:?}");
     let (_, message) = condition(&commands).expect("it says why");
     assert!(message.contains("the time limit of one scheduling attempt"), "{message}");
-    assert!(scheduler.mirror.nominated_on("n").is_empty());
+    assert!(scheduler.cache.nominated_on("n").is_empty());
     scheduler.net.pays = false;
     let commands = decide(&mut scheduler, 10);
     assert!(commands.iter().any(|c| matches!(c, Command::Evict { .. })), "with time enough");
@@ -304,31 +304,31 @@ fn object_whose_event_panics_is_flawed_and_not_tried_again_in_this_version() {
     fault::arm("event", usize::MAX);
     let mut successor = succeeded(scheduler, &all, 1);
     fault::disarm();
-    assert_eq!(successor.mirror.unreadable().get(&WatchedKind::Pod), Some(&1));
+    assert_eq!(successor.cache.unreadable().get(&WatchedKind::Pod), Some(&1));
     let mut names_of = names(&decide(&mut successor, 1));
     names_of.sort_unstable();
     assert_eq!(names_of, ["bad", "good"]);
     // A later version is applied.
     successor.tell(WatchEvent::Set(versioned("8", "1")), at(2));
     assert_eq!(names(&decide(&mut successor, 2)), ["odd"]);
-    assert_eq!(successor.mirror.unreadable().get(&WatchedKind::Pod), Some(&0));
+    assert_eq!(successor.cache.unreadable().get(&WatchedKind::Pod), Some(&0));
 }
 
 impl Scheduler {
     /// State that an evaluation must not change.
     fn shape(&self) -> (usize, Vec<String>, Vec<(Str, Nominee)>) {
-        let cluster = &self.mirror.cluster;
+        let cluster = &self.cache.cluster;
         let rows = ["n", "m"].map(|name| {
             let row = cluster.row(name).expect("it is there");
             let pods: Vec<_> = cluster.pods().on_node(row).map(|id| cluster.pod_name(id)).collect();
             format!("{name} {pods:?} {:?}", cluster.view().numbers(row))
         });
-        let nominated = self.mirror.nominated_on("m");
+        let nominated = self.cache.nominated_on("m");
         (self.assumed(), rows.to_vec(), nominated)
     }
 
     fn pods_on(&self, node: &str) -> Vec<String> {
-        let cluster = &self.mirror.cluster;
+        let cluster = &self.cache.cluster;
         let row = cluster.row(node).expect("it is there");
         cluster.pods().on_node(row).map(|id| cluster.pod_name(id).to_string()).collect()
     }
@@ -339,8 +339,8 @@ impl Scheduler {
             && self.count(QueuePlace::InFlight) == 0
             && self.group.is_none()
             && self.net.is_idle()
-            && !self.mirror.is_changing.get()
-            && self.mirror.attempt_budget.exhausted().is_none()
+            && !self.cache.is_changing.get()
+            && self.cache.attempt_budget.exhausted().is_none()
     }
 }
 

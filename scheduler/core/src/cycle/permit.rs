@@ -57,7 +57,7 @@ impl Scheduler {
         before: Rank,
     ) -> Option<(Rc<Attempt>, Option<Stopped>)> {
         let plugins = Rc::clone(self.plugins_of(asked.profile)?);
-        let nodes = self.mirror.whole_rows();
+        let nodes = self.cache.whole_rows();
         let (attempt, stopped) = Attempt::begin(&plugins, &asked.pod.whole(), nodes, own, before);
         Some((Rc::new(attempt), stopped))
     }
@@ -81,15 +81,15 @@ impl Scheduler {
             return self.refuse(uid, &asked, why, now);
         }
         let pod = asked.spec.key;
-        let kept = self.mirror.nomination(pod).cloned();
+        let kept = self.cache.nomination(pod).cloned();
         let spec = self.count_devices(uid, &asked, node);
-        self.mirror.make(&CacheDelta::Bound(spec, Rc::clone(node)));
+        self.cache.make(&CacheDelta::Bound(spec, Rc::clone(node)));
         if kept.as_ref().is_some_and(|kept| kept.node == *node) {
             // The pod takes the room of its own nomination, so no other pod gains room.
-            self.mirror.make(&CacheDelta::Nominated { pod, old: kept, new: None });
+            self.cache.make(&CacheDelta::Nominated { pod, old: kept, new: None });
         }
         self.nominate(&asked, "", now);
-        self.mirror.volumes.users.put(uid, &asked.pod.whole(), node);
+        self.cache.volumes.users.put(uid, &asked.pod.whole(), node);
         let is_told = false;
         let assumed = Assumed { asked: Rc::clone(&asked), node: Rc::clone(node), is_told };
         self.assumed.insert(Rc::clone(uid), assumed);
@@ -170,7 +170,7 @@ impl Scheduler {
             group.forget(uid);
         }
         let pod = asked.spec.key;
-        self.mirror.make(&CacheDelta::Gone { pod, last: None, node: Rc::clone(node) });
+        self.cache.make(&CacheDelta::Gone { pod, last: None, node: Rc::clone(node) });
         let why = self.why(asked, stopped);
         self.refuse(uid, asked, why, now);
     }
@@ -350,7 +350,7 @@ impl Scheduler {
             self.unreserve(uid);
             return self.queue.done(uid);
         }
-        let hints = Happens::new(&self.mirror);
+        let hints = Happens::new(&self.cache);
         self.queue.back(&hints, uid, why.rejectors, BTreeSet::new(), now);
         // Applies updates of the pod that arrived while it was assumed.
         self.queue_pod(&pod.key, now);

@@ -147,7 +147,7 @@ fn the_last_victim_wakes_also_whoever_has_lost_its_room_meanwhile() {
     let [(first, victims), (second, others)] = &made[..] else { unreachable!("two") };
     // Another scheduler binds a pod on the nominated node.
     let kept =
-        scheduler.mirror.nomination(scheduler.queue.get(&first.uid).expect("waits").pod.spec.key);
+        scheduler.cache.nomination(scheduler.queue.get(&first.uid).expect("waits").pod.spec.key);
     let node = Rc::clone(&kept.expect("it has a nomination").node);
     let thief = with("thief", "1", |pod| {
         pod["spec"]["nodeName"] = json!(&*node);
@@ -190,7 +190,7 @@ fn whom_room_is_kept_for_counts_as_it_is_now() {
         [(kept(&|pod| pod["metadata"]["labels"] = json!({"a": "b"})), false), (leaving, true)]
     {
         scheduler.tell(WatchEvent::Set(changed), at(1));
-        let [(_, nominee)] = &scheduler.mirror.nominated_on("n")[..] else { panic!("one") };
+        let [(_, nominee)] = &scheduler.cache.nominated_on("n")[..] else { panic!("one") };
         assert_eq!(nominee.spec, scheduler.queue.get("p").expect("it waits").pod.spec);
         assert_eq!(nominee.spec.terminating, is_leaving);
     }
@@ -384,7 +384,7 @@ fn who_has_nobody_go_takes_nobodys_nomination() {
     let commands = [decide(&mut scheduler, 0), decide(&mut scheduler, 60)].concat();
     assert_eq!(evicts(&commands), []);
     assert_eq!(nominated(&commands), ["a"], "of the one that came");
-    assert_eq!(scheduler.mirror.nominated_on("a").len(), 2);
+    assert_eq!(scheduler.cache.nominated_on("a").len(), 2);
 }
 
 #[test]
@@ -409,7 +409,7 @@ fn no_room_is_kept_for_a_pod_that_no_node_can_take_though_its_victim_is_still_th
         assert!(message.contains("persistentvolumeclaim \"c\" not found"), "{message}");
         assert!(message.ends_with(end), "{message}");
         assert_eq!(nominated(&commands).is_empty(), is_kept);
-        assert_eq!(scheduler.mirror.nominated_on("a").len(), usize::from(is_kept));
+        assert_eq!(scheduler.cache.nominated_on("a").len(), usize::from(is_kept));
     }
 }
 

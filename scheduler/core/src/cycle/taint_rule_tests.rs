@@ -86,7 +86,7 @@ fn nobody_is_decided_before_the_rules_are_known_where_they_count() {
     let mut scheduler = scheduler.with_device_gates(RULES);
     tell_all(&mut scheduler, &things);
     assert_eq!(decide(&mut scheduler, 0), []);
-    let missing: Vec<WatchedKind> = scheduler.mirror.missing().collect();
+    let missing: Vec<WatchedKind> = scheduler.cache.missing().collect();
     assert_eq!(missing, [WatchedKind::DeviceTaintRule]);
     list(&mut scheduler, &[], 1);
     is_bound(&mut scheduler, 1);

@@ -241,7 +241,7 @@ fn a_state_of_a_pod_that_is_older_than_what_is_kept_for_it_changes_nothing() {
     };
     let mut scheduler = knowing(vec![node("n", "1"), low, high(&|_| ())]);
     decide(&mut scheduler, 0);
-    let kept = |scheduler: &Scheduler| scheduler.mirror.nominated_on("n").len();
+    let kept = |scheduler: &Scheduler| scheduler.cache.nominated_on("n").len();
     assert_eq!(kept(&scheduler), 1);
     // The update was written before the API server had the nomination.
     let labelled = high(&|pod| pod["metadata"]["labels"] = json!({"a": "b"}));
@@ -258,10 +258,10 @@ fn a_state_of_a_pod_that_is_older_than_what_is_kept_for_it_changes_nothing() {
 fn a_namesake_of_a_pod_that_room_is_kept_for_does_not_have_it() {
     let kept = with("p", "3", |pod| pod["status"] = json!({"nominatedNodeName": "n"}));
     let mut scheduler = knowing(vec![node("n", "1"), kept]);
-    assert_eq!(scheduler.mirror.nominated_on("n").len(), 1);
+    assert_eq!(scheduler.cache.nominated_on("n").len(), 1);
     let namesake = with("p", "3", |pod| pod["metadata"]["uid"] = json!("other"));
     scheduler.tell(WatchEvent::Set(namesake), at(1));
-    assert_eq!(scheduler.mirror.nominated_on("n"), []);
+    assert_eq!(scheduler.cache.nominated_on("n"), []);
 }
 
 #[test]
@@ -326,7 +326,7 @@ fn whoever_wants_a_part_of_the_nodes_scored_has_others_each_time() {
     tell_all(&mut scheduler, &nodes.chain(pods).collect::<Vec<_>>());
     let commands = decide(&mut scheduler, 0);
     let found = commands.iter().filter_map(bound).map(|(_, node)| {
-        let row = scheduler.mirror.cluster.row(&node).expect("it is there");
+        let row = scheduler.cache.cluster.row(&node).expect("it is there");
         row >= 100
     });
     assert_eq!(found.collect::<Vec<_>>(), [false, true, false, true]);
@@ -537,7 +537,7 @@ fn extenders_choose_who_goes() {
         _ => None,
     });
     assert_eq!(victims.expect("room is made")[0].key.name(), "y");
-    assert_eq!(scheduler.mirror.nominated_on("b").len(), 1);
+    assert_eq!(scheduler.cache.nominated_on("b").len(), 1);
 }
 
 /// A class with delayed binding, a volume that only node `a` can access, and its claim.

@@ -79,7 +79,7 @@ impl Scheduler {
         let Some(key) = key else { return Ok(vec![None]) };
         let node_of = |pod, uid: &Rc<str>| {
             let assumed = self.assumed.get(uid).map(|assumed| Rc::clone(&assumed.node));
-            assumed.or_else(|| self.mirror.node_of(pod).map(Rc::from))
+            assumed.or_else(|| self.cache.node_of(pod).map(Rc::from))
         };
         let placed = cycle.group.placed();
         let placed = placed.iter().filter_map(|(pod, uid)| {
@@ -87,8 +87,8 @@ impl Scheduler {
             Some((pod.as_str().to_owned(), node))
         });
         let placed: Vec<_> = placed.collect();
-        let only = placement::domain_of(&self.mirror, &key, &placed)?;
-        let found = placement::placements(&self.mirror, &key, only.as_deref());
+        let only = placement::domain_of(&self.cache, &key, &placed)?;
+        let found = placement::placements(&self.cache, &key, only.as_deref());
         Ok(found.into_iter().map(|placement| Some(Rc::new(placement))).collect())
     }
 
@@ -138,8 +138,8 @@ impl Scheduler {
         if fit.len() < 2 {
             return fit.first().copied();
         }
-        let profile = std::sync::Arc::clone(self.mirror.profile(cycle.profile));
-        self.mirror.cluster.use_profile(&profile);
+        let profile = std::sync::Arc::clone(self.cache.profile(cycle.profile));
+        self.cache.cluster.use_profile(&profile);
         let placed = cycle.group.placed().len();
         let known: Vec<(usize, i64)> = fit
             .iter()
@@ -147,7 +147,7 @@ impl Scheduler {
                 let has_node = done[*at].tried.iter().filter(|one| one.place.is_some());
                 let pods: Vec<_> = has_node.map(|one| &one.asked.spec.requests).collect();
                 let rows = done[*at].placement.as_ref().map(|placement| &placement.rows);
-                let full = rows.map_or(0, |rows| self.mirror.cluster.fullness(rows, &pods));
+                let full = rows.map_or(0, |rows| self.cache.cluster.fullness(rows, &pods));
                 (placed + pods.len(), full)
             })
             .collect();

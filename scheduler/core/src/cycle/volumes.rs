@@ -138,17 +138,17 @@ pub struct VolumeWrites {
 impl Scheduler {
     /// Assumes the volumes that are selected for a pod on a node.
     pub(super) fn choose_volumes(&mut self, uid: &Uid, asked: &QueuedPod, node: &Rc<str>) {
-        let claims = self.mirror.claims(&asked.pod.whole()).ok().flatten();
-        let row = self.mirror.cluster.row(node);
+        let claims = self.cache.claims(&asked.pod.whole()).ok().flatten();
+        let row = self.cache.cluster.row(node);
         let choice = claims.zip(row).and_then(|(claims, row)| claims.choice(row));
         let Some(choice) = choice else { return };
-        let writes = self.mirror.volumes.assume(&choice, node);
+        let writes = self.cache.volumes.assume(&choice, node);
         if !writes.is_empty() {
             let (node, until) = (Rc::clone(node), Duration::MAX);
             self.volumes_chosen += 1;
             let number = self.volumes_chosen;
             let (is_written, is_wanted) = (false, Rc::new(Cell::new(true)));
-            let topics = self.mirror.volumes.topics(&writes, &node);
+            let topics = self.cache.volumes.topics(&writes, &node);
             let binding = PodBinding { number, node, writes, is_written, is_wanted, until, topics };
             self.binding_volumes.put(uid, binding);
         }
@@ -161,7 +161,7 @@ impl Scheduler {
         else {
             return false;
         };
-        let profile = self.mirror.profile(assumed.asked.profile);
+        let profile = self.cache.profile(assumed.asked.profile);
         let time = Duration::from_secs(profile.volume_bind_timeout_seconds);
         binding.until = now.saturating_add(time);
         let (pod, writes) = (pod_ref(&assumed.asked, uid), binding.writes.clone());
@@ -214,7 +214,7 @@ impl Scheduler {
             self.binding_volumes.looks += 1;
         }
         let progress = match binding.is_written {
-            true => self.mirror.progress(&binding.writes, &binding.node),
+            true => self.cache.progress(&binding.writes, &binding.node),
             false => BindProgress::Waits,
         };
         match progress {
@@ -223,7 +223,7 @@ impl Scheduler {
                 self.volumes_failed(uid, error.to_owned(), now);
             }
             BindProgress::Waits => {
-                let topics = self.mirror.volumes.topics(&binding.writes, &binding.node);
+                let topics = self.cache.volumes.topics(&binding.writes, &binding.node);
                 if topics != binding.topics
                     && let Some(binding) = self.binding_volumes.remove(uid)
                 {
@@ -273,7 +273,7 @@ impl Scheduler {
     pub(super) fn forget_volumes(&mut self, uid: &Uid) -> bool {
         let Some(binding) = self.binding_volumes.remove(uid) else { return false };
         binding.is_wanted.set(false);
-        self.mirror.volumes.revert(&binding.writes);
+        self.cache.volumes.revert(&binding.writes);
         true
     }
 

@@ -122,7 +122,7 @@ fn room_that_is_kept_no_longer_brings_back_those_who_respected_it() {
     let mut scheduler = knowing(things.to_vec());
     // The last of them fits nowhere, so its nomination is cleared.
     decide(&mut scheduler, 0);
-    assert_eq!(scheduler.mirror.nominated_on("n"), []);
+    assert_eq!(scheduler.cache.nominated_on("n"), []);
     assert_eq!(waits_at(&scheduler, "high"), (QueuePlace::Unschedulable, 1));
     assert_eq!(waits_at(&scheduler, "alike"), (QueuePlace::Unschedulable, 2));
 }

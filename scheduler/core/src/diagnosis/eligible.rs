@@ -11,28 +11,24 @@ use crate::cache::ClusterCache;
 
 /// Returns the reason that no pod may be evicted for this one, whatever a dry run would find.
 pub(super) fn may_not_preempt(
-    mirror: &ClusterCache,
+    cache: &ClusterCache,
     asking: &Asking,
     statuses: &[(u32, Status)],
 ) -> Option<String> {
     let disabled = (!asking.profile.preemption).then(|| DISABLED.to_owned());
     let never = asking.never_preempts.map(str::to_owned);
-    disabled.or(never).or_else(|| ineligible(mirror, asking, statuses))
+    disabled.or(never).or_else(|| ineligible(cache, asking, statuses))
 }
 
 /// Returns the reason that the pod may not preempt others.
 // k8s: defaultpreemption/default_preemption.go PodEligibleToPreemptOthers
-fn ineligible(
-    mirror: &ClusterCache,
-    asking: &Asking,
-    statuses: &[(u32, Status)],
-) -> Option<String> {
+fn ineligible(cache: &ClusterCache, asking: &Asking, statuses: &[(u32, Status)]) -> Option<String> {
     let spec = asking.pod.spec.as_ref();
     if spec.and_then(|s| s.preemption_policy.as_deref()) == Some("Never") {
         return Some("not eligible due to preemptionPolicy=Never.".to_owned());
     }
-    let cluster = &mirror.cluster;
-    let row = cluster.row(&mirror.nomination(asking.uid())?.node)?;
+    let cluster = &cache.cluster;
+    let row = cluster.row(&cache.nomination(asking.uid())?.node)?;
     let status = statuses.iter().find(|(at, _)| *at == row);
     // A node without a status is absent: no eviction there helps.
     // k8s: schedule_one.go findNodesThatFitPod, framework/types.go NewDefaultNodeToStatus

@@ -91,7 +91,7 @@ impl Thinker {
     /// Diagnoses a pod rejected in PreFilter.
     pub(super) fn refused(
         &mut self,
-        mirror: &mut ClusterCache,
+        cache: &mut ClusterCache,
         asking: &Asking,
         nodes: usize,
         refusal: &PreFilterRefusal,
@@ -101,8 +101,8 @@ impl Thinker {
             let message = format!("{text} {NO_CLAIMS}");
             return Diagnosis { text, message, fails: true, ..Diagnosis::default() };
         }
-        let statuses = asking.everywhere(mirror.cluster.view());
-        let found = self.conclude(mirror, asking, nodes, text, statuses);
+        let statuses = asking.everywhere(cache.cluster.view());
+        let found = self.conclude(cache, asking, nodes, text, statuses);
         // No node was filtered, so there are no statuses by node.
         Diagnosis { statuses: Vec::new(), rejected_by: Vec::new(), ..found }
     }
@@ -122,15 +122,15 @@ pub(super) fn look(
     pod: &Pod,
     spec: &PodSpec,
     profile: &Profile,
-    mirror: &mut ClusterCache,
+    cache: &mut ClusterCache,
 ) -> Result<(Option<Claims>, Option<DeviceClaims>), (Rank, Refused)> {
     let ranked = |refused: Refused| (profile.pre_filter_rank(refused.plugin), refused);
-    let claims = mirror.claims(pod).map_err(ranked);
+    let claims = cache.claims(pod).map_err(ranked);
     if let Err((rank, refused)) = &claims
         && *rank < profile.pre_filter_rank(Plugin::DynamicResources)
     {
         return Err((*rank, refused.clone()));
     }
-    let devices = mirror.device_claims(pod, spec, profile).map_err(ranked)?;
+    let devices = cache.device_claims(pod, spec, profile).map_err(ranked)?;
     Ok((claims?, devices))
 }

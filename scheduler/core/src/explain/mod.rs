@@ -220,36 +220,36 @@ pub enum Unexplained {
 /// # Errors
 /// When the pod cannot be read, or there is no such node.
 pub fn explain(
-    mirror: &mut ClusterCache,
+    cache: &mut ClusterCache,
     thinker: &mut Thinker,
     pod: &Pod,
     asked: Option<&str>,
 ) -> Result<Explanation, Unexplained> {
     let row =
-        |name: &str| mirror.cluster.row(name).ok_or_else(|| Unexplained::NoNode(name.to_owned()));
+        |name: &str| cache.cluster.row(name).ok_or_else(|| Unexplained::NoNode(name.to_owned()));
     let asked = asked.map(row).transpose()?;
-    let asking = Asking::new(pod, mirror)?;
+    let asking = Asking::new(pod, cache)?;
     let node = crate::pod_fields::node_name(pod);
     let taken = node.map(|node| CacheDelta::Gone {
         pod: asking.spec.key,
         last: Some(Rc::clone(&asking.spec)),
         node: node.into(),
     });
-    let taken = taken.filter(|_| mirror.cluster.pods().find(asking.spec.key).is_some());
+    let taken = taken.filter(|_| cache.cluster.pods().find(asking.spec.key).is_some());
     let mut aside = Aside::new();
-    taken.iter().for_each(|step| mirror.turn(step, true, &mut aside));
+    taken.iter().for_each(|step| cache.turn(step, true, &mut aside));
     // Its volumes were evaluated with the pod itself on its node: that is repeated without it.
     let asking = match taken {
-        Some(_) => Asking::with_spec(Rc::clone(&asking.pod), &asking.spec, mirror),
+        Some(_) => Asking::with_spec(Rc::clone(&asking.pod), &asking.spec, cache),
         None => Ok(asking),
     };
-    let answer = asking.map(|asking| look(mirror, thinker, &asking, asked));
-    taken.iter().for_each(|step| mirror.turn(step, false, &mut aside));
+    let answer = asking.map(|asking| look(cache, thinker, &asking, asked));
+    taken.iter().for_each(|step| cache.turn(step, false, &mut aside));
     let mut answer = answer?;
     answer.pod = key_of(pod).as_str().to_owned();
     answer.bound_to = node.map(str::to_owned);
-    if mirror.profile_number(pod).is_none() {
-        let (name, first) = (scheduler_name(pod), &mirror.profile(0).scheduler_name);
+    if cache.profile_number(pod).is_none() {
+        let (name, first) = (scheduler_name(pod), &cache.profile(0).scheduler_name);
         answer.notes.push(format!(
             "it asks for the scheduler {name:?}, and no profile is named so: nobody here decides it, \
              and {first:?} would say this"
@@ -259,14 +259,14 @@ pub fn explain(
 }
 
 fn look(
-    mirror: &mut ClusterCache,
+    cache: &mut ClusterCache,
     thinker: &mut Thinker,
     asking: &Asking,
     asked: Option<u32>,
 ) -> Explanation {
-    let (outcome, detail) = thinker.decide_in_detail(mirror, asking);
-    let nominated = mirror.nomination(asking.spec.key).map(|n| n.node.to_string());
-    let nodes = mirror.cluster.view().node_count();
+    let (outcome, detail) = thinker.decide_in_detail(cache, asking);
+    let nominated = cache.nomination(asking.spec.key).map(|n| n.node.to_string());
+    let nodes = cache.cluster.view().node_count();
     let mut answer = Explanation { nodes, nominated, ..Explanation::default() };
     if let Some(refusal) = &outcome.refusal {
         let gated = matches!(
@@ -277,9 +277,9 @@ fn look(
         answer.message = match (refusal, gated) {
             // PreEnqueue rejects the pod until its gates are removed.
             (PreFilterRefusal::PreFilter(_, reason), true) => Some(reason.clone()),
-            _ => thinker.diagnose(mirror, asking).map(|d| d.message),
+            _ => thinker.diagnose(cache, asking).map(|d| d.message),
         };
-        answer.one_node = asked.map(|row| refused_everywhere(&mirror.cluster, refusal, row));
+        answer.one_node = asked.map(|row| refused_everywhere(&cache.cluster, refusal, row));
         return answer;
     }
     answer.feasible = outcome.feasible;
@@ -291,24 +291,24 @@ fn look(
             rows.map(|row| (scratch.total[row as usize], row)).collect();
         fitting.sort_by_key(|(score, row)| (std::cmp::Reverse(*score), *row));
         let named = fitting.into_iter().take(FITTING_MAX);
-        let name = |(score, row)| Fitting { node: mirror.cluster.node_name(row).into(), score };
+        let name = |(score, row)| Fitting { node: cache.cluster.node_name(row).into(), score };
         answer.fitting = named.map(name).collect();
         let program = &asking.program;
-        statuses(&mirror.cluster, program, &detail, scratch)
+        statuses(&cache.cluster, program, &detail, scratch)
     } else {
         let program = &asking.program;
-        answer.nearest = remedy::nearest(&mirror.cluster, program, &detail, scratch, NEAREST_MAX);
-        let Some(found) = thinker.diagnose(mirror, asking) else { return answer };
+        answer.nearest = remedy::nearest(&cache.cluster, program, &detail, scratch, NEAREST_MAX);
+        let Some(found) = thinker.diagnose(cache, asking) else { return answer };
         answer.message = Some(found.message);
-        answer.preemption = eviction(&mirror.cluster, &found.preemption);
+        answer.preemption = eviction(&cache.cluster, &found.preemption);
         answer.no_preemption = found.preemption.ineligible;
         found.statuses
     };
-    answer.rejected = groups(mirror, asking, &statuses);
+    answer.rejected = groups(cache, asking, &statuses);
     let scratch = &mut thinker.scratch;
     answer.one_node = asked.map(|row| {
         let status = statuses.iter().find(|(at, _)| *at == row).map(|(_, status)| status);
-        one_node(&mirror.cluster, asking, &detail, scratch, RowStatus { row, status })
+        one_node(&cache.cluster, asking, &detail, scratch, RowStatus { row, status })
     });
     answer
 }
@@ -378,7 +378,7 @@ fn may_preempt(cluster: &Cluster, asking: &Asking, row: u32, status: &Status) ->
     status.code == Code::Unschedulable && !is_never && remedy::has_victims(cluster, row, priority)
 }
 
-fn groups(mirror: &ClusterCache, asking: &Asking, statuses: &[(u32, Status)]) -> Vec<Group> {
+fn groups(cache: &ClusterCache, asking: &Asking, statuses: &[(u32, Status)]) -> Vec<Group> {
     let mut by_reason: BTreeMap<&[String], Group> = BTreeMap::new();
     for (row, status) in statuses {
         let group = by_reason.entry(&status.reasons).or_insert_with(|| Group {
@@ -388,9 +388,9 @@ fn groups(mirror: &ClusterCache, asking: &Asking, statuses: &[(u32, Status)]) ->
         });
         group.count += 1;
         // One node of the group may be too small, and the next one full.
-        group.why.preemption_may_help |= may_preempt(&mirror.cluster, asking, *row, status);
+        group.why.preemption_may_help |= may_preempt(&cache.cluster, asking, *row, status);
         if group.nodes.len() < NAMED_MAX {
-            group.nodes.push(mirror.cluster.node_name(*row).to_owned());
+            group.nodes.push(cache.cluster.node_name(*row).to_owned());
         }
     }
     let mut groups: Vec<Group> = by_reason.into_values().collect();

@@ -23,18 +23,18 @@ fn pod(name: &str, cpu: &str, priority: i32, node: Option<&str>) -> Pod {
     serde_json::from_value(pod).expect("a pod")
 }
 
-fn mirror(things: Vec<WatchedObject>) -> ClusterCache {
-    mirror_with(vec![Profile::default()], things)
+fn cache(things: Vec<WatchedObject>) -> ClusterCache {
+    cache_with(vec![Profile::default()], things)
 }
 
-fn mirror_with(profiles: Vec<Profile>, things: Vec<WatchedObject>) -> ClusterCache {
-    let mut mirror = ClusterCache::with_profiles(profiles);
+fn cache_with(profiles: Vec<Profile>, things: Vec<WatchedObject>) -> ClusterCache {
+    let mut cache = ClusterCache::with_profiles(profiles);
     for thing in things {
-        for step in mirror.list(WatchEvent::Listed(thing)) {
-            mirror.make(&step);
+        for step in cache.list(WatchEvent::Listed(thing)) {
+            cache.make(&step);
         }
     }
-    mirror
+    cache
 }
 
 fn bound(name: &str, cpu: &str, node: &str) -> WatchedObject {
@@ -44,7 +44,7 @@ fn bound(name: &str, cpu: &str, node: &str) -> WatchedObject {
 #[test]
 fn a_pod_without_a_place_is_told_why_and_what_would_help() {
     let tainted = json!([{"key": "a", "value": "b", "effect": "NoSchedule"}]);
-    let mut mirror = mirror(vec![
+    let mut cache = cache(vec![
         node("n1", "2", json!([])),
         node("n2", "4", tainted),
         node("n3", "1", json!([])),
@@ -52,7 +52,7 @@ fn a_pod_without_a_place_is_told_why_and_what_would_help() {
     ]);
     let mut thinker = Thinker::default();
     let answer =
-        explain(&mut mirror, &mut thinker, &pod("p", "1800m", 5, None), None).expect("read");
+        explain(&mut cache, &mut thinker, &pod("p", "1800m", 5, None), None).expect("read");
     let message = answer.message.as_deref().expect("it fits nowhere");
     assert!(message.starts_with("0/3 nodes are available: 1 node(s) had untolerated"), "{message}");
     assert_eq!(answer.rejected.iter().map(|g| g.count).sum::<usize>(), 3);
@@ -67,13 +67,13 @@ fn a_pod_without_a_place_is_told_why_and_what_would_help() {
 
 #[test]
 fn a_pod_with_a_node_is_looked_at_without_it_there_and_stays() {
-    let mut mirror = mirror(vec![node("n1", "2", json!([])), bound("p", "1500m", "n1")]);
+    let mut cache = cache(vec![node("n1", "2", json!([])), bound("p", "1500m", "n1")]);
     let mut thinker = Thinker::default();
-    let before = mirror.cluster.view().numbers(0);
-    let found = explain(&mut mirror, &mut thinker, &pod("p", "1500m", 0, Some("n1")), None);
+    let before = cache.cluster.view().numbers(0);
+    let found = explain(&mut cache, &mut thinker, &pod("p", "1500m", 0, Some("n1")), None);
     let answer = found.expect("read");
     assert_eq!((answer.feasible, answer.bound_to.as_deref()), (1, Some("n1")));
-    assert_eq!(mirror.cluster.view().numbers(0), before);
+    assert_eq!(cache.cluster.view().numbers(0), before);
 }
 
 #[test]
@@ -82,20 +82,20 @@ fn room_that_is_kept_for_another_pod_is_no_room() {
     waiting.status = serde_json::from_value(json!({"nominatedNodeName": "n1"})).expect("a status");
     let things = vec![node("n1", "2", json!([])), WatchedObject::Pod(Box::new(waiting))];
     let mut thinker = Thinker::default();
-    let mut asks = |mirror: &mut ClusterCache, cpu: &str, priority| {
+    let mut asks = |cache: &mut ClusterCache, cpu: &str, priority| {
         let asked = pod("second", cpu, priority, None);
-        explain(mirror, &mut thinker, &asked, None).expect("read")
+        explain(cache, &mut thinker, &asked, None).expect("read")
     };
     // Independent of the enabled plugins.
     let mut without_node_names = Profile::default();
     without_node_names.filters[pintle_sched_core::Plugin::NodeName as usize] = false;
     for profile in [without_node_names, Profile::default()] {
-        let mut mirror = mirror_with(vec![profile], things.clone());
-        let feasible = [5, 10, 11].map(|priority| asks(&mut mirror, "1", priority).feasible);
+        let mut cache = cache_with(vec![profile], things.clone());
+        let feasible = [5, 10, 11].map(|priority| asks(&mut cache, "1", priority).feasible);
         assert_eq!(feasible, [0, 0, 1]);
     }
-    let mut mirror = mirror(things);
-    let mut asks = |cpu: &str, priority| asks(&mut mirror, cpu, priority);
+    let mut cache = cache(things);
+    let mut asks = |cpu: &str, priority| asks(&mut cache, cpu, priority);
     let wait = "wait until the pods that room is kept for have their node (Insufficient cpu)";
     let text = asks("1", 5).to_string();
     assert!(text.contains(&format!("It would fit on node n1: {wait}\n")), "{text}");
@@ -113,24 +113,24 @@ fn a_pod_that_was_looked_at_still_uses_its_disk() {
         pod
     };
     let user = with_disk("p", Some("n1"));
-    let mut mirror =
-        mirror(vec![node("n1", "4", json!([])), WatchedObject::Pod(Box::new(user.clone()))]);
+    let mut cache =
+        cache(vec![node("n1", "4", json!([])), WatchedObject::Pod(Box::new(user.clone()))]);
     let mut thinker = Thinker::default();
-    let mut feasible = |pod| explain(&mut mirror, &mut thinker, pod, None).expect("read").feasible;
+    let mut feasible = |pod| explain(&mut cache, &mut thinker, pod, None).expect("read").feasible;
     let other = with_disk("q", None);
     assert_eq!((feasible(&other), feasible(&user), feasible(&other)), (0, 1, 0));
-    let text = explain(&mut mirror, &mut thinker, &other, None).expect("read").to_string();
+    let text = explain(&mut cache, &mut thinker, &other, None).expect("read").to_string();
     let advice = "It would fit on node n1: create or change what its volumes need (node(s) had no";
     assert!(text.contains(advice), "{text}");
 }
 
 #[test]
 fn a_claim_that_is_not_there_is_to_be_made() {
-    let mut mirror = mirror(vec![node("n1", "4", json!([]))]);
+    let mut cache = cache(vec![node("n1", "4", json!([]))]);
     let mut asked = pod("p", "1", 0, None);
     let volumes = json!([{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]);
     asked.spec.as_mut().expect("a spec").volumes = serde_json::from_value(volumes).expect("read");
-    let answer = explain(&mut mirror, &mut Thinker::default(), &asked, None).expect("read");
+    let answer = explain(&mut cache, &mut Thinker::default(), &asked, None).expect("read");
     let text = answer.to_string();
     let advice = "It would fit create or change what its volumes need (persistentvolumeclaim";
     assert!(text.contains(advice), "{text}");
@@ -142,11 +142,11 @@ fn a_pod_is_looked_at_by_the_profile_that_it_asks_for() {
     let mut batch = Profile { scheduler_name: "batch".to_owned(), ..Profile::default() };
     batch.filters[pintle_sched_core::Plugin::NodeResourcesFit as usize] = false;
     let things = vec![node("n1", "1", json!([]))];
-    let mut mirror = mirror_with(vec![Profile::default(), batch], things);
+    let mut cache = cache_with(vec![Profile::default(), batch], things);
     let mut asks = |scheduler: &str| {
         let mut asked = pod("p", "2", 0, None);
         asked.spec.as_mut().expect("a spec").scheduler_name = Some(scheduler.to_owned());
-        explain(&mut mirror, &mut Thinker::default(), &asked, None).expect("read")
+        explain(&mut cache, &mut Thinker::default(), &asked, None).expect("read")
     };
     for (scheduler, feasible, notes) in
         [("batch", 1, 0), ("default-scheduler", 0, 0), ("", 0, 0), ("bacth", 0, 1)]
@@ -163,7 +163,7 @@ fn whoever_would_be_evicted_is_told_with_the_rule_and_the_next_best_node() {
     let mut things: Vec<WatchedObject> = ["n1", "n2"].map(|name| node(name, "2", json!([]))).into();
     things.extend([bound("b1", "1", "n1"), bound("b2", "1", "n1"), bound("b3", "2", "n2")]);
     let asked = pod("p", "2", 5, None);
-    let of = |things| explain(&mut mirror(things), &mut Thinker::default(), &asked, None);
+    let of = |things| explain(&mut cache(things), &mut Thinker::default(), &asked, None);
     let answer = of(things).expect("read");
     let text = answer.to_string();
     let line = "n2 before n1: a smaller sum of priorities, 2^31 added for each victim.\n";
@@ -219,13 +219,13 @@ fn of_a_node_that_is_asked_about_the_same_is_said_as_of_its_group() {
     let zone = Some(BTreeMap::from([("zone".to_owned(), "z1".to_owned())]));
     let mut in_zone = pod("zone", "3800m", 5, None);
     in_zone.spec.as_mut().expect("a spec").node_selector = zone;
-    let mut mirror = mirror(generated(NODES));
+    let mut cache = cache(generated(NODES));
     let mut thinker = Thinker::default();
     let (mut fit, mut do_not) = (0, 0);
     for asked in [pod("small", "1500m", 0, None), pod("large", "8", 5, None), picky, in_zone] {
         let name = asked.metadata.name.clone().expect("a name");
         let mut of =
-            |node: Option<&str>| explain(&mut mirror, &mut thinker, &asked, node).expect("read");
+            |node: Option<&str>| explain(&mut cache, &mut thinker, &asked, node).expect("read");
         let all = of(None);
         let mut feasible = 0;
         let mut tally = all.rejected.clone();
@@ -267,7 +267,7 @@ fn of_a_node_that_is_asked_about_the_same_is_said_as_of_its_group() {
 #[test]
 fn a_node_is_told_in_a_line_and_one_that_is_not_there_by_its_name() {
     let things = vec![node("n1", "2", json!([])), bound("b", "1500m", "n1")];
-    let mut mirror = mirror(things);
+    let mut cache = cache(things);
     let mut thinker = Thinker::default();
     let mut gated = pod("gated", "1", 0, None);
     let gates = json!([{"name": "g"}]);
@@ -293,11 +293,10 @@ fn a_node_is_told_in_a_line_and_one_that_is_not_there_by_its_name() {
         ),
         (gated, "(SchedulingGates); to fit there: remove the scheduling gates ("),
     ] {
-        let text =
-            explain(&mut mirror, &mut thinker, &asked, Some("n1")).expect("read").to_string();
+        let text = explain(&mut cache, &mut thinker, &asked, Some("n1")).expect("read").to_string();
         assert!(text.contains(line), "{line}: {text}");
     }
-    let unknown = explain(&mut mirror, &mut thinker, &pod("p", "1", 0, None), Some("n9"));
+    let unknown = explain(&mut cache, &mut thinker, &pod("p", "1", 0, None), Some("n9"));
     assert_eq!(unknown.expect_err("there is none").to_string(), "there is no node \"n9\"");
 }
 

@@ -1,7 +1,7 @@
 //! Whole pods and their nodes, for out-of-tree plugins.
 //!
 //! Input: observed pods, and each pod that is placed on a node or removed from it, assumed pods
-//! included. Output: the same by uid and by node. Owner: shared by the mirror and the plugins, on
+//! included. Output: the same by uid and by node. Owner: shared by the cache and the plugins, on
 //! one thread. Bounds: one object per pod; none if no plugin is enabled.
 // k8s: staging/src/k8s.io/kube-scheduler/framework/listers.go SharedLister
 

@@ -284,7 +284,7 @@ fn what_comes_after_preemption_ends_the_sentence_as_upstream_does() {
         // The end of its own nomination may help the pod, so the nomination is written twice.
         let mut written = nominated(&commands);
         written.dedup();
-        let is_kept = scheduler.mirror.nominated_on("a").len() == 1;
+        let is_kept = scheduler.cache.nominated_on("a").len() == 1;
         assert_eq!((is_kept, &written), (kept.is_none(), &kept.into_iter().map(no).collect()));
         assert_eq!(scheduler.count(QueuePlace::Unschedulable), 1, "{answer:?}");
     }
@@ -322,7 +322,7 @@ fn who_is_refused_for_now_waits_for_the_victim_that_is_still_there() {
             running(EVERYWHERE, &things, &script, |s| Points::default().pre_filter(s));
         let (_, message) = condition(&decide(&mut scheduler, 0)).expect("a condition");
         assert!(message.ends_with(end), "{message}");
-        assert_eq!(!scheduler.mirror.nominated_on("a").is_empty(), is_kept);
+        assert_eq!(!scheduler.cache.nominated_on("a").is_empty(), is_kept);
     }
 }
 

@@ -32,7 +32,7 @@ impl Shadow {
         if has_claims(before) {
             return ShadowVerdict::LeftOut("volumes or resource claims");
         }
-        let asking = match Asking::new(before, &mut self.mirror) {
+        let asking = match Asking::new(before, &mut self.cache) {
             Ok(asking) => asking,
             Err(error) => {
                 tracing::debug!(pod = name(before), %error, "a pod cannot be compared");
@@ -46,46 +46,46 @@ impl Shadow {
     }
 
     fn judge_bound(&mut self, asking: &Asking, node: &str) -> ShadowVerdict {
-        let enough = enough(self.followed.percentage, self.mirror.cluster.view().node_count());
-        let outcome = self.thinker.decide(&mut self.mirror, asking);
+        let enough = enough(self.followed.percentage, self.cache.cluster.view().node_count());
+        let outcome = self.thinker.decide(&mut self.cache, asking);
         let sampled = outcome.feasible > enough;
         let near = self.nearby(asking.spec.key);
         let thinker = &mut self.thinker;
-        let found = near
-            .find(&mut self.mirror, NODE_TRIES, |mirror| is_choice(thinker, mirror, asking, node));
+        let found =
+            near.find(&mut self.cache, NODE_TRIES, |cache| is_choice(thinker, cache, asking, node));
         if let Some(distance) = found {
             return ShadowVerdict::Same(distance);
         }
         let mut disagreement = self.differs(asking, node);
         let scored = disagreement.difference == DecisionDifference::Score;
-        disagreement.nearby = near.told(&self.mirror);
+        disagreement.nearby = near.told(&self.cache);
         if sampled && scored { ShadowVerdict::Sampled } else { ShadowVerdict::Other(disagreement) }
     }
 
     fn judge_refused(&mut self, asking: &Asking, said: &str) -> ShadowVerdict {
         let near = self.nearby(asking.spec.key);
         let thinker = &mut self.thinker;
-        let found = near.find(&mut self.mirror, SENTENCE_TRIES, |mirror| {
-            thinker.diagnose(mirror, asking).is_some_and(|d| d.message == said)
+        let found = near.find(&mut self.cache, SENTENCE_TRIES, |cache| {
+            thinker.diagnose(cache, asking).is_some_and(|d| d.message == said)
         });
         if let Some(distance) = found {
             return ShadowVerdict::Same(distance);
         }
-        let ours = self.thinker.diagnose(&mut self.mirror, asking);
+        let ours = self.thinker.diagnose(&mut self.cache, asking);
         ShadowVerdict::Other(Disagreement {
             pod: name(&asking.pod),
             difference: DecisionDifference::Sentence,
             plugin: None,
             theirs: said.to_owned(),
             ours: ours.map_or_else(|| "it fits".to_owned(), |d| d.message),
-            nearby: near.told(&self.mirror),
+            nearby: near.told(&self.cache),
         })
     }
 
     /// Returns the reason that the other scheduler's node is not ours.
     fn differs(&mut self, asking: &Asking, node: &str) -> Disagreement {
-        let (outcome, detail) = self.thinker.decide_in_detail(&mut self.mirror, asking);
-        let cluster = &self.mirror.cluster;
+        let (outcome, detail) = self.thinker.decide_in_detail(&mut self.cache, asking);
+        let cluster = &self.cache.cluster;
         let view = cluster.view();
         let scratch = &mut self.thinker.scratch;
         let ours = outcome.first.map_or("no node".to_owned(), |row| cluster.node_name(row).into());
@@ -112,7 +112,7 @@ impl Shadow {
             found.plugin = most.map(|(_, plugin)| plugin.name());
             found.theirs = format!("{node} with a score of {theirs}");
             found.ours = format!("{} with a score of {best}", found.ours);
-            if let Some(nominee) = self.mirror.nomination(asking.spec.key) {
+            if let Some(nominee) = self.cache.nomination(asking.spec.key) {
                 found.ours.push_str(&format!("; {} is kept for it", nominee.node));
             }
             return found;
@@ -132,24 +132,19 @@ impl Shadow {
     fn nearby(&mut self, asking: pintle_sched_core::intern::Str) -> nearby::Nearby {
         // The first is the decision itself.
         let held = self.held.values().skip(1).map(|(_, held)| held);
-        nearby::Nearby::new(&mut self.mirror, &self.past, held, asking)
+        nearby::Nearby::new(&mut self.cache, &self.past, held, asking)
     }
 }
 
 /// Could this scheduler choose the node?
-fn is_choice(
-    thinker: &mut Thinker,
-    mirror: &mut ClusterCache,
-    asking: &Asking,
-    node: &str,
-) -> bool {
-    let Some(row) = mirror.cluster.row(node) else { return false };
-    let outcome = thinker.decide(mirror, asking);
+fn is_choice(thinker: &mut Thinker, cache: &mut ClusterCache, asking: &Asking, node: &str) -> bool {
+    let Some(row) = cache.cluster.row(node) else { return false };
+    let outcome = thinker.decide(cache, asking);
     if outcome.feasible == 0 || outcome.refusal.is_some() {
         return false;
     }
     // k8s: pkg/scheduler/schedule_one.go evaluateNominatedNode
-    let kept = mirror.nomination(asking.spec.key).and_then(|n| mirror.cluster.row(&n.node));
+    let kept = cache.nomination(asking.spec.key).and_then(|n| cache.cluster.row(&n.node));
     match kept.filter(|kept| thinker.scratch.feasible.get(*kept)) {
         Some(kept) => kept == row,
         None => thinker.scratch.ties.get(row),

@@ -3,7 +3,7 @@
 //! ```text
 //!   Told ─> by version, SETTLE_WAIT ─> asked (is it a decision?) ─> judged ─> Report
 //!                    │                                                ^
-//!                    └─> mirror: one step after the other ────────────┘ nearby states
+//!                    └─> cache: one step after the other ────────────┘ nearby states
 //! ```
 //! Input: watch events, and the time. Output: a [`Report`]. Owner: one task; pure, no clock.
 //! Watches of different kinds are apart by milliseconds, so a change is applied only after it has
@@ -64,7 +64,7 @@ enum HeldChange {
 #[derive(Debug)]
 pub struct Shadow {
     /// The cluster after the last applied change.
-    pub mirror: ClusterCache,
+    pub cache: ClusterCache,
     /// Result so far.
     pub report: ComparisonReport,
     /// Memory of decisions.
@@ -80,7 +80,7 @@ impl Shadow {
     /// Creates an empty shadow.
     pub fn new(followed: Followed) -> Self {
         Self {
-            mirror: ClusterCache::new(followed.profile.clone()),
+            cache: ClusterCache::new(followed.profile.clone()),
             report: ComparisonReport::default(),
             thinker: Thinker::default(),
             followed,
@@ -113,8 +113,8 @@ impl Shadow {
         if let WatchEvent::Listed(thing) = &told {
             self.last = self.last.max(thing.version());
         }
-        for step in self.mirror.list(told) {
-            self.mirror.make(&step);
+        for step in self.cache.list(told) {
+            self.cache.make(&step);
         }
     }
 
@@ -122,7 +122,7 @@ impl Shadow {
     pub fn settle(&mut self, now: Duration) -> Option<Duration> {
         while let Some((_, (since, _))) = self.held.first_key_value() {
             let (due, is_late) = (*since + SETTLE_WAIT, *since + DOUBT_WAIT <= now);
-            if due > now || !self.mirror.is_complete() {
+            if due > now || !self.cache.is_complete() {
                 return Some(due.max(now + SETTLE_WAIT / 10));
             }
             if !self.take_first(is_late) {
@@ -149,11 +149,11 @@ impl Shadow {
         let Some(((version, _), (_, held))) = self.held.pop_first() else { return false };
         self.last = self.last.max(version);
         let steps = match held {
-            HeldChange::Set(thing) => self.mirror.set(thing),
-            HeldChange::Gone(kind, key, last) => self.mirror.gone(kind, &key, last.as_ref()),
+            HeldChange::Set(thing) => self.cache.set(thing),
+            HeldChange::Gone(kind, key, last) => self.cache.gone(kind, &key, last.as_ref()),
         };
         for step in steps {
-            self.mirror.make(&step);
+            self.cache.make(&step);
             if step.matters() {
                 self.past.push_back(step);
             }
@@ -166,7 +166,7 @@ impl Shadow {
     /// Returns the decision of the other scheduler, if the change is one.
     fn decision(&self, held: &HeldChange) -> Option<Decision> {
         let HeldChange::Set(WatchedObject::Pod(pod)) = held else { return None };
-        let before = self.mirror.waiting(&key_of(&**pod))?;
+        let before = self.cache.waiting(&key_of(&**pod))?;
         if before.uid() != pod.metadata.uid.as_deref()
             || scheduler_name(pod) != self.followed.profile.scheduler_name
         {

@@ -45,7 +45,7 @@ struct Turned {
 impl Nearby {
     /// Collects the steps; `asking` is the decided pod.
     pub(super) fn new<'a>(
-        mirror: &mut ClusterCache,
+        cache: &mut ClusterCache,
         past: &VecDeque<CacheDelta>,
         held: impl Iterator<Item = &'a HeldChange>,
         asking: Str,
@@ -65,8 +65,8 @@ impl Nearby {
                 break;
             }
             let steps = match held {
-                HeldChange::Set(thing) => mirror.foresee(thing),
-                HeldChange::Gone(kind, key, last) => mirror.foresee_end(*kind, key, last.as_ref()),
+                HeldChange::Set(thing) => cache.foresee(thing),
+                HeldChange::Gone(kind, key, last) => cache.foresee_end(*kind, key, last.as_ref()),
             };
             let Some(object) = steps.first().and_then(CacheDelta::object) else { continue };
             if steps.iter().any(CacheDelta::matters) && seen.insert(object) {
@@ -80,37 +80,37 @@ impl Nearby {
     /// steps.
     pub(super) fn find(
         &self,
-        mirror: &mut ClusterCache,
+        cache: &mut ClusterCache,
         tries: usize,
         mut check: impl FnMut(&mut ClusterCache) -> bool,
     ) -> Option<usize> {
-        if check(mirror) {
+        if check(cache) {
             return Some(0);
         }
         let mut turned = Turned::default();
         let mut found = None;
         for wanted in self.states().take(tries) {
-            self.turn_to(mirror, &mut turned, &wanted);
-            if check(mirror) {
+            self.turn_to(cache, &mut turned, &wanted);
+            if check(cache) {
                 found = Some(wanted.len());
                 break;
             }
         }
-        self.turn_to(mirror, &mut turned, &[]);
+        self.turn_to(cache, &mut turned, &[]);
         found
     }
 
     /// Describes the steps nearby.
-    pub(super) fn told(&self, mirror: &ClusterCache) -> Vec<String> {
+    pub(super) fn told(&self, cache: &ClusterCache) -> Vec<String> {
         let text = |step: &CacheDelta| {
-            let object = step.object().map_or("", |object| mirror.cluster.text(object));
+            let object = step.object().map_or("", |object| cache.cluster.text(object));
             match step {
                 CacheDelta::Bound(pod, node) => {
-                    format!("{} bound to {node}", mirror.cluster.text(pod.name))
+                    format!("{} bound to {node}", cache.cluster.text(pod.name))
                 }
                 CacheDelta::Gone { node, .. } => format!("{object} gone from {node}"),
                 CacheDelta::Changed { new, node, .. } => {
-                    format!("{} changed on {node}", mirror.cluster.text(new.name))
+                    format!("{} changed on {node}", cache.cluster.text(new.name))
                 }
                 CacheDelta::Nominated { new, .. } => {
                     let node = new.as_ref().map_or("no node", |n| &*n.node);
@@ -162,11 +162,11 @@ impl Nearby {
     }
 
     /// Applies and undoes the difference between two states.
-    fn turn_to(&self, mirror: &mut ClusterCache, turned: &mut Turned, wanted: &[Turn]) {
+    fn turn_to(&self, cache: &mut ClusterCache, turned: &mut Turned, wanted: &[Turn]) {
         let Turned { all, aside } = turned;
         let mut turn = |(after, at): Turn, on: bool| {
             let step = if after { &self.next[at] } else { &self.past[at] };
-            mirror.turn(step, after == on, aside);
+            cache.turn(step, after == on, aside);
         };
         all.iter().filter(|turn| !wanted.contains(turn)).for_each(|one| turn(*one, false));
         wanted.iter().filter(|turn| !all.contains(turn)).for_each(|one| turn(*one, true));

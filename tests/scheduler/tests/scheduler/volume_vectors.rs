@@ -40,14 +40,14 @@ fn lean(value: &Value) -> Pod {
 }
 
 /// A world as watches tell of it.
-fn mirror(world: &Value) -> ClusterCache {
+fn cache(world: &Value) -> ClusterCache {
     let text = world["config"].as_str().expect("a configuration");
     let profile = config::profile(text, None).expect("a configuration that upstream took");
-    let mut mirror = ClusterCache::new(profile);
+    let mut cache = ClusterCache::new(profile);
     let mut tell = |kind: &str, thing: fn(&Value) -> WatchedObject| {
         for value in world[kind].as_array().into_iter().flatten() {
-            for step in mirror.set(thing(value)) {
-                mirror.make(&step);
+            for step in cache.set(thing(value)) {
+                cache.make(&step);
             }
         }
     };
@@ -62,7 +62,7 @@ fn mirror(world: &Value) -> ClusterCache {
     tell("drivers", |value| WatchedObject::CSIDriver(read(value)));
     tell("capacities", |value| WatchedObject::CSIStorageCapacity(read(value)));
     tell("attachments", |value| WatchedObject::VolumeAttachment(read(value)));
-    mirror
+    cache
 }
 
 fn chosen(choice: &Choice) -> Value {
@@ -77,10 +77,10 @@ fn claim_name(key: &pintle_api_types::key::ObjectKey) -> &str {
 }
 
 /// Our result for a pod: PreFilter, each node's filter, and the volumes chosen where it fits.
-fn ours(mirror: &mut ClusterCache, pod: &Pod) -> Value {
-    let asking = Asking::new(pod, mirror).expect("a pod that can be read");
+fn ours(cache: &mut ClusterCache, pod: &Pod) -> Value {
+    let asking = Asking::new(pod, cache).expect("a pod that can be read");
     let mut thinker = Thinker::default();
-    let (outcome, detail) = thinker.decide_in_detail(mirror, &asking);
+    let (outcome, detail) = thinker.decide_in_detail(cache, &asking);
     if let Some(refusal) = &outcome.refusal {
         let PreFilterRefusal::PreFilter(plugin, reason) = refusal else { panic!("{refusal:?}") };
         let hard = "UnschedulableAndUnresolvable";
@@ -89,13 +89,13 @@ fn ours(mirror: &mut ClusterCache, pod: &Pod) -> Value {
             "filter": null, "chosen": null, "scored": false});
     }
     let program = &asking.program;
-    let statuses = explain::statuses(&mirror.cluster, program, &detail, &mut thinker.scratch);
+    let statuses = explain::statuses(&cache.cluster, program, &detail, &mut thinker.scratch);
     let statuses: BTreeMap<u32, Value> =
         statuses.iter().map(|(row, status)| (*row, as_recorded(status))).collect();
-    let claims = mirror.claims(pod).expect("it was not refused");
+    let claims = cache.claims(pod).expect("it was not refused");
     let (mut filter, mut volumes) = (json!({}), json!({}));
-    for row in mirror.cluster.all_rows().iter() {
-        let name = mirror.cluster.node_name(row);
+    for row in cache.cluster.all_rows().iter() {
+        let name = cache.cluster.node_name(row);
         let status = statuses.get(&row).cloned();
         let choice = claims.as_ref().and_then(|claims| claims.choice(row));
         if let Some(choice) = choice.filter(|c| status.is_none() && *c != Choice::default()) {
@@ -138,9 +138,9 @@ struct VolumeVector<'a> {
 fn ask(seeds: Range<u64>, mut tell: impl FnMut(VolumeVector)) {
     vectors::ask("volume-vectors", seeds, world, |line| {
         let world: Value = serde_json::from_str(line).expect("an answer");
-        let mut mirror = mirror(&world);
+        let mut cache = cache(&world);
         for case in world["cases"].as_array().into_iter().flatten() {
-            let (pod, ours) = (&case["pod"], ours(&mut mirror, &lean(&case["pod"])));
+            let (pod, ours) = (&case["pod"], ours(&mut cache, &lean(&case["pod"])));
             tell(VolumeVector { world: &world, pod, ours, theirs: theirs(case) });
         }
     });

@@ -27,8 +27,8 @@ impl SchedulerWorld {
             }
         }
         let known = self.nodes.keys().flat_map(|node| {
-            let kept = scheduler.mirror.nominated_on(node).into_iter();
-            kept.map(move |(pod, _)| (scheduler.mirror.cluster.text(pod), node.as_str()))
+            let kept = scheduler.cache.nominated_on(node).into_iter();
+            kept.map(move |(pod, _)| (scheduler.cache.cluster.text(pod), node.as_str()))
         });
         let mut known: Vec<(&str, &str)> = known.collect();
         said.retain(|(_, node)| self.nodes.contains_key(*node));
@@ -93,8 +93,8 @@ impl SchedulerWorld {
             }
             let pod: k8s_openapi::api::core::v1::Pod =
                 serde_json::from_value(value.clone()).expect("a pod");
-            let asking = Asking::new(&pod, &mut fresh.mirror).expect("it can be read");
-            let outcome = fresh.thinker.decide(&mut fresh.mirror, &asking);
+            let asking = Asking::new(&pod, &mut fresh.cache).expect("it can be read");
+            let outcome = fresh.thinker.decide(&mut fresh.cache, &asking);
             let uid = value["metadata"]["uid"].as_str().expect("a uid");
             let waits = scheduler.queue.get(uid).map(|w| (w.place, &w.rejectors, w.attempts));
             assert_eq!(outcome.feasible, 0, "{value} fits: {waits:?}");

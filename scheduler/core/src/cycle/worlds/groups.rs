@@ -157,11 +157,11 @@ impl SchedulerWorld {
             return;
         }
         let zone = |node: &str| {
-            let labels = scheduler.mirror.labels_of(node);
+            let labels = scheduler.cache.labels_of(node);
             labels.and_then(|labels| labels.get("zone").map(|zone| (*zone).to_owned()))
         };
         let node_of = |(name, (uid, of, _)): (&String, &(String, String, bool))| {
-            let told = scheduler.mirror.node_of(&ObjectKey::new("default", name));
+            let told = scheduler.cache.node_of(&ObjectKey::new("default", name));
             let assumed = scheduler.assumed.get(uid.as_str()).map(|assumed| &*assumed.node);
             (of == group).then(|| assumed.or(told))?
         };

@@ -41,7 +41,7 @@ pub(super) type Kept = HashMap<Str, Nominee>;
 /// Returns the current nominations.
 pub(super) fn kept(scheduler: &Scheduler) -> Kept {
     let waits = scheduler.queue.iter().map(|waiting| waiting.pod.spec.key);
-    let kept = waits.filter_map(|pod| Some((pod, scheduler.mirror.nomination(pod)?.clone())));
+    let kept = waits.filter_map(|pod| Some((pod, scheduler.cache.nomination(pod)?.clone())));
     kept.collect()
 }
 
@@ -88,7 +88,7 @@ impl SchedulerWorld {
             (-asked.spec.priority, waiting.first_attempt, waiting.number())
         });
         let preemptor = pods.first()?.1.group.as_ref()?.preemptor().expect("it is known");
-        let placed = |pod: &PodRef| scheduler.mirror.cluster.placed(&pod.uid).expect("it is there");
+        let placed = |pod: &PodRef| scheduler.cache.cluster.placed(&pod.uid).expect("it is there");
         let victims = victims.iter().map(placed).collect();
         let (kept, now) = (Kept::new(), Duration::from_secs(self.now));
         Some(GroupPreemption { preemptor, pods, victims, kept, now })
@@ -97,8 +97,8 @@ impl SchedulerWorld {
 
 /// Returns pods on nodes, each with the number of the group it is preempted with and its priority.
 fn all(scheduler: &Scheduler) -> Vec<(PodId, Option<usize>, i32)> {
-    let cluster = &scheduler.mirror.cluster;
-    let groups = scheduler.mirror.groups.as_ref().expect("there are groups");
+    let cluster = &scheduler.cache.cluster;
+    let groups = scheduler.cache.groups.as_ref().expect("there are groups");
     let memberships = groups.memberships(cluster);
     let of = |id: PodId| match memberships.get(&cluster.pods().get(id).key) {
         Some(Membership::Whole(number, priority)) => (id, Some(*number), *priority),
@@ -108,7 +108,7 @@ fn all(scheduler: &Scheduler) -> Vec<(PodId, Option<usize>, i32)> {
 }
 
 fn goes_whole_and_is_lower(scheduler: &Scheduler, room: &GroupPreemption) {
-    let pods = scheduler.mirror.cluster.pods();
+    let pods = scheduler.cache.cluster.pods();
     let all = all(scheduler);
     let is_victim = |id: PodId| room.victims.contains(&pods.get(id).key);
     let goes = || all.iter().filter(|(id, ..)| is_victim(*id));
@@ -127,7 +127,7 @@ fn goes_whole_and_is_lower(scheduler: &Scheduler, room: &GroupPreemption) {
 
 fn assert_needed(scheduler: &mut Scheduler, room: &GroupPreemption, commands: &[Command]) {
     let all = all(scheduler);
-    let pods = scheduler.mirror.cluster.pods();
+    let pods = scheduler.cache.cluster.pods();
     let key = |id: PodId| pods.get(id).key;
     // Pods that are already terminating make room as well.
     let leaving = all.iter().filter(|(id, _, priority)| {
@@ -155,8 +155,8 @@ fn assert_needed(scheduler: &mut Scheduler, room: &GroupPreemption, commands: &[
 /// victim, by affinity.
 // k8s: podgrouppreemption.go selectVictimsOnDomain
 fn turns(scheduler: &Scheduler, room: &GroupPreemption) -> Vec<(Unit, Vec<Str>)> {
-    let cluster = &scheduler.mirror.cluster;
-    let groups = scheduler.mirror.groups.as_ref().expect("there are groups");
+    let cluster = &scheduler.cache.cluster;
+    let groups = scheduler.cache.groups.as_ref().expect("there are groups");
     let mut all = units::below(cluster, room.preemptor.priority, &groups.memberships(cluster));
     units::sort(&mut all);
     let goes = |unit: &Unit| unit.pods.iter().any(|pod| room.victims.contains(pod));
@@ -182,17 +182,17 @@ fn makes_it_fit(scheduler: &mut Scheduler, room: &GroupPreemption, leaving: &[St
 
 /// Returns true if the group fits with these pods removed.
 fn fits_without(scheduler: &mut Scheduler, room: &GroupPreemption, away: &[Str]) -> bool {
-    let hidden: Vec<_> = away.iter().filter_map(|pod| scheduler.mirror.hide(*pod)).collect();
+    let hidden: Vec<_> = away.iter().filter_map(|pod| scheduler.cache.hide(*pod)).collect();
     let kept: Vec<_> = room
         .pods
         .iter()
         .map(|(_, asked)| {
             let pod = asked.spec.key;
-            let old = scheduler.mirror.nomination(pod).cloned();
+            let old = scheduler.cache.nomination(pod).cloned();
             CacheDelta::Nominated { pod, old, new: room.kept.get(&pod).cloned() }
         })
         .collect();
-    kept.iter().for_each(|step| scheduler.mirror.make(step));
+    kept.iter().for_each(|step| scheduler.cache.make(step));
     let preemptor = room.preemptor.clone();
     let before = (Vec::new(), GroupOutcome::Nowhere);
     let search = VictimSearch {
@@ -219,15 +219,15 @@ fn fits_without(scheduler: &mut Scheduler, room: &GroupPreemption, away: &[Str])
         gives_back: Vec::new(),
         had_node: HashSet::new(),
     });
-    scheduler.mirror.devices.decides_group(true);
+    scheduler.cache.devices.decides_group(true);
     while let Some((uid, asked)) = scheduler.group.as_mut().and_then(|c| c.left.pop_front()) {
         let found = scheduler.find(&uid, &asked, &Said::Nothing, room.now);
         scheduler.found_for_group(&uid, &asked, found, room.now);
     }
     let mut cycle = scheduler.group.take().expect("it is being decided");
     scheduler.take_all_back(&mut cycle.tried);
-    scheduler.mirror.devices.decides_group(false);
-    kept.iter().for_each(|step| scheduler.mirror.take_back(step));
-    hidden.into_iter().for_each(|hidden| scheduler.mirror.show(hidden));
+    scheduler.cache.devices.decides_group(false);
+    kept.iter().for_each(|step| scheduler.cache.take_back(step));
+    hidden.into_iter().for_each(|hidden| scheduler.cache.show(hidden));
     cycle.came == GroupOutcome::Fits
 }

@@ -96,7 +96,7 @@ fn a_plugin_of_others_may_make_room_for_a_pod_that_no_node_was_looked_at_for() {
         let (mut scheduler, _) = running(EVERYWHERE, &things, &script, all);
         let commands = decide(&mut scheduler, 0);
         assert_eq!(condition(&commands), Some(("Unschedulable".to_owned(), told)));
-        assert_eq!(!scheduler.mirror.nominated_on("a").is_empty(), is_asked);
+        assert_eq!(!scheduler.cache.nominated_on("a").is_empty(), is_asked);
     }
 }
 
@@ -144,6 +144,6 @@ fn a_plugin_of_others_may_make_room_where_extenders_have_nobody_go() {
         scheduler.consulted(Consulted { about: consult.about, answer }, at(0));
         let commands = scheduler.take_commands();
         assert_eq!(condition(&commands), Some((no("Unschedulable"), told)));
-        assert_eq!(!scheduler.mirror.nominated_on("a").is_empty(), is_kept);
+        assert_eq!(!scheduler.cache.nominated_on("a").is_empty(), is_kept);
     }
 }
