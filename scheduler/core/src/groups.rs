@@ -25,8 +25,7 @@ use pintle_sched_core::intern::Str;
 use pintle_sched_core::preempt::units::Membership;
 
 use crate::pod_fields::{is_over, node_name};
-
-type Uid = Rc<str>;
+use crate::uid::Uid;
 
 /// The disruption mode of a group that is preempted as a whole.
 const WHOLE: &str = "PodGroup";
@@ -112,7 +111,7 @@ pub struct Preemptor {
 impl KnownGroup {
     fn of_stand(&self, group: &ObjectKey, stand: MemberState) -> Vec<Uid> {
         let members = self.members.get(group).into_iter().flatten();
-        members.filter(|(_, is)| **is == stand).map(|(uid, _)| Rc::clone(uid)).collect()
+        members.filter(|(_, is)| **is == stand).map(|(uid, _)| uid.clone()).collect()
     }
 
     fn count(&self, group: &ObjectKey, counts: impl Fn(MemberState) -> bool) -> usize {
@@ -190,7 +189,7 @@ impl Groups {
             return None;
         };
         let uid = uid_of(pod, &key);
-        if known.of_pods.get(&key).is_some_and(|of| *of != (group.clone(), Rc::clone(&uid))) {
+        if known.of_pods.get(&key).is_some_and(|of| *of != (group.clone(), uid.clone())) {
             known.take_pod(&key);
         }
         let has_node = node_name(pod).is_some();
@@ -198,7 +197,7 @@ impl Groups {
             known.take_pod(&key);
             return None;
         }
-        known.of_pods.insert(key, (group.clone(), Rc::clone(&uid)));
+        known.of_pods.insert(key, (group.clone(), uid.clone()));
         let told = HintEvent::Group(group.as_str().into(), "AssignedPodAdd");
         let stand =
             known.members.entry(group).or_default().entry(uid).or_insert(MemberState::Waits);
@@ -254,7 +253,7 @@ impl Groups {
 
     /// Marks the release of a group's claims as under way.
     pub fn releases(&self, group: &ObjectKey, uid: &Uid) {
-        self.0.borrow_mut().releasing.insert(Rc::clone(uid), group.clone());
+        self.0.borrow_mut().releasing.insert(uid.clone(), group.clone());
     }
 
     /// Ends the release of a group's claims and returns its waiting pods; `None` if none was under
@@ -390,7 +389,7 @@ impl OfGroup {
         };
         let of_pods = known.of_pods.iter();
         let placed = of_pods.filter(|(_, (group, uid))| *group == self.key && is_placed(uid));
-        let placed = placed.map(|(pod, (_, uid))| (pod.clone(), Rc::clone(uid)));
+        let placed = placed.map(|(pod, (_, uid))| (pod.clone(), uid.clone()));
         let mut placed: Vec<_> = placed.collect();
         placed.sort_by(|(a, _), (b, _)| a.as_str().cmp(b.as_str()));
         placed

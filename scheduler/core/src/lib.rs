@@ -22,6 +22,7 @@
 pub mod lean;
 pub mod pod_fields;
 pub mod prune;
+pub mod uid;
 pub mod watch_event;
 
 // What decisions read.

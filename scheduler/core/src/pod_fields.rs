@@ -3,10 +3,11 @@
 //! Input: pods as observed. Output: single facts about them, and the reference by which commands
 //! name a pod. Owner: pure functions.
 
-use std::rc::Rc;
 
 use k8s_openapi::api::core::v1::Pod;
 use pintle_api_types::key::ObjectKey;
+
+use crate::uid::Uid;
 
 /// The pod that a command concerns.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -14,7 +15,7 @@ pub struct PodRef {
     /// Namespace and name.
     pub key: ObjectKey,
     /// Uid.
-    pub uid: Rc<str>,
+    pub uid: Uid,
 }
 
 /// The scheduler that a pod names.

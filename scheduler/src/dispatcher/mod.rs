@@ -43,6 +43,7 @@ use pintle_scheduler_core::extender::{Consult, Consulted, ExtenderError};
 use pintle_scheduler_core::framework::Attempt;
 use pintle_scheduler_core::plugins::volumes::bind::Write;
 use pintle_scheduler_core::pod_fields::PodRef;
+use pintle_scheduler_core::uid::Uid;
 use serde::Serialize;
 use serde::de::IgnoredAny;
 use tokio::sync::{Semaphore, mpsc};
@@ -73,10 +74,10 @@ pub enum EndedWork {
     Evict(Evicted),
     /// A pod's reservations were released; the claims as they are now, as far as they could be
     /// read.
-    Released(Rc<str>, Vec<ResourceClaim>),
+    Released(Uid, Vec<ResourceClaim>),
     /// A claim was to be deallocated for this pod: true on success, and the claim as it is now, if
     /// it could be read.
-    GaveBack(Rc<str>, bool, Vec<ResourceClaim>),
+    GaveBack(Uid, bool, Vec<ResourceClaim>),
     /// Extenders have answered.
     Consult(Consulted),
     /// The chosen volumes of a pod were written, or the write failed.
@@ -206,7 +207,7 @@ impl Lanes {
             }
             Command::ReleaseDevices { pod, claims, clears } => self.release(pod, claims, clears),
             Command::GiveDevicesBack { pod, claim } => {
-                let owed = self.owes(EndedWork::GaveBack(Rc::clone(&pod.uid), false, Vec::new()));
+                let owed = self.owes(EndedWork::GaveBack(pod.uid.clone(), false, Vec::new()));
                 let client = self.later.clone();
                 tokio::task::spawn_local(async move {
                     let (did, claims) = devices::give_back(&client, &claim).await;
@@ -285,7 +286,7 @@ impl Lanes {
     }
 
     fn release(&self, pod: PodRef, claims: Vec<Rc<ResourceClaim>>, clears: bool) {
-        let owed = self.owes(EndedWork::Released(Rc::clone(&pod.uid), Vec::new()));
+        let owed = self.owes(EndedWork::Released(pod.uid.clone(), Vec::new()));
         let client = self.later.clone();
         tokio::task::spawn_local(async move {
             let claims = devices::release(&client, &pod, &claims).await;

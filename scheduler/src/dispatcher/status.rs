@@ -20,6 +20,7 @@ use pintle_daemon::tasks;
 use pintle_scheduler_core::kept::KeptPod;
 use pintle_scheduler_core::lean::LeanPod;
 use pintle_scheduler_core::pod_fields::PodRef;
+use pintle_scheduler_core::uid::Uid;
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 
@@ -29,7 +30,6 @@ use super::path_of;
 const TRIES_MAX: u32 = 4;
 const TRY_AGAIN: Duration = Duration::from_millis(10);
 
-type Uid = Rc<str>;
 type Namespace = Rc<str>;
 
 /// A status to be written.
@@ -81,7 +81,7 @@ impl StatusLane {
             None => {
                 // The pod was decided just now, so that it is still stored as an object.
                 let namespace: Namespace = key_of(&*pod.whole()).namespace().into();
-                self.order.borrow_mut().push(Rc::clone(&namespace), Rc::clone(&uid));
+                self.order.borrow_mut().push(Rc::clone(&namespace), uid.clone());
                 Said { pod, namespace, condition, nominated }
             }
         };
@@ -141,7 +141,7 @@ impl StatusLane {
         let (_, uid) =
             order.pop_where(|_, uids| uids.iter().position(|uid| !busy.contains_key(uid)))?;
         let said = self.waiting.borrow_mut().remove(&uid)?;
-        busy.insert(Rc::clone(&uid), None);
+        busy.insert(uid.clone(), None);
         Some((uid, said))
     }
 

@@ -180,7 +180,7 @@ impl Scheduler {
         let consult = Consult { pod: asked.pod.whole(), about: pod_ref(asked, uid), question };
         self.commands.push(Command::Consult(consult));
         let since = self.decides_since;
-        self.consulting = Some(Consulting { uid: Rc::clone(uid), stage, since });
+        self.consulting = Some(Consulting { uid: uid.clone(), stage, since });
         NodeSearch::Later
     }
 

@@ -317,7 +317,7 @@ impl Scheduler {
         match (&diagnosis.gives_back, &mut self.group) {
             // A dry run of a group deallocates no claims.
             (Some(claim), Some(cycle)) if cycle.search.is_none() => {
-                cycle.gives_back.push((Rc::clone(uid), Rc::clone(claim)));
+                cycle.gives_back.push((uid.clone(), Rc::clone(claim)));
             }
             (Some(claim), None) => self.give_back(uid, asked, claim),
             (Some(_), Some(_)) | (None, _) => {}
@@ -346,7 +346,7 @@ impl Scheduler {
     pub(super) fn keep_attempt(&mut self, uid: &Uid, attempt: Option<Rc<Attempt>>, node: &Rc<str>) {
         if let Some(attempt) = attempt.filter(|attempt| attempt.acts_late()) {
             attempt.forget_nodes();
-            self.attempts.insert(Rc::clone(uid), (attempt, Rc::clone(node)));
+            self.attempts.insert(uid.clone(), (attempt, Rc::clone(node)));
         }
     }
 
@@ -521,7 +521,7 @@ fn digest(condition: &PodCondition) -> u64 {
 }
 
 pub(super) fn pod_ref(asked: &QueuedPod, uid: &Uid) -> PodRef {
-    PodRef { key: asked.key.clone(), uid: Rc::clone(uid) }
+    PodRef { key: asked.key.clone(), uid: uid.clone() }
 }
 
 fn cut(message: &str) -> String {

@@ -214,7 +214,7 @@ impl Scheduler {
         let is_said = !node_claims(&asked.pod.whole()).is_empty();
         let reserving =
             Reserving { pod, number, stage, all, given, group, late, statuses, is_said };
-        self.devices.of_pods.insert(Rc::clone(uid), reserving);
+        self.devices.of_pods.insert(uid.clone(), reserving);
         Ok(())
     }
 
@@ -342,7 +342,7 @@ impl Scheduler {
     // k8s: dynamicresources.go isPodReadyForBinding
     pub(super) fn look_at_devices(&mut self, now: Duration) {
         let waits = self.devices.of_pods.iter().filter_map(|(uid, one)| match one.stage {
-            DeviceStage::Waits { since, until } => Some((Rc::clone(uid), since, until)),
+            DeviceStage::Waits { since, until } => Some((uid.clone(), since, until)),
             _ => None,
         });
         for (uid, since, until) in waits.collect::<Vec<_>>() {
@@ -391,7 +391,7 @@ impl Scheduler {
     // k8s: dynamicresources.go PreBind
     pub(super) fn preempt_devices(&mut self, uid: &str, now: Duration) -> bool {
         let Some((uid, _)) = self.devices.of_pods.get_key_value(uid) else { return false };
-        let uid = Rc::clone(uid);
+        let uid = uid.clone();
         if !self.devices.waits(&uid) {
             return false;
         }

@@ -84,7 +84,7 @@ pub(super) struct GroupCycle {
 impl GroupCycle {
     /// Returns the pods of the group that are decided, the current one excepted.
     pub(super) fn pods(&self) -> Vec<(Uid, Rc<QueuedPod>)> {
-        let tried = self.tried.iter().map(|one| (Rc::clone(&one.uid), Rc::clone(&one.asked)));
+        let tried = self.tried.iter().map(|one| (one.uid.clone(), Rc::clone(&one.asked)));
         tried.chain(self.left.iter().cloned()).collect()
     }
 }
@@ -117,7 +117,7 @@ impl Scheduler {
     // k8s: schedule_one_podgroup.go scheduleOnePodGroup, podGroupInfoForPod
     pub(super) fn decide_group(&mut self, uid: Uid, asked: Rc<QueuedPod>, now: Duration) {
         let Some(group) = asked.group.clone() else { return };
-        let mut all = vec![(Rc::clone(&uid), asked)];
+        let mut all = vec![(uid.clone(), asked)];
         for other in group.waiting().into_iter().filter(|other| *other != uid) {
             all.extend(self.queue.pop_this(&other, now).map(|asked| (other, asked)));
         }
@@ -255,7 +255,7 @@ impl Scheduler {
                 (node.map(Rc::from), None, Some(why))
             }
         };
-        let (uid, asked) = (Rc::clone(uid), Rc::clone(asked));
+        let (uid, asked) = (uid.clone(), Rc::clone(asked));
         let mut tried = Tried { uid, asked, place: None, why, devices: None };
         if let Some(node) = node {
             self.keep_attempt(&tried.uid, attempt, &node);
@@ -268,7 +268,7 @@ impl Scheduler {
         match (&tried.place, &tried.why) {
             (Some(place), why) => {
                 if cycle.search.is_none() {
-                    cycle.had_node.insert(Rc::clone(&tried.uid));
+                    cycle.had_node.insert(tried.uid.clone());
                 }
                 cycle.needs_room |= why.is_some();
                 if place.is_permitted {
@@ -386,7 +386,7 @@ impl Scheduler {
                 (GroupOutcome::Failed(_), _, Some(why)) if why.is_error => why,
                 (GroupOutcome::Failed(error), ..) => PodRejection::error(error.clone()),
                 (GroupOutcome::Fits, Some(reserved), None) => {
-                    bound.push(Rc::clone(&uid));
+                    bound.push(uid.clone());
                     self.keep_attempt(&uid, reserved.attempt, &reserved.node);
                     self.assume(&uid, asked, &reserved.node, now);
                     continue;

@@ -233,7 +233,7 @@ impl Scheduler {
         }
         self.facts.push(Fact::Preempted(all.len()));
         let Preemptor { key, uid, version, .. } = preemptor;
-        let group = PodRef { key: key.clone(), uid: Rc::clone(uid) };
+        let group = PodRef { key: key.clone(), uid: uid.clone() };
         let name = self.reporter(profile);
         let related = Related::Group(group.clone(), version.clone());
         let said = format!("Preempted by podgroup {uid} on node cluster");
@@ -282,7 +282,7 @@ impl Scheduler {
 
 /// Prepares another dry run of all pods.
 fn looks_again(cycle: &mut GroupCycle, search: VictimSearch) {
-    let again = search.before.0.iter().map(|one| (Rc::clone(&one.uid), Rc::clone(&one.asked)));
+    let again = search.before.0.iter().map(|one| (one.uid.clone(), Rc::clone(&one.asked)));
     cycle.left = again.collect();
     cycle.needs_room = false;
     cycle.search = Some(search);

@@ -262,7 +262,7 @@ impl Scheduler {
             rejected_by,
             rank,
         });
-        self.names.insert(key, Rc::clone(&uid));
+        self.names.insert(key, uid.clone());
         match changes {
             None => {
                 self.queue.add(&uid, asked, now);

@@ -85,8 +85,7 @@ use crate::plugins::dynamicresources::look;
 pub use crate::plugins::dynamicresources::row::Reserve;
 use crate::plugins::volumes::users;
 use crate::queue::{Hints, Queue, QueueCandidate, QueuePlace, Settings, WaitingPod};
-
-type Uid = Rc<str>;
+use crate::uid::Uid;
 
 /// A pending pod.
 #[derive(Debug)]

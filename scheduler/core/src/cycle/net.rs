@@ -181,7 +181,7 @@ impl Scheduler {
 
     /// Adds a pod to the attempt under way.
     pub(super) fn attempts(&mut self, uid: &Uid, asked: &Rc<QueuedPod>) {
-        self.net.under_way.push((Rc::clone(uid), Rc::clone(asked)));
+        self.net.under_way.push((uid.clone(), Rc::clone(asked)));
     }
 
     /// Adds all pods of a group to the attempt under way.

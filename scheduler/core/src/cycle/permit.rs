@@ -92,7 +92,7 @@ impl Scheduler {
         self.cache.volumes.users.put(uid, &asked.pod.whole(), node);
         let is_told = false;
         let assumed = Assumed { asked: Rc::clone(&asked), node: Rc::clone(node), is_told };
-        self.assumed.insert(Rc::clone(uid), assumed);
+        self.assumed.insert(uid.clone(), assumed);
         if let Some(group) = &asked.group {
             group.assume(uid);
         }
@@ -110,7 +110,7 @@ impl Scheduler {
                 self.shows(uid, &waits);
                 // Other pods of the gang may follow immediately, so its node is not reported yet.
                 let is_alone = !waits.pending.contains_key(GANG);
-                self.permits.insert(Rc::clone(uid), waits);
+                self.permits.insert(uid.clone(), waits);
                 if is_alone {
                     self.tell_node(uid);
                 }
@@ -273,7 +273,7 @@ impl Scheduler {
 
     fn allowed(&mut self, uid: &str, plugin: &str, now: Duration) {
         let Some((uid, _)) = self.permits.get_key_value(uid) else { return };
-        let uid = Rc::clone(uid);
+        let uid = uid.clone();
         let Some(waits) = self.permits.get_mut(&uid) else { return };
         waits.pending.remove(plugin);
         if let Some(waits) = self.permits.get(&uid).filter(|waits| !waits.pending.is_empty()) {
@@ -374,7 +374,7 @@ impl Scheduler {
 
     fn preempt_waiting(&mut self, uid: &str, now: Duration) -> bool {
         let Some((uid, _)) = self.permits.get_key_value(uid) else { return false };
-        let uid = Rc::clone(uid);
+        let uid = uid.clone();
         self.ends_waiting(&uid, "Error", now);
         let Some(Assumed { asked, is_told, .. }) = self.assumed.get(&uid) else { return false };
         let (pod, is_told) = (super::decide::pod_ref(asked, &uid), *is_told);
@@ -388,7 +388,7 @@ impl Scheduler {
         self.permits.iter().find_map(|(uid, waits)| {
             let mut pending = waits.pending.iter();
             let (name, (_, time)) = pending.find(|(_, (until, _))| *until <= now)?;
-            Some((Rc::clone(uid), Rc::clone(name), *time))
+            Some((uid.clone(), Rc::clone(name), *time))
         })
     }
 

@@ -8,8 +8,8 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use super::Scheduler;
 use super::group::{GroupCycle, GroupOutcome, Tried, UNSCHEDULABLE};
+use super::{Scheduler, Uid};
 use crate::diagnosis::Asking;
 use crate::groups::GroupError;
 use crate::placement::{self, DomainError, Placement};
@@ -77,7 +77,7 @@ impl Scheduler {
             cycle.never_preempts = Some(NEVER);
         }
         let Some(key) = key else { return Ok(vec![None]) };
-        let node_of = |pod, uid: &Rc<str>| {
+        let node_of = |pod, uid: &Uid| {
             let assumed = self.assumed.get(uid).map(|assumed| Rc::clone(&assumed.node));
             assumed.or_else(|| self.cache.node_of(pod).map(Rc::from))
         };
@@ -106,7 +106,7 @@ impl Scheduler {
         let Some(trials) = cycle.trials.as_mut().filter(|_| !failed) else { return false };
         let tried = std::mem::take(&mut cycle.tried);
         let came = std::mem::replace(&mut cycle.came, GroupOutcome::Nowhere);
-        let again = tried.iter().map(|one| (Rc::clone(&one.uid), Rc::clone(&one.asked)));
+        let again = tried.iter().map(|one| (one.uid.clone(), Rc::clone(&one.asked)));
         cycle.left = again.collect();
         trials.done.push(PlacementTrial { placement: trials.now.take(), tried, came });
         if let Some(next) = trials.left.pop_front() {

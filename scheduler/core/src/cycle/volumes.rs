@@ -55,9 +55,9 @@ impl Bindings {
     fn put(&mut self, uid: &Uid, binding: PodBinding) {
         self.remove(uid);
         for topic in &binding.topics {
-            self.by_topic.entry(topic.clone()).or_default().insert(Rc::clone(uid));
+            self.by_topic.entry(topic.clone()).or_default().insert(uid.clone());
         }
-        self.of_pods.insert(Rc::clone(uid), binding);
+        self.of_pods.insert(uid.clone(), binding);
     }
 
     fn remove(&mut self, uid: &Uid) -> Option<PodBinding> {
@@ -199,7 +199,7 @@ impl Scheduler {
     /// Checks pods with a volume binding that timed out.
     pub(super) fn end_late_volumes(&mut self, now: Duration) {
         let all = self.binding_volumes.of_pods.iter();
-        let late = all.filter(|(_, binding)| binding.until <= now).map(|(uid, _)| Rc::clone(uid));
+        let late = all.filter(|(_, binding)| binding.until <= now).map(|(uid, _)| uid.clone());
         for uid in late.collect::<Vec<_>>() {
             self.look_at_volumes_of(&uid, now);
         }
@@ -253,7 +253,7 @@ impl Scheduler {
     /// Takes the node from a victim that waits for its volumes; returns true if it waited.
     pub(super) fn preempt_volumes(&mut self, uid: &str, now: Duration) -> bool {
         let Some((uid, _)) = self.binding_volumes.of_pods.get_key_value(uid) else { return false };
-        let uid = Rc::clone(uid);
+        let uid = uid.clone();
         self.volumes_failed(&uid, PREEMPTED.to_owned(), now);
         true
     }

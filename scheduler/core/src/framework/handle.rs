@@ -15,6 +15,7 @@ use pintle_api_types::key::ObjectKey;
 
 use super::Name;
 use super::pods::WholePods;
+use crate::uid::Uid;
 
 /// A pod that has a node and waits for Permit.
 #[derive(Clone, Debug)]
@@ -41,7 +42,7 @@ pub struct Handle(Rc<HandleState>);
 
 #[derive(Default)]
 struct HandleState {
-    waiting: RefCell<BTreeMap<Rc<str>, WaitingPod>>,
+    waiting: RefCell<BTreeMap<Uid, WaitingPod>>,
     requests: RefCell<Vec<PluginRequest>>,
     wake: RefCell<Option<Box<dyn Fn()>>>,
     /// The client of the process, of a type that this crate does not know.
@@ -102,8 +103,8 @@ impl Handle {
         *self.0.wake.borrow_mut() = Some(wake);
     }
 
-    pub(crate) fn waits(&self, uid: &Rc<str>, pod: WaitingPod) {
-        self.0.waiting.borrow_mut().insert(Rc::clone(uid), pod);
+    pub(crate) fn waits(&self, uid: &Uid, pod: WaitingPod) {
+        self.0.waiting.borrow_mut().insert(uid.clone(), pod);
     }
 
     pub(crate) fn waits_no_more(&self, uid: &str) {

@@ -17,7 +17,7 @@ use super::{Queue, QueueCandidate, QueuePlace, Uid};
 
 impl<P: QueueCandidate, E: Clone> Queue<P, E> {
     /// Pops the next active pod that needs no extender.
-    pub fn pop_without_extenders(&mut self, now: Duration) -> Option<(Rc<str>, Rc<P>)> {
+    pub fn pop_without_extenders(&mut self, now: Duration) -> Option<(Uid, Rc<P>)> {
         loop {
             let uid = self.next_active(now)?;
             let pod = &self.pods[&uid].pod;
@@ -36,7 +36,7 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
     /// Moves an active pod to `behind`.
     fn hold_back(&mut self, uid: &Uid) {
         let waiting = &self.pods[uid];
-        let entry = (Self::turn(waiting), Rc::clone(uid));
+        let entry = (Self::turn(waiting), uid.clone());
         let was_active =
             self.active.remove(&entry) || self.tenants.take(waiting.pod.namespace(), &entry);
         assert!(was_active, "the next active pod is active");
@@ -72,7 +72,7 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    fn popped(found: Option<(Rc<str>, Rc<TestPod>)>) -> Option<String> {
+    fn popped(found: Option<(Uid, Rc<TestPod>)>) -> Option<String> {
         found.map(|(uid, _)| uid.to_string())
     }
 

@@ -29,6 +29,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use pintle_sched_core::Plugin;
+
+use crate::uid::Uid;
 use serde::Serialize;
 
 pub use self::backoff::Backoff;
@@ -178,7 +180,6 @@ impl<P> WaitingPod<P> {
     }
 }
 
-type Uid = Rc<str>;
 /// The sort key in the active queue, lowest first: rank, then the longest wait.
 type Turn = (i64, Duration, u64);
 
@@ -328,7 +329,7 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
         };
         let uid: Uid = uid.into();
         self.cause = cause::ADDED;
-        self.pods.insert(Rc::clone(&uid), waiting);
+        self.pods.insert(uid.clone(), waiting);
         self.requeue(&uid, Worth::TryNow, now);
     }
 
@@ -342,7 +343,7 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
         now: Duration,
     ) {
         let Some((uid, _)) = self.pods.get_key_value(uid) else { return self.add(uid, pod, now) };
-        let uid = Rc::clone(uid);
+        let uid = uid.clone();
         let place = self.pods[&uid].place;
         self.cause = hints.label(&event);
         self.take_out(&uid);
@@ -361,7 +362,7 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
     /// Removes a pod that was deleted, or that another scheduler has bound.
     pub fn remove(&mut self, uid: &str) {
         let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
-        let (uid, place) = (Rc::clone(uid), waiting.place);
+        let (uid, place) = (uid.clone(), waiting.place);
         if matches!(place, QueuePlace::InFlight | QueuePlace::Binding) {
             return self.change(&uid, |waiting| waiting.is_gone = true);
         }
@@ -370,12 +371,12 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
 
     /// Pops the first active pod of a namespace within its share of the time, else the first active
     /// pod, else the pod whose backoff ends first. The pod is in flight until `done` or `back`.
-    pub fn pop(&mut self, now: Duration) -> Option<(Rc<str>, Rc<P>)> {
+    pub fn pop(&mut self, now: Duration) -> Option<(Uid, Rc<P>)> {
         loop {
             self.bring_back(now);
             let active = self.next_active(now);
             let is_early = active.is_none();
-            let uid = active.or_else(|| self.backoff.first().map(|(_, _, uid)| Rc::clone(uid)))?;
+            let uid = active.or_else(|| self.backoff.first().map(|(_, _, uid)| uid.clone()))?;
             // The pod may be held since it was queued, as other pods of its group are.
             if self.pods[&uid].pod.is_held() {
                 self.take_out(&uid);
@@ -399,7 +400,7 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
         if is_kept || waiting.pod.gate().is_some() || waiting.pod.is_held() {
             return None;
         }
-        let uid = Rc::clone(uid);
+        let uid = uid.clone();
         Some(self.begins_flight(&uid, now))
     }
 
@@ -421,7 +422,7 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
     pub fn binds(&mut self, uid: &str) {
         let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
         if waiting.place == QueuePlace::InFlight {
-            let uid = Rc::clone(uid);
+            let uid = uid.clone();
             self.take_out(&uid);
             self.put(&uid, QueuePlace::Binding);
             self.forget_seen();
@@ -432,7 +433,7 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
     pub fn done(&mut self, uid: &str) {
         let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
         if matches!(waiting.place, QueuePlace::InFlight | QueuePlace::Binding) {
-            self.leave(&Rc::clone(uid));
+            self.leave(&uid.clone());
         }
     }
 
@@ -450,7 +451,7 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
         if !matches!(waiting.place, QueuePlace::InFlight | QueuePlace::Binding) {
             return;
         }
-        let (uid, is_gone, sees_from) = (Rc::clone(uid), waiting.is_gone, waiting.sees_from);
+        let (uid, is_gone, sees_from) = (uid.clone(), waiting.is_gone, waiting.sees_from);
         self.cause = cause::FAILED;
         if is_gone {
             return self.leave(&uid);
@@ -488,7 +489,7 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
         let may_help = |by: &Option<Plugin>| by.is_none_or(|by| hints.may_help(event, by));
         if self.awaited.keys().any(may_help) {
             self.cause = hints.label(event);
-            let parked: Vec<Uid> = self.parked.iter().map(|(_, uid)| Rc::clone(uid)).collect();
+            let parked: Vec<Uid> = self.parked.iter().map(|(_, uid)| uid.clone()).collect();
             for uid in parked {
                 self.weigh(hints, &uid, event, now);
             }
@@ -502,7 +503,7 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
     // k8s: pkg/scheduler/backend/queue/scheduling_queue.go Activate
     pub fn released(&mut self, uid: &str, at_once: bool, now: Duration) {
         let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
-        let (uid, place) = (Rc::clone(uid), waiting.place);
+        let (uid, place) = (uid.clone(), waiting.place);
         self.cause = cause::RELEASED;
         match place {
             QueuePlace::Active | QueuePlace::Binding => {}
@@ -522,7 +523,7 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
     /// Schedules a retry of a parked pod after its backoff.
     pub fn later(&mut self, uid: &str, now: Duration) {
         let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
-        let (uid, place) = (Rc::clone(uid), waiting.place);
+        let (uid, place) = (uid.clone(), waiting.place);
         match place {
             QueuePlace::Unschedulable => {
                 self.cause = cause::RELEASED;
@@ -546,7 +547,7 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
             if now.saturating_sub(*since) <= self.settings.stay_max {
                 break;
             }
-            let uid = Rc::clone(uid);
+            let uid = uid.clone();
             self.take_out(&uid);
             self.change(&uid, |waiting| waiting.flushed = true);
             self.requeue(&uid, Worth::TryLater, now);

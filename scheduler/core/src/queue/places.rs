@@ -3,7 +3,6 @@
 //! A pod is taken out of its heap before a field that determines its order changes, and is put into
 //! the right heap afterwards.
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use pintle_sched_core::Plugin;
@@ -27,7 +26,7 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
         let error = self.error_backoff.first().map(|(until, _, uid)| (*until, uid));
         let is_due =
             |(until, _): &(Duration, &Uid)| !self.settings.backoff.is_before_its_end(*until, now);
-        plain.into_iter().chain(error).find(is_due).map(|(_, uid)| Rc::clone(uid))
+        plain.into_iter().chain(error).find(is_due).map(|(_, uid)| uid.clone())
     }
 
     pub(super) fn is_rejected_by_nobody(&self, waiting: &WaitingPod<P>) -> bool {
@@ -127,7 +126,7 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
         self.count_move(uid, was);
         let waiting = &self.pods[uid];
         let until = self.backoff_of(waiting).unwrap_or_default();
-        let (turn, number, uid) = (Self::turn(waiting), waiting.number, Rc::clone(uid));
+        let (turn, number, uid) = (Self::turn(waiting), waiting.number, uid.clone());
         match place {
             QueuePlace::Active => self.active.insert((turn, uid)),
             QueuePlace::Backoff => self.backoff.insert((until, turn, uid)),
@@ -174,12 +173,12 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
         self.forget_rejected(uid);
         let waiting = &self.pods[uid];
         let until = self.backoff_of(waiting).unwrap_or_default();
-        let (turn, number, uid) = (Self::turn(waiting), waiting.number, Rc::clone(uid));
+        let (turn, number, uid) = (Self::turn(waiting), waiting.number, uid.clone());
         match waiting.place {
             QueuePlace::Active => {
-                let is_here = self.active.remove(&(turn, Rc::clone(&uid)));
+                let is_here = self.active.remove(&(turn, uid.clone()));
                 is_here
-                    || self.behind.remove(&(turn, Rc::clone(&uid)))
+                    || self.behind.remove(&(turn, uid.clone()))
                     || self.tenants.take(waiting.pod.namespace(), &(turn, uid))
             }
             QueuePlace::Backoff => self.backoff.remove(&(until, turn, uid)),
@@ -203,7 +202,7 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
             *self.awaited.entry(by).or_default() += 1;
         }
         if waiting.place == QueuePlace::Unschedulable {
-            self.stays.insert((waiting.since, Rc::clone(&uid)));
+            self.stays.insert((waiting.since, uid.clone()));
         }
         self.parked.insert((number, uid))
     }
@@ -218,8 +217,8 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
                 }
             }
         }
-        self.stays.remove(&(waiting.since, Rc::clone(uid)));
-        self.parked.remove(&(number, Rc::clone(uid)))
+        self.stays.remove(&(waiting.since, uid.clone()));
+        self.parked.remove(&(number, uid.clone()))
     }
 
     pub(super) fn change(&mut self, uid: &Uid, change: impl FnOnce(&mut WaitingPod<P>)) {

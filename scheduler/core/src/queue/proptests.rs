@@ -139,7 +139,7 @@ fn time_bound(queue: &Queue<TestPod, Helps>) -> (usize, usize) {
 
 impl Queue<TestPod, Helps> {
     /// Returns true if the popped pod was popped before, so that it can have been in backoff.
-    fn last_popped_backed_off(&self, popped: &Option<(Rc<str>, Rc<TestPod>)>) -> bool {
+    fn last_popped_backed_off(&self, popped: &Option<(Uid, Rc<TestPod>)>) -> bool {
         popped.as_ref().is_some_and(|(uid, _)| self.pods[uid].attempts > 1)
     }
 }
@@ -162,7 +162,7 @@ proptest! {
         // Pods in flight come back; then every pod that is not gated is popped without any event.
         let away = |w: &WaitingPod<TestPod>| matches!(w.place, QueuePlace::InFlight | QueuePlace::Binding);
         let flying = queue.pods.iter().filter(|(_, waiting)| away(waiting));
-        let flying: Vec<Uid> = flying.map(|(uid, _)| Rc::clone(uid)).collect();
+        let flying: Vec<Uid> = flying.map(|(uid, _)| uid.clone()).collect();
         for uid in flying {
             queue.back(&Fake, &uid, [PLUGINS[0]].into(), Rejectors::new(), now);
         }

@@ -6,7 +6,6 @@
 //! of rest are too short after an attempt that took one second.
 
 use std::collections::HashMap;
-use std::rc::Rc;
 use std::time::Duration;
 
 use super::backoff::aligned;
@@ -55,7 +54,7 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
         if !matches!(waiting.place, QueuePlace::InFlight | QueuePlace::Binding) {
             return;
         }
-        let (uid, is_gone) = (Rc::clone(uid), waiting.is_gone);
+        let (uid, is_gone) = (uid.clone(), waiting.is_gone);
         self.cause = cause::FAILED;
         if is_gone {
             return self.leave(&uid);
@@ -80,7 +79,7 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
     pub fn setbacks(&self) -> HashMap<Uid, Setback> {
         let is_held = |(_, waiting): &(&Uid, &WaitingPod<P>)| waiting.setback.until.is_some();
         let held = self.pods.iter().filter(is_held);
-        held.map(|(uid, waiting)| (Rc::clone(uid), waiting.setback)).collect()
+        held.map(|(uid, waiting)| (uid.clone(), waiting.setback)).collect()
     }
 
     /// Takes over the debts of namespaces and the setbacks of pods from a previous queue.

@@ -154,13 +154,13 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
             if !self.tenants.defers(namespace, now) {
                 break;
             }
-            let pod = (*turn, Rc::clone(uid));
+            let pod = (*turn, uid.clone());
             self.tenants.put(namespace, pod.clone());
             self.active.remove(&pod);
         }
         let [paid, any] = self.tenants.first(now);
         let within = self.active.first().into_iter().chain(paid.as_ref()).min();
-        within.or(any.as_ref()).map(|(_, uid)| Rc::clone(uid))
+        within.or(any.as_ref()).map(|(_, uid)| uid.clone())
     }
 }
 

@@ -16,8 +16,8 @@ pub(super) struct ClaimWrites {
     releases: Vec<(PodRef, Vec<String>, bool)>,
     gives: Vec<(PodRef, Rc<ResourceClaim>)>,
     reserved: Vec<ReservationResult>,
-    released: Vec<(Rc<str>, Vec<ResourceClaim>)>,
-    gave_back: Vec<(Rc<str>, bool, Vec<ResourceClaim>)>,
+    released: Vec<(Uid, Vec<ResourceClaim>)>,
+    gave_back: Vec<(Uid, bool, Vec<ResourceClaim>)>,
 }
 
 impl ClaimWrites {

@@ -77,7 +77,7 @@ impl SchedulerWorld {
         });
         let asked = |pod: &PodRef| {
             let waiting = scheduler.queue.get(&pod.uid)?;
-            Some((Rc::clone(&pod.uid), Rc::clone(&waiting.pod)))
+            Some((pod.uid.clone(), Rc::clone(&waiting.pod)))
         };
         let is_its = |of: &OfGroup| of.key == group.key;
         let pods = refused.filter_map(asked);

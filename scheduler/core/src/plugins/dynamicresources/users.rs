@@ -11,6 +11,8 @@ use std::rc::Rc;
 use k8s_openapi::api::core::v1::NodeAllocatableResourceClaimStatus;
 use pintle_api_types::key::ObjectKey;
 
+use crate::uid::Uid;
+
 /// A pod on a node, and its claims.
 #[derive(Clone, Debug, PartialEq)]
 struct NodeClaimUser {
@@ -20,13 +22,13 @@ struct NodeClaimUser {
 
 /// A pod removed in a dry run.
 #[derive(Debug)]
-pub(crate) struct Away(Rc<str>, NodeClaimUser);
+pub(crate) struct Away(Uid, NodeClaimUser);
 
 /// All such pods.
 #[derive(Debug, Default)]
 pub(crate) struct ClaimUsers {
-    pods: HashMap<Rc<str>, NodeClaimUser>,
-    by_claim: HashMap<ObjectKey, BTreeSet<Rc<str>>>,
+    pods: HashMap<Uid, NodeClaimUser>,
+    by_claim: HashMap<ObjectKey, BTreeSet<Uid>>,
 }
 
 impl ClaimUsers {
@@ -64,7 +66,7 @@ impl ClaimUsers {
     /// Puts a removed pod back.
     pub(crate) fn put_back(&mut self, Away(uid, user): Away) {
         for claim in &user.claims {
-            self.by_claim.entry(claim.clone()).or_default().insert(Rc::clone(&uid));
+            self.by_claim.entry(claim.clone()).or_default().insert(uid.clone());
         }
         self.pods.insert(uid, user);
     }
@@ -79,7 +81,7 @@ impl ClaimUsers {
         node: &str,
         is_gone: impl Fn(&str) -> bool,
     ) -> Option<String> {
-        let is_here = |uid: &&Rc<str>| {
+        let is_here = |uid: &&Uid| {
             self.pods.get(*uid).is_some_and(|user| *user.node == *node) && !is_gone(uid)
         };
         let users = self.by_claim.get(claim)?.iter().filter(is_here).collect::<Vec<_>>();

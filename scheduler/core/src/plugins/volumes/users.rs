@@ -12,6 +12,7 @@ use pintle_sched_core::Cluster;
 
 use super::in_tree::{self, Handle};
 use super::restrictions::{self, PodDisk};
+use crate::uid::Uid;
 
 /// A pod on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +67,7 @@ pub fn shares(pod: &Pod, names: &[String]) -> bool {
 /// Volumes of a pod removed in a dry run.
 #[derive(Debug)]
 pub struct Lifted {
-    uid: Rc<str>,
+    uid: Uid,
     user: VolumeUser,
     own: Vec<ObjectKey>,
 }
@@ -77,10 +78,10 @@ pub(super) type Gone<'a> = HashSet<&'a str>;
 /// Pods with their claims and disks.
 #[derive(Debug, Default)]
 pub struct VolumeUsers {
-    pods: HashMap<Rc<str>, VolumeUser>,
-    by_node: HashMap<Rc<str>, HashSet<Rc<str>>>,
+    pods: HashMap<Uid, VolumeUser>,
+    by_node: HashMap<Rc<str>, HashSet<Uid>>,
     /// Pods that use a claim by its own name; claims created for the pod itself do not count.
-    claims: HashMap<ObjectKey, HashSet<Rc<str>>>,
+    claims: HashMap<ObjectKey, HashSet<Uid>>,
 }
 
 /// Returns the volumes of a pod.
@@ -116,11 +117,11 @@ impl VolumeUsers {
             return;
         }
         self.take(uid);
-        let uid: Rc<str> = uid.into();
+        let uid: Uid = uid.into();
         for claim in own {
-            self.claims.entry(claim).or_default().insert(Rc::clone(&uid));
+            self.claims.entry(claim).or_default().insert(uid.clone());
         }
-        self.by_node.entry(Rc::clone(&user.node)).or_default().insert(Rc::clone(&uid));
+        self.by_node.entry(Rc::clone(&user.node)).or_default().insert(uid.clone());
         self.pods.insert(uid, user);
     }
 
@@ -157,7 +158,7 @@ impl VolumeUsers {
     /// Removes a pod in a dry run; the result can be put back.
     pub fn lift(&mut self, uid: &str) -> Option<Lifted> {
         let (uid, user) = self.pods.get_key_value(uid)?;
-        let (uid, user) = (Rc::clone(uid), user.clone());
+        let (uid, user) = (uid.clone(), user.clone());
         let is_own = |claim: &&ObjectKey| self.claims.get(*claim).is_some_and(|a| a.contains(&uid));
         let own = user.claims.iter().filter(is_own).cloned().collect();
         self.take(&uid);
@@ -168,9 +169,9 @@ impl VolumeUsers {
     pub fn put_back(&mut self, lifted: Lifted) {
         let Lifted { uid, user, own } = lifted;
         for claim in own {
-            self.claims.entry(claim).or_default().insert(Rc::clone(&uid));
+            self.claims.entry(claim).or_default().insert(uid.clone());
         }
-        self.by_node.entry(Rc::clone(&user.node)).or_default().insert(Rc::clone(&uid));
+        self.by_node.entry(Rc::clone(&user.node)).or_default().insert(uid.clone());
         self.pods.insert(uid, user);
     }
 
