@@ -7,6 +7,7 @@
 //!   request, reference           a request to the API server and its answer, objects of events, as data
 //!   fair                         queues with turns per key
 //!   migration                    volumes of in-tree plugins, translated to CSI
+//!   node_match                   node affinity, taints and tolerations, for one node
 //!   ids                          names, instants and versions as types of their own
 //!   selector, strategic          labels, and patches as the API server applies them
 //!   lease                        durations of a leader's lease
@@ -31,6 +32,7 @@ pub mod key;
 pub mod kind;
 pub mod lease;
 pub mod migration;
+pub mod node_match;
 pub mod object;
 pub mod panics;
 pub mod pod;

@@ -3,6 +3,8 @@
 //! Input: a term of required or preferred node affinity. Output: requirements, or error texts.
 //! Owner: pure but for the interner. Bounds: the term's own size.
 //! Why the texts: a preferred term that cannot be parsed ends upstream's cycle in this error.
+//! Why not the rules of `pintle_api_types::node_match`, which agent and controllers have: those
+//! compare texts of one node, these compare interned numbers of all nodes.
 
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm};
 

@@ -3,7 +3,6 @@
 //! Input: pods as observed. Output: single facts about them, and the reference by which commands
 //! name a pod. Owner: pure functions.
 
-
 use k8s_openapi::api::core::v1::Pod;
 use pintle_api_types::key::ObjectKey;
 

@@ -5,11 +5,11 @@
 // k8s: pkg/scheduler/eventhandlers.go AdmissionCheck, pkg/kubelet/lifecycle/predicate.go
 //      generalFilter
 
-use k8s_openapi::api::core::v1::{ContainerPort, Pod, Taint, Toleration};
+use k8s_openapi::api::core::v1::{ContainerPort, Pod, Taint};
 
 use super::{AdmissionNode, AdmissionRefusal, Others};
-use crate::node::selector::selects;
 use pintle_api_types::ids::ContainerKind;
+use pintle_api_types::node_match::{TolerationFields, selects};
 use pintle_api_types::pod;
 
 /// Reason when the node's labels do not match the pod's node selector or affinity.
@@ -98,21 +98,6 @@ pub(super) fn tolerates_memory_pressure(pod: &Pod) -> bool {
 }
 
 fn tolerates(pod: &Pod, taint: &Taint) -> bool {
-    pod::spec(pod).tolerations.iter().flatten().any(|toleration| covers(toleration, taint))
-}
-
-// k8s: staging/src/k8s.io/api/core/v1/toleration.go ToleratesTaint
-fn covers(toleration: &Toleration, taint: &Taint) -> bool {
-    fn text(text: &Option<String>) -> &str {
-        text.as_deref().unwrap_or_default()
-    }
-    let (effect, key) = (text(&toleration.effect), text(&toleration.key));
-    if !effect.is_empty() && effect != taint.effect || !key.is_empty() && key != taint.key {
-        return false;
-    }
-    match text(&toleration.operator) {
-        "" | "Equal" => text(&toleration.value) == text(&taint.value),
-        "Exists" => true,
-        _ => false,
-    }
+    let mut tolerations = pod::spec(pod).tolerations.iter().flatten();
+    tolerations.any(|toleration| TolerationFields::from(toleration).tolerates(taint.into()))
 }

@@ -11,6 +11,5 @@ pub mod machine;
 pub mod patch;
 pub mod register;
 pub mod runtime_state;
-pub mod selector;
 pub mod settings;
 pub mod status;

@@ -16,11 +16,12 @@ use k8s_openapi::api::core::v1::{
 };
 use pintle_api_types::ids::PodUid;
 use pintle_api_types::migration::{InTree, TranslateError, csi_volume};
+use pintle_api_types::node_match::selects;
 use pintle_api_types::pod;
+use pintle_api_types::pod::claims::volume_claim_name;
 use pintle_api_types::pod::containers;
 
 use super::kind::{HostPathType, Local, Nfs, VolumeKind};
-use crate::node::selector::selects;
 use crate::storage::csi;
 use crate::storage::disk::{self, InvalidDisk};
 
@@ -89,7 +90,7 @@ pub fn of(pod: &Pod) -> Vec<ClaimRef> {
     let spec = pod::spec(pod);
     let uses = VolumeUses::of(spec);
     let refer = |volume: &Volume| {
-        let claim = name_of(pod, volume).filter(|_| uses.has(&volume.name))?;
+        let claim = volume_claim_name(pod, volume).filter(|_| uses.has(&volume.name))?;
         let source = volume.persistent_volume_claim.as_ref();
         Some(ClaimRef {
             volume: volume.name.clone(),
@@ -101,16 +102,6 @@ pub fn of(pod: &Pod) -> Vec<ClaimRef> {
         })
     };
     spec.volumes.iter().flatten().filter_map(refer).collect()
-}
-
-/// Name of the claim behind a volume, if there is one.
-// k8s: k8s.io/component-helpers/storage/ephemeral VolumeClaimName
-pub fn name_of(pod: &Pod, volume: &Volume) -> Option<String> {
-    if let Some(source) = &volume.persistent_volume_claim {
-        return Some(source.claim_name.clone());
-    }
-    volume.ephemeral.as_ref()?;
-    Some(format!("{}-{}", pod::name(pod), volume.name))
 }
 
 /// The API server's message when it returned no object.

@@ -30,6 +30,7 @@ use crate::types::NodeFacts;
 use crate::volume::csi_dirs::CsiDirs;
 use pintle_api_types::ids::PodUid;
 use pintle_api_types::migration::{self, InTree};
+use pintle_api_types::pod::claims::volume_claim_name;
 use pintle_api_types::pod::resources::{self, Side};
 use pintle_api_types::quantity::Amount;
 
@@ -274,7 +275,7 @@ impl Planner<'_> {
         if let Some(disk) = self.network_disk(volume) {
             return disk;
         }
-        if let Some(claim) = claim::name_of(self.pod, volume) {
+        if let Some(claim) = volume_claim_name(self.pod, volume) {
             return VolumeKind::Claim(claim);
         }
         if InTree::of_pod(volume).is_some() {

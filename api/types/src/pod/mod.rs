@@ -4,6 +4,7 @@
 //! defaults and validation errors. Pure functions, no state; `source` uses the defaults and the
 //! validation, `runtime`, `status` and `admit` the rest. Nothing here knows what the runtime has.
 
+pub mod claims;
 pub mod containers;
 pub mod defaults;
 pub mod hash;

@@ -3,9 +3,11 @@
 //!
 //! Input: what a pod template says about nodes, and a node. Output: whether they fit. The scheduler
 //! has the same rules in a form that is compiled against its snapshot; a controller asks about one
-//! node at a time and reads them as they are written.
-// k8s: staging/src/k8s.io/component-helpers/scheduling/corev1/nodeaffinity/nodeaffinity.go
+//! node at a time, by the rules of `pintle_api_types::node_match`, which the agent has as well.
 
+use pintle_api_types::node_match::{
+    RequirementFields, TaintFields, TolerationFields, term_matches,
+};
 use pintle_api_types::symbol::Symbol;
 use pintle_api_types::symbol_map::SymbolMap;
 use serde::{Deserialize, Deserializer};
@@ -79,16 +81,12 @@ impl Toleration {
         Self { key, operator: Symbol::of("Exists"), value: Symbol::default(), effect }
     }
 
-    /// It tolerates a taint. Operators that compare numbers are off.
-    // k8s: staging/src/k8s.io/api/core/v1/toleration.go ToleratesTaint
+    /// It tolerates a taint.
     pub fn tolerates(&self, taint: &Taint) -> bool {
-        (self.effect.is_empty() || self.effect == taint.effect)
-            && (self.key.is_empty() || self.key == taint.key)
-            && match &*self.operator {
-                "" | "Equal" => self.value == taint.value,
-                "Exists" => true,
-                _ => false,
-            }
+        let Self { key, operator, value, effect } = self;
+        let toleration = TolerationFields { key, operator, value, effect };
+        let Taint { key, value, effect } = taint;
+        toleration.tolerates(TaintFields { key, value, effect })
     }
 }
 
@@ -113,39 +111,18 @@ impl NodeFit {
 
 impl NodeTerm {
     fn matches(&self, node: &Node) -> bool {
-        let is_empty = self.match_expressions.is_empty() && self.match_fields.is_empty();
-        let labels = &node.metadata.labels;
-        let label = |key: &str| labels.get(key).map(Symbol::as_str);
-        let field = |key: &str| (key == "metadata.name").then_some(&*node.metadata.name);
-        !is_empty
-            && self.match_expressions.iter().all(|one| one.holds(label(&one.key)))
-            // A field takes one value and these two operators.
-            && self.match_fields.iter().all(|one| {
-                one.values.len() == 1
-                    && matches!(&*one.operator, "In" | "NotIn")
-                    && one.holds(Some(field(&one.key).unwrap_or_default()))
-            })
+        term_matches(
+            self.match_expressions.iter().map(NodeRequirement::fields),
+            self.match_fields.iter().map(NodeRequirement::fields),
+            &node.metadata.name,
+            |key| node.metadata.labels.get(key).map(Symbol::as_str),
+        )
     }
 }
 
 impl NodeRequirement {
-    // k8s: staging/src/k8s.io/apimachinery/pkg/labels/selector.go Requirement.Matches
-    fn holds(&self, value: Option<&str>) -> bool {
-        let is_named = |value: &str| self.values.iter().any(|one| &**one == value);
-        match &*self.operator {
-            "In" => !self.values.is_empty() && value.is_some_and(is_named),
-            "NotIn" => !self.values.is_empty() && !value.is_some_and(is_named),
-            "Exists" => self.values.is_empty() && value.is_some(),
-            "DoesNotExist" => self.values.is_empty() && value.is_none(),
-            "Gt" => self.compare(value).is_some_and(|(value, limit)| value > limit),
-            "Lt" => self.compare(value).is_some_and(|(value, limit)| value < limit),
-            _ => false,
-        }
-    }
-
-    fn compare(&self, value: Option<&str>) -> Option<(i64, i64)> {
-        let [limit] = &*self.values else { return None };
-        Some((value?.parse().ok()?, limit.parse().ok()?))
+    fn fields(&self) -> RequirementFields<'_, Symbol> {
+        RequirementFields { key: &self.key, operator: &self.operator, values: &self.values }
     }
 }
 

@@ -7,6 +7,7 @@ use k8s_openapi::api::resource::v1::{
     CapacityRequirements, DeviceClaim, DeviceRequest, DeviceSelector, DeviceSubRequest,
     DeviceTaint, DeviceToleration, ExactDeviceRequest, ResourceClaim,
 };
+use pintle_api_types::node_match::{TaintFields, TolerationFields};
 
 /// A request, or an alternative of one.
 #[derive(Clone, Copy, Debug)]
@@ -93,17 +94,17 @@ impl<'a> AskedDevice<'a> {
 
 // k8s: resourceclaim/devicetoleration.go ToleratesTaint
 fn tolerates(toleration: &DeviceToleration, taint: &DeviceTaint) -> bool {
-    let is = |wanted: &Option<String>, has: &str| {
-        wanted.as_deref().is_none_or(|wanted| wanted.is_empty() || wanted == has)
+    fn text(text: &Option<String>) -> &str {
+        text.as_deref().unwrap_or_default()
+    }
+    let toleration = TolerationFields {
+        key: text(&toleration.key),
+        operator: text(&toleration.operator),
+        value: text(&toleration.value),
+        effect: text(&toleration.effect),
     };
-    let text = |text: &Option<String>| text.clone().unwrap_or_default();
-    is(&toleration.effect, &taint.effect)
-        && is(&toleration.key, &taint.key)
-        && match toleration.operator.as_deref().unwrap_or_default() {
-            "" | "Equal" => text(&toleration.value) == text(&taint.value),
-            "Exists" => true,
-            _ => false,
-        }
+    let (value, effect) = (text(&taint.value), &*taint.effect);
+    toleration.tolerates(TaintFields { key: &taint.key, value, effect })
 }
 
 /// Returns the device part of a claim's spec.

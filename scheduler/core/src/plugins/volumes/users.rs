@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use pintle_api_types::key::ObjectKey;
+use pintle_api_types::pod::claims::volume_claim_name;
 use pintle_sched_core::Cluster;
 
 use super::in_tree::{self, Handle};
@@ -90,15 +91,10 @@ pub(super) fn volumes(pod: &Pod) -> impl Iterator<Item = &Volume> {
 }
 
 /// Returns the claim of a volume; true if it is created for the pod.
-// k8s: component-helpers/storage/ephemeral/ephemeral.go VolumeClaimName
 pub(super) fn claim_of(pod: &Pod, volume: &Volume) -> Option<(ObjectKey, bool)> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
-    if let Some(claim) = &volume.persistent_volume_claim {
-        return Some((ObjectKey::new(namespace, &claim.claim_name), false));
-    }
-    volume.ephemeral.as_ref()?;
-    let pod = pod.metadata.name.as_deref().unwrap_or_default();
-    Some((ObjectKey::new(namespace, &format!("{pod}-{}", volume.name)), true))
+    let claim = ObjectKey::new(namespace, &volume_claim_name(pod, volume)?);
+    Some((claim, volume.persistent_volume_claim.is_none()))
 }
 
 /// Does the pod use the claim?
