@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use pintle_cri::v1::ContainerState;
-use pintle_testbed::LONG;
 use pintle_parity::stand::Stand;
+use pintle_testbed::LONG;
 use serde_json::{Value, json};
 
 use crate::ports::{self, AnsweringPort, SILENT};
