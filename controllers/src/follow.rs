@@ -169,7 +169,7 @@ impl ObjectSink<ObjectText> for WatchSink {
         self.offer(WatchEvent::Unreadable(self.kind, lost.map(|lost| lost.key)));
     }
 
-    async fn has_room(&mut self) {
+    async fn wait_for_room(&mut self) {
         self.send_kept().await;
     }
 

@@ -111,7 +111,7 @@ async fn work(
     // k8s: cmd/kube-scheduler/app/server.go Run
     let leads = async {
         running.learn().await?;
-        running.follow(leads(&mut lead)).await
+        running.follow(wait_until_leading(&mut lead)).await
     };
     tokio::select! {
         is_known = leads => is_known?,
@@ -119,13 +119,13 @@ async fn work(
     }
     tokio::select! {
         ended = running.schedule() => ended?,
-        () = is_lost(&mut lead) => {
+        () = wait_until_lost(&mut lead) => {
             anyhow::bail!("the lease was lost: another scheduler may work now")
         }
         () = ending.requested() => {}
     }
     ending.acknowledge();
-    state.is_ending();
+    state.mark_ending();
     // A binding without an answer may still be made: then the lease is not released, and other
     // schedulers wait until it expires. A second signal ends the process meanwhile.
     if running.end().await
@@ -136,13 +136,13 @@ async fn work(
     Ok(())
 }
 
-async fn leads(lead: &mut Option<LeaderLease>) {
+async fn wait_until_leading(lead: &mut Option<LeaderLease>) {
     if let Some(lead) = lead {
         lead.wait_until_leading().await;
     }
 }
 
-async fn is_lost(lead: &mut Option<LeaderLease>) {
+async fn wait_until_lost(lead: &mut Option<LeaderLease>) {
     match lead {
         Some(lead) => lead.wait_until_lost().await,
         None => std::future::pending().await,
@@ -263,7 +263,7 @@ impl RunningScheduler {
             }
         }
         // A standby is ready too.
-        self.state.is_synced();
+        self.state.mark_synced();
         // Code that only the start needed is released from memory.
         pintle_heap::code::forget();
         Ok(())
@@ -308,7 +308,7 @@ impl RunningScheduler {
 
     /// Decides for ever.
     async fn schedule(&mut self) -> Result<()> {
-        self.state.works();
+        self.state.mark_working();
         let (waiting, bound, nodes) = self.scheduler.cache.counts();
         tracing::info!("scheduling: {nodes} nodes, {bound} pods on them, {waiting} without");
         loop {
@@ -341,7 +341,7 @@ impl RunningScheduler {
                     Some(told) => self.tell(told),
                     None => return Ok(()),
                 },
-                Some(end) = self.ended.recv() => self.has_ended(end),
+                Some(end) = self.ended.recv() => self.apply_ended(end),
                 Some(question) = self.questions.recv() => self.answer(question),
                 Some(()) = self.dump.recv() => self.dump(),
                 () = self.asked_for.notified() => {}
@@ -363,7 +363,7 @@ impl RunningScheduler {
     fn take_told(&mut self) -> bool {
         let began = Instant::now();
         while let Ok(end) = self.ended.try_recv() {
-            self.has_ended(end);
+            self.apply_ended(end);
         }
         while began.elapsed() < TAKE_MAX {
             let Ok(told) = self.told.try_recv() else { return true };
@@ -411,7 +411,7 @@ impl RunningScheduler {
         }
     }
 
-    fn has_ended(&mut self, end: EndedWork) {
+    fn apply_ended(&mut self, end: EndedWork) {
         let now = self.now();
         self.state.turns.set_ahead(self.lanes.ahead());
         match end {

@@ -241,7 +241,7 @@ impl<T: FollowedKind> ObjectSink<T> for Tell {
         self.offer(WatchEvent::Unreadable(T::KIND, lost.map(|lost| lost.key)));
     }
 
-    async fn has_room(&mut self) {
+    async fn wait_for_room(&mut self) {
         self.send_kept().await;
     }
 

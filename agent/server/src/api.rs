@@ -47,7 +47,7 @@ impl Handler for Api {
         Box::pin(async move { self.reply_to(request, &peer, &busy).await })
     }
 
-    fn is_full(&self) {
+    fn on_limit_reached(&self) {
         self.metrics().limit_hit("server connections");
     }
 }

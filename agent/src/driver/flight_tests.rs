@@ -112,7 +112,7 @@ fn run<T>(work: impl Future<Output = T>) -> T {
 }
 
 /// Replays the recording before the gap and after it.
-fn is_equal_around_a_gap(root: &Path) {
+fn check_replay_around_a_gap(root: &Path) {
     let outcomes = replayed(root);
     let [before, after] = outcomes.as_slice() else { panic!("{outcomes:?}") };
     assert!(before.equal >= 3 && before.torn, "{before:?}");
@@ -181,7 +181,7 @@ fn a_full_disk_costs_a_part_of_the_record_and_it_goes_on_when_there_is_room() {
             let text = exposition(&agent.metrics);
             assert!(text.contains("pintle_flight_recorder_failures_total 1\n"), "{text}");
         });
-        is_equal_around_a_gap(root.path());
+        check_replay_around_a_gap(root.path());
     });
 }
 
@@ -215,7 +215,7 @@ fn a_disk_that_does_not_keep_up_costs_a_part_of_the_record() {
         let text = exposition(&agent.metrics);
         assert!(!text.contains("pintle_flight_recorder_lost_total 0\n"), "{text}");
     });
-    is_equal_around_a_gap(root.path());
+    check_replay_around_a_gap(root.path());
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn without_a_folder_the_agent_goes_on_and_records_once_there_is_one() {
         fs::remove_file(root.path().join(FOLDER)).expect("removed");
         goes_on_with(&mut agent).await;
     });
-    is_recorded_after_a_gap(root.path());
+    check_recorded_after_a_gap(root.path());
 }
 
 /// Waits until it records again, and then for another pod's records.
@@ -239,7 +239,7 @@ async fn goes_on_with(agent: &mut Recorded) {
     agent.goes_on().await;
 }
 
-fn is_recorded_after_a_gap(root: &Path) {
+fn check_recorded_after_a_gap(root: &Path) {
     let outcomes = replayed(root);
     let last = outcomes.last().expect("something is recorded");
     assert!(last.equal >= 3 && !last.torn, "{outcomes:?}");
@@ -270,7 +270,7 @@ fn a_disk_that_hangs_costs_neither_the_start_nor_the_end_and_is_told_of() {
             drop(hung);
             goes_on_with(&mut agent).await;
         });
-        is_recorded_after_a_gap(root.path());
+        check_recorded_after_a_gap(root.path());
     });
 }
 
@@ -303,7 +303,7 @@ fn hangs_under_a_segment(operation: DiskOperation) {
             disk.lift();
             goes_on_with(&mut agent).await;
         });
-        is_equal_around_a_gap(root.path());
+        check_replay_around_a_gap(root.path());
     });
 }
 

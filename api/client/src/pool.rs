@@ -110,11 +110,11 @@ impl AnswerBody {
     pub(crate) fn measure(&mut self, measure: ByteMeasure) {
         self.measure = Some(measure);
         if self.body.is_end_stream() {
-            self.is_whole();
+            self.record_received();
         }
     }
 
-    fn is_whole(&mut self) {
+    fn record_received(&mut self) {
         if let Some(ByteMeasure { observer, method, host, bytes }) = self.measure.take() {
             observer.received(method.as_str(), &host, bytes);
         }
@@ -298,8 +298,8 @@ impl http_body::Body for AnswerBody {
         }
         match &frame {
             // A reader that knows that this was the last piece does not ask for another.
-            None => self.is_whole(),
-            Some(Ok(_)) if self.body.is_end_stream() => self.is_whole(),
+            None => self.record_received(),
+            Some(Ok(_)) if self.body.is_end_stream() => self.record_received(),
             Some(Ok(_)) => {}
             Some(Err(_)) => self.measure = None,
         }

@@ -83,7 +83,7 @@ fn side(room: &str) -> Result<(Took, Option<Run>)> {
     let flags = vec![format!("--pintle-flight-recorder={room}")];
     let mut node = TestNode::start(Options { flags, ..Options::default() });
     if room == "0" {
-        node.is_not_recorded();
+        node.skip_record();
     }
     let pods = names("recorded", count("PINTLE_BENCH_PODS", 30));
     let (pid, cpu) = (node.agent_pid(), Cpu::of(node.agent_pid())?);

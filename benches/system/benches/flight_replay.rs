@@ -38,7 +38,7 @@ fn main() -> Result<()> {
     }
     let read = read.elapsed();
     let begun = Instant::now();
-    pintle_testbed::record::is_replayed(root.path());
+    pintle_testbed::record::check_replay(root.path());
     let took = begun.elapsed();
     println!("{inputs} inputs, {} MiB", bytes >> 20);
     let seconds = |of: Duration| of.as_secs_f64();

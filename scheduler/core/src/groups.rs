@@ -246,7 +246,7 @@ impl Groups {
     }
 
     /// Ends the preemption for a group and returns its waiting pods; `None` if none was under way.
-    pub fn has_preempted(&self, group: &ObjectKey, uid: &str) -> Option<Vec<Uid>> {
+    pub fn end_preemption(&self, group: &ObjectKey, uid: &str) -> Option<Vec<Uid>> {
         let mut known = self.0.borrow_mut();
         known.preempting.remove(uid).then(|| known.of_stand(group, MemberState::Waits))
     }
@@ -258,7 +258,7 @@ impl Groups {
 
     /// Ends the release of a group's claims and returns its waiting pods; `None` if none was under
     /// way.
-    pub fn has_released(&self, uid: &str) -> Option<Vec<Uid>> {
+    pub fn end_release(&self, uid: &str) -> Option<Vec<Uid>> {
         let mut known = self.0.borrow_mut();
         let group = known.releasing.remove(uid)?;
         Some(known.of_stand(&group, MemberState::Waits))
@@ -272,7 +272,7 @@ impl Groups {
 
     /// Returns the group as last observed, and the condition if it differs from the group's own.
     // k8s: pkg/scheduler/schedule_one_podgroup.go updatePodGroupCondition
-    pub fn is_news(
+    pub fn changed_condition(
         &self,
         key: &ObjectKey,
         mut condition: PodCondition,

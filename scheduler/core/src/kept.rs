@@ -72,13 +72,13 @@ impl Shelf {
             nominated,
         });
         if packs {
-            self.is_whole(&kept);
+            self.record_whole(&kept);
         }
         kept
     }
 
     /// Records that a pod is an object; the oldest one is packed.
-    fn is_whole(&self, pod: &Rc<KeptPod>) {
+    fn record_whole(&self, pod: &Rc<KeptPod>) {
         let mut whole = self.whole.borrow_mut();
         whole.push_back(Rc::downgrade(pod));
         if whole.len() > WHOLE_MAX
@@ -125,7 +125,7 @@ impl KeptPod {
         let pod = Rc::new(pod);
         *self.whole.borrow_mut() = Some(Rc::clone(&pod));
         if let Some(own) = self.own.upgrade() {
-            self.shelf.is_whole(&own);
+            self.shelf.record_whole(&own);
         }
         pod
     }

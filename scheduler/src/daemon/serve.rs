@@ -139,17 +139,17 @@ impl State {
     }
 
     /// Marks that the cache is synced.
-    pub fn is_synced(&self) {
+    pub fn mark_synced(&self) {
         self.is_synced.store(true, Ordering::Relaxed);
     }
 
     /// Marks that it decides: it leads, or needs no lease.
-    pub fn works(&self) {
+    pub fn mark_working(&self) {
         self.works.store(true, Ordering::Relaxed);
     }
 
     /// Marks that it is shutting down.
-    pub fn is_ending(&self) {
+    pub fn mark_ending(&self) {
         self.is_ending.store(true, Ordering::Relaxed);
     }
 

@@ -269,7 +269,7 @@ fn every_flag_of_upstream_is_there_and_ours_are_called_pintle() {
 fn each_path_of_health_has_upstreams_checks() {
     let (state, _questions) = serve::State::new(&run(&[]).expect("nothing is wrong"));
     let state = std::sync::Arc::new(state);
-    state.is_synced();
+    state.mark_synced();
     let pages = |elects: bool| {
         let verbose = Query::parse("verbose");
         let page = |(path, checks): (&str, &Checks)| {

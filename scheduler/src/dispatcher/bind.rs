@@ -292,7 +292,7 @@ mod tests {
         (code, status)
     }
 
-    fn is_on(node: &str) -> (u16, Value) {
+    fn on_node(node: &str) -> (u16, Value) {
         (
             200,
             json!({"metadata": {"name": "p", "uid": "u"}, "spec": {"nodeName": node,
@@ -304,7 +304,7 @@ mod tests {
     async fn a_conflict_says_nothing_of_where_the_pod_is() {
         let error = failed("etcdserver: request timed out");
         for (node, want) in [("n", BindingResult::Bound), ("other", error.clone()), ("", error)] {
-            let client = says(vec![refusal(409), is_on(node)]);
+            let client = says(vec![refusal(409), on_node(node)]);
             assert_eq!(bind(client, &pod(), "n").await, want, "on {node:?}");
         }
         let decided = bind(says(vec![refusal(422)]), &pod(), "n").await;
@@ -320,7 +320,7 @@ mod tests {
         };
         for code in [429, 503] {
             let mut answers = vec![refusal(code); 40];
-            answers.push(is_on("n"));
+            answers.push(on_node("n"));
             assert_eq!(ask(answers).await, BindingResult::Bound, "after {code}");
         }
         assert_eq!(ask(vec![refusal(403); 10]).await, failed("lost"), "it will never be said");

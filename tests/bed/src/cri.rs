@@ -49,7 +49,7 @@ impl RawCri {
         let client = runtime.block_on(connect)?;
         let cgroup = node.runtime_node().cgroup("");
         let cri = Self { runtime, client, logs: node.pod_logs(), cgroup };
-        until(LONG, "the runtime is ready", || cri.is_ready());
+        until(LONG, "the runtime is ready", || cri.check_ready());
         Ok(cri)
     }
 
@@ -58,7 +58,7 @@ impl RawCri {
         self.runtime.block_on(work)
     }
 
-    fn is_ready(&self) -> Result<()> {
+    fn check_ready(&self) -> Result<()> {
         let answer = self.block(self.client.status(StatusRequest { verbose: false }))?;
         let conditions = answer.status.context("a status")?.conditions;
         // A third condition is false on cgroup v1: containerd warns of its end from 2.2 on.

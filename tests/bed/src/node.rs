@@ -121,7 +121,7 @@ impl TestNode {
     }
 
     /// The agent keeps no record, so there is nothing to replay at the end.
-    pub fn is_not_recorded(&mut self) {
+    pub fn skip_record(&mut self) {
         self.recorded = false;
     }
 
@@ -354,7 +354,7 @@ impl Drop for TestNode {
             let _ = agent.wait();
         }
         if self.recorded && !thread::panicking() {
-            record::is_replayed(&self.layout.root());
+            record::check_replay(&self.layout.root());
         }
     }
 }

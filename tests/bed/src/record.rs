@@ -9,7 +9,7 @@ use pintle_agent_core::flight;
 use pintle_agent_server::record::replay_folder;
 
 /// Replays the record below an agent's root folder; panics with the first difference.
-pub fn is_replayed(root: &Path) {
+pub fn check_replay(root: &Path) {
     let report = match replay_folder(root) {
         Ok(report) => report,
         Err(error) => panic!("the record of the agent: {error}"),

@@ -4,6 +4,7 @@
 //! one below it, whose limit is to be lowered. Bounds: one pass over the sources, by text.
 //!
 //! - An error that is a `String` cannot be matched on, and its remedy cannot be looked up.
+//! - A function named like a question that acts or returns something else is read wrongly.
 //! - A parameter that is a tuple lets two values of one type be swapped.
 //! - A type name that is used three times does not lead a search to its type.
 
@@ -18,6 +19,8 @@ use crate::shell::capture;
 
 /// Results whose error is a `String`.
 const STRING_ERRORS_MAX: usize = 60;
+/// Functions named `is_`, `has_` or `can_` that return no `bool`.
+const WRONG_QUESTIONS_MAX: usize = 0;
 /// Parameters that are tuples.
 const TUPLE_PARAMETERS_MAX: usize = 17;
 /// Type names that are defined `SAME_NAMES` times or more.
@@ -31,10 +34,12 @@ const COMMON_NAMES: [&str; 6] = ["Args", "Config", "Error", "Options", "Settings
 pub(super) fn check() -> Result<()> {
     let mut list = Command::new("git");
     list.args(["ls-files", "*.rs"]).current_dir(repository());
-    let (mut string_errors, mut tuples, mut types) = (0, 0, BTreeMap::new());
+    let (mut string_errors, mut questions, mut tuples) = (0, 0, 0);
+    let mut types = BTreeMap::new();
     for name in capture(&mut list)?.lines() {
         let Ok(text) = fs::read_to_string(repository().join(name)) else { continue };
         string_errors += count_string_errors(&text);
+        questions += count_wrong_questions(&text);
         tuples += count_tuple_parameters(&text);
         text.lines().filter_map(type_name).for_each(|name| {
             *types.entry(name.to_owned()).or_insert(0_usize) += 1;
@@ -43,6 +48,7 @@ pub(super) fn check() -> Result<()> {
     types.retain(|name, count| *count >= SAME_NAMES && !COMMON_NAMES.contains(&name.as_str()));
     let counts = [
         ("results with a String as error", string_errors, STRING_ERRORS_MAX),
+        ("functions named is_, has_ or can_ without a bool", questions, WRONG_QUESTIONS_MAX),
         ("parameters that are tuples", tuples, TUPLE_PARAMETERS_MAX),
         ("type names defined three times or more", types.len(), SHARED_NAMES_MAX),
     ];
@@ -83,6 +89,29 @@ fn last_argument(text: &str) -> Option<&str> {
     None
 }
 
+/// The functions in a text that are named like a question and return no `bool`.
+fn count_wrong_questions(text: &str) -> usize {
+    let is_question = |rest: &str| ["is_", "has_", "can_"].iter().any(|one| rest.starts_with(one));
+    let heads = text.match_indices("fn ").map(|(at, word)| &text[at + word.len()..]);
+    heads.filter(|rest| is_question(rest) && !returned(rest).contains("bool")).count()
+}
+
+/// What a function returns, given the text after `fn`.
+fn returned(text: &str) -> &str {
+    let mut depth = 0_usize;
+    let after_parameters = |letter: char| {
+        match letter {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        letter == ')' && depth == 0
+    };
+    let Some(at) = text.find(after_parameters) else { return "" };
+    let rest = &text[at..];
+    &rest[..rest.find(['{', ';']).unwrap_or(rest.len())]
+}
+
 /// The parameters in a text with a pattern and a type that are tuples.
 fn count_tuple_parameters(text: &str) -> usize {
     let is_name = |name: &str| name.trim().chars().all(|c| c.is_alphanumeric() || c == '_');
@@ -119,6 +148,14 @@ mod tests {
         let text = "fn a() -> R<Vec<(u8, u8)>, String>;\ntype B = R<\n    (),\n    String,\n>;\n\
                     fn c() -> R<String, E>;\nfn d(f: impl Fn() -> R<T, String>) {}\n";
         assert_eq!(count_string_errors(&text.replace("R<", "Result<")), 3);
+    }
+
+    #[test]
+    fn questions_return_a_bool() {
+        // Put together here, or this file would count its own test.
+        let text = "F is_a(f: impl Xn(u8)) -> bool {}\nF has_b(&self) {}\nF can_c(\n    &self,\n) -> \
+                    Result<bool>;\nF is_d() -> u8;\nF isolate() {}\n";
+        assert_eq!(count_wrong_questions(&text.replace('F', "fn")), 2);
     }
 
     #[test]

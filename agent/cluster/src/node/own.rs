@@ -89,7 +89,7 @@ impl Story {
         self.own.send_replace(OwnNode::Present { node: Arc::new(node), lists: self.lists });
     }
 
-    fn has_none(&mut self) {
+    fn mark_absent(&mut self) {
         self.gone += u32::from(std::mem::take(&mut self.there));
         self.own.send_replace(OwnNode::Absent { gone: self.gone });
     }
@@ -112,7 +112,7 @@ impl ObjectSink<Node> for Story {
 
     fn complete(&mut self) -> impl Future<Output = ()> {
         if !self.listed {
-            self.has_none();
+            self.mark_absent();
         }
         ready(())
     }
@@ -123,12 +123,12 @@ impl ObjectSink<Node> for Story {
     }
 
     fn deleted(&mut self, _: Node) -> impl Future<Output = ()> {
-        self.has_none();
+        self.mark_absent();
         ready(())
     }
 
     fn deleted_unreadable(&mut self, _: UnreadableObject) -> impl Future<Output = ()> {
-        self.has_none();
+        self.mark_absent();
         ready(())
     }
 }

@@ -159,7 +159,7 @@ impl<K: CollectionRecord> ObjectSink<K::Wire> for RecordSink<K> {
 
     fn listed(&mut self, object: K::Wire) {
         let has_room = self.fresh.put(object);
-        self.state.has_room(has_room);
+        self.state.log_if_full(has_room);
     }
 
     fn listed_unreadable(&mut self, lost: Option<UnreadableObject>) {
@@ -183,7 +183,7 @@ impl<K: CollectionRecord> ObjectSink<K::Wire> for RecordSink<K> {
 
     fn applied(&mut self, object: K::Wire) -> impl Future<Output = ()> {
         let has_room = self.state.kept.borrow_mut().put(object);
-        self.state.has_room(has_room);
+        self.state.log_if_full(has_room);
         self.changed()
     }
 
@@ -208,8 +208,8 @@ impl<K: CollectionRecord> ObjectSink<K::Wire> for RecordSink<K> {
 
 impl<K: CollectionRecord> State<K> {
     /// Logs once that an object was left out.
-    fn has_room(&self, it_has: bool) {
-        if !it_has && !self.told_full.replace(true) {
+    fn log_if_full(&self, has_room: bool) {
+        if !has_room && !self.told_full.replace(true) {
             tracing::warn!("there are more {} than the agent keeps; pods miss the others", K::NAME);
         }
     }

@@ -41,7 +41,7 @@ impl World {
             let age = self.now.since(latest.started_at.max(latest.finished_at));
             runs |= latest.state == RunState::Running && !me.init && !me.ephemeral;
             if age > FRESH && !kept {
-                is_told(manifest, me, latest, told);
+                check_published(manifest, me, latest, told);
             }
         }
         let phase = told["phase"].as_str().unwrap_or_default();
@@ -73,7 +73,7 @@ impl World {
     }
 }
 
-fn is_told(manifest: &Manifest, me: &Box, latest: &Container, told: &Value) {
+fn check_published(manifest: &Manifest, me: &Box, latest: &Container, told: &Value) {
     let shown = status_of(told, &me.name);
     let (state, last) = (&shown["state"], &shown["lastState"]);
     let subject = format!("{}: {} is {:?}", manifest.uid, me.name, latest.state);

@@ -95,7 +95,7 @@ impl Attacked {
     }
 
     /// Authorized clients are served.
-    fn is_served(&mut self) {
+    fn check_served(&mut self) {
         let (mut quiet, mut attacked) = (Duration::ZERO, Duration::ZERO);
         for _ in 0..ASKS {
             let begun = Instant::now();
@@ -120,7 +120,7 @@ impl Attacked {
                 std::thread::spawn(move || flood(&mut stream, &bytes, &stop))
             })
             .collect();
-        self.is_served();
+        self.check_served();
         stop.store(true, Ordering::Relaxed);
         floods.into_iter().map(|flood| flood.join().expect("no panic")).collect()
     }
@@ -154,7 +154,7 @@ fn flood(stream: &mut Tls, bytes: &[u8], stop: &AtomicBool) -> bool {
 fn silent_connections_keep_nobody_out() {
     let mut attacked = Attacked::new();
     let silent: Vec<_> = (0..ATTACKERS).map(|_| attacked.raw()).collect();
-    attacked.is_served();
+    attacked.check_served();
     // Those that are younger than the bound are still there, the others have made room.
     let open = |mut stream: &TcpStream| {
         stream.set_nonblocking(true).expect("set");
@@ -178,7 +178,7 @@ fn handshakes_that_never_end_keep_nobody_out() {
             stream
         })
         .collect();
-    attacked.is_served();
+    attacked.check_served();
     drop(halves);
 }
 
@@ -193,7 +193,7 @@ fn idle_h2_connections_keep_nobody_out() {
             idle.push(stream);
         }
     }
-    attacked.is_served();
+    attacked.check_served();
     drop(idle);
 }
 
@@ -207,7 +207,7 @@ fn requests_that_are_never_finished_keep_nobody_out() {
             halves.push(stream);
         }
     }
-    attacked.is_served();
+    attacked.check_served();
     drop(halves);
 }
 
@@ -220,7 +220,7 @@ fn connections_of_somebody_known_keep_nobody_known_out() {
         idle.extend(attacked.tls(config.clone()));
     }
     attacked.ask_again();
-    attacked.is_served();
+    attacked.check_served();
     drop(idle);
 }
 
@@ -239,7 +239,7 @@ fn heads_without_end_are_cut() {
         }
         bombs.push(stream);
     }
-    attacked.is_served();
+    attacked.check_served();
     for mut bomb in bombs {
         let mut answer = Vec::new();
         let _ = bomb.read_to_end(&mut answer); // reset: the sent bytes are not read to their end
@@ -303,7 +303,7 @@ fn readers_that_read_nothing_cost_little() {
         assert_eq!(&first, b"HTTP/1.1 200");
         stalled.push(stream);
     }
-    attacked.is_served();
+    attacked.check_served();
     let grown = resident_kib().saturating_sub(before);
     assert!(grown < 400 << 10, "{grown} KiB: the answer is held once, not for each reader");
 }

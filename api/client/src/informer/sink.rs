@@ -18,7 +18,7 @@ pub trait ObjectSink<T> {
     /// its name can be read; then the list does not show which objects are gone.
     fn listed_unreadable(&mut self, lost: Option<UnreadableObject>);
     /// Called after some objects of the list: the task reads no further until it returns.
-    fn has_room(&mut self) -> impl Future<Output = ()> {
+    fn wait_for_room(&mut self) -> impl Future<Output = ()> {
         ready(())
     }
     /// The list is complete, and nothing else is there.

@@ -133,7 +133,7 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
                 }
             });
             fed.map_err(no_list)?;
-            self.sink.has_room().await;
+            self.sink.wait_for_room().await;
         }
         scanner.finish().map_err(no_list)
     }

@@ -155,7 +155,7 @@ pub trait Handler: Send + Sync + 'static {
     ) -> BoxFuture<'static, Reply>;
 
     /// A connection was displaced or refused at a limit.
-    fn is_full(&self);
+    fn on_limit_reached(&self);
 }
 
 /// Accepts connections for as long as the runtime lives.
@@ -175,7 +175,8 @@ pub(super) async fn accept_within(
         Err(error) => return tracing::error!(%error, "the HTTPS port cannot be served"),
     };
     let on_full = Arc::clone(&handler);
-    let connections = Connections::new(bounds.limits, bounds.patience, move || on_full.is_full());
+    let connections =
+        Connections::new(bounds.limits, bounds.patience, move || on_full.on_limit_reached());
     let handshakes = TurnKind::new(bounds.handshakes, bounds.handshake);
     let server = Arc::new(ListenerState { tls: Arc::new(tls), handler, handshakes, bounds });
     loop {
@@ -253,7 +254,7 @@ impl ListenerState {
         let hello = LazyConfigAcceptor::new(Acceptor::default(), socket).await?;
         let turn = self.handshakes.turn(peer).await;
         let no_turn = |_| io::Error::other("too many handshakes begin");
-        drop(turn.map_err(no_turn).inspect_err(|_| self.handler.is_full())?);
+        drop(turn.map_err(no_turn).inspect_err(|_| self.handler.on_limit_reached())?);
         hello.into_stream(Arc::clone(&self.tls)).await
     }
 }
@@ -388,7 +389,7 @@ mod tests {
             Box::pin(async move { Response::new(body) })
         }
 
-        fn is_full(&self) {}
+        fn on_limit_reached(&self) {}
     }
 
     fn peer() -> Arc<Peer> {

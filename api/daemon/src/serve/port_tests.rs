@@ -90,7 +90,7 @@ impl Handler for HealthDaemon {
         })
     }
 
-    fn is_full(&self) {}
+    fn on_limit_reached(&self) {}
 }
 
 /// A certificate and its key.

@@ -322,7 +322,7 @@ impl Scheduler {
     fn take_released(&mut self, uid: &Uid, claims: Vec<ResourceClaim>, now: Duration) {
         let told = claims.into_iter().filter_map(|claim| self.cache.devices.set_written(claim));
         told.collect::<Vec<_>>().iter().for_each(|event| self.happened(event, now));
-        let of_group = self.cache.groups.as_ref().and_then(|groups| groups.has_released(uid));
+        let of_group = self.cache.groups.as_ref().and_then(|groups| groups.end_release(uid));
         of_group.iter().flatten().for_each(|pod| self.queue.released(pod, false, now));
         if let Some(waiting) = self.queue.get(uid) {
             waiting.pod.releases.set(false);

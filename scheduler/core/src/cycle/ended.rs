@@ -53,7 +53,7 @@ impl Scheduler {
     fn take_evicted(&mut self, evicted: &Evicted, now: Duration) {
         let Evicted { pod: PodRef { key, uid }, .. } = evicted;
         let groups = self.cache.groups.as_ref();
-        if let Some(pods) = groups.and_then(|groups| groups.has_preempted(key, uid)) {
+        if let Some(pods) = groups.and_then(|groups| groups.end_preemption(key, uid)) {
             pods.iter().for_each(|pod| self.queue.released(pod, !evicted.all, now));
             return;
         }

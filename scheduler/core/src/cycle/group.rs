@@ -453,7 +453,9 @@ impl Scheduler {
             ..PodCondition::default()
         };
         let groups = self.cache.groups.as_ref();
-        if let Some((group, condition)) = groups.and_then(|g| g.is_news(&group.key, condition)) {
+        if let Some((group, condition)) =
+            groups.and_then(|g| g.changed_condition(&group.key, condition))
+        {
             self.commands.push(Command::GroupStatus { group, condition });
         }
     }

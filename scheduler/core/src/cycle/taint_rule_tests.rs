@@ -37,7 +37,7 @@ fn list(scheduler: &mut Scheduler, rules: &[WatchedObject], now: u64) {
 }
 
 /// Checks that the device is reserved and the pod is bound.
-fn is_bound(scheduler: &mut Scheduler, now: u64) {
+fn check_bound(scheduler: &mut Scheduler, now: u64) {
     let asked = reserves(&decide(scheduler, now)).expect("it fits now");
     assert_eq!(devices_of(&asked.2), ["n/g0"]);
     let commands = answer(scheduler, &asked, now);
@@ -52,7 +52,7 @@ fn a_pod_waits_while_a_rule_taints_its_device_and_is_bound_when_the_rule_goes() 
     let said = condition(&decide(&mut scheduler, 0));
     assert_eq!(said, Some(("Unschedulable".to_owned(), why.to_owned())));
     scheduler.tell(WatchEvent::Gone(rule("r", &json!({"driver": "d.example"}))), at(60));
-    is_bound(&mut scheduler, 60);
+    check_bound(&mut scheduler, 60);
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn rules_that_change_no_device_wake_nobody() {
     );
     // The rule now selects another node's devices.
     scheduler.tell(WatchEvent::Set(rule("r", &json!({"pool": "elsewhere"}))), at(120));
-    is_bound(&mut scheduler, 120);
+    check_bound(&mut scheduler, 120);
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn a_rule_that_a_new_list_does_not_have_is_gone() {
     let mut scheduler = knowing(&[rule("r", &Value::Null)]);
     assert!(condition(&decide(&mut scheduler, 0)).is_some(), "no selector selects all");
     list(&mut scheduler, &[rule("new", &json!({"device": "g1"}))], 60);
-    is_bound(&mut scheduler, 60);
+    check_bound(&mut scheduler, 60);
 }
 
 #[test]
@@ -89,5 +89,5 @@ fn nobody_is_decided_before_the_rules_are_known_where_they_count() {
     let missing: Vec<WatchedKind> = scheduler.cache.missing().collect();
     assert_eq!(missing, [WatchedKind::DeviceTaintRule]);
     list(&mut scheduler, &[], 1);
-    is_bound(&mut scheduler, 1);
+    check_bound(&mut scheduler, 1);
 }

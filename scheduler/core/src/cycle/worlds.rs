@@ -351,7 +351,7 @@ impl SchedulerWorld {
                 if leaving {
                     BindingResult::Failed("it is being deleted".to_owned())
                 } else {
-                    self.has_its_devices(&value, &node);
+                    self.check_devices(&value, &node);
                     value["spec"]["nodeName"] = (*node).into();
                     self.set(WatchedKind::Pod, pod.key.name(), value);
                     BindingResult::Bound
@@ -382,7 +382,7 @@ impl SchedulerWorld {
         }
     }
 
-    fn is_there(&self, pod: &PodRef) -> Option<Value> {
+    fn find_pod(&self, pod: &PodRef) -> Option<Value> {
         let found = self.pods.get(pod.key.name());
         found.filter(|value| value["metadata"]["uid"] == *pod.uid).cloned()
     }
@@ -399,7 +399,7 @@ impl SchedulerWorld {
         let at = self.chance.below(statuses + evictions);
         if at < statuses {
             let (pod, node) = self.statuses.swap_remove(at);
-            if let Some(mut value) = self.is_there(&pod) {
+            if let Some(mut value) = self.find_pod(&pod) {
                 value["status"]["nominatedNodeName"] = node.into();
                 self.set(WatchedKind::Pod, pod.key.name(), value);
             }
@@ -420,7 +420,7 @@ impl SchedulerWorld {
 
     /// Deletes a victim at once, or marks it as terminating first.
     fn evict(&mut self, victim: &PodRef) {
-        let Some(mut value) = self.is_there(victim) else { return };
+        let Some(mut value) = self.find_pod(victim) else { return };
         let name = victim.key.name();
         if self.chance.one_in(2) {
             return self.delete(WatchedKind::Pod, name);

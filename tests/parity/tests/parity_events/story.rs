@@ -239,7 +239,7 @@ impl Story {
                 self.is_told(stand, name, &found.id, if runs { "running" } else { "terminated" });
             ensure!(told, "it is not told that {name} runs: {runs}");
         }
-        self.is_ready(stand)
+        self.check_ready(stand)
     }
 
     /// Returns whether a status has reported the container, as its current or its last state.
@@ -256,7 +256,7 @@ impl Story {
     }
 
     /// Fails until all containers are ready that were ready when the pod was seen.
-    fn is_ready(&self, stand: &Stand) -> Result<()> {
+    fn check_ready(&self, stand: &Stand) -> Result<()> {
         let ready = |pod: &Value| {
             let mut conditions = items(&pod["status"]["conditions"]);
             conditions.any(|c| c["type"] == "Ready" && c["status"] == "True")

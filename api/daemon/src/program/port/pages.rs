@@ -75,7 +75,7 @@ impl Handler for Guarded {
         Box::pin(async move { self.reply_to(request, &peer, &busy).await })
     }
 
-    fn is_full(&self) {
+    fn on_limit_reached(&self) {
         tracing::debug!("a connection was refused at the limit");
     }
 }

@@ -153,7 +153,7 @@ impl SchedulerWorld {
         {
             let (pod, claims, clears) = all.releases.swap_remove(at);
             let claims = claims.iter().filter_map(|uid| self.release(&pod, uid)).collect();
-            if clears && let Some(value) = self.is_there(&pod) {
+            if clears && let Some(value) = self.find_pod(&pod) {
                 self.say_shares(&pod, value, Value::Null);
             }
             self.of_claims.released.push((pod.uid, claims));
@@ -183,7 +183,7 @@ impl SchedulerWorld {
             }
         }
         if error.is_none() && !statuses.is_empty() {
-            match self.is_there(&pod).filter(|_| !self.chance.one_in(10)) {
+            match self.find_pod(&pod).filter(|_| !self.chance.one_in(10)) {
                 Some(value) => self.say_shares(&pod, value, json!(statuses)),
                 None => error = Some("not found".to_owned()),
             }
@@ -286,7 +286,7 @@ impl SchedulerWorld {
     }
 
     /// Checks that the claims of a pod that is being bound have devices on its node.
-    pub(super) fn has_its_devices(&self, pod: &Value, node: &str) {
+    pub(super) fn check_devices(&self, pod: &Value, node: &str) {
         let all = pod["spec"]["resourceClaims"].as_array();
         for claim in all.into_iter().flatten() {
             let name = claim["resourceClaimName"].as_str().expect("a name");

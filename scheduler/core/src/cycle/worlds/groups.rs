@@ -146,13 +146,13 @@ impl SchedulerWorld {
                 of == group && (*has_node || scheduler.assumed.contains_key(uid.as_str()))
             };
             let count = self.known.values().filter(counts).count();
-            self.is_in_its_zone(scheduler, pod, group);
+            self.check_zone(scheduler, pod, group);
             assert!(count >= min_of(group), "{count} of {group} have nodes: {}", pod.key.as_str());
         }
     }
 
     /// Checks that all pods of the zonal gang are in one zone.
-    fn is_in_its_zone(&self, scheduler: &Scheduler, pod: &PodRef, group: &str) {
+    fn check_zone(&self, scheduler: &Scheduler, pod: &PodRef, group: &str) {
         if group != format!("g{IN_A_ZONE}") {
             return;
         }
