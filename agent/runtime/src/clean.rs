@@ -24,7 +24,7 @@ use pintle_daemon::blocking;
 use pintle_daemon::blocking::JobPlace;
 
 use crate::execute::{Executor, SyncOrder};
-use crate::log_files;
+use crate::logs::log_files;
 use crate::storage;
 
 /// A younger link may belong to a container that is not known yet.

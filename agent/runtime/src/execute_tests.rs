@@ -17,10 +17,10 @@ use pintle_ebpf::{Hierarchy, Options, Programs};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::credentials::NodeCredentials;
 use crate::image::NodeKeys;
-use crate::provider::{Providers, Settings};
-use crate::puller::{PullLimits, Puller};
+use crate::image::credentials::NodeCredentials;
+use crate::image::provider::{Providers, Settings};
+use crate::image::puller::{PullLimits, Puller};
 use crate::storage;
 use pintle_agent_plugins::{Drivers, Refresher};
 

@@ -9,16 +9,15 @@
 //!   execute             runs the actions of a sync, with these:
 //!     start_permits     whose turn it is to start or stop
 //!     prepare, start    cgroup, volumes, sandbox, containers; adopt, follow: those that run
-//!     image, puller     is the image there, pull it; pull_queue: whose turn it is;
-//!                       image_volumes: images that are mounted
-//!     credentials, provider, pull_records   what pulls are tried with, and who made them
+//!     image             is the image there, pull it; in its folder credentials, whose turn a
+//!                       pull is, records of pulls, images that are mounted
 //!     hooks, kill       postStart and preStop, stops
 //!     resize            new limits for what runs
 //!     storage           volumes of CSI drivers: the calls that their state machine asks for
 //!     clean, shims      takes away what is left; recover: volumes without a record
 //!   garbage             removes images that nobody uses
 //!   probe               asks containers how they are; http, resolver: how they are reached
-//!   logs                rotates log files; log_files, log_read, log_rotate: their names and content
+//!   logs                rotates log files; in its folder their names and content
 //!   users, env_files    ids of user namespaces, variables that containers wrote into files
 //! ```
 
@@ -26,7 +25,6 @@
 
 mod adopt;
 mod clean;
-pub mod credentials;
 mod env_files;
 pub mod event;
 pub mod execute;
@@ -35,19 +33,11 @@ pub mod garbage;
 pub mod hooks;
 pub mod http;
 pub mod image;
-mod image_volumes;
 pub mod kill;
-pub mod log_files;
-pub mod log_read;
-pub mod log_rotate;
 pub mod logs;
 pub mod observed;
 mod prepare;
 pub mod probe;
-pub mod provider;
-pub mod pull_queue;
-pub mod pull_records;
-pub mod puller;
 mod recover;
 mod resize;
 pub mod resolver;

@@ -32,11 +32,12 @@ use pintle_daemon::blocking;
 use pintle_daemon::blocking::JobPlace as Work;
 use pintle_ring::{FileError, small};
 
+use crate::env_files;
 use crate::execute::{Cancel, Executor, ImageVolumes, NewSandbox, SyncOrder, sandbox_ips};
 use crate::hooks::HookTarget;
 use crate::image::{ImageRequest, PresentImage};
+use crate::logs::log_files;
 use crate::start_permits::StartPermit;
-use crate::{env_files, log_files};
 
 /// Longest `/etc/hosts` of the node that is copied into pods on its network, in bytes.
 const NODE_HOSTS_BYTES_MAX: usize = 1 << 20;

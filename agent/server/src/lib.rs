@@ -68,7 +68,7 @@ use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::worker::Wait;
 use pintle_agent_metrics::Metrics;
-use pintle_agent_runtime::pull_queue::PullQueue;
+use pintle_agent_runtime::image::pull_queue::PullQueue;
 use pintle_cri::{Client, Deadlines, InFlight};
 use pintle_daemon::serve::https;
 use pintle_daemon::serve::listen::{self, Listener, Takes};

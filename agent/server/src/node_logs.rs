@@ -23,7 +23,7 @@ use hyper::{Response, StatusCode};
 use jiff::Timestamp;
 use pintle_agent_config::KubeletConfiguration;
 use pintle_agent_host::volume::dir_fd::magic_path;
-use pintle_agent_runtime::log_read::open_regular;
+use pintle_agent_runtime::logs::log_read::open_regular;
 use pintle_api_types::url::escaped;
 use pintle_daemon::blocking;
 use pintle_daemon::blocking::{Blocked, JobPlace};

@@ -42,8 +42,8 @@ use self::holds::Holds;
 use self::look::RuntimeImage;
 use self::past::ImageHistory;
 use crate::execute::Executor;
-use crate::puller;
-use crate::puller::Puller;
+use crate::image::puller;
+use crate::image::puller::Puller;
 
 /// How often the disk is checked.
 // k8s: pkg/kubelet/kubelet.go ImageGCPeriod

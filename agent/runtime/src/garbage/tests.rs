@@ -11,8 +11,8 @@ use pintle_cri::{Code, Deadlines, Method};
 use tokio::task::LocalSet;
 
 use super::*;
-use crate::pull_records::PullRecords;
-use crate::puller::PullLimits;
+use crate::image::pull_records::PullRecords;
+use crate::image::puller::PullLimits;
 
 const POLICY: Policy =
     Policy { high_percent: 85, low_percent: 80, min_age: Duration::ZERO, max_age: Duration::ZERO };

@@ -7,7 +7,7 @@ use std::io::Write;
 use tokio::task::LocalSet;
 
 use super::*;
-use crate::log_files::rotated;
+use crate::logs::log_files::rotated;
 
 const MIB: u64 = 1 << 20;
 

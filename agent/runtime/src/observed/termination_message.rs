@@ -14,7 +14,7 @@ use pintle_agent_core::types::PodUid;
 use pintle_daemon::blocking;
 use pintle_daemon::blocking::JobPlace;
 
-use crate::log_read;
+use crate::logs::log_read;
 
 /// The termination message of a container that ended with this code, before the runtime shows its
 /// end; `None` if it would come from the log, which the runtime may not have written to the end

@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use pintle_agent_core::observed::RunState;
 use pintle_agent_core::types::PodUid;
-use pintle_agent_runtime::log_files::rotated;
-use pintle_agent_runtime::log_read::{FileId, LogQuery, LogReader, ReadStep};
+use pintle_agent_runtime::logs::log_files::rotated;
+use pintle_agent_runtime::logs::log_read::{FileId, LogQuery, LogReader, ReadStep};
 use pintle_daemon::blocking;
 use pintle_daemon::blocking::{Blocked, JobPlace};
 use pintle_daemon::serve::body::StreamSink;

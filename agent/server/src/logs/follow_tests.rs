@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use http_body_util::BodyExt as _;
 use pintle_agent_core::testing::{snapshot_of, view};
-use pintle_agent_runtime::log_rotate::set_aside;
+use pintle_agent_runtime::logs::log_rotate::set_aside;
 use pintle_daemon::serve::body::{Body, streamed};
 use serde_json::json;
 
@@ -158,7 +158,7 @@ async fn a_client_that_stalls_over_several_rotations_misses_nothing() {
         world.rotate();
         world.write(10);
         if round == 1 {
-            pintle_agent_runtime::log_rotate::tidy(&world.log(), 10).expect("compressed");
+            pintle_agent_runtime::logs::log_rotate::tidy(&world.log(), 10).expect("compressed");
         }
     }
     world.set_running(false);

@@ -5,7 +5,7 @@
 //      pkg/apis/core/v1/validation/validation.go ValidatePodLogOptions
 
 use jiff::{SignedDuration, Timestamp};
-use pintle_agent_runtime::log_read::LogQuery;
+use pintle_agent_runtime::logs::log_read::LogQuery;
 use pintle_daemon::serve::query::Query;
 
 const UNDECODABLE: &str = r#"{"message": "Unable to decode query."}"#;

@@ -21,7 +21,7 @@ use pintle_agent_core::image::keyring::{self, Login};
 use pintle_agent_core::source::SourceKind;
 use pintle_agent_core::source::manifest::decode_pod;
 use pintle_agent_core::source::static_pod::ManifestOrigin;
-use pintle_agent_runtime::provider;
+use pintle_agent_runtime::image::provider;
 use pintle_api::Access;
 use pintle_api_types::ids::UnixNanos;
 use pintle_api_types::yaml::{self, ReadLimits};

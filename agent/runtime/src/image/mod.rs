@@ -7,6 +7,13 @@
 //! pulls are `puller`'s.
 // k8s: pkg/kubelet/images/image_manager.go EnsureImageExists, pullImage
 
+pub mod credentials;
+pub mod provider;
+pub mod pull_queue;
+pub mod pull_records;
+pub mod puller;
+mod volumes;
+
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -29,12 +36,11 @@ use pintle_api_types::pod::image_name::ImageNameError;
 use pintle_cri::{Client, v1};
 use tokio::sync::OnceCell;
 
-use crate::credentials::{CredentialsError, NodeCredentials};
 use crate::garbage::holds::{Hold, Holds};
-use crate::provider::Providers;
-use crate::pull_records::Access;
-use crate::puller;
-use crate::puller::{Pull, PullResult, Puller};
+use credentials::{CredentialsError, NodeCredentials};
+use provider::Providers;
+use pull_records::Access;
+use puller::{Pull, PullResult, Puller};
 
 /// First and longest wait after a failed pull.
 // k8s: pkg/kubelet/kubelet.go imageBackOffPeriod, MaxImageBackOff
@@ -378,5 +384,4 @@ fn millis(took: Duration) -> GoDuration {
 }
 
 #[cfg(test)]
-#[path = "image_tests.rs"]
 mod tests;

@@ -14,6 +14,10 @@
 //! `BACKSTOP` stands behind it. Without inotify every log is checked each `POLL`. It never writes
 //! to a log.
 
+pub mod log_files;
+pub mod log_read;
+pub mod log_rotate;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::fs::File;
@@ -40,8 +44,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::log_files;
-use super::log_rotate::{self, RotatePolicy};
+use log_rotate::RotatePolicy;
 
 /// Rotations at once; each is a rename and one call of the runtime.
 const ROTATIONS_MAX: usize = 8;

@@ -19,8 +19,8 @@ use pintle_api_types::rate::{Bucket, Rate};
 use pintle_cri::{Client, v1};
 use tokio::sync::Semaphore;
 
-use crate::pull_queue::PullQueue;
-use crate::pull_records::PullRecords;
+use crate::image::pull_queue::PullQueue;
+use crate::image::pull_records::PullRecords;
 
 /// How images are pulled.
 #[derive(Clone, Copy, Debug)]
@@ -32,26 +32,26 @@ pub struct PullLimits {
 }
 
 /// A pull to make.
-pub(super) struct Pull {
+pub(crate) struct Pull {
     /// As the pod names it.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// With its tag.
-    pub(super) image: String,
-    pub(super) sandbox: v1::PodSandboxConfig,
+    pub(crate) image: String,
+    pub(crate) sandbox: v1::PodSandboxConfig,
     /// To be tried one after the other; none for an anonymous pull.
-    pub(super) credentials: Vec<Credential>,
+    pub(crate) credentials: Vec<Credential>,
 }
 
-pub(super) type PullResult = Result<Pulled, String>;
+pub(crate) type PullResult = Result<Pulled, String>;
 /// Image and credentials: requests with other credentials do not share the pull.
 type PullKey = (String, Vec<(String, String)>, Vec<v1::AuthConfig>);
 type SharedPull = Shared<LocalBoxFuture<'static, PullResult>>;
 
 #[derive(Clone, Debug)]
-pub(super) struct Pulled {
-    pub(super) id: String,
-    pub(super) took: Duration,
-    pub(super) image: Option<v1::Image>,
+pub(crate) struct Pulled {
+    pub(crate) id: String,
+    pub(crate) took: Duration,
+    pub(crate) image: Option<v1::Image>,
     /// Which of the credentials it was; `None` for none.
     used: Option<usize>,
 }
@@ -86,12 +86,12 @@ impl Puller {
     }
 
     /// The records of pulls.
-    pub(super) fn records(&self) -> Option<&PullRecords> {
+    pub(crate) fn records(&self) -> Option<&PullRecords> {
         self.records.as_ref()
     }
 
     /// Pulls an image, or waits for a pull of it that is under way.
-    pub(super) async fn pull(self: &Rc<Self>, pull: Pull) -> PullResult {
+    pub(crate) async fn pull(self: &Rc<Self>, pull: Pull) -> PullResult {
         let puller = Rc::clone(self);
         let task = pintle_daemon::tasks::spawn("pull", async move { puller.recorded(pull).await });
         // The agent ends, or a pull panicked.
@@ -193,7 +193,7 @@ async fn pull_once(
 /// An image as a pod wants it: the pod's annotations may decide where the runtime puts it, as with
 /// a snapshotter for each runtime.
 // k8s: pkg/kubelet/images/image_manager.go EnsureImageExists
-pub(super) fn image_spec(image: &str, sandbox: &v1::PodSandboxConfig) -> v1::ImageSpec {
+pub(crate) fn image_spec(image: &str, sandbox: &v1::PodSandboxConfig) -> v1::ImageSpec {
     v1::ImageSpec {
         image: image.to_owned(),
         annotations: sandbox.annotations.clone(),
@@ -213,7 +213,7 @@ fn told_apart(sandbox: &v1::PodSandboxConfig) -> Vec<(String, String)> {
 
 /// Several errors as one, each once.
 // k8s: staging/src/k8s.io/apimachinery/pkg/util/errors/errors.go aggregate.Error
-pub(super) fn aggregate(errors: &[String]) -> String {
+pub(crate) fn aggregate(errors: &[String]) -> String {
     let mut told: Vec<&str> = Vec::new();
     for error in errors {
         if !told.contains(&error.as_str()) {

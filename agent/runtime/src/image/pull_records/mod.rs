@@ -22,7 +22,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::credentials::CredentialsError;
+use crate::image::credentials::CredentialsError;
 use pintle_agent_config::image_policy::VerificationPolicy;
 use pintle_agent_core::image::pull_credential::Credential;
 use pintle_agent_core::image::pull_record::{CredentialOwners, Match, PulledImage};

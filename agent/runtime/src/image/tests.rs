@@ -20,11 +20,11 @@ use pintle_cri::{Client, Code, Deadlines, Method, v1};
 use serde_json::{Value, json};
 
 use super::{BACK_OFF_OTHER_KEYS, ImageRequest, Images, NodeKeys};
-use crate::credentials::NodeCredentials;
-use crate::provider::{Providers, Settings};
-use crate::pull_queue::PullQueue;
-use crate::pull_records::PullRecords;
-use crate::puller::{Pull, PullLimits, Puller};
+use crate::image::credentials::NodeCredentials;
+use crate::image::provider::{Providers, Settings};
+use crate::image::pull_queue::PullQueue;
+use crate::image::pull_records::PullRecords;
+use crate::image::puller::{Pull, PullLimits, Puller};
 
 const IMAGE: &str = "reg.example/team/app:1";
 

@@ -20,7 +20,7 @@ use crate::start::ContainerStart;
 
 impl Executor {
     /// Ids of the images that the container mounts, by their reference.
-    pub(super) async fn image_volumes(
+    pub(crate) async fn image_volumes(
         &self,
         start: &ContainerStart<'_>,
         container: &Container,
