@@ -18,6 +18,8 @@ const MOUNT_MAX: Duration = Duration::from_secs(110);
 const REMOUNT_MAX: Duration = Duration::from_secs(30);
 /// Longest check or format of a disk.
 const FORMAT_MAX: Duration = Duration::from_secs(1800);
+/// The file system of a disk for which none is named.
+const FS_TYPE: &str = "ext4";
 /// blkid found nothing.
 const BLKID_NOTHING: i32 = 2;
 /// fsck corrected what it found.
@@ -32,10 +34,17 @@ pub(super) struct DiskMount<'a> {
     pub(super) device: &'a Path,
     /// Where it is mounted.
     pub(super) target: &'a Path,
-    /// The file system that it should have.
+    /// The file system that it should have; [`FS_TYPE`] if empty.
     pub(super) fs_type: &'a str,
     /// Options of the mount.
     pub(super) options: &'a [String],
+}
+
+impl DiskMount<'_> {
+    /// The same with a file system, also if a user named an empty one.
+    fn with_file_system(self) -> Self {
+        if self.fs_type.is_empty() { Self { fs_type: FS_TYPE, ..self } } else { self }
+    }
 }
 
 /// Formats the disk if it is empty, checks it if it is not, and mounts it.
@@ -43,6 +52,7 @@ pub(super) struct DiskMount<'a> {
 /// # Errors
 /// A sentence with the program's output.
 pub(super) async fn format_and_mount(disk: DiskMount<'_>) -> Result<(), Cause> {
+    let disk = disk.with_file_system();
     let is_read_only = disk.options.iter().any(|option| option == "ro");
     let device = disk.device.to_string_lossy();
     let unknown = |why: Cause| format!("failed to get disk format of disk {device}: {why}");
@@ -173,6 +183,14 @@ pub(super) async fn set_bind_options(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_disk_without_a_named_file_system_gets_ext4() {
+        let path = Path::new("/dev/x");
+        let named = |fs_type| DiskMount { device: path, target: path, fs_type, options: &[] };
+        assert_eq!(named("").with_file_system().fs_type, "ext4");
+        assert_eq!(named("xfs").with_file_system().fs_type, "xfs");
+    }
 
     #[test]
     fn a_disk_with_anything_on_it_has_a_format() {
