@@ -60,7 +60,8 @@ fn a_disk_gets_a_file_system_and_is_unmounted_with_its_last_pod_also_after_a_res
     let test = TestCluster::take();
     let disk = LoopDisk::new(&test, "formatted", DISK_BYTES);
     let mut bound = Bound::new(&test);
-    bound.bind(&local("formatted", &disk.device));
+    let unnamed = json!({"path": disk.device, "fsType": ""});
+    bound.bind(&local("formatted", &disk.device).with_spec("local", unnamed));
     for name in ["one", "two"] {
         let text = format!("echo {name} > /data/{name}; {SLEEP}");
         test.apply(&claimant(name, "formatted", &text));
