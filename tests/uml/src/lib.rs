@@ -18,7 +18,7 @@ use xtask::image::set;
 use xtask::uml::Node;
 
 /// Enough for anything that a pod does on a guest with one CPU of a busy host.
-const WAIT_MAX: Duration = Duration::from_secs(120);
+const WAIT_MAX: Duration = Duration::from_secs(240);
 /// How often a condition is evaluated.
 const PERIOD: Duration = Duration::from_millis(100);
 
@@ -184,7 +184,12 @@ impl TestNode {
 
     /// A file of a cgroup below the slice of all pods; an empty path is that slice itself.
     pub fn cgroup(&self, path: &str, file: &str) -> String {
-        self.sh(&format!("cat '/sys/fs/cgroup/kubepods.slice/{path}/{file}'"))
+        self.try_cgroup(path, file).expect("the cgroup is there")
+    }
+
+    /// The same for a cgroup that may not be there yet.
+    pub fn try_cgroup(&self, path: &str, file: &str) -> Result<String> {
+        self.node.guest().capture(&format!("cat '/sys/fs/cgroup/kubepods.slice/{path}/{file}'"))
     }
 
     /// A property of a unit as systemd has it.
@@ -192,10 +197,19 @@ impl TestNode {
         self.sh(&format!("systemctl show --value --property={name} '{unit}'"))
     }
 
+    /// Names of all slices of pods and scopes of containers that match the pattern.
+    pub fn below(&self, pattern: &str) -> Vec<String> {
+        // What goes while it looks is no error, but all pods' own slice has to be there.
+        let script = format!(
+            "cd /sys/fs/cgroup/kubepods.slice && (find . -maxdepth 3 -name '{pattern}' \
+             -printf '%f\\n' 2>/dev/null || true)"
+        );
+        self.sh(&script).lines().map(str::to_owned).collect()
+    }
+
     /// Names of all slices of pods.
     pub fn slices(&self) -> Vec<String> {
-        let script = "find /sys/fs/cgroup/kubepods.slice -name '*-pod*.slice' -printf '%f\\n'";
-        self.sh(script).lines().map(str::to_owned).collect()
+        self.below("*-pod*.slice")
     }
 
     /// Waits until the pod is as wanted, and returns it.

@@ -1,7 +1,5 @@
-//! The agent as a unit of systemd on cgroup v2, in guests of User-Mode Linux.
-//!
-//! Expected values are the kubelet's with the systemd driver: what a pod requests and is limited to
-//! becomes properties of its slice and, through them, files of its cgroup. Each test boots a guest.
+//! Slices of pods: what a pod requests and is limited to becomes properties of its slice and,
+//! through them, files of its cgroup, and they stay so through reloads, restarts and kills.
 
 use std::time::Instant;
 
@@ -66,8 +64,8 @@ fn slices_of_each_class_have_the_settings_of_the_kubelet() {
 
     // The class of burstable pods has the sum of their requests, best effort the least.
     node.until("classes have their weight", || {
-        let weight = |class: &str| node.cgroup(class, "cpu.weight");
-        let found = (weight("kubepods-burstable.slice"), weight("kubepods-besteffort.slice"));
+        let weight = |class: &str| node.try_cgroup(class, "cpu.weight");
+        let found = (weight("kubepods-burstable.slice")?, weight("kubepods-besteffort.slice")?);
         ensure!(found == ("4".to_owned(), "1".to_owned()), "{found:?}");
         Ok(())
     });
@@ -146,7 +144,7 @@ fn all_pods_together_have_what_the_node_can_allocate() {
     // Whole pages, as the kernel keeps limits.
     let memory = (kib * 1024 - ((256 + 512) << 20)) / 4096 * 4096;
     node.until("all pods have a limit", || {
-        let max = node.cgroup("", "memory.max");
+        let max = node.try_cgroup("", "memory.max")?;
         ensure!(max == memory.to_string(), "{max}, not {memory}");
         Ok(())
     });
@@ -173,10 +171,9 @@ fn agent_killed_while_pods_start_starts_each_of_them_once_and_leaves_nothing() {
         let pod = node.pod_until(name, "is ready", is_ready);
         assert_eq!(restarts(&pod), 0, "{name}");
     }
-    let scopes = "find /sys/fs/cgroup/kubepods.slice -name 'cri-containerd-*.scope' | wc -l";
     node.until("each pod has a sandbox and a container", || {
-        let found = node.sh(scopes);
-        ensure!(found == (2 * PODS).to_string(), "{found}");
+        let found = node.below("cri-containerd-*.scope");
+        ensure!(found.len() == 2 * PODS, "{found:?}");
         Ok(())
     });
     assert_eq!(node.slices().len(), PODS);

@@ -54,14 +54,14 @@ fn ten_thousand_cgroups_of_a_container_delay_no_other_pod_and_go_with_it() {
     let maker = node.pod_until("maker", "is ready", is_ready);
     let path = slice(&maker, "besteffort");
     node.until("all cgroups are made", || {
-        let stat = node.cgroup(&path, "cgroup.stat");
+        let stat = node.try_cgroup(&path, "cgroup.stat")?;
         let made = stat.lines().find_map(|line| line.strip_prefix("nr_descendants "));
         let made: usize = made.and_then(|number| number.parse().ok()).unwrap_or(0);
         ensure!(made > CGROUPS, "{made}");
         Ok(())
     });
     let busy = start_of(&node, "beside");
-    assert!(busy < quiet * 3 + Duration::from_secs(2), "{busy:?}, {quiet:?} before");
+    assert!(busy < quiet * 3 + Duration::from_secs(5), "{busy:?}, {quiet:?} before");
     node.until("its statistics are served", || {
         let answer = node.node().get("/stats/summary")?;
         let summary: Value = serde_json::from_str(&answer.body)?;
@@ -89,7 +89,7 @@ fn pod_that_freezes_its_own_slice_ends_with_its_grace() {
     let pod = node.pod_until("frozen", "is ready", is_ready);
     let path = slice(&pod, "besteffort");
     node.until("it is frozen", || {
-        let events = node.cgroup(&path, "cgroup.events");
+        let events = node.try_cgroup(&path, "cgroup.events")?;
         ensure!(events.contains("frozen 1"), "{events}");
         Ok(())
     });
@@ -111,7 +111,7 @@ fn limit_that_a_container_sets_below_its_own_cgroup_kills_there_alone() {
     let scope = format!("cri-containerd-{}.scope", container_id(&pod));
     let own = format!("{}/{scope}/own", slice(&pod, "besteffort"));
     node.until("children were killed", || {
-        let events = node.cgroup(&own, "memory.events");
+        let events = node.try_cgroup(&own, "memory.events")?;
         let kills = events.lines().find_map(|line| line.strip_prefix("oom_kill "));
         let kills: u64 = kills.and_then(|number| number.parse().ok()).unwrap_or(0);
         ensure!(kills >= 3, "{events}");

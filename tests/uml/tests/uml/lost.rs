@@ -42,7 +42,7 @@ fn stopped_slice_of_all_pods_comes_back_with_its_limits() {
     let after = started_again(&node, &before);
     assert_eq!(node.cgroup(&slice(&after, ""), "memory.max"), (48 << 20).to_string());
     node.until("all pods have a limit again", || {
-        let max = node.cgroup("", "memory.max");
+        let max = node.try_cgroup("", "memory.max")?;
         ensure!(max == wanted, "{max}, not {wanted}");
         Ok(())
     });
