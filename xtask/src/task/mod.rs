@@ -31,7 +31,8 @@ const USAGE: &str = "\
 usage: cargo xtask TASK
   demo             run example pods on a private containerd, show them, stop them
   test [STAGE]...  everything that CI runs, or only these stages: fmt, tidy, clippy, doc, build, unit,
-                   parity, sim, loom, fuzz, release, demo, e2e, hostile, cluster, conformance
+                   parity, sim, loom, fuzz, release, demo, e2e, hostile, cluster, storage, uml,
+                   conformance
   test NAME        the tests whose name contains NAME
   bench [NAME]...  the benchmarks, or only these
   cluster          a real cluster on this machine: up, down, kubectl ... (alone: its usage)

@@ -33,7 +33,7 @@ const HOST_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 213, 0, 1);
 /// Where the guest listens for scripts.
 const COMMAND_PORT: u16 = 7;
 /// How long a guest may take to boot, alone 3 s.
-const BOOT_WAIT: Duration = Duration::from_secs(90);
+const BOOT_WAIT: Duration = Duration::from_secs(180);
 /// How long it may take to power off before it is killed.
 const OFF_WAIT: Duration = Duration::from_secs(20);
 /// How often is looked whether something has happened.

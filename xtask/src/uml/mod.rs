@@ -14,5 +14,12 @@ mod kernel;
 pub mod node;
 mod own_kernel;
 
+use anyhow::Result;
+
 pub use guest::{Guest, Options, Output, Wire, sweep};
 pub use node::Node;
+
+/// Fetches and makes what guests are made of, so that a later one finds it.
+pub fn prepare() -> Result<()> {
+    image::root(&kernel::kernel()?).map(drop)
+}

@@ -1,5 +1,5 @@
 //! Artefacts of later stages, built while earlier stages leave time: upstream's programs, the
-//! runtimes, the suites' images, and the agent as it is shipped.
+//! runtimes, the suites' images, guests' kernel and root, and the agent as it is shipped.
 //!
 //! A stage that needs one of them earlier waits for its lock. A failure here does not count: the
 //! stage that needs the artefact tries again.
@@ -14,7 +14,7 @@ use crate::image::{e2e, set};
 use crate::runtime::{Runtime, Version};
 use crate::task::vectors;
 use crate::upstream::Program;
-use crate::{cluster, shell};
+use crate::{cluster, shell, uml};
 
 /// Starts the work that needs no cargo: compiling Go, downloading.
 pub(super) fn start() {
@@ -30,7 +30,8 @@ pub(super) fn start() {
         Version::sampled()?
             .into_iter()
             .try_for_each(|version| Runtime::ensure(version).map(drop))?;
-        set::archive().map(drop)
+        set::archive()?;
+        uml::prepare()
     });
 }
 

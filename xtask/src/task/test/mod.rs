@@ -42,7 +42,7 @@ use crate::shell::{self, cargo};
 use crate::supervisor;
 
 /// The stages, in order.
-const STAGES: [Stage; 19] = [
+const STAGES: [Stage; 20] = [
     Stage { name: "fmt", needs_tools: false, run: checks::fmt },
     Stage { name: "tidy", needs_tools: false, run: checks::tidy },
     Stage { name: "clippy", needs_tools: true, run: checks::clippy },
@@ -58,6 +58,7 @@ const STAGES: [Stage; 19] = [
     Stage { name: "hostile", needs_tools: true, run: nodes::hostile },
     Stage { name: "cluster", needs_tools: true, run: nodes::cluster },
     Stage { name: "storage", needs_tools: true, run: nodes::storage },
+    Stage { name: "uml", needs_tools: true, run: nodes::uml },
     Stage { name: "scheduler", needs_tools: true, run: nodes::scheduler },
     Stage { name: "controllers", needs_tools: true, run: nodes::controllers },
     Stage { name: "vectors", needs_tools: true, run: vectors::run },
@@ -65,17 +66,26 @@ const STAGES: [Stage; 19] = [
 ];
 /// Stages that run only when they are named: other stages cover them, or, for `csi-sanity`, they
 /// check a program of the tests alone.
-const BY_NAME: [Stage; 6] = [
+const BY_NAME: [Stage; 5] = [
     Stage { name: "suites", needs_tools: true, run: suites::run },
-    Stage { name: "uml", needs_tools: true, run: nodes::uml },
     Stage { name: "kubeadm", needs_tools: true, run: nodes::kubeadm },
     Stage { name: "pure", needs_tools: false, run: pure },
     Stage { name: "demo", needs_tools: true, run: demo },
     Stage { name: "csi-sanity", needs_tools: true, run: csi_sanity },
 ];
 /// Stages made of tests: those that a name filter is applied to.
-const FILTERED: [&str; 9] =
-    ["unit", "parity", "sim", "e2e", "hostile", "cluster", "storage", "scheduler", "controllers"];
+const FILTERED: [&str; 10] = [
+    "unit",
+    "parity",
+    "sim",
+    "e2e",
+    "hostile",
+    "cluster",
+    "storage",
+    "uml",
+    "scheduler",
+    "controllers",
+];
 /// Has every suite run whole.
 const ALL: &str = "--all";
 /// Has suites run as samples, as in a run of everything: for its lanes.
