@@ -9,8 +9,8 @@
 //!   execute             runs the actions of a sync, with these:
 //!     start_permits     whose turn it is to start or stop
 //!     prepare, start    cgroup, volumes, sandbox, containers; adopt, follow: those that run
-//!     image             is the image there, pull it; in its folder credentials, whose turn a
-//!                       pull is, records of pulls, images that are mounted
+//!     image             finds or pulls images; in its folder credentials, the order of pulls,
+//!                       records of pulls, images that are mounted
 //!     hooks, kill       postStart and preStop, stops
 //!     resize            new limits for what runs
 //!     storage           volumes of CSI drivers: the calls that their state machine asks for
