@@ -144,6 +144,26 @@ pub enum SpreadDefaults {
     List(Vec<TopologySpreadConstraint>),
 }
 
+/// Number of candidate nodes of a preemption.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CandidateLimits {
+    /// In percent of all nodes.
+    pub percent: i32,
+    /// At least so many.
+    pub min: i32,
+}
+
+/// Time limits of a profile's plugins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProfileTimeouts {
+    /// For binding a pod's volumes, in seconds.
+    pub volume_bind_seconds: u64,
+    /// For allocating devices on one node; zero for none.
+    pub device_filter: Duration,
+    /// Until a pod's devices are ready.
+    pub device_binding: Duration,
+}
+
 /// A scheduler profile.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
@@ -179,16 +199,10 @@ pub struct Profile {
     pub gangs: bool,
     /// True if a pod that fits no node may preempt other pods.
     pub preemption: bool,
-    /// Candidate nodes of a preemption, in percent of all nodes.
-    pub preemption_candidates_percent: i32,
-    /// Minimum of candidate nodes of a preemption.
-    pub preemption_candidates_min: i32,
-    /// Time limit for binding a pod's volumes, in seconds.
-    pub volume_bind_timeout_seconds: u64,
-    /// Time limit of allocating devices on one node; zero for none.
-    pub device_filter_timeout: Duration,
-    /// Time limit until a pod's devices are ready.
-    pub device_binding_timeout: Duration,
+    /// Number of candidate nodes of a preemption.
+    pub preemption_candidates: CandidateLimits,
+    /// Time limits of volumes and devices.
+    pub timeouts: ProfileTimeouts,
     /// Percent of the nodes that suffice as feasible nodes; 0 is all of them.
     pub percentage_of_nodes: u32,
     /// True if tolerations compare numbers (`Gt`, `Lt`), a feature that is off by default.
@@ -231,11 +245,12 @@ impl Default for Profile {
             added_affinity: None,
             gangs: true,
             preemption: true,
-            preemption_candidates_percent: 10,
-            preemption_candidates_min: 100,
-            volume_bind_timeout_seconds: 600,
-            device_filter_timeout: Duration::from_secs(10),
-            device_binding_timeout: Duration::from_secs(600),
+            preemption_candidates: CandidateLimits { percent: 10, min: 100 },
+            timeouts: ProfileTimeouts {
+                volume_bind_seconds: 600,
+                device_filter: Duration::from_secs(10),
+                device_binding: Duration::from_secs(600),
+            },
             percentage_of_nodes: 0,
             compares_tolerations: false,
         }
@@ -301,12 +316,12 @@ impl Profile {
         if self.balanced_resources.is_empty() || self.fit_resources.is_empty() {
             return error("resources", "must not be empty");
         }
-        if !(0..=100).contains(&self.preemption_candidates_percent)
-            || self.preemption_candidates_min < 0
+        if !(0..=100).contains(&self.preemption_candidates.percent)
+            || self.preemption_candidates.min < 0
         {
             return error("minCandidateNodes", "percentage 0 to 100, absolute not negative");
         }
-        if self.preemption_candidates_percent == 0 && self.preemption_candidates_min == 0 {
+        if self.preemption_candidates.percent == 0 && self.preemption_candidates.min == 0 {
             let problem = "must not be zero together with minCandidateNodesAbsolute";
             return error("minCandidateNodesPercentage", problem);
         }

@@ -22,7 +22,7 @@ pub fn statuses(
 ) -> Vec<(u32, Status)> {
     let view = cluster.view();
     let mut inside = view.valid.as_ref().clone();
-    if let Some(names) = &program.subset {
+    if let Some(names) = &program.node_affinity.subset {
         filter::node::keep_named(view, names, &mut inside);
     }
     let passing = prepare(view, program, scratch);
@@ -51,12 +51,12 @@ pub fn statuses(
 /// Computes what the reasons of a status need over all rows.
 pub(crate) fn prepare(view: &View, program: &Program, scratch: &mut Scratch) -> PassingParts {
     let mut passing = PassingParts::default();
-    if program.added.is_some() {
+    if program.node_affinity.added.is_some() {
         passing.added_affinity.copy_from(&view.valid, view.rows);
         let added = &mut passing.added_affinity;
         filter::node::added_affinity(view, program, &mut scratch.filter.node, added);
     }
-    if !program.anti.is_empty() {
+    if !program.pods.anti.is_empty() {
         passing.anti_affinity.copy_from(&view.valid, view.rows);
         let anti = &mut passing.anti_affinity;
         filter::interpod::reject_anti(view, program, &mut scratch.filter.node, anti);
@@ -140,7 +140,7 @@ pub fn skipped_filters(view: &View, program: &Program) -> Vec<Plugin> {
     let skips = |plugin: &Plugin| match plugin {
         NodeAffinity => !filter::node::has_affinity(program),
         NodePorts => program.ports.is_empty(),
-        PodTopologySpread => program.spread_hard.is_empty(),
+        PodTopologySpread => program.spread.hard.is_empty(),
         InterPodAffinity => filter::interpod::skips(view, program),
         NodeDeclaredFeatures => program.features.is_empty(),
         VolumeRestrictions | NodeVolumeLimits | VolumeBinding | VolumeZone | DynamicResources => {

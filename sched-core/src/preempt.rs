@@ -134,8 +134,8 @@ impl std::fmt::Debug for Trials<'_> {
 #[must_use]
 pub fn candidates_wanted(profile: &Profile, potential: usize) -> usize {
     let not_negative = |n: i32| usize::try_from(n).unwrap_or(0);
-    let share = potential * not_negative(profile.preemption_candidates_percent) / 100;
-    share.max(not_negative(profile.preemption_candidates_min)).min(potential)
+    let share = potential * not_negative(profile.preemption_candidates.percent) / 100;
+    share.max(not_negative(profile.preemption_candidates.min)).min(potential)
 }
 
 /// Runs the dry run over the potential nodes, starting with the `offset`-th, until there are as

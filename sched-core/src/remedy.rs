@@ -377,7 +377,7 @@ fn obstacles(
             changes.push(NodeRemedy::NodeName { named });
         }
         Plugin::TaintToleration => {
-            for (taint, rows) in view.taints.iter() {
+            for (taint, rows) in view.sparse.taints.iter() {
                 let tolerated = program.tolerations.iter().any(|t| t.tolerates(taint));
                 if is_hard(taint) && rows.contains(row) && !tolerated {
                     let (key, value) = (text(taint.key), text(taint.value));
@@ -393,7 +393,7 @@ fn obstacles(
         Plugin::NodeAffinity => changes.push(labels(cluster, program, row)),
         Plugin::NodePorts => {
             let ports = program.ports.iter().filter(|p| {
-                let users = view.ports.get(&(p.protocol, p.port)).into_iter();
+                let users = view.sparse.ports.get(&(p.protocol, p.port)).into_iter();
                 let mut clashing = users.flat_map(|u| u.clashing(p.ip, view.wildcard_ip));
                 clashing.any(|(_, rows)| rows.contains(row))
             });
@@ -402,7 +402,7 @@ fn obstacles(
         }
         Plugin::NodeResourcesFit => resources(cluster, program, row, changes),
         Plugin::PodTopologySpread => {
-            for (c, domains) in program.spread_hard.iter().zip(&scratch.filter.spread.domains) {
+            for (c, domains) in program.spread.hard.iter().zip(&scratch.filter.spread.domains) {
                 let value = view.keys.column(c.key).value(row) as usize;
                 let count = domains.counts.get(value).copied().unwrap_or(0);
                 let skew = count + i64::from(c.self_match) - domains.least;
@@ -420,7 +420,7 @@ fn obstacles(
         }
         _ => {
             let lacks = |f: &&crate::intern::Str| {
-                !view.features.get(*f).is_some_and(|rows| rows.contains(row))
+                !view.sparse.features.get(*f).is_some_and(|rows| rows.contains(row))
             };
             let missing = program.features.iter().filter(lacks).map(|f| text(*f)).collect();
             changes.push(NodeRemedy::Features { missing });
@@ -466,12 +466,14 @@ fn labels(cluster: &Cluster, program: &Program, row: u32) -> NodeRemedy {
         let unmet = requirements.iter().filter(|r| !meets(cluster, r, row));
         unmet.map(|r| requirement_text(cluster, r)).collect()
     };
-    let mut unmet = unmet_of(&program.selector);
-    for terms in [&program.required, &program.added].into_iter().flatten() {
+    let mut unmet = unmet_of(&program.node_affinity.selector);
+    for terms in
+        [&program.node_affinity.required, &program.node_affinity.added].into_iter().flatten()
+    {
         let closest = terms.iter().map(|t| unmet_of(&t.0)).min_by_key(Vec::len);
         unmet.extend(closest.unwrap_or_else(|| vec!["a term that can match a node".to_owned()]));
     }
-    if let Some(names) = &program.subset
+    if let Some(names) = &program.node_affinity.subset
         && unmet.is_empty()
     {
         let names: Vec<&str> = names.iter().map(|n| cluster.text(*n)).collect();
@@ -515,9 +517,9 @@ fn pod_rules(cluster: &Cluster, program: &Program, row: u32) -> Vec<&'static str
         (value != 0).then(|| counts.get(value))
     };
     let mut rules = Vec::new();
-    if let Some((counter, keys)) = &program.affinity {
-        let counter = view.counters.get(counter.0);
-        let first = program.affinity_self && interpod::nobody_matches(view, program);
+    if let Some((counter, keys)) = &program.pods.required {
+        let counter = view.counts.counters.get(counter.0);
+        let first = program.pods.meets_own && interpod::nobody_matches(view, program);
         let unmet = |key: &crate::columns::keys::KeyId| {
             here(*key, counter.domain(*key)).is_none_or(|n| n == 0 && !first)
         };
@@ -529,9 +531,9 @@ fn pod_rules(cluster: &Cluster, program: &Program, row: u32) -> Vec<&'static str
     }
     let anti = |(counter, key): &(_, _)| {
         let counter: &crate::columns::counters::CounterId = counter;
-        here(*key, view.counters.get(counter.0).domain(*key)).is_some_and(|n| n > 0)
+        here(*key, view.counts.counters.get(counter.0).domain(*key)).is_some_and(|n| n > 0)
     };
-    if program.anti.iter().any(anti) {
+    if program.pods.anti.iter().any(anti) {
         rules.push("its pod anti-affinity, or move the pods it avoids");
     }
     let mut existing = interpod::forbidding(view, program);

@@ -98,12 +98,16 @@ impl Repeat {
     /// Prepares for pods of this program; `None` if only the full path is exact.
     #[must_use]
     pub fn new(view: &View, program: &Arc<Program>, scratch: &mut Scratch) -> Option<Self> {
-        let own = program.affinity.is_some()
-            || !program.anti.is_empty()
-            || !program.preferred_pods.is_empty()
-            || !program.spread_hard.is_empty();
+        let own = program.pods.required.is_some()
+            || !program.pods.anti.is_empty()
+            || !program.pods.preferred.is_empty()
+            || !program.spread.hard.is_empty();
         let refused = crate::select::refusal(view, program).is_some();
-        if own || refused || program.preferred_error.is_some() || program.carries_terms {
+        if own
+            || refused
+            || program.node_affinity.preferred_error.is_some()
+            || program.pods.carries_terms
+        {
             return None;
         }
         let profile = &view.profile;
@@ -146,7 +150,7 @@ impl Repeat {
             domains: Vec::new(),
             scored: 0,
             feasible: 0,
-            terms_version: view.terms_version,
+            terms_version: view.counts.terms_version,
             totals: Vec::new(),
         }
     }
@@ -184,7 +188,7 @@ impl Repeat {
         let program = &self.program;
         scratch.soft.prepare(view, program, &self.passing, &mut scratch.filter.node);
         let (mut affine, mut tolerated) = (Bits::default(), Bits::default());
-        let soft = &program.spread_soft;
+        let soft = &program.spread.soft;
         filter::spread::inclusion(
             view,
             program,
@@ -209,7 +213,7 @@ impl Repeat {
             };
             self.domains.push(domains);
         }
-        for (at, c) in program.spread_soft.iter().enumerate() {
+        for (at, c) in program.spread.soft.iter().enumerate() {
             if !c.hostname {
                 self.domains[at].count(view, c);
             }
@@ -220,11 +224,12 @@ impl Repeat {
     #[must_use]
     pub fn changed(&mut self, view: &View, row: u32) -> bool {
         let stale = !view.is_current(&self.program);
-        if stale || view.terms_version != self.terms_version || view.rows != self.seats.len() {
+        if stale || view.counts.terms_version != self.terms_version || view.rows != self.seats.len()
+        {
             return false;
         }
         let program = Arc::clone(&self.program);
-        for (at, c) in program.spread_soft.iter().enumerate() {
+        for (at, c) in program.spread.soft.iter().enumerate() {
             if !c.hostname {
                 self.domains[at].recount(view, c, row);
             }
@@ -250,7 +255,7 @@ impl Repeat {
 
     fn count_scored(&mut self, view: &View, row: u32, more: bool) {
         let program = Arc::clone(&self.program);
-        for (c, domains) in program.spread_soft.iter().zip(&mut self.domains) {
+        for (c, domains) in program.spread.soft.iter().zip(&mut self.domains) {
             if c.hostname {
                 continue;
             }
@@ -315,15 +320,15 @@ impl Repeat {
     fn group(&mut self, view: &View, row: u32) -> u32 {
         let program = Arc::clone(&self.program);
         let at = row as usize;
-        let constraints = &program.spread_soft;
+        let constraints = &program.spread.soft;
         let all = |c: &Spread| view.keys.column(c.key).value(row) != 0;
-        let ignored = program.spread_requires_all && !constraints.iter().all(all);
+        let ignored = program.spread.requires_all && !constraints.iter().all(all);
         let spread: Vec<Option<u32>> = constraints
             .iter()
             .map(|c| match view.keys.column(c.key).value(row) {
                 0 => None,
                 _ if c.hostname => {
-                    let nodes = &view.counters.get(c.counter.0).nodes;
+                    let nodes = &view.counts.counters.get(c.counter.0).nodes;
                     Some(nodes.get(row))
                 }
                 value => Some(value),
@@ -398,12 +403,13 @@ impl Repeat {
             }
         }
         let weight = view.profile.weight(Plugin::PodTopologySpread);
-        if weight == 0 || self.program.spread_soft.is_empty() {
+        if weight == 0 || self.program.spread.soft.is_empty() {
             return;
         }
         let weights: Vec<f64> = self
             .program
-            .spread_soft
+            .spread
+            .soft
             .iter()
             .zip(&self.domains)
             .map(|(c, d)| logarithm::weight(if c.hostname { self.scored } else { d.size }))
@@ -420,7 +426,7 @@ impl Repeat {
 
     fn raw_spread(&self, group: &ScoreGroup, weights: &[f64]) -> i64 {
         let mut score = 0.0;
-        for (at, c) in self.program.spread_soft.iter().enumerate() {
+        for (at, c) in self.program.spread.soft.iter().enumerate() {
             if let Some(value) = group.spread[at] {
                 let count = match c.hostname {
                     true => i64::from(value),
@@ -436,7 +442,7 @@ impl Repeat {
 impl Domains {
     /// Counts all domains of a constraint.
     fn count(&mut self, view: &View, c: &Spread) {
-        let counter = view.counters.get(c.counter.0);
+        let counter = view.counts.counters.get(c.counter.0);
         if self.whole {
             let values = self.counts.len();
             counter.domain(c.key).write(&mut self.counts, values);
@@ -449,7 +455,7 @@ impl Domains {
     /// Reads the count of a row's domain again; no other row of the domain has changed.
     fn recount(&mut self, view: &View, c: &Spread, row: u32) {
         let column = view.keys.column(c.key);
-        let counter = view.counters.get(c.counter.0);
+        let counter = view.counts.counters.get(c.counter.0);
         let value = canonical(view, column, column.value(row)) as usize;
         if self.whole {
             self.counts[value] = counter.domain(c.key).get(value as u32).into();
@@ -474,7 +480,7 @@ fn canonical(view: &View, column: &KeyColumn, value: u32) -> u32 {
 fn static_mask(view: &View, program: &Program, scratch: &mut Scratch) -> Bits {
     let mut mask = Bits::default();
     mask.copy_from(&view.valid, view.rows);
-    if let Some(names) = &program.subset {
+    if let Some(names) = &program.node_affinity.subset {
         node::keep_named(view, names, &mut mask);
     }
     for plugin in filter::COLUMN_FILTERS {

@@ -224,7 +224,7 @@ pub fn refusal(view: &View, program: &Program) -> Option<PreFilterRefusal> {
         let reason = format!("waiting for scheduling gates: [{}]", program.gates.join(" "));
         return Some(PreFilterRefusal::PreFilter(Plugin::SchedulingGates, reason));
     }
-    let conflict = program.subset.as_ref().is_some_and(|names| names.is_empty());
+    let conflict = program.node_affinity.subset.as_ref().is_some_and(|names| names.is_empty());
     let reason = || "pod affinity terms conflict".to_owned();
     conflict.then(|| PreFilterRefusal::PreFilter(Plugin::NodeAffinity, reason()))
 }
@@ -258,7 +258,7 @@ fn run(
     plugins.iter().for_each(|plugin| plugin.prepare(view, &scratch.feasible));
     // A single feasible node is taken without being scored.
     // k8s: pkg/scheduler/schedule_one.go schedulePod
-    if let Some(error) = &program.preferred_error
+    if let Some(error) = &program.node_affinity.preferred_error
         && feasible > 1
         && view.profile.weight(Plugin::NodeAffinity) != 0
     {
@@ -296,7 +296,7 @@ fn filter_all(
 ) {
     let mut mask = std::mem::take(&mut scratch.feasible);
     mask.copy_from(&view.valid, view.rows);
-    if let Some(names) = &program.subset {
+    if let Some(names) = &program.node_affinity.subset {
         filter::node::keep_named(view, names, &mut mask);
     }
     if let Some(detail) = detail {

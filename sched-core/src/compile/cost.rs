@@ -129,7 +129,7 @@ impl PodCost {
         let counted = self.counted * (16 + cluster.classes.len() + words);
         let namespaced = self.namespaced * cluster.namespaces.len();
         let required = self.requirements * (8 + words) + self.values * 4;
-        let tolerations = self.tolerations * (4 + cluster.view.taints.len());
+        let tolerations = self.tolerations * (4 + cluster.view.sparse.taints.len());
         (counted + namespaced + self.words * 4 + required + tolerations + self.rest * 8) as u64
     }
 

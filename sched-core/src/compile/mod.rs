@@ -24,8 +24,8 @@ use crate::config::{Plugin, Profile, SpreadDefaults};
 use crate::intern::{Interner, LabelsId, Str};
 use crate::program::node_terms::{is_empty_term, parse_term};
 use crate::program::{
-    Attraction, NodeOp, NodeRequirement, NodeTerms, Program, Pull, Spread, Toleration,
-    TolerationOp, WeightedTerms,
+    Attraction, NodeAffinityProgram, NodeOp, NodeRequirement, NodeTerms, PodAffinityProgram,
+    Program, Pull, Spread, SpreadProgram, Toleration, TolerationOp, WeightedTerms,
 };
 use crate::requests::PodRequests;
 use crate::selector::Selector;
@@ -120,7 +120,7 @@ impl<'a> Compiler<'a> {
         let explicit = spec
             .is_some_and(|s| s.topology_spread_constraints.as_ref().is_some_and(|c| !c.is_empty()));
         let system = self.profile.spread_defaults == SpreadDefaults::System;
-        let (pod_affinity, affinity_self) = self.required_affinity(affinity)?;
+        let (pod_affinity, meets_own) = self.required_affinity(affinity)?;
         let anti = self.required_anti(affinity)?;
         let preferred_pods = self.preferred_pods(affinity)?;
         let (delegated, scalars) = self.scalars(&requests);
@@ -134,19 +134,21 @@ impl<'a> Compiler<'a> {
         let class = self.class()?;
         Ok(Program {
             class,
-            own_keys_version: self.cluster.view.own_keys_version,
+            own_keys_version: self.cluster.view.counts.own_keys_version,
             lease: self.interner().lease(),
             error: None,
             gates: gates.map(|g| g.name.clone()).collect(),
             node_name,
             tolerates_unschedulable: tolerations.iter().any(|t| t.tolerates(&unschedulable)),
             tolerations,
-            selector,
-            required: required_terms,
-            added,
-            subset,
-            preferred,
-            preferred_error,
+            node_affinity: NodeAffinityProgram {
+                selector,
+                required: required_terms,
+                added,
+                subset,
+                preferred,
+                preferred_error,
+            },
             ports,
             requests,
             scalars,
@@ -154,15 +156,15 @@ impl<'a> Compiler<'a> {
             scalar_ids,
             images,
             image_containers,
-            spread_hard: hard,
-            spread_soft: soft,
-            spread_requires_all: explicit || !system,
-            affinity: pod_affinity,
-            affinity_self,
-            anti,
-            carries_terms: affinity
-                .is_some_and(|a| a.pod_affinity.is_some() || a.pod_anti_affinity.is_some()),
-            preferred_pods,
+            spread: SpreadProgram { hard, soft, requires_all: explicit || !system },
+            pods: PodAffinityProgram {
+                required: pod_affinity,
+                meets_own,
+                anti,
+                preferred: preferred_pods,
+                carries_terms: affinity
+                    .is_some_and(|a| a.pod_affinity.is_some() || a.pod_anti_affinity.is_some()),
+            },
             features,
             is_passing: self.cluster.counter_budget.is_passing(),
         })

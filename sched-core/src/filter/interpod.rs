@@ -19,28 +19,29 @@ pub(crate) fn forbidding<'a>(
     view: &'a View,
     program: &'a Program,
 ) -> impl Iterator<Item = (TermId, &'a Term)> {
-    let terms = view.class_terms.get(program.class).iter().map(|t| (*t, view.terms.get(t.0)));
+    let terms =
+        view.counts.class_terms.get(program.class).iter().map(|t| (*t, view.counts.terms.get(t.0)));
     terms.filter(|(_, t)| t.key.kind == TermKind::RequiredAnti && t.total > 0)
 }
 
 /// Returns true if the filter has nothing to do.
 pub(crate) fn skips(view: &View, program: &Program) -> bool {
-    program.affinity.is_none()
-        && program.anti.is_empty()
+    program.pods.required.is_none()
+        && program.pods.anti.is_empty()
         && forbidding(view, program).next().is_none()
 }
 
 /// Returns true if no pod anywhere meets the pod's affinity terms on a node with one of their keys.
 pub(crate) fn nobody_matches(view: &View, program: &Program) -> bool {
-    let Some((counter, keys)) = &program.affinity else { return true };
-    let counter = view.counters.get(counter.0);
+    let Some((counter, keys)) = &program.pods.required else { return true };
+    let counter = view.counts.counters.get(counter.0);
     keys.iter().all(|key| counter.domain(*key).is_empty())
 }
 
 pub(crate) fn filter(view: &View, program: &Program, scratch: &mut NodeScratch, mask: &mut Bits) {
-    if let Some((counter, keys)) = &program.affinity {
-        let first = program.affinity_self && nobody_matches(view, program);
-        let counter = view.counters.get(counter.0);
+    if let Some((counter, keys)) = &program.pods.required {
+        let first = program.pods.meets_own && nobody_matches(view, program);
+        let counter = view.counts.counters.get(counter.0);
         for key in keys {
             if first {
                 mask.and(&view.keys.column(*key).present);
@@ -62,9 +63,9 @@ pub(crate) fn reject_anti(
     mask: &mut Bits,
 ) {
     // Terms of one key are joined before rows are filtered, because a pod may have very many.
-    for terms in program.anti.chunk_by(|a, b| a.1 == b.1) {
+    for terms in program.pods.anti.chunk_by(|a, b| a.1 == b.1) {
         let key = terms[0].1;
-        let counters = terms.iter().map(|(counter, _)| view.counters.get(counter.0));
+        let counters = terms.iter().map(|(counter, _)| view.counts.counters.get(counter.0));
         let places = counters.filter(|c| !c.nodes.is_empty()).map(|c| place(c, key));
         reject(view, key, places, scratch, mask);
     }

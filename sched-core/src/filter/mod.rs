@@ -67,7 +67,7 @@ pub(crate) fn apply(
         Plugin::NodeAffinity => node::affinity(view, program, &mut scratch.node, mask),
         Plugin::NodePorts => node::ports(view, program, mask),
         Plugin::NodeResourcesFit => node::resources(view, program, &mut scratch.node, mask),
-        Plugin::PodTopologySpread if !program.spread_hard.is_empty() => {
+        Plugin::PodTopologySpread if !program.spread.hard.is_empty() => {
             scratch.spread.prepare(view, program, &mut scratch.node);
             scratch.spread.filter(view, program, &mut scratch.node, mask);
         }

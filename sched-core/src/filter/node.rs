@@ -42,7 +42,7 @@ pub(crate) fn keeps_away(taint: &NodeTaint, program: &Program) -> bool {
 
 // k8s: tainttoleration/taint_toleration.go Filter
 pub(crate) fn taints(view: &View, program: &Program, mask: &mut Bits) {
-    for (taint, rows) in view.taints.iter() {
+    for (taint, rows) in view.sparse.taints.iter() {
         if !rows.is_empty() && keeps_away(taint, program) {
             rows.clear_from(mask);
         }
@@ -51,12 +51,12 @@ pub(crate) fn taints(view: &View, program: &Program, mask: &mut Bits) {
 
 /// Returns true if the program restricts nodes by labels at all, the profile's addition included.
 pub(crate) fn has_affinity(program: &Program) -> bool {
-    has_own_affinity(program) || program.added.is_some()
+    has_own_affinity(program) || program.node_affinity.added.is_some()
 }
 
 /// Returns true if the pod itself restricts nodes by labels.
 pub(crate) fn has_own_affinity(program: &Program) -> bool {
-    !program.selector.is_empty() || program.required.is_some()
+    !program.node_affinity.selector.is_empty() || program.node_affinity.required.is_some()
 }
 
 // k8s: nodeaffinity/node_affinity.go Filter
@@ -72,7 +72,7 @@ pub(crate) fn added_affinity(
     scratch: &mut NodeScratch,
     mask: &mut Bits,
 ) {
-    if let Some(terms) = &program.added {
+    if let Some(terms) = &program.node_affinity.added {
         any_term(view, terms, scratch, mask);
     }
 }
@@ -84,10 +84,10 @@ pub(crate) fn own_affinity(
     scratch: &mut NodeScratch,
     mask: &mut Bits,
 ) {
-    for requirement in &program.selector {
+    for requirement in &program.node_affinity.selector {
         keep(view, requirement, scratch, mask);
     }
-    if let Some(terms) = &program.required {
+    if let Some(terms) = &program.node_affinity.required {
         any_term(view, terms, scratch, mask);
     }
 }
@@ -213,7 +213,7 @@ fn numbers(
 // k8s: nodeports/node_ports.go Fits
 pub(crate) fn ports(view: &View, program: &Program, mask: &mut Bits) {
     for port in &program.ports {
-        let users = view.ports.get(&(port.protocol, port.port));
+        let users = view.sparse.ports.get(&(port.protocol, port.port));
         let clashing = users.into_iter().flat_map(|u| u.clashing(port.ip, view.wildcard_ip));
         clashing.for_each(|(_, rows)| rows.clear_from(mask));
     }
@@ -222,7 +222,7 @@ pub(crate) fn ports(view: &View, program: &Program, mask: &mut Bits) {
 pub(crate) fn features(view: &View, program: &Program, mask: &mut Bits) {
     for feature in &program.features {
         let mut have = Bits::with_rows(view.rows);
-        if let Some(rows) = view.features.get(feature) {
+        if let Some(rows) = view.sparse.features.get(feature) {
             rows.add_to(&mut have);
         }
         mask.and(&have);
@@ -267,7 +267,7 @@ pub(crate) fn resources(
         }
     }
     for (name, amount) in &program.scalars {
-        let Some(column) = view.scalars.get(name) else {
+        let Some(column) = view.sparse.scalars.get(name) else {
             mask.words_mut().fill(0);
             return;
         };
@@ -275,7 +275,7 @@ pub(crate) fn resources(
     }
     for (name, amount) in &program.delegated {
         // A resource that no node offers may come from devices.
-        let Some(column) = view.scalars.get(name) else { continue };
+        let Some(column) = view.sparse.scalars.get(name) else { continue };
         let short = |row| {
             let all = column.allocatable(row).unwrap_or(0);
             all > 0 && *amount > all.wrapping_sub(column.used(row))

@@ -61,7 +61,7 @@ pub struct HardSpread {
 impl HardSpread {
     /// Counts domains for every constraint, if there are any.
     pub fn prepare(&mut self, view: &View, program: &Program, scratch: &mut NodeScratch) {
-        let constraints = &program.spread_hard;
+        let constraints = &program.spread.hard;
         self.domains.resize_with(constraints.len(), Domains::default);
         self.counted.resize_with(constraints.len(), Bits::default);
         if constraints.is_empty() {
@@ -89,7 +89,7 @@ impl HardSpread {
         scratch: &mut NodeScratch,
         mask: &mut Bits,
     ) {
-        for (c, domains) in program.spread_hard.iter().zip(&self.domains) {
+        for (c, domains) in program.spread.hard.iter().zip(&self.domains) {
             let column = view.keys.column(c.key);
             let wanted = &mut scratch.wanted;
             wanted.clear();
@@ -144,7 +144,7 @@ pub(crate) fn include(
 /// Counts matching pods by domain over the rows that count.
 fn count(view: &View, c: &Spread, counted: &Bits, domains: &mut Domains) {
     let column = view.keys.column(c.key);
-    let counter = view.counters.get(c.counter.0);
+    let counter = view.counts.counters.get(c.counter.0);
     domains.counts.clear();
     domains.present.clear();
     // Every node with the key counts: the sums that deltas maintain are the answer.

@@ -84,7 +84,9 @@ pub(crate) fn of(
         }
         Plugin::TaintToleration => Status::new(plugin, Hard, "node(s) had untolerated taint(s)"),
         // The profile's affinity is checked first.
-        Plugin::NodeAffinity if program.added.is_some() && !passing.added_affinity.get(row) => {
+        Plugin::NodeAffinity
+            if program.node_affinity.added.is_some() && !passing.added_affinity.get(row) =>
+        {
             Status::new(plugin, Hard, "node(s) didn't match scheduler-enforced node affinity")
         }
         Plugin::NodeAffinity => {
@@ -99,9 +101,9 @@ pub(crate) fn of(
                 .expect("the filter rejected this row")
         }
         Plugin::PodTopologySpread => {
-            let value = |at: usize| view.keys.column(program.spread_hard[at].key).value(row);
+            let value = |at: usize| view.keys.column(program.spread.hard[at].key).value(row);
             let allows = |at: usize, value: u32| {
-                spread.domains[at].allows(&program.spread_hard[at], value as usize)
+                spread.domains[at].allows(&program.spread.hard[at], value as usize)
             };
             spread_status(program, value, allows).expect("the filter rejected this row")
         }
@@ -159,7 +161,7 @@ pub(crate) fn spread_status(
     allows: impl Fn(usize, u32) -> bool,
 ) -> Option<Status> {
     let plugin = Plugin::PodTopologySpread;
-    for at in 0..program.spread_hard.len() {
+    for at in 0..program.spread.hard.len() {
         let value = value(at);
         if value == 0 {
             let reason =
@@ -198,16 +200,16 @@ fn interpod_status(view: &View, program: &Program, row: u32, unrepelled: &Bits) 
         let value = view.keys.column(key).value(row);
         (value != 0).then(|| counts.get(value))
     };
-    if let Some((counter, keys)) = &program.affinity {
-        let counter = view.counters.get(counter.0);
+    if let Some((counter, keys)) = &program.pods.required {
+        let counter = view.counts.counters.get(counter.0);
         let counts: Vec<_> = keys.iter().map(|k| count(*k, counter.domain(*k))).collect();
-        let first = program.affinity_self && interpod::nobody_matches(view, program);
+        let first = program.pods.meets_own && interpod::nobody_matches(view, program);
         let unmet = counts.iter().any(|c| c.is_none_or(|c| c == 0 && !first));
         if unmet {
             return pod_rule(PodRule::Affinity);
         }
     }
-    if !program.anti.is_empty() && !unrepelled.get(row) {
+    if !program.pods.anti.is_empty() && !unrepelled.get(row) {
         return pod_rule(PodRule::Anti);
     }
     pod_rule(PodRule::Existing)

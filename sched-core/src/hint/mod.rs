@@ -272,7 +272,8 @@ impl Cluster {
         let row = self.pods.get(self.pods.find(pod)?);
         let class = &self.classes[row.class as usize];
         let terms = self.pods.terms.get(row.terms).iter();
-        let terms: Vec<TermKey> = terms.map(|t| self.view.terms.get(t.0).key.clone()).collect();
+        let terms: Vec<TermKey> =
+            terms.map(|t| self.view.counts.terms.get(t.0).key.clone()).collect();
         Some(PodFacts {
             key: pod,
             terminating: row.terminating,
@@ -299,9 +300,9 @@ impl Cluster {
         let in_namespace = self.namespaces.get(&spec.namespace).copied();
         let namespace_labels =
             in_namespace.map(|id| Arc::clone(self.interner.labels(id))).unwrap_or_default();
-        let spread = program.spread_hard.iter().map(|s| s.key);
-        let attracted = program.affinity.iter().flat_map(|(_, keys)| keys.iter().copied());
-        let repelled = program.anti.iter().map(|(_, key)| *key);
+        let spread = program.spread.hard.iter().map(|s| s.key);
+        let attracted = program.pods.required.iter().flat_map(|(_, keys)| keys.iter().copied());
+        let repelled = program.pods.anti.iter().map(|(_, key)| *key);
         let mut keys: Vec<KeyId> = spread.chain(attracted).chain(repelled).collect();
         keys.sort_unstable();
         keys.dedup();

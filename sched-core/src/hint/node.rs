@@ -42,7 +42,7 @@ pub(super) fn helps(cluster: &Cluster, change: Change<'_>, pod: &Rejected, by: P
         }
         // A node may match by the profile's affinity alone, which is no reason to skip it.
         Plugin::NodeAffinity => {
-            let added = program.added.as_ref();
+            let added = program.node_affinity.added.as_ref();
             added.is_none_or(|terms| any(cluster, terms, new))
                 && matches(cluster, program, new)
                 && !old.is_some_and(|old| matches(cluster, program, old))
@@ -79,8 +79,8 @@ fn label(node: &NodeSpec, key: Str) -> Option<Str> {
 }
 
 fn matches(cluster: &Cluster, program: &Program, node: &NodeSpec) -> bool {
-    program.selector.iter().all(|r| meets(cluster, r, node))
-        && program.required.as_ref().is_none_or(|terms| any(cluster, terms, node))
+    program.node_affinity.selector.iter().all(|r| meets(cluster, r, node))
+        && program.node_affinity.required.as_ref().is_none_or(|terms| any(cluster, terms, node))
 }
 
 fn any(cluster: &Cluster, terms: &[NodeTerm], node: &NodeSpec) -> bool {
@@ -140,7 +140,7 @@ fn has_more(program: &Program, old: &NodeSpec, new: &NodeSpec) -> bool {
 
 // k8s: podtopologyspread/plugin.go isSchedulableAfterNodeChange
 fn spread((old, new): Change<'_>, pod: &Rejected) -> bool {
-    let keys = || pod.program.spread_hard.iter().filter_map(|s| pod.topology(s.key));
+    let keys = || pod.program.spread.hard.iter().filter_map(|s| pod.topology(s.key));
     let counts = |node: &NodeSpec| keys().all(|key| label(node, key).is_some());
     match (old, new) {
         (Some(old), Some(new)) if counts(old) == counts(new) => {
@@ -155,7 +155,7 @@ fn spread((old, new): Change<'_>, pod: &Rejected) -> bool {
 // k8s: interpodaffinity/plugin.go isSchedulableAfterNodeChange
 fn pod_affinity(old: Option<&NodeSpec>, new: &NodeSpec, pod: &Rejected) -> bool {
     let program = &pod.program;
-    let attracted = program.affinity.iter().flat_map(|(_, keys)| keys.iter());
+    let attracted = program.pods.required.iter().flat_map(|(_, keys)| keys.iter());
     let comes = |key: Str| {
         let is = label(new, key);
         is.is_some() && old.is_none_or(|old| label(old, key) != is)
@@ -164,7 +164,7 @@ fn pod_affinity(old: Option<&NodeSpec>, new: &NodeSpec, pod: &Rejected) -> bool 
         None => true,
         Some(old) => label(old, key).is_some_and(|was| label(new, key) != Some(was)),
     };
-    let repelled = program.anti.iter().map(|(_, key)| key);
+    let repelled = program.pods.anti.iter().map(|(_, key)| key);
     attracted.filter_map(|key| pod.topology(*key)).any(comes)
         || repelled.filter_map(|key| pod.topology(*key)).any(leaves)
         // Anti-affinity of other pods: a new node has none of them, and a changed label may end a

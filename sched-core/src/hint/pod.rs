@@ -39,7 +39,7 @@ fn counted(pod: &PodFacts, counter: CounterId) -> bool {
 
 fn spread_counts(other: &PodFacts, pod: &Rejected) -> bool {
     let is = |s: &Spread| other.namespace == pod.namespace && counted(other, s.counter);
-    pod.program.spread_hard.iter().any(is)
+    pod.program.spread.hard.iter().any(is)
 }
 
 pub(super) fn helps_added(new: &PodFacts, pod: &Rejected, by: Plugin) -> bool {
@@ -53,17 +53,17 @@ pub(super) fn helps_added(new: &PodFacts, pod: &Rejected, by: Plugin) -> bool {
 /// Upstream treats a pod without terms as matched by every other pod, so that it requeues too
 /// often.
 fn attracts(other: &PodFacts, pod: &Rejected) -> bool {
-    pod.program.affinity.as_ref().is_some_and(|(counter, _)| counted(other, *counter))
+    pod.program.pods.required.as_ref().is_some_and(|(counter, _)| counted(other, *counter))
 }
 
 /// A pod that meets its own affinity may go to any node once no other pod meets it: upstream has no
 /// hint for the deletion of the last one.
 fn was_last_hope(other: &PodFacts, pod: &Rejected) -> bool {
-    pod.program.affinity_self && attracts(other, pod)
+    pod.program.pods.meets_own && attracts(other, pod)
 }
 
 fn repels(other: &PodFacts, pod: &Rejected) -> bool {
-    pod.program.anti.iter().any(|(counter, _)| counted(other, *counter))
+    pod.program.pods.anti.iter().any(|(counter, _)| counted(other, *counter))
 }
 
 pub(super) fn helps_changed(old: &PodFacts, new: &PodFacts, pod: &Rejected, by: Plugin) -> bool {
@@ -73,7 +73,7 @@ pub(super) fn helps_changed(old: &PodFacts, new: &PodFacts, pod: &Rejected, by: 
             // Terminating pods are not counted; upstream has no event for that change.
             let counts = |pod: &PodFacts, s: &Spread| !pod.terminating && counted(pod, s.counter);
             let differs = |s: &Spread| counts(old, s) != counts(new, s);
-            new.namespace == pod.namespace && pod.program.spread_hard.iter().any(differs)
+            new.namespace == pod.namespace && pod.program.spread.hard.iter().any(differs)
         }
         Plugin::InterPodAffinity => {
             let comes = attracts(new, pod) && !attracts(old, pod);
@@ -81,7 +81,7 @@ pub(super) fn helps_changed(old: &PodFacts, new: &PodFacts, pod: &Rejected, by: 
             let leaves = |(counter, _): &(CounterId, KeyId)| {
                 counted(old, *counter) && !counted(new, *counter)
             };
-            comes || last || pod.program.anti.iter().any(leaves)
+            comes || last || pod.program.pods.anti.iter().any(leaves)
         }
         // The volumes that a pod uses never change.
         _ => false,

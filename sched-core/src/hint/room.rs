@@ -41,7 +41,7 @@ impl Cluster {
         let Some(row) = self.row(node) else { return false };
         let (view, program) = (&self.view, &pod.program);
         let is_cordoned = view.unschedulable.get(row) && !program.tolerates_unschedulable;
-        let mut taints = view.taints.iter().filter(|(_, rows)| rows.contains(row));
+        let mut taints = view.sparse.taints.iter().filter(|(_, rows)| rows.contains(row));
         !is_cordoned && !taints.any(|(taint, _)| keeps_away(taint, program))
     }
 

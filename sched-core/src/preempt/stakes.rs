@@ -167,8 +167,8 @@ impl<'a> Stakes<'a> {
 
     fn add_anti(&mut self) -> Result<(), Exhausted> {
         let view = &self.cluster.view;
-        for (counter, key) in &self.program.anti {
-            let counts = view.counters.get(counter.0).domain(*key);
+        for (counter, key) in &self.program.pods.anti {
+            let counts = view.counts.counters.get(counter.0).domain(*key);
             self.spent.pay(1 + counts.len() as u64, PURPOSE)?;
             // A term without matching pods rejects nothing, whatever the victims.
             if !counts.is_empty() {
@@ -181,7 +181,7 @@ impl<'a> Stakes<'a> {
 
     fn add_existing(&mut self) -> Result<(), Exhausted> {
         let view = &self.cluster.view;
-        self.spent.pay(view.class_terms.get(self.program.class).len() as u64, PURPOSE)?;
+        self.spent.pay(view.counts.class_terms.get(self.program.class).len() as u64, PURPOSE)?;
         for (id, term) in interpod::forbidding(view, self.program) {
             self.spent.pay(1 + term.domains.len() as u64, PURPOSE)?;
             let at = self.existing.add(view, term.topology, &term.domains);
@@ -194,7 +194,7 @@ impl<'a> Stakes<'a> {
     /// `delta`.
     pub(super) fn allows(&self, at: usize, value: u32, delta: i64) -> bool {
         let (c, domains, value) =
-            (&self.program.spread_hard[at], &self.domains[at], value as usize);
+            (&self.program.spread.hard[at], &self.domains[at], value as usize);
         let count = domains.counts.get(value).copied().unwrap_or(0) + delta;
         let least = self.least[at].with(c, domains, value, delta);
         count + i64::from(c.self_match) - least <= c.max_skew
@@ -206,9 +206,9 @@ impl<'a> Stakes<'a> {
             return Ok(Rc::clone(found));
         }
         let (own, class) = (self.program.class, &self.cluster.classes[pod.class as usize]);
-        let constraints = &self.program.spread_hard;
+        let constraints = &self.program.spread.hard;
         self.spent.pay((class.counters.len() + constraints.len()) as u64, PURPOSE)?;
-        let wanted = self.program.affinity.as_ref().map(|(counter, _)| *counter);
+        let wanted = self.program.pods.required.as_ref().map(|(counter, _)| *counter);
         let is_neighbour = class.namespace == self.cluster.classes[own as usize].namespace;
         let counters = &class.counters;
         let counts = |c: &Spread| c.everything || counters.binary_search(&c.counter).is_ok();
@@ -289,8 +289,8 @@ fn attracted<'a>(
     program: &Program,
     spent: &AttemptBudget,
 ) -> Result<Option<Attracted<'a>>, Exhausted> {
-    let Some((counter, keys)) = &program.affinity else { return Ok(None) };
-    let counter = view.counters.get(counter.0);
+    let Some((counter, keys)) = &program.pods.required else { return Ok(None) };
+    let counter = view.counts.counters.get(counter.0);
     let keys: Vec<_> = keys.iter().map(|key| (*key, counter.domain(*key))).collect();
     spent.pay(keys.iter().map(|(_, counts)| 1 + counts.len() as u64).sum(), PURPOSE)?;
     let total = |counts: &DomainCounts| counts.iter().map(|(_, n)| i64::from(n)).sum::<i64>();

@@ -55,8 +55,8 @@ fn a_dry_run_stops_at_as_many_candidates_as_are_wanted() {
     ] {
         let mut cluster = cluster.clone();
         let mut profile = Profile::clone(&cluster.view.profile);
-        profile.preemption_candidates_percent = percent;
-        profile.preemption_candidates_min = least;
+        profile.preemption_candidates.percent = percent;
+        profile.preemption_candidates.min = least;
         cluster.view.profile = std::sync::Arc::new(profile);
         let program = cluster.compile(&urgent).expect("pod");
         let mut scratch = Scratch::default();

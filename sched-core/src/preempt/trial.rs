@@ -86,17 +86,17 @@ impl<'a, 's> Trial<'a, 's> {
         let view = cluster.view();
         let anti_values = stakes.anti.values(view, row);
         let existing_values = stakes.existing.values(view, row);
-        let spread = program.spread_hard.iter();
+        let spread = program.spread.hard.iter();
         let spread_values = spread.map(|c| view.keys.column(c.key).value(row)).collect();
         let scalars = program.scalars.len() + program.delegated.len();
         let keys = anti_values.len() + existing_values.len() + scalars;
-        let affine = program.affinity.as_ref().map_or(0, |(_, keys)| keys.len());
-        let work = 16 + keys + program.spread_hard.len() + affine;
+        let affine = program.pods.required.as_ref().map_or(0, |(_, keys)| keys.len());
+        let work = 16 + keys + program.spread.hard.len() + affine;
         search.trials.spent.pay(work as u64, PURPOSE)?;
         let mut left = Left {
             anti: stakes.anti.at(&anti_values),
             existing: stakes.existing.at(&existing_values),
-            spread: vec![0; program.spread_hard.len()],
+            spread: vec![0; program.spread.hard.len()],
             scalars: vec![0; scalars],
             ..Left::default()
         };
@@ -290,7 +290,7 @@ impl<'a, 's> Trial<'a, 's> {
         if let Some(attracted) = &self.stakes.attracted {
             // A pod that meets its own affinity may be the first one if no other pod meets it.
             let gone = self.left.attracting_gone;
-            let first = self.search.program.affinity_self && attracted.most <= gone;
+            let first = self.search.program.pods.meets_own && attracted.most <= gone;
             if self.attracting.is_none_or(|least| least <= gone && !first) {
                 return Some(PodRule::Affinity);
             }

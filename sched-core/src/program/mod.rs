@@ -125,7 +125,51 @@ pub struct Spread {
     pub everything: bool,
 }
 
-/// A compiled pod.
+/// What a pod asks of the labels and fields of nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct NodeAffinityProgram {
+    /// Node selector and required affinity; both must hold.
+    pub selector: Box<[NodeRequirement]>,
+    /// Any of these terms, when there is required affinity at all.
+    pub required: Option<NodeTerms>,
+    /// Required affinity of the profile.
+    pub added: Option<NodeTerms>,
+    /// Names to which required affinity restricts the nodes, if the profile filters by it; empty
+    /// means a conflict.
+    pub subset: Option<Box<[Str]>>,
+    /// Preferred node affinity with weights; `None` when there is none at all.
+    pub preferred: Option<WeightedTerms>,
+    /// Error of preferred affinity, which cannot be scored then.
+    pub preferred_error: Option<String>,
+}
+
+/// Topology spread of a pod.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SpreadProgram {
+    /// Hard constraints.
+    pub hard: Box<[Spread]>,
+    /// Soft constraints.
+    pub soft: Box<[Spread]>,
+    /// Nodes that lack a soft topology key are left out of the score.
+    pub requires_all: bool,
+}
+
+/// Affinity of a pod to other pods.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PodAffinityProgram {
+    /// Required affinity: pods meeting all terms, and the keys of the terms.
+    pub required: Option<Attraction>,
+    /// The pod meets its own affinity terms.
+    pub meets_own: bool,
+    /// Required anti-affinity.
+    pub anti: Box<[(CounterId, KeyId)]>,
+    /// Preferred affinity (positive) and anti-affinity (negative).
+    pub preferred: Box<[Pull]>,
+    /// Once placed, the pod affects other pods by its affinity terms.
+    pub carries_terms: bool,
+}
+
+/// A compiled pod. Its parts are nested by value: filters read them without a further pointer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Program {
     /// Class of namespace and labels.
@@ -140,19 +184,8 @@ pub struct Program {
     pub tolerations: Box<[Toleration]>,
     /// Tolerates cordoned nodes.
     pub tolerates_unschedulable: bool,
-    /// Node selector and required affinity; both must hold.
-    pub selector: Box<[NodeRequirement]>,
-    /// Any of these terms, when there is required affinity at all.
-    pub required: Option<NodeTerms>,
-    /// Required affinity of the profile.
-    pub added: Option<NodeTerms>,
-    /// Names to which required affinity restricts the nodes, if the profile filters by it; empty
-    /// means a conflict.
-    pub subset: Option<Box<[Str]>>,
-    /// Preferred node affinity with weights; `None` when there is none at all.
-    pub preferred: Option<WeightedTerms>,
-    /// Error of preferred affinity, which cannot be scored then.
-    pub preferred_error: Option<String>,
+    /// Rules about the labels and fields of nodes.
+    pub node_affinity: NodeAffinityProgram,
     /// Host ports.
     pub ports: Box<[HostPort]>,
     /// Requests.
@@ -168,27 +201,15 @@ pub struct Program {
     pub images: Box<[Str]>,
     /// Containers that the image score divides by.
     pub image_containers: i64,
-    /// Hard topology spread.
-    pub spread_hard: Box<[Spread]>,
-    /// Soft topology spread.
-    pub spread_soft: Box<[Spread]>,
-    /// Nodes that lack a soft topology key are left out of the score.
-    pub spread_requires_all: bool,
-    /// Required pod affinity: pods meeting all terms, and the keys of the terms.
-    pub affinity: Option<Attraction>,
-    /// The pod meets its own affinity terms.
-    pub affinity_self: bool,
-    /// Required pod anti-affinity.
-    pub anti: Box<[(CounterId, KeyId)]>,
-    /// Preferred pod affinity (positive) and anti-affinity (negative).
-    pub preferred_pods: Box<[Pull]>,
-    /// Once placed, the pod affects other pods by its affinity terms.
-    pub carries_terms: bool,
+    /// Topology spread.
+    pub spread: SpreadProgram,
+    /// Affinity to other pods.
+    pub pods: PodAffinityProgram,
     /// Features the node must declare.
     pub features: Box<[Str]>,
     /// Its counters are freed with it.
     pub(crate) is_passing: bool,
-    /// `View::own_keys_version` at compile time.
+    /// `CounterColumns::own_keys_version` at compile time.
     pub(crate) own_keys_version: u32,
     /// Protects the strings that it refers to.
     pub(crate) lease: Lease,
@@ -198,11 +219,18 @@ impl Program {
     /// Returns a copy without counters of pods.
     pub(crate) fn without_counters(&self) -> Self {
         Self {
-            spread_hard: Box::default(),
-            spread_soft: Box::default(),
-            affinity: None,
-            anti: Box::default(),
-            preferred_pods: Box::default(),
+            spread: SpreadProgram {
+                hard: Box::default(),
+                soft: Box::default(),
+                requires_all: self.spread.requires_all,
+            },
+            pods: PodAffinityProgram {
+                required: None,
+                meets_own: self.pods.meets_own,
+                anti: Box::default(),
+                preferred: Box::default(),
+                carries_terms: self.pods.carries_terms,
+            },
             is_passing: false,
             ..self.clone()
         }

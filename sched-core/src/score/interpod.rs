@@ -48,14 +48,14 @@ struct Pull<'a> {
 /// Returns the pods that contribute to scores.
 fn pulls<'a>(view: &'a View, program: &'a Program) -> impl Iterator<Item = Pull<'a>> {
     let profile = &view.profile;
-    let off = profile.ignore_preferred_terms_of_existing_pods && program.preferred_pods.is_empty();
-    let own = program.preferred_pods.iter().map(|(weight, id, key)| {
-        let counter = view.counters.get(id.0);
+    let off = profile.ignore_preferred_terms_of_existing_pods && program.pods.preferred.is_empty();
+    let own = program.pods.preferred.iter().map(|(weight, id, key)| {
+        let counter = view.counts.counters.get(id.0);
         let (domains, nodes) = (counter.domain(*key), Some(&counter.nodes));
         Pull { of: Of::Counter(*id), key: *key, weight: *weight, domains, nodes }
     });
-    let terms = view.class_terms.get(program.class).iter().filter_map(|id| {
-        let term = view.terms.get(id.0);
+    let terms = view.counts.class_terms.get(program.class).iter().filter_map(|id| {
+        let term = view.counts.terms.get(id.0);
         let weight = match term.key.kind {
             TermKind::Preferred(weight) => i64::from(weight),
             TermKind::RequiredAffinity => i64::from(profile.hard_pod_affinity_weight),
@@ -140,8 +140,10 @@ impl PodScore {
     /// Returns the pods that are counted by row.
     pub(crate) fn counts<'a>(&self, view: &'a View) -> &'a RowCounts {
         match self.by_row.expect("scores by count are of somebody") {
-            Of::Counter(id) => &view.counters.get(id.0).nodes,
-            Of::Term(id) => view.terms.get(id.0).nodes.as_ref().expect("it was there before"),
+            Of::Counter(id) => &view.counts.counters.get(id.0).nodes,
+            Of::Term(id) => {
+                view.counts.terms.get(id.0).nodes.as_ref().expect("it was there before")
+            }
         }
     }
 

@@ -25,6 +25,7 @@ fn soft_taints<'a>(view: &'a View, program: &'a Program) -> impl Iterator<Item =
         soft.any(|t| t.tolerates(taint))
     };
     let soft = view
+        .sparse
         .taints
         .iter()
         .filter(|(t, rows)| t.effect == Effect::PreferNoSchedule && !rows.is_empty());
@@ -67,7 +68,7 @@ pub(crate) fn affinity(
     scratch: &mut NodeScratch,
     column: &mut [f64],
 ) -> Raw {
-    let Some(terms) = &program.preferred else { return Raw::Skip };
+    let Some(terms) = &program.node_affinity.preferred else { return Raw::Skip };
     let mut any = false;
     for (weight, term) in terms {
         let mut rows = std::mem::take(&mut scratch.term);
@@ -91,7 +92,7 @@ pub(crate) fn affinity_parts(
     scratch: &mut NodeScratch,
     parts: &mut ScoreParts,
 ) -> PartsOutcome {
-    let Some(terms) = &program.preferred else { return PartsOutcome::Skip };
+    let Some(terms) = &program.node_affinity.preferred else { return PartsOutcome::Skip };
     parts.begin(feasible, view.rows);
     for (weight, term) in terms {
         let mut rows = std::mem::take(&mut scratch.term);
@@ -111,7 +112,7 @@ fn image_sizes<'a>(
     view: &'a View,
     program: &'a Program,
 ) -> impl Iterator<Item = (i64, &'a RowSet)> + Clone {
-    let images = program.images.iter().filter_map(|name| view.images.get(name));
+    let images = program.images.iter().filter_map(|name| view.sparse.images.get(name));
     images.map(|image| {
         let spread = image.rows.len() as f64 / view.nodes as f64;
         ((image.size_bytes as f64 * spread) as i64, &image.rows)

@@ -56,7 +56,7 @@ impl SoftSpread {
         scratch: &mut NodeScratch,
         column: &mut [f64],
     ) -> Raw {
-        let constraints = &program.spread_soft;
+        let constraints = &program.spread.soft;
         if constraints.is_empty() {
             return Raw::Skip;
         }
@@ -73,7 +73,7 @@ impl SoftSpread {
         simd::round_half_up(column);
         // The tables have no counts by node: rows with matching pods are computed again.
         for c in constraints.iter().filter(|c| c.hostname) {
-            for (row, _) in view.counters.get(c.counter.0).nodes.iter() {
+            for (row, _) in view.counts.counters.get(c.counter.0).nodes.iter() {
                 column[row as usize] = self.row(view, program, row);
             }
         }
@@ -89,7 +89,7 @@ impl SoftSpread {
         scratch: &mut NodeScratch,
         parts: &mut ScoreParts,
     ) -> PartsOutcome {
-        let constraints = &program.spread_soft;
+        let constraints = &program.spread.soft;
         if constraints.is_empty() {
             return PartsOutcome::Skip;
         }
@@ -119,7 +119,7 @@ impl SoftSpread {
         if let Some(c) = by_node.0 {
             let column = |at: usize| view.keys.column(constraints[at].key);
             let raw = |row, count| self.raw(program, row, column, |_| count);
-            if !parts.count_by(&view.counters.get(c.counter.0).nodes, raw) {
+            if !parts.count_by(&view.counts.counters.get(c.counter.0).nodes, raw) {
                 return PartsOutcome::TooMany;
             }
         }
@@ -132,15 +132,15 @@ impl SoftSpread {
         view: &'a View,
         program: &Program,
     ) -> (&'a RowCounts, &'a Bits) {
-        let constraint = program.spread_soft.iter().find(|c| c.hostname);
+        let constraint = program.spread.soft.iter().find(|c| c.hostname);
         let constraint = constraint.expect("scores by count are of a hostname constraint");
-        (&view.counters.get(constraint.counter.0).nodes, &self.scored)
+        (&view.counts.counters.get(constraint.counter.0).nodes, &self.scored)
     }
 
     /// Raw score of one row; `prepare` must have run.
     pub(crate) fn row(&self, view: &View, program: &Program, row: u32) -> f64 {
-        let column = |at: usize| view.keys.column(program.spread_soft[at].key);
-        let on = |c: &Spread| view.counters.get(c.counter.0).nodes.get(row);
+        let column = |at: usize| view.keys.column(program.spread.soft[at].key);
+        let on = |c: &Spread| view.counts.counters.get(c.counter.0).nodes.get(row);
         self.raw(program, row, column, on)
     }
 
@@ -154,7 +154,7 @@ impl SoftSpread {
         on: impl Fn(&Spread) -> u32,
     ) -> f64 {
         let mut score = 0.0;
-        for (at, (c, gain)) in program.spread_soft.iter().zip(&self.gains).enumerate() {
+        for (at, (c, gain)) in program.spread.soft.iter().zip(&self.gains).enumerate() {
             let value = column(at).value(row);
             if value == 0 {
                 continue;
@@ -176,11 +176,11 @@ impl SoftSpread {
         feasible: &Bits,
         scratch: &mut NodeScratch,
     ) {
-        let constraints = &program.spread_soft;
+        let constraints = &program.spread.soft;
         self.all_keys.copy_from(&view.valid, view.rows);
         self.scored.copy_from(feasible, view.rows);
         self.ignored.reset(view.rows);
-        if program.spread_requires_all {
+        if program.spread.requires_all {
             for c in constraints {
                 self.all_keys.and(&view.keys.column(c.key).present);
             }
@@ -250,9 +250,9 @@ impl SoftSpread {
         column: &KeyColumn,
         empty: Option<usize>,
     ) {
-        let counter = view.counters.get(c.counter.0);
+        let counter = view.counts.counters.get(c.counter.0);
         self.counts.clear();
-        let restricted = program.spread_requires_all || includes_some(program, c);
+        let restricted = program.spread.requires_all || includes_some(program, c);
         if restricted || empty.is_some() {
             self.counted.copy_from(&self.all_keys, view.rows);
             include(program, c, &self.affine, &self.tolerated, &mut self.counted);

@@ -37,7 +37,7 @@ pub fn rejector(
     if refusal(view, program).is_none() && view.valid.get(row) {
         mask.set(row);
     }
-    if let Some(names) = &program.subset {
+    if let Some(names) = &program.node_affinity.subset {
         filter::node::keep_named(view, names, &mut mask);
     }
     if !mask.get(row) {

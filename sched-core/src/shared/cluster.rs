@@ -168,9 +168,9 @@ fn apply(writer: &mut WriterSeat, r: Reservation) {
 
 /// Returns true if a placement depends on other rows than its own, or restricts them.
 fn reaches_across(view: &View, program: &Program, pod: &PodSpec) -> bool {
-    program.affinity.is_some()
-        || !program.anti.is_empty()
-        || !program.spread_hard.is_empty()
+    program.pods.required.is_some()
+        || !program.pods.anti.is_empty()
+        || !program.spread.hard.is_empty()
         || pod.terms.iter().any(|t| t.kind == TermKind::RequiredAnti)
         || interpod::forbidding(view, program).next().is_some()
 }

@@ -23,8 +23,9 @@ fn contents(view: &View) -> String {
         let domains = c.domains.iter().map(|(key, counts)| (*key, by_domain(counts)));
         (c.nodes.iter().collect::<BTreeMap<_, _>>(), domains.collect::<Vec<_>>())
     };
-    let counters: Vec<_> = view.counters.iter().map(sorted).collect();
+    let counters: Vec<_> = view.counts.counters.iter().map(sorted).collect();
     let terms: Vec<_> = view
+        .counts
         .terms
         .iter()
         .map(|t| {
@@ -34,11 +35,11 @@ fn contents(view: &View) -> String {
         .collect();
     let used = |name| (0..view.rows as u32).map(|row| view.scalar(name, row)).collect::<Vec<_>>();
     let scalars: BTreeMap<_, _> =
-        view.scalars.iter().map(|(name, _)| (*name, used(*name))).collect();
+        view.sparse.scalars.iter().map(|(name, _)| (*name, used(*name))).collect();
     let ports: BTreeMap<_, _> =
-        view.ports.iter().map(|(key, users)| (*key, format!("{users:?}"))).collect();
-    let rest = (view.epoch, view.whole, view.nodes, view.terms_version, view.valid.words());
-    let images = view.images.iter().count();
+        view.sparse.ports.iter().map(|(key, users)| (*key, format!("{users:?}"))).collect();
+    let rest = (view.epoch, view.whole, view.nodes, view.counts.terms_version, view.valid.words());
+    let images = view.sparse.images.iter().count();
     format!("{rows:?} {counters:?} {terms:?} {scalars:?} {ports:?} {rest:?} {images}")
 }
 

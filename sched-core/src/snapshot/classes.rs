@@ -56,7 +56,8 @@ impl Cluster {
             return *id;
         }
         let list = Arc::clone(self.interner.labels(labels));
-        let counts = |id: &CounterId| self.view.counters.get(id.0).key.matches(namespace, &list);
+        let counts =
+            |id: &CounterId| self.view.counts.counters.get(id.0).key.matches(namespace, &list);
         let candidates = self.counter_ids.candidates(namespace, &list);
         let candidates = candidates.chain(self.counter_budget.passing_counters());
         let mut counters: Vec<CounterId> = candidates.filter(counts).collect();
@@ -69,13 +70,13 @@ impl Cluster {
             }
             None => {
                 self.classes.push(class);
-                self.view.class_terms.push(Vec::new())
+                self.view.counts.class_terms.push(Vec::new())
             }
         };
         self.class_ids.insert(key, id);
         let terms = self.terms_selecting(id);
         self.counter_budget.select(&terms);
-        *self.view.class_terms.get_mut(id) = terms;
+        *self.view.counts.class_terms.get_mut(id) = terms;
         id
     }
 
@@ -90,7 +91,7 @@ impl Cluster {
             }
             self.own_keys[at].1 = true;
             self.templates.clear();
-            self.view.own_keys_version += 1;
+            self.view.counts.own_keys_version += 1;
             self.view.epoch += 1;
             for id in self.pods.iter().collect::<Vec<_>>() {
                 self.classify_anew(id, at as u8);
@@ -145,12 +146,12 @@ impl Cluster {
         let nodes = by_row.then(RowCounts::default);
         let domains = DomainCounts::default();
         let term = Term { key: key.clone(), topology, domains, total: 0, nodes };
-        let id = TermId(self.view.terms.put(term, &mut self.free.terms));
+        let id = TermId(self.view.counts.terms.put(term, &mut self.free.terms));
         self.term_ids.insert(key.clone(), id);
         self.counter_budget.own_term(id, namespace);
         for class in 0..self.classes.len() as u32 {
             if self.term_selects(key, class) {
-                self.view.class_terms.get_mut(class).push(id);
+                self.view.counts.class_terms.get_mut(class).push(id);
                 self.counter_budget.select(&[id]);
             }
         }
@@ -168,9 +169,9 @@ impl Cluster {
         let known = self.counter_ids.get(key).or_else(|| self.counter_budget.find(key));
         let id = known.unwrap_or_else(|| self.new_counter(key));
         if let Some(topology) = topology
-            && !self.view.counters.get(id.0).domains.iter().any(|(k, _)| *k == topology)
+            && !self.view.counts.counters.get(id.0).domains.iter().any(|(k, _)| *k == topology)
         {
-            let counter = self.view.counters.get_mut(id.0);
+            let counter = self.view.counts.counters.get_mut(id.0);
             counter.track(topology, &self.view.keys);
             let bytes = self.view.keys.column(topology).value_ids() * size_of::<u32>();
             self.counter_budget.grow(id, bytes);
@@ -181,7 +182,7 @@ impl Cluster {
     fn new_counter(&mut self, key: &CounterKey) -> CounterId {
         key.all.iter().for_each(|m| self.mention(&m.selector));
         let mut counter = Counter::new(key.clone());
-        let id = CounterId(self.view.counters.put(counter.clone(), &mut self.free.counters));
+        let id = CounterId(self.view.counts.counters.put(counter.clone(), &mut self.free.counters));
         for (at, class) in self.classes.iter_mut().enumerate() {
             if !class.namespace.is_some_and(|namespace| key.matches(namespace, &class.labels)) {
                 continue;
@@ -195,7 +196,7 @@ impl Cluster {
                 }
             }
         }
-        *self.view.counters.get_mut(id.0) = counter;
+        *self.view.counts.counters.get_mut(id.0) = counter;
         // Counts by row turn into a bit for each row and plane.
         let bytes = COUNTER_BYTES + self.view.rows / 2;
         if self.counter_budget.keeps(key, id, bytes) {
@@ -219,7 +220,7 @@ impl Cluster {
         for id in all {
             freed.set(id.0);
             let nothing = CounterKey { all: Box::default(), live_only: false };
-            *self.view.counters.get_mut(id.0) = Counter::new(nothing);
+            *self.view.counts.counters.get_mut(id.0) = Counter::new(nothing);
             self.free.counters.push(id.0);
             self.counter_budget.freed(*id);
         }
@@ -232,12 +233,12 @@ impl Cluster {
     #[must_use]
     pub fn heap_bytes(&self) -> (usize, usize) {
         let nodes = self.view.heap_bytes() + self.digests.capacity() * 8;
-        let counters = self.view.counters.iter();
+        let counters = self.view.counts.counters.iter();
         let counters = counters.map(|c| {
             let domains = c.domains.iter().map(|(_, d)| d.heap_bytes() + 48);
             c.nodes.heap_bytes() + domains.sum::<usize>() + 128
         });
-        let terms = self.view.terms.iter().map(|t| {
+        let terms = self.view.counts.terms.iter().map(|t| {
             let nodes = t.nodes.as_ref().map_or(0, RowCounts::heap_bytes);
             nodes + t.domains.heap_bytes() + 200
         });

@@ -20,15 +20,14 @@ use super::objects::{NodeSpec, OWN_KEYS, ObjectError};
 use super::pods::{PodId, PodTable};
 use super::replica::PodChange;
 use super::sweep::Free;
-use super::view::View;
+use super::view::{CounterColumns, SparseColumns, View};
 use super::workloads::Owners;
 use crate::attempt_budget::Exhausted;
 use crate::bits::Bits;
 use crate::chunk::{CHUNK_ROWS, Numbers};
 use crate::columns::counter_index::CounterIndex;
-use crate::columns::counters::{CounterId, CowVec, TermId, TermKey};
+use crate::columns::counters::{CounterId, TermId, TermKey};
 use crate::columns::index;
-use crate::columns::sparse::CowMap;
 use crate::config::{Profile, Strategy};
 use crate::intern::{FastMap, Interner, LabelsId, Str};
 use crate::program::Program;
@@ -150,20 +149,12 @@ impl Cluster {
                 wide_rows: Arc::default(),
                 unschedulable: Arc::default(),
                 keys: Arc::default(),
-                taints: Arc::default(),
-                images: CowMap::default(),
-                features: CowMap::default(),
-                scalars: CowMap::default(),
-                ports: CowMap::default(),
+                sparse: SparseColumns::default(),
                 wildcard_ip,
                 empty_text,
                 fit_is_default,
                 balance_is_default,
-                counters: CowVec::default(),
-                terms: CowVec::default(),
-                terms_version: 0,
-                class_terms: CowVec::default(),
-                own_keys_version: 0,
+                counts: CounterColumns::default(),
             },
             interner,
             pods: PodTable::default(),
@@ -227,7 +218,8 @@ impl Cluster {
         let (mut named, mut some) = (Bits::default(), Bits::default());
         named.reset(self.view.rows);
         some.reset(self.view.rows);
-        let column = self.interner.find(resource).and_then(|name| self.view.scalars.get(&name));
+        let column =
+            self.interner.find(resource).and_then(|name| self.view.sparse.scalars.get(&name));
         for row in self.view.valid.iter() {
             if let Some(amount) = column.and_then(|column| column.allocatable(row)) {
                 named.set(row);
@@ -385,29 +377,30 @@ impl Cluster {
         self.set_numbers(row, &Numbers::default());
         Arc::make_mut(&mut self.view.unschedulable).clear(row);
         Arc::make_mut(&mut self.view.keys).clear(row);
-        if self.view.taints.iter().any(|(_, rows)| rows.contains(row)) {
-            let taints = Arc::make_mut(&mut self.view.taints);
+        if self.view.sparse.taints.iter().any(|(_, rows)| rows.contains(row)) {
+            let taints = Arc::make_mut(&mut self.view.sparse.taints);
             taints.iter_mut().for_each(|(_, rows)| _ = rows.remove(row));
             taints.retain(|(_, rows)| !rows.is_empty());
         }
         let staying: std::collections::HashSet<Str> = staying.iter().map(|(n, _)| *n).collect();
-        for name in self.view.images.keys_where(|image| image.rows.contains(row)) {
+        for name in self.view.sparse.images.keys_where(|image| image.rows.contains(row)) {
             // Its size is that of the first node that has it: of this one, if no other has.
-            let alone = self.view.images.get(&name).is_some_and(|image| image.rows.len() == 1);
+            let alone =
+                self.view.sparse.images.get(&name).is_some_and(|image| image.rows.len() == 1);
             if alone {
-                self.view.images.remove(&name);
+                self.view.sparse.images.remove(&name);
             } else if !staying.contains(&name) {
-                self.view.images.entry(name).rows.remove(row);
+                self.view.sparse.images.entry(name).rows.remove(row);
             }
         }
-        for name in self.view.features.keys_where(|rows| rows.contains(row)) {
-            let rows = self.view.features.entry(name);
+        for name in self.view.sparse.features.keys_where(|rows| rows.contains(row)) {
+            let rows = self.view.sparse.features.entry(name);
             rows.remove(row);
             if rows.is_empty() {
-                self.view.features.remove(&name);
+                self.view.sparse.features.remove(&name);
             }
         }
-        let scalars = &mut self.view.scalars;
+        let scalars = &mut self.view.sparse.scalars;
         self.offered.retain(|name, nodes| {
             if scalars.get(name).is_some_and(|column| column.allocatable(row).is_some()) {
                 scalars.entry(*name).set_allocatable(row, None);
@@ -438,7 +431,7 @@ impl Cluster {
             keys.set(row, rows, *key, *value, self.interner.text(*value).parse().ok());
         }
         for taint in &spec.taints {
-            let taints = Arc::make_mut(&mut self.view.taints);
+            let taints = Arc::make_mut(&mut self.view.sparse.taints);
             let at = taints.iter().position(|(t, _)| t == taint).unwrap_or_else(|| {
                 taints.push((*taint, Default::default()));
                 taints.len() - 1
@@ -446,21 +439,21 @@ impl Cluster {
             taints[at].1.insert(row, rows);
         }
         for (name, size_bytes) in &spec.images {
-            if self.view.images.get(name).is_some_and(|image| image.rows.contains(row)) {
+            if self.view.sparse.images.get(name).is_some_and(|image| image.rows.contains(row)) {
                 continue;
             }
-            let image = self.view.images.entry(*name);
+            let image = self.view.sparse.images.entry(*name);
             if image.rows.is_empty() {
                 image.size_bytes = *size_bytes;
             }
             image.rows.insert(row, rows);
         }
         for feature in &spec.features {
-            self.view.features.entry(*feature).insert(row, rows);
+            self.view.sparse.features.entry(*feature).insert(row, rows);
         }
         for (name, amount) in &spec.allocatable.scalars {
             let name = self.interner.intern(name);
-            self.view.scalars.entry(name).set_allocatable(row, Some(*amount));
+            self.view.sparse.scalars.entry(name).set_allocatable(row, Some(*amount));
             *self.offered.entry(name).or_default() += 1;
         }
         self.view.epoch += 1;

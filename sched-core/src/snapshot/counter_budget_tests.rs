@@ -54,13 +54,13 @@ fn waiting_pods_with_very_many_terms_keep_no_counters() {
         waiting.push((cluster.rejected(&spec, &program).expect("a pod"), spec));
     }
     cluster.compile(&pod_with("small", |_| ())).expect("a pod");
-    assert_eq!((cluster.counter_ids.len(), cluster.view.terms.len()), (0, 0));
-    assert!(cluster.view.counters.len() <= 2_000, "places are given again");
+    assert_eq!((cluster.counter_ids.len(), cluster.view.counts.terms.len()), (0, 0));
+    assert!(cluster.view.counts.counters.len() <= 2_000, "places are given again");
     assert!(cluster.classes.iter().all(|class| class.counters.is_empty()));
     let after = cluster.heap_bytes();
     assert_eq!(after.0, before.0);
     assert!(after.1 - before.1 < 2_000 * 200, "{after:?}");
-    assert!(waiting.iter().all(|(rejected, _)| rejected.program.preferred_pods.is_empty()));
+    assert!(waiting.iter().all(|(rejected, _)| rejected.program.pods.preferred.is_empty()));
 }
 
 /// Pods that are decided equally with and without kept counters.
@@ -137,7 +137,7 @@ fn counters_of_a_namespace_are_limited_until_its_pods_are_gone() {
     assert!(!compile(&mut cluster, "p", "few").is_passing, "another namespace has its own share");
     cluster.sweep();
     assert!(compile(&mut cluster, "again", "many").is_passing, "they are in use");
-    assert!(!compile(&mut cluster, "p0", "many").preferred_pods.is_empty());
+    assert!(!compile(&mut cluster, "p0", "many").pods.preferred.is_empty());
     drop(many);
     cluster.sweep();
     assert!(!compile(&mut cluster, "again", "many").is_passing);
@@ -152,7 +152,7 @@ fn pod_that_costs_more_than_its_attempt_may_spend_leaves_nothing_behind() {
         let error = cluster.compile_within(&shy("p", "ns", 100), &spent).expect_err("too much");
         assert!(matches!(error, DeltaError::Exhausted(why) if why.limit == limit), "{error}");
     }
-    assert_eq!((cluster.counter_ids.len(), cluster.view.counters.len()), (0, 0));
+    assert_eq!((cluster.counter_ids.len(), cluster.view.counts.counters.len()), (0, 0));
     let spent = AttemptBudget::new(Limits { work: 1_000, bytes: 10_000 }, || false);
     cluster.compile_within(&shy("p", "ns", 4), &spent).expect("few terms cost little");
 }

@@ -30,14 +30,14 @@ fn a_resource_of_which_a_pod_asks_for_nothing_has_no_column_and_another_is_short
     };
     let before = cluster.view().heap_bytes();
     cluster.set_pod(&asking("0")).expect("pod");
-    assert_eq!(cluster.view().scalars.iter().count(), 0);
+    assert_eq!(cluster.view().sparse.scalars.iter().count(), 0);
     cluster.set_pod(&asking("1")).expect("pod");
-    assert_eq!(cluster.view().scalars.iter().count(), 10_000);
+    assert_eq!(cluster.view().sparse.scalars.iter().count(), 10_000);
     let more = cluster.view().heap_bytes() - before;
     assert!(more < 10_000 * 200, "{more} bytes");
     cluster.remove_pod(&asking("1")).expect("there");
     cluster.sweep();
-    assert_eq!(cluster.view().scalars.iter().count(), 0);
+    assert_eq!(cluster.view().sparse.scalars.iter().count(), 0);
 }
 
 #[test]

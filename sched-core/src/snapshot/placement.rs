@@ -171,7 +171,7 @@ impl Cluster {
             && *self.pods.requests.get(row.requests) == spec.requests
             && *self.pods.ports.get(row.ports) == spec.ports
             && *self.pods.own.get(row.own) == spec.own
-            && terms.iter().map(|t| &self.view.terms.get(t.0).key).eq(spec.terms.iter())
+            && terms.iter().map(|t| &self.view.counts.terms.get(t.0).key).eq(spec.terms.iter())
     }
 
     pub(super) fn attach(&mut self, id: PodId, row: u32) {
@@ -199,9 +199,9 @@ impl Cluster {
         // An amount of zero needs no column.
         for (name, amount) in requests.plain.scalars.iter().filter(|(_, amount)| *amount != 0) {
             let name = self.interner.intern(name);
-            if view.scalars.get(&name).is_none() {
+            if view.sparse.scalars.get(&name).is_none() {
                 // From now on the resource has a column.
-                view.scalars.entry(name);
+                view.sparse.scalars.entry(name);
             }
             view.record(log, PodChange::Scalar(name, row, sign.wrapping_mul(*amount)));
         }
@@ -210,7 +210,7 @@ impl Cluster {
         }
         let live = !pod.terminating;
         for counter in &self.classes[pod.class as usize].counters {
-            if live || !view.counters.get(counter.0).key.live_only {
+            if live || !view.counts.counters.get(counter.0).key.live_only {
                 view.record(log, PodChange::Counter(*counter, row, delta));
             }
         }

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use super::view::View;
+use super::view::{CounterColumns, SparseColumns, View};
 use crate::chunk::Numbers;
 use crate::columns::counters::{CounterId, TermId};
 use crate::columns::ports::HostPort;
@@ -47,14 +47,14 @@ impl View {
         match change {
             PodChange::Numbers(row, numbers) => self.set_numbers(*row, numbers),
             PodChange::Counter(id, row, delta) => {
-                self.counters.item_mut(id.0).add(*row, self.rows, *delta, &self.keys);
+                self.counts.counters.item_mut(id.0).add(*row, self.rows, *delta, &self.keys);
             }
             PodChange::Term(id, row, delta) => {
-                self.terms_version += 1;
-                self.terms.item_mut(id.0).add(*row, self.rows, *delta, &self.keys);
+                self.counts.terms_version += 1;
+                self.counts.terms.item_mut(id.0).add(*row, self.rows, *delta, &self.keys);
             }
             PodChange::Scalar(name, row, amount) => {
-                self.scalars.item_mut(*name).add_used(*row, *amount);
+                self.sparse.scalars.item_mut(*name).add_used(*row, *amount);
             }
             PodChange::Port(port, row, delta) => self.count_port(port, *row, *delta),
         }
@@ -62,14 +62,14 @@ impl View {
 
     fn count_port(&mut self, port: &HostPort, row: u32, delta: i32) {
         let key = (port.protocol, port.port);
-        let users = self.ports.item_mut(key);
+        let users = self.sparse.ports.item_mut(key);
         if delta > 0 {
             users.take(port.ip, row, self.rows);
             return;
         }
         users.free(port.ip, row);
         if users.is_free() {
-            self.ports.take_out(&key);
+            self.sparse.ports.take_out(&key);
         }
     }
 
@@ -90,13 +90,18 @@ impl View {
     /// Returns true if a copy, after all changes are replayed, equals `other`.
     pub(crate) fn shows(&self, other: &Self) -> bool {
         self.has_shape_of(other)
-            && (self.epoch, self.whole, self.terms_version, self.own_keys_version)
-                == (other.epoch, other.whole, other.terms_version, other.own_keys_version)
-            && self.class_terms.is(&other.class_terms)
+            && (self.epoch, self.whole, self.counts.terms_version, self.counts.own_keys_version)
+                == (
+                    other.epoch,
+                    other.whole,
+                    other.counts.terms_version,
+                    other.counts.own_keys_version,
+                )
+            && self.counts.class_terms.is(&other.counts.class_terms)
             && Arc::ptr_eq(&self.profile, &other.profile)
-            && self.images.is(&other.images)
-            && self.features.is(&other.features)
-            && Arc::ptr_eq(&self.taints, &other.taints)
+            && self.sparse.images.is(&other.sparse.images)
+            && self.sparse.features.is(&other.sparse.features)
+            && Arc::ptr_eq(&self.sparse.taints, &other.sparse.taints)
             && Arc::ptr_eq(&self.valid, &other.valid)
             && Arc::ptr_eq(&self.unschedulable, &other.unschedulable)
             && Arc::ptr_eq(&self.names, &other.names)
@@ -108,10 +113,10 @@ impl View {
         // Domains are counted by the labels that nodes had when a pod was placed.
         Arc::ptr_eq(&self.keys, &other.keys)
             && self.rows == other.rows
-            && self.counters.shape() == other.counters.shape()
-            && self.terms.shape() == other.terms.shape()
-            && self.scalars.shape() == other.scalars.shape()
-            && self.ports.shape() == other.ports.shape()
+            && self.counts.counters.shape() == other.counts.counters.shape()
+            && self.counts.terms.shape() == other.counts.terms.shape()
+            && self.sparse.scalars.shape() == other.sparse.scalars.shape()
+            && self.sparse.ports.shape() == other.sparse.ports.shape()
     }
 
     fn share_rest(&mut self, other: &Self) {
@@ -131,34 +136,28 @@ impl View {
             wide_rows: _,
             unschedulable,
             keys: _,
-            taints,
-            images,
-            features,
-            scalars: _,
-            ports: _,
+            sparse: SparseColumns { taints, images, features, scalars: _, ports: _ },
             wildcard_ip: _,
             empty_text: _,
             fit_is_default,
             balance_is_default,
-            counters: _,
-            terms: _,
-            terms_version,
-            class_terms,
-            own_keys_version,
+            counts:
+                CounterColumns { counters: _, terms: _, terms_version, class_terms, own_keys_version },
         } = other;
         share(&mut self.profile, profile);
         share(&mut self.valid, valid);
         share(&mut self.names, names);
         share(&mut self.row_index, row_index);
         share(&mut self.unschedulable, unschedulable);
-        share(&mut self.taints, taints);
-        self.images.share(images);
-        self.features.share(features);
-        self.class_terms.share(class_terms);
+        share(&mut self.sparse.taints, taints);
+        self.sparse.images.share(images);
+        self.sparse.features.share(features);
+        self.counts.class_terms.share(class_terms);
         // The writer's stamps: caches made at an earlier epoch find them here.
         self.changes.clone_from(changes);
         (self.epoch, self.whole, self.nodes) = (*epoch, *whole, *nodes);
         (self.fit_is_default, self.balance_is_default) = (*fit_is_default, *balance_is_default);
-        (self.terms_version, self.own_keys_version) = (*terms_version, *own_keys_version);
+        (self.counts.terms_version, self.counts.own_keys_version) =
+            (*terms_version, *own_keys_version);
     }
 }

@@ -42,16 +42,16 @@ struct Used {
 impl Used {
     fn program(&mut self, program: &Program) {
         self.classes.set(program.class);
-        for c in program.spread_hard.iter().chain(&program.spread_soft) {
+        for c in program.spread.hard.iter().chain(&program.spread.soft) {
             self.counters.set(c.counter.0);
             self.keys.set(c.key.0);
         }
-        if let Some((counter, keys)) = &program.affinity {
+        if let Some((counter, keys)) = &program.pods.required {
             self.counters.set(counter.0);
             keys.iter().for_each(|key| self.keys.set(key.0));
         }
-        let pulls = program.preferred_pods.iter().map(|(_, counter, key)| (counter, key));
-        for (counter, key) in program.anti.iter().map(|(c, k)| (c, k)).chain(pulls) {
+        let pulls = program.pods.preferred.iter().map(|(_, counter, key)| (counter, key));
+        for (counter, key) in program.pods.anti.iter().map(|(c, k)| (c, k)).chain(pulls) {
             self.counters.set(counter.0);
             self.keys.set(key.0);
         }
@@ -97,8 +97,8 @@ impl Cluster {
         self.sweep_counters(&used.counters);
         self.sweep_classes(&used.classes);
         self.sweep_keys(used.keys);
-        for name in self.view.scalars.keys_where(|column| column.is_unused()) {
-            self.view.scalars.remove(&name);
+        for name in self.view.sparse.scalars.keys_where(|column| column.is_unused()) {
+            self.view.sparse.scalars.remove(&name);
         }
         let mut marks = self.marks();
         self.interner.sweep(&mut marks);
@@ -134,12 +134,12 @@ impl Cluster {
         });
         if !freed.is_empty() {
             for class in 0..self.classes.len() as u32 {
-                if self.view.class_terms.get(class).iter().any(|term| freed.get(term.0)) {
-                    self.view.class_terms.get_mut(class).retain(|term| !freed.get(term.0));
+                if self.view.counts.class_terms.get(class).iter().any(|term| freed.get(term.0)) {
+                    self.view.counts.class_terms.get_mut(class).retain(|term| !freed.get(term.0));
                 }
             }
         }
-        let lists = self.view.class_terms.iter();
+        let lists = self.view.counts.class_terms.iter();
         self.counter_budget.count_selected(|id| freed.get(id), lists);
     }
 
@@ -160,7 +160,7 @@ impl Cluster {
             let kept = used.get(*id) || self.pods.has_class(*id);
             if !kept {
                 self.classes[*id as usize] = PodClass::default();
-                *self.view.class_terms.get_mut(*id) = Vec::new();
+                *self.view.counts.class_terms.get_mut(*id) = Vec::new();
                 self.free.classes.push(*id);
             }
             kept
@@ -169,10 +169,10 @@ impl Cluster {
 
     fn sweep_keys(&mut self, mut used: Bits) {
         for (_, id) in self.counter_ids.iter() {
-            let domains = &self.view.counters.get(id.0).domains;
+            let domains = &self.view.counts.counters.get(id.0).domains;
             domains.iter().for_each(|(key, _)| used.set(key.0));
         }
-        let terms = self.term_ids.values().map(|id| self.view.terms.get(id.0).topology.0);
+        let terms = self.term_ids.values().map(|id| self.view.counts.terms.get(id.0).topology.0);
         terms.for_each(|key| used.set(key));
         let in_use = |key: KeyId| used.get(key.0);
         Arc::make_mut(&mut self.view.keys).sweep(self.view.rows, in_use);
@@ -187,11 +187,11 @@ impl Cluster {
         texts.extend(self.own_keys.iter().map(|(key, _)| *key));
         texts.extend(view.names.iter());
         texts.extend(view.keys.words());
-        texts.extend(view.taints.iter().flat_map(|(t, _)| [t.key, t.value]));
-        texts.extend(view.images.iter().map(|(name, _)| *name));
-        texts.extend(view.features.iter().map(|(name, _)| *name));
-        texts.extend(view.scalars.iter().map(|(name, _)| *name));
-        for ((protocol, _), users) in view.ports.iter() {
+        texts.extend(view.sparse.taints.iter().flat_map(|(t, _)| [t.key, t.value]));
+        texts.extend(view.sparse.images.iter().map(|(name, _)| *name));
+        texts.extend(view.sparse.features.iter().map(|(name, _)| *name));
+        texts.extend(view.sparse.scalars.iter().map(|(name, _)| *name));
+        for ((protocol, _), users) in view.sparse.ports.iter() {
             texts.insert(*protocol);
             texts.extend(users.ips());
         }

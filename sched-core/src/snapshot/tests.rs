@@ -106,7 +106,7 @@ fn an_event_of_a_workload_leaves_programs_of_others_alone() {
     // A service that selects the pod changes its program, and its removal changes it back.
     cluster.set_service(&service("ns", "s", json!({"app": "web"})));
     let spread = cluster.compile(&pod("q")).expect("pod");
-    assert_eq!((before.spread_soft.len(), spread.spread_soft.len()), (0, 2));
+    assert_eq!((before.spread.soft.len(), spread.spread.soft.len()), (0, 2));
     cluster.remove_service("ns", "s");
     assert_eq!(*cluster.compile(&pod("q")).expect("pod"), *before);
 }
@@ -137,7 +137,7 @@ fn a_removed_workload_spreads_nothing_any_more() {
     ];
     for (kind, version, remove) in remove {
         let spreads =
-            |c: &mut Cluster| c.compile(&owned(kind, version)).expect("pod").spread_soft.len();
+            |c: &mut Cluster| c.compile(&owned(kind, version)).expect("pod").spread.soft.len();
         assert_eq!(spreads(&mut cluster), 2, "{kind}");
         remove(&mut cluster, "ns", "w");
         assert_eq!(spreads(&mut cluster), 0, "{kind}");
@@ -220,12 +220,12 @@ fn sizes(cluster: &Cluster) -> [(&'static str, usize); 9] {
     [
         ("strings and label sets", cluster.interner.len()),
         ("classes", cluster.classes.len()),
-        ("counters", view.counters.len()),
-        ("terms", view.terms.len()),
+        ("counters", view.counts.counters.len()),
+        ("terms", view.counts.terms.len()),
         ("programs", cluster.programs_len),
         ("label values", columns.sum()),
         ("bytes of labels", view.keys.heap_bytes()),
-        ("taints", view.taints.len()),
+        ("taints", view.sparse.taints.len()),
         ("bytes of pods", cluster.heap_bytes().1),
     ]
 }
@@ -368,18 +368,20 @@ fn an_image_update_touches_the_images_that_changed() {
     cluster.set_node(&with_images("a", &[("x", 7), ("z", 8), ("w", 4)])).expect("node");
     let name = |cluster: &Cluster, text: &str| cluster.interner.find(text).expect("interned");
     let of = |cluster: &Cluster, text: &str| {
-        let image = cluster.view().images.get(&name(cluster, text)).expect("there");
+        let image = cluster.view().sparse.images.get(&name(cluster, text)).expect("there");
         (image.size_bytes, image.rows.len())
     };
     // The size is that of the first node that had it; of the only one, if that reports another.
     assert_eq!([of(&cluster, "x"), of(&cluster, "y")], [(1, 2), (2, 1)]);
     assert_eq!([of(&cluster, "z"), of(&cluster, "w")], [(8, 1), (4, 1)]);
-    let at = |view: &super::View, id: Str| std::ptr::from_ref(view.images.get(&id).expect("there"));
+    let at = |view: &super::View, id: Str| {
+        std::ptr::from_ref(view.sparse.images.get(&id).expect("there"))
+    };
     let x = name(&cluster, "x");
     assert_eq!(at(&before, x), at(cluster.view(), x), "x was not even copied");
     cluster.remove_node("a").expect("there");
     cluster.remove_node("b").expect("there");
-    assert_eq!(cluster.view().images.iter().count(), 0);
+    assert_eq!(cluster.view().sparse.images.iter().count(), 0);
 }
 
 #[test]
@@ -401,5 +403,5 @@ fn a_host_port_is_taken_by_address_and_freed_with_its_pod() {
     assert_eq!(asked.map(|ip| feasible(&mut cluster, ip)), [1, 2, 1]);
     cluster.forget(&on("p", "10.0.0.1")).expect("assumed");
     assert_eq!(asked.map(|ip| feasible(&mut cluster, ip)), [2, 2, 2]);
-    assert_eq!(cluster.view().ports.iter().count(), 0);
+    assert_eq!(cluster.view().sparse.ports.iter().count(), 0);
 }

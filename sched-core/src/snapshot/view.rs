@@ -20,7 +20,31 @@ use crate::config::Profile;
 use crate::intern::{FastMap, Str};
 use crate::program::Program;
 
-/// One epoch of a cluster.
+/// Columns of what few nodes have.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SparseColumns {
+    pub(crate) taints: Arc<Vec<(NodeTaint, RowSet)>>,
+    pub(crate) images: CowMap<Str, ImageRows>,
+    pub(crate) features: CowMap<Str, RowSet>,
+    pub(crate) scalars: CowMap<Str, ScalarColumn>,
+    pub(crate) ports: CowMap<(Str, i32), PortUse>,
+}
+
+/// Counters of pods, and terms of existing pods.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CounterColumns {
+    pub(crate) counters: CowVec<Counter>,
+    pub(crate) terms: CowVec<Term>,
+    /// Counts changes of any term's domains.
+    pub(crate) terms_version: u64,
+    /// Terms of existing pods that select a class of incoming pods, by class.
+    pub(crate) class_terms: CowVec<Vec<TermId>>,
+    /// Number of times a selector first mentioned an own label.
+    pub(crate) own_keys_version: u32,
+}
+
+/// One epoch of a cluster. Its parts are nested by value: filters read them without a further
+/// pointer.
 #[derive(Clone, Debug)]
 pub struct View {
     pub(crate) profile: Arc<Profile>,
@@ -40,25 +64,14 @@ pub struct View {
     pub(crate) wide_rows: Arc<Bits>,
     pub(crate) unschedulable: Arc<Bits>,
     pub(crate) keys: Arc<KeyTable>,
-    pub(crate) taints: Arc<Vec<(NodeTaint, RowSet)>>,
-    pub(crate) images: CowMap<Str, ImageRows>,
-    pub(crate) features: CowMap<Str, RowSet>,
-    pub(crate) scalars: CowMap<Str, ScalarColumn>,
-    pub(crate) ports: CowMap<(Str, i32), PortUse>,
+    pub(crate) sparse: SparseColumns,
     pub(crate) wildcard_ip: Str,
     pub(crate) empty_text: Str,
     /// The kernels cover the profile's utilisation score.
     pub(crate) fit_is_default: bool,
     /// The kernels cover the profile's balance score.
     pub(crate) balance_is_default: bool,
-    pub(crate) counters: CowVec<Counter>,
-    pub(crate) terms: CowVec<Term>,
-    /// Counts changes of any term's domains.
-    pub(crate) terms_version: u64,
-    /// Terms of existing pods that select a class of incoming pods, by class.
-    pub(crate) class_terms: CowVec<Vec<TermId>>,
-    /// Number of times a selector first mentioned an own label.
-    pub(crate) own_keys_version: u32,
+    pub(crate) counts: CounterColumns,
 }
 
 impl View {
@@ -72,7 +85,7 @@ impl View {
     /// Otherwise it must be compiled again, because a selector has since mentioned an own label.
     #[must_use]
     pub fn is_current(&self, program: &Program) -> bool {
-        program.own_keys_version == self.own_keys_version
+        program.own_keys_version == self.counts.own_keys_version
     }
 
     /// The profile it was built for.
@@ -95,10 +108,10 @@ impl View {
     /// Bytes of all tables that grow with the nodes, strings excluded.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
-        let sets = self.taints.iter().map(|(_, rows)| rows.heap_bytes() + 48);
-        let images = self.images.iter().map(|(_, i)| i.rows.heap_bytes() + 56);
-        let features = self.features.iter().map(|(_, rows)| rows.heap_bytes() + 48);
-        let scalars = self.scalars.iter().map(|(_, column)| column.heap_bytes());
+        let sets = self.sparse.taints.iter().map(|(_, rows)| rows.heap_bytes() + 48);
+        let images = self.sparse.images.iter().map(|(_, i)| i.rows.heap_bytes() + 56);
+        let features = self.sparse.features.iter().map(|(_, rows)| rows.heap_bytes() + 48);
+        let scalars = self.sparse.scalars.iter().map(|(_, column)| column.heap_bytes());
         self.chunks.len() * size_of::<Chunk>()
             + self.keys.heap_bytes()
             + sets.chain(images).chain(features).chain(scalars).sum::<usize>()
@@ -145,7 +158,7 @@ impl View {
 
     /// Allocatable and requested amount of an extended resource; `None` if the node lacks it.
     pub(crate) fn scalar(&self, name: Str, row: u32) -> (Option<i64>, i64) {
-        let Some(column) = self.scalars.get(&name) else { return (None, 0) };
+        let Some(column) = self.sparse.scalars.get(&name) else { return (None, 0) };
         (column.allocatable(row), column.used(row))
     }
 

@@ -102,9 +102,9 @@ impl Cluster {
                 continue;
             }
             let terms = self.terms_selecting(class);
-            if *self.view.class_terms.get(class) != terms {
-                *self.view.class_terms.get_mut(class) = terms;
-                self.view.terms_version += 1;
+            if *self.view.counts.class_terms.get(class) != terms {
+                *self.view.counts.class_terms.get_mut(class) = terms;
+                self.view.counts.terms_version += 1;
                 self.view.epoch += 1;
             }
         }

@@ -277,7 +277,7 @@ fn arguments_of_volume_binding_are_honoured_or_refused() {
         format!("profiles:\n- pluginConfig:\n  - name: {plugin}\n    args: {args}\n")
     };
     let text = format!("{HEAD}{}", with("VolumeBinding", "{bindTimeoutSeconds: 7}"));
-    assert_eq!(profile(&text, None).expect("valid").volume_bind_timeout_seconds, 7);
+    assert_eq!(profile(&text, None).expect("valid").timeouts.volume_bind_seconds, 7);
     for (plugin, args, says) in [
         (
             "VolumeBinding",

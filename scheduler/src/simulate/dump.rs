@@ -30,6 +30,20 @@ pub(crate) struct ObjectOrigin {
     pub(crate) is_stored: bool,
 }
 
+/// What a simulation reads of a dump and does not use.
+#[derive(Debug, Default)]
+pub(crate) struct DumpOmissions {
+    /// Number of objects of other kinds, by kind.
+    pub(crate) ignored: BTreeMap<String, usize>,
+    /// Nodes and pods found twice, other than in a watch: the name, the place where it is now and
+    /// the first one.
+    pub(crate) again: Vec<String>,
+    /// Reasons in a file that make the answer incomplete, a sentence each.
+    pub(crate) incomplete: Vec<String>,
+    /// Fields of manifests that are ignored, because Kubernetes 1.36 does not have them.
+    pub(crate) unknown_fields: Vec<String>,
+}
+
 /// Everything a simulation uses of a dump.
 #[derive(Debug, Default)]
 pub struct Dump {
@@ -51,15 +65,8 @@ pub struct Dump {
     pub(crate) runtime_classes: ByName<RuntimeClass>,
     /// All classes of the cluster are listed, so that an unlisted one does not exist.
     pub(crate) has_all_runtime_classes: bool,
-    /// Number of objects of other kinds, by kind.
-    pub(crate) ignored: BTreeMap<String, usize>,
-    /// Nodes and pods found twice, other than in a watch: the name, the place where it is now and
-    /// the first one.
-    pub(crate) again: Vec<String>,
-    /// Reasons in a file that make the answer incomplete, a sentence each.
-    pub(crate) incomplete: Vec<String>,
-    /// Fields of manifests that are ignored, because Kubernetes 1.36 does not have them.
-    pub(crate) unknown_fields: Vec<String>,
+    /// What the answer leaves out.
+    pub(crate) omitted: DumpOmissions,
     /// Values set on pods that their manifests do not have.
     pub(crate) assumed: Assumed,
     /// Indexes of nodes and pods, by kind and name.
@@ -85,7 +92,7 @@ impl Dump {
                 self.nodes[at] = node;
                 let again = again("Node", &name, &mut self.node_sources[at], source);
                 if !self.is_news {
-                    self.again.push(again);
+                    self.omitted.again.push(again);
                 }
             }
         }
@@ -104,7 +111,7 @@ impl Dump {
                 self.pods[at] = pod;
                 let again = again("Pod", &name, &mut self.pod_sources[at], source);
                 if !self.is_news {
-                    self.again.push(again);
+                    self.omitted.again.push(again);
                 }
             }
         }

@@ -256,7 +256,11 @@ impl<'a> Loader<'a, '_, '_> {
                 let status: NamedObject = serde_json::from_str(object.get()).unwrap_or_default();
                 let said = status.message.unwrap_or_else(|| "without a message".to_owned());
                 let said = format!("{}: the watch ended in an error, {:?}", self.file, cut(&said));
-                self.found.dump.incomplete.push(format!("{said}: later changes are missing"));
+                self.found
+                    .dump
+                    .omitted
+                    .incomplete
+                    .push(format!("{said}: later changes are missing"));
                 Ok(())
             }
             _ => {
@@ -275,7 +279,7 @@ impl<'a> Loader<'a, '_, '_> {
         if meta.token.is_some_and(|token| !token.is_empty()) {
             let place = self.place(at);
             let said = "this list is cut: it has a continue token, so more objects follow it";
-            self.found.dump.incomplete.push(format!("{place}: {said}"));
+            self.found.dump.omitted.incomplete.push(format!("{place}: {said}"));
         }
     }
 
@@ -287,7 +291,7 @@ impl<'a> Loader<'a, '_, '_> {
         if !is_known {
             let group = group.filter(|group| !group.is_empty() && group_of(kind).is_some());
             let shown = group.map_or(kind.to_owned(), |group| format!("{kind}.{group}"));
-            *self.found.dump.ignored.entry(cut(&shown).to_owned()).or_default() += 1;
+            *self.found.dump.omitted.ignored.entry(cut(&shown).to_owned()).or_default() += 1;
             return Ok(());
         }
         match kind {
@@ -330,7 +334,7 @@ impl<'a> Loader<'a, '_, '_> {
         let name = pod_name(pod);
         let unknown = unknown_fields(&written, &read).into_iter();
         let unknown = unknown.map(|field| format!("{field} (Pod {})", cut(&name)));
-        self.found.dump.unknown_fields.extend(unknown);
+        self.found.dump.omitted.unknown_fields.extend(unknown);
     }
 
     fn other(&mut self, item: &LoadedItem<'_>) -> Result<(), LoadError> {

@@ -14,10 +14,10 @@ const NAMED_MAX: usize = 5;
 
 /// Returns the notes known before pods are placed.
 pub(super) fn of_dump(dump: &Dump) -> Vec<String> {
-    let mut notes = dump.incomplete.clone();
-    let ignored: usize = dump.ignored.values().sum();
+    let mut notes = dump.omitted.incomplete.clone();
+    let ignored: usize = dump.omitted.ignored.values().sum();
     if ignored > 0 {
-        let kinds = dump.ignored.iter().map(|(kind, count)| match count {
+        let kinds = dump.omitted.ignored.iter().map(|(kind, count)| match count {
             1 => kind.clone(),
             count => format!("{kind} ({count})"),
         });
@@ -25,13 +25,14 @@ pub(super) fn of_dump(dump: &Dump) -> Vec<String> {
         let kinds = named(kinds.iter());
         notes.push(format!("{} of other kinds ignored: {kinds}", count(ignored, "object")));
     }
-    if !dump.again.is_empty() {
-        let (count, names) = (count(dump.again.len(), "object"), named(dump.again.iter()));
+    if !dump.omitted.again.is_empty() {
+        let (count, names) =
+            (count(dump.omitted.again.len(), "object"), named(dump.omitted.again.iter()));
         notes.push(format!("{count} there more than once, the last one counts: {names}"));
     }
-    if !dump.unknown_fields.is_empty() {
-        let count = count(dump.unknown_fields.len(), "field");
-        let names = named(dump.unknown_fields.iter());
+    if !dump.omitted.unknown_fields.is_empty() {
+        let count = count(dump.omitted.unknown_fields.len(), "field");
+        let names = named(dump.omitted.unknown_fields.iter());
         notes.push(format!("{count} that Kubernetes 1.36 does not have ignored: {names}"));
     }
     let without = dump.budgets.iter().filter(|(_, budget)| budget.status.is_none());

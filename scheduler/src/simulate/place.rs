@@ -141,7 +141,7 @@ impl Simulation {
         drain_nodes(&mut dump, questions)?;
         let mut found =
             Self { nodes: dump.nodes.len(), notes: notes::of_dump(&dump), ..Self::default() };
-        found.ignored_objects = dump.ignored.values().sum();
+        found.ignored_objects = dump.omitted.ignored.values().sum();
         found.assumed = std::mem::take(&mut dump.assumed).list();
         let mut cluster = Cluster::new(profile);
         workloads(&mut cluster, &dump);

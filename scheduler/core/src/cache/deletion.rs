@@ -48,7 +48,7 @@ impl ClusterCache {
         last: Option<&WatchedObject>,
     ) -> Vec<CacheDelta> {
         let steps = self.foresee_end(kind, key, last);
-        self.flawed.take(kind, key);
+        self.watches.flawed.take(kind, key);
         match kind {
             WatchedKind::Pod => {
                 self.forget_whole(key);
@@ -64,11 +64,11 @@ impl ClusterCache {
                 }
             }
             WatchedKind::PodDisruptionBudget => {
-                self.budgets.remove(key);
-                self.read_budgets = None;
+                self.disruption.objects.remove(key);
+                self.disruption.decoded = None;
             }
             WatchedKind::Node => {
-                if let Some(whole) = &mut self.whole_nodes {
+                if let Some(whole) = &mut self.whole.objects {
                     whole.remove(key.name());
                 }
             }

@@ -62,16 +62,16 @@ impl Flawed {
 impl ClusterCache {
     /// Adds an object that cannot be applied. In a list it counts as present.
     pub(crate) fn put_flawed(&mut self, kind: WatchedKind, key: &ObjectKey, is_listed: bool) {
-        self.flawed.put_undecoded(kind, key);
+        self.watches.flawed.put_undecoded(kind, key);
         if is_listed {
-            self.lists.entry(kind).or_default().seen.insert(key.clone());
+            self.watches.lists.entry(kind).or_default().seen.insert(key.clone());
         }
     }
 
     /// Marks a later version of such an object as applied. Its invalid parts count as before.
     pub(crate) fn mark_applied(&mut self, kind: WatchedKind, key: &ObjectKey) {
         if !matches!(kind, WatchedKind::Pod | WatchedKind::Node) {
-            self.flawed.take(kind, key);
+            self.watches.flawed.take(kind, key);
         }
     }
 
@@ -86,8 +86,8 @@ impl ClusterCache {
             Err(error) => (None, Some(error)),
         };
         match error {
-            Some(error) => self.flawed.put(WatchedKind::Pod, key, left_out, &error),
-            None => self.flawed.take(WatchedKind::Pod, key),
+            Some(error) => self.watches.flawed.put(WatchedKind::Pod, key, left_out, &error),
+            None => self.watches.flawed.take(WatchedKind::Pod, key),
         }
         spec
     }

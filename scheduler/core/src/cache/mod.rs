@@ -66,6 +66,33 @@ struct Listing {
     nameless: bool,
 }
 
+/// Whole nodes, if a plugin or an extender needs them.
+#[derive(Debug, Default)]
+struct WholeNodeCache {
+    objects: Option<HashMap<String, Rc<Node>>>,
+    /// By row, once requested.
+    rows: WholeNodes,
+    rows_are_stale: bool,
+}
+
+/// Disruption budgets, as objects and as preemption reads them.
+#[derive(Debug, Default)]
+struct BudgetCache {
+    objects: BTreeMap<ObjectKey, PodDisruptionBudget>,
+    /// Decoded once requested, until one changes.
+    decoded: Option<Rc<[Budget]>>,
+}
+
+/// Progress of the lists of each kind.
+#[derive(Debug, Default)]
+struct WatchState {
+    lists: HashMap<WatchedKind, Listing>,
+    /// Objects absent from the last list of a kind, if that list had an object without a name.
+    missed: HashMap<WatchedKind, HashSet<ObjectKey>>,
+    complete: HashSet<WatchedKind>,
+    flawed: Flawed,
+}
+
 /// The scheduler's cache of the cluster.
 #[derive(Debug)]
 pub struct ClusterCache {
@@ -81,15 +108,10 @@ pub struct ClusterCache {
     declarations: Declarations,
     nominated: HashMap<Str, Nominee>,
     nodes: HashMap<Str, Rc<NodeSpec>>,
-    /// Whole nodes, if a plugin or an extender needs them.
-    whole_nodes: Option<HashMap<String, Rc<Node>>>,
-    /// Whole nodes by row, once requested.
-    whole_rows: WholeNodes,
-    rows_are_stale: bool,
+    whole: WholeNodeCache,
     /// Whole pods, for out-of-tree plugins.
     pub(crate) whole_pods: Option<Rc<WholePods>>,
-    budgets: BTreeMap<ObjectKey, PodDisruptionBudget>,
-    read_budgets: Option<Rc<[Budget]>>,
+    disruption: BudgetCache,
     /// Volumes and claims.
     pub volumes: Volumes,
     /// Devices and ResourceClaims.
@@ -100,11 +122,7 @@ pub struct ClusterCache {
     happened: Vec<HintEvent>,
     /// Hashes of the selectors of workloads and labels of namespaces: their status changes often.
     others: HashMap<(WatchedKind, ObjectKey), u64>,
-    lists: HashMap<WatchedKind, Listing>,
-    /// Objects absent from the last list of a kind, if that list had an object without a name.
-    missed: HashMap<WatchedKind, HashSet<ObjectKey>>,
-    complete: HashSet<WatchedKind>,
-    flawed: Flawed,
+    watches: WatchState,
     /// The budget of the attempt under way; unlimited between attempts.
     pub attempt_budget: Rc<AttemptBudget>,
     /// A dry run is adding pods or removing them again: after a panic in between they would stay.
@@ -132,21 +150,15 @@ impl ClusterCache {
             declarations: Declarations::default(),
             nominated: HashMap::new(),
             nodes: HashMap::new(),
-            whole_nodes: None,
-            whole_rows: WholeNodes::default(),
-            rows_are_stale: false,
+            whole: WholeNodeCache::default(),
             whole_pods: None,
-            budgets: BTreeMap::new(),
-            read_budgets: None,
+            disruption: BudgetCache::default(),
             volumes: Volumes::default(),
             devices: Devices::default(),
             groups: None,
             happened: Vec::new(),
             others: HashMap::new(),
-            lists: HashMap::new(),
-            missed: HashMap::new(),
-            complete: HashSet::new(),
-            flawed: Flawed::default(),
+            watches: WatchState::default(),
             attempt_budget: Rc::default(),
             is_changing: Cell::default(),
         }
@@ -166,7 +178,7 @@ impl ClusterCache {
 
     /// Returns true once every kind was listed.
     pub fn is_complete(&self) -> bool {
-        self.complete.len() == KINDS.len() + self.gated_kinds().count()
+        self.watches.complete.len() == KINDS.len() + self.gated_kinds().count()
     }
 
     /// Kinds that are watched because of a feature gate.
@@ -177,12 +189,15 @@ impl ClusterCache {
 
     /// Returns the kinds without a complete first list.
     pub fn missing(&self) -> impl Iterator<Item = WatchedKind> + '_ {
-        KINDS.into_iter().chain(self.gated_kinds()).filter(|kind| !self.complete.contains(kind))
+        KINDS
+            .into_iter()
+            .chain(self.gated_kinds())
+            .filter(|kind| !self.watches.complete.contains(kind))
     }
 
     /// Returns the number of objects that failed to decode, by kind.
     pub fn unreadable(&self) -> BTreeMap<WatchedKind, usize> {
-        self.flawed.counts()
+        self.watches.flawed.counts()
     }
 
     /// Returns a pod without a node.
@@ -235,7 +250,7 @@ impl ClusterCache {
         spec: &PodSpec,
         profile: &Profile,
     ) -> Result<Option<DeviceClaims>, Refused> {
-        let (filter, binding) = (profile.device_filter_timeout, profile.device_binding_timeout);
+        let (filter, binding) = (profile.timeouts.device_filter, profile.timeouts.device_binding);
         let budget = Rc::clone(&self.attempt_budget);
         let limits = DeviceLimits { filter, binding, budget };
         let resources = &spec.requests.plain.scalars;
@@ -251,9 +266,9 @@ impl ClusterCache {
 
     /// Returns the parsed PodDisruptionBudgets.
     pub fn budgets(&mut self) -> Rc<[Budget]> {
-        let (budgets, cluster) = (&self.budgets, &mut self.cluster);
+        let (budgets, cluster) = (&self.disruption.objects, &mut self.cluster);
         let read = || cluster.budgets(budgets.values()).into();
-        Rc::clone(self.read_budgets.get_or_insert_with(read))
+        Rc::clone(self.disruption.decoded.get_or_insert_with(read))
     }
 
     /// Applies a watch event; returns the changes of pods and nodes. Objects of other kinds change
@@ -261,11 +276,11 @@ impl ClusterCache {
     pub fn list(&mut self, told: WatchEvent) -> Vec<CacheDelta> {
         match told {
             WatchEvent::Begun(kind) => {
-                self.lists.insert(kind, Listing::default());
+                self.watches.lists.insert(kind, Listing::default());
                 Vec::new()
             }
             WatchEvent::Listed(thing) => {
-                let list = self.lists.entry(thing.kind()).or_default();
+                let list = self.watches.lists.entry(thing.kind()).or_default();
                 list.seen.insert(thing.key());
                 match thing {
                     WatchedObject::ResourceClaim(claim) => {
@@ -276,8 +291,8 @@ impl ClusterCache {
                 }
             }
             WatchEvent::Unreadable(kind, key) => {
-                key.iter().for_each(|key| self.flawed.put_undecoded(kind, key));
-                let list = self.lists.entry(kind).or_default();
+                key.iter().for_each(|key| self.watches.flawed.put_undecoded(kind, key));
+                let list = self.watches.lists.entry(kind).or_default();
                 list.nameless |= key.is_none();
                 list.seen.extend(key);
                 Vec::new()
@@ -290,28 +305,28 @@ impl ClusterCache {
     }
 
     fn end_of_list(&mut self, kind: WatchedKind) -> Vec<CacheDelta> {
-        self.complete.insert(kind);
-        let list = self.lists.remove(&kind).unwrap_or_default();
+        self.watches.complete.insert(kind);
+        let list = self.watches.lists.remove(&kind).unwrap_or_default();
         let known: Vec<ObjectKey> = match kind {
             WatchedKind::Pod => self.waiting.keys().chain(self.bound.keys()).cloned().collect(),
             WatchedKind::Node => {
                 let names = self.nodes.keys().map(|name| self.cluster.text(*name));
                 names.map(|name| ObjectKey::new("", name)).collect()
             }
-            WatchedKind::PodDisruptionBudget => self.budgets.keys().cloned().collect(),
+            WatchedKind::PodDisruptionBudget => self.disruption.objects.keys().cloned().collect(),
             kind if is_of_volumes(kind) => self.volumes.keys(kind),
             kind if is_of_devices(kind) => self.devices.keys(kind),
             WatchedKind::PodGroup => self.groups.iter().flat_map(Groups::keys).collect(),
             _ => self.others.keys().filter(|(k, _)| *k == kind).map(|(_, k)| k.clone()).collect(),
         };
-        let flawed = self.flawed.keys(kind).cloned().collect::<Vec<_>>();
+        let flawed = self.watches.flawed.keys(kind).cloned().collect::<Vec<_>>();
         let known: HashSet<ObjectKey> = known.into_iter().chain(flawed).collect();
         let mut gone: HashSet<ObjectKey> =
             known.into_iter().filter(|key| !list.seen.contains(key)).collect();
-        let missed = self.missed.remove(&kind).unwrap_or_default();
+        let missed = self.watches.missed.remove(&kind).unwrap_or_default();
         if list.nameless {
             let (twice, once) = gone.into_iter().partition(|key| missed.contains(key));
-            self.missed.insert(kind, once);
+            self.watches.missed.insert(kind, once);
             gone = twice;
         }
         gone.iter().flat_map(|key| self.gone(kind, key, None)).collect()
@@ -333,8 +348,8 @@ impl ClusterCache {
                 Vec::new()
             }
             WatchedObject::PodDisruptionBudget(budget) => {
-                self.budgets.insert(key_of(&*budget), *budget);
-                self.read_budgets = None;
+                self.disruption.objects.insert(key_of(&*budget), *budget);
+                self.disruption.decoded = None;
                 Vec::new()
             }
             other if is_of_volumes(other.kind()) => {
@@ -508,13 +523,13 @@ impl ClusterCache {
         let key = key_of(node);
         match self.cluster.read_node(node) {
             Ok(spec) => {
-                self.flawed.take(WatchedKind::Node, &key);
+                self.watches.flawed.take(WatchedKind::Node, &key);
                 let old = self.nodes.get(&spec.name).cloned();
                 Some(CacheDelta::Node { old, new: Some(Rc::new(spec)) })
             }
             Err(error) => {
                 let stays = "it stays what it was, if it was known";
-                self.flawed.put(WatchedKind::Node, &key, stays, &error);
+                self.watches.flawed.put(WatchedKind::Node, &key, stays, &error);
                 None
             }
         }

@@ -188,7 +188,7 @@ impl ClusterCache {
 
     fn set_node(&mut self, was: Option<&NodeSpec>, node: Option<Rc<NodeSpec>>) {
         self.volumes.nodes_changed += 1;
-        self.rows_are_stale = true;
+        self.whole.rows_are_stale = true;
         match node {
             Some(spec) => {
                 self.cluster.place_node(&spec);

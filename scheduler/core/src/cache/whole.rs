@@ -18,7 +18,7 @@ use crate::kept::Shelf;
 impl ClusterCache {
     /// Keeps whole nodes from now on.
     pub fn keep_nodes(&mut self) {
-        self.whole_nodes.get_or_insert_default();
+        self.whole.objects.get_or_insert_default();
         // Consumers of whole nodes read pending pods at any event: keep those as objects too.
         self.shelf = Shelf::of_objects();
     }
@@ -42,24 +42,24 @@ impl ClusterCache {
 
     /// Returns whole nodes by row, if they are kept.
     pub fn whole_rows(&mut self) -> WholeNodes {
-        if !std::mem::take(&mut self.rows_are_stale) {
-            return Rc::clone(&self.whole_rows);
+        if !std::mem::take(&mut self.whole.rows_are_stale) {
+            return Rc::clone(&self.whole.rows);
         }
-        let rows = Rc::make_mut(&mut self.whole_rows);
+        let rows = Rc::make_mut(&mut self.whole.rows);
         // A row may belong to another node now.
         rows.clear();
         rows.resize(self.cluster.view().row_count(), None);
-        for (name, node) in self.whole_nodes.iter().flatten() {
+        for (name, node) in self.whole.objects.iter().flatten() {
             if let Some(row) = self.cluster.row(name) {
                 rows[row as usize] = Some(Rc::clone(node));
             }
         }
-        Rc::clone(&self.whole_rows)
+        Rc::clone(&self.whole.rows)
     }
 
     /// Returns a whole node, if nodes are kept.
     pub fn whole_node(&self, name: &str) -> Option<&Rc<Node>> {
-        self.whole_nodes.as_ref()?.get(name)
+        self.whole.objects.as_ref()?.get(name)
     }
 
     /// Drops the whole object of a pod.
@@ -72,11 +72,11 @@ impl ClusterCache {
 
     pub(super) fn set_whole_node(&mut self, node: Node) -> Vec<CacheDelta> {
         let step = self.read_node(&node);
-        if let Some(whole) = &mut self.whole_nodes {
+        if let Some(whole) = &mut self.whole.objects {
             let new = Rc::new(node);
             let name = new.metadata.name.clone().unwrap_or_default();
             let old = whole.insert(name, Rc::clone(&new));
-            self.rows_are_stale = true;
+            self.whole.rows_are_stale = true;
             // An out-of-tree plugin may wait for a field that the columns do not have.
             if let (Some(old), Some(CacheDelta::Node { new: Some(spec), .. })) = (old, &step)
                 && differs_beside_columns(&old, &new)

@@ -203,8 +203,8 @@ pub(super) fn arguments(
         }
         "DefaultPreemption" => {
             let a: PreemptionArgs = args(config, path)?;
-            profile.preemption_candidates_percent = a.min_candidate_nodes_percentage.unwrap_or(10);
-            profile.preemption_candidates_min = a.min_candidate_nodes_absolute.unwrap_or(100);
+            profile.preemption_candidates.percent = a.min_candidate_nodes_percentage.unwrap_or(10);
+            profile.preemption_candidates.min = a.min_candidate_nodes_absolute.unwrap_or(100);
         }
         "VolumeBinding" => volumes(profile, &args(config, path)?, path)?,
         "DynamicResources" => devices(profile, args(config, path)?, path)?,
@@ -264,7 +264,7 @@ fn volumes(profile: &mut Profile, a: &VolumeBindingArgs, path: &str) -> Result<(
         return Err(field(&format!("{path}.shape"), problem));
     }
     let seconds = a.bind_timeout_seconds.unwrap_or(600);
-    profile.volume_bind_timeout_seconds = u64::try_from(seconds).map_err(|_| {
+    profile.timeouts.volume_bind_seconds = u64::try_from(seconds).map_err(|_| {
         let problem = format!("is {seconds}, but must not be below zero");
         field(&format!("{path}.bindTimeoutSeconds"), &problem)
     })?;
@@ -283,7 +283,7 @@ fn devices(profile: &mut Profile, a: DeviceArgs, path: &str) -> Result<(), Confi
     let filter = read("filterTimeout", a.filter_timeout, Duration::from_secs(10), Duration::ZERO)?;
     let second = Duration::from_secs(1);
     let binding = read("bindingTimeout", a.binding_timeout, Duration::from_secs(600), second)?;
-    (profile.device_filter_timeout, profile.device_binding_timeout) = (filter, binding);
+    (profile.timeouts.device_filter, profile.timeouts.device_binding) = (filter, binding);
     Ok(())
 }
 

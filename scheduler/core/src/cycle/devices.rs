@@ -282,7 +282,7 @@ impl Scheduler {
             return self.devices_failed(uid, error, now);
         }
         let profile = self.assumed.get(uid).map_or(0, |assumed| assumed.asked.profile);
-        let until = now.saturating_add(self.cache.profile(profile).device_binding_timeout);
+        let until = now.saturating_add(self.cache.profile(profile).timeouts.device_binding);
         one.stage = DeviceStage::Waits { since: now, until };
         if one.has_conditions()
             && let Some(assumed) = self.assumed.get(uid)

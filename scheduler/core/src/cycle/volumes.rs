@@ -162,7 +162,7 @@ impl Scheduler {
             return false;
         };
         let profile = self.cache.profile(assumed.asked.profile);
-        let time = Duration::from_secs(profile.volume_bind_timeout_seconds);
+        let time = Duration::from_secs(profile.timeouts.volume_bind_seconds);
         binding.until = now.saturating_add(time);
         let (pod, writes) = (pod_ref(&assumed.asked, uid), binding.writes.clone());
         let (number, is_wanted) = (binding.number, Rc::clone(&binding.is_wanted));

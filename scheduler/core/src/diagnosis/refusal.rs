@@ -30,7 +30,7 @@ impl Asking {
 
     /// Returns the nodes that its affinity selects by name.
     pub fn own_nodes(&self, cluster: &Cluster) -> Option<BTreeSet<String>> {
-        let names = self.program.subset.as_ref()?.iter();
+        let names = self.program.node_affinity.subset.as_ref()?.iter();
         Some(names.map(|name| cluster.text(*name).to_owned()).collect())
     }
 

@@ -43,7 +43,7 @@ fn the_last_word_of_a_watch_about_an_object_counts() {
         told("ADDED", &pod("a")),
     ];
     let dump = try_load(&text.join("\n")).expect("a watch");
-    assert_eq!((dump.nodes.len(), dump.again.len()), (0, 0));
+    assert_eq!((dump.nodes.len(), dump.omitted.again.len()), (0, 0));
     let names: Vec<String> = dump.pods.iter().map(pod_name).collect();
     let places = dump.pod_sources.iter().map(|source| source.place.split(':').nth(1));
     let lines: Vec<_> = places.collect();
@@ -122,7 +122,7 @@ fn a_dump_that_was_cut_is_said_to_be() {
         (watch, "f.json: the watch ended in an error, \"too old\": later changes are missing"),
         (more, "f.json:1:1: this list is cut: it has a continue token, so more objects follow it"),
     ] {
-        assert_eq!(try_load(&text).expect("a dump").incomplete, [says]);
+        assert_eq!(try_load(&text).expect("a dump").omitted.incomplete, [says]);
     }
 }
 
@@ -177,7 +177,7 @@ fn objects_are_known_by_group_namespace_and_name() {
         r#"{"apiVersion":"policy/v1","kind":"PodDisruptionBudget","metadata":{"name":"b"}}"#;
     let dump = try_load(&[NODE, other, crd, crd, budget, budget].concat()).expect("a dump");
     let ignored: Vec<(&str, usize)> =
-        dump.ignored.iter().map(|(kind, count)| (kind.as_str(), *count)).collect();
+        dump.omitted.ignored.iter().map(|(kind, count)| (kind.as_str(), *count)).collect();
     assert_eq!(ignored, [("Foo", 2), ("Service.serving.knative.dev", 1)]);
     assert_eq!(dump.budgets.len(), 1, "a budget that is there twice counts once");
     let watch = format!(r#"{{"type":"DELETED","object":{budget}}}"#);

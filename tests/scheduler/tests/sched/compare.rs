@@ -38,8 +38,11 @@ pub(crate) fn compare(
         return;
     }
     report("prefilter status", json!("Success"), case["prefilter"]["status"].clone());
-    let mut subset: Option<Vec<&str>> =
-        program.subset.as_ref().map(|names| names.iter().map(|n| cluster.text(*n)).collect());
+    let mut subset: Option<Vec<&str>> = program
+        .node_affinity
+        .subset
+        .as_ref()
+        .map(|names| names.iter().map(|n| cluster.text(*n)).collect());
     if let Some(names) = &mut subset {
         names.sort_unstable();
     }
