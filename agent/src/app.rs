@@ -60,7 +60,9 @@ use pintle_agent_metrics::Metrics;
 use pintle_agent_plugins::Drivers;
 use pintle_agent_runtime::event;
 use pintle_agent_runtime::event::kernel::Tracker;
-use pintle_agent_runtime::execute::Executor;
+use pintle_agent_runtime::execute::{
+    ClassLimits, Executor, ExecutorSettings, ForeignState, SyncTurns,
+};
 use pintle_agent_runtime::hooks::Hooks;
 use pintle_agent_runtime::image::provider;
 use pintle_agent_runtime::image::provider::Providers;
@@ -68,7 +70,6 @@ use pintle_agent_runtime::image::pull_queue::PullQueue;
 use pintle_agent_runtime::kill::Killer;
 use pintle_agent_runtime::observed::PodReader;
 use pintle_agent_runtime::probe::Prober;
-use pintle_agent_runtime::start_permits::{StartPermits, StartsUnderWay};
 use pintle_agent_runtime::storage::{self, Volumes};
 use pintle_agent_server as server;
 use pintle_agent_server::{PodGauge, Query, Views};
@@ -412,23 +413,20 @@ impl StageInputs {
             hooks,
             recorder: recorder.clone(),
             node_events: cluster::teller(self.cluster.as_ref()),
-            resolv_conf: Some(config.kubelet.resolv_conf.clone())
-                .filter(|path| !path.is_empty())
-                .map(PathBuf::from),
+            settings: ExecutorSettings {
+                project_quotas: config.gates.enabled(pintle_agent_host::volume::project::GATE),
+                resolv_conf: Some(config.kubelet.resolv_conf.clone())
+                    .filter(|path| !path.is_empty())
+                    .map(PathBuf::from),
+            },
             facts: node.facts.clone().into(),
             cgroups,
-            project_quotas: config.gates.enabled(pintle_agent_host::volume::project::GATE),
             metrics: Arc::clone(&self.metrics),
             tracker,
-            starts: StartPermits::new(STARTS_PER_CPU * host::cpus()),
-            cleanups: StartPermits::new(CLEANUPS_PER_CPU * host::cpus()),
-            starts_under_way: StartsUnderWay::default(),
-            class_shares: std::cell::RefCell::default(),
-            classes: tokio::sync::Mutex::default(),
+            turns: SyncTurns::new(STARTS_PER_CPU * host::cpus(), CLEANUPS_PER_CPU * host::cpus()),
+            class_limits: ClassLimits::default(),
             containerd: self.containerd(runtime)?,
-            shims: std::cell::RefCell::default(),
-            strangers: pintle_agent_host::cgroup::sweep::Strangers::default(),
-            differing: std::cell::RefCell::default(),
+            foreign: ForeignState::default(),
             node,
             client: client.clone(),
         })

@@ -105,7 +105,12 @@ impl Executor {
         };
         let differences = adopted::differences(&self.node.cgroup, pod, observed);
         if differences.is_empty()
-            || self.differing.borrow_mut().insert(order.uid.clone(), sandbox.id.clone()).as_ref()
+            || self
+                .foreign
+                .differing
+                .borrow_mut()
+                .insert(order.uid.clone(), sandbox.id.clone())
+                .as_ref()
                 == Some(&sandbox.id)
         {
             return;
@@ -118,6 +123,6 @@ impl Executor {
 
     /// Nothing is left of the pod.
     pub(super) fn forget_differences(&self, order: &SyncOrder) {
-        self.differing.borrow_mut().remove(&order.uid);
+        self.foreign.differing.borrow_mut().remove(&order.uid);
     }
 }

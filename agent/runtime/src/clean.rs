@@ -211,7 +211,9 @@ impl Executor {
         let names = &self.node.cgroup;
         let classes =
             [Guaranteed, Burstable, BestEffort].map(|qos| self.below_root(&names.qos(qos)));
-        cgroups.sweep(&classes, |leaf| names.uid_of_leaf(leaf), &self.strangers, is_known).await;
+        cgroups
+            .sweep(&classes, |leaf| names.uid_of_leaf(leaf), &self.foreign.strangers, is_known)
+            .await;
     }
 
     /// Removes log folders of unknown pods: a crash between making the folder and making the
@@ -291,8 +293,10 @@ impl Executor {
     ) {
         let share = pod.and_then(|pod| self.class_share(pod));
         let changed = match share {
-            Some(share) => self.class_shares.borrow_mut().insert(uid.clone(), share) != Some(share),
-            None => self.class_shares.borrow_mut().remove(uid).is_some(),
+            Some(share) => {
+                self.class_limits.shares.borrow_mut().insert(uid.clone(), share) != Some(share)
+            }
+            None => self.class_limits.shares.borrow_mut().remove(uid).is_some(),
         };
         if changed {
             self.write_classes().await;
@@ -312,7 +316,7 @@ impl Executor {
         let counted =
             counted.filter_map(|(uid, view)| Some((uid.clone(), self.class_share(&view.pod)?)));
         let counted = counted.collect();
-        if self.class_shares.replace_with(|_| BTreeMap::clone(&counted)) != counted {
+        if self.class_limits.shares.replace_with(|_| BTreeMap::clone(&counted)) != counted {
             self.write_classes().await;
         }
     }
@@ -320,9 +324,9 @@ impl Executor {
     /// One writer at a time, and each writes the sums as they are then: the last one is right.
     async fn write_classes(&self) {
         let Some(cgroups) = &self.cgroups else { return };
-        let _turn = self.classes.lock().await;
+        let _turn = self.class_limits.turn.lock().await;
         let (millis, memory) = {
-            let shares = self.class_shares.borrow();
+            let shares = self.class_limits.shares.borrow();
             (ClassShare::burstable_millis(shares.values()), ClassShare::memory(shares.values()))
         };
         if self.node.limits.memory_qos.is_some() {

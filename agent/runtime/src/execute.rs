@@ -7,7 +7,8 @@
 //! because only then is the container to stop known. At most `starts` syncs that bring pods up run
 //! at once on the node (`start_permits`).
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -112,6 +113,54 @@ pub(super) struct NewSandbox {
     pub(super) ips: Vec<std::net::IpAddr>,
 }
 
+/// Settings of the node that syncs read.
+#[derive(Debug)]
+pub struct ExecutorSettings {
+    /// Volumes are counted by project quotas (`LocalStorageCapacityIsolationFSQuotaMonitoring`).
+    pub project_quotas: bool,
+    /// Path of the node's resolv.conf; `None` when the setting is empty.
+    pub resolv_conf: Option<std::path::PathBuf>,
+}
+
+/// Turns of syncs that run at the same time.
+#[derive(Debug)]
+pub struct SyncTurns {
+    /// Syncs that bring pods up.
+    pub starts: StartPermits,
+    /// Pods removed from the runtime.
+    pub cleanups: StartPermits,
+    /// Syncs with a waiter: the removal of a pod's remains has none.
+    pub under_way: StartsUnderWay,
+}
+
+impl SyncTurns {
+    /// Turns for as many starts and as many removals at the same time.
+    pub fn new(starts: usize, cleanups: usize) -> Self {
+        let (starts, cleanups) = (StartPermits::new(starts), StartPermits::new(cleanups));
+        Self { starts, cleanups, under_way: StartsUnderWay::default() }
+    }
+}
+
+/// Limits of the cgroups of the QoS classes.
+#[derive(Debug, Default)]
+pub struct ClassLimits {
+    /// Requests that count for them, by pod.
+    pub shares: RefCell<BTreeMap<PodUid, ClassShare>>,
+    /// The turn to write them.
+    pub turn: tokio::sync::Mutex<()>,
+}
+
+/// What the runtime and the kernel have that this agent did not make.
+#[derive(Debug, Default)]
+pub struct ForeignState {
+    /// Shims that nothing belongs to.
+    pub shims: RefCell<crate::shims::ShimWatch>,
+    /// Cgroups with processes, of unknown pods.
+    pub strangers: pintle_agent_host::cgroup::sweep::Strangers,
+    /// The sandbox of each pod with logged differences from what this agent would have made.
+    pub differing: RefCell<BTreeMap<PodUid, SandboxId>>,
+}
+
 /// Executes syncs.
 pub struct Executor {
     /// The runtime.
@@ -140,42 +189,32 @@ pub struct Executor {
     pub facts: std::cell::RefCell<NodeFacts>,
     /// Cgroups; `None` without `cgroupsPerQOS`.
     pub cgroups: Option<Rc<Cgroups>>,
-    /// Volumes are counted by project quotas (`LocalStorageCapacityIsolationFSQuotaMonitoring`).
-    pub project_quotas: bool,
     /// Counters.
     pub metrics: Arc<pintle_agent_metrics::Metrics>,
     /// Kernel event source.
     pub tracker: Tracker,
-    /// Path of the node's resolv.conf; `None` when the setting is empty.
-    pub resolv_conf: Option<std::path::PathBuf>,
-    /// Syncs that bring pods up at the same time.
-    pub starts: StartPermits,
-    /// Pods removed from the runtime at the same time.
-    pub cleanups: StartPermits,
-    /// Syncs with a waiter: the removal of a pod's remains has none.
-    pub starts_under_way: StartsUnderWay,
-    /// Requests that count for the cgroups of the classes, by pod.
-    pub class_shares: std::cell::RefCell<std::collections::BTreeMap<PodUid, ClassShare>>,
+    /// Settings of the node.
+    pub settings: ExecutorSettings,
+    /// Turns of syncs.
+    pub turns: SyncTurns,
+    /// The cgroups of the QoS classes.
+    pub class_limits: ClassLimits,
     /// containerd's own API and its socket, when that is the runtime.
     pub containerd: Option<(Containerd, String)>,
-    /// Shims that nothing belongs to.
-    pub shims: std::cell::RefCell<crate::shims::ShimWatch>,
-    /// Cgroups with processes, of unknown pods.
-    pub strangers: pintle_agent_host::cgroup::sweep::Strangers,
-    /// The sandbox of each pod with logged differences from what this agent would have made.
-    pub differing: std::cell::RefCell<std::collections::BTreeMap<PodUid, SandboxId>>,
-    /// The turn to write the limits of the classes.
-    pub classes: tokio::sync::Mutex<()>,
+    /// What this agent did not make.
+    pub foreign: ForeignState,
 }
 
 impl Executor {
     /// Runs a sync to its end, reporting each action.
     pub async fn run(&self, order: SyncOrder, cancel: Cancel, back: &mpsc::Sender<PodsInput>) {
         let is_new = order.actions.iter().any(|a| matches!(a, Action::CreateSandbox { .. }));
-        let permit =
-            StartPermit::new(&self.starts, if is_new { CallFor::New } else { CallFor::Begun });
+        let permit = StartPermit::new(
+            &self.turns.starts,
+            if is_new { CallFor::New } else { CallFor::Begun },
+        );
         let mut state = SyncState { permit, sandbox: None, image_volumes: OnceCell::new() };
-        let mut start_guard = Some(self.starts_under_way.join());
+        let mut start_guard = Some(self.turns.under_way.join());
         let own_users = |pod: &Arc<Pod>| pod::spec(pod).host_users == Some(false);
         let own_users = is_new && order.pod.as_ref().is_some_and(own_users);
         // Of a pod with user ids of its own: whether all went well since its sandbox was begun.
@@ -285,8 +324,10 @@ impl Executor {
             }
             Action::Teardown => self.tear_down(order).await,
             Action::Cleanup => {
-                self.starts_under_way.over(CLEANUP_STILL_MAX, CLEANUP_WAIT_MAX).await;
-                StartPermit::new(&self.cleanups, CallFor::Begun).call(self.clean_up(order)).await
+                self.turns.under_way.over(CLEANUP_STILL_MAX, CLEANUP_WAIT_MAX).await;
+                StartPermit::new(&self.turns.cleanups, CallFor::Begun)
+                    .call(self.clean_up(order))
+                    .await
             }
             Action::Prepare
             | Action::Refresh

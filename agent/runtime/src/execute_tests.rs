@@ -83,19 +83,13 @@ fn executor(root: &Path, client: &Client, inputs: mpsc::Sender<PodsInput>) -> Ex
         facts: node.facts.clone().into(),
         node,
         cgroups: None,
-        project_quotas: false,
         metrics,
         tracker: Tracker::start(&options, inputs),
-        resolv_conf: None,
-        starts: StartPermits::new(1),
-        cleanups: StartPermits::new(1),
-        starts_under_way: StartsUnderWay::default(),
-        class_shares: std::cell::RefCell::default(),
+        settings: ExecutorSettings { project_quotas: false, resolv_conf: None },
+        turns: SyncTurns::new(1, 1),
+        class_limits: ClassLimits::default(),
         containerd: None,
-        shims: std::cell::RefCell::default(),
-        strangers: pintle_agent_host::cgroup::sweep::Strangers::default(),
-        differing: std::cell::RefCell::default(),
-        classes: tokio::sync::Mutex::default(),
+        foreign: ForeignState::default(),
     }
 }
 

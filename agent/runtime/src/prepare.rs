@@ -168,7 +168,7 @@ impl Executor {
     /// node's own user namespace.
     // k8s: pkg/volume/emptydir/empty_dir.go assignQuota
     fn measure(&self, pod: &Pod) -> UsageMeasure {
-        match self.project_quotas && pod::spec(pod).host_users == Some(false) {
+        match self.settings.project_quotas && pod::spec(pod).host_users == Some(false) {
             true => UsageMeasure::Project,
             false => UsageMeasure::Walk,
         }

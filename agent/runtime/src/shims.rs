@@ -113,7 +113,7 @@ impl Executor {
     /// Logs shims without an owner.
     pub async fn look_for_shims(&self, snapshot: &Snapshot) {
         let Some((containerd, socket)) = &self.containerd else { return };
-        if !self.shims.borrow_mut().is_due() {
+        if !self.foreign.shims.borrow_mut().is_due() {
             return;
         }
         let all = blocking::run(JobPlace::bulk("shims"), || below(Path::new("/proc"))).await;
@@ -127,7 +127,7 @@ impl Executor {
                 found.insert(shim);
             }
         }
-        for Shim { id, pid, .. } in self.shims.borrow_mut().take(found) {
+        for Shim { id, pid, .. } in self.foreign.shims.borrow_mut().take(found) {
             tracing::warn!(
                 sandbox = id,
                 pid,

@@ -430,7 +430,7 @@ impl Executor {
     async fn node_now(&self) -> Result<request::NodeContext, StartRequestError> {
         let mut node = self.node.clone();
         node.facts = self.facts.borrow().clone();
-        if let Some(path) = self.resolv_conf.clone() {
+        if let Some(path) = self.settings.resolv_conf.clone() {
             let text = small::read(Work::own("resolv.conf"), &path, RESOLV_CONF_BYTES_MAX).await;
             let text = text.map_err(|error| match error {
                 FileError::Chain(error) => {
