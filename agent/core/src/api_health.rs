@@ -129,13 +129,13 @@ mod tests {
         let api_health = ApiHealth::default();
         let trouble = || Trouble::again(None, "no", UnixNanos(1));
         let unwritten = || Some(Unwritten { what: "its status", trouble: trouble() });
-        api_health.unwritten([("a", unwritten()), ("b", unwritten())].map(of).into());
-        api_health.unwritten([of(("a", None))].into());
+        api_health.unwritten([of("a", unwritten()), of("b", unwritten())].into());
+        api_health.unwritten([of("a", None)].into());
         assert_eq!(api_health.of_pod(&"a".into()), None);
         assert_eq!(api_health.of_pod(&"b".into()), unwritten());
     }
 
-    fn of((uid, news): (&str, Option<Unwritten>)) -> (PodUid, Option<Unwritten>) {
+    fn of(uid: &str, news: Option<Unwritten>) -> (PodUid, Option<Unwritten>) {
         (PodUid::from(uid), news)
     }
 }

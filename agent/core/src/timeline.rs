@@ -29,6 +29,14 @@ const PODS_MAX: usize = 1024;
 /// Stage of a changed status.
 const STATUS: &str = "Status";
 
+/// How an entry counts.
+#[derive(Clone, Copy, Default)]
+struct EntryClass {
+    /// It is an event of the API as well.
+    event: bool,
+    warning: bool,
+}
+
 /// One event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TimelineEntry {
@@ -143,12 +151,12 @@ impl Recorder {
 
     /// Notes a stage that a pod reached.
     pub fn stage(&self, uid: &PodUid, what: &str, container: Option<&str>, text: &str) {
-        self.add(uid, what, container, text, (false, false));
+        self.add(uid, what, container, text, EntryClass::default());
     }
 
     /// Records a persistent failure, and how often it occurred.
     pub fn trouble(&self, uid: &PodUid, what: &str, container: Option<&str>, text: &str) {
-        self.add(uid, what, container, text, (false, true));
+        self.add(uid, what, container, text, EntryClass { event: false, warning: true });
     }
 
     /// Notes an action that ended: how long it took, or why it failed.
@@ -158,7 +166,13 @@ impl Recorder {
             Ok(time) => self.stage(uid, verb, container, &took(time)),
             Err(failure) => {
                 let text = format!("{}: {}", failure.reason, failure.message);
-                self.add(uid, verb, container, &text, (false, !failure.cancelled));
+                self.add(
+                    uid,
+                    verb,
+                    container,
+                    &text,
+                    EntryClass { event: false, warning: !failure.cancelled },
+                );
             }
         }
     }
@@ -193,7 +207,7 @@ impl Recorder {
         if let Some(sink) = &self.sink {
             sink.tell(uid, warning, reason, message, container, annotations);
         }
-        self.add(uid, reason, container, message, (true, warning));
+        self.add(uid, reason, container, message, EntryClass { event: true, warning });
     }
 
     /// Emits a warning about a rejected pod, without a timeline entry, which would be that of a
@@ -219,7 +233,7 @@ impl Recorder {
             last.map(|entry| entry.text)
         };
         if last.as_deref() != Some(&text) {
-            self.add(uid, STATUS, None, &text, (false, false));
+            self.add(uid, STATUS, None, &text, EntryClass::default());
         }
     }
 
@@ -240,8 +254,9 @@ impl Recorder {
         what: &str,
         container: Option<&str>,
         text: &str,
-        (event, warning): (bool, bool),
+        class: EntryClass,
     ) {
+        let EntryClass { event, warning } = class;
         let at = match &self.clock {
             Clock::Runs(now) => now().0,
             Clock::Set(at) => at.load(Ordering::Relaxed),

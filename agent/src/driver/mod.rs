@@ -31,7 +31,7 @@ use pintle_agent_core::sync::plan::Action;
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::worker::reads::Reads;
-use pintle_agent_core::worker::{Command, Pods, PodsInput, RETRY_TOLD, Wait, Worker};
+use pintle_agent_core::worker::{Command, Pods, PodsInput, RETRY_TOLD, ReadFailure, Wait, Worker};
 use pintle_agent_host::ledger::Ledger;
 use pintle_agent_host::shutdown::Progress;
 use pintle_agent_metrics::Metrics;
@@ -333,17 +333,20 @@ impl PodDriver {
     }
 
     fn list(&self, stamp: u64) {
-        let given_up = PodsInput::Listed { stamp, result: Err("the list was given up".to_owned()) };
+        let given_up = PodsInput::Listed {
+            stamp,
+            result: Err(ReadFailure("the list was given up".to_owned())),
+        };
         let owed = Owed::new(self.back.clone(), given_up);
         let (reader, metrics) = (self.reader.clone(), Arc::clone(&self.metrics));
         tasks::spawn("list", async move {
             let begun = std::time::Instant::now();
             let result = match tasks::caught(reader.list()).await {
-                Ok(listed) => listed.map_err(|error| error.rpc_text()),
+                Ok(listed) => listed.map_err(|error| ReadFailure(error.rpc_text())),
                 Err(panic) => {
                     tasks::counted("list");
                     tracing::error!("list of the runtime's pods: {panic}");
-                    Err(panic.to_string())
+                    Err(ReadFailure(panic.to_string()))
                 }
             };
             metrics.relisted(clock::now(), begun.elapsed());
@@ -421,7 +424,7 @@ struct PodRead {
 impl PodRead {
     async fn make(&self, mut stamp: u64) {
         loop {
-            let given_up = Err("the read was given up".to_owned());
+            let given_up = Err(ReadFailure("the read was given up".to_owned()));
             let owed = Owed::new(self.back.clone(), self.answer(stamp, given_up));
             let begun = std::time::Instant::now();
             let names = (self.names.0.as_str(), self.names.1.as_str());
@@ -431,12 +434,12 @@ impl PodRead {
             let result = match result {
                 Ok(read) => read.map_err(|error| {
                     tell_unread(&self.recorder, &self.uid, &error);
-                    error.to_string()
+                    ReadFailure(error.to_string())
                 }),
                 Err(panic) => {
                     tasks::counted("read");
                     tracing::error!(pod = %self.uid, "reading the pod: {panic}");
-                    Err(panic.to_string())
+                    Err(ReadFailure(panic.to_string()))
                 }
             };
             let next = place.ended(stamp);
@@ -453,7 +456,7 @@ impl PodRead {
     fn answer(
         &self,
         stamp: u64,
-        result: Result<pintle_agent_core::observed::ObservedPod, String>,
+        result: Result<pintle_agent_core::observed::ObservedPod, ReadFailure>,
     ) -> PodsInput {
         PodsInput::Observed { uid: self.uid.clone(), stamp, result }
     }

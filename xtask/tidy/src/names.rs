@@ -18,11 +18,11 @@ use crate::repository;
 use crate::shell::capture;
 
 /// Results whose error is a `String`.
-const STRING_ERRORS_MAX: usize = 60;
+const STRING_ERRORS_MAX: usize = 15;
 /// Functions named `is_`, `has_` or `can_` that return no `bool`.
 const WRONG_QUESTIONS_MAX: usize = 0;
 /// Parameters that are tuples.
-const TUPLE_PARAMETERS_MAX: usize = 17;
+const TUPLE_PARAMETERS_MAX: usize = 0;
 /// Type names that are defined `SAME_NAMES` times or more.
 const SHARED_NAMES_MAX: usize = 6;
 /// Definitions of one name from which it counts.

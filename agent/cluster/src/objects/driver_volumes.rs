@@ -19,14 +19,46 @@ use pintle_api::TenantShare;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::tokens::TokenKey;
+use super::tokens::{TokenError, TokenKey};
 use super::wire::{self, WireError};
 use super::{Objects, ObjectsCore};
 
 /// Number of cached drivers.
 const DRIVERS_MAX: usize = 256;
-/// Error where a node without an API server would need one.
-const ALONE: &str = "it needs an API server, and this node has none";
+
+/// The reason for which an object that a CSI driver needs cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DriverObjectError {
+    /// The node has no API server.
+    #[error("it needs an API server, and this node has none")]
+    Alone,
+    /// There is no such object, or the API server does not answer; in its own words.
+    #[error("{0}")]
+    Api(String),
+    /// The status of a claim could not be written.
+    #[error("patchPVCStatus failed to patch PVC {claim:?}: {error}")]
+    Patch {
+        /// The claim's name.
+        claim: String,
+        /// The API server's words.
+        error: String,
+    },
+    /// A value of a secret is no text, which CSI cannot carry.
+    #[error("the value of key {0:?} is no UTF-8 text")]
+    NoText(String),
+    /// The API server has issued no token.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// Tokens could not be written as JSON.
+    #[error("{0}")]
+    Json(String),
+}
+
+impl From<WireError> for DriverObjectError {
+    fn from(error: WireError) -> Self {
+        Self::Api(error.to_string())
+    }
+}
 
 /// Specs of CSIDriver objects, by name.
 #[derive(Debug, Default)]
@@ -41,15 +73,15 @@ struct TokenStatus {
 }
 
 impl Objects {
-    fn shared(&self) -> Result<&ObjectsCore, String> {
-        self.0.as_deref().ok_or_else(|| ALONE.to_owned())
+    fn shared(&self) -> Result<&ObjectsCore, DriverObjectError> {
+        self.0.as_deref().ok_or(DriverObjectError::Alone)
     }
 
     /// The spec of a CSIDriver; as last read while the API server does not answer.
     ///
     /// # Errors
     /// The API server does not answer, and it never has for this driver.
-    pub async fn driver_spec(&self, driver: &str) -> Result<DriverSpec, String> {
+    pub async fn driver_spec(&self, driver: &str) -> Result<DriverSpec, DriverObjectError> {
         let shared = self.shared()?;
         let path = format!("/apis/storage.k8s.io/v1/csidrivers/{driver}");
         let read = wire::read::<CSIDriver>(&shared.client, &TenantShare::default(), &path).await;
@@ -58,7 +90,7 @@ impl Objects {
             Err(WireError::NotFound(_)) => DriverSpec::default(),
             Err(error) => {
                 let known = shared.drivers.0.borrow().get(driver).cloned();
-                return known.ok_or_else(|| error.to_string());
+                return known.ok_or_else(|| error.into());
             }
         };
         let mut known = shared.drivers.0.borrow_mut();
@@ -72,11 +104,15 @@ impl Objects {
     ///
     /// # Errors
     /// There is none, or the API server does not answer; in its own words.
-    pub async fn attachment(&self, uid: &PodUid, name: &str) -> Result<VolumeAttachment, String> {
+    pub async fn attachment(
+        &self,
+        uid: &PodUid,
+        name: &str,
+    ) -> Result<VolumeAttachment, DriverObjectError> {
         let shared = self.shared()?;
         let path = format!("/apis/storage.k8s.io/v1/volumeattachments/{name}");
         let read = wire::read(&shared.client, &TenantShare::of(uid.as_str()), &path).await;
-        read.map_err(|error: WireError| error.to_string())
+        read.map_err(|error: WireError| error.into())
     }
 
     /// The claim of a volume, as it is now.
@@ -87,11 +123,11 @@ impl Objects {
         &self,
         uid: &PodUid,
         size: &ClaimSize,
-    ) -> Result<PersistentVolumeClaim, String> {
+    ) -> Result<PersistentVolumeClaim, DriverObjectError> {
         let shared = self.shared()?;
         let read =
             wire::read(&shared.client, &TenantShare::of(uid.as_str()), &claim_path(size)).await;
-        read.map_err(|error: WireError| error.to_string())
+        read.map_err(|error: WireError| error.into())
     }
 
     /// Changes the status of a claim; returns the claim as it is then.
@@ -104,13 +140,13 @@ impl Objects {
         uid: &PodUid,
         size: &ClaimSize,
         patch: &Value,
-    ) -> Result<PersistentVolumeClaim, String> {
+    ) -> Result<PersistentVolumeClaim, DriverObjectError> {
         let shared = self.shared()?;
         let (path, share) = (format!("{}/status", claim_path(size)), TenantShare::of(uid.as_str()));
         let patched = wire::patch(&shared.client, &share, &path, patch).await;
-        let name = &size.name;
         patched.map_err(|error: WireError| {
-            format!("patchPVCStatus failed to patch PVC {name:?}: {error}")
+            let (claim, error) = (size.name.clone(), error.to_string());
+            DriverObjectError::Patch { claim, error }
         })
     }
 
@@ -124,7 +160,7 @@ impl Objects {
         uid: &PodUid,
         volume: &str,
         known: &ClaimSize,
-    ) -> Result<Option<ClaimSize>, String> {
+    ) -> Result<Option<ClaimSize>, DriverObjectError> {
         let claim = self.claim(uid, known).await?;
         if !expansion::is_growing(&claim, known) {
             return Ok(None);
@@ -132,7 +168,7 @@ impl Objects {
         let shared = self.shared()?;
         let path = format!("/api/v1/persistentvolumes/{volume}");
         let read = wire::read(&shared.client, &TenantShare::of(uid.as_str()), &path).await;
-        let volume: PersistentVolume = read.map_err(|error| error.to_string())?;
+        let volume: PersistentVolume = read?;
         Ok(ClaimSize::of(&volume, claim.status.as_ref().and_then(claim_capacity)))
     }
 
@@ -145,17 +181,17 @@ impl Objects {
         &self,
         uid: &PodUid,
         key: &SecretKey,
-    ) -> Result<BTreeMap<String, String>, String> {
+    ) -> Result<BTreeMap<String, String>, DriverObjectError> {
         let shared = self.shared()?;
         let SecretKey { namespace, name } = key;
         let path = format!("/api/v1/namespaces/{namespace}/secrets/{name}");
         let read =
             wire::read::<Secret>(&shared.client, &TenantShare::of(uid.as_str()), &path).await;
-        let secret = read.map_err(|error| error.to_string())?;
+        let secret = read?;
         let text =
             |(key, value): (String, k8s_openapi::ByteString)| match String::from_utf8(value.0) {
                 Ok(text) => Ok((key, text)),
-                Err(_) => Err(format!("the value of key {key:?} is no UTF-8 text")),
+                Err(_) => Err(DriverObjectError::NoText(key)),
             };
         secret.data.unwrap_or_default().into_iter().map(text).collect()
     }
@@ -167,7 +203,7 @@ impl Objects {
         uid: &PodUid,
         pod: &Pod,
         wishes: &[TokenWish],
-    ) -> Result<String, String> {
+    ) -> Result<String, DriverObjectError> {
         let shared = self.shared()?;
         let mut tokens = BTreeMap::new();
         for TokenWish { audience, expiration_seconds } in wishes {
@@ -177,12 +213,12 @@ impl Objects {
                 account_uid: String::new(),
             };
             let issued = shared.tokens.token_with_end(uid, pod, &key).await;
-            let (token, ends_at) = issued.map_err(|error| error.to_string())?;
+            let (token, ends_at) = issued?;
             let token = token.to_string();
             let expiration_timestamp = ends_at.to_rfc3339();
             tokens.insert(audience, TokenStatus { token, expiration_timestamp });
         }
-        serde_json::to_string(&tokens).map_err(|error| error.to_string())
+        serde_json::to_string(&tokens).map_err(|error| DriverObjectError::Json(error.to_string()))
     }
 }
 

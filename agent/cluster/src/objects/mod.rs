@@ -59,6 +59,7 @@ use crate::node::own::OwnNode;
 pub use accounts::{AccountError, Accounts, ServiceAccountFields};
 pub use claims::{RefusedVolume, ResolvedClaims, UnusableClaim};
 pub use content::PodContent;
+pub use driver_volumes::DriverObjectError;
 pub use environment::ContainerObjects;
 pub use pull_secrets::{KeyringError, PullSecrets};
 pub use references::{ObjectName, ReferenceKind};

@@ -30,6 +30,9 @@ pub enum DownwardError {
     /// `['x']` after a field without entries.
     #[error("field label does not support subscript: {0}")]
     Subscript(String),
+    /// The same in a volume.
+    #[error("fieldPath {0:?} does not support subscript")]
+    VolumeSubscript(String),
     /// A field that may be named but has no value here.
     #[error("unsupported fieldPath: {0}")]
     FieldPath(String),

@@ -417,7 +417,8 @@ fn config_map<'a>(
 ) -> Result<Option<&'a ConfigMap>, EnvError> {
     let namespace = pod::namespace(ctx.pod);
     let found = ctx.sources.config_map(namespace, name);
-    looked_up(found, optional, ("configMap", "configmap"), (namespace, name))
+    let object = NamedObject { kind: "configMap", resource: "configmap", namespace, name };
+    looked_up(found, optional, object)
 }
 
 fn secret<'a>(
@@ -426,20 +427,24 @@ fn secret<'a>(
     ctx: &EnvContext<'a>,
 ) -> Result<Option<&'a Secret>, EnvError> {
     let namespace = pod::namespace(ctx.pod);
-    looked_up(
-        ctx.sources.secret(namespace, name),
-        optional,
-        ("secret", "secret"),
-        (namespace, name),
-    )
+    let object = NamedObject { kind: "secret", resource: "secret", namespace, name };
+    looked_up(ctx.sources.secret(namespace, name), optional, object)
+}
+
+/// An object to which a variable refers, with the kind's names in messages.
+struct NamedObject<'a> {
+    kind: &'static str,
+    resource: &'static str,
+    namespace: &'a str,
+    name: &'a str,
 }
 
 fn looked_up<T>(
     found: Result<T, LookupError>,
     optional: bool,
-    (kind, resource): (&'static str, &'static str),
-    (namespace, name): (&str, &str),
+    object: NamedObject<'_>,
 ) -> Result<Option<T>, EnvError> {
+    let NamedObject { kind, resource, namespace, name } = object;
     let name = name.to_owned();
     match found {
         Ok(object) => Ok(Some(object)),

@@ -127,10 +127,16 @@ mod tests {
         Mono::default().plus(Duration::from_secs(seconds))
     }
 
+    #[derive(Clone, Copy)]
+    struct Shortage<'a> {
+        signals: &'a [Signal],
+        layout: DiskLayout,
+    }
+
     /// The threshold that `first` returns for a pod without these figures.
     fn first(
         sight: &mut Sight,
-        (signals, layout): (&[Signal], DiskLayout),
+        shortage: Shortage<'_>,
         unread: Unread,
         seconds: u64,
     ) -> Result<Signal, Duration> {
@@ -138,6 +144,7 @@ mod tests {
         let (uid, pod) = (PodUid::from("p"), serde_json::from_value(pod).expect("a pod"));
         let used = PodUse { working_set: Some(1), unread, ..PodUse::default() };
         let (uses, pods) = ([(uid.clone(), used)].into(), [Evictable { uid: &uid, pod: &pod }]);
+        let Shortage { signals, layout } = shortage;
         let told = UsageReport { pods: &pods, uses: &uses, disks: true, layout };
         let fresh: Vec<_> = signals.iter().map(|signal| threshold(*signal)).collect();
         sight.first(&fresh, told, at(0), at(seconds)).map(|of| of.signal)
@@ -149,7 +156,7 @@ mod tests {
         let unread = Unread { layers: true, ..Unread::default() };
         let mut sight = Sight::default();
         let mut of = |signals: &[Signal], layout, seconds| {
-            first(&mut sight, (signals, layout), unread, seconds)
+            first(&mut sight, Shortage { signals, layout }, unread, seconds)
         };
         let one = DiskLayout::default();
         assert_eq!(of(&[NodeFsAvailable], one, 1), Err(SOON));
@@ -162,31 +169,48 @@ mod tests {
 
     #[test]
     fn layers_of_new_containers_are_waited_for_but_not_for_ever() {
-        let imagefs = (&[Signal::ImageFsAvailable][..], APART);
+        let imagefs = Shortage { signals: &[Signal::ImageFsAvailable], layout: APART };
         let unread = Unread { new_layers: true, ..Unread::default() };
         let mut sight = Sight::default();
         assert_eq!(first(&mut sight, imagefs, unread, 1), Err(SOON));
-        let nodefs = (&[Signal::NodeFsAvailable][..], APART);
-        assert_eq!(first(&mut sight, nodefs, unread, 2), Ok(nodefs.0[0]), "no layer lies there");
+        let nodefs = Shortage { signals: &[Signal::NodeFsAvailable], layout: APART };
+        assert_eq!(
+            first(&mut sight, nodefs, unread, 2),
+            Ok(nodefs.signals[0]),
+            "no layer lies there"
+        );
         assert_eq!(first(&mut sight, imagefs, unread, 3), Err(SOON));
-        assert_eq!(first(&mut sight, imagefs, unread, 123), Ok(imagefs.0[0]), "long enough");
+        assert_eq!(first(&mut sight, imagefs, unread, 123), Ok(imagefs.signals[0]), "long enough");
     }
 
     #[test]
     fn volumes_are_waited_for_until_they_are_counted_but_not_for_ever_and_not_for_each_victim() {
-        let nodefs = (&[Signal::NodeFsInodesFree][..], DiskLayout::default());
+        let signals = &[Signal::NodeFsInodesFree];
+        let nodefs = Shortage { signals, layout: DiskLayout::default() };
         let unread = Unread { volumes: true, ..Unread::default() };
         let mut sight = Sight::default();
         assert_eq!(first(&mut sight, nodefs, unread, 1), Err(SOON));
-        assert_eq!(first(&mut sight, nodefs, Unread::default(), 60), Ok(nodefs.0[0]), "counted");
+        assert_eq!(
+            first(&mut sight, nodefs, Unread::default(), 60),
+            Ok(nodefs.signals[0]),
+            "counted"
+        );
         assert_eq!(first(&mut sight, nodefs, unread, 100), Err(SOON), "it waits anew");
         assert_eq!(first(&mut sight, nodefs, unread, 219), Err(SOON));
-        assert_eq!(first(&mut sight, nodefs, unread, 220), Ok(nodefs.0[0]), "long enough");
-        assert_eq!(first(&mut sight, nodefs, unread, 230), Ok(nodefs.0[0]), "the next victim");
+        assert_eq!(first(&mut sight, nodefs, unread, 220), Ok(nodefs.signals[0]), "long enough");
+        assert_eq!(
+            first(&mut sight, nodefs, unread, 230),
+            Ok(nodefs.signals[0]),
+            "the next victim"
+        );
         sight.rest();
         assert_eq!(first(&mut sight, nodefs, unread, 240), Err(SOON), "another shortage");
-        let of_images = (&[Signal::ImageFsAvailable][..], APART);
-        assert_eq!(first(&mut sight, of_images, unread, 241), Ok(of_images.0[0]), "none there");
+        let of_images = Shortage { signals: &[Signal::ImageFsAvailable], layout: APART };
+        assert_eq!(
+            first(&mut sight, of_images, unread, 241),
+            Ok(of_images.signals[0]),
+            "none there"
+        );
     }
 
     #[test]

@@ -151,7 +151,8 @@ pub fn judge(
     images: &[ImageFacts],
     uses: &Uses,
     policy: &Policy,
-    (now, running): (UnixNanos, Duration),
+    now: UnixNanos,
+    running: Duration,
 ) -> Vec<Judged> {
     let past = |image: &ImageFacts| {
         let unseen = ImageUse { first_seen: now, last_used: UnixNanos::NEVER };

@@ -52,7 +52,7 @@ fn a_disk_is_freed_from_the_high_threshold_down_to_the_low_one() {
 fn the_least_recently_used_goes_first_and_then_who_was_seen_first() {
     let images = ["a", "b", "c", "d"].map(image);
     let uses = uses(&[("a", 5, 50), ("b", 4, 20), ("c", 3, 0), ("d", 2, 0)]);
-    let judged = judge(&images, &uses, &POLICY, (at(1000), Duration::MAX));
+    let judged = judge(&images, &uses, &POLICY, at(1000), Duration::MAX);
     assert_eq!(shown(&judged), "d:Spare c:Spare b:Spare a:Spare");
 }
 
@@ -62,11 +62,11 @@ fn each_image_that_stays_has_its_reason() {
     images[0].pinned = true;
     images[1].in_use = true;
     let uses = uses(&[("a", 1, 0), ("b", 2, 1000), ("c", 881, 0), ("d", 880, 0)]);
-    let judged = judge(&images, &uses, &POLICY, (at(1000), Duration::MAX));
+    let judged = judge(&images, &uses, &POLICY, at(1000), Duration::MAX);
     assert_eq!(shown(&judged), "a:Pinned d:Spare c:TooYoung b:InUse");
     let unused: Vec<_> = judged.iter().map(|j| j.unused_for.as_secs()).collect();
     assert_eq!(unused, [999, 120, 119, 0]);
-    let unknown = judge(&[image("x")], &Uses::default(), &POLICY, (at(1000), Duration::MAX));
+    let unknown = judge(&[image("x")], &Uses::default(), &POLICY, at(1000), Duration::MAX);
     assert_eq!(shown(&unknown), "x:TooYoung", "one that was never seen is new");
 }
 
@@ -79,7 +79,7 @@ fn age_counts_from_the_last_use_and_not_before_the_agent_ran_as_long() {
         (300, "unused:Spare fresh:TooYoung used:Spare"),
         (301, "unused:TooOld fresh:TooYoung used:TooOld"),
     ] {
-        let judged = judge(&images, &uses, &policy, (at(1000), Duration::from_secs(running)));
+        let judged = judge(&images, &uses, &policy, at(1000), Duration::from_secs(running));
         assert_eq!(shown(&judged), expected, "{running}");
     }
     assert!(policy.is_on() && POLICY.is_on());
@@ -127,7 +127,7 @@ proptest! {
         }
         let policy = Policy { max_age: Duration::from_secs(max_age), ..POLICY };
         let running = Duration::from_secs(running);
-        let judged = judge(&images, &uses, &policy, (at(now), running));
+        let judged = judge(&images, &uses, &policy, at(now), running);
         prop_assert_eq!(judged.len(), images.len());
         for one in &judged {
             let image = images.iter().find(|i| i.id == one.id).expect("of these");

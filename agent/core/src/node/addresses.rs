@@ -11,6 +11,38 @@ use k8s_openapi::api::core::v1::NodeAddress;
 use super::machine::HostAddresses;
 use super::settings::NodeSettings;
 
+/// The reason for which a configured address of the node cannot be used. The texts are the
+/// kubelet's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NodeIpError {
+    /// `127.0.0.0/8` or `::1`.
+    #[error("nodeIP can't be loopback address")]
+    Loopback,
+    /// A group's address.
+    #[error("nodeIP can't be a multicast address")]
+    Multicast,
+    /// `169.254.0.0/16` or `fe80::/10`.
+    #[error("nodeIP can't be a link-local unicast address")]
+    LinkLocal,
+    /// `0.0.0.0` or `::`.
+    #[error("nodeIP can't be an all zeros address")]
+    Unspecified,
+    /// No interface of the host has it.
+    #[error("node IP: \"{0}\" not found in the host's network interfaces")]
+    Foreign(IpAddr),
+}
+
+/// The reason for which the node has no addresses.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NodeAddressError {
+    /// A configured one cannot be used.
+    #[error("failed to validate nodeIP: {0}")]
+    Invalid(#[from] NodeIpError),
+    /// Neither the configuration nor the host has one.
+    #[error("can't get ip address of node {0}")]
+    NoIp(String),
+}
+
 /// Annotation with the address given by hand, for an external cloud provider.
 pub const PROVIDED_IP: &str = "alpha.kubernetes.io/provided-node-ip";
 
@@ -19,10 +51,10 @@ pub fn decide(
     settings: &NodeSettings,
     host: &HostAddresses,
     present: &[NodeAddress],
-) -> Result<Option<Vec<NodeAddress>>, String> {
+) -> Result<Option<Vec<NodeAddress>>, NodeAddressError> {
     let (first, second) = (settings.node_ip(), settings.second_ip());
     for ip in [first, second].into_iter().flatten() {
-        usable(ip, host).map_err(|why| format!("failed to validate nodeIP: {why}"))?;
+        usable(ip, host)?;
     }
     if settings.external_cloud && !present.is_empty() {
         return Ok(None);
@@ -37,7 +69,7 @@ pub fn decide(
     }
     match first.or_else(|| found(settings, host)) {
         Some(ip) => Ok(Some(vec![internal(ip), hostname])),
-        None => Err(format!("can't get ip address of node {}", settings.name)),
+        None => Err(NodeAddressError::NoIp(settings.name.clone())),
     }
 }
 
@@ -62,20 +94,19 @@ fn found(settings: &NodeSettings, host: &HostAddresses) -> Option<IpAddr> {
 
 /// Checks that other hosts can reach this host by that address.
 // k8s: pkg/kubelet/kubelet_node_status.go validateNodeIP
-fn usable(ip: IpAddr, host: &HostAddresses) -> Result<(), String> {
+fn usable(ip: IpAddr, host: &HostAddresses) -> Result<(), NodeIpError> {
     let link_local = match ip {
         IpAddr::V4(ip) => ip.is_link_local(),
         IpAddr::V6(ip) => ip.is_unicast_link_local(),
     };
-    let problem = match ip {
-        _ if ip.is_loopback() => "nodeIP can't be loopback address",
-        _ if ip.is_multicast() => "nodeIP can't be a multicast address",
-        _ if link_local => "nodeIP can't be a link-local unicast address",
-        _ if ip.is_unspecified() => "nodeIP can't be an all zeros address",
-        _ if host.interfaces.contains(&ip) => return Ok(()),
-        _ => return Err(format!("node IP: \"{ip}\" not found in the host's network interfaces")),
-    };
-    Err(problem.to_owned())
+    match ip {
+        _ if ip.is_loopback() => Err(NodeIpError::Loopback),
+        _ if ip.is_multicast() => Err(NodeIpError::Multicast),
+        _ if link_local => Err(NodeIpError::LinkLocal),
+        _ if ip.is_unspecified() => Err(NodeIpError::Unspecified),
+        _ if host.interfaces.contains(&ip) => Ok(()),
+        _ => Err(NodeIpError::Foreign(ip)),
+    }
 }
 
 fn address(kind: &str, address: String) -> NodeAddress {
@@ -104,9 +135,9 @@ mod tests {
         }
     }
 
-    fn shown(result: Result<Option<Vec<NodeAddress>>, String>) -> String {
+    fn shown(result: Result<Option<Vec<NodeAddress>>, NodeAddressError>) -> String {
         match result {
-            Err(why) => why,
+            Err(error) => error.to_string(),
             Ok(None) => "kept".to_owned(),
             Ok(Some(list)) => list.iter().map(|a| a.address.as_str()).collect::<Vec<_>>().join(" "),
         }

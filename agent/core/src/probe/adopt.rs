@@ -16,13 +16,23 @@ use crate::observed::ObservedContainer;
 use crate::types::is_from_before;
 use pintle_api_types::ids::UnixNanos;
 
+/// When a running container is adopted.
+#[derive(Clone, Copy, Debug)]
+pub struct AdoptTimes {
+    /// When the agent began.
+    pub agent_started_at: UnixNanos,
+    /// The time of the adoption.
+    pub now: UnixNanos,
+}
+
 /// How the probes of a running container begin.
 pub fn beginning(
     pod: &Pod,
     container: &Container,
     seen: &ObservedContainer,
-    (agent_started_at, now): (UnixNanos, UnixNanos),
+    times: AdoptTimes,
 ) -> Beginning {
+    let AdoptTimes { agent_started_at, now } = times;
     let age = now.since(seen.started_at);
     if !is_from_before(seen.started_at, agent_started_at) {
         return Beginning { age, ..Beginning::default() };
@@ -35,8 +45,9 @@ pub fn beginning(
 pub fn outlived_its_start(
     container: &Container,
     seen: &ObservedContainer,
-    (agent_started_at, now): (UnixNanos, UnixNanos),
+    times: AdoptTimes,
 ) -> bool {
+    let AdoptTimes { agent_started_at, now } = times;
     is_from_before(seen.started_at, agent_started_at)
         && must_have_started(container, now.since(seen.started_at))
 }
@@ -85,7 +96,7 @@ mod tests {
         let seen = testing::observed(&pod, AGENT.0 - seconds_before_agent * 1_000_000_000);
         let container = &pintle_api_types::pod::spec(&pod).containers[0];
         let now = AGENT.plus(Duration::from_secs(1));
-        beginning(&pod, container, &seen.containers[0], (AGENT, now))
+        beginning(&pod, container, &seen.containers[0], AdoptTimes { agent_started_at: AGENT, now })
     }
 
     fn probed() -> Value {

@@ -304,7 +304,7 @@ fn outcomes() -> impl Strategy<Value = Vec<ProbeOutcome>> {
 }
 
 /// The result after each outcome, computed from the whole history each time.
-fn expected(history: &[ProbeOutcome], (successes, failures): (u32, u32), initial: bool) -> bool {
+fn expected(history: &[ProbeOutcome], successes: u32, failures: u32, initial: bool) -> bool {
     let known: Vec<_> = history.iter().filter(|o| **o != Unknown).collect();
     let mut result = initial;
     for end in 1..=known.len() {
@@ -330,7 +330,7 @@ proptest! {
                 prop_assert_ne!(change.healthy, told, "told only when it changes");
                 told = change.healthy;
             }
-            prop_assert_eq!(told, expected(&history[..=end], (successes, failures), false));
+            prop_assert_eq!(told, expected(&history[..=end], successes, failures, false));
         }
     }
 
@@ -341,7 +341,7 @@ proptest! {
         let (mut machine, _) = new(&one("livenessProbe", 1, failures), Beginning::default());
         for end in 0..history.len() {
             let changed = run(&mut machine, Liveness, history[end]);
-            let alive = expected(&history[..=end], (1, failures), true);
+            let alive = expected(&history[..=end], 1, failures, true);
             prop_assert_eq!(changed.is_some(), !alive);
             prop_assert_eq!(machine.due(Liveness).is_some(), alive);
             if !alive {

@@ -13,6 +13,20 @@ use crate::observed::ObservedContainer;
 use pintle_api_types::ids::{ContainerId, PodUid};
 use pintle_api_types::pod::{self, containers};
 
+/// The reason for which a probe has no host or port.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TargetError {
+    /// The pod has no address, and the probe names none.
+    #[error("the pod has no address yet")]
+    NoAddress,
+    /// No port has this number.
+    #[error("invalid port number: {0}")]
+    PortNumber(i64),
+    /// No port of the container has this name. The text is Go's.
+    #[error("strconv.Atoi: parsing {0:?}: invalid syntax")]
+    PortName(String),
+}
+
 /// A container to be probed.
 #[derive(Clone, Debug)]
 pub struct ProbeTarget {
@@ -44,20 +58,20 @@ impl ProbeTarget {
     }
 
     /// The host to ask, or why there is none.
-    pub fn host_or(&self, named: Option<&str>) -> Result<String, String> {
+    pub fn host_or(&self, named: Option<&str>) -> Result<String, TargetError> {
         let named = named.filter(|host| !host.is_empty()).map(str::to_owned);
-        named.or_else(|| self.host.clone()).ok_or_else(|| "the pod has no address yet".to_owned())
+        named.or_else(|| self.host.clone()).ok_or(TargetError::NoAddress)
     }
 
     /// A port's number.
     // k8s: pkg/probe/util.go ResolveContainerPort
-    pub fn port(&self, port: &IntOrString) -> Result<u16, String> {
+    pub fn port(&self, port: &IntOrString) -> Result<u16, TargetError> {
         let ports: &[ContainerPort] = self.container.ports.as_deref().unwrap_or_default();
         containers::port_number(port, ports).ok_or_else(|| match port {
-            IntOrString::Int(number) => format!("invalid port number: {number}"),
-            IntOrString::String(name) => match name.parse::<i64>() {
-                Ok(number) => format!("invalid port number: {number}"),
-                Err(_) => format!("strconv.Atoi: parsing {name:?}: invalid syntax"),
+            IntOrString::Int(number) => TargetError::PortNumber(i64::from(*number)),
+            IntOrString::String(name) => match name.parse() {
+                Ok(number) => TargetError::PortNumber(number),
+                Err(_) => TargetError::PortName(name.clone()),
             },
         })
     }
@@ -111,7 +125,8 @@ mod tests {
             (IntOrString::Int(70_000), Err("invalid port number: 70000")),
             (name("nope"), Err("strconv.Atoi: parsing \"nope\": invalid syntax")),
         ] {
-            assert_eq!(target.port(&port), expected.map_err(str::to_owned), "{port:?}");
+            let found = target.port(&port).map_err(|error| error.to_string());
+            assert_eq!(found, expected.map_err(str::to_owned), "{port:?}");
         }
     }
 }

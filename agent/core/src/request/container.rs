@@ -75,7 +75,7 @@ pub fn container_config(
         command: expanded(&spec.command)?,
         args: expanded(&spec.args)?,
         working_dir: spec.working_dir.clone().unwrap_or_default(),
-        envs: environment.values().map(key_value).collect(),
+        envs: environment.values().map(|(key, value)| key_value(key, value)).collect(),
         mounts,
         devices: container.devices.to_vec(),
         cdi_devices: container.cdi_devices.to_vec(),
@@ -124,7 +124,7 @@ fn map_ids(mounts: &mut [v1::Mount], linux: &v1::LinuxContainerConfig) {
     }
 }
 
-fn key_value((key, value): (&str, &[u8])) -> v1::KeyValue {
+fn key_value(key: &str, value: &[u8]) -> v1::KeyValue {
     v1::KeyValue { key: key.to_owned(), value: value.to_vec() }
 }
 

@@ -225,6 +225,6 @@ fn prepare(
     match first_reference(&pod) {
         Ok(None) => Ok(pod),
         Ok(Some(kind)) => Err(ManifestError::Reference(kind.to_owned())),
-        Err(message) => Err(syntax(None, "spec.volumes".to_owned(), message)),
+        Err(error) => Err(syntax(None, "spec.volumes".to_owned(), error.to_string())),
     }
 }

@@ -102,7 +102,7 @@ impl PodSources {
                     uid = found;
                 }
             }
-            let (taken, update) = take(old.get(&uid), read, (&uid, kind), now);
+            let (taken, update) = take(old.get(&uid), read, &uid, kind, now);
             pods.insert(uid, taken);
             updates.extend(update);
         }
@@ -137,7 +137,7 @@ impl PodSources {
         self.readable(kind, &pod::uid(&pod));
         let pods = self.pods.entry(kind).or_default();
         let uid = pod.metadata.uid.clone().unwrap_or_default();
-        let (taken, update) = take(pods.get(&uid), Arc::new(pod), (&uid, kind), now);
+        let (taken, update) = take(pods.get(&uid), Arc::new(pod), &uid, kind, now);
         pods.insert(uid, taken);
         update
     }
@@ -211,7 +211,8 @@ fn duplicate(pod: &Pod, kind: SourceKind) -> Problem {
 fn take(
     old: Option<&SourcePod>,
     read: Arc<Pod>,
-    (uid, kind): (&str, SourceKind),
+    uid: &str,
+    kind: SourceKind,
     now: UnixNanos,
 ) -> (SourcePod, Option<SourceUpdate>) {
     if let Some(old) = old

@@ -6,9 +6,17 @@ use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, Pod, Volume};
 
 use pintle_api_types::pod;
 
+/// A volume of a source that no version of the API has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown source for projected volume \"{volume}\"")]
+pub struct UnknownSource {
+    /// The volume's name.
+    pub volume: String,
+}
+
 /// The first kind of API object that the pod refers to, or an error about an unknown volume.
 // k8s: pkg/api/pod/util.go HasAPIObjectReference
-pub fn first_reference(pod: &Pod) -> Result<Option<&'static str>, String> {
+pub fn first_reference(pod: &Pod) -> Result<Option<&'static str>, UnknownSource> {
     let spec = pod::spec(pod);
     if spec.service_account_name.as_ref().is_some_and(|name| !name.is_empty()) {
         return Ok(Some("serviceaccounts"));
@@ -82,7 +90,7 @@ fn has_config_map(volume: &Volume) -> bool {
     volume.config_map.is_some() || projected.into_iter().any(|source| source.config_map.is_some())
 }
 
-fn volume_reference(volume: &Volume) -> Result<Option<&'static str>, String> {
+fn volume_reference(volume: &Volume) -> Result<Option<&'static str>, UnknownSource> {
     if volume.csi.is_some() {
         return Ok(Some("csidrivers (via CSI volumes)"));
     }
@@ -106,7 +114,7 @@ fn volume_reference(volume: &Volume) -> Result<Option<&'static str>, String> {
             return Ok(Some("podcertificates"));
         }
         if source.downward_api.is_none() {
-            return Err(format!("unknown source for projected volume \"{}\"", volume.name));
+            return Err(UnknownSource { volume: volume.name.clone() });
         }
     }
     Ok(None)

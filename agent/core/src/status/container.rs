@@ -379,7 +379,8 @@ fn has_started(input: &DeriveInput, subject: &StatusSubject, newest: &ObservedCo
         Some(old) => old.started == Some(true),
         // A static pod's status is nowhere while the agent starts.
         None => {
-            let times = (input.node.agent_started_at, input.now);
+            let agent_started_at = input.node.agent_started_at;
+            let times = adopt::AdoptTimes { agent_started_at, now: input.now };
             adopt::outlived_its_start(subject.container, newest, times)
         }
     }

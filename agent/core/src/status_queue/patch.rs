@@ -76,7 +76,7 @@ fn object_patch(old: &Map<String, Value>, new: &Map<String, Value>) -> Map<Strin
         match (before, value, merge_key) {
             (None, ..) => drop(patch.insert(key.clone(), value.clone())),
             (Some(Value::Array(before)), Value::Array(now), Some(by)) => {
-                list_patch(key, by, (before, now), &mut patch);
+                list_patch(key, by, ListChange { old: before, new: now }, &mut patch);
             }
             (Some(Value::Object(before)), Value::Object(now), _) => {
                 let inner = object_patch(before, now);
@@ -95,13 +95,14 @@ fn object_patch(old: &Map<String, Value>, new: &Map<String, Value>) -> Map<Strin
     patch
 }
 
+struct ListChange<'a> {
+    old: &'a [Value],
+    new: &'a [Value],
+}
+
 /// Items that are new or changed, removals, and the order that the list should have.
-fn list_patch(
-    name: &str,
-    by: &str,
-    (old, new): (&[Value], &[Value]),
-    patch: &mut Map<String, Value>,
-) {
+fn list_patch(name: &str, by: &str, change: ListChange<'_>, patch: &mut Map<String, Value>) {
+    let ListChange { old, new } = change;
     let key_of = |item: &Value| item.get(by).cloned().unwrap_or_default();
     let mut items = Vec::new();
     for item in new {

@@ -31,15 +31,31 @@ pub struct Pause {
 
 impl Pause {
     /// The pause after one more failure, between the first and the longest wait.
-    pub fn after(before: Option<Self>, bounds: (Duration, Duration), now: Mono) -> Self {
+    pub fn after(before: Option<Self>, bounds: WaitBounds, now: Mono) -> Self {
         let failures = before.map_or(0, |before| before.failures).saturating_add(1);
         Self { until: now.plus(grown(bounds, failures)), failures }
     }
 }
 
+/// The first and the longest of waits that grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitBounds {
+    /// First wait.
+    pub first: Duration,
+    /// Longest wait.
+    pub longest: Duration,
+}
+
+impl WaitBounds {
+    /// Waits that do not grow.
+    pub const fn constant(wait: Duration) -> Self {
+        Self { first: wait, longest: wait }
+    }
+}
+
 /// The wait after that many failures: the first one doubled each time, up to the longest.
-pub fn grown((first, longest): (Duration, Duration), failures: u32) -> Duration {
-    first.saturating_mul(2_u32.pow(failures.clamp(1, 16) - 1)).min(longest)
+pub fn grown(bounds: WaitBounds, failures: u32) -> Duration {
+    bounds.first.saturating_mul(2_u32.pow(failures.clamp(1, 16) - 1)).min(bounds.longest)
 }
 
 /// Containers that could not be started, by name.

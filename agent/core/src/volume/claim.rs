@@ -21,7 +21,7 @@ use pintle_api_types::pod;
 use pintle_api_types::pod::claims::volume_claim_name;
 use pintle_api_types::pod::containers;
 
-use super::kind::{HostPathType, Local, Nfs, VolumeKind};
+use super::kind::{HostPathType, Local, Nfs, UnknownHostPathType, VolumeKind};
 use crate::storage::csi;
 use crate::storage::disk::{self, InvalidDisk};
 
@@ -370,7 +370,7 @@ impl ClaimedVolume {
             _ if is_block => {}
             (Some(source), _) => {
                 let text = source.type_.clone().unwrap_or_default();
-                let kind = HostPathType::parse(&text).ok_or(text);
+                let kind = HostPathType::parse(&text).ok_or(UnknownHostPathType(text));
                 return VolumeKind::HostPath { path: PathBuf::from(&source.path), kind };
             }
             (_, Some(source)) => {

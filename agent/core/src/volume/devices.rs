@@ -40,18 +40,13 @@ impl PodVolumes {
         let devices = container.volume_devices.iter().flatten();
         let plan = |device: &k8s_openapi::api::core::v1::VolumeDevice| {
             if !device.device_path.starts_with('/') {
-                return Err(MountError(format!(
-                    "error DevicePath `{}` must be an absolute path",
-                    device.device_path
-                )));
+                return Err(MountError::RelativeDevice(device.device_path.clone()));
             }
             let volume = self.volumes.iter().find(|volume| volume.name == device.name);
             let link = volume.and_then(|volume| Some((volume, volume.device_link(self)?)));
             let Some((volume, host_path)) = link else {
-                let (volume, container) = (&device.name, &container.name);
-                return Err(MountError(format!(
-                    "cannot find volume {volume:?} to pass into container {container:?}"
-                )));
+                let (volume, container) = (device.name.clone(), container.name.clone());
+                return Err(MountError::NoDevice { volume, container });
             };
             Ok(PlannedDevice {
                 host_path,

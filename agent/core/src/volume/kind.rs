@@ -178,6 +178,32 @@ pub enum HostPathType {
     BlockDevice,
 }
 
+/// A type of file that no host path can have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is an invalid volume type")]
+pub struct UnknownHostPathType(pub String);
+
+/// The reason for which an emptyDir cannot be on huge pages.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HugePageError {
+    /// A size that no page has.
+    #[error("medium {medium}: {size:?} is not a page size")]
+    NoSize {
+        /// The medium.
+        medium: String,
+        /// The size.
+        size: String,
+    },
+    /// The medium names no size, and containers request several.
+    #[error("medium: {0} can't be used if container requests multiple huge page sizes")]
+    SeveralSizes(String),
+    /// No container requests huge pages.
+    #[error(
+        "medium {0}: hugePages storage requested, but there is no resource request for huge pages"
+    )]
+    NoRequest(String),
+}
+
 impl HostPathType {
     /// Reads the API's text.
     pub fn parse(text: &str) -> Option<Self> {
@@ -204,8 +230,8 @@ pub enum VolumeKind {
     HostPath {
         /// The path.
         path: PathBuf,
-        /// The type of file that must be there, or the text of an unknown type.
-        kind: Result<HostPathType, String>,
+        /// The type of file that must be there.
+        kind: Result<HostPathType, UnknownHostPathType>,
     },
     /// Files written by the agent, on a wrapped emptyDir.
     Payload {
@@ -311,7 +337,7 @@ pub enum Medium {
     /// A tmpfs of that many bytes; the kernel's default when the node's memory is not known.
     Memory(Option<u64>),
     /// Huge pages of that size, or why they cannot be.
-    HugePages(Result<u64, String>),
+    HugePages(Result<u64, HugePageError>),
     /// No such medium.
     Unknown(String),
 }

@@ -58,10 +58,81 @@ pub enum Propagation {
     Bidirectional,
 }
 
-/// The reason for which a container's mount cannot be planned, worded as the kubelet's.
+/// A mount of a container, by its place in the list.
+#[derive(Clone, Copy)]
+struct NumberedMount<'a> {
+    index: usize,
+    mount: &'a VolumeMount,
+}
+
+/// The reason for which a container's mount or device cannot be planned, worded as the kubelet's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct MountError(pub String);
+pub enum MountError {
+    /// The pod has no such volume.
+    #[error("cannot find volume {volume:?} to mount into container {container:?}")]
+    NoVolume {
+        /// The volume's name.
+        volume: String,
+        /// The container's name.
+        container: String,
+    },
+    /// The pod has no such volume that is a device.
+    #[error("cannot find volume {volume:?} to pass into container {container:?}")]
+    NoDevice {
+        /// The volume's name.
+        volume: String,
+        /// The container's name.
+        container: String,
+    },
+    /// The path of a device within the container is relative.
+    #[error("error DevicePath `{0}` must be an absolute path")]
+    RelativeDevice(String),
+    /// A sub-path is absolute.
+    #[error("error SubPath `{0}` must not be an absolute path")]
+    AbsoluteSubPath(String),
+    /// A sub-path leaves the volume.
+    #[error("unable to provision SubPath `{0}`: must not contain '..'")]
+    LeavingSubPath(String),
+    /// The variables of a sub-path are longer than the environment may be.
+    #[error("subPathExpr is too long with what it refers to")]
+    LongSubPath,
+    /// Variables of a sub-path are unset or empty.
+    #[error("missing value for {}", .0.join(", "))]
+    NoValue(Vec<String>),
+    /// No such mode of propagation.
+    #[error("invalid MountPropagation mode: {0:?}")]
+    Propagation(String),
+    /// It cannot be mounted recursively read-only.
+    #[error("failed to resolve recursive read-only mode: {0}")]
+    RecursiveReadOnly(#[from] ReadOnlyError),
+}
+
+/// The reason for which a mount cannot be recursively read-only.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadOnlyError {
+    /// The mount is writable.
+    #[error("volume {0:?} requested recursive read-only mode, but it is not read-only")]
+    Writable(String),
+    /// The mount propagates mounts.
+    #[error(
+        "volume {volume:?} requested recursive read-only mode, but it is not compatible with \
+         propagation {propagation:?}"
+    )]
+    Propagates {
+        /// The volume's name.
+        volume: String,
+        /// The mode of propagation.
+        propagation: String,
+    },
+    /// The runtime cannot do it.
+    #[error(
+        "volume {0:?} requested recursive read-only mode, but it is not supported by the runtime"
+    )]
+    Unsupported(String),
+    /// No such mode.
+    #[error("unknown recursive read-only mode {0:?}")]
+    Mode(String),
+}
 
 impl PodVolumes {
     /// Mounts of a container. `env` is its environment, for `subPathExpr`; `supports_rro` is true
@@ -81,7 +152,8 @@ impl PodVolumes {
             .map(|(index, mount)| {
                 let path = sub_path_of(mount, env, &mut room);
                 let volume = volumes.get(&*mount.name).copied();
-                self.mount(container, (index, mount), volume, path, supports_rro)
+                let mount = NumberedMount { index, mount };
+                self.mount(container, mount, volume, path, supports_rro)
             })
             .collect()
     }
@@ -89,25 +161,22 @@ impl PodVolumes {
     fn mount(
         &self,
         container: &Container,
-        (index, mount): (usize, &VolumeMount),
+        mount: NumberedMount<'_>,
         volume: Option<&PodVolume>,
-        path: Result<String, String>,
+        path: Result<String, MountError>,
         supports_rro: bool,
     ) -> Result<PlannedMount, MountError> {
-        let fail = MountError;
+        let NumberedMount { index, mount } = mount;
         let Some(volume) = volume else {
-            let (volume, container) = (&mount.name, &container.name);
-            return Err(fail(format!(
-                "cannot find volume {volume:?} to mount into container {container:?}"
-            )));
+            let (volume, container) = (mount.name.clone(), container.name.clone());
+            return Err(MountError::NoVolume { volume, container });
         };
-        let path = path.map_err(fail)?;
+        let path = path?;
         let container_path = match mount.mount_path.starts_with('/') {
             true => mount.mount_path.clone(),
             false => format!("/{}", mount.mount_path),
         };
-        let rro = recursive_read_only(mount, supports_rro)
-            .map_err(|why| fail(format!("failed to resolve recursive read-only mode: {why}")))?;
+        let rro = recursive_read_only(mount, supports_rro)?;
         let mut planned = PlannedMount {
             volume: volume.name.clone(),
             container_path,
@@ -115,7 +184,7 @@ impl PodVolumes {
             readonly: mount.read_only == Some(true) || volume.is_read_only(),
             recursive_read_only: rro,
             relabel: volume.is_made_for_the_pod(),
-            propagation: propagation_of(mount).map_err(fail)?,
+            propagation: propagation_of(mount)?,
             sub_path: None,
             image: None,
         };
@@ -138,7 +207,7 @@ fn sub_path_of(
     mount: &VolumeMount,
     env: &BTreeMap<String, String>,
     room: &mut usize,
-) -> Result<String, String> {
+) -> Result<String, MountError> {
     let expr = mount.sub_path_expr.as_deref().unwrap_or_default();
     let path = match expr {
         "" => mount.sub_path.clone().unwrap_or_default(),
@@ -146,10 +215,10 @@ fn sub_path_of(
     };
     *room = room.saturating_sub(path.len());
     if path.starts_with('/') {
-        return Err(format!("error SubPath `{path}` must not be an absolute path"));
+        return Err(MountError::AbsoluteSubPath(path));
     }
     if path.split('/').any(|part| part == "..") {
-        return Err(format!("unable to provision SubPath `{path}`: must not contain '..'"));
+        return Err(MountError::LeavingSubPath(path));
     }
     Ok(path)
 }
@@ -160,7 +229,7 @@ fn expanded(
     expr: &str,
     env: &BTreeMap<String, String>,
     bytes_max: usize,
-) -> Result<String, String> {
+) -> Result<String, MountError> {
     let mut missing = BTreeSet::new();
     let out = expand::expand(expr, bytes_max, |name| {
         let value = env.get(name).map(String::as_str).unwrap_or_default();
@@ -170,40 +239,40 @@ fn expanded(
         Some(value)
     });
     if missing.is_empty() {
-        return out.map_err(|_| "subPathExpr is too long with what it refers to".to_owned());
+        return out.map_err(|_| MountError::LongSubPath);
     }
-    let names: Vec<String> = missing.into_iter().collect();
-    Err(format!("missing value for {}", names.join(", ")))
+    Err(MountError::NoValue(missing.into_iter().collect()))
 }
 
 // k8s: pkg/kubelet/kubelet_pods.go translateMountPropagation
-fn propagation_of(mount: &VolumeMount) -> Result<Propagation, String> {
+fn propagation_of(mount: &VolumeMount) -> Result<Propagation, MountError> {
     match mount.mount_propagation.as_deref() {
         None | Some("None") => Ok(Propagation::Private),
         Some("HostToContainer") => Ok(Propagation::HostToContainer),
         Some("Bidirectional") => Ok(Propagation::Bidirectional),
-        Some(other) => Err(format!("invalid MountPropagation mode: {other:?}")),
+        Some(other) => Err(MountError::Propagation(other.to_owned())),
     }
 }
 
 // k8s: pkg/kubelet/kubelet_pods.go resolveRecursiveReadOnly
-fn recursive_read_only(mount: &VolumeMount, supported: bool) -> Result<bool, String> {
+fn recursive_read_only(mount: &VolumeMount, supported: bool) -> Result<bool, ReadOnlyError> {
     let mode = mount.recursive_read_only.as_deref().unwrap_or("Disabled");
     if mode == "Disabled" {
         return Ok(false);
     }
-    let wanted = format!("volume {:?} requested recursive read-only mode, but it is", mount.name);
+    let volume = mount.name.clone();
     if mount.read_only != Some(true) {
-        return Err(format!("{wanted} not read-only"));
+        return Err(ReadOnlyError::Writable(volume));
     }
     if let Some(propagation) = mount.mount_propagation.as_deref().filter(|p| *p != "None") {
-        return Err(format!("{wanted} not compatible with propagation {propagation:?}"));
+        let propagation = propagation.to_owned();
+        return Err(ReadOnlyError::Propagates { volume, propagation });
     }
     match mode {
         "IfPossible" => Ok(supported),
         "Enabled" if supported => Ok(true),
-        "Enabled" => Err(format!("{wanted} not supported by the runtime")),
-        other => Err(format!("unknown recursive read-only mode {other:?}")),
+        "Enabled" => Err(ReadOnlyError::Unsupported(volume)),
+        other => Err(ReadOnlyError::Mode(other.to_owned())),
     }
 }
 

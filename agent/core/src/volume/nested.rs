@@ -6,18 +6,18 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, VolumeMount};
 
-use crate::env::downward::format_map;
+use crate::env::downward::{DownwardError, format_map};
 
 /// A metadata field, as a downward API volume shows it; volumes know fewer fields than variables.
 // k8s: pkg/fieldpath/fieldpath.go ExtractFieldPathAsString
-pub fn field(pod: &Pod, path: &str) -> Result<String, String> {
+pub fn field(pod: &Pod, path: &str) -> Result<String, DownwardError> {
     let meta = &pod.metadata;
     let text = |text: &Option<String>| Ok(text.clone().unwrap_or_default());
     if let Some((map, key)) = path.strip_suffix("']").and_then(|p| p.split_once("['")) {
         let map = match map {
             "metadata.labels" => meta.labels.as_ref(),
             "metadata.annotations" => meta.annotations.as_ref(),
-            _ => return Err(format!("fieldPath {path:?} does not support subscript")),
+            _ => return Err(DownwardError::VolumeSubscript(path.to_owned())),
         };
         return text(&map.and_then(|map| map.get(key)).cloned());
     }
@@ -27,7 +27,7 @@ pub fn field(pod: &Pod, path: &str) -> Result<String, String> {
         "metadata.name" => text(&meta.name),
         "metadata.namespace" => text(&meta.namespace),
         "metadata.uid" => text(&meta.uid),
-        _ => Err(format!("unsupported fieldPath: {path}")),
+        _ => Err(DownwardError::FieldPath(path.to_owned())),
     }
 }
 
@@ -112,7 +112,7 @@ mod tests {
             ("spec.nodeName", Err("unsupported fieldPath: spec.nodeName")),
         ];
         for (path, expected) in table {
-            let found = field(&pod, path);
+            let found = field(&pod, path).map_err(|error| error.to_string());
             assert_eq!(found.as_deref().map_err(String::as_str), expected, "{path}");
         }
     }

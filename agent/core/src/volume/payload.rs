@@ -10,6 +10,8 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::KeyToPath;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
+use crate::env::downward::DownwardError;
+
 /// Longest relative path in bytes.
 // k8s: pkg/volume/util/atomic_writer.go
 const PATH_BYTES_MAX: usize = 4096;
@@ -42,14 +44,14 @@ pub enum PayloadSource {
     ConfigMap(Keys),
     /// Keys of a secret.
     Secret(Keys),
-    /// One file with content from the pod itself; the error is a sentence.
+    /// One file with content from the pod itself.
     Field {
         /// Relative path.
         path: String,
         /// Own mode.
         mode: Option<u32>,
         /// Content.
-        data: Result<Arc<[u8]>, String>,
+        data: Result<Arc<[u8]>, DownwardError>,
     },
     /// A token of the pod's service account.
     Token(TokenRequest),
@@ -186,6 +188,36 @@ pub fn private_file(sources: &PayloadSources, path: &str, data: Arc<[u8]>) -> Pa
     Payload::from([(clean(path), file)])
 }
 
+/// The reason for which the files of a volume cannot be laid out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PayloadError {
+    /// The object could not be read.
+    #[error(transparent)]
+    Content(#[from] ContentError),
+    /// The object lacks a key that is not optional.
+    #[error("{problem}: {key}")]
+    NoKey {
+        /// The problem in the kubelet's words.
+        problem: String,
+        /// The key.
+        key: String,
+    },
+    /// A path that a volume cannot have.
+    #[error("invalid path: {problem}: {path}")]
+    Path {
+        /// The problem.
+        problem: &'static str,
+        /// The path.
+        path: String,
+    },
+    /// A path without a name.
+    #[error("invalid path: must not be empty: \"\"")]
+    EmptyPath,
+    /// A path that another path leads through.
+    #[error("invalid path: {0} is both a file and a directory")]
+    Overlap(String),
+}
+
 /// Keys of one object as files.
 // k8s: pkg/volume/configmap/configmap.go MakePayload; pkg/volume/secret/secret.go MakePayload
 pub fn lay_out(
@@ -193,12 +225,12 @@ pub fn lay_out(
     keys: &Keys,
     found: &Result<KeyValues, ContentError>,
     default_mode: u32,
-) -> Result<Payload, String> {
+) -> Result<Payload, PayloadError> {
     let nothing = KeyValues::new();
     let values = match found {
         Ok(values) => values,
         Err(ContentError::NotFound { .. }) if keys.optional => &nothing,
-        Err(error) => return Err(error.to_string()),
+        Err(error) => return Err(error.clone().into()),
     };
     let file = |data: &Arc<[u8]>, mode| PayloadFile { data: Arc::clone(data), mode, owner: None };
     if keys.items.is_empty() {
@@ -212,7 +244,10 @@ pub fn lay_out(
                 payload.insert(clean(&item.path), file(value, mode));
             }
             None if keys.optional => {}
-            None => return Err(format!("{missing_key}: {}", item.key)),
+            None => {
+                let (problem, key) = (missing_key.to_owned(), item.key.clone());
+                return Err(PayloadError::NoKey { problem, key });
+            }
         }
     }
     Ok(payload)
@@ -235,13 +270,13 @@ pub fn clean(path: &str) -> String {
 /// Refuses paths that would leave the volume, collide with the writer's own names, or be a
 /// directory of another file.
 // k8s: pkg/volume/util/atomic_writer.go validatePath
-pub fn checked(payload: Payload) -> Result<Payload, String> {
+pub fn checked(payload: Payload) -> Result<Payload, PayloadError> {
     for path in payload.keys() {
         check_path(path)?;
         let mut above = path.as_str();
         while let Some((parent, _)) = above.rsplit_once('/') {
             if payload.contains_key(parent) {
-                return Err(format!("invalid path: {parent} is both a file and a directory"));
+                return Err(PayloadError::Overlap(parent.to_owned()));
             }
             above = parent;
         }
@@ -249,10 +284,10 @@ pub fn checked(payload: Payload) -> Result<Payload, String> {
     Ok(payload)
 }
 
-fn check_path(path: &str) -> Result<(), String> {
-    let bad = |what: &str| Err(format!("invalid path: {what}: {path}"));
+fn check_path(path: &str) -> Result<(), PayloadError> {
+    let bad = |problem| Err(PayloadError::Path { problem, path: path.to_owned() });
     if path.is_empty() {
-        return Err("invalid path: must not be empty: \"\"".to_owned());
+        return Err(PayloadError::EmptyPath);
     }
     if path.starts_with('/') {
         return bad("must be relative path");

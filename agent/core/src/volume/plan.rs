@@ -16,13 +16,15 @@ use k8s_openapi::api::core::v1::{
 
 use super::claim::{self, ClaimedVolume, Claims, VolumeUses};
 use super::kind;
-pub use super::kind::{EmptyDir, HostPathType, Local, Medium, Nfs, VolumeKind};
+pub use super::kind::{
+    EmptyDir, HostPathType, HugePageError, Local, Medium, Nfs, UnknownHostPathType, VolumeKind,
+};
 use super::layout::PodDirs;
 use super::nested::{self, Nested};
 use super::payload::{
     CertificateRequest, Keys, PayloadSource, PayloadSources, TokenRequest, TrustRequest, mode_bits,
 };
-use crate::env::downward;
+use crate::env::downward::{self, DownwardError};
 use crate::storage::csi;
 use crate::storage::disk;
 use crate::storage::selinux::options_of;
@@ -193,7 +195,7 @@ struct Planner<'a> {
 }
 
 /// Content of a file, or the reason for which it has none.
-type Shown = Result<Arc<[u8]>, String>;
+type Shown = Result<Arc<[u8]>, DownwardError>;
 
 /// The sizes of huge pages that a pod requests: each text, and its bytes if it is a size.
 type PageSizes = BTreeMap<String, Option<u64>>;
@@ -234,7 +236,7 @@ impl Planner<'_> {
         };
         if let Some(source) = &volume.host_path {
             let text = source.type_.clone().unwrap_or_default();
-            let kind = HostPathType::parse(&text).ok_or(text);
+            let kind = HostPathType::parse(&text).ok_or(UnknownHostPathType(text));
             return VolumeKind::HostPath { path: PathBuf::from(&source.path), kind };
         }
         if let Some(source) = &volume.config_map {
@@ -254,7 +256,8 @@ impl Planner<'_> {
         if let Some(source) = &volume.projected {
             let projections = source.sources.iter().flatten();
             let projections = projections.enumerate();
-            let list = projections.flat_map(|p| self.projection(&volume.name, p)).collect();
+            let list = projections.flat_map(|(at, p)| self.projection(&volume.name, at, p));
+            let list = list.collect();
             return payload(&kind::PROJECTED, memory(), source.default_mode, list);
         }
         if let Some(source) = &volume.image {
@@ -342,9 +345,10 @@ impl Planner<'_> {
 
     /// Page size in bytes.
     // k8s: pkg/volume/emptydir/empty_dir.go getPageSizeMountOption
-    fn huge_pages(&self, medium: &str, size: Option<&str>) -> Result<u64, String> {
+    fn huge_pages(&self, medium: &str, size: Option<&str>) -> Result<u64, HugePageError> {
         let parsed = |text: &str, bytes: Option<u64>| {
-            bytes.ok_or_else(|| format!("medium {medium}: {text:?} is not a page size"))
+            let (medium, size) = (medium.to_owned(), text.to_owned());
+            bytes.ok_or(HugePageError::NoSize { medium, size })
         };
         let wanted = size.map(|size| parsed(size, page_bytes(size))).transpose()?;
         let mut found = None;
@@ -353,20 +357,12 @@ impl Planner<'_> {
             match (wanted, found) {
                 (Some(wanted), _) if wanted != bytes => {}
                 (None, Some(other)) if other != bytes => {
-                    return Err(format!(
-                        "medium: {medium} can't be used if container requests multiple huge page \
-                         sizes"
-                    ));
+                    return Err(HugePageError::SeveralSizes(medium.to_owned()));
                 }
                 _ => found = Some(bytes),
             }
         }
-        found.ok_or_else(|| {
-            format!(
-                "medium {medium}: hugePages storage requested, but there is no resource request \
-                 for huge pages"
-            )
-        })
+        found.ok_or_else(|| HugePageError::NoRequest(medium.to_owned()))
     }
 
     fn sources(&self, mode: Option<i32>, list: Vec<PayloadSource>) -> PayloadSources {
@@ -386,8 +382,7 @@ impl Planner<'_> {
             let data = match (&item.field_ref, &item.resource_field_ref) {
                 (Some(field), _) => self.field(&field.field_path),
                 (None, Some(resource)) => downward::resource(resource, self.pod, None, self.node)
-                    .map(|text| text.into_bytes().into())
-                    .map_err(|error| error.to_string()),
+                    .map(|text| text.into_bytes().into()),
                 (None, None) => Ok(Arc::default()),
             };
             PayloadSource::Field { path: item.path.clone(), mode: item.mode.map(mode_bits), data }
@@ -404,11 +399,7 @@ impl Planner<'_> {
         shown
     }
 
-    fn projection(
-        &self,
-        volume: &str,
-        (at, source): (usize, &VolumeProjection),
-    ) -> Vec<PayloadSource> {
+    fn projection(&self, volume: &str, at: usize, source: &VolumeProjection) -> Vec<PayloadSource> {
         if let Some(s) = &source.secret {
             return vec![PayloadSource::Secret(keys(Some(&s.name), &s.items, s.optional))];
         }

@@ -34,9 +34,9 @@ impl Worker {
 
     /// Containers keep running with the files that they have; nothing else of the pod waits.
     pub(super) fn refresh_failed(&mut self, now: Mono) {
-        let wait = VOLUME_RETRY.0 * 2_u32.pow(self.files.refresh_failures.min(12));
+        let wait = VOLUME_RETRY.first * 2_u32.pow(self.files.refresh_failures.min(12));
         self.files.refresh_failures += 1;
-        self.files.refresh_at = Some(now.plus(wait.min(VOLUME_RETRY.1)));
+        self.files.refresh_at = Some(now.plus(wait.min(VOLUME_RETRY.longest)));
         self.files.stale = true;
     }
 }

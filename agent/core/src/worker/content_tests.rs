@@ -31,7 +31,7 @@ fn uid() -> PodUid {
 }
 
 fn pod(labels: &Value, volumes: &Value) -> Pod {
-    core::pod(labels, ("volumes", volumes.clone()))
+    core::pod(labels, "volumes", volumes.clone())
 }
 
 impl Context {

@@ -19,7 +19,7 @@ fn full(count: usize) -> Host {
 }
 
 fn named(uid: &str) -> k8s_openapi::api::core::v1::Pod {
-    let mut pod = pod(&json!({}), ("hostNetwork", json!(false)));
+    let mut pod = pod(&json!({}), "hostNetwork", json!(false));
     pod.metadata.uid = Some(uid.to_owned());
     pod.metadata.name = Some(uid.to_owned());
     pod

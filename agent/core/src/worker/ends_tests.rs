@@ -27,7 +27,7 @@ fn uid() -> PodUid {
 }
 
 fn pod(policy: &str) -> Pod {
-    core::pod(&json!({}), ("restartPolicy", json!(policy)))
+    core::pod(&json!({}), "restartPolicy", json!(policy))
 }
 
 impl EndsNode {

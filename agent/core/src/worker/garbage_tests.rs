@@ -13,7 +13,7 @@ use crate::eviction::threshold::{Threshold, ThresholdLevel};
 use crate::garbage::containers::DeadLimits;
 use crate::status::testing;
 use crate::worker::testing::{Host, of_folder, plain, small_settings};
-use crate::worker::{PodsInput, Settings};
+use crate::worker::{PodsInput, ReadFailure, Settings};
 
 const LONG: Duration = Duration::from_secs(600);
 
@@ -167,7 +167,7 @@ fn a_runtime_that_does_not_tell_its_pods_is_told_once_a_minute() {
     let mut host = Host::with(settings(Some(1)));
     let mut fail = |after: u64| {
         host.now = host.now.plus(Duration::from_secs(after));
-        let result = Err("rpc error: code = Unavailable desc = gone".to_owned());
+        let result = Err(ReadFailure("rpc error: code = Unavailable desc = gone".to_owned()));
         host.tell(PodsInput::Listed { stamp: 1, result });
         host.take()
     };

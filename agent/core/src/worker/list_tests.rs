@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::types::{Now, PodUid};
 use crate::worker::testing::settings;
-use crate::worker::{Command, ListedPod, Pods, PodsInput};
+use crate::worker::{Command, ListedPod, Pods, PodsInput, ReadFailure};
 
 struct Lists {
     pods: Pods,
@@ -31,7 +31,7 @@ impl Lists {
 
     fn answer(&mut self, stamp: Option<u64>, good: bool) -> Option<u64> {
         let stamp = stamp.expect("a list is under way");
-        let result = good.then(Vec::new).ok_or_else(|| "no answer".to_owned());
+        let result = good.then(Vec::new).ok_or_else(|| ReadFailure("no answer".to_owned()));
         self.take(PodsInput::Listed { stamp, result })
     }
 

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::admit;
 use crate::worker::testing::{Host, of_folder, plain, small_settings};
-use crate::worker::{Command, PodsInput, Settings, WorkerStage};
+use crate::worker::{Command, PodsInput, ReadFailure, Settings, WorkerStage};
 
 /// A node with an object that the agent has not seen yet.
 fn unseen() -> Host {
@@ -81,7 +81,7 @@ fn what_runs_of_a_pod_that_goes_while_it_waits_is_stopped_before_anything_of_it_
         _ => None,
     });
     let stamp = list.expect("a list that begins now");
-    host.tell(PodsInput::Listed { stamp, result: Err("unavailable".to_owned()) });
+    host.tell(PodsInput::Listed { stamp, result: Err(ReadFailure("unavailable".to_owned())) });
     assert!(!host.pods.knows_all());
     host.wait(Duration::from_secs(5));
     assert_eq!(host.take(), "KillPod a");

@@ -131,14 +131,14 @@ pub enum PodsInput {
         /// The command's stamp.
         stamp: u64,
         /// The pod, or why it could not be read.
-        result: Result<ObservedPod, String>,
+        result: Result<ObservedPod, ReadFailure>,
     },
     /// Answer to `Command::List`: a digest of every pod that the runtime knows.
     Listed {
         /// The command's stamp.
         stamp: u64,
         /// The pods, or why they could not be listed.
-        result: Result<Vec<ListedPod>, String>,
+        result: Result<Vec<ListedPod>, ReadFailure>,
     },
     /// A pod may have changed.
     Hint {
@@ -290,6 +290,12 @@ pub enum Hint {
 
 /// Reason of the failure when a sandbox was made and the runtime does not report its status.
 pub const NO_SANDBOX_STATUS: &str = "FailedPodSandBoxStatus";
+
+/// The runtime's words when a pod could not be read, or the pods not listed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(transparent)]
+#[error("{0}")]
+pub struct ReadFailure(pub String);
 
 /// Why an action failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::observed::{ObservedPod, RunState};
 use crate::sync::plan;
+use crate::worker::ReadFailure;
 use crate::worker::step::{Worker, WorkerInputs, WorkerStage};
 use pintle_api_types::ids::{ContainerId, Mono, Now};
 
@@ -47,7 +48,7 @@ impl Worker {
     pub fn observe(
         &mut self,
         stamp: u64,
-        result: Result<ObservedPod, String>,
+        result: Result<ObservedPod, ReadFailure>,
         context: &mut WorkerInputs<'_>,
     ) {
         if self.reads.reading == Some(stamp) {

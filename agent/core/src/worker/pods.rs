@@ -24,7 +24,7 @@ use crate::worker::lobby::Lobby;
 use crate::worker::parts::{ListState, ResizeQueue};
 use crate::worker::resizes::FREED;
 use crate::worker::step::{Notes, Worker, WorkerInputs, WorkerStage};
-use crate::worker::{Command, DecisionCount, ListedPod, PodsInput, Settings};
+use crate::worker::{Command, DecisionCount, ListedPod, PodsInput, ReadFailure, Settings};
 use pintle_api_types::ids::{Mono, Now, PodUid};
 use pintle_api_types::pod;
 
@@ -443,7 +443,7 @@ impl Pods {
         self.lists.again = self.lists.under_way;
     }
 
-    fn listed(&mut self, stamp: u64, result: Result<Vec<ListedPod>, String>, now: Now) {
+    fn listed(&mut self, stamp: u64, result: Result<Vec<ListedPod>, ReadFailure>, now: Now) {
         self.lists.under_way = false;
         let period = match result {
             Ok(_) => self.settings.relist_period,
@@ -453,7 +453,7 @@ impl Pods {
         self.lists.at = now.mono.plus(wait);
         let listed = match result {
             Ok(listed) => listed,
-            Err(error) => return self.garbage_stays(error, now),
+            Err(error) => return self.garbage_stays(error.0, now),
         };
         let known: BTreeMap<_, _> = listed.iter().map(|p| (p.uid.clone(), p)).collect();
         self.claim_names(&listed);

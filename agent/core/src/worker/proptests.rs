@@ -19,7 +19,8 @@ use crate::sync::plan::Action;
 use crate::types::NodeFacts;
 use crate::worker::testing as testing_core;
 use crate::worker::{
-    Command, Failure, Hint, ListedPod, Pods, PodsInput, ProbeKind, Settings, Worker, WorkerStage,
+    Command, Failure, Hint, ListedPod, Pods, PodsInput, ProbeKind, ReadFailure, Settings, Worker,
+    WorkerStage,
 };
 use pintle_api_types::ids::{ContainerId, Now, PodUid, UnixNanos};
 
@@ -144,7 +145,7 @@ fn record_of(pod: usize, record: &Record) -> ObservedPod {
     built
 }
 
-fn listed(ok: bool, records: &[(usize, Record)]) -> Result<Vec<ListedPod>, String> {
+fn listed(ok: bool, records: &[(usize, Record)]) -> Result<Vec<ListedPod>, ReadFailure> {
     let listed = records.iter().map(|(pod, record)| ListedPod {
         uid: PodUid::from(UIDS[*pod]),
         namespace: "ns".to_owned(),
@@ -152,7 +153,7 @@ fn listed(ok: bool, records: &[(usize, Record)]) -> Result<Vec<ListedPod>, Strin
         digest: digest_of(&record_of(*pod, record)),
     });
     let listed: BTreeMap<_, _> = listed.map(|p| (p.uid.clone(), p)).collect();
-    ok.then(|| listed.into_values().collect()).ok_or_else(|| "no answer".to_owned())
+    ok.then(|| listed.into_values().collect()).ok_or_else(|| ReadFailure("no answer".to_owned()))
 }
 
 /// A pod as its driver sees it, from its first command to `Gone`.
@@ -227,7 +228,7 @@ impl StepRunner {
                 let reads = &life(*pod)?.reads;
                 let stamp = *if *newest { reads.last() } else { reads.first() }?;
                 let record = record.as_ref().map(|record| record_of(*pod, record));
-                let result = record.ok_or_else(|| "no answer".to_owned());
+                let result = record.ok_or_else(|| ReadFailure("no answer".to_owned()));
                 PodsInput::Observed { uid: uid(*pod), stamp, result }
             }
             WorldStep::Listed { ok, records } => {

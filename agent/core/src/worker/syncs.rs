@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::observed::RunState;
 use crate::status::{self, PodVerdict, WaitingReason};
-use crate::sync::backoff::{Pause, grown};
+use crate::sync::backoff::{Pause, WaitBounds, grown};
 use crate::sync::plan::{self, Action};
 use crate::worker::step::{Worker, WorkerInputs, WorkerStage};
 use crate::worker::{Command, DecisionCount, Failure};
@@ -25,7 +25,7 @@ const READ_STARTING: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(10);
 /// First and longest wait after a container was made and did not come up. Its crash loop holds it
 /// as well, so this only decides how soon it is checked.
-const COME_UP_RETRY: (Duration, Duration) = (Duration::from_secs(1), RETRY);
+const COME_UP_RETRY: WaitBounds = WaitBounds { first: Duration::from_secs(1), longest: RETRY };
 /// Such failures.
 const MADE: [&str; 2] = ["RunContainerError", "PostStartHookError"];
 /// Reason of a failed preparation that ends its pod: the node has no room for another volume of a
@@ -34,10 +34,11 @@ const MADE: [&str; 2] = ["RunContainerError", "PostStartHookError"];
 pub const ATTACHMENT_LIMIT: &str = "VolumeAttachmentLimitExceeded";
 /// First and longest wait after volumes could not be prepared or removed.
 // k8s: pkg/util/goroutinemap/exponentialbackoff
-pub(super) const VOLUME_RETRY: (Duration, Duration) =
-    (Duration::from_millis(500), Duration::from_secs(122));
+pub(super) const VOLUME_RETRY: WaitBounds =
+    WaitBounds { first: Duration::from_millis(500), longest: Duration::from_secs(122) };
 /// First and longest wait before a kill that left a container running is repeated.
-const KILL_RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+const KILL_RETRY: WaitBounds =
+    WaitBounds { first: Duration::from_millis(200), longest: Duration::from_secs(10) };
 
 impl Worker {
     /// An action of the sync ended.
@@ -103,12 +104,16 @@ impl Worker {
             Action::StartContainer { name, .. } => self.start_failed(name, &failure, now),
             Action::ResizePod(resize) => {
                 self.resize_failed(resize, &failure, context);
-                self.resizing.pause = Some(Pause::after(self.resizing.pause, (RETRY, RETRY), now));
+                self.resizing.pause =
+                    Some(Pause::after(self.resizing.pause, WaitBounds::constant(RETRY), now));
             }
             Action::Prepare if failure.reason == ATTACHMENT_LIMIT => self.reject(&failure, context),
             Action::RemoveContainer { keep_logs: false, .. } | Action::RemoveSandbox { .. } => {
-                self.retries.removal_pause =
-                    Some(Pause::after(self.retries.removal_pause, (RETRY, RETRY), now));
+                self.retries.removal_pause = Some(Pause::after(
+                    self.retries.removal_pause,
+                    WaitBounds::constant(RETRY),
+                    now,
+                ));
             }
             _ => self.pod_failed(action, &failure, now),
         }
@@ -140,8 +145,8 @@ impl Worker {
         let before = self.retries.pauses.get(name).copied();
         let bounds = match failure.retry_after {
             _ if MADE.contains(&&*failure.reason) => COME_UP_RETRY,
-            Some(wait) => (wait, wait),
-            None => (RETRY, RETRY),
+            Some(wait) => WaitBounds::constant(wait),
+            None => WaitBounds::constant(RETRY),
         };
         self.retries.pauses.insert(name.to_owned(), Pause::after(before, bounds, now));
         let (reason, message) = (failure.reason.clone(), failure.message.clone());
@@ -154,7 +159,7 @@ impl Worker {
         let bounds = match action {
             Action::Prepare | Action::Teardown | Action::Cleanup => VOLUME_RETRY,
             Action::KillPod { .. } | Action::KillContainer { .. } => KILL_RETRY,
-            _ => failure.retry_after.map_or((RETRY, RETRY), |wait| (wait, wait)),
+            _ => failure.retry_after.map_or(WaitBounds::constant(RETRY), WaitBounds::constant),
         };
         let at = now.plus(grown(bounds, self.retries.failures));
         self.retries.retry_at = Some(self.retries.retry_at.map_or(at, |earlier| earlier.min(at)));

@@ -39,7 +39,7 @@ pub(super) fn settings(sync_period: Duration) -> Settings {
 }
 
 /// The pod `u` with the container `c`, these labels, and one more field of the spec.
-pub(super) fn pod(labels: &Value, (field, value): (&str, Value)) -> Pod {
+pub(super) fn pod(labels: &Value, field: &str, value: Value) -> Pod {
     let meta = json!({"uid": "u", "name": "u", "namespace": "ns", "labels": labels});
     let spec = json!({"containers": [{"name": "c", "image": "i"}], field: value});
     let mut pod = serde_json::from_value(json!({"metadata": meta, "spec": spec})).expect("a pod");

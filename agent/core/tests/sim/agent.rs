@@ -338,7 +338,7 @@ impl World {
         let from_logs = attempts.map(|c| c.attempt + 1).max().unwrap_or(0);
         let attempt = restart_count.unwrap_or(from_logs);
         let made = making(sync.pod.as_deref(), name);
-        match self.runtime.create(&sandbox, (name, attempt), made, self.clocks()) {
+        match self.runtime.create(&sandbox, name, attempt, made, self.clocks()) {
             Ok(id) => {
                 sync.step = ActionProgress::Created(id);
                 None

@@ -78,7 +78,8 @@ impl Runtime {
     pub fn create(
         &mut self,
         sandbox: &str,
-        (name, attempt): (&str, u32),
+        name: &str,
+        attempt: u32,
         made: Making,
         now: Now,
     ) -> Result<String, String> {

@@ -14,7 +14,9 @@ use pintle_agent_core::observed::{ObservedPod, RunState, TaskExit};
 use pintle_agent_core::sync::backoff::Curve;
 use pintle_agent_core::types::{ContainerId, Mono, NodeFacts, Now, PodUid, UnixNanos};
 use pintle_agent_core::worker::reads::Reads;
-use pintle_agent_core::worker::{Command, Hint, ListedPod, Pods, PodsInput, ProbeKind, Settings};
+use pintle_agent_core::worker::{
+    Command, Hint, ListedPod, Pods, PodsInput, ProbeKind, ReadFailure, Settings,
+};
 
 use crate::agent::SyncRun;
 use crate::apiserver::{ApiServer, Wire};
@@ -90,7 +92,13 @@ pub enum Event {
     /// A read is due.
     TakeRead { run: u64, uid: PodUid, pod: String, stamp: u64 },
     /// A read ends; its answer arrives later.
-    ReadEnds { run: u64, pod: String, stamp: u64, uid: PodUid, result: Result<ObservedPod, String> },
+    ReadEnds {
+        run: u64,
+        pod: String,
+        stamp: u64,
+        uid: PodUid,
+        result: Result<ObservedPod, ReadFailure>,
+    },
     /// A list is taken now.
     TakeList { run: u64, stamp: u64 },
     /// A sync continues; it contains its own run of the agent.
@@ -460,8 +468,8 @@ impl World {
 
     /// The read of the runtime happens now.
     fn take_read(&mut self, uid: PodUid, pod: String, stamp: u64) {
-        let result: Result<ObservedPod, String> = match self.trouble(Fault::Calls, 5) {
-            true => Err("unavailable".to_owned()),
+        let result: Result<ObservedPod, ReadFailure> = match self.trouble(Fault::Calls, 5) {
+            true => Err(ReadFailure("unavailable".to_owned())),
             false => Ok(self.runtime.read(&uid, &pod, self.now)),
         };
         let (run, delay) = (self.run, self.rng.range(MS / 10, 5 * MS));
@@ -474,7 +482,7 @@ impl World {
         uid: PodUid,
         pod: String,
         stamp: u64,
-        result: Result<ObservedPod, String>,
+        result: Result<ObservedPod, ReadFailure>,
     ) {
         if let Some(next) = self.reads.ended(&uid, stamp) {
             self.take_read(uid.clone(), pod, next);
@@ -484,8 +492,8 @@ impl World {
     }
 
     fn take_list(&mut self, run: u64, stamp: u64) {
-        let result: Result<Vec<ListedPod>, String> = match self.list_fails() {
-            true => Err("unavailable".to_owned()),
+        let result: Result<Vec<ListedPod>, ReadFailure> = match self.list_fails() {
+            true => Err(ReadFailure("unavailable".to_owned())),
             false => Ok(self.runtime.list(self.now)),
         };
         let delay = self.rng.range(MS / 10, 20 * MS);

@@ -9,19 +9,16 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 
+use pintle_agent_core::env::downward::DownwardError;
+
 use super::payload::{
-    CertificateRequest, ContentError, Credentials, KeyValues, Payload, PayloadFile, PayloadSource,
-    PayloadSources, TokenRequest, TrustRequest, certificate_files, checked, clean, lay_out,
-    private_file,
+    CertificateRequest, ContentError, Credentials, KeyValues, Payload, PayloadError, PayloadFile,
+    PayloadSource, PayloadSources, TokenRequest, TrustRequest, certificate_files, checked, clean,
+    lay_out, private_file,
 };
 
 /// All files of a pod's volumes of files: most of them lie in memory.
 pub const POD_BYTES_MAX: usize = 256 << 20;
-
-/// A pod's files have more than `POD_BYTES_MAX`.
-pub fn too_large() -> String {
-    format!("the files of a pod's volumes may have {POD_BYTES_MAX} bytes together")
-}
 
 /// Where named objects come from. Implemented by the API stage; `NoContent` stands in without one.
 pub trait ContentSource {
@@ -94,11 +91,11 @@ enum FetchedContent {
     InSource,
     Object(Object),
     Text(Shown),
-    Certificate(Result<Credentials, String>),
+    Certificate(Result<Credentials, ContentError>),
 }
 
 type Object = Arc<Result<KeyValues, ContentError>>;
-type Shown = Result<Arc<[u8]>, String>;
+type Shown = Result<Arc<[u8]>, ContentError>;
 
 /// Fetches the content of a volume.
 pub async fn fetch(sources: &PayloadSources, content: &impl ContentSource) -> Fetched {
@@ -116,7 +113,7 @@ pub async fn fetch(sources: &PayloadSources, content: &impl ContentSource) -> Fe
             }
             PayloadSource::Field { .. } => FetchedContent::InSource,
             PayloadSource::Token(request) => {
-                let token = content.token(request).await.map_err(|e| e.to_string());
+                let token = content.token(request).await;
                 FetchedContent::Text(token.map(|token| token.into_bytes().into()))
             }
             PayloadSource::TrustBundle(request) => {
@@ -124,7 +121,7 @@ pub async fn fetch(sources: &PayloadSources, content: &impl ContentSource) -> Fe
             }
             PayloadSource::Certificate(request) => {
                 let found = content.certificate(request).await;
-                FetchedContent::Certificate(found.map_err(|e| e.to_string()))
+                FetchedContent::Certificate(found)
             }
         });
     }
@@ -163,11 +160,11 @@ impl<'a, C: ContentSource> FetchedObjects<'a, C> {
         }
         if self.bundle_bytes > POD_BYTES_MAX {
             // It could not be written anyway.
-            return Err(too_large());
+            return Err(ContentError::Failed(LayoutError::TooLarge.to_string()));
         }
         let pem = self.content.trust_bundle(request).await;
         self.bundle_bytes += pem.as_ref().map_or(0, Vec::len);
-        let pem = pem.map(Arc::from).map_err(|error| error.to_string());
+        let pem = pem.map(Arc::from);
         self.bundles.insert(key, pem.clone());
         pem
     }
@@ -179,10 +176,38 @@ impl<'a, C: ContentSource> FetchedObjects<'a, C> {
     }
 }
 
+/// The reason for which one source of a volume gives no files.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SourceError {
+    /// Its object or a path of it.
+    #[error(transparent)]
+    Payload(#[from] PayloadError),
+    /// A field of the pod.
+    #[error(transparent)]
+    Field(#[from] DownwardError),
+}
+
+/// The reason for which the files of a volume cannot be laid out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LayoutError {
+    /// One source.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// Several sources.
+    #[error("[{}]", .0.iter().map(SourceError::to_string).collect::<Vec<_>>().join(", "))]
+    Several(Vec<SourceError>),
+    /// The files together.
+    #[error(transparent)]
+    Payload(#[from] PayloadError),
+    /// The files of the pod are too large.
+    #[error("the files of a pod's volumes may have {} bytes together", POD_BYTES_MAX)]
+    TooLarge,
+}
+
 impl Fetched {
     /// All files of the volume. All errors of its sources are reported together.
     // k8s: pkg/volume/projected/projected.go collectData
-    pub fn lay_out(&self, sources: &PayloadSources) -> Result<Payload, String> {
+    pub fn lay_out(&self, sources: &PayloadSources) -> Result<Payload, LayoutError> {
         let mut payload = Payload::new();
         let mut errors = Vec::new();
         for (source, answer) in sources.list.iter().zip(&self.answers) {
@@ -192,9 +217,9 @@ impl Fetched {
             }
         }
         match errors.len() {
-            0 => checked(payload),
-            1 => Err(errors.remove(0)),
-            _ => Err(format!("[{}]", errors.join(", "))),
+            0 => Ok(checked(payload)?),
+            1 => Err(errors.remove(0).into()),
+            _ => Err(LayoutError::Several(errors)),
         }
     }
 }
@@ -203,20 +228,24 @@ fn files(
     sources: &PayloadSources,
     source: &PayloadSource,
     answer: &FetchedContent,
-) -> Result<Payload, String> {
+) -> Result<Payload, SourceError> {
     let mode = sources.default_mode;
-    let private = |path, text: &Shown| text.clone().map(|text| private_file(sources, path, text));
+    let private = |path, text: &Shown| match text {
+        Ok(text) => Ok(private_file(sources, path, Arc::clone(text))),
+        Err(error) => Err(PayloadError::from(error.clone()).into()),
+    };
     match (source, answer) {
         (PayloadSource::ConfigMap(keys), FetchedContent::Object(found)) => {
-            lay_out("configmap references non-existent config key", keys, found, mode)
+            Ok(lay_out("configmap references non-existent config key", keys, found, mode)?)
         }
         (PayloadSource::Secret(keys), FetchedContent::Object(found)) => {
-            lay_out("references non-existent secret key", keys, found, mode)
+            Ok(lay_out("references non-existent secret key", keys, found, mode)?)
         }
-        (PayloadSource::Field { path, mode: own, data }, _) => data.clone().map(|data| {
+        (PayloadSource::Field { path, mode: own, data }, _) => {
+            let data = data.clone()?;
             let mode = own.unwrap_or(mode);
-            Payload::from([(clean(path), PayloadFile { data, mode, owner: None })])
-        }),
+            Ok(Payload::from([(clean(path), PayloadFile { data, mode, owner: None })]))
+        }
         (PayloadSource::Token(request), FetchedContent::Text(text)) => private(&request.path, text),
         (PayloadSource::TrustBundle(request), FetchedContent::Text(text)) => {
             private(&request.path, text)
@@ -224,7 +253,7 @@ fn files(
         (PayloadSource::Certificate(request), FetchedContent::Certificate(found)) => found
             .as_ref()
             .map(|found| certificate_files(sources, request, found))
-            .map_err(Clone::clone),
+            .map_err(|error| PayloadError::from(error.clone()).into()),
         _ => unreachable!("each source has an answer of its kind"),
     }
 }

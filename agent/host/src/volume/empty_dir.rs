@@ -44,7 +44,7 @@ pub fn set_up(
             }
         }
         Medium::HugePages(page) => {
-            let page = page.clone()?;
+            let page = page.clone().map_err(|error| error.to_string())?;
             make_volume_dir(dir)?;
             if !is_mount_point(dir)? {
                 mount::hugetlbfs(dir, page)?;

@@ -258,6 +258,6 @@ impl From<String> for Cause {
 
 impl From<MountError> for VolumeError {
     fn from(error: MountError) -> Self {
-        Self::Container(error.0)
+        Self::Container(error.to_string())
     }
 }

@@ -23,7 +23,7 @@ use pintle_daemon::blocking::{Blocked, JobPlace};
 use pintle_daemon::regular_file;
 use tokio::task::JoinSet;
 
-use super::content::{ContentSource, Fetched, POD_BYTES_MAX, fetch, too_large};
+use super::content::{ContentSource, Fetched, LayoutError, POD_BYTES_MAX, fetch};
 use super::dir_fd::{is_mount_point, make_dir, make_dir_all};
 use super::error::{Cause, Context, IoFailure, VolumeError};
 use super::layout::{
@@ -176,7 +176,7 @@ impl Mounting {
         };
         let error = match payload {
             Ok(payload) => set_up(pod, volume, &payload, measure, now).err(),
-            Err(text) => Some(VolumeError::set_up(volume.disk_name(), text)),
+            Err(error) => Some(VolumeError::set_up(volume.disk_name(), error.to_string())),
         };
         let Some(error) = error else { return };
         let outdated = shows_something(pod, volume);
@@ -184,10 +184,10 @@ impl Mounting {
         list.push(error);
     }
 
-    fn admit(&mut self, payload: Payload) -> Result<Payload, String> {
+    fn admit(&mut self, payload: Payload) -> Result<Payload, LayoutError> {
         let bytes = payload.values().map(|file| file.data.len()).sum();
         let left = self.room.checked_sub(bytes);
-        self.room = left.ok_or_else(too_large)?;
+        self.room = left.ok_or(LayoutError::TooLarge)?;
         Ok(payload)
     }
 }
@@ -293,7 +293,7 @@ fn set_up(
         VolumeKind::Claim(_) => Ok(()),
         VolumeKind::HostPath { path, kind } => match kind {
             Ok(kind) => host_path::check(path, *kind),
-            Err(text) => Err(format!("{text} is an invalid volume type").into()),
+            Err(error) => Err(error.to_string().into()),
         },
         VolumeKind::EmptyDir(empty) => {
             let dir = pod.dirs.volume(EMPTY_DIR_PLUGIN, name);

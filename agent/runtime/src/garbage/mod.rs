@@ -245,8 +245,8 @@ impl Collector {
 
     fn judge(&self) -> Vec<Judged> {
         let images: Vec<_> = self.found.iter().map(|found| found.image.clone()).collect();
-        let now = (clock::now(), self.began.elapsed());
-        images::judge(&images, self.past.uses(), &self.policy, now)
+        let running = self.began.elapsed();
+        images::judge(&images, self.past.uses(), &self.policy, clock::now(), running)
     }
 
     /// Reads images and their users from the runtime.

@@ -67,7 +67,7 @@ pub(super) async fn probe(
 ) -> AttemptVerdict {
     let host = match target.host_or(None) {
         Ok(host) => host,
-        Err(message) => return AttemptVerdict::unknown(message),
+        Err(error) => return AttemptVerdict::unknown(error.to_string()),
     };
     let address = match u16::try_from(grpc.port) {
         Ok(port) => words::address(&host, port),

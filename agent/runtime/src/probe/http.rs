@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::HTTPGetAction;
 
 use super::attempt::AttemptVerdict;
 use super::patience::patiently;
-use super::target::ProbeTarget;
+use super::target::{ProbeTarget, TargetError};
 use super::words::{self, Spent};
 use crate::http;
 use crate::http::words::failed;
@@ -64,18 +64,13 @@ pub(super) async fn probe(
     }
 }
 
-/// Reason why a probe has no host or port.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct ProbeAddressError(String);
-
 fn request(
     resolver: &Resolver,
     target: &ProbeTarget,
     action: &HTTPGetAction,
-) -> Result<Get, ProbeAddressError> {
-    let host = target.host_or(action.host.as_deref()).map_err(ProbeAddressError)?;
-    let port = target.port(&action.port).map_err(ProbeAddressError)?;
+) -> Result<Get, TargetError> {
+    let host = target.host_or(action.host.as_deref())?;
+    let port = target.port(&action.port)?;
     let request = Get::of(action, host, port, USER_AGENT);
     let (resolver, body_bytes_max) = (resolver.clone(), BODY_BYTES_MAX);
     // k8s: pkg/probe/http/http.go NewWithTLSConfig (SetTransportDefaults); hooks do not have it

@@ -146,7 +146,8 @@ impl ProbeSchedule {
             let mut entry = match known.remove(&seen.id) {
                 Some(entry) => entry,
                 None => {
-                    let times = (self.agent_started_at, wall);
+                    let agent_started_at = self.agent_started_at;
+                    let times = adopt::AdoptTimes { agent_started_at, now: wall };
                     let beginning = adopt::beginning(&order.pod, container, seen, times);
                     let running = RunningContainer { container, seen, beginning };
                     self.watch(&order.uid, &pod, running, now)

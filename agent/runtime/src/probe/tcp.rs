@@ -25,7 +25,7 @@ pub(super) async fn probe(
 ) -> AttemptVerdict {
     let (host, port) = match (target.host_or(tcp.host.as_deref()), target.port(&tcp.port)) {
         (Ok(host), Ok(port)) => (host, port),
-        (Err(message), _) | (_, Err(message)) => return AttemptVerdict::unknown(message),
+        (Err(error), _) | (_, Err(error)) => return AttemptVerdict::unknown(error.to_string()),
     };
     let address = words::address(&host, port);
     let waited = patiently(limit, resolver.connect(&host, port)).await;

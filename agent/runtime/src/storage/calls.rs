@@ -133,7 +133,7 @@ impl Shared {
         }
         if !spec.tokens.is_empty() && !volume.is_block {
             let tokens = self.parts.objects.driver_tokens(&wanted.pod, &pod, &spec.tokens).await;
-            let tokens = tokens.map_err(not_asked)?;
+            let tokens = tokens.map_err(|error| not_asked(error.to_string()))?;
             let to = if spec.are_tokens_secret { &mut extras.secrets } else { &mut told };
             to.insert(request::TOKENS_KEY.to_owned(), tokens);
         }
@@ -233,7 +233,8 @@ impl Shared {
     }
 
     async fn driver_spec(&self, driver: &str) -> Result<DriverSpec, Failure> {
-        self.parts.objects.driver_spec(driver).await.map_err(not_asked)
+        let spec = self.parts.objects.driver_spec(driver).await;
+        spec.map_err(|error| not_asked(error.to_string()))
     }
 
     /// What the attacher said once the volume is attached; empty for drivers without attachment.

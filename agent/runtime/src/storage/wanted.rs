@@ -67,7 +67,7 @@ impl Shared {
             match self.parts.objects.driver_spec(driver).await {
                 Ok(spec) => return spec,
                 Err(error) => {
-                    tracing::debug!(pod = %uid, driver, error, "CSIDriver cannot be read");
+                    tracing::debug!(pod = %uid, driver, error = error.to_string(), "CSIDriver cannot be read");
                     tokio::time::sleep(RETRY).await;
                 }
             }

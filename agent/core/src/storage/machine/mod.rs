@@ -20,6 +20,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::csi::{Volume, VolumeId};
+use crate::sync::backoff::WaitBounds;
 use pintle_api_types::ids::{Mono, PodUid};
 
 pub use crate::node::status::InUse;
@@ -32,8 +33,8 @@ use volume::State;
 
 /// First and longest wait after a call that failed.
 // k8s: pkg/util/goroutinemap/exponentialbackoff/exponential_backoff.go
-pub(super) const BACKOFF: (Duration, Duration) =
-    (Duration::from_millis(500), Duration::from_secs(122));
+pub(super) const BACKOFF: WaitBounds =
+    WaitBounds { first: Duration::from_millis(500), longest: Duration::from_secs(122) };
 
 /// A volume that a pod wants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

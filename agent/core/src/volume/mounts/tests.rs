@@ -87,7 +87,7 @@ fn mounts_that_cannot_be_are_refused_in_the_kubelets_words() {
 #[test]
 fn a_sub_path_that_its_references_make_too_long_is_refused() {
     let env = BTreeMap::from([("N".to_owned(), "x".repeat(10))]);
-    let long = Err("subPathExpr is too long with what it refers to".to_owned());
+    let long = Err(MountError::LongSubPath);
     assert_eq!(expanded("$(N)$(N)", &env, 20), Ok("x".repeat(20)));
     assert_eq!(expanded("$(N)$(N)", &env, 19), long);
     let mount =

@@ -37,7 +37,7 @@ impl ContentSource for ContentStore {
     }
 }
 
-fn collected(sources: &PayloadSources) -> Result<Payload, String> {
+fn collected(sources: &PayloadSources) -> Result<Payload, LayoutError> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
     runtime.block_on(fetch(sources, &ContentStore)).lay_out(sources)
 }
@@ -87,7 +87,7 @@ fn keys_items_modes_and_optional_references_follow_the_api() {
     ];
     for (source, expected) in table {
         let found = collected(&sources(vec![source.clone()]));
-        let found = found.map(|payload| shown(&payload));
+        let found = found.map(|payload| shown(&payload)).map_err(|error| error.to_string());
         let expected = expected.map(|files| files.into_iter().map(str::to_owned).collect());
         assert_eq!(found, expected.map_err(str::to_owned), "{source:?}");
     }
@@ -115,7 +115,7 @@ fn later_sources_win_and_all_failures_are_told() {
     let error = collected(&failing).expect_err("two failures");
     let want = "[secret \"x\" not found, ClusterTrustBundle projection is not supported in static \
                 kubelet mode]";
-    assert_eq!(error, want);
+    assert_eq!(error.to_string(), want);
 }
 
 #[test]
