@@ -17,7 +17,7 @@ use pintle_testbed::{LONG, until};
 use serde_json::{Value, json};
 use xtask::cluster::Agent;
 
-use crate::handover_kinds::{Facts, MOVING, Moving, STEADY, Shared, facts};
+use crate::handover_kinds::{Facts, MOVING, Moving, STEADY, SharedFolder, facts};
 
 /// A static pod, and one whose manifest has a uid.
 const STATIC: &str = "static";
@@ -29,7 +29,7 @@ const NO_IMAGE: &str = "no-image";
 
 struct Ground<'a> {
     test: &'a TestCluster,
-    shared: Shared,
+    shared: SharedFolder,
     swap: Swap<'a>,
 }
 
@@ -41,7 +41,7 @@ impl<'a> Ground<'a> {
         if *first != ours() {
             swap.to(first, End::Stopped);
         }
-        let ground = Self { test, shared: Shared::new(), swap };
+        let ground = Self { test, shared: SharedFolder::new(), swap };
         for kind in STEADY {
             test.apply(&kind.manifest(&ground.shared));
         }

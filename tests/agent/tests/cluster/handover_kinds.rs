@@ -27,10 +27,10 @@ pub struct Steady {
     /// It is ready there.
     pub is_ready: bool,
     /// Changes the manifest of a pod with one running container `c`.
-    build: fn(Value, &Shared) -> Value,
+    build: fn(Value, &SharedFolder) -> Value,
 }
 
-const fn ready(name: &'static str, build: fn(Value, &Shared) -> Value) -> Steady {
+const fn ready(name: &'static str, build: fn(Value, &SharedFolder) -> Value) -> Steady {
     Steady { name, phase: "Running", is_ready: true, build }
 }
 
@@ -112,7 +112,7 @@ pub const STEADY: [Steady; 19] = [
 
 impl Steady {
     /// The manifest.
-    pub fn manifest(self, shared: &Shared) -> Value {
+    pub fn manifest(self, shared: &SharedFolder) -> Value {
         (self.build)(shared.pod(self.name, shared.script("c", RUNS)), shared)
     }
 
@@ -149,7 +149,7 @@ impl Moving {
     }
 
     /// The manifest.
-    pub fn manifest(self, shared: &Shared, number: usize) -> Value {
+    pub fn manifest(self, shared: &SharedFolder, number: usize) -> Value {
         let name = self.name(number);
         let wait = format!("until [ -e /shared/go-{number} ]; do sleep 0.1; done");
         let command = json!({"exec": {"command": ["sh", "-c", wait]}});
@@ -178,9 +178,9 @@ impl Moving {
 }
 
 /// The folder that pods and the test share.
-pub struct Shared(tempfile::TempDir);
+pub struct SharedFolder(tempfile::TempDir);
 
-impl Shared {
+impl SharedFolder {
     pub fn new() -> Self {
         let dir = tempfile::tempdir().expect("a folder that the node sees too");
         // Some containers are not root.
