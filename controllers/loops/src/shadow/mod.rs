@@ -4,7 +4,7 @@
 //!   WatchEvent ─> held by version for SETTLE_WAIT ─> deeds of the acting manager ─┐
 //!                        └─> frame (in shadow) ─> oracle ─> writes it would make ─┴─> Ledger ─> Report
 //! ```
-//! Input: watch events, answers to live reads, the time. Output: live reads, and a [`Report`].
+//! Input: watch events, answers to live reads, the time. Output: live reads, and a [`ShadowReport`].
 //! Pure. Watches of different kinds are apart by milliseconds, so events wait for [`SETTLE_WAIT`]
 //! and are applied in the order of versions. Before an event is applied, everything is decided that
 //! was known before it: so the frame decides what a write of the acting manager was decided upon.

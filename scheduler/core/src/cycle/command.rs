@@ -49,7 +49,7 @@ pub struct Note {
 /// A request to the API or to extenders.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
-    /// Bind a pod to a node; the result is an [`Ended`].
+    /// Bind a pod to a node; the result is a [`BindingResult`].
     Bind {
         /// The pod.
         pod: PodRef,
@@ -60,7 +60,7 @@ pub enum Command {
         /// Out-of-tree plugins that run around the binding.
         attempt: Option<Rc<Attempt>>,
     },
-    /// Write the selected volumes of a pod; the result is a [`Written`](super::Written).
+    /// Write the selected volumes of a pod; the result is a [`VolumeWrites`](super::VolumeWrites).
     BindVolumes {
         /// The number of the command, repeated in the result.
         number: u64,
@@ -72,7 +72,7 @@ pub enum Command {
         is_wanted: Rc<Cell<bool>>,
     },
     /// Allocate the selected devices to claims and reserve the claims for a pod; the result is a
-    /// [`Reserved`](super::Reserved).
+    /// [`ReservationResult`](super::ReservationResult).
     ReserveDevices {
         /// The pod.
         pod: PodRef,

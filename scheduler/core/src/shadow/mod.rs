@@ -5,8 +5,8 @@
 //!                    │                                                ^
 //!                    └─> cache: one step after the other ────────────┘ nearby states
 //! ```
-//! Input: watch events, and the time. Output: a [`Report`]. Owner: one task; pure, no clock.
-//! Watches of different kinds are apart by milliseconds, so a change is applied only after it has
+//! Input: watch events, and the time. Output: a [`ComparisonReport`]. Owner: one task; pure, no
+//! clock. Watches of different kinds are apart by milliseconds, so a change is applied only after it has
 //! waited for `SETTLE_WAIT`, in the order of versions. The other scheduler binds pods at the same
 //! time and sees changes later than they are written: its decision is compared with the state
 //! before the binding, then with states nearby (`nearby`), before it counts as a difference; and
