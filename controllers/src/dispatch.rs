@@ -1,6 +1,6 @@
 //! Carries out the frame's orders: requests, each under its controller's identity, and events.
 //!
-//! Input: [`Order`]s. Output: answers, over one channel. Owner: the deciding thread's runtime.
+//! Input: [`FrameEffect`]s. Output: answers, over one channel. Owner: the deciding thread's runtime.
 //! Bounds: as many requests at once as the controllers have workers, times a batch; each client has
 //! the limit of requests per second that the options give.
 

@@ -28,7 +28,7 @@ const FLAG_TRACKED: u32 = 1;
 const FLAG_INIT: u32 = 2;
 const FLAG_OOM: u32 = 4;
 
-/// The caller's number of a pod, given to [`crate::Source::track`] and returned with each of its
+/// The caller's number of a pod, given to [`crate::EventSource::track`] and returned with each of its
 /// events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(pub u64);

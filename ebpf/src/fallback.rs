@@ -3,7 +3,7 @@
 //!
 //! Input: the pods and processes that the caller names. Output: the same events as the kernel
 //! source gives, with less in them: no exec, no OOM victim, no new cgroups, and an exit without its
-//! code, because only the parent of a process may collect that. Owner: [`crate::Source`].
+//! code, because only the parent of a process may collect that. Owner: [`crate::EventSource`].
 //!
 //! One epoll set holds all pidfds and the one inotify instance, and tokio polls that set: no
 //! thread, and no task each. Bounds: [`PIDFDS_MAX`]; the kernel's own limit on inotify watches

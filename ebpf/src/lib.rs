@@ -11,13 +11,13 @@
 //! pidfd, cgroup.events ────────────────────> fallback ───────┴─> Source -> the caller's loop
 //! ```
 //!
-//! [`Source::open`] selects the best of three modes that works here: eBPF, else pidfds, else no
+//! [`EventSource::open`] selects the best of three modes that works here: eBPF, else pidfds, else no
 //! events, and then the caller lists everything once a second. It logs the mode once, with the
 //! reason that a better one failed.
 //!
 //! Owner: one task of the caller on a tokio runtime with I/O enabled; there is no thread of our
 //! own. Bounds: [`CGROUPS_MAX`], [`INITS_MAX`], [`RING_BYTES`], [`BATCH_MAX`], [`PIDFDS_MAX`].
-//! Beyond them a call returns an error or [`Source::dropped`] grows; when it grows, the caller must
+//! Beyond them a call returns an error or [`EventSource::dropped`] grows; when it grows, the caller must
 //! list everything once.
 #![deny(unsafe_code)] // allowed for registering two descriptors with tokio, and for two system calls
 

@@ -2,7 +2,7 @@
 //!
 //! Input: the object compiled by build.rs, the kernel's BTF, the hierarchy to follow. Output:
 //! attached programs, each on its own (one that the kernel refuses is named and left out), and a
-//! [`Ring`] of events. Owner: [`crate::Source`]. Bounds: [`CGROUPS_MAX`], of them
+//! [`Ring`] of events. Owner: [`crate::EventSource`]. Bounds: [`CGROUPS_MAX`], of them
 //! [`CGROUPS_PER_POD_MAX`] of one pod, [`INITS_MAX`], [`RING_BYTES`].
 //!
 //! Tracking: the pod's cgroup id is put into a map; the mkdir program adds children by itself.
@@ -33,7 +33,7 @@ pub const CGROUPS_MAX: u32 = 16_384;
 pub const CGROUPS_PER_POD_MAX: u32 = 256;
 /// Pods that are followed at once.
 const PODS_MAX: u32 = 4_096;
-/// First processes named by [`crate::Source::watch_init`] at once.
+/// First processes named by [`crate::EventSource::watch_init`] at once.
 pub const INITS_MAX: u32 = 4_096;
 /// Size of the event ring: 14,500 events, more than a second of the worst burst measured.
 pub const RING_BYTES: u32 = 1 << 20;

@@ -1,7 +1,7 @@
 //! TLS towards the API server: trusted authorities, and our certificate.
 //!
 //! rustls with ring. Input: an [`Access`]. Output: a client configuration, `None` for plain HTTP.
-//! Certificates that rustls refuses and upstream accepts are reported in words ([`Refusal`]).
+//! Certificates that rustls refuses and upstream accepts are reported in words ([`TlsRefusal`]).
 
 use std::sync::Arc;
 use std::{fmt, io};

@@ -59,7 +59,7 @@ impl<T: Facts> KeptObject<T> {
     /// Decodes an answer of the API server.
     ///
     /// # Errors
-    /// As [`Kept::decode`].
+    /// As [`KeptObject::decode`].
     pub fn of_value(value: &Value) -> Result<Self, serde_json::Error> {
         Self::decode(&value.to_string())
     }

@@ -1,6 +1,6 @@
 //! `/metrics/resources`: requests and limits of every pod, as text.
 //!
-//! Input: [`Row`]s. Output: Prometheus' text format in upstream's order, in pieces, so that the
+//! Input: [`DeclaredRow`]s. Output: Prometheus' text format in upstream's order, in pieces, so that the
 //! whole answer is never in memory. Owner: pure functions and the thread of the HTTPS port. Bounds:
 //! `PIECE_BYTES` and a pod's lines a piece.
 // k8s: pkg/scheduler/metrics/resources/resources.go

@@ -1,6 +1,6 @@
 //! ResourceClaims: reserved for a pod that has a node, released, or deallocated.
 //!
-//! Input: claims as cached. Output: the same claims as written. Owner: a task a pod, and [`Turns`]
+//! Input: claims as cached. Output: the same claims as written. Owner: a task a pod, and [`ClaimTurns`]
 //! for all. Bounds: [`TRIES_MAX`] writes of a claim that another client writes as well; a claim is
 //! kept while pods wait for it.
 // k8s: pkg/scheduler/framework/plugins/dynamicresources/dynamicresources.go bindClaim, Unreserve, PostFilter

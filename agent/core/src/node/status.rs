@@ -1,6 +1,6 @@
 //! The intended Node object: its status, labels and annotations.
 //!
-//! Input: [`Facts`], the Node object that the API server has (or a new one), the time. Output: the
+//! Input: [`StatusFacts`], the Node object that the API server has (or a new one), the time. Output: the
 //! object changed in place, in the kubelet's order of setters, and events. Pure.
 // k8s: pkg/kubelet/kubelet_node_status.go defaultNodeStatusFuncs, updateNode, initialNode
 

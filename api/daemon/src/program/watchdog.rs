@@ -5,7 +5,7 @@
 //!                                            │                             │ no turn for STALL_MAX
 //!                    /livez, /healthz fail <─┴── given up <────────────────┴──> lease ends, exit 1
 //! ```
-//! Input: turns. Output: health, the end of the lease and of the process. Owner: [`Turns`] is
+//! Input: turns. Output: health, the end of the lease and of the process. Owner: [`DecisionTurns`] is
 //! shared atomics; the thread. Bounds: `STALL_MAX`. The deciding thread makes a turn each five
 //! seconds when it has nothing to do, so a missing turn means that the thread is blocked. Time in
 //! which the whole process did not run does not count: a check counts `LOOK_EVERY` twice at most.

@@ -10,7 +10,7 @@ use crate::frame::{SyncError, Transcript, TranscriptStop};
 /// Runs a task for each of `count` objects side by side; returns their outcomes, in order.
 ///
 /// # Errors
-/// [`Stop::Pending`] until all of them have ended.
+/// [`TranscriptStop::Pending`] until all of them have ended.
 pub fn run_side_by_side<T>(
     count: usize,
     task: impl Fn(usize, &mut Transcript) -> Result<T, TranscriptStop>,
@@ -53,7 +53,7 @@ pub fn run_side_by_side<T>(
 /// Lets a sync go on after a failure: only a request without an answer stops it.
 ///
 /// # Errors
-/// [`Stop::Pending`].
+/// [`TranscriptStop::Pending`].
 pub fn attempt<T>(
     result: Result<T, TranscriptStop>,
 ) -> Result<Result<T, SyncError>, TranscriptStop> {

@@ -1,6 +1,6 @@
 //! The frame: all controllers of a process, their tables and queues, as a state machine.
 //!
-//! Input: watch events, answers, the time. Output: [`Order`]s. The daemon carries them out with
+//! Input: watch events, answers, the time. Output: [`FrameEffect`]s. The daemon carries them out with
 //! real requests, the simulator against an API server in memory. One thread owns it. It never
 //! waits.
 

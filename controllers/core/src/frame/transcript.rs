@@ -109,7 +109,7 @@ impl Transcript {
     /// Sends a request and returns its answer.
     ///
     /// # Errors
-    /// [`Stop::Pending`] until it is answered.
+    /// [`TranscriptStop::Pending`] until it is answered.
     pub fn send(&mut self, request: Request) -> Result<Answer, TranscriptStop> {
         let mut answers = self.send_all(vec![request])?;
         Ok(answers.pop().expect("one answer for one request"))
@@ -130,7 +130,7 @@ impl Transcript {
     /// Sends requests at once and returns their answers in order.
     ///
     /// # Errors
-    /// [`Stop::Pending`] until all are answered.
+    /// [`TranscriptStop::Pending`] until all are answered.
     ///
     /// # Panics
     /// In debug builds when a rerun of the sync makes another request.
@@ -170,7 +170,7 @@ impl Transcript {
     /// than requests if it stopped early.
     ///
     /// # Errors
-    /// [`Stop::Pending`] until all that were sent are answered.
+    /// [`TranscriptStop::Pending`] until all that were sent are answered.
     pub fn slow_start(&mut self, requests: Vec<Request>) -> Result<Vec<Answer>, TranscriptStop> {
         self.slow_start_with(requests.len(), |batch| requests[batch].to_vec())
     }

@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use crate::meta::Meta;
 
-/// An object of a kind that no controller reads further. [`crate::kept::Kept`] is not used for it:
+/// An object of a kind that no controller reads further. [`crate::kept::KeptObject`] is not used for it:
 /// its kind is known at run time only.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -1,6 +1,6 @@
 //! The kinds that explain knows, by kubectl's names, and the controller of each.
 //!
-//! Input: `KIND/NAME`. Output: a [`Subject`], and the keys of controllers that have to do with it.
+//! Input: `KIND/NAME`. Output: a [`ExplainedKind`], and the keys of controllers that have to do with it.
 //! Pure.
 
 use pintle_api_types::key::ObjectKey;

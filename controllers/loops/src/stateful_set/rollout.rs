@@ -16,7 +16,7 @@ use super::update::{Replica, Update};
 /// Deletes pods of old revisions; returns why something failed.
 ///
 /// # Errors
-/// [`Stop::Pending`] only.
+/// [`TranscriptStop::Pending`] only.
 pub(super) fn run(
     update: &Update<'_>,
     replicas: &[Replica],

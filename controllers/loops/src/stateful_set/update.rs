@@ -116,7 +116,7 @@ impl Update<'_> {
     /// Acts; completes the status. Returns why something failed.
     ///
     /// # Errors
-    /// [`Stop::Pending`] only.
+    /// [`TranscriptStop::Pending`] only.
     pub(super) fn run(
         &self,
         pods: &[Rc<KeptObject<Pod>>],
