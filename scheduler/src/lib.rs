@@ -1,7 +1,7 @@
 //! The scheduler's program around `pintle-scheduler-core`, which decides.
 //!
 //! ```text
-//!   watch ─Told─> run ─> core: cache, queue, cycle ─Command─> dispatcher ─> API server
+//!   watch ─WatchEvent─> run ─> core: cache, queue, cycle ─Command─> dispatcher ─> API server
 //!                  ^─────────────── how writes ended ─────────────┘
 //!   daemon: flags, HTTPS port, metrics          framework: out-of-tree plugins
 //!   simulate (a dump), explain (a live cluster), shadow (another scheduler): commands

@@ -194,7 +194,7 @@ fn summary(all: Vec<TestOutcome>, base: &Base, dir: &Path) -> Result<Summary> {
 
 fn suite(cluster: &Cluster, selection: &Selection) -> Result<Command> {
     let mut cmd = cluster.control_command(Path::new("setpriv"))?;
-    // Its processes end when this one does.
+    // The suite ends when this process does.
     cmd.args(["--pdeathsig", "TERM"]).arg(Program::Ginkgo.ensure()?);
     // The suite calls kubectl by its name.
     let path = std::env::var("PATH").unwrap_or_default();

@@ -19,7 +19,7 @@ use anyhow::Result;
 pub use guest::{Guest, Options, Output, Wire, sweep};
 pub use node::Node;
 
-/// Fetches and makes what guests are made of, so that a later one finds it.
+/// Fetches and makes what guests are made of, so that a later guest finds it.
 pub fn prepare() -> Result<()> {
     image::root(&kernel::kernel()?).map(drop)
 }

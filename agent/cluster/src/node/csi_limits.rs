@@ -80,7 +80,7 @@ pub async fn refresh(objects: Objects, mut drivers: Drivers, refresher: Refreshe
         let period = match objects.driver_spec(&name).await {
             Ok(spec) => spec.limit_period_seconds.and_then(|seconds| u64::try_from(seconds).ok()),
             Err(why) => {
-                tracing::debug!(driver = name, why = why.to_string(), "CSIDriver cannot be read");
+                tracing::debug!(driver = name, %why, "CSIDriver cannot be read");
                 None
             }
         };

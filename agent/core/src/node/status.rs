@@ -1,7 +1,7 @@
 //! The intended Node object: its status, labels and annotations.
 //!
-//! Input: [`StatusFacts`], the Node object that the API server has (or a new one), the time. Output: the
-//! object changed in place, in the kubelet's order of setters, and events. Pure.
+//! Input: [`StatusFacts`], the Node object that the API server has (or a new one), the time. Output:
+//! the object changed in place, in the kubelet's order of setters, and events. Pure.
 // k8s: pkg/kubelet/kubelet_node_status.go defaultNodeStatusFuncs, updateNode, initialNode
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -16,9 +16,6 @@ use crate::storage::csi;
 use crate::storage::disk;
 use crate::volume::csi_dirs::PLUGIN_DIR;
 
-/// Default file system of a local disk.
-const LOCAL_FS_TYPE: &str = "ext4";
-
 /// How the use of a volume is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UsageSource {
@@ -314,7 +311,7 @@ impl Local {
     /// Of a PersistentVolume.
     // k8s: pkg/volume/local/local.go getVolumeSourceFSType
     pub fn of(source: &LocalVolumeSource) -> Self {
-        let fs_type = source.fs_type.clone().unwrap_or_else(|| LOCAL_FS_TYPE.to_owned());
+        let fs_type = source.fs_type.clone().unwrap_or_else(|| disk::FS_TYPE.to_owned());
         let path = PathBuf::from(&source.path);
         Self { path, fs_type, options: Vec::new(), read_only: false, is_block: false }
     }

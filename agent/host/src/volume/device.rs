@@ -9,6 +9,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+use pintle_agent_core::storage::disk::FS_TYPE;
+
 use super::error::Cause;
 use super::program::{self, ProgramError};
 
@@ -18,8 +20,6 @@ const MOUNT_MAX: Duration = Duration::from_secs(110);
 const REMOUNT_MAX: Duration = Duration::from_secs(30);
 /// Longest check or format of a disk.
 const FORMAT_MAX: Duration = Duration::from_secs(1800);
-/// The file system of a disk for which none is named.
-const FS_TYPE: &str = "ext4";
 /// blkid found nothing.
 const BLKID_NOTHING: i32 = 2;
 /// fsck corrected what it found.

@@ -6,6 +6,7 @@
 // k8s: pkg/volume/csi/csi_attacher.go MountDevice, UnmountDevice; csi_mounter.go SetUpAt, TearDownAt
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -127,13 +128,13 @@ impl Shared {
         }
         extras.secrets = self.secrets(wanted, volume.secrets.publish.as_ref()).await?;
         let pod = self.pods.borrow().get(&wanted.pod).cloned();
-        let pod = pod.ok_or_else(|| not_asked("the pod is gone".to_owned()))?;
+        let pod = pod.ok_or_else(|| not_asked("the pod is gone"))?;
         if spec.has_pod_info {
             told.extend(request::pod_info(&pod, volume.lifecycle));
         }
         if !spec.tokens.is_empty() && !volume.is_block {
             let tokens = self.parts.objects.driver_tokens(&wanted.pod, &pod, &spec.tokens).await;
-            let tokens = tokens.map_err(|error| not_asked(error.to_string()))?;
+            let tokens = tokens.map_err(not_asked)?;
             let to = if spec.are_tokens_secret { &mut extras.secrets } else { &mut told };
             to.insert(request::TOKENS_KEY.to_owned(), tokens);
         }
@@ -233,8 +234,7 @@ impl Shared {
     }
 
     async fn driver_spec(&self, driver: &str) -> Result<DriverSpec, Failure> {
-        let spec = self.parts.objects.driver_spec(driver).await;
-        spec.map_err(|error| not_asked(error.to_string()))
+        self.parts.objects.driver_spec(driver).await.map_err(not_asked)
     }
 
     /// What the attacher said once the volume is attached; empty for drivers without attachment.
@@ -359,14 +359,14 @@ impl Shared {
     }
 
     /// Runs a job on the disk; what fails is no word of the driver's.
-    pub(super) async fn disk<T: Send + 'static, E: ToString + Send + 'static>(
+    pub(super) async fn disk<T: Send + 'static, E: Display + Send + 'static>(
         &self,
         place: JobPlace,
         job: impl FnOnce() -> Result<T, E> + Send + 'static,
     ) -> Result<T, Failure> {
         match blocking::run(place, job).await {
-            Ok(done) => done.map_err(|error| not_asked(error.to_string())),
-            Err(blocked) => Err(not_asked(blocked.to_string())),
+            Ok(done) => done.map_err(not_asked),
+            Err(blocked) => Err(not_asked(blocked)),
         }
     }
 }
@@ -393,8 +393,8 @@ pub(super) fn extras(driver: &RegisteredDriver) -> Extras {
     }
 }
 
-pub(super) fn not_asked(text: String) -> Failure {
-    Failure { problem: Problem::NotAsked, is_of_attachment: false, text }
+pub(super) fn not_asked(reason: impl Display) -> Failure {
+    Failure { problem: Problem::NotAsked, is_of_attachment: false, text: reason.to_string() }
 }
 
 fn unattached(text: String) -> Failure {

@@ -52,7 +52,7 @@ impl Shared {
     ) -> Result<PersistentVolumeClaim, Failure> {
         let Some(patch) = expansion::mark_begun(&claim, order) else { return Ok(claim) };
         let patched = self.parts.objects.patch_claim_status(&wanted.pod, size, &patch).await;
-        patched.map_err(|error| not_asked(error.to_string()))
+        patched.map_err(not_asked)
     }
 
     async fn node_expand(&self, wanted: &Wanted, order: &Order) -> Result<(), Refusal> {
@@ -106,8 +106,7 @@ impl Shared {
         match (failure, written) {
             (Some(failure), written) => {
                 if let Err(why) = written {
-                    let why = why.to_string();
-                    tracing::warn!(pod = %wanted.pod, why, "a claim does not say why it is not expanded");
+                    tracing::warn!(pod = %wanted.pod, %why, "a claim does not say why it is not expanded");
                 }
                 Err(failure)
             }

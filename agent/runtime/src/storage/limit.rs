@@ -42,7 +42,7 @@ impl Volumes {
         match parts.objects.attachment(uid, &name).await {
             Ok(attachment) => spec.is_exhausted(&attachment),
             Err(why) => {
-                tracing::debug!(pod = %uid, name, why = why.to_string(), "an attachment cannot be read");
+                tracing::debug!(pod = %uid, name, %why, "an attachment cannot be read");
                 false
             }
         }

@@ -41,7 +41,7 @@ async fn grow(volumes: &Volumes, pod: &PodUid, volume: Volume) -> Option<Volume>
     match volumes.0.parts.objects.sizes(pod, &volume.name, known).await {
         Ok(size) => size.map(|size| Volume { size: Some(size), ..volume }),
         Err(why) => {
-            tracing::debug!(%pod, volume = volume.name, why = why.to_string(), "a claim cannot be read again");
+            tracing::debug!(%pod, volume = volume.name, %why, "a claim cannot be read again");
             None
         }
     }

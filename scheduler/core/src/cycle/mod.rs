@@ -1,7 +1,7 @@
 //! The scheduling cycle: pending pods get nodes, one after the other.
 //!
 //! ```text
-//!   Told ──intake──> cache ──events──> queue ──pop──> decide ──> assume ──> Command::Bind
+//!   WatchEvent ────> cache ──events──> queue ──pop──> decide ──> assume ──> Command::Bind
 //!                      ^                  ^              └── rejected: Refuse, Preempt, back
 //!                      └──── forget ──────┴── answers <────────── (the lanes that execute them)
 //! ```

@@ -31,8 +31,8 @@ pub(super) const LANES: [StageLane; 3] = [
         after: "build",
         niceness: 0,
     },
-    // Pods with volumes and nodes that are guests, beside clusters whose nodes wait as much. After the
-    // stage that measures how long other pods take.
+    // Pods with volumes and nodes that are guests, beside clusters whose nodes wait as much. After
+    // the stage that measures how long other pods take.
     StageLane { name: "volumes", stages: &["storage", "uml"], after: "hostile", niceness: 0 },
     // No stage here measures time. After the last stage that compiles, because cargo locks its
     // folder.

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 pub use fc::FcDisk;
 pub use iscsi::IscsiDisk;
 pub use validate::InvalidDisk;
-pub use volume::{fc_of_pod, iscsi_of_pod, of_claim};
+pub use volume::{FS_TYPE, fc_of_pod, iscsi_of_pod, of_claim};
 
 /// The iSCSI plugin.
 pub const ISCSI: &str = "kubernetes.io/iscsi";

@@ -19,9 +19,9 @@ use crate::storage::csi::{AccessMode, Lifecycle, SecretKey, Secrets, Volume};
 
 /// Interface of a source that names none.
 const IFACE: &str = "default";
-/// File system of a source that names none.
+/// File system of a disk for which none is named, or an empty one.
 // k8s: k8s.io/mount-utils mount_linux.go formatAndMountSensitive
-const FS_TYPE: &str = "ext4";
+pub const FS_TYPE: &str = "ext4";
 
 /// What both kinds of sources say besides the disk.
 struct Setup<'a> {
