@@ -9,7 +9,7 @@
 //! ```text
 //!   bytes ─ text ─> UTF-8 ─ scanner ─> tokens ─ parser ─> Tree ─ compose ─> Json ─ decode ─> T
 //! ```
-//! Pure; never panics whatever the bytes. Bounds are the caller's [`Limits`]: depth, nodes, and
+//! Pure; never panics whatever the bytes. Bounds are the caller's [`ReadLimits`]: depth, nodes, and
 //! nodes that aliases repeat. go-yaml's own bounds lie far above them.
 //!
 //! It is a parser of its own because a YAML 1.2 parser differs from this one in what it accepts as
