@@ -120,7 +120,7 @@ impl Scheduler {
         }
         match found {
             Ok(NodeSearch::Node(node, attempt)) => {
-                self.keep_attempt(uid, attempt, &node);
+                self.plugins.keep(uid, attempt, &node);
                 self.assume(uid, asked, &node, now);
             }
             Ok(NodeSearch::Later) => {}
@@ -342,17 +342,9 @@ impl Scheduler {
         Err(PodRejection { is_error: false, message, rejectors, nominated })
     }
 
-    /// Keeps the attempt if an out-of-tree plugin runs after a node is selected.
-    pub(super) fn keep_attempt(&mut self, uid: &Uid, attempt: Option<Rc<Attempt>>, node: &Rc<str>) {
-        if let Some(attempt) = attempt.filter(|attempt| attempt.acts_late()) {
-            attempt.forget_nodes();
-            self.attempts.insert(uid.clone(), (attempt, Rc::clone(node)));
-        }
-    }
-
     pub(super) fn bind(&mut self, uid: &Uid, asked: &QueuedPod, node: &Rc<str>) {
         let (pod, object) = (pod_ref(asked, uid), asked.pod.whole());
-        let attempt = self.attempts.get(uid).map(|(attempt, _)| Rc::clone(attempt));
+        let attempt = self.plugins.attempt(uid).cloned();
         self.commands.push(Command::Bind { pod, node: Rc::clone(node), object, attempt });
     }
 

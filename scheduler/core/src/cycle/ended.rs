@@ -30,9 +30,7 @@ impl Scheduler {
                 });
                 self.queue.done(&pod.uid);
                 self.devices.forget_bound(&pod.uid);
-                if let Some((attempt, _)) = self.attempts.remove(&pod.uid) {
-                    attempt.post_bind(node);
-                }
+                self.plugins.post_bind(&pod.uid, node);
                 let (namespace, name) = (pod.key.namespace(), pod.key.name());
                 let note = format!("Successfully assigned {namespace}/{name} to {node}");
                 self.note(&asked, false, "Scheduled", "Binding", note);

@@ -258,7 +258,7 @@ impl Scheduler {
         let (uid, asked) = (uid.clone(), Rc::clone(asked));
         let mut tried = Tried { uid, asked, place: None, why, devices: None };
         if let Some(node) = node {
-            self.keep_attempt(&tried.uid, attempt, &node);
+            self.plugins.keep(&tried.uid, attempt, &node);
             match self.reserve(&tried.uid, &tried.asked, node, now) {
                 Ok(place) => tried.place = Some(place),
                 Err(why) => tried.why = Some(why),
@@ -312,7 +312,7 @@ impl Scheduler {
         if let Some(group) = &asked.group {
             group.assume(uid);
         }
-        let attempt = self.attempts.get(uid).map(|(attempt, _)| Rc::clone(attempt));
+        let attempt = self.plugins.attempt(uid).cloned();
         let permission = self.permission(uid, asked, &node);
         let is_permitted = permission.as_ref().is_ok_and(|pending| pending.is_empty());
         let reserved = ReservedNode { node, attempt, kept, is_permitted };
@@ -387,7 +387,7 @@ impl Scheduler {
                 (GroupOutcome::Failed(error), ..) => PodRejection::error(error.clone()),
                 (GroupOutcome::Fits, Some(reserved), None) => {
                     bound.push(uid.clone());
-                    self.keep_attempt(&uid, reserved.attempt, &reserved.node);
+                    self.plugins.keep(&uid, reserved.attempt, &reserved.node);
                     self.assume(&uid, asked, &reserved.node, now);
                     continue;
                 }

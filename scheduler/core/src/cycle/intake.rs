@@ -236,7 +236,7 @@ impl Scheduler {
         let releases = Cell::new(known.is_some_and(|known| known.releases.get()));
         let said = Cell::new(known.and_then(|known| known.said.get()));
         let victims = RefCell::new(known.map_or_else(Vec::new, |k| k.victims.borrow().clone()));
-        let plugins = self.plugins_of(profile).cloned();
+        let plugins = self.plugins.of_profile(profile).cloned();
         let by_priority = -i64::from(spec.priority);
         let rank = plugins.as_ref().and_then(|plugins| plugins.rank(&pod)).unwrap_or(by_priority);
         let rejected_by = known.map(|known| known.rejected_by.clone()).unwrap_or_default();

@@ -38,6 +38,7 @@ mod intake;
 mod net;
 #[cfg(test)]
 mod net_tests;
+mod out_of_tree;
 mod permit;
 #[cfg(test)]
 mod preempt_tests;
@@ -71,12 +72,13 @@ use self::consult::Consulting;
 pub use self::devices::ReservationResult;
 pub use self::handed::Batches;
 pub use self::net::Clock;
+use self::out_of_tree::OutOfTreePlugins;
 pub use self::volumes::VolumeWrites;
 use crate::cache::{ClusterCache, Nominee};
 use crate::diagnosis::Thinker;
 use crate::explain::{Explanation, Queued, Unexplained};
 use crate::extender::Extender;
-use crate::framework::{Attempt, Handle, Happened, Name, Plugins};
+use crate::framework::{Handle, Happened, Name, Plugins};
 use crate::groups::{Groups, OfGroup};
 use crate::kept::KeptPod;
 use crate::plugins::dynamicresources::DeviceGates;
@@ -354,11 +356,7 @@ pub struct Scheduler {
     /// Pods with a node that wait for Permit.
     permits: HashMap<Uid, permit::Waits>,
     extenders: Vec<Extender>,
-    /// Out-of-tree plugins by profile, their common handle, and attempts of pods that have these
-    /// nodes.
-    plugins: Vec<Option<Rc<Plugins>>>,
-    handle: Handle,
-    attempts: HashMap<Uid, (Rc<Attempt>, Rc<str>)>,
+    plugins: OutOfTreePlugins,
     commands: Vec<Command>,
     facts: Vec<Fact>,
     /// Reuse of earlier decisions, by profile.
@@ -386,9 +384,7 @@ impl Scheduler {
             devices: devices::All::default(),
             permits: HashMap::new(),
             extenders: Vec::new(),
-            plugins: Vec::new(),
-            handle: Handle::default(),
-            attempts: HashMap::new(),
+            plugins: OutOfTreePlugins::default(),
             commands: Vec::new(),
             facts: Vec::new(),
             batches,
@@ -417,7 +413,7 @@ impl Scheduler {
             self.cache.keep_nodes();
             self.cache.whole_pods = Some(Rc::clone(handle.pods()));
         }
-        (self.plugins, self.handle) = (plugins, handle);
+        self.plugins = OutOfTreePlugins::new(plugins, handle);
         self
     }
 

@@ -358,11 +358,7 @@ impl Scheduler {
 
     /// Runs Unreserve for its pods and stops their writes.
     fn retire(&mut self) {
-        for (uid, (attempt, node)) in std::mem::take(&mut self.attempts) {
-            self.handle.waits_no_more(&uid);
-            attempt.unreserve(&node);
-        }
-        self.handle.forget_pods();
+        self.plugins.unreserve_all();
         self.binding_volumes.stop_all();
     }
 }

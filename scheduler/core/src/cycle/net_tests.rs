@@ -214,7 +214,7 @@ fn panic_of_a_plugin_is_the_error_of_its_pod() {
         let (reason, message) = condition(&commands).expect("it says why");
         assert_eq!(reason, "SchedulerError", "{point}");
         assert!(message.contains(&format!("of {point}")), "{message}");
-        assert_eq!((scheduler.assumed(), scheduler.attempts.len()), (1, 1), "{point}");
+        assert_eq!((scheduler.assumed(), scheduler.plugins.attempt_count()), (1, 1), "{point}");
         assert!(scheduler.is_sound());
     }
 }

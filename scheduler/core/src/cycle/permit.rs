@@ -18,7 +18,7 @@ use super::command::{Command, Fact};
 use super::decide::PodRejection;
 use super::{Assumed, Happens, QueuedPod, Scheduler, Uid};
 use crate::cache::CacheDelta;
-use crate::framework::{Attempt, Name, PluginRequest, Plugins, Stopped, WaitingPod};
+use crate::framework::{Attempt, Name, PluginRequest, Stopped, WaitingPod};
 use crate::pod_fields::PodRef;
 
 /// The plugin that delays pods of a gang, and its longest wait.
@@ -44,11 +44,6 @@ pub(super) struct Waits {
 }
 
 impl Scheduler {
-    /// Returns the out-of-tree plugins of a profile, if it has any.
-    pub(super) fn plugins_of(&self, profile: usize) -> Option<&Rc<Plugins>> {
-        self.plugins.get(profile)?.as_ref()
-    }
-
     /// Begins an attempt of out-of-tree plugins: runs PreFilter.
     pub(super) fn attempt(
         &mut self,
@@ -56,7 +51,7 @@ impl Scheduler {
         own: Option<BTreeSet<String>>,
         before: Rank,
     ) -> Option<(Rc<Attempt>, Option<Stopped>)> {
-        let plugins = Rc::clone(self.plugins_of(asked.profile)?);
+        let plugins = Rc::clone(self.plugins.of_profile(asked.profile)?);
         let nodes = self.cache.whole_rows();
         let (attempt, stopped) = Attempt::begin(&plugins, &asked.pod.whole(), nodes, own, before);
         Some((Rc::new(attempt), stopped))
@@ -134,7 +129,7 @@ impl Scheduler {
     ) -> Result<BTreeMap<Name, Duration>, Stopped> {
         crate::fault::pass("permit");
         let mut pending = BTreeMap::new();
-        if let Some((attempt, _)) = self.attempts.get(uid) {
+        if let Some(attempt) = self.plugins.attempt(uid) {
             attempt.reserve(node)?;
             pending = attempt.permit(node)?;
         }
@@ -191,10 +186,7 @@ impl Scheduler {
     /// Runs Unreserve plugins and ends the wait for Permit.
     pub(super) fn unreserve(&mut self, uid: &Uid) {
         self.permits.remove(uid);
-        self.handle.waits_no_more(uid);
-        if let Some((attempt, node)) = self.attempts.remove(uid) {
-            attempt.unreserve(&node);
-        }
+        self.plugins.unreserve(uid);
     }
 
     /// Shows a waiting pod to plugins.
@@ -202,13 +194,12 @@ impl Scheduler {
         let Some(Assumed { asked, node, .. }) = self.assumed.get(uid) else { return };
         let pending = waits.pending.keys().cloned().collect();
         let waiting = WaitingPod { pod: asked.pod.whole(), node: Rc::clone(node), pending };
-        self.handle.waits(uid, waiting);
+        self.plugins.handle.waits(uid, waiting);
     }
 
     /// Starts PreBind work, then the binding.
     pub(super) fn prepare(&mut self, uid: &Uid, now: Duration) {
-        let prepares =
-            self.attempts.get(uid).is_some_and(|(attempt, _)| attempt.prepares_binding());
+        let prepares = self.plugins.attempt(uid).is_some_and(|attempt| attempt.prepares_binding());
         let volumes = self.begin_volumes(uid, now);
         let devices = self.begin_devices(uid);
         if volumes || devices || prepares {
@@ -241,7 +232,7 @@ impl Scheduler {
     fn do_requests(&mut self, now: Duration) {
         // A request may cause further ones.
         loop {
-            let requests = self.handle.take_requests();
+            let requests = self.plugins.handle.take_requests();
             if requests.is_empty() {
                 break;
             }
@@ -288,7 +279,7 @@ impl Scheduler {
     }
 
     fn ends_waiting(&mut self, uid: &Uid, result: &'static str, now: Duration) {
-        self.handle.waits_no_more(uid);
+        self.plugins.handle.waits_no_more(uid);
         if let Some(waits) = self.permits.remove(uid) {
             let took = now.saturating_sub(waits.since);
             self.facts.push(Fact::Permitted { result, took });
