@@ -11,12 +11,13 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
-use super::metrics::{AttemptMetric, Doubling, Histograms};
+use super::attempt_metrics::AttemptLabel;
+use super::metrics::{Doubling, Histograms};
 
 /// Metrics of pod groups.
 pub(super) struct OfGroups {
-    attempts: Family<AttemptMetric, Counter>,
-    latency: Histograms<AttemptMetric>,
+    attempts: Family<AttemptLabel, Counter>,
+    latency: Histograms<AttemptLabel>,
     algorithm: Histogram,
 }
 
@@ -44,7 +45,7 @@ impl OfGroups {
     }
 
     /// A group was decided.
-    pub(super) fn decided(&self, label: &AttemptMetric, took: Duration) {
+    pub(super) fn decided(&self, label: &AttemptLabel, took: Duration) {
         self.attempts.get_or_create(label).inc();
         self.latency.get_or_create(label).observe(took.as_secs_f64());
         self.algorithm.observe(took.as_secs_f64());

@@ -25,34 +25,18 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use super::attempt_metrics::{AttemptLabel, AttemptMetrics};
 use super::batch_metrics::OfBatches;
 use super::device_metrics::OfConditions;
 use super::group_metrics::OfGroups;
 pub use super::net_metrics::NetMetrics;
 use super::plugin_metrics::OfPlugins;
 
-const SLI_HELP: &str = "[BETA] E2e latency for a pod being scheduled, from the time the pod enters \
-    the scheduling queue and might involve multiple scheduling attempts.";
-const FLUSH_HELP: &str = "[ALPHA] Number of pods that were successfully scheduled after being flushed \
-    from unschedulablePods due to timeout. This metric helps detect potential queueing hint \
-    misconfigurations or event handling issues.";
 const PENDING_HELP: &str = "[STABLE] Number of pending pods, by the queue type. 'active' means \
     number of pods in activeQ; 'backoff' means number of pods in backoffQ; 'unschedulable' means \
     number of pods in unschedulablePods that the scheduler attempted to schedule and failed; 'gated' \
     is the number of unschedulable pods that the scheduler never attempted to schedule because they \
     are gated.";
-
-/// Result of an attempt.
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub(super) struct AttemptMetric {
-    result: &'static str,
-    profile: Arc<str>,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Attempts {
-    attempts: String,
-}
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct In {
@@ -236,12 +220,7 @@ pub struct SchedulerMetrics {
     registry: Registry,
     process: ProcessMetrics,
     profiles: Vec<Arc<str>>,
-    attempts: Family<AttemptMetric, Counter>,
-    latency: Histograms<AttemptMetric>,
-    algorithm: Histogram,
-    sli: Histograms<Attempts>,
-    attempts_needed: Histogram,
-    after_flush: Counter,
+    attempts: AttemptMetrics,
     preemptions: Counter,
     victims: Histogram,
     points: Histograms<AtPoint>,
@@ -269,38 +248,12 @@ impl SchedulerMetrics {
         let mut registry = Registry::default();
         let mut at = MetricNames(&mut registry);
         register_component(&mut at, gates);
-        let doubling = |first, count| Histogram::new(exponential_buckets(first, 2.0, count));
         let metrics = Self {
             process: ProcessMetrics::register(&mut at),
             requests: ApiRequests::register(&mut at),
             profiles: profiles.iter().map(|p| p.scheduler_name.as_str().into()).collect(),
             net: NetMetrics::register(&mut at),
-            attempts: at.add(
-                "scheduler_schedule_attempts",
-                "[STABLE] Number of attempts to schedule pods, by the result. 'unschedulable' means a pod could \
-                 not be scheduled, while 'error' means an internal scheduler problem.",
-            ),
-            latency: at.put(
-                "scheduler_scheduling_attempt_duration_seconds",
-                "[STABLE] Scheduling attempt latency in seconds (scheduling algorithm + binding)",
-                Family::new_with_constructor(Doubling(0.001, 15)),
-            ),
-            algorithm: at.put(
-                "scheduler_scheduling_algorithm_duration_seconds",
-                "[ALPHA] Scheduling algorithm latency in seconds",
-                doubling(0.001, 15),
-            ),
-            sli: at.put(
-                "scheduler_pod_scheduling_sli_duration_seconds",
-                SLI_HELP,
-                Family::new_with_constructor(Doubling(0.01, 20)),
-            ),
-            attempts_needed: at.put(
-                "scheduler_pod_scheduling_attempts",
-                "[STABLE] Number of attempts to successfully schedule a pod.",
-                doubling(1.0, 5),
-            ),
-            after_flush: at.add("scheduler_pod_scheduled_after_flush", FLUSH_HELP),
+            attempts: AttemptMetrics::register(&mut at),
             preemptions: at.add(
                 "scheduler_preemption_attempts",
                 "[STABLE] Total preemption attempts in the cluster till now",
@@ -308,7 +261,7 @@ impl SchedulerMetrics {
             victims: at.put(
                 "scheduler_preemption_victims",
                 "[STABLE] Number of selected preemption victims",
-                doubling(1.0, 7),
+                Histogram::new(exponential_buckets(1.0, 2.0, 7)),
             ),
             points: at.put(
                 "scheduler_framework_extension_point_duration_seconds",
@@ -328,9 +281,8 @@ impl SchedulerMetrics {
     }
 
     fn attempt(&self, profile: usize, result: &'static str, took: Duration) {
-        let label = AttemptMetric { result, profile: Arc::clone(&self.profiles[profile]) };
-        self.attempts.get_or_create(&label).inc();
-        self.latency.get_or_create(&label).observe(took.as_secs_f64());
+        let label = AttemptLabel { result, profile: Arc::clone(&self.profiles[profile]) };
+        self.attempts.ended(&label, took);
     }
 
     /// A pod of the profile of this number was bound; `took` is the time since the successful
@@ -344,12 +296,7 @@ impl SchedulerMetrics {
         was_flushed: bool,
     ) {
         self.attempt(profile, "scheduled", took);
-        self.attempts_needed.observe(f64::from(attempts));
-        let attempts = if attempts >= 15 { "15+".to_owned() } else { attempts.to_string() };
-        self.sli.get_or_create(&Attempts { attempts }).observe(all.as_secs_f64());
-        if was_flushed {
-            self.after_flush.inc();
-        }
+        self.attempts.bound(all, attempts, was_flushed);
     }
 
     /// A pod got no node, because of an error or because no node fits.
@@ -359,13 +306,13 @@ impl SchedulerMetrics {
 
     /// A search for a node ended.
     pub fn decided(&self, took: Duration) {
-        self.algorithm.observe(took.as_secs_f64());
+        self.attempts.decided(took);
     }
 
     /// A pod group of the profile of this number was decided.
     pub fn group(&self, profile: usize, result: &'static str, took: Duration) {
         if let Some(groups) = &self.groups {
-            let label = AttemptMetric { result, profile: Arc::clone(&self.profiles[profile]) };
+            let label = AttemptLabel { result, profile: Arc::clone(&self.profiles[profile]) };
             groups.decided(&label, took);
         }
     }

@@ -8,6 +8,7 @@
 //! mistake. Owner: the start of the process.
 // k8s: cmd/kube-scheduler/app/options/options.go
 
+mod attempt_metrics;
 mod batch_metrics;
 mod device_metrics;
 pub mod flags;
