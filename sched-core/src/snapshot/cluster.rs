@@ -19,6 +19,7 @@ use super::counter_budget::{CounterBudget, CounterLimits};
 use super::objects::{NodeSpec, OWN_KEYS, ObjectError};
 use super::pods::{PodId, PodTable};
 use super::replica::PodChange;
+use super::shared_programs::SharedPrograms;
 use super::sweep::Free;
 use super::view::{CounterColumns, SparseColumns, View};
 use super::workloads::Owners;
@@ -89,8 +90,7 @@ pub struct Cluster {
     offered: FastMap<Str, u32>,
     /// Extended resources that device classes offer.
     pub(crate) of_devices: BTreeSet<String>,
-    pub(super) programs: FastMap<u64, Vec<Arc<Program>>>,
-    pub(super) programs_len: usize,
+    pub(super) programs: SharedPrograms,
     /// Templates of workloads.
     pub(crate) templates: Templates,
     /// Keyed hashes of strings that tenants choose.
@@ -170,8 +170,7 @@ impl Cluster {
             free_rows: Vec::new(),
             offered: FastMap::default(),
             of_devices: BTreeSet::new(),
-            programs: FastMap::default(),
-            programs_len: 0,
+            programs: SharedPrograms::default(),
             templates: Templates::default(),
             keyed: RandomState::new(),
             free: Free::default(),
@@ -276,15 +275,7 @@ impl Cluster {
 
     /// Returns the shared program equal to `program`.
     pub(crate) fn share(&mut self, program: Program) -> Arc<Program> {
-        let hash = self.keyed.hash_one(&program);
-        if let Some(same) = self.programs.get(&hash).into_iter().flatten().find(|p| ***p == program)
-        {
-            return Arc::clone(same);
-        }
-        let program = Arc::new(program);
-        self.programs.entry(hash).or_default().push(Arc::clone(&program));
-        self.programs_len += 1;
-        program
+        self.programs.share(self.keyed.hash_one(&program), program)
     }
 
     // ---- nodes --------------------------------------------------------------------------------

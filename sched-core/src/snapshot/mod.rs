@@ -14,6 +14,7 @@ mod placement;
 pub mod pods;
 mod readable;
 pub(crate) mod replica;
+mod shared_programs;
 mod sweep;
 pub(crate) mod template;
 pub mod view;

@@ -66,7 +66,7 @@ impl Cluster {
             + self.class_ids.len()
             + self.counter_ids.len()
             + self.term_ids.len()
-            + self.programs_len
+            + self.programs.len()
     }
 
     /// Sweeps if enough was added since the last sweep. Called before an object is parsed, because
@@ -109,12 +109,7 @@ impl Cluster {
     /// Drops programs that only the cache holds; returns the entries that the others refer to.
     fn sweep_programs(&mut self) -> Used {
         let mut used = Used::default();
-        self.programs.retain(|_, same| {
-            same.retain(|program| Arc::strong_count(program) > 1);
-            same.iter().for_each(|program| used.program(program));
-            !same.is_empty()
-        });
-        self.programs_len = self.programs.values().map(Vec::len).sum();
+        self.programs.sweep(|program| used.program(program));
         self.release_counters();
         self.counter_budget.programs().for_each(|program| used.program(program));
         used

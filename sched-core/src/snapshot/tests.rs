@@ -222,7 +222,7 @@ fn sizes(cluster: &Cluster) -> [(&'static str, usize); 9] {
         ("classes", cluster.classes.len()),
         ("counters", view.counts.counters.len()),
         ("terms", view.counts.terms.len()),
-        ("programs", cluster.programs_len),
+        ("programs", cluster.programs.len()),
         ("label values", columns.sum()),
         ("bytes of labels", view.keys.heap_bytes()),
         ("taints", view.sparse.taints.len()),
