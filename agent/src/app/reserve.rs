@@ -19,7 +19,7 @@ use pintle_agent_core::cgroup::reserve::ReservedCgroup;
 use pintle_agent_core::node::capacity;
 use pintle_agent_core::node::conditions::NodeEvent;
 use pintle_agent_core::node::conditions::NodeEvents;
-use pintle_agent_core::node::settings::NodeSettings;
+use pintle_agent_core::node::settings::CapacitySettings;
 use pintle_agent_core::types::with_causes;
 use pintle_agent_host::cgroup::Cgroups;
 use pintle_agent_host::node::host;
@@ -37,7 +37,7 @@ pub(super) async fn enforce(
     // Other log lines of the start come first.
     tokio::task::yield_now().await;
     let machine = host::read(&config.flags.root_dir);
-    if let Some(why) = capacity::over_reserved(&NodeSettings::of(config), &machine) {
+    if let Some(why) = capacity::over_reserved(&CapacitySettings::of(config), &machine) {
         bail!(why);
     }
     if let Some(cgroups) = cgroups {

@@ -16,7 +16,7 @@ use pintle_agent_cluster::node::csi_node;
 use pintle_agent_core::eviction::threshold::ThresholdLevel;
 use pintle_agent_core::node::machine::{HostAddresses, MachineFacts};
 use pintle_agent_core::node::patch;
-use pintle_agent_core::node::settings::NodeSettings;
+use pintle_agent_core::node::settings::{CapacitySettings, NodeSettings};
 use pintle_agent_core::node::status;
 use pintle_agent_core::node::status::{NodeImage, StatusFacts};
 use pintle_agent_core::types::{Mono, Now, UnixNanos};
@@ -106,13 +106,16 @@ fn facts(node: &Node, error: Option<&str>) -> StatusFacts {
             name: address("Hostname"),
             node_ips: vec![ip],
             controller_attach_detach: true,
-            pods_max: amount("pods").expect("pods"),
-            storage_isolation: true,
-            eviction: [
-                ("memory", ThresholdLevel::Amount(Amount::from_bytes(100 << 20))),
-                ("ephemeral-storage", ThresholdLevel::Part(0.1)),
-            ]
-            .into(),
+            capacity: CapacitySettings {
+                pods_max: amount("pods").expect("pods"),
+                storage_isolation: true,
+                eviction: [
+                    ("memory", ThresholdLevel::Amount(Amount::from_bytes(100 << 20))),
+                    ("ephemeral-storage", ThresholdLevel::Part(0.1)),
+                ]
+                .into(),
+                ..CapacitySettings::default()
+            },
             port: status.daemon_endpoints.and_then(|d| d.kubelet_endpoint).expect("a port").port,
             version: info.kubelet_version,
             declared_features: status.declared_features.unwrap_or_default(),

@@ -374,7 +374,7 @@ fn worker_facts(known: &NodeFacts, facts: &StatusFacts, node: &Node) -> NodeFact
     if !ips.is_empty() {
         new.host_ips = ips;
     }
-    let left = Allocatable::of(&facts.settings, &facts.machine);
+    let left = Allocatable::of(&facts.settings.capacity, &facts.machine);
     new.cpu_allocatable_millis = left.cpu_millis;
     new.memory_allocatable_bytes = left.memory_bytes;
     new.storage_allocatable_bytes = left.storage_bytes;

@@ -10,7 +10,7 @@ use super::memory_qos;
 use super::names::{CgroupDriver, CgroupSetup, CgroupVersion};
 use crate::node::capacity;
 use crate::node::machine::MachineFacts;
-use crate::node::settings::NodeSettings;
+use crate::node::settings::CapacitySettings;
 use pintle_agent_config::types::TextMap;
 use pintle_agent_config::{Config, KubeletConfiguration};
 use pintle_api_types::quantity::Amount;
@@ -19,7 +19,7 @@ use pintle_api_types::quantity::Amount;
 // k8s: pkg/kubelet/cm/node_container_manager_linux.go enforceNodeAllocatableCgroups
 pub fn of_pods(config: &Config, machine: &MachineFacts, setup: &CgroupSetup) -> CgroupLimits {
     let kubelet = &config.kubelet;
-    let mut settings = NodeSettings::of(config);
+    let mut settings = CapacitySettings::of(config);
     if !(kubelet.cgroups_per_qos && enforces(kubelet, "pods")) {
         settings.reserved.clear();
     }

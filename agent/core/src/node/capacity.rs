@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::machine::MachineFacts;
-use super::settings::NodeSettings;
+use super::settings::CapacitySettings;
 use pintle_api_types::quantity::Amount;
 
 /// Resources and amounts.
@@ -19,7 +19,7 @@ pub type Resources = BTreeMap<String, Quantity>;
 const HUGE: &str = "hugepages-";
 
 /// The capacity of the machine.
-pub fn capacity(settings: &NodeSettings, machine: &MachineFacts) -> BTreeMap<String, Amount> {
+pub fn capacity(settings: &CapacitySettings, machine: &MachineFacts) -> BTreeMap<String, Amount> {
     let pods = match settings.pods_per_core {
         per @ 1.. => settings.pods_max.min(machine.cpus.saturating_mul(per)),
         _ => settings.pods_max,
@@ -48,7 +48,7 @@ pub fn capacity(settings: &NodeSettings, machine: &MachineFacts) -> BTreeMap<Str
 /// The amounts that pods may request: the capacity without reservations, eviction thresholds and
 /// huge pages.
 pub fn allocatable(
-    settings: &NodeSettings,
+    settings: &CapacitySettings,
     capacity: &BTreeMap<String, Amount>,
 ) -> BTreeMap<String, Amount> {
     let mut left: BTreeMap<String, Amount> = capacity
@@ -78,7 +78,7 @@ pub struct Allocatable {
 
 impl Allocatable {
     /// Of a machine.
-    pub fn of(settings: &NodeSettings, machine: &MachineFacts) -> Self {
+    pub fn of(settings: &CapacitySettings, machine: &MachineFacts) -> Self {
         let left = allocatable(settings, &capacity(settings, machine));
         let units = |name: &str| left.get(name).map_or(0, |amount| amount.units());
         let unsigned = |value: i64| u64::try_from(value).unwrap_or(0);
@@ -92,15 +92,15 @@ impl Allocatable {
 
 /// The amounts that all pods together may use: as allocatable, but including eviction thresholds.
 // k8s: pkg/kubelet/cm/node_container_manager_linux.go getNodeAllocatableInternalAbsolute
-pub fn enforced(settings: &NodeSettings, machine: &MachineFacts) -> Allocatable {
-    let settings = NodeSettings { eviction: BTreeMap::new(), ..settings.clone() };
+pub fn enforced(settings: &CapacitySettings, machine: &MachineFacts) -> Allocatable {
+    let settings = CapacitySettings { eviction: BTreeMap::new(), ..settings.clone() };
     let machine = MachineFacts { hugepages: Vec::new(), ..machine.clone() };
     Allocatable::of(&settings, &machine)
 }
 
 /// The amount of one resource that is reserved from pods.
 // k8s: pkg/kubelet/cm/node_container_manager_linux.go GetNodeAllocatableReservation
-fn kept(settings: &NodeSettings, resource: &str, capacity: Amount) -> Amount {
+fn kept(settings: &CapacitySettings, resource: &str, capacity: Amount) -> Amount {
     let reserved = settings.reserved.get(resource).copied().unwrap_or(Amount::ZERO);
     let eviction = settings.eviction.get(resource);
     let eviction = eviction.map_or(Amount::ZERO, |level| level.of(capacity.units()));
@@ -110,7 +110,7 @@ fn kept(settings: &NodeSettings, resource: &str, capacity: Amount) -> Amount {
 /// The reason why the machine cannot hold its reservations, if it cannot: pods would be left with a
 /// negative amount, which limits of cgroups would turn into no limit at all.
 // k8s: pkg/kubelet/cm/node_container_manager_linux.go validateNodeAllocatable
-pub fn over_reserved(settings: &NodeSettings, machine: &MachineFacts) -> Option<String> {
+pub fn over_reserved(settings: &CapacitySettings, machine: &MachineFacts) -> Option<String> {
     let all = capacity(settings, machine).into_iter();
     let over = all.filter_map(|(resource, has)| {
         let kept = kept(settings, &resource, has);
@@ -168,8 +168,8 @@ mod tests {
         }
     }
 
-    fn settings() -> NodeSettings {
-        NodeSettings {
+    fn settings() -> CapacitySettings {
+        CapacitySettings {
             pods_max: 110,
             storage_isolation: true,
             eviction: [
@@ -177,7 +177,7 @@ mod tests {
                 ("ephemeral-storage", ThresholdLevel::Part(0.1)),
             ]
             .into(),
-            ..NodeSettings::default()
+            ..CapacitySettings::default()
         }
     }
 
@@ -262,9 +262,9 @@ mod tests {
     fn resources_of_plugins_that_cannot_register_count_as_none() {
         let plugin_resources = vec!["example.com/gpu".to_owned()];
         let machine = MachineFacts { plugin_resources, ..machine() };
-        let all = capacity(&NodeSettings::default(), &machine);
+        let all = capacity(&CapacitySettings::default(), &machine);
         assert!(all["example.com/gpu"].is_zero());
-        let left = allocatable(&NodeSettings::default(), &all);
+        let left = allocatable(&CapacitySettings::default(), &all);
         assert!(left["example.com/gpu"].is_zero());
         let of_kubelet = [("example.com/gpu".to_owned(), Quantity("3".to_owned()))].into();
         assert_eq!(merged(Some(of_kubelet), &left)["example.com/gpu"].0, "0");

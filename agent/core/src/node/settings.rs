@@ -1,6 +1,6 @@
 //! The configuration of the Node object.
 //!
-//! Input: the configuration. Output: [`NodeSettings`], made once. Pure.
+//! Input: the configuration. Output: [`NodeSettings`], with [`CapacitySettings`], made once. Pure.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -43,16 +43,8 @@ pub struct NodeSettings {
     pub provider_id: Option<String>,
     /// The attach-detach controller does that work, not the node.
     pub controller_attach_detach: bool,
-    /// Most pods on the node.
-    pub pods_max: i64,
-    /// Most pods for each CPU; 0 is no limit.
-    pub pods_per_core: i64,
-    /// Ephemeral storage is a resource.
-    pub storage_isolation: bool,
-    /// The amounts reserved from pods, by resource.
-    pub reserved: BTreeMap<String, Amount>,
-    /// Free memory and disk that eviction reserves from pods.
-    pub eviction: BTreeMap<&'static str, ThresholdLevel>,
+    /// Configures capacity and allocatable.
+    pub capacity: CapacitySettings,
     /// Most images in the status; `None` is any number.
     pub images_max: Option<usize>,
     /// Port of the HTTPS server.
@@ -79,10 +71,6 @@ impl NodeSettings {
         let kubelet = &config.kubelet;
         let declares = config.gates.enabled("NodeDeclaredFeatures");
         let declared = DECLARED.iter().filter(|name| declares && config.gates.enabled(name));
-        let eviction = match config.flags.allocatable_ignores_eviction {
-            true => BTreeMap::new(),
-            false => eviction(&kubelet.eviction_hard),
-        };
         Self {
             name: config.node_name.clone(),
             node_ips: config.flags.node_ips.clone(),
@@ -91,11 +79,7 @@ impl NodeSettings {
             taints: taints(config),
             provider_id: Some(kubelet.provider_id.clone()).filter(|id| !id.is_empty()),
             controller_attach_detach: kubelet.enable_controller_attach_detach,
-            pods_max: kubelet.max_pods.into(),
-            pods_per_core: kubelet.pods_per_core.into(),
-            storage_isolation: kubelet.local_storage_capacity_isolation,
-            reserved: reserved(kubelet),
-            eviction,
+            capacity: CapacitySettings::of(config),
             images_max: usize::try_from(kubelet.node_status_max_images).ok(),
             port: kubelet.port,
             version: KUBERNETES_VERSION.to_owned(),
@@ -121,6 +105,39 @@ impl NodeSettings {
     /// The address family to find.
     pub fn prefers_v6(&self) -> bool {
         self.node_ips.first().is_some_and(IpAddr::is_ipv6)
+    }
+}
+
+/// The configuration of capacity and allocatable.
+#[derive(Clone, Debug, Default)]
+pub struct CapacitySettings {
+    /// Most pods on the node.
+    pub pods_max: i64,
+    /// Most pods for each CPU; 0 is no limit.
+    pub pods_per_core: i64,
+    /// Ephemeral storage is a resource.
+    pub storage_isolation: bool,
+    /// The amounts reserved from pods, by resource.
+    pub reserved: BTreeMap<String, Amount>,
+    /// Free memory and disk that eviction reserves from pods.
+    pub eviction: BTreeMap<&'static str, ThresholdLevel>,
+}
+
+impl CapacitySettings {
+    /// From the configuration.
+    pub fn of(config: &Config) -> Self {
+        let kubelet = &config.kubelet;
+        let eviction = match config.flags.allocatable_ignores_eviction {
+            true => BTreeMap::new(),
+            false => eviction(&kubelet.eviction_hard),
+        };
+        Self {
+            pods_max: kubelet.max_pods.into(),
+            pods_per_core: kubelet.pods_per_core.into(),
+            storage_isolation: kubelet.local_storage_capacity_isolation,
+            reserved: reserved(kubelet),
+            eviction,
+        }
     }
 }
 

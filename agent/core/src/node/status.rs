@@ -199,8 +199,9 @@ fn set_machine(facts: &StatusFacts, status: &mut NodeStatus, events: &mut Vec<No
     if machine.swap_bytes > 0 {
         system.swap = Some(NodeSwapStatus { capacity: Some(machine.swap_bytes) });
     }
-    let capacity = capacity::capacity(&facts.settings, machine);
-    let allocatable = capacity::allocatable(&facts.settings, &capacity);
+    let settings = &facts.settings.capacity;
+    let capacity = capacity::capacity(settings, machine);
+    let allocatable = capacity::allocatable(settings, &capacity);
     let all = capacity::merged(status.capacity.take(), &capacity);
     let mut left = status.allocatable.take().unwrap_or_default();
     left.retain(|resource, _| all.contains_key(resource) || !capacity::is_extended(resource));
@@ -228,7 +229,7 @@ fn images(facts: &StatusFacts) -> Option<Vec<ContainerImage>> {
 /// Resources that a node must have.
 fn missing(facts: &StatusFacts, status: &NodeStatus) -> Option<String> {
     let mut needed = vec!["cpu", "memory", "pods"];
-    if facts.settings.storage_isolation {
+    if facts.settings.capacity.storage_isolation {
         needed.push("ephemeral-storage");
     }
     let has = |resource: &&str| status.capacity.as_ref().is_some_and(|c| c.contains_key(*resource));

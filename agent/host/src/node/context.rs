@@ -13,7 +13,7 @@ use pintle_agent_core::cgroup::names::{CgroupDriver, CgroupSetup, CgroupVersion}
 use pintle_agent_core::node::capacity;
 use pintle_agent_core::node::capacity::Allocatable;
 use pintle_agent_core::node::machine::MachineFacts;
-use pintle_agent_core::node::settings::NodeSettings;
+use pintle_agent_core::node::settings::CapacitySettings;
 use pintle_agent_core::request::dns::NodeDns;
 use pintle_agent_core::request::runtime::RuntimeFacts;
 use pintle_agent_core::request::security::SecurityPolicy;
@@ -33,7 +33,7 @@ pub fn build(config: &Config, runtime: &RuntimeFacts) -> NodeContext {
     let kubelet = &config.kubelet;
     let mut facts = facts::read(&config.node_name, &config.flags.node_ips, &runtime.name);
     let machine = host::read(&config.flags.root_dir);
-    let left = Allocatable::of(&NodeSettings::of(config), &machine);
+    let left = Allocatable::of(&CapacitySettings::of(config), &machine);
     facts.cpu_allocatable_millis = left.cpu_millis;
     facts.memory_allocatable_bytes = left.memory_bytes;
     facts.storage_allocatable_bytes = left.storage_bytes;
@@ -88,7 +88,7 @@ pub fn build(config: &Config, runtime: &RuntimeFacts) -> NodeContext {
 // k8s: pkg/kubelet/kubelet_getters.go getNodeAnyWay, initialNode
 pub fn admission(config: &Config, facts: &NodeFacts, sysctls: AllowList) -> admit::AdmissionNode {
     let gate = |name| config.gates.enabled(name);
-    let settings = NodeSettings::of(config);
+    let settings = CapacitySettings::of(config);
     let machine = host::read(&config.flags.root_dir);
     let capacity = capacity::capacity(&settings, &machine);
     let mut labels = config.flags.node_labels.clone();
@@ -128,7 +128,7 @@ pub fn admission(config: &Config, facts: &NodeFacts, sysctls: AllowList) -> admi
 fn memory_qos(config: &Config, machine: &MachineFacts) -> Option<MemoryQos> {
     use modes::MemoryReservationPolicy::TieredReservation;
     let page_bytes = sysconf(SysconfVar::PAGE_SIZE).ok().flatten().unwrap_or(PAGE_BYTES);
-    let left = capacity::enforced(&NodeSettings::of(config), machine);
+    let left = capacity::enforced(&CapacitySettings::of(config), machine);
     config.gates.enabled("MemoryQoS").then(|| MemoryQos {
         throttling_factor: config.kubelet.memory_throttling_factor,
         is_tiered: config.kubelet.memory_reservation_policy == TieredReservation,
