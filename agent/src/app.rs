@@ -81,7 +81,7 @@ use tokio::sync::{mpsc, watch};
 
 use self::lock::Lock;
 use self::startup::Startup;
-use crate::driver::{self, INPUTS_MAX, PodDriver, Tape};
+use crate::driver::{self, INPUTS_MAX, NodeChannels, PodDriver, Tape};
 use crate::pressure::{Lookout, PodSources, PressureLook};
 
 /// Questions of the server that may wait.
@@ -285,7 +285,7 @@ impl StageInputs {
             "pod CIDR",
             pintle_agent_cluster::node::pod_cidr::follow(client, cidr, own, every.to_std()),
         );
-        let node_reads = self.start_node(
+        let reads = self.start_node(
             runtime,
             cluster::NodeKnown { facts, offered, volumes: executor.volumes.clone() },
         );
@@ -295,7 +295,7 @@ impl StageInputs {
             inputs: queue,
             back: self.inputs.clone(),
             queries,
-            node_reads,
+            node: NodeChannels { reads, looks, pressure: self.pressure.clone() },
             reader,
             executor: Rc::new(executor),
             prober,
@@ -306,8 +306,6 @@ impl StageInputs {
             health: Arc::clone(&self.health),
             metrics: Arc::clone(&self.metrics),
             lists: self.lists.clone(),
-            pressure: self.pressure.clone(),
-            looks,
             garbage,
             root_dir,
             tape,

@@ -8,6 +8,7 @@
 
 mod flight;
 mod logs;
+mod node_channels;
 mod owed;
 mod publish;
 mod save;
@@ -25,7 +26,6 @@ use pintle_agent_cluster::node::pleg::ListsSeen;
 use pintle_agent_cluster::status::writer::StatusWriter;
 use pintle_agent_core::eviction;
 use pintle_agent_core::eviction::observed::Freed;
-use pintle_agent_core::node::conditions::Pressure;
 use pintle_agent_core::status_queue;
 use pintle_agent_core::sync::plan::Action;
 use pintle_agent_core::timeline::Recorder;
@@ -43,11 +43,12 @@ use pintle_agent_runtime::probe::Prober;
 use pintle_agent_server::{HealthState, Query, Views};
 use pintle_daemon::clock;
 use pintle_daemon::tasks;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 
 pub(crate) use self::flight::Tape;
 pub(crate) use self::flight::start as start_recording;
 use self::logs::FollowedLogs;
+pub(crate) use self::node_channels::NodeChannels;
 use self::owed::Owed;
 use self::publish::Publisher;
 use self::save::Saver;
@@ -71,8 +72,8 @@ pub(crate) struct PodDriver {
     pub back: mpsc::Sender<PodsInput>,
     /// Questions from the server.
     pub queries: mpsc::Receiver<Query>,
-    /// The channel for reads of the Node object; `None` without an API server.
-    pub node_reads: Option<mpsc::Sender<u64>>,
+    /// Orders for the node's tasks.
+    pub node: NodeChannels,
     /// Reads pods.
     pub reader: PodReader,
     /// Executes syncs.
@@ -89,12 +90,8 @@ pub(crate) struct PodDriver {
     pub logs: Option<mpsc::Sender<LogCommand>>,
     /// When the runtime last listed its pods.
     pub lists: ListsSeen,
-    /// The channel for observations of the node; `None` where these are impossible.
-    pub looks: Option<mpsc::Sender<PressureLook>>,
     /// Removes unused images.
     pub garbage: garbage::CollectorRequests,
-    /// The node's pressure conditions, for its object.
-    pub pressure: watch::Sender<Pressure>,
     /// The loop's pulse.
     pub health: Arc<HealthState>,
     /// Counters.
@@ -248,7 +245,7 @@ impl PodDriver {
                 self.measure(PressureLook { ticket, pods, disks });
             }
             Command::Reclaim { ticket, images, .. } => self.reclaim(ticket, images),
-            Command::Pressure(pressure) => drop(self.pressure.send_replace(pressure)),
+            Command::Pressure(pressure) => drop(self.node.pressure.send_replace(pressure)),
             Command::Evicted { uid, message, notes } => {
                 let notes = notes.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
                 let reason = eviction::REASON;
@@ -277,18 +274,15 @@ impl PodDriver {
 
     /// Has the Node object read; the answer is an input, also when there is no reader.
     fn fetch_node(&self, ticket: u64) {
-        if self.node_reads.as_ref().is_none_or(|reads| reads.try_send(ticket).is_err()) {
-            let back = self.back.clone();
-            tokio::task::spawn_local(async move {
-                let _ = back.send(PodsInput::NodeFetched { ticket, node: None }).await;
-            });
+        if !self.node.fetch(ticket) {
+            self.answer_later(PodsInput::NodeFetched { ticket, node: None });
         }
     }
 
     /// Orders an observation. Without a lookout the answer is empty.
     fn measure(&self, order: PressureLook) {
         let ticket = order.ticket;
-        if self.looks.as_ref().is_none_or(|looks| looks.try_send(order).is_err()) {
+        if !self.node.measure(order) {
             self.answer_later(PodsInput::Pressure { ticket, observation: Box::default() });
         }
     }
