@@ -26,6 +26,7 @@ mod pod_gauges;
 mod probes;
 mod requests;
 mod start;
+mod sync_loop;
 mod volumes;
 
 use std::time::Duration;
@@ -38,9 +39,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use families::{
-    BUILD_HELP, Build, Decisions, EvictionSignal, Limit, ModeLabel, NodeName, Operation,
-    Operations, OwnMetrics, PLAIN_COUNTERS, ReasonDetail, Relists, Resize, RetryTrigger, Signal,
-    StartError, StartOf, Starts, Static, Task, build_labels, reason_label,
+    BUILD_HELP, Build, Limit, ModeLabel, NodeName, Operation, Operations, OwnMetrics,
+    PLAIN_COUNTERS, Task, build_labels,
 };
 
 pub use self::credential_providers::CredentialProviders;
@@ -53,12 +53,11 @@ pub use self::volumes::{CountedFrom, OfDriver};
 pub use certificates::{CertificateCounts, CertificateOf};
 use pintle_agent_config::FeatureGates;
 use pintle_agent_core::cgroup::memory_qos::ClassRequests;
-use pintle_agent_core::resize::ResizeRequest;
 use pintle_agent_core::shutdown::ShutdownRecord;
 use pintle_agent_core::sync::plan::Action;
-use pintle_agent_core::types::{ContainerKind, PodUid, UnixNanos};
+use pintle_agent_core::types::{PodUid, UnixNanos};
 use pintle_agent_core::view::Snapshot;
-use pintle_agent_core::worker::{DecisionCount, Failure, NO_SANDBOX_STATUS};
+use pintle_agent_core::worker::{DecisionCount, Failure};
 use pintle_api_types::pod;
 use pintle_daemon::clock;
 use pintle_daemon::metrics::{ApiRequests, MetricNames, ProcessMetrics, booted_at, exposition};
@@ -91,9 +90,7 @@ pub struct Metrics {
     node: node::NodeMetrics,
     image_use: image_use::ImageUse,
     start: start::StartMetrics,
-    starts: Starts,
-    relists: Relists,
-    decisions: Decisions,
+    sync_loop: sync_loop::SyncLoopMetrics,
     own: OwnMetrics,
     process: ProcessMetrics,
     requests: requests::RequestMetrics,
@@ -134,9 +131,7 @@ impl Metrics {
             node: node::NodeMetrics::register(&mut at),
             image_use: image_use::ImageUse::register(&mut at),
             start: start::StartMetrics::register(&mut at, booted_at(), clock::now()),
-            starts: Starts::register(&mut at),
-            relists: Relists::register(&mut at),
-            decisions: Decisions::register(&mut at),
+            sync_loop: sync_loop::SyncLoopMetrics::register(&mut at),
             own: OwnMetrics::register(&mut at),
             process: ProcessMetrics::register(&mut at),
             requests: requests::RequestMetrics::register(&mut at),
@@ -154,71 +149,12 @@ impl Metrics {
 
     /// An action of a sync ended.
     pub fn action_ended(&self, action: &Action, failure: Option<&Failure>) {
-        match (action, failure) {
-            (Action::CreateSandbox { .. }, failure) => {
-                self.starts.pods.inc();
-                // That of a pod that ends meanwhile is none, nor is a sandbox that was made.
-                // k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go SyncPod
-                let bad =
-                    |failure: &Failure| !failure.cancelled && failure.reason != NO_SANDBOX_STATUS;
-                self.starts.pod_errors.inc_by(u64::from(failure.is_some_and(bad)));
-            }
-            (Action::StartContainer { kind, .. }, failure) => {
-                let container_type = container_type(*kind).to_owned();
-                let label = StartOf { container_type: container_type.clone() };
-                self.starts.containers.get_or_create(&label).inc();
-                if let Some(failure) = failure.filter(|f| !f.cancelled) {
-                    let error = StartError { container_type, code: failure.reason.clone() };
-                    self.starts.container_errors.get_or_create(&error).inc();
-                }
-            }
-            _ => {}
-        }
+        self.sync_loop.action_ended(action, failure);
     }
 
     /// A decision that is counted.
     pub fn counted(&self, count: &DecisionCount) {
-        match count {
-            DecisionCount::Refused(reason) => {
-                self.decisions.refused.get_or_create(&reason_label(reason)).inc();
-            }
-            DecisionCount::Preempted(resource) => {
-                let signal = Signal { preemption_signal: resource.clone() };
-                self.decisions.preempted.get_or_create(&signal).inc();
-            }
-            DecisionCount::Evicted(signal) => {
-                let signal = EvictionSignal { eviction_signal: (*signal).to_owned() };
-                self.decisions.evicted.get_or_create(&signal).inc();
-            }
-            DecisionCount::EvictionAge(signal, age) => {
-                let signal = EvictionSignal { eviction_signal: signal.as_str().to_owned() };
-                self.decisions.eviction_age.get_or_create(&signal).observe(age.as_secs_f64());
-            }
-            DecisionCount::Infeasible(why) => {
-                let detail = ReasonDetail { reason_detail: (*why).to_owned() };
-                self.decisions.infeasible.get_or_create(&detail).inc();
-            }
-            DecisionCount::Accepted(why) => {
-                let trigger = RetryTrigger { retry_trigger: (*why).to_owned() };
-                self.decisions.accepted.get_or_create(&trigger).inc();
-            }
-            DecisionCount::Asked(asked) => {
-                let ResizeRequest { resource, requirement, operation } = asked;
-                let label = Resize {
-                    operation: (*operation).to_owned(),
-                    requirement: (*requirement).to_owned(),
-                    resource: (*resource).to_owned(),
-                };
-                self.decisions.asked.get_or_create(&label).inc();
-            }
-            DecisionCount::Orphan => {
-                self.relists.orphans.inc();
-            }
-            DecisionCount::Restarted(is_static) => {
-                let r#static = if *is_static { "true" } else { "" }.to_owned();
-                self.relists.restarted.get_or_create(&Static { r#static }).inc();
-            }
-        }
+        self.sync_loop.counted(count);
     }
 
     /// A sync of a pod begins; returns the operation for `sync_ended`.
@@ -330,29 +266,22 @@ impl Metrics {
 
     /// One pod was read.
     pub fn pod_read(&self, took: Duration) {
-        self.relists.pod_seconds.observe(took.as_secs_f64());
+        self.sync_loop.pod_read(took);
     }
 
     /// The runtime's stream of events was opened, or could not be.
     pub fn event_stream(&self, good: bool) {
-        let counter = if good { &self.relists.streams } else { &self.relists.stream_errors };
-        counter.inc();
+        self.sync_loop.event_stream(good);
     }
 
     /// An event of the runtime came in, this long after it happened.
     pub fn event_came(&self, took: Duration) {
-        self.relists.stream_seconds.observe(took.as_secs_f64());
+        self.sync_loop.event_came(took);
     }
 
     /// All pods were listed at `now`.
     pub fn relisted(&self, now: UnixNanos, took: Duration) {
-        self.relists.seconds.observe(took.as_secs_f64());
-        let last = self.relists.last.get();
-        if last > 0.0 {
-            let interval = Duration::from_nanos(now.0.max(0).unsigned_abs()).as_secs_f64() - last;
-            self.relists.interval_seconds.observe(interval.max(0.0));
-        }
-        self.relists.last.set(Duration::from_nanos(now.0.max(0).unsigned_abs()).as_secs_f64());
+        self.sync_loop.relisted(now, took);
     }
 
     /// A bounded resource of this name was full.
@@ -445,7 +374,7 @@ impl Metrics {
         let mode = ModeLabel { mode: scrape.event_source.to_owned() };
         self.own.event_source.get_or_create(&mode).set(1);
         raise(&self.own.events_dropped, scrape.events_dropped);
-        raise(&self.relists.discarded, scrape.events_dropped);
+        self.sync_loop.events_dropped(scrape.events_dropped);
         let timeline = Limit { limit: "timeline entries".to_owned() };
         raise(&self.own.limit_hits.get_or_create(&timeline), scrape.timeline_dropped);
         for (task, count) in tasks::panics() {
@@ -513,15 +442,6 @@ fn operation(method: Method) -> String {
         out.push(c.to_ascii_lowercase());
     }
     out
-}
-
-// k8s: pkg/kubelet/metrics/metrics.go Container, InitContainer, EphemeralContainer
-fn container_type(kind: ContainerKind) -> &'static str {
-    match kind {
-        ContainerKind::Init | ContainerKind::Sidecar => "init_container",
-        ContainerKind::Main => "container",
-        ContainerKind::Ephemeral => "ephemeral_container",
-    }
 }
 
 fn seen_at(pod: &Pod) -> Option<UnixNanos> {
