@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_core::observed::{
-    Evidence, ObservedContainer, ObservedPod, ObservedSandbox, RunState,
+    AppliedSettings, Evidence, ObservedContainer, ObservedPod, ObservedSandbox, RunState,
 };
 use pintle_agent_core::source::manifest::decode_pod;
 use pintle_agent_core::source::static_pod;
@@ -190,9 +190,7 @@ fn running(recording: &Value, pod: &Pod) -> ObservedPod {
             log_path: String::new(),
             annotations: BTreeMap::new(),
             mounts: Vec::new(),
-            resources: None,
-            user: None,
-            stop_signal: None,
+            applied: AppliedSettings::default(),
             evidence: Evidence::default(),
         });
     }

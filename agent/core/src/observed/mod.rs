@@ -14,6 +14,7 @@ pub mod types;
 pub use adopted::CgroupHome;
 pub use runtime_spec::{NamespaceUse, SpecFacts, SpecNamespaces, VerboseStatus};
 pub use types::{
-    Evidence, KernelExit, ObservedContainer, ObservedMount, ObservedPod, ObservedResources,
-    ObservedSandbox, ObservedUser, OomKill, RunState, TaskExit, digest_code, digest_of,
+    AppliedSettings, Evidence, KernelExit, ObservedContainer, ObservedMount, ObservedPod,
+    ObservedResources, ObservedSandbox, ObservedUser, OomKill, RunState, TaskExit, digest_code,
+    digest_of,
 };

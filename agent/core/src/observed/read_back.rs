@@ -10,8 +10,8 @@ use pintle_cri_v1 as v1;
 
 use crate::labels::{self, PodIdentity};
 use crate::observed::{
-    Evidence, ObservedContainer, ObservedMount, ObservedResources, ObservedSandbox, ObservedUser,
-    RunState,
+    AppliedSettings, Evidence, ObservedContainer, ObservedMount, ObservedResources,
+    ObservedSandbox, ObservedUser, RunState,
 };
 use crate::signal;
 use pintle_api_types::ids::{ContainerId, SandboxId, UnixNanos};
@@ -48,8 +48,6 @@ pub fn container(
     let name = labels::container_name(&status.labels, known)?;
     let image = status.image.as_ref().map(|image| image.image.clone()).unwrap_or_default();
     let image_id = if status.image_ref.is_empty() { &status.image_id } else { &status.image_ref };
-    let linux = status.resources.as_ref().and_then(|resources| resources.linux.as_ref());
-    let user = status.user.as_ref().and_then(|user| user.linux.as_ref());
     let record = ObservedContainer {
         id: ContainerId::from(status.id.as_str()),
         name,
@@ -68,13 +66,7 @@ pub fn container(
         log_path: status.log_path.clone(),
         annotations: status.annotations.clone(),
         mounts: status.mounts.iter().map(mount).collect(),
-        resources: linux.map(resources),
-        user: user.map(|user| ObservedUser {
-            uid: user.uid,
-            gid: user.gid,
-            supplemental_groups: user.supplemental_groups.clone(),
-        }),
-        stop_signal: signal::name(status.stop_signal()),
+        applied: applied(status),
         evidence: Evidence::default(),
     };
     Some((owner, record))
@@ -117,6 +109,20 @@ fn mount(mount: &v1::Mount) -> ObservedMount {
         host_path: mount.host_path.clone(),
         readonly: mount.readonly,
         recursive_read_only: mount.recursive_read_only,
+    }
+}
+
+fn applied(status: &v1::ContainerStatus) -> AppliedSettings {
+    let linux = status.resources.as_ref().and_then(|resources| resources.linux.as_ref());
+    let user = status.user.as_ref().and_then(|user| user.linux.as_ref());
+    AppliedSettings {
+        resources: linux.map(resources),
+        user: user.map(|user| ObservedUser {
+            uid: user.uid,
+            gid: user.gid,
+            supplemental_groups: user.supplemental_groups.clone(),
+        }),
+        stop_signal: signal::name(status.stop_signal()),
     }
 }
 

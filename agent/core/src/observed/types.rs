@@ -107,14 +107,22 @@ pub struct ObservedContainer {
     pub annotations: BTreeMap<String, String>,
     /// Mounts as created: (container path, host path, read-only, recursive read-only).
     pub mounts: Vec<ObservedMount>,
-    /// Resources in force, when the runtime reports them.
-    pub resources: Option<ObservedResources>,
-    /// User in force, when the runtime reports it.
-    pub user: Option<ObservedUser>,
-    /// The signal that stops it, as the API names it, when the runtime reports it.
-    pub stop_signal: Option<String>,
+    /// The settings that the runtime applied, as far as it reports them.
+    #[serde(flatten)]
+    pub applied: AppliedSettings,
     /// Facts that only the kernel reported.
     pub evidence: Evidence,
+}
+
+/// Settings of a container that the runtime applied, each `None` when it does not report it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AppliedSettings {
+    /// Resources.
+    pub resources: Option<ObservedResources>,
+    /// Its first user.
+    pub user: Option<ObservedUser>,
+    /// The signal that stops it, as the API names it.
+    pub stop_signal: Option<String>,
 }
 
 /// A mount of a container.
@@ -279,5 +287,23 @@ pub fn digest_code(state: RunState) -> u8 {
         RunState::Running => 1,
         RunState::Exited => 2,
         RunState::Unknown => 3,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::testing::container;
+
+    #[test]
+    fn applied_settings_are_recorded_among_the_fields_of_a_container() {
+        let mut record = container("a", "1");
+        let user = ObservedUser { uid: 1, gid: 2, supplemental_groups: vec![3] };
+        record.applied.user = Some(user);
+        let mut json = serde_json::to_value(&record).expect("plain data serialises");
+        assert_eq!((&json["user"]["gid"], &json["stop_signal"]), (&2.into(), &().into()));
+        // Recordings may lack a field.
+        json.as_object_mut().expect("an object").remove("stop_signal");
+        assert_eq!(serde_json::from_value::<ObservedContainer>(json).expect("it parses"), record);
     }
 }

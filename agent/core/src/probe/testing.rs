@@ -5,7 +5,9 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use crate::observed::{Evidence, ObservedContainer, ObservedPod, ObservedSandbox, RunState};
+use crate::observed::{
+    AppliedSettings, Evidence, ObservedContainer, ObservedPod, ObservedSandbox, RunState,
+};
 use pintle_api_types::ids::{ContainerId, PodUid, UnixNanos};
 use pintle_api_types::pod::defaults;
 
@@ -61,9 +63,7 @@ pub fn container_named(id: ContainerId, name: &str, started_at: i64) -> Observed
         log_path: String::new(),
         annotations: Default::default(),
         mounts: Vec::new(),
-        resources: None,
-        user: None,
-        stop_signal: None,
+        applied: AppliedSettings::default(),
         evidence: Evidence::default(),
     }
 }

@@ -156,7 +156,7 @@ fn seen(
         restart_count: i32::try_from(instance.restart_count).unwrap_or(i32::MAX),
         volume_mounts: volume_mounts(input, subject, Some(instance)),
         user: user(instance),
-        stop_signal: instance.stop_signal.clone().filter(|_| input.node.stop_signals),
+        stop_signal: instance.applied.stop_signal.clone().filter(|_| input.node.stop_signals),
         ..ContainerStatus::default()
     };
     if let Some(old) = old {
@@ -445,7 +445,7 @@ fn wants_recursive(mount: &VolumeMount) -> bool {
 }
 
 fn user(instance: &ObservedContainer) -> Option<ContainerUser> {
-    let user = instance.user.as_ref()?;
+    let user = instance.applied.user.as_ref()?;
     let groups = user.supplemental_groups.clone();
     Some(ContainerUser {
         linux: Some(LinuxContainerUser {

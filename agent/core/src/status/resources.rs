@@ -48,7 +48,7 @@ pub(crate) fn of_container(
             && old.state.as_ref().is_some_and(|state| state.running.is_some())
     });
     let old = old.and_then(|old| old.resources.as_ref());
-    let actual = instance.resources.clone().unwrap_or_default();
+    let actual = instance.applied.resources.clone().unwrap_or_default();
     if let Some(limits) = shown.limits.as_mut() {
         let old = old.and_then(|old| old.limits.as_ref());
         put(limits, old, "cpu", cpu_limit(&actual), LIMIT_MILLIS_MIN);

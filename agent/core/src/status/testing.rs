@@ -6,7 +6,9 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::Value;
 
 use super::{DeriveInput, Lifecycle, PodVerdict, ProbeView, WaitingReason};
-use crate::observed::{Evidence, ObservedContainer, ObservedPod, ObservedSandbox, RunState};
+use crate::observed::{
+    AppliedSettings, Evidence, ObservedContainer, ObservedPod, ObservedSandbox, RunState,
+};
 use crate::resize::{PodResources, ResizeConditions};
 use crate::types::NodeFacts;
 use pintle_api_types::ids::UnixNanos;
@@ -109,9 +111,7 @@ pub fn container(name: &str, id: &str) -> ObservedContainer {
         log_path: String::new(),
         annotations: BTreeMap::new(),
         mounts: Vec::new(),
-        resources: None,
-        user: None,
-        stop_signal: None,
+        applied: AppliedSettings::default(),
         evidence: Evidence::default(),
     }
 }

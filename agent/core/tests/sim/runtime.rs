@@ -8,7 +8,8 @@
 use std::collections::BTreeMap;
 
 use pintle_agent_core::observed::{
-    Evidence, ObservedContainer, ObservedPod, ObservedSandbox, RunState, digest_code,
+    AppliedSettings, Evidence, ObservedContainer, ObservedPod, ObservedSandbox, RunState,
+    digest_code,
 };
 use pintle_agent_core::types::{ContainerId, Mono, Now, PodUid, SandboxId, UnixNanos};
 use pintle_agent_core::worker::ListedPod;
@@ -226,9 +227,7 @@ fn observed(id: &str, container: &Container, now: Mono) -> ObservedContainer {
         log_path: String::new(),
         annotations: BTreeMap::new(),
         mounts: Vec::new(),
-        resources: None,
-        user: None,
-        stop_signal: None,
+        applied: AppliedSettings::default(),
         evidence: Evidence::default(),
     }
 }

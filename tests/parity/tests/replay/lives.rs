@@ -12,7 +12,9 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, ContainerStateTerminated, Probe};
-use pintle_agent_core::observed::{Evidence, ObservedContainer, ObservedUser, RunState};
+use pintle_agent_core::observed::{
+    AppliedSettings, Evidence, ObservedContainer, ObservedUser, RunState,
+};
 use pintle_agent_core::status::WaitingReason;
 use pintle_agent_core::types::UnixNanos;
 use serde_json::Value;
@@ -241,9 +243,11 @@ impl Attempt {
             log_path: String::new(),
             annotations: BTreeMap::new(),
             mounts: mounts(config),
-            resources: Some(resources(&config["linux"]["resources"])),
-            user: self.user.clone(),
-            stop_signal: None,
+            applied: AppliedSettings {
+                resources: Some(resources(&config["linux"]["resources"])),
+                user: self.user.clone(),
+                stop_signal: None,
+            },
             evidence: Evidence::default(),
         };
         if stage == Stage::Running {

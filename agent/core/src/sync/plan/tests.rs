@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::observed::{Evidence, KernelExit, ObservedSandbox, TaskExit};
+use crate::observed::{AppliedSettings, Evidence, KernelExit, ObservedSandbox, TaskExit};
 use pintle_api_types::ids::PodUid;
 use pintle_api_types::ids::UnixNanos;
 
@@ -54,9 +54,7 @@ pub(super) fn container(
         log_path: String::new(),
         annotations: BTreeMap::new(),
         mounts: Vec::new(),
-        resources: None,
-        user: None,
-        stop_signal: None,
+        applied: AppliedSettings::default(),
         evidence: Evidence::default(),
     }
 }
