@@ -1,7 +1,7 @@
 //! The measurable part of the style, printed where a file is over it.
 //!
 //! Production lines of a file (its inline tests do not count) and of a function, number of
-//! parameters, a header in each file, folder depth, unwanted words. Soft limits are printed, hard
+//! parameters and of fields, a header in each file, folder depth, unwanted words. Soft limits are printed, hard
 //! ones fail. It reads formatted source by lines, not by grammar: rustfmt puts a function's end on
 //! a line of its own with the indent of its beginning, and that is enough.
 
@@ -17,6 +17,7 @@ use crate::shell::capture;
 const FILE_LINES: Limit = Limit { what: "lines in the file", soft: 400, hard: 600 };
 const FN_LINES: Limit = Limit { what: "lines in the function", soft: 40, hard: 70 };
 const PARAMETERS: Limit = Limit { what: "parameters", soft: 5, hard: usize::MAX };
+const FIELDS: Limit = Limit { what: "fields", soft: 20, hard: 20 };
 const COLUMNS: Limit = Limit { what: "columns", soft: 100, hard: 120 };
 /// Folders below a crate's `src`.
 const DEPTH: Limit = Limit { what: "levels of modules", soft: 3, hard: 3 };
@@ -27,6 +28,14 @@ const EMPTY_NAMES: [&str; 4] = ["Manager", "Helper", "Util", "Utils"];
 
 /// Files with a function that is one list, an entry a line, which no split would make clearer.
 const LISTS: [&str; 1] = ["agent/config/src/defaults.rs"];
+
+/// Files whose structs may have more fields: those that users write as files or flags, and the
+/// world of a test.
+const WIDE_STRUCTS: [&str; 3] = [
+    "agent/config/src/node_flags.rs",
+    "agent/config/src/types.rs",
+    "scheduler/core/src/cycle/worlds.rs",
+];
 
 /// One excess over a limit.
 #[derive(Debug, PartialEq, Eq)]
@@ -66,6 +75,9 @@ fn findings(path: &Path, text: &str) -> Vec<Finding> {
     depth(&mut found, path);
     if !LISTS.iter().any(|list| path == Path::new(list)) {
         functions(&mut found, production);
+    }
+    if !WIDE_STRUCTS.iter().any(|wide| path == Path::new(wide)) {
+        structs(&mut found, production);
     }
     for (at, line) in all.iter().enumerate() {
         words(&mut found, at + 1, line);
@@ -146,14 +158,42 @@ fn functions(found: &mut Vec<Finding>, lines: &[&str]) {
     }
 }
 
+fn structs(found: &mut Vec<Finding>, lines: &[&str]) {
+    for (at, line) in lines.iter().enumerate() {
+        let (code, indent) = unqualified(line);
+        if !code.starts_with("struct ") {
+            continue;
+        }
+        // Its last line closes it, be it one with named fields or not.
+        let is_end = |l: &&str| unqualified(l).1 == indent && l.ends_with(['}', ';']);
+        let rest = lines[at..].iter().take_while(|l| !is_end(l));
+        let count = rest.filter(|l| is_field(l, indent + 4)).count();
+        FIELDS.check(found, at + 1, count);
+    }
+}
+
+/// True for a line that begins a named field at this indent.
+fn is_field(line: &str, at: usize) -> bool {
+    let (code, indent) = unqualified(line);
+    let name = code.split_once(": ").map_or("", |(name, _)| name);
+    let is_name = |c: char| c.is_alphanumeric() || c == '_' || c == '#';
+    indent == at && !name.is_empty() && name.chars().all(is_name)
+}
+
 /// The indent of a line that begins a function.
 fn function_indent(line: &str) -> Option<usize> {
+    let (code, indent) = unqualified(line);
+    (code.starts_with("fn ") && code.contains('(')).then_some(indent)
+}
+
+/// A line without its indent and qualifiers, and the indent.
+fn unqualified(line: &str) -> (&str, usize) {
     let mut code = line.trim_start();
     let indent = line.len() - code.len();
     for qualifier in ["pub(crate) ", "pub(super) ", "pub ", "const ", "async ", "unsafe "] {
         code = code.strip_prefix(qualifier).unwrap_or(code);
     }
-    (code.starts_with("fn ") && code.contains('(')).then_some(indent)
+    (code, indent)
 }
 
 /// From `fn` to the end of the parameter list.
@@ -274,6 +314,17 @@ mod tests {
         let text = "pub struct PodManager;\nfn f() {\n    unsafe { g() }\n}\n";
         let found = texts("a/src/a.rs", text);
         assert_eq!(found.len(), 3, "{found:?}");
+    }
+
+    #[test]
+    fn struct_with_too_many_fields_is_found_unless_its_file_is_listed() {
+        let wide = (0..21).map(|n| format!("    /// One: a field.\n    pub f{n}: u8,\n"));
+        let text = format!("//! h\npub struct A {{\n{}}}\n", wide.collect::<String>());
+        assert_eq!(texts("a/src/a.rs", &text), ["21 fields (limit 20)"]);
+        assert_eq!(texts("a/tests/a.rs", &text), [""; 0]);
+        assert_eq!(texts(WIDE_STRUCTS[0], &text), [""; 0]);
+        let text = text.replace("    pub f20: u8,\n", "");
+        assert_eq!(texts("a/src/a.rs", &format!("{text}struct B(u8);\n{text}")), [""; 0]);
     }
 
     #[test]
