@@ -3,8 +3,10 @@
 //! Input: a cluster, a program, the details of a failed decision. Output: a node and what to
 //! change. Owner: pure functions. Bounds: one check of each node; scratch of one decision.
 //! The column filters are independent of each other, so that removing every obstacle of one node
-//! makes the pod fit there: the advice is sufficient by construction, and a test applies it.
-//! "Smallest" means fewest obstacles, then the cheapest kind, then the least relative shortage.
+//! makes the pod fit there: the advice is sufficient by construction, and a test applies it. Of the
+//! row plugins only the first that rejects a node is known. "Smallest" means the least sum of cost
+//! classes, then the least sum of sizes (`NodeRemedy::burden`), among the nodes with the fewest
+//! rejecting plugins and those with one more.
 
 mod conditions;
 
@@ -18,16 +20,16 @@ use crate::program::Program;
 use crate::select::{Detail, PreFilterRefusal, Scratch};
 use crate::snapshot::Cluster;
 
-/// One obstacle of one node, as something to change.
+/// A change that removes one obstacle of one node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase", tag = "change")]
 pub enum NodeRemedy {
     /// Free this amount of a resource, or request less.
     #[serde(rename_all = "camelCase")]
     Free {
-        /// The resource; CPU in thousandths.
+        /// The resource.
         resource: String,
-        /// The missing amount.
+        /// The missing amount: millicores, bytes, or a count.
         missing: i64,
         /// True if the node is too small even when empty.
         beyond_node: bool,
@@ -53,7 +55,7 @@ pub enum NodeRemedy {
     /// Drop or change the pod's node name.
     #[serde(rename_all = "camelCase")]
     NodeName {
-        /// The name it specifies.
+        /// The node that the pod names.
         named: String,
     },
     /// Relax node selector or node affinity, or label the node.
@@ -84,7 +86,7 @@ pub enum NodeRemedy {
         /// The rule.
         rule: String,
     },
-    /// A node that declares these features.
+    /// Have the node declare these features.
     #[serde(rename_all = "camelCase")]
     Features {
         /// Missing features.
@@ -93,7 +95,7 @@ pub enum NodeRemedy {
     /// Wait until the pods nominated to the node are placed.
     #[serde(rename_all = "camelCase")]
     Wait {
-        /// Reasons in addition to them.
+        /// Reasons why the node rejects the pod while it counts the nominated pods.
         reasons: Vec<String>,
     },
     /// A change that concerns no single node.
@@ -170,15 +172,14 @@ impl NodeRemedy {
             }
             Self::PodAffinity { rule } => format!("relax {rule}"),
             Self::Features { missing } => format!("have it declare {}", missing.join(", ")),
-            Self::Wait { reasons } => format!(
-                "wait until the pods that room is kept for have their node ({})",
-                reasons.join(", ")
-            ),
+            Self::Wait { reasons } => {
+                format!("wait until the pods nominated to it are bound ({})", reasons.join(", "))
+            }
             Self::Pod { what } => what.clone(),
         }
     }
 
-    /// Returns the cost class of a change, and its size.
+    /// Returns the cost class of a change, the cheapest lowest, and its size within the class.
     fn burden(&self, cluster: &Cluster, row: u32) -> (u32, f64) {
         let n = cluster.view().numbers(row);
         match self {
@@ -239,7 +240,7 @@ pub fn of_refusal(refusal: &PreFilterRefusal) -> Remedy {
     Remedy { node: None, changes: vec![NodeRemedy::Pod { what }] }
 }
 
-/// Returns the change for a plugin without a column of its own.
+/// Returns the change in words for a rejection of which only the plugin and its reason are known.
 fn of_plugin(plugin: Plugin, reason: &str) -> String {
     match plugin {
         Plugin::NodeAffinity => format!("change the pod's node affinity ({reason})"),
@@ -353,10 +354,10 @@ fn of_status(status: &Status, mut failing: impl Iterator<Item = Plugin>) -> Opti
     if !COLUMN_FILTERS.contains(&plugin) {
         return Some(NodeRemedy::Pod { what: of_plugin(plugin, &reasons.join(", ")) });
     }
-    // Room that is made is not enough for those others as well.
+    // What is freed for the pod alone is not enough for the nominated pods as well.
     let adds_up = plugin == Plugin::NodeResourcesFit && status.code == Code::Unschedulable;
-    let says_so = failing.any(|other| other == plugin);
-    (adds_up || !says_so).then_some(NodeRemedy::Wait { reasons })
+    let rejects_alone = failing.any(|other| other == plugin);
+    (adds_up || !rejects_alone).then_some(NodeRemedy::Wait { reasons })
 }
 
 /// Returns the changes that one failing plugin needs on a node.
@@ -433,7 +434,7 @@ fn resources(cluster: &Cluster, program: &Program, row: u32, changes: &mut Vec<N
     let n = view.numbers(row);
     let r = &program.requests.plain;
     if n.pods == 0 {
-        let what = "raise the number of pods that the node takes, which is 0".to_owned();
+        let what = "raise the node's allocatable number of pods, which is 0".to_owned();
         changes.push(NodeRemedy::Pod { what });
     } else if n.pods_used >= n.pods {
         changes.push(NodeRemedy::PodSlot);
@@ -519,7 +520,7 @@ fn pod_rules(cluster: &Cluster, program: &Program, row: u32) -> Vec<&'static str
     let mut rules = Vec::new();
     if let Some((counter, keys)) = &program.pods.required {
         let counter = view.counts.counters.get(counter.0);
-        let first = program.pods.meets_own && interpod::nobody_matches(view, program);
+        let first = program.pods.meets_own && interpod::no_pod_matches(view, program);
         let unmet = |key: &crate::columns::keys::KeyId| {
             here(*key, counter.domain(*key)).is_none_or(|n| n == 0 && !first)
         };

@@ -47,7 +47,7 @@ struct Options {
 /// Requests in the form of the columns.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Resources {
-    /// Thousandths of a CPU.
+    /// Millicores.
     pub cpu_milli: i64,
     /// Bytes of memory.
     pub mem_bytes: i64,
@@ -63,9 +63,9 @@ pub struct Resources {
 pub struct PodRequests {
     /// Requests for the filter, the sums of a node and the balance score.
     pub plain: Resources,
-    /// Amounts that a bound pod adds to the sums of the utilisation score.
+    /// Millicores that a bound pod adds to the sums of the utilisation score.
     pub nonzero_cpu_milli: i64,
-    /// Memory that a bound pod adds to the sums of the utilisation score.
+    /// Bytes of memory that a bound pod adds to the sums of the utilisation score.
     pub nonzero_mem_bytes: i64,
     /// Amounts that an incoming pod adds in the utilisation score: without pod level and status.
     pub score: Resources,
@@ -80,7 +80,7 @@ impl PodRequests {
     /// A quantity of the pod is invalid.
     pub fn of(pod: &Pod) -> Result<Self, RequestError> {
         let plain_options = Options { status: true, pod_level: true, ..Options::default() };
-        if says_all(pod) {
+        if has_one_variant(pod) {
             let plain = Resources::of(&pod_amounts(pod, plain_options)?);
             return Ok(Self {
                 nonzero_cpu_milli: plain.cpu_milli,
@@ -150,7 +150,7 @@ impl PodRequests {
 /// status; `pod_level` includes requests at pod level.
 ///
 /// # Errors
-/// When a quantity of the pod cannot be read.
+/// A quantity of the pod is invalid.
 // k8s: dynamicresources/nodeallocatabledynamicresources.go getPodNodeAllocatableResourceFootprint
 pub fn demand(pod: &Pod, pod_level: bool) -> Result<Amounts, RequestError> {
     pod_amounts(pod, Options { pod_level, devices: true, ..Options::default() })
@@ -185,7 +185,7 @@ impl Resources {
         resources
     }
 
-    /// Returns true if it has no amount at all.
+    /// Returns true if no resource is listed, not even with an explicit zero among `scalars`.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.cpu_milli == 0 && self.mem_bytes == 0 && self.eph_bytes == 0 && self.scalars.is_empty()
@@ -202,8 +202,8 @@ impl Resources {
         }
     }
 
-    /// Returns the amount of an extended resource, if it is listed; a pod or node may list very
-    /// many.
+    /// Returns the amount of an extended resource, if it is listed. The search is binary, because a
+    /// pod or node may list very many.
     #[must_use]
     pub fn scalar(&self, name: &str) -> Option<i64> {
         self.scalar_at(name).map(|at| self.scalars[at].1)
@@ -220,15 +220,15 @@ impl Resources {
             || was.scalars.iter().any(is_less)
     }
 
-    /// Returns its index among them.
+    /// Returns the index of an extended resource in `scalars`.
     pub(crate) fn scalar_at(&self, name: &str) -> Option<usize> {
         self.scalars.binary_search_by(|(other, _)| other.as_str().cmp(name)).ok()
     }
 }
 
-/// Returns true if all variants are one: nothing is asked for at the pod's level, no status says
-/// otherwise, and no container needs a default.
-fn says_all(pod: &Pod) -> bool {
+/// Returns true if all variants are equal: there are no requests at pod level, no status has
+/// resources, and no container needs a default.
+fn has_one_variant(pod: &Pod) -> bool {
     let Some(spec) = pod.spec.as_ref() else { return false };
     let named = |c: &Container| {
         let requests = c.resources.as_ref().and_then(|r| r.requests.as_ref());
@@ -324,7 +324,7 @@ fn is_pod_level_resource(name: &str) -> bool {
     name == "cpu" || name == "memory" || name.starts_with("hugepages-")
 }
 
-/// Pod-level requests of a pod that is being resized in place: the most of the requested, the
+/// Pod-level requests of a pod that is being resized in place: the largest of the requested, the
 /// allocated and the actuated amount. An allocation without actuated resources is ignored.
 // k8s: helpers.go PodRequests
 fn pod_level_effective(pod: &Pod, spec: Amounts) -> Result<Amounts, RequestError> {
@@ -354,7 +354,7 @@ fn is_resize_infeasible(pod: &Pod) -> bool {
         .is_some_and(|c| c.reason.as_deref() == Some("Infeasible"))
 }
 
-/// A container's requests; while it is resized in place the most of the requested, the actuated and
+/// A container's requests; during an in-place resize the largest of the requested, the actuated and
 /// the allocated amount. An allocation without actuated resources is ignored.
 // k8s: helpers.go determineContainerReqs
 fn container_requests(
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_count_where_the_pod_asks_for_nothing_at_its_own_level() {
+    fn devices_add_to_requests_that_are_not_set_at_pod_level() {
         let of = |spec: &str| {
             let claims = r#"[{"resourceClaimName":"a","resources":{"cpu":"1500u","memory":"1Gi"}},
                 {"resourceClaimName":"b","resources":{"cpu":"1500u","hugepages-2Mi":"2Mi"}}]"#;
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_no_defaults_is_the_same_for_all() {
+    fn requests_that_need_no_default_are_equal_in_all_variants() {
         let container =
             r#"{"name":"a","resources":{"requests":{"cpu":"1","memory":"3","a.b/c":"2"}}}"#;
         let r = requests(&format!(r#"{{"containers":[{container}],"overhead":{{"cpu":"2"}}}}"#));
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allocation_at_the_pods_level_counts_once_resources_are_in_force() {
+    fn a_pod_level_allocation_counts_only_with_actuated_resources() {
         let cpu = |status: &str| {
             let pod = format!(
                 r#"{{"metadata":{{}},"status":{status},"spec":{{"containers":[{{"name":"a"}}],

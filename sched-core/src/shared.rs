@@ -2,13 +2,13 @@
 //!
 //! Input: a `Cluster` to share; a pod, its program and the row a decider chose. Output: a
 //! reservation, or a conflict. Owner: `SharedCluster`; the cluster inside is touched only by the
-//! thread that applies reservations. Bounds: one 64-bit claim a row and one for the whole; as many
-//! pending reservations as there are deciders.
+//! holder of the write lock. Bounds: one 64-bit claim a row and one for the whole; one pending
+//! reservation a row, because the next one needs a view in which it is applied.
 //!
 //! A view has a change count of each row. A decider swaps the row's claim from that number to the
 //! next; a decider with an older state of the row loses the swap and decides again. The winner
-//! enqueues its reservation, and any thread that gets the applier's seat applies all waiting ones
-//! and publishes once. Between two swaps on a row its change was applied and published, so that no
+//! enqueues its reservation, and any thread that gets the write lock applies all waiting ones and
+//! publishes once. Between two swaps on a row its change was applied and published, so that no
 //! row is ever filled on the strength of a state it no longer has. Pods that reach across rows
 //! (affinity, hard spread, anti-affinity of existing pods) need more: the claim of the whole counts
 //! all placements and, separately, those that reach across. A reaching pod requires that no pod was
@@ -24,7 +24,7 @@ mod epochs;
 
 pub use cluster::{Conflict, SharedCluster};
 
-/// A number that only the holder of its current value may raise.
+/// A number that a decider may raise only from the value in its view, by compare-and-swap.
 #[derive(Debug)]
 pub struct Claim(AtomicU64);
 
@@ -41,17 +41,17 @@ impl Claim {
         Self(AtomicU64::new(number))
     }
 
-    /// Raises it by one if it still is `seen`.
+    /// Raises the number by one if it still is `seen`; returns false otherwise.
     pub fn take(&self, seen: u64) -> bool {
         self.swap(seen, seen + 1)
     }
 
-    /// Lowers it by one, because the claimed change is not made.
-    pub fn give_back(&self) {
+    /// Undoes [`Self::take`], because the claimed change is not made.
+    pub fn undo_take(&self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Raises it whatever its value is: older views become stale.
+    /// Raises the number whatever its value is, so that every older view is stale.
     pub fn invalidate(&self, by: u64) {
         self.0.fetch_add(by, Ordering::AcqRel);
     }
@@ -66,7 +66,7 @@ impl Claim {
     }
 }
 
-/// One placement in the claim of the whole.
+/// One placement, in the claim of the whole.
 pub const PLACEMENT: u64 = 1;
 /// One placement that reaches across rows, counted in the upper half in addition to `PLACEMENT`.
 pub const REACHING: u64 = 1 << 32;
@@ -90,7 +90,7 @@ impl Claim {
     }
 }
 
-/// State with a published copy, which is replaced as a whole.
+/// A value that readers load at any time; it is replaced as a whole.
 #[derive(Debug)]
 pub struct Published<V>(ArcCell<V>);
 
@@ -121,54 +121,53 @@ impl<V> Published<V> {
     }
 }
 
-/// Work handed to the holder of the seat: a queue, a state, one applier at a time.
+/// A state behind a write lock and a queue of changes, which the holder of the lock applies.
 #[derive(Debug)]
 pub struct Combiner<S, R> {
     waiting: Mutex<VecDeque<R>>,
-    seat: Mutex<S>,
+    state: Mutex<S>,
 }
 
 impl<S, R> Combiner<S, R> {
     /// A combiner around a state.
     pub fn new(state: S) -> Self {
-        Self { waiting: Mutex::new(VecDeque::new()), seat: Mutex::new(state) }
+        Self { waiting: Mutex::new(VecDeque::new()), state: Mutex::new(state) }
     }
 
     /// Enqueues `item`, and applies everything in the queue unless another thread is doing so.
-    /// `finish` runs once after each batch, before the seat is left.
+    /// `finish` runs once after each batch, before the lock is released.
     pub fn hand_over(&self, item: R, apply: impl Fn(&mut S, R), finish: impl Fn(&mut S)) {
         self.queue().push_back(item);
         self.drain(apply, finish);
     }
 
-    /// Runs `with` on the state, waiting for the seat, and then applies what was enqueued
-    /// meanwhile: threads that found the seat taken rely on it.
+    /// Runs `with` on the state, waiting for the lock, and then applies what was enqueued
+    /// meanwhile: threads that found the lock taken rely on it.
     pub fn with<T>(
         &self,
         with: impl FnOnce(&mut S) -> T,
         apply: impl Fn(&mut S, R),
         finish: impl Fn(&mut S),
     ) -> T {
-        let result = with(&mut self.seat.lock().expect("an applier does not panic"));
+        let result = with(&mut self.state.lock().expect("an applier does not panic"));
         self.drain(apply, finish);
         result
     }
 
-    /// Reads the state, waiting for the seat, and then applies what was enqueued meanwhile, as
-    /// `with`.
+    /// Like `with`, without a change of the state.
     pub fn inspect<T>(
         &self,
-        look: impl FnOnce(&S) -> T,
+        read: impl FnOnce(&S) -> T,
         apply: impl Fn(&mut S, R),
         finish: impl Fn(&mut S),
     ) -> T {
-        self.with(|state| look(state), apply, finish)
+        self.with(|state| read(state), apply, finish)
     }
 
     fn drain(&self, apply: impl Fn(&mut S, R), finish: impl Fn(&mut S)) {
         while !self.queue().is_empty() {
-            // The holder of the seat checks the queue once more after releasing it.
-            let Ok(mut state) = self.seat.try_lock() else { return };
+            // The holder of the lock checks the queue once more after releasing it.
+            let Ok(mut state) = self.state.try_lock() else { return };
             let batch = std::mem::take(&mut *self.queue());
             if !batch.is_empty() {
                 batch.into_iter().for_each(|item| apply(&mut state, item));

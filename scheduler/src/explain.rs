@@ -19,7 +19,7 @@ use pintle_api_types::object::key_of;
 use pintle_daemon::tasks;
 use pintle_sched_core::Profile;
 use pintle_scheduler_core::cache::ClusterCache;
-use pintle_scheduler_core::diagnosis::Thinker;
+use pintle_scheduler_core::diagnosis::PodEvaluator;
 use pintle_scheduler_core::pod_fields::{has_claims, node_name, scheduler_name};
 use pintle_scheduler_core::watch_event::{KINDS, WatchEvent, WatchedKind, WatchedObject};
 use tokio::sync::mpsc;
@@ -105,7 +105,7 @@ pub fn explain(options: &ExplainOptions) -> Result<()> {
     })?;
     let answer = pintle_scheduler_core::explain::explain(
         &mut cache,
-        &mut Thinker::default(),
+        &mut PodEvaluator::default(),
         &pod,
         options.node.as_deref(),
     )

@@ -1,8 +1,8 @@
 //! The main loop: watches deliver events, the scheduler decides, the dispatcher writes.
 //!
 //! ```text
-//!   watch ─Told─> Scheduler ─Command─> Lanes ─> API server
-//!                    ^ ────────End──────┘
+//!   watch ─WatchEvent─> Scheduler ─Command─> WriteDispatcher ─> API server
+//!                           ^ ──────EndedWork─────┘
 //! ```
 //! Effects. Owner of the one thread that decides, and of the clock; the lease has another thread.
 //! All pending watch events are applied before the next pod is decided, so that decisions use the
@@ -35,7 +35,7 @@ use self::start::{OfOthers, access, plugins};
 use crate::daemon::Settings;
 use crate::daemon::serve::{self, SchedulerQuery, State};
 use crate::dispatcher::extender::Caller;
-use crate::dispatcher::{BoundBy, EndedWork, Lanes};
+use crate::dispatcher::{BoundBy, EndedWork, WriteDispatcher};
 
 /// Limit of assumed pods without a confirmed binding.
 const AHEAD_MAX: usize = 4096;
@@ -180,7 +180,7 @@ struct RunningScheduler {
     scheduler: Scheduler,
     /// Creates an empty scheduler.
     make: Box<dyn Fn() -> Scheduler>,
-    lanes: Lanes,
+    dispatcher: WriteDispatcher,
     watches: SchedulerWatches,
     rebuilds: Rebuilds,
     told: mpsc::Receiver<WatchEvent>,
@@ -216,7 +216,7 @@ impl RunningScheduler {
         // Events have their own rate limit, as upstream.
         // k8s: cmd/kube-scheduler/app/options/options.go createClients
         let events = access.client(options(observer));
-        let (lanes, ended) = Lanes::new(&clients, events);
+        let (dispatcher, ended) = WriteDispatcher::new(&clients, events);
         let callers = settings.extenders.iter().cloned().map(Caller::new);
         let callers: Result<Vec<Caller>, ExtenderError> = callers.collect();
         let asked_for = Rc::new(Notify::new());
@@ -231,7 +231,7 @@ impl RunningScheduler {
             make,
             watches,
             rebuilds: Rebuilds::default(),
-            lanes: lanes.with_extenders(callers?),
+            dispatcher: dispatcher.with_extenders(callers?),
             told,
             ended,
             questions,
@@ -313,7 +313,7 @@ impl RunningScheduler {
         tracing::info!("scheduling: {nodes} nodes, {bound} pods on them, {waiting} without");
         loop {
             self.begin_turn().await?;
-            let knows_all = self.take_told();
+            let knows_all = self.apply_pending();
             // An event may satisfy a pod that waits with a node.
             self.scheduler.attend(self.now());
             self.carry_out(Duration::ZERO);
@@ -360,7 +360,7 @@ impl RunningScheduler {
     }
 
     /// Applies pending results and watch events, for at most `TAKE_MAX`; true if none is left.
-    fn take_told(&mut self) -> bool {
+    fn apply_pending(&mut self) -> bool {
         let began = Instant::now();
         while let Ok(end) = self.ended.try_recv() {
             self.apply_ended(end);
@@ -385,7 +385,7 @@ impl RunningScheduler {
 
     /// Must all decisions wait?
     fn is_blocked(&self, now: Duration) -> bool {
-        self.lanes.ahead() >= AHEAD_MAX || self.scheduler.is_blocked(now)
+        self.dispatcher.ahead() >= AHEAD_MAX || self.scheduler.is_blocked(now)
     }
 
     /// Logs cache and queue, for debugging.
@@ -413,7 +413,7 @@ impl RunningScheduler {
 
     fn apply_ended(&mut self, end: EndedWork) {
         let now = self.now();
-        self.state.turns.set_ahead(self.lanes.ahead());
+        self.state.turns.set_ahead(self.dispatcher.ahead());
         match end {
             EndedWork::Bind(end) => {
                 let status = if end.ended == BindingResult::Bound { "Success" } else { "Error" };
@@ -478,8 +478,8 @@ impl RunningScheduler {
         if turns.is_given_up() {
             return;
         }
-        self.scheduler.take_commands().into_iter().for_each(|command| self.lanes.run(command));
-        turns.set_ahead(self.lanes.ahead());
+        self.scheduler.take_commands().into_iter().for_each(|command| self.dispatcher.run(command));
+        turns.set_ahead(self.dispatcher.ahead());
         let metrics = &self.state.metrics;
         let facts = self.scheduler.take_facts();
         let (of_search, of_decision) = shares(took, &facts);
@@ -523,7 +523,7 @@ impl RunningScheduler {
         metrics.unreadable(self.scheduler.cache.unreadable());
         metrics.kept(self.scheduler.kept_events());
         let moved = self.scheduler.queue.take_moved();
-        metrics.queue(moved, self.scheduler.queue.rejected(), self.lanes.under_way());
+        metrics.queue(moved, self.scheduler.queue.rejected(), self.dispatcher.under_way());
         metrics.batches(&self.scheduler.take_batches());
         metrics.net.over_share(self.scheduler.queue.namespaces_over_share(now));
     }
@@ -531,12 +531,12 @@ impl RunningScheduler {
     /// Waits for bindings in flight, because no other scheduler may start before they end; true if
     /// all ended in time.
     async fn end(&mut self) -> bool {
-        self.lanes.close();
+        self.dispatcher.close();
         let bound =
-            async { while self.lanes.under_way() > 0 && self.ended.recv().await.is_some() {} };
+            async { while self.dispatcher.under_way() > 0 && self.ended.recv().await.is_some() {} };
         let is_done = tokio::time::timeout(END_MAX, bound).await.is_ok();
         if !is_done {
-            let left = self.lanes.under_way();
+            let left = self.dispatcher.under_way();
             tracing::warn!("ending while {left} bindings have no answer");
         }
         is_done

@@ -238,7 +238,7 @@ fn advice_names_all_that_is_needed_and_nothing_that_cannot_help() {
             json!({"status": {"allocatable": {"pods": "0"}}}),
             &[],
             json!({}),
-            "raise the number of pods that the node takes, which is 0",
+            "raise the node's allocatable number of pods, which is 0",
         ),
         (json!({}), &[], selector("disk", "ssd"), "meet node affinity: disk=ssd"),
         (

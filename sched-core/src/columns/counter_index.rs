@@ -1,9 +1,9 @@
 //! Index of counters by key, and by labels that a counted pod must have.
 //!
 //! Input: counters, added and removed. Output: the counter of a key; for a pod's namespace and
-//! labels, those that may count it. Owner: the writer of the cluster. Bounds: a place a counter, or
-//! `NAMESPACES_MAX`. Why places: pending pods keep their counters, of which one pod may have very
-//! many, and each new class of pods is matched with all counters at its places.
+//! labels, the counters that may count it. Owner: the writer of the cluster. Bounds: a place a
+//! counter, or `NAMESPACES_MAX`. Why places: pending pods keep their counters, of which one pod may
+//! have very many, and each new class of pods is matched with all counters at its places.
 
 use std::collections::HashMap;
 
@@ -53,7 +53,7 @@ impl CounterIndex {
         self.ids.iter().for_each(|(key, id)| put(&mut self.places, key, *id));
     }
 
-    /// Returns those that may count pods with these labels in this namespace, each once.
+    /// Returns the counters that may count pods with these labels in this namespace, each once.
     pub(crate) fn candidates(
         &self,
         namespace: Str,
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use crate::columns::counters::PodMatch;
 
-    /// Namespaces and labels of a counter; a value of 0 asks for the key alone.
+    /// Returns a counter of these namespaces and labels; a value of 0 requires the key alone.
     fn counter(namespaces: Option<&[u32]>, labels: &[(u32, u32)]) -> CounterKey {
         let mut interner = crate::intern::Interner::default();
         (0..100).for_each(|at| _ = interner.intern(&at.to_string()));
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_counts_a_pod_is_a_candidate_and_who_counts_others_is_not() {
+    fn candidates_are_all_counters_of_a_pod_and_none_of_other_labels() {
         let mut index = CounterIndex::default();
         let mut names = interner_texts();
         let keys: Vec<CounterKey> = [
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!((left, index.len()), (vec![CounterId(4)], 1));
     }
 
-    /// The word of a number's text, as `counter` has it.
+    /// Returns the interned text of a number, equal to that in `counter`.
     fn interner_texts() -> impl FnMut(u32) -> Str {
         let mut interner = crate::intern::Interner::default();
         (0..100).for_each(|at| _ = interner.intern(&at.to_string()));

@@ -14,7 +14,7 @@ use crate::columns::row_counts::RowCounts;
 use crate::program::Program;
 use crate::snapshot::view::View;
 
-/// Existing pods' anti-affinity terms that select the pod and are in force somewhere.
+/// Returns existing pods' anti-affinity terms that select the pod and have a pod on some node.
 pub(crate) fn forbidding<'a>(
     view: &'a View,
     program: &'a Program,
@@ -32,7 +32,7 @@ pub(crate) fn skips(view: &View, program: &Program) -> bool {
 }
 
 /// Returns true if no pod anywhere meets the pod's affinity terms on a node with one of their keys.
-pub(crate) fn nobody_matches(view: &View, program: &Program) -> bool {
+pub(crate) fn no_pod_matches(view: &View, program: &Program) -> bool {
     let Some((counter, keys)) = &program.pods.required else { return true };
     let counter = view.counts.counters.get(counter.0);
     keys.iter().all(|key| counter.domain(*key).is_empty())
@@ -40,7 +40,7 @@ pub(crate) fn nobody_matches(view: &View, program: &Program) -> bool {
 
 pub(crate) fn filter(view: &View, program: &Program, scratch: &mut NodeScratch, mask: &mut Bits) {
     if let Some((counter, keys)) = &program.pods.required {
-        let first = program.pods.meets_own && nobody_matches(view, program);
+        let first = program.pods.meets_own && no_pod_matches(view, program);
         let counter = view.counts.counters.get(counter.0);
         for key in keys {
             if first {

@@ -16,9 +16,9 @@ use crate::snapshot::view::View;
 /// Kind of a rejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 pub enum Code {
-    /// Because of other pods: preemption may help.
+    /// Removal of pods from the node may help: preemption is tried.
     Unschedulable,
-    /// Because of the node itself: preemption cannot help.
+    /// Removal of pods from the node cannot help.
     UnschedulableAndUnresolvable,
 }
 
@@ -27,9 +27,9 @@ pub enum Code {
 pub struct Status {
     /// The rejecting plugin; `None` for a node that was not filtered.
     pub plugin: Option<Plugin>,
-    /// Kind.
+    /// Whether preemption may help.
     pub code: Code,
-    /// Reasons in their order.
+    /// Reasons in upstream's order.
     pub reasons: Vec<String>,
 }
 
@@ -115,8 +115,8 @@ pub(crate) fn of(
     }
 }
 
-/// Evaluates the resource filter. Extended resources are named with their place in the program:
-/// `scalars` first, then `delegated`.
+/// Evaluates the resource filter. `scalar` gets the index and the name of an extended resource, the
+/// program's `scalars` before its `delegated`, and returns its allocatable and requested amount.
 // k8s: noderesources/fit.go fitsRequest
 pub(crate) fn resources(
     program: &Program,
@@ -154,7 +154,7 @@ pub(crate) fn resources(
 }
 
 /// Evaluates the spread filter for a row, given its value for each constraint, and a function that
-/// says if the constraint allows the pod there.
+/// returns true if the constraint allows the pod there.
 pub(crate) fn spread_status(
     program: &Program,
     value: impl Fn(usize) -> u32,
@@ -203,7 +203,7 @@ fn interpod_status(view: &View, program: &Program, row: u32, unrepelled: &Bits) 
     if let Some((counter, keys)) = &program.pods.required {
         let counter = view.counts.counters.get(counter.0);
         let counts: Vec<_> = keys.iter().map(|k| count(*k, counter.domain(*k))).collect();
-        let first = program.pods.meets_own && interpod::nobody_matches(view, program);
+        let first = program.pods.meets_own && interpod::no_pod_matches(view, program);
         let unmet = counts.iter().any(|c| c.is_none_or(|c| c == 0 && !first));
         if unmet {
             return pod_rule(PodRule::Affinity);

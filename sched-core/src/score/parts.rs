@@ -1,13 +1,13 @@
 //! Rows by raw score, as a few bitsets: most plugins give only a few distinct scores.
 //!
 //! Input: the rows that take part, then sets of rows with what each adds. Output: for each distinct
-//! sum the rows that have it; where a score also depends on how many pods a node has, a table of
-//! scores by part and count.
-//! Owner: scratch of one decider; sets are reused. Bounds: `PARTS_MAX` sets; a plugin that needs
-//! more fills a column instead.
-//! Why: a soft taint, a preferred label, an image or a zone splits the nodes in two. Adding a
-//! constant under a mask costs a sixteenth of filling, normalising and adding a column of numbers,
-//! and extremes are those of a few sets, not of all rows.
+//! sum the rows that have it; where a score also depends on how many matching pods a node has, a
+//! table of scores by part and count.
+//! Owner: scratch of one decider; sets are reused. Bounds: `PARTS_MAX` sets, at most twice as many
+//! while a score is added that makes them too many; a plugin that needs more fills a column
+//! instead. Why: a soft taint, a preferred label, an image or a zone splits the nodes in two.
+//! Adding a constant under a mask costs a sixteenth of filling, normalising and adding a column of
+//! numbers, and extremes are those of a few sets, not of all rows.
 
 use super::{Normalise, normalise_exact};
 use crate::bits::{Bits, RowSet};
@@ -23,11 +23,11 @@ pub(crate) const PARTS_MAX: usize = LAYERS_MAX;
 /// A plugin's scores as parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PartsOutcome {
-    /// It does not score.
+    /// The plugin does not score.
     Skip,
     /// The parts are filled.
     Parts {
-        /// Every feasible row is in a part.
+        /// True if every feasible row is in a part.
         whole: bool,
     },
     /// Too many distinct scores.
@@ -39,7 +39,7 @@ pub(crate) enum PartsOutcome {
 struct Part {
     raw: f64,
     weighted: i32,
-    /// Start of the scores of its counts in the table, less the least count; wraps.
+    /// Index in the table of the score of count zero, which wraps where the least count is greater.
     offset: u16,
     rows: Bits,
 }
@@ -47,12 +47,12 @@ struct Part {
 /// Scores by count, one part after the other.
 #[derive(Debug)]
 struct ScoreTable {
-    /// There is one.
+    /// True if the table is in use.
     live: bool,
     len: usize,
     raws: [f64; TABLE],
     weighted: [i16; TABLE],
-    /// Counts as planes, if they were sparse.
+    /// The counts as planes, if they are kept as a map.
     planes: Planes,
 }
 
@@ -67,8 +67,9 @@ impl Default for ScoreTable {
 #[derive(Debug, Default)]
 pub(crate) struct ScoreParts {
     parts: Vec<Part>,
-    /// Of `parts`; the others are spare.
+    /// Number of `parts` in use; the others are spare.
     live: usize,
+    /// Amount that the layers do not add, because every row gets it.
     level: i32,
     table: ScoreTable,
     mask: Bits,
@@ -121,7 +122,7 @@ impl ScoreParts {
         self.live <= PARTS_MAX
     }
 
-    /// As `add`, of a row set.
+    /// Like `add`, for a row set.
     #[must_use]
     pub(crate) fn add_set(&mut self, set: &RowSet, rows: usize, amount: f64) -> bool {
         if let RowSet::Dense(bits, _) = set {
@@ -151,9 +152,8 @@ impl ScoreParts {
         self.parts[..self.live].iter_mut().for_each(|p| p.raw = of(p.raw));
     }
 
-    /// Makes scores depend on the number of pods of a row: `raw` of a row and a count, which all
-    /// rows of a part must share, and which must be monotonic in the count. Returns false if that
-    /// makes too many scores.
+    /// Makes scores depend on the count of a row. `raw(row, count)` must be equal for all rows of a
+    /// part, and monotonic in the count. Returns false if that makes too many scores.
     #[must_use]
     pub(crate) fn count_by(&mut self, counts: &RowCounts, raw: impl Fn(u32, u32) -> f64) -> bool {
         let table = &mut self.table;
@@ -169,7 +169,7 @@ impl ScoreParts {
         for part in parts {
             let Some(first) = part.rows.first() else { continue };
             let (least, most) = words::extremes(part.rows.words(), words);
-            // Six planes.
+            // Below 2^`PLANES_MAX`.
             let (least, most) = (least as usize, most as usize);
             if table.len + most - least >= TABLE {
                 return false;
@@ -187,7 +187,7 @@ impl ScoreParts {
     pub(crate) fn settle(&mut self, how: Normalise, weight: i32) {
         self.level = 0;
         let (parts, table) = (&mut self.parts[..self.live], &mut self.table);
-        // Unused counts lie between used ones, and so do their scores.
+        // Scores of unused counts do not move the extremes: they lie between those of used counts.
         let counted = if table.live { &table.raws[..table.len] } else { &[] };
         let alone = parts.iter().filter(|p| !table.live && !p.rows.is_empty());
         let raws = alone.map(|p| p.raw).chain(counted.iter().copied());
@@ -195,7 +195,7 @@ impl ScoreParts {
         let narrow = |(l, h): (f64, f64), s| (if s < l { s } else { l }, if s > h { s } else { h });
         let (min, max) = raws.fold((f64::INFINITY, f64::NEG_INFINITY), narrow);
         if max < min {
-            // No row takes part: amounts under empty masks do not matter.
+            // No row takes part: amounts of empty parts do not matter.
             return;
         }
         if table.live {
@@ -216,8 +216,8 @@ impl ScoreParts {
         self.parts[..self.live].iter_mut().for_each(|p| p.weighted = of(p.raw));
     }
 
-    /// Returns the amount of every row if every row is in a part; the layers then add the
-    /// difference.
+    /// Returns the amount of the first part, for the caller to add to every row; the layers then
+    /// add the differences from it. Every row must be in a part. Zero if amounts depend on counts.
     pub(crate) fn level(&mut self) -> i32 {
         self.level = if self.table.live { 0 } else { self.parts[0].weighted };
         self.level

@@ -68,9 +68,9 @@ impl RowClaims {
     }
 }
 
-/// State of the holder of the writer's seat.
+/// The state behind the write lock.
 #[derive(Debug)]
-struct WriterSeat {
+struct WriterState {
     cluster: Cluster,
     epochs: Epochs,
 }
@@ -81,7 +81,7 @@ pub struct SharedCluster {
     view: Published<View>,
     rows: RowClaims,
     whole: Claim,
-    writer: Combiner<WriterSeat, Reservation>,
+    writer: Combiner<WriterState, Reservation>,
 }
 
 impl SharedCluster {
@@ -94,7 +94,7 @@ impl SharedCluster {
             rows: RowClaims::of(&view),
             whole: Claim::at(view.whole),
             view: Published::of(view),
-            writer: Combiner::new(WriterSeat { cluster, epochs }),
+            writer: Combiner::new(WriterState { cluster, epochs }),
         }
     }
 
@@ -122,7 +122,7 @@ impl SharedCluster {
         // A stale program does not know all dependencies of the pod.
         let reaching = reaches_across(view, program, pod);
         if !view.is_current(program) || !self.whole.take_whole(view.whole, reaching) {
-            claim.give_back();
+            claim.undo_take();
             return Err(Conflict::Whole);
         }
         let node = view.names[row as usize];
@@ -134,8 +134,8 @@ impl SharedCluster {
     /// Changes the cluster by other deltas than reservations, and publishes the result. Deciders
     /// with an older view lose, because the API server's state is authoritative.
     pub fn with_cluster<T>(&self, with: impl FnOnce(&mut Cluster) -> T) -> T {
-        let finish = |writer: &mut WriterSeat| self.publish(writer);
-        let change = |writer: &mut WriterSeat| {
+        let finish = |writer: &mut WriterState| self.publish(writer);
+        let change = |writer: &mut WriterState| {
             let cluster = &mut writer.cluster;
             let before = cluster.view.epoch;
             let result = with(cluster);
@@ -155,12 +155,12 @@ impl SharedCluster {
         self.writer.with(change, apply, finish)
     }
 
-    fn publish(&self, writer: &mut WriterSeat) {
+    fn publish(&self, writer: &mut WriterState) {
         writer.epochs.publish(&mut writer.cluster, &self.view);
     }
 }
 
-fn apply(writer: &mut WriterSeat, r: Reservation) {
+fn apply(writer: &mut WriterState, r: Reservation) {
     let cluster = &mut writer.cluster;
     cluster.place_on(&r.pod, r.node, true);
     cluster.view.whole += PLACEMENT + if r.reaching { REACHING } else { 0 };
@@ -208,11 +208,15 @@ mod tests {
         let read = |c: &mut Cluster, name: &str| Arc::new(c.read_pod(&pod(name)).expect("pod"));
         let (p, q) = (read(&mut cluster, "p"), read(&mut cluster, "q"));
         let shared = SharedCluster::new(cluster);
-        shared.reserve(&shared.view(), &program, &p, 0).expect("nobody else");
+        shared.reserve(&shared.view(), &program, &p, 0).expect("no other decider");
         let view = shared.view();
         shared.with_cluster(|c| c.set_pod(&bound("p", "a")).expect("the same pod"));
         assert_eq!(shared.view().epoch(), view.epoch(), "a confirmation is no change");
-        assert_eq!(shared.reserve(&view, &program, &q, 0), Ok(()), "nor does it fail anybody");
+        assert_eq!(
+            shared.reserve(&view, &program, &q, 0),
+            Ok(()),
+            "nor does it fail another reservation"
+        );
         let view = shared.view();
         shared.with_cluster(|c| c.set_pod(&bound("r", "b")).expect("another pod"));
         assert_eq!(shared.reserve(&view, &program, &q, 1), Err(Conflict::Row));

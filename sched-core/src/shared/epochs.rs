@@ -1,7 +1,7 @@
 //! The epochs that deciders read: each follows the writer's view in place, while it has no reader.
 //!
 //! Input: the writer's view and the changes since the last publication. Output: the next epoch.
-//! Owner: the holder of the writer's seat. Bounds: `EPOCHS_MAX` copies of what pods change, and
+//! Owner: the holder of the write lock. Bounds: `EPOCHS_MAX` copies of what pods change, and
 //! `CHANGES_MAX` changes that one of them lacks.
 //! Why several copies: publishing one that shares everything makes the next change of each chunk
 //! and counter copy it. A copy without readers catches up by the few changes it lacks. See
@@ -23,15 +23,15 @@ const CHANGES_MAX: usize = 1024;
 /// Epochs, the oldest first and the published one last, and the changes since the oldest.
 #[derive(Debug)]
 pub(super) struct Epochs {
-    /// Each with the number of changes applied to it.
+    /// Each copy with the number of changes applied to it.
     copies: VecDeque<(Arc<View>, u64)>,
     changes: VecDeque<PodChange>,
-    /// The number of the first of `changes`.
+    /// Number of changes recorded before the first of `changes`.
     first: u64,
 }
 
 impl Epochs {
-    /// Starts to record, with a published copy of a cluster.
+    /// Starts to record the changes of a cluster, of which `published` is the current copy.
     pub(super) fn of(cluster: &mut Cluster, published: Arc<View>) -> Self {
         cluster.log = Some(Vec::new());
         Self { copies: [(published, 0)].into(), changes: VecDeque::new(), first: 0 }

@@ -310,13 +310,13 @@ pub fn without_effect(text: &str, registry: &Registry) -> Result<Vec<String>, Co
     ];
     let found = found.into_iter().filter(|(is, _)| *is).map(|(_, text)| text.to_owned());
     let profiles = file.profiles.iter().enumerate();
-    let of_plugins = profiles.flat_map(|(at, profile)| of_nobody(profile, at, registry));
+    let of_plugins = profiles.flat_map(|(at, profile)| find_unknown_plugins(profile, at, registry));
     Ok(found.chain(of_plugins).collect())
 }
 
 /// Messages about disabled plugins that do not exist and arguments that no plugin reads. Most are
 /// left from an older release, but one may be a typing error.
-fn of_nobody(profile: &FileProfile, at: usize, registry: &Registry) -> Vec<String> {
+fn find_unknown_plugins(profile: &FileProfile, at: usize, registry: &Registry) -> Vec<String> {
     let is_there = |name: &str| is_known(name) || registry.has(name);
     let sets = profile.plugins.sets().into_iter();
     let disabled = sets.flat_map(|(point, set)| set.disabled.iter().map(move |p| (point, p)));
@@ -324,14 +324,14 @@ fn of_nobody(profile: &FileProfile, at: usize, registry: &Registry) -> Vec<Strin
     let disabled = disabled.map(|(point, plugin)| {
         let name = &plugin.name;
         format!(
-            "profiles[{at}].plugins.{point}.disabled: {name:?} has no effect: nobody has that name"
+            "profiles[{at}].plugins.{point}.disabled: {name:?} has no effect: no such plugin exists"
         )
     });
     let takes = |name: &str| arguments::WITH_ARGUMENTS.contains(&name) || registry.has(name);
     let unread = profile.plugin_config.iter().filter(|config| !takes(&config.name));
     let unread = unread.map(|config| {
         let name = &config.name;
-        format!("profiles[{at}].pluginConfig: {name:?} has no effect: nobody reads such arguments")
+        format!("profiles[{at}].pluginConfig: {name:?} has no effect: no plugin reads it")
     });
     disabled.chain(unread).collect()
 }

@@ -176,9 +176,9 @@ impl Asking {
         }
     }
 
-    fn expects_nobody(&self) {
+    fn clear_expected(&self) {
         if let Some(attempt) = &self.attempt {
-            attempt.expect_nobody();
+            attempt.clear_expected();
         }
     }
 
@@ -244,7 +244,7 @@ pub struct Diagnosis {
 
 /// Scratch memory and state of decisions.
 #[derive(Debug, Default)]
-pub struct Thinker {
+pub struct PodEvaluator {
     /// Scratch of the last decision.
     pub scratch: Scratch,
     /// Row at which the next sampling starts.
@@ -254,7 +254,7 @@ pub struct Thinker {
     pub preempts_from: usize,
 }
 
-impl Thinker {
+impl PodEvaluator {
     /// Decides; the ties are in the scratch.
     pub fn decide(&mut self, cache: &mut ClusterCache, asking: &Asking) -> Outcome {
         cache.cluster.use_profile(&asking.profile);
@@ -377,7 +377,7 @@ impl Thinker {
             crate::fault::pass("beside");
             explain::status_of_row(cluster, &asking.program, &plugins, row, scratch)
         });
-        asking.expects_nobody();
+        asking.clear_expected();
         cache.expect_no_shares(shares);
         let found = found.unwrap_or_else(|panic| resume_unwind(panic));
         let found = found.or_else(|| {
@@ -559,7 +559,7 @@ impl Thinker {
         if run.ineligible.is_some() {
             run.candidates.clear();
         }
-        asking.expects_nobody();
+        asking.clear_expected();
         run.chosen = preempt::choose(&cache.cluster, &run.candidates);
         run
     }

@@ -55,7 +55,7 @@ impl Shelf {
 
     /// Stores a pod with its parsed spec.
     pub fn keep(&self, pod: Pod, spec: Rc<PodSpec>, declares: Arc<Declaration>) -> Rc<KeptPod> {
-        let packs = !self.keeps_all && !is_asked_about(&pod);
+        let packs = !self.keeps_all && !uses_claims(&pod);
         let nominated = pod.status.as_ref().and_then(|s| s.nominated_node_name.as_deref());
         let nominated = nominated.filter(|name| !name.is_empty()).map(Box::from);
         let text = |text: &Option<String>| text.as_deref().map(Box::from);
@@ -157,7 +157,7 @@ fn whose(pod: &Pod) -> &str {
 }
 
 /// Does every event of a claim check this pod's volumes or ResourceClaims?
-fn is_asked_about(pod: &Pod) -> bool {
+fn uses_claims(pod: &Pod) -> bool {
     let spec = pod.spec.as_ref();
     spec.is_some_and(|spec| spec.volumes.is_some() || spec.resource_claims.is_some())
 }

@@ -144,7 +144,7 @@ pub(super) async fn reserve(
             }
         }
         if !mappings.is_empty()
-            && let Err(error) = tell_pod(client, pod, &name, mappings).await
+            && let Err(error) = write_claim_status(client, pod, &name, mappings).await
         {
             return (done, Some(error.to_string()), made);
         }
@@ -166,7 +166,7 @@ async fn make(
 
 /// Writes the claim of the pod's extended resources into its status.
 // k8s: extendeddynamicresources.go patchPodExtendedResourceClaimStatus
-async fn tell_pod(
+async fn write_claim_status(
     client: &kube::Client,
     pod: &PodRef,
     claim: &str,
@@ -201,7 +201,7 @@ async fn delete(client: &kube::Client, claim: &ResourceClaim) -> bool {
     };
     match written {
         Err(error) if !is_gone(&error) => {
-            tracing::warn!(%error, claim = name(claim), "a claim that nobody needs is still there");
+            tracing::warn!(%error, claim = name(claim), "could not delete an unused ResourceClaim");
             false
         }
         _ => true,
@@ -214,7 +214,7 @@ async fn look_again(api: &Api<ResourceClaim>, name: &str) -> Option<ResourceClai
     for _ in 0..LOOKS_MAX {
         match api.get_opt(name).await {
             Ok(found) => return found,
-            Err(error) => tracing::debug!(%error, claim = name, "nobody says what became of it"),
+            Err(error) => tracing::debug!(%error, claim = name, "could not read the claim again"),
         }
         wait *= 2;
         tokio::time::sleep(wait).await;

@@ -115,7 +115,7 @@ pub enum BoundBy {
 }
 
 /// The dispatcher of API writes.
-pub struct Lanes {
+pub struct WriteDispatcher {
     /// Client for bindings; `later` is for all other requests.
     client: kube::Client,
     later: kube::Client,
@@ -132,7 +132,7 @@ pub struct Lanes {
     extenders: Rc<[Rc<Caller>]>,
 }
 
-impl Lanes {
+impl WriteDispatcher {
     /// Creates a dispatcher, within a `LocalSet`; results are sent to the channel.
     pub fn new(
         clients: &Clients,
@@ -154,7 +154,7 @@ impl Lanes {
         for sink in sinks {
             tasks::singleton("events", sink.run());
         }
-        let lanes = Self {
+        let dispatcher = Self {
             client: clients.within(ANSWER_MAX),
             later,
             evictions: Rc::new(Semaphore::new(EVICTIONS_MAX)),
@@ -168,7 +168,7 @@ impl Lanes {
             prepared: Rc::default(),
             extenders: Rc::new([]),
         };
-        (lanes, ended)
+        (dispatcher, ended)
     }
 
     /// Adds extenders.
@@ -490,17 +490,22 @@ mod tests {
                 let access = Access::anonymous(Path::new("test"), "http://127.0.0.1:9");
                 let access = access.expect("an address");
                 let clients = access.clients(ClientOptions::default());
-                let (lanes, mut ended) = Lanes::new(&clients, clients.urgent());
+                let (dispatcher, mut ended) = WriteDispatcher::new(&clients, clients.urgent());
                 let pod = PodRef { key: ObjectKey::new("ns", "p"), uid: "u".into() };
                 let (writes, is_wanted) = (Vec::new(), Rc::default());
-                lanes.run(Command::BindVolumes { pod: pod.clone(), number: 1, writes, is_wanted });
+                dispatcher.run(Command::BindVolumes {
+                    pod: pod.clone(),
+                    number: 1,
+                    writes,
+                    is_wanted,
+                });
                 let (claims, statuses) = (Vec::new(), Vec::new());
-                lanes.run(Command::ReserveDevices { pod, number: 1, claims, statuses });
-                assert_eq!((lanes.ahead(), lanes.under_way()), (2, 0));
+                dispatcher.run(Command::ReserveDevices { pod, number: 1, claims, statuses });
+                assert_eq!((dispatcher.ahead(), dispatcher.under_way()), (2, 0));
                 for _ in 0..2 {
                     ended.recv().await.expect("it ends");
                 }
-                assert_eq!(lanes.ahead(), 0);
+                assert_eq!(dispatcher.ahead(), 0);
             })
             .await;
     }

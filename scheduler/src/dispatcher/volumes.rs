@@ -24,7 +24,7 @@ pub(super) async fn write(
     let mut versions = Vec::new();
     for write in writes {
         if !is_wanted.get() {
-            return (versions, Some("nobody wants them any more".to_owned()));
+            return (versions, Some("the pod no longer needs them".to_owned()));
         }
         match one(&client, write).await {
             Ok(metadata) => versions.push(metadata.resource_version.unwrap_or_default()),

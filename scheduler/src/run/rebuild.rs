@@ -118,9 +118,10 @@ impl RunningScheduler {
     pub(super) async fn rebuild(&mut self) -> Result<()> {
         // Commands from before the panic, and the pod's condition.
         self.carry_out(Duration::ZERO);
-        let drains = async { while self.lanes.ahead() > 0 && self.ended.recv().await.is_some() {} };
+        let drains =
+            async { while self.dispatcher.ahead() > 0 && self.ended.recv().await.is_some() {} };
         if tokio::time::timeout(DRAIN_MAX, drains).await.is_err() {
-            let left = self.lanes.ahead();
+            let left = self.dispatcher.ahead();
             anyhow::bail!("the cache has to be read again, and {left} bindings have no answer");
         }
         while self.ended.try_recv().is_ok() {}

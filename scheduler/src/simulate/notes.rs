@@ -59,7 +59,7 @@ pub(super) fn of_dump(dump: &Dump) -> Vec<String> {
 }
 
 /// Returns a note if no pod waits for this scheduler but some wait for others.
-pub(super) fn nobody(scheduler: &str, others: &BTreeMap<String, usize>) -> Option<String> {
+pub(super) fn no_pending_pods(scheduler: &str, others: &BTreeMap<String, usize>) -> Option<String> {
     let others = others.iter().map(|(name, pods)| format!("{name:?} ({pods})"));
     let others: Vec<String> = others.collect();
     let names = named(others.iter());

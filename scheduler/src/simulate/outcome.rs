@@ -26,7 +26,7 @@ pub struct Placed {
     pub from: Option<String>,
 }
 
-/// A pod without a place.
+/// A pod that fits on no node.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Unplaced {
@@ -70,9 +70,9 @@ pub struct NodeAnswer {
     pub reasons: Vec<String>,
 }
 
-/// The answer to "why".
+/// The explanation of one pod.
 #[derive(Clone, Debug, Serialize)]
-pub struct Why {
+pub struct PodAnswer {
     /// namespace/name.
     pub pod: String,
     /// One sentence.

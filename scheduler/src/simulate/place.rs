@@ -24,7 +24,7 @@ use super::defaults::{self, admission};
 use super::dump::{Dump, pod_name};
 use super::load::LoadError;
 use super::notes;
-pub use super::outcome::{NodeAnswer, Placed, Preemption, Unplaced, Why};
+pub use super::outcome::{NodeAnswer, Placed, PodAnswer, Preemption, Unplaced};
 use super::progress::Progress;
 use super::report::capacity::{self, Fragmentation, PodShape};
 use super::valid::flaws::cut_quotes;
@@ -105,7 +105,7 @@ pub struct Simulation {
     pub unplaced: Vec<Unplaced>,
     /// The answer to "why".
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub why: Option<Why>,
+    pub why: Option<PodAnswer>,
     /// Number of further pods of each shape that fit.
     pub capacity: Vec<PodShape>,
     /// Fragmentation of the free resources.
@@ -152,7 +152,7 @@ impl Simulation {
         let waiting = found.pods(&mut cluster, &mut dump, questions, &scheduler, progress)?;
         found.pending = waiting.len();
         if waiting.is_empty() {
-            found.notes.extend(notes::nobody(&scheduler, &found.others));
+            found.notes.extend(notes::no_pending_pods(&scheduler, &found.others));
         }
         let programs: Vec<Arc<Program>> = waiting.iter().map(|w| Arc::clone(&w.program)).collect();
         found.place(&mut cluster, waiting, &budgets, questions, progress)?;
@@ -392,7 +392,12 @@ fn smallest(
     nearest.into_iter().find(|fix| !is_drained(fix))
 }
 
-fn why(cluster: &Cluster, one: &PendingPod, drained: &[String], scratch: &mut Scratch) -> Why {
+fn why(
+    cluster: &Cluster,
+    one: &PendingPod,
+    drained: &[String],
+    scratch: &mut Scratch,
+) -> PodAnswer {
     let view = cluster.view();
     let (outcome, detail) = select::decide_in_detail(view, &one.program, &[], scratch);
     let statuses = match outcome.refusal {
@@ -439,7 +444,7 @@ fn why(cluster: &Cluster, one: &PendingPod, drained: &[String], scratch: &mut Sc
             smallest(cluster, one, &detail, drained, scratch),
         ),
     };
-    Why { pod: pod_name(&one.pod), answer, nodes, remedy }
+    PodAnswer { pod: pod_name(&one.pod), answer, nodes, remedy }
 }
 
 fn workloads(cluster: &mut Cluster, dump: &Dump) {

@@ -43,7 +43,7 @@ pub(crate) fn admit_new(
     let named = spec.priority_class_name.as_deref().filter(|name| !name.is_empty());
     let (class, priority, policy) = match named {
         Some(name) => of_class(classes, name)?,
-        None => of_nobody(classes),
+        None => without_class(classes),
     };
     if let Some(given) = spec.priority.filter(|given| *given != priority) {
         let problem = format!("is {given}, but must not be given: by its class it is {priority}");
@@ -80,7 +80,7 @@ fn of_class<'a>(
 }
 
 /// Returns the values of a pod without a class: the default class, the lowest if there are several.
-fn of_nobody(classes: &[PriorityClass]) -> Given<'_> {
+fn without_class(classes: &[PriorityClass]) -> Given<'_> {
     let default = classes.iter().filter(|class| class.global_default == Some(true));
     default.min_by_key(|class| class.value).map_or((None, 0, Some("PreemptLowerPriority")), given)
 }

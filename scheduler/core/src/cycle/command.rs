@@ -1,4 +1,4 @@
-//! Commands for the lanes that write to the API, and their results.
+//! Commands for the dispatcher, which writes to the API, and their results.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -124,7 +124,7 @@ impl Scheduler {
 
     /// Returns true if an extender filters or scores nodes for the pod.
     pub(super) fn consults(&self, pod: &Pod) -> bool {
-        self.interested(pod).any(Extender::looks_at_nodes)
+        self.interested(pod).any(Extender::filters_or_scores)
     }
 
     /// Returns true if an extender selects victims for the pod.

@@ -183,7 +183,7 @@ impl Scheduler {
         let consults = self.consults(&pod);
         match said {
             Said::Nothing => {
-                let kept = self.evaluate(|thinker, cache| thinker.kept_node(cache, &asking))?;
+                let kept = self.evaluate(|evaluator, cache| evaluator.kept_node(cache, &asking))?;
                 if kept.is_some() {
                     self.count_search(asked.profile, said, asking.failed().is_some());
                 }
@@ -201,7 +201,7 @@ impl Scheduler {
             }
             Said::OfKept(None) | Said::OfAll(..) => {}
         }
-        let outcome = self.evaluate(|thinker, cache| thinker.choose(cache, &asking))?;
+        let outcome = self.evaluate(|evaluator, cache| evaluator.choose(cache, &asking))?;
         self.count_batch(asked.profile, said);
         if let Some(PreFilterRefusal::Error(error)) = &outcome.refusal {
             return Err(PodRejection::error(error.clone()));
@@ -214,11 +214,11 @@ impl Scheduler {
         if outcome.feasible > 0 && outcome.refusal.is_none() {
             if consults && asking.consulted.is_none() {
                 let name = |row| self.cache.cluster.node_name(row).into();
-                let names = self.thinker.scratch.feasible.iter().map(name).collect();
+                let names = self.evaluator.scratch.feasible.iter().map(name).collect();
                 return Ok(self.ask_about_nodes(uid, asked, names, false));
             }
             let which = self.random(outcome.ties);
-            let row = self.thinker.scratch.ties.iter().nth(which).or(outcome.first);
+            let row = self.evaluator.scratch.ties.iter().nth(which).or(outcome.first);
             if let Some(row) = row {
                 let node = self.cache.cluster.node_name(row).into();
                 return Ok(NodeSearch::Node(node, asking.attempt));
@@ -229,13 +229,13 @@ impl Scheduler {
             true => Err(PodRejection::of_trial()),
             false => {
                 let search = FailedSearch { said, refusal: outcome.refusal.as_ref(), asking };
-                self.says_why(uid, asked, search, now)
+                self.diagnose_rejection(uid, asked, search, now)
             }
         }
     }
 
     /// Diagnoses why a pod fits on no node, and starts preemption.
-    fn says_why(
+    fn diagnose_rejection(
         &mut self,
         uid: &Uid,
         asked: &Rc<QueuedPod>,
@@ -251,8 +251,8 @@ impl Scheduler {
             let message = explain::summary(0, std::iter::empty());
             return Err(PodRejection::nowhere(message, Plugin::NodeName));
         }
-        self.thinker.preempts_from = self.random(usize::MAX);
-        match self.evaluate(|thinker, cache| thinker.diagnose(cache, &search.asking))? {
+        self.evaluator.preempts_from = self.random(usize::MAX);
+        match self.evaluate(|evaluator, cache| evaluator.diagnose(cache, &search.asking))? {
             Some(diagnosis) => {
                 asked.rejected_by.borrow_mut().extend(diagnosis.rejected_by.iter().cloned());
                 if let Some(cycle) = self.group.as_mut().filter(|_| diagnosis.unreserves) {

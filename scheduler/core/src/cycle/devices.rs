@@ -1,12 +1,12 @@
 //! Devices of a pod with a node: allocated, reserved and ready; then the pod is bound.
 //!
 //! ```text
-//!   Chosen ──ReserveDevices──> Writing ──Reserved──> Waits (binding conditions) ──> Held ──> bound
-//!      └─────────────── given up: choices undone, ReleaseDevices ─────────────────────┘
+//!   Chosen ─ReserveDevices─> Writing ─ReservationResult─> Waits (conditions) ─> Held ─> bound
+//!      └───────────── given up: choices undone, ReleaseDevices ────────────────────┘
 //! ```
 //! Input: selected devices, written claims, watch events. Output: writes of claims, and the
-//! binding. Owner: the scheduler. Bounds: pods with nodes; `device_binding_timeout` of their
-//! profile until devices are ready.
+//! binding. Owner: the scheduler. Bounds: pods with nodes; `bindingTimeout` of
+//! `DynamicResourcesArgs` until devices are ready.
 // k8s: pkg/scheduler/framework/plugins/dynamicresources/dynamicresources.go Reserve, PreBind, Unreserve
 
 use std::collections::HashMap;

@@ -419,13 +419,13 @@ impl Scheduler {
         }
         // The nodes of pods that still wait for Permit are not reported yet.
         for uid in bound.iter().filter(|uid| self.waits_for_permission(uid)).collect::<Vec<_>>() {
-            self.tell_node(uid);
+            self.write_nomination(uid);
         }
-        self.tell_group(&group, profile, came, said);
+        self.report_group(&group, profile, came, said);
     }
 
     /// Counts the outcome of a group and writes its condition.
-    fn tell_group(
+    fn report_group(
         &mut self,
         group: &OfGroup,
         profile: usize,

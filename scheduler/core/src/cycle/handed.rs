@@ -24,7 +24,7 @@ pub struct Batches {
 impl Scheduler {
     /// Counts the last decision for a pod of this profile.
     pub(super) fn count_batch(&mut self, profile: usize, said: &Said) {
-        let handed = self.thinker.scratch.take_handed();
+        let handed = self.evaluator.scratch.take_handed();
         let nodes = self.cache.cluster.view().node_count();
         let batches = &mut self.batches[profile];
         batches.expired += handed.outdated;

@@ -24,10 +24,10 @@ use crate::watch_event::{WatchEvent, WatchedKind, WatchedObject};
 impl Scheduler {
     /// Applies a watch event. Returns upstream's label of the event, for pods and nodes.
     pub fn tell(&mut self, told: WatchEvent, now: Duration) -> Option<&'static str> {
-        self.apply(told, now, |scheduler, told| scheduler.take_told(told, now))
+        self.apply(told, now, |scheduler, told| scheduler.apply_event(told, now))
     }
 
-    fn take_told(&mut self, told: WatchEvent, now: Duration) -> Option<&'static str> {
+    fn apply_event(&mut self, told: WatchEvent, now: Duration) -> Option<&'static str> {
         let key = match &told {
             WatchEvent::Listed(thing) | WatchEvent::Set(thing) | WatchEvent::Gone(thing)
                 if thing.kind() == WatchedKind::Pod =>

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   WatchEvent ────> cache ──events──> queue ──pop──> decide ──> assume ──> Command::Bind
-//!                      ^                  ^              └── rejected: Refuse, Preempt, back
-//!                      └──── forget ──────┴── answers <────────── (the lanes that execute them)
+//!                      ^                  ^              └── rejected: Status, Evict, back
+//!                      └──── forget ──────┴── results <──────── (the dispatcher executes them)
 //! ```
 //! Input: watch events, results of bindings, the time. Output: [`Command`]s. Owner: one task; pure,
 //! no clock, no I/O. A pod with a selected node counts as bound (assumed) until the API reports its
@@ -75,7 +75,7 @@ pub use self::net::Clock;
 use self::out_of_tree::OutOfTreePlugins;
 pub use self::volumes::VolumeWrites;
 use crate::cache::{ClusterCache, Nominee};
-use crate::diagnosis::Thinker;
+use crate::diagnosis::PodEvaluator;
 use crate::explain::{Explanation, Queued, Unexplained};
 use crate::extender::Extender;
 use crate::framework::{Handle, Happened, Name, Plugins};
@@ -339,7 +339,7 @@ pub struct Scheduler {
     pub cache: ClusterCache,
     /// Pods without a node.
     pub queue: Queue<QueuedPod, HintEvent>,
-    thinker: Thinker,
+    evaluator: PodEvaluator,
     assumed: HashMap<Uid, Assumed>,
     /// Pods that are queued or assumed, by name.
     names: HashMap<ObjectKey, Uid>,
@@ -374,7 +374,7 @@ impl Scheduler {
         Self {
             cache: ClusterCache::with_profiles(profiles),
             queue: Queue::new(settings),
-            thinker: Thinker::default(),
+            evaluator: PodEvaluator::default(),
             assumed: HashMap::new(),
             names: HashMap::new(),
             consulting: None,
@@ -398,7 +398,7 @@ impl Scheduler {
     #[must_use]
     pub fn with_extenders(mut self, extenders: Vec<Extender>) -> Self {
         let takes_nodes =
-            |extender: &Extender| extender.looks_at_nodes() && !extender.node_cache_capable;
+            |extender: &Extender| extender.filters_or_scores() && !extender.node_cache_capable;
         if extenders.iter().any(takes_nodes) {
             self.cache.keep_nodes();
         }

@@ -26,7 +26,7 @@ use super::command::Fact;
 use super::decide::PodRejection;
 use super::{QueuedPod, Scheduler, Uid};
 use crate::cache::ClusterCache;
-use crate::diagnosis::Thinker;
+use crate::diagnosis::PodEvaluator;
 use crate::explain::{self, Explanation, Unexplained};
 use crate::queue::Setback;
 use crate::watch_event::{WatchEvent, WatchedKind};
@@ -233,21 +233,21 @@ impl Scheduler {
     /// After a panic, or an exhausted budget: the result is incomplete then.
     pub(super) fn evaluate<T>(
         &mut self,
-        evaluate: impl FnOnce(&mut Thinker, &mut ClusterCache) -> T,
+        evaluate: impl FnOnce(&mut PodEvaluator, &mut ClusterCache) -> T,
     ) -> Result<T, PodRejection> {
         #[cfg(test)]
         if self.net.pays {
             let budget = &self.cache.attempt_budget;
             let _ = budget.pay_at_once(1, "testing").and(budget.pay_bytes(1, "testing"));
         }
-        match panics::catch(|| evaluate(&mut self.thinker, &mut self.cache)) {
+        match panics::catch(|| evaluate(&mut self.evaluator, &mut self.cache)) {
             Ok(found) => self.within_budget().map(|()| found),
             // The panic left pods of a dry run in the cache.
             Err(panic) if self.cache.is_changing.get() => {
                 std::panic::resume_unwind(Box::new(panic.0))
             }
             Err(panic) => {
-                self.thinker = Thinker::default();
+                self.evaluator = PodEvaluator::default();
                 self.net.has_panicked = true;
                 panics::counted("scheduling");
                 let pods = self.net.under_way.iter().map(|(_, asked)| asked.key.as_str());
@@ -282,8 +282,8 @@ impl Scheduler {
     ) -> Result<Explanation, Unexplained> {
         self.cache.attempt_budget = self.net.budget(DEADLINE);
         let found = self.netted(now, |scheduler| {
-            let (cache, thinker) = (&mut scheduler.cache, &mut scheduler.thinker);
-            Some(explain::explain(cache, thinker, pod, node))
+            let (cache, evaluator) = (&mut scheduler.cache, &mut scheduler.evaluator);
+            Some(explain::explain(cache, evaluator, pod, node))
         });
         let spent = self.exhausted();
         self.cache.attempt_budget = Rc::clone(&self.net.unlimited);

@@ -107,7 +107,7 @@ impl Scheduler {
                 let is_alone = !waits.pending.contains_key(GANG);
                 self.permits.insert(uid.clone(), waits);
                 if is_alone {
-                    self.tell_node(uid);
+                    self.write_nomination(uid);
                 }
             }
         }
@@ -203,7 +203,7 @@ impl Scheduler {
         let volumes = self.begin_volumes(uid, now);
         let devices = self.begin_devices(uid);
         if volumes || devices || prepares {
-            self.tell_node(uid);
+            self.write_nomination(uid);
         }
         if !volumes && !devices {
             self.bind_if_ready(uid);
@@ -212,7 +212,7 @@ impl Scheduler {
 
     /// Writes the nominated node of a pod that is not bound immediately, for readers of the API.
     // k8s: schedule_one.go bindingCycle (NominatedNodeNameForExpectation)
-    pub(super) fn tell_node(&mut self, uid: &Uid) {
+    pub(super) fn write_nomination(&mut self, uid: &Uid) {
         let Some(assumed) = self.assumed.get_mut(uid) else { return };
         if std::mem::replace(&mut assumed.is_told, true) {
             return;

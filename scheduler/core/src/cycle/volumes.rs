@@ -1,8 +1,8 @@
 //! Volumes of a pod with a node: written and bound; then the pod is bound.
 //!
 //! Input: selected volumes, written objects, watch events. Output: writes of volumes and claims,
-//! and the binding. Owner: the scheduler. Bounds: pods with nodes; `volume_bind_timeout` of their
-//! profile for each.
+//! and the binding. Owner: the scheduler. Bounds: pods with nodes; `bindTimeoutSeconds` of
+//! `VolumeBindingArgs` for each.
 // k8s: pkg/scheduler/framework/plugins/volumebinding/volume_binding.go Reserve, PreBind
 
 use std::cell::Cell;

@@ -16,7 +16,7 @@ use pintle_sched_core::snapshot::{Cluster, View};
 use pintle_sched_core::{Plugin, Profile};
 
 use super::words::NO_CLAIMS;
-use super::{Asking, Diagnosis, Thinker};
+use super::{Asking, Diagnosis, PodEvaluator};
 use crate::cache::ClusterCache;
 use crate::plugins::dynamicresources::look::DeviceClaims;
 use crate::plugins::volumes::{Claims, Refused};
@@ -87,7 +87,7 @@ impl Asking {
     }
 }
 
-impl Thinker {
+impl PodEvaluator {
     /// Diagnoses a pod rejected in PreFilter.
     pub(super) fn refused(
         &mut self,

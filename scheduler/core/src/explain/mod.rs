@@ -23,7 +23,7 @@ use pintle_sched_core::snapshot::{Cluster, DeltaError};
 use serde::Serialize;
 
 use crate::cache::{Aside, CacheDelta, ClusterCache};
-use crate::diagnosis::{Asking, Thinker};
+use crate::diagnosis::{Asking, PodEvaluator};
 use crate::pod_fields::scheduler_name;
 use crate::queue::QueuePlace;
 
@@ -221,7 +221,7 @@ pub enum Unexplained {
 /// When the pod cannot be read, or there is no such node.
 pub fn explain(
     cache: &mut ClusterCache,
-    thinker: &mut Thinker,
+    evaluator: &mut PodEvaluator,
     pod: &Pod,
     asked: Option<&str>,
 ) -> Result<Explanation, Unexplained> {
@@ -243,7 +243,7 @@ pub fn explain(
         Some(_) => Asking::with_spec(Rc::clone(&asking.pod), &asking.spec, cache),
         None => Ok(asking),
     };
-    let answer = asking.map(|asking| look(cache, thinker, &asking, asked));
+    let answer = asking.map(|asking| look(cache, evaluator, &asking, asked));
     taken.iter().for_each(|step| cache.turn(step, false, &mut aside));
     let mut answer = answer?;
     answer.pod = key_of(pod).as_str().to_owned();
@@ -251,8 +251,8 @@ pub fn explain(
     if cache.profile_number(pod).is_none() {
         let (name, first) = (scheduler_name(pod), &cache.profile(0).scheduler_name);
         answer.notes.push(format!(
-            "it asks for the scheduler {name:?}, and no profile is named so: nobody here decides it, \
-             and {first:?} would say this"
+            "no profile is named {name:?}, its schedulerName: it is not decided here, and \
+             {first:?} would answer this"
         ));
     }
     Ok(answer)
@@ -260,11 +260,11 @@ pub fn explain(
 
 fn look(
     cache: &mut ClusterCache,
-    thinker: &mut Thinker,
+    evaluator: &mut PodEvaluator,
     asking: &Asking,
     asked: Option<u32>,
 ) -> Explanation {
-    let (outcome, detail) = thinker.decide_in_detail(cache, asking);
+    let (outcome, detail) = evaluator.decide_in_detail(cache, asking);
     let nominated = cache.nomination(asking.spec.key).map(|n| n.node.to_string());
     let nodes = cache.cluster.view().node_count();
     let mut answer = Explanation { nodes, nominated, ..Explanation::default() };
@@ -277,14 +277,14 @@ fn look(
         answer.message = match (refusal, gated) {
             // PreEnqueue rejects the pod until its gates are removed.
             (PreFilterRefusal::PreFilter(_, reason), true) => Some(reason.clone()),
-            _ => thinker.diagnose(cache, asking).map(|d| d.message),
+            _ => evaluator.diagnose(cache, asking).map(|d| d.message),
         };
         answer.one_node = asked.map(|row| refused_everywhere(&cache.cluster, refusal, row));
         return answer;
     }
     answer.feasible = outcome.feasible;
     answer.ties = outcome.ties;
-    let scratch = &mut thinker.scratch;
+    let scratch = &mut evaluator.scratch;
     let statuses = if outcome.feasible > 0 {
         let rows = scratch.feasible.iter();
         let mut fitting: Vec<(i32, u32)> =
@@ -298,14 +298,14 @@ fn look(
     } else {
         let program = &asking.program;
         answer.nearest = remedy::nearest(&cache.cluster, program, &detail, scratch, NEAREST_MAX);
-        let Some(found) = thinker.diagnose(cache, asking) else { return answer };
+        let Some(found) = evaluator.diagnose(cache, asking) else { return answer };
         answer.message = Some(found.message);
         answer.preemption = eviction(&cache.cluster, &found.preemption);
         answer.no_preemption = found.preemption.ineligible;
         found.statuses
     };
     answer.rejected = groups(cache, asking, &statuses);
-    let scratch = &mut thinker.scratch;
+    let scratch = &mut evaluator.scratch;
     answer.one_node = asked.map(|row| {
         let status = statuses.iter().find(|(at, _)| *at == row).map(|(_, status)| status);
         one_node(&cache.cluster, asking, &detail, scratch, RowStatus { row, status })

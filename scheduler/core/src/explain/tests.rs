@@ -23,14 +23,14 @@ fn pod(name: &str, cpu: &str, priority: i32, node: Option<&str>) -> Pod {
     serde_json::from_value(pod).expect("a pod")
 }
 
-fn cache(things: Vec<WatchedObject>) -> ClusterCache {
-    cache_with(vec![Profile::default()], things)
+fn cache(objects: Vec<WatchedObject>) -> ClusterCache {
+    cache_with(vec![Profile::default()], objects)
 }
 
-fn cache_with(profiles: Vec<Profile>, things: Vec<WatchedObject>) -> ClusterCache {
+fn cache_with(profiles: Vec<Profile>, objects: Vec<WatchedObject>) -> ClusterCache {
     let mut cache = ClusterCache::with_profiles(profiles);
-    for thing in things {
-        for step in cache.list(WatchEvent::Listed(thing)) {
+    for object in objects {
+        for step in cache.list(WatchEvent::Listed(object)) {
             cache.make(&step);
         }
     }
@@ -42,7 +42,7 @@ fn bound(name: &str, cpu: &str, node: &str) -> WatchedObject {
 }
 
 #[test]
-fn a_pod_without_a_place_is_told_why_and_what_would_help() {
+fn an_unschedulable_pod_shows_rejections_remedy_and_preemption() {
     let tainted = json!([{"key": "a", "value": "b", "effect": "NoSchedule"}]);
     let mut cache = cache(vec![
         node("n1", "2", json!([])),
@@ -50,14 +50,14 @@ fn a_pod_without_a_place_is_told_why_and_what_would_help() {
         node("n3", "1", json!([])),
         bound("small", "1500m", "n1"),
     ]);
-    let mut thinker = Thinker::default();
+    let mut evaluator = PodEvaluator::default();
     let answer =
-        explain(&mut cache, &mut thinker, &pod("p", "1800m", 5, None), None).expect("read");
+        explain(&mut cache, &mut evaluator, &pod("p", "1800m", 5, None), None).expect("read");
     let message = answer.message.as_deref().expect("it fits nowhere");
     assert!(message.starts_with("0/3 nodes are available: 1 node(s) had untolerated"), "{message}");
     assert_eq!(answer.rejected.iter().map(|g| g.count).sum::<usize>(), 3);
     assert_eq!(answer.nearest[0].node.as_deref(), Some("n1"));
-    let eviction = answer.preemption.as_ref().expect("room can be made");
+    let eviction = answer.preemption.as_ref().expect("preemption is possible");
     assert_eq!((eviction.node.as_str(), eviction.victims.len()), ("n1", 1));
     let text = answer.to_string();
     for part in ["Rejected:", "It would fit on node n1: free 1300m cpu", "would evict from n1"] {
@@ -66,37 +66,37 @@ fn a_pod_without_a_place_is_told_why_and_what_would_help() {
 }
 
 #[test]
-fn a_pod_with_a_node_is_looked_at_without_it_there_and_stays() {
+fn a_bound_pod_is_explained_as_if_unbound_and_stays_bound() {
     let mut cache = cache(vec![node("n1", "2", json!([])), bound("p", "1500m", "n1")]);
-    let mut thinker = Thinker::default();
+    let mut evaluator = PodEvaluator::default();
     let before = cache.cluster.view().numbers(0);
-    let found = explain(&mut cache, &mut thinker, &pod("p", "1500m", 0, Some("n1")), None);
+    let found = explain(&mut cache, &mut evaluator, &pod("p", "1500m", 0, Some("n1")), None);
     let answer = found.expect("read");
     assert_eq!((answer.feasible, answer.bound_to.as_deref()), (1, Some("n1")));
     assert_eq!(cache.cluster.view().numbers(0), before);
 }
 
 #[test]
-fn room_that_is_kept_for_another_pod_is_no_room() {
+fn room_of_a_nominated_pod_is_not_free_at_its_priority_or_below() {
     let mut waiting = pod("first", "1500m", 10, None);
     waiting.status = serde_json::from_value(json!({"nominatedNodeName": "n1"})).expect("a status");
-    let things = vec![node("n1", "2", json!([])), WatchedObject::Pod(Box::new(waiting))];
-    let mut thinker = Thinker::default();
+    let objects = vec![node("n1", "2", json!([])), WatchedObject::Pod(Box::new(waiting))];
+    let mut evaluator = PodEvaluator::default();
     let mut asks = |cache: &mut ClusterCache, cpu: &str, priority| {
         let asked = pod("second", cpu, priority, None);
-        explain(cache, &mut thinker, &asked, None).expect("read")
+        explain(cache, &mut evaluator, &asked, None).expect("read")
     };
     // Independent of the enabled plugins.
     let mut without_node_names = Profile::default();
     without_node_names.filters[pintle_sched_core::Plugin::NodeName as usize] = false;
     for profile in [without_node_names, Profile::default()] {
-        let mut cache = cache_with(vec![profile], things.clone());
+        let mut cache = cache_with(vec![profile], objects.clone());
         let feasible = [5, 10, 11].map(|priority| asks(&mut cache, "1", priority).feasible);
         assert_eq!(feasible, [0, 0, 1]);
     }
-    let mut cache = cache(things);
+    let mut cache = cache(objects);
     let mut asks = |cpu: &str, priority| asks(&mut cache, cpu, priority);
-    let wait = "wait until the pods that room is kept for have their node (Insufficient cpu)";
+    let wait = "wait until the pods nominated to it are bound (Insufficient cpu)";
     let text = asks("1", 5).to_string();
     assert!(text.contains(&format!("It would fit on node n1: {wait}\n")), "{text}");
     let text = asks("2500m", 5).to_string();
@@ -105,7 +105,7 @@ fn room_that_is_kept_for_another_pod_is_no_room() {
 }
 
 #[test]
-fn a_pod_that_was_looked_at_still_uses_its_disk() {
+fn an_explained_pod_still_uses_its_disk() {
     let with_disk = |name: &str, node: Option<&str>| {
         let mut pod = pod(name, "1", 0, node);
         let disks = json!([{"name": "d", "gcePersistentDisk": {"pdName": "d"}}]);
@@ -115,38 +115,38 @@ fn a_pod_that_was_looked_at_still_uses_its_disk() {
     let user = with_disk("p", Some("n1"));
     let mut cache =
         cache(vec![node("n1", "4", json!([])), WatchedObject::Pod(Box::new(user.clone()))]);
-    let mut thinker = Thinker::default();
-    let mut feasible = |pod| explain(&mut cache, &mut thinker, pod, None).expect("read").feasible;
+    let mut evaluator = PodEvaluator::default();
+    let mut feasible = |pod| explain(&mut cache, &mut evaluator, pod, None).expect("read").feasible;
     let other = with_disk("q", None);
     assert_eq!((feasible(&other), feasible(&user), feasible(&other)), (0, 1, 0));
-    let text = explain(&mut cache, &mut thinker, &other, None).expect("read").to_string();
+    let text = explain(&mut cache, &mut evaluator, &other, None).expect("read").to_string();
     let advice = "It would fit on node n1: create or change what its volumes need (node(s) had no";
     assert!(text.contains(advice), "{text}");
 }
 
 #[test]
-fn a_claim_that_is_not_there_is_to_be_made() {
+fn a_missing_claim_is_named_in_the_remedy() {
     let mut cache = cache(vec![node("n1", "4", json!([]))]);
     let mut asked = pod("p", "1", 0, None);
     let volumes = json!([{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]);
     asked.spec.as_mut().expect("a spec").volumes = serde_json::from_value(volumes).expect("read");
-    let answer = explain(&mut cache, &mut Thinker::default(), &asked, None).expect("read");
+    let answer = explain(&mut cache, &mut PodEvaluator::default(), &asked, None).expect("read");
     let text = answer.to_string();
-    let advice = "It would fit create or change what its volumes need (persistentvolumeclaim";
+    let advice = "It would fit if you create or change what its volumes need (persistent";
     assert!(text.contains(advice), "{text}");
     assert!(!text.contains("affinity"), "{text}");
 }
 
 #[test]
-fn a_pod_is_looked_at_by_the_profile_that_it_asks_for() {
+fn a_pod_is_explained_by_the_profile_of_its_scheduler_name() {
     let mut batch = Profile { scheduler_name: "batch".to_owned(), ..Profile::default() };
     batch.filters[pintle_sched_core::Plugin::NodeResourcesFit as usize] = false;
-    let things = vec![node("n1", "1", json!([]))];
-    let mut cache = cache_with(vec![Profile::default(), batch], things);
+    let objects = vec![node("n1", "1", json!([]))];
+    let mut cache = cache_with(vec![Profile::default(), batch], objects);
     let mut asks = |scheduler: &str| {
         let mut asked = pod("p", "2", 0, None);
         asked.spec.as_mut().expect("a spec").scheduler_name = Some(scheduler.to_owned());
-        explain(&mut cache, &mut Thinker::default(), &asked, None).expect("read")
+        explain(&mut cache, &mut PodEvaluator::default(), &asked, None).expect("read")
     };
     for (scheduler, feasible, notes) in
         [("batch", 1, 0), ("default-scheduler", 0, 0), ("", 0, 0), ("bacth", 0, 1)]
@@ -155,16 +155,17 @@ fn a_pod_is_looked_at_by_the_profile_that_it_asks_for() {
         assert_eq!((answer.feasible, answer.notes.len()), (feasible, notes), "{scheduler}");
     }
     let text = asks("bacth").to_string();
-    assert!(text.contains("Note: it asks for the scheduler \"bacth\", and no profile"), "{text}");
+    assert!(text.contains("Note: no profile is named \"bacth\", its schedulerName: "), "{text}");
 }
 
 #[test]
-fn whoever_would_be_evicted_is_told_with_the_rule_and_the_next_best_node() {
-    let mut things: Vec<WatchedObject> = ["n1", "n2"].map(|name| node(name, "2", json!([]))).into();
-    things.extend([bound("b1", "1", "n1"), bound("b2", "1", "n1"), bound("b3", "2", "n2")]);
+fn preemption_names_victims_deciding_rule_and_runner_up() {
+    let mut objects: Vec<WatchedObject> =
+        ["n1", "n2"].map(|name| node(name, "2", json!([]))).into();
+    objects.extend([bound("b1", "1", "n1"), bound("b2", "1", "n1"), bound("b3", "2", "n2")]);
     let asked = pod("p", "2", 5, None);
-    let of = |things| explain(&mut cache(things), &mut Thinker::default(), &asked, None);
-    let answer = of(things).expect("read");
+    let of = |objects| explain(&mut cache(objects), &mut PodEvaluator::default(), &asked, None);
+    let answer = of(objects).expect("read");
     let text = answer.to_string();
     let line = "n2 before n1: a smaller sum of priorities, 2^31 added for each victim.\n";
     assert!(text.contains(line), "{text}");
@@ -176,7 +177,7 @@ fn whoever_would_be_evicted_is_told_with_the_rule_and_the_next_best_node() {
     assert_eq!(eviction, wanted);
     // With one node no rule is needed.
     let answer = of(vec![node("n2", "2", json!([])), bound("b3", "2", "n2")]).expect("read");
-    let eviction = answer.preemption.expect("room can be made");
+    let eviction = answer.preemption.expect("preemption is possible");
     assert_eq!((eviction.candidates, eviction.decided_by, eviction.runner_up), (1, None, None));
 }
 
@@ -187,7 +188,7 @@ fn generated(count: u32) -> Vec<WatchedObject> {
         random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         (random >> 16) % end
     };
-    let mut things = Vec::new();
+    let mut objects = Vec::new();
     for at in 0..count {
         let name = format!("n{at}");
         let cpu = (1 + below(4)).to_string();
@@ -199,16 +200,16 @@ fn generated(count: u32) -> Vec<WatchedObject> {
         made.spec.as_mut().expect("a spec").unschedulable = (below(6) == 0).then_some(true);
         let zone = ("zone".to_owned(), format!("z{}", below(3)));
         made.metadata.labels = Some(BTreeMap::from([zone]));
-        things.push(WatchedObject::Node(made));
+        objects.push(WatchedObject::Node(made));
         if below(2) == 0 {
-            things.push(bound(&format!("b{at}"), "500m", &name));
+            objects.push(bound(&format!("b{at}"), "500m", &name));
         }
     }
-    things
+    objects
 }
 
 #[test]
-fn of_a_node_that_is_asked_about_the_same_is_said_as_of_its_group() {
+fn the_explanation_of_one_node_agrees_with_its_group() {
     const NODES: u32 = 60;
     let mut picky = pod("picky", "500m", 5, None);
     let affinity = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
@@ -220,12 +221,12 @@ fn of_a_node_that_is_asked_about_the_same_is_said_as_of_its_group() {
     let mut in_zone = pod("zone", "3800m", 5, None);
     in_zone.spec.as_mut().expect("a spec").node_selector = zone;
     let mut cache = cache(generated(NODES));
-    let mut thinker = Thinker::default();
-    let (mut fit, mut do_not) = (0, 0);
+    let mut evaluator = PodEvaluator::default();
+    let (mut fit, mut reasons) = (0, 0);
     for asked in [pod("small", "1500m", 0, None), pod("large", "8", 5, None), picky, in_zone] {
         let name = asked.metadata.name.clone().expect("a name");
         let mut of =
-            |node: Option<&str>| explain(&mut cache, &mut thinker, &asked, node).expect("read");
+            |node: Option<&str>| explain(&mut cache, &mut evaluator, &asked, node).expect("read");
         let all = of(None);
         let mut feasible = 0;
         let mut tally = all.rejected.clone();
@@ -235,7 +236,7 @@ fn of_a_node_that_is_asked_about_the_same_is_said_as_of_its_group() {
         for at in 0..NODES {
             let node = format!("n{at}");
             let answer = of(Some(&node));
-            let one = answer.one_node.clone().expect("it was asked about");
+            let one = answer.one_node.clone().expect("one node was named");
             assert_eq!(Explanation { one_node: None, ..answer }, all, "{name}: nothing else");
             assert_eq!(
                 (&one.node, one.fits, one.score.is_some()),
@@ -259,16 +260,16 @@ fn of_a_node_that_is_asked_about_the_same_is_said_as_of_its_group() {
             assert!(named.is_none_or(|named| named.why.reasons == why.reasons), "{name}: {node}");
         }
         assert_eq!((feasible, &tally), (all.feasible, &all.rejected), "{name}");
-        (fit, do_not) = (fit + feasible, do_not + tally.len());
+        (fit, reasons) = (fit + feasible, reasons + tally.len());
     }
-    assert!(fit > 10 && do_not > 8, "{fit} nodes fit, {do_not} reasons");
+    assert!(fit > 10 && reasons > 8, "{fit} nodes fit, {reasons} reasons");
 }
 
 #[test]
-fn a_node_is_told_in_a_line_and_one_that_is_not_there_by_its_name() {
-    let things = vec![node("n1", "2", json!([])), bound("b", "1500m", "n1")];
-    let mut cache = cache(things);
-    let mut thinker = Thinker::default();
+fn one_node_is_explained_in_a_line_and_an_unknown_node_is_an_error() {
+    let objects = vec![node("n1", "2", json!([])), bound("b", "1500m", "n1")];
+    let mut cache = cache(objects);
+    let mut evaluator = PodEvaluator::default();
     let mut gated = pod("gated", "1", 0, None);
     let gates = json!([{"name": "g"}]);
     gated.spec.as_mut().expect("a spec").scheduling_gates =
@@ -281,7 +282,7 @@ fn a_node_is_told_in_a_line_and_one_that_is_not_there_by_its_name() {
              much less; preemption may help.\n",
         ),
         (
-            // No pod there is less important.
+            // No pod there has a lower priority.
             pod("p", "1", 0, None),
             "n1: no, Insufficient cpu (NodeResourcesFit); to fit there: free 500m cpu or ask for that \
              much less.\n",
@@ -293,20 +294,21 @@ fn a_node_is_told_in_a_line_and_one_that_is_not_there_by_its_name() {
         ),
         (gated, "(SchedulingGates); to fit there: remove the scheduling gates ("),
     ] {
-        let text = explain(&mut cache, &mut thinker, &asked, Some("n1")).expect("read").to_string();
+        let text =
+            explain(&mut cache, &mut evaluator, &asked, Some("n1")).expect("read").to_string();
         assert!(text.contains(line), "{line}: {text}");
     }
-    let unknown = explain(&mut cache, &mut thinker, &pod("p", "1", 0, None), Some("n9"));
+    let unknown = explain(&mut cache, &mut evaluator, &pod("p", "1", 0, None), Some("n9"));
     assert_eq!(unknown.expect_err("there is none").to_string(), "there is no node \"n9\"");
 }
 
 #[test]
-fn a_pod_says_where_it_waits_and_when_it_is_tried_again() {
+fn a_queued_pod_shows_its_queue_and_its_next_attempt() {
     let large = |name: &str, cpu: &str| with(name, cpu, |_| {});
     let gated = with("gated", "1", |pod| pod["spec"]["schedulingGates"] = json!([{"name": "g"}]));
-    let things = [node("n", "1", json!([])), large("p", "3"), large("q", "2"), gated];
+    let objects = [node("n", "1", json!([])), large("p", "3"), large("q", "2"), gated];
     let mut scheduler = Scheduler::new(Vec::new(), Settings::default(), 1);
-    tell_all(&mut scheduler, &things);
+    tell_all(&mut scheduler, &objects);
     decide(&mut scheduler, 0);
     // Enough for one of them.
     scheduler.tell(WatchEvent::Set(node("n", "2", json!([]))), at(0));
@@ -328,7 +330,7 @@ fn a_pod_says_where_it_waits_and_when_it_is_tried_again() {
             "gated",
             0,
             queued(QueuePlace::Gated, 0, "SchedulingGates", None),
-            "It is not tried before what holds it back is gone; 0 attempts; last rejected by \
+            "It is gated and not tried until PreEnqueue accepts it; 0 attempts; last rejected by \
              SchedulingGates.",
         ),
         (
@@ -341,7 +343,7 @@ fn a_pod_says_where_it_waits_and_when_it_is_tried_again() {
             "p",
             10,
             queued(QueuePlace::Unschedulable, 1, "NodeResourcesFit", Some(291)),
-            "It waits for something that may help it, tried again within 291 s; 1 attempt; last \
+            "It waits for an event that may help it, tried again within 291 s; 1 attempt; last \
              rejected by NodeResourcesFit.",
         ),
     ] {

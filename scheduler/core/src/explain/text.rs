@@ -20,7 +20,7 @@ impl Display for Explanation {
             writeln!(out, "{one}")?;
         }
         if let Some(node) = &self.nominated {
-            writeln!(out, "{node} is kept for it until the pods that make room are gone.")?;
+            writeln!(out, "It is nominated to {node}.")?;
         }
         if let Some(best) = self.fitting.first() {
             let (feasible, nodes, ties) = (self.feasible, self.nodes, self.ties);
@@ -43,7 +43,8 @@ impl Display for Explanation {
             self.rejected.iter().try_for_each(|group| one_group(group, out))?;
         }
         if let Some(smallest) = self.nearest.first() {
-            writeln!(out, "\nIt would fit {smallest}")?;
+            let how = if smallest.node.is_some() { "" } else { "if you " };
+            writeln!(out, "\nIt would fit {how}{smallest}")?;
         }
         if self.nearest.len() > 1 {
             writeln!(out, "or:")?;
@@ -97,8 +98,8 @@ impl Display for Queued {
         out.write_str(match self.place {
             QueuePlace::Active => "It is tried when its turn comes",
             QueuePlace::Backoff | QueuePlace::ErrorBackoff => "In backoff",
-            QueuePlace::Unschedulable => "It waits for something that may help it",
-            QueuePlace::Gated => "It is not tried before what holds it back is gone",
+            QueuePlace::Unschedulable => "It waits for an event that may help it",
+            QueuePlace::Gated => "It is gated and not tried until PreEnqueue accepts it",
             QueuePlace::InFlight => "It is being decided",
             QueuePlace::Binding => "It is being bound",
         })?;

@@ -1,8 +1,8 @@
 //! Extenders: HTTP servers that filter, score, choose victims and bind.
 //!
 //! ```text
-//!   cycle ─Command::Consult─> lanes (call) ─> filter, one after the other ─> prioritize
-//!     ^──────────────────── Consulted ───────────────┘
+//!   cycle ─Command::Consult─> dispatcher ─> filter, one after the other ─> prioritize
+//!     ^────────────────────── Consulted ─────────────────────────────────────┘
 //! ```
 //! Input: the configuration; for a pod the nodes that pass all filters. Output: the nodes left,
 //! reasons for the others, scores to add. Owner: the dispatcher has the connections; the rest is
@@ -114,7 +114,7 @@ impl Extender {
     }
 
     /// Does it filter or score?
-    pub fn looks_at_nodes(&self) -> bool {
+    pub fn filters_or_scores(&self) -> bool {
         !self.filter_verb.is_empty() || !self.prioritize_verb.is_empty()
     }
 

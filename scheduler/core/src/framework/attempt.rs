@@ -1,8 +1,8 @@
 //! One attempt of one pod, as out-of-tree plugins see it.
 //!
 //! Input: the pod, whole nodes by row. Output: statuses and scores in addition to those of the
-//! columns, and the steps after a node was selected. Owner: the cycle; lanes while the pod is being
-//! bound. Bounds: the nodes that pass the columns.
+//! columns, and the steps after a node was selected. Owner: the cycle; the dispatcher while
+//! the pod is being bound. Bounds: the nodes that pass the columns.
 // k8s: pkg/scheduler/framework/runtime/framework.go RunPreFilterPlugins .. RunPostBindPlugins
 
 use std::cell::RefCell;
@@ -362,7 +362,7 @@ impl Attempt {
     /// Drops the nodes: no further node is evaluated in this attempt.
     pub(crate) fn forget_nodes(&self) {
         *self.nodes.borrow_mut() = WholeNodes::default();
-        self.expect_nobody();
+        self.clear_expected();
         self.scores.borrow_mut().clear();
     }
 

@@ -37,14 +37,14 @@ fn is_same(a: &Rc<Pod>, b: &Rc<Pod>) -> bool {
 }
 
 impl Attempt {
-    /// Adds these pods to a node until [`Self::expect_nobody`].
+    /// Adds these pods to a node until [`Self::clear_expected`].
     pub(crate) fn expect(&self, row: u32, pods: Vec<Rc<Pod>>) {
         *self.trial.borrow_mut() = None;
         *self.expected.borrow_mut() = (!pods.is_empty()).then_some(Expected { row, pods });
     }
 
     /// Removes the pods that `expect` added.
-    pub(crate) fn expect_nobody(&self) {
+    pub(crate) fn clear_expected(&self) {
         *self.trial.borrow_mut() = None;
         *self.expected.borrow_mut() = None;
     }

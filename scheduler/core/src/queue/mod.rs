@@ -472,7 +472,7 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
         });
         let waiting = &self.pods[&uid];
         let is_tried = was_binding || waiting.is_wanted || waiting.pod.only_backs_off();
-        let worth = if is_tried || self.is_rejected_by_nobody(waiting) {
+        let worth = if is_tried || self.has_no_rejector(waiting) {
             Worth::TryLater
         } else {
             let missed = usize::try_from(sees_from.saturating_sub(self.events_from));

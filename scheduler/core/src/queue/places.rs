@@ -29,7 +29,7 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
         plain.into_iter().chain(error).find(is_due).map(|(_, uid)| uid.clone())
     }
 
-    pub(super) fn is_rejected_by_nobody(&self, waiting: &WaitingPod<P>) -> bool {
+    pub(super) fn has_no_rejector(&self, waiting: &WaitingPod<P>) -> bool {
         waiting.rejectors.is_empty() && waiting.pending.is_empty()
     }
 
@@ -77,7 +77,7 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
             Worth::TryLater if is_early => {
                 // A pod that is retried without any event would otherwise be retried in a tight
                 // loop.
-                let waits = waiting.pod.only_backs_off() || self.is_rejected_by_nobody(waiting);
+                let waits = waiting.pod.only_backs_off() || self.has_no_rejector(waiting);
                 self.enter(
                     uid,
                     if waits { QueuePlace::ErrorBackoff } else { QueuePlace::Backoff },

@@ -13,7 +13,7 @@ use super::nearby;
 use super::report::{DecisionDifference, Disagreement, ShadowVerdict};
 use super::{Decision, Shadow};
 use crate::cache::ClusterCache;
-use crate::diagnosis::{Asking, Thinker};
+use crate::diagnosis::{Asking, PodEvaluator};
 use crate::pod_fields::has_claims;
 
 /// States tried for a message: each takes far longer than one for a node.
@@ -47,12 +47,12 @@ impl Shadow {
 
     fn judge_bound(&mut self, asking: &Asking, node: &str) -> ShadowVerdict {
         let enough = enough(self.followed.percentage, self.cache.cluster.view().node_count());
-        let outcome = self.thinker.decide(&mut self.cache, asking);
+        let outcome = self.evaluator.decide(&mut self.cache, asking);
         let sampled = outcome.feasible > enough;
         let near = self.nearby(asking.spec.key);
-        let thinker = &mut self.thinker;
-        let found =
-            near.find(&mut self.cache, NODE_TRIES, |cache| is_choice(thinker, cache, asking, node));
+        let evaluator = &mut self.evaluator;
+        let found = near
+            .find(&mut self.cache, NODE_TRIES, |cache| is_choice(evaluator, cache, asking, node));
         if let Some(distance) = found {
             return ShadowVerdict::Same(distance);
         }
@@ -64,14 +64,14 @@ impl Shadow {
 
     fn judge_refused(&mut self, asking: &Asking, said: &str) -> ShadowVerdict {
         let near = self.nearby(asking.spec.key);
-        let thinker = &mut self.thinker;
+        let evaluator = &mut self.evaluator;
         let found = near.find(&mut self.cache, SENTENCE_TRIES, |cache| {
-            thinker.diagnose(cache, asking).is_some_and(|d| d.message == said)
+            evaluator.diagnose(cache, asking).is_some_and(|d| d.message == said)
         });
         if let Some(distance) = found {
             return ShadowVerdict::Same(distance);
         }
-        let ours = self.thinker.diagnose(&mut self.cache, asking);
+        let ours = self.evaluator.diagnose(&mut self.cache, asking);
         ShadowVerdict::Other(Disagreement {
             pod: name(&asking.pod),
             difference: DecisionDifference::Sentence,
@@ -84,10 +84,10 @@ impl Shadow {
 
     /// Returns the reason that the other scheduler's node is not ours.
     fn differs(&mut self, asking: &Asking, node: &str) -> Disagreement {
-        let (outcome, detail) = self.thinker.decide_in_detail(&mut self.cache, asking);
+        let (outcome, detail) = self.evaluator.decide_in_detail(&mut self.cache, asking);
         let cluster = &self.cache.cluster;
         let view = cluster.view();
-        let scratch = &mut self.thinker.scratch;
+        let scratch = &mut self.evaluator.scratch;
         let ours = outcome.first.map_or("no node".to_owned(), |row| cluster.node_name(row).into());
         let mut found = Disagreement {
             pod: name(&asking.pod),
@@ -137,17 +137,22 @@ impl Shadow {
 }
 
 /// Could this scheduler choose the node?
-fn is_choice(thinker: &mut Thinker, cache: &mut ClusterCache, asking: &Asking, node: &str) -> bool {
+fn is_choice(
+    evaluator: &mut PodEvaluator,
+    cache: &mut ClusterCache,
+    asking: &Asking,
+    node: &str,
+) -> bool {
     let Some(row) = cache.cluster.row(node) else { return false };
-    let outcome = thinker.decide(cache, asking);
+    let outcome = evaluator.decide(cache, asking);
     if outcome.feasible == 0 || outcome.refusal.is_some() {
         return false;
     }
     // k8s: pkg/scheduler/schedule_one.go evaluateNominatedNode
     let kept = cache.nomination(asking.spec.key).and_then(|n| cache.cluster.row(&n.node));
-    match kept.filter(|kept| thinker.scratch.feasible.get(*kept)) {
+    match kept.filter(|kept| evaluator.scratch.feasible.get(*kept)) {
         Some(kept) => kept == row,
-        None => thinker.scratch.ties.get(row),
+        None => evaluator.scratch.ties.get(row),
     }
 }
 

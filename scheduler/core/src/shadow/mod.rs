@@ -1,9 +1,9 @@
 //! The shadow: repeats the decisions of another scheduler, and reports differences.
 //!
 //! ```text
-//!   Told ─> by version, SETTLE_WAIT ─> asked (is it a decision?) ─> judged ─> Report
-//!                    │                                                ^
-//!                    └─> cache: one step after the other ────────────┘ nearby states
+//!   WatchEvent ─> by version, SETTLE_WAIT ─> is it a decision? ─> judged ─> ComparisonReport
+//!                          │                                        ^
+//!                          └─> cache: one step after the other ─────┘ nearby states
 //! ```
 //! Input: watch events, and the time. Output: a [`ComparisonReport`]. Owner: one task; pure, no
 //! clock. Watches of different kinds are apart by milliseconds, so a change is applied only after it has
@@ -30,7 +30,7 @@ use pintle_sched_core::Profile;
 
 use self::report::{ComparisonReport, ShadowVerdict};
 use crate::cache::{CacheDelta, ClusterCache};
-use crate::diagnosis::Thinker;
+use crate::diagnosis::PodEvaluator;
 use crate::pod_fields::{node_name, scheduler_name};
 use crate::watch_event::{WatchEvent, WatchedKind, WatchedObject};
 
@@ -68,7 +68,7 @@ pub struct Shadow {
     /// Result so far.
     pub report: ComparisonReport,
     /// Memory of decisions.
-    pub thinker: Thinker,
+    pub evaluator: PodEvaluator,
     followed: Followed,
     held: BTreeMap<(u64, u64), (Duration, HeldChange)>,
     numbered: u64,
@@ -82,7 +82,7 @@ impl Shadow {
         Self {
             cache: ClusterCache::new(followed.profile.clone()),
             report: ComparisonReport::default(),
-            thinker: Thinker::default(),
+            evaluator: PodEvaluator::default(),
             followed,
             held: BTreeMap::new(),
             numbered: 0,

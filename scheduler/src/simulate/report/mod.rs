@@ -1,7 +1,7 @@
 //! The report as tables.
 //!
 //! Input: a `Simulation`. Output: text. Owner: pure but for the writer. Bounds: `limit` rows a
-//! table. A dump may come from a stranger: none of its control characters reach the terminal.
+//! table. A dump may be hostile: none of its control characters reach the terminal.
 
 pub mod capacity;
 
@@ -10,7 +10,7 @@ use std::io::{self, Write};
 
 use pintle_sched_core::remedy::amount;
 
-use super::place::{Simulation, Why};
+use super::place::{PodAnswer, Simulation};
 use crate::output::plain;
 
 /// Prints everything, at most `limit` rows a table (0 is all).
@@ -22,7 +22,7 @@ pub fn table(simulation: &Simulation, limit: usize, out: &mut dyn Write) -> io::
     let s = simulation;
     writeln!(
         out,
-        "{} nodes, {} bound pods, {} to place: {} placed, {} without a place",
+        "{} nodes, {} bound pods, {} to place: {} placed, {} unschedulable",
         s.nodes,
         s.bound,
         s.pending,
@@ -125,7 +125,7 @@ fn unplaced(s: &Simulation, limit: usize, out: &mut dyn Write) -> io::Result<()>
     if s.unplaced.is_empty() {
         return Ok(());
     }
-    writeln!(out, "\nWITHOUT A PLACE")?;
+    writeln!(out, "\nUNSCHEDULABLE")?;
     for one in s.unplaced.iter().take(limit) {
         let from = one.from.as_ref().map_or(String::new(), |n| format!(" (from {n})"));
         writeln!(out, "{}\n  {}", plain(&format!("{}{from}", one.pod)), plain(&one.message))?;
@@ -144,7 +144,7 @@ fn unplaced(s: &Simulation, limit: usize, out: &mut dyn Write) -> io::Result<()>
     more(s.unplaced.len().min(limit), s.unplaced.len(), out)
 }
 
-fn explain(why: &Why, limit: usize, out: &mut dyn Write) -> io::Result<()> {
+fn explain(why: &PodAnswer, limit: usize, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "\nWHY {}\n{}", plain(&why.pod), plain(&why.answer))?;
     if let Some(remedy) = &why.remedy {
         writeln!(out, "would fit: {}", plain(&remedy.to_string()))?;

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn said(flaws: &Flaws) -> Vec<String> {
+fn messages(flaws: &Flaws) -> Vec<String> {
     flaws.found.iter().map(|flaw| format!("{}: {}", flaw.field, flaw.problem)).collect()
 }
 
@@ -14,16 +14,16 @@ fn of_pod(spec: Value) -> Vec<String> {
     fields.extend(spec.as_object().expect("an object").clone());
     let read: Pod =
         serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": all})).expect("a pod");
-    said(&pod(&read))
+    messages(&pod(&read))
 }
 
-/// Checks the specifications against the beginning of all their messages.
+/// Checks that each specification has exactly these messages, given by their beginnings.
 fn check(rows: &[(Value, &[&str])]) {
-    for (spec, says) in rows {
-        let said = of_pod(spec.clone());
-        let is_same = said.len() == says.len();
-        let is_same = is_same && said.iter().zip(*says).all(|(said, says)| said.starts_with(says));
-        assert!(is_same, "{spec}: {said:#?}");
+    for (spec, wanted) in rows {
+        let found = of_pod(spec.clone());
+        let is_same = found.len() == wanted.len();
+        let is_same = is_same && found.iter().zip(*wanted).all(|(a, b)| a.starts_with(b));
+        assert!(is_same, "{spec}: {found:#?}");
     }
 }
 
@@ -382,7 +382,7 @@ fn spreading_has_a_skew_domains_and_policies() {
 }
 
 #[test]
-fn values_that_an_api_server_stored_before_it_checked_them_are_taken() {
+fn stored_objects_with_values_that_were_valid_earlier_are_accepted() {
     let of = |metadata: Value| {
         let read: Pod = serde_json::from_value(json!({"metadata": metadata, "spec": {
             "containers": [{"name": "c"}],
@@ -390,7 +390,7 @@ fn values_that_an_api_server_stored_before_it_checked_them_are_taken() {
                 {"topologyKey": "z", "labelSelector": {"matchExpressions":
                     [{"key": "a", "operator": "In", "values": ["a b"]}]}}]}}}}))
         .expect("a pod");
-        said(&pod(&read)).len()
+        messages(&pod(&read)).len()
     };
     assert_eq!(of(json!({"name": "p"})), 1);
     assert_eq!(of(json!({"name": "p", "resourceVersion": "7"})), 0);
@@ -401,7 +401,7 @@ fn nodes_have_taints_and_amounts_of_the_api() {
     let of_node = |value: Value| {
         let mut all = json!({"metadata": {"name": "n"}});
         all.as_object_mut().expect("an object").extend(value.as_object().expect("one").clone());
-        said(&node(&serde_json::from_value(all).expect("a node")))
+        messages(&node(&serde_json::from_value(all).expect("a node")))
     };
     let taints = |taints: Value| json!({"spec": {"taints": taints}});
     for (value, says) in [
@@ -443,7 +443,7 @@ fn nodes_have_taints_and_amounts_of_the_api() {
 fn budgets_and_classes_are_those_of_the_api() {
     let of_budget = |spec: Value| {
         let read = json!({"metadata": {"name": "b"}, "spec": spec});
-        said(&budget(&serde_json::from_value(read).expect("a budget")))
+        messages(&budget(&serde_json::from_value(read).expect("a budget")))
     };
     for (spec, says) in [
         (json!({"minAvailable": "50%"}), ""),
@@ -465,7 +465,7 @@ fn budgets_and_classes_are_those_of_the_api() {
     }
     let of_class = |name: &str, value: i32, policy: Option<&str>| {
         let read = json!({"metadata": {"name": name}, "value": value, "preemptionPolicy": policy});
-        said(&priority_class(&serde_json::from_value(read).expect("a class"))).join("\n")
+        messages(&priority_class(&serde_json::from_value(read).expect("a class"))).join("\n")
     };
     assert_eq!(of_class("high", 1_000_000_000, None), "");
     assert!(of_class("high", 1_000_000_001, None).starts_with("value: Forbidden: maximum allowed"));

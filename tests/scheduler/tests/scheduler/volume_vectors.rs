@@ -12,7 +12,7 @@ use pintle_sched_core::explain;
 use pintle_sched_core::select::PreFilterRefusal;
 use pintle_scheduler_core::cache::ClusterCache;
 use pintle_scheduler_core::config;
-use pintle_scheduler_core::diagnosis::{Asking, Thinker};
+use pintle_scheduler_core::diagnosis::{Asking, PodEvaluator};
 use pintle_scheduler_core::lean::LeanPod;
 use pintle_scheduler_core::plugins::volumes::Choice;
 use pintle_scheduler_core::prune::Prune as _;
@@ -79,8 +79,8 @@ fn claim_name(key: &pintle_api_types::key::ObjectKey) -> &str {
 /// Our result for a pod: PreFilter, each node's filter, and the volumes chosen where it fits.
 fn ours(cache: &mut ClusterCache, pod: &Pod) -> Value {
     let asking = Asking::new(pod, cache).expect("a pod that can be read");
-    let mut thinker = Thinker::default();
-    let (outcome, detail) = thinker.decide_in_detail(cache, &asking);
+    let mut evaluator = PodEvaluator::default();
+    let (outcome, detail) = evaluator.decide_in_detail(cache, &asking);
     if let Some(refusal) = &outcome.refusal {
         let PreFilterRefusal::PreFilter(plugin, reason) = refusal else { panic!("{refusal:?}") };
         let hard = "UnschedulableAndUnresolvable";
@@ -89,7 +89,7 @@ fn ours(cache: &mut ClusterCache, pod: &Pod) -> Value {
             "filter": null, "chosen": null, "scored": false});
     }
     let program = &asking.program;
-    let statuses = explain::statuses(&cache.cluster, program, &detail, &mut thinker.scratch);
+    let statuses = explain::statuses(&cache.cluster, program, &detail, &mut evaluator.scratch);
     let statuses: BTreeMap<u32, Value> =
         statuses.iter().map(|(row, status)| (*row, as_recorded(status))).collect();
     let claims = cache.claims(pod).expect("it was not refused");

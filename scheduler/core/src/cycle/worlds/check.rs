@@ -94,7 +94,7 @@ impl SchedulerWorld {
             let pod: k8s_openapi::api::core::v1::Pod =
                 serde_json::from_value(value.clone()).expect("a pod");
             let asking = Asking::new(&pod, &mut fresh.cache).expect("it can be read");
-            let outcome = fresh.thinker.decide(&mut fresh.cache, &asking);
+            let outcome = fresh.evaluator.decide(&mut fresh.cache, &asking);
             let uid = value["metadata"]["uid"].as_str().expect("a uid");
             let waits = scheduler.queue.get(uid).map(|w| (w.place, &w.rejectors, w.attempts));
             assert_eq!(outcome.feasible, 0, "{value} fits: {waits:?}");
