@@ -9,8 +9,8 @@
 //! All of it runs on the main thread (`thread`), but for the server, which has a thread of its
 //! own. SIGTERM and SIGINT end the agent and leave every pod as it is.
 //!
-//! `Parts` are the shared inputs of every stage; `host` prepares the machine and the runtime,
-//! `sources` starts the sources of pods, `cluster` the clients of the API server.
+//! [`StageInputs`] are the shared inputs of every stage; `host` prepares the machine and the
+//! runtime, `sources` starts the sources of pods, `cluster` the clients of the API server.
 
 mod alone;
 mod cluster;
@@ -155,7 +155,7 @@ pub async fn run(config: Config) -> Result<()> {
     let server = server::spawn(parts.server(ask))?;
     // As the kubelet: the agent is up before its runtime is, and logs that.
     server.ready();
-    let tell = cluster::teller(parts.cluster.as_ref());
+    let tell = cluster::node_events(parts.cluster.as_ref());
     let of_container = container_oom::start(&parts);
     let kernel_log = pintle_agent_host::node::oom::run(Rc::clone(&tell), of_container);
     tasks::singleton("system oom", kernel_log);
@@ -410,7 +410,7 @@ impl StageInputs {
             killer: Killer::new(client.clone(), hooks.clone(), recorder.clone()),
             hooks,
             recorder: recorder.clone(),
-            node_events: cluster::teller(self.cluster.as_ref()),
+            node_events: cluster::node_events(self.cluster.as_ref()),
             settings: ExecutorSettings {
                 project_quotas: config.gates.enabled(pintle_agent_host::volume::project::GATE),
                 resolv_conf: Some(config.kubelet.resolv_conf.clone())

@@ -123,7 +123,7 @@ impl Intake {
                 }
             }
             for copy in listed {
-                self.tell(status_queue::QueueInput::Listed(copy));
+                self.queue_status(status_queue::QueueInput::Listed(copy));
             }
             if kind != SourceKind::Api {
                 self.broken.store(Arc::clone(sources.problems()));
@@ -145,11 +145,11 @@ impl Intake {
     }
 
     async fn ready(&self) -> Result<(), mpsc::error::SendError<PodsInput>> {
-        self.tell(status_queue::QueueInput::SourcesReady);
+        self.queue_status(status_queue::QueueInput::SourcesReady);
         self.inputs.send(PodsInput::SourcesReady).await
     }
 
-    fn tell(&self, input: status_queue::QueueInput) {
+    fn queue_status(&self, input: status_queue::QueueInput) {
         if let Some(writer) = &self.writer {
             writer.take(input);
         }
@@ -215,7 +215,7 @@ impl Intake {
             self.recorder.warn_of(pod, "FailedValidation", &duplicate_text(kind, pod));
         }
         let Some(pod) = update.pod() else { return Ok(()) };
-        self.tell(report(kind, update, pod));
+        self.queue_status(report(kind, update, pod));
         let Some(input) = input_of(kind, update, pod) else { return Ok(()) };
         let lacking = lacking(&self.desired, self.features, update);
         let Some(uid) = self.desired.apply(update) else { return Ok(()) };

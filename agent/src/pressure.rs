@@ -2,11 +2,11 @@
 //! kernel reports that memory gets short, or page cache hides that and memory alone was read, or a
 //! resource falls so fast that the next observation would be late.
 //!
-//! Owner: one task. Input: `Order`, one at a time. Output: `Input::Pressure` to each,
-//! `Input::MemoryLow`. Effects: one job of the pool for each observation and each peek at memory,
-//! and `PodGauge` when pods are to be ranked. A source without an answer within `READ_MAX` is
-//! absent from the observation; memory is read independently of disks. Bounds: one observation at a
-//! time; `SOONEST` between two hints.
+//! Owner: one task. Input: `PressureLook`, one at a time. Output: `PodsInput::Pressure` to each,
+//! and `PodsInput::MemoryLow` as a hint. Effects: one job of the pool for each observation and each
+//! peek at memory, and `PodGauge` when pods are to be ranked. A source without an answer within
+//! `READ_MAX` is absent from the observation; memory is read independently of disks. Bounds: one
+//! observation at a time; `SOONEST` between two hints.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,12 +1,12 @@
 //! The agent as a client of the API server: its identity, its Node, its pods and what they refer to.
 //!
 //! ```text
-//!   identity  certificates ─> Cluster (connections) ─> pods      the pods of this node
-//!                                    │              ─> objects   what they refer to
+//!   identity  certificates ─> NodeCluster (connections) ─> pods      the pods of this node
+//!                                    │                  ─> objects   what they refer to
 //!                                    ├─> node       the Node object, lease, CSINode
 //!                                    └─> status     statuses and events of pods
 //! ```
-//! `Cluster` is given to any stage that reads or writes objects.
+//! [`NodeCluster`] is given to any stage that reads or writes objects.
 
 #![forbid(unsafe_code)]
 

@@ -78,7 +78,7 @@ impl PodSink {
     }
 
     /// Once for each pod, until it can be read.
-    fn says_unreadable(&mut self, unreadable: &BTreeSet<PodUid>) {
+    fn log_unreadable(&mut self, unreadable: &BTreeSet<PodUid>) {
         for uid in unreadable.difference(&self.said) {
             tracing::warn!(
                 %uid,
@@ -113,7 +113,7 @@ impl ObjectSink<Pod> for PodSink {
 
     async fn complete(&mut self) {
         let list = std::mem::take(&mut self.list);
-        self.says_unreadable(&list.unreadable);
+        self.log_unreadable(&list.unreadable);
         if !self.partial {
             return self.deliver(Delivery::All(list)).await;
         }

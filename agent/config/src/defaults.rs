@@ -217,7 +217,7 @@ pub fn legacy_tree() -> Map<String, Value> {
     tree.as_object().cloned().unwrap_or_default()
 }
 
-/// Adds the defaults that depend on other fields. Doing it again changes nothing.
+/// Adds the defaults that depend on other fields. A second call changes nothing.
 pub fn complete(tree: &mut Map<String, Value>) {
     let update = tree.get("nodeStatusUpdateFrequency").cloned();
     if let (Some(update), false) = (update, tree.contains_key("nodeStatusReportFrequency")) {
@@ -229,9 +229,9 @@ pub fn complete(tree: &mut Map<String, Value>) {
     }
 }
 
-/// Replaces unset fields by the defaults into which drop-ins are merged: a drop-in changes only the
-/// fields that it names. An empty list is lost on that way, as in the kubelet, and is the default
-/// again.
+/// Inserts the defaults of those fields that [`complete`] would derive from other fields, before
+/// drop-ins are merged: a drop-in changes only the fields that it names. An empty
+/// `enforceNodeAllocatable` becomes unset, which is the default again, as in the kubelet.
 // k8s: cmd/kubelet/app/server.go mergeKubeletConfigurations
 pub fn settle(tree: &mut Map<String, Value>) {
     let defaults = KubeletConfiguration::default();
@@ -246,7 +246,7 @@ pub fn settle(tree: &mut Map<String, Value>) {
     }
 }
 
-/// Takes back the defaults that belong to features which are switched off. Comes last.
+/// Clears defaults that belong to disabled features. To be called after all sources are merged.
 pub fn complete_for_gates(tree: &mut Map<String, Value>, gates: &FeatureGates) {
     let back_off = tree.get("crashLoopBackOff");
     let has_period = back_off.is_some_and(|b| b.get("maxContainerRestartPeriod").is_some());
@@ -261,8 +261,8 @@ pub fn complete_for_gates(tree: &mut Map<String, Value>, gates: &FeatureGates) {
 }
 
 /// Adds hard eviction thresholds to the file of `--config`: all of them where it sets none, and the
-/// missing ones with `mergeDefaultEvictionSettings`. Thresholds of drop-ins and flags come later
-/// and are left as they are, and without that file there are none.
+/// missing ones with `mergeDefaultEvictionSettings`. Drop-ins and flags are merged later and may
+/// replace them. Without that file there are no default thresholds.
 // k8s: cmd/kubelet/app/server.go loadConfigFile
 pub fn complete_file(tree: &mut Map<String, Value>) {
     let merges = tree.get("mergeDefaultEvictionSettings") == Some(&Value::Bool(true));

@@ -83,7 +83,7 @@ fn empty_files_other_kinds_and_other_versions_are_refused() {
 }
 
 #[test]
-fn relative_paths_begin_at_the_files_folder() {
+fn relative_paths_are_resolved_against_the_files_folder() {
     let body = "staticPodPath: manifests\nresolvConf: ''\ntlsCertFile: /abs\n\
                 authentication: {x509: {clientCAFile: ../pki/ca.crt}}\nclusterDomain: rel\n";
     let tree = document(body).tree;
@@ -95,7 +95,7 @@ fn relative_paths_begin_at_the_files_folder() {
 }
 
 #[test]
-fn words_for_true_and_false_of_old_yaml_are_understood() {
+fn yaml_1_1_booleans_are_read() {
     let tree = document("failSwapOn: no\nenableServer: On\nclusterDomain: \"no\"\n").tree;
     assert_eq!(tree["failSwapOn"], false);
     assert_eq!(tree["enableServer"], true);
@@ -113,7 +113,7 @@ fn a_file_that_is_too_large_is_not_read() {
 }
 
 #[test]
-fn files_made_to_exhaust_the_reader_are_refused() {
+fn hostile_nesting_and_aliases_are_refused() {
     let deep_list = "[".repeat(200_000);
     let deep_map = "{a: ".repeat(100_000);
     let aliases = (1..40).fold("a0: &a0 [x, x]\n".to_owned(), |text, n| {

@@ -7,7 +7,7 @@ use super::modes::ImageVerificationPolicy;
 use pintle_api_types::pod::image_name;
 use pintle_api_types::pod::image_name::without_tag;
 
-/// `imagePullCredentialsVerificationPolicy` with its list.
+/// `imagePullCredentialsVerificationPolicy` with its allowlist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerificationPolicy {
     kind: ImageVerificationPolicy,
@@ -16,8 +16,9 @@ pub struct VerificationPolicy {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Allowed {
-    /// All that begins with it.
+    /// All image names that begin with this text.
     Below(String),
+    /// The image of this name, with any tag or digest.
     Name(String),
 }
 
@@ -28,8 +29,8 @@ impl VerificationPolicy {
         Ok(Self { kind, allowed: allowed? })
     }
 
-    /// True if a pod must show credentials for an image, by the name that it uses; `pulled` when an
-    /// agent pulled it, or began to.
+    /// True if a pod must show credentials for an image, by the name that the pod uses; `pulled` is
+    /// true if an agent has pulled the image or begun to.
     pub fn verifies(&self, image: &str, pulled: bool) -> bool {
         match self.kind {
             ImageVerificationPolicy::NeverVerify => false,
@@ -50,15 +51,15 @@ impl VerificationPolicy {
 /// An invalid pattern of the allowlist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ImagePatternError {
-    /// It begins or ends with a space.
+    /// It begins or ends with white space.
     Spaces(String),
-    /// It has no name.
+    /// It is empty.
     Short(String),
-    /// It has an asterisk elsewhere than at its end.
+    /// It has an asterisk other than that of a final `/*`.
     Wildcard(String),
-    /// It has no registry.
+    /// It is `/*`, without a registry.
     NoRegistry,
-    /// It is no name of an image.
+    /// It is no image name.
     Name(String),
     /// It has a tag or a digest.
     Tag(String),
@@ -123,7 +124,7 @@ mod tests {
     use ImageVerificationPolicy as P;
 
     #[test]
-    fn each_policy_asks_for_its_images() {
+    fn each_policy_verifies_its_images() {
         let list = ["reg.io/team/*", "reg.io/one"].map(str::to_owned);
         let table = [
             (P::NeverVerify, "reg.io/x:1", (false, false)),
@@ -145,7 +146,7 @@ mod tests {
 
     // k8s: pkg/kubelet/images/pullmanager/image_pull_policies_test.go TestNewNeverVerifyAllowListed
     #[test]
-    fn patterns_that_are_none_are_told_in_the_kubelets_words() {
+    fn invalid_patterns_are_reported_in_the_kubelets_words() {
         let table = [
             (" reg.io/a", "leading/trailing spaces are not allowed:  reg.io/a"),
             ("", "the supplied pattern is too short: "),

@@ -1,10 +1,10 @@
-//! Each rule is broken once; the defaults break none.
+//! Violations of each rule; the defaults violate none.
 
 use serde_json::json;
 
 use super::*;
 
-fn broken(gates: &[(&str, bool)], tree: serde_json::Value) -> Vec<ConfigError> {
+fn violations(gates: &[(&str, bool)], tree: serde_json::Value) -> Vec<ConfigError> {
     let config: KubeletConfiguration =
         serde_json::from_value(tree.clone()).unwrap_or_else(|error| panic!("{tree}: {error}"));
     let asked = gates.iter().map(|(name, on)| ((*name).to_owned(), *on)).collect();
@@ -13,7 +13,7 @@ fn broken(gates: &[(&str, bool)], tree: serde_json::Value) -> Vec<ConfigError> {
 
 #[test]
 fn the_defaults_are_valid() {
-    assert_eq!(broken(&[], json!({})), []);
+    assert_eq!(violations(&[], json!({})), []);
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn each_rule_names_its_field() {
             "not a duration",
         ),
     ] {
-        let found = broken(&[], tree.clone());
+        let found = violations(&[], tree.clone());
         let hit = found.iter().any(|error| error.field == field && says(error, said));
         assert!(hit, "{tree} must be refused for {field} ({said}), got {found:?}");
         assert!(found.iter().all(|error| !error.remedy.is_empty()), "{found:?}");
@@ -300,7 +300,7 @@ fn fields_of_features_that_are_off_are_refused() {
         ),
     ] {
         let refused = |gates: &[(&str, bool)]| {
-            broken(gates, tree.clone()).iter().any(|error| error.field == field)
+            violations(gates, tree.clone()).iter().any(|error| error.field == field)
         };
         let off: Vec<_> = gates.iter().map(|gate| (*gate, false)).collect();
         assert!(refused(&off), "{field} without {gates:?}");
@@ -327,6 +327,6 @@ fn valid_settings_that_look_odd_are_accepted() {
         json!({ "cpuManagerPolicy": "static", "systemReserved": { "cpu": "500m" } }),
         json!({ "userNamespaces": { "idsPerPod": 131072 } }),
     ] {
-        assert_eq!(broken(&[], tree.clone()), [], "{tree}");
+        assert_eq!(violations(&[], tree.clone()), [], "{tree}");
     }
 }

@@ -81,7 +81,7 @@ pub trait EventSink: std::fmt::Debug + Send + Sync {
     fn forget(&self, uid: &PodUid);
 
     /// Emits an event; drops events of pods that no source has named.
-    fn tell(
+    fn emit_event(
         &self,
         uid: &PodUid,
         warning: bool,
@@ -205,7 +205,7 @@ impl Recorder {
             tracing::debug!(pod = %uid, reason, container, "{message}");
         }
         if let Some(sink) = &self.sink {
-            sink.tell(uid, warning, reason, message, container, annotations);
+            sink.emit_event(uid, warning, reason, message, container, annotations);
         }
         self.add(uid, reason, container, message, EntryClass { event: true, warning });
     }

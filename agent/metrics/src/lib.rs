@@ -215,7 +215,7 @@ impl Metrics {
 
     /// Shows the requests of all pods that the node protects from reclaim.
     pub fn memory_protected(&self, requests: ClassRequests) {
-        self.node.memory_qos.protected(requests);
+        self.node.memory_qos.set_protected(requests);
     }
 
     /// A pod's cgroup was made (`create`), changed (`update`) or removed (`destroy`).

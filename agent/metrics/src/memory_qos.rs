@@ -1,4 +1,4 @@
-//! Memory that the node protects from reclaim, in numbers.
+//! Metrics of the memory that the node protects from reclaim.
 //!
 //! Input: whether the gate `MemoryQoS` is on, and the requests of all pods. Output: two gauges,
 //! which the exposition has only where the gate is on.
@@ -40,7 +40,7 @@ impl EncodeMetric for GatedGauge {
     }
 }
 
-/// Bytes that are protected, by the class of their pods.
+/// Protected bytes by QoS class.
 #[derive(Debug)]
 pub(super) struct MemoryQosMetrics {
     min_bytes: GatedGauge,
@@ -63,8 +63,8 @@ impl MemoryQosMetrics {
         }
     }
 
-    /// Shows what is protected from now on.
-    pub(super) fn protected(&self, requests: ClassRequests) {
+    /// Sets the protected bytes.
+    pub(super) fn set_protected(&self, requests: ClassRequests) {
         self.min_bytes.set(requests.guaranteed_bytes);
         self.low_bytes.set(requests.burstable_bytes);
     }

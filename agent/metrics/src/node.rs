@@ -195,7 +195,7 @@ impl NodeMetrics {
             self.features.get_or_create(&label).set(gates.enabled(gate.name).into());
         }
         if gates.enabled("MemoryQoS") {
-            self.memory_qos.protected(ClassRequests::default());
+            self.memory_qos.set_protected(ClassRequests::default());
         }
     }
 }

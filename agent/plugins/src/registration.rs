@@ -1,8 +1,8 @@
 //! The calls to a plugin's registration socket, and the rules of what it may say there.
 //!
-//! Input: the socket, then what the plugin answers. Output: a `Candidate`, or why there is none in
-//! the kubelet's words, for the plugin to read. Every answer is checked before use: the driver's
-//! name becomes a folder. Bounds: `INFO_MAX`, `NOTIFY_MAX`, `VERSIONS_MAX`.
+//! Input: the socket, then what the plugin answers. Output: a `DriverCandidate`, or why there is
+//! none in the kubelet's words, for the plugin to read. Every answer is checked before use: the
+//! driver's name becomes a folder. Bounds: `INFO_MAX`, `NOTIFY_MAX`, `VERSIONS_MAX`.
 // k8s: pkg/kubelet/pluginmanager/operationexecutor/operation_generator.go
 
 use std::path::{Path, PathBuf};

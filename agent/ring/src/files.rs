@@ -186,7 +186,7 @@ impl Ring {
 }
 
 thread_local! {
-    /// The files that `Files::for_thread` made for this thread.
+    /// The files that `RingFiles::for_thread` made for this thread.
     static THREAD: RefCell<Option<RingFiles>> = const { RefCell::new(None) };
 }
 

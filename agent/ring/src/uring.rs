@@ -5,7 +5,7 @@
 //! kernel has completed all of its entries. Owned by the thread that serves the ring.
 //!
 //! Why this is sound: all memory that an entry points to (paths, buffers, descriptors) belongs to
-//! the chain and its `Memory`, which are in the slab before the entry is made, are not touched
+//! the chain and its `EntryMemory`, which are in the slab before the entry is made, are not touched
 //! while it is in flight, and leave the slab only after the last completion of their part. Where
 //! the ring ends before that, they are leaked: a dead file server is not waited for.
 //!

@@ -98,7 +98,7 @@ impl Executor {
     }
 
     /// Logs the differences once for each sandbox that was there before this agent.
-    pub(super) fn tell_differences(&self, order: &SyncOrder, pod: &Pod) {
+    pub(super) fn log_differences(&self, order: &SyncOrder, pod: &Pod) {
         let observed = &order.observed;
         let Some(sandbox) = observed.newest_sandbox().filter(|_| !makes_sandbox(order)) else {
             return;

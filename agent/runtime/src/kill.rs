@@ -90,7 +90,7 @@ impl Killer {
         if failed.is_empty() {
             return Ok(());
         }
-        let text = format!("error killing pod: {}", told(&failed));
+        let text = format!("error killing pod: {}", join_errors(&failed));
         self.recorder.event(&observed.uid, true, "FailedKillPod", &text, None);
         Err(failed.remove(0).2)
     }
@@ -242,7 +242,7 @@ impl Killer {
 
 /// The errors of the stops, joined as the kubelet does.
 // k8s: pkg/kubelet/container/sync_result.go PodSyncResult.Error
-fn told(failed: &[(&str, String, Failure)]) -> String {
+fn join_errors(failed: &[(&str, String, Failure)]) -> String {
     let one = |(action, target, failure): &(&str, String, Failure)| {
         let Failure { reason, message, .. } = failure;
         format!("failed to {action:?} for {target:?} with {reason}: {message:?}")
@@ -273,11 +273,11 @@ mod tests {
         let container = of("KillContainer", "c", "KillContainerError");
         let one = "failed to \"KillContainer\" for \"c\" with KillContainerError: \"rpc error: \
                    code = Unknown desc = no\"";
-        assert_eq!(told(std::slice::from_ref(&container)), one);
+        assert_eq!(join_errors(std::slice::from_ref(&container)), one);
         let sandbox = of("KillPodSandbox", "uid", "KillPodSandboxError");
         let two = "failed to \"KillPodSandbox\" for \"uid\" with KillPodSandboxError: \"rpc \
                    error: code = Unknown desc = no\"";
-        assert_eq!(told(&[container, sandbox]), format!("[{one}, {two}]"));
+        assert_eq!(join_errors(&[container, sandbox]), format!("[{one}, {two}]"));
     }
 
     fn killer(runtime: &ProbedRuntime, recorder: &Recorder) -> Killer {

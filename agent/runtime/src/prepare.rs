@@ -195,7 +195,7 @@ impl Executor {
     /// The usual cgroup is made when something is going to be in it, and whichever has the pod's
     /// containers is followed.
     async fn prepare_cgroup(&self, order: &SyncOrder, pod: &Pod) -> Result<(), Failure> {
-        self.tell_differences(order, pod);
+        self.log_differences(order, pod);
         if makes_sandbox(order) {
             // Whatever ran there was stopped right before; what cannot go now goes with the pod.
             if let Err(failure) = self.remove_elsewhere(order).await {

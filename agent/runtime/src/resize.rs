@@ -175,13 +175,13 @@ impl Executor {
                 CgroupLimits { cpu_shares: limits.cpu_shares, ..CgroupLimits::default() }
             }
         };
-        self.tell_sandbox(order, pod, &after).await?;
+        self.update_sandbox_resources(order, pod, &after).await?;
         let begun = Instant::now();
         let updated = of_pod.cgroups.update_pod(&of_pod.name, &change).await;
         self.metrics.cgroup("update", begun.elapsed());
         if let Err(error) = updated {
             // Best effort: the runtime returns to the resources in force.
-            let _ = self.tell_sandbox(order, pod, &before).await;
+            let _ = self.update_sandbox_resources(order, pod, &before).await;
             return Err(fail(with_causes(&error)));
         }
         of_pod.now = after;
@@ -189,7 +189,7 @@ impl Executor {
     }
 
     // k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go updatePodSandboxResources
-    async fn tell_sandbox(
+    async fn update_sandbox_resources(
         &self,
         order: &SyncOrder,
         pod: &Pod,
@@ -207,10 +207,7 @@ impl Executor {
             cpu_period: self.node.limits.cpu_period_us,
             cpu_quota: less(figures.cpu_quota_us, overhead.cpu_quota),
             cpu_shares: less(shares, overhead.cpu_shares).max(formulas::SHARES_MIN.cast_signed()),
-            memory_limit_in_bytes: less(
-                figures.memory_limit_told(),
-                overhead.memory_limit_in_bytes,
-            ),
+            memory_limit_in_bytes: less(figures.cri_memory_limit(), overhead.memory_limit_in_bytes),
             ..Default::default()
         };
         let request = v1::UpdatePodSandboxResourcesRequest {

@@ -139,7 +139,7 @@ pub struct ServerParts {
     pub calls: Arc<dyn Fn() -> Vec<InFlight> + Send + Sync>,
     /// Pulls that wait for their turn.
     pub pull_queue: PullQueue,
-    /// The kernel event source: `Tracker::mode` and `Tracker::dropped`.
+    /// The kernel event source: `EventSource::mode` and `EventSource::dropped`.
     pub events: Arc<dyn Fn() -> EventSourceState + Send + Sync>,
     /// Questions to the driver.
     pub queries: mpsc::Sender<Query>,
@@ -272,15 +272,15 @@ fn thread(
 impl Handle {
     /// Notifies the service manager that the agent is up.
     pub fn ready(&self) {
-        self.tell("READY=1");
+        self.notify_systemd("READY=1");
     }
 
     /// Notifies the service manager that the agent is about to end.
     pub fn stopping(&self) {
-        self.tell("STOPPING=1");
+        self.notify_systemd("STOPPING=1");
     }
 
-    fn tell(&self, message: &str) {
+    fn notify_systemd(&self, message: &str) {
         if let Some(notifier) = &self.notifier {
             notifier.send(message);
         }

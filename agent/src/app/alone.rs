@@ -2,7 +2,7 @@
 //! and the features of the runtime.
 //!
 //! Input: the runtime's Status and the host's addresses, every `nodeStatusUpdateFrequency`. Output:
-//! `Input::Node` after each change. Bound: one call at a time.
+//! `PodsInput::Node` after each change. Bound: one call at a time.
 // k8s: pkg/kubelet/kubelet.go updateRuntimeUp, kubelet_getters.go getHostIPsAnyWay
 
 use std::net::IpAddr;
@@ -18,8 +18,8 @@ use pintle_daemon::blocking::JobPlace;
 use pintle_daemon::clock;
 use tokio::sync::mpsc;
 
-/// Reports changes for ever; `known` is the workers' initial state, `given` are those of
-/// `--node-ip`.
+/// Reports changes until the workers' queue closes. `known` is the workers' initial state; `given`
+/// are the addresses of `--node-ip`.
 pub(super) async fn follow(
     client: Client,
     mut known: NodeFacts,
@@ -32,13 +32,13 @@ pub(super) async fn follow(
         tokio::time::sleep(every).await;
         let mut facts = known.clone();
         match client.status(v1::StatusRequest { verbose: false }).await {
-            Ok(answer) => runtime.heard(&answer, clock::clocks().mono),
-            Err(error) => tracing::debug!(%error, "status of the runtime"),
+            Ok(answer) => runtime.observe(&answer, clock::clocks().mono),
+            Err(error) => tracing::debug!(%error, "could not read the runtime's status"),
         }
-        runtime.tell(&mut facts);
+        runtime.add_to(&mut facts);
         let (name, given) = (facts.name.clone(), given.clone());
-        let look = move || facts::addresses(&name, &given);
-        let found = blocking::run(JobPlace::own("addresses"), look).await.unwrap_or_default();
+        let read = move || facts::addresses(&name, &given);
+        let found = blocking::run(JobPlace::own("addresses"), read).await.unwrap_or_default();
         if !found.is_empty() {
             facts.host_ips = found;
         }
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_workers_hear_of_a_runtime_that_learns_and_of_a_late_address() {
+    async fn workers_receive_new_runtime_features_and_a_late_address() {
         let dir = tempfile::tempdir().expect("a folder");
         let runtime = FakeRuntime::start(&dir.path().join("c.sock")).await.expect("it starts");
         let client = Client::connect(&runtime.endpoint(), Deadlines::default()).expect("a path");
@@ -67,7 +67,7 @@ mod tests {
         let given = vec!["192.0.2.7".parse().expect("an address")];
         let every = Duration::from_millis(1);
         let following = follow(client, NodeFacts::default(), given.clone(), every, inputs);
-        let heard = async {
+        let received = async {
             for able in [false, true] {
                 runtime.set_able(able);
                 let Some(PodsInput::Node(facts)) = queue.recv().await else { panic!("no facts") };
@@ -78,7 +78,7 @@ mod tests {
         };
         tokio::select! {
             () = following => panic!("it ends"),
-            () = heard => {}
+            () = received => {}
         }
     }
 }

@@ -173,7 +173,7 @@ async fn identity(
 }
 
 /// Events about the node are logged and, in a cluster, sent to the API server.
-pub(super) fn teller(cluster: Option<&NodeCluster>) -> NodeEvents {
+pub(super) fn node_events(cluster: Option<&NodeCluster>) -> NodeEvents {
     let about = cluster.map(|c| (c.events.clone(), about_node(&c.node_name)));
     Rc::new(move |event| {
         let kind =
@@ -215,7 +215,7 @@ pub(super) fn start(
         worker_facts: facts,
         lists: parts.lists.clone(),
         metrics: Arc::clone(&parts.metrics),
-        events: teller(Some(cluster)),
+        events: node_events(Some(cluster)),
         shutdown: parts.shutdown.subscribe(),
     };
     task::start(node, runtime);

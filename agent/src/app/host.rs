@@ -177,8 +177,8 @@ pub(super) async fn runtime_info(
 ) -> Result<RuntimeFacts> {
     let version = runtime_version(config, client, health).await;
     health.starting("the container runtime is there; the node is made ready".to_owned());
-    let status = told_status(client).await;
-    let told = told_config(client).await?;
+    let status = read_status(client).await;
+    let told = read_runtime_config(client).await?;
     if told.is_none()
         && let Some(info) = status.as_ref().and_then(|status| status.info.get("config"))
     {
@@ -188,7 +188,7 @@ pub(super) async fn runtime_info(
 }
 
 /// The runtime's status. It is read again later, also if there is none now.
-async fn told_status(client: &Client) -> Option<v1::StatusResponse> {
+async fn read_status(client: &Client) -> Option<v1::StatusResponse> {
     let mut tries = 1;
     loop {
         let asked = v1::StatusRequest { verbose: true };
@@ -207,7 +207,7 @@ async fn told_status(client: &Client) -> Option<v1::StatusResponse> {
 
 /// The runtime's cgroup configuration; `None` when it lacks this call.
 // k8s: cmd/kubelet/app/server.go getCgroupDriverFromCRI
-async fn told_config(client: &Client) -> Result<Option<v1::RuntimeConfigResponse>> {
+async fn read_runtime_config(client: &Client) -> Result<Option<v1::RuntimeConfigResponse>> {
     let mut tries = 1;
     loop {
         match client.runtime_config(v1::RuntimeConfigRequest {}).await {
@@ -419,11 +419,11 @@ mod tests {
         let client = client.expect("a path");
         runtime.set_able(true);
         runtime.on(Method::Status).times(1).fail(Code::Unavailable, "busy");
-        let told = told_status(&client).await.expect("an answer");
+        let told = read_status(&client).await.expect("an answer");
         assert!(told.features.is_some_and(|features| features.supplemental_groups_policy));
         // One that hangs is waited for once.
         runtime.on(Method::Status).hang();
-        assert!(told_status(&client).await.is_none());
+        assert!(read_status(&client).await.is_none());
         assert_eq!(runtime.calls_of(Method::Status, "").len(), 3);
     }
 

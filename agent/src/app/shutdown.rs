@@ -27,6 +27,6 @@ pub(super) async fn start(parts: &StageInputs) {
         false => Announcer::Anybody,
     };
     let settings = Settings { windows, root_dir, logind_conf, announcer, bus: None };
-    let events = cluster::teller(parts.cluster.as_ref());
+    let events = cluster::node_events(parts.cluster.as_ref());
     watch(settings, parts.inputs.clone(), events, &parts.shutdown).await;
 }

@@ -236,7 +236,7 @@ impl PodDriver {
             Command::Publish { uid, pod, status, stage } => {
                 self.recorder.status(&uid, &status);
                 self.metrics.published(&uid, &pod, &status, clock::now());
-                self.tell(status_queue::QueueInput::Derived { pod, status, stage });
+                self.queue_status(status_queue::QueueInput::Derived { pod, status, stage });
             }
             Command::Event { uid, warning, reason, message, container } => {
                 self.recorder.event(&uid, warning, &reason, &message, container.as_deref());
@@ -261,7 +261,7 @@ impl PodDriver {
     fn gone(&self, uid: PodUid, turns: &mut TurnState) {
         self.prober.forget(&uid);
         self.metrics.gone(&uid);
-        self.tell(status_queue::QueueInput::Gone(uid.clone()));
+        self.queue_status(status_queue::QueueInput::Gone(uid.clone()));
         self.recorder.stage(&uid, "Gone", None, "");
         self.recorder.forget(&uid);
         // A pod that was wanted again meanwhile has been started again.
@@ -320,7 +320,7 @@ impl PodDriver {
         });
     }
 
-    fn tell(&self, input: status_queue::QueueInput) {
+    fn queue_status(&self, input: status_queue::QueueInput) {
         if let Some(writer) = &self.writer {
             writer.take(input);
         }
@@ -427,7 +427,7 @@ impl PodRead {
             self.metrics.pod_read(begun.elapsed());
             let result = match result {
                 Ok(read) => read.map_err(|error| {
-                    tell_unread(&self.recorder, &self.uid, &error);
+                    report_unread_pod(&self.recorder, &self.uid, &error);
                     ReadFailure(error.to_string())
                 }),
                 Err(panic) => {
@@ -476,7 +476,7 @@ impl Drop for ReadPlace<'_> {
 
 /// Emits FailedSync for a pod that cannot be read, unless the runtime itself is unreachable.
 // k8s: pkg/kubelet/pod_workers.go podWorkerLoop FailedSync
-fn tell_unread(recorder: &Recorder, uid: &PodUid, error: &pintle_cri::Error) {
+fn report_unread_pod(recorder: &Recorder, uid: &PodUid, error: &pintle_cri::Error) {
     if error.code != pintle_cri::Code::Unavailable {
         let text = format!("error determining status: {}", error.rpc_text());
         recorder.event(uid, true, "FailedSync", &text, None);

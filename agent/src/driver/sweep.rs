@@ -35,7 +35,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(30);
 struct Single(Rc<Cell<bool>>);
 
 impl Single {
-    /// The place, unless it is taken. It is free again when `Held` is dropped.
+    /// The place, unless it is taken. It is free again when `HeldSweep` is dropped.
     fn take(&self) -> Option<HeldSweep> {
         (!self.0.replace(true)).then(|| HeldSweep(self.clone()))
     }

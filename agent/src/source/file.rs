@@ -1,7 +1,7 @@
 //! Static pods from a folder (or one file): effects of the file source.
 //!
-//! Input: the folder. Output: a `Reading` of all its manifests after each change; one that was
-//! removed is missing from a reading, even if it is back. One inotify watch wakes the task and
+//! Input: the folder. Output: a `SourceReading` of all its manifests after each change; one that
+//! was removed is missing from a reading, even if it is back. One inotify watch wakes the task and
 //! names the files to check; every `fileCheckFrequency` it checks all of them anyway, since the
 //! folder may not exist yet, may be replaced, or lie on a file system without events. Files are
 //! read again only when their stamp changed. Owner: the task of `run`. Bounds: `FILES_MAX` files of
@@ -201,7 +201,7 @@ impl ManifestFolder {
         };
         let previous = known.as_ref().and_then(|known| known.pod.clone());
         let read = self.read(path, stamp, previous);
-        match known.filter(|known| known.says_the_same(&read)) {
+        match known.filter(|known| known.is_same_content(&read)) {
             // Its pod stays the same object, which others compare at once.
             Some(known) => (Manifest { stamp, settled: read.settled, ..known }, false),
             None => (read, true),
@@ -248,7 +248,7 @@ impl ManifestFolder {
 }
 
 impl Manifest {
-    fn says_the_same(&self, other: &Self) -> bool {
+    fn is_same_content(&self, other: &Self) -> bool {
         self.pod == other.pod && self.problem == other.problem
     }
 }

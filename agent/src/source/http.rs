@@ -1,7 +1,7 @@
 //! Static pods from a URL: effects of the HTTP source.
 //!
-//! Input: a URL and headers. Output: a `Reading` whenever the answer's bytes changed. A failed
-//! request changes nothing: the pods of the last good answer stay. Owner: the task of `run`.
+//! Input: a URL and headers. Output: a `SourceReading` whenever the answer's bytes changed. A
+//! failed request changes nothing: the pods of the last good answer stay. Owner: the task of `run`.
 //! Bounds: one request at a time, 10 s each, 10 MiB of body. HTTPS trusts the authorities of the
 //! system.
 

@@ -156,7 +156,7 @@ fn facts(node: &Node, error: Option<&str>) -> StatusFacts {
     if let Some(error) = error {
         assert_eq!(error, csi_node::NOT_YET, "an error that the replay does not know");
     }
-    facts.runtime.heard(&runtime_answer(&handlers, features), Mono::default());
+    facts.runtime.observe(&runtime_answer(&handlers, features), Mono::default());
     facts
 }
 

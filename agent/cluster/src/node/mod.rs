@@ -1,7 +1,7 @@
 //! The Node object and the objects beside it: what the node reports to the cluster.
 //!
 //! ```text
-//!   machine, runtime_state, addresses, images ─> status::Facts ─> status::update ─> patch ─> API server
+//!   machine, runtime_state, addresses, images ─> StatusFacts ─> update ─> patch ─> API server
 //!                                       own (watch of the Node object) ──┘
 //! ```
 //! `own` watches the Node object, `report` and `lease` write, `task` polls the facts that they

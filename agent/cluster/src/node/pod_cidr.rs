@@ -22,7 +22,7 @@ pub async fn follow(
 ) {
     let mut news = News { wanted: set, told: String::new() };
     let Some(mut own) = own else {
-        while !tell(&client, &mut news).await {
+        while !send_cidrs(&client, &mut news).await {
             tokio::time::sleep(every).await;
         }
         return;
@@ -31,7 +31,7 @@ pub async fn follow(
         if let Some(cidrs) = own.borrow_and_update().object().and_then(|node| cidrs(node)) {
             news.wanted = cidrs;
         }
-        let told = tell(&client, &mut news).await;
+        let told = send_cidrs(&client, &mut news).await;
         tokio::select! {
             changed = own.changed() => if changed.is_err() { return },
             () = tokio::time::sleep(every), if !told => {}
@@ -56,7 +56,7 @@ impl News {
 }
 
 /// Calls the runtime if the CIDRs changed; true when it has the wanted ones.
-async fn tell(client: &Client, news: &mut News) -> bool {
+async fn send_cidrs(client: &Client, news: &mut News) -> bool {
     let Some(call) = news.call() else { return true };
     match client.update_runtime_config(call).await {
         Ok(_) => {
@@ -65,7 +65,7 @@ async fn tell(client: &Client, news: &mut News) -> bool {
             true
         }
         Err(error) => {
-            tracing::warn!(cidr = news.wanted, %error, "the runtime was not told the pod CIDR");
+            tracing::warn!(cidr = news.wanted, %error, "could not send the pod CIDR");
             false
         }
     }

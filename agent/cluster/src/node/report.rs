@@ -107,7 +107,10 @@ impl Reporter {
 
     /// Sets the channel for reports of volumes in use that were written.
     #[must_use]
-    pub fn telling(mut self, in_use_written: watch::Sender<Option<WrittenInUse>>) -> Self {
+    pub fn with_in_use_written(
+        mut self,
+        in_use_written: watch::Sender<Option<WrittenInUse>>,
+    ) -> Self {
         self.in_use_written = in_use_written;
         self
     }
@@ -150,7 +153,7 @@ impl Reporter {
                     );
                 }
             }
-            self.tell_schedulable();
+            self.report_schedulable();
             self.round().await;
             let pause = tokio::time::sleep(pace::jitter(settings.update_every, JITTER));
             tokio::pin!(pause);
@@ -286,7 +289,7 @@ impl Reporter {
     }
 
     /// Sends once that this report of volumes in use is in the status of that Node.
-    fn tell_in_use(&self, number: Option<u64>, node: &Arc<Node>) {
+    fn publish_in_use(&self, number: Option<u64>, node: &Arc<Node>) {
         let Some(number) = number else { return };
         self.in_use_written.send_if_modified(|written| {
             let is_new = written.as_ref().is_none_or(|written| written.number != number);
@@ -307,7 +310,7 @@ impl Reporter {
         let changed = status::differs(&old, &new);
         let due = self.reported_at.is_none_or(|at| at.elapsed() >= self.report_after);
         if !changed && !due {
-            self.tell_in_use(in_use, &old);
+            self.publish_in_use(in_use, &old);
             return Ok(());
         }
         if let Some(patch) = patch::status(&old, &new) {
@@ -315,10 +318,10 @@ impl Reporter {
             if is_ready(&answer) {
                 self.step(StartStep::Ready);
             }
-            self.tell_in_use(in_use, &Arc::new(answer.clone()));
+            self.publish_in_use(in_use, &Arc::new(answer.clone()));
             self.answered(Some(answer));
         } else {
-            self.tell_in_use(in_use, &old);
+            self.publish_in_use(in_use, &old);
         }
         let every = self.facts.borrow().settings.report_every;
         let fresh = changed || self.reported_at.is_none();
@@ -352,7 +355,7 @@ impl Reporter {
         api.patch_status(&self.cluster.node_name, &params, &Patch::Strategic(patch)).await
     }
 
-    fn tell_schedulable(&mut self) {
+    fn report_schedulable(&mut self) {
         let spec = self.own.borrow().object().and_then(|node| node.spec.clone());
         let Some(spec) = spec else { return };
         let unschedulable = spec.unschedulable.unwrap_or(false);

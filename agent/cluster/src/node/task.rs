@@ -171,7 +171,7 @@ async fn run(parts: NodeTaskParts, shared: TaskFacts, own: watch::Receiver<OwnNo
     tasks::singleton("node facts", workers);
     let TaskFacts { facts, changed, .. } = shared;
     let reporter = Reporter::new(parts.cluster, facts, changed, own, parts.events);
-    reporter.timed_in(parts.metrics).telling(parts.in_use_written).run().await;
+    reporter.timed_in(parts.metrics).with_in_use_written(parts.in_use_written).run().await;
 }
 
 /// Applies pressure changes to the facts until the pressure monitor ends.
@@ -236,8 +236,8 @@ async fn poll_runtime(client: &Client, shared: &TaskFacts) {
     };
     let before = seen(&facts.runtime);
     match answer {
-        Ok(answer) => facts.runtime.heard(&answer, now),
-        Err(error) => tracing::debug!(%error, "status of the runtime"),
+        Ok(answer) => facts.runtime.observe(&answer, now),
+        Err(error) => tracing::debug!(%error, "could not read the runtime's status"),
     }
     facts.runtime.lists = shared.lists.error();
     let after = seen(&facts.runtime);
@@ -340,7 +340,7 @@ async fn follow_facts(
             Some(node) => worker_facts(&known, &shared.facts.borrow(), &node),
             None => known.clone(),
         };
-        shared.facts.borrow().runtime.tell(&mut facts);
+        shared.facts.borrow().runtime.add_to(&mut facts);
         facts.network_error = shared.facts.borrow().runtime.network_error().map(str::to_owned);
         if facts != known {
             known = facts;
@@ -415,7 +415,7 @@ mod tests {
                 }],
                 ..v1::StatusResponse::default()
             };
-            shared.facts.borrow_mut().runtime.heard(&answer, clock::clocks().mono);
+            shared.facts.borrow_mut().runtime.observe(&answer, clock::clocks().mono);
             shared.runtime.send_replace(());
             let Some(PodsInput::Node(facts)) = queue.recv().await else { panic!("no facts") };
             assert_eq!(facts.network_error, None);

@@ -147,7 +147,7 @@ impl<K: CollectionRecord> RecordSink<K> {
     }
 
     fn changed(&self) -> std::future::Ready<()> {
-        self.state.tell(CollectionState::All);
+        self.state.publish(CollectionState::All);
         ready(())
     }
 }
@@ -201,7 +201,7 @@ impl<K: CollectionRecord> ObjectSink<K::Wire> for RecordSink<K> {
     fn no_kind(&mut self) {
         // It may come: an API server is changed one setting at a time.
         if self.state.known.get() == CollectionState::Nothing {
-            self.state.tell(CollectionState::NoKind);
+            self.state.publish(CollectionState::NoKind);
         }
     }
 }
@@ -214,7 +214,7 @@ impl<K: CollectionRecord> State<K> {
         }
     }
 
-    fn tell(&self, known: CollectionState) {
+    fn publish(&self, known: CollectionState) {
         self.known.set(known);
         self.version.send_modify(|version| *version += 1);
     }

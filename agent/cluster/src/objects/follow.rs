@@ -196,7 +196,7 @@ async fn keep_read<T: WrittenObject>(
         pace.reset();
         signals.read_at.set(Some(Instant::now()));
         signals.answered.notify_waiters();
-        shared.tell(told).await;
+        shared.notify_workers(told).await;
     }
 }
 
@@ -236,7 +236,7 @@ impl ObjectWatch {
     async fn change(&self, change: impl FnOnce(&mut ObjectTable) -> Vec<WaitingReader>) {
         let Some(shared) = self.shared.upgrade() else { return };
         let told = change(&mut shared.table.borrow_mut());
-        shared.tell(told).await;
+        shared.notify_workers(told).await;
         // It may be immutable now.
         self.signals.answered.notify_waiters();
     }

@@ -5,7 +5,7 @@
 //!   pod ─> references ─> table ─ open, close, read ─> follow (one task per object) <── API server
 //!                          │                             │
 //!                          └── content, environment, pull_secrets <── passes of the pods' workers
-//!                                                        └─ Input::Content ─> worker ─> Refresh
+//!                                                        └─ PodsInput::Content ─> worker
 //! ```
 //! Why a stage of its own: an object is shared by many pods, outlives each of them, and is used by
 //! volumes, variables and pulls alike. So the passes of the workers ask here, and only this stage
@@ -13,10 +13,10 @@
 //! bound to it refers to it, and only by name: hence one watch for each object and none for all.
 //!
 //! Input: pods as their workers prepare and end them. Output: objects, as new as a read that began
-//! after the pod was seen first, and `Input::Content` when an object changed that a pod's volumes
-//! show, or appeared that a pod waits for. Owner: the main thread; nothing here is shared beyond.
-//! Bounds: `table::ENTRIES_MAX` objects, `wire::BODY_BYTES_MAX` for each; one read and one watch
-//! per object. Values of secrets never get into a log or a message.
+//! after the pod was seen first, and `PodsInput::Content` when an object changed that a pod's
+//! volumes show, or appeared that a pod waits for. Owner: the main thread; nothing here is shared
+//! beyond. Bounds: `table::ENTRIES_MAX` objects, `wire::BODY_BYTES_MAX` for each; one read and one
+//! watch per object. Values of secrets never get into a log or a message.
 
 mod accounts;
 mod claims;
@@ -217,7 +217,7 @@ impl ObjectsCore {
     }
 
     /// Notifies workers; waits when their queue is full.
-    async fn tell(&self, told: Vec<WaitingReader>) {
+    async fn notify_workers(&self, told: Vec<WaitingReader>) {
         for WaitingReader { uid, files } in told {
             // Without a driver the queue has no receiver.
             let _ = self.inputs.send(PodsInput::Content { uid, files }).await;
@@ -232,6 +232,6 @@ async fn resync(shared: std::rc::Weak<ObjectsCore>) {
         tokio::time::sleep(every).await;
         let Some(shared) = shared.upgrade() else { return };
         let told = shared.table.borrow().with_files();
-        shared.tell(told).await;
+        shared.notify_workers(told).await;
     }
 }

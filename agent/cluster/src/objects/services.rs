@@ -89,18 +89,19 @@ impl Services {
     /// The services whose variables pods of a namespace get.
     fn of(&self, namespace: &str) -> Vec<Service> {
         let own = self.0.get(namespace).into_iter().flatten();
-        let mut all: Vec<Service> = own.map(|(name, kept)| kept.told(namespace, name)).collect();
+        let mut all: Vec<Service> =
+            own.map(|(name, kept)| kept.to_service(namespace, name)).collect();
         if namespace != API.0
             && let Some(kept) = self.0.get(API.0).and_then(|services| services.get(API.1))
         {
-            all.push(kept.told(API.0, API.1));
+            all.push(kept.to_service(API.0, API.1));
         }
         all
     }
 }
 
 impl Brief {
-    fn told(&self, namespace: &str, name: &str) -> Service {
+    fn to_service(&self, namespace: &str, name: &str) -> Service {
         let port = |port: &PortFields| ServicePort {
             name: port.name.as_deref().map(str::to_owned),
             port: port.number,

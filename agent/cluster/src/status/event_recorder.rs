@@ -40,7 +40,7 @@ impl EventSink for EventRecorder {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     }
 
-    fn tell(
+    fn emit_event(
         &self,
         uid: &PodUid,
         warning: bool,

@@ -126,7 +126,7 @@ impl StatusWriter {
                     RequestResult::Unreachable(panic.to_string())
                 });
                 if let Some(told) = told {
-                    told.tell(&writer.recorder, &answer, begun.elapsed());
+                    told.record_result(&writer.recorder, &answer, begun.elapsed());
                 }
                 writer.take(QueueInput::Answered { ticket, answer });
             });
@@ -270,7 +270,7 @@ impl StatusWrite {
         })
     }
 
-    fn tell(&self, recorder: &Recorder, answer: &RequestResult, took: Duration) {
+    fn record_result(&self, recorder: &Recorder, answer: &RequestResult, took: Duration) {
         let words = match answer {
             RequestResult::Copy(_) | RequestResult::Deleted => {
                 let comma = if self.text.is_empty() { "" } else { ", " };

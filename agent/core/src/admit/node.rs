@@ -1,7 +1,7 @@
 //! The node's offer to pods, as admission needs it.
 //!
 //! Input: configuration and facts of the host at the start (`node::context::admission`), later the node's own
-//! object of the API server, through `Input::Admission`. Plain data; no effects.
+//! object of the API server, through `PodsInput::Admission`. Plain data; no effects.
 
 use std::collections::BTreeMap;
 

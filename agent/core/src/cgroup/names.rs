@@ -92,7 +92,7 @@ impl CgroupSetup {
         }
     }
 
-    /// A path of this layout as `Cgroups` wants it: below the configured root, such as
+    /// A path of this layout as the host crate takes it: below the configured root, such as
     /// `kubepods/burstable/pod<uid>`. Slices carry the root in their names and have none above.
     pub fn below_root<'a>(&self, path: &'a str) -> &'a str {
         let root = match self.driver {

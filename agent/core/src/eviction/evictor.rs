@@ -336,7 +336,7 @@ impl Evictor {
             return Vec::new();
         }
         let mut steps = Vec::new();
-        if tells(self.told, starved, now) {
+        if is_event_due(self.told, starved, now) {
             self.told = Some((starved, now));
             steps.push(EvictionStep::Tell(starved));
         }
@@ -553,7 +553,7 @@ fn is_due(last: Option<Mono>, now: Mono) -> bool {
 /// synchronization, one in `PERIOD`, and at the one after a victim. This agent also observes upon
 /// kernel notices: an event each time would use up the node's rate limit (`events::Correlator`).
 // k8s: pkg/kubelet/eviction/eviction_manager.go synchronize
-fn tells(told: Option<(Starved, Mono)>, starved: Starved, now: Mono) -> bool {
+fn is_event_due(told: Option<(Starved, Mono)>, starved: Starved, now: Mono) -> bool {
     told.is_none_or(|(of, at)| of != starved || is_due(Some(at), now))
 }
 

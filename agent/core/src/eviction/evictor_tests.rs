@@ -151,7 +151,7 @@ fn people_are_told_as_often_as_the_kubelet_looks() {
         (Some((Starved::Memory, at(5))), Starved::Memory, 15, true),
         (Some((Starved::Memory, at(5))), Starved::Inodes, 6, true),
     ] {
-        assert_eq!(tells(told, starved, at(now)), expected, "{told:?} {starved} {now}");
+        assert_eq!(is_event_due(told, starved, at(now)), expected, "{told:?} {starved} {now}");
     }
 }
 

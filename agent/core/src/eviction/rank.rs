@@ -106,7 +106,7 @@ pub fn rank<'a>(
 
 /// True if usage of this is known for some pod. Disks have many parts, and each is read for itself:
 /// see `unread`.
-pub fn tells_of(uses: &Uses, signal: Signal) -> bool {
+pub fn has_usage(uses: &Uses, signal: Signal) -> bool {
     uses.values().any(|used| match signal.starved() {
         Starved::Memory => used.working_set.is_some(),
         Starved::Pids => used.processes.is_some(),

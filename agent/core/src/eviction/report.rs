@@ -311,7 +311,7 @@ pub fn report(
         let met_in = trends.met_in(threshold.signal, least, stall);
         let (signal, layout) = (threshold.signal, trends.layout);
         let unread = uses.map(|uses| rank::unread(pods, uses, signal, layout));
-        let lacks = uses.is_some_and(|uses| !uses.is_empty() && !rank::tells_of(uses, signal));
+        let lacks = uses.is_some_and(|uses| !uses.is_empty() && !rank::has_usage(uses, signal));
         let is_blind = lacks || unread.is_some_and(|unread| !unread.is_none());
         let next = uses.filter(|_| !is_blind).and_then(|uses| next(signal, layout, pods, uses));
         Some(Gauge {

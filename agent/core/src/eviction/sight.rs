@@ -99,7 +99,7 @@ impl Sight {
         let is_late = now.since(since) >= BLIND_MAX;
         let is_known = |of: &&Threshold| match of.signal.is_of_disk() {
             true => told.disks && !unread(of).layers && !(counts && is_uncounted(of)),
-            false => told.uses.is_empty() || is_late || rank::tells_of(told.uses, of.signal),
+            false => told.uses.is_empty() || is_late || rank::has_usage(told.uses, of.signal),
         };
         let again = if counts || !is_late { SOON } else { PERIOD };
         fresh.iter().find(is_known).ok_or(again)

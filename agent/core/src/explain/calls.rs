@@ -88,14 +88,15 @@ impl CallProcess {
 /// The call that holds the pod up.
 pub(crate) fn hanging(subject: &ExplainSubject<'_>) -> Option<Explanation> {
     let (call, what) = worst(subject)?;
-    let sentence = format!("Waits for the runtime: {}", told(call, &what));
+    let sentence = format!("Waits for the runtime: {}", stuck_call_text(call, &what));
     Some(explained(call, sentence))
 }
 
 /// As `hanging`, for a pod that is being ended.
 pub(super) fn hanging_end(subject: &ExplainSubject<'_>) -> Option<Explanation> {
     let (call, what) = worst(subject)?;
-    let sentence = format!("Is being ended, but the runtime hangs: {}", told(call, &what));
+    let sentence =
+        format!("Is being ended, but the runtime hangs: {}", stuck_call_text(call, &what));
     Some(explained(call, sentence))
 }
 
@@ -117,7 +118,7 @@ fn hangs(view: &PodView, call: &RuntimeCall) -> bool {
     call.age >= limit || (blocked && call.age >= BLOCKED_AFTER)
 }
 
-fn told(call: &RuntimeCall, what: &str) -> String {
+fn stuck_call_text(call: &RuntimeCall, what: &str) -> String {
     let culprit = call.processes.iter().find(|p| p.is_blocked()).or(call.processes.first());
     let because = culprit.map(|p| format!("; {}", p.described())).unwrap_or_default();
     format!("{} of {what} has not returned for {}{because}", call.method, span(call.age))

@@ -37,14 +37,14 @@ fn crash_loop(
     let name = &status.name;
     let last = status.last_state.as_ref().and_then(|state| state.terminated.as_ref());
     let how = match last {
-        Some(end) => end_told(subject, name, end),
+        Some(end) => end_text(subject, name, end),
         None => format!("container {name} ended again and again"),
     };
     let until = crash_until(subject, name, message).or(subject.view.wake_at);
     let again = words::in_time(subject.now, until).unwrap_or_else(|| "soon".to_owned());
     let count = status.restart_count;
     let times = if count == 1 { "once".to_owned() } else { format!("{count} times") };
-    let sentence = format!("{}; it is started again {again} (restarted {times})", capital(&how));
+    let sentence = format!("{}; it restarts {again} (restarted {times})", capital(&how));
     let pod = &subject.view.pod;
     let of = (pintle_api_types::pod::namespace(pod), pintle_api_types::pod::name(pod));
     let retry = format!("`pintle-agent retry {}/{}` once its cause is mended", of.0, of.1);
@@ -147,7 +147,7 @@ pub(super) fn unready(subject: &ExplainSubject<'_>) -> Option<Explanation> {
             if done || !is_started_again(subject, &status.name) {
                 return None;
             }
-            let how = capital(&end_told(subject, &status.name, end));
+            let how = capital(&end_text(subject, &status.name, end));
             let sentence = format!("{how}; it is being started again");
             return Some(Explanation {
                 remedy: end_remedy(subject, &status.name, end),
@@ -242,7 +242,7 @@ pub(crate) fn healthy(subject: &ExplainSubject<'_>) -> Explanation {
     let victims = view.observed.containers.iter().filter(|c| c.state == RunState::Running);
     let victims = victims.filter_map(|c| Some((c, c.evidence.oom.as_ref()?)));
     if let Some((container, oom)) = victims.max_by_key(|(_, oom)| oom.at) {
-        sentence = format!("{sentence}, but {}", victim_told(subject, container, oom));
+        sentence = format!("{sentence}, but {}", victim_text(subject, container, oom));
     }
     let resize = resize(view.status.conditions.as_deref().unwrap_or_default());
     resize.unwrap_or_else(|| Explanation::fine("Running", sentence))
@@ -279,7 +279,7 @@ fn resize(conditions: &[PodCondition]) -> Option<Explanation> {
     Some(Explanation::trouble(&name, sentence).with_remedy(remedy))
 }
 
-fn victim_told(
+fn victim_text(
     subject: &ExplainSubject<'_>,
     container: &ObservedContainer,
     oom: &OomKill,
@@ -291,13 +291,13 @@ fn victim_told(
 }
 
 /// How a container ended: `container c ended with exit code 1: "no such file"`.
-pub(super) fn end_told(
+pub(super) fn end_text(
     subject: &ExplainSubject<'_>,
     name: &str,
     end: &ContainerStateTerminated,
 ) -> String {
     let said = end.message.as_deref().and_then(words::termination_message);
-    let said = said.map(|said| format!(", last words: {said}")).unwrap_or_default();
+    let said = said.map(|said| format!(", termination message: {said}")).unwrap_or_default();
     let oom = instance(subject, end).and_then(|c| c.evidence.oom.as_ref());
     match (end.reason.as_deref(), oom) {
         (Some("OOMKilled"), oom) => {

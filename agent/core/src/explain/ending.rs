@@ -128,7 +128,7 @@ fn failed(subject: &ExplainSubject<'_>) -> Explanation {
     for container in container_statuses(subject.view) {
         let end = container.state.as_ref().and_then(|state| state.terminated.as_ref());
         if let Some(end) = end.filter(|end| end.exit_code != 0) {
-            ends.push(containers::end_told(subject, &container.name, end));
+            ends.push(containers::end_text(subject, &container.name, end));
             remedy = remedy.or_else(|| containers::end_remedy(subject, &container.name, end));
         }
     }

@@ -267,7 +267,7 @@ fn crashed(code: i32, reason: &str, message: &str, count: i32) -> ExplainCase {
         "state": {"waiting": {"reason": "CrashLoopBackOff", "message": back_off}}}))
 }
 
-/// Ended at second 950; with 80 s of back-off it is started again at 1030.
+/// Ended at second 950; with 80 s of back-off it restarts at 1030.
 fn dead(code: i32) -> crate::observed::ObservedContainer {
     exited("c", "c1", code)
 }
@@ -287,26 +287,26 @@ fn pods_that_crash_tell_code_cause_and_next_start() {
         (
             crashed(3, "Error", "starting\nno such table: users\n", 4).with(dead(3)),
             "CrashLoopBackOff",
-            "Container c ended with exit code 3, last words: no such table: users; it is started \
-             again in 30 s (restarted 4 times).",
+            "Container c ended with exit code 3, termination message: no such table: users; it \
+             restarts in 30 s (restarted 4 times).",
         ),
         (
             crashed(137, "Error", "", 1).with(dead(137)),
             "CrashLoopBackOff",
-            "Container c ended with exit code 137 (SIGKILL); it is started again in 30 s \
+            "Container c ended with exit code 137 (SIGKILL); it restarts in 30 s \
              (restarted once).",
         ),
         (
             crashed(137, "OOMKilled", "", 2).with(by_init),
             "CrashLoopBackOff",
             "Container c was killed because its memory ran out (limit 64Mi), process worker \
-             (pid 77); it is started again in 30 s (restarted 2 times).",
+             (pid 77); it restarts in 30 s (restarted 2 times).",
         ),
         (
             crashed(1, "Error", "", 2).with(by_child),
             "CrashLoopBackOff",
             "Container c ended with exit code 1 after the OOM killer took its process worker \
-             (pid 77); it is started again in 30 s (restarted 2 times).",
+             (pid 77); it restarts in 30 s (restarted 2 times).",
         ),
     ]);
 }
@@ -502,7 +502,7 @@ fn pods_that_have_ended() {
         (
             ended(json!({"phase": "Failed", "containerStatuses": [end]})),
             "Failed",
-            "Has failed: container c ended with exit code 2, last words: bad flag.",
+            "Has failed: container c ended with exit code 2, termination message: bad flag.",
         ),
         (
             ended(json!({"phase": "Failed", "reason": "DeadlineExceeded", "message": "too long"})),

@@ -14,13 +14,13 @@ pub(super) fn with_unwritten(subject: &ExplainSubject<'_>, found: Explanation) -
         return found;
     }
     let so_far = found.sentence.trim_end_matches('.');
-    let sentence = format!("{so_far}, but the API server {}", told(subject, unwritten));
+    let sentence = format!("{so_far}, but the API server {}", unwritten_text(subject, unwritten));
     Explanation::trouble("NotWritten", sentence)
         .with_remedy(remedies::of_api_server(&unwritten.trouble.words))
 }
 
 /// `has not taken its status for 2 min (12 tries): words`.
-fn told(subject: &ExplainSubject<'_>, unwritten: &Unwritten) -> String {
+fn unwritten_text(subject: &ExplainSubject<'_>, unwritten: &Unwritten) -> String {
     let Unwritten { what, trouble } = unwritten;
     let age = span(subject.now.since(trouble.since));
     let tries =
@@ -30,7 +30,9 @@ fn told(subject: &ExplainSubject<'_>, unwritten: &Unwritten) -> String {
 
 /// The line about it among the details.
 pub(crate) fn line(subject: &ExplainSubject<'_>) -> Option<String> {
-    subject.unwritten.map(|unwritten| format!("the API server {}", told(subject, unwritten)))
+    subject
+        .unwritten
+        .map(|unwritten| format!("the API server {}", unwritten_text(subject, unwritten)))
 }
 
 /// Why the object of a pod still exists although nothing is left on the node.

@@ -87,7 +87,7 @@ impl Past {
     /// Sees a frame that the replay has just taken.
     pub fn see(&mut self, replay: &mut Replay, frame: &Frame) {
         match frame {
-            Frame::Start(_) => self.begin_anew(),
+            Frame::Start(_) => self.forget_run(),
             Frame::Input { now, input } => {
                 self.now = *now;
                 self.clock.store(now.wall.0, Ordering::Relaxed);
@@ -127,7 +127,7 @@ impl Past {
     }
 
     /// Another agent begins; it has to hear of each pod again.
-    fn begin_anew(&mut self) {
+    fn forget_run(&mut self) {
         self.syncs.clear();
         let known: Vec<_> = self.views.keys().cloned().collect();
         known.iter().for_each(|uid| self.leaves(uid, Why::Restart));

@@ -202,7 +202,7 @@ impl CredentialOwners {
     }
 
     /// True when the pod's credentials are worth a look.
-    pub fn names_somebody(&self) -> bool {
+    pub fn names_credentials(&self) -> bool {
         !self.kubernetes_secrets.is_empty() || !self.kubernetes_service_accounts.is_empty()
     }
 

@@ -18,7 +18,7 @@ pub enum NodeIpError {
     /// `127.0.0.0/8` or `::1`.
     #[error("nodeIP can't be loopback address")]
     Loopback,
-    /// A group's address.
+    /// A multicast address.
     #[error("nodeIP can't be a multicast address")]
     Multicast,
     /// `169.254.0.0/16` or `fe80::/10`.
@@ -35,18 +35,18 @@ pub enum NodeIpError {
 /// The reason for which the node has no addresses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NodeAddressError {
-    /// A configured one cannot be used.
+    /// A configured address cannot be used.
     #[error("failed to validate nodeIP: {0}")]
     Invalid(#[from] NodeIpError),
-    /// Neither the configuration nor the host has one.
+    /// Neither the configuration nor the host gives an address.
     #[error("can't get ip address of node {0}")]
     NoIp(String),
 }
 
-/// Annotation with the address given by hand, for an external cloud provider.
+/// Annotation with the addresses of `--node-ip`, for an external cloud provider.
 pub const PROVIDED_IP: &str = "alpha.kubernetes.io/provided-node-ip";
 
-/// The addresses that the Node object is to have; `None` leaves those that it has.
+/// The addresses that the Node object is to have; `None` keeps its present ones.
 pub fn decide(
     settings: &NodeSettings,
     host: &HostAddresses,
@@ -67,13 +67,13 @@ pub fn decide(
     if let (Some(first), Some(second)) = (first, second) {
         return Ok(Some(vec![internal(first), internal(second), hostname]));
     }
-    match first.or_else(|| found(settings, host)) {
+    match first.or_else(|| detect(settings, host)) {
         Some(ip) => Ok(Some(vec![internal(ip), hostname])),
         None => Err(NodeAddressError::NoIp(settings.name.clone())),
     }
 }
 
-/// The annotation for an external cloud provider; `None` when there is none to be.
+/// The value of [`PROVIDED_IP`]; `None` without an external cloud provider or a configured address.
 pub fn provided_ip(settings: &NodeSettings) -> Option<String> {
     let first = settings.node_ip().filter(|_| settings.external_cloud)?;
     Some(match settings.second_ip() {
@@ -82,8 +82,9 @@ pub fn provided_ip(settings: &NodeSettings) -> Option<String> {
     })
 }
 
-/// The name's own meaning, then the name service's, then the routing table's.
-fn found(settings: &NodeSettings, host: &HostAddresses) -> Option<IpAddr> {
+/// The address that the node's name is, else one that it resolves to, else the source address of
+/// the default route.
+fn detect(settings: &NodeSettings, host: &HostAddresses) -> Option<IpAddr> {
     if let Ok(ip) = settings.name.parse() {
         return Some(ip);
     }
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn an_external_cloud_provider_owns_addresses_that_are_there() {
+    fn addresses_of_an_external_cloud_provider_are_kept() {
         let present = [address("InternalIP", "192.0.2.1".to_owned())];
         let host = host(&["192.0.2.7"], &[], None);
         let external = settings(&["192.0.2.7"], true);

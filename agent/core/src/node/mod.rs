@@ -1,7 +1,7 @@
 //! The node: its facts and resources, and the Node object that reports them.
 //!
 //! ```text
-//!   settings, machine, runtime_state, addresses, images ─> status::Facts ─> status::update ─> patch
+//!   settings, machine, runtime_state, addresses, images ─> StatusFacts ─> status::update ─> patch
 //! ```
 
 pub mod addresses;

@@ -45,8 +45,8 @@ impl Default for RuntimeState {
 }
 
 impl RuntimeState {
-    /// Takes in an answer. A runtime that does not answer is noticed by the time that passes.
-    pub fn heard(&mut self, answer: &v1::StatusResponse, now: Mono) {
+    /// Records an answer. A runtime that does not answer is detected by the age of the last one.
+    pub fn observe(&mut self, answer: &v1::StatusResponse, now: Mono) {
         let conditions = answer.status.as_ref().map(|status| &status.conditions[..]);
         let conditions = conditions.unwrap_or_default();
         self.network = problem(conditions, "NetworkReady", "container runtime network not ready");
@@ -61,9 +61,9 @@ impl RuntimeState {
         self.ready_at = Some(now);
     }
 
-    /// Puts the runtime's features into the facts of the workers, once it has reported them.
+    /// Copies the runtime's features to the facts of the workers, if it has been ready.
     // k8s: pkg/kubelet/kubelet.go updateRuntimeUp
-    pub fn tell(&self, facts: &mut NodeFacts) {
+    pub fn add_to(&self, facts: &mut NodeFacts) {
         if self.ready_at.is_none() {
             return;
         }
@@ -206,7 +206,7 @@ mod tests {
         let never = ["container runtime status check may not have completed yet".to_owned()];
         assert_eq!(state.errors(at(5))[..1], never);
         let good = answer(vec![condition("RuntimeReady", true), condition("NetworkReady", true)]);
-        state.heard(&good, at(10));
+        state.observe(&good, at(10));
         assert!(state.errors(at(39)).is_empty());
         assert_eq!(state.errors(at(40)), ["container runtime is down"]);
     }
@@ -215,7 +215,7 @@ mod tests {
     fn a_runtime_that_answers_and_lists_nothing_is_not_ready() {
         let mut state = RuntimeState::default();
         let good = answer(vec![condition("RuntimeReady", true), condition("NetworkReady", true)]);
-        state.heard(&good, at(10));
+        state.observe(&good, at(10));
         state.lists = Some("PLEG is not healthy".to_owned());
         assert_eq!(state.errors(at(11)), ["PLEG is not healthy"]);
         // As the kubelet orders them.
@@ -227,11 +227,11 @@ mod tests {
     fn what_is_not_ready_is_said_in_the_runtimes_words() {
         let mut state = RuntimeState::default();
         let bad = answer(vec![condition("RuntimeReady", true), condition("NetworkReady", false)]);
-        state.heard(&bad, at(10));
+        state.observe(&bad, at(10));
         let want = "container runtime network not ready: NetworkReady=false reason:Why \
                     message:words";
         assert_eq!(state.errors(at(10)), [want]);
-        state.heard(&answer(Vec::new()), at(11));
+        state.observe(&answer(Vec::new()), at(11));
         assert_eq!(state.errors(at(11)).len(), 2);
         assert_eq!(state.errors(at(11))[0], "container runtime not ready: <nil>");
     }
@@ -242,8 +242,8 @@ mod tests {
         let mut facts = NodeFacts { supplemental_groups_policy: true, ..NodeFacts::default() };
         facts.handlers = vec![RuntimeHandler { user_namespaces: true, ..Default::default() }];
         let before = facts.clone();
-        state.tell(&mut facts);
-        assert_eq!(facts, before, "what the start heard");
+        state.add_to(&mut facts);
+        assert_eq!(facts, before, "the facts at the start");
         let ready = || vec![condition("RuntimeReady", true), condition("NetworkReady", true)];
         let handler = |name: &str, able: bool| v1::RuntimeHandler {
             name: name.to_owned(),
@@ -260,8 +260,8 @@ mod tests {
                 features: able.then_some(features),
                 ..answer(ready())
             };
-            state.heard(&told, at(10));
-            state.tell(&mut facts);
+            state.observe(&told, at(10));
+            state.add_to(&mut facts);
             let can = |name| {
                 let handler = facts.handler(name);
                 (handler.user_namespaces, handler.recursive_read_only)

@@ -32,7 +32,7 @@ impl PodFigures {
     /// The memory limit in the form that the runtime receives: -1 for none, which is how the
     /// kubelet reads `max`.
     // k8s: pkg/kubelet/cm/cgroup_manager_linux.go readCgroupMemoryConfig
-    pub fn memory_limit_told(&self) -> i64 {
+    pub fn cri_memory_limit(&self) -> i64 {
         if self.memory_limit == i64::MAX { -1 } else { self.memory_limit }
     }
 }
@@ -141,8 +141,8 @@ mod tests {
 
     #[test]
     fn the_runtime_is_told_that_there_is_no_limit() {
-        assert_eq!(pod(1, i64::MAX).memory_limit_told(), -1);
-        assert_eq!(pod(1, 5).memory_limit_told(), 5);
+        assert_eq!(pod(1, i64::MAX).cri_memory_limit(), -1);
+        assert_eq!(pod(1, 5).cri_memory_limit(), 5);
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Graceful shutdown of the node: when each pod ends, and with which grace period.
 //!
 //! ```text
-//!   Config ─> windows ─> Notice ─Input::Shutdown─> order ─Command::Shutdown─> Record (a file,
-//!                                                    │                        Ready, the lock)
-//!                                                    └─> which pods end now, with which grace
+//!   Config ─> windows ─> Notice ─PodsInput::Shutdown─> order ─Command::Shutdown─> Record (a file,
+//!                                                        │                        Ready, the lock)
+//!                                                        └─> which pods end now, with which grace
 //! ```
 //! Pure. Pods end in groups by their priority, the least important first; a group has as many
 //! seconds as the configuration gives it, a pod the less of these and its own grace period. A group

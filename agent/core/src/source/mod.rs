@@ -5,11 +5,11 @@
 //!   http (URL)    ─┼─ Delivery ─> merge ─ SourceUpdate ─> desired
 //!   apiserver     ─┘
 //! ```
-//! Files and HTTP deliver all their pods at a time (`Reading`), the API server a list and then one
-//! change after the other; `merge` compares with the last reading and returns the difference. A
-//! broken manifest is a `Problem` of that file alone: the version of its pod that was read before
-//! stays, and so do all others. `file`, `http` and `apiserver` are the only parts with effects;
-//! everything else is pure.
+//! Files and HTTP deliver all their pods at a time ([`SourceReading`]), the API server a list and
+//! then one change after the other; `merge` compares with the last reading and returns the
+//! difference. A broken manifest is a `Problem` of that file alone: the version of its pod that was
+//! read before stays, and so do all others. `file`, `http` and `apiserver` are the only parts with
+//! effects; everything else is pure.
 
 pub mod manifest;
 pub mod merge;

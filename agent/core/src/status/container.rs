@@ -1,9 +1,10 @@
 //! One container's status from its spec, its newest two instances and its last status.
 //!
-//! Input: a `Subject` (spec, kind, last status) within a `DeriveInput`. Output: `ContainerStatus`.
-//! The runtime's answer counts; lost facts come from the kernel's evidence (`ended`), and an end
-//! that neither knows is reported as unknown, with exit code 137, never guessed to be a success.
-//! Messages are cut here, since only here the number of containers that share the bound is known.
+//! Input: a `StatusSubject` (spec, kind, last status) within a `DeriveInput`. Output:
+//! `ContainerStatus`. The runtime's answer counts; lost facts come from the kernel's evidence
+//! (`ended`), and an end that neither knows is reported as unknown, with exit code 137, never
+//! guessed to be a success. Messages are cut here, since only here the number of containers that
+//! share the bound is known.
 
 use std::collections::HashMap;
 

@@ -355,7 +355,7 @@ fn patch_work(copy: &Pod, local: &Local) -> Option<EntryWork> {
     // k8s: pkg/kubelet/kubelet.go SyncPod writes the status before it returns isTerminal
     let over = !pod::is_deleted(&local.pod) && !pod::is_deleted(copy) && !any_running(ours);
     let stopping = local.stage >= WorkerStage::Terminating && !over;
-    Some(EntryWork::Patch { body, urgent: somebody_waits(theirs, ours, stopping) })
+    Some(EntryWork::Patch { body, urgent: has_urgent_change(theirs, ours, stopping) })
 }
 
 /// The API server's count of changes of the object; compared only between copies of one object.
@@ -365,14 +365,14 @@ fn version(pod: &Pod) -> Option<u64> {
 
 /// True when services, controllers or users wait for just this change. While a pod is stopped its
 /// containers end one after the other: their ends are reported together.
-fn somebody_waits(theirs: &PodStatus, ours: &PodStatus, stopping: bool) -> bool {
+fn has_urgent_change(theirs: &PodStatus, ours: &PodStatus, stopping: bool) -> bool {
     let ready = |status: &PodStatus| {
         let mut all = status.conditions.iter().flatten();
         all.any(|c| c.type_ == "Ready" && c.status == "True")
     };
     let ends = is_terminal(ours.phase.as_deref()) && ours.phase != theirs.phase;
     let newly_ended = ended(ours).any(|end| !ended(theirs).any(|known| known == end));
-    let has_address = is_networked(ours) && !is_told_network(theirs, ours);
+    let has_address = is_networked(ours) && !has_same_network(theirs, ours);
     match (ends, newly_ended || has_address || sidecar_started(theirs, ours)) {
         (true, _) => true,
         (false, true) => !stopping,
@@ -403,7 +403,7 @@ fn is_networked(status: &PodStatus) -> bool {
         && all.any(|c| c.type_ == "PodReadyToStartContainers" && c.status == "True")
 }
 
-fn is_told_network(theirs: &PodStatus, ours: &PodStatus) -> bool {
+fn has_same_network(theirs: &PodStatus, ours: &PodStatus) -> bool {
     is_networked(theirs) && (&theirs.pod_ip, &theirs.pod_ips) == (&ours.pod_ip, &ours.pod_ips)
 }
 

@@ -226,7 +226,7 @@ impl StatusQueue {
         std::mem::take(&mut self.out)
     }
 
-    /// When the next `Input::Tick` is needed.
+    /// When the next `QueueInput::Tick` is needed.
     pub fn next_wake(&self) -> Option<Mono> {
         self.timers.first().map(|(at, _)| *at)
     }

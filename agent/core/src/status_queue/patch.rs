@@ -37,10 +37,10 @@ fn as_object(status: &PodStatus) -> Map<String, Value> {
 }
 
 /// An absent value and an empty object are the same for an optional field.
-fn says_nothing(value: Option<&Value>) -> bool {
+fn is_absent_or_empty(value: Option<&Value>) -> bool {
     match value {
         None | Some(Value::Null) => true,
-        Some(Value::Object(fields)) => fields.values().all(|field| says_nothing(Some(field))),
+        Some(Value::Object(fields)) => fields.values().all(|field| is_absent_or_empty(Some(field))),
         Some(Value::Array(items)) => items.is_empty(),
         Some(_) => false,
     }
@@ -53,7 +53,7 @@ fn same(a: &Value, b: &Value) -> bool {
             let covers = |a: &Map<String, Value>, b: &Map<String, Value>| {
                 a.iter().all(|(key, value)| match b.get(key) {
                     Some(other) => same(value, other),
-                    None => says_nothing(Some(value)),
+                    None => is_absent_or_empty(Some(value)),
                 })
             };
             covers(a, b) && covers(b, a)
@@ -61,7 +61,7 @@ fn same(a: &Value, b: &Value) -> bool {
         (Value::Array(a), Value::Array(b)) => {
             a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
         }
-        _ => a == b || (says_nothing(Some(a)) && says_nothing(Some(b))),
+        _ => a == b || (is_absent_or_empty(Some(a)) && is_absent_or_empty(Some(b))),
     }
 }
 
@@ -88,7 +88,7 @@ fn object_patch(old: &Map<String, Value>, new: &Map<String, Value>) -> Map<Strin
         }
     }
     for (key, value) in old {
-        if !new.contains_key(key) && !says_nothing(Some(value)) {
+        if !new.contains_key(key) && !is_absent_or_empty(Some(value)) {
             patch.insert(key.clone(), Value::Null);
         }
     }

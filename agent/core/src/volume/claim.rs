@@ -3,8 +3,8 @@
 //!
 //! Input: the pod, and what the API server answers for the PersistentVolumeClaim and the
 //! PersistentVolume that it names. Output: a `ClaimedVolume` with the kind of volume to set up, or
-//! the kubelet's sentence. Owner: `Objects`, which reads both for the pod's worker. A claim is
-//! never watched, because the node authorizer lets a node get it and nothing else.
+//! the kubelet's sentence. Owner: the stage of objects, which reads both for the pod's worker. A
+//! claim is never watched, because the node authorizer lets a node get it and nothing else.
 // k8s: pkg/kubelet/volumemanager/populator/desired_state_of_world_populator.go createVolumeSpec
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};

@@ -1,8 +1,8 @@
 //! Kinds of volumes and their plugins: one row of facts for each plugin.
 //!
 //! Input: none. Output: `VolumeKind`, which `plan` makes of a pod's spec and `claim` of a
-//! PersistentVolume, and `Plugin`, its row. Set-up, mounts, teardown and statistics read the row
-//! instead of matching on kinds, so that a new kind is a row and a set-up. Pure.
+//! PersistentVolume, and [`VolumePlugin`], its row. Set-up, mounts, teardown and statistics read
+//! the row instead of matching on kinds, so that a new kind is a row and a set-up. Pure.
 // k8s: pkg/volume/*/ (CanSupport, SupportsMountOption, GetAttributes, MetricsProvider)
 
 use std::net::Ipv6Addr;

@@ -1,4 +1,4 @@
-//! Lists of everything: an input that comes while a list is under way is not lost with it.
+//! Lists of all pods of the runtime: an input that arrives during a list takes effect.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,7 +17,7 @@ impl Lists {
         Self { pods: Pods::new(settings(Duration::from_secs(60))), now: Now::default() }
     }
 
-    /// The stamp of the list that this input requests.
+    /// Handles an input; returns the stamp of the list that it requests.
     fn take(&mut self, input: PodsInput) -> Option<u64> {
         let commands = self.pods.handle(self.now, input);
         let mut stamps = commands.iter().filter_map(|command| match command {
@@ -42,7 +42,7 @@ impl Lists {
 }
 
 #[test]
-fn what_was_lost_while_a_list_was_under_way_is_looked_for_with_the_next_one() {
+fn hints_lost_during_a_list_request_another_list() {
     for good in [true, false] {
         let mut lists = Lists::new();
         let first = lists.take(PodsInput::Tick);
@@ -54,7 +54,7 @@ fn what_was_lost_while_a_list_was_under_way_is_looked_for_with_the_next_one() {
 }
 
 #[test]
-fn a_list_that_began_before_the_sources_were_ready_does_not_tell_what_is_left_over() {
+fn a_list_begun_before_the_sources_were_ready_does_not_show_all_pods() {
     let mut lists = Lists::new();
     let first = lists.take(PodsInput::Tick);
     assert_eq!(lists.take(PodsInput::SourcesReady), None);
@@ -65,7 +65,7 @@ fn a_list_that_began_before_the_sources_were_ready_does_not_tell_what_is_left_ov
 }
 
 #[test]
-fn what_runs_of_a_pod_that_cannot_be_read_is_no_orphan_until_the_pod_is_gone() {
+fn containers_of_an_unreadable_pod_are_no_orphans_while_it_has_a_manifest() {
     let mut lists = Lists::new();
     let uid = PodUid::from("broken");
     let listed = |stamp: Option<u64>| {
@@ -74,20 +74,20 @@ fn what_runs_of_a_pod_that_cannot_be_read_is_no_orphan_until_the_pod_is_gone() {
         let pod = ListedPod { uid: uid.clone(), namespace, name, digest };
         PodsInput::Listed { stamp: stamp.expect("a list is under way"), result: Ok(vec![pod]) }
     };
-    let stopped = |lists: &Lists| lists.pods.worker(&uid).is_some();
+    let is_orphan = |lists: &Lists| lists.pods.worker(&uid).is_some();
     let mut stamp = lists.take(PodsInput::Unreadable(BTreeSet::from([uid.clone()])));
     lists.take(PodsInput::SourcesReady);
     while stamp.is_some() {
         stamp = lists.take(listed(stamp));
     }
-    assert!(lists.pods.knows_all() && !stopped(&lists));
+    assert!(lists.pods.knows_all() && !is_orphan(&lists));
     let stamp = lists.take(PodsInput::Unreadable(BTreeSet::new()));
     lists.take(listed(stamp));
-    assert!(stopped(&lists));
+    assert!(is_orphan(&lists));
 }
 
 #[test]
-fn lists_come_more_often_as_soon_as_the_sources_of_hints_see_less() {
+fn a_shorter_relist_period_applies_at_once() {
     let mut lists = Lists::new();
     let first = lists.take(PodsInput::Tick);
     assert_eq!(lists.answer(first, true), None);

@@ -176,7 +176,7 @@ impl Pods {
     /// Every source has delivered.
     fn ready(&mut self, now: Now) {
         self.sources_ready = true;
-        self.list_anew(now);
+        self.restart_list(now);
         self.everyone(now);
         // All pods that were admitted before have come by this time.
         let unreadable = &self.unreadable;
@@ -186,7 +186,7 @@ impl Pods {
         self.retry_resizes("pods_added", now);
     }
 
-    /// When the next `Input::Tick` is needed at the latest.
+    /// When the next `PodsInput::Tick` is needed at the latest.
     pub fn next_wake(&self) -> Option<Mono> {
         let list = (!self.lists.under_way).then_some(self.lists.at);
         let resize = (!self.resizes.pending.is_empty()).then_some(self.resizes.at);
@@ -422,7 +422,7 @@ impl Pods {
 
     /// Starts a new list, because the one under way may have missed the change. No pod is known to
     /// be an orphan before a list that begins from now on.
-    fn list_anew(&mut self, now: Now) {
+    fn restart_list(&mut self, now: Now) {
         self.lists.since_ready = false;
         self.lists.ready_stamp = self.counter + 1;
         self.list_soon(now);
@@ -434,7 +434,7 @@ impl Pods {
     fn leaves_lobby(&mut self, uid: &PodUid, now: Now) {
         if self.lobby.has(uid) {
             self.lobby.leave(uid);
-            self.list_anew(now);
+            self.restart_list(now);
         }
     }
 

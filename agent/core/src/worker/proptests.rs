@@ -1,8 +1,8 @@
 //! Properties of `Pods` after any inputs in any order, also such as no driver would send.
 //!
 //! A step is drawn without knowledge of the state: stale answers, unknown uids, tickets that never
-//! were. `Watch` sees only what a driver sees, and checks after every step. One list of steps is
-//! one run, so a failure is replayed from its seed.
+//! were. `StepRunner` sees only what a driver sees, and checks after every step. One list of steps
+//! is one run, so a failure is replayed from its seed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -268,7 +268,7 @@ impl Worker {
             _ => message::DEFERRED,
         };
         let sentence = format!("Pod resize {}", reasons.1);
-        self.tell(true, event, message::text(&sentence, wanted, generation, why), context);
+        self.emit_event(true, event, message::text(&sentence, wanted, generation, why), context);
     }
 
     fn resize_granted(&mut self, wanted: Arc<Pod>, context: &mut WorkerInputs<'_>) {
@@ -278,7 +278,7 @@ impl Worker {
         self.resizing.conditions = ResizeConditions::default();
         self.resizing.conditions.set_in_progress("", "", generation, context.now.wall);
         let text = message::text("Pod resize started", &wanted, generation, "");
-        self.tell(false, message::STARTED, text, context);
+        self.emit_event(false, message::STARTED, text, context);
         context.notes.unsaved = true;
         self.desire(wanted);
     }
@@ -299,7 +299,7 @@ impl Worker {
             );
         } else if let Some(done) = self.resizing.conditions.in_progress.take() {
             let text = message::text("Pod resize completed", &pod, done.generation, "");
-            self.tell(false, message::COMPLETED, text, context);
+            self.emit_event(false, message::COMPLETED, text, context);
         }
     }
 
@@ -411,11 +411,11 @@ impl Worker {
             let generation =
                 self.resizing.conditions.in_progress.as_ref().and_then(|c| c.generation);
             let text = message::text("Pod resize error", &pod, generation, &failure.message);
-            self.tell(true, message::ERROR, text, context);
+            self.emit_event(true, message::ERROR, text, context);
         }
     }
 
-    fn tell(
+    fn emit_event(
         &self,
         warning: bool,
         reason: &'static str,

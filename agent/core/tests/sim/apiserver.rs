@@ -1,6 +1,6 @@
 //! The API server of a world: the one of `api/memory`, behind a watch that lags, repeats and
 //! breaks, writes that fail before they had an effect or after, and outages. Between it and the
-//! core stand the product's own `Sources` and `StatusQueue`.
+//! core stand the product's own `PodSources` and `StatusQueue`.
 //!
 //! Users write as a restored backup does, unchecked, because a world changes what only
 //! subresources may change; all that the agent sends is answered as the real server answers it.

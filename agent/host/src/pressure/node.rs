@@ -1,10 +1,10 @@
-//! One reading of everything that pods may run a node out of.
+//! Reads the node's resources for node-pressure eviction: memory, stall, disks, process ids.
 //!
 //! Input: the places of the agent's files, images and writable layers, and the cgroup of all pods.
-//! Output: a `Reading`. Effects: four cgroup files that stay open, a `statvfs` for each file
-//! system, two files of `/proc`, and the list of mounts where disks are of btrfs; for a thread that
-//! may wait for a disk. An unreadable value is absent, never zero: a node without figures is not a
-//! node without room.
+//! Output: a [`NodeReading`]. Effects: reads of cgroup files, which stay open, and of `/proc`, a
+//! `statvfs` and a `stat` for each file system, and the list of mounts where disks are of btrfs;
+//! for a thread that may wait for a disk. An unreadable value is absent, never zero: a node without
+//! figures is not a node without room.
 // k8s: pkg/kubelet/eviction/helpers.go makeSignalObservations
 
 use std::fs;
@@ -21,29 +21,29 @@ use crate::disk::{FileSystem, file_system};
 use crate::node::facts::meminfo;
 use crate::volume::mount::is_one_device;
 
-/// A reading of the node's resources.
+/// The node's resources at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeReading {
-    /// When.
+    /// When memory was read.
     pub at: UnixNanos,
-    /// Of the whole node.
+    /// Memory of the whole node.
     pub memory: Option<CgroupMemory>,
-    /// Of all pods together; absent without a cgroup for them.
+    /// Memory of all pods together; absent without a cgroup for them.
     pub pods_memory: Option<CgroupMemory>,
-    /// Part of the last ten seconds in which all that wanted to run waited for memory, in hundredths
-    /// of a percent: of the node or of all pods, whichever is greater.
+    /// PSI `full` of memory over ten seconds, in hundredths of a percent: that of the node or of
+    /// all pods, whichever is greater.
     pub stall: Option<u16>,
     /// The file system of `--root-dir`.
     pub node_fs: Option<FileSystem>,
-    /// That of the images.
+    /// The file system of the images.
     pub image_fs: Option<FileSystem>,
-    /// That of the containers' writable layers.
+    /// The file system of the containers' writable layers.
     pub container_fs: Option<FileSystem>,
-    /// Images do not lie on the file system of `--root-dir`.
+    /// True if images do not lie on the file system of `--root-dir`.
     pub images_apart: bool,
-    /// Writable layers do not lie on that of the images.
+    /// True if writable layers do not lie on the file system of the images.
     pub layers_apart: bool,
-    /// Process numbers: how many there may be, how many are in use.
+    /// Process ids: how many there may be, how many are in use.
     pub pids: Option<(u64, u64)>,
 }
 
@@ -52,11 +52,11 @@ pub struct NodeReading {
 pub struct CgroupMemory {
     /// Its capacity: its limit, or the node's memory.
     pub capacity: u64,
-    /// Memory in use that cannot be had back at once.
+    /// Bytes in use less inactive page cache.
     pub working_set: u64,
-    /// Memory in use with all of the page cache.
+    /// Bytes in use with all of the page cache.
     pub usage: u64,
-    /// Page cache within `working_set`: used more than once, and to be had back all the same.
+    /// Active page cache, which `working_set` contains although the kernel can reclaim it.
     pub active_cache: u64,
 }
 
@@ -70,13 +70,13 @@ impl CgroupMemory {
 /// The disks of images and writable layers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeDisks {
-    /// Some path on the images' file system.
+    /// A path on the images' file system.
     pub images: Option<PathBuf>,
-    /// Some path on that of the writable layers.
+    /// A path on the writable layers' file system.
     pub layers: Option<PathBuf>,
 }
 
-/// Reads; one at a time.
+/// Reads the node's resources.
 #[derive(Debug)]
 pub struct NodeReader {
     sampler: Sampler,
@@ -87,7 +87,7 @@ pub struct NodeReader {
 }
 
 impl NodeReader {
-    /// A reader for the agent with this root folder.
+    /// A reader for an agent with this `--root-dir` and this cgroup of all pods.
     ///
     /// # Errors
     /// There are no cgroups.
@@ -100,7 +100,7 @@ impl NodeReader {
         self.sampler.is_v2()
     }
 
-    /// Directories of the node's memory and of that of all pods.
+    /// Cgroup directories that account for the memory of the node and of all pods.
     pub fn memory_dirs(&self) -> [Option<PathBuf>; 2] {
         ["/", self.pods.as_str()].map(|path| self.sampler.memory_dir(path))
     }
@@ -119,12 +119,12 @@ impl NodeReader {
         }
     }
 
-    /// Memory and stall alone, without a disk to wait for.
+    /// Reads memory and stall alone, and so never waits for a disk.
     pub fn read_memory(&mut self) -> NodeReading {
         self.sampler.begin();
         let pods = self.sampler.sample(&self.pods, false);
         let of_pods = pods.as_ref().and_then(|sample| sample.pressure.as_ref());
-        // The second is that of memory. Version 1 of cgroups has none.
+        // Absent on cgroup v1.
         let of_pods = of_pods.map(|[_, memory, _]| hundredths(memory.full.avg10));
         NodeReading {
             at: clock::now(),
@@ -146,22 +146,21 @@ impl NodeReader {
     }
 }
 
-/// The stall of the whole node, from the kernel.
+/// The stall of the whole node.
 fn stall() -> Option<u16> {
-    // Opened and read each time: where counting was turned off, the kernel refuses the read, not
-    // the open.
+    // Opened each time: where PSI is disabled, the kernel refuses the read, not the open.
     let text = fs::read_to_string("/proc/pressure/memory").ok()?;
     text.contains("full").then(|| hundredths(parse_pressure(&text).full.avg10))
 }
 
-/// Percent as the kernel writes it, with two digits.
+/// A percentage in hundredths, as exact as the kernel prints it.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 fn hundredths(percent: f64) -> u16 {
     (percent * 100.0).round() as u16
 }
 
-/// On different file systems; false when one of them cannot be read. On btrfs each subvolume has a
-/// number of its own for one and the same disk, so the mounts decide.
+/// True if both paths are on different file systems; false when one of them cannot be read. On
+/// btrfs each subvolume of a disk has its own device number, so the mounts decide.
 // k8s: vendor/github.com/google/cadvisor/fs/fs.go GetDirFsDevice
 fn apart(one: Option<&Path>, other: Option<&Path>) -> bool {
     let Some((one, other)) = one.zip(other) else { return false };
@@ -174,7 +173,7 @@ fn is_btrfs(path: &Path) -> bool {
     statfs(path).is_ok_and(|stat| stat.filesystem_type() == BTRFS_SUPER_MAGIC)
 }
 
-/// How many process numbers there may be, and how many are in use.
+/// How many process ids there may be, and how many are in use.
 // k8s: pkg/kubelet/stats/pidlimit/pidlimit_linux.go Stats
 pub fn pids() -> Option<(u64, u64)> {
     let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
@@ -190,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_node_has_some_of_everything() {
+    fn a_reading_of_this_node_has_every_resource() {
         let root = tempfile::tempdir().expect("a folder");
         let mut reader = NodeReader::new(root.path().to_owned(), "/no/such/cgroup".to_owned());
         let reader = reader.as_mut().expect("this host has cgroups");

@@ -1,9 +1,9 @@
 //! Watches for shutdowns of the machine, and has it wait until the pods have ended.
 //!
 //! ```text
-//!   logind ─PrepareForShutdown─> session ─Notice─> Input::Shutdown ─> decisions
-//!      ^                            │                                     │ Record
-//!      └──── delay lock <───────────┴──────────── keep ─> state file <────┘
+//!   logind ─PrepareForShutdown─> session ─Notice─> PodsInput::Shutdown ─> decisions
+//!      ^                            │                                         │ Record
+//!      └──── delay lock <───────────┴────────────── keep ─> state file <──────┘
 //! ```
 //! A delay lock makes logind wait with a shutdown until it is released, or until logind's own
 //! `InhibitDelayMaxSec` is over, which is raised when it is too small. Both tasks run on the thread

@@ -1,9 +1,9 @@
 //! Fetches the content of payload volumes and lays it out as files.
 //!
-//! Input: a volume's sources. Output: its files, for `atomic` to write. `Content` is implemented by
-//! the objects of the API server; `NoContent` stands in without one. The deciding thread fetches,
-//! so each object is read once per volume, however many sources name it; a job in the pool lays
-//! out.
+//! Input: a volume's sources. Output: its files, for `atomic` to write. `ContentSource` is
+//! implemented by the objects of the API server; `NoContent` stands in without one. The deciding
+//! thread fetches, so each object is read once per volume, however many sources name it; a job in
+//! the pool lays out.
 
 use std::collections::BTreeMap;
 use std::future::Future;

@@ -2,9 +2,9 @@
 //!
 //! Input: server, path, directory of the volume. Effects: the mount. No thread waits for the
 //! mounting program. An unmount may wait for a server that does not answer, so it runs on that
-//! server's share of the threads for remote volumes (`Place::remote`) and delays only that server's
-//! volumes. Mounts are read from the kernel's list, because a stat of a directory of a dead server
-//! would hang. The helper `umount` is never run, because it stats the directory.
+//! server's share of the threads for remote volumes (`JobPlace::remote`) and delays only that
+//! server's volumes. Mounts are read from the kernel's list, because a stat of a directory of a
+//! dead server would hang. The helper `umount` is never run, because it stats the directory.
 // k8s: pkg/volume/nfs/nfs.go
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,8 +1,8 @@
 //! Which plugins are registered: the decisions.
 //!
 //! ```text
-//!   sockets ─> Input::Sockets ─┐                         ┌─> Ask, Inspect, Confirm, Refuse, Cancel
-//!   answers ─> Input::Asked .. ┴─> Registry::handle ─────┴─> `plugins`, published when it changes
+//!   sockets ─> Sockets ─┐                             ┌─> Ask, Inspect, Confirm, Refuse, Cancel
+//!   answers ─> Asked .. ┴─> SocketRegistry::handle ───┴─> `plugins`, published when it changes
 //! ```
 //! Pure: time is an argument. `task` carries out each command and returns its answer under the
 //! command's ticket. Sockets are independent: one that hangs delays no other. Each waits for its
@@ -38,68 +38,68 @@ pub use task::{Refresher, Registrar, start};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CommandTicket(u64);
 
-/// What a driver says about itself.
+/// The facts of the node that a driver reports, and its capabilities.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Inspected {
     pub(crate) facts: NodeFacts,
     pub(crate) capabilities: Capabilities,
 }
 
-/// Why a plugin did not become a candidate.
+/// Reason why a plugin did not become a candidate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Unasked {
-    /// It was not reached.
+pub(crate) enum PluginInfoError {
+    /// GetInfo failed.
     #[error("RegisterPlugin error -- failed to get plugin info using RPC GetInfo: {0}")]
     Unreached(CallError),
-    /// What it says about itself cannot be.
+    /// Its answer is invalid.
     #[error(transparent)]
     Refused(#[from] RegistrationRefusal),
 }
 
-/// Why a driver did not say what it is.
+/// Reason why a driver could not be inspected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Uninspected {
-    /// It was not reached, or refused to answer.
+pub(crate) enum InspectError {
+    /// A call failed.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// It says what no object of the API can hold.
+    /// An answer has values that no object of the API can hold.
     #[error(transparent)]
     Facts(#[from] RefusedFacts),
 }
 
-/// What happened.
+/// An event for the registry.
 #[derive(Debug)]
 pub(crate) enum RegistryInput {
     /// These sockets are in the folder.
     Sockets(Vec<Socket>),
-    /// What `Ask` brought.
-    Asked(CommandTicket, Result<DriverCandidate, Unasked>),
-    /// What `Inspect` brought.
-    Inspected(CommandTicket, Result<Inspected, Uninspected>),
-    /// What `Confirm` brought.
+    /// The result of `Ask`.
+    Asked(CommandTicket, Result<DriverCandidate, PluginInfoError>),
+    /// The result of `Inspect`.
+    Inspected(CommandTicket, Result<Inspected, InspectError>),
+    /// The result of `Confirm`.
     Confirmed(CommandTicket, Result<(), CallError>),
-    /// What the driver of that registration says now.
+    /// New facts of the driver with that registration.
     Refreshed(u64, Inspected),
     /// Time has passed.
     Tick,
 }
 
-/// What is to be done.
+/// A call to carry out.
 #[derive(Clone, Debug)]
 pub(crate) enum RegistryCommand {
-    /// Ask the plugin behind a socket what it is.
+    /// Call GetInfo of the plugin behind a socket.
     Ask(CommandTicket, PathBuf),
-    /// Ask a driver about itself.
+    /// Read a driver's facts of the node and its capabilities.
     Inspect(CommandTicket, Node),
-    /// Tell a plugin that it is registered.
+    /// Notify a plugin that it is registered.
     Confirm(CommandTicket, PathBuf),
     /// Notify a plugin of the reason for its refusal; the answer is ignored.
     Refuse(PathBuf, String),
-    /// The answer is no longer wanted.
+    /// Abort the command of this ticket: its answer is no longer needed.
     Cancel(CommandTicket),
 }
 
-/// All sockets and what became of them.
+/// All sockets and the state of their registration.
 #[derive(Debug, Default)]
 pub(crate) struct SocketRegistry {
     entries: BTreeMap<PathBuf, SocketEntry>,
@@ -117,7 +117,7 @@ struct Registered {
 }
 
 impl SocketRegistry {
-    /// Takes an input; returns what follows from it.
+    /// Handles an input; returns the commands that follow from it.
     pub(crate) fn handle(&mut self, now: Instant, input: RegistryInput) -> Vec<RegistryCommand> {
         let mut commands = Vec::new();
         if let RegistryInput::Asked(ticket, _)
@@ -171,7 +171,7 @@ impl SocketRegistry {
         }
     }
 
-    /// When `Input::Tick` is due.
+    /// When `RegistryInput::Tick` is due.
     pub(crate) fn due(&self) -> Option<Instant> {
         let retries = self.entries.values().filter_map(SocketEntry::due);
         let turn = self.turns.free_at().filter(|_| waiting(&self.entries).next().is_some());
@@ -253,14 +253,16 @@ impl SocketRegistry {
         &mut self,
         now: Instant,
         path: &Path,
-        answer: Result<DriverCandidate, Unasked>,
+        answer: Result<DriverCandidate, PluginInfoError>,
         commands: &mut Vec<RegistryCommand>,
     ) {
         let candidate = match answer {
             Ok(candidate) => candidate,
             // A plugin that did not answer would not take a notification either.
-            Err(why @ Unasked::Unreached(_)) => return self.entry(path).fail(now, why.to_string()),
-            Err(Unasked::Refused(why)) => {
+            Err(why @ PluginInfoError::Unreached(_)) => {
+                return self.entry(path).fail(now, why.to_string());
+            }
+            Err(PluginInfoError::Refused(why)) => {
                 return self.refuse(now, path, why.to_string(), commands);
             }
         };
@@ -276,7 +278,7 @@ impl SocketRegistry {
         &mut self,
         now: Instant,
         path: &Path,
-        answer: Result<Inspected, Uninspected>,
+        answer: Result<Inspected, InspectError>,
         commands: &mut Vec<RegistryCommand>,
     ) {
         let State::Inspecting(_, name, node) = self.entry(path).state.clone() else { return };

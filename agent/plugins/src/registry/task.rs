@@ -1,8 +1,9 @@
 //! Which plugins are registered: the effects.
 //!
 //! Carries out the registry's commands, each in a task of its own, and publishes what is registered
-//! when it changes. Owner: one task of the main thread. Bounds: one call a socket under way,
-//! besides `REFUSALS_MAX` refusals; `REFRESHES_MAX` wishes to ask a driver again.
+//! when it changes. Owner: one task of the main thread. Bounds: one command a socket under way,
+//! `REFUSALS_MAX` refusals, `REFRESHES_MAX` queued refreshes. A refresh that has begun counts to no
+//! bound but its time limit, `csi::FACTS_MAX` for each of its two calls.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,7 +15,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::{
-    CommandTicket, Inspected, RegistryCommand, RegistryInput, SocketRegistry, Unasked, Uninspected,
+    CommandTicket, InspectError, Inspected, PluginInfoError, RegistryCommand, RegistryInput,
+    SocketRegistry,
 };
 use crate::csi::{Node, NodeFacts};
 use crate::drivers::{Drivers, Plugins, changes};
@@ -24,7 +26,7 @@ use crate::watch::WatchThread;
 
 /// Notifications of refusals under way.
 const REFUSALS_MAX: usize = 64;
-/// Drivers that wait to be asked again.
+/// Queued requests to inspect a driver again.
 const REFRESHES_MAX: usize = 64;
 
 /// Watches a folder for plugins. Nothing is registered before `Registrar::run`.
@@ -45,18 +47,18 @@ pub fn start(root: &Path) -> io::Result<(Drivers, Refresher, Registrar)> {
     Ok((Drivers::new(plugins), Refresher(refresher), registrar))
 }
 
-/// Has drivers asked again what they say about the node.
+/// Requests that the registrar inspect a driver again, for instance for its volume limit.
 #[derive(Clone, Debug)]
 pub struct Refresher(mpsc::Sender<String>);
 
 impl Refresher {
-    /// One without a registrar, for tests of what uses it: nothing is refreshed.
+    /// Creates a refresher without a registrar, for tests: nothing is refreshed.
     pub fn none() -> Self {
         Self(mpsc::channel(1).0)
     }
 
-    /// Asks the driver of that name again. A wish too many is dropped: one like it waits already,
-    /// or comes with the next period.
+    /// Enqueues an inspection of the driver of that name. It is dropped while the queue is full,
+    /// and repeated by the driver's next period or by the next pod that its limit rejects.
     pub fn refresh(&self, driver: &str) {
         let _ = self.0.try_send(driver.to_owned());
     }
@@ -76,7 +78,8 @@ pub struct Registrar {
 }
 
 impl Registrar {
-    /// Runs until the watch of the folder ends, which it does with this.
+    /// Runs until it is dropped, which also ends the thread that watches the folder, or until that
+    /// thread dies.
     pub async fn run(mut self) {
         loop {
             let due = self.registry.due();
@@ -159,14 +162,14 @@ impl Registrar {
         }
     }
 
-    /// Asks a registered driver again; one that does not answer stays as it is.
+    /// Inspects a registered driver again. A driver that does not answer keeps its known facts.
     fn refresh(&mut self, name: &str) {
         let Some(driver) = self.registry.plugins().drivers.remove(name) else { return };
         self.calls.spawn(async move {
             match inspect(&driver.node).await {
                 Ok(inspected) => RegistryInput::Refreshed(driver.registration, inspected),
                 Err(error) => {
-                    tracing::info!(driver = driver.name, %error, "driver does not tell its limit");
+                    tracing::info!(driver = driver.name, %error, "could not read the driver again");
                     RegistryInput::Tick
                 }
             }
@@ -176,14 +179,14 @@ impl Registrar {
 
 async fn ask(ticket: CommandTicket, socket: PathBuf) -> RegistryInput {
     let answer = match registration::ask(&socket).await {
-        Ok(info) => registration::check(&info, &socket).map_err(Unasked::Refused),
-        Err(error) => Err(Unasked::Unreached(error)),
+        Ok(info) => registration::check(&info, &socket).map_err(PluginInfoError::Refused),
+        Err(error) => Err(PluginInfoError::Unreached(error)),
     };
     RegistryInput::Asked(ticket, answer)
 }
 
-/// Asks a driver about itself.
-async fn inspect(node: &Node) -> Result<Inspected, Uninspected> {
+/// Reads what a driver says about the node, and its capabilities.
+async fn inspect(node: &Node) -> Result<Inspected, InspectError> {
     let facts = NodeFacts::read(node.info().await?)?;
     Ok(Inspected { facts, capabilities: node.capabilities().await? })
 }

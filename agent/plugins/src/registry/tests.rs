@@ -82,8 +82,8 @@ fn inspected(node_id: &str) -> Inspected {
     Inspected { facts, ..Inspected::default() }
 }
 
-fn unreached() -> Unasked {
-    Unasked::Unreached(CallError::agent("GetInfo", Code::Unavailable, "connection refused"))
+fn unreached() -> PluginInfoError {
+    PluginInfoError::Unreached(CallError::agent("GetInfo", Code::Unavailable, "connection refused"))
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn refused_plugin_is_told_why() {
     world.now = world.registry.due().expect("it is tried again");
     let commands = world.handle(RegistryInput::Tick);
     let ticket = world.inspects(&commands);
-    let refused = Uninspected::Facts(RefusedFacts::NoNodeId);
+    let refused = InspectError::Facts(RefusedFacts::NoNodeId);
     let commands = world.handle(RegistryInput::Inspected(ticket, Err(refused)));
     let [RegistryCommand::Refuse(_, why)] = &commands[..] else { panic!("{commands:?}") };
     assert!(why.contains("driverNodeID must not be empty"), "{why}");

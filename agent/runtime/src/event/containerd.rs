@@ -54,8 +54,8 @@ pub async fn run(containerd: Containerd, reader: PodReader, inputs: mpsc::Sender
             let hint = match hint.kind {
                 HintKind::Exited { code, .. } => match i32::try_from(code) {
                     Ok(code) => {
-                        let told = tell_end(reader.clone(), inputs.clone(), container, code, at);
-                        pintle_daemon::tasks::spawn("last words", told);
+                        let told = send_end(reader.clone(), inputs.clone(), container, code, at);
+                        pintle_daemon::tasks::spawn("termination message", told);
                         continue;
                     }
                     Err(_) => Hint::Exited { container: Some(container.clone()), code: None, at },
@@ -75,7 +75,7 @@ pub async fn run(containerd: Containerd, reader: PodReader, inputs: mpsc::Sender
 
 /// Runs in a task of its own: the termination message of one container may take long to read, and
 /// the ends of others must not wait for it. Bounded by the time limit of such a read.
-async fn tell_end(
+async fn send_end(
     reader: PodReader,
     inputs: mpsc::Sender<PodsInput>,
     container: ContainerId,

@@ -160,7 +160,7 @@ impl Task {
                     return;
                 }
             }
-            if self.tell_relist().await.is_err() {
+            if self.send_relist_period().await.is_err() {
                 return;
             }
             let dropped = self.source.dropped();
@@ -173,7 +173,7 @@ impl Task {
     }
 
     /// Reports when the relist must come more or less often than before.
-    async fn tell_relist(&mut self) -> Result<(), mpsc::error::SendError<PodsInput>> {
+    async fn send_relist_period(&mut self) -> Result<(), mpsc::error::SendError<PodsInput>> {
         let mode = self.source.mode();
         if mode == Mode::Relist {
             self.ended.store(true, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! Hints: reasons to read a pod, from the kernel, from CRI, from containerd.
 //!
-//! Every source turns its events into `Input::Hint` and nothing else; state always comes from a CRI
-//! read. A source may be missing, late, or wrong without harm: the slow relist is behind all of
+//! Every source turns its events into `PodsInput::Hint` and nothing else; state always comes from a
+//! CRI read. A source may be missing, late, or wrong without harm: the slow relist is behind all of
 //! them. `kernel` owns the eBPF source, `cri` the runtime's event stream, `containerd` its task
 //! events.
 

@@ -119,7 +119,11 @@ impl Puller {
     /// Joins the pull of this image, or begins it.
     async fn shared(&self, pull: &Pull) -> PullResult {
         let auths = pull.credentials.iter().map(|credential| credential.auth.clone());
-        let key = (pull.image.clone(), told_apart(&pull.sandbox), auths.collect::<Vec<_>>());
+        let key = (
+            pull.image.clone(),
+            distinguishing_annotations(&pull.sandbox),
+            auths.collect::<Vec<_>>(),
+        );
         let under_way = self.pulls.borrow().iter().find(|(k, _)| *k == key).cloned();
         if let Some((_, pull)) = under_way {
             return pull.await;
@@ -203,7 +207,7 @@ pub(crate) fn image_spec(image: &str, sandbox: &v1::PodSandboxConfig) -> v1::Ima
 
 /// Annotations that distinguish pulls. Those that the agent adds differ from pod to pod and mean
 /// nothing to the runtime.
-fn told_apart(sandbox: &v1::PodSandboxConfig) -> Vec<(String, String)> {
+fn distinguishing_annotations(sandbox: &v1::PodSandboxConfig) -> Vec<(String, String)> {
     let own = |name: &str| name.starts_with("kubernetes.io/config.");
     let others = sandbox.annotations.iter().filter(|(name, _)| !own(name));
     let mut others: Vec<_> = others.map(|(name, value)| (name.clone(), value.clone())).collect();
@@ -244,7 +248,7 @@ async fn status_of(client: &Client, id: &str) -> Option<v1::Image> {
 mod tests {
     use pintle_cri::v1;
 
-    use super::{aggregate, image_spec, told_apart};
+    use super::{aggregate, distinguishing_annotations, image_spec};
 
     #[test]
     fn a_pods_annotations_go_with_its_image() {
@@ -257,7 +261,10 @@ mod tests {
             (spec.image.as_str(), &spec.annotations),
             ("busybox:latest", &sandbox.annotations)
         );
-        assert_eq!(told_apart(&sandbox), [("snapshotter".to_owned(), "nydus".to_owned())]);
+        assert_eq!(
+            distinguishing_annotations(&sandbox),
+            [("snapshotter".to_owned(), "nydus".to_owned())]
+        );
     }
 
     #[test]

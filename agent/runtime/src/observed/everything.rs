@@ -90,7 +90,7 @@ impl Everything {
             Some(all) => all,
             None => self.containers_in(&found.lists.sandboxes, &mut found.unlisted).await?,
         };
-        self.tell(&found);
+        self.log_longest(&found);
         Ok(found)
     }
 
@@ -136,7 +136,7 @@ impl Everything {
 
     /// Logs the pods with the largest parts of a list that is too long, once until these are
     /// others.
-    fn tell(&self, found: &RuntimeListing) {
+    fn log_longest(&self, found: &RuntimeListing) {
         let longest = longest(&found.lists);
         let unlisted: Vec<_> = found.unlisted.iter().map(PodUid::as_str).collect();
         let text = format!("{longest} {unlisted:?}");

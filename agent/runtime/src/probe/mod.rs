@@ -3,7 +3,7 @@
 //! ```text
 //!   Command::Probe ─> execute (one task, a heap of due times) ─> attempt ─> exec http tcp grpc
 //!                        │  plan: what a result means, when the next attempt is due
-//!                        └─> Input::Probed, events
+//!                        └─> PodsInput::Probed, events
 //! ```
 //! Input: which containers of a pod run, from the worker. Output: a probe's result whenever its
 //! thresholds change it, and events with upstream's texts. Decisions are in `plan` and `adopt`

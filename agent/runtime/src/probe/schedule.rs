@@ -156,7 +156,7 @@ impl ProbeSchedule {
             entry.move_to(&order.pod, order.pod_ip.as_deref());
             if order.terminating {
                 let changes = entry.machine.terminate(now);
-                self.tell(&order.uid, &seen.id, changes);
+                self.send_changes(&order.uid, &seen.id, changes);
                 entry.give_up_stopped();
             }
             entry.machine.trigger(now);
@@ -188,7 +188,7 @@ impl ProbeSchedule {
             (pod.added_at.saturating_add(spread), run)
         };
         let (machine, changes) = ContainerProbes::new(container, beginning, now, worker);
-        self.tell(uid, &seen.id, changes);
+        self.send_changes(uid, &seen.id, changes);
         let target = Rc::new(ProbeTarget::new(uid, container, seen));
         WatchedPod { target, machine, running: BTreeMap::new(), waiting: BTreeSet::new() }
     }
@@ -281,7 +281,7 @@ impl ProbeSchedule {
         watched.running.remove(&key.kind);
         let change = watched.machine.end(key.kind, now, outcome);
         if change.is_some() {
-            self.tell(&key.uid, &key.id, change);
+            self.send_changes(&key.uid, &key.id, change);
             let pod = self.pods.get_mut(&key.uid);
             pod.into_iter()
                 .flat_map(|pod| pod.containers.values_mut())
@@ -313,7 +313,7 @@ impl ProbeSchedule {
         self.places.taken()
     }
 
-    fn tell(
+    fn send_changes(
         &mut self,
         uid: &PodUid,
         container: &ContainerId,

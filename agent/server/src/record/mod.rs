@@ -1,10 +1,10 @@
 //! Reads the flight recorder's files, and replays the decisions.
 //!
-//! Input: the folder of a record. Output: a `Report` with, for each run of the agent, whether the
-//! decisions are equal, and the lost parts of the record; or the pods at a moment of it. Effects:
-//! reads files. Blocking, for commands and tests; nothing of a running agent calls it. A panic of
-//! the decisions is caught and is the report's finding. Bounds: one segment at a time, and those of
-//! the decisions themselves.
+//! Input: the folder of a record. Output: a [`FolderReport`] with, for each run of the agent,
+//! whether the decisions are equal, and the lost parts of the record; or the pods at a moment of
+//! it. Effects: reads files. Blocking, for commands and tests; nothing of a running agent calls it.
+//! A panic of the decisions is caught and is the report's finding. Bounds: one segment at a time,
+//! and those of the decisions themselves.
 
 mod folder;
 pub(crate) mod past;
@@ -87,7 +87,7 @@ pub struct FolderReport {
 
 impl FolderReport {
     /// True if at least one run was replayed, and every one equals the record. Losses do not count:
-    /// `lost`, `passed` and `Outcome::torn` report them.
+    /// `lost`, `passed` and [`ReplayOutcome::torn`] report them.
     pub fn is_equal(&self) -> bool {
         !self.runs.is_empty() && self.runs.iter().all(ReplayOutcome::is_equal)
     }

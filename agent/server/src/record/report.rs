@@ -59,7 +59,7 @@ impl FolderReport {
         )];
         for (index, run) in self.runs.iter().enumerate() {
             out.push(String::new());
-            self.tell_run(&mut out, index, run, version);
+            self.add_run(&mut out, index, run, version);
         }
         if self.passed > 0 || self.unknown > 0 || !self.lost.is_empty() {
             out.push(String::new());
@@ -85,7 +85,7 @@ impl FolderReport {
         out.join("\n") + "\n"
     }
 
-    fn tell_run(&self, out: &mut Vec<String>, index: usize, run: &ReplayOutcome, version: &str) {
+    fn add_run(&self, out: &mut Vec<String>, index: usize, run: &ReplayOutcome, version: &str) {
         let span = match (run.began_at, run.ended_at) {
             (Some(from), Some(to)) => format!(": {} to {}", time(from), time(to)),
             _ => ": no input".to_owned(),
@@ -105,7 +105,7 @@ impl FolderReport {
             Some(at) => out.push(format!("  STATE DIFFERS at {at}, after {} the same", run.states)),
         }
         if let Some(difference) = &run.difference {
-            self.tell_difference(out, difference);
+            self.add_difference(out, difference);
         }
         if let Some(panicked) = &run.panicked {
             let input = self.shown(panicked.now, &panicked.input);
@@ -121,7 +121,7 @@ impl FolderReport {
         }
     }
 
-    fn tell_difference(&self, out: &mut Vec<String>, difference: &ReplayDifference) {
+    fn add_difference(&self, out: &mut Vec<String>, difference: &ReplayDifference) {
         let input = self.shown(difference.now, &difference.input);
         out.push(format!("  DIFFERENT at input {}: {input}", difference.index + 1));
         let (then, now) = (&difference.recorded, &difference.replayed);

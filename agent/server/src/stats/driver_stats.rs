@@ -1,6 +1,6 @@
 //! What a CSI driver says about a volume of a pod: its use and its health.
 //!
-//! Input: a `Question`. Output: `DriverFigures`, or why there are none. A driver without
+//! Input: a `VolumeQuery`. Output: `DriverFigures`, or why there are none. A driver without
 //! GET_VOLUME_STATS is not asked, and its volumes have no figures, as in the kubelet. Bounds: a
 //! call's time limit, and the answer's size, are those of `pintle_agent_plugins::csi`.
 // k8s: pkg/volume/csi/csi_metrics.go, csi_client.go NodeGetVolumeStats

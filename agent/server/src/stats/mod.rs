@@ -301,7 +301,7 @@ impl NodeStats {
 
     /// The layout of cgroups; as configured while the runtime does not answer.
     async fn setup(&self) -> CgroupSetup {
-        let ask = async || told_setup(&self.config, &self.runtime).await.ok_or(());
+        let ask = async || read_cgroup_setup(&self.config, &self.runtime).await.ok_or(());
         match self.setup.get_or_try_init(ask).await {
             Ok(setup) => setup.clone(),
             Err(()) => cgroup_setup(&self.config, &RuntimeFacts::default()),
@@ -389,12 +389,12 @@ impl NodeStats {
 
 /// The layout of pods' cgroups; as configured while the runtime does not answer.
 pub(super) async fn setup(config: &Config, runtime: &Client) -> CgroupSetup {
-    let told = told_setup(config, runtime).await;
+    let told = read_cgroup_setup(config, runtime).await;
     told.unwrap_or_else(|| cgroup_setup(config, &RuntimeFacts::default()))
 }
 
 /// The runtime's cgroup driver, if it reports one; `None` when it does not answer.
-async fn told_setup(config: &Config, runtime: &Client) -> Option<CgroupSetup> {
+async fn read_cgroup_setup(config: &Config, runtime: &Client) -> Option<CgroupSetup> {
     let told = match runtime.runtime_config(v1::RuntimeConfigRequest {}).await {
         Ok(told) => Some(told),
         Err(error) if error.is_unimplemented() => None,
@@ -427,9 +427,10 @@ mod tests {
         let new = FakeRuntime::start(&dir.path().join("new.sock")).await.expect("it starts");
         let client = connect(&new);
         let down = new.on(Method::RuntimeConfig).fail(Code::Internal, "not now");
-        assert_eq!(told_setup(&config, &client).await, None);
+        assert_eq!(read_cgroup_setup(&config, &client).await, None);
         down.lift();
-        let driver = async |client| told_setup(&config, &client).await.map(|setup| setup.driver);
+        let driver =
+            async |client| read_cgroup_setup(&config, &client).await.map(|setup| setup.driver);
         assert_eq!(driver(client).await, Some(CgroupDriver::Cgroupfs));
         let old = FakeRuntime::start_as(&dir.path().join("old.sock"), Flavor::Containerd17).await;
         let old = old.expect("it starts");

@@ -1,7 +1,7 @@
 //! The cgroups of the statistics: node, pods, containers. Pure.
 //!
-//! Input: a snapshot and the layout of this host's cgroups. Output: one `Target` each, with the
-//! names that the runtimes may have given its cgroup. Bounds: `TARGETS_MAX`.
+//! Input: a snapshot and the layout of this host's cgroups. Output: one `CgroupTarget` each, with
+//! the names that the runtimes may have given its cgroup. Bounds: `TARGETS_MAX`.
 
 use pintle_agent_core::cgroup::names::CgroupSetup;
 use pintle_agent_core::observed::adopted::cgroup_home;

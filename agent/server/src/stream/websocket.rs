@@ -1,6 +1,6 @@
 //! Frames of WebSocket, the server's side (RFC 6455).
 //!
-//! `head` is pure; `Reader` and `write` move frames. A message is never gathered: its payload
+//! `head` is pure; `FrameReader` and `write` move frames. A message is never gathered: its payload
 //! passes through the caller's buffer piece by piece, so a frame of any length costs nothing.
 //! Extensions are not offered. A protocol error ends the stream. Uses nothing of the agent: fuzzing
 //! links this file alone.

@@ -1,4 +1,5 @@
-//! A pod's life on one node: order of its containers, restarts, hooks, deadlines, last words.
+//! A pod's life on one node: order of its containers, restarts, hooks, deadlines, and
+//! termination messages.
 
 use std::time::{Duration, Instant};
 

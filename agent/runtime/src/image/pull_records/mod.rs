@@ -172,7 +172,7 @@ impl PullRecords {
         let known = record.as_ref().and_then(|record| record.known(image));
         let found = match known {
             Some(known) if known.node_pods_accessible => Match::Known,
-            Some(known) if known.names_somebody() => known.compare(&credentials.await?),
+            Some(known) if known.names_credentials() => known.compare(&credentials.await?),
             _ => Match::None,
         };
         *result = if found == Match::None { "mustAuthenticate" } else { "credentialRecordFound" };
