@@ -1,9 +1,9 @@
 //! Run-time cost of operators and functions as upstream counts it; the cost limit ends an
 //! evaluation.
 //!
-//! Input: a call with its values, and if the checker knows the overload. Output: units. Owner: pure
-//! functions; they charge for reading values. One of upstream's units may stand for any amount of
-//! work, so that this cost does not bound an evaluation here: see `account`.
+//! Input: a call with its values, and whether the checker knows the overload. Output: units. Owner:
+//! pure functions; they charge for reading values. One of upstream's units may stand for any amount
+//! of work, so that this cost does not bound an evaluation here: see `account`.
 // k8s: vendor/github.com/google/cel-go/{interpreter/runtimecost.go,common/cost.go,ext/{lists,sets}.go},
 // apiserver/pkg/cel/library/cost.go CallCost
 
@@ -15,7 +15,7 @@ use super::value::Value;
 pub(super) const LIST: u64 = 10;
 /// Cost of creating a map.
 pub(super) const MAP: u64 = 30;
-/// A call.
+/// Cost of a call for which upstream has no other.
 pub(super) const CALL: u64 = 1;
 
 /// Returns true if the second value is evaluated only when the first one is empty; upstream charges
@@ -24,7 +24,8 @@ pub(super) fn is_choice(name: &str) -> bool {
     matches!(name, "or" | "orValue")
 }
 
-/// Returns true if a call of a literal is a literal, evaluated once.
+/// Returns true for a type conversion: a conversion of a literal is itself a literal, evaluated
+/// once.
 // k8s: vendor/github.com/google/cel-go/common/overloads/overloads.go IsTypeConversionFunction
 pub(super) fn is_conversion(name: &str) -> bool {
     let numbers = ["int", "uint", "double", "bool"];
@@ -32,7 +33,7 @@ pub(super) fn is_conversion(name: &str) -> bool {
         || ["bytes", "duration", "dyn", "string", "timestamp", "type"].contains(&name)
 }
 
-/// Returns the number of entries of a list or a map.
+/// Returns the number of entries of a list or a map, and 1 for any other value.
 pub(super) fn length(value: &Value) -> usize {
     match value {
         Value::List(all) => all.len(),
@@ -41,7 +42,7 @@ pub(super) fn length(value: &Value) -> usize {
     }
 }
 
-/// Returns a value's size; an error has the size one.
+/// Returns a value's size in upstream's units; `None` is an error, of size 1.
 fn size(value: Option<&Value>, account: &Account) -> Result<u64, CelError> {
     let Some(value) = value else { return Ok(1) };
     Ok(match value {
@@ -102,7 +103,7 @@ pub(super) fn operator(
     }
 }
 
-/// A search for a pattern.
+/// Returns the cost of a search for a regular expression.
 pub(super) fn search(
     name: &str,
     is_member: bool,
@@ -112,7 +113,7 @@ pub(super) fn search(
 ) -> Result<u64, CelError> {
     account.read(text.len() + pattern.len())?;
     match (name, is_member) {
-        // Upstream has another name for the global function.
+        // Upstream charges by overload, and only for that of the member function.
         ("matches", false) => Ok(CALL),
         _ => Ok(product(text.chars().count() as u64, pattern.chars().count() as u64)),
     }
@@ -122,7 +123,7 @@ fn product(text: u64, pattern: u64) -> u64 {
     traversal(text + 1, 1).saturating_mul(pattern.div_ceil(4))
 }
 
-/// Returns the cost of comparing keys with each other.
+/// Returns the cost of comparing all keys in pairs.
 // k8s: vendor/github.com/google/cel-go/ext/lists.go trackListSelfCompare
 pub(super) fn of_comparing(keys: &[Value]) -> u64 {
     let count = keys.len() as u64;
@@ -194,7 +195,7 @@ impl FunctionCall<'_> {
     }
 }
 
-/// Returns the largest length of a format's pattern.
+/// Returns the length of a format's longest pattern, in characters.
 // k8s: apiserver/pkg/cel/library/format.go
 fn pattern_of(format: &str) -> u64 {
     match format {
@@ -208,7 +209,7 @@ fn pattern_of(format: &str) -> u64 {
     }
 }
 
-/// Returns the cost of visiting everything in a value, which may visit shared parts many times.
+/// Returns the cost of visiting everything in a value; a shared part costs as often as it occurs.
 // k8s: apiserver/pkg/cel/library/cost.go traversalCost
 fn walk(value: &Value, account: &Account) -> Result<u64, CelError> {
     account.work(1)?;

@@ -1,8 +1,8 @@
 //! Timestamps and durations of expressions.
 //!
 //! Input: texts and numbers. Output: times, or errors. Owner: pure functions except for names of
-//! zones, which are looked up on this machine, each once. Bounds: the years 1 to 9999, durations of
-//! 64 bits of nanoseconds, `ZONES_MAX` cached zones.
+//! zones, which are read from this machine and cached by each thread. Bounds: the years 1 to 9999,
+//! durations of 64 bits of nanoseconds, `ZONES_MAX` cached zones a thread.
 // k8s: vendor/github.com/google/cel-go/common/types/{timestamp,duration,overflow}.go
 
 use std::cell::RefCell;
@@ -16,14 +16,14 @@ use super::eval::{Evaluated, no_overload};
 use super::texts::quote;
 use super::value::Value;
 
-/// The kinds' names.
+/// CEL's names of the types.
 pub(super) const TIME: &str = "google.protobuf.Timestamp";
 pub(super) const DURATION: &str = "google.protobuf.Duration";
 /// Years 1 to 9999, in seconds from 1970 on.
 const SECONDS: std::ops::RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;
 const DAY: i64 = 86_400;
 const NANOS: i64 = 1_000_000_000;
-/// Cached zones.
+/// Zones that a thread caches; at the limit its cache is cleared.
 const ZONES_MAX: usize = 64;
 /// Directory of time zones.
 const ZONES: &str = "/usr/share/zoneinfo";
@@ -93,7 +93,8 @@ impl Time {
         self.seconds
     }
 
-    /// Returns year, month, day, the day of the year, seconds of the day, at that offset.
+    /// Returns year, month, day, the day of the year from 0 on, and seconds of the day, at this
+    /// offset.
     fn civil(self, east: i64) -> ([i64; 4], i64) {
         let local = self.seconds + east;
         let day_number = local.div_euclid(DAY);
@@ -121,12 +122,12 @@ impl std::fmt::Display for Time {
     }
 }
 
-/// Returns true if the text is a date of the calendar.
+/// Returns true if the text is a date such as `2024-02-29`.
 pub(super) fn is_date(text: &str) -> bool {
     text.len() == 10 && Time::parse(&format!("{text}T00:00:00Z")).is_some()
 }
 
-/// Parses nanoseconds after a point; returns the rest.
+/// Parses a fraction of a second after a point or a comma; returns nanoseconds and the rest.
 fn fraction(text: &str) -> Option<(i64, &str)> {
     let Some(rest) = text.strip_prefix(['.', ',']) else { return Some((0, text)) };
     let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
@@ -189,22 +190,22 @@ fn date(days: i64) -> (i64, i64, i64) {
     (year + era * 400 + i64::from(month <= 2), month, day)
 }
 
-/// A duration's nanoseconds.
+/// Parses a duration; returns nanoseconds.
 pub(super) fn duration(text: &str) -> Option<i64> {
     text.parse::<GoDuration>().ok().map(GoDuration::as_nanos)
 }
 
-/// A duration as text.
+/// Formats a duration in seconds.
 pub(super) fn duration_text(nanos: i64) -> String {
-    format!("{}s", seconds(nanos, NANOS))
+    format!("{}s", in_units(nanos, NANOS))
 }
 
 /// Converts a duration to units of this many nanoseconds.
-fn seconds(nanos: i64, unit: i64) -> f64 {
+fn in_units(nanos: i64, unit: i64) -> f64 {
     (nanos / unit) as f64 + (nanos % unit) as f64 / unit as f64
 }
 
-/// A sum or a difference.
+/// Adds or subtracts timestamps and durations.
 pub(super) fn calculate(sign: &str, left: &Value, right: &Value) -> Evaluated {
     let checked = |nanos: Option<i64>| nanos.ok_or_else(|| CelError::from("integer overflow"));
     match (sign, left, right) {
@@ -261,10 +262,10 @@ pub(super) fn call_duration(name: &str, nanos: i64, rest: &[Value]) -> Evaluated
         "getMilliseconds" => return Ok(Value::Int(nanos / 1_000_000)),
         _ => return Err(no_overload()),
     };
-    Ok(Value::Int(seconds(nanos, unit) as i64))
+    Ok(Value::Int(in_units(nanos, unit) as i64))
 }
 
-/// Returns the offset of a zone at some time, in seconds east.
+/// Returns the offset of a zone at a time, in seconds east of Greenwich.
 fn zone_east(zone: &str, time: Time) -> Result<i64, CelError> {
     let Some((hours, minutes)) = zone.split_once(':') else { return named_east(zone, time) };
     let number = |text: &str| {
@@ -301,7 +302,7 @@ fn named_east(name: &str, time: Time) -> Result<i64, CelError> {
         zone
     });
     let zone = zone.ok_or_else(|| CelError::from(format!("unknown time zone {name}")))?;
-    // The first and the last day are beyond the library's range; zones do not change there.
+    // The end of the year 9999 is beyond the library's range; zones do not change there.
     let (first, last) = (jiff::Timestamp::MIN.as_second(), jiff::Timestamp::MAX.as_second());
     let at = jiff::Timestamp::from_second(time.seconds.clamp(first, last));
     let at = at.map_err(|error| CelError::from(error.to_string()))?;

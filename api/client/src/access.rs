@@ -361,7 +361,8 @@ impl Clients {
         self.with(|_| {})
     }
 
-    /// A client for requests of single pods: in turn by their `Share`s, behind urgent requests.
+    /// A client for requests of single pods: in turn by their `TenantShare`s, behind urgent
+    /// requests.
     pub fn bulk(&self) -> kube::Client {
         self.with(|manner| manner.lane = Lane::Bulk)
     }

@@ -1,7 +1,7 @@
 //! Connection to the API server, shared by the three daemons.
 //!
 //! ```text
-//!   kubeconfig ─> Access ─┬─> Identity (files and plugins, read again when they change)
+//!   kubeconfig ─> Access ─┬─> ClientIdentity (files and plugins, read again when they change)
 //!                         └─> kube::Client ─> service (limit, headers, retry) ─> pool ─> dial
 //! ```
 //! Input: a kubeconfig. Output: `kube::Client`s. `kube` makes requests and reads answers; the

@@ -21,7 +21,7 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 /// Longest object or event that is held, in bytes.
 pub(super) const OBJECT_BYTES_MAX: usize = 32 << 20;
-/// Kept bytes of a longer object; its names have some 2 KiB at most.
+/// Kept bytes of a longer object; the fields that identify it have some 2 KiB at most.
 const HEAD_BYTES: usize = 16 << 10;
 
 /// A text that is complete.
@@ -104,7 +104,8 @@ impl EventHead {
         self.r#type == "DELETED"
     }
 
-    /// The object's key. The namespace stands between the other fields, or before them.
+    /// The object's key and uid; `None` if the text ends before its name, uid and version. The
+    /// namespace is then known too, because it precedes the uid; a cluster-scoped object has none.
     pub(super) fn object(&self) -> Option<UnreadableObject> {
         let all = [&self.name, &self.uid, &self.version];
         let key = || ObjectKey::new(&self.namespace, &self.name);

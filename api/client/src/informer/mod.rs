@@ -9,13 +9,13 @@
 //!                                v
 //!                              pending (pure) ──ObjectChange──> one subscriber each
 //! ```
-//! The type of the objects is the user's and names the fields that it reads; no other field is
+//! The type of the objects is the caller's and names the fields that it reads; no other field is
 //! kept, and no generic value is made in between. A subscriber receives the changes of an object in
 //! order, each with the state that it received last; a slow subscriber gets fewer changes and
 //! delays no other. An outage changes nothing: the cache stays until the API server reports a
 //! change. A caller that keeps a record of its own instead of a store receives one object after the
-//! other from [`follow`]. Owner: the caller that spawns [`Informer::run`]. Bounds: see `lines`,
-//! `reflector`, `pending`, `task`.
+//! other from [`follow`]. Owner: the caller that spawns [`Informer::run`]. Bounds: see `head`,
+//! `lines`, `reflector`, `pending`, `task`.
 // k8s: staging/src/k8s.io/client-go/tools/cache/{reflector,shared_informer}.go
 
 mod backoff;
@@ -52,7 +52,7 @@ pub use store::{IndexBy, IndexValues, ObjectStore};
 pub use subscription::Subscription;
 pub use wire::ObjectSource;
 
-use observer::Nobody;
+use observer::NoObserver;
 use sink::StoreSink;
 use task::FollowTask;
 
@@ -69,7 +69,7 @@ pub struct FollowSpec {
     pub retry: (Duration, Duration),
     /// Receives lists, watches and failures.
     pub observer: Arc<dyn InformerObserver>,
-    /// True for one of very many informers: its outages are no warnings.
+    /// True for one of very many informers: its outages are logged at debug level.
     pub quiet: bool,
 }
 
@@ -82,13 +82,13 @@ impl FollowSpec {
             source,
             first_list: FirstList::default(),
             retry: CLIENT_GO,
-            observer: Arc::new(Nobody),
+            observer: Arc::new(NoObserver),
             quiet: false,
         }
     }
 }
 
-/// Lists and watches, and passes each object to the sink, until it is dropped.
+/// Lists and watches, and passes each object to the sink, until the future is dropped.
 pub fn follow<T: Object, S: ObjectSink<T>>(
     client: Client,
     spec: FollowSpec,
@@ -110,12 +110,13 @@ impl<T> Clone for Informer<T> {
 }
 
 impl<T: Object> Informer<T> {
-    /// An informer that is empty until it is run; the indexes find objects other than by key.
+    /// An informer that is empty until it runs; `indexes` are the lookups in addition to that by
+    /// key.
     pub fn new(spec: FollowSpec, indexes: &[IndexBy<T>]) -> Self {
         Self { spec: Arc::new(spec), store: Arc::new(ObjectStore::new(indexes)) }
     }
 
-    /// Lists and watches until it is dropped. To be run once.
+    /// Lists and watches until the future is dropped. To be called once.
     pub fn run(&self, client: Client) -> impl Future<Output = ()> + Send + use<T> {
         let sink = StoreSink::new(Arc::clone(&self.store));
         FollowTask::new(client, Arc::clone(&self.spec), sink).run()

@@ -20,8 +20,8 @@ pub trait InformerObserver: Send + Sync {
     /// An object cannot be decoded: `unreadable_objects_total`; without a name when not even that
     /// can be read.
     fn unreadable(&self, _name: &str, _key: Option<&ObjectKey>) {}
-    /// A list or a watch failed, so that nothing is known for sure until `works`. The end of a
-    /// watch that is to be expected is no failure.
+    /// A list or a watch failed, so that the cache may be stale until `works`. The regular end of a
+    /// watch is no failure.
     fn fails(&self, _name: &str, _error: &InformerError) {}
     /// Lists and watches work; called once after failures and once at the beginning.
     fn works(&self, _name: &str) {}
@@ -29,6 +29,6 @@ pub trait InformerObserver: Send + Sync {
 
 /// An observer that ignores everything.
 #[derive(Debug)]
-pub(super) struct Nobody;
+pub(super) struct NoObserver;
 
-impl InformerObserver for Nobody {}
+impl InformerObserver for NoObserver {}

@@ -51,8 +51,8 @@ fn shown(plan: &ReflectorPlan) -> String {
     }
 }
 
-/// Replays a story; after each result, these are the plans that follow.
-fn tell(mut reflector: Reflector, story: Vec<(StepResult, &str)>) {
+/// Gives each result to the reflector and checks the plans that follow.
+fn replay(mut reflector: Reflector, story: Vec<(StepResult, &str)>) {
     for (at, (came, want)) in story.into_iter().enumerate() {
         match came {
             StepResult::Page(version, token) => {
@@ -90,9 +90,9 @@ fn first(first: FirstList) -> Reflector {
 }
 
 #[test]
-fn after_a_list_there_is_a_watch_and_it_goes_on_where_it_ended() {
+fn a_watch_follows_a_list_and_resumes_at_its_last_version() {
     use StepResult::{Closed, Event, Idle, Page};
-    tell(
+    replay(
         first(FirstList::Any),
         vec![
             (Page("5", ""), "watch 5"),
@@ -113,10 +113,10 @@ fn after_a_list_there_is_a_watch_and_it_goes_on_where_it_ended() {
 }
 
 #[test]
-fn versions_that_the_server_does_not_have_are_given_up() {
+fn versions_that_the_server_does_not_have_lead_to_a_newest_list() {
     use StepResult::{Event, ListFailed, Page, WatchFailed};
     let connection = || InformerError::Unreachable("refused".to_owned());
-    tell(
+    replay(
         first(FirstList::Any),
         vec![
             (ListFailed(failed()), "wait 800, list any in pages"),
@@ -139,27 +139,27 @@ fn versions_that_the_server_does_not_have_are_given_up() {
 }
 
 #[test]
-fn a_watch_whose_connection_breaks_is_asked_for_each_second_where_it_was() {
+fn a_watch_with_a_broken_connection_is_reopened_each_second_at_its_version() {
     use StepResult::{ListFailed, Page, WatchFailed};
     let lost = || InformerError::Lost("reset".to_owned());
     let mut story = vec![(Page("5", ""), "watch 5")];
     story.extend((0..30).map(|_| (WatchFailed(lost()), "wait 1000, watch 5")));
     story.push((WatchFailed(failed()), "wait 800, list from 5"));
     story.push((ListFailed(lost()), "wait 1600, list from 5"));
-    tell(first(FirstList::Any), story);
+    replay(first(FirstList::Any), story);
 }
 
 #[test]
-fn of_very_many_watches_each_waits_longer_and_longer_for_a_connection() {
+fn a_watch_of_one_object_backs_off_after_a_broken_connection() {
     use StepResult::WatchFailed;
     let lost = || InformerError::Lost("reset".to_owned());
     let story = [800, 1_600, 3_200, 6_400].map(|wait| format!("wait {wait}, watch 0"));
     let story = story.iter().map(|want| (WatchFailed(lost()), want.as_str())).collect();
-    tell(Reflector::new(FirstList::Never, 1, CLIENT_GO), story);
+    replay(Reflector::new(FirstList::Never, 1, CLIENT_GO), story);
 }
 
 #[test]
-fn a_watch_that_got_on_for_a_while_makes_the_next_wait_the_first() {
+fn a_watch_that_made_progress_for_a_while_resets_the_backoff() {
     let mut reflector = first(FirstList::Any);
     reflector.page("5", "");
     let waits = |reflector: &mut Reflector, lasted: Duration, version: &str| {
@@ -173,15 +173,15 @@ fn a_watch_that_got_on_for_a_while_makes_the_next_wait_the_first() {
     };
     let while_well = Duration::from_secs(10);
     assert_eq!(waits(&mut reflector, SHORT, "6"), "wait 800");
-    assert_eq!(waits(&mut reflector, SHORT, "7"), "wait 1600", "that says nothing");
+    assert_eq!(waits(&mut reflector, SHORT, "7"), "wait 1600", "too short to reset");
     assert_eq!(waits(&mut reflector, while_well, "8"), "wait 800");
-    assert_eq!(waits(&mut reflector, while_well, "8"), "wait 1600", "nothing new came");
+    assert_eq!(waits(&mut reflector, while_well, "8"), "wait 1600", "no new version");
 }
 
 #[test]
-fn a_list_in_pages_that_is_forgotten_is_asked_for_whole() {
+fn a_paged_list_that_expires_is_requested_whole() {
     use StepResult::{ListFailed, Page, WatchFailed};
-    tell(
+    replay(
         first(FirstList::Any),
         vec![
             (Page("5", "a"), "list any in pages at a"),
@@ -195,8 +195,8 @@ fn a_list_in_pages_that_is_forgotten_is_asked_for_whole() {
             (WatchFailed(failed()), "wait 1600, list from 11 in pages"),
         ],
     );
-    // A server that divides a list of its watch cache has nothing there.
-    tell(
+    // A server that divides a list of any state has no watch cache.
+    replay(
         first(FirstList::Any),
         vec![
             (Page("5", "a"), "list any in pages at a"),
@@ -207,9 +207,9 @@ fn a_list_in_pages_that_is_forgotten_is_asked_for_whole() {
 }
 
 #[test]
-fn a_watch_from_no_version_has_none_until_it_is_past_the_beginning() {
+fn a_watch_from_no_version_has_none_until_its_initial_events_are_over() {
     use StepResult::{Closed, Event, Page};
-    tell(
+    replay(
         first(FirstList::Any),
         vec![
             (Page("", ""), "watch "),
@@ -225,12 +225,12 @@ fn a_watch_from_no_version_has_none_until_it_is_past_the_beginning() {
 }
 
 #[test]
-fn a_kind_is_looked_for_under_each_of_its_paths() {
+fn a_missing_kind_is_requested_at_each_of_its_paths() {
     use StepResult::{ListFailed, Page, WatchFailed};
     let none = || InformerError::NotFound("no such kind".to_owned());
     let mut reflector = Reflector::new(FirstList::Any, 2, CLIENT_GO);
     reflector.plan(Duration::ZERO, 0.0);
-    tell(
+    replay(
         reflector,
         vec![
             (ListFailed(none()), "list any in pages of 1"),
@@ -243,7 +243,7 @@ fn a_kind_is_looked_for_under_each_of_its_paths() {
 }
 
 #[test]
-fn one_object_is_never_listed_and_is_read_when_its_place_is_lost() {
+fn one_object_is_never_listed_and_is_read_when_its_version_is_lost() {
     use StepResult::{Closed, Event, Idle, WatchFailed};
     let mut reflector = Reflector::new(FirstList::Never, 1, CLIENT_GO);
     let ReflectorPlan::Watch(WatchPlan { from, seconds, .. }) = reflector.plan(Duration::ZERO, 0.5)
@@ -252,10 +252,10 @@ fn one_object_is_never_listed_and_is_read_when_its_place_is_lost() {
     };
     assert_eq!((&*from, seconds), ("0", 2700));
     let none = || InformerError::NotFound("no such kind".to_owned());
-    tell(
+    replay(
         reflector,
         vec![
-            // Nothing there, and no word of where the watch stands.
+            // There is no object, and no event gave a version.
             (Closed(LONG), "read, watch 0"),
             (Event("7", VersionEvent::Added), "goes on"),
             (Closed(LONG), "watch 7"),
@@ -273,7 +273,7 @@ fn one_object_is_never_listed_and_is_read_when_its_place_is_lost() {
 }
 
 #[test]
-fn watches_last_five_to_ten_minutes_and_silence_counts_once_there_are_bookmarks() {
+fn watches_last_five_to_ten_minutes_and_silence_ends_them_only_with_bookmarks() {
     let mut reflector = first(FirstList::Any);
     reflector.page("5", "");
     let mut watch = |chance| match reflector.plan(Duration::ZERO, chance) {

@@ -29,7 +29,8 @@ use super::wire::{self, Pieces};
 /// longest time that the server takes for any request.
 // k8s: staging/src/k8s.io/apiserver/pkg/server/config.go RequestTimeout
 const PIECE_WAIT_MAX: Duration = Duration::from_secs(60);
-/// A watch that waits so long to be opened, as a rule for its place, is given up for a list.
+/// A watch that is not open after this time, usually because it waits for its turn, is given up for
+/// a list.
 const OPEN_WAIT_MAX: Duration = Duration::from_secs(300);
 
 pub(super) struct FollowTask<T, S> {
@@ -40,9 +41,9 @@ pub(super) struct FollowTask<T, S> {
     list_begun: Instant,
     /// Objects of the list so far.
     items: usize,
-    /// The last reported state.
+    /// The last reported state; `None` before the first report.
     works: Option<bool>,
-    /// A list was complete: a kind that the server lacks from now on is not an empty one, because
+    /// True once a list was complete. If the server then lacks the kind, that is not an empty list:
     /// its objects may still be stored, or be served in another version.
     is_listed: bool,
     of: PhantomData<fn() -> T>,
@@ -64,7 +65,7 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
         Self { client, spec, sink, reflector, list_begun, items, works, is_listed, of }
     }
 
-    #[allow(clippy::manual_async_fn)] // That would keep the task twice.
+    #[allow(clippy::manual_async_fn)] // An async fn's future would hold `self` twice.
     pub(super) fn run(mut self) -> impl Future<Output = ()> + use<T, S> {
         async move {
             let begun = Instant::now();
@@ -86,19 +87,19 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
         }
         match self.page(plan).await {
             Ok(meta) => {
-                self.says_works();
+                self.report_success();
                 if self.reflector.page(&meta.resource_version, &meta.r#continue) {
                     let took = self.list_begun.elapsed();
                     self.spec.observer.listed(&self.spec.name, took, self.items);
                     self.is_listed = true;
                     self.sink.complete().await;
                     self.sink.at_version(&meta.resource_version).await;
-                    self.says_version();
+                    self.report_version();
                 }
             }
             Err(error) => {
                 if self.reflector.list_failed(&error) {
-                    self.says_fails("list", &error);
+                    self.report_failure("list", &error);
                     if matches!(error, InformerError::NotFound(_)) && !self.is_listed {
                         self.sink.no_kind();
                     }
@@ -111,7 +112,7 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
     async fn page(&mut self, plan: &ListPlan) -> Result<ListMeta, InformerError> {
         let late = |_| {
             let seconds = PIECE_WAIT_MAX.as_secs();
-            InformerError::Failed(format!("a list does not go on within {seconds} s"))
+            InformerError::Failed(format!("no part of the list arrived within {seconds} s"))
         };
         let path = self.spec.source.list_path(plan);
         let share = self.sink.share();
@@ -145,7 +146,7 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
             Err(_) => WatchEnd::Closed,
             Ok(Err(error)) => WatchEnd::Error(error),
             Ok(Ok(pieces)) => {
-                self.says_works();
+                self.report_success();
                 let end = self.follow(pieces, ends).await;
                 let (took, items) = (begun.elapsed(), self.reflector.events());
                 self.reflector.lasted(took);
@@ -157,15 +158,18 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
         match end {
             WatchEnd::Closed => self.reflector.closed(begun.elapsed()),
             WatchEnd::Idle => {
-                tracing::debug!("the watch of {} is silent; listing", self.spec.name);
+                tracing::debug!("the watch of {} is silent; listing again", self.spec.name);
                 self.reflector.idle();
             }
             WatchEnd::WentBack => {
-                tracing::warn!("the versions of {} went back; listing", self.spec.name);
+                tracing::warn!(
+                    "the resource version of {} decreased; listing again",
+                    self.spec.name
+                );
             }
             WatchEnd::Error(error) => {
                 if self.reflector.watch_failed(&error) {
-                    self.says_fails("watch", &error);
+                    self.report_failure("watch", &error);
                 }
             }
         }
@@ -183,7 +187,7 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
         timeout_at(until, wire::open(&self.client, &path, accepts, &share, None)).await
     }
 
-    /// Takes events until the watch ends.
+    /// Handles events until the watch ends.
     async fn follow(&mut self, mut pieces: Pieces, ends: Instant) -> WatchEnd {
         let mut splitter = LineSplitter::default();
         loop {
@@ -194,7 +198,7 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
                 Err(_) => return WatchEnd::Idle,
                 Ok(None) => return WatchEnd::Closed,
                 Ok(Some(Err(error))) => {
-                    tracing::debug!(%error, "the watch of {} breaks off", self.spec.name);
+                    tracing::debug!(%error, "the watch of {} was interrupted", self.spec.name);
                     return WatchEnd::Closed;
                 }
                 Ok(Some(Ok(piece))) => piece,
@@ -206,11 +210,11 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
                     return end;
                 }
             }
-            self.says_version();
+            self.report_version();
         }
     }
 
-    /// Handles an event; returns why the watch is over, if it is.
+    /// Handles an event; returns the reason if the watch has to end.
     async fn event(&mut self, event: LineEvent<T>) -> Option<WatchEnd> {
         let (version, kind) = match &event {
             LineEvent::Added(object) => (object.resource_version(), VersionEvent::Added),
@@ -241,29 +245,29 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
         None
     }
 
-    fn says_version(&self) {
+    fn report_version(&self) {
         if let Some(version) = self.reflector.version().and_then(|text| text.parse().ok()) {
             self.spec.observer.version(&self.spec.name, version);
         }
     }
 
-    fn says_works(&mut self) {
+    fn report_success(&mut self) {
         let before = self.works.replace(true);
         if before != Some(true) {
             self.spec.observer.works(&self.spec.name);
         }
         if before == Some(false) && !self.spec.quiet {
-            tracing::info!("the API server tells of {} again", self.spec.name);
+            tracing::info!("the API server answers for {} again", self.spec.name);
         }
     }
 
-    fn says_fails(&mut self, what: &str, error: &InformerError) {
+    fn report_failure(&mut self, what: &str, error: &InformerError) {
         self.spec.observer.fails(&self.spec.name, error);
         let name = &self.spec.name;
         // Logged once, because an outage may be long.
         match self.works.replace(false) {
             _ if self.spec.quiet => tracing::debug!(%error, "cannot {what} {name}"),
-            // Its definition was deleted.
+            // The definition of the kind was deleted.
             _ if self.is_listed && matches!(error, InformerError::NotFound(_)) => {
                 tracing::debug!(%error, "cannot {what} {name}");
             }
@@ -279,12 +283,18 @@ impl FollowSpec {
         let shown = key.map_or("?", |key| key.as_str());
         match lost.at {
             Some((line, column)) => {
-                tracing::warn!(key = shown, line, column, "one of {} cannot be read", self.name);
+                tracing::warn!(
+                    key = shown,
+                    line,
+                    column,
+                    "an object of {} cannot be decoded",
+                    self.name
+                );
             }
             None => tracing::warn!(
                 key = shown,
-                "one of {} has more than {OBJECT_BYTES_MAX} bytes: it stays what it was last, or \
-                 counts for nothing",
+                "an object of {} has more than {OBJECT_BYTES_MAX} bytes: its last known state is \
+                 kept, if there is one",
                 self.name
             ),
         }

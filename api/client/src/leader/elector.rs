@@ -1,4 +1,4 @@
-//! The requests of leader election: reads and writes the Lease until it is ours, and while it is.
+//! The requests of leader election: reads and writes the Lease to acquire, renew and release it.
 
 use std::time::{Duration, Instant};
 
@@ -8,17 +8,17 @@ use kube::api::{Api, PostParams};
 use pintle_api_types::jitter;
 use pintle_api_types::lease::Timing;
 
-use super::term::{Ask, LeaseTerm, TermStep};
+use super::term::{FirstRequest, LeaseTerm, TermStep};
 use super::watch::LeaseWatch;
 use super::{JITTER, TimingError, check, request_max, work_max};
 
 /// Reason why the lease could not be read or written.
 #[derive(Debug, thiserror::Error)]
-enum NoAnswer {
+enum LeaseRequestError {
     #[error(transparent)]
-    Refused(#[from] kube::Error),
+    Failed(#[from] kube::Error),
     #[error("no answer within {} ms", .0.as_millis())]
-    Late(Duration),
+    TimedOut(Duration),
 }
 
 /// Takes part in one election.
@@ -55,24 +55,24 @@ impl Elector {
     }
 
     /// Waits until this process leads. May be dropped at any time. A release of the lease is seen
-    /// at once where the lease may be watched, and at the next attempt otherwise.
+    /// at once if the credentials allow a watch of it, and at the next attempt otherwise.
     pub async fn acquire(&mut self) {
         let mut watch = LeaseWatch::new(self.api.clone(), &self.name);
         while !self.attempt().await {
-            // Also where nothing is to be seen: a holder that is gone releases nothing.
+            // Attempts continue without a release too, because a holder that crashed releases
+            // nothing.
             let pause = self.pause();
-            // Either way another attempt follows.
             let _ = tokio::time::timeout(pause, watch.wait_for_release()).await;
         }
         tracing::info!(lease = self.name, "this process leads");
     }
 
-    /// Keeps leading; returns when the lease could not be renewed in time. The caller must stop
-    /// working then, before another process begins. Calls `renewed` after each renewal.
+    /// Renews the lease; returns when it could not be renewed in time. The caller must then stop
+    /// its work before another process begins. Calls `renewed` after each renewal.
     pub async fn hold(&mut self, renewed: impl Fn()) {
         let (retry, mut pause) = (self.timing.retry, Duration::ZERO);
         loop {
-            // Others count from when the API server took it, which may be long before its answer.
+            // Others count from the write at the earliest, which may be long before its answer.
             let since = self.term.renewed().unwrap_or_else(Instant::now);
             let end = (since + work_max(self.timing)).into();
             let renewal = async {
@@ -90,22 +90,22 @@ impl Elector {
         }
     }
 
-    /// Gives the lease up, so that another process takes over at its next attempt instead of after
-    /// the lease's end. To be called when the work has stopped.
+    /// Releases the lease, so that another process takes over at once instead of after its expiry.
+    /// To be called when the work has stopped.
     pub async fn release(self) {
-        let given_up = async {
+        let release = async {
             let found = self.api.get(&self.name).await?;
             if let Some(lease) = self.term.released(&found, Timestamp::now()) {
                 self.api.replace(&self.name, &PostParams::default(), &lease).await?;
             }
             Ok::<_, kube::Error>(())
         };
-        match tokio::time::timeout(self.timing.renew, given_up).await {
+        match tokio::time::timeout(self.timing.renew, release).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::warn!(%error, lease = self.name, "the lease was not given up");
+                tracing::warn!(%error, lease = self.name, "the lease could not be released");
             }
-            Err(_) => tracing::warn!(lease = self.name, "the lease was not given up in time"),
+            Err(_) => tracing::warn!(lease = self.name, "the lease could not be released in time"),
         }
     }
 
@@ -113,10 +113,12 @@ impl Elector {
     // k8s: leaderelection.go tryAcquireOrRenew
     async fn attempt(&mut self) -> bool {
         let begun = Instant::now();
-        if let Ask::Renew(lease) = self.term.ask(begun, Timestamp::now()) {
+        if let FirstRequest::Renew(lease) = self.term.first_request(begun, Timestamp::now()) {
             match self.write(&lease, begun).await {
                 Ok(()) => return true,
-                Err(error) => tracing::debug!(%error, lease = self.name, "renewal; reading it"),
+                Err(error) => {
+                    tracing::debug!(%error, lease = self.name, "could not renew; reading the lease")
+                }
             }
         }
         match self.read_and_write().await {
@@ -128,42 +130,42 @@ impl Elector {
         }
     }
 
-    async fn read_and_write(&mut self) -> Result<bool, NoAnswer> {
+    async fn read_and_write(&mut self) -> Result<bool, LeaseRequestError> {
         let found = self.answer(self.api.get_opt(&self.name)).await?;
         let now = Instant::now();
-        match self.term.read(found, now, Timestamp::now()) {
+        match self.term.record_read(found, now, Timestamp::now()) {
             TermStep::Wait => Ok(false),
             TermStep::Write(lease) => self.write(&lease, now).await.map(|()| true),
             TermStep::Create(lease) => {
                 let params = PostParams::default();
                 let made = self.answer(self.api.create(&params, &lease)).await?;
-                self.term.wrote(made, now);
+                self.term.record_write(made, now);
                 Ok(true)
             }
         }
     }
 
-    /// Writes the lease; `begun` is from when it counts, which is not after the API server took it.
-    async fn write(&mut self, lease: &Lease, begun: Instant) -> Result<(), NoAnswer> {
+    /// Writes the lease; it counts from `begun`, which must not be later than the write.
+    async fn write(&mut self, lease: &Lease, begun: Instant) -> Result<(), LeaseRequestError> {
         let params = PostParams::default();
         let written = self.answer(self.api.replace(&self.name, &params, lease)).await?;
-        self.term.wrote(written, begun);
+        self.term.record_write(written, begun);
         Ok(())
     }
 
-    /// Waits for an answer within a limit: a request without an answer must not cost the lease.
+    /// Waits for an answer within a limit, so that a lost request leaves time for another one.
     async fn answer<A>(
         &self,
         request: impl Future<Output = kube::Result<A>>,
-    ) -> Result<A, NoAnswer> {
+    ) -> Result<A, LeaseRequestError> {
         let limit = request_max(self.timing);
         match tokio::time::timeout(limit, request).await {
             Ok(answer) => Ok(answer?),
-            Err(_) => Err(NoAnswer::Late(limit)),
+            Err(_) => Err(LeaseRequestError::TimedOut(limit)),
         }
     }
 
-    /// A random pause, so that candidates do not ask in step.
+    /// A random pause, so that candidates do not send their requests at the same time.
     fn pause(&self) -> Duration {
         jitter::jitter(self.timing.retry, JITTER)
     }

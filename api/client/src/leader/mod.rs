@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Elector::acquire ──leads──> Elector::hold ──lost──> the process ends or acquires again
-//!        │  Term::ask, Term::read (pure)                Elector::release: hand over at once
+//!        │  LeaseTerm (pure)                            Elector::release: hand over at once
 //!        └──────────── Lease ────────────┘
 //! ```
 //! Input: a client, a lock's name, an identity, timings. Output: when the process leads, when it no
@@ -10,7 +10,7 @@
 //! from the moment at which it *saw* the last change, by its own monotonic clock: no two clocks are
 //! compared. A holder that cannot renew stops before that can have passed, counted from when it
 //! *began* the last renewal that was answered. Bounds: one request at a time, each within half the
-//! renew deadline.
+//! renew deadline or `REQUEST_LEAST`.
 // k8s: staging/src/k8s.io/client-go/tools/leaderelection/leaderelection.go
 
 mod elector;
@@ -26,7 +26,7 @@ use pintle_api_types::lease::Timing;
 
 /// Longest spread of the wait between two attempts to acquire, as a factor.
 const JITTER: f64 = 1.2;
-/// The least that a request is waited for.
+/// Least time limit of a request.
 const REQUEST_LEAST: Duration = Duration::from_secs(1);
 /// Time for the work to stop, before another process begins.
 const STOP: Duration = Duration::from_secs(1);
@@ -43,7 +43,7 @@ pub enum TimingError {
     /// There must be time for a second attempt.
     #[error("renewDeadline must be longer than 1.2 times retryPeriod; the defaults are 10s and 2s")]
     RetryNotShorter,
-    /// A candidate may not ask without a pause.
+    /// A candidate must pause between attempts.
     #[error("retryPeriod must be longer than zero; the default is 2s")]
     RetryZero,
 }

@@ -10,8 +10,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
 /// The first request of an attempt.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Ask {
-    /// We hold the lease: write this over our last write.
+pub(super) enum FirstRequest {
+    /// This process holds the lease: replace its last write by this one.
     Renew(Box<Lease>),
     /// Read the lease.
     Read,
@@ -22,9 +22,9 @@ pub(super) enum Ask {
 pub(super) enum TermStep {
     /// There is no lease: create this one.
     Create(Box<Lease>),
-    /// The lease is ours, free or expired: write this one.
+    /// This process holds the lease, or it is free or expired: write this one.
     Write(Box<Lease>),
-    /// Another holds it.
+    /// Another process holds it.
     Wait,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct LeaseTerm {
     name: String,
     lease: Duration,
     seen: Option<SeenLease>,
-    /// When the last write that was answered began.
+    /// Start of the last write that succeeded.
     renewed: Option<Instant>,
 }
 
@@ -62,7 +62,7 @@ impl LeaseTerm {
         self.seen.as_ref().map(|seen| &seen.lease)
     }
 
-    /// Start of our lease: no later than another process saw it.
+    /// Start of the own lease, which is not later than any other process observed it.
     pub(super) fn renewed(&self) -> Option<Instant> {
         self.renewed
     }
@@ -73,22 +73,27 @@ impl LeaseTerm {
     }
 
     /// The first request of an attempt.
-    pub(super) fn ask(&self, now: Instant, wall: Timestamp) -> Ask {
+    pub(super) fn first_request(&self, now: Instant, wall: Timestamp) -> FirstRequest {
         match &self.seen {
             Some(seen) if self.is_ours() && is_valid(seen, now) => {
-                Ask::Renew(Box::new(self.wanted(Some(&seen.lease), wall)))
+                FirstRequest::Renew(Box::new(self.wanted(Some(&seen.lease), wall)))
             }
-            _ => Ask::Read,
+            _ => FirstRequest::Read,
         }
     }
 
-    /// Handles a read; `found` is `None` when there is no lease.
-    pub(super) fn read(&mut self, found: Option<Lease>, now: Instant, wall: Timestamp) -> TermStep {
+    /// Records a read and returns the next step; `found` is `None` when there is no lease.
+    pub(super) fn record_read(
+        &mut self,
+        found: Option<Lease>,
+        now: Instant,
+        wall: Timestamp,
+    ) -> TermStep {
         let Some(found) = found else {
             return TermStep::Create(Box::new(self.wanted(None, wall)));
         };
         match &mut self.seen {
-            // Another version of the same words is no sign of life.
+            // A new version of the same spec is no renewal.
             Some(seen) if seen.lease.spec == found.spec => seen.lease = found,
             seen => *seen = Some(SeenLease { lease: found, at: now }),
         }
@@ -99,13 +104,13 @@ impl LeaseTerm {
         TermStep::Write(Box::new(self.wanted(Some(&seen.lease), wall)))
     }
 
-    /// The API server took our lease.
-    pub(super) fn wrote(&mut self, lease: Lease, now: Instant) {
+    /// Records that the API server stored the own lease.
+    pub(super) fn record_write(&mut self, lease: Lease, now: Instant) {
         self.seen = Some(SeenLease { lease, at: now });
         self.renewed = Some(now);
     }
 
-    /// The released lease, on top of the lease that was read; `None` when it is not ours.
+    /// The released lease, based on the lease that was read; `None` if another process holds it.
     // k8s: leaderelection.go release
     pub(super) fn released(&self, found: &Lease, wall: Timestamp) -> Option<Lease> {
         if holder(found) != Some(self.identity.as_str()) {
@@ -123,7 +128,7 @@ impl LeaseTerm {
         Some(lease)
     }
 
-    /// Our lease, on top of `base`.
+    /// The own lease, based on `base`.
     fn wanted(&self, base: Option<&Lease>, wall: Timestamp) -> Lease {
         let mut lease = base.cloned().unwrap_or_default();
         lease.metadata.name = Some(self.name.clone());
@@ -152,7 +157,7 @@ pub(super) fn holder(lease: &Lease) -> Option<&str> {
     holder.filter(|holder| !holder.is_empty())
 }
 
-/// True if the holder may still work, by the duration that the holder wrote.
+/// True if the holder may still work: its lease, of the duration that it wrote, has not expired.
 // k8s: leaderelection.go isLeaseValid
 fn is_valid(seen: &SeenLease, now: Instant) -> bool {
     let seconds = seen.lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);

@@ -10,7 +10,7 @@ use pintle_api_types::lease::Timing;
 use pintle_memory_http::{Passage, SharedServer};
 use serde_json::{Value, json};
 
-use super::term::{Ask, LeaseTerm, TermStep};
+use super::term::{FirstRequest, LeaseTerm, TermStep};
 use super::{Elector, TimingError, check};
 
 const WALL: Timestamp = Timestamp::UNIX_EPOCH;
@@ -54,19 +54,21 @@ fn a_lease_passes_from_one_to_the_other_when_it_has_not_changed_for_its_duration
     let begun = Instant::now();
     let after = |seconds| begun + Duration::from_secs(seconds);
     let (mut first, mut second) = (term("a"), term("b"));
-    assert_eq!(first.ask(begun, WALL), Ask::Read);
-    let TermStep::Create(lease) = first.read(None, begun, WALL) else { panic!("nobody has it") };
+    assert_eq!(first.first_request(begun, WALL), FirstRequest::Read);
+    let TermStep::Create(lease) = first.record_read(None, begun, WALL) else {
+        panic!("the lease is free")
+    };
     assert_eq!(spec(&lease)["leaseTransitions"], 0);
     assert_eq!(spec(&lease)["leaseDurationSeconds"], 15);
-    first.wrote(*lease.clone(), begun);
+    first.record_write(*lease.clone(), begun);
     assert!(first.is_ours());
 
     // The other one sees it late, and counts from then.
-    assert_eq!(second.read(Some(*lease.clone()), after(10), WALL), TermStep::Wait);
+    assert_eq!(second.record_read(Some(*lease.clone()), after(10), WALL), TermStep::Wait);
     let mut untouched = *lease.clone();
     untouched.metadata.resource_version = Some("9".into());
-    assert_eq!(second.read(Some(untouched.clone()), after(24), WALL), TermStep::Wait);
-    let TermStep::Write(taken) = second.read(Some(untouched), after(25), WALL) else {
+    assert_eq!(second.record_read(Some(untouched.clone()), after(24), WALL), TermStep::Wait);
+    let TermStep::Write(taken) = second.record_read(Some(untouched), after(25), WALL) else {
         panic!("15 s without a change")
     };
     assert_eq!(spec(&taken)["holderIdentity"], "b");
@@ -74,8 +76,8 @@ fn a_lease_passes_from_one_to_the_other_when_it_has_not_changed_for_its_duration
     assert_eq!(taken.metadata.resource_version.as_deref(), Some("9"), "not over a newer one");
 
     // The first one comes back: no longer valid, so it looks before it writes.
-    assert_eq!(first.ask(after(16), WALL), Ask::Read);
-    assert_eq!(first.read(Some(*taken), after(26), WALL), TermStep::Wait);
+    assert_eq!(first.first_request(after(16), WALL), FirstRequest::Read);
+    assert_eq!(first.record_read(Some(*taken), after(26), WALL), TermStep::Wait);
     assert_eq!(first.leader(), Some("b"));
 }
 
@@ -83,10 +85,13 @@ fn a_lease_passes_from_one_to_the_other_when_it_has_not_changed_for_its_duration
 fn a_renewal_keeps_when_it_was_acquired_and_how_often_it_changed_hands() {
     let begun = Instant::now();
     let mut term = term("a");
-    let TermStep::Create(lease) = term.read(None, begun, WALL) else { panic!("nobody has it") };
-    term.wrote(*lease, begun);
+    let TermStep::Create(lease) = term.record_read(None, begun, WALL) else {
+        panic!("the lease is free")
+    };
+    term.record_write(*lease, begun);
     let later = Timestamp::from_second(5).expect("a time");
-    let Ask::Renew(renewed) = term.ask(begun + Duration::from_secs(5), later) else {
+    let FirstRequest::Renew(renewed) = term.first_request(begun + Duration::from_secs(5), later)
+    else {
         panic!("it is ours")
     };
     let renewed = spec(&renewed);
@@ -99,12 +104,14 @@ fn a_renewal_keeps_when_it_was_acquired_and_how_often_it_changed_hands() {
 fn a_lease_given_up_is_taken_at_the_next_look() {
     let begun = Instant::now();
     let (mut first, mut second) = (term("a"), term("b"));
-    let TermStep::Create(lease) = first.read(None, begun, WALL) else { panic!("nobody has it") };
-    first.wrote(*lease.clone(), begun);
-    assert_eq!(second.read(Some(*lease.clone()), begun, WALL), TermStep::Wait);
+    let TermStep::Create(lease) = first.record_read(None, begun, WALL) else {
+        panic!("the lease is free")
+    };
+    first.record_write(*lease.clone(), begun);
+    assert_eq!(second.record_read(Some(*lease.clone()), begun, WALL), TermStep::Wait);
     assert_eq!(second.released(&lease, WALL), None, "it is not ours to give");
     let given = first.released(&lease, WALL).expect("it is ours");
-    assert!(matches!(second.read(Some(given), begun, WALL), TermStep::Write(_)));
+    assert!(matches!(second.record_read(Some(given), begun, WALL), TermStep::Write(_)));
 }
 
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/lock";

@@ -1,6 +1,6 @@
 //! Work that may block, kept off the thread that decides, with a share for each pod.
 //!
-//! Input: a job and its `Place`: its class, its owner, and whether it changes or only reads.
+//! Input: a job and its [`JobPlace`]: its class, its owner, and whether it changes or only reads.
 //! Output: the job's answer, or the reason why there is none (`Blocked`): it panicked, it exceeded
 //! its timeout, its owner has too many jobs waiting.
 //!

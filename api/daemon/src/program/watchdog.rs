@@ -1,9 +1,9 @@
 //! Checks that the deciding thread still makes turns, on a thread of its own.
 //!
 //! ```text
-//!   deciding thread ── mark, each turn ──> Turns <── look, each second ── watchdog
-//!                                            │                             │ no turn for STALL_MAX
-//!                    /livez, /healthz fail <─┴── given up <────────────────┴──> lease ends, exit 1
+//!   deciding thread ── mark, each turn ─> DecisionTurns <── look, each second ── watchdog
+//!                                             │                            │ no turn for STALL_MAX
+//!                     /livez, /healthz fail <─┴── given up <───────────────┴──> lease ends, exit 1
 //! ```
 //! Input: turns. Output: health, the end of the lease and of the process. Owner: [`DecisionTurns`] is
 //! shared atomics; the thread. Bounds: `STALL_MAX`. The deciding thread makes a turn each five

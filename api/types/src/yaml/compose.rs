@@ -1,7 +1,7 @@
 //! The tree to a value: aliases, merge keys, keys of every type.
 //!
-//! Bounds: nodes that aliases repeat, by `Limits::replayed_max`. A value is only known to be deeper
-//! than the text by aliases that name others, so depth is checked again.
+//! Bounds: nodes that aliases repeat, by `ReadLimits::replayed_max`. A value is only known to be
+//! deeper than the text by aliases that name others, so depth is checked again.
 // k8s: vendor/go.yaml.in/yaml/v2/decode.go decoder, vendor/sigs.k8s.io/yaml convertToJSONableObject
 
 use std::collections::BTreeMap;

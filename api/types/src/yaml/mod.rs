@@ -7,7 +7,7 @@
 //! A text that begins with `{` is JSON where [`read`] is used, as for the kubelet's decoders.
 //!
 //! ```text
-//!   bytes ─ text ─> UTF-8 ─ scanner ─> tokens ─ parser ─> Tree ─ compose ─> Json ─ decode ─> T
+//!   bytes ─ text ─> UTF-8 ─ scanner ─> tokens ─ parser ─> YamlTree ─ compose ─> Json ─ decode ─> T
 //! ```
 //! Pure; never panics whatever the bytes. Bounds are the caller's [`ReadLimits`]: depth, nodes, and
 //! nodes that aliases repeat. go-yaml's own bounds lie far above them.

@@ -1,7 +1,7 @@
 //! Text to tokens: indentation, simple keys, indicators.
 //!
 //! Input: the text. Output: one token at a time, as late as go-yaml makes them, because text behind
-//! the first document is not read. Bounds: `Limits::depth_max` of flow collections and of
+//! the first document is not read. Bounds: `ReadLimits::depth_max` of flow collections and of
 //! indentation. Scalars, tags and directives are in files of their own.
 // k8s: vendor/go.yaml.in/yaml/v2/scannerc.go
 

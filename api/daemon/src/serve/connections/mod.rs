@@ -10,7 +10,8 @@
 //! open path never does, and is cut at its deadline, whether the client reads or not.
 //!
 //! `io` meters what is read, so that one connection cannot keep the thread. Owner: the listener's
-//! task makes a `Connection` for each socket; dropping it gives the room back. Bounds: `Limits`.
+//! task makes a `Connection` for each socket; dropping it gives the room back. Bounds:
+//! `ConnectionLimits`.
 
 mod io;
 mod peer;

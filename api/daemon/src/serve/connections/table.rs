@@ -9,8 +9,8 @@
 //! allowed request (of a client that proved its name when its share of the known ones was busy).
 //! The last is one that was opened less than `SHAKE_TIME` ago, so that the handshake of a client
 //! with a certificate completes during a flood. Among equals it is the one that has been idle for
-//! longest. Bounds: `Limits`; a scan of all entries for each connection that finds its class full,
-//! some hundred comparisons.
+//! longest. Bounds: `ConnectionLimits`; a scan of all entries for each connection that finds its
+//! class full, some hundred comparisons.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};

@@ -67,7 +67,7 @@ impl ClientCa {
     }
 
     /// None yet: the caller sets them later.
-    pub(super) fn told() -> Self {
+    pub(super) fn unset() -> Self {
         let (generation, checked, authorities, stamp) = (0, Instant::now(), None, None);
         let now = Current { authorities, generation, stamp, checked, is_checking: false };
         Self { file: None, now: Arc::new(Mutex::new(now)) }

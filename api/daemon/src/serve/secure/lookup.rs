@@ -58,7 +58,7 @@ pub struct ClusterAuthorities {
 
 impl Default for ClusterAuthorities {
     fn default() -> Self {
-        Self { client_ca: ClientCa::told(), proxy: Mutex::default() }
+        Self { client_ca: ClientCa::unset(), proxy: Mutex::default() }
     }
 }
 
@@ -114,7 +114,7 @@ impl ClusterAuthorities {
             groups: texts("requestheader-group-headers")?,
             extra_prefixes: texts("requestheader-extra-headers-prefix")?,
         };
-        let ca = ClientCa::told();
+        let ca = ClientCa::unset();
         ca.put(pem.as_bytes()).map_err(|why| LookupError::field(field, why))?;
         let proxy = Arc::new(RequestProxy { ca, headers });
         *self.proxy.lock().unwrap_or_else(PoisonError::into_inner) = Some(proxy);

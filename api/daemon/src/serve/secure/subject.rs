@@ -12,7 +12,7 @@ const VERSION: u8 = 0xa0;
 /// Object ids of attributes, in DER: 2.5.4.3 and 2.5.4.10.
 const COMMON_NAME: [u8; 3] = [0x55, 0x04, 0x03];
 const ORGANIZATION: [u8; 3] = [0x55, 0x04, 0x0a];
-/// Organisations that are taken as groups.
+/// Organisations that become groups; further ones are ignored.
 const GROUPS_MAX: usize = 256;
 
 /// The subject of a certificate.
@@ -46,7 +46,7 @@ pub(super) fn subject(certificate: &[u8]) -> Option<CertificateSubject> {
             let (value, id) = Value::expect(pair, OBJECT_ID)?;
             let text = || text(Value::read(value)?.1);
             match id {
-                // Of several the last counts, as in Go.
+                // The last of several common names counts, as in Go.
                 _ if id == COMMON_NAME => name = Some(text()?),
                 _ if id == ORGANIZATION && groups.len() < GROUPS_MAX => groups.push(text()?),
                 _ => {}
@@ -56,7 +56,7 @@ pub(super) fn subject(certificate: &[u8]) -> Option<CertificateSubject> {
     Some(CertificateSubject { name: name.filter(|name| !name.is_empty())?, groups })
 }
 
-/// Reads any bytes as a certificate, for fuzzing: found values must be in them.
+/// Reads any bytes as a certificate, for fuzzing: name and groups cannot be longer than the bytes.
 pub fn fuzz(bytes: &[u8]) {
     if let Some(CertificateSubject { name, groups }) = subject(bytes) {
         assert!(!name.is_empty() && groups.len() <= GROUPS_MAX);
@@ -78,7 +78,7 @@ impl<'a> Value<'a> {
         let (&first, mut rest) = rest.split_first()?;
         let mut length = usize::from(first & 0x7f);
         if first & 0x80 != 0 {
-            // More than four bytes of length are no certificate.
+            // An indefinite length, or one of more than four bytes, is not that of a certificate.
             let octets = rest.get(..length).filter(|_| (1..=4).contains(&length))?;
             rest = &rest[length..];
             length = octets.iter().fold(0, |sum, octet| (sum << 8) | usize::from(*octet));
@@ -94,7 +94,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Names are UTF-8 or ASCII; the 16-bit and 32-bit forms are refused.
+/// The text of a UTF8String, PrintableString or IA5String; other string types are refused.
 fn text(value: Value<'_>) -> Option<String> {
     const TEXTS: [u8; 3] = [0x0c, 0x13, 0x16];
     TEXTS.contains(&value.tag).then(|| String::from_utf8(value.content.to_vec()).ok())?
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_without_a_name_is_nobody() {
+    fn a_certificate_without_a_common_name_has_no_subject() {
         assert_eq!(subject(&certificate(&[(DnType::OrganizationName, "o")])), None);
         assert_eq!(subject(&certificate(&[])), None);
         assert_eq!(subject(b""), None);
