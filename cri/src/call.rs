@@ -1,6 +1,6 @@
 //! Every call of CRI v1 in one table: method, request, reply, deadline class, subject.
 //!
-//! The table makes three things: the `Method` enum, the `Call` or `StreamCall` trait of each
+//! The table makes three things: the `Method` enum, the `CriCall` or `StreamCall` trait of each
 //! request, and the client's methods. A call exists here or nowhere, so tests/surface.rs can
 //! compare this table with the protocol.
 //!

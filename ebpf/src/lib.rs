@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! bpf/pods.bpf.c -> load (maps, programs) -> ring -> decode ─┐
-//! pidfd, cgroup.events ────────────────────> fallback ───────┴─> Source -> the caller's loop
+//! pidfd, cgroup.events ────────────────────> fallback ───────┴─> EventSource -> the caller's loop
 //! ```
 //!
 //! [`EventSource::open`] selects the best of three modes that works here: eBPF, else pidfds, else no

@@ -1,7 +1,7 @@
 //! The resources that the API server has, with what is not known about single groups.
 //!
 //! ```text
-//!   /api, /apis (aggregated v2, or group by group) ─> parse ─> Discovery ─> watch channel
+//!   /api, /apis (aggregated v2, or group by group) ─> parse ─> DiscoveredGroups ─> watch channel
 //! ```
 //! Input: a client. Output: [`DiscoveredGroups`], read again every `REFRESH_EVERY`, and twice when
 //! asked for, because the definition of a kind has changed. A group that cannot be read keeps its

@@ -1,8 +1,8 @@
 //! Explain: why an object is not where it should be, asked of a running manager or of the cluster.
 //!
 //! ```text
-//!   /pintle/explain ─> deciding thread: KeyState ─┐
-//!                                                 ├─> investigate (reads) ─> Explanation ─> page, text
+//!   /pintle/explain ─> deciding thread: KeyState ──┐
+//!                                                  ├─> investigate ─> ObjectExplanation ─> text
 //!   explain KIND/NAME ─> lists, a frame of its own ┘
 //! ```
 //! Input: a subject, what controllers say about its keys, clients. Output: an

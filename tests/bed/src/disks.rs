@@ -21,7 +21,7 @@ const NODE_MIB: u64 = 320;
 const IMAGE_MIB: u64 = 512;
 /// All the inodes of the node's disk.
 pub const NODE_INODES: u64 = 12_000;
-/// The images of `image_disk` that no pod uses, and what each holds.
+/// The images that no pod uses; each holds `UNUSED_BYTES`.
 pub const UNUSED: [&str; 2] = ["pintle.test/unused:1", "pintle.test/unused:2"];
 const UNUSED_BYTES: usize = 40 << 20;
 

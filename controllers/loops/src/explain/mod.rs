@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   KIND/NAME ─> subject ─> related keys ─> KeyState (frame) ─┐
-//!                    └────> evidence (objects, live) ─────────┴─> Explanation: text or JSON
+//!                    └────> evidence (objects, live) ─────────┴─> ObjectExplanation: text or JSON
 //! ```
 //! Input: what the frame knows of the keys, and objects as the API server shows them. Output:
 //! [`ObjectExplanation`]. Pure: the caller reads the objects and answers the reads of dry syncs.
