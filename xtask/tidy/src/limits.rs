@@ -1,9 +1,9 @@
 //! The measurable part of the style, printed where a file is over it.
 //!
 //! Production lines of a file (its inline tests do not count) and of a function, number of
-//! parameters and of fields, a header in each file, folder depth, unwanted words. Soft limits are printed, hard
-//! ones fail. It reads formatted source by lines, not by grammar: rustfmt puts a function's end on
-//! a line of its own with the indent of its beginning, and that is enough.
+//! parameters and fields, a header in each file, folder depth, unwanted words. Soft limits are
+//! printed, hard ones fail. It reads formatted source by lines, not by grammar: rustfmt puts a
+//! function's end on a line of its own with the indent of its beginning, and that is enough.
 
 use std::fs;
 use std::path::Path;
@@ -29,8 +29,8 @@ const EMPTY_NAMES: [&str; 4] = ["Manager", "Helper", "Util", "Utils"];
 /// Files with a function that is one list, an entry a line, which no split would make clearer.
 const LISTS: [&str; 1] = ["agent/config/src/defaults.rs"];
 
-/// Files whose structs may have more fields: those that users write as files or flags, and the
-/// world of a test.
+/// Files whose structs may have more fields: flags and configuration files of users, and the world
+/// of a test.
 const WIDE_STRUCTS: [&str; 3] = [
     "agent/config/src/node_flags.rs",
     "agent/config/src/types.rs",
@@ -164,7 +164,7 @@ fn structs(found: &mut Vec<Finding>, lines: &[&str]) {
         if !code.starts_with("struct ") {
             continue;
         }
-        // Its last line closes it, be it one with named fields or not.
+        // A struct ends with the first `}` or `;` at its own indent.
         let is_end = |l: &&str| unqualified(l).1 == indent && l.ends_with(['}', ';']);
         let rest = lines[at..].iter().take_while(|l| !is_end(l));
         let count = rest.filter(|l| is_field(l, indent + 4)).count();
@@ -172,7 +172,7 @@ fn structs(found: &mut Vec<Finding>, lines: &[&str]) {
     }
 }
 
-/// True for a line that begins a named field at this indent.
+/// Returns true if the line begins a named field at this indent.
 fn is_field(line: &str, at: usize) -> bool {
     let (code, indent) = unqualified(line);
     let name = code.split_once(": ").map_or("", |(name, _)| name);
@@ -186,7 +186,7 @@ fn function_indent(line: &str) -> Option<usize> {
     (code.starts_with("fn ") && code.contains('(')).then_some(indent)
 }
 
-/// A line without its indent and qualifiers, and the indent.
+/// Returns the line without its indent and qualifiers, and the indent.
 fn unqualified(line: &str) -> (&str, usize) {
     let mut code = line.trim_start();
     let indent = line.len() - code.len();
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn struct_with_too_many_fields_is_found_unless_its_file_is_listed() {
-        let wide = (0..21).map(|n| format!("    /// One: a field.\n    pub f{n}: u8,\n"));
+        let wide = (0..21).map(|n| format!("    /// Port: a number.\n    pub f{n}: u8,\n"));
         let text = format!("//! h\npub struct A {{\n{}}}\n", wide.collect::<String>());
         assert_eq!(texts("a/src/a.rs", &text), ["21 fields (limit 20)"]);
         assert_eq!(texts("a/tests/a.rs", &text), [""; 0]);
