@@ -17,6 +17,7 @@
 //! right (read-only file, no permission, missing file) costs a limit, not the pod: it is logged
 //! once per file name.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::Deref;
 #[cfg(test)]
@@ -335,8 +336,8 @@ impl Cgroups {
         Arc::clone(&self.tree)
     }
 
-    /// Names of the cgroups right below this one.
-    pub async fn children(&self, name: &str) -> Result<Vec<String>, CgroupError> {
+    /// Names of the cgroups right below this one, and of files.
+    pub async fn children(&self, name: &str) -> Result<BTreeSet<String>, CgroupError> {
         self.on_disk(name, CgroupTree::children).await
     }
 }
@@ -363,9 +364,11 @@ impl CgroupTree {
         text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0).collect()
     }
 
-    fn children(&self, name: &str) -> Vec<String> {
-        let Some(dir) = self.dir(name, "memory") else { return Vec::new() };
-        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    /// Names of the entries of the cgroup's directories in any hierarchy: an agent that died while
+    /// it created or removed a cgroup has left it in some of them.
+    fn children(&self, name: &str) -> BTreeSet<String> {
+        let dirs = self.dirs(name).chain(self.dirs_of_others(name));
+        let entries = dirs.flat_map(std::fs::read_dir).flat_map(Iterator::flatten);
         entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
     }
 }

@@ -218,7 +218,7 @@ impl CgroupTree {
 
     /// The pod's directories in hierarchies without limits of ours: on v1 the runtime creates the
     /// cgroup there too (`unified`, `systemd`), and it is removed with the others.
-    fn dirs_of_others(&self, name: &str) -> impl Iterator<Item = PathBuf> {
+    pub(super) fn dirs_of_others(&self, name: &str) -> impl Iterator<Item = PathBuf> {
         let below = self.below_root(name);
         let v1 = self.v1.is_some().then(|| fs::read_dir(hierarchies::UNIFIED_MOUNTPOINT));
         let folders = v1.into_iter().flatten().flatten().flatten().map(|entry| entry.path());

@@ -212,6 +212,27 @@ async fn what_runs_in_the_cgroup_of_an_unknown_pod_ends_when_two_sweeps_have_fou
 }
 
 #[tokio::test]
+async fn a_cgroup_that_was_removed_from_some_hierarchies_is_found_in_the_others() {
+    use crate::cgroup::sweep::Strangers;
+    let Some(root) = Root::new("partly").await else { return };
+    let class = "kubepods/besteffort".to_owned();
+    let count = root.cgroups.dirs(&class).count();
+    let pod = |number: usize| format!("{class}/pod{number}");
+    for number in 0..count {
+        root.cgroups.create_pod(&pod(number), &CgroupLimits::default()).await.expect("created");
+        for (_, dir) in root.cgroups.dirs(&pod(number)).enumerate().filter(|(n, _)| *n != number) {
+            fs::remove_dir(dir).expect("removed");
+        }
+    }
+    let uid_of = |leaf: &str| leaf.strip_prefix("pod").map(PodUid::from);
+    let strangers = Strangers::default();
+    root.cgroups.sweep(std::slice::from_ref(&class), uid_of, &strangers, |_| false).await;
+    for number in 0..count {
+        assert!(root.cgroups.dirs(&pod(number)).all(|dir| !dir.exists()), "hierarchy {number}");
+    }
+}
+
+#[tokio::test]
 async fn names_that_climb_out_of_the_root_are_refused() {
     let Ok(cgroups) = Cgroups::open("/pintle-test-names") else { return };
     for name in ["", "/kubepods", "kubepods/../..", "kubepods//pod", "."] {
