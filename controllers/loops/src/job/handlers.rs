@@ -174,7 +174,17 @@ fn handle_pod_addition(pod: &Pod, tables: &Tables, batch: Duration, wake: &mut W
         return handle_orphan(pod, true, tables, batch, wake);
     }
     if let Some(job) = job_of(pod, tables) {
+        wake_job_of(pod, job, batch, wake);
+    }
+}
+
+/// Wakes the Job of a pod; a finished Job counts no pods, its pods lose their finalizers. A pod
+/// gets into a finished Job from a manager that does not know yet that it lost the lease.
+fn wake_job_of(pod: &Pod, job: &Job, batch: Duration, wake: &mut Wakes<JobKey>) {
+    if job.finished().is_none() {
         wake.after(JobKey::Job(job.metadata.key()), batch);
+    } else if is_tracked(pod) {
+        wake.now(JobKey::Orphan(pod.metadata.key()));
     }
 }
 
@@ -194,7 +204,7 @@ fn handle_pod_update(
     }
     if new_owner.is_some() {
         if let Some(job) = job_of(new, tables) {
-            wake.after(JobKey::Job(job.metadata.key()), batch);
+            wake_job_of(new, job, batch, wake);
         }
         return;
     }
@@ -223,13 +233,9 @@ fn handle_orphan(
 
 /// Handles a pod that is deleted or terminating.
 fn handle_pod_removal(pod: &Pod, tables: &Tables, batch: Duration, wake: &mut Wakes<JobKey>) {
-    let job = job_of(pod, tables);
-    match job.filter(|job| job.finished().is_none()) {
-        Some(job) => wake.after(JobKey::Job(job.metadata.key()), batch),
-        // The sync of a finished Job does not read its pods.
-        None if is_tracked(pod) => {
-            wake.now(JobKey::Orphan(pod.metadata.key()));
-        }
+    match job_of(pod, tables) {
+        Some(job) => wake_job_of(pod, job, batch, wake),
+        None if is_tracked(pod) => wake.now(JobKey::Orphan(pod.metadata.key())),
         None => {}
     }
 }

@@ -106,6 +106,19 @@ fn pod_that_is_deleted_after_its_job_ended_loses_its_finalizer() {
 }
 
 #[test]
+fn pod_that_is_created_after_its_job_ended_loses_its_finalizer() {
+    let mut watch = HandlerWatch::of(&[]);
+    let mut ended = job("one");
+    ended["status"] = json!({"conditions": [{"type": "Failed", "status": "True"}]});
+    watch.set(JOBS, &ended);
+    assert_eq!(watch.set(PODS, &pod(2, Some("one"))), ["orphan pod ns/p 0"]);
+    assert_eq!(watch.set(PODS, &pod(3, Some("one"))), ["orphan pod ns/p 0"]);
+    let mut released = pod(4, Some("one"));
+    released["metadata"]["finalizers"] = json!([]);
+    assert!(watch.set(PODS, &released).is_empty(), "nothing holds it");
+}
+
+#[test]
 fn new_spec_wakes_at_once_and_a_new_status_after_the_batch_period() {
     let mut watch = HandlerWatch::of(&["one"]);
     let mut changed = job("one");
