@@ -20,10 +20,33 @@ mod silence;
 mod users;
 mod world;
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use world::{FaultRates, ManagerWorld};
 
 /// Worlds with seeds of their own in each run.
-const FRESH: u64 = 2_000;
+const FRESH: u64 = 500;
+/// Worlds that failed once: a manager that had lost its lease created a pod of a Job that had ended.
+const SEEN: [u64; 1] = [1_795_991_682_585];
+
+/// Runs a world of each seed, on every CPU.
+fn run_all(seeds: std::ops::Range<u64>) {
+    let next = AtomicU64::new(seeds.start);
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                return;
+            }
+            run(seed, FaultRates::of_seed(seed));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(work);
+        }
+    });
+}
 
 fn run(seed: u64, faults: FaultRates) {
     let result = std::panic::catch_unwind(|| ManagerWorld::new(seed, faults).run());
@@ -47,7 +70,12 @@ fn world_with_faults_reaches_its_wanted_state() {
     let count = asked("PINTLE_SEEDS").unwrap_or(FRESH);
     let first = asked("PINTLE_FRESH").unwrap_or_else(seed_of_now);
     println!("worlds {first} to {}", first + count - 1);
-    (first..first + count).for_each(|seed| run(seed, FaultRates::of_seed(seed)));
+    run_all(first..first + count);
+}
+
+#[test]
+fn world_that_failed_once_reaches_its_wanted_state() {
+    SEEN.into_iter().for_each(|seed| run(seed, FaultRates::of_seed(seed)));
 }
 
 /// A seed that the last run did not have.
