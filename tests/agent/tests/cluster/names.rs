@@ -1,5 +1,7 @@
 //! Pods of one name: the next one does not wait for the end of one that was forced out.
 
+use std::fs;
+
 use anyhow::ensure;
 use pintle_testbed::cluster::{NODE, TestCluster};
 use pintle_testbed::manifest::{With, condition, container_id, pod, script};
@@ -9,11 +11,13 @@ use serde_json::json;
 #[test]
 fn a_pod_that_takes_the_name_of_a_forced_out_one_does_not_wait_for_its_end() {
     let test = TestCluster::take();
-    // It needs all its grace to end, far longer than the second one needs to start.
-    let stubborn = script("c", "trap '' TERM; while :; do sleep 0.1; done");
+    // It ends when its volume has the file, long before its grace is over.
+    let stubborn = script("c", "trap '' TERM; until [ -e /v/end ]; do sleep 0.1; done")
+        .with("volumeMounts", json!([{"name": "v", "mountPath": "/v"}]));
     let manifest = pod("twin", &[stubborn])
+        .with_spec("volumes", json!([{"name": "v", "emptyDir": {}}]))
         .with_spec("nodeName", json!(NODE))
-        .with_spec("terminationGracePeriodSeconds", json!(45));
+        .with_spec("terminationGracePeriodSeconds", json!(3600));
     test.apply(&manifest);
     let first = test.pod_until("twin", "is ready", |p| condition(p, "Ready"));
 
@@ -26,6 +30,8 @@ fn a_pod_that_takes_the_name_of_a_forced_out_one_does_not_wait_for_its_end() {
     let running = test.running().expect("a list");
     assert!(running.contains(&container_id(&second, "c")), "the second one runs");
     assert!(running.contains(&container_id(&first, "c")), "the first one still has its grace");
+    let end = test.volume(&first, "empty-dir", "v").join("end");
+    fs::write(end, "").expect("written");
     until(LONG, "the first one ends", || {
         let running = test.running()?;
         ensure!(!running.contains(&container_id(&first, "c")), "{running:?}");
