@@ -1,13 +1,16 @@
 //! Runs attacks one after another on one ground, as a test program without libtest's harness.
 //!
-//! Input: the program's arguments (parts of names, `--exact`, `--list`) and the themes. Output:
+//! Input: the program's arguments (parts of names, `--exact`, `--list`), the themes, and the attacks
+//! that wait for most of their time, which run on a second ground beside the others. Output:
 //! lines as libtest prints them, and the exit code. The next attack meets the leftovers of the
 //! last; after a failure there is a new ground, because a ground that an attack has harmed proves
 //! nothing.
 
 use std::fmt::Debug;
+use std::ops::Add;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
+use std::thread;
 use std::time::Instant;
 
 use anyhow::Result;
@@ -36,7 +39,7 @@ macro_rules! attacks {
 /// The target of attacks.
 pub trait AttackTarget: Sized {
     /// Counts through all attacks.
-    type Tally: Default + Debug;
+    type Tally: Default + Debug + Send + Add<Output = Self::Tally>;
     /// The name of the test that checks the tally, when all attacks ran.
     const OVERALL: &'static str;
 
@@ -46,8 +49,8 @@ pub trait AttackTarget: Sized {
     fn recover(&mut self);
     /// Prints the end of the attacked program's log.
     fn show_log(&self);
-    /// Adds what this ground has counted.
-    fn tally(&self, before: Self::Tally) -> Self::Tally;
+    /// Returns what this ground has counted.
+    fn tally(&self) -> Self::Tally;
     /// Checks the tally of all attacks.
     ///
     /// # Errors
@@ -55,8 +58,8 @@ pub trait AttackTarget: Sized {
     fn check(tally: &Self::Tally) -> Result<()>;
 }
 
-/// Runs the chosen attacks.
-pub fn run<G: AttackTarget>(themes: &[&'static [Attack<G>]]) -> ExitCode {
+/// Runs the chosen attacks, those in `waiting` beside the others.
+pub fn run<G: AttackTarget>(themes: &[&'static [Attack<G>]], waiting: &[&str]) -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let (options, names): (Vec<&str>, Vec<&str>) =
         args.iter().map(String::as_str).partition(|a| a.starts_with("--"));
@@ -66,6 +69,9 @@ pub fn run<G: AttackTarget>(themes: &[&'static [Attack<G>]]) -> ExitCode {
         names.is_empty() || names.iter().any(fits)
     };
     let all: Vec<&Attack<G>> = themes.iter().copied().flatten().collect();
+    for name in waiting {
+        assert!(all.iter().any(|attack| attack.name == *name), "there is no attack {name}");
+    }
     let chosen: Vec<&Attack<G>> = all.iter().copied().filter(|a| is_chosen(a.name)).collect();
     if options.contains(&"--list") {
         chosen.iter().for_each(|attack| println!("{}: test", attack.name));
@@ -75,7 +81,9 @@ pub fn run<G: AttackTarget>(themes: &[&'static [Attack<G>]]) -> ExitCode {
     let is_complete = chosen.len() == all.len();
     let count = chosen.len() + usize::from(is_complete);
     println!("\nrunning {count} tests");
-    let (mut failed, tally) = run_all(&chosen);
+    let (patient, busy): (Vec<_>, Vec<_>) =
+        chosen.iter().copied().partition(|attack| waiting.contains(&attack.name));
+    let (mut failed, tally) = run_both(&busy, &patient);
     if is_complete {
         eprintln!("    all: {tally:?}");
         let checked = G::check(&tally).inspect_err(|error| eprintln!("{error:#}"));
@@ -91,6 +99,16 @@ pub fn run<G: AttackTarget>(themes: &[&'static [Attack<G>]]) -> ExitCode {
         begin.elapsed().as_secs_f64()
     );
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Runs the attacks of both lists at once, each list on a ground of its own.
+fn run_both<G: AttackTarget>(one: &[&Attack<G>], other: &[&Attack<G>]) -> (usize, G::Tally) {
+    thread::scope(|scope| {
+        let beside = scope.spawn(|| run_all(other));
+        let (failed, tally) = run_all(one);
+        let (failed_beside, tally_beside) = beside.join().expect("panics of attacks are caught");
+        (failed + failed_beside, tally + tally_beside)
+    })
 }
 
 /// Returns how many failed, and the tally of all grounds.
@@ -114,11 +132,11 @@ fn run_all<G: AttackTarget>(chosen: &[&Attack<G>]) -> (usize, G::Tally) {
         failed += 1;
         if let Some(ground) = ground.take() {
             ground.show_log();
-            tally = ground.tally(tally);
+            tally = tally + ground.tally();
         }
     }
     let tally = match ground {
-        Some(ground) => ground.tally(tally),
+        Some(ground) => tally + ground.tally(),
         None => tally,
     };
     (failed, tally)

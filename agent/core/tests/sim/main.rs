@@ -34,9 +34,9 @@ use world::{Stats, World};
 
 /// Worlds of a run with the same seeds each time, for each of the two kinds of sources.
 const SEEDS: u64 = 500;
-/// Worlds of a run with new seeds and faults, if the first seed is given: `cargo xtask test` does
-/// that, and optimises the decisions. Else it is a tenth of them.
-const FRESH: u64 = 2_000;
+/// Worlds of a run with new seeds and faults, if the first seed is given, as `cargo xtask test`
+/// does. Else it is a tenth of them.
+const FRESH: u64 = 600;
 /// Fresh worlds that failed once: a container that waits longer and longer got a new sandbox; a
 /// restored store took away a container that was about to start; the wall clock stepped back behind
 /// a deadline before the agent died; a manifest went and came back; a sidecar that never starts; a

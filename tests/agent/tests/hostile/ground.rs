@@ -7,6 +7,7 @@
 
 use std::cell::Cell;
 use std::fs;
+use std::ops::Add;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
@@ -195,16 +196,6 @@ impl Stalls {
         }
     }
 
-    /// Both together.
-    pub(crate) fn and(self, other: Self) -> Self {
-        Self {
-            turns: self.turns + other.turns,
-            busy_long: self.busy_long + other.busy_long,
-            away_long: self.away_long + other.away_long,
-            away_short: self.away_short + other.away_short,
-        }
-    }
-
     /// Through all attacks 999 of 1,000 turns are within the limit.
     pub(crate) fn check_all(self) -> Result<()> {
         let is_fine = self.busy_long <= LONG_FEW || self.busy_long * BUSY_TURNS <= self.turns;
@@ -216,6 +207,19 @@ impl Stalls {
         let is_fine = self.away_long <= LONG_FEW || self.away_long * AWAY_TURNS <= self.turns;
         ensure!(is_fine, "away for longer than {AWAY_SECONDS_MAX} s: {self:?}");
         Ok(())
+    }
+}
+
+impl Add for Stalls {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            turns: self.turns + other.turns,
+            busy_long: self.busy_long + other.busy_long,
+            away_long: self.away_long + other.away_long,
+            away_short: self.away_short + other.away_short,
+        }
     }
 }
 

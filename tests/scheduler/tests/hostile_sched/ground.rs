@@ -76,6 +76,14 @@ pub struct AttackedCluster {
 #[derive(Debug, Default)]
 pub struct Ended(usize);
 
+impl std::ops::Add for Ended {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self(self.0 + other.0)
+    }
+}
+
 impl pintle_testbed::attacks::AttackTarget for AttackedCluster {
     type Tally = Ended;
     const OVERALL: &'static str = "all::the_scheduler_never_ended";
@@ -126,8 +134,8 @@ impl pintle_testbed::attacks::AttackTarget for AttackedCluster {
         eprintln!("end of the scheduler's log:\n{}", self.stand.ours_log_end());
     }
 
-    fn tally(&self, before: Ended) -> Ended {
-        Ended(before.0 + usize::from(!self.ours.runs()))
+    fn tally(&self) -> Ended {
+        Ended(usize::from(!self.ours.runs()))
     }
 
     fn check(tally: &Ended) -> Result<()> {

@@ -28,7 +28,7 @@ use std::process::ExitCode;
 use pintle_testbed::attacks;
 
 fn main() -> ExitCode {
-    attacks::run(&[
+    let themes = [
         claims::ATTACKS,
         affinity::ATTACKS,
         volumes::ATTACKS,
@@ -37,5 +37,6 @@ fn main() -> ExitCode {
         groups::ATTACKS,
         extenders::ATTACKS,
         clients::ATTACKS,
-    ])
+    ];
+    attacks::run(&themes, &[])
 }
