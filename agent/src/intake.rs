@@ -250,7 +250,7 @@ mod tests {
 
     /// A static pod that another agent started runs, and the runtime fails at first.
     #[tokio::test]
-    async fn what_runs_is_asked_for_until_the_runtime_has_told_it() {
+    async fn running_pods_are_listed_again_until_the_runtime_responds() {
         let dir = tempfile::tempdir().expect("a folder");
         let runtime = FakeRuntime::start(&dir.path().join("c.sock")).await.expect("it starts");
         let client = Client::connect(&runtime.endpoint(), Deadlines::default()).expect("a path");

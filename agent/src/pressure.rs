@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_fast_is_looked_at_sooner() {
+    fn fast_falling_memory_is_read_sooner() {
         for (before, now, expected) in [
             (900, 900, None),
             (900, 950, None),
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_has_no_reading() {
+    fn unreadable_signals_have_no_observation() {
         assert!(readings(&node::NodeReading::default()).is_empty());
         let fs = FileSystem { capacity_bytes: 9, available_bytes: 4, ..FileSystem::default() };
         let read = node::NodeReading {

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn page_below_a_controller_is_its_own() {
+    fn page_below_a_controller_is_served_by_that_controller() {
         let (mut frame, now) = frame();
         frame.add(GarbageCollector::new(1, Vec::new()));
         let synced = |page: &str| {

@@ -150,7 +150,7 @@ mod tests {
 
     /// Upstream keeps them whole, so that its memory grows with their bytes (k#115699).
     #[test]
-    fn config_maps_and_secrets_are_followed_by_their_metadata() {
+    fn config_maps_and_secrets_are_watched_as_metadata_only() {
         let args = [format!("--service-account-private-key-file={KEY}")];
         let options = match parse(&args).expect("nothing is wrong") {
             ManagerAction::Run(options) => options,

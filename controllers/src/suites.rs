@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_that_are_named_change_and_others_stay() {
+    fn named_settings_change_and_other_settings_keep_their_values() {
         let changed = change(JobSettings::default(), "failure_backoff_ms=100,uncounted_max=10")
             .expect("settings");
         let mut expected = JobSettings { uncounted_max: 10, ..JobSettings::default() };

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn undiscovered_kind_is_followed_for_a_while_unless_it_is_back_or_has_another_version() {
+    fn undiscovered_kind_is_watched_until_drained_unless_back_or_in_another_version() {
         let start = Instant::now();
         let late = start + DRAIN;
         let early = late - Duration::from_millis(1);

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_class_has_the_deadline_that_its_wait_calls_for() {
+    fn each_deadline_class_has_a_deadline_for_its_kind_of_call() {
         let deadlines = Deadlines::default();
         let seconds = |class| deadlines.of(class).map(|deadline| deadline.as_secs());
         for (class, expected) in [

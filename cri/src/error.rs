@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_of_an_error_follows_its_code() {
+    fn error_predicates_follow_the_status_code() {
         assert!(answer(Code::NotFound, "").is_not_found());
         assert!(answer(Code::Unimplemented, "").is_unimplemented());
         assert!(answer(Code::DeadlineExceeded, "").is_deadline());
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn an_io_error_becomes_unavailable_with_its_innermost_text() {
+    fn io_error_becomes_unavailable_with_the_text_of_its_source() {
         let io = std::io::Error::new(std::io::ErrorKind::ConnectionReset, "reset by peer");
         let status = tonic::Status::from_error(Box::new(io));
         let error = Error::from_status(Method::Version, "", &status);

@@ -211,7 +211,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_answer_is_read_whatever_its_pieces_and_cut(
+        fn exec_response_is_read_regardless_of_its_chunks_and_truncation(
             stdout in proptest::collection::vec(any::<u8>(), 0..300),
             stderr in proptest::collection::vec(any::<u8>(), 0..300),
             exit_code: i32, keep in 0_usize..320, cuts in proptest::collection::vec(0_usize..700, 0..6),
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_beyond_the_bound_of_messages_is_refused_before_it_is_read() {
+    fn exec_response_above_the_message_limit_is_refused_before_it_is_read() {
         let length = u32::try_from(MESSAGE_BYTES_MAX + 1).expect("it fits").to_be_bytes();
         let refused = scan(&[&[0], &length], 5).expect_err("it is too long");
         assert_eq!(refused, Unreadable::TooLong(MESSAGE_BYTES_MAX as u64 + 1));

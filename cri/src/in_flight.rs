@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_listed_oldest_first_until_their_ticket_is_dropped() {
+    fn calls_are_listed_oldest_first_until_the_ticket_of_the_call_is_dropped() {
         let calls = Calls::default();
         let first = calls.enter(Method::StopContainer, "c1".into(), None);
         let second = calls.enter(Method::Version, String::new(), Some(Duration::from_secs(1)));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_observer_tells_an_answer_from_a_call_that_was_given_up() {
+    fn observer_distinguishes_a_response_from_an_abandoned_call() {
         let seen = Arc::new(SeenCall::default());
         let calls = Calls::with_observer(seen.clone());
         let mut answered = calls.enter(Method::Version, String::new(), None).expect("room");

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn every_call_has_its_own_bit() {
+    fn every_method_has_its_own_unimplemented_bit() {
         let link = Link::new(SocketEndpoint::parse("/x").expect("valid"));
         for (index, method) in Method::ALL.iter().enumerate() {
             assert!(!link.is_unimplemented(*method), "{method}");

@@ -15,7 +15,7 @@ fn version() -> VersionRequest {
 }
 
 #[tokio::test]
-async fn a_call_without_an_answer_ends_at_its_deadline_and_is_cancelled_at_the_runtime() {
+async fn unanswered_call_ends_at_its_deadline_and_is_cancelled_at_the_runtime() {
     let world = FakeRuntimeClient::new().await;
     world.fake.on(Method::Version).hang();
     let deadlines = Deadlines { call: Duration::from_millis(50), ..Deadlines::default() };
@@ -51,7 +51,7 @@ async fn a_hanging_call_hurts_no_other_call() {
 }
 
 #[tokio::test]
-async fn calls_under_way_are_listed_with_subject_until_they_end() {
+async fn in_flight_calls_are_listed_with_their_subject_until_they_end() {
     let world = FakeRuntimeClient::new().await;
     let lift = world.fake.on(Method::RunPodSandbox).hang();
     let client = world.client.clone();
@@ -124,7 +124,7 @@ async fn an_event_stream_that_the_runtime_lacks_ends_with_unimplemented() {
 }
 
 #[tokio::test]
-async fn calls_fail_at_once_while_the_runtime_is_away_and_work_again_when_it_is_back() {
+async fn calls_fail_at_once_while_the_runtime_is_down_and_succeed_after_its_restart() {
     let mut world = FakeRuntimeClient::new().await;
     world.client.version(version()).await.expect("it runs");
     world.fake.stop();
@@ -142,7 +142,7 @@ async fn calls_fail_at_once_while_the_runtime_is_away_and_work_again_when_it_is_
 }
 
 #[tokio::test]
-async fn a_client_may_be_made_before_its_runtime() {
+async fn client_may_be_created_before_its_runtime_starts() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("cri.sock");
     let endpoint = format!("unix://{}", path.display());

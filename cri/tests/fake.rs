@@ -60,7 +60,7 @@ async fn names_are_reserved_until_removal() {
 }
 
 #[tokio::test]
-async fn containers_stop_as_their_script_says() {
+async fn containers_stop_as_their_script_defines() {
     let world = FakeRuntimeClient::new().await;
     let sandbox = world.sandbox("a").await;
     world.fake.script("a/clean", Behaviour::stops(Duration::from_millis(5), 0));
@@ -96,7 +96,7 @@ async fn containers_exit_by_script_and_by_hand() {
 }
 
 #[tokio::test]
-async fn a_start_that_fails_leaves_an_exited_container_that_says_why() {
+async fn failed_start_leaves_an_exited_container_with_a_start_error() {
     let world = FakeRuntimeClient::new().await;
     let sandbox = world.sandbox("a").await;
     world.fake.script("a/main", Behaviour::start_error("exec: \"nope\": not found"));
@@ -128,7 +128,7 @@ async fn commands_answer_by_script_and_time_out() {
 }
 
 #[tokio::test]
-async fn events_tell_the_life_of_a_pod_and_the_first_listener_gets_the_history() {
+async fn events_cover_the_life_of_a_pod_and_the_first_subscriber_gets_the_history() {
     let world = FakeRuntimeClient::new().await;
     let sandbox = world.sandbox("a").await;
     let id = world.container(&sandbox, "a", "main").await;

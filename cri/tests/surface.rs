@@ -96,7 +96,7 @@ fn enum_line(descriptor: &EnumDescriptorProto, outer: &str) -> String {
 }
 
 #[test]
-fn every_call_message_field_number_and_enum_value_is_the_published_one() {
+fn every_cri_method_message_field_number_and_enum_value_equals_the_published_one() {
     let (published, ours) = (published(), ours());
     assert!(published.len() > 200, "the table was read");
     let missing: Vec<_> = published.difference(&ours).collect();

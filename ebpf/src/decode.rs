@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_is_decoded_with_its_fields() {
+    fn every_event_type_is_decoded_with_its_fields() {
         let comm = Comm(*b"nginx\0\0\0\0\0\0\0\0\0\0\0");
         let exit = |status, oom| EventKind::Exit(Exit { status: Some(status), oom });
         let table = [

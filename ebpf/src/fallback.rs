@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn populated_is_read_wherever_its_line_stands() {
+    fn populated_is_parsed_on_any_line() {
         let table = [
             ("populated 1\nfrozen 0\n", Some(true)),
             ("frozen 1\npopulated 0\n", Some(false)),

@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_containers_cgroup_is_the_first_below_its_pods() {
+    fn cgroup_of_a_container_is_the_first_below_its_pod() {
         let path = "/kubepods/burstable/pod1/abc/nested";
         for (parent, child) in [("pod1", Some("abc")), ("abc", Some("nested")), ("pod2", None)] {
             assert_eq!(child_below(path, parent), child, "{parent}");
@@ -201,7 +201,7 @@ mod tests {
         33 20 0:30 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw,nsdelegate\n";
 
     #[test]
-    fn a_hierarchy_is_found_by_its_controller() {
+    fn cgroup_hierarchy_is_found_by_its_controller() {
         let table = [
             (Hierarchy::V2, Some(0), Some(30)),
             (Hierarchy::V1(Controller::Memory), Some(4), Some(29)),

@@ -395,7 +395,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mode_reads_as_one_word_of_log() {
+    fn mode_is_displayed_as_a_single_word() {
         let programs = Programs::ALL.without(KernelProgram::Exec).without(KernelProgram::Populated);
         let mode = Mode::Ebpf { programs };
         assert_eq!(mode.to_string(), "ebpf(oom,exit,cgroup-created,cgroup-removed)");

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_has_ended_gets_no_signal_whoever_has_its_number() {
+    fn exited_process_gets_no_signal_even_if_its_pid_is_reused() {
         let mut sleeper = Command::new("sleep").arg("60").spawn().expect("started");
         let process = Process::open(sleeper.id()).expect("opened");
         process.kill().expect("killed");

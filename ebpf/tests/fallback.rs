@@ -25,7 +25,7 @@ fn open_pidfd(hierarchy: Hierarchy) -> Result<EventSource, Impossible> {
 }
 
 #[tokio::test]
-async fn a_named_process_is_seen_to_end_but_its_code_is_not_known() {
+async fn exit_of_a_watched_process_is_observed_without_its_code_in_pidfd_mode() {
     let mut source = or_skip!(open_pidfd(memory_hierarchy()));
     let pod = Cgroup::new(memory_hierarchy());
     source.track(POD, pod.path()).expect("track");
@@ -46,7 +46,7 @@ async fn a_named_process_is_seen_to_end_but_its_code_is_not_known() {
 }
 
 #[tokio::test]
-async fn a_process_that_is_gone_or_of_no_pod_cannot_be_watched() {
+async fn exited_process_or_untracked_pod_cannot_be_watched() {
     let mut source = or_skip!(open_pidfd(memory_hierarchy()));
     let pod = Cgroup::new(memory_hierarchy());
     let mut process = Gated::new(pod.path(), "exit 3");
@@ -98,7 +98,7 @@ async fn a_pod_on_the_unified_hierarchy_is_seen_to_fill_and_to_empty() {
 }
 
 #[tokio::test]
-async fn the_last_mode_has_no_events_and_says_why_it_is_the_last() {
+async fn relist_mode_has_no_events_and_reports_why_other_modes_were_rejected() {
     let hierarchy = Hierarchy::V2;
     or_skip!(impossible(hierarchy).map_or(Ok(()), Err));
     let options = Options { programs: Programs::NONE, pidfd: false, ..Options::new(hierarchy) };

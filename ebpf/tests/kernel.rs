@@ -26,7 +26,7 @@ fn exit(status: ExitStatus) -> EventKind {
 }
 
 #[tokio::test]
-async fn every_program_loads_on_this_kernel_or_its_refusal_is_named() {
+async fn every_program_loads_on_this_kernel_or_the_reason_names_it() {
     let source = or_skip!(open_ebpf(&everything()));
     let Mode::Ebpf { programs } = source.mode() else { panic!("{}", source.mode()) };
     let older = Programs::ALL.without(KernelProgram::Oom).with(KernelProgram::OomAtExit);
@@ -45,7 +45,7 @@ fn kernel_before(major: u32, minor: u32) -> bool {
 }
 
 #[tokio::test]
-async fn an_exit_is_seen_with_its_code_its_process_and_its_cgroup() {
+async fn exit_is_observed_with_its_code_its_process_and_its_cgroup() {
     let mut source = or_skip!(open_ebpf(&everything()));
     let pod = Cgroup::new(memory_hierarchy());
     source.track(POD, pod.path()).expect("track");
@@ -63,7 +63,7 @@ async fn an_exit_is_seen_with_its_code_its_process_and_its_cgroup() {
 }
 
 #[tokio::test]
-async fn a_killed_process_is_seen_with_its_signal() {
+async fn killed_process_is_observed_with_its_signal() {
     let mut source = or_skip!(open_ebpf(&everything()));
     let pod = Cgroup::new(memory_hierarchy());
     source.track(POD, pod.path()).expect("track");
@@ -151,7 +151,7 @@ fn both_oom_forms() -> [Options; 2] {
 }
 
 #[tokio::test]
-async fn an_oom_killed_child_is_told_apart_from_the_init_that_lives_on() {
+async fn oom_killed_child_is_distinguished_from_the_surviving_init() {
     for options in both_oom_forms() {
         let mut source = or_skip!(open_ebpf(&options));
         let pod = Cgroup::new(memory_hierarchy());
@@ -171,7 +171,7 @@ async fn an_oom_killed_child_is_told_apart_from_the_init_that_lives_on() {
 }
 
 #[tokio::test]
-async fn an_oom_killed_init_is_marked_so_and_its_exit_too() {
+async fn oom_killed_init_is_marked_and_so_is_its_exit() {
     for options in both_oom_forms() {
         let mut source = or_skip!(open_ebpf(&options));
         let pod = Cgroup::new(memory_hierarchy());
@@ -205,7 +205,7 @@ const MANY_THREADS: &str = "PINTLE_EBPF_TEST_MANY_THREADS";
 const THREADS: usize = 32;
 
 #[tokio::test]
-async fn the_end_of_a_process_of_many_threads_is_one_exit_with_its_code() {
+async fn exit_of_a_process_with_many_threads_is_a_single_event_with_its_code() {
     const RUNS: u64 = 40;
     let mut source = or_skip!(open_ebpf(&everything()));
     let program = std::env::current_exe().expect("a test binary");
@@ -280,7 +280,7 @@ async fn cgroups_made_after_tracking_are_followed_by_the_kernel_to_any_depth() {
 }
 
 #[tokio::test]
-async fn a_pod_that_makes_cgroups_without_end_fills_its_own_share() {
+async fn pod_that_creates_cgroups_without_limit_fills_only_its_own_share() {
     const TOO_MANY: u32 = 10;
     let mut source = or_skip!(open_ebpf(&everything()));
     let (greedy, other) = (Cgroup::new(memory_hierarchy()), Cgroup::new(memory_hierarchy()));
@@ -324,7 +324,7 @@ async fn cgroups_that_exist_already_when_tracking_starts_are_followed_too() {
 }
 
 #[tokio::test]
-async fn without_the_mkdir_program_naming_a_process_finds_its_cgroup() {
+async fn watched_process_reveals_its_cgroup_without_the_mkdir_program() {
     let programs = Programs::ALL.without(KernelProgram::CgroupCreated);
     let mut source = or_skip!(open_ebpf(&Options { programs, ..everything() }));
     assert_eq!(source.mode(), Mode::Ebpf { programs });
@@ -339,7 +339,7 @@ async fn without_the_mkdir_program_naming_a_process_finds_its_cgroup() {
 }
 
 #[tokio::test]
-async fn an_untracked_pod_and_its_children_fall_silent() {
+async fn untracked_pod_and_its_child_cgroups_have_no_events() {
     let mut source = or_skip!(open_ebpf(&everything()));
     let (old, fence) = (Cgroup::new(memory_hierarchy()), Cgroup::new(memory_hierarchy()));
     source.track(POD, old.path()).expect("track");
@@ -367,7 +367,7 @@ async fn a_slot_can_move_to_another_directory() {
 }
 
 #[tokio::test]
-async fn a_process_that_ended_before_it_was_named_is_gone() {
+async fn process_that_exited_before_the_watch_cannot_be_watched() {
     let mut source = or_skip!(open_ebpf(&everything()));
     let pod = Cgroup::new(memory_hierarchy());
     source.track(POD, pod.path()).expect("track");

@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_whose_scores_do_not_add_up_are_refused_with_a_sentence() {
+    fn negative_weights_and_weights_above_the_score_limit_are_rejected() {
         assert_eq!(Profile::default().validate(), Ok(()));
         let fit = Plugin::NodeResourcesFit as usize;
         let large = refused(|p| p.weights[fit] = i64::from(i32::MAX));

@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_label_sets_share_an_id_whatever_their_order() {
+    fn equal_label_sets_share_an_id_in_any_order() {
         let mut interner = Interner::default();
         let (a, b) = (("x".to_owned(), "1".to_owned()), ("y".to_owned(), "2".to_owned()));
         let one = interner.intern_labels([(&a.0, &a.1), (&b.0, &b.1)].into_iter());
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_frees_what_is_neither_marked_nor_leased() {
+    fn sweep_frees_texts_that_are_neither_marked_nor_leased() {
         let mut interner = Interner::default();
         let marked = interner.intern("marked");
         let old = interner.intern("asked for by the holder");
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leased_set_of_labels_keeps_its_words() {
+    fn leased_label_set_keeps_its_texts_through_a_sweep() {
         let mut interner = Interner::default();
         let pair = ("k".to_owned(), "v".to_owned());
         let id = interner.intern_labels([(&pair.0, &pair.1)].into_iter());

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_has_the_recorded_bits_and_all_values_are_within_one_ulp() {
+    fn logarithm_of_three_has_the_recorded_bits_and_all_values_are_within_one_ulp() {
         assert_eq!(weight(1).to_bits(), 0x3ff1_93ea_7aad_030a);
         let mut differing = 0;
         for n in 0..20_000 {

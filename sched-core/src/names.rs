@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_labels_are_told_from_other_texts() {
+    fn valid_label_names_are_accepted_and_malformed_names_rejected() {
         let long = "a".repeat(64);
         for good in ["cpu", "A_b.c-9", "example.com/gpu", "a-b.c/X", &long[1..]] {
             assert_eq!(mistake(good), None, "{good}");

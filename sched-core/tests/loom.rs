@@ -192,7 +192,7 @@ fn modelled(f: impl Fn() + Sync + Send + 'static) {
 }
 
 #[test]
-fn the_shared_cluster_is_never_over_committed_and_publishes_what_it_holds() {
+fn shared_cluster_is_never_overcommitted_and_publishes_its_last_epoch() {
     let (cluster, work) = one_node();
     modelled(move || {
         let shared = Arc::new(SharedCluster::new(cluster.clone()));

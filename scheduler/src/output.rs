@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_stops_early_is_no_error_and_a_full_disk_is_one() {
+    fn closed_reader_is_no_error_but_a_full_disk_is_an_error() {
         let text = vec![b'x'; 100_000];
         for size in [1, 100_000] {
             let write = |kind| print_to(Ends(kind), |out| out.write_all(&text[..size]));

@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_takes_the_place_of_an_older_one_when_it_is_there() {
+    fn report_replaces_an_older_report_only_when_complete() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("report.json");
         std::fs::write(&path, "an older and longer one").expect("written");

@@ -119,7 +119,7 @@ proptest! {
     }
 
     #[test]
-    fn a_dump_with_one_wrong_leaf_is_used_or_refused(at in 0..40usize, with in any_json()) {
+    fn dump_with_one_wrong_leaf_is_accepted_or_rejected(at in 0..40usize, with in any_json()) {
         let mut dump = sample();
         replace(&mut dump, &mut at.clone(), &with);
         feed(serde_json::to_string_pretty(&dump).expect("JSON").as_bytes());

@@ -59,7 +59,7 @@ fn fields(found: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn a_manifest_counts_as_an_api_server_would_store_it() {
+fn manifest_gets_the_defaults_that_an_api_server_would_store() {
     let limits = json!({"containers": [{"name": "c", "image": "i",
         "resources": {"limits": {"cpu": "1500m"}}}]});
     let found = simulated(&[node("n1"), pod("a", limits.clone()), pod("b", limits)], &[]);
@@ -97,7 +97,7 @@ fn a_manifest_counts_as_an_api_server_would_store_it() {
 }
 
 #[test]
-fn admission_counts_where_the_dump_has_what_it_reads() {
+fn admission_is_applied_where_the_dump_has_its_objects() {
     let class = json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass",
         "metadata": {"name": "vm"}, "handler": "vm", "overhead": {"podFixed": {"cpu": "500m"}}});
     let range = json!({"apiVersion": "v1", "kind": "LimitRange",
@@ -120,7 +120,7 @@ fn admission_counts_where_the_dump_has_what_it_reads() {
 }
 
 #[test]
-fn pods_are_known_by_namespace_and_name_whatever_their_uids() {
+fn pods_are_identified_by_namespace_and_name_not_by_uid() {
     let of = |name: &str, on: Option<&str>| {
         let mut spec = asks("1");
         spec["nodeName"] = json!(on);
@@ -134,7 +134,7 @@ fn pods_are_known_by_namespace_and_name_whatever_their_uids() {
 }
 
 #[test]
-fn yaml_and_json_say_the_same() {
+fn yaml_and_json_give_the_same_result() {
     let yaml = "apiVersion: v1\nkind: Node\nmetadata:\n  name: n1\n  labels: {kubernetes.io/hostname: n1}\n\
         status:\n  allocatable: {cpu: 2, memory: 4Gi, pods: 10}\n---\napiVersion: v1\nkind: Pod\n\
         metadata:\n  creationTimestamp: null\n  labels:\n    app: a\n  name: a\n  namespace: shop\nspec:\n\
@@ -146,7 +146,7 @@ fn yaml_and_json_say_the_same() {
 }
 
 #[test]
-fn what_an_api_server_refuses_is_refused_with_all_that_is_wrong() {
+fn invalid_manifests_are_rejected_with_all_their_errors() {
     let lower = json!({"containers": [{"name": "c", "image": "i", "ports":
         [{"containerPort": 80, "protocol": "tcp"}]}], "restartPolicy": "always"});
     let half = asks("1");
@@ -202,7 +202,7 @@ fn advice(of_node: Value, others: &[Value], spec: Value) -> String {
 }
 
 #[test]
-fn advice_names_all_that_is_needed_and_nothing_that_cannot_help() {
+fn advice_names_all_needed_changes_and_no_useless_changes() {
     let tainted = |key: &str| json!({"spec": {"taints": [{"key": key, "effect": "NoSchedule"}]}});
     let cordoned = json!({"spec": {"unschedulable": true, "taints":
         [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]}});

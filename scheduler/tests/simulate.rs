@@ -92,7 +92,7 @@ fn pods_are_placed_in_order_of_priority_and_the_rest_is_explained() {
 }
 
 #[test]
-fn added_nodes_take_pods_and_drained_nodes_give_them_up() {
+fn pods_are_placed_on_added_nodes_and_moved_off_drained_nodes() {
     let files = cluster();
     let both = ["--nodes", "nodes.json", "--pods", "pods.json"];
     let found = files.json(&[&both[..], &["--add-nodes", "2", "--like", "n1"]].concat());
@@ -120,7 +120,7 @@ fn why_lists_every_node_with_scores_or_reasons() {
 }
 
 #[test]
-fn a_pod_has_the_priority_of_its_class_and_is_refused_where_that_is_not_there() {
+fn pod_gets_the_priority_of_its_class_and_is_rejected_if_the_class_is_missing() {
     let files = Files::new();
     let class = |name: &str, policy: &str, default: bool| {
         json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
@@ -225,7 +225,7 @@ fn a_configuration_changes_the_choice() {
 }
 
 #[test]
-fn mistakes_in_arguments_are_told_in_a_sentence() {
+fn invalid_arguments_are_reported_in_one_sentence() {
     let told = [
         (
             &["shadow"][..],
@@ -246,7 +246,7 @@ fn mistakes_in_arguments_are_told_in_a_sentence() {
 }
 
 #[test]
-fn what_counts_otherwise_than_one_may_believe_is_said() {
+fn duplicate_ignored_and_lost_objects_are_noted() {
     let files = cluster();
     let notes = |arguments: &[&str]| files.json(arguments)["notes"].clone();
     let both = ["--nodes", "nodes.json", "--pods", "pods.json"];
@@ -287,7 +287,7 @@ fn what_counts_otherwise_than_one_may_believe_is_said() {
 }
 
 #[test]
-fn nothing_of_a_dump_reaches_the_terminal_as_a_command() {
+fn control_characters_of_a_dump_are_escaped_in_the_output() {
     let files = Files::new();
     let evil = "x\u{1b}[2J\u{7}\n\u{202e}\u{9b}";
     let obeyed = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
@@ -344,7 +344,7 @@ fn a_slipped_digit_costs_no_memory() {
 }
 
 #[test]
-fn what_cannot_be_placed_is_told_before_the_cluster_is_asked() {
+fn unusable_pod_file_is_reported_before_the_cluster_is_contacted() {
     let files = Files::new();
     files.write("config.yaml", "apiVersion: kubescheduler.config.k8s.io/v1\n\
         kind: KubeSchedulerConfiguration\nprofiles: [{schedulerName: batch}, {schedulerName: web}]\n");
@@ -381,7 +381,7 @@ const NOWHERE: &str = "{apiVersion: v1, kind: Config, current-context: c, contex
     clusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]}";
 
 #[test]
-fn a_shadow_that_is_interrupted_leaves_its_report() {
+fn interrupted_shadow_run_leaves_its_report() {
     let files = Files::new();
     files.write("kc.yaml", NOWHERE);
     let report = files.0.path().join("report.json");
@@ -428,7 +428,7 @@ fn refusing() -> String {
 }
 
 #[test]
-fn a_cluster_that_does_not_answer_or_refuses_is_told_at_once_with_the_reason() {
+fn unreachable_or_refusing_cluster_is_reported_at_once_with_the_reason() {
     let files = Files::new();
     files.write("pod.json", &pod("p", "1", None, 0).to_string());
     let refuses = refusing();

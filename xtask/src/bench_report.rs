@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_says_its_goal_and_whether_it_is_met() {
+    fn report_row_has_its_goal_and_whether_the_goal_is_met() {
         let rows = [Row {
             measure: "idle".into(),
             unit: "%",

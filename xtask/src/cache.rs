@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ended_processes_left_goes_and_what_others_need_stays() {
+    fn leftovers_of_ended_processes_are_removed_and_other_files_stay() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let at = |name: &str| dir.path().join(name);
         let ours = format!("disk-{}", std::process::id());

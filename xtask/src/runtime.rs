@@ -313,7 +313,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_release_is_read_from_what_containerd_prints() {
+    fn containerd_release_is_recognized_by_its_version_output() {
         let printed = "containerd github.com/containerd/containerd/v2 2.1.9 2.1.9~ds1-2\n";
         assert!(is_release(printed, Version::V2_1));
         assert!(!is_release(printed, Version::V1_7));

@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_whose_process_number_is_used_again_is_of_a_run_that_is_gone() {
+    fn mark_with_a_reused_pid_belongs_to_an_ended_run() {
         let pid = i32::try_from(std::process::id()).expect("a pid");
         let began = process::began(pid).expect("it runs");
         assert!(is_running(&format!("{pid}-{began}")));

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_is_judged_by_the_lower_bound_and_a_limit_by_itself() {
+    fn ratio_goal_is_relative_to_the_bound_and_a_limit_goal_is_absolute() {
         let row = |goal, ours| {
             Row { measure: "m".into(), unit: "ms", goal, ours, bound: Some(100.0) }.met()
         };
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_goal_ours_bound_ratio_and_verdict() {
+    fn table_line_has_goal_our_value_bound_ratio_and_verdict() {
         let row = Row {
             measure: "one pod".into(),
             unit: "ms",

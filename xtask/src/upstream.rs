@@ -397,7 +397,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_version_that_programs_call_themselves_is_the_one_that_is_required() {
+    fn version_reported_by_programs_is_the_version_required_in_go_mod() {
         for (dir, version) in [("", VERSION), ("kubeadm-next", VERSION_NEXT)] {
             let text = fs::read_to_string(module_dir().join(dir).join("go.mod")).expect("go.mod");
             assert!(text.contains(&format!("\tk8s.io/kubernetes {version}\n")));
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_patch_changes_is_made_anew_when_it_does() {
+    fn patch_is_part_of_a_programs_stamp() {
         let stamp = |program: Program| program.stamp().expect("a stamp");
         // Both are made from the same files but for the patch.
         assert_ne!(stamp(Program::E2eNode), stamp(Program::E2e));

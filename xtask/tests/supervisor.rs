@@ -80,7 +80,7 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 #[test]
-fn a_run_that_is_asked_to_end_ends_all_that_it_started() {
+fn run_ended_by_a_signal_ends_all_its_processes() {
     let _alone = alone();
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         let dir = tempfile::tempdir().expect("a folder");
@@ -92,7 +92,7 @@ fn a_run_that_is_asked_to_end_ends_all_that_it_started() {
 }
 
 #[test]
-fn what_a_killed_run_left_is_ended_by_the_next_one() {
+fn processes_of_a_killed_run_are_ended_by_the_next_run() {
     let _alone = alone();
     let dir = tempfile::tempdir().expect("a folder");
     let mut run = SupervisedRun::start(dir.path());

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_list_with_a_pod_without_a_name_says_nothing_of_what_is_gone() {
+    async fn list_with_a_pod_without_name_or_uid_deletes_no_pods() {
         let (deliveries, mut told) = mpsc::channel(8);
         let mut sink = PodSink::new(deliveries);
         let no_uid = UnreadableObject { key: ObjectKey::new("n", "b"), uid: "".into() };

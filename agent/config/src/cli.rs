@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_told_from_the_daemons_flags() {
+    fn command_is_distinguished_from_daemon_flags() {
         for (line, command) in [
             ("pods", true),
             ("explian web", true),
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_commands_say_what_is_wrong() {
+    fn error_of_an_invalid_command_names_the_mistake() {
         for (line, said) in [
             ("explian web", "did you mean explain?"),
             ("explain", "the pod is missing"),

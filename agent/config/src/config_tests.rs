@@ -303,7 +303,7 @@ fn default_thresholds_are_those_of_the_file_alone() {
 }
 
 #[test]
-fn drop_ins_change_what_they_name_alone() {
+fn drop_ins_change_only_the_fields_they_set() {
     let dir = temp();
     let config = |file: Option<&str>, drop_ins: &[(&str, &str)]| {
         let dropped = temp();
@@ -451,7 +451,7 @@ fn settings_without_effect_are_warned_about_once_and_defaults_never() {
 }
 
 #[test]
-fn deprecated_flags_are_named_in_one_line() {
+fn deprecated_flags_are_reported_in_a_single_line() {
     let said = |line: &[&str]| -> Vec<String> {
         let warnings = config(line).warnings;
         warnings.into_iter().filter(|w| w.starts_with("deprecated flags: ")).collect()
@@ -517,7 +517,7 @@ fn every_flag_is_listed_with_its_value() {
 }
 
 #[test]
-fn one_wrong_gate_hides_no_other_problem() {
+fn wrong_feature_gate_does_not_hide_other_config_errors() {
     let dir = temp();
     let body = "featureGates: {AllAlpha: maybe, NoSuch: true}\nmaxPods: -1\nclusterDNS: 10.0.0.1\n";
     let path = file(&dir, "k.yaml", body);
@@ -560,7 +560,7 @@ fn the_kubelets_name_behaves_the_same_but_has_no_commands() {
 }
 
 #[test]
-fn the_version_is_one_line_that_installers_can_read() {
+fn version_is_a_single_line_in_the_kubernetes_format() {
     let Ok(Command::Print(text)) = command(&["kubelet", "--version"]) else {
         panic!("--version prints");
     };

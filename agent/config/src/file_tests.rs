@@ -51,7 +51,7 @@ fn unknown_fields_are_ignored_with_a_warning_that_names_line_and_likely_field() 
 }
 
 #[test]
-fn a_repeated_field_is_tolerated_and_the_last_one_counts() {
+fn repeated_field_is_tolerated_with_a_warning_and_its_last_value_is_used() {
     let document = document("maxPods: 5\nmaxPods: 6\n");
     assert_eq!(document.tree["maxPods"], 6);
     assert!(document.warnings[0].contains("the last one is used"), "{:?}", document.warnings);

@@ -97,7 +97,7 @@ fn every_form_of_value_is_read() {
 }
 
 #[test]
-fn wrong_arguments_say_what_is_wrong_and_what_to_write() {
+fn error_of_an_invalid_flag_names_the_mistake_and_the_remedy() {
     for (line, said) in [
         (
             &["--pod-infra-container-image=pause:3.9"][..],

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn gates_need_others() {
+    fn gate_with_a_disabled_dependency_is_rejected() {
         let default = gates(&[]).expect("the defaults need nothing that is off");
         let parts = NEEDS.iter().flat_map(|(gate, needs)| needs.iter().chain([gate]));
         for name in parts {

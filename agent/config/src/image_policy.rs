@@ -124,7 +124,7 @@ mod tests {
     use ImageVerificationPolicy as P;
 
     #[test]
-    fn each_policy_verifies_its_images() {
+    fn image_verification_policy_selects_the_images_it_verifies() {
         let list = ["reg.io/team/*", "reg.io/one"].map(str::to_owned);
         let table = [
             (P::NeverVerify, "reg.io/x:1", (false, false)),

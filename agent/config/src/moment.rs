@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_moment_is_refused_with_examples() {
+    fn invalid_time_is_refused_with_examples() {
         for text in ["", "yesterday", "-10m", "24:00:00", "1:2", "12:60", "2026-01-31"] {
             let error = PastMoment::parse("--at", text).expect_err(text).to_string();
             assert!(error.contains("it is no moment") && error.contains("10m"), "{error}");

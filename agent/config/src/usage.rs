@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn bash_accepts_its_script_and_completes_with_it() {
+    fn bash_accepts_the_completion_script_and_completes_with_it() {
         let script = completion().script(&["bash".to_owned()]).expect("bash");
         let check = format!(
             "{script}\nCOMP_WORDS=(pintle-agent ti); COMP_CWORD=1; _pintle_agent; \

@@ -17,7 +17,7 @@ fn the_defaults_are_valid() {
 }
 
 #[test]
-fn each_rule_names_its_field() {
+fn validation_error_names_the_field_and_has_a_remedy() {
     for (tree, field, said) in [
         (json!({ "port": 0 }), "port", "from 1 to 65535"),
         (

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trouble_keeps_its_beginning_and_the_last_words_until_it_is_over() {
+    fn api_failure_keeps_its_start_and_last_error_until_the_next_success() {
         let api_health = ApiHealth::default();
         api_health.fails(Task::Pods, "first", UnixNanos(5));
         api_health.fails(Task::Pods, &"ä".repeat(600), UnixNanos(9));
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unwritten_of_a_pod_stays_until_there_is_news_of_it() {
+    fn failed_write_of_a_pod_is_reported_until_a_newer_result_for_that_pod() {
         let api_health = ApiHealth::default();
         let trouble = || Trouble::again(None, "no", UnixNanos(1));
         let unwritten = || Some(Unwritten { what: "its status", trouble: trouble() });

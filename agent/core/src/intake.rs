@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_pod_is_held_against_the_node_and_a_new_one_is_not() {
+    fn changed_pod_is_checked_against_node_features_and_a_new_pod_is_not() {
         let features = Features { declared: true, ..Features::default() };
         let mut desired = DesiredPods::default();
         assert_eq!(lacking(&desired, features, &SourceUpdate::Update(pod("2"))), None);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_pod_of_a_name_is_told_in_the_kubelets_words() {
+    fn duplicate_pod_name_is_reported_with_the_kubelets_message() {
         assert_eq!(
             duplicate_text(SourceKind::Http, &pod("1")),
             "Error validating pod a_ns(1) from http due to duplicate pod name \"a\", ignoring"

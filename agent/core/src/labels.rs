@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn annotations_are_what_the_kubelet_writes() {
+    fn container_annotations_equal_the_kubelets() {
         let want = [
             (HASH, "582b8eef"),
             (RESTART_COUNT, "3"),
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn hooks_are_written_as_go_writes_them() {
+    fn pre_stop_hooks_are_encoded_as_in_go() {
         let table = [
             (
                 json!({"exec": {"command": ["sh", "-c", "a && b > c"]}}),
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn annotations_read_back_to_what_was_written() {
+    fn container_annotations_round_trip() {
         let notes = container_notes(&annotations(json!({
             "lifecycle": {"preStop": {"exec": {"command": ["x"]}}},
             "ports": [{"containerPort": 80, "hostPort": 8080, "hostIP": "127.0.0.1", "name": "web"}]

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn checkpoint_round_trips() {
         let entries: Entries =
             [("a", "50m"), ("b", "2")].map(|(uid, cpu)| (PodUid::from(uid), record(cpu))).into();
         let text = encode(entries.iter());
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_a_pod_is_kept_beside_what_it_was_given() {
+    fn verdict_of_a_pod_is_checkpointed_with_its_allocated_resources() {
         let phase = "Failed".to_owned();
         let verdict = PodVerdict { phase, reason: "Evicted".into(), message: "no room".into() };
         let ended = LedgerEntry { ended: Some(verdict), ..record("1") };

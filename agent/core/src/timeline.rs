@@ -317,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_repeats_is_counted_even_between_others() {
+    fn repeated_entry_is_counted_even_between_other_entries() {
         let (recorder, uid) = (Recorder::default(), PodUid::from("u"));
         for _ in 0..3 {
             recorder.trouble(&uid, "Prepare", None, "FailedMount: no");

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_system_has_more_than_is_left_of_it() {
+    fn file_system_capacity_is_at_least_its_free_and_available_space() {
         let fs = file_system(Path::new("/")).expect("there");
         assert!(fs.capacity_bytes >= fs.free_bytes && fs.free_bytes >= fs.available_bytes);
         assert!(fs.capacity_bytes > 0 && fs.inodes >= fs.inodes_free);

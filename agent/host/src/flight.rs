@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_go_on_where_an_earlier_agent_ended_and_the_key_stays() {
+    fn segment_numbers_continue_and_the_key_stays_after_an_agent_restart() {
         for files in [RingFiles::ring(false).ok(), Some(RingFiles::direct())].into_iter().flatten()
         {
             files.for_thread();
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn only_its_owner_reads_it_and_the_oldest_segments_go() {
+    fn recording_is_readable_only_by_its_owner_and_the_oldest_segments_are_removed() {
         let root = tempfile::tempdir().expect("a folder");
         let (mut folder, _) = open(root.path(), 3);
         let all: Vec<_> = (0..6).flat_map(|at| [written(at, b"x"), written(at, b"y")]).collect();
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn however_often_a_full_disk_refuses_it_the_record_of_before_stays() {
+    fn earlier_recording_survives_repeated_writes_to_a_full_disk() {
         crate::volume::tests::with_private_mounts(|| {
             let root = tempfile::tempdir().expect("a folder");
             crate::volume::mount::tmpfs(root.path(), Some(64 << 10)).expect("tmpfs");
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dying_agent_writes_follows_what_was_there() {
+    fn last_records_of_a_crashing_agent_are_appended_to_the_recording() {
         let root = tempfile::tempdir().expect("a folder");
         let (mut folder, _) = open(root.path(), 3);
         assert!(append_all(&mut folder, &[written(0, b"a")]).iter().all(Result::is_ok));

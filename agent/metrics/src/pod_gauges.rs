@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_counted_by_where_they_come_from_and_stand() {
+    fn pods_are_counted_by_source_and_lifecycle_state() {
         let file = json!({"kubernetes.io/config.source": "file"});
         let mut registry = prometheus_client::registry::Registry::default();
         let pod_gauges = PodGauges::register(&mut MetricNames(&mut registry));
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_static_pod_has_its_mirror_until_it_has_ended_and_is_not_wanted() {
+    fn mirror_pod_is_counted_until_its_static_pod_is_removed_and_terminated() {
         let mut registry = prometheus_client::registry::Registry::default();
         let pod_gauges = PodGauges::register(&mut MetricNames(&mut registry));
         let file = json!({"kubernetes.io/config.source": "file"});
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn resizes_are_counted_by_what_they_wait_for() {
+    fn resizes_are_counted_by_pending_reason_and_in_progress() {
         let mut registry = prometheus_client::registry::Registry::default();
         let pod_gauges = PodGauges::register(&mut MetricNames(&mut registry));
         let pod = |uid: &str, kind: &str, reason: &str| {

@@ -159,7 +159,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn attempts_are_counted_by_result_and_forgotten_with_their_pod() {
+    fn probe_attempts_are_counted_by_result_and_dropped_with_their_pod() {
         let counts = ProbeCounts::default();
         let (uid, kind) = ("u".into(), ProbeKind::Readiness);
         for (result, millis) in [
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn probes_of_pods_that_are_gone_leave_room_for_others() {
+    fn forgotten_pod_frees_its_probe_series_for_another_pod() {
         let counts = ProbeCounts::default();
         let uid = |pod: usize| PodUid::from(format!("u{pod}").as_str());
         let ended = |pod| {

@@ -141,7 +141,7 @@ mod tests {
     use super::bucket;
 
     #[test]
-    fn paths_are_counted_by_their_first_words() {
+    fn request_paths_are_bucketed_by_known_route_or_as_other() {
         for (path, expected) in [
             ("/exec/ns/p/c", "exec"),
             ("/metrics", "metrics"),

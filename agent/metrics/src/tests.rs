@@ -40,7 +40,7 @@ fn runtime_operations_bear_the_kubelets_names() {
 }
 
 #[test]
-fn a_runtime_call_is_counted_timed_and_its_failure_told() {
+fn runtime_calls_are_counted_and_timed_and_their_errors_are_counted() {
     let metrics = Metrics::new("n");
     metrics.call_ended(Method::StopContainer, Some(Code::Ok), Duration::from_millis(7));
     metrics.call_ended(Method::StopContainer, Some(Code::Unknown), Duration::from_millis(7));
@@ -55,7 +55,7 @@ fn a_runtime_call_is_counted_timed_and_its_failure_told() {
 }
 
 #[test]
-fn protected_memory_is_shown_only_where_its_gate_is_on() {
+fn protected_memory_is_exported_only_with_its_feature_gate_enabled() {
     let series = ["min", "low"].map(|kind| format!("kubelet_memory_qos_node_memory_{kind}_bytes"));
     let shown = |metrics: &Metrics| {
         let text = metrics.scraped();
@@ -95,7 +95,7 @@ fn starts_are_counted_by_the_kind_of_container() {
 }
 
 #[test]
-fn a_sandbox_that_could_not_be_made_is_an_error_unless_its_pod_ends() {
+fn failed_sandbox_creation_counts_as_an_error_unless_its_pod_terminates() {
     let metrics = Metrics::new("n");
     let failure = |reason: &str| Failure::new(reason, "x");
     let ends = Failure { cancelled: true, ..failure("CreatePodSandboxError") };
@@ -125,7 +125,7 @@ fn a_pods_start_is_timed_once_from_first_seen_to_running() {
 }
 
 #[test]
-fn what_others_count_is_shown_as_it_stands() {
+fn counters_kept_outside_metrics_are_exported_unchanged_on_each_scrape() {
     let metrics = Metrics::new("n");
     for _ in 0..2 {
         let text = metrics.scraped();
@@ -247,7 +247,7 @@ fn full() -> String {
 /// Every family that a kubelet was seen with is here with its type, labels and help, or stands in
 /// `docs/METRICS.md` with the reason.
 #[test]
-fn the_kubelets_families_are_here_or_it_is_said_why_not() {
+fn every_kubelet_metric_family_is_served_or_documented_as_absent() {
     let recorded = include_str!("../../../tests/recorded/metric-families.json");
     let recorded: Value = serde_json::from_str(recorded).expect("recorded families");
     let helps = include_str!("../../../tests/recorded/metric-help.json");

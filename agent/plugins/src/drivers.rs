@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_name_what_came_went_came_back_and_says_something_else() {
+    fn changes_report_removed_new_reregistered_and_updated_drivers() {
         let before = plugins(&[("a", 1, 5), ("b", 2, 5), ("c", 3, 5), ("d", 4, 5)]);
         let after = plugins(&[("b", 2, 5), ("c", 5, 5), ("d", 4, 6), ("e", 6, 5)]);
         let shown = |change: &DriverChange| match change {

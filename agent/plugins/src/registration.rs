@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_with_one_version_of_1_is_a_candidate() {
+    fn driver_is_a_candidate_only_if_it_supports_a_1_x_version() {
         for versions in [&["1.0.0"][..], &["0.3.0", "1.2"], &["v1.9.0-rc1"], &["2.0.0", "1.0"]] {
             let candidate = checked(&info("csi.example.com", versions)).expect("a candidate");
             assert_eq!(candidate.name, "csi.example.com");

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_are_found_in_folders_and_nothing_else_is() {
+    fn scan_finds_visible_sockets_in_folders_but_no_files_or_links() {
         let temp = tempfile::tempdir().expect("a folder");
         let root = temp.path();
         let elsewhere = tempfile::tempdir().expect("a folder");
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_made_anew_is_another_file_and_one_of_another_mode_is_not() {
+    fn recreated_socket_is_a_new_file_and_a_socket_with_a_new_mode_is_not() {
         let temp = tempfile::tempdir().expect("a folder");
         let path = temp.path().join("s");
         let file = || scan(temp.path()).expect("readable").sockets[0].file;

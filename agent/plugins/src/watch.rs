@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn sockets_are_seen_as_they_come_and_go_below_a_folder_that_is_made() {
+    async fn watch_creates_a_missing_folder_and_observes_sockets_added_and_removed_there() {
         let temp = tempfile::tempdir().expect("a folder");
         let root = temp.path().join("registry");
         let watch = WatchThread::start(&root).expect("it starts");
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_thread_ends_with_its_watch() {
+    async fn watch_thread_ends_when_its_watch_is_dropped() {
         let temp = tempfile::tempdir().expect("a folder");
         let watch = WatchThread::start(temp.path()).expect("it starts");
         let mut sockets = watch.sockets();

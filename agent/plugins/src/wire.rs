@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_become_no_answer_is_refused_as_soon_as_its_head_is_there() {
+    fn invalid_or_oversized_response_is_rejected_as_soon_as_its_header_arrives() {
         assert_eq!(check(&[0, 0, 0]), Ok(()));
         assert_eq!(check(&[0, 0, 0, 0, 2, 7]), Ok(()));
         assert_eq!(check(&[0, 0, 0, 0, 1, 7]), Ok(()));
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_says_its_time_limit_in_eight_digits_at_most() {
+    fn grpc_timeout_header_has_at_most_eight_digits() {
         let method = Method { name: "X", path: "/a.B/X" };
         let limit = |limit| wire(method, Bytes::new(), limit).headers()["grpc-timeout"].clone();
         assert_eq!(limit(Duration::from_secs(120)), "120000m");

@@ -52,7 +52,7 @@ async fn stage(node: &Node) -> Result<(), CallError> {
 }
 
 #[tokio::test]
-async fn verdict_of_the_driver_has_its_code_and_words() {
+async fn driver_error_keeps_its_code_and_message() {
     let temp = tempfile::tempdir().expect("a folder");
     let fails = Some(("NodeStageVolume", Status::failed_precondition("no \u{e9}lan")));
     let (node, plugin) = driver(temp.path(), Script { fails, ..Script::new("a") });
@@ -89,7 +89,7 @@ async fn call_that_hangs_holds_up_no_other() {
 }
 
 #[tokio::test]
-async fn driver_that_dies_in_a_call_leaves_it_uncertain_and_the_next_one_is_dialled() {
+async fn call_to_a_crashed_driver_is_uncertain_and_the_restarted_driver_is_dialled() {
     let temp = tempfile::tempdir().expect("a folder");
     let hangs = Some("NodeStageVolume");
     let (node, plugin) = driver(temp.path(), Script { hangs, ..Script::new("a") });

@@ -56,7 +56,7 @@ fn problem(plugins: &Plugins, socket: &Path) -> String {
 }
 
 #[tokio::test]
-async fn driver_is_registered_told_used_and_gone_with_its_socket() {
+async fn driver_is_registered_notified_and_used_and_removed_with_its_socket() {
     let world = RegistrationFolder::new();
     let plugin = world.plugin("a.sock", Script::new(NAME));
     let plugins = world.until(|plugins| plugins.drivers.contains_key(NAME)).await;
@@ -71,7 +71,7 @@ async fn driver_is_registered_told_used_and_gone_with_its_socket() {
 }
 
 #[tokio::test]
-async fn plugin_of_a_type_that_is_not_supported_is_told_so() {
+async fn plugin_of_an_unsupported_type_is_notified_of_the_refusal() {
     let world = RegistrationFolder::new();
     let mut script = Script::new("example.com/gpu");
     script.info.r#type = "DevicePlugin".to_owned();
@@ -83,7 +83,7 @@ async fn plugin_of_a_type_that_is_not_supported_is_told_so() {
 }
 
 #[tokio::test]
-async fn driver_that_fails_to_say_what_it_is_is_told_why_and_registered_once_it_does() {
+async fn driver_whose_node_get_info_fails_receives_the_error_and_is_registered_on_retry() {
     let world = RegistrationFolder::new();
     let script =
         Script { fails: Some(("NodeGetInfo", Status::internal("boom"))), ..Script::new(NAME) };
@@ -97,7 +97,7 @@ async fn driver_that_fails_to_say_what_it_is_is_told_why_and_registered_once_it_
 }
 
 #[tokio::test]
-async fn plugin_that_hangs_costs_no_other_its_registration() {
+async fn hung_plugin_does_not_block_registration_of_other_plugins() {
     let world = RegistrationFolder::new();
     let hangs = |method| Script { hangs: Some(method), ..Script::new("csi.hangs.com") };
     let stuck = world.plugin("a-stuck.sock", hangs("GetInfo"));
@@ -112,7 +112,7 @@ async fn plugin_that_hangs_costs_no_other_its_registration() {
 }
 
 #[tokio::test]
-async fn plugin_that_is_made_anew_at_once_is_registered_anew() {
+async fn immediately_recreated_plugin_is_registered_again() {
     let world = RegistrationFolder::new();
     let first = world.plugin("a.sock", Script::new(NAME));
     let plugins = world.until(|plugins| plugins.drivers.contains_key(NAME)).await;
@@ -126,7 +126,7 @@ async fn plugin_that_is_made_anew_at_once_is_registered_anew() {
 }
 
 #[tokio::test]
-async fn newer_socket_takes_the_name_and_the_older_one_has_it_back() {
+async fn newer_socket_takes_the_name_and_its_removal_returns_it_to_the_older_socket() {
     let world = RegistrationFolder::new();
     let _old = world.plugin("old.sock", Script::new(NAME));
     world.until(|plugins| plugins.drivers.contains_key(NAME)).await;
@@ -145,7 +145,7 @@ async fn newer_socket_takes_the_name_and_the_older_one_has_it_back() {
 }
 
 #[tokio::test]
-async fn socket_without_a_listener_is_tried_until_there_is_one() {
+async fn socket_without_a_listener_is_reported_and_registered_once_served() {
     let world = RegistrationFolder::new();
     let path = world.path("a.sock");
     drop(std::os::unix::net::UnixListener::bind(&path).expect("a socket"));

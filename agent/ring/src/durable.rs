@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_leaves_the_old_files_and_no_half_of_a_new_one() {
+    fn full_disk_leaves_the_old_files_and_no_partial_new_file() {
         on_each(async |folder| {
             let place = || JobPlace::own("test");
             replace(place(), folder, &files(b"old")).await.expect("there is room");
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_never_written_into_what_was_left_beside_it() {
+    fn secret_is_never_written_through_a_leftover_temporary_file() {
         on_each(async |folder| {
             let elsewhere = folder.join("elsewhere");
             fs::write(&elsewhere, "theirs").expect("written");

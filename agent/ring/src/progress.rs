@@ -188,7 +188,7 @@ mod tests {
     use ChainItem::{Close, Step as Number};
 
     #[test]
-    fn only_what_cuts_a_chain_has_a_step_behind_it() {
+    fn rename_is_not_linked_behind_a_sync_but_submitted_after_it() {
         let (mut progress, chain) = (ChainProgress::default(), replace());
         let first = progress.next(&chain);
         let links = [LinkCondition::Success, LinkCondition::Success, LinkCondition::Last];
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_close_comes_whatever_the_last_step_gave() {
+    fn file_is_closed_after_the_last_step_regardless_of_its_result() {
         let read = Chain::read_file(at("file"), How::read(), 10);
         let expected = [
             (Number(0), LinkCondition::Success),
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_behind_a_read_waits_for_what_it_gave() {
+    fn step_after_a_read_waits_for_the_result_of_the_read() {
         let mut chain = Chain::read_file(at("file"), How::read(), 10);
         chain.unlink(at("file"));
         let mut progress = ChainProgress::default();
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_write_goes_on_where_it_ended() {
+    fn short_write_resumes_where_it_ended() {
         let (chain, mut progress) = (replace(), ChainProgress::default());
         let cut = || failed(Errno::ECANCELED);
         let first = progress.next(&chain);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_of_nothing_fails_and_a_signal_does_not() {
+    fn zero_byte_write_fails_and_an_interrupted_write_is_retried() {
         for (answer, failure) in
             [(CompletionResult::Wrote(0), Some((1, Errno::EIO))), (failed(Errno::EINTR), None)]
         {
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_open_is_closed_once_whatever_failed() {
+    fn open_file_is_closed_once_regardless_of_the_failed_step() {
         let chain = replace();
         let cut = || failed(Errno::ECANCELED);
         // A file that did not open is not closed.
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_up_begins_no_step_and_what_was_done_stays_done() {
+    fn abandoned_chain_submits_no_further_step_and_a_finished_chain_keeps_its_result() {
         let (chain, mut progress) = (replace(), ChainProgress::default());
         let cut = || failed(Errno::ECANCELED);
         let first = progress.next(&chain);

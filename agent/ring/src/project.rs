@@ -210,7 +210,7 @@ mod tests {
     use std::os::fd::AsFd as _;
 
     #[test]
-    fn what_is_not_there_is_a_value_and_what_fails_is_an_error() {
+    fn errno_of_an_absent_project_quota_is_none_and_any_other_is_an_error() {
         let lacking =
             [Errno::ENOSYS, Errno::ENOTTY, Errno::EOPNOTSUPP, Errno::ESRCH, Errno::EINVAL];
         for errno in lacking {
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_system_that_never_has_projects_says_so() {
+    fn file_system_without_project_quotas_reports_none() {
         let proc = File::open("/proc").expect("there");
         let dir = proc.as_fd();
         assert_eq!(is_accounted(dir), Ok(false));
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_names_a_folder_cannot_be_asked() {
+    fn project_of_an_o_path_descriptor_cannot_be_read_or_assigned() {
         use nix::fcntl::{OFlag, open};
         let reference = open("/proc", OFlag::O_PATH, nix::sys::stat::Mode::empty()).expect("there");
         let dir = reference.as_fd();

@@ -63,7 +63,7 @@ mod tests {
     use nix::errno::Errno;
 
     #[test]
-    fn each_is_read_to_its_end_or_to_the_bound() {
+    fn small_files_are_each_read_to_their_end_or_to_the_limit() {
         let folder = tempfile::tempdir().expect("a folder");
         let lengths = [0, 1, FIRST_BYTES - 1, FIRST_BYTES, FIRST_BYTES + 1, 5 * FIRST_BYTES];
         let paths = lengths.map(|length| folder.path().join(length.to_string()));

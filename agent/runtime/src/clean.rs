@@ -362,7 +362,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stays_of_a_pod_until_its_end_is_recorded_is_made_first() {
+    fn container_kept_until_the_end_of_its_pod_is_recorded_is_the_oldest() {
         let mut pod = ObservedPod::empty("u".into(), "ns", "p");
         assert_eq!(witness(&pod), None);
         let exited = pintle_agent_core::status::testing::exited;
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn log_folders_of_unknown_pods_go_and_no_other_folder_does() {
+    fn log_folders_of_unknown_pods_are_removed_and_no_other_folder() {
         let logs = tempfile::tempdir().expect("a folder");
         for name in ["ns_known_u1", "ns_gone_u2", "not-a-pods", "too_many_parts_u2"] {
             std::fs::create_dir_all(logs.path().join(name).join("c")).expect("made");

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_says_what_it_has_and_strange_ones_say_nothing() {
+    fn env_file_yields_its_values_and_a_non_regular_file_yields_none() {
         let volume = tempfile::tempdir().expect("a folder");
         let volume = volume.path();
         let many: String = (0..8000).map(|n| format!("KEY{n}='value'\n")).collect();
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_64_kib_at_most_and_what_stands_before_counts() {
+    fn env_line_over_64_kib_is_rejected_and_the_lines_before_it_are_read() {
         let volume = tempfile::tempdir().expect("a folder");
         let volume = volume.path();
         let long = format!("A='x'\nLONG='{}'\n", "y".repeat(LINE_BYTES_MAX));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_for_a_container_is_bounded_and_nothing_is_cut() {
+    fn env_bytes_read_for_a_container_are_bounded_and_no_value_is_truncated() {
         let volume = tempfile::tempdir().expect("a folder");
         let volume = volume.path();
         let comments = format!("{}\n", "#".repeat(1023)).repeat(6 << 10);

@@ -155,7 +155,7 @@ async fn bring_up(
 }
 
 #[test]
-fn containers_are_told_the_addresses_that_the_node_has_now() {
+fn containers_get_the_current_node_addresses_in_their_environment() {
     run(async |fake, executor, mut queue, back| {
         let of =
             |field: &str| json!({"name": field, "valueFrom": {"fieldRef": {"fieldPath": field}}});
@@ -182,7 +182,7 @@ fn containers_are_told_the_addresses_that_the_node_has_now() {
 }
 
 #[test]
-fn pods_get_what_a_runtime_can_do_that_has_been_replaced() {
+fn features_of_a_replacement_runtime_are_used_for_the_next_start() {
     run(async |fake, executor, mut queue, back| {
         let spec = json!({"hostUsers": false, "volumes": [{"name": "v", "emptyDir": {}}],
             "containers": [{"name": "c", "image": "app:1", "imagePullPolicy": "Never",

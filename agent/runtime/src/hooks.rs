@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hook_that_failed_is_told_in_the_kubelets_words() {
+    fn failed_hook_is_reported_in_the_kubelets_wording() {
         let (uid, container) = (PodUid::from("u"), ContainerId::from("c"));
         let target = HookTarget {
             uid: &uid,
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_hook_without_an_answer_is_told_with_what_it_asked_and_why() {
+    async fn http_hook_without_a_response_is_reported_with_its_url_and_dial_error() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("it has an address").port();
         drop(listener);
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_hook_whose_command_cannot_be_run_is_told_in_the_runtimes_words() {
+    async fn hook_whose_command_cannot_run_is_reported_with_the_runtimes_error() {
         let runtime = crate::probe::testing::ProbedRuntime::start().await;
         let refuses = runtime.fake.on(pintle_cri::Method::ExecSync);
         let _lift = refuses.fail(pintle_cri::Code::Unknown, "no such file");

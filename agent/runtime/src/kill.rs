@@ -266,7 +266,7 @@ mod tests {
     use crate::probe::testing::ProbedRuntime;
 
     #[test]
-    fn failed_kills_are_told_as_the_kubelet_tells_them() {
+    fn failed_kills_are_reported_in_the_kubelets_wording() {
         let of = |action, target: &str, reason: &str| {
             (action, target.to_owned(), Failure::new(reason, "rpc error: code = Unknown desc = no"))
         };
@@ -316,7 +316,7 @@ mod tests {
 
     /// The kubelet lets a kill run to the end of its grace period, and retries one that failed.
     #[tokio::test]
-    async fn a_stop_that_is_given_up_goes_on_within_its_time_and_one_that_failed_begins_anew() {
+    async fn abandoned_stop_keeps_its_grace_period_and_a_failed_stop_starts_over() {
         let runtime = ProbedRuntime::start().await;
         let hook = serde_json::json!({"exec": {"command": ["true"]}});
         let container = serde_json::json!({"lifecycle": {"preStop": hook}});
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_sidecar_outlasts_a_container_that_could_not_be_stopped_as_long_as_it_may() {
+    async fn sidecar_of_a_container_that_failed_to_stop_is_kept_for_the_grace_period() {
         let runtime = ProbedRuntime::start().await;
         let (mut pod, mut observed) = runtime.pod(&serde_json::json!({}));
         let sidecar = serde_json::json!([{"name": "s", "restartPolicy": "Always"}]);
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stop_that_is_given_up_for_good_is_forgotten_with_its_pod() {
+    async fn abandoned_stop_is_forgotten_with_its_pod() {
         let runtime = ProbedRuntime::start().await;
         let (pod, observed) = runtime.pod(&serde_json::json!({}));
         let recorder = Recorder::default();
@@ -377,7 +377,7 @@ mod tests {
 
     /// A sandbox without a known stop may never have been stopped, and its network is still there.
     #[tokio::test]
-    async fn a_sandbox_is_stopped_once_before_it_is_removed_and_again_when_that_fails() {
+    async fn sandbox_is_stopped_once_before_removal_and_again_after_a_failed_removal() {
         let runtime = ProbedRuntime::start().await;
         let (pod, observed) = runtime.pod(&serde_json::json!({}));
         let id = &observed.sandboxes[0].id;
@@ -397,7 +397,7 @@ mod tests {
 
     /// The hook is not cut at the end of the grace period: it has the time of the kill as well.
     #[tokio::test]
-    async fn a_hook_that_outlives_the_grace_period_goes_on_until_its_container_has_stopped() {
+    async fn pre_stop_hook_outliving_the_grace_period_runs_until_its_container_stops() {
         let runtime = ProbedRuntime::start().await;
         let long = Duration::from_secs(600);
         runtime.fake.script("", Behaviour::stops(Duration::from_millis(50), 0));

@@ -295,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn claims_that_cannot_be_used_are_told_in_one_sentence_of_the_kubelet() {
+    fn unusable_claims_are_joined_into_one_failed_mount_message() {
         assert_eq!(unusable(&ResolvedClaims::default()), None);
         let claim = |volume: &str, why: &str| UnusableClaim {
             volume: volume.to_owned(),
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn volumes_that_are_late_are_named_in_the_kubelets_sentence_with_what_they_wait_for() {
+    fn mount_timeout_names_late_volumes_and_their_pending_steps() {
         let waiting = |driver: &str, handle: &str, step: Step| Waiting {
             id: VolumeId::shared(driver, handle),
             name: format!("{driver}-{handle}"),

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn volume_whose_folder_lost_its_record_is_known_by_the_pods_spec() {
+    fn volume_with_a_lost_record_is_recovered_from_the_pod_spec() {
         let volumes = json!([
             {"name": "kept", "csi": {"driver": "d"}}, {"name": "lost", "csi": {"driver": "d"}},
             {"name": "own", "emptyDir": {}},

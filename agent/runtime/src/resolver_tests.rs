@@ -103,7 +103,7 @@ async fn a_name_is_that_of_the_hosts_file_or_of_the_first_server_that_answers() 
 }
 
 #[tokio::test]
-async fn what_does_not_exist_fails_or_hangs_is_told_as_upstream_tells_it() {
+async fn missing_failing_and_hung_lookups_are_reported_in_upstreams_wording() {
     for (server, end, questions) in [
         (NameServer::SaysNo, "no such host", 6),
         (NameServer::Fails, "server misbehaving", 12),
@@ -127,7 +127,7 @@ async fn a_long_answer_is_fetched_by_tcp() {
 }
 
 #[tokio::test]
-async fn questions_for_one_name_are_one_question_that_ends_with_the_last_who_asks() {
+async fn concurrent_lookups_of_a_name_share_queries_that_end_with_the_last_caller() {
     let served = serve(NameServer::Hangs).await;
     let resolver = asking(&[&served], "");
     let asking = || async { timeout(Duration::from_millis(100), resolver.lookup("web.")).await };

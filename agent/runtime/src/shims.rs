@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shim_is_known_by_its_command_line() {
+    fn shim_is_identified_by_its_command_line() {
         let id = |line: &[u8]| of_cmdline(line, 7).map(|shim| shim.id);
         let line =
             b"/usr/bin/containerd-shim-runc-v2\0-namespace\0k8s.io\0-id\0abc\0-address\0/s\0";
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_of_others_at_the_same_runtime_are_none_of_ours() {
+    fn shims_of_another_namespace_or_socket_are_not_ours() {
         for (namespace, socket, ours) in
             [("k8s.io", "/s", true), ("moby", "/s", false), ("k8s.io", "/t", false)]
         {
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shim_is_told_of_once_and_only_after_two_looks() {
+    fn shim_is_reported_once_and_only_after_two_consecutive_scans() {
         let shim = |pid| Shim {
             id: format!("s{pid}"),
             pid,
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_come_in_pairs() {
+    fn shim_scans_are_due_in_pairs() {
         let mut watch = ShimWatch::default();
         let due: Vec<bool> = (0..SWEEPS_PER_PAIR + 2).map(|_| watch.is_due()).collect();
         assert_eq!(due.iter().filter(|due| **due).count(), 4);

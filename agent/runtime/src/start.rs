@@ -600,7 +600,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn image_volumes_count_for_the_containers_that_mount_them() {
+    fn image_volume_mounts_are_counted_per_container() {
         let volume = |name: &str| json!({"name": name, "image": {"reference": "i"}});
         let mount = |name: &str| json!({"name": name, "mountPath": "/m"});
         let pod = json!({"spec": {

@@ -226,7 +226,7 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3600);
 
     #[tokio::test]
-    async fn what_nobody_waits_for_comes_after_the_rush_that_was_there_before() {
+    async fn wait_for_pod_starts_ignores_starts_that_join_later() {
         let starts = StartsUnderWay::default();
         assert!(starts.over(HOUR, HOUR).now_or_never().is_some(), "there are no starts");
         let (first, second) = (starts.join(), starts.join());
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_rush_that_hangs_is_waited_for_while_others_of_it_get_done_and_no_longer() {
+    async fn wait_for_pod_starts_ends_without_progress_but_not_while_starts_complete() {
         let (starts, moment) = (StartsUnderWay::default(), Duration::from_millis(1));
         let _hangs = starts.join();
         starts.over(moment, HOUR).await;
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pod_that_has_begun_comes_before_a_new_one() {
+    async fn started_pod_gets_a_permit_before_a_new_pod() {
         let (permits, order) = (StartPermits::new(1), RefCell::default());
         let held = permits.take(CallFor::New).await;
         let first = async { drop(noted(&permits, CallFor::New, 1, &order).await) };
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_sync_that_lost_its_permit_comes_before_a_new_one() {
+    async fn sync_that_lost_its_permit_precedes_a_new_sync() {
         let (permits, order, begun) =
             (StartPermits::new(1), RefCell::<Vec<u32>>::default(), Notify::new());
         let note = async |name| order.borrow_mut().push(name);
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_permit_passed_to_one_who_gives_up_at_that_moment_goes_on() {
+    async fn permit_granted_to_a_cancelled_waiter_is_released() {
         let permits = StartPermits::new(1);
         let held = permits.take(CallFor::New).await;
         {

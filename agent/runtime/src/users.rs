@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn each_pod_has_ids_of_its_own_and_keeps_them() {
+    fn each_pod_gets_its_own_user_namespace_id_range_and_keeps_it() {
         let root = tempfile::tempdir().expect("a folder");
         let users = open(root.path());
         let first = |uid: &str, users: &IdUsers| range(users, uid).expect("ids").map(|r| r.host_id);
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_a_pod_that_was_swept_away_are_for_others() {
+    fn id_range_of_a_swept_pod_is_reused() {
         let root = tempfile::tempdir().expect("a folder");
         let users = open(root.path());
         for uid in ["gone", "back", "a"] {

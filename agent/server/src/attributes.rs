@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_are_verbs_and_those_without_one_are_empty() {
+    fn http_methods_map_to_verbs_and_unmapped_methods_to_an_empty_verb() {
         let table = [
             ("GET", "get"),
             ("POST", "create"),

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_client_has_is_not_sent_and_a_changed_file_is_sent_as_a_whole() {
+    fn unmodified_file_is_not_sent_and_a_range_of_a_changed_file_is_sent_whole() {
         let changed = Timestamp::from_millisecond(1_500).expect("a time");
         let at = |seconds| http_date(Timestamp::from_second(seconds).expect("a time"));
         let part = |fields: &[(HeaderName, Option<String>)]| {

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loop_that_has_not_turned_for_too_long_is_unhealthy_until_it_turns() {
+    fn stalled_loop_is_unhealthy_until_its_next_iteration() {
         let health = HealthState::new(Duration::from_secs(60));
         assert_eq!(health.heart.check_at(Duration::from_secs(300)), Ok(()));
         let error = health.heart.check_at(Duration::from_secs(301)).expect_err("hung");

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn units_are_found_in_whatever_the_journal_lists() {
+    async fn services_are_found_among_arbitrary_journal_unit_names() {
         let services = ["kubelet", "sshd", "docker"].map(str::to_owned);
         let list =
             b"cri-1.scope\nsshd.service\n\xff\xfe\nsystem-docker.service.d\ndocker".as_slice();
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_service_without_a_journal_is_looked_for_among_the_files() {
+    async fn log_of_a_service_without_a_journal_is_read_from_its_log_file() {
         let root = tempfile::tempdir().expect("a folder");
         let dir = root.path();
         for name in ["pintle-one", "pintle-two.log", "pintle-three/pintle-three.log"] {

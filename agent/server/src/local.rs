@@ -329,7 +329,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_are_decoded_and_odd_escapes_left_as_they_are() {
+    fn query_parameters_are_decoded_and_invalid_escapes_kept_verbatim() {
         for (query, pod) in [
             ("pod=ns/web", "ns/web"),
             ("x=1&pod=ns%2Fweb", "ns/web"),

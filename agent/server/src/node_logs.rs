@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn queries_are_refused_where_they_do_not_belong() {
+    async fn node_log_queries_on_files_or_with_invalid_names_are_rejected() {
         let config = KubeletConfiguration { enable_system_log_query: true, ..Default::default() };
         let no_turn = || Err(HttpAnswer::text(429, "busy"));
         for (rest, query, status) in [
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn folders_are_listed_and_files_sent_and_nothing_outside_is() {
+    async fn folders_are_listed_and_files_served_but_paths_outside_the_root_are_rejected() {
         let root = tempfile::tempdir().expect("a folder");
         fs::create_dir(root.path().join("pods")).expect("made");
         let long = "x".repeat(3 * CHUNK_BYTES);
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn links_lead_to_what_they_name() {
+    async fn links_are_escaped_and_lead_to_the_named_file_or_folder() {
         let root = tempfile::tempdir().expect("a folder");
         fs::create_dir(root.path().join("a b")).expect("made");
         fs::write(root.path().join("a b/50%#?.log"), "text").expect("written");
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_part_of_a_file_is_sent_alone_and_the_whole_with_its_length() {
+    async fn range_request_returns_only_that_part_and_a_full_request_has_a_content_length() {
         let root = tempfile::tempdir().expect("a folder");
         let text = "0123456789".repeat(CHUNK_BYTES / 4);
         fs::write(root.path().join("log"), &text).expect("written");

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_a_pod_nor_a_peer_takes_all_of_them() {
+    fn neither_a_pod_nor_a_peer_takes_all_streams() {
         let streams = Streams::default();
         let mut turns = Vec::new();
         let fill = |turns: &mut Vec<OpenTurn>, pod: usize, peer: u8| loop {
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_are_held_whole_are_few_and_no_pod_has_them_all() {
+    fn run_requests_are_limited_per_node_and_per_pod_without_blocking_streams() {
         let streams = Streams::default();
         let run = |pod| {
             let entered = streams.enter(OpenStream { what: RUN, ..stream(pod, "c", 1) });
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_that_has_all_streams_gives_to_others_until_they_have_as_many() {
+    fn namespace_with_all_streams_yields_to_other_namespaces_up_to_an_equal_share() {
         use futures_util::FutureExt as _;
         let streams = Streams::default();
         let enter = |namespace: &str, pod| streams.enter(of(namespace, pod));
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_that_are_answered_in_one_piece_make_no_room() {
+    fn run_requests_are_not_displaced_to_make_room_for_another_namespace() {
         let streams = Streams::default();
         let run = |pod| OpenStream { what: RUN, ..of("crowd", pod) };
         let _runs: Vec<_> = (0..4).map(|pod| streams.enter(run(pod)).expect("room")).collect();

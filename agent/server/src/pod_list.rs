@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_nobody_looked_at_yet_is_pending() {
+    fn pod_without_a_status_yet_is_listed_as_pending() {
         let waiting = view(json!({"metadata": {"name": "a", "uid": "u"},
             "spec": {"containers": []}}));
         let printed: Value =
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn running_pods_show_what_runs_and_nothing_else() {
+    fn running_pods_list_only_pods_and_containers_that_run() {
         let mut snapshot = snapshot_of(vec![view(json!({"metadata": {"name": "a", "uid": "u"}}))]);
         let mut orphan = ObservedPod::empty("o".into(), "ns", "gone");
         orphan.containers.push(pintle_agent_core::status::testing::container("c", "1"));

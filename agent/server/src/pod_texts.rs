@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_pods_that_are_gone_or_beyond_the_limit_are_not_kept() {
+    fn texts_of_deleted_pods_or_beyond_the_limit_are_not_cached() {
         let texts = PodTexts::default();
         let kept = || {
             let kept = texts.0.lock().expect("not poisoned");

@@ -172,7 +172,7 @@ mod tests {
     const KEY: PageKey = PageKey { kind: RouteKind::Metrics, short: false, gzip: false };
 
     #[tokio::test]
-    async fn who_asks_while_a_page_is_made_shares_the_next_one() {
+    async fn requests_during_a_page_rendering_share_the_next_rendering() {
         let (pages, made) = (Renderings::default(), AtomicUsize::new(0));
         let make = async || {
             tokio::task::yield_now().await;
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn readers_of_the_same_share_it_and_too_much_unread_is_not_added_to() {
+    async fn readers_of_a_snapshot_share_its_page_and_too_many_unread_bytes_return_503() {
         let pages = Renderings::default();
         let big = || Some(HttpAnswer::text(200, "x".repeat(UNREAD_BYTES_MAX / 2)));
         let snapshot = Arc::new(Snapshot::default());
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_page_is_compressed_for_those_who_take_it() {
+    async fn page_is_compressed_for_clients_that_accept_gzip() {
         let pages = Renderings::default();
         let text = "line\n".repeat(1000);
         let make = async { Some(HttpAnswer::text(200, text.clone())) };

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_a_path_are_told_apart() {
+    fn path_segments_are_parsed_into_uid_container_and_rest() {
         let find = |path| {
             find(&Method::GET, path, &KubeletConfiguration::default()).expect("a route").words
         };
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn without_debugging_the_routes_of_debugging_say_so() {
+    fn debugging_routes_are_disabled_or_not_found_without_debugging_handlers() {
         let config =
             KubeletConfiguration { enable_debugging_handlers: false, ..Default::default() };
         for row in TABLE {

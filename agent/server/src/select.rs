@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_pods_of_one_name_the_younger_is_meant() {
+    fn of_two_pods_with_the_same_name_the_newer_is_selected() {
         let pod = |uid: &str, made: &str| {
             view(json!({"metadata": {"namespace": "a", "name": "web", "uid": uid,
                 "creationTimestamp": made}}))
@@ -149,14 +149,14 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_several_pods_lists_them() {
+    fn ambiguous_pod_name_lists_the_matching_pods() {
         let listed = vec!["a/web, uid 1".to_owned(), "b/web, uid 2".to_owned()];
         assert_eq!(select(&snapshot(), "web").map(full), Err(Miss::Ambiguous(listed.clone())));
         assert_eq!(select(&snapshot(), "we").map(full), Err(Miss::Ambiguous(listed)));
     }
 
     #[test]
-    fn a_name_of_no_pod_lists_those_near_it() {
+    fn unknown_pod_name_lists_similar_names() {
         for asked in ["node", "dbnode", "db-nod3"] {
             let near = Miss::Unknown(vec!["a/db-node".to_owned()]);
             assert_eq!(select(&snapshot(), asked).map(full), Err(near), "{asked}");

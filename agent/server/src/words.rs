@@ -311,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn actions_are_told_in_words() {
+    fn actions_are_described_in_words() {
         let create = Action::CreateSandbox { attempt: 2, replaces: Some("old".into()) };
         assert_eq!(action(&create), "create the sandbox, attempt 2, in place of old");
         let kill = Action::KillPod { grace_seconds: Some(5) };

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn who_lost_a_process_is_told_of_only_while_it_runs() {
+    fn oom_kill_is_reported_only_for_a_container_that_still_runs() {
         let at = UnixNanos(1);
         assert_eq!(told(|_| ()).as_deref(), Some("c"));
         assert_eq!(told(|c| c.state = RunState::Exited), None);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_cannot_have_another_told_of_by_the_names_of_its_cgroups() {
+    fn nested_cgroup_name_does_not_attribute_an_oom_kill_to_another_container() {
         let mut pod = view(serde_json::json!({"metadata": {"uid": "u", "name": "p"}}));
         let mut observed = (*pod.observed).clone();
         observed.containers = vec![testing::container("d", "inner"), testing::container("c", "c1")];
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_that_loses_processes_all_the_time_is_told_of_once_a_minute() {
+    fn container_with_constant_oom_kills_is_reported_once_a_minute() {
         let (mut pace, now) = (OomReportPace::of(EVERY), Instant::now());
         let at = |pace: &mut OomReportPace, id, s| pace.passes(id, now + Duration::from_secs(s));
         assert!(at(&mut pace, "c", 0) && !at(&mut pace, "c", 59) && at(&mut pace, "d", 59));

@@ -398,7 +398,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limit_of_open_files_is_what_was_asked_for_or_what_can_be_had() {
+    fn open_file_limit_is_raised_to_the_requested_limit_or_the_hard_limit() {
         use nix::sys::resource::{Resource, getrlimit};
         let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
         // More than this process may have, unless it has every right.
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_runtime_can_do_is_asked_again_when_it_does_not_say_so_at_once() {
+    async fn runtime_status_is_read_again_after_a_failure_but_not_after_a_timeout() {
         use pintle_cri::Method;
         use pintle_cri::fake::FakeRuntime;
         let dir = tempfile::tempdir().expect("a folder");
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_asks_the_agent_hears_why_the_runtime_does_not_answer() {
+    async fn health_reports_why_the_runtime_does_not_respond() {
         let dir = tempfile::tempdir().expect("a folder");
         let endpoint = format!("unix://{}/none.sock", dir.path().display());
         let args = ["pintle-agent", &format!("--container-runtime-endpoint={endpoint}")];

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_changed_unless_they_are_protected() {
+    fn kernel_tunables_are_changed_unless_they_are_protected() {
         let dir = settings();
         let error = settle(dir.path(), true).expect_err("two differ").to_string();
         assert_eq!(

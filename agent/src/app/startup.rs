@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_lacks_something_says_so() {
+    fn missing_node_features_are_logged_at_the_start() {
         let flags = [
             "--pintle-psi-eviction",
             "--cgroup-driver=systemd",
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_other_than_the_configured_one_is_named() {
+    fn cgroup_driver_of_the_runtime_that_differs_from_the_configured_one_is_logged() {
         let new = runtime("2.3.7", true);
         let lines = lines(&config(&[]), &new, (CgroupVersion::V2, Mode::Relist));
         let text = "cgroups: version 2, driver systemd, as the runtime uses it, not cgroupfs as \
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn image_volumes_are_told_by_the_version_of_containerd() {
+    fn image_volume_support_is_derived_from_the_containerd_version() {
         for (version, expected) in
             [("1.7.24", false), ("2.0.5", false), ("2.1.9", true), ("v2.4.2", true), ("x", true)]
         {

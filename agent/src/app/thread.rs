@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_ring_it_runs_there_if_this_kernel_has_one() {
+    fn tasks_run_on_io_uring_if_the_kernel_supports_it() {
         assert_eq!(run(ticks()).ok(), Some(7));
     }
 }

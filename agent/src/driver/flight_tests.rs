@@ -162,7 +162,7 @@ fn the_input_of_which_the_decisions_panicked_is_the_last_of_the_record() {
 }
 
 #[test]
-fn a_full_disk_costs_a_part_of_the_record_and_it_goes_on_when_there_is_room() {
+fn full_disk_loses_a_part_of_the_recording_which_resumes_after_space_is_freed() {
     with_private_mounts(|| {
         works_by_ring();
         let root = tempfile::tempdir().expect("a folder");
@@ -186,7 +186,7 @@ fn a_full_disk_costs_a_part_of_the_record_and_it_goes_on_when_there_is_room() {
 }
 
 #[test]
-fn what_there_was_no_room_for_is_missed_by_whoever_replays_it() {
+fn inputs_above_the_buffer_limit_make_the_recording_incomplete_in_a_replay() {
     let root = tempfile::tempdir().expect("a folder");
     run(async {
         let mut agent = Recorded::below(root.path()).await;
@@ -219,7 +219,7 @@ fn a_disk_that_does_not_keep_up_costs_a_part_of_the_record() {
 }
 
 #[test]
-fn without_a_folder_the_agent_goes_on_and_records_once_there_is_one() {
+fn agent_runs_without_a_recording_folder_and_records_once_the_folder_exists() {
     let root = tempfile::tempdir().expect("a folder");
     fs::write(root.path().join(FOLDER), "a file is in the way").expect("written");
     run(async {
@@ -248,7 +248,7 @@ fn check_recorded_after_a_gap(root: &Path) {
 }
 
 #[test]
-fn a_disk_that_hangs_costs_neither_the_start_nor_the_end_and_is_told_of() {
+fn hung_recording_disk_delays_neither_start_nor_shutdown_and_is_reported() {
     with_private_mounts(|| {
         works_by_ring();
         let root = tempfile::tempdir().expect("a folder");

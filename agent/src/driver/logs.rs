@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_is_forgotten_with_its_end_its_removal_and_its_pod() {
+    fn container_is_forgotten_when_it_exits_when_it_is_removed_and_with_its_pod() {
         let (rotator, mut queue) = mpsc::channel(8);
         let mut logs = FollowedLogs::new(Some(rotator));
         let (runs, over) = (RunState::Running, RunState::Exited);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_rotator_could_not_be_told_it_is_told_later() {
+    fn requests_that_a_full_rotator_queue_refuses_are_sent_later() {
         let (rotator, mut queue) = mpsc::channel(1);
         let mut logs = FollowedLogs::new(Some(rotator));
         let two = [("a", RunState::Running), ("b", RunState::Running)];

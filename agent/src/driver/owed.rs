@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn a_debt_is_paid_once_by_the_task_or_by_its_end() {
+    async fn owed_answer_is_sent_once_by_its_task_or_when_the_task_ends() {
         let local = tokio::task::LocalSet::new();
         local
             .run_until(async {

@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_place_of_a_sweep_is_free_again_only_when_it_has_ended() {
+    fn new_sweep_starts_only_after_the_previous_sweep_ended() {
         let single = Single::default();
         let held = single.take();
         assert!(held.is_some());

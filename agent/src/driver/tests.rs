@@ -18,7 +18,7 @@ pub(super) fn exposition(metrics: &Metrics) -> String {
 }
 
 #[tokio::test]
-async fn a_read_that_panics_is_answered_and_the_next_one_is_made() {
+async fn panicking_read_reports_an_error_and_the_next_read_succeeds() {
     let dir = tempfile::tempdir().expect("a folder");
     let runtime = FakeRuntime::start(&dir.path().join("c.sock")).await.expect("it starts");
     let client = Client::connect(&runtime.endpoint(), Deadlines::default()).expect("a path");

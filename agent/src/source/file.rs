@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_manifest_keeps_its_last_good_version_and_disturbs_no_other() {
+    fn broken_manifest_keeps_its_last_good_version_and_affects_no_other_manifest() {
         let dir = TempDir::new().expect("a folder");
         let (a, b) = (dir.path().join("a.yaml"), dir.path().join("b.yaml"));
         fs::write(&a, manifest("a", "i:1")).expect("written");
@@ -491,7 +491,7 @@ mod tests {
 
     /// A check of named files; no other file may be read, however many there are.
     #[test]
-    fn only_what_is_named_is_looked_at() {
+    fn only_named_manifests_are_read() {
         let dir = TempDir::new().expect("a folder");
         let [a, b] = ["a.yaml", "b.yaml"].map(|name| dir.path().join(name));
         for (path, name) in [(&a, "a"), (&b, "b")] {
@@ -526,7 +526,7 @@ mod tests {
 
     /// Its pod ends and begins again, however late the agent looks.
     #[test]
-    fn a_manifest_that_was_removed_is_missing_once_even_if_it_is_back() {
+    fn manifest_removed_and_rewritten_between_scans_is_reported_missing_once() {
         let dir = TempDir::new().expect("a folder");
         let file = dir.path().join("a.yaml");
         fs::write(&file, manifest("a", "i:1")).expect("written");
@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_change_within_one_tick_of_the_clock_is_seen() {
+    fn second_change_within_a_single_clock_tick_is_observed() {
         let dir = TempDir::new().expect("a folder");
         let file = dir.path().join("a.yaml");
         fs::write(&file, manifest("a", "i:1")).expect("written");

@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn the_user_of_a_url_is_told_to_the_server_and_its_password_to_nobody_else() {
+    async fn url_credentials_are_sent_to_the_server_and_appear_in_no_error() {
         for (name, value, want) in [
             ("X-Other", "t", "authorization: basic dtpw\r\n"),
             ("Authorization", "Bearer t", "authorization: bearer t\r\n"),
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn https_is_spoken_with_servers_whose_certificate_is_vouched_for() {
+    async fn https_server_with_an_untrusted_certificate_is_refused() {
         let (acceptor, trusting) = pair("127.0.0.1");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
         let url = format!("https://{}/pods", listener.local_addr().expect("an address"));

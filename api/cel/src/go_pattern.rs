@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_mean_what_they_mean_to_go() {
+    fn translated_patterns_match_as_in_go() {
         for (pattern, text, want) in [
             (r"^\w+$", "aB_9", true),
             (r"^\w$", "é", false),

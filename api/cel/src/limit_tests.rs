@@ -61,7 +61,7 @@ fn format_with_any_width_or_precision_does_not_panic() {
 }
 
 #[test]
-fn text_longer_than_a_mebibyte_is_refused_before_it_is_made() {
+fn text_over_a_mebibyte_is_rejected_before_it_is_built() {
     let clauses = "%.65000f".repeat(20);
     let values = vec!["1.0"; 20].join(",");
     for text in [
@@ -120,7 +120,7 @@ fn sort_with_numbers_that_are_none_does_not_panic() {
 }
 
 #[test]
-fn values_that_share_their_parts_are_compared_once() {
+fn shared_parts_of_values_are_compared_once() {
     for text in [
         doubled("[0, 0]", 60, "LAST == [n58, n58]"),
         doubled("[0, 0]", 60, "LAST in [[n58, n58]] && sets.contains([LAST], [[n58, n58]])"),
@@ -155,7 +155,7 @@ fn pattern_that_takes_longer_than_is_left_is_not_searched_for() {
 }
 
 #[test]
-fn patterns_cost_their_compilation_and_their_number_is_limited() {
+fn pattern_compilation_is_charged_and_pattern_count_is_limited() {
     let many = |count: usize| {
         format!("lists.range({count}).all(n, 'x'.matches('[a-z]{{1,60}}|x' + string(n)))")
     };
@@ -177,7 +177,7 @@ fn calls_within_each_other_are_limited_through_bound_values() {
 }
 
 #[test]
-fn exhausted_attempt_ends_an_evaluation_whatever_would_make_up_for_it() {
+fn exhausted_attempt_budget_ends_evaluation_even_under_a_short_circuit() {
     let long = "lists.range(1000).all(a, lists.range(1000).all(b, a + b >= 0))";
     let few = attempt_budget::Limits { work: 100_000, bytes: 1 << 20 };
     for text in
@@ -188,7 +188,7 @@ fn exhausted_attempt_ends_an_evaluation_whatever_would_make_up_for_it() {
 }
 
 #[test]
-fn clocks_are_read_before_what_nothing_can_interrupt() {
+fn deadline_is_checked_before_uninterruptible_operations() {
     let selector = Selector::compile("'x'.matches('x+y') || [3, 1].sort() == []", false);
     let selector = selector.expect("an expression");
     let looks = Cell::new(0);
@@ -204,7 +204,7 @@ fn clocks_are_read_before_what_nothing_can_interrupt() {
 }
 
 #[test]
-fn panic_is_an_error_of_the_expression_with_its_text() {
+fn panic_becomes_an_expression_error_with_its_message() {
     let before = panics().get();
     let found = catch(|| panic!("index {} of nothing", 7)).map(drop);
     assert_eq!(found, Err(Unanswered::Error("internal error: index 7 of nothing".into())));

@@ -53,7 +53,7 @@ fn full(text: &str) -> String {
 }
 
 #[test]
-fn selectors_say_what_fits() {
+fn selector_expressions_evaluate_to_the_expected_bool() {
     for (text, want) in [
         ("true", true),
         ("device.driver == 'dra.example.com'", true),
@@ -115,7 +115,7 @@ fn selectors_say_what_fits() {
 }
 
 #[test]
-fn what_decides_makes_up_for_errors() {
+fn deciding_operand_absorbs_errors_of_other_operands() {
     for (text, want) in [
         ("ATTR.absent == 1 || true", true),
         ("true || ATTR.absent == 1", true),
@@ -129,7 +129,7 @@ fn what_decides_makes_up_for_errors() {
 }
 
 #[test]
-fn errors_are_told_in_words_that_upstream_has() {
+fn errors_use_upstream_wording() {
     for (text, want) in [
         ("ATTR.absent == 1", "no such key: absent"),
         ("device.attributes['no.such.domain'].x", "no such key: x"),
@@ -152,7 +152,7 @@ fn errors_are_told_in_words_that_upstream_has() {
 }
 
 #[test]
-fn what_nobody_could_evaluate_is_refused_before() {
+fn invalid_expressions_are_rejected_at_compilation() {
     for (text, want) in [
         ("", "mismatched input"),
         ("device.driver ==", "mismatched input"),
@@ -176,7 +176,7 @@ fn what_nobody_could_evaluate_is_refused_before() {
 }
 
 #[test]
-fn no_expression_takes_more_than_its_share() {
+fn expression_depth_size_and_cost_are_limited() {
     let deep = format!("{}true{}", "(".repeat(5000), ")".repeat(5000));
     assert!(
         Selector::compile(&deep, false).expect_err("deep").to_string().contains("recursion limit")
@@ -241,7 +241,7 @@ fn times_addresses_formats_and_lists_are_known() {
 }
 
 #[test]
-fn an_answer_that_takes_too_long_is_none_whatever_would_make_up_for_it() {
+fn late_evaluation_has_no_answer_even_under_a_short_circuit() {
     let long = "lists.range(100).all(a, lists.range(100).all(b, a + b >= 0))";
     for text in [
         long.to_owned(),
@@ -275,7 +275,7 @@ fn a_pattern_is_compiled_once() {
 }
 
 #[test]
-fn what_takes_longer_than_to_read_it_costs_more() {
+fn operations_slower_than_reading_their_input_cost_more() {
     let limit = Err("operation cancelled: actual cost limit exceeded".to_owned());
     assert_eq!(answer("sets.contains(lists.range(10000), lists.range(10000))"), limit);
     assert_eq!(answer("lists.range(10000).distinct() == []"), limit);
@@ -286,7 +286,7 @@ fn what_takes_longer_than_to_read_it_costs_more() {
 }
 
 #[test]
-fn what_nobody_can_pay_for_is_not_made() {
+fn replace_and_join_over_the_length_limit_fail_without_building_the_text() {
     let long = "lists.range(100000).map(n, 'x').join()";
     let limit = Err("operation cancelled: text length limit exceeded".to_owned());
     // Ten billion bytes each.

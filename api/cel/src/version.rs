@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_compare_as_semver_says() {
+    fn versions_compare_in_semver_order() {
         let order = [
             "0.9.0",
             "1.0.0-alpha",
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_version_is_refused() {
+    fn invalid_semantic_versions_are_rejected_and_lenient_ones_normalised() {
         for text in
             ["", "1", "1.2", "v1.2.3", "01.2.3", "1.2.x", "1.2.3-", "1.2.3-01", "1.2.3+", "1.2.3-ä"]
         {

@@ -22,7 +22,7 @@ fn read_for(text: &str, server: Option<&str>) -> Result<Access, ConnectError> {
 }
 
 #[test]
-fn a_good_file_says_where_and_who() {
+fn kubeconfig_yields_server_namespace_and_credentials() {
     let access = read(GOOD).expect("usable");
     assert_eq!(access.server.to_string(), "https://api.test:6443/");
     assert!(access.has_identity());
@@ -31,7 +31,7 @@ fn a_good_file_says_where_and_who() {
 }
 
 #[test]
-fn server_without_tls_gets_no_credentials_whatever_the_file_says() {
+fn server_without_tls_never_gets_credentials_of_the_kubeconfig() {
     // Also where the file speaks of certificates: the address alone decides.
     for (address, want) in [
         ("api.test:6443", "http://api.test:6443/"),
@@ -146,7 +146,7 @@ fn every_problem_names_file_field_and_remedy() {
 }
 
 #[test]
-fn a_pod_has_its_account() {
+fn in_cluster_access_reads_service_account_token_and_ca() {
     let dir = tempfile::tempdir().expect("a folder");
     let error = |host: &str| match Access::of_account(dir.path(), host, "443") {
         Err(error) => error.to_string(),

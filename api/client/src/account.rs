@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn token_is_used_renewed_and_given_up_by_its_age() {
+    fn token_age_decides_between_use_renewal_and_discard() {
         let (mut state, start) = (State::default(), Instant::now());
         assert!(matches!(state.need(start), Need::Ask));
         let hour = Duration::from_secs(3600);

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_that_break_are_told_from_those_that_cannot_be_had() {
+    fn broken_connections_are_distinguished_from_unreachable_servers() {
         for (kind, want) in [
             (ErrorKind::ConnectionReset, Breakage::Broken),
             (ErrorKind::UnexpectedEof, Breakage::Broken),

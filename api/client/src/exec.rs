@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_is_told_of_the_cluster_and_of_what_is_its_own() {
+    fn plugin_receives_cluster_info_and_its_own_extension() {
         let dir = tempfile::tempdir().expect("a folder");
         let file = dir.path().join("ca.crt");
         std::fs::write(&file, "PEM").expect("written");
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn runs_that_end_badly_are_told_apart() {
+    async fn failed_plugin_runs_are_classified_by_cause() {
         for (command, script, want) in [
             ("sh", "exit 3", PluginRun::Exited(3)),
             ("sh", "kill -9 $$", PluginRun::Exited(-1)),
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_plugin_is_run_again_when_its_word_expires_or_is_refused() {
+    async fn plugin_is_rerun_when_its_credential_expires_or_is_rejected() {
         let dir = tempfile::tempdir().expect("a folder");
         let script = "echo x >> \"$LOG\"; \
             echo \"{\\\"apiVersion\\\":\\\"client.authentication.k8s.io/v1\\\",\

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_pair_leaves_the_one_before_in_force() {
+    fn invalid_key_pair_leaves_the_previous_pair_in_use() {
         let dir = tempfile::tempdir().expect("a folder");
         let (cert, key) = (dir.path().join("client.crt"), dir.path().join("client.key"));
         let write_pair = || {

@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn file_of_another_form_is_refused_in_words_without_its_values() {
+    fn malformed_file_is_rejected_without_printing_its_values() {
         for (text, want) in [
             ("current-context: [secret]", "current-context: the value is not of"),
             ("users: [{user: {client-key-data: secret}}]", "users[0].user.client-key-data: the"),

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn whoever_gives_up_costs_nothing_and_urgent_ones_overtake() {
+    async fn cancelled_requests_use_no_rate_limit_tokens_and_urgent_requests_overtake() {
         let limiter = Limiter::new(Rate { per_second: 20.0, burst: 1 });
         limiter.turn(Lane::Bulk, &TenantShare::default()).await;
         let waiting = |lane, share: &'static str| {

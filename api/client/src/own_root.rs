@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trusted_certificate_may_be_the_servers_own_under_its_name_and_in_its_time() {
+    fn trusted_certificate_is_accepted_as_the_servers_own_if_name_and_time_match() {
         let (trusted, other) = (authority(), authority());
         let mut roots = RootCertStore::empty();
         roots.add(trusted.clone()).expect("an authority");

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn places_that_come_free_go_round() {
+    async fn freed_places_pass_to_waiting_requests_and_skip_cancelled_requests() {
         let places = RequestPlaces::new(4);
         let mut taken = grab(&places, Lane::Urgent, "", 10);
         assert_eq!(taken.len(), 4);

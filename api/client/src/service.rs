@@ -292,14 +292,14 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_is_told_by_its_query() {
+    fn watch_request_is_recognised_by_its_query() {
         let is = |path: &str| is_watch(&path.parse().expect("a URI"));
         assert!(is("/a?watch=true&resourceVersion=1") && is("/a?x=1&watch=1"));
         assert!(!is("/watch") && !is("/a?watch=false") && !is("/a?labelSelector=watch%3Dtrue"));
     }
 
     #[test]
-    fn only_a_server_that_says_when_is_asked_again() {
+    fn only_429_and_5xx_with_a_valid_retry_after_are_retried() {
         let wait = |code: u16, after: Option<&'static str>| {
             let after = after.map(|after| (RETRY_AFTER, HeaderValue::from_static(after)));
             let status = StatusCode::from_u16(code).expect("a code");

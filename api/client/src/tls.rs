@@ -305,7 +305,7 @@ R2G3oD4pBHfKzI6HyggQkWrJXx3bJD4gK5NWJKXghijFId7eE7ABfUOJa5riyoaf
     }
 
     #[test]
-    fn a_pair_is_used_if_the_server_may_like_it_and_else_told_in_words() {
+    fn mismatched_or_unsupported_client_key_is_rejected_with_the_reason() {
         let pair = || rcgen::generate_simple_self_signed(["n".to_owned()]).expect("a pair");
         let (one, other) = (pair(), pair());
         let key = one.signing_key.serialize_pem();
@@ -319,7 +319,7 @@ R2G3oD4pBHfKzI6HyggQkWrJXx3bJD4gK5NWJKXghijFId7eE7ABfUOJa5riyoaf
     }
 
     #[test]
-    fn a_handshake_that_is_refused_says_what_is_wrong() {
+    fn failed_handshake_error_names_the_certificate_problem() {
         let version = CertificateDer::from_pem_slice(VERSION_1.as_bytes()).expect("a certificate");
         let parsed = tokio_rustls::rustls::server::ParsedCertificate::try_from(&version);
         let error = parsed.map(drop).expect_err("version 1");

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_node_lives_on_goes_first_and_still_stops_nobody() {
+    fn urgent_requests_precede_bulk_requests_without_starving_them() {
         let mut turns = RequestTurns::default();
         for n in 0..20 {
             turns.push(Lane::Bulk, &TenantShare::of("pod"), format!("bulk {n}"));

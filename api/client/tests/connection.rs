@@ -32,7 +32,7 @@ async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
 }
 
 #[tokio::test]
-async fn requests_share_a_connection_and_say_who_they_are() {
+async fn requests_share_a_connection_and_send_user_agent_and_certificate() {
     let server = Server::start(Authority::new()).await;
     let agent = "kubelet/v1 (linux/amd64)".to_owned();
     let client = client(&server, ClientOptions { user_agent: agent.clone(), ..Default::default() });
@@ -122,7 +122,7 @@ async fn a_token_file_is_read_again() {
 }
 
 #[tokio::test]
-async fn account_shows_its_token_and_no_certificate() {
+async fn account_client_sends_its_token_and_no_certificate() {
     let server = Server::start(Authority::new()).await;
     let issuer = SharedServer::new(1);
     let access = Access::read(&server.kubeconfig()).expect("a kubeconfig");
@@ -153,7 +153,7 @@ async fn account_shows_its_token_and_no_certificate() {
 }
 
 #[tokio::test]
-async fn clients_beside_others_share_connections_under_names_of_their_own() {
+async fn derived_clients_share_a_connection_and_send_their_own_user_agents() {
     let server = Server::start(Authority::new()).await;
     let access = Access::read(&server.kubeconfig()).expect("a kubeconfig");
     let root = access.clients(ClientOptions::default());
@@ -221,7 +221,7 @@ async fn loses_packets(server: Server) {
 }
 
 #[tokio::test]
-async fn a_connection_whose_packets_are_lost_is_found_and_replaced() {
+async fn connection_with_lost_packets_is_detected_and_replaced() {
     // The connection of a server with nothing to send meanwhile stays open.
     let quiet = Server::start_http1(Authority::new()).await;
     let client = client(&quiet, ClientOptions::default());
@@ -276,7 +276,7 @@ async fn a_pods_many_reads_hold_up_neither_writes_nor_other_pods() {
 }
 
 #[tokio::test]
-async fn a_writes_time_limit_begins_with_its_turn_and_later_is_told() {
+async fn write_time_limit_starts_at_its_turn_and_retry_after_is_returned() {
     let server = Server::start(Authority::new()).await;
     let rate = Some(Rate { per_second: 1.0, burst: 1 });
     let options = ClientOptions { rate, ..Default::default() };
@@ -308,7 +308,7 @@ async fn a_watch_waits_for_no_turn_behind_writes() {
 }
 
 #[tokio::test]
-async fn a_request_may_have_a_time_limit_of_its_own_which_begins_with_its_turn() {
+async fn time_limit_of_a_single_request_starts_at_its_turn() {
     let server = Server::start(Authority::new()).await;
     let rate = Some(Rate { per_second: 1.0, burst: 1 });
     let client = client(&server, ClientOptions { rate, ..Default::default() });
@@ -362,7 +362,7 @@ async fn http1_does_as_well() {
 }
 
 #[tokio::test]
-async fn a_server_that_speaks_http2_again_has_its_connections_shared_again() {
+async fn connections_are_shared_again_after_a_server_returns_to_http2() {
     let server = Server::start_http1_first(Authority::new()).await;
     let nodes: Api<Node> = Api::all(client(&server, ClientOptions::default()));
     for _ in 0..20 {
@@ -429,7 +429,7 @@ async fn counts_sizes(server: Server) {
 }
 
 #[tokio::test]
-async fn sizes_of_requests_and_answers_are_told() {
+async fn request_and_answer_sizes_are_reported() {
     counts_sizes(Server::start(Authority::new()).await).await;
     counts_sizes(Server::start_http1(Authority::new()).await).await;
 }

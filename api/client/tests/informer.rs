@@ -121,7 +121,7 @@ impl InformerWorld {
 }
 
 #[tokio::test]
-async fn a_list_has_its_time_from_its_turn_on_and_waits_for_that_as_long_as_it_takes() {
+async fn list_has_an_answer_time_limit_and_waits_for_its_turn_without_a_limit() {
     let (told, mut limits) = tokio::sync::mpsc::unbounded_channel();
     let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
         let _ = told.send(request.extensions().get::<AnswerWithin>().copied());
@@ -136,7 +136,7 @@ async fn a_list_has_its_time_from_its_turn_on_and_waits_for_that_as_long_as_it_t
 }
 
 #[tokio::test]
-async fn what_is_there_is_listed_and_what_changes_is_watched() {
+async fn existing_objects_are_listed_and_changes_are_watched() {
     let mut world = world(FirstList::Newest, &[("a", "n1"), ("b", "n1"), ("c", "n2")]).await;
     assert_eq!(world.all_told(3).await, ["has a@n1", "has b@n1", "has c@n2"]);
     assert!(!world.subscription.has_synced());
@@ -166,7 +166,7 @@ async fn what_is_there_is_listed_and_what_changes_is_watched() {
 }
 
 #[tokio::test]
-async fn one_that_cannot_be_read_keeps_its_last_state_and_costs_nobody_else_anything() {
+async fn unreadable_object_keeps_its_last_state_and_does_not_affect_other_objects() {
     let mut world = world(FirstList::Any, &[("a", "n1"), ("b", "n1")]).await;
     assert_eq!(world.all_told(2).await, ["has a@n1", "has b@n1"]);
     world.server.pods().put("a", &json!({"nodeName": 7}));
@@ -187,7 +187,7 @@ async fn one_that_cannot_be_read_keeps_its_last_state_and_costs_nobody_else_anyt
 }
 
 #[tokio::test]
-async fn the_longest_objects_are_held_and_of_a_longer_one_the_name() {
+async fn largest_objects_are_cached_and_oversized_objects_are_reported_by_name() {
     let mut world = world(FirstList::Any, &[("a", "n1"), ("b", "n1"), ("c", "n1")]).await;
     assert_eq!(world.all_told(3).await, ["has a@n1", "has b@n1", "has c@n1"]);
     // Etcd would take 1.4 MB of them.
@@ -215,7 +215,7 @@ async fn the_longest_objects_are_held_and_of_a_longer_one_the_name() {
 }
 
 #[tokio::test]
-async fn what_was_missed_is_found_by_a_list() {
+async fn missed_changes_are_recovered_by_a_list() {
     let mut world = world(FirstList::Any, &[("a", "n1"), ("b", "n1")]).await;
     assert_eq!(world.all_told(2).await, ["has a@n1", "has b@n1"]);
     world.put("b", "n2");

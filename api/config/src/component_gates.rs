@@ -314,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statuses_are_given_by_name_and_change_nothing_else() {
+    fn status_applies_only_to_the_named_gate() {
         let gates = with(&[("CBORServingAndStorage", Status::Done)]);
         let done: Vec<_> = gates.iter().filter(|gate| gate.status == Status::Done).collect();
         assert_eq!(done.len(), 1);

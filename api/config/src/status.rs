@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_setting_without_effect_says_why() {
+    fn setting_without_effect_is_reported_with_the_reason() {
         let sentence = no_effect("maxPods", Some(&Value::from(5)), Status::NotYet("later"));
         assert_eq!(sentence, "maxPods is set to 5, which has no effect yet: later");
         let sentence = no_effect("--containerd", None, Status::Never("gone"));

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nearest_name_is_offered_and_a_far_one_is_not() {
+    fn nearest_name_is_suggested_and_a_distant_name_is_not() {
         let known = ["max-pods", "pods-per-core", "port"];
         let mean = |name| did_you_mean(name, known.into_iter());
         assert_eq!(mean("maxpods"), Some("did you mean max-pods?".to_owned()));

@@ -83,7 +83,7 @@ fn each_way_to_write_a_flag_is_read() {
 }
 
 #[test]
-fn a_wrong_argument_is_told_in_one_sentence_with_what_to_write() {
+fn wrong_argument_is_reported_in_one_sentence_with_a_remedy() {
     for (line, sentence) in [
         (&["--prot=7"][..], "--prot: no such flag exists; did you mean --port?"),
         (&["--tls"], "--tls: no such flag exists; see --help"),
@@ -141,7 +141,7 @@ fn a_wrong_argument_is_told_in_one_sentence_with_what_to_write() {
 }
 
 #[test]
-fn a_file_nests_and_flags_win_over_it_but_gates_add_up() {
+fn flags_override_configuration_files_and_feature_gates_are_merged() {
     let dir = temp();
     let text = format!(
         "{HEAD}server: {{port: 1, certFile: tls/a.crt}}\nleader: {{lease: 9s}}\nmode: Deep\n\
@@ -181,7 +181,7 @@ fn defaults_differ_with_and_without_a_file_and_may_follow_other_fields() {
 }
 
 #[test]
-fn a_wrong_file_is_told_by_file_line_field_and_remedy() {
+fn wrong_file_is_reported_with_file_line_field_and_remedy() {
     for (text, sentence) in [
         ("", "the file is empty; write a configuration"),
         (
@@ -263,13 +263,13 @@ fn a_wrong_file_is_told_by_file_line_field_and_remedy() {
 }
 
 #[test]
-fn everything_wrong_is_told_at_once() {
+fn all_configuration_errors_are_reported_together() {
     let text = format!("{HEAD}server: {{port: many}}\nfeatureGates: {{Kedgin: true}}\nmode: X\n");
     assert_eq!(of_file(&text).expect_err("three").len(), 3);
 }
 
 #[test]
-fn what_is_ignored_deprecated_or_without_effect_is_warned_about_once() {
+fn ignored_deprecated_and_ineffective_settings_are_warned_about_once() {
     for (text, warning) in [
         ("tagz: {a: b}\n", "a.yaml:3: unknown field tagz is ignored; did you mean tags?"),
         (
@@ -298,7 +298,7 @@ fn what_is_ignored_deprecated_or_without_effect_is_warned_about_once() {
 }
 
 #[test]
-fn gates_of_a_feature_bound_its_fields() {
+fn field_of_a_disabled_feature_gate_is_rejected() {
     let text = format!("{HEAD}depth: 5\nfeatureGates: {{Weighing: false}}\n");
     let said = of_file(&text).expect_err("the gate is off");
     let sentence = "a.yaml:3: depth is 5: it needs the feature gate Weighing; switch the gate on";

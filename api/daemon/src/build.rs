@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn this_program_has_one_and_a_script_has_none() {
+    fn program_has_a_build_id_and_a_script_has_none() {
         let version = version();
         let (number, build) = version.split_once('+').expect("the linker gives a build id");
         assert_eq!(number, env!("CARGO_PKG_VERSION"));

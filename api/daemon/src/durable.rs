@@ -38,7 +38,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt as _, symlink};
 
     #[test]
-    fn a_full_disk_leaves_the_old_file_and_no_half_of_the_new_one() {
+    fn full_disk_keeps_the_old_file_and_no_part_of_the_new_file() {
         xtask::disk::with_private_mounts(|| {
             let dir = tempfile::tempdir().expect("a folder");
             xtask::disk::small(dir.path(), 64 << 10);
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_never_written_into_what_was_left_beside_it() {
+    fn secret_is_never_written_through_a_leftover_symlink() {
         let dir = tempfile::tempdir().expect("a folder");
         let (file, elsewhere) = (dir.path().join("key"), dir.path().join("elsewhere"));
         fs::write(&elsewhere, "theirs").expect("written");

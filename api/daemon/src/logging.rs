@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_one_line_and_bounded_in_both_forms() {
+    fn log_line_is_single_and_bounded_in_both_formats() {
         let long = "ä\n".repeat(LINE_BYTES_MAX);
         for format in [Format::Text, Format::Json] {
             let fields = vec![("k", Value::from(long.clone()))];
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_its_fields_those_of_its_spans_and_the_causes_of_errors() {
+    fn log_line_has_its_fields_span_fields_and_error_causes() {
         let cause = "1x".parse::<pintle_api_types::duration::GoDuration>().expect_err("wrong");
         let error = std::io::Error::other(cause);
         let lines = logged(0, |_| {

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_stands_in_for_a_file_is_refused_at_once() {
+    fn non_regular_files_are_rejected_and_left_unchanged() {
         for (what, put) in xtask::disk::STRANGE {
             let dir = tempfile::tempdir().expect("a folder");
             let path = dir.path().join("file");
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_says_what_is_there() {
+    fn error_names_the_actual_file_type() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("pipe");
         mkfifo(&path, Mode::S_IRWXU).expect("a FIFO");
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_huge_sparse_file_costs_only_its_end() {
+    fn reading_the_end_of_a_sparse_file_reads_only_its_end() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("sparse");
         let mut file = fs::File::create(&path).expect("made");

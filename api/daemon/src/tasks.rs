@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caught_panic_is_its_message_and_the_thread_goes_on() {
+    fn caught_panic_returns_its_message_and_the_thread_continues() {
         let outcome = run(caught(async {
             tokio::task::yield_now().await;
             panic!("of {}", "this")
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_know_their_names_one_within_the_other() {
+    fn nested_tasks_know_their_own_names() {
         run(async {
             let inner = async { current() };
             let outer = async move {
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_of_tasks_that_blocks_is_a_stall_of_its_length() {
+    fn blocking_poll_is_recorded_as_a_stall_of_its_length() {
         let above = |limit: f64, histogram: &Histogram| {
             let mut registry = prometheus_client::registry::Registry::default();
             registry.register("s", "s", histogram.clone());
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_had_no_processor_and_waited_for_nothing_was_not_busy() {
+    fn thread_without_cpu_and_without_waits_is_not_busy() {
         let ms = Duration::from_millis;
         let used = |time: u64, waits: i64| Some(CpuUse { time: ms(time), waits });
         for (before, after, busy) in [

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trouble_is_told_when_it_is_new_or_other_or_over_and_once_an_hour() {
+    fn persistent_problem_is_logged_when_new_changed_or_over_and_hourly() {
         let (begun, mut told) = (Instant::now(), RepeatSuppressor::default());
         let so = |text: &str| Some(RepeatLine::So(text.to_owned()));
         let over = |text: &str| Some(RepeatLine::Over(text.to_owned()));
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_is_told_by_the_same_one_in_whatever_order_it_is_found() {
+    fn remaining_items_are_reported_by_the_same_item_in_any_order() {
         let found = |names: &[&str]| {
             let kept: Vec<_> = names.iter().map(|n| (n.to_owned(), "busy".to_owned())).collect();
             stays("folders", &kept)

@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_there_in_two_looks_in_a_row_counts() {
+    fn only_items_seen_in_two_consecutive_checks_count() {
         let mut twice = Twice::default();
         let looks: [(&[u8], &[u8]); 5] =
             [(&[1], &[]), (&[1, 2], &[1]), (&[2], &[2]), (&[1], &[]), (&[1], &[1])];

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_are_whole_pages_or_nothing() {
+    fn segments_are_trimmed_to_whole_pages_or_dropped() {
         const K: u64 = 1 << 10;
         assert_eq!(whole_pages(0, 256 * K), Some(0..256 << 10));
         assert_eq!(whole_pages(4 * K, 256 * K), Some(64 << 10..256 << 10));
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_is_forgotten_and_reads_the_same_again() {
+    fn forgotten_pages_are_released_and_read_the_same_again() {
         let segments = read_only_segments();
         let bytes: usize = segments.iter().map(Range::len).sum();
         assert!(bytes > 1 << 20, "code and constants of a test program: {segments:?}");

@@ -39,7 +39,7 @@ mod tests {
     /// The option's number is the allocator's own: its value from the environment is found there.
     #[test]
     #[allow(unsafe_code)]
-    fn the_option_is_the_one_that_is_meant() {
+    fn purge_delay_option_number_matches_the_allocator() {
         // SAFETY: reads a number.
         let get = || unsafe { libmimalloc_sys::mi_option_get(OPTION_PURGE_DELAY) };
         assert_eq!(get(), 1000, "mimalloc's default");

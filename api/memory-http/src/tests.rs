@@ -97,7 +97,7 @@ async fn objects_are_created_read_patched_and_deleted() {
 }
 
 #[tokio::test]
-async fn watch_has_what_exists_then_changes_and_only_what_is_selected() {
+async fn watch_sends_existing_objects_then_changes_that_match_the_selector() {
     let server = SharedServer::new(1);
     let pod = |name: &str| format!("/api/v1/namespaces/a/pods/{name}");
     let on = |node: &str| json!({"spec": {"nodeName": node}});
@@ -124,7 +124,7 @@ async fn watch_has_what_exists_then_changes_and_only_what_is_selected() {
 }
 
 #[tokio::test]
-async fn watch_goes_on_from_its_version_unless_that_is_forgotten() {
+async fn watch_resumes_at_its_version_unless_compacted() {
     let server = SharedServer::new(1);
     server.put(&format!("{MAPS}/one"), json!({}));
     let version = server.act(|server, _| server.version());
@@ -140,7 +140,7 @@ async fn watch_goes_on_from_its_version_unless_that_is_forgotten() {
 }
 
 #[tokio::test]
-async fn list_comes_in_pages_unless_it_may_be_of_any_version() {
+async fn list_is_paged_unless_any_version_is_accepted() {
     let server = SharedServer::new(1);
     for name in ["one", "three", "two"] {
         server.put(&format!("{MAPS}/{name}"), json!({}));
@@ -172,7 +172,7 @@ async fn server_with_a_clock_behind_issues_tokens_that_end_sooner() {
 }
 
 #[test]
-fn refused_request_is_answered_over_http_until_nothing_is_refused() {
+fn injected_refusal_is_answered_over_http_until_cleared() {
     let server = HttpServer::start(SharedServer::new(1)).expect("a port");
     server.refuse("GET", "/configmaps", 403, "no");
     let url = server.url();

@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prints_as_go_prints() {
+    fn durations_print_as_in_go() {
         for (nanos, text) in [
             (0, "0s"),
             (1, "1ns"),
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_go_reads() {
+    fn accepts_durations_that_go_accepts() {
         for (text, nanos) in [
             ("0", 0),
             ("+5s", 5 * NANOS_PER_SEC),
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_go_refuses() {
+    fn rejects_durations_that_go_rejects() {
         for text in
             ["", "3", "-", "s", ".", ".s", "1..s", "1.2.3s", "1d", "1 s", "9223372036854775808ns"]
         {

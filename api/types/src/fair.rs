@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_passed_over_is_the_next_one() {
+    fn skipped_key_is_next() {
         let mut queue = FairQueue::default();
         for key in ["a", "b", "c"] {
             queue.push(key, ());
@@ -144,7 +144,7 @@ mod tests {
         /// Compared with a list of (key, item): nothing is lost, repeated or out of order, and no
         /// key has a second item taken while another one waits for its first.
         #[test]
-        fn nothing_is_lost_and_no_key_is_served_twice_before_another_once(
+        fn queue_loses_no_item_and_serves_each_key_once_per_round(
             steps in proptest::collection::vec((0_u8..5, 0_u8..6), 0..200)
         ) {
             let (mut queue, mut model) = (FairQueue::default(), Vec::<(u8, usize)>::new());

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn field_is_a_part_of_the_text_and_what_follows_does_not_count() {
+    fn field_is_found_in_a_text_that_is_cut_off_behind_it() {
         let find = |text, name| find_field(text, name).ok();
         let text = r#"{"a":{"b":1}, "metadata" : {"name":"x"} ,"#;
         assert_eq!(find(text, "metadata"), Some(Some(r#"{"name":"x"}"#)));

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_has_two_parts_or_one() {
+    fn object_key_has_namespace_and_name_or_only_a_name() {
         for (namespace, name, whole) in [("a", "b", "a/b"), ("", "b", "b")] {
             let key = ObjectKey::new(namespace, name);
             assert_eq!((key.as_str(), key.namespace(), key.name()), (whole, namespace, name));

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_caught_panic_is_its_message_and_its_place_if_that_is_known() {
+    fn caught_panic_has_its_message_and_its_location_if_known() {
         assert_eq!(catch(|| 7), Ok(7));
         let caught = catch(|| {
             assert!(is_catching());

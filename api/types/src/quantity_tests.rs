@@ -61,7 +61,7 @@ fn a_quantity_is_stored_as_the_api_server_stores_it() {
 }
 
 #[test]
-fn what_is_no_quantity_is_refused() {
+fn invalid_quantities_are_rejected() {
     for text in ["", "m", "1x", "1 Gi", "1gi", "1Kib", "--1", "1e", "1.2.3", "Gi", "1k5", "0x10"] {
         assert_eq!(Amount::parse(text), None, "{text}");
     }
@@ -74,7 +74,7 @@ fn what_is_no_quantity_is_refused() {
 }
 
 #[test]
-fn reading_an_amount_rounds_away_from_nothing() {
+fn parsed_amounts_round_away_from_zero() {
     // The values that Kubernetes gives these texts, or the largest where its 64 bits overflow.
     for (text, millis, units) in [
         ("0", 0, 0),
@@ -133,7 +133,7 @@ fn a_sum_keeps_the_notation_of_its_first_term() {
 }
 
 #[test]
-fn a_product_keeps_the_notation_of_what_is_multiplied() {
+fn product_keeps_the_notation_of_the_multiplicand() {
     let times = |a: &str, b: &str| {
         Amount::parse(a).expect("a").times(Amount::parse(b).expect("b")).canonical()
     };
@@ -165,7 +165,7 @@ fn fractions_are_summed_before_they_are_rounded() {
 }
 
 #[test]
-fn a_list_is_read_whole_or_its_wrong_resource_is_named() {
+fn list_with_an_invalid_quantity_names_its_resource() {
     let list = |cpu: &str| {
         let quantities = [("cpu", cpu), ("memory", "1Gi")];
         quantities.map(|(name, text)| (name.to_owned(), ApiQuantity(text.to_owned()))).into()
@@ -177,7 +177,7 @@ fn a_list_is_read_whole_or_its_wrong_resource_is_named() {
 }
 
 #[test]
-fn a_quantity_is_shown_as_it_was_written_and_numbers_are_taken_like_texts() {
+fn quantity_is_displayed_as_written_and_json_numbers_are_accepted() {
     for (json, shown) in [("\"0.5Gi\"", "0.5Gi"), ("2", "2"), ("-1", "-1"), ("1.5", "1.5")] {
         let quantity: Quantity = serde_json::from_str(json).expect(json);
         assert_eq!((quantity.as_str(), quantity.to_string()), (shown, shown.to_owned()));

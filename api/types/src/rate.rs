@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_what_is_not_there_yet_waits_behind_those_before() {
+    fn take_from_an_empty_bucket_waits_behind_earlier_takes() {
         let now = Instant::now();
         let mut bucket = rate(10.0, 3);
         let waits: Vec<_> = (0..5).map(|_| bucket.take(now).as_millis()).collect();
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_wait_is_refused_beyond_the_rate() {
+    fn try_take_is_refused_beyond_the_rate() {
         let start = Instant::now();
         let mut bucket = rate(5.0, 10);
         assert_eq!((0..20).filter(|_| bucket.try_take(start)).count(), 10);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_rate_there_is_no_limit_and_the_smallest_one_overflows_nothing() {
+    fn zero_rate_means_no_limit_and_the_smallest_rate_does_not_overflow() {
         let now = Instant::now();
         for mut open in [rate(0.0, 0), rate(-1.0, 1)] {
             assert!((0..100).all(|_| open.try_take(now)));

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_a_selector_says_has_to_hold() {
+    fn all_requirements_of_a_selector_must_match() {
         let labels = BTreeMap::from([("a".to_owned(), "1".to_owned())]);
         let expression = |operator: &str, key: &str, values: &[&str]| {
             let expression = json!({"key": key, "operator": operator, "values": values});
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_selects_nothing_and_empty_selects_everything() {
+    fn absent_selector_selects_nothing_and_empty_selector_everything() {
         assert!(!selector(json!(null)).matches(&[]));
         assert!(selector(json!({})).matches(&[]));
         assert!(selector(json!({})).is_everything());

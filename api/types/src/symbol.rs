@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_texts_are_one_and_what_nobody_uses_goes() {
+    fn equal_symbols_share_an_allocation_and_unused_symbols_are_freed() {
         let (a, b) = (Symbol::of("kube-system"), serde_json::from_str(r#""kube-system""#));
         let b: Symbol = b.expect("a string");
         assert!(Arc::ptr_eq(&a.0, &b.0));

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_escaped_is_what_it_was() {
+    fn escaped_text_unescapes_to_the_original() {
         assert_eq!(escaped("spec.nodeName=a b,ä"), "spec.nodeName%3Da%20b%2C%C3%A4");
         for text in ["", "a/b?c&d=e#f%+", "ä\u{1f600}"] {
             assert_eq!(unescaped(&escaped(text), true).as_deref(), Some(text));

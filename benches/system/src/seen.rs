@@ -131,7 +131,7 @@ mod tests {
     use super::decode;
 
     #[test]
-    fn a_restarted_container_shows_what_runs_and_what_ended() {
+    fn restarted_container_is_decoded_with_its_running_and_its_terminated_id() {
         let text = r#"{"kind": "PodList", "items": [{"metadata": {"name": "a-1-node"},
             "spec": {}, "status": {"phase": "Running", "containerStatuses": [{"name": "main",
             "containerID": "containerd://new", "state": {"running": {"startedAt": "x"}},

@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn managed_fields_are_cut_out_wherever_they_stand() {
+    fn managed_fields_are_removed_at_any_position_in_metadata() {
         for (text, expected) in [
             (
                 r#"{"metadata":{"name":"a","managedFields":[{"a":[1]}]},"b":1}"#,

@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metadata_keeps_what_controllers_read() {
+    fn metadata_keeps_the_fields_that_controllers_read() {
         let text = r#"{"name":"a","namespace":"n","uid":"u","resourceVersion":"12",
             "creationTimestamp":"2026-01-02T03:04:05Z","deletionTimestamp":null,"finalizers":null,
             "annotations":{"deployment.kubernetes.io/revision":"3","big":"text"},

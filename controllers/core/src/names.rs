@@ -529,7 +529,7 @@ mod tests {
     const UPSTREAM: &str = include_str!("upstream_names.txt");
 
     #[test]
-    fn table_is_the_one_of_a_real_manager() {
+    fn controller_table_matches_the_upstream_manager() {
         let mut theirs: Vec<String> = UPSTREAM.lines().map(str::to_owned).collect();
         theirs.sort_unstable();
         let mut ours: Vec<String> = CONTROLLERS.iter().map(line).collect();

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn job_before_its_time_is_synced_again_at_it() {
+    fn unexpired_job_is_synced_again_when_its_ttl_expires() {
         let driven = synced(&job(100), &Value::Null, "2026-01-01T00:00:30Z");
         assert!(driven.requests.is_empty());
         assert_eq!(wait_of(driven), Some(Duration::from_secs(70)));
@@ -157,7 +157,7 @@ mod tests {
 
     /// k#59676: a deleted Job is not deleted again and again.
     #[test]
-    fn expired_job_that_is_gone_is_forgotten() {
+    fn expired_job_that_is_missing_is_not_retried() {
         let snapshot: Rc<KeptObject<Job>> =
             Rc::new(KeptObject::of_value(&job(10)).expect("a good Job"));
         let now = "2026-01-01T00:00:30Z".parse().expect("a time");

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn resource_is_that_of_the_preferred_version_or_the_first_that_has_it() {
+    fn resource_has_the_preferred_version_or_the_first_version_that_serves_it() {
         let discovery = aggregated_groups();
         let names = |verbs: &[&str]| -> Vec<String> {
             let found = discovery.preferred(verbs);
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn core_group_has_the_path_of_its_own() {
+    fn core_group_has_its_own_path() {
         let text = json!({"kind": "APIVersions", "versions": ["v1"]}).to_string();
         let Page::Legacy(versions) = page(&text).expect("a page") else {
             panic!("it has no resources");

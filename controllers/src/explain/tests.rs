@@ -33,7 +33,7 @@ fn parsed(line: &str) -> Result<String, ArgumentError> {
 }
 
 #[test]
-fn object_is_given_in_one_word_or_two() {
+fn object_may_be_given_as_a_single_argument_or_as_two() {
     for (line, expected) in [
         ("deploy/web", Ok("Deployment web  ")),
         ("sts web -n a", Ok("StatefulSet web a ")),
@@ -49,7 +49,7 @@ fn object_is_given_in_one_word_or_two() {
 }
 
 #[test]
-fn mistake_in_the_arguments_is_one_sentence() {
+fn wrong_argument_is_reported_in_one_sentence() {
     for (line, expected) in [
         ("", "explain needs one object, as KIND/NAME; --help shows how"),
         ("web", "explain needs one object, as KIND/NAME; --help shows how"),
@@ -71,7 +71,7 @@ fn mistake_in_the_arguments_is_one_sentence() {
 }
 
 #[tokio::test]
-async fn terminating_namespace_is_emptied_upon_the_discovery_that_was_read_with_it() {
+async fn explain_of_a_terminating_namespace_plans_deletions_from_its_own_discovery() {
     let server = SharedServer::new(1);
     let client = server.client();
     server.put(NAMESPACE, json!({"spec": {"finalizers": ["kubernetes"]}}));

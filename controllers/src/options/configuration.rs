@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn flag_changes_its_field_and_nothing_else() {
+    fn flag_changes_only_its_own_field() {
         let args = ["--concurrent-job-syncs=7".to_owned()];
         let given = TABLE.read(&args).expect("a flag");
         let with = configuration(&given, &["*".to_owned()]);

@@ -75,7 +75,7 @@ fn flags_reach_settings_and_configuration() {
 }
 
 #[test]
-fn mistakes_are_one_sentence_each() {
+fn each_mistake_is_reported_in_one_sentence() {
     for (args, word) in [
         (&["--no-such-flag"][..], "no-such-flag"),
         (&["--concurrent-job-syncs=0"], "--concurrent-job-syncs is 0: it must be at least 1"),
@@ -105,7 +105,7 @@ fn mistakes_are_one_sentence_each() {
 }
 
 #[test]
-fn files_for_all_signers_exclude_those_for_one() {
+fn signing_files_for_all_signers_exclude_files_for_a_single_signer() {
     let wrong = run(&[
         "--cluster-signing-cert-file=/a",
         "--cluster-signing-key-file=/b",
@@ -117,7 +117,7 @@ fn files_for_all_signers_exclude_those_for_one() {
 }
 
 #[test]
-fn flags_without_effect_for_one_reason_are_one_line() {
+fn flags_without_effect_for_the_same_reason_share_a_line() {
     let options = run(&["--cloud-config=/a", "--cluster-name=b", "--node-sync-period=1s"]);
     let warnings = options.expect("nothing is wrong").warnings;
     let clouds: Vec<_> = warnings.iter().filter(|line| line.contains("managers of")).collect();
@@ -134,7 +134,7 @@ fn default_that_is_written_out_is_no_warning() {
 }
 
 #[test]
-fn entries_of_controllers_that_change_nothing_are_reported() {
+fn controllers_flag_entries_without_effect_are_reported() {
     let options = run(&["--controllers=*,route,-serviceaccount-token"]).expect("known names");
     let has = |word: &str| options.warnings.iter().any(|line| line.contains(word));
     assert!(has("node-route-controller") && has("has no effect"), "{:?}", options.warnings);
@@ -142,7 +142,7 @@ fn entries_of_controllers_that_change_nothing_are_reported() {
 
 /// The garbage collector is as fast as this limit allows (k#126114).
 #[test]
-fn limit_of_requests_is_upstreams_unless_it_is_given() {
+fn api_request_rate_defaults_to_upstream_unless_set() {
     let rate = |args: &[&str]| {
         run(args).expect("nothing is wrong").rate.map(|rate| (rate.per_second, rate.burst))
     };

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn other_topics_become_their_kind_with_the_envelopes_time() {
+    fn containerd_topics_become_hints_with_the_time_of_the_envelope() {
         let id = || "c1".to_owned();
         let start = TaskStart { container_id: id(), pid: 42 }.encode_to_vec();
         let delete = TaskDelete { container_id: id(), ..Default::default() }.encode_to_vec();

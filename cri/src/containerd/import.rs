@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn windows_are_counted_in_bytes_and_nonsense_counts_nothing() {
+    fn window_updates_are_counted_in_bytes_and_invalid_updates_count_zero() {
         assert_eq!(window_bytes(&to_any(&WindowUpdate { update: 65_536 })), 65_536);
         assert_eq!(window_bytes(&to_any(&WindowUpdate { update: -1 })), 0);
         let garbled = Any { type_url: String::new(), value: vec![0xff; 9] };

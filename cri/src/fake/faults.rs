@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_applies_to_its_method_and_name_for_its_number_of_times() {
+    fn fault_rule_applies_a_limited_number_of_times_to_its_method_and_name() {
         let mut faults = FaultRules::default();
         faults.add(Method::StartContainer, "web".into(), Some(2), fail("a"));
         assert_eq!(taken(&mut faults, Method::StopContainer, "shop/web/main"), None);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_rule_wins_until_it_is_lifted() {
+    fn newest_fault_rule_wins_until_it_is_lifted() {
         let mut faults = FaultRules::default();
         faults.add(Method::Version, String::new(), None, fail("old"));
         let newer = faults.add(Method::Version, String::new(), None, fail("new"));

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn references_with_a_registry_keep_it() {
+    fn image_reference_with_a_registry_keeps_the_registry() {
         assert_eq!(normalise("localhost:5000/a/b:1"), "localhost:5000/a/b:1");
         assert_eq!(normalise("localhost/a"), "localhost/a:latest");
         assert_eq!(normalise("a/b"), "docker.io/a/b:latest");
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_registry_refuses_what_is_missing_or_needs_a_password() {
+    fn fake_registry_refuses_missing_images_and_wrong_passwords() {
         let mut images = FakeImages::default();
         images.set_missing("nothing:1");
         images.set_password("private", "right");

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_script_given_last_wins_and_others_keep_the_default() {
+    fn last_script_of_a_container_wins_and_other_containers_keep_the_default() {
         let mut scripts = Scripts::default();
         scripts.set_container("", Behaviour::ignores_stop());
         scripts.set_container("shop/web", Behaviour::start_error("no such file"));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_matched_by_container_and_by_its_words() {
+    fn command_is_matched_by_container_and_arguments() {
         let mut scripts = Scripts::default();
         scripts.set_command("web", "cat /ready", ExecAnswer::exit(1, "no"));
         let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_index_finds_what_was_entered_and_not_removed() {
+    fn index_finds_inserted_entries_until_they_are_removed() {
         let list: Vec<Str> = (0..500).map(|at| Str(at * 7919 % 1000)).collect();
         let mut index = Index::default();
         assert_eq!(index.find(Str(1), &list), None);

@@ -410,7 +410,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_keeps_what_it_had() {
+    fn clone_is_unaffected_by_changes_to_the_original() {
         let mut map: CowMap<Str, RowSet> = CowMap::default();
         (0..500).for_each(|at| assert!(map.entry(Str(at)).insert(at, 1000)));
         let before = map.clone();
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn few_rows_and_many_say_the_same() {
+    fn few_and_many_parts_give_the_same_values_and_fitting_rows() {
         for (step, is_many) in [(11, false), (1, true)] {
             let (mut column, mut want) = (ScalarColumn::default(), HashMap::new());
             let mut state = 1_u64;

@@ -151,7 +151,7 @@ mod tests {
     use crate::snapshot::tests::pod_with;
 
     #[test]
-    fn parts_of_a_pod_are_counted_wherever_they_stand() {
+    fn pod_cost_counts_terms_selectors_and_tolerations_in_every_field() {
         let pod = pod_with("p", |p| {
             let selector = json!({"matchLabels": {"a": "b"},
                 "matchExpressions": [{"key": "c", "operator": "In", "values": ["d", "e"]}]});

@@ -76,7 +76,7 @@ fn assert_as_if_alone(cluster: &mut Cluster, pod: &Pod, what: &str) {
 }
 
 #[test]
-fn every_field_tells_templates_apart() {
+fn every_field_distinguishes_templates() {
     for (path, value) in changes() {
         let mut cluster = Cluster::new(Profile::default());
         let before = cluster.prepare(&read(&rich())).expect("a pod");
@@ -108,7 +108,7 @@ fn status_and_the_node_are_each_pods_own() {
 }
 
 #[test]
-fn templates_follow_what_compiling_looks_at() {
+fn templates_follow_changes_of_services_namespaces_and_replica_sets() {
     let plain = |index: &str| {
         let mut pod = rich();
         pod["metadata"]["labels"]["apps.kubernetes.io/pod-index"] = json!(index);

@@ -55,7 +55,7 @@ mod tests {
     use crate::snapshot::tests::node_with;
 
     #[test]
-    fn one_term_has_to_hold_and_an_empty_one_never_does() {
+    fn one_selector_term_must_match_and_an_empty_term_never_matches() {
         let mut cluster = Cluster::new(Profile::default());
         for (at, zone) in ["a", "b", "c"].into_iter().enumerate() {
             let node =

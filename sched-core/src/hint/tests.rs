@@ -87,7 +87,7 @@ impl HintStage {
 }
 
 #[test]
-fn nodes_help_whom_they_would_take() {
+fn node_event_helps_a_pod_only_if_the_node_could_now_accept_it() {
     let tainted = json!({"taints": [{"key": "k", "effect": "NoSchedule"}]});
     let selects = json!({"nodeSelector": {"disk": "ssd"}});
     let ssd = json!({"labels": {"disk": "ssd"}});
@@ -138,7 +138,7 @@ fn nodes_help_whom_they_would_take() {
 }
 
 #[test]
-fn taints_whose_number_becomes_right_help_whoever_compares() {
+fn taint_value_that_satisfies_a_numeric_toleration_helps_the_pod() {
     let pod = json!({"tolerations": [{"key": "k", "operator": "Lt", "value": "10"}]});
     let taint =
         |value: &str| json!({"taints": [{"key": "k", "value": value, "effect": "NoSchedule"}]});
@@ -157,7 +157,7 @@ fn spreads() -> Value {
 }
 
 #[test]
-fn domains_that_come_go_or_move_help_whoever_spreads() {
+fn domain_added_removed_or_moved_helps_pods_with_spread_constraints() {
     let by = Plugin::PodTopologySpread;
     let (a, b) = (json!({"labels": {"zone": "a"}}), json!({"labels": {"zone": "b"}}));
     let nowhere = json!({"labels": {"other": "a"}});
@@ -169,7 +169,7 @@ fn domains_that_come_go_or_move_help_whoever_spreads() {
 }
 
 #[test]
-fn a_node_that_is_drained_helps_whoever_spreads_when_its_taints_change_alone() {
+fn cordoned_node_update_helps_spreading_pods_only_if_its_taints_change() {
     let by = Plugin::PodTopologySpread;
     let cordoned = json!({"unschedulable": true});
     let changed = json!({"unschedulable": true, "allocatable": {"cpu": "4", "pods": "10"}});
@@ -181,7 +181,7 @@ fn a_node_that_is_drained_helps_whoever_spreads_when_its_taints_change_alone() {
 }
 
 #[test]
-fn a_change_of_a_node_has_upstreams_name_if_it_can_help_anybody() {
+fn node_update_that_can_help_a_pod_has_the_upstream_event_label() {
     let tainted = json!({"taints": [{"key": "k", "effect": "NoSchedule"}]});
     let images = json!({"images": [{"names": ["i"], "sizeBytes": 1}]});
     let (none, cordoned) = (json!({}), json!({"unschedulable": true}));
@@ -208,7 +208,7 @@ fn a_change_of_a_node_has_upstreams_name_if_it_can_help_anybody() {
 }
 
 #[test]
-fn pods_help_whoever_counts_them() {
+fn pod_event_helps_pods_with_spread_constraints_that_count_the_pod() {
     let by = Plugin::PodTopologySpread;
     let mut stage = stage(spreads());
     let counted = stage.facts("x", json!({}));
@@ -228,7 +228,7 @@ fn term(kind: &str, app: &str) -> Value {
 }
 
 #[test]
-fn affinity_hopes_for_pods_that_come_and_anti_affinity_for_those_that_go() {
+fn added_pods_help_affinity_and_deleted_pods_help_anti_affinity() {
     let by = Plugin::InterPodAffinity;
     let mut attracted = stage(term("podAffinity", "x"));
     let x = attracted.facts("x", json!({}));
@@ -243,7 +243,7 @@ fn affinity_hopes_for_pods_that_come_and_anti_affinity_for_those_that_go() {
 }
 
 #[test]
-fn whom_others_repel_hopes_that_they_go() {
+fn deleting_a_pod_with_matching_anti_affinity_helps_the_repelled_pod() {
     let by = Plugin::InterPodAffinity;
     let mut stage = stage(json!({}));
     let repels = stage.facts("r", term("podAntiAffinity", "me"));
@@ -253,7 +253,7 @@ fn whom_others_repel_hopes_that_they_go() {
 }
 
 #[test]
-fn whom_others_repel_by_a_label_that_no_other_pod_has_hopes_that_they_go() {
+fn deleting_a_pod_that_repels_a_label_unique_to_one_pod_helps_that_pod() {
     for key in OWN_KEYS {
         let mut stage = stage(json!({"labels": {key: "0", "app": "me"}}));
         // No selector used the label when the pod was rejected.
@@ -273,7 +273,7 @@ fn whom_others_repel_by_a_label_that_no_other_pod_has_hopes_that_they_go() {
 }
 
 #[test]
-fn whoever_meets_its_own_affinity_is_free_when_the_last_other_one_goes() {
+fn deleting_the_last_matching_pod_helps_a_pod_that_meets_its_own_affinity() {
     let by = Plugin::InterPodAffinity;
     let mut stage = stage(term("podAffinity", "me"));
     let alike = stage.facts("alike", json!({"labels": {"app": "me"}}));
@@ -281,7 +281,7 @@ fn whoever_meets_its_own_affinity_is_free_when_the_last_other_one_goes() {
 }
 
 #[test]
-fn room_and_ports_come_from_pods_that_go_or_shrink() {
+fn resources_and_ports_are_freed_by_deleted_or_shrunk_pods() {
     let port = json!({"ports": [{"containerPort": 80, "hostPort": 80}]});
     let other_port = json!({"ports": [{"containerPort": 81, "hostPort": 81}]});
     let mut stage = stage(port.clone());
@@ -314,7 +314,7 @@ fn a_change_of_a_pod_on_a_node_has_upstreams_name() {
 }
 
 #[test]
-fn room_that_was_kept_for_a_pod_is_news_to_those_below_it() {
+fn ended_nomination_concerns_only_pods_of_equal_or_lower_priority() {
     let mut stage = stage(json!({}));
     let pod = stage.facts("x", json!({}));
     let kept = gone(Rc::new((*pod).clone().kept_for(5)));
@@ -323,7 +323,7 @@ fn room_that_was_kept_for_a_pod_is_news_to_those_below_it() {
 }
 
 #[test]
-fn its_own_changes_help_where_they_count() {
+fn own_update_of_a_pod_helps_only_the_plugins_concerned() {
     let stage = stage(json!({}));
     let gates = Changes { gates: true, ..Changes::default() };
     let own = HintEvent::Own(stage.pod.key, gates);
@@ -341,7 +341,7 @@ fn its_own_changes_help_where_they_count() {
 }
 
 #[test]
-fn room_is_what_a_node_has_beside_those_who_are_expected() {
+fn free_room_of_a_node_excludes_pods_expected_there() {
     let requests = json!({"cpu": "1", "example.com/gpu": "1"});
     let mut stage = stage(json!({"requests": requests}));
     let node = stage.node(json!({"allocatable":

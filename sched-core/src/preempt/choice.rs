@@ -103,7 +103,7 @@ mod tests {
     type Found = (usize, &'static [Victim]);
 
     #[test]
-    fn each_rule_decides_where_those_before_it_find_no_difference() {
+    fn each_ranking_rule_decides_only_when_earlier_rules_tie() {
         // the rule, the better one and the other
         let table: [(RankingRule, Found, Found); 6] = [
             (RankingRule::Budgets, (0, &[(9, 1), (9, 1)]), (1, &[(1, 5)])),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_of_the_others_is_the_first_of_equals() {
+    fn runner_up_is_the_first_of_equal_candidates() {
         let mut cluster = Cluster::new(Profile::default());
         let mut candidate = |violations| {
             let node = format!("n{}", cluster.view().node_count());

@@ -75,7 +75,7 @@ fn a_dry_run_stops_at_as_many_candidates_as_are_wanted() {
 }
 
 #[test]
-fn a_node_whose_room_is_told_before_its_taint_is_tried_and_keeps_its_taint() {
+fn node_rejected_by_fit_before_its_taint_gets_a_dry_run_and_keeps_the_taint() {
     use Plugin::{NodeResourcesFit as Fit, TaintToleration as Taint, VolumeBinding as Volumes};
     let says = |plugin: Plugin| {
         let code = Code::UnschedulableAndUnresolvable;
@@ -182,7 +182,7 @@ fn search_pays_for_terms_once_and_for_pods_once_a_node() {
 }
 
 #[test]
-fn search_that_exceeds_the_budget_evicts_no_pod_and_says_why() {
+fn search_that_exceeds_the_budget_evicts_no_pod_and_reports_the_reason() {
     let run = search(&mut crowded(20, 50), &repelling(100), &[], 5_000);
     assert_eq!((run.candidates.len(), run.chosen), (0, None));
     let why = "preemption: the work limit of one scheduling attempt was exceeded while looking for \
@@ -191,7 +191,7 @@ fn search_that_exceeds_the_budget_evicts_no_pod_and_says_why() {
 }
 
 #[test]
-fn budgets_of_other_namespaces_cost_nothing_and_own_ones_once_a_class() {
+fn budgets_of_other_namespaces_cost_no_work_and_own_budgets_once_per_class() {
     let mut cluster = crowded(10, 20);
     let budget = |at: usize, namespace: &str| {
         let budget = json!({"metadata": {"name": format!("b{at}"), "namespace": namespace},

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pods_own_level_wins_where_it_may() {
+    fn pod_level_resources_override_container_resources_where_supported() {
         let main = one("a", json!({"cpu": "1", "ephemeral-storage": "1Gi"}), json!({}));
         let of_pod = json!({
             "requests": {"cpu": "3", "ephemeral-storage": "5Gi", "hugepages-2Mi": "2Mi"},
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_is_none_names_its_place() {
+    fn invalid_limit_error_names_its_field_path() {
         let pod = json!({"metadata": {}, "spec": {"containers": [
             one("a", json!({}), json!({"cpu": "lots"}))]}});
         let error = Declared::of(&serde_json::from_value(pod).expect("a pod")).expect_err("bad");

@@ -285,7 +285,7 @@ mod tests {
     // requested_to_capacity_ratio.go with a pencil. With the pod, 2 of 4 CPU are in use (50 %),
     // 7,000 of 10,000 bytes (70 %) and 4 of 8 GPU (50 %).
     #[test]
-    fn every_strategy_gives_what_upstream_computes() {
+    fn every_strategy_gives_the_scores_that_upstream_computes() {
         let pair = |cpu, mem| vec![("cpu", cpu), ("memory", mem)];
         let ratio = |shape: &[(i64, i64)]| Strategy::RequestedToCapacityRatio(shape.to_vec());
         let asked = || json!({"cpu": "1", "memory": "5k", "example.com/gpu": "2"});

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn each_decision_begins_where_the_last_one_ended() {
+    fn node_sample_starts_where_the_last_sample_ended() {
         let mut valid = Bits::default();
         valid.reset(10);
         (0..10).filter(|row| *row != 3).for_each(|row| valid.set(row));
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_less_than_enough_begins_there_again() {
+    fn sample_with_too_few_passing_nodes_keeps_its_start_index() {
         let mut valid = Bits::default();
         valid.reset(4);
         (0..4).for_each(|row| valid.set(row));

@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_unused_shape_goes_first() {
+    fn least_recently_used_shape_is_displaced_first() {
         let mut cluster = Cluster::new(Profile::default());
         cluster.set_node(&node_with("n", |_| ())).expect("node");
         let mut scratch = Scratch::default();
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_details_takes_nothing_over() {
+    fn detailed_decision_reuses_no_shape() {
         let mut cluster = Cluster::new(Profile::default());
         cluster.set_node(&node_with("n", |_| ())).expect("node");
         let (mut scratch, program) = (Scratch::default(), cluster.compile(&pod("asks", 1)));

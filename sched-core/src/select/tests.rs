@@ -66,7 +66,7 @@ fn plugins_of_single_nodes_leave_the_fast_path_exact() {
 }
 
 #[test]
-fn the_only_node_is_taken_though_nobody_can_read_what_is_preferred() {
+fn only_feasible_node_is_chosen_despite_an_invalid_preferred_term() {
     let mut cluster = Cluster::new(Profile::default());
     nodes(&mut cluster, 2);
     let requirement = json!({"key": "k", "operator": "Unknown"});
@@ -193,7 +193,7 @@ impl RowPlugin for Only {
 }
 
 #[test]
-fn what_always_limits_the_nodes_does_so_without_the_plugin_that_it_stands_for() {
+fn row_plugin_marked_always_filters_although_its_plugin_is_disabled() {
     let mut profile = Profile::default();
     profile.filters[Plugin::NodeName as usize] = false;
     let mut cluster = Cluster::new(profile);
@@ -209,7 +209,7 @@ fn what_always_limits_the_nodes_does_so_without_the_plugin_that_it_stands_for() 
 }
 
 #[test]
-fn one_node_alone_takes_whom_it_takes_among_the_others() {
+fn node_checked_alone_accepts_the_same_pods_as_among_all_nodes() {
     let mut cluster = Cluster::new(Profile::default());
     nodes(&mut cluster, 10);
     let pod = pod_with("p", |p| {
@@ -508,7 +508,7 @@ fn identical_pods_that_only_some_nodes_count_for_are_rescored_exactly() {
 }
 
 #[test]
-fn tolerations_compare_numbers_where_they_may() {
+fn toleration_operators_compare_numbers_only_if_the_feature_is_on() {
     let numbers = ["-5", "0", "950", "9223372036854775807"];
     let no_numbers = ["", "-", "-0", "+950", "0950", "1e3", "9223372036854775808", "many"];
     let fit = |compares: bool, effect: &str, op: &str, limit: &str| {

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delta_invalidates_what_it_changed_and_a_confirmation_nothing() {
+    fn delta_invalidates_reservations_on_changed_rows_and_a_confirmation_none() {
         let mut cluster = Cluster::new(Profile::default());
         for name in ["a", "b"] {
             cluster.set_node(&node(name)).expect("node");

@@ -109,7 +109,7 @@ fn step(shared: &SharedCluster, at: usize, roll: usize, pods: &mut Vec<Pod>) {
 }
 
 #[test]
-fn every_epoch_shows_what_the_writer_holds_and_keeps_it_while_it_is_read() {
+fn each_epoch_matches_the_writer_state_and_is_immutable_for_its_readers() {
     for seed in 1..=4u64 {
         let mut state = seed * 0x9e37_79b9;
         let shared = SharedCluster::new(Cluster::new(Profile::default()));
@@ -137,7 +137,7 @@ fn every_epoch_shows_what_the_writer_holds_and_keeps_it_while_it_is_read() {
 }
 
 #[test]
-fn a_publication_copies_nothing_that_pods_changed() {
+fn publications_reuse_chunk_copies_after_pod_changes() {
     let shared = SharedCluster::new(Cluster::new(Profile::default()));
     (0..6).for_each(|at| _ = shared.with_cluster(|c| c.set_node(&node(at, 1))));
     let mut chunks = std::collections::BTreeSet::new();

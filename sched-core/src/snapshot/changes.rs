@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_changes_since_a_stamp_are_told_or_it_is_said_that_nobody_knows() {
+    fn changes_since_a_stamp_are_complete_or_reported_as_unknown() {
         let mut changes = Changes::default();
         let mut stamps = Vec::new();
         for row in 0..2_000 {

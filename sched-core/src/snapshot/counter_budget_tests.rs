@@ -125,7 +125,7 @@ fn terms_beyond_the_limits_are_evaluated_as_those_within() {
 }
 
 #[test]
-fn counters_of_a_namespace_are_limited_until_its_pods_are_gone() {
+fn counters_of_a_namespace_are_limited_until_its_programs_are_dropped() {
     let mut cluster = cluster(3);
     cluster.limit_counters(CounterLimits { namespace: 10, ..CounterLimits::default() });
     let compile = |cluster: &mut Cluster, name: &str, namespace: &str| {
@@ -145,7 +145,7 @@ fn counters_of_a_namespace_are_limited_until_its_pods_are_gone() {
 }
 
 #[test]
-fn pod_that_costs_more_than_its_attempt_may_spend_leaves_nothing_behind() {
+fn pod_over_the_attempt_budget_leaves_no_counters() {
     let mut cluster = cluster(3);
     for (work, bytes, limit) in [(1_000, u64::MAX, Limit::Work), (u64::MAX, 1_000, Limit::Memory)] {
         let spent = AttemptBudget::new(Limits { work, bytes }, || false);
@@ -158,7 +158,7 @@ fn pod_that_costs_more_than_its_attempt_may_spend_leaves_nothing_behind() {
 }
 
 #[test]
-fn terms_of_a_namespace_select_no_more_classes_than_they_may() {
+fn classes_selected_by_terms_of_a_namespace_are_limited() {
     let mut cluster = cluster(3);
     cluster.limit_counters(CounterLimits { selected: 100, ..CounterLimits::default() });
     for at in 0..20 {
@@ -204,7 +204,7 @@ fn terms_of_a_namespace_select_no_more_classes_than_they_may() {
 }
 
 #[test]
-fn pod_whose_counters_are_not_kept_hopes_for_each_pod_that_goes() {
+fn pod_whose_counters_are_not_kept_is_helped_by_every_deleted_pod() {
     let mut cluster = cluster(2);
     cluster.limit_counters(CounterLimits { pod: 1, ..CounterLimits::default() });
     let pod = shy("p", "ns", 2);
@@ -217,7 +217,7 @@ fn pod_whose_counters_are_not_kept_hopes_for_each_pod_that_goes() {
 }
 
 #[test]
-fn counters_that_are_not_kept_cost_bystanders_nothing() {
+fn dropped_counters_are_removed_from_unrelated_pods() {
     let mut cluster = cluster(2);
     let web = cluster.read_pod(&pod_with("web", |_| ())).expect("a pod");
     cluster.place_spec(&web, "n0", true);

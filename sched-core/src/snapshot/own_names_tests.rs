@@ -16,7 +16,7 @@ fn all(count: usize, value: &Value) -> Value {
 }
 
 #[test]
-fn a_resource_of_which_a_pod_asks_for_nothing_has_no_column_and_another_is_short() {
+fn zero_request_creates_no_column_and_a_rare_resource_uses_little_memory() {
     let mut cluster = Cluster::new(Profile::default());
     for at in 0..2_000 {
         cluster.set_node(&node(&format!("n{at}"))).expect("node");
@@ -77,7 +77,7 @@ fn fitting(cluster: &mut Cluster, operator: &str, values: &[&str]) -> Vec<u32> {
 }
 
 #[test]
-fn a_label_of_few_nodes_is_found_as_one_of_many_is() {
+fn rare_label_matches_like_a_common_label() {
     // A fourth of the nodes has it: a list in a small cluster, a column in a larger one.
     for nodes in [20_u32, 100] {
         let mut cluster = Cluster::new(Profile::default());
@@ -124,7 +124,7 @@ fn a_label_of_few_nodes_is_found_as_one_of_many_is() {
 }
 
 #[test]
-fn terms_of_one_pod_within_the_same_namespaces_share_the_list() {
+fn affinity_terms_of_a_pod_with_equal_namespaces_share_one_namespace_list() {
     let mut cluster = Cluster::new(Profile::default());
     for at in 0..300 {
         let namespace = json!({"metadata": {"name": format!("n{at}"), "labels": {"of": "all"}}});

@@ -52,7 +52,7 @@ fn cluster(nodes: &[&str]) -> Cluster {
 }
 
 #[test]
-fn a_pod_in_a_final_phase_takes_nothing_from_its_node() {
+fn pod_in_a_terminal_phase_uses_no_resources_of_its_node() {
     for phase in ["Succeeded", "Failed"] {
         let mut cluster = cluster(&["a"]);
         cluster.set_pod(&bound("p", "a")).expect("pod");
@@ -67,7 +67,7 @@ fn a_pod_in_a_final_phase_takes_nothing_from_its_node() {
 }
 
 #[test]
-fn confirming_an_assumed_pod_changes_nothing_that_is_published() {
+fn confirming_an_assumed_pod_leaves_the_published_view_unchanged() {
     let mut cluster = cluster(&["a"]);
     let id = cluster.assume(&pod("p"), "a").expect("room");
     assert!(cluster.pods().get(id).assumed);
@@ -94,7 +94,7 @@ fn service(namespace: &str, name: &str, selector: Value) -> Service {
 }
 
 #[test]
-fn an_event_of_a_workload_leaves_programs_of_others_alone() {
+fn workload_event_leaves_programs_of_other_workloads_unchanged() {
     let mut cluster = cluster(&["a"]);
     let before = cluster.compile(&pod("p")).expect("pod");
     cluster.set_service(&service("other", "s", json!({"app": "web"})));
@@ -114,7 +114,7 @@ fn an_event_of_a_workload_leaves_programs_of_others_alone() {
 type Remove = fn(&mut Cluster, &str, &str);
 
 #[test]
-fn a_removed_workload_spreads_nothing_any_more() {
+fn removed_workload_no_longer_spreads_its_pods() {
     let mut cluster = cluster(&["a"]);
     let meta = json!({"name": "w", "namespace": "ns"});
     let labels = json!({"matchLabels": {"app": "web"}});
@@ -188,7 +188,7 @@ fn pods_of_a_stateful_set_share_a_program_and_a_class() {
 }
 
 #[test]
-fn a_selector_of_one_ordinal_tells_them_apart_from_then_on() {
+fn selector_of_one_ordinal_makes_later_programs_distinguish_ordinals() {
     let mut cluster = cluster(&["a", "b"]);
     let early = cluster.compile(&ordinal(1)).expect("pod");
     cluster.assume(&ordinal(0), "a").expect("room");
@@ -241,7 +241,7 @@ fn job(at: usize) -> Pod {
 }
 
 #[test]
-fn what_gone_jobs_and_nodes_named_is_freed() {
+fn names_of_deleted_jobs_and_nodes_are_freed() {
     let mut cluster = cluster(&["a", "b"]);
     let turn = |cluster: &mut Cluster, at: usize| {
         let pod = job(at);
@@ -271,7 +271,7 @@ fn what_gone_jobs_and_nodes_named_is_freed() {
 }
 
 #[test]
-fn a_million_pods_come_and_go_in_the_memory_of_a_thousand() {
+fn memory_stays_bounded_for_a_million_pods_with_a_thousand_alive() {
     let mut cluster = cluster(&["a"]);
     let read = cluster.read_pod(&pod("p")).expect("pod");
     let mut alive: std::collections::VecDeque<PodSpec> = Default::default();
@@ -301,7 +301,7 @@ fn a_million_pods_come_and_go_in_the_memory_of_a_thousand() {
 }
 
 #[test]
-fn whoever_holds_what_was_read_of_nodes_does_not_keep_ever_more_of_what_is_gone() {
+fn vocabulary_stays_bounded_while_parsed_nodes_are_held() {
     let mut cluster = cluster(&["a"]);
     let read = cluster.read_pod(&pod("p")).expect("pod");
     let mut held: std::collections::VecDeque<_> = Default::default();
@@ -325,7 +325,7 @@ fn whoever_holds_what_was_read_of_nodes_does_not_keep_ever_more_of_what_is_gone(
 }
 
 #[test]
-fn a_program_that_is_held_keeps_what_it_refers_to() {
+fn held_program_keeps_its_interned_references_through_sweeps() {
     let mut cluster = cluster(&["a"]);
     cluster.assume(&job(1), "a").expect("room");
     let program = cluster.compile(&job(1)).expect("pod");

@@ -29,7 +29,7 @@ fn plugins_weights_and_arguments_are_taken_over() {
 }
 
 #[test]
-fn mistakes_name_their_field() {
+fn configuration_errors_name_their_field() {
     let text =
         format!("{HEAD}profiles:\n- plugins:\n    score:\n      enabled:\n      - name: Nope\n");
     let error = profile(&text, None).expect_err("unknown plugin").to_string();
@@ -38,7 +38,7 @@ fn mistakes_name_their_field() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named_by_field_or_line_in_one_sentence() {
+fn invalid_configuration_is_reported_by_field_or_line_in_one_sentence() {
     let score = |plugin: &str| format!("profiles: [{{}}, {{plugins: {{score: {{{plugin}}}}}}}]");
     for (text, says) in [
         (
@@ -73,7 +73,7 @@ fn refused(rest: &str) -> String {
 }
 
 #[test]
-fn an_unknown_field_is_refused_wherever_it_is() {
+fn unknown_field_is_rejected_at_any_depth() {
     let args = "profiles:\n- pluginConfig:\n  - name: ";
     for (text, name) in [
         ("profile: []\n".to_owned(), "profile"),
@@ -143,7 +143,7 @@ fn a_point_that_cannot_be_honoured_is_refused() {
 }
 
 #[test]
-fn everything_may_be_disabled_where_what_is_needed_is_enabled_at_its_own_point() {
+fn all_plugins_may_be_disabled_if_required_points_are_enabled_explicitly() {
     let plugins = "multiPoint: {disabled: [{name: '*'}]}, bind: {enabled: [{name: DefaultBinder}]}, \
         filter: {enabled: [{name: NodePorts}]}";
     let file = |more: &str| format!("{HEAD}profiles:\n- plugins: {{{plugins}{more}}}\n");
@@ -163,7 +163,7 @@ fn everything_may_be_disabled_where_what_is_needed_is_enabled_at_its_own_point()
 }
 
 #[test]
-fn filters_run_in_the_order_that_the_file_gives_them() {
+fn filters_run_in_the_configured_order() {
     use Plugin::{NodeName as Name, NodePorts as Ports, NodeUnschedulable as Shut};
     let alone = "multiPoint: {disabled: [{name: '*'}], enabled: [{name: PrioritySort}, \
         {name: DefaultBinder}, {name: NodePorts}, {name: Mine}, {name: NodeName}]}";
@@ -219,7 +219,7 @@ fn filters_run_in_the_order_that_the_file_gives_them() {
 }
 
 #[test]
-fn several_profiles_are_told_apart_by_name() {
+fn several_profiles_are_distinguished_by_unique_scheduler_names() {
     let two = "profiles:\n- schedulerName: a\n- schedulerName: b\n";
     let all = profiles(&format!("{HEAD}{two}")).expect("valid");
     let names: Vec<&str> = all.iter().map(|p| p.scheduler_name.as_str()).collect();
@@ -231,7 +231,7 @@ fn several_profiles_are_told_apart_by_name() {
 }
 
 #[test]
-fn what_an_extender_looks_after_nobody_else_counts() {
+fn extender_resource_with_ignored_by_scheduler_is_not_counted_by_fit() {
     let text = "extenders:\n- urlPrefix: http://127.0.0.1:9/x\n  filterVerb: filter\n  \
         httpTimeout: 100ms\n  enableHTTPS: true\n  tlsConfig: {insecure: true}\n  managedResources:\n  \
         - name: x.io/gpu\n    ignoredByScheduler: true\n  - name: x.io/other\n";
@@ -297,7 +297,7 @@ fn arguments_of_volume_binding_are_honoured_or_refused() {
 /// An absent field, and for most fields zero or an empty string, is upstream's default. Values that
 /// upstream rejects are rejected here as well.
 #[test]
-fn zeros_and_empty_texts_are_what_upstream_takes_them_for() {
+fn zero_and_empty_fields_have_the_upstream_meaning() {
     let of = |rest: &str| process(&format!("{HEAD}{rest}"));
     let usual = ProcessSettings::default();
     for same in [
@@ -331,7 +331,7 @@ fn zeros_and_empty_texts_are_what_upstream_takes_them_for() {
 }
 
 #[test]
-fn what_is_left_of_plugins_that_are_gone_is_told_and_stops_nobody() {
+fn leftover_configuration_without_effect_is_reported_but_accepted() {
     let text = format!(
         "{HEAD}profiles:\n- plugins:\n    multiPoint: {{disabled: [{{name: EBSLimits}}, {{name: Mine}}]}}\n    \
          reserve: {{disabled: [{{name: Coscheduling}}]}}\n    postBind: {{disabled: [{{name: '*'}}]}}\n  \
@@ -355,7 +355,7 @@ fn what_is_left_of_plugins_that_are_gone_is_told_and_stops_nobody() {
 }
 
 #[test]
-fn null_is_as_good_as_nothing() {
+fn null_field_equals_an_absent_field() {
     for text in [
         "extenders:\nprofiles:\nleaderElection:\nclientConnection:\n",
         "profiles: [null]\n",

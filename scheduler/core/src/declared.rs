@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_declarations_are_there_once_and_others_are_others() {
+    fn equal_declarations_are_shared_and_different_ones_are_not() {
         let mut all = Declarations::default();
         let first = all.of(&pod(one("requests", "cpu", "100m")));
         let mut named = one("requests", "cpu", "100m");
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nothing_is_not_there_and_what_cannot_be_read_neither() {
+    fn zero_and_invalid_quantities_are_omitted_from_declarations() {
         let mut all = Declarations::default();
         let read = all.of(&pod(one("requests", "cpu", "300m")));
         assert_eq!(*read.requests, [("cpu".into(), 0.3)]);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_nobody_has_are_forgotten() {
+    fn unreferenced_declarations_are_dropped() {
         let mut all = Declarations::default();
         let number = |at: usize| pod(one("requests", "memory", &format!("{at}Mi")));
         let kept: Vec<_> = (0..10).map(|at| all.of(&number(at))).collect();

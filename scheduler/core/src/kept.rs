@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_not_looked_at_is_text_and_the_same_pod_whenever_it_is() {
+    fn pods_not_recently_used_are_packed_and_unpack_to_the_same_pod() {
         let shelf = Shelf::default();
         let kept: Vec<_> = (0..WHOLE_MAX + 10).map(|at| keep(&shelf, plain(at))).collect();
         assert_eq!(objects(&kept), WHOLE_MAX);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_are_gone_are_forgotten() {
+    fn dropped_pods_do_not_count_against_the_object_limit() {
         let shelf = Shelf::default();
         (0..3 * WHOLE_MAX).for_each(|at| drop(keep(&shelf, plain(at))));
         assert_eq!(shelf.whole.borrow().len(), WHOLE_MAX);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_events_ask_about_stays() {
+    fn pods_that_events_refer_to_stay_unpacked() {
         let claim = json!({"name": "v", "persistentVolumeClaim": {"claimName": "c"}});
         let shelf = Shelf::default();
         let with = keep(&shelf, pod(0, json!({"containers": [], "volumes": [claim]})));

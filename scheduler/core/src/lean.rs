@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_decides_is_kept_as_it_is() {
+    fn projection_keeps_all_fields_that_affect_decisions() {
         let claim = json!({"name": "c", "persistentVolumeClaim": {"claimName": "c"}});
         let spec = json!({
             "containers": [{"name": "a", "image": "i", "ports": [{"containerPort": 1, "hostPort": 2}],
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_reads_is_not_there() {
+    fn projection_drops_unused_fields() {
         let pod = json!({
             "metadata": {"name": "p", "managedFields": [{"manager": "m"}], "finalizers": ["f"],
                 "annotations": {"big": "text"}},
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_none_is_told_apart() {
+    fn projection_rejects_values_that_are_not_pods() {
         for text in ["[]", "3", r#"{"metadata": {"name": 3}}"#, r#"{"spec": {"containers": {}}}"#] {
             assert!(serde_json::from_str::<LeanPod>(text).is_err(), "{text}");
         }

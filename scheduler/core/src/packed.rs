@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_many_alike_takes_what_it_has_of_its_own() {
+    fn similar_text_is_packed_as_its_difference_from_the_pattern() {
         let mut packer = Packer::default();
         let all: Vec<_> = (0..100).map(|at| packer.pack("web", &text(at, "why"))).collect();
         for (at, packed) in all.iter().enumerate() {
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_different_begins_a_pattern() {
+    fn different_text_starts_a_new_pattern() {
         let mut packer = Packer::default();
         let first = packer.pack("web", &text(0, ""));
         let noise =
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_of_those_who_came_longest_ago_are_forgotten() {
+    fn oldest_pattern_is_evicted_at_the_limit() {
         let mut packer = Packer::default();
         let first = packer.pack("0", &text(0, ""));
         for at in 1..=PATTERNS_MAX {
@@ -123,7 +123,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_packed_is_the_same_again(
+        fn packed_texts_unpack_unchanged(
             texts in proptest::collection::vec((0_u8..3, proptest::collection::vec(any::<u8>(), 0..300)), 1..20),
         ) {
             let mut packer = Packer::default();

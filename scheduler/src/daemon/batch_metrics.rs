@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_came_is_told_in_upstreams_words() {
+    fn only_observed_results_are_exposed_under_upstream_names() {
         let mut registry = Registry::default();
         let families = OfBatches::register(&mut MetricNames(&mut registry));
         let profile = "default-scheduler".into();

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_device_counts_by_its_driver() {
+    fn devices_with_binding_conditions_are_counted_by_driver() {
         let mut registry = Registry::default();
         let families = OfConditions::register(&mut MetricNames(&mut registry));
         let of = |driver: &str, has_conditions| (driver.to_owned(), has_conditions);

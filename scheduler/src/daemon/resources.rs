@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn labels_are_in_the_order_of_their_names_and_lines_in_that_of_their_values() {
+    async fn metric_labels_are_sorted_by_name_and_lines_by_label_values() {
         let one = Arc::new(Declaration {
             scheduler: "s\"\\\n".into(),
             priority: Some(-7),
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_large_answer_comes_in_pieces_and_an_empty_one_says_nothing() {
+    async fn large_response_is_streamed_in_pieces_and_no_rows_give_an_empty_body() {
         assert_eq!(text(Vec::new()).await, (0, String::new()));
         let one = Arc::new(Declaration {
             requests: list(&[("cpu", 0.1), ("memory", 1.0)]),

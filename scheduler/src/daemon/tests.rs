@@ -31,7 +31,7 @@ fn file(text: &str) -> (tempfile::TempDir, String) {
 const HEAD: &str = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n";
 
 #[test]
-fn without_arguments_everything_is_as_upstream_has_it() {
+fn settings_without_arguments_equal_the_upstream_defaults() {
     let settings = run(&[]).expect("nothing is wrong");
     assert_eq!(settings.process, ProcessSettings::default());
     assert!(settings.process.election.is_on);
@@ -42,7 +42,7 @@ fn without_arguments_everything_is_as_upstream_has_it() {
 }
 
 #[test]
-fn without_a_folder_for_it_the_certificate_is_nowhere_but_in_memory() {
+fn certificate_is_kept_only_in_memory_without_a_cert_dir() {
     let dir = |args: &[&str]| run(args).expect("nothing is wrong").serving.cert_dir;
     assert_eq!(dir(&[]), None);
     assert_eq!(dir(&["--cert-dir="]), None);
@@ -80,7 +80,7 @@ fn rates_of_zero_are_those_of_upstreams_client() {
 }
 
 #[test]
-fn the_configuration_that_is_shown_says_what_the_file_said() {
+fn printed_configuration_reads_back_as_the_same_settings() {
     let (_dir, path) = file(&format!(
         "{HEAD}parallelism: 4\ndelayCacheUntilActive: true\npodMaxBackoffSeconds: 30\n\
          profiles:\n- schedulerName: mine\n  plugins: {{score: {{disabled: [{{name: '*'}}]}}}}\n\
@@ -100,7 +100,7 @@ fn the_configuration_that_is_shown_says_what_the_file_said() {
 }
 
 #[test]
-fn mistakes_are_told_in_one_sentence_each() {
+fn each_mistake_in_flags_or_configuration_is_reported_in_one_sentence() {
     let (_dir, path) = file(&format!("{HEAD}podMaxBackofSeconds: 30\n"));
     let wrong = run(&[&format!("--config={path}")]).expect_err("an unknown field");
     assert!(wrong[0].contains("podMaxBackofSeconds") && wrong[0].contains(&path), "{wrong:?}");
@@ -127,13 +127,13 @@ fn mistakes_are_told_in_one_sentence_each() {
 }
 
 #[test]
-fn a_lock_of_another_kind_is_no_mistake_where_nobody_is_elected() {
+fn other_lock_kind_is_accepted_without_leader_election() {
     let flags = ["--leader-elect=false", "--leader-elect-resource-lock=endpoints"];
     assert!(!run(&flags).expect("nothing is wrong").process.election.is_on);
 }
 
 #[test]
-fn what_tls_has_to_be_is_read_where_something_is_served() {
+fn tls_settings_are_validated_only_if_a_port_is_served() {
     for arg in ["--tls-min-version=VersionTLS10", "--tls-cipher-suites=TLS_RSA_WITH_RC4_128_SHA"] {
         run(&[arg]).expect("upstream takes it");
     }
@@ -166,7 +166,7 @@ fn timings_of_the_lease_with_which_two_could_lead_are_refused_by_name_and_value(
 }
 
 #[test]
-fn gates_that_change_nothing_here_are_told() {
+fn feature_gates_without_effect_are_reported() {
     let settings = run(&["--feature-gates=StorageCapacityScoring=true"]).expect("it is known");
     assert!(settings.warnings.iter().any(|t| t.contains("StorageCapacityScoring")), "{settings:?}");
     run(&["--feature-gates=SchedulerQueueingHints=false"]).expect_err("it is locked");
@@ -192,7 +192,7 @@ fn gates_of_groups_need_each_other() {
 }
 
 #[test]
-fn each_gate_of_devices_changes_what_it_is_about() {
+fn each_device_feature_gate_changes_only_its_own_setting() {
     let run = |text: &str| run(&[&format!("--feature-gates={text}")]);
     let off = DeviceGates::default();
     for (text, devices) in [
@@ -209,7 +209,7 @@ fn each_gate_of_devices_changes_what_it_is_about() {
 }
 
 #[test]
-fn pages_are_there_as_cbor_where_the_gate_says_so() {
+fn pages_are_served_as_cbor_only_with_the_feature_gate() {
     for (on, expected) in [(true, Encodings::WithCbor), (false, Encodings::Usual)] {
         let gate = format!("--feature-gates=CBORServingAndStorage={on}");
         assert_eq!(run(&[&gate]).expect("it is known").serving.encodings, expected);
@@ -227,7 +227,7 @@ fn the_gate_of_comparing_tolerations_reaches_each_profile() {
 }
 
 #[test]
-fn fields_without_an_effect_are_told() {
+fn fields_without_effect_are_reported() {
     let fields = "parallelism: 4\ndelayCacheUntilActive: true\n";
     let (_dir, path) = file(&format!("{HEAD}{fields}"));
     let warnings = run(&[&format!("--config={path}")]).expect("it is right").warnings;
@@ -290,7 +290,7 @@ fn each_path_of_health_has_upstreams_checks() {
 }
 
 #[test]
-fn the_metric_of_the_leader_has_upstreams_name_whatever_that_of_the_lease() {
+fn leader_metric_has_the_upstream_name_for_any_lease_name() {
     let settings = run(&["--leader-elect-resource-name=mine"]).expect("nothing is wrong");
     let (state, _questions) = serve::State::new(&settings);
     state.metrics.leads(true);
@@ -314,7 +314,7 @@ fn the_unit_can_run_beside_kube_scheduler() {
 }
 
 #[test]
-fn whoever_may_not_ask_is_told_in_a_status() {
+fn denied_request_gets_a_status_object() {
     let path = "/a<b>&'c".to_owned();
     let wanted = RequiredRights { verb: "get", objects: vec![ReviewedObject::Path(path.clone())] };
     let said = |denial| denied(denial, &wanted, &path);
@@ -344,7 +344,7 @@ fn assumed_pods_count_as_pods() {
 }
 
 #[tokio::test]
-async fn a_question_without_a_pod_or_with_one_that_is_unknown_is_answered_in_a_sentence() {
+async fn explain_request_with_a_missing_or_unknown_pod_gets_a_one_line_error() {
     let (state, mut questions) = State::new(&run(&[]).expect("defaults"));
     let mut scheduler = knowing(vec![node("n", "1"), pod("p", "2")]);
     let not_waiting = "default/nobody does not wait for a node\n";

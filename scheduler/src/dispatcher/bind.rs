@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_conflict_says_nothing_of_where_the_pod_is() {
+    async fn conflict_on_binding_is_resolved_by_reading_the_pod() {
         let error = failed("etcdserver: request timed out");
         for (node, want) in [("n", BindingResult::Bound), ("other", error.clone()), ("", error)] {
             let client = says(vec![refusal(409), on_node(node)]);
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pod_keeps_its_node_until_somebody_says_where_it_is() {
+    async fn unknown_binding_result_is_queried_until_the_api_server_answers() {
         let pauses = (Duration::from_millis(1), Duration::from_millis(2));
         let ask = async |answers| {
             let pods = Api::<Pod>::namespaced(says(answers), "ns");
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_extender_that_does_not_bind_is_left_out_where_it_may_be() {
+    async fn failing_bind_extender_is_skipped_only_if_ignorable() {
         let refused = BindingResult::Failed(String::new());
         let ways =
             [(true, BindingResult::Bound, BoundBy::Default), (false, refused, BoundBy::Extender)];

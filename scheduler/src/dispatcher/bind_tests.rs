@@ -112,7 +112,7 @@ async fn binding(prepared: Result<(), PluginError>) -> (BindEnd, Vec<String>) {
 }
 
 #[tokio::test]
-async fn others_learn_of_the_node_while_plugins_prepare_the_binding() {
+async fn nominated_node_is_written_while_pre_bind_plugins_run() {
     let (end, seen) = binding(Ok(())).await;
     assert_eq!((end.ended, end.by), (BindingResult::Bound, BoundBy::Default));
     let of_pod = "/api/v1/namespaces/default/pods/p";
@@ -121,7 +121,7 @@ async fn others_learn_of_the_node_while_plugins_prepare_the_binding() {
 }
 
 #[tokio::test]
-async fn nobody_binds_what_a_plugin_could_not_prepare() {
+async fn pod_is_not_bound_after_a_failed_pre_bind() {
     let (end, seen) = binding(Err(PluginError::new("no licence"))).await;
     let why = "running PreBind plugin \"Slow\": no licence".to_owned();
     assert_eq!((end.ended, end.by), (BindingResult::Failed(why), BoundBy::Nobody));

@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_claim_that_others_wrote_is_read_again() {
+    async fn claim_is_read_again_after_a_write_conflict() {
         let of = |version: &str| {
             json!({
                 "metadata": {"name": "c", "namespace": "default", "uid": "u",
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_gives_devices_back_is_told_as_it_is_then() {
+    async fn deallocation_returns_the_current_claim() {
         let of = |version: &str| {
             json!({
                 "metadata": {"name": "c", "namespace": "default", "uid": "u",
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reservation_that_was_given_up_is_written_anew() {
+    async fn released_reservation_is_written_again() {
         let of = |version: &str, users: Value| {
             json!({
                 "metadata": {"name": "c", "namespace": "default", "uid": "u",

@@ -88,7 +88,7 @@ fn nodes(names: &[&str]) -> ExtenderCall {
 }
 
 #[tokio::test]
-async fn nodes_are_filtered_one_after_the_other_and_scored() {
+async fn extenders_filter_nodes_and_score_the_remaining_nodes() {
     let (first, mut heard) = server(vec![(
         "/filter",
         200,
@@ -113,7 +113,7 @@ async fn nodes_are_filtered_one_after_the_other_and_scored() {
 }
 
 #[tokio::test]
-async fn those_who_score_are_asked_at_once() {
+async fn scoring_extenders_are_called_concurrently() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("http://{}/", listener.local_addr().expect("an address"));
     tokio::spawn(async move {
@@ -135,7 +135,7 @@ async fn those_who_score_are_asked_at_once() {
 }
 
 #[tokio::test]
-async fn whoever_does_not_know_nodes_is_sent_them() {
+async fn extender_without_a_node_cache_gets_whole_nodes() {
     let taken = json!({"Nodes": {"items": [{"metadata": {"name": "b"}}]}});
     let (url, mut heard) = server(vec![("/filter", 200, taken)]).await;
     let filters =
@@ -158,7 +158,7 @@ async fn whoever_does_not_know_nodes_is_sent_them() {
 }
 
 #[tokio::test]
-async fn who_fails_fails_the_attempt_unless_it_may_be_left_out() {
+async fn failing_extender_fails_the_attempt_unless_it_is_ignorable() {
     let (url, _heard) = server(vec![
         ("/broken", 500, json!({})),
         ("/wrong", 200, json!({"Error": "I will not"})),
@@ -194,7 +194,7 @@ fn going(uids: &[&str], violations: i64) -> Victims {
 }
 
 #[tokio::test]
-async fn an_extender_has_others_of_the_node_go() {
+async fn extender_may_change_the_preemption_victims_of_a_node() {
     let of_pods = |uids: Value| json!({"NodeNameToMetaVictims": {"a": {"Pods": uids, "NumPDBViolations": 1}}});
     let other_node = json!({"NodeNameToMetaVictims": {"z": {"Pods": [{"UID": "v1"}]}}});
     let (url, mut heard) = server(vec![
@@ -240,7 +240,7 @@ async fn an_extender_has_others_of_the_node_go() {
 }
 
 #[tokio::test]
-async fn a_pod_is_bound_by_the_extender_that_wants_it() {
+async fn pod_is_bound_by_the_extender_that_manages_its_resource() {
     let (url, mut heard) =
         server(vec![("/bind", 200, json!({})), ("/no", 200, json!({"Error": "full"}))]).await;
     let binds = |verb: &str, resource: &str| {

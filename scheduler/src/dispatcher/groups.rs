@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_condition_keeps_the_time_at_which_its_status_came() {
+    fn condition_keeps_its_transition_time_while_its_status_is_unchanged() {
         let since = "2020-01-01T00:00:00Z";
         let group = |status: &str| {
             let old = json!({"type": "PodGroupScheduled", "status": status, "reason": "R",

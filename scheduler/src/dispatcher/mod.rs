@@ -463,7 +463,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_last_one_goes_when_all_others_have_and_nobody_once_one_fails() {
+    async fn last_call_starts_after_all_others_and_no_call_starts_after_a_failure() {
         for (fails, expected) in [(0, "1 2 3 "), (1, "1 "), (2, "1 2 "), (3, "1 2 3 ")] {
             let (turns, begun) = (Semaphore::new(1), RefCell::new(String::new()));
             let all = last_after_all(&turns, vec![1, 2, 3], async |each| {
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pods_whose_volumes_and_devices_are_written_count_until_they_are() {
+    async fn volume_and_device_writes_count_as_ahead_until_they_end() {
         tokio::task::LocalSet::new()
             .run_until(async {
                 let access = Access::anonymous(Path::new("test"), "http://127.0.0.1:9");

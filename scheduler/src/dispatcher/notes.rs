@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_series_whose_event_is_gone_is_made_anew() {
+    async fn series_of_a_deleted_event_is_recreated() {
         let server = Arc::new(Mutex::new(EventServer::default()));
         let (notes, sink) = sink(&server);
         notes.tell(note());
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_event_that_was_made_unheard_gets_its_series_all_the_same() {
+    async fn event_created_without_a_received_response_still_gets_its_series() {
         let server = Arc::new(Mutex::new(EventServer::default()));
         let (notes, sink) = sink(&server);
         notes.tell(note());

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_written_is_told_and_a_pod_that_is_gone_needs_nothing() {
+    async fn failed_status_write_is_reported_and_a_deleted_pod_is_not_retried() {
         let (client, sent) = server(&[503, 422]);
         let failed = say(&client, &pod(), &statuses()).await;
         let why = "updating pod ns/p NodeAllocatableResourceClaimStatuses: why not";

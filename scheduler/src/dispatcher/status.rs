@@ -272,7 +272,7 @@ mod tests {
     /// A status write is in flight when the pod gets a node: the binding waits until the write has
     /// ended, so that it cannot come after it, and the write is not retried.
     #[tokio::test]
-    async fn whoever_binds_a_pod_waits_for_what_is_being_written_of_it() {
+    async fn binding_waits_for_the_status_write_in_flight() {
         let (asked, mut asks) = tokio::sync::mpsc::unbounded_channel();
         let answer = move |_: hyper::Request<kube::client::Body>| {
             let (go_on, goes_on) = tokio::sync::oneshot::channel::<()>();
@@ -318,7 +318,7 @@ mod tests {
 
     /// The tenant with most pods alternates with the others.
     #[tokio::test]
-    async fn a_tenant_with_many_pods_delays_anothers_status_by_one_write() {
+    async fn tenant_with_many_pods_delays_the_status_of_another_tenant_by_one_write() {
         let answer = |_: hyper::Request<kube::client::Body>| async {
             let answer = hyper::Response::new(kube::client::Body::empty());
             Ok::<_, std::convert::Infallible>(answer)
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_that_only_says_something_else_keeps_its_time_and_its_place() {
+    fn condition_with_only_a_new_message_keeps_its_time_and_position() {
         let since = "2020-01-01T00:00:00Z";
         let old = json!({"conditions": [
             {"type": "Other", "status": "True"},

@@ -51,7 +51,7 @@ fn begin(
 }
 
 #[test]
-fn a_server_that_is_named_alone_is_asked_by_nobody_in_particular() {
+fn server_given_without_kubeconfig_is_accessed_anonymously() {
     let process = ProcessSettings { kubeconfig: None, ..ProcessSettings::default() };
     let access = access(&process, Some("127.0.0.1:8080")).expect("no credentials are needed");
     assert_eq!(access.server.to_string(), "http://127.0.0.1:8080/");
@@ -59,7 +59,7 @@ fn a_server_that_is_named_alone_is_asked_by_nobody_in_particular() {
 }
 
 #[tokio::test]
-async fn who_may_not_list_all_of_the_cluster_leaves_the_lease_to_others() {
+async fn scheduler_without_list_rights_does_not_acquire_the_lease() {
     let server = server();
     server.refuse("GET", SLICES, 403, "no");
     let tasks = tokio::task::LocalSet::new();

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_of_kubectl_are_told_from_objects() {
+    fn kubectl_messages_are_distinguished_from_objects() {
         for line in [
             "Error from server (Forbidden): nodes is forbidden",
             "error: the server doesn't have a resource type \"podz\"",

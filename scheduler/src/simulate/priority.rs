@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_pod_gets_what_admission_would_give_it() {
+    fn new_pod_gets_the_priority_that_admission_would_set() {
         let classes = classes();
         for (spec, wanted) in [
             (
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_was_admitted_keeps_its_priority_though_its_class_is_gone() {
+    fn admitted_pod_keeps_its_priority_after_its_class_is_deleted() {
         let mut old = pod(json!({"priorityClassName": "gone", "priority": 7}));
         let before = old.clone();
         assert_eq!(admit(&classes(), &mut old), Ok(()));

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn documents_and_items_of_lists_have_their_lines() {
+    fn documents_and_list_items_keep_their_line_numbers() {
         let text = "# a comment\n---\nkind: Node\nmetadata: {name: n}\n---\napiVersion: v1\nitems:\n\
             - kind: Pod\n  metadata: {name: a}\n- kind: Pod\n  metadata: {name: b}\nkind: List\n";
         let found = documents(text).expect("YAML");

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_fails_unless_the_folder_says_so() {
+    fn missing_recording_fails_unless_the_folder_lists_it_as_not_recorded() {
         let dir = tempfile::tempdir().expect("a folder");
         fs::write(dir.path().join("here.json"), "{}").expect("written");
         assert!(find(dir.path(), "here.json").expect("it is there").is_some());

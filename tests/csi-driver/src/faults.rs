@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rule_hits_its_method_and_volume_as_often_as_it_says() {
+    fn rule_applies_to_its_method_and_volume_for_its_number_of_times() {
         let temp = tempfile::tempdir().expect("a folder");
         let file = FaultFile::new(temp.path());
         assert!(file.take("NodeStageVolume", "vol-1").expect("no file").is_none());
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn method_is_doubled_while_its_rule_is_there() {
+    fn method_is_doubled_until_its_rule_is_used_up() {
         let temp = tempfile::tempdir().expect("a folder");
         let file = FaultFile::new(temp.path());
         assert!(!file.is_doubled("NodeStageVolume"), "no file");

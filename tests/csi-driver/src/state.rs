@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn state_is_what_was_saved_and_ids_are_never_given_twice() {
+    fn saved_state_is_read_back_and_ids_are_never_reused() {
         let temp = tempfile::tempdir().expect("a folder");
         let file = StateFile::new(temp.path());
         let mut locked = file.lock().expect("an empty state");

@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn size_is_what_is_required_within_the_limits() {
+    fn volume_size_is_the_required_size_within_the_limits() {
         let size = |required, limit, least| size(&range(required, limit), least, 1 << 40, false);
         assert_eq!(size(5, 0, 0).ok(), Some(5));
         assert_eq!(size(5, 0, 9).ok(), Some(9));
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn page_goes_on_after_an_id_that_is_gone() {
+    fn page_continues_after_the_token_of_a_deleted_volume() {
         let ids: Vec<String> = [1, 2, 4, 5].map(|id| format!("vol-{id}")).into();
         let ids: Vec<&String> = ids.iter().collect();
         let first = page(&ids, "vol-", "vol-3", 1).expect("a page");

@@ -166,7 +166,7 @@ fn unstage(id: &str, path: &str) -> NodeUnstageVolumeRequest {
 }
 
 #[tokio::test]
-async fn volume_is_staged_published_and_taken_away_with_its_data_kept() {
+async fn volume_is_staged_published_unpublished_and_unstaged_with_its_data_kept() {
     let world = TestedDriver::new(&["--without=attach"]).await;
     let id = volume(&world.state(), false);
     let (node, staging, target) = (world.node().await, world.path("stage"), world.path("pod"));
@@ -214,7 +214,7 @@ async fn device_is_published_as_a_device_and_grows() {
 }
 
 #[tokio::test]
-async fn ephemeral_volume_goes_with_its_publication_and_no_secret_is_logged() {
+async fn ephemeral_volume_is_deleted_on_unpublish_and_no_secret_is_logged() {
     let world = TestedDriver::new(&[]).await;
     world.publish_ephemeral("csi-abc", "pod").await.expect("published");
     assert!(world.state().join("volumes/csi-abc").is_dir());
@@ -227,7 +227,7 @@ async fn ephemeral_volume_goes_with_its_publication_and_no_secret_is_logged() {
 }
 
 #[tokio::test]
-async fn call_that_is_answered_twice_has_its_effect_and_no_answer() {
+async fn call_answered_twice_takes_effect_and_fails_for_the_client() {
     let world = TestedDriver::new(&["--without=attach"]).await;
     let id = volume(&world.state(), false);
     let (node, staging) = (world.node().await, world.path("stage"));
@@ -272,7 +272,7 @@ async fn faults_fail_calls_lose_answers_and_hang_until_they_are_lifted() {
 }
 
 #[tokio::test]
-async fn facts_of_the_driver_are_those_of_its_flags() {
+async fn driver_facts_match_its_flags() {
     let flags = ["--max-volumes=5", "--topology=test.pintle.dev/zone=a", "--without=stats,stage"];
     let world = TestedDriver::new(&flags).await;
     let driver = world.drivers.find(NAME).expect("registered");

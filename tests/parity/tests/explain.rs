@@ -48,7 +48,7 @@ fn running(stand: &Stand, name: &str) {
 }
 
 #[test]
-fn what_others_do_not_do_is_told_with_their_words() {
+fn explain_quotes_the_errors_of_the_api_server_and_the_registry() {
     let Some(stand) = Stand::start(&StandSetup::default()) else { return };
     stand.runtime.add_image("box");
 
@@ -90,7 +90,7 @@ fn what_others_do_not_do_is_told_with_their_words() {
 }
 
 #[test]
-fn a_node_that_is_not_registered_says_why() {
+fn failed_node_registration_is_reported_with_its_reason_until_resolved() {
     let words = "nodes is forbidden: no";
     let refused = vec![("POST", "/nodes", words), ("GET", "/nodes/node", words)];
     let Some(stand) = Stand::start(&StandSetup { refused, ..StandSetup::default() }) else {

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 const KERNEL: (u32, u32) = (6, 12);
 
 #[test]
-fn recorded_pods_are_let_in_or_refused_as_they_were() {
+fn recorded_pods_are_admitted_or_rejected_as_by_the_kubelet() {
     let Some(recordings) = recorded::pods() else { return };
     let (mut refused, mut admitted) = (0, 0);
     for (name, recording) in &recordings {

@@ -122,7 +122,7 @@ fn container_hashes_are_the_recorded_ones() {
 }
 
 #[test]
-fn pods_of_the_go_kubelet_are_taken_over_under_their_uids() {
+fn static_pods_of_the_go_kubelet_are_adopted_under_their_uids() {
     let Some(recording) = recording() else { return };
     for (pod, recorded) in pairs(&recording) {
         let running = running(&recording, &pod);
@@ -209,7 +209,7 @@ const ADMISSION_FIELDS: [&str; 5] =
     ["serviceAccount", "serviceAccountName", "preemptionPolicy", "priority", "tolerations"];
 
 #[test]
-fn defaults_are_those_of_the_api_server_and_what_it_took_is_valid() {
+fn defaults_match_the_api_server_and_its_accepted_pods_are_valid() {
     let Some(recordings) = recorded::pods() else { return };
     let mut compared = 0;
     for (name, recording) in &recordings {

@@ -30,7 +30,7 @@ fn every_recorded_status_is_derived_again() {
 
 /// A container's history is not taken from the status that is to be derived.
 #[test]
-fn a_recording_whose_calls_and_events_tell_something_else_is_not_derived() {
+fn recording_with_contradictory_calls_or_events_yields_differences() {
     let recordings = [
         ("readiness", include_str!("../../recorded/pods/readiness.json")),
         ("crashloop", include_str!("../../recorded/pods/crashloop.json")),

@@ -127,7 +127,7 @@ fn columns_equal_the_slow_reference_on_generated_clusters() {
 }
 
 #[test]
-fn any_order_of_deltas_equals_a_cluster_built_anew() {
+fn any_order_of_deltas_equals_a_rebuilt_cluster() {
     let mut scratch = Scratch::default();
     for seed in 0..400 {
         let mut dice = ChoiceDice::new(1_000_000 + seed);

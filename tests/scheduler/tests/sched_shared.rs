@@ -122,7 +122,7 @@ fn apply(change: &NodeRemedy, pod: &mut Pod) -> bool {
 }
 
 #[test]
-fn doing_what_the_remedy_says_makes_the_pod_fit_there() {
+fn applying_the_remedy_makes_the_pod_fit_on_the_named_node() {
     let (mut applied, mut scratch) = (0, Scratch::default());
     for seed in 0..2500 {
         let mut dice = ChoiceDice::new(3_000_000 + seed);

@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slice_of_a_pod_lies_in_that_of_its_class() {
+    fn slice_of_a_pod_lies_in_the_slice_of_its_qos_class() {
         let pod = json!({"metadata": {"uid": "a-b"}});
         assert_eq!(slice(&pod, ""), "kubepods-poda_b.slice");
         let burstable = slice(&pod, "burstable");

@@ -472,7 +472,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_clusters_of_one_process_have_a_maker() {
+    fn only_clusters_of_a_single_process_have_a_maker_pid() {
         let own = Cluster::of_this_run("test").expect("a name");
         assert_eq!(maker_of(own.layout().name()), Some(std::process::id()));
         for name in ["dev", "bench", "x12", "ex", "box", "testx12y", "test12"] {

@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_root_that_was_left_half_is_filled_anew_and_shares_no_database() {
+    fn half_filled_containerd_root_is_refilled_and_shares_no_database() {
         for links in [true, false] {
             let dir = tempfile::tempdir().expect("a folder");
             let (template, root) = (dir.path().join("template"), dir.path().join("containerd"));

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_found_until_it_ends_and_a_reused_pid_is_not_it() {
+    fn process_is_found_until_it_ends_and_a_reused_pid_is_ignored() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let processes = Processes { layout: Layout::in_folder("t", dir.path()) };
         let mut child =

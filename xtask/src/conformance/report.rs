@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_original_passes_is_a_regression() {
+    fn only_a_failed_test_that_passes_upstream_is_a_regression() {
         let all = parse(REPORT).expect("a report");
         let base = parse_base("0.4\t[sig-node] Pods breaks\n");
         assert_eq!(regressions(&all, &base), ["[sig-node] Pods breaks"]);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn names_become_a_pattern_that_means_them_literally() {
+    fn test_names_are_escaped_and_joined_into_a_pattern() {
         assert_eq!(literally(["[a] b (c)", "d.e"].into_iter()), r"\[a\] b \(c\)|d\.e");
     }
 }

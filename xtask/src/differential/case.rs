@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_case_has_its_objects_its_steps_and_its_pod() {
+    fn case_file_is_parsed_into_objects_steps_and_pod() {
         let text = "covers: x\nwait: {phase: Running}\nsteps:\n- patch: {a: 1}\n  events: [E]\n\
                     ---\nkind: ConfigMap\n---\nkind: Pod\nmetadata: {name: p}\n";
         let case = parse("c", text).expect("good");

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_look_alike_are_all_there() {
+    fn paths_that_are_equal_after_normalization_are_all_kept() {
         let normal = Normal::new(Vec::new());
         let mut tree = FileTree { lines: BTreeMap::new(), normal: &normal };
         for (file, line) in [("0123abcd", "b"), ("4567abcd", "a")] {

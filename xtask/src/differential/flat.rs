@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_what_both_sides_have_is_compared() {
+    fn order_of_elements_common_to_both_sides_is_compared() {
         for (theirs, ours, is_same) in [
             (json!(["a", "b", "c"]), json!(["a", "c"]), true),
             (json!(["a", "b"]), json!(["b", "a"]), false),
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_side_lacks_is_a_difference() {
+    fn field_missing_on_one_side_is_a_difference() {
         let (mut a, mut b) = (Lines::new(), Lines::new());
         flatten(&mut a, "pod", &json!({"x": 1, "y": 1}));
         flatten(&mut b, "pod", &json!({"y": 2, "z": 3}));

@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_came_on_neither_side_is_a_difference() {
+    fn awaited_state_reached_on_neither_side_is_a_difference() {
         let lines = |value: &str| {
             Lines::from([(("wait@2".to_owned(), "missing".to_owned()), value.to_owned())])
         };

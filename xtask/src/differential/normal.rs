@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_differs_in_any_run_is_replaced_and_the_rest_is_not() {
+    fn values_that_vary_between_runs_are_replaced_and_fixed_values_are_kept() {
         let normal = Normal::new(vec![("case-n1".to_owned(), "<ns>".to_owned())]);
         let id = "01ac63810103a1f6188d99f727cc6bfd1245964a48f9a928849841258a3f9514";
         for (text, expected) in [

@@ -403,7 +403,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt as _, symlink};
 
     #[test]
-    fn files_are_files_until_something_goes_wrong() {
+    fn file_operations_succeed_until_a_fault_is_set() {
         super::super::with_private_mounts(|| {
             let root = tempfile::tempdir().expect("a folder");
             let disk = Faulty::mount(root.path());

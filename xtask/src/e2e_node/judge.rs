@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_judged_by_what_was_chosen_what_the_kubelet_does_and_what_is_excepted() {
+    fn run_is_judged_by_the_chosen_tests_the_kubelets_results_and_the_exceptions() {
         let came = RunResults::read(REPORT).expect("a report");
         let known = "passed\t1.0\ta\npassed\t1.0\tb\nskipped\t0.0\tc\npassed\t1.0\td\n";
         let known = parse_kubelet(known).expect("a list");
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_down_is_read_again() {
+    fn recorded_results_are_read_back() {
         let came = RunResults::read(REPORT).expect("a report");
         let before = parse_kubelet("passed\t1.0\tb\npassed\t2.0\tz\n").expect("a list");
         let text = came.recorded(&chosen("a b c d"), &before, false);
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn exceptions_are_for_tests_that_are_listed_and_what_is_left_out_is_not() {
+    fn exceptions_require_listed_tests_and_left_out_tests_must_be_unlisted() {
         let lists = ["passed\t1.0\ta\n".to_owned(), "failed\t1.0\tb\n".to_owned()];
         let check = |text: &str| check_exceptions(text, &lists).is_ok();
         assert!(check("both\ta\twhy\npintle\tb\twhy\nneither\tc\twhy\n"));

@@ -127,7 +127,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn every_blob_lies_under_its_own_sum_and_the_index_names_every_image() {
+    fn every_blob_is_stored_under_its_digest_and_the_index_names_every_image() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let to = dir.path().join("to");
         of_one_layer(&to, &["pintle.test/a:1", "pintle.test/b:1"]);
@@ -143,7 +143,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_a_fake_registry_serves_is_found_by_its_tag_and_by_its_sums() {
+    fn image_served_by_a_fake_registry_is_found_by_its_tag_and_its_digests() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let mut layout = Layout::create(&dir.path().join("to")).expect("created");
         fs::create_dir(dir.path().join("from")).expect("created");

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_registry_folder_holds_every_blob_under_its_own_sum() {
+    fn registry_folder_holds_every_blob_under_its_digest() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let image = image(b"a");
         image.write_registry(dir.path(), "team/x", "1").expect("written");

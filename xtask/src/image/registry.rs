@@ -110,7 +110,7 @@ mod tests {
     use crate::image::layout::tests::of_one_layer;
 
     #[test]
-    fn the_images_of_a_layout_are_served_under_their_names_without_the_registrys() {
+    fn images_of_a_layout_are_served_under_their_names_without_the_registry_host() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let to = dir.path().join("to");
         let layer = of_one_layer(&to, &["pintle.test/team/x:1"]);

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_systems_tar_lists_and_extracts_what_was_written() {
+    fn system_tar_extracts_the_written_archive() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let mut tar = Tar::default();
         tar.file("bin/tool", 0o755, b"#!/bin/sh\n");

@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cgroup_names_the_process_that_made_it() {
+    fn maker_pid_is_parsed_from_a_cgroup_name() {
         assert_eq!(maker_of("pintle-test-12-slices"), Some(12));
         assert_eq!(maker_of("pintle-node-34-0"), Some(34));
         for name in ["pintle-cluster-testx5-n1", "pintle-test-x-1", "pintle-7", "test-1-2"] {

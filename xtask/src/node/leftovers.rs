@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn leftovers_without_abandoned_sandboxes_keep_the_mounts_of_others() {
+    fn leftovers_without_abandoned_sandboxes_keep_the_mounts_of_other_sandboxes() {
         let mount = |id: &str| format!("/run/containerd/k8s.io/{id}/rootfs");
         let mut left = Leftovers {
             shims: vec!["abandoned".to_owned()],

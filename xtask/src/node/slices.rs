@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slices_have_their_place_in_their_names() {
+    fn slice_names_contain_their_parent_slices() {
         for (name, slices) in [
             ("", ""),
             ("a", "a.slice"),

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_on_a_cpu_is_that_of_the_process_and_of_its_ended_children() {
+    fn cpu_time_includes_the_process_and_its_ended_children() {
         let stat = "7 (a) b) S 1 7 7 0 -1 4194560 1 2 3 4 100 20 3 4 20 0 9 0 555 1 1";
         assert_eq!(ticks(stat).expect("numbers"), 127);
         assert!(ticks("7 nothing").is_err());

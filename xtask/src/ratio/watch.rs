@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn each_state_keeps_the_time_at_which_it_was_first_said() {
+    fn each_state_keeps_the_time_of_its_first_event() {
         let mut pods = Pods::new();
         let begin = Instant::now();
         let at = |ms| begin + Duration::from_millis(ms);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pod_is_an_error_that_shows_it() {
+    fn watch_line_without_a_pod_is_an_error_that_quotes_the_line() {
         let error = take(&mut Pods::new(), Instant::now(), r#"{"type":"ERROR","object":{}}"#);
         assert!(error.expect_err("no pod").to_string().contains("ERROR"));
     }

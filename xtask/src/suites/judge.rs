@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_and_reasons_are_read_from_what_go_prints() {
+    fn results_and_reasons_are_parsed_from_go_test_output() {
         let (ends, why) = parse("p", OUT);
         let expected = "failed\t1.5\tp TestA\nfailed\t0.5\tp TestA/one_(x)\n\
                         passed\t1.0\tp TestA/two\nskipped\t0.0\tp TestB\n";
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_told_in_short() {
+    fn run_summary_has_counts_failed_tests_and_the_reason_of_a_crash() {
         let (ends, _) = parse("p", OUT);
         assert_eq!(count(&ends), "1 of 3 passed, 1 declined");
         assert_eq!(failed(&ends), ["p TestA/one_(x)"]);
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_run_or_is_no_exception_is_a_fault() {
+    fn unexcepted_failures_missing_tests_and_needless_exceptions_are_faults() {
         let (came, _) = parse("p", OUT);
         let of = |names: &[&str], upstream: &str, exceptions: &str| {
             let exceptions = Exceptions::parse(exceptions).expect("exceptions");

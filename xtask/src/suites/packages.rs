@@ -281,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_takes_longest_begins_first() {
+    fn package_that_takes_longest_starts_first() {
         let chosen = ["a TestA", "a TestB", "b TestA", "c/d TestA"].map(str::to_owned).into();
         let list = "passed\t1.0\ta TestA\npassed\t2.0\ta TestB\npassed\t2.5\tb TestA\n";
         let queue = queue(&chosen, &judge::parse_list(list).expect("a list"));

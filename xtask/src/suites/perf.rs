@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_average_stands_before_its_name() {
+    fn throughput_average_is_the_number_before_its_label() {
         let line = "BenchmarkPerfScheduling/SchedulingBasic/500Nodes-2 \t 1\t 512.5 \
                     SchedulingThroughput/Average\t 700 SchedulingThroughput/Perc90\n";
         assert_eq!(throughput(&format!("x\n{line}PASS\n")), Some(512.5));

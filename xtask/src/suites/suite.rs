@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packages_are_named_by_their_folder_behind_the_name_of_their_tests() {
+    fn package_names_are_resolved_to_folders_by_the_name_of_their_tests() {
         let paths = [
             (".", "test/integration/scheduler"),
             ("a/b", "test/integration/scheduler/a/b"),
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn workloads_run_only_when_they_are_asked_for() {
+    fn perf_workloads_run_only_if_named() {
         let plan = |focus: &str| Plan { focus: focus.to_owned(), ..Plan::of(&SCHEDULER) };
         assert!(!SCHEDULER.is_asked("scheduler_perf/misc TestA", &plan("misc")));
         assert!(SCHEDULER.is_asked("scheduler_perf/misc TestA", &plan("scheduler_perf/misc")));

@@ -88,7 +88,7 @@ pub(super) const KINDS: [VectorKind; 11] = [
         package: LOOPS,
         variable: "PINTLE_JOB_VECTORS",
         target: INSIDE,
-        test: "sync_of_a_random_job_does_what_upstream_does",
+        test: "random_job_syncs_match_upstream",
     },
     VectorKind {
         name: "cron",
@@ -96,7 +96,7 @@ pub(super) const KINDS: [VectorKind; 11] = [
         package: LOOPS,
         variable: "PINTLE_CRON_VECTORS",
         target: INSIDE,
-        test: "sync_of_a_random_cron_job_does_what_upstream_does",
+        test: "random_cron_job_syncs_match_upstream",
     },
     VectorKind {
         name: "schedule",
@@ -104,7 +104,7 @@ pub(super) const KINDS: [VectorKind; 11] = [
         package: LOOPS,
         variable: "PINTLE_SCHEDULE_VECTORS",
         target: INSIDE,
-        test: "schedules_and_their_next_times_are_those_of_upstream",
+        test: "schedules_and_next_times_match_upstream",
     },
     VectorKind {
         name: "quota",

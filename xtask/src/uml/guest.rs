@@ -310,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exit_code_is_the_last_line_whatever_the_output_says() {
+    fn exit_code_is_read_from_the_last_line_only() {
         let output = |code, text: &str| Some(Output { code, text: text.to_owned() });
         assert_eq!(parse("\nexit 0\n"), output(0, ""));
         assert_eq!(parse("a\nexit 1\n\nexit 7\n"), output(7, "a\nexit 1\n"));

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modules_are_taken_with_those_they_depend_on() {
+    fn modules_are_selected_with_their_dependencies() {
         let list = "kernel/net/802/stp.ko: kernel/net/llc/llc.ko\n\
                     kernel/net/bridge/bridge.ko: kernel/net/802/stp.ko kernel/net/llc/llc.ko\n\
                     kernel/net/bridge/not_bridge.ko:\n";

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn configuration_has_what_debians_kernel_lacks() {
+    fn configuration_has_the_options_that_debians_kernel_lacks() {
         for option in ["CPUSETS", "PSI", "IP_NF_IPTABLES", "NFT_COMPAT", "OVERLAY_FS"] {
             assert!(CONFIG.contains(&format!("\nCONFIG_{option}=y\n")), "{option}");
         }

@@ -106,7 +106,7 @@ mod tests {
         "# why\nadd x/new.go ours.go\n\nfile x/a.go\n-\tgo b()\n+\tgo c()\n+\td()\n\n-e\n+\n";
 
     #[test]
-    fn whole_lines_that_stand_once_become_others() {
+    fn whole_lines_that_occur_once_are_replaced() {
         let patch = Patch::parse(TEXT).expect("a patch");
         assert_eq!(patch.added, [("x/new.go".to_owned(), "ours.go".to_owned())]);
         assert_eq!(patch.files().collect::<Vec<_>>(), ["x/a.go"]);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_lines_become_others_wherever_they_stand() {
+    fn parts_of_lines_are_replaced_at_every_occurrence() {
         let patch = Patch::parse("each x/y\n-go a(\n+b(\n\n-c\n+d\n").expect("a patch");
         assert_eq!(patch.folders().collect::<Vec<_>>(), ["x/y"]);
         assert_eq!(patch.files().count(), 0);

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn known_circles_are_tolerated_until_they_are_gone() {
+    fn known_circles_are_tolerated_only_while_they_exist() {
         let round = arrows_of(&[("a", &["b"]), ("b", &["a"]), ("c", &[])]);
         let new = check_circles("x", &round, &[]).expect_err("a circle");
         assert_eq!(new.to_string(), "modules of x use each other: a -> b -> a");
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_act_is_found_among_the_dependencies() {
+    fn dependency_that_can_act_is_found_in_the_tree() {
         let tree = "pintle-config v0.1.0 (/src)\nserde v1.0.0\nhyper v1.8.0\ntokio-util v0.7.0\n";
         assert_eq!(Vec::from_iter(forbidden(tree)), ["hyper"]);
     }

@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failed_command_names_itself_and_the_end_of_its_stderr() {
+    fn error_of_a_failed_command_has_its_command_line_and_the_end_of_its_stderr() {
         let mut cmd = Command::new("sh");
         cmd.args(["-c", "echo the reason >&2; exit 3"]);
         let text = format!("{:#}", capture(&mut cmd).expect_err("it exits with 3"));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_fails_for_a_passing_reason_runs_again() {
+    fn only_commands_that_fail_for_a_transient_reason_are_retried() {
         let tries = |why: &'static str, good: usize| {
             let mut count = 0;
             let result = retried_after(&[0; 2], || {

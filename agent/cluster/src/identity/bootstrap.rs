@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expired_pair_gives_way_to_one_in_the_kubeconfig_that_holds() {
+    fn expired_stored_pair_is_replaced_by_a_valid_pair_of_the_kubeconfig() {
         let dir = tempfile::tempdir().expect("a folder");
         let store = CertificateStore::open(&dir.path().join("pki"), "kubelet-client");
         let stored = pair(&[], (2020, 2030));

@@ -106,7 +106,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_certificate_is_good_for_what_it_names() {
+    fn certificate_satisfies_only_the_node_names_and_addresses_that_it_names() {
         let (pem, _) = pair(&["n", "192.0.2.1", "2001:db8::1"], (2020, 2021));
         let validity = Validity::of_pem(pem.as_bytes()).expect("a certificate");
         let wanted = |node: &str, names: &[&str], ips: &[&str]| CertificateNames {
@@ -123,7 +123,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_deadline_is_late_in_its_life() {
+    fn rotation_deadline_is_late_in_the_life_of_the_certificate() {
         let validity = Validity { not_before: 1000, not_after: 2000, ..Validity::default() };
         assert_eq!((validity.deadline(0.0), validity.deadline(1.0)), (1700, 1900));
     }

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn one_key_and_subject_have_one_name() {
+    fn requests_of_the_same_key_and_subject_have_the_same_name() {
         let key = KeyPair::generate().expect("a key");
         let of = |wanted: &CertificateNames, key: &KeyPair| {
             let request = request(CLIENT_SIGNER, wanted, key, true).expect("a request");
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_say_what_the_signer_wants_to_hear() {
+    fn serving_csr_has_the_usages_and_the_generated_name_the_signer_expects() {
         let key = KeyPair::generate().expect("a key");
         let made = request(SERVING_SIGNER, &wanted(), &key, false).expect("a request");
         let text = serde_json::to_value(&made).expect("JSON");

@@ -334,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_certificate_the_agent_ends_once_it_was_refused_for_long() {
+    fn agent_without_a_certificate_exits_after_a_long_series_of_refusals() {
         let status = |code, reason: &str| {
             let status = kube::core::Status::failure("no", reason).with_code(code).boxed();
             RequestError::from(Box::new(kube::Error::Api(status)))

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn drivers_are_in_both_objects_while_they_are_registered() {
+    async fn drivers_are_in_node_and_csi_node_only_while_they_are_registered() {
         let mut world = DriverTestNode::new();
         let both = [driver("a", "1", "x"), driver("b", "2", "x")];
         assert!(world.write("u", &both).await);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn driver_whose_topology_collides_holds_up_no_other_and_is_not_in_csi_node() {
+    async fn driver_with_a_topology_collision_is_not_in_csi_node_and_blocks_no_other_driver() {
         let mut world = DriverTestNode::new();
         let both = [driver("a", "1", "x"), driver("b", "2", "y")];
         assert!(!world.write("u", &both).await);
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn field_that_the_api_does_not_change_has_its_entry_removed_first() {
+    async fn csi_node_entry_with_a_changed_immutable_field_is_removed_first() {
         let mut world = DriverTestNode::new();
         assert!(world.write("u", &[driver("a", "1", "x")]).await);
         let limit = DriverOnNode { max_volumes: Some(6), ..driver("a", "1", "x") };

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn driver_has_its_turn_by_the_period_of_its_object() {
+    fn csi_driver_is_scheduled_by_the_refresh_period_of_its_object() {
         let now = Instant::now();
         let names = ["a".to_owned(), "b".to_owned()];
         let mut turns = DriverTurns::default();

@@ -109,7 +109,7 @@ mod tests {
     const PATH: &str = "/apis/storage.k8s.io/v1/csinodes/n";
 
     #[tokio::test]
-    async fn one_of_an_earlier_node_is_made_anew_and_failures_are_told() {
+    async fn csi_node_of_an_earlier_node_is_recreated_and_a_failure_is_reported() {
         let server = SharedServer::new(1);
         server.put(PATH, serde_json::to_value(fresh("n", "earlier")).expect("JSON"));
         // The first creation is refused.

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewed_lease_keeps_what_others_wrote() {
+    fn renewed_lease_keeps_the_fields_of_other_writers() {
         let mut base = renewed(None, "n", 40, None, jiff::Timestamp::UNIX_EPOCH);
         base.metadata.resource_version = Some("9".to_owned());
         base.spec.get_or_insert_default().lease_transitions = Some(3);

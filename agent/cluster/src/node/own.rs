@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_object_goes_only_after_it_was_there() {
+    async fn own_node_counts_as_deleted_only_after_it_was_observed() {
         use ReportedField::{Applied, Begin, Complete, Deleted, Listed, Unreadable};
         for (why, told, want) in [
             ("it is not made yet", &[Begin, Complete][..], Some(0)),

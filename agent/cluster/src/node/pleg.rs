@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_minutes_without_a_list_are_said_in_the_kubelets_words() {
+    fn pleg_is_unhealthy_after_three_minutes_in_the_message_of_kubelet() {
         assert_eq!(problem(Duration::from_secs(179)), None);
         let text = problem(Duration::from_millis(185_700)).expect("a problem");
         assert_eq!(

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_new_is_told_and_nothing_twice() {
+    fn changed_pod_cidrs_are_sent_to_the_runtime_once() {
         let node = |cidrs: serde_json::Value| {
             let node = serde_json::json!({"metadata": {}, "spec": {"podCIDRs": cidrs}});
             serde_json::from_value::<Node>(node).expect("a node")

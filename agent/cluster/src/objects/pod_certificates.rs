@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_renewed_in_its_time_and_never_in_a_hurry() {
+    fn certificate_is_renewed_at_its_refresh_time_but_a_minute_from_now_at_the_earliest() {
         let second = |seconds: i64| UnixNanos(seconds * 1_000_000_000);
         for (refresh_at, now, part, want) in [
             (10_000, 1_000, 0.0, 10_000),

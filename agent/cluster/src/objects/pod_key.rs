@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_fits_the_request_that_proves_it() {
+    fn key_matches_its_certificate_request_and_an_unsupported_key_type_is_rejected() {
         for kind in ["ECDSAP256", "ECDSAP384", "ED25519"] {
             let key = make(kind).expect(kind);
             let pair = KeyPair::from_pem(&key.pem).expect("a key");

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_told_of_its_namespace_and_of_the_api_server() {
+    fn pod_gets_variables_of_the_services_in_its_namespace_and_of_the_api_server() {
         let mut services = Services::default();
         let ports = json!([{"port": 443, "protocol": "TCP", "name": "https"}]);
         services.put(wire(
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_cannot_be_read_stays_as_it_was_and_no_other() {
+    fn only_a_service_that_cannot_be_decoded_keeps_its_earlier_state() {
         let service = |address: &str| json!({"clusterIP": address});
         let (mut earlier, mut now) = (Services::default(), Services::default());
         for name in ["broken", "changed", "gone"] {
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_loses_its_address_or_goes_is_not_told_any_more() {
+    fn service_that_is_deleted_or_loses_its_address_has_no_variables() {
         let mut services = Services::default();
         services.put(wire("ns", "a", json!({"clusterIP": "10.0.0.3"})));
         services.put(wire("ns", "a", json!({"clusterIP": "10.0.0.4"})));

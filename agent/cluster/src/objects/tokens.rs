@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_told_once_its_token_is_due_and_again_only_after_a_while() {
+    fn pod_is_notified_of_its_due_token_and_again_only_after_an_interval() {
         let state = State::default();
         let token = |due_at: i64| PodToken {
             text: "t".into(),

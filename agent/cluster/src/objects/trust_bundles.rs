@@ -296,7 +296,7 @@ mod tests {
 
     // k8s: pkg/kubelet/clustertrustbundle/clustertrustbundle_manager_test.go
     #[test]
-    fn what_is_missing_is_told_unless_it_is_optional() {
+    fn missing_trust_bundle_is_an_error_unless_it_is_optional() {
         let all = bundles();
         let signer = Some("sig.example/s");
         let zero = "combination of signerName and labelSelector matched zero ClusterTrustBundles";

@@ -89,7 +89,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_container_is_named_by_its_list() {
+    fn field_path_of_a_container_names_the_list_it_is_in() {
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"name": "web", "namespace": "ns", "uid": "1"},
             "spec": {"containers": [{"name": "c"}],

@@ -360,7 +360,7 @@ mod tests {
     use hyper::header::{HeaderValue, RETRY_AFTER};
 
     #[test]
-    fn later_is_what_the_header_or_the_answer_says() {
+    fn retry_delay_is_that_of_the_header_or_the_status_body() {
         let busy = |code: u16, header: Option<&'static str>, body: &str| {
             let header = header.map(|value| (RETRY_AFTER, HeaderValue::from_static(value)));
             let code = StatusCode::from_u16(code).expect("a code");

@@ -70,7 +70,7 @@ fn message(node: &AdmissionNode, admitted: &[MadePod], pod: &MadePod) -> String 
 }
 
 #[test]
-fn what_does_not_fit_is_refused_in_the_kubelets_words() {
+fn pod_exceeding_node_resources_is_rejected_with_the_kubelets_message() {
     let others = [asks("o", json!({"cpu": "1860m", "memory": "512Mi", "vendor/gpu": "1"}))];
     let short = |resource: &str, requested: i64, used: i64, capacity: i64| {
         format!(
@@ -114,7 +114,7 @@ fn pod_level_requests_and_overhead_take_room() {
 }
 
 #[test]
-fn what_does_not_belong_here_is_refused() {
+fn pod_not_matching_node_affinity_or_name_is_rejected() {
     let expression = |key: &str, operator: &str, values: Value| {
         let term = json!([{"key": key, "operator": operator, "values": values}]);
         let required = json!({"nodeSelectorTerms": [{"matchExpressions": term}]});
@@ -220,7 +220,7 @@ fn only_no_execute_taints_keep_pods_away_and_static_ones_come_anyway() {
 }
 
 #[test]
-fn what_the_runtime_can_do_is_what_the_nodes_object_says() {
+fn runtime_features_are_taken_from_the_node_objects_status() {
     let strict = spec(json!({"securityContext": {"supplementalGroupsPolicy": "Strict"}}));
     let pod = made("p", json!({}), strict);
     let refusal = "SupplementalGroupsPolicyNotSupported: \
@@ -245,7 +245,7 @@ fn what_the_runtime_can_do_is_what_the_nodes_object_says() {
 }
 
 #[test]
-fn what_node_or_agent_cannot_do_is_refused() {
+fn pod_requiring_unsupported_node_features_is_rejected() {
     let profile = |kind: &str| json!({"securityContext": {"appArmorProfile": {"type": kind}}});
     let plain = node();
     let strict = json!({"securityContext": {"supplementalGroupsPolicy": "Strict"}});
@@ -357,7 +357,7 @@ fn a_critical_pod_costs_as_few_and_as_low_pods_as_possible() {
 }
 
 #[test]
-fn critical_pods_are_spared_and_what_cannot_be_freed_is_said() {
+fn critical_pods_are_not_preempted_and_the_missing_resource_is_reported() {
     let mut other = critical(json!({"cpu": "1900m"}));
     other.uid = PodUid::from("o");
     let pod = critical(json!({"cpu": "200m"}));

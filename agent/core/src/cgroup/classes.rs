@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_counts_only_where_it_is_protected() {
+    fn memory_requests_are_summed_only_with_tiered_reservation() {
         let both = ClassRequests { guaranteed_bytes: 20, burstable_bytes: 20 };
         assert_eq!(sums(None), (200, ClassRequests::default()));
         assert_eq!(sums(Some(false)), (200, ClassRequests::default()));

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_reads_back_as_the_kubelet_reads_it() {
+    fn cpu_quota_converts_to_millicores_as_in_the_kubelet() {
         for (quota, millis) in [(-1, 0), (0, 0), (1000, 10), (25_000, 250), (200_000, 2000)] {
             assert_eq!(quota_to_millis(quota, PERIOD_DEFAULT_US), millis, "{quota}");
         }
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_share_the_cpu_by_what_their_pods_request() {
+    fn qos_class_cpu_shares_follow_pod_requests() {
         let node = node_limits(1900, 1 << 30, None);
         assert_eq!((node.cpu_shares, node.memory_limit), (Some(1945), Some(1 << 30)));
         let requests = ClassRequests::default();
@@ -397,7 +397,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn formulas_clamp_whatever_they_are_given(
+        fn formulas_clamp_any_input(
             millis in any::<i64>(), period in any::<i64>(), shares in any::<u64>(),
             request in any::<i64>(), capacity in any::<u64>(), main in any::<Option<i64>>(),
         ) {
@@ -414,7 +414,7 @@ mod tests {
         }
 
         #[test]
-        fn more_cpu_never_gives_less_of_it(a in 0i64..500_000, b in 0i64..500_000) {
+        fn larger_cpu_request_never_lowers_shares_or_weight(a in 0i64..500_000, b in 0i64..500_000) {
             let (less, more) = (a.min(b), a.max(b));
             prop_assert!(cpu_shares(less) <= cpu_shares(more));
             prop_assert!(cpu_weight(cpu_shares(less)) <= cpu_weight(cpu_shares(more)));

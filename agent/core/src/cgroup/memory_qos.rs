@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn container_has_its_request_protected_only_with_tiers() {
+    fn container_memory_request_is_protected_only_with_tiered_reservation() {
         let files = |node: MemoryQos, qos, request| {
             let files = node.of_container(qos, request, 0).into_iter();
             files.filter(|(name, _)| name != HIGH).collect::<Vec<_>>()

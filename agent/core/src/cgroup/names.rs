@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_live_under_their_class_with_either_driver() {
+    fn pod_cgroups_are_below_their_qos_class_with_either_driver() {
         let uid = PodUid::from("1234-abcd");
         let fs = setup("/", CgroupDriver::Cgroupfs);
         let systemd = setup("/", CgroupDriver::Systemd);

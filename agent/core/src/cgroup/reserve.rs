@@ -155,7 +155,7 @@ mod tests {
         evictionHard: {memory.available: 100Mi}\n";
 
     #[test]
-    fn pods_get_the_machine_without_what_is_reserved_when_that_is_enforced() {
+    fn kubepods_limits_exclude_reservations_only_when_enforced() {
         let cgroupfs = CgroupSetup::default();
         let systemd = CgroupSetup { driver: CgroupDriver::Systemd, ..CgroupSetup::default() };
         // (fields, setup, shares, memory, tasks, CPUs)
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hosts_cgroups_get_what_is_reserved_for_them_or_only_its_cpu() {
+    fn reserved_cgroups_get_their_reservation_or_only_its_cpu_if_compressible() {
         let all = "enforceNodeAllocatable: [pods, kube-reserved, system-reserved]\n";
         let found = of_host(&of(&format!("{RESERVES}{all}")), &machine());
         let names: Vec<_> = found.iter().map(|r| (r.word, r.cgroup.as_str())).collect();

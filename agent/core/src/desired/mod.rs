@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn each_change_has_a_generation_of_its_own() {
+    fn each_change_of_a_pod_gets_a_new_generation() {
         let mut desired = DesiredPods::default();
         let uid = desired.apply(&SourceUpdate::Add(pod("1", "a"))).expect("a change");
         let first = desired.get(&uid).expect("a record").generation;

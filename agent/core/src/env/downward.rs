@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn the_family_of_the_node_ip_flag_comes_first_whatever_the_node_object_says() {
+    fn pod_ips_start_with_the_node_ip_family_regardless_of_the_node_object() {
         let ips = ["10.0.0.9".parse().expect("v4"), "fd00::9".parse().expect("v6")];
         let mut node = node();
         node.host_ips.reverse();
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_finds_unprintable_is_escaped_as_go_does_it() {
+    fn unprintable_characters_are_escaped_as_in_go() {
         let kept = "山田 é e\u{301} \u{fe0f} ñ😀 ~";
         assert_eq!(go_quote(kept), format!("\"{kept}\""));
         for (c, want) in [
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_is_not_set_is_what_the_node_offers() {
+    fn unset_limit_defaults_to_node_allocatable() {
         let of = |name: &str, container: &str| {
             resource_of(json!({"resource": name, "containerName": container}), "c")
         };
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_shows_the_containers_limit_or_what_the_node_offers() {
+    fn downward_volume_shows_the_containers_limit_or_node_allocatable() {
         let mut pod = pod();
         let limits = json!({"limits": {"memory": "512Mi"}});
         let spec = pod.spec.as_mut().expect("a spec");

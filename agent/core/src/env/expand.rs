@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_ends_where_it_would_be_too_long() {
+    fn expansion_beyond_the_length_limit_fails_early() {
         for (input, fits) in [
             ("12345", true),
             ("123456", false),
@@ -151,7 +151,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_what_the_plain_way_gives(input in r"[$$()()AB aé]{0,64}") {
+        fn expansion_equals_the_naive_implementation(input in r"[$$()()AB aé]{0,64}") {
             prop_assert_eq!(expanded(&input), slowly(&input));
         }
 

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_are_asked_for_are_found_in_one_pass_until_a_line_is_wrong() {
+    fn requested_keys_are_found_in_one_pass_up_to_the_first_invalid_line() {
         let lines = ["A='x'", "B= 'no'", "A='later'", "C='", "y'", "wrong", "D='z'"];
         let read = std::cell::Cell::new(0);
         let ask = |keys: &[&str]| {

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_is_told_under_all_its_names() {
+    fn service_is_exported_under_all_its_variable_names() {
         let ports =
             json!([{"name": "web-ui", "port": 80}, {"name": "dns", "port": 53, "protocol": "UDP"}]);
         let got = variables(&[service("ns", "my-app", "10.0.0.1", ports)], "ns", true);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_api_and_linked_services_of_the_namespace_are_told() {
+    fn only_the_api_and_linked_services_of_the_namespace_are_exported() {
         let port = json!([{"port": 443}]);
         let all = [
             service("default", "kubernetes", "10.96.0.1", port.clone()),

@@ -142,7 +142,7 @@ impl PressedNode {
 }
 
 #[test]
-fn people_are_told_as_often_as_the_kubelet_looks() {
+fn shortage_event_is_due_once_per_kubelet_period_and_resource() {
     let at = |seconds| Mono::default().plus(SECOND * seconds);
     for (told, starved, now, expected) in [
         (None, Starved::Memory, 0, true),
@@ -156,7 +156,7 @@ fn people_are_told_as_often_as_the_kubelet_looks() {
 }
 
 #[test]
-fn in_a_storm_of_hints_people_are_told_in_each_period_and_nobody_is_measured_in_vain() {
+fn kernel_notice_storm_emits_one_event_per_period_and_measures_no_pod() {
     let mut node = PressedNode::with(&[], threshold("100", 0));
     node.pass(60, true);
     assert_eq!(node.told, [0, 10, 20, 30, 40, 50].map(|at| SECOND * at));
@@ -165,7 +165,7 @@ fn in_a_storm_of_hints_people_are_told_in_each_period_and_nobody_is_measured_in_
 }
 
 #[test]
-fn after_a_victim_people_are_told_at_once_that_it_was_not_enough() {
+fn shortage_remaining_after_a_victim_emits_an_event_at_once() {
     let mut node = PressedNode::with(&["a", "b"], threshold("100", 0));
     node.pass(2, true);
     assert_eq!((node.told.len(), node.victims.len()), (1, 1));
@@ -178,7 +178,7 @@ fn after_a_victim_people_are_told_at_once_that_it_was_not_enough() {
 }
 
 #[test]
-fn disks_of_pods_with_limits_are_looked_at_in_each_period_whatever_memory_does() {
+fn pod_disk_limits_are_checked_each_period_regardless_of_memory_notices() {
     for is_storm in [false, true] {
         let mut node = PressedNode::with(&[], threshold("10", 0));
         node.limited.insert("limited".into());
@@ -193,7 +193,7 @@ fn disks_of_pods_with_limits_are_looked_at_in_each_period_whatever_memory_does()
 }
 
 #[test]
-fn a_look_that_saw_nothing_begins_no_grace_period_anew() {
+fn failed_observation_does_not_restart_the_grace_period() {
     let mut node = PressedNode::with(&["a"], threshold("100", 30));
     node.pass(15, false);
     node.is_unread = true;
@@ -206,7 +206,7 @@ fn a_look_that_saw_nothing_begins_no_grace_period_anew() {
 }
 
 #[test]
-fn who_goes_is_not_chosen_without_a_figure_unless_there_is_none_for_long() {
+fn victim_selection_waits_for_usage_figures_up_to_a_time_limit() {
     let mut node = PressedNode::with(&["a", "b"], threshold("100", 0));
     node.is_blind = true;
     node.pass(20, true);
@@ -222,8 +222,7 @@ fn who_goes_is_not_chosen_without_a_figure_unless_there_is_none_for_long() {
 }
 
 #[test]
-fn who_fills_the_disk_goes_once_volumes_are_counted_and_nobody_goes_for_having_been_counted_first()
-{
+fn disk_eviction_waits_for_volume_usage_and_evicts_the_largest_user() {
     let threshold = Threshold { signal: Signal::NodeFsAvailable, ..threshold("10%", 0) };
     let mut node = PressedNode::with(&["a-small", "hog"], threshold);
     node.unread.volumes = true;
@@ -248,7 +247,7 @@ fn the_wait_for_volumes_ends_with_a_victim_and_not_with_another_reclaim() {
 }
 
 #[test]
-fn while_the_runtime_tells_no_layers_nobody_goes_for_the_disk_and_it_is_freed_again() {
+fn disk_eviction_waits_for_layer_usage_while_disk_reclaim_is_repeated() {
     let threshold = Threshold { signal: Signal::NodeFsAvailable, ..threshold("10%", 0) };
     let mut node = PressedNode::with(&["a-small", "hog"], threshold);
     node.unread.layers = true;
@@ -282,7 +281,7 @@ fn goes_for_its_limit(node: &PressedNode) {
 }
 
 #[test]
-fn who_uses_more_of_a_disk_than_he_may_goes_before_anything_is_freed_or_others_are_weighed() {
+fn pod_over_its_disk_limit_is_evicted_before_reclaim_and_ranking() {
     let mut node = with_limit();
     node.is_unread = true;
     node.pass(2, false);
@@ -295,7 +294,7 @@ fn who_uses_more_of_a_disk_than_he_may_goes_before_anything_is_freed_or_others_a
 }
 
 #[test]
-fn who_uses_more_of_a_disk_than_he_may_goes_while_others_are_not_known_yet() {
+fn pod_over_its_disk_limit_is_evicted_while_other_pods_usage_is_unknown() {
     let mut node = with_limit();
     (node.unread, node.unread_of) = (Unread { layers: true, ..Unread::default() }, "a-small");
     let limited = std::mem::take(&mut node.limited);

@@ -38,7 +38,7 @@ fn told(pod: &Pod, used: &PodUse, images_apart: bool) -> Option<(&'static str, S
 }
 
 #[test]
-fn a_volume_over_its_size_comes_first() {
+fn emptydir_over_its_size_limit_is_reported_before_other_limits() {
     let pod = limited(Some("10Mi"), Some("5Mi"));
     assert_eq!(told(&pod, &used(1, 1, 5, 0), false), None);
     let (signal, message) = told(&pod, &used(20, 1, 6, 0), false).expect("too much");
@@ -47,7 +47,7 @@ fn a_volume_over_its_size_comes_first() {
 }
 
 #[test]
-fn all_that_a_pod_has_on_the_disk_counts_against_the_sum_of_its_limits() {
+fn pods_total_disk_usage_counts_against_the_sum_of_its_limits() {
     let pod = limited(Some("10Mi"), None);
     assert_eq!(told(&pod, &used(3, 3, 3, 1), true), None);
     let (signal, message) = told(&pod, &used(3, 3, 3, 2), true).expect("too much");
@@ -57,7 +57,7 @@ fn all_that_a_pod_has_on_the_disk_counts_against_the_sum_of_its_limits() {
 }
 
 #[test]
-fn a_container_has_its_own_limit_and_its_layer_counts_where_logs_lie() {
+fn container_disk_limit_counts_the_layer_only_on_the_disk_of_the_logs() {
     let mut pod = limited(Some("10Mi"), None);
     let spec = pod.spec.as_mut().expect("a spec");
     spec.containers[1].resources = Some(
@@ -71,7 +71,7 @@ fn a_container_has_its_own_limit_and_its_layer_counts_where_logs_lie() {
 }
 
 #[test]
-fn whoever_has_no_limit_is_not_looked_at() {
+fn pod_without_a_disk_limit_is_not_checked() {
     assert!(!is_limited(&limited(None, None)));
     assert!(!is_limited(&limited(None, Some("0"))));
     assert!(is_limited(&limited(Some("1Mi"), None)) && is_limited(&limited(None, Some("1Mi"))));

@@ -48,7 +48,7 @@ fn readings() -> BTreeMap<Signal, ResourceReading> {
 }
 
 #[test]
-fn memory_is_told_as_the_kubelet_tells_it() {
+fn memory_eviction_message_and_annotations_equal_the_kubelets() {
     let thresholds = [threshold(Signal::MemoryAvailable, "100Mi")];
     let (told, notes) = message(Starved::Memory, &pod(), Some(&used()), &thresholds, &readings());
     assert_eq!(
@@ -66,7 +66,7 @@ fn memory_is_told_as_the_kubelet_tells_it() {
 }
 
 #[test]
-fn a_request_of_the_pod_as_a_whole_is_told_before_those_of_containers() {
+fn pod_level_request_is_reported_before_container_requests() {
     let mut pod = pod();
     let whole = json!({"requests": {"memory": "200Mi"}});
     pod.spec.as_mut().expect("a spec").resources =
@@ -80,7 +80,7 @@ fn a_request_of_the_pod_as_a_whole_is_told_before_those_of_containers() {
 }
 
 #[test]
-fn disks_count_layer_and_logs_and_percentages_are_of_what_there_is() {
+fn disk_message_counts_layer_and_logs_and_resolves_percentages() {
     let thresholds = [threshold(Signal::NodeFsAvailable, "10%")];
     let (told, notes) =
         message(Starved::EphemeralStorage, &pod(), Some(&used()), &thresholds, &readings());
@@ -92,7 +92,7 @@ fn disks_count_layer_and_logs_and_percentages_are_of_what_there_is() {
 }
 
 #[test]
-fn inodes_blame_nobody_and_a_pod_without_figures_has_no_annotations() {
+fn inode_message_names_no_container_and_missing_usage_yields_no_annotations() {
     let thresholds = [threshold(Signal::NodeFsInodesFree, "5%")];
     let (told, notes) = message(Starved::Inodes, &pod(), Some(&used()), &thresholds, &readings());
     let want = "The node was low on resource: inodes. Threshold quantity: 50k, available: 12k. ";

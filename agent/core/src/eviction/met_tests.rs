@@ -46,7 +46,7 @@ fn levels(thresholds: &[Threshold]) -> Vec<String> {
 }
 
 #[test]
-fn a_soft_threshold_is_told_at_once_and_acted_upon_after_its_grace_period() {
+fn soft_threshold_sets_the_condition_at_once_and_acts_after_its_grace_period() {
     let (mut met, settings) = (Met::default(), settings());
     let mut see = |memory, at| {
         let look = look(memory, 50, at);
@@ -67,7 +67,7 @@ fn a_soft_threshold_is_told_at_once_and_acted_upon_after_its_grace_period() {
 }
 
 #[test]
-fn what_is_to_be_reclaimed_holds_a_threshold_until_it_is() {
+fn threshold_stays_met_until_its_minimum_reclaim_is_reached() {
     let (mut met, settings) = (Met::default(), settings());
     for (memory, at, want) in [(120, 0, false), (90, 10, true), (149, 20, true), (150, 30, false)] {
         let look = look(memory, 50, at);
@@ -94,7 +94,7 @@ fn memory_comes_first_and_the_same_reading_is_acted_upon_once() {
 }
 
 #[test]
-fn what_cannot_be_read_is_not_short() {
+fn unreadable_signal_does_not_meet_a_threshold() {
     let (mut met, settings) = (Met::default(), settings());
     met.update(&settings, &look(90, 5, 0), seconds(0));
     assert!(met.is_acting());
@@ -103,7 +103,7 @@ fn what_cannot_be_read_is_not_short() {
 }
 
 #[test]
-fn what_is_freed_lies_on_the_disk_that_is_short() {
+fn reclaim_frees_only_the_filesystem_of_the_signal() {
     use Signal::*;
     let apart = |images_apart, layers_apart| DiskLayout { images_apart, layers_apart };
     for (signal, layout, want) in [

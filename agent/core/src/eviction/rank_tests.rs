@@ -34,7 +34,7 @@ fn memory(mi: u64) -> Option<PodUse> {
 }
 
 #[test]
-fn memory_goes_by_request_then_priority_then_what_is_over() {
+fn memory_ranking_is_by_request_then_priority_then_usage_over_request() {
     let asks = |mi: u64| json!({"memory": format!("{mi}Mi")});
     let pods = [
         (pod("below-low", 0, &asks(500)), memory(400)),
@@ -59,7 +59,7 @@ fn memory_goes_by_request_then_priority_then_what_is_over() {
 }
 
 #[test]
-fn process_numbers_go_by_priority_then_count() {
+fn pid_ranking_is_by_priority_then_process_count() {
     let used = |processes| Some(PodUse { processes: Some(processes), ..PodUse::default() });
     let pods = [
         (pod("high-many", 9, &json!({})), used(900)),
@@ -107,7 +107,7 @@ fn the_parts_that_count_lie_on_the_disk_that_is_short() {
 }
 
 #[test]
-fn disk_goes_by_request_first() {
+fn disk_ranking_is_by_request_first() {
     let asks = |mi: u64| json!({"ephemeral-storage": format!("{mi}Mi")});
     let pods = [
         (pod("much-within", 0, &asks(500)), disk(400, 0, 0, 0)),
@@ -118,7 +118,7 @@ fn disk_goes_by_request_first() {
 }
 
 #[test]
-fn the_rule_is_the_first_thing_that_tells_two_pods_apart() {
+fn eviction_rule_is_the_first_criterion_that_distinguishes_two_pods() {
     let of = |known, exceeds, priority, over| Weight {
         known,
         exceeds,
@@ -141,7 +141,7 @@ fn the_rule_is_the_first_thing_that_tells_two_pods_apart() {
 }
 
 #[test]
-fn overhead_counts_only_where_something_is_requested() {
+fn overhead_counts_only_for_requested_resources() {
     let mut pod = pod("a", 0, &json!({"memory": "10Mi"}));
     let overhead = json!({"memory": "5Mi", "ephemeral-storage": "5Mi"});
     pod.spec.as_mut().expect("a spec").overhead =
@@ -151,7 +151,7 @@ fn overhead_counts_only_where_something_is_requested() {
 }
 
 #[test]
-fn what_containers_request_counts_for_nothing_beside_what_the_pod_requests_as_a_whole() {
+fn pod_level_requests_replace_all_container_requests() {
     let asks = json!({"ephemeral-storage": "100Mi", "memory": "100Mi"});
     let mut whole = pod("whole", 0, &asks);
     let own = json!({"limits": {"cpu": "1"}, "requests": {"memory": "1Mi"}});

@@ -13,7 +13,7 @@ fn see(trends: &mut Trends, seconds: u64, available: u64) {
 }
 
 #[test]
-fn how_fast_it_goes_is_the_slope_of_the_last_samples() {
+fn trend_of_a_signal_is_the_slope_of_the_last_samples() {
     let mut trends = Trends::default();
     assert_eq!(trends.per_second(Signal::MemoryAvailable), None);
     see(&mut trends, 0, 900);
@@ -30,7 +30,7 @@ fn how_fast_it_goes_is_the_slope_of_the_last_samples() {
 }
 
 #[test]
-fn a_threshold_is_reached_only_when_it_goes_and_is_not_there() {
+fn time_to_a_threshold_is_known_only_for_a_falling_signal_above_the_threshold() {
     assert_eq!(reaches(600, 100, -50.0), Some(Duration::from_secs(10)));
     for (available, slope) in [(600, 0.0), (600, 5.0), (100, -5.0), (50, -5.0)] {
         assert_eq!(reaches(available, 100, slope), None, "{available} {slope}");
@@ -64,7 +64,7 @@ fn page_cache_that_counts_as_left_is_no_way_to_the_threshold() {
 }
 
 #[test]
-fn nobody_is_named_who_would_go_while_no_figure_of_pods_can_be_read() {
+fn next_victim_is_not_reported_without_any_pod_usage() {
     let threshold = Threshold {
         signal: Signal::MemoryAvailable,
         level: ThresholdLevel::parse("10%").expect("a level"),
@@ -93,7 +93,7 @@ fn nobody_is_named_who_would_go_while_no_figure_of_pods_can_be_read() {
 }
 
 #[test]
-fn of_process_numbers_nothing_is_said_of_requests() {
+fn pid_eviction_report_does_not_mention_requests() {
     let runner = |pod: &str, over: i64| Runner {
         pod: pod.to_owned(),
         weight: Weight {
@@ -126,7 +126,7 @@ fn of_process_numbers_nothing_is_said_of_requests() {
 }
 
 #[test]
-fn stall_is_told_with_what_it_makes_of_page_cache() {
+fn stall_report_states_how_page_cache_is_counted() {
     for (now, least, said) in [
         (Some(7), 1000, "stall 0.07%, less than 10.00%: 2Ki of page cache count as left"),
         (Some(1000), 1000, "stall 10.00%, 10.00% or more: 2Ki of page cache count as used"),

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_that_the_runtime_does_not_tell_are_waited_for_and_hold_up_nothing_else() {
+    fn missing_layer_usage_delays_only_evictions_for_the_layers_disk() {
         use Signal::{ImageFsAvailable, MemoryAvailable, NodeFsAvailable};
         let unread = Unread { layers: true, ..Unread::default() };
         let mut sight = Sight::default();
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn volumes_are_waited_for_until_they_are_counted_but_not_for_ever_and_not_for_each_victim() {
+    fn missing_volume_usage_delays_eviction_up_to_a_limit_not_for_each_victim() {
         let signals = &[Signal::NodeFsInodesFree];
         let nodefs = Shortage { signals, layout: DiskLayout::default() };
         let unread = Unread { volumes: true, ..Unread::default() };

@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signal_is_written_as_it_is_named() {
+    fn signal_is_serialized_as_its_name() {
         for signal in Signal::ALL {
             assert_eq!(Signal::parse(signal.as_str()), Some(signal));
             assert_eq!(serde_json::json!(signal), signal.as_str());

@@ -42,7 +42,7 @@ fn shown(thresholds: &[Threshold]) -> Vec<String> {
 }
 
 #[test]
-fn thresholds_are_read_as_the_kubelet_reads_them() {
+fn thresholds_are_parsed_as_in_the_kubelet() {
     let want = [
         "memory.available<100Mi+50Mi",
         "nodefs.available<0.1+0.05",
@@ -58,7 +58,7 @@ fn thresholds_are_read_as_the_kubelet_reads_them() {
 }
 
 #[test]
-fn nothing_and_everything_turn_a_threshold_off() {
+fn zero_full_and_invalid_levels_disable_a_threshold() {
     for off in ["0%", "100%", "0", "what", "0.0%", "101%"] {
         let texts = texts(&[("pid.available", off), ("memory.available", "1")]);
         assert_eq!(hard(&texts).len(), 1, "{off}");
@@ -78,7 +78,7 @@ fn nothing_and_everything_turn_a_threshold_off() {
 }
 
 #[test]
-fn the_containers_disk_follows_the_disk_it_lies_on() {
+fn containerfs_thresholds_follow_nodefs_or_imagefs_by_disk_layout() {
     let settings = Settings {
         thresholds: vec![
             Threshold { signal: Signal::NodeFsAvailable, ..of("10%") },
@@ -105,7 +105,7 @@ fn of(level: &str) -> Threshold {
 
 // k8s: pkg/kubelet/eviction/helpers_test.go TestThresholdsMet
 #[test]
-fn a_threshold_is_met_below_it_and_resolved_above_what_is_to_be_reclaimed() {
+fn threshold_is_met_below_its_level_and_resolved_at_the_minimum_reclaim() {
     let hard = Threshold { min_reclaim: ThresholdLevel::parse("500Mi"), ..of("1Gi") };
     for (available, met, unresolved) in [
         (500 * MI, true, true),
@@ -123,7 +123,7 @@ fn a_threshold_is_met_below_it_and_resolved_above_what_is_to_be_reclaimed() {
 }
 
 #[test]
-fn figures_are_written_as_their_kind_is() {
+fn threshold_figures_have_the_unit_of_their_signal() {
     assert_eq!(of("50%").least(&reading(0, 2 * 1024 * MI)).canonical(), "1Gi");
     assert_eq!(of("1Gi").shown(1536 * MI).canonical(), "1536Mi");
     let inodes = Threshold { signal: Signal::NodeFsInodesFree, ..of("5%") };
@@ -131,7 +131,7 @@ fn figures_are_written_as_their_kind_is() {
 }
 
 #[test]
-fn stall_decides_only_where_it_is_asked_for() {
+fn memory_stall_counts_only_with_the_psi_eviction_flag() {
     let settings = |flags: &[&str]| {
         let line = ["pintle-agent"].iter().chain(flags).map(|word| (*word).into());
         match pintle_agent_config::parse(line) {
@@ -145,7 +145,7 @@ fn stall_decides_only_where_it_is_asked_for() {
 }
 
 #[test]
-fn pods_that_may_take_all_there_is_have_no_threshold_of_their_own() {
+fn allocatable_threshold_is_absent_when_allocatable_ignores_eviction() {
     let of = |more: &[&str]| {
         let line = ["pintle-agent", "--eviction-hard=memory.available<1Gi"];
         let line = line.iter().chain(more).map(Into::into);

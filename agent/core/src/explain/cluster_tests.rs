@@ -102,7 +102,7 @@ fn pods_that_wait_for_an_object_name_volume_and_object_and_since_when() {
 }
 
 #[test]
-fn a_pull_that_fails_has_the_registrys_words_and_their_remedy() {
+fn failed_pull_shows_the_registrys_error_and_a_matching_remedy() {
     let failed = |words: &str| {
         let message = format!("Back-off pulling image \"x\": ErrImagePull: {words}");
         waiting("ImagePullBackOff", &message).wakes_in(40)
@@ -119,7 +119,7 @@ fn a_pull_that_fails_has_the_registrys_words_and_their_remedy() {
 }
 
 #[test]
-fn what_is_not_written_is_told_where_people_would_go_away() {
+fn unwritten_status_is_reported_unless_another_failure_explains_the_pod() {
     check(vec![
         (
             unwritten(ExplainCase::ready(), "its status", 120, "Connection refused (os error 111)"),
@@ -149,7 +149,7 @@ fn what_is_not_written_is_told_where_people_would_go_away() {
 }
 
 #[test]
-fn a_deleted_pod_tells_what_its_object_waits_for() {
+fn deleted_pod_reports_the_finalizer_or_deletion_that_is_pending() {
     let finalizers = deleted(json!(["a.test/f", "b.test/g"]));
     assert!(remedy(&finalizers).contains("take the finalizers out of metadata.finalizers"));
     check(vec![
@@ -167,7 +167,7 @@ fn a_deleted_pod_tells_what_its_object_waits_for() {
 }
 
 #[test]
-fn a_pod_that_is_well_tells_of_a_resize_that_is_not_done() {
+fn ready_pod_reports_a_pending_or_failed_resize() {
     let resizing = |kind: &str, reason: &str| {
         let mut case = ExplainCase::ready();
         let condition = json!({"type": kind, "status": "True", "reason": reason,
@@ -194,7 +194,7 @@ fn a_pod_that_is_well_tells_of_a_resize_that_is_not_done() {
 }
 
 #[test]
-fn a_hook_that_does_not_end_is_named_with_its_process() {
+fn running_post_start_hook_is_reported_with_its_process() {
     let mut hook = waiting("ContainerCreating", "")
         .with(container("c", "c1"))
         .doing(start("c"))
@@ -290,7 +290,7 @@ fn evicted(rule: EvictionRule) -> Eviction {
 }
 
 #[test]
-fn evicted_pods_say_for_what_by_which_rule_and_who_else_it_could_have_been() {
+fn evicted_pod_reports_the_signal_the_rule_and_other_candidates() {
     let failed = json!({"phase": "Failed", "reason": "Evicted", "message": "as upstream has it"});
     let of_spec = || json!({"containers": [{"name": "c"}]});
     let mut case = ExplainCase::new(of_spec(), failed.clone()).stage(WorkerStage::Finished);

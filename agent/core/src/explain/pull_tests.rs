@@ -3,7 +3,7 @@
 use super::tests::{check, start, waiting};
 
 #[test]
-fn pods_whose_image_is_missing_or_on_its_way() {
+fn pod_with_a_missing_queued_or_pulling_image_is_explained() {
     let queued =
         || waiting("ContainerCreating", "").doing(start("c")).call("PullTurn", "x:latest", 120);
     let remedy = queued().explain().remedy.expect("a remedy");

@@ -147,7 +147,7 @@ const TAKEN: &str = "MountVolume.SetUp failed for volume \"pv\" : volume uses th
     access mode and is already in use by another pod";
 
 #[test]
-fn pods_that_wait_for_others_or_for_the_runtime() {
+fn pod_waiting_for_an_earlier_pod_or_the_runtime_is_explained() {
     let mut earlier = ObservedPod::empty("old".into(), "ns", "p");
     earlier.containers.push(container("app", "a1"));
     let mut behind =
@@ -184,7 +184,7 @@ fn pods_that_wait_for_others_or_for_the_runtime() {
 }
 
 #[test]
-fn an_adopted_pod_is_said_to_live_where_the_runtime_put_it() {
+fn adopted_pod_shows_the_cgroup_of_its_sandbox() {
     let mut case = ExplainCase::ready();
     assert!(!case.explain().details.iter().any(|line| line.contains("cgroup")));
     let cgroup = Some("/old/kubepods/podu/s".to_owned());
@@ -199,7 +199,7 @@ fn an_adopted_pod_is_said_to_live_where_the_runtime_put_it() {
 }
 
 #[test]
-fn pods_whose_volumes_cgroup_or_sandbox_fail() {
+fn pod_with_failed_volumes_cgroup_or_sandbox_is_explained() {
     let creating = || waiting("ContainerCreating", "");
     check(vec![
         (
@@ -243,7 +243,7 @@ fn pods_whose_volumes_cgroup_or_sandbox_fail() {
 }
 
 #[test]
-fn pods_whose_containers_cannot_be_started() {
+fn pod_with_a_container_that_cannot_start_is_explained() {
     check(vec![
         (
             waiting("CreateContainerConfigError", "secret \"s\" not found"),
@@ -278,7 +278,7 @@ fn oom(init: bool) -> Option<OomKill> {
 }
 
 #[test]
-fn pods_that_crash_tell_code_cause_and_next_start() {
+fn crashing_pod_reports_exit_code_cause_and_next_restart() {
     let mut by_init = dead(137);
     by_init.evidence.oom = oom(true);
     let mut by_child = dead(1);
@@ -380,7 +380,7 @@ fn pods_that_run_and_are_not_ready() {
 }
 
 #[test]
-fn a_container_that_fails_is_told_before_one_that_is_not_ready() {
+fn failed_container_is_reported_before_a_container_that_is_not_ready() {
     let container = |name: &str, state: Value| {
         json!({"name": name, "state": state, "ready": false, "restartCount": 0, "image": "",
             "imageID": "", "started": true})
@@ -470,7 +470,7 @@ fn a_frozen_shim_is_named_with_call_pid_and_wait_channel() {
 }
 
 #[test]
-fn calls_of_other_pods_explain_nothing() {
+fn runtime_calls_of_other_pods_do_not_affect_the_explanation() {
     for (method, subject) in [
         ("StopContainer", "other"),
         ("RunPodSandbox", "ns/p2"),
@@ -525,7 +525,7 @@ fn pods_that_have_ended() {
 }
 
 #[test]
-fn pods_that_are_well_say_so_and_tell_of_a_lost_child() {
+fn healthy_pod_reports_running_and_an_oom_killed_child_process() {
     let mut lossy = ExplainCase::ready();
     let observed = Arc::make_mut(&mut lossy.view.observed);
     observed.containers[0].evidence.oom = oom(false);
@@ -546,7 +546,7 @@ fn pods_that_are_well_say_so_and_tell_of_a_lost_child() {
 }
 
 #[test]
-fn details_tell_containers_calls_and_the_last_warnings() {
+fn details_list_containers_calls_and_the_last_warnings() {
     let case = waiting("ContainerCreating", "")
         .doing(start("c"))
         .call("StartContainer", "ns/p/c", 1)
@@ -581,7 +581,7 @@ fn spans_of_time_read_naturally() {
 }
 
 #[test]
-fn long_messages_of_others_lose_their_middle() {
+fn long_error_message_is_truncated_in_the_middle() {
     let long = format!("{}{}", "ä".repeat(1000), "ö".repeat(1000));
     let line = words::one_line(&long);
     assert_eq!(line, format!("{} … {}", "ä".repeat(160), "ö".repeat(140)));

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_packed_comes_out_and_a_bomb_does_not() {
+    fn packing_round_trips_and_rejects_bombs_and_broken_input() {
         let json = br#"{"a":"a text that comes again and again, again and again"}"#.repeat(9);
         let packed = Packed::of(&json);
         assert!(packed.0.len() < json.len() / 4);

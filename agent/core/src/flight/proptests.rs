@@ -212,7 +212,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn an_input_is_the_same_after_it_was_written_and_read(inputs in any_inputs()) {
+    fn input_round_trips_through_json(inputs in any_inputs()) {
         for (now, input) in inputs {
             let frame = Frame::Input { now, input: Box::new(input) };
             let json = serde_json::to_vec(&frame).expect("it serialises");
@@ -238,7 +238,7 @@ proptest! {
 
     /// A batch that is missing ends the replay there; nothing is taken for a difference.
     #[test]
-    fn a_replay_goes_on_from_any_state(
+    fn replay_continues_from_any_recorded_state(
         inputs in any_inputs(), at in any::<prop::sample::Index>(),
     ) {
         let at = at.index(inputs.len() + 1);
@@ -271,7 +271,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_lost_is_no_difference(
+    fn lost_sector_is_not_reported_as_a_difference(
         inputs in any_inputs(), sector in any::<prop::sample::Index>(),
     ) {
         let mut segments = record(&inputs, 3);
@@ -382,7 +382,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn every_prefix_has_all_batches_that_are_whole_in_it(
+    fn every_prefix_yields_all_complete_batches(
         stream in any_stream(9), cuts in prop::collection::vec(any::<prop::sample::Index>(), 20),
     ) {
         let sectors = (0..=stream.bytes.len()).step_by(SECTOR_BYTES);
@@ -395,7 +395,7 @@ proptest! {
     }
 
     #[test]
-    fn a_torn_sector_takes_the_batch_that_it_is_of_and_no_other(
+    fn torn_sector_invalidates_only_its_own_batch(
         stream in any_stream(9), old in any_stream(8),
     ) {
         for at in (0..stream.bytes.len()).step_by(SECTOR_BYTES) {
@@ -434,7 +434,7 @@ fn a_newer_format_is_refused_in_a_sentence() {
 }
 
 #[test]
-fn the_first_difference_is_told_with_its_input() {
+fn first_difference_is_reported_with_its_input() {
     let now = Now { wall: UnixNanos(9), ..Now::default() };
     let inputs = [(now, PodsInput::Tick), (now, PodsInput::SourcesReady), (now, PodsInput::Lost)];
     let segments = record(&inputs, 1);
@@ -454,7 +454,7 @@ fn the_first_difference_is_told_with_its_input() {
 }
 
 #[test]
-fn an_input_that_nothing_came_of_is_told() {
+fn input_without_recorded_commands_is_reported() {
     let mut flight = Flight::new(Redactor::new(&[7; 32]), 1, &start(), UnixNanos(1));
     flight.input(Now::default(), &PodsInput::SourcesReady);
     let written = flight.take(UnixNanos(1)).expect("frames");
@@ -487,7 +487,7 @@ fn a_run_ends_with_the_input_that_panicked() {
 }
 
 #[test]
-fn behind_what_could_not_be_written_a_replay_goes_on_from_a_state() {
+fn replay_after_a_failed_write_resumes_from_a_state() {
     let mut pods = Pods::new(scarce_settings());
     let mut flight = Flight::new(Redactor::new(&[7; 32]), 1, &start(), UnixNanos(1));
     let mut segments = Vec::new();
@@ -516,7 +516,7 @@ fn behind_what_could_not_be_written_a_replay_goes_on_from_a_state() {
 }
 
 #[test]
-fn a_run_goes_on_over_segments_and_one_that_is_missing_is_missed() {
+fn run_continues_across_segments_and_ends_at_a_missing_segment() {
     let inputs: Vec<_> = (0..6).map(|_| (Now::default(), PodsInput::Tick)).collect();
     let whole = read(record(&inputs, 1).values().next().expect("one")).expect("ours");
     let part = |range: Range<usize>| Segment {

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_a_secret_is_left_and_what_is_decided_upon_is() {
+    fn secret_values_are_redacted_and_fields_used_for_decisions_are_kept() {
         let value = redacted(1, pod("hunter2"));
         assert!(!value.to_string().contains("hunter2"), "{value}");
         let pod = &value["Desired"]["pod"];
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_values_are_equal_and_others_differ_under_one_key_only() {
+    fn digests_are_equal_only_for_equal_values_under_the_same_key() {
         assert_eq!(redacted(1, pod("a")), redacted(1, pod("a")));
         assert_ne!(redacted(1, pod("a")), redacted(1, pod("b")));
         assert_ne!(redacted(1, pod("a")), redacted(2, pod("a")));
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_the_same_however_json_writes_it_and_what_only_looks_like_a_place_is_none() {
+    fn redaction_ignores_json_escaping_and_matches_exact_paths_only() {
         let odd = "a \"quoted\" \\ text\n\t\u{1} with \u{8} all / of ü it";
         let redactor = Redactor::new(&[1; 32]);
         let value = redacted(

@@ -43,7 +43,7 @@ fn shown(limits: &DeadLimits, pods: &[(&ObservedPod, Need)]) -> String {
 }
 
 #[test]
-fn each_container_keeps_as_many_ends_as_it_may_and_the_one_that_is_needed() {
+fn each_container_keeps_its_limit_of_dead_instances_and_any_needed_instance() {
     use Need::{LastEnds, Limits as OfLimits, Nothing};
     for (containers, need, limit, gone) in [
         // It runs: nothing of the past is needed.
@@ -97,7 +97,7 @@ fn the_node_keeps_as_many_of_each_container_and_then_the_youngest() {
 }
 
 #[test]
-fn who_is_too_young_stays_and_does_not_count() {
+fn container_below_the_minimum_age_is_kept_and_not_counted() {
     let pod = pod("p", "c:99:r c:98:x c:97:x c:1:x c:0:x");
     let limits = DeadLimits { min_age: Duration::from_secs(100), ..limits(Some(1), None) };
     assert_eq!(shown(&limits, &[(&pod, Need::LastEnds)]), "p-c0");
@@ -107,14 +107,14 @@ fn who_is_too_young_stays_and_does_not_count() {
 }
 
 #[test]
-fn a_restart_leaves_one_end_at_least() {
+fn restart_keeps_at_least_one_dead_container() {
     for (limit, kept) in [(None, 1), (Some(0), 1), (Some(1), 1), (Some(4), 4)] {
         assert_eq!(limits(limit, None).kept_at_once(), kept, "{limit:?}");
     }
 }
 
 #[test]
-fn sandboxes_that_are_dead_and_empty_go_but_for_the_newest_of_a_pod_that_is_needed() {
+fn dead_empty_sandboxes_are_removed_except_the_newest_of_a_needed_pod() {
     let mut pod = pod("p", "c:0:x");
     for (id, ready, attempt) in
         [("s0", false, 0), ("s1", false, 1), ("s2", true, 2), ("s3", false, 3)]
@@ -170,7 +170,7 @@ fn last_ends(pod: &ObservedPod) -> BTreeSet<&ContainerId> {
 
 proptest! {
     #[test]
-    fn what_runs_or_is_needed_stays_and_the_rest_keeps_the_limits(
+    fn running_and_needed_containers_are_kept_and_dead_containers_obey_limits(
         pods in any_pods(),
         per_container in prop::option::of(0..4usize),
         total in prop::option::of(0..12usize),
@@ -217,7 +217,7 @@ proptest! {
 
     /// One removal does not cause another.
     #[test]
-    fn a_second_look_finds_nothing_more(
+    fn second_garbage_collection_removes_nothing(
         pods in any_pods(),
         per_container in prop::option::of(0..4usize),
         total in prop::option::of(0..12usize),

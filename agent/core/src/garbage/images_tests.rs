@@ -49,7 +49,7 @@ fn a_disk_is_freed_from_the_high_threshold_down_to_the_low_one() {
 }
 
 #[test]
-fn the_least_recently_used_goes_first_and_then_who_was_seen_first() {
+fn least_recently_used_image_is_removed_first_then_the_first_seen() {
     let images = ["a", "b", "c", "d"].map(image);
     let uses = uses(&[("a", 5, 50), ("b", 4, 20), ("c", 3, 0), ("d", 2, 0)]);
     let judged = judge(&images, &uses, &POLICY, at(1000), Duration::MAX);
@@ -87,7 +87,7 @@ fn age_counts_from_the_last_use_and_not_before_the_agent_ran_as_long() {
 }
 
 #[test]
-fn what_is_in_use_is_used_now_and_what_is_gone_is_forgotten() {
+fn image_in_use_is_marked_used_now_and_a_removed_image_is_forgotten() {
     let mut uses = uses(&[("a", 1, 2), ("gone", 1, 2)]);
     let busy = ImageFacts { in_use: true, ..image("b") };
     uses.see(&[image("a"), busy.clone()], at(10));
@@ -99,7 +99,7 @@ fn what_is_in_use_is_used_now_and_what_is_gone_is_forgotten() {
 }
 
 #[test]
-fn users_are_told_in_upstreams_words() {
+fn insufficient_disk_space_message_equals_the_kubelets() {
     assert_eq!(
         not_enough(10 << 30, 1 << 30, 7),
         "Insufficient free disk space on the node's image filesystem (90% of 10.0 GiB used). \
@@ -114,7 +114,7 @@ fn users_are_told_in_upstreams_words() {
 
 proptest! {
     #[test]
-    fn what_is_pinned_or_in_use_never_goes(
+    fn pinned_or_used_image_is_never_removed(
         all in prop::collection::vec((any::<bool>(), any::<bool>(), 0..2000i64, 0..2000i64), 0..20),
         now in 0..3000i64, max_age in 0..500u64, running in 0..1000u64,
     ) {

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_counts_for_its_host_and_below_its_path() {
+    fn credential_entry_matches_its_host_and_images_below_its_path() {
         let table = [
             ("https://index.docker.io/v1/", "busybox:1", true),
             ("index.docker.io", "docker.io/library/busybox", true),
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn both_kinds_of_pull_secrets_are_read_and_others_passed_over() {
+    fn both_pull_secret_types_are_read_and_other_secrets_are_ignored() {
         let entry = json!({"reg.example": {"auth": "dTpwOnc="}});
         let table = [
             ("kubernetes.io/dockerconfigjson", ".dockerconfigjson", json!({"auths": entry}), 1),
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_reads_is_read() {
+    fn docker_config_is_accepted_or_rejected_as_in_go() {
         let pair = Some(("u", "p:w"));
         let table = [
             (r#"{"r.io": {"auth": "dTpw\nOnc="}}"#, pair),
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_told_without_its_content() {
+    fn docker_config_error_does_not_reveal_the_content() {
         let mut ring = Keyring::default();
         let broken = ring.add_config_json(
             br#"{"auths": {"r": {"password": hunter2}}}"#,

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_is_that_of_the_json_which_go_writes() {
+    fn credential_hash_is_the_sha256_of_gos_json_encoding() {
         let table = [
             (credential("", "", ""), "{}".to_owned()),
             (credential("u", "p", ""), r#"{"username":"u","password":"p"}"#.to_owned()),
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_a_password_is_shown() {
+    fn debug_output_of_a_credential_contains_no_password() {
         assert_eq!(format!("{:?}", credential("u", "hunter2", "")), "Node");
     }
 }

@@ -186,7 +186,7 @@ mod tests {
 
     // Expectations as in Go: path/filepath match_test.go
     #[test]
-    fn labels_match_as_globs_of_go_do() {
+    fn labels_match_globs_as_in_gos_filepath_match() {
         let table = [
             ("abc", "abc", true),
             ("*", "abc", true),
@@ -249,7 +249,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_way_back_is_enough(pattern in "[ab*?\\[\\]\\\\^-]{0,8}", label in "[ab*]{0,8}") {
+        fn single_backtrack_matching_equals_exhaustive_matching(pattern in "[ab*?\\[\\]\\\\^-]{0,8}", label in "[ab*]{0,8}") {
             prop_assert_eq!(label_matches(&pattern, &label), by_trying(&pattern, &label));
         }
     }
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_told_in_the_words_of_go() {
+    fn invalid_pattern_is_rejected_with_gos_message() {
         let table = [
             ("%invalid%", Some("parse \"https://%invalid%\": invalid URL escape \"%in\"")),
             ("a b.io", Some("parse \"https://a b.io\": invalid character \" \" in host name")),
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn repositories_are_named_in_full_and_names_keep_their_form() {
+    fn repository_is_normalized_and_the_name_without_tag_keeps_its_short_form() {
         for (image, full, short) in [
             ("busybox", "docker.io/library/busybox", "busybox"),
             ("me/app:1", "docker.io/me/app", "me/app"),

@@ -147,7 +147,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_comes_back_as_it_was_written(
+        fn any_log_text_is_parsed_unchanged(
             text in proptest::collection::vec(any::<u8>().prop_filter("newline", |b| *b != b'\n'), 0..100),
             partial in any::<bool>(),
         ) {

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_six_megabyte_writer_stays_below_a_fifth_over_its_limit() {
+    fn log_at_6_mb_per_second_stays_below_120_percent_of_its_limit() {
         let slow_rotation = Duration::from_millis(80);
         for limit in [5 * MIB, 10 * MIB, 50 * MIB] {
             let (largest, looks) = largest(limit, 6_000_000, slow_rotation, 60);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_log_is_looked_at_about_once_a_second_and_a_silent_one_not_at_all() {
+    fn slow_log_is_checked_about_once_a_second_and_a_silent_log_stops_being_checked() {
         let (_, looks) = largest(10 * MIB, 1000, Duration::ZERO, 60);
         assert!(looks <= 80, "{looks}");
         let mut pace = Pace::new(10 * MIB, 100, Duration::ZERO);

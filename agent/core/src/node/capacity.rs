@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn reservations_and_huge_pages_leave_nothing_below_zero() {
+    fn allocatable_is_never_negative_after_reservations_and_huge_pages() {
         let mut settings = settings();
         settings.reserved.insert("cpu".to_owned(), Amount::from_millis(100));
         settings.pods_per_core = 10;
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_can_reserve_more_than_the_machine_has() {
+    fn reservation_above_the_nodes_capacity_is_rejected() {
         let mut settings = settings();
         settings.reserved.insert("memory".to_owned(), Amount::from_bytes(23 << 30));
         assert_eq!(over_reserved(&settings, &machine()), None);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn resources_of_others_stay() {
+    fn extended_resources_of_the_node_are_preserved() {
         let present: Resources = [
             ("example.com/gpu".to_owned(), Quantity("3".to_owned())),
             ("cpu".to_owned(), Quantity("1".to_owned())),

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_node_tells_of_its_pressures_but_not_of_ready() {
+    fn new_node_emits_events_for_its_pressures_but_not_for_ready() {
         let mut conditions = Vec::new();
         let events = set(&mut conditions, "n", Pressure::default(), &[], &at(1));
         let want = ["NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"];
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_of_others_stay_where_they_are() {
+    fn foreign_conditions_keep_their_position() {
         let other = NodeCondition { type_: "KernelDeadlock".to_owned(), ..Default::default() };
         let mut conditions = vec![other.clone()];
         set(&mut conditions, "n", Pressure::default(), &[], &at(1));

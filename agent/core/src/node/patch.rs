@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heartbeat_says_the_times_and_the_order() {
+    fn heartbeat_patch_contains_only_times_and_order() {
         let (one, two) = ("2026-01-01T00:00:01Z", "2026-01-01T00:00:02Z");
         let old = node(json!({"conditions": [condition("A", one), condition("B", one)]}));
         let new = node(json!({"conditions": [condition("A", two), condition("B", one)]}));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_is_said_with_null() {
+    fn removed_fields_are_null_and_removed_conditions_are_deleted_in_a_patch() {
         let mut new = node(json!({}));
         new.metadata.labels = Some([("b".to_owned(), "2".to_owned())].into());
         let patch = status(&node(json!({})), &new).expect("a patch");

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_of_others_stay_and_ours_follow() {
+    fn foreign_labels_are_kept_and_kubelet_labels_are_reconciled() {
         let initial = node(
             json!({"kubernetes.io/hostname": "a", "topology.kubernetes.io/zone": "", "own": "1"}),
             json!({CONTROLLER_ATTACH: "true"}),

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_that_never_answered_is_told_apart_from_one_that_stopped() {
+    fn runtime_that_never_responded_is_distinguished_from_a_stopped_runtime() {
         let mut state = RuntimeState::default();
         let never = ["container runtime status check may not have completed yet".to_owned()];
         assert_eq!(state.errors(at(5))[..1], never);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_that_answers_and_lists_nothing_is_not_ready() {
+    fn responding_runtime_with_an_unhealthy_pleg_is_not_ready() {
         let mut state = RuntimeState::default();
         let good = answer(vec![condition("RuntimeReady", true), condition("NetworkReady", true)]);
         state.observe(&good, at(10));
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ready_is_said_in_the_runtimes_words() {
+    fn unready_condition_is_reported_with_the_runtimes_message() {
         let mut state = RuntimeState::default();
         let bad = answer(vec![condition("RuntimeReady", true), condition("NetworkReady", false)]);
         state.observe(&bad, at(10));
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_hear_what_the_runtime_can_do_once_it_says_so() {
+    fn workers_get_runtime_features_once_the_runtime_reports_features() {
         let mut state = RuntimeState::default();
         let mut facts = NodeFacts { supplemental_groups_policy: true, ..NodeFacts::default() };
         facts.handlers = vec![RuntimeHandler { user_namespaces: true, ..Default::default() }];
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_keep_what_is_semantic() {
+    fn runtime_version_keeps_only_its_semantic_part() {
         for (given, want) in [
             ("2.1.9+unknown", "2.1.9+unknown"),
             ("v1.7.24", "1.7.24"),

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_api_server_gives_back_differs_in_nothing() {
+    fn node_status_read_back_from_the_api_server_has_no_difference() {
         let image = |id: &str, names: &[&str], bytes| NodeImage {
             id: id.to_owned(),
             names: names.iter().map(|name| (*name).to_owned()).collect(),

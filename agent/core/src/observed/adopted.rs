@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pods_cgroup_is_where_its_sandbox_was_made_whatever_the_layout_is_now() {
+    fn pods_cgroup_is_taken_from_its_sandbox_regardless_of_the_current_layout() {
         let fs = |root: &str| layout(root, CgroupDriver::Cgroupfs, true);
         let systemd = layout("/", CgroupDriver::Systemd, true);
         let elsewhere = |path: &str| CgroupHome::Elsewhere(path.to_owned());
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_that_tells_nothing_changes_nothing() {
+    fn runtime_without_sandbox_facts_changes_nothing() {
         let layout = CgroupSetup::default();
         let silent = [vec![], vec![("s", SpecFacts::default())], vec![("1", facts("/x/1", None))]];
         for specs in silent {
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_newest_sandbox_says_where_the_pod_is_and_all_say_what_is_left_to_be_removed() {
+    fn newest_sandbox_decides_the_pods_cgroup_and_all_sandboxes_the_leftovers() {
         let mut observed = observed(vec![
             ("old", facts("/old/kubepods/besteffort/podu-1/old", None)),
             ("1", facts("/older/kubepods/besteffort/podu-1/1", None)),
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn running_containers_outside_of_what_is_followed_are_found() {
+    fn running_containers_outside_the_followed_cgroup_are_found() {
         let mut observed = observed(vec![
             ("1", facts("/kubepods/besteffort/podu-1/1", None)),
             ("2", facts("/2", None)),
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn namespaces_that_differ_from_the_spec_are_told_and_equal_ones_are_not() {
+    fn only_namespaces_that_differ_from_the_spec_are_reported() {
         use NamespaceUse::{Joined, Node, Own};
         let of = |network, ipc, pid, user| Some(SpecNamespaces { network, ipc, pid, user });
         let usual = of(Joined, Own, Own, Node);

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_is_read_with_its_notes() {
+    fn container_is_read_with_its_annotations() {
         let annotations = [(labels::HASH, "582b8eef"), (labels::RESTART_COUNT, "4")];
         let status = v1::ContainerStatus {
             id: "i".to_owned(),
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_left_alone() {
+    fn sandboxes_and_containers_without_pod_labels_are_ignored() {
         assert_eq!(sandbox(&v1::PodSandboxStatus::default()), None);
         assert_eq!(container(&v1::ContainerStatus::default(), &"s".into()), None);
     }

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_not_known() {
+    fn invalid_verbose_status_yields_no_value() {
         let nothing = VerboseStatus::default();
         assert_eq!(VerboseStatus::read(&BTreeMap::new()), nothing);
         for text in ["", "x", "[]", "7", "{}", "null", "{\"pid\": -1}", "{\"pid\": 5e9}"] {

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_found_by_its_mount() {
+    fn termination_log_is_found_by_its_mount() {
         let path = "/dev/termination-log";
         assert_eq!(words("File", path, 1, "Error").file.as_deref(), Some("/host/0123abcd"));
         assert_eq!(words("File", "", 1, "Error").file, None);

@@ -79,7 +79,7 @@ fn liveness_and_startup_run_first_at_the_next_tick_of_their_pods_clock() {
 
 /// As upstream's worker does it: the ticker began with the pod, 1.5 s before the container ran.
 #[test]
-fn a_container_that_never_comes_up_has_its_whole_budget() {
+fn container_that_never_comes_up_gets_its_full_failure_threshold() {
     for kind in [Startup, Liveness] {
         let name = if kind == Startup { "startupProbe" } else { "livenessProbe" };
         let probe = json!({"tcpSocket": {"port": 1}, "periodSeconds": 10, "failureThreshold": 3});
@@ -105,7 +105,7 @@ fn no_attempt_is_made_within_the_initial_delay_that_began_with_the_container() {
 }
 
 #[test]
-fn a_new_container_is_told_nothing_of() {
+fn new_container_reports_no_probe_change() {
     let (machine, changes) = new(&all(), Beginning::default());
     assert_eq!(changes, []);
     assert!(machine.due(Startup).is_some());
@@ -113,7 +113,7 @@ fn a_new_container_is_told_nothing_of() {
 }
 
 #[test]
-fn a_container_of_an_earlier_run_of_the_agent_keeps_what_it_had() {
+fn container_of_an_earlier_agent_run_keeps_its_started_and_ready_state() {
     let beginning = Beginning { age: SECOND * 900, started: true, ready: true };
     let (mut machine, changes) = new(&all(), beginning);
     assert_eq!(Some(changes[0]), change(Startup, true));
@@ -126,7 +126,7 @@ fn a_container_of_an_earlier_run_of_the_agent_keeps_what_it_had() {
 }
 
 #[test]
-fn a_container_that_has_not_started_is_not_ready_whatever_it_was() {
+fn unstarted_container_is_not_ready_even_if_it_was_ready_before() {
     let beginning = Beginning { age: SECOND * 20, started: false, ready: true };
     assert_eq!(new(&all(), beginning).1, []);
 }
@@ -148,7 +148,7 @@ fn liveness_and_readiness_wait_for_the_start_and_readiness_then_begins_at_once()
 }
 
 #[test]
-fn a_failed_startup_probe_is_over_and_keeps_the_others_waiting() {
+fn failed_startup_probe_stops_and_blocks_the_other_probes() {
     let (mut machine, _) = new(&all(), Beginning::default());
     assert_eq!(run(&mut machine, Startup, Failure), None);
     assert_eq!(run(&mut machine, Startup, Failure), change(Startup, false));
@@ -156,7 +156,7 @@ fn a_failed_startup_probe_is_over_and_keeps_the_others_waiting() {
 }
 
 #[test]
-fn a_failed_liveness_probe_is_over_and_readiness_goes_on() {
+fn failed_liveness_probe_stops_and_readiness_continues() {
     let started = Beginning { started: true, ..Beginning::default() };
     let (mut machine, _) = new(&all(), started);
     assert_eq!(run(&mut machine, Liveness, Failure), None);
@@ -166,7 +166,7 @@ fn a_failed_liveness_probe_is_over_and_readiness_goes_on() {
 }
 
 #[test]
-fn while_the_pod_ends_only_readiness_goes_on() {
+fn only_readiness_probes_run_in_a_terminating_pod() {
     let (mut machine, _) = new(&all(), Beginning::default());
     let startup_at = machine.due(Startup).expect("due");
     assert!(machine.begin(Startup, startup_at));
@@ -216,7 +216,7 @@ fn the_next_attempt_is_due_at_the_next_tick_or_at_once_when_that_is_over() {
 }
 
 #[test]
-fn a_readiness_probe_that_does_not_succeed_is_run_at_once_when_its_pod_changes() {
+fn failing_readiness_probe_runs_at_once_when_its_pod_changes() {
     let ms = Duration::from_millis;
     let (mut machine, _) = new(&one("readinessProbe", 1, 1), Beginning::default());
     run(&mut machine, Readiness, Failure);
@@ -319,7 +319,7 @@ fn expected(history: &[ProbeOutcome], successes: u32, failures: u32, initial: bo
 
 proptest! {
     #[test]
-    fn readiness_is_what_the_last_full_row_said(
+    fn readiness_follows_the_last_results_that_reached_a_threshold(
         history in outcomes(), successes in 1_u32..4, failures in 1_u32..4,
     ) {
         let spec = one("readinessProbe", successes, failures);
@@ -335,7 +335,7 @@ proptest! {
     }
 
     #[test]
-    fn liveness_fails_with_its_first_full_row_of_failures_and_never_runs_again(
+    fn liveness_fails_at_the_failure_threshold_and_never_runs_again(
         history in outcomes(), failures in 1_u32..4,
     ) {
         let (mut machine, _) = new(&one("livenessProbe", 1, failures), Beginning::default());
@@ -351,7 +351,7 @@ proptest! {
     }
 
     #[test]
-    fn in_any_run_gates_hold_periods_are_kept_and_nothing_is_told_twice(
+    fn probes_obey_gates_and_periods_and_never_report_a_change_twice(
         steps in proptest::collection::vec((0_usize..3, 0_u8..3, 0_u32..25, 0_u8..20), 0..80),
         started: bool, ready: bool, age in 0_u32..100,
     ) {

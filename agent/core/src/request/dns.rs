@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn without_cluster_servers_the_pod_falls_back_and_node_and_pod_are_told() {
+    fn cluster_first_without_cluster_dns_falls_back_and_warns_node_and_pod() {
         let bare = NodeDns { cluster_servers: vec![], ..node() };
         let (dns, warnings) = resolve(json!({"dnsPolicy": "ClusterFirst"}), &bare);
         assert_eq!(dns.servers, ["192.0.2.1"]);
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_the_limits_is_cut_and_told() {
+    fn nameservers_and_searches_over_the_limits_are_cut_and_reported() {
         let servers: Vec<String> = (0..5).map(|i| format!("192.0.2.{i}")).collect();
         let mut searches: Vec<String> = (0..40).map(|i| format!("s{i}.example")).collect();
         searches[1] = "x".repeat(254);
@@ -436,7 +436,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_option_takes_the_place_of_the_one_of_its_name(
+        fn dns_option_replaces_an_earlier_option_of_the_same_name(
             options in prop::collection::vec("[ab]{0,2}(:[12]{0,2}){0,2}", 0..12),
         ) {
             let mut want: Vec<String> = Vec::new();
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_line_of_the_node_that_is_too_long_is_told() {
+    fn too_long_search_line_of_the_node_is_reported() {
         let check = |searches: &[String], domain: &str| {
             search_limits("/r", &format!("search {}\n", searches.join(" ")), domain)
         };

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_shows_the_whole_name_only_when_asked_and_when_it_fits() {
+    fn kernel_hostname_is_the_fqdn_only_when_requested_and_short_enough() {
         let short = name("h", "s.ns.svc.cluster.local");
         assert_eq!(kernel_hostname(&short, false), Ok("h".to_owned()));
         assert_eq!(kernel_hostname(&short, true), Ok("h.s.ns.svc.cluster.local".to_owned()));

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn containerd_before_2_0_tells_its_driver_among_its_settings() {
+    fn containerd_before_2_0_reports_its_cgroup_driver_in_its_config() {
         let of = |name: &str, kind: &str, options: &str| {
             let handler = format!(r#"{{"runtimeType": "{kind}", "options": {options}}}"#);
             driver_of_info(&format!(

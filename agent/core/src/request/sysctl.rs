@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn safe_and_allowed_parameters_are_admitted_and_others_are_not() {
+    fn only_safe_and_allowed_sysctls_are_admitted() {
         let unsafe_allowed = ["net.core.somaxconn".to_owned(), "kernel.msg*".to_owned()];
         let list = AllowList::new((6, 1), &unsafe_allowed).expect("a list");
         for ok in [

@@ -201,7 +201,7 @@ fn cores_of_ones_own_have_no_quota() {
 }
 
 #[test]
-fn overhead_is_told_beside_the_sums_and_counted_in_the_pods_cgroup() {
+fn overhead_is_sent_apart_from_resources_and_counted_in_the_pods_cgroup() {
     let pod = pod(json!({
         "overhead": {"cpu": "250m", "memory": "64Mi"},
         "containers": [{"name": "c", "resources": {"requests": {"cpu": "1"},
@@ -305,7 +305,7 @@ fn only_files_made_for_the_pod_are_relabelled() {
 }
 
 #[test]
-fn files_are_mapped_to_the_ids_of_a_pod_with_users_of_its_own() {
+fn mounts_are_id_mapped_in_a_pod_with_a_user_namespace() {
     let spec = json!({"hostUsers": false, "volumes": [{"name": "v", "emptyDir": {}}],
         "containers": [{"name": "c", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]});
     let mounts = config(&node(CgroupVersion::V2), &pod(spec), "c", None).mounts;

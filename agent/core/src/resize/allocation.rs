@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_shows_what_it_was_given() {
+    fn pod_spec_shows_the_allocated_resources() {
         let given = PodResources::of(&pod(json!({"requests": {"cpu": "1"}}), json!(null)));
         for (asked, same) in [
             (json!({"requests": {"cpu": "1000m"}}), true),
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_free_only_once_it_is() {
+    fn resources_are_freed_only_after_a_decrease_is_actuated() {
         let actuated = PodResources::of(&pod(json!({"requests": {"cpu": "2"}}), json!(null)));
         let held = |cpu: &str| {
             let pod = pod(json!({"requests": {"cpu": cpu, "memory": "1Mi"}}), json!(null));

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_that_differs_is_told_with_its_direction() {
+    fn each_changed_resource_is_reported_with_its_direction() {
         let before = pod(json!({"cpu": "100m", "memory": "1Gi"}), json!({"cpu": "1"}));
         let now = pod(json!({"cpu": "0.1", "memory": "512Mi"}), json!({"memory": "2Gi"}));
         let one =

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_restarts_the_container_only_where_its_policy_says_so() {
+    fn resize_restarts_the_container_only_if_its_resize_policy_requires_a_restart() {
         let restart = |resource: &str| json!([{"resourceName": resource, "restartPolicy": "RestartContainer"}]);
         let kind = |from: Value, to: Value, policy: Value| match change(from, to, policy) {
             ResizeAction::None => "none",

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn users_are_told_once_for_each_reason_and_generation() {
+    fn pending_resize_is_reported_once_per_reason_and_generation() {
         let mut conditions = ResizeConditions::default();
         assert!(conditions.set_pending(DEFERRED, "no cpu", Some(2), at(1)));
         assert!(!conditions.set_pending(DEFERRED, "less cpu", Some(2), at(2)));

@@ -76,7 +76,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn an_event_lists_what_the_pod_asks_for() {
+    fn resize_event_lists_the_requested_resources() {
         let pod: Pod = serde_json::from_value(json!({"metadata": {}, "spec": {"containers": [
             {"name": "c1", "resources": {"requests": {"memory": "1Mi", "cpu": "5m"},
                 "limits": {"cpu": "6m"}}}, {"name": "c2"}]}}))

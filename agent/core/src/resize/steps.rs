@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_runtime_is_told_that_there_is_no_limit() {
+    fn unlimited_memory_is_sent_to_the_runtime_as_minus_one() {
         assert_eq!(pod(1, i64::MAX).cri_memory_limit(), -1);
         assert_eq!(pod(1, 5).cri_memory_limit(), 5);
     }

@@ -22,7 +22,7 @@ fn at(millis: u64) -> Now {
 }
 
 #[test]
-fn a_group_is_over_when_all_have_ended_or_when_its_time_is_up() {
+fn shutdown_group_ends_when_its_pods_have_ended_or_its_time_is_up() {
     let mut shutdown = Shutdown::begin(windows(&[5, 3]), None, at(0));
     assert_eq!(shutdown.ends(0, at(0).mono).map(|(_, grace)| grace), Some(5));
     assert_eq!(shutdown.ends(10, at(0).mono), None, "not its turn");
@@ -41,7 +41,7 @@ fn a_group_is_over_when_all_have_ended_or_when_its_time_is_up() {
 }
 
 #[test]
-fn a_new_agent_goes_on_in_the_group_of_the_old_one_with_what_is_left_of_its_time() {
+fn restarted_agent_resumes_the_shutdown_group_with_its_remaining_time() {
     let mut old = Shutdown::begin(windows(&[5, 8, 3]), None, at(0));
     assert!(old.advance(true, at(1_000)));
     let record = old.record(at(1_000));
@@ -77,7 +77,7 @@ fn a_new_agent_goes_on_in_the_group_of_the_old_one_with_what_is_left_of_its_time
 }
 
 #[test]
-fn a_shutdown_that_is_given_up_says_so_in_its_record() {
+fn cancelled_shutdown_is_recorded_as_cancelled() {
     let shutdown = Shutdown::begin(windows(&[5]), None, at(0));
     let record = shutdown.cancelled(at(700));
     assert_eq!(record.ended_at, Some(at(700).wall));
@@ -86,7 +86,7 @@ fn a_shutdown_that_is_given_up_says_so_in_its_record() {
 
 proptest! {
     #[test]
-    fn it_ends_within_the_sum_of_its_windows_whatever_happens(
+    fn shutdown_ends_within_the_sum_of_its_windows(
         seconds in prop::collection::vec(0..9_i64, 1..5),
         steps in prop::collection::vec((1..4_000_u64, any::<bool>(), any::<bool>()), 1..60),
     ) {

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_files_of_the_kubelet_are_read_and_ours_is_one() {
+    fn shutdown_record_uses_the_kubelets_file_format() {
         // Recorded from storage.go's Store.
         let theirs = r#"{"startTime":"2026-03-01T10:00:00.5Z","endTime":"0001-01-01T00:00:00Z"}"#;
         let record = ShutdownRecord::of_text(theirs).expect("a record").expect("a start");
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_counts_in_the_boot_that_it_is_of() {
+    fn shutdown_record_counts_only_in_its_own_boot() {
         let second = |at: i64| UnixNanos(at * 1_000_000_000);
         let record = ShutdownRecord { started_at: second(100), ..ShutdownRecord::default() };
         let up_for = Duration::from_secs(50);
@@ -137,7 +137,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn shutdown_record_round_trips(
             times in prop::collection::vec(1..i64::MAX / 2, 3), priority in any::<i32>(),
             ended in any::<bool>(), grouped in any::<bool>(), cancelled in any::<bool>(),
         ) {

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn each_place_is_compared_with_itself_only() {
+    fn lookup_by_path_compares_only_the_entry_of_that_path() {
         let compared = Cell::new(0);
         let known: Vec<_> = (0..5000).map(|n| ComparedItem(format!("/m/{n}"), &compared)).collect();
         let by_place = ByPlace::new(&known, |one| one.0.as_str());

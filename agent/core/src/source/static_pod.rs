@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_adopted_that_may_be_another_pod() {
+    fn running_pod_that_may_differ_from_the_manifest_is_not_adopted() {
         let foreign = "4af1cdbcca19c224c1ba02493adc56a0";
         let newer = UnixNanos(i64::MAX / 2);
         assert_eq!(adoptable(&web(), newer, &running(foreign)), None, "changed since");

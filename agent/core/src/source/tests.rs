@@ -117,7 +117,7 @@ fn json_is_read_like_yaml() {
 }
 
 #[test]
-fn a_comment_changes_nothing_and_a_field_makes_another_pod() {
+fn comment_keeps_the_uid_of_a_static_pod_and_a_changed_field_changes_the_uid() {
     let uid = |text: &str| decode(text).expect("a pod").metadata.uid;
     assert_eq!(uid(GOOD), uid(&format!("# why\n{GOOD}")));
     assert_ne!(uid(GOOD), uid(&GOOD.replace("busybox", "busybox:1")));
@@ -136,7 +136,7 @@ fn a_url_may_hold_a_list() {
 }
 
 #[test]
-fn a_uid_that_would_lead_to_other_directories_is_refused_with_its_line() {
+fn uid_unsafe_as_a_directory_name_is_rejected_with_its_line() {
     for uid in ["../..", "..", "a/b", "/etc", "a b"] {
         let text = GOOD.replace("metadata:\n", &format!("metadata:\n  uid: '{uid}'\n"));
         let error = decode(&text).expect_err(uid);
@@ -183,7 +183,7 @@ fn a_manifest_with_a_uid_of_its_own_is_updated_in_place() {
 }
 
 #[test]
-fn of_two_manifests_of_one_name_the_later_is_dropped_and_said() {
+fn later_manifest_with_a_duplicate_name_is_dropped_and_reported() {
     let mut sources = PodSources::new([SourceKind::File]);
     let (a, b) = (decode(GOOD).expect("a pod"), decode(&GOOD.replace("busybox", "x")).expect("b"));
     let updates = sources.set(SourceKind::File, reading(&[&a, &b]), UnixNanos(1), &none);
@@ -204,7 +204,7 @@ fn of_two_manifests_of_one_name_the_later_is_dropped_and_said() {
 }
 
 #[test]
-fn the_list_of_broken_manifests_is_made_anew_only_when_it_is_another() {
+fn broken_manifest_list_is_rebuilt_only_when_it_changes() {
     let mut sources = PodSources::new([SourceKind::File, SourceKind::Http]);
     let web = decode(GOOD).expect("a pod");
     let mut broken: Vec<_> = (0..5000).map(|n| broken(&format!("/m/{n}"))).collect();
@@ -229,7 +229,7 @@ fn the_list_of_broken_manifests_is_made_anew_only_when_it_is_another() {
 }
 
 #[test]
-fn nothing_is_reaped_before_all_is_known() {
+fn sources_are_ready_only_after_all_were_read_even_with_a_broken_manifest() {
     let mut sources = PodSources::new([SourceKind::File, SourceKind::Http]);
     sources.set(SourceKind::Http, SourceReading::default(), UnixNanos(1), &none);
     assert!(!sources.all_ready());
@@ -239,7 +239,7 @@ fn nothing_is_reaped_before_all_is_known() {
 }
 
 #[test]
-fn a_pod_that_cannot_be_read_stays_as_it_was_and_keeps_no_source_from_being_ready() {
+fn undecodable_pod_is_kept_and_does_not_block_source_readiness() {
     let mut sources = PodSources::new([SourceKind::Api]);
     let pod = decode(GOOD).expect("a pod");
     let uids = BTreeSet::from(["never read".into(), pod::uid(&pod)]);
@@ -260,7 +260,7 @@ fn a_pod_that_cannot_be_read_stays_as_it_was_and_keeps_no_source_from_being_read
 }
 
 #[test]
-fn an_adopted_uid_stays_as_long_as_its_manifest() {
+fn adopted_uid_is_kept_until_its_manifest_changes() {
     let foreign = "4af1cdbcca19c224c1ba02493adc56a0";
     let adopt = |_: &Pod, _: UnixNanos| Some(PodUid::from(foreign));
     let pod = decode(GOOD).expect("a pod");
@@ -279,7 +279,7 @@ fn an_adopted_uid_stays_as_long_as_its_manifest() {
 }
 
 #[test]
-fn a_pod_told_again_as_the_same_object_is_the_one_that_was_taken() {
+fn repeated_pod_object_keeps_its_adopted_uid_and_causes_no_update() {
     let foreign = "4af1cdbcca19c224c1ba02493adc56a0";
     let adopt = |_: &Pod, _: UnixNanos| Some(PodUid::from(foreign));
     let mut sources = PodSources::new([SourceKind::File]);
@@ -374,7 +374,7 @@ fn values_are_bounded_and_anchors_are_not() {
 
 /// Manifests as templates and tools write them, and the kubelet's result.
 #[test]
-fn manifests_that_the_kubelet_takes_are_taken_as_it_takes_them() {
+fn manifests_accepted_by_the_kubelet_decode_to_the_kubelets_pod() {
     let with = |fields: &str| decode(&format!("{GOOD}{fields}")).expect(fields);
     assert_eq!(with("---\n# nothing follows\n"), with(""));
     let modes = with("  volumes:\n  - name: v\n    downwardAPI: {defaultMode: 0400}\n");

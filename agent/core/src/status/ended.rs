@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_runtime_lost_comes_from_the_kernel() {
+    fn exit_code_lost_by_the_runtime_comes_from_the_kernel() {
         let mut lost = exited(255, "Unknown");
         lost.evidence.exit = exit(3);
         let end = ended(&lost).expect("ended");
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_running_container_has_not_ended_whatever_the_kernel_says() {
+    fn running_container_has_not_ended_despite_a_kernel_exit_record() {
         let mut running = testing::container("c", "1");
         running.evidence.exit = exit(3);
         assert_eq!(ended(&running), None);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_child_keeps_the_runtimes_answer_and_is_told() {
+    fn oom_killed_child_keeps_the_runtimes_exit_and_is_named_in_the_message() {
         let mut container = exited(0, "OOMKilled");
         container.evidence.oom = oom(false);
         let end = ended(&container).expect("ended");

@@ -171,7 +171,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_sorted_map_and_earlier_clones_do_not_change(
+        fn pod_map_is_sorted_and_earlier_clones_do_not_change(
             steps in prop::collection::vec((0..200u16, any::<bool>(), any::<bool>()), 1..600)
         ) {
             let (mut map, mut model) = (PodMap::default(), BTreeMap::new());

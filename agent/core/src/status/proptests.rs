@@ -148,7 +148,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn a_status_derived_from_itself_is_the_same(
+    fn status_derivation_is_idempotent(
         mut world in any_pod(), moments in prop::collection::vec(any_moment(), 1..6)
     ) {
         for moment in &moments {

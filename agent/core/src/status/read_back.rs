@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn version_2_shows_shares_as_coarse_as_its_weight() {
+    fn cgroup_v2_shares_are_rounded_to_the_precision_of_the_cpu_weight() {
         let read = |resources| read_back(true, resources);
         assert_eq!(read(json!({})), values(2, 0, 0));
         // Weight 4 of 102 shares.

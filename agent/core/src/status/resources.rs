@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_shows_its_sums_then_its_cgroup_and_in_the_end_what_its_spec_names() {
+    fn pod_resources_come_from_the_sums_then_the_cgroup_then_the_spec() {
         let own = json!({"requests": {"cpu": "100m", "memory": "16Mi"},
             "limits": {"cpu": "200m", "memory": "32Mi"}});
         let mut world = world(own.clone());

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_being_stopped_restarts_nothing() {
+    fn terminating_pod_restarts_no_container() {
         let mut world = world().with(vec![exited("a", "a-1", 9), container("b", "b-1")]);
         assert!(is_restarting(&world.derive()));
         world.lifecycle = Lifecycle::Terminating;
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_in_place_is_counted_when_the_log_files_are_gone_too() {
+    fn in_place_restart_is_counted_even_if_the_log_files_are_removed() {
         let mut world = world().with(vec![container("a", "a-1"), exited("b", "b-1", 1)]);
         world.derive();
         let status = world.with(vec![container("a", "a-1"), container("b", "b-2")]).derive();

@@ -39,7 +39,7 @@ fn very_many_containers_are_each_found_at_once() {
 }
 
 #[test]
-fn very_many_init_containers_without_a_record_ask_once_whether_a_main_one_was_made() {
+fn many_init_containers_without_a_record_check_once_for_a_main_container() {
     const COUNT: usize = 2_000;
     let mut world = world();
     let spec = world.pod.spec.as_mut().expect("a spec");

@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_shown_when_kernel_and_runtime_agree_and_nothing_is_missing() {
+    fn exit_is_shown_before_its_listing_if_kernel_and_runtime_agree_without_oom_kill() {
         let table = [
             ("both", seen(3), told(3, Some("")), None, true),
             ("a success", seen(0), told(0, Some("")), None, true),
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_shown_as_the_runtime_is_going_to_say_it() {
+    fn exit_from_evidence_has_the_state_reason_and_message_of_the_listed_exit() {
         let mut container = testing::container("c", "1");
         let (exit, told) = (seen(3), told(3, Some("bye")));
         container.evidence = Evidence { exit, told, oom: None };

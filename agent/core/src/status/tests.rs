@@ -43,7 +43,7 @@ fn rejection(reason: &str) -> PodVerdict {
 }
 
 #[test]
-fn a_probed_container_of_an_earlier_agent_stays_ready_until_it_is_asked() {
+fn probed_container_of_an_earlier_agent_stays_ready_until_its_first_probe() {
     let probed = json!({"name": "a", "image": "i", "readinessProbe": {"exec": {}}});
     // The container began at 901 s.
     for (agent, was, probe, want) in [
@@ -67,7 +67,7 @@ fn a_probed_container_of_an_earlier_agent_stays_ready_until_it_is_asked() {
 }
 
 #[test]
-fn a_static_pod_of_an_earlier_agent_has_started_once_its_probe_would_have_killed_it() {
+fn container_of_an_earlier_agent_is_started_after_its_startup_probe_deadline() {
     // The container began at 901 s.
     for (agent, failures, old, want) in [
         (905, 3, None, false),
@@ -93,7 +93,7 @@ fn a_static_pod_of_an_earlier_agent_has_started_once_its_probe_would_have_killed
 }
 
 #[test]
-fn a_container_between_creation_and_start_waits_for_what_it_waited_for_before() {
+fn created_container_without_a_start_keeps_its_waiting_reason() {
     let back_off = json!({"containerStatuses": [{"name": "a", "image": "i", "imageID": "",
         "ready": false, "restartCount": 1,
         "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}}]});
@@ -148,7 +148,7 @@ fn the_phase_follows_from_all_main_containers() {
 }
 
 #[test]
-fn a_terminal_phase_is_reported_once_nothing_can_run() {
+fn terminal_phase_is_reported_when_no_sandbox_is_ready() {
     let mut world = DerivedPod::new(one("Never")).with(vec![exited("a", "1", 0)]);
     assert_eq!(world.derive().phase.as_deref(), Some("Pending"));
     world.lifecycle = Lifecycle::Terminating;
@@ -171,7 +171,7 @@ fn a_terminal_phase_is_never_left() {
 }
 
 #[test]
-fn a_finished_container_does_not_come_back_when_the_policy_forbids_it() {
+fn status_of_a_finished_container_stays_if_its_policy_forbids_a_restart() {
     let mut world = DerivedPod::new(one("Never")).with(vec![exited("a", "1", 0)]);
     let before = world.derive();
     world.observed.as_mut().expect("observed").containers = vec![container("a", "2")];
@@ -186,7 +186,7 @@ fn a_finished_container_does_not_come_back_when_the_policy_forbids_it() {
 }
 
 #[test]
-fn a_container_that_failed_may_run_again_in_another_sandbox_if_its_pod_restarts_on_failure() {
+fn failed_container_may_restart_in_a_new_sandbox_under_pod_policy_on_failure() {
     for (code, is_new) in [(1, true), (0, false)] {
         let containers = json!([{"name": "a", "restartPolicy": "Never"}, {"name": "b"}]);
         let spec = json!({"restartPolicy": "OnFailure", "containers": containers});
@@ -234,7 +234,7 @@ fn a_running_container_that_vanished_counts_as_ended_not_as_never_started() {
 }
 
 #[test]
-fn an_end_that_nobody_saw_is_later_than_that_of_the_attempt_before() {
+fn unobserved_exit_replaces_the_previous_attempt_as_last_state() {
     let why = WaitingReason { reason: "CrashLoopBackOff".into(), message: "back-off".into() };
     let newest = ObservedContainer { restart_count: 1, ..container("a", "2") };
     let mut world = DerivedPod::new(one("Always")).with(vec![newest, exited("a", "1", 3)]);
@@ -248,7 +248,7 @@ fn an_end_that_nobody_saw_is_later_than_that_of_the_attempt_before() {
 }
 
 #[test]
-fn an_end_of_which_nobody_knows_any_more_is_later_than_that_of_the_attempt_before() {
+fn exit_with_a_lost_record_still_outranks_the_previous_attempt_as_last_state() {
     let why = WaitingReason { reason: "CrashLoopBackOff".into(), message: "back-off".into() };
     let newest = ObservedContainer { restart_count: 1, ..exited("a", "2", 0) };
     let mut world = DerivedPod::new(one("Always")).with(vec![newest, exited("a", "1", 3)]);
@@ -263,7 +263,7 @@ fn an_end_of_which_nobody_knows_any_more_is_later_than_that_of_the_attempt_befor
 }
 
 #[test]
-fn a_number_that_is_given_twice_counts_twice_as_it_does_for_the_kubelet() {
+fn restart_number_used_by_two_attempts_counts_twice_as_in_the_kubelet() {
     let attempt = |id: &str, restart_count| ObservedContainer {
         restart_count,
         created_at: UnixNanos(950 * SECOND),
@@ -283,7 +283,7 @@ fn a_number_that_is_given_twice_counts_twice_as_it_does_for_the_kubelet() {
 }
 
 #[test]
-fn a_container_that_never_comes_back_may_be_replaced_where_its_pod_always_does() {
+fn container_with_policy_never_may_be_replaced_if_its_pod_restarts_always() {
     let policy = json!({"name": "a", "image": "i", "restartPolicy": "Never"});
     let mut world =
         DerivedPod::new(pod(json!({"restartPolicy": "Always", "containers": [policy]})));
@@ -295,7 +295,7 @@ fn a_container_that_never_comes_back_may_be_replaced_where_its_pod_always_does()
 }
 
 #[test]
-fn before_the_first_read_nothing_is_taken_for_lost() {
+fn no_container_counts_as_lost_before_the_first_read() {
     let mut world = DerivedPod::new(one("Always")).with(vec![container("a", "1")]);
     world.derive();
     world.observed = None;
@@ -417,7 +417,7 @@ fn evidence_of_the_kernel_reaches_the_status() {
 }
 
 #[test]
-fn a_refused_pod_has_nothing_but_its_refusal() {
+fn rejected_pod_has_only_phase_reason_and_message() {
     let mut world = DerivedPod::new(one("Always"));
     world.verdict = Some(rejection("OutOfcpu"));
     let status = world.derive();
@@ -430,7 +430,7 @@ fn a_refused_pod_has_nothing_but_its_refusal() {
 }
 
 #[test]
-fn a_refused_pod_keeps_conditions_of_others_only() {
+fn rejected_pod_keeps_only_conditions_of_foreign_types() {
     let mut world = DerivedPod::new(one("Never"));
     let condition = |type_: &str| json!({"type": type_, "status": "True"});
     let status = json!({"conditions": [condition("PodScheduled"), condition("example.com/gate")]});
@@ -442,7 +442,7 @@ fn a_refused_pod_keeps_conditions_of_others_only() {
 }
 
 #[test]
-fn a_pod_that_was_removed_before_it_ran_goes_on_saying_what_was_not_ready() {
+fn pod_removed_before_its_start_keeps_reason_containers_not_ready() {
     let mut world = DerivedPod::new(one("Always")).with(Vec::new());
     world.derive();
     world.lifecycle = Lifecycle::Terminated;
@@ -456,7 +456,7 @@ fn a_pod_that_was_removed_before_it_ran_goes_on_saying_what_was_not_ready() {
 }
 
 #[test]
-fn an_evicted_pod_tells_that_the_node_ended_it() {
+fn evicted_pod_is_failed_with_condition_disruption_target() {
     let mut world = DerivedPod::new(one("Always")).with(vec![container("a", "1")]);
     world.derive();
     let message = "The node was low on resource: memory. ".to_owned();
@@ -481,7 +481,7 @@ fn an_evicted_pod_tells_that_the_node_ended_it() {
 
 /// As in the kubelet, and as upstream's tests of critical pods require.
 #[test]
-fn a_pod_that_made_room_and_ended_well_has_succeeded_and_tells_who_ended_it() {
+fn preempted_pod_that_exits_with_zero_has_succeeded_and_is_a_disruption_target() {
     for (reason, code, phase, told) in [
         ("Preempting", 0, "Succeeded", None),
         ("Preempting", 137, "Failed", Some("Preempting")),
@@ -502,7 +502,7 @@ fn a_pod_that_made_room_and_ended_well_has_succeeded_and_tells_who_ended_it() {
 }
 
 #[test]
-fn a_pod_that_exceeded_a_limit_of_its_own_is_no_target_of_a_disruption() {
+fn pod_evicted_for_its_own_limit_has_no_condition_disruption_target() {
     let mut world = DerivedPod::new(one("Always")).with(vec![exited("a", "1", 143)]);
     world.verdict = Some(verdict("Evicted"));
     world.lifecycle = Lifecycle::Terminated;
@@ -545,7 +545,7 @@ fn addresses_put_the_nodes_family_first_and_host_network_takes_the_nodes() {
 }
 
 #[test]
-fn times_move_only_with_what_they_stamp() {
+fn transition_times_change_only_with_their_condition() {
     let mut world = DerivedPod::new(one("Always")).with(vec![container("a", "1")]);
     let first = world.derive();
     world.now = UnixNanos(2000 * SECOND);
@@ -561,7 +561,7 @@ fn times_move_only_with_what_they_stamp() {
 }
 
 #[test]
-fn conditions_of_others_are_kept() {
+fn conditions_of_other_controllers_are_kept() {
     let mut world = DerivedPod::new(json!({
         "metadata": {"generation": 4},
         "spec": {"containers": [{"name": "a"}], "readinessGates": [{"conditionType": "x/gate"}]},
@@ -575,7 +575,7 @@ fn conditions_of_others_are_kept() {
 }
 
 #[test]
-fn a_sandbox_serves_when_it_is_the_only_ready_one_and_has_an_address() {
+fn pod_is_ready_to_start_containers_with_one_ready_sandbox_that_has_an_address() {
     let mut world = DerivedPod::new(one("Always")).with(vec![]);
     assert_eq!(condition(&world.derive(), "PodReadyToStartContainers").0, "True");
     let sandboxes = &mut world.observed.as_mut().expect("observed").sandboxes;
@@ -658,7 +658,7 @@ proptest! {
     }
 
     #[test]
-    fn restart_counts_and_terminal_phases_never_go_back(
+    fn restart_counts_never_decrease_and_terminal_phases_never_change(
         mut world in any_world(), other in any_world()
     ) {
         let before = world.derive();

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_of_others_are_the_api_servers_and_ours_are_ours() {
+    fn merge_takes_foreign_conditions_from_the_api_server_and_own_ones_from_the_agent() {
         let api = status(json!({"conditions":
             [condition("Ready", "False"), condition("gate.example/ok", "True")]}));
         let ours = status(json!({"conditions":
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn that_the_node_ended_the_pod_is_said_with_the_terminal_phase_only() {
+    fn disruption_target_is_written_only_with_a_terminal_phase() {
         let disrupted = [condition("DisruptionTarget", "True")];
         let api = status(json!({"phase": "Running"}));
         let running = status(json!({"phase": "Running", "conditions": disrupted}));
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_static_pod_that_runs_again_is_shown_so_by_its_mirror_pod() {
+    fn mirror_pod_of_a_restarted_static_pod_leaves_its_terminal_phase() {
         let api = status(json!({"phase": "Failed", "reason": "Terminated",
             "message": "Pod was terminated in response to imminent node shutdown.",
             "startTime": "2026-11-21T02:27:13Z",
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_own_is_not_taken_away() {
+    fn fields_of_other_controllers_survive_the_merge() {
         let api = status(json!({"nominatedNodeName": "n", "qosClass": "Guaranteed",
             "resourceClaimStatuses": [{"name": "gpu"}],
             "extendedResourceClaimStatus": {"resourceClaimName": "gpus", "requestMappings": []},

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_when_nothing_differs() {
+    fn equal_status_needs_no_patch() {
         let same = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
         assert_eq!(patched(same.clone(), same), None);
         let empty = json!({"containerStatuses": [{"name": "c", "image": "", "imageID": "",
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_is_patched_by_its_type_and_the_order_is_told() {
+    fn condition_is_patched_by_its_type_with_the_element_order() {
         let ready = |status: &str| json!({"type": "Ready", "status": status, "reason": "No"});
         let old = json!({"conditions": [ready("False"), {"type": "foreign", "status": "True"}]});
         let new = json!({"conditions": [{"type": "foreign", "status": "True"},
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_is_nulled_or_deleted() {
+    fn removed_field_is_nulled_and_removed_list_item_is_deleted() {
         let old = json!({"message": "m", "podIPs": [{"ip": "1"}, {"ip": "2"}]});
         let new = json!({"podIPs": [{"ip": "2"}]});
         let want = json!({"message": null, "$setElementOrder/podIPs": [{"ip": "2"}],
@@ -248,7 +248,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_patch_makes_of_the_old_status_the_new_one(old in any_status(), new in any_status()) {
+        fn applied_patch_turns_the_old_status_into_the_new_status(old in any_status(), new in any_status()) {
             let mut target = as_object(&old);
             if let Some(body) = patch("u", &old, &new) {
                 applied(&mut target, body["status"].as_object().expect("an object"));

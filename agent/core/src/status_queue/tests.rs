@@ -104,7 +104,7 @@ fn mirror(uid: &str, of: &str, status: Value) -> Value {
 const NO: RequestResult = RequestResult::Missing;
 
 #[test]
-fn what_somebody_waits_for_goes_at_once_and_the_rest_gathers() {
+fn status_with_a_waiting_client_is_sent_at_once_and_other_changes_are_batched() {
     let mut world = QueueWithClock::new();
     let object = api("1", json!({"phase": "Pending"}));
     assert_eq!(world.seen(object.clone()), []);
@@ -126,7 +126,7 @@ fn what_somebody_waits_for_goes_at_once_and_the_rest_gathers() {
 }
 
 #[test]
-fn a_pod_that_is_over_by_itself_is_told_before_it_is_cleared_away() {
+fn status_of_a_pod_that_ended_by_itself_is_sent_before_its_teardown() {
     let ended = |name: &str| {
         json!({"name": name, "containerID": name, "state": {"terminated": {
         "exitCode": 1, "containerID": name}}})
@@ -152,7 +152,7 @@ fn a_pod_that_is_over_by_itself_is_told_before_it_is_cleared_away() {
 }
 
 #[test]
-fn what_is_said_of_a_pod_that_starts_comes_together() {
+fn status_changes_of_a_starting_pod_are_batched() {
     let waits = |reason: &str| json!({"name": "a", "state": {"waiting": {"reason": reason}}});
     let runs = json!({"name": "a", "state": {"running": {}}});
     let status = |container: &Value| json!({"phase": "Pending", "containerStatuses": [container]});
@@ -180,7 +180,7 @@ fn what_is_said_of_a_pod_that_starts_comes_together() {
 }
 
 #[test]
-fn the_more_pods_are_on_their_way_the_longer_what_is_said_of_each_gathers() {
+fn batch_delay_grows_with_the_number_of_changing_pods() {
     for (others, millis) in [(0, 1000), (5, 1000), (10, 2000), (49, 9800), (50, 10_000)] {
         assert_eq!(gather_among(others), Duration::from_millis(millis), "{others}");
     }
@@ -188,7 +188,7 @@ fn the_more_pods_are_on_their_way_the_longer_what_is_said_of_each_gathers() {
 }
 
 #[test]
-fn one_request_is_under_way_and_only_the_last_status_follows_it() {
+fn one_request_per_pod_is_in_flight_and_only_the_latest_status_follows() {
     let mut world = QueueWithClock::new();
     let object = api("1", json!({"phase": "Pending"}));
     world.seen(object.clone());
@@ -200,7 +200,7 @@ fn one_request_is_under_way_and_only_the_last_status_follows_it() {
 }
 
 #[test]
-fn an_older_copy_never_hides_what_was_written() {
+fn stale_watch_copy_does_not_hide_a_written_status() {
     let mut world = QueueWithClock::new();
     let object = api("1", json!({"phase": "Pending"}));
     world.seen(object.clone());
@@ -285,7 +285,7 @@ fn an_outage_delays_and_its_end_wakes_every_pod() {
 }
 
 #[test]
-fn an_answer_tells_what_is_unwritten_of_its_own_pods_alone_and_by_peoples_clock() {
+fn unwritten_statuses_are_reported_per_changed_pod_with_wall_clock_time() {
     let mut world = QueueWithClock::new();
     let mut requests = Vec::new();
     for uid in ["1", "2", "3"] {
@@ -312,7 +312,7 @@ fn an_answer_tells_what_is_unwritten_of_its_own_pods_alone_and_by_peoples_clock(
 }
 
 #[test]
-fn a_static_pods_end_is_found_at_every_name_that_it_had() {
+fn removed_static_pod_is_dropped_from_every_name_it_had() {
     let mut world = QueueWithClock::new();
     let mut other = static_pod("1");
     other["metadata"]["name"] = json!("other");
@@ -343,7 +343,7 @@ fn a_pod_that_the_api_server_refuses_holds_up_no_other() {
 }
 
 #[test]
-fn a_conflict_is_settled_by_a_look() {
+fn conflict_is_resolved_by_a_refetch() {
     let mut world = QueueWithClock::new();
     let object = api("1", json!({"phase": "Pending"}));
     world.seen(object.clone());
@@ -358,7 +358,7 @@ fn a_conflict_is_settled_by_a_look() {
 }
 
 #[test]
-fn a_pod_that_is_not_there_any_more_is_left_alone_until_it_is_seen() {
+fn status_of_a_missing_pod_is_not_written_until_the_pod_is_observed_again() {
     let mut world = QueueWithClock::new();
     let object = api("1", json!({"phase": "Pending"}));
     world.seen(object.clone());
@@ -383,7 +383,7 @@ fn a_write_without_effect_is_not_repeated_at_once_and_holds_no_deletion_up() {
 }
 
 #[test]
-fn a_static_pod_gets_a_mirror_and_its_status_goes_there() {
+fn static_pod_gets_a_mirror_pod_that_receives_its_status() {
     let mut world = QueueWithClock::new();
     let web = static_pod("h1");
     world.give(QueueInput::Wanted(Arc::new(pod(web.clone()))));
@@ -420,7 +420,7 @@ fn a_changed_manifest_replaces_the_mirror_once_the_new_pod_lives() {
 }
 
 #[test]
-fn a_mirror_without_a_static_pod_goes_when_every_source_has_spoken() {
+fn mirror_pod_without_a_static_pod_is_deleted_after_all_sources_are_ready() {
     let mut world = QueueWithClock::new();
     assert_eq!(world.seen(mirror("m1", "h1", ready(true))), []);
     world.give(QueueInput::Wanted(Arc::new(pod(static_pod("h1")))));
@@ -429,7 +429,7 @@ fn a_mirror_without_a_static_pod_goes_when_every_source_has_spoken() {
 }
 
 #[test]
-fn a_pod_of_somebody_else_in_the_place_of_the_mirror_is_never_touched() {
+fn foreign_pod_under_the_name_of_a_mirror_pod_is_never_patched_or_deleted() {
     let mut world = QueueWithClock::new();
     let web = static_pod("h1");
     let create = only(world.give(derived(&web, ready(true), WorkerStage::Syncing)));
@@ -462,7 +462,7 @@ fn a_mirror_that_cannot_be_made_is_tried_with_patience() {
 }
 
 #[test]
-fn a_pods_address_is_told_at_once_and_the_rest_gathers() {
+fn pod_address_is_written_at_once_and_other_changes_are_batched() {
     let waits = json!({"name": "a", "state": {"waiting": {"reason": "ContainerCreating"}}});
     let status = |ip: Option<&str>, told: bool| {
         let ready = if told { "True" } else { "False" };
@@ -566,7 +566,7 @@ fn a_list_of_a_restored_store_is_asked_about_and_believed() {
 }
 
 #[test]
-fn an_answer_that_is_older_than_what_was_known_before_it_is_believed() {
+fn response_with_an_older_resource_version_is_accepted() {
     let mut world = QueueWithClock::new();
     world.version = 900;
     let object = api("1", json!({"phase": "Pending"}));

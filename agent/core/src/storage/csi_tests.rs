@@ -23,7 +23,7 @@ fn csi(more: serde_json::Value) -> PersistentVolume {
 }
 
 #[test]
-fn claim_gives_what_the_driver_is_told() {
+fn volume_of_a_claim_has_the_csi_attributes_of_its_persistent_volume() {
     let made = Volume::of_claim(
         &csi(json!({
             "mountOptions": ["ro"],
@@ -49,7 +49,7 @@ fn claim_gives_what_the_driver_is_told() {
 }
 
 #[test]
-fn claim_without_modes_is_told_as_read_write_once() {
+fn claim_without_access_modes_counts_as_read_write_once() {
     let made = Volume::of_claim(&csi(json!({"accessModes": null})), false, None).expect("a volume");
     assert_eq!(made.access_mode(), AccessMode::ReadWriteOnce);
     assert!(!made.is_given_to_group(GroupPolicy::default()));
@@ -62,7 +62,7 @@ fn volume_of_another_plugin_is_none() {
 }
 
 #[test]
-fn group_gets_files_as_the_policy_says() {
+fn fs_group_is_applied_according_to_the_fs_group_policy() {
     let made = |fs_type: &str, modes: &[&str], read_only| {
         let source = json!({"driver": "d", "volumeHandle": "h", "fsType": fs_type});
         let volume = csi(json!({"csi": source, "accessModes": modes}));

@@ -43,7 +43,7 @@ fn refusal(kind: RefusalKind) -> Refusal {
 const NOW: UnixNanos = UnixNanos(1_700_000_000_000_000_000);
 
 #[test]
-fn claim_says_when_it_is_the_nodes_turn() {
+fn claim_status_decides_if_the_node_expands_the_volume() {
     let call = |order| Plan::Call(order);
     let claimed = || Order { is_claimed: true, ..order("2Gi") };
     let not_required = || {
@@ -105,7 +105,7 @@ fn progress_is_marked_once_with_the_claims_version() {
 }
 
 #[test]
-fn success_gives_the_claim_its_capacity_and_takes_what_spoke_of_the_expansion() {
+fn successful_expansion_updates_the_capacity_and_removes_resize_conditions() {
     let mut claim = claim("2Gi", "1Gi", "2Gi", IN_PROGRESS);
     let status = claim.status.as_mut().expect("a status");
     let condition = |kind: &str| json!({"type": kind, "status": "True"});
@@ -146,7 +146,7 @@ fn refusal_becomes_a_condition_and_a_problem() {
 }
 
 #[test]
-fn driver_without_expansion_is_fine_where_nothing_is_left_to_do() {
+fn driver_without_expansion_is_no_error_if_the_claim_has_its_capacity() {
     let claim = claim("2Gi", "2Gi", "2Gi", "");
     for done in
         [Order { is_claimed: true, ..order("2Gi") }, Order { has_status: false, ..order("2Gi") }]
@@ -157,7 +157,7 @@ fn driver_without_expansion_is_fine_where_nothing_is_left_to_do() {
 }
 
 #[test]
-fn volume_is_read_only_where_its_claim_may_have_grown() {
+fn persistent_volume_is_read_again_only_if_its_claim_may_have_grown() {
     let known = size("1Gi");
     assert!(!is_growing(&claim("1Gi", "1Gi", "", ""), &known));
     assert!(is_growing(&claim("2Gi", "1Gi", "", ""), &known));

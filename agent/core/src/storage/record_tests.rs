@@ -40,7 +40,7 @@ fn file_is_the_kubelets_byte_for_byte() {
 }
 
 #[test]
-fn what_was_written_is_read() {
+fn record_survives_a_write_and_a_parse() {
     for record in [
         Record::of_pod(&volume(), "node-1"),
         Record::of_staging(&volume()),

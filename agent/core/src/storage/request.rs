@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn drivers_that_know_writers_are_told_more() {
+    fn driver_with_single_node_multi_writer_gets_the_precise_access_mode() {
         let rows = [
             (AccessMode::ReadWriteOnce, Mode::SingleNodeWriter, Mode::SingleNodeMultiWriter),
             (AccessMode::ReadOnlyMany, Mode::MultiNodeReaderOnly, Mode::MultiNodeReaderOnly),

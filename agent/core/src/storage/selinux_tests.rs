@@ -41,7 +41,7 @@ fn options_are_those_of_the_containers_that_mount_the_volume_and_else_the_pods()
 }
 
 #[test]
-fn label_of_the_hosts_files_is_read_from_its_contexts() {
+fn label_of_host_files_is_parsed_from_the_selinux_contexts() {
     let files = file_label(CONTEXTS).expect("a label");
     assert_eq!((&*files.user, &*files.kind, &*files.level), ("system_u", "container_file_t", "s0"));
     for text in ["", "process = \"a:b:c:d\"", "# file = \"a:b:c:d\"", "file = \"a:b\""] {
@@ -68,7 +68,7 @@ fn driver(mounts_for_selinux: bool) -> DriverSpec {
 }
 
 #[test]
-fn volumes_of_one_pod_are_mounted_with_their_label_and_others_with_the_gate() {
+fn read_write_once_pod_volume_gets_a_mount_label_and_other_volumes_need_the_gate() {
     const ONE: [AccessMode; 1] = [AccessMode::ReadWriteOncePod];
     const MANY: [AccessMode; 1] = [AccessMode::ReadWriteMany];
     let level = ["s0:c1,c2"];

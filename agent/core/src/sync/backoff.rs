@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_that_is_forgiven_is_over_and_the_next_one_is_longer() {
+    fn forgiven_backoff_ends_and_the_next_backoff_is_longer() {
         let mut table = CrashLoop::default();
         table.started(C, at(0), at(0));
         table.started(C, at(10), at(20));
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_curve_is_the_usual_one_the_reduced_one_or_the_configured_one() {
+    fn backoff_curve_is_the_default_the_reduced_or_the_configured_curve() {
         let seconds = |curve: Curve| (curve.initial.as_secs(), curve.max.as_secs());
         for (reduced, max, want) in [
             (false, None, (10, 300)),

@@ -69,7 +69,7 @@ mod tests {
     use crate::types::NodeFacts;
 
     #[test]
-    fn a_device_is_the_pods_link_with_the_rights_of_its_claim() {
+    fn device_is_mapped_from_the_pods_link_with_the_permissions_of_its_claim() {
         let pod = serde_json::from_value(json!({
         "metadata": {"name": "p", "namespace": "ns", "uid": "u1"},
         "spec": {

@@ -153,7 +153,7 @@ mod tests {
 
     /// A comparison of each place of each volume with each mount would take many minutes.
     #[test]
-    fn very_many_volumes_at_one_place_share_what_is_mounted_inside_it() {
+    fn many_volumes_at_one_mount_path_share_one_list_of_nested_mount_points() {
         let spelled = |bits: usize| -> String {
             (0..10).map(|at| format!("/{}p", "/".repeat(bits >> at & 1))).collect()
         };
@@ -193,7 +193,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn they_are_those_that_each_volume_finds_by_itself(
+        fn nested_mount_points_equal_the_result_of_upstreams_loops(
             mounts in prop::collection::vec(("[uvw]", r"/{0,2}((a|b|a-|\.|\.\.)/{1,2}){0,4}"), 0..9),
         ) {
             let mounts: Vec<_> = mounts.iter().map(|(name, path)| mount(name, path)).collect();

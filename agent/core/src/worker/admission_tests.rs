@@ -13,7 +13,7 @@ use crate::worker::testing::{self as core, Host, ON_HOST, plain, sized_pod as po
 use crate::worker::{Hint, PodsInput, WorkerStage};
 
 #[test]
-fn a_pod_that_does_not_fit_never_starts_and_says_why() {
+fn pod_that_does_not_fit_is_rejected_with_a_reason_and_never_starts() {
     let mut host = Host::new();
     host.want(plain("a", "800m"));
     assert_eq!(host.take(), "StartContainer a");
@@ -36,7 +36,7 @@ fn a_pod_that_does_not_fit_never_starts_and_says_why() {
 }
 
 #[test]
-fn a_critical_pod_starts_when_those_in_its_way_have_ended() {
+fn critical_pod_starts_after_its_victims_have_ended() {
     let mut host = Host::new();
     host.want(plain("a", "400m"));
     host.want(plain("b", "500m"));
@@ -53,7 +53,7 @@ fn a_critical_pod_starts_when_those_in_its_way_have_ended() {
 }
 
 #[test]
-fn a_critical_pod_that_waits_for_room_has_it_made_over_a_restart() {
+fn preemption_for_a_waiting_critical_pod_continues_after_an_agent_restart() {
     let mut host = Host::new();
     host.want(plain("a", "900m"));
     host.take();
@@ -71,7 +71,7 @@ fn a_critical_pod_that_waits_for_room_has_it_made_over_a_restart() {
 }
 
 #[test]
-fn a_pod_that_does_not_make_room_in_time_is_told_of_once_and_waited_for_no_more() {
+fn overdue_victim_is_reported_once_and_delays_the_critical_pod_no_longer() {
     let mut host = Host::new();
     host.want(plain("a", "900m"));
     host.take();
@@ -93,7 +93,7 @@ fn a_pod_that_does_not_make_room_in_time_is_told_of_once_and_waited_for_no_more(
 }
 
 #[test]
-fn nothing_starts_before_the_network_is_ready_but_pods_of_the_hosts_network() {
+fn only_host_network_pods_start_before_the_network_is_ready() {
     let mut host = Host::new();
     let error = Some("cni plugin not initialized".to_owned());
     host.tell(PodsInput::Node(NodeFacts { network_error: error, ..core::small_settings().node }));
@@ -114,7 +114,7 @@ fn nothing_starts_before_the_network_is_ready_but_pods_of_the_hosts_network() {
 }
 
 #[test]
-fn without_a_node_object_admission_hears_from_the_runtime_what_it_can_do() {
+fn admission_without_a_node_object_uses_the_features_of_the_runtime() {
     let mut host = Host::new();
     let strict = |name: &str| {
         let mut pod = plain(name, "100m");
@@ -132,7 +132,7 @@ fn without_a_node_object_admission_hears_from_the_runtime_what_it_can_do() {
 }
 
 #[test]
-fn the_prober_hears_of_a_pod_before_its_containers_run_and_of_every_address_it_has() {
+fn prober_gets_a_pod_before_its_containers_run_and_again_with_a_new_address() {
     let mut host = Host::new();
     let at = |ip: &str| NodeFacts {
         host_ips: vec![ip.parse().expect("an address")],
@@ -171,7 +171,7 @@ fn a_resize_is_granted_and_carried_out() {
 }
 
 #[test]
-fn a_resize_restarts_the_container_where_its_policy_says_so() {
+fn resize_restarts_the_container_if_its_resize_policy_requires_a_restart() {
     let mut host = Host::new();
     let policy = json!({"policy": "RestartContainer"});
     host.want(pod("a", "200m", 1, policy.clone()));
@@ -182,7 +182,7 @@ fn a_resize_restarts_the_container_where_its_policy_says_so() {
 }
 
 #[test]
-fn a_resize_that_restarts_its_container_is_done_when_that_was_killed_and_not_before() {
+fn resize_with_a_container_restart_completes_only_after_the_container_is_killed() {
     let policy = || json!({"policy": "RestartContainer"});
     let done = "resize a [], StartContainer a, ResizeCompleted a";
     // The agent stops while the container is being stopped; the container lives on.
@@ -212,7 +212,7 @@ fn a_resize_that_restarts_its_container_is_done_when_that_was_killed_and_not_bef
 }
 
 #[test]
-fn a_container_that_restarts_for_a_resize_has_what_its_sync_began_with() {
+fn container_restarted_for_a_resize_gets_the_limits_at_the_start_of_its_sync() {
     let policy = || json!({"policy": "RestartContainer"});
     let mut host = Host::new();
     host.want(pod("a", "200m", 1, policy()));
@@ -267,7 +267,7 @@ fn a_wish_that_is_taken_back_is_forgotten() {
 }
 
 #[test]
-fn what_asks_for_less_goes_first_and_makes_room_for_the_rest() {
+fn resize_to_less_is_actuated_first_and_makes_room_for_other_resizes() {
     let mut host = Host::new();
     for uid in ["a", "b", "c"] {
         host.want(plain(uid, "300m"));
@@ -284,7 +284,7 @@ fn what_asks_for_less_goes_first_and_makes_room_for_the_rest() {
 }
 
 #[test]
-fn what_the_runtime_refuses_is_said_and_tried_again() {
+fn resize_refused_by_the_runtime_is_reported_and_retried() {
     let mut host = Host::new();
     host.want(plain("a", "200m"));
     host.take();
@@ -300,7 +300,7 @@ fn what_the_runtime_refuses_is_said_and_tried_again() {
 }
 
 #[test]
-fn resize_that_failed_and_is_taken_back_is_undone_because_the_runtime_may_have_made_it() {
+fn failed_resize_that_is_reverted_is_undone_in_case_the_runtime_applied_it() {
     let mut host = Host::new();
     host.want(plain("a", "200m"));
     host.refuses = Some("the answer was lost");
@@ -365,7 +365,7 @@ fn deleted(uid: &str, phase: &str) -> k8s_openapi::api::core::v1::Pod {
 }
 
 #[test]
-fn a_deleted_pod_that_was_over_before_the_agent_came_takes_no_room_until_it_is_read() {
+fn deleted_pod_with_a_terminal_phase_takes_no_room_before_its_first_read() {
     for (phase, told) in
         [("Succeeded", ""), ("Failed", ""), ("Running", "OutOfcpu c"), ("", "OutOfcpu c")]
     {
@@ -382,7 +382,7 @@ fn a_deleted_pod_that_was_over_before_the_agent_came_takes_no_room_until_it_is_r
 }
 
 #[test]
-fn a_deleted_pod_that_runs_on_takes_its_room_from_the_first_read_whatever_its_source_says() {
+fn deleted_pod_that_still_runs_takes_room_from_its_first_read_despite_phase_failed() {
     let mut host = Host::new();
     host.want(plain("a", "900m"));
     host.take();
@@ -395,7 +395,7 @@ fn a_deleted_pod_that_runs_on_takes_its_room_from_the_first_read_whatever_its_so
 }
 
 #[test]
-fn the_place_of_a_pod_is_free_when_its_end_is_told() {
+fn room_of_a_pod_is_free_when_its_end_is_reported() {
     let mut host = Host::new();
     host.want(plain("old", "800m"));
     host.lingers = true;
@@ -410,7 +410,7 @@ fn the_place_of_a_pod_is_free_when_its_end_is_told() {
 }
 
 #[test]
-fn a_container_that_does_not_come_up_is_in_a_crash_loop_like_one_that_ends() {
+fn container_that_fails_to_start_enters_crash_loop_backoff() {
     let mut host = Host::new();
     host.breaks = true;
     host.want(plain("p", "100m"));
@@ -430,7 +430,7 @@ fn a_container_that_does_not_come_up_is_in_a_crash_loop_like_one_that_ends() {
 }
 
 #[test]
-fn a_refusal_stays_as_it_was_said_over_a_restart() {
+fn rejection_status_is_unchanged_after_an_agent_restart() {
     let mut host = Host::new();
     let status = json!({"phase": "Failed", "reason": "OutOfcpu", "message": "Pod was rejected: x",
         "qosClass": "Guaranteed", "startTime": "2026-11-21T02:27:13Z", "observedGeneration": 1});

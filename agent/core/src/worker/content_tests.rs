@@ -136,7 +136,7 @@ impl Context {
 }
 
 #[test]
-fn changed_files_are_written_once_and_nothing_else_is_done() {
+fn changed_files_cause_one_refresh_and_no_other_action() {
     let mut context = Context::running();
     context.content(true);
     assert_eq!(context.take(), ["Refresh"]);
@@ -148,7 +148,7 @@ fn changed_files_are_written_once_and_nothing_else_is_done() {
 }
 
 #[test]
-fn a_change_during_a_sync_is_seen_to_after_it() {
+fn change_during_a_sync_is_refreshed_after_the_sync() {
     let mut context = Context::running();
     context.during = Some(PodsInput::Content { uid: uid(), files: true });
     context.content(true);
@@ -156,7 +156,7 @@ fn a_change_during_a_sync_is_seen_to_after_it() {
 }
 
 #[test]
-fn a_refresh_that_fails_is_repeated_ever_more_seldom_and_holds_up_nothing() {
+fn failed_refresh_backs_off_and_does_not_delay_container_restarts() {
     let mut context = Context::running();
     context.failing.insert("Refresh", "FailedMount");
     context.content(true);
@@ -180,7 +180,7 @@ fn a_refresh_that_fails_is_repeated_ever_more_seldom_and_holds_up_nothing() {
 }
 
 #[test]
-fn a_pod_that_waits_for_an_object_goes_on_when_it_appears() {
+fn pod_that_waits_for_an_object_is_retried_when_the_object_appears() {
     for (verb, reason) in [
         ("Prepare", "FailedMount"),
         ("StartContainer", "CreateContainerConfigError"),
@@ -200,7 +200,7 @@ fn a_pod_that_waits_for_an_object_goes_on_when_it_appears() {
 }
 
 #[test]
-fn pod_fails_when_the_node_has_no_room_for_its_volume() {
+fn pod_is_rejected_if_its_volume_exceeds_the_attachment_limit() {
     let mut context = Context::new();
     context.failing.insert("Prepare", crate::worker::ATTACHMENT_LIMIT);
     context.want(pod(&json!({}), &json!([])));
@@ -213,7 +213,7 @@ fn pod_fails_when_the_node_has_no_room_for_its_volume() {
 }
 
 #[test]
-fn other_failures_keep_their_pace() {
+fn new_content_does_not_retry_an_unrelated_start_failure() {
     let mut context = Context::new();
     context.failing.insert("StartContainer", "CreateContainerError");
     context.want(pod(&json!({}), &json!([])));
@@ -223,7 +223,7 @@ fn other_failures_keep_their_pace() {
 }
 
 #[test]
-fn a_pod_whose_own_facts_are_shown_is_refreshed_when_they_change() {
+fn pod_with_downward_api_labels_is_refreshed_when_its_labels_change() {
     let field = json!([{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]);
     let table = [
         (json!([{"name": "v", "downwardAPI": {"items": field}}]), 1),
@@ -243,7 +243,7 @@ fn a_pod_whose_own_facts_are_shown_is_refreshed_when_they_change() {
 }
 
 #[test]
-fn what_is_shown_of_a_pod_is_refreshed_while_its_resize_cannot_be_granted() {
+fn downward_api_volume_is_refreshed_while_the_resize_of_its_pod_is_pending() {
     let field = json!([{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]);
     let volumes = json!([{"name": "v", "downwardAPI": {"items": field}}]);
     let sized = |label: &str, cpu: &str| {

@@ -113,7 +113,7 @@ impl EndsNode {
 }
 
 #[test]
-fn an_end_that_both_tell_is_shown_at_once_and_acted_on_when_it_is_listed() {
+fn exit_reported_by_kernel_and_runtime_is_shown_at_once_and_synced_when_listed() {
     for (policy, then) in [("Always", "StartContainer"), ("Never", "KillPod")] {
         for kernel_first in [true, false] {
             let mut node = EndsNode::running(policy);
@@ -164,7 +164,7 @@ fn a_container_whose_end_restarts_all_is_not_killed_before_its_end_is_listed() {
 }
 
 #[test]
-fn while_a_pod_is_stopped_it_is_looked_at_seldom_and_afterwards_at_once() {
+fn pod_being_stopped_is_reread_rarely_and_at_once_after_the_stop() {
     let mut node = EndsNode::running("Always");
     node.tell(PodsInput::Removed { uid: uid() });
     let (_, actions) = node.syncs.last().expect("a sync");
@@ -184,7 +184,7 @@ fn while_a_pod_is_stopped_it_is_looked_at_seldom_and_afterwards_at_once() {
 }
 
 #[test]
-fn a_pod_that_comes_back_while_it_is_stopped_begins_with_what_was_told_of_it_meanwhile() {
+fn pod_readded_during_its_stop_starts_from_the_status_reported_meanwhile() {
     for (phase, starts) in [("Succeeded", vec![]), ("Running", vec!["c".to_owned()])] {
         let mut host = core::Host::new();
         host.want(core::plain("p", "100m"));
@@ -202,7 +202,7 @@ fn a_pod_that_comes_back_while_it_is_stopped_begins_with_what_was_told_of_it_mea
 
 /// As when its manifest is put back into its folder at once.
 #[test]
-fn a_static_pod_that_comes_back_counts_its_starts_on_unless_it_would_be_over() {
+fn readded_static_pod_keeps_its_restart_count_unless_the_pod_would_be_finished() {
     for (policy, counts) in [("Always", &[1, 0][..]), ("OnFailure", &[0]), ("Never", &[0])] {
         let pod = || {
             let mut pod = core::of_folder(core::plain("p", "100m"), "p");
@@ -225,7 +225,7 @@ fn a_static_pod_that_comes_back_counts_its_starts_on_unless_it_would_be_over() {
 }
 
 #[test]
-fn an_end_of_a_container_that_is_not_running_any_more_tells_nothing_new() {
+fn exit_report_for_an_already_exited_container_is_ignored() {
     let mut node = EndsNode::running("Never");
     node.record.containers = vec![testing::exited("c", "id", 0)];
     assert_eq!(node.record.containers[0].state, RunState::Exited);

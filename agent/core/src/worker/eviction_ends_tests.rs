@@ -12,7 +12,7 @@ use crate::worker::{PodsInput, WorkerStage};
 /// Its log is removed with its containers. No other pod is evicted meanwhile, and the API server
 /// need not know.
 #[test]
-fn what_the_victim_wrote_goes_with_it_whether_its_source_can_be_told_or_not() {
+fn log_of_a_victim_is_removed_even_if_the_api_server_is_not_informed() {
     let mut node = Scarce::with(hard());
     for (uid, disk) in [("a", 3_000), ("b", 6_500)] {
         node.want(pod(uid, 0), 1, disk);
@@ -28,7 +28,7 @@ fn what_the_victim_wrote_goes_with_it_whether_its_source_can_be_told_or_not() {
 }
 
 #[test]
-fn the_next_pod_waits_until_the_disk_can_show_what_the_victim_had() {
+fn next_eviction_waits_until_the_disk_can_show_the_space_of_the_victim() {
     let mut node = Scarce::with(hard());
     for (uid, disk) in [("a", 3_000), ("b", 6_500)] {
         node.want(pod(uid, 0), 1, disk);
@@ -43,7 +43,7 @@ fn the_next_pod_waits_until_the_disk_can_show_what_the_victim_had() {
 
 /// No other record of its end is left than the one this agent has kept.
 #[test]
-fn a_new_agent_does_not_begin_a_victim_again_of_which_nothing_is_left() {
+fn victim_without_a_runtime_record_is_not_started_again_by_a_restarted_agent() {
     let mut node = Scarce::with(hard());
     for (uid, disk) in [("a", 3_000), ("b", 6_500)] {
         node.want(pod(uid, 0), 1, disk);
@@ -86,7 +86,7 @@ fn drains() -> Pod {
 }
 
 #[test]
-fn a_pod_that_makes_room_already_goes_at_once_before_anybody_else_does() {
+fn terminating_preempted_pod_is_evicted_at_once_before_other_pods() {
     let mut node = Scarce::with(hard());
     node.want(pod("b", 0), 330, 1);
     node.want(drains(), 600, 1);
@@ -105,7 +105,7 @@ fn a_pod_that_makes_room_already_goes_at_once_before_anybody_else_does() {
 }
 
 #[test]
-fn a_pod_whose_time_is_over_goes_at_once_before_anybody_else_does() {
+fn pod_past_its_deadline_is_evicted_at_once_before_other_pods() {
     let mut node = Scarce::with(hard());
     let mut of_time = drains();
     of_time.spec.get_or_insert_default().active_deadline_seconds = Some(5);

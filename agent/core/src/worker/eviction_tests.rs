@@ -217,7 +217,7 @@ pub(super) fn pod(uid: &str, priority: i32) -> Pod {
 }
 
 #[test]
-fn nobody_goes_while_something_is_being_freed_however_long_that_takes() {
+fn no_pod_is_evicted_while_a_reclaim_reports_progress() {
     let mut node = Scarce::with(hard());
     node.want(pod("a", 0), 1, 9_500);
     let seconds = |seconds| Duration::from_secs(seconds);
@@ -248,7 +248,7 @@ fn nobody_goes_while_something_is_being_freed_however_long_that_takes() {
 }
 
 #[test]
-fn one_pod_goes_and_the_node_is_looked_at_before_another_one_does() {
+fn node_is_observed_again_before_a_second_pod_is_evicted() {
     let mut node = Scarce::with(hard());
     for (uid, memory) in [("a", 300), ("b", 350), ("c", 290)] {
         node.want(pod(uid, 0), memory, 1);
@@ -278,7 +278,7 @@ fn one_pod_goes_and_the_node_is_looked_at_before_another_one_does() {
 }
 
 #[test]
-fn nobody_is_spared_but_whom_the_node_needs() {
+fn only_critical_and_static_pods_are_spared_from_eviction() {
     let mut node = Scarce::with(hard());
     node.want(pod("critical", 2_000_000_000), 500, 1);
     node.want(of_folder(pod("static", 0), "static"), 450, 1);
@@ -290,7 +290,7 @@ fn nobody_is_spared_but_whom_the_node_needs() {
 }
 
 #[test]
-fn the_next_pod_waits_until_the_victim_is_gone() {
+fn next_eviction_waits_a_limited_time_for_the_previous_victim() {
     let mut node = Scarce::with(hard());
     for uid in ["a", "b", "c"] {
         node.want(pod(uid, 0), 330, 1);
@@ -306,7 +306,7 @@ fn the_next_pod_waits_until_the_victim_is_gone() {
 }
 
 #[test]
-fn unused_images_go_before_pods_and_the_disk_has_to_show_it() {
+fn unused_images_are_removed_first_and_a_pod_is_evicted_if_the_disk_stays_full() {
     for (shows_after, victims) in [(0, 0), (5, 0), (25, 0), (90, 1)] {
         let mut node = Scarce::with(hard());
         node.want(pod("a", 0), 1, 5_000);
@@ -321,7 +321,7 @@ fn unused_images_go_before_pods_and_the_disk_has_to_show_it() {
 }
 
 #[test]
-fn when_nothing_can_be_freed_the_pod_that_uses_most_goes() {
+fn pod_with_the_highest_usage_is_evicted_if_no_space_can_be_reclaimed() {
     let mut node = Scarce::with(hard());
     node.want(pod("a", 0), 1, 5_000);
     node.want(pod("b", 0), 1, 4_500);
@@ -330,7 +330,7 @@ fn when_nothing_can_be_freed_the_pod_that_uses_most_goes() {
 }
 
 #[test]
-fn the_stall_that_a_victim_leaves_behind_takes_nobody_else() {
+fn memory_stall_left_by_a_victim_does_not_evict_a_second_pod_at_once() {
     let mut by_stall = settings(hard());
     by_stall.eviction.stall_min = Some(STALL_MIN);
     let mut node = Scarce::of(by_stall);
@@ -347,7 +347,7 @@ fn the_stall_that_a_victim_leaves_behind_takes_nobody_else() {
 }
 
 #[test]
-fn who_goes_on_writing_does_not_put_the_decision_off() {
+fn pod_that_keeps_writing_does_not_delay_the_eviction() {
     for garbage in [0, 50] {
         let mut node = Scarce::with(hard());
         node.want(pod("a", 0), 1, 9_100);
@@ -358,7 +358,7 @@ fn who_goes_on_writing_does_not_put_the_decision_off() {
 }
 
 #[test]
-fn what_was_freed_is_not_hoped_for_again_once_the_disk_shows_it() {
+fn reclaimed_space_is_not_counted_again_after_the_disk_shows_it() {
     let mut node = Scarce::with(hard());
     node.want(pod("a", 0), 1, 8_950);
     // 50 MiB are left, 950 with all of it, and 1,000 are wanted.
@@ -368,7 +368,7 @@ fn what_was_freed_is_not_hoped_for_again_once_the_disk_shows_it() {
 }
 
 #[test]
-fn a_reading_is_acted_upon_once_however_often_it_comes() {
+fn reading_with_the_same_timestamp_evicts_only_once() {
     let mut node = Scarce::with(hard());
     for uid in ["a", "b", "c"] {
         node.want(pod(uid, 0), 330, 1);
@@ -379,7 +379,7 @@ fn a_reading_is_acted_upon_once_however_often_it_comes() {
 }
 
 #[test]
-fn a_soft_threshold_gives_time_and_a_hard_one_takes_it_back() {
+fn soft_eviction_keeps_the_grace_period_and_a_hard_threshold_shortens_it() {
     let mut soft = vec![threshold(Signal::MemoryAvailable, "200Mi", 20)];
     soft.extend(hard());
     let mut node = Scarce::with(soft);
@@ -398,7 +398,7 @@ fn a_soft_threshold_gives_time_and_a_hard_one_takes_it_back() {
 }
 
 #[test]
-fn a_pod_that_exceeds_its_own_limit_goes_though_nothing_is_short() {
+fn pod_over_its_empty_dir_limit_is_evicted_without_node_pressure() {
     let mut node = Scarce::with(hard());
     let mut limited = pod("limited", 0);
     let volumes = json!([{"name": "v", "emptyDir": {"sizeLimit": "100Mi"}}]);
@@ -418,7 +418,7 @@ fn a_pod_that_exceeds_its_own_limit_goes_though_nothing_is_short() {
 }
 
 #[test]
-fn new_pods_are_held_against_the_pressure_until_it_has_been_gone_for_long() {
+fn best_effort_pods_are_rejected_until_the_pressure_transition_period_ends() {
     let mut node = Scarce::with(hard());
     node.want(pod("a", 0), 950, 1);
     node.pass(30);
@@ -442,7 +442,7 @@ fn new_pods_are_held_against_the_pressure_until_it_has_been_gone_for_long() {
 }
 
 #[test]
-fn the_kernels_word_brings_a_look_at_once_and_no_storm_of_them() {
+fn kernel_memory_events_trigger_one_observation_at_once() {
     let mut node = Scarce::with(hard());
     node.want(pod("a", 0), 100, 1);
     node.pass(1);
@@ -456,7 +456,7 @@ fn the_kernels_word_brings_a_look_at_once_and_no_storm_of_them() {
 }
 
 #[test]
-fn a_look_that_is_never_answered_is_asked_for_again() {
+fn unanswered_observation_is_requested_again_and_its_late_answer_is_ignored() {
     let mut node = Scarce::with(hard());
     node.pass(1);
     node.host.wait(Duration::from_secs(10));
@@ -475,7 +475,7 @@ fn a_look_that_is_never_answered_is_asked_for_again() {
 }
 
 #[test]
-fn without_settings_nothing_is_asked() {
+fn no_observation_is_requested_without_eviction_settings() {
     let mut host = Host::new();
     host.want(pod("a", 0));
     host.tell(PodsInput::MemoryLow);
@@ -495,7 +495,7 @@ proptest! {
     /// is enough, no more are evicted than necessary, and in the end there is enough or no
     /// candidate is left.
     #[test]
-    fn never_more_than_have_to_go_and_never_the_wrong_ones(
+    fn evictions_are_never_more_than_necessary_and_never_hit_spared_pods(
         pods in prop::collection::vec((0..400_u64, 0..4_i32), 1..7),
         changes in prop::collection::vec((0..7_usize, 0..400_u64, 1..30_u64), 0..6),
         killed_at in prop::option::of(0..60_u64),

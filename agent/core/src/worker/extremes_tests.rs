@@ -134,7 +134,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn a_pod_that_has_to_go_is_overdue_some_day(numbers in any_numbers()) {
+    fn killed_pod_becomes_overdue_for_any_grace_period(numbers in any_numbers()) {
         let mut host = Host::new();
         host.want(plain("p", "100m"));
         host.stubborn = true;
@@ -150,7 +150,7 @@ proptest! {
     }
 
     #[test]
-    fn a_pod_of_any_numbers_comes_to_rest_and_goes(numbers in any_numbers(), other in any_numbers()) {
+    fn pod_with_any_numbers_in_its_spec_settles_and_can_be_removed(numbers in any_numbers(), other in any_numbers()) {
         let mut host = Host::with(settings(Duration::from_secs(60)));
         host.want(numbers.pod());
         host.wait(Duration::from_secs(3600));
@@ -180,7 +180,7 @@ proptest! {
     }
 
     #[test]
-    fn a_failure_of_whatever_wait_is_followed_by_another_attempt(seconds in any::<u64>()) {
+    fn failure_with_any_retry_delay_is_retried(seconds in any::<u64>()) {
         let mut host = Host::new();
         let mut failure = Failure::new("ErrImagePull", "no");
         failure.retry_after = Some(Duration::from_secs(seconds));

@@ -60,7 +60,7 @@ fn ended(phase: &str, reason: &str) -> Pod {
 }
 
 #[test]
-fn a_crash_loop_leaves_as_many_ends_as_it_may() {
+fn crash_loop_leaves_as_many_dead_containers_as_the_limit_allows() {
     for (limit, expected) in [
         (Some(1), "4:Running 3:Exited"),
         (Some(3), "4:Running 3:Exited 2:Exited 1:Exited"),
@@ -89,7 +89,7 @@ fn the_last_end_stays_while_the_next_start_waits() {
 }
 
 #[test]
-fn nothing_goes_before_all_sources_have_told_their_pods() {
+fn garbage_collection_waits_until_all_sources_are_ready() {
     let mut host = crashed(Some(3), plain("p", "100m"), 4);
     host.pods = super::Pods::new(settings(Some(0)));
     host.tell(PodsInput::Tick);
@@ -104,7 +104,7 @@ fn nothing_goes_before_all_sources_have_told_their_pods() {
 }
 
 #[test]
-fn a_pod_that_is_over_is_cleared_once_its_source_knows() {
+fn containers_of_a_finished_pod_are_removed_after_its_source_knows_the_end() {
     let ended_here = |pod: Pod| {
         let mut host = Host::with(settings(Some(0)));
         host.want(pod);
@@ -129,7 +129,7 @@ fn a_pod_that_is_over_is_cleared_once_its_source_knows() {
 }
 
 #[test]
-fn nothing_stays_of_a_pod_that_had_to_go_for_others() {
+fn evicted_or_preempted_pod_leaves_no_container_and_no_sandbox() {
     for (reason, expected) in [("Evicted", (0, 0)), ("Preempting", (0, 0)), ("Terminated", (1, 1))]
     {
         let mut host = Host::with(settings(Some(1)));
@@ -149,7 +149,7 @@ fn nothing_stays_of_a_pod_that_had_to_go_for_others() {
 }
 
 #[test]
-fn a_sandbox_that_was_replaced_goes() {
+fn replaced_sandbox_is_removed() {
     let mut host = crashed(Some(1), plain("p", "100m"), 0);
     let record = host.records.get_mut("p").expect("a record");
     let mut old = testing::sandbox();
@@ -163,7 +163,7 @@ fn a_sandbox_that_was_replaced_goes() {
 }
 
 #[test]
-fn a_runtime_that_does_not_tell_its_pods_is_told_once_a_minute() {
+fn failing_list_of_the_runtime_is_reported_once_a_minute() {
     let mut host = Host::with(settings(Some(1)));
     let mut fail = |after: u64| {
         host.now = host.now.plus(Duration::from_secs(after));

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_is_its_pods_from_the_read_that_shows_it_to_the_one_that_does_not() {
+    fn container_is_indexed_from_the_first_to_the_last_read_of_its_pod_that_shows_it() {
         let (mut index, uid) = (Index::default(), PodUid::from("u"));
         let owned = |index: &Index, id: &str| index.owner(&id.into()) == Some(&PodUid::from("u"));
         let at = |version| (None, Version(version));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_that_is_made_anew_knows_whose_a_contested_container_is() {
+    fn rebuilt_index_keeps_the_owners_of_contested_containers() {
         let (read, at) = (|version| (None, Version(version)), Version(0));
         let made = |order: &[(&str, &[&str])]| {
             let mut index = Index::default();

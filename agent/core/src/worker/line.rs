@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_is_found_by_what_it_waits_for_until_it_leaves() {
+    fn waiting_pod_is_found_by_name_and_blocking_pod_until_it_leaves_the_queue() {
         let (mut line, [a, b, c]) = (StartQueue::default(), ["a", "b", "c"].map(PodUid::from));
         let name = |name: &str| ("ns".to_owned(), name.to_owned());
         line.wait(&a, name("x"));

@@ -43,7 +43,7 @@ fn pods_of_the_api_wait_until_the_node_was_seen_and_static_ones_do_not() {
 }
 
 #[test]
-fn one_that_waits_for_the_node_may_change_and_go() {
+fn pod_that_waits_for_the_node_object_may_be_updated_or_removed() {
     let mut host = unseen();
     host.want(selective("a", "hdd"));
     host.want(selective("a", "ssd"));
@@ -66,7 +66,7 @@ fn a_pod_that_waits_for_the_node_is_no_orphan() {
 }
 
 #[test]
-fn what_runs_of_a_pod_that_goes_while_it_waits_is_stopped_before_anything_of_it_is_left_over() {
+fn containers_of_a_pod_removed_while_waiting_are_stopped_before_orphan_cleanup() {
     let mut host = unseen();
     host.want(plain("a", "100m"));
     let mut record = crate::observed::ObservedPod::empty("a".into(), "ns", "a");
@@ -89,7 +89,7 @@ fn what_runs_of_a_pod_that_goes_while_it_waits_is_stopped_before_anything_of_it_
 }
 
 #[test]
-fn labels_are_read_once_more_before_a_pod_is_failed_for_them() {
+fn node_labels_are_fetched_again_before_a_pod_fails_node_affinity() {
     for (fresh, told) in [(Some("ssd"), "StartContainer a"), (None, "NodeAffinity a")] {
         let mut host = unseen();
         host.tell(PodsInput::Admission(labelled("hdd")));
@@ -105,7 +105,7 @@ fn labels_are_read_once_more_before_a_pod_is_failed_for_them() {
 }
 
 #[test]
-fn a_read_that_began_before_a_pod_came_does_not_decide_about_it() {
+fn node_read_begun_before_a_pod_arrived_does_not_decide_its_admission() {
     let mut host = unseen();
     host.tell(PodsInput::Admission(labelled("hdd")));
     host.want(selective("a", "ssd"));
@@ -120,7 +120,7 @@ fn a_read_that_began_before_a_pod_came_does_not_decide_about_it() {
 }
 
 #[test]
-fn a_static_pod_begins_when_an_earlier_one_of_its_name_has_ended() {
+fn static_pod_starts_when_the_earlier_pod_of_its_name_has_ended() {
     let mut host = Host::new();
     host.want(of_folder(plain("old", "100m"), "x"));
     host.take();
@@ -134,7 +134,7 @@ fn a_static_pod_begins_when_an_earlier_one_of_its_name_has_ended() {
 
 /// Deaths of agents can leave two pods of one name; only the first of them holds the name.
 #[test]
-fn a_static_pod_waits_for_each_earlier_one_of_its_name_that_an_agent_left() {
+fn static_pod_waits_for_every_leftover_pod_of_its_name() {
     for (new, left) in [("m", ["a", "z"]), ("m", ["z", "a"])] {
         let mut host = Host::new();
         for uid in ["a", "z"] {
@@ -157,7 +157,7 @@ fn a_static_pod_waits_for_each_earlier_one_of_its_name_that_an_agent_left() {
 }
 
 #[test]
-fn a_static_pod_need_not_wait_for_the_removal_of_what_an_earlier_one_left() {
+fn static_pod_does_not_wait_for_the_cleanup_of_a_finished_pod_of_its_name() {
     let mut host = Host::new();
     let mut old = of_folder(plain("old", "100m"), "x");
     old.spec.get_or_insert_default().restart_policy = Some("Never".to_owned());
@@ -171,7 +171,7 @@ fn a_static_pod_need_not_wait_for_the_removal_of_what_an_earlier_one_left() {
 }
 
 #[test]
-fn pods_of_the_api_do_not_wait_for_one_of_their_name() {
+fn api_pod_does_not_wait_for_an_earlier_pod_of_its_name() {
     let mut host = Host::new();
     let named = |uid: &str| {
         let mut pod = plain(uid, "100m");
@@ -187,7 +187,7 @@ fn pods_of_the_api_do_not_wait_for_one_of_their_name() {
 }
 
 #[test]
-fn a_new_pod_waits_for_the_place_of_one_that_was_deleted_by_force_but_not_for_ever() {
+fn new_pod_waits_a_limited_time_for_the_room_of_a_force_deleted_pod() {
     for stubborn in [false, true] {
         let mut host = Host::new();
         host.want(plain("old", "800m"));

@@ -402,7 +402,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(250))]
 
     #[test]
-    fn whatever_comes_in_whatever_order_a_worker_keeps_its_word(
+    fn worker_keeps_its_invariants_for_any_sequence_of_inputs(
         steps in prop::collection::vec(any_step(), 1..120)
     ) {
         let mut watch = StepRunner::new();

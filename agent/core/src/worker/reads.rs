@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_during_a_read_share_the_one_that_follows() {
+    fn requests_during_a_read_share_the_next_read() {
         let mut reads = asked();
         assert!(reads.due(&uid(), 1));
         assert!(!reads.due(&uid(), 2));
@@ -121,7 +121,7 @@ mod tests {
     /// The answer is on its way to a worker with a full queue: a new request must cause a read,
     /// although the answer has not been taken yet.
     #[test]
-    fn a_question_between_the_end_of_a_read_and_its_answer_is_read() {
+    fn request_between_the_end_of_a_read_and_its_delivery_causes_a_new_read() {
         let mut reads = asked();
         assert!(reads.due(&uid(), 1));
         assert_eq!(reads.ended(&uid(), 1), None);

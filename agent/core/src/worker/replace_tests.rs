@@ -67,7 +67,7 @@ fn go_on(host: &mut Host, actions: &[Action], fails: bool) {
 }
 
 #[test]
-fn what_would_not_come_back_by_itself_is_not_seen_dead_while_it_is_replaced() {
+fn container_not_restarted_by_policy_is_shown_running_while_it_is_replaced() {
     for (policy, code) in [("Never", 0), ("Never", 143), ("OnFailure", 0)] {
         let (mut host, pod) = with_new_image(policy);
         let before = container(&host);
@@ -85,7 +85,7 @@ fn what_would_not_come_back_by_itself_is_not_seen_dead_while_it_is_replaced() {
 }
 
 #[test]
-fn what_comes_back_by_itself_is_seen_dead_meanwhile() {
+fn container_restarted_by_policy_is_shown_exited_while_it_is_replaced() {
     for (policy, code) in [("Always", 0), ("Always", 143), ("OnFailure", 143)] {
         let (mut host, pod) = with_new_image(policy);
         kill_only(&mut host, pod, code);
@@ -95,7 +95,7 @@ fn what_comes_back_by_itself_is_seen_dead_meanwhile() {
 }
 
 #[test]
-fn what_could_not_be_started_again_has_ended() {
+fn container_whose_replacement_fails_to_start_is_shown_exited() {
     for (policy, code, phase) in [("Never", 143, "Failed"), ("OnFailure", 0, "Succeeded")] {
         let (mut host, pod) = with_new_image(policy);
         let actions = kill_only(&mut host, pod, code);
@@ -109,7 +109,7 @@ fn what_could_not_be_started_again_has_ended() {
 /// A sync that was to replace the container has failed after the runtime received the request to
 /// stop it.
 #[test]
-fn an_end_that_people_know_and_nothing_leaves_is_the_last_one() {
+fn published_exit_that_the_policy_does_not_restart_stays_final() {
     for (policy, phase) in [("Never", "Succeeded"), ("OnFailure", "Succeeded")] {
         let (mut host, pod) = with_new_image(policy);
         let at = host.now.wall;

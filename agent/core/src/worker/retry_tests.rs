@@ -48,7 +48,7 @@ fn crash_loop(left: u64) -> (String, String, u64) {
 }
 
 #[test]
-fn a_crash_loop_is_passed_once_and_goes_on_growing() {
+fn retry_skips_one_crash_loop_wait_and_the_backoff_keeps_growing() {
     let mut host = in_crash_loop(160);
     host.wait(Duration::from_secs(28));
     assert_eq!(host.wait_told(), crash_loop(132));
@@ -65,7 +65,7 @@ fn a_crash_loop_is_passed_once_and_goes_on_growing() {
 }
 
 #[test]
-fn a_container_that_runs_waits_after_its_next_end_whoever_asked_before() {
+fn retry_of_a_running_container_does_not_skip_its_next_backoff() {
     let mut host = in_crash_loop(10);
     host.wait(Duration::from_secs(10));
     assert_eq!(host.take_starts(), ["c"]);
@@ -94,7 +94,7 @@ fn a_pull_that_backs_off_is_tried_at_once() {
 }
 
 #[test]
-fn what_holds_up_the_whole_pod_is_tried_at_once_and_its_failures_stay_counted() {
+fn retry_of_a_pod_level_failure_runs_at_once_and_keeps_the_failure_count() {
     let mut host = Host::new();
     host.lingers = true;
     host.want(plain("p", "100m"));

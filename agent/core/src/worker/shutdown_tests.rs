@@ -42,7 +42,7 @@ fn seconds(count: u64) -> Duration {
 }
 
 #[test]
-fn pods_end_group_by_group_and_say_why() {
+fn shutdown_ends_pods_group_by_group_with_reason_terminated() {
     let mut host = host();
     host.tell(begins());
     assert_eq!(host.take(), "KillPod least, KillPod middle, KillPod critical");
@@ -84,7 +84,7 @@ fn a_pod_that_has_not_begun_ends_as_any_other() {
 }
 
 #[test]
-fn a_group_waits_for_the_one_before_no_longer_than_its_time() {
+fn shutdown_group_waits_for_the_previous_group_only_for_its_period() {
     let mut host = host();
     host.stubborn = true;
     host.tell(begins());
@@ -122,7 +122,7 @@ fn a_group_is_not_over_before_its_volumes_are_unmounted() {
 }
 
 #[test]
-fn nobody_is_let_in_meanwhile_and_everybody_after_it_was_given_up() {
+fn pods_are_rejected_during_a_shutdown_and_admitted_after_its_cancellation() {
     let mut host = host();
     host.tell(begins());
     host.want(pod("late", 2_000_001_000));
@@ -142,7 +142,7 @@ fn nobody_is_let_in_meanwhile_and_everybody_after_it_was_given_up() {
 }
 
 #[test]
-fn what_has_not_had_its_turn_goes_on_when_it_is_given_up() {
+fn pods_of_later_groups_keep_running_when_the_shutdown_is_cancelled() {
     let mut host = host();
     host.stubborn = true;
     host.tell(begins());
@@ -195,7 +195,7 @@ fn records(host: &mut Host, input: PodsInput) -> Vec<ShutdownRecord> {
 }
 
 #[test]
-fn a_new_agent_starts_nothing_of_what_has_ended_and_goes_on() {
+fn restarted_agent_resumes_the_shutdown_and_starts_no_ended_pod() {
     let mut host = host();
     host.stubborn = true;
     let first = records(&mut host, begins());
@@ -234,7 +234,7 @@ fn read(draft: &ledger::Draft) -> ledger::Entries {
 }
 
 #[test]
-fn a_new_agent_tells_what_was_over_before_from_what_the_shutdown_ended() {
+fn restarted_agent_fails_only_pods_that_ended_after_the_shutdown_began() {
     for (ends_after, expected) in [(-5, "Succeeded"), (5, "Failed")] {
         let mut host = host();
         let mut done = of_folder(pod("done", 0), "done");
@@ -268,7 +268,7 @@ fn a_new_agent_tells_what_was_over_before_from_what_the_shutdown_ended() {
 }
 
 #[test]
-fn no_group_is_over_before_all_pods_are_known_but_by_its_time() {
+fn shutdown_group_ends_only_by_its_timeout_until_all_pods_are_known() {
     let mut host = Host::new();
     host.pods = Pods::new(small_settings());
     host.tell(PodsInput::Tick);

@@ -25,7 +25,7 @@ impl Host {
 const STEPS: [(i64, i64); 5] = [(0, 0), (8, 0), (-8, 0), (0, 8), (0, -8)];
 
 #[test]
-fn a_crash_loop_waits_as_long_as_it_should_whatever_the_wall_clock_does() {
+fn crash_loop_backoff_is_independent_of_wall_clock_steps() {
     for (before, after) in STEPS {
         let mut host = Host::new();
         host.now.wall = UnixNanos(100 * HOUR);
@@ -45,7 +45,7 @@ fn a_crash_loop_waits_as_long_as_it_should_whatever_the_wall_clock_does() {
 }
 
 #[test]
-fn a_step_between_an_end_and_its_read_neither_freezes_nor_rushes_the_next_start() {
+fn wall_clock_step_between_an_exit_and_its_read_does_not_shift_the_next_start() {
     for hours in [8, -8] {
         let mut host = Host::new();
         host.now.wall = UnixNanos(100 * HOUR);
@@ -65,7 +65,7 @@ fn a_step_between_an_end_and_its_read_neither_freezes_nor_rushes_the_next_start(
 }
 
 #[test]
-fn a_pods_deadline_is_a_time_that_passes_and_not_one_that_a_clock_shows() {
+fn active_deadline_is_independent_of_wall_clock_steps() {
     for hours in [8, -8] {
         let mut host = Host::new();
         host.now.wall = UnixNanos(100 * HOUR);
@@ -81,7 +81,7 @@ fn a_pods_deadline_is_a_time_that_passes_and_not_one_that_a_clock_shows() {
 }
 
 #[test]
-fn a_pod_whose_time_was_over_before_the_agent_came_is_not_begun() {
+fn pod_past_its_active_deadline_at_agent_start_is_not_started() {
     for (seconds, begins) in [(60, false), (6_000, true)] {
         let mut host = Host::new();
         let mut pod = plain("p", "100m");
@@ -95,7 +95,7 @@ fn a_pod_whose_time_was_over_before_the_agent_came_is_not_begun() {
 }
 
 #[test]
-fn a_pod_that_was_stopped_at_its_deadline_has_failed_whatever_its_containers_returned() {
+fn pod_stopped_at_its_deadline_is_failed_even_if_its_containers_succeeded() {
     for (phase, want) in [("Running", "Failed"), ("Succeeded", "Succeeded")] {
         let mut host = Host::new();
         let mut pod = plain("p", "100m");
@@ -115,7 +115,7 @@ fn a_pod_that_was_stopped_at_its_deadline_has_failed_whatever_its_containers_ret
 }
 
 #[test]
-fn everything_is_listed_in_its_time_whatever_the_wall_clock_does() {
+fn periodic_list_is_independent_of_wall_clock_steps() {
     for hours in [8, -8] {
         let mut host = Host::new();
         host.now.wall = UnixNanos(100 * HOUR);
@@ -172,7 +172,7 @@ fn an_image_that_cannot_be_pulled_holds_up_no_other_container() {
 }
 
 #[test]
-fn a_container_waits_as_long_as_its_failure_says_and_not_for_others() {
+fn container_waits_for_its_own_retry_delay_despite_restarts_of_other_containers() {
     let mut host = with_back_off();
     let waits = |host: &Host| {
         let statuses = host.status("p")["containerStatuses"].clone();
@@ -191,7 +191,7 @@ fn a_container_waits_as_long_as_its_failure_says_and_not_for_others() {
 }
 
 #[test]
-fn a_debug_container_whose_image_is_not_there_harms_nobody() {
+fn debug_container_with_a_missing_image_does_not_delay_other_containers() {
     let mut host = Host::new();
     let mut failure = Failure::new("ImagePullBackOff", "Back-off pulling image");
     failure.retry_after = Some(Duration::from_secs(300));
@@ -206,7 +206,7 @@ fn a_debug_container_whose_image_is_not_there_harms_nobody() {
 }
 
 #[test]
-fn an_end_that_the_runtime_goes_on_denying_was_none() {
+fn kernel_exit_that_the_runtime_keeps_contradicting_is_discarded() {
     let mut host = Host::new();
     host.want(plain("p", "100m"));
     let id = host.records["p"].containers[0].id.clone();
@@ -230,7 +230,7 @@ fn an_end_that_the_runtime_goes_on_denying_was_none() {
 }
 
 #[test]
-fn what_was_lost_while_a_list_was_under_way_is_listed_again() {
+fn events_lost_during_a_list_cause_another_list() {
     let mut host = Host::new();
     let mut lists = |input| {
         let commands = host.pods.handle(host.now, input);

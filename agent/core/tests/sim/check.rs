@@ -387,7 +387,7 @@ impl Checker {
 }
 
 #[test]
-fn a_wait_goes_on_in_a_new_sandbox_and_is_no_longer_than_the_starts_explain() {
+fn longest_allowed_wait_grows_with_the_starts_of_a_container() {
     let manifest = Manifest::random("p", 1, Faults::CALM, &mut Rng::new(1));
     let me = manifest.boxes.last().expect("a container");
     let others = manifest.boxes.iter().filter(|b| b.sidecar && b.name != me.name).count();
@@ -401,7 +401,7 @@ fn a_wait_goes_on_in_a_new_sandbox_and_is_no_longer_than_the_starts_explain() {
 }
 
 #[test]
-fn a_deadline_goes_before_an_end_of_which_only_a_dead_agent_knew() {
+fn deadline_may_replace_an_end_known_only_to_a_crashed_agent() {
     let mut pod = Manifest::random("p", 1, Faults::CALM, &mut Rng::new(1));
     let say = |check: &mut Checker, phase: &str, reason: &str| {
         let (phase, reason) = (Some(phase.to_owned()), Some(reason.to_owned()));
@@ -431,7 +431,7 @@ fn a_deadline_goes_before_an_end_of_which_only_a_dead_agent_knew() {
 }
 
 #[test]
-fn an_agent_that_dies_forgets_an_end_only_of_what_went_and_came_back() {
+fn crashed_agent_may_forget_an_end_only_of_a_pod_removed_and_readded() {
     let said = |check: &mut Checker, phase: &str| {
         let phase = Some(phase.to_owned());
         let status = Arc::new(PodStatus { phase, ..PodStatus::default() });
@@ -475,7 +475,7 @@ fn an_agent_that_dies_forgets_an_end_only_of_what_went_and_came_back() {
 }
 
 #[test]
-fn what_a_newer_version_had_is_known_when_an_older_one_is_back() {
+fn debug_container_of_a_newer_manifest_stays_known_after_a_rollback() {
     let old = Manifest::random("p", 1, Faults::CALM, &mut Rng::new(1));
     let mut new = old.clone();
     let debug = Box { name: "debug".to_owned(), ephemeral: true, ..old.boxes[0].clone() };

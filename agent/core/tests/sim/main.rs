@@ -153,7 +153,7 @@ fn fresh_seeds() -> Vec<u64> {
 }
 
 #[test]
-fn worlds_that_nobody_has_seen_before_converge_whatever_goes_wrong_in_them() {
+fn worlds_from_fresh_seeds_converge_under_randomly_drawn_faults() {
     let stats = run_all(&fresh_seeds(), |seed| World::new(seed, Faults::drawn(seed)));
     let one = stats.worlds == 1;
     assert!(one || stats.crashes_in_sync > stats.worlds / 20, "{stats:?}");
@@ -180,7 +180,7 @@ fn an_agent_may_die_after_any_step() {
 }
 
 #[test]
-fn pods_reach_what_their_manifests_say_in_a_calm_world() {
+fn pods_converge_to_their_manifests_in_a_calm_world() {
     run_preset(&seeds(1, 20), Faults::CALM);
 }
 
@@ -200,7 +200,7 @@ fn everything_at_once_still_converges() {
 }
 
 #[test]
-fn pods_of_an_api_server_that_lags_fails_and_goes_away() {
+fn pods_converge_with_an_api_server_that_lags_fails_and_disappears() {
     run_preset(&seeds(40_000, 60), Faults::API);
 }
 
@@ -217,7 +217,7 @@ fn a_machine_that_shuts_down_ends_its_pods_in_order_and_in_time() {
 }
 
 #[test]
-fn a_machine_shuts_down_while_its_agent_dies_at_any_step() {
+fn node_shutdown_breaks_no_rule_while_the_agent_crashes_at_any_step() {
     for (first, faults) in
         [(81_000, Faults::SHUTDOWN_CRASHES), (82_000, Faults::SHUTDOWN_CRASHES.and(Fault::Api))]
     {
@@ -228,7 +228,7 @@ fn a_machine_shuts_down_while_its_agent_dies_at_any_step() {
 }
 
 #[test]
-fn who_takes_too_much_memory_goes_alone_and_soon_whatever_happens_to_the_agent() {
+fn memory_hog_alone_is_evicted_in_time_despite_api_faults_and_agent_crashes() {
     for (first, faults) in [
         (90_000, Faults::API.and(Fault::Memory)),
         (91_000, Faults::API_CRASHES.and(Fault::Calls).and(Fault::Memory)),
@@ -240,14 +240,14 @@ fn who_takes_too_much_memory_goes_alone_and_soon_whatever_happens_to_the_agent()
 }
 
 #[test]
-fn static_pods_stay_whatever_they_take() {
+fn static_pods_are_never_evicted_under_memory_pressure() {
     let stats =
         run_all(&seeds(92_000, 20), |seed| World::new(seed, Faults::ALL.and(Fault::Memory)));
     assert_eq!(stats.evicted, 0);
 }
 
 #[test]
-fn what_the_agents_of_a_world_decide_is_decided_again_from_its_record() {
+fn replay_of_a_recorded_world_makes_the_same_decisions() {
     for (first, faults) in
         [(70_000, Faults::ALL), (71_000, Faults::API_CRASHES), (72_000, Faults::SHUTDOWN_CRASHES)]
     {
@@ -262,7 +262,7 @@ fn what_the_agents_of_a_world_decide_is_decided_again_from_its_record() {
 }
 
 #[test]
-fn volumes_are_on_one_node_and_gone_with_their_pods_whatever_calls_and_agents_do() {
+fn volumes_stay_on_one_node_and_end_with_their_pods_despite_faults_and_crashes() {
     let mut all = storage::Stats::default();
     for seed in fresh_seeds() {
         let run = || storage::World::new(seed).run();

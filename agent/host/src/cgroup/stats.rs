@@ -471,7 +471,7 @@ mod tests {
         total_mapped_file 50\ntotal_swap 6\ntotal_inactive_file 100\ntotal_active_file 90\n";
 
     #[test]
-    fn memory_of_v1_is_that_of_the_whole_tree_but_for_its_faults() {
+    fn v1_memory_is_that_of_the_whole_tree_except_for_page_faults() {
         let mut sample = Sample::default();
         memory_v1(&mut sample, 1000, STAT_V1);
         assert_eq!((sample.memory_bytes, sample.working_set_bytes), (1000, 900));

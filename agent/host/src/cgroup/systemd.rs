@@ -332,7 +332,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_bus_that_takes_connections_and_says_nothing_holds_up_nobody() {
+    async fn silent_dbus_connection_times_out() {
         let dir = tempfile::tempdir().expect("a folder");
         let socket = dir.path().join("bus");
         let _silent = tokio::net::UnixListener::bind(&socket).expect("bound");

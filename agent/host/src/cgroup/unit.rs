@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_is_named_by_its_path_and_wants_the_one_above() {
+    fn slice_unit_is_named_after_its_path_and_wants_its_parent_slice() {
         assert_eq!(unit_of(POD), "kubepods-burstable-podu_1.slice");
         assert_eq!(parent_of(POD), "kubepods-burstable.slice");
         assert_eq!(parent_of("/kubepods.slice"), "-.slice");
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_lists_become_bits_and_nonsense_nothing() {
+    fn cpu_list_becomes_a_bit_mask_and_an_invalid_list_is_none() {
         for (list, bits) in [
             ("0", Some(vec![1])),
             ("0-3", Some(vec![15])),

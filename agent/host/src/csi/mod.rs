@@ -136,7 +136,7 @@ mod tests {
     use crate::volume::mount;
 
     #[test]
-    fn volume_that_is_still_mounted_keeps_its_record() {
+    fn csi_volume_that_is_still_mounted_keeps_its_record() {
         crate::volume::tests::with_private_mounts(|| {
             let root = tempfile::tempdir().expect("a folder");
             let folder = root.path().join("pods/u/volumes/kubernetes.io~csi/pv");
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn unfinished_record_goes_with_its_folder() {
+    fn unfinished_csi_record_is_removed_with_its_folder() {
         let root = tempfile::tempdir().expect("a folder");
         let folder = root.path().join("pv");
         fs::create_dir_all(&folder).expect("made");
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn folder_with_files_stays_with_its_record() {
+    fn csi_volume_folder_with_files_is_kept_with_its_record() {
         let root = tempfile::tempdir().expect("a folder");
         let folder = root.path().join("pv");
         let target = folder.join("mount");

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn folder_that_was_made_and_not_staged_goes_and_any_other_stays() {
+    fn folder_of_a_volume_that_was_never_staged_is_removed_and_staged_volumes_are_kept() {
         let root = tempfile::tempdir().expect("a folder");
         let dirs = CsiDirs::new(root.path());
         let folder = |handle: &str| dirs.global("d", handle);

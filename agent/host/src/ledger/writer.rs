@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_made_room_has_it_written_at_once() {
+    fn checkpoint_write_is_retried_at_once_after_disk_space_is_freed() {
         on_a_full_disk(async |ledger, path, full| {
             let mut writing = ledger.wait(false);
             assert!(!writing.ended().await && !writing.again().await, "still full");
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_broken_counts_as_empty() {
+    fn missing_or_corrupt_checkpoint_counts_as_empty() {
         let root = tempfile::tempdir().expect("a folder");
         assert!(load(root.path()).allocated.is_empty());
         replace(root.path(), ALLOCATED, "{\"data\":\"{}\",\"checksum\":1}").expect("written");

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kill_in_a_container_is_told_with_its_size_and_the_limit() {
+    fn container_oom_kill_is_reported_with_its_resident_size_and_limit() {
         let verdict = verdict("oom_memcg=/kubepods/podu/c1");
         let swap = "memory+swap: usage 49152kB, limit 9007199254740988kB, failcnt 0";
         let kill = ContainerKill {
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kill_for_the_node_or_one_that_is_not_told_completely_is_none() {
+    fn node_oom_kill_or_incomplete_kill_is_no_container_oom_kill() {
         let (own, root) = (verdict("oom_memcg=/kubepods/podu/c1"), verdict("oom_memcg=/"));
         let sizeless = "Memory cgroup out of memory: Killed process 4242 (hog) total-vm:3kB";
         for (what, lines) in [

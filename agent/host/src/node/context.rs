@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn swap_is_limited_where_a_cgroup_that_counts_memory_says_so() {
+    fn swap_is_limited_if_a_cgroup_with_the_memory_controller_has_a_swap_limit_file() {
         // (files, own cgroup, limited)
         let table: [(&[&str], &str, bool); 7] = [
             (&["a/memory.max", "a/memory.swap.max"], "/a", true),

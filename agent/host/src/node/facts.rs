@@ -124,13 +124,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_of_meminfo_is_found_by_its_field() {
+    fn meminfo_value_is_found_by_its_field_name() {
         assert_eq!(kib("MemTotal:   100 kB\n", "MemTotal:"), 100);
         assert_eq!(kib("MemTotal:   100 kB\n", "SwapTotal:"), 0);
     }
 
     #[test]
-    fn addresses_that_were_given_are_taken_as_they_are() {
+    fn given_node_addresses_are_used_without_a_lookup() {
         let given = ["192.0.2.7".parse().expect("v4"), "2001:db8::7".parse().expect("v6")];
         assert_eq!(addresses("no-such-host.invalid", &given), given);
     }

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_machine_of_the_test_has_what_every_machine_has() {
+    fn host_facts_of_the_test_machine_are_complete() {
         let machine = read(Path::new("/"));
         assert!(machine.cpus > 0 && machine.memory_bytes > 0, "{machine:?}");
         assert!(machine.storage_bytes.is_some(), "{machine:?}");
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_the_system_loses_its_quotes() {
+    fn os_image_is_the_pretty_name_without_its_quotes() {
         let dir = tempfile::tempdir().expect("a folder");
         let file = dir.path().join("os-release");
         fs::write(&file, "ID=x\nPRETTY_NAME=\"Some Linux 1 (a)\"\n").expect("written");
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_pages_come_with_their_number() {
+    fn hugepage_sizes_are_read_with_their_page_count() {
         let dir = tempfile::tempdir().expect("a folder");
         for (name, count) in [("hugepages-1048576kB", "0"), ("hugepages-2048kB", "8\n")] {
             fs::create_dir(dir.path().join(name)).expect("a folder");

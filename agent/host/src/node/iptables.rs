@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_node_without_the_program_is_told_so_and_left_alone() {
+    async fn missing_iptables_program_is_detected_and_an_error_when_run() {
         let tables =
             Tables { before: vec!["/nowhere/at-all".to_owned()], ..Tables::new("iptables", true) };
         assert!(!tables.is_there().await);

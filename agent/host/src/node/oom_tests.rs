@@ -30,7 +30,7 @@ fn told(messages: &[String]) -> Vec<String> {
 }
 
 #[test]
-fn a_kill_for_the_node_is_told_and_one_for_a_cgroup_is_not() {
+fn node_oom_kill_is_reported_and_a_cgroup_oom_kill_is_not() {
     let node = "System OOM encountered, victim process: hog, pid: 4242";
     let line = |text: &str| text.to_owned();
     let last = |who: &str| format!("{who}: {LAST}");
@@ -61,7 +61,7 @@ fn a_kill_for_the_node_is_told_and_one_for_a_cgroup_is_not() {
 }
 
 #[test]
-fn each_kill_is_told_once_whatever_stands_between() {
+fn each_node_oom_kill_is_reported_once_despite_interleaved_lines() {
     let of_cgroup = verdict("CONSTRAINT_MEMCG", "oom_memcg=/kubepods/podu");
     let log = [
         // The end of a kill without its beginning, which the log has lost.
@@ -97,7 +97,7 @@ fn the_event_is_the_kubelets() {
 }
 
 #[test]
-fn what_is_no_record_is_passed_over() {
+fn invalid_kernel_log_records_are_skipped() {
     let mut log = OomLines::default();
     for bytes in [&b""[..], b";", b"no record", b"6,1,2,-;\n", b"6,1,2,-;\xff\xfe"] {
         assert_eq!(log.take(bytes), None, "{bytes:?}");
@@ -109,7 +109,7 @@ fn what_is_no_record_is_passed_over() {
 
 /// Datagrams are read like the kernel's log: one at a time, whole.
 #[tokio::test(flavor = "current_thread")]
-async fn the_past_is_read_first_and_then_what_comes() {
+async fn kernel_log_backlog_is_read_before_new_records() {
     let (kernel, ours) = UnixDatagram::pair().expect("a pair");
     ours.set_nonblocking(true).expect("not blocking");
     let log = watch(File::from(OwnedFd::from(ours))).expect("watched");

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_half_of_what_is_left_and_never_beyond_the_threshold() {
+    fn memory_watch_threshold_is_half_of_available_or_the_eviction_threshold() {
         for (left, least, line) in
             [(1_000, 0, 500), (1_000, 400, 500), (600, 400, 400), (401, 400, 400), (400, 400, 200)]
         {
@@ -73,14 +73,14 @@ mod tests {
     }
 
     #[test]
-    fn where_cache_fills_the_memory_the_kernel_says_nothing() {
+    fn memory_threshold_is_hidden_when_page_cache_fills_the_memory() {
         let of = |usage| MemoryThreshold::of(&memory(usage), 600 * MIB, 400 * MIB);
         assert!(!of(424).is_hidden, "without cache");
         assert!(of(900).is_hidden && of(1_024).is_hidden);
     }
 
     #[test]
-    fn peeks_are_the_closer_the_less_has_to_go() {
+    fn memory_is_polled_more_often_the_closer_it_is_to_the_threshold() {
         let of = |usage, left| {
             let memory = CgroupMemory { capacity: u64::MAX, usage, ..CgroupMemory::default() };
             MemoryThreshold::of(&memory, left, 100 * MIB).peek_in(left)

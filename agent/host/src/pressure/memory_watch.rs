@@ -243,7 +243,7 @@ mod tests {
 
     /// Below the line the kernel sends nothing: the watch fires when memory is used.
     #[tokio::test]
-    async fn a_cgroup_that_crosses_its_line_is_told() {
+    async fn cgroup_that_crosses_its_memory_threshold_wakes_the_watch() {
         blocking::Pool::own();
         let sampler = Sampler::new().expect("this host has cgroups");
         let own = OwnCgroup::new(&sampler, "line");
@@ -256,7 +256,7 @@ mod tests {
 
     /// Far below any line: it needs more than it may have at once, so it has to wait.
     #[tokio::test]
-    async fn a_cgroup_whose_processes_stall_is_told() {
+    async fn cgroup_with_memory_stalls_wakes_the_watch() {
         blocking::Pool::own();
         let sampler = Sampler::new().expect("this host has cgroups");
         if !Path::new("/sys/fs/cgroup/memory.pressure").exists() {

@@ -88,7 +88,7 @@ fn begins(notice: &Notice) -> Option<&ShutdownRecord> {
 }
 
 #[test]
-fn the_lock_is_held_until_the_last_group_is_over_and_taken_again_when_it_is_given_up() {
+fn inhibitor_lock_is_held_until_the_last_group_ended_and_retaken_on_cancellation() {
     run(async {
         let mut world = ShutdownNode::new(60 * SECOND);
         world.watch().await;
@@ -119,7 +119,7 @@ fn the_lock_is_held_until_the_last_group_is_over_and_taken_again_when_it_is_give
 }
 
 #[test]
-fn a_shutdown_that_is_given_up_while_its_end_is_written_leaves_the_lock() {
+fn shutdown_cancelled_while_its_end_is_recorded_keeps_the_inhibitor_lock() {
     run(async {
         for is_given_up in [false, true] {
             let dir = tempfile::tempdir().expect("a folder");
@@ -145,7 +145,7 @@ fn a_shutdown_that_is_given_up_while_its_end_is_written_leaves_the_lock() {
 }
 
 #[test]
-fn whoever_announces_a_shutdown_is_heard_unless_logind_alone_is_to_be() {
+fn shutdown_signal_of_any_sender_is_observed_unless_it_is_restricted_to_logind() {
     run(async {
         let cases = [(Announcer::Anybody, false), (Announcer::Logind, true)];
         for (announcer, names_sender) in cases {
@@ -176,7 +176,7 @@ fn a_delay_that_is_too_short_is_raised_by_the_kubelets_file() {
 }
 
 #[test]
-fn a_logind_that_waits_no_longer_is_asked_to_wait_as_long_as_it_does() {
+fn logind_with_too_short_an_inhibit_delay_is_reconfigured() {
     run(async {
         let world = ShutdownNode::new(5 * SECOND);
         world.watch().await;
@@ -186,7 +186,7 @@ fn a_logind_that_waits_no_longer_is_asked_to_wait_as_long_as_it_does() {
 }
 
 #[test]
-fn a_lost_connection_is_made_again_and_what_was_missed_is_told() {
+fn lost_logind_connection_is_reopened_and_missed_signals_are_reported() {
     run(async {
         let mut world = ShutdownNode::new(60 * SECOND);
         world.watch().await;
@@ -202,7 +202,7 @@ fn a_lost_connection_is_made_again_and_what_was_missed_is_told() {
 }
 
 #[test]
-fn a_start_in_the_middle_of_a_shutdown_tells_it_first_and_how_far_it_was() {
+fn start_during_a_shutdown_reports_it_first_with_the_progress_recorded_in_this_boot() {
     run(async {
         for (name, left, goes_on) in [
             (
@@ -234,7 +234,7 @@ fn a_start_in_the_middle_of_a_shutdown_tells_it_first_and_how_far_it_was() {
 }
 
 #[test]
-fn without_windows_nobody_connects() {
+fn shutdown_manager_without_grace_periods_does_not_connect() {
     run(async {
         let world = ShutdownNode::new(SECOND);
         let settings = Settings {

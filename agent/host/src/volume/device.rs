@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_with_anything_on_it_has_a_format() {
+    fn disk_with_any_signature_counts_as_formatted() {
         for (text, expected) in [
             ("DEVNAME=/dev/x\nTYPE=ext4\n", Ok("ext4")),
             ("DEVNAME=/dev/x\nPTTYPE=gpt\n", Ok("unknown data, probably partitions")),

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_csi_volume_stays_while_it_is_mounted_and_the_pod_ends_when_it_is_not() {
+    fn pod_with_a_mounted_csi_volume_is_removed_only_after_the_unmount() {
         crate::volume::tests::with_private_mounts(|| {
             let root = tempfile::tempdir().expect("root");
             let dirs = PodDirs::new(root.path(), &"u".into());

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_type_accepts_its_kind_and_refuses_the_others_in_the_kubelets_words() {
+    fn host_path_type_accepts_only_its_file_kind_with_the_error_of_kubelet() {
         let dir = tempfile::tempdir().expect("dir");
         let at = |name: &str| dir.path().join(name);
         fs::create_dir(at("d")).expect("mkdir");
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn or_create_makes_what_is_missing_with_the_kubelets_modes() {
+    fn or_create_host_path_types_create_missing_paths_with_the_modes_of_kubelet() {
         let dir = tempfile::tempdir().expect("dir");
         let made = dir.path().join("a/b");
         check(&made, HostPathType::DirectoryOrCreate).expect("made");

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_volume_has_one_writer_and_leaves_no_entry() {
+    async fn volume_lock_has_a_single_holder_and_leaves_no_entry() {
         let name = "keyed-lock-test";
         let first = lock(name).await;
         assert!(try_lock(name).is_none());

@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn subvolumes_of_one_disk_are_told_by_what_is_mounted() {
+    fn device_of_a_btrfs_subvolume_is_found_by_its_mount_source() {
         let text = b"\
             22 1 0:20 /@ / rw shared:1 - btrfs /dev/sda2 rw,subvol=/@\n\
             23 22 0:20 /@containerd /var/lib/containerd rw - btrfs /dev/sda2 rw,subvol=/@c\n\
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn mounts_of_one_folder_are_found_by_device_and_root() {
+    fn other_mounts_of_a_folder_are_found_by_device_and_root() {
         let text = b"\
             22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n\
             23 22 8:16 / /mnt/disk rw - ext4 /dev/sdb rw\n\
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn escaped_mount_points_are_read_as_they_are() {
+    fn escaped_mount_points_are_unescaped() {
         let table = [
             ("36 35 98:0 / /a/b rw - tmpfs tmpfs rw", Some("/a/b")),
             (r"36 35 98:0 / /with\040space\134 rw - tmpfs x rw", Some(r"/with space\")),
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mount_that_holds_a_path_says_whether_it_propagates() {
+    fn mount_propagation_of_a_path_is_that_of_the_mount_that_contains_it() {
         let text = b"1 0 8:1 / / rw shared:1 - ext4 x rw\n2 1 8:1 / /a rw - ext4 x rw\n\
             3 1 8:1 / /a/b rw master:1 shared:7 - ext4 x rw\n\
             4 1 8:1 / /c rw shared:9 - ext4 x rw\n5 4 8:1 / /c rw - ext4 shared:2 rw\n";

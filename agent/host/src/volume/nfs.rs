@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_program_is_told_what_the_kubelet_tells_it() {
+    async fn mount_program_gets_the_arguments_of_kubelet() {
         for (read_only, want) in [(false, "-t nfs s:/export"), (true, "-t nfs -o ro s:/export")] {
             let (dir, program) = scene("true");
             let volume = dir.path().join("volumes/data");
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refusal_is_told_in_the_kubelets_words_and_leaves_nothing() {
+    async fn failed_nfs_mount_has_the_error_of_kubelet_and_leaves_no_folder() {
         let (dir, program) = scene("echo mount.nfs: access denied >&2; exit 32");
         let volume = dir.path().join("data");
         let error = set_up(&mounter(&program), &volume, false).await.expect_err("refused");
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_what_stands_before_the_path() {
+    fn nfs_server_is_the_part_of_the_source_before_the_path() {
         for (source, server) in [
             ("files.example:/export/a", "files.example"),
             ("[fd00::1]:/export", "[fd00::1]"),
@@ -327,7 +327,7 @@ mod tests {
 
     /// A hanging file system stands in for a dead server.
     #[test]
-    fn a_mount_of_a_dead_server_is_broken_off_and_one_in_use_detached() {
+    fn mount_of_a_dead_nfs_server_is_aborted_and_detached_if_in_use() {
         crate::volume::tests::with_private_mounts(|| {
             let root = tempfile::tempdir().expect("a folder");
             let brief = Duration::from_millis(200);

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modes_gain_what_the_group_needs_and_lose_nothing() {
+    fn modes_gain_group_permissions_and_lose_no_bits() {
         let table = [
             (0o644, false, false, 0o664),
             (0o600, false, true, 0o640),
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_right_already_is_not_written() {
+    fn unchanged_owner_and_mode_are_not_written() {
         let volume = tempfile::tempdir().expect("dir");
         let at = |name: &str| volume.path().join(name);
         fs::create_dir(at("sub")).expect("mkdir");
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_symlink_in_the_volume_is_changed_itself_and_its_target_is_not() {
+    fn symlink_in_a_volume_gets_the_group_and_its_target_does_not() {
         let outside = tempfile::NamedTempFile::new().expect("file");
         fs::set_permissions(outside.path(), fs::Permissions::from_mode(0o600)).expect("chmod");
         let volume = tempfile::tempdir().expect("dir");

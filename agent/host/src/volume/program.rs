@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_program_says_why_it_failed_and_is_not_waited_for_for_ever() {
+    async fn program_failure_has_its_output_and_a_slow_program_times_out() {
         let minute = Duration::from_secs(60);
         let sh = async |script: &str| run(Path::new("sh"), "sh", &["-c", script], minute).await;
         sh("true").await.expect("it did its work");
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_program_at_a_time_runs_for_a_path_even_when_it_is_given_up() {
+    async fn programs_for_a_path_run_one_at_a_time_even_after_a_caller_gave_up() {
         let about = Path::new("one");
         let limit = Duration::from_millis(300);
         let given_up = timeout(Duration::from_millis(20), run(about, "sleep", &["60"], limit));

@@ -128,7 +128,7 @@ fn the_agents_own_families_are_those_of_the_table() {
 }
 
 #[test]
-fn what_is_worth_watching_is_served_and_what_is_absent_is_not() {
+fn metrics_worth_watching_are_served_and_absent_families_are_not() {
     let served = served();
     for row in table("Worth watching") {
         for pattern in names(row[0]) {
@@ -240,7 +240,7 @@ fn shown(text: &str) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn alerts_and_dashboard_ask_for_what_is_served() {
+fn alerts_and_dashboard_query_only_served_metrics_and_labels() {
     let served = served();
     let alerts: Value = serde_saphyr::from_str(ALERTS).expect("rules are YAML");
     let dashboard: Value = serde_json::from_str(DASHBOARD).expect("a dashboard is JSON");

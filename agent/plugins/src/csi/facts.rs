@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_what_the_api_can_say() {
+    fn volume_limit_is_clamped_to_i32_and_unset_unless_positive() {
         let limit = |limit| NodeFacts::read(info("n", limit)).expect("usable").max_volumes;
         assert_eq!(limit(0), None);
         assert_eq!(limit(-3), None);

@@ -87,7 +87,7 @@ fn unreached() -> PluginInfoError {
 }
 
 #[test]
-fn driver_is_registered_before_its_plugin_is_told_and_gone_with_its_socket() {
+fn driver_is_registered_before_its_plugin_is_notified_and_removed_with_its_socket() {
     let mut world = RegistryUnderTest::new();
     let commands = world.bind("/r/a", 1);
     assert_eq!(world.problem("/r/a"), Some(None));
@@ -106,7 +106,7 @@ fn driver_is_registered_before_its_plugin_is_told_and_gone_with_its_socket() {
 }
 
 #[test]
-fn plugin_that_cannot_be_told_counts_as_not_registered_and_is_tried_again() {
+fn plugin_whose_notification_fails_is_unregistered_and_retried() {
     let mut world = RegistryUnderTest::new();
     let commands = world.bind("/r/a", 1);
     let ticket = world.inspects(&commands);
@@ -122,7 +122,7 @@ fn plugin_that_cannot_be_told_counts_as_not_registered_and_is_tried_again() {
 }
 
 #[test]
-fn waits_after_failures_double_to_the_kubelets_and_begin_anew_with_another_file() {
+fn retry_backoff_doubles_to_its_maximum_and_restarts_with_a_new_socket() {
     let mut world = RegistryUnderTest::new();
     let mut commands = world.bind("/r/a", 1);
     let mut wait = RETRY_MIN;
@@ -148,7 +148,7 @@ fn waits_after_failures_double_to_the_kubelets_and_begin_anew_with_another_file(
 }
 
 #[test]
-fn refused_plugin_is_told_why() {
+fn refused_plugin_receives_the_reason() {
     let mut world = RegistryUnderTest::new();
     let commands = world.bind("/r/a", 1);
     let [RegistryCommand::Ask(ticket, _)] = commands[..] else { panic!("{commands:?}") };
@@ -167,7 +167,7 @@ fn refused_plugin_is_told_why() {
 }
 
 #[test]
-fn older_second_socket_of_a_name_is_refused_and_follows_when_the_newer_goes() {
+fn older_duplicate_socket_is_refused_and_registered_once_the_newer_is_removed() {
     let mut world = RegistryUnderTest::new();
     let commands = world.bind("/r/new", 5);
     world.register(&commands);
@@ -190,7 +190,7 @@ fn older_second_socket_of_a_name_is_refused_and_follows_when_the_newer_goes() {
 }
 
 #[test]
-fn newer_second_socket_of_a_name_takes_it_over_without_a_gap() {
+fn newer_duplicate_socket_takes_over_the_name_without_a_gap() {
     let mut world = RegistryUnderTest::new();
     let commands = world.bind("/r/old", 1);
     world.register(&commands);
@@ -211,7 +211,7 @@ fn newer_second_socket_of_a_name_takes_it_over_without_a_gap() {
 }
 
 #[test]
-fn of_two_sockets_that_ask_at_once_the_newer_has_the_name_whoever_answers_first() {
+fn newer_of_two_concurrent_sockets_wins_the_name_in_either_response_order() {
     for is_newer_first in [true, false] {
         let mut world = RegistryUnderTest::new();
         let commands = world.bind("/r/old", 1);
@@ -228,7 +228,7 @@ fn of_two_sockets_that_ask_at_once_the_newer_has_the_name_whoever_answers_first(
 }
 
 #[test]
-fn answers_that_come_after_their_socket_has_gone_change_nothing() {
+fn responses_for_a_replaced_socket_are_ignored() {
     let mut world = RegistryUnderTest::new();
     let commands = world.bind("/r/a", 1);
     let [RegistryCommand::Ask(ticket, _)] = commands[..] else { panic!("{commands:?}") };

@@ -105,7 +105,7 @@ fn chain_to(operation: DiskOperation, folder: &Path) -> (usize, Chain) {
 }
 
 #[test]
-fn an_operation_that_fails_is_named_with_its_error_and_the_next_is_done() {
+fn failed_operation_is_named_with_its_error_and_the_next_chain_succeeds() {
     with_faulty(async |files, folder, disk| {
         for operation in DiskOperation::ALL {
             for errno in [Errno::EIO, Errno::ENOSPC, Errno::EROFS] {
@@ -139,7 +139,7 @@ fn an_operation_that_is_slow_is_done() {
 }
 
 #[test]
-fn an_operation_that_hangs_is_given_up_and_holds_up_its_pod_alone() {
+fn hung_operation_times_out_and_blocks_only_its_own_pod() {
     for operation in DiskOperation::ALL {
         for way in 0..3 {
             xtask::disk::with_private_mounts(move || {
@@ -179,8 +179,8 @@ fn an_operation_that_hangs_is_given_up_and_holds_up_its_pod_alone() {
 
 /// In a process of its own: its limit is that of all its threads.
 #[test]
-fn without_a_descriptor_only_what_needs_one_fails() {
-    const NAME: &str = "tests::faults::without_a_descriptor_only_what_needs_one_fails";
+fn without_free_descriptors_only_operations_that_need_one_fail() {
+    const NAME: &str = "tests::faults::without_free_descriptors_only_operations_that_need_one_fail";
     if std::env::var_os(CHILD).is_none() {
         let program = std::env::current_exe().expect("this program");
         let child = Command::new(program).args(["--exact", NAME]).env(CHILD, "1").output();

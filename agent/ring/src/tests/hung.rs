@@ -58,7 +58,7 @@ fn assert_read(answers: Result<Answers, Blocked>) {
 }
 
 #[test]
-fn who_asks_it_waits_alone_and_is_told_when_it_is_given_up() {
+fn hung_mount_blocks_only_its_own_readers_which_fail_once_the_server_exits() {
     with_hung(async |files, well, dead, hung| {
         let limits = Class::Pod.limits();
         let waiting: Vec<_> = (0..limits.threads)
@@ -91,7 +91,7 @@ fn who_asks_it_waits_alone_and_is_told_when_it_is_given_up() {
 }
 
 #[test]
-fn patience_ends_a_wait_and_the_next_change_of_the_pod_comes_after_it() {
+fn timeout_ends_a_wait_and_the_next_change_of_the_pod_waits_for_the_kernel() {
     with_hung(async |files, well, dead, hung| {
         let place = || JobPlace::change(&uid("a"));
         // On a busy machine it is withdrawn before it begins, and is tried with more patience.
@@ -114,7 +114,7 @@ fn patience_ends_a_wait_and_the_next_change_of_the_pod_comes_after_it() {
 }
 
 #[test]
-fn what_is_dropped_begins_nothing_more() {
+fn dropped_batch_starts_no_further_group() {
     with_hung(async |files, well, dead, hung| {
         // The second group would make a file if it came to that.
         let made = well.join("made");
@@ -144,7 +144,7 @@ fn what_is_dropped_begins_nothing_more() {
 }
 
 #[test]
-fn the_last_handle_goes_while_the_kernel_works() {
+fn ring_dropped_during_kernel_operations_keeps_its_buffers_alive() {
     xtask::disk::with_private_mounts(|| {
         let dead = tempfile::tempdir().expect("a folder");
         let hung = Hung::mount(dead.path());

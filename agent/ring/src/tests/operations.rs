@@ -111,7 +111,7 @@ fn a_log_is_appended_to() {
 }
 
 #[test]
-fn errors_are_those_of_the_step_and_nothing_behind_it_is_done() {
+fn chain_fails_with_the_error_of_its_step_and_later_steps_are_not_run() {
     on_each(async |files, folder| {
         fs::write(folder.join("f"), "text").expect("written");
         fs::create_dir(folder.join("d")).expect("made");
@@ -188,7 +188,7 @@ fn errors_are_those_of_the_step_and_nothing_behind_it_is_done() {
 }
 
 #[test]
-fn a_full_and_a_read_only_disk_are_errors_of_their_step() {
+fn enospc_and_erofs_are_errors_of_the_step_that_hit_them() {
     on_each(async |files, folder| {
         xtask::disk::small(folder, 64 << 10);
         let write = |bytes: usize| {
@@ -213,7 +213,7 @@ fn a_full_and_a_read_only_disk_are_errors_of_their_step() {
 }
 
 #[test]
-fn a_group_waits_for_the_one_before_it_and_ends_with_its_failure() {
+fn group_waits_for_the_previous_group_and_is_skipped_if_that_failed() {
     on_each(async |files, folder| {
         let make = |name: &str| {
             let mut chain = Chain::new();
@@ -236,7 +236,7 @@ fn a_group_waits_for_the_one_before_it_and_ends_with_its_failure() {
 }
 
 #[test]
-fn thousands_of_chains_go_through_a_small_ring() {
+fn thousands_of_chains_complete_on_a_small_ring() {
     let folder = tempfile::tempdir().expect("a folder");
     let limits = |_| ThreadLimits { threads: 2, spare: 0 };
     let setup =
@@ -286,7 +286,7 @@ async fn join(all: Vec<impl Future<Output = ()>>) {
 }
 
 #[test]
-fn a_loop_that_panics_answers_and_plain_calls_go_on() {
+fn panic_of_the_ring_loop_is_reported_and_later_calls_use_plain_syscalls() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("f");
     fs::write(&file, "text").expect("written");

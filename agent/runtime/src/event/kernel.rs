@@ -332,7 +332,7 @@ mod tests {
     use super::container_id;
 
     #[test]
-    fn a_containers_cgroup_is_named_after_its_id_by_either_driver() {
+    fn container_id_is_parsed_from_cgroupfs_and_systemd_cgroup_names() {
         assert_eq!(container_id("0fbe88b3"), "0fbe88b3");
         assert_eq!(container_id("cri-containerd-0fbe88b3.scope"), "0fbe88b3");
     }

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_whose_processes_are_killed_all_the_time_costs_a_few_reads() {
+    fn constant_oom_kills_in_one_pod_trigger_only_a_few_reads() {
         let mut pace = OomPace::default();
         let at = |ms: u64| Mono::default().plus(Duration::from_millis(ms));
         let passed = (0..1000).filter(|ms| pace.passes(Slot(1), false, at(*ms))).count();

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_or_was_since_the_look_is_not_removed() {
+    fn image_held_now_or_since_the_last_listing_is_not_removed() {
         let holds = Holds::default();
         holds.look();
         let (first, second) = (holds.hold("a"), holds.hold("a"));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_finds_an_image_that_is_being_removed_learns_it_after_the_removal() {
+    async fn resolution_racing_with_a_removal_reports_the_image_lost_after_the_removal() {
         let holds = Holds::default();
         let resolving = holds.resolving();
         let removal = holds.remove(names(&["a"])).expect("not held yet");
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_removal_before_somebody_began_is_none_of_its_business_while_another_one_resolves() {
+    async fn removal_before_a_resolution_began_is_ignored_while_an_older_resolution_runs() {
         let holds = Holds::default();
         let slow = holds.resolving();
         drop(holds.remove(names(&["a"])));

@@ -77,7 +77,7 @@ fn locally(test: impl Future<Output = ()>) {
 }
 
 #[test]
-fn a_full_disk_loses_its_unused_images_but_not_those_that_are_held() {
+fn full_disk_frees_unused_images_but_not_held_images() {
     locally(async {
         let scene = GarbageScene::new(&["reg.example/a:1", "reg.example/b:1"]).await;
         let mut collector = scene.collector(POLICY, full).await;
@@ -106,7 +106,7 @@ fn a_full_disk_loses_its_unused_images_but_not_those_that_are_held() {
 }
 
 #[test]
-fn what_is_too_old_goes_though_the_disk_cannot_be_read() {
+fn expired_images_are_removed_although_disk_usage_cannot_be_read() {
     locally(async {
         let scene = GarbageScene::new(&["reg.example/a:1"]).await;
         let policy = Policy { max_age: Duration::from_nanos(1), ..POLICY };
@@ -118,7 +118,7 @@ fn what_is_too_old_goes_though_the_disk_cannot_be_read() {
 }
 
 #[test]
-fn a_disk_with_room_costs_one_look_and_no_image() {
+fn disk_with_room_removes_no_image_and_lists_images_only_after_a_change() {
     locally(async {
         let scene = GarbageScene::new(&["reg.example/a:1"]).await;
         let mut collector = scene.collector(POLICY, roomy).await;
@@ -134,7 +134,7 @@ fn a_disk_with_room_costs_one_look_and_no_image() {
 }
 
 #[test]
-fn the_past_survives_a_restart_and_a_broken_file_costs_nothing_else() {
+fn image_usage_history_survives_a_restart_and_a_corrupt_file_only_resets_it() {
     locally(async {
         let scene = GarbageScene::new(&["reg.example/a:1"]).await;
         let mut first = scene.collector(POLICY, roomy).await;
@@ -151,7 +151,7 @@ fn the_past_survives_a_restart_and_a_broken_file_costs_nothing_else() {
 }
 
 #[test]
-fn a_collector_that_removes_nothing_by_itself_fails_at_nothing() {
+fn disabled_collector_reports_no_failures_but_frees_images_on_request() {
     locally(async {
         let scene = GarbageScene::new(&["reg.example/a:1"]).await;
         let mut collector = scene.collector(Policy { high_percent: 100, ..POLICY }, full).await;
@@ -169,7 +169,7 @@ fn a_collector_that_removes_nothing_by_itself_fails_at_nothing() {
 }
 
 #[test]
-fn who_waits_behind_a_turn_of_the_collectors_own_hears_that_it_comes_further() {
+fn collector_turn_counts_a_step_for_the_list_and_each_removal() {
     locally(async {
         let scene = GarbageScene::new(&["reg.example/a:1", "reg.example/b:1"]).await;
         let mut collector = scene.collector(POLICY, full).await;
@@ -180,7 +180,7 @@ fn who_waits_behind_a_turn_of_the_collectors_own_hears_that_it_comes_further() {
 }
 
 #[test]
-fn a_young_image_stays_whoever_asks() {
+fn image_below_min_age_survives_a_request_to_free_unused_images() {
     locally(async {
         let scene = GarbageScene::new(&["reg.example/a:1"]).await;
         let policy = Policy { min_age: Duration::from_secs(120), ..POLICY };
@@ -210,7 +210,7 @@ fn record(scene: &GarbageScene, image: &str) -> PathBuf {
 }
 
 #[test]
-fn the_record_of_an_image_that_somebody_else_removed_goes() {
+fn pull_record_of_an_externally_removed_image_is_deleted() {
     locally(async {
         let scene = GarbageScene::new(&["reg.example/a:1"]).await;
         let there = {
@@ -234,7 +234,7 @@ fn the_record_of_an_image_that_somebody_else_removed_goes() {
 }
 
 #[test]
-fn the_record_of_a_pull_that_came_while_its_image_was_being_removed_stays() {
+fn record_of_a_pull_that_raced_with_an_image_removal_is_kept() {
     locally(async {
         let scene = GarbageScene::new(&["reg.example/a:1", "reg.example/b:1"]).await;
         let of = scene.collector(POLICY, roomy).await;
@@ -249,7 +249,7 @@ fn the_record_of_a_pull_that_came_while_its_image_was_being_removed_stays() {
 }
 
 #[test]
-fn people_are_told_what_becomes_of_each_image() {
+fn report_gives_a_verdict_for_each_image_and_removes_none() {
     locally(async {
         let scene = GarbageScene::new(&["reg.example/a:1", "reg.example/b:1"]).await;
         let mut collector = scene.collector(POLICY, full).await;

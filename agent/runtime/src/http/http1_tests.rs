@@ -79,7 +79,7 @@ async fn chunks_are_read_as_go_reads_them() {
 }
 
 #[tokio::test]
-async fn what_go_refuses_is_refused_in_its_words() {
+async fn responses_rejected_by_go_are_rejected_with_the_same_error() {
     for (answer, error) in [
         (
             "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok",

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn upstreams_headers_are_sent_unless_the_probe_says_otherwise() {
+    fn upstream_default_headers_are_sent_unless_the_probe_overrides_them() {
         let own = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         let (agent, accept) = (own("User-Agent", "kube-probe/1.36"), own("Accept", "*/*"));
         assert_eq!(sent(json!([])), [agent.clone(), accept.clone()]);
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redirect_tells_the_new_address_where_it_came_from_but_not_in_clear_text() {
+    fn redirect_sends_a_referer_except_from_https_to_http() {
         let host = "10.0.0.1".to_owned();
         let from = Get { tls: true, host, port: 8443, path: "/a".to_owned(), ..Get::default() };
         let referer = |location: &str| match redirect(&from, location) {

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_refuses_is_refused() {
+    fn urls_rejected_by_go_are_rejected_with_the_same_error() {
         for (text, error) in [
             ("http://[bad", "missing ']' in host"),
             ("http://a:1:2/", "invalid port \":1:2\" after host"),

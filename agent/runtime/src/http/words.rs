@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_to_nothing_is_told_with_what_was_asked() {
+    fn failed_request_is_reported_with_its_url_and_error() {
         let host = "10.0.0.1".to_owned();
         let request = Get { tls: true, host, port: 80, path: "/x".to_owned(), ..Get::default() };
         let refused = || io::Error::from(Errno::ECONNREFUSED);

@@ -251,7 +251,7 @@ mod tests {
     use super::{aggregate, distinguishing_annotations, image_spec};
 
     #[test]
-    fn a_pods_annotations_go_with_its_image() {
+    fn pod_annotations_are_sent_with_the_image_spec() {
         let annotations = [("kubernetes.io/config.seen", "now"), ("snapshotter", "nydus")];
         let annotations = annotations.map(|(n, v)| (n.to_owned(), v.to_owned()));
         let annotations = annotations.into_iter().collect();
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn several_errors_are_told_each_once() {
+    fn aggregated_errors_list_each_error_once() {
         let all = |errors: &[&str]| {
             aggregate(&errors.iter().map(ToString::to_string).collect::<Vec<_>>())
         };

@@ -151,7 +151,7 @@ const PRELOADED: Option<ImageVerificationPolicy> =
     Some(ImageVerificationPolicy::NeverVerifyPreloadedImages);
 
 #[test]
-fn an_image_that_a_secret_pulled_is_for_pods_with_a_secret_that_says_the_same() {
+fn image_pulled_with_a_secret_is_used_only_by_pods_with_equal_credentials() {
     run(async |scene| {
         let images = scene.images(PRELOADED);
         assert_eq!(ensure(&images, "IfNotPresent", &keyring("one", "good")).await, Ok(()));
@@ -196,7 +196,7 @@ fn an_image_that_a_secret_pulled_is_for_pods_with_a_secret_that_says_the_same() 
 }
 
 #[test]
-fn where_credentials_cannot_be_read_nothing_is_pulled_and_nothing_waits() {
+fn unreadable_credentials_fail_the_pull_without_a_request_or_backoff() {
     run(async |scene| {
         let images = scene.images(PRELOADED);
         let (uid, pod) = (PodUid::from("u"), Pod::default());
@@ -246,7 +246,7 @@ fn another_pull_secret_ends_the_wait_after_a_failed_pull() {
 }
 
 #[test]
-fn a_wait_after_a_failed_pull_that_somebody_ends_is_over_once_and_the_next_one_is_longer() {
+fn retry_request_skips_one_pull_backoff_and_the_next_backoff_is_longer() {
     run(async |scene| {
         let images = scene.images(None);
         let bad = keyring("one", "bad");
@@ -276,7 +276,7 @@ fn anonymous(image: &str) -> Pull {
 }
 
 #[test]
-fn pulls_that_wait_for_their_turn_are_in_the_queue_until_they_begin() {
+fn waiting_pulls_are_listed_in_the_queue_until_they_start() {
     run(async |scene| {
         let (puller, queue) = scene.puller(Rate { per_second: 0.0, burst: 0 });
         let waiting = || queue.waiting().into_iter().map(|(image, _)| image).collect::<Vec<_>>();
@@ -304,7 +304,7 @@ fn pulls_that_wait_for_their_turn_are_in_the_queue_until_they_begin() {
 }
 
 #[test]
-fn a_pull_that_waits_for_its_turn_has_not_started() {
+fn queued_pull_consumes_the_pull_rate_limit_only_when_it_starts() {
     run(async |scene| {
         // Two may start; the third is one too many for days.
         let rate = Rate { per_second: 1e-6, burst: 2 };
@@ -332,7 +332,7 @@ fn a_pull_that_waits_for_its_turn_has_not_started() {
 }
 
 #[test]
-fn an_image_that_somebody_put_there_is_for_all_unless_the_policy_says_otherwise() {
+fn image_without_a_pull_record_is_for_all_pods_unless_the_policy_verifies_it() {
     run(async |scene| {
         scene.runtime.add_image(IMAGE);
         let table = [
@@ -373,7 +373,7 @@ fn a_pull_without_credentials_or_with_the_nodes_is_for_all() {
 }
 
 #[test]
-fn a_pull_whose_pod_is_gone_is_written_down_all_the_same() {
+fn pull_abandoned_by_its_pod_is_still_recorded() {
     run(async |scene| {
         let images = scene.images(PRELOADED);
         let good = keyring("one", "good");
@@ -393,7 +393,7 @@ fn a_pull_whose_pod_is_gone_is_written_down_all_the_same() {
 }
 
 #[test]
-fn a_pull_that_a_crash_cut_off_leaves_its_image_to_those_who_can_prove_themselves() {
+fn image_of_a_pull_interrupted_by_a_crash_requires_credentials() {
     run(async |scene| {
         let images = scene.images(PRELOADED);
         let good = keyring("one", "good");
@@ -425,7 +425,7 @@ fn a_pull_that_a_crash_cut_off_leaves_its_image_to_those_who_can_prove_themselve
 }
 
 #[test]
-fn a_record_that_cannot_be_read_means_asking_the_registry_which_writes_it_anew() {
+fn unreadable_pull_record_forces_a_registry_check_that_rewrites_the_record() {
     run(async |scene| {
         let images = scene.images(PRELOADED);
         let good = keyring("one", "good");
@@ -438,7 +438,7 @@ fn a_record_that_cannot_be_read_means_asking_the_registry_which_writes_it_anew()
 }
 
 #[test]
-fn an_image_that_cannot_be_looked_at_is_told_in_the_runtimes_words() {
+fn failed_image_inspection_is_reported_with_the_runtimes_error() {
     run(async |scene| {
         let images = scene.images(None);
         let refuses = scene.runtime.on(Method::ImageStatus);

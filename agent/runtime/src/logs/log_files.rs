@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_goes_when_its_log_is_gone_and_its_container_does_not_write_it() {
+    fn dangling_log_link_is_removed_unless_its_container_still_writes_the_log() {
         let root = tempfile::tempdir().expect("root");
         let (logs, links) = (root.path().join("pods"), root.path().join("containers"));
         fs::create_dir_all(logs.join("ns_p_u/c")).expect("mkdir");
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn removal_takes_rotated_files_and_links_and_nothing_else() {
+    fn log_removal_deletes_rotated_files_and_links_but_no_other_log() {
         let root = tempfile::tempdir().expect("root");
         let pod = pod_dir(root.path(), "default", "web", "u1");
         let links = root.path().join("containers");

@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_last_line_that_nobody_finishes_is_shown_and_is_none_of_a_tail() {
+    fn unterminated_last_line_is_shown_except_after_a_full_tail() {
         let file = log(&["stdout F a\n", "stdout F b\n", "stdout F hal"]);
         let all = LogQuery::default;
         for (query, expected) in [
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_beyond_the_bound_is_cut_and_the_next_one_read() {
+    fn overlong_line_is_truncated_and_the_next_line_is_read() {
         let long = format!("stdout F {}\n", "x".repeat(3 * LINE_BYTES_MAX));
         let file = log(&[&long, "stdout F after\n"]);
         let text = read(&file, LogQuery::default());
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_for_a_log_or_a_message_is_named_and_not_waited_for() {
+    fn non_regular_log_or_message_file_is_an_error_and_never_waited_for() {
         for (what, put) in xtask::disk::STRANGE {
             let dir = tempfile::tempdir().expect("dir");
             let path = dir.path().join("0.log");
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_lines_is_looked_at_in_pieces() {
+    fn file_without_newlines_is_read_in_bounded_steps() {
         let file = tempfile::NamedTempFile::new().expect("file");
         file.as_file().set_len(5 * LINE_BYTES_MAX as u64).expect("a file of zeros");
         let mut reader = LogReader::open(file.path(), LogQuery::default()).expect("open");
@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn another_file_of_the_log_is_gone_on_with_and_known_lines_are_left_out() {
+    fn reader_continues_in_the_next_log_file_and_can_skip_known_lines() {
         let mut reader = LogReader::open(sample().path(), LogQuery::default()).expect("open");
         let mut out = Vec::new();
         while reader.next(&mut out).expect("read") {}

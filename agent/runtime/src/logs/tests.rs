@@ -92,7 +92,7 @@ fn run(test: impl Future<Output = ()>) {
 }
 
 #[test]
-fn a_fast_writer_stays_below_a_fifth_over_the_limit_and_loses_nothing() {
+fn fast_writer_exceeds_the_log_limit_by_less_than_a_fifth_and_loses_no_output() {
     run(async {
         let dir = tempfile::tempdir().expect("dir");
         let writer = LogWriter::new(dir.path());
@@ -161,7 +161,7 @@ fn only_the_newest_files_stay() {
 }
 
 #[test]
-fn a_log_that_slept_is_rotated_once_it_is_written_again() {
+fn idle_log_is_not_polled_and_is_rotated_after_it_is_written_again() {
     run(async {
         let dir = tempfile::tempdir().expect("dir");
         let writer = LogWriter::new(dir.path());
@@ -189,7 +189,7 @@ fn a_log_that_slept_is_rotated_once_it_is_written_again() {
 }
 
 #[test]
-fn a_runtime_that_refuses_keeps_its_log_and_is_asked_again() {
+fn refused_reopen_restores_the_log_and_is_retried() {
     run(async {
         let dir = tempfile::tempdir().expect("dir");
         let writer = LogWriter::new(dir.path());
@@ -210,7 +210,7 @@ fn a_runtime_that_refuses_keeps_its_log_and_is_asked_again() {
 }
 
 #[test]
-fn a_log_whose_name_is_gone_is_opened_again() {
+fn log_whose_path_is_missing_is_reopened() {
     run(async {
         let dir = tempfile::tempdir().expect("dir");
         let writer = LogWriter::new(dir.path());
@@ -225,7 +225,7 @@ fn a_log_whose_name_is_gone_is_opened_again() {
 }
 
 #[test]
-fn what_stands_in_for_a_log_is_moved_aside_and_other_logs_go_on() {
+fn non_regular_file_at_a_log_path_is_moved_aside_and_rotation_continues() {
     for (what, put) in xtask::disk::STRANGE {
         run(async move {
             let dir = tempfile::tempdir().expect("dir");
@@ -254,7 +254,7 @@ fn what_stands_in_for_a_log_is_moved_aside_and_other_logs_go_on() {
 }
 
 #[test]
-fn what_stands_in_for_an_unfinished_compression_is_replaced() {
+fn non_regular_file_at_a_compression_temp_path_is_replaced() {
     for (what, put) in xtask::disk::STRANGE {
         let dir = tempfile::tempdir().expect("dir");
         let log = dir.path().join("0.log");
@@ -285,7 +285,7 @@ fn two_rotations_in_one_second_keep_both_files_in_order() {
 }
 
 #[test]
-fn what_a_killed_compression_left_is_removed() {
+fn leftovers_of_a_killed_compression_are_removed() {
     let dir = tempfile::tempdir().expect("dir");
     let log = dir.path().join("0.log");
     for name in ["1", "1.tmp", "2", "2.gz", "3"] {

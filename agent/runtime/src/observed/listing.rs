@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn questions_that_come_together_share_a_list_and_each_gets_its_own_pod() {
+    async fn concurrent_requests_share_a_list_and_each_gets_its_own_pod() {
         let names: Vec<String> = (0..30).map(|n| format!("uid-{n}")).collect();
         let (_dir, runtime, listing) = with_pods(&names).await;
         runtime.clear_calls();
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_few_questions_among_many_pods_are_not_answered_with_all_of_them() {
+    async fn few_requests_among_many_pods_are_listed_individually() {
         let names: Vec<String> = (0..40).map(|n| format!("uid-{n}")).collect();
         let (_dir, runtime, listing) = with_pods(&names).await;
         listing.counted(names.len());
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_question_that_is_given_up_holds_nobody_up() {
+    async fn abandoned_list_request_does_not_block_other_pods() {
         let names = ["a".to_owned(), "b".to_owned()];
         let (_dir, runtime, listing) = with_pods(&names).await;
         let hung = runtime.on(Method::ListPodSandbox).times(1).hang();

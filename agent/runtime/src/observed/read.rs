@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_runtime_that_does_not_say_what_it_made_is_read_all_the_same() {
+    async fn pod_is_read_without_specs_when_its_verbose_status_fails() {
         let dir = tempfile::tempdir().expect("a folder");
         let runtime = FakeRuntime::start(&dir.path().join("c.sock")).await.expect("it starts");
         let client = Client::connect(&runtime.endpoint(), Deadlines::default()).expect("a path");
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_there_before_is_asked_once_what_it_was_made_with_and_what_is_ours_never() {
+    async fn spec_is_read_once_for_preexisting_containers_and_never_for_created_ones() {
         let dir = tempfile::tempdir().expect("a folder");
         let runtime = FakeRuntime::start(&dir.path().join("c.sock")).await.expect("it starts");
         let client = Client::connect(&runtime.endpoint(), Deadlines::default()).expect("a path");

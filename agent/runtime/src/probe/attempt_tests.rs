@@ -128,7 +128,7 @@ async fn redirects_without_end_are_a_failure_after_ten_requests() {
 }
 
 #[tokio::test]
-async fn a_refused_connection_reads_as_upstream_writes_it() {
+async fn refused_connection_is_reported_in_upstreams_wording() {
     let port = closed_port().await;
     let expected = format!(
         "Get \"http://127.0.0.1:{port}/live?full=1\": dial tcp 127.0.0.1:{port}: connect: \
@@ -221,7 +221,7 @@ impl rustls::sign::Signer for P521 {
 }
 
 #[tokio::test]
-async fn an_https_probe_speaks_http2_with_a_server_that_wants_it_and_takes_any_key() {
+async fn https_probe_negotiates_http2_and_accepts_any_certificate_key() {
     let pair = rustls::sign::CertifiedKey::new(vec![der(CERTIFICATE).into()], Arc::new(P521));
     let mut config =
         tls_server().with_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(pair)));
@@ -251,7 +251,7 @@ async fn an_https_probe_speaks_http2_with_a_server_that_wants_it_and_takes_any_k
 }
 
 #[tokio::test]
-async fn https_to_a_server_without_tls_says_so() {
+async fn https_probe_of_a_server_without_tls_reports_the_http_response() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     let port = listener.local_addr().expect("it has an address").port();
     tokio::spawn(async move {
@@ -265,7 +265,7 @@ async fn https_to_a_server_without_tls_says_so() {
 }
 
 #[tokio::test]
-async fn a_server_that_says_nothing_is_a_failure_in_upstreams_words() {
+async fn silent_server_is_a_probe_failure_with_upstreams_timeout_message() {
     let (port, _) = server(vec![String::new()], true).await;
     let url = format!("http://127.0.0.1:{port}/live?full=1");
     let text = format!(
@@ -337,7 +337,7 @@ impl Count {
 const SENT_MAX: usize = 24 << 20;
 
 #[tokio::test]
-async fn what_a_server_sends_without_end_is_neither_waited_for_nor_kept() {
+async fn endless_response_is_neither_awaited_nor_buffered() {
     const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\n";
     const HEADER: &[u8] = &[b'h'; 16 * 1024];
     const BODY: &[u8] = &[b'x'; 64 * 1024];
@@ -379,14 +379,14 @@ async fn a_grpc_server_that_never_answers_is_hung_up_on() {
 }
 
 #[tokio::test]
-async fn a_host_that_nobody_knows_is_a_failure_within_the_limit() {
+async fn unknown_host_is_a_failure_within_the_time_limit() {
     let probe = json!({"tcpSocket": {"port": 80, "host": "nobody.invalid"}});
     let text = failure(asks(probe, SHORT).await);
     assert!(text.starts_with("dial tcp"), "{text}");
 }
 
 #[tokio::test]
-async fn a_commands_output_is_cut_as_it_comes() {
+async fn exec_probe_output_is_truncated_to_10_kib() {
     let runtime = ProbedRuntime::start().await;
     let loud = "x".repeat(4 << 20);
     runtime.fake.script_exec("", "loud", ExecAnswer::exit(1, &loud));
@@ -413,7 +413,7 @@ async fn only_the_first_bytes_of_a_long_body_are_read() {
 }
 
 #[tokio::test]
-async fn a_tcp_probe_is_well_once_it_is_connected() {
+async fn tcp_probe_succeeds_once_connected() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     let port = listener.local_addr().expect("it has an address").port();
     let named = json!({"tcpSocket": {"port": port, "host": "localhost"}});
@@ -424,7 +424,7 @@ async fn a_tcp_probe_is_well_once_it_is_connected() {
 }
 
 #[tokio::test]
-async fn a_grpc_probe_is_well_only_when_its_service_serves() {
+async fn grpc_probe_succeeds_only_when_its_service_is_serving() {
     let port = testing::health(HealthServer::Says(vec![("", 1), ("shop", 2)])).await;
     let ask = |service: &str| asks(json!({"grpc": {"port": port, "service": service}}), LONG);
     assert_eq!(ask("").await, AttemptVerdict::Success);
@@ -435,7 +435,7 @@ async fn a_grpc_probe_is_well_only_when_its_service_serves() {
 }
 
 #[tokio::test]
-async fn a_grpc_probe_dials_again_until_its_server_speaks() {
+async fn grpc_probe_redials_until_its_server_responds() {
     let health = testing::health(HealthServer::Says(vec![("", 1)])).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     let port = listener.local_addr().expect("it has an address").port();
@@ -465,7 +465,7 @@ async fn a_grpc_server_without_the_protocol_or_without_an_answer_is_a_failure() 
 }
 
 #[tokio::test]
-async fn a_command_is_well_when_it_exits_with_0() {
+async fn exec_probe_succeeds_only_on_exit_code_0() {
     let runtime = ProbedRuntime::start().await;
     runtime.fake.script_exec("", "cat /ready", ExecAnswer::exit(1, "not yet"));
     runtime.fake.script_exec("", "sleep", ExecAnswer::takes(LONG));
@@ -502,7 +502,7 @@ async fn an_internal_error_is_tried_three_times_and_counts_as_neither() {
 }
 
 #[tokio::test]
-async fn a_failure_is_tried_once_and_its_event_says_which_probe_and_why() {
+async fn failed_attempt_is_not_retried_and_its_event_names_probe_and_reason() {
     let runtime = ProbedRuntime::start().await;
     runtime.fake.script_exec("", "check", ExecAnswer::exit(2, "bad"));
     let probe = json!({"exec": {"command": ["check"]}});

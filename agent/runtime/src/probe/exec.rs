@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_its_references_make_too_long_is_not_made() {
+    fn command_over_2_mib_after_variable_expansion_is_rejected() {
         let value = "x".repeat(128 << 10);
         let spec = json!({"containers": [{"name": "c", "env": [{"name": "A", "value": value}]}]});
         let pod = testing::pod(spec, json!({}));

@@ -52,7 +52,7 @@ impl ProbeWorld {
 }
 
 #[tokio::test]
-async fn a_container_starts_then_becomes_ready_and_is_told_once() {
+async fn startup_then_readiness_then_failures_are_each_reported_once() {
     let work = async {
         let runtime = ProbedRuntime::start().await;
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
@@ -82,7 +82,7 @@ async fn a_container_starts_then_becomes_ready_and_is_told_once() {
 }
 
 #[tokio::test]
-async fn forgetting_a_pod_ends_its_commands_at_the_runtime() {
+async fn forgetting_a_pod_cancels_its_exec_commands_in_the_runtime() {
     let work = async {
         let runtime = ProbedRuntime::start().await;
         runtime.fake.script_exec("", "sleep", ExecAnswer::takes(PATIENCE));
@@ -110,7 +110,7 @@ async fn forgetting_a_pod_ends_its_commands_at_the_runtime() {
 }
 
 #[tokio::test]
-async fn a_pod_that_ends_gives_up_its_liveness_probe_without_a_result() {
+async fn terminating_pod_cancels_its_liveness_probe_without_a_result() {
     let work = async {
         let runtime = ProbedRuntime::start().await;
         runtime.fake.script_exec("", "sleep", ExecAnswer::takes(PATIENCE));
@@ -145,7 +145,7 @@ async fn until_under_way(prober: &Prober, attempts: usize) {
 }
 
 #[tokio::test]
-async fn a_panic_in_an_attempt_gives_its_place_back_and_the_probe_goes_on() {
+async fn panicked_attempt_frees_its_slot_and_the_probe_continues() {
     let work = async {
         let runtime = ProbedRuntime::start().await;
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
@@ -204,7 +204,7 @@ async fn probes_that_never_end_hold_up_no_other_pods() {
 }
 
 #[test]
-fn what_falls_due_within_a_step_begins_at_its_end_and_none_before_its_time() {
+fn due_times_are_rounded_up_to_the_next_50_ms_step() {
     let ms = Duration::from_millis;
     for (at, begins) in [(0, 0), (1, 50), (49, 50), (50, 50), (51, 100), (1049, 1050)] {
         assert_eq!(together(ms(at)), ms(begins), "{at}");

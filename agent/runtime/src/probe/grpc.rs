@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_serving_is_well_and_the_others_are_named() {
+    fn only_serving_is_a_success_and_any_other_status_is_named() {
         assert_eq!(judge(SERVING), AttemptVerdict::Success);
         for (status, name) in [(0, "UNKNOWN"), (2, "NOT_SERVING"), (3, "SERVICE_UNKNOWN"), (7, "7")]
         {
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_told_in_upstreams_words() {
+    fn grpc_errors_are_reported_in_upstreams_wording() {
         for (status, text) in [
             (
                 Status::unimplemented("unknown service grpc.health.v1.Health"),

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_beyond_the_limit_is_given_up_but_not_before_it() {
+    async fn work_is_abandoned_only_after_its_time_limit() {
         let began = Instant::now();
         let waited = patiently(MS * 50, std::future::pending::<()>()).await;
         assert_eq!(waited.done, None);

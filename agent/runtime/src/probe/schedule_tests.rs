@@ -114,7 +114,7 @@ fn attempts_beyond_the_bound_wait_and_none_is_lost() {
 }
 
 #[test]
-fn a_pod_whose_probes_never_answer_gives_way_to_another_at_once() {
+fn pod_with_hanging_probes_yields_a_slot_to_another_pod_at_once() {
     let mut world = ScheduleWorld::with_places(spec(136), 256);
     world.order(Duration::ZERO, false);
     let hanging = world.due(Duration::ZERO);
@@ -134,7 +134,7 @@ fn a_pod_whose_probes_never_answer_gives_way_to_another_at_once() {
 }
 
 #[test]
-fn attempts_ask_at_the_address_that_the_pod_has_when_they_begin() {
+fn attempts_use_the_pod_ip_current_at_their_start() {
     let mut world = ScheduleWorld::new(spec(1));
     world.order(Duration::ZERO, false);
     let first = world.due(Duration::ZERO);
@@ -150,7 +150,7 @@ fn attempts_ask_at_the_address_that_the_pod_has_when_they_begin() {
 }
 
 #[test]
-fn a_change_of_one_container_has_the_unready_ones_of_its_pod_asked_at_once() {
+fn result_change_of_one_container_probes_unready_containers_of_its_pod_at_once() {
     let mut world = ScheduleWorld::new(spec(2));
     world.order(Duration::ZERO, false);
     let all = world.due(Duration::ZERO);
@@ -165,7 +165,7 @@ fn a_change_of_one_container_has_the_unready_ones_of_its_pod_asked_at_once() {
 }
 
 #[test]
-fn a_repeated_order_changes_nothing() {
+fn repeated_probe_order_changes_neither_results_nor_schedule() {
     let mut world = ScheduleWorld::new(spec(1));
     world.order(Duration::ZERO, false);
     let attempts = world.due(Duration::ZERO);
@@ -183,7 +183,7 @@ fn a_repeated_order_changes_nothing() {
 }
 
 #[test]
-fn a_new_attempt_of_a_container_begins_from_nothing_and_the_old_ones_end_does_not_count() {
+fn restarted_container_starts_with_fresh_probes_and_ignores_old_results() {
     let mut world = ScheduleWorld::new(spec(1));
     world.order(Duration::ZERO, false);
     let old = world.due(Duration::ZERO);
@@ -202,7 +202,7 @@ fn a_new_attempt_of_a_container_begins_from_nothing_and_the_old_ones_end_does_no
 }
 
 #[test]
-fn the_end_of_an_attempt_that_was_given_up_is_not_taken_for_its_successors() {
+fn result_of_an_abandoned_attempt_is_not_credited_to_its_successor() {
     let mut world = ScheduleWorld::new(spec(1));
     world.order(Duration::ZERO, false);
     let old = world.due(Duration::ZERO);
@@ -259,7 +259,7 @@ fn init_containers_have_no_probes_but_sidecars_do() {
 }
 
 #[test]
-fn a_container_of_an_earlier_run_of_the_agent_is_told_as_started_and_ready() {
+fn container_from_before_an_agent_restart_is_reported_started_and_ready() {
     let probe = json!({"tcpSocket": {"port": 1}});
     let mut world = ScheduleWorld::new(json!({
         "initContainers": [{"name": "s", "restartPolicy": "Always", "startupProbe": probe}],
@@ -281,7 +281,7 @@ fn a_container_of_an_earlier_run_of_the_agent_is_told_as_started_and_ready() {
 }
 
 #[test]
-fn first_attempts_are_spread_over_a_period_only_while_the_agent_is_younger_than_it() {
+fn first_attempts_are_spread_over_a_period_only_during_the_agents_first_period() {
     let period = SECOND * 10;
     let uid = |n: u32| PodUid::from(format!("uid-{n}"));
     let of = |n, age| spread((&uid(n), "c", ProbeKind::Liveness), period, age);

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_alone_may_have_every_place_and_nobody_gives_up_while_there_is_one() {
+    fn pod_may_exceed_its_share_and_no_attempt_yields_while_a_slot_is_free() {
         let mut world = ShareWorld::new(256);
         world.wait(1, 200);
         world.wait(2, 40);
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn among_equals_only_what_is_old_gives_way() {
+    fn among_equal_pods_only_an_old_attempt_yields_its_slot() {
         let mut world = ShareWorld::new(4);
         (0..4).for_each(|pod| world.wait(pod, 1));
         assert_eq!(world.run(), [0, 1, 2, 3]);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_goes_round_between_the_pods() {
+    fn waiting_attempts_get_slots_round_robin_across_pods() {
         let mut world = ShareWorld::new(2);
         world.wait(1, 2);
         assert_eq!(world.run(), [1, 1]);
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_does_not_go_on_waiting() {
+    fn obsolete_attempts_leave_the_waiting_queue() {
         let mut world = ShareWorld::new(1);
         world.wait(1, 3);
         world.wait(2, 2);
@@ -313,7 +313,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn places_are_never_exceeded_or_lost_and_no_pod_below_its_share_waits_for_a_richer_one(
+        fn slots_never_overflow_or_leak_and_no_pod_below_its_share_waits_for_richer_pods(
             max in 1_usize..8,
             steps in proptest::collection::vec((0_usize..4, 0_usize..6, 0_u64..3), 1..80),
         ) {

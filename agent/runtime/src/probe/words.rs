@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_agents_own_delay_is_told_only_when_there_was_one() {
+    fn agent_delay_is_mentioned_only_when_significant() {
         let second = Duration::from_secs(1);
         let ms = Duration::from_millis;
         let spent = Spent { connect: Some(ms(3)), answer: second, delay: ms(4) };

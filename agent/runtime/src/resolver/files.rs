@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_search_and_options_are_read_within_their_bounds() {
+    fn resolv_conf_servers_search_and_options_are_parsed_within_their_limits() {
         let config = Config::parse(
             "# c\ndomain a.example\nnameserver 10.0.0.1\nnameserver nope\nnameserver fd00::1\n\
              nameserver 10.0.0.3\nnameserver 10.0.0.4\nsearch b.example c.example. .\n\
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn names_with_enough_dots_are_asked_for_as_they_are_first() {
+    fn names_with_ndots_dots_are_queried_verbatim_before_the_search_list() {
         let config = Config::parse("search ns.svc example\noptions ndots:2\n");
         for (name, names) in [
             ("web", &["web.ns.svc.", "web.example.", "web."][..]),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_found_whatever_their_case() {
+    fn hosts_file_lookup_is_case_insensitive() {
         let hosts =
             Hosts::parse("10.0.0.1 Web.example web # a\nbad x\nfd00::1 web\n10.0.0.1 web\n");
         let ips = |name| hosts.get(name).iter().map(ToString::to_string).collect::<Vec<_>>();

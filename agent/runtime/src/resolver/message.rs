@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_is_what_the_protocol_says() {
+    fn dns_query_is_encoded_per_protocol_and_invalid_names_are_rejected() {
         let mut expected = vec![0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
         expected.extend(b"\x03web\x07example\0\0\x01\0\x01");
         assert_eq!(ask("web.example."), expected);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_read_and_others_messages_are_not() {
+    fn dns_replies_are_decoded_and_unrelated_messages_ignored() {
         let (asked, other) = (ask("web.example."), ask("other."));
         let ips: Vec<IpAddr> = vec![[10, 0, 0, 1].into(), [0_u16; 8].into(), [10, 0, 0, 2].into()];
         let v4 = vec![ips[0], ips[2]];

@@ -415,7 +415,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn volume_that_the_driver_does_not_know_is_gone_if_it_is_inline_and_the_driver_says_so() {
+    fn only_an_inline_volume_reported_not_found_by_its_driver_counts_as_removed() {
         let known = |lifecycle| Known {
             driver: "d".to_owned(),
             handle: "h".to_owned(),

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_of_a_driver_mean_what_they_mean_to_the_kubelet() {
+    fn expansion_error_codes_are_classified_as_by_the_kubelet() {
         let refusal_of = |code, origin| {
             let (method, message) = ("NodeExpandVolume", "no".to_owned());
             refusal(&CallError { method, code, message, origin })

@@ -45,7 +45,7 @@ async fn volumes_are_waited_for_as_long_as_by_the_kubelet_and_no_longer() {
 }
 
 #[test]
-fn operations_of_a_migrated_volume_say_so_but_for_its_expansion() {
+fn operations_of_a_migrated_volume_except_expansion_are_labelled_migrated() {
     let disk = json!({"metadata": {"name": "pv"}, "spec": {"csi": {
         "driver": "d", "volumeHandle": "h"}}});
     let disk = serde_json::from_value(disk).expect("a volume");

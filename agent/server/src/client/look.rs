@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_others_words_is_obeyed_by_a_terminal() {
+    fn terminal_control_characters_are_removed_or_escaped_in_untrusted_text() {
         let bad = "a\x1b[2J\u{7}\u{9b}31m\u{202e}b\tc\r\nd\u{7f}\u{2066}é";
         assert_eq!(plain(bad), "a[2J31mb c  dé");
         assert_eq!(plain_lines("a\n\x1bb\n"), "a\nb\n");

@@ -206,7 +206,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_cannot_be_written_is_an_error_but_for_a_reader_that_has_gone() {
+    fn failed_output_write_is_an_error_but_a_closed_pipe_is_not() {
         let mut full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a device");
         let error = write(&mut full, "x").expect_err("no room").to_string();
         assert!(error.starts_with("standard output: No space left on device"), "{error}");
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_agent_the_error_names_the_socket_and_what_to_do() {
+    fn error_without_a_running_agent_names_the_socket_and_the_remedy() {
         let command = ClientCommand {
             question: CliQuestion::Pods(PodFilter::default()),
             output: OutputFormat::Table,

@@ -297,7 +297,7 @@ mod tests {
     const PLAIN: TextStyle = TextStyle { color: false, width: None };
 
     #[test]
-    fn shortages_are_told_with_units_and_who_is_first() {
+    fn pressure_table_shows_units_and_the_first_eviction_candidate() {
         let answer = json!({
             "signals": [
                 {"signal": "memory.available", "available": 734_003_200, "capacity": 8_589_934_592_u64,
@@ -341,14 +341,14 @@ reg/b:1   10      -        stays: a container has it
     }
 
     #[test]
-    fn a_watch_prints_lines_that_changed_but_for_their_age() {
+    fn watch_prints_only_lines_that_changed_in_more_than_their_age() {
         let before = "NAME READY\na b 1/1 Running 0 5s -\na c 0/1 Pending 0 5s -\n";
         let now = "NAME READY\na b 1/1 Running 0 6s -\na c 1/1 Running 0 6s -\n";
         assert_eq!(changed_lines(before, now), "a c 1/1 Running 0 6s -\n");
     }
 
     #[test]
-    fn a_list_without_the_pods_asked_for_says_how_many_there_are() {
+    fn empty_filtered_pod_list_shows_the_number_of_hidden_pods() {
         let shown = pods(&json!({"pods": [], "hidden": 3}), &PLAIN);
         assert_eq!(shown, "None of this node's 3 pods is one of these.\n");
     }
@@ -427,7 +427,7 @@ SINCE SEEN       WHAT        CONTAINER   TEXT
     }
 
     #[test]
-    fn a_retry_says_what_had_been_waited_for() {
+    fn retry_output_lists_every_wait_that_was_skipped() {
         let answer = json!({"pod": "default/web", "waits": [
             {"what": "all of the pod", "reason": "FailedMount", "leftSeconds": 8},
             {"what": "container web", "reason": "CrashLoopBackOff", "leftSeconds": 252},
@@ -444,7 +444,7 @@ SINCE SEEN       WHAT        CONTAINER   TEXT
     }
 
     #[test]
-    fn a_plan_lists_its_steps_and_what_has_to_wait() {
+    fn plan_lists_its_steps_and_the_containers_that_must_wait() {
         let answer = json!({"pod": "default/web", "stage": "Syncing", "underWay": [],
             "actions": [{"text": "make volumes ready"}, {"text": "start container c"}],
             "held": [{"container": "d", "leftSeconds": 80}]});
@@ -458,7 +458,7 @@ SINCE SEEN       WHAT        CONTAINER   TEXT
     }
 
     #[test]
-    fn what_a_container_said_does_not_reach_the_terminal_as_it_is() {
+    fn control_characters_of_container_messages_never_reach_the_terminal() {
         let said = "died\x1b]0;root\u{7}\n  reason: Fine\u{9b}2J";
         let answer = json!({"pod": said, "sentence": said, "reason": said, "remedy": said,
             "details": [said], "stage": said, "actions": [{"text": said}],
@@ -473,7 +473,7 @@ SINCE SEEN       WHAT        CONTAINER   TEXT
     }
 
     #[test]
-    fn an_answer_of_a_record_says_which_and_of_what_moment() {
+    fn answer_from_a_record_names_the_record_folder_and_its_time() {
         let record = json!({"folder": "/r/flight", "unixNanos": 1_700_000_000_500_000_000_i64,
             "notes": ["a part of the record is lost: see replay"]});
         assert_eq!(

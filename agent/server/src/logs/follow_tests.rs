@@ -97,7 +97,7 @@ async fn a_log_that_is_not_followed_ends_with_its_file() {
 }
 
 #[tokio::test]
-async fn a_last_line_that_nobody_finishes_is_sent() {
+async fn unterminated_last_line_is_sent() {
     let mut world = FollowedLog::new();
     world.write(1);
     let mut file = fs::OpenOptions::new().append(true).open(world.log()).expect("a log");
@@ -107,7 +107,7 @@ async fn a_last_line_that_nobody_finishes_is_sent() {
 }
 
 #[test]
-fn what_waits_for_a_client_has_no_room_for_more() {
+fn log_chunk_waiting_for_a_client_has_no_spare_capacity() {
     let mut world = FollowedLog::new();
     world.write(5000);
     let mut reader = LogReader::open(&world.log(), LogQuery::default()).expect("a log");
@@ -131,7 +131,7 @@ async fn a_followed_log_ends_with_its_container() {
 }
 
 #[tokio::test]
-async fn nothing_is_lost_or_repeated_when_a_log_is_rotated() {
+async fn followed_log_loses_and_repeats_no_line_across_rotations() {
     let mut world = FollowedLog::new();
     world.write(3);
     let mut body = world.follow(&Watches::start(), Some("id"));
@@ -148,7 +148,7 @@ async fn nothing_is_lost_or_repeated_when_a_log_is_rotated() {
 }
 
 #[tokio::test]
-async fn a_client_that_stalls_over_several_rotations_misses_nothing() {
+async fn client_that_stalls_over_several_rotations_misses_no_line() {
     let mut world = FollowedLog::new();
     // More than the body and the chunks hold.
     world.write(100_000);
@@ -167,7 +167,7 @@ async fn a_client_that_stalls_over_several_rotations_misses_nothing() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_ends_the_reading() {
+async fn client_disconnect_ends_the_log_follow() {
     let mut world = FollowedLog::new();
     world.write(1);
     let (sink, mut body) = streamed();

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_are_read_as_the_kubelet_reads_them() {
+    fn log_options_are_parsed_as_by_the_kubelet() {
         let none = Options::default;
         for (query, expected) in [
             ("", Ok(none())),
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_to_begin_at_is_one_in_the_past() {
+    fn since_options_resolve_to_a_time_before_now() {
         let now: Timestamp = "2026-01-01T00:01:00Z".parse().expect("a time");
         let since = |query| parse(query).expect("options").query(now).since;
         assert_eq!(since("sinceSeconds=60"), "2026-01-01T00:00:00Z".parse().ok());

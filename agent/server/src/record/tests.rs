@@ -31,7 +31,7 @@ fn report(dir: &Path) -> FolderReport {
 }
 
 #[test]
-fn runs_of_which_the_same_comes_are_equal_also_when_the_last_one_died() {
+fn identical_replays_are_equal_even_if_the_last_run_crashed() {
     let dir = tempfile::tempdir().expect("a folder");
     two_runs(dir.path());
     fs::write(dir.path().join("key"), [7; 32]).expect("the key");
@@ -61,7 +61,7 @@ The same came of all 12 inputs.
 }
 
 #[test]
-fn the_root_directory_of_an_agent_has_its_record() {
+fn record_is_found_below_the_agents_root_directory() {
     let root = tempfile::tempdir().expect("a folder");
     let dir = root.path().join("flight");
     fs::create_dir(&dir).expect("a folder");
@@ -70,7 +70,7 @@ fn the_root_directory_of_an_agent_has_its_record() {
 }
 
 #[test]
-fn a_difference_is_told_with_its_input_and_pod_and_fails() {
+fn replay_difference_is_reported_with_its_input_and_pod_and_fails() {
     let dir = tempfile::tempdir().expect("a folder");
     let mut agent = Agent::begins(dir.path(), 1, 0, "v0");
     agent.gets_ready();
@@ -95,7 +95,7 @@ fn a_difference_is_told_with_its_input_and_pod_and_fails() {
 }
 
 #[test]
-fn what_was_lost_is_told_and_is_no_difference() {
+fn lost_segments_are_reported_and_are_not_a_replay_difference() {
     let dir = tempfile::tempdir().expect("a folder");
     two_runs(dir.path());
     let path = dir.path().join("0000000003.segment");
@@ -134,7 +134,7 @@ fn an_input_of_which_the_decisions_panic_is_the_finding() {
 }
 
 #[test]
-fn a_replay_ends_when_it_is_asked_to() {
+fn replay_stops_at_the_requested_time() {
     let dir = tempfile::tempdir().expect("a folder");
     two_runs(dir.path());
     let report = replay(dir.path(), Some(at(4)), &mut |_, _| {}).expect("a record");
@@ -147,7 +147,7 @@ fn a_replay_ends_when_it_is_asked_to() {
 }
 
 #[test]
-fn a_folder_without_segments_and_files_that_are_none_are_one_clear_sentence() {
+fn missing_or_invalid_segments_are_reported_as_one_clear_error() {
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path();
     let told = |path: &Path| replay_folder(path).expect_err("no record").to_string();
@@ -168,7 +168,7 @@ fn a_folder_without_segments_and_files_that_are_none_are_one_clear_sentence() {
 }
 
 #[test]
-fn bytes_that_are_no_segment_replay_to_nothing_and_say_so() {
+fn invalid_segment_replays_nothing_and_is_reported_as_lost() {
     let dir = tempfile::tempdir().expect("a folder");
     fs::write(dir.path().join("0000000001.segment"), vec![b'x'; 5_000]).expect("a file");
     let report = report(dir.path());
@@ -196,7 +196,7 @@ fn asked(dir: &Path, pod: &str, explain: bool, at: Option<i64>) -> Value {
 }
 
 #[test]
-fn a_pod_that_is_gone_is_explained_as_it_was_then() {
+fn deleted_pod_is_explained_as_of_the_requested_time() {
     let dir = tempfile::tempdir().expect("a folder");
     a_pod_that_is_gone(dir.path());
     let then = asked(dir.path(), "web", true, Some(8));
@@ -215,7 +215,7 @@ fn a_pod_that_is_gone_is_explained_as_it_was_then() {
 }
 
 #[test]
-fn a_timeline_of_the_record_has_what_the_decisions_took_and_gave() {
+fn timeline_from_a_record_lists_the_inputs_and_outputs_of_decisions() {
     let dir = tempfile::tempdir().expect("a folder");
     a_pod_that_is_gone(dir.path());
     let whats = |value: &Value| {
@@ -236,7 +236,7 @@ fn a_timeline_of_the_record_has_what_the_decisions_took_and_gave() {
 }
 
 #[test]
-fn a_pod_of_before_a_restart_is_found_and_one_of_no_time_is_not() {
+fn pod_from_before_a_restart_is_found_and_a_pod_never_recorded_is_not() {
     let dir = tempfile::tempdir().expect("a folder");
     two_runs(dir.path());
     let restarted = asked(dir.path(), "web", true, Some(104));
@@ -279,7 +279,7 @@ fn inputs_and_commands_of_one_pod_are_shown_in_order_without_its_secrets() {
 }
 
 #[test]
-fn frames_of_another_version_are_told_apart_from_broken_ones() {
+fn frames_of_another_version_are_distinguished_from_corrupt_frames() {
     use pintle_agent_core::flight::segment::{Encoder, Header};
     let root = tempfile::tempdir().expect("a folder");
     let header = Header { number: 3, first_batch: 0, key_id: String::new(), began_at: at(0) };

@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_container_holds_reads_and_writes_is_told() {
+    fn container_descriptors_processes_ulimits_and_disk_io_are_exported() {
         let (snapshot, ..) = world();
         let devices = [((254, 0), "/dev/vda".to_owned())].into();
         let disks = vec![MountedDisk { device: "/dev/vda".to_owned(), ..MountedDisk::default() }];
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn each_cgroup_is_told_once_and_none_of_whom_nobody_knows() {
+    fn each_cgroup_is_exported_once_and_cgroups_of_unknown_owners_never() {
         let (snapshot, ..) = world();
         let mut swept = sweep();
         swept.cgroups.get_mut(&CgroupOwner::Pods).expect("read").path = "/".to_owned();
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn a_containers_sample_names_it() {
+    fn container_sample_is_labelled_with_its_container_and_pod() {
         let (snapshot, ..) = world();
         let text = exposition(&snapshot, &sweep(), &MachineStats::default());
         let line = "container_memory_working_set_bytes{container=\"c\",\

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_of_two_pods_has_one_sample_and_a_volume_without_claim_has_none() {
+    fn claim_shared_by_two_pods_has_one_sample_and_a_volume_without_claim_has_none() {
         let of_pod = vec![volume(Some("c"), 5, None), volume(None, 7, Some(true))];
         let volumes = [("a".into(), of_pod.clone()), ("b".into(), of_pod)].into();
         let text = exposition(&volumes);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn health_is_a_sample_only_of_claims_whose_driver_tells_it() {
+    fn health_is_exported_only_for_claims_whose_driver_reports_it() {
         let of_pod = vec![
             volume(Some("bad"), 5, Some(true)),
             volume(Some("good"), 5, Some(false)),

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_becomes_figures_and_what_is_missing_is_zero() {
+    fn driver_response_becomes_usage_and_missing_inodes_are_zero() {
         let stats = VolumeStats { bytes: told(10, 3, 6), inodes: told(5, 1, 4), health: sick() };
         let both = read(stats.clone(), false).expect("figures");
         assert_eq!((both.usage.bytes, both.usage.inodes), (3, 1));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn health_alone_is_an_answer_and_nothing_at_all_is_none() {
+    fn health_alone_is_a_valid_response_only_if_the_driver_supports_health() {
         let cases = [
             (VolumeStats { health: sick(), ..VolumeStats::default() }, true, Some(Some(true))),
             (VolumeStats::default(), true, Some(Some(false))),

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn names_beyond_what_is_remembered_count_for_their_part() {
+    fn hard_links_beyond_the_remembered_limit_count_proportionally() {
         let dir = tempfile::tempdir().expect("a folder");
         for file in 0..6 {
             let first = dir.path().join(format!("{file}-0"));
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_folder_with_too_many_entries_some_are_counted_whatever_they_are() {
+    fn folder_beyond_the_entry_limit_yields_a_lower_bound_for_any_entry_type() {
         let dir = tempfile::tempdir().expect("a folder");
         let files = dir.path().join("files");
         fs::create_dir(&files).expect("made");
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_hides_in_a_folder_for_being_deep_or_beside_many_others_there() {
+    fn deep_folders_and_folders_with_many_siblings_are_fully_counted() {
         let dir = tempfile::tempdir().expect("a folder");
         let deep = (1..OPEN_MAX).fold(dir.path().to_owned(), |path, _| path.join("d"));
         for sibling in 0..3 * OPEN_MAX {
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_goes_on_where_it_was_left_whatever_lies_before_and_behind() {
+    fn walk_with_few_open_folders_resumes_each_listing_where_it_stopped() {
         let dir = tempfile::tempdir().expect("a folder");
         for below in ["", "b", "b/b"] {
             for n in 0..2_000 {
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_deep_is_told_and_costs_nothing_of_the_rest() {
+    fn too_deep_folders_make_usage_incomplete_but_their_siblings_are_counted() {
         let dir = tempfile::tempdir().expect("a folder");
         for name in ["a", "b", "c"] {
             chain(&dir.path().join(name), 9);
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_was_moved_while_it_was_counted_leads_nowhere_else() {
+    fn folder_moved_during_a_walk_does_not_lead_the_walk_elsewhere() {
         let dir = tempfile::tempdir().expect("a folder");
         fs::create_dir_all(dir.path().join("a/b")).expect("made");
         fs::create_dir(dir.path().join("elsewhere")).expect("made");

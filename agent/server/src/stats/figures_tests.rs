@@ -105,7 +105,7 @@ async fn figures_of_a_device_are_its_size_alone() {
 }
 
 #[tokio::test]
-async fn a_driver_is_asked_once_a_period_and_one_that_fails_has_no_figures() {
+async fn driver_is_queried_once_a_period_and_a_failing_driver_has_no_figures() {
     let bound = [("a", of_driver("good")), ("b", of_driver("fails"))];
     let (snapshot, claims) = world(&json!([]), &bound);
     let drivers = Arc::<FakeDrivers>::default();
@@ -119,7 +119,7 @@ async fn a_driver_is_asked_once_a_period_and_one_that_fails_has_no_figures() {
 }
 
 #[tokio::test]
-async fn an_abnormal_volume_is_an_event_of_its_pod_with_the_drivers_words() {
+async fn abnormal_volume_is_an_event_of_its_pod_with_the_message_of_the_driver() {
     let bound = [("a", of_driver("sick")), ("b", of_driver("well"))];
     let (snapshot, claims) = world(&json!([]), &bound);
     let figures = figures(claims, &Arc::default());
@@ -132,7 +132,7 @@ async fn an_abnormal_volume_is_an_event_of_its_pod_with_the_drivers_words() {
 }
 
 #[tokio::test]
-async fn a_driver_that_hangs_has_its_share_of_calls_and_delays_no_other_driver() {
+async fn hung_driver_uses_only_its_share_of_calls_and_delays_no_other_driver() {
     let names_of_hanging: Vec<String> = (0..2 * CALLS_MAX).map(|at| format!("z{at:02}")).collect();
     let mut bound = vec![("a", of_driver("good"))];
     bound.extend(names_of_hanging.iter().map(|name| (name.as_str(), of_driver("hangs"))));

@@ -61,7 +61,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     #[tokio::test]
-    async fn what_hangs_is_waited_for_once_and_the_last_value_is_shown() {
+    async fn hung_read_is_awaited_once_and_the_last_value_is_served() {
         let known =
             NodeFileValue { read_max: Duration::from_millis(50), ..NodeFileValue::new("a test") };
         assert_eq!(known.get(|| 1).await.as_deref(), Some(&1));

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_runtime_that_does_not_tell_layers_has_not_said_that_there_are_none() {
+    async fn runtime_without_layer_sizes_is_distinguished_from_a_failed_read() {
         let dir = tempfile::tempdir().expect("a folder");
         let (runtime, client) = fake(&dir).await;
         let layers = Layers::default();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_asks_a_slow_runtime_shares_one_question_and_waits_for_himself_alone() {
+    async fn callers_of_a_slow_runtime_share_a_single_read_and_keep_their_own_timeouts() {
         let dir = tempfile::tempdir().expect("a folder");
         let (runtime, client) = fake(&dir).await;
         let slow = runtime.on(METHOD).delay(READ_MAX - Duration::from_millis(500));
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_question_that_panics_costs_its_answer_alone() {
+    async fn panic_in_a_layer_read_fails_only_that_read() {
         let dir = tempfile::tempdir().expect("a folder");
         let (_runtime, client) = fake(&dir).await;
         let client = client.with_observer(Arc::new(PanicsOnce::default()));

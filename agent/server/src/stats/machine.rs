@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_disk_is_found_by_its_mount_and_its_line() {
+    fn disk_is_found_by_its_mount_and_its_diskstats_line() {
         let stats = " 254 0 vda 1 2 3 4 5 6 7 8 9 10 11 12 13\n 7 0 loop0 0 0 0 0\n";
         let found =
             disks("/dev/vda / ext4 rw 0 0\n/dev/vda /mnt ext4 rw 0 0\nproc /proc p\n", stats);

@@ -415,7 +415,7 @@ mod tests {
     use pintle_agent_core::cgroup::names::CgroupDriver;
 
     #[tokio::test]
-    async fn a_runtime_that_does_not_answer_decides_nothing() {
+    async fn unavailable_runtime_leaves_the_cgroup_driver_undecided() {
         let dir = tempfile::tempdir().expect("a folder");
         let args = ["pintle-agent".into(), "--cgroup-driver=systemd".into()];
         let Ok(Command::Run(config)) = config::parse(args.into_iter()) else {

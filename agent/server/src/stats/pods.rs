@@ -189,7 +189,7 @@ mod tests {
     use crate::stats::testing;
 
     #[test]
-    fn what_is_known_of_a_pod_is_put_together_and_the_rest_is_absent() {
+    fn pod_usage_combines_the_known_readings_and_omits_unknown_ones() {
         let (snapshot, _, storage) = testing::world();
         let (uid, view) = snapshot.pods.iter().next().expect("a pod");
         let bare = of_pod(uid, view, &Sweep::default(), None);

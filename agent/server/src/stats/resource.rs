@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn without_figures_it_is_an_error() {
+    fn missing_resource_metrics_are_a_scrape_error() {
         let text = exposition(&Snapshot::default(), None);
         assert!(text.contains("resource_scrape_error 1\n"), "{text}");
     }

@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_left_is_told_where_there_is_a_limit() {
+    fn available_memory_is_reported_only_with_a_memory_limit() {
         let (snapshot, node, _) = world();
         let mut swept = sweep();
         let left = |swept: &Sweep| {
@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn stall_is_told_in_the_kernels_microseconds() {
+    fn stall_time_is_reported_in_microseconds() {
         use pintle_agent_host::cgroup::stats::Stall;
         let (snapshot, node, storage) = world();
         let mut swept = sweep();
@@ -564,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pods_processes_are_told_without_their_threads() {
+    fn process_count_of_a_pod_excludes_threads() {
         let (snapshot, node, storage) = world();
         let count = |swept: &Sweep| {
             let made = summary(&snapshot, swept, &node, Some(&storage));
@@ -574,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_without_a_cgroup_of_its_own_is_told_as_the_sum_of_its_containers() {
+    fn pod_without_its_own_cgroup_is_reported_as_the_sum_of_its_containers() {
         let (snapshot, node, storage) = world();
         let mut swept = sweep();
         swept.cgroups.remove(&CgroupOwner::Pod("u".into())).expect("it was read");
@@ -600,7 +600,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hosts_processes_are_told_beside_the_pods() {
+    fn system_containers_are_reported_next_to_the_pods() {
         let (snapshot, mut node, storage) = world();
         node.started_at = UnixNanos(7_000_000_000);
         let mut swept = sweep();
@@ -617,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pods_storage_is_the_sum_of_its_parts_on_the_nodes_disk() {
+    fn ephemeral_storage_of_a_pod_is_the_sum_of_its_parts_on_the_node_disk() {
         let (snapshot, node, storage) = world();
         let made = summary(&snapshot, &sweep(), &node, Some(&storage));
         let sum = made.pods[0].ephemeral_storage.as_ref().expect("there");
@@ -627,7 +627,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_of_a_disk_is_not_told_as_nothing() {
+    fn unknown_disk_usage_is_not_reported_as_zero() {
         let (snapshot, node, storage) = world();
         let of = |storage: &StorageStats| {
             let made = summary(&snapshot, &sweep(), &node, Some(storage));
@@ -653,7 +653,7 @@ mod tests {
     }
 
     #[test]
-    fn volumes_are_listed_with_the_file_system_that_they_lie_on() {
+    fn volumes_are_reported_with_the_figures_of_their_file_system() {
         let (snapshot, node, storage) = world();
         let made = summary(&snapshot, &sweep(), &node, Some(&storage));
         let made = serde_json::to_value(&made.pods[0]).expect("JSON");

@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_long_ago_is_no_use_per_second() {
+    fn cpu_rate_is_computed_only_over_a_recent_interval() {
         let mut thread = SweepThread::over(Sampler::new().expect("this host has cgroups"));
         let mut rate = |seconds: i64, cpu_seconds: u64| {
             let at = UnixNanos(seconds * 1_000_000_000);
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn who_weighs_pods_puts_no_sweep_off() {
+    fn ranking_does_not_delay_a_sweep() {
         let mut thread = SweepThread::over(Sampler::new().expect("this host has cgroups"));
         let (requests, queue) = sync_channel(REQUESTS_MAX);
         let root =
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_without_a_cgroup_of_its_own_uses_what_its_running_containers_do() {
+    fn usage_of_a_pod_without_its_own_cgroup_is_that_of_its_running_containers() {
         let mut pod = ObservedPod::empty("u".into(), "ns", "p");
         let (running, dead) = (
             pintle_agent_core::status::testing::container,
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_thread_reads_what_there_is_and_leaves_out_what_there_is_not() {
+    async fn sweep_reads_existing_cgroups_and_omits_missing_ones() {
         let sweeper = Sweeper::start().expect("this host has cgroups");
         let target =
             |key, path: &str| CgroupTarget { key, paths: vec![path.to_owned()], network_of: None };

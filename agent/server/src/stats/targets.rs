@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hosts_processes_are_where_they_were_put_and_the_agent_where_it_is() {
+    fn system_cgroups_are_the_configured_ones_and_the_kubelet_default_is_the_agents_own() {
         let found = |kubelet, runtime, misc, own| {
             let found = system(kubelet, runtime, misc, own).into_iter();
             found.map(|target| (target.key, target.paths[0].clone())).collect::<Vec<_>>()
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_of_another_layout_are_read_where_the_runtime_put_them() {
+    fn cgroups_of_pods_with_another_layout_are_read_at_the_paths_of_the_runtime() {
         let of = |told: &[(&str, &str)]| {
             let mut pod = view(json!({"metadata": {"name": "p", "uid": "u"},
                 "spec": {"containers": [{"name": "c", "image": "x"}]}}));

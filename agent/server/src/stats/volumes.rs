@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_no_container_can_take_out_of_its_project_is_counted_by_it() {
+    fn volume_is_counted_by_project_only_in_a_pod_with_a_user_namespace() {
         let may = |host_users: Option<bool>| {
             let mut world = world();
             let (uid, view) = world.pods.iter().next().expect("a pod");
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn what_containers_write_is_counted_again_and_what_the_agent_writes_is_not() {
+    fn volumes_written_by_containers_are_counted_again_and_those_of_the_agent_are_not() {
         let root = tempfile::tempdir().expect("a folder");
         let targets = targets(&world(), root.path());
         for target in &targets {
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_counted_twice_within_the_period() {
+    fn volume_is_counted_once_within_the_period() {
         let root = tempfile::tempdir().expect("a folder");
         let targets = targets(&world(), root.path());
         let mut thread = thread(Duration::from_secs(3600));
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn each_count_is_known_when_it_has_ended_and_what_has_none_is_told() {
+    fn volume_count_is_published_when_it_ends_and_a_missing_or_old_count_is_detected() {
         let root = tempfile::tempdir().expect("a folder");
         let targets = targets(&world(), root.path());
         fs::create_dir_all(&targets[2].path).expect("made");
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_slow_to_count_is_counted_last() {
+    fn slowly_counted_volume_is_counted_last() {
         let root = tempfile::tempdir().expect("a folder");
         let targets = targets(&world(), root.path());
         targets.iter().for_each(|target| fs::create_dir_all(&target.path).expect("made"));
@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_that_cannot_be_counted_is_not_known_to_hold_nothing() {
+    fn uncountable_volume_keeps_its_last_count_and_is_unknown_once_that_is_too_old() {
         let root = tempfile::tempdir().expect("a folder");
         let disk = &targets(&world(), root.path())[2..3];
         let (path, uid) = (&disk[0].path, PodUid::from("u"));

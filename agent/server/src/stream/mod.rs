@@ -195,7 +195,7 @@ mod tests {
     use hyper::header::RETRY_AFTER;
 
     #[test]
-    fn who_asks_too_often_is_told_when_to_come_back() {
+    fn rate_limited_stream_request_gets_a_retry_after_header() {
         let header = |code| {
             let reply = Reply::from(refused(code, "no".to_owned()));
             let wait = reply.headers().get(RETRY_AFTER).cloned();

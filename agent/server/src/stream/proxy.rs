@@ -246,7 +246,7 @@ mod tests {
     use tokio::io::AsyncReadExt as _;
 
     #[tokio::test]
-    async fn bytes_go_both_ways_and_the_runtime_may_answer_after_the_client_has_closed() {
+    async fn bytes_are_copied_both_ways_and_the_runtime_may_respond_after_the_client_closed() {
         let (mut user, client) = tokio::io::duplex(64);
         let (runtime, mut container) = tokio::io::duplex(64);
         let joined = tokio::spawn(copy(client, runtime));
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_stalls_holds_up_the_runtime_and_costs_one_buffer() {
+    async fn stalled_client_blocks_its_runtime_stream_at_a_single_buffer() {
         let (_user, client) = tokio::io::duplex(64);
         let (runtime, mut container) = tokio::io::duplex(64);
         let joined = tokio::spawn(copy(client, runtime));
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_runtime_over_tls_must_prove_its_name() {
+    async fn runtime_over_tls_must_have_a_trusted_certificate_of_its_name() {
         use tokio_rustls::rustls::{RootCertStore, ServerConfig, crypto::ring, pki_types};
         let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a pair");
         let key = pki_types::PrivatePkcs8KeyDer::from(pair.signing_key.serialize_der());

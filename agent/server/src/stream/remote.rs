@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_runtime_that_goes_without_ending_its_streams_has_said_how_it_ended() {
+    async fn exit_status_is_reported_when_the_runtime_disconnects_without_ending_its_streams() {
         let reset = |stream: u8| [0x80, 3, 0, 3, 0, 0, 0, 8, 0, 0, 0, stream, 0, 0, 0, 5];
         let resets = [reset(5), reset(7), reset(1)].concat();
         let status = br#"{"status":"Failure","reason":"NonZeroExitCode"}"#;
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn input_that_the_runtime_does_not_take_any_more_ends_nothing() {
+    async fn input_that_the_runtime_no_longer_reads_does_not_end_the_stream() {
         let (mut user, client) = io::duplex(1 << 16);
         let (to_runtime, _) = io::duplex(1);
         let link =
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_was_not_said_is_success() {
+    fn absent_exec_status_is_success() {
         assert_eq!(success(), br#"{"metadata":{},"status":"Success"}"#);
     }
 }

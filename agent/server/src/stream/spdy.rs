@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_are_told_apart() {
+    fn spdy_frame_heads_are_distinguished() {
         let head = |bytes: &[u8]| SpdyHead::parse(bytes.try_into().expect("8 bytes"));
         let data = data(5, true, 7);
         assert_eq!(head(&data), SpdyHead::Data { stream: 5, last: true, bytes: 7 });
@@ -200,7 +200,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_head_says_how_long_its_frame_is(head in any::<[u8; 8]>()) {
+        fn any_spdy_frame_head_has_the_length_of_its_frame(head in any::<[u8; 8]>()) {
             let expected = u32::from_be_bytes([0, head[5], head[6], head[7]]);
             let (SpdyHead::Data { bytes, .. } | SpdyHead::Reset { bytes } | SpdyHead::Ping { bytes }
                 | SpdyHead::GoAway { bytes } | SpdyHead::Other { bytes }) = SpdyHead::parse(head);

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_the_protocol_is_refused() {
+    fn websocket_protocol_violations_are_refused() {
         for (why, frame) in [
             ("no mask", vec![0x82, 0x01, 0x00]),
             ("an extension", vec![0xc2, 0x81, 0, 0, 0, 0, 0]),
@@ -271,7 +271,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_clients_frames_are_read_as_they_were_sent(
+        fn websocket_client_frames_are_read_as_sent(
             payloads in proptest::collection::vec(
                 proptest::collection::vec(any::<u8>(), 0..300), 1..4),
         ) {

@@ -151,7 +151,7 @@ fn flood(stream: &mut Tls, bytes: &[u8], stop: &AtomicBool) -> bool {
 }
 
 #[test]
-fn silent_connections_keep_nobody_out() {
+fn silent_connections_do_not_block_other_clients() {
     let mut attacked = Attacked::new();
     let silent: Vec<_> = (0..ATTACKERS).map(|_| attacked.raw()).collect();
     attacked.check_served();
@@ -165,7 +165,7 @@ fn silent_connections_keep_nobody_out() {
 }
 
 #[test]
-fn handshakes_that_never_end_keep_nobody_out() {
+fn unfinished_handshakes_do_not_block_other_clients() {
     let mut attacked = Attacked::new();
     let name = tokio_rustls::rustls::pki_types::ServerName::try_from("node").expect("a name");
     let mut hello = ClientConnection::new(Arc::new(anybody()), name).expect("a client");
@@ -183,7 +183,7 @@ fn handshakes_that_never_end_keep_nobody_out() {
 }
 
 #[test]
-fn idle_h2_connections_keep_nobody_out() {
+fn idle_h2_connections_do_not_block_other_clients() {
     let mut attacked = Attacked::new();
     let config = with_h2(anybody());
     let mut idle = Vec::new();
@@ -198,7 +198,7 @@ fn idle_h2_connections_keep_nobody_out() {
 }
 
 #[test]
-fn requests_that_are_never_finished_keep_nobody_out() {
+fn unfinished_requests_do_not_block_other_clients() {
     let mut attacked = Attacked::new();
     let mut halves = Vec::new();
     for _ in 0..ATTACKERS {
@@ -212,7 +212,7 @@ fn requests_that_are_never_finished_keep_nobody_out() {
 }
 
 #[test]
-fn connections_of_somebody_known_keep_nobody_known_out() {
+fn connections_of_an_authenticated_user_do_not_block_other_users() {
     let mut attacked = Attacked::new();
     let config = attacked.secured.ca.user("eve");
     let mut idle = Vec::new();
@@ -248,7 +248,7 @@ fn heads_without_end_are_cut() {
 }
 
 #[test]
-fn floods_of_frames_of_nobody_known_are_cut() {
+fn frame_floods_of_unauthenticated_clients_are_cut_off() {
     let mut attacked = Attacked::new();
     let reset = |stream: u32| {
         let mut both = frame(1, 0x5, stream, GET);
@@ -275,7 +275,7 @@ fn floods_of_frames_of_nobody_known_are_cut() {
 }
 
 #[test]
-fn floods_of_frames_of_somebody_known_hold_up_nobody() {
+fn frame_floods_of_an_authenticated_client_do_not_block_other_clients() {
     let mut attacked = Attacked::new();
     let config = with_h2(attacked.secured.ca.user("eve"));
     let requests: Vec<u8> =
@@ -286,7 +286,7 @@ fn floods_of_frames_of_somebody_known_hold_up_nobody() {
 }
 
 #[test]
-fn readers_that_read_nothing_cost_little() {
+fn clients_that_never_read_share_a_single_response_in_memory() {
     let mut attacked = Attacked::new();
     let text = "x".repeat(8 << 20);
     let pod = view(json!({"metadata": {"namespace": "default", "name": "web", "uid": "u",

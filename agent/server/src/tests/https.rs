@@ -224,7 +224,7 @@ fn path(root: &str) -> String {
 }
 
 #[test]
-fn every_route_asks_who_and_whether() {
+fn every_route_authenticates_and_authorizes_its_requests() {
     let secured = Secured::new(|_| {});
     for row in TABLE {
         let (method, path) = (&row.methods[0], path(row.root));
@@ -251,7 +251,7 @@ fn every_route_asks_who_and_whether() {
 }
 
 #[test]
-fn an_api_server_that_is_down_lets_nobody_in() {
+fn request_is_refused_while_the_api_server_cannot_review_it() {
     let secured = Secured::new(|_| {});
     assert_eq!(secured.ask("GET /pods", "down").status, 401);
     let undecided = secured.ask("GET /pods", "lost");
@@ -263,7 +263,7 @@ fn an_api_server_that_is_down_lets_nobody_in() {
 }
 
 #[test]
-fn one_of_a_paths_subresources_is_enough_and_answers_are_remembered() {
+fn right_to_any_subresource_of_a_path_is_sufficient_and_reviews_are_cached() {
     let secured = Secured::new(|_| {});
     let allow = |user: &str, sub: &str| {
         secured.cluster.rights.lock().expect("no panic").insert(user.to_owned(), sub.to_owned());
@@ -303,7 +303,7 @@ fn client_certificates_are_judged_by_the_authorities_of_the_moment() {
 }
 
 #[test]
-fn nobody_may_be_let_in_as_anonymous_but_bad_credentials_are_not_nobody() {
+fn anonymous_requests_may_be_enabled_but_invalid_credentials_are_never_anonymous() {
     let secured = Secured::new(|config| config.kubelet.authentication.anonymous.enabled = true);
     let anonymous = secured.ask("GET /pods", "");
     assert_eq!(anonymous.status, 403);
@@ -312,7 +312,7 @@ fn nobody_may_be_let_in_as_anonymous_but_bad_credentials_are_not_nobody() {
 }
 
 #[test]
-fn without_debugging_its_routes_say_so_to_those_who_may() {
+fn disabled_debug_routes_answer_authorized_clients_with_405() {
     let secured = Secured::new(|config| config.kubelet.enable_debugging_handlers = false);
     let refused = secured.ask("POST /exec/default/web/c", "admin");
     assert_eq!((refused.status, refused.body.as_str()), (405, "Debug endpoints are disabled.\n"));
@@ -321,7 +321,7 @@ fn without_debugging_its_routes_say_so_to_those_who_may() {
 }
 
 #[test]
-fn h2_is_spoken_where_it_is_asked_for() {
+fn h2_is_negotiated_if_the_client_offers_it() {
     let secured = Secured::new(|_| {});
     let chosen = |protocols: &[&[u8]]| {
         let mut config = anybody();
@@ -379,7 +379,7 @@ fn logs_are_refused_in_the_kubelets_words() {
 }
 
 #[test]
-fn followers_that_stall_cost_little_and_others_are_served() {
+fn stalled_log_followers_use_little_memory_and_other_clients_are_served() {
     let secured = Secured::new(|_| {});
     let log = secured.world.dir.path().join("0.log");
     let line = format!("2026-01-01T00:00:00Z stdout F {}\n", "x".repeat(8000));
@@ -406,7 +406,7 @@ fn followers_that_stall_cost_little_and_others_are_served() {
 }
 
 #[test]
-fn a_log_that_makes_room_for_another_namespace_does_not_end_as_a_whole_one() {
+fn log_stream_displaced_by_another_namespace_does_not_end_like_a_complete_log() {
     let secured = Secured::new(|_| {});
     let log = secured.world.dir.path().join("0.log");
     fs::write(&log, "2026-01-01T00:00:00Z stdout F hello\n").expect("written");
@@ -481,7 +481,7 @@ fn small_pages_are_there() {
 }
 
 #[test]
-fn routes_whose_gate_is_off_are_not_there() {
+fn routes_of_disabled_feature_gates_are_404() {
     let off = [
         ("ComponentStatusz", "GET /statusz"),
         ("ComponentFlagz", "GET /flagz"),
@@ -518,7 +518,7 @@ fn streams_of_unknown_pods_and_containers_are_refused() {
 }
 
 #[test]
-fn a_flood_of_unknown_tokens_is_bounded_and_a_known_one_is_served() {
+fn flood_of_unknown_tokens_has_bounded_reviews_and_a_known_token_is_served() {
     let secured = Secured::new(|_| {});
     assert_eq!(secured.ask("GET /pods", "admin").status, 200);
     let waiting: Vec<_> = (0..100)
@@ -549,7 +549,7 @@ fn a_checkpoint_that_may_take_for_ever_is_no_panic() {
 }
 
 #[test]
-fn a_panic_ends_one_request() {
+fn panic_ends_only_its_request() {
     let secured = Secured::new(|_| {});
     let mut stream = secured.connect(anybody());
     for (token, status) in [("panic", "500"), ("admin", "200"), ("panic", "500")] {

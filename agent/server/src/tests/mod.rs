@@ -146,7 +146,7 @@ fn health_is_ok_with_the_kubelets_words_and_types() {
 }
 
 #[test]
-fn the_read_only_port_serves_what_needs_no_rights_and_nothing_else() {
+fn read_only_port_serves_only_routes_that_need_no_authorization() {
     let world = TestServer::new().with_pods(&[web()]);
     let server = world.spawn().expect("a server");
     let pods = get(server.read_only, "/pods");
@@ -179,7 +179,7 @@ fn the_read_only_port_serves_what_needs_no_rights_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn there_is_no_summary_while_the_runtime_does_not_tell_what_it_holds() {
+async fn summary_is_an_error_while_the_runtime_returns_no_stats() {
     let world = TestServer::new();
     let runtime = FakeRuntime::start(&world.dir.path().join("c.sock")).await.expect("it starts");
     let client = Client::connect(&runtime.endpoint(), Deadlines::default()).expect("a path");
@@ -216,7 +216,7 @@ fn a_taken_port_is_an_error_that_names_address_reason_and_remedy() {
 }
 
 #[test]
-fn the_socket_is_its_owners_alone_and_goes_with_the_server() {
+fn socket_is_accessible_only_to_its_owner_and_removed_with_the_server() {
     let world = TestServer::new();
     let server = world.spawn().expect("a server");
     let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
@@ -227,7 +227,7 @@ fn the_socket_is_its_owners_alone_and_goes_with_the_server() {
 }
 
 #[test]
-fn the_socket_of_a_killed_agent_is_replaced_and_that_of_a_living_one_is_not() {
+fn socket_of_a_killed_agent_is_replaced_and_that_of_a_running_agent_is_not() {
     let world = TestServer::new();
     fs::create_dir_all(world.socket().parent().expect("a folder")).expect("made");
     drop(UnixListener::bind(world.socket()).expect("bound")); // leaves its file behind
@@ -250,7 +250,7 @@ fn a_file_that_is_no_socket_is_left_alone() {
 }
 
 #[test]
-fn idle_connections_keep_nobody_from_the_health_check_and_the_read_only_port() {
+fn idle_connections_do_not_block_the_health_check_or_the_read_only_port() {
     let world = TestServer::new();
     let server = world.spawn().expect("a server");
     let addresses = [server.healthz.expect("a port"), server.read_only.expect("a port")];
@@ -284,7 +284,7 @@ fn broken(place: &str, why: &str) -> Arc<Vec<Arc<Problem>>> {
 }
 
 #[test]
-fn pods_on_the_socket_are_rows_with_their_reasons() {
+fn pods_on_the_socket_are_rows_with_their_failure_reasons() {
     let mut sick = web();
     sick["metadata"] = json!({"namespace": "default", "name": "sick", "uid": "u2"});
     sick["status"] = json!({"phase": "Pending", "containerStatuses": [{"name": "c", "ready": false,
@@ -301,7 +301,7 @@ fn pods_on_the_socket_are_rows_with_their_reasons() {
 }
 
 #[test]
-fn a_pod_that_nobody_knows_is_explained_with_the_broken_manifests() {
+fn explain_of_an_unknown_pod_lists_the_broken_manifests() {
     let world = TestServer::new().with_pods(&[web()]);
     world.parts.problems.store(broken("/m/x.yaml", "kind is missing"));
     let _server = world.spawn().expect("a server");
@@ -318,7 +318,7 @@ fn a_pod_that_nobody_knows_is_explained_with_the_broken_manifests() {
 }
 
 #[test]
-fn the_timeline_of_a_pod_that_is_gone_is_found_by_its_uid() {
+fn timeline_of_a_deleted_pod_is_found_by_its_uid() {
     let world = TestServer::new();
     world.parts.recorder.stage(&"gone".into(), "Seen", None, "");
     let _server = world.spawn().expect("a server");
@@ -328,7 +328,7 @@ fn the_timeline_of_a_pod_that_is_gone_is_found_by_its_uid() {
 }
 
 #[test]
-fn a_dry_run_asks_the_main_thread_and_one_that_ends_says_so() {
+fn dry_run_is_answered_by_the_main_thread_and_refused_during_shutdown() {
     let mut world = TestServer::new().with_pods(&[web()]);
     let _server = world.spawn().expect("a server");
     let (_, empty) = mpsc::channel(1);
@@ -352,7 +352,7 @@ fn a_dry_run_asks_the_main_thread_and_one_that_ends_says_so() {
 }
 
 #[test]
-fn a_retry_is_a_post_that_tells_what_had_been_waited_for() {
+fn retry_is_a_post_that_returns_the_waits_it_ended() {
     let mut world = TestServer::new().with_pods(&[web()]);
     let _server = world.spawn().expect("a server");
     let (_, empty) = mpsc::channel(1);
@@ -383,7 +383,7 @@ fn a_retry_is_a_post_that_tells_what_had_been_waited_for() {
 }
 
 #[test]
-fn the_dump_shows_state_without_what_pods_keep_secret() {
+fn dump_shows_state_without_the_secrets_of_pods() {
     let mut pod = web();
     pod["spec"]["containers"][0]["env"] = json!([{"name": "TOKEN", "value": "hunter2"}]);
     let world = TestServer::new().with_pods(&[pod]);
@@ -394,7 +394,7 @@ fn the_dump_shows_state_without_what_pods_keep_secret() {
 }
 
 #[test]
-fn a_pull_that_waits_for_others_is_among_the_calls_of_the_dump() {
+fn queued_image_pull_is_among_the_calls_of_the_dump() {
     let world = TestServer::new().with_pods(&[web()]);
     let _place = world.parts.pull_queue.enter("nginx:1");
     let _server = world.spawn().expect("it starts");
@@ -405,7 +405,7 @@ fn a_pull_that_waits_for_others_is_among_the_calls_of_the_dump() {
 }
 
 #[test]
-fn while_the_runtime_is_missing_every_answer_says_so() {
+fn every_response_reports_a_missing_runtime() {
     let world = TestServer::new();
     let _server = world.spawn().expect("a server");
     world.parts.health.starting("no such socket; start it".to_owned());
@@ -435,7 +435,7 @@ fn a_request_without_end_is_refused() {
 }
 
 #[test]
-fn the_commands_print_what_the_agent_says_and_fail_when_it_refuses() {
+fn commands_exit_with_a_failure_when_the_agent_refuses() {
     let world = TestServer::new().with_pods(&[web()]);
     let _server = world.spawn().expect("a server");
     let run = |question, output| {

@@ -71,7 +71,7 @@ const UPGRADED: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrad
     Upgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: portforward.k8s.io\r\n\r\n";
 
 #[test]
-fn spdy_passes_as_it_is_and_credentials_do_not() {
+fn spdy_is_proxied_unchanged_and_without_credentials() {
     let streaming = Streaming::new();
     let mut client = streaming.open(SPDY);
     let (mut runtime, asked) = streaming.accept();
@@ -160,7 +160,7 @@ fn a_refusal_of_the_runtime_is_passed_on() {
 }
 
 #[test]
-fn a_client_that_stalls_holds_up_its_runtime_and_nobody_else() {
+fn stalled_client_blocks_only_its_own_runtime_stream() {
     let streaming = Streaming::new();
     let mut client = streaming.open(SPDY);
     let (mut runtime, _) = streaming.accept();

@@ -36,7 +36,7 @@ fn said(name: &str, message: &str, seconds: i64) -> Happened {
 }
 
 #[test]
-fn a_first_event_is_told_with_everything_people_look_for() {
+fn first_event_has_name_source_reporter_count_and_timestamps() {
     let told = correlator().correlate(&said("web", "no", 0)).expect("heard");
     assert_eq!(told.patch, None);
     let event = serde_json::to_value(&told.event).expect("JSON");
@@ -51,7 +51,7 @@ fn a_first_event_is_told_with_everything_people_look_for() {
 }
 
 #[test]
-fn the_same_event_again_raises_the_count_under_the_name_that_it_has() {
+fn repeated_event_increments_the_count_under_its_existing_name() {
     let mut correlator = correlator();
     let first = correlator.correlate(&said("web", "no", 0)).expect("heard");
     correlator.sent(&first, "web.1".into());
@@ -65,7 +65,7 @@ fn the_same_event_again_raises_the_count_under_the_name_that_it_has() {
 }
 
 #[test]
-fn many_events_that_differ_in_their_sentence_become_one() {
+fn ten_similar_events_are_aggregated_into_a_combined_event() {
     let mut correlator = correlator();
     let annotated = |n: i64| {
         let annotations = [("of".to_owned(), n.to_string())].into();
@@ -92,7 +92,7 @@ fn many_events_that_differ_in_their_sentence_become_one() {
 }
 
 #[test]
-fn who_lost_the_api_server_with_others_comes_back_without_them() {
+fn first_retry_after_an_outage_is_jittered() {
     assert_eq!(
         [pause(1, 0.25), pause(2, 0.25), pause(9, 0.5)],
         [TRY_AGAIN / 4, TRY_AGAIN, TRY_AGAIN]
@@ -100,7 +100,7 @@ fn who_lost_the_api_server_with_others_comes_back_without_them() {
 }
 
 #[test]
-fn an_object_that_says_too_much_is_cut_off_and_heard_again_later() {
+fn events_over_the_rate_limit_of_an_object_are_dropped_and_counted_later() {
     let mut correlator = correlator();
     let heard = (0..40).filter(|_| correlator.correlate(&said("web", "no", 0)).is_some()).count();
     assert_eq!(heard, 25);
@@ -113,7 +113,7 @@ fn an_object_that_says_too_much_is_cut_off_and_heard_again_later() {
 /// The limit is per event type: a node that is short of memory all the time can still report its
 /// shutdown.
 #[test]
-fn what_is_as_it_should_be_is_heard_whatever_else_was_said() {
+fn normal_events_have_a_rate_limit_apart_from_warnings() {
     let mut correlator = correlator();
     let normal = |seconds| Happened { kind: EventKind::Normal, ..said("web", "fine", seconds) };
     while correlator.correlate(&said("web", "no", 0)).is_some() {}
@@ -122,7 +122,7 @@ fn what_is_as_it_should_be_is_heard_whatever_else_was_said() {
 }
 
 #[test]
-fn what_was_used_least_recently_is_forgotten() {
+fn least_recently_used_key_is_evicted() {
     let mut recent = Recent::new(2);
     let [a, b, c] = ["a", "b", "c"].map(|name| EventKey::of(&[name]));
     *recent.entry(a, || 0) = 1;

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_double_up_to_a_limit_and_begin_anew_every_two_minutes() {
+    fn backoff_doubles_up_to_a_limit_and_resets_after_two_minutes() {
         let mut backoff = ReflectorBackoff::new(CLIENT_GO.0, CLIENT_GO.1);
         let mut now = Duration::ZERO;
         let mut waits = Vec::new();
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_every_other_minute_never_waits_long() {
+    fn backoff_stays_short_for_failures_100_seconds_apart() {
         let mut backoff = ReflectorBackoff::new(CLIENT_GO.0, CLIENT_GO.1);
         let mut now = Duration::ZERO;
         for _ in 0..20 {

@@ -110,7 +110,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_a_server_says_has_a_kind() {
+    fn error_status_of_a_server_maps_to_an_error_kind() {
         use InformerError::{Busy, Expired, Failed, NotFound, TooLarge};
         let words = || "words".to_owned();
         let cause = json!({"causes": [{"reason": "ResourceVersionTooLarge", "message": "x"}]});
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_listening_is_told_from_other_failures() {
+    fn refused_connection_is_distinguished_from_a_lost_connection() {
         let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
         let wrapped = std::io::Error::other(refused);
         assert!(matches!(InformerError::transport(&wrapped), InformerError::Unreachable(_)));

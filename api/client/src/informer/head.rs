@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_held_whole_or_by_its_beginning() {
+    fn text_is_held_whole_up_to_the_limit_and_oversized_text_by_its_head() {
         let long = vec![b'x'; OBJECT_BYTES_MAX + 1];
         for piece in [1 << 20, OBJECT_BYTES_MAX, usize::MAX] {
             for length in [5, HEAD_BYTES, OBJECT_BYTES_MAX, OBJECT_BYTES_MAX + 1] {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_beginning_names_its_object_wherever_it_is_cut() {
+    fn truncated_object_is_identified_wherever_it_is_cut() {
         let object = r#"{"kind":"Pod","metadata":{"name":"a","generateName":"x","namespace":"n","uid":"u",
             "resourceVersion":"5","labels":{"name":"b"},"annotations":{"metadata":"<"#;
         let event = format!(r#"{{"type":"DELETED","object":{object}"#);

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_found_however_they_come() {
+    fn lines_are_split_at_any_chunk_boundaries() {
         let long = "x".repeat(OBJECT_BYTES_MAX + 1);
         let texts = ["one\n\ntwo\nthree\nfo".to_owned(), format!("one\ntwo\n{long}\nthree\nfo")];
         for (text, piece) in
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_known_by_name() {
+    fn oversized_object_is_identified_by_name() {
         let object = format!(
             r#"{{"metadata":{{"name":"a","namespace":"n","uid":"u","resourceVersion":"5"}},"x":"{}"}}"#,
             "<".repeat(OBJECT_BYTES_MAX)

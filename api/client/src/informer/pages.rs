@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_taken_apart_however_it_comes() {
+    fn list_is_split_into_items_at_any_chunk_boundaries() {
         let item = r#"{"metadata":{"name":"a\"}]{\\"},"items":[{"x":[[]]}],"items":1}"#;
         let (version, more) = (r#""resourceVersion":"7""#, r#""continue":"c""#);
         let texts = [
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_lists_and_what_is_no_list_are_told_apart() {
+    fn empty_lists_are_distinguished_from_invalid_lists() {
         for text in [r#"{"metadata":{},"items":[]}"#, r#"{"metadata":{},"items":null}"#] {
             assert_eq!(scan(text, 5), Ok((vec![], ListMeta::default())), "{text}");
         }
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_item_that_is_too_long_the_beginning_is_told() {
+    fn oversized_item_is_reported_by_its_beginning() {
         let long = format!(r#"{{"x":"{}"}}"#, "y".repeat(OBJECT_BYTES_MAX));
         let text = format!(r#"{{"items":[{{}},{long},{{}}],"metadata":{{}}}}"#);
         for piece in [100_000, usize::MAX] {

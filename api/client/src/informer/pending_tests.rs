@@ -43,7 +43,7 @@ fn told(pending: &mut PendingChanges<PendingThing>) -> Vec<String> {
 }
 
 #[test]
-fn changes_that_wait_become_one_and_fit_to_what_was_told() {
+fn pending_changes_are_merged_consistently_with_delivered_changes() {
     let (a1, a2, a3, b1, b2) = (
         &thing("x", "a", 1),
         &thing("x", "a", 2),
@@ -78,7 +78,7 @@ fn changes_that_wait_become_one_and_fit_to_what_was_told() {
 }
 
 #[test]
-fn the_first_change_that_waits_is_told_first_and_the_beginning_is_counted() {
+fn pending_changes_are_delivered_in_order_and_initial_changes_counted() {
     let (a, b, c) = (&thing("a", "a", 1), &thing("b", "b", 1), &thing("c", "c", 1));
     let mut pending = PendingChanges::default();
     pending.push(&change(None, Some(b), None), true);
@@ -96,7 +96,7 @@ fn the_first_change_that_waits_is_told_first_and_the_beginning_is_counted() {
 }
 
 #[test]
-fn somebody_who_never_listens_costs_a_place_per_object_and_a_fixed_number_more() {
+fn stalled_subscriber_queues_a_change_per_object_plus_a_fixed_number() {
     let mut pending = PendingChanges::default();
     let stays = &thing("stays", "s", 1);
     pending.push(&change(None, Some(stays), None), false);

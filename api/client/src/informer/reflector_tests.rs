@@ -207,7 +207,7 @@ fn a_paged_list_that_expires_is_requested_whole() {
 }
 
 #[test]
-fn a_watch_from_no_version_has_none_until_its_initial_events_are_over() {
+fn watch_without_a_version_gets_a_version_only_after_the_initial_events() {
     use StepResult::{Closed, Event, Page};
     replay(
         first(FirstList::Any),
@@ -243,7 +243,7 @@ fn a_missing_kind_is_requested_at_each_of_its_paths() {
 }
 
 #[test]
-fn one_object_is_never_listed_and_is_read_when_its_version_is_lost() {
+fn single_object_is_never_listed_and_is_read_when_its_version_is_lost() {
     use StepResult::{Closed, Event, Idle, WatchFailed};
     let mut reflector = Reflector::new(FirstList::Never, 1, CLIENT_GO);
     let ReflectorPlan::Watch(WatchPlan { from, seconds, .. }) = reflector.plan(Duration::ZERO, 0.5)
@@ -273,7 +273,7 @@ fn one_object_is_never_listed_and_is_read_when_its_version_is_lost() {
 }
 
 #[test]
-fn watches_last_five_to_ten_minutes_and_silence_ends_them_only_with_bookmarks() {
+fn watches_last_five_to_ten_minutes_and_idle_out_only_with_bookmarks() {
     let mut reflector = first(FirstList::Any);
     reflector.page("5", "");
     let mut watch = |chance| match reflector.plan(Duration::ZERO, chance) {

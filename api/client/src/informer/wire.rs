@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_refusal_that_does_not_end_is_what_came_of_it() {
+    async fn unfinished_refusal_body_is_cut_off_and_its_received_part_returned() {
         let begun = [Ok::<_, std::io::Error>(Frame::data(Bytes::from_static(b"not")))];
         let body = StreamBody::new(stream::iter(begun).chain(stream::pending()));
         let said = refusal(Pieces(Box::pin(body)), Duration::from_millis(20)).await;
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_say_which_state_they_want() {
+    fn list_and_watch_requests_carry_their_resource_version() {
         let source = ObjectSource {
             paths: vec!["/a".to_owned(), "/b".to_owned()],
             field_selector: "spec.nodeName=n".to_owned(),

@@ -359,7 +359,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 #[test]
-fn the_first_list_that_nobody_says_more_about_is_not_older_than_the_question() {
+fn default_first_list_is_not_older_than_its_request() {
     let (mut server, mut client) = (ListServer::new(), Client::new(FirstList::default()));
     (0..6).for_each(|name| server.change(name, true));
     server.lag = 3;
@@ -372,7 +372,7 @@ fn the_first_list_that_nobody_says_more_about_is_not_older_than_the_question() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
     #[test]
-    fn whatever_happens_the_store_and_its_subscriber_end_with_what_the_server_has(
+    fn store_and_subscriber_converge_to_the_server_state(
         newest in any::<bool>(),
         ops in proptest::collection::vec((op(), any::<bool>()), 0..60),
     ) {

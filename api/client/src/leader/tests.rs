@@ -50,7 +50,7 @@ fn spec(lease: &Lease) -> Value {
 }
 
 #[test]
-fn a_lease_passes_from_one_to_the_other_when_it_has_not_changed_for_its_duration() {
+fn lease_unchanged_for_its_duration_is_acquired_by_another_candidate() {
     let begun = Instant::now();
     let after = |seconds| begun + Duration::from_secs(seconds);
     let (mut first, mut second) = (term("a"), term("b"));
@@ -82,7 +82,7 @@ fn a_lease_passes_from_one_to_the_other_when_it_has_not_changed_for_its_duration
 }
 
 #[test]
-fn a_renewal_keeps_when_it_was_acquired_and_how_often_it_changed_hands() {
+fn lease_renewal_keeps_acquire_time_and_transitions() {
     let begun = Instant::now();
     let mut term = term("a");
     let TermStep::Create(lease) = term.record_read(None, begun, WALL) else {
@@ -101,7 +101,7 @@ fn a_renewal_keeps_when_it_was_acquired_and_how_often_it_changed_hands() {
 }
 
 #[test]
-fn a_lease_given_up_is_taken_at_the_next_look() {
+fn released_lease_is_acquired_at_the_next_read() {
     let begun = Instant::now();
     let (mut first, mut second) = (term("a"), term("b"));
     let TermStep::Create(lease) = first.record_read(None, begun, WALL) else {
@@ -188,7 +188,7 @@ fn run(test: impl Future<Output = ()>) {
 }
 
 #[test]
-fn a_process_that_is_cut_off_stops_before_another_one_leads() {
+fn leader_without_api_server_stops_before_another_process_leads() {
     run(async {
         let store = LeaseStore::new();
         let (client, line) = store.client();
@@ -228,7 +228,7 @@ fn an_answer_that_comes_late_makes_no_lease_last_longer() {
 }
 
 #[test]
-fn one_renewal_without_an_answer_costs_no_lease() {
+fn lease_survives_a_renewal_without_an_answer() {
     run(async {
         let store = LeaseStore::new();
         let (client, line) = store.client();
@@ -251,7 +251,7 @@ fn one_renewal_without_an_answer_costs_no_lease() {
 }
 
 #[test]
-fn a_lease_that_is_released_is_taken_without_waiting_for_its_end() {
+fn released_lease_is_acquired_before_it_expires() {
     run(async {
         let store = LeaseStore::new();
         let (mut first, mut second) =

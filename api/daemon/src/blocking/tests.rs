@@ -43,7 +43,7 @@ async fn hang(pool: &Pool, place: JobPlace, gate: &JobGate) {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn pods_whose_files_hang_hold_up_only_themselves() {
+async fn pods_with_hung_files_block_only_their_own_jobs() {
     let (pool, gate) = (Pool::default(), JobGate::default());
     // As many as there are threads without spare ones, and a second change of each.
     for pod in 0..Class::Pod.limits().threads {
@@ -81,7 +81,7 @@ async fn threads_stay_bounded_under_any_number_of_hung_pods() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_change_waits_for_the_one_that_was_given_up() {
+async fn change_waits_for_a_timed_out_change_of_the_same_pod() {
     let (pool, gate) = (Pool::default(), JobGate::default());
     let order = Arc::new(Mutex::new(Vec::new()));
     let (held, first) = (gate.clone(), Arc::clone(&order));
@@ -123,7 +123,7 @@ async fn a_panic_is_an_answer_and_takes_no_thread_along() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_caller_that_goes_away_takes_its_waiting_job_along() {
+async fn dropped_caller_cancels_its_waiting_job() {
     let (pool, gate) = (Pool::default(), JobGate::default());
     hang(&pool, JobPlace::change(&uid("a")), &gate).await;
     let ran = Arc::new(AtomicUsize::new(0));

@@ -151,7 +151,7 @@ mod tests {
     use crate::metrics::exposition;
 
     #[test]
-    fn sizes_are_counted_where_they_are_known() {
+    fn request_sizes_are_counted_where_known() {
         let mut registry = Registry::default();
         let requests = ApiRequests::register(&mut MetricNames(&mut registry));
         let put = |bytes| Sent {

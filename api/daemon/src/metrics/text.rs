@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counters_family_gets_its_suffix_and_markers_go() {
+    fn counter_family_gets_its_suffix_and_unit_and_eof_markers_are_dropped() {
         let open = "# HELP a_b Some help..\n# TYPE a_b counter\n# UNIT a_b seconds\n\
                     a_b_total{x=\"1 2\"} 3\n# HELP g Help.\n# TYPE g gauge\ng 1\n# EOF\n";
         let text = "# HELP a_b_total Some help.\n# TYPE a_b_total counter\na_b_total{x=\"1 2\"} 3\n\
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_braces_and_fractions_of_nothing_go() {
+    fn empty_braces_and_zero_fractions_are_dropped() {
         let open = "# TYPE h histogram\nh_sum{} 5.0\nh_count{} 2\ng 1.25\n";
         assert_eq!(
             from_open_metrics(open, &[]),

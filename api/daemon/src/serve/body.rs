@@ -223,7 +223,7 @@ mod tests {
 
     /// The HTTP library takes pieces before they are sent: pieces that it holds count.
     #[tokio::test]
-    async fn a_stream_waits_for_what_was_taken_and_not_sent() {
+    async fn stream_waits_until_taken_pieces_are_sent() {
         let (sink, mut body) = streamed();
         let piece = || Bytes::from_static(b"piece");
         let mut taken = Vec::new();
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_that_is_broken_off_is_not_taken_for_a_whole_one() {
+    async fn aborted_stream_ends_with_an_error() {
         let (sink, mut body) = streamed();
         for _ in 0..PIECES_MAX {
             sink.send(Bytes::from_static(b"piece")).await.expect("there is room");

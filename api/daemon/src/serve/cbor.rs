@@ -105,7 +105,7 @@ mod tests {
 
     /// Those of RFC 8949, appendix A, with texts as byte strings.
     #[test]
-    fn values_are_written_as_the_standard_says() {
+    fn values_are_encoded_as_in_rfc_8949() {
         for (value, expected) in [
             (json!(0), "00"),
             (json!(23), "17"),

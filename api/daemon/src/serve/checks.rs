@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_is_counted_and_nothing_else() {
+    fn only_requested_checks_are_counted_in_slis() {
         let (checks, broken) = checks();
         assert_eq!(Checks::slis(&[&checks]), "");
         text(&checks, "/readyz", "");

@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_old_connection_takes_no_more_requests_and_answers_those_it_has() {
+    async fn connection_over_its_age_accepts_no_new_requests_and_serves_pending_ones() {
         const AGE: Duration = Duration::from_secs(1);
         let (mut client, served, mut begun) = connect(1 << 16, AGE).await;
         tokio::time::sleep(AGE / 2).await;
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_whose_client_does_not_read_ends_all_the_same() {
+    async fn connection_of_a_client_that_does_not_read_ends_at_its_age() {
         let (mut client, served, mut begun) = connect(1024, Duration::from_millis(100)).await;
         let answer = client.send_request(get()).await.expect("an answer");
         let sink = begun.recv().await.expect("a request");

@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn all_addresses_are_those_of_both_families_and_one_is_one() {
+    fn wildcard_address_listens_on_both_families_and_a_single_address_on_its_own() {
         let (v4, v6) = (IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST));
         // Without IPv6 there is nothing to listen on beside the other family.
         let has_v6 = std::net::TcpListener::bind((v6, 0)).is_ok();

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_watchdog_is_fed_at_half_its_interval_by_the_process_it_means() {
+    fn watchdog_is_notified_at_half_its_interval_by_the_named_process() {
         for (usec, pid, interval_ms) in [
             (Some("30000000"), None, Some(15_000)),
             (Some("30000000"), Some("7"), Some(15_000)),
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_reach_a_socket_with_a_path_and_one_without() {
+    fn notifications_reach_path_and_abstract_sockets() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("notify");
         let by_path = UnixDatagram::bind(&path).expect("bound");
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_manager_that_is_gone_is_no_error() {
+    fn missing_service_manager_is_no_error() {
         Notifier::new("/nonexistent/notify", None).expect("a notifier").send("READY=1");
     }
 }

@@ -205,7 +205,7 @@ async fn until_cut(client: &mut (impl AsyncRead + Unpin)) -> usize {
 }
 
 #[tokio::test]
-async fn clients_that_take_no_open_answer_leave_room_for_others() {
+async fn clients_that_do_not_read_open_answers_do_not_block_other_clients() {
     let port = DaemonPort::new(BOUNDS);
     let mut attackers = Vec::new();
     for from in [2, 3] {
@@ -229,7 +229,7 @@ async fn clients_that_take_no_open_answer_leave_room_for_others() {
 }
 
 #[tokio::test]
-async fn an_open_answer_that_is_not_taken_ends_its_connection_and_a_known_clients_does_not() {
+async fn unread_open_answer_ends_its_connection_unless_the_client_is_authenticated() {
     let answers = AnswerTimes { open: SOON, ..BOUNDS.answers };
     let port = DaemonPort::new(Bounds { answers, ..BOUNDS });
     let mut known = port.without_window(1, Some(&port.trusted)).await;
@@ -290,7 +290,7 @@ async fn a_client_that_sends_byte_by_byte_is_cut_in_time() {
 }
 
 #[tokio::test]
-async fn handshakes_of_one_address_have_a_rate_and_others_do_not_wait_for_it() {
+async fn handshake_rate_of_an_address_does_not_delay_other_addresses() {
     let one = Rate { per_second: 0.001, burst: 1 };
     let many = Rate { per_second: 1000.0, burst: 1000 };
     let handshakes = TurnLimits { rate: many, peer_rate: one, ..BOUNDS.handshakes };

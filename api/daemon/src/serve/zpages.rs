@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn cbor_is_there_where_the_gate_has_it() {
+    fn cbor_is_served_with_its_feature_gate() {
         let accept = "application/cbor;v=v1beta1;g=config.k8s.io;as=Statusz";
         let answer = page().answer(Some(accept), Encodings::WithCbor);
         let expected = "application/cbor;g=config.k8s.io;v=v1beta1;as=Statusz";
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn the_forms_say_the_same() {
+    fn statusz_formats_have_the_same_content() {
         let text = "\nkubelet statusz\nWarning: This endpoint is not meant to be machine parseable, \
                     has no formatting compatibility guarantees and is for debugging purposes only.\n\
                     \nStarted: Sat Nov 21 18:15:00 UTC 2026\nUp: 1 hr 01 min 01 sec\n\

@@ -20,7 +20,7 @@ fn check(identity: &Identity, request: &Request) -> Result<(), ApiError> {
 }
 
 #[test]
-fn controller_reads_what_its_role_names() {
+fn controller_may_read_kinds_named_in_its_role() {
     assert_eq!(check(&DEPLOYMENT, &read(kind::DEPLOYMENTS, "x")), Ok(()));
     assert_eq!(check(&Identity::Admin, &read(kind::SECRETS, "x")), Ok(()));
 }
@@ -67,7 +67,7 @@ fn root_identity_lists_everything_and_gets_little() {
 }
 
 #[test]
-fn names_and_namespaces_of_rules_limit_them() {
+fn rules_are_limited_by_their_names_and_namespaces() {
     let lease = |namespace: &str, name: &str| {
         let key = ObjectKey::new(namespace, name);
         Request::Replace { target: Target::object(kind::LEASES, key), body: json!({}) }

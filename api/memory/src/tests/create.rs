@@ -81,7 +81,7 @@ fn job_selects_its_pods_by_its_uid() {
 }
 
 #[test]
-fn object_put_back_keeps_what_it_says_and_its_namespace_is_there() {
+fn restored_object_keeps_its_fields_and_its_namespace_is_created() {
     let mut world = ServerWorld::new();
     let key = ObjectKey::new("new", "x");
     let said = json!({"metadata": {"uid": "u"}, "status": {"phase": "Running"}});

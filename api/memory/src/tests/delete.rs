@@ -13,7 +13,7 @@ fn changes(world: &ServerWorld, kind: Kind) -> Vec<Change> {
 }
 
 #[test]
-fn object_without_finalizers_is_gone_at_once() {
+fn object_without_finalizers_is_deleted_at_once() {
     let mut world = ServerWorld::new();
     let made = world.made(kind::CONFIG_MAPS, json!({"metadata": {"name": "x"}}));
     let answer = world.delete(kind::CONFIG_MAPS, "x", DeleteOptions::default()).expect("deleted");
@@ -63,7 +63,7 @@ fn grace_that_runs_can_be_shortened() {
 }
 
 #[test]
-fn last_finalizer_that_goes_takes_the_object_with_it() {
+fn removing_the_last_finalizer_deletes_the_object() {
     let mut world = ServerWorld::new();
     let body = json!({"metadata": {"name": "x", "finalizers": ["e.x/f"]}});
     world.made(kind::CONFIG_MAPS, body);
@@ -105,7 +105,7 @@ fn propagation_becomes_a_finalizer_of_the_collector() {
 }
 
 #[test]
-fn preconditions_name_what_differs() {
+fn failed_precondition_names_the_difference() {
     let mut world = ServerWorld::new();
     let made = world.made(kind::REPLICA_SETS, workload("x"));
     let other = DeleteOptions { uid: Some("u".to_owned()), ..DeleteOptions::default() };

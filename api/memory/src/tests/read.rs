@@ -79,7 +79,7 @@ fn events_follow_versions_until_history_is_compacted() {
 }
 
 #[test]
-fn refusal_applies_as_often_as_it_says() {
+fn refusal_applies_its_configured_number_of_times() {
     let mut world = ServerWorld::new();
     let error =
         ApiError { code: 429, retry_after: Some(Duration::from_secs(1)), ..ApiError::default() };
@@ -96,7 +96,7 @@ fn refusal_applies_as_often_as_it_says() {
 }
 
 #[test]
-fn token_of_a_service_account_ends_when_it_says() {
+fn service_account_token_expires_as_requested() {
     let mut world = ServerWorld::new();
     let request = |name: &str| Request::Create {
         kind: kind::SERVICE_ACCOUNTS,
@@ -135,7 +135,7 @@ fn binding_assigns_a_pod_once() {
 }
 
 #[test]
-fn deleting_a_collection_answers_with_what_there_was() {
+fn deleting_a_collection_returns_the_deleted_objects() {
     let mut world = ServerWorld::new();
     with_labels(&mut world, "one", json!({}));
     with_labels(&mut world, "two", json!({}));

@@ -72,7 +72,7 @@ fn first_update_of_a_claim_is_always_a_change() {
 }
 
 #[test]
-fn update_in_a_namespace_that_is_gone_is_refused() {
+fn update_in_a_deleted_namespace_is_rejected() {
     let mut world = ServerWorld::new();
     let made = world.made(kind::CONFIG_MAPS, json!({"metadata": {"name": "x"}}));
     let mut gone =

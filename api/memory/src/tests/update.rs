@@ -63,7 +63,7 @@ fn update_without_effect_keeps_the_version() {
 }
 
 #[test]
-fn status_update_takes_metadata_as_it_is_sent() {
+fn status_update_replaces_annotations_and_keeps_spec_and_labels() {
     let mut world = ServerWorld::new();
     let mut body = workload("x");
     body["metadata"]["annotations"] = json!({"a": "b"});
@@ -82,7 +82,7 @@ fn status_update_takes_metadata_as_it_is_sent() {
 }
 
 #[test]
-fn status_update_of_a_custom_resource_changes_nothing_else() {
+fn status_update_of_a_custom_resource_changes_only_the_status() {
     let mut world = ServerWorld::new();
     let kind = Kind::interned("e.x", "v1", "foos", "Foo", true);
     let mut made = world.made(kind, json!({"metadata": {"name": "x"}, "a": 1}));

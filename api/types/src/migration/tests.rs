@@ -99,7 +99,7 @@ fn plugins_are_listed_in_the_order_in_which_a_csi_node_names_them() {
 }
 
 #[test]
-fn volume_of_another_plugin_stays_as_it_is() {
+fn volume_of_another_plugin_is_unchanged() {
     let volume: PersistentVolume =
         serde_json::from_value(json!({"spec": {"nfs": {"server": "s", "path": "/"}}}))
             .expect("a volume");

@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn claim_of_a_volume_is_named_by_it_or_after_pod_and_volume() {
+    fn volume_claim_is_named_in_the_volume_or_after_pod_and_volume() {
         let pod = json!({"metadata": {"name": "p"}});
         let pod: Pod = serde_json::from_value(pod).expect("a pod");
         for (volume, name) in [

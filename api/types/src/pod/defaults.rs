@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_text_is_one_that_is_left_out() {
+    fn empty_strings_get_the_same_defaults_as_absent_fields() {
         let empty = defaulted(json!({
             "restartPolicy": "", "dnsPolicy": "", "schedulerName": "", "serviceAccountName": "",
             "terminationGracePeriodSeconds": -5,

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_wrong_by_its_case_only_says_so() {
+    fn uppercase_image_name_error_names_the_lowercase_rule() {
         let hex = "0123456789abcdef".repeat(4);
         let no_name =
             format!("invalid repository name ({hex}), cannot specify 64-byte hexadecimal strings");

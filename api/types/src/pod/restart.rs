@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pods_policy_decides_without_one_of_the_container() {
+    fn pod_restart_policy_decides_without_a_container_policy() {
         for (policy, code, want) in [
             ("Always", 0, true),
             ("Always", 1, true),
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_containers_rule_beats_its_policy_which_beats_the_pods() {
+    fn container_rule_overrides_container_policy_which_overrides_pod_policy() {
         let container = Container {
             restart_policy: Some("Never".into()),
             restart_policy_rules: Some(vec![rule("Restart", "In", &[42])]),

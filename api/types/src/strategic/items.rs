@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn items_of_the_server_keep_their_places_between_those_of_the_patch() {
+    fn server_items_keep_their_positions_between_patch_items() {
         let identity = ItemIdentity { kind: ItemKind::Text, key: "" };
         let (patch, server) = (list(json!(["c", "a"])), list(json!(["a", "b", "c", "d"])));
         let lists = Partition::of(server.clone(), &patch, "").expect("scalars have no keys");
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_of_items_are_those_of_go() {
+    fn item_kinds_match_go() {
         let kind = |items: Value| ItemKind::of_items(&list(items), &[]);
         assert!(matches!(kind(json!([1, 1.5])), Err(PatchError::MixedItems)));
         assert!(matches!(kind(json!([[1]])), Err(PatchError::ListOfLists)));
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repeated_scalar_gives_its_place_to_the_last_one() {
+    fn repeated_scalar_is_kept_once_at_its_first_place() {
         let items = without_repeated(list(json!(["a", "b", "a", "c"])));
         assert_eq!(json!(items), json!(["a", "b", "c"]));
     }

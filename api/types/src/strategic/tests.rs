@@ -19,7 +19,7 @@ fn refusal(original: Value, patch: Value) -> PatchError {
 }
 
 #[test]
-fn items_merge_by_their_key_and_new_ones_follow() {
+fn items_merge_by_key_and_new_items_follow() {
     assert_applied(
         json!({"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "r"}]}}),
         json!({"status": {"conditions": [
@@ -32,7 +32,7 @@ fn items_merge_by_their_key_and_new_ones_follow() {
 }
 
 #[test]
-fn an_owner_is_released_by_its_uid() {
+fn owner_reference_is_deleted_by_its_uid() {
     assert_applied(
         json!({"metadata": {"ownerReferences": [{"uid": "1"}, {"uid": "2", "name": "b"}]}}),
         json!({"metadata": {"ownerReferences": [{"$patch": "delete", "uid": "1"}]}}),
@@ -110,7 +110,7 @@ fn bad_patches_are_refused() {
 }
 
 #[test]
-fn a_patch_between_two_pods_names_what_changed() {
+fn two_way_patch_between_pods_contains_only_the_changes() {
     let original = json!({
         "metadata": {"labels": {"a": "1", "b": "2"}, "finalizers": ["x", "y"]},
         "spec": {"containers": [{"name": "a", "image": "i"}, {"name": "b"}], "volumes": [

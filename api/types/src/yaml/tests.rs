@@ -17,7 +17,7 @@ fn refused(text: &str) -> String {
 }
 
 #[test]
-fn scalars_are_what_yaml_1_1_says() {
+fn scalars_are_resolved_as_in_yaml_1_1() {
     for (text, want) in [
         ("yes", json!(true)),
         ("Off", json!(false)),
@@ -93,7 +93,7 @@ fn anchors_are_repeated_and_maps_merged() {
 }
 
 #[test]
-fn aliases_of_aliases_are_refused_before_they_are_many() {
+fn excessive_aliases_and_nesting_are_rejected() {
     let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
     for level in 1..9 {
         let items = vec![format!("*a{}", level - 1); 9].join(", ");

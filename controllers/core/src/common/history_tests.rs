@@ -81,7 +81,7 @@ fn revisions_are_sorted_by_number_then_age_then_name() {
 }
 
 #[test]
-fn data_is_the_same_whatever_is_escaped() {
+fn revision_data_is_equal_regardless_of_escaping() {
     for (one, other, is_same) in [
         (r#"{"a":"<"}"#, r#"{"a":"\u003c"}"#, true),
         (r#"{"a":1}"#, r#"{"a":1}"#, true),

@@ -143,7 +143,7 @@ fn ready_times_within_one_step_of_the_logarithm_are_ordered_by_uid() {
 }
 
 #[test]
-fn deletion_cost_that_is_not_valid_counts_as_nothing() {
+fn invalid_deletion_cost_counts_as_zero() {
     for (cost, is_before_zero) in [
         ("-1", true),
         ("-010", true),

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn version_opens_the_keys_that_wait_for_it_and_no_others() {
+    fn observed_version_releases_only_the_keys_waiting_for_it() {
         let mut world = FenceWorld::new();
         for key in 0..4 {
             world.record(key, created(u32::from(key) + 4));
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn deletion_opens_its_key_when_the_object_is_gone_and_not_when_it_changes() {
+    fn key_of_a_deletion_opens_at_the_delete_event_and_not_at_an_update() {
         let mut world = FenceWorld::new();
         let target = Target::object(PODS, ObjectKey::new("n", "old"));
         let options = DeleteOptions::default();

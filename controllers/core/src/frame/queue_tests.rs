@@ -78,7 +78,7 @@ fn keys_failing_at_once_are_spread() {
 }
 
 #[test]
-fn tenants_take_turns_and_failures_of_one_delay_no_other() {
+fn tenants_take_turns_and_failures_of_a_tenant_do_not_delay_other_tenants() {
     let now = Instant::now();
     let mut queue = WorkQueue::<ObjectKey>::new(KeyBackoff::DEFAULT);
     let key = |namespace: &str, at: u32| ObjectKey::new(namespace, &at.to_string());

@@ -68,7 +68,7 @@ fn key_due_while_all_workers_are_busy_does_not_wake_the_loop() {
 
 /// The oracle's answers in shadow are no facts: nothing is written because of them.
 #[test]
-fn sync_that_began_in_shadow_is_begun_anew_when_the_controller_acts() {
+fn sync_begun_in_shadow_is_restarted_when_the_controller_becomes_active() {
     let now = Now { instant: Instant::now(), wall: Timestamp::UNIX_EPOCH };
     let mut frame = Frame::default();
     frame.add(BusyWorker);

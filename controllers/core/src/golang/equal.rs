@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pointer_to_nothing_differs_from_none() {
+    fn pointer_to_an_empty_struct_differs_from_nil() {
         let one = template(&json!({}), &json!({"name": "a", "securityContext": {}}));
         let other = template(&json!({}), &json!({"name": "a"}));
         assert!(!are_templates_equal_but_hash(&one, &other));

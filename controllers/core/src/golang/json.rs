@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_html_takes_for_markup_is_escaped() {
+    fn html_characters_are_escaped() {
         let text = json!({"a": "<&>\u{2028}\u{1}\t\u{7f}"});
         let sorted = sorted_json(&text, DecodedNumbers::Floats);
         assert_eq!(sorted, "{\"a\":\"\\u003c\\u0026\\u003e\\u2028\\u0001\\t\u{7f}\"}");

@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_kept_when_it_looks_canonical() {
+    fn quantity_text_is_kept_when_it_looks_canonical() {
         for (text, kept) in [
             ("100m", "100m"),
             ("64Mi", ""),

@@ -10,7 +10,7 @@ fn recorded() -> Value {
 }
 
 #[test]
-fn template_of_a_known_deployment_has_its_hash() {
+fn template_hashes_match_recorded_deployments() {
     let recorded = recorded();
     let all = recorded["pod_template_hashes"].as_array().expect("a list");
     for each in all {

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn affinity_that_names_namespaces_crosses_them() {
+    fn affinity_with_namespaces_is_marked_as_crossing_namespaces() {
         let preferred = json!({"podAntiAffinity": {
             "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1,
                 "podAffinityTerm": {"topologyKey": "z", "namespaceSelector": {}}}]}});

@@ -45,7 +45,7 @@ fn kinds_have_the_names_of_kubectl() {
 }
 
 #[test]
-fn trouble_of_a_pod_is_said_in_a_few_words() {
+fn pod_problem_is_described_in_a_short_sentence() {
     let waiting = |reason: &str| {
         json!({"phase": "Pending", "containerStatuses": [{"name": "c", "image": "i:1",
             "restartCount": 4, "lastState": {"terminated": {"exitCode": 3}},
@@ -107,7 +107,7 @@ fn trouble_of_a_pod_is_said_in_a_few_words() {
 }
 
 #[test]
-fn pods_with_one_trouble_share_a_sentence() {
+fn pods_with_the_same_problem_share_a_sentence() {
     let unscheduled = |name| pod(name, json!({}), json!({}));
     let image = pod(
         "x",
@@ -181,7 +181,7 @@ fn stateful_set_stuck_on_an_old_revision_names_the_pod_and_the_command() {
 }
 
 #[test]
-fn namespace_names_kinds_finalizers_and_groups_that_hold_it() {
+fn terminating_namespace_names_kinds_finalizers_and_groups_that_hold_it() {
     let namespace = json!({"metadata": {"name": "web", "deletionTimestamp": "2026-01-01T00:00:00Z"},
         "spec": {"finalizers": ["kubernetes", "example.com/own"]}});
     let list = json!({"items": [{"metadata": {"name": "a", "finalizers": ["example.com/f"]}},
@@ -204,7 +204,7 @@ fn namespace_names_kinds_finalizers_and_groups_that_hold_it() {
 }
 
 #[test]
-fn job_counts_its_pods_and_ended_ones_say_why() {
+fn job_explanation_counts_pods_and_names_the_reason_of_an_ended_job() {
     for (status, spec, settled, expected) in [
         (
             json!({"active": 1, "failed": 2}),
@@ -235,7 +235,7 @@ fn job_counts_its_pods_and_ended_ones_say_why() {
 }
 
 #[test]
-fn quota_names_what_is_used_up() {
+fn quota_explanation_names_exhausted_and_uncounted_resources() {
     let object = json!({"metadata": {"name": "web", "namespace": "n"},
         "spec": {"hard": {"pods": "2", "requests.cpu": "1", "services": "3"}},
         "status": {"used": {"pods": "2", "requests.cpu": "500m"}}});
@@ -250,7 +250,7 @@ fn quota_names_what_is_used_up() {
 }
 
 #[test]
-fn waits_are_told_with_their_end() {
+fn waits_are_explained_with_their_end() {
     let create = Request::Create {
         kind: PODS,
         namespace: "n".to_owned(),
@@ -290,7 +290,7 @@ fn waits_are_told_with_their_end() {
 
 /// k#126114: the queue may be half an hour long.
 #[test]
-fn deletion_that_waits_for_the_garbage_collector_names_its_queue() {
+fn deletion_held_by_the_garbage_collector_reports_its_queue_length() {
     let held = |finalizer: &str| {
         json!({"metadata": {"name": "web", "namespace": "n", "finalizers": [finalizer],
             "deletionTimestamp": "2026-01-01T00:00:00Z"}})
@@ -331,7 +331,7 @@ fn lease_without_a_leader_is_named() {
 }
 
 #[test]
-fn dependents_are_listed_by_the_selector_and_kept_by_their_owner() {
+fn dependents_are_listed_by_selector_and_filtered_by_owner() {
     let subject = ExplainedKind::find("deployment").expect("it is known");
     let key = ObjectKey::new("n", "web");
     let object = json!({"spec": {"selector": {"matchLabels": {"a": "b"}, "matchExpressions": [

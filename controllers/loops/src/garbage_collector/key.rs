@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn namespaces_take_turns_and_a_node_is_one_key_in_any_of_them() {
+    fn namespaces_take_turns_and_a_graph_node_has_one_key_across_namespaces() {
         let mut queue = WorkQueue::new(KeyBackoff::DEFAULT);
         let now = Instant::now();
         for uid in ["a", "b", "c"] {

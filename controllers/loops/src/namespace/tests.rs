@@ -169,7 +169,7 @@ fn conflict_is_retried_upon_the_newest_state() {
 }
 
 #[test]
-fn pods_go_before_other_kinds_and_the_content_condition_does_not_name_them() {
+fn pods_are_deleted_before_other_kinds_and_absent_from_the_content_condition() {
     let mut cluster = terminating();
     let pod = json!({"metadata": {"name": "p", "finalizers": ["a/b"]},
         "spec": {"terminationGracePeriodSeconds": 30}});
@@ -216,7 +216,7 @@ fn objects_that_remain_without_a_reason_are_a_failure() {
 }
 
 #[test]
-fn dead_group_keeps_the_namespace_but_all_other_content_goes() {
+fn unreachable_group_keeps_the_namespace_but_other_content_is_deleted() {
     let mut cluster = terminating();
     let mut snapshot = snapshot();
     let discovery = Rc::get_mut(&mut snapshot.discovery).expect("alone");
@@ -234,7 +234,7 @@ fn dead_group_keeps_the_namespace_but_all_other_content_goes() {
 
 // k8s: namespaced_resources_deleter_test.go TestDeleteEncounters404
 #[test]
-fn kind_that_is_gone_counts_as_empty() {
+fn kind_that_returns_404_counts_as_empty() {
     let mut cluster = terminating();
     let gone = ApiError { code: 404, reason: "NotFound".into(), ..ApiError::default() };
     cluster.errors.insert(DEPLOYMENTS, gone);
@@ -248,7 +248,7 @@ fn kind_that_is_gone_counts_as_empty() {
 }
 
 #[test]
-fn error_of_one_kind_does_not_stop_others_and_keeps_the_finalizer() {
+fn error_of_a_kind_does_not_stop_other_kinds_and_keeps_the_finalizer() {
     let mut cluster = terminating();
     let error = ApiError { code: 500, message: "webhook".into(), ..ApiError::default() };
     cluster.errors.insert(DEPLOYMENTS, error);
@@ -260,7 +260,7 @@ fn error_of_one_kind_does_not_stop_others_and_keeps_the_finalizer() {
 
 // k8s: status_condition_utils_test.go TestUpdateConditions
 #[test]
-fn condition_keeps_its_time_while_its_status_is_the_same() {
+fn condition_keeps_its_transition_time_while_its_status_is_unchanged() {
     let mut cluster = terminating();
     cluster.conflicts = 0;
     cluster.lists.insert(DEPLOYMENTS, json!([{"metadata": {"finalizers": ["x"]}}]));
@@ -284,7 +284,7 @@ fn wakes(controller: &mut Namespaces, change: &Change, tables: &Tables, seconds:
 }
 
 #[test]
-fn last_object_of_a_kind_wakes_its_terminating_namespace() {
+fn deletion_of_the_last_object_of_a_kind_wakes_its_terminating_namespace() {
     let mut tables = applied(Vec::new());
     let mut controller = Namespaces::new(1, true);
     let namespace = namespace("Terminating", &["kubernetes"]).to_string();
@@ -310,7 +310,7 @@ fn last_object_of_a_kind_wakes_its_terminating_namespace() {
 }
 
 #[test]
-fn namespace_is_not_emptied_upon_kinds_that_were_read_before_its_deletion() {
+fn namespace_is_not_finalized_with_discovery_older_than_its_deletion() {
     let discovered = |seconds| {
         let (kinds, read_at) = (vec![found(PODS, ALL)], Some(at(seconds).instant));
         WatchEvent::Discovered(DiscoveredKinds { kinds, read_at, ..DiscoveredKinds::default() })

@@ -75,7 +75,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn item_is_read_as_it_was_written(content in prop::collection::vec(any::<u8>(), 0..400)) {
+        fn der_item_is_read_as_written(content in prop::collection::vec(any::<u8>(), 0..400)) {
             let bytes = [item(OCTET_STRING, &content), vec![1, 2]].concat();
             prop_assert_eq!(take(&bytes, OCTET_STRING), Some((&*content, &[1, 2][..])));
             prop_assert_eq!(take(&bytes, NULL), None);

@@ -206,7 +206,7 @@ mod tests {
 
     // The expected values are those of OpenSSL for the same key and text.
     #[test]
-    fn rsa_token_is_the_one_that_another_library_makes() {
+    fn rsa_token_matches_openssl() {
         let signer = TokenSigner::from_pem(include_str!("testdata/rsa.pem")).expect("a key");
         assert_eq!(signer.key_id(), "Favw8AFqPrWRHkGbC4GWx7tarYWssSxwGtYu_lUodGY");
         let token = signer.sign(&claims()).expect("a token");
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn token_of_a_curve_verifies_with_its_public_key() {
+    fn ecdsa_token_verifies_with_its_public_key() {
         let signer = TokenSigner::from_pem(include_str!("testdata/ec.pem")).expect("a key");
         assert_eq!(signer.key_id(), "tE8nAwUKkFgDkD09cegbEV2VqzwtAkl3D87vOK2CabQ");
         let token = signer.sign(&claims()).expect("a token");

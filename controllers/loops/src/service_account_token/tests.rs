@@ -114,7 +114,7 @@ fn verbs(driven: &Driven<()>) -> Vec<String> {
 }
 
 #[test]
-fn secrets_of_an_account_that_is_gone_are_deleted() {
+fn secrets_of_a_deleted_account_are_deleted() {
     let cluster = TokenCluster::default().known_secret(&secret(full()));
     assert_eq!(verbs(&cluster.sync(&account_key())), ["delete n/token-secret 23456"]);
     let cluster = TokenCluster::default().known_account().known_secret(&secret(full()));
@@ -137,7 +137,7 @@ fn secret_without_an_account_is_deleted_after_a_live_read() {
 }
 
 #[test]
-fn secret_gets_what_it_lacks() {
+fn missing_or_wrong_fields_of_a_token_secret_are_filled_in() {
     let mut other_ca = full();
     other_ca["ca.crt"] = STANDARD.encode("mismatched").into();
     for (data, field) in [
@@ -185,7 +185,7 @@ fn secret_that_changed_meanwhile_is_left_to_the_watch() {
 }
 
 #[test]
-fn reference_to_a_secret_that_is_gone_is_removed() {
+fn reference_to_a_deleted_secret_is_removed() {
     for (references, conflicts, updates) in
         [(&["a", "token-secret"][..], 0, 1), (&["token-secret"], 2, 3), (&["a"], 0, 0)]
     {

@@ -224,7 +224,7 @@ fn deletion_wanted_after_a_live_read_is_the_same() {
 }
 
 #[test]
-fn removed_finalizer_is_seen_when_the_object_goes() {
+fn finalizer_removal_in_shadow_is_matched_by_the_deletion_of_its_object() {
     let mut cluster = ShadowCluster::new();
     let mut going = pod("a", "h", 5);
     going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");

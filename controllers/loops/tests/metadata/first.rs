@@ -94,7 +94,7 @@ fn deletion_that_ours_would_not_make_prolongs_the_shadow() {
 
 /// The last look at what would be deleted is the only thing that is left to be decided.
 #[test]
-fn mistake_that_only_the_last_look_finds_prolongs_the_shadow() {
+fn mistake_found_only_by_the_last_check_prolongs_the_shadow() {
     let mut cluster = MetadataCluster::new();
     cluster.begin_in_shadow(WAIT);
     cluster.create(NAMESPACES, "", json!({"metadata": {"name": "a"}}));

@@ -46,7 +46,7 @@ fn new_namespace_gets_its_account_and_the_root_ca() {
 }
 
 #[test]
-fn dependents_go_with_their_owner_and_the_quota_follows() {
+fn dependents_are_deleted_with_their_owner_and_the_quota_is_recounted() {
     for propagation in [Propagation::Background, Propagation::Foreground] {
         let mut cluster = MetadataCluster::new();
         cluster.create(NAMESPACES, "", json!({"metadata": {"name": "a"}}));
@@ -78,7 +78,7 @@ fn dependents_go_with_their_owner_and_the_quota_follows() {
 
 /// A quota is counted long before its period is over, whatever its watch shows first.
 #[test]
-fn quota_counts_objects_whose_watch_lags_behind_its_own() {
+fn quota_counts_objects_of_kinds_with_a_lagging_watch() {
     let mut cluster = MetadataCluster::new();
     cluster.create(NAMESPACES, "", json!({"metadata": {"name": "a"}}));
     cluster.settle(Duration::ZERO);
@@ -121,7 +121,7 @@ fn orphaned_dependents_stay() {
 }
 
 #[test]
-fn namespace_is_emptied_after_its_grace_and_then_gone() {
+fn namespace_is_emptied_after_its_grace_period_and_then_deleted() {
     let mut cluster = MetadataCluster::new();
     cluster.create(NAMESPACES, "", json!({"metadata": {"name": "a"}}));
     for at in 0..20 {
@@ -140,7 +140,7 @@ fn namespace_is_emptied_after_its_grace_and_then_gone() {
 }
 
 #[test]
-fn namespace_waits_for_finalizers_and_goes_soon_after_them() {
+fn namespace_waits_for_finalizers_and_is_deleted_soon_after_their_removal() {
     let mut cluster = MetadataCluster::new();
     cluster.create(NAMESPACES, "", json!({"metadata": {"name": "a"}}));
     let held = json!({"metadata": {"name": "held", "finalizers": ["x/y"]}});
@@ -158,7 +158,7 @@ fn namespace_waits_for_finalizers_and_goes_soon_after_them() {
 }
 
 #[test]
-fn dependents_of_an_absent_owner_go_at_the_start() {
+fn dependents_of_an_absent_owner_are_deleted_at_startup() {
     let mut cluster = MetadataCluster::new();
     cluster.create(NAMESPACES, "", json!({"metadata": {"name": "a"}}));
     let owner = json!({"metadata": {"uid": "never"}});
@@ -185,7 +185,7 @@ fn replica_set(owner: &Value) -> Value {
 
 /// Answers get lost and watches lag: the end is the same.
 #[test]
-fn lost_answers_and_late_watches_change_nothing_in_the_end() {
+fn lost_answers_and_late_watches_do_not_change_the_final_state() {
     let mut lost = 0;
     for seed in 0..60 {
         let mut cluster = MetadataCluster::new();

@@ -74,7 +74,7 @@ fn world_with_faults_reaches_its_wanted_state() {
 }
 
 #[test]
-fn world_that_failed_once_reaches_its_wanted_state() {
+fn world_of_a_formerly_failing_seed_reaches_its_wanted_state() {
     SEEN.into_iter().for_each(|seed| run(seed, FaultRates::of_seed(seed)));
 }
 

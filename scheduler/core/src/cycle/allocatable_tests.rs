@@ -69,7 +69,7 @@ fn base() -> Vec<WatchedObject> {
 }
 
 #[test]
-fn devices_of_a_pod_count_on_its_node_before_it_is_bound_and_afterwards() {
+fn node_allocatable_devices_count_on_the_node_before_and_after_binding() {
     let mut things = base();
     things.extend([uses("p", "c", |_| ()), pod("q", "2")]);
     let mut scheduler = knowing(ON, &things);
@@ -99,7 +99,7 @@ fn devices_of_a_pod_count_on_its_node_before_it_is_bound_and_afterwards() {
 }
 
 #[test]
-fn without_the_gate_devices_take_nothing_and_statuses_count_for_nothing() {
+fn devices_and_statuses_consume_no_node_resources_without_the_feature_gate() {
     let mut things = base();
     let other = uses("other", "d", |pod| {
         pod["spec"]["nodeName"] = json!("a");
@@ -112,7 +112,7 @@ fn without_the_gate_devices_take_nothing_and_statuses_count_for_nothing() {
 }
 
 #[test]
-fn what_pods_have_of_their_node_is_known_after_a_restart_by_their_status() {
+fn node_allocatable_devices_of_pods_are_known_from_status_after_a_restart() {
     let mut things = base();
     let other = uses("other", "d", |pod| {
         pod["spec"]["nodeName"] = json!("a");
@@ -147,7 +147,7 @@ fn a_claim_that_another_pod_of_the_node_uses_so_cannot_be_shared() {
 }
 
 #[test]
-fn a_pod_that_may_never_have_them_says_why() {
+fn pod_that_can_never_use_node_allocatable_devices_reports_the_reason() {
     let idle = |pod: &mut Value| {
         pod["spec"]["containers"][0]["resources"]["claims"] = Value::Null;
     };
@@ -191,7 +191,7 @@ fn pods_of_lower_priority_make_room_for_devices() {
 
 /// Upstream's plugin has no hint for deleted pods; its pods wait for the unschedulable flush.
 #[test]
-fn who_goes_or_takes_less_leaves_the_node_to_devices() {
+fn deleted_or_shrunk_pod_frees_its_node_for_node_allocatable_devices() {
     let other = |cpu: &str| with("other", cpu, |pod| pod["spec"]["nodeName"] = json!("a"));
     let mut things = base();
     things.extend([other("2"), uses("p", "c", |_| ())]);
@@ -236,7 +236,7 @@ fn a_status_that_was_written_is_cleared_where_the_pod_gets_no_node() {
 /// Entries that an earlier attempt left in the status do not count, and are replaced at the
 /// binding.
 #[test]
-fn what_a_status_says_of_a_pod_without_a_node_is_replaced_by_what_is_chosen() {
+fn allocatable_status_of_an_unbound_pod_is_ignored_and_replaced_on_binding() {
     let left = |pod: &mut Value| {
         pod["status"] = json!({"nodeAllocatableResourceClaimStatuses": status("c", "3")});
     };
@@ -275,7 +275,7 @@ fn a_device_without_consumed_capacity_is_a_mistake() {
 }
 
 #[test]
-fn statuses_are_read_as_the_api_has_them() {
+fn allocatable_claim_statuses_round_trip_as_api_json() {
     let read: Vec<NodeAllocatableResourceClaimStatus> =
         serde_json::from_value(status("c", "2")).expect("statuses");
     assert_eq!(json!(read), status("c", "2"));

@@ -123,7 +123,7 @@ pub(super) fn devices_of(claims: &[Reserve]) -> Vec<String> {
 }
 
 #[test]
-fn a_pod_gets_the_node_that_has_its_device() {
+fn pod_is_bound_to_the_node_that_has_its_device() {
     let things = vec![
         class(),
         node("a", "4"),
@@ -157,7 +157,7 @@ fn a_pod_gets_the_node_that_has_its_device() {
 }
 
 #[test]
-fn who_has_no_claim_yet_is_not_tried() {
+fn pod_is_gated_until_its_claim_exists() {
     let things = vec![class(), node("a", "4"), slice("a", &["g0"]), user("p", "c")];
     let mut scheduler = knowing(things);
     assert_eq!(decide(&mut scheduler, 0), []);
@@ -194,7 +194,7 @@ fn a_claim_that_is_made_for_another_pod_is_none() {
 }
 
 #[test]
-fn a_claim_with_devices_leads_to_its_node() {
+fn pod_with_an_allocated_claim_is_bound_to_the_node_of_the_claim() {
     let things = vec![
         class(),
         node("a", "4"),
@@ -212,7 +212,7 @@ fn a_claim_with_devices_leads_to_its_node() {
 }
 
 #[test]
-fn devices_that_nobody_else_uses_are_given_back_where_their_node_is_full() {
+fn claim_used_by_no_other_pod_is_deallocated_if_its_node_is_unavailable() {
     let things = vec![class(), node("a", "4"), has("c", 1, "gone", "g0", &["p"]), user("p", "c")];
     let mut scheduler = knowing(things);
     let commands = decide(&mut scheduler, 0);
@@ -228,7 +228,7 @@ fn devices_that_nobody_else_uses_are_given_back_where_their_node_is_full() {
 }
 
 #[test]
-fn what_could_not_be_written_is_free_again() {
+fn devices_are_free_again_after_a_failed_reservation_write() {
     let things = vec![class(), node("a", "4"), slice("a", &["g0"]), claim("c"), user("p", "c")];
     let mut scheduler = knowing(things);
     let (pod, number, _) = reserves(&decide(&mut scheduler, 0)).expect("asked for");
@@ -248,7 +248,7 @@ fn what_could_not_be_written_is_free_again() {
 /// two claims.
 // k8s: dynamicresources.go Unreserve, dra_manager.go MaybeRemoveClaimPendingAllocation
 #[test]
-fn who_is_not_bound_takes_nothing_from_whom_its_claim_is_given_to_by_then() {
+fn failed_binding_does_not_release_a_claim_reserved_by_then_for_another_pod() {
     let things = vec![class(), node("a", "9"), slice("a", &["g0"]), claim("c"), user("p", "c")];
     let mut scheduler = knowing(things);
     let asked = reserves(&decide(&mut scheduler, 0)).expect("it is reserved");
@@ -269,7 +269,7 @@ fn who_is_not_bound_takes_nothing_from_whom_its_claim_is_given_to_by_then() {
 
 /// No other pod gets devices that are being written for a deleted pod.
 #[test]
-fn devices_are_let_go_once_their_reservation_ended() {
+fn devices_of_a_deleted_pod_are_released_after_their_reservation_ended() {
     let things = vec![class(), node("a", "4"), slice("a", &["g0"]), claim("c"), user("p", "c")];
     let mut scheduler = knowing(things);
     let asked = reserves(&decide(&mut scheduler, 0)).expect("asked for");
@@ -356,7 +356,7 @@ fn a_pod_waits_until_its_devices_are_ready() {
 }
 
 #[test]
-fn devices_that_break_and_claims_that_go_end_the_wait() {
+fn failed_device_or_deleted_claim_ends_the_wait_with_an_error() {
     let broken: fn(&ResourceClaim) -> WatchEvent = |claim| {
         WatchEvent::Set(WatchedObject::ResourceClaim(Box::new(said(claim, "30", "Broken"))))
     };
@@ -548,7 +548,7 @@ fn unversioned(reserve: &Reserve) -> Reserve {
 }
 
 #[test]
-fn what_a_device_plugin_offers_is_taken_from_it() {
+fn extended_resource_of_a_device_plugin_is_used_instead_of_dra_devices() {
     let (class, pod) = offered();
     let has = |name: &str, gpus: &str| {
         WatchedObject::Node(read(json!({"metadata": {"name": name}, "status": {"allocatable":
@@ -565,7 +565,7 @@ fn what_a_device_plugin_offers_is_taken_from_it() {
 }
 
 #[test]
-fn an_answer_does_not_bring_a_claim_back_whose_end_was_told() {
+fn late_reservation_result_does_not_restore_a_deleted_claim() {
     let things = vec![class(), slice("n", &["g"]), node("n", "4"), claim("c"), user("p", "c")];
     let mut scheduler = knowing(things);
     let asked = reserves(&decide(&mut scheduler, 0)).expect("its claim is reserved");
@@ -581,7 +581,7 @@ fn an_answer_does_not_bring_a_claim_back_whose_end_was_told() {
 
 /// A scheduler that died reserved it: deciding the group does not revert that.
 #[test]
-fn who_gets_a_node_with_its_group_keeps_what_is_reserved_for_it() {
+fn pod_scheduled_with_its_group_keeps_an_existing_claim_reservation() {
     let group = json!({"metadata": {"name": "g", "namespace": "default", "uid": "g"},
         "spec": {"schedulingPolicy": {"gang": {"minCount": 1}}}});
     let pod = with("p", "1", |pod| {

@@ -19,7 +19,7 @@ fn flawed(node: &str) -> WatchedObject {
 }
 
 #[test]
-fn what_can_be_read_of_a_pod_on_a_node_counts() {
+fn readable_fields_of_an_invalid_pod_on_a_node_are_counted() {
     let web = with("web", "1", |pod| {
         pod["spec"]["containers"][0]["ports"] = json!([{"containerPort": 80, "hostPort": 80}]);
     });
@@ -33,7 +33,7 @@ fn what_can_be_read_of_a_pod_on_a_node_counts() {
 }
 
 #[test]
-fn an_affinity_without_meaning_counts_for_nothing_and_the_others_count() {
+fn invalid_affinity_term_of_a_bound_pod_is_ignored_and_valid_terms_count() {
     let pod = |name: &str, operator: &str| {
         let term = |operator: &str| {
             json!([{"topologyKey": "kubernetes.io/hostname", "labelSelector":
@@ -57,7 +57,7 @@ fn an_affinity_without_meaning_counts_for_nothing_and_the_others_count() {
 }
 
 #[test]
-fn a_pod_without_a_node_that_cannot_be_read_is_told_so() {
+fn pending_pod_with_an_invalid_field_gets_a_scheduler_error_condition() {
     let bad = with("bad", "1", |pod| {
         pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("lots");
     });
@@ -71,7 +71,7 @@ fn a_pod_without_a_node_that_cannot_be_read_is_told_so() {
 
 /// Upstream's cache applies the change, but its queue sees only an added pod, which does not help.
 #[test]
-fn a_pod_that_changed_while_it_was_bound_no_longer_keeps_away_whom_it_kept_away() {
+fn pod_relabelled_while_binding_no_longer_matches_an_anti_affinity_term() {
     let labelled = |value: &str, node: Option<&str>| {
         with("first", "100m", |pod| {
             pod["metadata"]["labels"] = json!({"app": value});
@@ -94,7 +94,7 @@ fn a_pod_that_changed_while_it_was_bound_no_longer_keeps_away_whom_it_kept_away(
 }
 
 #[test]
-fn whom_two_lists_with_something_nameless_miss_is_gone() {
+fn pod_absent_from_two_lists_with_an_unnamed_item_is_removed() {
     let on_node = |name: &str| with(name, "1", |pod| pod["spec"]["nodeName"] = json!("n"));
     let mut scheduler = knowing(vec![node("n", "3"), on_node("a"), on_node("b"), on_node("c")]);
     let lists = [

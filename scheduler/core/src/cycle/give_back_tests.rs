@@ -26,7 +26,7 @@ fn who_gives_back() -> (Scheduler, PodRef) {
 }
 
 #[test]
-fn who_gives_devices_back_is_not_decided_before_that_is_written() {
+fn pod_is_not_decided_before_its_claim_deallocation_is_written() {
     let (mut scheduler, pod) = who_gives_back();
     let WatchedObject::ResourceClaim(free) = claim("c") else { panic!("it is a claim") };
     let mut free = *free;
@@ -37,7 +37,7 @@ fn who_gives_devices_back_is_not_decided_before_that_is_written() {
 }
 
 #[test]
-fn who_could_not_give_devices_back_is_decided_again() {
+fn pod_whose_claim_deallocation_failed_is_decided_again() {
     let (mut scheduler, pod) = who_gives_back();
     scheduler.gave_back(&pod.uid, false, Vec::new(), at(61));
     let asked = reserves(&decide(&mut scheduler, 120)).expect("it is decided again");
@@ -45,7 +45,7 @@ fn who_could_not_give_devices_back_is_decided_again() {
 }
 
 #[test]
-fn nobody_gives_devices_back_for_a_node_on_which_others_are_in_the_way() {
+fn claim_is_not_deallocated_for_a_node_blocked_by_other_pods() {
     // Its devices are on a tainted node; the other node has no room for it.
     let closed = node_like("b", |node| {
         node["spec"]["taints"] = json!([{"key": "k", "effect": "NoSchedule"}]);

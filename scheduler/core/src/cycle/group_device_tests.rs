@@ -95,7 +95,7 @@ fn releases(commands: &[Command]) -> Vec<String> {
 }
 
 #[test]
-fn pods_of_a_group_share_what_a_claim_is_being_given() {
+fn pods_of_a_group_share_the_pending_allocation_of_their_claim() {
     for gates in [WITHOUT, WITH] {
         let things: Vec<WatchedObject> =
             pair(group(|_| {})).into_iter().chain([claim("c")]).collect();
@@ -121,7 +121,7 @@ fn pods_of_a_group_share_what_a_claim_is_being_given() {
 }
 
 #[test]
-fn a_claim_that_is_being_given_is_free_when_nobody_of_the_group_wants_it_any_more() {
+fn pending_allocation_is_dropped_when_no_pod_of_the_group_needs_the_claim() {
     let things: Vec<WatchedObject> = pair(group(|_| {})).into_iter().chain([claim("c")]).collect();
     let mut scheduler = knowing(WITHOUT, &things);
     let all = all_reserves(&decide(&mut scheduler, 0));
@@ -151,7 +151,7 @@ fn a_claim_that_is_being_given_is_free_when_nobody_of_the_group_wants_it_any_mor
 }
 
 #[test]
-fn what_a_claim_is_being_given_cannot_be_given_back() {
+fn pending_allocation_of_a_claim_cannot_be_deallocated() {
     // The node with the device has room for one of the pods.
     let pods = ["a", "b"].map(|name| member(name, |_| {}));
     let base = [node("m", "4"), node("n", "1"), class(), slice("n", &["g0"]), claim("c")];
@@ -169,7 +169,7 @@ fn what_a_claim_is_being_given_cannot_be_given_back() {
 }
 
 #[test]
-fn who_gets_a_node_in_another_placement_gives_nothing_back() {
+fn pod_that_fits_in_another_placement_deallocates_no_claim() {
     let asks_for = |cpu: &'static str| {
         move |pod: &mut Value| {
             let requests = &mut pod["spec"]["containers"][0]["resources"]["requests"];
@@ -237,7 +237,7 @@ fn of_group(device: &str) -> WatchedObject {
 }
 
 #[test]
-fn what_is_reserved_for_the_group_is_not_reserved_again() {
+fn claim_reserved_for_the_group_is_not_reserved_for_its_pods_again() {
     let things: Vec<WatchedObject> =
         pair(with_claim(|_| {})).into_iter().chain([of_group("g0")]).collect();
     let mut scheduler = knowing(WITH, &things);
@@ -248,7 +248,7 @@ fn what_is_reserved_for_the_group_is_not_reserved_again() {
 }
 
 #[test]
-fn a_claim_that_was_made_for_a_group_is_that_of_its_pods() {
+fn claim_created_for_a_group_is_used_by_its_pods() {
     let made = |owner: &str, kind: &str| {
         let WatchedObject::ResourceClaim(mut claim) = claim("made") else {
             panic!("it is a claim")
@@ -284,7 +284,7 @@ fn a_claim_that_was_made_for_a_group_is_that_of_its_pods() {
 }
 
 #[test]
-fn a_group_that_fits_nowhere_gives_its_claim_up_unless_one_of_its_pods_has_a_node() {
+fn unschedulable_group_releases_its_claim_unless_one_of_its_pods_has_a_node() {
     // The node of the device has no room.
     let full = |more: Vec<WatchedObject>| {
         let pods = ["a", "b"].map(|name| member(name, |_| {}));
@@ -318,7 +318,7 @@ fn a_group_that_fits_nowhere_gives_its_claim_up_unless_one_of_its_pods_has_a_nod
 }
 
 #[test]
-fn a_group_that_gives_its_claim_up_is_not_decided_before_that_is_written() {
+fn group_is_not_decided_before_its_claim_release_is_written() {
     let pods = ["a", "b"].map(|name| member(name, |_| {}));
     let base = [node("m", "4"), node("n", "1"), class(), slice("n", &["g0"])];
     let base = base.into_iter().chain([with_claim(|_| {}), of_group("g0")]);
@@ -335,7 +335,7 @@ fn a_group_that_gives_its_claim_up_is_not_decided_before_that_is_written() {
 }
 
 #[test]
-fn a_pod_that_comes_while_an_extender_is_asked_is_held_with_its_group() {
+fn pod_added_during_an_extender_call_is_held_with_its_group() {
     let extender = Extender {
         node_cache_capable: true,
         filter_verb: "filter".to_owned(),

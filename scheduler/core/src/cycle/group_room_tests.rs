@@ -103,7 +103,7 @@ fn ended(scheduler: &mut Scheduler, all: bool, seconds: u64) {
 }
 
 #[test]
-fn others_go_for_a_gang_as_a_whole_which_is_bound_when_they_are_gone() {
+fn gang_preempts_as_a_whole_and_is_bound_after_its_victims_are_deleted() {
     let things = [node("n", "3"), gang("g", 100, 3), low("x", 10), low("y", 10)];
     let members = ["a", "b", "c"].map(|name| member(name, "g", 100));
     let things: Vec<WatchedObject> = things.into_iter().chain(members).collect();
@@ -146,7 +146,7 @@ fn others_go_for_a_gang_as_a_whole_which_is_bound_when_they_are_gone() {
 }
 
 #[test]
-fn only_as_many_go_as_have_to_the_least_important_and_the_youngest() {
+fn fewest_least_important_and_youngest_pods_are_preempted_for_a_gang() {
     let things = |pods: Vec<WatchedObject>| {
         let base = [node("n", "4"), gang("g", 100, 2)];
         let members = ["a", "b"].map(|name| member(name, "g", 100));
@@ -169,7 +169,7 @@ fn only_as_many_go_as_have_to_the_least_important_and_the_youngest() {
 }
 
 #[test]
-fn a_group_that_goes_as_a_whole_loses_all_its_pods_or_none() {
+fn victim_group_in_pod_group_disruption_mode_loses_all_its_pods_or_none() {
     let members = ["x", "y"].map(|name| on(name, "n", Some("w"), 0, 0));
     let far = on("z", "m", Some("w"), 0, 0);
     let base = [node("n", "3"), node("m", "1"), member("a", "g", 100), far];
@@ -197,7 +197,7 @@ fn a_group_that_goes_as_a_whole_loses_all_its_pods_or_none() {
 }
 
 #[test]
-fn whoever_is_behind_a_budget_goes_last_and_a_group_by_its_first_pod_that_is() {
+fn pods_and_groups_that_would_violate_a_disruption_budget_are_preempted_last() {
     let guarded = |name: &str, group: Option<&str>| {
         pod(name, group, 50, |pod| {
             pod["spec"]["nodeName"] = json!("n");
@@ -228,7 +228,7 @@ fn whoever_is_behind_a_budget_goes_last_and_a_group_by_its_first_pod_that_is() {
 }
 
 #[test]
-fn it_is_said_why_nobody_goes_for_a_group() {
+fn group_condition_reports_why_no_pod_is_preempted_for_the_group() {
     let base =
         |group: WatchedObject| vec![node("n", "1"), group, low("x", 10), member("a", "g", 100)];
     let never = "not eligible due to preemptionPolicy=Never.";
@@ -251,7 +251,7 @@ fn it_is_said_why_nobody_goes_for_a_group() {
 }
 
 #[test]
-fn nobody_goes_for_a_group_that_stays_in_one_domain() {
+fn group_with_topology_constraints_preempts_no_pod() {
     let gates = GroupGates { topology: true, ..GATES };
     let racked = |topology: Value| {
         group("g", 100, Some(1), |spec| {
@@ -280,7 +280,7 @@ fn nobody_goes_for_a_group_that_stays_in_one_domain() {
 }
 
 #[test]
-fn of_a_basic_group_room_for_one_is_made_after_the_other() {
+fn basic_group_preempts_for_one_pod_at_a_time() {
     let basic = group("g", 100, None, |_| {});
     let mut things = vec![node("n", "2"), basic, low("x", 10), low("y", 20)];
     things.extend(["a", "b"].map(|name| member(name, "g", 100)));
@@ -296,7 +296,7 @@ fn of_a_basic_group_room_for_one_is_made_after_the_other() {
 }
 
 #[test]
-fn whoever_goes_already_is_not_asked_again() {
+fn terminating_victim_of_a_group_is_not_evicted_again() {
     let mut things = vec![node("n", "1"), gang("g", 100, 1), member("a", "g", 100)];
     let going = |pod: &mut Value| {
         pod["spec"]["nodeName"] = json!("n");
@@ -312,7 +312,7 @@ fn whoever_goes_already_is_not_asked_again() {
 }
 
 #[test]
-fn a_group_for_which_somebody_could_not_be_deleted_is_tried_at_once() {
+fn group_with_a_failed_eviction_is_retried_at_once() {
     let mut things = vec![node("n", "1"), gang("g", 100, 1), member("a", "g", 100)];
     things.push(low("x", 10));
     let (mut scheduler, commands) = deciding(&things);

@@ -133,7 +133,7 @@ fn a_gang_that_fits_is_bound_as_a_whole() {
 }
 
 #[test]
-fn of_a_gang_that_does_not_fit_nobody_is_bound_and_nothing_is_taken() {
+fn gang_that_does_not_fit_binds_no_pod_and_assumes_none() {
     let mut scheduler =
         knowing(&[node("n", "1"), gang("g", 2), member("a", "g", "1"), member("b", "g", "1")]);
     let commands = decide(&mut scheduler, 0);
@@ -151,7 +151,7 @@ fn of_a_gang_that_does_not_fit_nobody_is_bound_and_nothing_is_taken() {
 }
 
 #[test]
-fn a_gang_waits_for_its_group_and_for_as_many_pods_as_it_needs() {
+fn gang_waits_for_its_group_object_and_its_minimum_pod_count() {
     let mut scheduler = knowing(&[node("n", "9"), member("a", "g", "1")]);
     assert_eq!(decide(&mut scheduler, 0), []);
     assert_eq!(scheduler.count(QueuePlace::Gated), 1);
@@ -167,7 +167,7 @@ fn a_gang_waits_for_its_group_and_for_as_many_pods_as_it_needs() {
 }
 
 #[test]
-fn whoever_of_a_gang_comes_with_a_node_is_one_that_the_others_waited_for() {
+fn gang_member_that_arrives_bound_counts_for_the_waiting_gang() {
     let mut scheduler = knowing(&[node("n", "8"), gang("g", 2), member("a", "g", "1")]);
     assert_eq!(all_bound(&decide(&mut scheduler, 0)), Vec::<String>::new());
     let WatchedObject::Pod(mut there) = member("b", "g", "1") else { unreachable!("a pod") };
@@ -177,7 +177,7 @@ fn whoever_of_a_gang_comes_with_a_node_is_one_that_the_others_waited_for() {
 }
 
 #[test]
-fn a_basic_group_binds_whoever_fits() {
+fn basic_group_binds_each_pod_that_fits() {
     let things = [node("n", "1"), basic("g"), member("a", "g", "1"), member("b", "g", "1")];
     for gangs in [true, false] {
         let mut scheduler = knowing_groups(GroupGates { gangs, ..GroupGates::default() }, &things);
@@ -190,7 +190,7 @@ fn a_basic_group_binds_whoever_fits() {
 }
 
 #[test]
-fn without_the_gate_of_gangs_nobody_waits_for_anybody() {
+fn gang_pods_do_not_wait_for_each_other_without_the_feature_gate() {
     let things = [node("n", "1"), gang("g", 2), member("a", "g", "1")];
     let mut scheduler = knowing_groups(GroupGates::default(), &things);
     assert_eq!(all_bound(&decide(&mut scheduler, 0)), ["a@n"]);
@@ -201,7 +201,7 @@ fn without_the_gate_of_gangs_nobody_waits_for_anybody() {
 }
 
 #[test]
-fn more_pods_than_a_gang_needs_are_bound_as_far_as_they_fit_and_the_group_stays_scheduled() {
+fn surplus_gang_pods_are_bound_as_they_fit_and_the_group_stays_scheduled() {
     let mut scheduler = knowing(&[
         node("n", "2"),
         gang("g", 2),
@@ -220,7 +220,7 @@ fn more_pods_than_a_gang_needs_are_bound_as_far_as_they_fit_and_the_group_stays_
 }
 
 #[test]
-fn a_gang_is_tried_again_after_its_backoff_whatever_happens() {
+fn gang_is_retried_after_its_backoff_without_any_event() {
     let mut scheduler =
         knowing(&[node("n", "1"), gang("g", 2), member("a", "g", "1"), member("b", "g", "1")]);
     decide(&mut scheduler, 0);
@@ -232,7 +232,7 @@ fn a_gang_is_tried_again_after_its_backoff_whatever_happens() {
 }
 
 #[test]
-fn the_most_important_pods_of_a_gang_go_first() {
+fn highest_priority_pods_of_a_gang_are_bound_first() {
     let important = |name: &str| match member(name, "g", "1") {
         WatchedObject::Pod(mut pod) => {
             pod.spec.as_mut().expect("a spec").priority = Some(1);
@@ -245,7 +245,7 @@ fn the_most_important_pods_of_a_gang_go_first() {
 }
 
 #[test]
-fn a_gang_that_needs_room_waits_for_its_victims_as_a_whole() {
+fn gang_with_victims_waits_for_preemption_as_a_whole() {
     let low = with("low", "1", |pod| {
         pod["spec"]["nodeName"] = json!("n");
         pod["spec"]["priority"] = json!(-1);
@@ -293,7 +293,7 @@ fn of_other(name: &str, group: &str, cpu: &str, priority: i32) -> WatchedObject 
 }
 
 #[test]
-fn a_group_whose_pods_have_several_schedulers_is_a_mistake() {
+fn group_with_several_scheduler_names_gets_a_scheduler_error() {
     let mut scheduler = with_two_profiles();
     let pods = [member("a", "g", "1"), of_other("b", "g", "1", 0)];
     for thing in [node("n", "2"), gang("g", 2)].into_iter().chain(pods) {
@@ -308,7 +308,7 @@ fn a_group_whose_pods_have_several_schedulers_is_a_mistake() {
 }
 
 #[test]
-fn the_schedulers_of_a_group_are_named_whoever_of_it_comes_last() {
+fn mixed_scheduler_names_of_a_group_are_reported_whichever_pod_arrives_last() {
     let mut scheduler = with_two_profiles();
     for thing in [node("n", "2"), basic("g"), of_other("b", "g", "9", 10)] {
         scheduler.tell(WatchEvent::Set(thing), at(0));
@@ -358,7 +358,7 @@ fn a_group_with_a_topology_gets_all_its_nodes_in_one_domain() {
 }
 
 #[test]
-fn whoever_comes_later_goes_where_its_group_is() {
+fn later_pod_of_a_group_is_placed_in_the_domain_of_its_group() {
     let basic = racked("g", &json!({"basic": {}}));
     let there = with("a", "1", |pod| {
         pod["spec"]["schedulingGroup"] = json!({"podGroupName": "g"});
@@ -383,7 +383,7 @@ fn whoever_comes_later_goes_where_its_group_is() {
 }
 
 #[test]
-fn of_several_domains_that_with_more_pods_wins_then_the_fuller_one() {
+fn domain_that_fits_more_pods_wins_then_the_fuller_domain() {
     let basic = racked("g", &json!({"basic": {}}));
     let pods = [member("a", "g", "1"), member("b", "g", "1")];
     let more = [in_rack("x1", "x", "1"), in_rack("y1", "y", "2")];
@@ -416,7 +416,7 @@ fn on(scheduler: &Scheduler, node: &str) -> Vec<String> {
 }
 
 #[test]
-fn whoever_somebody_else_binds_while_an_extender_is_asked_stays_where_it_is() {
+fn group_pod_bound_elsewhere_during_an_extender_call_stays_on_its_node() {
     let left = || Nodes { left: ["n".to_owned()].into(), ..Nodes::default() };
     let elsewhere = |name: &str| {
         with(name, "1", |pod| {

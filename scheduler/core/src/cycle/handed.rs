@@ -65,7 +65,7 @@ mod tests {
     use crate::watch_event::WatchEvent;
 
     #[test]
-    fn pods_take_over_what_others_with_the_same_requests_left() {
+    fn pods_with_equal_requests_reuse_batched_results() {
         let things = ["a", "b", "c"].map(|name| pod(name, "1")).into_iter();
         let mut scheduler = knowing(things.chain([node("n", "8"), pod("d", "2")]).collect());
         decide(&mut scheduler, 0);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_node_kept_takes_nothing_over() {
+    fn nominated_pod_reuses_no_batched_results() {
         let kept = with("k", "1", |pod| pod["status"] = json!({"nominatedNodeName": "n"}));
         let mut scheduler = knowing(vec![node("n", "8"), pod("p", "1")]);
         decide(&mut scheduler, 0);
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_counted_where_no_node_is_looked_at() {
+    fn no_batch_is_counted_when_no_node_is_evaluated() {
         let claims = with("p", "1", |pod| {
             let claim = json!({"claimName": "missing"});
             pod["spec"]["volumes"] = json!([{"name": "v", "persistentVolumeClaim": claim}]);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_goes_for_others_and_with_what_happens() {
+    fn batched_results_expire_after_changes_and_are_displaced_by_other_pods() {
         let other = Profile { scheduler_name: "other".to_owned(), ..Profile::default() };
         let profiles = vec![Profile::default(), other];
         let mut scheduler = Scheduler::new(profiles, without_second_look(), 1);

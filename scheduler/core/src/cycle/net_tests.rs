@@ -127,7 +127,7 @@ fn scheduler_with_slow_pod(took: u64) -> Scheduler {
 }
 
 #[test]
-fn attempt_that_exceeds_its_work_is_refused_with_a_sentence_and_put_aside() {
+fn attempt_that_exceeds_its_work_is_rejected_with_a_message_and_backs_off() {
     for (limits, limit) in [
         (Limits { work: 0, bytes: u64::MAX }, Limit::Work),
         (Limits { work: u64::MAX, bytes: 0 }, Limit::Memory),
@@ -156,7 +156,7 @@ fn attempt_that_exceeds_its_work_is_refused_with_a_sentence_and_put_aside() {
 }
 
 #[test]
-fn attempt_that_exceeds_its_time_is_refused_and_makes_nobody_go() {
+fn attempt_that_exceeds_its_time_is_rejected_and_evicts_no_pod() {
     // It fits only with a victim.
     let low = with("low", "8", |pod| {
         pod["spec"]["nodeName"] = json!("n");
@@ -182,7 +182,7 @@ fn attempt_that_exceeds_its_time_is_refused_and_makes_nobody_go() {
 }
 
 #[test]
-fn namespace_that_takes_long_goes_behind_others() {
+fn namespace_over_its_time_share_is_queued_behind_other_namespaces() {
     let other = |name: &str| with(name, "1", |pod| pod["metadata"]["namespace"] = json!("other"));
     let mut scheduler = scheduler_with_slow_pod(900);
     scheduler.tell(WatchEvent::Set(pod("late", "1")), at(1));
@@ -200,7 +200,7 @@ fn namespace_that_takes_long_goes_behind_others() {
 }
 
 #[test]
-fn panic_of_a_plugin_is_the_error_of_its_pod() {
+fn plugin_panic_is_a_scheduler_error_of_its_pod_only() {
     for point in ["filter", "score", "reserve", "permit"] {
         let mut scheduler = scheduler_with_plugin(
             &[node("n", "8"), node("m", "8"), pod("bad", "1"), pod("good", "1")],
@@ -235,7 +235,7 @@ fn crowded() -> Vec<WatchedObject> {
 }
 
 #[test]
-fn panic_while_a_pod_is_evaluated_leaves_the_cache_as_it_was() {
+fn panic_during_an_evaluation_leaves_the_cache_unchanged() {
     for point in ["filter", "beside", "score", "dry run"] {
         let mut scheduler = knowing(crowded());
         let before = scheduler.shape();
@@ -270,7 +270,7 @@ fn succeeded(mut torn: Scheduler, things: &[WatchedObject], now: u64) -> Schedul
 }
 
 #[test]
-fn panic_while_the_cache_changes_has_a_successor_begin_anew() {
+fn panic_during_a_cache_change_makes_a_successor_start_from_scratch() {
     for point in ["permit", "make"] {
         let mut scheduler = knowing(things());
         fault::arm(point, 0);
@@ -292,7 +292,7 @@ fn panic_while_the_cache_changes_has_a_successor_begin_anew() {
 }
 
 #[test]
-fn object_whose_event_panics_is_flawed_and_not_tried_again_in_this_version() {
+fn object_whose_event_panics_counts_as_unreadable_until_its_next_version() {
     let mut scheduler = knowing(things());
     let versioned = |version: &str, cpu: &str| {
         with("odd", cpu, |pod| pod["metadata"]["resourceVersion"] = json!(version))
@@ -372,7 +372,7 @@ mod groups {
     }
 
     #[test]
-    fn panic_or_exhaustion_at_any_look_at_a_gang_has_nobody_go_and_leaves_nothing_behind() {
+    fn panic_in_any_dry_run_of_a_gang_evicts_no_pod_and_leaves_the_cache_unchanged() {
         let before = scheduler_with_gang().pods_on("n");
         // Each dry run calls the filter once: first with all pods, then without the pod in its way.
         for after in 0..8 {

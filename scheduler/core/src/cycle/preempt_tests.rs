@@ -57,7 +57,7 @@ fn gone(scheduler: &mut Scheduler, victim: &str, now: u64) -> Option<(PodRef, Rc
 }
 
 #[test]
-fn a_victim_that_goes_wakes_nobody_but_whom_it_goes_for() {
+fn deleted_victim_wakes_only_its_preemptor() {
     let (mut scheduler, made) = two_preempt();
     for (turn, (pod, victims)) in made.iter().enumerate() {
         let (placed, _) = gone(&mut scheduler, &victims[0], 5 + turn as u64).expect("it has room");
@@ -67,7 +67,7 @@ fn a_victim_that_goes_wakes_nobody_but_whom_it_goes_for() {
 }
 
 #[test]
-fn who_takes_the_room_that_was_kept_for_it_wakes_nobody() {
+fn pod_bound_to_its_nominated_node_wakes_no_pod() {
     let (mut scheduler, made) = two_preempt();
     let [(_, of_first), (second, _)] = &made[..] else { unreachable!("two") };
     gone(&mut scheduler, &of_first[0], 5).expect("it has room");
@@ -77,7 +77,7 @@ fn who_takes_the_room_that_was_kept_for_it_wakes_nobody() {
 }
 
 #[test]
-fn the_end_of_a_nomination_is_no_news_to_those_who_never_had_room() {
+fn ended_nomination_does_not_requeue_pods_that_never_had_room() {
     let things = [node("a", "1"), low("x", "a"), high("p", "1"), with("w", "1", |_| ())];
     let mut scheduler = knowing(things.into());
     let (pod, _) = evicts(&decide(&mut scheduler, 0)).remove(0);
@@ -92,7 +92,7 @@ fn the_end_of_a_nomination_is_no_news_to_those_who_never_had_room() {
 }
 
 #[test]
-fn room_elsewhere_is_taken_before_the_victim_is_gone() {
+fn preemptor_is_bound_elsewhere_before_its_victim_is_deleted() {
     let things = [node("a", "1"), node("b", "1"), low("x", "a")];
     let other = with("y", "1", |pod| {
         pod["spec"]["nodeName"] = json!("b");
@@ -109,7 +109,7 @@ fn room_elsewhere_is_taken_before_the_victim_is_gone() {
 }
 
 #[test]
-fn whose_kept_node_closes_or_goes_makes_room_on_another_one() {
+fn pod_preempts_elsewhere_after_its_nominated_node_is_closed_or_deleted() {
     let a = |spec: Value| {
         node_like("a", |node| {
             node["spec"] = spec;
@@ -142,7 +142,7 @@ fn whose_kept_node_closes_or_goes_makes_room_on_another_one() {
 }
 
 #[test]
-fn the_last_victim_wakes_also_whoever_has_lost_its_room_meanwhile() {
+fn last_victim_wakes_its_preemptor_even_if_its_room_was_taken_meanwhile() {
     let (mut scheduler, made) = two_preempt();
     let [(first, victims), (second, others)] = &made[..] else { unreachable!("two") };
     // Another scheduler binds a pod on the nominated node.
@@ -163,7 +163,7 @@ fn the_last_victim_wakes_also_whoever_has_lost_its_room_meanwhile() {
 }
 
 #[test]
-fn whoever_was_refused_its_victims_is_told_of_any_that_goes() {
+fn pod_with_a_failed_eviction_is_woken_by_any_deleted_pod() {
     let (mut scheduler, made) = two_preempt();
     let [(first, _), (_, others)] = &made[..] else { unreachable!("two") };
     let asked = Rc::clone(&scheduler.queue.get(&first.uid).expect("it waits").pod);
@@ -177,7 +177,7 @@ fn whoever_was_refused_its_victims_is_told_of_any_that_goes() {
 }
 
 #[test]
-fn whom_room_is_kept_for_counts_as_it_is_now() {
+fn nomination_follows_updates_of_the_nominated_pod() {
     let kept = |change: &dyn Fn(&mut serde_json::Value)| {
         with("p", "3", |pod| {
             pod["status"] = json!({"nominatedNodeName": "n"});
@@ -216,7 +216,7 @@ fn unbound_makes_way(scheduler: &mut Scheduler) -> String {
 }
 
 #[test]
-fn whose_volumes_are_being_bound_makes_way_without_being_deleted() {
+fn pod_binding_its_volumes_is_preempted_without_deletion() {
     let things = [node("a", "1"), with_claim("p")];
     for is_written in [false, true] {
         let things = things.iter().cloned().chain(volumes());
@@ -237,7 +237,7 @@ fn whose_volumes_are_being_bound_makes_way_without_being_deleted() {
 }
 
 #[test]
-fn whose_devices_are_made_ready_makes_way_without_being_deleted() {
+fn pod_waiting_for_its_devices_is_preempted_without_deletion() {
     let things = vec![
         devices::class(),
         node("a", "1"),
@@ -269,7 +269,7 @@ fn rejected_by_an_extender(failed: &[(&str, bool)]) -> Vec<Command> {
 }
 
 #[test]
-fn nobody_goes_from_a_node_that_an_extender_rejects_for_reasons_of_its_own() {
+fn no_pod_is_preempted_on_a_node_that_an_extender_filters_out() {
     for failed in [&[][..], &[("a", false)], &[("a", true)]] {
         let commands = rejected_by_an_extender(failed);
         let (pod, victims) = evicts(&commands).remove(0);
@@ -279,7 +279,7 @@ fn nobody_goes_from_a_node_that_an_extender_rejects_for_reasons_of_its_own() {
 }
 
 #[test]
-fn where_nobody_has_to_go_preemption_fails_and_says_so() {
+fn preemption_without_victims_fails_and_reports_the_error() {
     let things = [node("a", "2"), low("x", "a"), high("p", "1")];
     let mut scheduler = asking(|e| e.filter_verb = "filter".to_owned(), &things);
     let consult = question(&decide(&mut scheduler, 0)).expect("it is asked");
@@ -322,7 +322,7 @@ fn an_extender_that_fails_about_the_kept_node_is_asked_about_all() {
 }
 
 #[test]
-fn nobody_goes_for_a_pod_that_wants_to_be_beside_one_that_is_not_there_yet() {
+fn no_pod_is_preempted_for_affinity_to_a_pod_that_is_only_nominated() {
     let wants = json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{
         "topologyKey": "kubernetes.io/hostname",
         "labelSelector": {"matchLabels": {"app": "db"}}}]}});
@@ -373,7 +373,7 @@ fn expected(name: &str, priority: i32, at: &str) -> WatchedObject {
 }
 
 #[test]
-fn who_has_nobody_go_takes_nobodys_nomination() {
+fn pod_that_preempts_no_pod_clears_no_other_nomination() {
     let stays = with("y", "1", |pod| {
         pod["spec"]["nodeName"] = json!("b");
         pod["spec"]["priority"] = json!(1);
@@ -388,7 +388,7 @@ fn who_has_nobody_go_takes_nobodys_nomination() {
 }
 
 #[test]
-fn no_room_is_kept_for_a_pod_that_no_node_can_take_though_its_victim_is_still_there() {
+fn nomination_of_an_unresolvable_pod_is_cleared_despite_a_pending_victim() {
     // If DynamicResources did not run before, its PostFilter fails, and preemption does not run.
     for (devices, end, is_kept) in [
         (false, "1 Preemption is not helpful for scheduling.", false),
@@ -441,7 +441,7 @@ fn no_room_is_kept_for_pods_of_other_schedulers() {
 }
 
 #[test]
-fn a_service_that_is_gone_spreads_nobody_any_more() {
+fn deleted_service_no_longer_spreads_pods() {
     let service = || {
         let service = json!({"metadata": {"name": "s", "namespace": "default"},
             "spec": {"selector": {"app": "web"}}});

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn those_go_who_would_go_one_by_one() {
+    fn reprieve_search_finds_the_same_victims_as_one_by_one() {
         let mut state = 7u64;
         let mut below = |n: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn few_who_go_among_many_cost_few_looks() {
+    fn few_victims_among_many_pods_cost_few_dry_runs() {
         let parts = vec![1; 100_000];
         assert_eq!(goes(&parts, 100_000), (vec![], 17));
         let (found, looks) = goes(&parts, 99_990);

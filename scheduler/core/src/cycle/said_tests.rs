@@ -20,7 +20,7 @@ fn on_node(pod: &mut Value) {
 }
 
 #[test]
-fn what_was_said_before_is_said_again_after_something_else() {
+fn condition_is_written_again_after_a_different_condition() {
     let other = |name| with(name, "1", on_node);
     let mut scheduler = knowing(vec![node("n", "1"), other("first"), pod("p", "1")]);
     let full = condition(&decide(&mut scheduler, 0)).expect("there is no room");
@@ -36,7 +36,7 @@ fn what_was_said_before_is_said_again_after_something_else() {
 }
 
 #[test]
-fn a_pod_that_changed_is_not_told_the_same_again() {
+fn equal_condition_is_not_rewritten_for_a_changed_pod() {
     let full = {
         let mut scheduler = knowing(vec![node("n", "1"), with("o", "1", on_node), pod("p", "1")]);
         condition(&decide(&mut scheduler, 0)).expect("there is no room")

@@ -45,7 +45,7 @@ fn check_bound(scheduler: &mut Scheduler, now: u64) {
 }
 
 #[test]
-fn a_pod_waits_while_a_rule_taints_its_device_and_is_bound_when_the_rule_goes() {
+fn pod_waits_while_a_rule_taints_its_device_and_is_bound_after_rule_deletion() {
     let mut scheduler = knowing(&[rule("r", &json!({"driver": "d.example"}))]);
     let why = "0/1 nodes are available: 1 cannot allocate all claims. still not schedulable, \
         preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.";
@@ -56,7 +56,7 @@ fn a_pod_waits_while_a_rule_taints_its_device_and_is_bound_when_the_rule_goes() 
 }
 
 #[test]
-fn rules_that_change_no_device_wake_nobody() {
+fn rules_that_change_no_device_wake_no_pod() {
     let mut scheduler = knowing(&[rule("r", &json!({"driver": "d.example"}))]);
     assert!(condition(&decide(&mut scheduler, 0)).is_some());
     scheduler.tell(WatchEvent::Set(rule("other", &json!({"driver": "other.example"}))), at(60));
@@ -72,7 +72,7 @@ fn rules_that_change_no_device_wake_nobody() {
 }
 
 #[test]
-fn a_rule_that_a_new_list_does_not_have_is_gone() {
+fn rule_absent_from_a_new_list_is_deleted() {
     let mut scheduler = knowing(&[rule("r", &Value::Null)]);
     assert!(condition(&decide(&mut scheduler, 0)).is_some(), "no selector selects all");
     list(&mut scheduler, &[rule("new", &json!({"device": "g1"}))], 60);
@@ -80,7 +80,7 @@ fn a_rule_that_a_new_list_does_not_have_is_gone() {
 }
 
 #[test]
-fn nobody_is_decided_before_the_rules_are_known_where_they_count() {
+fn no_pod_is_decided_before_taint_rules_are_synced_if_the_gate_is_on() {
     let things = [class(), node("n", "4"), slice("n", &["g0"]), claim("c"), user("p", "c")];
     let scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
     let mut scheduler = scheduler.with_device_gates(RULES);

@@ -43,7 +43,7 @@ pub(crate) fn condition(commands: &[Command]) -> Option<(String, String)> {
 }
 
 #[test]
-fn nothing_is_decided_before_everything_is_known() {
+fn no_pod_is_decided_before_all_kinds_are_synced() {
     let mut scheduler = Scheduler::new(Vec::new(), Settings::default(), 1);
     scheduler.tell(WatchEvent::Begun(WatchedKind::Pod), at(0));
     scheduler.tell(WatchEvent::Listed(pod("p", "1")), at(0));
@@ -52,7 +52,7 @@ fn nothing_is_decided_before_everything_is_known() {
 }
 
 #[test]
-fn a_pod_that_lost_its_node_with_a_restored_store_stands_in_nobodys_way() {
+fn pod_that_lost_its_node_in_a_restored_store_no_longer_occupies_room() {
     let there = with("p", "1", |pod| pod["spec"]["nodeName"] = json!("n"));
     let mut scheduler = knowing(vec![node("n", "1"), there]);
     assert!(decide(&mut scheduler, 0).is_empty());
@@ -63,7 +63,7 @@ fn a_pod_that_lost_its_node_with_a_restored_store_stands_in_nobodys_way() {
 }
 
 #[test]
-fn a_pod_gets_a_node_and_is_told_when_it_is_bound() {
+fn pod_is_bound_and_gets_a_scheduled_event() {
     let mut scheduler = knowing(vec![node("n", "1"), pod("p", "1")]);
     let commands = decide(&mut scheduler, 0);
     let (pod, node) = bound(&commands[0]).expect("it is bound");
@@ -80,7 +80,7 @@ fn a_pod_gets_a_node_and_is_told_when_it_is_bound() {
 }
 
 #[test]
-fn who_finds_no_room_is_told_why_and_tried_again_when_somebody_goes() {
+fn pod_without_room_gets_a_condition_and_is_retried_when_a_pod_is_deleted() {
     let mut scheduler = knowing(vec![node("n", "1"), pod("a", "1"), pod("b", "1")]);
     let commands = decide(&mut scheduler, 0);
     let (first, node) = bound(&commands[0]).expect("one is bound");
@@ -111,7 +111,7 @@ fn a_binding_that_fails_gives_the_room_back() {
 }
 
 #[test]
-fn a_binding_whose_answer_is_lost_is_no_error_when_the_pod_is_there() {
+fn lost_binding_response_is_no_error_if_the_pod_is_observed_on_its_node() {
     let mut scheduler = knowing(vec![node("n", "1"), pod("p", "1")]);
     let (pod, node) = bound(&decide(&mut scheduler, 0)[0]).expect("it is bound");
     let there = with("p", "1", |pod| pod["spec"]["nodeName"] = json!("n"));
@@ -122,7 +122,7 @@ fn a_binding_whose_answer_is_lost_is_no_error_when_the_pod_is_there() {
 }
 
 #[test]
-fn a_pod_that_is_deleted_while_it_is_bound_takes_nothing_any_more() {
+fn pod_deleted_during_binding_frees_its_room() {
     let mut scheduler = knowing(vec![node("n", "1"), pod("a", "1"), pod("b", "1")]);
     let (first, node) = decide(&mut scheduler, 0).iter().find_map(bound).expect("one is bound");
     let gone = with(first.key.name(), "1", |_| {});
@@ -146,7 +146,7 @@ fn a_namesake_is_another_pod() {
 }
 
 #[test]
-fn a_gate_holds_a_pod_back_until_it_is_gone() {
+fn scheduling_gate_holds_a_pod_until_the_gate_is_removed() {
     let gated = with("p", "1", |pod| pod["spec"]["schedulingGates"] = json!([{"name": "g"}]));
     let mut scheduler = knowing(vec![node("n", "1"), gated]);
     assert_eq!(decide(&mut scheduler, 0), []);
@@ -231,7 +231,7 @@ fn the_node_that_is_kept_for_a_pod_comes_before_better_ones() {
 }
 
 #[test]
-fn a_state_of_a_pod_that_is_older_than_what_is_kept_for_it_changes_nothing() {
+fn update_older_than_a_nomination_does_not_clear_the_nomination() {
     let low = with("low", "1", |pod| pod["spec"]["nodeName"] = json!("n"));
     let high = |change: &dyn Fn(&mut Value)| {
         with("high", "1", |pod| {
@@ -255,7 +255,7 @@ fn a_state_of_a_pod_that_is_older_than_what_is_kept_for_it_changes_nothing() {
 }
 
 #[test]
-fn a_namesake_of_a_pod_that_room_is_kept_for_does_not_have_it() {
+fn nomination_is_not_inherited_by_a_new_pod_of_the_same_name() {
     let kept = with("p", "3", |pod| pod["status"] = json!({"nominatedNodeName": "n"}));
     let mut scheduler = knowing(vec![node("n", "1"), kept]);
     assert_eq!(scheduler.cache.nominated_on("n").len(), 1);
@@ -265,7 +265,7 @@ fn a_namesake_of_a_pod_that_room_is_kept_for_does_not_have_it() {
 }
 
 #[test]
-fn a_pod_that_somebody_else_bound_elsewhere_leaves_its_room_to_others() {
+fn pod_bound_elsewhere_by_another_scheduler_frees_its_assumed_room() {
     let mut scheduler = knowing(vec![node("n", "1"), pod("a", "1"), pod("b", "1")]);
     let (first, _) = decide(&mut scheduler, 0).iter().find_map(bound).expect("one is bound");
     scheduler.tell(WatchEvent::Set(node("other", "1")), at(1));
@@ -277,7 +277,7 @@ fn a_pod_that_somebody_else_bound_elsewhere_leaves_its_room_to_others() {
 }
 
 #[test]
-fn what_a_pod_says_of_itself_while_it_is_bound_counts_when_that_fails() {
+fn pod_update_during_binding_counts_after_the_binding_fails() {
     let mut scheduler = knowing(vec![node("n", "1"), pod("p", "1")]);
     let (first, at_node) = decide(&mut scheduler, 0).iter().find_map(bound).expect("it is bound");
     let newer = with("p", "1", |pod| {
@@ -292,7 +292,7 @@ fn what_a_pod_says_of_itself_while_it_is_bound_counts_when_that_fails() {
 }
 
 #[test]
-fn each_pod_is_decided_by_the_profile_that_it_asks_for() {
+fn each_pod_is_decided_by_the_profile_of_its_scheduler_name() {
     let full = Profile {
         scheduler_name: "full".to_owned(),
         strategy: pintle_sched_core::config::Strategy::MostAllocated,
@@ -318,7 +318,7 @@ fn each_pod_is_decided_by_the_profile_that_it_asks_for() {
 }
 
 #[test]
-fn whoever_wants_a_part_of_the_nodes_scored_has_others_each_time() {
+fn partial_node_scoring_rotates_through_the_nodes() {
     let part = Profile { percentage_of_nodes: 50, ..Profile::default() };
     let mut scheduler = Scheduler::new(vec![part], without_second_look(), 1);
     let nodes = (0..200).map(|at| node(&format!("n{at}"), "100"));
@@ -358,7 +358,7 @@ pub(super) fn answer(
 }
 
 #[test]
-fn a_pod_goes_where_an_extender_would_have_it() {
+fn pod_is_bound_to_the_node_that_an_extender_prefers() {
     let things = [node("a", "8"), node("b", "4"), node("c", "8"), pod("p", "1"), pod("q", "1")];
     let mut scheduler = asking(|e| e.filter_verb = "filter".to_owned(), &things);
     let consult = question(&decide(&mut scheduler, 0)).expect("it is asked");
@@ -454,7 +454,7 @@ fn a_decision_counts_once_and_with_the_wait_for_extenders() {
 }
 
 #[test]
-fn a_node_that_is_kept_for_a_pod_is_a_search_of_its_own() {
+fn nominated_node_is_evaluated_in_a_separate_search() {
     let search = Fact::Searched { profile: 0, failed: false };
     // CPUs of the nominated node, number of evaluations
     for (cpu, searches) in [("8", 1), ("1", 2)] {
@@ -475,7 +475,7 @@ fn a_node_that_is_kept_for_a_pod_is_a_search_of_its_own() {
 }
 
 #[test]
-fn a_search_counts_only_where_nodes_are_looked_at() {
+fn search_is_counted_only_when_nodes_are_evaluated() {
     let lacks = with("p", "1", |pod| {
         pod["spec"]["volumes"] =
             json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]);
@@ -519,7 +519,7 @@ fn an_extender_that_fails_is_an_error_of_the_attempt() {
 }
 
 #[test]
-fn extenders_choose_who_goes() {
+fn extender_chooses_the_victims() {
     let low = |name: &str, at: &str| with(name, "1", |pod| pod["spec"]["nodeName"] = json!(at));
     let high = with("high", "1", |pod| pod["spec"]["priority"] = json!(10));
     let things = [node("a", "1"), node("b", "1"), low("x", "a"), low("y", "b"), high];
@@ -592,7 +592,7 @@ fn given() -> Value {
 }
 
 #[test]
-fn a_pod_is_bound_when_its_volumes_are() {
+fn pod_is_bound_after_its_volumes_are_bound() {
     let things = [node("a", "8"), node("b", "8"), with_claim("p")];
     let mut scheduler = knowing(things.into_iter().chain(volumes()).collect());
     let commands = decide(&mut scheduler, 0);
@@ -621,7 +621,7 @@ pub(super) fn renamed(thing: WatchedObject, name: &str) -> WatchedObject {
 }
 
 #[test]
-fn what_happens_to_others_makes_nobody_look_at_a_pod_that_waits_for_its_volumes() {
+fn unrelated_events_cause_no_check_of_a_pod_waiting_for_its_volumes() {
     let things = [node("a", "8"), node("b", "8"), with_claim("p")];
     let mut scheduler = knowing(things.into_iter().chain(volumes()).collect());
     let pod = binds_volumes(&decide(&mut scheduler, 0)).expect("its volume is bound first");
@@ -641,7 +641,7 @@ fn what_happens_to_others_makes_nobody_look_at_a_pod_that_waits_for_its_volumes(
 }
 
 #[test]
-fn a_pod_hears_of_the_volume_that_was_made_for_its_claim() {
+fn pod_is_bound_when_the_volume_provisioned_for_its_claim_is_observed() {
     let class = json!({"metadata": {"name": "local"}, "provisioner": "d",
         "volumeBindingMode": "WaitForFirstConsumer"});
     let things = [node("a", "8"), with_claim("p"), WatchedObject::StorageClass(object(class))];
@@ -660,7 +660,7 @@ fn a_pod_hears_of_the_volume_that_was_made_for_its_claim() {
 }
 
 #[test]
-fn a_pod_whose_volumes_are_not_bound_in_time_looks_for_another_node() {
+fn pod_whose_volumes_are_not_bound_in_time_is_requeued_with_an_error() {
     let things = [node("a", "8"), with_claim("p")];
     let mut scheduler = knowing(things.into_iter().chain(volumes()).collect());
     let pod = binds_volumes(&decide(&mut scheduler, 0)).expect("its volume is bound first");
@@ -694,7 +694,7 @@ fn a_volume_that_could_not_be_written_is_free_again() {
 }
 
 #[test]
-fn whoever_waits_for_volumes_hears_at_once_that_they_will_not_come() {
+fn volume_wait_fails_at_once_when_claim_volume_or_node_is_deleted() {
     let gone: [(&str, WatchEvent); 3] = [
         (
             "failed to check binding: persistentvolumeclaims \"default/c\" not found",
@@ -719,7 +719,7 @@ fn whoever_waits_for_volumes_hears_at_once_that_they_will_not_come() {
 }
 
 #[test]
-fn a_pod_that_goes_while_it_waits_for_its_volumes_is_forgotten() {
+fn pod_deleted_while_waiting_for_its_volumes_releases_them() {
     let things = [node("a", "8"), with_claim("p")];
     let mut scheduler = knowing(things.into_iter().chain(volumes()).collect());
     binds_volumes(&decide(&mut scheduler, 0)).expect("its volume is bound first");
@@ -731,7 +731,7 @@ fn a_pod_that_goes_while_it_waits_for_its_volumes_is_forgotten() {
 }
 
 #[test]
-fn a_pod_waits_for_its_own_claim_and_for_no_other() {
+fn pod_is_requeued_by_its_own_claim_and_by_no_other_claim() {
     let mut things = volumes();
     things.truncate(2);
     let pods = [node("a", "8"), with_claim("p")];
@@ -787,7 +787,7 @@ fn victims(commands: &[Command]) -> Vec<String> {
 }
 
 #[test]
-fn who_has_a_claim_for_one_pod_makes_way_for_a_higher_priority() {
+fn pod_using_a_read_write_once_pod_claim_is_preempted_by_higher_priority() {
     let things = [node("a", "8"), node("b", "8"), using("low", "c", 0, Some("a"))];
     let things = things.into_iter().chain(of_driver("c", "ReadWriteOncePod"));
     let mut scheduler = knowing(things.collect());
@@ -804,7 +804,7 @@ fn who_has_a_claim_for_one_pod_makes_way_for_a_higher_priority() {
 }
 
 #[test]
-fn who_has_the_last_attachment_of_a_node_makes_way_for_a_higher_priority() {
+fn pod_with_the_last_attachment_of_a_node_is_preempted_by_higher_priority() {
     let limit =
         WatchedObject::CSINode(object(json!({"metadata": {"name": "a", "resourceVersion": "1"},
         "spec": {"drivers": [{"name": "d", "nodeID": "a", "allocatable": {"count": 1}}]}})));

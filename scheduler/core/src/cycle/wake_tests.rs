@@ -28,7 +28,7 @@ fn web(name: &str, node: Option<&str>) -> WatchedObject {
 }
 
 #[test]
-fn whoever_is_spread_by_a_service_that_came_late_hears_of_pods_that_go() {
+fn pod_spread_by_a_service_created_later_is_requeued_by_pod_deletions() {
     let constraint = json!([{"maxSkew": 1, "topologyKey": "zone",
         "whenUnsatisfiable": "DoNotSchedule"}]);
     let spread_defaults = SpreadDefaults::List(*object(constraint));
@@ -59,7 +59,7 @@ fn waits_at(scheduler: &Scheduler, uid: &str) -> (QueuePlace, u32) {
 }
 
 #[test]
-fn images_and_a_cordon_of_a_node_bring_nobody_back() {
+fn node_images_and_cordon_requeue_no_pod() {
     let picky = |labels: &Value| {
         with("p", "1", |pod| {
             pod["metadata"]["labels"] = labels.clone();
@@ -81,7 +81,7 @@ fn images_and_a_cordon_of_a_node_bring_nobody_back() {
 }
 
 #[test]
-fn what_is_written_of_a_pod_that_needs_a_feature_of_nodes_does_not_bring_it_back() {
+fn irrelevant_update_does_not_requeue_a_pod_that_needs_a_node_feature() {
     let needs = |version: &str| {
         with("p", "1", |pod| {
             pod["metadata"]["resourceVersion"] = json!(version);
@@ -104,7 +104,7 @@ fn what_is_written_of_a_pod_that_needs_a_feature_of_nodes_does_not_bring_it_back
 }
 
 #[test]
-fn room_that_is_kept_no_longer_brings_back_those_who_respected_it() {
+fn cleared_nomination_requeues_pods_of_equal_priority_but_not_higher() {
     let of = |name: &str, priority: i32, node: Option<&str>, kept: &str| {
         with(name, "2", |pod| {
             pod["spec"]["priority"] = json!(priority);
@@ -154,7 +154,7 @@ fn pods_that_wait_for_another_scheduler_are_no_event() {
 }
 
 #[test]
-fn who_waits_for_a_claim_hears_only_of_pods_that_used_it() {
+fn pod_waiting_for_a_claim_is_requeued_only_by_pods_that_used_the_claim() {
     let things = [node("a", "8"), using("user", "c", 0, Some("a")), using("other", "d", 0, None)];
     let made = ["c", "d"].into_iter().flat_map(|name| of_driver(name, "ReadWriteOncePod"));
     let waits = [using("waits", "c", 0, None), using("lacks", "none", 0, None)];
@@ -181,7 +181,7 @@ fn who_waits_for_a_claim_hears_only_of_pods_that_used_it() {
 }
 
 #[test]
-fn who_waits_for_volumes_hears_that_others_give_theirs_back() {
+fn pod_waiting_for_volumes_is_requeued_when_a_failed_binding_releases_them() {
     let things = [node("a", "8"), with_claim("p")].into_iter().chain(volumes());
     let mut scheduler = knowing(things.collect());
     let pod = binds_volumes(&decide(&mut scheduler, 0)).expect("its volume is bound first");

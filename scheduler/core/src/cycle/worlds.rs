@@ -575,7 +575,7 @@ fn world(seed: u64) -> usize {
 }
 
 #[test]
-fn what_went_wrong_once_does_so_no_more() {
+fn seeds_of_past_failures_pass() {
     for seed in SEEN {
         println!("PINTLE_SEED={seed} PINTLE_WORLDS=1");
         world(seed);
@@ -583,7 +583,7 @@ fn what_went_wrong_once_does_so_no_more() {
 }
 
 #[test]
-fn nobody_waits_who_fits_and_no_node_is_given_away_twice() {
+fn no_fitting_pod_waits_and_no_node_is_overcommitted_in_any_world() {
     let number = |name: &str, default| {
         std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
     };

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_cannot_be_asked_is_told() {
+fn invalid_extender_configuration_is_reported_by_field() {
     let of = |change: &dyn Fn(&mut Extender)| {
         let mut extender =
             Extender { url_prefix: "http://127.0.0.1:1".into(), ..Extender::default() };

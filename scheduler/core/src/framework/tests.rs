@@ -182,7 +182,7 @@ fn pair(pod: &str, node: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn filters_and_scores_of_others_count_beside_upstreams() {
+fn out_of_tree_filters_and_scores_count_together_with_upstream_plugins() {
     let script = Rc::<Script>::default();
     script.rejects.borrow_mut().insert("a", Rejection::Unschedulable("no licence".to_owned()));
     *script.scores.borrow_mut() = [("b", 1), ("c", 2)].into();
@@ -197,7 +197,7 @@ fn filters_and_scores_of_others_count_beside_upstreams() {
 }
 
 #[test]
-fn what_a_filter_of_others_says_is_in_the_sentence_and_wakes_by_its_word() {
+fn out_of_tree_filter_message_is_reported_and_its_hint_decides_requeueing() {
     let script = Rc::<Script>::default();
     script.rejects.borrow_mut().insert("a", Rejection::Unresolvable("no licence".to_owned()));
     let things = [node("a", "8"), pod("p", "1")];
@@ -222,7 +222,7 @@ fn what_a_filter_of_others_says_is_in_the_sentence_and_wakes_by_its_word() {
 }
 
 #[test]
-fn nodes_that_a_pre_filter_leaves_out_are_told_apart() {
+fn nodes_excluded_by_a_pre_filter_are_reported_separately() {
     let named = |names: &[&str]| {
         let term = |name| {
             json!({"matchFields": [{"key": "metadata.name", "operator": "In",
@@ -257,7 +257,7 @@ fn nodes_that_a_pre_filter_leaves_out_are_told_apart() {
 }
 
 #[test]
-fn what_comes_after_preemption_ends_the_sentence_as_upstream_does() {
+fn post_filter_after_preemption_ends_the_message_as_upstream_does() {
     let full = "0/1 nodes are available: 1 Insufficient cpu.";
     let all = format!(
         "{full} no new claims to deallocate, preemption: 0/1 nodes are available: 1 Preemption is \
@@ -299,7 +299,7 @@ fn what_comes_after_preemption_ends_the_sentence_as_upstream_does() {
 }
 
 #[test]
-fn who_is_refused_for_now_waits_for_the_victim_that_is_still_there() {
+fn pod_rejected_as_unschedulable_waits_for_its_terminating_victim() {
     let leaves = with("x", "1", |pod| {
         pod["spec"]["nodeName"] = json!("a");
         pod["metadata"]["deletionTimestamp"] = json!("2024-01-01T00:00:00Z");
@@ -350,7 +350,7 @@ fn a_score_out_of_range_is_an_error() {
 }
 
 #[test]
-fn a_gate_of_others_opens_when_something_happens_and_it_says_so() {
+fn out_of_tree_gate_opens_on_an_event_if_its_plugin_admits_the_pod() {
     let script = Rc::<Script>::default();
     *script.gate.borrow_mut() = Some("not yet".to_owned());
     let all = |s: Rc<Script>| Points::default().pre_enqueue(s);
@@ -377,7 +377,7 @@ fn another_order_of_the_queue() {
 }
 
 #[test]
-fn who_does_not_reserve_gives_the_node_back_and_is_told() {
+fn failed_reserve_releases_the_node_and_sets_a_condition() {
     let script = Rc::<Script>::default();
     *script.reserve.borrow_mut() = Some(Rejection::Unschedulable("all taken".to_owned()));
     let all = |s: Rc<Script>| Points::default().reserve(s);
@@ -409,7 +409,7 @@ fn waiting(script: &Rc<Script>, seconds: u64) -> (Scheduler, Handle) {
 }
 
 #[test]
-fn a_pod_waits_for_permission_and_is_bound_with_it() {
+fn pod_waits_in_permit_and_is_bound_when_allowed() {
     let script = Rc::<Script>::default();
     let (mut scheduler, handle) = waiting(&script, 60);
     handle.allow("p", "Another");
@@ -429,7 +429,7 @@ fn a_pod_waits_for_permission_and_is_bound_with_it() {
 }
 
 #[test]
-fn a_pod_that_is_refused_permission_gives_its_node_back() {
+fn pod_rejected_in_permit_releases_its_node() {
     let script = Rc::<Script>::default();
     let (mut scheduler, handle) = waiting(&script, 60);
     handle.reject("p", "Script", "not today");
@@ -458,7 +458,7 @@ fn permission_that_does_not_come_in_time_is_refused() {
 }
 
 #[test]
-fn a_pod_that_goes_while_it_waits_for_permission_is_forgotten() {
+fn pod_deleted_while_waiting_in_permit_is_unreserved_and_forgotten() {
     let script = Rc::<Script>::default();
     let (mut scheduler, handle) = waiting(&script, 60);
     scheduler.tell(WatchEvent::Gone(pod("p", "1")), at(1));
@@ -490,7 +490,7 @@ fn removed(told: WatchEvent) -> (Vec<Command>, Scheduler) {
 }
 
 #[test]
-fn a_pod_that_goes_while_it_waits_for_permission_is_told_so_and_counted() {
+fn pod_deleted_while_waiting_in_permit_gets_an_event_and_is_counted() {
     let (_, scheduler) = removed(WatchEvent::Gone(pod("p", "1")));
     assert!(scheduler.queue.get("p").is_none());
     let leaves = with("p", "1", |pod| {
@@ -520,7 +520,7 @@ fn a_victim_that_waits_for_permission_is_not_deleted() {
 }
 
 #[test]
-fn who_binds_itself_replaces_the_default() {
+fn out_of_tree_bind_plugin_replaces_the_default_binder() {
     let script = Rc::<Script>::default();
     let text = "plugins: {bind: {enabled: [{name: Script}], disabled: [{name: DefaultBinder}]}}";
     let things = [node("a", "1"), pod("p", "1")];
@@ -534,7 +534,7 @@ fn who_binds_itself_replaces_the_default() {
 }
 
 #[test]
-fn mistakes_in_a_file_are_told_in_a_sentence() {
+fn invalid_plugin_configuration_is_reported_in_one_sentence() {
     let script = Rc::<Script>::default();
     let registry = registry(&script, |s| Points::default().score(s)).with("Picky", |args, _| {
         match args.is_null() {

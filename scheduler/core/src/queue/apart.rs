@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn pod_that_is_deleted_while_it_is_held_back_is_gone() {
+    fn pod_deleted_while_held_back_is_not_popped() {
         let mut queue = queue();
         assert_eq!(popped(queue.pop_without_extenders(at(9))).as_deref(), Some("b"));
         queue.remove("a");

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_are_whole_seconds_and_over_in_the_next_one() {
+    fn backoff_ends_on_whole_seconds_and_expires_in_the_next_second() {
         let usual = Backoff::default();
         let until = usual.until(Duration::from_millis(2_700), 1).expect("it waits");
         assert_eq!(until, Duration::from_secs(3));

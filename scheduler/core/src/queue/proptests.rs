@@ -146,7 +146,7 @@ impl Queue<TestPod, Helps> {
 
 proptest! {
     #[test]
-    fn nobody_is_lost_and_everybody_has_a_turn(
+    fn no_pod_is_lost_and_every_ungated_pod_is_popped(
         operations in proptest::collection::vec(operation(), 1..120)
     ) {
         let mut queue = Queue::new(Settings::default());

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn setback_outlives_the_queue_that_knew_it() {
+    fn setback_is_inherited_by_the_next_queue() {
         let mut before = queue_after_setback(Settings::default());
         let mut after: Queue<_, Vec<Plugin>> = Queue::new(Settings::default());
         after.inherit(before.setbacks(), &mut before, at(2));

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn namespace_owes_what_it_spent_beyond_the_burst_until_time_has_paid_it() {
+    fn namespace_owes_time_beyond_its_burst_until_the_debt_is_repaid() {
         let mut tenants = Tenants::default();
         let mut owes = |took: u64, now: u64| {
             tenants.charge("a", ms(took), ms(now));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn pod_within_its_share_goes_before_any_number_of_pods_in_debt() {
+    fn pod_within_its_share_is_popped_before_all_pods_in_debt() {
         let mut queue: Queue<TestPod, Helps> = Queue::new(Settings::default());
         (0..9).for_each(|at| queue.add(&format!("bad{at}"), pod_of("bad", 9), ms(0)));
         assert_eq!(popped(&mut queue, 0).as_deref(), Some("bad0"));
@@ -232,7 +232,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whoever_owes_goes_last_and_everybody_else_in_the_usual_order(
+        fn pods_in_debt_are_popped_last_and_other_pods_in_the_usual_order(
             pods in proptest::collection::vec((0..4_usize, -2..3_i32), 1..40),
             charges in proptest::collection::vec((0..4_usize, 0..2_000_u64), 0..6),
         ) {

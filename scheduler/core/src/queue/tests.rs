@@ -95,7 +95,7 @@ fn reject(queue: &mut Queue<TestPod, Helps>, by: Plugin) {
 }
 
 #[test]
-fn the_highest_priority_goes_first_then_who_has_waited_longest() {
+fn highest_priority_is_popped_first_then_the_longest_waiting_pod() {
     let mut queue = queue();
     for (uid, priority, since) in [("late", 5, 3), ("low", -1, 0), ("early", 5, 2), ("top", 9, 4)] {
         queue.add(uid, pod(priority, false), at(since));
@@ -120,7 +120,7 @@ fn the_wait_for_the_first_turn_counts() {
 }
 
 #[test]
-fn whoever_is_to_be_tried_again_at_once_waits_for_upstreams_look_all_the_same() {
+fn pod_with_zero_stay_limit_waits_for_the_unschedulable_flush() {
     let mut queue = Queue::new(Settings { stay_max: Duration::ZERO, ..Settings::default() });
     reject(&mut queue, FIT);
     queue.flush(at(40));
@@ -132,7 +132,7 @@ fn whoever_is_to_be_tried_again_at_once_waits_for_upstreams_look_all_the_same() 
 }
 
 #[test]
-fn a_rejected_pod_waits_for_what_may_help_it() {
+fn rejected_pod_waits_for_an_event_that_may_help() {
     let mut queue = rejected(FIT);
     assert_eq!(place(&queue, "p"), QueuePlace::Unschedulable);
     queue.happened(&Fake, &vec![TAINTS], at(11));
@@ -163,7 +163,7 @@ fn a_backoff_ends_with_its_window() {
 }
 
 #[test]
-fn what_happens_while_a_pod_is_decided_is_not_missed() {
+fn events_during_the_attempt_of_a_pod_are_not_missed() {
     let mut queue = queue();
     queue.add("p", pod(0, false), at(0));
     queue.happened(&Fake, &vec![FIT], at(0));
@@ -184,7 +184,7 @@ fn what_happens_while_a_pod_is_decided_is_not_missed() {
 }
 
 #[test]
-fn a_change_of_the_pod_itself_while_it_is_decided_is_not_missed() {
+fn update_of_a_pod_during_its_attempt_is_not_missed() {
     let mut queue = queue();
     queue.add("p", pod(0, false), at(0));
     popped(&mut queue, at(1));
@@ -194,7 +194,7 @@ fn a_change_of_the_pod_itself_while_it_is_decided_is_not_missed() {
 }
 
 #[test]
-fn who_waits_for_something_goes_on_at_once_when_it_is_there() {
+fn pod_pending_on_a_plugin_skips_backoff_when_the_event_arrives() {
     let mut queue = queue();
     queue.add("p", pod(0, false), at(0));
     popped(&mut queue, at(1));
@@ -204,7 +204,7 @@ fn who_waits_for_something_goes_on_at_once_when_it_is_there() {
 }
 
 #[test]
-fn whoever_is_wanted_at_once_waits_for_no_backoff() {
+fn pod_released_at_once_skips_its_backoff() {
     let mut queue = rejected(FIT);
     queue.happened(&Fake, &vec![FIT], at(10));
     queue.released("p", false, at(10));
@@ -219,7 +219,7 @@ fn whoever_is_wanted_at_once_waits_for_no_backoff() {
 }
 
 #[test]
-fn whoever_is_wanted_while_it_is_decided_is_tried_again() {
+fn pod_released_during_its_attempt_is_retried() {
     let mut queue = rejected(FIT);
     queue.released("p", true, at(10));
     for (is_wanted, expected) in [(true, QueuePlace::Backoff), (false, QueuePlace::Unschedulable)] {
@@ -238,7 +238,7 @@ fn whoever_is_wanted_while_it_is_decided_is_tried_again() {
 }
 
 #[test]
-fn after_an_error_nobody_hurries_and_everybody_tries_again() {
+fn pod_with_an_error_waits_out_a_growing_backoff_and_is_retried() {
     let mut queue = queue();
     queue.add("p", pod(0, false), at(0));
     for (now, waits) in [(10, 1), (20, 2), (30, 4)] {
@@ -257,7 +257,7 @@ fn after_an_error_nobody_hurries_and_everybody_tries_again() {
 }
 
 #[test]
-fn a_gated_pod_is_not_decided_until_its_gates_are_gone() {
+fn gated_pod_is_not_popped_until_its_gates_are_removed() {
     let mut queue = queue();
     queue.add("p", pod(0, true), at(0));
     assert_eq!((place(&queue, "p"), popped(&mut queue, at(1))), (QueuePlace::Gated, None));
@@ -271,7 +271,7 @@ fn a_gated_pod_is_not_decided_until_its_gates_are_gone() {
 }
 
 #[test]
-fn a_pod_that_waited_for_too_long_is_tried_again_whatever_happened() {
+fn pod_unschedulable_for_too_long_is_flushed_without_an_event() {
     let mut queue = rejected(FIT);
     queue.flush(at(310));
     assert_eq!(place(&queue, "p"), QueuePlace::Unschedulable);
@@ -285,7 +285,7 @@ fn a_pod_that_waited_for_too_long_is_tried_again_whatever_happened() {
 }
 
 #[test]
-fn who_is_gone_does_not_come_back() {
+fn removed_pod_does_not_return_to_the_queue() {
     let mut queue = queue();
     for uid in ["waits", "flies", "bound"] {
         queue.add(uid, pod(0, false), at(0));
@@ -304,7 +304,7 @@ fn who_is_gone_does_not_come_back() {
 }
 
 #[test]
-fn moves_are_counted_under_upstreams_names_and_who_rejected_those_that_wait() {
+fn moves_are_counted_under_upstream_names_and_rejections_by_plugin() {
     let mut queue = rejected(FIT);
     assert_eq!(queue.rejected()[&(FIT, 0)], 1);
     queue.happened(&Fake, &vec![FIT], at(11));

@@ -128,7 +128,7 @@ impl ShadowPair {
 }
 
 #[test]
-fn what_equals_it_is_the_same_decision() {
+fn identical_scheduler_agrees_on_every_decision() {
     let report = ShadowPair::new("schedulerName: default-scheduler").run();
     let refused = PODS / 8;
     let exact = |exact| report::DecisionCounts { exact, ..report::DecisionCounts::default() };
@@ -137,7 +137,7 @@ fn what_equals_it_is_the_same_decision() {
 }
 
 #[test]
-fn who_leaves_out_a_rule_is_found_out_and_the_rule_is_named() {
+fn disabled_plugin_is_detected_and_named() {
     for (plugin, difference) in [
         ("NodeUnschedulable", "filter"),
         ("TaintToleration", "filter"),
@@ -159,7 +159,7 @@ fn who_leaves_out_a_rule_is_found_out_and_the_rule_is_named() {
 }
 
 #[test]
-fn who_says_another_sentence_is_found_out() {
+fn different_condition_message_is_detected() {
     let mut world = ShadowPair::new("schedulerName: default-scheduler");
     let mut value = pod(5);
     world.set(&mut value);

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_in_a_sentence() {
+    fn invalid_arguments_and_gang_annotations_are_reported_in_a_sentence() {
         let error = make(&json!({"wait": 5}), &Handle::default()).expect_err("unknown");
         assert!(error.to_string().contains("wait"), "{error}");
         let refused =

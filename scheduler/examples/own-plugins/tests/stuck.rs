@@ -117,7 +117,7 @@ fn sigterm_ends_a_scheduler_whose_deciding_thread_is_stuck() {
 }
 
 #[test]
-fn plugin_that_panics_costs_its_pod_alone() {
+fn panicking_plugin_fails_only_the_pod_under_decision() {
     let server = server(&[("bad", "panics"), ("good", "")]);
     let (mut child, lines) = started("panics", &server, false);
     until_logged(&lines, "Stuck panics");

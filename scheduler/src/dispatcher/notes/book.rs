@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_is_counted_and_the_oldest_is_forgotten_first() {
+    fn events_beyond_the_limit_are_counted_as_lost_and_old_series_dropped_first() {
         let now = Instant::now();
         let cost = Same(Rc::new(note("p0", "m"))).cost();
         let mut book = Book::new(1, 2 * cost);
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_again_becomes_a_series_that_is_written_once_and_at_its_end() {
+    fn repeated_event_becomes_a_series_written_at_its_start_and_end() {
         let (mut book, now) = (book(), Instant::now());
         book.tell(now, AT, note("p", "m"));
         let request = book.next(0, now).expect("it waits");
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_answered_is_tried_twelve_times_and_holds_nobody_up() {
+    fn unanswered_event_is_tried_twelve_times_and_delays_no_other_event() {
         let (mut book, mut now) = (book(), Instant::now());
         book.tell(now, AT, note("p", "m"));
         for tried in 1..=TRIES_MAX {

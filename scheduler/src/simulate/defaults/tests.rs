@@ -40,7 +40,7 @@ fn limits_are_requests_where_there_are_none() {
 }
 
 #[test]
-fn resources_of_the_pod_follow_its_containers_and_limits() {
+fn pod_level_requests_default_from_containers_and_limits() {
     let cpu =
         |cpu: &str| json!({"name": format!("c{cpu}"), "resources": {"requests": {"cpu": cpu}}});
     let (spec, fields) = given(
@@ -200,7 +200,7 @@ fn a_runtime_class_gives_overhead_and_scheduling() {
 }
 
 #[test]
-fn a_limit_range_gives_defaults_and_refuses_what_is_outside_it() {
+fn limit_range_sets_defaults_and_rejects_values_outside_its_bounds() {
     let pod = |resources: Value| json!({"containers": [{"name": "c", "resources": resources}]});
     let range =
         limit_range(json!([{"type": "Container", "max": {"cpu": "2"}, "min": {"cpu": "100m"},

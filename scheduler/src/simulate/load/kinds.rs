@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_that_a_kind_does_not_have_are_found_with_their_paths() {
+    fn unknown_fields_of_a_kind_are_reported_with_their_paths() {
         let written = json!({"spec": {"nodeSelecter": {"a": "b"}, "containers": [{"name": "c",
             "imagee": "i", "resources": {}}], "priority": null}, "metadata": {"labels": {"x": "y"}}});
         let pod: k8s_openapi::api::core::v1::PodSpec =

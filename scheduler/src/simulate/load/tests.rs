@@ -63,7 +63,7 @@ fn a_wrong_field_is_named_with_its_object_and_position() {
 }
 
 #[test]
-fn broken_json_and_empty_files_say_where() {
+fn broken_json_and_empty_files_are_reported_with_their_position() {
     let cut = r#"{"kind":"List","items":[{"kind":"Pod","metadata":{"name":"p"},"spec":{"#;
     let error = try_load(cut).expect_err("cut off");
     assert_eq!((error.object.as_str(), error.field.as_str()), ("Pod p", "items[0].spec: "));
@@ -88,7 +88,7 @@ fn broken_json_and_empty_files_say_where() {
 }
 
 #[test]
-fn a_dump_that_was_cut_is_said_to_be() {
+fn truncated_dump_is_reported() {
     let list = format!(r#"{{"kind":"List","items":[{NODE},{POD}"#);
     let failed = "Error from server (Timeout): the server was unable to return a response";
     let status = r#"{"kind":"Status","status":"Failure","message":"etcd is slow"}"#;

@@ -195,7 +195,7 @@ fn amounts_are_quantities_that_a_container_may_ask_for() {
 }
 
 #[test]
-fn tolerations_have_operators_effects_and_values_that_go_together() {
+fn tolerations_with_inconsistent_operator_effect_or_value_are_rejected() {
     let of = |toleration: Value| json!({"tolerations": [toleration]});
     check(&[
         (of(json!({"operator": "Exists"})), &[]),
@@ -228,7 +228,7 @@ fn tolerations_have_operators_effects_and_values_that_go_together() {
 }
 
 #[test]
-fn affinity_has_operators_with_their_values_and_weights() {
+fn node_affinity_with_invalid_operator_values_or_weight_is_rejected() {
     let term =
         |operator: &str, values: Value| json!({"key": "a", "operator": operator, "values": values});
     let of_nodes = |terms: Value| {

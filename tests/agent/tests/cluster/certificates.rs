@@ -92,7 +92,7 @@ fn a_client_certificate_that_is_no_good_stops_no_pod_and_is_replaced_without_a_r
 }
 
 #[test]
-fn a_server_that_cannot_be_believed_is_said_and_asked_again() {
+fn untrusted_server_certificate_is_logged_and_the_connection_is_retried() {
     let test = TestCluster::take();
     let bystander = Bystander::start(&test, "bystander");
     let pki = |file: &str| test.cluster().layout().pki(file);
@@ -149,7 +149,7 @@ impl Drop for Killed {
 }
 
 #[test]
-fn a_kubeconfig_that_cannot_be_used_ends_the_agent_with_one_sentence() {
+fn unusable_kubeconfig_makes_the_agent_exit_1_and_name_the_faulty_field() {
     let test = TestCluster::take();
     let bystander = Bystander::start(&test, "bystander");
     test.cluster().stop(AGENT).expect("the agent stops");

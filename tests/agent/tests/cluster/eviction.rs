@@ -61,7 +61,7 @@ pub fn little_memory(test: &TestCluster) -> Value {
 }
 
 #[test]
-fn pods_over_their_own_limits_of_disk_go_and_say_which_limit() {
+fn pods_over_a_local_storage_limit_are_evicted_with_a_message_naming_the_limit() {
     let test = TestCluster::take();
     test.configure_agent(&json!({"volumeStatsAggPeriod": "1s"}));
     let write = |path: &str| format!("head -c 8388608 /dev/zero > {path}/file; exec sleep 3600");
@@ -112,7 +112,7 @@ fn pods_over_their_own_limits_of_disk_go_and_say_which_limit() {
 }
 
 #[test]
-fn a_pod_that_eats_the_memory_of_all_goes_before_the_kernel_kills_and_nobody_else_does() {
+fn memory_hog_is_evicted_before_an_oom_kill_and_no_other_pod_is_evicted() {
     let test = TestCluster::take();
     test.empty_nodes();
     test.configure_agent(&little_memory(&test));
@@ -152,7 +152,7 @@ fn a_pod_that_eats_the_memory_of_all_goes_before_the_kernel_kills_and_nobody_els
 }
 
 #[test]
-fn of_two_that_eat_memory_one_goes_when_one_is_enough() {
+fn only_the_largest_pod_is_evicted_when_that_relieves_memory_pressure() {
     let test = TestCluster::take();
     test.empty_nodes();
     test.configure_agent(&little_memory(&test));

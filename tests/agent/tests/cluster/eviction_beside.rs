@@ -162,7 +162,7 @@ fn the_kubelet_ends_the_same_pods_in_the_same_words() {
 
 #[test]
 #[ignore = "takes minutes: the kubelet looks at its disks rarely"]
-fn the_kubelet_ends_the_same_pods_for_what_takes_its_time() {
+fn slow_scenarios_evict_the_same_pods_as_the_kubelet() {
     ends_alike(&SLOW);
 }
 

@@ -81,7 +81,7 @@ fn reads_under_the_threshold(test: &TestCluster, name: &str) -> f64 {
 }
 
 #[test]
-fn a_reader_of_large_files_goes_by_the_kubelets_rule_and_stays_where_stall_decides() {
+fn page_cache_reader_is_evicted_by_the_kubelets_rule_but_not_by_the_psi_rule() {
     let test = TestCluster::take();
     test.empty_nodes();
     let dir = tempfile::tempdir().expect("a folder");

@@ -133,7 +133,7 @@ impl Ground<'_> {
 }
 
 #[test]
-fn disks_that_fill_up_cost_those_who_fill_them_and_nobody_else() {
+fn disk_pressure_evicts_only_the_pod_with_most_inodes_or_over_its_request() {
     let test = TestCluster::take();
     test.empty_nodes();
     let ground = Ground::take(&test, NODE);
@@ -142,7 +142,7 @@ fn disks_that_fill_up_cost_those_who_fill_them_and_nobody_else() {
 }
 
 #[test]
-fn images_that_nobody_uses_go_before_any_pod() {
+fn unused_images_are_deleted_before_any_pod_is_evicted() {
     let test = TestCluster::take();
     test.empty_nodes();
     Ground::take(&test, NODE).unused_images();
@@ -158,7 +158,7 @@ fn a_soft_threshold_gives_time_and_a_fork_bomb_ends() {
 }
 
 #[test]
-fn a_flood_of_logs_costs_only_who_wrote_it() {
+fn log_flood_evicts_only_the_pod_that_wrote_the_log() {
     let test = TestCluster::take();
     test.empty_nodes();
     Ground::take(&test, NODE).log_flood();

@@ -24,7 +24,7 @@ const OWN_MIB: u64 = 280;
 
 #[test]
 #[ignore = "what computes beside it hides the stall"]
-fn who_has_the_node_wait_for_memory_goes_where_stall_decides() {
+fn only_the_pod_that_causes_memory_stall_is_evicted_by_the_psi_rule() {
     let test = TestCluster::take();
     test.empty_nodes();
     test.configure_agent_with(&little_memory(&test), &["--pintle-psi-eviction"]);

@@ -59,7 +59,7 @@ fn apply_troubled(test: &TestCluster) {
 }
 
 #[test]
-fn on_call_people_are_told_what_holds_a_pod_up() {
+fn explain_names_the_cause_that_blocks_a_pod_also_after_an_agent_restart() {
     let test = TestCluster::take();
     apply_troubled(&test);
     told(
@@ -85,7 +85,7 @@ fn on_call_people_are_told_what_holds_a_pod_up() {
 }
 
 #[test]
-fn a_pod_whose_end_is_not_finished_elsewhere_is_explained() {
+fn explain_names_the_finalizer_or_container_that_delays_a_pods_deletion() {
     let test = TestCluster::take();
     let mut kept = sleeping("kept");
     kept["metadata"]["finalizers"] = json!(["pintle.test/keep"]);
@@ -130,7 +130,7 @@ fn a_pod_whose_end_is_not_finished_elsewhere_is_explained() {
 }
 
 #[test]
-fn pods_are_found_by_what_people_type() {
+fn explain_finds_a_pod_by_name_prefix_or_uid_and_refuses_an_ambiguous_prefix() {
     let test = TestCluster::take();
     for name in ["shop-web-1", "shop-web-2", "shop-db"] {
         test.apply(&sleeping(name));

@@ -15,7 +15,7 @@ const ROUNDS: u64 = 8;
 const SEED: u64 = 36;
 
 #[test]
-fn agents_of_two_nodes_that_are_killed_again_and_again_lose_and_double_nothing() {
+fn repeatedly_killed_agents_of_two_nodes_neither_lose_nor_duplicate_pods() {
     let test = TestCluster::with_nodes(2);
     test.empty_nodes();
     let cluster = test.cluster();

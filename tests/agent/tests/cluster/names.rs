@@ -9,7 +9,7 @@ use pintle_testbed::{LONG, until};
 use serde_json::json;
 
 #[test]
-fn a_pod_that_takes_the_name_of_a_forced_out_one_does_not_wait_for_its_end() {
+fn pod_with_the_name_of_a_force_deleted_pod_starts_before_that_pod_ends() {
     let test = TestCluster::take();
     // It ends when its volume has the file, long before its grace is over.
     let stubborn = script("c", "trap '' TERM; until [ -e /v/end ]; do sleep 0.1; done")

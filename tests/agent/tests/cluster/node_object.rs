@@ -5,7 +5,7 @@ use pintle_testbed::manifest::{With, condition, container_id, pod, restarts, scr
 use serde_json::json;
 
 #[test]
-fn a_deleted_node_registers_again_when_the_agent_starts_and_its_pods_never_notice() {
+fn deleted_node_is_registered_again_at_agent_start_and_its_pods_keep_running() {
     let test = TestCluster::take();
     let manifest = pod("stays", &[script("c", "sleep 1000")]).with_spec("nodeName", json!(NODE));
     test.apply(&manifest);

@@ -51,7 +51,7 @@ fn end(test: &TestCluster, notes: &TempDir, pod: &Pod) {
 }
 
 #[test]
-fn what_ends_while_the_api_server_is_away_is_told_when_it_is_back() {
+fn container_exits_during_an_api_server_outage_are_reported_after_the_outage() {
     let (test, notes) = (TestCluster::take(), notes());
     for (name, policy, code) in
         [("fails", "Never", 3), ("ends", "OnFailure", 0), ("again", "Always", 5)]
@@ -82,7 +82,7 @@ fn what_ends_while_the_api_server_is_away_is_told_when_it_is_back() {
 }
 
 #[test]
-fn a_pod_deleted_while_the_agent_is_away_is_stopped_when_it_is_back() {
+fn pod_deleted_while_the_agent_is_down_is_stopped_after_the_agent_restarts() {
     let (test, notes) = (TestCluster::take(), notes());
     test.apply(&until_told(&notes, "deleted", "Always", 0));
     let pod = started(&test, "deleted");
@@ -173,7 +173,7 @@ fn now() -> i64 {
 }
 
 #[test]
-fn a_long_outage_with_a_restart_of_the_agent_loses_no_end_and_stops_nothing() {
+fn long_api_server_outage_with_an_agent_restart_loses_no_exit_and_stops_no_pod() {
     let (test, notes) = (TestCluster::take(), notes());
     let bystander = Bystander::start(&test, "bystander");
     let mut early = Case::start(&test, &notes, "early", "Never", 3);

@@ -79,7 +79,7 @@ fn paths() -> Vec<(Method, String)> {
 }
 
 #[test]
-fn every_route_opens_to_the_right_of_its_subresource_and_to_nobody_else() {
+fn every_route_requires_the_rbac_permission_for_its_subresource() {
     let test = TestCluster::take();
     let ask = |who: &Who| test.ask_port(who, &paths()).expect("answers");
     for who in [Who::Nobody, Who::Token("made-up".to_owned())] {

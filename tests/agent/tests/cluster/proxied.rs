@@ -84,7 +84,7 @@ fn watches_that_break_lose_no_pod_and_no_secret() {
 }
 
 #[test]
-fn a_status_arrives_whatever_happens_to_its_first_writes() {
+fn pod_status_is_written_although_its_first_writes_fail_or_are_delayed() {
     let test = TestCluster::take();
     let proxy = test.use_proxy(Protocol::Http2);
     let faults = [
@@ -131,7 +131,7 @@ fn a_connection_that_loses_packets_is_replaced() {
 }
 
 #[test]
-fn connections_of_one_request_each_that_lose_packets_are_replaced() {
+fn http1_connections_that_lose_packets_are_replaced() {
     connections_that_lose_packets_are_replaced(Protocol::Http1);
 }
 
@@ -185,11 +185,11 @@ fn everything_at_once(protocol: Protocol) {
 }
 
 #[test]
-fn pods_come_and_go_over_a_bad_connection() {
+fn pods_are_created_and_deleted_over_a_faulty_http2_connection() {
     everything_at_once(Protocol::Http2);
 }
 
 #[test]
-fn pods_come_and_go_over_bad_connections_of_one_request_each() {
+fn pods_are_created_and_deleted_over_faulty_http1_connections() {
     everything_at_once(Protocol::Http1);
 }

@@ -62,7 +62,7 @@ fn progress(test: &TestCluster, pod: &Pod) -> Vec<String> {
 }
 
 #[test]
-fn streams_that_nobody_reads_hold_up_nothing_and_cost_little() {
+fn unread_streams_block_no_other_work_and_cost_little_memory() {
     let test = TestCluster::take();
     let mounts = json!([{"name": "v", "mountPath": "/v"}]);
     // Some MB of log at once, and some more all the time.

@@ -61,7 +61,7 @@ fn cgroups_of_pods(node: &TestNode) -> Vec<String> {
 }
 
 #[test]
-fn pods_of_another_cgroup_root_run_on_are_measured_seen_dying_and_taken_away_where_they_are() {
+fn pods_of_another_cgroup_root_are_adopted_measured_watched_and_removed_in_place() {
     let mut node = TestNode::usual();
     let text = "while [ ! -e /shared/go ]; do sleep 0.1; done; exec /box hog 200 child";
     let limits = json!({"limits": {"memory": "48Mi"}});
@@ -130,7 +130,7 @@ fn taken_away(node: &TestNode, manifests: &[&str]) {
 }
 
 #[test]
-fn pods_without_cgroups_of_their_own_run_on_when_the_next_agent_makes_some() {
+fn pods_without_own_cgroups_keep_running_under_an_agent_with_cgroups_per_qos() {
     let config = json!({"cgroupsPerQOS": false});
     let mut node = TestNode::start(Options { config, ..Options::default() });
     for name in ["web", "other"] {

@@ -189,7 +189,7 @@ fn lacks_stream<R: StreamCall>(cri: &RawCri) -> (Method, bool) {
 }
 
 #[test]
-fn the_fake_runtime_lacks_what_the_real_releases_lack() {
+fn fake_runtime_lacks_the_same_calls_as_the_real_releases() {
     for version in Version::sampled().expect("releases") {
         let flavor = match version {
             Version::V2_4 => Flavor::Containerd24,

@@ -62,7 +62,7 @@ fn metric(node: &TestNode, line: &str) {
 }
 
 #[test]
-fn a_plugin_knows_the_password_of_the_images_that_it_is_meant_for() {
+fn credential_plugin_provides_the_password_only_for_images_that_match() {
     let mut node = TestNode::start(Options { agent: false, ..Options::default() });
     let flags = plugins(&node);
     node.add_flags(flags);
@@ -108,7 +108,7 @@ fn a_configuration_that_is_wrong_ends_the_agent_with_a_sentence() {
 }
 
 #[test]
-fn an_image_that_nobody_is_known_to_have_pulled_is_for_nobody_where_all_are_verified() {
+fn image_without_a_pull_record_is_refused_under_always_verify() {
     let config = json!({"imagePullCredentialsVerificationPolicy": "AlwaysVerify"});
     let mut node = TestNode::start(Options { config, ..Options::default() });
     let registry = ImageRegistry::start(&node, 5000, true).expect("a registry");

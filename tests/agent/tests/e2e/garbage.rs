@@ -26,7 +26,7 @@ fn images(node: &TestNode) -> anyhow::Result<BTreeSet<String>> {
 }
 
 #[test]
-fn a_disk_that_is_too_full_loses_what_nobody_uses_and_keeps_what_somebody_does() {
+fn image_gc_on_a_full_disk_deletes_unused_images_and_keeps_used_images() {
     let mut node = TestNode::usual();
     node.put("user.json", &pod("user", &[container("c", &["/box", "pause"])]));
     node.pod_until("user", "is ready", |p| condition(p, "Ready"));
@@ -102,7 +102,7 @@ fn links(node: &TestNode, containers: &[String]) -> Vec<String> {
 }
 
 #[test]
-fn a_crash_loop_keeps_as_many_dead_containers_as_it_may_and_no_sandbox_that_was_replaced() {
+fn crash_loop_keeps_dead_containers_up_to_the_limit_and_no_replaced_sandbox() {
     let limit = |count| format!("--maximum-dead-containers-per-container={count}");
     let mut node = TestNode::start(Options {
         config: json!({
@@ -169,7 +169,7 @@ fn a_crash_loop_keeps_as_many_dead_containers_as_it_may_and_no_sandbox_that_was_
 }
 
 #[test]
-fn a_pod_that_was_removed_while_the_agent_was_down_leaves_nothing() {
+fn pod_removed_while_the_agent_is_down_leaves_no_sandbox_container_or_log() {
     let mut node = TestNode::usual();
     let crashing =
         pod("gone", &[script("c", "echo once; exit 1"), container("d", &["/box", "pause"])]);
@@ -201,7 +201,7 @@ fn a_pod_that_was_removed_while_the_agent_was_down_leaves_nothing() {
 }
 
 #[test]
-fn people_are_told_which_images_would_go_and_why_others_stay() {
+fn pressure_command_names_the_reason_why_each_image_is_kept() {
     let node = TestNode::usual();
     node.put("user.json", &pod("user", &[container("c", &["/box", "pause"])]));
     node.pod_until("user", "is ready", |p| condition(p, "Ready"));

@@ -27,7 +27,7 @@ fn recorder(name: &str, file: &str) -> serde_json::Value {
 }
 
 #[test]
-fn init_containers_run_one_after_the_other_and_a_failing_one_holds_the_rest_up() {
+fn init_containers_run_in_order_and_a_failing_one_blocks_the_rest() {
     let node = TestNode::usual();
     let init = |name: &str, text: &str| {
         script(
@@ -128,7 +128,7 @@ fn a_crashing_container_is_started_after_pauses_that_double() {
 }
 
 #[test]
-fn a_crash_loop_whose_cause_is_mended_is_ended_by_a_person() {
+fn retry_command_ends_the_back_off_of_a_repaired_crash_loop() {
     let node = TestNode::usual();
     let main = "[ -e /shared/mended ] && exec /box pause; exit 7";
     node.put("mended.json", &sharing(pod("mended", &[script("c", main)]), &node));
@@ -218,7 +218,7 @@ fn a_pre_stop_hook_has_the_grace_period_and_no_more() {
 }
 
 #[test]
-fn a_post_start_hook_runs_beside_the_container_and_its_failure_ends_it() {
+fn post_start_hook_runs_in_a_started_container_and_its_failure_restarts_it() {
     let node = TestNode::usual();
     let hook = |text: &str| json!({"postStart": {"exec": {"command": ["sh", "-c", text]}}});
     let good = recorder("main", "good").with("lifecycle", hook("echo hooked >> /shared/good"));

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::support::{assert_order, lines, lines_until, log_until, remove_all, sharing};
 
 #[test]
-fn a_manifest_is_edited_broken_fixed_and_removed_and_only_its_own_pod_notices() {
+fn edits_errors_and_removal_of_a_manifest_affect_only_its_own_pod() {
     let node = TestNode::usual();
     let says = |word: &str| pod("web", &[script("c", &format!("echo {word}; exec /box pause"))]);
     node.put("bystander.json", &pod("bystander", &[container("c", &["/box", "pause"])]));
@@ -57,7 +57,7 @@ fn a_manifest_is_edited_broken_fixed_and_removed_and_only_its_own_pod_notices() 
 }
 
 #[test]
-fn a_pod_re_created_under_its_name_starts_only_when_the_old_one_has_ended() {
+fn pod_recreated_under_its_name_starts_only_after_the_old_pod_has_ended() {
     let node = TestNode::usual();
     let slow = |name: &str, word: &str| {
         let text = format!(

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::support::{ended_before, explained, kill, log_until, remove_all};
 
 #[test]
-fn the_oom_kill_of_a_child_is_told_apart_from_that_of_the_container_and_from_a_plain_kill() {
+fn oom_kill_of_a_child_oom_kill_of_a_container_and_plain_kill_are_distinguished() {
     // On cgroup v2 the kernel would end the whole container with the child.
     let config = json!({"singleProcessOOMKill": true});
     let node = TestNode::start(Options { config, ..Options::default() });

@@ -52,7 +52,7 @@ fn pods_reach_each_other_and_are_reached_at_a_port_of_the_host() {
 }
 
 #[test]
-fn hostname_hosts_and_resolver_are_what_the_manifest_says() {
+fn hostname_hosts_file_and_resolver_match_the_manifest() {
     let node = TestNode::usual();
     let show =
         "hostname; echo fqdn $(hostname -f); cat /etc/hosts /etc/resolv.conf; exec /box pause";

@@ -94,7 +94,7 @@ fn a_failing_liveness_probe_of_every_kind_restarts_the_container() {
 }
 
 #[test]
-fn startup_probes_of_every_kind_hold_liveness_back_and_restart_what_never_starts() {
+fn startup_probe_of_every_kind_delays_liveness_and_restarts_an_unstarted_container() {
     let node = TestNode::usual();
     for kind in KINDS {
         // Nothing listens in the first instance; in the second one the server comes late, and

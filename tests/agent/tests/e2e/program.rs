@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::support::remove_all;
 
 #[test]
-fn invoked_as_kubelet_with_its_flags_it_runs_pods_and_serves_its_ports() {
+fn agent_invoked_as_kubelet_with_its_flags_runs_pods_and_serves_its_ports() {
     let flags = ["--v=2", "--max_pods=20", "--registry-qps", "9"];
     let flags = flags.map(str::to_owned).to_vec();
     let name = Some("kubelet".to_owned());
@@ -36,7 +36,7 @@ fn invoked_as_kubelet_with_its_flags_it_runs_pods_and_serves_its_ports() {
 }
 
 #[test]
-fn a_start_is_described_in_one_block_of_lines() {
+fn agent_start_is_logged_in_one_block_of_lines() {
     let node = TestNode::usual();
     let log = until(LONG, "the agent is up", || {
         let log = node.agent_log();
@@ -61,7 +61,7 @@ fn a_start_is_described_in_one_block_of_lines() {
 }
 
 #[test]
-fn a_person_asks_what_runs_why_and_since_when() {
+fn cli_lists_pods_and_shows_explanation_timeline_and_plan_of_a_pod() {
     let node = TestNode::usual();
     node.put("web.json", &pod("web", &[container("c", &["/box", "pause"])]));
     node.pod_until("web", "is ready", |p| condition(p, "Ready"));
@@ -86,7 +86,7 @@ fn a_person_asks_what_runs_why_and_since_when() {
 }
 
 #[test]
-fn of_those_that_have_one_lock_file_one_runs_and_makes_way_when_asked_to() {
+fn agent_waits_for_its_lock_file_and_exits_on_lock_contention() {
     let mut node = TestNode::start(Options { agent: false, ..Options::default() });
     let path = node.dir().join("agent.lock");
     let lock = |path| Flock::lock(File::create(path).expect("made"), FlockArg::LockExclusive);

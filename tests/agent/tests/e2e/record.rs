@@ -34,7 +34,7 @@ fn no_secret_of_a_pod_is_in_the_record() {
 }
 
 #[test]
-fn where_the_kernel_refuses_io_uring_the_agent_works_and_records_without_it() {
+fn agent_works_and_records_without_io_uring_if_the_kernel_refuses_io_uring() {
     let node = TestNode::start(Options { ring: false, ..Options::default() });
     let manifest = pod("plain", &[script("main", "sleep 3600")]).with_spec(
         "volumes",

@@ -119,7 +119,7 @@ fn files(dir: &Path) -> Vec<(String, String)> {
 const VOLUMES_AT: usize = 50;
 
 #[test]
-fn an_agent_killed_a_hundred_times_while_volumes_come_and_go_loses_and_leaves_nothing() {
+fn agent_killed_100_times_during_volume_changes_loses_no_data_and_leaves_nothing() {
     let mut node = TestNode::start(Options { agent: false, ..Options::default() });
     let precious = node.dir().join("precious");
     fs::create_dir_all(precious.join("deep/er")).expect("made");

@@ -64,22 +64,22 @@ fn one_pod_lives_and_goes(version: Version) {
 }
 
 #[test]
-fn one_pod_lives_and_goes_on_containerd_2_4() {
+fn pod_runs_and_is_removed_on_containerd_2_4() {
     one_pod_lives_and_goes(Version::V2_4);
 }
 
 #[test]
-fn one_pod_lives_and_goes_on_the_usual_containerd() {
+fn pod_runs_and_is_removed_on_the_usual_containerd() {
     one_pod_lives_and_goes(Version::usual().expect("a release"));
 }
 
 #[test]
-fn one_pod_lives_and_goes_on_containerd_1_7() {
+fn pod_runs_and_is_removed_on_containerd_1_7() {
     one_pod_lives_and_goes(Version::V1_7);
 }
 
 #[test]
-fn what_a_release_lacks_is_reported_as_unimplemented() {
+fn only_containerd_1_7_lacks_runtime_config_and_every_release_has_events() {
     for version in Version::sampled().expect("releases") {
         let node = bare(version);
         let cri = RawCri::connect(&node).expect("connected");
@@ -98,7 +98,7 @@ fn what_a_release_lacks_is_reported_as_unimplemented() {
 }
 
 #[test]
-fn a_pull_succeeds_with_the_right_password_only_and_a_throttled_one_is_slow() {
+fn pull_succeeds_only_with_the_right_password_and_a_throttled_pull_is_slow() {
     let node = bare(Version::usual().expect("a release"));
     let cri = RawCri::connect(&node).expect("connected");
     let registry = ImageRegistry::start(&node, 5000, true).expect("a registry");

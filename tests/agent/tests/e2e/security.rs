@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::support::{explained, log_until, remove_all};
 
 #[test]
-fn root_is_refused_where_it_must_not_be_and_the_root_folder_is_read_only_when_asked() {
+fn run_as_non_root_refuses_root_and_read_only_root_filesystem_is_applied() {
     let node = TestNode::usual();
     let with = |name: &str, text: &str, context: serde_json::Value| {
         let c = script("c", text).with("securityContext", context);
@@ -44,7 +44,7 @@ fn root_is_refused_where_it_must_not_be_and_the_root_folder_is_read_only_when_as
 }
 
 #[test]
-fn containers_see_each_others_processes_only_when_the_pod_says_so() {
+fn containers_see_each_others_processes_only_with_share_process_namespace() {
     let node = TestNode::usual();
     let containers = || {
         [

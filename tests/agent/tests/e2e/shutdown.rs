@@ -117,7 +117,7 @@ fn gauge(metrics: &str, name: &str) -> i64 {
 }
 
 #[test]
-fn pods_end_in_order_nobody_comes_and_the_machine_waits_until_the_last_has_ended() {
+fn shutdown_ends_pods_in_order_admits_none_and_is_delayed_until_the_last_end() {
     let world = LogindNode::start([40, 40, 40]);
     let node = &world.node;
     world.put("least", -10, says("least", 0));
@@ -167,7 +167,7 @@ fn pods_end_in_order_nobody_comes_and_the_machine_waits_until_the_last_has_ended
 }
 
 #[test]
-fn a_shutdown_that_is_given_up_lets_pods_in_again_and_the_next_one_is_waited_for() {
+fn cancelled_shutdown_admits_pods_again_and_the_next_shutdown_is_delayed_again() {
     let world = LogindNode::start([60, 60, 60]);
     let node = &world.node;
     world.put("least", 0, says("least", 0));
@@ -195,7 +195,7 @@ fn a_shutdown_that_is_given_up_lets_pods_in_again_and_the_next_one_is_waited_for
 }
 
 #[test]
-fn an_agent_that_is_killed_in_the_middle_goes_on_and_starts_nothing_again() {
+fn agent_killed_during_a_shutdown_resumes_it_and_restarts_no_container() {
     let mut world = LogindNode::start([50, 50, 50]);
     // The first group ends at once; the second takes a while, and the agent is killed meanwhile.
     let slow = script(
@@ -237,7 +237,7 @@ fn an_agent_that_is_killed_in_the_middle_goes_on_and_starts_nothing_again() {
 }
 
 #[test]
-fn a_hook_that_hangs_does_not_outlast_its_groups_time() {
+fn hanging_pre_stop_hook_does_not_outlast_the_grace_period_of_its_pods_group() {
     let world = LogindNode::start([4, 30, 30]);
     let node = &world.node;
     let hang = json!({"preStop": {"exec": {"command": ["sh", "-c", "sleep 3600"]}}});

@@ -182,7 +182,7 @@ fn until_it_goes(node: &TestNode, api: &HttpServer, name: &str) -> (Pod, f64) {
 }
 
 #[test]
-fn a_reader_stays_and_who_has_the_pods_wait_for_memory_goes_alone() {
+fn page_cache_reader_stays_and_only_the_pod_that_causes_stall_is_evicted() {
     if !counts_stall() {
         return skip("no cgroup v2 that counts stall (PSI) on this host");
     }

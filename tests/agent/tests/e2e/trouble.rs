@@ -24,7 +24,7 @@ fn new_sandbox(node: &TestNode, others: &[String]) -> String {
 }
 
 #[test]
-fn a_frozen_shim_is_named_with_its_call_and_nobody_else_waits() {
+fn explain_names_a_frozen_shim_and_its_call_and_no_other_pod_waits() {
     let node = TestNode::usual();
     node.put("frozen.json", &paused("frozen"));
     node.pod_until("frozen", "is ready", |p| condition(p, "Ready"));
@@ -54,7 +54,7 @@ fn a_frozen_shim_is_named_with_its_call_and_nobody_else_waits() {
 }
 
 #[test]
-fn containerd_restarts_under_running_pods_and_no_container_is_restarted_for_it() {
+fn containerd_restart_under_running_pods_restarts_no_running_container() {
     let mut node = TestNode::usual();
     for name in ["steady", "dies"] {
         node.put(&format!("{name}.json"), &paused(name));
@@ -81,7 +81,7 @@ fn containerd_restarts_under_running_pods_and_no_container_is_restarted_for_it()
 }
 
 #[test]
-fn what_still_runs_of_an_ended_container_goes_with_its_pod() {
+fn task_still_running_in_an_exited_container_is_killed_with_its_pod() {
     let node = TestNode::usual();
     let twice = script("c", "[ -e /shared/ran ] && exec /box pause; echo > /shared/ran");
     let manifest = pod("ended", &[twice, container("stays", &["/box", "pause"])]);

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::support::{ended, explained, log, log_until, remove_all, shared, sharing};
 
 #[test]
-fn the_downward_api_tells_a_container_about_its_pod_in_variables_and_files() {
+fn downward_api_provides_pod_fields_as_variables_and_files() {
     let node = TestNode::usual();
     let field = |name: &str, path: &str| {
         let from = json!({"fieldRef": {"fieldPath": path}});
@@ -57,7 +57,7 @@ fn the_downward_api_tells_a_container_about_its_pod_in_variables_and_files() {
 }
 
 #[test]
-fn an_empty_dir_outlives_a_restart_and_one_in_memory_has_its_size() {
+fn disk_empty_dir_outlives_a_restart_and_memory_empty_dir_has_its_size_limit() {
     let node = TestNode::usual();
     let c = script(
         "c",
@@ -91,7 +91,7 @@ fn an_empty_dir_outlives_a_restart_and_one_in_memory_has_its_size() {
 }
 
 #[test]
-fn a_host_path_is_checked_made_or_refused_by_its_type() {
+fn host_path_is_checked_created_or_refused_by_its_type() {
     let node = TestNode::usual();
     let dir = node.dir().join("host");
     fs::create_dir_all(&dir).expect("made");

@@ -196,7 +196,7 @@ fn reset(machines: &Machines) {
 }
 
 #[test]
-fn kubeadm_makes_upgrades_and_resets_a_cluster_whose_kubelets_are_the_agent() {
+fn kubeadm_creates_upgrades_and_resets_a_cluster_with_the_agent_as_kubelet() {
     let machines = Machines::start("kubeadm", Program::Kubeadm).expect("two machines");
     init_and_join(&machines, EARLIER);
     upgrade(&machines);

@@ -36,7 +36,7 @@ fn a_pod_with_a_claim_of_a_host_path_runs_and_ends() {
 }
 
 #[test]
-fn a_pod_waits_for_its_claim_says_so_and_starts_when_it_is_bound() {
+fn pod_waits_for_its_claim_with_an_event_and_starts_when_the_claim_is_bound() {
     let test = TestCluster::take();
     let path = folder(&test, "late");
     let late = volume("late", json!({"hostPath": {"path": path}}));
@@ -61,7 +61,7 @@ fn a_pod_waits_for_its_claim_says_so_and_starts_when_it_is_bound() {
 }
 
 #[test]
-fn a_volume_for_one_pod_is_not_mounted_for_a_second_one() {
+fn read_write_once_pod_volume_is_not_mounted_for_a_second_pod() {
     let test = TestCluster::take();
     let path = folder(&test, "alone");
     let mut bound = Bound::new(&test);

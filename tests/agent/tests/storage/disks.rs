@@ -27,7 +27,7 @@ fn mounts(test: &TestCluster, part: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_folder_is_given_to_the_pods_group_and_is_read_only_where_the_pod_says_so() {
+fn local_volume_gets_the_pods_fs_group_and_is_read_only_if_the_pod_requests_it() {
     let test = TestCluster::take();
     test.empty_nodes();
     let path = folder(&test, "folder");
@@ -56,7 +56,7 @@ fn a_folder_is_given_to_the_pods_group_and_is_read_only_where_the_pod_says_so() 
 }
 
 #[test]
-fn a_disk_gets_a_file_system_and_is_unmounted_with_its_last_pod_also_after_a_restart() {
+fn disk_is_formatted_and_unmounted_with_its_last_pod_also_after_an_agent_restart() {
     let test = TestCluster::take();
     let disk = LoopDisk::new(&test, "formatted", DISK_BYTES);
     let mut bound = Bound::new(&test);
@@ -119,7 +119,7 @@ fn a_container_gets_the_device_of_a_block_volume() {
 }
 
 #[test]
-fn a_volume_of_another_node_and_one_with_wrong_options_are_refused_in_the_kubelets_words() {
+fn volume_of_another_node_or_with_a_missing_path_fails_with_the_kubelets_message() {
     let test = TestCluster::take();
     let path = folder(&test, "elsewhere");
     let mut bound = Bound::new(&test);

@@ -236,7 +236,7 @@ fn a_driver_that_loses_answers_and_dies_in_calls_leaves_no_volume_behind() {
 }
 
 #[test]
-fn an_inline_volume_is_made_for_its_pod_with_the_pods_name() {
+fn inline_volume_is_published_with_its_pods_identity() {
     let test = TestCluster::take();
     let driver = Driver::start(&test, "inline", false);
     let volumes = json!([{"name": "data", "csi": {"driver": DRIVER}}]);
@@ -253,7 +253,7 @@ fn an_inline_volume_is_made_for_its_pod_with_the_pods_name() {
 }
 
 #[test]
-fn a_pod_without_its_driver_waits_says_so_and_starts_with_the_driver() {
+fn pod_without_its_driver_waits_with_an_event_and_starts_with_the_driver() {
     let test = TestCluster::take();
     let mut driver = Driver::start(&test, "late", false);
     let handle = driver.create("late");
@@ -273,7 +273,7 @@ fn a_pod_without_its_driver_waits_says_so_and_starts_with_the_driver() {
 }
 
 #[test]
-fn a_volume_that_is_attached_first_is_in_use_before_it_is_staged_and_until_it_is_unstaged() {
+fn attachable_volume_is_in_use_from_before_staging_until_unstaged() {
     let test = TestCluster::take();
     let driver = Driver::start(&test, "attached", false);
     test.kubectl(&["delete", "csidriver", DRIVER]).expect("deleted");
@@ -308,7 +308,7 @@ fn a_volume_that_is_attached_first_is_in_use_before_it_is_staged_and_until_it_is
 
 #[test]
 #[ignore = "the pod waits two minutes for its volume first"]
-fn pod_on_a_node_that_is_full_for_its_driver_fails_and_the_driver_is_asked_again() {
+fn pod_over_the_volume_attachment_limit_fails_and_node_get_info_is_called_again() {
     let test = TestCluster::take();
     let driver = Driver::start(&test, "full", false);
     test.kubectl(&["delete", "csidriver", DRIVER]).expect("deleted");

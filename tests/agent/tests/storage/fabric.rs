@@ -123,7 +123,7 @@ fn a_container_gets_the_device_of_a_disk_of_a_fabric() {
 }
 
 #[test]
-fn a_disk_that_no_host_sees_and_a_name_that_is_none_are_told() {
+fn absent_fc_disk_and_invalid_iscsi_name_are_reported_as_failed_mount() {
     let test = TestCluster::take();
     let pod = |name: &str, source: Value| {
         let mut volume = source;

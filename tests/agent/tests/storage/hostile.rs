@@ -208,7 +208,7 @@ fn hostile_registrations_that_flood_hang_or_answer_garbage_do_not_delay_a_driver
 
 #[test]
 #[ignore = "minutes: drivers that hang are waited for"]
-fn hostile_driver_that_swaps_its_socket_for_a_link_or_a_fifo_or_garbage_costs_its_own_pods() {
+fn hostile_driver_with_link_fifo_or_garbage_as_its_socket_delays_only_its_own_pods() {
     let test = TestCluster::take();
     let quiet = Quiet::measure(&test);
     let driver = Driver::named(&test, DRIVER, "swaps", &["--without=attach"]);

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn volume_staged_twice_by_one_agent_is_a_fault_and_by_the_next_agent_is_none() {
+    fn staging_a_volume_twice_is_a_fault_only_within_the_same_agent() {
         let two = |by: i32| [call(STAGE, 1, "Ok"), call(STAGE, by, "Ok")].concat();
         assert_eq!(faults(&two(1)).len(), 1);
         assert!(faults(&two(2)).is_empty());

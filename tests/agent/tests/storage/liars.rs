@@ -64,7 +64,7 @@ fn hostile_driver_that_answers_each_call_twice_delays_its_own_pods_alone() {
 
 #[test]
 #[ignore = "minutes: other pods are started beside each lie"]
-fn hostile_driver_that_lies_about_its_node_id_is_not_registered_until_it_says_what_can_be() {
+fn hostile_driver_with_an_invalid_node_id_is_not_registered_until_the_id_is_valid() {
     let test = TestCluster::take();
     let quiet = Quiet::measure(&test);
     let mut driver = Driver::named(&test, DRIVER, "node-id", &["--without=attach"]);

@@ -87,7 +87,7 @@ fn claim_that_a_pod_names_twice_is_mounted_at_both_places() {
 
 // kubernetes-sigs/azurefile-csi-driver#2367
 #[test]
-fn one_volume_under_two_names_never_lets_a_pod_write_beside_it() {
+fn pod_with_one_volume_under_two_names_is_not_started() {
     let test = TestCluster::take();
     let driver = Driver::start(&test, "names", false);
     let handle = driver.create("names");
@@ -111,7 +111,7 @@ fn one_volume_under_two_names_never_lets_a_pod_write_beside_it() {
 
 // kubernetes#85476, #101791, #121937
 #[test]
-fn agent_killed_between_unpublish_and_unstage_unstages_when_it_is_back() {
+fn agent_killed_between_unpublish_and_unstage_unstages_after_its_restart() {
     let test = TestCluster::take();
     let driver = Driver::start(&test, "between", false);
     let mut bound = Bound::new(&test);
@@ -134,7 +134,7 @@ fn agent_killed_between_unpublish_and_unstage_unstages_when_it_is_back() {
 
 // kubernetes#85280, #101911
 #[test]
-fn record_that_is_gone_or_empty_does_not_keep_the_pod() {
+fn missing_or_empty_volume_record_does_not_block_the_pods_deletion() {
     let test = TestCluster::take();
     let driver = Driver::start(&test, "record", false);
     let mut bound = Bound::new(&test);
@@ -153,7 +153,7 @@ fn record_that_is_gone_or_empty_does_not_keep_the_pod() {
 
 // kubernetes#85280, #101911: the same with a pod that is deleted while no agent runs
 #[test]
-fn record_that_is_gone_does_not_keep_a_pod_that_was_deleted_meanwhile() {
+fn empty_volume_record_does_not_block_a_pod_deleted_while_the_agent_is_down() {
     let test = TestCluster::take();
     let driver = Driver::start(&test, "meanwhile", false);
     let mut bound = Bound::new(&test);
@@ -209,7 +209,7 @@ fn inline_volume_of_a_pod_that_is_deleted_while_no_agent_runs_is_taken_away() {
 /// The answer to the call that took the volume away is lost; to the next call the driver answers that
 /// there is no such volume.
 #[test]
-fn inline_volume_that_went_without_an_answer_does_not_keep_its_pod() {
+fn lost_unpublish_answer_for_an_inline_volume_does_not_block_its_pods_deletion() {
     let test = TestCluster::take();
     let driver = Driver::start(&test, "inline-lost", false);
     let volumes = json!([{"name": "data", "csi": {"driver": DRIVER}}]);
@@ -224,7 +224,7 @@ fn inline_volume_that_went_without_an_answer_does_not_keep_its_pod() {
 
 // kubernetes#112601
 #[test]
-fn pod_deleted_by_force_ends_before_its_volume_is_taken_away() {
+fn force_deleted_pod_ends_before_its_volume_is_unpublished() {
     let test = TestCluster::take();
     let driver = Driver::start(&test, "force", false);
     let handle = driver.create("force");
@@ -282,7 +282,7 @@ fn volume_is_staged_before_it_is_published_after_a_boot() {
 
 // kubernetes#101378
 #[test]
-fn driver_that_is_gone_when_its_pod_ends_is_waited_for_without_a_flood_of_lines() {
+fn pod_deletion_waits_for_a_stopped_driver_without_flooding_the_log() {
     let test = TestCluster::take();
     let mut driver = Driver::start(&test, "away", false);
     let mut bound = Bound::new(&test);
@@ -336,7 +336,7 @@ fn container_with_a_file_of_a_changed_config_map_starts_again() {
 
 // kubernetes#89776, #130192
 #[test]
-fn agent_killed_while_it_gives_files_to_a_group_gives_all_of_them_afterwards() {
+fn agent_killed_during_an_fs_group_change_completes_it_after_its_restart() {
     use std::os::unix::fs::MetadataExt as _;
     const FILES: usize = 40_000;
     const GROUP: u32 = 4343;

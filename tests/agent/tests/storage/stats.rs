@@ -58,7 +58,7 @@ fn start(test: &TestCluster, bound: &mut Bound<'_>, name: &str, handle: &str, te
 }
 
 #[test]
-fn statistics_of_a_claim_are_its_drivers_and_an_abnormal_volume_is_a_metric_and_an_event() {
+fn claim_statistics_come_from_its_driver_and_abnormal_health_has_metric_and_event() {
     let test = TestCluster::take();
     configure(&test);
     let driver = Driver::start(&test, "stats", false);
@@ -119,7 +119,7 @@ fn statistics_of_a_device_are_its_size() {
 }
 
 #[test]
-fn statistics_of_a_volume_whose_driver_hangs_delay_no_others_and_hold_no_thread() {
+fn hung_volume_statistics_call_delays_no_other_volume_and_holds_no_thread() {
     let test = TestCluster::take();
     configure(&test);
     let driver = Driver::start(&test, "stats-hang", false);

@@ -193,12 +193,12 @@ fn take_over_half_done(first: &Agent, second: &Agent) {
 
 #[test]
 #[ignore = "minutes: the kubelet is slow with calls that hang"]
-fn takeover_from_a_kubelet_killed_in_each_call_finishes_what_it_began() {
+fn takeover_from_a_kubelet_killed_in_each_call_finishes_its_half_done_calls() {
     take_over_half_done(&Agent::Kubelet, &ours());
 }
 
 #[test]
 #[ignore = "minutes: the kubelet is slow with calls that hang"]
-fn handback_by_an_agent_killed_in_each_call_leaves_nothing_once_it_is_back() {
+fn handback_from_an_agent_killed_in_each_call_leaves_nothing_after_its_return() {
     take_over_half_done(&ours(), &Agent::Kubelet);
 }

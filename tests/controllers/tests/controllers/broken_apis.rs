@@ -15,7 +15,7 @@ const DEFINITION: &str = "crates.cases.pintle.test";
 const SERVICE: &str = "v1.broken.pintle.test";
 
 #[test]
-fn broken_kinds_hold_up_nothing_else() {
+fn broken_kinds_do_not_block_controllers_of_other_kinds() {
     let server = ControlPlane::start("broken");
     let args = server.args();
     let mut manager = server.start_tested("manager", &args);

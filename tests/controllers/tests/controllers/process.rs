@@ -35,7 +35,7 @@ const KINDS: [&str; 9] = [
 ];
 
 #[test]
-fn mistakes_are_one_sentence_and_exit_code_1() {
+fn invalid_arguments_exit_with_code_1_and_one_error_line() {
     let server = ControlPlane::shared();
     let usual = server.args();
     let empty = server.file("empty.kubeconfig", "").display().to_string();
@@ -67,7 +67,7 @@ fn is_error(line: &str) -> bool {
 }
 
 #[test]
-fn one_of_two_managers_acts_and_a_restart_writes_nothing() {
+fn only_the_leading_manager_acts_and_a_restart_writes_nothing() {
     let server = ControlPlane::start("process");
     let first = start(&server, "first", PORT);
     server.wait_healthy(PORT);

@@ -46,7 +46,7 @@ fn start(purpose: &str) -> Option<(ControlPlane, ManagerProcess)> {
 }
 
 #[test]
-fn what_deletes_acts_only_after_its_time_in_shadow() {
+fn deleting_controllers_act_only_after_their_shadow_period() {
     let Some((server, manager)) = start("first") else { return };
     server.with_client(async |client| {
         let case = CaseNamespace::begin(client, "first".to_owned()).await?;
@@ -81,7 +81,7 @@ async fn waits_and_acts(t: &CaseNamespace, manager: &ManagerProcess) -> Result<(
 }
 
 #[test]
-fn difference_begins_the_time_in_shadow_anew() {
+fn difference_restarts_the_shadow_period() {
     let Some((server, manager)) = start("differs") else { return };
     server.with_client(async |client| {
         let case = CaseNamespace::begin(client, "differs".to_owned()).await?;
@@ -149,7 +149,7 @@ fn seconds(line: &str) -> f64 {
 }
 
 #[test]
-fn shadow_beside_upstreams_collector_withdraws_nothing_and_acts_after_it() {
+fn shadow_beside_upstreams_collector_withdraws_no_deletion_and_then_acts() {
     if is_upstreams_tested() {
         return println!("upstream's has no such flag");
     }

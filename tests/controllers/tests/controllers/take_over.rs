@@ -34,7 +34,7 @@ const COMPLETIONS: usize = 6;
 const LOST: [&str; 2] = ["the lease was lost", "leaderelection lost"];
 
 #[test]
-fn work_goes_on_while_ours_and_upstreams_take_turns() {
+fn workloads_progress_while_our_and_upstreams_managers_alternate_as_leader() {
     let minutes = std::env::var("PINTLE_TAKEOVER_MINUTES").ok();
     let minutes: u64 = minutes.and_then(|text| text.parse().ok()).unwrap_or(2);
     let server = ControlPlane::start("takeover");

@@ -30,7 +30,7 @@ fn seen(stand: &Stand, times: usize) -> Result<()> {
 }
 
 #[test]
-fn a_static_pod_that_comes_back_while_it_ends_has_events_again() {
+fn static_pod_restored_during_its_termination_emits_its_events_again() {
     let manifests = tempfile::tempdir().expect("a folder");
     let config = json!({"staticPodPath": manifests.path(), "fileCheckFrequency": "1s"});
     let Some(stand) = Stand::start(&StandSetup { config, ..StandSetup::default() }) else { return };

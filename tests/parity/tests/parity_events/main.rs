@@ -27,7 +27,7 @@ use story::Story;
 const AT_ONCE: usize = 24;
 
 #[test]
-fn every_recorded_event_is_told_again_and_none_besides() {
+fn exactly_the_recorded_events_are_emitted() {
     let recordings = replay::recordings();
     let mut stories: Vec<Story> =
         recordings.iter().filter_map(|(name, recording)| Story::of(name, recording)).collect();

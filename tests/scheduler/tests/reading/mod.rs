@@ -268,7 +268,7 @@ fn every_file_is_read_as_the_kubelet_reads_it() {
 }
 
 #[test]
-fn what_may_differ_has_a_row_in_the_documents() {
+fn every_allowed_difference_has_a_row_in_the_compat_document() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/COMPAT.md");
     let document = std::fs::read_to_string(path).expect("docs/COMPAT.md");
     for (row, _) in EXCEPTIONS {

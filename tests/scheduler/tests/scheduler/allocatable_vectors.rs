@@ -308,7 +308,7 @@ fn short(mut answer: Value) -> Value {
 }
 
 #[test]
-fn every_pod_shares_its_node_with_its_devices_as_upstream_has_it() {
+fn pods_with_node_allocatable_devices_get_the_same_results_as_from_upstream() {
     let (cases, first) = number_of_cases(PODS);
     let seeds = first..first + cases.div_ceil(PODS_OF_WORLD);
     let mut kinds: BTreeMap<String, usize> = BTreeMap::new();

@@ -56,7 +56,7 @@ fn every_pod_that_fits_gets_a_node_and_no_node_is_given_away_twice() {
 
 /// Two of our schedulers elect a leader, and one of the two is killed again and again.
 #[test]
-fn schedulers_that_are_killed_leave_nobody_behind_and_bind_nobody_twice() {
+fn killed_schedulers_leave_no_feasible_pod_pending_and_bind_no_pod_twice() {
     let mut configuration = configuration();
     configuration["leaderElection"] = json!({"leaderElect": true, "leaseDuration": "3s",
         "renewDeadline": "2s", "retryPeriod": "500ms"});

@@ -441,12 +441,12 @@ pub(crate) fn number_of_cases(default: u64) -> (u64, u64) {
 }
 
 #[test]
-fn every_claim_gets_the_devices_that_upstream_gives_it() {
+fn every_claim_is_allocated_the_same_devices_as_by_upstream() {
     same_devices(world);
 }
 
 #[test]
-fn every_claim_gets_them_where_attributes_are_lists() {
+fn every_claim_is_allocated_the_same_devices_as_by_upstream_with_list_attributes() {
     same_devices(world_of_lists);
 }
 

@@ -392,7 +392,7 @@ fn forget(value: &mut Value) {
 }
 
 #[test]
-fn claims_get_the_devices_that_kube_scheduler_gives_them() {
+fn claims_are_allocated_the_same_devices_as_by_kube_scheduler() {
     let stand =
         SchedulerStand::start("devices", &json!({"leaderElection": {"leaderElect": false}}));
     stand.with_client(async |client| set_up(&client).await);

@@ -150,7 +150,7 @@ async fn bound(
 }
 
 #[test]
-fn profiles_and_an_extender_decide_where_pods_go() {
+fn pods_are_placed_by_their_profile_and_by_an_extender() {
     let packs = json!([{"name": "NodeResourcesFit", "args": {"scoringStrategy":
         {"type": "MostAllocated", "resources": [{"name": "cpu", "weight": 1}]}}}]);
     let off = json!({"score": {"disabled": [{"name": "NodeResourcesBalancedAllocation"}]}});

@@ -162,7 +162,7 @@ async fn a_licence_that_somebody_has(client: &kube::Client, pods: &Api<Pod>) -> 
 }
 
 #[test]
-fn plugins_of_others_gather_gangs_and_hand_out_licences() {
+fn out_of_tree_plugins_schedule_gangs_and_assign_licences() {
     let configuration = json!({
         "leaderElection": {"leaderElect": false},
         "profiles": [{

@@ -199,7 +199,7 @@ fn differences(line: &str) -> (Vec<String>, usize) {
 }
 
 #[test]
-fn every_preemption_takes_whom_upstream_takes() {
+fn every_preemption_selects_the_victims_that_upstream_selects() {
     let cases = number("PINTLE_VECTOR_CASES", CASES);
     let first = number("PINTLE_SEED", 1);
     let seeds = first..first + cases.div_ceil(PODS);

@@ -553,7 +553,7 @@ fn world(seed: u64) -> Value {
 }
 
 #[test]
-fn every_selector_says_what_upstreams_cel_says() {
+fn every_selector_evaluates_as_in_upstreams_cel() {
     let (count, first) = number_of_cases(EXPRESSIONS);
     let (mut fits, mut refused, mut failed, mut all) = (0, 0, 0, 0);
     let mut found = Vec::new();
@@ -604,7 +604,7 @@ fn priced_world(seed: u64) -> Value {
 /// Upstream's price decides which expressions have an answer at all, and so has to be the same.
 /// What the API server's estimate refuses is not stored; it is compared all the same.
 #[test]
-fn every_selector_costs_what_upstream_counts() {
+fn every_selector_costs_as_much_as_in_upstreams_cel() {
     let (count, first) = number_of_cases(EXPRESSIONS);
     let (mut all, mut refused, mut found) = (0, 0, Vec::new());
     let seeds = first..first + count.div_ceil(OF_WORLD);

@@ -149,7 +149,7 @@ pub(crate) fn ask_program(
 }
 
 #[test]
-fn every_plugin_says_what_upstreams_says() {
+fn every_plugin_result_equals_upstreams() {
     let cases = number("PINTLE_VECTOR_CASES", CASES);
     let first = number("PINTLE_SEED", 1);
     let seeds = first..first + cases.div_ceil(PODS);

@@ -169,7 +169,7 @@ const WORDS: [&str; 18] = [
 ];
 
 #[test]
-fn every_pod_gets_the_volumes_and_reasons_that_upstream_gives_it() {
+fn every_pod_gets_the_same_volumes_and_reasons_as_from_upstream() {
     let (pods, first) = number_of_cases(PODS);
     let (mut seen, mut found, mut fit) = ([0; WORDS.len()], Vec::new(), 0);
     let seeds = first..first + pods.div_ceil(PODS_OF_WORLD);

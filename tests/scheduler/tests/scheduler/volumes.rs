@@ -126,7 +126,7 @@ async fn bound(client: &kube::Client, count: usize) -> Result<BTreeMap<String, S
 }
 
 #[test]
-fn pods_get_nodes_with_their_volumes() {
+fn pods_are_bound_to_nodes_that_can_access_their_volumes() {
     let configuration = json!({"leaderElection": {"leaderElect": false}});
     let stand = SchedulerStand::without_scheduler("volumes", &configuration);
     stand.with_client(async |client| set_up(&client).await);

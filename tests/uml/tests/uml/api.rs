@@ -80,7 +80,7 @@ fn pods_of_an_api_server_are_resized_in_place_through_systemd_and_leave_no_slice
 }
 
 #[test]
-fn burstable_container_may_swap_its_share_and_others_nothing() {
+fn burstable_container_gets_its_swap_share_and_other_qos_classes_get_none() {
     const SWAP_MIB: u64 = 256;
     let api = Api::start("swap");
     let settings = json!({"failSwapOn": false, "memorySwap": {"swapBehavior": "LimitedSwap"}});

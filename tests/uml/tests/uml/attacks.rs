@@ -45,7 +45,7 @@ fn until_no_slice_is_left(node: &TestNode) {
 }
 
 #[test]
-fn ten_thousand_cgroups_of_a_container_delay_no_other_pod_and_go_with_it() {
+fn ten_thousand_cgroups_of_a_container_delay_no_other_pod_and_are_removed_with_it() {
     let node = TestNode::start(&json!({}));
     let quiet = start_of(&node, "before");
     let kib = agent_kib(&node);
@@ -82,7 +82,7 @@ fn ten_thousand_cgroups_of_a_container_delay_no_other_pod_and_go_with_it() {
 }
 
 #[test]
-fn pod_that_freezes_its_own_slice_ends_with_its_grace() {
+fn pod_that_freezes_its_own_slice_can_still_be_removed() {
     let node = TestNode::start(&json!({}));
     let text = "cd .. && sleep 1 && echo 1 >cgroup.freeze && exec /box pause";
     node.put(&privileged("frozen", text));
@@ -101,7 +101,7 @@ fn pod_that_freezes_its_own_slice_ends_with_its_grace() {
 }
 
 #[test]
-fn limit_that_a_container_sets_below_its_own_cgroup_kills_there_alone() {
+fn memory_limit_set_by_a_container_below_its_cgroup_kills_only_processes_there() {
     let node = TestNode::start(&json!({}));
     let text = "mkdir own rest && echo 0 >rest/cgroup.procs && echo +memory >cgroup.subtree_control \
                 && echo 16M >own/memory.max && while :; do \

@@ -19,7 +19,7 @@ fn started_again(node: &TestNode, before: &Value) -> Value {
 }
 
 #[test]
-fn stopped_slice_of_a_pod_comes_back_with_its_limits() {
+fn stopped_slice_of_a_pod_is_recreated_with_its_limits() {
     let node = TestNode::start(&json!({}));
     node.put(&sleeper("exact", &limited()));
     let before = node.pod_until("exact", "is ready", is_ready);
@@ -32,7 +32,7 @@ fn stopped_slice_of_a_pod_comes_back_with_its_limits() {
 }
 
 #[test]
-fn stopped_slice_of_all_pods_comes_back_with_its_limits() {
+fn stopped_slice_of_all_pods_is_recreated_with_its_limits() {
     let node = TestNode::start(&json!({"kubeReserved": {"memory": "256Mi"}}));
     node.put(&sleeper("exact", &limited()));
     let before = node.pod_until("exact", "is ready", is_ready);
@@ -50,7 +50,7 @@ fn stopped_slice_of_all_pods_comes_back_with_its_limits() {
 }
 
 #[test]
-fn cgroups_that_a_container_makes_go_with_its_pod() {
+fn cgroups_made_by_a_container_are_removed_with_its_pod() {
     let node = TestNode::start(&json!({}));
     // A privileged container sees the node's whole tree.
     let script = "cd /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup) && mkdir -p own/deep \

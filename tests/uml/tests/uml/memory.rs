@@ -25,7 +25,7 @@ fn of_container(node: &TestNode, pod: &Value, class: &str, file: &str) -> String
 }
 
 #[test]
-fn child_beyond_the_memory_ends_its_whole_container_which_is_told_as_oom_killed() {
+fn child_over_the_memory_limit_ends_its_whole_container_as_oom_killed() {
     let node = TestNode::start(&json!({}));
     node.put(&parent_of_hog());
     let pod = node.pod_until("parent", "has ended once", |pod| {
@@ -63,7 +63,7 @@ fn count(text: &str, word: &str) -> u64 {
 }
 
 #[test]
-fn container_above_nine_tenths_of_its_way_to_the_limit_is_throttled_and_not_killed() {
+fn container_above_its_memory_high_at_nine_tenths_is_throttled_and_not_killed() {
     let node = TestNode::start(&json!({"featureGates": {"MemoryQoS": true}}));
     let limited = json!({"requests": {"memory": "16Mi"}, "limits": {"memory": "64Mi"}});
     node.put(&pod("hog", &["/box", "hog", "60"], &limited));
@@ -91,7 +91,7 @@ fn container_above_nine_tenths_of_its_way_to_the_limit_is_throttled_and_not_kill
 }
 
 #[test]
-fn requests_are_protected_by_class_and_their_sums_in_the_slices_above() {
+fn memory_requests_are_protected_by_qos_class_and_as_sums_in_parent_slices() {
     let settings = json!({
         "featureGates": {"MemoryQoS": true},
         "memoryReservationPolicy": "TieredReservation",

@@ -72,7 +72,7 @@ fn slices_of_each_class_have_the_settings_of_the_kubelet() {
 }
 
 #[test]
-fn container_beyond_its_memory_is_told_as_oom_killed_and_its_end_leaves_no_slice() {
+fn container_over_its_memory_limit_is_reported_oom_killed_and_leaves_no_slice() {
     let node = TestNode::start(&json!({}));
     let limited = json!({"limits": {"memory": "32Mi", "cpu": "1"}});
     let mut hog = pod("hog", &["/box", "hog", "200"], &limited);
@@ -129,7 +129,7 @@ fn reload_of_systemd_and_restarts_of_agent_and_runtime_under_load_restart_no_con
 }
 
 #[test]
-fn all_pods_together_have_what_the_node_can_allocate() {
+fn kubepods_slice_is_limited_to_node_allocatable_resources() {
     let node = TestNode::start(&json!({
         "enforceNodeAllocatable": ["pods", "system-reserved", "kube-reserved"],
         "systemReserved": {"memory": "256Mi", "cpu": "100m"},
@@ -159,7 +159,7 @@ fn all_pods_together_have_what_the_node_can_allocate() {
 }
 
 #[test]
-fn agent_killed_while_pods_start_starts_each_of_them_once_and_leaves_nothing() {
+fn agent_killed_during_pod_starts_starts_each_pod_once_and_leaves_no_slice() {
     const PODS: usize = 6;
     let node = TestNode::start(&json!({}));
     let names: Vec<String> = (0..PODS).map(|n| format!("p{n}")).collect();

@@ -86,7 +86,7 @@ mod tests {
     use crate::task::test::all;
 
     #[test]
-    fn lanes_are_made_of_stages_and_begin_behind_one_of_the_main_line() {
+    fn lanes_consist_of_stages_and_start_after_a_stage_of_the_main_line() {
         let names: Vec<&str> = all().map(|stage| stage.name).collect();
         for lane in &LANES {
             assert!(lane.stages.iter().all(|stage| names.contains(stage)), "{names:?}");

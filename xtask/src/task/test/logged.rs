@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_process_printed_is_there_when_it_has_ended() {
+    fn logged_output_of_a_process_is_returned_at_its_end() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let mut cmd = Command::new("sh");
         cmd.args(["-c", "echo out; echo err >&2; exit 3"]);

@@ -373,7 +373,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_fresh_worlds_of_a_tree_begin_where_its_name_says() {
+    fn first_fresh_world_of_a_tree_is_derived_from_its_hash() {
         let tree = "0123456789abcdef0123456789abcdef01234567\n";
         assert_eq!(fresh_worlds_of(tree), Some(0x0123_4567_89ab));
         assert_eq!(fresh_worlds_of("0123"), None);
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_each_stage_in_one_place() {
+    fn every_stage_runs_either_in_the_main_line_or_in_a_lane() {
         let main: Vec<_> = Chosen::Everything.stages().iter().map(|stage| stage.name).collect();
         for stage in &STAGES {
             assert_ne!(main.contains(&stage.name), beside::has(stage.name), "{}", stage.name);

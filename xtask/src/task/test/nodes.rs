@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_failed_is_forgiven_only_where_it_is_seen_to_pass() {
+    fn failed_test_is_flaky_only_if_its_second_run_passes() {
         let names = |all: &[&str]| all.iter().map(|n| (*n).to_owned()).collect::<Vec<String>>();
         let failed = names(&["a", "b", "c"]);
         let first = TestCounts { passed: 5, failed: 3, ..TestCounts::default() };

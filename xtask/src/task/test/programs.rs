@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_crashed_is_not_whole_whatever_it_said_before() {
+    fn crashed_program_is_not_whole_regardless_of_its_earlier_output() {
         let good = "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured";
         let bad = "test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured";
         for (lines, code) in [
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_belongs_to_the_stage_that_one_of_its_words_names() {
+    fn target_belongs_to_the_stage_named_by_a_word_of_its_name() {
         assert!(is_of("parity_status", "parity") && is_of("sched_parity", "parity"));
         assert!(!is_of("simple", "sim"));
         assert!(Choice::Unit.has_target("connection") && !Choice::Unit.has_target("sim"));

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_for_a_disk_is_not_busy_and_a_guest_counts_as_one() {
+    fn disk_wait_is_not_busy_time_and_guest_time_counts_once() {
         let before =
             MachineTicks::parse("cpu  10 0 10 70 10 0 0 0 5 0\ncpu0 1 1\n").expect("a line");
         assert_eq!(before, MachineTicks { all: 100, idle: 80 });

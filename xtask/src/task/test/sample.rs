@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_suite_runs_unless_all_of_it_passed_with_these_inputs() {
+    fn whole_suite_runs_unless_all_its_tests_passed_with_the_same_inputs() {
         let whole = Extent {
             suite: "t",
             inputs: Some("sum".to_owned()),
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_down_is_read_again_and_the_oldest_is_forgotten() {
+    fn saved_suite_history_is_read_back_without_its_oldest_entries() {
         let past = SuiteHistory {
             passed: (0..REMEMBERED_MAX + 2).map(|n| n.to_string()).collect(),
             marked: ["[sig-node] a b".to_owned()].into(),

@@ -15,7 +15,7 @@ const ALLOWED: [(&str, &str); 7] = [
     ("stall::", "CI's hosts have cgroup v1; docs/TESTING.md has the guest's command"),
     ("power_off::", "it switches the machine off; docs/TESTING.md has the guest's command"),
     (
-        "pressure::memory_watch::tests::a_cgroup_whose_processes_stall_is_told:",
+        "pressure::memory_watch::tests::cgroup_with_memory_stalls_wakes_the_watch:",
         "CI's hosts tell no stalls of memory; the guest of `cargo xtask vm` does",
     ),
     ("cgroup::execute::tests::slices_are_made_limited_and_stopped_by_systemd:", "the same"),

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trees_draw_different_packages_and_one_tree_the_same() {
+    fn drawn_packages_differ_between_trees_and_are_stable_for_a_tree() {
         assert_eq!(drawn("a"), drawn("a"));
         let seen: BTreeSet<String> = (0..40).flat_map(|n| drawn(&n.to_string())).collect();
         assert_eq!(seen.len(), SHORT.len());

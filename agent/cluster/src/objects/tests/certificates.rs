@@ -17,7 +17,7 @@ use crate::node::own::OwnNode;
 use crate::objects::{Objects, Settings};
 
 #[test]
-fn what_keeps_a_certificate_from_being_asked_for_is_told() {
+fn reason_that_a_certificate_cannot_be_requested_is_reported() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     LocalSet::new().block_on(&runtime.expect("a runtime"), async {
         let server = SharedServer::new(1);

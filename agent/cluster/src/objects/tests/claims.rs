@@ -39,7 +39,7 @@ fn unusable(found: &ResolvedClaims) -> Vec<&str> {
 }
 
 #[test]
-fn a_pod_whose_claim_is_bound_later_is_woken() {
+fn pod_is_notified_when_its_claim_is_bound_later() {
     watched(async |mut scene| {
         let found = resolved(&scene, "p").await;
         let want = "error processing PVC ns/c: failed to fetch PVC from API server: \
@@ -77,7 +77,7 @@ fn a_claim_that_was_resolved_stays_so_while_the_api_server_does_not_answer() {
 }
 
 #[test]
-fn a_refusal_is_tried_again_before_it_counts() {
+fn forbidden_claim_read_is_retried_before_it_is_an_error() {
     watched(async |scene| {
         put_claim(&scene, "Bound");
         put_volume(&scene, json!(["ReadWriteOnce"]));
@@ -92,7 +92,7 @@ fn a_refusal_is_tried_again_before_it_counts() {
 }
 
 #[test]
-fn a_volume_for_one_pod_is_refused_to_a_second_one_until_the_first_is_gone() {
+fn read_write_once_pod_volume_is_refused_to_a_second_pod_until_the_first_is_deleted() {
     watched(async |mut scene| {
         put_claim(&scene, "Bound");
         put_volume(&scene, json!(["ReadWriteOncePod"]));

@@ -140,7 +140,7 @@ impl Scene {
 }
 
 #[test]
-fn a_change_reaches_every_pod_that_shows_it_by_one_watch() {
+fn change_reaches_every_pod_that_mounts_the_object_by_a_single_watch() {
     watched(async |mut scene| {
         scene.put_map("a", "one");
         let pods = ["p", "q", "r"].map(|uid| shows(uid, "a"));
@@ -170,7 +170,7 @@ fn a_change_reaches_every_pod_that_shows_it_by_one_watch() {
 }
 
 #[test]
-fn a_pod_that_comes_later_reads_anew_and_sees_what_was_before_it() {
+fn later_pod_reads_the_object_again_and_gets_changes_made_before_it_was_registered() {
     watched(async |scene| {
         scene.put_map("a", "one");
         let first = shows("p", "a");
@@ -187,7 +187,7 @@ fn a_pod_that_comes_later_reads_anew_and_sees_what_was_before_it() {
 }
 
 #[test]
-fn a_missing_object_is_told_when_it_appears_and_when_it_goes() {
+fn pod_is_notified_when_its_missing_object_appears_and_when_it_is_deleted() {
     watched(async |mut scene| {
         let pod = shows("p", "a");
         scene.register(&pod);
@@ -204,7 +204,7 @@ fn a_missing_object_is_told_when_it_appears_and_when_it_goes() {
 }
 
 #[test]
-fn a_container_that_waits_for_a_variable_is_told_at_once() {
+fn pod_that_waits_for_a_variable_is_notified_when_the_secret_appears() {
     watched(async |mut scene| {
         let pod = reads("p", "s");
         scene.register(&pod);
@@ -223,7 +223,7 @@ fn a_container_that_waits_for_a_variable_is_told_at_once() {
 }
 
 #[test]
-fn a_watch_that_breaks_goes_on_where_it_was() {
+fn broken_watch_resumes_at_its_resource_version() {
     watched(async |mut scene| {
         scene.put_map("a", "one");
         let pod = shows("p", "a");
@@ -242,7 +242,7 @@ fn a_watch_that_breaks_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_watch_whose_place_is_gone_reads_again_and_so_finds_a_deletion() {
+fn watch_with_a_compacted_resource_version_reads_again_and_finds_a_deletion() {
     watched(async |mut scene| {
         scene.put_map("a", "one");
         let pod = shows("p", "a");
@@ -280,7 +280,7 @@ fn a_read_that_is_forbidden_for_a_moment_is_repeated() {
 }
 
 #[test]
-fn while_nobody_answers_what_is_known_serves_and_what_is_not_says_why() {
+fn cached_objects_are_served_during_an_api_outage_and_other_reads_return_the_error() {
     watched(async |mut scene| {
         scene.put_map("a", "one");
         let pod = shows("p", "a");
@@ -385,7 +385,7 @@ fn services_are_known_before_a_container_starts_and_kept_up_to_date() {
 }
 
 #[test]
-fn services_are_the_newest_in_one_answer_whatever_the_api_server_has_in_memory() {
+fn services_are_listed_in_a_single_response_with_a_most_recent_read() {
     watched(async |scene| {
         for n in 0..1_201 {
             scene.put("services", &format!("s{n}"), service("10.0.0.1"));
@@ -431,7 +431,7 @@ fn claims(token: String) -> String {
 }
 
 #[test]
-fn a_token_is_bound_to_its_pod_and_kept_while_it_is_fresh() {
+fn token_is_bound_to_its_pod_and_cached_while_it_is_fresh() {
     watched(async |scene| {
         let (p, q) = (account("p"), account("q"));
         assert_eq!(scene.token(&p.0, &p.1).await, Ok("token 1 of p".to_owned()));
@@ -444,7 +444,7 @@ fn a_token_is_bound_to_its_pod_and_kept_while_it_is_fresh() {
 }
 
 #[test]
-fn a_token_that_is_due_is_renewed_and_its_pod_told() {
+fn token_due_for_renewal_is_renewed_and_its_pod_notified() {
     watched(async |mut scene| {
         // Older than four fifths of its life as soon as it is there.
         scene.server.put_clock_behind(SignedDuration::from_secs(3_000));
@@ -462,7 +462,7 @@ fn a_token_that_is_due_is_renewed_and_its_pod_told() {
 }
 
 #[test]
-fn a_token_that_cannot_be_had_says_why() {
+fn token_error_names_its_reason_and_a_forbidden_token_request_is_retried() {
     watched(async |scene| {
         scene.refuse("/token", 404);
         let p = account("p");
@@ -505,7 +505,7 @@ fn pull_secrets_are_read_and_the_missing_named() {
 }
 
 #[test]
-fn a_runtime_class_names_its_handler() {
+fn runtime_class_resolves_to_its_handler_and_the_last_answer_serves_in_an_outage() {
     watched(async |scene| {
         let with = |class: &str| pod("p", json!({"containers": [], "runtimeClassName": class}));
         let ask = async |class: &str| scene.objects.runtime_handler(&with(class).1).await;
@@ -525,7 +525,7 @@ fn a_runtime_class_names_its_handler() {
 }
 
 #[test]
-fn without_an_api_server_there_is_nothing() {
+fn objects_without_an_api_server_are_empty_or_a_no_api_error() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     runtime.block_on(async {
         let objects = Objects::none();

@@ -68,7 +68,7 @@ fn an_object_is_opened_for_the_first_pod_and_closed_after_the_last() {
 }
 
 #[test]
-fn a_later_pod_waits_for_a_read_of_its_own() {
+fn later_pod_waits_for_a_read_that_began_after_its_registration() {
     let mut table = ObjectTable::default();
     table.register(&uid("p"), refers(&[("a", false)]));
     let first = table.want(&key("a"), false).expect("registered");
@@ -85,7 +85,7 @@ fn a_later_pod_waits_for_a_read_of_its_own() {
 }
 
 #[test]
-fn pods_are_told_of_what_their_volumes_show_and_of_what_they_wait_for() {
+fn pods_are_notified_of_changes_in_their_volumes_and_of_objects_they_wait_for() {
     let mut table = ObjectTable::default();
     table.register(&uid("env"), refers(&[("a", false)]));
     table.register(&uid("files"), refers(&[("a", true)]));
@@ -109,7 +109,7 @@ fn pods_are_told_of_what_their_volumes_show_and_of_what_they_wait_for() {
 }
 
 #[test]
-fn who_pulls_with_a_secret_is_told_when_it_comes_changes_or_goes() {
+fn pod_is_notified_when_its_image_pull_secret_appears_changes_or_is_deleted() {
     let mut table = ObjectTable::default();
     let pulls = References::from([(key("a"), ReferenceUse { pulls: true, files: false })]);
     table.register(&uid("p"), pulls);
@@ -144,7 +144,7 @@ fn a_read_that_was_overtaken_does_not_bring_back_the_past() {
 }
 
 #[test]
-fn a_read_that_nothing_overtook_wins_though_its_version_went_back() {
+fn read_without_a_later_watch_event_wins_with_a_lower_resource_version() {
     let mut table = ObjectTable::default();
     table.register(&uid("p"), refers(&[("a", true)]));
     answer(&mut table, "a", Some(object(900, "late")));
@@ -159,7 +159,7 @@ fn a_read_that_nothing_overtook_wins_though_its_version_went_back() {
 }
 
 #[test]
-fn a_pod_that_refers_to_very_much_leaves_as_much_to_others() {
+fn pod_with_very_many_references_leaves_half_of_the_entries_to_other_pods() {
     let mut table = ObjectTable::default();
     let names: Vec<String> = (0..20_000).map(|n| format!("n{n}")).collect();
     let greedy: Vec<(&str, bool)> = names.iter().map(|name| (name.as_str(), false)).collect();
@@ -174,7 +174,7 @@ fn a_pod_that_refers_to_very_much_leaves_as_much_to_others() {
 }
 
 #[test]
-fn what_cannot_be_read_says_why_and_whoever_asked_is_told_when_it_can() {
+fn failed_read_reports_its_reason_and_waiting_pods_are_notified_of_a_later_success() {
     let mut table = ObjectTable::default();
     table.register(&uid("p"), refers(&[("a", false)]));
     table.register(&uid("q"), refers(&[("a", false)]));
@@ -191,7 +191,7 @@ fn what_cannot_be_read_says_why_and_whoever_asked_is_told_when_it_can() {
 }
 
 #[test]
-fn only_pods_with_files_are_looked_at_without_a_watch() {
+fn only_pods_with_file_references_are_resynced_without_a_watch() {
     let mut table = ObjectTable::default();
     table.register(&uid("env"), refers(&[("a", false)]));
     table.register(&uid("files"), refers(&[("a", true), ("b", true)]));

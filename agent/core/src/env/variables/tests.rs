@@ -121,7 +121,7 @@ fn a_secret_that_is_no_text_reaches_the_container_byte_for_byte() {
 }
 
 #[test]
-fn services_are_told_unless_overridden_and_can_be_referred_to() {
+fn service_variables_can_be_overridden_and_referenced() {
     let env = json!([
         {"name": "URL", "value": "https://$(KUBERNETES_SERVICE_HOST)"},
         {"name": "KUBERNETES_SERVICE_PORT", "value": "1"}
@@ -137,7 +137,7 @@ fn services_are_told_unless_overridden_and_can_be_referred_to() {
 }
 
 #[test]
-fn what_is_optional_and_absent_leaves_the_variable_out() {
+fn absent_optional_source_omits_the_variable() {
     let from = json!([{"configMapRef": {"name": "no", "optional": true}},
         {"secretRef": {"name": "no", "optional": true}}]);
     let of = |field: &str, name: &str, key: &str| {
@@ -157,7 +157,7 @@ fn what_is_optional_and_absent_leaves_the_variable_out() {
 }
 
 #[test]
-fn what_is_required_and_absent_is_named_in_the_kubelets_words() {
+fn absent_required_source_fails_with_the_kubelets_message() {
     let of = |field: &str, name: &str, key: &str| {
         let key = json!({"name": name, "key": key});
         json!([{"name": "X", "valueFrom": { field: key }}])
@@ -220,7 +220,7 @@ fn without_an_api_server_references_fail_and_services_are_none() {
 
 /// Made all the same, this takes more memory than there is.
 #[test]
-fn what_references_make_of_a_few_variables_has_an_end() {
+fn expansion_of_variable_references_is_limited_to_16_mib() {
     let long = "environment variables, command and arguments have more than 16 MiB with what their \
                 references stand for";
     let chain = |length: usize| -> Value {
@@ -242,7 +242,7 @@ fn what_references_make_of_a_few_variables_has_an_end() {
 }
 
 #[test]
-fn one_object_under_many_prefixes_counts_as_often() {
+fn object_imported_with_many_prefixes_counts_once_per_prefix() {
     let mut sources = sources();
     let data = [("k".to_owned(), "x".repeat(1 << 20))].into();
     sources.maps.insert("big".to_owned(), ConfigMap { data: Some(data), ..ConfigMap::default() });

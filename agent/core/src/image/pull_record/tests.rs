@@ -76,7 +76,7 @@ fn files_are_those_of_the_kubelet() {
 
 // k8s: pkg/kubelet/images/pullmanager/image_pull_manager_test.go TestPulledRecordMergeNewCreds
 #[test]
-fn a_record_grows_by_who_pulled_and_ends_at_everybody() {
+fn pull_record_accumulates_credentials_until_all_node_pods_have_access() {
     let image = "reg/a:1";
     let mapping = |with: &[Option<Credential>]| {
         json_of(&pulled(image, with))["credentialMapping"]["reg/a"].take()
@@ -114,7 +114,7 @@ fn a_record_grows_by_who_pulled_and_ends_at_everybody() {
 
 // k8s: pkg/kubelet/images/pullmanager/image_pull_manager_test.go TestFileBasedImagePullManager_MustAttemptImagePull
 #[test]
-fn a_secret_counts_by_what_it_says_or_by_being_the_same_object() {
+fn secret_matches_a_pull_record_by_content_hash_or_object_identity() {
     let record = pulled("reg/a:1", &[Some(secret("s", "1", "p")), Some(account("sa", "9"))]);
     let known = record.known("reg/a:1").expect("known");
     let learned =
@@ -138,7 +138,7 @@ fn a_secret_counts_by_what_it_says_or_by_being_the_same_object() {
 }
 
 #[test]
-fn many_secrets_of_one_image_are_compared_but_no_more_are_learned() {
+fn secrets_beyond_the_limit_of_a_pull_record_are_compared_but_not_learned() {
     let mut many: Vec<_> = (0..99).map(|n| Some(secret(&format!("s{n}"), "1", "p"))).collect();
     let (twin, changed) = (secret("other", "2", "p"), secret("s0", "1", "q"));
     let record = pulled("reg/a", &many);
@@ -152,7 +152,7 @@ fn many_secrets_of_one_image_are_compared_but_no_more_are_learned() {
 }
 
 #[test]
-fn a_record_without_a_hash_never_matches_by_it() {
+fn pull_record_without_a_hash_never_matches_by_hash() {
     let text = format!(
         "{{\"kind\":\"ImagePulledRecord\",\"apiVersion\":\"kubelet.config.k8s.io/v1beta1\",\
          \"lastUpdatedTime\":\"{NOW}\",\"imageRef\":\"id\",\"credentialMapping\":{{\"reg/a\":\

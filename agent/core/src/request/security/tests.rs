@@ -192,7 +192,7 @@ fn namespaces_follow_the_pods_wishes() {
 }
 
 #[test]
-fn a_pod_with_users_of_its_own_needs_a_range_of_ids() {
+fn pod_with_a_user_namespace_needs_an_id_range() {
     let own = pod(json!({}), json!({"hostUsers": false}));
     let refused = namespaces(&own, None).expect_err("no range").to_string();
     assert_eq!(

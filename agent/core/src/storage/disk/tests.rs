@@ -70,7 +70,7 @@ fn iscsi_source_becomes_a_volume_with_the_kubelets_folder() {
 }
 
 #[test]
-fn claim_of_a_disk_decides_over_mode_and_namespace_of_its_secret() {
+fn claim_decides_the_disk_mode_and_the_default_namespace_of_its_secret() {
     let claimed = |reference: Value| {
         let volume: PersistentVolume = serde_json::from_value(json!({"metadata": {"name": "pv"},
             "spec": {"volumeMode": "Block", "accessModes": ["ReadWriteOnce"],
@@ -136,7 +136,7 @@ fn names_that_could_be_options_or_leave_the_folder_are_refused() {
 }
 
 #[test]
-fn folder_says_what_a_disk_is() {
+fn folder_name_identifies_the_iscsi_disk() {
     let folder = format!("iface-10.0.0.1:3260:pv/10.0.0.1:3260-{IQN}-lun-7");
     let parts = parse_folder(&folder).expect("a folder");
     assert_eq!((parts.iface, parts.portal), ("10.0.0.1:3260:pv", "10.0.0.1:3260"));
@@ -161,7 +161,7 @@ fn folder_says_what_a_disk_is() {
 }
 
 #[test]
-fn record_is_the_kubelets_byte_for_byte_and_a_wrong_one_is_not_believed() {
+fn record_is_byte_identical_to_the_kubelets_and_an_invalid_record_is_ignored() {
     let disk = disk_of(json!({"portals": ["10.0.0.2"]}));
     let text = record::text(&disk);
     let want = format!(
@@ -185,7 +185,7 @@ fn record_is_the_kubelets_byte_for_byte_and_a_wrong_one_is_not_believed() {
 }
 
 #[test]
-fn links_of_a_disk_are_told_from_others() {
+fn device_links_of_a_disk_are_distinguished_from_other_links() {
     let disk = disk_of(json!({}));
     let table = [
         (format!("ip-10.0.0.1:3260-iscsi-{IQN}-lun-2"), "tcp", true),
@@ -218,7 +218,7 @@ fn links_of_a_disk_are_told_from_others() {
 }
 
 #[test]
-fn fabric_disk_is_known_again_by_its_folder() {
+fn fibre_channel_disk_is_recognized_by_its_folder_name() {
     let table = [
         (json!({"targetWWNs": ["5006", "5007"], "lun": 1}), "5006-5007-lun-1", "[5006 5007]:1"),
         (json!({"wwids": ["3600508b4"]}), "3600508b4", "[3600508b4]"),

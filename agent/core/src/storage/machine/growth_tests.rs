@@ -75,7 +75,7 @@ fn volume_that_grows_under_a_running_pod_is_expanded_and_the_pod_stays_ready() {
 }
 
 #[test]
-fn refused_expansion_holds_back_a_pod_that_starts_and_says_so() {
+fn failed_expansion_delays_a_starting_pod_and_is_reported() {
     let mut bed = Bed::new();
     let commands = publish(&mut bed, sized(1, 8, 4));
     let commands = bed.answer(&commands, failure(Problem::Uncertain));
@@ -89,7 +89,7 @@ fn refused_expansion_holds_back_a_pod_that_starts_and_says_so() {
 }
 
 #[test]
-fn expansion_that_is_not_allowed_yet_lets_the_pod_start_and_is_looked_at_again() {
+fn expansion_not_allowed_yet_does_not_delay_the_pod_and_is_retried_at_a_resync() {
     let mut bed = Bed::new();
     let commands = publish(&mut bed, sized(1, 8, 4));
     assert_eq!(bed.answer(&commands, failure(Problem::Later)), [ready(1)]);
@@ -131,7 +131,7 @@ fn volume_that_is_read_only_is_not_expanded_for_its_pod() {
 }
 
 #[test]
-fn resync_publishes_again_where_the_driver_wants_it_and_leaves_released_pods_alone() {
+fn resync_republishes_if_the_driver_requires_it_and_skips_released_pods() {
     let mut bed = Bed::new();
     bed.bring_up(Wanted { is_republished: true, ..sized(1, 4, 4) });
     assert_eq!(bed.storage.resyncs().len(), 1);

@@ -126,7 +126,7 @@ fn found(pod: Option<u32>) -> FoundVolume {
 }
 
 #[test]
-fn volume_without_a_record_is_taken_away_and_a_known_one_is_left_as_it_is() {
+fn recovered_volume_is_unpublished_on_release_and_a_known_volume_is_unchanged() {
     let mut bed = Bed::new();
     let recovered = |pod| Input::Recovered { pod: uid(pod), volumes: vec![found(None).known] };
     assert_eq!(bed.give(recovered(1)), []);
@@ -142,7 +142,7 @@ fn volume_without_a_record_is_taken_away_and_a_known_one_is_left_as_it_is() {
 }
 
 #[test]
-fn pod_comes_and_goes_by_four_calls() {
+fn volume_of_one_pod_is_staged_published_unpublished_and_unstaged() {
     let mut bed = Bed::new();
     let commands = bed.want(wanted(1));
     assert_eq!(verb(&commands), "stage");
@@ -176,7 +176,7 @@ fn second_pod_is_published_without_staging_and_the_last_one_unstages() {
 }
 
 #[test]
-fn known_pod_that_asks_again_is_told_at_once() {
+fn repeated_request_of_a_ready_pod_is_answered_at_once() {
     let mut bed = Bed::new();
     bed.bring_up(wanted(1));
     let ready = Command::Answer { pod: uid(1), answer: Answer::Ready };
@@ -184,7 +184,7 @@ fn known_pod_that_asks_again_is_told_at_once() {
 }
 
 #[test]
-fn volume_that_is_attached_first_waits_until_its_use_was_told_and_it_is_attached() {
+fn attachable_volume_is_staged_after_its_in_use_report_and_its_attachment() {
     let mut bed = Bed::new();
     let name = "kubernetes.io/csi/d^h";
     assert_eq!(bed.give(node(1, &[], &[])), [report(1, &[])]);
@@ -217,7 +217,7 @@ fn listed(version: u64, attached: &[&str], in_use: &[&str]) -> Input {
 }
 
 #[test]
-fn node_of_a_restored_etcd_is_believed_once_its_use_is_written_again() {
+fn node_status_of_a_restored_etcd_is_used_after_in_use_is_written_again() {
     let name = "kubernetes.io/csi/d^h";
     let wants_attached = |pod| Wanted { is_attached_first: true, ..wanted(pod) };
     // An older version, and a newer one that lacks what was written.
@@ -235,7 +235,7 @@ fn node_of_a_restored_etcd_is_believed_once_its_use_is_written_again() {
 }
 
 #[test]
-fn older_node_of_a_watch_is_passed_over_and_a_newer_list_reports_nothing_again() {
+fn older_watched_node_is_ignored_and_a_newer_list_needs_no_new_in_use_report() {
     let name = "kubernetes.io/csi/d^h";
     let mut bed = Bed::new();
     bed.give(listed(7, &[], &[]));
@@ -266,7 +266,7 @@ fn report(number: u64, in_use: &[&str]) -> Command {
 }
 
 #[test]
-fn failure_is_told_and_the_call_made_again_after_ever_longer_waits() {
+fn failed_call_is_reported_and_retried_with_exponential_backoff() {
     let mut bed = Bed::new();
     let mut commands = bed.want(wanted(1));
     for wait in [500, 1000, 2000, 4000] {
@@ -292,7 +292,7 @@ fn driver_that_registers_ends_the_wait() {
 }
 
 #[test]
-fn uncertain_staging_of_a_pod_that_goes_is_unstaged() {
+fn uncertain_staging_of_a_released_pod_is_unstaged() {
     let mut bed = Bed::new();
     let commands = bed.want(wanted(1));
     bed.answer(&commands, failure(Problem::Uncertain));
@@ -304,7 +304,7 @@ fn uncertain_staging_of_a_pod_that_goes_is_unstaged() {
 }
 
 #[test]
-fn refusal_after_an_open_outcome_leaves_it_open() {
+fn refusal_after_an_uncertain_staging_leaves_the_staging_uncertain() {
     let mut bed = Bed::new();
     let commands = bed.want(wanted(1));
     bed.answer(&commands, failure(Problem::Uncertain));
@@ -316,7 +316,7 @@ fn refusal_after_an_open_outcome_leaves_it_open() {
 }
 
 #[test]
-fn refused_staging_of_a_pod_that_goes_leaves_nothing() {
+fn refused_staging_of_a_released_pod_leaves_no_volume() {
     let mut bed = Bed::new();
     let commands = bed.want(wanted(1));
     bed.answer(&commands, failure(Problem::Final));
@@ -338,7 +338,7 @@ fn uncertain_publication_is_unpublished_before_its_volume_is_unstaged() {
 }
 
 #[test]
-fn pod_that_goes_while_it_is_staged_takes_the_staging_with_it() {
+fn volume_of_a_pod_released_during_staging_is_unstaged() {
     let mut bed = Bed::new();
     let staging = bed.want(wanted(1));
     assert_eq!(bed.release(1), []);
@@ -363,7 +363,7 @@ fn found_volume_is_published_again_and_never_forgotten_by_a_refusal() {
 }
 
 #[test]
-fn volume_in_use_that_the_disk_does_not_tell_stays_in_use() {
+fn volume_reported_in_use_stays_in_use_after_an_incomplete_disk_scan() {
     let mut bed = Bed::default();
     bed.give(Input::Found { volumes: Vec::new(), is_whole: false });
     let lost = "kubernetes.io/csi/d^lost";
@@ -391,7 +391,7 @@ fn volume_of_a_found_pod_stays_until_the_pod_is_released() {
 }
 
 #[test]
-fn volume_of_one_pod_is_refused_to_a_second_one_until_the_first_has_gone() {
+fn read_write_once_pod_volume_is_refused_to_a_second_pod_while_in_use() {
     let only = |pod| {
         let mut wanted = wanted(pod);
         wanted.volume.access_modes = vec![AccessMode::ReadWriteOncePod];
@@ -412,7 +412,7 @@ fn labelled(pod: u32, label: &str) -> Wanted {
 }
 
 #[test]
-fn volume_with_another_label_waits_for_its_holder_and_is_staged_anew() {
+fn volume_wanted_with_another_selinux_label_is_restaged_after_its_release() {
     let mut bed = Bed::new();
     bed.bring_up(labelled(1, "s0:c1"));
     let commands = bed.want(labelled(2, "s0:c2"));
@@ -433,7 +433,7 @@ fn volume_with_another_label_waits_for_its_holder_and_is_staged_anew() {
 }
 
 #[test]
-fn staging_that_was_found_with_the_label_of_its_record_is_kept_for_that_label_alone() {
+fn found_staging_is_reused_only_for_the_selinux_label_of_its_record() {
     for (label, expected) in [("s0:c1", "stage again"), ("s0:c2", "unstage")] {
         let mut bed = Bed::default();
         let mut volume = found(None);
@@ -462,7 +462,7 @@ fn republished_volume_keeps_its_pod_running_when_the_driver_refuses() {
 }
 
 #[test]
-fn answer_of_an_earlier_call_changes_nothing() {
+fn answer_with_another_ticket_is_ignored() {
     let mut bed = Bed::new();
     let commands = bed.want(wanted(1));
     let (volume, ticket, _) = call(&commands);
@@ -472,7 +472,7 @@ fn answer_of_an_earlier_call_changes_nothing() {
 }
 
 #[test]
-fn state_survives_its_record() {
+fn state_survives_serialization() {
     let mut bed = Bed::new();
     bed.bring_up(wanted(1));
     let text = serde_json::to_string(&bed.storage).expect("plain data");
@@ -513,7 +513,7 @@ fn disk_is_reported_and_attached_by_the_name_of_its_source() {
 }
 
 #[test]
-fn disk_that_was_found_stays_in_use_by_the_name_that_the_node_has_for_it() {
+fn found_disk_stays_in_use_under_the_name_in_the_node_status() {
     let disk = wanted_disk(1);
     let known = Known::of(&disk);
     let mut bed = Bed::default();

@@ -209,7 +209,7 @@ proptest! {
     }
 
     #[test]
-    fn a_killed_pod_starts_nothing_without_a_new_sandbox(world in any_world()) {
+    fn killed_pod_starts_no_container_without_a_new_sandbox(world in any_world()) {
         let actions = world.plan().actions;
         let killed = position(&actions, |a| matches!(a, Action::KillPod { .. }));
         let created = position(&actions, |a| matches!(a, Action::CreateSandbox { .. }));
@@ -263,12 +263,12 @@ proptest! {
     }
 
     #[test]
-    fn a_pod_that_runs_as_it_should_is_left_alone(world in running_world()) {
+    fn healthy_pod_gets_an_empty_plan(world in running_world()) {
         prop_assert_eq!(world.plan(), SyncPlan::default());
     }
 
     #[test]
-    fn actions_name_what_exists_and_each_start_is_made_once(world in any_world()) {
+    fn actions_name_existing_containers_and_start_each_container_once(world in any_world()) {
         let actions = world.plan().actions;
         let mut started = BTreeSet::new();
         for (index, action) in actions.iter().enumerate() {
@@ -298,7 +298,7 @@ proptest! {
     }
 
     #[test]
-    fn a_deleted_pod_starts_nothing(mut world in any_world()) {
+    fn deleted_pod_starts_no_sandbox_and_no_container(mut world in any_world()) {
         world.pod.metadata.deletion_timestamp =
             Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(UnixNanos(1).to_timestamp()));
         let starts = |a: &Action| {
@@ -308,7 +308,7 @@ proptest! {
     }
 
     #[test]
-    fn a_restart_in_place_only_takes_away_until_nothing_is_left(mut world in any_world()) {
+    fn restart_of_all_containers_starts_none_before_every_container_is_removed(mut world in any_world()) {
         world.restart_all = true;
         let actions = world.plan().actions;
         if world.observed.containers.is_empty() {

@@ -216,7 +216,7 @@ fn a_containers_own_policy_and_rules_come_before_the_pods() {
 }
 
 #[test]
-fn restarting_all_containers_removes_the_one_that_asked_last() {
+fn restart_of_all_containers_removes_the_triggering_container_last() {
     let rule = json!([{"action": "RestartAllContainers",
         "exitCodes": {"operator": "In", "values": [9]}}]);
     let pod = pod(json!({"initContainers": [{"name": "i"}], "containers": [
@@ -299,7 +299,7 @@ fn a_container_of_unknown_state_is_killed_before_its_successor_starts() {
 }
 
 #[test]
-fn a_changed_definition_restarts_the_container_whatever_the_policy() {
+fn changed_definition_restarts_the_container_even_under_policy_never() {
     let pod = pod(json!({"restartPolicy": "Never",
         "containers": [{"name": "a", "image": "new"}]}));
     let mut running = container("a", Running, 0, 0);
@@ -309,7 +309,7 @@ fn a_changed_definition_restarts_the_container_whatever_the_policy() {
 }
 
 #[test]
-fn what_people_know_to_have_ended_is_not_killed_to_start_it_again() {
+fn container_reported_as_exited_is_not_killed_for_a_failed_probe() {
     let failed = ProbeVerdicts { liveness: Some(false), startup: Some(false) };
     for (policy, told, want) in [
         ("Always", true, ""),
@@ -359,7 +359,7 @@ fn only_the_newest_dead_attempt_of_a_container_is_kept() {
 }
 
 #[test]
-fn a_resize_comes_before_main_containers_start_and_leaves_the_others_running() {
+fn resize_precedes_container_starts_and_leaves_other_containers_running() {
     let own = |cpu: &str| json!({"requests": {"cpu": cpu}});
     let spec = |cpu: &str| {
         json!({"initContainers": [{"name": "s", "restartPolicy": "Always", "resources": own(cpu)}],

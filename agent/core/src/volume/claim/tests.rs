@@ -51,7 +51,7 @@ fn claimed(volume: PersistentVolume, is_read_only: bool) -> ClaimedVolume {
 }
 
 #[test]
-fn a_claim_that_cannot_be_used_says_why_in_the_kubelets_words() {
+fn unusable_claim_is_refused_with_the_error_text_of_the_kubelet() {
     let deleted = "2026-01-01T00:00:00Z";
     let protected = json!(["kubernetes.io/pvc-protection"]);
     let table = [
@@ -170,7 +170,7 @@ fn a_volume_that_no_container_uses_is_not_resolved() {
 }
 
 #[test]
-fn a_volume_is_what_its_source_says_and_read_only_as_the_pod_says() {
+fn volume_kind_follows_its_source_and_read_only_follows_the_pod() {
     let nfs = json!({"nfs": {"server": "fd00::1", "path": "/e", "readOnly": true},
         "mountOptions": ["nfsvers=4.1", "hard"]});
     let local = json!({"local": {"path": "/mnt/x"}});
@@ -220,7 +220,7 @@ fn options_of_an_annotation_win_and_all_are_sorted_without_repeats() {
 }
 
 #[test]
-fn a_volume_of_another_node_or_with_options_that_its_kind_has_not_is_refused() {
+fn volume_of_another_node_or_with_unsupported_mount_options_is_refused() {
     let affinity = |values: Value| {
         json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
             {"key": "kubernetes.io/hostname", "operator": "In", "values": values}]}]}})
@@ -248,7 +248,7 @@ fn a_volume_of_another_node_or_with_options_that_its_kind_has_not_is_refused() {
 }
 
 #[test]
-fn one_access_mode_for_one_pod_makes_a_volume_exclusive() {
+fn volume_with_read_write_once_pod_as_its_only_mode_is_exclusive() {
     for (modes, is_exclusive) in [
         (json!(["ReadWriteOncePod"]), true),
         (json!(["ReadWriteOncePod", "ReadOnlyMany"]), false),
@@ -260,7 +260,7 @@ fn one_access_mode_for_one_pod_makes_a_volume_exclusive() {
 }
 
 #[test]
-fn the_group_of_a_volume_is_given_to_the_pod_unless_it_has_it() {
+fn group_of_a_volume_is_added_to_the_pod_unless_the_pod_has_it() {
     let mut pod = claiming();
     let mut volume = volume(json!({}));
     let annotation = (GROUP_ANNOTATION.to_owned(), "4242".to_owned());
@@ -276,7 +276,7 @@ fn the_group_of_a_volume_is_given_to_the_pod_unless_it_has_it() {
 }
 
 #[test]
-fn in_tree_volume_of_a_claim_is_the_volume_of_its_driver_or_says_why_not() {
+fn in_tree_volume_of_a_claim_is_migrated_to_its_csi_driver_or_refused() {
     let pod = claiming();
     let wanted = &of(&pod)[0];
     let resolve = |id: &str| {

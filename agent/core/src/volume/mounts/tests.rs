@@ -85,7 +85,7 @@ fn mounts_that_cannot_be_are_refused_in_the_kubelets_words() {
 }
 
 #[test]
-fn a_sub_path_that_its_references_make_too_long_is_refused() {
+fn sub_path_too_long_after_variable_expansion_is_refused() {
     let env = BTreeMap::from([("N".to_owned(), "x".repeat(10))]);
     let long = Err(MountError::LongSubPath);
     assert_eq!(expanded("$(N)$(N)", &env, 20), Ok("x".repeat(20)));

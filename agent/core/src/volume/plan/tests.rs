@@ -73,7 +73,7 @@ fn huge_pages_need_a_request_of_their_size() {
 }
 
 #[test]
-fn the_owner_of_tokens_is_the_one_user_of_all_containers() {
+fn token_owner_is_the_user_that_all_containers_share() {
     let user = |uid: Option<i64>| json!({"runAsUser": uid});
     let table = [
         (vec![Some(1), Some(1)], None, Some(1)),
@@ -118,7 +118,7 @@ fn files_that_show_the_same_field_share_its_text() {
 }
 
 #[test]
-fn only_volumes_that_the_agent_writes_know_what_is_mounted_inside_them() {
+fn only_volumes_written_by_the_agent_have_nested_mount_points() {
     let mounts = json!([{"name": "cm", "mountPath": "/cm"}, {"name": "e", "mountPath": "/cm/x"},
         {"name": "cm", "mountPath": "/cm/x/y"}]);
     let pod = planned(json!({
@@ -132,7 +132,7 @@ fn only_volumes_that_the_agent_writes_know_what_is_mounted_inside_them() {
 
 /// Where each volume asks each container, this takes many minutes.
 #[test]
-fn very_many_volumes_of_a_pod_with_very_many_containers_ask_them_once() {
+fn plan_of_many_volumes_and_many_containers_sums_container_resources_once() {
     let resources = json!({"limits": {"memory": "64Mi", "hugepages-2Mi": "2Mi"},
         "requests": {"memory": "64Mi", "hugepages-2Mi": "2Mi"}});
     let container = |at| json!({"name": format!("c{at}"), "resources": resources.clone()});

@@ -148,7 +148,7 @@ async fn the_quality_of_service_tree_is_made_and_updated_in_place() {
 }
 
 #[tokio::test]
-async fn who_left_the_cgroup_is_not_killed_by_its_number() {
+async fn process_that_left_the_cgroup_is_not_killed_by_its_pid() {
     let Some(root) = Root::new("left").await else { return };
     let pod = "kubepods/besteffort/podb";
     root.cgroups.create_pod(pod, &CgroupLimits::default()).await.expect("created");
@@ -165,7 +165,7 @@ async fn who_left_the_cgroup_is_not_killed_by_its_number() {
 }
 
 #[tokio::test]
-async fn removal_kills_what_still_runs_in_nested_cgroups_and_leaves_nothing() {
+async fn cgroup_removal_kills_processes_in_nested_cgroups_and_removes_every_directory() {
     let Some(root) = Root::new("remove").await else { return };
     let pod = "kubepods/besteffort/poda";
     root.cgroups.create_pod(pod, &CgroupLimits::default()).await.expect("created");
@@ -181,7 +181,7 @@ async fn removal_kills_what_still_runs_in_nested_cgroups_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn what_runs_in_the_cgroup_of_an_unknown_pod_ends_when_two_sweeps_have_found_it() {
+async fn processes_in_the_cgroup_of_an_unknown_pod_are_killed_by_the_second_sweep() {
     use crate::cgroup::sweep::Strangers;
     let Some(root) = Root::new("sweep").await else { return };
     let class = "kubepods/besteffort".to_owned();
@@ -212,7 +212,7 @@ async fn what_runs_in_the_cgroup_of_an_unknown_pod_ends_when_two_sweeps_have_fou
 }
 
 #[tokio::test]
-async fn a_cgroup_that_was_removed_from_some_hierarchies_is_found_in_the_others() {
+async fn cgroup_missing_from_some_hierarchies_is_swept_from_the_remaining_hierarchies() {
     use crate::cgroup::sweep::Strangers;
     let Some(root) = Root::new("partly").await else { return };
     let class = "kubepods/besteffort".to_owned();
@@ -297,7 +297,7 @@ async fn resized(cgroups: &Cgroups, pod: &str) {
 }
 
 #[test]
-fn a_root_that_nobody_made_is_told_from_one_that_is_there() {
+fn existing_cgroup_root_is_distinguished_from_a_missing_root() {
     let Ok(top) = Cgroups::open("/") else { return };
     assert!(top.has_root());
     let missing = Cgroups::open("/pintle-test-nobody/made-it").expect("opened before");

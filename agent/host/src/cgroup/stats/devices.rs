@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_versions_tell_the_same() {
+    fn v1_and_v2_io_statistics_parse_to_the_same_values() {
         let of = |bytes: &[(&'static str, u64)], operations: &[(&'static str, u64)]| DeviceIo {
             device: (254, 0),
             bytes: bytes.iter().copied().collect(),

@@ -92,13 +92,13 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_gone_holds_nothing() {
+    fn exited_process_is_counted_without_descriptors() {
         assert_eq!(of(&b"4194999\n0\n"[..]), Holds { processes: 2, ..Holds::default() });
         assert_eq!(of(&b""[..]), Holds::default());
     }
 
     #[test]
-    fn of_more_processes_than_are_looked_at_all_are_counted() {
+    fn processes_above_the_inspection_limit_are_counted_without_descriptors() {
         let own = std::process::id();
         let many = "4194999\n".repeat(PROCESSES_MAX);
         let holds = of(format!("{many}{own}\n").as_bytes());

@@ -79,7 +79,7 @@ fn hierarchy() -> (tempfile::TempDir, Sampler) {
 }
 
 #[test]
-fn usage_of_v2_is_what_cadvisor_makes_of_it() {
+fn v2_usage_equals_that_of_cadvisor() {
     let (_dir, mut sampler) = hierarchy();
     sampler.begin();
     let sample = sampler.sample("/rec", false).expect("there");
@@ -112,7 +112,7 @@ fn usage_of_v2_is_what_cadvisor_makes_of_it() {
 }
 
 #[test]
-fn limits_of_v2_are_what_cadvisor_makes_of_them() {
+fn v2_limits_equal_those_of_cadvisor() {
     let (dir, mut sampler) = hierarchy();
     let more = sampler.sample("/rec", true).expect("there").more.expect("asked for");
     let want = More {

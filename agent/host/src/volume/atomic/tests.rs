@@ -46,7 +46,7 @@ fn files_are_reached_through_links_and_an_equal_payload_is_not_written_again() {
 }
 
 #[test]
-fn removed_keys_go_and_links_of_kept_ones_stay() {
+fn removed_keys_are_deleted_and_links_of_kept_keys_stay() {
     let dir = tempfile::tempdir().expect("dir");
     put(dir.path(), 1, &[("a", "1"), ("b/x", "1"), ("b/y", "1")]);
     assert_eq!(
@@ -61,7 +61,7 @@ fn removed_keys_go_and_links_of_kept_ones_stay() {
 }
 
 #[test]
-fn what_a_kill_left_is_put_right_by_the_next_write() {
+fn leftovers_of_a_killed_agent_are_repaired_by_the_next_write() {
     type Leave = fn(&Path);
     let leftovers: [(&str, Leave); 5] = [
         ("an unpublished version", |d| {
@@ -89,7 +89,7 @@ fn what_a_kill_left_is_put_right_by_the_next_write() {
 }
 
 #[test]
-fn the_live_version_is_never_the_one_written_even_if_the_clock_stands_still() {
+fn live_version_is_never_overwritten_even_if_the_clock_stands_still() {
     let dir = tempfile::tempdir().expect("dir");
     put(dir.path(), 1, &[("a", "1")]);
     put(dir.path(), 1, &[("a", "2")]);
@@ -99,7 +99,7 @@ fn the_live_version_is_never_the_one_written_even_if_the_clock_stands_still() {
 }
 
 #[test]
-fn a_version_that_cannot_be_written_leaves_the_old_one() {
+fn failed_write_of_a_version_keeps_the_previous_version() {
     let dir = tempfile::tempdir().expect("dir");
     put(dir.path(), 1, &[("a", "1")]);
     let failed = write(dir.path(), &payload(&[("a", "2")]), "..2026_01_01_00_00_02.1", || {

@@ -94,7 +94,7 @@ fn keys_items_modes_and_optional_references_follow_the_api() {
 }
 
 #[test]
-fn later_sources_win_and_all_failures_are_told() {
+fn later_projected_sources_win_and_all_failures_are_reported() {
     let field = |path: &str, data: &str| PayloadSource::Field {
         path: path.to_owned(),
         mode: Some(0o600),
@@ -134,7 +134,7 @@ fn a_token_is_private_to_the_user_and_the_group_of_the_pod() {
 }
 
 #[test]
-fn a_certificate_is_shown_with_its_key_in_the_files_that_are_named() {
+fn certificate_and_key_are_projected_into_the_requested_files() {
     let path = |path: &str| Some(path.to_owned());
     let request = CertificateRequest {
         bundle_path: path("b"),
@@ -172,7 +172,7 @@ impl ContentSource for CountedObject {
 }
 
 #[test]
-fn what_many_sources_of_a_volume_name_is_fetched_once_and_held_once() {
+fn object_of_many_sources_in_a_volume_is_fetched_and_held_once() {
     let of = |n: usize| {
         let path = |what: &str| format!("{what}{n}");
         let bundle = TrustRequest {

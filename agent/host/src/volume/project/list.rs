@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_project_is_given_that_nothing_names_and_nothing_uses() {
+    fn first_project_id_without_a_folder_a_name_or_usage_is_assigned() {
         // (folders, names, projects that hold something, the one that is given)
         let table: [(&str, &str, &[u32], u32); 7] = [
             ("", "", &[], FIRST),
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_others_stay_as_they_are() {
+    fn project_file_lines_of_other_owners_are_kept() {
         let (folders, names) = ("# ours\n10:/srv\n\n1048577:/admin:x\n", "srv:10\nadmin:1048577\n");
         let mut list = Projects::parse(folders, names);
         assert_eq!(list.of("/admin:x"), Some(FIRST), "a path may have a colon");
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_agent_left_is_no_project_for_ever() {
+    fn project_names_left_by_a_killed_agent_are_removed() {
         let names = "volume1048577:1048577\nvolume1048578:1048577\nvolume7:7\n";
         let mut list = Projects::parse("", names);
         list.remove(|_| false);

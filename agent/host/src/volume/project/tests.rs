@@ -48,7 +48,7 @@ fn a_project_is_released_and_the_files_keep_all_else() {
 }
 
 #[test]
-fn without_the_files_there_is_nothing_to_release_and_none_is_made() {
+fn release_and_sweep_without_project_files_succeed_and_create_none() {
     let dir = tempfile::tempdir().expect("a folder");
     let files = ProjectFiles::in_folder(dir.path());
     files.release(Path::new("/r/pods/u/a")).expect("nothing to do");
@@ -58,7 +58,7 @@ fn without_the_files_there_is_nothing_to_release_and_none_is_made() {
 }
 
 #[test]
-fn a_sweep_frees_what_is_gone_below_the_pods_and_nothing_else() {
+fn sweep_frees_only_projects_of_removed_folders_below_the_pods_directory() {
     let dir = tempfile::tempdir().expect("a folder");
     let pods = dir.path().join("pods");
     let volume = |name: &str| pods.join("u").join(name);
@@ -78,7 +78,7 @@ fn a_sweep_frees_what_is_gone_below_the_pods_and_nothing_else() {
 }
 
 #[test]
-fn files_that_somebody_else_has_locked_are_left_alone() {
+fn project_files_locked_by_another_process_are_left_unchanged() {
     let dir = tempfile::tempdir().expect("a folder");
     let files = written(dir.path());
     for path in [&files.folders, &files.names] {
@@ -93,7 +93,7 @@ fn files_that_somebody_else_has_locked_are_left_alone() {
 }
 
 #[test]
-fn what_is_no_plain_file_is_neither_read_for_ever_nor_replaced() {
+fn irregular_project_file_is_neither_read_nor_replaced() {
     for (what, put) in xtask::disk::STRANGE {
         let dir = tempfile::tempdir().expect("a folder");
         let files = ProjectFiles::in_folder(dir.path());
@@ -106,7 +106,7 @@ fn what_is_no_plain_file_is_neither_read_for_ever_nor_replaced() {
 }
 
 #[test]
-fn where_the_kernel_counts_no_projects_nothing_is_given_or_written() {
+fn volume_without_kernel_project_quotas_gets_no_project() {
     with_private_mounts(|| {
         let root = tempfile::tempdir().expect("a folder");
         xtask::disk::small(root.path(), 1 << 20);
@@ -188,7 +188,7 @@ fn projects_of(dirs: &PodDirs) -> Vec<Option<u32>> {
 }
 
 #[test]
-fn on_ext4_the_kernel_counts_what_a_walk_counts_and_projects_come_and_go_with_their_volumes() {
+fn on_ext4_project_usage_equals_a_walk_and_projects_are_freed_with_their_volumes() {
     with_project_quotas(|root| {
         let (first, second) = (plan(root, &a_pod("uid-1")), plan(root, &a_pod("uid-2")));
         mount(&first);
@@ -249,7 +249,7 @@ fn on_ext4_the_kernel_counts_what_a_walk_counts_and_projects_come_and_go_with_th
 }
 
 #[test]
-fn on_ext4_one_call_tells_of_100_000_files_what_a_walk_does() {
+fn on_ext4_project_usage_of_100_000_files_equals_that_of_a_walk() {
     with_project_quotas(|root| {
         let volumes = plan(root, &a_pod("uid-1"));
         mount(&volumes);

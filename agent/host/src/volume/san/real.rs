@@ -192,7 +192,7 @@ fn luns_of_a_real_target_share_its_session_and_keep_their_files() {
 }
 
 #[test]
-fn real_target_that_goes_away_and_comes_back_loses_nothing() {
+fn real_target_that_disappears_and_returns_loses_no_data() {
     with_private_mounts(|| {
         let Some(target) = ScsiTarget::new("away", 1) else { return };
         let node = SanNode::new();
@@ -225,7 +225,7 @@ fn real_target_that_goes_away_and_comes_back_loses_nothing() {
 }
 
 #[test]
-fn real_target_with_a_secret_lets_in_only_who_has_it() {
+fn real_target_with_a_chap_secret_refuses_a_wrong_password() {
     with_private_mounts(|| {
         let Some(target) = ScsiTarget::new("chap", 1) else { return };
         put(&target.group().join("attrib/authentication"), "1");
@@ -265,7 +265,7 @@ fn block_volume_of_a_real_target_is_mapped_and_unmapped() {
 }
 
 #[test]
-fn two_paths_to_a_real_target_are_one_device_and_losing_one_loses_nothing() {
+fn two_paths_to_a_real_target_are_one_device_that_survives_a_lost_path() {
     with_private_mounts(|| {
         let Some(target) = ScsiTarget::new("paths", 1) else { return };
         target.listen(PORTALS[1]);

@@ -249,7 +249,7 @@ pub(super) fn known(volume: &Volume) -> Known {
 }
 
 #[test]
-fn lun_is_attached_shown_to_a_pod_and_detached_without_losing_its_files() {
+fn lun_is_attached_published_and_detached_without_data_loss() {
     with_private_mounts(|| {
         let san = San::new(1);
         let volume = disk(0, json!({}));
@@ -298,7 +298,7 @@ fn lun_is_attached_shown_to_a_pod_and_detached_without_losing_its_files() {
 }
 
 #[test]
-fn session_of_two_luns_ends_with_the_last_of_them() {
+fn iscsi_session_of_two_luns_ends_when_the_last_lun_is_unstaged() {
     with_private_mounts(|| {
         let san = San::new(3);
         let (first, second) = (disk(0, json!({})), disk(2, json!({})));
@@ -320,7 +320,7 @@ fn session_of_two_luns_ends_with_the_last_of_them() {
 }
 
 #[test]
-fn folder_of_a_crash_before_the_mount_ends_its_session() {
+fn leftover_folder_of_a_crash_before_the_mount_is_unstaged_with_its_sessions() {
     with_private_mounts(|| {
         let san = San::new(1);
         let volume = disk(0, json!({"portals": ["10.0.0.2"]}));
@@ -359,7 +359,7 @@ fn disk_that_is_mounted_elsewhere_stays_attached() {
 }
 
 #[test]
-fn multipath_device_is_used_where_there_is_one_and_a_lost_path_does_not_matter() {
+fn multipath_device_is_used_if_present_and_a_lost_path_is_tolerated() {
     with_private_mounts(|| {
         let san = San::new(1);
         let device = &san.disks[0].device;
@@ -433,7 +433,7 @@ fn secret_is_set_before_the_login_and_is_in_no_error() {
 }
 
 #[test]
-fn initiator_of_a_volume_has_an_interface_that_goes_with_its_last_session() {
+fn initiator_interface_of_a_volume_is_deleted_with_its_last_session() {
     with_private_mounts(|| {
         let san = San::new(1);
         let volume = disk(0, json!({"initiatorName": "iqn.2020-01.x:me"}));
@@ -509,7 +509,7 @@ fn target_that_hangs_delays_no_other() {
 }
 
 #[test]
-fn node_without_open_iscsi_is_told() {
+fn missing_open_iscsi_is_reported() {
     with_private_mounts(|| {
         let mut san = San::new(0);
         san.host.iscsiadm = "/nowhere/iscsiadm".to_owned();

@@ -43,7 +43,7 @@ fn end(root: &Path, pod: &Pod) {
 }
 
 #[test]
-fn a_memory_volume_is_a_tmpfs_of_its_limit_and_set_up_once() {
+fn memory_volume_is_a_tmpfs_of_its_size_limit_and_is_mounted_once() {
     with_private_mounts(|| {
         let root = tempfile::tempdir().expect("root");
         let source = json!([{"name": "m", "emptyDir": {"medium": "Memory", "sizeLimit": "8Mi"}}]);
@@ -62,7 +62,7 @@ fn a_memory_volume_is_a_tmpfs_of_its_limit_and_set_up_once() {
 }
 
 #[test]
-fn the_pods_group_owns_its_volumes() {
+fn volumes_belong_to_the_fs_group_of_their_pod() {
     with_private_mounts(|| {
         let root = tempfile::tempdir().expect("root");
         let volumes = json!([{"name": "e", "emptyDir": {}},
@@ -123,7 +123,7 @@ fn a_sub_path_that_is_missing_is_made_with_the_volumes_mode() {
 }
 
 #[test]
-fn sub_paths_follow_links_inside_the_volume_and_refuse_those_that_leave_it() {
+fn sub_paths_follow_links_inside_the_volume_and_links_out_of_the_volume_are_refused() {
     with_private_mounts(|| {
         let root = tempfile::tempdir().expect("root");
         let host = tempfile::tempdir().expect("host");
@@ -196,7 +196,7 @@ fn data_behind_a_mount_left_in_a_volume_is_not_deleted() {
 }
 
 #[test]
-fn volumes_without_mounts_inside_go_without_the_list_of_all_mounts() {
+fn unmount_of_volumes_without_nested_mounts_does_not_list_all_mounts() {
     with_private_mounts(|| {
         let root = tempfile::tempdir().expect("root");
         let pod = pod_with(
@@ -290,7 +290,7 @@ fn failures_name_volume_path_and_cause_and_do_not_hide_each_other() {
 }
 
 #[test]
-fn a_mount_point_is_told_from_a_directory_and_a_bound_file() {
+fn mount_point_is_distinguished_from_a_directory_and_a_file() {
     with_private_mounts(|| {
         let root = tempfile::tempdir().expect("root");
         let at = |name: &str| root.path().join(name);

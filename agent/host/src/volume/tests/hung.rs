@@ -158,7 +158,7 @@ fn pods_of_a_dead_server_end_and_delay_no_other_removal() {
 }
 
 #[test]
-fn a_full_or_read_only_disk_is_told_as_a_failed_mount_and_made_good_later() {
+fn full_or_read_only_disk_is_a_mount_failure_and_the_mount_succeeds_later() {
     with_private_mounts(|| {
         let root = tempfile::tempdir().expect("root");
         crate::volume::mount::tmpfs(root.path(), Some(64 << 10)).expect("tmpfs");

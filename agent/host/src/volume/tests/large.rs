@@ -58,7 +58,7 @@ fn large_volumes_are_written_before_the_next_is_fetched() {
 }
 
 #[test]
-fn a_pod_whose_files_are_too_large_together_is_told_and_what_fits_is_set_up() {
+fn volume_above_the_size_limit_of_a_pod_fails_and_the_remaining_volumes_are_set_up() {
     with_private_mounts(|| {
         let root = tempfile::tempdir().expect("root");
         let items =

@@ -106,7 +106,7 @@ fn end(dirs: &PodDirs) {
 }
 
 #[test]
-fn a_folder_is_bound_for_each_pod_and_outlives_them() {
+fn local_folder_is_bound_for_each_pod_and_outlives_the_pods() {
     with_private_mounts(|| {
         let root = tempfile::tempdir().expect("root");
         let folder = tempfile::tempdir().expect("a folder");
@@ -148,7 +148,7 @@ fn a_folder_is_bound_for_each_pod_and_outlives_them() {
 }
 
 #[test]
-fn a_disk_is_formatted_once_and_unmounted_with_its_last_pod() {
+fn local_disk_is_formatted_once_and_unmounted_with_its_last_pod() {
     with_private_mounts(|| {
         let root = tempfile::tempdir().expect("root");
         let disk = Disk::new();
@@ -184,7 +184,7 @@ fn a_disk_is_formatted_once_and_unmounted_with_its_last_pod() {
 }
 
 #[test]
-fn a_device_is_linked_for_each_pod_and_gone_with_it() {
+fn local_device_is_linked_for_each_pod_and_unlinked_when_the_pod_ends() {
     with_private_mounts(|| {
         let root = tempfile::tempdir().expect("root");
         let disk = Disk::new();

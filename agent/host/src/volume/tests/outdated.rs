@@ -47,7 +47,7 @@ fn texts(errors: &[VolumeError]) -> Vec<String> {
 }
 
 #[test]
-fn a_volume_whose_object_went_keeps_its_files_and_lets_containers_start() {
+fn volume_of_a_deleted_object_keeps_its_files_and_lets_containers_start() {
     with_private_mounts(|| {
         let root = tempfile::tempdir().expect("root");
         let volumes = json!([{"name": "v", "configMap": {"name": "a"}}]);
@@ -75,7 +75,7 @@ fn a_volume_whose_object_went_keeps_its_files_and_lets_containers_start() {
 }
 
 #[test]
-fn a_refresh_looks_at_files_only() {
+fn refresh_checks_payload_volumes_only() {
     with_private_mounts(|| {
         let root = tempfile::tempdir().expect("root");
         let gone = root.path().join("gone");

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plugin_is_told_the_annotations_it_names_and_not_asked_without_the_required() {
+    fn plugin_gets_its_requested_annotations_and_is_skipped_without_a_required_key() {
         let token = |required: &[&str], optional: &[&str]| TokenSettings {
             required_keys: required.iter().map(ToString::to_string).collect(),
             optional_keys: optional.iter().map(ToString::to_string).collect(),

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_narrowest_answer_counts_until_it_ends() {
+    fn most_specific_cache_entry_applies_until_it_expires() {
         let (start, none) = (Instant::now(), AccountKey::default());
         let mut cache = Cache::new(start);
         for (base, user, lasts) in
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_its_accounts_own() {
+    fn cached_credentials_are_used_only_for_the_same_account_and_token() {
         let start = Instant::now();
         let mut cache = Cache::new(start);
         let account = |uid: &str, token: Option<&str>| AccountKey {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_cache_takes_no_more_until_something_ends() {
+    fn full_cache_accepts_no_new_key_until_an_entry_expires() {
         let (start, none) = (Instant::now(), AccountKey::default());
         let mut cache = Cache::new(start);
         for n in 0..ENTRIES_MAX {

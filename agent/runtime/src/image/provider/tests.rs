@@ -149,7 +149,7 @@ fn login(user: &str) -> Value {
 }
 
 #[test]
-fn a_plugin_is_asked_for_its_images_only_and_answers_of_all_are_in_order() {
+fn plugin_runs_only_for_matching_images_and_most_specific_credentials_come_first() {
     run(async |scene| {
         scene.answering("one", &json!({"auth": {"reg.example": login("a")}}));
         let auth = json!({"reg.example": login("b"), "reg.example/team": login("c")});
@@ -175,7 +175,7 @@ fn a_plugin_is_asked_for_its_images_only_and_answers_of_all_are_in_order() {
 }
 
 #[test]
-fn an_answer_is_remembered_for_the_time_it_says_or_the_configuration() {
+fn response_is_cached_for_its_own_duration_or_else_the_configured_default() {
     run(async |scene| {
         for (name, lasts, default, asked) in [
             ("says", json!("1h"), "0s", 1),
@@ -203,7 +203,7 @@ fn an_answer_is_remembered_for_the_time_it_says_or_the_configuration() {
 }
 
 #[test]
-fn a_plugin_has_its_arguments_and_variables_besides_the_agents_own() {
+fn plugin_gets_its_configured_arguments_and_env_plus_the_agents_environment() {
     run(async |scene| {
         let answer = json!({"kind": "CredentialProviderResponse", "apiVersion": V1,
             "cacheKeyType": "Global", "auth": {"reg.example": {"username": "USER"}}});
@@ -217,7 +217,7 @@ fn a_plugin_has_its_arguments_and_variables_besides_the_agents_own() {
 }
 
 #[test]
-fn a_plugin_that_fails_says_nothing_and_is_counted() {
+fn failing_plugin_yields_no_credentials_and_its_error_is_counted() {
     run(async |scene| {
         scene.program("fails", "echo no >&2; exit 3");
         scene.program("hangs", "exec sleep 1000");
@@ -241,7 +241,7 @@ fn a_plugin_that_fails_says_nothing_and_is_counted() {
 }
 
 #[test]
-fn a_plugin_that_wants_tokens_has_them_and_its_answers_are_the_accounts_own() {
+fn plugin_with_token_attributes_gets_a_token_and_is_cached_per_service_account() {
     run(async |scene| {
         scene.answering("sa", &json!({"auth": {"reg.example": login("a")}}));
         let attributes = json!({"serviceAccountTokenAudience": "aud", "cacheType": "ServiceAccount",
@@ -276,7 +276,7 @@ fn a_plugin_that_wants_tokens_has_them_and_its_answers_are_the_accounts_own() {
 }
 
 #[test]
-fn a_token_may_be_the_password_only_where_answers_end_with_it() {
+fn token_may_be_returned_as_password_only_with_cache_type_token() {
     run(async |scene| {
         let password = "aud|uid of ns/one|p|0";
         let auth = json!({"reg.example": {"username": "a", "password": password}});
@@ -330,7 +330,7 @@ fn a_folder_is_read_in_order_and_a_name_stands_once() {
 }
 
 #[test]
-fn what_cannot_be_read_or_run_is_told_with_flag_and_file() {
+fn unusable_config_or_plugin_is_reported_with_flag_and_file() {
     run(async |scene| {
         let file = scene.path("c.yaml");
         let refused = |text: &str, part: &str| {
@@ -358,7 +358,7 @@ fn what_cannot_be_read_or_run_is_told_with_flag_and_file() {
 
 // k8s: pkg/credentialprovider/plugin/config_test.go Test_validateCredentialProviderConfig
 #[test]
-fn what_the_kubelet_refuses_is_refused_in_its_words() {
+fn configs_the_kubelet_rejects_are_rejected_with_the_same_errors() {
     let version = "providers.apiVersion: Unsupported value: \"v9\": supported values: \
         \"credentialprovider.kubelet.k8s.io/v1\", \"credentialprovider.kubelet.k8s.io/v1alpha1\", \
         \"credentialprovider.kubelet.k8s.io/v1beta1\"";

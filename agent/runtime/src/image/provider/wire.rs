@@ -147,7 +147,7 @@ mod tests {
     use serde_json::Value;
 
     #[test]
-    fn only_v1_is_told_of_service_accounts() {
+    fn only_v1_requests_carry_service_account_token_and_annotations() {
         let annotations = BTreeMap::from([("a".to_owned(), "b".to_owned())]);
         let request =
             ProviderRequest { image: "reg/a".to_owned(), token: Some("t".into()), annotations };

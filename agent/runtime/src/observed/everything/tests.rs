@@ -88,7 +88,7 @@ fn each(uids: &[&str], things: usize) -> Vec<(String, usize)> {
 }
 
 #[tokio::test]
-async fn containers_that_are_too_long_for_one_list_are_listed_by_sandbox() {
+async fn containers_too_large_for_one_list_are_listed_by_sandbox() {
     let scene = scene().await;
     for uid in ["a", "b", "c"] {
         let sandbox = scene.sandbox(uid, 0).await;
@@ -106,7 +106,7 @@ async fn containers_that_are_too_long_for_one_list_are_listed_by_sandbox() {
 }
 
 #[tokio::test]
-async fn sandboxes_that_are_too_long_for_one_list_are_listed_by_the_pods_that_are_known() {
+async fn sandboxes_too_large_for_one_list_are_listed_by_known_pod() {
     let scene = scene().await;
     for uid in ["a", "b", "c", "d"] {
         scene.sandbox(uid, LARGE).await;
@@ -125,7 +125,7 @@ async fn sandboxes_that_are_too_long_for_one_list_are_listed_by_the_pods_that_ar
 }
 
 #[tokio::test]
-async fn a_pod_that_is_too_long_for_a_list_is_read_by_state_and_if_it_must_be_left_as_it_was() {
+async fn pod_too_large_for_a_list_is_read_by_state_or_keeps_its_last_observation() {
     let scene = scene().await;
     let small = scene.sandbox("a", 0).await;
     scene.container(&small, "a", "c", 0).await;

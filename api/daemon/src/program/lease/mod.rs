@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_event_tells_that_this_process_leads_and_that_it_does_not_any_more() {
+    async fn leader_election_events_report_start_and_end_of_leadership() {
         let server = held_until(Wish::Release).await;
         assert_ne!(holder(&server), "host_1", "others begin at once");
         let events = events(&server);

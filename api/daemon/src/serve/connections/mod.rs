@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_a_request_of_a_proven_name_keeps_its_connection() {
+    async fn only_busy_connections_of_authenticated_clients_are_never_displaced() {
         let all = connections();
         let (anybody, named) = (all.open(peer(1)), all.open(peer(1)));
         let (open, busy) = (anybody.ask(), named.ask());
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn names_keep_each_other_out_of_no_room_but_their_own() {
+    async fn user_with_many_connections_does_not_displace_another_user() {
         let all = connections();
         let hold = |name: &str, last: u8| {
             let connection = all.open(peer(last));
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_is_not_taken_in_time_ends_its_connection() {
+    async fn unread_answer_of_an_unauthenticated_client_ends_its_connection() {
         let all = connections();
         let (slow, prompt, named) = (all.open(peer(1)), all.open(peer(2)), all.open(peer(3)));
         let soon = Instant::now() + Duration::from_millis(20);
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_gives_up_costs_nobody_a_pause() {
+    fn accept_errors_of_clients_are_distinguished_from_resource_shortage() {
         use nix::errno::Errno;
         let table = [
             (Errno::EMFILE, AcceptRefusal::Short),
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_descriptors_an_idle_stranger_goes_and_the_listener_pauses() {
+    async fn descriptor_shortage_displaces_an_idle_connection_and_pauses_the_listener() {
         let share = ClassShare { total: 4, per_peer: 4 };
         let wait = Duration::from_secs(3600);
         let patience = Patience { first_request: wait, unknown: wait, known: wait };
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_busy_connection_is_not_idle_and_one_that_reads_is_not_either() {
+    async fn connection_with_a_request_under_way_is_not_idle() {
         let share = ClassShare { total: 4, per_peer: 2 };
         let wait = Duration::from_millis(20);
         let patience = Patience { first_request: wait, unknown: wait, known: wait };

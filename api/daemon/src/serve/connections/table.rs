@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_idle_connection_of_the_peer_with_most_goes_first() {
+    fn oldest_idle_connection_of_the_peer_with_most_is_displaced_first() {
         let mut names = TestNames::new();
         names.open(2, "lone");
         for name in ["a", "b", "c", "d"] {
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_to_be_allowed_goes_after_the_silent_and_who_was_allowed_stays() {
+    fn idle_connections_are_displaced_before_connections_with_requests() {
         let mut names = TestNames::new();
         let ids: Vec<u64> = ["a", "b", "c", "d"].map(|name| names.open(1, name).0).to_vec();
         names.0.ask(ids[0]);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newcomer_finds_room_whatever_unknown_connections_do() {
+    fn new_connection_finds_room_although_all_unknown_connections_are_busy() {
         let mut names = TestNames::new();
         for name in ["a", "b", "c", "d"] {
             let id = names.open(1, name).0;
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handshake_that_has_just_begun_goes_after_requests_of_unknown_clients() {
+    fn recent_handshake_is_displaced_after_requests_of_unknown_clients() {
         let mut names = TestNames::new();
         for (from, name) in [(1, "a"), (2, "b"), (3, "c"), (4, "d"), (5, "e")] {
             let id = names.open(from, name).0;
@@ -342,7 +342,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_limits_hold_whatever_happens(
+        fn connection_limits_hold_under_any_sequence_of_operations(
             steps in proptest::collection::vec((0_u8..6, 0_u8..4, 0_usize..12), 0..300)
         ) {
             let (mut table, now) = (ConnectionTable::new(LIMITS), Instant::now());

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_that_has_ended_or_not_begun_vouches_for_nobody() {
+    fn expired_and_future_authorities_verify_no_certificate() {
         let now = jiff::Timestamp::now().as_second();
         let ((ended, of_ended), (holding, of_holding)) = (pair(7200, -3600), pair(3600, 7200));
         let (later, of_later) = pair(-3600, 9000);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bundle_of_which_all_have_ended_is_one_and_an_empty_one_is_none() {
+    fn bundle_of_expired_authorities_is_read_and_an_empty_bundle_is_rejected() {
         let now = jiff::Timestamp::now().as_second();
         let (ended, leaf) = pair(7200, -3600);
         let all = Authorities::read(ended.as_bytes(), now).expect("authorities");

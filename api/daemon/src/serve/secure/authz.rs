@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_may_all_is_not_asked_about_and_others_may_nothing_where_nobody_is() {
+    async fn masters_need_no_review_and_other_users_are_denied_without_an_api_server() {
         assert_eq!(allows("masters", false).await, Ok(true));
         assert_eq!(allows("others", true).await, Ok(false));
         let undecided = allows("others", false).await;

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_peers_questions_do_not_hold_up_anothers() {
+    async fn hung_lookups_of_a_peer_do_not_block_other_peers() {
         let flights = flights();
         let mut hanging = Vec::new();
         for question in 0..200 {

@@ -74,7 +74,7 @@ fn now() -> i64 {
 }
 
 #[test]
-fn a_client_of_version_1_is_taken_from_its_authority_alone() {
+fn version_1_client_certificate_is_accepted_only_from_its_authority() {
     let (ca, other) = (OldAuthority::new("ca"), OldAuthority::new("ca"));
     let all = Authorities::read(ca.pem.as_bytes(), now()).expect("authorities");
     let key = KeyPair::generate().expect("a key");
@@ -95,7 +95,7 @@ fn a_client_of_version_1_is_taken_from_its_authority_alone() {
 }
 
 #[test]
-fn a_client_that_is_marked_as_an_authority_is_taken_if_it_is_for_clients() {
+fn client_certificate_marked_as_ca_is_accepted_if_meant_for_clients() {
     let ca = OldAuthority::new("ca");
     let alone = OldAuthority::new("alone");
     let bundle = format!("{}{}", ca.pem, alone.pem);
@@ -117,7 +117,7 @@ fn a_client_that_is_marked_as_an_authority_is_taken_if_it_is_for_clients() {
 }
 
 #[test]
-fn a_client_in_the_bundle_vouches_for_itself_and_for_nobody_else() {
+fn client_certificate_in_the_bundle_is_trusted_but_signs_no_other_certificate() {
     let key = KeyPair::generate().expect("a key");
     let own = params("client", false, &[ExtendedKeyUsagePurpose::ClientAuth]);
     let itself = own.self_signed(&key).expect("signed");
@@ -163,7 +163,7 @@ async fn shaken(
 }
 
 #[tokio::test]
-async fn a_client_of_version_1_shows_that_it_has_its_key() {
+async fn version_1_client_must_prove_possession_of_its_key() {
     let ca = OldAuthority::new("ca");
     let key = KeyPair::generate().expect("a key");
     let leaf = ca.as_version_1(&ca.sign(&params("client", false, &[]), &key));

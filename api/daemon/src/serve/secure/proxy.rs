@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_named_is_the_user_with_all_groups_and_whatever_else_is_told() {
+    fn request_headers_yield_user_uid_groups_and_extra() {
         let found = user(&[
             ("x-remote-user", ""),
             ("x-other-user", "jane"),
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_name_nobody_is_spoken_for() {
+    fn request_headers_without_a_user_name_yield_no_user() {
         assert_eq!(user(&[("x-remote-group", "system:masters"), ("x-remote-uid", "7")]), None);
     }
 
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_is_believed_by_its_name_where_names_are_listed() {
+    fn proxy_certificate_name_must_be_allowed_where_names_are_listed() {
         let (mut ca, key) = (named("proxies"), KeyPair::generate().expect("a key"));
         ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let file = tempfile::NamedTempFile::new().expect("a file");

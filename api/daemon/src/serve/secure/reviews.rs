@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_does_not_pass_is_told_at_once() {
+    async fn permanent_review_errors_are_reported_without_backoff() {
         for (code, want) in [(403, 1), (404, 1), (422, 1), (503, 1), (401, 2)] {
             assert_eq!(requests(code).await, want, "{code}");
         }
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_may_pass_is_asked_again() {
+    async fn transient_review_errors_are_retried() {
         let tries = usize::try_from(TRIES).expect("few");
         let (busy, broken) = tokio::join!(requests(500), requests(0));
         assert_eq!((busy, broken), (tries, tries));

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_in_memory_that_is_about_to_end_is_made_again_while_it_is_used() {
+    fn expiring_in_memory_pair_is_renewed_while_in_use() {
         let old = CertificatePair::until("n", tomorrow()).expect("made");
         let memory = MemoryPair::of("n", &old).expect("a pair");
         // Begins to make one, and without a runtime ends it.

@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_pair_is_shown_and_a_broken_one_is_not() {
+    fn new_key_pair_is_served_and_a_broken_pair_is_ignored() {
         let dir = tempfile::tempdir().expect("a folder");
         let (certificate, key) = make(dir.path(), "a");
         let files = files(Serving::files(FIELDS, certificate.clone(), key).expect("a pair"));
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn an_own_pair_is_made_again_before_it_ends_at_the_start_and_while_running() {
+    fn self_signed_pair_is_renewed_before_expiry_at_start_and_while_running() {
         let dir = tempfile::tempdir().expect("a folder");
         let (certificate, key) = (dir.path().join("kubelet.crt"), dir.path().join("kubelet.key"));
         let today = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expired_pair_that_was_not_made_here_is_left_as_it_is() {
+    fn expired_pair_not_made_by_this_program_is_left_unchanged() {
         let dir = tempfile::tempdir().expect("a folder");
         let mut params = rcgen::CertificateParams::new(vec!["n".to_owned()]).expect("parameters");
         params.not_after = rcgen::date_time_ymd(2020, 1, 1);

@@ -139,7 +139,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_subject_or_nothing(
+        fn subject_parsing_never_panics_on_any_bytes(
             bytes in proptest::collection::vec(any::<u8>(), 0..200),
             cut in 0_usize..400,
             flip in 0_usize..400,

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_go_does_not_know_is_refused() {
+    fn cipher_suite_unknown_to_go_is_rejected() {
         let names =
             |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let long = SUITES.map(|(name, _)| match name.ends_with("POLY1305") {

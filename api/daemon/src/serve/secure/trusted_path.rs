@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_others_may_write_or_read_is_refused_and_so_is_one_in_such_a_folder() {
+    fn file_or_folder_accessible_to_other_users_is_rejected() {
         let dir = tempfile::tempdir().expect("a folder");
         let key = key(dir.path());
         let why = |used| file(&key, used).expect_err("not to be trusted").to_string();
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_user_owns_is_refused_however_one_comes_there() {
+    fn path_owned_by_another_user_is_rejected_also_through_a_link() {
         if !nix::unistd::geteuid().is_root() {
             return eprintln!("skipped: only root gives files away");
         }

@@ -70,7 +70,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn an_answer_is_remembered_for_its_time_and_no_longer() {
+    fn cached_answer_expires_after_its_ttl() {
         let mut cache = TtlCache::new(4);
         let now = Instant::now();
         cache.put("a", 1, SECOND, now);
@@ -93,7 +93,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_never_grows_past_its_bound(keys in proptest::collection::vec(0_u8..20, 0..300)) {
+        fn cache_never_exceeds_its_bound(keys in proptest::collection::vec(0_u8..20, 0..300)) {
             let (mut cache, now) = (TtlCache::new(5), Instant::now());
             for key in keys {
                 cache.put(key, (), SECOND, now);

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn proven_peers_leave_each_fourth_turn_to_the_others_and_are_forgotten_after_an_hour() {
+    fn proven_peers_yield_each_fourth_turn_and_are_forgotten_after_an_hour() {
         let now = Instant::now();
         let mut rota = Rota::new(LIMITS);
         rota.prove(peer(1), now);
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn one_peer_has_its_own_rate_and_its_share_of_turns_that_wait_or_are_under_way() {
+    fn peer_has_its_own_rate_and_limits_of_waiting_and_running_turns() {
         let now = Instant::now();
         let mut rota = Rota::new(LIMITS);
         let begins = |rota: &mut Rota, now| {

@@ -397,14 +397,14 @@ fn security_dns_and_tolerations() {
 }
 
 #[test]
-fn every_violation_is_told_at_once() {
+fn all_violations_are_reported_together() {
     let spec = json!({"containers": [{"name": "", "image": ""}, {"name": "B", "image": "i"}],
                       "dnsPolicy": "x", "activeDeadlineSeconds": -1});
     assert_eq!(violations(spec).len(), 5);
 }
 
 #[test]
-fn fields_for_others_than_the_node_are_checked_too() {
+fn fields_that_the_kubelet_does_not_use_are_validated_too() {
     let spec = |own: Value| {
         let mut spec = json!({"containers": [{"name": "c", "image": "i"}]});
         let fields = own.as_object().expect("an object").clone();

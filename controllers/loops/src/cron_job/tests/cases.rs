@@ -41,7 +41,7 @@ fn start_that_a_clock_change_skips_is_not_made() {
 }
 
 #[test]
-fn hour_that_a_clock_change_repeats_has_its_starts_twice() {
+fn hour_repeated_by_a_clock_change_has_its_starts_twice() {
     // 2026-11-01, 02:00 back to 01:00 in New York.
     assert_eq!(
         starts("TZ=America/New_York 30 1 * * *", "2026-10-31T12:00:00Z", 3),

@@ -63,7 +63,7 @@ fn is_of_newer_rules(spec: &str, starts: &Starts) -> bool {
 }
 
 #[test]
-fn schedules_and_their_next_times_are_those_of_upstream() {
+fn schedules_and_next_times_match_upstream() {
     let more = std::env::var("PINTLE_SCHEDULE_VECTORS").ok();
     let more = more.map(|path| std::fs::read_to_string(path).expect("vectors that can be read"));
     let (mut compared, mut differ) = (0, Vec::new());
@@ -84,7 +84,7 @@ fn schedules_and_their_next_times_are_those_of_upstream() {
 }
 
 #[test]
-fn search_goes_on_where_a_zone_skipped_a_day() {
+fn next_start_is_found_although_the_time_zone_skipped_a_day() {
     // Samoa had no 30 December 2011.
     let schedule = CronSchedule::parse("TZ=Pacific/Apia 0 0 15 * *", &TimeZone::UTC);
     let schedule = schedule.expect("a schedule");

@@ -184,7 +184,7 @@ impl CronWant {
 }
 
 #[test]
-fn sync_of_a_random_cron_job_does_what_upstream_does() {
+fn random_cron_job_syncs_match_upstream() {
     let more = std::env::var("PINTLE_CRON_VECTORS").ok();
     let more = more.map(|path| std::fs::read_to_string(path).expect("vectors that can be read"));
     let (mut compared, mut differ) = (0, 0);

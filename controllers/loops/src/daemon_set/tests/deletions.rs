@@ -88,7 +88,7 @@ impl FrameWorld {
 }
 
 #[test]
-fn deletion_that_is_seen_twice_counts_for_its_pod_alone() {
+fn deletion_observed_twice_counts_only_for_its_own_pod() {
     let mut cluster = FrameWorld::new();
     let [p, q] = ["p", "q"].map(|name| cluster.world.get(PODS, name).expect("a pod").clone());
     // Another client deletes it first.
@@ -104,7 +104,7 @@ fn deletion_that_is_seen_twice_counts_for_its_pod_alone() {
 }
 
 #[test]
-fn pod_that_a_user_deletes_is_replaced_as_soon_as_it_is_gone() {
+fn pod_deleted_by_a_user_is_replaced_as_soon_as_it_is_removed() {
     let mut cluster = FrameWorld::new();
     let failed: Vec<_> = cluster.world.all(PODS).cloned().collect();
     assert_eq!(cluster.run(), PodActions { created: 0, deleted: 2 });

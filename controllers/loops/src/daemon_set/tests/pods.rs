@@ -27,7 +27,7 @@ fn each_node_gets_a_pod_and_the_status_counts_them() {
 }
 
 #[test]
-fn pod_is_for_one_node_and_tolerates_its_problems() {
+fn daemon_pod_is_pinned_to_its_node_and_tolerates_node_problems() {
     let mut tolerant = set();
     tolerant["spec"]["template"]["spec"]["tolerations"] = json!([
         {"key": "own", "operator": "Exists"},
@@ -65,7 +65,7 @@ fn pod_is_for_one_node_and_tolerates_its_problems() {
 }
 
 #[test]
-fn pod_that_fits_its_node_no_more_is_deleted() {
+fn pod_that_no_longer_fits_its_node_is_deleted() {
     let mut world = world(set(), 2);
     settle(&mut world);
     taint(&mut world, "node-0", "k", "NoSchedule");
@@ -103,7 +103,7 @@ fn oldest_bound_pod_of_a_node_stays() {
 }
 
 #[test]
-fn pod_that_waits_for_a_node_that_is_gone_is_deleted() {
+fn pending_pod_of_a_deleted_node_is_deleted() {
     let mut world = world(set(), 2);
     sync(&mut world);
     world.remove(NODES, "node-1");

@@ -88,7 +88,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
-    fn set_settles_with_one_current_pod_a_node(surges: bool, steps in steps()) {
+    fn set_settles_with_one_current_pod_per_node(surges: bool, steps in steps()) {
         let mut wanted = set();
         if surges {
             wanted["spec"]["updateStrategy"]["rollingUpdate"] =

@@ -43,7 +43,7 @@ fn revision_has_labels_annotations_and_the_hash_in_its_name() {
 }
 
 #[test]
-fn oldest_revisions_beyond_the_limit_are_deleted_unless_a_pod_has_them() {
+fn oldest_revisions_beyond_the_limit_are_deleted_unless_a_pod_uses_them() {
     let mut manual = set();
     manual["spec"]["updateStrategy"] = json!({"type": "OnDelete"});
     let mut world = world(manual, 1);

@@ -108,7 +108,7 @@ fn surge_does_not_wait_for_an_old_pod_that_is_not_ready() {
 }
 
 #[test]
-fn surge_moves_pods_off_nodes_only_when_others_are_available() {
+fn surge_rollout_leaves_no_pod_on_a_node_tainted_noschedule() {
     let mut world = world(with_limits(json!(0), json!(1)), 2);
     world.edit(NODES, "node-0", |node| node["metadata"]["labels"] = json!({"old": "yes"}));
     settle(&mut world);
@@ -120,7 +120,7 @@ fn surge_moves_pods_off_nodes_only_when_others_are_available() {
 }
 
 #[test]
-fn on_delete_replaces_nothing() {
+fn on_delete_strategy_replaces_no_running_pod() {
     let mut manual = set();
     manual["spec"]["updateStrategy"] = json!({"type": "OnDelete"});
     let mut world = world(manual, 2);

@@ -43,7 +43,7 @@ fn add(world: &mut LoopWorld, pod: &NodePod) {
 }
 
 #[test]
-fn surging_node_keeps_one_new_pod_and_an_old_one_that_is_ready() {
+fn surging_node_keeps_a_new_pod_and_a_ready_old_pod() {
     let (new, new_ready) = (pod("new", true, 50, None), pod("new", true, 50, Some(10)));
     let old_ready = pod("old", false, 10, Some(0));
     let old_unready = pod("old", false, 10, None);
@@ -95,7 +95,7 @@ fn settle_slowly(world: &mut LoopWorld) {
 }
 
 #[test]
-fn node_whose_only_pod_is_being_deleted_gets_a_new_one_at_once() {
+fn node_with_only_a_terminating_pod_gets_a_new_pod_at_once() {
     let mut world = surging(2);
     settle(&mut world);
     let pod = world.names(PODS)[0].to_owned();
@@ -106,7 +106,7 @@ fn node_whose_only_pod_is_being_deleted_gets_a_new_one_at_once() {
 }
 
 #[test]
-fn surge_goes_on_while_tainted_nodes_are_left() {
+fn surge_continues_while_tainted_nodes_are_left() {
     // k8s: TestDaemonSetUpdatesPodsNotMatchTainstWithMaxSurge
     let mut world = surging(5);
     taint(&mut world, "node-0", "k", "NoSchedule");
@@ -132,7 +132,7 @@ fn surge_goes_on_while_tainted_nodes_are_left() {
 }
 
 #[test]
-fn ready_old_pods_are_never_touched_while_others_use_up_the_limit() {
+fn ready_old_pods_are_kept_while_pending_pods_use_up_max_unavailable() {
     // k8s: TestDaemonSetUpdatesSaveOldHealthyPods
     let mut wanted = set();
     wanted["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"] = 4.into();
@@ -190,7 +190,7 @@ fn limits_are_taken_of_the_nodes_that_should_run_a_pod() {
 }
 
 #[test]
-fn rollout_with_surge_fails_while_the_node_of_an_old_pod_is_gone() {
+fn surge_rollout_fails_while_the_node_of_an_old_pod_is_missing() {
     let mut world = surging(2);
     settle(&mut world);
     set_image(&mut world, "two");

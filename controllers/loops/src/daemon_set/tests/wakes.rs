@@ -34,7 +34,7 @@ fn node(effect: Option<&str>, labels: Value) -> Value {
 }
 
 #[test]
-fn node_wakes_the_set_only_when_it_concerns_it() {
+fn node_change_wakes_the_daemon_set_only_when_relevant() {
     let none = json!({});
     for (has_pod, misscheduled, old, new, is_woken) in [
         (false, 0, None, Some(node(None, none.clone())), true),
@@ -128,7 +128,7 @@ fn pod_that_became_ready_wakes_the_set_a_second_after_min_ready_seconds() {
 }
 
 #[test]
-fn revision_wakes_the_set_when_it_changes_or_is_an_orphan() {
+fn changed_or_orphaned_revision_wakes_the_set() {
     let revision = |owner: &str, number: i64| {
         let owners = match owner {
             "" => json!([]),

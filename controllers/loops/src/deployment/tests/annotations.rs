@@ -17,7 +17,7 @@ fn map(value: Value) -> Annotations {
 }
 
 #[test]
-fn set_takes_over_annotations_but_those_that_are_its_own() {
+fn set_copies_deployment_annotations_except_reserved_ones() {
     let deployment = map(json!({"mine": "1", REVISION: "7", MAX_REPLICAS: "9",
         "kubectl.kubernetes.io/last-applied-configuration": "{}",
         "deprecated.deployment.rollback.to": "3"}));
@@ -28,7 +28,7 @@ fn set_takes_over_annotations_but_those_that_are_its_own() {
 }
 
 #[test]
-fn revision_never_goes_back_and_earlier_ones_are_history() {
+fn revision_never_decreases_and_earlier_revisions_are_history() {
     let mut set = map(json!({REVISION: "5"}));
     assert!(!update_set(&mut set, &Annotations::new(), 4));
     assert_eq!(text(&set, REVISION), "5");

@@ -54,7 +54,7 @@ fn old_sets_without_pods_beyond_the_limit_are_deleted() {
 }
 
 #[test]
-fn lowest_revisions_go_first() {
+fn sets_with_the_lowest_revisions_are_deleted_first() {
     // The first is the oldest.
     for (limit, sets, expected) in [
         (1, vec![("1", 0), ("2", 0)], vec!["foo-0"]),
@@ -78,7 +78,7 @@ fn lowest_revisions_go_first() {
 }
 
 #[test]
-fn set_that_is_gone_is_no_failure_and_another_failure_ends_the_clean_up() {
+fn clean_up_ignores_a_missing_set_and_stops_at_any_other_error() {
     let mut value = deployment(1, json!(1), json!(0));
     value["spec"]["revisionHistoryLimit"] = 0.into();
     let deployment: KeptObject<Deployment> = kept(&value);

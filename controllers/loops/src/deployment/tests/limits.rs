@@ -11,7 +11,7 @@ use super::{deployment, set, sets};
 use crate::stub_api::kept;
 
 #[test]
-fn fenceposts_are_rounded_and_never_both_nothing() {
+fn fenceposts_are_rounded_and_never_both_zero() {
     for (surge, unavailable, desired, expected) in [
         (json!("0%"), json!("0%"), 0, (0, 1)),
         (json!("39%"), json!("39%"), 10, (4, 3)),
@@ -53,7 +53,7 @@ fn unavailable_pods_are_never_more_than_wanted_ones() {
 }
 
 #[test]
-fn largest_numbers_wrap_as_upstream_has_it() {
+fn largest_replica_counts_wrap_as_in_upstream() {
     let value = deployment(i32::MAX, json!(1), json!(0));
     let deployment: KeptObject<Deployment> = kept(&value);
     assert_eq!(max_replicas(&deployment.spec), i32::MIN);
@@ -61,7 +61,7 @@ fn largest_numbers_wrap_as_upstream_has_it() {
 }
 
 #[test]
-fn new_set_grows_to_what_surge_allows() {
+fn new_set_grows_to_the_limit_of_max_surge() {
     for (strategy, wanted, current, surge, expected) in
         [("RollingUpdate", 1, 5, 1, 5), ("RollingUpdate", 6, 2, 10, 6), ("Recreate", 3, 1, 1, 3)]
     {

@@ -40,7 +40,7 @@ fn deployment(deadline: Option<i32>, replicas: i32, status: [i32; 3], conditions
 }
 
 #[test]
-fn rollout_progresses_when_pods_are_new_ready_available_or_old_ones_gone() {
+fn rollout_progresses_with_more_updated_ready_or_available_or_fewer_old_pods() {
     for (old, new, expected) in [
         ((10, 4, 4, 4), (10, 6, 4, 4), true),
         ((10, 4, 4, 4), (10, 4, 4, 4), false),
@@ -226,7 +226,7 @@ fn outcomes() -> Vec<ProgressOutcome> {
 }
 
 #[test]
-fn condition_says_how_the_rollout_goes() {
+fn progressing_condition_matches_the_rollout_outcome() {
     for case in outcomes() {
         let mut value = case.deployment;
         // Upstream's fixtures have no count of ready pods.

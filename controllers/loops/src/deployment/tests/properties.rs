@@ -154,7 +154,7 @@ proptest! {
     }
 
     #[test]
-    fn scaling_in_the_middle_of_a_rollout_gives_exactly_what_is_wanted(
+    fn scaling_during_a_rollout_reaches_exactly_replicas_plus_surge(
         before in 1..30_i32,
         after in 0..60_i32,
         surge in 0..6_i32,

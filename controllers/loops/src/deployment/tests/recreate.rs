@@ -22,7 +22,7 @@ fn running(uids: &[&str]) -> BTreeSet<Uid> {
 }
 
 #[test]
-fn old_sets_are_scaled_to_nothing_before_a_new_one_is_created() {
+fn old_sets_are_scaled_to_zero_before_a_new_set_is_created() {
     let value = recreate(3);
     let deployment: KeptObject<Deployment> = kept(&value);
     let values = [set("old-1", "a", 3, 9), set("old-2", "b", 0, 8), set("old-3", "c", 1, 7)];
@@ -55,7 +55,7 @@ fn old_pods_by_the_sets_or_the_pods_count_hold_the_rollout() {
 }
 
 #[test]
-fn new_set_is_created_with_all_pods_once_old_ones_are_gone() {
+fn new_set_is_created_at_full_size_after_old_pods_have_ended() {
     let value = recreate(3);
     let deployment: KeptObject<Deployment> = kept(&value);
     let old = set("old", "old", 0, 9);

@@ -152,7 +152,7 @@ fn set_that_missed_an_earlier_scaling_event_catches_up() {
 }
 
 #[test]
-fn saturated_new_set_takes_old_ones_to_nothing() {
+fn saturated_new_set_scales_old_sets_to_zero() {
     let after = deployment(2, json!(1), json!(1));
     let values = [
         available(scaled_for(set("new", "new", 2, 10), &after), 2),

@@ -120,7 +120,7 @@ fn first_sync_creates_the_set_and_records_its_revision() {
 }
 
 #[test]
-fn complete_rollout_asks_for_nothing() {
+fn complete_rollout_sends_no_requests() {
     let (deployment, set) = complete(3);
     let driven = synced(&deployment, &[set]);
     assert!(driven.requests.is_empty(), "{:?}", driven.requests);
@@ -141,7 +141,7 @@ fn new_template_creates_a_set_of_the_next_revision_within_surge() {
 }
 
 #[test]
-fn set_that_is_rolled_back_to_by_its_template_gets_a_new_revision_and_a_history() {
+fn rolled_back_set_gets_a_new_revision_and_a_revision_history() {
     let (deployment, set) = complete(2);
     let newer = annotated(super::set("other", "other", 0, 1), REVISION, "2");
     let driven = synced(&deployment, &[set, newer]);
@@ -188,7 +188,7 @@ fn set_without_progressing_condition_is_found() {
 }
 
 #[test]
-fn oldest_of_several_sets_of_the_template_is_the_new_one() {
+fn oldest_set_with_the_current_template_is_the_new_set() {
     let (deployment, set) = complete(2);
     let twin = annotated(super::set("twin", "new", 1, 1), REVISION, "1");
     let driven = synced(&deployment, &[set, twin]);
@@ -212,7 +212,7 @@ fn selector_of_everything_is_refused() {
 }
 
 #[test]
-fn deleted_deployment_only_keeps_its_status() {
+fn deployment_being_deleted_only_updates_its_status() {
     let mut value = deployment(3, json!(1), json!(0));
     value["metadata"]["deletionTimestamp"] = ago(1).into();
     let driven = synced(&value, &[set("old", "old", 2, 9)]);
@@ -221,7 +221,7 @@ fn deleted_deployment_only_keeps_its_status() {
 }
 
 #[test]
-fn deployment_that_was_deleted_meanwhile_adopts_nothing() {
+fn deployment_deleted_meanwhile_adopts_no_set() {
     let mut orphan = set("orphan", "new", 1, 9);
     orphan["metadata"]["ownerReferences"] = json!([]);
     let value = deployment(1, json!(1), json!(0));
@@ -238,7 +238,7 @@ fn deployment_that_was_deleted_meanwhile_adopts_nothing() {
 }
 
 #[test]
-fn paused_rollout_scales_cleans_up_and_says_so() {
+fn paused_rollout_scales_cleans_up_and_sets_its_paused_condition() {
     let (deployment, old) = complete(4);
     let mut paused = with_deadline(deployment);
     paused["spec"]["paused"] = true.into();
@@ -269,7 +269,7 @@ fn paused_rollout_scales_cleans_up_and_says_so() {
 }
 
 #[test]
-fn resumed_rollout_starts_its_deadline_anew() {
+fn resumed_rollout_restarts_its_progress_deadline() {
     let (deployment, set) = complete(2);
     let mut resumed = with_deadline(deployment);
     let progress = json!({"type": "Progressing", "status": "Unknown",
@@ -285,7 +285,7 @@ fn resumed_rollout_starts_its_deadline_anew() {
 }
 
 #[test]
-fn rollout_that_timed_out_stays_so_when_it_is_paused() {
+fn timed_out_rollout_keeps_its_condition_when_paused() {
     let (deployment, set) = complete(2);
     let mut paused = with_deadline(deployment);
     paused["spec"]["paused"] = true.into();
@@ -342,7 +342,7 @@ fn creation_in_a_namespace_that_is_deleted_is_not_tried_again() {
 }
 
 #[test]
-fn set_of_the_name_and_template_that_the_tables_do_not_show_is_the_new_one() {
+fn existing_set_of_same_name_and_template_absent_from_cache_is_the_new_set() {
     let driven = with_refused_creation(
         &refusal(409, "AlreadyExists", "there"),
         Some(&set("new", "new", 3, 1)),
@@ -414,7 +414,7 @@ fn unknown_strategy_fails_the_sync() {
 }
 
 #[test]
-fn terminating_pods_are_counted_once_every_set_counts_them() {
+fn terminating_pods_are_reported_only_when_every_set_reports_them() {
     let (deployment, set) = complete(2);
     for (count, observed, expected) in
         [(Some(3), 1, json!(3)), (None, 1, Value::Null), (None, 0, json!(0))]

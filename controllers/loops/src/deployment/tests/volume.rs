@@ -31,7 +31,7 @@ fn set(at: usize) -> Value {
 }
 
 #[test]
-fn update_of_all_deployments_of_a_namespace_waits_once_each_and_reads_its_own_sets() {
+fn updated_deployments_are_queued_once_each_and_read_only_their_own_sets() {
     let at = Now { instant: Instant::now(), wall: now() };
     let mut frame = Frame::default();
     frame.add(DeploymentController { workers: 5 });

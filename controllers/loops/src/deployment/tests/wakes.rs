@@ -71,7 +71,7 @@ fn change(old: Option<Value>, new: Option<Value>) -> Vec<String> {
 }
 
 #[test]
-fn change_of_a_deployment_wakes_it() {
+fn deployment_change_wakes_the_deployment() {
     let mut tables = Tables::default();
     let value = deployment("one", "RollingUpdate");
     let changes = put(&mut tables, DEPLOYMENTS, &value);
@@ -81,7 +81,7 @@ fn change_of_a_deployment_wakes_it() {
 }
 
 #[test]
-fn new_set_wakes_its_controller_or_those_that_may_adopt_it() {
+fn new_set_wakes_its_controller_or_deployments_that_may_adopt_it() {
     assert_eq!(change(None, Some(set(1, "two", "one"))), ["one"]);
     assert_eq!(change(None, Some(set(1, "two", ""))), ["two"]);
     assert!(change(None, Some(set(1, "none", ""))).is_empty());
@@ -97,7 +97,7 @@ fn new_set_wakes_its_controller_or_those_that_may_adopt_it() {
 }
 
 #[test]
-fn changed_set_wakes_its_controller_before_and_after() {
+fn changed_set_wakes_its_old_and_new_controllers() {
     let from = |label: &str, owner: &str| Some(set(1, label, owner));
     let to = |label: &str, owner: &str| Some(set(2, label, owner));
     assert_eq!(change(from("one", "one"), to("one", "one")), ["one"]);
@@ -114,7 +114,7 @@ fn deleted_set_wakes_its_controller() {
 }
 
 #[test]
-fn last_pod_that_goes_wakes_a_deployment_that_recreates() {
+fn deletion_of_the_last_pod_wakes_a_recreate_deployment() {
     for (strategy, pods, expected) in [
         ("Recreate", &["a"][..], &["one"][..]),
         ("Recreate", &["a", "b"], &[]),
@@ -129,7 +129,7 @@ fn last_pod_that_goes_wakes_a_deployment_that_recreates() {
 }
 
 #[test]
-fn pods_of_a_set_that_is_not_its_own_do_not_hold_a_deployment() {
+fn pods_of_a_foreign_set_do_not_delay_a_recreate_deployment() {
     let mut tables = tables("Recreate");
     put(&mut tables, REPLICA_SETS, &set(1, "one", "one"));
     let mut foreign = set(1, "one", "two");
@@ -146,7 +146,7 @@ fn pods_of_a_set_that_is_not_its_own_do_not_hold_a_deployment() {
 }
 
 #[test]
-fn pod_that_changes_wakes_nothing() {
+fn pod_update_wakes_no_deployment() {
     let mut tables = tables("Recreate");
     put(&mut tables, REPLICA_SETS, &set(1, "one", "one"));
     let changes = put(&mut tables, PODS, &pod("a"));

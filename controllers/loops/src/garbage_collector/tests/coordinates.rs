@@ -13,7 +13,7 @@ fn put(world: &mut CollectorWorld, objects: &[&Value]) {
 }
 
 #[test]
-fn owner_of_the_whole_cluster_gets_its_namespace_corrected() {
+fn cluster_scoped_owner_gets_its_namespace_corrected() {
     let node = object(NODES, "", "node", "node");
     let pod = owned(object(PODS, "n", "pod", "p"), &node);
     let mut world = CollectorWorld::new();
@@ -67,7 +67,7 @@ fn dependent_of_the_whole_cluster_with_a_namespaced_owner_is_reported_and_kept()
 }
 
 #[test]
-fn owner_in_a_version_that_is_served_counts_and_its_end_is_noticed() {
+fn owner_in_another_served_version_counts_and_its_deletion_is_observed() {
     let owner = object(foos(), "n", "owner", "o");
     let named = object(old_foos(), "n", "owner", "o");
     let pod = owned(object(PODS, "n", "pod", "p"), &named);
@@ -90,7 +90,7 @@ fn owner_in_a_version_that_is_served_counts_and_its_end_is_noticed() {
 }
 
 #[test]
-fn wrong_kind_of_one_dependent_does_not_harm_others_of_the_owner() {
+fn wrong_owner_kind_of_a_dependent_does_not_harm_other_dependents() {
     let owner = object(DEPLOYMENTS, "n", "owner", "o");
     let wrong = object(SECRETS, "n", "secret", "o");
     let bad = owned(object(PODS, "n", "bad", "bad"), &wrong);

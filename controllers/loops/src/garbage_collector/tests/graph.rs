@@ -42,7 +42,7 @@ fn child(namespace: &str, owner: &str) -> GraphNode {
 }
 
 #[test]
-fn next_identity_is_the_one_that_follows_among_those_claimed() {
+fn next_claimed_identity_after_the_absent_identity_is_chosen() {
     for (claims, absent, expected) in [
         (&[("n", "v1 P n p u"), ("n", "xx P n p u")][..], "v1 P n p u", Some("xx P n p u")),
         (&[("n", "v1 P n p u"), ("n", "v1 X n p u")], "v1 P n p u", Some("v1 X n p u")),
@@ -63,7 +63,7 @@ fn next_identity_is_the_one_that_follows_among_those_claimed() {
 }
 
 #[test]
-fn dependent_fits_an_owner_with_all_its_coordinates_only() {
+fn dependent_matches_an_owner_only_with_all_its_coordinates() {
     let (yes, no) =
         (Fit { matches: true, mismatches: false }, Fit { matches: false, mismatches: true });
     for (namespace, claimed, owner, expected) in [

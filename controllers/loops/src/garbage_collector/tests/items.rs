@@ -53,7 +53,7 @@ fn settle(world: &mut CollectorWorld) -> Vec<String> {
 }
 
 #[test]
-fn object_is_deleted_when_its_only_owner_is_gone() {
+fn object_is_deleted_when_its_only_owner_is_deleted() {
     let owner = object(DEPLOYMENTS, "n", "owner", "o");
     let mut world = world_of(&[owner.clone(), owned(object(PODS, "n", "pod", "p"), &owner)]);
     assert!(world.pending().is_empty());
@@ -194,7 +194,7 @@ fn owner_of_a_kind_that_is_not_listed_counts_as_present() {
 }
 
 #[test]
-fn owner_of_an_unlisted_kind_keeps_a_dependent_whose_other_owner_is_gone() {
+fn owner_of_an_unlisted_kind_keeps_a_dependent_with_another_owner_missing() {
     let unlisted = object(DEPLOYMENTS, "n", "owner", "o");
     let gone = object(NODES, "", "gone", "g");
     let pod = owned(owned(object(PODS, "n", "pod", "p"), &unlisted), &gone);
@@ -208,7 +208,7 @@ fn owner_of_an_unlisted_kind_keeps_a_dependent_whose_other_owner_is_gone() {
 }
 
 #[test]
-fn dropped_kind_makes_nobody_take_its_objects_for_deleted() {
+fn dropped_kind_does_not_mark_its_objects_as_deleted() {
     let owner = object(foos(), "n", "owner", "o");
     let mut world = world_of(&[owner.clone(), owned(object(PODS, "n", "pod", "p"), &owner)]);
     world.apply(super::WatchEvent::Dropped(foos()));
@@ -240,7 +240,7 @@ fn object_without_owners_is_left_alone_also_when_a_virtual_node_was_examined() {
 
 // k8s: garbagecollector_test.go TestUnblockOwnerReference
 #[test]
-fn finalizers_of_the_object_choose_the_manner_of_its_deletion() {
+fn finalizers_of_the_object_choose_its_deletion_propagation() {
     for (finalizers, manner) in [
         (json!(["orphan", "foregroundDeletion"]), "Orphan"),
         (json!(["foregroundDeletion", "x/y"]), "Foreground"),

@@ -65,7 +65,7 @@ fn job_past_its_deadline_fails_once_its_pods_have_ended() {
 }
 
 #[test]
-fn job_with_a_deadline_is_synced_again_at_it() {
+fn job_with_a_deadline_is_synced_again_at_the_deadline() {
     let mut job = job();
     job["spec"]["activeDeadlineSeconds"] = 250.into();
     let synced = JobCase::new(&job, &[pod("p", "Running"), pod("q", "Running")]).sync();
@@ -176,7 +176,7 @@ fn stray_pod_keeps_the_finalizer_if_the_server_has_its_job() {
 }
 
 #[test]
-fn sync_asks_for_the_same_whenever_it_is_run_anew() {
+fn sync_sends_the_same_requests_when_repeated() {
     let pods = [pod("p", "Succeeded"), pod("q", "Failed"), pod("r", "Running")];
     let mut case = JobCase::new(&job(), &pods);
     let now = case.now_both();

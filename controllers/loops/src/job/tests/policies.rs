@@ -120,7 +120,7 @@ fn message_of_a_failed_job_names_the_container_or_condition_and_the_rule() {
 }
 
 #[test]
-fn exit_code_of_a_rule_is_that_of_its_container_and_never_0() {
+fn exit_code_rule_matches_only_its_container_and_never_0() {
     let pod = failed(&[("first", 0), ("second", 3)], &[]);
     assert_eq!(failure(&json!([codes("Ignore", "In", &[0])]), &pod), FailureAction::Unmatched);
     assert_eq!(failure(&json!([codes("Ignore", "NotIn", &[1])]), &pod), FailureAction::Ignore);

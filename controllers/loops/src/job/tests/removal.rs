@@ -24,7 +24,7 @@ fn indexed(name: &str, index: &str, phase: &str) -> Value {
 }
 
 #[test]
-fn repeated_and_invalid_indexes_go_first() {
+fn pods_with_repeated_or_invalid_indexes_are_removed_first() {
     let spec = json!({"completionMode": "Indexed", "completions": 3});
     let pods = [
         indexed("zero-pending", "0", "Pending"),
@@ -40,7 +40,7 @@ fn repeated_and_invalid_indexes_go_first() {
 }
 
 #[test]
-fn pods_whose_loss_hurts_least_go_first() {
+fn unassigned_pending_unready_and_young_pods_are_removed_first() {
     let running = |name: &str, ready: Option<&str>, restarts: i32, created: &str| {
         let conditions =
             ready.map(|at| json!([{"type": "Ready", "status": "True", "lastTransitionTime": at}]));

@@ -162,7 +162,7 @@ fn is_same_but_refused(limit: usize, ours: &JobWant, theirs: &JobWant) -> bool {
 }
 
 #[test]
-fn sync_of_a_random_job_does_what_upstream_does() {
+fn random_job_syncs_match_upstream() {
     let more = std::env::var("PINTLE_JOB_VECTORS").ok();
     let more = more.map(|path| std::fs::read_to_string(path).expect("vectors that can be read"));
     let (mut compared, mut chosen, mut differ) = (0, 0, 0);

@@ -80,14 +80,14 @@ fn count(driven: &Driven<()>, verb: &str) -> usize {
 }
 
 #[test]
-fn set_with_its_pods_asks_for_nothing() {
+fn set_with_all_its_pods_sends_no_requests() {
     let driven = synced(&set(2), &pods(2));
     assert!(driven.requests.is_empty(), "{:?}", driven.requests);
     assert!(driven.outcome.expect("no failure").again.is_none());
 }
 
 #[test]
-fn missing_pods_are_created_and_the_status_says_what_was_there() {
+fn missing_pods_are_created_and_the_status_counts_existing_pods() {
     let driven = synced(&set(3), &pods(1));
     assert_eq!(
         verbs(&driven.requests),
@@ -104,7 +104,7 @@ fn missing_pods_are_created_and_the_status_says_what_was_there() {
 }
 
 #[test]
-fn status_update_keeps_what_the_controller_does_not_read() {
+fn status_update_keeps_fields_that_the_controller_does_not_read() {
     let driven = synced(&set(2), &pods(1));
     let Some(Request::Replace { body, .. }) = driven.requests.last() else { panic!("an update") };
     assert_eq!(body["metadata"]["annotations"], json!({"keep": "me"}));
@@ -121,7 +121,7 @@ fn creations_and_deletions_stop_at_the_burst() {
 }
 
 #[test]
-fn creations_double_until_one_fails_and_the_failure_becomes_a_condition() {
+fn pod_creations_double_until_a_failure_that_becomes_a_condition() {
     for (good, sent) in [(0, 1), (1, 3), (2, 3), (3, 7), (100, 10)] {
         let mut left = good;
         let driven = synced_with(&set(10), &[], |request| match request {
@@ -167,7 +167,7 @@ fn creation_in_a_namespace_that_is_deleted_is_no_failure() {
 }
 
 #[test]
-fn failed_deletion_becomes_a_condition_and_a_pod_that_is_gone_does_not() {
+fn failed_deletion_becomes_a_condition_unless_the_pod_is_missing() {
     let failing = |error: pintle_api_types::request::ApiError| {
         synced_with(&set(1), &pods(3), move |request| match request {
             Request::Delete { .. } => Err(error.clone()),
@@ -185,7 +185,7 @@ fn failed_deletion_becomes_a_condition_and_a_pod_that_is_gone_does_not() {
 }
 
 #[test]
-fn failure_condition_stays_as_it_is_until_the_sync_succeeds() {
+fn failure_condition_is_unchanged_until_the_sync_succeeds() {
     let mut failed = set(2);
     failed["status"]["conditions"] = json!([
         {"type": "Other", "status": "True"},

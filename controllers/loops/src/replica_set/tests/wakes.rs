@@ -76,7 +76,7 @@ fn change(old: Option<Value>, new: Option<Value>) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn change_of_a_set_wakes_it() {
+fn replica_set_change_wakes_the_set() {
     let mut tables = tables();
     let mut changed = set("one", 0);
     changed["metadata"]["resourceVersion"] = "2".into();
@@ -87,7 +87,7 @@ fn change_of_a_set_wakes_it() {
 }
 
 #[test]
-fn new_pod_wakes_its_controller_or_those_that_may_adopt_it() {
+fn new_pod_wakes_its_controller_or_sets_that_may_adopt_it() {
     assert_eq!(change(None, Some(pod(1, "two", "one"))), [now("one")]);
     assert_eq!(change(None, Some(pod(1, "two", ""))), [now("two")]);
     assert_eq!(change(None, Some(pod(1, "none", ""))), []);
@@ -100,14 +100,14 @@ fn new_pod_wakes_its_controller_or_those_that_may_adopt_it() {
 }
 
 #[test]
-fn orphan_that_is_new_and_being_deleted_wakes_nothing() {
+fn new_orphan_being_deleted_wakes_no_set() {
     let mut deleting = pod(1, "one", "");
     deleting["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
     assert_eq!(change(None, Some(deleting)), []);
 }
 
 #[test]
-fn changed_pod_wakes_its_controller_before_and_after() {
+fn changed_pod_wakes_its_old_and_new_controllers() {
     let from = |label: &str, owner: &str| Some(pod(1, label, owner));
     let to = |label: &str, owner: &str| Some(pod(2, label, owner));
     assert_eq!(change(from("one", "one"), to("one", "one")), [now("one")]);

@@ -119,7 +119,7 @@ fn expect(expected: Value) -> Texts {
 }
 
 #[test]
-fn pods_that_run_are_charged_with_their_requests_and_limits() {
+fn unfinished_pods_are_charged_with_their_requests_and_limits() {
     let hard = json!({"cpu": "3", "requests.memory": "100Gi", "limits.cpu": "9", "pods": "5",
         "count/pods": "9", "requests.example.com/gpu": "4", "requests.hugepages-2Mi": "1Gi"});
     let requests = json!({"cpu": "500m", "memory": "50Gi", "example.com/gpu": "1",
@@ -136,7 +136,7 @@ fn pods_that_run_are_charged_with_their_requests_and_limits() {
 }
 
 #[test]
-fn pod_whose_grace_is_over_is_not_charged_and_the_quota_is_counted_then() {
+fn pod_past_its_grace_period_is_not_charged_and_the_quota_is_recounted_then() {
     let spec = container(json!({"cpu": "1"}), json!({}));
     let deleted = object(
         PODS,
@@ -222,7 +222,7 @@ fn services_are_charged_with_their_node_ports() {
 }
 
 #[test]
-fn claims_are_charged_by_storage_class_and_by_what_is_allocated() {
+fn claims_are_charged_by_storage_class_and_allocated_storage() {
     let hard = json!({"persistentvolumeclaims": "9", "requests.storage": "99Gi",
         "gold.storageclass.storage.k8s.io/requests.storage": "9Gi",
         "gold.storageclass.storage.k8s.io/persistentvolumeclaims": "9",

@@ -38,7 +38,7 @@ fn kind_that_is_not_listed_keeps_its_last_count() {
 
 // k8s: resource_quota_controller_test.go TestAddQuota and update_filter_test.go
 #[test]
-fn changes_that_free_something_wake_the_quotas_that_count_it() {
+fn changes_that_free_resources_wake_the_quotas_that_count_them() {
     let status = json!({"hard": {"cpu": "2", "services.nodeports": "3"}, "used": {}});
     let spec = json!({"hard": {"cpu": "2", "services.nodeports": "3"}});
     let newer = |version: &str, mut object: Value| {
@@ -126,7 +126,7 @@ fn first_list_of_a_kind_has_quotas_counted_once() {
 }
 
 #[test]
-fn device_class_that_comes_late_has_its_quotas_counted_again() {
+fn late_device_class_wakes_the_quotas_of_its_resource() {
     let quota = quota(json!({"hard": {"requests.example.com/gpu": "9"}}), json!({}));
     let mut world = QuotaWorld::new(&[], vec![quota]);
     let class = |name: &str, resource: &str| {

@@ -45,7 +45,7 @@ const POLICIES: [(&str, &str); 4] =
     [("Retain", "Retain"), ("Retain", "Delete"), ("Delete", "Retain"), ("Delete", "Delete")];
 
 #[test]
-fn owners_are_those_of_the_policy_whatever_they_were_before() {
+fn claim_owners_follow_the_retention_policy_from_any_previous_owners() {
     for (when_scaled, when_deleted) in POLICIES {
         let set = set(when_scaled, when_deleted);
         for (pod, is_condemned) in [("set-0", false), ("set-1", true)] {

@@ -31,7 +31,7 @@ fn pod_that_exists_already_fails_the_sync_without_an_event() {
 }
 
 #[test]
-fn pod_that_is_gone_counts_as_deleted() {
+fn missing_pod_counts_as_deleted() {
     for (answer, event, is_failed) in [
         (
             error(404, "NotFound"),

@@ -62,7 +62,7 @@ fn range_begins_at_the_first_ordinal() {
 }
 
 #[test]
-fn rolling_update_is_complete_when_all_counts_are_the_wanted_one() {
+fn rolling_update_is_complete_when_all_counts_equal_the_replicas() {
     let set = decoded(3);
     let of = |updated, ready, replicas| StatefulSetStatus {
         updated_replicas: updated,

@@ -9,7 +9,7 @@ use super::*;
 use crate::test_world::error;
 
 #[test]
-fn ordered_set_creates_a_pod_when_all_before_it_are_ready() {
+fn ordered_set_creates_a_pod_when_all_previous_pods_are_ready() {
     let mut world = world(set(3));
     let driven = sync(&mut world);
     assert_eq!(actions(&driven), ["create pods web-0", "status"]);

@@ -73,7 +73,7 @@ fn writes(world: &mut LoopWorld) -> Vec<String> {
 }
 
 #[test]
-fn three_ordered_pods_and_one_that_is_deleted() {
+fn writes_for_three_ordered_pods_and_a_deleted_pod_match_the_recording() {
     let mut world = recorded(json!({}));
     assert_eq!(
         writes(&mut world),

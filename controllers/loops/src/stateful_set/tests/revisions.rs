@@ -126,7 +126,7 @@ fn orphaned_revision_is_adopted_after_a_live_read_of_the_set() {
 }
 
 #[test]
-fn oldest_revisions_beyond_the_limit_are_deleted_unless_a_pod_has_them() {
+fn oldest_revisions_beyond_the_limit_are_deleted_except_the_live_revision() {
     let mut world = world(set(1));
     let mut names = Vec::new();
     for image in ["one", "two", "three", "four", "five"] {

@@ -87,7 +87,7 @@ fn rollout_completes_at_zero_replicas_so_that_later_pods_are_new() {
 }
 
 #[test]
-fn on_delete_replaces_nothing_and_keeps_the_current_revision() {
+fn on_delete_strategy_replaces_no_pod_and_keeps_the_current_revision() {
     let mut manual = set(2);
     manual["spec"]["updateStrategy"] = json!({"type": "OnDelete"});
     let mut world = world(manual);
@@ -106,7 +106,7 @@ fn on_delete_replaces_nothing_and_keeps_the_current_revision() {
 }
 
 #[test]
-fn old_pod_that_never_gets_ready_is_named_with_its_remedy() {
+fn old_pod_that_never_becomes_ready_is_reported_with_a_remedy() {
     let mut world = world(set(2));
     settle(&mut world);
     set_image(&mut world, "broken");

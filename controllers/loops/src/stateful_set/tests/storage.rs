@@ -161,7 +161,7 @@ fn own_reference_beside_a_foreign_controller_is_removed() {
 }
 
 #[test]
-fn pod_waits_for_a_claim_of_its_predecessor() {
+fn pod_waits_for_the_deletion_of_a_claim_of_its_predecessor() {
     let mut world = world(claiming(1, "Delete", "Retain"));
     world.add(
         PERSISTENT_VOLUME_CLAIMS,

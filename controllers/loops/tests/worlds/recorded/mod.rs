@@ -40,7 +40,7 @@ fn recordings(folder: &Path) -> Vec<Value> {
 }
 
 #[test]
-fn recorded_users_get_what_the_real_controllers_gave_them() {
+fn replayed_recordings_match_the_upstream_controllers() {
     let given = std::env::var_os("PINTLE_RECORDED").map(PathBuf::from);
     let own = || concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/recorded").into();
     let folder = given.clone().unwrap_or_else(own).join("controllers");

@@ -13,7 +13,7 @@ fn profile(sets: &str) -> String {
 }
 
 #[test]
-fn of_filters_that_reject_a_node_the_first_in_the_files_order_is_told() {
+fn first_rejecting_filter_in_configured_order_is_reported() {
     // the point's plugin set, the node's message, the rejecting plugin
     for (sets, said, by) in [
         ("", "1 Insufficient cpu", "NodeResourcesFit"),
@@ -44,7 +44,7 @@ fn of_filters_that_reject_a_node_the_first_in_the_files_order_is_told() {
 }
 
 #[test]
-fn who_keeps_all_nodes_from_a_pod_is_the_first_in_the_files_order() {
+fn first_rejecting_pre_filter_in_configured_order_is_reported() {
     let conflict = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
         {"nodeSelectorTerms": [{"matchFields": [
             {"key": "metadata.name", "operator": "In", "values": ["a"]},

@@ -42,7 +42,7 @@ fn victims(commands: &[Command]) -> Vec<String> {
 }
 
 #[test]
-fn others_go_for_a_pod_that_is_refused_for_now_where_that_makes_room() {
+fn pod_rejected_by_a_pre_filter_preempts_only_if_victims_make_room() {
     let low = || of("low", "1", 1, Some("a"));
     let helps_not = |why: &str| {
         format!("{HEAD} no new claims to deallocate, preemption: 0/1 nodes are available: 1 {why}.")
@@ -82,7 +82,7 @@ fn others_go_for_a_pod_that_is_refused_for_now_where_that_makes_room() {
 }
 
 #[test]
-fn a_plugin_of_others_may_make_room_for_a_pod_that_no_node_was_looked_at_for() {
+fn out_of_tree_post_filter_may_nominate_a_node_after_a_pre_filter_rejection() {
     let no = || "no licence".to_owned();
     // the PreFilter rejection, the message, whether PostFilter ran
     for (refuses, told, is_asked) in [
@@ -101,7 +101,7 @@ fn a_plugin_of_others_may_make_room_for_a_pod_that_no_node_was_looked_at_for() {
 }
 
 #[test]
-fn who_is_asked_about_devices_after_a_refusal_for_good_fails_to_do_anything() {
+fn dynamic_resources_post_filter_fails_after_an_earlier_pre_filter_rejects() {
     let first =
         |point: &str| format!("plugins: {{multiPoint: {{enabled: [{{name: Script}}]}}{point}}}");
     let hopeless = " no new claims to deallocate, preemption: 0/1 nodes are available: 1 Preemption is \
@@ -122,7 +122,7 @@ fn who_is_asked_about_devices_after_a_refusal_for_good_fails_to_do_anything() {
 }
 
 #[test]
-fn a_plugin_of_others_may_make_room_where_extenders_have_nobody_go() {
+fn out_of_tree_post_filter_runs_after_extenders_leave_no_candidate() {
     let full = "0/1 nodes are available: 1 Insufficient cpu.";
     let nobody =
         format!("{full} no new claims to deallocate, preemption: no candidate node for preemption");

@@ -129,7 +129,7 @@ fn victims(commands: &[Command]) -> Vec<String> {
 }
 
 #[test]
-fn who_goes_for_a_pod_leaves_the_count_of_a_plugin() {
+fn dry_run_removes_victims_from_plugin_state() {
     let things =
         [node("a", "8"), of("low", 1, Some("a")), of("lower", 0, Some("a")), of("high", 9, None)];
     let (mut scheduler, calls) = running(&things, true);
@@ -140,7 +140,7 @@ fn who_goes_for_a_pod_leaves_the_count_of_a_plugin() {
 }
 
 #[test]
-fn without_one_that_follows_nobody_goes_in_vain() {
+fn no_pod_is_preempted_in_vain_without_pre_filter_extensions() {
     let things = [node("a", "8"), of("low", 1, Some("a")), of("high", 9, None)];
     let (mut scheduler, calls) = running(&things, false);
     let commands = decide(&mut scheduler, 0);
@@ -159,7 +159,7 @@ fn a_pod_that_a_plugin_cannot_think_away_stays() {
 }
 
 #[test]
-fn a_pod_that_a_plugin_cannot_put_back_goes_and_the_others_are_counted_anew() {
+fn pod_that_a_plugin_fails_to_add_back_is_preempted_and_others_are_recounted() {
     let things =
         [node("a", "8"), of("stiff", 1, Some("a")), of("lower", 0, Some("a")), of("high", 9, None)];
     let (mut scheduler, calls) = running(&things, true);

@@ -66,7 +66,7 @@ fn short(found: &Result<Option<NodeShare>, Unfit>) -> Value {
 }
 
 #[test]
-fn a_device_takes_what_its_capacity_and_its_multiplier_come_to() {
+fn device_consumes_its_capacity_times_its_multiplier() {
     let none = || Value::Null;
     for (mapping, consumed, want) in [
         (json!({"cpu": {"allocationMultiplier": "2"}}), none(), json!({"cpu": "2"})),
@@ -118,7 +118,7 @@ fn a_device_takes_what_its_capacity_and_its_multiplier_come_to() {
 }
 
 #[test]
-fn a_capacity_of_which_nothing_is_consumed_takes_nothing_and_none_at_all_is_a_mistake() {
+fn unconsumed_capacity_takes_no_resource_and_missing_consumption_is_an_error() {
     let mapping = json!({"cpu": {"capacityKey": "cores"}});
     let offers = offers(json!([{"name": "a", "nodeAllocatableResourceMappings": mapping},
         {"name": "b"}]));
@@ -154,7 +154,7 @@ fn devices_of_a_claim_add_up_and_the_newest_state_of_a_pool_counts() {
 }
 
 #[test]
-fn each_claim_has_its_containers_in_their_order() {
+fn each_claim_lists_its_containers_in_order() {
     let takes = json!({"cpu": {"allocationMultiplier": "1"}});
     let offers = offers(json!([{"name": "a", "nodeAllocatableResourceMappings": takes}]));
     let uses = |name: &str, claims: &[(&str, &str)]| {
@@ -190,7 +190,7 @@ fn each_claim_has_its_containers_in_their_order() {
 }
 
 #[test]
-fn what_a_pod_asks_for_at_its_own_level_has_to_cover_its_devices() {
+fn pod_level_request_must_cover_containers_and_devices() {
     let takes =
         json!({"cpu": {"allocationMultiplier": "2"}, "memory": {"allocationMultiplier": "1Gi"}});
     let offers = offers(json!([{"name": "a", "nodeAllocatableResourceMappings": takes}]));
@@ -243,7 +243,7 @@ fn cluster(has: Value, used: Value) -> Cluster {
 type Lack<'a> = (Value, Value, &'a [&'a str], Code, &'a [&'a str]);
 
 #[test]
-fn a_node_lacks_what_is_not_left_and_whoever_goes_does_not_help_where_it_never_was_there() {
+fn lacking_resources_are_reported_and_unresolvable_above_node_capacity() {
     let soft = Code::Unschedulable;
     let hard = Code::UnschedulableAndUnresolvable;
     let cases: Vec<Lack> = vec![
@@ -316,7 +316,7 @@ fn a_node_lacks_what_is_not_left_and_whoever_goes_does_not_help_where_it_never_w
 }
 
 #[test]
-fn a_pod_counts_for_what_its_status_says_and_waits_for_what_it_asks_for_itself() {
+fn status_devices_are_added_to_counted_requests_but_not_to_own_requests() {
     let mut cluster = Cluster::new(Profile::default());
     let mut value = json!({"metadata": {"name": "pod", "namespace": "ns", "uid": "pod"},
         "spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "1500m"}}}]}});

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_rounded_as_the_device_wants_it() {
+    fn requested_capacity_is_rounded_by_the_request_policy() {
         let range =
             json!({"default": "1Gi", "validRange": {"min": "1Gi", "max": "8Gi", "step": "2Gi"}});
         let values = json!({"default": "2Gi", "validValues": ["2Gi", "4Gi"]});
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_gets_what_is_used_or_not_there() {
+    fn consumed_or_absent_capacity_is_not_allocated() {
         let (has, four) = (has(&Value::Null), asked("4Gi"));
         let used =
             |text: &str| Counters::from([("memory".into(), Amount::parse(text).expect(text))]);

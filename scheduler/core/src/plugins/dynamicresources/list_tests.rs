@@ -76,7 +76,7 @@ fn devices_that_are_distinct_have_no_value_in_common() {
 }
 
 #[test]
-fn what_devices_have_in_common_is_not_given_back_with_one_of_them() {
+fn common_list_values_are_not_restored_when_one_device_is_removed() {
     let attributes = [texts(&["u", "v"]), texts(&["u"]), texts(&["v"]), texts(&["v"])];
     // `a` and `b` share `u`, and no third device has it; `v` is reconsidered only when `a` is
     // removed.
@@ -87,7 +87,7 @@ fn what_devices_have_in_common_is_not_given_back_with_one_of_them() {
 }
 
 #[test]
-fn selectors_look_into_lists() {
+fn selectors_evaluate_list_attributes() {
     let attributes = json!({"texts": {"strings": ["u", "v"]}, "ints": {"ints": [1, 2]},
         "bools": {"bools": [true]}, "versions": {"versions": ["1.2.3", "2.0.0"]},
         "text": {"string": "u"}});
@@ -129,7 +129,7 @@ fn selecting(text: &str) -> Value {
 }
 
 #[test]
-fn without_the_gate_nobody_knows_what_a_list_is() {
+fn list_attributes_are_unsupported_without_the_feature_gate() {
     let all = devices(&[texts(&["u"]), texts(&["u"])]);
     let found = get(false, &all, selecting("true"));
     let why = "CEL runtime error: attribute x: unsupported attribute value";

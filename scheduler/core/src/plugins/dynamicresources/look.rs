@@ -337,7 +337,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_claims_are_paid_for_one_by_one() {
+    fn each_claim_name_is_charged_to_the_attempt_budget() {
         let mut devices = Devices::default();
         for name in ["a", "b"] {
             let claim = json!({"metadata": {"name": name, "namespace": "ns"}, "spec": {}});

@@ -30,7 +30,7 @@ fn first_of(offers: &Offers, request: Value) -> String {
 }
 
 #[test]
-fn a_rule_taints_the_devices_that_meet_all_that_it_selects_by() {
+fn rule_taints_only_devices_that_match_all_its_selector_fields() {
     for (selector, first) in [
         (Value::Null, "Nothing"),
         (json!({}), "Nothing"),
@@ -68,7 +68,7 @@ fn the_effect_of_a_rule_counts_as_that_of_a_drivers_taint() {
 }
 
 #[test]
-fn who_tolerates_what_driver_and_rules_say_has_the_device() {
+fn device_is_allocated_if_driver_and_rule_taints_are_tolerated() {
     let taints = json!([{"key": "own", "effect": "NoSchedule"}]);
     let mut offers = Offers::default();
     offers.set(Slice::read(&read(own("p", json!([{"name": "a", "taints": taints}]))), false));
@@ -87,7 +87,7 @@ fn who_tolerates_what_driver_and_rules_say_has_the_device() {
 }
 
 #[test]
-fn a_rule_that_goes_takes_its_taint_with_it_and_no_other() {
+fn deleted_rule_removes_only_its_own_taint() {
     let mut offers = offers();
     let of_a = || Some(rule(json!({"device": "a"}), "NoSchedule"));
     offers.set_rule("one", of_a());
@@ -101,7 +101,7 @@ fn a_rule_that_goes_takes_its_taint_with_it_and_no_other() {
 }
 
 #[test]
-fn it_is_known_whether_a_rule_changes_what_devices_have() {
+fn rule_update_reports_whether_device_taints_changed() {
     let mut offers = offers();
     let of = |pool: &str, effect: &str| Some(rule(json!({"pool": pool}), effect));
     for (name, rule, changes) in [
@@ -123,7 +123,7 @@ fn it_is_known_whether_a_rule_changes_what_devices_have() {
 }
 
 #[test]
-fn of_a_rule_only_what_it_does_is_read() {
+fn rule_projection_keeps_only_metadata_selector_and_taint() {
     let spec = json!({"deviceSelector": {"pool": "p"},
         "taint": {"key": "k", "effect": "NoSchedule", "timeAdded": "2024-01-01T00:00:00Z"}});
     let metadata = json!({"name": "rule", "uid": "u", "resourceVersion": "7"});

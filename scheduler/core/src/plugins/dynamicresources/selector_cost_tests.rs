@@ -29,7 +29,7 @@ struct SelectorResult {
 }
 
 #[test]
-fn expressions_cost_what_upstream_counts() {
+fn expression_costs_equal_the_upstream_costs() {
     let other = std::env::var(OTHER).map(|path| std::fs::read_to_string(path).expect("a file"));
     let recorded = other.as_deref().unwrap_or(RECORDED);
     let recorded: Recorded = serde_json::from_str(recorded).expect("a recording");

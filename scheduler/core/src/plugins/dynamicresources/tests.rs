@@ -145,7 +145,7 @@ fn abc() -> Value {
 }
 
 #[test]
-fn devices_are_counted_and_nobody_gets_one_twice() {
+fn devices_are_counted_and_never_allocated_twice() {
     let two = || wants(json!([exactly("r", json!({"count": 2}))]));
     let both = || {
         let one = |name| claim(name, json!({"requests": [exactly("r", json!({}))]}));
@@ -197,7 +197,7 @@ fn classes_and_requests_select() {
 }
 
 #[test]
-fn errors_say_whose_they_are() {
+fn errors_name_their_claim_request_or_class() {
     let selects = |text: &str| exactly("r", json!({"selectors": [{"cel": {"expression": text}}]}));
     for (requests, want) in [
         (
@@ -285,7 +285,7 @@ fn pools_that_change_are_left_alone() {
 }
 
 #[test]
-fn devices_are_where_their_slices_say() {
+fn devices_are_available_on_the_nodes_of_their_slices() {
     let zone = |zone: &str| {
         json!({"nodeSelectorTerms": [{"matchExpressions":
         [{"key": "zone", "operator": "In", "values": [zone]}]}]})
@@ -358,7 +358,7 @@ fn selectors_of_nodes_are_added_up() {
 }
 
 #[test]
-fn constraints_hold_whatever_has_to_be_tried() {
+fn constraints_are_met_even_if_backtracking_is_needed() {
     let device = |name: &str, numa: i64, kind: &str| {
         let attributes = json!({"numa": {"int": numa}, "d/kind": {"string": kind}});
         json!({"name": name, "attributes": attributes})
@@ -449,7 +449,7 @@ fn a_claim_has_at_most_so_many_devices() {
 }
 
 #[test]
-fn who_watches_over_devices_takes_them_from_nobody() {
+fn admin_access_to_used_devices_is_granted_and_consumes_none() {
     let admin = |name: &str, mode: Value| {
         let mut more = mode;
         more["adminAccess"] = json!(true);
@@ -476,7 +476,7 @@ fn who_watches_over_devices_takes_them_from_nobody() {
 }
 
 #[test]
-fn taints_keep_off_who_does_not_tolerate_them() {
+fn tainted_device_is_allocated_only_if_its_taint_is_tolerated() {
     let tainted = |effect: &str| {
         json!([{"name": "a", "taints":
         [{"key": "k", "value": "v", "effect": effect}]}])
@@ -507,7 +507,7 @@ fn taints_keep_off_who_does_not_tolerate_them() {
 }
 
 #[test]
-fn parts_of_a_device_share_its_counters() {
+fn partitions_of_a_device_share_its_counters() {
     let part = |name: &str, memory: &str| {
         json!({"name": name, "consumesCounters":
         [{"counterSet": "gpu", "counters": {"memory": {"value": memory}}}]})
@@ -593,7 +593,7 @@ fn devices_that_are_not_ready_at_once_come_last() {
 }
 
 #[test]
-fn configuration_of_class_and_claim_goes_with_the_devices() {
+fn class_and_claim_configuration_is_copied_into_the_allocation() {
     let opaque = |n: i64| json!({"driver": "d", "parameters": {"n": n}});
     let of = |name: &str, class: &str| json!({"name": name, "exactly": {"deviceClassName": class}});
     let any = json!({"name": "t", "firstAvailable": [{"name": "x", "deviceClassName": "c"}]});

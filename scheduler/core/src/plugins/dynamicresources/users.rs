@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_is_for_one_pod_of_a_node() {
+    fn node_allocatable_claim_is_limited_to_one_pod_per_node() {
         let mut users = ClaimUsers::default();
         users.put("p", "ns", &statuses(&["c", "d"]), "a");
         users.put("q", "ns", &statuses(&["e"]), "b");

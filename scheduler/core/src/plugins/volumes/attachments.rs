@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attachment_that_moves_is_of_its_last_node_alone() {
+    fn moved_attachment_counts_only_on_its_last_node() {
         let attachment = |node: &str| {
             let mut attachment = VolumeAttachment::default();
             attachment.metadata.name = Some("x".to_owned());

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn disks_behind_a_common_monitor_are_one_wherever_it_stands() {
+    fn rbd_disks_with_a_common_monitor_conflict_at_any_list_position() {
         let of = |names: &[&str]| rbd(names.iter().map(|&name| name.to_owned()));
         for (a, b, want) in [
             (vec!["c", "a", "b"], vec!["z", "y", "b"], true),

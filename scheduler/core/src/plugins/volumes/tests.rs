@@ -124,7 +124,7 @@ fn a_pod_without_volumes_is_left_alone() {
 }
 
 #[test]
-fn who_asks_for_what_is_not_there_is_told() {
+fn unusable_claims_and_volumes_are_reported_with_a_reason() {
     let mut volumes = known(vec![
         claim("unbound", |claim| claim["spec"]["storageClassName"] = json!("none")),
         claim("leaving", |c| c["metadata"]["deletionTimestamp"] = json!("2020-01-01T00:00:00Z")),
@@ -146,7 +146,7 @@ fn who_asks_for_what_is_not_there_is_told() {
 }
 
 #[test]
-fn a_claim_that_is_made_for_a_pod_has_to_be_its_own() {
+fn ephemeral_claim_must_be_owned_by_its_pod() {
     let mut pod = pod(&[]);
     let volume = json!([{"name": "v", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}]);
     pod.spec.as_mut().expect("a spec").volumes = serde_json::from_value(volume).expect("volumes");
@@ -210,7 +210,7 @@ fn the_smallest_volume_that_does_is_chosen() {
 }
 
 #[test]
-fn a_volume_that_was_given_to_a_claim_is_the_only_one_for_it() {
+fn volume_pre_bound_to_a_claim_is_its_only_candidate() {
     let mut volumes = known(vec![
         claim("mine", |_| ()),
         volume("any", "5Gi", &["a"], |_| ()),
@@ -222,7 +222,7 @@ fn a_volume_that_was_given_to_a_claim_is_the_only_one_for_it() {
 }
 
 #[test]
-fn volumes_are_made_where_their_class_allows_and_where_there_is_room() {
+fn volumes_are_provisioned_only_in_allowed_topologies_with_enough_capacity() {
     let made = |change: &dyn Fn(&mut Value)| {
         let mut value = json!({"metadata": {"name": "made"}, "provisioner": "csi.x",
             "volumeBindingMode": "WaitForFirstConsumer"});
@@ -268,7 +268,7 @@ fn volumes_are_made_where_their_class_allows_and_where_there_is_room() {
 }
 
 #[test]
-fn a_claim_for_one_pod_and_a_disk_for_one_node_are_not_shared() {
+fn read_write_once_pod_claims_and_exclusive_disks_are_not_shared() {
     let one = |c: &mut Value| {
         c["metadata"]["annotations"] = json!({"pv.kubernetes.io/bind-completed": "yes"});
         c["spec"]["volumeName"] = json!("v");
@@ -296,7 +296,7 @@ fn a_claim_for_one_pod_and_a_disk_for_one_node_are_not_shared() {
 }
 
 #[test]
-fn a_node_takes_as_many_volumes_as_its_driver_attaches() {
+fn node_accepts_only_as_many_volumes_as_its_csi_driver_can_attach() {
     let csi = |v: &mut Value| {
         let handle = v["metadata"]["name"].clone();
         v["spec"]["csi"] = json!({"driver": "csi.x", "volumeHandle": handle});
@@ -346,7 +346,7 @@ fn a_volume_of_a_zone_stays_there() {
 }
 
 #[test]
-fn what_was_chosen_counts_until_it_is_told_or_taken_back() {
+fn assumed_volume_counts_until_it_is_observed_or_reverted() {
     let mut volumes =
         known(vec![claim("c", |_| ()), claim("d", |_| ()), volume("v", "5Gi", &["a"], |_| ())]);
     let mut cluster = cluster();
@@ -381,7 +381,7 @@ fn what_was_chosen_counts_until_it_is_told_or_taken_back() {
 }
 
 #[test]
-fn names_of_nodes_in_the_affinity_of_a_volume_say_nothing() {
+fn node_names_in_the_affinity_of_a_volume_are_ignored() {
     let named = |expressions: Value| {
         volume("v", "5Gi", &[], move |v| {
             let field = json!({"key": "metadata.name", "operator": "In", "values": ["a"]});
@@ -417,7 +417,7 @@ fn a_claim_that_is_named_twice_gets_two_volumes() {
 }
 
 #[test]
-fn what_is_being_provisioned_comes_first_in_the_order_of_the_pod() {
+fn claims_with_a_selected_node_come_first_in_the_order_of_the_pod() {
     let made = |size: &'static str, selected: bool| {
         move |claim: &mut Value| {
             claim["spec"]["storageClassName"] = json!("made");
@@ -457,7 +457,7 @@ fn room_for_a_volume_is_counted_in_whole_bytes() {
 }
 
 #[test]
-fn who_is_on_a_node_that_is_gone_keeps_no_claim_to_himself() {
+fn pod_on_a_deleted_node_does_not_block_a_read_write_once_pod_claim() {
     let one = |c: &mut Value| c["spec"]["accessModes"] = json!(["ReadWriteOncePod"]);
     let mut volumes = known(vec![
         claim("c", one),
@@ -472,7 +472,7 @@ fn who_is_on_a_node_that_is_gone_keeps_no_claim_to_himself() {
 }
 
 #[test]
-fn a_part_of_a_zone_that_no_node_can_be_in_leaves_the_others() {
+fn invalid_zone_in_the_zone_set_of_a_volume_is_ignored() {
     let zone = |v: &mut Value| {
         v["metadata"]["labels"] = json!({"topology.kubernetes.io/zone": "z___y"});
     };
@@ -510,7 +510,7 @@ fn told(volumes: &mut Volumes, plugins: &[&str], claims: &[&str]) -> String {
 }
 
 #[test]
-fn each_plugin_speaks_for_itself_where_those_before_it_are_off() {
+fn each_volume_plugin_reports_its_own_reason_if_earlier_plugins_are_disabled() {
     let mut volumes = known(vec![
         claim("none", |c| c["spec"]["storageClassName"] = json!("none")),
         claim("classless", |c| c["spec"]["storageClassName"] = json!("")),
@@ -555,7 +555,7 @@ fn aws(name: &str, id: &str, zone: &str) -> WatchedObject {
 }
 
 #[test]
-fn a_volume_whose_plugin_has_moved_is_where_its_driver_says() {
+fn migrated_in_tree_volume_uses_the_topology_of_its_csi_driver() {
     let mut volumes = known(vec![bound_claim("d", "d"), aws("d", "aws://z/vol-1", "nowhere")]);
     assert_eq!(
         reasons(&mut volumes, &["d"]),
@@ -576,7 +576,7 @@ fn a_volume_whose_plugin_has_moved_is_where_its_driver_says() {
 }
 
 #[test]
-fn a_disk_counts_once_for_the_driver_however_it_is_named() {
+fn disk_counts_once_per_driver_under_all_its_names() {
     let mut volumes = known(vec![
         bound_claim("one", "one"),
         bound_claim("two", "two"),
@@ -617,7 +617,7 @@ fn claim_that_is_named_a_thousand_times_is_paid_for_once() {
 }
 
 #[test]
-fn claims_that_ask_alike_share_their_volumes_and_pass_by_each_once() {
+fn equal_claims_share_one_candidate_list_and_visit_each_volume_once() {
     let names: Vec<String> = (0..500).map(|at| format!("c{at}")).collect();
     let mut things: Vec<WatchedObject> = names.iter().map(|name| claim(name, |_| ())).collect();
     things.extend((0..1_000).map(|at| volume(&format!("v{at:04}"), "5Gi", &["a"], |_| ())));
