@@ -45,7 +45,11 @@ impl Cluster {
         }
         let requests = PodRequests::of(pod).map_err(ObjectError::from)?;
         let program = compile(self, pod, requests, spent)?;
-        if let Ok(spec) = self.read_anew(pod) {
+        // Compiling has mentioned the labels of its terms, so a pod without a template need not be
+        // parsed: that takes as long as compiling it.
+        if !PodCost::of(pod).is_heavy()
+            && let Ok(spec) = self.read_anew(pod)
+        {
             self.keep(pod, &spec, Some(&program));
         }
         Ok(program)

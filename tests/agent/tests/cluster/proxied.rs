@@ -160,7 +160,7 @@ fn any_fault(rng: &mut Rng, seen: &ProxiedRequest) -> RequestFault {
     }
 }
 
-fn everything_at_once(protocol: Protocol) {
+fn all_faults_at_once(protocol: Protocol) {
     let test = TestCluster::take();
     test.empty_nodes();
     let proxy = test.use_proxy(protocol);
@@ -186,10 +186,10 @@ fn everything_at_once(protocol: Protocol) {
 
 #[test]
 fn pods_are_created_and_deleted_over_a_faulty_http2_connection() {
-    everything_at_once(Protocol::Http2);
+    all_faults_at_once(Protocol::Http2);
 }
 
 #[test]
 fn pods_are_created_and_deleted_over_faulty_http1_connections() {
-    everything_at_once(Protocol::Http1);
+    all_faults_at_once(Protocol::Http1);
 }

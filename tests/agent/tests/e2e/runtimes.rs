@@ -18,7 +18,7 @@ fn bare(version: Version) -> TestNode {
 }
 
 /// One pod's whole life by raw calls: network, logs, exec, stop, removal, nothing left.
-fn one_pod_lives_and_goes(version: Version) {
+fn pod_starts_and_ends(version: Version) {
     let node = bare(version);
     let cri = RawCri::connect(&node).expect("connected");
     let pod = cri.run_pod("raw").expect("a sandbox");
@@ -65,17 +65,17 @@ fn one_pod_lives_and_goes(version: Version) {
 
 #[test]
 fn pod_runs_and_is_removed_on_containerd_2_4() {
-    one_pod_lives_and_goes(Version::V2_4);
+    pod_starts_and_ends(Version::V2_4);
 }
 
 #[test]
 fn pod_runs_and_is_removed_on_the_usual_containerd() {
-    one_pod_lives_and_goes(Version::usual().expect("a release"));
+    pod_starts_and_ends(Version::usual().expect("a release"));
 }
 
 #[test]
 fn pod_runs_and_is_removed_on_containerd_1_7() {
-    one_pod_lives_and_goes(Version::V1_7);
+    pod_starts_and_ends(Version::V1_7);
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn every_pod_that_fits_gets_a_node_and_no_node_is_given_away_twice() {
     not_over_committed(&all, &all_nodes);
     let others = bound_once(&stand.audit());
     assert!(others.is_empty(), "{others:?}");
-    nobody_is_forgotten(&stand, &all);
+    check_that_no_pod_was_skipped(&stand, &all);
     told(&all, &events);
     let report = stand.end_shadow();
     println!("bindings {}, refusals {}", report["bindings"], report["refusals"]);
@@ -76,7 +76,7 @@ fn killed_schedulers_leave_no_feasible_pod_pending_and_bind_no_pod_twice() {
     not_over_committed(&all, &all_nodes);
     println!("{} bindings were refused", bound_once(&stand.audit()).len());
     stand.give_shadow_rights();
-    nobody_is_forgotten(&stand, &all);
+    check_that_no_pod_was_skipped(&stand, &all);
     check_outcome(&outcome, &all);
 }
 
@@ -222,7 +222,7 @@ fn bound_once(audit: &str) -> Vec<String> {
 }
 
 /// A scheduler that reads the cluster afresh finds no node for the pods that have none.
-fn nobody_is_forgotten(stand: &SchedulerStand, all: &[Pod]) {
+fn check_that_no_pod_was_skipped(stand: &SchedulerStand, all: &[Pod]) {
     for pod in all.iter().filter(|pod| is_refused(pod)) {
         let pod = format!("{}/{}", pod.metadata.namespace.as_deref().unwrap_or(""), name(pod));
         let answer = stand.ask(&["explain", &pod, "-o", "json"]);

@@ -143,7 +143,7 @@ async fn a_licence_that_comes_later(client: &kube::Client, pods: &Api<Pod>) -> R
 }
 
 /// A pod of higher priority preempts the holder of the last licence, and no other pod.
-async fn a_licence_that_somebody_has(client: &kube::Client, pods: &Api<Pod>) -> Result<()> {
+async fn preempt_the_licence_holder(client: &kube::Client, pods: &Api<Pod>) -> Result<()> {
     let classes: Api<PriorityClass> = Api::all(client.clone());
     create(&classes, json!({"metadata": {"name": "high"}, "value": 1000})).await?;
     let needs = json!({"example.pintle.dev/needs-licence": "debugger"});
@@ -181,7 +181,7 @@ fn out_of_tree_plugins_schedule_gangs_and_assign_licences() {
         a_whole_gang(&pods).await.context("a whole gang")?;
         a_licence(&pods).await.context("a licence")?;
         a_licence_that_comes_later(&client, &pods).await.context("a licence that comes later")?;
-        a_licence_that_somebody_has(&client, &pods).await.context("a licence in use")?;
+        preempt_the_licence_holder(&client, &pods).await.context("a licence in use")?;
         half_a_gang(&pods).await.context("half a gang")?;
         let all = pods.list(&ListParams::default()).await?;
         let left = all.items.iter().filter(|pod| node_of(pod).is_none());
