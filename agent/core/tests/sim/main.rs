@@ -37,6 +37,8 @@ const SEEDS: u64 = 500;
 /// Worlds of a run with new seeds and faults, if the first seed is given, as `cargo xtask test`
 /// does. Else it is a tenth of them.
 const FRESH: u64 = 600;
+/// The same for worlds of volumes, which are smaller.
+const FRESH_OF_VOLUMES: u64 = 2_000;
 /// Fresh worlds that failed once: a container that waits longer and longer got a new sandbox; a
 /// restored store took away a container that was about to start; the wall clock stepped back behind
 /// a deadline before the agent died; a manifest went and came back; a sidecar that never starts; a
@@ -88,29 +90,36 @@ fn seeds(first: u64, share: u64) -> Vec<u64> {
     (first..first + count).collect()
 }
 
-/// Runs a world of each seed, on every CPU, and adds up the counts.
-fn run_all(seeds: &[u64], world: impl Fn(u64) -> World + Sync) -> Stats {
-    let (next, stats) = (AtomicUsize::new(0), Mutex::new(Stats::default()));
-    let failed = Mutex::new(Vec::new());
-    let work = || {
+/// Calls `work` with each seed, on every CPU.
+fn on_every_cpu(seeds: &[u64], work: impl Fn(u64) + Sync) {
+    let next = AtomicUsize::new(0);
+    let work_on = || {
         while let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let faults = world(*seed).faults;
-            match catch_unwind(AssertUnwindSafe(|| world(*seed).run())) {
-                Ok(one) => stats.lock().expect("no panic within").add(&one),
-                Err(cause) => {
-                    let text = cause.downcast_ref::<String>().map(String::as_str);
-                    let text = text.or(cause.downcast_ref::<&str>().copied());
-                    let text = text.unwrap_or("no message");
-                    let line = format!("seed {seed} {faults:?}: {text}");
-                    failed.lock().expect("no panic within").push((*seed, line));
-                }
-            }
+            work(*seed);
         }
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
-            scope.spawn(work);
+            scope.spawn(work_on);
+        }
+    });
+}
+
+/// Runs a world of each seed and adds up the counts.
+fn run_all(seeds: &[u64], world: impl Fn(u64) -> World + Sync) -> Stats {
+    let (stats, failed) = (Mutex::new(Stats::default()), Mutex::new(Vec::new()));
+    on_every_cpu(seeds, |seed| {
+        let faults = world(seed).faults;
+        match catch_unwind(AssertUnwindSafe(|| world(seed).run())) {
+            Ok(one) => stats.lock().expect("no panic within").add(&one),
+            Err(cause) => {
+                let text = cause.downcast_ref::<String>().map(String::as_str);
+                let text = text.or(cause.downcast_ref::<&str>().copied());
+                let text = text.unwrap_or("no message");
+                let line = format!("seed {seed} {faults:?}: {text}");
+                failed.lock().expect("no panic within").push((seed, line));
+            }
         }
     });
     let failed = failed.into_inner().expect("no panic within");
@@ -140,13 +149,13 @@ fn run_preset(seeds: &[u64], faults: Faults) {
     assert!(!dies || stats.crashes_in_sync > stats.worlds / 4, "{stats:?}");
 }
 
-/// Seeds of new worlds, if the first one is given; else the same ones.
-fn fresh_seeds() -> Vec<u64> {
+/// Seeds of so many new worlds, if the first one is given; else of a tenth, the same ones.
+fn fresh_seeds(usual: u64) -> Vec<u64> {
     if let Some(seed) = number("PINTLE_SEED") {
         return vec![seed];
     }
     let given = number("PINTLE_FRESH");
-    let count = number("PINTLE_SEEDS").unwrap_or(if given.is_some() { FRESH } else { FRESH / 10 });
+    let count = number("PINTLE_SEEDS").unwrap_or(if given.is_some() { usual } else { usual / 10 });
     let first = 1_000_000 + given.unwrap_or(0) % 1_000_000_000_000;
     println!("{count} seeds from {first}");
     (first..first + count).collect()
@@ -154,7 +163,7 @@ fn fresh_seeds() -> Vec<u64> {
 
 #[test]
 fn worlds_from_fresh_seeds_converge_under_randomly_drawn_faults() {
-    let stats = run_all(&fresh_seeds(), |seed| World::new(seed, Faults::drawn(seed)));
+    let stats = run_all(&fresh_seeds(FRESH), |seed| World::new(seed, Faults::drawn(seed)));
     let one = stats.worlds == 1;
     assert!(one || stats.crashes_in_sync > stats.worlds / 20, "{stats:?}");
 }
@@ -263,14 +272,15 @@ fn replay_of_a_recorded_world_makes_the_same_decisions() {
 
 #[test]
 fn volumes_stay_on_one_node_and_end_with_their_pods_despite_faults_and_crashes() {
-    let mut all = storage::Stats::default();
-    for seed in fresh_seeds() {
+    let all = Mutex::new(storage::Stats::default());
+    on_every_cpu(&fresh_seeds(FRESH_OF_VOLUMES), |seed| {
         let run = || storage::World::new(seed).run();
         let one = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
             panic!("PINTLE_SEED={seed} repeats the world of volumes that failed")
         });
-        all.add(&one);
-    }
+        all.lock().expect("no panic within").add(&one);
+    });
+    let all = all.into_inner().expect("no panic within");
     println!("{all:?}");
     let each = |count: u64| assert!(all.worlds == 1 || count > all.worlds / 2, "{all:?}");
     for count in [all.calls, all.deaths_in_call, all.uncertain, all.shared, all.detached] {
