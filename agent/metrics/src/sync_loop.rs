@@ -41,8 +41,8 @@ impl SyncLoopMetrics {
         match (action, failure) {
             (Action::CreateSandbox { .. }, failure) => {
                 self.starts.pods.inc();
-                // Not errors: a start that was cancelled because the pod ends, and a sandbox that was created
-                // but whose status could not be read.
+                // Not errors: a start that was cancelled because the pod ends, and a missing status of a
+                // sandbox that was created.
                 // k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go SyncPod
                 let bad =
                     |failure: &Failure| !failure.cancelled && failure.reason != NO_SANDBOX_STATUS;

@@ -31,8 +31,8 @@ pub(super) const LANES: [StageLane; 4] = [
         after: "build",
         niceness: 0,
     },
-    // Pods with volumes, nodes that are guests, and upstream's suite, beside clusters whose nodes
-    // wait as much. After the stage that measures how long other pods take.
+    // Pods with volumes, guests as nodes, and upstream's suite wait for most of their time, like the
+    // tests in clusters. After the stage that measures how long other pods take.
     StageLane { name: "volumes", stages: &["storage"], after: "hostile", niceness: 0 },
     StageLane { name: "guests", stages: &["uml", "conformance"], after: "hostile", niceness: 0 },
     // No stage here measures time. After the last stage that compiles, because cargo locks its
