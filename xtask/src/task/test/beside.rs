@@ -22,7 +22,7 @@ pub(super) struct StageLane {
 }
 
 /// In the order in which they are waited for.
-pub(super) const LANES: [StageLane; 4] = [
+pub(super) const LANES: [StageLane; 3] = [
     // API servers, schedulers and controllers wait for most of their time, and need no agent: they
     // run while the agent is compiled as it is shipped.
     StageLane {
@@ -31,10 +31,9 @@ pub(super) const LANES: [StageLane; 4] = [
         after: "build",
         niceness: 0,
     },
-    // Pods with volumes, guests as nodes, and upstream's suite wait for most of their time, like the
-    // tests in clusters. After the stage that measures how long other pods take.
-    StageLane { name: "volumes", stages: &["storage"], after: "hostile", niceness: 0 },
-    StageLane { name: "guests", stages: &["uml", "conformance"], after: "hostile", niceness: 0 },
+    // Pods with volumes and guests as nodes wait for most of their time, like the tests in clusters.
+    // After the stage that measures how long other pods take.
+    StageLane { name: "volumes", stages: &["storage", "uml"], after: "hostile", niceness: 0 },
     // No stage here measures time. After the last stage that compiles, because cargo locks its
     // folder.
     StageLane {
