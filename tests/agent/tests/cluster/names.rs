@@ -3,7 +3,7 @@
 use std::fs;
 
 use anyhow::ensure;
-use pintle_testbed::cluster::{NODE, TestCluster};
+use pintle_testbed::cluster::{AGENT, NODE, TestCluster};
 use pintle_testbed::manifest::{With, condition, container_id, pod, script};
 use pintle_testbed::{LONG, until};
 use serde_json::json;
@@ -21,8 +21,12 @@ fn pod_with_the_name_of_a_force_deleted_pod_starts_before_that_pod_ends() {
     test.apply(&manifest);
     let first = test.pod_until("twin", "is ready", |p| condition(p, "Ready"));
 
+    // The API server writes a grace of 0 before it deletes the pod. An agent that sees that write ends
+    // the pod at once; one that was away gives it the grace of its containers.
+    test.cluster().kill(AGENT).expect("the agent dies");
     test.kubectl(&["delete", "pod", "twin", "--force", "--grace-period=0"]).expect("deleted");
     until(LONG, "the name is free", || test.create(&manifest));
+    test.cluster().start(AGENT).expect("the agent starts");
     let second = test.pod_until("twin", "is ready", |p| {
         p.metadata.uid != first.metadata.uid && condition(p, "Ready")
     });
