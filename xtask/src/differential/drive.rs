@@ -281,6 +281,11 @@ impl<'a> CaseSide<'a> {
         let gone = |kept: &KeptObjects| self.seen(kept).filter(|s| s.is_gone).cloned();
         let last = |kept: &KeptObjects| self.seen(kept).cloned();
         let ended = self.api.wait(GONE_MAX, gone).or_else(|| self.api.wait(QUIET.0, last));
+        // The watch of events may be behind the watch of pods.
+        let at_rest = |_: &KeptObjects| {
+            ended.as_ref().is_none_or(|pod| pod.at.elapsed() >= QUIET.0).then_some(())
+        };
+        self.api.wait(QUIET.1, at_rest);
         ended.context("the pod was never seen")
     }
 }

@@ -6,6 +6,7 @@
 //! root of our own, nothing reserved.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -13,6 +14,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::ContainerdNode;
+use crate::repository;
 use crate::shell::{capture_shown, cargo, gentle_cargo};
 
 /// The node's name in pods and in API objects.
@@ -21,6 +23,8 @@ pub const NODE_NAME: &str = "node";
 pub const READ_ONLY_PORT: u16 = 10255;
 /// The agent's health port.
 pub const HEALTH_PORT: u16 = 10248;
+/// Has cargo optimize the packages that tests keep busy.
+pub const OPTIMIZED: &str = "tests/optimized.toml";
 
 /// Folders and files of a node's agent.
 #[derive(Clone, Debug)]
@@ -125,19 +129,36 @@ pub fn build_with_features(program: &str, features: &[&str]) -> Result<PathBuf> 
     if !features.is_empty() {
         cargo.arg("--features").arg(features.join(","));
     }
-    build_with(cargo)
+    build_with(&mut cargo)
+}
+
+/// Builds a program for the end-to-end tests and returns the path of a copy: the development profile
+/// without [`OPTIMIZED`] has the same path.
+pub fn build_tested(program: &str) -> Result<PathBuf> {
+    let mut cargo = gentle_cargo(&["build", "--workspace", "--bin", program]);
+    let built = build_with(cargo.args(["--config", OPTIMIZED]))?;
+    let dir = repository().join("target/tested");
+    fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+    let copy = dir.join(program);
+    // A running program cannot be written to.
+    fs::remove_file(&copy).or_else(|error| match error.kind() {
+        ErrorKind::NotFound => Ok(()),
+        _ => Err(error),
+    })?;
+    fs::copy(&built, &copy).with_context(|| format!("copy {}", built.display()))?;
+    Ok(copy)
 }
 
 /// Builds a program in the release profile, alone and so with the features that users get, and
 /// returns its path.
 pub fn build_release(program: &str) -> Result<PathBuf> {
     let args = ["build", "--release", "--package", program, "--bin", program];
-    build_with(gentle_cargo(&args))
+    build_with(&mut gentle_cargo(&args))
 }
 
-fn build_with(mut cargo: Command) -> Result<PathBuf> {
+fn build_with(cargo: &mut Command) -> Result<PathBuf> {
     cargo.arg("--message-format=json-render-diagnostics");
-    let text = capture_shown(&mut cargo).context("build the program")?;
+    let text = capture_shown(cargo).context("build the program")?;
     let messages = text.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
     let built = messages.filter_map(|m| m["executable"].as_str().map(PathBuf::from)).next_back();
     built.context("cargo names the program that it built")

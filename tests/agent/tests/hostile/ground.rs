@@ -14,6 +14,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use pintle_testbed::node::agent_binary;
 use pintle_testbed::{LONG, Options, TestNode, patience, until};
 use serde_json::{Value, json};
 
@@ -28,8 +29,9 @@ const MEMORY_FACTOR: f64 = 1.5;
 /// and the records of the attack's own pods, which are hundreds.
 const MEMORY_FLOOR_KIB: u64 = 8 << 10;
 /// How long the deciding thread may be busy in one turn, with one exception in so many turns
-/// through all attacks.
+/// through all attacks; a build that is not optimized takes two to three times as long.
 const BUSY_SECONDS_MAX: f64 = 0.010;
+const BUSY_SECONDS_MAX_UNOPTIMIZED: f64 = 0.025;
 const BUSY_TURNS: f64 = 1000.0;
 /// How long the deciding thread may stall, with one exception in so many turns of an attack. A
 /// stall includes time when other processes have the processors, and attacks keep both of a test
@@ -181,7 +183,7 @@ pub(crate) struct Stalls {
 impl Stalls {
     /// Since the agent began.
     fn of(metrics: &str) -> Self {
-        let (turns, busy_long) = longer_than(BUSY_SECONDS_MAX, BUSY, metrics);
+        let (turns, busy_long) = longer_than(busy_seconds_max(), BUSY, metrics);
         let (_, away_long) = longer_than(AWAY_SECONDS_MAX, AWAY, metrics);
         let (_, away_short) = longer_than(BUSY_SECONDS_MAX, AWAY, metrics);
         Self { turns, busy_long, away_long, away_short }
@@ -199,7 +201,7 @@ impl Stalls {
     /// Through all attacks 999 of 1,000 turns are within the limit.
     pub(crate) fn check_all(self) -> Result<()> {
         let is_fine = self.busy_long <= LONG_FEW || self.busy_long * BUSY_TURNS <= self.turns;
-        ensure!(is_fine, "busy for longer than {BUSY_SECONDS_MAX} s: {self:?}");
+        ensure!(is_fine, "busy for longer than {} s: {self:?}", busy_seconds_max());
         Ok(())
     }
 
@@ -221,6 +223,11 @@ impl Add for Stalls {
             away_short: self.away_short + other.away_short,
         }
     }
+}
+
+fn busy_seconds_max() -> f64 {
+    let is_release = agent_binary().parent().is_some_and(|folder| folder.ends_with("release"));
+    if is_release { BUSY_SECONDS_MAX } else { BUSY_SECONDS_MAX_UNOPTIMIZED }
 }
 
 /// Observations in a histogram, and how many of them are longer than `limit`.

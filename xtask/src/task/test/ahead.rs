@@ -1,5 +1,5 @@
 //! Artefacts of later stages, built while earlier stages leave time: upstream's programs, the
-//! runtimes, the suites' images, guests' kernel and root, and the agent as it is shipped.
+//! runtimes, the suites' images, guests' kernel and root, and the agent.
 //!
 //! A stage that needs one of them earlier waits for its lock. A failure here does not count: the
 //! stage that needs the artefact tries again.

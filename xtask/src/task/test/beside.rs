@@ -24,7 +24,7 @@ pub(super) struct StageLane {
 /// In the order in which they are waited for.
 pub(super) const LANES: [StageLane; 3] = [
     // API servers, schedulers and controllers wait for most of their time, and need no agent: they
-    // run while the agent is compiled as it is shipped.
+    // run while the agent is compiled.
     StageLane {
         name: "waits",
         stages: &["scheduler", "controllers", "vectors"],
@@ -39,7 +39,7 @@ pub(super) const LANES: [StageLane; 3] = [
     StageLane {
         name: "computes",
         stages: &["clippy", "doc", "sim", "loom", "fuzz"],
-        after: "release",
+        after: "agent",
         niceness: 19,
     },
 ];

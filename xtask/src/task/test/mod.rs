@@ -53,7 +53,7 @@ const STAGES: [Stage; 20] = [
     Stage { name: "sim", needs_tools: true, run: sim },
     Stage { name: "loom", needs_tools: true, run: checks::loom },
     Stage { name: "fuzz", needs_tools: true, run: fuzz::run },
-    Stage { name: "release", needs_tools: true, run: release },
+    Stage { name: "agent", needs_tools: true, run: agent },
     Stage { name: "e2e", needs_tools: true, run: nodes::e2e },
     Stage { name: "hostile", needs_tools: true, run: nodes::hostile },
     Stage { name: "cluster", needs_tools: true, run: nodes::cluster },
@@ -124,7 +124,7 @@ struct TestRun {
     /// True if suites that passed with the same inputs may run as samples.
     may_sample: bool,
     skips: Skips,
-    /// The release build of the agent, once it was needed; locked while it is built.
+    /// The agent of the end-to-end tests, once it was needed; locked while it is built.
     agent: Mutex<Option<PathBuf>>,
     /// The test programs, once all of them were built.
     built: OnceLock<Vec<StageProgram>>,
@@ -136,7 +136,7 @@ impl TestRun {
         Self { filter, may_sample, skips, agent: Mutex::default(), built: OnceLock::new() }
     }
 
-    /// The agent of the end-to-end tests: `PINTLE_AGENT`, else the release build.
+    /// The agent of the end-to-end tests: `PINTLE_AGENT`, else a build for them.
     fn agent(&self) -> Result<PathBuf> {
         let mut agent = self.agent.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(path) = &*agent {
@@ -144,7 +144,7 @@ impl TestRun {
         }
         let path = match std::env::var_os("PINTLE_AGENT") {
             Some(path) => fs::canonicalize(path).context("PINTLE_AGENT")?,
-            None => agent::build_release("pintle-agent")?,
+            None => agent::build_tested("pintle-agent")?,
         };
         Ok(agent.insert(path).clone())
     }
@@ -309,7 +309,7 @@ fn sim(run: &TestRun) -> Result<TestCounts> {
     shell::say("sim", &format!("fresh worlds from {first}; {FRESH_WORLDS}={first} repeats them"));
     let mut env = vec![(FRESH_WORLDS, &*first)];
     env.extend(extent.drawn_by().map(|_| (WORLDS, SAMPLED_WORLDS)));
-    let counts = running(&run.programs(Choice::Stage("sim"))?, run, &env);
+    let counts = running(&programs::build_optimized(&Choice::Stage("sim").args()?)?, run, &env);
     extent.conclude(counts, BTreeSet::new())
 }
 
@@ -328,8 +328,8 @@ fn fresh_worlds_of(tree: &str) -> Option<u64> {
     u64::from_str_radix(tree.get(..FRESH_DIGITS)?, 16).ok()
 }
 
-/// Builds the release build of the agent, for all later stages.
-fn release(run: &TestRun) -> Result<TestCounts> {
+/// Builds the agent of all later stages.
+fn agent(run: &TestRun) -> Result<TestCounts> {
     run.agent().map(|_| TestCounts::PASSED)
 }
 

@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use super::report::TestCounts;
 use super::skips::Skips;
+use crate::node::agent::OPTIMIZED;
 use crate::shell::{self, capture_shown, cargo};
 use crate::task::SKIPPED_FILE;
 
@@ -47,6 +48,7 @@ pub(super) struct StageProgram {
 /// The test programs to build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
+    /// All but the simulators, which are built optimized.
     All,
     /// Those that are of no stage of their own.
     Unit,
@@ -76,7 +78,7 @@ impl Choice {
 
     fn has_target(self, target: &str) -> bool {
         match self {
-            Self::All => true,
+            Self::All => !is_of(target, "sim"),
             Self::Unit => !INTEGRATION.iter().any(|stage| is_of(target, stage)),
             Self::Stage(stage) => is_of(target, stage),
         }
@@ -101,6 +103,12 @@ pub(super) struct ProgramOutcome {
 /// Builds the test programs of the workspace that these arguments of `cargo test` select.
 pub(super) fn build(args: &[String]) -> Result<Vec<StageProgram>> {
     build_with(cargo(&["test", "--locked", "--no-run", "--workspace"]).args(args))
+}
+
+/// Builds programs that compute for minutes, see [`OPTIMIZED`].
+pub(super) fn build_optimized(args: &[String]) -> Result<Vec<StageProgram>> {
+    let mut cmd = cargo(&["test", "--locked", "--no-run", "--workspace"]);
+    build_with(cmd.args(["--config", OPTIMIZED]).args(args))
 }
 
 /// Builds the test programs of these packages alone, with what they depend on and nothing else.
@@ -314,5 +322,6 @@ mod tests {
         assert!(!is_of("simple", "sim"));
         assert!(Choice::Unit.has_target("connection") && !Choice::Unit.has_target("sim"));
         assert!(Choice::All.has_target("e2e") && Choice::All.has_target("connection"));
+        assert!(!Choice::All.has_target("sim"));
     }
 }
