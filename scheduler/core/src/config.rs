@@ -195,8 +195,8 @@ pub fn profile(text: &str, scheduler_name: Option<&str>) -> Result<Profile, Conf
 pub fn without_extenders(text: &str) -> Result<Vec<Profile>, ConfigError> {
     let all = profiles(text)?;
     if !extenders(text, |_| Ok(()))?.is_empty() {
-        let problem = "extenders are asked by the scheduler alone: without them the answers of this \
-            command would be wrong; take them out of the file to have these all the same";
+        let problem = "only the scheduler calls extenders: without their answers the result of \
+            this command would be wrong; remove them from the file to get it nevertheless";
         return Err(field("extenders", problem));
     }
     Ok(all)
@@ -434,7 +434,7 @@ fn no_arguments_twice(profile: &FileProfile, at: usize) -> Result<(), ConfigErro
     for config in &profile.plugin_config {
         if seen.contains(&config.name.as_str()) {
             let path = format!("profiles[{at}].pluginConfig[{}]", config.name);
-            return Err(field(&path, "is there twice"));
+            return Err(field(&path, "is given twice"));
         }
         seen.push(&config.name);
     }

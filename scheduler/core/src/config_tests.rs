@@ -151,15 +151,15 @@ fn all_plugins_may_be_disabled_if_required_points_are_enabled_explicitly() {
     let found = found.expect("valid");
     let filters = Plugin::ALL.into_iter().filter(|plugin| found.filters(*plugin));
     assert_eq!(filters.collect::<Vec<_>>(), [Plugin::NodePorts]);
-    let error = profile(&file(""), None).expect_err("nobody sorts").to_string();
+    let error = profile(&file(""), None).expect_err("no plugin sorts").to_string();
     assert!(error.contains("PrioritySort cannot be disabled"), "{error}");
-    // An out-of-tree plugin may replace it; its arguments are given once as well.
+    // An out-of-tree plugin may replace PrioritySort. Its arguments, too, may be given only once.
     let others = Registry::default().with("Mine", |_, _| Ok(crate::framework::Points::default()));
     let mine = file(", queueSort: {enabled: [{name: Mine}]}");
     assert!(profiles_with(&mine, &others).is_ok());
     let twice = "  pluginConfig: [{name: Mine, args: {}}, {name: Mine, args: {}}]\n";
-    let error = profiles_with(&(mine + twice), &others).expect_err("which one counts?").to_string();
-    assert!(error.contains("pluginConfig[Mine]: is there twice"), "{error}");
+    let error = profiles_with(&(mine + twice), &others).expect_err("two arguments").to_string();
+    assert!(error.contains("pluginConfig[Mine]: is given twice"), "{error}");
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn filters_run_in_the_configured_order() {
     use Plugin::{NodeName as Name, NodePorts as Ports, NodeUnschedulable as Shut};
     let alone = "multiPoint: {disabled: [{name: '*'}], enabled: [{name: PrioritySort}, \
         {name: DefaultBinder}, {name: NodePorts}, {name: Mine}, {name: NodeName}]}";
-    // the plugin sets, the first three filters, whether PreFilter has the same order
+    // The plugin sets, the first three filters, and whether PreFilter has the same order.
     for (plugins, want, prepares) in [
         (String::new(), ["NodeUnschedulable", "NodeName", "TaintToleration"], true),
         (
@@ -241,18 +241,18 @@ fn extender_resource_with_ignored_by_scheduler_is_not_counted_by_fit() {
         all.map(|all| all[0].ignored_resources.clone()).map_err(|error| error.to_string())
     };
     assert_eq!(ignored("").expect("valid"), ["x.io/gpu"]);
-    // The plugin's own argument is replaced.
+    // The extender's resources replace the ignoredResources of NodeResourcesFit's own arguments.
     let arguments = "profiles:\n- pluginConfig:\n  - name: NodeResourcesFit\n    args: \
         {ignoredResources: [example.com/a]}\n";
     assert_eq!(ignored(arguments).expect("valid"), ["x.io/gpu"]);
     let without = "profiles:\n- plugins: {multiPoint: {disabled: [{name: NodeResourcesFit}]}}\n";
-    let error = ignored(without).expect_err("nobody takes the argument");
+    let error = ignored(without).expect_err("NodeResourcesFit is off");
     assert!(error.contains("NodeResourcesFit must be enabled"), "{error}");
     let scores = "profiles:\n- plugins: {multiPoint: {disabled: [{name: NodeResourcesFit}]}, \
         score: {enabled: [{name: NodeResourcesFit}]}}\n";
     assert_eq!(ignored(scores).expect("valid"), ["x.io/gpu"]);
-    let error = profile(&text, None).expect_err("it would not be asked").to_string();
-    assert!(error.contains("asked by the scheduler alone"), "{error}");
+    let error = profile(&text, None).expect_err("it has an extender").to_string();
+    assert!(error.contains("only the scheduler calls extenders"), "{error}");
     let all = extenders(&text, |_| Ok(())).expect("valid");
     assert_eq!((all[0].timeout().as_millis(), all[0].managed_resources.len()), (100, 2));
     assert!(
@@ -261,7 +261,7 @@ fn extender_resource_with_ignored_by_scheduler_is_not_counted_by_fit() {
 }
 
 #[test]
-fn extenders_that_may_be_left_out_are_asked_last() {
+fn ignorable_extenders_are_called_last() {
     let one = |url: &str, ignorable| {
         format!("- {{urlPrefix: 'http://{url}', filterVerb: f, ignorable: {ignorable}}}\n")
     };
@@ -411,7 +411,7 @@ fn arguments_that_upstream_refuses_are_refused() {
     assert!(profile(&format!("{HEAD}{unread}"), None).is_ok());
     let off = "  plugins: {multiPoint: {disabled: [{name: NodeResourcesFit}]}}\n";
     let off = with("NodeResourcesFit", "{ignoredResourceGroups: [a/b]}") + off;
-    assert!(profile(&format!("{HEAD}{off}"), None).is_ok(), "it looks at none");
+    assert!(profile(&format!("{HEAD}{off}"), None).is_ok(), "unread if it is disabled");
     let extender = "extenders: [{urlPrefix: 'http://x', managedResources: [{name: 'x.io/a b'}]}]\n";
     assert!(refused(extender).contains("managedResources[0].name"));
 }

@@ -224,7 +224,7 @@ fn balanced(profile: &mut Profile, a: BalancedArgs, path: &str) -> Result<(), Co
             return Err(field(&format!("{path}.weight"), "must be 1"));
         }
         if a.resources[..at].iter().any(|other| other.name == r.name) {
-            return Err(field(&format!("{path}.name"), "is there twice"));
+            return Err(field(&format!("{path}.name"), "is given twice"));
         }
     }
     if !a.resources.is_empty() {

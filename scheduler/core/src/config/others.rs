@@ -1,15 +1,16 @@
 //! Out-of-tree plugins of a profile, moved out of its plugin sets.
 //!
-//! Input: a profile of the file, the registry. Output: the choice of out-of-tree plugins, and a
-//! profile that names in-tree plugins only. Pure.
+//! Input: a profile of the configuration file, the registry. Output: the out-of-tree plugins that
+//! are enabled at each extension point, and a profile that names in-tree plugins only. Pure.
 
 use super::points::{order, weight};
 use super::{FileProfile, PluginRef, PluginSet};
 use crate::framework::{EnabledPlugins, Registry};
 
-/// Points where an in-tree plugin can only be replaced by an out-of-tree one.
+/// Extension points whose in-tree plugin may be disabled only if an out-of-tree plugin replaces it.
 const REPLACED: [(&str, &str); 2] = [("queueSort", "PrioritySort"), ("bind", "DefaultBinder")];
 
+/// Removes the out-of-tree plugins and their arguments from a profile and returns them.
 pub(super) fn take(from: &mut FileProfile, registry: &Registry) -> EnabledPlugins {
     let mut chosen = EnabledPlugins::default();
     let points = &mut from.plugins;
@@ -54,7 +55,7 @@ pub(super) fn take(from: &mut FileProfile, registry: &Registry) -> EnabledPlugin
     chosen
 }
 
-/// Removes the registry's plugins from a set and returns them.
+/// Removes the enabled out-of-tree plugins from a set and returns their names and weights.
 fn enabled(set: &mut PluginSet, registry: &Registry) -> Vec<(String, i64)> {
     let all = std::mem::take(&mut set.enabled).into_iter();
     let (own, rest): (Vec<PluginRef>, Vec<PluginRef>) =

@@ -195,11 +195,11 @@ pub enum Fact {
         /// Upstream's label of the result.
         result: &'static str,
     },
-    /// A dry run searched victims for a pod that fits nowhere.
+    /// A dry run searched for victims of a pod that fits on no node.
     TriedToPreempt,
     /// A preemption with this many victims.
     Preempted(usize),
-    /// Volumes of a pod with a node could not be bound.
+    /// The volumes of a pod could not be bound after a node was chosen.
     VolumesFailed,
     /// The wait for binding conditions of a pod's devices ended.
     Prepared {

@@ -18,7 +18,8 @@ fn rule(name: &str, selector: &Value) -> WatchedObject {
     })))
 }
 
-/// A node with a device, a pod that needs it, and these rules.
+/// A scheduler that has observed a node with a device, a pod that needs the device, and these
+/// rules.
 fn knowing(rules: &[WatchedObject]) -> Scheduler {
     let scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
     let mut scheduler = scheduler.with_device_gates(RULES);
@@ -66,7 +67,7 @@ fn rules_that_change_no_device_wake_no_pod() {
         (decide(&mut scheduler, 60), scheduler.count(QueuePlace::Unschedulable)),
         (vec![], 1)
     );
-    // The rule now selects another node's devices.
+    // The rule now selects the devices of another pool.
     scheduler.tell(WatchEvent::Set(rule("r", &json!({"pool": "elsewhere"}))), at(120));
     check_bound(&mut scheduler, 120);
 }
@@ -74,7 +75,7 @@ fn rules_that_change_no_device_wake_no_pod() {
 #[test]
 fn rule_absent_from_a_new_list_is_deleted() {
     let mut scheduler = knowing(&[rule("r", &Value::Null)]);
-    assert!(condition(&decide(&mut scheduler, 0)).is_some(), "no selector selects all");
+    assert!(condition(&decide(&mut scheduler, 0)).is_some(), "no selector means all devices");
     list(&mut scheduler, &[rule("new", &json!({"device": "g1"}))], 60);
     check_bound(&mut scheduler, 60);
 }

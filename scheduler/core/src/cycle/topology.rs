@@ -1,4 +1,4 @@
-//! Tries a group with a topology constraint in each domain; the best one is used.
+//! Tries a group with a topology constraint in each domain; the best domain is used.
 //!
 //! Input: the group's constraint, the outcome in each domain. Output: the next domain to try, or
 //! the outcome in the best one. Owner: the scheduler. Bounds: the domains, each with its pods'
@@ -99,8 +99,9 @@ impl Scheduler {
         asking.never_preempts = cycle.never_preempts;
     }
 
-    /// Prepares the next placement once all pods were tried; returns false after the last one, with
-    /// the outcome of the best placement.
+    /// Prepares the next placement after all pods were tried in the current one, and returns true.
+    /// After the last placement it sets the outcome of the best one and returns false. A cycle that
+    /// failed or has no placements is left as it is.
     pub(super) fn tries_elsewhere(&mut self, cycle: &mut GroupCycle) -> bool {
         let failed = matches!(cycle.came, GroupOutcome::Failed(_));
         let Some(trials) = cycle.trials.as_mut().filter(|_| !failed) else { return false };
@@ -128,7 +129,8 @@ impl Scheduler {
         false
     }
 
-    /// Returns the feasible placement with the highest score.
+    /// Returns the index of the placement with the highest score, a random one among equals. `None`
+    /// if enough pods fit in no placement, not even after a preemption.
     // k8s: schedule_one_podgroup.go findBestPlacement
     fn best_of(&mut self, cycle: &GroupCycle, done: &[PlacementTrial]) -> Option<usize> {
         let takes = |trial: &PlacementTrial| {

@@ -9,9 +9,9 @@
 //! ```
 //! Input: pods, cluster events, the time. Output: the next pod to decide. Owner: the deciding
 //! thread; pure, no clock. [`Hints`] decide whether an event helps a pod. Events that arrive while
-//! a pod is in flight are kept and evaluated when it comes back, so that no wake-up is missed.
-//! Bounds: unbound pods in the cluster; an event is kept while a pod that was popped before it is
-//! in flight.
+//! a pod is in flight are kept and evaluated when the pod comes back, so that no wake-up is missed.
+//! Bounds: unbound pods in the cluster; an event is kept as long as a pod is in flight that was
+//! popped before the event arrived.
 // k8s: pkg/scheduler/backend/queue/{scheduling_queue,active_queue,backoff_queue}.go
 
 mod apart;
@@ -40,11 +40,11 @@ use self::tenants::Tenants;
 /// How much an event helps a rejected pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Worth {
-    /// It cannot help.
+    /// The event does not help the pod.
     Nothing,
-    /// Another try, when its backoff is over.
+    /// The pod is retried when its backoff is over.
     TryLater,
-    /// Another try at once: a plugin waited for exactly this event.
+    /// The pod is retried at once: a plugin waited for exactly this event.
     TryNow,
 }
 
@@ -58,7 +58,7 @@ pub trait QueueCandidate {
     }
     /// The PreEnqueue plugin that gates the pod, if any.
     fn gate(&self) -> Option<Plugin>;
-    /// The number of its profile.
+    /// The number of the pod's profile.
     fn profile(&self) -> usize {
         0
     }
@@ -66,11 +66,11 @@ pub trait QueueCandidate {
     fn namespace(&self) -> &str {
         ""
     }
-    /// Returns true if the pod is not decided before [`Queue::released`].
+    /// Returns true if the pod must not be decided before [`Queue::released`] is called for it.
     fn is_held(&self) -> bool {
         false
     }
-    /// Returns true if an extender may have to be called for it.
+    /// Returns true if the decision of the pod may have to call an extender.
     fn consults(&self) -> bool {
         false
     }
@@ -104,13 +104,14 @@ pub type Rejectors = BTreeSet<Plugin>;
 pub enum QueuePlace {
     /// It is popped when its turn comes.
     Active,
-    /// It waits for the end of its backoff, unless no pod is active.
+    /// It waits for the end of its backoff; it is popped earlier if no pod is active.
     Backoff,
-    /// Backoff after an error, or of a pod in a group: it is not popped early.
+    /// It waits for the end of its backoff and [`Queue::pop`] never pops it earlier: its attempt
+    /// failed with an error or was aborted, or it is a pod of a group.
     ErrorBackoff,
     /// It waits for an event.
     Unschedulable,
-    /// A PreEnqueue plugin keeps it from being decided.
+    /// A PreEnqueue plugin gates it, or it is held ([`QueueCandidate::is_held`]).
     Gated,
     /// It is being decided.
     InFlight,
@@ -146,7 +147,7 @@ pub struct WaitingPod<P> {
     pub place: QueuePlace,
     /// Number of attempts.
     pub attempts: u32,
-    /// When it first became active, or was popped from backoff.
+    /// When it first became active without a backoff, or was first popped.
     pub first_attempt: Option<Duration>,
     /// Start of the last attempt.
     pub last_attempt: Duration,
@@ -169,7 +170,7 @@ pub struct WaitingPod<P> {
     is_gone: bool,
     /// A retry at once was requested while it was in flight.
     is_wanted: bool,
-    /// It has been counted in one of upstream's queues.
+    /// Its first place was counted in `moved`; until then `place` is only an initial value.
     was_counted: bool,
 }
 
@@ -206,9 +207,9 @@ pub struct Queue<P, E> {
     events: VecDeque<E>,
     events_from: u64,
     numbered: u64,
-    /// The reason for the moves under way, and moves by queue and reason since the last
-    /// `take_moved`.
+    /// The reason for the moves that are being made.
     cause: &'static str,
+    /// Moves by queue and reason since the last `take_moved`.
     moved: BTreeMap<Moved, u64>,
     /// How many pending pods each plugin of a profile has rejected.
     rejected: BTreeMap<(Plugin, usize), usize>,
@@ -333,7 +334,8 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
         self.requeue(&uid, Worth::TryNow, now);
     }
 
-    /// Replaces a pod by its new version; `event` is the change between the two.
+    /// Replaces a pod by its new version, or adds it if it is not in the queue; `event` is the
+    /// change between the two versions.
     pub fn update(
         &mut self,
         hints: &impl Hints<Pod = P, Event = E>,
@@ -359,7 +361,8 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
         }
     }
 
-    /// Removes a pod that was deleted, or that another scheduler has bound.
+    /// Removes a pod that was deleted, or that another scheduler has bound. A pod in flight or
+    /// being bound is removed when its attempt ends.
     pub fn remove(&mut self, uid: &str) {
         let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
         let (uid, place) = (uid.clone(), waiting.place);
@@ -391,7 +394,7 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
         }
     }
 
-    /// Pops this pod before its turn, unless it is gated, held, in flight or set back.
+    /// Pops this pod before its turn, unless it is gated, held, in flight, being bound or set back.
     // k8s: pkg/scheduler/backend/queue/scheduling_queue.go PopSpecificPod
     pub fn pop_this(&mut self, uid: &str, now: Duration) -> Option<Rc<P>> {
         let (uid, waiting) = self.pods.get_key_value(uid)?;
@@ -437,8 +440,9 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
         }
     }
 
-    /// Returns a pod without a node from its attempt. `rejectors` and `pending` are empty after an
-    /// error. A pod that was being bound is retried in any case. The call clears the pod's setback.
+    /// Requeues a pod whose attempt ended without a node, or whose binding failed, and clears its
+    /// setback. `rejectors` and `pending` are empty after an error. A pod that was being bound is
+    /// retried in any case.
     pub fn back(
         &mut self,
         hints: &impl Hints<Pod = P, Event = E>,
@@ -497,9 +501,9 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
         self.keep(event.clone());
     }
 
-    /// Releases a held pod. Events that helped it while it was held take effect now. With `at_once`
-    /// it is retried even without such an event; a pod that is being decided is retried after its
-    /// backoff.
+    /// Releases a held pod. A pod that was added while it was held, or that an event helped in that
+    /// time, is requeued now. With `at_once` the pod is retried even without such an event:
+    /// immediately, or after its backoff if it is in flight.
     // k8s: pkg/scheduler/backend/queue/scheduling_queue.go Activate
     pub fn released(&mut self, uid: &str, at_once: bool, now: Duration) {
         let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
@@ -520,7 +524,7 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
         }
     }
 
-    /// Schedules a retry of a parked pod after its backoff.
+    /// Schedules a retry of an unschedulable pod, or of a pod in flight, after its backoff.
     pub fn later(&mut self, uid: &str, now: Duration) {
         let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
         let (uid, place) = (uid.clone(), waiting.place);
@@ -562,8 +566,8 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
         ends.chain(stays).min()
     }
 
-    /// Returns when a pod is retried at the latest without any event. `None` for a pod that waits
-    /// for its turn or for an event, and for one that is being decided.
+    /// Returns when a pod is retried at the latest without any event. `None` if the pod is active,
+    /// gated, in flight or being bound.
     pub fn tried_again_at(&self, waiting: &WaitingPod<P>) -> Option<Duration> {
         let backoff = self.backoff_of(waiting).map(|until| self.settings.backoff.over_at(until));
         match waiting.place {

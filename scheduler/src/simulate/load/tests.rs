@@ -179,7 +179,7 @@ fn objects_are_known_by_group_namespace_and_name() {
     let ignored: Vec<(&str, usize)> =
         dump.omitted.ignored.iter().map(|(kind, count)| (kind.as_str(), *count)).collect();
     assert_eq!(ignored, [("Foo", 2), ("Service.serving.knative.dev", 1)]);
-    assert_eq!(dump.budgets.len(), 1, "a budget that is there twice counts once");
+    assert_eq!(dump.budgets.len(), 1, "a duplicate budget counts once");
     let watch = format!(r#"{{"type":"DELETED","object":{budget}}}"#);
     let dump = try_load(&[NODE, budget, &watch].concat()).expect("a dump");
     assert!(dump.budgets.is_empty());

@@ -1,4 +1,4 @@
-//! Invariants at the end of each world.
+//! Invariants at the end of each random world.
 
 use super::*;
 
@@ -8,13 +8,15 @@ impl SchedulerWorld {
         assert_eq!((scheduler.assumed(), scheduler.count(QueuePlace::Binding)), (0, 0));
         assert_eq!(scheduler.count(QueuePlace::InFlight), 0);
         if !self.nodes_shrink {
-            self.nobody_shares();
+            self.check_no_node_is_overcommitted();
         }
-        self.nobody_fits(scheduler);
-        self.room_is_kept_for_whom_the_api_says(scheduler);
+        self.check_no_pending_pod_fits(scheduler);
+        self.check_nominations_match_the_api(scheduler);
     }
 
-    fn room_is_kept_for_whom_the_api_says(&self, scheduler: &Scheduler) {
+    /// Checks that the scheduler has exactly the API's nominations of pending pods to existing
+    /// nodes.
+    fn check_nominations_match_the_api(&self, scheduler: &Scheduler) {
         let waits = |pod: &Value| {
             let is_leaving = pod["metadata"].get("deletionTimestamp").is_some();
             pod["spec"]["nodeName"].is_null() && !is_leaving
@@ -41,7 +43,8 @@ impl SchedulerWorld {
         assert_eq!(known, said);
     }
 
-    fn nobody_shares(&self) {
+    /// Checks that the pods of a node request at most its allocatable CPUs and pods.
+    fn check_no_node_is_overcommitted(&self) {
         let mut used: BTreeMap<&str, (i64, i64)> = BTreeMap::new();
         let milli = |text: &str| match text.strip_suffix('m') {
             Some(milli) => milli.parse::<i64>().expect("a number"),
@@ -51,11 +54,11 @@ impl SchedulerWorld {
             if let Some(node) = pod["spec"]["nodeName"].as_str() {
                 let cpu = &pod["spec"]["containers"][0]["resources"]["requests"]["cpu"];
                 let of = used.entry(node).or_default();
-                of.0 += milli(cpu.as_str().expect("it asks"));
+                of.0 += milli(cpu.as_str().expect("a CPU request"));
                 of.1 += 1;
-                // A successor may find old entries, see `says_what_is_taken`.
+                // A successor may find entries of a scheduler that died: see `says_what_is_taken`.
                 for share in claims::shares(pod).filter(|_| !self.has_successors) {
-                    of.0 += milli(share["resources"]["cpu"].as_str().expect("of CPUs"));
+                    of.0 += milli(share["resources"]["cpu"].as_str().expect("CPUs"));
                 }
             }
         }
@@ -67,9 +70,11 @@ impl SchedulerWorld {
         }
     }
 
-    fn nobody_fits(&self, scheduler: &Scheduler) {
+    /// Checks that no pending pod fits on a node, by the decision of a new scheduler.
+    fn check_no_pending_pod_fits(&self, scheduler: &Scheduler) {
         let nodes = self.nodes.values().map(|node| thing(WatchedKind::Node, node));
-        // Pods of a gang get nodes one after the other, so the order decides whether all fit.
+        // Pods of a gang are decided one after the other, so whether all fit depends on their
+        // order. This order is the queue's.
         let mut pods: Vec<&Value> = self.pods.values().collect();
         pods.sort_by_key(|pod| {
             let waiting = scheduler.queue.get(pod["metadata"]["uid"].as_str().expect("a uid"));

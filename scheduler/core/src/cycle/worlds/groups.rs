@@ -1,7 +1,8 @@
-//! Pod groups in a world: gangs and a basic group come and go, and pods that belong to them.
+//! Pod groups in a random world: gangs, a basic group and their pods are created and deleted.
 //!
-//! When a decision binds pods of a gang, as many of its pods as it needs must be on nodes or
-//! assumed, those of one gang in one zone. At the end no pending group may fit.
+//! When a decision binds a pod of a gang, at least minCount of the gang's pods must have a node or
+//! be assumed. The pods of the gang `IN_A_ZONE` must all be in one zone. At the end no pending
+//! group may fit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,13 +17,15 @@ use crate::groups::{GroupGates, Groups};
 use crate::pod_fields::PodRef;
 use crate::watch_event::{KINDS, WatchEvent, WatchedKind, WatchedObject};
 
-/// minCount of each group; the basic group is no gang. The last ones exist with group preemption.
+/// minCount of each group; group 0 is basic and has none. Groups from `USUAL` on exist only with
+/// preemption by groups.
 const MIN: [i32; 6] = [1, 2, 3, 1, 2, 2];
 const USUAL: usize = 3;
 /// The number of the gang that stays within a zone.
 const IN_A_ZONE: usize = 1;
 
-/// Delivered pods of groups: uid, group, whether they have a node.
+/// Pods of groups that were delivered to the scheduler, by name: the uid, the group, and whether
+/// the pod has a node.
 pub(super) type KnownPods = BTreeMap<String, (String, String, bool)>;
 
 pub(super) fn groups(preemption: bool) -> Groups {
@@ -38,12 +41,12 @@ fn min_of(group: &str) -> usize {
     usize::try_from(MIN[at]).expect("it is small")
 }
 
-fn told_group(pod: &Pod) -> Option<String> {
+fn name_of_group(pod: &Pod) -> Option<String> {
     pod.spec.as_ref()?.scheduling_group.as_ref()?.pod_group_name.clone()
 }
 
 impl SchedulerWorld {
-    /// Puts a pod into a group at random.
+    /// Puts a pod into a random group, or into none.
     pub(super) fn join(&mut self, spec: &mut Value) {
         let joins = self.has_groups && !self.chance.one_in(if self.preempts_whole { 4 } else { 2 });
         if self.preempts_whole {
@@ -70,7 +73,8 @@ impl SchedulerWorld {
         if self.preempts_whole { MIN.len() } else { USUAL }
     }
 
-    /// Adds or deletes a group at random; returns true if it did.
+    /// Creates a random group if it does not exist, else may delete it unless it is protected.
+    /// Returns false, without a change, if this operation is not for groups.
     pub(super) fn change_group(&mut self) -> bool {
         if !self.has_groups || !self.chance.one_in(10) {
             return false;
@@ -114,7 +118,7 @@ impl SchedulerWorld {
         self.set(WatchedKind::PodGroup, &name, value);
     }
 
-    /// Records delivered pods of groups.
+    /// Records the pod of a group that this event delivers.
     pub(super) fn hears(&mut self, told: &WatchEvent) {
         let pod = match told {
             WatchEvent::Begun(WatchedKind::Pod) => return self.known.clear(),
@@ -123,7 +127,7 @@ impl SchedulerWorld {
             | WatchEvent::Gone(WatchedObject::Pod(pod)) => pod,
             _ => return,
         };
-        let Some(group) = told_group(pod) else { return };
+        let Some(group) = name_of_group(pod) else { return };
         let name = pod.metadata.name.clone().expect("a name");
         if matches!(told, WatchEvent::Gone(_)) {
             self.known.remove(&name);
@@ -134,7 +138,8 @@ impl SchedulerWorld {
         self.known.insert(name, (uid, group, has_node));
     }
 
-    /// Checks that pods of a gang are bound only with enough others.
+    /// Checks that a pod of a gang is bound only if at least minCount pods of the gang have a node
+    /// or are assumed.
     pub(super) fn no_gang_is_torn(&self, scheduler: &Scheduler, commands: &[Command]) {
         for command in commands {
             let pod = match command {
@@ -169,7 +174,7 @@ impl SchedulerWorld {
         assert!(zones.len() == 1, "{zones:?} for {}", pod.key.as_str());
     }
 
-    /// Checks that a new scheduler with the same objects binds no pending group.
+    /// Checks that a new scheduler with the same objects binds no pod of a pending group.
     pub(super) fn no_group_fits(&self, others: Vec<WatchedObject>) {
         if !self.has_groups {
             return;
@@ -193,8 +198,8 @@ impl SchedulerWorld {
         }
     }
 
-    /// Returns true if only pods of groups are pending: they are retried forever, without effect
-    /// unless something changes.
+    /// Returns true if only pods of groups are active or in backoff: such pods are retried forever,
+    /// without effect unless an object changes.
     pub(super) fn only_groups_wait(&self, scheduler: &Scheduler) -> bool {
         let waits = |place: super::QueuePlace| {
             use super::QueuePlace::{Active, Backoff, ErrorBackoff};

@@ -1,13 +1,14 @@
-//! Schedulers that die in a world, and their successors.
+//! Schedulers that die in a random world, and their successors.
 
 use super::*;
 use crate::cycle::tests::{tell_all, without_second_look};
 use crate::plugins::dynamicresources::DeviceGates;
 
 impl SchedulerWorld {
-    /// The leader dies and a successor continues. Writes under way arrive or do not; their results
-    /// are lost. The successor is a standby that received the same events, or a new scheduler that
-    /// lists everything. All writes of the leader are delivered before its lease expires.
+    /// Replaces the leader, which dies, by a successor. Of the leader's pending writes some arrive
+    /// and some do not; their results are lost. The successor is a standby that received the same
+    /// events, or a new scheduler that lists all objects. No write of the leader arrives after the
+    /// successor has begun, because the leader's lease has expired by then.
     pub(super) fn hand_over(&mut self, scheduler: &mut Scheduler) {
         while !self.binds.is_empty() {
             match self.chance.one_in(2) {
@@ -15,7 +16,7 @@ impl SchedulerWorld {
                 false => _ = self.binds.pop(),
             }
         }
-        // Its other writes arrive in any order.
+        // Some of its other writes arrive, in any order.
         for _ in 0..self.chance.below(8) {
             self.write();
         }
@@ -38,7 +39,7 @@ impl SchedulerWorld {
         *scheduler = successor;
     }
 
-    /// Lists everything.
+    /// Delivers a list of each kind to the successor.
     pub(super) fn list(&mut self, successor: &mut Scheduler) {
         let now = Duration::from_secs(self.now);
         self.told.clear();
@@ -59,7 +60,7 @@ impl SchedulerWorld {
         }
     }
 
-    /// A scheduler with the objects that never change.
+    /// A scheduler that has observed only the objects that never change.
     pub(super) fn newcomer(&self) -> Scheduler {
         let mut scheduler = self.knowing(&[claims::class()]);
         if self.has_groups {
@@ -72,14 +73,14 @@ impl SchedulerWorld {
         scheduler
     }
 
-    /// A scheduler with the feature gates of this world and these objects.
+    /// A scheduler with the feature gates of this world that has observed these objects.
     pub(super) fn knowing(&self, things: &[WatchedObject]) -> Scheduler {
         let mut scheduler = self.knows_nothing();
         tell_all(&mut scheduler, things);
         scheduler
     }
 
-    /// A scheduler with the feature gates of this world.
+    /// A scheduler with the feature gates of this world that has observed no object.
     pub(super) fn knows_nothing(&self) -> Scheduler {
         Scheduler::new(Vec::new(), without_second_look(), 1).with_device_gates(DeviceGates {
             taint_rules: self.has_rules,
