@@ -85,7 +85,7 @@ impl Lookout {
         let reader = || {
             NodeReader::new(root_dir.clone(), setup.kubepods())
                 .inspect_err(
-                    |error| tracing::warn!(%error, "nobody is evicted: nothing is measured"),
+                    |error| tracing::warn!(%error, "no pod is evicted: nothing is measured"),
                 )
                 .ok()
         };

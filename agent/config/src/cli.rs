@@ -1,8 +1,9 @@
-//! The commands that ask a running agent: `pods`, `explain`, `timeline`, `plan`, `retry`, `dump`;
-//! and those that read a recording: `replay`, and `explain` and `timeline` of a moment in the past.
+//! The commands to a running agent: `pods`, `explain`, `timeline`, `plan`, `retry`, `pressure`,
+//! `dump`; and those that read a recording: `replay`, and `explain` and `timeline` of a moment in
+//! the past.
 //!
 //! Input: arguments without the program's name. Output: a [`ClientCommand`], a text to print, or
-//! one error per argument that cannot be used. Flags may stand before or after the command's name.
+//! one error per invalid argument. Flags may stand before or after the command's name.
 
 use std::path::PathBuf;
 
@@ -14,7 +15,7 @@ use pintle_config::{help, suggest};
 /// Names of the commands, for completion and "did you mean".
 pub(crate) const NAMES: [&str; 9] =
     ["pods", "explain", "timeline", "plan", "retry", "pressure", "dump", "replay", "completion"];
-/// Flags of the commands that take a value.
+/// The commands' flags with a value.
 pub(super) const VALUE_FLAGS: [&str; 11] = [
     "-o",
     "--output",
@@ -28,12 +29,12 @@ pub(super) const VALUE_FLAGS: [&str; 11] = [
     "--until",
     "--pod",
 ];
-/// Flags of the commands that take none, or may do without.
+/// The commands' flags without a value, and `--from-record`, whose value is optional.
 pub(super) const SWITCHES: [&str; 6] =
     ["-w", "--watch", "--unhealthy", FROM_RECORD, "-h", "--help"];
 const FROM_RECORD: &str = "--from-record";
 
-/// A question of the command line.
+/// A command of the command line and its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CliQuestion {
     /// List the pods.
@@ -48,7 +49,7 @@ pub enum CliQuestion {
     Retry(String),
     /// How close the node is to evicting a pod.
     Pressure,
-    /// Everything the agent believes, for a bug report.
+    /// The agent's whole state, for a bug report.
     Dump,
     /// Replay a recording and report any different decision.
     Replay(ReplayOf),
@@ -63,29 +64,29 @@ pub struct ReplayOf {
     pub dir: PathBuf,
     /// Show inputs and commands of this pod's decisions.
     pub pod: Option<String>,
-    /// End there.
+    /// The replay ends at this moment; `None` is the end of the record.
     pub until: Option<PastMoment>,
 }
 
-/// A question about a pod to a record.
+/// A query for a pod in a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PastQuestion {
     /// The record's folder, or the root directory of its agent.
     pub dir: PathBuf,
     /// The pod.
     pub pod: String,
-    /// Explain why it was not running; else its history.
+    /// Explain why the pod was not running; if false, show its history.
     pub explain: bool,
-    /// When; `None` is the end of the record.
+    /// The moment; `None` is the end of the record.
     pub at: Option<PastMoment>,
 }
 
 /// Filter of `pods`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodFilter {
-    /// Only those of this namespace.
+    /// Only pods of this namespace.
     pub namespace: Option<String>,
-    /// Only those that are not as they should be.
+    /// Only unhealthy pods.
     pub unhealthy: bool,
 }
 
@@ -118,7 +119,7 @@ pub struct ClientCommand {
     pub question: CliQuestion,
     /// Format of the answer.
     pub output: OutputFormat,
-    /// Ask again until interrupted, and show changes.
+    /// Repeat the request until interrupted, and show changes.
     pub watch: bool,
     /// Use of colours.
     pub color: Color,
@@ -142,12 +143,12 @@ struct Options {
     at: Option<PastMoment>,
     until: Option<PastMoment>,
     pod: Option<String>,
-    /// From the record instead of a running agent, and from which.
+    /// Read a record instead of a running agent; the inner value is the record's folder, if given.
     from_record: Option<Option<String>>,
     help: bool,
 }
 
-/// True if these arguments are a command's: the daemon takes nothing but flags.
+/// True if these arguments are a command's, because the daemon takes only flags.
 pub(super) fn is_command(args: &[String]) -> bool {
     let mut rest = args.iter();
     while let Some(arg) = rest.next() {
@@ -225,7 +226,7 @@ fn question(name: &str, rest: &[String], options: &Options) -> Result<CliQuestio
     }
 }
 
-/// Flags that would be ignored are refused instead.
+/// Returns an error for a flag that the command would ignore.
 fn not_taken(name: &str, options: &Options) -> Option<ConfigError> {
     let given = [
         ("--namespace", options.filter.namespace.is_some(), &["pods"][..]),
@@ -274,7 +275,7 @@ fn options(args: &[String]) -> Result<Options, Vec<ConfigError>> {
 }
 
 impl Options {
-    /// The question, asked of the record if the options name one.
+    /// The question, to a record if `--at` or `--from-record` is given.
     fn then(&self, question: CliQuestion) -> CliQuestion {
         if self.at.is_none() && self.from_record.is_none() {
             return question;
@@ -289,7 +290,7 @@ impl Options {
         }
     }
 
-    /// The record that was named, or that of the agent.
+    /// The folder that was given, or the agent's root directory.
     fn record(&self, named: Option<&str>) -> PathBuf {
         named.map_or_else(|| root_dir(self.root_dir.as_deref()), PathBuf::from)
     }
@@ -347,7 +348,7 @@ fn output(text: &str) -> Result<OutputFormat, ConfigError> {
         "table" => Ok(OutputFormat::Table),
         "json" => Ok(OutputFormat::Json),
         other => {
-            let problem = "no such form exists";
+            let problem = "no such format exists";
             Err(ConfigError::new("-o", format!("{other:?}"), problem, "use table or json"))
         }
     }
@@ -369,7 +370,7 @@ fn color(text: &str) -> Result<Color, ConfigError> {
 fn width(text: &str) -> Result<usize, ConfigError> {
     let remedy = "give a number of columns, or 0 for no limit";
     text.parse()
-        .map_err(|_| ConfigError::new("--width", format!("{text:?}"), "it is no number", remedy))
+        .map_err(|_| ConfigError::new("--width", format!("{text:?}"), "not a number", remedy))
 }
 
 #[cfg(test)]
@@ -396,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_take_a_pod_an_output_form_and_a_socket() {
+    fn commands_take_a_pod_an_output_format_and_a_socket() {
         let default = "/var/lib/kubelet/pintle/agent.sock";
         let pods = || client(CliQuestion::Pods(PodFilter::default()), default);
         let json = |command| ClientCommand { output: OutputFormat::Json, ..command };
@@ -437,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn the_record_is_asked_where_that_is_wanted() {
+    fn at_and_from_record_select_a_record() {
         let dir = |dir: &str| PathBuf::from(dir);
         let ten_minutes = Some(PastMoment::Ago(std::time::Duration::from_secs(600)));
         let past = |dir, explain, at| {
@@ -505,7 +506,7 @@ mod tests {
             ("plan web --at 10m", "only the commands explain and timeline take it"),
             ("pods --from-record", "only the commands explain and timeline take it"),
             ("explain web --pod web", "only the command replay takes it"),
-            ("explain web --at soon", "it is no moment"),
+            ("explain web --at soon", "it is not a valid time"),
             ("replay a b", "nothing is expected here"),
             ("completion", "the shell is missing"),
             ("completion tcsh", "use bash, zsh or fish"),

@@ -36,7 +36,7 @@ impl PastMoment {
         }
         text.parse().map(Self::At).map_err(|_| {
             let remedy = "write 2026-01-31T21:15:00Z, 21:15:00 (UTC), or 10m for ten minutes ago";
-            ConfigError::new(flag, format!("{text:?}"), "it is no moment", remedy)
+            ConfigError::new(flag, format!("{text:?}"), "it is not a valid time", remedy)
         })
     }
 
@@ -102,7 +102,7 @@ mod tests {
     fn invalid_time_is_refused_with_examples() {
         for text in ["", "yesterday", "-10m", "24:00:00", "1:2", "12:60", "2026-01-31"] {
             let error = PastMoment::parse("--at", text).expect_err(text).to_string();
-            assert!(error.contains("it is no moment") && error.contains("10m"), "{error}");
+            assert!(error.contains("it is not a valid time") && error.contains("10m"), "{error}");
         }
     }
 }

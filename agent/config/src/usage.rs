@@ -40,13 +40,10 @@ pub(crate) fn client() -> String {
         ("  explain POD", "Say in one sentence why a pod is not running"),
         ("  timeline POD", "Show what happened to a pod, to the microsecond"),
         ("  plan POD", "Show what the agent would do for a pod now, without doing it"),
-        ("  retry POD", "Try now whatever a pod waits to try again: a crash, a pull, a volume"),
-        ("  pressure", "Show how far the node is from evicting pods, and who would go first"),
-        ("  dump", "Print everything the agent believes as JSON, for a bug report"),
-        (
-            "  replay [DIR]",
-            "Decide again upon what an agent has recorded, and say whether the same comes of it",
-        ),
+        ("  retry POD", "Retry now what a pod waits to retry: a restart, a pull, a volume"),
+        ("  pressure", "Show how close the node is to evicting pods, and the first victims"),
+        ("  dump", "Print the agent's whole state as JSON, for a bug report"),
+        ("  replay [DIR]", "Replay a recording and report any different decision"),
         ("  completion SHELL", "Print a completion script for bash, zsh or fish"),
     ] {
         line(&mut out, command, help);
@@ -59,8 +56,8 @@ pub(crate) fn client() -> String {
             "  -o, --output=table|json",
             "Form of the answer; JSON keeps its fields within formatVersion",
         ),
-        ("  -n, --namespace=NAME", "pods: only those of this namespace"),
-        ("      --unhealthy", "pods: only those that are not as they should be"),
+        ("  -n, --namespace=NAME", "pods: only pods of this namespace"),
+        ("      --unhealthy", "pods: only unhealthy pods"),
         ("  -w, --watch", "pods: show the list again whenever it changes, until interrupted"),
         (
             "      --at=TIME",
@@ -70,7 +67,7 @@ pub(crate) fn client() -> String {
             "      --from-record[=DIR]",
             "explain, timeline: from the record, at its end or at TIME; no agent has to run",
         ),
-        ("      --until=TIME", "replay: end there"),
+        ("      --until=TIME", "replay: end at this time"),
         ("      --pod=POD", "replay: show each input and command of this pod"),
         ("      --color=auto|always|never", "Colours; auto is on a terminal without NO_COLOR"),
         (

@@ -72,7 +72,7 @@ fn enforcement(config: &KubeletConfiguration, found: &mut Violations) {
     }
     for (index, item) in list.iter().enumerate() {
         let repeated = list[..index].contains(item);
-        found.require(!repeated, FIELD, item, "it is there twice", "remove one");
+        found.require(!repeated, FIELD, item, "it is given twice", "remove one");
         let cgroup = match item.as_str() {
             "pods" => None,
             "none" => {
@@ -169,7 +169,7 @@ fn reserved_memory(config: &KubeletConfiguration, found: &mut Violations) {
             let positive = quantity.amount() > Amount::ZERO;
             found.require(positive, FIELD, &shown, "it reserves nothing", "remove it");
             let repeated = seen.contains(&(node, kind));
-            found.require(!repeated, FIELD, &shown, "it is there twice", "remove one");
+            found.require(!repeated, FIELD, &shown, "it is given twice", "remove one");
             seen.push((node, kind));
         }
     }

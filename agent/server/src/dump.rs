@@ -1,4 +1,4 @@
-//! `/dump`: everything that the agent believes, for a bug report. Pure.
+//! `/dump`: the agent's whole state, for a bug report. Pure.
 //!
 //! Names, states and times; no environment, no commands, no volume contents: a dump may be shown to
 //! others.

@@ -281,7 +281,7 @@ fn tallied(count: &DecisionCount) -> String {
         DecisionCount::Infeasible(why) => format!("a resize is impossible: {why}"),
         DecisionCount::Accepted(why) => format!("a resize was granted: {why}"),
         DecisionCount::Asked(_) => "a pod asks for a resize".to_owned(),
-        DecisionCount::Orphan => "a pod that nobody knew".to_owned(),
+        DecisionCount::Orphan => "an unknown pod".to_owned(),
         DecisionCount::Restarted(_) => "a pod is begun again under its uid".to_owned(),
         DecisionCount::Evicted(signal) => format!("a pod had to go for {signal}"),
         DecisionCount::EvictionAge(signal, age) => {

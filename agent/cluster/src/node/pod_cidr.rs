@@ -13,59 +13,60 @@ use tokio::sync::watch;
 
 use super::own::OwnNode;
 
-/// Applies the setting and each change of the Node object; runs until the watch ends.
+/// Applies the setting and each change of the Node object until the watch ends. Without a watch it
+/// applies only the setting, and returns after the first successful call.
 pub async fn follow(
     client: Client,
     set: String,
     own: Option<watch::Receiver<OwnNode>>,
     every: Duration,
 ) {
-    let mut news = News { wanted: set, told: String::new() };
+    let mut update = CidrUpdate { wanted: set, sent: String::new() };
     let Some(mut own) = own else {
-        while !send_cidrs(&client, &mut news).await {
+        while !send_cidrs(&client, &mut update).await {
             tokio::time::sleep(every).await;
         }
         return;
     };
     loop {
         if let Some(cidrs) = own.borrow_and_update().object().and_then(|node| cidrs(node)) {
-            news.wanted = cidrs;
+            update.wanted = cidrs;
         }
-        let told = send_cidrs(&client, &mut news).await;
+        let is_sent = send_cidrs(&client, &mut update).await;
         tokio::select! {
             changed = own.changed() => if changed.is_err() { return },
-            () = tokio::time::sleep(every), if !told => {}
+            () = tokio::time::sleep(every), if !is_sent => {}
         }
     }
 }
 
 /// The CIDRs that the runtime should have, and those of the last successful call.
 #[derive(Debug, Default)]
-struct News {
+struct CidrUpdate {
     wanted: String,
-    told: String,
+    sent: String,
 }
 
-impl News {
+impl CidrUpdate {
     fn call(&self) -> Option<v1::UpdateRuntimeConfigRequest> {
         let network = v1::NetworkConfig { pod_cidr: self.wanted.clone() };
         let config = v1::RuntimeConfig { network_config: Some(network) };
-        (self.wanted != self.told)
+        (self.wanted != self.sent)
             .then_some(v1::UpdateRuntimeConfigRequest { runtime_config: Some(config) })
     }
 }
 
-/// Calls the runtime if the CIDRs changed; true when it has the wanted ones.
-async fn send_cidrs(client: &Client, news: &mut News) -> bool {
-    let Some(call) = news.call() else { return true };
+/// Calls the runtime if the CIDRs changed; true when the runtime has the wanted CIDRs.
+async fn send_cidrs(client: &Client, update: &mut CidrUpdate) -> bool {
+    let Some(call) = update.call() else { return true };
     match client.update_runtime_config(call).await {
         Ok(_) => {
-            tracing::info!(before = news.told, now = news.wanted, "the runtime knows the pod CIDR");
-            news.told.clone_from(&news.wanted);
+            tracing::info!(before = update.sent, now = update.wanted, "sent the pod CIDR");
+            update.sent.clone_from(&update.wanted);
             true
         }
         Err(error) => {
-            tracing::warn!(cidr = news.wanted, %error, "could not send the pod CIDR");
+            tracing::warn!(cidr = update.wanted, %error, "could not send the pod CIDR");
             false
         }
     }
@@ -90,11 +91,11 @@ mod tests {
         assert_eq!(cidrs(&node(serde_json::json!([]))), None);
         let both = cidrs(&node(serde_json::json!(["10.1.0.0/24", "fd00::/64"])));
         assert_eq!(both.as_deref(), Some("10.1.0.0/24,fd00::/64"));
-        let mut news = News { wanted: both.expect("CIDRs"), told: String::new() };
-        let call = news.call().expect("a call").runtime_config.expect("a configuration");
+        let mut update = CidrUpdate { wanted: both.expect("CIDRs"), sent: String::new() };
+        let call = update.call().expect("a call").runtime_config.expect("a configuration");
         assert_eq!(call.network_config.expect("a network").pod_cidr, "10.1.0.0/24,fd00::/64");
-        news.told = news.wanted.clone();
-        assert_eq!(news.call(), None);
-        assert_eq!(News::default().call(), None, "nobody said anything");
+        update.sent = update.wanted.clone();
+        assert_eq!(update.call(), None);
+        assert_eq!(CidrUpdate::default().call(), None, "no CIDR is wanted");
     }
 }

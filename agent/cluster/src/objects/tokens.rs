@@ -1,11 +1,11 @@
-//! Tokens of service accounts, bound to their pods, renewed before they end.
+//! Tokens of service accounts, bound to their pods, renewed before they expire.
 //!
-//! A token is requested when a volume shows it first, and again after four fifths of its life or a
-//! day, whichever comes first. One timer for all: when a token is due its pod is notified, and the
-//! refresh of its volumes asks here again. While the API server does not answer, the old token
-//! serves until it ends. Tokens live in memory only and never get into a log.
+//! A token is requested when it is first needed, and again after four fifths of its life or a day,
+//! whichever comes first. There is one timer for all tokens: when a token is due, its pod is
+//! notified, and the refresh of the pod's volumes requests the token here again. If a renewal
+//! fails, the old token is used until it expires. Tokens are kept only in memory and never logged.
 //!
-//! Effects, but for `refresh_at`. Owner: `Objects`. Bound: the tokens of registered pods.
+//! Effects, except for `refresh_at`. Owner: `Objects`. Bound: the tokens of registered pods.
 // k8s: pkg/kubelet/token/token_manager.go
 
 use std::cell::RefCell;
@@ -29,15 +29,15 @@ use super::wire::{self, RetryPace, WireError};
 /// Longest use of a token, however long its life.
 // k8s: pkg/kubelet/token/token_manager.go maxTTL
 const USE_MAX: Duration = Duration::from_secs(24 * 3600);
-/// Life of a token when none is asked for.
+/// Life of a token if the request has none.
 // k8s: pkg/apis/authentication/v1/defaults.go SetDefaults_TokenRequestSpec
 const DEFAULT_SECONDS: i64 = 3600;
-/// Renewals of many pods are spread over this.
+/// Renewals of many pods are spread over this time.
 // k8s: pkg/kubelet/token/token_manager.go maxJitter
 const JITTER_MAX: Duration = Duration::from_secs(10);
 /// Wait before a pod with a due token is notified again. Where the clocks of node and API server
 /// differ by more than a fifth of a token's life, each token is due as soon as it is issued.
-const TELL_AGAIN: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 60_000 });
+const NOTIFY_AGAIN: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 60_000 });
 /// Longest sleep of the timer; a changed wall clock is noticed after it at the latest.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
 /// Attempts while the API server does not know the pod yet, and the waits between them.
@@ -67,10 +67,10 @@ struct TokenRequestStatus {
 /// Reason why a service account has no token.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// The API server issues none.
+    /// The API server does not issue one.
     #[error("failed to fetch token: {0}")]
     Fetch(String),
-    /// The last token has expired, and the API server issues no other.
+    /// The last token has expired, and the API server does not issue another.
     #[error("token expired and refresh failed: {0}")]
     Expired(String),
 }
@@ -80,18 +80,18 @@ struct PodToken {
     ends_at: UnixNanos,
     due_at: UnixNanos,
     /// Time of the next notification of its pod.
-    tell_at: UnixNanos,
+    notify_at: UnixNanos,
 }
 
 /// Identifies a token of a pod; the account's name follows from the pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TokenKey {
-    /// Empty for the API server's own.
+    /// The audience; empty for the API server's default.
     pub(super) audience: String,
-    /// `None`: as the API server likes. Files do not show such a token, so its pod is not notified
-    /// when it is due.
+    /// The requested life; `None` leaves it to the API server. No file contains such a token, so
+    /// its pod is not notified when it is due.
     pub(super) expiration_seconds: Option<i64>,
-    /// The account has to be this one, unless empty.
+    /// The uid that the account must have; empty for any.
     pub(super) account_uid: String,
 }
 
@@ -120,7 +120,7 @@ pub(super) struct Tokens {
     state: Rc<State>,
 }
 
-/// When a token that ends at `ends_at` after `seconds` of life is to be renewed.
+/// The time to renew a token that expires at `ends_at` after `seconds` of life.
 // k8s: pkg/kubelet/token/token_manager.go requiresRefresh
 pub(super) fn refresh_at(ends_at: UnixNanos, seconds: i64, jitter: Duration) -> UnixNanos {
     let nanos = |duration: Duration| i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX);
@@ -148,7 +148,7 @@ impl Tokens {
         self.token_with_end(uid, pod, key).await.map(|(text, _)| text)
     }
 
-    /// A token of a pod's service account, and when it ends.
+    /// A token of a pod's service account, and when it expires.
     pub(super) async fn token_with_end(
         &self,
         uid: &PodUid,
@@ -175,7 +175,7 @@ impl Tokens {
             Err(error) => match old {
                 None => Err(TokenError::Fetch(error.to_string())),
                 Some((text, _, ends_at)) if now < ends_at => {
-                    tracing::warn!(pod = %uid, %error, "a token cannot be renewed yet");
+                    tracing::warn!(pod = %uid, %error, "could not renew a valid token");
                     Ok((text, ends_at))
                 }
                 Some(_) => Err(TokenError::Expired(error.to_string())),
@@ -228,15 +228,15 @@ impl Tokens {
         let asked = key.expiration_seconds.unwrap_or(DEFAULT_SECONDS);
         let seconds = answer.spec.expiration_seconds.unwrap_or(asked);
         let due_at = refresh_at(ends_at, seconds, jitter(uid));
-        let tell_at = match key.expiration_seconds {
-            Some(_) => due_at.max(clock::now().plus(TELL_AGAIN)),
+        let notify_at = match key.expiration_seconds {
+            Some(_) => due_at.max(clock::now().plus(NOTIFY_AGAIN)),
             None => UnixNanos(i64::MAX),
         };
-        Ok(PodToken { text: answer.status.token.into(), ends_at, due_at, tell_at })
+        Ok(PodToken { text: answer.status.token.into(), ends_at, due_at, notify_at })
     }
 
-    /// The node may ask for a pod's tokens from the moment the authorizer has seen the pod bound,
-    /// which may be a little after this agent has.
+    /// Requests a token, again if the API server forbids it: its node authorizer allows the request
+    /// only after it has observed that the pod is bound, which may be later than in this agent.
     async fn ask(
         &self,
         share: &TenantShare,
@@ -254,7 +254,7 @@ impl Tokens {
     }
 }
 
-/// Fixed for a pod, different between pods.
+/// The jitter of a pod's renewals: always the same for a pod, and different between pods.
 fn jitter(uid: &PodUid) -> Duration {
     let hash = uid.as_str().bytes().fold(7_u32, |h, b| h.wrapping_mul(31).wrapping_add(b.into()));
     JITTER_MAX * (hash % 1024) / 1024
@@ -283,11 +283,11 @@ impl State {
         let (mut due, mut next) = (BTreeSet::new(), now.plus(SLEEP_MAX));
         for (uid, tokens) in self.tokens.borrow_mut().iter_mut() {
             for token in tokens.values_mut() {
-                if token.tell_at <= now {
+                if token.notify_at <= now {
                     due.insert(uid.clone());
-                    token.tell_at = now.plus(TELL_AGAIN);
+                    token.notify_at = now.plus(NOTIFY_AGAIN);
                 }
-                next = next.min(token.tell_at);
+                next = next.min(token.notify_at);
             }
         }
         (due, next)
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_life_without_end_is_no_reason_to_fail() {
+    fn renewal_time_of_an_extreme_life_does_not_overflow() {
         let end = UnixNanos(1_000_000_000);
         for seconds in [i64::MAX, i64::MIN] {
             let _ = refresh_at(end, seconds, Duration::ZERO);
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn the_jitter_is_the_pods_own_and_short() {
+    fn jitter_is_fixed_for_a_pod_and_limited() {
         let of = |uid: &str| jitter(&PodUid::from(uid));
         assert_eq!(of("a"), of("a"));
         assert_ne!(of("aaaa-1"), of("aaaa-2"));
@@ -343,7 +343,7 @@ mod tests {
             text: "t".into(),
             ends_at: UnixNanos(due_at * 2),
             due_at: UnixNanos(due_at),
-            tell_at: UnixNanos(due_at),
+            notify_at: UnixNanos(due_at),
         };
         let uid = PodUid::from("u");
         let key = TokenKey {
@@ -356,7 +356,7 @@ mod tests {
         assert_eq!((due.len(), next), (0, UnixNanos(1_000)));
         let (due, next) = state.due(UnixNanos(1_000));
         assert_eq!(due, BTreeSet::from([uid]));
-        assert_eq!(next, UnixNanos(1_000).plus(TELL_AGAIN));
+        assert_eq!(next, UnixNanos(1_000).plus(NOTIFY_AGAIN));
         assert_eq!(state.due(UnixNanos(1_001)).0.len(), 0);
     }
 }

@@ -1,10 +1,10 @@
-//! Reads, creates and patches at the API server, with bounded bodies that never get into a log.
+//! Reads, creates and patches at the API server, with bounded bodies that are never logged.
 //!
-//! The client of `kube` prints an answer that it cannot parse; a secret or a token must not end
-//! there. So requests go through its connection, but answers are read here, up to `BODY_BYTES_MAX`;
-//! watches are the informers'. Each request is made in the share of the pod that needs it, so that
-//! a pod with thousands of references delays only itself, and waits at most `ANSWER_WAIT_MAX` for
-//! an answer. Effects; no retries, which are the callers'.
+//! `kube::Client` logs an answer that it cannot decode, which must not happen to a secret or a
+//! token. So requests use the client's connection, but answers are decoded here, up to
+//! `BODY_BYTES_MAX`; watches are made by the informers. Each request is made in the share of the
+//! pod that needs it, so that a pod with thousands of references delays only itself, and waits at
+//! most `ANSWER_WAIT_MAX` for an answer. Effects; retries are left to the callers.
 
 use std::time::Duration;
 
@@ -24,9 +24,9 @@ use serde::de::DeserializeOwned;
 /// Longest answer, in bytes. The API server takes objects of up to 3 MiB.
 pub(super) const BODY_BYTES_MAX: usize = 8 << 20;
 
-/// The longest wait for the head of an answer. The API server ends its own work after as long.
+/// The longest wait for the head of an answer. The API server times out after the same time.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(60);
-/// Jitter of a wait, as a factor of itself.
+/// Jitter of a wait, as a fraction of the wait.
 const SPREAD: f64 = 0.5;
 
 /// Reason why there is no answer.
@@ -35,7 +35,7 @@ pub(super) enum WireError {
     /// 404.
     #[error("{0}")]
     NotFound(String),
-    /// 401 or 403: as a rule for a moment only, while the API server learns of a pod.
+    /// 401 or 403: usually transient, until the API server's authorizer has observed the pod.
     #[error("{0}")]
     Forbidden(String),
     /// Anything else: no connection, an error of the server.
@@ -53,7 +53,7 @@ impl WireError {
     }
 }
 
-/// An error of the API, which is an object too.
+/// The `Status` object of an API error.
 #[derive(Clone, Deserialize)]
 struct StatusWire {
     #[serde(default)]
@@ -80,7 +80,7 @@ pub(super) async fn create<T: DeserializeOwned>(
     send(client, share, request, body).await
 }
 
-/// Changes a part of an object and returns what came of it.
+/// Patches an object and returns the changed object.
 pub(super) async fn patch<T: DeserializeOwned>(
     client: &Client,
     share: &TenantShare,
@@ -101,7 +101,7 @@ async fn send<T: DeserializeOwned>(
     parse(&collect(answer(client, request.body(Body::from(body))).await?).await?)
 }
 
-/// The answer's head; an error of the API is one here as well.
+/// Sends a request and returns the head of the answer; a status of failure becomes an error.
 async fn answer(
     client: &Client,
     request: Result<Request<Body>, hyper::http::Error>,
@@ -118,8 +118,8 @@ async fn answer(
 }
 
 fn message(status: StatusCode, body: &[u8]) -> String {
-    let told = serde_json::from_slice::<StatusWire>(body).map(|told| told.message);
-    told.ok().filter(|text| !text.is_empty()).unwrap_or_else(|| status.to_string())
+    let wire = serde_json::from_slice::<StatusWire>(body).map(|wire| wire.message);
+    wire.ok().filter(|text| !text.is_empty()).unwrap_or_else(|| status.to_string())
 }
 
 async fn collect(answer: Response<Body>) -> Result<Bytes, WireError> {
@@ -132,11 +132,11 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, WireError> {
     serde_json::from_slice(body).map_err(|error| {
         // The position, but not the text: serde's own message may quote a value.
         let (line, column) = (error.line(), error.column());
-        WireError::Failed(format!("the API server's answer breaks off at {line}:{column}"))
+        WireError::Failed(format!("the API server's answer cannot be decoded at {line}:{column}"))
     })
 }
 
-/// Waits that grow from the first to the longest, spread so that many tasks do not come at once.
+/// Waits that grow from the first to the longest, with jitter so that tasks do not retry together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RetryPace {
     next: Duration,

@@ -1,8 +1,8 @@
-//! Events of pods: from a stage's report to an event of the API, about the right object.
+//! Events of pods: makes an API event about the right object from a report of the agent.
 //!
-//! Input: uid, reason, message and container, as the timeline takes them, from any stage. Output:
-//! `pintle_api::events`. Owner of the known pods: the intake adds them, the driver removes them, so
-//! there is one for each worker at most. Never waits.
+//! Input: uid, reason, message and container, as the timeline records them. Output:
+//! `pintle_api::events`. Owner of the known pods: the intake adds them and the driver removes them,
+//! so there is at most one for each worker. An event of an unknown pod is dropped. Never waits.
 // k8s: pkg/kubelet/container/ref.go GenerateContainerRef
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ pub struct EventRecorder {
 }
 
 impl EventRecorder {
-    /// A recorder that knows no pod.
+    /// A recorder without known pods.
     pub fn new(recorder: Recorder) -> Self {
         Self { recorder, pods: Mutex::default() }
     }
@@ -64,7 +64,7 @@ impl EventSink for EventRecorder {
     }
 }
 
-/// The involved object of an event: the pod, and the container as the path of its field.
+/// The involved object of an event: the pod, with the container as its field path.
 fn reference(pod: &Pod, container: Option<&str>) -> ObjectReference {
     let field_path = container.and_then(|name| field_path(pod, name));
     ObjectReference { field_path, ..to_core_object("Pod", &pod.metadata) }

@@ -63,7 +63,7 @@ impl CallProcess {
             'T' => "is stopped by a signal",
             't' => "is held by a debugger",
             'D' => "sleeps in the kernel without end",
-            'Z' => "has ended and nobody has collected it",
+            'Z' => "has exited and is not reaped",
             'R' => "is running",
             _ => "is waiting",
         };

@@ -313,7 +313,7 @@ pub(super) fn end_text(
         (Some("StartError" | "ContainerCannotRun"), _) => {
             format!("container {name} could not be run{said}")
         }
-        (Some("ContainerStatusUnknown"), _) => format!("nobody saw how container {name} ended"),
+        (Some("ContainerStatusUnknown"), _) => format!("container {name} ended in an unknown way"),
         _ => format!("container {name} ended with {}{said}", words::exit_code(end.exit_code)),
     }
 }

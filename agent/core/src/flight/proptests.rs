@@ -1,5 +1,5 @@
-//! Properties of every recording: it equals the decisions, it contains no secret, and damage to its
-//! bytes loses no more than the damaged part and is reported completely.
+//! Properties of every recording: its replay yields the same decisions, it contains no secret, and
+//! damage to its bytes loses no more than the damaged part and is reported completely.
 
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
@@ -31,10 +31,10 @@ use crate::worker::proptests::{any_step, inputs_of, settings};
 use crate::worker::{Hint, Pods, PodsInput, Settings};
 use pintle_api_types::ids::{ContainerId, Now, PodUid, UnixNanos};
 
-/// In values that must not be recorded.
+/// Part of each value that must not be recorded.
 const SECRET: &str = "hunter2";
 
-/// Inputs that a run of steps has none of.
+/// Inputs of the kinds that `any_step` does not yield.
 fn any_other() -> impl Strategy<Value = PodsInput> {
     let uid = |pod: usize| PodUid::from(["u0", "u1", "u2"][pod]);
     let node = |full: bool| {
@@ -76,7 +76,7 @@ fn any_other() -> impl Strategy<Value = PodsInput> {
         }),
         Just(PodsInput::Shutdown(Notice::Cancelled)),
         (0..4_u64, 0..200_u64, any::<bool>()).prop_map(|(ticket, left, pods)| {
-            let observation = Box::new(look(left, pods));
+            let observation = Box::new(observed_node(left, pods));
             PodsInput::Pressure { ticket, observation }
         }),
         (0..4_u64).prop_map(|ticket| PodsInput::Reclaiming { ticket }),
@@ -86,8 +86,9 @@ fn any_other() -> impl Strategy<Value = PodsInput> {
     ]
 }
 
-/// A node with this much left of a hundred of memory, and with a pod's usage if `pods`.
-fn look(left: u64, pods: bool) -> Observation {
+/// An observation of a node with `left` of 100 bytes available, of memory and of the node's
+/// filesystem, and with the usage of one pod if `pods`.
+fn observed_node(left: u64, pods: bool) -> Observation {
     let at = UnixNanos(left as i64 + 1);
     let reading = ResourceReading { available: left, capacity: 100, at };
     let used = || (PodUid::from("u0"), PodUse { working_set: Some(left), ..PodUse::default() });
@@ -113,8 +114,8 @@ fn scarce_settings() -> Settings {
     Settings { eviction, ..settings() }
 }
 
-/// The pod with one of several secrets in every field that may hold one, and files that show its
-/// annotations.
+/// The pod with one of several secrets in every field that may hold one, and with a downward API
+/// volume, so that a changed annotation causes a refresh.
 fn decorated(pod: &Pod, secret: u8) -> Arc<Pod> {
     let mut pod = pod.clone();
     let value = format!("{SECRET}-{secret}");
@@ -169,7 +170,7 @@ fn any_inputs() -> impl Strategy<Value = Vec<(Now, PodsInput)>> {
     })
 }
 
-/// An agent without a past.
+/// The start of an agent without checkpoints.
 fn start() -> AgentStart {
     AgentStart {
         version: "1".to_owned(),
@@ -179,7 +180,7 @@ fn start() -> AgentStart {
     }
 }
 
-/// Records a run that decides upon these inputs; a batch ends after every `batch` inputs.
+/// Records a run with these inputs and its decisions; a batch ends after every `batch` inputs.
 fn record(inputs: &[(Now, PodsInput)], batch: usize) -> BTreeMap<u64, Vec<u8>> {
     let mut pods = Pods::new(scarce_settings());
     let mut flight = Flight::new(Redactor::new(&[7; 32]), 4, &start(), UnixNanos(1));
@@ -222,7 +223,7 @@ proptest! {
     }
 
     #[test]
-    fn a_replay_comes_to_the_same_commands_without_the_secrets(
+    fn replay_yields_the_same_commands_and_the_record_has_no_secret(
         inputs in any_inputs(), batch in 1..20_usize,
     ) {
         let segments = record(&inputs, batch);
@@ -236,7 +237,7 @@ proptest! {
         }
     }
 
-    /// A batch that is missing ends the replay there; nothing is taken for a difference.
+    /// The frames before the first state are skipped, because the agent's start is missing.
     #[test]
     fn replay_continues_from_any_recorded_state(
         inputs in any_inputs(), at in any::<prop::sample::Index>(),
@@ -265,11 +266,12 @@ proptest! {
         let run = &runs[0];
         prop_assert!(run.difference.is_none(), "{:?}", run.difference);
         prop_assert_eq!(&run.state_differs, &None);
-        // At the end the state is the first frame of a run, or compared.
+        // The last state is compared, unless it is also the first one and thus begins the run.
         prop_assert_eq!(run.states, u64::from(at < inputs.len()));
         prop_assert_eq!(run.equal, (inputs.len() - at) as u64);
     }
 
+    /// A replay ends at a missing batch; the batch is not reported as a difference.
     #[test]
     fn lost_sector_is_not_reported_as_a_difference(
         inputs in any_inputs(), sector in any::<prop::sample::Index>(),
@@ -287,7 +289,7 @@ proptest! {
     }
 }
 
-/// A stream of batches, where their payloads are, and how many bytes the header takes.
+/// The bytes of a segment, the length of its header, and the ranges of its batches' payloads.
 #[derive(Clone, Debug)]
 struct Stream {
     bytes: Vec<u8>,
@@ -352,7 +354,8 @@ impl Stream {
         Ok(())
     }
 
-    /// One sector differs from the written one.
+    /// Checks that a sector with other content costs its own batch, or only the header, and is
+    /// reported.
     fn check_torn(&self, at: usize, with: &[u8]) -> Result<(), TestCaseError> {
         let mut torn = self.bytes.clone();
         torn[at..at + SECTOR_BYTES].copy_from_slice(with);
@@ -400,7 +403,7 @@ proptest! {
     ) {
         for at in (0..stream.bytes.len()).step_by(SECTOR_BYTES) {
             stream.check_torn(at, &[0; SECTOR_BYTES])?;
-            // The content of an older segment in this place, and in other places.
+            // The content that an older segment had at the same place, and at other places.
             for place in [at, SECTOR_BYTES, 0] {
                 if let Some(before) = old.bytes.get(place..place + SECTOR_BYTES) {
                     stream.check_torn(at, before)?;
@@ -422,7 +425,7 @@ proptest! {
 fn a_newer_format_is_refused_in_a_sentence() {
     let mut bytes = stream(1, 0, &[vec![vec![1]]]).bytes;
     bytes[8..12].copy_from_slice(&(FORMAT + 1).to_le_bytes());
-    // A header with a wrong checksum is broken, and not newer.
+    // A header with a wrong checksum is reported as damaged, not as of a newer format.
     assert!(read(&bytes).expect("ours").header.is_none());
     let length = u32::from_le_bytes(bytes[12..16].try_into().expect("four bytes"));
     let whole = HEADER_BYTES + usize::try_from(length).expect("it is short");

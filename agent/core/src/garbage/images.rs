@@ -133,7 +133,7 @@ impl ImageVerdict {
     pub fn words(self) -> &'static str {
         match self {
             Self::TooOld => "goes soon: unused for longer than the maximum age",
-            Self::Spare => "goes when the disk is too full: nobody uses it",
+            Self::Spare => "goes when the disk is too full: unused",
             Self::TooYoung => "stays: the agent has known it for less than the minimum age",
             Self::InUse => "stays: a container has it",
             Self::Pinned => "stays: the runtime wants it (pinned)",

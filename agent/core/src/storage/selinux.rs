@@ -1,9 +1,9 @@
 //! The SELinux label that a volume is mounted with, so that its files need no relabelling.
 //!
-//! Input: the options of the containers that use the volume, its CSIDriver, the labels that the host
-//! gives to files of containers. Output: the label for `-o context=`, none, or a conflict. Pure. A
-//! label without a level is none: the runtime chooses a level for each container, which is not known
-//! before; the kubelet chooses one at random, which no container has.
+//! Input: the options of the containers that use the volume, its CSIDriver, the label that the host
+//! gives to files of containers. Output: the label for `-o context=`, none, or a conflict. Pure.
+//! Options without a level yield no label, because the runtime chooses the level of such a
+//! container later. The kubelet mounts with a random level instead, which no container has.
 // k8s: pkg/volume/util/selinux.go GetMountSELinuxLabel, VolumeSupportsSELinuxMount
 
 use std::collections::BTreeSet;
@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 use super::csi::{AccessMode, Lifecycle, Volume};
 use super::driver::DriverSpec;
 
-/// `seLinuxChangePolicy` of a pod that wants its files relabelled one by one.
+/// `seLinuxChangePolicy` of a pod whose files are relabelled one by one.
 const RECURSIVE: &str = "Recursive";
 
-/// What a container's options say; empty parts are the host's.
+/// The parts of a label, or of a container's options, where an unset part is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LabelParts {
     /// The user.
@@ -52,7 +52,7 @@ impl LabelParts {
     }
 }
 
-/// Options of the containers of a pod that mount a volume, each once.
+/// The distinct options of a pod's containers that mount a volume.
 // k8s: pkg/volume/util/util.go GetPodVolumeNames
 pub fn options_of(pod: &Pod, volume: &str) -> Vec<LabelParts> {
     let spec = pod::spec(pod);
@@ -75,7 +75,7 @@ pub fn options_of(pod: &Pod, volume: &str) -> Vec<LabelParts> {
     found.into_iter().collect()
 }
 
-/// The host's labels of containers' files, from the text of `lxc_contexts`.
+/// The host's label of containers' files, from the text of `lxc_contexts`.
 // k8s: github.com/opencontainers/selinux/go-selinux/selinux_linux.go loadLabels
 pub fn file_label(text: &str) -> Option<LabelParts> {
     let lines = text.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';']));
@@ -84,25 +84,25 @@ pub fn file_label(text: &str) -> Option<LabelParts> {
     LabelParts::parse(value.trim().trim_matches('"'))
 }
 
-/// What the node does about labels.
+/// The node's settings for labels of mounts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LabelSettings {
     /// The host's label of containers' files; `None` where SELinux is off.
     pub files: Option<LabelParts>,
-    /// Volumes of all access modes, not of `ReadWriteOncePod` alone: the gate SELinuxMount.
+    /// Label volumes of all access modes, not only `ReadWriteOncePod`: the gate SELinuxMount.
     pub has_all_modes: bool,
 }
 
-/// Containers of a pod want one volume with several labels.
+/// Containers of a pod need one volume with different labels.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("multiple SELinux labels found: {}", .0.join(","))]
 pub struct SeveralLabels(pub Vec<String>);
 
 impl LabelSettings {
-    /// The label to mount a volume with.
+    /// The label to mount a volume with; `None` if it is mounted without one.
     ///
     /// # Errors
-    /// Its containers have several.
+    /// The containers that use the volume need different labels.
     pub fn mount_label(
         &self,
         volume: &Volume,
@@ -125,7 +125,8 @@ impl LabelSettings {
     }
 }
 
-/// The label of a container's files: its own user and level, the rest is the host's.
+/// The label of a container's files: user and level from its options, role and type from the host;
+/// empty without a level.
 // k8s: github.com/opencontainers/selinux/go-selinux/label/label_linux.go InitLabels
 fn label(own: &LabelParts, files: &LabelParts) -> String {
     if own.level.is_empty() {

@@ -26,7 +26,7 @@ use super::limits::CgroupLimits;
 
 /// Controllers of v1 that pods are limited by.
 const CONTROLLERS: [&str; 6] = ["cpu", "cpuacct", "cpuset", "memory", "pids", "hugetlb"];
-/// Cgroup directories visited in one removal or listing: a runaway nesting is cut off.
+/// Most directories that one removal or listing visits; the rest of a larger tree is left out.
 const TREE_DIRS_MAX: usize = 10_000;
 
 /// Pidfds that are open at once while processes are killed.
@@ -85,7 +85,7 @@ impl CgroupTree {
         Self { v1: None, root, classes, mounts, warned }
     }
 
-    /// Hierarchies of v1 in one folder, all of them in the same.
+    /// Hierarchies of v1 that all have the same folder.
     #[cfg(test)]
     pub(super) fn legacy_at(path: &Path) -> Self {
         let controllers = ["cpu", "cpuacct", "memory", "pids"].map(str::to_owned).into();
@@ -99,13 +99,14 @@ impl CgroupTree {
         self.v1.is_none()
     }
 
-    /// The cgroup root as the runtime's `cgroup_parent` wants it in front of a name: absolute.
+    /// The path of `name` as the runtime's `cgroup_parent` needs it: absolute and with the cgroup
+    /// root.
     pub fn runtime_path(&self, name: &str) -> String {
         format!("/{}", self.below_root(name))
     }
 
     /// Directory of `name` in the hierarchy of `controller` (v1: `cpu`, `memory`, `pids`, …), or in
-    /// the one there is (v2).
+    /// the only hierarchy (v2).
     pub fn dir(&self, name: &str, controller: &str) -> Option<PathBuf> {
         let mount = match &self.v1 {
             None => self.mounts.first()?,
@@ -116,7 +117,7 @@ impl CgroupTree {
         Some(mount.path.join(self.below_root(name)))
     }
 
-    /// Inode of that directory: the kernel's id of the cgroup within its hierarchy.
+    /// Inode of the directory of [`Self::dir`]: the kernel's id of the cgroup in its hierarchy.
     pub fn id(&self, name: &str, controller: &str) -> Option<u64> {
         use std::os::unix::fs::MetadataExt;
         fs::metadata(self.dir(name, controller)?).ok().map(|m| m.ino())
@@ -153,7 +154,7 @@ impl CgroupTree {
             for dir in tree_of(&dir)? {
                 let path = dir.join("cgroup.procs");
                 match fs::read_to_string(&path) {
-                    // 0 stands for a process outside our pid namespace: not ours to signal.
+                    // 0 is a process outside the agent's PID namespace, which cannot be signalled.
                     Ok(text) => pids.extend(
                         text.lines().filter_map(|l| l.parse().ok()).filter(|pid: &i32| *pid > 0),
                     ),
@@ -183,9 +184,9 @@ impl CgroupTree {
         dir.is_some_and(|dir| fs::write(dir.join("cgroup.kill"), "1").is_ok())
     }
 
-    /// Kills processes that are in the cgroup.
+    /// Sends SIGKILL to those of `pids` that are in the cgroup.
     pub(super) fn kill(&self, name: &str, pids: &[i32]) -> Result<(), CgroupError> {
-        // A process that has exited is skipped; one that may not be killed is found again later.
+        // A process that has exited is skipped. One that cannot be killed is in the next listing.
         let open = |pid: &i32| Some((*pid, Process::open(pid.unsigned_abs()).ok()?));
         let opened: Vec<(i32, Process)> = pids.iter().filter_map(open).collect();
         // A pidfd refers to the process that had the PID when it was opened, and the PID is not
@@ -216,8 +217,8 @@ impl CgroupTree {
         self.mounts.iter().map(move |mount| mount.path.join(&below))
     }
 
-    /// The pod's directories in hierarchies without limits of ours: on v1 the runtime creates the
-    /// cgroup there too (`unified`, `systemd`), and it is removed with the others.
+    /// The cgroup's directories in hierarchies in which the agent sets no limits: on v1 the runtime
+    /// creates the cgroup there too (`unified`, `systemd`), and it is removed with the others.
     pub(super) fn dirs_of_others(&self, name: &str) -> impl Iterator<Item = PathBuf> {
         let below = self.below_root(name);
         let v1 = self.v1.is_some().then(|| fs::read_dir(hierarchies::UNIFIED_MOUNTPOINT));
@@ -289,7 +290,8 @@ impl CgroupTree {
         Ok(())
     }
 
-    /// A missing right costs the limit and one warning; everything else is an error.
+    /// Skips a limit that the agent may not set, or whose file does not exist, with one warning for
+    /// each kind of limit. Any other failure is an error.
     fn degrade(
         &self,
         what: &'static str,
@@ -309,7 +311,7 @@ impl CgroupTree {
     fn warn_once(&self, what: &str, name: &str, error: &io::Error) {
         let mut warned = self.warned.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if warned.insert(what.to_owned()) {
-            tracing::warn!(what, cgroup = name, %error, "cgroup limit cannot be set here; going on without it");
+            tracing::warn!(what, cgroup = name, %error, "cannot set a cgroup limit; skipping it");
         }
     }
 }
@@ -334,7 +336,8 @@ fn cause_of(error: &cgroups_rs::error::Error) -> Option<&io::Error> {
     None
 }
 
-/// `dir` and all directories below it, parents first; empty when it does not exist.
+/// `dir` and all directories below it, parents first, up to about `TREE_DIRS_MAX`; empty when `dir`
+/// does not exist.
 fn tree_of(dir: &Path) -> Result<Vec<PathBuf>, CgroupError> {
     let mut found = vec![dir.to_owned()];
     let mut next = 0;

@@ -1,7 +1,7 @@
 //! The machine: facts that do not change while the agent runs, and the operating system's name.
 //!
-//! Read once at the start, the name again later. Effects: reads /proc, /sys and /etc. An unreadable
-//! value is empty or zero; a zero capacity shows in the node's status.
+//! The facts are read once at the start, and the name again later. Effects: reads /proc, /sys and
+//! /etc. An unreadable value is empty or zero; a zero capacity shows in the node's status.
 // k8s: vendor/github.com/google/cadvisor/machine/info.go Info
 
 use std::fs;
@@ -10,7 +10,7 @@ use std::path::Path;
 use super::machine::MachineFacts;
 use super::{facts, plugins, settings};
 
-/// Files that may hold the machine's id, the first that can be read wins.
+/// Files that may hold the machine's id; the first readable file is used.
 const MACHINE_ID: [&str; 2] = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
 /// Files that may hold the system's UUID.
 const SYSTEM_UUID: [&str; 5] = [
@@ -74,7 +74,7 @@ fn architecture(rust: &'static str) -> &'static str {
     }
 }
 
-/// CPUs of the machine, whatever the affinity of this process.
+/// Online CPUs of the machine, or, if they cannot be read, the CPUs that this process may use.
 fn cpus() -> i64 {
     let online = online_cpus();
     let usable = std::thread::available_parallelism().map_or(1, usize::from);
@@ -88,7 +88,7 @@ fn online_cpus() -> String {
     first_text(&["/sys/devices/system/cpu/online"]).unwrap_or_default()
 }
 
-/// The smaller of the kernel's two limits.
+/// The most tasks of the machine: the smaller of the kernel's two limits.
 // k8s: pkg/kubelet/stats/pidlimit/pidlimit_linux.go Stats
 fn tasks_max() -> Option<i64> {
     let files = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"];

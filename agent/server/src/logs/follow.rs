@@ -1,12 +1,13 @@
-//! Reads a container's log and writes it to a client, to its end or for as long as it grows.
+//! Reads a container's log and writes it to a client, to its end or for as long as the container
+//! runs.
 //!
 //! Effects. Input: the log's path, the options, the snapshots that show whether the container runs.
 //! Output: chunks of text. Nothing is lost or repeated when the log is rotated: the current file is
-//! read to its end, then the rotated files since, then the new one. Bounds: `CHUNK_BYTES` and the
-//! body's pieces for a client that stalls; unsent text stays in the files. Files are read on other
-//! threads, with a share for each pod, `LOOK_BYTES` at a time: a client that filters a large log,
-//! or reads from a disk that hangs, delays at most the pod's own readers. Ends when the client
-//! goes, the limit is met, or the container has ended and all is read.
+//! read to its end, then the files that were rotated since, then the new file. Bounds:
+//! `CHUNK_BYTES` and the body's pieces for a client that stalls; unsent text stays in the files.
+//! Files are read on other threads, with a share for each pod, `LOOK_BYTES` at a time: a client
+//! that filters a large log, or reads from a disk that hangs, delays at most the pod's own readers.
+//! Ends when the client disconnects, the limit is met, or the container has ended and all is read.
 // k8s: staging/src/k8s.io/cri-client/pkg/logs/logs.go ReadLogs, waitLogs
 
 use std::collections::BTreeSet;
@@ -26,19 +27,19 @@ use pintle_daemon::serve::body::StreamSink;
 use super::watch::{FolderWatch, Watches};
 use crate::Views;
 
-/// Text that is gathered before it is sent. A client that does not read has a few such pieces.
+/// Text that is gathered before it is sent. A client that stalls has a few such pieces in memory.
 const CHUNK_BYTES: usize = 4 * 1024;
-/// Bytes of a log that are read in one go, whether they are wanted or not.
+/// Bytes of a log that one job reads, including the lines that the query leaves out.
 const LOOK_BYTES: u64 = 1 << 20;
-/// Pause while too many of a pod's readers wait.
+/// Pause before another attempt while too many of a pod's readers wait.
 const FULL_PAUSE: Duration = Duration::from_millis(50);
 /// Interval at which a log is checked without any hint.
 // k8s: the same file, logForceCheckPeriod
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// After a new file appeared the runtime may still write buffered lines into the old one.
+/// Wait after a rotation, because the runtime may still write buffered lines into the old file.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// One reading of a log.
+/// A request to read a log.
 pub(super) struct Follow {
     pub(super) uid: PodUid,
     pub(super) path: PathBuf,
@@ -56,11 +57,12 @@ struct ClientGone;
 type Shared = Arc<Mutex<LogReader>>;
 
 impl Follow {
-    /// Writes everything that is wanted; an error becomes the last text, as the status is sent.
+    /// Writes all text of the query. An error becomes the last text, because the HTTP status has
+    /// already been sent.
     pub(super) async fn run(self, sink: &StreamSink) {
         let (path, query) = (self.path.clone(), self.query.clone());
         let open = move || LogReader::open(&path, query).map(|reader| (reader, stems(&path)));
-        let mut reading = match off(&self.uid, sink, open).await {
+        let mut reading = match run_blocking(&self.uid, sink, open).await {
             Err(ClientGone) => return,
             Ok(Ok((reader, aside))) => {
                 let (reader, uid) = (Arc::new(Mutex::new(reader)), self.uid.clone());
@@ -87,10 +89,10 @@ impl Follow {
         container: &str,
         reading: &mut Reading<'_>,
     ) -> Result<io::Result<()>, ClientGone> {
-        // Before the first read: later writes wake this task.
+        // The watch begins before the first read, so that every later write wakes this task.
         let mut watch = self.path.parent().and_then(|dir| self.watches.watch(dir));
         loop {
-            // Asked before reading: all lines of an ended container are already in the file.
+            // Determined before the read: a container that has ended has written all its lines.
             let runs = self.runs(container);
             if let Err(error) = reading.drain().await? {
                 return Ok(Err(error));
@@ -133,9 +135,9 @@ async fn changed(watch: &mut Option<FolderWatch>) {
     }
 }
 
-/// Runs `look` where it may wait for its disk, with the pod's share. Too many readers of the pod
-/// wait for each other; a client that goes meanwhile is not waited for.
-async fn off<T: Send + 'static>(
+/// Runs `look` on a thread that may block on the disk, in the pod's share. If too many readers of
+/// the pod wait, it tries again later. Returns at once if the client disconnects.
+async fn run_blocking<T: Send + 'static>(
     uid: &PodUid,
     sink: &StreamSink,
     look: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -163,7 +165,7 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 
 struct Reading<'a> {
     reader: Shared,
-    /// Files that were set aside before the current one.
+    /// Rotated files from before the current file was opened, as `stems` names them.
     aside: BTreeSet<PathBuf>,
     uid: PodUid,
     sink: &'a StreamSink,
@@ -171,10 +173,11 @@ struct Reading<'a> {
 
 /// The relation of the current file to the log.
 enum State {
-    /// Nothing more is wanted.
+    /// The query's limit is met.
     Done,
-    /// Another file has its name.
+    /// The log's path names another file.
     Replaced,
+    /// The log's path names the current file, or none.
     Current,
 }
 
@@ -184,7 +187,7 @@ impl Reading<'_> {
         look: impl FnOnce(&mut LogReader) -> io::Result<T> + Send + 'static,
     ) -> Result<io::Result<T>, ClientGone> {
         let reader = Arc::clone(&self.reader);
-        off(&self.uid, self.sink, move || look(&mut lock(&reader))).await
+        run_blocking(&self.uid, self.sink, move || look(&mut lock(&reader))).await
     }
 
     /// Sends everything up to the end of the current file.
@@ -203,7 +206,7 @@ impl Reading<'_> {
         }
     }
 
-    /// Sends everything that is there, with a last line that is unfinished.
+    /// Sends everything up to the end of the current file, including an unfinished last line.
     async fn whole(&mut self) -> Result<io::Result<()>, ClientGone> {
         if let Err(error) = self.drain().await? {
             return Ok(Err(error));
@@ -232,7 +235,8 @@ impl Reading<'_> {
         self.look(look).await
     }
 
-    /// Finishes the current file and all that were set aside after it, and opens the live one.
+    /// Sends the rest of the current file and the files that were rotated after it, and opens the
+    /// live file.
     async fn advance(&mut self, log: &Path) -> Result<io::Result<()>, ClientGone> {
         if let Err(error) = self.drain().await? {
             return Ok(Err(error));
@@ -244,7 +248,7 @@ impl Reading<'_> {
             Err(error) => return Ok(Err(error)),
         };
         for (index, path) in missed.into_iter().enumerate() {
-            // The first one may be the current file, compressed meanwhile.
+            // The first file may be the current file, which was compressed in the meantime.
             let skip_known = index == 0 && !ours_seen;
             let opened = self.look(move |reader| reader.go_on(&path, skip_known)).await?;
             if opened.is_ok()
@@ -257,7 +261,7 @@ impl Reading<'_> {
         let look = move |reader: &mut LogReader| {
             let aside = stems(&path);
             match reader.go_on(&path, false) {
-                // Rotated again in this moment: it is there in the next one.
+                // The log is being rotated again: its new file is opened in the next round.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(aside),
                 opened => opened.map(|()| aside),
             }
@@ -266,36 +270,36 @@ impl Reading<'_> {
     }
 }
 
-/// Text up to a chunk, or the result of one read of the file.
+/// Reads until a chunk is full, `LOOK_BYTES` were read, or the file ends.
 fn gather(reader: &mut LogReader) -> io::Result<(Vec<u8>, ReadStep)> {
     let (mut text, begun) = (Vec::new(), reader.bytes_read());
     loop {
         let step = reader.step(&mut text)?;
         let looked = reader.bytes_read() - begun;
         if step == ReadStep::End || text.len() >= CHUNK_BYTES || looked >= LOOK_BYTES {
-            // It may lie a long time before a client reads it, and was half room for more.
+            // The text may wait long for its client, and up to half of its capacity is unused.
             text.shrink_to_fit();
             return Ok((text, step));
         }
     }
 }
 
-/// Files set aside since `before`, oldest first, that were never read; and whether the one that was
-/// read is among them as it was.
-fn missed(now: &[PathBuf], before: &BTreeSet<PathBuf>, at_hand: FileId) -> (Vec<PathBuf>, bool) {
+/// The files rotated since `before` that were never read, oldest first; and whether the file that
+/// was being read is still uncompressed among the rotated files.
+fn missed(now: &[PathBuf], before: &BTreeSet<PathBuf>, current: FileId) -> (Vec<PathBuf>, bool) {
     let new: Vec<_> = now
         .iter()
         .filter(|path| path.extension().is_none_or(|end| end != "tmp"))
         .filter(|path| !before.contains(&stem(path)))
         .cloned()
         .collect();
-    match new.iter().position(|path| FileId::of(path).is_ok_and(|id| id == at_hand)) {
+    match new.iter().position(|path| FileId::of(path).is_ok_and(|id| id == current)) {
         Some(ours) => (new[ours + 1..].to_vec(), true),
         None => (new, false),
     }
 }
 
-/// The names of the files set aside so far, without the ending of compressed ones.
+/// The paths of the rotated files, without the extension of compressed files.
 fn stems(log: &Path) -> BTreeSet<PathBuf> {
     rotated(log).iter().map(|path| stem(path)).collect()
 }
