@@ -1,7 +1,7 @@
 //! Lexer of expressions.
 //!
-//! Input: text, at most [`TEXT_BYTES_MAX`] of it. Output: tokens, each with the byte where it
-//! starts.
+//! Input: a text of at most [`TEXT_BYTES_MAX`]. Output: tokens, each with the offset in bytes at
+//! which it starts.
 //! Owner: pure functions.
 
 use std::rc::Rc;
@@ -10,18 +10,18 @@ use super::TEXT_BYTES_MAX;
 use super::error::CelError;
 use super::value::Value;
 
-/// A word.
+/// A token of an expression.
 #[derive(Clone, Debug)]
 pub(super) enum Token {
     /// A name.
     Name(Rc<str>),
-    /// A number, a text, bytes.
+    /// A number, a string or bytes.
     Literal(Value),
-    /// An operator or a bracket.
+    /// An operator, a bracket or another punctuation mark.
     Sign(&'static str),
 }
 
-/// Longer ones first, because the first match is taken.
+/// Signs of two characters come first, because the first match is used.
 const SIGNS: [&str; 25] = [
     "==", "!=", "<=", ">=", "&&", "||", "<", ">", "+", "-", "*", "/", "%", "!", "?", ":", ".", ",",
     "(", ")", "[", "]", "{", "}", "=",
@@ -54,7 +54,7 @@ impl<'a> Lexer<'a> {
         &self.text[self.at..]
     }
 
-    /// Returns true if anything is left behind blanks and comments.
+    /// Skips blanks and comments; returns false at the end of the text.
     fn skip_space(&mut self) -> bool {
         loop {
             let rest = self.rest();
@@ -109,7 +109,8 @@ impl<'a> Lexer<'a> {
         text.parse().map(Value::Double).map_err(|_| bad(text))
     }
 
-    /// Parses a whole number; the least one has a sign, which is applied later.
+    /// Parses the suffix of a whole number. 2^63 becomes `i64::MIN`, because the parser applies a
+    /// minus sign later, and by wrapping.
     fn whole(&mut self, number: u64) -> Option<Value> {
         if self.rest().starts_with(['u', 'U']) {
             self.at += 1;
@@ -218,7 +219,7 @@ enum Escape {
     Number(u8),
 }
 
-/// Parses an escape; returns it and the rest.
+/// Parses the part of an escape after its backslash; returns the escape and the rest of the text.
 fn escape(text: &str) -> Option<(Escape, &str)> {
     let first = text.chars().next()?;
     let rest = &text[first.len_utf8()..];

@@ -1,4 +1,4 @@
-//! Functions of lists.
+//! Functions of lists, also as sets.
 //!
 //! Input: values. Output: a value, or upstream's error message. Owner: pure functions. Bounds: each
 //! value is charged before it is read or copied.
@@ -56,7 +56,7 @@ pub(super) fn position<'v>(
     Ok(None)
 }
 
-/// Returns the order of two values, if they have one.
+/// Returns the order of two values, or an error if they have none.
 fn order(a: &Value, b: &Value, account: &Account) -> Result<Ordering, CelError> {
     account.read(a.text_bytes().min(b.text_bytes()))?;
     a.order(b).ok_or_else(no_overload)
@@ -123,7 +123,8 @@ fn some(value: Option<&Value>) -> Value {
     Value::Optional(value.map(|value| Rc::new(value.clone())))
 }
 
-/// Returns the least or the largest: the first element that none exceeds.
+/// Returns the least or the largest element, the first one among equals. `gives_way` is the order
+/// relative to the next element at which the found element is replaced.
 // k8s: apiserver/pkg/cel/library/lists.go cmp
 fn most(name: &str, all: &[Value], gives_way: Ordering, account: &Account) -> Evaluated {
     let Some((first, rest)) = all.split_first() else {
@@ -132,7 +133,7 @@ fn most(name: &str, all: &[Value], gives_way: Ordering, account: &Account) -> Ev
     let mut found = first;
     for one in rest {
         account.work(1)?;
-        // NaN exceeds nothing.
+        // NaN has no order: it neither replaces an element nor is replaced.
         let are_numbers = found.is_number() && one.is_number();
         match order(found, one, account) {
             Ok(order) if order == gives_way => found = one,
@@ -158,7 +159,7 @@ fn slice(all: &[Value], from: i64, to: i64, account: &Account) -> Evaluated {
     }
 }
 
-/// Flattens nested lists down to a number of levels.
+/// Flattens a number of levels of nested lists.
 fn flatten(all: &[Value], levels: u32, account: &Account) -> Evaluated {
     let mut found = Vec::new();
     flatten_into(&mut found, all, levels, account)?;
@@ -186,7 +187,7 @@ fn flatten_into(
     Ok(())
 }
 
-/// Sorts by keys, which are of one kind.
+/// Sorts elements by their keys, which must be of one kind; `keys` has one for each element.
 // k8s: vendor/github.com/google/cel-go/ext/lists.go sortListByAssociatedKeys
 pub(super) fn sort_by(all: &[Value], keys: &[Value], account: &Account) -> Evaluated {
     account.list(2 * all.len())?;
@@ -197,7 +198,8 @@ pub(super) fn sort_by(all: &[Value], keys: &[Value], account: &Account) -> Evalu
     if keys.iter().any(|key| key.kind() != first.kind()) {
         return Err("list elements must have the same type".into());
     }
-    // Each is compared once a round, reading at most as much of the other.
+    // In each round of the sort a key is compared about once, which reads at most as many bytes of
+    // the other key as it has itself.
     let bytes: usize = keys.iter().map(Value::text_bytes).sum();
     let of_round = keys.len() as u64 + bytes as u64 / 16;
     account.at_once(of_round.saturating_mul(2 * u64::from(1 + keys.len().ilog2())))?;

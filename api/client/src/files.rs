@@ -1,7 +1,7 @@
-//! Bytes that come from a file or stand in the kubeconfig itself.
+//! Bytes of a file, or of the kubeconfig itself.
 //!
-//! A file is read again when it was replaced or changed; it is checked no more than once in
-//! `CHECK_EVERY`. Bounds: `FILE_BYTES_MAX` a file.
+//! A file is read again when it was replaced or changed, and is checked at most once in
+//! `CHECK_EVERY`. Bounds: `FILE_BYTES_MAX` for each file.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -14,7 +14,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Shortest time between two checks of files.
 pub(crate) const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// The place of bytes.
+/// Where bytes are.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum FileSource {
     /// In a file.
@@ -68,40 +68,41 @@ impl Stamp {
     }
 }
 
-/// Notices when one of some files changes.
+/// Detects changes of files.
 #[derive(Debug)]
 pub(crate) struct WatchedFiles {
     paths: Vec<PathBuf>,
     stamps: Vec<Option<Stamp>>,
-    looked_at: Instant,
+    checked_at: Instant,
     /// The last change could not be used.
     unused: bool,
 }
 
 impl WatchedFiles {
-    /// Watches files from their present state on.
+    /// Detects changes from the files' present state on.
     pub(crate) fn new(paths: Vec<PathBuf>) -> Self {
         let stamps = paths.iter().map(|path| Stamp::of(path)).collect();
-        Self { paths, stamps, looked_at: Instant::now(), unused: false }
+        Self { paths, stamps, checked_at: Instant::now(), unused: false }
     }
 
-    /// The new content could not be used: the next check reports a change again.
+    /// Marks the new content as unusable, so that the next check reports a change again.
     pub(crate) fn look_again(&mut self) {
         self.unused = true;
     }
 
-    /// Moves the last check back by so long.
+    /// Moves the time of the last check back.
     #[cfg(test)]
     pub(crate) fn age(&mut self, by: Duration) {
-        self.looked_at -= by;
+        self.checked_at -= by;
     }
 
-    /// Returns true if a file changed since the last check.
+    /// Returns true if a file changed since the last check, or if the last change could not be
+    /// used. Returns false within `CHECK_EVERY` of the last check.
     pub(crate) fn changed(&mut self, now: Instant) -> bool {
-        if self.paths.is_empty() || now.duration_since(self.looked_at) < CHECK_EVERY {
+        if self.paths.is_empty() || now.duration_since(self.checked_at) < CHECK_EVERY {
             return false;
         }
-        self.looked_at = now;
+        self.checked_at = now;
         let stamps: Vec<_> = self.paths.iter().map(|path| Stamp::of(path)).collect();
         let changed = stamps != self.stamps;
         self.stamps = stamps;
@@ -122,11 +123,11 @@ mod tests {
         let later = |seconds| Instant::now() + Duration::from_secs(seconds);
         assert!(!watched.changed(later(10)));
         fs::write(&path, "other").expect("written");
-        assert!(!watched.changed(later(10)), "it was looked at a moment ago");
+        assert!(!watched.changed(later(10)), "the last check was a moment ago");
         assert!(watched.changed(later(20)));
         assert!(!watched.changed(later(30)));
         watched.look_again();
-        assert!(watched.changed(later(40)), "what it saw could not be used");
+        assert!(watched.changed(later(40)), "the new content could not be used");
         assert!(!watched.changed(later(50)));
     }
 

@@ -260,7 +260,7 @@ pub(crate) fn decode(bytes: &[u8], folder: &Path) -> Result<Kubeconfig, Kubeconf
     Ok(config)
 }
 
-/// Entries by name, of which none is there twice.
+/// Entries by name; a duplicate name is an error.
 fn by_name<T>(
     field: &'static str,
     entries: impl Iterator<Item = (String, T)>,

@@ -91,7 +91,7 @@ async fn world(first_list: FirstList, pods: &[(&str, &str)]) -> InformerWorld {
 }
 
 impl InformerWorld {
-    /// The next change, in a few letters.
+    /// The next change, in short form.
     async fn told(&mut self) -> String {
         let change = tokio::time::timeout(PATIENCE, self.subscription.next()).await;
         let shown = |pod: &InformedPod| format!("{}@{}", pod.metadata.name, pod.spec.node_name);

@@ -95,7 +95,7 @@ async fn serve(server: SharedServer, listener: TcpListener) -> std::io::Result<(
 
 async fn respond(State(server): State<SharedServer>, request: Request<Body>) -> Response<Body> {
     let (head, body) = request.into_parts();
-    // A body that breaks off is no JSON, which is the answer.
+    // A body that is truncated or too long is treated as empty, which is not valid JSON.
     let body = axum::body::to_bytes(body, BODY_BYTES_MAX).await.unwrap_or_default();
     answer(&server, &Request::from_parts(head, body.to_vec()))
 }

@@ -1,9 +1,9 @@
-//! Label selectors: the meaning of the API's form, canonical, over words of any kind.
+//! Label selectors in a canonical form, with keys and values ("words") of any type.
 //!
 //! Input: a `LabelSelector` or a map of labels. Output: [`Selector`], which can be compared, hashed
-//! and matched with labels. Its words are texts, or an interner's values for them: a caller that
-//! matches thousands of pods compares numbers. Pure values. Why canonical: equal selectors share
-//! their cached results, whatever their spelling.
+//! and matched with labels. Its words are strings or interned symbols: with symbols a caller that
+//! matches thousands of pods compares numbers. Pure values. The form is canonical, because equal
+//! selectors share their cached results, however they are written.
 // k8s: staging/src/k8s.io/apimachinery/pkg/apis/meta/v1/helpers.go LabelSelectorAsSelector
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use crate::symbol::Symbol;
 use crate::symbol_map::SymbolMap;
 
-/// Turns texts into the words that a selector is made of; equal texts give equal words.
+/// Converts strings into the keys and values of a selector; equal strings give equal words.
 pub trait SelectorWords {
     /// A word.
     type Word: Ord + Clone;
@@ -65,7 +65,8 @@ impl<W: Ord + Clone> Requirement<W> {
         Self { key, op, values: values.into() }
     }
 
-    /// True if the value of the key is as required; `None` when no label has the key.
+    /// True if the value of the key satisfies the requirement. `value` is `None` if no label has
+    /// the key.
     fn holds(&self, value: Option<&W>) -> bool {
         match (self.op, value) {
             (LabelOp::In, value) => value.is_some_and(|v| self.values.binary_search(v).is_ok()),
@@ -85,13 +86,13 @@ pub enum Selector<W> {
     All(Box<[Requirement<W>]>),
 }
 
-/// An operator that the API does not know.
+/// An operator that the API does not have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a valid label selector operator")]
 pub struct SelectorError(pub String);
 
 impl<W: Ord + Clone> Selector<W> {
-    /// From the API's form; absent selects nothing, empty selects everything.
+    /// Converts the API's form: an absent selector selects nothing, an empty one everything.
     ///
     /// # Errors
     /// When an operator is unknown.
@@ -115,7 +116,7 @@ impl<W: Ord + Clone> Selector<W> {
         Ok(Self::canonical(requirements))
     }
 
-    /// Selects objects with all these labels.
+    /// A selector of the objects with all these labels; without labels, of all objects.
     pub fn from_labels(
         labels: Option<&BTreeMap<String, String>>,
         words: &mut impl SelectorWords<Word = W>,
@@ -129,8 +130,8 @@ impl<W: Ord + Clone> Selector<W> {
         Self::All(requirements.into())
     }
 
-    /// Both this selector's requirements and those of `other`. Requirements of `Nothing` are none:
-    /// upstream merges them so.
+    /// A selector with the requirements of both. `Nothing` has no requirements here, as upstream:
+    /// merged with itself it selects everything.
     // k8s: podtopologyspread/common.go mergeLabelSetWithSelector
     #[must_use]
     pub fn merged(&self, other: &Self) -> Self {
@@ -149,7 +150,7 @@ impl<W: Ord + Clone> Selector<W> {
         matches!(self, Self::All(requirements) if requirements.is_empty())
     }
 
-    /// True if it selects these labels, sorted by key.
+    /// True if it selects an object with these labels, which must be sorted by key.
     #[must_use]
     pub fn matches(&self, labels: &[(W, W)]) -> bool {
         self.matches_by(|key| {
@@ -157,7 +158,7 @@ impl<W: Ord + Clone> Selector<W> {
         })
     }
 
-    /// Selects an object with these values of its labels.
+    /// True if it selects an object; `value_of` returns the value of its label with a key.
     fn matches_by<'a>(&self, value_of: impl Fn(&W) -> Option<&'a W>) -> bool
     where
         W: 'a,
@@ -168,8 +169,8 @@ impl<W: Ord + Clone> Selector<W> {
         }
     }
 
-    /// A label of every selected object, when the selector names one value of a key: the index of
-    /// matchers.
+    /// A label that every selected object has, if a requirement allows a single value of a key. An
+    /// index of selectors uses it as its key.
     #[must_use]
     pub fn anchor(&self) -> Option<(W, W)> {
         let Self::All(requirements) = self else { return None };
@@ -181,7 +182,7 @@ impl<W: Ord + Clone> Selector<W> {
 }
 
 impl Selector<Symbol> {
-    /// Selects an object with these labels.
+    /// True if it selects an object with these labels.
     pub fn matches_labels(&self, labels: &SymbolMap) -> bool {
         self.matches_by(|key| labels.get(key))
     }
@@ -212,8 +213,8 @@ fn equalities<T: SelectorWords>(
         .collect()
 }
 
-/// True if a selector matches an object with these labels: no selector matches nothing, an empty
-/// one everything; the error names an unknown operator.
+/// True if a selector matches an object with these labels. An absent selector matches no object, an
+/// empty one matches every object. The error names an unknown operator.
 pub fn matches(
     selector: Option<&LabelSelector>,
     labels: &BTreeMap<String, String>,

@@ -1,17 +1,16 @@
 //! Waits after failures, as client-go's reflector has them: pure.
 //!
-//! They double from the first up to the longest, and jitter makes each up to twice as long. A wait
-//! that comes more than `RESET` after the last restart begins with the first again, also in the
-//! middle of an outage: a request that fails once a minute and works in between must not end at the
-//! longest wait.
+//! The waits double from the first up to the longest, and jitter makes each up to twice as long. A
+//! wait that begins more than `RESET` after the last restart is the first one again, even during an
+//! outage, because the waits of a request that fails once a minute must not grow to the longest.
 // k8s: staging/src/k8s.io/client-go/tools/cache/reflector.go defaultBackoffInit
 
 use std::time::Duration;
 
-/// First and longest wait, without chance.
+/// First and longest wait, without jitter.
 pub const CLIENT_GO: (Duration, Duration) = (Duration::from_millis(800), Duration::from_secs(30));
 const RESET: Duration = Duration::from_secs(120);
-/// Parts of itself that a wait may be longer.
+/// The most jitter, as a multiple of the wait that it is added to.
 const JITTER: f64 = 1.0;
 
 /// The waits of one reflector.
@@ -20,7 +19,7 @@ pub(super) struct ReflectorBackoff {
     first: Duration,
     longest: Duration,
     next: Duration,
-    /// Time of the last restart.
+    /// Time of the last restart at the first wait.
     began: Duration,
 }
 
@@ -29,7 +28,7 @@ impl ReflectorBackoff {
         Self { first, longest, next: first, began: Duration::ZERO }
     }
 
-    /// The next wait; `chance` is from 0 to 1.
+    /// The next wait; `chance` is a random number from 0 to 1.
     // k8s: staging/src/k8s.io/apimachinery/pkg/util/wait/backoff.go backoffManager.Step
     pub(super) fn wait(&mut self, now: Duration, chance: f64) -> Duration {
         if now.saturating_sub(self.began) > RESET {
@@ -62,7 +61,7 @@ mod tests {
         }
         let doubling = [800, 1_600, 3_200, 6_400, 12_800, 25_600, 30_000, 30_000, 30_000];
         assert_eq!((&waits[..9], waits[9]), (&doubling[..], 800));
-        assert_eq!(backoff.wait(now, 0.5), CLIENT_GO.0 * 3, "twice as long, and half by chance");
+        assert_eq!(backoff.wait(now, 0.5), CLIENT_GO.0 * 3, "doubled, with half the jitter");
         backoff.well();
         assert_eq!(backoff.wait(now, 1.0), CLIENT_GO.0 * 2);
     }

@@ -36,7 +36,7 @@ pub enum InformerError {
     Failed(String),
 }
 
-/// An error of the API, which is an object, too.
+/// The `Status` object of an API error.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(super) struct StatusWire {

@@ -5,10 +5,11 @@
 //! name, uid and version before everything else. So the name of an object that is too long is still
 //! known: its last good state stays while it exists, it is removed when it is deleted, and a list
 //! that contains it still shows which other objects are gone. The new state of such an object is
-//! ignored, and an object that was always too long is never reported. It is logged and counted
-//! (`InformerObserver::unreadable`). Why so long: an object that takes 1.5 MiB in etcd can take up
-//! to 9 MiB in an answer, because JSON needs six bytes for `<`, `>`, `&` and control characters;
-//! fields with long names and short values, which protobuf encodes briefly, hardly add to that.
+//! ignored, and an object that was always too long is never reported. Each such object is logged
+//! and counted (`InformerObserver::unreadable`). The limit is high, because an object that takes
+//! 1.5 MiB in etcd can take up to 9 MiB in an answer: JSON needs six bytes for `<`, `>`, `&` and
+//! control characters. Fields with long names and short values, which are short in protobuf, hardly
+//! add to that.
 //! Owner: the decoder of an answer. Bounds: `OBJECT_BYTES_MAX`, one object at a time.
 // k8s: staging/src/k8s.io/apimachinery/pkg/runtime/serializer/json/json.go doEncode
 
@@ -21,10 +22,10 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 /// Longest object or event that is held, in bytes.
 pub(super) const OBJECT_BYTES_MAX: usize = 32 << 20;
-/// Kept bytes of a longer object; the fields that identify it have some 2 KiB at most.
+/// Kept bytes of a longer object; the fields that identify the object take about 2 KiB at most.
 const HEAD_BYTES: usize = 16 << 10;
 
-/// A text that is complete.
+/// A text that has arrived completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ObjectText<'a> {
     Whole(&'a [u8]),
@@ -95,7 +96,7 @@ impl EventHead {
     fn read(text: &[u8], level: NestingLevel) -> Self {
         let mut head = Self::default();
         let part = HeadPart { head: &mut head, level };
-        // Reading fails where the text is cut: the fields before that count.
+        // Decoding fails where the text is cut; the fields before the cut are in `head`.
         let _ = part.deserialize(&mut serde_json::Deserializer::from_slice(text));
         head
     }
@@ -121,7 +122,7 @@ enum NestingLevel {
     Meta,
 }
 
-/// Reads one level into the head.
+/// Decodes one level of nesting into the head.
 struct HeadPart<'a> {
     head: &'a mut EventHead,
     level: NestingLevel,

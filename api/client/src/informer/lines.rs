@@ -20,7 +20,7 @@ struct OnlyMeta {
     metadata: PrunedMeta,
 }
 
-/// Takes an answer apart at its line ends.
+/// Splits an answer at its line ends.
 #[derive(Debug, Default)]
 pub(super) struct LineSplitter {
     held: HeldText,

@@ -1,17 +1,17 @@
-//! Takes a list apart while it comes, so that it is never held whole: pure.
+//! Splits a list into its items while it arrives, so that it is never held whole: pure.
 //!
 //! Input: the bytes of an answer, in pieces. Output: the bytes of each item, one after the other,
-//! and at the end the list's version and where its rest begins. A server answers a list that it has
-//! in memory at once, however long it is; an item that cannot be read costs that item alone.
-//! Bounds: one item as `head` holds it, a name of `KEY_BYTES_MAX`.
+//! and at the end the list's version and the token of its next page. A server sends a list from its
+//! watch cache in one answer, however long it is. An item that cannot be decoded does not affect
+//! the other items. Bounds: one item as `head` holds it, a name of `KEY_BYTES_MAX`.
 
 use serde::Deserialize;
 
 use super::head::{HeldText, ObjectText};
 
-/// Longest name of a list's own field that is compared.
+/// Bytes of the name of a list's own field that are compared; more are ignored.
 const KEY_BYTES_MAX: usize = 64;
-/// Objects and arrays within each other.
+/// Deepest nesting of objects and arrays.
 const DEPTH_MAX: u32 = 10_000;
 
 /// A list's metadata.
@@ -25,7 +25,7 @@ pub(super) struct ListMeta {
 
 /// The answer is not a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the API server's answer is no list, or breaks off")]
+#[error("the API server's answer is not a list, or is truncated")]
 pub(super) struct NoList;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,17 +35,18 @@ enum Field {
     Other,
 }
 
-/// Takes one answer apart.
+/// Splits one answer.
 #[derive(Debug)]
 pub(super) struct ListScanner {
     depth: u32,
     in_string: bool,
     escaped: bool,
-    /// The name in front of the value that comes; read while `naming`.
+    /// The name of the current field of the list.
     name: Vec<u8>,
+    /// The current string is that name.
     naming: bool,
     field: Field,
-    /// The received text of the part that is being read; `None` outside of one.
+    /// The received text of the item or metadata that is being read; `None` outside of them.
     taken: Option<HeldText>,
     meta: Option<Vec<u8>>,
     done: bool,
@@ -118,7 +119,7 @@ impl ListScanner {
         }
     }
 
-    /// Reads through a string; returns how many bytes of it there are.
+    /// Reads to the end of a string or of the piece; returns the number of bytes read.
     fn string(&mut self, rest: &[u8]) -> usize {
         let mut length = rest.len();
         for (at, byte) in rest.iter().enumerate() {
@@ -156,7 +157,7 @@ impl ListScanner {
         self.field = Field::Other;
     }
 
-    /// True if the opened value is a part to read.
+    /// True if the opened value is an item, or the metadata.
     fn begins(&self, byte: u8) -> bool {
         match self.field {
             Field::Items => self.depth == 3,
@@ -165,7 +166,7 @@ impl ListScanner {
         }
     }
 
-    /// True if the closed value is the part that is being read.
+    /// True if the closed value is the item or metadata that is being read.
     fn ends(&self) -> bool {
         let depth = if self.field == Field::Items { 2 } else { 1 };
         self.taken.is_some() && self.depth == depth
@@ -181,7 +182,7 @@ impl ListScanner {
         }
     }
 
-    /// Keeps the received beginning of a part, while the rest is in flight.
+    /// Keeps the received beginning of an item or of the metadata until the rest arrives.
     fn hold(&mut self, rest: &[u8]) {
         if let Some(taken) = &mut self.taken {
             taken.hold(rest);

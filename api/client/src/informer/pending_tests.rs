@@ -1,4 +1,4 @@
-//! Changes that gather while a subscriber is slow, in tables.
+//! Changes that accumulate while a subscriber is slow, in tables.
 
 use pintle_api_types::object::{PrunedMeta, key_of};
 use serde::Deserialize;
@@ -29,8 +29,9 @@ fn change(
     StoreChange { key, old: old.cloned(), new: new.cloned(), gone }
 }
 
-/// The delivered changes, in a few letters.
-fn told(pending: &mut PendingChanges<PendingThing>) -> Vec<String> {
+/// The delivered changes in short form: `+` added, `!` added initially, `>` updated, `-` deleted,
+/// `?` deleted without a final state.
+fn delivered(pending: &mut PendingChanges<PendingThing>) -> Vec<String> {
     let shown = |thing: &PendingThing| format!("{}{}", thing.metadata.uid, thing.content);
     let all = std::iter::from_fn(|| pending.pop()).map(|change| match change {
         ObjectChange::Added { object, initial: false } => format!("+{}", shown(&object)),
@@ -72,7 +73,7 @@ fn pending_changes_are_merged_consistently_with_delivered_changes() {
     ] {
         let mut pending = PendingChanges::default();
         changes.iter().for_each(|change| pending.push(change, false));
-        assert_eq!(told(&mut pending), want, "{changes:?}");
+        assert_eq!(delivered(&mut pending), want, "{changes:?}");
         assert_eq!((pending.len(), pending.order.len(), pending.passed.len()), (0, 0, 0));
     }
 }
@@ -89,10 +90,10 @@ fn pending_changes_are_delivered_in_order_and_initial_changes_counted() {
     pending.push(&change(Some(a), None, Some((a, true))), false);
     pending.push_again(&key_of(&**c), c);
     assert_eq!((pending.len(), pending.initial()), (3, 2));
-    assert_eq!(told(&mut pending), ["!b2", "!a1", "-a1", "+c1"]);
+    assert_eq!(delivered(&mut pending), ["!b2", "!a1", "-a1", "+c1"]);
     assert_eq!(pending.initial(), 0);
     pending.push_again(&key_of(&**c), c);
-    assert_eq!(told(&mut pending), ["c1>c1"]);
+    assert_eq!(delivered(&mut pending), ["c1>c1"]);
 }
 
 #[test]
@@ -107,5 +108,5 @@ fn stalled_subscriber_queues_a_change_per_object_plus_a_fixed_number() {
         assert!(pending.len() <= PASSED_MAX + 2);
     }
     assert_eq!(pending.skipped(), 2 * PASSED_MAX as u64);
-    assert_eq!(told(&mut pending).len(), 1 + 2 * PASSED_MAX);
+    assert_eq!(delivered(&mut pending).len(), 1 + 2 * PASSED_MAX);
 }

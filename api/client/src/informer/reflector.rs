@@ -1,17 +1,19 @@
-//! The next step of a reflector: pure. It lists, watches, waits, and keeps its current version.
+//! Computes the next step of a reflector, which is a list, a watch or a wait: pure.
 //!
-//! Input: the result of the last step, and the time. Output: a [`ReflectorPlan`]. It starts at the
-//! newest state, or at the state of the server's watch cache, and never goes back from there on its
-//! own: a list after a failure is at least as new as the known state. Since 1.31 the watch cache
-//! also serves the newest state, but only to a client that takes it in one answer. When the server
-//! no longer has that version, or has not reached it yet, the list is the newest from etcd. So the
-//! reflector follows a store that was restored from a backup.
+//! Input: the result of the last step, and the time. Output: a [`ReflectorPlan`]. The first list is
+//! the newest state, or the state of the server's watch cache. Each later list is at least as new
+//! as the known state, so the reflector does not go back by itself. Since 1.31 the watch cache also
+//! serves the newest state, but only for a list without a limit. If the server no longer has the
+//! known version, or has not reached it yet, the next list is the newest state, whatever its
+//! version. So the reflector follows a store that was restored from a backup.
 //!
-//! Where upstream would stay blind: a server whose store went back accepts a watch of a version
-//! that it has yet to reach, and skips everything up to there, bookmarks too. Here a version that
-//! is lower than the last one ends a watch. So does silence of `IDLE_MAX` of a server that sends
-//! bookmarks, which otherwise come once a minute. A list follows a watch without a single event.
-//! Bounds: one request at a time, at most one list at once after another.
+//! Upstream does not notice such a store during a watch: the server accepts a watch of a version
+//! that it has not reached yet, and omits all events up to that version, even bookmarks. Here an
+//! event with a lower version than the last one ends the watch. If the server sends bookmarks,
+//! which come once a minute, `IDLE_MAX` without any event ends the watch, too. A watch without a
+//! single event is followed by a list.
+//! Bounds: one request at a time. A failed list is repeated without a wait only in another form:
+//! whole, as the newest state, or at the kind's next path.
 // k8s: staging/src/k8s.io/client-go/tools/cache/reflector.go ListAndWatch
 
 use std::time::Duration;
@@ -19,7 +21,7 @@ use std::time::Duration;
 use super::backoff::ReflectorBackoff;
 use super::error::InformerError;
 
-/// Objects of one answer to a list, where the server divides it.
+/// Objects in a page of a list that is requested in pages.
 // k8s: staging/src/k8s.io/client-go/tools/pager/pager.go defaultPageSize
 const PAGE: u32 = 500;
 /// Duration that a watch requests, in seconds: random between these.
@@ -27,13 +29,13 @@ const WATCH_SECONDS: (u32, u32) = (300, 600);
 /// Duration of a watch of one object, in seconds; there are many such watches.
 // k8s: pkg/kubelet/util/manager/watch_based_manager.go MinWatchTimeout
 const ONE_WATCH_SECONDS: (u32, u32) = (1800, 3600);
-/// A watch that lasts so much longer than it was asked to is ended here.
+/// Time beyond the requested duration of a watch after which the client ends the watch.
 const WATCH_GRACE: Duration = Duration::from_secs(30);
-/// Silence after which a server that sends bookmarks is asked for a list.
+/// Time without an event after which the watch of a server that sends bookmarks is ended.
 const IDLE_MAX: Duration = Duration::from_secs(180);
-/// A watch that ends within this time and made no progress costs a wait.
+/// A watch that ends within this time and made no progress is followed by a wait.
 const SHORT: Duration = Duration::from_secs(1);
-/// A watch that made progress and lasted so long has shown that the server works.
+/// A watch that made progress and lasted so long resets the backoff, because the server works.
 const WELL: Duration = Duration::from_secs(10);
 /// The pause before a watch whose connection broke is requested again.
 // k8s: staging/src/k8s.io/client-go/rest/with_retry.go retryAfterResponse
@@ -44,11 +46,11 @@ const LOST_WAIT: Duration = Duration::from_secs(1);
 pub enum FirstList {
     /// Any state that the server has at hand; it may be older than the state before a restart.
     Any,
-    /// The newest: a stale list is never taken for the whole.
+    /// The newest state: a stale list is not accepted.
     #[default]
     Newest,
-    /// There are no lists: one object is followed, which the follower reads itself before it begins
-    /// and whenever it gets `ObjectSink::read_again`.
+    /// There are no lists: one object is watched. Its reader reads the object before the watch
+    /// begins and after each call of `ObjectSink::read_again`.
     Never,
 }
 
@@ -66,7 +68,7 @@ pub(super) struct ListPlan {
     pub(super) path: usize,
     pub(super) at: ListAt,
     pub(super) limit: Option<u32>,
-    /// Token of the next page; with `None` the list starts over, and earlier pages do not count.
+    /// Token of the next page; with `None` the list starts over, and earlier pages are discarded.
     pub(super) token: Option<String>,
 }
 
@@ -76,9 +78,10 @@ pub(super) struct WatchPlan {
     pub(super) path: usize,
     pub(super) from: String,
     pub(super) seconds: u32,
-    /// Time after which the client ends it.
+    /// Time after which the client ends the watch.
     pub(super) lasts_max: Duration,
-    /// Silence after which the client ends it; [`Reflector::idle_max`] may set it later.
+    /// Time without an event after which the client ends the watch. `None` becomes a duration when
+    /// the first bookmark arrives: see [`Reflector::idle_max`].
     pub(super) idle_max: Option<Duration>,
 }
 
@@ -86,7 +89,7 @@ pub(super) struct WatchPlan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ReflectorPlan {
     List(ListPlan),
-    /// In place of a list: the one object is to be read.
+    /// The one object must be read; this is in place of a list.
     ReadAgain,
     Watch(WatchPlan),
     Wait(Duration),
@@ -107,9 +110,9 @@ pub(super) struct Reflector {
     path: usize,
     /// Version of the known state; `None` before the first list.
     version: Option<String>,
-    /// The server does not have that version.
+    /// The next list is the newest state, because the server may not have the known version.
     unavailable: bool,
-    /// The server divides a list of any state: its watch cache is off.
+    /// The server sent a list of any state in pages, so its watch cache is off.
     divides: bool,
     next: ReflectorStep,
     wait: bool,
@@ -122,8 +125,8 @@ pub(super) struct Reflector {
     ordered: bool,
     /// Events of this watch.
     events: u64,
-    /// An event of this watch was newer than the known version.
-    got_on: bool,
+    /// An event of this watch had another version than the known one.
+    made_progress: bool,
 }
 
 const LIST: ReflectorStep = ReflectorStep::List { whole: false, token: None };
@@ -131,8 +134,8 @@ const LIST: ReflectorStep = ReflectorStep::List { whole: false, token: None };
 const ANY_VERSION: &str = "0";
 
 impl Reflector {
-    /// A reflector that has listed nothing yet, of a kind with so many paths; waits are from the
-    /// first to the longest.
+    /// A reflector that has listed nothing yet, of a kind with so many paths. `retry` is the first
+    /// and the longest wait.
     pub(super) fn new(first: FirstList, paths: usize, retry: (Duration, Duration)) -> Self {
         assert!(paths > 0, "a kind has a path");
         let one = first == FirstList::Never;
@@ -150,7 +153,7 @@ impl Reflector {
             bookmarks: false,
             ordered: false,
             events: 0,
-            got_on: false,
+            made_progress: false,
         }
     }
 
@@ -164,7 +167,7 @@ impl Reflector {
         self.events
     }
 
-    /// The next step; `chance` is from 0 to 1.
+    /// The next step; `chance` is a random number from 0 to 1.
     pub(super) fn plan(&mut self, now: Duration, chance: f64) -> ReflectorPlan {
         if std::mem::take(&mut self.broke) {
             return ReflectorPlan::Wait(LOST_WAIT);
@@ -190,10 +193,10 @@ impl Reflector {
 
     fn watch(&mut self, chance: f64) -> WatchPlan {
         let from = self.version.clone().unwrap_or_default();
-        // The beginning of one object's watch is in order, for it is that object.
+        // A watch of one object begins with that object alone, so its versions are in order.
         let one = self.first == FirstList::Never;
         self.ordered = one || (!from.is_empty() && from != ANY_VERSION);
-        (self.events, self.got_on) = (0, false);
+        (self.events, self.made_progress) = (0, false);
         let (least, most) = if one { ONE_WATCH_SECONDS } else { WATCH_SECONDS };
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // below 3600
         let seconds = least + (f64::from(most - least) * chance.clamp(0.0, 1.0)) as u32;
@@ -211,13 +214,13 @@ impl Reflector {
         }
     }
 
-    /// A list from the watch cache comes in one answer; only a list that is read from etcd is
-    /// divided into pages.
+    /// True if the list may be requested with a limit. The watch cache ignores the limit of a list
+    /// of any state; it serves other lists only without a limit.
     fn may_divide(&self) -> bool {
         self.divides || self.list_at() == ListAt::Any
     }
 
-    /// A page came; true when it was the last one.
+    /// Records a page; true if it was the last one. `token` is that of the next page, or empty.
     pub(super) fn page(&mut self, version: &str, token: &str) -> bool {
         let ReflectorStep::List { token: at, .. } = &mut self.next else { return false };
         if !token.is_empty() {
@@ -232,7 +235,7 @@ impl Reflector {
         true
     }
 
-    /// A page did not come; false when another request may succeed at once.
+    /// Records a failed request for a page; false if the next request is made without a wait.
     pub(super) fn list_failed(&mut self, error: &InformerError) -> bool {
         let ReflectorStep::List { token, whole } = &self.next else { return true };
         let newest = self.list_at() == ListAt::Newest;
@@ -253,15 +256,15 @@ impl Reflector {
         self.wait
     }
 
-    /// Tries the kind's next path, at once unless all have been tried.
+    /// Continues with the kind's next path, without a wait unless all paths have been tried.
     fn next_path(&mut self) {
         self.path = (self.path + 1) % self.paths;
         self.wait = self.path == 0;
         (self.next, self.unavailable) = (LIST, self.version.is_some());
     }
 
-    /// An event came; false when it cannot be: the server went back, and the watch is to be ended.
-    /// The version is empty when it could not be read.
+    /// Records an event. False if its version is lower than the last one: the server's store went
+    /// back, and the caller must end the watch. `version` is empty if it could not be decoded.
     pub(super) fn event(&mut self, version: &str, kind: VersionEvent) -> bool {
         self.events += 1;
         self.bookmarks |= kind == VersionEvent::Bookmark;
@@ -274,49 +277,51 @@ impl Reflector {
         }
         // A watch from no version begins with the existing objects, in any order.
         self.ordered |= kind != VersionEvent::Added;
-        self.got_on |= self.version.as_deref() != Some(version);
+        self.made_progress |= self.version.as_deref() != Some(version);
         if self.ordered {
             self.version = Some(version.to_owned());
         }
         true
     }
 
-    /// Silence after which a watch is to be ended.
+    /// Time without an event after which the caller must end a watch.
     pub(super) fn idle_max(&self) -> Option<Duration> {
         self.bookmarks.then_some(IDLE_MAX)
     }
 
-    /// A watch that was opened ended after so long; the reason follows.
+    /// Records the duration of a watch that had been opened. A call with the reason of its end
+    /// follows: `closed`, `idle` or `watch_failed`.
     pub(super) fn lasted(&mut self, lasted: Duration) {
-        if self.got_on && lasted >= WELL {
+        if self.made_progress && lasted >= WELL {
             self.backoff.well();
         }
     }
 
-    /// A watch was silent for too long.
+    /// Records that a watch was ended after [`Reflector::idle_max`] without an event.
     pub(super) fn idle(&mut self) {
         self.next = LIST;
     }
 
-    /// A watch ended after a while, without an error or by a broken connection. Servers close
-    /// watches that do not keep up: one that made progress continues at once, or it would fall ever
-    /// further behind.
+    /// Records that a watch ended after this time without an error of the server: it was closed, or
+    /// its connection broke. A server closes a watch whose client is too slow. So a watch that made
+    /// progress continues without a wait, because the client would fall further behind.
     // k8s: staging/src/k8s.io/client-go/tools/cache/reflector.go handleAnyWatch VeryShortWatchError
     pub(super) fn closed(&mut self, lasted: Duration) {
-        self.wait = lasted < SHORT && !self.got_on;
+        self.wait = lasted < SHORT && !self.made_progress;
         self.next = if self.events == 0 { LIST } else { ReflectorStep::Watch };
     }
 
-    /// A watch could not be opened, or the server sent an error; returns false when that is nothing
-    /// unusual.
+    /// Records that a watch could not be opened, or that the server sent an error. False if the
+    /// error needs no report, because it is normal that a version expires or is not reached yet.
     // k8s: reflector.go watch, isWatchErrorRetriable; client-go/rest/request.go Watch
     pub(super) fn watch_failed(&mut self, error: &InformerError) -> bool {
         self.wait = true;
-        // Many follow one object each: an outage must cost neither as many reads as attempts, nor
-        // as many attempts as there are of them each second.
+        // There may be many reflectors of one object each. In an outage an attempt of theirs must
+        // not cause a read, and they must not all make an attempt each second.
         let one = self.first == FirstList::Never;
         match error {
-            // The place is not lost: whole lists are no help to a server that has just come back.
+            // The known version is still valid, and lists would only burden a server that has just
+            // recovered.
             InformerError::Busy(_) | InformerError::Unreachable(_) => {}
             InformerError::Lost(_) => (self.wait, self.broke) = (one, !one),
             InformerError::Failed(_) if one => {}
@@ -327,14 +332,14 @@ impl Reflector {
         !matches!(error, InformerError::Expired(_) | InformerError::TooLarge(_))
     }
 
-    /// True when a watch that lasted so long counts as a short one.
+    /// True if the last watch counts as short: it lasted less than `SHORT` and had no event.
     // k8s: reflector.go VeryShortWatchError
     pub(super) fn is_short(&self, lasted: Duration) -> bool {
         lasted < SHORT && self.events == 0
     }
 }
 
-/// The kind of an event, for the version.
+/// The kind of an event, as far as it determines the use of its version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum VersionEvent {
     Added,
@@ -342,7 +347,7 @@ pub(super) enum VersionEvent {
     Bookmark,
 }
 
-/// Versions that are no numbers have no order.
+/// True if one version is lower than the other; false if one of them is not a number.
 // k8s: staging/src/k8s.io/apimachinery/pkg/util/resourceversion CompareResourceVersion
 fn is_older(one: &str, other: &str) -> bool {
     match (one.parse::<u128>(), other.parse::<u128>()) {

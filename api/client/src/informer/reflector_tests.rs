@@ -31,7 +31,7 @@ fn failed() -> InformerError {
     InformerError::Failed("no".to_owned())
 }
 
-/// A plan in a few letters.
+/// A plan in short form.
 fn shown(plan: &ReflectorPlan) -> String {
     match plan {
         ReflectorPlan::Wait(wait) => format!("wait {}", wait.as_millis()),

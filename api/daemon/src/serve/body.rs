@@ -1,9 +1,9 @@
-//! Bodies of answers: whole, or a stream that its reader paces. One that is broken off ends in an
-//! error, so that its client does not take the part for the whole.
+//! Bodies of answers: whole, or a stream at the pace of its reader. A body that is aborted ends
+//! with an error, so that its client does not take the received part for the whole.
 //!
-//! Bounds: of a stream `PIECES_MAX` pieces of its writer's size are in flight, those that the HTTP
-//! library has taken included: it keeps sixteen of its own for a reader that stalls. The writer
-//! waits until one was sent, so a reader costs that much and no more.
+//! Bounds: at most `PIECES_MAX` pieces of a stream are in memory, each of the size that the writer
+//! chose. The pieces that the HTTP library has taken count, because it would take sixteen of them
+//! for a reader that stalls. The writer waits until a piece was sent.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::answer::HttpAnswer;
 
-/// Bytes of a whole body that are handed over at once. The HTTP library counts what it has taken as
-/// sent, so that a large answer is in flight for as long as its reader needs.
+/// Bytes of a whole body that the HTTP library takes at a time. The library takes further slices
+/// only as it sends, so a large body is not released before its reader has nearly all of it.
 const SLICE_BYTES: usize = 64 * 1024;
-/// Pieces of a stream that are on their way to its reader.
+/// The most pieces of a stream that are not sent yet.
 const PIECES_MAX: usize = 4;
 
 /// The body of an answer.
@@ -32,11 +32,11 @@ pub type Reply = Response<Body>;
 /// Reason why an answer is incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Broken {
-    /// Its time is up.
+    /// The answer exceeded its time limit.
     #[error("the answer took too long")]
     Overdue,
-    /// Its place was needed.
-    #[error("the stream made room for another one")]
+    /// The stream was ended because another one needed its place.
+    #[error("the stream was ended to make room for another one")]
     Displaced,
 }
 
@@ -49,7 +49,7 @@ pub struct StreamSink {
 
 /// The reader has closed the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("nobody reads the answer any more")]
+#[error("the client no longer reads the answer")]
 pub struct Closed;
 
 impl StreamSink {
@@ -63,9 +63,9 @@ impl StreamSink {
         self.pieces.send(Ok(Piece { bytes, _room: room })).await.map_err(|_| Closed)
     }
 
-    /// Ends the stream behind the pieces that are on their way, as one that is not whole.
+    /// Ends the stream with an error, which follows the pieces that were sent before.
     pub fn break_off(self, why: Broken) {
-        // There is room for it: pieces are fewer than the channel holds.
+        // The channel has room for the error, because it holds one entry more than `PIECES_MAX`.
         let _ = self.pieces.try_send(Err(why));
     }
 
@@ -75,7 +75,7 @@ impl StreamSink {
     }
 }
 
-/// A part of a stream; its room is free once it is sent, which is when it is dropped.
+/// A part of a stream. The HTTP library drops it after it was sent, which releases its permit.
 #[derive(Debug)]
 struct Piece {
     bytes: Bytes,
@@ -88,7 +88,7 @@ impl AsRef<[u8]> for Piece {
     }
 }
 
-/// A body that is there already.
+/// A body whose bytes are all available.
 pub fn whole(bytes: impl Into<Bytes>) -> Body {
     Whole(bytes.into()).boxed_unsync()
 }
@@ -130,7 +130,7 @@ impl HttpBody for Whole {
     }
 }
 
-/// The same body; `held` is dropped with it, when it was sent or its reader is gone.
+/// The same body; `held` is dropped with the body, after it was sent or its reader disconnected.
 pub fn holding<T: Send + Unpin + 'static>(body: Body, held: T) -> Body {
     Holding { body, _held: held }.boxed_unsync()
 }
@@ -160,16 +160,16 @@ impl<T: Unpin> HttpBody for Holding<T> {
     }
 }
 
-/// The same body; it breaks off at that time, so that no client takes the part for the whole.
+/// The same body, which ends with [`Broken::Overdue`] if it is not complete at `end`.
 pub fn until(body: Body, end: Instant) -> Aging {
     Aging { body, end, timer: None }
 }
 
-/// A body that has only so much time.
+/// A body with a deadline.
 pub struct Aging {
     body: Body,
     end: Instant,
-    /// Made when the body is first waited for.
+    /// Created when the body first has to wait.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -233,12 +233,12 @@ mod tests {
             taken.push(frame.into_data().expect("data"));
         }
         assert!(taken.iter().all(|bytes| **bytes == *b"piece"));
-        assert_eq!(sink.send(piece()).now_or_never(), None, "all of it is on its way");
+        assert_eq!(sink.send(piece()).now_or_never(), None, "no piece was sent yet");
         taken.pop();
         assert_eq!(sink.send(piece()).now_or_never(), Some(Ok(())), "one was sent");
         let waits = sink.send(piece());
         drop(body);
-        assert_eq!(waits.await, Err(Closed), "whoever waits learns that nobody reads");
+        assert_eq!(waits.await, Err(Closed), "the waiting writer gets an error");
     }
 
     #[tokio::test]
