@@ -225,7 +225,9 @@ fn escape(text: &str) -> Option<(Escape, &str)> {
     let rest = &text[first.len_utf8()..];
     let plain = |c: char| Some((Escape::Char(c), rest));
     let hex = |count: usize| {
-        let number = u32::from_str_radix(rest.get(..count)?, 16).ok()?;
+        let digits = rest.get(..count)?;
+        let is_hex = digits.bytes().all(|b| b.is_ascii_hexdigit());
+        let number = u32::from_str_radix(digits, 16).ok().filter(|_| is_hex)?;
         Some((number, &rest[count..]))
     };
     match first {

@@ -302,14 +302,27 @@ impl Parser<'_> {
         Some((sign, level))
     }
 
+    /// Fails if 2^63 is next and is not negated: only `i64::MIN` is that long.
+    fn check_literal(&self, is_negated: bool) -> Result<(), CelError> {
+        match self.peek() {
+            Some(Token::Literal(Value::Int(i64::MIN))) if !is_negated => {
+                let number = i64::MIN.unsigned_abs();
+                Err(format!("Syntax error: invalid number '{number}'").into())
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn unary(&mut self) -> Parsed {
         let Some(sign) = ["!", "-"].into_iter().find(|sign| self.sees(sign)) else {
+            self.check_literal(false)?;
             return self.member();
         };
         let mut count = 0;
         while self.takes(sign) {
             count += 1;
         }
+        self.check_literal(sign == "-" && count == 1)?;
         // A number that follows the sign directly forms one literal with it.
         let is_literal = matches!(self.peek(), Some(Token::Literal(_)));
         let inner = self.member()?;

@@ -56,6 +56,7 @@ fn full(text: &str) -> String {
 fn selector_expressions_evaluate_to_the_expected_bool() {
     for (text, want) in [
         ("true", true),
+        ("-9223372036854775808 < 0 && --5 == 5", true),
         ("device.driver == 'dra.example.com'", true),
         ("device.driver != \"dra.example.com\"", false),
         ("device.driver in ['a', 'dra.example.com']", true),
@@ -169,6 +170,9 @@ fn invalid_expressions_are_rejected_at_compilation() {
         ("device.driver == 5", "found no matching overload for '=='"),
         ("package == 1", "reserved identifier: package"),
         ("#", "token recognition error at: '#'"),
+        ("9223372036854775808 > 0", "invalid number '9223372036854775808'"),
+        ("--9223372036854775808 < 0", "invalid number '9223372036854775808'"),
+        (r"'\x+f' == ''", "unable to unescape string"),
     ] {
         let found = Selector::compile(text, false).expect_err(text).to_string();
         assert!(found.contains(want), "{text}: {found}");

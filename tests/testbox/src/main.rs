@@ -1,6 +1,6 @@
 //! `/box` in the test images: a program of many behaviours, chosen by its first argument.
 //!
-//!     pause                         reap children, end on SIGTERM or SIGINT
+//!     pause [-v]                    reap children, end on SIGTERM or SIGINT; print a version and end
 //!     sleep SECONDS                 end after that time or on SIGTERM
 //!     exit CODE [AFTER_MS]          end by itself
 //!     serve [http=PORT] [tcp=PORT] [grpc=PORT] [delay=MS]
@@ -49,6 +49,11 @@ fn main() -> ExitCode {
 fn run(args: &[&str]) -> Outcome {
     match args {
         ["pause"] => pause(),
+        // kubeadm sees by it that a Job ends.
+        ["pause", "-v"] => {
+            println!("pause {}", env!("CARGO_PKG_VERSION"));
+            Ok(0)
+        }
         ["sleep", seconds] => sleep(Duration::from_secs_f64(seconds.parse()?)),
         ["exit", code] => Ok(code.parse()?),
         ["exit", code, after_ms] => {
