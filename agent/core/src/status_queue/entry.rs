@@ -114,8 +114,14 @@ impl PodEntry {
     }
 
     /// Takes the copy of an answer. Requests see the newest state: a copy older than the one known
-    /// before the request comes from a restored store.
+    /// before the request comes from a restored store, and a copy that was read after its deletion and
+    /// is not being deleted is still to be deleted. An API server that has just started may answer a
+    /// deletion with 404.
     fn answer(&mut self, copy: Arc<Pod>) {
+        let is_deleted = self.deleted.as_ref() == Some(&pod::uid(&copy));
+        if is_deleted && copy.metadata.deletion_grace_period_seconds != Some(0) {
+            self.deleted = None;
+        }
         let is_back = version(&copy) < self.begun_with;
         match is_back {
             true => self.copy = Some(copy),

@@ -420,6 +420,23 @@ fn a_changed_manifest_replaces_the_mirror_once_the_new_pod_lives() {
 }
 
 #[test]
+fn mirror_pod_that_outlives_its_deletion_is_deleted_again() {
+    let mut world = QueueWithClock::new();
+    world.seen(mirror("m1", "h1", ready(true)));
+    let new = static_pod("h2");
+    let delete = only(world.give(derived(&new, json!({"phase": "Pending"}), WorkerStage::Syncing)));
+    assert_eq!(delete.ask, Ask::Delete("m1".into()));
+    let create = only(world.answer(&delete, RequestResult::Deleted));
+    assert!(matches!(create.ask, Ask::Mirror(_)));
+    assert_eq!(world.answer(&create, RequestResult::Conflict), []);
+    let look = only(world.after(Duration::from_secs(1)));
+    assert_eq!(look.ask, Ask::Refetch);
+    let again = only(world.took(&look, mirror("m1", "h1", ready(true))));
+    assert_eq!(again.ask, Ask::Delete("m1".into()));
+    assert!(matches!(only(world.answer(&again, RequestResult::Deleted)).ask, Ask::Mirror(_)));
+}
+
+#[test]
 fn mirror_pod_without_a_static_pod_is_deleted_after_all_sources_are_ready() {
     let mut world = QueueWithClock::new();
     assert_eq!(world.seen(mirror("m1", "h1", ready(true))), []);
