@@ -29,7 +29,7 @@ pub(super) const VALUE_FLAGS: [&str; 11] = [
     "--until",
     "--pod",
 ];
-/// The commands' flags without a value, and `--from-record`, whose value is optional.
+/// The commands' flags without a value, and `--from-record` with its optional value.
 pub(super) const SWITCHES: [&str; 6] =
     ["-w", "--watch", "--unhealthy", FROM_RECORD, "-h", "--help"];
 const FROM_RECORD: &str = "--from-record";

@@ -49,7 +49,7 @@ fn main() -> ExitCode {
 fn run(args: &[&str]) -> Outcome {
     match args {
         ["pause"] => pause(),
-        // kubeadm sees by it that a Job ends.
+        // The Job of kubeadm's health check before an upgrade.
         ["pause", "-v"] => {
             println!("pause {}", env!("CARGO_PKG_VERSION"));
             Ok(0)

@@ -6,7 +6,6 @@
 //! root of our own, nothing reserved.
 
 use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -140,12 +139,10 @@ pub fn build_tested(program: &str) -> Result<PathBuf> {
     let dir = repository().join("target/tested");
     fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
     let copy = dir.join(program);
-    // A running program cannot be written to.
-    fs::remove_file(&copy).or_else(|error| match error.kind() {
-        ErrorKind::NotFound => Ok(()),
-        _ => Err(error),
-    })?;
-    fs::copy(&built, &copy).with_context(|| format!("copy {}", built.display()))?;
+    // A running program cannot be written to, only replaced.
+    let new = copy.with_extension("new");
+    fs::copy(&built, &new).with_context(|| format!("copy {}", built.display()))?;
+    fs::rename(&new, &copy).with_context(|| format!("replace {}", copy.display()))?;
     Ok(copy)
 }
 

@@ -104,22 +104,24 @@ impl PodEntry {
         let uid = &copy.metadata.uid;
         let known = self.copy.as_deref().filter(|known| known.metadata.uid == *uid);
         let back = known.is_some_and(|known| version(copy) < version(known));
-        let deleted = self.deleted.as_ref() == Some(&pod::uid(copy));
-        // The rest of our deletion, which finalizers keep, has no grace.
-        let anew = deleted && copy.metadata.deletion_grace_period_seconds != Some(0);
-        if back || anew {
+        if back || self.outlives_deletion(copy) {
             self.deleted = None;
             self.doubt = true;
         }
     }
 
+    /// True for a copy that the API server has agreed to delete and shows without our deletion, which
+    /// has no grace, also where finalizers keep the object.
+    fn outlives_deletion(&self, copy: &Pod) -> bool {
+        let is_deleted = self.deleted.as_ref() == Some(&pod::uid(copy));
+        is_deleted && copy.metadata.deletion_grace_period_seconds != Some(0)
+    }
+
     /// Takes the copy of an answer. Requests see the newest state: a copy older than the one known
-    /// before the request comes from a restored store, and a copy that was read after its deletion and
-    /// is not being deleted is still to be deleted. An API server that has just started may answer a
-    /// deletion with 404.
+    /// before the request comes from a restored store, and an object that outlives its deletion is
+    /// still to be deleted.
     fn answer(&mut self, copy: Arc<Pod>) {
-        let is_deleted = self.deleted.as_ref() == Some(&pod::uid(&copy));
-        if is_deleted && copy.metadata.deletion_grace_period_seconds != Some(0) {
+        if self.outlives_deletion(&copy) {
             self.deleted = None;
         }
         let is_back = version(&copy) < self.begun_with;

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::csi::{AccessMode, Lifecycle, Volume};
 use super::driver::DriverSpec;
 
-/// `seLinuxChangePolicy` of a pod whose files are relabelled one by one.
+/// `seLinuxChangePolicy` of a pod with files that are relabelled one by one.
 const RECURSIVE: &str = "Recursive";
 
 /// The parts of a label, or of a container's options, where an unset part is empty.

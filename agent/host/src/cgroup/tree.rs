@@ -290,8 +290,8 @@ impl CgroupTree {
         Ok(())
     }
 
-    /// Skips a limit that the agent may not set, or whose file does not exist, with one warning for
-    /// each kind of limit. Any other failure is an error.
+    /// Skips a limit that the agent may not set or that has no file, with one warning for each kind
+    /// of limit. Any other failure is an error.
     fn degrade(
         &self,
         what: &'static str,

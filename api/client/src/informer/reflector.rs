@@ -303,7 +303,7 @@ impl Reflector {
     }
 
     /// Records that a watch ended after this time without an error of the server: it was closed, or
-    /// its connection broke. A server closes a watch whose client is too slow. So a watch that made
+    /// its connection broke. A server closes the watch of a slow client. So a watch that made
     /// progress continues without a wait, because the client would fall further behind.
     // k8s: staging/src/k8s.io/client-go/tools/cache/reflector.go handleAnyWatch VeryShortWatchError
     pub(super) fn closed(&mut self, lasted: Duration) {

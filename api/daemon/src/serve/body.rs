@@ -88,7 +88,7 @@ impl AsRef<[u8]> for Piece {
     }
 }
 
-/// A body whose bytes are all available.
+/// A body with all its bytes available.
 pub fn whole(bytes: impl Into<Bytes>) -> Body {
     Whole(bytes.into()).boxed_unsync()
 }

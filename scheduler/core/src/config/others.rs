@@ -7,7 +7,8 @@ use super::points::{order, weight};
 use super::{FileProfile, PluginRef, PluginSet};
 use crate::framework::{EnabledPlugins, Registry};
 
-/// Extension points whose in-tree plugin may be disabled only if an out-of-tree plugin replaces it.
+/// Extension points, each with the in-tree plugin that may be disabled only if an out-of-tree plugin
+/// replaces it.
 const REPLACED: [(&str, &str); 2] = [("queueSort", "PrioritySort"), ("bind", "DefaultBinder")];
 
 /// Removes the out-of-tree plugins and their arguments from a profile and returns them.

@@ -440,8 +440,8 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
         }
     }
 
-    /// Requeues a pod whose attempt ended without a node, or whose binding failed, and clears its
-    /// setback. `rejectors` and `pending` are empty after an error. A pod that was being bound is
+    /// Requeues a pod after an attempt without a node or a failed binding, and clears its setback.
+    /// `rejectors` and `pending` are empty after an error. A pod that was being bound is
     /// retried in any case.
     pub fn back(
         &mut self,

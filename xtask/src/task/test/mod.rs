@@ -309,7 +309,9 @@ fn sim(run: &TestRun) -> Result<TestCounts> {
     shell::say("sim", &format!("fresh worlds from {first}; {FRESH_WORLDS}={first} repeats them"));
     let mut env = vec![(FRESH_WORLDS, &*first)];
     env.extend(extent.drawn_by().map(|_| (WORLDS, SAMPLED_WORLDS)));
-    let counts = running(&programs::build_optimized(&Choice::Stage("sim").args()?)?, run, &env);
+    let mut args = Choice::Stage("sim").args()?;
+    args.extend(["--config", agent::OPTIMIZED].map(str::to_owned));
+    let counts = running(&programs::build(&args)?, run, &env);
     extent.conclude(counts, BTreeSet::new())
 }
 

@@ -15,7 +15,6 @@ use serde_json::Value;
 
 use super::report::TestCounts;
 use super::skips::Skips;
-use crate::node::agent::OPTIMIZED;
 use crate::shell::{self, capture_shown, cargo};
 use crate::task::SKIPPED_FILE;
 
@@ -103,12 +102,6 @@ pub(super) struct ProgramOutcome {
 /// Builds the test programs of the workspace that these arguments of `cargo test` select.
 pub(super) fn build(args: &[String]) -> Result<Vec<StageProgram>> {
     build_with(cargo(&["test", "--locked", "--no-run", "--workspace"]).args(args))
-}
-
-/// Builds programs that compute for minutes, see [`OPTIMIZED`].
-pub(super) fn build_optimized(args: &[String]) -> Result<Vec<StageProgram>> {
-    let mut cmd = cargo(&["test", "--locked", "--no-run", "--workspace"]);
-    build_with(cmd.args(["--config", OPTIMIZED]).args(args))
 }
 
 /// Builds the test programs of these packages alone, with what they depend on and nothing else.

@@ -8,7 +8,7 @@ impl SchedulerWorld {
     /// Replaces the leader, which dies, by a successor. Of the leader's pending writes some arrive
     /// and some do not; their results are lost. The successor is a standby that received the same
     /// events, or a new scheduler that lists all objects. No write of the leader arrives after the
-    /// successor has begun, because the leader's lease has expired by then.
+    /// successor has begun, because the leader's lease has expired.
     pub(super) fn hand_over(&mut self, scheduler: &mut Scheduler) {
         while !self.binds.is_empty() {
             match self.chance.one_in(2) {
